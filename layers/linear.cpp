@@ -1,0 +1,116 @@
+#include "layers/linear.h"
+
+#include <algorithm>
+
+#include "src/core/gemm.h"
+#include "src/core/map.h"
+
+namespace tandem {
+
+namespace kernels {
+
+template <class T>
+void fill_rows(Cpu, const T* bias, T* y, int64_t rows, int64_t columns) {
+#pragma omp parallel for schedule(static) if (rows * columns >= kParallelElements)
+  for (int64_t r = 0; r < rows; ++r) {
+    std::copy_n(bias, columns, y + r * columns);
+  }
+}
+
+template <class T>
+void sum_rows(Cpu, const T* dy, T* dbias, int64_t rows, int64_t columns, T beta) {
+  constexpr int64_t kStrip = 64;  // columns summed together: four cache lines of f32
+#pragma omp parallel for schedule(static) if (rows * columns >= kParallelElements)
+  for (int64_t first = 0; first < columns; first += kStrip) {
+    const int64_t count = std::min(kStrip, columns - first);
+    T total[kStrip] = {};
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* row = dy + r * columns + first;
+#pragma omp simd
+      for (int64_t j = 0; j < count; ++j) {
+        total[j] += row[j];
+      }
+    }
+    for (int64_t j = 0; j < count; ++j) {
+      dbias[first + j] = total[j] + (beta == T(0) ? T(0) : beta * dbias[first + j]);
+    }
+  }
+}
+
+template void fill_rows<float>(Cpu, const float*, float*, int64_t, int64_t);
+template void fill_rows<double>(Cpu, const double*, double*, int64_t, int64_t);
+template void sum_rows<float>(Cpu, const float*, float*, int64_t, int64_t, float);
+template void sum_rows<double>(Cpu, const double*, double*, int64_t, int64_t, double);
+
+}  // namespace kernels
+
+namespace {
+
+struct LinearOp final : Op {
+  Tensor x;  // [rows, in]
+
+  std::string_view name() const override { return "linear"; }
+  void backward(Context& context, Tensor& dy) override {
+    Parameter& weight = parameter(0);
+    const int64_t out = weight.shape[0], in = weight.shape[1], rows = dy.elements() / out;
+    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+      if (has_parameter(1)) {
+        const GradTarget bias = grad_target(parameter(1));
+        kernels::sum_rows(device, dy.data<T>(), bias.into.data<T>(), rows, out, T(bias.beta));
+      }
+      const GradTarget dweight = grad_target(weight);
+      gemm<T>(device, Transpose::kYes, Transpose::kNo, out, in, rows, T(1), dy.data<T>(), out,
+              x.data<T>(), in, T(dweight.beta), dweight.into.data<T>(), in);
+      if (input(0).wanted()) {
+        const GradTarget dx = input(0).target(context);
+        gemm<T>(device, Transpose::kNo, Transpose::kNo, rows, in, out, T(1), dy.data<T>(), out,
+                weight.value.data<T>(), in, T(dx.beta), dx.into.data<T>(), in);
+      }
+    });
+  }
+};
+
+Shape replace_last(const Shape& shape, int64_t last) {
+  std::vector<int64_t> sizes(shape.sizes().begin(), shape.sizes().end());
+  sizes.back() = last;
+  return Shape(sizes);
+}
+
+}  // namespace
+
+Variable linear(Context& context, const Variable& x, Parameter& weight, Parameter* bias) {
+  const int64_t out = weight.shape[0], in = weight.shape[1];
+  require(x.shape()[-1] == in, [&] {
+    return str("linear ", weight.name, ": x ", x.shape(), ", weight ", weight.shape);
+  });
+  const int64_t rows = x.elements() / in;
+  Tensor y = context.activation(replace_last(x.shape(), out), x.dtype());
+  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
+    if (bias) {
+      kernels::fill_rows(device, bias->value.data<T>(), y.data<T>(), rows, out);
+    }
+    gemm<T>(device, Transpose::kNo, Transpose::kYes, rows, out, in, T(1), x.data<T>(), in,
+            weight.value.data<T>(), in, bias ? T(1) : T(0), y.data<T>(), out);
+  });
+  auto op = std::make_unique<LinearOp>();
+  op->x = x.value();
+  return context.record(std::move(y), std::move(op), {x}, {&weight, bias});
+}
+
+Linear::Linear(const std::string& name, int64_t in, int64_t out, Initializer init, bool with_bias)
+    : weight_{.name = name + ".weight", .shape = {out, in}, .init = init, .decay = true},
+      bias_{.name = name + ".bias", .shape = {out}, .init = Initializer::constant(0)},
+      with_bias_(with_bias) {}
+
+Variable Linear::operator()(Context& context, const Variable& x) {
+  return linear(context, x, weight_, with_bias_ ? &bias_ : nullptr);
+}
+
+void Linear::visit(const ParameterVisitor& visitor) {
+  visitor(weight_);
+  if (with_bias_) {
+    visitor(bias_);
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,35 @@
+// Fully connected layer: y = x W^T + b.
+#pragma once
+
+#include "layers/module.h"
+
+namespace tandem {
+
+// x [..., in], weight [out, in], bias [out] or null; returns [..., out].
+Variable linear(Context& context, const Variable& x, Parameter& weight, Parameter* bias);
+
+// Weight and bias of a linear layer, named `name`.weight and `name`.bias.
+class Linear {
+ public:
+  Linear(const std::string& name, int64_t in, int64_t out, Initializer init, bool with_bias = true);
+  Variable operator()(Context& context, const Variable& x);
+  void visit(const ParameterVisitor& visitor);
+
+ private:
+  Parameter weight_;
+  Parameter bias_;
+  bool with_bias_;
+};
+
+namespace kernels {
+
+// y[r, j] = bias[j] for r in [0, rows).
+template <class T>
+void fill_rows(Cpu, const T* bias, T* y, int64_t rows, int64_t columns);
+
+// dbias[j] = beta * dbias[j] + sum over r of dy[r, j]; the order of the sum is fixed.
+template <class T>
+void sum_rows(Cpu, const T* dy, T* dbias, int64_t rows, int64_t columns, T beta);
+
+}  // namespace kernels
+}  // namespace tandem

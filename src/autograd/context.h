@@ -1,0 +1,43 @@
+// Where and how to run, and what to remember: the first argument of every layer function.
+#pragma once
+
+#include <initializer_list>
+
+#include "src/autograd/op.h"
+#include "src/autograd/variable.h"
+#include "src/core/stream.h"
+
+namespace tandem {
+
+class Tape;
+
+// Names the random numbers of one micro-batch. Independent of the number of ranks: samples are
+// numbered in the global batch.
+struct RandomState {
+  uint64_t seed = 0;
+  uint64_t step = 0;
+  int64_t first_sample = 0;  // of this micro-batch, in the global batch
+};
+
+struct Context {
+  Stream& stream;
+  Memory& memory;
+  Tape* tape = nullptr;  // null: nothing is remembered (inference)
+  RandomState random;
+  bool training = false;     // dropout drops; BatchNorm uses the micro-batch's statistics
+  bool recomputing = false;  // a forward pass run again inside backward: observe nothing twice
+
+  // Undefined elements, on the compute stream's device.
+  Tensor activation(Shape shape, DType dtype) const {
+    return Tensor::empty(memory, shape, dtype, MemoryClass::kActivations);
+  }
+  Tensor workspace(Shape shape, DType dtype) const {
+    return Tensor::empty(memory, shape, dtype, MemoryClass::kWorkspace);
+  }
+
+  // Wraps an op's result. On a tape the op is kept for backward, with its inputs and parameters.
+  Variable record(Tensor result, std::unique_ptr<Op> op, std::initializer_list<Variable> inputs,
+                  std::initializer_list<Parameter*> parameters = {});
+};
+
+}  // namespace tandem

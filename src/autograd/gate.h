@@ -1,0 +1,30 @@
+// Called around the work of a block; the seam where distributed memory management enters.
+#pragma once
+
+#include <cstdint>
+
+namespace tandem {
+
+struct Context;
+
+using BlockId = int32_t;
+enum class Pass : uint8_t { kForward, kBackward };
+
+class Gate {
+ public:
+  virtual ~Gate() = default;
+  // Afterwards the full values of the block's parameters are readable on the compute stream.
+  virtual void acquire(Context& context, BlockId block, Pass pass) = 0;
+  // The full values may be dropped; after the backward pass the block's gradients are complete but
+  // for shared parameters.
+  virtual void release(Context& context, BlockId block, Pass pass) = 0;
+};
+
+// Parameters that are always there.
+class OpenGate final : public Gate {
+ public:
+  void acquire(Context&, BlockId, Pass) override {}
+  void release(Context&, BlockId, Pass) override {}
+};
+
+}  // namespace tandem

@@ -1,0 +1,35 @@
+// One differentiable operation on the tape. The fields of a derived struct are what forward saved
+// for backward.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "src/autograd/variable.h"
+
+namespace tandem {
+
+class Op {
+ public:
+  virtual ~Op() = default;
+  virtual std::string_view name() const = 0;
+  // dy: the gradient of the loss by this op's result, of the result's shape. Writes or adds the
+  // gradients of the wanted inputs and of all parameters. May overwrite dy's memory only when
+  // dy.unique().
+  virtual void backward(Context& context, Tensor& dy) = 0;
+
+ protected:
+  Input& input(size_t index) { return inputs_[index]; }
+  Parameter& parameter(size_t index) { return *parameters_[index]; }
+  bool has_parameter(size_t index) const {
+    return index < parameters_.size() && parameters_[index];
+  }
+
+ private:
+  friend class Tape;
+  friend struct Context;
+  std::vector<Input> inputs_;
+  std::vector<Parameter*> parameters_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,38 @@
+#include "src/autograd/parameter.h"
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+namespace {
+
+// FNV-1a: names the parameter's stream of random numbers, whatever other parameters the model has.
+uint32_t hash_of(const std::string& name) {
+  uint32_t hash = 2166136261u;
+  for (unsigned char c : name) {
+    hash = (hash ^ c) * 16777619u;
+  }
+  return hash;
+}
+
+}  // namespace
+
+void initialize(Parameter& parameter, uint64_t seed) {
+  const PhiloxKey key = random_key(seed, RandomUse::kInit, hash_of(parameter.name));
+  const auto element = [&](int64_t i) {
+    if (parameter.init.kind == Initializer::Kind::kConstant) {
+      return parameter.init.scale;
+    }
+    const PhiloxCounter words = random_words(key, static_cast<uint64_t>(i) / 4);
+    const int pair = static_cast<int>(i % 4) / 2;
+    return parameter.init.scale * normal_from(words[2 * pair], words[2 * pair + 1])[i % 2];
+  };
+  on_float(parameter.value.dtype(), [&]<class T>() {
+    T* value = parameter.value.data<T>();
+    for (int64_t i = 0; i < parameter.value.elements(); ++i) {
+      value[i] = static_cast<T>(static_cast<float>(element(i)));
+    }
+  });
+}
+
+}  // namespace tandem

@@ -1,0 +1,50 @@
+// What a model learns, and what it merely observes.
+#pragma once
+
+#include <string>
+
+#include "src/core/rng.h"
+#include "src/core/tensor.h"
+
+namespace tandem {
+
+using ParamId = int32_t;
+
+// How a parameter starts. The numbers are a pure function of (seed, parameter name, element).
+struct Initializer {
+  enum class Kind : uint8_t { kConstant, kNormal };
+  Kind kind = Kind::kConstant;
+  double scale = 0;  // the constant, or the standard deviation
+
+  static Initializer constant(double value) { return {Kind::kConstant, value}; }
+  static Initializer normal(double deviation) { return {Kind::kNormal, deviation}; }
+};
+
+// Memory is not owned by the model: a store binds `value` and `grad` to views of its flat buffers,
+// and under ZeRO-3 `value` comes and goes. Ops therefore save a Parameter*, never its tensor.
+struct Parameter {
+  std::string name;
+  Shape shape;
+  Initializer init{};
+  bool decay = false;  // weight decay applies (matrices and embeddings; not biases and norms)
+
+  ParamId id = -1;  // position in the model's forward order, set by the store
+  Tensor value{};
+  Tensor grad{};
+  bool grad_written = false;  // false: the next write overwrites, true: it adds
+};
+
+// Fills parameter.value (f32 or f64, CPU).
+void initialize(Parameter& parameter, uint64_t seed);
+
+// A mean and a variance that a layer observes while training and uses for inference (BatchNorm). A
+// layer adds each micro-batch's figures to `sum`; once a step the trainer averages over
+// micro-batches and ranks and updates `running`.
+struct RunningStatistics {
+  std::string name;
+  int64_t channels = 0;
+  Tensor sum{};      // f32 [2, C]: sums of the micro-batch means, of the unbiased variances
+  Tensor running{};  // f32 [2, C]: mean, variance
+};
+
+}  // namespace tandem

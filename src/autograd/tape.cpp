@@ -1,0 +1,173 @@
+#include "src/autograd/tape.h"
+
+#include <algorithm>
+
+#include "src/core/error.h"
+#include "src/core/map.h"
+
+namespace tandem {
+
+Variable Context::record(Tensor result, std::unique_ptr<Op> op,
+                         std::initializer_list<Variable> inputs,
+                         std::initializer_list<Parameter*> parameters) {
+  if (!tape) {
+    return Variable(std::move(result));
+  }
+  return tape->record(std::move(result), std::move(op), inputs, parameters);
+}
+
+GradTarget Input::target(Context& context) const {
+  Tensor& grad = slot_->grad;
+  if (!grad) {
+    grad = context.activation(slot_->shape, slot_->dtype);
+    return {grad, 0};
+  }
+  if (!grad.unique()) {
+    // Another op still reads this memory as its own gradient: continue in a copy.
+    Tensor copy = context.activation(slot_->shape, slot_->dtype);
+    on_device_and_float(context.stream, slot_->dtype, [&]<class T>(auto device) {
+      map(device, grad.elements(),
+          [to = copy.data<T>(), from = grad.data<T>()](int64_t i) { to[i] = from[i]; });
+    });
+    grad = copy;
+  }
+  return {grad, 1};
+}
+
+void Input::add(Context& context, const Tensor& grad) const {
+  require(grad.shape().elements() == slot_->shape.elements() && grad.dtype() == slot_->dtype, [&] {
+    return str("gradient ", grad.shape(), " for a variable of shape ", slot_->shape);
+  });
+  if (!slot_->grad) {
+    slot_->grad = grad.reshape(slot_->shape);
+    return;
+  }
+  const GradTarget sum = target(context);
+  on_device_and_float(context.stream, slot_->dtype, [&]<class T>(auto device) {
+    map(device, grad.elements(),
+        [to = sum.into.data<T>(), from = grad.data<T>()](int64_t i) { to[i] += from[i]; });
+  });
+}
+
+GradTarget grad_target(Parameter& parameter) {
+  require(static_cast<bool>(parameter.grad),
+          [&] { return str("parameter ", parameter.name, " has no memory for its gradient"); });
+  const GradTarget target{parameter.grad, parameter.grad_written ? 1 : 0};
+  parameter.grad_written = true;
+  return target;
+}
+
+Tape::Tape(OnFinal on_final) : uses_(std::make_shared<Uses>()) {
+  uses_->on_final = std::move(on_final);
+}
+
+Tape Tape::holding(Tape& outer) { return Tape(outer.uses_, true); }
+
+Tape Tape::replaying(Tape& outer) { return Tape(outer.uses_, false); }
+
+std::vector<Parameter*> Tape::take_held() { return std::move(held_); }
+
+void Tape::use(Parameter& parameter) {
+  require(parameter.id >= 0,
+          [&] { return str("parameter ", parameter.name, " belongs to no store"); });
+  if (static_cast<size_t>(parameter.id) >= uses_->count.size()) {
+    uses_->count.resize(static_cast<size_t>(parameter.id) + 1, 0);
+  }
+  ++uses_->count[parameter.id];
+}
+
+void Tape::release(Context& context, Parameter& parameter) {
+  if (--uses_->count[parameter.id] == 0 && uses_->on_final) {
+    uses_->on_final(context, parameter);
+  }
+}
+
+void Tape::release_held(Context& context, const std::vector<Parameter*>& held) {
+  for (auto it = held.rbegin(); it != held.rend(); ++it) {
+    release(context, **it);
+  }
+}
+
+Variable Tape::record(Tensor result, std::unique_ptr<Op> op, std::initializer_list<Variable> inputs,
+                      std::initializer_list<Parameter*> parameters) {
+  bool wanted = false;
+  for (const Variable& input : inputs) {
+    wanted = wanted || input.wanted();
+  }
+  for (Parameter* parameter : parameters) {
+    wanted = wanted || parameter;
+    if (parameter && (!holding_ || std::ranges::find(held_, parameter) == held_.end())) {
+      use(*parameter);
+      if (holding_) {
+        held_.push_back(parameter);
+      }
+    }
+  }
+  if (!wanted) {
+    return Variable(std::move(result));
+  }
+  for (const Variable& input : inputs) {
+    op->inputs_.emplace_back(input);
+  }
+  op->parameters_ = parameters;
+  return push(std::move(result), std::move(op));
+}
+
+Variable Tape::record_segment(Tensor result, std::unique_ptr<Op> op, const Variable& input) {
+  op->inputs_.emplace_back(input);
+  return push(std::move(result), std::move(op));
+}
+
+Variable Tape::push(Tensor result, std::unique_ptr<Op> op) {
+  auto slot = std::make_shared<GradSlot>(GradSlot{result.shape(), result.dtype(), {}});
+  if (!holding_) {
+    entries_.push_back({std::move(op), slot});
+  }
+  return Variable(std::move(result), std::move(slot));
+}
+
+void Tape::record_mark(std::unique_ptr<Op> op) {
+  if (!holding_) {
+    entries_.push_back({std::move(op), nullptr});
+  }
+}
+
+void Tape::backward(Context& context, const Variable& y, double seed) {
+  Tensor dy = context.activation(y.shape(), y.dtype());
+  on_device_and_float(context.stream, y.dtype(), [&]<class T>(auto device) {
+    map(device, dy.elements(),
+        [to = dy.data<T>(), value = static_cast<T>(seed)](int64_t i) { to[i] = value; });
+  });
+  backward(context, y, std::move(dy));
+}
+
+void Tape::backward(Context& context, const Variable& y, Tensor dy) {
+  require(y.wanted(), "Tape::backward: the result depends on nothing that wants a gradient");
+  require(!holding_, "Tape::backward: a holding tape records nothing");
+  y.slot()->grad = std::move(dy);
+  unwind(context);
+}
+
+void Tape::unwind(Context& context) {
+  while (!entries_.empty()) {
+    Entry entry = std::move(entries_.back());
+    entries_.pop_back();
+    if (!entry.result) {
+      Tensor nothing;
+      entry.op->backward(context, nothing);
+      continue;
+    }
+    if (entry.result->grad) {
+      Tensor dy = std::move(entry.result->grad);
+      entry.result->grad = Tensor();
+      entry.op->backward(context, dy);
+    }
+    for (auto it = entry.op->parameters_.rbegin(); it != entry.op->parameters_.rend(); ++it) {
+      if (*it) {
+        release(context, **it);
+      }
+    }
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,68 @@
+// The record of a forward pass. Backward walks it in reverse record order, which is a topological
+// order by construction and the same on every rank. Each op is dropped as soon as it was
+// differentiated, and with it what it saved.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "src/autograd/context.h"
+#include "src/autograd/op.h"
+
+namespace tandem {
+
+class Tape {
+ public:
+  // Called when the last use of a parameter has been differentiated: its gradient is final for this
+  // backward pass. Exactly once per used parameter, in an order fixed by the model alone.
+  using OnFinal = std::function<void(Context&, Parameter&)>;
+
+  explicit Tape(OnFinal on_final = {});
+
+  Variable record(Tensor result, std::unique_ptr<Op> op, std::initializer_list<Variable> inputs,
+                  std::initializer_list<Parameter*> parameters);
+  // Records a recompute segment: it always has something to differentiate, whatever its input
+  // wants.
+  Variable record_segment(Tensor result, std::unique_ptr<Op> op, const Variable& input);
+  // Records an op without result; its backward always runs, with an empty gradient (block marks).
+  void record_mark(std::unique_ptr<Op> op);
+
+  // Differentiates everything on the tape, with every element of dy equal to seed. The tape is
+  // empty afterwards.
+  void backward(Context& context, const Variable& y, double seed);
+  void backward(Context& context, const Variable& y, Tensor dy);
+
+  int64_t size() const { return static_cast<int64_t>(entries_.size()); }
+
+  // Recompute segments. A holding tape keeps no ops: it holds one use of each parameter that the
+  // segment's forward touches, in first-use order. A replaying tape records the segment again and
+  // shares the outer tape's counts.
+  static Tape holding(Tape& outer);
+  static Tape replaying(Tape& outer);
+  std::vector<Parameter*> take_held();
+  void release_held(Context& context, const std::vector<Parameter*>& held);
+
+ private:
+  struct Uses {
+    std::vector<int64_t> count;  // by ParamId
+    OnFinal on_final;
+  };
+  struct Entry {
+    std::unique_ptr<Op> op;
+    std::shared_ptr<GradSlot> result;  // null: a mark
+  };
+  Tape(std::shared_ptr<Uses> uses, bool holding) : uses_(std::move(uses)), holding_(holding) {}
+
+  Variable push(Tensor result, std::unique_ptr<Op> op);
+  void use(Parameter& parameter);
+  void release(Context& context, Parameter& parameter);
+  void unwind(Context& context);
+
+  std::shared_ptr<Uses> uses_;
+  bool holding_ = false;
+  std::vector<Parameter*> held_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace tandem

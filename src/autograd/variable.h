@@ -1,0 +1,74 @@
+// A tensor with a place for its gradient.
+#pragma once
+
+#include <memory>
+
+#include "src/autograd/parameter.h"
+
+namespace tandem {
+
+struct Context;
+
+// Where an op writes a gradient, in GEMM's terms: beta 0 overwrites `into`, beta 1 adds to it.
+struct GradTarget {
+  Tensor into;
+  int beta = 0;
+};
+
+// The gradient of one variable while backward runs. Separate from the value, so that an op which
+// saved only the place of its input's gradient does not keep the input alive.
+struct GradSlot {
+  Shape shape;
+  DType dtype;
+  Tensor grad;  // nothing until the first contribution
+};
+
+class Variable {
+ public:
+  Variable() = default;
+  explicit Variable(Tensor value) : value_(std::move(value)) {}  // no gradient is wanted
+  Variable(Tensor value, std::shared_ptr<GradSlot> slot)
+      : value_(std::move(value)), slot_(std::move(slot)) {}
+  // A leaf whose gradient is wanted (tests).
+  static Variable leaf(Tensor value) {
+    auto slot = std::make_shared<GradSlot>(GradSlot{value.shape(), value.dtype(), {}});
+    return Variable(std::move(value), std::move(slot));
+  }
+
+  const Tensor& value() const { return value_; }
+  const Shape& shape() const { return value_.shape(); }
+  DType dtype() const { return value_.dtype(); }
+  int64_t elements() const { return value_.elements(); }
+  template <class T>
+  T* data() const {
+    return value_.data<T>();
+  }
+  bool wanted() const { return slot_ != nullptr; }
+  const std::shared_ptr<GradSlot>& slot() const { return slot_; }
+
+ private:
+  Tensor value_;
+  std::shared_ptr<GradSlot> slot_;
+};
+
+// An op's handle on the gradient of one of its inputs.
+class Input {
+ public:
+  Input() = default;
+  explicit Input(const Variable& variable) : slot_(variable.slot()) {}
+  bool wanted() const { return slot_ != nullptr; }
+  // A tensor of the input's shape to write or add to. Must be written to before the next op's
+  // backward.
+  GradTarget target(Context& context) const;
+  // Adds a whole gradient that exists already; the first contribution is kept without a copy.
+  void add(Context& context, const Tensor& grad) const;
+  const std::shared_ptr<GradSlot>& slot() const { return slot_; }
+
+ private:
+  std::shared_ptr<GradSlot> slot_;
+};
+
+// Where an op writes the gradient of a parameter.
+GradTarget grad_target(Parameter& parameter);
+
+}  // namespace tandem

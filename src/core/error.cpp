@@ -1,0 +1,14 @@
+#include "src/core/error.h"
+
+namespace tandem {
+
+void fail(ExitCode code, const std::string& message) { throw Error(code, message); }
+
+void require(bool ok, std::string_view what, std::source_location where) {
+  if (!ok) [[unlikely]] {
+    throw Error(ExitCode::kInternal, str(what, " (", where.file_name(), ":", where.line(), " in ",
+                                         where.function_name(), ")"));
+  }
+}
+
+}  // namespace tandem

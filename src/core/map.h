@@ -1,0 +1,21 @@
+// Runs one host-device functor over n elements: the elementwise mathematics is written once for all
+// devices.
+#pragma once
+
+#include "src/core/dispatch.h"
+
+namespace tandem {
+
+// Below this many elements a parallel region costs more than it saves.
+inline constexpr int64_t kParallelElements = 16384;
+
+// f(i) for i in [0, n); iterations are independent and may run in any order.
+template <class F>
+void map(Cpu, int64_t n, F f) {
+#pragma omp parallel for simd schedule(static) if (n >= kParallelElements)
+  for (int64_t i = 0; i < n; ++i) {
+    f(i);
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,41 @@
+#include "src/core/shape.h"
+
+#include <ostream>
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+Shape::Shape(std::span<const int64_t> sizes) : rank_(static_cast<int>(sizes.size())) {
+  require(rank_ <= kMaxRank, "Shape: too many axes");
+  for (int i = 0; i < rank_; ++i) {
+    require(sizes[i] >= 0, "Shape: negative size");
+    sizes_[i] = sizes[i];
+  }
+}
+
+int64_t Shape::operator[](int axis) const {
+  const int index = axis < 0 ? rank_ + axis : axis;
+  require(index >= 0 && index < rank_, [&] { return str("Shape: no axis ", axis, " in ", *this); });
+  return sizes_[index];
+}
+
+int64_t Shape::elements() const {
+  int64_t product = 1;
+  for (int64_t size : sizes()) {
+    require(!__builtin_mul_overflow(product, size, &product), "Shape: element count overflows");
+  }
+  return product;
+}
+
+std::string Shape::text() const {
+  std::string out = "[";
+  for (int i = 0; i < rank_; ++i) {
+    out += (i ? ", " : "") + std::to_string(sizes_[i]);
+  }
+  return out + "]";
+}
+
+std::ostream& operator<<(std::ostream& out, const Shape& shape) { return out << shape.text(); }
+
+}  // namespace tandem

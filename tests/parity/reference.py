@@ -1,0 +1,333 @@
+"""The models of Tandem written plainly in PyTorch, to compare against.
+
+Responsible for: the same mathematics and the same parameter names as Tandem's models, and the exchange of
+parameters as named NumPy arrays. Works with PyTorch 1.13 and later, in float32 and float64.
+
+Conventions shared with Tandem:
+  * Fused projections stack their rows: qkv is [(H + 2 KV) * D, C] (q, then k, then v), gate_up is [2F, C].
+  * Query head h reads key/value head h // (H / KV).
+  * Convolution weights in files are [C_out, KH, KW, C_in]; PyTorch's are [C_out, C_in, KH, KW].
+  * Images are flattened in the order H, W, C, because that is how Tandem lays activations out.
+  * The parameter-free shortcut of a ResNet keeps the input channels first and appends the zero channels.
+"""
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+HAS_SDPA = hasattr(F, "scaled_dot_product_attention")
+
+
+def normal(shape, std):
+    return nn.Parameter(torch.randn(*shape) * std)
+
+
+class Linear(nn.Module):
+    def __init__(self, inputs, outputs, std, bias):
+        super().__init__()
+        self.weight = normal((outputs, inputs), std)
+        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+
+    def forward(self, x):
+        return F.linear(x, self.weight, self.bias)
+
+
+class LayerNorm(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x):
+        return F.layer_norm(x, self.gain.shape, self.gain, self.bias, 1e-5)
+
+
+class RmsNorm(nn.Module):
+    """y = x / sqrt(mean(x^2) + 1e-5) * gain. Zhang and Sennrich 2019."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.gain
+
+
+def causal_attention(q, k, v):
+    """q, k, v: [B, H, T, D] -> [B, H, T, D]."""
+    if HAS_SDPA:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    length = q.shape[-2]
+    mask = torch.ones(length, length, dtype=torch.bool, device=q.device).tril().logical_not()
+    scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(q.shape[-1]))
+    return torch.softmax(scores.masked_fill(mask, float("-inf")), dim=-1) @ v
+
+
+def rotate(x, base=10000.0):
+    """RoPE on x [B, H, T, D]; element i is paired with element i + D/2 (the NeoX convention). Su et al. 2021."""
+    half = x.shape[-1] // 2
+    frequency = base ** (-torch.arange(half, dtype=torch.float64) / half)
+    angle = torch.outer(torch.arange(x.shape[-2], dtype=torch.float64), frequency)
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)  # [T, D/2]
+    first, second = x[..., :half], x[..., half:]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+class Attention(nn.Module):
+    def __init__(self, width, heads, kv_heads, layers, bias, rope):
+        super().__init__()
+        self.heads, self.kv_heads, self.rope = heads, kv_heads, rope
+        self.qkv = Linear(width, (heads + 2 * kv_heads) * (width // heads), 0.02, bias)
+        self.proj = Linear(width, width, 0.02 / math.sqrt(2 * layers), bias)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        dim = width // self.heads
+        parts = self.qkv(x).split([width, self.kv_heads * dim, self.kv_heads * dim], dim=-1)
+        q, k, v = (p.view(batch, length, -1, dim).transpose(1, 2) for p in parts)
+        if self.rope:
+            q, k = rotate(q), rotate(k)
+        if self.kv_heads != self.heads:
+            k, v = (p.repeat_interleave(self.heads // self.kv_heads, dim=1) for p in (k, v))
+        y = causal_attention(q, k, v)
+        return self.proj(y.transpose(1, 2).reshape(batch, length, width))
+
+
+class GptMlp(nn.Module):
+    def __init__(self, width, ffn_width, layers):
+        super().__init__()
+        self.fc = Linear(width, ffn_width, 0.02, bias=True)
+        self.proj = Linear(ffn_width, width, 0.02 / math.sqrt(2 * layers), bias=True)
+
+    def forward(self, x):
+        return self.proj(F.gelu(self.fc(x), approximate="tanh"))
+
+
+class GptBlock(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        width, layers = config["width"], config["layers"]
+        self.ln_1 = LayerNorm(width)
+        self.attn = Attention(width, config["heads"], config["heads"], layers, bias=True, rope=False)
+        self.ln_2 = LayerNorm(width)
+        self.mlp = GptMlp(width, config.get("ffn_width") or 4 * width, layers)
+
+    def forward(self, x):
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp(self.ln_2(x))
+
+
+class Gpt(nn.Module):
+    """GPT-2 (Radford et al. 2019): learned positions, pre-norm blocks, tied head."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.wte = normal((config["vocab"], config["width"]), 0.02)
+        self.wpe = normal((config["context"], config["width"]), 0.02)
+        self.blocks = nn.ModuleList(GptBlock(config) for _ in range(config["layers"]))
+        self.ln_f = LayerNorm(config["width"])
+        if not config.get("tie_embeddings", True):
+            self.head = Linear(config["width"], config["vocab"], 0.02, bias=False)
+
+    def forward(self, tokens):  # [B, T] -> [B, T, vocab]
+        x = F.embedding(tokens, self.wte) + self.wpe[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(self.ln_f(x), self.head.weight if hasattr(self, "head") else self.wte)
+
+
+class LlamaMlp(nn.Module):
+    """down(silu(gate(x)) * up(x)), gate and up in one matrix. Shazeer 2020."""
+
+    def __init__(self, width, ffn_width, layers):
+        super().__init__()
+        self.gate_up = Linear(width, 2 * ffn_width, 0.02, bias=False)
+        self.down = Linear(ffn_width, width, 0.02 / math.sqrt(2 * layers), bias=False)
+
+    def forward(self, x):
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(F.silu(gate) * up)
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        width, heads, layers = config["width"], config["heads"], config["layers"]
+        kv_heads = config.get("kv_heads") or heads
+        self.norm_1 = RmsNorm(width)
+        self.attn = Attention(width, heads, kv_heads, layers, bias=False, rope=True)
+        self.norm_2 = RmsNorm(width)
+        self.mlp = LlamaMlp(width, config["ffn_width"], layers)
+
+    def forward(self, x):
+        x = x + self.attn(self.norm_1(x))
+        return x + self.mlp(self.norm_2(x))
+
+
+class Llama(nn.Module):
+    """Llama (Touvron et al. 2023): RMSNorm, RoPE, SwiGLU, grouped key/value heads."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.wte = normal((config["vocab"], config["width"]), 0.02)
+        self.blocks = nn.ModuleList(LlamaBlock(config) for _ in range(config["layers"]))
+        self.norm_f = RmsNorm(config["width"])
+        if not config.get("tie_embeddings", False):
+            self.head = Linear(config["width"], config["vocab"], 0.02, bias=False)
+
+    def forward(self, tokens):  # [B, T] -> [B, T, vocab]
+        x = F.embedding(tokens, self.wte)
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(self.norm_f(x), self.head.weight if hasattr(self, "head") else self.wte)
+
+
+class Conv3x3(nn.Module):
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.stride = stride
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, 3, 3))
+        nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x):
+        return F.conv2d(x, self.weight, stride=self.stride, padding=1)
+
+
+class BatchNorm(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.register_buffer("running_mean", torch.zeros(width))
+        self.register_buffer("running_var", torch.ones(width))
+
+    def forward(self, x):
+        return F.batch_norm(x, self.running_mean, self.running_var, self.gain, self.bias,
+                            self.training, 0.1, 1e-5)
+
+
+class ResnetBlock(nn.Module):
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.stride, self.extra = stride, outputs - inputs
+        self.conv_1 = Conv3x3(inputs, outputs, stride)
+        self.bn_1 = BatchNorm(outputs)
+        self.conv_2 = Conv3x3(outputs, outputs, 1)
+        self.bn_2 = BatchNorm(outputs)
+
+    def forward(self, x):
+        y = self.bn_2(self.conv_2(F.relu(self.bn_1(self.conv_1(x)))))
+        if self.stride != 1 or self.extra:
+            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.extra))
+        return F.relu(y + x)
+
+
+class ResnetStem(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.conv = Conv3x3(inputs, outputs, 1)
+        self.bn = BatchNorm(outputs)
+
+    def forward(self, x):
+        return F.relu(self.bn(self.conv(x)))
+
+
+class Resnet(nn.Module):
+    """The CIFAR ResNet of He et al. 2015, section 4.2: depth = 6n + 2, widths 16, 32, 64, shortcut option A."""
+
+    def __init__(self, config):
+        super().__init__()
+        count = (config["depth"] - 2) // 6
+        self.stem = ResnetStem(config["image"][0], 16)
+        stages, inputs = [], 16
+        for width, stride in ((16, 1), (32, 2), (64, 2)):
+            blocks = [ResnetBlock(inputs, width, stride)]
+            blocks += [ResnetBlock(width, width, 1) for _ in range(count - 1)]
+            stages.append(nn.Sequential(*blocks))
+            inputs = width
+        self.stages = nn.Sequential(*stages)
+        self.head = Linear(64, config["classes"], 0.01, bias=True)
+
+    def forward(self, images):  # [B, C, H, W] -> [B, classes]
+        return self.head(self.stages(self.stem(images)).mean(dim=(2, 3)))
+
+
+class Mlp(nn.Module):
+    """Flatten, `layers` hidden layers of `width` with ReLU, linear head."""
+
+    def __init__(self, config):
+        super().__init__()
+        inputs = config["image"][0] * config["image"][1] * config["image"][2]
+        sizes = [inputs] + [config["width"]] * config["layers"]
+        self.layers = nn.ModuleList(Linear(a, b, math.sqrt(2.0 / a), bias=True)
+                                    for a, b in zip(sizes, sizes[1:]))
+        self.head = Linear(sizes[-1], config["classes"], math.sqrt(1.0 / sizes[-1]), bias=True)
+
+    def forward(self, images):  # [B, C, H, W] -> [B, classes]
+        x = images.permute(0, 2, 3, 1).flatten(1)
+        for layer in self.layers:
+            x = F.relu(layer(x))
+        return self.head(x)
+
+
+MODELS = {"gpt": Gpt, "llama": Llama, "resnet": Resnet, "mlp": Mlp}
+
+
+def build(config):
+    """config: the keys of Tandem's [model] section, plus `vocab`, or `classes` and `image` [C, H, W]."""
+    return MODELS[config["kind"]](config)
+
+
+def loss_of(model, inputs, targets):
+    """Mean cross entropy over all positions or images."""
+    logits = model(inputs)
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
+
+
+def to_tandem(array):
+    """PyTorch's convolution layout to the one in Tandem's files; other arrays unchanged."""
+    return np.ascontiguousarray(array.transpose(0, 2, 3, 1)) if array.ndim == 4 else array
+
+
+def from_tandem(array):
+    return np.ascontiguousarray(array.transpose(0, 3, 1, 2)) if array.ndim == 4 else array
+
+
+def parameter_arrays(model):
+    """name -> float32 array in Tandem's layout."""
+    return {name: to_tandem(p.detach().cpu().to(torch.float32).contiguous().numpy().copy())
+            for name, p in model.named_parameters()}
+
+
+def gradient_arrays(model, dtype=torch.float32):
+    return {name: to_tandem(p.grad.detach().cpu().to(dtype).contiguous().numpy().copy())
+            for name, p in model.named_parameters()}
+
+
+def load_parameters(model, arrays):
+    """Copies named arrays in Tandem's layout into `model`; a missing, extra or misshapen name is an error."""
+    own = dict(model.named_parameters())
+    if set(own) != set(arrays):
+        raise ValueError(f"names differ: {sorted(set(own) ^ set(arrays))}")
+    with torch.no_grad():
+        for name, parameter in own.items():
+            value = torch.from_numpy(from_tandem(np.asarray(arrays[name])))
+            if value.shape != parameter.shape:
+                raise ValueError(f"{name}: shape {tuple(value.shape)}, want {tuple(parameter.shape)}")
+            parameter.copy_(value)
+
+
+def build_optimizer(model, settings, **torch_options):
+    """AdamW decays decoupled, SGD adds the decay to the gradient; both only on parameters of two or more dimensions."""
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": settings.get("weight_decay", 0.0)},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    if settings["kind"] == "adamw":
+        return torch.optim.AdamW(groups, lr=settings["lr"], betas=(settings["beta1"], settings["beta2"]),
+                                 eps=settings["eps"], **torch_options)
+    return torch.optim.SGD(groups, lr=settings["lr"], momentum=settings["momentum"],
+                           nesterov=settings["nesterov"], **torch_options)
