@@ -13,12 +13,6 @@ namespace tandem {
 
 using ParameterVisitor = std::function<void(Parameter&)>;
 
-// The parameters of one block, in the order of their first use.
-struct BlockParameters {
-  std::string name;
-  std::vector<Parameter*> parameters;
-};
-
 class Model {
  public:
   virtual ~Model() = default;

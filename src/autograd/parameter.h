@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "src/core/rng.h"
 #include "src/core/tensor.h"
@@ -32,6 +33,12 @@ struct Parameter {
   Tensor value{};
   Tensor grad{};
   bool grad_written = false;  // false: the next write overwrites, true: it adds
+};
+
+// The parameters of one block, in the order of their first use.
+struct BlockParameters {
+  std::string name;
+  std::vector<Parameter*> parameters;
 };
 
 // Fills parameter.value (f32 or f64, CPU).

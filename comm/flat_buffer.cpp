@@ -1,0 +1,51 @@
+#include "comm/flat_buffer.h"
+
+#include <cstring>
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+namespace {
+
+std::string_view name_of(Placement placement) {
+  constexpr std::array<std::string_view, 3> kNames = {"replicated", "partial", "sharded"};
+  return kNames[static_cast<size_t>(placement)];
+}
+
+void copy_part(Communicator& communicator, const Tensor& whole, const Tensor& part) {
+  require(
+      whole.dtype() == part.dtype() && whole.elements() == part.elements() * communicator.size(),
+      "redistribute: the sharded buffer is not one equal part of the replicated one");
+  const Tensor own = whole.slice(communicator.rank() * part.elements(), part.elements());
+  if (own.raw() != part.raw()) {
+    communicator.stream().submit(
+        [own, part] { std::memcpy(part.raw(), own.raw(), static_cast<size_t>(part.bytes())); });
+  }
+}
+
+}  // namespace
+
+void redistribute(Communicator& communicator, const FlatBuffer& from, const FlatBuffer& to) {
+  const auto is = [&](Placement before, Placement after) {
+    return from.placement == before && to.placement == after;
+  };
+  if (is(Placement::kPartial, Placement::kReplicated)) {
+    require(from.data.raw() == to.data.raw() && from.data.elements() == to.data.elements(),
+            "redistribute: partial and replicated must be the same memory");
+    communicator.all_reduce(to.data);
+  } else if (is(Placement::kPartial, Placement::kSharded)) {
+    communicator.reduce_scatter(from.data, to.data);
+  } else if (is(Placement::kSharded, Placement::kReplicated)) {
+    communicator.all_gather(from.data, to.data);
+  } else if (is(Placement::kReplicated, Placement::kSharded)) {
+    copy_part(communicator, from.data, to.data);
+  } else {
+    require(false, [&] {
+      return str("redistribute: no way from ", name_of(from.placement), " to ",
+                 name_of(to.placement));
+    });
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,91 @@
+// Where each parameter lies in the flat buffers of values, gradients and optimizer state, and how
+// these are cut into buckets and rank parts. Pure integers, the same on every rank.
+//
+// A bucket is what is communicated at once: a block, or several small neighbours, or a part of a
+// large block. In a bucket the decayed parameters come first, so that a buffer has at most two runs
+// of one set of hyper-parameters. Parameters start at multiples of 8 elements (16 bytes of a 16-bit
+// type); in each group those whose size is no multiple of 8 come last, which saves most of the
+// gaps. A bucket's end is padded to a multiple of ranks * 128 elements, so that all ranks' parts
+// have the same size and alignment.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/autograd/parameter.h"
+
+namespace tandem {
+
+// Elements [begin, end).
+struct Range {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t count() const { return end - begin; }
+  bool operator==(const Range&) const = default;
+};
+Range intersection(Range a, Range b);  // empty ones have begin == end
+
+// One parameter.
+struct Segment {
+  std::string name;
+  ParamId parameter = -1;  // position in forward order
+  int64_t bucket = 0;
+  int64_t offset = 0;  // of its first element in the flat buffer
+  int64_t count = 0;
+  bool decay = false;
+};
+
+struct Bucket {
+  Range range;              // padding included
+  int64_t first_plain = 0;  // decayed elements are [range.begin, first_plain), plain ones the rest
+  int64_t parameters = 0;
+};
+
+// Part of one segment.
+struct SegmentPiece {
+  int64_t segment = 0;         // index into segments()
+  int64_t segment_offset = 0;  // of the piece's first element, in the segment
+  int64_t offset = 0;          // ... in the flat buffer
+  int64_t count = 0;
+};
+
+class FlatLayout {
+ public:
+  struct Options {
+    int ranks = 1;
+    int64_t bucket_bytes = 0;  // of f32: buckets stay below, but for a single larger parameter
+    bool split_blocks = true;  // large blocks may be cut between parameters
+  };
+
+  // Parameters are numbered in forward order: blocks, then parameters of a block. Throws
+  // Error(kInternal) for an empty parameter, or one that is listed twice.
+  FlatLayout(std::span<const BlockParameters> blocks, const Options& options);
+
+  int64_t elements() const;                                           // of the flat buffer
+  const std::vector<Segment>& segments() const { return segments_; }  // by offset
+  const std::vector<Bucket>& buckets() const { return buckets_; }     // in forward order
+  const Segment& segment_of(ParamId parameter) const;
+
+  // Rank `rank`'s part of a bucket; all parts of a bucket have the same size.
+  Range part(const Bucket& bucket, int rank) const;
+  // What of the segments lies in a range, by offset. Padding belongs to none.
+  std::vector<SegmentPiece> pieces(Range range) const;
+
+  // Equal for equal layouts: names, sizes, offsets, decay, buckets, ranks. FNV-1a, 64 bits.
+  uint64_t hash() const;
+  std::string text() const;  // one line: hash and figures
+
+ private:
+  static constexpr int64_t kSegmentAlignment = 8;
+  static constexpr int64_t kPartAlignment = 128;
+  void add_bucket(std::vector<Segment> group);
+
+  int ranks_;
+  std::vector<Segment> segments_;
+  std::vector<Bucket> buckets_;
+  std::vector<int64_t> segment_of_;  // by ParamId
+};
+
+}  // namespace tandem

@@ -1,0 +1,312 @@
+#include "comm/mpi_communicator.h"
+
+#include <mpi.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+enum class MpiCommunicator::Kind : uint8_t {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast,
+  kSum,
+  kHandOut,
+  kExchange,
+  kBarrier,
+};
+
+namespace {
+
+constexpr int kKinds = 8;
+constexpr const char* kNames[kKinds] = {
+    "all_reduce", "reduce_scatter",    "all_gather",        "broadcast",
+    "sum",        "broadcast of text", "gathering of text", "barrier"};
+
+void check(int code, const std::string& what) {
+  if (code == MPI_SUCCESS) {
+    return;
+  }
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  int error_class = MPI_ERR_OTHER;
+  MPI_Error_string(code, text, &length);
+  MPI_Error_class(code, &error_class);
+  // These say that this program made a wrong call; everything else may be the machine's fault.
+  const bool wrong_call = error_class == MPI_ERR_TRUNCATE || error_class == MPI_ERR_COUNT ||
+                          error_class == MPI_ERR_RANK || error_class == MPI_ERR_TAG ||
+                          error_class == MPI_ERR_BUFFER || error_class == MPI_ERR_COMM ||
+                          error_class == MPI_ERR_TYPE || error_class == MPI_ERR_ARG;
+  fail(wrong_call ? ExitCode::kInternal : ExitCode::kTemporary, str(what, ": ", text));
+}
+
+// How to wait without taking the core from the compute thread: look often at first, because a peer
+// in step answers within microseconds; then give the core away; then sleep for an eighth of the
+// time already waited, which bounds what sleeping adds.
+class Patience {
+ public:
+  double waited_s() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+  void pause(double waited) const {
+    if (waited < kSpin_s) {
+      return;
+    }
+    if (waited < kYield_s) {
+      sched_yield();
+      return;
+    }
+    std::this_thread::sleep_for(
+        std::chrono::duration<double>(std::clamp(waited / 8, kShortest_s, kLongest_s)));
+  }
+
+ private:
+  static constexpr double kSpin_s = 20e-6, kYield_s = 100e-6;
+  static constexpr double kShortest_s = 20e-6, kLongest_s = 200e-6;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+// All members but the counters are used by the worker alone.
+class MpiCommunicator::Wire final : public Transport {
+ public:
+  explicit Wire(const std::atomic<double>& timeout_s) : timeout_s_(timeout_s) {
+    // Nobody else in this program sends messages, so the world's own context serves.
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
+    check(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  // The messages that follow belong to this collective.
+  void begin(Kind kind, int64_t bytes) {
+    kind_ = kind;
+    bytes_ = bytes;
+    ++number_;
+  }
+
+  Ticket send(int to, const std::byte* data, int64_t bytes) override {
+    Message message{.peer = to, .bytes = bytes, .outgoing = true};
+    check(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, tag(), MPI_COMM_WORLD,
+                    &message.request),
+          str(place(), ": sending to rank ", to));
+    const bool is_payload = kind_ <= Kind::kBroadcast;
+    (is_payload ? payload_bytes : control_bytes) += bytes;
+    return keep(message);
+  }
+
+  Ticket receive(int from, std::byte* data, int64_t bytes) override {
+    Message message{.peer = from, .bytes = bytes, .outgoing = false};
+    check(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, from, tag(), MPI_COMM_WORLD,
+                    &message.request),
+          str(place(), ": receiving from rank ", from));
+    return keep(message);
+  }
+
+  void wait(Ticket ticket) override {
+    Message& message = messages_[ticket];
+    MPI_Status status{};
+    const Patience patience;
+    for (;;) {
+      int done = 0;
+      const int code = MPI_Test(&message.request, &done, &status);
+      if (code != MPI_SUCCESS) {
+        check(code,
+              str(place(), ": message ", message.outgoing ? "to" : "from", " rank ", message.peer));
+      }
+      if (done) {
+        break;
+      }
+      const double waited = patience.waited_s();
+      if (waited > timeout_s_) {
+        fail_silent(message);
+      }
+      patience.pause(waited);
+    }
+    free_.push_back(ticket);
+    if (!message.outgoing) {
+      require_length(message, status);
+    }
+  }
+
+  std::atomic<int64_t> payload_bytes{0}, control_bytes{0};
+
+ private:
+  struct Message {
+    MPI_Request request = MPI_REQUEST_NULL;
+    int peer = 0;
+    int64_t bytes = 0;
+    bool outgoing = false;
+  };
+
+  Ticket keep(const Message& message) {
+    if (free_.empty()) {
+      messages_.push_back(message);
+      return static_cast<Ticket>(messages_.size()) - 1;
+    }
+    const Ticket ticket = free_.back();
+    free_.pop_back();
+    messages_[ticket] = message;
+    return ticket;
+  }
+
+  // Every MPI has at least 15 bits: 12 of the number, 3 of the kind.
+  int tag() const { return static_cast<int>(number_ % 4096) * kKinds + static_cast<int>(kind_); }
+
+  std::string place() const {
+    return str(kNames[static_cast<int>(kind_)], " of ", bytes_, " bytes (collective ", number_,
+               " of this run, rank ", rank_, " of ", size_, ")");
+  }
+
+  void require_length(const Message& message, const MPI_Status& status) const {
+    int count = 0;
+    check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
+    if (count != message.bytes) {
+      fail(ExitCode::kInternal,
+           str(place(), ": rank ", message.peer, " sent ", count, " bytes where ", message.bytes,
+               " were expected; the ranks disagree about this collective"));
+    }
+  }
+
+  [[noreturn]] void fail_silent(const Message& message) const {
+    fail(ExitCode::kTemporary,
+         str(place(), ": rank ", message.peer, message.outgoing ? " took nothing" : " sent nothing",
+             " for ", timeout_s_.load(),
+             " s; it is lost, stuck or very late: start the job again from its last checkpoint, or "
+             "raise dist.timeout_s"));
+  }
+
+  const std::atomic<double>& timeout_s_;
+  int rank_ = 0;
+  int size_ = 1;
+  Kind kind_ = Kind::kBarrier;
+  int64_t bytes_ = 0;
+  int64_t number_ = 0;
+  std::vector<Message> messages_;
+  std::vector<Ticket> free_;
+};
+
+MpiCommunicator::MpiCommunicator(Stream& worker, const std::atomic<double>& timeout_s)
+    : worker_(worker) {
+  worker_.submit([&] {
+    wire_ = std::make_unique<Wire>(timeout_s);
+    ring_ = std::make_unique<Ring>(*wire_);
+  });
+  worker_.synchronize();
+}
+
+MpiCommunicator::~MpiCommunicator() = default;
+
+int MpiCommunicator::rank() const { return wire_->rank(); }
+int MpiCommunicator::size() const { return wire_->size(); }
+
+void MpiCommunicator::start(Kind kind, int64_t bytes, std::function<void(Ring&)> work) {
+  worker_.submit([this, kind, bytes, work = std::move(work)] {
+    wire_->begin(kind, bytes);
+    work(*ring_);
+  });
+}
+
+void MpiCommunicator::run(Kind kind, int64_t bytes, std::function<void(Ring&)> work) {
+  start(kind, bytes, std::move(work));
+  worker_.synchronize();
+}
+
+void MpiCommunicator::all_reduce(const Tensor& inout) {
+  require(inout.dtype() == DType::kF32 || inout.dtype() == DType::kF64,
+          [&] { return str("all_reduce: cannot add ", name_of(inout.dtype())); });
+  ++collectives_;
+  start(Kind::kAllReduce, inout.bytes(),
+        [inout](Ring& ring) { ring.all_reduce(inout.raw(), inout.elements(), inout.dtype()); });
+}
+
+void MpiCommunicator::reduce_scatter(const Tensor& in, const Tensor& out) {
+  require(in.dtype() == DType::kF32 || in.dtype() == DType::kF64,
+          [&] { return str("reduce_scatter: cannot add ", name_of(in.dtype())); });
+  require(in.dtype() == out.dtype() && in.elements() == out.elements() * size(),
+          [&] { return str("reduce_scatter: ", in.shape(), " into parts of ", out.shape()); });
+  ++collectives_;
+  start(Kind::kReduceScatter, in.bytes(), [in, out, part = rank()](Ring& ring) {
+    ring.reduce_scatter(in.raw(), in.elements(), in.dtype());
+    const std::byte* sum = in.raw() + part * out.bytes();
+    if (sum != out.raw()) {
+      std::memcpy(out.raw(), sum, static_cast<size_t>(out.bytes()));
+    }
+  });
+}
+
+void MpiCommunicator::all_gather(const Tensor& in, const Tensor& out) {
+  require(in.dtype() == out.dtype() && out.elements() == in.elements() * size(),
+          [&] { return str("all_gather: parts of ", in.shape(), " into ", out.shape()); });
+  ++collectives_;
+  start(Kind::kAllGather, out.bytes(), [in, out, part = rank()](Ring& ring) {
+    std::byte* own = out.raw() + part * in.bytes();
+    if (own != in.raw()) {
+      std::memcpy(own, in.raw(), static_cast<size_t>(in.bytes()));
+    }
+    ring.all_gather(out.raw(), out.elements(), out.dtype());
+  });
+}
+
+void MpiCommunicator::broadcast(const Tensor& inout, int root) {
+  require(root >= 0 && root < size(), [&] { return str("broadcast: there is no rank ", root); });
+  ++collectives_;
+  start(Kind::kBroadcast, inout.bytes(),
+        [inout, root](Ring& ring) { ring.broadcast(inout.raw(), inout.bytes(), root); });
+}
+
+std::vector<double> MpiCommunicator::sum(std::span<const double> values) {
+  const auto bytes = static_cast<int64_t>(values.size_bytes());
+  require(bytes <= kLargestMessage, "sum: too many values for a control message");
+  std::vector<std::string> all;
+  run(Kind::kSum, bytes, [&](Ring& ring) {
+    const std::string own(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+    all = ring.exchange(own, std::vector<int64_t>(static_cast<size_t>(size()), bytes));
+  });
+  std::vector<double> total(values.size(), 0.0);
+  for (const std::string& one : all) {
+    for (size_t i = 0; i < total.size(); ++i) {
+      double value = 0;
+      std::memcpy(&value, one.data() + i * sizeof value, sizeof value);
+      total[i] += value;
+    }
+  }
+  return total;
+}
+
+std::string MpiCommunicator::broadcast(std::string text, int root) {
+  require(root >= 0 && root < size(), [&] { return str("broadcast: there is no rank ", root); });
+  run(Kind::kHandOut, static_cast<int64_t>(text.size()),
+      [&](Ring& ring) { text = ring.hand_out(std::move(text), root); });
+  return text;
+}
+
+std::vector<std::string> MpiCommunicator::all_gather(const std::string& text) {
+  std::vector<std::string> all;
+  run(Kind::kExchange, static_cast<int64_t>(text.size()),
+      [&](Ring& ring) { all = ring.exchange(text); });
+  return all;
+}
+
+void MpiCommunicator::barrier() {
+  // One byte each way: an empty message would not be sent.
+  run(Kind::kBarrier, 1, [this](Ring& ring) {
+    ring.exchange("b", std::vector<int64_t>(static_cast<size_t>(size()), 1));
+  });
+}
+
+WireCount MpiCommunicator::wire() const {
+  return {wire_->payload_bytes, wire_->control_bytes, collectives_};
+}
+
+}  // namespace tandem

@@ -1,0 +1,54 @@
+// Collectives over MPI point-to-point messages, on the world's worker thread.
+//
+// Each collective has a number. It travels in the message tags, so that ranks which call different
+// collectives never take each other's bytes for their own: they run into the deadline, and the
+// error names the collective on each side.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+
+#include "comm/communicator.h"
+#include "comm/ring.h"
+
+namespace tandem {
+
+class MpiCommunicator final : public Communicator {
+ public:
+  // All ranks of the job. `worker`: the background stream whose thread started MPI. `timeout_s`:
+  // seconds without any message after which a collective fails; read at every wait.
+  MpiCommunicator(Stream& worker, const std::atomic<double>& timeout_s);
+  ~MpiCommunicator() override;  // after the worker's last use of it
+
+  int rank() const override;
+  int size() const override;
+  Stream& stream() override { return worker_; }
+
+  // Errors of a tensor collective appear at the next wait for the stream: kTemporary when a rank
+  // is silent or the network fails, kInternal when ranks disagree about sizes.
+  void all_reduce(const Tensor& inout) override;
+  void reduce_scatter(const Tensor& in, const Tensor& out) override;
+  void all_gather(const Tensor& in, const Tensor& out) override;
+  void broadcast(const Tensor& inout, int root) override;
+
+  std::vector<double> sum(std::span<const double> values) override;
+  std::string broadcast(std::string text, int root) override;
+  std::vector<std::string> all_gather(const std::string& text) override;
+  void barrier() override;
+  // What the worker has sent so far: exact after stream().synchronize().
+  WireCount wire() const override;
+
+ private:
+  class Wire;  // the transport over MPI
+  enum class Kind : uint8_t;
+  void start(Kind kind, int64_t bytes, std::function<void(Ring&)> work);
+  void run(Kind kind, int64_t bytes, std::function<void(Ring&)> work);
+
+  Stream& worker_;
+  std::unique_ptr<Wire> wire_;
+  std::unique_ptr<Ring> ring_;
+  int64_t collectives_ = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,98 @@
+#include "comm/world.h"
+
+#include <mpi.h>
+#include <sys/prctl.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <thread>
+
+#include "comm/launcher.h"
+#include "comm/mpi_communicator.h"
+#include "comm/self_communicator.h"
+
+namespace tandem {
+
+namespace {
+
+struct Place {
+  int rank, size, local_rank, local_size;
+};
+
+// Runs on the worker. Before errors return codes, MPI itself ends the job on a failure.
+Place start_mpi() {
+  // The worker sleeps for tens of microseconds while it waits; the kernel's default slack would
+  // double that.
+  prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+  int provided = MPI_THREAD_SINGLE;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  if (provided < MPI_THREAD_SERIALIZED) {
+    fail(ExitCode::kConfig,
+         "the MPI library allows only one thread to call it; use one that was built with threads");
+  }
+  Place place{};
+  MPI_Comm_rank(MPI_COMM_WORLD, &place.rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &place.size);
+  MPI_Comm local = MPI_COMM_NULL;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, place.rank, MPI_INFO_NULL, &local);
+  MPI_Comm_rank(local, &place.local_rank);
+  MPI_Comm_size(local, &place.local_size);
+  MPI_Comm_free(&local);
+  return place;
+}
+
+}  // namespace
+
+World::World() : host_(host_name()) {
+  if (started_by_launcher()) {
+    worker_ = std::make_unique<Stream>(Stream::background(Device::kCpu));
+    Place place{};
+    worker_->submit([&] { place = start_mpi(); });
+    worker_->synchronize();
+    connected_ = true;
+    rank_ = place.rank;
+    size_ = place.size;
+    local_rank_ = place.local_rank;
+    local_size_ = place.local_size;
+  }
+  if (size_ > 1) {
+    communicator_ = std::make_unique<MpiCommunicator>(*worker_, timeout_s_);
+  } else {
+    communicator_ = std::make_unique<SelfCommunicator>();
+  }
+}
+
+World::~World() = default;
+
+void World::set_timeout_s(double seconds) {
+  require(seconds > 0, "World::set_timeout_s: not positive");
+  timeout_s_ = seconds;
+}
+
+void World::finish() {
+  if (!connected_) {
+    return;
+  }
+  communicator_->barrier();  // has a deadline; MPI_Finalize would wait for ever
+  worker_->submit([] { MPI_Finalize(); });
+  worker_->synchronize();
+  connected_ = false;
+}
+
+void World::abort(ExitCode code) {
+  const int status = static_cast<int>(code);
+  // Should MPI_Abort or a flush hang (the worker may be anywhere), this process ends all the same,
+  // and the launcher ends the others because of its status.
+  std::thread([status] {
+    std::this_thread::sleep_for(std::chrono::seconds(5));
+    std::_Exit(status);
+  }).detach();
+  std::cout.flush();
+  if (connected_) {
+    MPI_Abort(MPI_COMM_WORLD, status);
+  }
+  std::_Exit(status);
+}
+
+}  // namespace tandem

@@ -1,0 +1,63 @@
+// The processes of a job: who am I, how do I reach the others, how does the job end.
+//
+// One process per rank. All MPI calls, start-up and shutdown included, run on one worker thread,
+// the background stream of the communicator. A process that no launcher started is a world of one
+// rank and does not touch MPI at all: a singleton MPI start costs about a third of a second. Built
+// without MPI, every world has one rank.
+//
+// A process leaves its world by finish() or by abort(). One that ends otherwise has left the others
+// waiting; the launcher then ends them.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "comm/communicator.h"
+#include "src/core/error.h"
+
+namespace tandem {
+
+class World {
+ public:
+  // Collective. Throws Error(kConfig) when several processes were started by a build without MPI,
+  // or when MPI allows no threads.
+  World();
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int local_rank() const { return local_rank_; }  // among the ranks on this host
+  int local_size() const { return local_size_; }
+  const std::string& host() const { return host_; }
+  // All ranks of the job.
+  Communicator& communicator() { return *communicator_; }
+
+  // A collective in which nothing has moved for so long throws Error(kTemporary) on the worker; it
+  // names the collective, its number, its bytes and the silent rank. Seconds, more than 0.
+  void set_timeout_s(double seconds);
+
+  // Collective: waits for all ranks, then ends MPI. Call it last, and only on the good path.
+  void finish();
+
+  // The one way out on an error: ends all ranks at once. The job's exit code is `code`; of several
+  // ranks that abort, the first decides. May be called from any thread, whatever the worker does.
+  [[noreturn]] void abort(ExitCode code);
+
+ private:
+  static constexpr double kDefaultTimeout_s = 600;
+
+  int rank_ = 0;
+  int size_ = 1;
+  int local_rank_ = 0;
+  int local_size_ = 1;
+  std::string host_;
+  std::atomic<double> timeout_s_{kDefaultTimeout_s};
+  std::atomic<bool> connected_{false};  // between MPI's start-up and shutdown
+  std::unique_ptr<Stream> worker_;      // null: no MPI
+  std::unique_ptr<Communicator> communicator_;
+};
+
+}  // namespace tandem

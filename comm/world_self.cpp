@@ -1,0 +1,31 @@
+// A world of one rank, for builds without MPI.
+#include <cstdlib>
+#include <iostream>
+
+#include "comm/launcher.h"
+#include "comm/self_communicator.h"
+#include "comm/world.h"
+
+namespace tandem {
+
+World::World() : host_(host_name()), communicator_(std::make_unique<SelfCommunicator>()) {
+  if (launched_processes() > 1) {
+    fail(ExitCode::kConfig,
+         str("started as ", launched_processes(),
+             " processes, but this build has no MPI: start one process, or install an MPI library "
+             "(Debian: libopenmpi-dev) and build again"));
+  }
+}
+
+World::~World() = default;
+
+void World::set_timeout_s(double seconds) { timeout_s_ = seconds; }
+
+void World::finish() {}
+
+void World::abort(ExitCode code) {
+  std::cout.flush();
+  std::_Exit(static_cast<int>(code));
+}
+
+}  // namespace tandem

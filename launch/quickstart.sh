@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# From nothing to a trained model: set-up, build, data, a training run on two ranks, a freshly invented fortune.
+#   launch/quickstart.sh [TEXT...]   trains on Debian's fortunes, or on your own text files
+set -euo pipefail
+cd "$(dirname "$0")/.."
+launch/setup.sh
+launch/build.sh -DTANDEM_TESTS=OFF
+. launch/mpi_env.sh
+
+texts=("$@")
+if [ ${#texts[@]} -eq 0 ]; then
+  # The fortunes package: about 2 MB of short plain texts, each ended by a line with a single %.
+  folder=data/fortunes
+  if [ ! -s "$folder/fortunes.txt" ]; then
+    mkdir -p "$folder"
+    echo "quickstart: fetching the fortunes package"
+    (cd "$folder" && apt-get download -qq fortunes 2>/dev/null) || {
+      sudo=(); [ "$(id -u)" -eq 0 ] || sudo=(sudo)
+      "${sudo[@]}" apt-get update -qq
+      (cd "$folder" && apt-get download -qq fortunes)
+    }
+    dpkg-deb -x "$folder"/fortunes_*.deb "$folder/package"
+    find "$folder/package" -type f -path '*games/fortunes/*' ! -name '*.dat' ! -name '*.u8' | sort |
+      xargs cat | tr -d '\010\r' | tr '\t' ' ' >"$folder/fortunes.txt"
+  fi
+  texts=("$folder/fortunes.txt")
+fi
+
+mkdir -p data
+build/tandem prepare text --input "${texts[@]}" --output data/quickstart.h5 --tokenizer char
+mpirun -np 2 build/tandem train --config configs/quickstart.cfg --data.path data/quickstart.h5
+build/tandem generate --checkpoint runs/quickstart --prompt $'\n%\n' --tokens 400 --temperature 0.8 --stop $'\n%\n'

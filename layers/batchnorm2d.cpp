@@ -1,0 +1,131 @@
+#include "layers/batchnorm2d.h"
+
+#include "src/core/map.h"
+
+namespace tandem {
+
+namespace {
+
+struct BatchNormOp final : Op {
+  Tensor x;           // [rows, C]
+  Tensor y;           // only where the ReLU's mask cannot be computed from x: behind a residual
+  Tensor mean, rstd;  // [C]
+  bool relu = false;
+  bool residual = false;
+
+  std::string_view name() const override { return "batchnorm2d"; }
+  void backward(Context& context, Tensor& dy) override {
+    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+      using enum kernels::ReluMask;
+      const int64_t channels = mean.elements(), rows = x.elements() / channels;
+      const T *gain = parameter(0).value.data<T>(), *bias = parameter(1).value.data<T>();
+      const Tensor sums = context.workspace({2, channels}, dy.dtype());
+      const Tensor scratch =
+          context.workspace({kernels::batchnorm2d_workspace(device, rows, channels)}, dy.dtype());
+      // Behind a residual the masked gradient is needed again, so it is written down: in dy's place
+      // if nobody else reads that.
+      Tensor masked;
+      if (y) {
+        masked = dy.unique() ? dy : context.activation(dy.shape(), dy.dtype());
+      }
+      kernels::batchnorm2d_backward_sums(
+          device, dy.data<T>(), x.data<T>(), y ? y.data<T>() : nullptr,
+          y ? kFromOutput : (relu ? kFromInput : kNone), mean.data<T>(), rstd.data<T>(), gain, bias,
+          masked ? masked.data<T>() : nullptr, sums.data<T>(), rows, channels, scratch.data<T>());
+      const Tensor& g = masked ? masked : dy;
+      if (input(0).wanted()) {
+        const GradTarget dx = x_target(context, dy);
+        kernels::batchnorm2d_backward_data(device, g.data<T>(), x.data<T>(),
+                                           relu && !y ? kFromInput : kNone, mean.data<T>(),
+                                           rstd.data<T>(), gain, bias, sums.data<T>(),
+                                           dx.into.data<T>(), T(dx.beta), rows, channels);
+      }
+      if (residual && input(1).wanted()) {
+        input(1).add(context, g);
+      }
+      add_parameter_gradient<T>(device, parameter(1), sums.data<T>(), channels);
+      add_parameter_gradient<T>(device, parameter(0), sums.data<T>() + channels, channels);
+    });
+  }
+
+ private:
+  // Without a residual, dx may take the place of dy.
+  GradTarget x_target(Context& context, const Tensor& dy) {
+    if (!residual && dy.unique() && !input(0).slot()->grad) {
+      input(0).add(context, dy);
+      return {dy, 0};
+    }
+    return input(0).target(context);
+  }
+
+  template <class T, class D>
+  static void add_parameter_gradient(D device, Parameter& parameter, const T* sum, int64_t n) {
+    const GradTarget target = grad_target(parameter);
+    map(device, n, [to = target.into.data<T>(), sum, beta = target.beta](int64_t i) {
+      to[i] = sum[i] + (beta == 0 ? T(0) : to[i]);
+    });
+  }
+};
+
+}  // namespace
+
+Variable batchnorm2d(Context& context, const Variable& x, Parameter& gain, Parameter& bias,
+                     RunningStatistics& statistics, const BatchNormOptions& options) {
+  const int64_t channels = gain.shape.elements(), rows = x.elements() / channels;
+  const Variable* residual = options.residual;
+  require(x.shape()[-1] == channels && (!residual || residual->shape() == x.shape()), [&] {
+    return str("batchnorm2d ", gain.name, ": x ", x.shape(), ", residual ",
+               residual ? residual->shape() : Shape{}, ", channels ", channels);
+  });
+  require(!context.training || rows > 1, [&] {
+    return str("batchnorm2d ", gain.name, ": the variance of one value per channel is undefined");
+  });
+  require(context.training || !context.tape,
+          [&] { return str("batchnorm2d ", gain.name, ": has no gradient outside training"); });
+  auto op = std::make_unique<BatchNormOp>();
+  op->x = x.value();
+  op->mean = context.activation({channels}, x.dtype());
+  op->rstd = context.activation({channels}, x.dtype());
+  op->relu = options.relu;
+  op->residual = residual != nullptr;
+  Tensor y = context.activation(x.shape(), x.dtype());
+  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
+    T *mean = op->mean.data<T>(), *rstd = op->rstd.data<T>();
+    if (context.training) {
+      const Tensor scratch =
+          context.workspace({kernels::batchnorm2d_workspace(device, rows, channels)}, x.dtype());
+      float* observed = context.recomputing ? nullptr : statistics.sum.data<float>();
+      kernels::batchnorm2d_statistics(device, x.data<T>(), mean, rstd, observed, rows, channels,
+                                      scratch.data<T>());
+    } else {
+      kernels::batchnorm2d_running(device, statistics.running.data<float>(), mean, rstd, channels);
+    }
+    kernels::batchnorm2d_normalize(device, x.data<T>(), residual ? residual->data<T>() : nullptr,
+                                   mean, rstd, gain.value.data<T>(), bias.value.data<T>(),
+                                   options.relu, y.data<T>(), rows, channels);
+  });
+  if (options.relu && residual) {
+    op->y = y;
+  }
+  if (residual) {
+    return context.record(std::move(y), std::move(op), {x, *residual}, {&gain, &bias});
+  }
+  return context.record(std::move(y), std::move(op), {x}, {&gain, &bias});
+}
+
+BatchNorm2d::BatchNorm2d(const std::string& name, int64_t channels)
+    : gain_{.name = name + ".gain", .shape = {channels}, .init = Initializer::constant(1)},
+      bias_{.name = name + ".bias", .shape = {channels}, .init = Initializer::constant(0)},
+      statistics_{.name = name, .channels = channels} {}
+
+Variable BatchNorm2d::operator()(Context& context, const Variable& x,
+                                 const BatchNormOptions& options) {
+  return batchnorm2d(context, x, gain_, bias_, statistics_, options);
+}
+
+void BatchNorm2d::visit(const ParameterVisitor& visitor) {
+  visitor(gain_);
+  visitor(bias_);
+}
+
+}  // namespace tandem

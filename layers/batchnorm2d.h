@@ -1,0 +1,87 @@
+// Batch normalisation over all but the last axis (Ioffe and Szegedy 2015, arXiv:1502.03167), fused
+// with what follows it in a residual network: y = relu(gain * (x - mean) * rstd + bias + residual).
+// On a CPU these passes are bound by memory traffic, so the fused form reads and writes less.
+//
+// Training uses the mean and the biased variance of the micro-batch. Running statistics are not
+// touched here: each micro-batch adds its mean and unbiased variance to RunningStatistics::sum
+// (unless it is being recomputed), and the trainer updates `running` once per step.
+#pragma once
+
+#include "layers/module.h"
+
+namespace tandem {
+
+struct BatchNormOptions {
+  bool relu = false;
+  const Variable* residual = nullptr;  // of x's shape, added before the ReLU
+};
+
+// x [..., C], gain [C], bias [C]; returns x's shape. Normalises with the micro-batch's statistics
+// when context.training, which takes at least two values per channel, otherwise with
+// statistics.running.
+Variable batchnorm2d(Context& context, const Variable& x, Parameter& gain, Parameter& bias,
+                     RunningStatistics& statistics, const BatchNormOptions& options = {});
+
+// Parameters `name`.gain (ones) and `name`.bias (zeros), and the running statistics `name`.
+class BatchNorm2d {
+ public:
+  BatchNorm2d(const std::string& name, int64_t channels);
+  Variable operator()(Context& context, const Variable& x, const BatchNormOptions& options = {});
+  void visit(const ParameterVisitor& visitor);
+  RunningStatistics& statistics() { return statistics_; }
+
+ private:
+  Parameter gain_;
+  Parameter bias_;
+  RunningStatistics statistics_;
+};
+
+namespace kernels {
+
+inline constexpr double kBatchNormEpsilon = 1e-5;
+
+// Arrays are [rows, channels] or [channels]. All sums are over fixed chunks of rows in a fixed
+// order: the same bits for every number of threads.
+
+// Elements of workspace for the two kernels that take one.
+int64_t batchnorm2d_workspace(Cpu, int64_t rows, int64_t channels);
+
+// mean and rstd = 1 / sqrt(biased variance + epsilon). Adds mean and unbiased variance to
+// observed [2, channels] unless it is null.
+template <class T>
+void batchnorm2d_statistics(Cpu, const T* x, T* mean, T* rstd, float* observed, int64_t rows,
+                            int64_t channels, T* workspace);
+
+// mean and rstd from running [2, channels]: mean, variance.
+template <class T>
+void batchnorm2d_running(Cpu, const float* running, T* mean, T* rstd, int64_t channels);
+
+// y = gain * (x - mean) * rstd + bias, + residual unless null, then ReLU if asked.
+template <class T>
+void batchnorm2d_normalize(Cpu, const T* x, const T* residual, const T* mean, const T* rstd,
+                           const T* gain, const T* bias, bool relu, T* y, int64_t rows,
+                           int64_t channels);
+
+// How the gradient behind the ReLU is found: g = dy where the ReLU passed its input, else 0.
+enum class ReluMask : uint8_t {
+  kNone,        // no ReLU: g = dy
+  kFromInput,   // by computing the normalised value again from x (no residual)
+  kFromOutput,  // from the sign of y
+};
+
+// sums [2, channels] = sum over rows of g, of g * (x - mean) * rstd: the gradients of bias and
+// gain. Writes g unless null; g may be dy. y is read for kFromOutput only.
+template <class T>
+void batchnorm2d_backward_sums(Cpu, const T* dy, const T* x, const T* y, ReluMask mask,
+                               const T* mean, const T* rstd, const T* gain, const T* bias, T* g,
+                               T* sums, int64_t rows, int64_t channels, T* workspace);
+
+// dx = beta * dx + gain * rstd * (g - sums[0] / rows - (x - mean) * rstd * sums[1] / rows). mask:
+// kNone (dy is g already) or kFromInput. dx may be dy.
+template <class T>
+void batchnorm2d_backward_data(Cpu, const T* dy, const T* x, ReluMask mask, const T* mean,
+                               const T* rstd, const T* gain, const T* bias, const T* sums, T* dx,
+                               T beta, int64_t rows, int64_t channels);
+
+}  // namespace kernels
+}  // namespace tandem

@@ -1,0 +1,54 @@
+// Two-dimensional convolution (cross-correlation, as in every deep-learning library) on NHWC
+// images.
+//
+// y[n, oh, ow, co] = sum over kh, kw, ci of
+//     x[n, oh * stride - padding + kh, ow * stride - padding + kw, ci] * w[co, kh, kw, ci]
+// with x zero outside the image.
+#pragma once
+
+#include "layers/module.h"
+
+namespace tandem {
+
+// The sizes of one convolution.
+struct Conv2dShape {
+  int64_t batch = 0, height = 0, width = 0, in_channels = 0;  // x [batch, height, width, in]
+  int64_t out_channels = 0, kernel_h = 0, kernel_w = 0;       // w [out, kernel_h, kernel_w, in]
+  int64_t stride = 1, padding = 0;
+
+  // y [batch, out_height, out_width, out]
+  int64_t out_height() const { return (height + 2 * padding - kernel_h) / stride + 1; }
+  int64_t out_width() const { return (width + 2 * padding - kernel_w) / stride + 1; }
+};
+
+// x [N, H, W, C_in], weight [C_out, KH, KW, C_in]; returns [N, H_out, W_out, C_out]. No bias: a
+// normalisation follows. Kernels up to 16 x 16; the kernel must fit into the padded image.
+Variable conv2d(Context& context, const Variable& x, Parameter& weight, int64_t stride,
+                int64_t padding);
+
+namespace kernels {
+
+// Elements of workspace that the kernels below need, for the present number of CPU threads.
+template <class T>
+int64_t conv2d_forward_workspace(Cpu, const Conv2dShape& shape);
+template <class T>
+int64_t conv2d_backward_data_workspace(Cpu, const Conv2dShape& shape);
+template <class T>
+int64_t conv2d_backward_weight_workspace(Cpu, const Conv2dShape& shape);
+
+// All three give the same bits for every number of threads.
+template <class T>
+void conv2d_forward(Cpu, const Conv2dShape& shape, const T* x, const T* w, T* y, T* workspace);
+
+// dx = beta * dx + gradient.
+template <class T>
+void conv2d_backward_data(Cpu, const Conv2dShape& shape, const T* dy, const T* w, T* dx, T beta,
+                          T* workspace);
+
+// dw = beta * dw + gradient.
+template <class T>
+void conv2d_backward_weight(Cpu, const Conv2dShape& shape, const T* x, const T* dy, T* dw, T beta,
+                            T* workspace);
+
+}  // namespace kernels
+}  // namespace tandem

@@ -1,0 +1,150 @@
+#include "layers/cross_entropy.h"
+
+#include <algorithm>
+
+#include "src/core/map.h"
+#include "src/core/math.h"
+
+namespace tandem {
+
+namespace kernels {
+
+namespace {
+
+template <class T>
+T largest_of(const T* x, int64_t n) {
+  T largest = x[0];
+#pragma omp simd reduction(max : largest)
+  for (int64_t j = 0; j < n; ++j) {
+    largest = x[j] > largest ? x[j] : largest;
+  }
+  return largest;
+}
+
+// log(sum of exp(x[j])). A NaN anywhere gives NaN, because it stays in the sum.
+template <class T>
+T log_sum_exp(const T* x, int64_t n) {
+  const T largest = largest_of(x, n);
+  T total = 0;
+#pragma omp simd reduction(+ : total)
+  for (int64_t j = 0; j < n; ++j) {
+    total += math::exp(x[j] - largest);
+  }
+  return largest + std::log(total);
+}
+
+}  // namespace
+
+template <class T>
+void cross_entropy_forward(Cpu, const T* logits, const int32_t* targets, T* losses, T* log_sum,
+                           int64_t rows, int64_t classes) {
+  for (int64_t n = 0; n < rows; ++n) {
+    if (targets[n] != kIgnoreTarget && (targets[n] < 0 || targets[n] >= classes)) {
+      fail(ExitCode::kData,
+           str("target ", targets[n], " of row ", n, " is outside the ", classes, " classes"));
+    }
+  }
+#pragma omp parallel for schedule(static) if (rows * classes >= kParallelElements)
+  for (int64_t n = 0; n < rows; ++n) {
+    const bool counts = targets[n] != kIgnoreTarget;
+    const T* row = logits + n * classes;
+    log_sum[n] = counts ? log_sum_exp(row, classes) : T(0);
+    losses[n] = counts ? log_sum[n] - row[targets[n]] : T(0);
+  }
+}
+
+template <class T>
+void cross_entropy_backward(Cpu, const T* dlosses, const int32_t* targets, const T* log_sum,
+                            T* logits, int64_t rows, int64_t classes) {
+#pragma omp parallel for schedule(static) if (rows * classes >= kParallelElements)
+  for (int64_t n = 0; n < rows; ++n) {
+    T* row = logits + n * classes;
+    if (targets[n] == kIgnoreTarget) {
+      std::fill_n(row, classes, T(0));
+      continue;
+    }
+    const T scale = dlosses[n], offset = log_sum[n];
+#pragma omp simd
+    for (int64_t j = 0; j < classes; ++j) {
+      row[j] = math::exp(row[j] - offset) * scale;
+    }
+    row[targets[n]] -= scale;
+  }
+}
+
+template <class T>
+int64_t count_correct(Cpu, const T* logits, const int32_t* targets, int64_t rows, int64_t classes) {
+  int64_t correct = 0;
+#pragma omp parallel for schedule(static) reduction(+ : correct) if (rows * classes >= \
+                                                                     kParallelElements)
+  for (int64_t n = 0; n < rows; ++n) {
+    const T* row = logits + n * classes;
+    correct +=
+        targets[n] != kIgnoreTarget && std::max_element(row, row + classes) - row == targets[n];
+  }
+  return correct;
+}
+
+template void cross_entropy_forward<float>(Cpu, const float*, const int32_t*, float*, float*,
+                                           int64_t, int64_t);
+template void cross_entropy_forward<double>(Cpu, const double*, const int32_t*, double*, double*,
+                                            int64_t, int64_t);
+template void cross_entropy_backward<float>(Cpu, const float*, const int32_t*, const float*, float*,
+                                            int64_t, int64_t);
+template void cross_entropy_backward<double>(Cpu, const double*, const int32_t*, const double*,
+                                             double*, int64_t, int64_t);
+template int64_t count_correct<float>(Cpu, const float*, const int32_t*, int64_t, int64_t);
+template int64_t count_correct<double>(Cpu, const double*, const int32_t*, int64_t, int64_t);
+
+}  // namespace kernels
+
+namespace {
+
+struct CrossEntropyOp final : Op {
+  Tensor logits;   // [N, V]; becomes its own gradient
+  Tensor targets;  // i32 [N]
+  Tensor log_sum;  // [N]
+
+  std::string_view name() const override { return "cross_entropy"; }
+  void backward(Context& context, Tensor& dy) override {
+    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+      kernels::cross_entropy_backward(device, dy.data<T>(), targets.data<int32_t>(),
+                                      log_sum.data<T>(), logits.data<T>(), logits.shape()[0],
+                                      logits.shape()[1]);
+    });
+    input(0).add(context, logits);
+  }
+};
+
+void require_rows(const Tensor& logits, const Tensor& targets) {
+  require(logits.shape().rank() == 2 && targets.elements() == logits.shape()[0], [&] {
+    return str("cross_entropy: logits ", logits.shape(), ", targets ", targets.shape());
+  });
+}
+
+}  // namespace
+
+Variable cross_entropy(Context& context, const Variable& logits, const Tensor& targets) {
+  require_rows(logits.value(), targets);
+  const int64_t rows = logits.shape()[0], classes = logits.shape()[1];
+  auto op = std::make_unique<CrossEntropyOp>();
+  op->logits = logits.value();
+  op->targets = targets;
+  op->log_sum = context.activation({rows}, logits.dtype());
+  Tensor losses = context.activation({rows}, logits.dtype());
+  on_device_and_float(context.stream, logits.dtype(), [&]<class T>(auto device) {
+    kernels::cross_entropy_forward(device, logits.data<T>(), targets.data<int32_t>(),
+                                   losses.data<T>(), op->log_sum.data<T>(), rows, classes);
+  });
+  return context.record(std::move(losses), std::move(op), {logits});
+}
+
+int64_t count_correct(Context& context, const Tensor& logits, const Tensor& targets) {
+  require_rows(logits, targets);
+  return on_device_and_float(context.stream, logits.dtype(), [&]<class T>(auto device) {
+    return kernels::count_correct(device, logits.data<T>(), targets.data<int32_t>(),
+                                  logits.shape()[0], logits.shape()[1]);
+  });
+}
+
+}  // namespace tandem

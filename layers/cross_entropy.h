@@ -1,0 +1,38 @@
+// Softmax and negative log-likelihood in one: loss[n] = log(sum over j of exp(logits[n, j])) -
+// logits[n, targets[n]].
+#pragma once
+
+#include "layers/module.h"
+
+namespace tandem {
+
+inline constexpr int32_t kIgnoreTarget = -1;  // rows with this target have loss and gradient 0
+
+// logits [N, V], targets i32 [N]; returns losses [N] of the logits' dtype. A target outside [0, V)
+// other than kIgnoreTarget is Error(kData).
+//
+// Backward writes (softmax - one hot) * dy into the memory of the logits and hands that on as their
+// gradient: nothing else may use the logits' values once backward has begun.
+Variable cross_entropy(Context& context, const Variable& logits, const Tensor& targets);
+
+// Rows whose largest logit is the target's, the lowest index winning ties. Ignored rows do not
+// count.
+int64_t count_correct(Context& context, const Tensor& logits, const Tensor& targets);
+
+namespace kernels {
+
+// log_sum [rows] is saved for backward. Throws Error(kData) for a bad target.
+template <class T>
+void cross_entropy_forward(Cpu, const T* logits, const int32_t* targets, T* losses, T* log_sum,
+                           int64_t rows, int64_t classes);
+
+// logits[n, j] becomes (exp(logits[n, j] - log_sum[n]) - [j == targets[n]]) * dlosses[n].
+template <class T>
+void cross_entropy_backward(Cpu, const T* dlosses, const int32_t* targets, const T* log_sum,
+                            T* logits, int64_t rows, int64_t classes);
+
+template <class T>
+int64_t count_correct(Cpu, const T* logits, const int32_t* targets, int64_t rows, int64_t classes);
+
+}  // namespace kernels
+}  // namespace tandem

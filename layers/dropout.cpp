@@ -1,0 +1,103 @@
+#include "layers/dropout.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "src/core/map.h"
+
+namespace tandem {
+
+namespace kernels {
+
+namespace {
+
+// Elements of a sample are taken in runs of 64. Element e of a run has word e / 16 of counter
+// e % 16: a vector of neighbours needs the same word of neighbouring counters.
+constexpr int64_t kCounters = 16;
+constexpr int64_t kRun = 4 * kCounters;
+
+struct RunWords {
+  uint32_t words[kRun];
+};
+
+RunWords run_words(const DropoutMask& mask, uint64_t sample, uint32_t run) {
+  RunWords out;
+#pragma omp simd
+  for (int64_t i = 0; i < kCounters; ++i) {
+    const PhiloxCounter words =
+        random_words(mask.key, sample, mask.step,
+                     static_cast<uint32_t>(run * kCounters) + static_cast<uint32_t>(i));
+    out.words[i] = words[0];
+    out.words[i + kCounters] = words[1];
+    out.words[i + 2 * kCounters] = words[2];
+    out.words[i + 3 * kCounters] = words[3];
+  }
+  return out;
+}
+
+}  // namespace
+
+template <class T>
+void dropout(Cpu, const T* x, T* y, double p, DropoutMask mask, int64_t samples, int64_t elements) {
+  const int64_t runs = (elements + kRun - 1) / kRun;
+  const uint32_t threshold = static_cast<uint32_t>(std::ceil(p * 0x1p24));  // uniform < p drops
+  const T factor = static_cast<T>(1 / (1 - p));
+#pragma omp parallel for collapse(2) schedule(static) if (samples * elements >= kParallelElements)
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    for (int64_t run = 0; run < runs; ++run) {
+      const RunWords random = run_words(mask, mask.first_sample + static_cast<uint64_t>(sample),
+                                        static_cast<uint32_t>(run));
+      const int64_t at = sample * elements + run * kRun;
+      const int64_t count = std::min(kRun, elements - run * kRun);
+#pragma omp simd
+      for (int64_t i = 0; i < count; ++i) {
+        y[at + i] = (random.words[i] >> 8) < threshold ? T(0) : x[at + i] * factor;
+      }
+    }
+  }
+}
+
+template void dropout<float>(Cpu, const float*, float*, double, DropoutMask, int64_t, int64_t);
+template void dropout<double>(Cpu, const double*, double*, double, DropoutMask, int64_t, int64_t);
+
+}  // namespace kernels
+
+namespace {
+
+// Into x's own memory if nobody else holds it.
+Tensor dropped(Context& context, const Tensor& x, double p, const kernels::DropoutMask& mask) {
+  Tensor y = x.unique() ? x : context.activation(x.shape(), x.dtype());
+  const int64_t samples = x.shape()[0];
+  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
+    kernels::dropout(device, x.data<T>(), y.data<T>(), p, mask, samples,
+                     samples ? x.elements() / samples : 0);
+  });
+  return y;
+}
+
+struct DropoutOp final : Op {
+  double p = 0;
+  kernels::DropoutMask mask;
+
+  std::string_view name() const override { return "dropout"; }
+  void backward(Context& context, Tensor& dy) override {
+    input(0).add(context, dropped(context, dy, p, mask));
+  }
+};
+
+}  // namespace
+
+Variable dropout(Context& context, Variable x, double p, uint32_t site) {
+  require(p >= 0 && p < 1, [&] { return str("dropout: p = ", p, " is not in [0, 1)"); });
+  if (!context.training || p == 0) {
+    return x;
+  }
+  auto op = std::make_unique<DropoutOp>();
+  op->p = p;
+  op->mask = {.key = random_key(context.random.seed, RandomUse::kDropout, site),
+              .step = static_cast<uint32_t>(context.random.step),
+              .first_sample = static_cast<uint64_t>(context.random.first_sample)};
+  return context.record(dropped(context, x.value(), p, op->mask), std::move(op), {x});
+}
+
+}  // namespace tandem

@@ -1,0 +1,32 @@
+// Inverted dropout (Srivastava et al. 2014): while training each element is zero with probability
+// p, and divided by 1 - p otherwise.
+//
+// The mask is a pure function of (seed, step, site, global sample, element within the sample): it
+// depends neither on the number of ranks nor on the size of a micro-batch, and is computed again in
+// backward instead of saved.
+#pragma once
+
+#include "layers/module.h"
+
+namespace tandem {
+
+// x [B, ...]: axis 0 counts the samples of the micro-batch. `site` numbers the place in the model.
+// The identity when not context.training or p is 0; p is in [0, 1). The result takes x's memory
+// when nobody else holds it.
+Variable dropout(Context& context, Variable x, double p, uint32_t site);
+
+namespace kernels {
+
+// Which mask: the key of (seed, site), the step, and the first of the samples.
+struct DropoutMask {
+  PhiloxKey key{};
+  uint32_t step = 0;
+  uint64_t first_sample = 0;
+};
+
+// y = x * mask / (1 - p) for `samples` samples of `elements` elements; y may be x.
+template <class T>
+void dropout(Cpu, const T* x, T* y, double p, DropoutMask mask, int64_t samples, int64_t elements);
+
+}  // namespace kernels
+}  // namespace tandem

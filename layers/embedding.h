@@ -1,0 +1,37 @@
+// Token embedding, with learned positions added or without.
+//
+// The gradient has no atomics: each element of it is a sum over tokens in their order, so its bits
+// do not depend on the number of threads.
+#pragma once
+
+#include "layers/module.h"
+
+namespace tandem {
+
+// y[b, t, :] = tokens_weight[tokens[b, t], :] + positions_weight[first_position + t, :]. tokens i32
+// [B, T], tokens_weight [V, C], positions_weight [context, C] or null; returns [B, T, C] of the
+// weights' dtype. A token outside [0, V) is Error(kData).
+Variable embedding(Context& context, const Tensor& tokens, Parameter& tokens_weight,
+                   Parameter* positions_weight, int64_t first_position = 0);
+
+namespace kernels {
+
+// tokens [batch * length]; positions: the row of the first position, or null; y [batch * length,
+// width]. Throws Error(kData) for a token outside [0, vocab).
+template <class T>
+void embedding_forward(Cpu, const int32_t* tokens, const T* weight, const T* positions, T* y,
+                       int64_t batch, int64_t length, int64_t vocab, int64_t width);
+
+// dweight [vocab, width] = beta * dweight, then dweight[tokens[n]] += dy[n] for n in [0, count) in
+// order.
+template <class T>
+void embedding_backward_tokens(Cpu, const int32_t* tokens, const T* dy, T* dweight, T beta,
+                               int64_t count, int64_t vocab, int64_t width);
+
+// dweight [context, width] = beta * dweight, then dweight[first + t] += sum over b of dy[b, t].
+template <class T>
+void embedding_backward_positions(Cpu, const T* dy, T* dweight, T beta, int64_t first,
+                                  int64_t batch, int64_t length, int64_t context, int64_t width);
+
+}  // namespace kernels
+}  // namespace tandem

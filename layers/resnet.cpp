@@ -1,0 +1,149 @@
+#include "layers/resnet.h"
+
+#include <cmath>
+
+#include "layers/batchnorm2d.h"
+#include "layers/conv2d.h"
+#include "layers/linear.h"
+#include "layers/pool2d.h"
+#include "layers/shortcut.h"
+
+namespace tandem {
+
+namespace {
+
+constexpr std::array<int64_t, 3> kStageChannels = {16, 32, 64};
+
+// Convolution, batch normalisation, and what is fused with it.
+class ConvNorm {
+ public:
+  ConvNorm(const std::string& conv, const std::string& norm, int64_t in, int64_t out,
+           int64_t stride)
+      : weight_{.name = conv + ".weight",
+                .shape = {out, 3, 3, in},
+                .init = Initializer::normal(std::sqrt(2.0 / static_cast<double>(9 * out))),
+                .decay = true},
+        norm_(norm, out),
+        stride_(stride) {}
+
+  Variable operator()(Context& context, const Variable& x, const BatchNormOptions& options) {
+    return norm_(context, conv2d(context, x, weight_, stride_, 1), options);
+  }
+  void visit(const ParameterVisitor& visitor) {
+    visitor(weight_);
+    norm_.visit(visitor);
+  }
+  RunningStatistics& statistics() { return norm_.statistics(); }
+
+ private:
+  Parameter weight_;
+  BatchNorm2d norm_;
+  int64_t stride_;
+};
+
+struct ResidualBlock {
+  ResidualBlock(const std::string& block_name, int64_t in, int64_t out)
+      : name(block_name),
+        stride(in == out ? 1 : 2),
+        channels(out),
+        first(name + ".conv_1", name + ".bn_1", in, out, stride),
+        second(name + ".conv_2", name + ".bn_2", out, out, 1) {}
+
+  Variable operator()(Context& context, const Variable& x) {
+    const Variable inner = first(context, x, {.relu = true});
+    const Variable skipped = stride == 1 ? x : shortcut(context, x, stride, channels);
+    return second(context, inner, {.relu = true, .residual = &skipped});
+  }
+
+  std::string name;
+  int64_t stride, channels;
+  ConvNorm first, second;
+};
+
+class ResNet final : public Model {
+ public:
+  explicit ResNet(const ResNetConfig& config)
+      : config_(config),
+        stem_("stem.conv", "stem.bn", config.in_channels, kStageChannels[0], 1),
+        head_("head", kStageChannels.back(), config.classes, Initializer::normal(0.01)) {
+    require(config.depth >= 8 && (config.depth - 2) % 6 == 0, "resnet: depth must be 6n + 2");
+    int64_t in = kStageChannels[0];
+    for (size_t stage = 0; stage < kStageChannels.size(); ++stage) {
+      for (int64_t i = 0; i < (config.depth - 2) / 6; ++i) {
+        blocks_.push_back(std::make_unique<ResidualBlock>(str("stages.", stage, ".", i), in,
+                                                          kStageChannels[stage]));
+        in = kStageChannels[stage];
+      }
+    }
+  }
+
+  std::vector<BlockParameters> blocks() override {
+    std::vector<BlockParameters> all;
+    const auto add = [&](const std::string& name, auto&& visit) {
+      all.push_back({name, {}});
+      visit([&](Parameter& parameter) { all.back().parameters.push_back(&parameter); });
+    };
+    add("stem", [&](const ParameterVisitor& visitor) { stem_.visit(visitor); });
+    for (auto& block : blocks_) {
+      add(block->name, [&](const ParameterVisitor& visitor) {
+        block->first.visit(visitor);
+        block->second.visit(visitor);
+      });
+    }
+    add("head", [&](const ParameterVisitor& visitor) { head_.visit(visitor); });
+    return all;
+  }
+
+  std::vector<RunningStatistics*> statistics() override {
+    std::vector<RunningStatistics*> all = {&stem_.statistics()};
+    for (auto& block : blocks_) {
+      all.push_back(&block->first.statistics());
+      all.push_back(&block->second.statistics());
+    }
+    return all;
+  }
+
+  Variable forward(Context& context, Gate& gate, const Tensor& images) override {
+    BlockId id = 0;
+    Variable x =
+        run_block(context, gate, id++, config_.recompute, Variable(images),
+                  [this](Context& c, const Variable& in) { return stem_(c, in, {.relu = true}); });
+    for (auto& block : blocks_) {
+      x = run_block(context, gate, id++, config_.recompute, x,
+                    [&block](Context& c, const Variable& in) { return (*block)(c, in); });
+    }
+    return run_block(
+        context, gate, id, config_.recompute, x,
+        [this](Context& c, const Variable& in) { return head_(c, global_average_pool(c, in)); });
+  }
+
+  double flops_per_sample() const override {
+    const auto conv = [](int64_t pixels, int64_t in, int64_t out) {
+      return 6.0 * 9.0 * static_cast<double>(pixels * in * out);
+    };
+    int64_t height = config_.height, width = config_.width, in = kStageChannels[0];
+    double flops = conv(height * width, config_.in_channels, in);
+    for (const auto& block : blocks_) {
+      height = (height + block->stride - 1) / block->stride;
+      width = (width + block->stride - 1) / block->stride;
+      flops += conv(height * width, in, block->channels) +
+               conv(height * width, block->channels, block->channels);
+      in = block->channels;
+    }
+    return flops + 6.0 * static_cast<double>(in * config_.classes);
+  }
+
+ private:
+  ResNetConfig config_;
+  ConvNorm stem_;
+  std::vector<std::unique_ptr<ResidualBlock>> blocks_;
+  Linear head_;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_resnet(const ResNetConfig& config) {
+  return std::make_unique<ResNet>(config);
+}
+
+}  // namespace tandem

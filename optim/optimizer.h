@@ -1,0 +1,35 @@
+// Updates flat shards of parameters from their gradients.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "src/core/shard.h"
+#include "src/core/stream.h"
+
+namespace tandem {
+
+// What changes from step to step.
+struct StepScalars {
+  double lr = 0;
+  int64_t step = 0;       // of this update, counted from 1 (Adam's bias correction)
+  double grad_scale = 1;  // gradients are multiplied by this first (clipping)
+};
+
+class Optimizer {
+ public:
+  // slot: name of one kind of state ("m", "v", "momentum"); state: f32, same length and order as
+  // shards[shard].
+  using StateVisitor =
+      std::function<void(std::string_view slot, size_t shard, const Tensor& state)>;
+
+  virtual ~Optimizer() = default;
+  // shards: always the same ones, in the same order. State is allocated (zero) on construction from
+  // them.
+  virtual void step(Stream& stream, std::span<const Shard> shards, const StepScalars& scalars) = 0;
+  virtual void visit(const StateVisitor& visitor) const = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,89 @@
+// tandem: dispatches to a subcommand, and turns exceptions into one line and an exit code.
+#include <cstdio>
+#include <map>
+#include <new>
+
+#include "comm/agreement.h"
+#include "src/commands/commands.h"
+
+namespace tandem {
+namespace {
+
+constexpr const char* kUsage =
+    R"(tandem: distributed training of transformers and convolutional networks
+
+  tandem prepare text|images ...   make a dataset from files
+  tandem train --config FILE ...   train a model; under mpirun -np N on N ranks
+  tandem eval --checkpoint DIR     loss, perplexity or accuracy on the whole validation set
+  tandem generate --checkpoint DIR text from a trained language model
+  tandem inspect FILE|DIR          what is in a dataset, a checkpoint or a run
+
+Each has --help. Exit codes: 0 finished, 2 bad configuration, 3 bad data or checkpoint, 64 numerical failure,
+70 internal error, 71 out of memory, 75 temporary (start again), 85 stopped on request with a checkpoint saved.
+)";
+
+using Command = ExitCode (*)(const Words&, World&);
+const std::map<std::string, Command> kCommands = {{"train", train_command},
+                                                  {"eval", eval_command},
+                                                  {"generate", generate_command},
+                                                  {"prepare", prepare_command},
+                                                  {"inspect", inspect_command}};
+
+// One line on standard error, also when several ranks write at once.
+void complain(const std::string& message) {
+  const std::string line = "tandem: " + message + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  std::fflush(stderr);
+}
+
+// Runs the command. An error that all ranks agreed on ends the job in order; any other ends all
+// ranks at once.
+ExitCode run(Command command, const Words& words, World& world) {
+  const auto abort_all = [&](ExitCode code, const std::string& message) {
+    complain(world.size() > 1 ? str("rank ", world.rank(), " on ", world.host(), ": ", message)
+                              : message);
+    if (world.size() > 1) {
+      world.abort(code);
+    }
+    return code;
+  };
+  try {
+    const ExitCode code = command(words, world);
+    world.finish();
+    return code;
+  } catch (const AgreedError& error) {
+    if (world.rank() == 0) {
+      complain(error.what());
+    }
+    world.finish();
+    return error.code();
+  } catch (const Error& error) {
+    return abort_all(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return abort_all(ExitCode::kOutOfMemory,
+                     "out of memory outside the tensor pool; use fewer ranks or a smaller model");
+  } catch (const std::exception& error) {
+    return abort_all(ExitCode::kInternal, str("internal error: ", error.what()));
+  }
+}
+
+int main_with(int argc, char** argv) {
+  const Words words(argv + 1, argv + argc);
+  if (words.empty() || words[0] == "--help" || words[0] == "help") {
+    std::fputs(kUsage, stdout);
+    return static_cast<int>(words.empty() ? ExitCode::kConfig : ExitCode::kOk);
+  }
+  const auto found = kCommands.find(words[0]);
+  if (found == kCommands.end()) {
+    complain(
+        str("no command ", words[0], "; there are train, eval, generate, prepare and inspect"));
+    return static_cast<int>(ExitCode::kConfig);
+  }
+  World world;
+  return static_cast<int>(run(found->second, Words(words.begin() + 1, words.end()), world));
+}
+
+}  // namespace
+}  // namespace tandem
+
+int main(int argc, char** argv) { return tandem::main_with(argc, argv); }

@@ -1,0 +1,15 @@
+// What an optimizer sees of the parameters: flat f32 spans that it owns alone. It knows neither
+// names nor ranks.
+#pragma once
+
+#include "src/core/tensor.h"
+
+namespace tandem {
+
+struct Shard {
+  Tensor value;        // f32 [n]: master weights
+  Tensor grad;         // f32 [n]: gradient of the mean loss of the global batch
+  bool decay = false;  // weight decay applies to all of it
+};
+
+}  // namespace tandem

@@ -1,0 +1,75 @@
+// The widest vector registers of the machine that the program is compiled for, as GCC vector types:
+// for kernels whose accumulators must stay in registers. Arithmetic is element by element.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+namespace tandem {
+
+#if defined(__AVX512F__)
+inline constexpr int kVectorBytes = 64;
+inline constexpr int kVectorRegisters = 32;
+#elif defined(__AVX__)
+inline constexpr int kVectorBytes = 32;
+inline constexpr int kVectorRegisters = 16;
+#else
+inline constexpr int kVectorBytes = 16;
+inline constexpr int kVectorRegisters = 16;
+#endif
+
+template <class T>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(kVectorBytes)));
+};
+template <class T>
+using Vector = typename VectorOf<T>::type;
+template <class T>
+inline constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
+
+// memcpy states an unaligned access; it compiles to one move.
+template <class T>
+Vector<T> load(const T* from) {
+  Vector<T> v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+
+template <class T>
+void store(T* to, Vector<T> v) {
+  std::memcpy(to, &v, sizeof v);
+}
+
+// Lanes a[0], b[0], a[1], b[1], ... of the lower halves (kUpper false) or of the upper halves.
+template <class T, bool kUpper>
+Vector<T> interleave(Vector<T> a, Vector<T> b) {
+  return [&]<size_t... kLane>(std::index_sequence<kLane...>) {
+    return __builtin_shufflevector(
+        a, b, (kLane / 2 + (kUpper ? kLanes<T> / 2 : 0) + (kLane % 2 ? kLanes<T> : 0))...);
+  }
+  (std::make_index_sequence<kLanes<T>>());
+}
+
+// Transposes a square of kLanes x kLanes elements. Each pass of interleaving rotates the bits of
+// the element index (row, lane) by one, so that after log2(kLanes) passes row and lane have changed
+// places.
+template <class T>
+void transpose_square(Vector<T> (&rows)[kLanes<T>]) {
+  constexpr int kHalf = kLanes<T> / 2;
+#pragma GCC unroll 4
+  for (int pass = 1; pass < kLanes<T>; pass *= 2) {
+    Vector<T> next[kLanes<T>];
+#pragma GCC unroll 8
+    for (int i = 0; i < kHalf; ++i) {
+      next[2 * i] = interleave<T, false>(rows[i], rows[i + kHalf]);
+      next[2 * i + 1] = interleave<T, true>(rows[i], rows[i + kHalf]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes<T>; ++i) {
+      rows[i] = next[i];
+    }
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,40 @@
+// Counts the corrupt or odd records of an input, and decides when to give up.
+//
+// The first kShown are printed to standard error, one line each, with their place; the rest are
+// counted. Up to `max_bad` records are left out of the dataset; one more ends the command with exit
+// code 3, but only once kShown lines could be shown or the input has ended, so that a person sees
+// more than the first.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace tandem {
+
+class BadRecords {
+ public:
+  static constexpr int64_t kShown = 20;
+
+  // kOff is for reading an input a second time.
+  enum class Printing { kOn, kOff };
+
+  explicit BadRecords(int64_t max_bad, Printing printing = Printing::kOn)
+      : max_bad_(max_bad), printing_(printing) {}
+
+  // `place` names file and record ("a.jsonl:17"). Throws kData when there are too many.
+  void add(const std::string& place, const std::string& what);
+
+  // To be called at the end of the input. Throws kData when there were too many.
+  void finish() const;
+
+  int64_t count() const { return count_; }
+
+ private:
+  [[noreturn]] void give_up(const char* when) const;
+
+  int64_t max_bad_;
+  Printing printing_;
+  int64_t count_ = 0;
+};
+
+}  // namespace tandem

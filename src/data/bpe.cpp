@@ -1,0 +1,86 @@
+#include "src/data/bpe.h"
+
+#include <cstddef>
+#include <functional>
+#include <queue>
+#include <tuple>
+
+namespace tandem {
+namespace {
+
+uint64_t pair_key(int32_t left, int32_t right) {
+  return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
+}
+
+}  // namespace
+
+// A possible merge of the symbol at `at` with the one after it, as it was when it was found.
+struct BytePairMerger::Candidate {
+  int32_t rank;
+  int64_t at;
+  int32_t left, right, result;
+
+  bool operator>(const Candidate& other) const {
+    return std::tie(rank, at) > std::tie(other.rank, other.at);
+  }
+};
+
+BytePairMerger::BytePairMerger(const std::vector<BpeMerge>& merges) {
+  rules_.reserve(merges.size());
+  for (const BpeMerge& merge : merges) {
+    const auto rank = static_cast<int32_t>(rules_.size());
+    rules_.emplace(pair_key(merge.left, merge.right), Rule{rank, merge.result});
+  }
+}
+
+const BytePairMerger::Rule* BytePairMerger::find(int32_t left, int32_t right) const {
+  const auto found = rules_.find(pair_key(left, right));
+  return found == rules_.end() ? nullptr : &found->second;
+}
+
+void BytePairMerger::merge(std::vector<int32_t>* symbols) const {
+  constexpr int32_t kGone = -1;
+  std::vector<int32_t>& ids = *symbols;
+  const auto count = static_cast<int64_t>(ids.size());
+  std::vector<int64_t> previous(ids.size());
+  std::vector<int64_t> next(ids.size());
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;
+  const auto consider = [&](int64_t at) {
+    if (at < 0 || next[static_cast<size_t>(at)] >= count) {
+      return;
+    }
+    const int32_t left = ids[static_cast<size_t>(at)];
+    const int32_t right = ids[static_cast<size_t>(next[static_cast<size_t>(at)])];
+    if (const Rule* rule = find(left, right)) {
+      candidates.push({rule->rank, at, left, right, rule->result});
+    }
+  };
+  for (int64_t at = 0; at < count; ++at) {
+    previous[static_cast<size_t>(at)] = at - 1;
+    next[static_cast<size_t>(at)] = at + 1;
+  }
+  for (int64_t at = 0; at + 1 < count; ++at) {
+    consider(at);
+  }
+  while (!candidates.empty()) {
+    const Candidate best = candidates.top();
+    candidates.pop();
+    const auto at = static_cast<size_t>(best.at);
+    const auto after = static_cast<size_t>(next[at]);
+    // One of the two may have been merged with another neighbour since.
+    if (ids[at] != best.left || static_cast<int64_t>(after) >= count || ids[after] != best.right) {
+      continue;
+    }
+    ids[at] = best.result;
+    ids[after] = kGone;
+    next[at] = next[after];
+    if (next[at] < count) {
+      previous[static_cast<size_t>(next[at])] = best.at;
+    }
+    consider(previous[at]);
+    consider(best.at);
+  }
+  std::erase(ids, kGone);
+}
+
+}  // namespace tandem

@@ -1,0 +1,36 @@
+// Byte pair encoding: merges neighbouring symbols by rank (Sennrich et al. 2016).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace tandem {
+
+// One merge rule; its rank is its place in the list.
+struct BpeMerge {
+  int32_t left, right, result;
+};
+
+class BytePairMerger {
+ public:
+  explicit BytePairMerger(const std::vector<BpeMerge>& merges);
+
+  // Replaces the symbols of one word by the tokens that remain when no rule applies any more:
+  // always the rule of the lowest rank first, and of equal ones the leftmost. O(n log n), so that a
+  // word of a million letters is no trap.
+  void merge(std::vector<int32_t>* symbols) const;
+
+ private:
+  struct Rule {
+    int32_t rank, result;
+  };
+  struct Candidate;
+
+  const Rule* find(int32_t left, int32_t right) const;
+
+  std::unordered_map<uint64_t, Rule> rules_;  // key: left << 32 | right
+};
+
+}  // namespace tandem

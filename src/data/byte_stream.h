@@ -1,0 +1,52 @@
+// Reading files front to back, gzip-compressed or not.
+//
+// Responsible for telling a complete file from a damaged one: a gzip stream that ends early, fails
+// its checksum or is followed by other bytes is an error that names the place. All errors are
+// kData.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tandem {
+
+class ByteStream {
+ public:
+  // kAuto recognises compression by the first two bytes, not by the name; kOff gives the file as it
+  // is.
+  enum class Unpack { kAuto, kOff };
+  explicit ByteStream(const std::string& path, Unpack unpack = Unpack::kAuto);
+  ~ByteStream();
+  ByteStream(const ByteStream&) = delete;
+  ByteStream& operator=(const ByteStream&) = delete;
+
+  const std::string& path() const { return path_; }
+  int64_t position() const { return position_; }  // uncompressed bytes read so far
+
+  // Reads up to `count` bytes; fewer only at the end.
+  int64_t read(char* out, int64_t count);
+
+ private:
+  struct Inflater;
+
+  int64_t read_file(char* out, int64_t count);
+  int64_t inflate_some(char* out, int64_t count);
+  bool begin_next_member();
+
+  std::string path_;
+  int descriptor_ = -1;
+  int64_t position_ = 0;
+  std::unique_ptr<Inflater> inflater_;
+};
+
+// The whole content of a file, unpacked or as it is.
+std::string read_whole_file(const std::string& path,
+                            ByteStream::Unpack unpack = ByteStream::Unpack::kAuto);
+
+// The content of a gzip stream that is already in memory (returned as it is when it is none);
+// `name` is used in errors.
+std::string gunzip(const std::string& bytes, const std::string& name);
+
+}  // namespace tandem

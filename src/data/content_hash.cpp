@@ -1,0 +1,31 @@
+#include "src/data/content_hash.h"
+
+#include <array>
+#include <cstdio>
+
+namespace tandem {
+
+std::string Hash128::hex() const {
+  std::array<char, 33> text{};
+  std::snprintf(text.data(), text.size(), "%016llx%016llx", static_cast<unsigned long long>(high),
+                static_cast<unsigned long long>(low));
+  return text.data();
+}
+
+Hash128 hash_of(const void* bytes, int64_t count) {
+  const XXH128_hash_t hash = XXH3_128bits(bytes, static_cast<size_t>(count));
+  return {hash.high64, hash.low64};
+}
+
+ContentHash::ContentHash() : state_(XXH3_createState()) { XXH3_128bits_reset(state_.get()); }
+
+void ContentHash::add(const void* bytes, int64_t count) {
+  XXH3_128bits_update(state_.get(), bytes, static_cast<size_t>(count));
+}
+
+Hash128 ContentHash::digest() const {
+  const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
+  return {hash.high64, hash.low64};
+}
+
+}  // namespace tandem

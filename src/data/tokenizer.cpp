@@ -1,0 +1,165 @@
+#include "src/data/tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <utility>
+
+#include "src/core/error.h"
+
+namespace tandem {
+namespace {
+
+class CharTokenizer : public Tokenizer {
+ public:
+  explicit CharTokenizer(std::vector<int32_t> code_points) : code_points_(std::move(code_points)) {
+    require(std::is_sorted(code_points_.begin(), code_points_.end(), std::less_equal<>()),
+            "char tokenizer: code points must rise strictly");
+    for (const int32_t code_point : code_points_) {
+      append_utf8(code_point, &pieces_.emplace_back());
+    }
+    ascii_.fill(-1);
+    for (size_t id = 0; id < code_points_.size() && code_points_[id] < 128; ++id) {
+      ascii_[static_cast<size_t>(code_points_[id])] = static_cast<int32_t>(id);
+    }
+  }
+
+  std::string_view kind() const override { return "char"; }
+  int64_t vocab_size() const override { return static_cast<int64_t>(code_points_.size()); }
+  std::string_view piece(int32_t token) const override {
+    return pieces_[static_cast<size_t>(token)];
+  }
+
+  using Tokenizer::encode;
+  void encode(std::string_view text, std::vector<int32_t>* tokens) override {
+    for (size_t at = 0; at < text.size();) {
+      const Utf8Step step = read_utf8(text, at);
+      tokens->push_back(id_of(step.code_point < 0 ? 0xFFFD : step.code_point));
+      at += static_cast<size_t>(step.length);
+    }
+  }
+
+  void save(H5Writer* file, const std::string& group) const override {
+    file->create_group(group);
+    file->set_attribute(group, "kind", std::string(kind()));
+    file->write_all<int32_t>(group + "/code_points", code_points_);
+  }
+
+ private:
+  int32_t id_of(int32_t code_point) const {
+    if (code_point < 128) {
+      const int32_t id = ascii_[static_cast<size_t>(code_point)];
+      if (id >= 0) {
+        return id;
+      }
+    }
+    const auto found = std::lower_bound(code_points_.begin(), code_points_.end(), code_point);
+    if (found == code_points_.end() || *found != code_point) {
+      std::string shown;
+      if (code_point >= 32) {
+        append_utf8(code_point, &shown);
+      }
+      std::array<char, 16> number{};
+      std::snprintf(number.data(), number.size(), "U+%04X", static_cast<unsigned>(code_point));
+      fail(ExitCode::kData,
+           str("the character '", shown, "' (", number.data(),
+               ") is not in the vocabulary of the char tokenizer, which holds the ",
+               code_points_.size(), " characters of its training text"));
+    }
+    return static_cast<int32_t>(found - code_points_.begin());
+  }
+
+  std::vector<int32_t> code_points_;
+  std::vector<std::string> pieces_;
+  std::array<int32_t, 128> ascii_{};
+};
+
+class BytesTokenizer : public Tokenizer {
+ public:
+  BytesTokenizer() {
+    for (size_t byte = 0; byte < bytes_.size(); ++byte) {
+      bytes_[byte] = static_cast<char>(byte);
+    }
+  }
+
+  std::string_view kind() const override { return "bytes"; }
+  int64_t vocab_size() const override { return 256; }
+  std::string_view piece(int32_t token) const override {
+    return {&bytes_[static_cast<size_t>(token)], 1};
+  }
+
+  using Tokenizer::encode;
+  void encode(std::string_view text, std::vector<int32_t>* tokens) override {
+    for (const char byte : text) {
+      tokens->push_back(static_cast<uint8_t>(byte));
+    }
+  }
+
+  void save(H5Writer* file, const std::string& group) const override {
+    file->create_group(group);
+    file->set_attribute(group, "kind", std::string(kind()));
+  }
+
+ private:
+  std::array<char, 256> bytes_{};
+};
+
+std::string_view checked_piece(const Tokenizer& tokenizer, int32_t token) {
+  if (token < 0 || token >= tokenizer.vocab_size()) {
+    fail(ExitCode::kData, str("token id ", token, " is outside the ", tokenizer.kind(),
+                              " vocabulary of ", tokenizer.vocab_size()));
+  }
+  return tokenizer.piece(token);
+}
+
+}  // namespace
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text) {
+  std::vector<int32_t> tokens;
+  encode(text, &tokens);
+  return tokens;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> tokens) const {
+  std::string text;
+  for (const int32_t token : tokens) {
+    text += checked_piece(*this, token);
+  }
+  repair_utf8(&text);
+  return text;
+}
+
+std::string StreamDecoder::push(int32_t token) {
+  return stream_.push(checked_piece(tokenizer_, token));
+}
+
+std::unique_ptr<Tokenizer> make_char_tokenizer(std::vector<int32_t> code_points) {
+  return std::make_unique<CharTokenizer>(std::move(code_points));
+}
+
+std::unique_ptr<Tokenizer> make_bytes_tokenizer() { return std::make_unique<BytesTokenizer>(); }
+
+std::unique_ptr<Tokenizer> load_tokenizer(const H5Reader& file, const std::string& group) {
+  if (!file.exists(group)) {
+    fail(ExitCode::kData, str(file.path(), ": holds no tokenizer (", group, ")"));
+  }
+  const std::string kind = file.string_attribute(group, "kind");
+  if (kind == "bytes") {
+    return make_bytes_tokenizer();
+  }
+  if (kind == "gpt2") {
+    return read_gpt2_tokenizer(file, group);
+  }
+  if (kind != "char") {
+    fail(ExitCode::kData,
+         str(file.path(), ": unknown tokenizer '", kind, "' (char, bytes and gpt2 are known)"));
+  }
+  auto code_points = file.read_all<int32_t>(group + "/code_points");
+  if (code_points.empty() || code_points.front() < 0 || code_points.back() > 0x10FFFF ||
+      !std::is_sorted(code_points.begin(), code_points.end(), std::less_equal<>())) {
+    fail(ExitCode::kData, str(file.path(), ": ", group, "/code_points is damaged"));
+  }
+  return make_char_tokenizer(std::move(code_points));
+}
+
+}  // namespace tandem

@@ -1,0 +1,248 @@
+#include "src/io/hdf5.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "src/core/error.h"
+#include "src/io/hdf5_library.h"
+
+namespace tandem {
+
+using namespace hdf5;
+
+int64_t size_of(H5Type type) {
+  switch (type) {
+    case H5Type::kU8:
+      return 1;
+    case H5Type::kU16:
+      return 2;
+    case H5Type::kU32:
+    case H5Type::kI32:
+    case H5Type::kF32:
+      return 4;
+    case H5Type::kI64:
+    case H5Type::kF64:
+      return 8;
+  }
+  fail(ExitCode::kInternal, "hdf5: unknown element type");
+}
+
+std::string_view name_of(H5Type type) {
+  constexpr std::string_view kNames[] = {"u8", "u16", "u32", "i32", "i64", "f32", "f64"};
+  return kNames[static_cast<size_t>(type)];
+}
+
+H5Reader::H5Reader(const std::string& path) : path_(path) {
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor_ < 0) {
+    fail(ExitCode::kData, str(path, ": cannot open: ", std::strerror(errno)));
+  }
+  struct stat status {};
+  const bool regular = ::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode);
+  file_bytes_ = status.st_size;
+  std::string problem = regular ? "" : "not a file";
+  if (regular) {
+    const LibraryLock lock;
+    const Id access(access_list(), H5Pclose);
+    file_ = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access);
+    problem = file_ >= 0 ? "" : library_message();
+    if (file_ < 0 && H5Fis_hdf5(path.c_str()) <= 0) {
+      problem = file_bytes_ == 0 ? "empty file" : "not an HDF5 file";
+    }
+  }
+  if (problem.empty()) {
+    return;
+  }
+  ::close(descriptor_);
+  if (problem.find("truncated") != std::string::npos) {
+    problem = str("cut short: its ", file_bytes_,
+                  " bytes are fewer than its header says; copy or create it again");
+  }
+  fail(ExitCode::kData, str(path, ": ", problem));
+}
+
+H5Reader::~H5Reader() {
+  {
+    const LibraryLock lock;
+    H5Fclose(file_);
+  }
+  ::close(descriptor_);
+}
+
+bool H5Reader::exists(const std::string& name) const {
+  const LibraryLock lock;
+  // The library only accepts a path whose parents exist, so each part is asked for.
+  for (size_t end = name.find('/', 1);; end = name.find('/', end + 1)) {
+    const std::string part = name.substr(0, end);
+    if (part != "/" && H5Lexists(file_, part.c_str(), H5P_DEFAULT) <= 0) {
+      return false;
+    }
+    if (end == std::string::npos) {
+      return true;
+    }
+  }
+}
+
+std::vector<std::string> H5Reader::children(const std::string& group) const {
+  const LibraryLock lock;
+  std::vector<std::string> names;
+  const herr_t status = H5Literate_by_name(
+      file_, group.c_str(), H5_INDEX_NAME, H5_ITER_INC, nullptr,
+      [](hid_t, const char* name, const H5L_info_t*, void* out) -> herr_t {
+        static_cast<std::vector<std::string>*>(out)->emplace_back(name);
+        return 0;
+      },
+      &names, H5P_DEFAULT);
+  if (status < 0) {
+    fail(ExitCode::kData, str(path_, ": there is no group ", group));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+H5Dataset H5Reader::dataset(const std::string& name) const {
+  const LibraryLock lock;
+  const Id id(exists(name) ? H5Dopen2(file_, name.c_str(), H5P_DEFAULT) : H5I_INVALID_HID,
+              H5Dclose);
+  if (!id.ok()) {
+    fail(ExitCode::kData, str(path_, ": there is no dataset ", name));
+  }
+  H5Dataset found;
+  found.name = name;
+  const Id type(H5Dget_type(id), H5Tclose);
+  if (!type_from_library(type, &found.type)) {
+    fail(ExitCode::kData,
+         str(path_, ": ", name,
+             " has an element type that is not read here (u8, u16, u32, i32, i64, f32 and f64, "
+             "little-endian, are)"));
+  }
+  const Id properties(H5Dget_create_plist(id), H5Pclose);
+  if (H5Pget_layout(properties) != H5D_CONTIGUOUS) {
+    fail(ExitCode::kData,
+         str(path_, ": ", name, " is chunked, compact or compressed; store it contiguous"));
+  }
+  const Id space(H5Dget_space(id), H5Sclose);
+  std::vector<hsize_t> dims(static_cast<size_t>(std::max(0, H5Sget_simple_extent_ndims(space))));
+  H5Sget_simple_extent_dims(space, dims.data(), nullptr);
+  found.shape.assign(dims.begin(), dims.end());
+  found.count = H5Sget_simple_extent_npoints(space);
+  if (found.count <= 0) {
+    found.count = 0;
+    return found;
+  }
+  const haddr_t offset = H5Dget_offset(id);
+  if (offset == HADDR_UNDEF) {
+    fail(ExitCode::kData, str(path_, ": ", name, " was created but never written"));
+  }
+  found.offset = static_cast<int64_t>(offset);
+  const int64_t end = found.offset + found.count * size_of(found.type);
+  if (end > file_bytes_) {
+    fail(ExitCode::kData, str(path_, ": cut short: ", name, " ends at byte ", end,
+                              ", the file at byte ", file_bytes_, "; copy or create it again"));
+  }
+  return found;
+}
+
+void H5Reader::read_bytes(const H5Dataset& dataset, H5Type type, int64_t start, int64_t count,
+                          void* out) const {
+  if (type != dataset.type) {
+    fail(ExitCode::kData, str(path_, ": ", dataset.name, " holds ", name_of(dataset.type),
+                              " elements where ", name_of(type), " was expected"));
+  }
+  require(start >= 0 && count >= 0 && start <= dataset.count - count, [&] {
+    return str(path_, ": ", dataset.name, ": elements ", start, " to ", start + count, " of ",
+               dataset.count);
+  });
+  char* bytes = static_cast<char*>(out);
+  int64_t left = count * size_of(type);
+  int64_t at = dataset.offset + start * size_of(type);
+  while (left > 0) {
+    const ssize_t got = ::pread(descriptor_, bytes, static_cast<size_t>(left), at);
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got <= 0) {
+      fail(ExitCode::kData,
+           str(path_, ": ", dataset.name, ": cannot read byte ", at, ": ",
+               got == 0 ? "the file was cut short meanwhile" : std::strerror(errno)));
+    }
+    bytes += got;
+    at += got;
+    left -= got;
+  }
+}
+
+bool H5Reader::has_attribute(const std::string& object, const std::string& name) const {
+  const LibraryLock lock;
+  return exists(object) && H5Aexists_by_name(file_, object.c_str(), name.c_str(), H5P_DEFAULT) > 0;
+}
+
+std::string H5Reader::string_attribute(const std::string& object, const std::string& name) const {
+  const LibraryLock lock;
+  const Id id(H5Aopen_by_name(file_, object.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT),
+              H5Aclose);
+  const Id type(id.ok() ? H5Aget_type(id) : H5I_INVALID_HID, H5Tclose);
+  if (!id.ok() || H5Tget_class(type) != H5T_STRING) {
+    fail(ExitCode::kData, str(path_, ": ", object, " has no text attribute ", name));
+  }
+  if (H5Tis_variable_str(type) > 0) {
+    const Id memory(H5Tcopy(H5T_C_S1), H5Tclose);
+    H5Tset_size(memory, H5T_VARIABLE);
+    H5Tset_cset(memory, H5Tget_cset(type));
+    char* text = nullptr;
+    if (H5Aread(id, memory, &text) < 0) {
+      fail(ExitCode::kData,
+           str(path_, ": attribute ", name, " of ", object, ": ", library_message()));
+    }
+    std::string value = text == nullptr ? "" : text;
+    H5free_memory(text);
+    return value;
+  }
+  std::string value(H5Tget_size(type), '\0');
+  if (H5Aread(id, type, value.data()) < 0) {
+    fail(ExitCode::kData,
+         str(path_, ": attribute ", name, " of ", object, ": ", library_message()));
+  }
+  return value.substr(0, value.find('\0'));
+}
+
+namespace {
+
+template <class T>
+std::vector<T> read_list(hid_t file, const std::string& path, const std::string& object,
+                         const std::string& name, H5T_class_t kind, hid_t memory_type) {
+  const LibraryLock lock;
+  const Id id(H5Aopen_by_name(file, object.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT),
+              H5Aclose);
+  const Id type(id.ok() ? H5Aget_type(id) : H5I_INVALID_HID, H5Tclose);
+  if (!id.ok() || H5Tget_class(type) != kind) {
+    fail(ExitCode::kData,
+         str(path, ": ", object, " has no ", kind == H5T_INTEGER ? "integer" : "floating-point",
+             " attribute ", name));
+  }
+  const Id space(H5Aget_space(id), H5Sclose);
+  std::vector<T> values(static_cast<size_t>(H5Sget_simple_extent_npoints(space)));
+  if (!values.empty() && H5Aread(id, memory_type, values.data()) < 0) {
+    fail(ExitCode::kData, str(path, ": attribute ", name, " of ", object, ": ", library_message()));
+  }
+  return values;
+}
+
+}  // namespace
+
+std::vector<int64_t> H5Reader::int_attribute(const std::string& object,
+                                             const std::string& name) const {
+  return read_list<int64_t>(file_, path_, object, name, H5T_INTEGER, H5T_NATIVE_INT64);
+}
+
+std::vector<double> H5Reader::double_attribute(const std::string& object,
+                                               const std::string& name) const {
+  return read_list<double>(file_, path_, object, name, H5T_FLOAT, H5T_NATIVE_DOUBLE);
+}
+
+}  // namespace tandem

@@ -1,0 +1,215 @@
+#include "src/train/config.h"
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+namespace {
+
+void bind_model(Options& o, ModelConfig& model) {
+  o.add_choice("model.kind", model.kind, {"gpt", "llama", "resnet", "mlp"}, "architecture");
+  o.add("model.layers", model.layers, "transformer blocks, or hidden layers of an mlp", 1, 10000);
+  o.add("model.heads", model.heads, "attention heads", 1, 10000);
+  o.add("model.kv_heads", model.kv_heads, "key and value heads of llama; 0: as many as heads", 0,
+        10000);
+  o.add("model.width", model.width, "size of the residual stream, or of an mlp's hidden layers", 1,
+        1 << 20);
+  o.add("model.ffn_width", model.ffn_width,
+        "inner size of the feed-forward part; 0: 4 x width (llama 8/3)", 0, 1 << 24);
+  o.add("model.context", model.context, "tokens a sequence", 1, 1 << 24);
+  o.add("model.dropout", model.dropout, "probability of dropping an activation", 0, 0.99);
+  o.add("model.tie_embeddings", model.tie_embeddings,
+        "one matrix for the token embedding and the output");
+  o.add("model.depth", model.depth, "layers of a resnet: 20, 32, 44 or 56", 8, 1202);
+}
+
+void bind_train(Options& o, TrainConfig& train) {
+  o.add("train.steps", train.steps, "optimizer steps", 1);
+  o.add("train.global_batch", train.global_batch, "sequences or images a step, over all ranks", 1);
+  o.add("train.micro_batch", train.micro_batch,
+        "sequences or images a rank takes at a time; 0: its whole share");
+  o.add_choice("train.precision", train.precision, {"f32", "bf16", "fp16"},
+               "type of weights and activations");
+  o.add_choice("train.recompute", train.recompute, {"none", "block"},
+               "keep only block inputs, run forward again");
+  o.add("train.eval_every", train.eval_every, "steps between validations; 0: at the end only");
+  o.add("train.eval_batches", train.eval_batches,
+        "micro-batches a validation; 0: the whole validation set");
+  o.add("train.log_every", train.log_every, "steps between lines of metrics.jsonl", 1);
+  o.add_choice("train.on_nonfinite", train.on_nonfinite, {"stop", "skip"},
+               "when a gradient is not finite");
+}
+
+void bind_optim(Options& o, OptimConfig& optim) {
+  o.add_choice("optim.kind", optim.kind, {"adamw", "sgd"}, "update rule");
+  o.add("optim.lr", optim.lr, "learning rate after warm-up");
+  o.add("optim.min_lr", optim.min_lr, "learning rate at the last step");
+  o.add("optim.warmup_steps", optim.warmup_steps, "steps of linear warm-up");
+  o.add_choice("optim.schedule", optim.schedule, {"cosine", "linear", "constant"}, "after warm-up");
+  o.add("optim.beta1", optim.beta1, "decay of AdamW's first moment", 0, 0.999999);
+  o.add("optim.beta2", optim.beta2, "decay of AdamW's second moment", 0, 0.9999999);
+  o.add("optim.eps", optim.eps, "added to AdamW's denominator");
+  o.add("optim.momentum", optim.momentum, "of SGD", 0, 0.999999);
+  o.add("optim.nesterov", optim.nesterov, "Nesterov's form of momentum");
+  o.add("optim.weight_decay", optim.weight_decay,
+        "on matrices only; decoupled with adamw, in the gradient with sgd");
+  o.add("optim.clip_norm", optim.clip_norm, "largest global gradient norm; 0: no clipping");
+}
+
+void bind_dist(Options& o, DistConfig& dist) {
+  o.add("dist.zero", dist.zero, "ZeRO stage: what is sharded over ranks", 0, 3);
+  o.add_choice("dist.backend", dist.backend, {"auto", "mpi", "nccl"},
+               "library that moves gradients");
+  o.add_choice("dist.reduce", dist.reduce, {"ring", "exact"}, "how gradients are summed");
+  o.add("dist.bucket_mb", dist.bucket_mb, "MiB of gradients sent together", 1.0 / 1024, 1e6);
+  o.add_choice("dist.wire_dtype", dist.wire_dtype, {"f32", "bf16"},
+               "type of gradients on the wire");
+  o.add("dist.overlap", dist.overlap, "send gradients while backward goes on");
+  o.add_choice("dist.shard", dist.shard, {"world", "node"}, "ranks that share a sharded state");
+  o.add("dist.node_size", dist.node_size, "ranks a node: auto, or a number for trials");
+  o.add_choice("dist.unused", dist.unused, {"error", "zero"}, "for a parameter without a gradient");
+  o.add("dist.timeout_s", dist.timeout_s, "seconds to wait for another rank", 0.1);
+}
+
+// A choice of the design that this build does not have yet.
+void refuse(std::vector<std::string>& problems, const std::string& key, const std::string& value,
+            bool missing, const std::string& use) {
+  if (missing) {
+    problems.push_back(str(key, " = ", value, " is not in this build; use ", use));
+  }
+}
+
+void find_missing_features(const Config& c, std::vector<std::string>& problems) {
+  refuse(problems, "run.device", c.run.device, c.run.device == "cuda", "cpu or auto");
+  refuse(problems, "train.precision", c.train.precision, c.train.precision != "f32", "f32");
+  refuse(problems, "dist.zero", str(c.dist.zero), c.dist.zero != 0, "0");
+  refuse(problems, "dist.backend", c.dist.backend, c.dist.backend == "nccl", "mpi or auto");
+  refuse(problems, "dist.reduce", c.dist.reduce, c.dist.reduce != "ring", "ring");
+  refuse(problems, "dist.wire_dtype", c.dist.wire_dtype, c.dist.wire_dtype != "f32", "f32");
+  refuse(problems, "dist.shard", c.dist.shard, c.dist.shard != "world", "world");
+  refuse(problems, "dist.node_size", c.dist.node_size, c.dist.node_size != "auto", "auto");
+  refuse(problems, "checkpoint.async", "true", c.checkpoint.async, "false");
+  refuse(problems, "log.trace", "true", c.log.trace, "false");
+}
+
+void find_batch_problems(const TrainConfig& train, int ranks, std::vector<std::string>& problems) {
+  if (train.micro_batch == 0 && train.global_batch % ranks != 0) {
+    problems.push_back(str(
+        "train.global_batch = ", train.global_batch, " is not divisible by ", ranks,
+        " ranks; the nearest that are: ", std::max<int64_t>(train.global_batch / ranks, 1) * ranks,
+        " and ", (train.global_batch / ranks + 1) * ranks));
+  } else if (train.micro_batch > 0 && train.global_batch % (train.micro_batch * ranks) != 0) {
+    const int64_t unit = train.micro_batch * ranks;
+    problems.push_back(str(
+        "train.global_batch = ", train.global_batch,
+        " is not divisible by train.micro_batch x ranks = ", train.micro_batch, " x ", ranks, " = ",
+        unit, "; the nearest that are: ", std::max<int64_t>(train.global_batch / unit, 1) * unit,
+        " and ", (train.global_batch / unit + 1) * unit));
+  }
+}
+
+void find_model_problems(const ModelConfig& model, std::vector<std::string>& problems) {
+  if (model.reads_text()) {
+    if (model.width % model.heads != 0) {
+      problems.push_back(
+          str("model.width = ", model.width, " is not divisible by model.heads = ", model.heads));
+    } else if (model.kind == "llama" && model.width / model.heads % 2 != 0) {
+      problems.push_back(str("model.width / model.heads = ", model.width / model.heads,
+                             " must be even: rotary positions turn pairs"));
+    }
+    if (model.kv_heads > 0 && model.heads % model.kv_heads != 0) {
+      problems.push_back(str("model.heads = ", model.heads,
+                             " is not divisible by model.kv_heads = ", model.kv_heads));
+    }
+    if (model.kind == "gpt" && model.kv_heads > 0 && model.kv_heads != model.heads) {
+      problems.push_back(str("model.kv_heads = ", model.kv_heads,
+                             " needs model.kind = llama; gpt has one for each head"));
+    }
+  }
+  if (model.kind == "resnet" && (model.depth - 2) % 6 != 0) {
+    problems.push_back(str("model.depth = ", model.depth, " must be 6n + 2: 20, 32, 44, 56, ..."));
+  }
+}
+
+}  // namespace
+
+void Config::bind(Options& o) {
+  o.add("run.name", run.name, "name of the run; the same name again resumes it");
+  o.add("run.dir", run.dir, "folder of all runs");
+  o.add("run.seed", run.seed, "of initial weights, sample order, dropout and augmentation");
+  o.add_choice("run.device", run.device, {"auto", "cpu", "cuda"}, "where to compute");
+  o.add("run.threads", run.threads, "CPU threads a rank; 0: its share of the cores", 0, 4096);
+  o.add("data.path", data.path, "dataset made by `tandem prepare`");
+  o.add("data.prefetch", data.prefetch, "micro-batches read ahead", 1, 1024);
+  o.add("data.augment", data.augment, "crop and flip images while training");
+  bind_model(o, model);
+  bind_train(o, train);
+  bind_optim(o, optim);
+  bind_dist(o, dist);
+  o.add("checkpoint.every_steps", checkpoint.every_steps,
+        "steps between checkpoints; 0: at the end only");
+  o.add("checkpoint.every_minutes", checkpoint.every_minutes,
+        "minutes between checkpoints; 0: by steps only");
+  o.add("checkpoint.keep", checkpoint.keep, "newest checkpoints to keep", 1);
+  o.add("checkpoint.resume", checkpoint.resume,
+        "auto: from the run's newest; none: start anew; or a checkpoint's folder");
+  o.add("checkpoint.init_from", checkpoint.init_from,
+        "start with the weights of this checkpoint or run");
+  o.add("checkpoint.async", checkpoint.async, "write while training goes on");
+  o.add_choice("log.progress", log.progress, {"auto", "bar", "plain", "none"},
+               "how progress is shown");
+  o.add("log.tensorboard", log.tensorboard, "write TensorBoard event files");
+  o.add("log.trace", log.trace, "write trace.json");
+}
+
+std::string Config::ini_text() const {
+  Config copy = *this;
+  Options options("");
+  copy.bind(options);
+  return options.ini_text();
+}
+
+Config config_from_text(const std::string& text, const std::string& origin) {
+  Config config;
+  Options options("");
+  config.bind(options);
+  fail_if_any(options.apply(parse_ini(text, origin)));
+  return config;
+}
+
+std::vector<std::string> problems_of(const Config& config, int ranks) {
+  std::vector<std::string> problems;
+  if (config.data.path.empty()) {
+    problems.push_back(
+        "data.path is empty; make a dataset with `tandem prepare` and name it with --data.path "
+        "FILE.h5");
+  }
+  if (config.run.name.empty() || config.run.name.find('/') != std::string::npos) {
+    problems.push_back(str("run.name = \"", config.run.name, "\" must be a plain folder name"));
+  }
+  if (config.optim.min_lr > config.optim.lr && config.optim.schedule != "constant") {
+    problems.push_back(
+        str("optim.min_lr = ", config.optim.min_lr, " is above optim.lr = ", config.optim.lr));
+  }
+  find_batch_problems(config.train, ranks, problems);
+  find_model_problems(config.model, problems);
+  find_missing_features(config, problems);
+  return problems;
+}
+
+std::vector<std::string> fixed_settings(const Config& config) {
+  Config copy = config;
+  Options options("");
+  copy.model.dropout = 0;  // may change: it is no part of the weights
+  copy.bind(options);
+  std::vector<std::string> lines;
+  for (const Assignment& setting : parse_ini(options.ini_text(), "settings")) {
+    if (setting.key.starts_with("model.") || setting.key == "data.path" ||
+        setting.key == "run.seed") {
+      lines.push_back(setting.key + " = " + setting.value);
+    }
+  }
+  return lines;
+}
+
+}  // namespace tandem

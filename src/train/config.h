@@ -1,0 +1,130 @@
+// Every setting of a run. Member initialisers are the defaults; DESIGN: one small struct a section,
+// and a component receives its own struct only.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "src/train/options.h"
+
+namespace tandem {
+
+struct RunConfig {
+  std::string name = "run";
+  std::string dir = "runs";
+  int64_t seed = 1;
+  std::string device = "auto";
+  int64_t threads = 0;
+};
+
+struct DataConfig {
+  std::string path;
+  int64_t prefetch = 2;
+  bool augment = false;
+};
+
+struct ModelConfig {
+  std::string kind = "gpt";
+  int64_t layers = 4;
+  int64_t heads = 4;
+  int64_t kv_heads = 0;
+  int64_t width = 128;
+  int64_t ffn_width = 0;
+  int64_t context = 64;
+  double dropout = 0;
+  bool tie_embeddings = true;
+  int64_t depth = 20;
+
+  bool reads_text() const { return kind == "gpt" || kind == "llama"; }
+};
+
+struct TrainConfig {
+  int64_t steps = 1000;
+  int64_t global_batch = 12;
+  int64_t micro_batch = 0;
+  std::string precision = "f32";
+  std::string recompute = "none";
+  int64_t eval_every = 0;
+  int64_t eval_batches = 0;
+  int64_t log_every = 10;
+  std::string on_nonfinite = "stop";
+
+  // Sequences or images that one rank takes at a time; 0 in the configuration means a whole rank's
+  // share.
+  int64_t micro_batch_of(int ranks) const {
+    return micro_batch > 0 ? micro_batch : global_batch / ranks;
+  }
+};
+
+struct OptimConfig {
+  std::string kind = "adamw";
+  double lr = 1e-3;
+  double min_lr = 1e-4;
+  int64_t warmup_steps = 100;
+  std::string schedule = "cosine";
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double eps = 1e-8;
+  double momentum = 0.9;
+  bool nesterov = false;
+  double weight_decay = 0.1;
+  double clip_norm = 1.0;
+};
+
+struct DistConfig {
+  int64_t zero = 0;
+  std::string backend = "auto";
+  std::string reduce = "ring";
+  double bucket_mb = 4;
+  std::string wire_dtype = "f32";
+  bool overlap = true;
+  std::string shard = "world";
+  std::string node_size = "auto";
+  std::string unused = "error";
+  double timeout_s = 600;
+};
+
+struct CheckpointConfig {
+  int64_t every_steps = 0;
+  double every_minutes = 0;
+  int64_t keep = 2;
+  std::string resume = "auto";
+  std::string init_from;
+  bool async = false;
+};
+
+struct LogConfig {
+  std::string progress = "auto";
+  bool tensorboard = true;
+  bool trace = false;
+};
+
+struct Config {
+  RunConfig run;
+  DataConfig data;
+  ModelConfig model;
+  TrainConfig train;
+  OptimConfig optim;
+  DistConfig dist;
+  CheckpointConfig checkpoint;
+  LogConfig log;
+
+  // Binds all settings; this function is their documentation. `options` must not outlive this
+  // object.
+  void bind(Options& options);
+  std::string ini_text() const;  // reads back as an equal Config
+};
+
+// Reads a configuration from INI text that ini_text() wrote (a run's config.cfg, a checkpoint's
+// manifest).
+Config config_from_text(const std::string& text, const std::string& origin);
+
+// Everything that is wrong with the values or their combination on `ranks` ranks; empty when
+// nothing is. Includes what this build cannot do.
+std::vector<std::string> problems_of(const Config& config, int ranks);
+
+// Settings that may not change between the start of a run and its resumption, as text to compare:
+// one `key = value` a line for the model, the data and the seed.
+std::vector<std::string> fixed_settings(const Config& config);
+
+}  // namespace tandem

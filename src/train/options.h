@@ -1,0 +1,79 @@
+// Named settings from the command line and from configuration files. The only door to
+// Boost.Program_options.
+//
+// A setting is bound to a variable whose present value is its default. Sources are applied from
+// weakest to strongest: files in the order given, then the command line. Everything wrong is
+// collected and reported together.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tandem {
+
+// One `key = value` as found in some source.
+struct Assignment {
+  std::string key;
+  std::string value;
+  std::string origin;  // "command line", "configs/a.cfg"
+};
+
+struct CommandLine {
+  std::vector<Assignment> assignments;
+  std::vector<std::string> positional;
+};
+
+class Options {
+ public:
+  explicit Options(std::string usage) : usage_(std::move(usage)) {}
+
+  // Bind a setting. `help` is one line. Numbers are checked against [low, high].
+  void add(const std::string& key, int64_t& value, const std::string& help, int64_t low = 0,
+           int64_t high = INT64_MAX);
+  void add(const std::string& key, double& value, const std::string& help, double low = 0,
+           double high = 1e300);
+  void add(const std::string& key, bool& value, const std::string& help);
+  void add(const std::string& key, std::string& value, const std::string& help);
+  void add(const std::string& key, std::vector<std::string>& values,
+           const std::string& help);  // repeats append
+  void add_choice(const std::string& key, std::string& value,
+                  const std::vector<std::string>& choices, const std::string& help);
+
+  // Applies assignments in order and returns one line for each that is unknown or wrong, with the
+  // key, the value, what is allowed, and the nearest known key.
+  std::vector<std::string> apply(const std::vector<Assignment>& assignments);
+  // True when an assignment for the key was applied.
+  bool is_set(const std::string& key) const;
+
+  std::string help() const;      // usage, then one line for each setting with its default
+  std::string ini_text() const;  // all settings as a configuration file that gives the same values
+
+ private:
+  struct Setting {
+    std::string key, help, allowed, default_text;
+    std::function<bool(const std::string&)> assign;  // false: not a value of this setting
+    std::function<std::string()> text;
+    bool set = false;
+  };
+  void bind(Setting setting);
+  std::string nearest(const std::string& key) const;
+
+  std::string usage_;
+  std::vector<Setting> settings_;
+};
+
+// Splits `--key value`, `--key=value` and positional words. A key that is followed by nothing or by
+// another key is a switch with the value "true". Throws Error(kConfig) for what is no option syntax
+// at all.
+CommandLine parse_command_line(const std::vector<std::string>& words);
+
+// Reads INI text: [section], key = value, # comments. Keys become section.key. Throws
+// Error(kConfig) with the origin.
+std::vector<Assignment> parse_ini(const std::string& text, const std::string& origin);
+
+// Throws Error(kConfig) with all problems, one a line, if there are any.
+void fail_if_any(const std::vector<std::string>& problems);
+
+}  // namespace tandem

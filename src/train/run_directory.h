@@ -1,0 +1,34 @@
+// The folder DIR/NAME of a run: its resolved settings, and what may be resumed there.
+#pragma once
+
+#include <string>
+
+#include "src/train/config.h"
+
+namespace tandem {
+
+class RunDirectory {
+ public:
+  explicit RunDirectory(const RunConfig& run) : path_(run.dir + "/" + run.name) {}
+
+  const std::string& path() const { return path_; }
+  std::string checkpoints() const { return path_ + "/checkpoints"; }
+  std::string metrics() const { return path_ + "/metrics.jsonl"; }
+  std::string tensorboard() const { return path_ + "/tensorboard"; }
+
+  // Creates the folders, compares the settings that must not change with those of an earlier start
+  // under the same name, and writes config.cfg. Errors: kData when the folder cannot be written,
+  // kConfig naming the settings that differ. For one rank.
+  void prepare(const Config& config) const;
+
+ private:
+  std::string path_;
+};
+
+// Writes a small file so that it is either old or new, never half. Error kData names the path and
+// the reason.
+void write_file(const std::string& path, const std::string& text);
+// Error kData when it cannot be read.
+std::string read_file(const std::string& path);
+
+}  // namespace tandem

@@ -1,0 +1,64 @@
+#include "src/train/snapshot.h"
+
+namespace tandem {
+
+namespace {
+
+Slab slab_of(const std::string& kind, const ParamStore::Piece& piece, const Tensor& flat) {
+  return {kind + "/" + piece.parameter->name, piece.parameter->shape, piece.offset,
+          flat.slice(piece.shard_offset, piece.count)};
+}
+
+void read(const CheckpointReader& reader, const Slab& slab) {
+  reader.read(slab.name, slab.shape, slab.offset, slab.data);
+}
+
+}  // namespace
+
+std::vector<Slab> owned_slabs(const ParamStore& store, const Optimizer& optimizer, Model& model,
+                              int rank) {
+  std::vector<Slab> slabs;
+  for (size_t shard = 0; shard < store.shards().size(); ++shard) {
+    for (const ParamStore::Piece& piece : store.owned_pieces(shard)) {
+      slabs.push_back(slab_of("param", piece, store.shards()[shard].value));
+    }
+  }
+  optimizer.visit([&](std::string_view slot, size_t shard, const Tensor& state) {
+    for (const ParamStore::Piece& piece : store.owned_pieces(shard)) {
+      slabs.push_back(slab_of(str("optim/", slot), piece, state));
+    }
+  });
+  if (rank == 0) {
+    for (const RunningStatistics* statistics : model.statistics()) {
+      slabs.push_back({"stat/" + statistics->name,
+                       {2, statistics->channels},
+                       0,
+                       statistics->running.reshape({2 * statistics->channels})});
+    }
+  }
+  return slabs;
+}
+
+void load_weights(const CheckpointReader& reader, ParamStore& store, Model& model) {
+  for (size_t shard = 0; shard < store.shards().size(); ++shard) {
+    for (const ParamStore::Piece& piece : store.pieces(shard)) {
+      read(reader, slab_of("param", piece, store.shards()[shard].value));
+    }
+  }
+  for (const RunningStatistics* statistics : model.statistics()) {
+    read(reader, {"stat/" + statistics->name,
+                  {2, statistics->channels},
+                  0,
+                  statistics->running.reshape({2 * statistics->channels})});
+  }
+}
+
+void load_optimizer(const CheckpointReader& reader, const ParamStore& store, Optimizer& optimizer) {
+  optimizer.visit([&](std::string_view slot, size_t shard, const Tensor& state) {
+    for (const ParamStore::Piece& piece : store.pieces(shard)) {
+      read(reader, slab_of(str("optim/", slot), piece, state));
+    }
+  });
+}
+
+}  // namespace tandem

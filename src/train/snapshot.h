@@ -1,0 +1,24 @@
+// Between the memory of a run and its checkpoint: which pieces this rank writes, and how they come
+// back.
+#pragma once
+
+#include <vector>
+
+#include "comm/param_store.h"
+#include "layers/module.h"
+#include "optim/optimizer.h"
+#include "src/core/slab.h"
+#include "src/io/checkpoint.h"
+
+namespace tandem {
+
+// What this rank writes: its part of /param and /optim; rank 0 also all of /stat.
+std::vector<Slab> owned_slabs(const ParamStore& store, const Optimizer& optimizer, Model& model,
+                              int rank);
+
+// Fills parameters and running statistics. Error kData names what is missing or has another shape:
+// "a checkpoint of another model".
+void load_weights(const CheckpointReader& reader, ParamStore& store, Model& model);
+void load_optimizer(const CheckpointReader& reader, const ParamStore& store, Optimizer& optimizer);
+
+}  // namespace tandem

@@ -1,0 +1,58 @@
+#include "src/train/stop_signal.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+namespace {
+
+// A signal handler can reach nothing but static memory, and may call nothing but write().
+volatile std::sig_atomic_t requested_flag = 0;
+volatile std::sig_atomic_t announces = 0;
+char message[1024] = "";
+struct sigaction former_int, former_term;
+
+void set_message(const std::string& checkpoint) {
+  const std::string text =
+      str("\ntandem: stop requested; saving after this step (last checkpoint: ", checkpoint, ")\n");
+  message[0] = '\0';
+  std::strncpy(message + 1, text.c_str() + 1, sizeof message - 2);
+  message[0] = text[0];
+}
+
+void on_signal(int) {
+  requested_flag = 1;
+  if (announces) {
+    const ssize_t written = write(STDERR_FILENO, message, std::strlen(message));
+    static_cast<void>(written);
+  }
+}
+
+}  // namespace
+
+StopSignal::StopSignal(bool announce) {
+  requested_flag = 0;
+  announces = announce;
+  set_message("none yet");
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  sigaction(SIGINT, &action, &former_int);
+  sigaction(SIGTERM, &action, &former_term);
+}
+
+StopSignal::~StopSignal() {
+  sigaction(SIGINT, &former_int, nullptr);
+  sigaction(SIGTERM, &former_term, nullptr);
+}
+
+bool StopSignal::requested() const { return requested_flag != 0; }
+
+void StopSignal::set_last_checkpoint(const std::string& path) { set_message(path); }
+
+}  // namespace tandem

@@ -1,0 +1,160 @@
+// Times whole training steps (forward, backward, clipping, update) of the benchmark models, on
+// command from a driver: a line "run K" on standard input does K steps and prints the seconds they
+// took. So that another program's steps can alternate with these on the same machine. Needs neither
+// MPI nor HDF5.
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <map>
+
+#include "comm/param_store.h"
+#include "comm/self_communicator.h"
+#include "layers/cross_entropy.h"
+#include "layers/resnet.h"
+#include "layers/transformer.h"
+#include "optim/adamw.h"
+#include "optim/clip.h"
+#include "optim/sgd.h"
+#include "src/autograd/tape.h"
+#include "src/core/reduce.h"
+
+namespace tandem {
+namespace {
+
+struct Case {
+  std::unique_ptr<Model> model;
+  Tensor input, targets;
+  bool adamw = true;
+  double lr = 1e-3, clip_norm = 1;
+};
+
+Tensor random_ints(Memory& memory, Shape shape, int32_t limit) {
+  Tensor tensor = Tensor::empty(memory, shape, DType::kI32, MemoryClass::kData);
+  const PhiloxKey key = random_key(7, RandomUse::kSampleOrder);
+  for (int64_t i = 0; i < tensor.elements(); ++i) {
+    tensor.data<int32_t>()[i] = static_cast<int32_t>(
+        random_words(key, static_cast<uint64_t>(i))[0] % static_cast<uint32_t>(limit));
+  }
+  return tensor;
+}
+
+Case gpt(Memory& memory, int64_t layers, int64_t heads, int64_t width, int64_t context,
+         int64_t batch) {
+  TransformerConfig config;
+  config.vocab = 65;
+  config.context = context;
+  config.layers = layers;
+  config.heads = heads;
+  config.width = width;
+  return {make_transformer(config), random_ints(memory, {batch, context}, 65),
+          random_ints(memory, {batch * context}, 65)};
+}
+
+Case resnet20(Memory& memory) {
+  Case built{make_resnet({}),
+             Tensor::empty(memory, {128, 32, 32, 3}, DType::kF32, MemoryClass::kData),
+             random_ints(memory, {128}, 10),
+             false,
+             0.01,
+             0};
+  const PhiloxKey key = random_key(9, RandomUse::kSampleOrder);
+  for (int64_t i = 0; i < built.input.elements(); ++i) {
+    built.input.data<float>()[i] =
+        uniform_from(random_words(key, static_cast<uint64_t>(i))[0]) - 0.5f;
+  }
+  return built;
+}
+
+class Bench {
+ public:
+  explicit Bench(const std::string& name) : stream_(Stream::compute(Device::kCpu)) {
+    case_ = name == "shakespeare_char" ? gpt(memory_, 4, 4, 128, 64, 12)
+            : name == "gpt_384"        ? gpt(memory_, 6, 6, 384, 256, 8)
+            : name == "resnet20"       ? resnet20(memory_)
+                                       : Case{};
+    if (!case_.model) {
+      fail(ExitCode::kConfig,
+           "no case " + name + "; there are shakespeare_char, gpt_384 and resnet20");
+    }
+    for (RunningStatistics* statistics : case_.model->statistics()) {
+      statistics->sum =
+          Tensor::zeros(memory_, {2, statistics->channels}, DType::kF32, MemoryClass::kOptimizer);
+    }
+    store_ = std::make_unique<ParamStore>(case_.model->blocks(), communicator_, memory_,
+                                          ParamStore::Options{});
+    store_->initialize(1);
+    optimizer_ = case_.adamw ? make_adamw({}, store_->shards(), memory_)
+                             : make_sgd({}, store_->shards(), memory_);
+  }
+
+  double flops_per_step() const {
+    return case_.model->flops_per_sample() * static_cast<double>(case_.input.shape()[0]);
+  }
+
+  void step() {
+    Context context{.stream = stream_, .memory = memory_, .tape = &tape_, .training = true};
+    store_->begin_step();
+    store_->begin_backward(true);
+    const Variable losses =
+        cross_entropy(context, case_.model->forward(context, *store_, case_.input), case_.targets);
+    tape_.backward(context, losses, 1.0 / static_cast<double>(case_.targets.elements()));
+    store_->finish_backward(context);
+    double squared = 0;
+    if (case_.clip_norm > 0) {
+      for (const Shard& shard : store_->shards()) {
+        squared += squared_norm(Cpu{}, shard.grad.data<float>(), shard.grad.elements());
+      }
+    }
+    optimizer_->step(stream_, store_->shards(),
+                     {.lr = case_.lr,
+                      .step = ++steps_,
+                      .grad_scale = clip_factor(std::sqrt(squared), case_.clip_norm)});
+  }
+
+ private:
+  Memory memory_{Device::kCpu};
+  Stream stream_;
+  SelfCommunicator communicator_;
+  Case case_;
+  std::unique_ptr<ParamStore> store_;
+  std::unique_ptr<Optimizer> optimizer_;
+  Tape tape_{
+      [this](Context& context, Parameter& parameter) { store_->on_final(context, parameter); }};
+  int64_t steps_ = 0;
+};
+
+int run(int argc, char** argv) {
+  std::map<std::string, std::string> options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    options[argv[i]] = argv[i + 1];
+  }
+  set_cpu_threads(std::stoi(options.count("--threads") ? options["--threads"] : "1"));
+  Bench bench(options["--case"]);
+  std::fprintf(stderr, "flops_per_step %.6g\n", bench.flops_per_step());
+  std::string word;
+  int64_t count = 0;
+  while (std::cin >> word >> count && word == "run") {
+    const auto start = std::chrono::steady_clock::now();
+    for (int64_t i = 0; i < count; ++i) {
+      bench.step();
+    }
+    std::printf("%.9f\n",
+                std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tandem
+
+int main(int argc, char** argv) {
+  try {
+    return tandem::run(argc, argv);
+  } catch (const tandem::Error& error) {
+    std::fprintf(stderr, "tandem_step_bench: %s\n", error.what());
+    return static_cast<int>(error.code());
+  }
+}

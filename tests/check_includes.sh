@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# The direction of includes (DESIGN of the tree: README, "The house"), and which file may include which library.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+failed=0
+
+# allow FOLDER 'PATTERN': project includes in FOLDER must match the pattern.
+allow() {
+  local bad
+  bad=$(git ls-files "$1/*.h" "$1/*.cpp" "$1/*.cu" "$1/*.cuh" |
+    xargs -r grep -nE '^#include "' | grep -vE "#include \"($2)" || true)
+  [ -z "$bad" ] || { echo "include direction: $1 may include only $2"; echo "$bad"; failed=1; }
+}
+allow src/core 'src/core/'
+allow src/autograd 'src/(core|autograd)/'
+allow layers 'layers/|src/(core|autograd)/'
+allow comm 'comm/|src/core/|src/autograd/(parameter|context|gate)\.h'
+allow optim 'optim/|src/core/'
+allow src/io 'src/(core|io)/'
+allow src/data 'src/(core|data)/|src/io/hdf5\.h'
+allow src/train 'src/(core|autograd|data|io|train)/|layers/|comm/|optim/'
+
+# only HEADER 'PATTERN': the library header may stand in the named files alone.
+only() {
+  local bad
+  bad=$(git ls-files '*.h' '*.cpp' '*.cu' | xargs grep -lE "#include <$1" | grep -vE "^($2)$" || true)
+  [ -z "$bad" ] || { echo "<$1> may be included only by $2, not by: $bad"; failed=1; }
+}
+only 'mpi\.h' 'comm/(world|mpi_communicator)\.cpp'
+only 'hdf5\.h' 'src/io/hdf5.*'
+only 'boost/' 'src/train/options\.cpp'
+only 'cblas\.h' 'src/core/gemm_cblas\.cpp'
+
+long=$(git ls-files '*.h' '*.cpp' '*.cu' '*.py' '*.sh' | xargs wc -l | awk '$2 != "total" && $1 > 420 { print $2, $1 }')
+[ -z "$long" ] || { echo "files over 420 lines:"; echo "$long"; failed=1; }
+[ $failed = 0 ] && echo "includes: good"
+exit $failed

@@ -1,0 +1,239 @@
+// Runs a model on arrays that tests/parity/test_parity.py wrote and writes back loss, gradients and
+// ten optimizer steps; the Python side compares them with PyTorch. Files and options are described
+// there.
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "layers/cross_entropy.h"
+#include "layers/mlp.h"
+#include "layers/resnet.h"
+#include "layers/transformer.h"
+#include "optim/adamw.h"
+#include "optim/clip.h"
+#include "optim/sgd.h"
+#include "src/autograd/tape.h"
+#include "src/core/reduce.h"
+#include "tests/parity/npy.h"
+
+namespace tandem::parity {
+namespace {
+
+using Json = nlohmann::json;
+
+std::unique_ptr<Model> make_model(const Json& model) {
+  const std::string kind = model["kind"];
+  if (kind == "gpt" || kind == "llama") {
+    TransformerConfig config;
+    config.llama = kind == "llama";
+    config.vocab = model["vocab"];
+    config.context = model["context"];
+    config.layers = model["layers"];
+    config.heads = model["heads"];
+    config.kv_heads = model.value("kv_heads", 0);
+    config.width = model["width"];
+    config.ffn_width = model.value("ffn_width", 0);
+    config.tie_embeddings = model["tie_embeddings"];
+    return make_transformer(config);
+  }
+  const std::vector<int64_t> image = model["image"];
+  if (kind == "resnet") {
+    return make_resnet({.depth = model["depth"],
+                        .in_channels = image[0],
+                        .height = image[1],
+                        .width = image[2],
+                        .classes = model["classes"]});
+  }
+  return make_mlp({.inputs = image[0] * image[1] * image[2],
+                   .layers = model["layers"],
+                   .width = model["width"],
+                   .classes = model["classes"]});
+}
+
+// A model with each parameter in memory of its own: f32 shards for the optimizer, and the same
+// values in the dtype under test.
+class Subject {
+ public:
+  Subject(const std::string& in, DType dtype)
+      : in_(in), dtype_(dtype), stream_(Stream::compute(Device::kCpu)) {
+    std::ifstream file(in + "/config.json");
+    config_ = Json::parse(file);
+    model_ = make_model(config_["model"]);
+    ParamId id = 0;
+    for (const BlockParameters& block : model_->blocks()) {
+      for (Parameter* parameter : block.parameters) {
+        parameter->id = id++;
+        parameters_.push_back(parameter);
+        add_shard(*parameter);
+      }
+    }
+    for (RunningStatistics* statistics : model_->statistics()) {
+      statistics->sum =
+          Tensor::zeros(memory_, {2, statistics->channels}, DType::kF32, MemoryClass::kOptimizer);
+    }
+    load_batch();
+  }
+
+  const std::vector<Parameter*>& parameters() const { return parameters_; }
+  const std::vector<Shard>& shards() const { return shards_; }
+  const Json& optim() const { return config_["optim"]; }
+  Memory& memory() { return memory_; }
+  Stream& stream() { return stream_; }
+  int steps() const { return config_["steps"]; }
+
+  // Mean loss, with gradients in the shards.
+  double forward_backward() {
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      copy(shards_[i].value, parameters_[i]->value);
+      parameters_[i]->grad_written = false;
+    }
+    Context context{.stream = stream_, .memory = memory_, .tape = &tape_, .training = true};
+    const Variable losses =
+        cross_entropy(context, model_->forward(context, gate_, input_), targets_);
+    const double count = static_cast<double>(targets_.elements());
+    const double loss = on_device_and_float(stream_, losses.dtype(), [&]<class T>(auto device) {
+      return sum(device, losses.data<T>(), losses.elements());
+    });
+    tape_.backward(context, losses, 1.0 / count);
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      copy(parameters_[i]->grad, shards_[i].grad);
+    }
+    return loss / count;
+  }
+
+ private:
+  Tensor memory_for(const Shape& shape, DType dtype) {
+    return Tensor::zeros(memory_, shape, dtype, MemoryClass::kParameters);
+  }
+
+  void add_shard(Parameter& parameter) {
+    const auto values = read_npy<float>(in_ + "/params/" + parameter.name + ".npy");
+    require(Shape(values.shape) == parameter.shape, [&] {
+      return str(parameter.name, ": ", Shape(values.shape), " for ", parameter.shape);
+    });
+    Shard shard{memory_for({parameter.shape.elements()}, DType::kF32),
+                memory_for({parameter.shape.elements()}, DType::kF32), parameter.decay};
+    std::ranges::copy(values.values, shard.value.data<float>());
+    parameter.value = memory_for(parameter.shape, dtype_);
+    parameter.grad = memory_for(parameter.shape, dtype_);
+    shards_.push_back(shard);
+  }
+
+  static void copy(const Tensor& from, const Tensor& to) {
+    on_float(from.dtype(), [&]<class From>() {
+      on_float(to.dtype(), [&]<class To>() {
+        for (int64_t i = 0; i < from.elements(); ++i) {
+          to.data<To>()[i] = static_cast<To>(from.data<From>()[i]);
+        }
+      });
+    });
+  }
+
+  void load_batch() {
+    const auto targets = read_npy<int32_t>(in_ + "/targets.npy");
+    targets_ = Tensor::empty(memory_, {static_cast<int64_t>(targets.values.size())}, DType::kI32,
+                             MemoryClass::kData);
+    std::ranges::copy(targets.values, targets_.data<int32_t>());
+    if (std::filesystem::exists(in_ + "/tokens.npy")) {
+      const auto tokens = read_npy<int32_t>(in_ + "/tokens.npy");
+      input_ = Tensor::empty(memory_, Shape(tokens.shape), DType::kI32, MemoryClass::kData);
+      std::ranges::copy(tokens.values, input_.data<int32_t>());
+      return;
+    }
+    const auto images = read_npy<float>(in_ + "/images.npy");  // [B, C, H, W]
+    const int64_t batch = images.shape[0], channels = images.shape[1],
+                  pixels = images.shape[2] * images.shape[3];
+    input_ = memory_for({batch, images.shape[2], images.shape[3], channels}, dtype_);
+    on_float(dtype_, [&]<class T>() {
+      for (int64_t n = 0; n < batch; ++n) {
+        for (int64_t c = 0; c < channels; ++c) {
+          for (int64_t p = 0; p < pixels; ++p) {
+            input_.data<T>()[(n * pixels + p) * channels + c] =
+                static_cast<T>(images.values[(n * channels + c) * pixels + p]);
+          }
+        }
+      }
+    });
+  }
+
+  std::string in_;
+  DType dtype_;
+  Json config_;
+  Memory memory_{Device::kCpu};
+  Stream stream_;
+  OpenGate gate_;
+  Tape tape_;
+  std::unique_ptr<Model> model_;
+  std::vector<Parameter*> parameters_;
+  std::vector<Shard> shards_;
+  Tensor input_, targets_;
+};
+
+std::unique_ptr<Optimizer> make_optimizer(Subject& subject) {
+  const Json& optim = subject.optim();
+  if (optim["kind"] == "adamw") {
+    return make_adamw({.beta1 = optim["beta1"],
+                       .beta2 = optim["beta2"],
+                       .eps = optim["eps"],
+                       .weight_decay = optim["weight_decay"]},
+                      subject.shards(), subject.memory());
+  }
+  return make_sgd({.momentum = optim["momentum"],
+                   .nesterov = optim["nesterov"],
+                   .weight_decay = optim["weight_decay"]},
+                  subject.shards(), subject.memory());
+}
+
+void write_all(const std::string& folder, const Subject& subject, Tensor Shard::*which) {
+  std::filesystem::create_directories(folder);
+  for (size_t i = 0; i < subject.parameters().size(); ++i) {
+    const Parameter& parameter = *subject.parameters()[i];
+    const auto sizes = parameter.shape.sizes();
+    write_npy(folder + "/" + parameter.name + ".npy",
+              std::vector<int64_t>(sizes.begin(), sizes.end()),
+              (subject.shards()[i].*which).data<float>());
+  }
+}
+
+int run(int argc, char** argv) {
+  std::map<std::string, std::string> options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    options[argv[i]] = argv[i + 1];
+  }
+  const std::string out = options["--out"];
+  Subject subject(options["--in"], options["--dtype"] == "f64" ? DType::kF64 : DType::kF32);
+  const std::unique_ptr<Optimizer> optimizer = make_optimizer(subject);
+  std::vector<double> losses;
+  for (int step = 0; step < subject.steps(); ++step) {
+    losses.push_back(subject.forward_backward());
+    if (step == 0) {
+      write_all(out + "/grads", subject, &Shard::grad);
+    }
+    double squared = 0;
+    for (const Shard& shard : subject.shards()) {
+      squared += squared_norm(Cpu{}, shard.grad.data<float>(), shard.grad.elements());
+    }
+    optimizer->step(subject.stream(), subject.shards(),
+                    {.lr = subject.optim()["lr"],
+                     .step = step + 1,
+                     .grad_scale = clip_factor(std::sqrt(squared), subject.optim()["clip_norm"])});
+  }
+  write_all(out + "/params", subject, &Shard::value);
+  write_npy(out + "/loss.npy", {1}, losses.data());
+  write_npy(out + "/losses.npy", {static_cast<int64_t>(losses.size())}, losses.data());
+  return 0;
+}
+
+}  // namespace
+}  // namespace tandem::parity
+
+int main(int argc, char** argv) {
+  try {
+    return tandem::parity::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "tandem_parity: " << error.what() << "\n";
+    return 1;
+  }
+}
