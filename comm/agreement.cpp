@@ -28,7 +28,49 @@ Difference first_difference(const std::string& a, const std::string& b) {
   }
 }
 
+// "" for success, otherwise the exit code and the message.
+std::string outcome_of(const std::function<void()>& work) {
+  try {
+    work();
+    return "";
+  } catch (const Error& error) {
+    return str(static_cast<int>(error.code()), " ", error.what());
+  }
+}
+
+[[noreturn]] void throw_outcome(const std::string& outcome, const std::string& prefix) {
+  const size_t space = outcome.find(' ');
+  throw AgreedError(static_cast<ExitCode>(std::stoi(outcome.substr(0, space))),
+                    prefix + outcome.substr(space + 1));
+}
+
 }  // namespace
+
+void agree(Communicator& communicator, const std::function<void()>& work) {
+  const std::vector<std::string> outcomes = communicator.all_gather(outcome_of(work));
+  bool same = true;
+  size_t failed = outcomes.size();
+  for (size_t r = outcomes.size(); r-- > 0;) {
+    same = same && outcomes[r] == outcomes[0];
+    failed = outcomes[r].empty() ? failed : r;
+  }
+  if (failed < outcomes.size()) {
+    throw_outcome(outcomes[failed], same ? "" : str("rank ", failed, ": "));
+  }
+}
+
+std::string on_root(Communicator& communicator, const std::function<std::string()>& work) {
+  std::string text, outcome;
+  if (communicator.rank() == 0) {
+    outcome = outcome_of([&] { text = work(); });
+  }
+  const std::string message =
+      communicator.broadcast(outcome.empty() ? "+" + text : "-" + outcome, 0);
+  if (message[0] == '-') {
+    throw_outcome(message.substr(1), "");
+  }
+  return message.substr(1);
+}
 
 void check_equal(Communicator& communicator, std::string_view what, const std::string& text,
                  ExitCode code) {
@@ -45,10 +87,11 @@ void check_equal(Communicator& communicator, std::string_view what, const std::s
     return;
   }
   const Difference difference = first_difference(texts[0], texts[first]);
-  fail(code, str(what, " is not the same on all ranks: rank ", ranks,
-                 " differs from rank 0 (rank 0 has \"", difference.here, "\", rank ", first,
-                 " has \"", difference.there,
-                 "\"); start all ranks with the same program, configuration and files"));
+  throw AgreedError(
+      code,
+      str(what, " is not the same on all ranks: rank ", ranks,
+          " differs from rank 0 (rank 0 has \"", difference.here, "\", rank ", first, " has \"",
+          difference.there, "\"); start all ranks with the same program, configuration and files"));
 }
 
 }  // namespace tandem

@@ -1,7 +1,6 @@
 #include "comm/mpi_communicator.h"
 
 #include <mpi.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
@@ -48,28 +47,23 @@ void check(int code, const std::string& what) {
 }
 
 // How to wait without taking the core from the compute thread: look often at first, because a peer
-// in step answers within microseconds; then give the core away; then sleep for an eighth of the
-// time already waited, which bounds what sleeping adds.
+// in step answers within microseconds; then sleep, for an eighth of the time already waited, which
+// bounds what sleeping adds. Sleeping beats sched_yield: the kernel lets a thread that wakes up run
+// before one that computes, while one that yielded waits for its next turn, milliseconds later.
 class Patience {
  public:
   double waited_s() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   }
   void pause(double waited) const {
-    if (waited < kSpin_s) {
-      return;
+    if (waited > kSpin_s) {
+      std::this_thread::sleep_for(
+          std::chrono::duration<double>(std::clamp(waited / 8, kShortest_s, kLongest_s)));
     }
-    if (waited < kYield_s) {
-      sched_yield();
-      return;
-    }
-    std::this_thread::sleep_for(
-        std::chrono::duration<double>(std::clamp(waited / 8, kShortest_s, kLongest_s)));
   }
 
  private:
-  static constexpr double kSpin_s = 20e-6, kYield_s = 100e-6;
-  static constexpr double kShortest_s = 20e-6, kLongest_s = 200e-6;
+  static constexpr double kSpin_s = 20e-6, kShortest_s = 20e-6, kLongest_s = 200e-6;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
@@ -131,6 +125,9 @@ class MpiCommunicator::Wire final : public Transport {
       if (waited > timeout_s_) {
         fail_silent(message);
       }
+      if (waited > kAnswerAfter_s) {
+        answer_roll_call();
+      }
       patience.pause(waited);
     }
     free_.push_back(ticket);
@@ -160,8 +157,58 @@ class MpiCommunicator::Wire final : public Transport {
     return ticket;
   }
 
-  // Every MPI has at least 15 bits: 12 of the number, 3 of the kind.
-  int tag() const { return static_cast<int>(number_ % 4096) * kKinds + static_cast<int>(kind_); }
+  // Every MPI has tags up to 32767: the number modulo 4095 and the kind take those below 32760.
+  int tag() const { return static_cast<int>(number_ % 4095) * kKinds + static_cast<int>(kind_); }
+  static constexpr int kAskTag = 32766, kAnswerTag = 32767;
+  static constexpr double kAnswerAfter_s = 0.1, kRollCall_s = 1;
+
+  // Takes one empty message of this tag; returns its sender, or -1.
+  static int taken(int tag) {
+    int there = 0;
+    MPI_Status status{};
+    MPI_Iprobe(MPI_ANY_SOURCE, tag, MPI_COMM_WORLD, &there, &status);
+    if (!there) {
+      return -1;
+    }
+    MPI_Recv(nullptr, 0, MPI_BYTE, status.MPI_SOURCE, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    return status.MPI_SOURCE;
+  }
+  static void send_empty(int to, int tag) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Isend(nullptr, 0, MPI_BYTE, to, tag, MPI_COMM_WORLD, &request);
+    MPI_Request_free(&request);
+  }
+  static void answer_roll_call() {
+    for (int asker = taken(kAskTag); asker >= 0; asker = taken(kAskTag)) {
+      send_empty(asker, kAnswerTag);
+    }
+  }
+
+  // The neighbour that sends nothing may itself be waiting: asks all ranks, and returns those that
+  // are not waiting in a collective too. Errors count as silence.
+  std::string absent_ranks() const {
+    std::vector<bool> present(static_cast<size_t>(size_), false);
+    present[rank_] = true;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != rank_) {
+        send_empty(peer, kAskTag);
+      }
+    }
+    for (const Patience patience; patience.waited_s() < kRollCall_s;) {
+      answer_roll_call();
+      for (int peer = taken(kAnswerTag); peer >= 0; peer = taken(kAnswerTag)) {
+        present[peer] = true;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    std::string absent;
+    for (int peer = 0; peer < size_; ++peer) {
+      if (!present[peer]) {
+        absent += str(absent.empty() ? "" : ", ", peer);
+      }
+    }
+    return absent;
+  }
 
   std::string place() const {
     return str(kNames[static_cast<int>(kind_)], " of ", bytes_, " bytes (collective ", number_,
@@ -179,11 +226,13 @@ class MpiCommunicator::Wire final : public Transport {
   }
 
   [[noreturn]] void fail_silent(const Message& message) const {
+    const std::string absent = absent_ranks();
     fail(ExitCode::kTemporary,
          str(place(), ": rank ", message.peer, message.outgoing ? " took nothing" : " sent nothing",
-             " for ", timeout_s_.load(),
-             " s; it is lost, stuck or very late: start the job again from its last checkpoint, or "
-             "raise dist.timeout_s"));
+             " for ", timeout_s_.load(), " s; ",
+             absent.empty() ? "all ranks wait, but not for the same: this is a bug"
+                            : str("missing: rank ", absent, " (lost, stuck or very late)"),
+             "; start the job again from its last checkpoint, or raise dist.timeout_s"));
   }
 
   const std::atomic<double>& timeout_s_;

@@ -36,8 +36,9 @@ Variable attention_cached(Context& context, const Variable& qkv, const HeadLayou
 
 namespace kernels {
 
-// Elements of workspace for the kernels below, at most `length` keys.
-int64_t attention_workspace(Cpu, int64_t length);
+// Elements of workspace for attention_forward and attention_backward.
+template <class T>
+int64_t attention_workspace(Cpu, int64_t length, int64_t width);
 
 // log_sum [batch, heads, length].
 template <class T>
@@ -50,12 +51,18 @@ void attention_backward(Cpu, const T* dy, const T* qkv, const T* y, const T* log
                         T beta, int64_t batch, int64_t length, int64_t heads, int64_t kv_heads,
                         int64_t width, T* workspace);
 
-// Writes the keys and values of qkv [length, row] to positions [first, first + length) of keys and
-// values [kv_heads, capacity, width], then attends from its queries to [0, first + length).
+// Copies the keys and values of qkv [length, row] to positions [first, first + length) of keys and
+// values [kv_heads, capacity, width].
 template <class T>
-void attention_cached(Cpu, const T* qkv, T* keys, T* values, T* y, int64_t first, int64_t length,
-                      int64_t capacity, int64_t heads, int64_t kv_heads, int64_t width,
-                      T* workspace);
+void cache_append(Cpu, const T* qkv, T* keys, T* values, int64_t first, int64_t length,
+                  int64_t capacity, int64_t heads, int64_t kv_heads, int64_t width);
+
+// Attention from the queries of qkv [length, row], at positions [first, first + length), to a cache
+// that holds these positions already. workspace: heads * (first + length) elements.
+template <class T>
+void attention_from_cache(Cpu, const T* qkv, const T* keys, const T* values, T* y, int64_t first,
+                          int64_t length, int64_t capacity, int64_t heads, int64_t kv_heads,
+                          int64_t width, T* workspace);
 
 }  // namespace kernels
 }  // namespace tandem

@@ -282,6 +282,7 @@ void conv2d_backward_weight(Cpu, const Conv2dShape& shape, const T* x, const T* 
     T* x_band =
         workspace + plan.shares * plan.partial_size() + omp_get_thread_num() * plan.thread_size();
     T* dy_band = x_band + aligned(forward.source.size());
+    std::fill_n(x_band, plan.thread_size(), T(0));
 #pragma omp for schedule(static)
     for (int64_t share = 0; share < plan.shares; ++share) {
       T* sum = workspace + share * plan.partial_size();

@@ -150,7 +150,6 @@ void copy_band(const Band& band, const T* image, int64_t first_row, int64_t rows
           } else {
             std::copy_n(in, channels, pixel);
           }
-          std::fill_n(pixel + channels, band.block - channels, T(0));
         }
         std::fill(out + end * band.block, out + band.columns * band.block, T(0));
       }

@@ -35,7 +35,9 @@ struct Band {
   int64_t size() const { return blocks() * block_pitch() + kAccumulators * kChannelBlock; }
 };
 
-// Copies image rows [first_row, first_row + rows); what lies outside the image is zero.
+// Copies image rows [first_row, first_row + rows); what lies outside the image is zero. Lanes of
+// the last block beyond the channels are left alone: whoever owns the band clears it once, so that
+// tiles compute with zeros there (the results are dropped, but odd bits could be slow).
 template <class T>
 void copy_band(const Band& band, const T* image, int64_t first_row, int64_t rows, T* packed);
 

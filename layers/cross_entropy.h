@@ -3,10 +3,9 @@
 #pragma once
 
 #include "layers/module.h"
+#include "src/core/ignore_target.h"
 
 namespace tandem {
-
-inline constexpr int32_t kIgnoreTarget = -1;  // rows with this target have loss and gradient 0
 
 // logits [N, V], targets i32 [N]; returns losses [N] of the logits' dtype. A target outside [0, V)
 // other than kIgnoreTarget is Error(kData).

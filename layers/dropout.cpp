@@ -97,7 +97,8 @@ Variable dropout(Context& context, Variable x, double p, uint32_t site) {
   op->mask = {.key = random_key(context.random.seed, RandomUse::kDropout, site),
               .step = static_cast<uint32_t>(context.random.step),
               .first_sample = static_cast<uint64_t>(context.random.first_sample)};
-  return context.record(dropped(context, x.value(), p, op->mask), std::move(op), {x});
+  Tensor y = dropped(context, x.value(), p, op->mask);
+  return context.record(std::move(y), std::move(op), {x});
 }
 
 }  // namespace tandem

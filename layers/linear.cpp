@@ -10,14 +10,6 @@ namespace tandem {
 namespace kernels {
 
 template <class T>
-void fill_rows(Cpu, const T* bias, T* y, int64_t rows, int64_t columns) {
-#pragma omp parallel for schedule(static) if (rows * columns >= kParallelElements)
-  for (int64_t r = 0; r < rows; ++r) {
-    std::copy_n(bias, columns, y + r * columns);
-  }
-}
-
-template <class T>
 void sum_rows(Cpu, const T* dy, T* dbias, int64_t rows, int64_t columns, T beta) {
   constexpr int64_t kStrip = 64;  // columns summed together: four cache lines of f32
 #pragma omp parallel for schedule(static) if (rows * columns >= kParallelElements)
@@ -37,8 +29,6 @@ void sum_rows(Cpu, const T* dy, T* dbias, int64_t rows, int64_t columns, T beta)
   }
 }
 
-template void fill_rows<float>(Cpu, const float*, float*, int64_t, int64_t);
-template void fill_rows<double>(Cpu, const double*, double*, int64_t, int64_t);
 template void sum_rows<float>(Cpu, const float*, float*, int64_t, int64_t, float);
 template void sum_rows<double>(Cpu, const double*, double*, int64_t, int64_t, double);
 
@@ -86,11 +76,9 @@ Variable linear(Context& context, const Variable& x, Parameter& weight, Paramete
   const int64_t rows = x.elements() / in;
   Tensor y = context.activation(replace_last(x.shape(), out), x.dtype());
   on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
-    if (bias) {
-      kernels::fill_rows(device, bias->value.data<T>(), y.data<T>(), rows, out);
-    }
     gemm<T>(device, Transpose::kNo, Transpose::kYes, rows, out, in, T(1), x.data<T>(), in,
-            weight.value.data<T>(), in, bias ? T(1) : T(0), y.data<T>(), out);
+            weight.value.data<T>(), in, T(0), y.data<T>(), out,
+            bias ? bias->value.data<T>() : nullptr);
   });
   auto op = std::make_unique<LinearOp>();
   op->x = x.value();

@@ -23,10 +23,6 @@ class Linear {
 
 namespace kernels {
 
-// y[r, j] = bias[j] for r in [0, rows).
-template <class T>
-void fill_rows(Cpu, const T* bias, T* y, int64_t rows, int64_t columns);
-
 // dbias[j] = beta * dbias[j] + sum over r of dy[r, j]; the order of the sum is fixed.
 template <class T>
 void sum_rows(Cpu, const T* dy, T* dbias, int64_t rows, int64_t columns, T beta);

@@ -132,8 +132,8 @@ Variable rope(Context& context, Variable qkv, const HeadLayout& layout, int64_t 
   auto op = std::make_unique<RopeOp>();
   op->layout = layout;
   op->first_position = first_position;
-  return context.record(rotated(context, qkv.value(), 1, layout, first_position), std::move(op),
-                        {qkv});
+  Tensor y = rotated(context, qkv.value(), 1, layout, first_position);
+  return context.record(std::move(y), std::move(op), {qkv});
 }
 
 }  // namespace tandem

@@ -23,7 +23,7 @@ struct Context {
   Stream& stream;
   Memory& memory;
   Tape* tape = nullptr;  // null: nothing is remembered (inference)
-  RandomState random;
+  RandomState random{};
   bool training = false;     // dropout drops; BatchNorm uses the micro-batch's statistics
   bool recomputing = false;  // a forward pass run again inside backward: observe nothing twice
 

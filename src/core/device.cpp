@@ -3,20 +3,22 @@
 #include <omp.h>
 #include <sched.h>
 
+#include <algorithm>
+
 namespace tandem {
 
 std::string_view name_of(Device device) { return device == Device::kCpu ? "cpu" : "cuda"; }
 
 std::vector<Device> available_devices() { return {Device::kCpu}; }
 
-void set_cpu_threads(int threads) {
-  if (threads <= 0) {
-    cpu_set_t allowed;
-    threads = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
-  }
-  omp_set_num_threads(threads);
-}
+void set_cpu_threads(int threads) { omp_set_num_threads(threads); }
 
 int cpu_threads() { return omp_get_max_threads(); }
+
+void use_cpu_share(int64_t threads, int processes) {
+  cpu_set_t allowed;
+  const int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+  set_cpu_threads(threads > 0 ? static_cast<int>(threads) : std::max(1, cores / processes));
+}
 
 }  // namespace tandem

@@ -55,13 +55,30 @@ void prepare_blas() {
   static_cast<void>(done);
 }
 
+// CBLAS knows no bias: C becomes beta * C + bias first, and the product is added. Returns the beta
+// that is left to do.
+template <class T>
+T with_bias(int64_t m, int64_t n, T beta, T* c, int64_t ldc, const T* bias) {
+  if (!bias) {
+    return beta;
+  }
+  for (int64_t i = 0; i < m; ++i) {
+    T* row = c + i * ldc;
+    for (int64_t j = 0; j < n; ++j) {
+      row[j] = beta == T(0) ? bias[j] : beta * row[j] + bias[j];
+    }
+  }
+  return T(1);
+}
+
 }  // namespace
 
 template <>
 void gemm_serial<float>(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n,
                         int64_t k, float alpha, const float* a, int64_t lda, const float* b,
-                        int64_t ldb, float beta, float* c, int64_t ldc) {
+                        int64_t ldb, float beta, float* c, int64_t ldc, const float* bias) {
   prepare_blas();
+  beta = with_bias(m, n, beta, c, ldc, bias);
   cblas_sgemm(CblasRowMajor, as_cblas(transpose_a), as_cblas(transpose_b), static_cast<blasint>(m),
               static_cast<blasint>(n), static_cast<blasint>(k), alpha, a, static_cast<blasint>(lda),
               b, static_cast<blasint>(ldb), beta, c, static_cast<blasint>(ldc));
@@ -70,8 +87,9 @@ void gemm_serial<float>(Transpose transpose_a, Transpose transpose_b, int64_t m,
 template <>
 void gemm_serial<double>(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n,
                          int64_t k, double alpha, const double* a, int64_t lda, const double* b,
-                         int64_t ldb, double beta, double* c, int64_t ldc) {
+                         int64_t ldb, double beta, double* c, int64_t ldc, const double* bias) {
   prepare_blas();
+  beta = with_bias(m, n, beta, c, ldc, bias);
   cblas_dgemm(CblasRowMajor, as_cblas(transpose_a), as_cblas(transpose_b), static_cast<blasint>(m),
               static_cast<blasint>(n), static_cast<blasint>(k), alpha, a, static_cast<blasint>(lda),
               b, static_cast<blasint>(ldb), beta, c, static_cast<blasint>(ldc));

@@ -12,7 +12,9 @@ inline constexpr int64_t kParallelElements = 16384;
 // f(i) for i in [0, n); iterations are independent and may run in any order.
 template <class F>
 void map(Cpu, int64_t n, F f) {
-#pragma omp parallel for simd schedule(static) if (n >= kParallelElements)
+  // firstprivate: seen through a shared reference, what f holds could change with every store, and
+  // the loop would not vectorise.
+#pragma omp parallel for simd schedule(static) firstprivate(f) if (n >= kParallelElements)
   for (int64_t i = 0; i < n; ++i) {
     f(i);
   }

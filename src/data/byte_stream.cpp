@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 
 #include "src/core/error.h"
 
@@ -150,6 +151,9 @@ std::string read_whole_file(const std::string& path, ByteStream::Unpack unpack) 
 std::string gunzip(const std::string& bytes, const std::string& name) {
   if (!has_gzip_magic(bytes.data(), static_cast<int64_t>(bytes.size()))) {
     return bytes;
+  }
+  if (bytes.size() > std::numeric_limits<uInt>::max()) {
+    fail(ExitCode::kData, str(name, ": more than 4 GiB of gzip data; unpack it first"));
   }
   z_stream state{};
   require(inflateInit2(&state, kGzipOnly) == Z_OK, "zlib");

@@ -4,6 +4,8 @@
 #include <sstream>
 
 #include "src/core/error.h"
+#include "src/data/image_dataset.h"
+#include "src/data/token_dataset.h"
 
 namespace tandem {
 namespace {
@@ -84,22 +86,6 @@ void add_values(const H5Reader& file, const H5Dataset& dataset, ContentHash* has
   }
 }
 
-template <class Stored>
-void read_tokens(const H5Reader& file, const H5Dataset& tokens, int64_t start,
-                 std::span<int32_t> out, int64_t vocab_size) {
-  thread_local std::vector<Stored> stored;
-  stored.resize(out.size());
-  file.read(tokens, start, std::span<Stored>(stored));
-  for (size_t i = 0; i < out.size(); ++i) {
-    if (static_cast<int64_t>(stored[i]) >= vocab_size) [[unlikely]] {
-      fail(ExitCode::kData,
-           str(file.path(), ": ", tokens.name, ": token id ", stored[i], " at position ",
-               start + static_cast<int64_t>(i), " is outside the vocabulary of ", vocab_size));
-    }
-    out[i] = static_cast<int32_t>(stored[i]);
-  }
-}
-
 }  // namespace
 
 std::string_view name_of(DatasetKind kind) {
@@ -147,58 +133,29 @@ void require_kind(const DatasetInfo& info, DatasetKind kind, std::string_view mo
                             "; prepare one with `tandem prepare ", name_of(kind), "`"));
 }
 
-TokenDataset::TokenDataset(const std::string& path) : info_(inspect_dataset(path)), file_(path) {
-  require(info_.kind == DatasetKind::kText, "TokenDataset: not a text dataset");
-  train_ = file_.dataset(object(Split::kTrain, "tokens"));
-  val_ = file_.dataset(object(Split::kVal, "tokens"));
-  for (const H5Dataset* tokens : {&train_, &val_}) {
-    if (tokens->type != H5Type::kU16 && tokens->type != H5Type::kU32) {
-      fail(ExitCode::kData,
-           str(path, ": ", tokens->name, " must hold u16 or u32, not ", name_of(tokens->type)));
-    }
+void Dataset::require_windows(Split split, int64_t context) const {
+  if (windows(split, context) > 0) {
+    return;
   }
+  const int64_t count = split == Split::kTrain ? info_.train_count : info_.val_count;
+  const bool is_text = info_.kind == DatasetKind::kText;
+  if (split == Split::kVal) {
+    fail(ExitCode::kData,
+         str(info_.path, ": the validation set is empty (", count, is_text ? " tokens" : " images",
+             "); prepare the data with a larger --val-fraction"));
+  }
+  fail(ExitCode::kData, is_text ? str(info_.path, ": the context of ", context, " tokens needs ",
+                                      context + 1, " tokens of training text; there are ", count,
+                                      ": lower model.context or prepare more text")
+                                : str(info_.path, ": the training set is empty"));
 }
 
-int64_t TokenDataset::count(Split split) const { return tokens(split).count; }
-
-void TokenDataset::read(Split split, int64_t start, std::span<int32_t> out) const {
-  const H5Dataset& from = tokens(split);
-  if (from.type == H5Type::kU16) {
-    read_tokens<uint16_t>(file_, from, start, out, info_.vocab_size);
-  } else {
-    read_tokens<uint32_t>(file_, from, start, out, info_.vocab_size);
+std::unique_ptr<Dataset> open_dataset(const std::string& path) {
+  DatasetInfo info = inspect_dataset(path);
+  if (info.kind == DatasetKind::kText) {
+    return std::make_unique<TokenDataset>(std::move(info));
   }
-}
-
-ImageDataset::ImageDataset(const std::string& path) : info_(inspect_dataset(path)), file_(path) {
-  require(info_.kind == DatasetKind::kImages, "ImageDataset: not an image dataset");
-  train_ = open_part(Split::kTrain);
-  val_ = open_part(Split::kVal);
-}
-
-ImageDataset::Part ImageDataset::open_part(Split split) const {
-  Part part{file_.dataset(object(split, "images")),
-            file_.read_all<int32_t>(object(split, "labels"))};
-  if (static_cast<int64_t>(part.labels.size()) != part.images.shape[0]) {
-    fail(ExitCode::kData, str(info_.path, ": ", part.images.name, " holds ", part.images.shape[0],
-                              " images, but there are ", part.labels.size(), " labels"));
-  }
-  return part;
-}
-
-int64_t ImageDataset::count(Split split) const { return part(split).images.shape[0]; }
-
-int32_t ImageDataset::read(Split split, int64_t index, std::span<uint8_t> pixels) const {
-  const Part& from = part(split);
-  const auto size = static_cast<int64_t>(pixels.size());
-  require(size == info_.channels * info_.height * info_.width, "ImageDataset: wrong pixel count");
-  file_.read(from.images, index * size, pixels);
-  const int32_t label = from.labels[static_cast<size_t>(index)];
-  if (label < 0 || label >= static_cast<int32_t>(info_.classes.size())) {
-    fail(ExitCode::kData, str(info_.path, ": ", object(split, "labels"), ": label ", label, " at ",
-                              index, " is none of the ", info_.classes.size(), " classes"));
-  }
-  return label;
+  return std::make_unique<ImageDataset>(std::move(info));
 }
 
 void add_to_hash(const Tokenizer& tokenizer, ContentHash* hash) {

@@ -11,11 +11,13 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "src/data/batch.h"
 #include "src/data/content_hash.h"
 #include "src/data/tokenizer.h"
 #include "src/io/hdf5.h"
@@ -61,49 +63,44 @@ std::string compute_content_hash(const std::string& path);
 // text dataset; X holds images; ...".
 void require_kind(const DatasetInfo& info, DatasetKind kind, std::string_view model);
 
-class TokenDataset {
- public:
-  explicit TokenDataset(const std::string& path);
-
-  const DatasetInfo& info() const { return info_; }
-  int64_t count(Split split) const;  // tokens
-
-  // Reads the tokens from `start` on. Throws, naming place and id, on one outside the vocabulary.
-  void read(Split split, int64_t start, std::span<int32_t> out) const;
-
- private:
-  const H5Dataset& tokens(Split split) const { return split == Split::kTrain ? train_ : val_; }
-
-  DatasetInfo info_;
-  H5Reader file_;
-  H5Dataset train_;
-  H5Dataset val_;
+// How training samples are made.
+struct TrainingOptions {
+  uint64_t seed = 0;
+  int64_t context = 0;   // text: tokens in a window
+  bool augment = false;  // images: random crop and flip
 };
 
-class ImageDataset {
+// An open dataset: gives micro-batches of either split. Safe to use from several threads at once.
+class Dataset {
  public:
-  explicit ImageDataset(const std::string& path);
+  virtual ~Dataset() = default;
 
   const DatasetInfo& info() const { return info_; }
-  int64_t count(Split split) const;  // images
 
-  // Reads the pixels [C, H, W] of one image and returns its label. Throws, naming place and label,
-  // on one that is not a class.
-  int32_t read(Split split, int64_t index, std::span<uint8_t> pixels) const;
+  // Samples in one epoch of kTrain, or in the whole of kVal. Text: windows of `context` tokens
+  // (src/data/sampler.h). Images: images; `context` is not looked at.
+  virtual int64_t windows(Split split, int64_t context) const = 0;
 
- private:
-  struct Part {
-    H5Dataset images;
-    std::vector<int32_t> labels;
-  };
-  Part open_part(Split split) const;
-  const Part& part(Split split) const { return split == Split::kTrain ? train_ : val_; }
+  // Throws when there is not one: the data are shorter than the context, or the split is empty.
+  void require_windows(Split split, int64_t context) const;
+
+  // Samples `position` to `position + count` of the endless training sequence (src/data/sampler.h).
+  // A pure function of its arguments and the file.
+  virtual MicroBatch training_batch(const TrainingOptions& options, int64_t position,
+                                    int64_t count) const = 0;
+
+  // Validation samples `first` to `first + count`, fewer at the end of the split. Text: the last
+  // window is filled up with token 0 and kIgnoreTarget.
+  virtual MicroBatch validation_batch(int64_t context, int64_t first, int64_t count) const = 0;
+
+ protected:
+  explicit Dataset(DatasetInfo info) : info_(std::move(info)) {}
 
   DatasetInfo info_;
-  H5Reader file_;
-  Part train_;
-  Part val_;
 };
+
+// Opens a dataset of either kind.
+std::unique_ptr<Dataset> open_dataset(const std::string& path);
 
 // What the content hash covers, in this order. Text: the tokenizer (this function), then the token
 // bytes of train and val as stored. Images: class names, then images and labels of train and of

@@ -36,7 +36,7 @@ void walk_folder(const fs::path& root, const std::function<void(const SourceFile
   }
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) {
-    use({name, false, [&] {
+    use({name, (root / name).string(), false, [&] {
            // The files as they are: unpacking is the caller's business, as it is in an archive.
            return read_whole_file((root / name).string(), ByteStream::Unpack::kOff);
          }});
@@ -48,7 +48,8 @@ void walk_archive(const std::string& path, const std::function<void(const Source
   for (TarEntry entry; archive.next(&entry);) {
     const fs::path name = fs::path(entry.name).lexically_normal();
     if ((entry.is_file || entry.is_link) && !is_hidden(name)) {
-      use({name.generic_string(), entry.is_link, [&] { return archive.content(); }});
+      use({name.generic_string(), path + ": " + name.generic_string(), entry.is_link,
+           [&] { return archive.content(); }});
     }
   }
 }

@@ -9,6 +9,7 @@ namespace tandem {
 
 struct SourceFile {
   std::string name;                      // relative to the root, with '/', without a leading "./"
+  std::string place;                     // for messages: the path of the file, or "ARCHIVE: name"
   bool is_link = false;                  // of an archive: without content
   std::function<std::string()> content;  // reads it; valid during the call only
 };

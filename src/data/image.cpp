@@ -11,7 +11,8 @@
 namespace tandem {
 namespace {
 
-constexpr int64_t kLargestSide = 65500;
+// A damaged header must not ask for all the memory.
+constexpr int64_t kLargestArea = int64_t{1} << 28;
 
 // Both libraries leave by longjmp, so the functions that call setjmp hold no object with a
 // destructor: buffers live in the caller.
@@ -48,6 +49,10 @@ bool run_jpeg(jpeg_decompress_struct* state, JpegErrors* errors, std::string_vie
   image->channels = is_grey ? 1 : 3;
   image->height = state->output_height;
   image->width = state->output_width;
+  if (image->height * image->width > kLargestArea) {
+    std::snprintf(errors->message, sizeof(errors->message), "more than 2^28 pixels");
+    return false;
+  }
   samples->resize(static_cast<size_t>(image->channels * image->height * image->width));
   const auto stride = static_cast<size_t>(image->width * image->channels);
   while (state->output_scanline < state->output_height) {
@@ -105,6 +110,7 @@ bool run_png(png_structp state, png_infop info, PngInput* input, Image* image,
     return false;
   }
   png_set_read_fn(state, input, read_png);
+  png_set_crc_action(state, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
   png_read_info(state, info);
   png_set_expand(state);
   png_set_strip_16(state);
@@ -114,8 +120,8 @@ bool run_png(png_structp state, png_infop info, PngInput* input, Image* image,
   image->channels = png_get_channels(state, info);
   image->height = png_get_image_height(state, info);
   image->width = png_get_image_width(state, info);
-  if (image->height > kLargestSide || image->width > kLargestSide) {
-    png_error(state, "an image side of more than 65500");
+  if (image->height * image->width > kLargestArea) {
+    png_error(state, "more than 2^28 pixels");
   }
   const size_t stride = png_get_rowbytes(state, info);
   samples->resize(stride * static_cast<size_t>(image->height));

@@ -54,6 +54,8 @@ struct TrainConfig {
   int64_t micro_batch_of(int ranks) const {
     return micro_batch > 0 ? micro_batch : global_batch / ranks;
   }
+  // The same for every number of ranks, so that validation losses have the same bits.
+  int64_t eval_batch() const { return micro_batch > 0 ? micro_batch : global_batch; }
 };
 
 struct OptimConfig {

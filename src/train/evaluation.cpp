@@ -24,22 +24,24 @@ DeviceBatch upload(Memory& memory, const MicroBatch& batch, const DatasetInfo& i
           targets};
 }
 
-Evaluation evaluate(Model& model, Gate& gate, const DatasetInfo& info, Stream& stream,
-                    Memory& memory, Communicator& communicator, int64_t batches,
-                    const std::function<MicroBatch(int64_t)>& read) {
+Evaluation evaluate(Model& model, Gate& gate, const Dataset& dataset, int64_t context_length,
+                    int64_t micro_batch, int64_t max_batches, Stream& stream, Memory& memory,
+                    Communicator& communicator) {
+  dataset.require_windows(Split::kVal, context_length);
+  const int64_t windows = dataset.windows(Split::kVal, context_length);
+  const int64_t all = (windows + micro_batch - 1) / micro_batch;
+  const int64_t batches = max_batches > 0 ? std::min(max_batches, all) : all;
   Context context{.stream = stream, .memory = memory};
   std::vector<double> sums(static_cast<size_t>(3 * batches),
                            0.0);  // loss, correct, targets of each batch
   for (int64_t b = communicator.rank(); b < batches; b += communicator.size()) {
-    const MicroBatch micro = read(b);
-    const DeviceBatch batch = upload(memory, micro, info);
+    const MicroBatch micro = dataset.validation_batch(context_length, b * micro_batch, micro_batch);
+    const DeviceBatch batch = upload(memory, micro, dataset.info());
     const Variable logits = model.forward(context, gate, batch.input);
     const Variable losses = cross_entropy(context, logits, batch.targets);
-    on_device_and_float(stream, logits.dtype(), [&]<class T>(auto device) {
-      sums[3 * b] = sum(device, losses.data<T>(), losses.elements());
-      sums[3 * b + 1] = static_cast<double>(
-          kernels::count_correct(device, logits.data<T>(), batch.targets.data<int32_t>(),
-                                 logits.shape()[0], logits.shape()[1]));
+    sums[3 * b + 1] = static_cast<double>(count_correct(context, logits.value(), batch.targets));
+    sums[3 * b] = on_device_and_float(stream, losses.dtype(), [&]<class T>(auto device) {
+      return sum(device, losses.data<T>(), losses.elements());
     });
     sums[3 * b + 2] = static_cast<double>(micro.target_count);
   }

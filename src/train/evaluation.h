@@ -1,11 +1,9 @@
 // The loss of a model over a validation set.
 #pragma once
 
-#include <functional>
-
 #include "comm/communicator.h"
 #include "layers/module.h"
-#include "src/data/loader.h"
+#include "src/data/dataset.h"
 
 namespace tandem {
 
@@ -22,11 +20,12 @@ struct Evaluation {
   int64_t targets = 0;
 };
 
-// Sums a forward pass over `batches` validation micro-batches, batch b on rank b mod size.
-// `read(b)` gives one. The sums are kept by batch and added in batch order, so that the result has
-// the same bits for every number of ranks. Blocks until all ranks are done.
-Evaluation evaluate(Model& model, Gate& gate, const DatasetInfo& info, Stream& stream,
-                    Memory& memory, Communicator& communicator, int64_t batches,
-                    const std::function<MicroBatch(int64_t)>& read);
+// Runs the model over the validation split, `micro_batch` samples at a time, batch b on rank b mod
+// size; `max_batches` 0 means the whole split. The sums are kept by batch and added in batch order,
+// so that the result has the same bits for every number of ranks. Blocks until all ranks are done.
+// Error kData when the split is empty.
+Evaluation evaluate(Model& model, Gate& gate, const Dataset& dataset, int64_t context_length,
+                    int64_t micro_batch, int64_t max_batches, Stream& stream, Memory& memory,
+                    Communicator& communicator);
 
 }  // namespace tandem

@@ -33,7 +33,7 @@ std::unique_ptr<Model> make_model(const ModelConfig& model, const DatasetInfo& d
                                   bool recompute) {
   require_kind(data, model.reads_text() ? DatasetKind::kText : DatasetKind::kImages, model.kind);
   if (model.reads_text()) {
-    return make_transformer(transformer_config(model, data, recompute));
+    return std::make_unique<Transformer>(transformer_config(model, data, recompute));
   }
   const auto classes = static_cast<int64_t>(data.classes.size());
   if (model.kind == "resnet") {
@@ -45,11 +45,13 @@ std::unique_ptr<Model> make_model(const ModelConfig& model, const DatasetInfo& d
                         .recompute = recompute});
   }
   require(model.kind == "mlp", [&] { return "make_model: no model " + model.kind; });
-  return make_mlp({.inputs = data.channels * data.height * data.width,
-                   .layers = model.layers,
-                   .width = model.width,
-                   .classes = classes,
-                   .recompute = recompute});
+  return std::make_unique<Mlp>(MlpConfig{.image_height = data.height,
+                                         .image_width = data.width,
+                                         .channels = data.channels,
+                                         .layers = model.layers,
+                                         .width = model.width,
+                                         .classes = classes,
+                                         .recompute = recompute});
 }
 
 void allocate_statistics(Model& model, Memory& memory) {

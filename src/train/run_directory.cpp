@@ -1,12 +1,9 @@
 #include "src/train/run_directory.h"
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "src/core/error.h"
+#include "src/io/file.h"
 
 namespace tandem {
 
@@ -32,41 +29,14 @@ void compare_fixed_settings(const Config& config, const std::string& path) {
 }  // namespace
 
 void RunDirectory::prepare(const Config& config) const {
-  std::error_code error;
-  std::filesystem::create_directories(checkpoints(), error);
-  if (error) {
-    fail(ExitCode::kData, str(checkpoints(), ": cannot create the run's folder: ", error.message(),
-                              "; choose a writable place with --run.dir"));
-  }
+  make_directories(checkpoints());
   const std::string config_path = path_ + "/config.cfg";
-  if (std::filesystem::exists(config_path)) {
+  if (std::filesystem::exists(metrics())) {
     compare_fixed_settings(config, config_path);
   }
-  write_file(config_path, config.ini_text());
-}
-
-void write_file(const std::string& path, const std::string& text) {
-  const std::string partial = path + ".partial";
-  std::ofstream out(partial, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  if (!out) {
-    const int reason = errno;
-    std::error_code ignored;
-    std::filesystem::remove(partial, ignored);
-    fail(ExitCode::kData, str(path, ": cannot write: ", std::strerror(reason)));
-  }
-  std::filesystem::rename(partial, path);
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) {
-    fail(ExitCode::kData, str(path, ": cannot read: ", std::strerror(errno)));
-  }
-  return text.str();
+  const std::string partial = config_path + ".partial";
+  FileWriter(partial, FileWriter::Start::kEmpty).write(config.ini_text());
+  rename_path(partial, config_path);
 }
 
 }  // namespace tandem

@@ -25,10 +25,4 @@ class RunDirectory {
   std::string path_;
 };
 
-// Writes a small file so that it is either old or new, never half. Error kData names the path and
-// the reason.
-void write_file(const std::string& path, const std::string& text);
-// Error kData when it cannot be read.
-std::string read_file(const std::string& path);
-
 }  // namespace tandem

@@ -1,18 +1,19 @@
 #include "src/train/trainer.h"
 
+#include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <limits>
+#include <cstdio>
 
 #include "comm/agreement.h"
 #include "layers/cross_entropy.h"
 #include "optim/adamw.h"
 #include "optim/clip.h"
 #include "optim/sgd.h"
-#include "src/core/gemm.h"
 #include "src/core/reduce.h"
+#include "src/train/gemm_rate.h"
 #include "src/train/model_zoo.h"
 #include "src/train/snapshot.h"
+#include "src/train/trained_model.h"
 
 namespace tandem {
 
@@ -24,14 +25,18 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const OptimConfig& optim, std::span<const Shard> shards, Memory& memory) {
+std::unique_ptr<Optimizer> make_optimizer(const OptimConfig& optim, std::span<const Shard> shards,
+                                          Memory& memory) {
   if (optim.kind == "adamw") {
-    return make_adamw(
-        {.beta1 = optim.beta1, .beta2 = optim.beta2, .eps = optim.eps, .weight_decay = optim.weight_decay}, shards,
-        memory);
+    return make_adamw({.beta1 = optim.beta1,
+                       .beta2 = optim.beta2,
+                       .eps = optim.eps,
+                       .weight_decay = optim.weight_decay},
+                      shards, memory);
   }
-  return make_sgd({.momentum = optim.momentum, .nesterov = optim.nesterov, .weight_decay = optim.weight_decay}, shards,
-                  memory);
+  return make_sgd(
+      {.momentum = optim.momentum, .nesterov = optim.nesterov, .weight_decay = optim.weight_decay},
+      shards, memory);
 }
 
 }  // namespace
@@ -43,12 +48,9 @@ Trainer::Trainer(const Config& config, World& world)
       directory_(config.run),
       memory_(Device::kCpu),
       stream_(Stream::compute(Device::kCpu)),
-      stop_signal_(world.rank() == 0),
-      best_val_loss_(std::numeric_limits<double>::infinity()),
-      last_val_loss_(std::numeric_limits<double>::quiet_NaN()) {
+      stop_signal_(world.rank() == 0) {
   world.set_timeout_s(config.dist.timeout_s);
-  set_cpu_threads(static_cast<int>(config.run.threads > 0 ? config.run.threads
-                                                          : std::max(1, core_count() / world.local_size())));
+  use_cpu_share(config.run.threads, world.local_size());
   open_data();
   on_root(comm_, [&] {
     directory_.prepare(config_);
@@ -62,9 +64,11 @@ Trainer::Trainer(const Config& config, World& world)
 void Trainer::open_data() {
   agree(comm_, [&] {
     dataset_ = open_dataset(config_.data.path);
-    dataset_->require_windows(Split::kTrain, config_.model.reads_text() ? config_.model.context : 0);
+    dataset_->require_windows(Split::kTrain,
+                              config_.model.reads_text() ? config_.model.context : 0);
   });
-  check_equal(comm_, "dataset " + config_.data.path, dataset_->info().fingerprint(), ExitCode::kData);
+  check_equal(comm_, "dataset " + config_.data.path, dataset_->info().fingerprint(),
+              ExitCode::kData);
 }
 
 void Trainer::build() {
@@ -80,7 +84,8 @@ void Trainer::build() {
   store_->initialize(static_cast<uint64_t>(config_.run.seed));
   allocate_statistics(*model_, memory_);
   optimizer_ = make_optimizer(config_.optim, store_->shards(), memory_);
-  tape_ = std::make_unique<Tape>([this](Context& context, Parameter& parameter) { store_->on_final(context, parameter); });
+  tape_ = std::make_unique<Tape>(
+      [this](Context& context, Parameter& parameter) { store_->on_final(context, parameter); });
   schedule_ = {.kind = schedule_named(config_.optim.schedule),
                .lr = config_.optim.lr,
                .min_lr = config_.optim.min_lr,
@@ -90,32 +95,31 @@ void Trainer::build() {
 
 void Trainer::resume() {
   const CheckpointConfig& checkpoint = config_.checkpoint;
-  const std::string found = on_root(comm_, [&] {
-    const std::string newest = find_latest(directory_.checkpoints()).value_or("");
-    if (checkpoint.resume == "none" && !newest.empty()) {
-      fail(ExitCode::kConfig, str("run ", config_.run.name, " has checkpoints up to ", newest,
-                                  "; checkpoint.resume = none would mix a new run with it; choose another run.name"));
-    }
-    return checkpoint.resume == "auto" || checkpoint.resume == "none" ? newest : resolve_checkpoint(checkpoint.resume);
-  });
+  const std::string found = on_root(comm_, [&] { return checkpoint_to_resume(); });
   const std::string weights = on_root(comm_, [&] {
-    return found.empty() && !checkpoint.init_from.empty() ? resolve_checkpoint(checkpoint.init_from) : std::string();
+    return found.empty() && !checkpoint.init_from.empty() ? resolve_checkpoint(checkpoint.init_from)
+                                                          : std::string();
   });
   agree(comm_, [&] {
     if (!found.empty()) {
       const CheckpointReader reader(found);
       load_weights(reader, *store_, *model_);
       load_optimizer(reader, *store_, *optimizer_);
-      step_ = reader.manifest().step;
-      last_saved_ = step_;
-      last_checkpoint_ = found;
-      best_val_loss_ = reader.manifest().best_val_loss.value_or(best_val_loss_);
+      const Manifest& manifest = reader.manifest();
+      step_ = last_saved_ = manifest.step;
+      skipped_ = static_cast<int64_t>(manifest.schedule.at("skipped_steps"));
+      if (const auto best = manifest.schedule.find("best_val_loss");
+          best != manifest.schedule.end()) {
+        best_val_loss_ = best->second;
+      }
     } else if (!weights.empty()) {
       load_weights(CheckpointReader(weights), *store_, *model_);
     }
   });
+  last_checkpoint_ = found;
   agree(comm_, [&] {
     if (comm_.rank() == 0) {
+      discard_after(directory_.checkpoints(), step_);
       log_ = std::make_unique<RunLog>(config_, directory_, step_, dataset_->info());
       log_->start(summary(), found, weights);
       stop_signal_.set_last_checkpoint(found.empty() ? "none yet" : found);
@@ -123,17 +127,58 @@ void Trainer::resume() {
   });
 }
 
+// The folder to go on from, or nothing for a new run.
+std::string Trainer::checkpoint_to_resume() const {
+  const std::string& resume = config_.checkpoint.resume;
+  const LatestCheckpoint latest = find_latest(directory_.checkpoints());
+  for (const std::string& skipped : latest.skipped) {
+    std::fprintf(stderr, "tandem: passed over %s\n", skipped.c_str());
+  }
+  if (resume == "auto") {
+    return latest.path;
+  }
+  if (resume != "none") {
+    return resolve_checkpoint(resume);
+  }
+  if (!latest.path.empty()) {
+    fail(ExitCode::kConfig,
+         str("run ", config_.run.name, " has checkpoints up to ", latest.path,
+             "; checkpoint.resume = none would mix a new run with it; choose another run.name"));
+  }
+  return "";
+}
+
+RunSummary Trainer::summary() const {
+  RunSummary summary{.parameters = parameter_count(*model_),
+                     .flops_per_sample = model_->flops_per_sample(),
+                     .ranks = comm_.size(),
+                     .threads = cpu_threads(),
+                     .micro_batch = micro_batch(),
+                     .accumulation = accumulation(),
+                     .buckets = static_cast<int64_t>(store_->layout().buckets().size()),
+                     .gradient_bytes = store_->gradient_bytes(),
+                     .samples_per_epoch = dataset_->windows(Split::kTrain, config_.model.context),
+                     .memory = ""};
+  for (MemoryClass memory_class :
+       {MemoryClass::kParameters, MemoryClass::kGradients, MemoryClass::kOptimizer}) {
+    summary.memory += str(summary.memory.empty() ? "" : ", ", name_of(memory_class), " ",
+                          format_bytes(memory_.use(memory_class).bytes));
+  }
+  return summary;
+}
+
 void Trainer::start_loader() {
   const int64_t share = config_.train.global_batch / comm_.size();
-  loader_ = std::make_unique<Loader>(*dataset_, Loader::Options{.seed = static_cast<uint64_t>(config_.run.seed),
-                                                               .context = config_.model.context,
-                                                               .global_batch = config_.train.global_batch,
-                                                               .first_sample = share * comm_.rank(),
-                                                               .share = share,
-                                                               .micro_batch = micro_batch(),
-                                                               .first_step = step_,
-                                                               .prefetch = config_.data.prefetch,
-                                                               .augment = config_.data.augment});
+  loader_ = std::make_unique<Loader>(
+      *dataset_, Loader::Options{.seed = static_cast<uint64_t>(config_.run.seed),
+                                 .context = config_.model.context,
+                                 .global_batch = config_.train.global_batch,
+                                 .first_sample = share * comm_.rank(),
+                                 .share = share,
+                                 .micro_batch = micro_batch(),
+                                 .first_step = step_,
+                                 .prefetch = config_.data.prefetch,
+                                 .augment = config_.data.augment});
 }
 
 ExitCode Trainer::run() {
@@ -150,7 +195,8 @@ ExitCode Trainer::run() {
     if (config_.train.eval_every > 0 && step_ % config_.train.eval_every == 0 && !last) {
       validate();
     }
-    if (!last && (plan.save || (config_.checkpoint.every_steps > 0 && step_ % config_.checkpoint.every_steps == 0))) {
+    if (!last && (plan.save || (config_.checkpoint.every_steps > 0 &&
+                                step_ % config_.checkpoint.every_steps == 0))) {
       save();
     }
   }
@@ -171,11 +217,14 @@ Trainer::StepPlan Trainer::plan_step(const std::vector<MicroBatch>& batch) {
     targets += static_cast<double>(micro.target_count);
   }
   const double minutes = config_.checkpoint.every_minutes;
-  const bool due = comm_.rank() == 0 && minutes > 0 && seconds_since(last_save_time_) >= 60 * minutes;
-  const std::vector<double> sums =
-      comm_.sum(std::vector<double>{targets, stop_signal_.requested() ? 1.0 : 0.0, due ? 1.0 : 0.0});
+  const bool due =
+      comm_.rank() == 0 && minutes > 0 && seconds_since(last_save_time_) >= 60 * minutes;
+  const std::vector<double> sums = comm_.sum(
+      std::vector<double>{targets, stop_signal_.requested() ? 1.0 : 0.0, due ? 1.0 : 0.0});
   if (sums[0] == 0) {
-    throw AgreedError(ExitCode::kData, str("step ", step_ + 1, ": the global batch has no targets; every one is ignored"));
+    throw AgreedError(
+        ExitCode::kData,
+        str("step ", step_ + 1, ": the global batch has no targets; every one is ignored"));
   }
   return {.targets = sums[0], .stop = sums[1] > 0, .save = sums[2] > 0};
 }
@@ -217,15 +266,17 @@ double Trainer::run_micro_batch(const MicroBatch& micro, double seed, bool last)
                   .training = true};
   const DeviceBatch batch = upload(memory_, micro, dataset_->info());
   store_->begin_backward(last);
-  const Variable losses = cross_entropy(context, model_->forward(context, *store_, batch.input), batch.targets);
-  const double loss = on_device(stream_, [&](auto device) { return sum(device, losses.data<float>(), losses.elements()); });
+  const Variable losses =
+      cross_entropy(context, model_->forward(context, *store_, batch.input), batch.targets);
+  const double loss = on_device(
+      stream_, [&](auto device) { return sum(device, losses.data<float>(), losses.elements()); });
   tape_->backward(context, losses, seed);
   window_.exposed_comm_s += store_->finish_backward(context);
   return loss;
 }
 
-// running = (1 - momentum) * running + momentum * mean over the step's micro-batches on all ranks. Momentum 0.1, as in
-// PyTorch. Once a step, whatever the number of ranks and micro-batches.
+// running = (1 - momentum) * running + momentum * mean over the step's micro-batches on all ranks.
+// Momentum 0.1, as in PyTorch. Once a step, whatever the number of ranks and micro-batches.
 void Trainer::update_statistics() {
   constexpr double kMomentum = 0.1;
   const std::vector<RunningStatistics*> all = model_->statistics();
@@ -251,19 +302,23 @@ void Trainer::update_statistics() {
 }
 
 void Trainer::update_parameters(double grad_norm) {
+  val_loss_.reset();
   window_.grad_norm = grad_norm;
   window_.lr = lr();
   if (!std::isfinite(grad_norm)) {
     if (config_.train.on_nonfinite == "stop") {
-      throw AgreedError(ExitCode::kNumerical,
-                        str("step ", step_ + 1, ": the gradient is not finite; last checkpoint: ",
-                            last_checkpoint_.empty() ? "none" : last_checkpoint_,
-                            "; lower optim.lr, set optim.clip_norm, or go on with train.on_nonfinite = skip"));
+      throw AgreedError(
+          ExitCode::kNumerical,
+          str("step ", step_ + 1, ": the gradient is not finite; last checkpoint: ",
+              last_checkpoint_.empty() ? "none" : last_checkpoint_,
+              "; lower optim.lr, set optim.clip_norm, or go on with train.on_nonfinite = skip"));
     }
     ++skipped_;
   } else {
     optimizer_->step(stream_, store_->shards(),
-                     {.lr = lr(), .step = step_ + 1 - skipped_, .grad_scale = clip_factor(grad_norm, config_.optim.clip_norm)});
+                     {.lr = lr(),
+                      .step = step_ + 1 - skipped_,
+                      .grad_scale = clip_factor(grad_norm, config_.optim.clip_norm)});
   }
   ++step_;
 }
@@ -272,7 +327,8 @@ void Trainer::update_parameters(double grad_norm) {
 void Trainer::log_step() {
   const auto ranks = static_cast<size_t>(comm_.size()), rank = static_cast<size_t>(comm_.rank());
   const size_t micros = losses_.size();
-  std::vector<double> values((micros + 3) * ranks, 0.0);  // by rank: losses, wire bytes, exposed seconds, peak bytes
+  std::vector<double> values((micros + 3) * ranks,
+                             0.0);  // by rank: losses, wire bytes, exposed seconds, peak bytes
   double* own = values.data() + rank * (micros + 3);
   std::ranges::copy(losses_, own);
   own[micros] = static_cast<double>(window_.wire_bytes);
@@ -297,8 +353,8 @@ void Trainer::log_step() {
   window_.peak_bytes = static_cast<int64_t>(peak);
   window_.seconds = seconds_since(window_start_);
   window_.samples = window_.steps * config_.train.global_batch;
-  window_.mfu = model_->flops_per_sample() * static_cast<double>(window_.samples) / window_.seconds /
-                (gemm_rate_ * static_cast<double>(ranks));
+  window_.mfu = model_->flops_per_sample() * static_cast<double>(window_.samples) /
+                window_.seconds / (gemm_rate_ * static_cast<double>(ranks));
   if (log_) {
     log_->training(window_);
   }
@@ -308,10 +364,12 @@ void Trainer::log_step() {
 
 void Trainer::validate() {
   const Clock::time_point start = Clock::now();
-  const Evaluation result = evaluate_split(*model_, *store_, *dataset_, config_, stream_, memory_, comm_);
-  last_val_loss_ = result.loss;
+  const Evaluation result =
+      evaluate(*model_, *store_, *dataset_, config_.model.context, config_.train.eval_batch(),
+               config_.train.eval_batches, stream_, memory_, comm_);
+  val_loss_ = result.loss;
   if (log_) {
-    log_->validation(step_, result, config_.model.reads_text());
+    log_->validation(step_, result);
   }
   if (result.loss < best_val_loss_) {
     best_val_loss_ = result.loss;
@@ -319,34 +377,33 @@ void Trainer::validate() {
       save();
     }
     on_root(comm_, [&] {
-      keep_best(last_checkpoint_);
+      keep_as_best(directory_.checkpoints(), last_checkpoint_);
       return std::string();
     });
   }
   window_start_ += Clock::now() - start;
 }
 
+// All ranks write; rank 0 commits once every file is whole. A failure leaves the older checkpoints
+// as they were.
 void Trainer::save() {
   const Clock::time_point start = Clock::now();
-  const std::string partial = on_root(comm_, [&] { return begin_checkpoint(directory_.checkpoints(), step_); });
+  const std::string partial =
+      on_root(comm_, [&] { return begin_checkpoint(directory_.checkpoints(), step_); });
   FileEntry entry;
   agree(comm_, [&] {
-    entry = write_rank_file(partial, comm_.rank(), owned_slabs(*store_, *optimizer_, *model_, comm_.rank()));
+    entry = write_rank_file(partial + "/" + rank_file_name(comm_.rank()),
+                            owned_slabs(*store_, *optimizer_, *model_, comm_.rank()));
   });
   const std::vector<std::string> entries = comm_.all_gather(entry.text());
   last_checkpoint_ = on_root(comm_, [&] {
-    Manifest manifest;
-    manifest.config = config_.ini_text();
-    manifest.step = step_;
-    manifest.position = step_ * config_.train.global_batch;
-    manifest.seed = static_cast<uint64_t>(config_.run.seed);
-    manifest.world_size = comm_.size();
-    manifest.val_loss = last_val_loss_;
-    manifest.best_val_loss = best_val_loss_;
+    std::vector<FileEntry> files;
     for (const std::string& text : entries) {
-      manifest.files.push_back(FileEntry::parse(text));
+      files.push_back(FileEntry::from_text(text));
     }
-    return commit_checkpoint(partial, manifest, config_.checkpoint.keep);
+    const std::string committed = commit_checkpoint(partial, manifest(), files);
+    keep_newest(directory_.checkpoints(), config_.checkpoint.keep, step_);
+    return committed;
   });
   last_saved_ = step_;
   stop_signal_.set_last_checkpoint(last_checkpoint_);
@@ -354,8 +411,27 @@ void Trainer::save() {
   window_start_ += Clock::now() - start;
 }
 
+Manifest Trainer::manifest() const {
+  const int64_t samples = step_ * config_.train.global_batch;
+  const int64_t epoch = dataset_->windows(Split::kTrain, config_.model.context);
+  Manifest manifest;
+  manifest.config = config_.ini_text();
+  manifest.step = step_;
+  manifest.sampler_epoch = samples / epoch;
+  manifest.sampler_position = samples % epoch;
+  manifest.seed = static_cast<uint64_t>(config_.run.seed);
+  manifest.schedule = {{"skipped_steps", static_cast<double>(skipped_)}};
+  if (std::isfinite(best_val_loss_)) {
+    manifest.schedule["best_val_loss"] = best_val_loss_;
+  }
+  manifest.world_size = comm_.size();
+  manifest.validation_loss = val_loss_;
+  return manifest;
+}
+
 ExitCode Trainer::finish(bool stopped) {
-  if (!stopped && dataset_->windows(Split::kVal, config_.model.context) > 0 && last_saved_ != step_) {
+  if (!stopped && dataset_->windows(Split::kVal, config_.model.context) > 0 &&
+      last_saved_ != step_) {
     validate();
   }
   if (last_saved_ != step_) {

@@ -1,9 +1,11 @@
-// The training loop: config -> data -> model -> autograd -> reducer -> optimizer -> checkpoint. The only file that knows
-// more than one neighbour.
+// The training loop: config -> data -> model -> autograd -> reducer -> optimizer -> checkpoint. The
+// only file that knows more than one neighbour.
 #pragma once
 
 #include <chrono>
+#include <limits>
 #include <memory>
+#include <optional>
 
 #include "comm/param_store.h"
 #include "comm/world.h"
@@ -22,11 +24,12 @@ namespace tandem {
 
 class Trainer {
  public:
-  // Collective. Opens the dataset, builds the model, and resumes where the run's newest checkpoint stands. Errors that
-  // all ranks see are AgreedErrors.
+  // Collective. Opens the dataset, builds the model, and resumes where the run's newest checkpoint
+  // stands. Errors that all ranks see are AgreedErrors.
   Trainer(const Config& config, World& world);
 
-  // Trains to the last step. kOk, or kStopped when a signal asked to stop; both with a checkpoint saved.
+  // Trains to the last step. kOk, or kStopped when a signal asked to stop; both with a checkpoint
+  // saved.
   ExitCode run();
 
  private:
@@ -41,8 +44,9 @@ class Trainer {
   void build();
   void resume();
   void start_loader();
-  void check_checkpoint_settings(const std::string& checkpoint) const;
+  std::string checkpoint_to_resume() const;
   RunSummary summary() const;
+  Manifest manifest() const;
 
   std::vector<MicroBatch> next_batch();
   StepPlan plan_step(const std::vector<MicroBatch>& batch);
@@ -57,7 +61,9 @@ class Trainer {
 
   double lr() const { return lr_at(schedule_, step_); }
   int64_t micro_batch() const { return config_.train.micro_batch_of(comm_.size()); }
-  int64_t accumulation() const { return config_.train.global_batch / (micro_batch() * comm_.size()); }
+  int64_t accumulation() const {
+    return config_.train.global_batch / (micro_batch() * comm_.size());
+  }
 
   Config config_;
   World& world_;
@@ -76,14 +82,14 @@ class Trainer {
   ScheduleOptions schedule_;
   StopSignal stop_signal_;
 
-  int64_t step_ = 0;     // updates done
-  int64_t skipped_ = 0;  // updates left out because a gradient was not finite
-  StepMetrics window_;   // since the last logged step
+  int64_t step_ = 0;            // updates done
+  int64_t skipped_ = 0;         // updates left out because a gradient was not finite
+  StepMetrics window_;          // since the last logged step
   std::vector<double> losses_;  // of this rank's micro-batches in this step
   double batch_targets_ = 0;
-  double best_val_loss_;
-  double last_val_loss_;
-  double gemm_rate_ = 0;  // FLOP/s
+  double best_val_loss_ = std::numeric_limits<double>::infinity();
+  std::optional<double> val_loss_;  // at step_
+  double gemm_rate_ = 0;            // FLOP/s
   int64_t last_saved_ = -1;
   std::string last_checkpoint_;
   std::chrono::steady_clock::time_point window_start_, last_save_time_;

@@ -48,7 +48,7 @@ Case gpt(Memory& memory, int64_t layers, int64_t heads, int64_t width, int64_t c
   config.layers = layers;
   config.heads = heads;
   config.width = width;
-  return {make_transformer(config), random_ints(memory, {batch, context}, 65),
+  return {std::make_unique<Transformer>(config), random_ints(memory, {batch, context}, 65),
           random_ints(memory, {batch * context}, 65)};
 }
 

@@ -2,8 +2,8 @@
 """Trains the CIFAR ResNet in PyTorch and prints its test accuracy: the figure Tandem's run is held against.
 
 Recipe: batch 128 (the last partial batch of an epoch is dropped), SGD momentum 0.9, learning rate 0.1 with 100
-warm-up steps and cosine decay to 0.001 at the last step, weight decay 1e-4 added to the gradient of weights only, random
-crop with four pixels of padding (zeros after normalisation) and horizontal flip.
+warm-up steps and cosine decay to 0.001 at the last step, weight decay 1e-4 added to the gradient of weights only,
+random crop with four pixels of padding (zeros after normalisation) and horizontal flip.
 """
 import argparse
 import io

@@ -36,7 +36,7 @@ std::unique_ptr<Model> make_model(const Json& model) {
     config.width = model["width"];
     config.ffn_width = model.value("ffn_width", 0);
     config.tie_embeddings = model["tie_embeddings"];
-    return make_transformer(config);
+    return std::make_unique<Transformer>(config);
   }
   const std::vector<int64_t> image = model["image"];
   if (kind == "resnet") {
@@ -46,10 +46,12 @@ std::unique_ptr<Model> make_model(const Json& model) {
                         .width = image[2],
                         .classes = model["classes"]});
   }
-  return make_mlp({.inputs = image[0] * image[1] * image[2],
-                   .layers = model["layers"],
-                   .width = model["width"],
-                   .classes = model["classes"]});
+  return std::make_unique<Mlp>(MlpConfig{.image_height = image[1],
+                                         .image_width = image[2],
+                                         .channels = image[0],
+                                         .layers = model["layers"],
+                                         .width = model["width"],
+                                         .classes = model["classes"]});
 }
 
 // A model with each parameter in memory of its own: f32 shards for the optimizer, and the same

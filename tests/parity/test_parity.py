@@ -33,8 +33,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
 try:
+    import torch  # first, so that its absence is what is reported
     import numpy as np
-    import torch
 
     import reference
 except ModuleNotFoundError as error:
@@ -46,11 +46,12 @@ except ModuleNotFoundError as error:
     sys.exit(77)
 
 STEPS = 10
-# Relative tolerances. f32: what the project promises. f64: the arrays come back as f32, which rounds by up to 6e-8, and
-# settings such as beta2 may pass through f32; the loss is f64 all the way.
+# Relative tolerances. f32: what the project promises. f64: the loss is f64 all the way and gradients come back as f32,
+# which rounds by up to 6e-8; the optimizer keeps f32 parameters, whose rounding ten steps of a ReLU network carry to
+# 2e-6.
 LIMITS = {
     "f32": {"loss": 1e-5, "grads": 1e-4, "losses": 1e-4, "params": 1e-4, "buffers": 1e-4},
-    "f64": {"loss": 1e-9, "grads": 5e-7, "losses": 1e-6, "params": 1e-6, "buffers": 1e-6},
+    "f64": {"loss": 1e-9, "grads": 5e-7, "losses": 1e-6, "params": 1e-5, "buffers": 1e-5},
 }
 
 GPT = {"kind": "gpt", "layers": 3, "heads": 4, "width": 64, "ffn_width": 256, "context": 24, "vocab": 65,
@@ -188,7 +189,8 @@ def relative(got, want, scale=None):
 
 def parameter_errors(config, got, want, what, adam):
     """name -> relative error. A key bias shifts all scores of a query alike, so its true gradient is zero: its gradient
-    is held against the size of the whole bias gradient, and after Adam, which divides noise by its own size, left out."""
+    is held against the size of the whole bias gradient, and after Adam, which divides noise by its own size, it is left
+    out."""
     errors = {}
     for name in want:
         if config["kind"] == "gpt" and name.endswith("attn.qkv.bias"):
@@ -252,7 +254,8 @@ def run_case(report, program, name, dtypes, seed, folder):
     for dtype in dtypes:
         label, out = f"{name} {dtype}", os.path.join(folder, name, dtype)
         os.makedirs(out)
-        command = [*program, "--model", config["kind"], "--dtype", dtype, "--seed", str(seed), "--in", source, "--out", out]
+        command = [*program, "--model", config["kind"], "--dtype", dtype, "--seed", str(seed),
+                   "--in", source, "--out", out]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
         if done.returncode != 0:
             report.broken(label, f"tandem_parity ended with {done.returncode}: {done.stdout.strip()[-500:]}")

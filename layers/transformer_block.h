@@ -1,0 +1,44 @@
+// One layer of a decoder-only transformer: causal attention, then a feed-forward network, each
+// added to the residual stream behind a normalisation.
+#pragma once
+
+#include <memory>
+
+#include "layers/attention.h"
+#include "layers/module.h"
+
+namespace tandem {
+
+struct TransformerConfig {
+  bool llama = false;  // false: GPT-2 (LayerNorm, biases, learned positions, GELU); true: Llama
+                       // (RMSNorm, no biases, RoPE, SwiGLU)
+  int64_t vocab = 0;
+  int64_t context = 0;  // longest sequence
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;   // 0: heads
+  int64_t width = 0;      // of the residual stream, C
+  int64_t ffn_width = 0;  // 0: 4 C, or for Llama 8 C / 3 rounded up to a multiple of 32
+  double dropout = 0;     // of the embedding and of both branches; not of attention probabilities
+  bool tie_embeddings = true;  // the head's weight is the token embedding
+  bool recompute = false;      // keep only the input of each block, run it again in backward
+
+  HeadLayout head_layout() const { return {heads, kv_heads, width / heads}; }
+};
+
+class TransformerBlock {
+ public:
+  virtual ~TransformerBlock() = default;
+  // x [B, T, C] -> [B, T, C]. With a cache B is 1, and attention goes from these positions, the
+  // next ones of the sequence, to all before them; the cache takes them in.
+  virtual Variable operator()(Context& context, const Variable& x, KeyValueCache* cache) = 0;
+  virtual void visit(const ParameterVisitor& visitor) = 0;
+};
+
+// Block `index` of a resolved configuration; parameters are named blocks.`index`.*. Weights start
+// normal with deviation 0.02, those that feed the residual stream with 0.02 / sqrt(2 layers)
+// (Radford et al. 2019).
+std::unique_ptr<TransformerBlock> gpt_block(const TransformerConfig& config, int64_t index);
+std::unique_ptr<TransformerBlock> llama_block(const TransformerConfig& config, int64_t index);
+
+}  // namespace tandem

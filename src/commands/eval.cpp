@@ -1,0 +1,90 @@
+// tandem eval: the loss of a checkpoint on a whole validation set.
+#include <cmath>
+#include <cstdio>
+
+#include "comm/agreement.h"
+#include "src/commands/commands.h"
+#include "src/train/evaluation.h"
+#include "src/train/trained_model.h"
+
+namespace tandem {
+
+namespace {
+
+constexpr const char* kUsage =
+    R"(tandem eval: loss, and perplexity or accuracy, on the whole validation set
+
+  tandem eval --checkpoint runs/NAME
+  mpirun -np 4 tandem eval --checkpoint runs/NAME/checkpoints/best --data other.h5
+
+Every target counts once; the result has the same bits for every number of ranks.)";
+
+struct Request {
+  std::string checkpoint, data;
+  int64_t batch = 0, threads = 0;
+  bool help = false;
+  Options options{kUsage};
+
+  Request() {
+    options.add("checkpoint", checkpoint, "a run's folder, or a checkpoint's");
+    options.add("data", data, "dataset; the one of the training run when not given");
+    options.add("batch", batch, "samples at a time; 0: as in training");
+    options.add("threads", threads, "CPU threads a rank; 0: its share of the cores", 0, 4096);
+    options.add("help", help, "print this");
+  }
+};
+
+void print(const TrainedModel& trained, const Evaluation& result) {
+  std::printf("checkpoint  %s (step %ld)\n", trained.checkpoint.c_str(), trained.step);
+  std::printf("targets     %ld\n", result.targets);
+  std::printf("val_loss    %.6f\n", result.loss);
+  if (trained.config.model.reads_text()) {
+    std::printf("perplexity  %.4f\n", std::exp(result.loss));
+  } else {
+    std::printf("accuracy    %.4f\n", result.accuracy);
+  }
+}
+
+}  // namespace
+
+ExitCode eval_command(const Words& words, World& world) {
+  Communicator& communicator = world.communicator();
+  Request request;
+  agree(communicator, [&] {
+    std::vector<std::string> problems =
+        request.options.apply(parse_command_line(words).assignments);
+    if (!request.help && request.checkpoint.empty()) {
+      problems.push_back("--checkpoint is missing; --help shows an example");
+    }
+    fail_if_any(problems);
+  });
+  if (request.help) {
+    if (world.rank() == 0) {
+      std::fputs(request.options.help().c_str(), stdout);
+    }
+    return ExitCode::kOk;
+  }
+  use_cpu_share(request.threads, world.local_size());
+  Memory memory(Device::kCpu);
+  Stream stream = Stream::compute(Device::kCpu);
+  const std::string checkpoint =
+      on_root(communicator, [&] { return resolve_checkpoint(request.checkpoint); });
+  std::unique_ptr<Dataset> dataset;
+  agree(communicator, [&] {
+    dataset = open_dataset(request.data.empty() ? config_of(checkpoint).data.path : request.data);
+  });
+  check_equal(communicator, "dataset " + dataset->info().path, dataset->info().fingerprint(),
+              ExitCode::kData);
+  TrainedModel trained = load_trained_model(checkpoint, dataset->info(), communicator, memory);
+  const TrainConfig& train = trained.config.train;
+  const int64_t batch = request.batch > 0 ? request.batch : train.eval_batch();
+  Evaluation result =
+      evaluate(*trained.model, *trained.store, *dataset, trained.config.model.context, batch, 0,
+               stream, memory, communicator);
+  if (world.rank() == 0) {
+    print(trained, result);
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace tandem

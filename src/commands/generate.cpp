@@ -1,0 +1,161 @@
+// tandem generate: text from a trained language model, token by token.
+#include <cstdio>
+#include <filesystem>
+
+#include "layers/decoder.h"
+#include "layers/transformer.h"
+#include "src/commands/commands.h"
+#include "src/commands/token_sampler.h"
+#include "src/train/trained_model.h"
+
+namespace tandem {
+
+namespace {
+
+constexpr const char* kUsage = R"(tandem generate: continues a text with a trained language model
+
+  tandem generate --checkpoint runs/NAME --prompt "Once upon" --tokens 200 --temperature 0.8 --top-k 40
+
+Prints the tokens as they come. The same seed gives the same text.)";
+
+struct Request {
+  std::string checkpoint, prompt, tokenizer;
+  std::vector<std::string> stops;
+  int64_t tokens = 200, threads = 0;
+  SamplingOptions sampling;
+  bool help = false;
+  Options options{kUsage};
+
+  Request() {
+    options.add("checkpoint", checkpoint, "a run's folder, or a checkpoint's");
+    options.add("prompt", prompt,
+                "text to continue; empty: the tokenizer's end-of-text, or a line end");
+    options.add("tokens", tokens, "largest number of tokens to print", 1);
+    options.add("temperature", sampling.temperature,
+                "divides the logits; 0: always the likeliest token", 0, 1000);
+    options.add("top-k", sampling.top_k, "only the k likeliest tokens; 0: all");
+    options.add("top-p", sampling.top_p,
+                "only the likeliest tokens that together have this probability", 1e-6, 1);
+    options.add("seed", sampling.seed, "of the random choice");
+    options.add("stop", stops, "text that ends the output, itself not printed; may repeat");
+    options.add("tokenizer", tokenizer, "file with the tokenizer; the run's own when not given");
+    options.add("threads", threads, "CPU threads; 0: all cores", 0, 4096);
+    options.add("help", help, "print this");
+  }
+};
+
+// RUN/tokenizer.h5 beside RUN/checkpoints/step-..., or the dataset the model was trained on.
+std::string tokenizer_path(const Request& request, const std::string& checkpoint,
+                           const Config& config) {
+  namespace fs = std::filesystem;
+  if (!request.tokenizer.empty()) {
+    return request.tokenizer;
+  }
+  const fs::path beside =
+      fs::path(checkpoint).lexically_normal().parent_path().parent_path() / "tokenizer.h5";
+  return fs::exists(beside) ? beside.string() : config.data.path;
+}
+
+// Prints text as it comes, but holds back what may be the beginning of a stop text.
+class StoppingPrinter {
+ public:
+  explicit StoppingPrinter(const std::vector<std::string>& stops) : stops_(stops) {}
+
+  // False when a stop text was reached.
+  bool push(const std::string& text) {
+    held_ += text;
+    for (const std::string& stop : stops_) {
+      const size_t at = stop.empty() ? std::string::npos : held_.find(stop);
+      if (at != std::string::npos) {
+        put(at);
+        held_.clear();
+        return false;
+      }
+    }
+    size_t keep = 0;
+    for (const std::string& stop : stops_) {
+      for (size_t length = std::min(stop.size(), held_.size()); length > keep; --length) {
+        if (held_.ends_with(stop.substr(0, length))) {
+          keep = length;
+        }
+      }
+    }
+    put(held_.size() - keep);
+    return true;
+  }
+  void finish() { put(held_.size()); }
+
+ private:
+  void put(size_t count) {
+    std::fwrite(held_.data(), 1, count, stdout);
+    std::fflush(stdout);
+    held_.erase(0, count);
+  }
+  std::vector<std::string> stops_;
+  std::string held_;
+};
+
+void generate(Request& request, Communicator& communicator) {
+  const std::string checkpoint = resolve_checkpoint(request.checkpoint);
+  const Config config = config_of(checkpoint);
+  if (!config.model.reads_text()) {
+    fail(ExitCode::kConfig, str(checkpoint, ": model.kind = ", config.model.kind,
+                                " writes no text; use a gpt or llama"));
+  }
+  const H5Reader tokenizer_file(tokenizer_path(request, checkpoint, config));
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(tokenizer_file);
+  DatasetInfo sizes;
+  sizes.path = tokenizer_file.path();
+  sizes.kind = DatasetKind::kText;
+  sizes.vocab_size = tokenizer->vocab_size();
+
+  Memory memory(Device::kCpu);
+  Stream stream = Stream::compute(Device::kCpu);
+  TrainedModel trained = load_trained_model(checkpoint, sizes, communicator, memory);
+  Decoder decoder(dynamic_cast<Transformer&>(*trained.model), *trained.store, stream, memory);
+  std::vector<int32_t> prompt;
+  if (request.prompt.empty() && tokenizer->end_of_text()) {
+    prompt = {*tokenizer->end_of_text()};
+  } else {
+    prompt = tokenizer->encode(request.prompt.empty() ? "\n" : request.prompt);
+  }
+  TokenSampler sampler(request.sampling);
+  StreamDecoder text(*tokenizer);
+  StoppingPrinter printer(request.stops);
+  Tensor logits = decoder.prefill(prompt);
+  for (int64_t i = 0; i < request.tokens; ++i) {
+    const int32_t token = sampler.pick(logits.as<float>());
+    if (token == tokenizer->end_of_text() || !printer.push(text.push(token))) {
+      break;
+    }
+    if (i + 1 < request.tokens) {
+      logits = decoder.step(token);
+    }
+  }
+  printer.push(text.finish());
+  printer.finish();
+  std::printf("\n");
+}
+
+}  // namespace
+
+ExitCode generate_command(const Words& words, World& world) {
+  if (world.size() > 1) {
+    fail(ExitCode::kConfig, "tandem generate runs as one process; start it without mpirun");
+  }
+  Request request;
+  std::vector<std::string> problems = request.options.apply(parse_command_line(words).assignments);
+  if (!request.help && request.checkpoint.empty()) {
+    problems.push_back("--checkpoint is missing; --help shows an example");
+  }
+  fail_if_any(problems);
+  if (request.help) {
+    std::fputs(request.options.help().c_str(), stdout);
+    return ExitCode::kOk;
+  }
+  use_cpu_share(request.threads, world.local_size());
+  generate(request, world.communicator());
+  return ExitCode::kOk;
+}
+
+}  // namespace tandem

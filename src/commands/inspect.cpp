@@ -1,0 +1,107 @@
+// tandem inspect: what is in a dataset, a checkpoint or a run.
+#include <cstdio>
+#include <filesystem>
+
+#include "src/commands/commands.h"
+#include "src/core/memory.h"
+#include "src/train/trained_model.h"
+
+namespace tandem {
+
+namespace {
+
+constexpr const char* kUsage = R"(tandem inspect: what is in a dataset, a checkpoint or a run
+
+  tandem inspect data/shakespeare_char.h5
+  tandem inspect runs/NAME                  the newest checkpoint of a run
+  tandem inspect runs/NAME/checkpoints/step-00000100 --verify
+)";
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) {
+    text += (text.empty() ? "" : ", ") + word;
+  }
+  return text;
+}
+
+void inspect_data(const std::string& path, bool verify) {
+  const DatasetInfo info = inspect_dataset(path);
+  std::printf("dataset     %s (%s)\n", path.c_str(), format_bytes(info.file_bytes).c_str());
+  std::printf("kind        %s\n", std::string(name_of(info.kind)).c_str());
+  const char* unit = info.kind == DatasetKind::kText ? "tokens" : "images";
+  std::printf("train       %ld %s\nval         %ld %s\n", info.train_count, unit, info.val_count,
+              unit);
+  if (info.kind == DatasetKind::kText) {
+    std::printf("tokenizer   %s, %ld tokens in the vocabulary\n", info.tokenizer.c_str(),
+                info.vocab_size);
+  } else {
+    std::printf("image       %ld x %ld x %ld (channels, height, width)\n", info.channels,
+                info.height, info.width);
+    std::printf("classes     %zu: %s\n", info.classes.size(), joined(info.classes).c_str());
+  }
+  std::printf("hash        %s\n", info.content_hash.c_str());
+  if (verify) {
+    const std::string computed = compute_content_hash(path);
+    if (computed != info.content_hash) {
+      fail(ExitCode::kData, str(path, ": the content has hash ", computed,
+                                ", not the stored one; prepare it again"));
+    }
+    std::printf("verified    every byte is as prepared\n");
+  }
+}
+
+void inspect_checkpoint(const std::string& path, bool verify) {
+  const std::string folder = resolve_checkpoint(path);
+  const CheckpointReader reader(folder, verify ? Verify::kHashes : Verify::kLengths);
+  const Manifest& manifest = reader.manifest();
+  std::printf("checkpoint  %s\n", folder.c_str());
+  std::printf("step        %ld (sample %ld), written by %ld ranks\n", manifest.step,
+              manifest.sampler_position, static_cast<int64_t>(manifest.world_size));
+  if (manifest.validation_loss) {
+    std::printf("val_loss    %.6f\n", *manifest.validation_loss);
+  }
+  int64_t elements = 0;
+  for (const CheckpointReader::Entry& tensor : reader.tensors()) {
+    std::printf("  %-48s %s\n", tensor.name.c_str(), tensor.shape.text().c_str());
+    elements += tensor.name.starts_with("param/") ? tensor.shape.elements() : 0;
+  }
+  std::printf("parameters  %ld\n", elements);
+  if (verify) {
+    std::printf("verified    every file has its length and hash\n");
+  }
+  std::printf("\n%s", manifest.config.c_str());
+}
+
+}  // namespace
+
+ExitCode inspect_command(const Words& words, World& world) {
+  if (world.size() > 1) {
+    fail(ExitCode::kConfig, "tandem inspect runs as one process; start it without mpirun");
+  }
+  bool verify = false, help = false;
+  Options options(kUsage);
+  options.add("verify", verify, "read everything and compare hashes");
+  options.add("help", help, "print this");
+  // `--verify PATH` reads as a value: a switch takes none here.
+  Words reordered;
+  for (const std::string& word : words) {
+    reordered.push_back(word == "--verify" ? "--verify=true" : word);
+  }
+  const CommandLine line = parse_command_line(reordered);
+  std::vector<std::string> problems = options.apply(line.assignments);
+  if (!help && line.positional.size() != 1) {
+    problems.push_back("tandem inspect takes one file or folder; --help shows examples");
+  }
+  fail_if_any(problems);
+  if (help) {
+    std::fputs(options.help().c_str(), stdout);
+  } else if (std::filesystem::is_directory(line.positional[0])) {
+    inspect_checkpoint(line.positional[0], verify);
+  } else {
+    inspect_data(line.positional[0], verify);
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace tandem

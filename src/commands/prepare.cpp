@@ -1,0 +1,130 @@
+// tandem prepare: reads the options of the two kinds of datasets.
+#include "src/commands/prepare.h"
+
+#include <cstdio>
+
+#include "src/commands/commands.h"
+#include "src/train/options.h"
+
+namespace tandem {
+
+namespace {
+
+constexpr const char* kTextUsage = R"(tandem prepare text: makes a dataset of tokens from text
+
+  tandem prepare text --input FILE [FILE ...] --output FILE.h5 --tokenizer char
+
+Reads plain text, .jsonl (a record a line) and .csv, each also as .gz. The last part of the text becomes the validation
+set.)";
+
+constexpr const char* kImagesUsage = R"(tandem prepare images: makes a dataset from labelled images
+
+  tandem prepare images --input PATH --output FILE.h5
+
+PATH is a folder, or a .tar or .tar.gz of one: class folders of JPEG and PNG files, with train/ and test/ or val/ inside or
+without; IDX files (MNIST, gzip or not); or CIFAR-10 binary batches.)";
+
+void require_given(const std::string& what, bool given, std::vector<std::string>& problems) {
+  if (!given) {
+    problems.push_back("--" + what + " is missing; --help shows an example");
+  }
+}
+
+// Applies the words; false when help was asked for and printed. Words without -- are further
+// inputs.
+bool read_options(Options& options, const bool& help, const CommandLine& line,
+                  std::vector<std::string>& problems) {
+  const auto wrong = options.apply(line.assignments);
+  problems.insert(problems.end(), wrong.begin(), wrong.end());
+  if (help) {
+    std::fputs(options.help().c_str(), stdout);
+  }
+  return !help;
+}
+
+ExitCode text(const Words& words) {
+  PrepareTextOptions request;
+  bool help = false;
+  std::string field, column;
+  Options options(kTextUsage);
+  options.add("input", request.input, "files to read, in this order");
+  options.add("output", request.output, "dataset to write");
+  options.add_choice("tokenizer", request.tokenizer, {"char", "bytes", "gpt2"},
+                     "how text becomes tokens");
+  options.add("vocab", request.vocab, "folder with encoder.json and vocab.bpe, for gpt2");
+  options.add("val-fraction", request.val_fraction,
+              "part at the end that becomes the validation set", 0, 0.999);
+  options.add("field", field,
+              "field of a .jsonl record that holds the text; \"text\" when not given");
+  options.add("column", column, "column of a .csv that holds the text");
+  options.add("max-bad", request.max_bad, "broken records that may be left out");
+  options.add("help", help, "print this");
+  std::vector<std::string> problems;
+  const CommandLine line = parse_command_line(words);
+  if (!read_options(options, help, line, problems)) {
+    return ExitCode::kOk;
+  }
+  request.input.insert(request.input.end(), line.positional.begin(), line.positional.end());
+  if (options.is_set("field")) {
+    request.field = field;
+  }
+  if (options.is_set("column")) {
+    request.column = column;
+  }
+  require_given("input", !request.input.empty(), problems);
+  require_given("output", !request.output.empty(), problems);
+  require_given("vocab", request.tokenizer != "gpt2" || !request.vocab.empty(), problems);
+  fail_if_any(problems);
+  prepare_text(request);
+  return ExitCode::kOk;
+}
+
+ExitCode images(const Words& words) {
+  PrepareImagesOptions request;
+  bool help = false;
+  Options options(kImagesUsage);
+  options.add("input", request.input, "folder or archive to read");
+  options.add("output", request.output, "dataset to write");
+  options.add("val-fraction", request.val_fraction, "validation part where the input has no split",
+              0, 0.999);
+  options.add("max-bad", request.max_bad, "broken or odd images that may be left out");
+  options.add("help", help, "print this");
+  std::vector<std::string> problems;
+  const CommandLine line = parse_command_line(words);
+  for (const std::string& word : line.positional) {
+    problems.push_back(str("unexpected word ", word, "; --input takes one folder or archive"));
+  }
+  if (!read_options(options, help, line, problems)) {
+    return ExitCode::kOk;
+  }
+  require_given("input", !request.input.empty(), problems);
+  require_given("output", !request.output.empty(), problems);
+  fail_if_any(problems);
+  prepare_images(request);
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+ExitCode prepare_command(const Words& words, World& world) {
+  if (world.size() > 1) {
+    fail(ExitCode::kConfig, "tandem prepare runs as one process; start it without mpirun");
+  }
+  const std::string kind = words.empty() ? "" : words[0];
+  const Words rest(words.empty() ? words.begin() : words.begin() + 1, words.end());
+  if (kind == "text") {
+    return text(rest);
+  }
+  if (kind == "images") {
+    return images(rest);
+  }
+  if (kind == "--help") {
+    std::printf("%s\n\n%s\n\nMore: tandem prepare text --help, tandem prepare images --help\n",
+                kTextUsage, kImagesUsage);
+    return ExitCode::kOk;
+  }
+  fail(ExitCode::kConfig,
+       str("tandem prepare: say text or images, not \"", kind, "\"; --help shows examples"));
+}
+
+}  // namespace tandem

@@ -1,0 +1,28 @@
+// Chooses the next token from logits.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace tandem {
+
+struct SamplingOptions {
+  double temperature = 0.8;  // 0: the likeliest token, lowest index first
+  int64_t top_k = 0;         // 0: all
+  double top_p = 1;          // nucleus sampling (Holtzman et al. 2020, arXiv:1904.09751)
+  int64_t seed = 1;
+};
+
+class TokenSampler {
+ public:
+  explicit TokenSampler(const SamplingOptions& options) : options_(options) {}
+  // logits [V]; the n-th choice is a pure function of (seed, n, logits). Error kNumerical when they
+  // are not finite.
+  int32_t pick(std::span<const float> logits);
+
+ private:
+  SamplingOptions options_;
+  uint64_t picked_ = 0;
+};
+
+}  // namespace tandem

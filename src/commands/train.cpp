@@ -1,0 +1,81 @@
+// tandem train: resolves the settings, then runs the training loop.
+#include <cstdio>
+
+#include "comm/agreement.h"
+#include "src/commands/commands.h"
+#include "src/io/file.h"
+#include "src/train/trainer.h"
+
+namespace tandem {
+
+namespace {
+
+constexpr const char* kUsage = R"(tandem train: trains a model
+
+  tandem train --config FILE [--config FILE ...] [--section.key VALUE ...]
+  mpirun -np 8 tandem train --config configs/shakespeare_char.cfg --train.steps 100
+
+The command line wins over files, and a later --config over an earlier one. A run that is started again under the same
+run.name goes on from its newest checkpoint.)";
+
+struct Request {
+  Config config;
+  std::vector<std::string> files;
+  bool help = false;
+  Options options{kUsage};
+
+  Request() {
+    options.add("config", files, "settings to read; may repeat");
+    options.add("help", help, "print this");
+    config.bind(options);
+  }
+};
+
+// Files first, in order, then the command line; everything wrong is reported together.
+void resolve(Request& request, const Words& words, int ranks) {
+  const CommandLine line = parse_command_line(words);
+  std::vector<std::string> problems;
+  for (const std::string& word : line.positional) {
+    problems.push_back(
+        str("command line: unexpected word ", word, "; settings are --section.key value"));
+  }
+  std::vector<Assignment> settings;
+  for (const Assignment& assignment : line.assignments) {
+    if (assignment.key == "config") {
+      try {
+        const auto from_file = parse_ini(read_file(assignment.value), assignment.value);
+        settings.insert(settings.end(), from_file.begin(), from_file.end());
+      } catch (const Error& error) {
+        problems.push_back(error.what());
+      }
+    }
+  }
+  settings.insert(settings.end(), line.assignments.begin(), line.assignments.end());
+  const auto wrong = request.options.apply(settings);
+  problems.insert(problems.end(), wrong.begin(), wrong.end());
+  if (!request.help) {
+    const auto combined = problems_of(request.config, ranks);
+    problems.insert(problems.end(), combined.begin(), combined.end());
+  }
+  fail_if_any(problems);
+}
+
+}  // namespace
+
+ExitCode train_command(const Words& words, World& world) {
+  // Rank 0 reads and checks; all ranks get the same text.
+  const std::string text = on_root(world.communicator(), [&] {
+    Request request;
+    resolve(request, words, world.size());
+    if (request.help) {
+      std::fputs(request.options.help().c_str(), stdout);
+    }
+    return request.help ? std::string() : request.config.ini_text();
+  });
+  if (text.empty()) {
+    return ExitCode::kOk;
+  }
+  return Trainer(config_from_text(text, "settings"), world).run();
+}
+
+}  // namespace tandem

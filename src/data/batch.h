@@ -1,0 +1,20 @@
+// A micro-batch in host memory, ready for upload.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "src/core/ignore_target.h"
+
+namespace tandem {
+
+struct MicroBatch {
+  int64_t first_sample = 0;  // of training: place in the global batch; of validation: in the split
+  int64_t samples = 0;       // B
+  std::vector<int32_t> tokens = {};   // text: [B, T]
+  std::vector<int32_t> targets = {};  // text: [B, T], one token later; images: [B], classes
+  std::vector<float> images = {};     // images: [B, H, W, C], normalised
+  int64_t target_count = 0;           // targets that are not kIgnoreTarget
+};
+
+}  // namespace tandem

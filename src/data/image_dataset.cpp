@@ -1,0 +1,88 @@
+#include "src/data/image_dataset.h"
+
+#include <algorithm>
+
+#include "src/core/error.h"
+#include "src/data/sampler.h"
+
+namespace tandem {
+
+ImageDataset::ImageDataset(DatasetInfo info)
+    : Dataset(std::move(info)),
+      file_(info_.path),
+      normalizer_(info_.height, info_.width, info_.mean, info_.std) {
+  require(info_.kind == DatasetKind::kImages, "ImageDataset: not an image dataset");
+  train_ = open_part(Split::kTrain);
+  val_ = open_part(Split::kVal);
+}
+
+ImageDataset::Part ImageDataset::open_part(Split split) const {
+  const std::string group = str("/", name_of(split));
+  Part part{file_.dataset(group + "/images"), file_.read_all<int32_t>(group + "/labels")};
+  if (static_cast<int64_t>(part.labels.size()) != part.images.shape[0]) {
+    fail(ExitCode::kData, str(info_.path, ": ", part.images.name, " holds ", part.images.shape[0],
+                              " images, but there are ", part.labels.size(), " labels"));
+  }
+  return part;
+}
+
+int64_t ImageDataset::windows(Split split, int64_t) const { return part(split).images.shape[0]; }
+
+int32_t ImageDataset::read(Split split, int64_t index, std::span<uint8_t> pixels) const {
+  const Part& from = part(split);
+  const auto size = static_cast<int64_t>(pixels.size());
+  require(size == info_.channels * info_.height * info_.width && index >= 0 &&
+              index < from.images.shape[0],
+          "ImageDataset: wrong image");
+  file_.read(from.images, index * size, pixels);
+  const int32_t label = from.labels[static_cast<size_t>(index)];
+  if (label < 0 || label >= static_cast<int32_t>(info_.classes.size())) {
+    fail(ExitCode::kData, str(info_.path, ": /", name_of(split), "/labels: label ", label, " at ",
+                              index, " is none of the ", info_.classes.size(), " classes"));
+  }
+  return label;
+}
+
+MicroBatch ImageDataset::empty_batch(int64_t first, int64_t count) const {
+  const int64_t size = info_.channels * info_.height * info_.width;
+  return {.first_sample = first,
+          .samples = count,
+          .targets = std::vector<int32_t>(static_cast<size_t>(count)),
+          .images = std::vector<float>(static_cast<size_t>(count * size)),
+          .target_count = count};
+}
+
+void ImageDataset::read_into(Split split, int64_t index, const Placement& placement, int64_t row,
+                             MicroBatch* batch) const {
+  thread_local std::vector<uint8_t> pixels;
+  pixels.resize(static_cast<size_t>(info_.channels * info_.height * info_.width));
+  batch->targets[static_cast<size_t>(row)] = read(split, index, pixels);
+  normalizer_.normalize(
+      pixels, placement,
+      std::span(batch->images).subspan(static_cast<size_t>(row) * pixels.size(), pixels.size()));
+}
+
+MicroBatch ImageDataset::training_batch(const TrainingOptions& options, int64_t position,
+                                        int64_t count) const {
+  MicroBatch batch = empty_batch(0, count);
+  const SampleOrder order(options.seed, windows(Split::kTrain, 0));
+  for (int64_t i = 0; i < count; ++i) {
+    const Sample sample = order.at(position + i);
+    const Placement placement = options.augment
+                                    ? random_placement(options.seed, sample.epoch, sample.position)
+                                    : Placement{};
+    read_into(Split::kTrain, sample.index, placement, i, &batch);
+  }
+  return batch;
+}
+
+MicroBatch ImageDataset::validation_batch(int64_t, int64_t first, int64_t count) const {
+  MicroBatch batch =
+      empty_batch(first, std::clamp<int64_t>(windows(Split::kVal, 0) - first, 0, count));
+  for (int64_t i = 0; i < batch.samples; ++i) {
+    read_into(Split::kVal, first + i, Placement{}, i, &batch);
+  }
+  return batch;
+}
+
+}  // namespace tandem

@@ -1,0 +1,42 @@
+// Labelled images, one tensor per split.
+#pragma once
+
+#include <span>
+
+#include "src/data/augment.h"
+#include "src/data/dataset.h"
+
+namespace tandem {
+
+class ImageDataset : public Dataset {
+ public:
+  // `info` as inspect_dataset gave it, of kind images.
+  explicit ImageDataset(DatasetInfo info);
+
+  int64_t windows(Split split, int64_t context) const override;
+  MicroBatch training_batch(const TrainingOptions& options, int64_t position,
+                            int64_t count) const override;
+  MicroBatch validation_batch(int64_t context, int64_t first, int64_t count) const override;
+
+  // Reads the pixels [C, H, W] of one image and returns its class. Throws kData, naming place and
+  // label, when the label is none.
+  int32_t read(Split split, int64_t index, std::span<uint8_t> pixels) const;
+
+ private:
+  struct Part {
+    H5Dataset images;
+    std::vector<int32_t> labels;
+  };
+  Part open_part(Split split) const;
+  const Part& part(Split split) const { return split == Split::kTrain ? train_ : val_; }
+  MicroBatch empty_batch(int64_t first, int64_t count) const;
+  void read_into(Split split, int64_t index, const Placement& placement, int64_t row,
+                 MicroBatch* batch) const;
+
+  H5Reader file_;
+  ImageNormalizer normalizer_;
+  Part train_;
+  Part val_;
+};
+
+}  // namespace tandem

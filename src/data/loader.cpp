@@ -1,0 +1,64 @@
+#include "src/data/loader.h"
+
+#include <utility>
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+Loader::Loader(const Dataset& dataset, const Options& options)
+    : dataset_(dataset), options_(options) {
+  require(options.micro_batch > 0 && options.share > 0 &&
+              options.share % options.micro_batch == 0 && options.first_sample >= 0 &&
+              options.prefetch > 0 && options.first_sample + options.share <= options.global_batch,
+          "Loader: the parts of the global batch do not fit");
+  thread_ = std::jthread([this](std::stop_token stop) { run(stop); });
+}
+
+Loader::~Loader() = default;
+
+// Micro-batch `number` of this rank, counted from step 0.
+MicroBatch Loader::prepare(int64_t number) const {
+  const int64_t per_step = options_.share / options_.micro_batch;
+  const int64_t step = number / per_step;
+  const int64_t first = options_.first_sample + number % per_step * options_.micro_batch;
+  MicroBatch batch = dataset_.training_batch(
+      {.seed = options_.seed, .context = options_.context, .augment = options_.augment},
+      step * options_.global_batch + first, options_.micro_batch);
+  batch.first_sample = first;
+  return batch;
+}
+
+void Loader::run(std::stop_token stop) {
+  const auto capacity = static_cast<size_t>(options_.prefetch);
+  try {
+    for (int64_t number = options_.first_step * (options_.share / options_.micro_batch);;
+         ++number) {
+      MicroBatch batch = prepare(number);
+      std::unique_lock lock(mutex_);
+      if (!changed_.wait(lock, stop, [&] { return ready_.size() < capacity; })) {
+        return;
+      }
+      ready_.push_back(std::move(batch));
+      changed_.notify_all();
+    }
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    error_ = std::current_exception();
+    changed_.notify_all();
+  }
+}
+
+MicroBatch Loader::next() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !ready_.empty() || error_ != nullptr; });
+  if (ready_.empty()) {
+    std::rethrow_exception(error_);
+  }
+  MicroBatch batch = std::move(ready_.front());
+  ready_.pop_front();
+  changed_.notify_all();
+  return batch;
+}
+
+}  // namespace tandem

@@ -1,0 +1,94 @@
+#include "src/data/sampler.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "src/core/error.h"
+
+namespace tandem {
+namespace {
+
+// Streams of random numbers within RandomUse::kSampleOrder.
+constexpr uint32_t kPermutationStream = 0;
+constexpr uint32_t kOffsetStream = 1;
+
+// Rounds of the network. Four make a pseudo-random permutation of large sets (Luby and Rackoff
+// 1988); the halves here may have only a few bits, where more rounds are needed to mix well.
+constexpr int kRounds = 8;
+
+constexpr uint64_t mask(int bits) { return (uint64_t{1} << bits) - 1; }
+
+}  // namespace
+
+Permutation::Permutation(int64_t size, PhiloxKey key)
+    : size_(static_cast<uint64_t>(size)), key_(key) {
+  require(size > 0, "Permutation: nothing to permute");
+  const int bits = std::max(2, static_cast<int>(std::bit_width(size_ - 1)));
+  left_bits_ = bits / 2;
+  right_bits_ = bits - left_bits_;
+}
+
+uint64_t Permutation::encrypt(uint64_t value) const {
+  uint64_t left = value >> right_bits_;
+  uint64_t right = value & mask(right_bits_);
+  // The halves swap places in each round, and with them their widths; after an even number of
+  // rounds each is back in its own.
+  int left_bits = left_bits_;
+  int right_bits = right_bits_;
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    const PhiloxCounter words = random_words(key_, right, round);
+    const uint64_t mixed = (uint64_t{words[0]} << 32 | words[1]) & mask(left_bits);
+    const uint64_t next = left ^ mixed;
+    left = right;
+    right = next;
+    std::swap(left_bits, right_bits);
+  }
+  return left << right_bits_ | right;
+}
+
+int64_t Permutation::operator()(int64_t index) const {
+  auto value = static_cast<uint64_t>(index);
+  do {
+    value = encrypt(value);
+  } while (value >= size_);
+  return static_cast<int64_t>(value);
+}
+
+SampleOrder::SampleOrder(uint64_t seed, int64_t samples_per_epoch)
+    : seed_(seed), samples_per_epoch_(samples_per_epoch) {
+  require(samples_per_epoch > 0, "SampleOrder: no samples");
+}
+
+Sample SampleOrder::at(int64_t position) const {
+  const int64_t epoch = position / samples_per_epoch_;
+  const PhiloxCounter words = random_words(
+      random_key(seed_, RandomUse::kSampleOrder, kPermutationStream), static_cast<uint64_t>(epoch));
+  const Permutation permutation(samples_per_epoch_, {words[0], words[1]});
+  return {position, epoch, permutation(position % samples_per_epoch_)};
+}
+
+int64_t training_windows(int64_t tokens, int64_t context) {
+  if (tokens < context + 1) {
+    return 0;
+  }
+  // The largest number that fits at every offset below `context`: offset + windows * context <
+  // tokens.
+  return std::max<int64_t>(1, (tokens - context) / context);
+}
+
+int64_t training_window_start(uint64_t seed, int64_t epoch, int64_t index, int64_t tokens,
+                              int64_t context) {
+  // A stream of less than two windows has fewer places where its one window can begin.
+  const int64_t offsets = std::min(context, tokens - training_windows(tokens, context) * context);
+  const PhiloxCounter words = random_words(random_key(seed, RandomUse::kSampleOrder, kOffsetStream),
+                                           static_cast<uint64_t>(epoch));
+  const uint64_t offset = (uint64_t{words[0]} * static_cast<uint64_t>(offsets)) >> 32;
+  return static_cast<int64_t>(offset) + index * context;
+}
+
+int64_t validation_windows(int64_t tokens, int64_t context) {
+  return tokens < 2 ? 0 : (tokens - 1 + context - 1) / context;
+}
+
+}  // namespace tandem

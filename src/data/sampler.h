@@ -1,0 +1,65 @@
+// The order in which training samples are visited: a pure function of (seed, epoch, place in the
+// epoch).
+//
+// Responsible for the same order at every number of ranks, and for jumping to any place without
+// walking there, so that a run resumes from a step number alone. Sample i of the global batch of
+// step s is at position s * global_batch + i of one endless sequence, which is epoch after epoch;
+// an epoch may end inside a batch.
+#pragma once
+
+#include <cstdint>
+
+#include "src/core/rng.h"
+
+namespace tandem {
+
+// A pseudo-random permutation of [0, size) that is computed, not stored: a Feistel network on the
+// next power of two, walked until it lands inside (Black and Rogaway 2002, "Ciphers with arbitrary
+// finite domains").
+class Permutation {
+ public:
+  Permutation(int64_t size, PhiloxKey key);
+  int64_t operator()(int64_t index) const;
+
+ private:
+  uint64_t encrypt(uint64_t value) const;
+
+  uint64_t size_;
+  PhiloxKey key_;
+  int left_bits_;
+  int right_bits_;
+};
+
+// One visit of a sample.
+struct Sample {
+  int64_t position = 0;  // in the endless sequence
+  int64_t epoch = 0;
+  int64_t index = 0;  // which sample, in [0, samples_per_epoch)
+};
+
+class SampleOrder {
+ public:
+  // samples_per_epoch > 0.
+  SampleOrder(uint64_t seed, int64_t samples_per_epoch);
+  Sample at(int64_t position) const;
+
+ private:
+  uint64_t seed_;
+  int64_t samples_per_epoch_;
+};
+
+// Windows of `context` tokens, each with one more token as its last target, that one epoch cuts
+// from a stream of `tokens`. The same for every epoch; 0 when not even one fits. Because the cuts
+// begin at an offset that changes from epoch to epoch, up to 2 * context - 1 tokens at the two ends
+// are left out of an epoch.
+int64_t training_windows(int64_t tokens, int64_t context);
+
+// First token of window `index` in `epoch`; the epoch's offset is in [0, context).
+int64_t training_window_start(uint64_t seed, int64_t epoch, int64_t index, int64_t tokens,
+                              int64_t context);
+
+// Windows that cover a validation stream from its first token on, the last one possibly cut short,
+// so that every token but the first is predicted once. Window w begins at w * context.
+int64_t validation_windows(int64_t tokens, int64_t context);
+
+}  // namespace tandem

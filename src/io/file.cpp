@@ -1,0 +1,139 @@
+#include "src/io/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+void fail_file(const std::string& path, std::string_view doing, int error_number) {
+  const bool full = error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG;
+  fail(ExitCode::kData,
+       str(path, ": cannot ", doing, ": ", std::strerror(error_number),
+           full ? " (disk full or quota reached: free some space, or write elsewhere)" : ""));
+}
+
+std::string read_file(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) {
+    fail_file(path, "open", errno);
+  }
+  std::string text;
+  char buffer[1 << 16];
+  ssize_t got = 0;
+  do {
+    got = ::read(descriptor, buffer, sizeof(buffer));
+    text.append(buffer, got > 0 ? static_cast<size_t>(got) : 0);
+  } while (got > 0 || (got < 0 && errno == EINTR));
+  const int error_number = errno;
+  ::close(descriptor);
+  if (got < 0) {
+    fail_file(path, "read", error_number);
+  }
+  return text;
+}
+
+FileWriter::FileWriter(const std::string& path, Start start) : path_(path) {
+  const int how = start == Start::kEmpty ? O_TRUNC : O_APPEND;
+  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, 0666);
+  if (descriptor_ < 0) {
+    fail_file(path, "open for writing", errno);
+  }
+  bytes_ = ::lseek(descriptor_, 0, SEEK_END);
+}
+
+FileWriter::~FileWriter() { ::close(descriptor_); }
+
+void FileWriter::write(std::string_view bytes) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t put = ::write(descriptor_, bytes.data() + done, bytes.size() - done);
+    if (put < 0 && errno == EINTR) {
+      continue;
+    }
+    if (put <= 0) {
+      const int error_number = put == 0 ? ENOSPC : errno;
+      // Best effort: the failure is reported either way.
+      static_cast<void>(::ftruncate(descriptor_, bytes_) == 0);
+      ::lseek(descriptor_, bytes_, SEEK_SET);
+      fail_file(path_, "write", error_number);
+    }
+    done += static_cast<size_t>(put);
+  }
+  bytes_ += static_cast<int64_t>(bytes.size());
+}
+
+void FileWriter::sync() {
+  if (::fsync(descriptor_) != 0) {
+    fail_file(path_, "write to the disk", errno);
+  }
+}
+
+void make_directories(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) {
+    fail_file(path, "create the directory", error.value());
+  }
+}
+
+void remove_tree(const std::string& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  if (error) {
+    fail_file(path, "remove", error.value());
+  }
+}
+
+void rename_path(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    fail_file(from, str("rename to ", to), errno);
+  }
+}
+
+void sync_directory(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) {
+    fail_file(path, "open", errno);
+  }
+  const int status = ::fsync(descriptor);
+  const int error_number = errno;
+  ::close(descriptor);
+  // EINVAL: a file system that has nothing to sync for a directory.
+  if (status != 0 && error_number != EINVAL) {
+    fail_file(path, "write to the disk", error_number);
+  }
+}
+
+void replace_directory(const std::string& from, const std::string& to) {
+  const std::filesystem::path parent = std::filesystem::path(to).parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
+  if (!std::filesystem::exists(to)) {
+    rename_path(from, to);
+    sync_directory(folder);
+    return;
+  }
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
+    sync_directory(folder);
+    remove_tree(from);
+    return;
+  }
+  if (errno != EINVAL && errno != ENOSYS) {
+    fail_file(from, str("rename to ", to), errno);
+  }
+  const std::string aside = to + ".replaced";
+  remove_tree(aside);
+  rename_path(to, aside);
+  rename_path(from, to);
+  sync_directory(folder);
+  remove_tree(aside);
+}
+
+}  // namespace tandem

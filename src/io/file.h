@@ -1,0 +1,56 @@
+// Files and directories as bytes and names, for what is not HDF5: manifests, logs, event files.
+//
+// Every failure throws Error(ExitCode::kData) with one line that begins with the path and says what
+// to do when the disk is full.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tandem {
+
+// Throws the error of a system call: "PATH: cannot DOING: reason".
+[[noreturn]] void fail_file(const std::string& path, std::string_view doing, int error_number);
+
+// The whole content of a file.
+std::string read_file(const std::string& path);
+
+// A file being written. Every write() is handed to the system at once, so that others see it; when
+// one fails, what it had written is cut off again.
+class FileWriter {
+ public:
+  enum class Start { kEmpty, kEnd };  // drop what the file holds, or go on after it
+
+  FileWriter(const std::string& path, Start start);
+  ~FileWriter();
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  const std::string& path() const { return path_; }
+  void write(std::string_view bytes);
+  void sync();  // returns when the disk has everything
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+  int64_t bytes_ = 0;
+};
+
+// Creates a directory and those above it that are missing; fine when it exists.
+void make_directories(const std::string& path);
+
+// Removes a file or a directory with all it holds; fine when there is none.
+void remove_tree(const std::string& path);
+
+void rename_path(const std::string& from, const std::string& to);
+
+// Makes the names in a directory durable.
+void sync_directory(const std::string& path);
+
+// Gives directory `from` the name `to`, durably. When `to` exists, the two are exchanged in one
+// step and the old one is removed; a file system that cannot exchange moves the old one to
+// `to`.replaced first.
+void replace_directory(const std::string& from, const std::string& to);
+
+}  // namespace tandem

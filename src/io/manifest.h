@@ -1,0 +1,54 @@
+// The manifest of a checkpoint: what the run needs to go on, and what its files must look like.
+//
+// It is the last file to be written into a checkpoint, and holds a hash of itself, so that a
+// checkpoint with a readable manifest is a whole one.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem {
+
+// One file of a checkpoint, as its writer saw it.
+struct FileEntry {
+  std::string name;    // "rank-0000.h5", without a directory
+  int64_t length = 0;  // bytes
+  std::string hash;    // XXH3-128 of the content, 32 hex digits as `xxh128sum` prints them
+
+  std::string text() const;                           // "rank-0000.h5 1234 89ab..."
+  static FileEntry from_text(std::string_view text);  // throws when it is not one
+  bool operator==(const FileEntry&) const = default;
+};
+
+// Reads a file and describes it. Throws Error(kData) when it cannot be read.
+FileEntry describe_file(const std::string& path);
+
+struct Manifest {
+  static constexpr int kFormatVersion = 1;
+
+  std::string config;                      // the resolved configuration, as in config.cfg
+  int64_t step = 0;                        // updates done
+  int64_t sampler_epoch = 0;               // where the data goes on: this epoch,
+  int64_t sampler_position = 0;            // and this many samples into it, over all ranks
+  uint64_t seed = 0;                       // the key of every random number
+  std::map<std::string, double> schedule;  // state of the schedule and the loss scaler, by name
+  int world_size = 1;
+  std::optional<double> validation_loss;  // at `step`, when it was measured
+  std::vector<FileEntry> files;           // by rank
+
+  bool operator==(const Manifest&) const = default;
+};
+
+// JSON. Numbers survive exactly; bytes of `config` that are not UTF-8 become U+FFFD, and numbers
+// that are not finite are left out.
+std::string to_json(const Manifest& manifest);
+
+// Throws Error(kData), naming `path`, when the text is not a manifest, was changed, or is of
+// another format version.
+Manifest manifest_from_json(const std::string& text, const std::string& path);
+
+}  // namespace tandem

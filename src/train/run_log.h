@@ -1,0 +1,75 @@
+// What a person and other programs see of a run: the table at the start, progress, metrics.jsonl,
+// TensorBoard, and the last words. Rank 0 alone has one.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "src/core/memory.h"
+#include "src/data/dataset.h"
+#include "src/io/metrics_log.h"
+#include "src/io/tensorboard.h"
+#include "src/train/config.h"
+#include "src/train/console.h"
+#include "src/train/evaluation.h"
+#include "src/train/run_directory.h"
+
+namespace tandem {
+
+// Of the steps since the last logged one.
+struct StepMetrics {
+  int64_t step = 0;   // the last of them
+  int64_t steps = 0;  // how many
+  int64_t samples = 0;
+  double seconds = 0;
+  double loss = 0;  // mean over the global batch of the last step, nats per target
+  double lr = 0;
+  double grad_norm = 0;       // before clipping
+  double mfu = 0;             // model FLOP/s over the measured GEMM rate of all ranks
+  int64_t wire_bytes = 0;     // payload sent by the busiest rank in the last step
+  double exposed_comm_s = 0;  // waiting for communication that no computation hid, largest rank
+  int64_t peak_bytes = 0;     // largest rank
+};
+
+// For the table at the start.
+struct RunSummary {
+  int64_t parameters = 0;
+  double flops_per_sample = 0;
+  int ranks = 1, threads = 1;
+  int64_t micro_batch = 0, accumulation = 0;
+  int64_t buckets = 0, gradient_bytes = 0;
+  int64_t samples_per_epoch = 0;
+  std::string memory;  // by class, of one rank
+};
+
+class RunLog {
+ public:
+  // Opens metrics.jsonl and the event file; lines past `step` move aside. Error kData when they
+  // cannot be written.
+  RunLog(const Config& config, const RunDirectory& directory, int64_t step,
+         const DatasetInfo& data);
+
+  void start(const RunSummary& summary, const std::string& resumed_from,
+             const std::string& weights_from);
+  void progress(int64_t step);  // after every step; cheap
+  void training(const StepMetrics& metrics);
+  void validation(int64_t step, const Evaluation& result);
+  void finish(bool stopped, int64_t step, const std::string& checkpoint);
+
+ private:
+  const char* unit() const { return config_.model.reads_text() ? "tokens" : "images"; }
+  // Tokens or images in one sample.
+  int64_t units_per_sample() const {
+    return config_.model.reads_text() ? config_.model.context : 1;
+  }
+
+  Config config_;
+  RunDirectory directory_;
+  DatasetInfo data_;
+  MetricsLog metrics_;
+  std::unique_ptr<TensorBoardWriter> tensorboard_;  // null: not wanted
+  Console console_;
+  Progress progress_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,42 @@
+#include "src/train/trained_model.h"
+
+#include <filesystem>
+
+#include "src/train/model_zoo.h"
+#include "src/train/snapshot.h"
+
+namespace tandem {
+
+std::string resolve_checkpoint(const std::string& path) {
+  namespace fs = std::filesystem;
+  if (fs::exists(path + "/manifest.json")) {
+    return path;
+  }
+  for (const std::string& folder : {path + "/checkpoints", path}) {
+    if (const std::string newest = find_latest(folder).path; !newest.empty()) {
+      return newest;
+    }
+  }
+  fail(ExitCode::kData,
+       str(path,
+           ": no checkpoint here; name a run's folder or a step-... folder with a manifest.json"));
+}
+
+Config config_of(const std::string& checkpoint) {
+  return config_from_text(read_manifest(checkpoint).config, checkpoint + "/manifest.json");
+}
+
+TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data,
+                                Communicator& communicator, Memory& memory) {
+  const CheckpointReader reader(checkpoint);
+  TrainedModel trained{
+      .config = config_of(checkpoint), .checkpoint = checkpoint, .step = reader.manifest().step};
+  trained.model = make_model(trained.config.model, data, false);
+  trained.store = std::make_unique<ParamStore>(trained.model->blocks(), communicator, memory,
+                                               ParamStore::Options{});
+  allocate_statistics(*trained.model, memory);
+  load_weights(reader, *trained.store, *trained.model);
+  return trained;
+}
+
+}  // namespace tandem

@@ -1,0 +1,35 @@
+// A model as a checkpoint left it, for evaluation and generation.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/param_store.h"
+#include "layers/module.h"
+#include "src/data/dataset.h"
+#include "src/io/checkpoint.h"
+#include "src/train/config.h"
+
+namespace tandem {
+
+// The folder of one checkpoint: `path` itself, or the newest one of the run or `checkpoints` folder
+// that it names. Error kData when there is none.
+std::string resolve_checkpoint(const std::string& path);
+
+struct TrainedModel {
+  Config config{};  // of the run that trained it
+  std::string checkpoint{};
+  int64_t step = 0;
+  std::unique_ptr<Model> model{};
+  std::unique_ptr<ParamStore> store{};
+};
+
+// `data` gives the sizes that the settings leave open. Error kData when the checkpoint is of
+// another model.
+TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data,
+                                Communicator& communicator, Memory& memory);
+
+// The settings stored in a checkpoint.
+Config config_of(const std::string& checkpoint);
+
+}  // namespace tandem

@@ -1,0 +1,78 @@
+// Ways for a job to end badly, for tests/test_mpi_abort.sh: one word names the way. Every rank
+// prints its process id first.
+#include <unistd.h>
+
+#include <chrono>
+#include <iostream>
+#include <string>
+#include <thread>
+
+#include "comm/world.h"
+
+namespace {
+
+using namespace tandem;
+
+constexpr int kOdd = 1;  // the rank that misbehaves
+
+void sleep_s(int seconds) { std::this_thread::sleep_for(std::chrono::seconds(seconds)); }
+
+void misbehave(World& world, const std::string& way, const Tensor& data) {
+  Communicator& communicator = world.communicator();
+  communicator.barrier();
+  const bool odd = world.rank() == kOdd;
+  if (way == "throw") {
+    if (odd) {
+      fail(ExitCode::kData, "this rank's file is broken");
+    }
+    communicator.all_reduce(data);
+    communicator.stream().synchronize();
+  } else if (way == "throw-while-computing") {
+    if (odd) {
+      fail(ExitCode::kNumerical, "loss is not finite");
+    }
+    sleep_s(60);
+  } else if (way == "late") {
+    world.set_timeout_s(1);
+    if (odd) {
+      sleep_s(60);
+    }
+    communicator.all_reduce(data);
+    communicator.stream().synchronize();
+  } else if (way == "other-size") {
+    communicator.all_reduce(odd ? data.slice(0, data.elements() / 2) : data);
+    communicator.stream().synchronize();
+  } else if (way == "other-collective") {
+    world.set_timeout_s(1);
+    if (odd) {
+      communicator.broadcast(data, kOdd);
+    } else {
+      communicator.all_reduce(data);
+    }
+    communicator.stream().synchronize();
+  } else if (way == "leave") {
+    if (odd) {
+      std::_Exit(7);
+    }
+    communicator.barrier();
+  } else if (way != "nothing") {
+    fail(ExitCode::kConfig, "unknown way to end: " + way);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Memory memory(Device::kCpu);  // outlives the world, whose worker may hold tensors
+  World world;
+  try {
+    std::cout << str("pid ", getpid(), "\n") << std::flush;
+    const Tensor data = Tensor::zeros(memory, {100000}, DType::kF32, MemoryClass::kGradients);
+    misbehave(world, argc > 1 ? argv[1] : "nothing", data);
+    world.finish();
+    return 0;
+  } catch (const Error& error) {
+    std::cerr << str("[rank ", world.rank(), "] ", error.what(), "\n");
+    world.abort(error.code());
+  }
+}

@@ -1,0 +1,41 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "optim/clip.h"
+#include "src/core/error.h"
+
+namespace tandem {
+namespace {
+
+TEST(Clip, LeavesSmallNormsAlone) {
+  EXPECT_EQ(clip_factor(0, 1), 1);
+  EXPECT_EQ(clip_factor(0.5, 1), 1);
+}
+
+// The formula of torch.nn.utils.clip_grad_norm_, its 1e-6 included: a norm of exactly max_norm is
+// scaled a little.
+TEST(Clip, FollowsPyTorch) {
+  EXPECT_EQ(clip_factor(1, 1), 1 / (1 + 1e-6));
+  EXPECT_EQ(clip_factor(8, 2), 2 / (8 + 1e-6));
+  EXPECT_EQ(clip_factor(1e30, 1), 1 / (1e30 + 1e-6));
+}
+
+TEST(Clip, ZeroTurnsItOff) {
+  EXPECT_EQ(clip_factor(1e30, 0), 1);
+  EXPECT_EQ(clip_factor(0, 0), 1);
+}
+
+TEST(Clip, ANormThatIsNotFiniteIsNotHidden) {
+  EXPECT_TRUE(std::isnan(clip_factor(std::numeric_limits<double>::quiet_NaN(), 1)));
+  EXPECT_EQ(clip_factor(std::numeric_limits<double>::infinity(), 1), 0);
+}
+
+TEST(Clip, RefusesANegativeLimit) {
+  EXPECT_THROW(clip_factor(1, -1), Error);
+  EXPECT_THROW(clip_factor(1, std::numeric_limits<double>::quiet_NaN()), Error);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,144 @@
+#include <gtest/gtest.h>
+
+#include "src/core/error.h"
+#include "src/train/config.h"
+
+namespace tandem {
+namespace {
+
+bool contains(const std::vector<std::string>& problems, const std::string& text) {
+  for (const std::string& problem : problems) {
+    if (problem.find(text) != std::string::npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::vector<std::string> apply(Config& config, const std::vector<Assignment>& assignments) {
+  Options options("usage");
+  config.bind(options);
+  return options.apply(assignments);
+}
+
+Config valid() {
+  Config config;
+  config.data.path = "data.h5";
+  return config;
+}
+
+TEST(Config, LaterAssignmentsWin) {
+  Config config;
+  EXPECT_TRUE(apply(config, {{"optim.lr", "0.5", "a.cfg"},
+                             {"optim.lr", "0.25", "b.cfg"},
+                             {"optim.lr", "0.125", "command line"}})
+                  .empty());
+  EXPECT_EQ(config.optim.lr, 0.125);
+}
+
+TEST(Config, ReportsEverythingWrongAtOnce) {
+  Config config;
+  const auto problems = apply(config, {{"train.step", "5", "a.cfg"},
+                                       {"layers", "5", "command line"},
+                                       {"model.kind", "rnn", "command line"},
+                                       {"train.steps", "many", "command line"},
+                                       {"dist.zero", "7", "command line"},
+                                       {"optim.nesterov", "perhaps", "command line"}});
+  ASSERT_EQ(problems.size(), 6u);
+  EXPECT_TRUE(contains(problems, "a.cfg: unknown setting train.step; did you mean train.steps?"));
+  EXPECT_TRUE(contains(problems, "model.kind = rnn must be one of gpt, llama, resnet, mlp"));
+  EXPECT_TRUE(contains(problems, "train.steps = many must be a whole number >= 1"));
+  EXPECT_TRUE(contains(problems, "dist.zero = 7 must be a whole number in [0, 3]"));
+  EXPECT_TRUE(contains(problems, "optim.nesterov = perhaps must be true or false"));
+}
+
+TEST(Config, SuggestsTheRightSection) {
+  Config config;
+  EXPECT_TRUE(
+      contains(apply(config, {{"train.lr", "1", "command line"}}), "did you mean optim.lr?"));
+}
+
+TEST(Config, TextReadsBackEqual) {
+  Config config = valid();
+  config.optim.lr = 0.1 + 0.2;  // no short decimal form
+  config.run.name = "a name";
+  config.model.tie_embeddings = false;
+  const Config again = config_from_text(config.ini_text(), "text");
+  EXPECT_EQ(again.ini_text(), config.ini_text());
+  EXPECT_EQ(again.optim.lr, config.optim.lr);
+  EXPECT_EQ(again.run.name, "a name");
+  EXPECT_FALSE(again.model.tie_embeddings);
+}
+
+TEST(Config, DefaultsAreValidWithData) { EXPECT_TRUE(problems_of(valid(), 1).empty()); }
+
+TEST(Config, IndivisibleBatchNamesTheNeighbours) {
+  Config config = valid();
+  config.train.global_batch = 10;
+  EXPECT_TRUE(
+      contains(problems_of(config, 3), "not divisible by 3 ranks; the nearest that are: 9 and 12"));
+  config.train.micro_batch = 2;
+  EXPECT_TRUE(contains(problems_of(config, 3), "2 x 3 = 6; the nearest that are: 6 and 12"));
+  config.train.global_batch = 12;
+  EXPECT_TRUE(problems_of(config, 3).empty());
+}
+
+TEST(Config, ImpossibleModelsAreNamed) {
+  Config config = valid();
+  config.model.heads = 3;
+  EXPECT_TRUE(
+      contains(problems_of(config, 1), "model.width = 128 is not divisible by model.heads = 3"));
+  config = valid();
+  config.model.kind = "resnet";
+  config.model.depth = 21;
+  EXPECT_TRUE(contains(problems_of(config, 1), "6n + 2"));
+}
+
+// What the design names and this build lacks is an error, never ignored.
+TEST(Config, MissingFeaturesAreErrors) {
+  const std::vector<std::pair<std::string, std::string>> settings = {
+      {"run.device", "cuda"},   {"train.precision", "bf16"}, {"dist.zero", "2"},
+      {"dist.backend", "nccl"}, {"dist.reduce", "exact"},    {"dist.wire_dtype", "bf16"},
+      {"dist.shard", "node"},   {"dist.node_size", "4"},     {"checkpoint.async", "true"},
+      {"log.trace", "true"}};
+  for (const auto& [key, value] : settings) {
+    Config config = valid();
+    ASSERT_TRUE(apply(config, {{key, value, "command line"}}).empty());
+    EXPECT_TRUE(contains(problems_of(config, 1), key + " = " + value + " is not in this build"))
+        << key;
+  }
+}
+
+TEST(Config, FixedSettingsAreModelDataAndSeed) {
+  Config a = valid(), b = valid();
+  b.optim.lr = 7;
+  b.train.steps = 9;
+  EXPECT_EQ(fixed_settings(a), fixed_settings(b));
+  b.model.width = 256;
+  EXPECT_NE(fixed_settings(a), fixed_settings(b));
+}
+
+TEST(CommandLine, ReadsBothForms) {
+  const CommandLine line =
+      parse_command_line({"one", "--a.b", "3", "--c=d=e", "--help", "--x", "-1"});
+  EXPECT_EQ(line.positional, std::vector<std::string>{"one"});
+  ASSERT_EQ(line.assignments.size(), 4u);
+  EXPECT_EQ(line.assignments[0].value, "3");
+  EXPECT_EQ(line.assignments[1].key, "c");
+  EXPECT_EQ(line.assignments[1].value, "d=e");
+  EXPECT_EQ(line.assignments[2].value, "true");
+  EXPECT_EQ(line.assignments[3].value, "-1");
+}
+
+TEST(Ini, GarbledTextNamesTheFile) {
+  try {
+    parse_ini("[model]\nwidth 128\n", "broken.cfg");
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kConfig);
+    EXPECT_NE(std::string(error.what()).find("broken.cfg"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace tandem

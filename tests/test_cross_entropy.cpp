@@ -1,0 +1,110 @@
+#include <cmath>
+
+#include "layers/add.h"
+#include "layers/cross_entropy.h"
+#include "tests/gradcheck.h"
+
+namespace tandem::testing {
+namespace {
+
+// Through a sum, because the op overwrites its logits.
+TEST(CrossEntropy, GradientsMatchFiniteDifferences) {
+  for (int64_t classes : {1, 3, 65}) {
+    const Tensor targets = int_tensor(
+        {4}, std::vector<int32_t>{0, static_cast<int32_t>(classes) - 1, kIgnoreTarget, 0});
+    check_gradients({Shape{4, classes}, Shape{4, classes}}, {},
+                    [&](Context& context, const std::vector<Variable>& in) {
+                      return cross_entropy(context, add(context, in[0], in[1]), targets);
+                    });
+  }
+}
+
+// f32: logits of order one, a sum of 65 exponentials, relative error below 65 * 2^-24 = 4e-6.
+TEST(CrossEntropy, LossesMatchTheDefinition) {
+  const int64_t rows = 10, classes = 65;
+  const Tensor logits = random_tensor({rows, classes}, DType::kF32, 2);
+  std::vector<int32_t> targets(rows);
+  for (int64_t n = 0; n < rows; ++n) {
+    targets[n] = n == 4 ? kIgnoreTarget : static_cast<int32_t>(7 * n % classes);
+  }
+  TestContext test;
+  const Variable losses =
+      cross_entropy(test.context, Variable(logits), int_tensor({rows}, targets));
+  ASSERT_EQ(losses.shape(), (Shape{rows}));
+  for (int64_t n = 0; n < rows; ++n) {
+    double total = 0;
+    for (int64_t j = 0; j < classes; ++j) {
+      total += std::exp(static_cast<double>(logits.data<float>()[n * classes + j]));
+    }
+    const double expected =
+        n == 4 ? 0 : std::log(total) - logits.data<float>()[n * classes + targets[n]];
+    EXPECT_NEAR(losses.data<float>()[n], expected, 1e-5);
+  }
+}
+
+TEST(CrossEntropy, GradientTakesTheMemoryOfTheLogits) {
+  const Variable logits = Variable::leaf(random_tensor({3, 5}, DType::kF32, 2));
+  const Tensor targets = int_tensor({3}, std::vector<int32_t>{1, kIgnoreTarget, 4});
+  TestContext test;
+  test.tape.backward(test.context, cross_entropy(test.context, logits, targets), 0.5);
+  const Tensor grad = logits.slot()->grad;
+  EXPECT_EQ(grad.data<float>(), logits.data<float>());
+  for (int64_t n = 0; n < 3; ++n) {
+    double total = 0, largest = 0;
+    for (int64_t j = 0; j < 5; ++j) {
+      total += grad.data<float>()[n * 5 + j];
+      largest = std::max(largest, std::abs(static_cast<double>(grad.data<float>()[n * 5 + j])));
+    }
+    EXPECT_NEAR(total, 0, 1e-6);  // probabilities sum to one, up to 5 roundings of 2^-24
+    EXPECT_EQ(largest == 0, n == 1) << "row " << n;
+  }
+}
+
+TEST(CrossEntropy, LargeLogitsDoNotOverflow) {
+  Tensor logits = random_tensor({2, 40}, DType::kF32, 2, 1e4);
+  const Tensor targets = int_tensor({2}, std::vector<int32_t>{3, 39});
+  TestContext test;
+  for (double value : values_of(cross_entropy(test.context, Variable(logits), targets).value())) {
+    EXPECT_TRUE(std::isfinite(value) && value >= 0) << value;
+  }
+}
+
+TEST(CrossEntropy, NotANumberStays) {
+  for (float bad : {NAN, INFINITY}) {
+    Tensor logits = random_tensor({1, 40}, DType::kF32, 2);
+    logits.data<float>()[20] = bad;
+    TestContext test;
+    const Tensor targets = int_tensor({1}, std::vector<int32_t>{3});
+    const Variable losses = cross_entropy(test.context, Variable(logits), targets);
+    EXPECT_FALSE(std::isfinite(losses.data<float>()[0]));
+  }
+}
+
+TEST(CrossEntropy, TargetOutsideTheClasses) {
+  TestContext test;
+  const Variable logits(random_tensor({2, 5}, DType::kF32, 2));
+  for (int32_t bad : {5, -2}) {
+    try {
+      cross_entropy(test.context, logits, int_tensor({2}, std::vector<int32_t>{0, bad}));
+      FAIL() << "no error for " << bad;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kData);
+      EXPECT_NE(std::string(error.what()).find("row 1"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(CrossEntropy, CountCorrect) {
+  Tensor logits = Tensor::zeros(test_memory(), {5, 3}, DType::kF32, MemoryClass::kData);
+  logits.data<float>()[0 * 3 + 2] = 1;   // largest: 2
+  logits.data<float>()[1 * 3 + 0] = -1;  // tie of 1 and 2: 1 wins
+  logits.data<float>()[2 * 3 + 0] = -1;
+  logits.data<float>()[3 * 3 + 1] = 1;  // ignored
+  TestContext test;                     // row 4: tie of all: 0 wins
+  EXPECT_EQ(count_correct(test.context, logits,
+                          int_tensor({5}, std::vector<int32_t>{2, 1, 2, kIgnoreTarget, 0})),
+            3);
+}
+
+}  // namespace
+}  // namespace tandem::testing

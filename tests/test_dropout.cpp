@@ -1,0 +1,80 @@
+#include <cmath>
+
+#include "layers/dropout.h"
+#include "tests/gradcheck.h"
+
+namespace tandem::testing {
+namespace {
+
+// What dropout makes of ones.
+std::vector<double> mask_of(const RandomState& random, Shape shape, double p, uint32_t site) {
+  TestContext test;
+  test.context.random = random;
+  Tensor ones = Tensor::empty(test_memory(), shape, DType::kF32, MemoryClass::kData);
+  std::fill_n(ones.data<float>(), ones.elements(), 1.0f);
+  return values_of(dropout(test.context, Variable(ones), p, site).value());
+}
+
+TEST(Dropout, GradientsMatchFiniteDifferences) {
+  check_gradients({Shape{3, 70}}, {}, [](Context& context, const std::vector<Variable>& in) {
+    return dropout(context, in[0], 0.3, 5);
+  });
+}
+
+TEST(Dropout, IdentityOutsideTrainingAndForZero) {
+  TestContext test;
+  const Variable x(random_tensor({2, 9}, DType::kF32, 1));
+  EXPECT_EQ(dropout(test.context, x, 0, 1).data<float>(), x.data<float>());
+  test.context.training = false;
+  EXPECT_EQ(dropout(test.context, x, 0.5, 1).data<float>(), x.data<float>());
+}
+
+// The number of zeros is binomial: five deviations are wrong once in two million seeds, and the
+// seed is fixed.
+TEST(Dropout, DropsTheAskedFraction) {
+  for (double p : {0.1, 0.5, 0.9}) {
+    const std::vector<double> mask = mask_of({.seed = 7}, {4, 5000}, p, 2);
+    double zeros = 0;
+    for (double value : mask) {
+      EXPECT_TRUE(value == 0 || value == static_cast<float>(1 / (1 - p))) << value;
+      zeros += value == 0;
+    }
+    const double n = static_cast<double>(mask.size());
+    EXPECT_NEAR(zeros, n * p, 5 * std::sqrt(n * p * (1 - p)));
+  }
+}
+
+// Sample 2 of a micro-batch that begins at sample 10 is sample 12 wherever it is computed.
+TEST(Dropout, MaskBelongsToTheGlobalSample) {
+  const Shape whole{5, 3, 37};
+  const int64_t sample = 3 * 37;
+  const std::vector<double> all =
+      mask_of({.seed = 3, .step = 8, .first_sample = 10}, whole, 0.4, 1);
+  const std::vector<double> part =
+      mask_of({.seed = 3, .step = 8, .first_sample = 12}, {2, 3, 37}, 0.4, 1);
+  EXPECT_EQ(part, std::vector<double>(all.begin() + 2 * sample, all.begin() + 4 * sample));
+}
+
+TEST(Dropout, EveryCoordinateMatters) {
+  const Shape shape{2, 300};
+  const std::vector<double> mask = mask_of({.seed = 1, .step = 2}, shape, 0.5, 3);
+  EXPECT_EQ(mask, mask_of({.seed = 1, .step = 2}, shape, 0.5, 3));
+  EXPECT_NE(mask, mask_of({.seed = 2, .step = 2}, shape, 0.5, 3));
+  EXPECT_NE(mask, mask_of({.seed = 1, .step = 3}, shape, 0.5, 3));
+  EXPECT_NE(mask, mask_of({.seed = 1, .step = 2}, shape, 0.5, 4));
+  EXPECT_NE(std::vector<double>(mask.begin(), mask.begin() + 300),
+            std::vector<double>(mask.begin() + 300, mask.end()));
+  // Nor does one run of elements repeat another.
+  EXPECT_NE(std::vector<double>(mask.begin(), mask.begin() + 64),
+            std::vector<double>(mask.begin() + 64, mask.begin() + 128));
+}
+
+TEST(Dropout, ProbabilityIsChecked) {
+  TestContext test;
+  const Variable x(random_tensor({2, 9}, DType::kF32, 1));
+  EXPECT_THROW(dropout(test.context, x, 1.0, 1), Error);
+  EXPECT_THROW(dropout(test.context, x, -0.1, 1), Error);
+}
+
+}  // namespace
+}  // namespace tandem::testing

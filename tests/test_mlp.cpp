@@ -1,0 +1,75 @@
+#include <cmath>
+
+#include "layers/mlp.h"
+#include "tests/gradcheck.h"
+
+namespace tandem::testing {
+namespace {
+
+MlpConfig small() {
+  return {.image_height = 3,
+          .image_width = 2,
+          .channels = 2,
+          .layers = 2,
+          .width = 5,
+          .classes = 4,
+          .recompute = false};
+}
+
+std::vector<Parameter*> parameters_of(Model& model) {
+  std::vector<Parameter*> all;
+  for (const BlockParameters& block : model.blocks()) {
+    all.insert(all.end(), block.parameters.begin(), block.parameters.end());
+  }
+  return all;
+}
+
+TEST(Mlp, GradientsMatchFiniteDifferences) {
+  for (bool recompute : {false, true}) {
+    MlpConfig config = small();
+    config.recompute = recompute;
+    Mlp model(config);
+    OpenGate gate;
+    const Tensor images = random_tensor({6, 3, 2, 2}, DType::kF64, 9);
+    check_gradients({}, parameters_of(model), [&](Context& context, const std::vector<Variable>&) {
+      return model.forward(context, gate, images);
+    });
+  }
+}
+
+TEST(Mlp, ParametersByBlock) {
+  Mlp model(small());
+  std::string listing;
+  for (const BlockParameters& block : model.blocks()) {
+    listing += block.name + ":";
+    for (const Parameter* parameter : block.parameters) {
+      listing += str(" ", parameter->name, parameter->shape, parameter->decay ? " decay" : "");
+      const double deviation = std::sqrt(2.0 / static_cast<double>(parameter->shape[-1]));
+      EXPECT_EQ(parameter->init.scale, parameter->decay ? deviation : 0);
+    }
+    listing += "\n";
+  }
+  EXPECT_EQ(listing,
+            "layers.0: layers.0.weight[5, 12] decay layers.0.bias[5]\n"
+            "layers.1: layers.1.weight[5, 5] decay layers.1.bias[5]\n"
+            "head: head.weight[4, 5] decay head.bias[4]\n");
+}
+
+TEST(Mlp, FlopsCountEveryWeight) {
+  EXPECT_EQ(Mlp(small()).flops_per_sample(), 6.0 * (12 * 5 + 5 * 5 + 5 * 4));
+}
+
+TEST(Mlp, WrongSizes) {
+  MlpConfig config = small();
+  config.classes = 0;
+  EXPECT_THROW(Mlp{config}, Error);
+  Mlp model(small());
+  bind_parameters(parameters_of(model), DType::kF32);
+  TestContext test;
+  OpenGate gate;
+  EXPECT_THROW(model.forward(test.context, gate, random_tensor({2, 3, 3, 2}, DType::kF32, 1)),
+               Error);
+}
+
+}  // namespace
+}  // namespace tandem::testing

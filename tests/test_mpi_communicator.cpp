@@ -1,0 +1,280 @@
+// Runs on every rank of a job of 1 to 4 (tests/mpi_main.cpp).
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <limits>
+#include <thread>
+
+#include "comm/agreement.h"
+#include "comm/flat_buffer.h"
+#include "tests/harness.h"
+#include "tests/mpi_world.h"
+
+namespace tandem::testing {
+namespace {
+
+class MpiCommunicatorTest : public ::testing::Test {
+ protected:
+  Communicator& communicator = test_world().communicator();
+  const int rank = communicator.rank();
+  const int size = communicator.size();
+
+  Tensor tensor(int64_t n, DType dtype = DType::kF32) const {
+    return Tensor::zeros(test_memory(), {n}, dtype, MemoryClass::kGradients);
+  }
+  // Small integers: sums are exact in f32.
+  static double element(int from, int64_t i) {
+    return static_cast<double>((from + 1) * (i % 1013) + from);
+  }
+  Tensor filled(int64_t n, DType dtype = DType::kF32) const {
+    Tensor result = tensor(n, dtype);
+    on_float(dtype, [&]<class T>() {
+      for (int64_t i = 0; i < n; ++i) {
+        result.data<T>()[i] = static_cast<T>(element(rank, i));
+      }
+    });
+    return result;
+  }
+  double summed(int64_t i) const {
+    double total = 0;
+    for (int from = 0; from < size; ++from) {
+      total += element(from, i);
+    }
+    return total;
+  }
+  template <class F>
+  static int64_t wrong(const Tensor& tensor, F expected) {
+    return on_float(tensor.dtype(), [&]<class T>() {
+      int64_t count = 0;
+      for (int64_t i = 0; i < tensor.elements(); ++i) {
+        count += tensor.data<T>()[i] != static_cast<T>(expected(i));
+      }
+      return count;
+    });
+  }
+  // Runs `work` and returns what it sent.
+  template <class F>
+  WireCount sent(F work) {
+    communicator.stream().synchronize();
+    const WireCount before = communicator.wire();
+    work();
+    communicator.stream().synchronize();
+    const WireCount after = communicator.wire();
+    return {after.payload_bytes - before.payload_bytes, after.control_bytes - before.control_bytes,
+            after.collectives - before.collectives};
+  }
+
+  std::vector<int64_t> sizes() const { return {0, 1, size - 1, size, 1000003}; }
+};
+
+TEST_F(MpiCommunicatorTest, AllReduceIsTheExactSum) {
+  for (int64_t n : sizes()) {
+    for (DType dtype : {DType::kF32, DType::kF64}) {
+      SCOPED_TRACE(str(n, " elements of ", name_of(dtype)));
+      const Tensor data = filled(n, dtype);
+      const WireCount wire = sent([&] { communicator.all_reduce(data); });
+      EXPECT_EQ(wrong(data, [&](int64_t i) { return summed(i); }), 0);
+      EXPECT_EQ(wire.control_bytes, 0);
+      EXPECT_EQ(wire.collectives, size > 1 ? 1 : 0);
+      // With uneven parts a rank sends all parts but two once and its own two or one twice; the
+      // ranks together send every part 2 (N - 1) times.
+      const double payload = static_cast<double>(wire.payload_bytes);
+      EXPECT_EQ(communicator.sum({&payload, 1})[0],
+                2.0 * (size - 1) * static_cast<double>(data.bytes()));
+    }
+  }
+}
+
+TEST_F(MpiCommunicatorTest, AllReduceSendsExactlyItsShare) {
+  for (int64_t n : {int64_t{128} * size, int64_t{1000320} / (128 * size) * 128 * size}) {
+    const Tensor data = filled(n);
+    const WireCount wire = sent([&] { communicator.all_reduce(data); });
+    EXPECT_EQ(wire.payload_bytes, 2 * (size - 1) * data.bytes() / size);
+  }
+}
+
+// 1,000,003 parameters padded to ranks * 128 elements; figures worked out by hand.
+TEST_F(MpiCommunicatorTest, WireBytesOfAnAwkwardSize) {
+  const int64_t step = int64_t{128} * size;
+  const Tensor data = filled((1000003 + step - 1) / step * step);
+  const WireCount wire = sent([&] { communicator.all_reduce(data); });
+  constexpr int64_t kExpected[] = {0, 0, 4000768, 5335040, 6002688};
+  ASSERT_LE(size, 4);
+  EXPECT_EQ(wire.payload_bytes, kExpected[size]);
+}
+
+TEST_F(MpiCommunicatorTest, AllRanksGetTheSameBits) {
+  constexpr int64_t kCount = 100001;
+  const Tensor data = tensor(kCount);
+  for (int64_t i = 0; i < kCount; ++i) {
+    data.data<float>()[i] = 1.0f / static_cast<float>(3 + i + 1000 * rank);
+  }
+  communicator.all_reduce(data);
+  communicator.stream().synchronize();
+  const auto all = communicator.all_gather(
+      std::string(reinterpret_cast<const char*>(data.raw()), static_cast<size_t>(data.bytes())));
+  for (const std::string& one : all) {
+    EXPECT_TRUE(one == all[0]);
+  }
+}
+
+TEST_F(MpiCommunicatorTest, ReduceScatter) {
+  for (int64_t n : {0, 1, 5, 250001}) {
+    for (bool in_place : {false, true}) {
+      SCOPED_TRACE(str(n, " elements a rank", in_place ? ", in place" : ""));
+      const Tensor in = filled(n * size);
+      const Tensor out = in_place ? in.slice(n * rank, n) : tensor(n);
+      const WireCount wire = sent([&] { communicator.reduce_scatter(in, out); });
+      EXPECT_EQ(wrong(out, [&](int64_t i) { return summed(n * rank + i); }), 0);
+      EXPECT_EQ(wire.payload_bytes, (size - 1) * out.bytes());
+    }
+  }
+}
+
+TEST_F(MpiCommunicatorTest, AllGather) {
+  for (int64_t n : {0, 1, 5, 250001}) {
+    for (bool in_place : {false, true}) {
+      SCOPED_TRACE(str(n, " elements a rank", in_place ? ", in place" : ""));
+      const Tensor out = tensor(n * size);
+      const Tensor in = in_place ? out.slice(n * rank, n) : tensor(n);
+      for (int64_t i = 0; i < n; ++i) {
+        in.data<float>()[i] = static_cast<float>(element(rank, i));
+      }
+      const WireCount wire = sent([&] { communicator.all_gather(in, out); });
+      EXPECT_EQ(wrong(out, [&](int64_t i) { return element(static_cast<int>(i / n), i % n); }), 0);
+      EXPECT_EQ(wire.payload_bytes, (size - 1) * in.bytes());
+    }
+  }
+}
+
+TEST_F(MpiCommunicatorTest, BroadcastFromEveryRoot) {
+  for (int root = 0; root < size; ++root) {
+    for (int64_t n : sizes()) {
+      SCOPED_TRACE(str(n, " elements from rank ", root));
+      const Tensor data = filled(n);
+      const WireCount wire = sent([&] { communicator.broadcast(data, root); });
+      EXPECT_EQ(wrong(data, [&](int64_t i) { return element(root, i); }), 0);
+      const bool last = (rank + 1) % size == root;
+      EXPECT_EQ(wire.payload_bytes, last ? 0 : data.bytes());
+    }
+  }
+}
+
+TEST_F(MpiCommunicatorTest, RedistributeMovesWhatThePlacementsSay) {
+  using enum Placement;
+  constexpr int64_t kCount = 257;
+  const auto expect = [&](const Tensor& result, int64_t first) {
+    communicator.stream().synchronize();
+    EXPECT_EQ(wrong(result, [&](int64_t i) { return summed(first + i); }), 0);
+  };
+  const Tensor partial = filled(kCount * size), part = tensor(kCount);
+  redistribute(communicator, {kPartial, partial}, {kSharded, part});
+  expect(part, kCount * rank);
+  const Tensor whole = tensor(kCount * size), again = tensor(kCount);
+  redistribute(communicator, {kSharded, part}, {kReplicated, whole});
+  expect(whole, 0);
+  redistribute(communicator, {kReplicated, whole}, {kSharded, again});
+  expect(again, kCount * rank);
+  const Tensor in_place = filled(kCount * size);
+  redistribute(communicator, {kPartial, in_place}, {kReplicated, in_place});
+  expect(in_place, 0);
+}
+
+TEST_F(MpiCommunicatorTest, ControlMessages) {
+  const WireCount wire = sent([&] {
+    const std::vector<double> values = {1.0 * rank, 0.5};
+    EXPECT_EQ(communicator.sum(values), (std::vector<double>{size * (size - 1) / 2.0, 0.5 * size}));
+    EXPECT_TRUE(communicator.sum({}).empty());
+    const auto texts = communicator.all_gather(std::string(static_cast<size_t>(rank), 'x'));
+    ASSERT_EQ(texts.size(), static_cast<size_t>(size));
+    for (int from = 0; from < size; ++from) {
+      EXPECT_EQ(texts[from], std::string(static_cast<size_t>(from), 'x'));
+    }
+    for (int root = 0; root < size; ++root) {
+      EXPECT_EQ(communicator.broadcast(str("from ", rank), root), str("from ", root));
+      EXPECT_EQ(communicator.broadcast("", root), "");
+    }
+    communicator.barrier();
+  });
+  EXPECT_EQ(wire.payload_bytes, 0);
+  EXPECT_EQ(wire.collectives, 0);
+  EXPECT_EQ(wire.control_bytes > 0, size > 1);
+}
+
+// 1 + 2^-53 + 2^-53 ... rounds differently in another order: rank order is part of the contract.
+TEST_F(MpiCommunicatorTest, SumAddsInRankOrder) {
+  const double tiny = std::numeric_limits<double>::epsilon() / 2;
+  const double value = rank == 0 ? 1.0 : tiny;
+  EXPECT_EQ(communicator.sum({&value, 1})[0], 1.0) << "1 + tiny is 1, over and over";
+  const double last_is_one = rank == size - 1 ? 1.0 : tiny;
+  double expected = 0;
+  for (int from = 0; from < size; ++from) {
+    expected += from == size - 1 ? 1.0 : tiny;
+  }
+  EXPECT_EQ(communicator.sum({&last_is_one, 1})[0], expected);
+}
+
+TEST_F(MpiCommunicatorTest, TensorCollectivesAreAsynchronousAndInOrder) {
+  const Tensor a = filled(1000), b = filled(1000);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20 * rank));
+  communicator.all_reduce(a);
+  communicator.all_reduce(b);
+  communicator.all_reduce(a);  // sees the first sum
+  const Event done = communicator.stream().record();
+  done.synchronize();
+  EXPECT_EQ(wrong(a, [&](int64_t i) { return size * summed(i); }), 0);
+  EXPECT_EQ(wrong(b, [&](int64_t i) { return summed(i); }), 0);
+}
+
+TEST_F(MpiCommunicatorTest, WrongArgumentsAreErrorsBeforeAnythingIsSent) {
+  const Tensor data = tensor(4 * size);
+  if (size > 1) {
+    const Tensor integers =
+        Tensor::zeros(test_memory(), {size}, DType::kI32, MemoryClass::kGradients);
+    EXPECT_THROW(communicator.all_reduce(integers), Error);
+    EXPECT_THROW(communicator.reduce_scatter(integers, integers.slice(0, 1)), Error);
+  }
+  EXPECT_THROW(communicator.reduce_scatter(data, tensor(5)), Error);
+  EXPECT_THROW(communicator.all_gather(tensor(5), data), Error);
+  EXPECT_THROW(communicator.broadcast(data, size), Error);
+  EXPECT_THROW(communicator.broadcast("text", -1), Error);
+}
+
+TEST_F(MpiCommunicatorTest, DisagreementIsTheSameErrorOnAllRanks) {
+  check_equal(communicator, "the configuration", "a = 1\nb = 2\n");
+  if (size == 1) {
+    return;
+  }
+  std::string message;
+  const bool odd = rank == size - 1;
+  try {
+    check_equal(communicator, "the configuration", odd ? "a = 1\nb = 3\n" : "a = 1\nb = 2\n",
+                ExitCode::kData);
+  } catch (const Error& error) {
+    message = error.what();
+    EXPECT_EQ(error.code(), ExitCode::kData);
+  }
+  EXPECT_NE(message.find(str("rank ", size - 1, " differs from rank 0")), std::string::npos)
+      << message;
+  EXPECT_NE(message.find("\"b = 2\""), std::string::npos) << message;
+  EXPECT_NE(message.find("\"b = 3\""), std::string::npos) << message;
+  for (const std::string& other : communicator.all_gather(message)) {
+    EXPECT_EQ(other, message);
+  }
+}
+
+TEST(World, KnowsItsPlace) {
+  World& world = test_world();
+  EXPECT_EQ(world.rank(), world.communicator().rank());
+  EXPECT_EQ(world.size(), world.communicator().size());
+  int on_this_host = 0;
+  for (const std::string& host : world.communicator().all_gather(world.host())) {
+    on_this_host += host == world.host();
+  }
+  EXPECT_EQ(world.local_size(), on_this_host);
+  EXPECT_GE(world.local_rank(), 0);
+  EXPECT_LT(world.local_rank(), world.local_size());
+}
+
+}  // namespace
+}  // namespace tandem::testing
