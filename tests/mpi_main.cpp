@@ -66,6 +66,9 @@ int run(World& world) {
   auto* listener = new RankListener(world);
   listeners.Append(listener);  // which owns it now
   const int own = RUN_ALL_TESTS();
+  if (world.rank() == 0 && own == 0 && listener->failures() > 0) {
+    std::fprintf(stderr, "%ld tests failed on other ranks\n", listener->failures());
+  }
   return own != 0 || listener->failures() > 0;
 }
 

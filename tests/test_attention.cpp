@@ -170,6 +170,7 @@ TEST(Attention, CachedEqualsWhole) {
   const std::vector<double> whole =
       values_of(attention(test.context, Variable(qkv), sizes.layout).value());
   const Shape shape{sizes.layout.kv_heads, 90, sizes.layout.width};
+  test.context.tape = nullptr;
   KeyValueCache cache{test.context.activation(shape, DType::kF64),
                       test.context.activation(shape, DType::kF64), 0};
   for (int64_t count : {1, 5, 70, 4}) {

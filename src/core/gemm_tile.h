@@ -32,11 +32,18 @@ struct ProductTarget {
   const T* bias = nullptr;
 };
 
+// The loops over `sum` here and below are unrolled, so that it never needs memory.
 template <class T, int kRows, int kVectors>
 void write_part(const Vector<T> (&sum)[kRows][kVectors], const ProductTarget<T>& target,
                 int64_t columns) {
   T tile[kRows][kVectors * kLanes<T>];
-  std::memcpy(tile, sum, sizeof tile);
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      store<T>(&tile[i][v * kLanes<T>], sum[i][v]);
+    }
+  }
   for (int i = 0; i < kRows; ++i) {
     T* c = target.c + i * target.ldc;
     for (int64_t j = 0; j < columns; ++j) {
@@ -48,9 +55,10 @@ void write_part(const Vector<T> (&sum)[kRows][kVectors], const ProductTarget<T>&
 
 template <class T, int kRows, int kVectors>
 void write_tile(const Vector<T> (&sum)[kRows][kVectors], const ProductTarget<T>& target) {
-  Vector<T> bias[kVectors] = {};
-  for (int v = 0; target.bias && v < kVectors; ++v) {
-    bias[v] = load(target.bias + v * kLanes<T>);
+  Vector<T> bias[kVectors];
+#pragma GCC unroll 2
+  for (int v = 0; v < kVectors; ++v) {
+    bias[v] = target.bias ? load(target.bias + v * kLanes<T>) : Vector<T>{};
   }
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
@@ -68,7 +76,14 @@ void write_tile(const Vector<T> (&sum)[kRows][kVectors], const ProductTarget<T>&
 template <class T, int kRows, int kVectors, int64_t kRowStep, int64_t kDepthStep>
 void multiply_tile(const T* a, const T* b, int64_t depth, const ProductTarget<T>& target,
                    int64_t columns) {
-  Vector<T> sum[kRows][kVectors] = {};
+  Vector<T> sum[kRows][kVectors];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      sum[i][v] = Vector<T>{};
+    }
+  }
   for (int64_t p = 0; p < depth; ++p, a += kDepthStep, b += kTileColumns<T>) {
     Vector<T> row[kVectors];
 #pragma GCC unroll 2
