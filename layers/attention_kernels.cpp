@@ -197,7 +197,7 @@ void differentiate_panel(const PackedKeys<T>& packed, const HeadGradient<T>& hea
   };
   const auto packed_by_rows = [&](Rows<const T> rows) {
     return pack<T, kPanel<T>>(by_rows(rows, first), width, count,
-                              memory.take(panel_elements<kPanel<T>>(width, kPanel<T>)));
+                              memory.take(panel_elements<T, kPanel<T>>(width, kPanel<T>)));
   };
   T* p = memory.take(keys * kPanel<T>);
   T* ds = memory.take(keys * kPanel<T>);
@@ -228,9 +228,9 @@ void differentiate_panel(const PackedKeys<T>& packed, const HeadGradient<T>& hea
 template <class T>
 int64_t thread_workspace(int64_t length, int64_t width) {
   const int64_t packed =
-      2 * panel_elements<kTileRows>(length, width) + panel_elements<kTileRows>(width, length);
+      2 * panel_elements<T, kTileRows>(length, width) + panel_elements<T, kTileRows>(width, length);
   const int64_t panel = 3 * width * kPanel<T> + 2 * length * kPanel<T> +
-                        2 * panel_elements<kPanel<T>>(width, kPanel<T>);
+                        2 * panel_elements<T, kPanel<T>>(width, kPanel<T>);
   constexpr int64_t kPieces = 10, kAlign = 64 / static_cast<int64_t>(sizeof(T));
   return packed + panel + kPieces * kAlign;
 }
@@ -272,9 +272,9 @@ void attention_forward(Cpu, const T* qkv, T* y, T* log_sum, int64_t batch, int64
     const Rows<const T> v{k.data + kv_heads * width, sizes.row()};
     PackedKeys<T> packed{};
     packed.k = pack<T, kTileRows>(by_width(k, 0), length, width,
-                                  memory.take(panel_elements<kTileRows>(length, width)));
+                                  memory.take(panel_elements<T, kTileRows>(length, width)));
     packed.v = pack<T, kTileRows>(by_rows(v, 0), width, length,
-                                  memory.take(panel_elements<kTileRows>(width, length)));
+                                  memory.take(panel_elements<T, kTileRows>(width, length)));
     for (int64_t h = g * sizes.group(); h < (g + 1) * sizes.group(); ++h) {
       for (int64_t first = 0; first < length; first += kPanel<T>) {
         attend_panel<T>(packed, {at + h * width, sizes.row()},
@@ -298,12 +298,12 @@ void attention_backward(Cpu, const T* dy, const T* qkv, const T* y, const T* log
     const Rows<const T> k{qkv + k_at, row}, v{qkv + v_at, row};
     const auto keys_of = [&](Rows<const T> rows) {
       return pack<T, kTileRows>(by_width(rows, 0), length, width,
-                                memory.take(panel_elements<kTileRows>(length, width)));
+                                memory.take(panel_elements<T, kTileRows>(length, width)));
     };
     const PackedKeys<T> packed{
         keys_of(k), keys_of(v),
         pack<T, kTileRows>(by_rows(k, 0), width, length,
-                           memory.take(panel_elements<kTileRows>(width, length)))};
+                           memory.take(panel_elements<T, kTileRows>(width, length)))};
     for (int64_t h = g * sizes.group(); h < (g + 1) * sizes.group(); ++h) {
       const int64_t out = (b * length * heads + h) * width, q_at = at + h * width;
       const HeadGradient<T> head{{qkv + q_at, row},         {y + out, heads * width},

@@ -3,8 +3,6 @@
 
 #include <csignal>
 #include <filesystem>
-#include <limits>
-#include <numeric>
 
 #include "src/core/error.h"
 #include "src/io/checkpoint.h"
@@ -239,55 +237,6 @@ TEST_F(Checkpoint, WriterRefusesNamesOutsideTheLayout) {
   EXPECT_THROW(write_rank_file(root_ + "/x.h5", outside), Error);
 }
 
-Manifest full_manifest() {
-  Manifest manifest;
-  manifest.config = "[train]\nsteps = 10\nname = \"\\ \xc3\xa9\"\n";
-  manifest.step = int64_t{1} << 60;
-  manifest.sampler_epoch = 3;
-  manifest.sampler_position = (int64_t{1} << 53) + 1;
-  manifest.seed = std::numeric_limits<uint64_t>::max();
-  manifest.schedule = {{"loss_scale", 65536}, {"lr", 0.1}, {"tiny", 5e-324}};
-  manifest.world_size = 1;
-  manifest.validation_loss = 1.0 / 3.0;
-  manifest.files = {{"rank-0000.h5", int64_t{1} << 40, std::string(32, 'a')}};
-  return manifest;
-}
-
-TEST_F(Checkpoint, ManifestSurvivesExactly) {
-  EXPECT_EQ(manifest_from_json(to_json(full_manifest()), "m"), full_manifest());
-  EXPECT_EQ(manifest_from_json(to_json({}), "m"), Manifest{});
-}
-
-TEST_F(Checkpoint, ManifestTakesAnyConfigAndAnyNumber) {
-  Manifest manifest;
-  manifest.config = "name = \xff\n";
-  manifest.validation_loss = std::numeric_limits<double>::quiet_NaN();
-  manifest.schedule["scale"] = std::numeric_limits<double>::infinity();
-  const Manifest read = manifest_from_json(to_json(manifest), "m");
-  EXPECT_EQ(read.config, "name = \xef\xbf\xbd\n");
-  EXPECT_FALSE(read.validation_loss.has_value());
-  EXPECT_TRUE(read.schedule.empty());
-}
-
-// Every single flipped bit is found, or (in white space) changes nothing.
-TEST_F(Checkpoint, NoFlippedBitInAManifestGoesUnnoticed) {
-  const std::string text = to_json(full_manifest());
-  int found = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    for (unsigned bit = 0; bit < 8; ++bit) {
-      std::string flipped = text;
-      flipped[i] = static_cast<char>(static_cast<unsigned char>(flipped[i]) ^ (1U << bit));
-      try {
-        ASSERT_EQ(manifest_from_json(flipped, "m"), full_manifest()) << "byte " << i;
-      } catch (const Error& error) {
-        ASSERT_EQ(error.code(), ExitCode::kData) << error.what();
-        ++found;
-      }
-    }
-  }
-  EXPECT_GT(found, 7 * static_cast<int>(text.size()) / 2);
-}
-
 TEST_F(Checkpoint, ManifestErrorsSayWhatIsWrong) {
   const std::string path = save(1, one_slab());
   const std::string manifest_path = path + "/manifest.json";
@@ -329,17 +278,6 @@ TEST_F(Checkpoint, FileErrorsNameTheFile) {
                   {file, std::to_string(content.size())});
   fs::remove(file);
   expect_mentions(data_error([&] { CheckpointReader reader(path); }), {file, "missing"});
-}
-
-// The hash is the one that the xxh128sum tool prints.
-TEST_F(Checkpoint, HashIsXxh3) {
-  FileWriter(root_ + "/f", FileWriter::Start::kEmpty).write("tandem\n");
-  const FileEntry entry = describe_file(root_ + "/f");
-  EXPECT_EQ(entry, (FileEntry{"f", 7, "f5c17c2e73c023c2eab7f7070755c36b"}));
-  EXPECT_EQ(FileEntry::from_text(entry.text()), entry);
-  EXPECT_THROW(FileEntry::from_text("f 7"), Error);
-  EXPECT_THROW(FileEntry::from_text("f 7 abc"), Error);
-  EXPECT_THROW(FileEntry::from_text(entry.text() + " more"), Error);
 }
 
 TEST_F(Checkpoint, IsInvisibleUntilItIsCommitted) {

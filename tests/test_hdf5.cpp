@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <iterator>
 #include <numeric>
 #include <thread>
 
@@ -124,6 +125,16 @@ TEST(Hdf5, DamageIsNamed) {
     expect_error(ExitCode::kData, {"cut.h5: cut short"},
                  [&] { H5Reader(cut_path).read_all<int64_t>("/group/numbers"); });
   }
+  // A header that puts the numbers past the end of the file: its offset and its size follow each
+  // other.
+  const int64_t place[2] = {H5Reader(path).dataset("/group/numbers").offset, 5000 * 8};
+  const size_t at = bytes.find(std::string(reinterpret_cast<const char*>(place), 16));
+  ASSERT_NE(at, std::string::npos);
+  std::string moved = bytes;
+  moved[at + 1] = static_cast<char>(moved[at + 1] + 1);
+  const std::string moved_path = folder.write("moved.h5", moved);
+  expect_error(ExitCode::kData, {"moved.h5: cut short: /group/numbers ends at byte "},
+               [&] { H5Reader(moved_path).dataset("/group/numbers"); });
   const H5Reader file(path);
   expect_error(ExitCode::kData, {"counting.h5: there is no dataset /group/other"},
                [&] { file.dataset("/group/other"); });
@@ -212,6 +223,10 @@ TEST(Hdf5, ASmallFileSystemFillsUp) {
     GTEST_SKIP() << "no permission to mount a file system";
   }
   int failures = 0;
+  const auto open_files = [] {
+    return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator());
+  };
+  const auto open_before = open_files();
   for (int64_t count = 1; count <= 10000; count += 499) {
     try {
       H5Writer file(mounted + "/a.h5");
@@ -227,6 +242,7 @@ TEST(Hdf5, ASmallFileSystemFillsUp) {
     }
     EXPECT_TRUE(fs::is_empty(mounted)) << count;
   }
+  EXPECT_EQ(open_files(), open_before);
   EXPECT_GT(failures, 0);
   EXPECT_LT(failures, 21);
   ::umount(mounted.c_str());

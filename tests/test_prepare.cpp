@@ -286,7 +286,9 @@ TEST(PrepareText, WrongInputIsNamed) {
                     "cut.txt.gz: cut short");
   expect_data_error(folder.write("tail.txt.gz", packed + "tail"),
                     "tail.txt.gz: other bytes follow the end of the gzip data");
-  EXPECT_EQ(std::count(folder.names().begin(), folder.names().end(), "out.h5"), 0);
+  const Strings left = folder.names();
+  EXPECT_EQ(std::count(left.begin(), left.end(), "out.h5"), 0);
+  EXPECT_EQ(std::count(left.begin(), left.end(), "out.h5.partial"), 0);
 }
 
 TEST(PrepareText, WrongOptionsAreNamed) {

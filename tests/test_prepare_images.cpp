@@ -335,8 +335,9 @@ TEST(TarReader, LongNames) {
   const TemporaryFolder folder;
   const std::string gnu_name = std::string(150, 'g') + "/file";
   const std::string pax_name = std::string(150, 'p') + "/file";
-  const std::string pax = str(pax_name.size() + 10, " path=", pax_name, "\n");
-  ASSERT_EQ(pax.size(), pax_name.size() + 10);
+  const std::string pax_path = str(pax_name.size() + 10, " path=", pax_name, "\n");
+  ASSERT_EQ(pax_path.size(), pax_name.size() + 10);
+  const std::string pax = pax_path + "9 size=2\n";
   std::string split = tar_entry("file", "3");
   // ustar's prefix, and the checksum that goes with it.
   const std::string prefix = "some/folder";
@@ -350,8 +351,8 @@ TEST(TarReader, LongNames) {
   split.replace(148, 6, digits.data(), 6);
   TarReader tar(folder.write("a.tar", tar_entry("././@LongLink", gnu_name + '\0', 'L') +
                                           tar_entry(gnu_name, "1") + tar_entry("pax", pax, 'x') +
-                                          tar_entry("short", "22") + split +
-                                          tar_entry("plain", "") + tar_end()));
+                                          tar_entry("short", "") + "22" + std::string(510, '\0') +
+                                          split + tar_entry("plain", "") + tar_end()));
   TarEntry entry;
   for (const auto& [name, content] : std::vector<std::pair<std::string, std::string>>{
            {gnu_name, "1"}, {pax_name, "22"}, {"some/folder/file", "3"}, {"plain", ""}}) {

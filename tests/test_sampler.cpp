@@ -130,7 +130,7 @@ TEST(TextWindows, NeverOverlapOrLeaveTheStream) {
 TEST(TextWindows, EveryOffsetOccurs) {
   std::set<int64_t> offsets;
   for (int64_t epoch = 0; epoch < 200; ++epoch) {
-    offsets.insert(training_window_start(1, epoch, 0, 1000, 8));
+    offsets.insert(training_window_start(1, epoch, 0, 1001, 8));
   }
   EXPECT_EQ(offsets, (std::set<int64_t>{0, 1, 2, 3, 4, 5, 6, 7}));
 }

@@ -219,7 +219,7 @@ TEST(WordSplitter, CutsAsTheReferencePattern) {
   EXPECT_EQ(words("a   b \n\n c  "), (Words{"a", "  ", " b", " \n\n", " c", "  "}));
   // U+00A0 is white space, U+180E and U+001C are none for Python's `regex`.
   EXPECT_EQ(words("\302\240\302\240x"), (Words{"\302\240", "\302\240", "x"}));
-  EXPECT_EQ(words("\341\240\216 \034"), (Words{"\341\240\216", " \034"}));
+  EXPECT_EQ(words("\341\240\216! \034!"), (Words{"\341\240\216!", " \034!"}));
 }
 
 TEST(WordSplitter, LongRunsAreNoTrap) {

@@ -7,15 +7,16 @@
 
 #include "comm/world.h"
 #include "src/core/error.h"
+#include "src/core/memory.h"
 
 namespace tandem {
 
 using Words = std::vector<std::string>;
 
-ExitCode train_command(const Words& words, World& world);
-ExitCode eval_command(const Words& words, World& world);
-ExitCode generate_command(const Words& words, World& world);
-ExitCode prepare_command(const Words& words, World& world);
-ExitCode inspect_command(const Words& words, World& world);
+ExitCode train_command(const Words& words, World& world, Memory& memory);
+ExitCode eval_command(const Words& words, World& world, Memory& memory);
+ExitCode generate_command(const Words& words, World& world, Memory& memory);
+ExitCode prepare_command(const Words& words, World& world, Memory& memory);
+ExitCode inspect_command(const Words& words, World& world, Memory& memory);
 
 }  // namespace tandem

@@ -47,7 +47,7 @@ void print(const TrainedModel& trained, const Evaluation& result) {
 
 }  // namespace
 
-ExitCode eval_command(const Words& words, World& world) {
+ExitCode eval_command(const Words& words, World& world, Memory& memory) {
   Communicator& communicator = world.communicator();
   Request request;
   agree(communicator, [&] {
@@ -65,7 +65,6 @@ ExitCode eval_command(const Words& words, World& world) {
     return ExitCode::kOk;
   }
   use_cpu_share(request.threads, world.local_size());
-  Memory memory(Device::kCpu);
   Stream stream = Stream::compute(Device::kCpu);
   const std::string checkpoint =
       on_root(communicator, [&] { return resolve_checkpoint(request.checkpoint); });

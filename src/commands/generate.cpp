@@ -95,7 +95,7 @@ class StoppingPrinter {
   std::string held_;
 };
 
-void generate(Request& request, Communicator& communicator) {
+void generate(Request& request, Communicator& communicator, Memory& memory) {
   const std::string checkpoint = resolve_checkpoint(request.checkpoint);
   const Config config = config_of(checkpoint);
   if (!config.model.reads_text()) {
@@ -109,7 +109,6 @@ void generate(Request& request, Communicator& communicator) {
   sizes.kind = DatasetKind::kText;
   sizes.vocab_size = tokenizer->vocab_size();
 
-  Memory memory(Device::kCpu);
   Stream stream = Stream::compute(Device::kCpu);
   TrainedModel trained = load_trained_model(checkpoint, sizes, communicator, memory);
   Decoder decoder(dynamic_cast<Transformer&>(*trained.model), *trained.store, stream, memory);
@@ -139,7 +138,7 @@ void generate(Request& request, Communicator& communicator) {
 
 }  // namespace
 
-ExitCode generate_command(const Words& words, World& world) {
+ExitCode generate_command(const Words& words, World& world, Memory& memory) {
   if (world.size() > 1) {
     fail(ExitCode::kConfig, "tandem generate runs as one process; start it without mpirun");
   }
@@ -154,7 +153,7 @@ ExitCode generate_command(const Words& words, World& world) {
     return ExitCode::kOk;
   }
   use_cpu_share(request.threads, world.local_size());
-  generate(request, world.communicator());
+  generate(request, world.communicator(), memory);
   return ExitCode::kOk;
 }
 

@@ -75,7 +75,7 @@ void inspect_checkpoint(const std::string& path, bool verify) {
 
 }  // namespace
 
-ExitCode inspect_command(const Words& words, World& world) {
+ExitCode inspect_command(const Words& words, World& world, Memory&) {
   if (world.size() > 1) {
     fail(ExitCode::kConfig, "tandem inspect runs as one process; start it without mpirun");
   }

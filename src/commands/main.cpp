@@ -22,7 +22,7 @@ Each has --help. Exit codes: 0 finished, 2 bad configuration, 3 bad data or chec
 70 internal error, 71 out of memory, 75 temporary (start again), 85 stopped on request with a checkpoint saved.
 )";
 
-using Command = ExitCode (*)(const Words&, World&);
+using Command = ExitCode (*)(const Words&, World&, Memory&);
 const std::map<std::string, Command> kCommands = {{"train", train_command},
                                                   {"eval", eval_command},
                                                   {"generate", generate_command},
@@ -38,7 +38,7 @@ void complain(const std::string& message) {
 
 // Runs the command. An error that all ranks agreed on ends the job in order; any other ends all
 // ranks at once.
-ExitCode run(Command command, const Words& words, World& world) {
+ExitCode run(Command command, const Words& words, World& world, Memory& memory) {
   const auto abort_all = [&](ExitCode code, const std::string& message) {
     complain(world.size() > 1 ? str("rank ", world.rank(), " on ", world.host(), ": ", message)
                               : message);
@@ -48,7 +48,7 @@ ExitCode run(Command command, const Words& words, World& world) {
     return code;
   };
   try {
-    const ExitCode code = command(words, world);
+    const ExitCode code = command(words, world, memory);
     world.finish();
     return code;
   } catch (const AgreedError& error) {
@@ -79,8 +79,10 @@ int main_with(int argc, char** argv) {
         str("no command ", words[0], "; there are train, eval, generate, prepare and inspect"));
     return static_cast<int>(ExitCode::kConfig);
   }
+  Memory memory(Device::kCpu);  // outlives the communicator's thread, which may hold tensors when
+                                // an error ends the job
   World world;
-  return static_cast<int>(run(found->second, Words(words.begin() + 1, words.end()), world));
+  return static_cast<int>(run(found->second, Words(words.begin() + 1, words.end()), world, memory));
 }
 
 }  // namespace

@@ -106,7 +106,7 @@ ExitCode images(const Words& words) {
 
 }  // namespace
 
-ExitCode prepare_command(const Words& words, World& world) {
+ExitCode prepare_command(const Words& words, World& world, Memory&) {
   if (world.size() > 1) {
     fail(ExitCode::kConfig, "tandem prepare runs as one process; start it without mpirun");
   }

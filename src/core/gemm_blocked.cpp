@@ -71,9 +71,9 @@ void gemm_serial(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_
   const int64_t whole_depth = block_depth<T>(k);
   thread_local PanelMemory<T> a_memory, b_memory;
   T* const a_block =
-      a_memory.of_size(panel_elements<kTileRows>(std::min(m, kBlockRows), whole_depth));
+      a_memory.of_size(panel_elements<T, kTileRows>(std::min(m, kBlockRows), whole_depth));
   T* const b_block =
-      b_memory.of_size(panel_elements<kTileColumns<T>>(std::min(n, kBlockColumns), whole_depth));
+      b_memory.of_size(panel_elements<T, kTileColumns<T>>(std::min(n, kBlockColumns), whole_depth));
   for (int64_t j = 0; j < n; j += kBlockColumns) {
     const int64_t columns = std::min(kBlockColumns, n - j);
     for (int64_t p = 0; p < k; p += whole_depth) {

@@ -32,10 +32,10 @@ struct ProductTarget {
   const T* bias = nullptr;
 };
 
-// The loops over `sum` here and below are unrolled, so that it never needs memory.
+// Inlined, and with the loops over `sum` unrolled here and below, so that it never needs memory.
 template <class T, int kRows, int kVectors>
-void write_part(const Vector<T> (&sum)[kRows][kVectors], const ProductTarget<T>& target,
-                int64_t columns) {
+[[gnu::always_inline]] inline void write_part(const Vector<T> (&sum)[kRows][kVectors],
+                                              const ProductTarget<T>& target, int64_t columns) {
   T tile[kRows][kVectors * kLanes<T>];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
@@ -53,20 +53,26 @@ void write_part(const Vector<T> (&sum)[kRows][kVectors], const ProductTarget<T>&
   }
 }
 
-template <class T, int kRows, int kVectors>
-void write_tile(const Vector<T> (&sum)[kRows][kVectors], const ProductTarget<T>& target) {
+// kAdds: beta is not 0.
+template <bool kAdds, class T, int kRows, int kVectors>
+[[gnu::always_inline]] inline void write_whole(const Vector<T> (&sum)[kRows][kVectors],
+                                               const ProductTarget<T>& target) {
+  // Copies, because a store to c might otherwise change the target.
+  T* c = target.c;
+  const int64_t ldc = target.ldc;
+  const T alpha = target.alpha, beta = target.beta;
   Vector<T> bias[kVectors];
 #pragma GCC unroll 2
   for (int v = 0; v < kVectors; ++v) {
     bias[v] = target.bias ? load(target.bias + v * kLanes<T>) : Vector<T>{};
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
+  for (int i = 0; i < kRows; ++i, c += ldc) {
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
-      T* c = target.c + i * target.ldc + v * kLanes<T>;
-      const Vector<T> value = target.alpha * sum[i][v] + bias[v];
-      store<T>(c, target.beta == T(0) ? value : value + target.beta * load(c));
+      T* to = c + v * kLanes<T>;
+      const Vector<T> value = alpha * sum[i][v] + bias[v];
+      store<T>(to, kAdds ? value + beta * load(to) : value);
     }
   }
 }
@@ -100,8 +106,10 @@ void multiply_tile(const T* a, const T* b, int64_t depth, const ProductTarget<T>
   }
   if (columns < kVectors * kLanes<T>) {
     write_part<T, kRows, kVectors>(sum, target, columns);
+  } else if (target.beta == T(0)) {
+    write_whole<false, T, kRows, kVectors>(sum, target);
   } else {
-    write_tile<T, kRows, kVectors>(sum, target);
+    write_whole<true, T, kRows, kVectors>(sum, target);
   }
 }
 
@@ -172,21 +180,27 @@ struct Operand {
 };
 
 // Copies rows to a panel [depth, kWidth] where the operand is contiguous along its depth. The last
-// row stands in for rows that are not there; what is computed from it is not stored.
+// row stands in for rows that are not there; what is computed from it is not stored. Writes up to a
+// vector past the end of the panel.
 template <class T, int64_t kWidth>
 void pack_transposed(const Operand<T>& from, int64_t width, int64_t depth, T* panel) {
   constexpr int64_t kGroups = (kWidth + kLanes<T> - 1) / kLanes<T>;
-  constexpr int64_t kLast = kWidth - (kGroups - 1) * kLanes<T>;  // lanes of the last group
+  const T* rows[kGroups * kLanes<T>];
+  for (int64_t i = 0; i < kGroups * kLanes<T>; ++i) {
+    rows[i] = from.at(std::min(i, width - 1), 0);
+  }
   int64_t p = 0;
   for (; p + kLanes<T> <= depth; p += kLanes<T>) {
     for (int64_t group = 0; group < kGroups; ++group) {
       Vector<T> square[kLanes<T>];
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes<T>; ++i) {
-        square[i] = load(from.at(std::min(group * kLanes<T> + i, width - 1), p));
+        square[i] = load(rows[group * kLanes<T> + i] + p);
       }
       transpose_square<T>(square);
-      const int64_t lanes = group + 1 < kGroups ? kLanes<T> : kLast;
+      // With one group each row may run over into the next, which is written later.
+      const int64_t lanes =
+          kGroups == 1 ? kLanes<T> : std::min<int64_t>(kLanes<T>, kWidth - group * kLanes<T>);
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes<T>; ++i) {
         std::memcpy(panel + (p + i) * kWidth + group * kLanes<T>, &square[i],
@@ -196,7 +210,7 @@ void pack_transposed(const Operand<T>& from, int64_t width, int64_t depth, T* pa
   }
   for (; p < depth; ++p) {
     for (int64_t i = 0; i < kWidth; ++i) {
-      panel[p * kWidth + i] = *from.at(std::min(i, width - 1), p);
+      panel[p * kWidth + i] = rows[i][p];
     }
   }
 }
@@ -231,10 +245,10 @@ Panels<T> pack(const Operand<T>& from, int64_t count, int64_t depth, T* panels) 
   return {panels, step};
 }
 
-// Elements of the panels that hold `count` rows.
-template <int64_t kWidth>
+// Elements of memory for the panels that hold `count` rows.
+template <class T, int64_t kWidth>
 int64_t panel_elements(int64_t count, int64_t depth) {
-  return (count + kWidth - 1) / kWidth * kWidth * depth;
+  return (count + kWidth - 1) / kWidth * kWidth * depth + kLanes<T>;
 }
 
 }  // namespace tandem

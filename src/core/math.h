@@ -17,10 +17,9 @@ TANDEM_HOST_DEVICE inline double exp(double x) { return std::exp(x); }
 // relative error below 2e-7. Underflows to 0 below -87.3, overflows to infinity above 88.7, and
 // keeps NaN.
 TANDEM_HOST_DEVICE inline float exp(float x) {
-  const float clamped = x < -87.3f ? -87.3f : (x > 88.7f ? 88.7f : x);
-  const float shifted = clamped * 1.44269504f + 12582912.0f;  // adds 1.5 * 2^23: rounds to nearest
+  const float shifted = x * 1.44269504f + 12582912.0f;  // adds 1.5 * 2^23: rounds to nearest
   const float n = shifted - 12582912.0f;
-  const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
@@ -28,13 +27,11 @@ TANDEM_HOST_DEVICE inline float exp(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
-  // 2^n in two factors, because n = 128 is one past the largest exponent.
-  const int32_t half = static_cast<int32_t>(n) >> 1;
-  const int32_t rest = static_cast<int32_t>(n) - half;
-  const float scaled =
-      p * std::bit_cast<float>((half + 127) << 23) * std::bit_cast<float>((rest + 127) << 23);
-  const float bounded = x > 88.7f ? INFINITY : (x < -87.3f ? 0.0f : scaled);
-  return x == x ? bounded : x;
+  // The low bits of `shifted` are n: added to the exponent of p they multiply by 2^n. Unsigned,
+  // because out of range they wrap; such results are not used.
+  const uint32_t scaled = std::bit_cast<uint32_t>(p) + (std::bit_cast<uint32_t>(shifted) << 23);
+  const float bounded = x < -87.3f ? 0.0f : std::bit_cast<float>(scaled);
+  return x <= 88.7f ? bounded : x * INFINITY;  // NaN comes here as well, and stays
 }
 
 // tanh(x) = 1 - 2 / (e^2x + 1)

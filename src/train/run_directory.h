@@ -14,6 +14,7 @@ class RunDirectory {
   const std::string& path() const { return path_; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   std::string metrics() const { return path_ + "/metrics.jsonl"; }
+  std::string tokenizer() const { return path_ + "/tokenizer.h5"; }
   std::string tensorboard() const { return path_ + "/tensorboard"; }
 
   // Creates the folders, compares the settings that must not change with those of an earlier start

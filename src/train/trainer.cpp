@@ -41,12 +41,12 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimConfig& optim, std::span<co
 
 }  // namespace
 
-Trainer::Trainer(const Config& config, World& world)
+Trainer::Trainer(const Config& config, World& world, Memory& memory)
     : config_(config),
       world_(world),
       comm_(world.communicator()),
       directory_(config.run),
-      memory_(Device::kCpu),
+      memory_(memory),
       stream_(Stream::compute(Device::kCpu)),
       stop_signal_(world.rank() == 0) {
   world.set_timeout_s(config.dist.timeout_s);
@@ -54,6 +54,12 @@ Trainer::Trainer(const Config& config, World& world)
   open_data();
   on_root(comm_, [&] {
     directory_.prepare(config_);
+    if (config_.model.reads_text()) {
+      // `generate` shall need nothing but the run's folder.
+      H5Writer tokenizer(directory_.tokenizer());
+      load_tokenizer(H5Reader(config_.data.path))->save(&tokenizer, "/tokenizer");
+      tokenizer.commit();
+    }
     return std::string();
   });
   build();
@@ -64,8 +70,10 @@ Trainer::Trainer(const Config& config, World& world)
 void Trainer::open_data() {
   agree(comm_, [&] {
     dataset_ = open_dataset(config_.data.path);
-    dataset_->require_windows(Split::kTrain,
-                              config_.model.reads_text() ? config_.model.context : 0);
+    dataset_->require_windows(Split::kTrain, config_.model.context);
+    if (config_.train.eval_every > 0) {
+      dataset_->require_windows(Split::kVal, config_.model.context);
+    }
   });
   check_equal(comm_, "dataset " + config_.data.path, dataset_->info().fingerprint(),
               ExitCode::kData);

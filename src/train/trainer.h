@@ -26,7 +26,7 @@ class Trainer {
  public:
   // Collective. Opens the dataset, builds the model, and resumes where the run's newest checkpoint
   // stands. Errors that all ranks see are AgreedErrors.
-  Trainer(const Config& config, World& world);
+  Trainer(const Config& config, World& world, Memory& memory);
 
   // Trains to the last step. kOk, or kStopped when a signal asked to stop; both with a checkpoint
   // saved.
@@ -69,7 +69,7 @@ class Trainer {
   World& world_;
   Communicator& comm_;
   RunDirectory directory_;
-  Memory memory_;
+  Memory& memory_;
   Stream stream_;
 
   std::unique_ptr<Dataset> dataset_;

@@ -1,0 +1,90 @@
+#include "layers/resnet.h"
+#include "layers/shortcut.h"
+#include "tests/gradcheck.h"
+
+namespace tandem::testing {
+namespace {
+
+TEST(Shortcut, SubsamplesAndFillsWithZeros) {
+  TestContext test;
+  const Variable x(random_tensor({2, 5, 4, 3}, DType::kF32, 1));
+  const Variable y = shortcut(test.context, x, 2, 7);
+  ASSERT_EQ(y.shape(), Shape({2, 3, 2, 7}));
+  for (int64_t n = 0; n < 2; ++n) {
+    for (int64_t h = 0; h < 3; ++h) {
+      for (int64_t w = 0; w < 2; ++w) {
+        for (int64_t c = 0; c < 7; ++c) {
+          const float expected =
+              c < 3 ? x.data<float>()[((n * 5 + 2 * h) * 4 + 2 * w) * 3 + c] : 0.0f;
+          EXPECT_EQ(y.data<float>()[((n * 3 + h) * 2 + w) * 7 + c], expected);
+        }
+      }
+    }
+  }
+}
+
+TEST(Shortcut, GradientsMatchFiniteDifferences) {
+  for (const int64_t stride : {1, 2, 3}) {
+    check_gradients({Shape{2, 5, 4, 3}}, {},
+                    [&](Context& context, const std::vector<Variable>& in) {
+                      return shortcut(context, in[0], stride, 5);
+                    });
+  }
+}
+
+// Two uses of x: the second gradient adds to the first.
+TEST(Shortcut, GradientAccumulates) {
+  check_gradients({Shape{1, 4, 4, 2}}, {}, [&](Context& context, const std::vector<Variable>& in) {
+    return shortcut(context, shortcut(context, in[0], 1, 2), 2, 4);
+  });
+}
+
+std::vector<Parameter*> parameters_of(Model& model) {
+  std::vector<Parameter*> all;
+  for (const BlockParameters& block : model.blocks()) {
+    all.insert(all.end(), block.parameters.begin(), block.parameters.end());
+  }
+  return all;
+}
+
+TEST(ResNet, HasThePublishedSizes) {
+  // He et al. 2015, table 6: 0.27, 0.46, 0.66 and 0.85 million parameters.
+  for (const auto& [depth, millions] : {std::pair{20, 0.27}, {32, 0.46}, {44, 0.66}, {56, 0.85}}) {
+    int64_t count = 0;
+    const auto model = make_resnet({.depth = depth});
+    for (const Parameter* parameter : parameters_of(*model)) {
+      count += parameter->shape.elements();
+    }
+    EXPECT_NEAR(static_cast<double>(count) / 1e6, millions, 0.01) << depth;
+    EXPECT_EQ(model->blocks().size(), static_cast<size_t>((depth - 2) / 2 + 2));
+  }
+}
+
+// Recomputing a block gives every gradient the same bits, and observes its statistics once.
+TEST(ResNet, RecomputeChangesNoBit) {
+  std::vector<std::vector<double>> results[2];
+  for (const bool recompute : {false, true}) {
+    const auto model = make_resnet({.depth = 8, .height = 8, .width = 8, .recompute = recompute});
+    const std::vector<Parameter*> parameters = parameters_of(*model);
+    bind_parameters(parameters, DType::kF32, 3, 0.2);
+    for (RunningStatistics* statistics : model->statistics()) {
+      statistics->sum = Tensor::zeros(test_memory(), {2, statistics->channels}, DType::kF32,
+                                      MemoryClass::kOptimizer);
+    }
+    TestContext test;
+    OpenGate gate;
+    const Variable logits =
+        model->forward(test.context, gate, random_tensor({4, 8, 8, 3}, DType::kF32, 5));
+    test.tape.backward(test.context, logits, 1.0);
+    for (const Parameter* parameter : parameters) {
+      results[recompute].push_back(values_of(parameter->grad));
+    }
+    for (const RunningStatistics* statistics : model->statistics()) {
+      results[recompute].push_back(values_of(statistics->sum));
+    }
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+}  // namespace
+}  // namespace tandem::testing
