@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "src/commands/console.h"
+#include "src/train/console.h"
 #include "src/core/error.h"
 
 namespace tandem {

@@ -203,8 +203,7 @@ TEST(PrepareImages, BadImagesAreNamedAndCounted) {
         "bad7.png: 8 x 10 pixels (width x height) where test/cat/e.png has 10 x 8\n"}) {
     EXPECT_NE(shown.find(part), std::string::npos) << part << shown;
   }
-  std::filesystem::remove_all(folder / "out");
-  folder.write("out/other", "");
+  std::filesystem::remove(folder / "out/data.h5");
   ::testing::internal::CaptureStderr();
   expect_error(ExitCode::kData, {"8 bad records, more than --max-bad 7"},
                [&] { prepare(folder, input, 7); });
@@ -309,7 +308,6 @@ TEST(PrepareImages, AnArchiveCutAnywhereIsAnError) {
   expect_error(ExitCode::kData, {"set.tar.gz: cut short: the gzip data end inside the file"}, [&] {
     prepare(folder, folder.write("set.tar.gz", packed.substr(0, packed.size() / 2)));
   });
-  EXPECT_EQ(std::filesystem::exists(folder / "out/data.h5"), false);
 }
 
 TEST(PrepareImages, DamagedArchivesAreErrors) {

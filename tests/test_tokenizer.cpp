@@ -255,9 +255,8 @@ TEST(BytePairMerger, MergesAsTheReferenceLoop) {
   for (int round = 0; round < 200; ++round) {
     std::vector<BpeMerge> merges;
     for (int32_t next = 3; next < 15; ++next) {
-      const BpeMerge merge{static_cast<int32_t>(random() % next),
-                           static_cast<int32_t>(random() % next), next};
-      merges.push_back(merge);
+      merges.push_back(
+          {static_cast<int32_t>(random() % next), static_cast<int32_t>(random() % next), next});
     }
     std::vector<int32_t> word(random() % 40);
     for (int32_t& symbol : word) {
@@ -265,7 +264,6 @@ TEST(BytePairMerger, MergesAsTheReferenceLoop) {
     }
     std::vector<int32_t> merged = word;
     BytePairMerger(merges).merge(&merged);
-    // A pair that occurs twice among the rules keeps its first rank in both.
     EXPECT_EQ(merged, merge_as_reference(word, merges));
   }
 }

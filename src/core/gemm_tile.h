@@ -215,15 +215,19 @@ void pack_transposed(const Operand<T>& from, int64_t width, int64_t depth, T* pa
   }
 }
 
-// The same where the operand is contiguous across its rows; rows that are not there stay as the
-// memory was.
+// The same where the operand is contiguous across its rows; `available` of them may be read. Rows
+// that are not there stay as the memory was.
 template <class T, int64_t kWidth>
-void pack_straight(const Operand<T>& from, int64_t width, int64_t depth, T* panel) {
-  for (int64_t p = 0; p < depth; ++p) {
-    if (width == kWidth) {
-      std::memcpy(panel + p * kWidth, from.at(0, p), kWidth * sizeof(T));
-    } else {
-      std::copy_n(from.at(0, p), width, panel + p * kWidth);
+void pack_straight(const Operand<T>& from, int64_t available, int64_t depth, T* panel) {
+  // A whole vector is the quicker copy: what it writes too much is written again.
+  constexpr int64_t kCopied = kWidth < kLanes<T> ? kLanes<T> : kWidth;
+  if (available >= kCopied) {
+    for (int64_t p = 0; p < depth; ++p) {
+      std::memcpy(panel + p * kWidth, from.at(0, p), kCopied * sizeof(T));
+    }
+  } else {
+    for (int64_t p = 0; p < depth; ++p) {
+      std::copy_n(from.at(0, p), std::min(kWidth, available), panel + p * kWidth);
     }
   }
 }
@@ -232,17 +236,15 @@ void pack_straight(const Operand<T>& from, int64_t width, int64_t depth, T* pane
 // kTileColumns for B.
 template <class T, int64_t kWidth>
 Panels<T> pack(const Operand<T>& from, int64_t count, int64_t depth, T* panels) {
-  const int64_t step = kWidth * depth;
   for (int64_t i = 0; i < count; i += kWidth) {
     const Operand<T> part{from.at(i, 0), from.outer_step, from.depth_step};
-    const int64_t width = std::min(kWidth, count - i);
     if (from.depth_step == 1) {
-      pack_transposed<T, kWidth>(part, width, depth, panels + i / kWidth * step);
+      pack_transposed<T, kWidth>(part, std::min(kWidth, count - i), depth, panels + i * depth);
     } else {
-      pack_straight<T, kWidth>(part, width, depth, panels + i / kWidth * step);
+      pack_straight<T, kWidth>(part, count - i, depth, panels + i * depth);
     }
   }
-  return {panels, step};
+  return {panels, kWidth * depth};
 }
 
 // Elements of memory for the panels that hold `count` rows.

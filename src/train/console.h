@@ -1,49 +1,112 @@
-// Progress as a person sees it: one line that is redrawn on a terminal, plain lines in a log.
+// What a person sees while training: a progress bar on a terminal, plain lines in a log.
+//
+// Created on rank 0 only. Formatting is in pure functions; Console decides when to draw and keeps
+// other output apart from the bar.
 #pragma once
 
-#include <chrono>
+#include <cstdint>
 #include <cstdio>
+#include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace tandem {
 
-// What is known of a run between two steps.
-struct Progress {
-  int64_t step = 0, steps = 0;
-  double loss = 0;
-  double units_per_s = 0;       // 0: not known yet
-  std::string unit = "tokens";  // or "images"
-  double seconds_left = -1;     // negative: not known yet
+enum class ProgressMode : uint8_t {
+  kAuto,   // kBar on a terminal, otherwise kPlain
+  kBar,    // one line, drawn again at most ten times a second
+  kPlain,  // a line every log_every steps
+  kNone,
 };
 
-std::string format_duration(double seconds);  // "42s", "3m05s", "2h07m", "4d03h"
-std::string format_rate(double units_per_s);  // "950", "12.3k", "4.56M"
-std::string plain_line(const Progress& progress);
-// At most `width` columns.
-std::string bar_line(const Progress& progress, int width);
+// "auto", "bar", "plain" or "none". Throws Error(kConfig) for another name.
+ProgressMode progress_named(std::string_view name);
+
+// One update.
+struct StepReport {
+  int64_t step = 0;  // updates done, this one included
+  double loss = 0;
+  double lr = 0;
+  double grad_norm = 0;
+  double step_s = 0;       // seconds this update took
+  double units_per_s = 0;  // tokens or images
+};
+
+// What one bar or line shows.
+struct ProgressView {
+  StepReport report;
+  int64_t steps = 0;      // of the whole run
+  std::string_view unit;  // "tokens" or "images"
+  std::optional<double> seconds_left;
+};
+
+std::string format_count(double count);       // three digits: "987", "41.2k", "1.05M"
+std::string format_duration(double seconds);  // "0s", "42s", "1m23s", "2h05m", "3d04h"
+
+// One line that is shorter than `width` columns, as terminals wrap at the last one. What fits is
+// taken in this order: step, loss, time left, rate, bar.
+//     [=====>              ]  25%  step 500/2000  loss 1.9312  41.2k tokens/s  1m23s left
+std::string format_bar(const ProgressView& view, int width);
+
+//     step  500/2000  loss 1.9312  lr 9.10e-04  grad 0.53  41.2k tokens/s  24.1 ms/step  1m23s left
+std::string format_line(const ProgressView& view);
+
+// Time to the end of a run from the time of the latest steps: a mean whose weights fall by 2 % per
+// step, so that it follows changes and yet does not jump.
+class TimeLeft {
+ public:
+  // `step` updates are done at the time `now_s` (seconds, any zero). The first call is the start.
+  void add(int64_t step, double now_s);
+  // Seconds until `steps` are done; nothing before the second add().
+  std::optional<double> until(int64_t steps) const;
+
+ private:
+  std::optional<int64_t> step_;
+  double now_s_ = 0;
+  double weighted_s_ = 0;  // sum of weight * seconds of a step
+  double weight_ = 0;
+};
+
+// Columns of the terminal behind `file`, 0 when there is none.
+int terminal_width(std::FILE* file);
 
 class Console {
  public:
-  // mode: auto (a bar on a terminal, otherwise plain), bar, plain or none.
-  Console(const std::string& mode, std::FILE* out);
-  ~Console();  // clears the bar
+  struct Options {
+    ProgressMode mode = ProgressMode::kAuto;
+    int64_t first_step = 0;  // updates that were done before this run of the program
+    int64_t steps = 0;
+    int64_t log_every = 10;  // steps between two plain lines
+    std::string unit = "tokens";
+  };
+  // now_s: a clock in seconds, for tests; null takes the steady clock.
+  explicit Console(Options options, std::FILE* out = stdout,
+                   std::function<double()> now_s = nullptr);
+  ~Console();  // takes the bar off the screen
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
-  void update(
-      const Progress& progress);  // after every step: redraws the bar at most ten times a second
-  void logged(const Progress& progress);  // at logged steps: the plain line, or a redraw
-  void say(const std::string& line);      // a whole line, above the bar
+  // Shows an update: call it after each.
+  void step(const StepReport& report);
+  // Writes a line of its own, in every mode; `text` without a newline at its end.
+  void print(std::string_view text);
+  // Takes the bar off the screen and leaves a line for the last step.
+  void finish();
 
  private:
-  void redraw();
-  void clear();
+  void clear_bar();
+  void draw_bar(double now_s);
+  void write(std::string_view text);
 
-  enum class Mode : uint8_t { kBar, kPlain, kNone } mode_;
+  Options options_;
   std::FILE* out_;
-  bool drawn_ = false;
-  Progress latest_;
-  std::chrono::steady_clock::time_point last_draw_{};
+  std::function<double()> now_s_;
+  TimeLeft time_left_;
+  ProgressView view_;
+  bool line_due_ = false;  // the latest step has no line yet
+  bool bar_drawn_ = false;
+  double bar_drawn_s_ = 0;
 };
 
 }  // namespace tandem

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "src/core/error.h"
+#include "src/data/tokenizer.h"
 #include "src/io/file.h"
 
 namespace tandem {
@@ -37,6 +38,11 @@ void RunDirectory::prepare(const Config& config) const {
   const std::string partial = config_path + ".partial";
   FileWriter(partial, FileWriter::Start::kEmpty).write(config.ini_text());
   rename_path(partial, config_path);
+  if (config.model.reads_text()) {
+    H5Writer tokenizer_file(tokenizer());
+    load_tokenizer(H5Reader(config.data.path))->save(&tokenizer_file, "/tokenizer");
+    tokenizer_file.commit();
+  }
 }
 
 }  // namespace tandem

@@ -22,14 +22,16 @@ RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step
       directory_(directory),
       data_(data),
       metrics_(open_metrics(directory.metrics(), step)),
-      console_(config.log.progress, stdout) {
+      console_({.mode = progress_named(config.log.progress),
+                .first_step = step,
+                .steps = config.train.steps,
+                .log_every = config.train.log_every,
+                .unit = unit()}) {
   if (config.log.tensorboard) {
     const auto resumed = step > 0 ? std::optional(step) : std::nullopt;
     tensorboard_ = std::make_unique<TensorBoardWriter>(directory.tensorboard(), resumed);
   }
-  progress_.step = step;
-  progress_.steps = config.train.steps;
-  progress_.unit = unit();
+  report_.step = step;
 }
 
 void RunLog::start(const RunSummary& s, const std::string& resumed_from,
@@ -44,30 +46,30 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
   char flops[32];
   std::snprintf(flops, sizeof flops, "%.3g",
                 per_sample * static_cast<double>(config_.train.global_batch));
-  console_.say(str("run         ", directory_.path()));
-  console_.say(str("model       ", model.kind, ": ", shape, "; ", s.parameters, " parameters"));
-  console_.say(str("data        ", data_.path, ": ", data_.train_count, " ", unit(), " to train, ",
-                   data_.val_count, " to validate; an epoch is ",
-                   s.samples_per_epoch / config_.train.global_batch, " steps"));
-  console_.say(str("batch       ", config_.train.global_batch, " = ", s.micro_batch,
-                   " micro-batch x ", s.accumulation, " accumulation x ", s.ranks,
-                   s.ranks == 1 ? " rank; " : " ranks; ", flops, " GFLOP a step"));
-  console_.say(str("machine     ", s.threads, s.threads == 1 ? " thread" : " threads",
-                   " a rank; gradients in ", s.buckets,
-                   s.buckets == 1 ? " bucket of " : " buckets, together ",
-                   format_bytes(s.gradient_bytes)));
-  console_.say(str("memory      ", s.memory, " a rank, activations on top"));
+  console_.print(str("run         ", directory_.path()));
+  console_.print(str("model       ", model.kind, ": ", shape, "; ", s.parameters, " parameters"));
+  console_.print(str("data        ", data_.path, ": ", data_.train_count, " ", unit(),
+                     " to train, ", data_.val_count, " to validate; an epoch is ",
+                     s.samples_per_epoch / config_.train.global_batch, " steps"));
+  console_.print(str("batch       ", config_.train.global_batch, " = ", s.micro_batch,
+                     " micro-batch x ", s.accumulation, " accumulation x ", s.ranks,
+                     s.ranks == 1 ? " rank; " : " ranks; ", flops, " GFLOP a step"));
+  console_.print(str("machine     ", s.threads, s.threads == 1 ? " thread" : " threads",
+                     " a rank; gradients in ", s.buckets,
+                     s.buckets == 1 ? " bucket of " : " buckets, together ",
+                     format_bytes(s.gradient_bytes)));
+  console_.print(str("memory      ", s.memory, " a rank, activations on top"));
   if (!resumed_from.empty()) {
-    console_.say(
-        str("resuming    ", resumed_from, " at step ", progress_.step, " of ", progress_.steps));
+    console_.print(
+        str("resuming    ", resumed_from, " at step ", report_.step, " of ", config_.train.steps));
   } else if (!weights_from.empty()) {
-    console_.say(str("weights     ", weights_from));
+    console_.print(str("weights     ", weights_from));
   }
 }
 
-void RunLog::progress(int64_t step) {
-  progress_.step = step;
-  console_.update(progress_);
+void RunLog::step(int64_t step) {
+  report_.step = step;
+  console_.step(report_);
 }
 
 void RunLog::training(const StepMetrics& m) {
@@ -90,15 +92,12 @@ void RunLog::training(const StepMetrics& m) {
                                {"train/grad_norm", m.grad_norm},
                                {rate_tag, units_per_s}});
   }
-  progress_.step = m.step;
-  progress_.loss = m.loss;
-  // Smoothed, so that one slow step does not make the time left jump.
-  progress_.units_per_s =
-      progress_.units_per_s > 0 ? 0.8 * progress_.units_per_s + 0.2 * units_per_s : units_per_s;
-  progress_.seconds_left = static_cast<double>((progress_.steps - m.step) *
-                                               config_.train.global_batch * units_per_sample()) /
-                           progress_.units_per_s;
-  console_.logged(progress_);
+  report_ = {.step = m.step,
+             .loss = m.loss,
+             .lr = m.lr,
+             .grad_norm = m.grad_norm,
+             .step_s = step_ms / 1000,
+             .units_per_s = units_per_s};
 }
 
 void RunLog::validation(int64_t step, const Evaluation& result) {
@@ -114,23 +113,23 @@ void RunLog::validation(int64_t step, const Evaluation& result) {
   std::snprintf(figures, sizeof figures,
                 text ? "val_loss %.4f  perplexity %.2f" : "val_loss %.4f  accuracy %.4f",
                 result.loss, second);
-  console_.say(str("step ", step, "/", config_.train.steps, "  ", figures, "  over ",
-                   result.targets, " targets"));
+  console_.print(str("step ", step, "/", config_.train.steps, "  ", figures, "  over ",
+                     result.targets, " targets"));
 }
 
 void RunLog::finish(bool stopped, int64_t step, const std::string& checkpoint) {
-  console_.say(
+  console_.print(
       stopped ? str("stopped on request after step ", step, "; the same command goes on from here")
               : str("finished ", step, " steps"));
-  console_.say(str("checkpoint  ", checkpoint));
-  console_.say(
+  console_.print(str("checkpoint  ", checkpoint));
+  console_.print(
       str("metrics     ", directory_.metrics(),
           config_.log.tensorboard ? "; tensorboard --logdir " + directory_.tensorboard() : ""));
   if (!stopped && config_.model.reads_text()) {
-    console_.say(
+    console_.print(
         str("next        tandem generate --checkpoint ", directory_.path(), " --prompt \"...\""));
   } else if (!stopped) {
-    console_.say(str("next        tandem eval --checkpoint ", directory_.path()));
+    console_.print(str("next        tandem eval --checkpoint ", directory_.path()));
   }
 }
 

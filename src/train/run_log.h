@@ -51,7 +51,7 @@ class RunLog {
 
   void start(const RunSummary& summary, const std::string& resumed_from,
              const std::string& weights_from);
-  void progress(int64_t step);  // after every step; cheap
+  void step(int64_t step);  // after every step, behind training() if that is due; cheap
   void training(const StepMetrics& metrics);
   void validation(int64_t step, const Evaluation& result);
   void finish(bool stopped, int64_t step, const std::string& checkpoint);
@@ -69,7 +69,7 @@ class RunLog {
   MetricsLog metrics_;
   std::unique_ptr<TensorBoardWriter> tensorboard_;  // null: not wanted
   Console console_;
-  Progress progress_;
+  StepReport report_;  // the latest measured figures
 };
 
 }  // namespace tandem

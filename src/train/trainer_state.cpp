@@ -1,0 +1,132 @@
+// The parts of the trainer that begin and keep a run: resuming, saving, and the table at the start.
+#include <cmath>
+#include <cstdio>
+
+#include "comm/agreement.h"
+#include "src/train/model_zoo.h"
+#include "src/train/snapshot.h"
+#include "src/train/trained_model.h"
+#include "src/train/trainer.h"
+
+namespace tandem {
+
+void Trainer::resume() {
+  const CheckpointConfig& checkpoint = config_.checkpoint;
+  const std::string found = on_root(comm_, [&] { return checkpoint_to_resume(); });
+  const std::string weights = on_root(comm_, [&] {
+    return found.empty() && !checkpoint.init_from.empty() ? resolve_checkpoint(checkpoint.init_from)
+                                                          : std::string();
+  });
+  agree(comm_, [&] {
+    if (!found.empty()) {
+      const CheckpointReader reader(found);
+      load_weights(reader, *store_, *model_);
+      load_optimizer(reader, *store_, *optimizer_);
+      const Manifest& manifest = reader.manifest();
+      step_ = last_saved_ = manifest.step;
+      skipped_ = static_cast<int64_t>(manifest.schedule.at("skipped_steps"));
+      if (const auto best = manifest.schedule.find("best_val_loss");
+          best != manifest.schedule.end()) {
+        best_val_loss_ = best->second;
+      }
+    } else if (!weights.empty()) {
+      load_weights(CheckpointReader(weights), *store_, *model_);
+    }
+  });
+  last_checkpoint_ = found;
+  agree(comm_, [&] {
+    if (comm_.rank() == 0) {
+      discard_after(directory_.checkpoints(), step_);
+      log_ = std::make_unique<RunLog>(config_, directory_, step_, dataset_->info());
+      log_->start(summary(), found, weights);
+      stop_signal_.set_last_checkpoint(found.empty() ? "none yet" : found);
+    }
+  });
+}
+
+// The folder to go on from, or nothing for a new run.
+std::string Trainer::checkpoint_to_resume() const {
+  const std::string& resume = config_.checkpoint.resume;
+  const LatestCheckpoint latest = find_latest(directory_.checkpoints());
+  for (const std::string& skipped : latest.skipped) {
+    std::fprintf(stderr, "tandem: passed over %s\n", skipped.c_str());
+  }
+  if (resume == "auto") {
+    return latest.path;
+  }
+  if (resume != "none") {
+    return resolve_checkpoint(resume);
+  }
+  if (!latest.path.empty()) {
+    fail(ExitCode::kConfig,
+         str("run ", config_.run.name, " has checkpoints up to ", latest.path,
+             "; checkpoint.resume = none would mix a new run with it; choose another run.name"));
+  }
+  return "";
+}
+
+RunSummary Trainer::summary() const {
+  RunSummary summary{.parameters = parameter_count(*model_),
+                     .flops_per_sample = model_->flops_per_sample(),
+                     .ranks = comm_.size(),
+                     .threads = cpu_threads(),
+                     .micro_batch = micro_batch(),
+                     .accumulation = accumulation(),
+                     .buckets = static_cast<int64_t>(store_->layout().buckets().size()),
+                     .gradient_bytes = store_->gradient_bytes(),
+                     .samples_per_epoch = dataset_->windows(Split::kTrain, config_.model.context),
+                     .memory = ""};
+  for (MemoryClass memory_class :
+       {MemoryClass::kParameters, MemoryClass::kGradients, MemoryClass::kOptimizer}) {
+    summary.memory += str(summary.memory.empty() ? "" : ", ", name_of(memory_class), " ",
+                          format_bytes(memory_.use(memory_class).bytes));
+  }
+  return summary;
+}
+
+// All ranks write; rank 0 commits once every file is whole. A failure leaves the older checkpoints
+// as they were.
+void Trainer::save() {
+  const auto start = std::chrono::steady_clock::now();
+  const std::string partial =
+      on_root(comm_, [&] { return begin_checkpoint(directory_.checkpoints(), step_); });
+  FileEntry entry;
+  agree(comm_, [&] {
+    entry = write_rank_file(partial + "/" + rank_file_name(comm_.rank()),
+                            owned_slabs(*store_, *optimizer_, *model_, comm_.rank()));
+  });
+  const std::vector<std::string> entries = comm_.all_gather(entry.text());
+  last_checkpoint_ = on_root(comm_, [&] {
+    std::vector<FileEntry> files;
+    for (const std::string& text : entries) {
+      files.push_back(FileEntry::from_text(text));
+    }
+    const std::string committed = commit_checkpoint(partial, manifest(), files);
+    keep_newest(directory_.checkpoints(), config_.checkpoint.keep, step_);
+    return committed;
+  });
+  last_saved_ = step_;
+  stop_signal_.set_last_checkpoint(last_checkpoint_);
+  last_save_time_ = std::chrono::steady_clock::now();
+  window_start_ += last_save_time_ - start;
+}
+
+Manifest Trainer::manifest() const {
+  const int64_t samples = step_ * config_.train.global_batch;
+  const int64_t epoch = dataset_->windows(Split::kTrain, config_.model.context);
+  Manifest manifest;
+  manifest.config = config_.ini_text();
+  manifest.step = step_;
+  manifest.sampler_epoch = samples / epoch;
+  manifest.sampler_position = samples % epoch;
+  manifest.seed = static_cast<uint64_t>(config_.run.seed);
+  manifest.schedule = {{"skipped_steps", static_cast<double>(skipped_)}};
+  if (std::isfinite(best_val_loss_)) {
+    manifest.schedule["best_val_loss"] = best_val_loss_;
+  }
+  manifest.world_size = comm_.size();
+  manifest.validation_loss = val_loss_;
+  return manifest;
+}
+
+}  // namespace tandem
