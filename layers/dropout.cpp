@@ -17,20 +17,27 @@ constexpr int64_t kCounters = 16;
 constexpr int64_t kRun = 4 * kCounters;
 
 struct RunWords {
-  uint32_t words[kRun];
+  uint32_t words[4][kCounters];
 };
 
+// random_words(key, sample, step, run * kCounters + i) for all i: Philox round by round, so that
+// each round is a loop over neighbouring counters, which vectorises.
 RunWords run_words(const DropoutMask& mask, uint64_t sample, uint32_t run) {
   RunWords out;
+  uint32_t(&c)[4][kCounters] = out.words;
+  for (uint32_t i = 0; i < kCounters; ++i) {
+    c[0][i] = static_cast<uint32_t>(sample);
+    c[1][i] = static_cast<uint32_t>(sample >> 32);
+    c[2][i] = mask.step;
+    c[3][i] = run * static_cast<uint32_t>(kCounters) + i;
+  }
+  PhiloxKey key = mask.key;
+  for (int round = 0; round < kPhiloxRounds; ++round) {
 #pragma omp simd
-  for (int64_t i = 0; i < kCounters; ++i) {
-    const PhiloxCounter words =
-        random_words(mask.key, sample, mask.step,
-                     static_cast<uint32_t>(run * kCounters) + static_cast<uint32_t>(i));
-    out.words[i] = words[0];
-    out.words[i + kCounters] = words[1];
-    out.words[i + 2 * kCounters] = words[2];
-    out.words[i + 3 * kCounters] = words[3];
+    for (int64_t i = 0; i < kCounters; ++i) {
+      philox_round(key, c[0][i], c[1][i], c[2][i], c[3][i]);
+    }
+    key = philox_next_key(key);
   }
   return out;
 }
@@ -49,9 +56,10 @@ void dropout(Cpu, const T* x, T* y, double p, DropoutMask mask, int64_t samples,
                                         static_cast<uint32_t>(run));
       const int64_t at = sample * elements + run * kRun;
       const int64_t count = std::min(kRun, elements - run * kRun);
+      const uint32_t* words = random.words[0];  // all kRun of them lie in one piece
 #pragma omp simd
       for (int64_t i = 0; i < count; ++i) {
-        y[at + i] = (random.words[i] >> 8) < threshold ? T(0) : x[at + i] * factor;
+        y[at + i] = (words[i] >> 8) < threshold ? T(0) : x[at + i] * factor;
       }
     }
   }

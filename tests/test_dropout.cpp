@@ -69,6 +69,19 @@ TEST(Dropout, EveryCoordinateMatters) {
             std::vector<double>(mask.begin() + 64, mask.begin() + 128));
 }
 
+// The mask in terms of the numbers it is named by: masks of a given seed must never change.
+TEST(Dropout, MaskIsPhilox) {
+  const RandomState random{.seed = 11, .step = 4, .first_sample = 6};
+  const std::vector<double> mask = mask_of(random, {2, 200}, 0.5, 9);
+  const PhiloxKey key = random_key(11, RandomUse::kDropout, 9);
+  for (uint32_t sample : {0u, 1u}) {
+    for (uint32_t e = 0; e < 200; ++e) {
+      const PhiloxCounter words = random_words(key, 6 + sample, 4, e / 64 * 16 + e % 16);
+      EXPECT_EQ(mask[sample * 200 + e], uniform_from(words[e % 64 / 16]) < 0.5f ? 0 : 2) << e;
+    }
+  }
+}
+
 TEST(Dropout, ProbabilityIsChecked) {
   TestContext test;
   const Variable x(random_tensor({2, 9}, DType::kF32, 1));

@@ -88,4 +88,7 @@ int main_with(int argc, char** argv) {
 }  // namespace
 }  // namespace tandem
 
-int main(int argc, char** argv) { return tandem::main_with(argc, argv); }
+int main(int argc, char** argv) {
+  tandem::use_short_openmp_waits(argv);
+  return tandem::main_with(argc, argv);
+}

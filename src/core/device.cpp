@@ -2,8 +2,10 @@
 
 #include <omp.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace tandem {
 
@@ -19,6 +21,13 @@ void use_cpu_share(int64_t threads, int processes) {
   cpu_set_t allowed;
   const int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
   set_cpu_threads(threads > 0 ? static_cast<int>(threads) : std::max(1, cores / processes));
+}
+
+void use_short_openmp_waits(char** argv) {
+  if (!std::getenv("OMP_WAIT_POLICY") && !std::getenv("GOMP_SPINCOUNT")) {
+    setenv("GOMP_SPINCOUNT", "1000", 1);
+    execv("/proc/self/exe", argv);  // where it fails, the process goes on with the library's own choice
+  }
 }
 
 }  // namespace tandem

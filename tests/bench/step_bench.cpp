@@ -151,6 +151,7 @@ int run(int argc, char** argv) {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
+  tandem::use_short_openmp_waits(argv);
   try {
     return tandem::run(argc, argv);
   } catch (const tandem::Error& error) {
