@@ -29,4 +29,6 @@ fi
 mkdir -p data
 build/tandem prepare text --input "${texts[@]}" --output data/quickstart.h5 --tokenizer char
 mpirun -np 2 build/tandem train --config configs/quickstart.cfg --data.path data/quickstart.h5
-build/tandem generate --checkpoint runs/quickstart --prompt $'\n%\n' --tokens 400 --temperature 0.8 --stop $'\n%\n'
+echo
+echo "A freshly invented fortune:"
+build/tandem generate --checkpoint runs/quickstart --prompt $'\n%\n' --tokens 600 --temperature 0.7 --stop $'\n%\n'

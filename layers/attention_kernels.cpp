@@ -232,7 +232,7 @@ int64_t thread_workspace(int64_t length, int64_t width) {
   const int64_t panel = 3 * width * kPanel<T> + 2 * length * kPanel<T> +
                         2 * panel_elements<T, kPanel<T>>(width, kPanel<T>);
   constexpr int64_t kPieces = 10, kAlign = 64 / static_cast<int64_t>(sizeof(T));
-  return packed + panel + kPieces * kAlign;
+  return (packed + panel + kPieces * kAlign + kAlign - 1) / kAlign * kAlign;
 }
 
 // Sizes of one call.

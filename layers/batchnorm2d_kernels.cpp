@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "layers/batchnorm2d.h"
-#include "layers/vector.h"
 #include "src/core/map.h"
+#include "src/core/vector.h"
 
 namespace tandem {
 

@@ -10,7 +10,7 @@
 #include <array>
 #include <cstdint>
 
-#include "layers/vector.h"
+#include "src/core/vector.h"
 
 namespace tandem::kernels {
 

@@ -13,10 +13,11 @@ struct Sizes {
   int64_t m, n, k;
 };
 
-// One row or column, odd remainders, tiles exactly, several blocks in each direction, no depth.
+// One row or column, odd remainders, tiles exactly, several blocks in each direction, no depth;
+// enough for several threads, cut along rows and along columns.
 const std::vector<Sizes> kSizes = {
-    {1, 1, 1},    {1, 70, 33},  {70, 1, 33},  {14, 32, 16},  {15, 33, 17},
-    {3, 5, 1100}, {300, 65, 7}, {29, 800, 9}, {128, 96, 65}, {5, 6, 0},
+    {1, 1, 1},    {1, 70, 33},  {70, 1, 33},   {14, 32, 16}, {15, 33, 17},  {3, 5, 1100},
+    {300, 65, 7}, {29, 800, 9}, {128, 96, 65}, {5, 6, 0},    {20, 700, 50}, {700, 20, 50},
 };
 
 template <class T>

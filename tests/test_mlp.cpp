@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "layers/activation.h"
 #include "layers/mlp.h"
 #include "tests/gradcheck.h"
 
@@ -35,6 +36,21 @@ TEST(Mlp, GradientsMatchFiniteDifferences) {
       return model.forward(context, gate, images);
     });
   }
+}
+
+// The model in terms of its layers: bit by bit.
+TEST(Mlp, HiddenLayersThenHead) {
+  Mlp model(small());
+  const std::vector<Parameter*> p = parameters_of(model);
+  bind_parameters(p, DType::kF32);
+  TestContext test;
+  OpenGate gate;
+  const Tensor images = random_tensor({6, 3, 2, 2}, DType::kF32, 9);
+  Variable x(images.reshape({6, 12}));
+  x = relu(test.context, linear(test.context, x, *p[0], p[1]));
+  x = relu(test.context, linear(test.context, x, *p[2], p[3]));
+  x = linear(test.context, x, *p[4], p[5]);
+  EXPECT_EQ(values_of(model.forward(test.context, gate, images).value()), values_of(x.value()));
 }
 
 TEST(Mlp, ParametersByBlock) {

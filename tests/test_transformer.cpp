@@ -1,7 +1,13 @@
 #include <cmath>
+#include <map>
 
+#include "layers/activation.h"
+#include "layers/add.h"
 #include "layers/cross_entropy.h"
-#include "layers/decoder.h"
+#include "layers/dropout.h"
+#include "layers/embedding.h"
+#include "layers/linear.h"
+#include "layers/rope.h"
 #include "layers/transformer.h"
 #include "tests/gradcheck.h"
 
@@ -60,6 +66,69 @@ TEST(Transformer, GradientsMatchFiniteDifferences) {
             0.5);
       }
     }
+  }
+}
+
+// The models written down in terms of their layers and parameter names, to compare bit by bit.
+struct Composition {
+  Composition(Transformer& model, Context& run_context) : context(run_context) {
+    for (Parameter* parameter : parameters_of(model)) {
+      by_name[parameter->name] = parameter;
+    }
+    const TransformerConfig& config = model.config();
+    heads = config.head_layout();
+    p = config.dropout;
+  }
+  Parameter& operator[](const std::string& name) { return *by_name.at(name); }
+  Variable project(const std::string& name, const Variable& x) {
+    const auto bias = by_name.find(name + ".bias");
+    return linear(context, x, *by_name.at(name + ".weight"),
+                  bias == by_name.end() ? nullptr : bias->second);
+  }
+  Variable norm(const std::string& name, const Variable& x) {
+    return by_name.contains(name + ".bias")
+               ? layer_norm(context, x, (*this)[name + ".gain"], (*this)[name + ".bias"])
+               : rms_norm(context, x, (*this)[name + ".gain"]);
+  }
+  Variable gpt_block(const std::string& name, const Variable& x, uint32_t site) {
+    const Variable qkv = project(name + "attn.qkv", norm(name + "ln_1", x));
+    const Variable y = project(name + "attn.proj", attention(context, qkv, heads));
+    const Variable middle = add(context, x, dropout(context, y, p, site));
+    const Variable hidden = gelu(context, project(name + "mlp.fc", norm(name + "ln_2", middle)));
+    return add(context, middle, dropout(context, project(name + "mlp.proj", hidden), p, site + 1));
+  }
+  Variable llama_block(const std::string& name, const Variable& x, uint32_t site) {
+    const Variable qkv = rope(context, project(name + "attn.qkv", norm(name + "norm_1", x)), heads);
+    const Variable y = project(name + "attn.proj", attention(context, qkv, heads));
+    const Variable middle = add(context, x, dropout(context, y, p, site));
+    const Variable hidden =
+        swiglu(context, project(name + "mlp.gate_up", norm(name + "norm_2", middle)));
+    return add(context, middle, dropout(context, project(name + "mlp.down", hidden), p, site + 1));
+  }
+  Context& context;
+  std::map<std::string, Parameter*> by_name;
+  HeadLayout heads;
+  double p = 0;
+};
+
+TEST(Transformer, IsTheCompositionOfItsLayers) {
+  for (bool llama : {false, true}) {
+    SCOPED_TRACE(llama);
+    Transformer model(small(llama));
+    bind_parameters(parameters_of(model), DType::kF32);
+    TestContext test;
+    OpenGate gate;
+    const Tensor tokens = int_tensor({2, 5}, some_tokens(10));
+    Composition c(model, test.context);
+    Variable x = embedding(test.context, tokens, c["wte"], llama ? nullptr : &c["wpe"]);
+    x = dropout(test.context, x, c.p, 0);
+    x = llama ? c.llama_block("blocks.0.", x, 1) : c.gpt_block("blocks.0.", x, 1);
+    x = llama ? c.llama_block("blocks.1.", x, 3) : c.gpt_block("blocks.1.", x, 3);
+    x = c.norm(llama ? "norm_f" : "ln_f", x);
+    x = linear(test.context, x, c[llama ? "head.weight" : "wte"], nullptr);
+    const Variable logits = model.forward(test.context, gate, tokens);
+    EXPECT_EQ(logits.shape(), (Shape{10, 11}));
+    EXPECT_EQ(values_of(logits.value()), values_of(x.value()));
   }
 }
 
@@ -166,92 +235,6 @@ TEST(Transformer, SequenceLongerThanTheContext) {
   TestContext test;
   OpenGate gate;
   EXPECT_THROW(model.forward(test.context, gate, int_tensor({1, 7}, some_tokens(7))), Error);
-}
-
-// A model ready to decode, and the logits [T, vocab] of a whole forward pass for comparison.
-struct Generation {
-  explicit Generation(TransformerConfig config) : model(config) {
-    bind_parameters(parameters_of(model), DType::kF64, 1, 0.5);
-    test.context.tape = nullptr;
-    test.context.training = false;
-  }
-  std::vector<double> last_logits(std::span<const int32_t> tokens) {
-    const Tensor input = int_tensor({1, static_cast<int64_t>(tokens.size())}, tokens);
-    const std::vector<double> all = values_of(model.forward(test.context, gate, input).value());
-    return std::vector<double>(all.end() - model.config().vocab, all.end());
-  }
-  Transformer model;
-  OpenGate gate;
-  TestContext test;
-};
-
-// f64, sums of at most a few hundred terms of order one in about ten operations one behind the
-// other: 1e-16 * 300 * 10 = 3e-13 leaves room below 1e-10.
-void expect_close(const std::vector<double>& actual, const std::vector<double>& expected) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (size_t i = 0; i < actual.size(); ++i) {
-    EXPECT_NEAR(actual[i], expected[i], 1e-10) << "logit " << i;
-  }
-}
-
-TEST(Decoder, StepsEqualTheWholeForwardPass) {
-  for (bool llama : {false, true}) {
-    for (int64_t prompt : {1, 3}) {
-      TransformerConfig config = small(llama);
-      config.context = 100;
-      Generation run(config);
-      Decoder decoder(run.model, run.gate, run.test.stream, test_memory());
-      const std::vector<int32_t> tokens = some_tokens(100);
-      const std::span<const int32_t> all(tokens);
-      expect_close(values_of(decoder.prefill(all.first(prompt))),
-                   run.last_logits(all.first(prompt)));
-      for (int64_t n = prompt; n < 100; ++n) {
-        const std::vector<double> logits = values_of(decoder.step(tokens[n]));
-        if (n % 9 == 0 || n == 99) {
-          expect_close(logits, run.last_logits(all.first(n + 1)));
-        }
-      }
-      EXPECT_EQ(decoder.length(), 100);
-    }
-  }
-}
-
-// Context 6: step 7 keeps the last 3 tokens, and the window grows again to 6.
-TEST(Decoder, WindowSlidesWhenTheContextIsFull) {
-  Generation run(small(true));
-  Decoder decoder(run.model, run.gate, run.test.stream, test_memory());
-  const std::vector<int32_t> tokens = some_tokens(20);
-  const std::span<const int32_t> all(tokens);
-  decoder.prefill(all.first(1));
-  int64_t held = 1;
-  for (int64_t n = 1; n < 20; ++n) {
-    held = held == 6 ? 3 : held + 1;
-    const std::vector<double> logits = values_of(decoder.step(tokens[n]));
-    EXPECT_EQ(decoder.length(), held);
-    expect_close(logits, run.last_logits(all.subspan(n + 1 - held, held)));
-  }
-}
-
-TEST(Decoder, PrefillStartsAnewAndKeepsTheLastTokens) {
-  Generation run(small(false));
-  Decoder decoder(run.model, run.gate, run.test.stream, test_memory());
-  const std::vector<int32_t> tokens = some_tokens(20);
-  const std::span<const int32_t> all(tokens);
-  decoder.prefill(all.first(4));
-  const Tensor logits = decoder.prefill(all);
-  EXPECT_EQ(decoder.length(), 6);
-  expect_close(values_of(logits), run.last_logits(all.last(6)));
-  EXPECT_THROW(decoder.prefill({}), Error);
-}
-
-TEST(Decoder, ContextOfOne) {
-  TransformerConfig config = small(false);
-  config.context = 1;
-  Generation run(config);
-  Decoder decoder(run.model, run.gate, run.test.stream, test_memory());
-  const std::vector<int32_t> tokens = {3, 5};
-  decoder.prefill(std::span(tokens).first(1));
-  expect_close(values_of(decoder.step(5)), run.last_logits(std::span(tokens).last(1)));
 }
 
 }  // namespace

@@ -19,6 +19,9 @@ inline constexpr int kVectorBytes = 16;
 inline constexpr int kVectorRegisters = 16;
 #endif
 
+inline constexpr int kAccumulators =
+    kVectorRegisters / 2;  // that fit in registers beside their operands
+
 template <class T>
 struct VectorOf {
   typedef T type __attribute__((vector_size(kVectorBytes)));
@@ -39,6 +42,26 @@ Vector<T> load(const T* from) {
 template <class T>
 void store(T* to, Vector<T> v) {
   std::memcpy(to, &v, sizeof v);
+}
+
+// The first `lanes` elements only; the others load as zero. kFull promises lanes == kLanes<T>.
+template <class T, bool kFull>
+Vector<T> load_lanes(const T* from, int64_t lanes) {
+  if constexpr (kFull) {
+    return load(from);
+  }
+  Vector<T> v = {};
+  std::memcpy(&v, from, static_cast<size_t>(lanes) * sizeof(T));
+  return v;
+}
+
+template <class T, bool kFull>
+void store_lanes(T* to, Vector<T> v, int64_t lanes) {
+  if constexpr (kFull) {
+    store<T>(to, v);
+  } else {
+    std::memcpy(to, &v, static_cast<size_t>(lanes) * sizeof(T));
+  }
 }
 
 // Lanes a[0], b[0], a[1], b[1], ... of the lower halves (kUpper false) or of the upper halves.
