@@ -1,33 +1,52 @@
 #!/usr/bin/env bash
 # Installs what Tandem needs on Debian and Ubuntu. Prints what it does; quick when nothing is missing.
 #   launch/setup.sh            what building and running needs
-#   launch/setup.sh --tests    also what the tests compare against (clang-format, NumPy, h5py, PyTorch)
+#   launch/setup.sh --tests    also what the tests compare against: clang-format, and PyTorch where the system has it
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build ccache
   openmpi-bin libopenmpi-dev libhdf5-dev libboost-program-options-dev libopenblas-dev
   nlohmann-json3-dev libxxhash-dev zlib1g-dev libjpeg-dev libpng-dev libpcre2-dev
-  libgtest-dev libbenchmark-dev)
-[ "${1:-}" = --tests ] && packages+=(clang-format python3-numpy python3-h5py python3-torch)
+  libgtest-dev)
+wanted=()
+if [ "${1:-}" = --tests ]; then
+  packages+=(clang-format python3)
+  wanted=(python3-torch)  # the parity tests say so when they are skipped
+fi
 
 if ! command -v apt-get >/dev/null; then
   echo "setup: no apt-get here. Install with your package manager: ${packages[*]}" >&2
   exit 2
 fi
 
+installed() { dpkg-query -W -f '${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed; }
+
 missing=()
 for package in "${packages[@]}"; do
-  dpkg-query -W -f '${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
+  installed "$package" || missing+=("$package")
 done
-if [ ${#missing[@]} -eq 0 ]; then
+extra=()
+for package in "${wanted[@]}"; do
+  installed "$package" || extra+=("$package")
+done
+if [ ${#missing[@]} -eq 0 ] && [ ${#extra[@]} -eq 0 ]; then
   echo "setup: everything is installed"
   exit 0
 fi
 
 sudo=()
 [ "$(id -u)" -eq 0 ] || sudo=(sudo)
-echo "setup: installing ${missing[*]}"
+install() {
+  echo "setup: installing $*"
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
 "${sudo[@]}" apt-get update -qq
-"${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
-  apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+[ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
+for package in "${extra[@]}"; do
+  if apt-cache show "$package" >/dev/null 2>&1; then
+    install "$package"
+  else
+    echo "setup: this system has no $package; the tests that need it will be skipped"
+  fi
+done
 echo "setup: done"

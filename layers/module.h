@@ -29,4 +29,13 @@ class Model {
   virtual double flops_per_sample() const = 0;
 };
 
+// All parameters, in forward order.
+inline std::vector<Parameter*> parameters_of(Model& model) {
+  std::vector<Parameter*> all;
+  for (const BlockParameters& block : model.blocks()) {
+    all.insert(all.end(), block.parameters.begin(), block.parameters.end());
+  }
+  return all;
+}
+
 }  // namespace tandem

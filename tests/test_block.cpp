@@ -27,14 +27,6 @@ TransformerConfig small(bool recompute) {
           .recompute = recompute};
 }
 
-std::vector<Parameter*> parameters_of(Model& model) {
-  std::vector<Parameter*> all;
-  for (const BlockParameters& block : model.blocks()) {
-    all.insert(all.end(), block.parameters.begin(), block.parameters.end());
-  }
-  return all;
-}
-
 Tensor some_tokens(int64_t batch, int64_t first_sample) {
   std::vector<int32_t> tokens(static_cast<size_t>(batch * 8));
   for (size_t i = 0; i < tokens.size(); ++i) {

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <memory>
 
-#include "src/train/console.h"
 #include "src/core/error.h"
+#include "src/train/console.h"
 
 namespace tandem {
 namespace {

@@ -17,14 +17,6 @@ MlpConfig small() {
           .recompute = false};
 }
 
-std::vector<Parameter*> parameters_of(Model& model) {
-  std::vector<Parameter*> all;
-  for (const BlockParameters& block : model.blocks()) {
-    all.insert(all.end(), block.parameters.begin(), block.parameters.end());
-  }
-  return all;
-}
-
 TEST(Mlp, GradientsMatchFiniteDifferences) {
   for (bool recompute : {false, true}) {
     MlpConfig config = small();

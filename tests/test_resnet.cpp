@@ -39,14 +39,6 @@ TEST(Shortcut, GradientAccumulates) {
   });
 }
 
-std::vector<Parameter*> parameters_of(Model& model) {
-  std::vector<Parameter*> all;
-  for (const BlockParameters& block : model.blocks()) {
-    all.insert(all.end(), block.parameters.begin(), block.parameters.end());
-  }
-  return all;
-}
-
 TEST(ResNet, HasThePublishedSizes) {
   // He et al. 2015, table 6: 0.27, 0.46, 0.66 and 0.85 million parameters.
   for (const auto& [depth, millions] : {std::pair{20, 0.27}, {32, 0.46}, {44, 0.66}, {56, 0.85}}) {

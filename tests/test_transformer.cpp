@@ -8,41 +8,11 @@
 #include "layers/embedding.h"
 #include "layers/linear.h"
 #include "layers/rope.h"
-#include "layers/transformer.h"
 #include "tests/gradcheck.h"
+#include "tests/small_transformer.h"
 
 namespace tandem::testing {
 namespace {
-
-TransformerConfig small(bool llama) {
-  return {.llama = llama,
-          .vocab = 11,
-          .context = 6,
-          .layers = 2,
-          .heads = 4,
-          .kv_heads = llama ? 2 : 0,
-          .width = 8,
-          .ffn_width = llama ? 12 : 0,
-          .dropout = 0.2,
-          .tie_embeddings = !llama,
-          .recompute = false};
-}
-
-std::vector<Parameter*> parameters_of(Model& model) {
-  std::vector<Parameter*> all;
-  for (const BlockParameters& block : model.blocks()) {
-    all.insert(all.end(), block.parameters.begin(), block.parameters.end());
-  }
-  return all;
-}
-
-std::vector<int32_t> some_tokens(int64_t count) {
-  std::vector<int32_t> tokens(static_cast<size_t>(count));
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    tokens[i] = static_cast<int32_t>((i * i + 3 * i) % 11);
-  }
-  return tokens;
-}
 
 // Also with tied weights, whose gradient has two parts, and with dropout, whose masks must be the
 // same in all passes.

@@ -66,10 +66,8 @@ void allocate_statistics(Model& model, Memory& memory) {
 
 int64_t parameter_count(Model& model) {
   int64_t count = 0;
-  for (const BlockParameters& block : model.blocks()) {
-    for (const Parameter* parameter : block.parameters) {
-      count += parameter->shape.elements();
-    }
+  for (const Parameter* parameter : parameters_of(model)) {
+    count += parameter->shape.elements();
   }
   return count;
 }

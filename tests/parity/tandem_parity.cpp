@@ -64,12 +64,10 @@ class Subject {
     config_ = Json::parse(file);
     model_ = make_model(config_["model"]);
     ParamId id = 0;
-    for (const BlockParameters& block : model_->blocks()) {
-      for (Parameter* parameter : block.parameters) {
-        parameter->id = id++;
-        parameters_.push_back(parameter);
-        add_shard(*parameter);
-      }
+    for (Parameter* parameter : parameters_of(*model_)) {
+      parameter->id = id++;
+      parameters_.push_back(parameter);
+      add_shard(*parameter);
     }
     for (RunningStatistics* statistics : model_->statistics()) {
       statistics->sum =
