@@ -28,7 +28,7 @@ struct Request {
   Request() {
     options.add("checkpoint", checkpoint, "a run's folder, or a checkpoint's");
     options.add("data", data, "dataset; the one of the training run when not given");
-    options.add("batch", batch, "samples at a time; 0: as in training");
+    options.add("batch", batch, "samples at a time; 0: as in training", 0, 1 << 22);
     options.add("threads", threads, "CPU threads a rank; 0: its share of the cores", 0, 4096);
     options.add("help", help, "print this");
   }
@@ -51,8 +51,9 @@ ExitCode eval_command(const Words& words, World& world, Memory& memory) {
   Communicator& communicator = world.communicator();
   Request request;
   agree(communicator, [&] {
-    std::vector<std::string> problems =
-        request.options.apply(parse_command_line(words).assignments);
+    const CommandLine line = parse_command_line(words);
+    std::vector<std::string> problems = request.options.apply(line.assignments);
+    report_positional(line, problems);
     if (!request.help && request.checkpoint.empty()) {
       problems.push_back("--checkpoint is missing; --help shows an example");
     }

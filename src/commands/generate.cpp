@@ -1,11 +1,14 @@
 // tandem generate: text from a trained language model, token by token.
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 
+#include "comm/agreement.h"
 #include "layers/decoder.h"
 #include "layers/transformer.h"
 #include "src/commands/commands.h"
 #include "src/commands/token_sampler.h"
+#include "src/io/file.h"
 #include "src/train/trained_model.h"
 
 namespace tandem {
@@ -51,8 +54,7 @@ std::string tokenizer_path(const Request& request, const std::string& checkpoint
   if (!request.tokenizer.empty()) {
     return request.tokenizer;
   }
-  const fs::path beside =
-      fs::path(checkpoint).lexically_normal().parent_path().parent_path() / "tokenizer.h5";
+  const fs::path beside = fs::canonical(checkpoint).parent_path().parent_path() / "tokenizer.h5";
   return fs::exists(beside) ? beside.string() : config.data.path;
 }
 
@@ -87,8 +89,9 @@ class StoppingPrinter {
 
  private:
   void put(size_t count) {
-    std::fwrite(held_.data(), 1, count, stdout);
-    std::fflush(stdout);
+    if (std::fwrite(held_.data(), 1, count, stdout) != count || std::fflush(stdout) != 0) {
+      fail_file("standard output", "write", errno);
+    }
     held_.erase(0, count);
   }
   std::vector<std::string> stops_;
@@ -140,10 +143,13 @@ void generate(Request& request, Communicator& communicator, Memory& memory) {
 
 ExitCode generate_command(const Words& words, World& world, Memory& memory) {
   if (world.size() > 1) {
-    fail(ExitCode::kConfig, "tandem generate runs as one process; start it without mpirun");
+    throw AgreedError(ExitCode::kConfig,
+                      "tandem generate runs as one process; start it without mpirun");
   }
   Request request;
-  std::vector<std::string> problems = request.options.apply(parse_command_line(words).assignments);
+  const CommandLine line = parse_command_line(words);
+  std::vector<std::string> problems = request.options.apply(line.assignments);
+  report_positional(line, problems);
   if (!request.help && request.checkpoint.empty()) {
     problems.push_back("--checkpoint is missing; --help shows an example");
   }

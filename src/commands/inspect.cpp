@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "comm/agreement.h"
 #include "src/commands/commands.h"
 #include "src/core/memory.h"
 #include "src/train/trained_model.h"
@@ -77,7 +78,8 @@ void inspect_checkpoint(const std::string& path, bool verify) {
 
 ExitCode inspect_command(const Words& words, World& world, Memory&) {
   if (world.size() > 1) {
-    fail(ExitCode::kConfig, "tandem inspect runs as one process; start it without mpirun");
+    throw AgreedError(ExitCode::kConfig,
+                      "tandem inspect runs as one process; start it without mpirun");
   }
   bool verify = false, help = false;
   Options options(kUsage);

@@ -1,5 +1,9 @@
 // tandem: dispatches to a subcommand, and turns exceptions into one line and an exit code.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <new>
 
@@ -67,7 +71,17 @@ ExitCode run(Command command, const Words& words, World& world, Memory& memory) 
   }
 }
 
+// A file that takes the number of a closed standard stream would get what is printed.
+void open_standard_streams() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(descriptor, F_GETFD) < 0) {
+      static_cast<void>(::open("/dev/null", O_RDWR));  // takes the lowest free number: this one
+    }
+  }
+}
+
 int main_with(int argc, char** argv) {
+  open_standard_streams();
   const Words words(argv + 1, argv + argc);
   if (words.empty() || words[0] == "--help" || words[0] == "help") {
     std::fputs(kUsage, stdout);
@@ -89,6 +103,9 @@ int main_with(int argc, char** argv) {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
+  // For the program that use_short_openmp_waits() starts: a matrix product is cut over Tandem's own
+  // threads, and OpenBLAS's would each wait for ever for 128 MiB where memory is limited.
+  setenv("OPENBLAS_NUM_THREADS", "1", 0);
   tandem::use_short_openmp_waits(argv);
   return tandem::main_with(argc, argv);
 }

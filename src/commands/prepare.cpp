@@ -1,8 +1,10 @@
 // tandem prepare: reads the options of the two kinds of datasets.
 #include "src/commands/prepare.h"
 
+#include <algorithm>
 #include <cstdio>
 
+#include "comm/agreement.h"
 #include "src/commands/commands.h"
 #include "src/train/options.h"
 
@@ -94,6 +96,10 @@ ExitCode images(const Words& words) {
   for (const std::string& word : line.positional) {
     problems.push_back(str("unexpected word ", word, "; --input takes one folder or archive"));
   }
+  const auto inputs = std::ranges::count(line.assignments, std::string("input"), &Assignment::key);
+  if (inputs > 1) {
+    problems.push_back("--input is given more than once; it takes one folder or archive");
+  }
   if (!read_options(options, help, line, problems)) {
     return ExitCode::kOk;
   }
@@ -108,7 +114,8 @@ ExitCode images(const Words& words) {
 
 ExitCode prepare_command(const Words& words, World& world, Memory&) {
   if (world.size() > 1) {
-    fail(ExitCode::kConfig, "tandem prepare runs as one process; start it without mpirun");
+    throw AgreedError(ExitCode::kConfig,
+                      "tandem prepare runs as one process; start it without mpirun");
   }
   const std::string kind = words.empty() ? "" : words[0];
   const Words rest(words.empty() ? words.begin() : words.begin() + 1, words.end());

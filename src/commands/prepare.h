@@ -34,17 +34,21 @@ struct PrepareImagesOptions {
 struct PrepareReport {
   int64_t train_count = 0;  // tokens or images
   int64_t val_count = 0;
-  int64_t vocab_size = 0;     // text
-  int64_t class_count = 0;    // images
-  int64_t documents = 0;      // text: files, lines or rows
-  int64_t characters = 0;     // text
-  int64_t broken_utf8 = 0;    // text: sequences replaced by U+FFFD
-  int64_t empty = 0;          // text: records without text, left out
-  int64_t bad = 0;            // records or images left out
-  int64_t leaked = 0;         // validation records or images that are in the training part too
-  int64_t ignored_files = 0;  // images: files that are none (README and the like)
+  int64_t vocab_size = 0;      // text
+  int64_t class_count = 0;     // images
+  int64_t unused_classes = 0;  // images: without a training image
+  int64_t documents = 0;       // text: files, lines or rows
+  int64_t characters = 0;      // text
+  int64_t broken_utf8 = 0;     // text: sequences replaced by U+FFFD
+  int64_t empty = 0;           // text: records without text, left out
+  int64_t bad = 0;             // records or images left out
+  int64_t leaked = 0;          // validation records or images that are in the training part too
+  int64_t ignored_files = 0;   // images: files that are none (README and the like)
   std::string content_hash;
 };
+
+// Error kConfig when the output would replace one of the inputs.
+void check_output(const std::string& output, const std::vector<std::string>& inputs);
 
 // Text is one stream of characters. Plain files are joined by a line end where the earlier one does
 // not end in one, records by a line end; a tokenizer with an end-of-text token has that between

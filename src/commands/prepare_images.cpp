@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <span>
 #include <unordered_map>
 
@@ -32,6 +33,7 @@ void check_options(const PrepareImagesOptions& options) {
     fail(ExitCode::kConfig, options.input.empty() ? "--input: name a folder or an archive"
                                                   : "--output: name the file to write");
   }
+  check_output(options.output, {options.input});
   if (!std::filesystem::exists(options.input)) {
     fail(ExitCode::kData, str(options.input, ": no such file or folder"));
   }
@@ -223,6 +225,9 @@ void print_report(const PrepareImagesOptions& options, const PrepareReport& repo
   if (left_out > 0) {
     std::printf("  left out: %lld images of test/, because there is val/\n", number(left_out));
   }
+  if (report.unused_classes > 0) {
+    std::printf("  %lld of the classes have no training image\n", number(report.unused_classes));
+  }
   if (report.ignored_files > 0) {
     std::printf("  %lld other files were ignored\n", number(report.ignored_files));
   }
@@ -253,6 +258,11 @@ PrepareReport prepare_images(const PrepareImagesOptions& options) {
   report.train_count = static_cast<int64_t>(parts.train.size());
   report.val_count = static_cast<int64_t>(parts.val.size());
   report.class_count = static_cast<int64_t>(collector.classes().size());
+  std::set<int32_t> used;
+  for (const StoredImage* image : parts.train) {
+    used.insert(image->label);
+  }
+  report.unused_classes = report.class_count - static_cast<int64_t>(used.size());
   report.bad = bad.count();
   report.ignored_files = collector.ignored_files();
   report.leaked = count_leaks(parts);

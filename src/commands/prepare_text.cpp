@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <unordered_set>
@@ -158,6 +159,7 @@ void check_options(const PrepareTextOptions& options) {
   if (options.output.empty()) {
     fail(ExitCode::kConfig, "--output: name the file to write");
   }
+  check_output(options.output, options.input);
   if (options.tokenizer != "char" && options.tokenizer != "bytes" && options.tokenizer != "gpt2") {
     fail(ExitCode::kConfig,
          str("--tokenizer ", options.tokenizer, ": allowed are char, bytes and gpt2"));
@@ -227,6 +229,15 @@ void print_report(const PrepareTextOptions& options, const PrepareReport& report
 }
 
 }  // namespace
+
+void check_output(const std::string& output, const std::vector<std::string>& inputs) {
+  for (const std::string& input : inputs) {
+    std::error_code missing;
+    if (std::filesystem::equivalent(input, output, missing)) {
+      fail(ExitCode::kConfig, str("--output ", output, " is an input too; write another file"));
+    }
+  }
+}
 
 PrepareReport prepare_text(const PrepareTextOptions& options) {
   check_options(options);

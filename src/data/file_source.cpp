@@ -20,6 +20,18 @@ bool is_hidden(const fs::path& name) {
   });
 }
 
+// A link to a folder that it is in: following it would find the same files again and again.
+bool leads_back(const fs::directory_entry& entry) {
+  std::error_code error;
+  if (!entry.is_symlink(error) || !entry.is_directory(error)) {
+    return false;
+  }
+  const fs::path target = fs::canonical(entry.path(), error);
+  const fs::path place = fs::canonical(entry.path().parent_path(), error);
+  return !error && std::mismatch(target.begin(), target.end(), place.begin(), place.end()).first ==
+                       target.end();
+}
+
 void walk_folder(const fs::path& root, const std::function<void(const SourceFile&)>& use) {
   std::vector<std::string> names;
   std::error_code error;
@@ -27,6 +39,9 @@ void walk_folder(const fs::path& root, const std::function<void(const SourceFile
                                         error);
   for (; !error && walk != fs::recursive_directory_iterator(); walk.increment(error)) {
     const fs::path name = walk->path().lexically_relative(root);
+    if (leads_back(*walk)) {
+      walk.disable_recursion_pending();
+    }
     if (!is_hidden(name) && walk->is_regular_file(error)) {
       names.push_back(name.generic_string());
     }

@@ -71,11 +71,13 @@ bool decode_jpeg(std::string_view file, Image* image, std::string* problem) {
   errors.base.error_exit = leave_jpeg;
   errors.base.emit_message = on_jpeg_message;
   const bool ok = run_jpeg(&state, &errors, file, image, &samples);
+  const bool printing = state.jpeg_color_space == JCS_CMYK || state.jpeg_color_space == JCS_YCCK;
   jpeg_destroy_decompress(&state);
   if (ok) {
     planes_from_interleaved(samples.data(), image);
   } else {
-    *problem = std::string("corrupt JPEG: ") + errors.message;
+    *problem = printing ? "a JPEG with the printing colours CMYK; convert it to RGB"
+                        : std::string("corrupt JPEG: ") + errors.message;
   }
   return ok;
 }

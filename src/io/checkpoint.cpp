@@ -198,13 +198,13 @@ Manifest read_manifest(const std::string& directory, Verify verify) {
   return manifest;
 }
 
-LatestCheckpoint find_latest(const std::string& checkpoints) {
+LatestCheckpoint find_latest(const std::string& checkpoints, Verify verify) {
   LatestCheckpoint latest;
   std::vector<CheckpointName> names = list_checkpoints(checkpoints);
   std::reverse(names.begin(), names.end());
   for (const CheckpointName& name : names) {
     try {
-      read_manifest(name.path);
+      read_manifest(name.path, verify);
       latest.path = name.path;
       return latest;
     } catch (const Error& error) {

@@ -74,8 +74,8 @@ struct LatestCheckpoint {
   std::vector<std::string> skipped;  // why newer ones cannot be used, one line each
 };
 
-// The newest whose manifest reads and whose files have their lengths.
-LatestCheckpoint find_latest(const std::string& checkpoints);
+// The newest whose manifest reads and whose files pass the check.
+LatestCheckpoint find_latest(const std::string& checkpoints, Verify verify = Verify::kLengths);
 
 // Removes all but the newest `keep` of the checkpoints up to `last_step`, the one that was
 // committed just now; later ones are not touched. 0 keeps all. `best` is not counted.

@@ -24,6 +24,13 @@ bool is_disk_full(int error_number) {
 }  // namespace
 
 H5Writer::H5Writer(const std::string& path) : path_(path), partial_path_(path + ".partial") {
+  std::error_code unknown;
+  const std::filesystem::file_status there = std::filesystem::status(path, unknown);
+  // The rename at the end would put a file in the place of a device such as /dev/null.
+  if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
+    fail(ExitCode::kData, str(path, ": cannot write: not a file, but a ",
+                              std::filesystem::is_directory(there) ? "directory" : "device"));
+  }
   descriptor_ = ::open(partial_path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor_ < 0) {
     fail(ExitCode::kData, str(path, ": cannot write here: ", std::strerror(errno)));

@@ -24,10 +24,13 @@ void bind_model(Options& o, ModelConfig& model) {
 }
 
 void bind_train(Options& o, TrainConfig& train) {
-  o.add("train.steps", train.steps, "optimizer steps", 1);
-  o.add("train.global_batch", train.global_batch, "sequences or images a step, over all ranks", 1);
+  // Large enough for anything, small enough that no product of two overflows.
+  constexpr int64_t kMostSteps = int64_t{1} << 40, kLargestBatch = 1 << 22;
+  o.add("train.steps", train.steps, "optimizer steps", 1, kMostSteps);
+  o.add("train.global_batch", train.global_batch, "sequences or images a step, over all ranks", 1,
+        kLargestBatch);
   o.add("train.micro_batch", train.micro_batch,
-        "sequences or images a rank takes at a time; 0: its whole share");
+        "sequences or images a rank takes at a time; 0: its whole share", 0, kLargestBatch);
   o.add_choice("train.precision", train.precision, {"f32", "bf16", "fp16"},
                "type of weights and activations");
   o.add_choice("train.recompute", train.recompute, {"none", "block"},
@@ -131,6 +134,24 @@ void find_model_problems(const ModelConfig& model, std::vector<std::string>& pro
   }
 }
 
+// Text that does not read back from config.cfg: there, # begins a comment and spaces at the ends
+// are dropped.
+void find_text_problems(const Config& c, std::vector<std::string>& problems) {
+  const std::pair<const char*, const std::string&> texts[] = {
+      {"run.name", c.run.name},
+      {"run.dir", c.run.dir},
+      {"data.path", c.data.path},
+      {"checkpoint.resume", c.checkpoint.resume},
+      {"checkpoint.init_from", c.checkpoint.init_from}};
+  for (const auto& [key, text] : texts) {
+    if (text.find_first_of("#\n\r") != std::string::npos || text.starts_with(' ') ||
+        text.ends_with(' ')) {
+      problems.push_back(
+          str(key, " = \"", text, "\" must not hold # or a line end, nor begin or end in a space"));
+    }
+  }
+}
+
 }  // namespace
 
 void Config::bind(Options& o) {
@@ -184,13 +205,19 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
         "data.path is empty; make a dataset with `tandem prepare` and name it with --data.path "
         "FILE.h5");
   }
-  if (config.run.name.empty() || config.run.name.find('/') != std::string::npos) {
+  if (config.run.name.empty() || config.run.name.find('/') != std::string::npos ||
+      config.run.name == "." || config.run.name == "..") {
     problems.push_back(str("run.name = \"", config.run.name, "\" must be a plain folder name"));
   }
   if (config.optim.min_lr > config.optim.lr && config.optim.schedule != "constant") {
     problems.push_back(
         str("optim.min_lr = ", config.optim.min_lr, " is above optim.lr = ", config.optim.lr));
   }
+  if (config.optim.kind == "sgd" && config.optim.nesterov && config.optim.momentum == 0) {
+    problems.push_back(
+        "optim.nesterov = true needs optim.momentum above 0: set it, or turn nesterov off");
+  }
+  find_text_problems(config, problems);
   find_batch_problems(config.train, ranks, problems);
   find_model_problems(config.model, problems);
   find_missing_features(config, problems);
@@ -210,6 +237,17 @@ std::vector<std::string> fixed_settings(const Config& config) {
     }
   }
   return lines;
+}
+
+std::string changed_settings(const Config& then, const Config& now) {
+  const std::vector<std::string> before = fixed_settings(then), after = fixed_settings(now);
+  std::string changes;
+  for (size_t i = 0; i < before.size() && i < after.size(); ++i) {
+    if (before[i] != after[i]) {
+      changes += str("\n  was ", before[i], ", now ", after[i].substr(after[i].find("= ") + 2));
+    }
+  }
+  return changes;
 }
 
 }  // namespace tandem

@@ -129,4 +129,8 @@ std::vector<std::string> problems_of(const Config& config, int ranks);
 // one `key = value` a line for the model, the data and the seed.
 std::vector<std::string> fixed_settings(const Config& config);
 
+// One line `was key = value, now value`, indented, for each of them that differs; empty when none
+// does.
+std::string changed_settings(const Config& then, const Config& now);
+
 }  // namespace tandem

@@ -1,10 +1,15 @@
 #include "src/train/gemm_rate.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <chrono>
 #include <vector>
 
+#include "src/core/device.h"
+#include "src/core/error.h"
 #include "src/core/gemm.h"
+#include "src/core/memory.h"
 
 namespace tandem {
 
@@ -21,6 +26,24 @@ double measure_gemm_rate() {
         best_s, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   return 2.0 * kSize * kSize * kSize / best_s;
+}
+
+void claim_gemm_buffers() {
+  // 128 MiB a thread on x86-64, and what the threads themselves need.
+  const size_t wanted = static_cast<size_t>(cpu_threads()) * (size_t{144} << 20);
+  void* probe = ::mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (probe == MAP_FAILED) {
+    fail(ExitCode::kOutOfMemory,
+         str("out of cpu memory: wanted ", format_bytes(static_cast<int64_t>(wanted)),
+             " for the matrix product of ", cpu_threads(),
+             " threads; raise the limit (ulimit -v) or lower run.threads"));
+  }
+  ::munmap(probe, wanted);
+  constexpr int64_t kSize = 512;  // smaller ones may do without a buffer
+  const std::vector<float> a(kSize * kSize, 1.0f);
+  std::vector<float> c(kSize * kSize);
+  gemm<float>(Cpu{}, Transpose::kNo, Transpose::kYes, kSize, kSize, kSize, 1, a.data(), kSize,
+              a.data(), kSize, 0, c.data(), kSize);
 }
 
 }  // namespace tandem

@@ -13,6 +13,8 @@ namespace {
 
 namespace po = boost::program_options;
 
+constexpr const char* kText = "text";  // what a setting without restrictions allows
+
 template <class T>
 bool parse_number(const std::string& text, T& value) {
   const char* end = text.data() + text.size();
@@ -30,7 +32,8 @@ std::string number_text(T value) {
 
 template <class T>
 std::string range_text(const char* kind, T low, T high, T no_limit) {
-  return high >= no_limit ? str(kind, " >= ", low) : str(kind, " in [", low, ", ", high, "]");
+  return high >= no_limit ? str(kind, " >= ", number_text(low))
+                          : str(kind, " in [", number_text(low), ", ", number_text(high), "]");
 }
 
 size_t edit_distance(const std::string& a, const std::string& b) {
@@ -93,7 +96,7 @@ void Options::add(const std::string& key, bool& value, const std::string& help) 
 }
 
 void Options::add(const std::string& key, std::string& value, const std::string& help) {
-  bind({key, help, "text", "",
+  bind({key, help, kText, "",
         [&value](const std::string& text) {
           value = text;
           return true;
@@ -103,7 +106,7 @@ void Options::add(const std::string& key, std::string& value, const std::string&
 
 void Options::add(const std::string& key, std::vector<std::string>& values,
                   const std::string& help) {
-  bind({key, help, "text", "",
+  bind({key, help, kText, "",
         [&values](const std::string& text) {
           values.push_back(text);
           return true;
@@ -135,6 +138,10 @@ std::vector<std::string> Options::apply(const std::vector<Assignment>& assignmen
       problems.push_back(
           str(assignment.origin, ": unknown setting ", assignment.key,
               guess.empty() ? "; --help lists all" : "; did you mean " + guess + "?"));
+    } else if (assignment.bare && setting->allowed == kText) {
+      problems.push_back(str(assignment.origin, ": ", assignment.key,
+                             " has no value; one that begins with -- is given as --",
+                             assignment.key, "=VALUE"));
     } else if (!setting->assign(assignment.value)) {
       problems.push_back(str(assignment.origin, ": ", assignment.key, " = ", assignment.value,
                              " must be ", setting->allowed));
@@ -225,24 +232,36 @@ CommandLine parse_command_line(const std::vector<std::string>& words) {
            str("command line: ", word, " is not a setting; write --section.key value"));
     }
     std::string value = "true";
+    bool bare = false;
     if (equals != std::string::npos) {
       value = word.substr(equals + 1);
     } else if (i + 1 < words.size() && !words[i + 1].starts_with("--")) {
       value = words[++i];
+    } else {
+      bare = true;
     }
-    line.assignments.push_back({std::move(key), std::move(value), "command line"});
+    line.assignments.push_back({std::move(key), std::move(value), "command line", bare});
   }
   return line;
 }
 
+void report_positional(const CommandLine& line, std::vector<std::string>& problems) {
+  for (const std::string& word : line.positional) {
+    problems.push_back(str("command line: unexpected word ", word,
+                           "; options are --key value, text with spaces in quotes"));
+  }
+}
+
 std::vector<Assignment> parse_ini(const std::string& text, const std::string& origin) {
-  std::istringstream in(text);
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // some editors write one
+  std::istringstream in(text.starts_with(kByteOrderMark) ? text.substr(kByteOrderMark.size())
+                                                         : text);
   std::vector<Assignment> assignments;
   try {
     const po::options_description nothing_declared;
     for (const auto& option : po::parse_config_file(in, nothing_declared, true).options) {
       assignments.push_back(
-          {option.string_key, option.value.empty() ? "" : option.value.front(), origin});
+          {option.string_key, option.value.empty() ? "" : option.value.front(), origin, false});
     }
   } catch (const po::error& error) {
     fail(ExitCode::kConfig,

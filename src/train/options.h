@@ -18,6 +18,7 @@ struct Assignment {
   std::string key;
   std::string value;
   std::string origin;  // "command line", "configs/a.cfg"
+  bool bare = false;   // no value was given: a switch
 };
 
 struct CommandLine {
@@ -68,6 +69,9 @@ class Options {
 // another key is a switch with the value "true". Throws Error(kConfig) for what is no option syntax
 // at all.
 CommandLine parse_command_line(const std::vector<std::string>& words);
+
+// For commands that take options only: each other word is a problem.
+void report_positional(const CommandLine& line, std::vector<std::string>& problems);
 
 // Reads INI text: [section], key = value, # comments. Keys become section.key. Throws
 // Error(kConfig) with the origin.

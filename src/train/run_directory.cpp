@@ -11,14 +11,7 @@ namespace tandem {
 namespace {
 
 void compare_fixed_settings(const Config& config, const std::string& path) {
-  const std::vector<std::string> now = fixed_settings(config);
-  const std::vector<std::string> then = fixed_settings(config_from_text(read_file(path), path));
-  std::string differences;
-  for (size_t i = 0; i < now.size() && i < then.size(); ++i) {
-    if (now[i] != then[i]) {
-      differences += str("\n  was ", then[i], ", now ", now[i].substr(now[i].find("= ") + 2));
-    }
-  }
+  const std::string differences = changed_settings(config_from_text(read_file(path), path), config);
   if (!differences.empty()) {
     fail(ExitCode::kConfig,
          str("run ", config.run.name,

@@ -42,10 +42,7 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
                                      model.width, ", context ", model.context)
       : model.kind == "resnet" ? str("depth ", model.depth)
                                : str(model.layers, " layers, width ", model.width);
-  const double per_sample = s.flops_per_sample / 1e9;
-  char flops[32];
-  std::snprintf(flops, sizeof flops, "%.3g",
-                per_sample * static_cast<double>(config_.train.global_batch));
+  const double flops = s.flops_per_sample * static_cast<double>(config_.train.global_batch);
   console_.print(str("run         ", directory_.path()));
   console_.print(str("model       ", model.kind, ": ", shape, "; ", s.parameters, " parameters"));
   console_.print(str("data        ", data_.path, ": ", data_.train_count, " ", unit(),
@@ -53,7 +50,7 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
                      s.samples_per_epoch / config_.train.global_batch, " steps"));
   console_.print(str("batch       ", config_.train.global_batch, " = ", s.micro_batch,
                      " micro-batch x ", s.accumulation, " accumulation x ", s.ranks,
-                     s.ranks == 1 ? " rank; " : " ranks; ", flops, " GFLOP a step"));
+                     s.ranks == 1 ? " rank; " : " ranks; ", format_count(flops), "FLOP a step"));
   console_.print(str("machine     ", s.threads, s.threads == 1 ? " thread" : " threads",
                      " a rank; gradients in ", s.buckets,
                      s.buckets == 1 ? " bucket of " : " buckets, together ",

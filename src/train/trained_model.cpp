@@ -1,7 +1,9 @@
 #include "src/train/trained_model.h"
 
+#include <cstdio>
 #include <filesystem>
 
+#include "src/train/gemm_rate.h"
 #include "src/train/model_zoo.h"
 #include "src/train/snapshot.h"
 
@@ -13,8 +15,12 @@ std::string resolve_checkpoint(const std::string& path) {
     return path;
   }
   for (const std::string& folder : {path + "/checkpoints", path}) {
-    if (const std::string newest = find_latest(folder).path; !newest.empty()) {
-      return newest;
+    const LatestCheckpoint latest = find_latest(folder);
+    for (const std::string& skipped : latest.skipped) {
+      std::fprintf(stderr, "tandem: passed over %s\n", skipped.c_str());
+    }
+    if (!latest.path.empty()) {
+      return latest.path;
     }
   }
   fail(ExitCode::kData,
@@ -28,7 +34,10 @@ Config config_of(const std::string& checkpoint) {
 
 TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data,
                                 Communicator& communicator, Memory& memory) {
-  const CheckpointReader reader(checkpoint);
+  claim_gemm_buffers();
+  // One rank's look at every byte is enough.
+  const CheckpointReader reader(checkpoint,
+                                communicator.rank() == 0 ? Verify::kHashes : Verify::kLengths);
   TrainedModel trained{
       .config = config_of(checkpoint), .checkpoint = checkpoint, .step = reader.manifest().step};
   trained.model = make_model(trained.config.model, data, false);

@@ -10,18 +10,34 @@
 
 namespace tandem {
 
+namespace {
+
+// The same shapes may belong to another model: 2 heads or 4, the first layers of a deeper one.
+void require_same_settings(const std::string& checkpoint, const Config& then, const Config& now) {
+  if (const std::string changes = changed_settings(then, now); !changes.empty()) {
+    fail(ExitCode::kConfig, str(checkpoint, " was written with other settings:", changes));
+  }
+}
+
+}  // namespace
+
 void Trainer::resume() {
   const CheckpointConfig& checkpoint = config_.checkpoint;
   const std::string found = on_root(comm_, [&] { return checkpoint_to_resume(); });
   const std::string weights = on_root(comm_, [&] {
-    return found.empty() && !checkpoint.init_from.empty() ? resolve_checkpoint(checkpoint.init_from)
-                                                          : std::string();
+    if (!found.empty() || checkpoint.init_from.empty()) {
+      return std::string();
+    }
+    const std::string path = resolve_checkpoint(checkpoint.init_from);
+    read_manifest(path, Verify::kHashes);
+    return path;
   });
   agree(comm_, [&] {
     if (!found.empty()) {
       const CheckpointReader reader(found);
       load_weights(reader, *store_, *model_);
       load_optimizer(reader, *store_, *optimizer_);
+      require_same_settings(found, config_of(found), config_);
       const Manifest& manifest = reader.manifest();
       step_ = last_saved_ = manifest.step;
       skipped_ = static_cast<int64_t>(manifest.schedule.at("skipped_steps"));
@@ -31,6 +47,11 @@ void Trainer::resume() {
       }
     } else if (!weights.empty()) {
       load_weights(CheckpointReader(weights), *store_, *model_);
+      Config then = config_of(weights);
+      then.data = config_.data;
+      then.run = config_.run;
+      then.model.context = config_.model.context;  // where it matters, shapes differ
+      require_same_settings(weights, then, config_);
     }
   });
   last_checkpoint_ = found;
@@ -47,15 +68,22 @@ void Trainer::resume() {
 // The folder to go on from, or nothing for a new run.
 std::string Trainer::checkpoint_to_resume() const {
   const std::string& resume = config_.checkpoint.resume;
-  const LatestCheckpoint latest = find_latest(directory_.checkpoints());
+  const LatestCheckpoint latest = find_latest(directory_.checkpoints(), Verify::kHashes);
   for (const std::string& skipped : latest.skipped) {
     std::fprintf(stderr, "tandem: passed over %s\n", skipped.c_str());
   }
   if (resume == "auto") {
+    if (latest.path.empty() && !latest.skipped.empty()) {
+      fail(ExitCode::kData,
+           str("run ", config_.run.name, ": none of its checkpoints can be used; repair one in ",
+               directory_.checkpoints(), ", or start anew with checkpoint.resume = none"));
+    }
     return latest.path;
   }
   if (resume != "none") {
-    return resolve_checkpoint(resume);
+    const std::string path = resolve_checkpoint(resume);
+    read_manifest(path, Verify::kHashes);
+    return path;
   }
   if (!latest.path.empty()) {
     fail(ExitCode::kConfig,
