@@ -26,7 +26,8 @@ void use_cpu_share(int64_t threads, int processes) {
 void use_short_openmp_waits(char** argv) {
   if (!std::getenv("OMP_WAIT_POLICY") && !std::getenv("GOMP_SPINCOUNT")) {
     setenv("GOMP_SPINCOUNT", "1000", 1);
-    execv("/proc/self/exe", argv);  // where it fails, the process goes on with the library's own choice
+    execv("/proc/self/exe",
+          argv);  // where it fails, the process goes on with the library's own choice
   }
 }
 

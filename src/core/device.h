@@ -20,9 +20,10 @@ int cpu_threads();
 // on this host.
 void use_cpu_share(int64_t threads, int processes);
 
-// Call first in main(). OpenMP threads of libgomp spin for milliseconds when they wait for each other, which makes a busy
-// machine five to ten times slower; after this they sleep after some 50 microseconds. The library reads its settings
-// before main(), so the process starts itself again, once. A choice of the user (OMP_WAIT_POLICY, GOMP_SPINCOUNT) stands.
+// Call first in main(). OpenMP threads of libgomp spin for milliseconds when they wait for each
+// other, which makes a busy machine five to ten times slower; after this they sleep after some 50
+// microseconds. The library reads its settings before main(), so the process starts itself again,
+// once. A choice of the user (OMP_WAIT_POLICY, GOMP_SPINCOUNT) stands.
 void use_short_openmp_waits(char** argv);
 
 }  // namespace tandem

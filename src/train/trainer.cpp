@@ -48,7 +48,7 @@ Trainer::Trainer(const Config& config, World& world, Memory& memory)
       stop_signal_(world.rank() == 0) {
   world.set_timeout_s(config.dist.timeout_s);
   use_cpu_share(config.run.threads, world.local_size());
-  claim_gemm_buffers();
+  agree(comm_, [] { claim_gemm_buffers(); });
   open_data();
   on_root(comm_, [&] {
     directory_.prepare(config_);

@@ -1,0 +1,111 @@
+"""What the tests of the `tandem` program share: running it, reading what it wrote, and small datasets. Needs nothing but
+Python's standard library, mpirun and the program.
+"""
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TANDEM = ""
+OK, CONFIG, DATA, OUT_OF_MEMORY, STOPPED = 0, 2, 3, 71, 85
+TINY = ["--model.layers", "2", "--model.heads", "2", "--model.width", "32", "--model.context", "16",
+        "--train.global_batch", "12", "--train.log_every", "1", "--optim.warmup_steps", "5", "--run.threads", "1",
+        "--log.progress", "none"]
+MPI_ENV = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+               OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none",
+               OMPI_MCA_mpi_yield_when_idle="1")
+# Relative tolerance between rank counts. One f32 sum over the ranks' gradients is off by at most (ranks - 1) * 2^-24 of
+# the sum of magnitudes, 2e-7 for 4 ranks; cancellation within a gradient costs about a factor of 10, and over 20 steps
+# Adam, which divides by the gradient's own size, adds up one such error a step: 20 * 10 * 2e-7 = 4e-5 of a loss.
+ACROSS_RANKS = 4e-5
+
+
+def run(*arguments, ranks=None, **options):
+    command = [TANDEM, *map(str, arguments)]
+    if ranks:
+        command = ["timeout", "-k", "5", "120", "mpirun", "-np", str(ranks), *command]
+    return subprocess.run(command, env=MPI_ENV, capture_output=True, text=True, timeout=300, **options)
+
+
+def metrics(folder):
+    with open(os.path.join(folder, "metrics.jsonl")) as lines:
+        return [json.loads(line) for line in lines]
+
+
+def losses(folder):
+    return {line["step"]: line["loss"] for line in metrics(folder) if "loss" in line}
+
+
+def words(count, seed=1):
+    pick = random.Random(seed)
+    vocabulary = ["red", "green", "blue", "stone", "river", "walks", "sings", "under", "over", "the", "a", "old"]
+    return " ".join(pick.choice(vocabulary) for _ in range(count)) + "\n"
+
+
+class Workspace(unittest.TestCase):
+    """A folder with a small text dataset and a small image dataset, made once."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix="tandem-test-")
+        cls.text_file = cls.path("words.txt")
+        with open(cls.text_file, "w") as out:
+            out.write(words(3000))
+        cls.text = cls.path("words.h5")
+        cls.check(run("prepare", "text", "--input", cls.text_file, "--output", cls.text, "--tokenizer", "char"))
+        images = cls.path("cifar")
+        os.makedirs(images)
+        pick = random.Random(5)
+        for name, count in [(f"data_batch_{i}.bin", 16) for i in range(1, 6)] + [("test_batch.bin", 24)]:
+            with open(os.path.join(images, name), "wb") as out:
+                for _ in range(count):
+                    label = pick.randrange(10)
+                    out.write(bytes([label]) + bytes((pick.randrange(40) + 20 * label) % 256 for _ in range(3072)))
+        cls.images = cls.path("cifar.h5")
+        cls.check(run("prepare", "images", "--input", images, "--output", cls.images))
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    @classmethod
+    def path(cls, name):
+        return os.path.join(cls.folder, name)
+
+    @staticmethod
+    def check(result, code=OK):
+        if result.returncode != code:
+            raise AssertionError(f"exit code {result.returncode}, not {code}\n{result.stdout}\n{result.stderr}")
+        return result
+
+    def train(self, name, *settings, ranks=None, code=OK, data=None, **options):
+        arguments = ["train", "--data.path", data or self.text, "--run.dir", self.path("runs"), "--run.name", name,
+                     "--train.steps", "20", *TINY, *settings]
+        return self.check(run(*arguments, ranks=ranks, **options), code)
+
+    def run_folder(self, name):
+        return os.path.join(self.path("runs"), name)
+
+    def assert_one_line(self, result, pattern):
+        """One line of ours on standard error (mpirun adds its own), and it says what it should."""
+        ours = [line for line in result.stderr.splitlines()
+                if line.startswith("tandem:") and "stop requested" not in line]  # mpirun's signal to the other ranks
+        self.assertEqual(len(ours), 1, result.stderr)
+        self.assertRegex(ours[0], pattern)
+
+    def assert_curves_agree(self, one, other, tolerance=ACROSS_RANKS):
+        self.assertEqual(one.keys(), other.keys())
+        for step in one:
+            self.assertLessEqual(abs(one[step] - other[step]), tolerance * abs(one[step]), f"step {step}")
+
+
+def main():
+    """The first argument is the program, the others are unittest's."""
+    global TANDEM
+    TANDEM = os.path.abspath(sys.argv.pop(1))
+    unittest.main(module="__main__", verbosity=2)

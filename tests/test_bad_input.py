@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""Every kind of bad input, each with its exit code and its one line; and jobs that are interrupted or lose a rank.
+
+    test_bad_input.py PATH_TO_TANDEM [unittest arguments]
+"""
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+import tandem_program
+from tandem_program import CONFIG, DATA, MPI_ENV, OUT_OF_MEMORY, STOPPED, TINY, Workspace, metrics, run, words
+
+
+class BadInput(Workspace):
+    def test_missing_dataset(self):
+        self.assert_one_line(self.train("x", data=self.path("no.h5"), code=DATA), "no.h5")
+
+    def test_truncated_dataset(self):
+        with open(self.text, "rb") as whole, open(self.path("cut.h5"), "wb") as cut:
+            cut.write(whole.read()[:-4000])
+        self.assert_one_line(self.train("x", data=self.path("cut.h5"), code=DATA), "cut.h5.*(cut short|truncated|shorter)")
+
+    def test_wrong_kind_of_dataset(self):
+        self.assert_one_line(self.train("x", data=self.images, code=DATA), "text.*images")
+        self.assert_one_line(self.train("x", "--model.kind", "resnet", data=self.text, code=DATA), "image.*text")
+
+    def corrupt_tokens(self, target):
+        """A copy of the dataset in which one early training token is outside the vocabulary."""
+        with open(self.text_file) as text, open(self.text, "rb") as dataset:
+            characters, content = text.read(), bytearray(dataset.read())
+        ids = {c: i for i, c in enumerate(sorted(set(characters)))}
+        start = content.find(struct.pack("<40H", *(ids[c] for c in characters[:40])))
+        self.assertGreater(start, 0)
+        for place in range(0, 12000, 16):  # one in every window
+            content[start + 2 * place:start + 2 * place + 2] = struct.pack("<H", 60000)
+        with open(target, "wb") as out:
+            out.write(content)
+
+    def test_token_outside_the_vocabulary(self):
+        self.corrupt_tokens(self.path("bad.h5"))
+        self.assert_one_line(self.train("tokens", data=self.path("bad.h5"), code=DATA), "bad.h5.*60000")
+
+    def test_context_longer_than_the_data(self):
+        result = self.train("x", "--model.context", "1000000", code=DATA)
+        self.assert_one_line(result, "context|window")
+
+    def test_empty_validation_set(self):
+        self.check(run("prepare", "text", "--input", self.text_file, "--output", self.path("noval.h5"), "--tokenizer", "char",
+                       "--val-fraction", "0"))
+        result = self.train("x", "--train.eval_every", "5", data=self.path("noval.h5"), code=DATA)
+        self.assert_one_line(result, "noval.h5.*val")
+        self.train("noval", data=self.path("noval.h5"))
+        self.assert_one_line(self.check(run("eval", "--checkpoint", self.run_folder("noval")), DATA), "noval.h5.*val")
+
+    def test_indivisible_batch_ends_all_ranks_with_one_message(self):
+        started = time.monotonic()
+        result = self.train("x", "--train.global_batch", "10", ranks=3, code=CONFIG)
+        self.assert_one_line(result, "train.global_batch = 10 is not divisible by 3 ranks")
+        print(f"indivisible batch: {time.monotonic() - started:.2f} s", file=sys.stderr)
+
+    def test_unknown_keys_are_reported_together(self):
+        result = run("train", "--data.path", self.text, "--train.step", "3", "--optim.lr", "fast")
+        self.check(result, CONFIG)
+        self.assertIn("unknown setting train.step; did you mean train.steps?", result.stderr)
+        self.assertIn("optim.lr = fast must be a number", result.stderr)
+
+    def test_missing_features_are_refused(self):
+        for setting in [["--run.device", "cuda"], ["--dist.zero", "2"], ["--train.precision", "bf16"]]:
+            self.assert_one_line(self.train("x", *setting, code=CONFIG), "not in this build")
+
+    def test_missing_config_file(self):
+        self.assert_one_line(self.train("x", "--config", self.path("no.cfg"), code=CONFIG), "no.cfg")
+
+    def test_two_ranks_reading_different_files(self):
+        for name, seed in [("a", 1), ("b", 2)]:
+            os.makedirs(self.path(name))
+            with open(self.path(name + "/t.txt"), "w") as out:
+                out.write(words(2000, seed))
+            self.check(run("prepare", "text", "--input", self.path(name + "/t.txt"), "--output", self.path(name + "/t.h5"),
+                           "--tokenizer", "bytes"))
+        arguments = [tandem_program.TANDEM, "train", "--data.path", "t.h5", "--run.dir", self.path("runs"), "--run.name", "different", *TINY]
+        command = ["timeout", "-k", "5", "60", "mpirun", "-np", "1", "-wdir", self.path("a"), *arguments, ":", "-np", "1",
+                   "-wdir", self.path("b"), *arguments]
+        result = subprocess.run(command, env=MPI_ENV, capture_output=True, text=True)
+        self.assert_one_line(self.check(result, DATA), "t.h5.*not the same on all ranks: rank 1")
+
+    def test_unwritable_output(self):
+        with open(self.path("file"), "w") as out:
+            out.write("in the way")
+        self.assert_one_line(self.train("x", "--run.dir", self.path("file"), code=DATA), "file/x")
+
+    def test_disk_full_while_saving_keeps_the_older_checkpoint(self):
+        self.train("full", "--train.steps", "20", "--checkpoint.every_steps", "10", "--checkpoint.keep", "5")
+        shutil.rmtree(os.path.join(self.run_folder("full"), "checkpoints/step-00000020"))
+
+        def limit_file_size():  # a file that may not grow fails like one on a full disk
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (60000, 60000))
+        result = self.train("full", "--train.steps", "20", code=DATA, preexec_fn=limit_file_size, restore_signals=False)
+        self.assert_one_line(result, "rank-0000.h5|manifest")
+        left = sorted(os.listdir(os.path.join(self.run_folder("full"), "checkpoints")))
+        self.assertIn("step-00000010", left)
+        self.assertNotIn("step-00000020", left)
+        self.train("full", "--train.steps", "20")  # goes on from step 10 when there is room again
+
+    def test_checkpoint_of_another_model(self):
+        self.train("narrow")
+        result = self.train("wide", "--model.width", "64", "--checkpoint.init_from", self.run_folder("narrow"), code=DATA)
+        self.assert_one_line(result, r"step-00000020.*param/.*\[")
+
+    def test_run_name_used_before_with_another_model(self):
+        self.train("taken")
+        result = self.train("taken", "--model.width", "64", code=CONFIG)
+        self.assertIn("was model.width = 32, now 64", result.stderr)
+
+    def test_out_of_memory(self):
+        result = self.train("x", "--model.width", "1000000", "--model.heads", "1", code=OUT_OF_MEMORY)
+        self.assert_one_line(result, "out of cpu memory: wanted .* for parameters; held: .*; limit")
+
+    def test_a_rank_that_throws_ends_the_job(self):
+        for name in ["good", "bad"]:
+            os.makedirs(self.path(name))
+        shutil.copy(self.text, self.path("good/t.h5"))
+        self.corrupt_tokens(self.path("bad/t.h5"))  # the same header, so only reading shows it
+        arguments = [tandem_program.TANDEM, "train", "--data.path", "t.h5", "--run.dir", self.path("runs"), "--run.name", "throws", *TINY]
+        command = ["timeout", "-k", "5", "60", "mpirun", "-np", "1", "-wdir", self.path("good"), *arguments, ":", "-np", "1",
+                   "-wdir", self.path("bad"), *arguments]
+        result = self.check(subprocess.run(command, env=MPI_ENV, capture_output=True, text=True), DATA)
+        self.assert_one_line(result, "rank 1.*60000")
+        self.assertEqual(self.processes_of("throws"), [])
+
+    @staticmethod
+    def processes_of(name):
+        found = []
+        for process in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{process}/cmdline") as file, open(f"/proc/{process}/stat") as stat:
+                    words = file.read().split("\0")
+                    if words[0] == tandem_program.TANDEM and name in words and ") Z " not in stat.read():
+                        found.append(int(process))
+            except OSError:
+                pass  # it ended meanwhile
+        return found
+
+    def start_endless(self, name, ranks):
+        command = [tandem_program.TANDEM, "train", "--data.path", self.text, "--run.dir", self.path("runs"), "--run.name", name, *TINY,
+                   "--train.steps", "1000000", "--checkpoint.every_steps", "20"]
+        if ranks > 1:
+            command = ["timeout", "-k", "5", "120", "mpirun", "-np", str(ranks), *command]
+        job = subprocess.Popen(command, env=MPI_ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 60
+        while not os.path.exists(os.path.join(self.run_folder(name), "checkpoints/step-00000020")):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.05)
+        return job
+
+    def assert_stopped_with_checkpoint(self, name, job, code):
+        output, errors = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, code, output + errors)
+        self.assertRegex(errors, r"stop requested; saving after this step \(last checkpoint: \S+step-\d+\)")
+        self.assertEqual(self.processes_of(name), [])
+        manifest = json.loads(open(os.path.join(self.newest(name), "manifest.json")).read())
+        self.assertEqual(manifest["step"], metrics(self.run_folder(name))[-1]["step"])
+
+    def newest(self, name):
+        folder = os.path.join(self.run_folder(name), "checkpoints")
+        return os.path.join(folder, max(entry for entry in os.listdir(folder) if re.fullmatch(r"step-\d+", entry)))
+
+    def test_interrupt_saves_and_says_so(self):
+        job = self.start_endless("interrupted", 1)
+        job.send_signal(signal.SIGINT)
+        self.assert_stopped_with_checkpoint("interrupted", job, STOPPED)
+
+    def test_termination_of_one_rank_stops_all(self):
+        job = self.start_endless("terminated", 2)
+        for process in self.processes_of("terminated"):  # whichever rank it is
+            os.kill(process, signal.SIGTERM)
+        self.assert_stopped_with_checkpoint("terminated", job, STOPPED)
+
+    def test_unknown_command(self):
+        self.assert_one_line(self.check(run("trian"), CONFIG), "no command trian")
+
+
+if __name__ == "__main__":
+    tandem_program.main()
