@@ -9,6 +9,7 @@ import re
 import resource
 import shutil
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -183,6 +184,78 @@ class BadInput(Workspace):
         for process in self.processes_of("terminated"):  # whichever rank it is
             os.kill(process, signal.SIGTERM)
         self.assert_stopped_with_checkpoint("terminated", job, STOPPED)
+
+    def test_damaged_checkpoints_are_passed_over_or_refused(self):
+        self.train("damaged", "--checkpoint.every_steps", "10", "--checkpoint.keep", "5")
+        newest = os.path.join(self.run_folder("damaged"), "checkpoints/step-00000020/rank-0000.h5")
+        with open(newest, "r+b") as file:  # the same length, other content
+            file.seek(os.path.getsize(newest) // 2)
+            file.write(b"\xff" * 64)
+        self.assert_one_line(self.check(run("eval", "--checkpoint", self.run_folder("damaged")), DATA), "damaged")
+        result = self.train("damaged", "--checkpoint.every_steps", "10", "--checkpoint.keep", "5", "--log.progress", "plain")
+        self.assertRegex(result.stderr, "passed over .*step-00000020/rank-0000.h5: damaged")
+        self.assertRegex(result.stdout, r"resuming +\S+step-00000010")
+        for step in ["10", "20"]:
+            os.truncate(os.path.join(self.run_folder("damaged"), f"checkpoints/step-000000{step}/rank-0000.h5"), 3000)
+        result = self.train("damaged", code=DATA)
+        self.assertIn("none of its checkpoints can be used", result.stderr)
+        result = self.check(run("eval", "--checkpoint", self.run_folder("damaged")), DATA)
+        self.assertIn("passed over", result.stderr)
+        self.train("damaged", "--checkpoint.resume", "none")
+
+    def test_checkpoint_of_a_model_with_the_same_shapes(self):
+        self.train("two-heads")
+        for setting in ["--checkpoint.resume", "--checkpoint.init_from"]:
+            result = self.train("four-heads", setting, self.run_folder("two-heads"), "--model.heads", "4", code=CONFIG)
+            self.assertIn("was model.heads = 2, now 4", result.stderr)
+        result = self.train("shallow", "--checkpoint.init_from", self.run_folder("two-heads"), "--model.layers", "1",
+                            code=CONFIG)
+        self.assertIn("was model.layers = 2, now 1", result.stderr)
+
+    def test_names_that_do_not_read_back(self):
+        for name in ["a#b", "a\nb", " a", "a ", ".", ".."]:
+            self.train(name, code=CONFIG)
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "checkpoints")))
+
+    def test_words_that_belong_to_nothing(self):
+        self.train("words")
+        for command in [["eval"], ["generate", "--prompt", "red"]]:
+            result = run(*command, "--checkpoint", self.run_folder("words"), "green")
+            self.assert_one_line(self.check(result, CONFIG), "unexpected word green")
+        self.assert_one_line(self.train("x", "--run.name", code=CONFIG), "run.name has no value")
+
+    def test_one_message_from_all_ranks(self):
+        self.assert_one_line(self.check(run("prepare", "text", ranks=2), CONFIG), "without mpirun")
+        result = self.train("x", "--optim.kind", "sgd", "--optim.nesterov", "true", "--optim.momentum", "0", ranks=2,
+                            code=CONFIG)
+        self.assert_one_line(result, "optim.momentum above 0")
+
+    def test_numbers_without_end(self):
+        most = str(2**63 - 1)
+        for setting in ["--train.steps", "--train.global_batch"]:
+            self.assert_one_line(self.train("x", setting, most, code=CONFIG), most + " must be a whole number in")
+        self.train("batch")
+        self.check(run("eval", "--checkpoint", self.run_folder("batch"), "--batch", most), CONFIG)
+
+    def test_output_that_is_no_place_for_a_dataset(self):
+        prepare = ["prepare", "text", "--tokenizer", "char", "--input", self.text_file, "--output"]
+        pipe = self.path("pipe")  # stands for /dev/null, which a broken program would replace
+        os.mkfifo(pipe)
+        self.assert_one_line(self.check(run(*prepare, pipe), DATA), "pipe: cannot write: not a file")
+        self.assertTrue(stat.S_ISFIFO(os.stat(pipe).st_mode))
+        self.assert_one_line(self.check(run(*prepare, self.folder), DATA), "not a file, but a directory")
+        self.assert_one_line(self.check(run(*prepare, self.text_file), CONFIG), "is an input too")
+        with open(self.text_file) as text:
+            self.assertTrue(text.read().startswith(words(3000)[:100]))
+
+    def test_little_address_space(self):
+        # The matrix product's own buffers, then the tensors; never a wait without end.
+        for mib in [200, 250, 320, 450]:
+            def limit(bytes=mib << 20):
+                resource.setrlimit(resource.RLIMIT_AS, (bytes, bytes))
+            result = run("train", "--data.path", self.text, "--run.dir", self.path("runs"), "--run.name", f"little{mib}",
+                         *TINY, "--model.width", "1024", "--model.layers", "8", preexec_fn=limit)
+            self.assert_one_line(self.check(result, OUT_OF_MEMORY), "out of cpu memory")
 
     def test_unknown_command(self):
         self.assert_one_line(self.check(run("trian"), CONFIG), "no command trian")

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 
 import tandem_program
 from tandem_program import ACROSS_RANKS, DATA, Workspace, losses, metrics, run
@@ -109,6 +110,13 @@ class Training(Workspace):
         curve = losses(self.run_folder("mlp"))
         self.assertLess(curve[30], 0.7 * curve[1])
 
+    def test_config_file_from_another_system(self):
+        with open(self.path("windows.cfg"), "wb") as out:
+            out.write(b"\xef\xbb\xbf[train]\r\n# a comment\r\n\r\nlog_every = 3   # lines\r\n[train]\r\nsteps = 4\r\n")
+        result = run("train", "--config", self.path("windows.cfg"), "--data.path", self.text, "--run.dir", self.path("runs"),
+                     "--run.name", "windows", "--model.width", "32", "--train.global_batch", "3")
+        self.assertIn("finished 4 steps", self.check(result).stdout)
+
     def test_plain_progress_and_table(self):
         result = self.train("plain", "--log.progress", "plain", "--train.log_every", "5")
         self.assertRegex(result.stdout, r"step +10/20  loss \d\.\d+  lr .* tokens/s  .* ms/step  \d+s left")
@@ -155,6 +163,22 @@ class UsingAModel(Workspace):
             self.check(run("generate", "--checkpoint", self.model, "--prompt", "red", "--tokens", "5"))
         finally:
             os.rename(moved, self.text)
+
+    def test_generate_finds_its_tokenizer_however_the_checkpoint_is_written(self):
+        moved = self.path("moved.h5")
+        best = os.path.join(self.model, "checkpoints/best")
+        os.rename(self.text, moved)
+        try:
+            for name, folder in [(best + "/", None), (".", best), ("checkpoints", self.model)]:
+                self.check(run("generate", "--checkpoint", name, "--prompt", "red", "--tokens", "5", cwd=folder))
+        finally:
+            os.rename(moved, self.text)
+
+    def test_generate_says_when_its_text_is_lost(self):
+        command = f"{tandem_program.TANDEM} generate --checkpoint {self.model} --prompt red > /dev/full"
+        result = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True)
+        self.assertEqual(result.returncode, DATA)
+        self.assertIn("standard output: cannot write", result.stderr)
 
     def test_generate_refuses_unknown_characters(self):
         result = self.check(run("generate", "--checkpoint", self.model, "--prompt", "Ω"), DATA)

@@ -377,6 +377,17 @@ TEST(PrepareImages, WrongLayoutsAreNamed) {
                });
 }
 
+TEST(PrepareImages, ALinkBackToItsFolderIsNotFollowed) {
+  const TemporaryFolder folder;
+  const std::string set = write_set(folder, {{"cat/1.png", png_of(test_image(3, 4, 4, 1))},
+                                             {"dog/1.png", png_of(test_image(3, 4, 4, 2))}});
+  std::filesystem::create_directory_symlink("..", set + "/cat/up");
+  std::filesystem::create_directory_symlink("dog", set + "/wolf");  // this one is another class
+  const PrepareReport report = prepare(folder, set);
+  EXPECT_EQ(report.train_count + report.val_count, 3);
+  EXPECT_EQ(report.class_count, 3);
+}
+
 TEST(PrepareImages, AFullDiskLeavesNothing) {
   const TemporaryFolder folder;
   std::vector<NamedFile> files;
