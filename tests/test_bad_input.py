@@ -121,6 +121,21 @@ class BadInput(Workspace):
         result = self.train("taken", "--model.width", "64", code=CONFIG)
         self.assertIn("was model.width = 32, now 64", result.stderr)
 
+    def test_resuming_with_another_batch_or_other_data(self):
+        self.train("samples", "--checkpoint.every_steps", "10", "--checkpoint.keep", "5")
+        shutil.rmtree(os.path.join(self.run_folder("samples"), "checkpoints/step-00000020"))
+        result = self.train("samples", "--train.global_batch", "24", code=CONFIG)
+        self.assert_one_line(result, "train.global_batch = 12, now 24")
+        shutil.copy(self.text, self.path("kept.h5"))
+        with open(self.path("other.txt"), "w") as out:
+            out.write(words(3000, 9))
+        self.check(run("prepare", "text", "--input", self.path("other.txt"), "--output", self.text, "--tokenizer", "char"))
+        try:
+            self.assert_one_line(self.train("samples", code=DATA), "words.h5 is not the dataset that .*step-00000010")
+        finally:
+            shutil.move(self.path("kept.h5"), self.text)
+        self.train("samples")
+
     def test_out_of_memory(self):
         result = self.train("x", "--model.width", "1000000", "--model.heads", "1", code=OUT_OF_MEMORY)
         self.assert_one_line(result, "out of cpu memory: wanted .* for parameters; held: .*; limit")

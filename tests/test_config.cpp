@@ -130,6 +130,25 @@ TEST(CommandLine, ReadsBothForms) {
   EXPECT_EQ(line.assignments[3].value, "-1");
 }
 
+TEST(CommandLine, TextWithoutAValueIsAProblem) {
+  Config config;
+  Options options("");
+  config.bind(options);
+  const auto problems =
+      options.apply(parse_command_line({"--run.name", "--data.augment"}).assignments);
+  EXPECT_EQ(problems.size(), 1U);  // a switch needs none
+  EXPECT_TRUE(contains(problems, "run.name has no value"));
+  EXPECT_TRUE(config.data.augment);
+  EXPECT_TRUE(options.apply(parse_command_line({"--run.name", "true"}).assignments).empty());
+}
+
+TEST(Ini, AByteOrderMarkIsSkipped) {
+  const auto settings = parse_ini("\xEF\xBB\xBF[run]\r\nname = x\r\n", "a.cfg");
+  ASSERT_EQ(settings.size(), 1U);
+  EXPECT_EQ(settings[0].key, "run.name");
+  EXPECT_EQ(settings[0].value, "x");
+}
+
 TEST(Ini, GarbledTextNamesTheFile) {
   try {
     parse_ini("[model]\nwidth 128\n", "broken.cfg");

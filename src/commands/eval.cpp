@@ -84,6 +84,10 @@ ExitCode eval_command(const Words& words, World& world, Memory& memory) {
   if (world.rank() == 0) {
     print(trained, result);
   }
+  if (!std::isfinite(result.loss)) {
+    throw AgreedError(ExitCode::kNumerical,
+                      checkpoint + ": the loss is not finite; use an earlier checkpoint");
+  }
   return ExitCode::kOk;
 }
 

@@ -83,7 +83,7 @@ void open_standard_streams() {
 int main_with(int argc, char** argv) {
   open_standard_streams();
   const Words words(argv + 1, argv + argc);
-  if (words.empty() || words[0] == "--help" || words[0] == "help") {
+  if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     std::fputs(kUsage, stdout);
     return static_cast<int>(words.empty() ? ExitCode::kConfig : ExitCode::kOk);
   }

@@ -34,6 +34,7 @@ struct Manifest {
   int64_t step = 0;                        // updates done
   int64_t sampler_epoch = 0;               // where the data goes on: this epoch,
   int64_t sampler_position = 0;            // and this many samples into it, over all ranks
+  std::string data_hash;                   // content hash of the dataset that the run reads
   uint64_t seed = 0;                       // the key of every random number
   std::map<std::string, double> schedule;  // state of the schedule and the loss scaler, by name
   int world_size = 1;

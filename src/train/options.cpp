@@ -220,7 +220,7 @@ std::string Options::ini_text() const {
 CommandLine parse_command_line(const std::vector<std::string>& words) {
   CommandLine line;
   for (size_t i = 0; i < words.size(); ++i) {
-    const std::string& word = words[i];
+    const std::string word = words[i] == "-h" ? "--help" : words[i];
     if (!word.starts_with("--")) {
       line.positional.push_back(word);
       continue;

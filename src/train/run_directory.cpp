@@ -31,6 +31,9 @@ void RunDirectory::prepare(const Config& config) const {
   const std::string partial = config_path + ".partial";
   FileWriter(partial, FileWriter::Start::kEmpty).write(config.ini_text());
   rename_path(partial, config_path);
+}
+
+void RunDirectory::keep_tokenizer(const Config& config) const {
   if (config.model.reads_text()) {
     H5Writer tokenizer_file(tokenizer());
     load_tokenizer(H5Reader(config.data.path))->save(&tokenizer_file, "/tokenizer");

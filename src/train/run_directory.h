@@ -21,6 +21,8 @@ class RunDirectory {
   // under the same name, and writes config.cfg. Errors: kData when the folder cannot be written,
   // kConfig naming the settings that differ. For one rank.
   void prepare(const Config& config) const;
+  // Writes tokenizer.h5 for a language model, so that `generate` needs nothing but this folder.
+  void keep_tokenizer(const Config& config) const;
 
  private:
   std::string path_;

@@ -19,6 +19,23 @@ void require_same_settings(const std::string& checkpoint, const Config& then, co
   }
 }
 
+// What would change the order of samples behind a step number.
+void require_same_samples(const std::string& checkpoint, const Manifest& manifest,
+                          const Config& now, const DatasetInfo& data) {
+  const int64_t batch = config_of(checkpoint).train.global_batch;
+  if (batch != now.train.global_batch) {
+    fail(ExitCode::kConfig,
+         str(checkpoint, " was written with train.global_batch = ", batch, ", now ",
+             now.train.global_batch,
+             ": samples would be repeated or left out; start a new run with checkpoint.init_from"));
+  }
+  if (manifest.data_hash != data.content_hash) {
+    fail(ExitCode::kData, str(data.path, " is not the dataset that ", checkpoint,
+                              " was trained on; put that one back, or start ",
+                              "a new run with checkpoint.init_from"));
+  }
+}
+
 }  // namespace
 
 void Trainer::resume() {
@@ -39,6 +56,7 @@ void Trainer::resume() {
       load_optimizer(reader, *store_, *optimizer_);
       require_same_settings(found, config_of(found), config_);
       const Manifest& manifest = reader.manifest();
+      require_same_samples(found, manifest, config_, dataset_->info());
       step_ = last_saved_ = manifest.step;
       skipped_ = static_cast<int64_t>(manifest.schedule.at("skipped_steps"));
       if (const auto best = manifest.schedule.find("best_val_loss");
@@ -57,6 +75,7 @@ void Trainer::resume() {
   last_checkpoint_ = found;
   agree(comm_, [&] {
     if (comm_.rank() == 0) {
+      directory_.keep_tokenizer(config_);
       discard_after(directory_.checkpoints(), step_);
       log_ = std::make_unique<RunLog>(config_, directory_, step_, dataset_->info());
       log_->start(summary(), found, weights);
@@ -147,6 +166,7 @@ Manifest Trainer::manifest() const {
   manifest.step = step_;
   manifest.sampler_epoch = samples / epoch;
   manifest.sampler_position = samples % epoch;
+  manifest.data_hash = dataset_->info().content_hash;
   manifest.seed = static_cast<uint64_t>(config_.run.seed);
   manifest.schedule = {{"skipped_steps", static_cast<double>(skipped_)}};
   if (std::isfinite(best_val_loss_)) {
