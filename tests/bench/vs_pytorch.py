@@ -135,7 +135,7 @@ def main():
     path = os.path.join(args.results, f"vs_pytorch_{now:%Y%m%d_%H%M%S}.json")
     with open(path, "w") as file:
         json.dump({"date": now.isoformat(timespec="seconds"), "cpu": cpu_field("model name"), "cpus": os.cpu_count(),
-                   "python": args.python, "torch": results[0]["torch"], "results": results}, file, indent=1)
+                   "torch": results[0]["torch"], "results": results}, file, indent=1)
     print(f"\nwritten to {path}")
 
 
