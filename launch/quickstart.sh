@@ -7,6 +7,7 @@ launch/setup.sh
 launch/build.sh -DTANDEM_TESTS=OFF
 . launch/mpi_env.sh
 
+name=quickstart
 texts=("$@")
 if [ ${#texts[@]} -eq 0 ]; then
   # The fortunes package: about 2 MB of short plain texts, each ended by a line with a single %.
@@ -24,11 +25,22 @@ if [ ${#texts[@]} -eq 0 ]; then
       xargs cat | tr -d '\010\r' | tr '\t' ' ' >"$folder/fortunes.txt"
   fi
   texts=("$folder/fortunes.txt")
+else
+  name=quickstart-$(basename "${texts[0]}" | tr -c '[:alnum:]\n' '-')
 fi
 
 mkdir -p data
-build/tandem prepare text --input "${texts[@]}" --output data/quickstart.h5 --tokenizer char
-mpirun -np 2 build/tandem train --config configs/quickstart.cfg --data.path data/quickstart.h5
+build/tandem prepare text --input "${texts[@]}" --output "data/$name.h5" --tokenizer char
+mpirun -np 2 build/tandem train --config configs/quickstart.cfg --run.name "$name" --data.path "data/$name.h5"
+
 echo
-echo "A freshly invented fortune:"
-build/tandem generate --checkpoint runs/quickstart --prompt $'\n%\n' --tokens 600 --temperature 0.7 --stop $'\n%\n'
+if [ $# -eq 0 ]; then
+  echo "Freshly invented fortunes:"
+  for seed in 1 2 3; do
+    echo
+    build/tandem generate --checkpoint "runs/$name" --prompt $'\n%\n' --tokens 600 --temperature 0.7 --seed $seed --stop $'\n%\n'
+  done
+else
+  echo "A sample:"
+  build/tandem generate --checkpoint "runs/$name" --tokens 400 --temperature 0.7
+fi
