@@ -57,7 +57,7 @@ ProgressMode progress_named(std::string_view name) {
   fail(ExitCode::kConfig, str("log.progress = ", name, ": use auto, bar, plain or none"));
 }
 
-std::string format_count(double count) {
+std::string format_count(double count, std::string_view separator) {
   constexpr std::array<const char*, 5> kSuffixes = {"", "k", "M", "G", "T"};
   size_t suffix = 0;
   // 999.5 would be printed as 1000.
@@ -69,7 +69,7 @@ std::string format_count(double count) {
   if (suffix == 0 && count > 0 && count < 9.95) {
     format = "%.1f";
   }
-  return print_as(format, count) + kSuffixes[suffix];
+  return str(print_as(format, count), separator, kSuffixes[suffix]);
 }
 
 std::string format_duration(double seconds) {

@@ -41,7 +41,8 @@ struct ProgressView {
   std::optional<double> seconds_left;
 };
 
-std::string format_count(double count);       // three digits: "987", "41.2k", "1.05M"
+// Three digits: "987", "41.2k", "1.05M"; `separator` stands between the number and its letter.
+std::string format_count(double count, std::string_view separator = "");
 std::string format_duration(double seconds);  // "0s", "42s", "1m23s", "2h05m", "3d04h"
 
 // One line that is shorter than `width` columns, as terminals wrap at the last one. What fits is

@@ -50,7 +50,8 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
                      s.samples_per_epoch / config_.train.global_batch, " steps"));
   console_.print(str("batch       ", config_.train.global_batch, " = ", s.micro_batch,
                      " micro-batch x ", s.accumulation, " accumulation x ", s.ranks,
-                     s.ranks == 1 ? " rank; " : " ranks; ", format_count(flops), "FLOP a step"));
+                     s.ranks == 1 ? " rank; " : " ranks; ", format_count(flops, " "),
+                     "FLOP a step"));
   console_.print(str("machine     ", s.threads, s.threads == 1 ? " thread" : " threads",
                      " a rank; gradients in ", s.buckets,
                      s.buckets == 1 ? " bucket of " : " buckets, together ",
