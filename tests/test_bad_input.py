@@ -136,6 +136,20 @@ class BadInput(Workspace):
             shutil.move(self.path("kept.h5"), self.text)
         self.train("samples")
 
+    def test_skipped_steps_leave_batch_statistics_alone(self):
+        # A huge first update makes later forward passes overflow; their gradients are skipped, and so must be what
+        # BatchNorm observed in them. Nothing in the checkpoint may be infinite or NaN.
+        self.train("skips", "--model.kind", "resnet", "--model.depth", "8", "--optim.kind", "sgd", "--optim.lr", "1e25",
+                   "--optim.warmup_steps", "0", "--train.steps", "4", "--train.on_nonfinite", "skip", data=self.images)
+        norms = [line["grad_norm"] for line in metrics(self.run_folder("skips")) if "grad_norm" in line]
+        self.assertIsNotNone(norms[0])
+        self.assertIn(None, norms[1:])  # not finite: null
+        with open(os.path.join(self.newest("skips"), "rank-0000.h5"), "rb") as file:
+            content = file.read()
+        values = struct.unpack(f"<{len(content) // 4}I", content[:len(content) // 4 * 4])
+        for pattern in [0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC00000]:  # infinities and the usual NaNs as f32
+            self.assertEqual(values.count(pattern), 0, hex(pattern))
+
     def test_out_of_memory(self):
         result = self.train("x", "--model.width", "1000000", "--model.heads", "1", code=OUT_OF_MEMORY)
         self.assert_one_line(result, "out of cpu memory: wanted .* for parameters; held: .*; limit")

@@ -161,14 +161,15 @@ void Trainer::step(const std::vector<MicroBatch>& batch, const StepPlan& plan) {
     losses_.push_back(run_micro_batch(batch[i], 1.0 / plan.targets, i + 1 == batch.size()));
   }
   batch_targets_ = plan.targets;
-  update_statistics();
   double squared = 0;
   for (const Shard& shard : store_->shards()) {
     squared += on_device(stream_, [&](auto device) {
       return squared_norm(device, shard.grad.data<float>(), shard.grad.elements());
     });
   }
-  update_parameters(std::sqrt(squared));
+  const double grad_norm = std::sqrt(squared);
+  update_statistics(std::isfinite(grad_norm));
+  update_parameters(grad_norm);
   window_.wire_bytes = comm_.wire().payload_bytes - wire_before;
   ++window_.steps;
   if (step_ % config_.train.log_every == 0 || step_ == 1 || step_ == config_.train.steps) {
@@ -200,8 +201,9 @@ double Trainer::run_micro_batch(const MicroBatch& micro, double seed, bool last)
 }
 
 // running = (1 - momentum) * running + momentum * mean over the step's micro-batches on all ranks.
-// Momentum 0.1, as in PyTorch. Once a step, whatever the number of ranks and micro-batches.
-void Trainer::update_statistics() {
+// Momentum 0.1, as in PyTorch. Once a step, whatever the number of ranks and micro-batches; what a
+// skipped step observed is forgotten. The gradient's norm, and so `keep`, is the same on all ranks.
+void Trainer::update_statistics(bool keep) {
   constexpr double kMomentum = 0.1;
   const std::vector<RunningStatistics*> all = model_->statistics();
   if (all.empty()) {
@@ -219,7 +221,8 @@ void Trainer::update_statistics() {
     float* running = statistics->running.data<float>();
     float* sum = statistics->sum.data<float>();
     for (int64_t i = 0; i < statistics->sum.elements(); ++i) {
-      running[i] = static_cast<float>((1 - kMomentum) * running[i] + scale * sums[next++]);
+      const double updated = (1 - kMomentum) * running[i] + scale * sums[next++];
+      running[i] = keep ? static_cast<float>(updated) : running[i];
       sum[i] = 0;
     }
   }
@@ -295,6 +298,7 @@ void Trainer::validate() {
   if (log_) {
     log_->validation(step_, result);
   }
+  window_start_ += Clock::now() - start;  // save() below accounts for itself
   if (result.loss < best_val_loss_) {
     best_val_loss_ = result.loss;
     if (last_saved_ != step_) {
@@ -305,7 +309,6 @@ void Trainer::validate() {
       return std::string();
     });
   }
-  window_start_ += Clock::now() - start;
 }
 
 ExitCode Trainer::finish(bool stopped) {

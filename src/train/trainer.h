@@ -52,7 +52,7 @@ class Trainer {
   StepPlan plan_step(const std::vector<MicroBatch>& batch);
   void step(const std::vector<MicroBatch>& batch, const StepPlan& plan);
   double run_micro_batch(const MicroBatch& batch, double seed, bool last);
-  void update_statistics();
+  void update_statistics(bool keep);
   void update_parameters(double grad_norm);
   void log_step();
   void validate();
