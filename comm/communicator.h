@@ -29,7 +29,12 @@ class Communicator {
   virtual int size() const = 0;
   virtual Stream& stream() = 0;
 
-  // Element-wise sum over ranks, in place; f32 or f64. All ranks get the same bits.
+  // Blocks the host until the event. Throws Error(kTemporary) that names the collective when one of
+  // stream() failed or nothing has moved for the deadline. For waits behind which a collective may
+  // stand; errors of the stream itself come out of event.synchronize() alike.
+  virtual void wait(const Event& event) { event.synchronize(); }
+
+  // Element-wise sum over ranks, in place; f32, f64 or bf16. All ranks get the same bits.
   virtual void all_reduce(const Tensor& inout) = 0;
   // in [size * n], out [n]: out becomes the sum over ranks of part rank() of in. `in` is scratch
   // afterwards.

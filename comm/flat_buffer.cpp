@@ -1,7 +1,6 @@
 #include "comm/flat_buffer.h"
 
-#include <cstring>
-
+#include "src/core/copy.h"
 #include "src/core/error.h"
 
 namespace tandem {
@@ -18,10 +17,7 @@ void copy_part(Communicator& communicator, const Tensor& whole, const Tensor& pa
       whole.dtype() == part.dtype() && whole.elements() == part.elements() * communicator.size(),
       "redistribute: the sharded buffer is not one equal part of the replicated one");
   const Tensor own = whole.slice(communicator.rank() * part.elements(), part.elements());
-  if (own.raw() != part.raw()) {
-    communicator.stream().submit(
-        [own, part] { std::memcpy(part.raw(), own.raw(), static_cast<size_t>(part.bytes())); });
-  }
+  copy(communicator.stream(), own, part);
 }
 
 }  // namespace

@@ -2,11 +2,13 @@
 
 #include <mpi.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <thread>
 
+#include "comm/patience.h"
+#include "src/core/copy.h"
 #include "src/core/error.h"
 
 namespace tandem {
@@ -45,27 +47,6 @@ void check(int code, const std::string& what) {
                           error_class == MPI_ERR_TYPE || error_class == MPI_ERR_ARG;
   fail(wrong_call ? ExitCode::kInternal : ExitCode::kTemporary, str(what, ": ", text));
 }
-
-// How to wait without taking the core from the compute thread: look often at first, because a peer
-// in step answers within microseconds; then sleep, for an eighth of the time already waited, which
-// bounds what sleeping adds. Sleeping beats sched_yield: the kernel lets a thread that wakes up run
-// before one that computes, while one that yielded waits for its next turn, milliseconds later.
-class Patience {
- public:
-  double waited_s() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-  }
-  void pause(double waited) const {
-    if (waited > kSpin_s) {
-      std::this_thread::sleep_for(
-          std::chrono::duration<double>(std::clamp(waited / 8, kShortest_s, kLongest_s)));
-    }
-  }
-
- private:
-  static constexpr double kSpin_s = 20e-6, kShortest_s = 20e-6, kLongest_s = 200e-6;
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-};
 
 }  // namespace
 
@@ -245,8 +226,34 @@ class MpiCommunicator::Wire final : public Transport {
   std::vector<Ticket> free_;
 };
 
+// Host memory in the place of a GPU's while messages pass: MPI itself knows nothing of GPUs.
+class MpiCommunicator::Staging {
+ public:
+  // The tensor itself when it is in host memory, otherwise a copy.
+  Tensor host(const Tensor& tensor) {
+    return tensor.device() == Device::kCpu ? tensor : copied(gpu(), tensor, memory_);
+  }
+  // Writes what host() gave back to where it came from.
+  void put_back(const Tensor& host, const Tensor& tensor) {
+    if (tensor.device() != Device::kCpu) {
+      copy(gpu(), host, tensor);
+      gpu().synchronize();
+    }
+  }
+
+ private:
+  Stream& gpu() {
+    if (!gpu_) {
+      gpu_.emplace(Stream::background(Device::kCuda));
+    }
+    return *gpu_;
+  }
+  Memory memory_{Device::kCpu};
+  std::optional<Stream> gpu_;
+};
+
 MpiCommunicator::MpiCommunicator(Stream& worker, const std::atomic<double>& timeout_s)
-    : worker_(worker) {
+    : worker_(worker), staging_(std::make_unique<Staging>()) {
   worker_.submit([&] {
     wire_ = std::make_unique<Wire>(timeout_s);
     ring_ = std::make_unique<Ring>(*wire_);
@@ -271,25 +278,38 @@ void MpiCommunicator::run(Kind kind, int64_t bytes, std::function<void(Ring&)> w
   worker_.synchronize();
 }
 
+namespace {
+
+void require_sum(const char* collective, DType dtype) {
+  require(dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBf16,
+          [&] { return str(collective, ": cannot add ", name_of(dtype)); });
+}
+
+}  // namespace
+
 void MpiCommunicator::all_reduce(const Tensor& inout) {
-  require(inout.dtype() == DType::kF32 || inout.dtype() == DType::kF64,
-          [&] { return str("all_reduce: cannot add ", name_of(inout.dtype())); });
+  require_sum("all_reduce", inout.dtype());
   ++collectives_;
-  start(Kind::kAllReduce, inout.bytes(),
-        [inout](Ring& ring) { ring.all_reduce(inout.raw(), inout.elements(), inout.dtype()); });
+  start(Kind::kAllReduce, inout.bytes(), [this, inout](Ring& ring) {
+    const Tensor host = staging_->host(inout);
+    ring.all_reduce(host.raw(), host.elements(), host.dtype());
+    staging_->put_back(host, inout);
+  });
 }
 
 void MpiCommunicator::reduce_scatter(const Tensor& in, const Tensor& out) {
-  require(in.dtype() == DType::kF32 || in.dtype() == DType::kF64,
-          [&] { return str("reduce_scatter: cannot add ", name_of(in.dtype())); });
+  require_sum("reduce_scatter", in.dtype());
   require(in.dtype() == out.dtype() && in.elements() == out.elements() * size(),
           [&] { return str("reduce_scatter: ", in.shape(), " into parts of ", out.shape()); });
   ++collectives_;
-  start(Kind::kReduceScatter, in.bytes(), [in, out, part = rank()](Ring& ring) {
-    ring.reduce_scatter(in.raw(), in.elements(), in.dtype());
-    const std::byte* sum = in.raw() + part * out.bytes();
-    if (sum != out.raw()) {
-      std::memcpy(out.raw(), sum, static_cast<size_t>(out.bytes()));
+  start(Kind::kReduceScatter, in.bytes(), [this, in, out, part = rank()](Ring& ring) {
+    const Tensor host = staging_->host(in);
+    ring.reduce_scatter(host.raw(), host.elements(), host.dtype());
+    const Tensor sum = host.slice(part * out.elements(), out.elements());
+    if (out.device() != Device::kCpu) {
+      staging_->put_back(sum, out);
+    } else if (sum.raw() != out.raw()) {
+      std::memcpy(out.raw(), sum.raw(), static_cast<size_t>(out.bytes()));
     }
   });
 }
@@ -298,20 +318,25 @@ void MpiCommunicator::all_gather(const Tensor& in, const Tensor& out) {
   require(in.dtype() == out.dtype() && out.elements() == in.elements() * size(),
           [&] { return str("all_gather: parts of ", in.shape(), " into ", out.shape()); });
   ++collectives_;
-  start(Kind::kAllGather, out.bytes(), [in, out, part = rank()](Ring& ring) {
-    std::byte* own = out.raw() + part * in.bytes();
-    if (own != in.raw()) {
-      std::memcpy(own, in.raw(), static_cast<size_t>(in.bytes()));
+  start(Kind::kAllGather, out.bytes(), [this, in, out, part = rank()](Ring& ring) {
+    const Tensor own = staging_->host(in), host = staging_->host(out);
+    std::byte* place = host.raw() + part * own.bytes();
+    if (place != own.raw()) {
+      std::memcpy(place, own.raw(), static_cast<size_t>(own.bytes()));
     }
-    ring.all_gather(out.raw(), out.elements(), out.dtype());
+    ring.all_gather(host.raw(), host.elements(), host.dtype());
+    staging_->put_back(host, out);
   });
 }
 
 void MpiCommunicator::broadcast(const Tensor& inout, int root) {
   require(root >= 0 && root < size(), [&] { return str("broadcast: there is no rank ", root); });
   ++collectives_;
-  start(Kind::kBroadcast, inout.bytes(),
-        [inout, root](Ring& ring) { ring.broadcast(inout.raw(), inout.bytes(), root); });
+  start(Kind::kBroadcast, inout.bytes(), [this, inout, root](Ring& ring) {
+    const Tensor host = staging_->host(inout);
+    ring.broadcast(host.raw(), host.bytes(), root);
+    staging_->put_back(host, inout);
+  });
 }
 
 std::vector<double> MpiCommunicator::sum(std::span<const double> values) {

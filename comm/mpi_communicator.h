@@ -3,6 +3,8 @@
 // Each collective has a number. It travels in the message tags, so that ranks which call different
 // collectives never take each other's bytes for their own: they run into the deadline, and the
 // error names the collective on each side.
+//
+// Tensors in GPU memory are staged through the host: slow, but it lets ranks share a GPU.
 #pragma once
 
 #include <atomic>
@@ -41,11 +43,13 @@ class MpiCommunicator final : public Communicator {
 
  private:
   class Wire;  // the transport over MPI
+  class Staging;
   enum class Kind : uint8_t;
   void start(Kind kind, int64_t bytes, std::function<void(Ring&)> work);
   void run(Kind kind, int64_t bytes, std::function<void(Ring&)> work);
 
   Stream& worker_;
+  std::unique_ptr<Staging> staging_;  // used by the worker alone
   std::unique_ptr<Wire> wire_;
   std::unique_ptr<Ring> ring_;
   int64_t collectives_ = 0;

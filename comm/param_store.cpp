@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "comm/agreement.h"
-#include "src/core/error.h"
+#include "src/core/convert.h"
+#include "src/core/copy.h"
+#include "src/core/elementwise.h"
 
 namespace tandem {
 
@@ -43,7 +45,12 @@ ParamStore::ParamStore(std::vector<BlockParameters> blocks, Communicator& commun
                         .bucket_bytes = options.bucket_bytes,
                         .split_blocks = kZero[options.zero].parameters == Placement::kReplicated}) {
   check_equal(communicator, "the layout of the parameters", layout_.text());
-  values_ = Tensor::zeros(memory, {layout_.elements()}, DType::kF32, MemoryClass::kParameters);
+  const bool rounds = options.dtype != DType::kF32;
+  masters_ = Tensor::zeros(memory, {layout_.elements()}, DType::kF32,
+                           rounds ? MemoryClass::kOptimizer : MemoryClass::kParameters);
+  values_ =
+      rounds ? Tensor::zeros(memory, {layout_.elements()}, options.dtype, MemoryClass::kParameters)
+             : masters_;
   gradients_ = Tensor::zeros(memory, {layout_.elements()}, DType::kF32, MemoryClass::kGradients);
   for (const Segment& segment : layout_.segments()) {
     Parameter& parameter = *parameters_[segment.parameter];
@@ -52,33 +59,62 @@ ParamStore::ParamStore(std::vector<BlockParameters> blocks, Communicator& commun
     parameter.grad = gradients_.slice(segment.offset, segment.count).reshape(parameter.shape);
     parameter.grad_written = false;
   }
-  const Resting& resting = kZero[options.zero];
-  std::vector<FlatBuffer> partial, reduced;
   for (const Bucket& bucket : layout_.buckets()) {
     add_shard({bucket.range.begin, bucket.first_plain}, true);
     add_shard({bucket.first_plain, bucket.range.end}, false);
-    const Tensor gradient = gradients_.slice(bucket.range.begin, bucket.range.count());
-    partial.push_back({resting.gradients, gradient});
-    reduced.push_back({resting.state, gradient});
   }
   if (communicator.size() > 1) {
-    reducer_.emplace(communicator, std::move(partial), std::move(reduced), options.overlap);
+    make_reducer(memory);
   }
+}
+
+void ParamStore::make_reducer(Memory& memory) {
+  const Resting& resting = kZero[options_.zero];
+  const bool rounds = options_.wire_dtype != DType::kF32;
+  const Tensor wire =
+      rounds ? Tensor::zeros(memory, gradients_.shape(), options_.wire_dtype, MemoryClass::kStaging)
+             : gradients_;
+  std::vector<FlatBuffer> partial, reduced;
+  std::vector<Tensor> gradients;
+  for (const Bucket& bucket : layout_.buckets()) {
+    const Tensor data = wire.slice(bucket.range.begin, bucket.range.count());
+    partial.push_back({resting.gradients, data});
+    reduced.push_back({resting.state, data});
+    if (rounds) {
+      gradients.push_back(gradients_.slice(bucket.range.begin, bucket.range.count()));
+    }
+  }
+  reducer_.emplace(communicator_, std::move(partial), std::move(reduced),
+                                     options_.overlap, std::move(gradients));
 }
 
 void ParamStore::add_shard(Range range, bool decay) {
   if (range.count() == 0) {
     return;
   }
-  shards_.push_back({.value = values_.slice(range.begin, range.count()),
+  shards_.push_back({.value = masters_.slice(range.begin, range.count()),
                      .grad = gradients_.slice(range.begin, range.count()),
                      .decay = decay});
+  if (options_.dtype != DType::kF32) {
+    shards_.back().working = values_.slice(range.begin, range.count());
+  }
   shard_ranges_.push_back(range);
 }
 
-void ParamStore::initialize(uint64_t seed) {
-  for (Parameter* parameter : parameters_) {
-    tandem::initialize(*parameter, seed);
+void ParamStore::initialize(Stream& stream, uint64_t seed) {
+  Memory host(Device::kCpu);
+  for (const Segment& segment : layout_.segments()) {
+    Parameter start = *parameters_[segment.parameter];
+    start.value = Tensor::empty(host, {segment.count}, DType::kF32, MemoryClass::kData);
+    tandem::initialize(start, seed);
+    copy(stream, start.value, masters_.slice(segment.offset, segment.count));
+  }
+  publish(stream);
+}
+
+void ParamStore::publish(const Stream& stream) {
+  if (options_.dtype != DType::kF32) {
+    convert(stream, masters_, values_);
   }
 }
 
@@ -104,26 +140,26 @@ void ParamStore::on_final(Context& context, Parameter& parameter) {
   if (!last_micro_step_ || !reducer_) {
     return;
   }
-  settle_unused(parameter);
+  settle_unused(context.stream, parameter);
   const int64_t bucket = layout_.segment_of(parameter.id).bucket;
   if (--missing_[bucket] == 0) {
     reducer_->ready(context.stream, bucket);
   }
 }
 
-double ParamStore::finish_backward(Context& context) {
+Exposure ParamStore::finish_backward(Context& context) {
   if (!last_micro_step_) {
-    return 0;
+    return {};
   }
   last_micro_step_ = false;
   for (Parameter* parameter : parameters_) {
-    settle_unused(*parameter);
+    settle_unused(context.stream, *parameter);
   }
-  return reducer_ ? reducer_->finish(context.stream) : 0;
+  return reducer_ ? reducer_->finish(context.stream) : Exposure{};
 }
 
 // Old gradients must not pass for new ones.
-void ParamStore::settle_unused(Parameter& parameter) const {
+void ParamStore::settle_unused(const Stream& stream, Parameter& parameter) const {
   if (parameter.grad_written) {
     return;
   }
@@ -133,7 +169,9 @@ void ParamStore::settle_unused(Parameter& parameter) const {
         str("parameter ", parameter.name, " got no gradient on rank ", communicator_.rank(),
             ": the loss does not depend on it; take it out of the model, or set dist.unused=zero"));
   }
-  std::ranges::fill(parameter.grad.as<float>(), 0.0f);
+  on_device(stream, [&](auto device) {
+    kernels::fill(device, parameter.grad.elements(), parameter.grad.data<float>(), 0.0f);
+  });
   parameter.grad_written = true;
 }
 

@@ -111,7 +111,7 @@ void Ring::reduce_parts(T* data, const Parts& parts) {
          const T* from = reinterpret_cast<const T*>(landed(round));
 #pragma omp simd
          for (int64_t i = 0; i < in.count; ++i) {
-           into[i] += from[i];
+           into[i] = T(into[i] + from[i]);
          }
        });
 }

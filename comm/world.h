@@ -38,6 +38,7 @@ class World {
   // A collective in which nothing has moved for so long throws Error(kTemporary) on the worker; it
   // names the collective, its number, its bytes and the silent rank. Seconds, more than 0.
   void set_timeout_s(double seconds);
+  const std::atomic<double>& timeout_s() const { return timeout_s_; }
 
   // Collective: waits for all ranks, then ends MPI. Call it last, and only on the good path.
   void finish();

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what Tandem needs on Debian and Ubuntu. Prints what it does; quick when nothing is missing.
 #   launch/setup.sh            what building and running needs
-#   launch/setup.sh --tests    also what the tests compare against: clang-format, and PyTorch where the system has it
+#   launch/setup.sh --tests    also what the tests need: clang-format, fibers for the emulated GPU, PyTorch where the system has it
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build ccache
@@ -10,7 +10,7 @@ packages=(build-essential cmake ninja-build ccache
   libgtest-dev)
 wanted=()
 if [ "${1:-}" = --tests ]; then
-  packages+=(clang-format python3)
+  packages+=(clang-format python3 libboost-context-dev)
   wanted=(python3-torch)  # the parity tests say so when they are skipped
 fi
 

@@ -1,13 +1,30 @@
 #include "layers/activation.h"
 
+#include "layers/activation_functions.h"
 #include "src/core/map.h"
 
 namespace tandem {
 
 namespace kernels {
 
+template <class Function, class T>
+void activation_forward(Cpu device, int64_t n, const T* x, T* y) {
+  transform(device, n, y, Value<Function>{}, x);
+}
+
+template <class Function, class T>
+void activation_backward(Cpu device, int64_t n, const T* dy, const T* saved, T* dx, Wide<T> beta) {
+  if (beta == 0) {
+    transform(device, n, dx, Gradient<Function>{}, dy, saved);
+  } else {
+    transform(device, n, dx, AddedGradient<Function, Wide<T>>{beta}, static_cast<const T*>(dx), dy,
+              saved);
+  }
+}
+
 template <class T>
 void swiglu_forward(Cpu, const T* x, T* y, int64_t rows, int64_t width) {
+  using W = Wide<T>;
 #pragma omp parallel for schedule(static) if (rows * width >= kParallelElements)
   for (int64_t r = 0; r < rows; ++r) {
     const T* gate = x + 2 * r * width;
@@ -15,13 +32,15 @@ void swiglu_forward(Cpu, const T* x, T* y, int64_t rows, int64_t width) {
     T* out = y + r * width;
 #pragma omp simd
     for (int64_t j = 0; j < width; ++j) {
-      out[j] = math::silu(gate[j]) * up[j];
+      out[j] = T(math::silu(W(gate[j])) * W(up[j]));
     }
   }
 }
 
 template <class T>
-void swiglu_backward(Cpu, const T* dy, const T* x, T* dx, T beta, int64_t rows, int64_t width) {
+void swiglu_backward(Cpu, const T* dy, const T* x, T* dx, Wide<T> beta, int64_t rows,
+                     int64_t width) {
+  using W = Wide<T>;
 #pragma omp parallel for schedule(static) if (rows * width >= kParallelElements)
   for (int64_t r = 0; r < rows; ++r) {
     const T* d = dy + r * width;
@@ -29,67 +48,58 @@ void swiglu_backward(Cpu, const T* dy, const T* x, T* dx, T beta, int64_t rows, 
     const T* up = gate + width;
     T* dgate = dx + 2 * r * width;
     T* dup = dgate + width;
-    for (int64_t j = 0; beta == T(0) && j < 2 * width; ++j) {
+    for (int64_t j = 0; beta == W(0) && j < 2 * width; ++j) {
       dgate[j] = T(0);
     }
 #pragma omp simd
     for (int64_t j = 0; j < width; ++j) {
-      dgate[j] += d[j] * up[j] * math::silu_slope(gate[j]);
-      dup[j] += d[j] * math::silu(gate[j]);
+      dgate[j] = T(W(dgate[j]) + W(d[j]) * W(up[j]) * math::silu_slope(W(gate[j])));
+      dup[j] = T(W(dup[j]) + W(d[j]) * math::silu(W(gate[j])));
     }
   }
 }
 
+template void activation_forward<Relu>(Cpu, int64_t, const float*, float*);
+template void activation_forward<Relu>(Cpu, int64_t, const double*, double*);
+template void activation_forward<Relu>(Cpu, int64_t, const Bf16*, Bf16*);
+template void activation_forward<Relu>(Cpu, int64_t, const Fp16*, Fp16*);
+template void activation_forward<Gelu>(Cpu, int64_t, const float*, float*);
+template void activation_forward<Gelu>(Cpu, int64_t, const double*, double*);
+template void activation_forward<Gelu>(Cpu, int64_t, const Bf16*, Bf16*);
+template void activation_forward<Gelu>(Cpu, int64_t, const Fp16*, Fp16*);
+template void activation_forward<Silu>(Cpu, int64_t, const float*, float*);
+template void activation_forward<Silu>(Cpu, int64_t, const double*, double*);
+template void activation_forward<Silu>(Cpu, int64_t, const Bf16*, Bf16*);
+template void activation_forward<Silu>(Cpu, int64_t, const Fp16*, Fp16*);
+template void activation_backward<Relu>(Cpu, int64_t, const float*, const float*, float*, float);
+template void activation_backward<Relu>(Cpu, int64_t, const double*, const double*, double*,
+                                        double);
+template void activation_backward<Relu>(Cpu, int64_t, const Bf16*, const Bf16*, Bf16*, float);
+template void activation_backward<Relu>(Cpu, int64_t, const Fp16*, const Fp16*, Fp16*, float);
+template void activation_backward<Gelu>(Cpu, int64_t, const float*, const float*, float*, float);
+template void activation_backward<Gelu>(Cpu, int64_t, const double*, const double*, double*,
+                                        double);
+template void activation_backward<Gelu>(Cpu, int64_t, const Bf16*, const Bf16*, Bf16*, float);
+template void activation_backward<Gelu>(Cpu, int64_t, const Fp16*, const Fp16*, Fp16*, float);
+template void activation_backward<Silu>(Cpu, int64_t, const float*, const float*, float*, float);
+template void activation_backward<Silu>(Cpu, int64_t, const double*, const double*, double*,
+                                        double);
+template void activation_backward<Silu>(Cpu, int64_t, const Bf16*, const Bf16*, Bf16*, float);
+template void activation_backward<Silu>(Cpu, int64_t, const Fp16*, const Fp16*, Fp16*, float);
 template void swiglu_forward<float>(Cpu, const float*, float*, int64_t, int64_t);
 template void swiglu_forward<double>(Cpu, const double*, double*, int64_t, int64_t);
+template void swiglu_forward<Bf16>(Cpu, const Bf16*, Bf16*, int64_t, int64_t);
+template void swiglu_forward<Fp16>(Cpu, const Fp16*, Fp16*, int64_t, int64_t);
 template void swiglu_backward<float>(Cpu, const float*, const float*, float*, float, int64_t,
                                      int64_t);
 template void swiglu_backward<double>(Cpu, const double*, const double*, double*, double, int64_t,
                                       int64_t);
+template void swiglu_backward<Bf16>(Cpu, const Bf16*, const Bf16*, Bf16*, float, int64_t, int64_t);
+template void swiglu_backward<Fp16>(Cpu, const Fp16*, const Fp16*, Fp16*, float, int64_t, int64_t);
 
 }  // namespace kernels
 
 namespace {
-
-// A function and its slope. The slope takes what forward saved: x, or y where that is enough.
-struct Relu {
-  static constexpr std::string_view kName = "relu";
-  static constexpr bool kSavesResult = true;  // the next layer keeps y anyway
-  template <class T>
-  TANDEM_HOST_DEVICE static T value(T x) {
-    return x < T(0) ? T(0) : x;  // keeps NaN
-  }
-  template <class T>
-  TANDEM_HOST_DEVICE static T slope(T y) {
-    return y > T(0) ? T(1) : T(0);
-  }
-};
-
-struct Gelu {
-  static constexpr std::string_view kName = "gelu";
-  static constexpr bool kSavesResult = false;
-  template <class T>
-  TANDEM_HOST_DEVICE static T value(T x) {
-    return math::gelu(x);
-  }
-  template <class T>
-  TANDEM_HOST_DEVICE static T slope(T x) {
-    return math::gelu_slope(x);
-  }
-};
-
-struct Silu {
-  static constexpr std::string_view kName = "silu";
-  static constexpr bool kSavesResult = false;
-  template <class T>
-  TANDEM_HOST_DEVICE static T value(T x) {
-    return math::silu(x);
-  }
-  template <class T>
-  TANDEM_HOST_DEVICE static T slope(T x) {
-    return math::silu_slope(x);
-  }
-};
 
 template <class Function>
 struct ActivationOp final : Op {
@@ -97,23 +107,16 @@ struct ActivationOp final : Op {
 
   std::string_view name() const override { return Function::kName; }
   void backward(Context& context, Tensor& dy) override {
+    // When nobody else reads dy it becomes dx without more memory.
+    const bool in_place = dy.unique() && !input(0).slot()->grad;
+    const GradTarget dx = in_place ? GradTarget{dy, 0} : input(0).target(context);
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
-      const T* point = saved.data<T>();
-      T* d = dy.data<T>();
-      if (dy.unique() && !input(0).slot()->grad) {
-        // Nobody else reads dy: it becomes dx without more memory.
-        map(device, dy.elements(), [=](int64_t i) { d[i] *= Function::slope(point[i]); });
-        input(0).add(context, dy);
-        return;
-      }
-      const GradTarget dx = input(0).target(context);
-      T* to = dx.into.data<T>();
-      if (dx.beta == 0) {
-        map(device, dy.elements(), [=](int64_t i) { to[i] = d[i] * Function::slope(point[i]); });
-      } else {
-        map(device, dy.elements(), [=](int64_t i) { to[i] += d[i] * Function::slope(point[i]); });
-      }
+      kernels::activation_backward<Function>(device, dy.elements(), dy.data<T>(), saved.data<T>(),
+                                             dx.into.data<T>(), Wide<T>(dx.beta));
     });
+    if (in_place) {
+      input(0).add(context, dy);
+    }
   }
 };
 
@@ -121,8 +124,7 @@ template <class Function>
 Variable activate(Context& context, const Variable& x) {
   Tensor y = context.activation(x.shape(), x.dtype());
   on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
-    map(device, x.elements(),
-        [from = x.data<T>(), to = y.data<T>()](int64_t i) { to[i] = Function::value(from[i]); });
+    kernels::activation_forward<Function>(device, x.elements(), x.data<T>(), y.data<T>());
   });
   auto op = std::make_unique<ActivationOp<Function>>();
   op->saved = Function::kSavesResult ? y : x.value();
@@ -134,22 +136,22 @@ struct SwigluOp final : Op {
 
   std::string_view name() const override { return "swiglu"; }
   void backward(Context& context, Tensor& dy) override {
-    const int64_t width = x.shape()[-1] / 2, rows = dy.elements() / width;
+    const int64_t width = x.shape()[-1] / 2, rows = width ? dy.elements() / width : 0;
     const GradTarget dx = input(0).target(context);
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
-      kernels::swiglu_backward(device, dy.data<T>(), x.data<T>(), dx.into.data<T>(), T(dx.beta),
-                               rows, width);
+      kernels::swiglu_backward(device, dy.data<T>(), x.data<T>(), dx.into.data<T>(),
+                               Wide<T>(dx.beta), rows, width);
     });
   }
 };
 
 }  // namespace
 
-Variable relu(Context& context, const Variable& x) { return activate<Relu>(context, x); }
+Variable relu(Context& context, const Variable& x) { return activate<kernels::Relu>(context, x); }
 
-Variable gelu(Context& context, const Variable& x) { return activate<Gelu>(context, x); }
+Variable gelu(Context& context, const Variable& x) { return activate<kernels::Gelu>(context, x); }
 
-Variable silu(Context& context, const Variable& x) { return activate<Silu>(context, x); }
+Variable silu(Context& context, const Variable& x) { return activate<kernels::Silu>(context, x); }
 
 Variable swiglu(Context& context, const Variable& x) {
   require(x.shape().rank() > 0 && x.shape()[-1] % 2 == 0,

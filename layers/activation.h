@@ -1,9 +1,10 @@
-// Nonlinear functions, element by element. The formulas are the functors below, written once for
-// all devices.
+// Nonlinear functions, element by element. The formulas are in activation_functions.h.
+//
+// On a GPU each is one pass over memory. The bias that stands before GELU costs no pass of its own:
+// the linear layer's product adds it.
 #pragma once
 
 #include "layers/module.h"
-#include "src/core/math.h"
 
 namespace tandem {
 
@@ -23,47 +24,31 @@ Variable swiglu(Context& context, const Variable& x);
 
 namespace kernels {
 
+// y = Function::value(x); Function is Relu, Gelu or Silu of activation_functions.h.
+template <class Function, class T>
+void activation_forward(Cpu, int64_t n, const T* x, T* y);
+template <class Function, class T>
+void activation_forward(Cuda, int64_t n, const T* x, T* y);
+
+// dx = beta * dx + dy * Function::slope(saved); dx may be dy.
+template <class Function, class T>
+void activation_backward(Cpu, int64_t n, const T* dy, const T* saved, T* dx, Wide<T> beta);
+template <class Function, class T>
+void activation_backward(Cuda, int64_t n, const T* dy, const T* saved, T* dx, Wide<T> beta);
+
 // x [rows, 2 * width], y [rows, width].
 template <class T>
 void swiglu_forward(Cpu, const T* x, T* y, int64_t rows, int64_t width);
-
-// dx = beta * dx + the gradient by x.
 template <class T>
-void swiglu_backward(Cpu, const T* dy, const T* x, T* dx, T beta, int64_t rows, int64_t width);
+void swiglu_forward(Cuda, const T* x, T* y, int64_t rows, int64_t width);
+
+// dx = beta * dx + the gradient by x; beta is 0 or 1.
+template <class T>
+void swiglu_backward(Cpu, const T* dy, const T* x, T* dx, Wide<T> beta, int64_t rows,
+                     int64_t width);
+template <class T>
+void swiglu_backward(Cuda, const T* dy, const T* x, T* dx, Wide<T> beta, int64_t rows,
+                     int64_t width);
 
 }  // namespace kernels
-
-namespace math {
-
-// GELU(x) = x sigmoid(2u) with u = sqrt(2 / pi) (x + 0.044715 x^3), because
-// 0.5 (1 + tanh(u)) = sigmoid(2u).
-template <class T>
-TANDEM_HOST_DEVICE inline T gelu_gate(T x) {
-  return sigmoid(T(1.5957691216057308) * x * (T(1) + T(0.044715) * x * x));
-}
-
-template <class T>
-TANDEM_HOST_DEVICE inline T gelu(T x) {
-  return x * gelu_gate(x);
-}
-
-template <class T>
-TANDEM_HOST_DEVICE inline T gelu_slope(T x) {
-  const T gate = gelu_gate(x);
-  return gate *
-         (T(1) + x * (T(1) - gate) * T(1.5957691216057308) * (T(1) + T(3 * 0.044715) * x * x));
-}
-
-template <class T>
-TANDEM_HOST_DEVICE inline T silu(T x) {
-  return x * sigmoid(x);
-}
-
-template <class T>
-TANDEM_HOST_DEVICE inline T silu_slope(T x) {
-  const T gate = sigmoid(x);
-  return gate * (T(1) + x * (T(1) - gate));
-}
-
-}  // namespace math
 }  // namespace tandem

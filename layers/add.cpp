@@ -1,8 +1,23 @@
 #include "layers/add.h"
 
+#include "src/core/elementwise_functions.h"
 #include "src/core/map.h"
 
 namespace tandem {
+
+namespace kernels {
+
+template <class T>
+void add(Cpu device, int64_t n, const T* a, const T* b, T* y) {
+  transform(device, n, y, Plus{}, a, b);
+}
+
+template void add<float>(Cpu, int64_t, const float*, const float*, float*);
+template void add<double>(Cpu, int64_t, const double*, const double*, double*);
+template void add<Bf16>(Cpu, int64_t, const Bf16*, const Bf16*, Bf16*);
+template void add<Fp16>(Cpu, int64_t, const Fp16*, const Fp16*, Fp16*);
+
+}  // namespace kernels
 
 namespace {
 
@@ -24,11 +39,13 @@ Variable add(Context& context, const Variable& x, Variable branch) {
           [&] { return str("add: ", x.shape(), " and ", branch.shape()); });
   Tensor y = branch.value().unique() ? branch.value() : context.activation(x.shape(), x.dtype());
   on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
-    map(device, x.elements(), [a = x.data<T>(), b = branch.data<T>(), to = y.data<T>()](int64_t i) {
-      to[i] = a[i] + b[i];
-    });
+    kernels::add(device, x.elements(), x.data<T>(), branch.data<T>(), y.data<T>());
   });
-  return context.record(std::move(y), std::make_unique<AddOp>(), {x, branch});
+  return record_sum(context, std::move(y), x, branch);
+}
+
+Variable record_sum(Context& context, Tensor sum, const Variable& x, const Variable& branch) {
+  return context.record(std::move(sum), std::make_unique<AddOp>(), {x, branch});
 }
 
 }  // namespace tandem

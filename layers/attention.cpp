@@ -8,7 +8,7 @@ struct AttentionOp final : Op {
   HeadLayout layout;
   Tensor qkv;      // [B, T, row]
   Tensor y;        // [B, T, heads * width]
-  Tensor log_sum;  // [B, heads, T]
+  Tensor log_sum;  // [B, heads, T], f32 for 16-bit qkv
 
   std::string_view name() const override { return "attention"; }
   void backward(Context& context, Tensor& dy) override {
@@ -16,11 +16,12 @@ struct AttentionOp final : Op {
     const GradTarget dqkv = input(0).target(context);
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
       const Tensor workspace = context.workspace(
-          {kernels::attention_workspace<T>(device, length, layout.width)}, dy.dtype());
+          {kernels::attention_workspace<T>(device, batch, length, layout.heads, layout.width)},
+          wide_of(dy.dtype()));
       kernels::attention_backward(device, dy.data<T>(), qkv.data<T>(), y.data<T>(),
-                                  log_sum.data<T>(), dqkv.into.data<T>(), T(dqkv.beta), batch,
-                                  length, layout.heads, layout.kv_heads, layout.width,
-                                  workspace.data<T>());
+                                  log_sum.data<Wide<T>>(), dqkv.into.data<T>(), Wide<T>(dqkv.beta),
+                                  batch, length, layout.heads, layout.kv_heads, layout.width,
+                                  workspace.data<Wide<T>>());
     });
   }
 };
@@ -43,13 +44,14 @@ Variable attention(Context& context, const Variable& qkv, const HeadLayout& layo
   op->layout = layout;
   op->qkv = qkv.value();
   op->y = context.activation({batch, length, layout.heads * layout.width}, qkv.dtype());
-  op->log_sum = context.activation({batch, layout.heads, length}, qkv.dtype());
+  op->log_sum = context.activation({batch, layout.heads, length}, wide_of(qkv.dtype()));
   on_device_and_float(context.stream, qkv.dtype(), [&]<class T>(auto device) {
     const Tensor workspace = context.workspace(
-        {kernels::attention_workspace<T>(device, length, layout.width)}, qkv.dtype());
-    kernels::attention_forward(device, qkv.data<T>(), op->y.data<T>(), op->log_sum.data<T>(), batch,
-                               length, layout.heads, layout.kv_heads, layout.width,
-                               workspace.data<T>());
+        {kernels::attention_workspace<T>(device, batch, length, layout.heads, layout.width)},
+        wide_of(qkv.dtype()));
+    kernels::attention_forward(device, qkv.data<T>(), op->y.data<T>(), op->log_sum.data<Wide<T>>(),
+                               batch, length, layout.heads, layout.kv_heads, layout.width,
+                               workspace.data<Wide<T>>());
   });
   Tensor y = op->y;
   return context.record(std::move(y), std::move(op), {qkv});
@@ -74,10 +76,13 @@ Variable attention_cached(Context& context, const Variable& qkv, const HeadLayou
   }
   Tensor y = context.activation({1, length, layout.heads * layout.width}, qkv.dtype());
   on_device_and_float(context.stream, qkv.dtype(), [&]<class T>(auto device) {
-    const Tensor workspace = context.workspace({layout.heads * cache.length}, qkv.dtype());
-    kernels::attention_from_cache(device, qkv.data<T>(), cache.keys.data<T>(),
-                                  cache.values.data<T>(), y.data<T>(), first, length, capacity,
-                                  layout.heads, layout.kv_heads, layout.width, workspace.data<T>());
+    const Tensor workspace =
+        context.workspace({kernels::attention_from_cache_workspace<T>(device, cache.length,
+                                                                      layout.heads, layout.width)},
+                          wide_of(qkv.dtype()));
+    kernels::attention_from_cache(
+        device, qkv.data<T>(), cache.keys.data<T>(), cache.values.data<T>(), y.data<T>(), first,
+        length, capacity, layout.heads, layout.kv_heads, layout.width, workspace.data<Wide<T>>());
   });
   return Variable(std::move(y));
 }

@@ -4,6 +4,8 @@
 // Queries are taken in tiles of rows: the scores of one tile exist at a time, never those of a
 // whole head. Forward saves the logarithm of each row's sum of exponentials, and backward computes
 // the scores again (Dao et al. 2022, arXiv:2205.14135). The probabilities have no dropout.
+//
+// bf16 and fp16 are rounded where they are stored; softmax and sums are in f32.
 #pragma once
 
 #include "layers/module.h"
@@ -36,33 +38,57 @@ Variable attention_cached(Context& context, const Variable& qkv, const HeadLayou
 
 namespace kernels {
 
-// Elements of workspace for attention_forward and attention_backward.
+// Elements of workspace for attention_forward and attention_backward; on the CPU for the present
+// number of threads.
 template <class T>
-int64_t attention_workspace(Cpu, int64_t length, int64_t width);
+int64_t attention_workspace(Cpu, int64_t batch, int64_t length, int64_t heads, int64_t width);
+template <class T>
+int64_t attention_workspace(Cuda, int64_t batch, int64_t length, int64_t heads, int64_t width);
 
-// log_sum [batch, heads, length].
+// log_sum [batch, heads, length], natural logarithms. The kernels of a GPU take widths up to 128
+// and throw Error(kConfig) for wider heads.
 template <class T>
-void attention_forward(Cpu, const T* qkv, T* y, T* log_sum, int64_t batch, int64_t length,
-                       int64_t heads, int64_t kv_heads, int64_t width, T* workspace);
+void attention_forward(Cpu, const T* qkv, T* y, Wide<T>* log_sum, int64_t batch, int64_t length,
+                       int64_t heads, int64_t kv_heads, int64_t width, Wide<T>* workspace);
+template <class T>
+void attention_forward(Cuda, const T* qkv, T* y, Wide<T>* log_sum, int64_t batch, int64_t length,
+                       int64_t heads, int64_t kv_heads, int64_t width, Wide<T>* workspace);
 
-// dqkv = beta * dqkv + the gradient by qkv.
+// dqkv = beta * dqkv + the gradient by qkv. The same call gives the same bits every time.
 template <class T>
-void attention_backward(Cpu, const T* dy, const T* qkv, const T* y, const T* log_sum, T* dqkv,
-                        T beta, int64_t batch, int64_t length, int64_t heads, int64_t kv_heads,
-                        int64_t width, T* workspace);
+void attention_backward(Cpu, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum, T* dqkv,
+                        Wide<T> beta, int64_t batch, int64_t length, int64_t heads,
+                        int64_t kv_heads, int64_t width, Wide<T>* workspace);
+template <class T>
+void attention_backward(Cuda, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum,
+                        T* dqkv, Wide<T> beta, int64_t batch, int64_t length, int64_t heads,
+                        int64_t kv_heads, int64_t width, Wide<T>* workspace);
 
 // Copies the keys and values of qkv [length, row] to positions [first, first + length) of keys and
 // values [kv_heads, capacity, width].
 template <class T>
 void cache_append(Cpu, const T* qkv, T* keys, T* values, int64_t first, int64_t length,
                   int64_t capacity, int64_t heads, int64_t kv_heads, int64_t width);
+template <class T>
+void cache_append(Cuda, const T* qkv, T* keys, T* values, int64_t first, int64_t length,
+                  int64_t capacity, int64_t heads, int64_t kv_heads, int64_t width);
+
+// Elements of workspace for attention_from_cache; positions: held by the cache.
+template <class T>
+int64_t attention_from_cache_workspace(Cpu, int64_t positions, int64_t heads, int64_t width);
+template <class T>
+int64_t attention_from_cache_workspace(Cuda, int64_t positions, int64_t heads, int64_t width);
 
 // Attention from the queries of qkv [length, row], at positions [first, first + length), to a cache
-// that holds these positions already. workspace: heads * (first + length) elements.
+// that holds these positions already.
 template <class T>
 void attention_from_cache(Cpu, const T* qkv, const T* keys, const T* values, T* y, int64_t first,
                           int64_t length, int64_t capacity, int64_t heads, int64_t kv_heads,
-                          int64_t width, T* workspace);
+                          int64_t width, Wide<T>* workspace);
+template <class T>
+void attention_from_cache(Cuda, const T* qkv, const T* keys, const T* values, T* y, int64_t first,
+                          int64_t length, int64_t capacity, int64_t heads, int64_t kv_heads,
+                          int64_t width, Wide<T>* workspace);
 
 }  // namespace kernels
 }  // namespace tandem

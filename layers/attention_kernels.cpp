@@ -10,6 +10,7 @@
 
 #include "layers/attention.h"
 #include "src/core/gemm_tile.h"
+#include "src/core/in_f32.h"
 #include "src/core/map.h"
 #include "src/core/math.h"
 
@@ -240,6 +241,8 @@ struct Sizes {
   int64_t batch, length, heads, kv_heads, width;
   int64_t row() const { return (heads + 2 * kv_heads) * width; }
   int64_t group() const { return heads / kv_heads; }
+  int64_t qkv_elements() const { return batch * length * row(); }
+  int64_t y_elements() const { return batch * length * heads * width; }
   bool parallel() const { return batch * heads * length * length * width >= 8 * kParallelElements; }
 };
 
@@ -255,17 +258,9 @@ void for_each_group(const Sizes& sizes, T* workspace, const F& f) {
   }
 }
 
-}  // namespace
-
 template <class T>
-int64_t attention_workspace(Cpu, int64_t length, int64_t width) {
-  return omp_get_max_threads() * thread_workspace<T>(length, width);
-}
-
-template <class T>
-void attention_forward(Cpu, const T* qkv, T* y, T* log_sum, int64_t batch, int64_t length,
-                       int64_t heads, int64_t kv_heads, int64_t width, T* workspace) {
-  const Sizes sizes{batch, length, heads, kv_heads, width};
+void attend(const Sizes& sizes, const T* qkv, T* y, T* log_sum, T* workspace) {
+  const auto [batch, length, heads, kv_heads, width] = sizes;
   for_each_group(sizes, workspace, [&](int64_t b, int64_t g, Workspace<T> memory) {
     const T* at = qkv + b * length * sizes.row();
     const Rows<const T> k{at + (heads + g) * width, sizes.row()};
@@ -287,10 +282,9 @@ void attention_forward(Cpu, const T* qkv, T* y, T* log_sum, int64_t batch, int64
 }
 
 template <class T>
-void attention_backward(Cpu, const T* dy, const T* qkv, const T* y, const T* log_sum, T* dqkv,
-                        T beta, int64_t batch, int64_t length, int64_t heads, int64_t kv_heads,
-                        int64_t width, T* workspace) {
-  const Sizes sizes{batch, length, heads, kv_heads, width};
+void differentiate(const Sizes& sizes, const T* dy, const T* qkv, const T* y, const T* log_sum,
+                   T* dqkv, T beta, T* workspace) {
+  const auto [batch, length, heads, kv_heads, width] = sizes;
   const int64_t last_panel = (length - 1) / kPanel<T> * kPanel<T>;
   for_each_group(sizes, workspace, [&](int64_t b, int64_t g, Workspace<T> memory) {
     const int64_t row = sizes.row(), at = b * length * row;
@@ -320,77 +314,65 @@ void attention_backward(Cpu, const T* dy, const T* qkv, const T* y, const T* log
   });
 }
 
+}  // namespace
+
 template <class T>
-void cache_append(Cpu, const T* qkv, T* keys, T* values, int64_t first, int64_t length,
-                  int64_t capacity, int64_t heads, int64_t kv_heads, int64_t width) {
-  const int64_t row = (heads + 2 * kv_heads) * width;
-  for (int64_t g = 0; g < kv_heads; ++g) {
-    for (int64_t t = 0; t < length; ++t) {
-      const T* key = qkv + t * row + (heads + g) * width;
-      const int64_t to = (g * capacity + first + t) * width;
-      std::copy_n(key, width, keys + to);
-      std::copy_n(key + kv_heads * width, width, values + to);
-    }
+int64_t attention_workspace(Cpu, int64_t, int64_t length, int64_t, int64_t width) {
+  return omp_get_max_threads() * thread_workspace<Wide<T>>(length, width);
+}
+
+template <class T>
+void attention_forward(Cpu, const T* qkv, T* y, Wide<T>* log_sum, int64_t batch, int64_t length,
+                       int64_t heads, int64_t kv_heads, int64_t width, Wide<T>* workspace) {
+  const Sizes sizes{batch, length, heads, kv_heads, width};
+  if constexpr (kIs16Bit<T>) {
+    in_f32([&](const float* qkv32, float* y32) { attend(sizes, qkv32, y32, log_sum, workspace); },
+           in(qkv, sizes.qkv_elements()), out(y, sizes.y_elements()));
+  } else {
+    attend(sizes, qkv, y, log_sum, workspace);
   }
 }
 
 template <class T>
-void attention_from_cache(Cpu, const T* qkv, const T* keys, const T* values, T* y, int64_t first,
-                          int64_t length, int64_t capacity, int64_t heads, int64_t kv_heads,
-                          int64_t width, T* workspace) {
-  const int64_t row = (heads + 2 * kv_heads) * width, group = heads / kv_heads;
-  const int64_t end = first + length;
-#pragma omp parallel for schedule(static) if (heads * length * end * width >= 8 * kParallelElements)
-  for (int64_t h = 0; h < heads; ++h) {
-    const T* k = keys + h / group * capacity * width;
-    const T* v = values + h / group * capacity * width;
-    T* scores = workspace + h * end;
-    for (int64_t t = 0; t < length; ++t) {
-      const T* q = qkv + t * row + h * width;
-      T* out = y + (t * heads + h) * width;
-      const int64_t count = first + t + 1;
-      for (int64_t j = 0; j < count; ++j) {
-        scores[j] = dot(q, k + j * width, width) * scale_of<T>(width);
-      }
-      const T largest = *std::max_element(scores, scores + count);
-      T total = 0;
-      std::fill_n(out, width, T(0));
-      for (int64_t j = 0; j < count; ++j) {
-        const T weight = math::exp(scores[j] - largest);
-        total += weight;
-#pragma omp simd
-        for (int64_t d = 0; d < width; ++d) {
-          out[d] += weight * v[j * width + d];
-        }
-      }
-      for (int64_t d = 0; d < width; ++d) {
-        out[d] /= total;
-      }
-    }
+void attention_backward(Cpu, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum, T* dqkv,
+                        Wide<T> beta, int64_t batch, int64_t length, int64_t heads,
+                        int64_t kv_heads, int64_t width, Wide<T>* workspace) {
+  const Sizes sizes{batch, length, heads, kv_heads, width};
+  if constexpr (kIs16Bit<T>) {
+    in_f32(
+        [&](const float* dy32, const float* qkv32, const float* y32, float* dqkv32) {
+          differentiate(sizes, dy32, qkv32, y32, log_sum, dqkv32, beta, workspace);
+        },
+        in(dy, sizes.y_elements()), in(qkv, sizes.qkv_elements()), in(y, sizes.y_elements()),
+        inout(dqkv, sizes.qkv_elements()));
+  } else {
+    differentiate(sizes, dy, qkv, y, log_sum, dqkv, beta, workspace);
   }
 }
 
-template int64_t attention_workspace<float>(Cpu, int64_t, int64_t);
-template int64_t attention_workspace<double>(Cpu, int64_t, int64_t);
+template int64_t attention_workspace<float>(Cpu, int64_t, int64_t, int64_t, int64_t);
 template void attention_forward<float>(Cpu, const float*, float*, float*, int64_t, int64_t, int64_t,
                                        int64_t, int64_t, float*);
-template void attention_forward<double>(Cpu, const double*, double*, double*, int64_t, int64_t,
-                                        int64_t, int64_t, int64_t, double*);
 template void attention_backward<float>(Cpu, const float*, const float*, const float*, const float*,
                                         float*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
                                         float*);
+template int64_t attention_workspace<double>(Cpu, int64_t, int64_t, int64_t, int64_t);
+template void attention_forward<double>(Cpu, const double*, double*, double*, int64_t, int64_t,
+                                        int64_t, int64_t, int64_t, double*);
 template void attention_backward<double>(Cpu, const double*, const double*, const double*,
                                          const double*, double*, double, int64_t, int64_t, int64_t,
                                          int64_t, int64_t, double*);
-template void cache_append<float>(Cpu, const float*, float*, float*, int64_t, int64_t, int64_t,
-                                  int64_t, int64_t, int64_t);
-template void cache_append<double>(Cpu, const double*, double*, double*, int64_t, int64_t, int64_t,
-                                   int64_t, int64_t, int64_t);
-template void attention_from_cache<float>(Cpu, const float*, const float*, const float*, float*,
-                                          int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
-                                          float*);
-template void attention_from_cache<double>(Cpu, const double*, const double*, const double*,
-                                           double*, int64_t, int64_t, int64_t, int64_t, int64_t,
-                                           int64_t, double*);
+template int64_t attention_workspace<Bf16>(Cpu, int64_t, int64_t, int64_t, int64_t);
+template void attention_forward<Bf16>(Cpu, const Bf16*, Bf16*, float*, int64_t, int64_t, int64_t,
+                                      int64_t, int64_t, float*);
+template void attention_backward<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, const float*,
+                                       Bf16*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
+                                       float*);
+template int64_t attention_workspace<Fp16>(Cpu, int64_t, int64_t, int64_t, int64_t);
+template void attention_forward<Fp16>(Cpu, const Fp16*, Fp16*, float*, int64_t, int64_t, int64_t,
+                                      int64_t, int64_t, float*);
+template void attention_backward<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, const float*,
+                                       Fp16*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
+                                       float*);
 
 }  // namespace tandem::kernels

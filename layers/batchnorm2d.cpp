@@ -4,24 +4,38 @@
 
 namespace tandem {
 
+namespace kernels {
+
+template <class W>
+void add_to_gradient(Cpu device, int64_t n, const W* sum, W* gradient, W beta) {
+  transform(device, n, gradient, AddToGradient<W>{beta}, sum, static_cast<const W*>(gradient));
+}
+
+template void add_to_gradient<float>(Cpu, int64_t, const float*, float*, float);
+template void add_to_gradient<double>(Cpu, int64_t, const double*, double*, double);
+
+}  // namespace kernels
+
 namespace {
 
 struct BatchNormOp final : Op {
   Tensor x;           // [rows, C]
   Tensor y;           // only where the ReLU's mask cannot be computed from x: behind a residual
-  Tensor mean, rstd;  // [C]
+  Tensor mean, rstd;  // wide [C]
   bool relu = false;
   bool residual = false;
 
   std::string_view name() const override { return "batchnorm2d"; }
   void backward(Context& context, Tensor& dy) override {
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+      using W = Wide<T>;
       using enum kernels::ReluMask;
+      const DType wide = wide_of(dy.dtype());
       const int64_t channels = mean.elements(), rows = x.elements() / channels;
       const T *gain = parameter(0).value.data<T>(), *bias = parameter(1).value.data<T>();
-      const Tensor sums = context.workspace({2, channels}, dy.dtype());
+      const Tensor sums = context.workspace({2, channels}, wide);
       const Tensor scratch =
-          context.workspace({kernels::batchnorm2d_workspace(device, rows, channels)}, dy.dtype());
+          context.workspace({kernels::batchnorm2d_workspace(device, rows, channels)}, wide);
       // Behind a residual the masked gradient is needed again, so it is written down: in dy's place
       // if nobody else reads that.
       Tensor masked;
@@ -30,21 +44,21 @@ struct BatchNormOp final : Op {
       }
       kernels::batchnorm2d_backward_sums(
           device, dy.data<T>(), x.data<T>(), y ? y.data<T>() : nullptr,
-          y ? kFromOutput : (relu ? kFromInput : kNone), mean.data<T>(), rstd.data<T>(), gain, bias,
-          masked ? masked.data<T>() : nullptr, sums.data<T>(), rows, channels, scratch.data<T>());
+          y ? kFromOutput : (relu ? kFromInput : kNone), mean.data<W>(), rstd.data<W>(), gain, bias,
+          masked ? masked.data<T>() : nullptr, sums.data<W>(), rows, channels, scratch.data<W>());
       const Tensor& g = masked ? masked : dy;
       if (input(0).wanted()) {
         const GradTarget dx = x_target(context, dy);
         kernels::batchnorm2d_backward_data(device, g.data<T>(), x.data<T>(),
-                                           relu && !y ? kFromInput : kNone, mean.data<T>(),
-                                           rstd.data<T>(), gain, bias, sums.data<T>(),
-                                           dx.into.data<T>(), T(dx.beta), rows, channels);
+                                           relu && !y ? kFromInput : kNone, mean.data<W>(),
+                                           rstd.data<W>(), gain, bias, sums.data<W>(),
+                                           dx.into.data<T>(), W(dx.beta), rows, channels);
       }
       if (residual && input(1).wanted()) {
         input(1).add(context, g);
       }
-      add_parameter_gradient<T>(device, parameter(1), sums.data<T>(), channels);
-      add_parameter_gradient<T>(device, parameter(0), sums.data<T>() + channels, channels);
+      add_gradient<W>(device, parameter(1), sums.data<W>(), channels);
+      add_gradient<W>(device, parameter(0), sums.data<W>() + channels, channels);
     });
   }
 
@@ -58,12 +72,10 @@ struct BatchNormOp final : Op {
     return input(0).target(context);
   }
 
-  template <class T, class D>
-  static void add_parameter_gradient(D device, Parameter& parameter, const T* sum, int64_t n) {
+  template <class W, class D>
+  static void add_gradient(D device, Parameter& parameter, const W* sum, int64_t n) {
     const GradTarget target = grad_target(parameter);
-    map(device, n, [to = target.into.data<T>(), sum, beta = target.beta](int64_t i) {
-      to[i] = sum[i] + (beta == 0 ? T(0) : to[i]);
-    });
+    kernels::add_to_gradient(device, n, sum, target.into.data<W>(), W(target.beta));
   }
 };
 
@@ -84,19 +96,20 @@ Variable batchnorm2d(Context& context, const Variable& x, Parameter& gain, Param
           [&] { return str("batchnorm2d ", gain.name, ": has no gradient outside training"); });
   auto op = std::make_unique<BatchNormOp>();
   op->x = x.value();
-  op->mean = context.activation({channels}, x.dtype());
-  op->rstd = context.activation({channels}, x.dtype());
+  op->mean = context.activation({channels}, wide_of(x.dtype()));
+  op->rstd = context.activation({channels}, wide_of(x.dtype()));
   op->relu = options.relu;
   op->residual = residual != nullptr;
   Tensor y = context.activation(x.shape(), x.dtype());
   on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
-    T *mean = op->mean.data<T>(), *rstd = op->rstd.data<T>();
+    using W = Wide<T>;
+    W *mean = op->mean.data<W>(), *rstd = op->rstd.data<W>();
     if (context.training) {
-      const Tensor scratch =
-          context.workspace({kernels::batchnorm2d_workspace(device, rows, channels)}, x.dtype());
+      const Tensor scratch = context.workspace(
+          {kernels::batchnorm2d_workspace(device, rows, channels)}, wide_of(x.dtype()));
       float* observed = context.recomputing ? nullptr : statistics.sum.data<float>();
       kernels::batchnorm2d_statistics(device, x.data<T>(), mean, rstd, observed, rows, channels,
-                                      scratch.data<T>());
+                                      scratch.data<W>());
     } else {
       kernels::batchnorm2d_running(device, statistics.running.data<float>(), mean, rstd, channels);
     }

@@ -40,27 +40,37 @@ namespace kernels {
 
 inline constexpr double kBatchNormEpsilon = 1e-5;
 
-// Arrays are [rows, channels] or [channels]. All sums are over fixed chunks of rows in a fixed
-// order: the same bits for every number of threads.
+// Arrays are [rows, channels] or [channels]. All sums are over chunks of rows that depend on the
+// shape alone, in a fixed order: the same bits for every number of threads and on every GPU.
 
 // Elements of workspace for the two kernels that take one.
 int64_t batchnorm2d_workspace(Cpu, int64_t rows, int64_t channels);
+int64_t batchnorm2d_workspace(Cuda, int64_t rows, int64_t channels);
 
 // mean and rstd = 1 / sqrt(biased variance + epsilon). Adds mean and unbiased variance to
 // observed [2, channels] unless it is null.
 template <class T>
-void batchnorm2d_statistics(Cpu, const T* x, T* mean, T* rstd, float* observed, int64_t rows,
-                            int64_t channels, T* workspace);
+void batchnorm2d_statistics(Cpu, const T* x, Wide<T>* mean, Wide<T>* rstd, float* observed,
+                            int64_t rows, int64_t channels, Wide<T>* workspace);
+template <class T>
+void batchnorm2d_statistics(Cuda, const T* x, Wide<T>* mean, Wide<T>* rstd, float* observed,
+                            int64_t rows, int64_t channels, Wide<T>* workspace);
 
 // mean and rstd from running [2, channels]: mean, variance.
-template <class T>
-void batchnorm2d_running(Cpu, const float* running, T* mean, T* rstd, int64_t channels);
+template <class W>
+void batchnorm2d_running(Cpu, const float* running, W* mean, W* rstd, int64_t channels);
+template <class W>
+void batchnorm2d_running(Cuda, const float* running, W* mean, W* rstd, int64_t channels);
 
 // y = gain * (x - mean) * rstd + bias, + residual unless null, then ReLU if asked.
 template <class T>
-void batchnorm2d_normalize(Cpu, const T* x, const T* residual, const T* mean, const T* rstd,
-                           const T* gain, const T* bias, bool relu, T* y, int64_t rows,
-                           int64_t channels);
+void batchnorm2d_normalize(Cpu, const T* x, const T* residual, const Wide<T>* mean,
+                           const Wide<T>* rstd, const T* gain, const T* bias, bool relu, T* y,
+                           int64_t rows, int64_t channels);
+template <class T>
+void batchnorm2d_normalize(Cuda, const T* x, const T* residual, const Wide<T>* mean,
+                           const Wide<T>* rstd, const T* gain, const T* bias, bool relu, T* y,
+                           int64_t rows, int64_t channels);
 
 // How the gradient behind the ReLU is found: g = dy where the ReLU passed its input, else 0.
 enum class ReluMask : uint8_t {
@@ -73,15 +83,42 @@ enum class ReluMask : uint8_t {
 // gain. Writes g unless null; g may be dy. y is read for kFromOutput only.
 template <class T>
 void batchnorm2d_backward_sums(Cpu, const T* dy, const T* x, const T* y, ReluMask mask,
-                               const T* mean, const T* rstd, const T* gain, const T* bias, T* g,
-                               T* sums, int64_t rows, int64_t channels, T* workspace);
+                               const Wide<T>* mean, const Wide<T>* rstd, const T* gain,
+                               const T* bias, T* g, Wide<T>* sums, int64_t rows, int64_t channels,
+                               Wide<T>* workspace);
+template <class T>
+void batchnorm2d_backward_sums(Cuda, const T* dy, const T* x, const T* y, ReluMask mask,
+                               const Wide<T>* mean, const Wide<T>* rstd, const T* gain,
+                               const T* bias, T* g, Wide<T>* sums, int64_t rows, int64_t channels,
+                               Wide<T>* workspace);
 
 // dx = beta * dx + gain * rstd * (g - sums[0] / rows - (x - mean) * rstd * sums[1] / rows). mask:
 // kNone (dy is g already) or kFromInput. dx may be dy.
 template <class T>
-void batchnorm2d_backward_data(Cpu, const T* dy, const T* x, ReluMask mask, const T* mean,
-                               const T* rstd, const T* gain, const T* bias, const T* sums, T* dx,
-                               T beta, int64_t rows, int64_t channels);
+void batchnorm2d_backward_data(Cpu, const T* dy, const T* x, ReluMask mask, const Wide<T>* mean,
+                               const Wide<T>* rstd, const T* gain, const T* bias,
+                               const Wide<T>* sums, T* dx, Wide<T> beta, int64_t rows,
+                               int64_t channels);
+template <class T>
+void batchnorm2d_backward_data(Cuda, const T* dy, const T* x, ReluMask mask, const Wide<T>* mean,
+                               const Wide<T>* rstd, const T* gain, const T* bias,
+                               const Wide<T>* sums, T* dx, Wide<T> beta, int64_t rows,
+                               int64_t channels);
+
+// gradient = beta * gradient + sum, of n elements.
+template <class W>
+void add_to_gradient(Cpu, int64_t n, const W* sum, W* gradient, W beta);
+template <class W>
+void add_to_gradient(Cuda, int64_t n, const W* sum, W* gradient, W beta);
+
+// The function behind add_to_gradient, for both devices.
+template <class W>
+struct AddToGradient {
+  W beta;
+  TANDEM_HOST_DEVICE W operator()(W sum, W gradient) const {
+    return sum + (beta == 0 ? 0 : beta * gradient);
+  }
+};
 
 }  // namespace kernels
 }  // namespace tandem

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "layers/batchnorm2d.h"
-#include "src/core/map.h"
+#include "src/core/in_f32.h"
 #include "src/core/vector.h"
 
 namespace tandem {
@@ -158,154 +158,201 @@ int64_t batchnorm2d_workspace(Cpu, int64_t rows, int64_t channels) {
 }
 
 template <class T>
-void batchnorm2d_statistics(Cpu, const T* x, T* mean, T* rstd, float* observed, int64_t rows,
-                            int64_t channels, T* workspace) {
-  for_each_chunk(rows, channels, [&](RowRange range, int64_t chunk) {
-    T* moments = workspace + chunk * 2 * channels;
-    for_each_group<T>(channels, [&]<int kVectors, bool kFull>(int64_t first, int64_t lanes) {
-      chunk_moments<T, kVectors, kFull>(x, range, channels, first, lanes, moments,
-                                        moments + channels);
-    });
-  });
-  const auto rows_of = [&](int64_t chunk) {
-    return static_cast<double>(std::min(kChunkRows, rows - chunk * kChunkRows));
-  };
-  for (int64_t first = 0; first < channels; first += kStrip) {
-    const int64_t count = std::min(kStrip, channels - first);
-    double average[kStrip] = {}, deviation[kStrip] = {};
-    for (int64_t chunk = 0; chunk < chunks_of(rows); ++chunk) {
-      const T* chunk_mean = workspace + chunk * 2 * channels + first;
-      const double weight = rows_of(chunk) / static_cast<double>(rows);
-      for (int64_t c = 0; c < count; ++c) {
-        average[c] += weight * chunk_mean[c];
-      }
-    }
-    // Deviations from the common mean: within chunks, and of the chunks' means.
-    for (int64_t chunk = 0; chunk < chunks_of(rows); ++chunk) {
-      const T* chunk_mean = workspace + chunk * 2 * channels + first;
-      for (int64_t c = 0; c < count; ++c) {
-        const double d = chunk_mean[c] - average[c];
-        deviation[c] += chunk_mean[channels + c] + rows_of(chunk) * d * d;
-      }
-    }
-    for (int64_t c = 0; c < count; ++c) {
-      const double variance = deviation[c] / static_cast<double>(rows);
-      mean[first + c] = static_cast<T>(average[c]);
-      rstd[first + c] = static_cast<T>(1 / std::sqrt(variance + kBatchNormEpsilon));
-      if (observed) {
-        observed[first + c] += static_cast<float>(average[c]);
-        observed[channels + first + c] +=
-            static_cast<float>(deviation[c] / static_cast<double>(rows - 1));
-      }
-    }
-  }
-}
-
-template <class T>
-void batchnorm2d_running(Cpu, const float* running, T* mean, T* rstd, int64_t channels) {
-  for (int64_t c = 0; c < channels; ++c) {
-    mean[c] = static_cast<T>(running[c]);
-    rstd[c] = static_cast<T>(1 / std::sqrt(running[channels + c] + kBatchNormEpsilon));
-  }
-}
-
-template <class T>
-void batchnorm2d_normalize(Cpu, const T* x, const T* residual, const T* mean, const T* rstd,
-                           const T* gain, const T* bias, bool relu, T* y, int64_t rows,
-                           int64_t channels) {
-  for_each_chunk(rows, channels, [&](RowRange range, int64_t) {
-    for_each_group<T>(channels, [&]<int kVectors, bool kFull>(int64_t first, int64_t lanes) {
-      const Affine<T, kVectors, kFull> affine(mean, rstd, gain, bias, first, lanes);
-      choose(residual != nullptr, relu, [&]<bool kResidual, bool kRelu>() {
-        for_each_vector<T, kVectors>(range, channels, first, [&](int64_t at, int v) {
-          Vector<T> value = affine(load_lanes<T, kFull>(x + at, lanes), v);
-          if constexpr (kResidual) {
-            value += load_lanes<T, kFull>(residual + at, lanes);
-          }
-          store_lanes<T, kFull>(y + at, kRelu ? relu_of<T>(value) : value, lanes);
-        });
+void batchnorm2d_statistics(Cpu device, const T* x, Wide<T>* mean, Wide<T>* rstd, float* observed,
+                            int64_t rows, int64_t channels, Wide<T>* workspace) {
+  if constexpr (kIs16Bit<T>) {
+    in_f32(
+        [&](const float* x32) {
+          batchnorm2d_statistics(device, x32, mean, rstd, observed, rows, channels, workspace);
+        },
+        in(x, rows * channels));
+  } else {
+    for_each_chunk(rows, channels, [&](RowRange range, int64_t chunk) {
+      T* moments = workspace + chunk * 2 * channels;
+      for_each_group<T>(channels, [&]<int kVectors, bool kFull>(int64_t first, int64_t lanes) {
+        chunk_moments<T, kVectors, kFull>(x, range, channels, first, lanes, moments,
+                                          moments + channels);
       });
     });
-  });
+    const auto rows_of = [&](int64_t chunk) {
+      return static_cast<double>(std::min(kChunkRows, rows - chunk * kChunkRows));
+    };
+    for (int64_t first = 0; first < channels; first += kStrip) {
+      const int64_t count = std::min(kStrip, channels - first);
+      double average[kStrip] = {}, deviation[kStrip] = {};
+      for (int64_t chunk = 0; chunk < chunks_of(rows); ++chunk) {
+        const T* chunk_mean = workspace + chunk * 2 * channels + first;
+        const double weight = rows_of(chunk) / static_cast<double>(rows);
+        for (int64_t c = 0; c < count; ++c) {
+          average[c] += weight * chunk_mean[c];
+        }
+      }
+      // Deviations from the common mean: within chunks, and of the chunks' means.
+      for (int64_t chunk = 0; chunk < chunks_of(rows); ++chunk) {
+        const T* chunk_mean = workspace + chunk * 2 * channels + first;
+        for (int64_t c = 0; c < count; ++c) {
+          const double d = chunk_mean[c] - average[c];
+          deviation[c] += chunk_mean[channels + c] + rows_of(chunk) * d * d;
+        }
+      }
+      for (int64_t c = 0; c < count; ++c) {
+        const double variance = deviation[c] / static_cast<double>(rows);
+        mean[first + c] = static_cast<T>(average[c]);
+        rstd[first + c] = static_cast<T>(1 / std::sqrt(variance + kBatchNormEpsilon));
+        if (observed) {
+          observed[first + c] += static_cast<float>(average[c]);
+          observed[channels + first + c] +=
+              static_cast<float>(deviation[c] / static_cast<double>(rows - 1));
+        }
+      }
+    }
+  }
+}
+
+template <class W>
+void batchnorm2d_running(Cpu, const float* running, W* mean, W* rstd, int64_t channels) {
+  for (int64_t c = 0; c < channels; ++c) {
+    mean[c] = static_cast<W>(running[c]);
+    rstd[c] = static_cast<W>(1 / std::sqrt(running[channels + c] + kBatchNormEpsilon));
+  }
 }
 
 template <class T>
-void batchnorm2d_backward_sums(Cpu, const T* dy, const T* x, const T* y, ReluMask mask,
-                               const T* mean, const T* rstd, const T* gain, const T* bias, T* g,
-                               T* sums, int64_t rows, int64_t channels, T* workspace) {
-  for_each_chunk(rows, channels, [&](RowRange range, int64_t chunk) {
-    T* partial = workspace + chunk * 2 * channels;
-    for_each_group<T>(channels, [&]<int kVectors, bool kFull>(int64_t first, int64_t lanes) {
-      const Affine<T, kVectors, kFull> affine(mean, rstd, gain, bias, first, lanes);
-      Vector<T> sum[kVectors] = {}, product[kVectors] = {};
-      choose(mask, [&]<ReluMask kMask>() {
-        choose(g != nullptr, false, [&]<bool kWrite, bool>() {
+void batchnorm2d_normalize(Cpu device, const T* x, const T* residual, const Wide<T>* mean,
+                           const Wide<T>* rstd, const T* gain, const T* bias, bool relu, T* y,
+                           int64_t rows, int64_t channels) {
+  if constexpr (kIs16Bit<T>) {
+    const int64_t n = rows * channels;
+    in_f32(
+        [&](const float* x32, const float* residual32, const float* gain32, const float* bias32,
+            float* y32) {
+          batchnorm2d_normalize(device, x32, residual32, mean, rstd, gain32, bias32, relu, y32,
+                                rows, channels);
+        },
+        in(x, n), in(residual, n), in(gain, channels), in(bias, channels), out(y, n));
+  } else {
+    for_each_chunk(rows, channels, [&](RowRange range, int64_t) {
+      for_each_group<T>(channels, [&]<int kVectors, bool kFull>(int64_t first, int64_t lanes) {
+        const Affine<T, kVectors, kFull> affine(mean, rstd, gain, bias, first, lanes);
+        choose(residual != nullptr, relu, [&]<bool kResidual, bool kRelu>() {
           for_each_vector<T, kVectors>(range, channels, first, [&](int64_t at, int v) {
-            const Vector<T> input = load_lanes<T, kFull>(x + at, lanes);
-            Vector<T> gradient = load_lanes<T, kFull>(dy + at, lanes);
-            if constexpr (kMask == ReluMask::kFromInput) {
-              gradient = pass_where_positive<T>(affine(input, v), gradient);
-            } else if constexpr (kMask == ReluMask::kFromOutput) {
-              gradient = pass_where_positive<T>(load_lanes<T, kFull>(y + at, lanes), gradient);
+            Vector<T> value = affine(load_lanes<T, kFull>(x + at, lanes), v);
+            if constexpr (kResidual) {
+              value += load_lanes<T, kFull>(residual + at, lanes);
             }
-            if constexpr (kWrite) {
-              store_lanes<T, kFull>(g + at, gradient, lanes);
-            }
-            sum[v] += gradient;
-            product[v] += gradient * (input - affine.mean[v]);
+            store_lanes<T, kFull>(y + at, kRelu ? relu_of<T>(value) : value, lanes);
           });
         });
       });
-      for (int v = 0; v < kVectors; ++v) {
-        const int64_t c = first + v * kLanes<T>;
-        store_lanes<T, kFull>(partial + c, sum[v], lanes);
-        store_lanes<T, kFull>(partial + channels + c,
-                              product[v] * load_lanes<T, kFull>(rstd + c, lanes), lanes);
-      }
     });
-  });
-  add_chunks(workspace, chunks_of(rows), 2 * channels, sums);
+  }
 }
 
 template <class T>
-void batchnorm2d_backward_data(Cpu, const T* dy, const T* x, ReluMask mask, const T* mean,
-                               const T* rstd, const T* gain, const T* bias, const T* sums, T* dx,
-                               T beta, int64_t rows, int64_t channels) {
-  for_each_chunk(rows, channels, [&](RowRange range, int64_t) {
-    for_each_group<T>(channels, [&]<int kVectors, bool kFull>(int64_t first, int64_t lanes) {
-      const Affine<T, kVectors, kFull> affine(mean, rstd, gain, bias, first, lanes);
-      // dx = scale * g - (slope * (x - mean) + constant)
-      Vector<T> slope[kVectors], constant[kVectors];
-      for (int v = 0; v < kVectors; ++v) {
-        const int64_t c = first + v * kLanes<T>;
-        const Vector<T> factor = affine.scale[v] / static_cast<T>(rows);
-        constant[v] = factor * load_lanes<T, kFull>(sums + c, lanes);
-        slope[v] = factor * load_lanes<T, kFull>(sums + channels + c, lanes) *
-                   load_lanes<T, kFull>(rstd + c, lanes);
-      }
-      choose(mask == ReluMask::kFromInput, beta != T(0), [&]<bool kMasked, bool kAdd>() {
-        for_each_vector<T, kVectors>(range, channels, first, [&](int64_t at, int v) {
-          const Vector<T> input = load_lanes<T, kFull>(x + at, lanes);
-          Vector<T> gradient = load_lanes<T, kFull>(dy + at, lanes);
-          if constexpr (kMasked) {
-            gradient = pass_where_positive<T>(affine(input, v), gradient);
-          }
-          Vector<T> result =
-              affine.scale[v] * gradient - (slope[v] * (input - affine.mean[v]) + constant[v]);
-          if constexpr (kAdd) {
-            result += beta * load_lanes<T, kFull>(dx + at, lanes);
-          }
-          store_lanes<T, kFull>(dx + at, result, lanes);
+void batchnorm2d_backward_sums(Cpu device, const T* dy, const T* x, const T* y, ReluMask mask,
+                               const Wide<T>* mean, const Wide<T>* rstd, const T* gain,
+                               const T* bias, T* g, Wide<T>* sums, int64_t rows, int64_t channels,
+                               Wide<T>* workspace) {
+  if constexpr (kIs16Bit<T>) {
+    const int64_t n = rows * channels;
+    in_f32(
+        [&](const float* dy32, const float* x32, const float* y32, const float* gain32,
+            const float* bias32, float* g32) {
+          batchnorm2d_backward_sums(device, dy32, x32, y32, mask, mean, rstd, gain32, bias32, g32,
+                                    sums, rows, channels, workspace);
+        },
+        in(dy, n), in(x, n), in(y, n), in(gain, channels), in(bias, channels), out(g, n));
+  } else {
+    for_each_chunk(rows, channels, [&](RowRange range, int64_t chunk) {
+      T* partial = workspace + chunk * 2 * channels;
+      for_each_group<T>(channels, [&]<int kVectors, bool kFull>(int64_t first, int64_t lanes) {
+        const Affine<T, kVectors, kFull> affine(mean, rstd, gain, bias, first, lanes);
+        Vector<T> sum[kVectors] = {}, product[kVectors] = {};
+        choose(mask, [&]<ReluMask kMask>() {
+          choose(g != nullptr, false, [&]<bool kWrite, bool>() {
+            for_each_vector<T, kVectors>(range, channels, first, [&](int64_t at, int v) {
+              const Vector<T> input = load_lanes<T, kFull>(x + at, lanes);
+              Vector<T> gradient = load_lanes<T, kFull>(dy + at, lanes);
+              if constexpr (kMask == ReluMask::kFromInput) {
+                gradient = pass_where_positive<T>(affine(input, v), gradient);
+              } else if constexpr (kMask == ReluMask::kFromOutput) {
+                gradient = pass_where_positive<T>(load_lanes<T, kFull>(y + at, lanes), gradient);
+              }
+              if constexpr (kWrite) {
+                store_lanes<T, kFull>(g + at, gradient, lanes);
+              }
+              sum[v] += gradient;
+              product[v] += gradient * (input - affine.mean[v]);
+            });
+          });
+        });
+        for (int v = 0; v < kVectors; ++v) {
+          const int64_t c = first + v * kLanes<T>;
+          store_lanes<T, kFull>(partial + c, sum[v], lanes);
+          store_lanes<T, kFull>(partial + channels + c,
+                                product[v] * load_lanes<T, kFull>(rstd + c, lanes), lanes);
+        }
+      });
+    });
+    add_chunks(workspace, chunks_of(rows), 2 * channels, sums);
+  }
+}
+
+template <class T>
+void batchnorm2d_backward_data(Cpu device, const T* dy, const T* x, ReluMask mask,
+                               const Wide<T>* mean, const Wide<T>* rstd, const T* gain,
+                               const T* bias, const Wide<T>* sums, T* dx, Wide<T> beta,
+                               int64_t rows, int64_t channels) {
+  if constexpr (kIs16Bit<T>) {
+    const int64_t n = rows * channels;
+    in_f32(
+        [&](const float* dy32, const float* x32, const float* gain32, const float* bias32,
+            float* dx32) {
+          batchnorm2d_backward_data(device, dy32, x32, mask, mean, rstd, gain32, bias32, sums, dx32,
+                                    beta, rows, channels);
+        },
+        in(dy, n), in(x, n), in(gain, channels), in(bias, channels), inout(dx, n));
+  } else {
+    for_each_chunk(rows, channels, [&](RowRange range, int64_t) {
+      for_each_group<T>(channels, [&]<int kVectors, bool kFull>(int64_t first, int64_t lanes) {
+        const Affine<T, kVectors, kFull> affine(mean, rstd, gain, bias, first, lanes);
+        // dx = scale * g - (slope * (x - mean) + constant)
+        Vector<T> slope[kVectors], constant[kVectors];
+        for (int v = 0; v < kVectors; ++v) {
+          const int64_t c = first + v * kLanes<T>;
+          const Vector<T> factor = affine.scale[v] / static_cast<T>(rows);
+          constant[v] = factor * load_lanes<T, kFull>(sums + c, lanes);
+          slope[v] = factor * load_lanes<T, kFull>(sums + channels + c, lanes) *
+                     load_lanes<T, kFull>(rstd + c, lanes);
+        }
+        choose(mask == ReluMask::kFromInput, beta != T(0), [&]<bool kMasked, bool kAdd>() {
+          for_each_vector<T, kVectors>(range, channels, first, [&](int64_t at, int v) {
+            const Vector<T> input = load_lanes<T, kFull>(x + at, lanes);
+            Vector<T> gradient = load_lanes<T, kFull>(dy + at, lanes);
+            if constexpr (kMasked) {
+              gradient = pass_where_positive<T>(affine(input, v), gradient);
+            }
+            Vector<T> result =
+                affine.scale[v] * gradient - (slope[v] * (input - affine.mean[v]) + constant[v]);
+            if constexpr (kAdd) {
+              result += beta * load_lanes<T, kFull>(dx + at, lanes);
+            }
+            store_lanes<T, kFull>(dx + at, result, lanes);
+          });
         });
       });
     });
-  });
+  }
 }
 
 template void batchnorm2d_statistics<float>(Cpu, const float*, float*, float*, float*, int64_t,
                                             int64_t, float*);
 template void batchnorm2d_statistics<double>(Cpu, const double*, double*, double*, float*, int64_t,
                                              int64_t, double*);
+template void batchnorm2d_statistics<Bf16>(Cpu, const Bf16*, float*, float*, float*, int64_t,
+                                           int64_t, float*);
+template void batchnorm2d_statistics<Fp16>(Cpu, const Fp16*, float*, float*, float*, int64_t,
+                                           int64_t, float*);
 template void batchnorm2d_running<float>(Cpu, const float*, float*, float*, int64_t);
 template void batchnorm2d_running<double>(Cpu, const float*, double*, double*, int64_t);
 template void batchnorm2d_normalize<float>(Cpu, const float*, const float*, const float*,
@@ -314,6 +361,10 @@ template void batchnorm2d_normalize<float>(Cpu, const float*, const float*, cons
 template void batchnorm2d_normalize<double>(Cpu, const double*, const double*, const double*,
                                             const double*, const double*, const double*, bool,
                                             double*, int64_t, int64_t);
+template void batchnorm2d_normalize<Bf16>(Cpu, const Bf16*, const Bf16*, const float*, const float*,
+                                          const Bf16*, const Bf16*, bool, Bf16*, int64_t, int64_t);
+template void batchnorm2d_normalize<Fp16>(Cpu, const Fp16*, const Fp16*, const float*, const float*,
+                                          const Fp16*, const Fp16*, bool, Fp16*, int64_t, int64_t);
 template void batchnorm2d_backward_sums<float>(Cpu, const float*, const float*, const float*,
                                                ReluMask, const float*, const float*, const float*,
                                                const float*, float*, float*, int64_t, int64_t,
@@ -322,6 +373,12 @@ template void batchnorm2d_backward_sums<double>(Cpu, const double*, const double
                                                 ReluMask, const double*, const double*,
                                                 const double*, const double*, double*, double*,
                                                 int64_t, int64_t, double*);
+template void batchnorm2d_backward_sums<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, ReluMask,
+                                              const float*, const float*, const Bf16*, const Bf16*,
+                                              Bf16*, float*, int64_t, int64_t, float*);
+template void batchnorm2d_backward_sums<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, ReluMask,
+                                              const float*, const float*, const Fp16*, const Fp16*,
+                                              Fp16*, float*, int64_t, int64_t, float*);
 template void batchnorm2d_backward_data<float>(Cpu, const float*, const float*, ReluMask,
                                                const float*, const float*, const float*,
                                                const float*, const float*, float*, float, int64_t,
@@ -330,6 +387,12 @@ template void batchnorm2d_backward_data<double>(Cpu, const double*, const double
                                                 const double*, const double*, const double*,
                                                 const double*, const double*, double*, double,
                                                 int64_t, int64_t);
+template void batchnorm2d_backward_data<Bf16>(Cpu, const Bf16*, const Bf16*, ReluMask, const float*,
+                                              const float*, const Bf16*, const Bf16*, const float*,
+                                              Bf16*, float, int64_t, int64_t);
+template void batchnorm2d_backward_data<Fp16>(Cpu, const Fp16*, const Fp16*, ReluMask, const float*,
+                                              const float*, const Fp16*, const Fp16*, const float*,
+                                              Fp16*, float, int64_t, int64_t);
 
 }  // namespace kernels
 

@@ -10,6 +10,8 @@
 
 namespace tandem {
 
+inline constexpr int64_t kMaxKernel = 16;  // largest kernel height and width
+
 // The sizes of one convolution.
 struct Conv2dShape {
   int64_t batch = 0, height = 0, width = 0, in_channels = 0;  // x [batch, height, width, in]
@@ -19,36 +21,58 @@ struct Conv2dShape {
   // y [batch, out_height, out_width, out]
   int64_t out_height() const { return (height + 2 * padding - kernel_h) / stride + 1; }
   int64_t out_width() const { return (width + 2 * padding - kernel_w) / stride + 1; }
+
+  int64_t x_elements() const { return batch * height * width * in_channels; }
+  int64_t w_elements() const { return out_channels * kernel_h * kernel_w * in_channels; }
+  int64_t y_elements() const { return batch * out_height() * out_width() * out_channels; }
 };
 
 // x [N, H, W, C_in], weight [C_out, KH, KW, C_in]; returns [N, H_out, W_out, C_out]. No bias: a
-// normalisation follows. Kernels up to 16 x 16; the kernel must fit into the padded image.
+// normalisation follows. Throws when the kernel is larger than 16 x 16 or than the padded image.
 Variable conv2d(Context& context, const Variable& x, Parameter& weight, int64_t stride,
                 int64_t padding);
 
 namespace kernels {
 
-// Elements of workspace that the kernels below need, for the present number of CPU threads.
+// Sums are taken in Wide<T>. The same call gives the same bits every time, for every number of CPU
+// threads.
+
+// Elements of workspace that the kernels below need; on the CPU for the present number of threads.
 template <class T>
 int64_t conv2d_forward_workspace(Cpu, const Conv2dShape& shape);
 template <class T>
+int64_t conv2d_forward_workspace(Cuda, const Conv2dShape& shape);
+template <class T>
 int64_t conv2d_backward_data_workspace(Cpu, const Conv2dShape& shape);
 template <class T>
-int64_t conv2d_backward_weight_workspace(Cpu, const Conv2dShape& shape);
-
-// All three give the same bits for every number of threads.
+int64_t conv2d_backward_data_workspace(Cuda, const Conv2dShape& shape);
 template <class T>
-void conv2d_forward(Cpu, const Conv2dShape& shape, const T* x, const T* w, T* y, T* workspace);
+int64_t conv2d_backward_weight_workspace(Cpu, const Conv2dShape& shape);
+template <class T>
+int64_t conv2d_backward_weight_workspace(Cuda, const Conv2dShape& shape);
+
+template <class T>
+void conv2d_forward(Cpu, const Conv2dShape& shape, const T* x, const T* w, T* y,
+                    Wide<T>* workspace);
+template <class T>
+void conv2d_forward(Cuda, const Conv2dShape& shape, const T* x, const T* w, T* y,
+                    Wide<T>* workspace);
 
 // dx = beta * dx + gradient.
 template <class T>
-void conv2d_backward_data(Cpu, const Conv2dShape& shape, const T* dy, const T* w, T* dx, T beta,
-                          T* workspace);
+void conv2d_backward_data(Cpu, const Conv2dShape& shape, const T* dy, const T* w, T* dx,
+                          Wide<T> beta, Wide<T>* workspace);
+template <class T>
+void conv2d_backward_data(Cuda, const Conv2dShape& shape, const T* dy, const T* w, T* dx,
+                          Wide<T> beta, Wide<T>* workspace);
 
 // dw = beta * dw + gradient.
 template <class T>
-void conv2d_backward_weight(Cpu, const Conv2dShape& shape, const T* x, const T* dy, T* dw, T beta,
-                            T* workspace);
+void conv2d_backward_weight(Cpu, const Conv2dShape& shape, const T* x, const T* dy, Wide<T>* dw,
+                            Wide<T> beta, Wide<T>* workspace);
+template <class T>
+void conv2d_backward_weight(Cuda, const Conv2dShape& shape, const T* x, const T* dy, Wide<T>* dw,
+                            Wide<T> beta, Wide<T>* workspace);
 
 }  // namespace kernels
 }  // namespace tandem

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "src/core/error.h"
-
 namespace tandem::kernels {
 
 namespace {
@@ -12,17 +10,6 @@ namespace {
 constexpr int64_t kBandElements = 5120;
 
 int64_t floor_divide(int64_t a, int64_t b) { return -ceil_divide(-a, b); }
-
-void check(const Conv2dShape& s) {
-  require(s.batch >= 0 && s.in_channels > 0 && s.out_channels > 0 && s.stride > 0 && s.padding >= 0,
-          "conv2d: sizes and stride must be positive");
-  require(s.kernel_h > 0 && s.kernel_w > 0 && s.kernel_h <= kMaxKernel && s.kernel_w <= kMaxKernel,
-          [&] { return str("conv2d: kernel ", s.kernel_h, " x ", s.kernel_w, " is too large"); });
-  require(s.height + 2 * s.padding >= s.kernel_h && s.width + 2 * s.padding >= s.kernel_w, [&] {
-    return str("conv2d: kernel ", s.kernel_h, " x ", s.kernel_w, " does not fit into image ",
-               s.height, " x ", s.width, " with padding ", s.padding);
-  });
-}
 
 // Taps of all outputs of a forward axis; `phase_pitch` positions lie between phases.
 Axis forward_axis(int64_t kernel, int64_t outputs, int64_t phases, int64_t phase_pitch) {
@@ -85,7 +72,6 @@ Axis ConvolutionPlan::column_axis(int64_t grid) const {
 }
 
 ConvolutionPlan plan_forward(const Conv2dShape& s) {
-  check(s);
   ConvolutionPlan plan;
   plan.batch = s.batch, plan.channels = s.out_channels;
   plan.height = s.out_height(), plan.width = s.out_width();
@@ -104,7 +90,6 @@ ConvolutionPlan plan_forward(const Conv2dShape& s) {
 }
 
 ConvolutionPlan plan_backward_data(const Conv2dShape& s) {
-  check(s);
   ConvolutionPlan plan;
   plan.transposed = true;
   plan.batch = s.batch, plan.channels = s.in_channels;

@@ -10,13 +10,13 @@
 #include <array>
 #include <cstdint>
 
+#include "layers/conv2d.h"
 #include "src/core/vector.h"
 
 namespace tandem::kernels {
 
 // Channels of the packed source are cut into blocks of this many.
 inline constexpr int64_t kChannelBlock = 16;
-inline constexpr int kMaxKernel = 16;  // largest kernel height and width
 
 // Output positions along one axis that share their taps. Output i lies at first + i * step of the
 // target; tap t uses kernel index kernel[t] and the source at position i + offset[t] of the packed

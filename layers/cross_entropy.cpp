@@ -12,23 +12,24 @@ namespace kernels {
 namespace {
 
 template <class T>
-T largest_of(const T* x, int64_t n) {
-  T largest = x[0];
+Wide<T> largest_of(const T* x, int64_t n) {
+  Wide<T> largest = x[0];
 #pragma omp simd reduction(max : largest)
   for (int64_t j = 0; j < n; ++j) {
-    largest = x[j] > largest ? x[j] : largest;
+    const Wide<T> value = x[j];
+    largest = value > largest ? value : largest;
   }
   return largest;
 }
 
 // log(sum of exp(x[j])). A NaN anywhere gives NaN, because it stays in the sum.
 template <class T>
-T log_sum_exp(const T* x, int64_t n) {
-  const T largest = largest_of(x, n);
-  T total = 0;
+Wide<T> log_sum_exp(const T* x, int64_t n) {
+  const Wide<T> largest = largest_of(x, n);
+  Wide<T> total = 0;
 #pragma omp simd reduction(+ : total)
   for (int64_t j = 0; j < n; ++j) {
-    total += math::exp(x[j] - largest);
+    total += math::exp(Wide<T>(x[j]) - largest);
   }
   return largest + std::log(total);
 }
@@ -36,8 +37,8 @@ T log_sum_exp(const T* x, int64_t n) {
 }  // namespace
 
 template <class T>
-void cross_entropy_forward(Cpu, const T* logits, const int32_t* targets, T* losses, T* log_sum,
-                           int64_t rows, int64_t classes) {
+void cross_entropy_forward(Cpu, const T* logits, const int32_t* targets, Wide<T>* losses,
+                           Wide<T>* log_sum, int64_t rows, int64_t classes) {
   for (int64_t n = 0; n < rows; ++n) {
     if (targets[n] != kIgnoreTarget && (targets[n] < 0 || targets[n] >= classes)) {
       fail(ExitCode::kData,
@@ -48,14 +49,14 @@ void cross_entropy_forward(Cpu, const T* logits, const int32_t* targets, T* loss
   for (int64_t n = 0; n < rows; ++n) {
     const bool counts = targets[n] != kIgnoreTarget;
     const T* row = logits + n * classes;
-    log_sum[n] = counts ? log_sum_exp(row, classes) : T(0);
-    losses[n] = counts ? log_sum[n] - row[targets[n]] : T(0);
+    log_sum[n] = counts ? log_sum_exp(row, classes) : Wide<T>(0);
+    losses[n] = counts ? log_sum[n] - Wide<T>(row[targets[n]]) : Wide<T>(0);
   }
 }
 
 template <class T>
-void cross_entropy_backward(Cpu, const T* dlosses, const int32_t* targets, const T* log_sum,
-                            T* logits, int64_t rows, int64_t classes) {
+void cross_entropy_backward(Cpu, const Wide<T>* dlosses, const int32_t* targets,
+                            const Wide<T>* log_sum, T* logits, int64_t rows, int64_t classes) {
 #pragma omp parallel for schedule(static) if (rows * classes >= kParallelElements)
   for (int64_t n = 0; n < rows; ++n) {
     T* row = logits + n * classes;
@@ -63,17 +64,23 @@ void cross_entropy_backward(Cpu, const T* dlosses, const int32_t* targets, const
       std::fill_n(row, classes, T(0));
       continue;
     }
-    const T scale = dlosses[n], offset = log_sum[n];
+    const Wide<T> scale = dlosses[n], offset = log_sum[n], logit = row[targets[n]];
 #pragma omp simd
     for (int64_t j = 0; j < classes; ++j) {
-      row[j] = math::exp(row[j] - offset) * scale;
+      row[j] = T(math::exp(Wide<T>(row[j]) - offset) * scale);
     }
-    row[targets[n]] -= scale;
+    if constexpr (kIs16Bit<T>) {
+      // Not from the rounded probability, of which little is left when it is close to one.
+      row[targets[n]] = T(math::exp(logit - offset) * scale - scale);
+    } else {
+      row[targets[n]] -= scale;
+    }
   }
 }
 
 template <class T>
-int64_t count_correct(Cpu, const T* logits, const int32_t* targets, int64_t rows, int64_t classes) {
+void count_correct(Cpu, const T* logits, const int32_t* targets, int64_t rows, int64_t classes,
+                   int64_t* result) {
   int64_t correct = 0;
 #pragma omp parallel for schedule(static) reduction(+ : correct) if (rows * classes >= \
                                                                      kParallelElements)
@@ -82,19 +89,29 @@ int64_t count_correct(Cpu, const T* logits, const int32_t* targets, int64_t rows
     correct +=
         targets[n] != kIgnoreTarget && std::max_element(row, row + classes) - row == targets[n];
   }
-  return correct;
+  *result = correct;
 }
 
 template void cross_entropy_forward<float>(Cpu, const float*, const int32_t*, float*, float*,
                                            int64_t, int64_t);
 template void cross_entropy_forward<double>(Cpu, const double*, const int32_t*, double*, double*,
                                             int64_t, int64_t);
+template void cross_entropy_forward<Bf16>(Cpu, const Bf16*, const int32_t*, float*, float*, int64_t,
+                                          int64_t);
+template void cross_entropy_forward<Fp16>(Cpu, const Fp16*, const int32_t*, float*, float*, int64_t,
+                                          int64_t);
 template void cross_entropy_backward<float>(Cpu, const float*, const int32_t*, const float*, float*,
                                             int64_t, int64_t);
 template void cross_entropy_backward<double>(Cpu, const double*, const int32_t*, const double*,
                                              double*, int64_t, int64_t);
-template int64_t count_correct<float>(Cpu, const float*, const int32_t*, int64_t, int64_t);
-template int64_t count_correct<double>(Cpu, const double*, const int32_t*, int64_t, int64_t);
+template void cross_entropy_backward<Bf16>(Cpu, const float*, const int32_t*, const float*, Bf16*,
+                                           int64_t, int64_t);
+template void cross_entropy_backward<Fp16>(Cpu, const float*, const int32_t*, const float*, Fp16*,
+                                           int64_t, int64_t);
+template void count_correct<float>(Cpu, const float*, const int32_t*, int64_t, int64_t, int64_t*);
+template void count_correct<double>(Cpu, const double*, const int32_t*, int64_t, int64_t, int64_t*);
+template void count_correct<Bf16>(Cpu, const Bf16*, const int32_t*, int64_t, int64_t, int64_t*);
+template void count_correct<Fp16>(Cpu, const Fp16*, const int32_t*, int64_t, int64_t, int64_t*);
 
 }  // namespace kernels
 
@@ -103,13 +120,13 @@ namespace {
 struct CrossEntropyOp final : Op {
   Tensor logits;   // [N, V]; becomes its own gradient
   Tensor targets;  // i32 [N]
-  Tensor log_sum;  // [N]
+  Tensor log_sum;  // f32 [N], f64 for f64
 
   std::string_view name() const override { return "cross_entropy"; }
   void backward(Context& context, Tensor& dy) override {
-    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
-      kernels::cross_entropy_backward(device, dy.data<T>(), targets.data<int32_t>(),
-                                      log_sum.data<T>(), logits.data<T>(), logits.shape()[0],
+    on_device_and_float(context.stream, logits.dtype(), [&]<class T>(auto device) {
+      kernels::cross_entropy_backward(device, dy.data<Wide<T>>(), targets.data<int32_t>(),
+                                      log_sum.data<Wide<T>>(), logits.data<T>(), logits.shape()[0],
                                       logits.shape()[1]);
     });
     input(0).add(context, logits);
@@ -130,21 +147,24 @@ Variable cross_entropy(Context& context, const Variable& logits, const Tensor& t
   auto op = std::make_unique<CrossEntropyOp>();
   op->logits = logits.value();
   op->targets = targets;
-  op->log_sum = context.activation({rows}, logits.dtype());
-  Tensor losses = context.activation({rows}, logits.dtype());
+  op->log_sum = context.activation({rows}, wide_of(logits.dtype()));
+  Tensor losses = context.activation({rows}, wide_of(logits.dtype()));
   on_device_and_float(context.stream, logits.dtype(), [&]<class T>(auto device) {
     kernels::cross_entropy_forward(device, logits.data<T>(), targets.data<int32_t>(),
-                                   losses.data<T>(), op->log_sum.data<T>(), rows, classes);
+                                   losses.data<Wide<T>>(), op->log_sum.data<Wide<T>>(), rows,
+                                   classes);
   });
   return context.record(std::move(losses), std::move(op), {logits});
 }
 
-int64_t count_correct(Context& context, const Tensor& logits, const Tensor& targets) {
+Tensor count_correct(Context& context, const Tensor& logits, const Tensor& targets) {
   require_rows(logits, targets);
-  return on_device_and_float(context.stream, logits.dtype(), [&]<class T>(auto device) {
-    return kernels::count_correct(device, logits.data<T>(), targets.data<int32_t>(),
-                                  logits.shape()[0], logits.shape()[1]);
+  Tensor result = context.activation({1}, DType::kI64);
+  on_device_and_float(context.stream, logits.dtype(), [&]<class T>(auto device) {
+    kernels::count_correct(device, logits.data<T>(), targets.data<int32_t>(), logits.shape()[0],
+                           logits.shape()[1], result.data<int64_t>());
   });
+  return result;
 }
 
 }  // namespace tandem

@@ -7,31 +7,43 @@
 
 namespace tandem {
 
-// logits [N, V], targets i32 [N]; returns losses [N] of the logits' dtype. A target outside [0, V)
-// other than kIgnoreTarget is Error(kData).
+// logits [N, V], targets i32 [N]; returns losses [N] in f32 (f64 for f64 logits). A target outside
+// [0, V) other than kIgnoreTarget is Error(kData); on a GPU the host has to check that.
 //
 // Backward writes (softmax - one hot) * dy into the memory of the logits and hands that on as their
 // gradient: nothing else may use the logits' values once backward has begun.
 Variable cross_entropy(Context& context, const Variable& logits, const Tensor& targets);
 
 // Rows whose largest logit is the target's, the lowest index winning ties. Ignored rows do not
-// count.
-int64_t count_correct(Context& context, const Tensor& logits, const Tensor& targets);
+// count. Returns i64 [1].
+Tensor count_correct(Context& context, const Tensor& logits, const Tensor& targets);
 
 namespace kernels {
 
-// log_sum [rows] is saved for backward. Throws Error(kData) for a bad target.
+// log_sum [rows] is saved for backward; a row with NaN has NaN there and as its loss. On the CPU
+// throws Error(kData) for a bad target.
 template <class T>
-void cross_entropy_forward(Cpu, const T* logits, const int32_t* targets, T* losses, T* log_sum,
-                           int64_t rows, int64_t classes);
+void cross_entropy_forward(Cpu, const T* logits, const int32_t* targets, Wide<T>* losses,
+                           Wide<T>* log_sum, int64_t rows, int64_t classes);
+template <class T>
+void cross_entropy_forward(Cuda, const T* logits, const int32_t* targets, Wide<T>* losses,
+                           Wide<T>* log_sum, int64_t rows, int64_t classes);
 
 // logits[n, j] becomes (exp(logits[n, j] - log_sum[n]) - [j == targets[n]]) * dlosses[n].
 template <class T>
-void cross_entropy_backward(Cpu, const T* dlosses, const int32_t* targets, const T* log_sum,
-                            T* logits, int64_t rows, int64_t classes);
-
+void cross_entropy_backward(Cpu, const Wide<T>* dlosses, const int32_t* targets,
+                            const Wide<T>* log_sum, T* logits, int64_t rows, int64_t classes);
 template <class T>
-int64_t count_correct(Cpu, const T* logits, const int32_t* targets, int64_t rows, int64_t classes);
+void cross_entropy_backward(Cuda, const Wide<T>* dlosses, const int32_t* targets,
+                            const Wide<T>* log_sum, T* logits, int64_t rows, int64_t classes);
+
+// Writes the number of rows to *result.
+template <class T>
+void count_correct(Cpu, const T* logits, const int32_t* targets, int64_t rows, int64_t classes,
+                   int64_t* result);
+template <class T>
+void count_correct(Cuda, const T* logits, const int32_t* targets, int64_t rows, int64_t classes,
+                   int64_t* result);
 
 }  // namespace kernels
 }  // namespace tandem

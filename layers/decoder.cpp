@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "src/core/copy.h"
+
 namespace tandem {
 
 Decoder::Decoder(Transformer& model, Gate& gate, Stream& stream, Memory& memory)
@@ -17,8 +19,11 @@ Decoder::Decoder(Transformer& model, Gate& gate, Stream& stream, Memory& memory)
 
 Tensor Decoder::run(std::span<const int32_t> tokens) {
   const int64_t count = static_cast<int64_t>(tokens.size());
-  const Tensor input = context_.activation({1, count}, DType::kI32);
-  std::ranges::copy(tokens, input.data<int32_t>());
+  Memory host(Device::kCpu);
+  const Tensor ids = Tensor::empty(host, {1, count}, DType::kI32, MemoryClass::kStaging);
+  std::ranges::copy(tokens, ids.data<int32_t>());
+  const Tensor input = context_.activation(ids.shape(), DType::kI32);
+  copy(context_.stream, ids, input);
   return model_.decode(context_, gate_, input, caches_);
 }
 

@@ -1,7 +1,6 @@
 #include "layers/dropout.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "src/core/map.h"
 
@@ -11,10 +10,8 @@ namespace kernels {
 
 namespace {
 
-// Elements of a sample are taken in runs of 64. Element e of a run has word e / 16 of counter
-// e % 16: a vector of neighbours needs the same word of neighbouring counters.
-constexpr int64_t kCounters = 16;
-constexpr int64_t kRun = 4 * kCounters;
+constexpr int64_t kCounters = kDropoutCounters;
+constexpr int64_t kRun = kDropoutRun;
 
 struct RunWords {
   uint32_t words[4][kCounters];
@@ -47,9 +44,9 @@ RunWords run_words(const DropoutMask& mask, uint64_t sample, uint32_t run) {
 template <class T>
 void dropout(Cpu, const T* x, T* y, double p, DropoutMask mask, int64_t samples, int64_t elements) {
   const int64_t runs = (elements + kRun - 1) / kRun;
-  const uint32_t threshold = static_cast<uint32_t>(std::ceil(p * 0x1p24));  // uniform < p drops
-  const T factor = static_cast<T>(1 / (1 - p));
-#pragma omp parallel for collapse(2) schedule(static) if (samples * elements >= kParallelElements)
+  const DropoutRule<Wide<T>> rule(p);
+#pragma omp parallel for collapse(2) schedule(static) \
+    firstprivate(rule) if (samples * elements >= kParallelElements)
   for (int64_t sample = 0; sample < samples; ++sample) {
     for (int64_t run = 0; run < runs; ++run) {
       const RunWords random = run_words(mask, mask.first_sample + static_cast<uint64_t>(sample),
@@ -59,7 +56,7 @@ void dropout(Cpu, const T* x, T* y, double p, DropoutMask mask, int64_t samples,
       const uint32_t* words = random.words[0];  // all kRun of them lie in one piece
 #pragma omp simd
       for (int64_t i = 0; i < count; ++i) {
-        y[at + i] = (words[i] >> 8) < threshold ? T(0) : x[at + i] * factor;
+        y[at + i] = T(rule(words[i], Wide<T>(x[at + i])));
       }
     }
   }
@@ -67,6 +64,8 @@ void dropout(Cpu, const T* x, T* y, double p, DropoutMask mask, int64_t samples,
 
 template void dropout<float>(Cpu, const float*, float*, double, DropoutMask, int64_t, int64_t);
 template void dropout<double>(Cpu, const double*, double*, double, DropoutMask, int64_t, int64_t);
+template void dropout<Bf16>(Cpu, const Bf16*, Bf16*, double, DropoutMask, int64_t, int64_t);
+template void dropout<Fp16>(Cpu, const Fp16*, Fp16*, double, DropoutMask, int64_t, int64_t);
 
 }  // namespace kernels
 

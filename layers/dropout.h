@@ -6,6 +6,8 @@
 // backward instead of saved.
 #pragma once
 
+#include <cmath>
+
 #include "layers/module.h"
 
 namespace tandem {
@@ -24,9 +26,30 @@ struct DropoutMask {
   uint64_t first_sample = 0;
 };
 
-// y = x * mask / (1 - p) for `samples` samples of `elements` elements; y may be x.
+// Elements of a sample are taken in runs of 64. Element e of a run has word e / 16 of counter
+// e % 16 of that run: neighbouring elements need the same word of neighbouring counters.
+inline constexpr int kDropoutCounters = 16;
+inline constexpr int kDropoutRun = 4 * kDropoutCounters;
+
+// What becomes of an element under its random word.
+template <class W>
+struct DropoutRule {
+  explicit DropoutRule(double p)
+      : threshold(static_cast<uint32_t>(std::ceil(p * 0x1p24))),
+        factor(static_cast<W>(1 / (1 - p))) {}
+  TANDEM_HOST_DEVICE W operator()(uint32_t word, W x) const {
+    return (word >> 8) < threshold ? W(0) : x * factor;
+  }
+  uint32_t threshold;  // uniform_from(word) < p drops
+  W factor;
+};
+
+// y = x * mask / (1 - p) for `samples` samples of `elements` elements; y may be x. The mask is the
+// same on all devices.
 template <class T>
 void dropout(Cpu, const T* x, T* y, double p, DropoutMask mask, int64_t samples, int64_t elements);
+template <class T>
+void dropout(Cuda, const T* x, T* y, double p, DropoutMask mask, int64_t samples, int64_t elements);
 
 }  // namespace kernels
 }  // namespace tandem

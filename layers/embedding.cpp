@@ -12,11 +12,11 @@ namespace {
 
 constexpr int64_t kStrip = 32;  // columns of one thread's turn: two cache lines of f32
 
-template <class T>
-void scale_row(T* row, T beta, int64_t width) {
+template <class W>
+void scale_row(W* row, W beta, int64_t width) {
 #pragma omp simd
   for (int64_t j = 0; j < width; ++j) {
-    row[j] = beta == T(0) ? T(0) : beta * row[j];
+    row[j] = beta == W(0) ? W(0) : beta * row[j];
   }
 }
 
@@ -42,15 +42,18 @@ void embedding_forward(Cpu, const int32_t* tokens, const T* weight, const T* pos
     const T* position = positions + n % length * width;
 #pragma omp simd
     for (int64_t j = 0; j < width; ++j) {
-      to[j] = token[j] + position[j];
+      to[j] = T(Wide<T>(token[j]) + Wide<T>(position[j]));
     }
   }
 }
 
+int64_t embedding_workspace(Cpu, int64_t, int64_t) { return 0; }
+
 template <class T>
-void embedding_backward_tokens(Cpu, const int32_t* tokens, const T* dy, T* dweight, T beta,
-                               int64_t count, int64_t vocab, int64_t width) {
-  if (beta != T(1)) {
+void embedding_backward_tokens(Cpu, const int32_t* tokens, const T* dy, Wide<T>* dweight,
+                               Wide<T> beta, int64_t count, int64_t vocab, int64_t width,
+                               int32_t*) {
+  if (beta != 1) {
 #pragma omp parallel for schedule(static) if (vocab * width >= kParallelElements)
     for (int64_t v = 0; v < vocab; ++v) {
       scale_row(dweight + v * width, beta, width);
@@ -62,7 +65,7 @@ void embedding_backward_tokens(Cpu, const int32_t* tokens, const T* dy, T* dweig
     const int64_t columns = std::min(kStrip, width - first);
     for (int64_t n = 0; n < count; ++n) {
       const T* from = dy + n * width + first;
-      T* to = dweight + tokens[n] * width + first;
+      Wide<T>* to = dweight + tokens[n] * width + first;
 #pragma omp simd
       for (int64_t j = 0; j < columns; ++j) {
         to[j] += from[j];
@@ -72,12 +75,12 @@ void embedding_backward_tokens(Cpu, const int32_t* tokens, const T* dy, T* dweig
 }
 
 template <class T>
-void embedding_backward_positions(Cpu, const T* dy, T* dweight, T beta, int64_t first,
+void embedding_backward_positions(Cpu, const T* dy, Wide<T>* dweight, Wide<T> beta, int64_t first,
                                   int64_t batch, int64_t length, int64_t context, int64_t width) {
 #pragma omp parallel for schedule(static) if (batch * length * width >= kParallelElements)
   for (int64_t row = 0; row < context; ++row) {
-    T* to = dweight + row * width;
-    if (beta != T(1)) {
+    Wide<T>* to = dweight + row * width;
+    if (beta != 1) {
       scale_row(to, beta, width);
     }
     const int64_t t = row - first;
@@ -95,14 +98,26 @@ template void embedding_forward<float>(Cpu, const int32_t*, const float*, const 
                                        int64_t, int64_t, int64_t, int64_t);
 template void embedding_forward<double>(Cpu, const int32_t*, const double*, const double*, double*,
                                         int64_t, int64_t, int64_t, int64_t);
+template void embedding_forward<Bf16>(Cpu, const int32_t*, const Bf16*, const Bf16*, Bf16*, int64_t,
+                                      int64_t, int64_t, int64_t);
+template void embedding_forward<Fp16>(Cpu, const int32_t*, const Fp16*, const Fp16*, Fp16*, int64_t,
+                                      int64_t, int64_t, int64_t);
 template void embedding_backward_tokens<float>(Cpu, const int32_t*, const float*, float*, float,
-                                               int64_t, int64_t, int64_t);
+                                               int64_t, int64_t, int64_t, int32_t*);
 template void embedding_backward_tokens<double>(Cpu, const int32_t*, const double*, double*, double,
-                                                int64_t, int64_t, int64_t);
+                                                int64_t, int64_t, int64_t, int32_t*);
+template void embedding_backward_tokens<Bf16>(Cpu, const int32_t*, const Bf16*, float*, float,
+                                              int64_t, int64_t, int64_t, int32_t*);
+template void embedding_backward_tokens<Fp16>(Cpu, const int32_t*, const Fp16*, float*, float,
+                                              int64_t, int64_t, int64_t, int32_t*);
 template void embedding_backward_positions<float>(Cpu, const float*, float*, float, int64_t,
                                                   int64_t, int64_t, int64_t, int64_t);
 template void embedding_backward_positions<double>(Cpu, const double*, double*, double, int64_t,
                                                    int64_t, int64_t, int64_t, int64_t);
+template void embedding_backward_positions<Bf16>(Cpu, const Bf16*, float*, float, int64_t, int64_t,
+                                                 int64_t, int64_t, int64_t);
+template void embedding_backward_positions<Fp16>(Cpu, const Fp16*, float*, float, int64_t, int64_t,
+                                                 int64_t, int64_t, int64_t);
 
 }  // namespace kernels
 
@@ -117,16 +132,19 @@ struct EmbeddingOp final : Op {
     Parameter& weight = parameter(0);
     const int64_t vocab = weight.shape[0], width = weight.shape[1], count = tokens.elements();
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+      using W = Wide<T>;
       if (has_parameter(1)) {
         const GradTarget dpositions = grad_target(parameter(1));
-        kernels::embedding_backward_positions(device, dy.data<T>(), dpositions.into.data<T>(),
-                                              T(dpositions.beta), first_position, tokens.shape()[0],
+        kernels::embedding_backward_positions(device, dy.data<T>(), dpositions.into.data<W>(),
+                                              W(dpositions.beta), first_position, tokens.shape()[0],
                                               tokens.shape()[1], parameter(1).shape[0], width);
       }
+      const Tensor workspace =
+          context.workspace({kernels::embedding_workspace(device, count, vocab)}, DType::kI32);
       const GradTarget dweight = grad_target(weight);
       kernels::embedding_backward_tokens(device, tokens.data<int32_t>(), dy.data<T>(),
-                                         dweight.into.data<T>(), T(dweight.beta), count, vocab,
-                                         width);
+                                         dweight.into.data<W>(), W(dweight.beta), count, vocab,
+                                         width, workspace.data<int32_t>());
     });
   }
 };

@@ -1,7 +1,8 @@
 // Token embedding, with learned positions added or without.
 //
-// The gradient has no atomics: each element of it is a sum over tokens in their order, so its bits
-// do not depend on the number of threads.
+// The gradient has no atomics: each element of it is a sum over tokens in their order (on a GPU,
+// where a token comes often, over a fixed number of stretches of them), so its bits depend neither
+// on the number of threads nor on their timing.
 #pragma once
 
 #include "layers/module.h"
@@ -17,20 +18,35 @@ Variable embedding(Context& context, const Tensor& tokens, Parameter& tokens_wei
 namespace kernels {
 
 // tokens [batch * length]; positions: the row of the first position, or null; y [batch * length,
-// width]. Throws Error(kData) for a token outside [0, vocab).
+// width]. On the CPU throws Error(kData) for a token outside [0, vocab); a GPU trusts that the host
+// has checked them.
 template <class T>
 void embedding_forward(Cpu, const int32_t* tokens, const T* weight, const T* positions, T* y,
                        int64_t batch, int64_t length, int64_t vocab, int64_t width);
-
-// dweight [vocab, width] = beta * dweight, then dweight[tokens[n]] += dy[n] for n in [0, count) in
-// order.
 template <class T>
-void embedding_backward_tokens(Cpu, const int32_t* tokens, const T* dy, T* dweight, T beta,
-                               int64_t count, int64_t vocab, int64_t width);
+void embedding_forward(Cuda, const int32_t* tokens, const T* weight, const T* positions, T* y,
+                       int64_t batch, int64_t length, int64_t vocab, int64_t width);
+
+// Elements (i32) of workspace for embedding_backward_tokens; count is below 2^31.
+int64_t embedding_workspace(Cpu, int64_t count, int64_t vocab);
+int64_t embedding_workspace(Cuda, int64_t count, int64_t vocab);
+
+// dweight [vocab, width] = beta * dweight, then dweight[tokens[n]] += dy[n] for n in [0, count).
+template <class T>
+void embedding_backward_tokens(Cpu, const int32_t* tokens, const T* dy, Wide<T>* dweight,
+                               Wide<T> beta, int64_t count, int64_t vocab, int64_t width,
+                               int32_t* workspace);
+template <class T>
+void embedding_backward_tokens(Cuda, const int32_t* tokens, const T* dy, Wide<T>* dweight,
+                               Wide<T> beta, int64_t count, int64_t vocab, int64_t width,
+                               int32_t* workspace);
 
 // dweight [context, width] = beta * dweight, then dweight[first + t] += sum over b of dy[b, t].
 template <class T>
-void embedding_backward_positions(Cpu, const T* dy, T* dweight, T beta, int64_t first,
+void embedding_backward_positions(Cpu, const T* dy, Wide<T>* dweight, Wide<T> beta, int64_t first,
+                                  int64_t batch, int64_t length, int64_t context, int64_t width);
+template <class T>
+void embedding_backward_positions(Cuda, const T* dy, Wide<T>* dweight, Wide<T> beta, int64_t first,
                                   int64_t batch, int64_t length, int64_t context, int64_t width);
 
 }  // namespace kernels

@@ -9,13 +9,16 @@ namespace tandem {
 
 namespace kernels {
 
+int64_t sum_rows_workspace(Cpu, int64_t, int64_t) { return 0; }
+
 template <class T>
-void sum_rows(Cpu, const T* dy, T* dbias, int64_t rows, int64_t columns, T beta) {
+void sum_rows(Cpu, const T* dy, Wide<T>* dbias, Wide<T> beta, Wide<T>*, int64_t rows,
+              int64_t columns) {
   constexpr int64_t kStrip = 64;  // columns summed together: four cache lines of f32
 #pragma omp parallel for schedule(static) if (rows * columns >= kParallelElements)
   for (int64_t first = 0; first < columns; first += kStrip) {
     const int64_t count = std::min(kStrip, columns - first);
-    T total[kStrip] = {};
+    Wide<T> total[kStrip] = {};
     for (int64_t r = 0; r < rows; ++r) {
       const T* row = dy + r * columns + first;
 #pragma omp simd
@@ -24,13 +27,15 @@ void sum_rows(Cpu, const T* dy, T* dbias, int64_t rows, int64_t columns, T beta)
       }
     }
     for (int64_t j = 0; j < count; ++j) {
-      dbias[first + j] = total[j] + (beta == T(0) ? T(0) : beta * dbias[first + j]);
+      dbias[first + j] = total[j] + (beta == 0 ? 0 : beta * dbias[first + j]);
     }
   }
 }
 
-template void sum_rows<float>(Cpu, const float*, float*, int64_t, int64_t, float);
-template void sum_rows<double>(Cpu, const double*, double*, int64_t, int64_t, double);
+template void sum_rows<float>(Cpu, const float*, float*, float, float*, int64_t, int64_t);
+template void sum_rows<double>(Cpu, const double*, double*, double, double*, int64_t, int64_t);
+template void sum_rows<Bf16>(Cpu, const Bf16*, float*, float, float*, int64_t, int64_t);
+template void sum_rows<Fp16>(Cpu, const Fp16*, float*, float, float*, int64_t, int64_t);
 
 }  // namespace kernels
 
@@ -44,17 +49,21 @@ struct LinearOp final : Op {
     Parameter& weight = parameter(0);
     const int64_t out = weight.shape[0], in = weight.shape[1], rows = dy.elements() / out;
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+      using W = Wide<T>;
       if (has_parameter(1)) {
         const GradTarget bias = grad_target(parameter(1));
-        kernels::sum_rows(device, dy.data<T>(), bias.into.data<T>(), rows, out, T(bias.beta));
+        const Tensor sums = context.workspace({kernels::sum_rows_workspace(device, rows, out)},
+                                              wide_of(dy.dtype()));
+        kernels::sum_rows(device, dy.data<T>(), bias.into.data<W>(), W(bias.beta), sums.data<W>(),
+                          rows, out);
       }
       const GradTarget dweight = grad_target(weight);
-      gemm<T>(device, Transpose::kYes, Transpose::kNo, out, in, rows, T(1), dy.data<T>(), out,
-              x.data<T>(), in, T(dweight.beta), dweight.into.data<T>(), in);
+      gemm<T, W>(device, Transpose::kYes, Transpose::kNo, out, in, rows, W(1), dy.data<T>(), out,
+                 x.data<T>(), in, W(dweight.beta), dweight.into.data<W>(), in);
       if (input(0).wanted()) {
         const GradTarget dx = input(0).target(context);
-        gemm<T>(device, Transpose::kNo, Transpose::kNo, rows, in, out, T(1), dy.data<T>(), out,
-                weight.value.data<T>(), in, T(dx.beta), dx.into.data<T>(), in);
+        gemm<T, T>(device, Transpose::kNo, Transpose::kNo, rows, in, out, W(1), dy.data<T>(), out,
+                   weight.value.data<T>(), in, W(dx.beta), dx.into.data<T>(), in);
       }
     });
   }
@@ -76,9 +85,9 @@ Variable linear(Context& context, const Variable& x, Parameter& weight, Paramete
   const int64_t rows = x.elements() / in;
   Tensor y = context.activation(replace_last(x.shape(), out), x.dtype());
   on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
-    gemm<T>(device, Transpose::kNo, Transpose::kYes, rows, out, in, T(1), x.data<T>(), in,
-            weight.value.data<T>(), in, T(0), y.data<T>(), out,
-            bias ? bias->value.data<T>() : nullptr);
+    gemm<T, T>(device, Transpose::kNo, Transpose::kYes, rows, out, in, Wide<T>(1), x.data<T>(), in,
+               weight.value.data<T>(), in, Wide<T>(0), y.data<T>(), out,
+               bias ? bias->value.data<T>() : nullptr);
   });
   auto op = std::make_unique<LinearOp>();
   op->x = x.value();

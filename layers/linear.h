@@ -23,9 +23,17 @@ class Linear {
 
 namespace kernels {
 
+// f32 numbers of workspace for sum_rows.
+int64_t sum_rows_workspace(Cpu, int64_t rows, int64_t columns);
+int64_t sum_rows_workspace(Cuda, int64_t rows, int64_t columns);
+
 // dbias[j] = beta * dbias[j] + sum over r of dy[r, j]; the order of the sum is fixed.
 template <class T>
-void sum_rows(Cpu, const T* dy, T* dbias, int64_t rows, int64_t columns, T beta);
+void sum_rows(Cpu, const T* dy, Wide<T>* dbias, Wide<T> beta, Wide<T>* workspace, int64_t rows,
+              int64_t columns);
+template <class T>
+void sum_rows(Cuda, const T* dy, Wide<T>* dbias, Wide<T> beta, Wide<T>* workspace, int64_t rows,
+              int64_t columns);
 
 }  // namespace kernels
 }  // namespace tandem

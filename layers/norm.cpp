@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "src/core/map.h"
+#include "layers/add.h"
+#include "src/core/elementwise_functions.h"
+#include "src/core/in_f32.h"
 
 namespace tandem {
 
@@ -34,6 +36,30 @@ T rstd_of(const T* x, T center, int64_t width) {
     total += (x[j] - center) * (x[j] - center);
   }
   return T(1) / std::sqrt(total / static_cast<T>(width) + static_cast<T>(kNormEpsilon));
+}
+
+template <class T>
+void add_row(const T* x, const T* branch, T* sum, int64_t width) {
+#pragma omp simd
+  for (int64_t j = 0; j < width; ++j) {
+    sum[j] = x[j] + branch[j];
+  }
+}
+
+// bias null: RMSNorm.
+template <class T>
+void forward_row(const T* x, const T* gain, const T* bias, T center, T rstd, T* y, int64_t width) {
+  if (bias) {
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) {
+      y[j] = (x[j] - center) * rstd * gain[j] + bias[j];
+    }
+  } else {
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) {
+      y[j] = x[j] * rstd * gain[j];
+    }
+  }
 }
 
 // One row of norm_backward: dx, and dy * normalised x and dy added to the chunk's sums.
@@ -74,26 +100,33 @@ void backward_row(const T* dy, const T* x, const T* gain, T center, T rstd, T* d
 }  // namespace
 
 template <class T>
-void norm_forward(Cpu, const T* x, const T* gain, const T* bias, T* y, T* mean, T* rstd,
-                  int64_t rows, int64_t width) {
+void norm_forward(Cpu device, const T* x, const T* branch, const T* gain, const T* bias, T* sum,
+                  T* y, Wide<T>* mean, Wide<T>* rstd, int64_t rows, int64_t width) {
+  if constexpr (kIs16Bit<T>) {
+    if (branch) {
+      transform(device, rows * width, sum, Plus{}, x, branch);
+      x = sum;
+    }
+    in_f32(
+        [&](const float* x32, const float* gain32, const float* bias32, float* y32) {
+          norm_forward<float>(device, x32, nullptr, gain32, bias32, nullptr, y32, mean, rstd, rows,
+                              width);
+        },
+        in(x, rows * width), in(gain, width), in(bias, width), out(y, rows * width));
+  } else {
 #pragma omp parallel for schedule(static) if (rows * width >= kParallelElements)
-  for (int64_t r = 0; r < rows; ++r) {
-    const T* from = x + r * width;
-    T* to = y + r * width;
-    const T center = mean ? mean_of(from, width) : T(0);
-    const T factor = rstd_of(from, center, width);
-    rstd[r] = factor;
-    if (mean) {
-      mean[r] = center;
-#pragma omp simd
-      for (int64_t j = 0; j < width; ++j) {
-        to[j] = (from[j] - center) * factor * gain[j] + bias[j];
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* from = x + r * width;
+      if (branch) {
+        add_row(from, branch + r * width, sum + r * width, width);
+        from = sum + r * width;
       }
-    } else {
-#pragma omp simd
-      for (int64_t j = 0; j < width; ++j) {
-        to[j] = from[j] * factor * gain[j];
+      const T center = mean ? mean_of(from, width) : T(0);
+      rstd[r] = rstd_of(from, center, width);
+      if (mean) {
+        mean[r] = center;
       }
+      forward_row(from, gain, bias, center, rstd[r], y + r * width, width);
     }
   }
 }
@@ -101,27 +134,37 @@ void norm_forward(Cpu, const T* x, const T* gain, const T* bias, T* y, T* mean, 
 int64_t norm_workspace(Cpu, int64_t rows, int64_t width) { return 2 * chunks_of(rows) * width; }
 
 template <class T>
-void norm_backward(Cpu, const T* dy, const T* x, const T* gain, const T* mean, const T* rstd, T* dx,
-                   T dx_beta, T* workspace, int64_t rows, int64_t width) {
+void norm_backward(Cpu device, const T* dy, const T* x, const T* gain, const Wide<T>* mean,
+                   const Wide<T>* rstd, T* dx, Wide<T> dx_beta, Wide<T>* workspace, int64_t rows,
+                   int64_t width) {
+  if constexpr (kIs16Bit<T>) {
+    in_f32(
+        [&](const float* dy32, const float* x32, const float* gain32, float* dx32) {
+          norm_backward<float>(device, dy32, x32, gain32, mean, rstd, dx32, dx_beta, workspace,
+                               rows, width);
+        },
+        in(dy, rows * width), in(x, rows * width), in(gain, width), inout(dx, rows * width));
+  } else {
 #pragma omp parallel for schedule(static) if (rows * width >= kParallelElements)
-  for (int64_t chunk = 0; chunk < chunks_of(rows); ++chunk) {
-    T* gain_sum = workspace + 2 * chunk * width;
-    std::fill_n(gain_sum, 2 * width, T(0));
-    const int64_t last = std::min(rows, (chunk + 1) * kChunkRows);
-    for (int64_t r = chunk * kChunkRows; r < last; ++r) {
-      backward_row(dy + r * width, x + r * width, gain, mean ? mean[r] : T(0), rstd[r],
-                   dx ? dx + r * width : nullptr, dx_beta, gain_sum, gain_sum + width,
-                   mean != nullptr, width);
+    for (int64_t chunk = 0; chunk < chunks_of(rows); ++chunk) {
+      T* gain_sum = workspace + 2 * chunk * width;
+      std::fill_n(gain_sum, 2 * width, T(0));
+      const int64_t last = std::min(rows, (chunk + 1) * kChunkRows);
+      for (int64_t r = chunk * kChunkRows; r < last; ++r) {
+        backward_row(dy + r * width, x + r * width, gain, mean ? mean[r] : T(0), rstd[r],
+                     dx ? dx + r * width : nullptr, dx_beta, gain_sum, gain_sum + width,
+                     mean != nullptr, width);
+      }
     }
   }
 }
 
-template <class T>
-void norm_backward_parameters(Cpu, const T* workspace, T* dgain, T dgain_beta, T* dbias,
-                              T dbias_beta, int64_t rows, int64_t width) {
-  const auto add_chunks = [&](const T* sums, T* gradient, T beta) {
-    for (int64_t j = 0; beta == T(0) && j < width; ++j) {
-      gradient[j] = T(0);
+template <class W>
+void norm_backward_parameters(Cpu, const W* workspace, W* dgain, W dgain_beta, W* dbias,
+                              W dbias_beta, int64_t rows, int64_t width) {
+  const auto add_chunks = [&](const W* sums, W* gradient, W beta) {
+    for (int64_t j = 0; beta == W(0) && j < width; ++j) {
+      gradient[j] = W(0);
     }
     for (int64_t chunk = 0; chunk < chunks_of(rows); ++chunk) {
 #pragma omp simd
@@ -136,14 +179,22 @@ void norm_backward_parameters(Cpu, const T* workspace, T* dgain, T dgain_beta, T
   }
 }
 
-template void norm_forward<float>(Cpu, const float*, const float*, const float*, float*, float*,
-                                  float*, int64_t, int64_t);
-template void norm_forward<double>(Cpu, const double*, const double*, const double*, double*,
-                                   double*, double*, int64_t, int64_t);
+template void norm_forward<float>(Cpu, const float*, const float*, const float*, const float*,
+                                  float*, float*, float*, float*, int64_t, int64_t);
+template void norm_forward<double>(Cpu, const double*, const double*, const double*, const double*,
+                                   double*, double*, double*, double*, int64_t, int64_t);
+template void norm_forward<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, const Bf16*, Bf16*,
+                                 Bf16*, float*, float*, int64_t, int64_t);
+template void norm_forward<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, const Fp16*, Fp16*,
+                                 Fp16*, float*, float*, int64_t, int64_t);
 template void norm_backward<float>(Cpu, const float*, const float*, const float*, const float*,
                                    const float*, float*, float, float*, int64_t, int64_t);
 template void norm_backward<double>(Cpu, const double*, const double*, const double*, const double*,
                                     const double*, double*, double, double*, int64_t, int64_t);
+template void norm_backward<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, const float*,
+                                  const float*, Bf16*, float, float*, int64_t, int64_t);
+template void norm_backward<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, const float*,
+                                  const float*, Fp16*, float, float*, int64_t, int64_t);
 template void norm_backward_parameters<float>(Cpu, const float*, float*, float, float*, float,
                                               int64_t, int64_t);
 template void norm_backward_parameters<double>(Cpu, const double*, double*, double, double*, double,
@@ -162,40 +213,55 @@ struct NormOp final : Op {
     Parameter& gain = parameter(0);
     const int64_t width = gain.shape[0], rows = dy.elements() / width;
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+      using W = Wide<T>;
       const Tensor sums =
-          context.workspace({kernels::norm_workspace(device, rows, width)}, dy.dtype());
+          context.workspace({kernels::norm_workspace(device, rows, width)}, wide_of(dy.dtype()));
       const GradTarget dx = input(0).wanted() ? input(0).target(context) : GradTarget{};
       kernels::norm_backward(device, dy.data<T>(), x.data<T>(), gain.value.data<T>(),
-                             mean ? mean.data<T>() : nullptr, rstd.data<T>(),
-                             dx.into ? dx.into.data<T>() : nullptr, T(dx.beta), sums.data<T>(),
+                             mean ? mean.data<W>() : nullptr, rstd.data<W>(),
+                             dx.into ? dx.into.data<T>() : nullptr, W(dx.beta), sums.data<W>(),
                              rows, width);
       const GradTarget dgain = grad_target(gain);
       const GradTarget dbias = has_parameter(1) ? grad_target(parameter(1)) : GradTarget{};
-      kernels::norm_backward_parameters(device, sums.data<T>(), dgain.into.data<T>(), T(dgain.beta),
-                                        dbias.into ? dbias.into.data<T>() : nullptr, T(dbias.beta),
+      kernels::norm_backward_parameters(device, sums.data<W>(), dgain.into.data<W>(), W(dgain.beta),
+                                        dbias.into ? dbias.into.data<W>() : nullptr, W(dbias.beta),
                                         rows, width);
     });
   }
 };
 
-// LayerNorm with a bias, RMSNorm without.
-Variable normalize(Context& context, const Variable& x, Parameter& gain, Parameter* bias) {
+// LayerNorm with a bias, RMSNorm without. With a branch, of x + branch, else of x.
+//
+// The sum and its norm are two entries of the tape, though one kernel computes them: in backward
+// the norm adds to the gradient that the sum already has from the residual stream.
+Normalized normalize(Context& context, const Variable& x, const Variable* branch, Parameter& gain,
+                     Parameter* bias) {
   const int64_t width = gain.shape[0], rows = x.elements() / width;
-  require(x.shape()[-1] == width,
-          [&] { return str("norm ", gain.name, ": x ", x.shape(), ", gain ", gain.shape); });
-  auto op = std::make_unique<NormOp>();
-  op->x = x.value();
-  op->rstd = context.activation({rows}, x.dtype());
-  if (bias) {
-    op->mean = context.activation({rows}, x.dtype());
-  }
-  Tensor y = context.activation(x.shape(), x.dtype());
-  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
-    kernels::norm_forward(device, x.data<T>(), gain.value.data<T>(),
-                          bias ? bias->value.data<T>() : nullptr, y.data<T>(),
-                          bias ? op->mean.data<T>() : nullptr, op->rstd.data<T>(), rows, width);
+  require(x.shape()[-1] == width && (!branch || branch->shape() == x.shape()), [&] {
+    return str("norm ", gain.name, ": x ", x.shape(), ", gain ", gain.shape,
+               branch ? str(", branch ", branch->shape()) : "");
   });
-  return context.record(std::move(y), std::move(op), {x}, {&gain, bias});
+  const DType dtype = x.dtype();
+  Tensor sum = x.value();
+  if (branch) {
+    sum = branch->value().unique() ? branch->value() : context.activation(x.shape(), dtype);
+  }
+  auto op = std::make_unique<NormOp>();
+  op->x = sum;
+  op->rstd = context.activation({rows}, wide_of(dtype));
+  if (bias) {
+    op->mean = context.activation({rows}, wide_of(dtype));
+  }
+  Tensor y = context.activation(x.shape(), dtype);
+  on_device_and_float(context.stream, dtype, [&]<class T>(auto device) {
+    using W = Wide<T>;
+    kernels::norm_forward(device, x.data<T>(), branch ? branch->data<T>() : nullptr,
+                          gain.value.data<T>(), bias ? bias->value.data<T>() : nullptr,
+                          branch ? sum.data<T>() : nullptr, y.data<T>(),
+                          bias ? op->mean.data<W>() : nullptr, op->rstd.data<W>(), rows, width);
+  });
+  const Variable total = branch ? record_sum(context, std::move(sum), x, *branch) : x;
+  return {total, context.record(std::move(y), std::move(op), {total}, {&gain, bias})};
 }
 
 Parameter gain_parameter(const std::string& name, int64_t width) {
@@ -205,11 +271,20 @@ Parameter gain_parameter(const std::string& name, int64_t width) {
 }  // namespace
 
 Variable layer_norm(Context& context, const Variable& x, Parameter& gain, Parameter& bias) {
-  return normalize(context, x, gain, &bias);
+  return normalize(context, x, nullptr, gain, &bias).y;
 }
 
 Variable rms_norm(Context& context, const Variable& x, Parameter& gain) {
-  return normalize(context, x, gain, nullptr);
+  return normalize(context, x, nullptr, gain, nullptr).y;
+}
+
+Normalized add_layer_norm(Context& context, const Variable& x, Variable branch, Parameter& gain,
+                          Parameter& bias) {
+  return normalize(context, x, &branch, gain, &bias);
+}
+
+Normalized add_rms_norm(Context& context, const Variable& x, Variable branch, Parameter& gain) {
+  return normalize(context, x, &branch, gain, nullptr);
 }
 
 LayerNorm::LayerNorm(const std::string& name, int64_t width)
@@ -218,6 +293,10 @@ LayerNorm::LayerNorm(const std::string& name, int64_t width)
 
 Variable LayerNorm::operator()(Context& context, const Variable& x) {
   return layer_norm(context, x, gain_, bias_);
+}
+
+Normalized LayerNorm::add(Context& context, const Variable& x, Variable branch) {
+  return add_layer_norm(context, x, std::move(branch), gain_, bias_);
 }
 
 void LayerNorm::visit(const ParameterVisitor& visitor) {
@@ -229,6 +308,10 @@ RmsNorm::RmsNorm(const std::string& name, int64_t width) : gain_(gain_parameter(
 
 Variable RmsNorm::operator()(Context& context, const Variable& x) {
   return rms_norm(context, x, gain_);
+}
+
+Normalized RmsNorm::add(Context& context, const Variable& x, Variable branch) {
+  return add_rms_norm(context, x, std::move(branch), gain_);
 }
 
 void RmsNorm::visit(const ParameterVisitor& visitor) { visitor(gain_); }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "src/core/map.h"
+#include "src/core/in_f32.h"
 
 namespace tandem {
 
@@ -42,47 +42,60 @@ void max_pool2d_forward(Cpu, const Pool2dShape& s, const T* x, T* y, int32_t* wi
 }
 
 template <class T>
-void max_pool2d_backward(Cpu, const Pool2dShape& s, const T* dy, const int32_t* winner, T* dx,
-                         T beta) {
-  const int64_t in_size = s.height * s.width * s.channels;
-  const int64_t out_pixels = s.out_height() * s.out_width();
+void max_pool2d_backward(Cpu device, const Pool2dShape& s, const T* dy, const int32_t* winner,
+                         T* dx, Wide<T> beta) {
+  if constexpr (kIs16Bit<T>) {
+    in_f32([&](const float* dy32,
+               float* dx32) { max_pool2d_backward(device, s, dy32, winner, dx32, beta); },
+           in(dy, s.batch * s.out_height() * s.out_width() * s.channels),
+           inout(dx, s.batch * s.height * s.width * s.channels));
+  } else {
+    const int64_t in_size = s.height * s.width * s.channels;
+    const int64_t out_pixels = s.out_height() * s.out_width();
 #pragma omp parallel for schedule(static) if (s.batch * in_size >= kParallelElements)
-  for (int64_t n = 0; n < s.batch; ++n) {
-    T* image = dx + n * in_size;
-    if (beta == T(0)) {
-      std::fill_n(image, in_size, T(0));
-    }
-    for (int64_t pixel = n * out_pixels; pixel < (n + 1) * out_pixels; ++pixel) {
-      for (int64_t c = 0; c < s.channels; ++c) {
-        const int64_t at = pixel * s.channels + c;
-        image[winner[at] * s.channels + c] += dy[at];
+    for (int64_t n = 0; n < s.batch; ++n) {
+      T* image = dx + n * in_size;
+      if (beta == T(0)) {
+        std::fill_n(image, in_size, T(0));
+      }
+      for (int64_t pixel = n * out_pixels; pixel < (n + 1) * out_pixels; ++pixel) {
+        for (int64_t c = 0; c < s.channels; ++c) {
+          const int64_t at = pixel * s.channels + c;
+          image[winner[at] * s.channels + c] += dy[at];
+        }
       }
     }
   }
 }
 
 template <class T>
-void average_pixels_forward(Cpu, const T* x, T* y, int64_t batch, int64_t pixels,
+void average_pixels_forward(Cpu device, const T* x, T* y, int64_t batch, int64_t pixels,
                             int64_t channels) {
+  if constexpr (kIs16Bit<T>) {
+    in_f32([&](const float* x32,
+               float* y32) { average_pixels_forward(device, x32, y32, batch, pixels, channels); },
+           in(x, batch * pixels * channels), out(y, batch * channels));
+  } else {
 #pragma omp parallel for schedule(static) if (batch * pixels * channels >= kParallelElements)
-  for (int64_t n = 0; n < batch; ++n) {
-    T* sum = y + n * channels;
-    std::fill_n(sum, channels, T(0));
-    for (int64_t pixel = 0; pixel < pixels; ++pixel) {
-      const T* value = x + (n * pixels + pixel) * channels;
+    for (int64_t n = 0; n < batch; ++n) {
+      T* sum = y + n * channels;
+      std::fill_n(sum, channels, T(0));
+      for (int64_t pixel = 0; pixel < pixels; ++pixel) {
+        const T* value = x + (n * pixels + pixel) * channels;
 #pragma omp simd
-      for (int64_t c = 0; c < channels; ++c) {
-        sum[c] += value[c];
+        for (int64_t c = 0; c < channels; ++c) {
+          sum[c] += value[c];
+        }
       }
-    }
-    for (int64_t c = 0; c < channels; ++c) {
-      sum[c] /= static_cast<T>(pixels);
+      for (int64_t c = 0; c < channels; ++c) {
+        sum[c] /= static_cast<T>(pixels);
+      }
     }
   }
 }
 
 template <class T>
-void average_pixels_backward(Cpu, const T* dy, T* dx, T beta, int64_t batch, int64_t pixels,
+void average_pixels_backward(Cpu, const T* dy, T* dx, Wide<T> beta, int64_t batch, int64_t pixels,
                              int64_t channels) {
 #pragma omp parallel for schedule(static) if (batch * pixels * channels >= kParallelElements)
   for (int64_t row = 0; row < batch * pixels; ++row) {
@@ -90,25 +103,37 @@ void average_pixels_backward(Cpu, const T* dy, T* dx, T beta, int64_t batch, int
     T* to = dx + row * channels;
 #pragma omp simd
     for (int64_t c = 0; c < channels; ++c) {
-      const T share = gradient[c] / static_cast<T>(pixels);
-      to[c] = share + (beta == T(0) ? T(0) : beta * to[c]);
+      const Wide<T> share = Wide<T>(gradient[c]) / static_cast<Wide<T>>(pixels);
+      to[c] = T(share + (beta == 0 ? 0 : beta * Wide<T>(to[c])));
     }
   }
 }
 
 template void max_pool2d_forward<float>(Cpu, const Pool2dShape&, const float*, float*, int32_t*);
 template void max_pool2d_forward<double>(Cpu, const Pool2dShape&, const double*, double*, int32_t*);
+template void max_pool2d_forward<Bf16>(Cpu, const Pool2dShape&, const Bf16*, Bf16*, int32_t*);
+template void max_pool2d_forward<Fp16>(Cpu, const Pool2dShape&, const Fp16*, Fp16*, int32_t*);
 template void max_pool2d_backward<float>(Cpu, const Pool2dShape&, const float*, const int32_t*,
                                          float*, float);
 template void max_pool2d_backward<double>(Cpu, const Pool2dShape&, const double*, const int32_t*,
                                           double*, double);
+template void max_pool2d_backward<Bf16>(Cpu, const Pool2dShape&, const Bf16*, const int32_t*, Bf16*,
+                                        float);
+template void max_pool2d_backward<Fp16>(Cpu, const Pool2dShape&, const Fp16*, const int32_t*, Fp16*,
+                                        float);
 template void average_pixels_forward<float>(Cpu, const float*, float*, int64_t, int64_t, int64_t);
 template void average_pixels_forward<double>(Cpu, const double*, double*, int64_t, int64_t,
                                              int64_t);
+template void average_pixels_forward<Bf16>(Cpu, const Bf16*, Bf16*, int64_t, int64_t, int64_t);
+template void average_pixels_forward<Fp16>(Cpu, const Fp16*, Fp16*, int64_t, int64_t, int64_t);
 template void average_pixels_backward<float>(Cpu, const float*, float*, float, int64_t, int64_t,
                                              int64_t);
 template void average_pixels_backward<double>(Cpu, const double*, double*, double, int64_t, int64_t,
                                               int64_t);
+template void average_pixels_backward<Bf16>(Cpu, const Bf16*, Bf16*, float, int64_t, int64_t,
+                                            int64_t);
+template void average_pixels_backward<Fp16>(Cpu, const Fp16*, Fp16*, float, int64_t, int64_t,
+                                            int64_t);
 
 }  // namespace kernels
 
@@ -123,7 +148,7 @@ struct MaxPoolOp final : Op {
     const GradTarget dx = input(0).target(context);
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
       kernels::max_pool2d_backward(device, shape, dy.data<T>(), winner.data<int32_t>(),
-                                   dx.into.data<T>(), T(dx.beta));
+                                   dx.into.data<T>(), Wide<T>(dx.beta));
     });
   }
 };
@@ -135,7 +160,7 @@ struct AveragePoolOp final : Op {
   void backward(Context& context, Tensor& dy) override {
     const GradTarget dx = input(0).target(context);
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
-      kernels::average_pixels_backward(device, dy.data<T>(), dx.into.data<T>(), T(dx.beta),
+      kernels::average_pixels_backward(device, dy.data<T>(), dx.into.data<T>(), Wide<T>(dx.beta),
                                        dy.shape()[0], pixels, dy.shape()[1]);
     });
   }

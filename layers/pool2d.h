@@ -19,8 +19,12 @@ struct Pool2dShape {
   int64_t batch = 0, height = 0, width = 0, channels = 0;
   int64_t kernel = 1, stride = 1, padding = 0;
 
-  int64_t out_height() const { return (height + 2 * padding - kernel) / stride + 1; }
-  int64_t out_width() const { return (width + 2 * padding - kernel) / stride + 1; }
+  TANDEM_HOST_DEVICE int64_t out_height() const {
+    return (height + 2 * padding - kernel) / stride + 1;
+  }
+  TANDEM_HOST_DEVICE int64_t out_width() const {
+    return (width + 2 * padding - kernel) / stride + 1;
+  }
 };
 
 namespace kernels {
@@ -28,19 +32,30 @@ namespace kernels {
 // winner [N, H_out, W_out, C]: the pixel ih * width + iw that was largest.
 template <class T>
 void max_pool2d_forward(Cpu, const Pool2dShape& shape, const T* x, T* y, int32_t* winner);
+template <class T>
+void max_pool2d_forward(Cuda, const Pool2dShape& shape, const T* x, T* y, int32_t* winner);
 
 // Windows may overlap; the order of each sum is fixed. beta 0 overwrites dx, 1 adds to it.
 template <class T>
 void max_pool2d_backward(Cpu, const Pool2dShape& shape, const T* dy, const int32_t* winner, T* dx,
-                         T beta);
+                         Wide<T> beta);
+template <class T>
+void max_pool2d_backward(Cuda, const Pool2dShape& shape, const T* dy, const int32_t* winner, T* dx,
+                         Wide<T> beta);
 
 // y [batch, channels] = mean over pixels of x [batch, pixels, channels], in a fixed order.
 template <class T>
 void average_pixels_forward(Cpu, const T* x, T* y, int64_t batch, int64_t pixels, int64_t channels);
+template <class T>
+void average_pixels_forward(Cuda, const T* x, T* y, int64_t batch, int64_t pixels,
+                            int64_t channels);
 
 // dx = beta * dx + dy / pixels.
 template <class T>
-void average_pixels_backward(Cpu, const T* dy, T* dx, T beta, int64_t batch, int64_t pixels,
+void average_pixels_backward(Cpu, const T* dy, T* dx, Wide<T> beta, int64_t batch, int64_t pixels,
+                             int64_t channels);
+template <class T>
+void average_pixels_backward(Cuda, const T* dy, T* dx, Wide<T> beta, int64_t batch, int64_t pixels,
                              int64_t channels);
 
 }  // namespace kernels

@@ -12,7 +12,6 @@ namespace kernels {
 
 namespace {
 
-constexpr double kBase = 10000.0;
 constexpr int64_t kStretch = 16;  // positions reached from one computed angle
 
 // Cosines and sines of consecutive positions, by turning one step at a time in f64. A stretch
@@ -22,7 +21,8 @@ class Angles {
   Angles(int64_t position, int64_t half)
       : cosine_(half), sine_(half), step_cosine_(half), step_sine_(half) {
     for (int64_t i = 0; i < half; ++i) {
-      const double frequency = std::pow(kBase, -static_cast<double>(i) / static_cast<double>(half));
+      const double frequency =
+          std::pow(kRopeBase, -static_cast<double>(i) / static_cast<double>(half));
       const double angle = static_cast<double>(position) * frequency;
       cosine_[i] = std::cos(angle);
       sine_[i] = std::sin(angle);
@@ -37,11 +37,11 @@ class Angles {
       cosine_[i] = cosine;
     }
   }
-  template <class T>
-  void write(T direction, T* cosine, T* sine) const {
+  template <class W>
+  void write(W direction, W* cosine, W* sine) const {
     for (size_t i = 0; i < cosine_.size(); ++i) {
-      cosine[i] = static_cast<T>(cosine_[i]);
-      sine[i] = direction * static_cast<T>(sine_[i]);
+      cosine[i] = static_cast<W>(cosine_[i]);
+      sine[i] = direction * static_cast<W>(sine_[i]);
     }
   }
 
@@ -50,17 +50,17 @@ class Angles {
 };
 
 template <class T>
-void rotate_row(const T* x, T* y, const T* cosine, const T* sine, int64_t row, int64_t heads,
-                int64_t width) {
+void rotate_row(const T* x, T* y, const Wide<T>* cosine, const Wide<T>* sine, int64_t row,
+                int64_t heads, int64_t width) {
   const int64_t half = width / 2;
   for (int64_t h = 0; h < heads; ++h) {
     const T* from = x + h * width;
     T* to = y + h * width;
 #pragma omp simd
     for (int64_t i = 0; i < half; ++i) {
-      const T first = from[i], second = from[i + half];
-      to[i] = first * cosine[i] - second * sine[i];
-      to[i + half] = second * cosine[i] + first * sine[i];
+      const Wide<T> first = from[i], second = from[i + half];
+      to[i] = T(first * cosine[i] - second * sine[i]);
+      to[i + half] = T(second * cosine[i] + first * sine[i]);
     }
   }
   if (x != y) {
@@ -71,14 +71,14 @@ void rotate_row(const T* x, T* y, const T* cosine, const T* sine, int64_t row, i
 }  // namespace
 
 template <class T>
-void rope_rotate(Cpu, const T* x, T* y, T direction, int64_t first_position, int64_t batch,
+void rope_rotate(Cpu, const T* x, T* y, Wide<T> direction, int64_t first_position, int64_t batch,
                  int64_t length, int64_t row, int64_t heads, int64_t width) {
   const int64_t half = width / 2, end = first_position + length;
   const int64_t first_stretch = first_position / kStretch, last_stretch = (end - 1) / kStretch;
 #pragma omp parallel for schedule(static) if (batch * length * row >= kParallelElements)
   for (int64_t stretch = first_stretch; stretch <= last_stretch; ++stretch) {
     Angles angles(stretch * kStretch, half);
-    std::vector<T> cosine(half), sine(half);
+    std::vector<Wide<T>> cosine(half), sine(half);
     const int64_t last = std::min(end, (stretch + 1) * kStretch);
     for (int64_t position = stretch * kStretch; position < last; ++position) {
       if (position >= first_position) {
@@ -97,6 +97,10 @@ template void rope_rotate<float>(Cpu, const float*, float*, float, int64_t, int6
                                  int64_t, int64_t, int64_t);
 template void rope_rotate<double>(Cpu, const double*, double*, double, int64_t, int64_t, int64_t,
                                   int64_t, int64_t, int64_t);
+template void rope_rotate<Bf16>(Cpu, const Bf16*, Bf16*, float, int64_t, int64_t, int64_t, int64_t,
+                                int64_t, int64_t);
+template void rope_rotate<Fp16>(Cpu, const Fp16*, Fp16*, float, int64_t, int64_t, int64_t, int64_t,
+                                int64_t, int64_t);
 
 }  // namespace kernels
 
@@ -107,7 +111,7 @@ Tensor rotated(Context& context, const Tensor& x, double direction, const HeadLa
                int64_t first_position) {
   Tensor y = x.unique() ? x : context.activation(x.shape(), x.dtype());
   on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
-    kernels::rope_rotate(device, x.data<T>(), y.data<T>(), static_cast<T>(direction),
+    kernels::rope_rotate(device, x.data<T>(), y.data<T>(), static_cast<Wide<T>>(direction),
                          first_position, x.shape()[0], x.shape()[1], layout.row(),
                          layout.heads + layout.kv_heads, layout.width);
   });

@@ -13,10 +13,15 @@ Variable rope(Context& context, Variable qkv, const HeadLayout& layout, int64_t 
 
 namespace kernels {
 
+inline constexpr double kRopeBase = 10000.0;
+
 // y = x with the first `heads` heads of each row rotated by direction * angle; direction is 1, or
-// -1 for the inverse. x and y [batch, length, row]; y may be x.
+// -1 for the inverse. x and y [batch, length, row]; y may be x. Angles are computed in f64.
 template <class T>
-void rope_rotate(Cpu, const T* x, T* y, T direction, int64_t first_position, int64_t batch,
+void rope_rotate(Cpu, const T* x, T* y, Wide<T> direction, int64_t first_position, int64_t batch,
+                 int64_t length, int64_t row, int64_t heads, int64_t width);
+template <class T>
+void rope_rotate(Cuda, const T* x, T* y, Wide<T> direction, int64_t first_position, int64_t batch,
                  int64_t length, int64_t row, int64_t heads, int64_t width);
 
 }  // namespace kernels

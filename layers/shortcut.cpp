@@ -23,12 +23,12 @@ void shortcut_forward(Cpu, const ShortcutShape& s, const T* x, T* y) {
 }
 
 template <class T>
-void shortcut_backward(Cpu, const ShortcutShape& s, const T* dy, T* dx, T beta) {
+void shortcut_backward(Cpu, const ShortcutShape& s, const T* dy, T* dx, Wide<T> beta) {
 #pragma omp parallel for collapse(2) schedule(static)
   for (int64_t n = 0; n < s.batch; ++n) {
     for (int64_t h = 0; h < s.height; ++h) {
       T* row = dx + (n * s.height + h) * s.width * s.in_channels;
-      if (beta == T(0)) {
+      if (beta == 0) {
         std::fill_n(row, s.width * s.in_channels, T(0));
       }
       if (h % s.stride != 0) {
@@ -37,7 +37,8 @@ void shortcut_backward(Cpu, const ShortcutShape& s, const T* dy, T* dx, T beta) 
       const T* from = dy + (n * s.out_height() + h / s.stride) * s.out_width() * s.out_channels;
       for (int64_t w = 0; w < s.out_width(); ++w) {
         for (int64_t c = 0; c < s.in_channels; ++c) {
-          row[w * s.stride * s.in_channels + c] += from[w * s.out_channels + c];
+          T& sum = row[w * s.stride * s.in_channels + c];
+          sum = T(Wide<T>(sum) + Wide<T>(from[w * s.out_channels + c]));
         }
       }
     }
@@ -46,8 +47,12 @@ void shortcut_backward(Cpu, const ShortcutShape& s, const T* dy, T* dx, T beta) 
 
 template void shortcut_forward<float>(Cpu, const ShortcutShape&, const float*, float*);
 template void shortcut_forward<double>(Cpu, const ShortcutShape&, const double*, double*);
+template void shortcut_forward<Bf16>(Cpu, const ShortcutShape&, const Bf16*, Bf16*);
+template void shortcut_forward<Fp16>(Cpu, const ShortcutShape&, const Fp16*, Fp16*);
 template void shortcut_backward<float>(Cpu, const ShortcutShape&, const float*, float*, float);
 template void shortcut_backward<double>(Cpu, const ShortcutShape&, const double*, double*, double);
+template void shortcut_backward<Bf16>(Cpu, const ShortcutShape&, const Bf16*, Bf16*, float);
+template void shortcut_backward<Fp16>(Cpu, const ShortcutShape&, const Fp16*, Fp16*, float);
 
 }  // namespace kernels
 
@@ -60,7 +65,7 @@ struct ShortcutOp final : Op {
   void backward(Context& context, Tensor& dy) override {
     const GradTarget dx = input(0).target(context);
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
-      kernels::shortcut_backward(device, shape, dy.data<T>(), dx.into.data<T>(), T(dx.beta));
+      kernels::shortcut_backward(device, shape, dy.data<T>(), dx.into.data<T>(), Wide<T>(dx.beta));
     });
   }
 };

@@ -14,16 +14,20 @@ namespace kernels {
 
 struct ShortcutShape {
   int64_t batch, height, width, in_channels, out_channels, stride;
-  int64_t out_height() const { return (height + stride - 1) / stride; }
-  int64_t out_width() const { return (width + stride - 1) / stride; }
+  TANDEM_HOST_DEVICE int64_t out_height() const { return (height + stride - 1) / stride; }
+  TANDEM_HOST_DEVICE int64_t out_width() const { return (width + stride - 1) / stride; }
 };
 
 template <class T>
 void shortcut_forward(Cpu, const ShortcutShape& shape, const T* x, T* y);
-
-// dx = beta * dx + gradient.
 template <class T>
-void shortcut_backward(Cpu, const ShortcutShape& shape, const T* dy, T* dx, T beta);
+void shortcut_forward(Cuda, const ShortcutShape& shape, const T* x, T* y);
+
+// dx = beta * dx + gradient; beta is 0 or 1.
+template <class T>
+void shortcut_backward(Cpu, const ShortcutShape& shape, const T* dy, T* dx, Wide<T> beta);
+template <class T>
+void shortcut_backward(Cuda, const ShortcutShape& shape, const T* dy, T* dx, Wide<T> beta);
 
 }  // namespace kernels
 }  // namespace tandem

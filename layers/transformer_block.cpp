@@ -47,10 +47,10 @@ class GptBlock final : public TransformerBlock {
 
   Variable operator()(Context& context, const Variable& x, KeyValueCache* cache) override {
     const Variable y = attend(context, qkv_(context, ln_1_(context, x)), heads_, cache);
-    const Variable middle =
-        add(context, x, dropout(context, attn_proj_(context, y), dropout_, attention_site(index_)));
-    const Variable hidden = gelu(context, fc_(context, ln_2_(context, middle)));
-    return add(context, middle,
+    const Normalized middle = ln_2_.add(
+        context, x, dropout(context, attn_proj_(context, y), dropout_, attention_site(index_)));
+    const Variable hidden = gelu(context, fc_(context, middle.y));
+    return add(context, middle.sum,
                dropout(context, mlp_proj_(context, hidden), dropout_, ffn_site(index_)));
   }
 
@@ -93,10 +93,10 @@ class LlamaBlock final : public TransformerBlock {
     const Variable qkv =
         rope(context, qkv_(context, norm_1_(context, x)), heads_, cache ? cache->length : 0);
     const Variable y = attend(context, qkv, heads_, cache);
-    const Variable middle =
-        add(context, x, dropout(context, proj_(context, y), dropout_, attention_site(index_)));
-    const Variable hidden = swiglu(context, gate_up_(context, norm_2_(context, middle)));
-    return add(context, middle,
+    const Normalized middle = norm_2_.add(
+        context, x, dropout(context, proj_(context, y), dropout_, attention_site(index_)));
+    const Variable hidden = swiglu(context, gate_up_(context, middle.y));
+    return add(context, middle.sum,
                dropout(context, down_(context, hidden), dropout_, ffn_site(index_)));
   }
 

@@ -1,5 +1,6 @@
 // AdamW: Adam with decoupled weight decay (Loshchilov & Hutter 2019), rounded and ordered as
-// torch.optim.AdamW up to the last bits. With g = grad_scale * grad and t = step:
+// torch.optim.AdamW up to the last bits. With g = grad_scale * grad and t = the updates so far,
+// this one included:
 //     m     = beta1 m + (1 - beta1) g
 //     v     = beta2 v + (1 - beta2) g^2
 //     value = (1 - lr weight_decay) value - lr / (1 - beta1^t) * m / denom
@@ -7,6 +8,7 @@
 // The weight decay applies only to shards with `decay`.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <memory>
 #include <span>
@@ -30,44 +32,59 @@ struct AdamWOptions {
 std::unique_ptr<Optimizer> make_adamw(const AdamWOptions& options, std::span<const Shard> shards,
                                       Memory& memory);
 
-namespace kernels {
-
 // What one update needs, computed in f64 and rounded once.
-struct AdamWScalars {
+struct alignas(16) AdamWScalars {
   float grad_scale;
   float rate1;             // 1 - beta1
   float rate2;             // 1 - beta2
-  float keep;              // 1 - lr weight_decay, or 1 without decay
+  float keep;              // 1 - lr weight_decay, for shards with decay
   float step_size;         // lr / (1 - beta1^t)
   float inverse_root_bc2;  // 1 / sqrt(1 - beta2^t)
   float eps;
+  int32_t apply;
 };
 
-// The update of element i, for all devices. Each sum has one product, so that a compiler that
-// contracts to fused multiply-add has one way to do it, in vectors and in their remainders alike.
-struct AdamWUpdate {
-  float* value;
-  const float* grad;
-  float* m;
-  float* v;
-  AdamWScalars s;
+// The rule of flat_optimizer.h. Each sum has one product, so that a compiler that contracts to
+// fused multiply-add has one way to do it, in vectors and in their remainders alike.
+struct AdamWRule {
+  using Options = AdamWOptions;
+  using Scalars = AdamWScalars;
+  static constexpr std::string_view kName = "AdamW";
+  static constexpr std::array<std::string_view, 2> kSlots = {"m", "v"};
 
-  TANDEM_HOST_DEVICE void operator()(int64_t i) const {
-    const float g = s.grad_scale * grad[i];
-    const float mean = m[i] + s.rate1 * (g - m[i]);
-    const float square = v[i] + s.rate2 * (g * g - v[i]);
+  TANDEM_HOST_DEVICE static Scalars prepare(const Options& options, double lr,
+                                            const StepState& state) {
+    const double t = static_cast<double>(state.updates);
+    const double correction1 = 1 - std::pow(options.beta1, t);
+    const double correction2 = 1 - std::pow(options.beta2, t);
+    return {
+        .grad_scale = state.grad_scale,
+        .rate1 = static_cast<float>(1 - options.beta1),
+        .rate2 = static_cast<float>(1 - options.beta2),
+        .keep = static_cast<float>(1 - lr * options.weight_decay),
+        .step_size = static_cast<float>(lr / correction1),
+        .inverse_root_bc2 = static_cast<float>(1 / std::sqrt(correction2)),
+        .eps = static_cast<float>(options.eps),
+        .apply = state.apply,
+    };
+  }
+
+  TANDEM_HOST_DEVICE AdamWRule(const Scalars& scalars, bool decay) : s(scalars) {
+    s.keep = decay ? s.keep : 1;
+  }
+
+  TANDEM_HOST_DEVICE void operator()(float grad, float& value, float& m, float& v) const {
+    const float g = s.grad_scale * grad;
+    const float mean = m + s.rate1 * (g - m);
+    const float square = v + s.rate2 * (g * g - v);
     const float denom = std::sqrt(square) * s.inverse_root_bc2 + s.eps;
     const float move = s.step_size * mean / denom;
-    value[i] = s.keep * value[i] - move;
-    m[i] = mean;
-    v[i] = square;
+    value = s.keep * value - move;
+    m = mean;
+    v = square;
   }
+
+  Scalars s;
 };
-
-// value, m, v: in and out; grad: in; all [n].
-void adamw_update(Cpu, float* value, const float* grad, float* m, float* v, int64_t n,
-                  AdamWScalars scalars);
-
-}  // namespace kernels
 
 }  // namespace tandem

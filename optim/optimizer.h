@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "optim/step_control.h"
 #include "src/core/shard.h"
 #include "src/core/stream.h"
 
@@ -14,8 +15,7 @@ namespace tandem {
 // What changes from step to step.
 struct StepScalars {
   double lr = 0;
-  int64_t step = 0;       // of this update, counted from 1 (Adam's bias correction)
-  double grad_scale = 1;  // gradients are multiplied by this first (clipping)
+  const StepState* state = nullptr;  // of this step, in the memory of the stream's device; decided
 };
 
 class Optimizer {
@@ -27,7 +27,8 @@ class Optimizer {
 
   virtual ~Optimizer() = default;
   // shards: always the same ones, in the same order. State is allocated (zero) on construction from
-  // them.
+  // them. Gradients are multiplied by the step's grad_scale first. A step that must not apply
+  // leaves every bit of values, state and working copies. Enqueued; the host does not wait.
   virtual void step(Stream& stream, std::span<const Shard> shards, const StepScalars& scalars) = 0;
   virtual void visit(const StateVisitor& visitor) const = 0;
 };

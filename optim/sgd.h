@@ -6,11 +6,12 @@
 // The momentum starts at zero, so after the first step it is g, as in PyTorch.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <span>
 
 #include "optim/optimizer.h"
-#include "src/core/dispatch.h"
+#include "src/core/math.h"
 
 namespace tandem {
 
@@ -27,46 +28,59 @@ struct SgdOptions {
 std::unique_ptr<Optimizer> make_sgd(const SgdOptions& options, std::span<const Shard> shards,
                                     Memory& memory);
 
-namespace kernels {
-
-struct SgdScalars {
+struct alignas(16) SgdScalars {
   float lr;
   float grad_scale;
   float momentum;
-  float weight_decay;  // 0 without decay
+  float weight_decay;  // for shards with decay
+  int32_t apply;
 };
 
-// The updates of element i, for all devices.
-struct SgdUpdate {
-  float* value;
-  const float* grad;
-  SgdScalars s;
+// The rules of flat_optimizer.h, without momentum and with it.
+struct SgdRule {
+  using Options = SgdOptions;
+  using Scalars = SgdScalars;
+  static constexpr std::string_view kName = "SGD";
+  static constexpr std::array<std::string_view, 0> kSlots = {};
 
-  TANDEM_HOST_DEVICE void operator()(int64_t i) const {
-    const float g = s.grad_scale * grad[i] + s.weight_decay * value[i];
-    value[i] -= s.lr * g;
+  TANDEM_HOST_DEVICE static Scalars prepare(const Options& options, double lr,
+                                            const StepState& state) {
+    return {
+        .lr = static_cast<float>(lr),
+        .grad_scale = state.grad_scale,
+        .momentum = static_cast<float>(options.momentum),
+        .weight_decay = static_cast<float>(options.weight_decay),
+        .apply = state.apply,
+    };
   }
+
+  TANDEM_HOST_DEVICE SgdRule(const Scalars& scalars, bool decay) : s(scalars) {
+    s.weight_decay = decay ? s.weight_decay : 0;
+  }
+
+  TANDEM_HOST_DEVICE float decayed(float grad, float value) const {
+    return math::multiply_add(s.grad_scale, grad, s.weight_decay * value);
+  }
+
+  TANDEM_HOST_DEVICE void operator()(float grad, float& value) const {
+    const float g = decayed(grad, value);
+    value -= s.lr * g;
+  }
+
+  Scalars s;
 };
 
 template <bool kNesterov>
-struct SgdMomentumUpdate {
-  float* value;
-  const float* grad;
-  float* momentum;
-  SgdScalars s;
+struct SgdMomentumRule : SgdRule {
+  static constexpr std::array<std::string_view, 1> kSlots = {"momentum"};
+  using SgdRule::SgdRule;
 
-  TANDEM_HOST_DEVICE void operator()(int64_t i) const {
-    const float g = s.grad_scale * grad[i] + s.weight_decay * value[i];
-    const float velocity = g + s.momentum * momentum[i];
-    momentum[i] = velocity;
-    value[i] -= s.lr * (kNesterov ? g + s.momentum * velocity : velocity);
+  TANDEM_HOST_DEVICE void operator()(float grad, float& value, float& momentum) const {
+    const float g = decayed(grad, value);
+    const float velocity = g + s.momentum * momentum;
+    momentum = velocity;
+    value -= s.lr * (kNesterov ? g + s.momentum * velocity : velocity);
   }
 };
-
-// value, momentum: in and out; grad: in; all [n]. `momentum` null: none is used.
-void sgd_update(Cpu, float* value, const float* grad, float* momentum, bool nesterov, int64_t n,
-                SgdScalars scalars);
-
-}  // namespace kernels
 
 }  // namespace tandem

@@ -1,9 +1,13 @@
 #include "tests/harness.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 
+#include "src/core/copy.h"
+#include "src/core/dispatch.h"
 #include "src/core/error.h"
 
 namespace tandem::testing {
@@ -23,18 +27,46 @@ void for_each_device(const std::function<void(Device)>& body) {
   }
 }
 
-Memory& test_memory() {
-  static Memory memory(Device::kCpu);
-  return memory;
+Stream& test_stream(Device device) {
+  if (device == Device::kCpu) {
+    static Stream cpu = Stream::compute(Device::kCpu);
+    return cpu;
+  }
+  static Stream gpu = Stream::compute(Device::kCuda);
+  return gpu;
+}
+
+Memory& test_memory(Device device) {
+  if (device == Device::kCpu) {
+    static Memory cpu(Device::kCpu);
+    return cpu;
+  }
+  static Memory gpu(test_stream(device));
+  return gpu;
 }
 
 TestContext::TestContext(Device device)
-    : stream(Stream::compute(device)),
+    : stream(test_stream(device)),
       context{.stream = stream,
-              .memory = test_memory(),
+              .memory = test_memory(device),
               .tape = &tape,
               .random = {.seed = 1},
               .training = true} {}
+
+Tensor to_device(const Tensor& tensor, Device device) {
+  const Device way = tensor.device() == Device::kCuda ? Device::kCuda : device;
+  return copied(test_stream(way), tensor, test_memory(device));
+}
+
+Tensor rounded_to(const Tensor& tensor, DType dtype) {
+  const Tensor result = Tensor::empty(test_memory(), tensor.shape(), dtype, MemoryClass::kData);
+  const std::vector<double> values = values_of(tensor);
+  on_float(dtype, [&]<class T>() {
+    std::ranges::transform(values, result.data<T>(),
+                           [](double value) { return T(static_cast<Wide<T>>(value)); });
+  });
+  return result;
+}
 
 Tensor random_tensor(Shape shape, DType dtype, uint64_t seed, double scale) {
   Parameter source{.name = "test", .shape = shape, .init = Initializer::normal(scale)};
@@ -59,16 +91,31 @@ void bind_parameters(std::span<Parameter* const> parameters, DType dtype, uint64
     parameter->value =
         random_tensor(parameter->shape, dtype, seed + static_cast<uint64_t>(id), scale);
     parameter->grad =
-        Tensor::zeros(test_memory(), parameter->shape, dtype, MemoryClass::kGradients);
+        Tensor::zeros(test_memory(), parameter->shape, wide_of(dtype), MemoryClass::kGradients);
     parameter->grad_written = false;
   }
 }
 
 std::vector<double> values_of(const Tensor& tensor) {
-  return on_float(tensor.dtype(), [&]<class T>() {
-    const auto span = tensor.as<T>();
+  const Tensor host = to_host(tensor);
+  return on_float(host.dtype(), [&]<class T>() {
+    const auto span = host.as<T>();
     return std::vector<double>(span.begin(), span.end());
   });
+}
+
+void record_bits(const std::vector<double>& values) {
+  const char* path = std::getenv("TANDEM_TEST_BITS");
+  if (!path) {
+    return;
+  }
+  uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (double value : values) {
+    hash = (hash ^ std::bit_cast<uint64_t>(value)) * 1099511628211u;
+  }
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  std::ofstream(path, std::ios::app) << test->test_suite_name() << "." << test->name() << " "
+                                     << values.size() << " " << hash << "\n";
 }
 
 }  // namespace tandem::testing

@@ -17,26 +17,37 @@ namespace tandem::testing {
 // failure.
 void for_each_device(const std::function<void(Device)>& body);
 
-// The pool that test tensors come from.
-Memory& test_memory();
+// The one compute stream of a device, and the memory ordered by it, where test tensors live.
+Stream& test_stream(Device device = Device::kCpu);
+Memory& test_memory(Device device = Device::kCpu);
 
 // Everything an op needs, with a recording tape.
 struct TestContext {
   explicit TestContext(Device device = Device::kCpu);
-  Stream stream;
+  Stream& stream;
   Tape tape;
   Context context;
 };
 
 // Normal numbers times `scale`, a pure function of `seed`.
 Tensor random_tensor(Shape shape, DType dtype, uint64_t seed, double scale = 1.0);
+// The same values, rounded to another floating dtype; host memory.
+Tensor rounded_to(const Tensor& tensor, DType dtype);
 Tensor int_tensor(Shape shape, std::span<const int32_t> values);
+
+// Copies, in the memory of a device or of the host.
+Tensor to_device(const Tensor& tensor, Device device);
+inline Tensor to_host(const Tensor& tensor) { return to_device(tensor, Device::kCpu); }
 
 // Gives each parameter an id, a random value and memory for its gradient.
 void bind_parameters(std::span<Parameter* const> parameters, DType dtype, uint64_t seed = 1,
                      double scale = 1.0);
 
-// Elements as f64.
+// Elements as f64; any device.
 std::vector<double> values_of(const Tensor& tensor);
+
+// Writes a hash of the values to the file that TANDEM_TEST_BITS names, if it names one: runs whose
+// results must have the same bits are compared by these files (tests/simt/agree.sh).
+void record_bits(const std::vector<double>& values);
 
 }  // namespace tandem::testing

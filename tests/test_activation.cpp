@@ -2,7 +2,7 @@
 
 #include "layers/activation.h"
 #include "layers/add.h"
-#include "tests/gradcheck.h"
+#include "tests/device_check.h"
 
 namespace tandem::testing {
 namespace {
@@ -39,6 +39,28 @@ TEST(Activation, GradientsAccumulate) {
   });
 }
 
+// Whole packs of 16 bytes, a tail, and several blocks. math::exp is good to 4 units of 2^-24, and a
+// slope takes it three times.
+TEST(Activation, DevicesAgree) {
+  for (Activation f : {relu, gelu, silu}) {
+    check_devices({Shape{3, 701}}, {}, alone(f), {.terms = 16});
+  }
+  for (const Shape& shape : {Shape{3, 4, 10}, Shape{9, 32}, Shape{2, 1088}}) {
+    check_devices({shape}, {}, alone(swiglu), {.terms = 16});
+  }
+}
+
+// The sum adds four roundings: two values, two gradients.
+TEST(Activation, DevicesAgreeWhenGradientsAdd) {
+  for (Activation f : {relu, gelu, silu, swiglu}) {
+    check_devices({Shape{3, 16}}, {},
+                  [f](Context& context, const std::vector<Variable>& in) {
+                    return add(context, f(context, in[0]), f(context, in[0]));
+                  },
+                  {.terms = 16, .roundings = 8});
+  }
+}
+
 // f32 uses math::exp, whose relative error is 2e-7; a few roundings more make 1e-6 relative to the
 // larger of 1 and |x|.
 TEST(Activation, SinglePrecisionValues) {
@@ -62,13 +84,16 @@ TEST(Activation, SinglePrecisionValues) {
 TEST(Activation, NotANumberStays) {
   Tensor x = random_tensor({40}, DType::kF32, 1);
   x.data<float>()[17] = NAN;
-  TestContext test;
-  for (Activation f : {relu, gelu, silu}) {
-    const Variable y = f(test.context, Variable(x));
-    for (int64_t i = 0; i < 40; ++i) {
-      EXPECT_EQ(std::isnan(y.data<float>()[i]), i == 17) << i;
+  for_each_device([&](Device device) {
+    TestContext test(device);
+    for (Activation f : {relu, gelu, silu}) {
+      const std::vector<double> y =
+          values_of(f(test.context, Variable(to_device(x, device))).value());
+      for (size_t i = 0; i < y.size(); ++i) {
+        EXPECT_EQ(std::isnan(y[i]), i == 17) << i;
+      }
     }
-  }
+  });
 }
 
 TEST(Activation, SwigluTakesGateFirst) {

@@ -4,7 +4,7 @@
 
 #include "layers/add.h"
 #include "layers/attention.h"
-#include "tests/gradcheck.h"
+#include "tests/device_check.h"
 
 namespace tandem::testing {
 namespace {
@@ -60,19 +60,38 @@ Tensor random_qkv(const Sizes& sizes, DType dtype) {
 // f64: sums of up to 200 terms of order one, error at most 200 * 1e-16 and the same again for
 // exponentials of scores of order ten: 1e-12 leaves room. f32 in the same way: 5e-4 of 2^-24 * 200
 // * 10 = 1e-4 and the 2e-7 of math::exp.
-TEST(Attention, MatchesTheDefinition) {
+void expect_definition(Device device, DType dtype, double tolerance) {
   for (const Sizes& sizes : kSizes) {
-    for (const auto& [dtype, tolerance] : {std::pair{DType::kF64, 1e-12}, {DType::kF32, 5e-4}}) {
-      const Tensor qkv = random_qkv(sizes, dtype);
-      TestContext test;
-      const Variable y = attention(test.context, Variable(qkv), sizes.layout);
-      const std::vector<double> expected = plain_attention(values_of(qkv), sizes);
-      const std::vector<double> actual = values_of(y.value());
-      ASSERT_EQ(actual.size(), expected.size());
-      for (size_t i = 0; i < expected.size(); ++i) {
-        ASSERT_NEAR(actual[i], expected[i], tolerance)
-            << "length " << sizes.length << ", element " << i;
-      }
+    const Tensor qkv = random_qkv(sizes, dtype);
+    TestContext test(device);
+    const Variable y = attention(test.context, Variable(to_device(qkv, device)), sizes.layout);
+    const std::vector<double> expected = plain_attention(values_of(qkv), sizes);
+    const std::vector<double> actual = values_of(y.value());
+    ASSERT_EQ(actual.size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_NEAR(actual[i], expected[i], tolerance)
+          << "length " << sizes.length << ", element " << i;
+    }
+  }
+}
+
+TEST(Attention, MatchesTheDefinition) {
+  expect_definition(Device::kCpu, DType::kF64, 1e-12);
+  for_each_device([](Device device) { expect_definition(device, DType::kF32, 5e-4); });
+}
+
+// Every kernel of the GPU, of heads as wide as it and of narrower ones, at lengths about the bounds
+// of its tiles. Sums run over the width and over positions.
+TEST(Attention, Devices) {
+  for (int64_t width : {3, 5, 16, 32, 64, 96, 128}) {
+    for (int64_t length : {1, 5, 17, 33, 65}) {
+      SCOPED_TRACE(str("width ", width, ", length ", length));
+      const HeadLayout layout{.heads = 2, .kv_heads = 1, .width = width};
+      check_devices({Shape{1, length, layout.row()}}, {},
+                    [&](Context& context, const std::vector<Variable>& in) {
+                      return attention(context, in[0], layout);
+                    },
+                    {.terms = length + width});
     }
   }
 }
@@ -87,12 +106,25 @@ TEST(Attention, GradientsMatchFiniteDifferences) {
   }
 }
 
+TEST(Attention, DevicesWithBatchAndGroups) {
+  const std::vector<Sizes> all = {{2, 40, {6, 3, 8}}, {3, 7, {3, 1, 40}}, {2, 34, {4, 4, 17}}};
+  for (const Sizes& sizes : all) {
+    SCOPED_TRACE(sizes.length);
+    check_devices({Shape{sizes.batch, sizes.length, sizes.layout.row()}}, {},
+                  [&](Context& context, const std::vector<Variable>& in) {
+                    return attention(context, in[0], sizes.layout);
+                  },
+                  {.terms = sizes.length + sizes.layout.width});
+  }
+}
+
 TEST(Attention, GradientsAccumulate) {
   const HeadLayout layout{.heads = 4, .kv_heads = 2, .width = 3};
-  check_gradients(
-      {Shape{1, 70, layout.row()}}, {}, [&](Context& context, const std::vector<Variable>& in) {
-        return add(context, attention(context, in[0], layout), attention(context, in[0], layout));
-      });
+  const auto twice = [&](Context& context, const std::vector<Variable>& in) {
+    return add(context, attention(context, in[0], layout), attention(context, in[0], layout));
+  };
+  check_gradients({Shape{1, 70, layout.row()}}, {}, twice);
+  check_devices({Shape{1, 37, layout.row()}}, {}, twice, {.terms = 2 * (37 + layout.width)});
 }
 
 // f32 gradients against f64 ones. Rounding of at most 200 terms in each of two nested sums, of
@@ -120,59 +152,94 @@ TEST(Attention, TheFutureIsInvisible) {
   const Tensor qkv = random_qkv(sizes, DType::kF32), other = random_qkv(sizes, DType::kF32);
   std::fill(other.data<float>() + 100 * sizes.layout.row(), other.data<float>() + other.elements(),
             50.0f);
-  TestContext test;
-  std::vector<double> y = values_of(attention(test.context, Variable(qkv), sizes.layout).value());
-  std::vector<double> z = values_of(attention(test.context, Variable(other), sizes.layout).value());
-  EXPECT_NE(y, z);
-  y.resize(100 * 32);
-  z.resize(100 * 32);
-  EXPECT_EQ(y, z);
+  for_each_device([&](Device device) {
+    TestContext test(device);
+    const auto result = [&](const Tensor& x) {
+      const Variable in(to_device(x, device));
+      return values_of(attention(test.context, in, sizes.layout).value());
+    };
+    std::vector<double> y = result(qkv), z = result(other);
+    EXPECT_NE(y, z);
+    y.resize(100 * 32);
+    z.resize(100 * 32);
+    EXPECT_EQ(y, z);
+  });
+}
+
+// Result and gradient of attention from a leaf with the values of `qkv`.
+std::vector<std::vector<double>> both_ways(Device device, const Tensor& qkv,
+                                           const HeadLayout& layout) {
+  const Variable x = Variable::leaf(to_device(qkv, device));
+  TestContext test(device);
+  const Variable y = attention(test.context, x, layout);
+  test.tape.backward(test.context, y, 1.0);
+  return {values_of(y.value()), values_of(x.slot()->grad)};
 }
 
 // Scores of several thousand neither overflow nor lose the largest one.
 TEST(Attention, LargeScores) {
-  const Sizes sizes{1, 70, {1, 1, 4}};
   const Tensor qkv = random_tensor({1, 70, 12}, DType::kF32, 3, 60.0);
-  const Variable x = Variable::leaf(qkv);
-  TestContext test;
-  const Variable y = attention(test.context, x, sizes.layout);
-  test.tape.backward(test.context, y, 1.0);
-  for (const Tensor& tensor : {y.value(), x.slot()->grad}) {
-    for (double value : values_of(tensor)) {
-      EXPECT_TRUE(std::isfinite(value));
+  for_each_device([&](Device device) {
+    for (const std::vector<double>& values : both_ways(device, qkv, {1, 1, 4})) {
+      for (double value : values) {
+        EXPECT_TRUE(std::isfinite(value));
+      }
     }
-  }
+  });
+}
+
+// A key that is not a number is seen by all queries from its own on, and by no tile before it.
+TEST(Attention, NanStays) {
+  const Sizes sizes{1, 140, {1, 1, 8}};
+  const Tensor qkv = random_qkv(sizes, DType::kF32);
+  constexpr int64_t kPosition = 130;
+  qkv.data<float>()[kPosition * sizes.layout.row() + sizes.layout.width] = std::nanf("");
+  for_each_device([&](Device device) {
+    const auto results = both_ways(device, qkv, sizes.layout);
+    for (int64_t i = 0; i < sizes.length * sizes.layout.width; ++i) {
+      const int64_t position = i / sizes.layout.width;
+      if (position < 64 || position >= kPosition) {
+        ASSERT_EQ(std::isnan(results[0][static_cast<size_t>(i)]), position >= kPosition) << i;
+      }
+    }
+    // Position 0 is a key of every query.
+    EXPECT_TRUE(std::isnan(results[1][static_cast<size_t>(sizes.layout.width)]));
+  });
+}
+
+TEST(Attention, TheSameBitsEveryTime) {
+  const Sizes sizes{2, 40, {4, 2, 16}};
+  for_each_device([&](Device device) {
+    for (DType dtype : {DType::kF32, DType::kBf16}) {
+      const Tensor qkv = rounded_to(random_qkv(sizes, DType::kF32), dtype);
+      EXPECT_EQ(both_ways(device, qkv, sizes.layout), both_ways(device, qkv, sizes.layout));
+    }
+  });
 }
 
 TEST(Attention, BitsDoNotDependOnThreads) {
   const Sizes sizes{2, 100, {6, 3, 16}};
-  std::vector<std::vector<double>> results;
+  std::vector<std::vector<std::vector<double>>> results;
   for (int threads : {1, 3}) {
     omp_set_num_threads(threads);
-    const Variable x = Variable::leaf(random_qkv(sizes, DType::kF32));
-    TestContext test;
-    const Variable y = attention(test.context, x, sizes.layout);
-    results.push_back(values_of(y.value()));
-    test.tape.backward(test.context, y, 1.0);
-    results.push_back(values_of(x.slot()->grad));
+    results.push_back(both_ways(Device::kCpu, random_qkv(sizes, DType::kF32), sizes.layout));
   }
   omp_set_num_threads(omp_get_num_procs());
-  EXPECT_EQ(results[0], results[2]);
-  EXPECT_EQ(results[1], results[3]);
+  EXPECT_EQ(results[0], results[1]);
 }
 
-// The sequence in pieces of 1, 5, 70 and 4 positions against the whole; tolerance as above.
-TEST(Attention, CachedEqualsWhole) {
-  const Sizes sizes{1, 80, {4, 2, 6}};
-  const int64_t row = sizes.layout.row(), out = sizes.layout.heads * sizes.layout.width;
-  const Tensor qkv = random_qkv(sizes, DType::kF64);
-  TestContext test;
+// The sequence in pieces of 1, 5, 70 and 4 positions against the whole.
+void expect_cached_equals_whole(Device device, DType dtype, int64_t width, double tolerance) {
+  const Sizes sizes{1, 80, {4, 2, width}};
+  const int64_t row = sizes.layout.row(), out = sizes.layout.heads * width;
+  const Tensor qkv = to_device(rounded_to(random_qkv(sizes, DType::kF64), dtype), device);
+  TestContext test(device);
   const std::vector<double> whole =
       values_of(attention(test.context, Variable(qkv), sizes.layout).value());
-  const Shape shape{sizes.layout.kv_heads, 90, sizes.layout.width};
+  const Shape shape{sizes.layout.kv_heads, 90, width};
   test.context.tape = nullptr;
-  KeyValueCache cache{test.context.activation(shape, DType::kF64),
-                      test.context.activation(shape, DType::kF64), 0};
+  KeyValueCache cache{test.context.activation(shape, dtype), test.context.activation(shape, dtype),
+                      0};
   for (int64_t count : {1, 5, 70, 4}) {
     const int64_t first = cache.length;
     const Variable piece(qkv.slice(first * row, count * row).reshape({1, count, row}));
@@ -180,11 +247,27 @@ TEST(Attention, CachedEqualsWhole) {
         values_of(attention_cached(test.context, piece, sizes.layout, cache).value());
     ASSERT_EQ(cache.length, first + count);
     for (size_t i = 0; i < y.size(); ++i) {
-      ASSERT_NEAR(y[i], whole[first * out + static_cast<int64_t>(i)], 1e-12);
+      ASSERT_NEAR(y[i], whole[static_cast<size_t>(first * out) + i], tolerance)
+          << "position " << first + static_cast<int64_t>(i) / out;
     }
   }
-  const Variable more(random_tensor({1, 11, row}, DType::kF64, 1));
+  const Variable more(to_device(random_tensor({1, 11, row}, dtype, 1), device));
   EXPECT_THROW(attention_cached(test.context, more, sizes.layout, cache), Error);
+}
+
+// f64 and f32: as above. In 16 bits both results, of up to 4, are rounded once: by 2^-8 or 2^-11 of
+// them at most, and in opposite directions.
+TEST(Attention, CachedEqualsWhole) {
+  expect_cached_equals_whole(Device::kCpu, DType::kF64, 6, 1e-12);
+  for_each_device([](Device device) {
+    for (const auto& [dtype, tolerance] :
+         {std::pair{DType::kF32, 5e-4}, {DType::kBf16, 4 * 0x1p-7}, {DType::kFp16, 4 * 0x1p-10}}) {
+      for (int64_t width : {6, 32, 96, 128}) {
+        SCOPED_TRACE(str(name_of(dtype), ", width ", width));
+        expect_cached_equals_whole(device, dtype, width, tolerance);
+      }
+    }
+  });
 }
 
 TEST(Attention, LayoutMustFit) {
@@ -193,6 +276,26 @@ TEST(Attention, LayoutMustFit) {
   EXPECT_NO_THROW(attention(test.context, qkv, {2, 2, 4}));
   EXPECT_THROW(attention(test.context, qkv, {2, 2, 3}), Error);
   EXPECT_THROW(attention(test.context, qkv, {3, 2, 4}), Error);
+}
+
+// The GPU holds a row of a head in the registers of a few threads, so it has a widest head.
+TEST(Attention, HeadsTooWideForTheGpu) {
+  for_each_device([](Device device) {
+    const HeadLayout layout{.heads = 1, .kv_heads = 1, .width = 129};
+    const Tensor qkv = to_device(random_tensor({1, 2, layout.row()}, DType::kF32, 1), device);
+    TestContext test(device);
+    if (device == Device::kCpu) {
+      EXPECT_NO_THROW(attention(test.context, Variable(qkv), layout));
+      return;
+    }
+    try {
+      attention(test.context, Variable(qkv), layout);
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kConfig);
+      EXPECT_NE(std::string(error.what()).find("width 129"), std::string::npos) << error.what();
+    }
+  });
 }
 
 }  // namespace

@@ -73,8 +73,14 @@ class BadInput(Workspace):
         self.assertIn("optim.lr = fast must be a number", result.stderr)
 
     def test_missing_features_are_refused(self):
-        for setting in [["--run.device", "cuda"], ["--dist.zero", "2"], ["--train.precision", "bf16"]]:
+        for setting in [["--dist.reduce", "exact"], ["--dist.zero", "2"], ["--log.trace", "true"]]:
             self.assert_one_line(self.train("x", *setting, code=CONFIG), "not in this build")
+
+    def test_a_missing_gpu_is_named(self):
+        hidden = dict(tandem_program.MPI_ENV, CUDA_VISIBLE_DEVICES="")
+        command = [tandem_program.TANDEM, "train", "--data.path", self.text, "--run.device", "cuda"]
+        result = subprocess.run(command, env=hidden, capture_output=True, text=True)
+        self.assert_one_line(self.check(result, CONFIG), "run.device = cuda")
 
     def test_missing_config_file(self):
         self.assert_one_line(self.train("x", "--config", self.path("no.cfg"), code=CONFIG), "no.cfg")
@@ -278,12 +284,15 @@ class BadInput(Workspace):
             self.assertTrue(text.read().startswith(words(3000)[:100]))
 
     def test_little_address_space(self):
-        # The matrix product's own buffers, then the tensors; never a wait without end.
-        for mib in [200, 250, 320, 450]:
-            def limit(bytes=mib << 20):
-                resource.setrlimit(resource.RLIMIT_AS, (bytes, bytes))
-            result = run("train", "--data.path", self.text, "--run.dir", self.path("runs"), "--run.name", f"little{mib}",
-                         *TINY, "--model.width", "1024", "--model.layers", "8", preexec_fn=limit)
+        # The matrix product's own buffers, then the tensors; never a wait without end. On top of what the program's
+        # libraries take.
+        def limited(mib, *arguments):
+            limit = (mib << 20, mib << 20)
+            return run(*arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit))
+        base = next(mib for mib in range(100, 8000, 20) if limited(mib, "--help").returncode == 0)
+        for more in [60, 120, 190, 320]:
+            result = limited(base + more, "train", "--data.path", self.text, "--run.dir", self.path("runs"), "--run.name",
+                             f"little{more}", "--run.device", "cpu", *TINY, "--model.width", "1024", "--model.layers", "8")
             self.assert_one_line(self.check(result, OUT_OF_MEMORY), "out of cpu memory")
 
     def test_unknown_command(self):

@@ -3,7 +3,7 @@
 
 #include "layers/batchnorm2d.h"
 #include "layers/conv2d.h"
-#include "tests/gradcheck.h"
+#include "tests/device_check.h"
 
 namespace tandem::testing {
 namespace {
@@ -92,19 +92,6 @@ TEST(BatchNorm2dKernels, StatisticsMatchPlainSums) {
   }
 }
 
-// The mean of squares minus the square of the mean would lose every digit of the variance here:
-// its f32 error is about 4096^2 * 2^-24 = 1.
-TEST(BatchNorm2dKernels, LargeMeanKeepsTheVariance) {
-  const Tensor x = shifted<float>(2000, 16, 4096);
-  const Statistics expected = plain_statistics(x, 16);
-  const Statistics actual = run_statistics<float>(x, 16);
-  for (int64_t c = 0; c < 16; ++c) {
-    // The sum of 256 values near 2^12 is rounded to multiples of at most 2^-3, with alternating
-    // sign: far below its bound of 0.06 for the mean. A hundredth is generous.
-    EXPECT_NEAR(actual.rstd[c] / expected.rstd[c], 1, 0.01);
-  }
-}
-
 struct Layer {
   explicit Layer(int64_t channels, DType dtype, double scale = 1.0) {
     gain.shape = bias.shape = {channels};
@@ -138,6 +125,101 @@ TEST(BatchNorm2d, GradientsMatchFiniteDifferences) {
                       });
     }
   }
+}
+
+// Single channels and whole packs of 16 bytes; several chunks of rows and tiles of channels.
+const std::vector<Shape> kShapes = {
+    Shape{2, 37, 37, 3},  Shape{1, 41, 41, 5},  Shape{2, 17, 17, 16}, Shape{1, 21, 21, 20},
+    Shape{1, 12, 12, 64}, Shape{1, 5, 13, 304}, Shape{1, 1, 7, 1}};
+
+// The op under test with statistics of its own in the device's memory.
+OpUnderTest in_training(Layer& layer, bool relu, bool residual) {
+  return [&layer, relu, residual](Context& context, const std::vector<Variable>& in) {
+    layer.statistics.sum =
+        Tensor::zeros(test_memory(context.stream.device()), {2, layer.gain.shape[0]}, DType::kF32,
+                      MemoryClass::kParameters);
+    return layer(context, in[0], {.relu = relu, .residual = residual ? &in[1] : nullptr});
+  };
+}
+
+// A masked gradient is stored once more, and added to dx by the residual.
+TEST(BatchNorm2d, DevicesAgree) {
+  for (const Shape& shape : kShapes) {
+    const int64_t channels = shape[-1], rows = shape.elements() / channels;
+    for (const bool relu : {false, true}) {
+      SCOPED_TRACE(str(shape, relu ? " relu" : ""));
+      Layer layer(channels, DType::kF32);
+      check_devices({shape}, {&layer.gain, &layer.bias}, in_training(layer, relu, false),
+                    {.terms = rows});
+      check_devices({shape, shape}, {&layer.gain, &layer.bias}, in_training(layer, relu, true),
+                    {.terms = rows});
+    }
+  }
+}
+
+// Two residual units: gradients of x and of parameters add to what is there.
+TEST(BatchNorm2d, DevicesAgreeWhenGradientsAdd) {
+  for (int64_t channels : {5, 16}) {
+    Layer layer(channels, DType::kF32);
+    const OpUnderTest unit = in_training(layer, true, true);
+    check_devices({Shape{2, 5, 7, channels}}, {&layer.gain, &layer.bias},
+                  [&](Context& context, const std::vector<Variable>& in) {
+                    return unit(context, {in[0], unit(context, {in[0], in[0]})});
+                  },
+                  {.terms = 140, .roundings = 16});
+  }
+}
+
+TEST(BatchNorm2d, EveryDeviceObservesTheSame) {
+  for (const Shape& shape : kShapes) {
+    const int64_t channels = shape[-1];
+    Layer layer(channels, DType::kF32);
+    const Tensor x = shifted<float>(shape.elements() / channels, channels, 3);
+    const Statistics expected = plain_statistics(x, channels);
+    const Tensor gain = layer.gain.value, bias = layer.bias.value;
+    for_each_device([&](Device device) {
+      TestContext test(device);
+      layer.gain.value = to_device(gain, device);
+      layer.bias.value = to_device(bias, device);
+      layer.statistics.sum =
+          Tensor::zeros(test_memory(device), {2, channels}, DType::kF32, MemoryClass::kParameters);
+      layer(test.context, Variable(to_device(x, device)));
+      const std::vector<double> observed = values_of(layer.statistics.sum);
+      record_bits(observed);
+      for (int64_t c = 0; c < channels; ++c) {
+        // The bounds of check_statistics; the expected figures were added to ones.
+        EXPECT_NEAR(observed[c], expected.observed[c] - 1, 258 * 0x1p-24 * 8);
+        EXPECT_NEAR(observed[channels + c], expected.observed[channels + c] - 1,
+                    264 * 0x1p-24 * expected.observed[channels + c]);
+      }
+    });
+  }
+}
+
+// The mean of squares minus the square of the mean would lose every digit of the variance here:
+// its f32 error is about 4096^2 * 2^-24 = 1.
+TEST(BatchNorm2d, LargeMeanKeepsTheVariance) {
+  const Tensor x = shifted<float>(2000, 16, 4096);
+  const Statistics expected = plain_statistics(x, 16);
+  for_each_device([&](Device device) {
+    const TestContext test(device);
+    const Tensor input = to_device(x, device);
+    const Tensor mean = test.context.workspace({16}, DType::kF32);
+    const Tensor rstd = test.context.workspace({16}, DType::kF32);
+    on_device(test.stream, [&](auto tag) {
+      const int64_t size = kernels::batchnorm2d_workspace(tag, 2000, 16);
+      const Tensor workspace = test.context.workspace({size}, DType::kF32);
+      kernels::batchnorm2d_statistics(tag, input.data<float>(), mean.data<float>(),
+                                      rstd.data<float>(), nullptr, 2000, 16,
+                                      workspace.data<float>());
+    });
+    const std::vector<double> actual = values_of(rstd);
+    for (int64_t c = 0; c < 16; ++c) {
+      // The sum of 256 values near 2^12 is rounded to multiples of at most 2^-3, with alternating
+      // sign: far below its bound of 0.06 for the mean. A hundredth is generous.
+      EXPECT_NEAR(actual[c] / expected.rstd[c], 1, 0.01);
+    }
+  });
 }
 
 // A residual block: the gradient of x arrives from the residual and is then added to by the
@@ -208,54 +290,33 @@ TEST(BatchNorm2d, FusedStepsEqualSeparateOnes) {
   }
 }
 
-// f32 gradients against the f64 ones, which finite differences have checked. More than one chunk.
-TEST(BatchNorm2d, SinglePrecisionGradientsMatchDouble) {
-  const auto run = [](DType dtype, bool with_residual) {
-    Layer layer(19, dtype);
-    TestContext test;
-    const Variable x = Variable::leaf(random_tensor({3, 11, 13, 19}, dtype, 1));
-    const Variable residual = Variable::leaf(random_tensor({3, 11, 13, 19}, dtype, 2));
-    const Variable y =
-        layer(test.context, x, {.relu = true, .residual = with_residual ? &residual : nullptr});
-    test.tape.backward(test.context, y, random_tensor(y.shape(), dtype, 3));
-    return std::array{values_of(x.slot()->grad), values_of(layer.gain.grad),
-                      values_of(layer.bias.grad)};
-  };
-  for (const bool with_residual : {false, true}) {
-    const auto single = run(DType::kF32, with_residual), wide = run(DType::kF64, with_residual);
-    for (size_t part = 0; part < single.size(); ++part) {
-      double largest = 0;
-      for (const double value : wide[part]) {
-        largest = std::max(largest, std::abs(value));
-      }
-      for (size_t i = 0; i < single[part].size(); ++i) {
-        // Sums of 429 terms in chunks of 256, each a product of a few rounded factors: below 300
-        // roundings of the sum of magnitudes, which is at most 20 times the largest result here.
-        ASSERT_NEAR(single[part][i], wide[part][i], 300 * 0x1p-24 * 20 * largest);
-      }
-    }
-  }
-}
-
 TEST(BatchNorm2d, InferenceUsesRunningStatistics) {
-  Layer layer(5, DType::kF64);
-  TestContext test;
-  test.context.training = false;
-  test.context.tape = nullptr;
+  Layer layer(5, DType::kF32);
   for (int64_t c = 0; c < 5; ++c) {
     layer.statistics.running.data<float>()[c] = 0.5f * static_cast<float>(c);
     layer.statistics.running.data<float>()[5 + c] = 1.0f + static_cast<float>(c);
   }
-  const Variable x(random_tensor({2, 3, 3, 5}, DType::kF64, 1));
-  const Variable y = layer(test.context, x);
-  for (int64_t i = 0; i < x.elements(); ++i) {
-    const int64_t c = i % 5;
-    const double expected = layer.gain.value.data<double>()[c] *
-                                (x.data<double>()[i] - 0.5 * static_cast<double>(c)) /
-                                std::sqrt(1.0 + static_cast<double>(c) + 1e-5) +
-                            layer.bias.value.data<double>()[c];
-    ASSERT_NEAR(y.data<double>()[i], expected, 1e-14 * (1 + std::abs(expected)) * 10);
-  }
+  const Tensor x = random_tensor({2, 3, 3, 5}, DType::kF32, 1);
+  const Tensor gain = layer.gain.value, bias = layer.bias.value;
+  const Tensor running = layer.statistics.running;
+  for_each_device([&](Device device) {
+    TestContext test(device);
+    test.context.training = false;
+    test.context.tape = nullptr;
+    layer.gain.value = to_device(gain, device);
+    layer.bias.value = to_device(bias, device);
+    layer.statistics.running = to_device(running, device);
+    const std::vector<double> y =
+        values_of(layer(test.context, Variable(to_device(x, device))).value());
+    for (int64_t i = 0; i < x.elements(); ++i) {
+      const int64_t c = i % 5;
+      const double normal = (x.data<float>()[i] - 0.5 * static_cast<double>(c)) /
+                            std::sqrt(1.0 + static_cast<double>(c) + 1e-5);
+      const double scaled = gain.data<float>()[c] * normal, shift = bias.data<float>()[c];
+      // Five roundings: of rstd, the factor, the difference, the product and the sum.
+      ASSERT_NEAR(y[i], scaled + shift, 5 * 0x1p-24 * (std::abs(scaled) + std::abs(shift) + 3));
+    }
+  });
   EXPECT_EQ(values_of(layer.statistics.sum), std::vector<double>(10, 0.0));
 }
 
@@ -298,12 +359,18 @@ TEST(BatchNorm2d, SameBitsForEveryNumberOfThreads) {
 // A ReLU that turned NaN into zero would hide it from the loss.
 TEST(BatchNorm2d, NanStaysVisible) {
   Layer layer(2, DType::kF32);
-  TestContext test;
-  Tensor x = random_tensor({2, 2, 2, 2}, DType::kF32, 1);
+  const Tensor x = random_tensor({2, 2, 2, 2}, DType::kF32, 1);
   x.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
-  const Variable y = layer(test.context, Variable(x), {.relu = true});
-  EXPECT_TRUE(std::isnan(y.data<float>()[0]));
-  EXPECT_FALSE(std::isnan(y.data<float>()[1]));
+  const Tensor gain = layer.gain.value, bias = layer.bias.value;
+  for_each_device([&](Device device) {
+    TestContext test(device);
+    layer.gain.value = to_device(gain, device);
+    layer.bias.value = to_device(bias, device);
+    const std::vector<double> y = values_of(
+        in_training(layer, true, false)(test.context, {Variable(to_device(x, device))}).value());
+    EXPECT_TRUE(std::isnan(y[0]));
+    EXPECT_FALSE(std::isnan(y[1]));
+  });
 }
 
 TEST(BatchNorm2d, ErrorsNameTheLayer) {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "src/core/dispatch.h"
 #include "src/core/error.h"
 #include "src/train/config.h"
 
@@ -96,17 +97,27 @@ TEST(Config, ImpossibleModelsAreNamed) {
 
 // What the design names and this build lacks is an error, never ignored.
 TEST(Config, MissingFeaturesAreErrors) {
-  const std::vector<std::pair<std::string, std::string>> settings = {
-      {"run.device", "cuda"},   {"train.precision", "bf16"}, {"dist.zero", "2"},
-      {"dist.backend", "nccl"}, {"dist.reduce", "exact"},    {"dist.wire_dtype", "bf16"},
-      {"dist.shard", "node"},   {"dist.node_size", "4"},     {"checkpoint.async", "true"},
-      {"log.trace", "true"}};
+  std::vector<std::pair<std::string, std::string>> settings = {
+      {"dist.zero", "2"},      {"dist.reduce", "exact"},     {"dist.shard", "node"},
+      {"dist.node_size", "4"}, {"checkpoint.async", "true"}, {"log.trace", "true"}};
+  if (!kHasCuda) {
+    settings.push_back({"run.device", "cuda"});
+    settings.push_back({"dist.backend", "nccl"});
+  }
   for (const auto& [key, value] : settings) {
     Config config = valid();
     ASSERT_TRUE(apply(config, {{key, value, "command line"}}).empty());
     EXPECT_TRUE(contains(problems_of(config, 1), key + " = " + value + " is not in this build"))
         << key;
   }
+}
+
+TEST(Config, NcclNeedsAGpu) {
+  Config config = valid();
+  ASSERT_TRUE(apply(config, {{"dist.backend", "nccl", "command line"},
+                             {"run.device", "cpu", "command line"}})
+                  .empty());
+  EXPECT_TRUE(contains(problems_of(config, 1), "dist.backend = nccl"));
 }
 
 TEST(Config, FixedSettingsAreModelDataAndSeed) {

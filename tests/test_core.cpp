@@ -3,7 +3,6 @@
 
 #include "src/core/gemm.h"
 #include "src/core/math.h"
-#include "src/core/reduce.h"
 #include "src/core/rng.h"
 #include "tests/harness.h"
 
@@ -132,18 +131,6 @@ INSTANTIATE_TEST_SUITE_P(Sizes, GemmTest,
                          ::testing::Values(std::tuple{1, 1, 1}, std::tuple{3, 5, 7},
                                            std::tuple{64, 64, 64}, std::tuple{129, 65, 33},
                                            std::tuple{40, 257, 190}));
-
-TEST(Reduce, IsExactOnIntegersAndDoesNotDependOnThreads) {
-  const Tensor x = random_tensor({100003}, DType::kF32, 3);
-  const double one_thread =
-      (set_cpu_threads(1), squared_norm(Cpu{}, x.data<float>(), x.elements()));
-  const double two_threads =
-      (set_cpu_threads(2), squared_norm(Cpu{}, x.data<float>(), x.elements()));
-  EXPECT_EQ(one_thread, two_threads);
-  std::vector<float> counted(100003, 2.0f);
-  EXPECT_EQ(sum(Cpu{}, counted.data(), 100003), 200006.0);
-  EXPECT_EQ(squared_norm(Cpu{}, counted.data(), 100003), 400012.0);
-}
 
 // Known answers of Philox4x32-10 from the authors' Random123 distribution (kat_vectors).
 TEST(Philox, GivesThePublishedNumbers) {

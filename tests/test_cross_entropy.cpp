@@ -1,8 +1,9 @@
+#include <algorithm>
 #include <cmath>
 
 #include "layers/add.h"
 #include "layers/cross_entropy.h"
-#include "tests/gradcheck.h"
+#include "tests/device_check.h"
 
 namespace tandem::testing {
 namespace {
@@ -16,6 +17,21 @@ TEST(CrossEntropy, GradientsMatchFiniteDifferences) {
                     [&](Context& context, const std::vector<Variable>& in) {
                       return cross_entropy(context, add(context, in[0], in[1]), targets);
                     });
+  }
+}
+
+// Rows that begin inside a 16-byte pack, and rows of more packs than a block has threads.
+TEST(CrossEntropy, DevicesAgree) {
+  for (int64_t classes : {1, 3, 65, 128, 2103}) {
+    const int32_t last = static_cast<int32_t>(classes) - 1;
+    const Tensor targets =
+        int_tensor({5}, std::vector<int32_t>{0, last, kIgnoreTarget, last / 2, 0});
+    check_devices({Shape{5, classes}}, {},
+                  [&](Context& context, const std::vector<Variable>& in) {
+                    return cross_entropy(context, in[0],
+                                         to_device(targets, context.stream.device()));
+                  },
+                  {.terms = classes + 16});
   }
 }
 
@@ -60,24 +76,45 @@ TEST(CrossEntropy, GradientTakesTheMemoryOfTheLogits) {
   }
 }
 
+std::vector<double> losses_of(Device device, const Tensor& logits, std::vector<int32_t> targets) {
+  TestContext test(device);
+  const int64_t rows = static_cast<int64_t>(targets.size());
+  const Variable x(to_device(logits, device));
+  return values_of(
+      cross_entropy(test.context, x, to_device(int_tensor({rows}, targets), device)).value());
+}
+
 TEST(CrossEntropy, LargeLogitsDoNotOverflow) {
-  Tensor logits = random_tensor({2, 40}, DType::kF32, 2, 1e4);
-  const Tensor targets = int_tensor({2}, std::vector<int32_t>{3, 39});
-  TestContext test;
-  for (double value : values_of(cross_entropy(test.context, Variable(logits), targets).value())) {
-    EXPECT_TRUE(std::isfinite(value) && value >= 0) << value;
-  }
+  const Tensor logits = random_tensor({2, 40}, DType::kF32, 2, 1e4);
+  for_each_device([&](Device device) {
+    for (double value : losses_of(device, logits, {3, 39})) {
+      EXPECT_TRUE(std::isfinite(value) && value >= 0) << value;
+    }
+  });
 }
 
 TEST(CrossEntropy, NotANumberStays) {
   for (float bad : {NAN, INFINITY}) {
-    Tensor logits = random_tensor({1, 40}, DType::kF32, 2);
+    Tensor logits = random_tensor({2, 40}, DType::kF32, 2);
     logits.data<float>()[20] = bad;
-    TestContext test;
-    const Tensor targets = int_tensor({1}, std::vector<int32_t>{3});
-    const Variable losses = cross_entropy(test.context, Variable(logits), targets);
-    EXPECT_FALSE(std::isfinite(losses.data<float>()[0]));
+    for_each_device([&](Device device) {
+      const std::vector<double> losses = losses_of(device, logits, {3, 3});
+      EXPECT_FALSE(std::isfinite(losses[0]));
+      EXPECT_TRUE(std::isfinite(losses[1]));
+    });
   }
+}
+
+// Classes that are ruled out have no part in the sum, wherever they stand.
+TEST(CrossEntropy, MinusInfinityIsNoClass) {
+  const Tensor two = random_tensor({1, 2}, DType::kF32, 2);
+  Tensor logits = Tensor::empty(test_memory(), {1, 600}, DType::kF32, MemoryClass::kData);
+  std::fill_n(logits.data<float>(), 600, -INFINITY);
+  logits.data<float>()[3] = two.data<float>()[0];
+  logits.data<float>()[599] = two.data<float>()[1];
+  for_each_device([&](Device device) {
+    EXPECT_NEAR(losses_of(device, logits, {599})[0], losses_of(device, two, {1})[0], 1e-6);
+  });
 }
 
 TEST(CrossEntropy, TargetOutsideTheClasses) {
@@ -95,15 +132,41 @@ TEST(CrossEntropy, TargetOutsideTheClasses) {
 }
 
 TEST(CrossEntropy, CountCorrect) {
-  Tensor logits = Tensor::zeros(test_memory(), {5, 3}, DType::kF32, MemoryClass::kData);
+  Tensor logits = Tensor::zeros(test_memory(), {6, 3}, DType::kF32, MemoryClass::kData);
   logits.data<float>()[0 * 3 + 2] = 1;   // largest: 2
   logits.data<float>()[1 * 3 + 0] = -1;  // tie of 1 and 2: 1 wins
   logits.data<float>()[2 * 3 + 0] = -1;
-  logits.data<float>()[3 * 3 + 1] = 1;  // ignored
-  TestContext test;                     // row 4: tie of all: 0 wins
-  EXPECT_EQ(count_correct(test.context, logits,
-                          int_tensor({5}, std::vector<int32_t>{2, 1, 2, kIgnoreTarget, 0})),
-            3);
+  logits.data<float>()[3 * 3 + 1] = 1;      // ignored
+  logits.data<float>()[5 * 3 + 0] = -0.0f;  // rows 4 and 5: tie of all, 0 wins
+  const Tensor targets = int_tensor({6}, std::vector<int32_t>{2, 1, 2, kIgnoreTarget, 0, 0});
+  for_each_device([&](Device device) {
+    TestContext test(device);
+    for (DType dtype : {DType::kF32, DType::kBf16, DType::kFp16}) {
+      const Tensor correct = count_correct(
+          test.context, to_device(rounded_to(logits, dtype), device), to_device(targets, device));
+      ASSERT_EQ(correct.shape(), (Shape{1}));
+      EXPECT_EQ(to_host(correct).data<int64_t>()[0], 4);
+    }
+  });
+}
+
+// Negative and positive logits, in packs and around them.
+TEST(CrossEntropy, CountCorrectOfLongRows) {
+  for (const double shift : {-10.0, 0.0, 10.0}) {
+    Tensor logits = random_tensor({7, 1001}, DType::kF32, 3);
+    std::vector<int32_t> targets;
+    for (int64_t n = 0; n < 7; ++n) {
+      float* row = logits.data<float>() + n * 1001;
+      std::for_each(row, row + 1001, [&](float& x) { x += static_cast<float>(shift); });
+      targets.push_back(static_cast<int32_t>(std::max_element(row, row + 1001) - row) - (n == 4));
+    }
+    for_each_device([&](Device device) {
+      TestContext test(device);
+      const Tensor correct = count_correct(test.context, to_device(logits, device),
+                                           to_device(int_tensor({7}, targets), device));
+      EXPECT_EQ(to_host(correct).data<int64_t>()[0], 6);
+    });
+  }
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "layers/dropout.h"
-#include "tests/gradcheck.h"
+#include "tests/device_check.h"
 
 namespace tandem::testing {
 namespace {
@@ -19,6 +19,35 @@ TEST(Dropout, GradientsMatchFiniteDifferences) {
   check_gradients({Shape{3, 70}}, {}, [](Context& context, const std::vector<Variable>& in) {
     return dropout(context, in[0], 0.3, 5);
   });
+}
+
+TEST(Dropout, DevicesAgree) {
+  for (const Shape& shape : {Shape{3, 70}, Shape{2, 5, 11}}) {
+    check_devices({shape}, {}, [](Context& context, const std::vector<Variable>& in) {
+      return dropout(context, in[0], 0.3, 5);
+    });
+  }
+}
+
+// Not nearly: one multiplication makes the same f32 numbers everywhere. 24 runs of 64 elements are
+// two blocks of a GPU.
+TEST(Dropout, EveryDeviceHasTheSameMask) {
+  for (const Shape& shape : {Shape{5, 3, 37}, Shape{2, 1500}, Shape{70, 1}}) {
+    const Tensor x = random_tensor(shape, DType::kF32, 1);
+    std::vector<double> expected;
+    for_each_device([&](Device device) {
+      TestContext test(device);
+      test.context.random = {.seed = 3, .step = 8, .first_sample = (int64_t{1} << 32) - 2};
+      Variable y(to_device(x, device));
+      const float* memory = y.data<float>();
+      y = dropout(test.context, std::move(y), 0.4, 1);
+      EXPECT_EQ(y.data<float>(), memory);
+      if (device == Device::kCpu) {
+        expected = values_of(y.value());
+      }
+      EXPECT_EQ(values_of(y.value()), expected);
+    });
+  }
 }
 
 TEST(Dropout, IdentityOutsideTrainingAndForZero) {

@@ -2,8 +2,9 @@
 
 #include <cmath>
 
+#include "layers/add.h"
 #include "layers/embedding.h"
-#include "tests/gradcheck.h"
+#include "tests/device_check.h"
 
 namespace tandem::testing {
 namespace {
@@ -24,6 +25,47 @@ TEST(Embedding, GradientsMatchFiniteDifferences) {
   });
 }
 
+// Tokens of a vocabulary, most of them few times, and every third one the same.
+Tensor skewed_tokens(Shape shape, int32_t vocab) {
+  std::vector<int32_t> ids(static_cast<size_t>(shape.elements()));
+  for (size_t n = 0; n < ids.size(); ++n) {
+    ids[n] = static_cast<int32_t>(n % 3 == 0 ? 5 : n * n % static_cast<size_t>(vocab));
+  }
+  return int_tensor(shape, ids);
+}
+
+// Rows of whole 16-byte packs and others; a vocabulary of one, two and three digits of 8 bits; more
+// tokens than one tile of the sort; a row with more tokens than one warp sums.
+TEST(Embedding, DevicesAgree) {
+  struct Case {
+    int32_t vocab;
+    int64_t batch, length, width;
+  };
+  for (const Case& c : {Case{7, 2, 4, 5}, Case{300, 2, 550, 5}, Case{40, 3, 100, 16},
+                        Case{70000, 1, 9, 4}, Case{11, 12, 3, 40}}) {
+    Parameter tokens_weight = make("wte", {c.vocab, c.width});
+    Parameter positions_weight = make("wpe", {c.length + 6, c.width});
+    const Tensor tokens = skewed_tokens({c.batch, c.length}, c.vocab);
+    const auto op = [&](Context& context, const std::vector<Variable>&) {
+      const Tensor there = to_device(tokens, context.stream.device());
+      return embedding(context, there, tokens_weight, &positions_weight, 4);
+    };
+    check_devices({}, {&tokens_weight, &positions_weight}, op, {.terms = c.batch * c.length});
+  }
+}
+
+// Without positions; and the second op's gradients add to the first's.
+TEST(Embedding, DevicesAgreeWhenGradientsAdd) {
+  Parameter weight = make("wte", {13, 16});
+  const Tensor tokens = skewed_tokens({2, 120}, 13);
+  const auto op = [&](Context& context, const std::vector<Variable>&) {
+    const Tensor there = to_device(tokens, context.stream.device());
+    return add(context, embedding(context, there, weight, nullptr),
+               embedding(context, there, weight, nullptr));
+  };
+  check_devices({}, {&weight}, op, {.terms = 480, .roundings = 8});
+}
+
 TEST(Embedding, ValuesAreRowSums) {
   Parameter tokens_weight = make("wte", {4, 3}), positions_weight = make("wpe", {6, 3});
   bind_parameters(std::vector<Parameter*>{&tokens_weight, &positions_weight}, DType::kF32);
@@ -40,24 +82,63 @@ TEST(Embedding, ValuesAreRowSums) {
 // The first write replaces whatever the memory holds, also in rows of absent tokens and positions;
 // the next one adds.
 TEST(Embedding, FirstWriteClearsAndTheNextAdds) {
-  Parameter tokens_weight = make("wte", {5, 3}), positions_weight = make("wpe", {4, 3});
-  bind_parameters(std::vector<Parameter*>{&tokens_weight, &positions_weight}, DType::kF32);
-  for (const Tensor& grad : {tokens_weight.grad, positions_weight.grad}) {
-    std::fill_n(grad.data<float>(), grad.elements(), NAN);
-  }
-  const Tensor tokens = int_tensor({2, 2}, std::vector<int32_t>{1, 1, 4, 1});
-  for (int pass = 1; pass <= 2; ++pass) {
-    TestContext test;
-    test.tape.backward(test.context,
-                       embedding(test.context, tokens, tokens_weight, &positions_weight), 1.0);
-    const double uses_of_token[] = {0, 3, 0, 0, 1}, uses_of_position[] = {2, 2, 0, 0};
-    for (int64_t i = 0; i < 15; ++i) {
-      EXPECT_EQ(tokens_weight.grad.data<float>()[i], pass * uses_of_token[i / 3]);
+  for_each_device([](Device device) {
+    Parameter tokens_weight = make("wte", {5, 3}), positions_weight = make("wpe", {4, 3});
+    bind_parameters(std::vector<Parameter*>{&tokens_weight, &positions_weight}, DType::kF32);
+    for (Parameter* parameter : {&tokens_weight, &positions_weight}) {
+      std::fill_n(parameter->grad.data<float>(), parameter->grad.elements(), NAN);
+      parameter->value = to_device(parameter->value, device);
+      parameter->grad = to_device(parameter->grad, device);
     }
-    for (int64_t i = 0; i < 12; ++i) {
-      EXPECT_EQ(positions_weight.grad.data<float>()[i], pass * uses_of_position[i / 3]);
+    const Tensor tokens = to_device(int_tensor({2, 2}, std::vector<int32_t>{1, 1, 4, 1}), device);
+    for (int pass = 1; pass <= 2; ++pass) {
+      TestContext test(device);
+      test.tape.backward(test.context,
+                         embedding(test.context, tokens, tokens_weight, &positions_weight), 1.0);
+      const double uses_of_token[] = {0, 3, 0, 0, 1}, uses_of_position[] = {2, 2, 0, 0};
+      const std::vector<double> dtokens = values_of(tokens_weight.grad);
+      for (size_t i = 0; i < 15; ++i) {
+        EXPECT_EQ(dtokens[i], pass * uses_of_token[i / 3]);
+      }
+      const std::vector<double> dpositions = values_of(positions_weight.grad);
+      for (size_t i = 0; i < 12; ++i) {
+        EXPECT_EQ(dpositions[i], pass * uses_of_position[i / 3]);
+      }
     }
-  }
+  });
+}
+
+TEST(Embedding, GradientsRepeatBitByBit) {
+  const Tensor tokens = skewed_tokens({4, 100}, 11);
+  for_each_device([&](Device device) {
+    std::vector<std::vector<double>> results;
+    for (int run = 0; run < 2; ++run) {
+      Parameter weight = make("wte", {11, 24});
+      bind_parameters(std::vector<Parameter*>{&weight}, DType::kF32);
+      weight.value = to_device(weight.value, device);
+      weight.grad = to_device(weight.grad, device);
+      TestContext test(device);
+      const Variable y = embedding(test.context, to_device(tokens, device), weight, nullptr);
+      test.tape.backward(test.context, y,
+                         to_device(random_tensor({4, 100, 24}, DType::kF32, 9), device));
+      results.push_back(values_of(weight.grad));
+    }
+    EXPECT_EQ(results[0], results[1]);
+  });
+}
+
+TEST(Embedding, NoTokens) {
+  for_each_device([](Device device) {
+    Parameter weight = make("wte", {5, 3});
+    bind_parameters(std::vector<Parameter*>{&weight}, DType::kF32);
+    std::fill_n(weight.grad.data<float>(), weight.grad.elements(), NAN);
+    weight.value = to_device(weight.value, device);
+    weight.grad = to_device(weight.grad, device);
+    TestContext test(device);
+    const Tensor none = to_device(int_tensor({2, 0}, std::vector<int32_t>{}), device);
+    test.tape.backward(test.context, embedding(test.context, none, weight, nullptr), 1.0);
+    EXPECT_EQ(values_of(weight.grad), std::vector<double>(15, 0.0));
+  });
 }
 
 TEST(Embedding, BitsDoNotDependOnThreads) {

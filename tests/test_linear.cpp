@@ -1,5 +1,8 @@
+#include <array>
+#include <cmath>
+
 #include "layers/linear.h"
-#include "tests/gradcheck.h"
+#include "tests/device_check.h"
 
 namespace tandem::testing {
 namespace {
@@ -27,6 +30,66 @@ TEST(Linear, SharedWeightAccumulates) {
   check_gradients({Shape{3, 4}}, {&weight}, [&](Context& context, const std::vector<Variable>& in) {
     return linear(context, linear(context, in[0], weight, nullptr), weight, nullptr);
   });
+}
+
+TEST(Linear, DevicesAgree) {
+  for (const auto& [rows, in, out] : std::vector<std::array<int64_t, 3>>{
+           {6, 7, 5}, {1, 1, 1}, {33, 31, 24}, {130, 8, 40}, {67, 96, 257}}) {
+    SCOPED_TRACE(str(rows, " x ", in, " x ", out));
+    Parameter weight = make("w", {out, in}), bias = make("b", {out});
+    check_devices({Shape{rows, in}}, {&weight, &bias},
+                  [&](Context& context, const std::vector<Variable>& inputs) {
+                    return linear(context, inputs[0], weight, &bias);
+                  },
+                  {.terms = rows + in + out});
+  }
+}
+
+// Gradients of parameters add up in f32: one more use costs no more roundings to 16 bits.
+TEST(Linear, DevicesAgreeOnASharedWeight) {
+  Parameter weight = make("w", {16, 16}), bias = make("b", {16});
+  check_devices({Shape{3, 16}}, {&weight, &bias},
+                [&](Context& context, const std::vector<Variable>& in) {
+                  return linear(context, linear(context, in[0], weight, &bias), weight, &bias);
+                },
+                {.terms = 64, .roundings = 8});
+}
+
+// Several tiles of columns and several chunks of rows on a GPU; columns that are whole packs of
+// 16 bytes and not. Added to what is there, or not.
+TEST(SumRows, DevicesAgree) {
+  for (const auto& [rows, columns] : std::vector<std::array<int64_t, 2>>{
+           {1, 1}, {2, 257}, {9000, 1}, {3000, 3}, {700, 12}, {600, 31}, {200, 64}, {65, 520}}) {
+    SCOPED_TRACE(str(rows, " x ", columns));
+    const Tensor dy = random_tensor({rows, columns}, DType::kF32, 1);
+    const Tensor before = random_tensor({columns}, DType::kF32, 2);
+    for_each_device([&](Device device) {
+      for (DType dtype : {DType::kF32, DType::kBf16, DType::kFp16}) {
+        for (float beta : {0.0f, 1.0f}) {
+          const TestContext test(device);
+          const Tensor rounded = to_device(rounded_to(dy, dtype), device);
+          const Tensor dbias = to_device(before, device);
+          on_device_and_float(test.stream, dtype, [&]<class T>(auto tag) {
+            if constexpr (!std::is_same_v<T, double>) {
+              const int64_t size = kernels::sum_rows_workspace(tag, rows, columns);
+              const Tensor workspace = test.context.workspace({size}, DType::kF32);
+              kernels::sum_rows(tag, rounded.data<T>(), dbias.data<float>(), beta,
+                                workspace.data<float>(), rows, columns);
+            }
+          });
+          const std::vector<double> terms = values_of(rounded), actual = values_of(dbias);
+          for (int64_t j = 0; j < columns; ++j) {
+            double sum = beta * before.data<float>()[j], size = std::abs(sum);
+            for (int64_t r = 0; r < rows; ++r) {
+              sum += terms[r * columns + j];
+              size += std::abs(terms[r * columns + j]);
+            }
+            ASSERT_NEAR(actual[j], sum, static_cast<double>(rows + 1) * 0x1p-24 * size) << j;
+          }
+        }
+      }
+    });
+  }
 }
 
 TEST(Linear, WrongWidthNamesTheLayer) {

@@ -7,6 +7,7 @@
 
 #include "comm/agreement.h"
 #include "comm/flat_buffer.h"
+#include "src/core/dispatch.h"
 #include "tests/harness.h"
 #include "tests/mpi_world.h"
 
@@ -30,7 +31,7 @@ class MpiCommunicatorTest : public ::testing::Test {
     Tensor result = tensor(n, dtype);
     on_float(dtype, [&]<class T>() {
       for (int64_t i = 0; i < n; ++i) {
-        result.data<T>()[i] = static_cast<T>(element(rank, i));
+        result.data<T>()[i] = T(static_cast<Wide<T>>(element(rank, i)));
       }
     });
     return result;
@@ -47,7 +48,7 @@ class MpiCommunicatorTest : public ::testing::Test {
     return on_float(tensor.dtype(), [&]<class T>() {
       int64_t count = 0;
       for (int64_t i = 0; i < tensor.elements(); ++i) {
-        count += tensor.data<T>()[i] != static_cast<T>(expected(i));
+        count += tensor.data<T>()[i] != T(static_cast<Wide<T>>(expected(i)));
       }
       return count;
     });

@@ -1,8 +1,11 @@
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
+#include "layers/add.h"
 #include "layers/pool2d.h"
-#include "tests/gradcheck.h"
+#include "tests/device_check.h"
 
 namespace tandem::testing {
 namespace {
@@ -79,6 +82,56 @@ TEST(MaxPool2d, GradientsMatchFiniteDifferences) {
   }
 }
 
+// Windows that overlap, touch, leave gaps, and reach into the padding. In 16 bits many values are
+// equal: the first one wins everywhere.
+TEST(MaxPool2d, DevicesAgree) {
+  for (int64_t channels : {1, 3, 8, 20}) {
+    for (const auto& [kernel, stride, padding] : std::vector<std::array<int64_t, 3>>{
+             {1, 1, 0}, {2, 2, 0}, {2, 3, 1}, {3, 1, 1}, {3, 2, 1}, {5, 2, 2}}) {
+      SCOPED_TRACE(str(channels, " channels, kernel ", kernel, ", stride ", stride));
+      check_devices({Shape{3, 7, 10, channels}}, {},
+                    [&](Context& context, const std::vector<Variable>& in) {
+                      return max_pool2d(context, in[0], kernel, stride, padding);
+                    },
+                    {.terms = 25});
+    }
+  }
+}
+
+TEST(MaxPool2d, DevicesAgreeWhenGradientsAdd) {
+  check_devices({Shape{2, 6, 5, 8}}, {},
+                [](Context& context, const std::vector<Variable>& in) {
+                  return add(context, max_pool2d(context, in[0], 3, 1, 1), in[0]);
+                },
+                {.terms = 10, .roundings = 8});
+}
+
+// The largest value and the first pixel that has it, exactly.
+TEST(MaxPool2dKernels, EveryDeviceHasTheSameWinners) {
+  const Pool2dShape s{
+      .batch = 2, .height = 7, .width = 10, .channels = 8, .kernel = 3, .stride = 2, .padding = 1};
+  const Tensor x = random_tensor({2, 7, 10, 8}, DType::kF32, 1);
+  for (float& value : x.as<float>()) {
+    value = -1.0f - std::round(std::abs(value) * 2);
+  }
+  std::vector<float> expected;
+  std::vector<int32_t> winner;
+  plain_max_pool(s, x.data<float>(), expected, winner);
+  for_each_device([&](Device device) {
+    const TestContext test(device);
+    const Tensor input = to_device(x, device);
+    const int64_t n = static_cast<int64_t>(expected.size());
+    const Tensor y = test.context.activation({n}, DType::kF32);
+    const Tensor places = test.context.activation({n}, DType::kI32);
+    on_device(test.stream, [&](auto tag) {
+      kernels::max_pool2d_forward(tag, s, input.data<float>(), y.data<float>(),
+                                  places.data<int32_t>());
+    });
+    EXPECT_TRUE(std::ranges::equal(to_host(y).as<float>(), expected));
+    EXPECT_TRUE(std::ranges::equal(to_host(places).as<int32_t>(), winner));
+  });
+}
+
 // x has two users: the second gradient is added.
 TEST(MaxPool2d, SecondUseOfTheInputAdds) {
   TestContext test;
@@ -97,13 +150,15 @@ TEST(MaxPool2d, SecondUseOfTheInputAdds) {
 }
 
 TEST(MaxPool2d, NanWins) {
-  TestContext test;
-  const Tensor x = random_tensor({1, 2, 2, 1}, DType::kF32, 1);
-  for (int64_t place = 0; place < 4; ++place) {
-    const Tensor with_nan = random_tensor({1, 2, 2, 1}, DType::kF32, 1);
-    with_nan.data<float>()[place] = std::numeric_limits<float>::quiet_NaN();
-    EXPECT_TRUE(std::isnan(max_pool2d(test.context, Variable(with_nan), 2, 2).data<float>()[0]));
-  }
+  for_each_device([](Device device) {
+    TestContext test(device);
+    for (int64_t place = 0; place < 4; ++place) {
+      const Tensor with_nan = random_tensor({1, 2, 2, 1}, DType::kF32, 1);
+      with_nan.data<float>()[place] = std::numeric_limits<float>::quiet_NaN();
+      const Variable x(to_device(with_nan, device));
+      EXPECT_TRUE(std::isnan(values_of(max_pool2d(test.context, x, 2, 2).value())[0]));
+    }
+  });
 }
 
 TEST(MaxPool2d, PaddingThatLeavesAWindowEmptyIsAnError) {
@@ -136,6 +191,28 @@ TEST(GlobalAveragePool, GradientsMatchFiniteDifferences) {
   check_gradients({Shape{2, 3, 4, 5}}, {}, [](Context& context, const std::vector<Variable>& in) {
     return global_average_pool(context, in[0]);
   });
+}
+
+// More pixels than threads above one another, several tiles of channels.
+TEST(GlobalAveragePool, DevicesAgree) {
+  for (const Shape& shape : {Shape{3, 5, 7, 19}, Shape{2, 9, 17, 16}, Shape{2, 3, 3, 304},
+                             Shape{5, 1, 1, 8}, Shape{1, 20, 20, 1}}) {
+    SCOPED_TRACE(str(shape));
+    check_devices({shape}, {},
+                  [](Context& context, const std::vector<Variable>& in) {
+                    return global_average_pool(context, in[0]);
+                  },
+                  {.terms = shape[1] * shape[2]});
+  }
+}
+
+TEST(GlobalAveragePool, DevicesAgreeWhenGradientsAdd) {
+  check_devices({Shape{2, 3, 3, 8}}, {},
+                [](Context& context, const std::vector<Variable>& in) {
+                  return add(context, global_average_pool(context, in[0]),
+                             global_average_pool(context, in[0]));
+                },
+                {.terms = 10, .roundings = 8});
 }
 
 TEST(Pool2d, SameBitsForEveryNumberOfThreads) {

@@ -1,6 +1,7 @@
 #include "src/autograd/block.h"
 
 #include "src/autograd/tape.h"
+#include "src/core/profiler_range.h"
 
 namespace tandem {
 
@@ -17,7 +18,9 @@ struct BlockMark final : Op {
   void backward(Context& context, Tensor&) override {
     if (is_entry) {
       gate.release(context, id, Pass::kBackward);
+      ProfilerRange::end();
     } else {
+      ProfilerRange::begin(str("block ", id, " backward"));
       gate.acquire(context, id, Pass::kBackward);
     }
   }
@@ -33,6 +36,7 @@ struct SegmentOp final : Op {
 
   std::string_view name() const override { return "segment"; }
   void backward(Context& context, Tensor& dy) override {
+    const ProfilerRange range(str("block ", id, " again and backward"));
     gate.acquire(context, id, Pass::kBackward);
     Tape inner = Tape::replaying(*context.tape);
     Context replay = context;
@@ -66,6 +70,7 @@ Variable run_segment(Context& context, Gate& gate, BlockId id, const Variable& x
 
 Variable run_block(Context& context, Gate& gate, BlockId id, bool recompute, const Variable& x,
                    const BlockBody& body) {
+  const ProfilerRange range(str("block ", id, " forward"));
   gate.acquire(context, id, Pass::kForward);
   Variable y;
   if (context.tape && recompute) {

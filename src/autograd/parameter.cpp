@@ -1,6 +1,6 @@
 #include "src/autograd/parameter.h"
 
-#include "src/core/error.h"
+#include "src/core/dispatch.h"
 
 namespace tandem {
 
@@ -30,7 +30,7 @@ void initialize(Parameter& parameter, uint64_t seed) {
   on_float(parameter.value.dtype(), [&]<class T>() {
     T* value = parameter.value.data<T>();
     for (int64_t i = 0; i < parameter.value.elements(); ++i) {
-      value[i] = static_cast<T>(static_cast<float>(element(i)));
+      value[i] = T(static_cast<float>(element(i)));
     }
   });
 }

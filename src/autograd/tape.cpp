@@ -2,8 +2,9 @@
 
 #include <algorithm>
 
+#include "src/core/copy.h"
+#include "src/core/elementwise.h"
 #include "src/core/error.h"
-#include "src/core/map.h"
 
 namespace tandem {
 
@@ -25,10 +26,7 @@ GradTarget Input::target(Context& context) const {
   if (!grad.unique()) {
     // Another op still reads this memory as its own gradient: continue in a copy.
     Tensor copy = context.activation(slot_->shape, slot_->dtype);
-    on_device_and_float(context.stream, slot_->dtype, [&]<class T>(auto device) {
-      map(device, grad.elements(),
-          [to = copy.data<T>(), from = grad.data<T>()](int64_t i) { to[i] = from[i]; });
-    });
+    tandem::copy(context.stream, grad, copy);
     grad = copy;
   }
   return {grad, 1};
@@ -44,8 +42,7 @@ void Input::add(Context& context, const Tensor& grad) const {
   }
   const GradTarget sum = target(context);
   on_device_and_float(context.stream, slot_->dtype, [&]<class T>(auto device) {
-    map(device, grad.elements(),
-        [to = sum.into.data<T>(), from = grad.data<T>()](int64_t i) { to[i] += from[i]; });
+    kernels::accumulate(device, grad.elements(), grad.data<T>(), sum.into.data<T>());
   });
 }
 
@@ -132,11 +129,15 @@ void Tape::record_mark(std::unique_ptr<Op> op) {
   }
 }
 
-void Tape::backward(Context& context, const Variable& y, double seed) {
+void Tape::backward(Context& context, const Variable& y, double seed, const float* scale) {
   Tensor dy = context.activation(y.shape(), y.dtype());
   on_device_and_float(context.stream, y.dtype(), [&]<class T>(auto device) {
-    map(device, dy.elements(),
-        [to = dy.data<T>(), value = static_cast<T>(seed)](int64_t i) { to[i] = value; });
+    const auto value = static_cast<Wide<T>>(seed);
+    if (scale) {
+      kernels::fill_scaled(device, dy.elements(), dy.data<T>(), value, scale);
+    } else {
+      kernels::fill(device, dy.elements(), dy.data<T>(), value);
+    }
   });
   backward(context, y, std::move(dy));
 }

@@ -28,9 +28,9 @@ class Tape {
   // Records an op without result; its backward always runs, with an empty gradient (block marks).
   void record_mark(std::unique_ptr<Op> op);
 
-  // Differentiates everything on the tape, with every element of dy equal to seed. The tape is
-  // empty afterwards.
-  void backward(Context& context, const Variable& y, double seed);
+  // Differentiates everything on the tape, with every element of dy equal to seed, times the number
+  // at `scale` in the memory of the device unless null. The tape is empty afterwards.
+  void backward(Context& context, const Variable& y, double seed, const float* scale = nullptr);
   void backward(Context& context, const Variable& y, Tensor dy);
 
   int64_t size() const { return static_cast<int64_t>(entries_.size()); }

@@ -75,12 +75,15 @@ ExitCode eval_command(const Words& words, World& world, Memory& memory) {
   });
   check_equal(communicator, "dataset " + dataset->info().path, dataset->info().fingerprint(),
               ExitCode::kData);
-  TrainedModel trained = load_trained_model(checkpoint, dataset->info(), communicator, memory);
+  TrainedModel trained =
+      load_trained_model(checkpoint, dataset->info(),
+                         dtype_named(config_of(checkpoint).train.precision), communicator, memory);
+  Uploader upload(stream, memory, memory, dataset->info(), trained.store->dtype());
   const TrainConfig& train = trained.config.train;
   const int64_t batch = request.batch > 0 ? request.batch : train.eval_batch();
   Evaluation result =
       evaluate(*trained.model, *trained.store, *dataset, trained.config.model.context, batch, 0,
-               stream, memory, communicator);
+               stream, memory, upload, communicator);
   if (world.rank() == 0) {
     print(trained, result);
   }

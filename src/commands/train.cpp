@@ -62,7 +62,7 @@ void resolve(Request& request, const Words& words, int ranks) {
 
 }  // namespace
 
-ExitCode train_command(const Words& words, World& world, Memory& memory) {
+ExitCode train_command(const Words& words, World& world, Memory&) {
   // Rank 0 reads and checks; all ranks get the same text.
   const std::string text = on_root(world.communicator(), [&] {
     Request request;
@@ -75,7 +75,7 @@ ExitCode train_command(const Words& words, World& world, Memory& memory) {
   if (text.empty()) {
     return ExitCode::kOk;
   }
-  return Trainer(config_from_text(text, "settings"), world, memory).run();
+  return Trainer(config_from_text(text, "settings"), world).run();
 }
 
 }  // namespace tandem

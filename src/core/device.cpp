@@ -7,11 +7,21 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "src/core/cuda.h"
+#include "src/core/dispatch.h"
+
 namespace tandem {
 
 std::string_view name_of(Device device) { return device == Device::kCpu ? "cpu" : "cuda"; }
 
-std::vector<Device> available_devices() { return {Device::kCpu}; }
+std::vector<Device> available_devices() {
+  if constexpr (kHasCuda) {
+    if (cuda::device_count() > 0) {
+      return {Device::kCpu, Device::kCuda};
+    }
+  }
+  return {Device::kCpu};
+}
 
 void set_cpu_threads(int threads) { omp_set_num_threads(threads); }
 

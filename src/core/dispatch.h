@@ -1,48 +1,68 @@
 // Chooses the device and the element type of a kernel call.
 //
 // A kernel is a free function whose first argument is a device tag: the CPU body stands in x.cpp,
-// the CUDA body in x.cu. This header has the only conditional compilation for CUDA in the project.
+// the CUDA body in x.cu. Builds with CUDA define TANDEM_CUDA; nothing else asks for it.
 #pragma once
 
 #include "src/core/device.h"
 #include "src/core/dtype.h"
 #include "src/core/error.h"
+#include "src/core/host_device.h"
 #include "src/core/stream.h"
-
-#if defined(__CUDACC__)
-#define TANDEM_HOST_DEVICE __host__ __device__
-#else
-#define TANDEM_HOST_DEVICE
-#endif
 
 namespace tandem {
 
-struct Cpu {};  // runs inline on the calling thread, with OpenMP inside the kernel where it pays
+#if defined(TANDEM_CUDA)
+inline constexpr bool kHasCuda = true;
+#else
+inline constexpr bool kHasCuda = false;
+#endif
 
-// Calls f(Cpu{}) for a stream on the CPU.
+struct Cpu {};  // runs inline on the calling thread, with OpenMP inside the kernel where it pays
+struct Cuda {   // enqueued on a stream; the host goes on
+  CUstream_st* stream;
+};
+
+// Calls f(Cpu{}) or f(Cuda{...}) for a stream.
 template <class F>
 decltype(auto) on_device(const Stream& stream, F&& f) {
-  require(stream.device() == Device::kCpu, "on_device: this build has no kernels for that device");
+  if constexpr (kHasCuda) {
+    if (stream.device() == Device::kCuda) {
+      return f(Cuda{stream.handle()});
+    }
+  }
   return f(Cpu{});
 }
 
 // Calls f.template operator()<T>() with the C++ type of a floating dtype.
 template <class F>
 decltype(auto) on_float(DType dtype, F&& f) {
-  if (dtype == DType::kF64) {
-    return f.template operator()<double>();
+  switch (dtype) {
+    case DType::kF64:
+      return f.template operator()<double>();
+    case DType::kBf16:
+      return f.template operator()<Bf16>();
+    case DType::kFp16:
+      return f.template operator()<Fp16>();
+    default:
+      require(dtype == DType::kF32,
+              [&] { return str("on_float: not a float dtype: ", name_of(dtype)); });
+      return f.template operator()<float>();
   }
-  require(dtype == DType::kF32,
-          [&] { return str("on_float: not a float dtype: ", name_of(dtype)); });
-  return f.template operator()<float>();
 }
 
-// Both at once: f.template operator()<T>(device_tag).
+// Both at once: f.template operator()<T>(device_tag). The GPU has no f64 kernels.
 template <class F>
 decltype(auto) on_device_and_float(const Stream& stream, DType dtype, F&& f) {
-  return on_float(dtype, [&]<class T>() -> decltype(auto) {
-    return on_device(
-        stream, [&](auto device) -> decltype(auto) { return f.template operator()<T>(device); });
+  return on_device(stream, [&]<class D>(D device) -> decltype(auto) {
+    return on_float(dtype, [&]<class T>() -> decltype(auto) {
+      if constexpr (std::is_same_v<D, Cuda> && std::is_same_v<T, double>) {
+        fail(ExitCode::kInternal, "f64 has no kernels on cuda");
+        return f.template operator()<float>(device);
+      } else {
+        return f.template operator()<T>(device);
+      }
+    });
   });
 }
 

@@ -12,6 +12,9 @@ int64_t size_of(DType dtype) {
     case DType::kF64:
     case DType::kI64:
       return 8;
+    case DType::kBf16:
+    case DType::kFp16:
+      return 2;
     case DType::kU8:
       return 1;
   }
@@ -24,6 +27,10 @@ std::string_view name_of(DType dtype) {
       return "f32";
     case DType::kF64:
       return "f64";
+    case DType::kBf16:
+      return "bf16";
+    case DType::kFp16:
+      return "fp16";
     case DType::kI32:
       return "i32";
     case DType::kI64:
@@ -32,6 +39,16 @@ std::string_view name_of(DType dtype) {
       return "u8";
   }
   fail(ExitCode::kInternal, "name_of: unknown dtype");
+}
+
+DType dtype_named(std::string_view name) {
+  for (DType dtype : {DType::kF32, DType::kF64, DType::kBf16, DType::kFp16, DType::kI32,
+                      DType::kI64, DType::kU8}) {
+    if (name_of(dtype) == name) {
+      return dtype;
+    }
+  }
+  fail(ExitCode::kConfig, str("no dtype is called ", name));
 }
 
 }  // namespace tandem

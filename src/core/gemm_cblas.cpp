@@ -21,9 +21,9 @@ CBLAS_TRANSPOSE as_cblas(Transpose transpose) {
   return transpose == Transpose::kYes ? CblasTrans : CblasNoTrans;
 }
 
-// OpenBLAS before 0.3.22 takes a processor newer than itself for one of 2004 and runs at a fifth of
-// its speed. It chooses again when told what to look for. A choice made by the user
-// (OPENBLAS_CORETYPE) stands.
+// OpenBLAS before 0.3.22 takes an Intel processor newer than itself for one of 2004, and an AMD one
+// with AVX-512 for one without: a fifth or a half of its speed. It chooses again when told what to
+// look for. A choice made by the user (OPENBLAS_CORETYPE) stands.
 void choose_openblas_kernels() {
   if (!openblas_get_corename || !gotoblas_dynamic_quit || !gotoblas_dynamic_init ||
       std::getenv("OPENBLAS_CORETYPE")) {
@@ -31,10 +31,11 @@ void choose_openblas_kernels() {
   }
 #if defined(__x86_64__)
   const std::string_view chosen = openblas_get_corename();
-  const bool outdated = chosen == "Prescott" || chosen == "Core2" || chosen == "Nehalem";
+  const bool oldest = chosen == "Prescott" || chosen == "Core2" || chosen == "Nehalem";
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  if (outdated && (avx512 || __builtin_cpu_supports("avx2"))) {
+  const bool narrow = chosen == "Haswell" || chosen == "Zen";
+  if ((oldest && (avx512 || __builtin_cpu_supports("avx2"))) || (narrow && avx512)) {
     setenv("OPENBLAS_CORETYPE", avx512 ? "SkylakeX" : "Haswell", 1);
     gotoblas_dynamic_quit();
     gotoblas_dynamic_init();

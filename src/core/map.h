@@ -20,4 +20,12 @@ void map(Cpu, int64_t n, F f) {
   }
 }
 
+// to[i] = f(from[i]...) for i in [0, n), computed in Wide<To> and rounded to To once. `to` may be
+// one of `from`. f is a host-device functor without pointers into arrays of n; with no `from` it
+// gives one value for all. The GPU's body is in transform.cuh.
+template <class To, class F, class... From>
+void transform(Cpu, int64_t n, To* to, F f, const From*... from) {
+  map(Cpu{}, n, [=](int64_t i) { to[i] = To(f(Wide<From>(from[i])...)); });
+}
+
 }  // namespace tandem

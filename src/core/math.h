@@ -7,9 +7,19 @@
 #include <cmath>
 #include <cstdint>
 
-#include "src/core/dispatch.h"
+#include "src/core/host_device.h"
 
 namespace tandem::math {
+
+// a b + c, rounded once where the processor can. Said in words, because in a sum of two products a
+// compiler may fuse either, and chooses anew for vectors and for their remainders.
+TANDEM_HOST_DEVICE inline float multiply_add(float a, float b, float c) {
+#if defined(__CUDA_ARCH__) || defined(__FP_FAST_FMAF)
+  return std::fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
 
 TANDEM_HOST_DEVICE inline double exp(double x) { return std::exp(x); }
 

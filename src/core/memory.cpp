@@ -3,11 +3,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <mutex>
+#include <vector>
 
-#include "src/core/error.h"
+#include "src/core/cuda.h"
+#include "src/core/dispatch.h"
 
 namespace tandem {
 
@@ -27,6 +32,71 @@ int64_t rounded(int64_t bytes) {
 int64_t physical_bytes() {
   return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
+
+// Where blocks come from.
+class Source {
+ public:
+  virtual ~Source() = default;
+  virtual Device device() const { return Device::kCpu; }
+  virtual int64_t bytes() const { return physical_bytes(); }  // that there are
+  virtual bool keeps() const { return true; }                 // freed blocks serve again
+  virtual void* allocate(int64_t bytes) = 0;                  // null: refused
+  virtual void release(void* data) = 0;
+};
+
+class Heap final : public Source {
+ public:
+  void* allocate(int64_t bytes) override {
+    return std::aligned_alloc(kAlignment, static_cast<size_t>(bytes));
+  }
+  void release(void* data) override { std::free(data); }
+};
+
+class PinnedHost final : public Source {
+ public:
+  void* allocate(int64_t bytes) override {
+    if constexpr (kHasCuda) {
+      return cuda::allocate_pinned(bytes);
+    }
+    return nullptr;
+  }
+  void release(void* data) override {
+    if constexpr (kHasCuda) {
+      cuda::release_pinned(data);
+    }
+  }
+};
+
+class Gpu final : public Source {
+ public:
+  explicit Gpu(CUstream_st* stream) : stream_(stream) {
+    const char* cache = std::getenv("TANDEM_MEMORY_CACHE");
+    keeps_ = !cache || std::string_view(cache) != "0";
+  }
+  Device device() const override { return Device::kCuda; }
+  bool keeps() const override { return keeps_; }
+  int64_t bytes() const override {
+    if constexpr (kHasCuda) {
+      return cuda::device_bytes();
+    }
+    return 0;
+  }
+  void* allocate(int64_t bytes) override {
+    if constexpr (kHasCuda) {
+      return cuda::allocate(bytes);
+    }
+    return nullptr;
+  }
+  void release(void* data) override {
+    if constexpr (kHasCuda) {
+      keeps_ ? cuda::release(data) : cuda::release(data, stream_);
+    }
+  }
+
+ private:
+  CUstream_st* stream_;
+  bool keeps_ = true;
+};
 
 void add(MemoryUse& use, int64_t bytes) {
   use.bytes += bytes;
@@ -54,62 +124,99 @@ std::string format_bytes(int64_t bytes) {
   return text;
 }
 
-Storage::Storage(Memory& owner, void* data, int64_t bytes, MemoryClass memory_class)
-    : owner_(owner), data_(data), bytes_(bytes), memory_class_(memory_class) {}
-Storage::~Storage() { owner_.release(data_, bytes_, memory_class_); }
-Device Storage::device() const { return owner_.device(); }
+class MemoryPool {
+ public:
+  MemoryPool(std::unique_ptr<Source> source, int64_t limit_bytes)
+      : source_(std::move(source)),
+        limit_bytes_(limit_bytes > 0 ? limit_bytes : source_->bytes()) {}
+  ~MemoryPool() { trim(); }
 
-Memory::Memory(Device device, int64_t limit_bytes)
-    : device_(device), limit_bytes_(limit_bytes > 0 ? limit_bytes : physical_bytes()) {
-  require(device == Device::kCpu, "Memory: this build has no such device");
-}
+  Device device() const { return source_->device(); }
 
-Memory::~Memory() { trim(); }
+  // Returns the block and its size.
+  std::pair<void*, int64_t> allocate(int64_t bytes, MemoryClass memory_class) {
+    const int64_t size = source_->keeps() ? rounded(bytes) : std::max<int64_t>(bytes, 1);
+    std::lock_guard lock(mutex_);
+    void* data = reuse(size);
+    if (!data) {
+      if (total_.bytes + cached_bytes_ + size > limit_bytes_) {
+        trim();
+      }
+      data = total_.bytes + size <= limit_bytes_ ? source_->allocate(size) : nullptr;
+      if (!data && cached_bytes_ > 0) {
+        trim();
+        data = source_->allocate(size);
+      }
+      if (!data) {
+        fail_out_of_memory(bytes, memory_class);
+      }
+      ++system_allocations_;
+    }
+    add(use_[static_cast<size_t>(memory_class)], size);
+    add(total_, size);
+    return {data, size};
+  }
 
-std::shared_ptr<Storage> Memory::allocate(int64_t bytes, MemoryClass memory_class) {
-  const int64_t size = rounded(bytes);
-  std::lock_guard lock(mutex_);
-  void* data = nullptr;
-  if (auto found = free_.find(size); found != free_.end() && !found->second.empty()) {
-    data = found->second.back();
+  void release(void* data, int64_t bytes, MemoryClass memory_class) {
+    std::lock_guard lock(mutex_);
+    use_[static_cast<size_t>(memory_class)].bytes -= bytes;
+    total_.bytes -= bytes;
+    if (!source_->keeps()) {
+      source_->release(data);
+      return;
+    }
+    cached_bytes_ += bytes;
+    free_[bytes].push_back(data);
+  }
+
+  MemoryUse use(MemoryClass memory_class) const {
+    std::lock_guard lock(mutex_);
+    return use_[static_cast<size_t>(memory_class)];
+  }
+  MemoryUse total() const {
+    std::lock_guard lock(mutex_);
+    return total_;
+  }
+  int64_t system_allocations() const {
+    std::lock_guard lock(mutex_);
+    return system_allocations_;
+  }
+
+ private:
+  void* reuse(int64_t size) {
+    const auto found = free_.find(size);
+    if (found == free_.end() || found->second.empty()) {
+      return nullptr;
+    }
+    void* data = found->second.back();
     found->second.pop_back();
     cached_bytes_ -= size;
-  } else {
-    if (total_.bytes + cached_bytes_ + size > limit_bytes_) {
-      trim();
-    }
-    if (total_.bytes + size <= limit_bytes_) {
-      data = std::aligned_alloc(kAlignment, static_cast<size_t>(size));
-    }
-    if (!data) {
-      fail_out_of_memory(bytes, memory_class);
-    }
-    ++system_allocations_;
+    return data;
   }
-  add(use_[static_cast<size_t>(memory_class)], size);
-  add(total_, size);
-  return std::make_shared<Storage>(*this, data, size, memory_class);
-}
 
-void Memory::release(void* data, int64_t bytes, MemoryClass memory_class) {
-  std::lock_guard lock(mutex_);
-  use_[static_cast<size_t>(memory_class)].bytes -= bytes;
-  total_.bytes -= bytes;
-  cached_bytes_ += bytes;
-  free_[bytes].push_back(data);
-}
-
-void Memory::trim() {
-  for (auto& [size, blocks] : free_) {
-    for (void* block : blocks) {
-      std::free(block);
+  void trim() {
+    for (auto& [size, blocks] : free_) {
+      for (void* block : blocks) {
+        source_->release(block);
+      }
+      blocks.clear();
     }
-    blocks.clear();
+    cached_bytes_ = 0;
   }
-  cached_bytes_ = 0;
-}
 
-void Memory::fail_out_of_memory(int64_t bytes, MemoryClass memory_class) const {
+  [[noreturn]] void fail_out_of_memory(int64_t bytes, MemoryClass memory_class) const;
+
+  std::unique_ptr<Source> source_;
+  int64_t limit_bytes_;
+  mutable std::mutex mutex_;
+  std::array<MemoryUse, kMemoryClasses> use_{};
+  MemoryUse total_;
+  int64_t cached_bytes_ = 0;
+  int64_t system_allocations_ = 0;
+  std::map<int64_t, std::vector<void*>> free_;  // by rounded size
+};
+
+void MemoryPool::fail_out_of_memory(int64_t bytes, MemoryClass memory_class) const {
   std::string held;
   for (int i = 0; i < kMemoryClasses; ++i) {
     if (use_[i].bytes > 0) {
@@ -118,25 +225,42 @@ void Memory::fail_out_of_memory(int64_t bytes, MemoryClass memory_class) const {
     }
   }
   fail(ExitCode::kOutOfMemory,
-       str("out of ", name_of(device_), " memory: wanted ", format_bytes(bytes), " for ",
+       str("out of ", name_of(device()), " memory: wanted ", format_bytes(bytes), " for ",
            name_of(memory_class), "; held: ", held.empty() ? "nothing" : held, "; limit ",
            format_bytes(limit_bytes_),
            "; lower train.micro_batch, set train.recompute=block, or use a smaller model"));
 }
 
-MemoryUse Memory::use(MemoryClass memory_class) const {
-  std::lock_guard lock(mutex_);
-  return use_[static_cast<size_t>(memory_class)];
+Storage::Storage(std::shared_ptr<MemoryPool> owner, void* data, int64_t bytes,
+                 MemoryClass memory_class)
+    : owner_(std::move(owner)), data_(data), bytes_(bytes), memory_class_(memory_class) {}
+Storage::~Storage() { owner_->release(data_, bytes_, memory_class_); }
+Device Storage::device() const { return owner_->device(); }
+
+Memory::Memory(Device device, int64_t limit_bytes)
+    : pool_(std::make_shared<MemoryPool>(std::make_unique<Heap>(), limit_bytes)) {
+  require(device == Device::kCpu, "Memory: GPU memory is made for a stream");
 }
 
-MemoryUse Memory::total() const {
-  std::lock_guard lock(mutex_);
-  return total_;
+Memory::Memory(const Stream& stream, int64_t limit_bytes)
+    : pool_(stream.device() == Device::kCpu
+                ? std::make_shared<MemoryPool>(std::make_unique<Heap>(), limit_bytes)
+                : std::make_shared<MemoryPool>(std::make_unique<Gpu>(stream.handle()),
+                                               limit_bytes)) {}
+
+Memory Memory::pinned() {
+  require(kHasCuda, "Memory::pinned: this build has no CUDA");
+  return Memory(std::make_shared<MemoryPool>(std::make_unique<PinnedHost>(), 0));
 }
 
-int64_t Memory::system_allocations() const {
-  std::lock_guard lock(mutex_);
-  return system_allocations_;
+std::shared_ptr<Storage> Memory::allocate(int64_t bytes, MemoryClass memory_class) {
+  const auto [data, size] = pool_->allocate(bytes, memory_class);
+  return std::make_shared<Storage>(pool_, data, size, memory_class);
 }
+
+Device Memory::device() const { return pool_->device(); }
+MemoryUse Memory::use(MemoryClass memory_class) const { return pool_->use(memory_class); }
+MemoryUse Memory::total() const { return pool_->total(); }
+int64_t Memory::system_allocations() const { return pool_->system_allocations(); }
 
 }  // namespace tandem

@@ -5,16 +5,12 @@
 // step a training step allocates nothing.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "src/core/device.h"
+#include "src/core/stream.h"
 
 namespace tandem {
 
@@ -35,12 +31,12 @@ struct MemoryUse {
   int64_t peak_bytes = 0;  // largest ever in use
 };
 
-class Memory;
+class MemoryPool;
 
-// One block of bytes, aligned to 64. Given back to its Memory when the last owner lets go.
+// One block of bytes, aligned to 64. Given back to its pool when the last owner lets go.
 class Storage {
  public:
-  Storage(Memory& owner, void* data, int64_t bytes, MemoryClass memory_class);
+  Storage(std::shared_ptr<MemoryPool> owner, void* data, int64_t bytes, MemoryClass memory_class);
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -49,44 +45,39 @@ class Storage {
   Device device() const;
 
  private:
-  Memory& owner_;
+  std::shared_ptr<MemoryPool> owner_;
   void* data_;
   int64_t bytes_;
   MemoryClass memory_class_;
 };
 
-// The pool of one device. Thread safe.
+// The memory of one device. Thread safe. Blocks may outlive it.
+//
+// GPU memory is ordered by the compute stream it was made for: a block that was given back serves
+// the stream's later work at once. Work on other streams must have been waited for before.
+// With TANDEM_MEMORY_CACHE=0 in the environment GPU blocks go back to CUDA instead of being kept,
+// so that compute-sanitizer and the emulated GPU see each use after the end.
 class Memory {
  public:
-  // `limit_bytes`: largest total, 0 for the machine's physical memory.
+  // Of the CPU. `limit_bytes`: largest total, 0 for the machine's physical memory.
   explicit Memory(Device device, int64_t limit_bytes = 0);
-  ~Memory();  // every block must have come back
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
+  // Of the stream's device, which must outlive every block.
+  explicit Memory(const Stream& stream, int64_t limit_bytes = 0);
+  // Of the host, page-locked: GPUs copy from and to it without waiting for the host.
+  static Memory pinned();
 
   // Contents are undefined. Throws Error(kOutOfMemory) that says what was wanted and what holds the
   // rest.
   std::shared_ptr<Storage> allocate(int64_t bytes, MemoryClass memory_class);
-  Device device() const { return device_; }
+  Device device() const;
   MemoryUse use(MemoryClass memory_class) const;
   MemoryUse total() const;
   // Blocks taken from the system so far; constant while the pool serves everything.
   int64_t system_allocations() const;
 
  private:
-  friend class Storage;
-  void release(void* data, int64_t bytes, MemoryClass memory_class);
-  [[noreturn]] void fail_out_of_memory(int64_t bytes, MemoryClass memory_class) const;
-  void trim();
-
-  Device device_;
-  int64_t limit_bytes_;
-  mutable std::mutex mutex_;
-  std::array<MemoryUse, kMemoryClasses> use_{};
-  MemoryUse total_;
-  int64_t cached_bytes_ = 0;
-  int64_t system_allocations_ = 0;
-  std::map<int64_t, std::vector<void*>> free_;  // by rounded size
+  explicit Memory(std::shared_ptr<MemoryPool> pool) : pool_(std::move(pool)) {}
+  std::shared_ptr<MemoryPool> pool_;
 };
 
 std::string format_bytes(int64_t bytes);  // "12.3 MiB"

@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kChunk = 8192;
 
 template <class T, class F>
-double reduce(const T* x, int64_t n, F term) {
+void reduce(const T* x, int64_t n, double* result, bool add, F term) {
   const int64_t chunks = (n + kChunk - 1) / kChunk;
   std::vector<double> partial(static_cast<size_t>(chunks));
 #pragma omp parallel for schedule(static) if (chunks > 4)
@@ -27,24 +27,24 @@ double reduce(const T* x, int64_t n, F term) {
   for (double value : partial) {
     total += value;
   }
-  return total;
+  *result = total + (add ? *result : 0);
 }
 
 }  // namespace
 
 template <class T>
-double sum(Cpu, const T* x, int64_t n) {
-  return reduce(x, n, [](double value) { return value; });
+void sum(Cpu, const T* x, int64_t n, double* result, double*, bool add) {
+  reduce(x, n, result, add, [](double value) { return value; });
 }
 
 template <class T>
-double squared_norm(Cpu, const T* x, int64_t n) {
-  return reduce(x, n, [](double value) { return value * value; });
+void squared_norm(Cpu, const T* x, int64_t n, double* result, double*, bool add) {
+  reduce(x, n, result, add, [](double value) { return value * value; });
 }
 
-template double sum<float>(Cpu, const float*, int64_t);
-template double sum<double>(Cpu, const double*, int64_t);
-template double squared_norm<float>(Cpu, const float*, int64_t);
-template double squared_norm<double>(Cpu, const double*, int64_t);
+template void sum<float>(Cpu, const float*, int64_t, double*, double*, bool);
+template void sum<double>(Cpu, const double*, int64_t, double*, double*, bool);
+template void squared_norm<float>(Cpu, const float*, int64_t, double*, double*, bool);
+template void squared_norm<double>(Cpu, const double*, int64_t, double*, double*, bool);
 
 }  // namespace tandem

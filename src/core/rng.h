@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "src/core/dispatch.h"
+#include "src/core/host_device.h"
 
 namespace tandem {
 

@@ -7,9 +7,10 @@
 namespace tandem {
 
 struct Shard {
-  Tensor value;        // f32 [n]: master weights
-  Tensor grad;         // f32 [n]: gradient of the mean loss of the global batch
+  Tensor value;  // f32 [n]: master weights
+  Tensor grad;   // f32 [n]: gradient of the mean loss of the global batch, times the loss scale
   bool decay = false;  // weight decay applies to all of it
+  Tensor working{};    // bf16 or fp16 [n]: the rounded value that layers compute with; none for f32
 };
 
 }  // namespace tandem

@@ -6,86 +6,215 @@
 #include <mutex>
 #include <thread>
 
-#include "src/core/error.h"
+#include "src/core/cuda.h"
+#include "src/core/dispatch.h"
 
 namespace tandem {
 
-struct Event::State {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool done = false;
-  std::exception_ptr error;
+// A point in the work of a background thread, or in a CUDA stream.
+class Event::State {
+ public:
+  State() = default;
+  explicit State(cuda::EventHandle event) : gpu_(event.release()) {}
+  ~State() {
+    if constexpr (kHasCuda) {
+      cuda::EventHandle{gpu_};
+    }
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  CUevent_st* gpu() const { return gpu_; }
+
+  bool reached() {
+    if constexpr (kHasCuda) {
+      if (gpu_) {
+        return cuda::reached(gpu_);
+      }
+    }
+    std::lock_guard lock(mutex_);
+    return done_;
+  }
+
+  void synchronize() {
+    if constexpr (kHasCuda) {
+      if (gpu_) {
+        return cuda::synchronize(gpu_);
+      }
+    }
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_; });
+    if (error_) {
+      std::rethrow_exception(error_);
+    }
+  }
 
   void finish(std::exception_ptr first_error) {
     {
-      std::lock_guard lock(mutex);
-      done = true;
-      error = std::move(first_error);
+      std::lock_guard lock(mutex_);
+      done_ = true;
+      error_ = std::move(first_error);
     }
-    changed.notify_all();
+    changed_.notify_all();
+  }
+
+ private:
+  CUevent_st* gpu_ = nullptr;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::exception_ptr error_;
+};
+
+bool Event::reached() const { return !state_ || state_->reached(); }
+
+void Event::synchronize() const {
+  if (state_) {
+    state_->synchronize();
+  }
+}
+
+double Event::seconds_since(const Event& earlier) const {
+  if constexpr (kHasCuda) {
+    if (state_ && state_->gpu() && earlier.state_ && earlier.state_->gpu()) {
+      return cuda::seconds_between(earlier.state_->gpu(), state_->gpu());
+    }
+  }
+  fail(ExitCode::kInternal, "Event::seconds_since: these are no points of CUDA streams");
+}
+
+class Stream::Queue {
+ public:
+  virtual ~Queue() = default;
+  virtual void submit(std::function<void()> work) = 0;
+  virtual std::shared_ptr<Event::State> record() = 0;  // null: already reached
+  virtual void wait(const Event& event) = 0;
+  virtual CUstream_st* handle() const {
+    fail(ExitCode::kInternal, "Stream::handle: this stream is the CPU's");
   }
 };
 
-bool Event::reached() const {
-  if (!state_) {
-    return true;
-  }
-  std::lock_guard lock(state_->mutex);
-  return state_->done;
-}
+// Work runs at once, on the calling thread.
+class Stream::Inline final : public Queue {
+ public:
+  void submit(std::function<void()> work) override { work(); }
+  std::shared_ptr<Event::State> record() override { return nullptr; }
+  void wait(const Event& event) override { event.synchronize(); }
+};
 
-void Event::synchronize() const {
-  if (!state_) {
-    return;
+// One thread, first in, first out.
+class Stream::Background final : public Queue {
+ public:
+  ~Background() override {
+    {
+      std::lock_guard lock(mutex_);
+      closed_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
   }
-  std::unique_lock lock(state_->mutex);
-  state_->changed.wait(lock, [&] { return state_->done; });
-  if (state_->error) {
-    std::rethrow_exception(state_->error);
-  }
-}
 
-struct Stream::Queue {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<std::function<void(std::exception_ptr&)>> work;
-  bool closed = false;
-  std::exception_ptr error;  // first exception; only the thread touches it
-  std::thread thread{[this] { run(); }};
+  void submit(std::function<void()> work) override {
+    push([work = std::move(work)](std::exception_ptr& error) {
+      if (error) {
+        return;
+      }
+      try {
+        work();
+      } catch (...) {
+        error = std::current_exception();
+      }
+    });
+  }
+
+  std::shared_ptr<Event::State> record() override {
+    auto state = std::make_shared<Event::State>();
+    push([state](std::exception_ptr& error) { state->finish(error); });
+    return state;
+  }
+
+  void wait(const Event& event) override {
+    submit([event] { event.synchronize(); });
+  }
+
+ private:
+  using Work = std::function<void(std::exception_ptr&)>;
 
   void run() {
     for (;;) {
-      std::function<void(std::exception_ptr&)> next;
+      Work next;
       {
-        std::unique_lock lock(mutex);
-        changed.wait(lock, [&] { return closed || !work.empty(); });
-        if (work.empty()) {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return closed_ || !work_.empty(); });
+        if (work_.empty()) {
           return;
         }
-        next = std::move(work.front());
-        work.pop_front();
+        next = std::move(work_.front());
+        work_.pop_front();
       }
-      next(error);
+      next(error_);
     }
   }
 
-  void push(std::function<void(std::exception_ptr&)> item) {
+  void push(Work item) {
     {
-      std::lock_guard lock(mutex);
-      work.push_back(std::move(item));
+      std::lock_guard lock(mutex_);
+      work_.push_back(std::move(item));
     }
-    changed.notify_one();
+    changed_.notify_one();
   }
 
-  ~Queue() {
-    {
-      std::lock_guard lock(mutex);
-      closed = true;
-    }
-    changed.notify_one();
-    thread.join();
-  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Work> work_;
+  bool closed_ = false;
+  std::exception_ptr error_;  // first exception; only the thread touches it
+  std::thread thread_{[this] { run(); }};
 };
+
+// A CUDA stream.
+class Stream::OnGpu final : public Queue {
+ public:
+  explicit OnGpu(bool high_priority) {
+    if constexpr (kHasCuda) {
+      handle_ = cuda::make_stream(high_priority).release();
+    }
+  }
+  ~OnGpu() override {
+    if constexpr (kHasCuda) {
+      cuda::StreamHandle{handle_};
+    }
+  }
+  void submit(std::function<void()>) override {
+    fail(ExitCode::kInternal, "Stream::submit: a CUDA stream runs kernels, not host functions");
+  }
+  std::shared_ptr<Event::State> record() override {
+    if constexpr (kHasCuda) {
+      return std::make_shared<Event::State>(cuda::record(handle_));
+    }
+    return nullptr;
+  }
+  void wait(const Event& event) override {
+    if constexpr (kHasCuda) {
+      if (event.state_ && event.state_->gpu()) {
+        return cuda::wait(handle_, event.state_->gpu());
+      }
+    }
+    event.synchronize();
+  }
+  CUstream_st* handle() const override { return handle_; }
+
+ private:
+  CUstream_st* handle_ = nullptr;
+};
+
+namespace {
+
+void require_built(Device device) {
+  require(device == Device::kCpu || kHasCuda, "Stream: this build has no CUDA");
+}
+
+}  // namespace
 
 Stream::Stream(Device device, std::unique_ptr<Queue> queue)
     : device_(device), queue_(std::move(queue)) {}
@@ -93,44 +222,28 @@ Stream::Stream(Stream&&) noexcept = default;
 Stream::~Stream() = default;
 
 Stream Stream::compute(Device device) {
-  require(device == Device::kCpu, "Stream: this build has no such device");
-  return Stream(device, nullptr);
+  require_built(device);
+  if (device == Device::kCuda) {
+    return Stream(device, std::make_unique<OnGpu>(false));
+  }
+  return Stream(device, std::make_unique<Inline>());
 }
 
 Stream Stream::background(Device device) {
-  require(device == Device::kCpu, "Stream: this build has no such device");
-  return Stream(device, std::make_unique<Queue>());
-}
-
-void Stream::submit(std::function<void()> work) {
-  if (!queue_) {
-    work();
-    return;
+  require_built(device);
+  if (device == Device::kCuda) {
+    return Stream(device, std::make_unique<OnGpu>(true));
   }
-  queue_->push([work = std::move(work)](std::exception_ptr& error) {
-    if (error) {
-      return;
-    }
-    try {
-      work();
-    } catch (...) {
-      error = std::current_exception();
-    }
-  });
+  return Stream(device, std::make_unique<Background>());
 }
 
-Event Stream::record() {
-  if (!queue_) {
-    return Event();
-  }
-  auto state = std::make_shared<Event::State>();
-  queue_->push([state](std::exception_ptr& error) { state->finish(error); });
-  return Event(state);
-}
+CUstream_st* Stream::handle() const { return queue_->handle(); }
 
-void Stream::wait(const Event& event) {
-  submit([event] { event.synchronize(); });
-}
+void Stream::submit(std::function<void()> work) { queue_->submit(std::move(work)); }
+
+Event Stream::record() { return Event(queue_->record()); }
+
+void Stream::wait(const Event& event) { queue_->wait(event); }
 
 void Stream::synchronize() { record().synchronize(); }
 

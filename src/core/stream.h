@@ -10,6 +10,8 @@
 
 #include "src/core/device.h"
 
+struct CUstream_st;  // what CUDA's stream handles point to
+
 namespace tandem {
 
 // A point in a stream: everything enqueued before record().
@@ -17,12 +19,14 @@ class Event {
  public:
   Event() = default;  // already reached
   bool reached() const;
-  void synchronize()
-      const;  // blocks the host; rethrows what the stream's work threw before this point
+  // Blocks the host; rethrows what the stream's work threw before this point.
+  void synchronize() const;
+  // Between two points of CUDA streams that have been reached; negative when this one came first.
+  double seconds_since(const Event& earlier) const;
 
  private:
   friend class Stream;
-  struct State;
+  class State;
   explicit Event(std::shared_ptr<State> state) : state_(std::move(state)) {}
   std::shared_ptr<State> state_;
 };
@@ -30,23 +34,30 @@ class Event {
 class Stream {
  public:
   static Stream compute(Device device);     // CPU: inline
-  static Stream background(Device device);  // CPU: one thread, first in first out
+  static Stream background(Device device);  // CPU: one thread, first in first out; CUDA: of high
+                                            // priority
   Stream(Stream&&) noexcept;
   ~Stream();  // waits for submitted work; exceptions nobody waited for are dropped
 
   Device device() const { return device_; }
-  // Runs `work` after everything enqueued before. An exception it throws is kept: later work is
-  // skipped and every later synchronize() or wait() rethrows it.
+  CUstream_st* handle() const;  // a CUDA stream's; an Error for a stream of the CPU
+  // On the CPU: runs `work` after everything enqueued before. An exception it throws is kept:
+  // later work is skipped and every later synchronize() or wait() rethrows it.
   void submit(std::function<void()> work);
   Event record();
-  void wait(const Event& event);  // later work here starts after that point
-  void synchronize();             // blocks the host until all work is done; rethrows
+  // Later work here starts after that point. A CUDA stream that waits for an event of the CPU
+  // blocks the host until then.
+  void wait(const Event& event);
+  void synchronize();  // blocks the host until all work is done; rethrows
 
  private:
-  struct Queue;
+  class Queue;
+  class Inline;
+  class Background;
+  class OnGpu;
   Stream(Device device, std::unique_ptr<Queue> queue);
   Device device_;
-  std::unique_ptr<Queue> queue_;  // null: inline
+  std::unique_ptr<Queue> queue_;
 };
 
 }  // namespace tandem

@@ -2,7 +2,8 @@
 
 #include <cstring>
 
-#include "src/core/error.h"
+#include "src/core/cuda.h"
+#include "src/core/dispatch.h"
 
 namespace tandem {
 
@@ -16,8 +17,14 @@ Tensor Tensor::empty(Memory& memory, Shape shape, DType dtype, MemoryClass memor
 }
 
 Tensor Tensor::zeros(Memory& memory, Shape shape, DType dtype, MemoryClass memory_class) {
-  require(memory.device() == Device::kCpu, "Tensor::zeros: CPU memory only");
   Tensor tensor = empty(memory, shape, dtype, memory_class);
+  if constexpr (kHasCuda) {
+    if (memory.device() == Device::kCuda) {
+      const cuda::StreamHandle stream = cuda::make_stream(false);
+      cuda::zero(tensor.raw(), tensor.bytes(), stream.get());
+      return tensor;
+    }
+  }
   std::memset(tensor.raw(), 0, static_cast<size_t>(tensor.bytes()));
   return tensor;
 }

@@ -16,12 +16,13 @@ class Tensor {
   Tensor() = default;  // holds nothing
   // Elements are undefined.
   static Tensor empty(Memory& memory, Shape shape, DType dtype, MemoryClass memory_class);
-  // All bits zero. Runs on the host; the memory must be the CPU's.
+  // All bits zero; in GPU memory set at once, not in the order of a stream: for set-up.
   static Tensor zeros(Memory& memory, Shape shape, DType dtype, MemoryClass memory_class);
 
   explicit operator bool() const { return storage_ != nullptr; }
   const Shape& shape() const { return shape_; }
   DType dtype() const { return dtype_; }
+  Device device() const { return storage_->device(); }
   int64_t elements() const { return elements_; }
   int64_t bytes() const { return elements_ * size_of(dtype_); }
   // True when no other tensor shares the memory.

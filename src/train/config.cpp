@@ -1,6 +1,6 @@
 #include "src/train/config.h"
 
-#include "src/core/error.h"
+#include "src/core/dispatch.h"
 
 namespace tandem {
 
@@ -83,12 +83,11 @@ void refuse(std::vector<std::string>& problems, const std::string& key, const st
 }
 
 void find_missing_features(const Config& c, std::vector<std::string>& problems) {
-  refuse(problems, "run.device", c.run.device, c.run.device == "cuda", "cpu or auto");
-  refuse(problems, "train.precision", c.train.precision, c.train.precision != "f32", "f32");
+  refuse(problems, "run.device", c.run.device, c.run.device == "cuda" && !kHasCuda, "cpu or auto");
   refuse(problems, "dist.zero", str(c.dist.zero), c.dist.zero != 0, "0");
-  refuse(problems, "dist.backend", c.dist.backend, c.dist.backend == "nccl", "mpi or auto");
+  refuse(problems, "dist.backend", c.dist.backend, c.dist.backend == "nccl" && !kHasCuda,
+         "mpi or auto");
   refuse(problems, "dist.reduce", c.dist.reduce, c.dist.reduce != "ring", "ring");
-  refuse(problems, "dist.wire_dtype", c.dist.wire_dtype, c.dist.wire_dtype != "f32", "f32");
   refuse(problems, "dist.shard", c.dist.shard, c.dist.shard != "world", "world");
   refuse(problems, "dist.node_size", c.dist.node_size, c.dist.node_size != "auto", "auto");
   refuse(problems, "checkpoint.async", "true", c.checkpoint.async, "false");
@@ -216,6 +215,9 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
   if (config.optim.kind == "sgd" && config.optim.nesterov && config.optim.momentum == 0) {
     problems.push_back(
         "optim.nesterov = true needs optim.momentum above 0: set it, or turn nesterov off");
+  }
+  if (config.dist.backend == "nccl" && config.run.device == "cpu") {
+    problems.push_back("dist.backend = nccl moves GPU memory; with run.device = cpu use mpi");
   }
   find_text_problems(config, problems);
   find_batch_problems(config.train, ranks, problems);

@@ -3,47 +3,64 @@
 #include <algorithm>
 
 #include "layers/cross_entropy.h"
+#include "src/core/copy.h"
 #include "src/core/reduce.h"
 
 namespace tandem {
 
-DeviceBatch upload(Memory& memory, const MicroBatch& batch, const DatasetInfo& info) {
-  const auto copy = [&](const auto& from, Shape shape, DType dtype) {
-    Tensor to = Tensor::empty(memory, shape, dtype, MemoryClass::kData);
-    using T = std::decay_t<decltype(from[0])>;
-    std::ranges::copy(from, to.data<T>());
-    return to;
-  };
-  const Tensor targets =
-      copy(batch.targets, {static_cast<int64_t>(batch.targets.size())}, DType::kI32);
-  if (!batch.tokens.empty()) {
-    const int64_t length = static_cast<int64_t>(batch.tokens.size()) / batch.samples;
-    return {copy(batch.tokens, {batch.samples, length}, DType::kI32), targets};
-  }
-  return {copy(batch.images, {batch.samples, info.height, info.width, info.channels}, DType::kF32),
-          targets};
+namespace {
+
+// What one batch leaves in the memory of the device.
+struct BatchResult {
+  int64_t batch = 0;
+  int64_t targets = 0;
+  Tensor loss;     // f64 [1]: the sum over targets
+  Tensor correct;  // i64 [1]
+};
+
+Tensor loss_sum(Context& context, const Tensor& losses) {
+  const Tensor result = Tensor::empty(context.memory, {1}, DType::kF64, MemoryClass::kWorkspace);
+  const Tensor scratch = context.workspace({kReduceScratch}, DType::kF64);
+  on_device(context.stream, [&](auto device) {
+    sum(device, losses.data<float>(), losses.elements(), result.data<double>(),
+        scratch.data<double>(), false);
+  });
+  return result;
 }
+
+template <class T>
+double on_host(Stream& stream, const Tensor& tensor) {
+  Memory host(Device::kCpu);
+  return static_cast<double>(*copied(stream, tensor, host).data<T>());
+}
+
+}  // namespace
 
 Evaluation evaluate(Model& model, Gate& gate, const Dataset& dataset, int64_t context_length,
                     int64_t micro_batch, int64_t max_batches, Stream& stream, Memory& memory,
-                    Communicator& communicator) {
+                    Uploader& upload, Communicator& communicator) {
   dataset.require_windows(Split::kVal, context_length);
   const int64_t windows = dataset.windows(Split::kVal, context_length);
   const int64_t all = (windows + micro_batch - 1) / micro_batch;
   const int64_t batches = max_batches > 0 ? std::min(max_batches, all) : all;
   Context context{.stream = stream, .memory = memory};
-  std::vector<double> sums(static_cast<size_t>(3 * batches),
-                           0.0);  // loss, correct, targets of each batch
+  std::vector<BatchResult> results;
   for (int64_t b = communicator.rank(); b < batches; b += communicator.size()) {
     const MicroBatch micro = dataset.validation_batch(context_length, b * micro_batch, micro_batch);
-    const DeviceBatch batch = upload(memory, micro, dataset.info());
+    const DeviceBatch batch = upload(micro);
     const Variable logits = model.forward(context, gate, batch.input);
     const Variable losses = cross_entropy(context, logits, batch.targets);
-    sums[3 * b + 1] = static_cast<double>(count_correct(context, logits.value(), batch.targets));
-    sums[3 * b] = on_device_and_float(stream, losses.dtype(), [&]<class T>(auto device) {
-      return sum(device, losses.data<T>(), losses.elements());
-    });
-    sums[3 * b + 2] = static_cast<double>(micro.target_count);
+    results.push_back({.batch = b,
+                       .targets = micro.target_count,
+                       .loss = loss_sum(context, losses.value()),
+                       .correct = count_correct(context, logits.value(), batch.targets)});
+  }
+  std::vector<double> sums(static_cast<size_t>(3 * batches),
+                           0.0);  // loss, correct, targets of each batch
+  for (const BatchResult& result : results) {
+    sums[3 * result.batch] = on_host<double>(stream, result.loss);
+    sums[3 * result.batch + 1] = on_host<int64_t>(stream, result.correct);
+    sums[3 * result.batch + 2] = static_cast<double>(result.targets);
   }
   sums = communicator.sum(sums);
   double loss = 0, correct = 0, targets = 0;

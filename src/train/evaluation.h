@@ -4,15 +4,9 @@
 #include "comm/communicator.h"
 #include "layers/module.h"
 #include "src/data/dataset.h"
+#include "src/train/upload.h"
 
 namespace tandem {
-
-// A micro-batch in the memory that kernels read.
-struct DeviceBatch {
-  Tensor input;    // tokens i32 [B, T], or images f32 [B, H, W, C]
-  Tensor targets;  // i32 [B * T] or [B]; -1: no target
-};
-DeviceBatch upload(Memory& memory, const MicroBatch& batch, const DatasetInfo& info);
 
 struct Evaluation {
   double loss = 0;      // mean over targets, nats
@@ -26,6 +20,6 @@ struct Evaluation {
 // Error kData when the split is empty.
 Evaluation evaluate(Model& model, Gate& gate, const Dataset& dataset, int64_t context_length,
                     int64_t micro_batch, int64_t max_batches, Stream& stream, Memory& memory,
-                    Communicator& communicator);
+                    Uploader& upload, Communicator& communicator);
 
 }  // namespace tandem

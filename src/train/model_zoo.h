@@ -14,8 +14,13 @@ namespace tandem {
 std::unique_ptr<Model> make_model(const ModelConfig& model, const DatasetInfo& data,
                                   bool recompute);
 
+// The running statistics of a model in one piece each: f32 [all channels twice].
+struct StatisticsMemory {
+  Tensor sum{}, running{};  // nothing for a model without statistics
+};
+
 // Gives the model's running statistics memory: mean 0 and variance 1, as before any training.
-void allocate_statistics(Model& model, Memory& memory);
+StatisticsMemory allocate_statistics(Model& model, Stream& stream, Memory& memory);
 
 int64_t parameter_count(Model& model);
 

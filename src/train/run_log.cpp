@@ -52,8 +52,7 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
                      " micro-batch x ", s.accumulation, " accumulation x ", s.ranks,
                      s.ranks == 1 ? " rank; " : " ranks; ", format_count(flops, " "),
                      "FLOP a step"));
-  console_.print(str("machine     ", s.threads, s.threads == 1 ? " thread" : " threads",
-                     " a rank; gradients in ", s.buckets,
+  console_.print(str("machine     ", s.machine, " a rank; gradients in ", s.buckets,
                      s.buckets == 1 ? " bucket of " : " buckets, together ",
                      format_bytes(s.gradient_bytes)));
   console_.print(str("memory      ", s.memory, " a rank, activations on top"));
@@ -73,16 +72,22 @@ void RunLog::step(int64_t step) {
 void RunLog::training(const StepMetrics& m) {
   const double units_per_s = static_cast<double>(m.samples * units_per_sample()) / m.seconds;
   const double step_ms = 1000 * m.seconds / static_cast<double>(m.steps);
-  metrics_.append({{"step", m.step},
-                   {"loss", m.loss},
-                   {"lr", m.lr},
-                   {"grad_norm", m.grad_norm},
-                   {"step_ms", step_ms},
-                   {std::string(unit()) + "_per_s", units_per_s},
-                   {"mfu", m.mfu},
-                   {"wire_bytes", m.wire_bytes},
-                   {"exposed_comm_ms", 1000 * m.exposed_comm_s / static_cast<double>(m.steps)},
-                   {"peak_bytes", m.peak_bytes}});
+  std::vector<Metric> metrics = {
+      {"step", m.step},
+      {"loss", m.loss},
+      {"lr", m.lr},
+      {"grad_norm", m.grad_norm},
+      {"step_ms", step_ms},
+      {std::string(unit()) + "_per_s", units_per_s},
+      {"mfu", m.mfu},
+      {"wire_bytes", m.wire_bytes},
+      {"exposed_comm_ms", 1000 * m.exposed_comm_s / static_cast<double>(m.steps)},
+      {"peak_bytes", m.peak_bytes}};
+  if (config_.train.precision == "fp16") {
+    metrics.push_back({"loss_scale", m.loss_scale});
+    metrics.push_back({"skipped", m.skipped});
+  }
+  metrics_.append(metrics);
   if (tensorboard_) {
     const std::string rate_tag = str("train/", unit(), "_per_s");
     tensorboard_->add(m.step, {{"train/loss", m.loss},

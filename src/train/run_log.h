@@ -2,6 +2,7 @@
 // TensorBoard, and the last words. Rank 0 alone has one.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -24,8 +25,11 @@ struct StepMetrics {
   double seconds = 0;
   double loss = 0;  // mean over the global batch of the last step, nats per target
   double lr = 0;
-  double grad_norm = 0;       // before clipping
-  double mfu = 0;             // model FLOP/s over the measured GEMM rate of all ranks
+  double grad_norm = 0;                                   // before clipping
+  double mfu = std::numeric_limits<double>::quiet_NaN();  // model FLOP/s over the peak of all
+                                                          // ranks, where that is known
+  double loss_scale = 1;
+  int64_t skipped = 0;        // updates left out so far because a gradient was not finite
   int64_t wire_bytes = 0;     // payload sent by the busiest rank in the last step
   double exposed_comm_s = 0;  // waiting for communication that no computation hid, largest rank
   int64_t peak_bytes = 0;     // largest rank
@@ -35,7 +39,8 @@ struct StepMetrics {
 struct RunSummary {
   int64_t parameters = 0;
   double flops_per_sample = 0;
-  int ranks = 1, threads = 1;
+  int ranks = 1;
+  std::string machine;  // device and backend of a rank
   int64_t micro_batch = 0, accumulation = 0;
   int64_t buckets = 0, gradient_bytes = 0;
   int64_t samples_per_epoch = 0;

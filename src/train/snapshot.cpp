@@ -1,5 +1,7 @@
 #include "src/train/snapshot.h"
 
+#include "src/core/copy.h"
+
 namespace tandem {
 
 namespace {
@@ -9,14 +11,28 @@ Slab slab_of(const std::string& kind, const ParamStore::Piece& piece, const Tens
           flat.slice(piece.shard_offset, piece.count)};
 }
 
-void read(const CheckpointReader& reader, const Slab& slab) {
-  reader.read(slab.name, slab.shape, slab.offset, slab.data);
+Slab slab_of(const RunningStatistics& statistics) {
+  return {"stat/" + statistics.name,
+          {2, statistics.channels},
+          0,
+          statistics.running.reshape({2 * statistics.channels})};
+}
+
+void read(Stream& stream, const CheckpointReader& reader, const Slab& slab) {
+  if (slab.data.device() == Device::kCpu) {
+    reader.read(slab.name, slab.shape, slab.offset, slab.data);
+    return;
+  }
+  Memory host(Device::kCpu);
+  const Tensor data = Tensor::empty(host, slab.data.shape(), slab.data.dtype(), MemoryClass::kData);
+  reader.read(slab.name, slab.shape, slab.offset, data);
+  copy(stream, data, slab.data);
 }
 
 }  // namespace
 
-std::vector<Slab> owned_slabs(const ParamStore& store, const Optimizer& optimizer, Model& model,
-                              int rank) {
+std::vector<Slab> owned_slabs(Stream& stream, const ParamStore& store, const Optimizer& optimizer,
+                              Model& model, int rank) {
   std::vector<Slab> slabs;
   for (size_t shard = 0; shard < store.shards().size(); ++shard) {
     for (const ParamStore::Piece& piece : store.owned_pieces(shard)) {
@@ -30,33 +46,35 @@ std::vector<Slab> owned_slabs(const ParamStore& store, const Optimizer& optimize
   });
   if (rank == 0) {
     for (const RunningStatistics* statistics : model.statistics()) {
-      slabs.push_back({"stat/" + statistics->name,
-                       {2, statistics->channels},
-                       0,
-                       statistics->running.reshape({2 * statistics->channels})});
+      slabs.push_back(slab_of(*statistics));
+    }
+  }
+  if (stream.device() != Device::kCpu) {
+    Memory host(Device::kCpu);
+    for (Slab& slab : slabs) {
+      slab.data = copied(stream, slab.data, host);
     }
   }
   return slabs;
 }
 
-void load_weights(const CheckpointReader& reader, ParamStore& store, Model& model) {
+void load_weights(Stream& stream, const CheckpointReader& reader, ParamStore& store, Model& model) {
   for (size_t shard = 0; shard < store.shards().size(); ++shard) {
     for (const ParamStore::Piece& piece : store.pieces(shard)) {
-      read(reader, slab_of("param", piece, store.shards()[shard].value));
+      read(stream, reader, slab_of("param", piece, store.shards()[shard].value));
     }
   }
   for (const RunningStatistics* statistics : model.statistics()) {
-    read(reader, {"stat/" + statistics->name,
-                  {2, statistics->channels},
-                  0,
-                  statistics->running.reshape({2 * statistics->channels})});
+    read(stream, reader, slab_of(*statistics));
   }
+  store.publish(stream);
 }
 
-void load_optimizer(const CheckpointReader& reader, const ParamStore& store, Optimizer& optimizer) {
+void load_optimizer(Stream& stream, const CheckpointReader& reader, const ParamStore& store,
+                    Optimizer& optimizer) {
   optimizer.visit([&](std::string_view slot, size_t shard, const Tensor& state) {
     for (const ParamStore::Piece& piece : store.pieces(shard)) {
-      read(reader, slab_of(str("optim/", slot), piece, state));
+      read(stream, reader, slab_of(str("optim/", slot), piece, state));
     }
   });
 }

@@ -12,13 +12,15 @@
 
 namespace tandem {
 
-// What this rank writes: its part of /param and /optim; rank 0 also all of /stat.
-std::vector<Slab> owned_slabs(const ParamStore& store, const Optimizer& optimizer, Model& model,
-                              int rank);
+// What this rank writes, in host memory: its part of /param and /optim; rank 0 also all of /stat.
+// Blocks the host until the stream's work is done.
+std::vector<Slab> owned_slabs(Stream& stream, const ParamStore& store, const Optimizer& optimizer,
+                              Model& model, int rank);
 
 // Fills parameters and running statistics. Error kData names what is missing or has another shape:
 // "a checkpoint of another model".
-void load_weights(const CheckpointReader& reader, ParamStore& store, Model& model);
-void load_optimizer(const CheckpointReader& reader, const ParamStore& store, Optimizer& optimizer);
+void load_weights(Stream& stream, const CheckpointReader& reader, ParamStore& store, Model& model);
+void load_optimizer(Stream& stream, const CheckpointReader& reader, const ParamStore& store,
+                    Optimizer& optimizer);
 
 }  // namespace tandem

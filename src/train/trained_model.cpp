@@ -32,7 +32,7 @@ Config config_of(const std::string& checkpoint) {
   return config_from_text(read_manifest(checkpoint).config, checkpoint + "/manifest.json");
 }
 
-TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data,
+TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data, DType dtype,
                                 Communicator& communicator, Memory& memory) {
   claim_gemm_buffers();
   // One rank's look at every byte is enough.
@@ -42,9 +42,10 @@ TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo
       .config = config_of(checkpoint), .checkpoint = checkpoint, .step = reader.manifest().step};
   trained.model = make_model(trained.config.model, data, false);
   trained.store = std::make_unique<ParamStore>(trained.model->blocks(), communicator, memory,
-                                               ParamStore::Options{});
-  allocate_statistics(*trained.model, memory);
-  load_weights(reader, *trained.store, *trained.model);
+                                               ParamStore::Options{.dtype = dtype});
+  Stream stream = Stream::compute(Device::kCpu);
+  allocate_statistics(*trained.model, stream, memory);
+  load_weights(stream, reader, *trained.store, *trained.model);
   return trained;
 }
 

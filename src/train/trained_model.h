@@ -24,9 +24,9 @@ struct TrainedModel {
   std::unique_ptr<ParamStore> store{};
 };
 
-// `data` gives the sizes that the settings leave open. Error kData when the checkpoint is of
-// another model.
-TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data,
+// On the CPU, with weights rounded to `dtype`. `data` gives the sizes that the settings leave open.
+// Error kData when the checkpoint is of another model.
+TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data, DType dtype,
                                 Communicator& communicator, Memory& memory);
 
 // The settings stored in a checkpoint.

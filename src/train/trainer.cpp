@@ -1,16 +1,14 @@
 #include "src/train/trainer.h"
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
 #include "comm/agreement.h"
 #include "layers/cross_entropy.h"
+#include "layers/running_statistics.h"
 #include "optim/adamw.h"
-#include "optim/clip.h"
 #include "optim/sgd.h"
-#include "src/core/reduce.h"
-#include "src/train/gemm_rate.h"
-#include "src/train/model_zoo.h"
+#include "src/core/profiler_range.h"
 
 namespace tandem {
 
@@ -38,17 +36,15 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimConfig& optim, std::span<co
 
 }  // namespace
 
-Trainer::Trainer(const Config& config, World& world, Memory& memory)
+Trainer::Trainer(const Config& config, World& world)
     : config_(config),
       world_(world),
-      comm_(world.communicator()),
+      machine_(config, world),
+      comm_(machine_.communicator()),
       directory_(config.run),
-      memory_(memory),
-      stream_(Stream::compute(Device::kCpu)),
+      memory_(machine_.memory),
+      stream_(machine_.stream),
       stop_signal_(world.rank() == 0) {
-  world.set_timeout_s(config.dist.timeout_s);
-  use_cpu_share(config.run.threads, world.local_size());
-  agree(comm_, [] { claim_gemm_buffers(); });
   open_data();
   on_root(comm_, [&] {
     directory_.prepare(config_);
@@ -78,9 +74,18 @@ void Trainer::build() {
       ParamStore::Options{.bucket_bytes = static_cast<int64_t>(config_.dist.bucket_mb * (1 << 20)),
                           .overlap = config_.dist.overlap,
                           .zero = static_cast<int>(config_.dist.zero),
-                          .unused_is_error = config_.dist.unused == "error"});
-  store_->initialize(static_cast<uint64_t>(config_.run.seed));
-  allocate_statistics(*model_, memory_);
+                          .unused_is_error = config_.dist.unused == "error",
+                          .dtype = dtype_named(config_.train.precision),
+                          .wire_dtype = dtype_named(config_.dist.wire_dtype)});
+  store_->initialize(stream_, static_cast<uint64_t>(config_.run.seed));
+  statistics_ = allocate_statistics(*model_, stream_, memory_);
+  step_options_ = {.clip_norm = config_.optim.clip_norm,
+                   .dynamic_scale = store_->dtype() == DType::kFp16};
+  state_ = first_state(step_options_);
+  record_ = std::make_unique<StepRecord>(stream_, memory_, machine_.staging, accumulation(),
+                                         step_options_);
+  upload_ = std::make_unique<Uploader>(stream_, memory_, machine_.staging, dataset_->info(),
+                                       store_->dtype());
   optimizer_ = make_optimizer(config_.optim, store_->shards(), memory_);
   tape_ = std::make_unique<Tape>(
       [this](Context& context, Parameter& parameter) { store_->on_final(context, parameter); });
@@ -106,7 +111,7 @@ void Trainer::start_loader() {
 }
 
 ExitCode Trainer::run() {
-  gemm_rate_ = measure_gemm_rate();
+  peak_flops_ = machine_.peak_flops(store_->dtype());
   window_start_ = last_save_time_ = Clock::now();
   while (step_ < config_.train.steps) {
     const std::vector<MicroBatch> batch = next_batch();
@@ -153,35 +158,29 @@ Trainer::StepPlan Trainer::plan_step(const std::vector<MicroBatch>& batch) {
   return {.targets = sums[0], .stop = sums[1] > 0, .save = sums[2] > 0};
 }
 
+// Enqueues a whole step, then reads the figures of the one before.
 void Trainer::step(const std::vector<MicroBatch>& batch, const StepPlan& plan) {
   const int64_t wire_before = comm_.wire().payload_bytes;
+  Pending next{.step = step_ + 1, .lr = lr_at(schedule_, step_), .targets = plan.targets};
   store_->begin_step();
-  losses_.clear();
   for (size_t i = 0; i < batch.size(); ++i) {
-    losses_.push_back(run_micro_batch(batch[i], 1.0 / plan.targets, i + 1 == batch.size()));
+    next.exposure = run_micro_batch(batch[i], 1.0 / plan.targets, static_cast<int64_t>(i));
   }
-  batch_targets_ = plan.targets;
-  double squared = 0;
-  for (const Shard& shard : store_->shards()) {
-    squared += on_device(stream_, [&](auto device) {
-      return squared_norm(device, shard.grad.data<float>(), shard.grad.elements());
-    });
-  }
-  const double grad_norm = std::sqrt(squared);
-  update_statistics(std::isfinite(grad_norm));
-  update_parameters(grad_norm);
-  window_.wire_bytes = comm_.wire().payload_bytes - wire_before;
-  ++window_.steps;
-  if (step_ % config_.train.log_every == 0 || step_ == 1 || step_ == config_.train.steps) {
-    log_step();
-  }
-  if (log_) {
-    log_->step(step_);
+  sum_statistics();
+  record_->decide(stream_, store_->shards());
+  update();
+  next.wire_bytes = comm_.wire().payload_bytes - wire_before;
+  next.record = record_->copy_to_host(stream_);
+  settle();
+  pending_ = std::move(next);
+  val_loss_.reset();
+  ++step_;
+  if (stream_.device() == Device::kCpu) {
+    settle();
   }
 }
 
-// Returns the sum of the losses of the micro-batch's targets.
-double Trainer::run_micro_batch(const MicroBatch& micro, double seed, bool last) {
+Exposure Trainer::run_micro_batch(const MicroBatch& micro, double seed, int64_t micro_step) {
   Context context{.stream = stream_,
                   .memory = memory_,
                   .tape = tape_.get(),
@@ -189,75 +188,87 @@ double Trainer::run_micro_batch(const MicroBatch& micro, double seed, bool last)
                              .step = static_cast<uint64_t>(step_),
                              .first_sample = micro.first_sample},
                   .training = true};
-  const DeviceBatch batch = upload(memory_, micro, dataset_->info());
-  store_->begin_backward(last);
+  const DeviceBatch batch = (*upload_)(micro);
+  store_->begin_backward(micro_step + 1 == accumulation());
   const Variable losses =
       cross_entropy(context, model_->forward(context, *store_, batch.input), batch.targets);
-  const double loss = on_device(
-      stream_, [&](auto device) { return sum(device, losses.data<float>(), losses.elements()); });
-  tape_->backward(context, losses, seed);
-  window_.exposed_comm_s += store_->finish_backward(context);
-  return loss;
+  record_->add_up(stream_, micro_step, losses.value());
+  tape_->backward(context, losses, seed, &record_->state()->loss_scale);
+  return store_->finish_backward(context);
 }
 
-// running = (1 - momentum) * running + momentum * mean over the step's micro-batches on all ranks.
-// Momentum 0.1, as in PyTorch. Once a step, whatever the number of ranks and micro-batches; what a
-// skipped step observed is forgotten. The gradient's norm, and so `keep`, is the same on all ranks.
-void Trainer::update_statistics(bool keep) {
+// What the model observed, over the ranks.
+void Trainer::sum_statistics() {
+  if (statistics_.sum && comm_.size() > 1) {
+    comm_.stream().wait(stream_.record());
+    comm_.all_reduce(statistics_.sum);
+    stream_.wait(comm_.stream().record());
+  }
+}
+
+// running = (1 - momentum) * running + momentum * mean over the step's micro-batches on all ranks,
+// with momentum 0.1, as in PyTorch: once a step, whatever the number of ranks and micro-batches.
+// What a skipped step observed is forgotten.
+void Trainer::update() {
   constexpr double kMomentum = 0.1;
-  const std::vector<RunningStatistics*> all = model_->statistics();
-  if (all.empty()) {
+  const ProfilerRange range("optimizer");
+  StepState* state = record_->state();
+  if (statistics_.sum) {
+    const double scale = kMomentum / static_cast<double>(accumulation() * comm_.size());
+    on_device(stream_, [&](auto device) {
+      kernels::update_running(device, statistics_.sum.elements(), statistics_.running.data<float>(),
+                              statistics_.sum.data<float>(), static_cast<float>(kMomentum),
+                              static_cast<float>(scale), &state->apply);
+    });
+  }
+  optimizer_->step(stream_, store_->shards(), {.lr = lr_at(schedule_, step_), .state = state});
+}
+
+// Waits for the step that is under way, if any, and looks at what it did.
+void Trainer::settle() {
+  if (!pending_) {
     return;
   }
-  std::vector<double> sums;
-  for (const RunningStatistics* statistics : all) {
-    const auto values = statistics->sum.as<float>();
-    sums.insert(sums.end(), values.begin(), values.end());
+  const Pending done = *std::exchange(pending_, std::nullopt);
+  comm_.wait(done.record.done);
+  state_ = done.record.step_state();
+  const std::string saved = last_checkpoint_.empty() ? "none" : last_checkpoint_;
+  if (state_.exhausted != 0) {
+    throw AgreedError(
+        ExitCode::kNumerical,
+        str("step ", done.step, ": the gradients overflow fp16 even with a loss scale of ",
+            step_options_.smallest_scale, "; last checkpoint: ", saved,
+            "; lower optim.lr, or set train.precision = bf16"));
   }
-  sums = comm_.sum(sums);
-  const double scale = kMomentum / static_cast<double>(accumulation() * comm_.size());
-  size_t next = 0;
-  for (const RunningStatistics* statistics : all) {
-    float* running = statistics->running.data<float>();
-    float* sum = statistics->sum.data<float>();
-    for (int64_t i = 0; i < statistics->sum.elements(); ++i) {
-      const double updated = (1 - kMomentum) * running[i] + scale * sums[next++];
-      running[i] = keep ? static_cast<float>(updated) : running[i];
-      sum[i] = 0;
-    }
+  if (state_.apply == 0 && !step_options_.dynamic_scale && config_.train.on_nonfinite == "stop") {
+    throw AgreedError(
+        ExitCode::kNumerical,
+        str("step ", done.step, ": the gradient is not finite; last checkpoint: ", saved,
+            "; lower optim.lr, set optim.clip_norm, or go on with train.on_nonfinite = skip"));
   }
-}
-
-void Trainer::update_parameters(double grad_norm) {
-  val_loss_.reset();
-  window_.grad_norm = grad_norm;
-  window_.lr = lr();
-  if (!std::isfinite(grad_norm)) {
-    if (config_.train.on_nonfinite == "stop") {
-      throw AgreedError(
-          ExitCode::kNumerical,
-          str("step ", step_ + 1, ": the gradient is not finite; last checkpoint: ",
-              last_checkpoint_.empty() ? "none" : last_checkpoint_,
-              "; lower optim.lr, set optim.clip_norm, or go on with train.on_nonfinite = skip"));
-    }
-    ++skipped_;
-  } else {
-    optimizer_->step(stream_, store_->shards(),
-                     {.lr = lr(),
-                      .step = step_ + 1 - skipped_,
-                      .grad_scale = clip_factor(grad_norm, config_.optim.clip_norm)});
+  window_.grad_norm = state_.grad_norm;
+  window_.lr = done.lr;
+  window_.wire_bytes = done.wire_bytes;
+  window_.exposed_comm_s += done.exposure.seconds();
+  ++window_.steps;
+  if (done.step % config_.train.log_every == 0 || done.step == 1 ||
+      done.step == config_.train.steps) {
+    log_step(done);
   }
-  ++step_;
+  if (log_) {
+    log_->step(done.step);
+  }
 }
 
 // Gathers what the ranks measured in one control message, and writes it down.
-void Trainer::log_step() {
+void Trainer::log_step(const Pending& done) {
   const auto ranks = static_cast<size_t>(comm_.size()), rank = static_cast<size_t>(comm_.rank());
-  const size_t micros = losses_.size();
+  const auto losses = done.record.losses.as<double>();
+  const size_t micros = losses.size();
   std::vector<double> values((micros + 3) * ranks,
                              0.0);  // by rank: losses, wire bytes, exposed seconds, peak bytes
   double* own = values.data() + rank * (micros + 3);
-  std::ranges::copy(losses_, own);
+  std::ranges::copy(losses, own);
   own[micros] = static_cast<double>(window_.wire_bytes);
   own[micros + 1] = window_.exposed_comm_s;
   own[micros + 2] = static_cast<double>(memory_.total().peak_bytes);
@@ -273,15 +284,19 @@ void Trainer::log_step() {
     exposed = std::max(exposed, of_rank[micros + 1]);
     peak = std::max(peak, of_rank[micros + 2]);
   }
-  window_.step = step_;
-  window_.loss = loss / batch_targets_;
+  window_.step = done.step;
+  window_.loss = loss / done.targets;
+  window_.loss_scale = state_.loss_scale;
+  window_.skipped = state_.skipped;
   window_.wire_bytes = static_cast<int64_t>(wire);
   window_.exposed_comm_s = exposed;
   window_.peak_bytes = static_cast<int64_t>(peak);
   window_.seconds = seconds_since(window_start_);
   window_.samples = window_.steps * config_.train.global_batch;
-  window_.mfu = model_->flops_per_sample() * static_cast<double>(window_.samples) /
-                window_.seconds / (gemm_rate_ * static_cast<double>(ranks));
+  if (peak_flops_ > 0) {
+    window_.mfu = model_->flops_per_sample() * static_cast<double>(window_.samples) /
+                  window_.seconds / (peak_flops_ * static_cast<double>(ranks));
+  }
   if (log_) {
     log_->training(window_);
   }
@@ -290,10 +305,11 @@ void Trainer::log_step() {
 }
 
 void Trainer::validate() {
+  settle();
   const Clock::time_point start = Clock::now();
   const Evaluation result =
       evaluate(*model_, *store_, *dataset_, config_.model.context, config_.train.eval_batch(),
-               config_.train.eval_batches, stream_, memory_, comm_);
+               config_.train.eval_batches, stream_, memory_, *upload_, comm_);
   val_loss_ = result.loss;
   if (log_) {
     log_->validation(step_, result);
@@ -312,6 +328,7 @@ void Trainer::validate() {
 }
 
 ExitCode Trainer::finish(bool stopped) {
+  settle();
   if (!stopped && dataset_->windows(Split::kVal, config_.model.context) > 0 &&
       last_saved_ != step_) {
     validate();

@@ -3,7 +3,6 @@
 #include <cstdio>
 
 #include "comm/agreement.h"
-#include "src/train/model_zoo.h"
 #include "src/train/snapshot.h"
 #include "src/train/trained_model.h"
 #include "src/train/trainer.h"
@@ -52,19 +51,19 @@ void Trainer::resume() {
   agree(comm_, [&] {
     if (!found.empty()) {
       const CheckpointReader reader(found);
-      load_weights(reader, *store_, *model_);
-      load_optimizer(reader, *store_, *optimizer_);
+      load_weights(stream_, reader, *store_, *model_);
+      load_optimizer(stream_, reader, *store_, *optimizer_);
       require_same_settings(found, config_of(found), config_);
       const Manifest& manifest = reader.manifest();
       require_same_samples(found, manifest, config_, dataset_->info());
       step_ = last_saved_ = manifest.step;
-      skipped_ = static_cast<int64_t>(manifest.schedule.at("skipped_steps"));
+      restore_state(manifest);
       if (const auto best = manifest.schedule.find("best_val_loss");
           best != manifest.schedule.end()) {
         best_val_loss_ = best->second;
       }
     } else if (!weights.empty()) {
-      load_weights(CheckpointReader(weights), *store_, *model_);
+      load_weights(stream_, CheckpointReader(weights), *store_, *model_);
       Config then = config_of(weights);
       then.data = config_.data;
       then.run = config_.run;
@@ -116,7 +115,7 @@ RunSummary Trainer::summary() const {
   RunSummary summary{.parameters = parameter_count(*model_),
                      .flops_per_sample = model_->flops_per_sample(),
                      .ranks = comm_.size(),
-                     .threads = cpu_threads(),
+                     .machine = machine_.description(),
                      .micro_batch = micro_batch(),
                      .accumulation = accumulation(),
                      .buckets = static_cast<int64_t>(store_->layout().buckets().size()),
@@ -131,16 +130,32 @@ RunSummary Trainer::summary() const {
   return summary;
 }
 
+// Where the update rule and the loss scale stood.
+void Trainer::restore_state(const Manifest& manifest) {
+  const auto value = [&](const char* name, double otherwise) {
+    const auto found = manifest.schedule.find(name);
+    return found == manifest.schedule.end() ? otherwise : found->second;
+  };
+  state_.skipped = static_cast<int64_t>(manifest.schedule.at("skipped_steps"));
+  state_.updates = manifest.step - state_.skipped;
+  if (step_options_.dynamic_scale) {
+    state_.loss_scale = static_cast<float>(value("loss_scale", step_options_.initial_scale));
+    state_.clean_steps = static_cast<int64_t>(value("clean_steps", 0));
+  }
+  record_->restore(stream_, state_);
+}
+
 // All ranks write; rank 0 commits once every file is whole. A failure leaves the older checkpoints
 // as they were.
 void Trainer::save() {
+  settle();
   const auto start = std::chrono::steady_clock::now();
   const std::string partial =
       on_root(comm_, [&] { return begin_checkpoint(directory_.checkpoints(), step_); });
   FileEntry entry;
   agree(comm_, [&] {
     entry = write_rank_file(partial + "/" + rank_file_name(comm_.rank()),
-                            owned_slabs(*store_, *optimizer_, *model_, comm_.rank()));
+                            owned_slabs(stream_, *store_, *optimizer_, *model_, comm_.rank()));
   });
   const std::vector<std::string> entries = comm_.all_gather(entry.text());
   last_checkpoint_ = on_root(comm_, [&] {
@@ -168,7 +183,11 @@ Manifest Trainer::manifest() const {
   manifest.sampler_position = samples % epoch;
   manifest.data_hash = dataset_->info().content_hash;
   manifest.seed = static_cast<uint64_t>(config_.run.seed);
-  manifest.schedule = {{"skipped_steps", static_cast<double>(skipped_)}};
+  manifest.schedule = {{"skipped_steps", static_cast<double>(state_.skipped)}};
+  if (step_options_.dynamic_scale) {
+    manifest.schedule["loss_scale"] = state_.loss_scale;
+    manifest.schedule["clean_steps"] = static_cast<double>(state_.clean_steps);
+  }
   if (std::isfinite(best_val_loss_)) {
     manifest.schedule["best_val_loss"] = best_val_loss_;
   }

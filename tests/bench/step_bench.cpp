@@ -15,8 +15,8 @@
 #include "layers/resnet.h"
 #include "layers/transformer.h"
 #include "optim/adamw.h"
-#include "optim/clip.h"
 #include "optim/sgd.h"
+#include "optim/step_record.h"
 #include "src/autograd/tape.h"
 #include "src/core/reduce.h"
 
@@ -84,7 +84,9 @@ class Bench {
     }
     store_ = std::make_unique<ParamStore>(case_.model->blocks(), communicator_, memory_,
                                           ParamStore::Options{});
-    store_->initialize(1);
+    store_->initialize(stream_, 1);
+    record_ = std::make_unique<StepRecord>(stream_, memory_, memory_, 1,
+                                           StepOptions{.clip_norm = case_.clip_norm});
     optimizer_ = case_.adamw ? make_adamw({}, store_->shards(), memory_)
                              : make_sgd({}, store_->shards(), memory_);
   }
@@ -101,16 +103,8 @@ class Bench {
         cross_entropy(context, case_.model->forward(context, *store_, case_.input), case_.targets);
     tape_.backward(context, losses, 1.0 / static_cast<double>(case_.targets.elements()));
     store_->finish_backward(context);
-    double squared = 0;
-    if (case_.clip_norm > 0) {
-      for (const Shard& shard : store_->shards()) {
-        squared += squared_norm(Cpu{}, shard.grad.data<float>(), shard.grad.elements());
-      }
-    }
-    optimizer_->step(stream_, store_->shards(),
-                     {.lr = case_.lr,
-                      .step = ++steps_,
-                      .grad_scale = clip_factor(std::sqrt(squared), case_.clip_norm)});
+    record_->decide(stream_, store_->shards());
+    optimizer_->step(stream_, store_->shards(), {.lr = case_.lr, .state = record_->state()});
   }
 
  private:
@@ -119,10 +113,10 @@ class Bench {
   SelfCommunicator communicator_;
   Case case_;
   std::unique_ptr<ParamStore> store_;
+  std::unique_ptr<StepRecord> record_;
   std::unique_ptr<Optimizer> optimizer_;
   Tape tape_{
       [this](Context& context, Parameter& parameter) { store_->on_final(context, parameter); }};
-  int64_t steps_ = 0;
 };
 
 int run(int argc, char** argv) {

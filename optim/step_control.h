@@ -1,0 +1,83 @@
+// Decides, in the memory of the device, whether and how a step's gradients change the parameters:
+// loss scale, finiteness and clipping. The host enqueues and does not wait; it reads the state when
+// it writes metrics and checkpoints.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "optim/clip.h"
+#include "src/core/dispatch.h"
+
+namespace tandem {
+
+// One per run, in device memory, the same bits on every rank; kernels read it where they need it.
+// Aligned so that a kernel reads it in 16-byte pieces.
+struct alignas(16) StepState {
+  // Set by whoever sums the gradients, before decide_step: the sum of squares of all elements of
+  // all ranks. They carry the loss scale. NaN or infinite if any element is.
+  double squared_norm = 0;
+  // Set by decide_step.
+  double grad_norm = 0;     // without the loss scale; NaN or infinite if a gradient was
+  int64_t updates = 0;      // applied so far, this step's included: Adam's t
+  int64_t skipped = 0;      // steps without an update so far
+  int64_t clean_steps = 0;  // since the loss scale last changed or a step was skipped
+  float loss_scale = 1;     // the next backward pass starts from it
+  float grad_scale = 1;     // gradients are multiplied by it: clip factor / loss scale
+  int32_t apply = 0;        // 0: a gradient was not finite, nothing is updated in this step
+  int32_t exhausted = 0;    // 1: an overflow at the smallest loss scale; stays 1
+};
+
+struct StepOptions {
+  double clip_norm = 0;  // largest norm of the gradients; 0: no clipping
+  // Dynamic loss scaling, for fp16 (Micikevicius et al. 2018). Powers of two change no bit of a
+  // gradient that neither overflows nor underflows.
+  bool dynamic_scale = false;  // false: the loss scale is 1
+  float initial_scale = 65536;
+  float growth = 2;             // factor after growth_steps clean steps
+  int64_t growth_steps = 2000;  // at least 1
+  float backoff = 0.5F;         // factor at an overflow, in (0, 1)
+  float smallest_scale = 1;     // an overflow there exhausts the scale
+};
+
+// The state before the first step. Throws Error(kConfig) that names the option that is out of
+// range.
+StepState first_state(const StepOptions& options);
+
+// The state after a step, from the one before, with squared_norm of this step. f64 arithmetic.
+// Where a scale would grow beyond f32 it stays.
+TANDEM_HOST_DEVICE inline StepState decided(StepState state, const StepOptions& options) {
+  const double scale = state.loss_scale;
+  state.grad_norm = std::sqrt(state.squared_norm) / scale;
+  state.apply = std::isfinite(state.squared_norm) ? 1 : 0;
+  if (state.apply == 0) {
+    state.grad_scale = 0;
+    state.clean_steps = 0;
+    ++state.skipped;
+    if (options.dynamic_scale) {
+      const float lower = state.loss_scale * options.backoff;
+      state.exhausted |= state.loss_scale <= options.smallest_scale ? 1 : 0;
+      state.loss_scale = lower > options.smallest_scale ? lower : options.smallest_scale;
+    }
+    return state;
+  }
+  state.grad_scale = static_cast<float>(clip_factor(state.grad_norm, options.clip_norm) / scale);
+  ++state.updates;
+  ++state.clean_steps;
+  if (options.dynamic_scale && state.clean_steps >= options.growth_steps) {
+    const float higher = state.loss_scale * options.growth;
+    state.loss_scale = std::isfinite(higher) ? higher : state.loss_scale;
+    state.clean_steps = 0;
+  }
+  return state;
+}
+
+namespace kernels {
+
+// state[0] = decided(state[0], options); state: in device memory.
+void decide_step(Cpu, StepState* state, const StepOptions& options);
+void decide_step(Cuda, StepState* state, const StepOptions& options);
+
+}  // namespace kernels
+
+}  // namespace tandem

@@ -1,0 +1,30 @@
+#include "src/core/convert.h"
+
+#include "src/core/dispatch.h"
+#include "src/core/elementwise.h"
+
+namespace tandem {
+
+void convert(const Stream& stream, const Tensor& from, const Tensor& to) {
+  require(from.elements() == to.elements() && from.device() == stream.device() &&
+              to.device() == stream.device() &&
+              (from.dtype() == DType::kF32 || to.dtype() == DType::kF32),
+          [&] {
+            return str("convert: ", name_of(from.dtype()), " ", from.shape(), " to ",
+                       name_of(to.dtype()), " ", to.shape());
+          });
+  on_device(stream, [&](auto device) {
+    const DType other = from.dtype() == DType::kF32 ? to.dtype() : from.dtype();
+    on_float(other, [&]<class T>() {
+      if constexpr (std::is_same_v<T, double>) {
+        fail(ExitCode::kInternal, "convert: f64 is not converted");
+      } else if (from.dtype() == DType::kF32) {
+        kernels::convert(device, from.elements(), from.data<float>(), to.data<T>());
+      } else {
+        kernels::convert(device, from.elements(), from.data<T>(), to.data<float>());
+      }
+    });
+  });
+}
+
+}  // namespace tandem

@@ -1,0 +1,13 @@
+// Copies between tensors of different floating dtypes.
+#pragma once
+
+#include "src/core/stream.h"
+#include "src/core/tensor.h"
+
+namespace tandem {
+
+// to[i] = from[i], rounded to the nearest: between f32 and f32, bf16 or fp16, either way. Both on
+// the stream's device, in its order.
+void convert(const Stream& stream, const Tensor& from, const Tensor& to);
+
+}  // namespace tandem

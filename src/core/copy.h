@@ -1,0 +1,17 @@
+// Copies between tensors, on one device or between the host and a GPU.
+#pragma once
+
+#include "src/core/stream.h"
+#include "src/core/tensor.h"
+
+namespace tandem {
+
+// to = from, bit by bit; equal dtypes and sizes. In the order of the stream; on a compute stream of
+// the CPU at once. The host may let go of both tensors right away, except of pinned ones: those
+// must live and keep their contents until the stream got here.
+void copy(Stream& stream, const Tensor& from, const Tensor& to);
+
+// A copy in `memory`; blocks the host until it is there.
+Tensor copied(Stream& stream, const Tensor& from, Memory& memory);
+
+}  // namespace tandem

@@ -1,0 +1,41 @@
+// Where a run computes and how its ranks talk: a device with its compute stream and memory, and the
+// communicator of the gradients.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/world.h"
+#include "src/core/memory.h"
+#include "src/core/stream.h"
+#include "src/train/config.h"
+
+namespace tandem {
+
+// The device that run.device means on this machine. "auto" is CUDA where there is a GPU. Error
+// kConfig, with CUDA's reason, when CUDA is asked for and there is none.
+Device device_named(const std::string& name);
+
+class Machine {
+ public:
+  // Collective. Takes GPU number local rank, modulo their number where ranks share GPUs
+  // (dist.backend = mpi). Error kConfig when that is asked for which the machine lacks.
+  Machine(const Config& config, World& world);
+
+  Stream stream;
+  Memory memory;   // of the stream's device
+  Memory staging;  // host memory that the device copies from and to; page-locked for a GPU
+  Device device() const { return stream.device(); }
+  Communicator& communicator() { return communicator_ ? *communicator_ : world_.communicator(); }
+  // The largest FLOP/s of one rank's device in this type, for `mfu`: a GPU's dense peak by its data
+  // sheet, 0 for one that is not listed; the measured f32 matrix product on a CPU.
+  double peak_flops(DType dtype) const;
+  std::string description()
+      const;  // "cuda (NVIDIA H200), nccl", or "2 threads", with the reason when there is no GPU
+
+ private:
+  World& world_;
+  std::unique_ptr<Communicator> communicator_;  // null: the world's own
+};
+
+}  // namespace tandem

@@ -1,0 +1,72 @@
+#include "src/train/upload.h"
+
+#include <algorithm>
+
+#include "src/core/convert.h"
+#include "src/core/copy.h"
+#include "src/core/error.h"
+
+namespace tandem {
+
+namespace {
+
+// A value outside [0, limit) that is not `ignored` is an error.
+void require_range(const std::vector<int32_t>& values, int64_t limit, int32_t ignored,
+                   const char* what) {
+  const auto bad = std::ranges::find_if(
+      values, [&](int32_t value) { return value != ignored && (value < 0 || value >= limit); });
+  if (bad != values.end()) {
+    fail(ExitCode::kData,
+         str(what, " ", *bad, " is outside [0, ", limit, "); make the dataset again"));
+  }
+}
+
+}  // namespace
+
+Uploader::Uploader(Stream& stream, Memory& memory, Memory& staging, const DatasetInfo& info,
+                   DType dtype)
+    : stream_(stream), memory_(memory), staging_(staging), info_(info), dtype_(dtype) {}
+
+template <class T>
+Tensor Uploader::upload(const std::vector<T>& values, const Shape& shape) {
+  const Tensor staged = Tensor::empty(staging_, shape, dtype_of<T>, MemoryClass::kStaging);
+  std::ranges::copy(values, staged.data<T>());
+  if (stream_.device() == Device::kCpu) {
+    return staged;
+  }
+  Tensor tensor = Tensor::empty(memory_, shape, dtype_of<T>, MemoryClass::kData);
+  copy(stream_, staged, tensor);
+  in_flight_.push_back({stream_.record(), staged});
+  return tensor;
+}
+
+void Uploader::check(const MicroBatch& batch) const {
+  const bool text = !batch.tokens.empty();
+  const int64_t classes = text ? info_.vocab_size : static_cast<int64_t>(info_.classes.size());
+  require_range(batch.tokens, info_.vocab_size, 0, "token");
+  require_range(batch.targets, classes, kIgnoreTarget, "target");
+}
+
+DeviceBatch Uploader::operator()(const MicroBatch& batch) {
+  if (stream_.device() != Device::kCpu) {
+    check(batch);
+  }
+  while (!in_flight_.empty() && in_flight_.front().done.reached()) {
+    in_flight_.pop_front();
+  }
+  const Tensor targets = upload(batch.targets, {static_cast<int64_t>(batch.targets.size())});
+  if (!batch.tokens.empty()) {
+    const int64_t length = static_cast<int64_t>(batch.tokens.size()) / batch.samples;
+    return {upload(batch.tokens, {batch.samples, length}), targets};
+  }
+  const Tensor images =
+      upload(batch.images, {batch.samples, info_.height, info_.width, info_.channels});
+  if (dtype_ == DType::kF32) {
+    return {images, targets};
+  }
+  Tensor rounded = Tensor::empty(memory_, images.shape(), dtype_, MemoryClass::kData);
+  convert(stream_, images, rounded);
+  return {rounded, targets};
+}
+
+}  // namespace tandem

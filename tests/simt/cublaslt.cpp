@@ -1,0 +1,389 @@
+// cuBLASLt on the emulated GPU: the definition of the product, in f32 and in the order of the
+// depth.
+//
+// Rules of the library that a call breaks are failures: descriptors that were never initialised or
+// do not fit each other, combinations of types that the library lacks, an algorithm used for
+// another product or for operands less aligned than promised, a workspace that is too small.
+#include <cublasLt.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "src/core/float16.h"
+#include "tests/simt/simt.h"
+
+struct cublasLtContext {};
+
+namespace {
+
+using tandem::Bf16;
+using tandem::Fp16;
+
+constexpr size_t kWorkspaceBytes = 256;  // what every algorithm wants; it is overwritten
+
+// --- What the opaque descriptors hold. ---
+
+struct Operation {
+  static constexpr uint64_t kMark = 0x6f7065726174696f;
+  uint64_t mark = kMark;
+  cublasOperation_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;
+};
+
+struct Layout {
+  static constexpr uint64_t kMark = 0x6c61796f7574206f;
+  uint64_t mark = kMark;
+  uint64_t rows, columns;
+  int64_t stride;
+  cudaDataType_t type;
+};
+
+struct Preference {
+  static constexpr uint64_t kMark = 0x7072656665722069;
+  uint64_t mark = kMark;
+  uint64_t workspace_bytes = 0;
+  uint32_t reductions = 7;
+  std::array<uint32_t, 4> align = {256, 256, 256, 256};  // bytes; of A, B, C, D
+};
+
+// An algorithm remembers what it was chosen for.
+struct Algorithm {
+  static constexpr uint64_t kMark = 0x616c676f72697468;
+  uint64_t mark = kMark;
+  uint64_t product;  // hash
+  std::array<uint32_t, 4> align;
+};
+
+template <class D, class Opaque>
+void write(const D& description, Opaque* opaque) {
+  static_assert(sizeof(D) <= sizeof(Opaque));
+  *opaque = {};
+  std::memcpy(opaque->data, &description, sizeof description);
+}
+
+template <class D, class Opaque>
+D read(const Opaque* opaque, const char* what) {
+  D description;
+  if (!opaque) {
+    simt::fail("cublasLt: null descriptor", what);
+  }
+  std::memcpy(static_cast<void*>(&description), opaque->data, sizeof description);
+  if (description.mark != D::kMark) {
+    simt::fail("cublasLt: descriptor was not initialised", what);
+  }
+  return description;
+}
+
+template <class V>
+void take(V& into, const void* value, size_t bytes) {
+  if (bytes != sizeof(V)) {
+    simt::fail("cublasLt: attribute of the wrong size");
+  }
+  std::memcpy(&into, value, bytes);
+}
+
+size_t size_of(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
+
+// --- One product. ---
+
+struct Product {
+  Operation operation;
+  Layout a, b, c, d;
+  uint64_t m, n, k;
+};
+
+std::string text(const Product& p) {
+  return "m " + std::to_string(p.m) + ", n " + std::to_string(p.n) + ", k " + std::to_string(p.k);
+}
+
+void require(bool ok, const char* what, const Product& product) {
+  if (!ok) {
+    simt::fail(std::string("cublasLt: ") + what, text(product));
+  }
+}
+
+Product product_of(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
+                   cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d) {
+  Product p{read<Operation>(operation, "operation"),
+            read<Layout>(a, "A"),
+            read<Layout>(b, "B"),
+            read<Layout>(c, "C"),
+            read<Layout>(d, "D"),
+            0,
+            0,
+            0};
+  const bool a_flipped = p.operation.transpose_a == CUBLAS_OP_T;
+  const bool b_flipped = p.operation.transpose_b == CUBLAS_OP_T;
+  p.m = p.d.rows;
+  p.n = p.d.columns;
+  p.k = a_flipped ? p.a.rows : p.a.columns;
+  require((a_flipped ? p.a.columns : p.a.rows) == p.m, "rows of A and D differ", p);
+  require((b_flipped ? p.b.rows : p.b.columns) == p.n, "columns of B and D differ", p);
+  require((b_flipped ? p.b.columns : p.b.rows) == p.k, "depths of A and B differ", p);
+  require(p.m > 0 && p.n > 0 && p.k > 0, "empty product", p);
+  require(p.c.rows == p.m && p.c.columns == p.n && p.c.stride == p.d.stride, "C differs from D", p);
+  for (const Layout* one : {&p.a, &p.b, &p.c, &p.d}) {
+    require(one->stride >= static_cast<int64_t>(one->rows), "stride shorter than a column", p);
+  }
+  require(p.a.type == p.b.type, "types of A and B differ", p);
+  require(p.c.type == p.d.type, "types of C and D differ", p);
+  require(p.d.type == p.a.type || p.d.type == CUDA_R_32F, "no such combination of types", p);
+  require(p.operation.epilogue == CUBLASLT_EPILOGUE_DEFAULT || p.operation.bias,
+          "epilogue without a bias pointer", p);
+  require(p.operation.epilogue == CUBLASLT_EPILOGUE_DEFAULT || p.d.type == p.a.type,
+          "a bias needs D of A's type", p);
+  return p;
+}
+
+// FNV-1a over everything but the bias pointer.
+uint64_t hash(const Product& p) {
+  uint64_t value = 0xcbf29ce484222325;
+  const auto add = [&](auto number) {
+    value = (value ^ static_cast<uint64_t>(number)) * 0x100000001b3;
+  };
+  add(p.operation.transpose_a);
+  add(p.operation.transpose_b);
+  add(p.operation.epilogue);
+  for (const Layout* one : {&p.a, &p.b, &p.d}) {
+    add(one->rows);
+    add(one->columns);
+    add(one->stride);
+    add(one->type);
+  }
+  return value;
+}
+
+template <class F>
+auto with_type(cudaDataType_t type, F f) {
+  switch (type) {
+    case CUDA_R_16F:
+      return f(Fp16{});
+    case CUDA_R_16BF:
+      return f(Bf16{});
+    default:
+      return f(float{});
+  }
+}
+
+// op(matrix) as f32 [outer, inner], where `inner` runs fastest: the operand's rows when
+// `inner_is_row`, else its columns.
+std::vector<float> widened(const void* data, const Layout& layout, bool inner_is_row) {
+  std::vector<float> result(layout.rows * layout.columns);
+  with_type(layout.type, [&]<class T>(T) {
+    const T* from = static_cast<const T*>(data);
+    const auto stride = static_cast<uint64_t>(layout.stride);
+    for (uint64_t column = 0; column < layout.columns; ++column) {
+      for (uint64_t row = 0; row < layout.rows; ++row) {
+        const uint64_t at =
+            inner_is_row ? column * layout.rows + row : row * layout.columns + column;
+        result[at] = static_cast<float>(from[column * stride + row]);
+      }
+    }
+  });
+  return result;
+}
+
+void check_operand(const void* data, const Layout& layout, const char* name) {
+  const auto elements = static_cast<size_t>(layout.stride) * (layout.columns - 1) + layout.rows;
+  simt::check_range(data, elements * size_of(layout.type), name);
+}
+
+struct Call {
+  Product product;
+  float alpha, beta;
+  const void *a, *b, *c;
+  void *d, *workspace;
+};
+
+void run(const Call& call) {
+  const Product& p = call.product;
+  check_operand(call.a, p.a, "A of cublasLtMatmul");
+  check_operand(call.b, p.b, "B of cublasLtMatmul");
+  check_operand(call.d, p.d, "D of cublasLtMatmul");
+  simt::check_range(call.workspace, kWorkspaceBytes, "workspace of cublasLtMatmul");
+  const bool has_bias = p.operation.epilogue == CUBLASLT_EPILOGUE_BIAS;
+  if (has_bias) {
+    simt::check_range(p.operation.bias, p.m * size_of(p.d.type), "bias of cublasLtMatmul");
+  }
+  std::memset(call.workspace, 0xA5, kWorkspaceBytes);
+  const std::vector<float> a =
+      widened(call.a, p.a, p.operation.transpose_a == CUBLAS_OP_N);  // [k, m]
+  const std::vector<float> b =
+      widened(call.b, p.b, p.operation.transpose_b == CUBLAS_OP_T);  // [k, n]
+  with_type(p.d.type, [&]<class T>(T) {
+    const T *c = static_cast<const T*>(call.c), *bias = static_cast<const T*>(p.operation.bias);
+    T* d = static_cast<T*>(call.d);
+    std::vector<float> sum(p.m);
+    for (uint64_t column = 0; column < p.n; ++column) {
+      sum.assign(p.m, 0.0f);
+      for (uint64_t depth = 0; depth < p.k; ++depth) {
+        const float factor = b[depth * p.n + column];
+        for (uint64_t row = 0; row < p.m; ++row) {
+          sum[row] += a[depth * p.m + row] * factor;
+        }
+      }
+      for (uint64_t row = 0; row < p.m; ++row) {
+        const uint64_t at = column * static_cast<uint64_t>(p.d.stride) + row;
+        float value = call.alpha * sum[row];
+        value += call.beta == 0 ? 0.0f : call.beta * static_cast<float>(c[at]);
+        value += has_bias ? static_cast<float>(bias[row]) : 0.0f;
+        d[at] = static_cast<T>(value);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+const char* cublasLtGetStatusName(cublasStatus_t status) {
+  switch (status) {
+    case CUBLAS_STATUS_SUCCESS:
+      return "CUBLAS_STATUS_SUCCESS";
+    case CUBLAS_STATUS_NOT_INITIALIZED:
+      return "CUBLAS_STATUS_NOT_INITIALIZED";
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+      return "CUBLAS_STATUS_NOT_SUPPORTED";
+    default:
+      return "a status that the emulation never gives";
+  }
+}
+
+const char* cublasLtGetStatusString(cublasStatus_t) { return "the emulated cuBLASLt"; }
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    static_cast<void>(cudaGetLastError());
+    return CUBLAS_STATUS_NOT_INITIALIZED;
+  }
+  *handle = new cublasLtContext;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  delete handle;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t layout, cudaDataType type,
+                                        uint64_t rows, uint64_t columns, int64_t stride) {
+  write(Layout{.rows = rows, .columns = columns, .stride = stride, .type = type}, layout);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t operation, cublasComputeType_t compute,
+                                      cudaDataType_t scale) {
+  if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F) {
+    simt::fail("cublasLt: compute type that is not emulated");
+  }
+  write(Operation{}, operation);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, size_t bytes) {
+  Operation description = read<Operation>(operation, "operation");
+  switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      take(description.transpose_a, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      take(description.transpose_b, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      take(description.epilogue, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      take(description.bias, value, bytes);
+      break;
+    default:
+      simt::fail("cublasLt: attribute that is not emulated", std::to_string(attribute));
+  }
+  write(description, operation);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceInit(cublasLtMatmulPreference_t preference) {
+  write(Preference{}, preference);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* value, size_t bytes) {
+  Preference description = read<Preference>(preference, "preference");
+  switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+      take(description.workspace_bytes, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      take(description.reductions, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+      take(description.align[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value, bytes);
+      break;
+    default:
+      simt::fail("cublasLt: preference that is not emulated", std::to_string(attribute));
+  }
+  write(description, preference);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
+                                              cublasLtMatmulDesc_t operation,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t* results,
+                                              int* found) {
+  const Product product = product_of(operation, a, b, c, d);
+  const Preference wish = read<Preference>(preference, "preference");
+  require(handle && wanted > 0, "no handle, or no result wanted", product);
+  *found = wish.workspace_bytes >= kWorkspaceBytes;
+  *results = {.algo = {},
+              .workspaceSize = kWorkspaceBytes,
+              .state = CUBLAS_STATUS_SUCCESS,
+              .wavesCount = 1,
+              .reserved = {}};
+  write(Algorithm{.product = hash(product), .align = wish.align}, &results->algo);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
+                              const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout,
+                              const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
+                              const void* c, cublasLtMatrixLayout_t c_layout, void* d,
+                              cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t* algorithm, void* workspace,
+                              size_t workspace_bytes, cudaStream_t stream) {
+  const Product product = product_of(operation, a_layout, b_layout, c_layout, d_layout);
+  const auto chosen = read<Algorithm>(algorithm, "algorithm");
+  require(handle, "no handle", product);
+  require(chosen.product == hash(product), "the algorithm was chosen for another product", product);
+  for (int i = 0; const void* operand : {a, b, c, static_cast<const void*>(d)}) {
+    require(reinterpret_cast<uintptr_t>(operand) % chosen.align[i++] == 0,
+            "an operand is less aligned than the algorithm was promised", product);
+  }
+  require(c == d, "C apart from D is not emulated", product);
+  require(workspace_bytes >= kWorkspaceBytes, "workspace smaller than the algorithm needs",
+          product);
+  Call call{.product = product,
+            .alpha = 0,
+            .beta = 0,
+            .a = a,
+            .b = b,
+            .c = c,
+            .d = d,
+            .workspace = workspace};
+  std::memcpy(&call.alpha, alpha, sizeof call.alpha);
+  std::memcpy(&call.beta, beta, sizeof call.beta);
+  simt::enqueue(stream, "cublasLtMatmul", [call] { run(call); });
+  return CUBLAS_STATUS_SUCCESS;
+}

@@ -1,0 +1,40 @@
+// Launches kernels and gives their blocks shared memory: what the emulated src/core/launch.cuh is
+// made of.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace simt {
+
+struct Launch {
+  std::string kernel;
+  dim3 grid, block;
+  size_t dynamic_bytes;
+};
+
+// Checks the launch against the limits of sm_80 and enqueues it; `run` calls for_each_thread.
+void enqueue_kernel(CUstream_st* stream, Launch launch, std::function<void()> run);
+
+// Inside `run` of enqueue_kernel: calls `body` once per thread of the grid.
+void for_each_thread(const std::function<void()>& body);
+
+// The kernel's name, with template arguments, out of a __PRETTY_FUNCTION__ with "kKernel = ...".
+std::string kernel_name(const std::string& signature);
+
+// Static shared memory of the running block, poisoned when the block first asks for it.
+struct SharedSlot {    // one per type
+  uint64_t block = 0;  // whose memory it holds
+  void* memory = nullptr;
+};
+void* shared_memory(SharedSlot& slot, size_t size, size_t alignment);
+void* dynamic_shared_memory();
+
+// "kernel k, block (0,0,0), thread (0,0,0)" of the running thread, or "".
+std::string running_place();
+
+}  // namespace simt

@@ -1,0 +1,62 @@
+// The device's memory: which ranges are allocated, and the check of every access of a kernel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace simt {
+
+struct Allocation {
+  uintptr_t begin = 0;
+  size_t size = 0;        // bytes asked for
+  bool live = false;      // between its allocation and its release in stream order
+  bool pages = false;     // has pages of its own, which can be closed
+  uint64_t freed_at = 0;  // operation number; 0: not freed
+};
+
+enum class Access : uint8_t { kLoad, kStore, kAtomic };
+
+// True while this thread runs a kernel.
+extern constinit thread_local bool in_kernel_;
+
+// The allocation that holds `pointer`; null outside kernels.
+const Allocation* find_allocation(uintptr_t address);
+inline const Allocation* home_of(const void* pointer) {
+  return in_kernel_ ? find_allocation(reinterpret_cast<uintptr_t>(pointer)) : nullptr;
+}
+
+[[noreturn]] void fail_access(const Allocation* home, uintptr_t address, size_t size,
+                              Access access);
+void count_sector(uintptr_t address, Access access);
+
+inline void check_access(const Allocation* home, uintptr_t address, size_t size, size_t alignment,
+                         Access access) {
+  if (home == nullptr || !home->live || address - home->begin >= home->size ||
+      home->begin + home->size - address < size || address % alignment != 0) [[unlikely]] {
+    fail_access(home, address, size, access);
+  }
+  count_sector(address, access);
+}
+
+// --- For the runtime, which holds its lock. ---
+
+// Null: out of memory. The memory counts as allocated now and as live after make_live.
+Allocation* allocate(size_t bytes);
+void make_live(Allocation& allocation);         // and poisons it
+Allocation* find_to_free(const void* pointer);  // null: not the start of an allocation in use
+void release(Allocation& allocation);
+bool is_device(const void* pointer);
+size_t allocated_bytes();
+size_t device_bytes();
+
+void* allocate_pinned(size_t bytes);
+bool free_pinned(void* pointer);
+bool is_pinned(const void* pointer);
+
+// Where protection is on: opens or closes device memory to this process.
+void protect(bool closed);
+
+void next_operation();  // counts the tasks of all streams
+
+}  // namespace simt

@@ -1,0 +1,321 @@
+// The runtime API: streams, events, memory.
+#include "tests/simt/runtime.h"
+
+#include <cstring>
+#include <vector>
+
+#include "tests/simt/memory.h"
+#include "tests/simt/simt.h"
+#include "tests/simt/stream.h"
+
+namespace {
+
+using simt::RuntimeLock;
+using simt::Task;
+
+Task work(const char* name, std::function<void()> run) {
+  return {Task::kWork, name, [run = std::move(run)] {
+            run();
+            return true;
+          }};
+}
+
+void block_until(RuntimeLock& lock, const std::function<bool()>& reached) {
+  ++simt::counters().host_syncs;
+  run_until(lock, reached);
+}
+
+struct Direction {
+  bool to_device, from_device;
+};
+
+// What a copy really does; a `kind` that says otherwise is a failure.
+Direction direction(const void* to, const void* from, cudaMemcpyKind kind) {
+  const Direction found = {simt::is_device(to), simt::is_device(from)};
+  const int actual = (found.from_device ? 2 : 0) + (found.to_device ? 1 : 0);
+  if (kind != cudaMemcpyDefault && kind != actual) {
+    simt::fail("copy in the wrong direction", "cudaMemcpyKind " + std::to_string(kind) +
+                                                  ", but the pointers ask for " +
+                                                  std::to_string(actual));
+  }
+  return found;
+}
+
+void copy_async(RuntimeLock& lock, void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                cudaStream_t stream) {
+  const auto [to_device, from_device] = direction(to, from, kind);
+  // CUDA stages pageable memory before the call returns; pinned memory is read when the copy runs.
+  std::vector<std::byte> staged;
+  if (to_device && !from_device && !simt::is_pinned(from)) {
+    const auto* first = static_cast<const std::byte*>(from);
+    staged.assign(first, first + bytes);
+  }
+  push(lock, stream,
+       work("cudaMemcpyAsync",
+            [=, to_device = to_device, from_device = from_device, staged = std::move(staged)] {
+              if (to_device) {
+                simt::check_range(to, bytes, "destination of cudaMemcpyAsync");
+              }
+              if (from_device) {
+                simt::check_range(from, bytes, "source of cudaMemcpyAsync");
+              }
+              std::memmove(to, staged.empty() ? from : staged.data(), bytes);
+            }));
+}
+
+void set_async(RuntimeLock& lock, void* to, int value, size_t bytes, cudaStream_t stream) {
+  push(lock, stream, work("cudaMemsetAsync", [=] {
+         simt::check_range(to, bytes, "destination of cudaMemsetAsync");
+         std::memset(to, value, bytes);
+       }));
+}
+
+}  // namespace
+
+cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  RuntimeLock lock;
+  *pointer = nullptr;
+  if (bytes == 0 || simt::no_device() != cudaSuccess) {
+    return simt::result(simt::no_device());
+  }
+  simt::Allocation* allocation = simt::allocate(bytes);
+  if (allocation == nullptr) {
+    return simt::result(cudaErrorMemoryAllocation);
+  }
+  make_live(*allocation);
+  simt::protect(true);
+  *pointer = reinterpret_cast<void*>(allocation->begin);
+  return cudaSuccess;
+}
+
+cudaError_t cudaFree(void* pointer) {
+  RuntimeLock lock;
+  if (pointer == nullptr) {
+    return simt::result(simt::no_device());
+  }
+  block_until(lock, simt::all_streams_empty);
+  simt::Allocation* allocation = simt::find_to_free(pointer);
+  if (allocation == nullptr) {
+    return simt::result(cudaErrorInvalidValue);
+  }
+  simt::protect(false);
+  release(*allocation);
+  simt::protect(true);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
+  RuntimeLock lock;
+  *pointer = nullptr;
+  if (bytes == 0 || simt::no_device() != cudaSuccess) {
+    return simt::result(simt::no_device());
+  }
+  simt::Allocation* allocation = simt::allocate(bytes);
+  if (allocation == nullptr) {
+    return simt::result(cudaErrorMemoryAllocation);
+  }
+  *pointer = reinterpret_cast<void*>(allocation->begin);
+  push(lock, stream, work("cudaMallocAsync", [=] { make_live(*allocation); }));
+  simt::protect(true);
+  return cudaSuccess;
+}
+
+cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
+  RuntimeLock lock;
+  simt::Allocation* allocation = simt::find_to_free(pointer);
+  if (allocation == nullptr) {
+    return pointer == nullptr ? cudaSuccess : simt::result(cudaErrorInvalidValue);
+  }
+  push(lock, stream, work("cudaFreeAsync", [=] { release(*allocation); }));
+  return cudaSuccess;
+}
+
+cudaError_t cudaMallocHost(void** pointer, size_t bytes, unsigned) {
+  RuntimeLock lock;
+  *pointer = nullptr;
+  if (simt::no_device() != cudaSuccess) {
+    return simt::result(simt::no_device());
+  }
+  *pointer = simt::allocate_pinned(bytes);
+  return simt::result(*pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
+}
+
+cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned flags) {
+  return cudaMallocHost(pointer, bytes, flags);
+}
+
+cudaError_t cudaFreeHost(void* pointer) {
+  RuntimeLock lock;
+  if (pointer == nullptr) {
+    return cudaSuccess;
+  }
+  block_until(lock, simt::all_streams_empty);
+  return simt::result(simt::free_pinned(pointer) ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
+  RuntimeLock lock;
+  *total = simt::device_bytes();
+  *available = *total - simt::allocated_bytes();
+  return simt::result(simt::no_device());
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  RuntimeLock lock;
+  if (bytes != 0) {
+    copy_async(lock, to, from, bytes, kind, stream);
+    // As in CUDA, a copy to pageable memory returns when it is done.
+    if (simt::is_device(from) && !simt::is_device(to) && !simt::is_pinned(to)) {
+      block_until(lock, simt::stream_is_empty(stream));
+    }
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  RuntimeLock lock;
+  if (bytes != 0) {
+    copy_async(lock, to, from, bytes, kind, nullptr);
+    block_until(lock, simt::stream_is_empty(nullptr));
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  RuntimeLock lock;
+  set_async(lock, to, value, bytes, stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  return cudaMemsetAsync(to, value, bytes, nullptr);
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  RuntimeLock lock;
+  *stream = nullptr;
+  if (simt::no_device() == cudaSuccess) {
+    *stream = simt::create_stream(flags, priority);
+  }
+  return simt::result(simt::no_device());
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  RuntimeLock lock;
+  if (stream == nullptr || !simt::is_stream(stream)) {
+    return simt::result(cudaErrorInvalidResourceHandle);
+  }
+  destroy_stream(lock, stream);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  RuntimeLock lock;
+  if (!simt::is_stream(stream)) {
+    return simt::result(cudaErrorInvalidResourceHandle);
+  }
+  block_until(lock, simt::stream_is_empty(stream));
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  RuntimeLock lock;
+  if (!simt::is_stream(stream)) {
+    return simt::result(cudaErrorInvalidResourceHandle);
+  }
+  run_a_little(lock);
+  return simt::stream_is_empty(stream)() ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaDeviceSynchronize() {
+  RuntimeLock lock;
+  block_until(lock, simt::all_streams_empty);
+  return simt::result(simt::no_device());
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  RuntimeLock lock;
+  push(lock, stream, work("host function", [=] { function(data); }));
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  *event = new CUevent_st{(flags & cudaEventDisableTiming) == 0};
+  return simt::result(simt::no_device());
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  return cudaEventCreateWithFlags(event, cudaEventDefault);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  RuntimeLock lock;
+  if (event == nullptr) {
+    return simt::result(cudaErrorInvalidResourceHandle);
+  }
+  auto mark = std::make_shared<simt::Mark>();
+  event->mark = mark;
+  push(lock, stream, {Task::kRecord, "cudaEventRecord", nullptr, mark});
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  RuntimeLock lock;
+  if (event == nullptr) {
+    return simt::result(cudaErrorInvalidResourceHandle);
+  }
+  if (event->mark != nullptr) {
+    push(lock, stream, {Task::kWait, "cudaStreamWaitEvent", nullptr, event->mark});
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  RuntimeLock lock;
+  if (event == nullptr) {
+    return simt::result(cudaErrorInvalidResourceHandle);
+  }
+  if (event->mark == nullptr) {
+    return cudaSuccess;
+  }
+  if (!event->mark->reached) {
+    run_a_little(lock);
+  }
+  return event->mark->reached ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  RuntimeLock lock;
+  if (event == nullptr) {
+    return simt::result(cudaErrorInvalidResourceHandle);
+  }
+  block_until(lock, [mark = event->mark] { return mark == nullptr || mark->reached; });
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  RuntimeLock lock;
+  if (!start->timing || !end->timing || start->mark == nullptr || end->mark == nullptr) {
+    return simt::result(cudaErrorInvalidResourceHandle);
+  }
+  if (!start->mark->reached || !end->mark->reached) {
+    return cudaErrorNotReady;
+  }
+  *milliseconds =
+      std::chrono::duration<float, std::milli>(end->mark->time - start->mark->time).count();
+  return cudaSuccess;
+}

@@ -1,0 +1,106 @@
+#include "tests/simt/settings.h"
+
+#include <cstdlib>
+
+#include "tests/simt/simt.h"
+
+namespace simt {
+
+namespace {
+
+const char* variable(const char* name, const char* otherwise) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != 0 ? value : otherwise;
+}
+
+// "shuffled:7" -> 7; false if `schedule` is something else.
+bool is_shuffled(std::string_view schedule, uint64_t& seed) {
+  constexpr std::string_view kPrefix = "shuffled:";
+  if (!schedule.starts_with(kPrefix)) {
+    return false;
+  }
+  seed = std::strtoull(std::string(schedule.substr(kPrefix.size())).c_str(), nullptr, 0);
+  return true;
+}
+
+void parse_threads(Settings& settings, std::string_view schedule) {
+  if (is_shuffled(schedule, settings.thread_seed)) {
+    settings.threads = ThreadOrder::kShuffled;
+  } else if (schedule == "forward") {
+    settings.threads = ThreadOrder::kForward;
+  } else if (schedule == "backward") {
+    settings.threads = ThreadOrder::kBackward;
+  } else {
+    fail("unknown thread schedule", std::string(schedule));
+  }
+}
+
+void parse_streams(Settings& settings, std::string_view schedule) {
+  if (is_shuffled(schedule, settings.stream_seed)) {
+    settings.streams = StreamOrder::kShuffled;
+  } else if (schedule == "in-order") {
+    settings.streams = StreamOrder::kInOrder;
+  } else if (schedule == "compute-late") {
+    settings.streams = StreamOrder::kComputeLate;
+  } else if (schedule == "comm-late") {
+    settings.streams = StreamOrder::kCommLate;
+  } else {
+    fail("unknown stream schedule", std::string(schedule));
+  }
+}
+
+}  // namespace
+
+Settings::Settings() {
+  parse_threads(*this, variable("TANDEM_SIMT_THREADS", "forward"));
+  parse_streams(*this, variable("TANDEM_SIMT_STREAMS", "in-order"));
+  poison = static_cast<uint8_t>(std::strtoul(variable("TANDEM_SIMT_POISON", "0xff"), nullptr, 0));
+  protect = std::string_view(variable("TANDEM_SIMT_PROTECT", "0")) != "0";
+  devices = std::atoi(variable("TANDEM_SIMT_DEVICES", "8"));
+  memory = std::strtoull(variable("TANDEM_SIMT_MEMORY", "42949672960"), nullptr, 0);
+  coverage = variable("TANDEM_SIMT_COVERAGE", "");
+}
+
+Settings& settings() {
+  static Settings* settings = new Settings;  // outlives every thread
+  return *settings;
+}
+
+void set_thread_schedule(std::string_view schedule) { parse_threads(settings(), schedule); }
+void set_stream_schedule(std::string_view schedule) { parse_streams(settings(), schedule); }
+void set_poison(uint8_t byte) { settings().poison = byte; }
+
+std::string disagreement(const std::function<Bytes()>& run) {
+  const Settings before = settings();
+  const Bytes expected = run();
+  std::string first;
+  const auto compare = [&](const std::string& name) {
+    if (first.empty() && run() != expected) {
+      first = name;
+    }
+    settings() = before;
+  };
+  for (const char* schedule : {"forward", "backward", "shuffled:1", "shuffled:2", "shuffled:3"}) {
+    set_thread_schedule(schedule);
+    compare(std::string("threads=") + schedule);
+  }
+  for (const char* schedule :
+       {"in-order", "compute-late", "comm-late", "shuffled:1", "shuffled:2", "shuffled:3"}) {
+    set_stream_schedule(schedule);
+    compare(std::string("streams=") + schedule);
+  }
+  for (const uint8_t byte : {uint8_t{0xff}, uint8_t{0x3c}}) {
+    set_poison(byte);
+    compare("poison=" + std::to_string(byte));
+  }
+  return first;
+}
+
+uint64_t Random::operator()() {
+  uint64_t z = state_ += 0x9e3779b97f4a7c15ull;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+
+}  // namespace simt

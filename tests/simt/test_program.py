@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Trains with the `tandem` program on the emulated GPU, with NCCL over 1 to 4 ranks, against the CPU.
+
+    test_program.py PATH_TO_TANDEM [unittest arguments]
+"""
+import os
+import random
+import struct
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import tandem_program
+from tandem_program import CONFIG, Workspace, losses, metrics, run
+
+CUDA = ["--run.device", "cuda", "--dist.backend", "nccl"]
+SMALL = ["--model.layers", "1", "--model.width", "16", "--model.context", "8", "--train.steps", "4",
+         "--optim.warmup_steps", "0"]
+MODELS = {"gpt": ["--model.kind", "gpt", "--model.dropout", "0.1"],
+          "llama": ["--model.kind", "llama", "--model.kv_heads", "1"],
+          "resnet": ["--model.kind", "resnet", "--model.depth", "8", "--optim.kind", "sgd", "--optim.lr", "0.02",
+                     "--optim.min_lr", "0.02"]}
+# A bf16 number is off by up to 2^-8 of itself, an fp16 number by 2^-11. About thirty roundings, of either sign, lie
+# between an input and the loss, and four steps of training may double what the weights have drifted apart.
+BANDS = {"f32": 1e-4, "bf16": 4 * 30 ** 0.5 * 2 ** -8, "fp16": 4 * 30 ** 0.5 * 2 ** -11}
+
+
+def write_idx(path, dimensions, values):
+    with open(path, "wb") as out:
+        out.write(struct.pack(">I", 0x800 + len(dimensions)))
+        out.write(struct.pack(f">{len(dimensions)}I", *dimensions))
+        out.write(bytes(values))
+
+
+class Emulated(Workspace):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        folder, pick = cls.path("digits"), random.Random(3)
+        os.makedirs(folder)
+        for split, count in [("train", 48), ("t10k", 12)]:
+            labels = [pick.randrange(4) for _ in range(count)]
+            pixels = [(60 * label + pick.randrange(40)) % 256 for label in labels for _ in range(64)]
+            write_idx(os.path.join(folder, f"{split}-images-idx3-ubyte"), [count, 8, 8], pixels)
+            write_idx(os.path.join(folder, f"{split}-labels-idx1-ubyte"), [count], labels)
+        cls.digits = cls.path("digits.h5")
+        cls.check(run("prepare", "images", "--input", folder, "--output", cls.digits))
+
+    def curve(self, name, model, *settings, ranks=None):
+        self.train(name, *SMALL, *MODELS[model], *settings, ranks=ranks,
+                   data=self.digits if model == "resnet" else self.text)
+        return losses(self.run_folder(name))
+
+    def test_follows_the_cpu_on_1_to_4_ranks(self):
+        for model in MODELS:
+            for ranks in [1, 2, 3, 4]:
+                cpu = self.curve(f"{model}-cpu-{ranks}", model, "--run.device", "cpu", ranks=ranks)
+                gpu = self.curve(f"{model}-gpu-{ranks}", model, *CUDA, ranks=ranks)
+                self.assert_curves_agree(cpu, gpu, BANDS["f32"])
+
+    def test_mixed_precision_follows_f32(self):
+        for model in MODELS:
+            cpu = self.curve(f"{model}-cpu", model, "--run.device", "cpu", ranks=2)
+            for precision in ["bf16", "fp16"]:
+                for device in [["--run.device", "cpu"], CUDA]:
+                    name = f"{model}-{precision}-{device[1]}"
+                    curve = self.curve(name, model, *device, "--train.precision", precision, ranks=2)
+                    self.assert_curves_agree(cpu, curve, BANDS[precision])
+
+    def test_recomputation_and_staging(self):
+        for settings in [["--train.recompute", "block"], ["--dist.bucket_mb", "0.002", "--dist.overlap", "false"]]:
+            kept = self.curve("kept", "gpt", *CUDA, ranks=2)
+            again = self.curve("again" + settings[0], "gpt", *CUDA, *settings, ranks=2)
+            self.assertEqual(kept, again)
+        staged = self.curve("staged", "gpt", "--run.device", "cuda", "--dist.backend", "mpi", ranks=2)
+        self.assert_curves_agree(kept, staged, BANDS["f32"])
+
+    def test_a_run_goes_on_where_it_stopped(self):
+        fp16 = ["--train.precision", "fp16"]
+        self.curve("parts", "llama", *CUDA, *fp16, "--train.steps", "2", "--optim.schedule", "constant", ranks=2)
+        parts = self.curve("parts", "llama", *CUDA, *fp16, "--optim.schedule", "constant", ranks=2)
+        whole = self.curve("constant", "llama", *CUDA, *fp16, "--optim.schedule", "constant", ranks=2)
+        self.assertEqual(whole, parts)
+        self.assertEqual([line["loss_scale"] for line in metrics(self.run_folder("parts")) if "loss" in line], [65536] * 4)
+
+    def test_more_ranks_than_gpus(self):
+        environment = dict(tandem_program.MPI_ENV, TANDEM_SIMT_DEVICES="1")
+        saved, tandem_program.MPI_ENV = tandem_program.MPI_ENV, environment
+        try:
+            result = self.train("crowded", *SMALL, *CUDA, ranks=2, code=CONFIG)
+            self.assert_one_line(result, "1 GPU for 2 ranks.*dist.backend = mpi")
+            self.train("shared", *SMALL, "--run.device", "cuda", "--dist.backend", "mpi", ranks=2)
+            environment["TANDEM_SIMT_DEVICES"] = "0"
+            result = self.train("none", *SMALL, "--run.device", "cuda", code=CONFIG)
+            self.assert_one_line(result, "finds no GPU here: .*run.device = cpu")
+            result = self.train("auto", *SMALL, "--run.device", "auto")
+            self.assertRegex(result.stdout, "machine +no GPU .*; 1 thread a rank")
+        finally:
+            tandem_program.MPI_ENV = saved
+
+
+if __name__ == "__main__":
+    tandem_program.main()

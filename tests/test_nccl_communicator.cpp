@@ -1,0 +1,274 @@
+// Runs on every rank of a job of 1 to 4 (tests/mpi_main.cpp), each with a GPU of its own. Where a
+// host has fewer GPUs than ranks, only the refusal is tested.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "comm/nccl_communicator.h"
+#include "comm/patience.h"
+#include "src/core/cuda.h"
+#include "src/core/elementwise.h"
+#include "tests/harness.h"
+#include "tests/mpi_world.h"
+
+namespace tandem::testing {
+namespace {
+
+bool has_device() { return std::ranges::count(available_devices(), Device::kCuda) > 0; }
+
+class NcclCommunicatorTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_device() || test_world().local_size() > cuda::device_count()) {
+      GTEST_SKIP() << "this host has fewer GPUs than ranks";
+    }
+    cuda::use_device(test_world().local_rank());
+    communicator = std::make_unique<NcclCommunicator>(control, timeout_s, kLargestCount);
+  }
+
+  // Small, so that tests cut tensors.
+  static constexpr int64_t kLargestCount = 1000;
+  std::atomic<double> timeout_s = 30;
+  Communicator& control = test_world().communicator();
+  const int rank = control.rank();
+  const int size = control.size();
+  std::unique_ptr<NcclCommunicator> communicator;
+
+  // Small integers: sums of four are exact in bf16.
+  static double element(int from, int64_t i) { return static_cast<double>((from + 1) * (i % 13)); }
+  Tensor there(const Tensor& host) const { return to_device(host, Device::kCuda); }
+  Tensor zeros(int64_t n, DType dtype = DType::kF32) const {
+    return there(Tensor::zeros(test_memory(), {n}, dtype, MemoryClass::kGradients));
+  }
+  // This rank's numbers from element `first` on.
+  Tensor filled(int64_t n, DType dtype = DType::kF32, int64_t first = 0) const {
+    Tensor host = Tensor::zeros(test_memory(), {n}, dtype, MemoryClass::kGradients);
+    on_float(dtype, [&]<class T>() {
+      for (int64_t i = 0; i < n; ++i) {
+        host.data<T>()[i] = static_cast<T>(static_cast<Wide<T>>(element(rank, first + i)));
+      }
+    });
+    return there(host);
+  }
+  double summed(int64_t i) const {
+    double total = 0;
+    for (int from = 0; from < size; ++from) {
+      total += element(from, i);
+    }
+    return total;
+  }
+  template <class F>
+  static int64_t wrong(const Tensor& tensor, F expected) {
+    const std::vector<double> values = values_of(tensor);
+    int64_t count = 0;
+    for (int64_t i = 0; i < tensor.elements(); ++i) {
+      count += values[i] != expected(i);
+    }
+    return count;
+  }
+  // Runs `work` on the communicator's stream, after all that was done before, and returns what it
+  // sent.
+  template <class F>
+  WireCount sent(F work) {
+    const WireCount before = communicator->wire();
+    communicator->stream().wait(test_stream(Device::kCuda).record());
+    work();
+    communicator->wait(communicator->stream().record());
+    const WireCount after = communicator->wire();
+    return {after.payload_bytes - before.payload_bytes, after.control_bytes - before.control_bytes,
+            after.collectives - before.collectives};
+  }
+  std::vector<int64_t> sizes() const { return {0, 1, size - 1, 999, 1000, 1001, 2503}; }
+};
+
+TEST_F(NcclCommunicatorTest, AllReduceIsTheExactSum) {
+  for (int64_t n : sizes()) {
+    for (DType dtype : {DType::kF32, DType::kBf16, DType::kFp16}) {
+      SCOPED_TRACE(str(n, " elements of ", name_of(dtype)));
+      const Tensor data = filled(n, dtype);
+      const WireCount wire = sent([&] { communicator->all_reduce(data); });
+      EXPECT_EQ(wrong(data, [&](int64_t i) { return summed(i); }), 0);
+      EXPECT_EQ(wire.control_bytes, 0);
+      EXPECT_EQ(wire.collectives, 1);
+      const double payload = static_cast<double>(wire.payload_bytes);
+      EXPECT_EQ(communicator->sum({&payload, 1})[0],
+                2.0 * (size - 1) * static_cast<double>(data.bytes()));
+    }
+  }
+}
+
+TEST_F(NcclCommunicatorTest, AllReduceSendsExactlyItsShare) {
+  const Tensor data = filled(int64_t{128} * size);
+  const WireCount wire = sent([&] { communicator->all_reduce(data); });
+  EXPECT_EQ(wire.payload_bytes, 2 * (size - 1) * data.bytes() / size);
+}
+
+TEST_F(NcclCommunicatorTest, ReduceScatter) {
+  for (int64_t n : sizes()) {
+    for (bool in_place : {false, true}) {
+      SCOPED_TRACE(str(n, " elements a rank", in_place ? ", in place" : ""));
+      const Tensor in = filled(n * size);
+      const Tensor out = in_place ? in.slice(n * rank, n) : zeros(n);
+      const WireCount wire = sent([&] { communicator->reduce_scatter(in, out); });
+      EXPECT_EQ(wrong(out, [&](int64_t i) { return summed(n * rank + i); }), 0);
+      EXPECT_EQ(wire.payload_bytes, (size - 1) * out.bytes());
+    }
+  }
+}
+
+TEST_F(NcclCommunicatorTest, AllGather) {
+  for (int64_t n : sizes()) {
+    for (DType dtype : {DType::kF32, DType::kBf16}) {
+      for (bool in_place : {false, true}) {
+        SCOPED_TRACE(str(n, " elements a rank", in_place ? ", in place" : ""));
+        const Tensor out = in_place ? filled(n * size, dtype) : zeros(n * size, dtype);
+        const Tensor in = in_place ? out.slice(n * rank, n) : filled(n, dtype, n * rank);
+        const WireCount wire = sent([&] { communicator->all_gather(in, out); });
+        EXPECT_EQ(wrong(out, [&](int64_t i) { return element(static_cast<int>(i / n), i); }), 0);
+        EXPECT_EQ(wire.payload_bytes, (size - 1) * in.bytes());
+      }
+    }
+  }
+}
+
+TEST_F(NcclCommunicatorTest, BroadcastFromEveryRoot) {
+  for (int root = 0; root < size; ++root) {
+    for (int64_t n : sizes()) {
+      SCOPED_TRACE(str(n, " elements from rank ", root));
+      const Tensor data = filled(n);
+      const WireCount wire = sent([&] { communicator->broadcast(data, root); });
+      EXPECT_EQ(wrong(data, [&](int64_t i) { return element(root, i); }), 0);
+      const bool last = (rank + 1) % size == root;
+      EXPECT_EQ(wire.payload_bytes, last ? 0 : data.bytes());
+    }
+  }
+}
+
+// Ranks arrive at different times; the stream orders what the host does not.
+TEST_F(NcclCommunicatorTest, CollectivesAreAsynchronousAndInOrder) {
+  const Tensor a = filled(1000), b = filled(1000);
+  communicator->stream().wait(test_stream(Device::kCuda).record());
+  std::this_thread::sleep_for(std::chrono::milliseconds(20 * rank));
+  communicator->all_reduce(a);
+  communicator->all_reduce(b);
+  communicator->all_reduce(a);  // sees the first sum
+  communicator->wait(communicator->stream().record());
+  EXPECT_EQ(wrong(a, [&](int64_t i) { return size * summed(i); }), 0);
+  EXPECT_EQ(wrong(b, [&](int64_t i) { return summed(i); }), 0);
+}
+
+// As between backward and optimizer: one event to the collective, one from it.
+TEST_F(NcclCommunicatorTest, EventsOrderItWithComputing) {
+  Stream& compute = test_stream(Device::kCuda);
+  const Tensor data = zeros(5000);
+  kernels::fill(Cuda{compute.handle()}, data.elements(), data.data<float>(),
+                static_cast<float>(rank + 1));
+  communicator->stream().wait(compute.record());
+  communicator->all_reduce(data);
+  compute.wait(communicator->stream().record());
+  kernels::accumulate(Cuda{compute.handle()}, data.elements(), data.data<float>(),
+                      data.data<float>());
+  communicator->wait(compute.record());
+  EXPECT_EQ(wrong(data, [&](int64_t) { return size * (size + 1.0); }), 0);
+}
+
+// The host of one rank reads a number that needs no communication, while the others need it.
+TEST_F(NcclCommunicatorTest, WaitingForSomethingElseHoldsNobodyUp) {
+  const Tensor data = filled(100);
+  communicator->stream().wait(test_stream(Device::kCuda).record());
+  communicator->all_reduce(data);
+  if (rank == 0) {
+    EXPECT_EQ(values_of(filled(3)).size(), 3u);
+    control.barrier();
+    communicator->wait(communicator->stream().record());
+  } else {
+    communicator->wait(communicator->stream().record());
+    control.barrier();
+  }
+  EXPECT_EQ(wrong(data, [&](int64_t i) { return summed(i); }), 0);
+}
+
+TEST_F(NcclCommunicatorTest, ControlMessagesTakeTheOtherWay) {
+  const WireCount wire = sent([&] {
+    const double value = rank;
+    EXPECT_EQ(communicator->sum({&value, 1})[0], size * (size - 1) / 2.0);
+    EXPECT_EQ(communicator->broadcast(str("from ", rank), size - 1), str("from ", size - 1));
+    EXPECT_EQ(communicator->all_gather("x").size(), static_cast<size_t>(size));
+    communicator->barrier();
+  });
+  EXPECT_EQ(wire.payload_bytes, 0);
+  EXPECT_EQ(wire.collectives, 0);
+  EXPECT_EQ(wire.control_bytes > 0, size > 1);
+}
+
+TEST_F(NcclCommunicatorTest, WrongArgumentsAreErrorsBeforeAnythingIsSent) {
+  const Tensor data = zeros(4 * size), integers = zeros(size, DType::kI32);
+  EXPECT_THROW(communicator->all_reduce(integers), Error);
+  EXPECT_THROW(communicator->reduce_scatter(integers, integers.slice(0, 1)), Error);
+  EXPECT_THROW(communicator->reduce_scatter(data, zeros(5)), Error);
+  EXPECT_THROW(communicator->all_gather(zeros(5), data), Error);
+  EXPECT_THROW(communicator->broadcast(data, size), Error);
+  EXPECT_THROW(communicator->all_reduce(to_host(data)), Error);
+  EXPECT_EQ(communicator->wire().collectives, 0);
+}
+
+// The last rank stays away: the others give up, name the collective, and stay given up.
+TEST_F(NcclCommunicatorTest, DeadlineNamesTheCollective) {
+  if (size == 1) {
+    GTEST_SKIP() << "nobody to wait for";
+  }
+  const Tensor data = filled(100);
+  sent([&] { communicator->all_reduce(data); });
+  timeout_s = 0.5;
+  if (rank < size - 1) {
+    std::string message;
+    const Patience time;
+    try {
+      communicator->all_gather(data.slice(0, 1), zeros(size));
+      communicator->wait(communicator->stream().record());
+    } catch (const Error& error) {
+      message = error.what();
+      EXPECT_EQ(error.code(), ExitCode::kTemporary);
+    }
+    EXPECT_LT(time.waited_s(), 5);
+    const std::string expected = str("all_gather of ", 4 * size, " bytes (collective 2 of this run",
+                                     ", rank ", rank, " of ", size, "): nothing moved for 0.5 s");
+    EXPECT_EQ(message.find(expected), 0u) << message;
+    EXPECT_THROW(communicator->all_reduce(data), Error);
+  }
+  control.barrier();
+}
+
+// Leaving on an error must not wait for the others, who are still at work.
+TEST_F(NcclCommunicatorTest, UnwindingDoesNotWait) {
+  const Patience time;
+  try {
+    const auto mine = std::move(communicator);
+    fail(ExitCode::kData, "this rank's file is broken");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kData);
+  }
+  EXPECT_LT(time.waited_s(), 5);
+}
+
+TEST(NcclCommunicator, RefusesRanksThatShareAGpu) {
+  World& world = test_world();
+  if (!has_device() || world.local_size() == 1) {
+    GTEST_SKIP() << "no GPU to share, or nobody to share it with";
+  }
+  cuda::use_device(0);
+  const std::atomic<double> timeout_s = 30;
+  try {
+    NcclCommunicator communicator(world.communicator(), timeout_s);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kConfig);
+    const std::string message = error.what();
+    EXPECT_EQ(message.find("ranks 0 and 1 both use GPU "), 0u) << message;
+    EXPECT_NE(message.find("--dist.backend mpi"), std::string::npos) << message;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::testing
