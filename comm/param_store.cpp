@@ -84,8 +84,8 @@ void ParamStore::make_reducer(Memory& memory) {
       gradients.push_back(gradients_.slice(bucket.range.begin, bucket.range.count()));
     }
   }
-  reducer_.emplace(communicator_, std::move(partial), std::move(reduced),
-                                     options_.overlap, std::move(gradients));
+  reducer_.emplace(communicator_, std::move(partial), std::move(reduced), options_.overlap,
+                   std::move(gradients));
 }
 
 void ParamStore::add_shard(Range range, bool decay) {

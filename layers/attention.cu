@@ -3,6 +3,8 @@
 // the GPU's own.
 #include "layers/attention.h"
 #include "layers/attention_tile.cuh"
+#include "src/core/pack.cuh"
+#include "src/core/ptx.cuh"
 
 namespace tandem::kernels {
 
@@ -116,7 +118,7 @@ void attention_forward(Cuda device, const T* qkv, T* y, Wide<T>* log_sum, int64_
   with_width(width, [&]<int kWidth>() {
     launch<attention_kernel<T, kWidth>>(
         device, static_cast<unsigned>(blocks), kThreads, bytes_of<ForwardTiles<kWidth>>(),
-        Sizes{batch, length, heads, kv_heads, width}, width % kPack<T> == 0 && aligned16(qkv, y),
+        Sizes{batch, length, heads, kv_heads, width}, packs_fit(width, qkv, y),
         scale_of(width) * kLog2E, qkv, y, log_sum);
   });
 }

@@ -3,6 +3,8 @@
 // from two passes, each with its own rows in shared memory and the other rows streaming past.
 #include "layers/attention.h"
 #include "layers/attention_tile.cuh"
+#include "src/core/pack.cuh"
+#include "src/core/ptx.cuh"
 
 namespace tandem::kernels {
 
@@ -210,7 +212,7 @@ void attention_backward(Cuda device, const T* dy, const T* qkv, const T* y, cons
   if (rows == 0) {
     return;
   }
-  const bool vector = width % kPack<T> == 0 && aligned16(dy, qkv, y, dqkv);
+  const bool vector = packs_fit(width, dy, qkv, y, dqkv);
   const float scale = scale_of(width);
   launch<attention_delta_kernel<T>>(device, blocks_for(rows, kDown), kThreads, 0, sizes, vector, dy,
                                     y, workspace);

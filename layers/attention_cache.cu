@@ -2,6 +2,8 @@
 // whose rows of threads share out the keys.
 #include "layers/attention.h"
 #include "layers/attention_tile.cuh"
+#include "src/core/pack.cuh"
+#include "src/core/ptx.cuh"
 
 namespace tandem::kernels {
 
@@ -143,8 +145,7 @@ void attention_from_cache(Cuda device, const T* qkv, const T* keys, const T* val
     launch<cached_attention_kernel<T, kWidth>>(
         device, static_cast<unsigned>(length * heads), kThreads, 0,
         Sizes{1, length, heads, kv_heads, width}, first, capacity,
-        width % kPack<T> == 0 && aligned16(qkv, keys, values), scale_of(width) * kLog2E, qkv, keys,
-        values, y);
+        packs_fit(width, qkv, keys, values), scale_of(width) * kLog2E, qkv, keys, values, y);
   });
 }
 

@@ -12,8 +12,6 @@
 
 #include "src/core/block.cuh"
 #include "src/core/global.h"
-#include "src/core/launch.cuh"
-#include "src/core/ptx.cuh"
 
 namespace tandem::attention_tile {
 

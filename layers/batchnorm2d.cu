@@ -4,6 +4,7 @@
 
 #include "layers/batchnorm2d.h"
 #include "src/core/column_sums.cuh"
+#include "src/core/pack.cuh"
 #include "src/core/transform.cuh"
 
 namespace tandem::kernels {

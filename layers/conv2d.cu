@@ -3,6 +3,7 @@
 #include "layers/conv2d.h"
 #include "layers/conv2d_gemm.cuh"
 #include "layers/conv2d_grid.cuh"
+#include "src/core/pack.cuh"
 
 namespace tandem::kernels {
 
@@ -296,8 +297,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // True when every run of kPack<T> channels can be one access.
 template <class T, class... P>
-bool whole_packs(const Conv2dShape& s, const P*... pointers) {
-  return s.in_channels % kPack<T> == 0 && s.out_channels % kPack<T> == 0 && aligned16(pointers...);
+bool channels_fit(const Conv2dShape& s, const T* array, const P*... others) {
+  return packs_fit(s.in_channels, array, others...) && packs_fit(s.out_channels, array, others...);
 }
 
 template <class T, bool kTransposed>
@@ -313,7 +314,7 @@ void convolve(Cuda device, const Conv2dShape& s, const T* source, const T* w, T*
   const dim3 grid(blocks_for(pixels, kTileRows),
                   blocks_for(kTransposed ? s.in_channels : s.out_channels, kTileColumns),
                   static_cast<unsigned>(grids * grids));
-  if (whole_packs<T>(s, source, w, target)) {
+  if (channels_fit(s, source, w, target)) {
     launch<convolve_kernel<T, kTransposed, true>>(device, grid, kThreads, kTileBytes<T>, Sizes(s),
                                                   source, w, target, beta);
   } else {
@@ -356,7 +357,7 @@ void conv2d_backward_weight(Cuda device, const Conv2dShape& s, const T* x, const
   const Shares shares(s);
   const dim3 grid(blocks_for(s.w_elements() / s.out_channels, kTileRows),
                   blocks_for(s.out_channels, kTileColumns), static_cast<unsigned>(shares.count));
-  if (whole_packs<T>(s, x, dy, workspace)) {
+  if (channels_fit(s, x, dy, workspace)) {
     launch<correlate_kernel<T, true>>(device, grid, kThreads, kTileBytes<T>, Sizes(s),
                                       shares.pixels, x, dy, workspace);
   } else {

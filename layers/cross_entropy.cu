@@ -2,6 +2,7 @@
 
 #include "layers/cross_entropy.h"
 #include "src/core/block.cuh"
+#include "src/core/cuda.h"
 #include "src/core/pack.cuh"
 #include "src/core/ptx.cuh"
 
@@ -167,7 +168,7 @@ void cross_entropy_backward(Cuda device, const Wide<T>* dlosses, const int32_t* 
 template <class T>
 void count_correct(Cuda device, const T* logits, const int32_t* targets, int64_t rows,
                    int64_t classes, int64_t* result) {
-  cuda::check(cudaMemsetAsync(result, 0, sizeof *result, device.stream));
+  cuda::zero(result, sizeof *result, device.stream);
   if (rows > 0) {
     launch<count_correct_kernel<T>>(device, blocks_for(rows, 1), kThreads, 0, logits, targets,
                                     classes, aligned16(logits), result);

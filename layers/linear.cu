@@ -1,5 +1,6 @@
 #include "layers/linear.h"
 #include "src/core/column_sums.cuh"
+#include "src/core/pack.cuh"
 
 namespace tandem::kernels {
 

@@ -3,7 +3,7 @@
 
 #include "layers/norm.h"
 #include "src/core/block.cuh"
-#include "src/core/global.h"
+#include "src/core/pack.cuh"
 
 namespace tandem::kernels {
 
@@ -41,7 +41,7 @@ struct RowLayout {
 // a row is not whole packs, or a pointer is not fit for them.
 template <class T, class... Layouts, class F, class... P>
 bool with_layout(int64_t width, F f, const P*... pointers) {
-  if (width % kPack<T> != 0 || !aligned16(pointers...)) {
+  if (!packs_fit<T>(width, pointers...)) {
     return false;
   }
   return ((width <= Layouts::kWidest && (f.template operator()<Layouts>(), true)) || ...);

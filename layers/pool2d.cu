@@ -1,7 +1,6 @@
-#include <algorithm>
-
 #include "layers/pool2d.h"
 #include "src/core/column_sums.cuh"
+#include "src/core/pack.cuh"
 
 namespace tandem::kernels {
 

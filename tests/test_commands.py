@@ -68,6 +68,27 @@ class Training(Workspace):
         self.train("bucket-small", "--dist.bucket_mb", "0.01", ranks=2)
         self.assertEqual(losses(self.run_folder("bucket-large")), losses(self.run_folder("bucket-small")))
 
+    def test_mixed_precision_follows_the_curve(self):
+        # A bf16 number is off by up to 2^-8 of itself, an fp16 number by 2^-11; some sixty roundings, of either sign, lie
+        # between an input and the loss of two layers, and twenty steps may double what the weights have drifted apart.
+        self.train("f32")
+        for precision, unit in [("bf16", 2 ** -8), ("fp16", 2 ** -11)]:
+            self.train(precision, "--train.precision", precision)
+            self.assert_curves_agree(losses(self.run_folder("f32")), losses(self.run_folder(precision)),
+                                     4 * 60 ** 0.5 * unit)
+        line = metrics(self.run_folder("fp16"))[0]
+        self.assertEqual((line["loss_scale"], line["skipped"]), (65536, 0))
+        self.check(run("eval", "--checkpoint", self.run_folder("bf16")))
+        self.check(run("generate", "--checkpoint", self.run_folder("bf16"), "--tokens", "3", "--prompt", "a"))
+
+    def test_bf16_on_the_wire_halves_the_bytes(self):
+        self.train("wire-f32", ranks=2)
+        self.train("wire-bf16", "--dist.wire_dtype", "bf16", ranks=2)
+        one, other = metrics(self.run_folder("wire-f32"))[0], metrics(self.run_folder("wire-bf16"))[0]
+        self.assertEqual(one["wire_bytes"], 2 * other["wire_bytes"])
+        # Each gradient is rounded once for each rank, to 2^-8 of itself.
+        self.assert_curves_agree(losses(self.run_folder("wire-f32")), losses(self.run_folder("wire-bf16")), 2 ** -8)
+
     def test_wire_bytes_are_what_a_ring_sends(self):
         for ranks in [2, 3, 4]:
             self.train(f"wire{ranks}", "--dist.bucket_mb", "1000", "--train.steps", "2", "--train.micro_batch", "1", ranks=ranks)

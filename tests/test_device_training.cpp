@@ -1,187 +1,21 @@
-// Whole training steps on every device, in every precision, over 1 to 4 ranks (tests/mpi_main.cpp):
-// models, parameter store, communicator, step control and optimizer together.
+// Whole training steps on every device, in every precision, over 1 to 4 ranks.
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <memory>
 
-#include "comm/nccl_communicator.h"
-#include "comm/param_store.h"
-#include "layers/batchnorm2d.h"
-#include "layers/cross_entropy.h"
-#include "layers/mlp.h"
-#include "layers/resnet.h"
-#include "layers/transformer.h"
-#include "optim/adamw.h"
-#include "optim/step_record.h"
-#include "src/autograd/tape.h"
-#include "src/core/cuda.h"
+#include "tests/device_job.h"
 #include "tests/harness.h"
 #include "tests/mpi_world.h"
 
 namespace tandem::testing {
 namespace {
 
-constexpr int kGlobalBatch = 12;  // divisible by 1 to 4 ranks
 constexpr int kSteps = 4;
-
-struct Plan {
-  std::string model = "gpt";
-  Device device = Device::kCpu;
-  DType dtype = DType::kF32;
-  DType wire = DType::kF32;
-  bool recompute = false;
-  int64_t accumulation = 1;
-  bool staged = false;  // GPU gradients through MPI
-};
-
-std::unique_ptr<Model> make(const Plan& plan) {
-  if (plan.model == "resnet") {
-    return make_resnet(
-        {.depth = 8, .height = 6, .width = 6, .classes = 5, .recompute = plan.recompute});
-  }
-  if (plan.model == "mlp") {
-    return std::make_unique<Mlp>(MlpConfig{.image_height = 6,
-                                           .image_width = 6,
-                                           .channels = 3,
-                                           .layers = 1,
-                                           .width = 12,
-                                           .classes = 5,
-                                           .recompute = plan.recompute});
-  }
-  const bool llama = plan.model == "llama";
-  return std::make_unique<Transformer>(TransformerConfig{.llama = llama,
-                                                         .vocab = 11,
-                                                         .context = 5,
-                                                         .layers = 2,
-                                                         .heads = 2,
-                                                         .kv_heads = llama ? 1 : 0,
-                                                         .width = 16,
-                                                         .ffn_width = 24,
-                                                         .dropout = 0.1,
-                                                         .tie_embeddings = !llama,
-                                                         .recompute = plan.recompute});
-}
 
 struct Outcome {
   std::vector<double> losses;   // mean of the global batch, by step
   std::vector<double> weights;  // all masters
   int64_t skipped = 0;
-};
-
-std::unique_ptr<Communicator> nccl_for(const Plan& plan) {
-  if constexpr (kHasCuda) {
-    if (plan.device == Device::kCuda && !plan.staged) {
-      cuda::use_device(test_world().local_rank() % cuda::device_count());
-      return std::make_unique<NcclCommunicator>(test_world().communicator(),
-                                                test_world().timeout_s());
-    }
-  }
-  return nullptr;
-}
-
-class Job {
- public:
-  explicit Job(const Plan& plan)
-      : plan_(plan),
-        nccl_(nccl_for(plan)),
-        comm_(nccl_ ? *nccl_ : test_world().communicator()),
-        stream_(test_stream(plan.device)),
-        memory_(test_memory(plan.device)),
-        model_(make(plan)),
-        store_(model_->blocks(), comm_, memory_,
-               {.bucket_bytes = 2000, .dtype = plan.dtype, .wire_dtype = plan.wire}),
-        record_(stream_, memory_, test_memory(), plan.accumulation,
-                {.clip_norm = 1, .dynamic_scale = plan.dtype == DType::kFp16}) {
-    store_.initialize(stream_, 1);
-    for (RunningStatistics* statistics : model_->statistics()) {
-      statistics->sum =
-          Tensor::zeros(memory_, {2, statistics->channels}, DType::kF32, MemoryClass::kOptimizer);
-    }
-    optimizer_ = make_adamw({}, store_.shards(), memory_);
-  }
-
-  // `poison`: this rank's gradients of that step overflow.
-  void step(int64_t number, bool poison = false) {
-    store_.begin_step();
-    for (int64_t i = 0; i < plan_.accumulation; ++i) {
-      const int64_t first = (comm_.rank() * plan_.accumulation + i) * micro_batch();
-      Context context{
-          .stream = stream_,
-          .memory = memory_,
-          .tape = &tape_,
-          .random = {.seed = 1, .step = static_cast<uint64_t>(number), .first_sample = first},
-          .training = true};
-      store_.begin_backward(i + 1 == plan_.accumulation);
-      const Variable losses =
-          cross_entropy(context, model_->forward(context, store_, input(first)), targets(first));
-      record_.add_up(stream_, i, losses.value());
-      tape_.backward(context, losses, poison ? 1e38 : 1.0 / target_count(),
-                     &record_.state()->loss_scale);
-      store_.finish_backward(context);
-    }
-    record_.decide(stream_, store_.shards());
-    optimizer_->step(stream_, store_.shards(), {.lr = 0.01, .state = record_.state()});
-  }
-
-  // Read one step late, as the trainer does.
-  StepRecord::Copy record() { return record_.copy_to_host(stream_); }
-  double loss_of(const StepRecord::Copy& copy) {
-    comm_.wait(copy.done);
-    double sum = 0;
-    for (double loss : copy.losses.as<double>()) {
-      sum += loss;
-    }
-    return comm_.sum(std::vector<double>{sum})[0] / target_count();
-  }
-  std::vector<double> weights() {
-    std::vector<double> all;
-    for (const Shard& shard : store_.shards()) {
-      const std::vector<double> values = values_of(shard.value);
-      all.insert(all.end(), values.begin(), values.end());
-    }
-    return all;
-  }
-
- private:
-  bool text() const { return plan_.model == "gpt" || plan_.model == "llama"; }
-  int64_t micro_batch() const { return kGlobalBatch / comm_.size() / plan_.accumulation; }
-  double target_count() const { return kGlobalBatch * (text() ? 5.0 : 1.0); }
-
-  Tensor input(int64_t first) const {
-    const int64_t samples = micro_batch();
-    if (!text()) {
-      const Tensor all = random_tensor({kGlobalBatch * 108}, DType::kF64, 5);
-      return to_device(rounded_to(all.slice(first * 108, samples * 108), plan_.dtype)
-                           .reshape({samples, 6, 6, 3}),
-                       plan_.device);
-    }
-    return to_device(numbers(first * 5, samples * 5, 11).reshape({samples, 5}), plan_.device);
-  }
-  Tensor targets(int64_t first) const {
-    const int64_t each = text() ? 5 : 1;
-    return to_device(numbers(first * each + 1, micro_batch() * each, text() ? 11 : 5),
-                     plan_.device);
-  }
-  static Tensor numbers(int64_t first, int64_t count, int64_t limit) {
-    std::vector<int32_t> values;
-    for (int64_t i = first; i < first + count; ++i) {
-      values.push_back(static_cast<int32_t>((i * i + 3 * i) % limit));
-    }
-    return int_tensor({count}, values);
-  }
-
-  Plan plan_;
-  std::unique_ptr<Communicator> nccl_;  // null: the world's
-  Communicator& comm_;
-  Stream& stream_;
-  Memory& memory_;
-  std::unique_ptr<Model> model_;
-  ParamStore store_;
-  StepRecord record_;
-  std::unique_ptr<Optimizer> optimizer_;
-  Tape tape_{
-      [this](Context& context, Parameter& parameter) { store_.on_final(context, parameter); }};
 };
 
 Outcome train(const Plan& plan) {

@@ -1,4 +1,5 @@
 #include "src/core/column_sums.cuh"
+#include "src/core/global.h"
 
 namespace tandem {
 

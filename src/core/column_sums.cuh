@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "src/core/block.cuh"
-#include "src/core/pack.cuh"
 
 namespace tandem {
 

@@ -29,10 +29,10 @@ __device__ void load_pack(Global<T> from, int64_t i, V (&values)[kCount]) {
   }
 }
 
-// The same as a value, for packs of arguments.
+// The same as a value, for parameter packs, and as narrow as in memory.
 template <int kCount, class T>
-__device__ Elements<Wide<T>, kCount> load_elements(Global<const T> from, int64_t i) {
-  Elements<Wide<T>, kCount> elements;
+__device__ Elements<T, kCount> load_elements(Global<const T> from, int64_t i) {
+  Elements<T, kCount> elements;
   load_pack(from, i, elements.of);
   return elements;
 }

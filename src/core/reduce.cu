@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "src/core/block.cuh"
-#include "src/core/pack.cuh"
+#include "src/core/global.h"
 #include "src/core/reduce.h"
 
 namespace tandem {

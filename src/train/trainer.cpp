@@ -38,7 +38,6 @@ std::unique_ptr<Optimizer> make_optimizer(const OptimConfig& optim, std::span<co
 
 Trainer::Trainer(const Config& config, World& world)
     : config_(config),
-      world_(world),
       machine_(config, world),
       comm_(machine_.communicator()),
       directory_(config.run),

@@ -79,7 +79,6 @@ class Trainer {
   }
 
   Config config_;
-  World& world_;
   Machine machine_;
   Communicator& comm_;
   RunDirectory directory_;

@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
 # Runs a test program on the emulated GPU under several thread schedules, stream schedules and contents of fresh memory.
-# It must pass under all of them and give the same bits: tests/simt/agree.sh PROGRAM
+# It must pass under all of them and give the same bits; in one of them the host cannot touch device memory.
+# tests/simt/agree.sh PROGRAM
 set -euo pipefail
 bits=$(mktemp -d)
 trap 'rm -rf "$bits"' EXIT
 
-run() {  # NAME THREADS STREAMS POISON PROGRAM
-  echo "--- threads $2, streams $3, poison $4"
-  TANDEM_TEST_BITS="$bits/$1" TANDEM_SIMT_THREADS=$2 TANDEM_SIMT_STREAMS=$3 TANDEM_SIMT_POISON=$4 "${@:5}"
+run() {  # NAME THREADS STREAMS POISON PROTECT PROGRAM
+  echo "--- threads $2, streams $3, poison $4, protect $5"
+  TANDEM_TEST_BITS="$bits/$1" TANDEM_SIMT_THREADS=$2 TANDEM_SIMT_STREAMS=$3 TANDEM_SIMT_POISON=$4 \
+    TANDEM_SIMT_PROTECT=$5 "${@:6}"
 }
-run first forward in-order 0xff "$@"
-run second backward compute-late 0x7b "$@"
-run third shuffled:7 comm-late 0x00 "$@"
+run first forward in-order 0xff 0 "$@"
+run second backward compute-late 0x7b 0 "$@"
+run third shuffled:7 comm-late 0x00 1 "$@"
 touch "$bits"/{first,second,third}
 for other in second third; do
   diff "$bits/first" "$bits/$other" || { echo "agree: the $other run gave other bits than the first" >&2; exit 1; }

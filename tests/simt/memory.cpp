@@ -54,6 +54,13 @@ void poison(const Allocation& allocation) {
               allocation.size + kRedZone);
 }
 
+void set_access(const Allocation& allocation, bool open) {
+  if (allocation.pages) {
+    mprotect(reinterpret_cast<void*>(allocation.begin), mapped_bytes(allocation.size),
+             open ? PROT_READ | PROT_WRITE : PROT_NONE);
+  }
+}
+
 std::string describe(const Allocation* home, uintptr_t address) {
   char text[200];
   if (home == nullptr) {
@@ -94,7 +101,7 @@ void on_fault(int, siginfo_t* info, void*) {
     std::signal(SIGSEGV, SIG_DFL);  // something else: fault again
     return;
   }
-  protect(false);
+  set_access(*home, true);
   try {
     fail("host access to device memory", describe(home, address));
   } catch (const Failure& failure) {
@@ -178,6 +185,9 @@ void release(Allocation& allocation) {
     fail("double free", describe(&allocation, allocation.begin));
   }
   poison(allocation);
+  if (settings().protect) {
+    set_access(allocation, false);  // for good
+  }
   allocation.live = false;
   allocation.freed_at = m.operation;
   m.allocated -= allocation.size;
@@ -227,9 +237,8 @@ void protect(bool closed) {
     static const bool installed = catch_host_access();
     static_cast<void>(installed);
     for (const auto& [begin, allocation] : memory().device) {
-      if (allocation.pages) {
-        mprotect(reinterpret_cast<void*>(begin), mapped_bytes(allocation.size),
-                 closed ? PROT_NONE : PROT_READ | PROT_WRITE);
+      if (allocation.freed_at == 0) {
+        set_access(allocation, !closed);
       }
     }
   }

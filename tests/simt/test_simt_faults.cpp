@@ -162,6 +162,9 @@ TEST(Fault, HostAccessToDeviceMemory) {
                 AllOf(HasSubstr("host access to device memory"), HasSubstr("offset 4 of")));
     EXPECT_EQ(failure_of_kernel<store_at_kernel>(dim3(32), x.data(), int64_t{5}), "");
     EXPECT_EQ(x.values()[5], 1.0f);
+    float* freed = DeviceVector<float>(4).data();
+    EXPECT_THAT(simt::failure_of([=] { freed[1] = 2.0f; }),
+                AllOf(HasSubstr("host access to device memory"), HasSubstr("freed ")));
   }
   simt::set_protect(false);
 }
