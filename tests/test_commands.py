@@ -70,12 +70,13 @@ class Training(Workspace):
 
     def test_mixed_precision_follows_the_curve(self):
         # A bf16 number is off by up to 2^-8 of itself, an fp16 number by 2^-11; some sixty roundings, of either sign, lie
-        # between an input and the loss of two layers, and twenty steps may double what the weights have drifted apart.
+        # between an input and a target's loss in two layers. Over the targets of a batch they cancel further, which leaves
+        # room for what twenty steps of training make of them.
         self.train("f32")
         for precision, unit in [("bf16", 2 ** -8), ("fp16", 2 ** -11)]:
             self.train(precision, "--train.precision", precision)
             self.assert_curves_agree(losses(self.run_folder("f32")), losses(self.run_folder(precision)),
-                                     4 * 60 ** 0.5 * unit)
+                                     60 ** 0.5 * unit)
         line = metrics(self.run_folder("fp16"))[0]
         self.assertEqual((line["loss_scale"], line["skipped"]), (65536, 0))
         self.check(run("eval", "--checkpoint", self.run_folder("bf16")))

@@ -20,8 +20,9 @@ MODELS = {"gpt": ["--model.kind", "gpt", "--model.dropout", "0.1"],
           "resnet": ["--model.kind", "resnet", "--model.depth", "8", "--optim.kind", "sgd", "--optim.lr", "0.02",
                      "--optim.min_lr", "0.02"]}
 # A bf16 number is off by up to 2^-8 of itself, an fp16 number by 2^-11. About thirty roundings, of either sign, lie
-# between an input and the loss, and four steps of training may double what the weights have drifted apart.
-BANDS = {"f32": 1e-4, "bf16": 4 * 30 ** 0.5 * 2 ** -8, "fp16": 4 * 30 ** 0.5 * 2 ** -11}
+# between an input and a target's loss; over the many targets of a batch they cancel further, which leaves room for what
+# four steps of training make of them.
+BANDS = {"f32": 1e-4, "bf16": 30 ** 0.5 * 2 ** -8, "fp16": 30 ** 0.5 * 2 ** -11}
 
 
 def write_idx(path, dimensions, values):
