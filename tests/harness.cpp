@@ -1,7 +1,6 @@
 #include "tests/harness.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -53,9 +52,34 @@ TestContext::TestContext(Device device)
               .random = {.seed = 1},
               .training = true} {}
 
+namespace {
+
+// Writes a hash of the elements to the file that TANDEM_TEST_BITS names, if it names one. Bytes may
+// be structs, whose padding has no value.
+void record_bits(const Tensor& tensor) {
+  const char* path = std::getenv("TANDEM_TEST_BITS");
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  if (!path || !test || tensor.dtype() == DType::kU8) {
+    return;
+  }
+  uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (int64_t i = 0; i < tensor.bytes(); ++i) {
+    hash = (hash ^ static_cast<uint64_t>(tensor.raw()[i])) * 1099511628211u;
+  }
+  std::ofstream(path, std::ios::app) << test->test_suite_name() << "." << test->name() << " "
+                                     << tensor.elements() << " " << hash << "\n";
+}
+
+}  // namespace
+
 Tensor to_device(const Tensor& tensor, Device device) {
-  const Device way = tensor.device() == Device::kCuda ? Device::kCuda : device;
-  return copied(test_stream(way), tensor, test_memory(device));
+  const bool from_gpu = tensor.device() == Device::kCuda;
+  const Tensor result =
+      copied(test_stream(from_gpu ? Device::kCuda : device), tensor, test_memory(device));
+  if (from_gpu && device == Device::kCpu) {
+    record_bits(result);
+  }
+  return result;
 }
 
 Tensor rounded_to(const Tensor& tensor, DType dtype) {
@@ -102,20 +126,6 @@ std::vector<double> values_of(const Tensor& tensor) {
     const auto span = host.as<T>();
     return std::vector<double>(span.begin(), span.end());
   });
-}
-
-void record_bits(const std::vector<double>& values) {
-  const char* path = std::getenv("TANDEM_TEST_BITS");
-  if (!path) {
-    return;
-  }
-  uint64_t hash = 14695981039346656037u;  // FNV-1a
-  for (double value : values) {
-    hash = (hash ^ std::bit_cast<uint64_t>(value)) * 1099511628211u;
-  }
-  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  std::ofstream(path, std::ios::app) << test->test_suite_name() << "." << test->name() << " "
-                                     << values.size() << " " << hash << "\n";
 }
 
 }  // namespace tandem::testing

@@ -35,7 +35,9 @@ Tensor random_tensor(Shape shape, DType dtype, uint64_t seed, double scale = 1.0
 Tensor rounded_to(const Tensor& tensor, DType dtype);
 Tensor int_tensor(Shape shape, std::span<const int32_t> values);
 
-// Copies, in the memory of a device or of the host.
+// Copies, in the memory of a device or of the host. What comes from a GPU leaves a hash in the file
+// that TANDEM_TEST_BITS names, if it names one: runs whose results must have the same bits are
+// compared by these files (tests/simt/agree.sh).
 Tensor to_device(const Tensor& tensor, Device device);
 inline Tensor to_host(const Tensor& tensor) { return to_device(tensor, Device::kCpu); }
 
@@ -45,9 +47,5 @@ void bind_parameters(std::span<Parameter* const> parameters, DType dtype, uint64
 
 // Elements as f64; any device.
 std::vector<double> values_of(const Tensor& tensor);
-
-// Writes a hash of the values to the file that TANDEM_TEST_BITS names, if it names one: runs whose
-// results must have the same bits are compared by these files (tests/simt/agree.sh).
-void record_bits(const std::vector<double>& values);
 
 }  // namespace tandem::testing

@@ -32,7 +32,6 @@ Outcome train(const Plan& plan) {
   outcome.losses.push_back(run.loss_of(copies.back()));
   outcome.skipped = copies.back().step_state().skipped;
   outcome.weights = run.weights();
-  record_bits(outcome.weights);
   return outcome;
 }
 
