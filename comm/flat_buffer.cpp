@@ -1,6 +1,5 @@
 #include "comm/flat_buffer.h"
 
-#include "src/core/copy.h"
 #include "src/core/error.h"
 
 namespace tandem {
@@ -12,30 +11,20 @@ std::string_view name_of(Placement placement) {
   return kNames[static_cast<size_t>(placement)];
 }
 
-void copy_part(Communicator& communicator, const Tensor& whole, const Tensor& part) {
-  require(
-      whole.dtype() == part.dtype() && whole.elements() == part.elements() * communicator.size(),
-      "redistribute: the sharded buffer is not one equal part of the replicated one");
-  const Tensor own = whole.slice(communicator.rank() * part.elements(), part.elements());
-  copy(communicator.stream(), own, part);
-}
-
 }  // namespace
 
-void redistribute(Communicator& communicator, const FlatBuffer& from, const FlatBuffer& to) {
+void redistribute(const Hierarchy& ranks, const FlatBuffer& from, const FlatBuffer& to) {
   const auto is = [&](Placement before, Placement after) {
     return from.placement == before && to.placement == after;
   };
   if (is(Placement::kPartial, Placement::kReplicated)) {
     require(from.data.raw() == to.data.raw() && from.data.elements() == to.data.elements(),
             "redistribute: partial and replicated must be the same memory");
-    communicator.all_reduce(to.data);
+    ranks.all_reduce(to.data);
   } else if (is(Placement::kPartial, Placement::kSharded)) {
-    communicator.reduce_scatter(from.data, to.data);
+    ranks.reduce_scatter(from.data, to.data);
   } else if (is(Placement::kSharded, Placement::kReplicated)) {
-    communicator.all_gather(from.data, to.data);
-  } else if (is(Placement::kReplicated, Placement::kSharded)) {
-    copy_part(communicator, from.data, to.data);
+    ranks.all_gather(from.data, to.data);
   } else {
     require(false, [&] {
       return str("redistribute: no way from ", name_of(from.placement), " to ",

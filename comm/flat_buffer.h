@@ -5,31 +5,31 @@
 
 #include <array>
 
-#include "comm/communicator.h"
+#include "comm/hierarchy.h"
 
 namespace tandem {
 
 enum class Placement : uint8_t {
   kReplicated,  // every rank has the whole array, the same bits
   kPartial,     // every rank has an addend of the whole array
-  kSharded,     // rank r has part r of size() equal parts
+  kSharded,     // every rank has one of parts() equal parts (hierarchy.h)
 };
 
 struct FlatBuffer {
   Placement placement = Placement::kReplicated;
-  Tensor data;  // flat: the whole array [n], or this rank's part [n / size]
+  Tensor data;  // flat: the whole array [n], or this rank's part [n / parts]
 };
 
-// Collective, asynchronous on communicator.stream(): gives `to` the contents of `from`.
+// Collective, asynchronous on ranks.stream(): gives `to` the contents of `from`.
 //   partial -> replicated     all_reduce; both are the same memory
-//   partial -> sharded        reduce_scatter; `from` is scratch afterwards
+//   partial -> sharded        reduce_scatter; `from` is scratch afterwards; `to` may be this rank's
+//                             part of it, and is f32 where `from` is bf16
 //   sharded -> replicated     all_gather; `from` may be this rank's part of `to`
-//   replicated -> sharded     a local copy of this rank's part, if it is not the same memory
-// Anything else is a programming error. f32 or f64 where there is a sum.
-void redistribute(Communicator& communicator, const FlatBuffer& from, const FlatBuffer& to);
+// Anything else is a programming error. Sums: f32, bf16, i64 (hierarchy.h).
+void redistribute(const Hierarchy& ranks, const FlatBuffer& from, const FlatBuffer& to);
 
 // How the buffers rest in each ZeRO stage. Gradients: between micro-steps; what the optimizer reads
-// rests as its state does.
+// rests as its state and master weights do.
 struct Resting {
   Placement parameters, gradients, state;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
 
 #include "src/core/error.h"
 
@@ -45,14 +46,17 @@ std::vector<std::vector<Segment>> segments_by_block(std::span<const BlockParamet
               [&] { return str("parameter ", parameter->name, " is listed twice"); });
       segments.push_back({.name = parameter->name,
                           .parameter = next++,
+                          .block = static_cast<int64_t>(result.size()) - 1,
                           .count = count,
-                          .decay = parameter->decay});
+                          .decay = parameter->decay,
+                          .frozen = parameter->frozen,
+                          .shared = parameter->shared});
     }
   }
   return result;
 }
 
-int64_t bytes_of(const std::vector<Segment>& segments) {
+int64_t bytes_of(std::span<const Segment> segments) {
   int64_t count = 0;
   for (const Segment& segment : segments) {
     count += segment.count;
@@ -68,58 +72,79 @@ Range intersection(Range a, Range b) {
 }
 
 FlatLayout::FlatLayout(std::span<const BlockParameters> blocks, const Options& options)
-    : ranks_(options.ranks) {
-  require(options.ranks > 0 && options.bucket_bytes >= 0, "FlatLayout: wrong options");
+    : ranks_(options.ranks),
+      parts_(options.parts > 0 ? options.parts : options.ranks),
+      buckets_of_(blocks.size()) {
+  require(ranks_ > 0 && ranks_ % parts_ == 0 && options.bucket_bytes >= 0,
+          "FlatLayout: wrong options");
   std::vector<Segment> group;
-  const auto take = [&](const std::vector<Segment>& more) {
-    if (!group.empty() && bytes_of(group) + bytes_of(more) > options.bucket_bytes) {
-      add_bucket(std::move(group));
-      group.clear();
+  const auto close = [&] {
+    if (!group.empty()) {
+      add_bucket(std::exchange(group, {}));
+    }
+  };
+  const auto take = [&](std::span<const Segment> more) {
+    if (bytes_of(group) + bytes_of(more) > options.bucket_bytes || !options.merge_blocks) {
+      close();
     }
     group.insert(group.end(), more.begin(), more.end());
   };
-  for (const std::vector<Segment>& block : segments_by_block(blocks)) {
-    if (!options.split_blocks || bytes_of(block) <= options.bucket_bytes) {
-      take(block);
+  for (std::vector<Segment>& block : segments_by_block(blocks)) {
+    const auto own = std::ranges::stable_partition(block, &Segment::shared);
+    if (own.begin() != block.begin()) {
+      close();
+      add_bucket({block.begin(), own.begin()});
+    }
+    if (!options.split_blocks || bytes_of(own) <= options.bucket_bytes) {
+      take(own);
       continue;
     }
-    for (const Segment& segment : block) {
-      take({segment});
+    for (const Segment& segment : own) {
+      take({&segment, 1});
     }
   }
-  if (!group.empty()) {
-    add_bucket(std::move(group));
-  }
-  segment_of_.resize(segments_.size());
-  for (size_t i = 0; i < segments_.size(); ++i) {
-    segment_of_[segments_[i].parameter] = static_cast<int64_t>(i);
-  }
+  close();
+  index();
 }
 
 void FlatLayout::add_bucket(std::vector<Segment> group) {
   std::ranges::stable_sort(group, {}, [](const Segment& segment) {
-    return 2 * !segment.decay + (segment.count % kSegmentAlignment != 0);
+    return 4 * segment.frozen + 2 * !segment.decay + (segment.count % kSegmentAlignment != 0);
   });
   Bucket bucket;
-  bucket.range.begin = elements();
-  bucket.parameters = static_cast<int64_t>(group.size());
-  int64_t offset = bucket.range.begin;
-  bucket.first_plain = offset;
+  bucket.shared = group.front().shared;
+  bucket.first_segment = static_cast<int64_t>(segments_.size());
+  bucket.last_segment = bucket.first_segment + static_cast<int64_t>(group.size());
+  bucket.first_block = std::ranges::min(group, {}, &Segment::block).block;
+  int64_t offset = bucket.range.begin = elements();
+  int64_t last_decayed = offset, last_plain = offset;  // behind which the group ends
   for (Segment& segment : group) {
     segment.bucket = static_cast<int64_t>(buckets_.size());
     segment.offset = offset;
     offset += round_up(segment.count, kSegmentAlignment);
-    if (segment.decay) {
-      bucket.first_plain = offset;
-    }
+    last_decayed = segment.decay && !segment.frozen ? offset : last_decayed;
+    last_plain = segment.frozen ? last_plain : offset;
     segments_.push_back(std::move(segment));
   }
-  bucket.range.end =
+  const int64_t end =
       bucket.range.begin + round_up(offset - bucket.range.begin, ranks_ * kPartAlignment);
-  if (segments_.back().decay) {
-    bucket.first_plain = bucket.range.end;  // the padding belongs to the only group
-  }
+  // The padding belongs to the last group.
+  bucket.range.end = end;
+  bucket.first_frozen = last_plain == offset ? end : last_plain;
+  bucket.first_plain = last_decayed == offset ? end : last_decayed;
   buckets_.push_back(bucket);
+}
+
+void FlatLayout::index() {
+  segment_of_.resize(segments_.size());
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    const Segment& segment = segments_[i];
+    segment_of_[segment.parameter] = static_cast<int64_t>(i);
+    std::vector<int64_t>& buckets = buckets_of_[segment.block];
+    if (std::ranges::find(buckets, segment.bucket) == buckets.end()) {
+      buckets.push_back(segment.bucket);
+    }
+  }
 }
 
 int64_t FlatLayout::elements() const { return buckets_.empty() ? 0 : buckets_.back().range.end; }
@@ -130,10 +155,10 @@ const Segment& FlatLayout::segment_of(ParamId parameter) const {
   return segments_[segment_of_[parameter]];
 }
 
-Range FlatLayout::part(const Bucket& bucket, int rank) const {
-  require(rank >= 0 && rank < ranks_, [&] { return str("FlatLayout: no rank ", rank); });
-  const int64_t size = bucket.range.count() / ranks_;
-  return {bucket.range.begin + rank * size, bucket.range.begin + (rank + 1) * size};
+Range FlatLayout::part(const Bucket& bucket, int part) const {
+  require(part >= 0 && part < parts_, [&] { return str("FlatLayout: no part ", part); });
+  const int64_t size = bucket.range.count() / parts_;
+  return {bucket.range.begin + part * size, bucket.range.begin + (part + 1) * size};
 }
 
 std::vector<SegmentPiece> FlatLayout::pieces(Range range) const {
@@ -154,13 +179,31 @@ std::vector<SegmentPiece> FlatLayout::pieces(Range range) const {
   return result;
 }
 
+std::vector<Range> FlatLayout::gaps(const Bucket& bucket) const {
+  std::vector<Range> result;
+  int64_t at = bucket.range.begin;
+  for (int64_t i = bucket.first_segment; i < bucket.last_segment; ++i) {
+    const Segment& segment = segments_[i];
+    if (at < segment.offset) {
+      result.push_back({at, segment.offset});
+    }
+    at = segment.offset + segment.count;
+  }
+  if (at < bucket.range.end) {
+    result.push_back({at, bucket.range.end});
+  }
+  return result;
+}
+
 uint64_t FlatLayout::hash() const {
   Fnv hash;
   hash.add(ranks_);
+  hash.add(parts_);
   for (const Segment& segment : segments_) {
     hash.add(segment.name);
-    for (int64_t number : {int64_t{segment.parameter}, segment.bucket, segment.offset,
-                           segment.count, int64_t{segment.decay}}) {
+    for (int64_t number :
+         {int64_t{segment.parameter}, segment.bucket, segment.offset, segment.count,
+          int64_t{segment.decay}, int64_t{segment.frozen}, int64_t{segment.shared}}) {
       hash.add(number);
     }
   }

@@ -2,11 +2,12 @@
 // these are cut into buckets and rank parts. Pure integers, the same on every rank.
 //
 // A bucket is what is communicated at once: a block, or several small neighbours, or a part of a
-// large block. In a bucket the decayed parameters come first, so that a buffer has at most two runs
-// of one set of hyper-parameters. Parameters start at multiples of 8 elements (16 bytes of a 16-bit
-// type); in each group those whose size is no multiple of 8 come last, which saves most of the
-// gaps. A bucket's end is padded to a multiple of ranks * 128 elements, so that all ranks' parts
-// have the same size and alignment.
+// large block. What a block shares with others is a bucket of its own. In a bucket the decayed
+// parameters come first and the frozen ones last, so that what the optimizer updates has at most
+// two runs of one set of hyper-parameters. Parameters start at multiples of 8 elements (16 bytes of
+// a 16-bit type); in each group those whose size is no multiple of 8 come last, which saves most of
+// the gaps. A bucket's end is padded to a multiple of ranks * 128 elements, so that all parts,
+// and what ranks do of them, have the same size and alignment.
 #pragma once
 
 #include <cstdint>
@@ -31,16 +32,23 @@ Range intersection(Range a, Range b);  // empty ones have begin == end
 struct Segment {
   std::string name;
   ParamId parameter = -1;  // position in forward order
+  int64_t block = 0;
   int64_t bucket = 0;
   int64_t offset = 0;  // of its first element in the flat buffer
   int64_t count = 0;
   bool decay = false;
+  bool frozen = false;
+  bool shared = false;
 };
 
 struct Bucket {
-  Range range;              // padding included
-  int64_t first_plain = 0;  // decayed elements are [range.begin, first_plain), plain ones the rest
-  int64_t parameters = 0;
+  Range range;               // padding included
+  int64_t first_plain = 0;   // [range.begin, first_plain) are decayed,
+  int64_t first_frozen = 0;  // [first_plain, first_frozen) plain, the rest frozen
+  int64_t first_segment = 0, last_segment = 0;  // [first, last) of segments()
+  int64_t first_block = 0;                      // the first one with parameters in this bucket
+  bool shared = false;                          // of parameters that other blocks use too
+  int64_t parameters() const { return last_segment - first_segment; }
 };
 
 // Part of one segment.
@@ -55,8 +63,10 @@ class FlatLayout {
  public:
   struct Options {
     int ranks = 1;
+    int parts = 0;             // that divide the ranks; 0: as many
     int64_t bucket_bytes = 0;  // of f32: buckets stay below, but for a single larger parameter
     bool split_blocks = true;  // large blocks may be cut between parameters
+    bool merge_blocks = true;  // small neighbours may share a bucket
   };
 
   // Parameters are numbered in forward order: blocks, then parameters of a block. Throws
@@ -67,13 +77,17 @@ class FlatLayout {
   const std::vector<Segment>& segments() const { return segments_; }  // by offset
   const std::vector<Bucket>& buckets() const { return buckets_; }     // in forward order
   const Segment& segment_of(ParamId parameter) const;
+  // The buckets with parameters that a block lists, in forward order.
+  const std::vector<int64_t>& buckets_of(int64_t block) const { return buckets_of_[block]; }
 
-  // Rank `rank`'s part of a bucket; all parts of a bucket have the same size.
-  Range part(const Bucket& bucket, int rank) const;
+  // Part `part` of a bucket; all parts of a bucket have the same size.
+  Range part(const Bucket& bucket, int part) const;
   // What of the segments lies in a range, by offset. Padding belongs to none.
   std::vector<SegmentPiece> pieces(Range range) const;
+  // What of a bucket belongs to no segment.
+  std::vector<Range> gaps(const Bucket& bucket) const;
 
-  // Equal for equal layouts: names, sizes, offsets, decay, buckets, ranks. FNV-1a, 64 bits.
+  // Equal for equal layouts: names, sizes, offsets, groups, buckets, ranks, parts. FNV-1a, 64 bits.
   uint64_t hash() const;
   std::string text() const;  // one line: hash and figures
 
@@ -81,11 +95,13 @@ class FlatLayout {
   static constexpr int64_t kSegmentAlignment = 8;
   static constexpr int64_t kPartAlignment = 128;
   void add_bucket(std::vector<Segment> group);
+  void index();
 
-  int ranks_;
+  int ranks_, parts_;
   std::vector<Segment> segments_;
   std::vector<Bucket> buckets_;
-  std::vector<int64_t> segment_of_;  // by ParamId
+  std::vector<int64_t> segment_of_;               // by ParamId
+  std::vector<std::vector<int64_t>> buckets_of_;  // by block
 };
 
 }  // namespace tandem

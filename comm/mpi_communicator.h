@@ -12,16 +12,17 @@
 #include <memory>
 
 #include "comm/communicator.h"
-#include "comm/ring.h"
 
 namespace tandem {
+
+enum class MpiKind : uint8_t;
 
 class MpiCommunicator final : public Communicator {
  public:
   // All ranks of the job. `worker`: the background stream whose thread started MPI. `timeout_s`:
   // seconds without any message after which a collective fails; read at every wait.
   MpiCommunicator(Stream& worker, const std::atomic<double>& timeout_s);
-  ~MpiCommunicator() override;  // after the worker's last use of it
+  ~MpiCommunicator() override;  // what the worker still has to do for it goes on
 
   int rank() const override;
   int size() const override;
@@ -29,10 +30,14 @@ class MpiCommunicator final : public Communicator {
 
   // Errors of a tensor collective appear at the next wait for the stream: kTemporary when a rank
   // is silent or the network fails, kInternal when ranks disagree about sizes.
-  void all_reduce(const Tensor& inout) override;
+  void all_reduce(const Tensor& inout, Traffic traffic) override;
   void reduce_scatter(const Tensor& in, const Tensor& out) override;
   void all_gather(const Tensor& in, const Tensor& out) override;
+  void all_to_all(const Tensor& in, const Tensor& out) override;
   void broadcast(const Tensor& inout, int root) override;
+
+  std::unique_ptr<Communicator> split(std::span<const int> colors) override;
+  void set_nodes(std::span<const int> node_of_rank) override;
 
   std::vector<double> sum(std::span<const double> values) override;
   std::string broadcast(std::string text, int root) override;
@@ -42,16 +47,14 @@ class MpiCommunicator final : public Communicator {
   WireCount wire() const override;
 
  private:
-  class Wire;  // the transport over MPI
-  class Staging;
-  enum class Kind : uint8_t;
-  void start(Kind kind, int64_t bytes, std::function<void(Ring&)> work);
-  void run(Kind kind, int64_t bytes, std::function<void(Ring&)> work);
+  struct Channel;  // what the worker uses
+  using Work = std::function<void(Channel&)>;
+  MpiCommunicator(Stream& worker, std::shared_ptr<Channel> channel);
+  void start(MpiKind kind, Traffic traffic, int64_t bytes, Work work);
+  void run(MpiKind kind, int64_t bytes, Work work);  // a control message
 
   Stream& worker_;
-  std::unique_ptr<Staging> staging_;  // used by the worker alone
-  std::unique_ptr<Wire> wire_;
-  std::unique_ptr<Ring> ring_;
+  std::shared_ptr<Channel> channel_;
   int64_t collectives_ = 0;
 };
 

@@ -3,25 +3,30 @@
 #include <algorithm>
 
 #include "comm/agreement.h"
-#include "src/core/convert.h"
+#include "comm/ring.h"
 #include "src/core/copy.h"
-#include "src/core/elementwise.h"
 
 namespace tandem {
 
 namespace {
 
-// Checked before the layout is computed from it.
-const ParamStore::Options& checked(const ParamStore::Options& options) {
+// Sharding over one part is none.
+int stage_of(const ParamStore::Options& options, const Hierarchy& ranks) {
   const int stages = static_cast<int>(kZero.size());
   if (options.zero < 0 || options.zero >= stages) {
     fail(ExitCode::kConfig,
-         str("dist.zero=", options.zero, ": no such stage, use 0 to ", stages - 1));
+         str("dist.zero = ", options.zero, ": no such stage, use 0 to ", stages - 1));
   }
-  if (options.zero > 0) {
+  return ranks.parts() == 1 ? 0 : options.zero;
+}
+
+ParamStore::Options resolved(ParamStore::Options options, const Hierarchy& ranks) {
+  if (options.exact_leaves > 0 && options.wire_dtype != DType::kF32) {
     fail(ExitCode::kConfig,
-         str("dist.zero=", options.zero, " (sharded optimizer state): not in this build, use 0"));
+         str("dist.reduce = exact sends 64-bit integers: dist.wire_dtype = ",
+             name_of(options.wire_dtype), " excludes it; use dist.wire_dtype = f32"));
   }
+  options.zero = stage_of(options, ranks);
   return options;
 }
 
@@ -33,155 +38,174 @@ std::vector<Parameter*> in_forward_order(const std::vector<BlockParameters>& blo
   return result;
 }
 
+// What is given back behind its use is given back by blocks.
+FlatLayout::Options layout_options(const ParamStore::Options& options, const Hierarchy& ranks) {
+  return {.ranks = ranks.world().size(),
+          .parts = ranks.parts(),
+          .bucket_bytes = options.bucket_bytes,
+          .split_blocks = kZero[options.zero].gradients != Placement::kSharded,
+          .merge_blocks = kZero[options.zero].parameters != Placement::kSharded};
+}
+
+// One allocation, handed out in pieces.
+class Carver {
+ public:
+  Carver(Memory& memory, int64_t elements, DType dtype, MemoryClass memory_class)
+      : all_(elements > 0 ? Tensor::zeros(memory, {elements}, dtype, memory_class) : Tensor()) {}
+  Tensor take(int64_t elements) {
+    at_ += elements;
+    return all_.slice(at_ - elements, elements);
+  }
+
+ private:
+  Tensor all_;
+  int64_t at_ = 0;
+};
+
 }  // namespace
 
-ParamStore::ParamStore(std::vector<BlockParameters> blocks, Communicator& communicator,
+ParamStore::ParamStore(std::vector<BlockParameters> blocks, Hierarchy& ranks, Stream& stream,
                        Memory& memory, const Options& options)
-    : communicator_(communicator),
-      options_(checked(options)),
+    : ranks_(ranks),
+      stream_(stream),
+      memory_(memory),
+      options_(resolved(options, ranks)),
       blocks_(std::move(blocks)),
       parameters_(in_forward_order(blocks_)),
-      layout_(blocks_, {.ranks = communicator.size(),
-                        .bucket_bytes = options.bucket_bytes,
-                        .split_blocks = kZero[options.zero].parameters == Placement::kReplicated}) {
-  check_equal(communicator, "the layout of the parameters", layout_.text());
-  const bool rounds = options.dtype != DType::kF32;
-  masters_ = Tensor::zeros(memory, {layout_.elements()}, DType::kF32,
-                           rounds ? MemoryClass::kOptimizer : MemoryClass::kParameters);
-  values_ =
-      rounds ? Tensor::zeros(memory, {layout_.elements()}, options.dtype, MemoryClass::kParameters)
-             : masters_;
-  gradients_ = Tensor::zeros(memory, {layout_.elements()}, DType::kF32, MemoryClass::kGradients);
+      layout_(blocks_, layout_options(options_, ranks)) {
+  check_equal(ranks.world(), "the layout of the parameters", layout_.text());
   for (const Segment& segment : layout_.segments()) {
     Parameter& parameter = *parameters_[segment.parameter];
     parameter.id = segment.parameter;
-    parameter.value = values_.slice(segment.offset, segment.count).reshape(parameter.shape);
-    parameter.grad = gradients_.slice(segment.offset, segment.count).reshape(parameter.shape);
+    parameter.value = parameter.grad = Tensor();
     parameter.grad_written = false;
   }
-  for (const Bucket& bucket : layout_.buckets()) {
-    add_shard({bucket.range.begin, bucket.first_plain}, true);
-    add_shard({bucket.first_plain, bucket.range.end}, false);
-  }
-  if (communicator.size() > 1) {
-    make_reducer(memory);
+  allocate();
+  add_shards();
+  if (is_exact()) {
+    exact_.emplace(stream, memory, static_cast<int64_t>(parameters_.size()), options_.exact_leaves);
   }
 }
 
-void ParamStore::make_reducer(Memory& memory) {
-  const Resting& resting = kZero[options_.zero];
-  const bool rounds = options_.wire_dtype != DType::kF32;
-  const Tensor wire =
-      rounds ? Tensor::zeros(memory, gradients_.shape(), options_.wire_dtype, MemoryClass::kStaging)
-             : gradients_;
-  std::vector<FlatBuffer> partial, reduced;
-  std::vector<Tensor> gradients;
+void ParamStore::allocate() {
+  // What other blocks use too is there all the time, and shards its state alone.
+  int64_t values = 0, masters = 0, gradients = 0;
   for (const Bucket& bucket : layout_.buckets()) {
-    const Tensor data = wire.slice(bucket.range.begin, bucket.range.count());
-    partial.push_back({resting.gradients, data});
-    reduced.push_back({resting.state, data});
+    const Resting& rests = kZero[bucket.shared ? std::min(options_.zero, 1) : options_.zero];
+    BucketMemory& memory = buckets_.emplace_back();
+    memory.rests = rests;
+    memory.part = layout_.part(bucket, ranks_.part());
+    const int64_t whole = bucket.range.count(), part = memory.part.count();
+    values += memory.shards_values() ? part : whole;
+    masters += memory.shards_state() ? part : whole;
+    gradients += memory.shards_gradients() ? part : whole;
+  }
+  const bool rounds = options_.dtype != DType::kF32;
+  Carver all_values(memory_, values, options_.dtype, MemoryClass::kParameters);
+  Carver all_masters(memory_, rounds ? masters : 0, DType::kF32, MemoryClass::kMasters);
+  Carver all_gradients(memory_, gradients, DType::kF32, MemoryClass::kGradients);
+  Carver all_sums(memory_, is_exact() ? gradients : 0, DType::kI64, MemoryClass::kGradients);
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    BucketMemory& memory = buckets_[i];
+    const Range range = layout_.buckets()[i].range;
+    const int64_t whole = range.count(), part = memory.part.count();
+    memory.values = all_values.take(memory.shards_values() ? part : whole);
+    memory.gradients = all_gradients.take(memory.shards_gradients() ? part : whole);
+    if (is_exact()) {
+      memory.sums = all_sums.take(memory.gradients.elements());
+    }
+    const int64_t state = memory.shards_state() ? part : whole;
     if (rounds) {
-      gradients.push_back(gradients_.slice(bucket.range.begin, bucket.range.count()));
+      memory.masters = all_masters.take(state);
+    } else {
+      const bool is_slice = memory.shards_state() && !memory.shards_values();
+      memory.masters =
+          is_slice ? memory.values.slice(memory.part.begin - range.begin, part) : memory.values;
+    }
+    const auto bucket = static_cast<int64_t>(i);
+    if (!memory.shards_values()) {
+      bind(bucket, memory.values, &Parameter::value);
+    }
+    if (!memory.shards_gradients()) {
+      bind(bucket, memory.gradients, &Parameter::grad);
     }
   }
-  reducer_.emplace(communicator_, std::move(partial), std::move(reduced), options_.overlap,
-                   std::move(gradients));
 }
 
-void ParamStore::add_shard(Range range, bool decay) {
-  if (range.count() == 0) {
-    return;
+// Gives the bucket's parameters views of it; of nothing when `flat` is nothing.
+void ParamStore::bind(int64_t bucket, const Tensor& flat, Tensor Parameter::*view) const {
+  const Bucket& place = layout_.buckets()[bucket];
+  for (int64_t i = place.first_segment; i < place.last_segment; ++i) {
+    const Segment& segment = layout_.segments()[i];
+    Parameter& parameter = *parameters_[segment.parameter];
+    parameter.*view =
+        flat
+            ? flat.slice(segment.offset - place.range.begin, segment.count).reshape(parameter.shape)
+            : Tensor();
   }
-  shards_.push_back({.value = masters_.slice(range.begin, range.count()),
-                     .grad = gradients_.slice(range.begin, range.count()),
-                     .decay = decay});
-  if (options_.dtype != DType::kF32) {
-    shards_.back().working = values_.slice(range.begin, range.count());
-  }
-  shard_ranges_.push_back(range);
 }
 
-void ParamStore::initialize(Stream& stream, uint64_t seed) {
+Range ParamStore::state_range(int64_t bucket) const {
+  return buckets_[bucket].shards_state() ? buckets_[bucket].part : layout_.buckets()[bucket].range;
+}
+
+Range ParamStore::owned_range(int64_t bucket) const {
+  const Range part = buckets_[bucket].part;
+  const Parts shares{part.count(), ranks_.replicas()};
+  const int64_t begin = part.begin + shares.first(ranks_.replica());
+  return {begin, begin + shares.count(ranks_.replica())};
+}
+
+void ParamStore::add_shards() {
+  for (int64_t i = 0; i < static_cast<int64_t>(buckets_.size()); ++i) {
+    const BucketMemory& memory = buckets_[i];
+    const Bucket& bucket = layout_.buckets()[i];
+    const Range own = state_range(i);
+    const auto view = [&](const Tensor& flat, bool is_part, Range range) {
+      return flat.slice(range.begin - (is_part ? memory.part.begin : bucket.range.begin),
+                        range.count());
+    };
+    for (const bool decay : {true, false}) {
+      const Range group = decay ? Range{bucket.range.begin, bucket.first_plain}
+                                : Range{bucket.first_plain, bucket.first_frozen};
+      const Range range = intersection(group, own);
+      if (range.count() == 0) {
+        continue;
+      }
+      shards_.push_back({.value = view(memory.masters, memory.shards_state(), range),
+                         .grad = view(memory.gradients, memory.shards_gradients(), range),
+                         .decay = decay});
+      if (options_.dtype != DType::kF32) {
+        shards_.back().working = view(memory.values, memory.shards_values(), range);
+      }
+      shard_places_.push_back({i, range});
+    }
+  }
+}
+
+void ParamStore::initialize(uint64_t seed) {
   Memory host(Device::kCpu);
   for (const Segment& segment : layout_.segments()) {
     Parameter start = *parameters_[segment.parameter];
     start.value = Tensor::empty(host, {segment.count}, DType::kF32, MemoryClass::kData);
     tandem::initialize(start, seed);
-    copy(stream, start.value, masters_.slice(segment.offset, segment.count));
+    const Range state = state_range(segment.bucket);
+    const Range here = intersection({segment.offset, segment.offset + segment.count}, state);
+    if (here.count() > 0) {
+      copy(stream_, start.value.slice(here.begin - segment.offset, here.count()),
+           buckets_[segment.bucket].masters.slice(here.begin - state.begin, here.count()));
+    }
   }
-  publish(stream);
-}
-
-void ParamStore::publish(const Stream& stream) {
-  if (options_.dtype != DType::kF32) {
-    convert(stream, masters_, values_);
-  }
-}
-
-void ParamStore::begin_step() {
-  for (Parameter* parameter : parameters_) {
-    parameter->grad_written = false;
-  }
-}
-
-void ParamStore::begin_backward(bool last_micro_step) {
-  last_micro_step_ = last_micro_step;
-  if (!last_micro_step || !reducer_) {
-    return;
-  }
-  missing_.clear();
-  for (const Bucket& bucket : layout_.buckets()) {
-    missing_.push_back(bucket.parameters);
-  }
-  reducer_->begin();
-}
-
-void ParamStore::on_final(Context& context, Parameter& parameter) {
-  if (!last_micro_step_ || !reducer_) {
-    return;
-  }
-  settle_unused(context.stream, parameter);
-  const int64_t bucket = layout_.segment_of(parameter.id).bucket;
-  if (--missing_[bucket] == 0) {
-    reducer_->ready(context.stream, bucket);
-  }
-}
-
-Exposure ParamStore::finish_backward(Context& context) {
-  if (!last_micro_step_) {
-    return {};
-  }
-  last_micro_step_ = false;
-  for (Parameter* parameter : parameters_) {
-    settle_unused(context.stream, *parameter);
-  }
-  return reducer_ ? reducer_->finish(context.stream) : Exposure{};
-}
-
-// Old gradients must not pass for new ones.
-void ParamStore::settle_unused(const Stream& stream, Parameter& parameter) const {
-  if (parameter.grad_written) {
-    return;
-  }
-  if (options_.unused_is_error) {
-    fail(
-        ExitCode::kConfig,
-        str("parameter ", parameter.name, " got no gradient on rank ", communicator_.rank(),
-            ": the loss does not depend on it; take it out of the model, or set dist.unused=zero"));
-  }
-  on_device(stream, [&](auto device) {
-    kernels::fill(device, parameter.grad.elements(), parameter.grad.data<float>(), 0.0f);
-  });
-  parameter.grad_written = true;
+  publish();
 }
 
 std::vector<ParamStore::Piece> ParamStore::pieces_in(size_t shard, Range range) const {
-  const int64_t begin = shard_ranges_[shard].begin;
+  const Range place = shard_places_[shard].range;
   std::vector<Piece> result;
-  for (const SegmentPiece& piece : layout_.pieces(intersection(shard_ranges_[shard], range))) {
+  for (const SegmentPiece& piece : layout_.pieces(intersection(place, range))) {
     result.push_back({.parameter = parameters_[layout_.segments()[piece.segment].parameter],
                       .offset = piece.segment_offset,
-                      .shard_offset = piece.offset - begin,
+                      .shard_offset = piece.offset - place.begin,
                       .count = piece.count});
   }
   return result;
@@ -189,16 +213,38 @@ std::vector<ParamStore::Piece> ParamStore::pieces_in(size_t shard, Range range) 
 
 std::vector<ParamStore::Piece> ParamStore::pieces(size_t shard) const {
   require(shard < shards_.size(), "ParamStore::pieces: no such shard");
-  return pieces_in(shard, shard_ranges_[shard]);
+  return pieces_in(shard, shard_places_[shard].range);
 }
 
 std::vector<ParamStore::Piece> ParamStore::owned_pieces(size_t shard) const {
   require(shard < shards_.size(), "ParamStore::owned_pieces: no such shard");
-  const int64_t begin = shard_ranges_[shard].begin;
-  const auto bucket = std::ranges::find_if(layout_.buckets(), [&](const Bucket& candidate) {
-    return candidate.range.begin <= begin && begin < candidate.range.end;
-  });
-  return pieces_in(shard, layout_.part(*bucket, communicator_.rank()));
+  return pieces_in(shard, owned_range(shard_places_[shard].bucket));
+}
+
+void ParamStore::add_weights(int64_t bucket, Range range, std::vector<Weights>& all) const {
+  const Range state = state_range(bucket);
+  for (const SegmentPiece& piece : layout_.pieces(intersection(range, state))) {
+    all.push_back(
+        {.parameter = parameters_[layout_.segments()[piece.segment].parameter],
+         .offset = piece.segment_offset,
+         .data = buckets_[bucket].masters.slice(piece.offset - state.begin, piece.count)});
+  }
+}
+
+std::vector<ParamStore::Weights> ParamStore::weights() const {
+  std::vector<Weights> all;
+  for (int64_t i = 0; i < static_cast<int64_t>(buckets_.size()); ++i) {
+    add_weights(i, state_range(i), all);
+  }
+  return all;
+}
+
+std::vector<ParamStore::Weights> ParamStore::owned_weights() const {
+  std::vector<Weights> all;
+  for (int64_t i = 0; i < static_cast<int64_t>(buckets_.size()); ++i) {
+    add_weights(i, owned_range(i), all);
+  }
+  return all;
 }
 
 int64_t ParamStore::parameter_elements() const {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "src/core/dispatch.h"
+#include "src/core/error.h"
 
 namespace tandem {
 
@@ -28,6 +28,22 @@ Span piece_of(const Parts& parts, int part, int64_t index, int64_t piece) {
 
 int64_t pieces_in(int64_t count, int64_t piece) { return (count + piece - 1) / piece; }
 
+// Calls f.template operator()<T>() with what sums of the dtype are computed in. Unsigned: i64 wraps
+// around.
+template <class F>
+void on_sum(DType dtype, F f) {
+  switch (dtype) {
+    case DType::kF32:
+      return f.template operator()<float>();
+    case DType::kF64:
+      return f.template operator()<double>();
+    case DType::kI64:
+      return f.template operator()<uint64_t>();
+    default:
+      fail(ExitCode::kInternal, str("Ring: cannot add ", name_of(dtype)));
+  }
+}
+
 }  // namespace
 
 int64_t Parts::first(int part) const {
@@ -36,8 +52,8 @@ int64_t Parts::first(int part) const {
 
 int64_t Parts::count(int part) const { return elements / ranks + (part < elements % ranks); }
 
-Ring::Ring(Transport& transport, int64_t piece_bytes)
-    : transport_(transport), piece_bytes_(piece_bytes) {
+Ring::Ring(Transport& transport, int64_t piece_bytes, int64_t largest_message)
+    : transport_(transport), piece_bytes_(piece_bytes), largest_message_(largest_message) {
   require(piece_bytes > 0 && piece_bytes % 8 == 0 && piece_bytes <= kLargestMessage,
           "Ring: piece_bytes is no positive multiple of 8, or too large for one message");
   if (transport.size() > 1) {
@@ -111,7 +127,7 @@ void Ring::reduce_parts(T* data, const Parts& parts) {
          const T* from = reinterpret_cast<const T*>(landed(round));
 #pragma omp simd
          for (int64_t i = 0; i < in.count; ++i) {
-           into[i] = T(into[i] + from[i]);
+           into[i] += from[i];
          }
        });
 }
@@ -131,7 +147,7 @@ void Ring::gather_parts(std::byte* data, const Parts& parts, int64_t width) {
 
 void Ring::reduce_scatter(std::byte* data, int64_t n, DType dtype) {
   const Parts parts{n, transport_.size()};
-  on_float(dtype, [&]<class T>() { reduce_parts(reinterpret_cast<T*>(data), parts); });
+  on_sum(dtype, [&]<class T>() { reduce_parts(reinterpret_cast<T*>(data), parts); });
 }
 
 void Ring::all_gather(std::byte* data, int64_t n, DType dtype) {
@@ -141,6 +157,38 @@ void Ring::all_gather(std::byte* data, int64_t n, DType dtype) {
 void Ring::all_reduce(std::byte* data, int64_t n, DType dtype) {
   reduce_scatter(data, n, dtype);
   all_gather(data, n, dtype);
+}
+
+void Ring::all_to_all(const std::byte* in, std::byte* out, int64_t bytes) {
+  const int64_t part = bytes / transport_.size();
+  std::vector<Transport::Ticket> tickets;
+  const auto messages = [&](int peer, auto start) {
+    for (int64_t first = 0; first < part; first += largest_message_) {
+      const int64_t count = std::min(largest_message_, part - first);
+      tickets.push_back(start(peer, peer * part + first, count));
+    }
+  };
+  for (int distance = 1; distance < transport_.size(); ++distance) {
+    messages(neighbour(-distance), [&](int from, int64_t first, int64_t count) {
+      return transport_.receive(from, out + first, count);
+    });
+  }
+  for (int distance = 1; distance < transport_.size(); ++distance) {
+    messages(neighbour(distance), [&](int to, int64_t first, int64_t count) {
+      return transport_.send(to, in + first, count);
+    });
+  }
+  if (part > 0) {
+    const int64_t own = transport_.rank() * part;
+    std::memcpy(out + own, in + own, static_cast<size_t>(part));
+  }
+  wait_for(tickets);
+}
+
+void Ring::wait_for(const std::vector<Transport::Ticket>& tickets) {
+  for (const auto ticket : tickets) {
+    transport_.wait(ticket);
+  }
 }
 
 void Ring::broadcast(std::byte* data, int64_t bytes, int root) {
@@ -178,9 +226,7 @@ std::vector<std::string> Ring::exchange(const std::string& text,
                                       reinterpret_cast<const std::byte*>(text.data()),
                                       static_cast<int64_t>(text.size())));
   }
-  for (const auto ticket : tickets) {
-    transport_.wait(ticket);
-  }
+  wait_for(tickets);
   return all;
 }
 
@@ -215,9 +261,7 @@ std::string Ring::hand_out(std::string text, int root) {
   if (length > 0) {
     move(reinterpret_cast<std::byte*>(text.data()), length);
   }
-  for (const auto ticket : tickets) {
-    transport_.wait(ticket);
-  }
+  wait_for(tickets);
   return text;
 }
 

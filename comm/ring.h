@@ -44,15 +44,20 @@ class Ring {
  public:
   // Data travels in pieces of at most `piece_bytes` (a multiple of 8), so that the addition of one
   // piece overlaps the transfer of the next.
-  explicit Ring(Transport& transport, int64_t piece_bytes = kPieceBytes);
+  explicit Ring(Transport& transport, int64_t piece_bytes = kPieceBytes,
+                int64_t largest_message = kLargestMessage);
 
-  // data: n elements, f32 or f64; becomes the sum over ranks. A rank sends all parts but one, then
-  // all parts but one again: 2 (N - 1) / N of the data when N divides n.
+  // data: n elements of f32, f64 or i64, which wraps around; becomes the sum over ranks. A rank
+  // sends all parts but one, then all parts but one again: 2 (N - 1) / N of the data when N divides
+  // n.
   void all_reduce(std::byte* data, int64_t n, DType dtype);
   // Part rank() of data becomes the sum over ranks; the other parts are scratch afterwards.
   void reduce_scatter(std::byte* data, int64_t n, DType dtype);
   // Every rank gives part rank() of data and gets the others; any dtype.
   void all_gather(std::byte* data, int64_t n, DType dtype);
+  // in, out: `bytes` in size() equal parts, apart: part r of out becomes part rank() of rank r's
+  // in. Direct messages: a rank sends all parts but its own.
+  void all_to_all(const std::byte* in, std::byte* out, int64_t bytes);
   // Pieces run from the root along the ring; every rank but the last one passes them on.
   void broadcast(std::byte* data, int64_t bytes, int root);
 
@@ -73,10 +78,11 @@ class Ring {
   template <class T>
   void reduce_parts(T* data, const Parts& parts);
   void gather_parts(std::byte* data, const Parts& parts, int64_t width);
+  void wait_for(const std::vector<Transport::Ticket>& tickets);
   int neighbour(int distance) const;
 
   Transport& transport_;
-  int64_t piece_bytes_;
+  int64_t piece_bytes_, largest_message_;
   std::unique_ptr<std::byte[]> scratch_;  // [kDepth][piece_bytes_]
 };
 

@@ -40,10 +40,8 @@ namespace kernels {
 
 // Elements of workspace for attention_forward and attention_backward; on the CPU for the present
 // number of threads.
-template <class T>
-int64_t attention_workspace(Cpu, int64_t batch, int64_t length, int64_t heads, int64_t width);
-template <class T>
-int64_t attention_workspace(Cuda, int64_t batch, int64_t length, int64_t heads, int64_t width);
+int64_t attention_workspace(Device device, DType dtype, int64_t batch, int64_t length,
+                            int64_t heads, int64_t width);
 
 // log_sum [batch, heads, length], natural logarithms. The kernels of a GPU take widths up to 128
 // and throw Error(kConfig) for wider heads.
@@ -74,10 +72,8 @@ void cache_append(Cuda, const T* qkv, T* keys, T* values, int64_t first, int64_t
                   int64_t capacity, int64_t heads, int64_t kv_heads, int64_t width);
 
 // Elements of workspace for attention_from_cache; positions: held by the cache.
-template <class T>
-int64_t attention_from_cache_workspace(Cpu, int64_t positions, int64_t heads, int64_t width);
-template <class T>
-int64_t attention_from_cache_workspace(Cuda, int64_t positions, int64_t heads, int64_t width);
+int64_t attention_from_cache_workspace(Device device, int64_t positions, int64_t heads,
+                                       int64_t width);
 
 // Attention from the queries of qkv [length, row], at positions [first, first + length), to a cache
 // that holds these positions already.

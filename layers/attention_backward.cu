@@ -199,11 +199,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }  // namespace
 
 template <class T>
-int64_t attention_workspace(Cuda, int64_t batch, int64_t length, int64_t heads, int64_t) {
-  return batch * heads * length;  // delta
-}
-
-template <class T>
 void attention_backward(Cuda device, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum,
                         T* dqkv, Wide<T> beta, int64_t batch, int64_t length, int64_t heads,
                         int64_t kv_heads, int64_t width, Wide<T>* workspace) {
@@ -228,9 +223,6 @@ void attention_backward(Cuda device, const T* dy, const T* qkv, const T* y, cons
   });
 }
 
-template int64_t attention_workspace<float>(Cuda, int64_t, int64_t, int64_t, int64_t);
-template int64_t attention_workspace<Bf16>(Cuda, int64_t, int64_t, int64_t, int64_t);
-template int64_t attention_workspace<Fp16>(Cuda, int64_t, int64_t, int64_t, int64_t);
 template void attention_backward<float>(Cuda, const float*, const float*, const float*,
                                         const float*, float*, float, int64_t, int64_t, int64_t,
                                         int64_t, int64_t, float*);

@@ -36,9 +36,9 @@ void cache_append(Cpu, const T* qkv, T* keys, T* values, int64_t first, int64_t 
   }
 }
 
-template <class T>
-int64_t attention_from_cache_workspace(Cpu, int64_t positions, int64_t heads, int64_t width) {
-  return heads * (positions + width);
+int64_t attention_from_cache_workspace(Device device, int64_t positions, int64_t heads,
+                                       int64_t width) {
+  return device == Device::kCpu ? heads * (positions + width) : 0;
 }
 
 template <class T>
@@ -82,24 +82,20 @@ void attention_from_cache(Cpu, const T* qkv, const T* keys, const T* values, T* 
 
 template void cache_append<float>(Cpu, const float*, float*, float*, int64_t, int64_t, int64_t,
                                   int64_t, int64_t, int64_t);
-template int64_t attention_from_cache_workspace<float>(Cpu, int64_t, int64_t, int64_t);
 template void attention_from_cache<float>(Cpu, const float*, const float*, const float*, float*,
                                           int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
                                           float*);
 template void cache_append<double>(Cpu, const double*, double*, double*, int64_t, int64_t, int64_t,
                                    int64_t, int64_t, int64_t);
-template int64_t attention_from_cache_workspace<double>(Cpu, int64_t, int64_t, int64_t);
 template void attention_from_cache<double>(Cpu, const double*, const double*, const double*,
                                            double*, int64_t, int64_t, int64_t, int64_t, int64_t,
                                            int64_t, double*);
 template void cache_append<Bf16>(Cpu, const Bf16*, Bf16*, Bf16*, int64_t, int64_t, int64_t, int64_t,
                                  int64_t, int64_t);
-template int64_t attention_from_cache_workspace<Bf16>(Cpu, int64_t, int64_t, int64_t);
 template void attention_from_cache<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, Bf16*, int64_t,
                                          int64_t, int64_t, int64_t, int64_t, int64_t, float*);
 template void cache_append<Fp16>(Cpu, const Fp16*, Fp16*, Fp16*, int64_t, int64_t, int64_t, int64_t,
                                  int64_t, int64_t);
-template int64_t attention_from_cache_workspace<Fp16>(Cpu, int64_t, int64_t, int64_t);
 template void attention_from_cache<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, Fp16*, int64_t,
                                          int64_t, int64_t, int64_t, int64_t, int64_t, float*);
 

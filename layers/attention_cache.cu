@@ -130,11 +130,6 @@ void cache_append(Cuda device, const T* qkv, T* keys, T* values, int64_t first, 
 }
 
 template <class T>
-int64_t attention_from_cache_workspace(Cuda, int64_t, int64_t, int64_t) {
-  return 0;
-}
-
-template <class T>
 void attention_from_cache(Cuda device, const T* qkv, const T* keys, const T* values, T* y,
                           int64_t first, int64_t length, int64_t capacity, int64_t heads,
                           int64_t kv_heads, int64_t width, Wide<T>*) {
@@ -155,9 +150,6 @@ template void cache_append<Bf16>(Cuda, const Bf16*, Bf16*, Bf16*, int64_t, int64
                                  int64_t, int64_t, int64_t);
 template void cache_append<Fp16>(Cuda, const Fp16*, Fp16*, Fp16*, int64_t, int64_t, int64_t,
                                  int64_t, int64_t, int64_t);
-template int64_t attention_from_cache_workspace<float>(Cuda, int64_t, int64_t, int64_t);
-template int64_t attention_from_cache_workspace<Bf16>(Cuda, int64_t, int64_t, int64_t);
-template int64_t attention_from_cache_workspace<Fp16>(Cuda, int64_t, int64_t, int64_t);
 template void attention_from_cache<float>(Cuda, const float*, const float*, const float*, float*,
                                           int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
                                           float*);

@@ -316,9 +316,14 @@ void differentiate(const Sizes& sizes, const T* dy, const T* qkv, const T* y, co
 
 }  // namespace
 
-template <class T>
-int64_t attention_workspace(Cpu, int64_t, int64_t length, int64_t, int64_t width) {
-  return omp_get_max_threads() * thread_workspace<Wide<T>>(length, width);
+int64_t attention_workspace(Device device, DType dtype, int64_t batch, int64_t length,
+                            int64_t heads, int64_t width) {
+  if (device == Device::kCuda) {
+    return batch * heads * length;  // backward's delta
+  }
+  return on_float(dtype, [&]<class T>() {
+    return omp_get_max_threads() * thread_workspace<Wide<T>>(length, width);
+  });
 }
 
 template <class T>
@@ -350,25 +355,21 @@ void attention_backward(Cpu, const T* dy, const T* qkv, const T* y, const Wide<T
   }
 }
 
-template int64_t attention_workspace<float>(Cpu, int64_t, int64_t, int64_t, int64_t);
 template void attention_forward<float>(Cpu, const float*, float*, float*, int64_t, int64_t, int64_t,
                                        int64_t, int64_t, float*);
 template void attention_backward<float>(Cpu, const float*, const float*, const float*, const float*,
                                         float*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
                                         float*);
-template int64_t attention_workspace<double>(Cpu, int64_t, int64_t, int64_t, int64_t);
 template void attention_forward<double>(Cpu, const double*, double*, double*, int64_t, int64_t,
                                         int64_t, int64_t, int64_t, double*);
 template void attention_backward<double>(Cpu, const double*, const double*, const double*,
                                          const double*, double*, double, int64_t, int64_t, int64_t,
                                          int64_t, int64_t, double*);
-template int64_t attention_workspace<Bf16>(Cpu, int64_t, int64_t, int64_t, int64_t);
 template void attention_forward<Bf16>(Cpu, const Bf16*, Bf16*, float*, int64_t, int64_t, int64_t,
                                       int64_t, int64_t, float*);
 template void attention_backward<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, const float*,
                                        Bf16*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
                                        float*);
-template int64_t attention_workspace<Fp16>(Cpu, int64_t, int64_t, int64_t, int64_t);
 template void attention_forward<Fp16>(Cpu, const Fp16*, Fp16*, float*, int64_t, int64_t, int64_t,
                                       int64_t, int64_t, float*);
 template void attention_backward<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, const float*,

@@ -27,39 +27,42 @@ struct BatchNormOp final : Op {
 
   std::string_view name() const override { return "batchnorm2d"; }
   void backward(Context& context, Tensor& dy) override {
+    const DType wide = wide_of(dy.dtype());
+    const int64_t channels = mean.elements(), rows = x.elements() / channels;
+    const Tensor sums = context.workspace({2, channels}, wide);
+    const Tensor scratch = context.workspace(
+        {kernels::batchnorm2d_workspace(context.stream.device(), rows, channels)}, wide);
+    // Behind a residual the masked gradient is needed again, so it is written down: in dy's place
+    // if nobody else reads that.
+    Tensor masked;
+    if (y) {
+      masked = dy.unique() ? dy : context.activation(dy.shape(), dy.dtype());
+    }
+    const Tensor& g = masked ? masked : dy;
+    const GradTarget dx = input(0).wanted() ? x_target(context, dy) : GradTarget{};
+    const GradTarget dgain = grad_target(parameter(0)), dbias = grad_target(parameter(1));
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
       using enum kernels::ReluMask;
-      const DType wide = wide_of(dy.dtype());
-      const int64_t channels = mean.elements(), rows = x.elements() / channels;
       const T *gain = parameter(0).value.data<T>(), *bias = parameter(1).value.data<T>();
-      const Tensor sums = context.workspace({2, channels}, wide);
-      const Tensor scratch =
-          context.workspace({kernels::batchnorm2d_workspace(device, rows, channels)}, wide);
-      // Behind a residual the masked gradient is needed again, so it is written down: in dy's place
-      // if nobody else reads that.
-      Tensor masked;
-      if (y) {
-        masked = dy.unique() ? dy : context.activation(dy.shape(), dy.dtype());
-      }
       kernels::batchnorm2d_backward_sums(
           device, dy.data<T>(), x.data<T>(), y ? y.data<T>() : nullptr,
           y ? kFromOutput : (relu ? kFromInput : kNone), mean.data<W>(), rstd.data<W>(), gain, bias,
           masked ? masked.data<T>() : nullptr, sums.data<W>(), rows, channels, scratch.data<W>());
-      const Tensor& g = masked ? masked : dy;
-      if (input(0).wanted()) {
-        const GradTarget dx = x_target(context, dy);
+      if (dx.into) {
         kernels::batchnorm2d_backward_data(device, g.data<T>(), x.data<T>(),
                                            relu && !y ? kFromInput : kNone, mean.data<W>(),
                                            rstd.data<W>(), gain, bias, sums.data<W>(),
                                            dx.into.data<T>(), W(dx.beta), rows, channels);
       }
-      if (residual && input(1).wanted()) {
-        input(1).add(context, g);
-      }
-      add_gradient<W>(device, parameter(1), sums.data<W>(), channels);
-      add_gradient<W>(device, parameter(0), sums.data<W>() + channels, channels);
+      kernels::add_to_gradient(device, channels, sums.data<W>(), dbias.into.data<W>(),
+                               W(dbias.beta));
+      kernels::add_to_gradient(device, channels, sums.data<W>() + channels, dgain.into.data<W>(),
+                               W(dgain.beta));
     });
+    if (residual && input(1).wanted()) {
+      input(1).add(context, g);
+    }
   }
 
  private:
@@ -70,12 +73,6 @@ struct BatchNormOp final : Op {
       return {dy, 0};
     }
     return input(0).target(context);
-  }
-
-  template <class W, class D>
-  static void add_gradient(D device, Parameter& parameter, const W* sum, int64_t n) {
-    const GradTarget target = grad_target(parameter);
-    kernels::add_to_gradient(device, n, sum, target.into.data<W>(), W(target.beta));
   }
 };
 
@@ -101,12 +98,16 @@ Variable batchnorm2d(Context& context, const Variable& x, Parameter& gain, Param
   op->relu = options.relu;
   op->residual = residual != nullptr;
   Tensor y = context.activation(x.shape(), x.dtype());
+  Tensor scratch;
+  if (context.training) {
+    scratch =
+        context.workspace({kernels::batchnorm2d_workspace(context.stream.device(), rows, channels)},
+                          wide_of(x.dtype()));
+  }
   on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
     using W = Wide<T>;
     W *mean = op->mean.data<W>(), *rstd = op->rstd.data<W>();
     if (context.training) {
-      const Tensor scratch = context.workspace(
-          {kernels::batchnorm2d_workspace(device, rows, channels)}, wide_of(x.dtype()));
       float* observed = context.recomputing ? nullptr : statistics.sum.data<float>();
       kernels::batchnorm2d_statistics(device, x.data<T>(), mean, rstd, observed, rows, channels,
                                       scratch.data<W>());

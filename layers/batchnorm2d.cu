@@ -244,10 +244,6 @@ __global__ void __launch_bounds__(ColumnGrid::kThreads)
 
 }  // namespace
 
-int64_t batchnorm2d_workspace(Cuda, int64_t rows, int64_t channels) {
-  return ColumnGrid(rows, channels).chunks * 2 * channels;
-}
-
 template <class T>
 void batchnorm2d_statistics(Cuda device, const T* x, Wide<T>* mean, Wide<T>* rstd, float* observed,
                             int64_t rows, int64_t channels, Wide<T>* workspace) {

@@ -44,8 +44,7 @@ inline constexpr double kBatchNormEpsilon = 1e-5;
 // shape alone, in a fixed order: the same bits for every number of threads and on every GPU.
 
 // Elements of workspace for the two kernels that take one.
-int64_t batchnorm2d_workspace(Cpu, int64_t rows, int64_t channels);
-int64_t batchnorm2d_workspace(Cuda, int64_t rows, int64_t channels);
+int64_t batchnorm2d_workspace(Device device, int64_t rows, int64_t channels);
 
 // mean and rstd = 1 / sqrt(biased variance + epsilon). Adds mean and unbiased variance to
 // observed [2, channels] unless it is null.

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "layers/batchnorm2d.h"
+#include "src/core/column_chunks.h"
 #include "src/core/in_f32.h"
 #include "src/core/vector.h"
 
@@ -153,8 +154,10 @@ void add_chunks(const T* partial, int64_t chunks, int64_t count, T* sums) {
 
 }  // namespace
 
-int64_t batchnorm2d_workspace(Cpu, int64_t rows, int64_t channels) {
-  return chunks_of(rows) * 2 * channels;
+int64_t batchnorm2d_workspace(Device device, int64_t rows, int64_t channels) {
+  const int64_t chunks =
+      device == Device::kCpu ? chunks_of(rows) : ColumnChunks(rows, channels).chunks;
+  return chunks * 2 * channels;
 }
 
 template <class T>

@@ -10,23 +10,36 @@ struct Conv2dOp final : Op {
 
   std::string_view name() const override { return "conv2d"; }
   void backward(Context& context, Tensor& dy) override {
-    Parameter& weight = parameter(0);
+    differentiate_weight(context, dy);
+    if (input(0).wanted()) {
+      differentiate_x(context, dy);
+    }
+  }
+
+ private:
+  void differentiate_weight(Context& context, const Tensor& dy) {
+    const GradTarget dw = grad_target(parameter(0));
+    const Tensor scratch = context.workspace(
+        {kernels::conv2d_backward_weight_workspace(context.stream.device(), dy.dtype(), shape)},
+        wide_of(dy.dtype()));
+    context.stream.charge({.flops = shape.flops()});
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
-      {
-        const GradTarget dw = grad_target(weight);
-        const Tensor scratch = context.workspace(
-            {kernels::conv2d_backward_weight_workspace<T>(device, shape)}, wide_of(dy.dtype()));
-        kernels::conv2d_backward_weight(device, shape, x.data<T>(), dy.data<T>(), dw.into.data<W>(),
-                                        W(dw.beta), scratch.data<W>());
-      }
-      if (input(0).wanted()) {
-        const GradTarget dx = input(0).target(context);
-        const Tensor scratch = context.workspace(
-            {kernels::conv2d_backward_data_workspace<T>(device, shape)}, wide_of(dy.dtype()));
-        kernels::conv2d_backward_data(device, shape, dy.data<T>(), weight.value.data<T>(),
-                                      dx.into.data<T>(), W(dx.beta), scratch.data<W>());
-      }
+      kernels::conv2d_backward_weight(device, shape, x.data<T>(), dy.data<T>(), dw.into.data<W>(),
+                                      W(dw.beta), scratch.data<W>());
+    });
+  }
+
+  void differentiate_x(Context& context, const Tensor& dy) {
+    const GradTarget dx = input(0).target(context);
+    const Tensor scratch = context.workspace(
+        {kernels::conv2d_backward_data_workspace(context.stream.device(), dy.dtype(), shape)},
+        wide_of(dy.dtype()));
+    context.stream.charge({.flops = shape.flops()});
+    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+      using W = Wide<T>;
+      kernels::conv2d_backward_data(device, shape, dy.data<T>(), parameter(0).value.data<T>(),
+                                    dx.into.data<T>(), W(dx.beta), scratch.data<W>());
     });
   }
 };
@@ -62,12 +75,13 @@ Variable conv2d(Context& context, const Variable& x, Parameter& weight, int64_t 
   auto op = std::make_unique<Conv2dOp>();
   op->x = x.value();
   op->shape = shape;
-  Tensor y;
+  const Tensor scratch = context.workspace(
+      {kernels::conv2d_forward_workspace(context.stream.device(), x.dtype(), shape)},
+      wide_of(x.dtype()));
+  Tensor y = context.activation(
+      {shape.batch, shape.out_height(), shape.out_width(), shape.out_channels}, x.dtype());
+  context.stream.charge({.flops = shape.flops()});
   on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
-    const Tensor scratch = context.workspace({kernels::conv2d_forward_workspace<T>(device, shape)},
-                                             wide_of(x.dtype()));
-    y = context.activation({shape.batch, shape.out_height(), shape.out_width(), shape.out_channels},
-                           x.dtype());
     kernels::conv2d_forward(device, shape, x.data<T>(), weight.value.data<T>(), y.data<T>(),
                             scratch.data<Wide<T>>());
   });

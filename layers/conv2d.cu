@@ -157,30 +157,6 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 // --- gradient of the weights ---
-//
-// Rows of the product are taps (kernel row, kernel column, input channel), columns output channels,
-// k runs over output pixels. The pixels are cut into shares, each summed by blocks of its own; the
-// partial sums [shares, C_out, KH, KW, C_in] are added in order.
-
-// Shares enough for kBlocksWanted blocks, but none so small that its epilogue dominates. A function
-// of the sizes alone, as the sums depend on it.
-struct Shares {
-  static constexpr int64_t kBlocksWanted = 512;
-  static constexpr int64_t kFewestPixels = 128;
-  static constexpr int64_t kMultiple = 32;  // whole slices of every type
-  int64_t pixels;                           // of one share
-  int64_t count;
-
-  explicit Shares(const Conv2dShape& s) {
-    const int64_t tiles = int64_t{blocks_for(s.w_elements() / s.out_channels, kTileRows)} *
-                          blocks_for(s.out_channels, kTileColumns);
-    const int64_t all = s.batch * s.out_height() * s.out_width();
-    const int64_t wanted = blocks_for(kBlocksWanted, tiles);
-    pixels = std::max((all + wanted - 1) / wanted, kFewestPixels);
-    pixels = (pixels + kMultiple - 1) / kMultiple * kMultiple;
-    count = std::max<int64_t>((all + pixels - 1) / pixels, 1);
-  }
-};
 
 template <class T, bool kVector>
 struct CorrelateOperands {
@@ -326,21 +302,6 @@ void convolve(Cuda device, const Conv2dShape& s, const T* source, const T* w, T*
 }  // namespace
 
 template <class T>
-int64_t conv2d_forward_workspace(Cuda, const Conv2dShape&) {
-  return 0;
-}
-
-template <class T>
-int64_t conv2d_backward_data_workspace(Cuda, const Conv2dShape&) {
-  return 0;
-}
-
-template <class T>
-int64_t conv2d_backward_weight_workspace(Cuda, const Conv2dShape& shape) {
-  return Shares(shape).count * shape.w_elements();
-}
-
-template <class T>
 void conv2d_forward(Cuda device, const Conv2dShape& shape, const T* x, const T* w, T* y, Wide<T>*) {
   convolve<T, false>(device, shape, x, w, y, 0.0f);
 }
@@ -368,27 +329,18 @@ void conv2d_backward_weight(Cuda device, const Conv2dShape& s, const T* x, const
                             s.w_elements(), shares.count, workspace, dw, beta);
 }
 
-template int64_t conv2d_forward_workspace<float>(Cuda, const Conv2dShape&);
-template int64_t conv2d_backward_data_workspace<float>(Cuda, const Conv2dShape&);
-template int64_t conv2d_backward_weight_workspace<float>(Cuda, const Conv2dShape&);
 template void conv2d_forward<float>(Cuda, const Conv2dShape&, const float*, const float*, float*,
                                     float*);
 template void conv2d_backward_data<float>(Cuda, const Conv2dShape&, const float*, const float*,
                                           float*, float, float*);
 template void conv2d_backward_weight<float>(Cuda, const Conv2dShape&, const float*, const float*,
                                             float*, float, float*);
-template int64_t conv2d_forward_workspace<Bf16>(Cuda, const Conv2dShape&);
-template int64_t conv2d_backward_data_workspace<Bf16>(Cuda, const Conv2dShape&);
-template int64_t conv2d_backward_weight_workspace<Bf16>(Cuda, const Conv2dShape&);
 template void conv2d_forward<Bf16>(Cuda, const Conv2dShape&, const Bf16*, const Bf16*, Bf16*,
                                    float*);
 template void conv2d_backward_data<Bf16>(Cuda, const Conv2dShape&, const Bf16*, const Bf16*, Bf16*,
                                          float, float*);
 template void conv2d_backward_weight<Bf16>(Cuda, const Conv2dShape&, const Bf16*, const Bf16*,
                                            float*, float, float*);
-template int64_t conv2d_forward_workspace<Fp16>(Cuda, const Conv2dShape&);
-template int64_t conv2d_backward_data_workspace<Fp16>(Cuda, const Conv2dShape&);
-template int64_t conv2d_backward_weight_workspace<Fp16>(Cuda, const Conv2dShape&);
 template void conv2d_forward<Fp16>(Cuda, const Conv2dShape&, const Fp16*, const Fp16*, Fp16*,
                                    float*);
 template void conv2d_backward_data<Fp16>(Cuda, const Conv2dShape&, const Fp16*, const Fp16*, Fp16*,

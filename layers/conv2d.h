@@ -25,6 +25,11 @@ struct Conv2dShape {
   int64_t x_elements() const { return batch * height * width * in_channels; }
   int64_t w_elements() const { return out_channels * kernel_h * kernel_w * in_channels; }
   int64_t y_elements() const { return batch * out_height() * out_width() * out_channels; }
+  // Of the convolution, or of one of its gradients; a multiply-add counts two.
+  double flops() const {
+    return 2.0 * static_cast<double>(y_elements()) *
+           static_cast<double>(kernel_h * kernel_w * in_channels);
+  }
 };
 
 // x [N, H, W, C_in], weight [C_out, KH, KW, C_in]; returns [N, H_out, W_out, C_out]. No bias: a
@@ -38,18 +43,9 @@ namespace kernels {
 // threads.
 
 // Elements of workspace that the kernels below need; on the CPU for the present number of threads.
-template <class T>
-int64_t conv2d_forward_workspace(Cpu, const Conv2dShape& shape);
-template <class T>
-int64_t conv2d_forward_workspace(Cuda, const Conv2dShape& shape);
-template <class T>
-int64_t conv2d_backward_data_workspace(Cpu, const Conv2dShape& shape);
-template <class T>
-int64_t conv2d_backward_data_workspace(Cuda, const Conv2dShape& shape);
-template <class T>
-int64_t conv2d_backward_weight_workspace(Cpu, const Conv2dShape& shape);
-template <class T>
-int64_t conv2d_backward_weight_workspace(Cuda, const Conv2dShape& shape);
+int64_t conv2d_forward_workspace(Device device, DType dtype, const Conv2dShape& shape);
+int64_t conv2d_backward_data_workspace(Device device, DType dtype, const Conv2dShape& shape);
+int64_t conv2d_backward_weight_workspace(Device device, DType dtype, const Conv2dShape& shape);
 
 template <class T>
 void conv2d_forward(Cpu, const Conv2dShape& shape, const T* x, const T* w, T* y,

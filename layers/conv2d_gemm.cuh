@@ -8,13 +8,13 @@
 
 #include <type_traits>
 
+#include "layers/conv2d_shares.h"
 #include "src/core/global.h"
 #include "src/core/launch.cuh"
 
 namespace tandem::conv2d_detail {
 
 inline constexpr int kThreads = 256;
-inline constexpr int kTileRows = 128, kTileColumns = 64;
 inline constexpr int kThreadRows = 4, kThreadColumns = 8;  // sums that one thread holds
 inline constexpr int kThreadsAcross = kTileColumns / kThreadColumns;
 

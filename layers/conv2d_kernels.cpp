@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "layers/conv2d_plan.h"
+#include "layers/conv2d_shares.h"
 #include "src/core/in_f32.h"
 
 namespace tandem {
@@ -130,6 +131,10 @@ int64_t convolve_workspace(const ConvolutionPlan& plan) {
     packed += packed_size<T>(plan, rows, columns);
   });
   return aligned(packed) + cpu_threads() * aligned(plan.source.size());
+}
+
+int64_t convolve_workspace(DType dtype, const ConvolutionPlan& plan) {
+  return on_float(dtype, [&]<class T>() { return convolve_workspace<Wide<T>>(plan); });
 }
 
 // target = beta * target + convolution.
@@ -279,19 +284,19 @@ void correlate(const CorrelationPlan<T>& plan, const Conv2dShape& shape, const T
 
 }  // namespace
 
-template <class T>
-int64_t conv2d_forward_workspace(Cpu, const Conv2dShape& shape) {
-  return convolve_workspace<Wide<T>>(plan_forward(shape));
+int64_t conv2d_forward_workspace(Device device, DType dtype, const Conv2dShape& shape) {
+  return device == Device::kCuda ? 0 : convolve_workspace(dtype, plan_forward(shape));
 }
 
-template <class T>
-int64_t conv2d_backward_data_workspace(Cpu, const Conv2dShape& shape) {
-  return convolve_workspace<Wide<T>>(plan_backward_data(shape));
+int64_t conv2d_backward_data_workspace(Device device, DType dtype, const Conv2dShape& shape) {
+  return device == Device::kCuda ? 0 : convolve_workspace(dtype, plan_backward_data(shape));
 }
 
-template <class T>
-int64_t conv2d_backward_weight_workspace(Cpu, const Conv2dShape& shape) {
-  return CorrelationPlan<Wide<T>>(shape).workspace();
+int64_t conv2d_backward_weight_workspace(Device device, DType dtype, const Conv2dShape& shape) {
+  if (device == Device::kCuda) {
+    return conv2d_detail::Shares(shape).count * shape.w_elements();
+  }
+  return on_float(dtype, [&]<class T>() { return CorrelationPlan<Wide<T>>(shape).workspace(); });
 }
 
 template <class T>
@@ -334,36 +339,24 @@ void conv2d_backward_weight(Cpu device, const Conv2dShape& shape, const T* x, co
   }
 }
 
-template int64_t conv2d_forward_workspace<float>(Cpu, const Conv2dShape&);
-template int64_t conv2d_backward_data_workspace<float>(Cpu, const Conv2dShape&);
-template int64_t conv2d_backward_weight_workspace<float>(Cpu, const Conv2dShape&);
 template void conv2d_forward<float>(Cpu, const Conv2dShape&, const float*, const float*, float*,
                                     float*);
 template void conv2d_backward_data<float>(Cpu, const Conv2dShape&, const float*, const float*,
                                           float*, float, float*);
 template void conv2d_backward_weight<float>(Cpu, const Conv2dShape&, const float*, const float*,
                                             float*, float, float*);
-template int64_t conv2d_forward_workspace<double>(Cpu, const Conv2dShape&);
-template int64_t conv2d_backward_data_workspace<double>(Cpu, const Conv2dShape&);
-template int64_t conv2d_backward_weight_workspace<double>(Cpu, const Conv2dShape&);
 template void conv2d_forward<double>(Cpu, const Conv2dShape&, const double*, const double*, double*,
                                      double*);
 template void conv2d_backward_data<double>(Cpu, const Conv2dShape&, const double*, const double*,
                                            double*, double, double*);
 template void conv2d_backward_weight<double>(Cpu, const Conv2dShape&, const double*, const double*,
                                              double*, double, double*);
-template int64_t conv2d_forward_workspace<Bf16>(Cpu, const Conv2dShape&);
-template int64_t conv2d_backward_data_workspace<Bf16>(Cpu, const Conv2dShape&);
-template int64_t conv2d_backward_weight_workspace<Bf16>(Cpu, const Conv2dShape&);
 template void conv2d_forward<Bf16>(Cpu, const Conv2dShape&, const Bf16*, const Bf16*, Bf16*,
                                    float*);
 template void conv2d_backward_data<Bf16>(Cpu, const Conv2dShape&, const Bf16*, const Bf16*, Bf16*,
                                          float, float*);
 template void conv2d_backward_weight<Bf16>(Cpu, const Conv2dShape&, const Bf16*, const Bf16*,
                                            float*, float, float*);
-template int64_t conv2d_forward_workspace<Fp16>(Cpu, const Conv2dShape&);
-template int64_t conv2d_backward_data_workspace<Fp16>(Cpu, const Conv2dShape&);
-template int64_t conv2d_backward_weight_workspace<Fp16>(Cpu, const Conv2dShape&);
 template void conv2d_forward<Fp16>(Cpu, const Conv2dShape&, const Fp16*, const Fp16*, Fp16*,
                                    float*);
 template void conv2d_backward_data<Fp16>(Cpu, const Conv2dShape&, const Fp16*, const Fp16*, Fp16*,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "layers/token_order.h"
 #include "src/core/map.h"
 
 namespace tandem {
@@ -47,7 +48,9 @@ void embedding_forward(Cpu, const int32_t* tokens, const T* weight, const T* pos
   }
 }
 
-int64_t embedding_workspace(Cpu, int64_t, int64_t) { return 0; }
+int64_t embedding_workspace(Device device, int64_t count, int64_t vocab) {
+  return device == Device::kCpu ? 0 : token_order_workspace(count, vocab);
+}
 
 template <class T>
 void embedding_backward_tokens(Cpu, const int32_t* tokens, const T* dy, Wide<T>* dweight,
@@ -131,17 +134,17 @@ struct EmbeddingOp final : Op {
   void backward(Context& context, Tensor& dy) override {
     Parameter& weight = parameter(0);
     const int64_t vocab = weight.shape[0], width = weight.shape[1], count = tokens.elements();
+    const Tensor workspace = context.workspace(
+        {kernels::embedding_workspace(context.stream.device(), count, vocab)}, DType::kI32);
+    const GradTarget dpositions = has_parameter(1) ? grad_target(parameter(1)) : GradTarget{};
+    const GradTarget dweight = grad_target(weight);
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
-      if (has_parameter(1)) {
-        const GradTarget dpositions = grad_target(parameter(1));
+      if (dpositions.into) {
         kernels::embedding_backward_positions(device, dy.data<T>(), dpositions.into.data<W>(),
                                               W(dpositions.beta), first_position, tokens.shape()[0],
                                               tokens.shape()[1], parameter(1).shape[0], width);
       }
-      const Tensor workspace =
-          context.workspace({kernels::embedding_workspace(device, count, vocab)}, DType::kI32);
-      const GradTarget dweight = grad_target(weight);
       kernels::embedding_backward_tokens(device, tokens.data<int32_t>(), dy.data<T>(),
                                          dweight.into.data<W>(), W(dweight.beta), count, vocab,
                                          width, workspace.data<int32_t>());

@@ -170,10 +170,6 @@ void embedding_forward(Cuda device, const int32_t* tokens, const T* weight, cons
   });
 }
 
-int64_t embedding_workspace(Cuda, int64_t count, int64_t vocab) {
-  return token_order_workspace(count, vocab);
-}
-
 template <class T>
 void embedding_backward_tokens(Cuda device, const int32_t* tokens, const T* dy, Wide<T>* dweight,
                                Wide<T> beta, int64_t count, int64_t vocab, int64_t width,

@@ -28,8 +28,7 @@ void embedding_forward(Cuda, const int32_t* tokens, const T* weight, const T* po
                        int64_t batch, int64_t length, int64_t vocab, int64_t width);
 
 // Elements (i32) of workspace for embedding_backward_tokens; count is below 2^31.
-int64_t embedding_workspace(Cpu, int64_t count, int64_t vocab);
-int64_t embedding_workspace(Cuda, int64_t count, int64_t vocab);
+int64_t embedding_workspace(Device device, int64_t count, int64_t vocab);
 
 // dweight [vocab, width] = beta * dweight, then dweight[tokens[n]] += dy[n] for n in [0, count).
 template <class T>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/core/column_chunks.h"
 #include "src/core/gemm.h"
 #include "src/core/map.h"
 
@@ -9,7 +10,9 @@ namespace tandem {
 
 namespace kernels {
 
-int64_t sum_rows_workspace(Cpu, int64_t, int64_t) { return 0; }
+int64_t sum_rows_workspace(Device device, int64_t rows, int64_t columns) {
+  return device == Device::kCpu ? 0 : ColumnChunks(rows, columns).chunks * columns;
+}
 
 template <class T>
 void sum_rows(Cpu, const T* dy, Wide<T>* dbias, Wide<T> beta, Wide<T>*, int64_t rows,
@@ -41,6 +44,11 @@ template void sum_rows<Fp16>(Cpu, const Fp16*, float*, float, float*, int64_t, i
 
 namespace {
 
+// One multiply-add for each of m x n x k.
+void charge_product(const Context& context, int64_t m, int64_t n, int64_t k) {
+  context.stream.charge({.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n * k)});
+}
+
 struct LinearOp final : Op {
   Tensor x;  // [rows, in]
 
@@ -48,23 +56,36 @@ struct LinearOp final : Op {
   void backward(Context& context, Tensor& dy) override {
     Parameter& weight = parameter(0);
     const int64_t out = weight.shape[0], in = weight.shape[1], rows = dy.elements() / out;
+    if (has_parameter(1)) {
+      sum_bias_gradient(context, dy, rows, out);
+    }
+    const GradTarget dweight = grad_target(weight);
+    charge_product(context, rows, out, in);
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
-      if (has_parameter(1)) {
-        const GradTarget bias = grad_target(parameter(1));
-        const Tensor sums = context.workspace({kernels::sum_rows_workspace(device, rows, out)},
-                                              wide_of(dy.dtype()));
-        kernels::sum_rows(device, dy.data<T>(), bias.into.data<W>(), W(bias.beta), sums.data<W>(),
-                          rows, out);
-      }
-      const GradTarget dweight = grad_target(weight);
       gemm<T, W>(device, Transpose::kYes, Transpose::kNo, out, in, rows, W(1), dy.data<T>(), out,
                  x.data<T>(), in, W(dweight.beta), dweight.into.data<W>(), in);
-      if (input(0).wanted()) {
-        const GradTarget dx = input(0).target(context);
-        gemm<T, T>(device, Transpose::kNo, Transpose::kNo, rows, in, out, W(1), dy.data<T>(), out,
-                   weight.value.data<T>(), in, W(dx.beta), dx.into.data<T>(), in);
-      }
+    });
+    if (!input(0).wanted()) {
+      return;
+    }
+    const GradTarget dx = input(0).target(context);
+    charge_product(context, rows, in, out);
+    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+      gemm<T, T>(device, Transpose::kNo, Transpose::kNo, rows, in, out, Wide<T>(1), dy.data<T>(),
+                 out, weight.value.data<T>(), in, Wide<T>(dx.beta), dx.into.data<T>(), in);
+    });
+  }
+
+ private:
+  void sum_bias_gradient(Context& context, const Tensor& dy, int64_t rows, int64_t out) {
+    const GradTarget bias = grad_target(parameter(1));
+    const Tensor sums = context.workspace(
+        {kernels::sum_rows_workspace(context.stream.device(), rows, out)}, wide_of(dy.dtype()));
+    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+      using W = Wide<T>;
+      kernels::sum_rows(device, dy.data<T>(), bias.into.data<W>(), W(bias.beta), sums.data<W>(),
+                        rows, out);
     });
   }
 };
@@ -84,6 +105,7 @@ Variable linear(Context& context, const Variable& x, Parameter& weight, Paramete
   });
   const int64_t rows = x.elements() / in;
   Tensor y = context.activation(replace_last(x.shape(), out), x.dtype());
+  charge_product(context, rows, out, in);
   on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
     gemm<T, T>(device, Transpose::kNo, Transpose::kYes, rows, out, in, Wide<T>(1), x.data<T>(), in,
                weight.value.data<T>(), in, Wide<T>(0), y.data<T>(), out,

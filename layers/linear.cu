@@ -26,10 +26,6 @@ __global__ void __launch_bounds__(ColumnGrid::kThreads)
 
 }  // namespace
 
-int64_t sum_rows_workspace(Cuda, int64_t rows, int64_t columns) {
-  return ColumnGrid(rows, columns).chunks * columns;
-}
-
 template <class T>
 void sum_rows(Cuda device, const T* dy, Wide<T>* dbias, Wide<T> beta, Wide<T>* workspace,
               int64_t rows, int64_t columns) {

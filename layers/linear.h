@@ -24,8 +24,7 @@ class Linear {
 namespace kernels {
 
 // f32 numbers of workspace for sum_rows.
-int64_t sum_rows_workspace(Cpu, int64_t rows, int64_t columns);
-int64_t sum_rows_workspace(Cuda, int64_t rows, int64_t columns);
+int64_t sum_rows_workspace(Device device, int64_t rows, int64_t columns);
 
 // dbias[j] = beta * dbias[j] + sum over r of dy[r, j]; the order of the sum is fixed.
 template <class T>

@@ -15,7 +15,9 @@ namespace {
 
 constexpr int64_t kChunkRows = 32;  // rows summed together before the sum over chunks
 
-int64_t chunks_of(int64_t rows) { return (rows + kChunkRows - 1) / kChunkRows; }
+// On a GPU few rows, so that small batches keep it busy; no more chunks than keep their sums little
+// beside the operands.
+constexpr int64_t kGpuChunkRows = 16, kMostGpuChunks = 1024;
 
 template <class T>
 T mean_of(const T* x, int64_t width) {
@@ -131,7 +133,15 @@ void norm_forward(Cpu device, const T* x, const T* branch, const T* gain, const 
   }
 }
 
-int64_t norm_workspace(Cpu, int64_t rows, int64_t width) { return 2 * chunks_of(rows) * width; }
+int64_t norm_chunks(Device device, int64_t rows) {
+  return device == Device::kCpu
+             ? (rows + kChunkRows - 1) / kChunkRows
+             : std::min(kMostGpuChunks, (rows + kGpuChunkRows - 1) / kGpuChunkRows);
+}
+
+int64_t norm_workspace(Device device, int64_t rows, int64_t width) {
+  return 2 * norm_chunks(device, rows) * width;
+}
 
 template <class T>
 void norm_backward(Cpu device, const T* dy, const T* x, const T* gain, const Wide<T>* mean,
@@ -146,7 +156,7 @@ void norm_backward(Cpu device, const T* dy, const T* x, const T* gain, const Wid
         in(dy, rows * width), in(x, rows * width), in(gain, width), inout(dx, rows * width));
   } else {
 #pragma omp parallel for schedule(static) if (rows * width >= kParallelElements)
-    for (int64_t chunk = 0; chunk < chunks_of(rows); ++chunk) {
+    for (int64_t chunk = 0; chunk < norm_chunks(Device::kCpu, rows); ++chunk) {
       T* gain_sum = workspace + 2 * chunk * width;
       std::fill_n(gain_sum, 2 * width, T(0));
       const int64_t last = std::min(rows, (chunk + 1) * kChunkRows);
@@ -166,7 +176,7 @@ void norm_backward_parameters(Cpu, const W* workspace, W* dgain, W dgain_beta, W
     for (int64_t j = 0; beta == W(0) && j < width; ++j) {
       gradient[j] = W(0);
     }
-    for (int64_t chunk = 0; chunk < chunks_of(rows); ++chunk) {
+    for (int64_t chunk = 0; chunk < norm_chunks(Device::kCpu, rows); ++chunk) {
 #pragma omp simd
       for (int64_t j = 0; j < width; ++j) {
         gradient[j] += sums[2 * chunk * width + j];
@@ -212,17 +222,17 @@ struct NormOp final : Op {
   void backward(Context& context, Tensor& dy) override {
     Parameter& gain = parameter(0);
     const int64_t width = gain.shape[0], rows = dy.elements() / width;
+    const Tensor sums = context.workspace(
+        {kernels::norm_workspace(context.stream.device(), rows, width)}, wide_of(dy.dtype()));
+    const GradTarget dx = input(0).wanted() ? input(0).target(context) : GradTarget{};
+    const GradTarget dgain = grad_target(gain);
+    const GradTarget dbias = has_parameter(1) ? grad_target(parameter(1)) : GradTarget{};
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
-      const Tensor sums =
-          context.workspace({kernels::norm_workspace(device, rows, width)}, wide_of(dy.dtype()));
-      const GradTarget dx = input(0).wanted() ? input(0).target(context) : GradTarget{};
       kernels::norm_backward(device, dy.data<T>(), x.data<T>(), gain.value.data<T>(),
                              mean ? mean.data<W>() : nullptr, rstd.data<W>(),
                              dx.into ? dx.into.data<T>() : nullptr, W(dx.beta), sums.data<W>(),
                              rows, width);
-      const GradTarget dgain = grad_target(gain);
-      const GradTarget dbias = has_parameter(1) ? grad_target(parameter(1)) : GradTarget{};
       kernels::norm_backward_parameters(device, sums.data<W>(), dgain.into.data<W>(), W(dgain.beta),
                                         dbias.into ? dbias.into.data<W>() : nullptr, W(dbias.beta),
                                         rows, width);

@@ -69,9 +69,10 @@ template <class T>
 void norm_forward(Cuda, const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y,
                   Wide<T>* mean, Wide<T>* rstd, int64_t rows, int64_t width);
 
-// Elements of workspace for norm_backward.
-int64_t norm_workspace(Cpu, int64_t rows, int64_t width);
-int64_t norm_workspace(Cuda, int64_t rows, int64_t width);
+// Chunks of rows whose gradients of the parameters norm_backward sums apart; elements of its
+// workspace.
+int64_t norm_chunks(Device device, int64_t rows);
+int64_t norm_workspace(Device device, int64_t rows, int64_t width);
 
 // dx = dx_beta * dx + the gradient by x; dx null: not wanted. workspace receives the sums for
 // norm_backward_parameters.

@@ -1,7 +1,5 @@
 // Backward in two stages: a number of blocks that depends on the number of rows alone sums the
 // gradients of gain and bias over its rows beside computing dx; a second kernel adds up the blocks.
-#include <algorithm>
-
 #include "layers/norm_rows.cuh"
 #include "src/core/column_sums.cuh"
 
@@ -10,15 +8,6 @@ namespace tandem::kernels {
 namespace {
 
 constexpr int kThreads = 256;  // of the kernel for every width
-
-// Few rows for a block, so that small batches keep a GPU busy; no more blocks than keep their sums
-// little beside the operands.
-constexpr int64_t kBlockRows = 16;
-constexpr int64_t kMaxBlocks = 1024;
-
-int64_t backward_blocks(int64_t rows) {
-  return std::min(kMaxBlocks, (rows + kBlockRows - 1) / kBlockRows);
-}
 
 // Of one row in backward: sums, or means, of g = dy * gain and of g * normalised x. The first is
 // zero for RMSNorm.
@@ -215,10 +204,6 @@ __global__ void __launch_bounds__(kTotalThreads)
 
 }  // namespace
 
-int64_t norm_workspace(Cuda, int64_t rows, int64_t width) {
-  return 2 * backward_blocks(rows) * width;
-}
-
 template <class T>
 void norm_backward(Cuda device, const T* dy, const T* x, const T* gain, const Wide<T>* mean,
                    const Wide<T>* rstd, T* dx, Wide<T> dx_beta, Wide<T>* workspace, int64_t rows,
@@ -226,7 +211,7 @@ void norm_backward(Cuda device, const T* dy, const T* x, const T* gain, const Wi
   if (rows == 0) {
     return;
   }
-  const auto blocks = static_cast<unsigned>(backward_blocks(rows));
+  const auto blocks = static_cast<unsigned>(norm_chunks(device, rows));
   const auto in_registers = [&]<class Layout>() {
     const auto run = [&]<bool kCentered>() {
       launch<norm_backward_kernel<Layout, kCentered>>(device, blocks, Layout::kThreads, 0, dy, x,
@@ -248,7 +233,7 @@ void norm_backward_parameters(Cuda device, const W* workspace, W* dgain, W dgain
                               W dbias_beta, int64_t rows, int64_t width) {
   const dim3 grid(blocks_for(width, kWarp), dbias ? 2 : 1);
   launch<norm_parameters_kernel>(device, grid, kTotalThreads, 0, workspace, dgain, dgain_beta,
-                                 dbias, dbias_beta, backward_blocks(rows), width);
+                                 dbias, dbias_beta, norm_chunks(device, rows), width);
 }
 
 template void norm_backward<float>(Cuda, const float*, const float*, const float*, const float*,

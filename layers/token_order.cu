@@ -12,8 +12,8 @@ namespace tandem::kernels {
 namespace {
 
 constexpr int kDigitBits = 8;
-constexpr int kDigits = 1 << kDigitBits;  // also the threads of a block
-constexpr int kTile = 1024;               // tokens of a block
+constexpr int kDigits = kOrderDigits, kTile = kOrderTile;
+static_assert(kDigits == 1 << kDigitBits);
 
 // `order` is what the passes before have made, null before the first.
 __device__ int32_t place_at(Global<const int32_t> order, int64_t i) {
@@ -123,17 +123,11 @@ __global__ void __launch_bounds__(kDigits)
   starts.store(v, first);
 }
 
-int64_t tiles_of(int64_t count) { return (count + kTile - 1) / kTile; }
-
 }  // namespace
-
-int64_t token_order_workspace(int64_t count, int64_t vocab) {
-  return 2 * count + tiles_of(count) * kDigits + vocab + 1;
-}
 
 TokenOrder order_tokens(Cuda device, const int32_t* tokens, int64_t count, int64_t vocab,
                         int32_t* workspace) {
-  const int64_t tiles = tiles_of(count);
+  const int64_t tiles = order_tiles(count);
   int32_t* to = workspace;
   int32_t* spare = to + count;
   int32_t* counts = spare + count;

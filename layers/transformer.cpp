@@ -50,6 +50,7 @@ Parameter matrix(const char* name, int64_t rows, int64_t columns) {
 
 Transformer::Transformer(const TransformerConfig& config)
     : config_(resolve(config)), wte_(matrix("wte", config_.vocab, config_.width)) {
+  wte_.shared = config_.tie_embeddings;
   if (config_.llama) {
     norm_f_.emplace("norm_f", config_.width);
   } else {

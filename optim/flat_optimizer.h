@@ -78,6 +78,7 @@ class FlatOptimizer final : public Optimizer {
     require_own(shards);
     require(scalars.state != nullptr, [] { return str(Rule::kName, ": no step state"); });
     auto* prepared = reinterpret_cast<Scalars*>(scalars_.raw());
+    stream.charge({.bytes = bytes_of(shards)});
     on_device(stream, [&](auto device) {
       kernels::prepare_update<Rule>(device, options_, scalars.lr, scalars.state, prepared);
       for (size_t i = 0; i < shards.size(); ++i) {
@@ -121,6 +122,16 @@ class FlatOptimizer final : public Optimizer {
                    shard.working.elements());
       });
     }
+  }
+
+  // Gradients are read, values and state read and written, working copies written.
+  static double bytes_of(std::span<const Shard> shards) {
+    double bytes = 0;
+    for (const Shard& shard : shards) {
+      bytes += static_cast<double>(shard.grad.bytes() + 2 * (1 + kSlots) * shard.value.bytes());
+      bytes += shard.working ? static_cast<double>(shard.working.bytes()) : 0;
+    }
+    return bytes;
   }
 
   template <class T, class D>

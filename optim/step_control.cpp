@@ -32,7 +32,8 @@ StepState first_state(const StepOptions& options) {
 
 namespace kernels {
 
-void decide_step(Cpu, StepState* state, const StepOptions& options) {
+void decide_step(Cpu, StepState* state, const double* squared_norm, const StepOptions& options) {
+  state->squared_norm = *squared_norm;
   *state = decided(*state, options);
 }
 

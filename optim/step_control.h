@@ -14,10 +14,9 @@ namespace tandem {
 // One per run, in device memory, the same bits on every rank; kernels read it where they need it.
 // Aligned so that a kernel reads it in 16-byte pieces.
 struct alignas(16) StepState {
-  // Set by whoever sums the gradients, before decide_step: the sum of squares of all elements of
-  // all ranks. They carry the loss scale. NaN or infinite if any element is.
+  // The sum of squares of all elements of all ranks. They carry the loss scale. NaN or infinite if
+  // any element is.
   double squared_norm = 0;
-  // Set by decide_step.
   double grad_norm = 0;     // without the loss scale; NaN or infinite if a gradient was
   int64_t updates = 0;      // applied so far, this step's included: Adam's t
   int64_t skipped = 0;      // steps without an update so far
@@ -74,9 +73,10 @@ TANDEM_HOST_DEVICE inline StepState decided(StepState state, const StepOptions& 
 
 namespace kernels {
 
-// state[0] = decided(state[0], options); state: in device memory.
-void decide_step(Cpu, StepState* state, const StepOptions& options);
-void decide_step(Cuda, StepState* state, const StepOptions& options);
+// state[0] = decided(state[0], options) with the squared norm at `squared_norm`; both in device
+// memory.
+void decide_step(Cpu, StepState* state, const double* squared_norm, const StepOptions& options);
+void decide_step(Cuda, StepState* state, const double* squared_norm, const StepOptions& options);
 
 }  // namespace kernels
 

@@ -1,7 +1,5 @@
 #include "optim/step_record.h"
 
-#include <cstring>
-
 #include "src/core/copy.h"
 #include "src/core/reduce.h"
 
@@ -19,38 +17,35 @@ Tensor on_host(Stream& stream, Memory& staging, const Tensor& tensor) {
 
 }  // namespace
 
-StepRecord::StepRecord(Stream& stream, Memory& memory, Memory& staging, int64_t losses,
+StepRecord::StepRecord(Stream& stream, Memory& memory, Memory& staging, int64_t micro_batches,
                        const StepOptions& options)
     : staging_(staging),
       options_(options),
       state_(Tensor::empty(memory, {kStateBytes}, DType::kU8, MemoryClass::kOptimizer)),
-      losses_(Tensor::zeros(memory, {losses}, DType::kF64, MemoryClass::kOptimizer)),
+      figures_(Tensor::zeros(memory, {1 + micro_batches}, DType::kF64, MemoryClass::kOptimizer)),
+      zeros_(Tensor::zeros(memory, {1 + micro_batches}, DType::kF64, MemoryClass::kOptimizer)),
       scratch_(Tensor::empty(memory, {kReduceScratch}, DType::kF64, MemoryClass::kWorkspace)) {
   restore(stream, first_state(options));
 }
 
-void StepRecord::add_up(const Stream& stream, int64_t micro_step, const Tensor& losses) const {
+void StepRecord::begin_step(Stream& stream) { copy(stream, zeros_, figures_); }
+
+void StepRecord::add_up(const Stream& stream, int64_t micro_batch, const Tensor& losses) const {
   on_device(stream, [&](auto device) {
-    sum(device, losses.data<float>(), losses.elements(), losses_.data<double>() + micro_step,
+    sum(device, losses.data<float>(), losses.elements(), figures_.data<double>() + 1 + micro_batch,
         scratch_.data<double>(), false);
   });
 }
 
-void StepRecord::decide(const Stream& stream, std::span<const Shard> shards) const {
+void StepRecord::decide(const Stream& stream) const {
   on_device(stream, [&](auto device) {
-    bool add = false;
-    for (const Shard& shard : shards) {
-      squared_norm(device, shard.grad.data<float>(), shard.grad.elements(), &state()->squared_norm,
-                   scratch_.data<double>(), add);
-      add = true;
-    }
-    kernels::decide_step(device, state(), options_);
+    kernels::decide_step(device, state(), figures_.data<double>(), options_);
   });
 }
 
 void StepRecord::restore(Stream& stream, const StepState& state) {
-  const Tensor host = Tensor::empty(staging_, state_.shape(), DType::kU8, MemoryClass::kStaging);
-  std::memcpy(host.raw(), &state, sizeof state);
+  const Tensor host = Tensor::of(std::as_bytes(std::span(&state, 1)), staging_, state_.shape(),
+                                 DType::kU8, MemoryClass::kStaging);
   copy(stream, host, state_);
   stream.synchronize();
 }
@@ -58,9 +53,17 @@ void StepRecord::restore(Stream& stream, const StepState& state) {
 StepRecord::Copy StepRecord::copy_to_host(Stream& stream) {
   Copy result{.done = {},
               .state = on_host(stream, staging_, state_),
-              .losses = on_host(stream, staging_, losses_)};
+              .figures = on_host(stream, staging_, figures_)};
   result.done = stream.record();
   return result;
+}
+
+double StepRecord::Copy::loss() const {
+  double total = 0;
+  for (const double loss : figures.as<double>().subspan(1)) {
+    total += loss;
+  }
+  return total;
 }
 
 }  // namespace tandem

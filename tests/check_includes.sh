@@ -28,13 +28,13 @@ only_line() {
   bad=$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' ':!tests/simt/' | xargs grep -lE "$1" | grep -vE "^($3)$" || true)
   [ -z "$bad" ] || { echo "$2 may stand only in $3, not in: $bad"; failed=1; }
 }
-only 'mpi\.h' 'comm/(world|mpi_communicator)\.cpp'
+only 'mpi\.h' 'comm/(world\.cpp|mpi_wire\..*)'
 only 'hdf5\.h' 'src/io/hdf5.*'
 only 'boost/' 'src/train/options\.cpp'
 only 'cblas\.h' 'src/core/gemm_cblas\.cpp'
 only 'cuda_runtime' 'src/core/(cuda\.cpp|cuda_check\.h|launch\.cuh)'
 only 'cublas' 'src/core/gemm_cuda\.cpp'
-only 'nccl\.h' 'comm/nccl_communicator\.cpp'
+only 'nccl\.h' 'comm/nccl_(communicator\.cpp|stream\..*)'
 only 'nvtx3/' 'src/core/nvtx\.cpp'
 only_line '\b_*asm_*( volatile)? *\(' 'assembly' 'src/core/(ptx\.cuh|float16\.h)'
 only_line '<<<' 'a kernel launch' 'src/core/launch\.cuh'

@@ -1,12 +1,15 @@
 #include "tests/device_job.h"
 
+#include <algorithm>
+#include <ostream>
+
 #include "comm/nccl_communicator.h"
-#include "layers/cross_entropy.h"
 #include "layers/mlp.h"
 #include "layers/resnet.h"
+#include "layers/running_statistics.h"
 #include "layers/transformer.h"
-#include "optim/adamw.h"
 #include "src/core/cuda.h"
+#include "src/core/ignore_target.h"
 #include "tests/harness.h"
 #include "tests/mpi_world.h"
 
@@ -46,13 +49,34 @@ std::unique_ptr<Model> make_model(const Plan& plan) {
 
 std::unique_ptr<Communicator> nccl_for(const Plan& plan) {
   if constexpr (kHasCuda) {
-    if (plan.device == Device::kCuda && !plan.staged) {
+    if (plan.device == Device::kCuda) {
       cuda::use_device(test_world().local_rank() % cuda::device_count());
-      return std::make_unique<NcclCommunicator>(test_world().communicator(),
-                                                test_world().timeout_s());
+      if (!plan.staged && !plan.alone) {
+        return std::make_unique<NcclCommunicator>(test_world().communicator(),
+                                                  test_world().timeout_s());
+      }
     }
   }
   return nullptr;
+}
+
+Communicator& communicator_for(const Plan& plan, Communicator* nccl, Communicator& self) {
+  return plan.alone ? self : nccl ? *nccl : test_world().communicator();
+}
+
+Config config_of(const Plan& plan) {
+  Config config;
+  config.run.seed = 1;
+  config.train.global_batch = kGlobalBatch;
+  config.train.micro_batch = plan.micro_batch;
+  config.train.precision = name_of(plan.dtype);
+  config.optim.weight_decay = 0.1;
+  config.dist.zero = plan.zero;
+  config.dist.reduce = plan.exact ? "exact" : "ring";
+  config.dist.bucket_mb = static_cast<double>(plan.bucket_bytes) / (1 << 20);
+  config.dist.wire_dtype = name_of(plan.wire);
+  config.dist.overlap = plan.overlap;
+  return config;
 }
 
 Tensor numbers(int64_t first, int64_t count, int64_t limit) {
@@ -65,76 +89,95 @@ Tensor numbers(int64_t first, int64_t count, int64_t limit) {
 
 }  // namespace
 
+int64_t small_micro_batch() {
+  const int64_t share = kGlobalBatch / test_world().size();
+  return share % 2 == 0 ? share / 2 : share / 3;
+}
+
 Job::Job(const Plan& plan)
     : plan_(plan),
       nccl_(nccl_for(plan)),
-      comm_(nccl_ ? *nccl_ : test_world().communicator()),
+      comm_(communicator_for(plan, nccl_.get(), self_)),
       stream_(test_stream(plan.device)),
-      memory_(test_memory(plan.device)),
+      memory_(stream_),
       staging_(plan.device == Device::kCuda ? Memory::pinned() : Memory(Device::kCpu)),
+      ranks_(comm_, memory_, nodes_of(comm_, "host", plan.alone ? 0 : plan.node_size),
+             plan.sharing),
       model_(make_model(plan)),
-      store_(model_->blocks(), comm_, memory_,
-             {.bucket_bytes = 2000, .dtype = plan.dtype, .wire_dtype = plan.wire}),
-      record_(stream_, memory_, staging_, plan.accumulation,
-              {.clip_norm = 1, .dynamic_scale = plan.dtype == DType::kFp16}) {
-  store_.initialize(stream_, 1);
-  for (RunningStatistics* statistics : model_->statistics()) {
-    statistics->sum =
-        Tensor::zeros(memory_, {2, statistics->channels}, DType::kF32, MemoryClass::kOptimizer);
+      training_(*model_, ranks_, stream_, memory_, staging_, config_of(plan)) {
+  training_.store().initialize(1);
+  const int64_t share = kGlobalBatch / comm_.size();
+  const int64_t samples = plan.micro_batch > 0 ? plan.micro_batch : share;
+  for (int64_t i = 0; i < share; i += samples) {
+    batches_.push_back(make_batch(comm_.rank() * share + i, samples));
   }
-  optimizer_ = make_adamw({}, store_.shards(), memory_);
-  const int64_t samples = kGlobalBatch / comm_.size() / plan.accumulation;
-  for (int64_t i = 0; i < plan.accumulation; ++i) {
-    batches_.push_back(make_batch((comm_.rank() * plan.accumulation + i) * samples, samples));
-  }
+  targets_ = comm_.sum(std::vector<double>{targets_})[0];
+}
+
+Job::~Job() {
+  ranks_.stream().synchronize();
+  stream_.synchronize();
 }
 
 void Job::step(int64_t number, bool poison) {
-  store_.begin_step();
-  for (int64_t i = 0; i < plan_.accumulation; ++i) {
-    const auto& [first_sample, input, targets] = batches_[static_cast<size_t>(i)];
-    Context context{
-        .stream = stream_,
-        .memory = memory_,
-        .tape = &tape_,
-        .random = {.seed = 1, .step = static_cast<uint64_t>(number), .first_sample = first_sample},
-        .training = true};
-    store_.begin_backward(i + 1 == plan_.accumulation);
-    const Variable losses =
-        cross_entropy(context, model_->forward(context, store_, input), targets);
-    record_.add_up(stream_, i, losses.value());
-    tape_.backward(context, losses, poison ? 1e38 : 1.0 / target_count(),
-                   &record_.state()->loss_scale);
-    store_.finish_backward(context);
-  }
-  record_.decide(stream_, store_.shards());
-  optimizer_->step(stream_, store_.shards(), {.lr = 0.01, .state = record_.state()});
+  training_.run({.step = number,
+                 .lr = 0.01,
+                 .targets = poison ? 1e-38 : targets_,
+                 .batch = [this](int64_t i) { return batches_[static_cast<size_t>(i)]; }});
+  training_.store().gather();
 }
 
 double Job::loss_of(const StepRecord::Copy& copy) {
   comm_.wait(copy.done);
-  double sum = 0;
-  for (double loss : copy.losses.as<double>()) {
-    sum += loss;
-  }
-  return comm_.sum(std::vector<double>{sum})[0] / target_count();
+  return copy.loss() / targets_;
 }
 
-std::vector<double> Job::weights() const {
+std::vector<double> Job::weights() {
+  const ParamStore& store = training_.store();
+  std::vector<size_t> places;  // of the parameters, by id
+  size_t elements = 0;
+  for (const Parameter* parameter : store.parameters()) {
+    places.push_back(elements);
+    elements += static_cast<size_t>(parameter->shape.elements());
+  }
+  const auto place = [&](const ParamStore::Weights& piece) {
+    return static_cast<int64_t>(places[piece.parameter->id]) + piece.offset;
+  };
+  std::vector<double> own(elements, 0);
+  for (const ParamStore::Weights& piece : store.owned_weights()) {
+    std::ranges::copy(values_of(piece.data), own.begin() + place(piece));
+  }
+  const std::vector<double> all = comm_.sum(own);  // of zeros and one number: exact
+  for (const ParamStore::Weights& piece : store.weights()) {
+    const std::vector<double> here = values_of(piece.data);
+    EXPECT_TRUE(std::equal(here.begin(), here.end(), all.begin() + place(piece)))
+        << piece.parameter->name << " on rank " << comm_.rank();
+  }
+  return all;
+}
+
+std::vector<double> Job::statistics() const {
   std::vector<double> all;
-  for (const Shard& shard : store_.shards()) {
-    const std::vector<double> values = values_of(shard.value);
+  for (const RunningStatistics* statistics : model_->statistics()) {
+    const std::vector<double> values = values_of(statistics->running);
     all.insert(all.end(), values.begin(), values.end());
   }
   return all;
 }
 
-double Job::target_count() const { return kGlobalBatch * (text() ? kContext : 1); }
-
-Job::MicroBatch Job::make_batch(int64_t first_sample, int64_t samples) const {
+// Adds to targets_.
+DeviceBatch Job::make_batch(int64_t first_sample, int64_t samples) {
   const int64_t each = text() ? kContext : 1;
   const Tensor targets =
       numbers(first_sample * each + 1, samples * each, text() ? kVocab : kClasses);
+  const auto target = targets.as<int32_t>();
+  for (int64_t i = 0; i < samples * each; ++i) {
+    const int64_t sample = first_sample + i / each;
+    const bool is_few = sample < kGlobalBatch / 2 || i % each > sample % each;
+    const bool is_ignored = plan_.uneven && is_few;
+    target[static_cast<size_t>(i)] = is_ignored ? kIgnoreTarget : target[static_cast<size_t>(i)];
+    targets_ += is_ignored ? 0 : 1;
+  }
   Tensor input;
   if (text()) {
     input = numbers(first_sample * kContext, samples * kContext, kVocab);
@@ -144,7 +187,42 @@ Job::MicroBatch Job::make_batch(int64_t first_sample, int64_t samples) const {
     input = rounded_to(all.slice(first_sample * kImage, samples * kImage), plan_.dtype);
     input = input.reshape({samples, 6, 6, 3});
   }
-  return {first_sample, to_device(input, plan_.device), to_device(targets, plan_.device)};
+  return {to_device(input, plan_.device), to_device(targets, plan_.device)};
+}
+
+void PrintTo(const Outcome& outcome, std::ostream* out) {
+  const auto print = [&](const char* what, const std::vector<double>& values) {
+    *out << what << std::hexfloat;
+    for (const double value : values) {
+      *out << " " << value;
+    }
+  };
+  print("losses", outcome.losses);
+  print(", norms", outcome.norms);
+  print(", statistics", outcome.statistics);
+  print(", weights", outcome.weights);
+}
+
+Outcome train(const Plan& plan, int steps) {
+  Job job(plan);
+  Outcome outcome;
+  std::vector<StepRecord::Copy> copies;
+  const auto read = [&](const StepRecord::Copy& copy) {
+    outcome.losses.push_back(job.loss_of(copy));
+    outcome.norms.push_back(copy.step_state().grad_norm);
+  };
+  for (int step = 0; step < steps; ++step) {
+    job.step(step);
+    copies.push_back(job.record());
+    if (step > 0) {
+      read(copies[step - 1]);
+    }
+  }
+  read(copies.back());
+  outcome.skipped = copies.back().step_state().skipped;
+  outcome.weights = job.weights();
+  outcome.statistics = job.statistics();
+  return outcome;
 }
 
 }  // namespace tandem::testing

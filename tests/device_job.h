@@ -1,66 +1,84 @@
-// A small training job on one device, the same over 1 to 4 ranks (tests/mpi_main.cpp): model,
-// parameter store, communicator, step control and optimizer together.
+// A small training job on one device, the same over 1 to 4 ranks (tests/mpi_main.cpp): model, ranks
+// and a whole TrainingStep, on batches that are in the memory of the device before the first step.
 #pragma once
 
+#include <iosfwd>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "comm/param_store.h"
-#include "layers/module.h"
-#include "optim/optimizer.h"
-#include "optim/step_record.h"
-#include "src/autograd/tape.h"
+#include "comm/self_communicator.h"
+#include "src/train/training_step.h"
 
 namespace tandem::testing {
 
 inline constexpr int kGlobalBatch = 12;  // divisible by 1 to 4 ranks
+
+// Half of a rank's share of the global batch, or a third: so that micro-steps add up.
+int64_t small_micro_batch();
 
 struct Plan {
   std::string model = "gpt";  // gpt, llama, resnet, mlp
   Device device = Device::kCpu;
   DType dtype = DType::kF32;
   DType wire = DType::kF32;
+  int zero = 0;
+  bool exact = false;
   bool recompute = false;
-  int64_t accumulation = 1;
+  bool overlap = true;
+  int64_t bucket_bytes = 2000;
+  int64_t micro_batch = 0;  // samples; 0: a rank's whole share
+  int node_size = 0;        // ranks a node; 0: all on one
+  Sharing sharing = Sharing::kWorld;
   bool staged = false;  // GPU gradients through MPI
+  bool alone = false;   // every rank does the whole job by itself
+  bool uneven = false;  // no targets in the first half of the global batch, few in the other
 };
 
-// All batches are in the memory of the device before the first step.
 class Job {
  public:
   explicit Job(const Plan& plan);
+  ~Job();  // waits for what is under way
 
-  // Enqueues a step. `poison`: this rank's gradients of that step overflow.
+  // Enqueues a step. `poison`: this rank's gradients of that step overflow. Collective.
   void step(int64_t number, bool poison = false);
   // Read one step late, as the trainer does.
-  StepRecord::Copy record() { return record_.copy_to_host(stream_); }
-  double loss_of(const StepRecord::Copy& copy);  // mean of the global batch; collective
-  std::vector<double> weights() const;           // all masters
+  StepRecord::Copy record() { return training_.record().copy_to_host(stream_); }
+  double loss_of(const StepRecord::Copy& copy);  // mean over the global batch
+  // All masters, in the order of the parameters. Collective; fails where this rank holds others.
+  std::vector<double> weights();
+  // Running means and variances of BatchNorm.
+  std::vector<double> statistics() const;
   Stream& stream() { return stream_; }
 
  private:
-  struct MicroBatch {
-    int64_t first_sample;
-    Tensor input, targets;
-  };
   bool text() const { return plan_.model == "gpt" || plan_.model == "llama"; }
-  double target_count() const;
-  MicroBatch make_batch(int64_t first_sample, int64_t samples) const;
+  DeviceBatch make_batch(int64_t first_sample, int64_t samples);
 
   Plan plan_;
-  std::unique_ptr<Communicator> nccl_;  // null: the world's
+  SelfCommunicator self_;
+  std::unique_ptr<Communicator> nccl_;  // null: the world's, or self_
   Communicator& comm_;
   Stream& stream_;
-  Memory& memory_;
-  Memory staging_;
+  Memory memory_, staging_;
+  Hierarchy ranks_;
   std::unique_ptr<Model> model_;
-  ParamStore store_;
-  StepRecord record_;
-  std::unique_ptr<Optimizer> optimizer_;
-  std::vector<MicroBatch> batches_;
-  Tape tape_{
-      [this](Context& context, Parameter& parameter) { store_.on_final(context, parameter); }};
+  TrainingStep training_;
+  std::vector<DeviceBatch> batches_;
+  double targets_ = 0;  // in the global batch
 };
+
+// What a job looks like from outside. ranks, stages, buckets and the rest of a plan that may change
+// no bit are compared by ==.
+struct Outcome {
+  std::vector<double> losses;   // mean over the global batch, by step
+  std::vector<double> norms;    // of the gradients, by step
+  std::vector<double> weights;  // all masters
+  std::vector<double> statistics;
+  int64_t skipped = 0;
+  bool operator==(const Outcome&) const = default;
+};
+void PrintTo(const Outcome& outcome, std::ostream* out);  // for GoogleTest
+Outcome train(const Plan& plan, int steps = 4);
 
 }  // namespace tandem::testing

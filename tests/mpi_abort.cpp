@@ -39,6 +39,14 @@ void misbehave(World& world, const std::string& way, const Tensor& data) {
     }
     communicator.all_reduce(data);
     communicator.stream().synchronize();
+  } else if (way == "late-in-split") {  // the other half waits for this one, with more patience
+    const auto half = communicator.split(std::vector<int>{0, 1, 0, 1});
+    world.set_timeout_s(world.rank() % 2 == kOdd % 2 ? 1 : 20);
+    if (odd) {
+      sleep_s(60);
+    }
+    half->all_reduce(data);
+    communicator.barrier();
   } else if (way == "other-size") {
     communicator.all_reduce(odd ? data.slice(0, data.elements() / 2) : data);
     communicator.stream().synchronize();

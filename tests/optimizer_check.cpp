@@ -131,11 +131,13 @@ StepState DeviceState::read() const {
 }
 
 void DeviceState::decide(double squared_norm, const StepOptions& options) {
-  StepState state = read();
-  state.squared_norm = squared_norm;
-  write(state);
-  on_device(test_stream(bytes_.device()),
-            [&](auto device) { kernels::decide_step(device, get(), options); });
+  const Device where = bytes_.device();
+  const Tensor host = Tensor::empty(test_memory(), {1}, DType::kF64, MemoryClass::kOptimizer);
+  *host.data<double>() = squared_norm;
+  const Tensor norm = to_device(host, where);
+  on_device(test_stream(where), [&](auto device) {
+    kernels::decide_step(device, get(), norm.data<double>(), options);
+  });
 }
 
 Tensor f32_tensor(const std::vector<double>& values, Device device) {

@@ -6,13 +6,14 @@ import os
 import random
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 import unittest
 
 TANDEM = ""
-OK, CONFIG, DATA, OUT_OF_MEMORY, STOPPED = 0, 2, 3, 71, 85
+OK, CONFIG, DATA, NUMERICAL, OUT_OF_MEMORY, STOPPED = 0, 2, 3, 64, 71, 85
 TINY = ["--model.layers", "2", "--model.heads", "2", "--model.width", "32", "--model.context", "16",
         "--train.global_batch", "12", "--train.log_every", "1", "--optim.warmup_steps", "5", "--run.threads", "1",
         "--log.progress", "none"]
@@ -47,6 +48,13 @@ def words(count, seed=1):
     return " ".join(pick.choice(vocabulary) for _ in range(count)) + "\n"
 
 
+def write_idx(path, dimensions, values):
+    with open(path, "wb") as out:
+        out.write(struct.pack(">I", 0x800 + len(dimensions)))
+        out.write(struct.pack(f">{len(dimensions)}I", *dimensions))
+        out.write(bytes(values))
+
+
 class Workspace(unittest.TestCase):
     """A folder with a small text dataset and a small image dataset, made once."""
 
@@ -70,6 +78,19 @@ class Workspace(unittest.TestCase):
         cls.check(run("prepare", "images", "--input", images, "--output", cls.images))
 
     @classmethod
+    def make_digits(cls):
+        """A dataset of 8 x 8 pixels, for models that would take long with larger ones."""
+        folder, pick = cls.path("digits"), random.Random(3)
+        os.makedirs(folder)
+        for split, count in [("train", 48), ("t10k", 12)]:
+            labels = [pick.randrange(4) for _ in range(count)]
+            pixels = [(60 * label + pick.randrange(40)) % 256 for label in labels for _ in range(64)]
+            write_idx(os.path.join(folder, f"{split}-images-idx3-ubyte"), [count, 8, 8], pixels)
+            write_idx(os.path.join(folder, f"{split}-labels-idx1-ubyte"), [count], labels)
+        cls.digits = cls.path("digits.h5")
+        cls.check(run("prepare", "images", "--input", folder, "--output", cls.digits))
+
+    @classmethod
     def tearDownClass(cls):
         shutil.rmtree(cls.folder)
 
@@ -90,6 +111,20 @@ class Workspace(unittest.TestCase):
 
     def run_folder(self, name):
         return os.path.join(self.path("runs"), name)
+
+    def tensors(self, name):
+        """Shape and content hash of every tensor in a run's newest checkpoint, by name."""
+        shown = self.check(run("inspect", self.run_folder(name), "--verify")).stdout
+        found = re.findall(r"^  ((?:param|optim|stat)/\S+) +\[(.*)\]  ([0-9a-f]{32})$", shown, re.MULTILINE)
+        return {tensor: ([int(size) for size in shape.split(",")], content) for tensor, shape, content in found}
+
+    def assert_same_bits(self, one, other):
+        """All figures of two runs, and every byte of their weights, optimizer states and statistics."""
+        def figures(name):
+            return [[line.get(key) for key in ["step", "loss", "grad_norm", "val_loss"]] for line in metrics(self.run_folder(name))]
+        self.assertEqual(figures(one), figures(other), f"{one} and {other}")
+        self.assertGreater(len(self.tensors(one)), 0)
+        self.assertEqual(self.tensors(one), self.tensors(other), f"{one} and {other}")
 
     def assert_one_line(self, result, pattern):
         """One line of ours on standard error (mpirun adds its own), and it says what it should."""

@@ -16,7 +16,7 @@ import sys
 import time
 
 import tandem_program
-from tandem_program import CONFIG, DATA, MPI_ENV, OUT_OF_MEMORY, STOPPED, TINY, Workspace, metrics, run, words
+from tandem_program import CONFIG, DATA, MPI_ENV, NUMERICAL, OUT_OF_MEMORY, STOPPED, TINY, Workspace, metrics, run, words
 
 
 class BadInput(Workspace):
@@ -73,8 +73,17 @@ class BadInput(Workspace):
         self.assertIn("optim.lr = fast must be a number", result.stderr)
 
     def test_missing_features_are_refused(self):
-        for setting in [["--dist.reduce", "exact"], ["--dist.zero", "2"], ["--log.trace", "true"]]:
+        for setting in [["--checkpoint.async", "true"], ["--log.trace", "true"]]:
             self.assert_one_line(self.train("x", *setting, code=CONFIG), "not in this build")
+
+    def test_ways_to_distribute_that_do_not_exist(self):
+        for settings, pattern in [(["--dist.zero", "4"], "dist.zero = 4 must be a whole number in"),
+                                  (["--dist.reduce", "tree"], "dist.reduce = tree must be one of ring, exact"),
+                                  (["--dist.node_size", "3"], "dist.node_size = 3 must be auto, or a number that divides the 2 ranks"),
+                                  (["--dist.node_size", "two"], "dist.node_size = two must be auto"),
+                                  (["--dist.reduce", "exact", "--dist.wire_dtype", "bf16"],
+                                   "dist.wire_dtype = bf16 has no meaning with dist.reduce = exact")]:
+            self.assert_one_line(self.train("x", *settings, ranks=2, code=CONFIG), pattern)
 
     def test_a_missing_gpu_is_named(self):
         hidden = dict(tandem_program.MPI_ENV, CUDA_VISIBLE_DEVICES="")
@@ -141,6 +150,13 @@ class BadInput(Workspace):
         finally:
             shutil.move(self.path("kept.h5"), self.text)
         self.train("samples")
+
+    def test_a_gradient_that_is_not_finite_ends_all_ranks_in_order(self):
+        # The next step is under way by then, on the communicator's thread too.
+        for ranks, zero, nodes in [(2, 1, "auto"), (4, 3, "2")]:
+            result = self.train(f"infinite{ranks}", "--optim.lr", "1e30", "--optim.warmup_steps", "0", "--optim.clip_norm", "0",
+                                "--dist.zero", zero, "--dist.node_size", nodes, ranks=ranks, code=NUMERICAL)
+            self.assert_one_line(result, "step 2: the gradient is not finite")
 
     def test_skipped_steps_leave_batch_statistics_alone(self):
         # A huge first update makes later forward passes overflow; their gradients are skipped, and so must be what

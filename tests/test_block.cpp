@@ -176,6 +176,31 @@ TEST(Block, UseCountsOfSharedParameters) {
   }
 }
 
+// A block whose result nobody uses has no gradient; its parameters are final all the same, in every
+// pass.
+TEST(Block, AnUnusedBlockIsFinalInEveryPass) {
+  for (bool recompute : {false, true}) {
+    Parameter weight{.name = "w", .shape = {4, 4}}, idle{.name = "idle", .shape = {4, 4}};
+    bind_parameters(std::vector<Parameter*>{&weight, &idle}, DType::kF64);
+    std::map<std::string, int> finals;
+    Stream stream = Stream::compute(Device::kCpu);
+    Tape tape([&](Context&, Parameter& parameter) { ++finals[parameter.name]; });
+    Context context{.stream = stream, .memory = test_memory(), .tape = &tape};
+    OpenGate gate;
+    for (int pass = 1; pass <= 2; ++pass) {
+      const Variable x(random_tensor({3, 4}, DType::kF64, 1));
+      const auto times = [&](BlockId id, Parameter& parameter) {
+        return run_block(context, gate, id, recompute, x, [&](Context& inner, const Variable& in) {
+          return linear(inner, in, parameter, nullptr);
+        });
+      };
+      times(0, idle);
+      tape.backward(context, times(1, weight), 1.0);
+      EXPECT_EQ(finals, (std::map<std::string, int>{{"w", pass}, {"idle", pass}}));
+    }
+  }
+}
+
 // Inference keeps nothing and still opens the gates.
 TEST(Block, WithoutTape) {
   Transformer model(small(true));

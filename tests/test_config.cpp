@@ -97,9 +97,8 @@ TEST(Config, ImpossibleModelsAreNamed) {
 
 // What the design names and this build lacks is an error, never ignored.
 TEST(Config, MissingFeaturesAreErrors) {
-  std::vector<std::pair<std::string, std::string>> settings = {
-      {"dist.zero", "2"},      {"dist.reduce", "exact"},     {"dist.shard", "node"},
-      {"dist.node_size", "4"}, {"checkpoint.async", "true"}, {"log.trace", "true"}};
+  std::vector<std::pair<std::string, std::string>> settings = {{"checkpoint.async", "true"},
+                                                               {"log.trace", "true"}};
   if (!kHasCuda) {
     settings.push_back({"run.device", "cuda"});
     settings.push_back({"dist.backend", "nccl"});
@@ -110,6 +109,25 @@ TEST(Config, MissingFeaturesAreErrors) {
     EXPECT_TRUE(contains(problems_of(config, 1), key + " = " + value + " is not in this build"))
         << key;
   }
+}
+
+TEST(Config, NodesDivideTheRanks) {
+  for (const auto& [size, ranks, is_good] :
+       {std::tuple("auto", 3, true), std::tuple("2", 4, true), std::tuple("4", 4, true),
+        std::tuple("3", 4, false), std::tuple("0", 4, false), std::tuple("2x", 4, false),
+        std::tuple("", 4, false)}) {
+    Config config = valid();
+    config.dist.node_size = size;
+    EXPECT_EQ(problems_of(config, ranks).empty(), is_good) << size;
+  }
+}
+
+TEST(Config, ExactSumsAreNotRounded) {
+  Config config = valid();
+  config.dist.wire_dtype = "bf16";
+  EXPECT_TRUE(problems_of(config, 1).empty());
+  config.dist.reduce = "exact";
+  EXPECT_TRUE(contains(problems_of(config, 1), "dist.wire_dtype = bf16 has no meaning"));
 }
 
 TEST(Config, NcclNeedsAGpu) {

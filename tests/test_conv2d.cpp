@@ -92,11 +92,11 @@ Gradients<T> run_kernels(const Conv2dShape& s, const std::vector<T>& x, const st
     std::fill_n(dw.data(), w.size(), start);
   }
   const T beta = add ? T(1) : T(0);
-  Poisoned<T> forward(kernels::conv2d_forward_workspace<T>(Cpu{}, s));
+  Poisoned<T> forward(kernels::conv2d_forward_workspace(Cpu{}, dtype_of<T>, s));
   kernels::conv2d_forward(Cpu{}, s, x.data(), w.data(), y.data(), forward.data());
-  Poisoned<T> data(kernels::conv2d_backward_data_workspace<T>(Cpu{}, s));
+  Poisoned<T> data(kernels::conv2d_backward_data_workspace(Cpu{}, dtype_of<T>, s));
   kernels::conv2d_backward_data(Cpu{}, s, dy.data(), w.data(), dx.data(), beta, data.data());
-  Poisoned<T> weight(kernels::conv2d_backward_weight_workspace<T>(Cpu{}, s));
+  Poisoned<T> weight(kernels::conv2d_backward_weight_workspace(Cpu{}, dtype_of<T>, s));
   kernels::conv2d_backward_weight(Cpu{}, s, x.data(), dy.data(), dw.data(), beta, weight.data());
   return {y.values(), dx.values(), dw.values()};
 }

@@ -32,11 +32,25 @@ TEST(Memory, ReusesBlocksAndCountsByClass) {
   Memory memory(Device::kCpu);
   { Tensor::empty(memory, {1000}, DType::kF32, MemoryClass::kActivations); }
   const int64_t allocations = memory.system_allocations();
-  const Tensor again = Tensor::empty(memory, {1000}, DType::kF32, MemoryClass::kGradients);
+  const Tensor again = Tensor::empty(memory, {1000}, DType::kF32, MemoryClass::kWorkspace);
   EXPECT_EQ(memory.system_allocations(), allocations);
-  EXPECT_GE(memory.use(MemoryClass::kGradients).bytes, 4000);
+  EXPECT_GE(memory.use(MemoryClass::kWorkspace).bytes, 4000);
   EXPECT_EQ(memory.use(MemoryClass::kActivations).bytes, 0);
   EXPECT_GE(memory.use(MemoryClass::kActivations).peak_bytes, 4000);
+}
+
+// 1,000,001 f32 and the alignment to 64 bytes; activations may be an eighth larger.
+TEST(Memory, WhatStaysTakesNoMoreThanItNeeds) {
+  Memory memory(Device::kCpu);
+  const auto taken = [&](MemoryClass memory_class) {
+    const Tensor tensor = Tensor::empty(memory, {1000001}, DType::kF32, memory_class);
+    return memory.use(memory_class).bytes;
+  };
+  for (const MemoryClass persistent : {MemoryClass::kParameters, MemoryClass::kGradients,
+                                       MemoryClass::kOptimizer, MemoryClass::kMasters}) {
+    EXPECT_EQ(taken(persistent), 4000064) << name_of(persistent);
+  }
+  EXPECT_GT(taken(MemoryClass::kActivations), 4000064);
 }
 
 TEST(Memory, LimitIsAnErrorThatNamesWhatIsHeld) {

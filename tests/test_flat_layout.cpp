@@ -13,6 +13,7 @@ namespace {
 struct Size {
   int64_t count;
   bool decay;
+  bool shared = false, frozen = false;
 };
 
 // Owns the parameters that its blocks point to.
@@ -24,8 +25,11 @@ struct TestModel {
     BlockParameters& added = blocks.emplace_back();
     added.name = str("block", blocks.size());
     for (const Size& size : sizes) {
-      parameters.push_back(
-          {.name = str("p", parameters.size()), .shape = Shape{size.count}, .decay = size.decay});
+      parameters.push_back({.name = str("p", parameters.size()),
+                            .shape = Shape{size.count},
+                            .decay = size.decay,
+                            .shared = size.shared,
+                            .frozen = size.frozen});
       added.parameters.push_back(&parameters.back());
     }
     return *this;
@@ -125,18 +129,119 @@ TEST(FlatLayout, SmallNeighboursShareABucketAndLargeBlocksSplit) {
   TestModel model;
   model.block({{100, true}}).block({{100, true}}).block({{100, true}});
   model.block({{300, true}, {300, true}, {900, true}, {50, false}});
-  const auto parameters_by_bucket = [&](bool split) {
-    const FlatLayout layout(model.blocks,
-                            {.ranks = 1, .bucket_bytes = 4 * 650, .split_blocks = split});
+  const auto parameters_by_bucket = [&](bool split, bool merge) {
+    const FlatLayout layout(
+        model.blocks,
+        {.ranks = 1, .bucket_bytes = 4 * 650, .split_blocks = split, .merge_blocks = merge});
     std::vector<int64_t> result;
     for (const Bucket& bucket : layout.buckets()) {
-      result.push_back(bucket.parameters);
+      result.push_back(bucket.parameters());
     }
     return result;
   };
   // 3 * 100 + 300 fit into 650; then 300 alone, as 900 follows; 900 exceeds on its own.
-  EXPECT_EQ(parameters_by_bucket(true), (std::vector<int64_t>{4, 1, 1, 1}));
-  EXPECT_EQ(parameters_by_bucket(false), (std::vector<int64_t>{3, 4}));
+  EXPECT_EQ(parameters_by_bucket(true, true), (std::vector<int64_t>{4, 1, 1, 1}));
+  EXPECT_EQ(parameters_by_bucket(false, true), (std::vector<int64_t>{3, 4}));
+  EXPECT_EQ(parameters_by_bucket(false, false), (std::vector<int64_t>{1, 1, 1, 4}));
+}
+
+// p0 and p3 are used by other blocks too.
+TestModel tied_model() {
+  TestModel model;
+  model.block({{40, true, true}, {30, true}});
+  model.block({{20, true}});
+  model.block({{50, true}, {60, false, true}});
+  return model;
+}
+
+TEST(FlatLayout, WhatABlockSharesIsABucketOfItsOwn) {
+  const TestModel model = tied_model();
+  const FlatLayout layout(model.blocks, {.ranks = 2, .bucket_bytes = 1 << 20});
+  std::vector<std::vector<std::string>> names(layout.buckets().size());
+  for (const Segment& segment : layout.segments()) {
+    names[segment.bucket].push_back(segment.name);
+    EXPECT_EQ(segment.shared, layout.buckets()[segment.bucket].shared) << segment.name;
+  }
+  // p4 stands before p3: what a block shares comes before its own parameters.
+  EXPECT_EQ(names, (std::vector<std::vector<std::string>>{{"p0"}, {"p1", "p2"}, {"p4"}, {"p3"}}));
+}
+
+TEST(FlatLayout, BlocksKnowTheirBucketsAndBucketsTheirFirstBlock) {
+  const TestModel model = tied_model();
+  const FlatLayout merged(model.blocks, {.ranks = 2, .bucket_bytes = 1 << 20});
+  EXPECT_EQ(merged.buckets_of(0), (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(merged.buckets_of(1), (std::vector<int64_t>{1}));
+  EXPECT_EQ(merged.buckets_of(2), (std::vector<int64_t>{2, 3}));
+  std::vector<int64_t> first;
+  for (const Bucket& bucket : merged.buckets()) {
+    first.push_back(bucket.first_block);
+  }
+  EXPECT_EQ(first, (std::vector<int64_t>{0, 0, 2, 2}));
+  // A split block has several.
+  const FlatLayout split(model.blocks, {.ranks = 2, .bucket_bytes = 4});
+  EXPECT_EQ(split.buckets_of(2), (std::vector<int64_t>{3, 4}));
+  // A block without parameters has none.
+  TestModel gap;
+  gap.block({{1, true}}).block({}).block({{2, true}});
+  const FlatLayout around(gap.blocks, {.bucket_bytes = 1 << 20});
+  EXPECT_EQ(around.buckets_of(1), std::vector<int64_t>{});
+  EXPECT_EQ(around.buckets_of(2), std::vector<int64_t>{0});
+}
+
+TEST(FlatLayout, FrozenParametersComeLast) {
+  TestModel model;
+  model.block({{16, true, false, true}, {24, false}, {8, true}, {5, false, false, true}});
+  const FlatLayout layout(model.blocks, {.ranks = 1, .bucket_bytes = 1 << 20});
+  const Bucket& bucket = layout.buckets()[0];
+  EXPECT_EQ(bucket.first_plain, 8);
+  EXPECT_EQ(bucket.first_frozen, 32);
+  EXPECT_EQ(layout.segment_of(0).offset, 32);
+  EXPECT_EQ(layout.segment_of(3).offset, 48);
+  // All frozen: the optimizer gets nothing of it, padding included.
+  TestModel all;
+  all.block({{16, true, false, true}, {3, false, false, true}});
+  const FlatLayout still(all.blocks, {.ranks = 1, .bucket_bytes = 1 << 20});
+  EXPECT_EQ(still.buckets()[0].first_plain, 0);
+  EXPECT_EQ(still.buckets()[0].first_frozen, 0);
+}
+
+TEST(FlatLayout, SegmentsAndGapsTileEachBucket) {
+  const TestModel mixed = mixed_model(), tied = tied_model();
+  for (const TestModel* model : {&mixed, &tied}) {
+    for (int ranks : {1, 3, 4}) {
+      const FlatLayout layout(model->blocks, {.ranks = ranks, .bucket_bytes = 8192});
+      std::vector<int> seen(layout.elements(), 0);
+      const auto count = [&](int64_t begin, int64_t end) {
+        std::for_each(seen.begin() + begin, seen.begin() + end, [](int& times) { ++times; });
+      };
+      for (const Segment& segment : layout.segments()) {
+        count(segment.offset, segment.offset + segment.count);
+      }
+      for (const Bucket& bucket : layout.buckets()) {
+        for (const Range& gap : layout.gaps(bucket)) {
+          EXPECT_GT(gap.count(), 0);
+          count(gap.begin, gap.end);
+        }
+      }
+      EXPECT_EQ(std::ranges::count(seen, 1), layout.elements());
+    }
+  }
+}
+
+// Nodes of g ranks hold the parts; the padding is that of all ranks, as they divide each part.
+TEST(FlatLayout, FewerPartsThanRanks) {
+  const TestModel model = mixed_model();
+  const FlatLayout layout(model.blocks, {.ranks = 8, .parts = 2, .bucket_bytes = 8192});
+  const FlatLayout fully(model.blocks, {.ranks = 8, .bucket_bytes = 8192});
+  EXPECT_EQ(layout.elements(), fully.elements());
+  for (const Bucket& bucket : layout.buckets()) {
+    EXPECT_EQ(layout.part(bucket, 0).begin, bucket.range.begin);
+    EXPECT_EQ(layout.part(bucket, 1).begin, layout.part(bucket, 0).end);
+    EXPECT_EQ(layout.part(bucket, 1).end, bucket.range.end);
+    EXPECT_EQ(layout.part(bucket, 0).count() % (4 * 128), 0);
+    EXPECT_THROW(layout.part(bucket, 2), Error);
+  }
+  EXPECT_THROW(FlatLayout(model.blocks, {.ranks = 8, .parts = 3}), Error);
 }
 
 TEST(FlatLayout, OnlyOneKindOwnsThePadding) {
@@ -188,11 +293,18 @@ TEST(FlatLayout, HashSeesEveryDifference) {
   TestModel plain = mixed_model();
   plain.parameters[12].decay = false;
   EXPECT_NE(hash(plain), reference);
+  TestModel frozen = mixed_model();
+  frozen.parameters[3].frozen = true;
+  EXPECT_NE(hash(frozen), reference);
+  TestModel own, shared;  // of a parameter that is a bucket by itself, nothing else changes
+  EXPECT_NE(hash(own.block({{64, true}})), hash(shared.block({{64, true, true}})));
   TestModel swapped = mixed_model();
   std::swap(swapped.parameters[11].name, swapped.parameters[12].name);
   EXPECT_NE(hash(swapped), reference);
   const TestModel same = mixed_model();
   EXPECT_NE(FlatLayout(same.blocks, {.ranks = 3, .bucket_bytes = 8192}).hash(), reference);
+  EXPECT_NE(FlatLayout(same.blocks, {.ranks = 2, .parts = 1, .bucket_bytes = 8192}).hash(),
+            reference);
   EXPECT_NE(FlatLayout(same.blocks, {.ranks = 2, .bucket_bytes = 64}).hash(), reference);
 }
 

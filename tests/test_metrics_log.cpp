@@ -61,6 +61,12 @@ TEST_F(MetricsLogTest, NotFiniteIsNull) {
             "{\"a\":null,\"b\":null}");
 }
 
+TEST_F(MetricsLogTest, ObjectsStandWithinObjects) {
+  const std::vector<Metric> memory = {{"parameters", 64}, {"rate", 0.5}};
+  EXPECT_EQ(line_of({{"step", 1}, {"memory", memory}, {"wire", std::vector<Metric>{}}}),
+            "{\"step\":1,\"memory\":{\"parameters\":64,\"rate\":0.5},\"wire\":{}}");
+}
+
 TEST_F(MetricsLogTest, KeysAreEscaped) { EXPECT_EQ(line_of({{"a\"b", 1}}), "{\"a\\\"b\":1}"); }
 
 // Evaluation lines stand between training lines; those of the resumed step stay.

@@ -1,13 +1,16 @@
 // Runs on every rank of a job of 1 to 4 (tests/mpi_main.cpp).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
+#include <numeric>
 #include <thread>
 
 #include "comm/agreement.h"
 #include "comm/flat_buffer.h"
 #include "src/core/dispatch.h"
+#include "tests/communicator_check.h"
 #include "tests/harness.h"
 #include "tests/mpi_world.h"
 
@@ -60,13 +63,43 @@ class MpiCommunicatorTest : public ::testing::Test {
     const WireCount before = communicator.wire();
     work();
     communicator.stream().synchronize();
-    const WireCount after = communicator.wire();
-    return {after.payload_bytes - before.payload_bytes, after.control_bytes - before.control_bytes,
-            after.collectives - before.collectives};
+    return communicator.wire() - before;
   }
 
   std::vector<int64_t> sizes() const { return {0, 1, size - 1, size, 1000003}; }
 };
+
+TEST_F(MpiCommunicatorTest, KeepsTheContract) {
+  std::vector<int> all(static_cast<size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
+  check_collectives(communicator, all, Device::kCpu);
+}
+
+TEST_F(MpiCommunicatorTest, SplitsKeepTheContract) { check_splits(communicator, Device::kCpu); }
+
+TEST_F(MpiCommunicatorTest, BytesAreCountedByNode) {
+  std::vector<int> nodes;
+  for (int r = 0; r < size; ++r) {
+    nodes.push_back(r / 2);
+  }
+  communicator.set_nodes(nodes);
+  const bool next_is_away = nodes[(rank + 1) % size] != nodes[rank];
+  const Tensor data = filled(8 * size), other = tensor(8 * size);
+  const WireCount ring = sent([&] { communicator.all_reduce(data); });
+  const int64_t bytes = 2 * (size - 1) * 8 * 4;
+  EXPECT_EQ(ring.of(Traffic::kAllReduce).between, next_is_away ? bytes : 0);
+  EXPECT_EQ(ring.of(Traffic::kAllReduce).inside, next_is_away ? 0 : bytes);
+  const WireCount direct = sent([&] { communicator.all_to_all(data, other); });
+  const int64_t peers = std::count(nodes.begin(), nodes.end(), nodes[rank]) - 1;
+  EXPECT_EQ(direct.of(Traffic::kAllToAll).inside, peers * 8 * 4);
+  EXPECT_EQ(direct.of(Traffic::kAllToAll).between, (size - 1 - peers) * 8 * 4);
+  // Splits know the nodes too.
+  const auto again = communicator.split(std::vector<int>(static_cast<size_t>(size), 0));
+  again->all_reduce(data);
+  again->wait(again->stream().record());
+  EXPECT_EQ(again->wire().of(Traffic::kAllReduce), ring.of(Traffic::kAllReduce));
+  communicator.set_nodes(std::vector<int>(static_cast<size_t>(size), 0));
+}
 
 TEST_F(MpiCommunicatorTest, AllReduceIsTheExactSum) {
   for (int64_t n : sizes()) {
@@ -75,11 +108,11 @@ TEST_F(MpiCommunicatorTest, AllReduceIsTheExactSum) {
       const Tensor data = filled(n, dtype);
       const WireCount wire = sent([&] { communicator.all_reduce(data); });
       EXPECT_EQ(wrong(data, [&](int64_t i) { return summed(i); }), 0);
-      EXPECT_EQ(wire.control_bytes, 0);
+      EXPECT_EQ(wire.of(Traffic::kControl).total(), 0);
       EXPECT_EQ(wire.collectives, size > 1 ? 1 : 0);
       // With uneven parts a rank sends all parts but two once and its own two or one twice; the
       // ranks together send every part 2 (N - 1) times.
-      const double payload = static_cast<double>(wire.payload_bytes);
+      const double payload = static_cast<double>(wire.payload().total());
       EXPECT_EQ(communicator.sum({&payload, 1})[0],
                 2.0 * (size - 1) * static_cast<double>(data.bytes()));
     }
@@ -90,7 +123,7 @@ TEST_F(MpiCommunicatorTest, AllReduceSendsExactlyItsShare) {
   for (int64_t n : {int64_t{128} * size, int64_t{1000320} / (128 * size) * 128 * size}) {
     const Tensor data = filled(n);
     const WireCount wire = sent([&] { communicator.all_reduce(data); });
-    EXPECT_EQ(wire.payload_bytes, 2 * (size - 1) * data.bytes() / size);
+    EXPECT_EQ(wire.payload().total(), 2 * (size - 1) * data.bytes() / size);
   }
 }
 
@@ -101,7 +134,7 @@ TEST_F(MpiCommunicatorTest, WireBytesOfAnAwkwardSize) {
   const WireCount wire = sent([&] { communicator.all_reduce(data); });
   constexpr int64_t kExpected[] = {0, 0, 4000768, 5335040, 6002688};
   ASSERT_LE(size, 4);
-  EXPECT_EQ(wire.payload_bytes, kExpected[size]);
+  EXPECT_EQ(wire.payload().total(), kExpected[size]);
 }
 
 TEST_F(MpiCommunicatorTest, AllRanksGetTheSameBits) {
@@ -127,7 +160,7 @@ TEST_F(MpiCommunicatorTest, ReduceScatter) {
       const Tensor out = in_place ? in.slice(n * rank, n) : tensor(n);
       const WireCount wire = sent([&] { communicator.reduce_scatter(in, out); });
       EXPECT_EQ(wrong(out, [&](int64_t i) { return summed(n * rank + i); }), 0);
-      EXPECT_EQ(wire.payload_bytes, (size - 1) * out.bytes());
+      EXPECT_EQ(wire.payload().total(), (size - 1) * out.bytes());
     }
   }
 }
@@ -143,7 +176,7 @@ TEST_F(MpiCommunicatorTest, AllGather) {
       }
       const WireCount wire = sent([&] { communicator.all_gather(in, out); });
       EXPECT_EQ(wrong(out, [&](int64_t i) { return element(static_cast<int>(i / n), i % n); }), 0);
-      EXPECT_EQ(wire.payload_bytes, (size - 1) * in.bytes());
+      EXPECT_EQ(wire.payload().total(), (size - 1) * in.bytes());
     }
   }
 }
@@ -156,7 +189,7 @@ TEST_F(MpiCommunicatorTest, BroadcastFromEveryRoot) {
       const WireCount wire = sent([&] { communicator.broadcast(data, root); });
       EXPECT_EQ(wrong(data, [&](int64_t i) { return element(root, i); }), 0);
       const bool last = (rank + 1) % size == root;
-      EXPECT_EQ(wire.payload_bytes, last ? 0 : data.bytes());
+      EXPECT_EQ(wire.payload().total(), last ? 0 : data.bytes());
     }
   }
 }
@@ -168,17 +201,20 @@ TEST_F(MpiCommunicatorTest, RedistributeMovesWhatThePlacementsSay) {
     communicator.stream().synchronize();
     EXPECT_EQ(wrong(result, [&](int64_t i) { return summed(first + i); }), 0);
   };
+  Memory memory(Device::kCpu);
+  const Hierarchy ranks(communicator, memory, std::vector<int>(static_cast<size_t>(size), 0));
   const Tensor partial = filled(kCount * size), part = tensor(kCount);
-  redistribute(communicator, {kPartial, partial}, {kSharded, part});
+  redistribute(ranks, {kPartial, partial}, {kSharded, part});
   expect(part, kCount * rank);
-  const Tensor whole = tensor(kCount * size), again = tensor(kCount);
-  redistribute(communicator, {kSharded, part}, {kReplicated, whole});
+  const Tensor whole = tensor(kCount * size);
+  redistribute(ranks, {kSharded, part}, {kReplicated, whole});
   expect(whole, 0);
-  redistribute(communicator, {kReplicated, whole}, {kSharded, again});
-  expect(again, kCount * rank);
   const Tensor in_place = filled(kCount * size);
-  redistribute(communicator, {kPartial, in_place}, {kReplicated, in_place});
+  redistribute(ranks, {kPartial, in_place}, {kReplicated, in_place});
   expect(in_place, 0);
+  EXPECT_THROW(redistribute(ranks, {kPartial, in_place}, {kReplicated, whole}), Error);
+  EXPECT_THROW(redistribute(ranks, {kReplicated, whole}, {kSharded, part}), Error);
+  EXPECT_THROW(redistribute(ranks, {kSharded, part}, {kPartial, whole}), Error);
 }
 
 TEST_F(MpiCommunicatorTest, ControlMessages) {
@@ -197,9 +233,9 @@ TEST_F(MpiCommunicatorTest, ControlMessages) {
     }
     communicator.barrier();
   });
-  EXPECT_EQ(wire.payload_bytes, 0);
+  EXPECT_EQ(wire.payload().total(), 0);
   EXPECT_EQ(wire.collectives, 0);
-  EXPECT_EQ(wire.control_bytes > 0, size > 1);
+  EXPECT_EQ(wire.of(Traffic::kControl).total() > 0, size > 1);
 }
 
 // 1 + 2^-53 + 2^-53 ... rounds differently in another order: rank order is part of the contract.
@@ -234,9 +270,16 @@ TEST_F(MpiCommunicatorTest, WrongArgumentsAreErrorsBeforeAnythingIsSent) {
         Tensor::zeros(test_memory(), {size}, DType::kI32, MemoryClass::kGradients);
     EXPECT_THROW(communicator.all_reduce(integers), Error);
     EXPECT_THROW(communicator.reduce_scatter(integers, integers.slice(0, 1)), Error);
+    EXPECT_THROW(communicator.all_reduce(tensor(size, DType::kBf16)), Error);
+    EXPECT_THROW(communicator.all_to_all(data, data), Error);
+    EXPECT_THROW(communicator.all_to_all(tensor(size + 1), tensor(size + 1)), Error);
   }
   EXPECT_THROW(communicator.reduce_scatter(data, tensor(5)), Error);
   EXPECT_THROW(communicator.all_gather(tensor(5), data), Error);
+  EXPECT_THROW(communicator.split({}), Error);
+  if (size > 1) {
+    EXPECT_THROW(communicator.set_nodes({}), Error);
+  }
   EXPECT_THROW(communicator.broadcast(data, size), Error);
   EXPECT_THROW(communicator.broadcast("text", -1), Error);
 }

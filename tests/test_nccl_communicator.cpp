@@ -2,13 +2,16 @@
 // host has fewer GPUs than ranks, only the refusal is tested.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <thread>
 
 #include "comm/nccl_communicator.h"
 #include "comm/patience.h"
 #include "src/core/cuda.h"
 #include "src/core/elementwise.h"
+#include "tests/communicator_check.h"
 #include "tests/harness.h"
 #include "tests/mpi_world.h"
 
@@ -33,9 +36,9 @@ class NcclCommunicatorTest : public ::testing::Test {
   Communicator& control = test_world().communicator();
   const int rank = control.rank();
   const int size = control.size();
-  std::unique_ptr<NcclCommunicator> communicator;
+  std::unique_ptr<Communicator> communicator;
 
-  // Small integers: sums of four are exact in bf16.
+  // Small integers: sums are exact.
   static double element(int from, int64_t i) { return static_cast<double>((from + 1) * (i % 13)); }
   Tensor there(const Tensor& host) const { return to_device(host, Device::kCuda); }
   Tensor zeros(int64_t n, DType dtype = DType::kF32) const {
@@ -75,23 +78,68 @@ class NcclCommunicatorTest : public ::testing::Test {
     communicator->stream().wait(test_stream(Device::kCuda).record());
     work();
     communicator->wait(communicator->stream().record());
-    const WireCount after = communicator->wire();
-    return {after.payload_bytes - before.payload_bytes, after.control_bytes - before.control_bytes,
-            after.collectives - before.collectives};
+    return communicator->wire() - before;
   }
   std::vector<int64_t> sizes() const { return {0, 1, size - 1, 999, 1000, 1001, 2503}; }
 };
 
+TEST_F(NcclCommunicatorTest, KeepsTheContract) {
+  std::vector<int> all(static_cast<size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
+  check_collectives(*communicator, all, Device::kCuda);
+}
+
+TEST_F(NcclCommunicatorTest, SplitsKeepTheContract) { check_splits(*communicator, Device::kCuda); }
+
+// Collectives of several communicators on one stream keep their order.
+TEST_F(NcclCommunicatorTest, SplitsShareTheStream) {
+  std::vector<int> colors;
+  for (int r = 0; r < size; ++r) {
+    colors.push_back(r % 2);
+  }
+  const auto part = communicator->split(colors);
+  EXPECT_EQ(&part->stream(), &communicator->stream());
+  const Tensor data = filled(100);
+  communicator->stream().wait(test_stream(Device::kCuda).record());
+  std::this_thread::sleep_for(std::chrono::milliseconds(20 * rank));
+  communicator->all_reduce(data);
+  part->all_reduce(data);
+  communicator->all_reduce(data);
+  part->wait(part->stream().record());
+  // Each of the ranks of a color has that group's size times the sum, and they are all added.
+  const int odd = size / 2, even = size - odd;
+  EXPECT_EQ(wrong(data, [&](int64_t i) { return (odd * odd + even * even) * summed(i); }), 0);
+}
+
+TEST_F(NcclCommunicatorTest, BytesAreCountedByNode) {
+  std::vector<int> nodes;
+  for (int r = 0; r < size; ++r) {
+    nodes.push_back(r / 2);
+  }
+  communicator->set_nodes(nodes);
+  const bool next_is_away = nodes[(rank + 1) % size] != nodes[rank];
+  const Tensor data = filled(8 * size), other = zeros(8 * size);
+  const int64_t bytes = 2 * (size - 1) * 8 * 4;
+  const WireCount ring = sent([&] { communicator->all_reduce(data); });
+  EXPECT_EQ(ring.of(Traffic::kAllReduce),
+            (WireCount::Bytes{next_is_away ? 0 : bytes, next_is_away ? bytes : 0}));
+  const WireCount direct = sent([&] { communicator->all_to_all(data, other); });
+  const int64_t peers = std::count(nodes.begin(), nodes.end(), nodes[rank]) - 1;
+  EXPECT_EQ(direct.of(Traffic::kAllToAll),
+            (WireCount::Bytes{peers * 8 * 4, (size - 1 - peers) * 8 * 4}));
+  control.set_nodes(std::vector<int>(static_cast<size_t>(size), 0));
+}
+
 TEST_F(NcclCommunicatorTest, AllReduceIsTheExactSum) {
   for (int64_t n : sizes()) {
-    for (DType dtype : {DType::kF32, DType::kBf16, DType::kFp16}) {
+    for (DType dtype : {DType::kF32, DType::kF64}) {
       SCOPED_TRACE(str(n, " elements of ", name_of(dtype)));
       const Tensor data = filled(n, dtype);
       const WireCount wire = sent([&] { communicator->all_reduce(data); });
       EXPECT_EQ(wrong(data, [&](int64_t i) { return summed(i); }), 0);
-      EXPECT_EQ(wire.control_bytes, 0);
+      EXPECT_EQ(wire.of(Traffic::kControl).total(), 0);
       EXPECT_EQ(wire.collectives, 1);
-      const double payload = static_cast<double>(wire.payload_bytes);
+      const double payload = static_cast<double>(wire.payload().total());
       EXPECT_EQ(communicator->sum({&payload, 1})[0],
                 2.0 * (size - 1) * static_cast<double>(data.bytes()));
     }
@@ -101,7 +149,7 @@ TEST_F(NcclCommunicatorTest, AllReduceIsTheExactSum) {
 TEST_F(NcclCommunicatorTest, AllReduceSendsExactlyItsShare) {
   const Tensor data = filled(int64_t{128} * size);
   const WireCount wire = sent([&] { communicator->all_reduce(data); });
-  EXPECT_EQ(wire.payload_bytes, 2 * (size - 1) * data.bytes() / size);
+  EXPECT_EQ(wire.payload().total(), 2 * (size - 1) * data.bytes() / size);
 }
 
 TEST_F(NcclCommunicatorTest, ReduceScatter) {
@@ -112,7 +160,7 @@ TEST_F(NcclCommunicatorTest, ReduceScatter) {
       const Tensor out = in_place ? in.slice(n * rank, n) : zeros(n);
       const WireCount wire = sent([&] { communicator->reduce_scatter(in, out); });
       EXPECT_EQ(wrong(out, [&](int64_t i) { return summed(n * rank + i); }), 0);
-      EXPECT_EQ(wire.payload_bytes, (size - 1) * out.bytes());
+      EXPECT_EQ(wire.payload().total(), (size - 1) * out.bytes());
     }
   }
 }
@@ -126,7 +174,7 @@ TEST_F(NcclCommunicatorTest, AllGather) {
         const Tensor in = in_place ? out.slice(n * rank, n) : filled(n, dtype, n * rank);
         const WireCount wire = sent([&] { communicator->all_gather(in, out); });
         EXPECT_EQ(wrong(out, [&](int64_t i) { return element(static_cast<int>(i / n), i); }), 0);
-        EXPECT_EQ(wire.payload_bytes, (size - 1) * in.bytes());
+        EXPECT_EQ(wire.payload().total(), (size - 1) * in.bytes());
       }
     }
   }
@@ -140,7 +188,7 @@ TEST_F(NcclCommunicatorTest, BroadcastFromEveryRoot) {
       const WireCount wire = sent([&] { communicator->broadcast(data, root); });
       EXPECT_EQ(wrong(data, [&](int64_t i) { return element(root, i); }), 0);
       const bool last = (rank + 1) % size == root;
-      EXPECT_EQ(wire.payload_bytes, last ? 0 : data.bytes());
+      EXPECT_EQ(wire.payload().total(), last ? 0 : data.bytes());
     }
   }
 }
@@ -197,16 +245,19 @@ TEST_F(NcclCommunicatorTest, ControlMessagesTakeTheOtherWay) {
     EXPECT_EQ(communicator->all_gather("x").size(), static_cast<size_t>(size));
     communicator->barrier();
   });
-  EXPECT_EQ(wire.payload_bytes, 0);
+  EXPECT_EQ(wire.payload().total(), 0);
   EXPECT_EQ(wire.collectives, 0);
-  EXPECT_EQ(wire.control_bytes > 0, size > 1);
+  EXPECT_EQ(wire.of(Traffic::kControl).total() > 0, size > 1);
 }
 
 TEST_F(NcclCommunicatorTest, WrongArgumentsAreErrorsBeforeAnythingIsSent) {
   const Tensor data = zeros(4 * size), integers = zeros(size, DType::kI32);
   EXPECT_THROW(communicator->all_reduce(integers), Error);
   EXPECT_THROW(communicator->reduce_scatter(integers, integers.slice(0, 1)), Error);
+  EXPECT_THROW(communicator->all_reduce(zeros(size, DType::kBf16)), Error);
   EXPECT_THROW(communicator->reduce_scatter(data, zeros(5)), Error);
+  EXPECT_THROW(communicator->all_to_all(data, data), Error);
+  EXPECT_THROW(communicator->split({}), Error);
   EXPECT_THROW(communicator->all_gather(zeros(5), data), Error);
   EXPECT_THROW(communicator->broadcast(data, size), Error);
   EXPECT_THROW(communicator->all_reduce(to_host(data)), Error);
@@ -237,6 +288,37 @@ TEST_F(NcclCommunicatorTest, DeadlineNamesTheCollective) {
     EXPECT_EQ(message.find(expected), 0u) << message;
     EXPECT_THROW(communicator->all_reduce(data), Error);
   }
+  control.barrier();
+}
+
+// A rank stays away from a collective of a part; the failure of one is the failure of all.
+TEST_F(NcclCommunicatorTest, DeadlineOfASplitEndsAllOnTheStream) {
+  if (size < 3) {
+    GTEST_SKIP() << "needs a part of the job";
+  }
+  std::vector<int> colors(static_cast<size_t>(size), 1);
+  colors[0] = 0;
+  const auto part = communicator->split(colors);
+  const Tensor data = filled(100);
+  timeout_s = 0.5;
+  if (rank > 0 && rank < size - 1) {
+    std::string message;
+    try {
+      part->all_reduce(data);
+      communicator->wait(communicator->stream().record());
+    } catch (const Error& error) {
+      message = error.what();
+      EXPECT_EQ(error.code(), ExitCode::kTemporary);
+    }
+    const std::string members = size == 3 ? "ranks 1, 2" : "ranks 1, 2, 3";
+    EXPECT_EQ(message.find(str("all_reduce of 400 bytes (collective 1 of ", members, ", rank ",
+                               rank, " of ", size, "): nothing moved for 0.5 s")),
+              0u)
+        << message;
+    EXPECT_THROW(communicator->all_reduce(data), Error);
+    EXPECT_THROW(part->all_reduce(data), Error);
+  }
+  timeout_s = 30;
   control.barrier();
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -183,6 +184,7 @@ TEST(Ring, AllReduceIsTheSum) {
     for (int64_t n : {0, 1, ranks - 1, ranks, ranks + 1, 15, 16, 17, 97, 1000, 4096}) {
       check_all_reduce<float>(ranks, n);
       check_all_reduce<double>(ranks, n);
+      check_all_reduce<int64_t>(ranks, n);
     }
   }
 }
@@ -222,6 +224,36 @@ TEST(Ring, ReduceScatterGivesEachRankItsPart) {
         for (int64_t i = first; i < first + parts.count(transport.rank()); ++i) {
           ASSERT_EQ(data[i], summed<float>(ranks, i)) << i;
         }
+      });
+    }
+  }
+}
+
+TEST(Ring, SumsOfIntegersWrapAround) {
+  constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
+  for_ranks(3, [&](ThreadTransport& transport) {
+    Ring ring(transport, kSmallPiece);
+    std::vector<int64_t> data(100, kLargest);
+    ring.all_reduce(bytes_of(data), 100, DType::kI64);
+    EXPECT_TRUE(data == std::vector<int64_t>(100, kLargest - 2));  // 3 (2^63 - 1) - 2^64
+  });
+}
+
+TEST(Ring, AllToAllTransposes) {
+  constexpr int64_t kLargestPiece = 40;  // bytes: several messages to each rank
+  for (int ranks : {1, 2, 3, 4, 7}) {
+    for (int64_t n : {0, 1, 10, 101}) {  // elements of a part
+      SCOPED_TRACE(str(ranks, " ranks, ", n, " elements a part"));
+      for_ranks(ranks, [&](ThreadTransport& transport) {
+        Ring ring(transport, kSmallPiece, kLargestPiece);
+        const int rank = transport.rank();
+        std::vector<int> in = filled<int>(rank, n * ranks), out(in.size(), -1);
+        ring.all_to_all(bytes_of(in), bytes_of(out), n * ranks * 4);
+        for (int64_t i = 0; i < n * ranks; ++i) {
+          const int from = static_cast<int>(i / n);
+          ASSERT_EQ(out[i], element<int>(from, rank * n + i % n)) << i;
+        }
+        EXPECT_EQ(transport.sent_bytes, (ranks - 1) * n * 4);
       });
     }
   }

@@ -48,6 +48,7 @@ struct SegmentOp final : Op {
     context.tape->release_held(context, held);
     gate.release(context, id, Pass::kBackward);
   }
+  void pass_over(Context& context) override { context.tape->release_held(context, held); }
 };
 
 Variable run_segment(Context& context, Gate& gate, BlockId id, const Variable& x,

@@ -27,9 +27,15 @@ struct Context {
   bool training = false;     // dropout drops; BatchNorm uses the micro-batch's statistics
   bool recomputing = false;  // a forward pass run again inside backward: observe nothing twice
 
+  // Of a step's memory traffic outside products this is most: each activation and each gradient of
+  // one is written once and read about twice.
+  static constexpr double kTouches = 3;
+
   // Undefined elements, on the compute stream's device.
   Tensor activation(Shape shape, DType dtype) const {
-    return Tensor::empty(memory, shape, dtype, MemoryClass::kActivations);
+    Tensor tensor = Tensor::empty(memory, shape, dtype, MemoryClass::kActivations);
+    stream.charge({.bytes = kTouches * static_cast<double>(tensor.bytes())});
+    return tensor;
   }
   Tensor workspace(Shape shape, DType dtype) const {
     return Tensor::empty(memory, shape, dtype, MemoryClass::kWorkspace);

@@ -18,6 +18,8 @@ class Gate {
   // The full values may be dropped; after the backward pass the block's gradients are complete but
   // for shared parameters.
   virtual void release(Context& context, BlockId block, Pass pass) = 0;
+  // True when acquire communicates: then all ranks must run the same passes.
+  virtual bool is_collective() const { return false; }
 };
 
 // Parameters that are always there.

@@ -27,7 +27,9 @@ struct Parameter {
   std::string name;
   Shape shape;
   Initializer init{};
-  bool decay = false;  // weight decay applies (matrices and embeddings; not biases and norms)
+  bool decay = false;   // weight decay applies (matrices and embeddings; not biases and norms)
+  bool shared = false;  // other blocks use it too: ZeRO-3 keeps it whole
+  bool frozen = false;  // keeps its value: its gradient is not used
 
   ParamId id = -1;  // position in the model's forward order, set by the store
   Tensor value{};

@@ -162,6 +162,8 @@ void Tape::unwind(Context& context) {
       Tensor dy = std::move(entry.result->grad);
       entry.result->grad = Tensor();
       entry.op->backward(context, dy);
+    } else {
+      entry.op->pass_over(context);
     }
     for (auto it = entry.op->parameters_.rbegin(); it != entry.op->parameters_.rend(); ++it) {
       if (*it) {

@@ -5,6 +5,9 @@
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
 #include "src/core/memory.h"
+#include "src/data/content_hash.h"
+#include "src/train/run_directory.h"
+#include "src/train/run_report.h"
 #include "src/train/trained_model.h"
 
 namespace tandem {
@@ -14,7 +17,7 @@ namespace {
 constexpr const char* kUsage = R"(tandem inspect: what is in a dataset, a checkpoint or a run
 
   tandem inspect data/shakespeare_char.h5
-  tandem inspect runs/NAME                  the newest checkpoint of a run
+  tandem inspect runs/NAME                  the newest checkpoint of a run, and what the run used
   tandem inspect runs/NAME/checkpoints/step-00000100 --verify
 )";
 
@@ -52,6 +55,15 @@ void inspect_data(const std::string& path, bool verify) {
   }
 }
 
+// Of the whole tensor: the same however many ranks wrote it.
+std::string content_hash_of(const CheckpointReader& reader, const CheckpointReader::Entry& tensor) {
+  const int64_t elements = tensor.shape.elements();
+  Memory host(Device::kCpu);
+  const Tensor data = Tensor::empty(host, {elements}, DType::kF32, MemoryClass::kData);
+  reader.read(tensor.name, tensor.shape, 0, data);
+  return hash_of(data.raw(), elements * size_of(DType::kF32)).hex();
+}
+
 void inspect_checkpoint(const std::string& path, bool verify) {
   const std::string folder = resolve_checkpoint(path);
   const CheckpointReader reader(folder, verify ? Verify::kHashes : Verify::kLengths);
@@ -64,7 +76,8 @@ void inspect_checkpoint(const std::string& path, bool verify) {
   }
   int64_t elements = 0;
   for (const CheckpointReader::Entry& tensor : reader.tensors()) {
-    std::printf("  %-48s %s\n", tensor.name.c_str(), tensor.shape.text().c_str());
+    std::printf("  %-48s %s%s\n", tensor.name.c_str(), tensor.shape.text().c_str(),
+                verify ? ("  " + content_hash_of(reader, tensor)).c_str() : "");
     elements += tensor.name.starts_with("param/") ? tensor.shape.elements() : 0;
   }
   std::printf("parameters  %ld\n", elements);
@@ -72,6 +85,22 @@ void inspect_checkpoint(const std::string& path, bool verify) {
     std::printf("verified    every file has its length and hash\n");
   }
   std::printf("\n%s", manifest.config.c_str());
+}
+
+// A run or a folder of checkpoints: a run may have begun without a checkpoint yet.
+void inspect_folder(const std::string& path, bool verify) {
+  const bool within_run = std::filesystem::exists(path + "/manifest.json");
+  const std::string run = within_run ? "" : describe_run(RunDirectory(path));
+  if (run.empty() || !list_checkpoints(path + "/checkpoints").empty()) {
+    inspect_checkpoint(path, verify);
+  } else {
+    std::printf("checkpoint  none yet in %s\n", path.c_str());
+  }
+  if (!run.empty()) {
+    std::printf("\n%s\n", run.c_str());
+  } else if (!within_run) {
+    std::printf("\nrun         no metrics.jsonl and no report.json in %s\n", path.c_str());
+  }
 }
 
 }  // namespace
@@ -83,7 +112,8 @@ ExitCode inspect_command(const Words& words, World& world, Memory&) {
   }
   bool verify = false, help = false;
   Options options(kUsage);
-  options.add("verify", verify, "read everything and compare hashes");
+  options.add("verify", verify,
+              "read everything and compare hashes; shows those of a checkpoint's tensors");
   options.add("help", help, "print this");
   // `--verify PATH` reads as a value: a switch takes none here.
   Words reordered;
@@ -99,7 +129,7 @@ ExitCode inspect_command(const Words& words, World& world, Memory&) {
   if (help) {
     std::fputs(options.help().c_str(), stdout);
   } else if (std::filesystem::is_directory(line.positional[0])) {
-    inspect_checkpoint(line.positional[0], verify);
+    inspect_folder(line.positional[0], verify);
   } else {
     inspect_data(line.positional[0], verify);
   }

@@ -21,17 +21,16 @@ constexpr const char* kUsage =
   tandem eval --checkpoint DIR     loss, perplexity or accuracy on the whole validation set
   tandem generate --checkpoint DIR text from a trained language model
   tandem inspect FILE|DIR          what is in a dataset, a checkpoint or a run
+  tandem estimate --config FILE    memory, traffic and time of a training step, without running it
 
 Each has --help. Exit codes: 0 finished, 2 bad configuration, 3 bad data or checkpoint, 64 numerical failure,
 70 internal error, 71 out of memory, 75 temporary (start again), 85 stopped on request with a checkpoint saved.
 )";
 
 using Command = ExitCode (*)(const Words&, World&, Memory&);
-const std::map<std::string, Command> kCommands = {{"train", train_command},
-                                                  {"eval", eval_command},
-                                                  {"generate", generate_command},
-                                                  {"prepare", prepare_command},
-                                                  {"inspect", inspect_command}};
+const std::map<std::string, Command> kCommands = {
+    {"train", train_command},     {"eval", eval_command},       {"generate", generate_command},
+    {"prepare", prepare_command}, {"inspect", inspect_command}, {"estimate", estimate_command}};
 
 // One line on standard error, also when several ranks write at once.
 void complain(const std::string& message) {
@@ -89,8 +88,8 @@ int main_with(int argc, char** argv) {
   }
   const auto found = kCommands.find(words[0]);
   if (found == kCommands.end()) {
-    complain(
-        str("no command ", words[0], "; there are train, eval, generate, prepare and inspect"));
+    complain(str("no command ", words[0],
+                 "; there are train, eval, generate, prepare, inspect and estimate"));
     return static_cast<int>(ExitCode::kConfig);
   }
   Memory memory(Device::kCpu);  // outlives the communicator's thread, which may hold tensors when

@@ -3,7 +3,7 @@
 
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
-#include "src/io/file.h"
+#include "src/commands/settings.h"
 #include "src/train/trainer.h"
 
 namespace tandem {
@@ -35,22 +35,7 @@ struct Request {
 void resolve(Request& request, const Words& words, int ranks) {
   const CommandLine line = parse_command_line(words);
   std::vector<std::string> problems;
-  for (const std::string& word : line.positional) {
-    problems.push_back(
-        str("command line: unexpected word ", word, "; settings are --section.key value"));
-  }
-  std::vector<Assignment> settings;
-  for (const Assignment& assignment : line.assignments) {
-    if (assignment.key == "config") {
-      try {
-        const auto from_file = parse_ini(read_file(assignment.value), assignment.value);
-        settings.insert(settings.end(), from_file.begin(), from_file.end());
-      } catch (const Error& error) {
-        problems.push_back(error.what());
-      }
-    }
-  }
-  settings.insert(settings.end(), line.assignments.begin(), line.assignments.end());
+  const std::vector<Assignment> settings = settings_of(line, problems);
   const auto wrong = request.options.apply(settings);
   problems.insert(problems.end(), wrong.begin(), wrong.end());
   if (!request.help) {

@@ -3,26 +3,20 @@
 // of all additions depend on the shape alone: the same bits on every GPU.
 #pragma once
 
-#include <algorithm>
-
 #include "src/core/block.cuh"
+#include "src/core/column_chunks.h"
 
 namespace tandem {
 
 // The first stage. A thread has `pack` neighbouring columns of every blockDim.y-th row of a chunk;
 // threads side by side have neighbouring packs.
-struct ColumnGrid {
+struct ColumnGrid : ColumnChunks {
   static constexpr int kThreads = 256;
 
   int64_t rows, columns;
-  int64_t chunk_rows, chunks;
 
-  // Chunks are so long that their sums are little beside the matrix, and 1024 at most.
   ColumnGrid(int64_t all_rows, int64_t all_columns)
-      : rows(all_rows),
-        columns(all_columns),
-        chunk_rows(std::max({int64_t{64}, 8192 / columns, (rows + 1023) / 1024})),
-        chunks((rows + chunk_rows - 1) / chunk_rows) {}
+      : ColumnChunks(all_rows, all_columns), rows(all_rows), columns(all_columns) {}
 
   dim3 block(int pack) const {
     unsigned across = 1;

@@ -1,4 +1,4 @@
-// Copies between tensors, on one device or between the host and a GPU.
+// Copies between tensors, on one device or between the host and a GPU; and zeros.
 #pragma once
 
 #include "src/core/stream.h"
@@ -11,7 +11,11 @@ namespace tandem {
 // must live and keep their contents until the stream got here.
 void copy(Stream& stream, const Tensor& from, const Tensor& to);
 
-// A copy in `memory`; blocks the host until it is there.
+// All bits zero, in the order of the stream.
+void zero(Stream& stream, const Tensor& tensor);
+
+// A copy in `memory`; blocks the host until it is there. On a dry stream, which copies nothing,
+// zeros: for hosts that read what they do not use.
 Tensor copied(Stream& stream, const Tensor& from, Memory& memory);
 
 }  // namespace tandem

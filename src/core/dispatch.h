@@ -18,14 +18,22 @@ inline constexpr bool kHasCuda = true;
 inline constexpr bool kHasCuda = false;
 #endif
 
-struct Cpu {};  // runs inline on the calling thread, with OpenMP inside the kernel where it pays
-struct Cuda {   // enqueued on a stream; the host goes on
+// Each also stands for its Device, of which sizes of workspaces are asked.
+struct Cpu {  // runs inline on the calling thread, with OpenMP inside the kernel where it pays
+  constexpr operator Device() const { return Device::kCpu; }
+};
+struct Cuda {  // enqueued on a stream; the host goes on
   CUstream_st* stream;
+  constexpr operator Device() const { return Device::kCuda; }
 };
 
-// Calls f(Cpu{}) or f(Cuda{...}) for a stream.
+// Calls f(Cpu{}) or f(Cuda{...}) for a stream; f calls kernels and does nothing else, as on a dry
+// stream it is not called.
 template <class F>
-decltype(auto) on_device(const Stream& stream, F&& f) {
+void on_device(const Stream& stream, F&& f) {
+  if (stream.is_dry()) {
+    return stream.charge({.launches = 1});
+  }
   if constexpr (kHasCuda) {
     if (stream.device() == Device::kCuda) {
       return f(Cuda{stream.handle()});
@@ -53,14 +61,13 @@ decltype(auto) on_float(DType dtype, F&& f) {
 
 // Both at once: f.template operator()<T>(device_tag). The GPU has no f64 kernels.
 template <class F>
-decltype(auto) on_device_and_float(const Stream& stream, DType dtype, F&& f) {
-  return on_device(stream, [&]<class D>(D device) -> decltype(auto) {
-    return on_float(dtype, [&]<class T>() -> decltype(auto) {
+void on_device_and_float(const Stream& stream, DType dtype, F&& f) {
+  on_device(stream, [&]<class D>(D device) {
+    on_float(dtype, [&]<class T>() {
       if constexpr (std::is_same_v<D, Cuda> && std::is_same_v<T, double>) {
         fail(ExitCode::kInternal, "f64 has no kernels on cuda");
-        return f.template operator()<float>(device);
       } else {
-        return f.template operator()<T>(device);
+        f.template operator()<T>(device);
       }
     });
   });

@@ -31,6 +31,7 @@ template void accumulate<float>(Cpu, int64_t, const float*, float*);
 template void fill<double>(Cpu, int64_t, double*, double);
 template void fill_scaled<double>(Cpu, int64_t, double*, double, const float*);
 template void accumulate<double>(Cpu, int64_t, const double*, double*);
+template void accumulate<int64_t>(Cpu, int64_t, const int64_t*, int64_t*);
 template void fill<Bf16>(Cpu, int64_t, Bf16*, float);
 template void fill_scaled<Bf16>(Cpu, int64_t, Bf16*, float, const float*);
 template void accumulate<Bf16>(Cpu, int64_t, const Bf16*, Bf16*);

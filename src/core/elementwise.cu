@@ -27,6 +27,7 @@ void convert(Cuda device, int64_t n, const From* from, To* to) {
 template void fill<float>(Cuda, int64_t, float*, float);
 template void fill_scaled<float>(Cuda, int64_t, float*, float, const float*);
 template void accumulate<float>(Cuda, int64_t, const float*, float*);
+template void accumulate<int64_t>(Cuda, int64_t, const int64_t*, int64_t*);
 template void fill<Bf16>(Cuda, int64_t, Bf16*, float);
 template void fill_scaled<Bf16>(Cuda, int64_t, Bf16*, float, const float*);
 template void accumulate<Bf16>(Cuda, int64_t, const Bf16*, Bf16*);

@@ -17,7 +17,7 @@ void fill_scaled(Cpu, int64_t n, T* to, Wide<T> value, const float* scale);
 template <class T>
 void fill_scaled(Cuda, int64_t n, T* to, Wide<T> value, const float* scale);
 
-// to[i] += from[i]
+// to[i] += from[i]; also i64
 template <class T>
 void accumulate(Cpu, int64_t n, const T* from, T* to);
 template <class T>

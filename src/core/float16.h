@@ -78,9 +78,9 @@ struct Fp16 {
 template <class T>
 inline constexpr bool kIs16Bit = std::is_same_v<T, Bf16> || std::is_same_v<T, Fp16>;
 
-// What a kernel computes in, and what it keeps statistics and parameter gradients in: f32, or f64
-// for f64.
+// What a kernel computes in, and what it keeps statistics and parameter gradients in: f32; f64
+// and integers in themselves.
 template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+using Wide = std::conditional_t<std::is_same_v<T, double> || std::is_integral_v<T>, T, float>;
 
 }  // namespace tandem

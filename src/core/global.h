@@ -50,6 +50,11 @@ class Global {
     return static_cast<Element>(
         atomicAdd(reinterpret_cast<Word*>(data_ + i), static_cast<Word>(value)));
   }
+  // Raises an i32 to `value` where that is larger; returns the value before.
+  __device__ Element atomic_max(int64_t i, Element value) const {
+    static_assert(std::is_same_v<Element, int32_t>);
+    return atomicMax(data_ + i, value);
+  }
 #endif
 
  private:

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -20,12 +21,17 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
-// Sizes are rounded up to an eighth of their power of two: at most 1/8 is lost, and similar shapes
-// share blocks.
-int64_t rounded(int64_t bytes) {
+bool is_persistent(MemoryClass memory_class) {
+  return memory_class == MemoryClass::kParameters || memory_class == MemoryClass::kGradients ||
+         memory_class == MemoryClass::kOptimizer || memory_class == MemoryClass::kMasters;
+}
+
+// What comes and goes is rounded up to an eighth of its power of two: at most 1/8 is lost, and
+// similar shapes share blocks.
+int64_t rounded(int64_t bytes, MemoryClass memory_class) {
   const int64_t floor = std::max<int64_t>(bytes, kAlignment);
-  const int64_t step = std::max<int64_t>(
-      kAlignment, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(floor))) / 8);
+  const int64_t eighth = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(floor))) / 8;
+  const int64_t step = is_persistent(memory_class) ? kAlignment : std::max(kAlignment, eighth);
   return (floor + step - 1) / step * step;
 }
 
@@ -40,7 +46,8 @@ class Source {
   virtual Device device() const { return Device::kCpu; }
   virtual int64_t bytes() const { return physical_bytes(); }  // that there are
   virtual bool keeps() const { return true; }                 // freed blocks serve again
-  virtual void* allocate(int64_t bytes) = 0;                  // null: refused
+  virtual bool is_dry() const { return false; }
+  virtual void* allocate(int64_t bytes) = 0;  // null: refused
   virtual void release(void* data) = 0;
 };
 
@@ -67,12 +74,14 @@ class PinnedHost final : public Source {
   }
 };
 
+bool gpu_keeps_blocks() {
+  const char* cache = std::getenv("TANDEM_MEMORY_CACHE");
+  return !cache || std::string_view(cache) != "0";
+}
+
 class Gpu final : public Source {
  public:
-  explicit Gpu(CUstream_st* stream) : stream_(stream) {
-    const char* cache = std::getenv("TANDEM_MEMORY_CACHE");
-    keeps_ = !cache || std::string_view(cache) != "0";
-  }
+  explicit Gpu(CUstream_st* stream) : stream_(stream) {}
   Device device() const override { return Device::kCuda; }
   bool keeps() const override { return keeps_; }
   int64_t bytes() const override {
@@ -95,8 +104,38 @@ class Gpu final : public Source {
 
  private:
   CUstream_st* stream_;
-  bool keeps_ = true;
+  bool keeps_ = gpu_keeps_blocks();
 };
+
+// Addresses that no process of this system has: touching one ends the program.
+class Addresses final : public Source {
+ public:
+  explicit Addresses(Device device) : device_(device) {}
+  Device device() const override { return device_; }
+  bool keeps() const override { return device_ == Device::kCpu || gpu_keeps_blocks(); }
+  bool is_dry() const override { return true; }
+  int64_t bytes() const override { return std::numeric_limits<int64_t>::max(); }
+  void* allocate(int64_t bytes) override {
+    void* data = reinterpret_cast<void*>(next_);
+    next_ += static_cast<uintptr_t>(bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return data;
+  }
+  void release(void*) override {}
+
+ private:
+  Device device_;
+  uintptr_t next_ = uintptr_t{1} << 62;
+};
+
+std::unique_ptr<Source> source_of(const Stream& stream) {
+  if (stream.is_dry()) {
+    return std::make_unique<Addresses>(stream.device());
+  }
+  if (stream.device() == Device::kCpu) {
+    return std::make_unique<Heap>();
+  }
+  return std::make_unique<Gpu>(stream.handle());
+}
 
 void add(MemoryUse& use, int64_t bytes) {
   use.bytes += bytes;
@@ -107,7 +146,8 @@ void add(MemoryUse& use, int64_t bytes) {
 
 std::string_view name_of(MemoryClass memory_class) {
   constexpr std::array<std::string_view, kMemoryClasses> kNames = {
-      "parameters", "gradients", "optimizer", "staging", "activations", "workspace", "data"};
+      "parameters", "gradients",   "optimizer", "masters",
+      "staging",    "activations", "workspace", "data"};
   return kNames[static_cast<size_t>(memory_class)];
 }
 
@@ -132,10 +172,12 @@ class MemoryPool {
   ~MemoryPool() { trim(); }
 
   Device device() const { return source_->device(); }
+  bool is_dry() const { return source_->is_dry(); }
 
   // Returns the block and its size.
   std::pair<void*, int64_t> allocate(int64_t bytes, MemoryClass memory_class) {
-    const int64_t size = source_->keeps() ? rounded(bytes) : std::max<int64_t>(bytes, 1);
+    const int64_t size =
+        source_->keeps() ? rounded(bytes, memory_class) : std::max<int64_t>(bytes, 1);
     std::lock_guard lock(mutex_);
     void* data = reuse(size);
     if (!data) {
@@ -243,10 +285,7 @@ Memory::Memory(Device device, int64_t limit_bytes)
 }
 
 Memory::Memory(const Stream& stream, int64_t limit_bytes)
-    : pool_(stream.device() == Device::kCpu
-                ? std::make_shared<MemoryPool>(std::make_unique<Heap>(), limit_bytes)
-                : std::make_shared<MemoryPool>(std::make_unique<Gpu>(stream.handle()),
-                                               limit_bytes)) {}
+    : pool_(std::make_shared<MemoryPool>(source_of(stream), limit_bytes)) {}
 
 Memory Memory::pinned() {
   require(kHasCuda, "Memory::pinned: this build has no CUDA");
@@ -259,6 +298,7 @@ std::shared_ptr<Storage> Memory::allocate(int64_t bytes, MemoryClass memory_clas
 }
 
 Device Memory::device() const { return pool_->device(); }
+bool Memory::is_dry() const { return pool_->is_dry(); }
 MemoryUse Memory::use(MemoryClass memory_class) const { return pool_->use(memory_class); }
 MemoryUse Memory::total() const { return pool_->total(); }
 int64_t Memory::system_allocations() const { return pool_->system_allocations(); }

@@ -1,8 +1,9 @@
 // Memory of tensors: blocks with a class, a pool that reuses them, and statistics by class.
 //
-// Three lifetimes, never mixed: persistent (parameters, gradients, optimizer state, staging), step
-// (activations) and call (workspace). The pool keeps freed blocks by size, so that after the first
-// step a training step allocates nothing.
+// Three lifetimes: persistent (parameters, gradients, optimizer state, masters), which take what
+// they need to the byte; step (activations, staging) and call (workspace), whose sizes are rounded
+// up so that similar ones share blocks. The pool keeps freed blocks by size, so that after the
+// first step a training step allocates nothing.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +19,13 @@ enum class MemoryClass : uint8_t {
   kParameters,
   kGradients,
   kOptimizer,
+  kMasters,
   kStaging,
   kActivations,
   kWorkspace,
   kData,
 };
-inline constexpr int kMemoryClasses = 7;
+inline constexpr int kMemoryClasses = 8;
 std::string_view name_of(MemoryClass memory_class);
 
 struct MemoryUse {
@@ -62,6 +64,8 @@ class Memory {
   // Of the CPU. `limit_bytes`: largest total, 0 for the machine's physical memory.
   explicit Memory(Device device, int64_t limit_bytes = 0);
   // Of the stream's device, which must outlive every block.
+  // A dry stream's is dry too: blocks are addresses without memory behind them, which nobody may
+  // touch, and there is no limit; sizes, reuse and statistics are the device's.
   explicit Memory(const Stream& stream, int64_t limit_bytes = 0);
   // Of the host, page-locked: GPUs copy from and to it without waiting for the host.
   static Memory pinned();
@@ -70,6 +74,7 @@ class Memory {
   // rest.
   std::shared_ptr<Storage> allocate(int64_t bytes, MemoryClass memory_class);
   Device device() const;
+  bool is_dry() const;
   MemoryUse use(MemoryClass memory_class) const;
   MemoryUse total() const;
   // Blocks taken from the system so far; constant while the pool serves everything.

@@ -4,6 +4,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "src/core/cuda.h"
@@ -11,10 +12,11 @@
 
 namespace tandem {
 
-// A point in the work of a background thread, or in a CUDA stream.
+// A point in the work of a background thread, in a CUDA stream, or in the time of a dry stream.
 class Event::State {
  public:
   State() = default;
+  explicit State(double time_s) : time_s_(time_s), done_(true) {}
   explicit State(cuda::EventHandle event) : gpu_(event.release()) {}
   ~State() {
     if constexpr (kHasCuda) {
@@ -25,6 +27,7 @@ class Event::State {
   State& operator=(const State&) = delete;
 
   CUevent_st* gpu() const { return gpu_; }
+  const std::optional<double>& time_s() const { return time_s_; }  // of a dry stream
 
   bool reached() {
     if constexpr (kHasCuda) {
@@ -60,6 +63,7 @@ class Event::State {
 
  private:
   CUevent_st* gpu_ = nullptr;
+  std::optional<double> time_s_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
@@ -80,7 +84,10 @@ double Event::seconds_since(const Event& earlier) const {
       return cuda::seconds_between(earlier.state_->gpu(), state_->gpu());
     }
   }
-  fail(ExitCode::kInternal, "Event::seconds_since: these are no points of CUDA streams");
+  if (state_ && state_->time_s() && earlier.state_ && earlier.state_->time_s()) {
+    return *state_->time_s() - *earlier.state_->time_s();
+  }
+  fail(ExitCode::kInternal, "Event::seconds_since: these are no points of CUDA or dry streams");
 }
 
 class Stream::Queue {
@@ -208,6 +215,42 @@ class Stream::OnGpu final : public Queue {
   CUstream_st* handle_ = nullptr;
 };
 
+// Only time passes.
+class Stream::Dry final : public Queue {
+ public:
+  explicit Dry(const Speed& speed) : speed_(speed) {}
+
+  void submit(std::function<void()>) override {}  // the work does not run
+  std::shared_ptr<Event::State> record() override {
+    return std::make_shared<Event::State>(clock_.now_s);
+  }
+  void wait(const Event& event) override {
+    const double until = event.state_ ? event.state_->time_s().value_or(0) : 0;
+    if (until > clock_.now_s) {
+      clock_.waited_s += until - clock_.now_s;
+      clock_.now_s = until;
+    }
+  }
+
+  const Clock& clock() const { return clock_; }
+  void spend(double seconds) { clock_.now_s += seconds; }
+  void charge(const Work& work) {
+    clock_.work += work;
+    spend(speed_.seconds(work));
+  }
+
+ private:
+  Speed speed_;
+  Clock clock_;
+};
+
+Work& Work::operator+=(const Work& other) {
+  flops += other.flops;
+  bytes += other.bytes;
+  launches += other.launches;
+  return *this;
+}
+
 namespace {
 
 void require_built(Device device) {
@@ -235,6 +278,26 @@ Stream Stream::background(Device device) {
     return Stream(device, std::make_unique<OnGpu>(true));
   }
   return Stream(device, std::make_unique<Background>());
+}
+
+Stream Stream::dry(Device device, const Speed& speed) {
+  auto queue = std::make_unique<Dry>(speed);
+  Dry* clock = queue.get();
+  Stream stream(device, std::move(queue));
+  stream.clock_ = clock;
+  return stream;
+}
+
+void Stream::charge_clock(const Work& work) const { clock_->charge(work); }
+
+const Stream::Clock& Stream::clock() const {
+  require(is_dry(), "Stream::clock: this stream is not dry");
+  return clock_->clock();
+}
+
+void Stream::spend(double seconds) {
+  require(is_dry(), "Stream::spend: this stream is not dry");
+  clock_->spend(seconds);
 }
 
 CUstream_st* Stream::handle() const { return queue_->handle(); }

@@ -1,5 +1,6 @@
 #include "src/core/tensor.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "src/core/cuda.h"
@@ -18,6 +19,9 @@ Tensor Tensor::empty(Memory& memory, Shape shape, DType dtype, MemoryClass memor
 
 Tensor Tensor::zeros(Memory& memory, Shape shape, DType dtype, MemoryClass memory_class) {
   Tensor tensor = empty(memory, shape, dtype, memory_class);
+  if (memory.is_dry()) {
+    return tensor;
+  }
   if constexpr (kHasCuda) {
     if (memory.device() == Device::kCuda) {
       const cuda::StreamHandle stream = cuda::make_stream(false);
@@ -26,6 +30,18 @@ Tensor Tensor::zeros(Memory& memory, Shape shape, DType dtype, MemoryClass memor
     }
   }
   std::memset(tensor.raw(), 0, static_cast<size_t>(tensor.bytes()));
+  return tensor;
+}
+
+Tensor Tensor::of(std::span<const std::byte> elements, Memory& memory, Shape shape, DType dtype,
+                  MemoryClass memory_class) {
+  Tensor tensor = empty(memory, shape, dtype, memory_class);
+  require(memory.device() == Device::kCpu && std::ssize(elements) == tensor.bytes(), [&] {
+    return str("Tensor::of: ", elements.size(), " bytes for ", name_of(dtype), " ", shape);
+  });
+  if (!memory.is_dry()) {
+    std::ranges::copy(elements, tensor.raw());
+  }
   return tensor;
 }
 

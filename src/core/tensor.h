@@ -18,6 +18,9 @@ class Tensor {
   static Tensor empty(Memory& memory, Shape shape, DType dtype, MemoryClass memory_class);
   // All bits zero; in GPU memory set at once, not in the order of a stream: for set-up.
   static Tensor zeros(Memory& memory, Shape shape, DType dtype, MemoryClass memory_class);
+  // A copy of the elements; in memory of the host.
+  static Tensor of(std::span<const std::byte> elements, Memory& memory, Shape shape, DType dtype,
+                   MemoryClass memory_class);
 
   explicit operator bool() const { return storage_ != nullptr; }
   const Shape& shape() const { return shape_; }

@@ -22,14 +22,21 @@ std::optional<int64_t> step_of(std::string_view line) {
   return json["step"].get<int64_t>();
 }
 
+Json json_of(int64_t number) { return number; }
+Json json_of(double number) { return number; }
+
+Json json_of(std::span<const Metric> metrics) {
+  Json json = Json::object();
+  for (const Metric& metric : metrics) {
+    json[metric.key] = std::visit([](const auto& value) { return json_of(value); }, metric.value);
+  }
+  return json;
+}
+
 }  // namespace
 
 std::string to_json_line(std::span<const Metric> metrics) {
-  Json json = Json::object();
-  for (const Metric& metric : metrics) {
-    std::visit([&](auto value) { json[metric.key] = value; }, metric.value);
-  }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_of(metrics).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 MetricsLog::MetricsLog(const std::string& path) : file_(path, FileWriter::Start::kEnd) {}

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "src/io/file.h"
 
@@ -16,11 +17,11 @@ namespace tandem {
 
 struct Metric {
   std::string key;
-  std::variant<int64_t, double> value;
+  std::variant<int64_t, double, std::vector<Metric>> value;  // the last: an object within
 };
 
-// {"step":10,"loss":2.5}: without a newline. f64 are printed so that reading gives the same bits;
-// those that are not finite become null.
+// {"step":10,"loss":2.5,"memory":{"parameters":64}}: without a newline. f64 are printed so that
+// reading gives the same bits; those that are not finite become null.
 std::string to_json_line(std::span<const Metric> metrics);
 
 class MetricsLog {

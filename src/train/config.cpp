@@ -1,5 +1,7 @@
 #include "src/train/config.h"
 
+#include <charconv>
+
 #include "src/core/dispatch.h"
 
 namespace tandem {
@@ -64,7 +66,8 @@ void bind_dist(Options& o, DistConfig& dist) {
   o.add_choice("dist.backend", dist.backend, {"auto", "mpi", "nccl"},
                "library that moves gradients");
   o.add_choice("dist.reduce", dist.reduce, {"ring", "exact"}, "how gradients are summed");
-  o.add("dist.bucket_mb", dist.bucket_mb, "MiB of gradients sent together", 1.0 / 1024, 1e6);
+  o.add("dist.bucket_mb", dist.bucket_mb,
+        "MiB of gradients sent together; 0: planned from a probe of the link", 0, 1e6);
   o.add_choice("dist.wire_dtype", dist.wire_dtype, {"f32", "bf16"},
                "type of gradients on the wire");
   o.add("dist.overlap", dist.overlap, "send gradients while backward goes on");
@@ -84,12 +87,8 @@ void refuse(std::vector<std::string>& problems, const std::string& key, const st
 
 void find_missing_features(const Config& c, std::vector<std::string>& problems) {
   refuse(problems, "run.device", c.run.device, c.run.device == "cuda" && !kHasCuda, "cpu or auto");
-  refuse(problems, "dist.zero", str(c.dist.zero), c.dist.zero != 0, "0");
   refuse(problems, "dist.backend", c.dist.backend, c.dist.backend == "nccl" && !kHasCuda,
          "mpi or auto");
-  refuse(problems, "dist.reduce", c.dist.reduce, c.dist.reduce != "ring", "ring");
-  refuse(problems, "dist.shard", c.dist.shard, c.dist.shard != "world", "world");
-  refuse(problems, "dist.node_size", c.dist.node_size, c.dist.node_size != "auto", "auto");
   refuse(problems, "checkpoint.async", "true", c.checkpoint.async, "false");
   refuse(problems, "log.trace", "true", c.log.trace, "false");
 }
@@ -130,6 +129,23 @@ void find_model_problems(const ModelConfig& model, std::vector<std::string>& pro
   }
   if (model.kind == "resnet" && (model.depth - 2) % 6 != 0) {
     problems.push_back(str("model.depth = ", model.depth, " must be 6n + 2: 20, 32, 44, 56, ..."));
+  }
+}
+
+void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::string>& problems) {
+  if (dist.node_size != "auto") {
+    int64_t size = 0;
+    const char* end = dist.node_size.data() + dist.node_size.size();
+    const auto [last, error] = std::from_chars(dist.node_size.data(), end, size);
+    if (error != std::errc() || last != end || size < 1 || ranks % size != 0) {
+      problems.push_back(str("dist.node_size = ", dist.node_size,
+                             " must be auto, or a number that divides the ", ranks, " ranks"));
+    }
+  }
+  if (dist.reduce == "exact" && dist.wire_dtype != "f32") {
+    problems.push_back(str("dist.wire_dtype = ", dist.wire_dtype,
+                           " has no meaning with dist.reduce = exact, which sends 64-bit integers; "
+                           "use f32, or dist.reduce = ring"));
   }
 }
 
@@ -222,6 +238,7 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
   find_text_problems(config, problems);
   find_batch_problems(config.train, ranks, problems);
   find_model_problems(config.model, problems);
+  find_dist_problems(config.dist, ranks, problems);
   find_missing_features(config, problems);
   return problems;
 }

@@ -45,11 +45,20 @@ Evaluation evaluate(Model& model, Gate& gate, const Dataset& dataset, int64_t co
   const int64_t batches = max_batches > 0 ? std::min(max_batches, all) : all;
   Context context{.stream = stream, .memory = memory};
   std::vector<BatchResult> results;
-  for (int64_t b = communicator.rank(); b < batches; b += communicator.size()) {
-    const MicroBatch micro = dataset.validation_batch(context_length, b * micro_batch, micro_batch);
+  const int64_t ranks = communicator.size(), rounds = (batches + ranks - 1) / ranks;
+  for (int64_t round = 0; round < rounds; ++round) {
+    const int64_t b = round * ranks + communicator.rank();
+    if (b >= batches && !gate.is_collective()) {
+      break;
+    }
+    const MicroBatch micro = dataset.validation_batch(
+        context_length, std::min(b, batches - 1) * micro_batch, micro_batch);
     const DeviceBatch batch = upload(micro);
     const Variable logits = model.forward(context, gate, batch.input);
     const Variable losses = cross_entropy(context, logits, batch.targets);
+    if (b >= batches) {
+      break;  // this rank only kept the others company
+    }
     results.push_back({.batch = b,
                        .targets = micro.target_count,
                        .loss = loss_sum(context, losses.value()),

@@ -1,24 +1,15 @@
 #include "src/train/machine.h"
 
-#include <array>
-
 #include "comm/agreement.h"
 #include "comm/nccl_communicator.h"
 #include "src/core/cuda.h"
 #include "src/core/dispatch.h"
 #include "src/train/gemm_rate.h"
+#include "src/train/gpu_table.h"
 
 namespace tandem {
 
 namespace {
-
-// Dense peaks of data sheets, in FLOP/s; f32 without TF32.
-struct Peak {
-  std::string_view name;  // part of CUDA's name
-  double f32, half;
-};
-constexpr std::array<Peak, 3> kPeaks = {
-    {{"A100", 19.5e12, 312e12}, {"H100", 67e12, 989e12}, {"H200", 67e12, 989e12}}};
 
 bool uses_nccl(const Config& config, Device device) {
   return device == Device::kCuda && config.dist.backend != "mpi";
@@ -27,7 +18,7 @@ bool uses_nccl(const Config& config, Device device) {
 // Makes this rank's GPU the process's; one message for all ranks when there are too few.
 Stream open_device(const Config& config, World& world) {
   world.set_timeout_s(config.dist.timeout_s);
-  use_cpu_share(config.run.threads, world.local_size());
+  use_threads(config, world.local_size());
   Device device = Device::kCpu;
   agree(world.communicator(), [&] {
     device = device_named(config.run.device);
@@ -51,6 +42,16 @@ Stream open_device(const Config& config, World& world) {
 }
 
 }  // namespace
+
+// A matrix product's last bits may depend on the number of threads: exact runs have one.
+void use_threads(const Config& config, int ranks_here) {
+  const bool exact = config.dist.reduce == "exact" && config.run.threads == 0;
+  use_cpu_share(exact ? 1 : config.run.threads, ranks_here);
+}
+
+Sharing sharing_of(const Config& config) {
+  return config.dist.shard == "node" ? Sharing::kNode : Sharing::kWorld;
+}
 
 Device device_named(const std::string& name) {
   if constexpr (kHasCuda) {
@@ -77,18 +78,17 @@ Machine::Machine(const Config& config, World& world)
       communicator_ = std::make_unique<NcclCommunicator>(world.communicator(), world.timeout_s());
     }
   }
+  const std::string& size = config.dist.node_size;
+  const std::vector<int> nodes =
+      nodes_of(communicator(), world.host(), size == "auto" ? 0 : std::stoi(size));
+  ranks_ = std::make_shared<Hierarchy>(communicator(), memory, nodes, sharing_of(config));
 }
 
 double Machine::peak_flops(DType dtype) const {
   if constexpr (kHasCuda) {
     if (device() == Device::kCuda) {
-      const std::string name = cuda::device_name();
-      for (const Peak& peak : kPeaks) {
-        if (name.find(peak.name) != std::string::npos) {
-          return dtype == DType::kF32 ? peak.f32 : peak.half;
-        }
-      }
-      return 0;
+      const GpuModel* gpu = gpu_with_cuda_name(cuda::device_name());
+      return gpu ? gpu->peak_flops(dtype) : 0;
     }
   }
   return measure_gemm_rate();

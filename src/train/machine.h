@@ -1,10 +1,11 @@
 // Where a run computes and how its ranks talk: a device with its compute stream and memory, and the
-// communicator of the gradients.
+// ranks of the gradients with their nodes.
 #pragma once
 
 #include <memory>
 #include <string>
 
+#include "comm/hierarchy.h"
 #include "comm/world.h"
 #include "src/core/memory.h"
 #include "src/core/stream.h"
@@ -15,6 +16,10 @@ namespace tandem {
 // The device that run.device means on this machine. "auto" is CUDA where there is a GPU. Error
 // kConfig, with CUDA's reason, when CUDA is asked for and there is none.
 Device device_named(const std::string& name);
+
+// The CPU threads of one of `ranks_here` ranks on a host.
+void use_threads(const Config& config, int ranks_here);
+Sharing sharing_of(const Config& config);
 
 class Machine {
  public:
@@ -27,6 +32,7 @@ class Machine {
   Memory staging;  // host memory that the device copies from and to; page-locked for a GPU
   Device device() const { return stream.device(); }
   Communicator& communicator() { return communicator_ ? *communicator_ : world_.communicator(); }
+  const std::shared_ptr<Hierarchy>& ranks() const { return ranks_; }
   // The largest FLOP/s of one rank's device in this type, for `mfu`: a GPU's dense peak by its data
   // sheet, 0 for one that is not listed; the measured f32 matrix product on a CPU.
   double peak_flops(DType dtype) const;
@@ -36,6 +42,7 @@ class Machine {
  private:
   World& world_;
   std::unique_ptr<Communicator> communicator_;  // null: the world's own
+  std::shared_ptr<Hierarchy> ranks_;            // which the communication's thread may read longer
 };
 
 }  // namespace tandem

@@ -1,11 +1,8 @@
 #include "src/train/model_zoo.h"
 
-#include <algorithm>
-
 #include "layers/mlp.h"
 #include "layers/resnet.h"
 #include "layers/transformer.h"
-#include "src/core/copy.h"
 
 namespace tandem {
 
@@ -53,32 +50,6 @@ std::unique_ptr<Model> make_model(const ModelConfig& model, const DatasetInfo& d
                                          .width = model.width,
                                          .classes = classes,
                                          .recompute = recompute});
-}
-
-StatisticsMemory allocate_statistics(Model& model, Stream& stream, Memory& memory) {
-  int64_t elements = 0;
-  for (const RunningStatistics* statistics : model.statistics()) {
-    elements += 2 * statistics->channels;
-  }
-  if (elements == 0) {
-    return {};
-  }
-  const auto zeros = [&](Memory& where) {
-    return Tensor::zeros(where, {elements}, DType::kF32, MemoryClass::kOptimizer);
-  };
-  const StatisticsMemory all{zeros(memory), zeros(memory)};
-  Memory host(Device::kCpu);
-  const Tensor start = zeros(host);
-  int64_t at = 0;
-  for (RunningStatistics* statistics : model.statistics()) {
-    const int64_t channels = statistics->channels;
-    statistics->sum = all.sum.slice(at, 2 * channels).reshape({2, channels});
-    statistics->running = all.running.slice(at, 2 * channels).reshape({2, channels});
-    std::fill_n(start.data<float>() + at + channels, channels, 1.0f);
-    at += 2 * channels;
-  }
-  copy(stream, start, all.running);
-  return all;
 }
 
 int64_t parameter_count(Model& model) {

@@ -1,4 +1,4 @@
-// From settings to a model, and the memory of what a model observes.
+// From settings to a model.
 #pragma once
 
 #include <memory>
@@ -13,14 +13,6 @@ namespace tandem {
 // kData when the dataset is of the wrong kind for the model.
 std::unique_ptr<Model> make_model(const ModelConfig& model, const DatasetInfo& data,
                                   bool recompute);
-
-// The running statistics of a model in one piece each: f32 [all channels twice].
-struct StatisticsMemory {
-  Tensor sum{}, running{};  // nothing for a model without statistics
-};
-
-// Gives the model's running statistics memory: mean 0 and variance 1, as before any training.
-StatisticsMemory allocate_statistics(Model& model, Stream& stream, Memory& memory);
 
 int64_t parameter_count(Model& model);
 

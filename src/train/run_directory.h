@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "src/train/config.h"
 
@@ -10,10 +11,12 @@ namespace tandem {
 class RunDirectory {
  public:
   explicit RunDirectory(const RunConfig& run) : path_(run.dir + "/" + run.name) {}
+  explicit RunDirectory(std::string path) : path_(std::move(path)) {}
 
   const std::string& path() const { return path_; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   std::string metrics() const { return path_ + "/metrics.jsonl"; }
+  std::string report() const { return path_ + "/report.json"; }
   std::string tokenizer() const { return path_ + "/tokenizer.h5"; }
   std::string tensorboard() const { return path_ + "/tensorboard"; }
 

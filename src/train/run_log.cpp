@@ -1,6 +1,7 @@
 #include "src/train/run_log.h"
 
 #include <cmath>
+#include <filesystem>
 
 #include "src/core/error.h"
 
@@ -14,6 +15,21 @@ MetricsLog open_metrics(const std::string& path, int64_t step) {
   return MetricsLog(path);
 }
 
+// The earlier start came further than the state that this one goes on from.
+void remove_later_report(const std::string& path, int64_t step) {
+  if (std::filesystem::exists(path) && RunReport::from_json(read_file(path), path).step > step) {
+    remove_tree(path);
+  }
+}
+
+void write_report(const std::string& path, const RunReport& report) {
+  const std::string partial = path + ".partial";
+  FileWriter file(partial, FileWriter::Start::kEmpty);
+  file.write(report.json());
+  file.sync();
+  rename_path(partial, path);
+}
+
 }  // namespace
 
 RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step,
@@ -21,12 +37,14 @@ RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step
     : config_(config),
       directory_(directory),
       data_(data),
+      first_step_(step),
       metrics_(open_metrics(directory.metrics(), step)),
       console_({.mode = progress_named(config.log.progress),
                 .first_step = step,
                 .steps = config.train.steps,
                 .log_every = config.train.log_every,
                 .unit = unit()}) {
+  remove_later_report(directory.report(), step);
   if (config.log.tensorboard) {
     const auto resumed = step > 0 ? std::optional(step) : std::nullopt;
     tensorboard_ = std::make_unique<TensorBoardWriter>(directory.tensorboard(), resumed);
@@ -55,6 +73,7 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
   console_.print(str("machine     ", s.machine, " a rank; gradients in ", s.buckets,
                      s.buckets == 1 ? " bucket of " : " buckets, together ",
                      format_bytes(s.gradient_bytes)));
+  console_.print(str("ranks       ", s.sharing));
   console_.print(str("memory      ", s.memory, " a rank, activations on top"));
   if (!resumed_from.empty()) {
     console_.print(
@@ -80,9 +99,11 @@ void RunLog::training(const StepMetrics& m) {
       {"step_ms", step_ms},
       {std::string(unit()) + "_per_s", units_per_s},
       {"mfu", m.mfu},
-      {"wire_bytes", m.wire_bytes},
+      {"wire_bytes", m.wire.payload().total()},
       {"exposed_comm_ms", 1000 * m.exposed_comm_s / static_cast<double>(m.steps)},
-      {"peak_bytes", m.peak_bytes}};
+      {"peak_bytes", m.peak_bytes},
+      {"wire", wire_metrics(m.wire)},
+      {"memory", memory_metrics(m.memory_peak)}};
   if (config_.train.precision == "fp16") {
     metrics.push_back({"loss_scale", m.loss_scale});
     metrics.push_back({"skipped", m.skipped});
@@ -120,13 +141,19 @@ void RunLog::validation(int64_t step, const Evaluation& result) {
                      result.targets, " targets"));
 }
 
-void RunLog::finish(bool stopped, int64_t step, const std::string& checkpoint) {
+void RunLog::finish(bool stopped, int64_t step, const std::string& checkpoint,
+                    std::vector<RankUse> ranks) {
+  if (step > first_step_) {
+    const RunReport report{.first_step = first_step_, .step = step, .ranks = std::move(ranks)};
+    console_.print(report.tables(1));
+    write_report(directory_.report(), report);
+  }
   console_.print(
       stopped ? str("stopped on request after step ", step, "; the same command goes on from here")
               : str("finished ", step, " steps"));
   console_.print(str("checkpoint  ", checkpoint));
   console_.print(
-      str("metrics     ", directory_.metrics(),
+      str("metrics     ", directory_.metrics(), "; ", directory_.report(),
           config_.log.tensorboard ? "; tensorboard --logdir " + directory_.tensorboard() : ""));
   if (!stopped && config_.model.reads_text()) {
     console_.print(

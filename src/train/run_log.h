@@ -1,11 +1,14 @@
 // What a person and other programs see of a run: the table at the start, progress, metrics.jsonl,
-// TensorBoard, and the last words. Rank 0 alone has one.
+// TensorBoard, report.json, and the last words. Rank 0 alone has one.
 #pragma once
 
+#include <array>
 #include <limits>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "comm/communicator.h"
 #include "src/core/memory.h"
 #include "src/data/dataset.h"
 #include "src/io/metrics_log.h"
@@ -14,6 +17,7 @@
 #include "src/train/console.h"
 #include "src/train/evaluation.h"
 #include "src/train/run_directory.h"
+#include "src/train/run_report.h"
 
 namespace tandem {
 
@@ -30,9 +34,10 @@ struct StepMetrics {
                                                           // ranks, where that is known
   double loss_scale = 1;
   int64_t skipped = 0;        // updates left out so far because a gradient was not finite
-  int64_t wire_bytes = 0;     // payload sent by the busiest rank in the last step
   double exposed_comm_s = 0;  // waiting for communication that no computation hid, largest rank
-  int64_t peak_bytes = 0;     // largest rank
+  WireCount wire;             // sent in the last step by the rank that sent the most payload
+  std::array<int64_t, kMemoryClasses> memory_peak{};  // by MemoryClass, of the largest rank
+  int64_t peak_bytes = 0;                             // of all classes together, largest rank
 };
 
 // For the table at the start.
@@ -41,6 +46,7 @@ struct RunSummary {
   double flops_per_sample = 0;
   int ranks = 1;
   std::string machine;  // device and backend of a rank
+  std::string sharing;  // nodes, ZeRO stage, kind of sums
   int64_t micro_batch = 0, accumulation = 0;
   int64_t buckets = 0, gradient_bytes = 0;
   int64_t samples_per_epoch = 0;
@@ -49,8 +55,8 @@ struct RunSummary {
 
 class RunLog {
  public:
-  // Opens metrics.jsonl and the event file; lines past `step` move aside. Error kData when they
-  // cannot be written.
+  // Opens metrics.jsonl and the event file; lines past `step` move aside, and a report of a
+  // later end is removed. Error kData when they cannot be written.
   RunLog(const Config& config, const RunDirectory& directory, int64_t step,
          const DatasetInfo& data);
 
@@ -59,7 +65,10 @@ class RunLog {
   void step(int64_t step);  // after every step, behind training() if that is due; cheap
   void training(const StepMetrics& metrics);
   void validation(int64_t step, const Evaluation& result);
-  void finish(bool stopped, int64_t step, const std::string& checkpoint);
+  // Shows what the ranks used and writes report.json, when this start did a step. `ranks`: since
+  // the start of the program.
+  void finish(bool stopped, int64_t step, const std::string& checkpoint,
+              std::vector<RankUse> ranks);
 
  private:
   const char* unit() const { return config_.model.reads_text() ? "tokens" : "images"; }
@@ -71,6 +80,7 @@ class RunLog {
   Config config_;
   RunDirectory directory_;
   DatasetInfo data_;
+  int64_t first_step_;
   MetricsLog metrics_;
   std::unique_ptr<TensorBoardWriter> tensorboard_;  // null: not wanted
   Console console_;

@@ -6,9 +6,14 @@ namespace tandem {
 
 namespace {
 
-Slab slab_of(const std::string& kind, const ParamStore::Piece& piece, const Tensor& flat) {
-  return {kind + "/" + piece.parameter->name, piece.parameter->shape, piece.offset,
-          flat.slice(piece.shard_offset, piece.count)};
+Slab slab_of(const ParamStore::Weights& weights) {
+  return {"param/" + weights.parameter->name, weights.parameter->shape, weights.offset,
+          weights.data};
+}
+
+Slab slab_of(std::string_view slot, const ParamStore::Piece& piece, const Tensor& state) {
+  return {str("optim/", slot, "/", piece.parameter->name), piece.parameter->shape, piece.offset,
+          state.slice(piece.shard_offset, piece.count)};
 }
 
 Slab slab_of(const RunningStatistics& statistics) {
@@ -34,14 +39,12 @@ void read(Stream& stream, const CheckpointReader& reader, const Slab& slab) {
 std::vector<Slab> owned_slabs(Stream& stream, const ParamStore& store, const Optimizer& optimizer,
                               Model& model, int rank) {
   std::vector<Slab> slabs;
-  for (size_t shard = 0; shard < store.shards().size(); ++shard) {
-    for (const ParamStore::Piece& piece : store.owned_pieces(shard)) {
-      slabs.push_back(slab_of("param", piece, store.shards()[shard].value));
-    }
+  for (const ParamStore::Weights& weights : store.owned_weights()) {
+    slabs.push_back(slab_of(weights));
   }
   optimizer.visit([&](std::string_view slot, size_t shard, const Tensor& state) {
     for (const ParamStore::Piece& piece : store.owned_pieces(shard)) {
-      slabs.push_back(slab_of(str("optim/", slot), piece, state));
+      slabs.push_back(slab_of(slot, piece, state));
     }
   });
   if (rank == 0) {
@@ -59,22 +62,19 @@ std::vector<Slab> owned_slabs(Stream& stream, const ParamStore& store, const Opt
 }
 
 void load_weights(Stream& stream, const CheckpointReader& reader, ParamStore& store, Model& model) {
-  for (size_t shard = 0; shard < store.shards().size(); ++shard) {
-    for (const ParamStore::Piece& piece : store.pieces(shard)) {
-      read(stream, reader, slab_of("param", piece, store.shards()[shard].value));
-    }
+  for (const ParamStore::Weights& weights : store.weights()) {
+    read(stream, reader, slab_of(weights));
   }
   for (const RunningStatistics* statistics : model.statistics()) {
     read(stream, reader, slab_of(*statistics));
   }
-  store.publish(stream);
 }
 
 void load_optimizer(Stream& stream, const CheckpointReader& reader, const ParamStore& store,
                     Optimizer& optimizer) {
   optimizer.visit([&](std::string_view slot, size_t shard, const Tensor& state) {
     for (const ParamStore::Piece& piece : store.pieces(shard)) {
-      read(stream, reader, slab_of(str("optim/", slot), piece, state));
+      read(stream, reader, slab_of(slot, piece, state));
     }
   });
 }

@@ -41,11 +41,15 @@ TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo
   TrainedModel trained{
       .config = config_of(checkpoint), .checkpoint = checkpoint, .step = reader.manifest().step};
   trained.model = make_model(trained.config.model, data, false);
-  trained.store = std::make_unique<ParamStore>(trained.model->blocks(), communicator, memory,
-                                               ParamStore::Options{.dtype = dtype});
-  Stream stream = Stream::compute(Device::kCpu);
-  allocate_statistics(*trained.model, stream, memory);
-  load_weights(stream, reader, *trained.store, *trained.model);
+  trained.stream = std::make_unique<Stream>(Stream::compute(Device::kCpu));
+  trained.ranks = std::make_unique<Hierarchy>(
+      communicator, memory, std::vector<int>(static_cast<size_t>(communicator.size()), 0));
+  trained.store =
+      std::make_unique<ParamStore>(trained.model->blocks(), *trained.ranks, *trained.stream, memory,
+                                   ParamStore::Options{.dtype = dtype});
+  trained.statistics = std::make_unique<BatchStatistics>(*trained.model, *trained.stream, memory);
+  load_weights(*trained.stream, reader, *trained.store, *trained.model);
+  trained.store->publish();
   return trained;
 }
 

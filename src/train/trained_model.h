@@ -8,6 +8,7 @@
 #include "layers/module.h"
 #include "src/data/dataset.h"
 #include "src/io/checkpoint.h"
+#include "src/train/batch_statistics.h"
 #include "src/train/config.h"
 
 namespace tandem {
@@ -21,6 +22,9 @@ struct TrainedModel {
   std::string checkpoint{};
   int64_t step = 0;
   std::unique_ptr<Model> model{};
+  std::unique_ptr<Stream> stream{};
+  std::unique_ptr<Hierarchy> ranks{};
+  std::unique_ptr<BatchStatistics> statistics{};
   std::unique_ptr<ParamStore> store{};
 };
 

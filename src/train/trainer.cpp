@@ -4,11 +4,7 @@
 #include <utility>
 
 #include "comm/agreement.h"
-#include "layers/cross_entropy.h"
-#include "layers/running_statistics.h"
-#include "optim/adamw.h"
-#include "optim/sgd.h"
-#include "src/core/profiler_range.h"
+#include "comm/link_probe.h"
 
 namespace tandem {
 
@@ -18,20 +14,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-std::unique_ptr<Optimizer> make_optimizer(const OptimConfig& optim, std::span<const Shard> shards,
-                                          Memory& memory) {
-  if (optim.kind == "adamw") {
-    return make_adamw({.beta1 = optim.beta1,
-                       .beta2 = optim.beta2,
-                       .eps = optim.eps,
-                       .weight_decay = optim.weight_decay},
-                      shards, memory);
-  }
-  return make_sgd(
-      {.momentum = optim.momentum, .nesterov = optim.nesterov, .weight_decay = optim.weight_decay},
-      shards, memory);
 }
 
 }  // namespace
@@ -68,26 +50,18 @@ void Trainer::open_data() {
 }
 
 void Trainer::build() {
-  store_ = std::make_unique<ParamStore>(
-      model_->blocks(), comm_, memory_,
-      ParamStore::Options{.bucket_bytes = static_cast<int64_t>(config_.dist.bucket_mb * (1 << 20)),
-                          .overlap = config_.dist.overlap,
-                          .zero = static_cast<int>(config_.dist.zero),
-                          .unused_is_error = config_.dist.unused == "error",
-                          .dtype = dtype_named(config_.train.precision),
-                          .wire_dtype = dtype_named(config_.dist.wire_dtype)});
-  store_->initialize(stream_, static_cast<uint64_t>(config_.run.seed));
-  statistics_ = allocate_statistics(*model_, stream_, memory_);
-  step_options_ = {.clip_norm = config_.optim.clip_norm,
-                   .dynamic_scale = store_->dtype() == DType::kFp16};
-  state_ = first_state(step_options_);
-  record_ = std::make_unique<StepRecord>(stream_, memory_, machine_.staging, accumulation(),
-                                         step_options_);
+  Config planned = config_;
+  if (config_.dist.bucket_mb == 0) {
+    const int64_t bytes =
+        plan_bucket_bytes(probe_link(comm_, stream_), parameter_count(*model_) * 4);
+    planned.dist.bucket_mb = static_cast<double>(bytes) / (1 << 20);
+  }
+  training_ = std::make_unique<TrainingStep>(*model_, *machine_.ranks(), stream_, memory_,
+                                             machine_.staging, planned);
+  training_->store().initialize(static_cast<uint64_t>(config_.run.seed));
+  state_ = first_state(training_->options());
   upload_ = std::make_unique<Uploader>(stream_, memory_, machine_.staging, dataset_->info(),
-                                       store_->dtype());
-  optimizer_ = make_optimizer(config_.optim, store_->shards(), memory_);
-  tape_ = std::make_unique<Tape>(
-      [this](Context& context, Parameter& parameter) { store_->on_final(context, parameter); });
+                                       training_->store().dtype());
   schedule_ = {.kind = schedule_named(config_.optim.schedule),
                .lr = config_.optim.lr,
                .min_lr = config_.optim.min_lr,
@@ -110,39 +84,34 @@ void Trainer::start_loader() {
 }
 
 ExitCode Trainer::run() {
-  peak_flops_ = machine_.peak_flops(store_->dtype());
+  peak_flops_ = machine_.peak_flops(training_->store().dtype());
+  wire_ = wire_at(mark_wire());
   window_start_ = last_save_time_ = Clock::now();
+  StepPlan next = step_ < config_.train.steps ? plan_step(step_ + 1) : StepPlan{};
   while (step_ < config_.train.steps) {
-    const std::vector<MicroBatch> batch = next_batch();
-    const StepPlan plan = plan_step(batch);
-    if (plan.stop) {
+    if (next.stop) {
       return finish(true);
     }
-    step(batch, plan);
+    const bool save_due = next.save;
+    next = step(next);
     const bool last = step_ == config_.train.steps;
     if (config_.train.eval_every > 0 && step_ % config_.train.eval_every == 0 && !last) {
       validate();
     }
-    if (!last && (plan.save || (config_.checkpoint.every_steps > 0 &&
-                                step_ % config_.checkpoint.every_steps == 0))) {
+    if (!last && (save_due || (config_.checkpoint.every_steps > 0 &&
+                               step_ % config_.checkpoint.every_steps == 0))) {
       save();
     }
   }
   return finish(false);
 }
 
-std::vector<MicroBatch> Trainer::next_batch() {
-  std::vector<MicroBatch> batch;
-  for (int64_t i = 0; i < accumulation(); ++i) {
-    batch.push_back(loader_->next());
-  }
-  return batch;
-}
-
-Trainer::StepPlan Trainer::plan_step(const std::vector<MicroBatch>& batch) {
+Trainer::StepPlan Trainer::plan_step(int64_t number) {
+  StepPlan plan;
   double targets = 0;
-  for (const MicroBatch& micro : batch) {
-    targets += static_cast<double>(micro.target_count);
+  for (int64_t i = 0; i < accumulation(); ++i) {
+    plan.batch.push_back(loader_->next());
+    targets += static_cast<double>(plan.batch.back().target_count);
   }
   const double minutes = config_.checkpoint.every_minutes;
   const bool due =
@@ -152,75 +121,50 @@ Trainer::StepPlan Trainer::plan_step(const std::vector<MicroBatch>& batch) {
   if (sums[0] == 0) {
     throw AgreedError(
         ExitCode::kData,
-        str("step ", step_ + 1, ": the global batch has no targets; every one is ignored"));
+        str("step ", number, ": the global batch has no targets; every one is ignored"));
   }
-  return {.targets = sums[0], .stop = sums[1] > 0, .save = sums[2] > 0};
+  plan.targets = sums[0];
+  plan.stop = sums[1] > 0;
+  plan.save = sums[2] > 0;
+  return plan;
 }
 
-// Enqueues a whole step, then reads the figures of the one before.
-void Trainer::step(const std::vector<MicroBatch>& batch, const StepPlan& plan) {
-  const int64_t wire_before = comm_.wire().payload_bytes;
+// Enqueues a whole step, then reads the figures of the one before. Returns the plan of the next:
+// agreed on before the updated weights are on their way, because on the CPU messages wait for each
+// other.
+Trainer::StepPlan Trainer::step(const StepPlan& plan) {
   Pending next{.step = step_ + 1, .lr = lr_at(schedule_, step_), .targets = plan.targets};
-  store_->begin_step();
-  for (size_t i = 0; i < batch.size(); ++i) {
-    next.exposure = run_micro_batch(batch[i], 1.0 / plan.targets, static_cast<int64_t>(i));
-  }
-  sum_statistics();
-  record_->decide(stream_, store_->shards());
-  update();
-  next.wire_bytes = comm_.wire().payload_bytes - wire_before;
-  next.record = record_->copy_to_host(stream_);
+  training_->run({.step = step_, .lr = next.lr, .targets = plan.targets, .batch = [&](int64_t i) {
+                    return (*upload_)(plan.batch[static_cast<size_t>(i)]);
+                  }});
+  StepPlan after = step_ + 1 < config_.train.steps ? plan_step(step_ + 2) : StepPlan{};
+  training_->store().gather();
+  next.exposure = training_->take_exposure();
+  next.record = training_->record().copy_to_host(stream_);
+  next.wire = mark_wire();
+  next.enqueued = Clock::now();
   settle();
   pending_ = std::move(next);
   val_loss_.reset();
   ++step_;
-  if (stream_.device() == Device::kCpu) {
-    settle();
-  }
+  return after;
 }
 
-Exposure Trainer::run_micro_batch(const MicroBatch& micro, double seed, int64_t micro_step) {
-  Context context{.stream = stream_,
-                  .memory = memory_,
-                  .tape = tape_.get(),
-                  .random = {.seed = static_cast<uint64_t>(config_.run.seed),
-                             .step = static_cast<uint64_t>(step_),
-                             .first_sample = micro.first_sample},
-                  .training = true};
-  const DeviceBatch batch = (*upload_)(micro);
-  store_->begin_backward(micro_step + 1 == accumulation());
-  const Variable losses =
-      cross_entropy(context, model_->forward(context, *store_, batch.input), batch.targets);
-  record_->add_up(stream_, micro_step, losses.value());
-  tape_->backward(context, losses, seed, &record_->state()->loss_scale);
-  return store_->finish_backward(context);
+Trainer::WireMark Trainer::mark_wire() {
+  WireMark mark{.count = std::make_shared<WireCount>(), .there = {}};
+  const auto read = [ranks = machine_.ranks(), count = mark.count] { *count = ranks->wire(); };
+  if (comm_.stream().device() == Device::kCpu) {
+    comm_.stream().submit(read);
+    mark.there = comm_.stream().record();
+  } else {
+    read();  // NCCL's are counted when they are enqueued
+  }
+  return mark;
 }
 
-// What the model observed, over the ranks.
-void Trainer::sum_statistics() {
-  if (statistics_.sum && comm_.size() > 1) {
-    comm_.stream().wait(stream_.record());
-    comm_.all_reduce(statistics_.sum);
-    stream_.wait(comm_.stream().record());
-  }
-}
-
-// running = (1 - momentum) * running + momentum * mean over the step's micro-batches on all ranks,
-// with momentum 0.1, as in PyTorch: once a step, whatever the number of ranks and micro-batches.
-// What a skipped step observed is forgotten.
-void Trainer::update() {
-  constexpr double kMomentum = 0.1;
-  const ProfilerRange range("optimizer");
-  StepState* state = record_->state();
-  if (statistics_.sum) {
-    const double scale = kMomentum / static_cast<double>(accumulation() * comm_.size());
-    on_device(stream_, [&](auto device) {
-      kernels::update_running(device, statistics_.sum.elements(), statistics_.running.data<float>(),
-                              statistics_.sum.data<float>(), static_cast<float>(kMomentum),
-                              static_cast<float>(scale), &state->apply);
-    });
-  }
-  optimizer_->step(stream_, store_->shards(), {.lr = lr_at(schedule_, step_), .state = state});
+WireCount Trainer::wire_at(const WireMark& mark) {
+  comm_.wait(mark.there);
+  return *mark.count;
 }
 
 // Waits for the step that is under way, if any, and looks at what it did.
@@ -236,10 +180,11 @@ void Trainer::settle() {
     throw AgreedError(
         ExitCode::kNumerical,
         str("step ", done.step, ": the gradients overflow fp16 even with a loss scale of ",
-            step_options_.smallest_scale, "; last checkpoint: ", saved,
+            training_->options().smallest_scale, "; last checkpoint: ", saved,
             "; lower optim.lr, or set train.precision = bf16"));
   }
-  if (state_.apply == 0 && !step_options_.dynamic_scale && config_.train.on_nonfinite == "stop") {
+  if (state_.apply == 0 && !training_->options().dynamic_scale &&
+      config_.train.on_nonfinite == "stop") {
     throw AgreedError(
         ExitCode::kNumerical,
         str("step ", done.step, ": the gradient is not finite; last checkpoint: ", saved,
@@ -247,7 +192,8 @@ void Trainer::settle() {
   }
   window_.grad_norm = state_.grad_norm;
   window_.lr = done.lr;
-  window_.wire_bytes = done.wire_bytes;
+  const WireCount wire = wire_at(done.wire);
+  window_.wire = wire - std::exchange(wire_, wire);
   window_.exposed_comm_s += done.exposure.seconds();
   ++window_.steps;
   if (done.step % config_.train.log_every == 0 || done.step == 1 ||
@@ -259,56 +205,54 @@ void Trainer::settle() {
   }
 }
 
-// Gathers what the ranks measured in one control message, and writes it down.
-void Trainer::log_step(const Pending& done) {
-  const auto ranks = static_cast<size_t>(comm_.size()), rank = static_cast<size_t>(comm_.rank());
-  const auto losses = done.record.losses.as<double>();
-  const size_t micros = losses.size();
-  std::vector<double> values((micros + 3) * ranks,
-                             0.0);  // by rank: losses, wire bytes, exposed seconds, peak bytes
-  double* own = values.data() + rank * (micros + 3);
-  std::ranges::copy(losses, own);
-  own[micros] = static_cast<double>(window_.wire_bytes);
-  own[micros + 1] = window_.exposed_comm_s;
-  own[micros + 2] = static_cast<double>(memory_.total().peak_bytes);
-  values = comm_.sum(values);
-
-  double loss = 0, wire = 0, exposed = 0, peak = 0;
-  for (size_t r = 0; r < ranks; ++r) {
-    const double* of_rank = values.data() + r * (micros + 3);
-    for (size_t i = 0; i < micros; ++i) {
-      loss += of_rank[i];
-    }
-    wire = std::max(wire, of_rank[micros]);
-    exposed = std::max(exposed, of_rank[micros + 1]);
-    peak = std::max(peak, of_rank[micros + 2]);
+// What every rank used; collective.
+std::vector<RankUse> Trainer::gather_use(const WireCount& wire) {
+  RankUse own{.wire = wire, .peak_bytes = memory_.total().peak_bytes};
+  for (size_t i = 0; i < own.memory_peak.size(); ++i) {
+    own.memory_peak[i] = memory_.use(static_cast<MemoryClass>(i)).peak_bytes;
   }
+  std::vector<RankUse> all;
+  for (const std::string& text : comm_.all_gather(own.text())) {
+    all.push_back(RankUse::from_text(text));
+  }
+  return all;
+}
+
+// Gathers what the ranks measured, and writes it down.
+void Trainer::log_step(const Pending& done) {
+  const std::vector<RankUse> use = gather_use(window_.wire);
+  std::vector<double> exposed(use.size(), 0.0);
+  exposed[static_cast<size_t>(comm_.rank())] = window_.exposed_comm_s;
+  window_.exposed_comm_s = std::ranges::max(comm_.sum(exposed));
   window_.step = done.step;
-  window_.loss = loss / done.targets;
+  window_.loss = done.record.loss() / done.targets;
   window_.loss_scale = state_.loss_scale;
   window_.skipped = state_.skipped;
-  window_.wire_bytes = static_cast<int64_t>(wire);
-  window_.exposed_comm_s = exposed;
-  window_.peak_bytes = static_cast<int64_t>(peak);
-  window_.seconds = seconds_since(window_start_);
+  window_.wire = use[busiest_rank(use)].wire;
+  window_.memory_peak = use[largest_rank(use)].memory_peak;
+  window_.peak_bytes = use[largest_rank(use)].peak_bytes;
+  // A CPU has done a step when it is enqueued; of a GPU this is the time to see that it has.
+  const Clock::time_point end = stream_.device() == Device::kCpu ? done.enqueued : Clock::now();
+  window_.seconds = std::chrono::duration<double>(end - window_start_).count();
   window_.samples = window_.steps * config_.train.global_batch;
   if (peak_flops_ > 0) {
     window_.mfu = model_->flops_per_sample() * static_cast<double>(window_.samples) /
-                  window_.seconds / (peak_flops_ * static_cast<double>(ranks));
+                  window_.seconds / (peak_flops_ * static_cast<double>(comm_.size()));
   }
   if (log_) {
     log_->training(window_);
   }
   window_ = {};
-  window_start_ = Clock::now();
+  window_start_ = end;
 }
 
 void Trainer::validate() {
   settle();
   const Clock::time_point start = Clock::now();
-  const Evaluation result =
-      evaluate(*model_, *store_, *dataset_, config_.model.context, config_.train.eval_batch(),
-               config_.train.eval_batches, stream_, memory_, *upload_, comm_);
+  const Evaluation result = evaluate(*model_, training_->store(), *dataset_, config_.model.context,
+                                     config_.train.eval_batch(), config_.train.eval_batches,
+                                     stream_, memory_, *upload_, comm_);
+  wire_ = wire_at(mark_wire());  // what validation sent belongs to no step
   val_loss_ = result.loss;
   if (log_) {
     log_->validation(step_, result);
@@ -335,8 +279,9 @@ ExitCode Trainer::finish(bool stopped) {
   if (last_saved_ != step_) {
     save();
   }
+  const std::vector<RankUse> use = gather_use(wire_at(mark_wire()));
   if (log_) {
-    log_->finish(stopped, step_, last_checkpoint_);
+    log_->finish(stopped, step_, last_checkpoint_, use);
   }
   return stopped ? ExitCode::kStopped : ExitCode::kOk;
 }

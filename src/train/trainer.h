@@ -1,18 +1,15 @@
-// The training loop: config -> data -> model -> autograd -> reducer -> optimizer -> checkpoint. The
-// only file that knows more than one neighbour.
+// The training loop: data -> step -> figures -> validation -> checkpoint.
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
+#include <utility>
 
-#include "comm/param_store.h"
 #include "comm/world.h"
-#include "optim/optimizer.h"
 #include "optim/schedule.h"
-#include "optim/step_record.h"
-#include "src/autograd/tape.h"
 #include "src/data/loader.h"
 #include "src/io/checkpoint.h"
 #include "src/train/config.h"
@@ -22,6 +19,7 @@
 #include "src/train/run_directory.h"
 #include "src/train/run_log.h"
 #include "src/train/stop_signal.h"
+#include "src/train/training_step.h"
 
 namespace tandem {
 
@@ -36,20 +34,28 @@ class Trainer {
   ExitCode run();
 
  private:
-  // What all ranks agree on before a step: one control message.
+  // A step to come, and what all ranks agree on before it: one control message.
   struct StepPlan {
+    std::vector<MicroBatch> batch;
     double targets = 0;  // in the global batch
     bool stop = false;   // some rank was asked to
     bool save = false;   // checkpoint.every_minutes have passed
   };
 
-  // A step that is enqueued on the device; its figures are read one step late.
+  // What was sent before this point in the order of the communication.
+  struct WireMark {
+    std::shared_ptr<WireCount> count;
+    Event there;
+  };
+
+  // A step that is enqueued; its figures are read one step late.
   struct Pending {
     int64_t step = 0;  // updates done behind it
     double lr = 0, targets = 0;
-    int64_t wire_bytes = 0;
     Exposure exposure{};
     StepRecord::Copy record{};
+    WireMark wire{};
+    std::chrono::steady_clock::time_point enqueued{};
   };
 
   void open_data();
@@ -60,15 +66,15 @@ class Trainer {
   std::string checkpoint_to_resume() const;
   RunSummary summary() const;
   Manifest manifest() const;
+  std::vector<std::pair<ExactSums*, std::function<std::string(size_t)>>> exact_sums() const;
 
-  std::vector<MicroBatch> next_batch();
-  StepPlan plan_step(const std::vector<MicroBatch>& batch);
-  void step(const std::vector<MicroBatch>& batch, const StepPlan& plan);
-  Exposure run_micro_batch(const MicroBatch& batch, double seed, int64_t micro_step);
-  void sum_statistics();
-  void update();
+  StepPlan plan_step(int64_t number);
+  StepPlan step(const StepPlan& plan);
   void settle();
   void log_step(const Pending& done);
+  WireMark mark_wire();
+  WireCount wire_at(const WireMark& mark);
+  std::vector<RankUse> gather_use(const WireCount& wire);
   void validate();
   void save();
   ExitCode finish(bool stopped);
@@ -87,22 +93,18 @@ class Trainer {
 
   std::unique_ptr<Dataset> dataset_;
   std::unique_ptr<Model> model_;
-  StatisticsMemory statistics_;
-  std::unique_ptr<ParamStore> store_;
-  std::unique_ptr<StepRecord> record_;
+  std::unique_ptr<TrainingStep> training_;
   std::unique_ptr<Uploader> upload_;
-  std::unique_ptr<Tape> tape_;
-  std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<RunLog> log_;  // rank 0
   ScheduleOptions schedule_;
   StopSignal stop_signal_;
 
   int64_t step_ = 0;  // updates done
-  StepOptions step_options_;
-  StepState state_;  // behind the last settled step
+  StepState state_;   // behind the last settled step
   std::optional<Pending> pending_;
   StepMetrics window_;  // since the last logged step
+  WireCount wire_;      // behind the last settled step
   double best_val_loss_ = std::numeric_limits<double>::infinity();
   std::optional<double> val_loss_;  // at step_
   double peak_flops_ = 0;           // of one rank

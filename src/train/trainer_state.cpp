@@ -35,6 +35,24 @@ void require_same_samples(const std::string& checkpoint, const Manifest& manifes
   }
 }
 
+// "4 ranks, 2 on each node; ZeRO stage 2 over all ranks; ring sums"
+std::string sharing(const DistConfig& dist, const Hierarchy& ranks) {
+  const int size = ranks.world().size(), node = ranks.node_size();
+  std::string text = str(size, size == 1 ? " rank" : " ranks");
+  if (node != size) {
+    text += node > 0 ? str(", ", node, " on each node") : ", nodes of different sizes";
+  }
+  if (ranks.parts() > 1) {
+    text += str("; ZeRO stage ", dist.zero);
+    if (dist.zero > 0) {
+      text += ranks.replicas() > 1 ? " inside a node" : " over all ranks";
+    }
+  }
+  return text + (dist.reduce == "exact"      ? "; exact sums"
+                 : dist.wire_dtype == "bf16" ? "; ring sums, bf16 on the wire"
+                                             : "; ring sums");
+}
+
 }  // namespace
 
 void Trainer::resume() {
@@ -51,8 +69,8 @@ void Trainer::resume() {
   agree(comm_, [&] {
     if (!found.empty()) {
       const CheckpointReader reader(found);
-      load_weights(stream_, reader, *store_, *model_);
-      load_optimizer(stream_, reader, *store_, *optimizer_);
+      load_weights(stream_, reader, training_->store(), *model_);
+      load_optimizer(stream_, reader, training_->store(), training_->optimizer());
       require_same_settings(found, config_of(found), config_);
       const Manifest& manifest = reader.manifest();
       require_same_samples(found, manifest, config_, dataset_->info());
@@ -63,7 +81,7 @@ void Trainer::resume() {
         best_val_loss_ = best->second;
       }
     } else if (!weights.empty()) {
-      load_weights(stream_, CheckpointReader(weights), *store_, *model_);
+      load_weights(stream_, CheckpointReader(weights), training_->store(), *model_);
       Config then = config_of(weights);
       then.data = config_.data;
       then.run = config_.run;
@@ -71,6 +89,9 @@ void Trainer::resume() {
       require_same_settings(weights, then, config_);
     }
   });
+  if (!found.empty() || !weights.empty()) {
+    training_->store().publish();
+  }
   last_checkpoint_ = found;
   agree(comm_, [&] {
     if (comm_.rank() == 0) {
@@ -116,33 +137,59 @@ RunSummary Trainer::summary() const {
                      .flops_per_sample = model_->flops_per_sample(),
                      .ranks = comm_.size(),
                      .machine = machine_.description(),
+                     .sharing = sharing(config_.dist, *machine_.ranks()),
                      .micro_batch = micro_batch(),
                      .accumulation = accumulation(),
-                     .buckets = static_cast<int64_t>(store_->layout().buckets().size()),
-                     .gradient_bytes = store_->gradient_bytes(),
+                     .buckets = static_cast<int64_t>(training_->store().layout().buckets().size()),
+                     .gradient_bytes = training_->store().gradient_bytes(),
                      .samples_per_epoch = dataset_->windows(Split::kTrain, config_.model.context),
                      .memory = ""};
-  for (MemoryClass memory_class :
-       {MemoryClass::kParameters, MemoryClass::kGradients, MemoryClass::kOptimizer}) {
+  for (MemoryClass memory_class : {MemoryClass::kParameters, MemoryClass::kGradients,
+                                   MemoryClass::kMasters, MemoryClass::kOptimizer}) {
+    if (memory_.use(memory_class).bytes == 0) {
+      continue;
+    }
     summary.memory += str(summary.memory.empty() ? "" : ", ", name_of(memory_class), " ",
                           format_bytes(memory_.use(memory_class).bytes));
   }
   return summary;
 }
 
-// Where the update rule and the loss scale stood.
+// Where the update rule, the loss scale and the exponents of exact sums stood.
 void Trainer::restore_state(const Manifest& manifest) {
-  const auto value = [&](const char* name, double otherwise) {
+  const auto value = [&](const std::string& name, double otherwise) {
     const auto found = manifest.schedule.find(name);
     return found == manifest.schedule.end() ? otherwise : found->second;
   };
+  const StepOptions& options = training_->options();
   state_.skipped = static_cast<int64_t>(manifest.schedule.at("skipped_steps"));
   state_.updates = manifest.step - state_.skipped;
-  if (step_options_.dynamic_scale) {
-    state_.loss_scale = static_cast<float>(value("loss_scale", step_options_.initial_scale));
+  if (options.dynamic_scale) {
+    state_.loss_scale = static_cast<float>(value("loss_scale", options.initial_scale));
     state_.clean_steps = static_cast<int64_t>(value("clean_steps", 0));
   }
-  record_->restore(stream_, state_);
+  training_->record().restore(stream_, state_);
+  for (const auto& [sums, name] : exact_sums()) {
+    std::vector<int32_t> exponents = sums->exponents();
+    for (size_t i = 0; i < exponents.size(); ++i) {
+      exponents[i] = static_cast<int32_t>(value(name(i), exponents[i]));
+    }
+    sums->set_exponents(std::move(exponents));
+  }
+}
+
+// Where sums are exact: whose exponents a checkpoint keeps, and under which names.
+std::vector<std::pair<ExactSums*, std::function<std::string(size_t)>>> Trainer::exact_sums() const {
+  std::vector<std::pair<ExactSums*, std::function<std::string(size_t)>>> all;
+  if (ExactSums* sums = training_->store().exact()) {
+    all.emplace_back(sums, [this](size_t i) {
+      return "exponent/param/" + training_->store().parameters()[i]->name;
+    });
+  }
+  if (ExactSums* sums = training_->statistics().exact()) {
+    all.emplace_back(sums, [](size_t i) { return str("exponent/stat/", i); });
+  }
+  return all;
 }
 
 // All ranks write; rank 0 commits once every file is whole. A failure leaves the older checkpoints
@@ -154,8 +201,9 @@ void Trainer::save() {
       on_root(comm_, [&] { return begin_checkpoint(directory_.checkpoints(), step_); });
   FileEntry entry;
   agree(comm_, [&] {
-    entry = write_rank_file(partial + "/" + rank_file_name(comm_.rank()),
-                            owned_slabs(stream_, *store_, *optimizer_, *model_, comm_.rank()));
+    entry = write_rank_file(
+        partial + "/" + rank_file_name(comm_.rank()),
+        owned_slabs(stream_, training_->store(), training_->optimizer(), *model_, comm_.rank()));
   });
   const std::vector<std::string> entries = comm_.all_gather(entry.text());
   last_checkpoint_ = on_root(comm_, [&] {
@@ -184,7 +232,12 @@ Manifest Trainer::manifest() const {
   manifest.data_hash = dataset_->info().content_hash;
   manifest.seed = static_cast<uint64_t>(config_.run.seed);
   manifest.schedule = {{"skipped_steps", static_cast<double>(state_.skipped)}};
-  if (step_options_.dynamic_scale) {
+  for (const auto& [sums, name] : exact_sums()) {
+    for (size_t i = 0; i < sums->exponents().size(); ++i) {
+      manifest.schedule[name(i)] = sums->exponents()[i];
+    }
+  }
+  if (training_->options().dynamic_scale) {
     manifest.schedule["loss_scale"] = state_.loss_scale;
     manifest.schedule["clean_steps"] = static_cast<double>(state_.clean_steps);
   }

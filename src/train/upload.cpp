@@ -27,10 +27,14 @@ Uploader::Uploader(Stream& stream, Memory& memory, Memory& staging, const Datase
                    DType dtype)
     : stream_(stream), memory_(memory), staging_(staging), info_(info), dtype_(dtype) {}
 
+// Without values the elements are undefined.
 template <class T>
 Tensor Uploader::upload(const std::vector<T>& values, const Shape& shape) {
-  const Tensor staged = Tensor::empty(staging_, shape, dtype_of<T>, MemoryClass::kStaging);
-  std::ranges::copy(values, staged.data<T>());
+  const DType dtype = dtype_of<T>;
+  const Tensor staged = values.empty()
+                            ? Tensor::empty(staging_, shape, dtype, MemoryClass::kStaging)
+                            : Tensor::of(std::as_bytes(std::span(values)), staging_, shape, dtype,
+                                         MemoryClass::kStaging);
   if (stream_.device() == Device::kCpu) {
     return staged;
   }
@@ -51,12 +55,20 @@ DeviceBatch Uploader::operator()(const MicroBatch& batch) {
   if (stream_.device() != Device::kCpu) {
     check(batch);
   }
+  return bring(batch, std::ssize(batch.tokens) / std::max<int64_t>(batch.samples, 1));
+}
+
+DeviceBatch Uploader::blank(int64_t samples, int64_t length) {
+  return bring({.samples = samples}, length);
+}
+
+DeviceBatch Uploader::bring(const MicroBatch& batch, int64_t length) {
   while (!in_flight_.empty() && in_flight_.front().done.reached()) {
     in_flight_.pop_front();
   }
-  const Tensor targets = upload(batch.targets, {static_cast<int64_t>(batch.targets.size())});
-  if (!batch.tokens.empty()) {
-    const int64_t length = static_cast<int64_t>(batch.tokens.size()) / batch.samples;
+  const bool text = info_.kind == DatasetKind::kText;
+  const Tensor targets = upload(batch.targets, {batch.samples * (text ? length : 1)});
+  if (text) {
     return {upload(batch.tokens, {batch.samples, length}), targets};
   }
   const Tensor images =

@@ -3,17 +3,11 @@
 
 #include <deque>
 
-#include "src/core/tensor.h"
 #include "src/data/batch.h"
 #include "src/data/dataset.h"
+#include "src/train/device_batch.h"
 
 namespace tandem {
-
-// A micro-batch in the memory that kernels read.
-struct DeviceBatch {
-  Tensor input;    // tokens i32 [B, T], or images of the compute dtype [B, H, W, C]
-  Tensor targets;  // i32 [B * T] or [B]; -1: no target
-};
 
 class Uploader {
  public:
@@ -23,12 +17,15 @@ class Uploader {
   // Enqueues the copies; the host does not wait for them. Error(kData) for a token or a target
   // outside its range, which kernels on a GPU would not notice.
   DeviceBatch operator()(const MicroBatch& batch);
+  // The memory of `samples` windows of `length` tokens, or images, with undefined contents.
+  DeviceBatch blank(int64_t samples, int64_t length);
 
  private:
   struct InFlight {
     Event done;
     Tensor staged;
   };
+  DeviceBatch bring(const MicroBatch& batch, int64_t length);
   template <class T>
   Tensor upload(const std::vector<T>& values, const Shape& shape);
   void check(const MicroBatch& batch) const;

@@ -9,16 +9,10 @@
 #include <iostream>
 #include <map>
 
-#include "comm/param_store.h"
 #include "comm/self_communicator.h"
-#include "layers/cross_entropy.h"
 #include "layers/resnet.h"
 #include "layers/transformer.h"
-#include "optim/adamw.h"
-#include "optim/sgd.h"
-#include "optim/step_record.h"
-#include "src/autograd/tape.h"
-#include "src/core/reduce.h"
+#include "src/train/training_step.h"
 
 namespace tandem {
 namespace {
@@ -78,17 +72,13 @@ class Bench {
       fail(ExitCode::kConfig,
            "no case " + name + "; there are shakespeare_char, gpt_384 and resnet20");
     }
-    for (RunningStatistics* statistics : case_.model->statistics()) {
-      statistics->sum =
-          Tensor::zeros(memory_, {2, statistics->channels}, DType::kF32, MemoryClass::kOptimizer);
-    }
-    store_ = std::make_unique<ParamStore>(case_.model->blocks(), communicator_, memory_,
-                                          ParamStore::Options{});
-    store_->initialize(stream_, 1);
-    record_ = std::make_unique<StepRecord>(stream_, memory_, memory_, 1,
-                                           StepOptions{.clip_norm = case_.clip_norm});
-    optimizer_ = case_.adamw ? make_adamw({}, store_->shards(), memory_)
-                             : make_sgd({}, store_->shards(), memory_);
+    Config config;
+    config.train.global_batch = case_.input.shape()[0];
+    config.optim.kind = case_.adamw ? "adamw" : "sgd";
+    config.optim.clip_norm = case_.clip_norm;
+    training_ =
+        std::make_unique<TrainingStep>(*case_.model, ranks_, stream_, memory_, memory_, config);
+    training_->store().initialize(1);
   }
 
   double flops_per_step() const {
@@ -96,27 +86,23 @@ class Bench {
   }
 
   void step() {
-    Context context{.stream = stream_, .memory = memory_, .tape = &tape_, .training = true};
-    store_->begin_step();
-    store_->begin_backward(true);
-    const Variable losses =
-        cross_entropy(context, case_.model->forward(context, *store_, case_.input), case_.targets);
-    tape_.backward(context, losses, 1.0 / static_cast<double>(case_.targets.elements()));
-    store_->finish_backward(context);
-    record_->decide(stream_, store_->shards());
-    optimizer_->step(stream_, store_->shards(), {.lr = case_.lr, .state = record_->state()});
+    training_->run({.step = steps_++,
+                    .lr = case_.lr,
+                    .targets = static_cast<double>(case_.targets.elements()),
+                    .batch = [this](int64_t) {
+                      return DeviceBatch{case_.input, case_.targets};
+                    }});
+    training_->store().gather();
   }
 
  private:
   Memory memory_{Device::kCpu};
   Stream stream_;
   SelfCommunicator communicator_;
+  Hierarchy ranks_{communicator_, memory_, {0}};
   Case case_;
-  std::unique_ptr<ParamStore> store_;
-  std::unique_ptr<StepRecord> record_;
-  std::unique_ptr<Optimizer> optimizer_;
-  Tape tape_{
-      [this](Context& context, Parameter& parameter) { store_->on_final(context, parameter); }};
+  std::unique_ptr<TrainingStep> training_;
+  int64_t steps_ = 0;
 };
 
 int run(int argc, char** argv) {

@@ -200,6 +200,14 @@ void write_all(const std::string& folder, const Subject& subject, Tensor Shard::
   }
 }
 
+double squared_norm_of(const Subject& subject) {
+  double sum = 0;
+  for (const Shard& shard : subject.shards()) {
+    squared_norm(Cpu{}, shard.grad.data<float>(), shard.grad.elements(), &sum, nullptr, true);
+  }
+  return sum;
+}
+
 int run(int argc, char** argv) {
   std::map<std::string, std::string> options;
   for (int i = 1; i + 1 < argc; i += 2) {
@@ -216,7 +224,8 @@ int run(int argc, char** argv) {
     if (step == 0) {
       write_all(out + "/grads", subject, &Shard::grad);
     }
-    record.decide(subject.stream(), subject.shards());
+    *record.squared_norm().data<double>() = squared_norm_of(subject);
+    record.decide(subject.stream());
     optimizer->step(subject.stream(), subject.shards(),
                     {.lr = subject.optim()["lr"], .state = record.state()});
   }

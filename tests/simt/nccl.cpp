@@ -2,18 +2,13 @@
 // TANDEM_SIMT_MPI; without it there is one rank).
 //
 // A collective, or a group, is one piece of work on its stream, which is asked again and again
-// until all ranks are there: nothing else waits for it. Sums are added in rank order, in f32 for
-// 16-bit types.
+// until all ranks are there: nothing else waits for it. Sums are added in rank order.
 //
 // Rules of the library that a call breaks are failures: ranks that call different collectives or in
-// different order, a communicator used before it is up, while the last call is not finished, or
-// after its end, buffers that overlap but are not in place.
+// different order, sends that differ from what is received, a communicator used before it is up,
+// while the last call is not finished, or after its end, buffers that overlap but are not in place.
 #include <nccl.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -49,7 +44,7 @@ struct ncclComm {
 // Connects, and checks that all ranks use the same unique id.
 void ncclComm::start_up() {
   if (state == kConnecting && wire->connected()) {
-    wire->gather(id, ids);
+    simt::gather(*wire, ranks, rank, id, ids);
     state = kComparing;
   }
   if (state == kComparing && wire->arrived()) {
@@ -102,7 +97,8 @@ void require_ready(ncclComm_t comm) {
 }
 
 ncclResult_t call(Operation operation, ncclComm_t comm, cudaStream_t stream) {
-  if (!comm || operation.root >= comm->ranks) {
+  if (!comm || operation.root >= comm->ranks ||
+      (operation.is_message() && operation.root == comm->rank)) {
     return ncclInvalidArgument;
   }
   if (operation.count == 0) {
@@ -141,11 +137,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
 const char* ncclGetLastError(ncclComm_t) { return "emulated NCCL"; }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-  static std::atomic<int> made{0};
-  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
-  *id = {};
-  std::snprintf(id->internal, sizeof id->internal, "process %d, id %d, at %lld", getpid(), ++made,
-                static_cast<long long>(now));
+  *id = simt::new_id();
   return ncclSuccess;
 }
 
@@ -161,7 +153,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   const auto* bytes = reinterpret_cast<const std::byte*>(id.internal);
   *comm = new ncclComm{.ranks = ranks,
                        .rank = rank,
-                       .wire = simt::connect(ranks, rank),
+                       .wire = simt::connect(id, ranks, rank),
                        .id = {bytes, bytes + sizeof id.internal}};
   return ncclInProgress;
 }
@@ -254,4 +246,14 @@ ncclResult_t ncclAllGather(const void* send, void* receive, size_t send_count, n
 ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count, ncclDataType_t type,
                            int root, ncclComm_t comm, cudaStream_t stream) {
   return call({Kind::kBroadcast, send, receive, count, type, root}, comm, stream);
+}
+
+ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  return call({Kind::kSend, send, nullptr, count, type, peer}, comm, stream);
+}
+
+ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return call({Kind::kReceive, nullptr, receive, count, type, peer}, comm, stream);
 }

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <functional>
 
-#include "src/core/float16.h"
 #include "tests/simt/simt.h"
 
 namespace simt {
@@ -13,7 +12,7 @@ namespace {
 
 constexpr size_t kTitleBytes = 256;
 constexpr const char* kNames[] = {"all_reduce", "reduce", "reduce_scatter", "all_gather",
-                                  "broadcast"};
+                                  "broadcast",  "send",   "receive"};
 
 struct Type {
   size_t bytes;
@@ -45,10 +44,11 @@ size_t size_of(ncclDataType_t type) { return describe(type).bytes; }
 std::string text(const Operation& operation) {
   return std::string(kNames[static_cast<int>(operation.kind)]) + " of " +
          std::to_string(operation.count) + " x " + describe(operation.type).name +
-         (operation.root >= 0 ? " with root " + std::to_string(operation.root) : "");
+         (operation.is_message() ? " with rank " + std::to_string(operation.root)
+          : operation.root >= 0  ? " with root " + std::to_string(operation.root)
+                                 : "");
 }
 
-using Bytes = Group::Bytes;
 struct Span {
   const std::byte* data;
   size_t bytes;
@@ -57,13 +57,13 @@ struct Span {
 // What a rank reads and writes; nothing where it only gives or only takes.
 Span source(const Operation& o, int ranks, int rank) {
   const size_t bytes = o.count * size_of(o.type);
-  const bool gives = o.kind != Kind::kBroadcast || rank == o.root;
+  const bool gives = o.kind != Kind::kReceive && (o.kind != Kind::kBroadcast || rank == o.root);
   const size_t parts = o.kind == Kind::kReduceScatter ? static_cast<size_t>(ranks) : 1;
   return {o.send, gives ? bytes * parts : 0};
 }
 Span target(const Operation& o, int ranks, int rank) {
   const size_t bytes = o.count * size_of(o.type);
-  const bool takes = o.kind != Kind::kReduce || rank == o.root;
+  const bool takes = o.kind != Kind::kSend && (o.kind != Kind::kReduce || rank == o.root);
   const size_t parts = o.kind == Kind::kAllGather ? static_cast<size_t>(ranks) : 1;
   return {o.receive, takes ? bytes * parts : 0};
 }
@@ -85,23 +85,26 @@ void check_buffers(const Operation& o, int ranks, int rank) {
 }
 
 // The sum over ranks of the elements from `first` on.
-template <class T, class Sum>
+template <class T>
 void add(const Bytes& all, size_t bytes_of_rank, size_t first, size_t count, std::byte* to) {
   for (size_t i = 0; i < count; ++i) {
-    Sum sum = 0;
+    T sum = 0;
     for (size_t begin = 0; begin < all.size(); begin += bytes_of_rank) {
       T value;
-      std::memcpy(static_cast<void*>(&value), &all[begin + (first + i) * sizeof(T)], sizeof value);
-      sum += static_cast<Sum>(value);
+      std::memcpy(&value, &all[begin + (first + i) * sizeof(T)], sizeof value);
+      sum += value;
     }
-    const T rounded = static_cast<T>(sum);
-    std::memcpy(to + i * sizeof(T), &rounded, sizeof rounded);
+    std::memcpy(to + i * sizeof(T), &sum, sizeof sum);
   }
 }
 
 // Writes what this rank gets out of what all ranks gave.
 void finish(const Operation& o, const Bytes& all, int ranks, int rank) {
   const Span to = target(o, ranks, rank);
+  if (o.is_message()) {
+    std::copy(all.begin(), all.end(), o.receive);  // a send's is empty
+    return;
+  }
   const size_t bytes_of_rank = all.size() / static_cast<size_t>(ranks);
   if (to.bytes == 0) {
     return;
@@ -114,13 +117,11 @@ void finish(const Operation& o, const Bytes& all, int ranks, int rank) {
   const size_t first = o.kind == Kind::kReduceScatter ? o.count * rank : 0;
   switch (o.type) {
     case ncclFloat32:
-      return add<float, float>(all, bytes_of_rank, first, o.count, o.receive);
+      return add<float>(all, bytes_of_rank, first, o.count, o.receive);
     case ncclFloat64:
-      return add<double, double>(all, bytes_of_rank, first, o.count, o.receive);
-    case ncclFloat16:
-      return add<tandem::Fp16, float>(all, bytes_of_rank, first, o.count, o.receive);
-    case ncclBfloat16:
-      return add<tandem::Bf16, float>(all, bytes_of_rank, first, o.count, o.receive);
+      return add<double>(all, bytes_of_rank, first, o.count, o.receive);
+    case ncclInt64:  // wraps around
+      return add<uint64_t>(all, bytes_of_rank, first, o.count, o.receive);
     default:
       fail_nccl("sums of this type are not emulated", text(o));
   }
@@ -135,13 +136,13 @@ void fail_nccl(const std::string& rule, const std::string& detail) {
 bool Group::advance(Wire& wire, int ranks, int rank) {
   switch (phase_) {
     case Phase::kQueued:
-      introduce(wire);
+      introduce(wire, ranks, rank);
       phase_ = Phase::kIntroducing;
       return false;
     case Phase::kIntroducing:
       if (wire.arrived()) {
         compare(ranks);
-        send(wire, ranks, rank);
+        move(wire, ranks, rank);
         phase_ = Phase::kMoving;
       }
       return false;
@@ -157,37 +158,82 @@ bool Group::advance(Wire& wire, int ranks, int rank) {
   return true;
 }
 
-// A title of fixed length says which collectives these are.
-void Group::introduce(Wire& wire) {
-  std::string texts;
+// Says which collectives these are; ranks may differ in whom they send to.
+std::string Group::title() const {
+  std::string texts, first;
+  int collectives = 0;
   for (const Operation& operation : operations_) {
-    texts += text(operation) + ";";
+    if (!operation.is_message()) {
+      first = collectives++ == 0 ? text(operation) : first;
+      texts += text(operation) + ";";
+    }
   }
-  std::string title = "call " + std::to_string(number_) + ", " + text(operations_[0]);
-  if (operations_.size() > 1) {
-    title += " and " + std::to_string(operations_.size() - 1) + " more (hash " +
+  if (collectives > 0 && collectives < static_cast<int>(operations_.size())) {
+    fail_nccl("collectives in one group with sends or receives are not emulated");
+  }
+  std::string title =
+      "call " + std::to_string(number_) + ", " + (collectives == 0 ? "sends and receives" : first);
+  if (collectives > 1) {
+    title += " and " + std::to_string(collectives - 1) + " more (hash " +
              std::to_string(std::hash<std::string>{}(texts)) + ")";
   }
-  title.resize(kTitleBytes);
-  own_title_.resize(kTitleBytes);
-  std::memcpy(own_title_.data(), title.data(), kTitleBytes);
-  wire.gather(own_title_, titles_);
+  return title;
+}
+
+// What goes to each rank, and what is wanted from each: numbers that differ when these do.
+std::vector<uint64_t> Group::messages(int ranks) const {
+  std::vector<uint64_t> marks(2 * static_cast<size_t>(ranks), 0);
+  for (const Operation& o : operations_) {
+    if (o.is_message()) {
+      uint64_t& mark = marks[static_cast<size_t>(o.root + (o.kind == Kind::kSend ? 0 : ranks))];
+      mark = mark * 1000003 + o.count * 16 + static_cast<uint64_t>(o.type);
+    }
+  }
+  return marks;
+}
+
+// An introduction has a fixed length: the title, then the messages.
+void Group::introduce(Wire& wire, int ranks, int rank) {
+  std::string words = title();
+  words.resize(kTitleBytes);
+  const std::vector<uint64_t> marks = messages(ranks);
+  own_introduction_.resize(kTitleBytes + marks.size() * sizeof(uint64_t));
+  std::memcpy(own_introduction_.data(), words.data(), kTitleBytes);
+  std::memcpy(own_introduction_.data() + kTitleBytes, marks.data(),
+              marks.size() * sizeof(uint64_t));
+  gather(wire, ranks, rank, own_introduction_, introductions_);
 }
 
 void Group::compare(int ranks) const {
-  const auto title = [&](int rank) {
-    return std::string(reinterpret_cast<const char*>(&titles_[kTitleBytes * rank]));
+  const auto introduction = [&](int rank) {
+    return &introductions_[own_introduction_.size() * static_cast<size_t>(rank)];
   };
-  for (int rank = 1; rank < ranks; ++rank) {
-    if (title(rank) != title(0)) {
-      fail_nccl("ranks call different collectives",
-                "rank 0: " + title(0) + "; rank " + std::to_string(rank) + ": " + title(rank));
+  const auto title_of = [&](int rank) {
+    return std::string(reinterpret_cast<const char*>(introduction(rank)));
+  };
+  const auto mark = [&](int rank, int index) {
+    uint64_t value = 0;
+    std::memcpy(&value, introduction(rank) + kTitleBytes + index * sizeof value, sizeof value);
+    return value;
+  };
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (title_of(rank) != title_of(0)) {
+      fail_nccl(
+          "ranks call different collectives",
+          "rank 0: " + title_of(0) + "; rank " + std::to_string(rank) + ": " + title_of(rank));
+    }
+    for (int other = 0; other < ranks; ++other) {
+      if (mark(rank, other) != mark(other, ranks + rank)) {
+        fail_nccl("a rank sends other messages than the receiver expects",
+                  title_of(rank) + ": from rank " + std::to_string(rank) + " to rank " +
+                      std::to_string(other));
+      }
     }
   }
 }
 
-// Takes the input out of device memory and sends it to everybody.
-void Group::send(Wire& wire, int ranks, int rank) {
+// Takes the input out of device memory and sends it to those who need it.
+void Group::move(Wire& wire, int ranks, int rank) {
   own_.resize(operations_.size());
   all_.resize(operations_.size());
   for (size_t i = 0; i < operations_.size(); ++i) {
@@ -201,7 +247,14 @@ void Group::send(Wire& wire, int ranks, int rank) {
     if (own_[i].size() > INT_MAX) {
       fail_nccl("more data than is emulated", text(o));
     }
-    wire.gather(own_[i], all_[i]);
+    if (o.kind == Kind::kSend) {
+      wire.send(o.root, own_[i]);
+    } else if (o.kind == Kind::kReceive) {
+      all_[i].resize(o.count * size_of(o.type));
+      wire.receive(o.root, all_[i].data(), all_[i].size());
+    } else {
+      gather(wire, ranks, rank, own_[i], all_[i]);
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <nccl.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,7 @@
 
 namespace simt {
 
-enum class Kind { kAllReduce, kReduce, kReduceScatter, kAllGather, kBroadcast };
+enum class Kind { kAllReduce, kReduce, kReduceScatter, kAllGather, kBroadcast, kSend, kReceive };
 
 struct Operation {
   Operation(Kind kind_, const void* send_, void* receive_, size_t count_, ncclDataType_t type_,
@@ -27,14 +28,14 @@ struct Operation {
   std::byte* receive;
   size_t count;  // elements of one rank
   ncclDataType_t type;
-  int root;  // -1: none
+  int root;  // or the peer of a send or a receive; -1: none
+
+  bool is_message() const { return kind == Kind::kSend || kind == Kind::kReceive; }
 };
 
-// Collectives that start together, on one stream.
+// Collectives, or sends and receives, that start together, on one stream.
 class Group {
  public:
-  using Bytes = std::vector<std::byte>;
-
   Group(cudaStream_t stream, uint64_t number) : stream_(stream), number_(number) {}
   cudaStream_t stream() const { return stream_; }
   void add(const Operation& operation) { operations_.push_back(operation); }
@@ -45,15 +46,17 @@ class Group {
 
  private:
   enum class Phase { kQueued, kIntroducing, kMoving };
-  void introduce(Wire& wire);
+  void introduce(Wire& wire, int ranks, int rank);
   void compare(int ranks) const;
-  void send(Wire& wire, int ranks, int rank);
+  void move(Wire& wire, int ranks, int rank);
+  std::string title() const;
+  std::vector<uint64_t> messages(int ranks) const;
 
   cudaStream_t stream_;
   uint64_t number_;  // of this communicator's groups
   Phase phase_ = Phase::kQueued;
   std::vector<Operation> operations_;
-  Bytes own_title_, titles_;
+  Bytes own_introduction_, introductions_;
   std::vector<Bytes> own_, all_;  // by operation
 };
 

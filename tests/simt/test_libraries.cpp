@@ -209,6 +209,29 @@ TEST_F(NcclRules, GroupsAreAlike) {
       << message;
 }
 
+// To the next rank and from the one before.
+TEST_F(NcclRules, SendsAreWhatIsReceived) {
+  start();
+  const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
+  const auto pass = [&](size_t sent, size_t received) {
+    return simt::failure_of([&] {
+      ncclGroupStart();
+      ncclSend(in, sent, ncclFloat32, next, comm, stream);
+      ncclRecv(out, received, ncclFloat32, previous, comm, stream);
+      ncclGroupEnd();
+      settle();
+    });
+  };
+  if (size == 1) {
+    EXPECT_EQ(ncclSend(in, 1, ncclFloat32, 0, comm, stream), ncclInvalidArgument);
+    return;
+  }
+  EXPECT_EQ(pass(kCount, kCount), "");
+  const std::string message = pass(rank == 0 ? kCount - 1 : kCount, kCount);
+  EXPECT_NE(message.find("call 2, sends and receives: from rank 0 to rank 1"), std::string::npos)
+      << message;
+}
+
 TEST_F(NcclRules, AllUseOneId) {
   ncclUniqueId id = shared_id();
   id.internal[0] = rank == size - 1 ? 'x' : id.internal[0];

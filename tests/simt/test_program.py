@@ -4,13 +4,11 @@
     test_program.py PATH_TO_TANDEM [unittest arguments]
 """
 import os
-import random
-import struct
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 import tandem_program
-from tandem_program import CONFIG, Workspace, losses, metrics, run
+from tandem_program import CONFIG, Workspace, losses, metrics
 
 CUDA = ["--run.device", "cuda", "--dist.backend", "nccl"]
 SMALL = ["--model.layers", "1", "--model.width", "16", "--model.context", "8", "--train.steps", "4",
@@ -25,26 +23,11 @@ MODELS = {"gpt": ["--model.kind", "gpt", "--model.dropout", "0.1"],
 BANDS = {"f32": 1e-4, "bf16": 30 ** 0.5 * 2 ** -8, "fp16": 30 ** 0.5 * 2 ** -11}
 
 
-def write_idx(path, dimensions, values):
-    with open(path, "wb") as out:
-        out.write(struct.pack(">I", 0x800 + len(dimensions)))
-        out.write(struct.pack(f">{len(dimensions)}I", *dimensions))
-        out.write(bytes(values))
-
-
 class Emulated(Workspace):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        folder, pick = cls.path("digits"), random.Random(3)
-        os.makedirs(folder)
-        for split, count in [("train", 48), ("t10k", 12)]:
-            labels = [pick.randrange(4) for _ in range(count)]
-            pixels = [(60 * label + pick.randrange(40)) % 256 for label in labels for _ in range(64)]
-            write_idx(os.path.join(folder, f"{split}-images-idx3-ubyte"), [count, 8, 8], pixels)
-            write_idx(os.path.join(folder, f"{split}-labels-idx1-ubyte"), [count], labels)
-        cls.digits = cls.path("digits.h5")
-        cls.check(run("prepare", "images", "--input", folder, "--output", cls.digits))
+        cls.make_digits()
 
     def curve(self, name, model, *settings, ranks=None):
         self.train(name, *SMALL, *MODELS[model], *settings, ranks=ranks,
@@ -74,6 +57,17 @@ class Emulated(Workspace):
             self.assertEqual(kept, again)
         staged = self.curve("staged", "gpt", "--run.device", "cuda", "--dist.backend", "mpi", ranks=2)
         self.assert_curves_agree(kept, staged, BANDS["f32"])
+
+    def test_exact_sums_are_the_same_for_all_ranks_stages_and_backends(self):
+        exact = ["--dist.reduce", "exact", "--train.micro_batch", "1", "--train.steps", "3"]
+        staged = ["--run.device", "cuda", "--dist.backend", "mpi"]
+        for model, cases in [("gpt", [(2, 3, CUDA), (3, 1, staged), (4, 2, [*CUDA, "--dist.node_size", "2"])]),
+                             ("resnet", [(2, 2, CUDA), (3, 3, staged)])]:
+            self.curve(f"exact-{model}", model, *CUDA, *exact)
+            for ranks, zero, settings in cases:
+                name = f"exact-{model}-{ranks}"
+                self.curve(name, model, *exact, *settings, "--dist.zero", zero, ranks=ranks)
+                self.assert_same_bits(f"exact-{model}", name)
 
     def test_a_run_goes_on_where_it_stopped(self):
         fp16 = ["--train.precision", "fp16"]

@@ -52,6 +52,12 @@ class Global {
     Element& element = *at<Element>(i, simt::Access::kAtomic);
     return std::exchange(element, static_cast<Element>(element + value));
   }
+  // Raises an i32 to `value` where that is larger; returns the value before.
+  Element atomic_max(int64_t i, Element value) const {
+    static_assert(std::is_same_v<Element, int32_t>);
+    Element& element = *at<Element>(i, simt::Access::kAtomic);
+    return std::exchange(element, element < value ? value : element);
+  }
 
  private:
   template <class U>

@@ -1,0 +1,41 @@
+#include "comm/communicator.h"
+
+namespace tandem {
+
+std::string_view name_of(Traffic traffic) {
+  constexpr std::array<std::string_view, kTraffics> kNames = {
+      "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "control"};
+  return kNames[static_cast<size_t>(traffic)];
+}
+
+WireCount::Bytes WireCount::payload() const {
+  Bytes sum;
+  for (size_t i = 0; i < by.size(); ++i) {
+    if (i != static_cast<size_t>(Traffic::kControl)) {
+      sum.inside += by[i].inside;
+      sum.between += by[i].between;
+    }
+  }
+  return sum;
+}
+
+WireCount& WireCount::operator+=(const WireCount& other) {
+  for (size_t i = 0; i < by.size(); ++i) {
+    by[i].inside += other.by[i].inside;
+    by[i].between += other.by[i].between;
+  }
+  collectives += other.collectives;
+  return *this;
+}
+
+WireCount WireCount::operator-(const WireCount& earlier) const {
+  WireCount difference = *this;
+  for (size_t i = 0; i < by.size(); ++i) {
+    difference.by[i].inside -= earlier.by[i].inside;
+    difference.by[i].between -= earlier.by[i].between;
+  }
+  difference.collectives -= earlier.collectives;
+  return difference;
+}
+
+}  // namespace tandem

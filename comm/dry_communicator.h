@@ -1,0 +1,67 @@
+// A communicator that sends nothing: it counts what the others send, to the byte, and lets the time
+// pass that this takes. One rank stands for all of the job; for estimates.
+//
+// Time of a collective: each link's latency on the way around the ring, and the bytes that a rank
+// sends over the bandwidth that is its share (Hockney 1994's alpha-beta model). Inside a node every
+// rank has its own link, with its bandwidth to any other; between nodes the ranks of a node share
+// the node's.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace tandem {
+
+struct Link {
+  double latency_s = 0;
+  double bytes_per_s = 1;  // in one direction
+};
+
+struct Network {
+  Link inside;   // of a rank, to the ranks of its node
+  Link between;  // of a node, to the others
+};
+
+class DryCommunicator final : public Communicator {
+ public:
+  // Rank `rank` of `size`, on one node until set_nodes(); its stream is a dry one of `device`.
+  DryCommunicator(int rank, int size, Device device, const Network& network);
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(nodes_.size()); }
+  Stream& stream() override { return *stream_; }
+
+  void all_reduce(const Tensor& inout, Traffic traffic) override;
+  void reduce_scatter(const Tensor& in, const Tensor& out) override;
+  void all_gather(const Tensor& in, const Tensor& out) override;
+  void all_to_all(const Tensor& in, const Tensor& out) override;
+  void broadcast(const Tensor& inout, int root) override;
+  std::unique_ptr<Communicator> split(std::span<const int> colors) override;
+  void set_nodes(std::span<const int> node_of_rank) override;
+
+  // As if all ranks gave what this one gives. They take no time and are not counted.
+  std::vector<double> sum(std::span<const double> values) override;
+  std::string broadcast(std::string text, int root) override;
+  std::vector<std::string> all_gather(const std::string& text) override;
+  void barrier() override {}
+  WireCount wire() const override { return wire_; }
+
+ private:
+  DryCommunicator(std::shared_ptr<Stream> stream, const Network& network)
+      : stream_(std::move(stream)), network_(network) {}
+  int next() const { return (rank_ + 1) % size(); }
+  void count(Traffic traffic, int to, int64_t bytes);
+  void pass_on(Traffic traffic, int passes, int64_t bytes);
+  double seconds_between(double bytes) const;
+
+  std::shared_ptr<Stream> stream_;  // splits use the same
+  Network network_;
+  int rank_ = 0;
+  int ranks_here_ = 1;      // of the job, on this rank's node
+  std::vector<int> nodes_;  // by rank
+  WireCount wire_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,39 @@
+// Ranks of the job that a communicator joins: where they are, and how its errors name them. In
+// errors a rank always goes by its number in the job.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tandem {
+
+class Group {
+ public:
+  // All ranks of the job, on one node.
+  Group(int rank, int size);
+  // The ranks with this one's color, in their order here. `colors`: of each rank of this group.
+  Group split(std::span<const int> colors) const;
+  // `node_of_rank`: of each rank of this group.
+  void set_nodes(std::span<const int> node_of_rank);
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(job_ranks_.size()); }
+  int job_rank(int rank) const { return job_ranks_[rank]; }
+  bool is_away(int rank) const { return nodes_[rank] != nodes_[rank_]; }  // on another node
+
+  // "all_reduce of 64 bytes (collective 2 of this run, rank 1 of 4)"; of a part of the job:
+  // "... (collective 2 of ranks 1, 3, rank 1 of 4)".
+  std::string place(std::string_view collective, int64_t bytes, int64_t number) const;
+
+ private:
+  Group() = default;
+
+  int rank_ = 0;
+  int job_size_ = 1;
+  std::vector<int> job_ranks_, nodes_;  // by rank
+};
+
+}  // namespace tandem

@@ -1,0 +1,221 @@
+#include "comm/hierarchy.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "src/core/convert.h"
+#include "src/core/copy.h"
+#include "src/core/error.h"
+#include "src/core/sum_parts.h"
+
+namespace tandem {
+
+namespace {
+
+Tensor own_part(const Communicator& group, const Tensor& whole) {
+  const int64_t n = whole.elements() / group.size();
+  return whole.slice(group.rank() * n, n);
+}
+
+// Ranks on every node, by number of the node; and how many of its node come before each rank.
+struct Places {
+  std::map<int, int> ranks;
+  std::vector<int> local;  // by rank
+};
+Places places_of(const std::vector<int>& node_of_rank) {
+  Places places;
+  for (const int node : node_of_rank) {
+    places.local.push_back(places.ranks[node]++);
+  }
+  return places;
+}
+
+}  // namespace
+
+Hierarchy::Hierarchy(Communicator& world, Memory& memory, std::vector<int> node_of_rank,
+                     Sharing sharing)
+    : world_(world), memory_(memory), sharing_(sharing) {
+  require(static_cast<int>(node_of_rank.size()) == world.size(),
+          "Hierarchy: there is not one node for each rank");
+  world_.set_nodes(node_of_rank);
+  const Places places = places_of(node_of_rank);
+  const int nodes = static_cast<int>(places.ranks.size()), ranks = places.ranks.begin()->second;
+  const bool even =
+      nodes * ranks == world.size() &&
+      std::ranges::all_of(places.ranks, [&](auto node) { return node.second == ranks; });
+  node_size_ = even ? ranks : 0;
+  if (sharing == Sharing::kNode && !even) {
+    fail(ExitCode::kConfig,
+         "dist.shard = node needs nodes with equal numbers of ranks; start as many ranks on every "
+         "node, set dist.node_size, or use dist.shard = world");
+  }
+  if (even && nodes > 1 && ranks > 1) {
+    inside_ = world_.split(node_of_rank);
+    between_ = world_.split(places.local);
+  }
+  parts_ = sharing == Sharing::kNode ? ranks : world.size();
+  if (sharing == Sharing::kWorld) {
+    part_ = inside_ ? inside_->rank() * nodes + between_->rank() : world.rank();
+  } else {
+    part_ = places.local[world.rank()];
+    replica_ = inside_ ? between_->rank() : nodes > 1 ? world.rank() : 0;
+  }
+}
+
+// Runs work(stream) in the order of stream(), on the tensors' device. Messages that pass through
+// the host leave tensors in GPU memory to a thread, which waits for the GPU.
+template <class F>
+void Hierarchy::enqueue(Device device, F work) const {
+  if (stream().device() == Device::kCuda) {
+    return work(stream());
+  }
+  stream().submit([device, work] {
+    Stream own = Stream::compute(device);
+    work(own);
+    own.synchronize();
+  });
+}
+
+// Room for n elements of bf16, until the next call. Its users come one after another on stream(),
+// so they share it.
+Tensor Hierarchy::scratch(int64_t n) const {
+  if (!scratch_ || scratch_.elements() < n) {
+    if (scratch_) {
+      wait(stream().record());  // for the last user
+    }
+    scratch_ = Tensor::empty(memory_, {n}, DType::kBf16, MemoryClass::kStaging);
+  }
+  return scratch_.slice(0, n);
+}
+
+// out = in, of the same dtype or converted.
+void Hierarchy::assign(const Tensor& in, const Tensor& out) const {
+  if (in.raw() == out.raw() || in.elements() == 0) {
+    return;
+  }
+  enqueue(in.device(), [in, out](Stream& stream) {
+    in.dtype() == out.dtype() ? copy(stream, in, out) : convert(stream, in, out);
+  });
+}
+
+// Communicator::reduce_scatter, and of bf16 into bf16 or f32.
+void Hierarchy::scatter_sum(Communicator& group, const Tensor& in, const Tensor& out) const {
+  if (in.dtype() != DType::kBf16) {
+    return group.reduce_scatter(in, out);
+  }
+  const Tensor all = scratch(in.elements());
+  group.all_to_all(in, all);
+  enqueue(in.device(), [parts = group.size(), all, out](Stream& stream) {
+    on_device(stream, [&](auto device) {
+      const int64_t n = out.elements();
+      if (out.dtype() == DType::kF32) {
+        kernels::sum_parts(device, parts, n, all.data<Bf16>(), out.data<float>());
+      } else {
+        kernels::sum_parts(device, parts, n, all.data<Bf16>(), out.data<Bf16>());
+      }
+    });
+  });
+}
+
+// Communicator::all_reduce, and of bf16.
+void Hierarchy::sum(Communicator& group, const Tensor& inout) const {
+  if (inout.dtype() != DType::kBf16) {
+    return group.all_reduce(inout);
+  }
+  if (group.size() > 1) {
+    const Tensor own = own_part(group, inout);
+    scatter_sum(group, inout, own);
+    group.all_gather(own, inout);
+  }
+}
+
+void Hierarchy::require_parts(const char* collective, const Tensor& whole,
+                              const Tensor& part) const {
+  require(whole.elements() % world_.size() == 0 && whole.elements() == part.elements() * parts_,
+          [&] {
+            return str(collective, ": ", whole.shape(), " and parts of ", part.shape(), ", with ",
+                       parts_, " parts and ", world_.size(), " ranks");
+          });
+}
+
+void Hierarchy::all_reduce(const Tensor& inout) const {
+  require(inout.elements() % world_.size() == 0, [&] {
+    return str("all_reduce: ", inout.shape(), " is no multiple of ", world_.size(), " ranks");
+  });
+  if (is_flat()) {
+    return sum(world_, inout);
+  }
+  const Tensor chunk = own_part(*inside_, inout);
+  scatter_sum(*inside_, inout, chunk);
+  sum(*between_, chunk);
+  inside_->all_gather(chunk, inout);
+}
+
+void Hierarchy::reduce_scatter(const Tensor& in, const Tensor& out) const {
+  require_parts("reduce_scatter", in, out);
+  require(out.dtype() == (in.dtype() == DType::kBf16 ? DType::kF32 : in.dtype()), [&] {
+    return str("reduce_scatter: ", name_of(in.dtype()), " into ", name_of(out.dtype()));
+  });
+  if (parts_ == 1) {
+    sum(world_, in);
+    assign(in, out);
+  } else if (is_flat()) {
+    scatter_sum(world_, in, out);
+  } else if (sharing_ == Sharing::kWorld) {
+    const Tensor chunk = own_part(*inside_, in);
+    scatter_sum(*inside_, in, chunk);
+    scatter_sum(*between_, chunk, out);
+  } else {
+    const Tensor chunk = in.dtype() == out.dtype() ? out : own_part(*inside_, in);
+    scatter_sum(*inside_, in, chunk);
+    sum(*between_, chunk);
+    assign(chunk, out);
+  }
+}
+
+void Hierarchy::all_gather(const Tensor& in, const Tensor& out) const {
+  require_parts("all_gather", out, in);
+  require(in.dtype() == out.dtype(),
+          [&] { return str("all_gather: ", name_of(in.dtype()), " into ", name_of(out.dtype())); });
+  if (parts_ == 1) {
+    assign(in, out);
+  } else if (is_flat()) {
+    world_.all_gather(in, out);
+  } else if (sharing_ == Sharing::kWorld) {
+    const Tensor chunk = own_part(*inside_, out);
+    between_->all_gather(in, chunk);
+    inside_->all_gather(chunk, out);
+  } else {
+    inside_->all_gather(in, out);
+  }
+}
+
+WireCount Hierarchy::wire() const {
+  WireCount count = world_.wire();
+  for (const auto* level : {inside_.get(), between_.get()}) {
+    if (level) {
+      count += level->wire();
+    }
+  }
+  return count;
+}
+
+std::vector<int> nodes_of(Communicator& world, const std::string& host, int node_size) {
+  const std::vector<std::string> hosts = world.all_gather(host);
+  if (node_size < 0 || (node_size > 0 && world.size() % node_size != 0)) {
+    fail(ExitCode::kConfig, str("dist.node_size = ", node_size, " does not divide the ",
+                                world.size(), " ranks; choose a divisor, or 0 for the hosts"));
+  }
+  std::map<std::string, int> numbers;
+  std::vector<int> nodes;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    nodes.push_back(
+        node_size > 0
+            ? rank / node_size
+            : numbers.emplace(hosts[rank], static_cast<int>(numbers.size())).first->second);
+  }
+  return nodes;
+}
+
+}  // namespace tandem

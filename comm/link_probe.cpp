@@ -1,0 +1,96 @@
+#include "comm/link_probe.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+namespace {
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr int64_t kSmallest = 4 << 10, kLargest = 4 << 20, kGrowth = 4;
+constexpr int kRepeats = 5;
+constexpr double kBudget_s = 1;
+
+constexpr double kLatencyShare = 0.05;
+constexpr int64_t kSmallestBucket = 256 << 10;
+
+double seconds_of(Communicator& communicator, const Tensor& data) {
+  communicator.barrier();
+  const auto begin = std::chrono::steady_clock::now();
+  communicator.all_reduce(data, Traffic::kControl);
+  communicator.wait(communicator.stream().record());
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// The mean over ranks of each one's median: the same bits everywhere, so that all ranks go on or
+// stop together.
+double typical_seconds(Communicator& communicator, const Tensor& data) {
+  std::array<double, kRepeats> seconds{};
+  std::ranges::generate(seconds, [&] { return seconds_of(communicator, data); });
+  std::ranges::sort(seconds);
+  return communicator.sum({&seconds[kRepeats / 2], 1})[0] / communicator.size();
+}
+
+}  // namespace
+
+LinkRates fit_link(std::span<const LinkSample> samples) {
+  // Minimises the sum of ((a + b n - t) / t)^2, in x = 1 / t and y = n / t: a x + b y = 1.
+  double xx = 0, xy = 0, yy = 0, x = 0, y = 0;
+  for (const LinkSample& sample : samples) {
+    const double u = 1 / sample.seconds;
+    const double v = static_cast<double>(sample.bytes) / sample.seconds;
+    xx += u * u;
+    xy += u * v;
+    yy += v * v;
+    x += u;
+    y += v;
+  }
+  const double determinant = xx * yy - xy * xy;
+  require(determinant > 0, "fit_link: needs samples of two sizes at least");
+  const double a = (x * yy - y * xy) / determinant;
+  const double b = (y * xx - x * xy) / determinant;
+  if (b <= 0) {
+    return {.latency_s = x / xx, .bytes_per_s = kInfinite};
+  }
+  if (a <= 0) {
+    return {.latency_s = 0, .bytes_per_s = yy / y};
+  }
+  return {.latency_s = a, .bytes_per_s = 1 / b};
+}
+
+LinkRates probe_link(Communicator& communicator, const Stream& compute) {
+  if (communicator.size() == 1) {
+    return {.latency_s = 0, .bytes_per_s = kInfinite};
+  }
+  Memory memory(compute);
+  const Tensor data =
+      Tensor::zeros(memory, {kLargest / size_of(DType::kF32)}, DType::kF32, MemoryClass::kStaging);
+  const auto first = [&](int64_t bytes) { return data.slice(0, bytes / size_of(DType::kF32)); };
+  seconds_of(communicator, first(kSmallest));  // connects the ranks
+  std::vector<LinkSample> samples;
+  double spent = 0, next = 0;  // a size takes its growth times as long as the one before, at most
+  for (int64_t bytes = kSmallest;
+       bytes <= kLargest && (samples.size() < 2 || spent + next < kBudget_s); bytes *= kGrowth) {
+    samples.push_back({bytes, typical_seconds(communicator, first(bytes))});
+    spent += kRepeats * samples.back().seconds;
+    next = kGrowth * kRepeats * samples.back().seconds;
+  }
+  return fit_link(samples);
+}
+
+int64_t plan_bucket_bytes(const LinkRates& rates, int64_t model_bytes) {
+  int64_t bucket = kSmallestBucket;
+  const auto transfer_s = [&] { return static_cast<double>(bucket) / rates.bytes_per_s; };
+  while (bucket < model_bytes && rates.latency_s > kLatencyShare * transfer_s()) {
+    bucket *= 2;
+  }
+  return std::min(bucket, model_bytes);
+}
+
+}  // namespace tandem

@@ -1,0 +1,28 @@
+#include "src/commands/settings.h"
+
+#include "src/core/error.h"
+#include "src/io/file.h"
+
+namespace tandem {
+
+std::vector<Assignment> settings_of(const CommandLine& line, std::vector<std::string>& problems) {
+  for (const std::string& word : line.positional) {
+    problems.push_back(
+        str("command line: unexpected word ", word, "; settings are --section.key value"));
+  }
+  std::vector<Assignment> settings;
+  for (const Assignment& assignment : line.assignments) {
+    if (assignment.key == "config") {
+      try {
+        const auto from_file = parse_ini(read_file(assignment.value), assignment.value);
+        settings.insert(settings.end(), from_file.begin(), from_file.end());
+      } catch (const Error& error) {
+        problems.push_back(error.what());
+      }
+    }
+  }
+  settings.insert(settings.end(), line.assignments.begin(), line.assignments.end());
+  return settings;
+}
+
+}  // namespace tandem

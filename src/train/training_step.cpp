@@ -1,0 +1,117 @@
+#include "src/train/training_step.h"
+
+#include "layers/cross_entropy.h"
+#include "optim/adamw.h"
+#include "optim/sgd.h"
+#include "src/core/profiler_range.h"
+
+namespace tandem {
+
+namespace {
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimConfig& optim, std::span<const Shard> shards,
+                                          Memory& memory) {
+  if (optim.kind == "adamw") {
+    return make_adamw({.beta1 = optim.beta1,
+                       .beta2 = optim.beta2,
+                       .eps = optim.eps,
+                       .weight_decay = optim.weight_decay},
+                      shards, memory);
+  }
+  return make_sgd(
+      {.momentum = optim.momentum, .nesterov = optim.nesterov, .weight_decay = optim.weight_decay},
+      shards, memory);
+}
+
+ParamStore::Options store_options(const Config& config, int64_t exact_leaves) {
+  return {.bucket_bytes = static_cast<int64_t>(config.dist.bucket_mb * (1 << 20)),
+          .overlap = config.dist.overlap,
+          .zero = static_cast<int>(config.dist.zero),
+          .unused_is_error = config.dist.unused == "error",
+          .dtype = dtype_named(config.train.precision),
+          .wire_dtype = dtype_named(config.dist.wire_dtype),
+          .exact_leaves = exact_leaves};
+}
+
+}  // namespace
+
+TrainingStep::TrainingStep(Model& model, Hierarchy& ranks, Stream& stream, Memory& memory,
+                           Memory& staging, const Config& config)
+    : model_(model),
+      ranks_(ranks),
+      stream_(stream),
+      memory_(memory),
+      seed_(static_cast<uint64_t>(config.run.seed)),
+      micro_batch_(config.train.micro_batch_of(ranks.world().size())),
+      accumulation_(config.train.global_batch / (micro_batch_ * ranks.world().size())),
+      options_{.clip_norm = config.optim.clip_norm,
+               .dynamic_scale = config.train.precision == "fp16"},
+      tape_([this](Context& context, Parameter& parameter) {
+        store_->on_final(context, parameter);
+      }) {
+  const int64_t micro_batches = accumulation_ * ranks.world().size();
+  const int64_t exact_leaves = config.dist.reduce == "exact" ? micro_batches : 0;
+  store_ = std::make_unique<ParamStore>(model.blocks(), ranks, stream, memory,
+                                        store_options(config, exact_leaves));
+  statistics_ = std::make_unique<BatchStatistics>(model, stream, memory, exact_leaves);
+  record_ = std::make_unique<StepRecord>(stream, memory, staging, micro_batches, options_);
+  optimizer_ = make_optimizer(config.optim, store_->shards(), memory);
+}
+
+void TrainingStep::run(const Input& input) {
+  for (int attempt = 1; !run_micro_steps(input); ++attempt) {
+    require(attempt == 1, [&] {
+      return str("step ", input.step + 1, ": exact sums do not fit exponents of the same step");
+    });
+  }
+  sum_figures();
+  record_->decide(stream_);
+  const ProfilerRange range("optimizer");
+  statistics_->update(record_->state(), accumulation_ * ranks_.world().size());
+  optimizer_->step(stream_, store_->shards(), {.lr = input.lr, .state = record_->state()});
+}
+
+// False when exact sums did not fit: all ranks run the micro-steps again.
+bool TrainingStep::run_micro_steps(const Input& input) {
+  store_->begin_step();
+  statistics_->begin_step();
+  record_->begin_step(stream_);
+  bool fits = true;
+  for (int64_t i = 0; i < accumulation_; ++i) {
+    fits = run_micro_step(input, i);
+  }
+  const bool statistics_fit = statistics_->reduce(ranks_.world());
+  return fits && statistics_fit;
+}
+
+bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
+  const int64_t leaf = ranks_.world().rank() * accumulation_ + micro_step;
+  Context context{.stream = stream_,
+                  .memory = memory_,
+                  .tape = &tape_,
+                  .random = {.seed = seed_,
+                             .step = static_cast<uint64_t>(input.step),
+                             .first_sample = leaf * micro_batch_},
+                  .training = true};
+  const DeviceBatch batch = input.batch(micro_step);
+  store_->begin_backward(micro_step + 1 == accumulation_);
+  const Variable losses =
+      cross_entropy(context, model_.forward(context, *store_, batch.input), batch.targets);
+  record_->add_up(stream_, leaf, losses.value());
+  tape_.backward(context, losses, 1.0 / input.targets, &record_->state()->loss_scale);
+  statistics_->end_micro_step();
+  return store_->finish_backward(context);
+}
+
+// Norm and losses of all ranks: one small message.
+void TrainingStep::sum_figures() {
+  store_->squared_norm(record_->squared_norm(), record_->scratch());
+  if (ranks_.world().size() > 1) {
+    Stream& communication = ranks_.stream();
+    communication.wait(stream_.record());
+    ranks_.world().all_reduce(record_->figures(), Traffic::kControl);
+    store_->exposure().wait(stream_, communication.record());
+  }
+}
+
+}  // namespace tandem

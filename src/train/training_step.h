@@ -1,0 +1,65 @@
+// One step of training on this rank: forward and backward of its micro-batches, sums over ranks,
+// the verdict, the update. Knows neither where data comes from nor who reads the figures.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "comm/param_store.h"
+#include "layers/module.h"
+#include "optim/optimizer.h"
+#include "optim/step_record.h"
+#include "src/autograd/tape.h"
+#include "src/train/batch_statistics.h"
+#include "src/train/config.h"
+#include "src/train/device_batch.h"
+
+namespace tandem {
+
+class TrainingStep {
+ public:
+  struct Input {
+    int64_t step = 0;  // updates done before
+    double lr = 0;
+    double targets = 0;  // in the global batch
+    // The micro-batches of this rank, by number; asked for again when the step is run again.
+    std::function<DeviceBatch(int64_t micro_step)> batch;
+  };
+
+  // Collective. `staging`: host memory, page-locked for a GPU. All references must outlive this.
+  // Weights are not initialised.
+  TrainingStep(Model& model, Hierarchy& ranks, Stream& stream, Memory& memory, Memory& staging,
+               const Config& config);
+
+  // Collective. Enqueues a whole step but for store().gather(), which must follow; with exact sums
+  // it waits for the verdict on them.
+  void run(const Input& input);
+
+  ParamStore& store() { return *store_; }
+  StepRecord& record() { return *record_; }
+  Optimizer& optimizer() { return *optimizer_; }
+  BatchStatistics& statistics() { return *statistics_; }
+  const StepOptions& options() const { return options_; }
+  // What waited for communication since this was asked last.
+  Exposure take_exposure() { return std::exchange(store_->exposure(), {}); }
+
+ private:
+  bool run_micro_steps(const Input& input);
+  bool run_micro_step(const Input& input, int64_t micro_step);
+  void sum_figures();
+
+  Model& model_;
+  Hierarchy& ranks_;
+  Stream& stream_;
+  Memory& memory_;
+  uint64_t seed_;
+  int64_t micro_batch_, accumulation_;
+  StepOptions options_;
+  std::unique_ptr<ParamStore> store_;
+  std::unique_ptr<BatchStatistics> statistics_;
+  std::unique_ptr<StepRecord> record_;
+  std::unique_ptr<Optimizer> optimizer_;
+  Tape tape_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,107 @@
+#include "tests/chain_model.h"
+
+#include <cmath>
+
+#include "src/core/convert.h"
+
+namespace tandem::testing {
+
+namespace {
+
+float feature(int64_t sample, int64_t i) {
+  return static_cast<float>((31 * sample + 17 * i) % 64 - 31) / 32;
+}
+
+struct BendOp final : Op {
+  Tensor bend;  // [B]: the tanh
+  int64_t first_sample = 0;
+
+  std::string_view name() const override { return "bend"; }
+  void backward(Context& context, Tensor& dy) override {
+    const GradTarget target = grad_target(parameter(0));
+    const int64_t n = target.into.elements(), batch = dy.elements();
+    const float scale = 1 / std::sqrt(static_cast<float>(n));
+    const Tensor slopes = context.workspace({batch}, DType::kF32);
+    const Tensor dx = context.activation({batch}, DType::kF32);
+    for (int64_t b = 0; b < batch; ++b) {
+      const float t = bend.data<float>()[b], above = dy.data<float>()[b];
+      const float slope = (1 - t * t) * above;
+      slopes.data<float>()[b] = scale * slope;
+      dx.data<float>()[b] = 0.5f * above + slope;
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      float sum = 0;  // the micro-batch is one addend
+      for (int64_t b = 0; b < batch; ++b) {
+        sum += slopes.data<float>()[b] * feature(first_sample + b, i);
+      }
+      float& gradient = target.into.data<float>()[i];
+      gradient = (target.beta == 0 ? 0 : gradient) + sum;
+    }
+    if (input(0).wanted()) {
+      input(0).add(context, dx);
+    }
+  }
+};
+
+Variable bend(Context& context, const Variable& x, Parameter& parameter) {
+  const int64_t n = parameter.value.elements();
+  const Tensor p = context.workspace({n}, DType::kF32);
+  convert(context.stream, parameter.value.reshape({n}), p);
+  auto op = std::make_unique<BendOp>();
+  op->first_sample = context.random.first_sample;
+  op->bend = context.activation(x.shape(), DType::kF32);
+  const Tensor y = context.activation(x.shape(), DType::kF32);
+  for (int64_t b = 0; b < x.elements(); ++b) {
+    float sum = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      sum += p.data<float>()[i] * feature(op->first_sample + b, i);
+    }
+    const float t = std::tanh(x.data<float>()[b] + sum / std::sqrt(static_cast<float>(n)));
+    op->bend.data<float>()[b] = t;
+    y.data<float>()[b] = 0.5f * x.data<float>()[b] + t;
+  }
+  return context.record(y, std::move(op), {x}, {&parameter});
+}
+
+}  // namespace
+
+ChainModel::ChainModel(const Links& links, bool recompute)
+    : uses_(links.size()), recompute_(recompute) {
+  for (size_t block = 0; block < links.size(); ++block) {
+    blocks_.push_back({.name = str("block", block), .parameters = {}});
+    for (const Link& link : links[block]) {
+      parameters_.push_back({.name = str("p", parameters_.size()),
+                             .shape = {link.count},
+                             .init = Initializer::normal(1),
+                             .decay = link.decay,
+                             .shared = link.tied,
+                             .frozen = link.frozen});
+      Parameter* parameter = &parameters_.back();
+      blocks_.back().parameters.push_back(parameter);
+      if (!link.unused) {
+        uses_[block].push_back(parameter);
+      }
+      if (link.tied) {
+        uses_.back().push_back(parameter);
+      }
+    }
+  }
+}
+
+Variable ChainModel::forward(Context& context, Gate& gate, const Tensor& samples) {
+  Tensor start = context.activation(samples.shape(), DType::kF32);
+  std::ranges::fill(start.as<float>(), 0.0f);
+  Variable x(start);
+  for (size_t block = 0; block < uses_.size(); ++block) {
+    x = run_block(context, gate, static_cast<BlockId>(block), recompute_, x,
+                  [&uses = uses_[block]](Context& inner, Variable y) {
+                    for (Parameter* parameter : uses) {
+                      y = bend(inner, y, *parameter);
+                    }
+                    return y;
+                  });
+  }
+  return x;
+}
+
+}  // namespace tandem::testing

@@ -1,0 +1,37 @@
+// A model of blocks of arbitrary parameters, for tests of what the store makes of their sizes and
+// kinds.
+#pragma once
+
+#include <deque>
+
+#include "layers/module.h"
+
+namespace tandem::testing {
+
+// One parameter; tied: the last block uses it too; unused: no block uses it.
+struct Link {
+  int64_t count = 1;
+  bool decay = true, frozen = false, tied = false, unused = false;
+};
+using Links = std::vector<std::vector<Link>>;  // by block
+
+// x [B] starts at zero. Each parameter p [n] of each block in turn makes of x_b
+//     0.5 x_b + tanh(x_b + sum over i of p_i f(b, i) / sqrt(n)),
+// with f a fixed function of the sample's number in the global batch and i.
+class ChainModel final : public Model {
+ public:
+  // Parameters are p0, p1, ...
+  ChainModel(const Links& links, bool recompute);
+  std::vector<BlockParameters> blocks() override { return blocks_; }
+  // samples: [B], not read. Returns x [B], f32.
+  Variable forward(Context& context, Gate& gate, const Tensor& samples) override;
+  double flops_per_sample() const override { return 0; }
+
+ private:
+  std::deque<Parameter> parameters_;
+  std::vector<BlockParameters> blocks_;
+  std::vector<std::vector<Parameter*>> uses_;  // by block
+  bool recompute_;
+};
+
+}  // namespace tandem::testing

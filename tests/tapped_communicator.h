@@ -1,0 +1,59 @@
+// A communicator that tells of each tensor collective before it passes it on.
+#pragma once
+
+#include <functional>
+
+#include "comm/communicator.h"
+
+namespace tandem::testing {
+
+class TappedCommunicator final : public Communicator {
+ public:
+  // `tap`: called with what is to be sent and its whole array, on the thread that asks for it.
+  using Tap = std::function<void(Traffic, const Tensor& whole)>;
+  TappedCommunicator(Communicator& inner, Tap tap) : inner_(inner), tap_(std::move(tap)) {}
+
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  Stream& stream() override { return inner_.stream(); }
+  void wait(const Event& event) override { inner_.wait(event); }
+  void all_reduce(const Tensor& inout, Traffic traffic) override {
+    tap_(traffic, inout);
+    inner_.all_reduce(inout, traffic);
+  }
+  void reduce_scatter(const Tensor& in, const Tensor& out) override {
+    tap_(Traffic::kReduceScatter, in);
+    inner_.reduce_scatter(in, out);
+  }
+  void all_gather(const Tensor& in, const Tensor& out) override {
+    tap_(Traffic::kAllGather, out);
+    inner_.all_gather(in, out);
+  }
+  void all_to_all(const Tensor& in, const Tensor& out) override {
+    tap_(Traffic::kAllToAll, in);
+    inner_.all_to_all(in, out);
+  }
+  void broadcast(const Tensor& inout, int root) override {
+    tap_(Traffic::kBroadcast, inout);
+    inner_.broadcast(inout, root);
+  }
+  std::unique_ptr<Communicator> split(std::span<const int> colors) override {
+    return inner_.split(colors);
+  }
+  void set_nodes(std::span<const int> nodes) override { inner_.set_nodes(nodes); }
+  std::vector<double> sum(std::span<const double> values) override { return inner_.sum(values); }
+  std::string broadcast(std::string text, int root) override {
+    return inner_.broadcast(std::move(text), root);
+  }
+  std::vector<std::string> all_gather(const std::string& text) override {
+    return inner_.all_gather(text);
+  }
+  void barrier() override { inner_.barrier(); }
+  WireCount wire() const override { return inner_.wire(); }
+
+ private:
+  Communicator& inner_;
+  Tap tap_;
+};
+
+}  // namespace tandem::testing

@@ -1,0 +1,254 @@
+// The estimate of a step against the step itself: memory by class and bytes between ranks, exactly.
+#include <algorithm>
+
+#include "comm/nccl_communicator.h"
+#include "src/core/cuda.h"
+#include "src/train/estimate.h"
+#include "src/train/machine.h"
+#include "src/train/model_zoo.h"
+#include "src/train/training_step.h"
+#include "src/train/upload.h"
+#include "tests/harness.h"
+#include "tests/mpi_world.h"
+
+namespace tandem::testing {
+namespace {
+
+int ranks() { return test_world().size(); }
+
+Config config_of(const std::string& kind) {
+  Config config;
+  config.model = {.kind = kind,
+                  .layers = 3,
+                  .heads = 4,
+                  .kv_heads = kind == "llama" ? 2 : 0,
+                  .width = 32,
+                  .ffn_width = kind == "llama" ? 48 : 0,
+                  .context = 12,
+                  .dropout = 0.1,
+                  .tie_embeddings = kind == "gpt",
+                  .depth = 8};
+  config.train.global_batch = int64_t{4} * ranks();
+  config.train.micro_batch = 2;
+  config.dist.bucket_mb = 0.02;
+  config.run.threads = 1;
+  return config;
+}
+
+DatasetInfo data_for(const Config& config) {
+  DatasetInfo data;
+  data.kind = config.model.reads_text() ? DatasetKind::kText : DatasetKind::kImages;
+  data.vocab_size = 97;
+  data.channels = 3;
+  data.height = data.width = 9;
+  data.classes.resize(7);
+  return data;
+}
+
+MicroBatch zeros(const Config& config, const DatasetInfo& data) {
+  const int64_t samples = config.train.micro_batch_of(ranks());
+  const bool text = data.kind == DatasetKind::kText;
+  const int64_t targets = samples * (text ? config.model.context : 1);
+  MicroBatch batch{.samples = samples, .target_count = targets};
+  batch.targets.resize(static_cast<size_t>(targets));
+  batch.tokens.resize(static_cast<size_t>(text ? targets : 0));
+  batch.images.resize(
+      static_cast<size_t>(text ? 0 : samples * data.height * data.width * data.channels));
+  return batch;
+}
+
+std::unique_ptr<Communicator> nccl_for(Device device) {
+  if constexpr (kHasCuda) {
+    if (device == Device::kCuda) {
+      cuda::use_device(test_world().local_rank() % cuda::device_count());
+      return std::make_unique<NcclCommunicator>(test_world().communicator(),
+                                                test_world().timeout_s());
+    }
+  }
+  return nullptr;
+}
+
+// What the job really used: by rank, of the last of a few steps.
+struct Used {
+  int64_t peak_bytes = 0;
+  std::array<int64_t, kMemoryClasses> class_bytes{};
+  int64_t blocks = 0;
+  WireCount::Bytes wire;
+};
+
+Used run(const Config& config, const DatasetInfo& data, Device device) {
+  use_threads(config, ranks());
+  const auto nccl = nccl_for(device);
+  Communicator& world = nccl ? *nccl : test_world().communicator();
+  Stream stream = Stream::compute(device);
+  Memory memory(stream);
+  Memory staging = device == Device::kCpu ? memory : Memory::pinned();
+  Hierarchy hierarchy(world, memory, nodes_of(world, "host", std::stoi(config.dist.node_size)),
+                      sharing_of(config));
+  const auto model = make_model(config.model, data, config.train.recompute == "block");
+  TrainingStep training(*model, hierarchy, stream, memory, staging, config);
+  training.store().initialize(1);
+  Uploader upload(stream, memory, staging, data, training.store().dtype());
+  const MicroBatch batch = zeros(config, data);
+  WireCount before;
+  StepRecord::Copy pending;
+  for (int64_t step = 0; step < 3; ++step) {
+    world.stream().synchronize();
+    before = hierarchy.wire();
+    training.run({.step = step,
+                  .lr = 1e-3,
+                  .targets = static_cast<double>(batch.target_count * ranks() * 2),
+                  .batch = [&](int64_t) { return upload(batch); }});
+    pending = training.record().copy_to_host(stream);  // read one step late, as Trainer does
+    training.store().gather();
+  }
+  stream.synchronize();
+  world.stream().synchronize();
+  Used used{.peak_bytes = memory.total().peak_bytes,
+            .blocks = memory.system_allocations(),
+            .wire = (hierarchy.wire() - before).payload()};
+  for (int i = 0; i < kMemoryClasses; ++i) {
+    used.class_bytes[static_cast<size_t>(i)] = memory.use(static_cast<MemoryClass>(i)).peak_bytes;
+  }
+  return used;
+}
+
+// By rank.
+std::vector<double> gathered(double value) {
+  std::vector<double> all(static_cast<size_t>(ranks()), 0.0);
+  all[static_cast<size_t>(test_world().rank())] = value;
+  return test_world().communicator().sum(all);
+}
+
+void expect_estimated(Config config, Device device, int node_size) {
+  config.dist.node_size = str(node_size);
+  const DatasetInfo data = data_for(config);
+  const Used used = run(config, data, device);
+  const Job job{.ranks = ranks(), .node_size = node_size, .hardware = {.device = device}};
+  const Estimate expected = estimate(config, data, job);
+
+  const std::vector<double> peaks = gathered(static_cast<double>(used.peak_bytes));
+  const auto largest = std::ranges::max_element(peaks) - peaks.begin();
+  EXPECT_EQ(static_cast<double>(expected.peak_bytes), peaks[static_cast<size_t>(largest)]);
+  for (int i = 0; i < kMemoryClasses; ++i) {
+    const auto bytes = gathered(static_cast<double>(used.class_bytes[static_cast<size_t>(i)]));
+    EXPECT_EQ(static_cast<double>(expected.class_bytes[static_cast<size_t>(i)]),
+              bytes[static_cast<size_t>(largest)])
+        << name_of(static_cast<MemoryClass>(i));
+  }
+  const auto blocks = gathered(static_cast<double>(used.blocks));
+  if (config.dist.reduce != "exact") {  // whose first step is run again: as many more blocks where
+                                        // the pool keeps none
+    EXPECT_EQ(static_cast<double>(expected.blocks), blocks[static_cast<size_t>(largest)]);
+  }
+  const auto total = gathered(static_cast<double>(used.wire.total()));
+  const auto busiest = std::ranges::max_element(total) - total.begin();
+  EXPECT_EQ(static_cast<double>(expected.wire.total()), total[static_cast<size_t>(busiest)]);
+  EXPECT_EQ(static_cast<double>(expected.wire.inside),
+            gathered(static_cast<double>(used.wire.inside))[static_cast<size_t>(busiest)]);
+}
+
+TEST(Estimate, IsWhatEveryModelUses) {
+  for_each_device([](Device device) {
+    for (const char* kind : {"gpt", "llama", "resnet", "mlp"}) {
+      for (const char* recompute : {"none", "block"}) {
+        SCOPED_TRACE(str(kind, " recompute ", recompute));
+        Config config = config_of(kind);
+        config.train.recompute = recompute;
+        expect_estimated(config, device, ranks());
+      }
+    }
+  });
+}
+
+TEST(Estimate, IsWhatEveryStageUses) {
+  for_each_device([](Device device) {
+    for (int64_t zero = 0; zero < 4; ++zero) {
+      for (const char* precision : {"f32", "bf16", "fp16"}) {
+        for (const bool overlap : {true, false}) {
+          SCOPED_TRACE(str("zero ", zero, " ", precision, overlap ? " overlapped" : ""));
+          Config config = config_of("gpt");
+          config.dist.zero = zero;
+          config.dist.overlap = overlap;
+          config.train.precision = precision;
+          config.dist.wire_dtype = std::string_view(precision) == "bf16" ? "bf16" : "f32";
+          config.train.recompute = "block";
+          expect_estimated(config, device, ranks());
+        }
+      }
+    }
+  });
+}
+
+TEST(Estimate, IsWhatNodesUse) {
+  if (ranks() % 2 != 0) {
+    GTEST_SKIP() << "needs nodes of two ranks";
+  }
+  for_each_device([](Device device) {
+    for (int64_t zero = 0; zero < 4; ++zero) {
+      for (const char* shard : {"world", "node"}) {
+        SCOPED_TRACE(str("zero ", zero, " over the ", shard));
+        Config config = config_of("resnet");
+        config.dist.zero = zero;
+        config.dist.shard = shard;
+        expect_estimated(config, device, 2);
+      }
+    }
+  });
+}
+
+TEST(Estimate, IsWhatExactSumsUse) {
+  for_each_device([](Device device) {
+    for (const int64_t zero : {0, 2, 3}) {
+      SCOPED_TRACE(str("zero ", zero));
+      Config config = config_of("resnet");
+      config.dist.zero = zero;
+      config.dist.reduce = "exact";
+      expect_estimated(config, device, ranks());
+    }
+  });
+}
+
+// A GPU is estimated by builds that have none.
+Job some_gpus(const Config& config, int count) {
+  return {.ranks = count, .node_size = count, .hardware = hardware_named("a100-40", config, count)};
+}
+
+TEST(Estimate, CountsTheModelsOperations) {
+  Config config = config_of("gpt");
+  config.train.global_batch = 8;
+  const DatasetInfo data = data_for(config);
+  const Estimate plain = estimate(config, data, some_gpus(config, 2));
+  config.train.recompute = "block";
+  const Estimate again = estimate(config, data, some_gpus(config, 2));
+  // Attention runs 7 products for 6 of the model; all blocks' forward passes run twice. The output
+  // layer is in no block.
+  EXPECT_GE(plain.flops, plain.model_flops);
+  EXPECT_LT(plain.flops, 1.02 * plain.model_flops);
+  EXPECT_GT(again.flops, 1.2 * plain.flops);
+  EXPECT_LT(again.flops, 4.0 / 3 * plain.flops);
+  EXPECT_GT(again.step_s, plain.step_s);
+  EXPECT_LT(again.mfu, plain.mfu);
+  EXPECT_LE(plain.exposed_s, plain.step_s);
+}
+
+TEST(Estimate, FindsTheLargestMicroBatch) {
+  Config config = config_of("resnet");
+  const DatasetInfo data = data_for(config);
+  Job job = some_gpus(config, 3);
+  const auto peak_of = [&](int64_t micro_batch) {
+    config.train.micro_batch = micro_batch;
+    config.train.global_batch = 3 * micro_batch;
+    return estimate(config, data, job).peak_bytes;
+  };
+  job.hardware.memory_bytes = peak_of(37);
+  const int64_t largest = largest_micro_batch(config, data, job);
+  EXPECT_GE(largest, 37);  // sizes are rounded: a few more may take no more
+  EXPECT_LE(peak_of(largest), job.hardware.memory_bytes);
+  EXPECT_GT(peak_of(largest + 1), job.hardware.memory_bytes);
+  job.hardware.memory_bytes = 1000;
+  EXPECT_EQ(largest_micro_batch(config, data, job), 0);
+}
+
+}  // namespace
+}  // namespace tandem::testing

@@ -1,0 +1,107 @@
+// What the store shows of its parts: shards, pieces and weights.
+#include <gtest/gtest.h>
+
+#include "tests/harness.h"
+#include "tests/mpi_world.h"
+#include "tests/store_model.h"
+
+namespace tandem::testing {
+namespace {
+
+Communicator& world() { return test_world().communicator(); }
+
+TEST(ParamStoreShards, ShardsCoverEverythingOnce) {
+  TestContext test;
+  Memory memory{Device::kCpu};
+  Hierarchy ranks{world(), memory, std::vector<int>(static_cast<size_t>(world().size()), 0)};
+  for (int zero : {0, 1, 2, 3}) {
+    SCOPED_TRACE(str("stage ", zero));
+    StoreModel model = small_model();
+    ParamStore store(model.blocks, ranks, test.stream, memory,
+                     {.bucket_bytes = 1500, .zero = zero});
+    store.initialize(3);
+    std::vector<std::vector<double>> all, owned;
+    for (const Parameter& parameter : model.parameters) {
+      all.emplace_back(static_cast<size_t>(parameter.shape.elements()), 0.0);
+    }
+    owned = all;
+    double elements = 0;
+    for (size_t shard = 0; shard < store.shards().size(); ++shard) {
+      const Shard& flat = store.shards()[shard];
+      EXPECT_EQ(flat.value.elements(), flat.grad.elements());
+      elements += static_cast<double>(flat.value.elements());
+      for (const auto& piece : store.pieces(shard)) {
+        EXPECT_EQ(piece.parameter->decay, flat.decay);
+        for (int64_t i = 0; i < piece.count; ++i) {
+          ++all[piece.parameter->id][piece.offset + i];
+        }
+      }
+      for (const auto& piece : store.owned_pieces(shard)) {
+        for (int64_t i = 0; i < piece.count; ++i) {
+          ++owned[piece.parameter->id][piece.offset + i];
+        }
+      }
+    }
+    const double copies = zero == 0 ? world().size() : 1;
+    EXPECT_EQ(world().sum({&elements, 1})[0] * 4,
+              copies * static_cast<double>(store.gradient_bytes()));
+    for (size_t id = 0; id < all.size(); ++id) {
+      const size_t n = all[id].size();
+      EXPECT_EQ(world().sum(all[id]), std::vector<double>(n, copies)) << id;
+      EXPECT_EQ(world().sum(owned[id]), std::vector<double>(n, 1.0)) << id;
+    }
+  }
+}
+
+// What a shard, a list of weights and a layer show of an element is one number.
+TEST(ParamStoreShards, WeightsAreTheMastersOfTheValues) {
+  TestContext test;
+  Memory memory{Device::kCpu};
+  Hierarchy ranks{world(), memory, std::vector<int>(static_cast<size_t>(world().size()), 0)};
+  for (int zero : {0, 1, 2, 3}) {
+    for (DType dtype : {DType::kF32, DType::kBf16}) {
+      SCOPED_TRACE(str("stage ", zero, ", ", name_of(dtype)));
+      StoreModel model = small_model();
+      ParamStore store(model.blocks, ranks, test.stream, memory,
+                       {.bucket_bytes = 1500, .zero = zero, .dtype = dtype});
+      store.initialize(3);
+      std::vector<std::vector<float>> values;
+      for (BlockId block = 0; block < 4; ++block) {
+        store.acquire(test.context, block, Pass::kForward);
+        for (const Parameter* parameter : model.blocks[block].parameters) {
+          EXPECT_EQ(parameter->value.dtype(), dtype);
+          const std::vector<double> read = values_of(parameter->value);
+          values.emplace_back(read.begin(), read.end());
+        }
+        store.release(test.context, block, Pass::kForward);
+      }
+      const auto expect_value = [&](const Parameter& parameter, int64_t i, float master) {
+        ASSERT_EQ(values[parameter.id][i],
+                  dtype == DType::kF32 ? master : static_cast<float>(Bf16(master)))
+            << parameter.name << "[" << i << "]";
+      };
+      std::vector<double> seen(values.size(), 0.0);
+      for (const ParamStore::Weights& weights : store.owned_weights()) {
+        for (int64_t i = 0; i < weights.data.elements(); ++i) {
+          expect_value(*weights.parameter, weights.offset + i, weights.data.as<float>()[i]);
+        }
+        seen[weights.parameter->id] += static_cast<double>(weights.data.elements());
+      }
+      const std::vector<double> all = world().sum(seen);
+      for (size_t id = 0; id < all.size(); ++id) {
+        EXPECT_EQ(all[id], static_cast<double>(values[id].size()));
+      }
+      for (size_t shard = 0; shard < store.shards().size(); ++shard) {
+        for (const ParamStore::Piece& piece : store.pieces(shard)) {
+          for (int64_t i = 0; i < piece.count; ++i) {
+            expect_value(*piece.parameter, piece.offset + i,
+                         store.shards()[shard].value.as<float>()[piece.shard_offset + i]);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::testing

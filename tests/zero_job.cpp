@@ -1,0 +1,216 @@
+#include "tests/zero_job.h"
+
+#include <algorithm>
+
+#include "layers/cross_entropy.h"
+#include "optim/adamw.h"
+#include "optim/sgd.h"
+#include "src/core/reduce.h"
+#include "tests/small_transformer.h"
+
+namespace tandem::testing {
+
+namespace {
+
+constexpr int64_t kSamples = 2;  // of a leaf
+constexpr int64_t kTokens = 6;   // of a sample
+
+std::unique_ptr<Model> make_model(const ZeroPlan& plan) {
+  if (!plan.links.empty()) {
+    return std::make_unique<ChainModel>(plan.links, plan.recompute);
+  }
+  TransformerConfig config = small(false);
+  config.recompute = plan.recompute;
+  return std::make_unique<Transformer>(config);
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const std::string& kind, std::span<const Shard> shards,
+                                          Memory& memory) {
+  if (kind == "sgd") {
+    return make_sgd({.momentum = 0.9, .weight_decay = 0.1}, shards, memory);
+  }
+  return kind == "gradient" ? make_adamw({.beta1 = 0, .beta2 = 0}, shards, memory)
+                            : make_adamw({}, shards, memory);
+}
+
+std::vector<int> nodes_in(const ZeroPlan& plan, const Communicator& communicator) {
+  return plan.nodes.empty() ? std::vector<int>(static_cast<size_t>(communicator.size()), 0)
+                            : plan.nodes;
+}
+
+}  // namespace
+
+class ZeroJob::WatchedGate final : public Gate {
+ public:
+  explicit WatchedGate(ZeroJob& job) : job_(job) {}
+  void acquire(Context& context, BlockId block, Pass pass) override {
+    job_.store().acquire(context, block, pass);
+    tell(block, pass, true);
+  }
+  void release(Context& context, BlockId block, Pass pass) override {
+    tell(block, pass, false);
+    job_.store().release(context, block, pass);
+  }
+
+ private:
+  void tell(BlockId block, Pass pass, bool acquired) const {
+    if (job_.watch) {
+      job_.watch(block, pass, acquired);
+    }
+  }
+  ZeroJob& job_;
+};
+
+ZeroJob::ZeroJob(Communicator& communicator, const ZeroPlan& plan)
+    : plan_(plan),
+      ranks_(communicator, scratch_memory_, nodes_in(plan, communicator), plan.sharing),
+      model_(make_model(plan)),
+      gate_(std::make_unique<WatchedGate>(*this)),
+      tape_([this](Context& context, Parameter& parameter) {
+        if (before_final) {
+          before_final();
+        }
+        store_->on_final(context, parameter);
+      }) {
+  ParamStore::Options options = plan.store;
+  options.exact_leaves = plan.exact ? leaves() : 0;
+  store_ = std::make_unique<ParamStore>(model_->blocks(), ranks_, stream_, memory_, options);
+  optimizer_ = make_optimizer(plan.optimizer, store_->shards(), memory_);
+  store_->initialize(1);
+}
+
+Variable ZeroJob::losses(Context& context, int64_t leaf) {
+  context.random = {.seed = 1, .step = steps_, .first_sample = leaf * kSamples};
+  if (!plan_.links.empty()) {
+    return model_->forward(
+        context, *gate_,
+        Tensor::empty(scratch_memory_, {kSamples}, DType::kF32, MemoryClass::kData));
+  }
+  const int64_t count = kSamples * kTokens, first = leaf * count;
+  const std::vector<int32_t> tokens = some_tokens(first + count + 1);
+  const std::span<const int32_t> own = std::span(tokens).subspan(first, count + 1);
+  const Tensor input = int_tensor({kSamples, kTokens}, own.first(count));
+  const Variable logits = model_->forward(context, *gate_, input);
+  return cross_entropy(context, logits, int_tensor({count}, own.last(count)));
+}
+
+bool ZeroJob::micro_step(int64_t leaf, bool last) {
+  Context context{.stream = stream_, .memory = scratch_memory_, .tape = &tape_, .training = true};
+  store_->begin_backward(last);
+  const Variable y = losses(context, leaf);
+  tape_.backward(context, y, 1.0 / static_cast<double>(y.elements() * leaves()));
+  return store_->finish_backward(context);
+}
+
+bool ZeroJob::run_micro_steps() {
+  store_->begin_step();
+  bool fits = true;
+  for (int i = 0; i < plan_.micro_steps; ++i) {
+    const bool last = i + 1 == plan_.micro_steps;
+    fits = micro_step(ranks_.world().rank() * plan_.micro_steps + i, last);
+  }
+  return fits;
+}
+
+void ZeroJob::gradients() {
+  if (!run_micro_steps()) {
+    require(run_micro_steps(), "exact sums do not fit exponents of the same step");
+  }
+}
+
+std::vector<double> ZeroJob::leaf_gradient(int64_t leaf) {
+  store_->begin_step();
+  micro_step(leaf, true);
+  return summed_gradients();
+}
+
+double ZeroJob::squared_norm() {
+  Memory host(Device::kCpu);
+  const Tensor figures = Tensor::empty(host, {1 + kReduceScratch}, DType::kF64, MemoryClass::kData);
+  store_->squared_norm(figures.slice(0, 1), figures.slice(1, kReduceScratch));
+  return ranks_.world().sum({figures.data<double>(), 1})[0];
+}
+
+void ZeroJob::step() {
+  gradients();
+  state_.squared_norm = squared_norm();
+  state_ = decided(state_, {.clip_norm = plan_.clip_norm});
+  optimizer_->step(stream_, store_->shards(), {.lr = 0.02, .state = &state_});
+  store_->gather();
+  ++steps_;
+}
+
+void ZeroJob::train(int steps) {
+  for (int i = 0; i < steps; ++i) {
+    step();
+  }
+}
+
+void ZeroJob::evaluate() {
+  Context context{.stream = stream_, .memory = scratch_memory_};
+  losses(context, 0);
+}
+
+void ZeroJob::read(BlockId block, std::vector<double>& all) const {
+  const std::vector<int64_t> first = first_elements();
+  all.resize(static_cast<size_t>(first.back()));
+  for (const Segment& segment : store_->layout().segments()) {
+    if (segment.block == block) {
+      const std::vector<double> values = values_of(store_->parameters()[segment.parameter]->value);
+      std::ranges::copy(values, all.begin() + first[segment.parameter]);
+    }
+  }
+}
+
+WireCount ZeroJob::wire() {
+  ranks_.stream().synchronize();
+  return ranks_.wire();
+}
+
+std::vector<int64_t> ZeroJob::first_elements() const {
+  std::vector<int64_t> first = {0};
+  for (const Parameter* parameter : store_->parameters()) {
+    first.push_back(first.back() + parameter->shape.elements());
+  }
+  return first;
+}
+
+// One rank has each element, the others add zero, which changes no bit.
+std::vector<double> ZeroJob::collect(const std::function<Tensor(size_t)>& flat_of_shard) const {
+  const std::vector<int64_t> first = first_elements();
+  std::vector<double> all(static_cast<size_t>(first.back()), 0.0);
+  for (size_t shard = 0; shard < store_->shards().size(); ++shard) {
+    const Tensor flat = flat_of_shard(shard);
+    for (const ParamStore::Piece& piece : store_->owned_pieces(shard)) {
+      const std::vector<double> values = values_of(flat.slice(piece.shard_offset, piece.count));
+      std::ranges::copy(values, all.begin() + first[piece.parameter->id] + piece.offset);
+    }
+  }
+  return ranks_.world().sum(all);
+}
+
+std::vector<double> ZeroJob::summed_gradients() const {
+  return collect([&](size_t shard) { return store_->shards()[shard].grad; });
+}
+
+std::vector<double> ZeroJob::state(std::string_view slot) const {
+  std::vector<Tensor> states(store_->shards().size());
+  optimizer_->visit([&](std::string_view name, size_t shard, const Tensor& state) {
+    if (name == slot) {
+      states[shard] = state;
+    }
+  });
+  return collect([&](size_t shard) { return states[shard]; });
+}
+
+std::vector<double> ZeroJob::weights() const {
+  const std::vector<int64_t> first = first_elements();
+  std::vector<double> all(static_cast<size_t>(first.back()), 0.0);
+  for (const ParamStore::Weights& weights : store_->owned_weights()) {
+    std::ranges::copy(values_of(weights.data),
+                      all.begin() + first[weights.parameter->id] + weights.offset);
+  }
+  return ranks_.world().sum(all);
+}
+
+}  // namespace tandem::testing
