@@ -252,7 +252,9 @@ void Trainer::validate() {
   const Evaluation result = evaluate(*model_, training_->store(), *dataset_, config_.model.context,
                                      config_.train.eval_batch(), config_.train.eval_batches,
                                      stream_, memory_, *upload_, comm_);
-  wire_ = wire_at(mark_wire());  // what validation sent belongs to no step
+  // What validation sent and waited for belongs to no step.
+  wire_ = wire_at(mark_wire());
+  static_cast<void>(training_->take_exposure());
   val_loss_ = result.loss;
   if (log_) {
     log_->validation(step_, result);
