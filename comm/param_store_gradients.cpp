@@ -18,13 +18,6 @@ namespace {
 // Messages under way, besides a new one, that hold memory which is given back behind them.
 constexpr size_t kInFlight = 1;
 
-template <class T>
-void fill(const Stream& stream, const Tensor& tensor, T value) {
-  on_device(stream, [&](auto device) {
-    kernels::fill(device, tensor.elements(), tensor.data<T>(), value);
-  });
-}
-
 // to += from, or to = from.
 template <class T>
 void add_or_copy(Stream& stream, const Tensor& from, const Tensor& to, bool add) {
@@ -79,7 +72,7 @@ void ParamStore::open_gradients(int64_t bucket) {
   const Bucket& place = layout_.buckets()[bucket];
   memory.leaf = Tensor::empty(memory_, {place.range.count()}, DType::kF32, MemoryClass::kStaging);
   for (const Range& gap : layout_.gaps(place)) {
-    fill(stream_, memory.leaf.slice(gap.begin - place.range.begin, gap.count()), 0.0f);
+    zero(stream_, memory.leaf.slice(gap.begin - place.range.begin, gap.count()));
   }
   bind(bucket, memory.leaf, &Parameter::grad);
 }
@@ -103,7 +96,7 @@ void ParamStore::settle(Parameter& parameter) {
              ": the loss does not depend on it; take it out of the model, or set "
              "dist.unused = zero"));
   }
-  fill(stream_, parameter.grad, 0.0f);
+  zero(stream_, parameter.grad);
   parameter.grad_written = true;
 }
 

@@ -4,7 +4,6 @@
 
 #include "layers/running_statistics.h"
 #include "src/core/copy.h"
-#include "src/core/elementwise.h"
 
 namespace tandem {
 
@@ -57,8 +56,7 @@ void BatchStatistics::end_micro_step() {
   }
   exact_->quantise(sum_, segments_, exact_sum_, written_);
   written_ = true;
-  on_device(stream_,
-            [&](auto device) { kernels::fill(device, sum_.elements(), sum_.data<float>(), 0.0f); });
+  zero(stream_, sum_);
 }
 
 bool BatchStatistics::reduce(Communicator& communicator) {
