@@ -1,11 +1,34 @@
 #!/usr/bin/env bash
-# Configures and builds into build/ (or $BUILD). Arguments go to CMake: launch/build.sh -DTANDEM_NATIVE=OFF
+# Configures and builds one configuration, each in a folder of its own. What earlier calls set is forgotten.
+#   launch/build.sh [release|debug|asan|tsan|simt] [CMake arguments]     launch/build.sh release -DTANDEM_NATIVE=OFF
+#   release  build        as users have it; what is built when none is named
+#   debug    build-debug  nothing optimized
+#   asan     build-asan   AddressSanitizer and UndefinedBehaviorSanitizer, no GPU
+#   tsan     build-tsan   ThreadSanitizer, no GPU
+#   simt     build-simt   the emulated GPU of tests/simt
+# BUILD=NAME replaces "build" in the folders' names. TANDEM_WERROR=ON makes warnings errors. CONFIGURE_ONLY=1 builds nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-build=${BUILD:-build}
-cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release "$@" >"$build.configure.log" 2>&1 ||
-  { cat "$build.configure.log" >&2; exit 1; }
-grep -E '^-- Tandem' "$build.configure.log" || true
-grep -A4 Warning "$build.configure.log" || true
-mv "$build.configure.log" "$build/configure.log"
-cmake --build "$build"
+configuration=release
+case "${1:-}" in
+  "" | -*) ;;
+  *) configuration=$1; shift ;;
+esac
+build=${BUILD:-build}-$configuration type=Debug cuda=ON simt=OFF sanitize=OFF
+case $configuration in
+  release) build=${BUILD:-build} type=Release ;;
+  debug) ;;
+  asan) cuda=OFF sanitize=address ;;
+  tsan) cuda=OFF sanitize=thread ;;
+  simt) type=Release simt=ON ;;
+  *) echo "build: unknown configuration '$configuration': one of release, debug, asan, tsan, simt" >&2; exit 2 ;;
+esac
+
+mkdir -p "$build"
+rm -f "$build/CMakeCache.txt"  # an option once given, or a package once missing, would stay
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=$type -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DTANDEM_NATIVE=ON -DTANDEM_TESTS=ON \
+  -DTANDEM_CUDA=$cuda -DTANDEM_SIMT=$simt -DTANDEM_SANITIZE=$sanitize -DTANDEM_WERROR="${TANDEM_WERROR:-OFF}" "$@" \
+  >"$build/configure.log" 2>&1 || { cat "$build/configure.log" >&2; exit 1; }
+grep -E '^-- Tandem' "$build/configure.log" || true
+grep -A4 Warning "$build/configure.log" || true
+[ -n "${CONFIGURE_ONLY:-}" ] || cmake --build "$build"
