@@ -26,7 +26,7 @@ esac
 
 mkdir -p "$build"
 rm -f "$build/CMakeCache.txt"  # an option once given, or a package once missing, would stay
-cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=$type -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DTANDEM_NATIVE=ON -DTANDEM_TESTS=ON \
+cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=$type -DTANDEM_NATIVE=ON -DTANDEM_TESTS=ON \
   -DTANDEM_CUDA=$cuda -DTANDEM_SIMT=$simt -DTANDEM_SANITIZE=$sanitize -DTANDEM_WERROR="${TANDEM_WERROR:-OFF}" "$@" \
   >"$build/configure.log" 2>&1 || { cat "$build/configure.log" >&2; exit 1; }
 grep -E '^-- Tandem' "$build/configure.log" || true
