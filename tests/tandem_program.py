@@ -14,9 +14,12 @@ import unittest
 
 TANDEM = ""
 OK, CONFIG, DATA, NUMERICAL, OUT_OF_MEMORY, STOPPED = 0, 2, 3, 64, 71, 85
-TINY = ["--model.layers", "2", "--model.heads", "2", "--model.width", "32", "--model.context", "16",
-        "--train.global_batch", "12", "--train.log_every", "1", "--optim.warmup_steps", "5", "--run.threads", "1",
-        "--log.progress", "none"]
+QUICK = ["--train.global_batch", "12", "--train.log_every", "1", "--optim.warmup_steps", "5", "--run.threads", "1",
+         "--log.progress", "none"]
+# What a small model of each kind is told; the sizes of images are in their dataset.
+SHAPES = {"mlp": ["--model.layers", "2", "--model.width", "32"], "resnet": []}
+SHAPES["gpt"] = SHAPES["llama"] = [*SHAPES["mlp"], "--model.heads", "2", "--model.context", "16"]
+TINY = [*SHAPES["gpt"], *QUICK]
 MPI_ENV = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none",
                OMPI_MCA_mpi_yield_when_idle="1")
@@ -31,6 +34,12 @@ def run(*arguments, ranks=None, **options):
     if ranks:
         command = ["timeout", "-k", "5", "120", "mpirun", "-np", str(ranks), *command]
     return subprocess.run(command, env=MPI_ENV, capture_output=True, text=True, timeout=300, **options)
+
+
+def kind_in(settings):
+    """The kind of model that these arguments ask for."""
+    named = [value for key, value in zip(settings, settings[1:]) if key == "--model.kind"]
+    return named[-1] if named else "gpt"
 
 
 def metrics(folder):
@@ -106,7 +115,7 @@ class Workspace(unittest.TestCase):
 
     def train(self, name, *settings, ranks=None, code=OK, data=None, **options):
         arguments = ["train", "--data.path", data or self.text, "--run.dir", self.path("runs"), "--run.name", name,
-                     "--train.steps", "20", *TINY, *settings]
+                     "--train.steps", "20", *SHAPES[kind_in(settings)], *QUICK, *settings]
         return self.check(run(*arguments, ranks=ranks, **options), code)
 
     def run_folder(self, name):

@@ -95,6 +95,66 @@ TEST(Config, ImpossibleModelsAreNamed) {
   EXPECT_TRUE(contains(problems_of(config, 1), "6n + 2"));
 }
 
+TEST(Config, ASettingThatTheChoiceIgnoresIsAnError) {
+  using Case = std::tuple<const char*, const char*, const char*, const char*>;
+  for (const auto& [choice, made, key, value] :
+       {Case{"model.kind", "gpt", "data.augment", "true"},
+        Case{"model.kind", "gpt", "model.kv_heads", "3"},
+        Case{"model.kind", "gpt", "model.depth", "32"},
+        Case{"model.kind", "llama", "data.augment", "true"},
+        Case{"model.kind", "llama", "model.depth", "32"},
+        Case{"model.kind", "resnet", "model.layers", "2"},
+        Case{"model.kind", "resnet", "model.heads", "2"},
+        Case{"model.kind", "resnet", "model.kv_heads", "2"},
+        Case{"model.kind", "resnet", "model.width", "64"},
+        Case{"model.kind", "resnet", "model.ffn_width", "64"},
+        Case{"model.kind", "resnet", "model.context", "32"},
+        Case{"model.kind", "resnet", "model.dropout", "0.1"},
+        Case{"model.kind", "resnet", "model.tie_embeddings", "false"},
+        Case{"model.kind", "mlp", "model.heads", "2"},
+        Case{"model.kind", "mlp", "model.kv_heads", "2"},
+        Case{"model.kind", "mlp", "model.ffn_width", "64"},
+        Case{"model.kind", "mlp", "model.context", "32"},
+        Case{"model.kind", "mlp", "model.dropout", "0.1"},
+        Case{"model.kind", "mlp", "model.tie_embeddings", "false"},
+        Case{"model.kind", "mlp", "model.depth", "32"},
+        Case{"optim.kind", "adamw", "optim.momentum", "0.5"},
+        Case{"optim.kind", "adamw", "optim.nesterov", "true"},
+        Case{"optim.kind", "sgd", "optim.beta1", "0.5"},
+        Case{"optim.kind", "sgd", "optim.beta2", "0.5"},
+        Case{"optim.kind", "sgd", "optim.eps", "0.5"}}) {
+    Config config = valid();
+    ASSERT_TRUE(apply(config, {{choice, made, "command line"}}).empty());
+    EXPECT_TRUE(problems_of(config, 1).empty()) << choice << made;
+    ASSERT_TRUE(apply(config, {{key, value, "command line"}}).empty());
+    EXPECT_EQ(problems_of(config, 1), std::vector{str(key, " = ", value, " has no meaning with ",
+                                                      choice, " = ", made, "; remove it")});
+  }
+}
+
+TEST(Config, ADefaultThatTheChoiceIgnoresReadsBack) {
+  for (const char* kind : {"gpt", "llama", "resnet", "mlp"}) {
+    for (const char* rule : {"adamw", "sgd"}) {
+      Config config = valid();
+      config.model.kind = kind;
+      config.optim.kind = rule;
+      EXPECT_TRUE(problems_of(config_from_text(config.ini_text(), "text"), 1).empty());
+    }
+  }
+}
+
+// Checkpoints from before these values were errors are read, and trained further without them.
+TEST(Config, IgnoredSettingsOfOlderRunsAreNoChange) {
+  Config older = valid();
+  older.model.kind = "resnet";
+  Config now = older;
+  older.model.heads = 2;
+  EXPECT_EQ(config_from_text(older.ini_text(), "manifest").model.heads, 2);
+  EXPECT_EQ(changed_settings(older, now), "");
+  now.model.depth = 32;
+  EXPECT_EQ(changed_settings(older, now), "\n  was model.depth = 20, now 32");
+}
+
 // What the design names and this build lacks is an error, never ignored.
 TEST(Config, MissingFeaturesAreErrors) {
   std::vector<std::pair<std::string, std::string>> settings = {{"checkpoint.async", "true"},

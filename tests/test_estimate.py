@@ -18,6 +18,14 @@ GPU = "none" if DEVICE == "cpu" else "a100-40"
 CONFIGURATIONS = 10
 
 
+# Settings that are drawn whatever the model is, and have no meaning for these.
+IGNORED = {"gpt": ["model.kv_heads", "model.depth"],
+           "llama": ["model.depth"],
+           "mlp": ["model.heads", "model.kv_heads", "model.context", "model.dropout", "model.tie_embeddings", "model.depth"],
+           "resnet": ["model.layers", "model.heads", "model.kv_heads", "model.width", "model.context", "model.dropout",
+                      "model.tie_embeddings"]}
+
+
 def draw(pick):
     """A number of ranks and settings for them."""
     ranks = pick.choice([1, 2, 3, 4])
@@ -47,7 +55,7 @@ def draw(pick):
         "dist.shard": pick.choice(["world", "node"]),
     }
     settings["dist.wire_dtype"] = pick.choice(["f32", "bf16"]) if settings["dist.reduce"] == "ring" else "f32"
-    return ranks, settings
+    return ranks, {key: value for key, value in settings.items() if key not in IGNORED[kind]}
 
 
 def options(settings):

@@ -77,6 +77,57 @@ void bind_dist(Options& o, DistConfig& dist) {
   o.add("dist.timeout_s", dist.timeout_s, "seconds to wait for another rank", 0.1);
 }
 
+// A choice, and the settings that nothing reads where it is made.
+struct Choice {
+  const char *key, *value;
+  std::vector<const char*> ignores;
+};
+
+const std::vector<Choice>& choices() {
+  static const std::vector<Choice> all = {
+      {"model.kind", "gpt", {"data.augment", "model.kv_heads", "model.depth"}},
+      {"model.kind", "llama", {"data.augment", "model.depth"}},
+      {"model.kind",
+       "resnet",
+       {"model.layers", "model.heads", "model.kv_heads", "model.width", "model.ffn_width",
+        "model.context", "model.dropout", "model.tie_embeddings"}},
+      {"model.kind",
+       "mlp",
+       {"model.heads", "model.kv_heads", "model.ffn_width", "model.context", "model.dropout",
+        "model.tie_embeddings", "model.depth"}},
+      {"optim.kind", "adamw", {"optim.momentum", "optim.nesterov"}},
+      {"optim.kind", "sgd", {"optim.beta1", "optim.beta2", "optim.eps"}}};
+  return all;
+}
+
+// Calls visit(choice, key, default) for each setting that the choices of `options` ignore and that
+// differs from its default.
+template <class F>
+void for_each_ignored(const Options& options, F&& visit) {
+  Config defaults;
+  Options otherwise("");
+  defaults.bind(otherwise);
+  for (const Choice& choice : choices()) {
+    if (options.text(choice.key) != choice.value) {
+      continue;
+    }
+    for (const char* key : choice.ignores) {
+      if (options.text(key) != otherwise.text(key)) {
+        visit(choice, key, otherwise.text(key));
+      }
+    }
+  }
+}
+
+void find_ignored_settings(Config config, std::vector<std::string>& problems) {
+  Options options("");
+  config.bind(options);
+  for_each_ignored(options, [&](const Choice& choice, const char* key, const std::string&) {
+    problems.push_back(str(key, " = ", options.text(key), " has no meaning with ", choice.key,
+                           " = ", choice.value, "; remove it"));
+  });
+}
+
 // A choice of the design that this build does not have yet.
 void refuse(std::vector<std::string>& problems, const std::string& key, const std::string& value,
             bool missing, const std::string& use) {
@@ -118,13 +169,9 @@ void find_model_problems(const ModelConfig& model, std::vector<std::string>& pro
       problems.push_back(str("model.width / model.heads = ", model.width / model.heads,
                              " must be even: rotary positions turn pairs"));
     }
-    if (model.kv_heads > 0 && model.heads % model.kv_heads != 0) {
+    if (model.kind == "llama" && model.kv_heads > 0 && model.heads % model.kv_heads != 0) {
       problems.push_back(str("model.heads = ", model.heads,
                              " is not divisible by model.kv_heads = ", model.kv_heads));
-    }
-    if (model.kind == "gpt" && model.kv_heads > 0 && model.kv_heads != model.heads) {
-      problems.push_back(str("model.kv_heads = ", model.kv_heads,
-                             " needs model.kind = llama; gpt has one for each head"));
     }
   }
   if (model.kind == "resnet" && (model.depth - 2) % 6 != 0) {
@@ -239,6 +286,7 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
   find_batch_problems(config.train, ranks, problems);
   find_model_problems(config.model, problems);
   find_dist_problems(config.dist, ranks, problems);
+  find_ignored_settings(config, problems);
   find_missing_features(config, problems);
   return problems;
 }
@@ -248,6 +296,10 @@ std::vector<std::string> fixed_settings(const Config& config) {
   Options options("");
   copy.model.dropout = 0;  // may change: it is no part of the weights
   copy.bind(options);
+  // Runs from before these values were errors go on without them.
+  for_each_ignored(options, [&](const Choice&, const char* key, const std::string& default_text) {
+    options.apply({{key, default_text, "defaults"}});
+  });
   std::vector<std::string> lines;
   for (const Assignment& setting : parse_ini(options.ini_text(), "settings")) {
     if (setting.key.starts_with("model.") || setting.key == "data.path" ||

@@ -157,6 +157,12 @@ bool Options::is_set(const std::string& key) const {
   return setting != settings_.end() && setting->set;
 }
 
+std::string Options::text(const std::string& key) const {
+  const auto setting = std::ranges::find(settings_, key, &Setting::key);
+  require(setting != settings_.end(), [&] { return "Options: no setting " + key; });
+  return setting->text();
+}
+
 std::string Options::nearest(const std::string& key) const {
   const std::string leaf = key.substr(key.find('.') + 1);
   std::string best;

@@ -47,6 +47,8 @@ class Options {
   std::vector<std::string> apply(const std::vector<Assignment>& assignments);
   // True when an assignment for the key was applied.
   bool is_set(const std::string& key) const;
+  // The present value of a setting that was bound, as ini_text() writes it.
+  std::string text(const std::string& key) const;
 
   std::string help() const;      // usage, then one line for each setting with its default
   std::string ini_text() const;  // all settings as a configuration file that gives the same values

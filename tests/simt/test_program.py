@@ -11,10 +11,10 @@ import tandem_program
 from tandem_program import CONFIG, Workspace, losses, metrics
 
 CUDA = ["--run.device", "cuda", "--dist.backend", "nccl"]
-SMALL = ["--model.layers", "1", "--model.width", "16", "--model.context", "8", "--train.steps", "4",
-         "--optim.warmup_steps", "0"]
-MODELS = {"gpt": ["--model.kind", "gpt", "--model.dropout", "0.1"],
-          "llama": ["--model.kind", "llama", "--model.kv_heads", "1"],
+QUICK = ["--train.steps", "4", "--optim.warmup_steps", "0"]
+SMALL = ["--model.layers", "1", "--model.width", "16", "--model.context", "8"]
+MODELS = {"gpt": ["--model.kind", "gpt", *SMALL, "--model.dropout", "0.1"],
+          "llama": ["--model.kind", "llama", *SMALL, "--model.kv_heads", "1"],
           "resnet": ["--model.kind", "resnet", "--model.depth", "8", "--optim.kind", "sgd", "--optim.lr", "0.02",
                      "--optim.min_lr", "0.02"]}
 # A bf16 number is off by up to 2^-8 of itself, an fp16 number by 2^-11. About thirty roundings, of either sign, lie
@@ -30,7 +30,7 @@ class Emulated(Workspace):
         cls.make_digits()
 
     def curve(self, name, model, *settings, ranks=None):
-        self.train(name, *SMALL, *MODELS[model], *settings, ranks=ranks,
+        self.train(name, *QUICK, *MODELS[model], *settings, ranks=ranks,
                    data=self.digits if model == "resnet" else self.text)
         return losses(self.run_folder(name))
 
@@ -81,13 +81,13 @@ class Emulated(Workspace):
         environment = dict(tandem_program.MPI_ENV, TANDEM_SIMT_DEVICES="1")
         saved, tandem_program.MPI_ENV = tandem_program.MPI_ENV, environment
         try:
-            result = self.train("crowded", *SMALL, *CUDA, ranks=2, code=CONFIG)
+            result = self.train("crowded", *QUICK, *SMALL, *CUDA, ranks=2, code=CONFIG)
             self.assert_one_line(result, "1 GPU for 2 ranks.*dist.backend = mpi")
-            self.train("shared", *SMALL, "--run.device", "cuda", "--dist.backend", "mpi", ranks=2)
+            self.train("shared", *QUICK, *SMALL, "--run.device", "cuda", "--dist.backend", "mpi", ranks=2)
             environment["TANDEM_SIMT_DEVICES"] = "0"
-            result = self.train("none", *SMALL, "--run.device", "cuda", code=CONFIG)
+            result = self.train("none", *QUICK, *SMALL, "--run.device", "cuda", code=CONFIG)
             self.assert_one_line(result, "finds no GPU here: .*run.device = cpu")
-            result = self.train("auto", *SMALL, "--run.device", "auto")
+            result = self.train("auto", *QUICK, *SMALL, "--run.device", "auto")
             self.assertRegex(result.stdout, "machine +no GPU .*; 1 thread a rank")
         finally:
             tandem_program.MPI_ENV = saved
