@@ -36,6 +36,10 @@ Stream open_device(const Config& config, World& world) {
         return;
       }
     }
+    if (config.dist.backend == "nccl") {
+      fail(ExitCode::kConfig, str("dist.backend = nccl moves GPU memory, and there is no GPU on ",
+                                  world.host(), "; use dist.backend = auto or mpi"));
+    }
     claim_gemm_buffers();
   });
   return Stream::compute(device);
