@@ -102,6 +102,9 @@ ExitCode Trainer::run() {
                                step_ % config_.checkpoint.every_steps == 0))) {
       save();
     }
+    if (last_saved_ == step_) {
+      next.save = false;  // it was planned before this checkpoint
+    }
   }
   return finish(false);
 }
