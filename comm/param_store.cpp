@@ -72,7 +72,8 @@ ParamStore::ParamStore(std::vector<BlockParameters> blocks, Hierarchy& ranks, St
       options_(resolved(options, ranks)),
       blocks_(std::move(blocks)),
       parameters_(in_forward_order(blocks_)),
-      layout_(blocks_, layout_options(options_, ranks)) {
+      layout_(blocks_, layout_options(options_, ranks)),
+      used_(parameters_.size(), true) {
   check_equal(ranks.world(), "the layout of the parameters", layout_.text());
   for (const Segment& segment : layout_.segments()) {
     Parameter& parameter = *parameters_[segment.parameter];

@@ -103,6 +103,9 @@ class ParamStore final : public Gate {
   // if one is. With exact sums rank 0's is that of all right away, and the others' are 0. Behind
   // finish_backward. scratch: f64 [kReduceScratch].
   void squared_norm(const Tensor& result, const Tensor& scratch);
+  // Parameters that got no gradient in the step before this call, frozen ones aside; none where
+  // that is an error.
+  std::optional<int64_t> unused() const;
   // Everything that waited for communication; for the trainer to add to, and to take.
   Exposure& exposure() { return exposure_; }
 

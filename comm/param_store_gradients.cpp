@@ -210,6 +210,15 @@ bool ParamStore::finish_backward(Context&) {
   return !exact_ || finish_exact();
 }
 
+std::optional<int64_t> ParamStore::unused() const {
+  if (options_.unused_is_error) {
+    return std::nullopt;
+  }
+  return std::ranges::count_if(parameters_, [this](const Parameter* parameter) {
+    return !used_[parameter->id] && !parameter->frozen;
+  });
+}
+
 bool ParamStore::finish_exact() {
   ranks_.wait(stream_.record());  // which has a deadline
   const ExactSums::Verdict verdict = exact_->judge(ranks_.world());

@@ -98,6 +98,7 @@ TEST(Loader, PreparesAheadButNotWithoutEnd) {
   EXPECT_EQ(dataset.made, 4);
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_EQ(dataset.made, 4);
+  EXPECT_EQ(loader.most_ready(), 3);
 }
 
 TEST(Loader, ErrorsComeAfterTheGoodBatches) {

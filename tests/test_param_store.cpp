@@ -223,6 +223,7 @@ TEST_F(ParamStoreTest, AnUnusedParameterCountsAsZeroOnRequest) {
       backward(store, model, 0, skips ? "p3" : "");
       communicator.stream().synchronize();  // what on_final has started is summed by now
       ASSERT_TRUE(store.finish_backward(test.context));
+      EXPECT_EQ(store.unused(), skips ? 1 : 0);
     }
     for (size_t shard = 0; shard < store.shards().size(); ++shard) {
       for (const ParamStore::Piece& piece : store.pieces(shard)) {

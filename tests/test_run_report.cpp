@@ -72,16 +72,27 @@ TEST(RankUse, TheFirstOfTheLargest) {
 }
 
 TEST(RunReport, JsonGivesTheSameReport) {
-  const RunReport report{
-      .first_step = 10, .step = 20, .ranks = {distinct_use(), RankUse{}, two_ranks()[1]}};
+  RunReport report{.first_step = 10,
+                   .step = 20,
+                   .read_ahead = 3,
+                   .unused_parameters = 0,
+                   .ranks = {distinct_use(), RankUse{}, two_ranks()[1]}};
+  EXPECT_EQ(RunReport::from_json(report.json(), "report.json"), report);
+  report.unused_parameters.reset();
   EXPECT_EQ(RunReport::from_json(report.json(), "report.json"), report);
 }
 
 TEST(RunReport, JsonNamesWhatOccurs) {
-  const RunReport report{.first_step = 0, .step = 20, .ranks = {two_ranks()[1]}};
+  const RunReport report{.first_step = 0,
+                         .step = 20,
+                         .read_ahead = 2,
+                         .unused_parameters = 1,
+                         .ranks = {two_ranks()[1]}};
   EXPECT_EQ(report.json(), R"({
   "first_step": 0,
   "step": 20,
+  "read_ahead": 2,
+  "unused_parameters": 1,
   "ranks": [
     {
       "peak_bytes": 4194304,
@@ -186,7 +197,7 @@ class RunFiles : public ::testing::Test {
   std::string finish(int64_t first_step, int64_t step) {
     RunLog log(config_, directory(), first_step, DatasetInfo{});
     ::testing::internal::CaptureStdout();
-    log.finish(false, step, "runs/a/checkpoints/step-00000020", two_ranks());
+    log.finish(false, "runs/a/checkpoints/step-00000020", {.step = step, .ranks = two_ranks()});
     return ::testing::internal::GetCapturedStdout();
   }
 

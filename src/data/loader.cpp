@@ -1,5 +1,6 @@
 #include "src/data/loader.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "src/core/error.h"
@@ -40,6 +41,7 @@ void Loader::run(std::stop_token stop) {
         return;
       }
       ready_.push_back(std::move(batch));
+      most_ready_ = std::max(most_ready_, ready_.size());
       changed_.notify_all();
     }
   } catch (...) {
@@ -47,6 +49,11 @@ void Loader::run(std::stop_token stop) {
     error_ = std::current_exception();
     changed_.notify_all();
   }
+}
+
+int64_t Loader::most_ready() {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(most_ready_);
 }
 
 MicroBatch Loader::next() {

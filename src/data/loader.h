@@ -40,6 +40,8 @@ class Loader {
   // The next micro-batch of this rank: those of one step, then those of the next. Throws what went
   // wrong while it was prepared.
   MicroBatch next();
+  // The most micro-batches that ever lay ready at once: at most Options::prefetch.
+  int64_t most_ready();
 
  private:
   void run(std::stop_token stop);
@@ -50,6 +52,7 @@ class Loader {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::deque<MicroBatch> ready_;
+  size_t most_ready_ = 0;
   std::exception_ptr error_;
   std::jthread thread_;  // the last member: it stops before the others are destroyed
 };

@@ -141,16 +141,15 @@ void RunLog::validation(int64_t step, const Evaluation& result) {
                      result.targets, " targets"));
 }
 
-void RunLog::finish(bool stopped, int64_t step, const std::string& checkpoint,
-                    std::vector<RankUse> ranks) {
-  if (step > first_step_) {
-    const RunReport report{.first_step = first_step_, .step = step, .ranks = std::move(ranks)};
+void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport report) {
+  report.first_step = first_step_;
+  if (report.step > first_step_) {
     console_.print(report.tables(1));
     write_report(directory_.report(), report);
   }
-  console_.print(
-      stopped ? str("stopped on request after step ", step, "; the same command goes on from here")
-              : str("finished ", step, " steps"));
+  console_.print(stopped ? str("stopped on request after step ", report.step,
+                               "; the same command goes on from here")
+                         : str("finished ", report.step, " steps"));
   console_.print(str("checkpoint  ", checkpoint));
   console_.print(
       str("metrics     ", directory_.metrics(), "; ", directory_.report(),

@@ -65,10 +65,9 @@ class RunLog {
   void step(int64_t step);  // after every step, behind training() if that is due; cheap
   void training(const StepMetrics& metrics);
   void validation(int64_t step, const Evaluation& result);
-  // Shows what the ranks used and writes report.json, when this start did a step. `ranks`: since
-  // the start of the program.
-  void finish(bool stopped, int64_t step, const std::string& checkpoint,
-              std::vector<RankUse> ranks);
+  // Shows what the ranks used and writes report.json, when this start did a step. The report's
+  // first_step is set here.
+  void finish(bool stopped, const std::string& checkpoint, RunReport report);
 
  private:
   const char* unit() const { return config_.model.reads_text() ? "tokens" : "images"; }

@@ -256,7 +256,11 @@ std::vector<Metric> memory_metrics(std::span<const int64_t, kMemoryClasses> memo
 }
 
 std::string RunReport::json() const {
-  Json json = {{"first_step", first_step}, {"step", step}, {"ranks", Json::array()}};
+  Json json = {{"first_step", first_step}, {"step", step}, {"read_ahead", read_ahead}};
+  if (unused_parameters) {
+    json["unused_parameters"] = *unused_parameters;
+  }
+  json["ranks"] = Json::array();
   for (const RankUse& use : ranks) {
     json["ranks"].push_back(
         Json::parse(to_json_line(std::vector<Metric>{{"peak_bytes", use.peak_bytes},
@@ -273,6 +277,10 @@ RunReport RunReport::from_json(const std::string& text, const std::string& path)
     RunReport report;
     json.at("first_step").get_to(report.first_step);
     json.at("step").get_to(report.step);
+    report.read_ahead = json.value("read_ahead", int64_t{0});
+    if (json.contains("unused_parameters")) {
+      report.unused_parameters = json["unused_parameters"].get<int64_t>();
+    }
     for (const Json& rank : json.at("ranks")) {
       report.ranks.push_back(use_of(rank));
     }

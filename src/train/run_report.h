@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,10 +46,13 @@ std::vector<Metric> memory_metrics(std::span<const int64_t, kMemoryClasses> memo
 struct RunReport {
   int64_t first_step = 0;  // updates that were done before this start
   int64_t step = 0;        // updates done at its end
+  int64_t read_ahead = 0;  // the most micro-batches that lay ready at once on rank 0
+  std::optional<int64_t> unused_parameters{};  // in the last step on rank 0; none: that is an error
   std::vector<RankUse> ranks;
 
-  // {"first_step": 0, "step": 20, "ranks": [{"peak_bytes": ..., "memory": {...},
-  //  "collectives": ..., "wire": {...}}, ...]}, with two spaces a level.
+  // {"first_step": 0, "step": 20, "read_ahead": 2, "unused_parameters": 0, "ranks":
+  //  [{"peak_bytes": ..., "memory": {...}, "collectives": ..., "wire": {...}}, ...]}, with two
+  // spaces a level.
   std::string json() const;
   // Error kData naming `path` when the text is not one.
   static RunReport from_json(const std::string& text, const std::string& path);

@@ -286,7 +286,11 @@ ExitCode Trainer::finish(bool stopped) {
   }
   const std::vector<RankUse> use = gather_use(wire_at(mark_wire()));
   if (log_) {
-    log_->finish(stopped, step_, last_checkpoint_, use);
+    log_->finish(stopped, last_checkpoint_,
+                 {.step = step_,
+                  .read_ahead = loader_->most_ready(),
+                  .unused_parameters = training_->store().unused(),
+                  .ranks = use});
   }
   return stopped ? ExitCode::kStopped : ExitCode::kOk;
 }
