@@ -51,6 +51,13 @@ def losses(folder):
     return {line["step"]: line["loss"] for line in metrics(folder) if "loss" in line}
 
 
+def tensors_in(folder):
+    """Shape and content hash of every tensor in a run's newest checkpoint, by name."""
+    shown = Workspace.check(run("inspect", folder, "--verify")).stdout
+    found = re.findall(r"^  ((?:param|optim|stat)/\S+) +\[(.*)\]  ([0-9a-f]{32})$", shown, re.MULTILINE)
+    return {tensor: ([int(size) for size in shape.split(",")], content) for tensor, shape, content in found}
+
+
 def words(count, seed=1):
     pick = random.Random(seed)
     vocabulary = ["red", "green", "blue", "stone", "river", "walks", "sings", "under", "over", "the", "a", "old"]
@@ -87,17 +94,23 @@ class Workspace(unittest.TestCase):
         cls.check(run("prepare", "images", "--input", images, "--output", cls.images))
 
     @classmethod
-    def make_digits(cls):
-        """A dataset of 8 x 8 pixels, for models that would take long with larger ones."""
-        folder, pick = cls.path("digits"), random.Random(3)
+    def prepare_images(cls, name, splits):
+        """A dataset of 8 x 8 pixels, for models that would take long with larger ones; splits: (labels, all pixels)."""
+        folder, dataset = cls.path(name), cls.path(name + ".h5")
         os.makedirs(folder)
+        for split, (labels, pixels) in splits.items():
+            write_idx(os.path.join(folder, f"{split}-images-idx3-ubyte"), [len(labels), 8, 8], pixels)
+            write_idx(os.path.join(folder, f"{split}-labels-idx1-ubyte"), [len(labels)], labels)
+        cls.check(run("prepare", "images", "--input", folder, "--output", dataset))
+        return dataset
+
+    @classmethod
+    def make_digits(cls):
+        pick, splits = random.Random(3), {}
         for split, count in [("train", 48), ("t10k", 12)]:
             labels = [pick.randrange(4) for _ in range(count)]
-            pixels = [(60 * label + pick.randrange(40)) % 256 for label in labels for _ in range(64)]
-            write_idx(os.path.join(folder, f"{split}-images-idx3-ubyte"), [count, 8, 8], pixels)
-            write_idx(os.path.join(folder, f"{split}-labels-idx1-ubyte"), [count], labels)
-        cls.digits = cls.path("digits.h5")
-        cls.check(run("prepare", "images", "--input", folder, "--output", cls.digits))
+            splits[split] = labels, [(60 * label + pick.randrange(40)) % 256 for label in labels for _ in range(64)]
+        cls.digits = cls.prepare_images("digits", splits)
 
     @classmethod
     def tearDownClass(cls):
@@ -118,14 +131,25 @@ class Workspace(unittest.TestCase):
                      "--train.steps", "20", *SHAPES[kind_in(settings)], *QUICK, *settings]
         return self.check(run(*arguments, ranks=ranks, **options), code)
 
+    @staticmethod
+    def processes_of(name):
+        """The ranks of a run that are there now."""
+        found = []
+        for process in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{process}/cmdline") as file, open(f"/proc/{process}/stat") as stat:
+                    words = file.read().split("\0")
+                    if words[0] == TANDEM and name in words and ") Z " not in stat.read():
+                        found.append(int(process))
+            except OSError:
+                pass  # it ended meanwhile
+        return found
+
     def run_folder(self, name):
         return os.path.join(self.path("runs"), name)
 
     def tensors(self, name):
-        """Shape and content hash of every tensor in a run's newest checkpoint, by name."""
-        shown = self.check(run("inspect", self.run_folder(name), "--verify")).stdout
-        found = re.findall(r"^  ((?:param|optim|stat)/\S+) +\[(.*)\]  ([0-9a-f]{32})$", shown, re.MULTILINE)
-        return {tensor: ([int(size) for size in shape.split(",")], content) for tensor, shape, content in found}
+        return tensors_in(self.run_folder(name))
 
     def assert_same_bits(self, one, other):
         """All figures of two runs, and every byte of their weights, optimizer states and statistics."""

@@ -188,19 +188,6 @@ class BadInput(Workspace):
         self.assert_one_line(result, "rank 1.*60000")
         self.assertEqual(self.processes_of("throws"), [])
 
-    @staticmethod
-    def processes_of(name):
-        found = []
-        for process in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{process}/cmdline") as file, open(f"/proc/{process}/stat") as stat:
-                    words = file.read().split("\0")
-                    if words[0] == tandem_program.TANDEM and name in words and ") Z " not in stat.read():
-                        found.append(int(process))
-            except OSError:
-                pass  # it ended meanwhile
-        return found
-
     def start_endless(self, name, ranks):
         command = [tandem_program.TANDEM, "train", "--data.path", self.text, "--run.dir", self.path("runs"), "--run.name", name, *TINY,
                    "--train.steps", "1000000", "--checkpoint.every_steps", "20"]

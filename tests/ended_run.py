@@ -1,0 +1,177 @@
+"""What the table of test_settings.py reads from a run that has ended, and what it asks of two of them."""
+import functools
+import json
+import os
+import re
+
+import tandem_program
+
+
+class Run:
+    """A run that has ended, and what can be seen of it."""
+
+    def __init__(self, folder, code=tandem_program.OK, stdout="", stderr=""):
+        self.folder, self.code, self.stdout, self.stderr = folder, code, stdout, stderr
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    @functools.cached_property
+    def lines(self):
+        return tandem_program.metrics(self.folder)
+
+    @functools.cached_property
+    def tensors(self):
+        return tandem_program.tensors_in(self.folder)
+
+    @functools.cached_property
+    def report(self):
+        with open(self.path("report.json")) as file:
+            return json.load(file)
+
+    @functools.cached_property
+    def manifest(self):
+        with open(self.path(f"checkpoints/step-{max(checkpoints(self)):08d}/manifest.json")) as file:
+            return json.load(file)
+
+
+# What can be seen of a run.
+
+def steps(run):
+    return [line["step"] for line in run.lines if "loss" in line]
+
+
+def losses(run):
+    return [line["loss"] for line in run.lines if "loss" in line]
+
+
+def validations(run):
+    return [line["step"] for line in run.lines if "val_loss" in line]
+
+
+def val_losses(run):
+    return [line["val_loss"] for line in run.lines if "val_loss" in line]
+
+
+def rates(unit):
+    """The learning rate of each step, in units."""
+    return lambda run: [round(line["lr"] / unit, 6) for line in run.lines if "lr" in line]
+
+
+def figure(key):
+    """Of the last training step."""
+    return lambda run: [line for line in run.lines if "loss" in line][-1].get(key)
+
+
+def memory(name):
+    """The peak of a class of memory: 0 when it is not used."""
+    return lambda run: figure("memory")(run).get(name, 0)
+
+
+def sent(where):
+    """Payload bytes of the last training step, inside nodes or between them."""
+    return lambda run: sum(traffic[where] for name, traffic in figure("wire")(run).items() if name != "control")
+
+
+def places_sent_to(run):
+    return [where for where in ["inside", "between"] if sent(where)(run) > 0]
+
+
+def printed(pattern):
+    """What the program said about itself: the parenthesised parts of each place that the pattern fits."""
+    return lambda run: re.findall(pattern, run.stdout, re.MULTILINE)
+
+
+def buckets(run):
+    return int(printed(r"gradients in (\d+) bucket")(run)[0])
+
+
+def of_rank_0(*keys):
+    """From report.json."""
+    return lambda run: functools.reduce(lambda value, key: value[key], keys, run.report["ranks"][0])
+
+
+def names(run):
+    return {name.removeprefix("param/") for name in run.tensors if name.startswith("param/")}
+
+
+def roots(run):
+    """Of parameter names, the part before the first dot."""
+    return {name.split(".")[0] for name in names(run)}
+
+
+def numbered(prefix):
+    """How many parts of the model are called prefix0, prefix1, ..."""
+    return lambda run: len({name.removeprefix(prefix).split(".")[0] for name in names(run) if name.startswith(prefix)})
+
+
+def shape(name):
+    return lambda run: run.tensors["param/" + name][0]
+
+
+def shapes(run):
+    return {name: shape for name, (shape, _) in run.tensors.items()}
+
+
+def moments(run):
+    """The kinds of optimizer state."""
+    return {name.split("/")[1] for name in run.tensors if name.startswith("optim/")}
+
+
+def weights(run):
+    return {name: content for name, (_, content) in run.tensors.items() if name.startswith("param/")}
+
+
+def checkpoints(run):
+    """The steps of those that were kept."""
+    return sorted(int(name[5:]) for name in os.listdir(run.path("checkpoints")) if name.startswith("step-"))
+
+
+def exists(name):
+    return lambda run: os.path.exists(run.path(name))
+
+
+# What must be true of what is seen of two runs: check(test, one, other).
+
+def differs(*seen):
+    def check(test, one, other):
+        for see in seen:
+            test.assertNotEqual(see(one), see(other))
+    return check
+
+
+def same(*seen):
+    def check(test, one, other):
+        for see in seen:
+            test.assertEqual(see(one), see(other))
+    return check
+
+
+def gives(see, of_one, of_other):
+    def check(test, one, other):
+        test.assertEqual(see(one), of_one)
+        test.assertEqual(see(other), of_other)
+    return check
+
+
+def scales(see, factor, within=0):
+    def check(test, one, other):
+        test.assertGreater(see(one), within)
+        test.assertLessEqual(abs(see(other) - factor * see(one)), within)
+    return check
+
+
+def lowers(see):
+    return lambda test, one, other: test.assertLess(see(other), see(one))
+
+
+def changes_only(*kinds, least_dimensions=1, among=""):
+    """Of the tensors whose names begin with `among`, all of these kinds have other content, and no other one has."""
+    def check(test, one, other):
+        test.assertEqual(shapes(one), shapes(other))
+        expected = {name for name, shape in shapes(one).items() for kind in kinds
+                    if name.startswith(kind) and len(shape) >= least_dimensions}
+        changed = {name for name in one.tensors if name.startswith(among) and one.tensors[name] != other.tensors[name]}
+        test.assertEqual(changed, expected)
+        test.assertEqual(bool(changed), bool(kinds))
+    return check
