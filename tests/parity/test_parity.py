@@ -32,18 +32,14 @@ from unittest import mock
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
-try:
-    import torch  # first, so that its absence is what is reported
-    import numpy as np
+import packages
 
-    import reference
-except ModuleNotFoundError as error:
-    if error.name not in ("torch", "numpy"):
-        raise
-    if os.environ.get("TANDEM_REQUIRE_PARITY") == "1":
-        sys.exit(f"parity tests FAILED: TANDEM_REQUIRE_PARITY=1, but there is no {error.name}")
-    print(f"parity tests SKIPPED: no {error.name}")
-    sys.exit(77)
+packages.require("parity tests", "torch", "numpy")
+
+import numpy as np
+import torch
+
+import reference
 
 STEPS = 10
 # Relative tolerances. f32: what the project promises. f64: the loss is f64 all the way and gradients come back as f32,

@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""Holds the `tandem train` program against PyTorch for five steps, with every setting of training off its default.
+
+test_parity.py compares models and optimizers; this test, what lies between them and a user's settings. Initial weights come
+from a checkpoint of the program. Batches are read from the dataset in the order that src/data/sampler.h describes, which
+is written down here once more. PyTorch computes in float64.
+
+    test_program.py PATH_TO_TANDEM [unittest arguments]
+
+Exit codes: 0 all agree, 1 something differs, 77 a package is missing (1 if TANDEM_REQUIRE_PARITY=1).
+"""
+import math
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "..")]
+
+import packages
+
+packages.require("parity of the program", "torch", "numpy", "h5py")
+
+import h5py
+import numpy as np
+import torch
+
+import reference
+import tandem_program
+from tandem_program import Workspace, metrics, run, words
+
+STEPS, SEED = 5, 11
+RUN = {"run.seed": SEED, "run.device": "cpu", "run.threads": 1, "log.progress": "none",
+       "train.steps": STEPS, "train.log_every": 1}
+ADAMW = {"optim.kind": "adamw", "optim.schedule": "linear", "optim.lr": 0.02, "optim.min_lr": 0.004, "optim.warmup_steps": 2,
+         "optim.beta1": 0.7, "optim.beta2": 0.8, "optim.eps": 1e-3, "optim.weight_decay": 1.5, "optim.clip_norm": 0.3}
+SGD = {"optim.kind": "sgd", "optim.lr": 0.1, "optim.min_lr": 0.03, "optim.warmup_steps": 1, "optim.schedule": "cosine",
+       "optim.momentum": 0.6, "optim.nesterov": True, "optim.weight_decay": 0.3, "optim.clip_norm": 2}
+CASES = {
+    "llama": {"model.kind": "llama", "model.layers": 2, "model.heads": 4, "model.kv_heads": 2, "model.width": 32,
+              "model.ffn_width": 40, "model.context": 12, "model.tie_embeddings": False,
+              "train.global_batch": 10, "train.micro_batch": 5, **ADAMW},
+    "gpt": {"model.kind": "gpt", "model.layers": 1, "model.heads": 2, "model.width": 24, "model.ffn_width": 56,
+            "model.context": 10, "model.tie_embeddings": False,
+            "train.global_batch": 7, **ADAMW, "optim.schedule": "constant"},
+    "mlp": {"model.kind": "mlp", "model.layers": 2, "model.width": 24,
+            "train.global_batch": 20, "train.micro_batch": 10, **SGD},
+    "resnet": {"model.kind": "resnet", "model.depth": 8, "train.global_batch": 20,
+               **SGD, "optim.lr": 0.02, "optim.min_lr": 0.01, "optim.clip_norm": 1.5},
+}
+# Relative tolerances. f32 rounds by up to 2^-24 = 6e-8. Some ten such errors lie in a row between the input and a loss,
+# and some hundred between the input and a gradient, and the later steps start from what the first ones left. AdamW's eps is
+# of the size of the gradients' elements, so that it does not enlarge their noise, and updates are as exact as gradients.
+# They are held against how far a weight came, not against its size: a setting that is not heeded makes percents of that.
+LOSS, GRADIENT, ROUNDING = 1e-6, 1e-5, 2 ** -24
+EXACT = 1e-12  # f64 on both sides
+
+
+# Philox4x32-10 and the order of samples, after src/core/rng.h and src/data/sampler.h.
+
+def philox(key, counter):
+    c, k, low = list(counter), list(key), 2**32 - 1
+    for _ in range(10):
+        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [b >> 32 ^ c[1] ^ k[0], b & low, a >> 32 ^ c[3] ^ k[1], a & low]
+        k = [k[0] + 0x9E3779B9 & low, k[1] + 0xBB67AE85 & low]
+    return c
+
+
+def sample_order_words(stream, epoch):
+    key = philox([SEED, 0], [3, stream, 0, 0])[:2]
+    return philox(key, [epoch, 0, 0, 0])
+
+
+def permuted(size, key, index):
+    bits = max(2, (size - 1).bit_length())
+    widths = bits // 2, bits - bits // 2
+    while True:
+        left, right = index >> widths[1], index & 2**widths[1] - 1
+        for turn in range(8):
+            words = philox(key, [right, 0, turn, 0])
+            left, right = right, left ^ (words[0] << 32 | words[1]) & 2**widths[turn % 2] - 1
+        index = left << widths[1] | right
+        if index < size:
+            return index
+
+
+def sample(position, size):
+    """(epoch, which of the samples) of the one at this place."""
+    epoch, index = divmod(position, size)
+    return epoch, permuted(size, sample_order_words(0, epoch)[:2], index)
+
+
+class Batches:
+    """The global batch of each step: (inputs, targets)."""
+
+    def __init__(self, dataset, settings):
+        self.batch, self.context = settings["train.global_batch"], settings.get("model.context")
+        with h5py.File(dataset) as file:
+            train = file["train"]
+            if self.context:
+                self.tokens, self.vocab = train["tokens"][()].astype(np.int64), int(file.attrs["vocab_size"][0])
+                self.size = (len(self.tokens) - self.context) // self.context
+            else:
+                images, channels = train["images"][()] / 255, (1, -1, 1, 1)
+                self.images = (images - file.attrs["mean"].reshape(channels)) / file.attrs["std"].reshape(channels)
+                self.labels, self.size = train["labels"][()].astype(np.int64), len(images)
+                self.classes = len(np.unique(self.labels))
+
+    def window(self, epoch, index):
+        offsets = min(self.context, len(self.tokens) - self.size * self.context)
+        start = (sample_order_words(1, epoch)[0] * offsets >> 32) + index * self.context
+        return self.tokens[start:start + self.context + 1]
+
+    def at(self, step):
+        samples = [sample(step * self.batch + i, self.size) for i in range(self.batch)]
+        if self.context:
+            windows = np.stack([self.window(*place) for place in samples])
+            return torch.from_numpy(windows[:, :-1]), torch.from_numpy(windows[:, 1:])
+        indices = [index for _, index in samples]
+        return torch.from_numpy(self.images[indices]), torch.from_numpy(self.labels[indices])
+
+    def model(self, settings):
+        config = {key.removeprefix("model."): value for key, value in settings.items() if key.startswith("model.")}
+        sizes = {"vocab": self.vocab} if self.context else {"classes": self.classes, "image": list(self.images.shape[1:])}
+        return reference.build({**config, **sizes}).double()
+
+
+def lr_at(settings, step):
+    lr, least, warmup = (settings["optim." + key] for key in ["lr", "min_lr", "warmup_steps"])
+    if step < warmup:
+        return lr * (step + 1) / (warmup + 1)
+    left = 1 - (step - warmup) / (STEPS - warmup)
+    height = {"constant": 1, "linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2}[settings["optim.schedule"]]
+    return least + (lr - least) * height
+
+
+def train_with_torch(settings, batches, start):
+    """The figures of each step, and the weights behind the last."""
+    model = batches.model(settings)
+    reference.load_parameters(model, start)
+    optimizer = reference.build_optimizer(model, {key.removeprefix("optim."): value for key, value in settings.items()})
+    figures = []
+    for step in range(STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = lr_at(settings, step)
+        optimizer.zero_grad()
+        loss = reference.loss_of(model, *batches.at(step))
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings["optim.clip_norm"])
+        optimizer.step()
+        figures.append({"loss": loss.item(), "lr": lr_at(settings, step), "grad_norm": norm.item()})
+    return figures, {name: reference.to_tandem(p.detach().numpy()) for name, p in model.named_parameters()}
+
+
+def weights_in(folder, step):
+    with h5py.File(os.path.join(folder, f"checkpoints/step-{step:08d}/rank-0000.h5")) as file:
+        return {name: data[()].astype(np.float64).reshape(data.attrs["shape"]) for name, data in file["param"].items()}
+
+
+class Program(Workspace):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.make_digits()
+        # 270 characters to train on: five steps see more than an epoch of windows.
+        with open(cls.path("few.txt"), "w") as out:
+            out.write(words(100)[:300])
+        cls.few = cls.path("few.h5")
+        cls.check(run("prepare", "text", "--input", cls.path("few.txt"), "--output", cls.few, "--tokenizer", "char"))
+
+    def program(self, name, settings, data):
+        command = {**RUN, **settings, "data.path": data, "run.dir": self.path("runs"), "run.name": name}
+        spelled = {key: str(value).lower() if isinstance(value, bool) else value for key, value in command.items()}
+        self.check(run("train", *(word for key, value in spelled.items() for word in ("--" + key, value))))
+        return self.run_folder(name)
+
+    def compare(self, kind):
+        settings = CASES[kind]
+        data = self.few if "model.context" in settings else self.digits
+        # Weights that are not the seed's: of another run, which had another seed and did not move.
+        still = {"run.seed": 5, "train.steps": 1, "optim.lr": 0, "optim.min_lr": 0}
+        start = self.program(kind + "-start", {**settings, **still}, data)
+        folder = self.program(kind, {**settings, "checkpoint.init_from": start}, data)
+        before, after = weights_in(start, 1), weights_in(folder, STEPS)
+        figures, expected = train_with_torch(settings, Batches(data, settings), before)
+        clipped = [step["grad_norm"] > settings["optim.clip_norm"] for step in figures]
+        self.assertIn(True, clipped, "clipping must bite")
+        lines = [line for line in metrics(folder) if "loss" in line]
+        self.assertEqual(len(lines), STEPS)
+        for line, want in zip(lines, figures):
+            for key, limit in [("lr", EXACT), ("loss", LOSS), ("grad_norm", GRADIENT)]:
+                self.assertLessEqual(abs(line[key] - want[key]), limit * want[key], f"{kind}: {key} of step {line['step']}")
+        self.assertEqual(after.keys(), expected.keys())
+        for name, want in expected.items():
+            error, moved = np.linalg.norm(after[name] - want), np.linalg.norm(want - before[name])
+            limit = GRADIENT * moved + STEPS * ROUNDING * np.linalg.norm(want)
+            self.assertLessEqual(error, limit, f"{kind}: {name} is off by {error / moved:.1e} of how far it came")
+
+    def test_llama(self):
+        self.compare("llama")
+
+    def test_gpt(self):
+        self.compare("gpt")
+
+    def test_mlp(self):
+        self.compare("mlp")
+
+    def test_resnet(self):
+        self.compare("resnet")
+
+
+if __name__ == "__main__":
+    tandem_program.main()
