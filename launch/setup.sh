@@ -11,7 +11,7 @@ packages=(build-essential cmake ninja-build ccache
 wanted=()
 if [ "${1:-}" = --tests ]; then
   packages+=(clang-format python3 libboost-context-dev)
-  wanted=(python3-torch)  # the parity tests say so when they are skipped
+  wanted=(python3-torch python3-h5py)  # the parity tests say so when they are skipped
 fi
 
 if ! command -v apt-get >/dev/null; then
