@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -49,6 +50,9 @@ class Source {
   virtual bool is_dry() const { return false; }
   virtual void* allocate(int64_t bytes) = 0;  // null: refused
   virtual void release(void* data) = 0;
+  virtual void clear(void* data, int64_t bytes) {
+    std::memset(data, 0, static_cast<size_t>(bytes));
+  }
 };
 
 class Heap final : public Source {
@@ -101,6 +105,12 @@ class Gpu final : public Source {
       keeps_ ? cuda::release(data) : cuda::release(data, stream_);
     }
   }
+  void clear(void* data, int64_t bytes) override {
+    if constexpr (kHasCuda) {
+      cuda::zero(data, bytes, stream_);
+      cuda::synchronize(stream_);
+    }
+  }
 
  private:
   CUstream_st* stream_;
@@ -121,6 +131,7 @@ class Addresses final : public Source {
     return data;
   }
   void release(void*) override {}
+  void clear(void*, int64_t) override {}
 
  private:
   Device device_;
@@ -211,6 +222,8 @@ class MemoryPool {
     free_[bytes].push_back(data);
   }
 
+  void clear(void* data, int64_t bytes) { source_->clear(data, bytes); }
+
   MemoryUse use(MemoryClass memory_class) const {
     std::lock_guard lock(mutex_);
     return use_[static_cast<size_t>(memory_class)];
@@ -278,6 +291,7 @@ Storage::Storage(std::shared_ptr<MemoryPool> owner, void* data, int64_t bytes,
     : owner_(std::move(owner)), data_(data), bytes_(bytes), memory_class_(memory_class) {}
 Storage::~Storage() { owner_->release(data_, bytes_, memory_class_); }
 Device Storage::device() const { return owner_->device(); }
+void Storage::clear() { owner_->clear(data_, bytes_); }
 
 Memory::Memory(Device device, int64_t limit_bytes)
     : pool_(std::make_shared<MemoryPool>(std::make_unique<Heap>(), limit_bytes)) {

@@ -45,6 +45,9 @@ class Storage {
   void* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
   Device device() const;
+  // Sets all bytes to zero, after the queued work of the stream that the memory was made for; done
+  // on return, so that every stream may go on with it.
+  void clear();
 
  private:
   std::shared_ptr<MemoryPool> owner_;

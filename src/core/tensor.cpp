@@ -1,10 +1,8 @@
 #include "src/core/tensor.h"
 
 #include <algorithm>
-#include <cstring>
 
-#include "src/core/cuda.h"
-#include "src/core/dispatch.h"
+#include "src/core/error.h"
 
 namespace tandem {
 
@@ -19,17 +17,7 @@ Tensor Tensor::empty(Memory& memory, Shape shape, DType dtype, MemoryClass memor
 
 Tensor Tensor::zeros(Memory& memory, Shape shape, DType dtype, MemoryClass memory_class) {
   Tensor tensor = empty(memory, shape, dtype, memory_class);
-  if (memory.is_dry()) {
-    return tensor;
-  }
-  if constexpr (kHasCuda) {
-    if (memory.device() == Device::kCuda) {
-      const cuda::StreamHandle stream = cuda::make_stream(false);
-      cuda::zero(tensor.raw(), tensor.bytes(), stream.get());
-      return tensor;
-    }
-  }
-  std::memset(tensor.raw(), 0, static_cast<size_t>(tensor.bytes()));
+  tensor.storage_->clear();
   return tensor;
 }
 

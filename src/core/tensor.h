@@ -16,7 +16,7 @@ class Tensor {
   Tensor() = default;  // holds nothing
   // Elements are undefined.
   static Tensor empty(Memory& memory, Shape shape, DType dtype, MemoryClass memory_class);
-  // All bits zero; in GPU memory set at once, not in the order of a stream: for set-up.
+  // All bits zero. In GPU memory the host waits for it, and for the memory's stream: for set-up.
   static Tensor zeros(Memory& memory, Shape shape, DType dtype, MemoryClass memory_class);
   // A copy of the elements; in memory of the host.
   static Tensor of(std::span<const std::byte> elements, Memory& memory, Shape shape, DType dtype,
