@@ -68,6 +68,14 @@ std::string device_name() {
   return properties.name;
 }
 
+std::string versions() {
+  int driver = 0, built = 0;
+  check(cudaDriverGetVersion(&driver));
+  check(cudaRuntimeGetVersion(&built));
+  const auto text = [](int version) { return str(version / 1000, ".", version % 1000 / 10); };
+  return str("driver for CUDA ", text(driver), ", built with ", text(built));
+}
+
 namespace {
 
 // Null instead of an error when there is no memory left.
@@ -97,6 +105,12 @@ void* allocate_pinned(int64_t bytes) {
 }
 
 void release_pinned(void* data) { static_cast<void>(cudaFreeHost(data)); }
+
+void* allocate(int64_t bytes, CUstream_st* stream) {
+  void* data = nullptr;
+  const cudaError_t code = cudaMallocAsync(&data, static_cast<size_t>(bytes), stream);
+  return unless_exhausted(code, data);
+}
 
 void release(void* data, CUstream_st* stream) { static_cast<void>(cudaFreeAsync(data, stream)); }
 

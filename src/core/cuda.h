@@ -20,6 +20,8 @@ void use_device(int device);
 // Of the device in use.
 int64_t device_bytes();
 std::string device_name();  // "NVIDIA H200"
+// Of CUDA: the newest that the driver knows, and the one built in.
+std::string versions();  // "driver for CUDA 13.0, built with 13.0"
 
 // Null when the memory is exhausted.
 void* allocate(int64_t bytes);
@@ -27,7 +29,8 @@ void release(void* data);
 void* allocate_pinned(int64_t bytes);
 void release_pinned(void* data);
 
-// In the order of a stream.
+// In the order of a stream, a pair: the stream's next allocation takes what was released before it.
+void* allocate(int64_t bytes, CUstream_st* stream);
 void release(void* data, CUstream_st* stream);
 // Between any two memories; from or to pageable host memory the call returns when the host's side
 // may be touched again.

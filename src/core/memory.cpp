@@ -96,7 +96,7 @@ class Gpu final : public Source {
   }
   void* allocate(int64_t bytes) override {
     if constexpr (kHasCuda) {
-      return cuda::allocate(bytes);
+      return keeps_ ? cuda::allocate(bytes) : cuda::allocate(bytes, stream_);
     }
     return nullptr;
   }

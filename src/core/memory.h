@@ -60,8 +60,9 @@ class Storage {
 //
 // GPU memory is ordered by the compute stream it was made for: a block that was given back serves
 // the stream's later work at once. Work on other streams must have been waited for before.
-// With TANDEM_MEMORY_CACHE=0 in the environment GPU blocks go back to CUDA instead of being kept,
-// so that compute-sanitizer and the emulated GPU see each use after the end.
+// With TANDEM_MEMORY_CACHE=0 in the environment each GPU block comes from CUDA and goes back to it,
+// in the order of the stream, so that compute-sanitizer and the emulated GPU see each use before
+// the beginning and after the end.
 class Memory {
  public:
   // Of the CPU. `limit_bytes`: largest total, 0 for the machine's physical memory.

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <utility>
 
 #include "tests/simt/settings.h"
 #include "tests/simt/simt.h"
@@ -27,6 +28,7 @@ struct Memory {
   std::deque<uintptr_t> quarantine;        // freed, the oldest first: late uses are still named
   size_t quarantine_bytes = 0;
   size_t allocated = 0;
+  size_t late = 0;  // part of it: released, and there again when the host has waited
   std::map<uintptr_t, size_t> pinned;
   uint64_t operation = 0;
 };
@@ -152,7 +154,7 @@ void check_range(const void* pointer, size_t bytes, const char* what) {
 
 bool in_kernel() { return in_kernel_; }
 
-Allocation* allocate(size_t bytes) {
+Allocation* allocate(size_t bytes, bool ordered) {
   if (memory().allocated + bytes > settings().memory) {
     return nullptr;
   }
@@ -166,7 +168,8 @@ Allocation* allocate(size_t bytes) {
   memory().allocated += bytes;
   ++counters().device_allocations;
   const auto begin = reinterpret_cast<uintptr_t>(data);
-  return &(memory().device[begin] = {.begin = begin, .size = bytes, .pages = pages});
+  return &(
+      memory().device[begin] = {.begin = begin, .size = bytes, .pages = pages, .ordered = ordered});
 }
 
 void make_live(Allocation& allocation) {
@@ -201,6 +204,15 @@ void release(Allocation& allocation) {
     m.device.erase(oldest);
   }
 }
+
+void release_late(Allocation& allocation) {
+  const size_t bytes = allocation.size;
+  release(allocation);
+  memory().allocated += bytes;
+  memory().late += bytes;
+}
+
+void host_has_waited() { memory().allocated -= std::exchange(memory().late, 0); }
 
 bool is_device(const void* pointer) {
   return find_allocation(reinterpret_cast<uintptr_t>(pointer)) != nullptr;

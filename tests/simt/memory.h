@@ -12,6 +12,7 @@ struct Allocation {
   size_t size = 0;        // bytes asked for
   bool live = false;      // between its allocation and its release in stream order
   bool pages = false;     // has pages of its own, which can be closed
+  bool ordered = false;   // allocated in the order of a stream
   uint64_t freed_at = 0;  // operation number; 0: not freed
 };
 
@@ -42,10 +43,14 @@ inline void check_access(const Allocation* home, uintptr_t address, size_t size,
 // --- For the runtime, which holds its lock. ---
 
 // Null: out of memory. The memory counts as allocated now and as live after make_live.
-Allocation* allocate(size_t bytes);
+Allocation* allocate(size_t bytes, bool ordered = false);
 void make_live(Allocation& allocation);         // and poisons it
 Allocation* find_to_free(const void* pointer);  // null: not the start of an allocation in use
 void release(Allocation& allocation);
+// For memory of cudaMalloc that cudaFreeAsync releases: it still counts as allocated until the host
+// waits for something.
+void release_late(Allocation& allocation);
+void host_has_waited();
 bool is_device(const void* pointer);
 size_t allocated_bytes();
 size_t device_bytes();

@@ -23,6 +23,7 @@ Task work(const char* name, std::function<void()> run) {
 void block_until(RuntimeLock& lock, const std::function<bool()>& reached) {
   ++simt::counters().host_syncs;
   run_until(lock, reached);
+  simt::host_has_waited();
 }
 
 struct Direction {
@@ -110,7 +111,12 @@ cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
   if (bytes == 0 || simt::no_device() != cudaSuccess) {
     return simt::result(simt::no_device());
   }
-  simt::Allocation* allocation = simt::allocate(bytes);
+  // What the stream releases before is there for what it allocates after.
+  simt::Allocation* allocation = simt::allocate(bytes, true);
+  run_until(lock, [&, idle = simt::stream_is_empty(stream)] {
+    allocation = allocation == nullptr ? simt::allocate(bytes, true) : allocation;
+    return allocation != nullptr || idle();
+  });
   if (allocation == nullptr) {
     return simt::result(cudaErrorMemoryAllocation);
   }
@@ -126,7 +132,9 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   if (allocation == nullptr) {
     return pointer == nullptr ? cudaSuccess : simt::result(cudaErrorInvalidValue);
   }
-  push(lock, stream, work("cudaFreeAsync", [=] { release(*allocation); }));
+  push(lock, stream, work("cudaFreeAsync", [=] {
+         allocation->ordered ? release(*allocation) : release_late(*allocation);
+       }));
   return cudaSuccess;
 }
 
