@@ -84,7 +84,9 @@ Tensor Hierarchy::scratch(int64_t n) const {
     if (scratch_) {
       wait(stream().record());  // for the last user
     }
-    scratch_ = Tensor::empty(memory_, {n}, DType::kBf16, MemoryClass::kStaging);
+    // Made by zeros(), which waits: the memory is the compute stream's, and stream() uses it at
+    // once.
+    scratch_ = Tensor::zeros(memory_, {n}, DType::kBf16, MemoryClass::kStaging);
   }
   return scratch_.slice(0, n);
 }

@@ -9,8 +9,9 @@
 // With one node, with one rank a node, or with nodes of different sizes, everything is flat.
 //
 // A sum of bf16 needs as much scratch as the largest array had so far; where it grows the host
-// waits for stream(). As with all memory, what the compute stream was given before a call must be
-// behind stream() when the call is made, and stream() must be done before this ends.
+// waits for stream() and for the memory's stream. As with all memory, what the compute stream was
+// given before a call must be behind stream() when the call is made, and stream() must be done
+// before this ends.
 #pragma once
 
 #include <memory>
