@@ -11,35 +11,40 @@ namespace tandem {
 
 namespace {
 
-// Host memory in the place of a GPU's while messages pass: MPI itself knows nothing of GPUs.
+// Host memory in the place of a GPU's while messages pass: MPI itself knows nothing of GPUs. It is
+// page-locked: a copy is then one transfer, and the host waits once for each, where CUDA would cut
+// a copy to or from other memory into pieces and wait itself.
 class Staging {
  public:
   // The tensor itself when it is in host memory; otherwise a copy, or room for its elements.
   Tensor host(const Tensor& tensor) {
-    return tensor.device() == Device::kCpu ? tensor : copied(gpu(), tensor, memory_);
+    return tensor.device() == Device::kCpu ? tensor : copied(gpu().stream, tensor, gpu().memory);
   }
   Tensor room(const Tensor& tensor) {
     return tensor.device() == Device::kCpu
                ? tensor
-               : Tensor::empty(memory_, tensor.shape(), tensor.dtype(), MemoryClass::kStaging);
+               : Tensor::empty(gpu().memory, tensor.shape(), tensor.dtype(), MemoryClass::kStaging);
   }
   // Writes what these gave back to where it came from.
   void put_back(const Tensor& host, const Tensor& tensor) {
     if (tensor.device() != Device::kCpu) {
-      copy(gpu(), host, tensor);
-      gpu().synchronize();
+      copy(gpu().stream, host, tensor);
+      gpu().stream.synchronize();
     }
   }
 
  private:
-  Stream& gpu() {
+  struct Gpu {
+    Stream stream = Stream::background(Device::kCuda);
+    Memory memory = Memory::pinned();  // after the stream, which chooses the GPU for this thread
+  };
+  Gpu& gpu() {
     if (!gpu_) {
-      gpu_.emplace(Stream::background(Device::kCuda));
+      gpu_.emplace();
     }
     return *gpu_;
   }
-  Memory memory_{Device::kCpu};
-  std::optional<Stream> gpu_;
+  std::optional<Gpu> gpu_;
 };
 
 void require_sum(const char* collective, DType dtype) {
@@ -146,9 +151,12 @@ void MpiCommunicator::all_to_all(const Tensor& in, const Tensor& out) {
 void MpiCommunicator::broadcast(const Tensor& inout, int root) {
   require(root >= 0 && root < size(), [&] { return str("broadcast: there is no rank ", root); });
   start(MpiKind::kBroadcast, Traffic::kBroadcast, inout.bytes(), [inout, root](Channel& channel) {
-    const Tensor host = channel.staging->host(inout);
+    const bool gives = channel.wire->rank() == root;
+    const Tensor host = gives ? channel.staging->host(inout) : channel.staging->room(inout);
     channel.ring.broadcast(host.raw(), host.bytes(), root);
-    channel.staging->put_back(host, inout);
+    if (!gives) {
+      channel.staging->put_back(host, inout);
+    }
   });
 }
 

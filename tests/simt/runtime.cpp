@@ -45,6 +45,9 @@ Direction direction(const void* to, const void* from, cudaMemcpyKind kind) {
 void copy_async(RuntimeLock& lock, void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                 cudaStream_t stream) {
   const auto [to_device, from_device] = direction(to, from, kind);
+  if (to_device != from_device && !simt::is_pinned(to_device ? from : to)) {
+    ++simt::counters().pageable_copies;
+  }
   // CUDA stages pageable memory before the call returns; pinned memory is read when the copy runs.
   std::vector<std::byte> staged;
   if (to_device && !from_device && !simt::is_pinned(from)) {

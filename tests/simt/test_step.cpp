@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/device_job.h"
+#include "tests/harness.h"
 #include "tests/mpi_world.h"
 #include "tests/simt/simt.h"
 
@@ -67,6 +68,35 @@ TEST(Step, NeverWaitsAndAllocatesNothingWhereStateIsSharded) {
   plan.dtype = plan.wire = DType::kBf16;
   plan.overlap = false;
   check_steps(plan);
+}
+
+// Collectives over MPI go through page-locked host memory, and the host waits once for each copy:
+// one there and one back, except that a broadcast goes one way.
+TEST(Staging, CopiesPinnedMemoryAndWaitsForEachCopyOnce) {
+  Communicator& communicator = test_world().communicator();
+  const int size = communicator.size();
+  if (size == 1) {
+    GTEST_SKIP() << "one rank sends nothing";
+  }
+  const auto tensor = [](int64_t n) {
+    return to_device(random_tensor({n}, DType::kF32, 1), Device::kCuda);
+  };
+  const Tensor part = tensor(1000), all = tensor(1000 * size), other = tensor(1000 * size);
+  const auto check = [&](const char* name, int64_t copies, const std::function<void()>& start) {
+    SCOPED_TRACE(name);
+    start();  // the first one makes the stream and the memory
+    communicator.stream().synchronize();
+    simt::counters() = {};
+    start();
+    communicator.stream().synchronize();
+    EXPECT_EQ(simt::counters().pageable_copies, 0);
+    EXPECT_EQ(simt::counters().host_syncs, copies);
+  };
+  check("all_reduce", 2, [&] { communicator.all_reduce(all); });
+  check("reduce_scatter", 2, [&] { communicator.reduce_scatter(all, part); });
+  check("all_gather", 2, [&] { communicator.all_gather(part, all); });
+  check("all_to_all", 2, [&] { communicator.all_to_all(all, other); });
+  check("broadcast", 1, [&] { communicator.broadcast(all, 0); });
 }
 
 }  // namespace
