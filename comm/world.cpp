@@ -42,9 +42,17 @@ Place start_mpi() {
   return place;
 }
 
+// A kernel is otherwise loaded when it is first launched, and for that CUDA may wait for all that
+// runs on the GPU: for a collective that waits for a rank whose host stands in the same place, too.
+// A choice of the user stands, and one rank has nobody to wait for.
+void load_kernels_at_the_start() { setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
+
 }  // namespace
 
 World::World() : host_(host_name()) {
+  if (launched_processes() > 1) {
+    load_kernels_at_the_start();  // before CUDA starts, and before there are threads
+  }
   if (started_by_launcher()) {
     worker_ = std::make_unique<Stream>(Stream::background(Device::kCpu));
     Place place{};

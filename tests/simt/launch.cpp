@@ -119,6 +119,16 @@ void record(const std::string& kernel) {
   names->insert(bare_name(kernel));
 }
 
+// CUDA may wait for all work on the GPU before it loads a kernel, also for a collective that waits
+// for another rank, which may stand in the same place.
+void load(const std::string& kernel) {
+  static auto* loaded = new std::set<std::string>;
+  if (settings().lazy_loading && loaded->insert(kernel).second && others_are_awaited()) {
+    fail("kernel loaded while a collective waits for other ranks",
+         kernel + "; CUDA_MODULE_LOADING=EAGER loads all at the start");
+  }
+}
+
 // Marks this thread as running a kernel.
 class Running {
  public:
@@ -140,6 +150,7 @@ void enqueue_kernel(CUstream_st* stream, Launch launch, std::function<void()> ru
   fail_unread_error();
   check_limits(launch);
   RuntimeLock lock;
+  load(launch.kernel);
   ++counters().launches;
   std::string name = launch.kernel;
   push(lock, stream, {Task::kWork, name, [launch = std::move(launch), run = std::move(run)] {

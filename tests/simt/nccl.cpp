@@ -174,8 +174,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
     *state = comm->state < ncclComm::kReady || finishing ? ncclInProgress : ncclSuccess;
   }
   if (group) {
-    simt::enqueue_polled(group->stream(), "an NCCL group",
-                         [comm, group] { return comm->poll(group); });
+    simt::enqueue_polled(
+        group->stream(), "an NCCL group", [comm, group] { return comm->poll(group); },
+        comm->ranks > 1);
   }
   return ncclSuccess;
 }

@@ -21,6 +21,7 @@ struct Settings {
   int devices = 8;
   size_t memory = size_t{40} << 30;
   std::string coverage;
+  bool lazy_loading = true;  // of kernels, at their first launch
 };
 
 Settings& settings();

@@ -10,6 +10,7 @@
 //   TANDEM_SIMT_DEVICES   number of devices (8); 0: a machine without a GPU
 //   TANDEM_SIMT_MEMORY    bytes of memory that the device has (40 GiB)
 //   TANDEM_SIMT_COVERAGE  file that the names of executed kernels are appended to at exit
+//   CUDA_MODULE_LOADING   LAZY, as in CUDA: a kernel is loaded when it is first launched
 #pragma once
 
 #include <cstddef>
@@ -47,8 +48,9 @@ std::string failure_of(const std::function<void()>& run);
 // Runs `work` in the order of the stream.
 void enqueue(CUstream_st* stream, std::string name, std::function<void()> work);
 // Calls `poll` until it returns true, without holding up other streams; only then the stream goes
-// on.
-void enqueue_polled(CUstream_st* stream, std::string name, std::function<bool()> poll);
+// on. `with_others`: other processes take part in it.
+void enqueue_polled(CUstream_st* stream, std::string name, std::function<bool()> poll,
+                    bool with_others = false);
 // Fails unless [pointer, pointer + bytes) lies in one live device allocation; `what` names the
 // operand. For use inside enqueued work.
 void check_range(const void* pointer, size_t bytes, const char* what);

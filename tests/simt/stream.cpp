@@ -250,6 +250,12 @@ bool all_streams_empty() {
                      [](CUstream_st* stream) { return stream->queue.empty(); });
 }
 
+bool others_are_awaited() {
+  return std::ranges::any_of(executor().streams, [](CUstream_st* stream) {
+    return std::ranges::any_of(stream->queue, &Task::with_others);
+  });
+}
+
 void synchronize_device() {
   RuntimeLock lock;
   run_until(lock, all_streams_empty);
@@ -269,9 +275,12 @@ void enqueue(CUstream_st* stream, std::string name, std::function<void()> work) 
                       }});
 }
 
-void enqueue_polled(CUstream_st* stream, std::string name, std::function<bool()> poll) {
+void enqueue_polled(CUstream_st* stream, std::string name, std::function<bool()> poll,
+                    bool with_others) {
   RuntimeLock lock;
-  push(lock, stream, {Task::kPoll, std::move(name), std::move(poll)});
+  Task task{Task::kPoll, std::move(name), std::move(poll)};
+  task.with_others = with_others;
+  push(lock, stream, std::move(task));
 }
 
 }  // namespace simt

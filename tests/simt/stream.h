@@ -25,6 +25,7 @@ struct Task {
   std::function<bool()> run;        // kWork; kPoll: false when not finished
   std::shared_ptr<Mark> mark = {};  // kRecord, kWait
   uint64_t sequence = 0;            // over all streams, in the order of the host's calls
+  bool with_others = false;         // kPoll: other processes take part
 };
 
 // Held by every call of the runtime API. Tasks run under it, and may not call the API: a failure.
@@ -48,6 +49,7 @@ void run_until(RuntimeLock& lock, const std::function<bool()>& reached);
 void run_a_little(RuntimeLock& lock);
 std::function<bool()> stream_is_empty(CUstream_st* stream);
 bool all_streams_empty();
+bool others_are_awaited();  // work that other processes take part in is queued
 
 void synchronize_device();
 std::string running_task();  // its name, while this thread runs one; else ""

@@ -2,9 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "src/core/block.cuh"
 #include "src/core/global.h"
 #include "tests/simt/device_vector.h"
+#include "tests/simt/settings.h"
 #include "tests/simt/simt.h"
 
 namespace tandem {
@@ -302,6 +305,42 @@ TEST(Fault, MissingEventBetweenStreams) {
             "streams=compute-late");
   EXPECT_EQ(simt::disagreement([] { return copy_across_streams(true, false); }),
             "streams=comm-late");
+}
+
+template <int kNumber>
+__global__ void loaded_late_kernel() {}
+
+// What is wrong when a kernel starts while a collective on another stream goes on.
+template <int kNumber>
+std::string failure_beside_a_collective(bool with_others) {
+  struct Arrival {  // of the other ranks, whether the launch fails or not
+    std::atomic<bool>& there;
+    ~Arrival() { there = true; }
+  };
+  cudaStream_t comm;
+  cudaStreamCreateWithPriority(&comm, cudaStreamNonBlocking, -5);
+  std::atomic<bool> there = false;
+  simt::enqueue_polled(
+      comm, "collective", [&] { return there.load(); }, with_others);
+  const std::string failure = simt::failure_of([&] {
+    const Arrival arrival{there};
+    launch<loaded_late_kernel<kNumber>>(Cuda{nullptr}, 1, 1, 0);
+  });
+  cudaStreamDestroy(comm);
+  return failure;
+}
+
+TEST(Fault, KernelLoadedWhileRanksWaitForEachOther) {
+  const bool before = simt::settings().lazy_loading;
+  simt::settings().lazy_loading = true;
+  EXPECT_THAT(failure_beside_a_collective<0>(true),
+              AllOf(HasSubstr("kernel loaded while a collective waits for other ranks"),
+                    HasSubstr("loaded_late_kernel<0>")));
+  EXPECT_EQ(failure_beside_a_collective<0>(true), "");  // it is there now
+  EXPECT_EQ(failure_beside_a_collective<1>(false), "");
+  simt::settings().lazy_loading = false;
+  EXPECT_EQ(failure_beside_a_collective<2>(true), "");
+  simt::settings().lazy_loading = before;
 }
 
 TEST(Fault, CudaCallFromAStream) {
