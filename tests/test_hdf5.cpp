@@ -1,3 +1,5 @@
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -168,6 +170,22 @@ TEST(Hdf5, NothingAppearsWithoutCommit) {
   H5Writer file(folder / "counting.h5");
   file.create_dataset("/x", H5Type::kU8, {4});
   expect_error(ExitCode::kInternal, {"/x: 0 of 4 elements were written"}, [&] { file.commit(); });
+}
+
+// Another process may hold a lock, and some network file systems refuse them.
+TEST(Hdf5, LocksAreNotAskedFor) {
+  const TemporaryFolder folder;
+  const std::string path = write_counting(folder, 5);
+  std::vector<int> locked;
+  for (const std::string& file : {path, path + ".partial"}) {
+    locked.push_back(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    ASSERT_EQ(::flock(locked.back(), LOCK_EX | LOCK_NB), 0) << file;
+  }
+  EXPECT_EQ(H5Reader(path).read_all<int64_t>("/group/numbers"), counting(5));
+  EXPECT_EQ(H5Reader(write_counting(folder, 7)).read_all<int64_t>("/group/numbers"), counting(7));
+  for (const int file : locked) {
+    ::close(file);
+  }
 }
 
 TEST(Hdf5, AFolderThatIsMissingIsNamed) {
