@@ -265,9 +265,7 @@ void Trainer::validate() {
   window_start_ += Clock::now() - start;  // save() below accounts for itself
   if (result.loss < best_val_loss_) {
     best_val_loss_ = result.loss;
-    if (last_saved_ != step_) {
-      save();
-    }
+    save();
     on_root(comm_, [&] {
       keep_as_best(directory_.checkpoints(), last_checkpoint_);
       return std::string();
@@ -281,9 +279,7 @@ ExitCode Trainer::finish(bool stopped) {
       last_saved_ != step_) {
     validate();
   }
-  if (last_saved_ != step_) {
-    save();
-  }
+  save();
   const std::vector<RankUse> use = gather_use(wire_at(mark_wire()));
   if (log_) {
     log_->finish(stopped, last_checkpoint_,

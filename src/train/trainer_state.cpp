@@ -193,8 +193,11 @@ std::vector<std::pair<ExactSums*, std::function<std::string(size_t)>>> Trainer::
 }
 
 // All ranks write; rank 0 commits once every file is whole. A failure leaves the older checkpoints
-// as they were.
+// as they were. A step that is saved for several reasons (due, best, last) is written once.
 void Trainer::save() {
+  if (last_saved_ == step_) {
+    return;
+  }
   settle();
   const auto start = std::chrono::steady_clock::now();
   const std::string partial =
