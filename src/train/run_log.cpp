@@ -70,7 +70,9 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
                      " micro-batch x ", s.accumulation, " accumulation x ", s.ranks,
                      s.ranks == 1 ? " rank; " : " ranks; ", format_count(flops, " "),
                      "FLOP a step"));
-  console_.print(str("machine     ", s.machine, " a rank; gradients in ", s.buckets,
+  const std::string peak =
+      s.peak_flops > 0 ? str(", ", format_count(s.peak_flops, " "), "FLOP/s at best") : "";
+  console_.print(str("machine     ", s.machine, " a rank", peak, "; gradients in ", s.buckets,
                      s.buckets == 1 ? " bucket of " : " buckets, together ",
                      format_bytes(s.gradient_bytes)));
   console_.print(str("ranks       ", s.sharing));

@@ -44,6 +44,7 @@ struct StepMetrics {
 struct RunSummary {
   int64_t parameters = 0;
   double flops_per_sample = 0;
+  double peak_flops = 0;  // of one rank, which mfu refers to; 0: not known
   int ranks = 1;
   std::string machine;  // device and backend of a rank
   std::string sharing;  // nodes, ZeRO stage, kind of sums

@@ -60,6 +60,7 @@ void Trainer::build() {
                                              machine_.staging, planned);
   training_->store().initialize(static_cast<uint64_t>(config_.run.seed));
   state_ = first_state(training_->options());
+  peak_flops_ = machine_.peak_flops(training_->store().dtype());
   upload_ = std::make_unique<Uploader>(stream_, memory_, machine_.staging, dataset_->info(),
                                        training_->store().dtype());
   schedule_ = {.kind = schedule_named(config_.optim.schedule),
@@ -84,7 +85,6 @@ void Trainer::start_loader() {
 }
 
 ExitCode Trainer::run() {
-  peak_flops_ = machine_.peak_flops(training_->store().dtype());
   wire_ = wire_at(mark_wire());
   window_start_ = last_save_time_ = Clock::now();
   StepPlan next = step_ < config_.train.steps ? plan_step(step_ + 1) : StepPlan{};

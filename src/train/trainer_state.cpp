@@ -135,6 +135,7 @@ std::string Trainer::checkpoint_to_resume() const {
 RunSummary Trainer::summary() const {
   RunSummary summary{.parameters = parameter_count(*model_),
                      .flops_per_sample = model_->flops_per_sample(),
+                     .peak_flops = peak_flops_,
                      .ranks = comm_.size(),
                      .machine = machine_.description(),
                      .sharing = sharing(config_.dist, *machine_.ranks()),
