@@ -1,0 +1,111 @@
+// The running averages of a whole training step on 1 to 4 ranks, from micro-batches whose means and
+// variances are known.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "layers/batchnorm2d.h"
+#include "src/train/batch_statistics.h"
+#include "src/train/training_step.h"
+#include "tests/harness.h"
+#include "tests/mpi_world.h"
+
+namespace tandem::testing {
+namespace {
+
+constexpr int64_t kChannels = 3, kSamples = 2;  // in a micro-batch
+
+// Normalises its input; that is all.
+class OneNorm final : public Model {
+ public:
+  std::vector<BlockParameters> blocks() override {
+    std::vector<BlockParameters> all{{"norm", {}}};
+    norm_.visit([&](Parameter& parameter) { all[0].parameters.push_back(&parameter); });
+    return all;
+  }
+  std::vector<RunningStatistics*> statistics() override { return {&norm_.statistics()}; }
+  Variable forward(Context& context, Gate& gate, const Tensor& input) override {
+    return run_block(context, gate, 0, false, Variable(input),
+                     [this](Context& inner, const Variable& x) { return norm_(inner, x); });
+  }
+  double flops_per_sample() const override { return 0; }
+
+ private:
+  BatchNorm2d norm_{"norm", kChannels};
+};
+
+// Of channel c in micro-batch `number` of all ranks. Whole numbers: their sums round nothing.
+double mean_of(int64_t number, int64_t c) { return static_cast<double>(3 * number + c + 1); }
+double spread_of(int64_t number, int64_t c) { return static_cast<double>(number + 2 * c + 1); }
+
+// Its two samples are mean - spread and mean + spread: their unbiased variance is 2 spread^2.
+DeviceBatch micro_batch(int64_t number) {
+  const Tensor input =
+      Tensor::empty(test_memory(), {kSamples, kChannels}, DType::kF32, MemoryClass::kData);
+  for (int64_t c = 0; c < kChannels; ++c) {
+    const double mean = mean_of(number, c), spread = spread_of(number, c);
+    input.data<float>()[c] = static_cast<float>(mean - spread);
+    input.data<float>()[kChannels + c] = static_cast<float>(mean + spread);
+  }
+  return {input, int_tensor({kSamples}, std::vector<int32_t>{0, 1})};
+}
+
+// The means, then the variances, after `steps` steps of which each sees other micro-batches.
+std::vector<double> trained(int64_t accumulation, bool exact, int64_t steps) {
+  World& world = test_world();
+  Config config;
+  config.train.micro_batch = kSamples;
+  config.train.global_batch = kSamples * accumulation * world.size();
+  config.dist.reduce = exact ? "exact" : "ring";
+  Memory memory(test_stream());
+  Hierarchy ranks(world.communicator(), memory, nodes_of(world.communicator(), "host", 0),
+                  Sharing::kWorld);
+  OneNorm model;
+  TrainingStep training(model, ranks, test_stream(), memory, memory, config);
+  training.store().initialize(1);
+  for (int64_t step = 0; step < steps; ++step) {
+    const int64_t first = (step * world.size() + world.rank()) * accumulation;
+    training.run({.step = step,
+                  .lr = 0.01,
+                  .targets = static_cast<double>(config.train.global_batch),
+                  .batch = [&](int64_t i) { return micro_batch(first + i); }});
+    training.store().gather();
+  }
+  ranks.stream().synchronize();
+  test_stream().synchronize();
+  return values_of(model.statistics()[0]->running);
+}
+
+class RunningAverages : public ::testing::TestWithParam<bool> {};
+
+TEST_P(RunningAverages, MoveByATenthTowardsTheMeanOverMicroBatches) {
+  for (const int64_t accumulation : {1, 2, 3}) {
+    SCOPED_TRACE(accumulation);
+    const int64_t micro_batches = accumulation * test_world().size();
+    std::vector<double> expected(2 * kChannels, 0);
+    std::fill_n(expected.begin() + kChannels, kChannels, 1);
+    for (int64_t steps = 1; steps <= 2; ++steps) {
+      for (int64_t c = 0; c < kChannels; ++c) {
+        double means = 0, variances = 0;
+        for (int64_t i = (steps - 1) * micro_batches; i < steps * micro_batches; ++i) {
+          means += mean_of(i, c);
+          variances += 2 * std::pow(spread_of(i, c), 2);
+        }
+        const auto count = static_cast<double>(micro_batches);
+        expected[c] = 0.9 * expected[c] + 0.1 * means / count;
+        expected[kChannels + c] = 0.9 * expected[kChannels + c] + 0.1 * variances / count;
+      }
+      const std::vector<double> actual = trained(accumulation, GetParam(), steps);
+      for (int64_t i = 0; i < 2 * kChannels; ++i) {
+        // All terms are positive, and a step rounds each at most four times in f32.
+        EXPECT_NEAR(actual[i], expected[i], 8 * 0x1p-24 * expected[i]) << i << " after " << steps;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sums, RunningAverages, ::testing::Bool(),
+                         [](const auto& exact) { return exact.param ? "Exact" : "Ring"; });
+
+}  // namespace
+}  // namespace tandem::testing
