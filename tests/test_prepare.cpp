@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 
 #include "src/commands/prepare.h"
 #include "src/data/dataset.h"
@@ -92,22 +93,33 @@ TEST(PrepareText, BrokenUtf8IsReadAndCounted) {
   EXPECT_EQ(read_prepared(folder).train, "ab\357\277\275cd\357\277\275 ef\357\277\275");
 }
 
-TEST(PrepareText, ALargeVocabularyTakesWiderTokens) {
-  const TemporaryFolder folder;
-  std::string text;
-  for (int32_t code_point = 0x10000; code_point < 0x10000 + 70000; ++code_point) {
-    append_utf8(code_point, &text);
+// 65,536 tokens are the last that 16 bits count.
+TEST(PrepareText, TokensAreAsWideAsTheVocabularyNeeds) {
+  for (const int32_t size : {65536, 65537}) {
+    const TemporaryFolder folder;
+    std::string text;
+    for (int32_t i = 0; i < size; ++i) {
+      append_utf8(0x10000 + i, &text);
+    }
+    const auto report =
+        prepare_text(text_options(folder, {folder.write("a.txt", text)}, "char", 0.5));
+    EXPECT_EQ(report.vocab_size, size);
+    const std::string path = folder / "out.h5";
+    const H5Reader file(path);
+    const bool wide = size > 65536;
+    for (const std::string split : {"/train/tokens", "/val/tokens"}) {
+      EXPECT_EQ(file.dataset(split).type, wide ? H5Type::kU32 : H5Type::kU16) << size << split;
+    }
+    // Each character once, in the order of their code points: the ids count from 0. One window of
+    // the whole validation part, whose targets are the tokens after its first.
+    std::vector<int32_t> ids(static_cast<size_t>(size - size / 2 - 1));
+    std::iota(ids.begin(), ids.end(), size / 2 + 1);
+    EXPECT_EQ(open_dataset(path)->validation_batch(std::ssize(ids), 0, 1).targets, ids) << size;
+    const auto decoded = [&](const std::string& split) {
+      return wide ? decode_split<uint32_t>(file, split) : decode_split<uint16_t>(file, split);
+    };
+    EXPECT_EQ(decoded("/train/tokens") + decoded("/val/tokens"), text) << size;
   }
-  const auto report =
-      prepare_text(text_options(folder, {folder.write("a.txt", text)}, "char", 0.5));
-  EXPECT_EQ(report.vocab_size, 70000);
-  const H5Reader file(folder / "out.h5");
-  EXPECT_EQ(file.dataset("/train/tokens").type, H5Type::kU32);
-  EXPECT_EQ(
-      decode_split<uint32_t>(file, "/train/tokens") + decode_split<uint32_t>(file, "/val/tokens"),
-      text);
-  const auto dataset = open_dataset(folder / "out.h5");
-  EXPECT_EQ(dataset->validation_batch(3, 0, 1).tokens, (std::vector<int32_t>{35000, 35001, 35002}));
 }
 
 TEST(PrepareText, JsonLinesAreRecords) {
@@ -173,12 +185,13 @@ TEST(PrepareText, EndOfTextStandsBetweenDocuments) {
 TEST(PrepareText, RecordsInBothPartsAreLeaks) {
   const TemporaryFolder folder;
   std::string lines;
-  for (const std::string text : {"a", "b", "c", "d", "e", "f", "b", "g", "a", "a"}) {
+  // h is in validation twice and in training never: no leak.
+  for (const std::string text : {"a", "b", "c", "d", "e", "f", "b", "g", "a", "a", "h", "h"}) {
     lines += "{\"text\": \"" + text + text + text + "\"}\n";
   }
   const auto report =
-      prepare_text(text_options(folder, {folder.write("a.jsonl", lines)}, "char", 0.4));
-  EXPECT_EQ(read_prepared(folder).val, "bbb\nggg\naaa\naaa");
+      prepare_text(text_options(folder, {folder.write("a.jsonl", lines)}, "char", 0.45));
+  EXPECT_EQ(read_prepared(folder).val, "bbb\nggg\naaa\naaa\nhhh\nhhh");
   EXPECT_EQ(report.leaked, 3);
 }
 

@@ -216,6 +216,9 @@ TEST(WordSplitter, CutsAsTheReferencePattern) {
   };
   using Words = std::vector<std::string>;
   EXPECT_EQ(words("it's we'LL 12ab"), (Words{"it", "'s", " we", "'", "LL", " 12", "ab"}));
+  EXPECT_EQ(
+      words("can't they're I've I'm she'll he'd"),
+      (Words{"can", "'t", " they", "'re", " I", "'ve", " I", "'m", " she", "'ll", " he", "'d"}));
   EXPECT_EQ(words("a   b \n\n c  "), (Words{"a", "  ", " b", " \n\n", " c", "  "}));
   // U+00A0 is white space, U+180E and U+001C are none for Python's `regex`.
   EXPECT_EQ(words("\302\240\302\240x"), (Words{"\302\240", "\302\240", "x"}));
