@@ -1,5 +1,6 @@
 #include "src/autograd/block.h"
 
+#include "src/autograd/say_where.h"
 #include "src/autograd/tape.h"
 #include "src/core/profiler_range.h"
 
@@ -64,7 +65,21 @@ Variable run_segment(Context& context, Gate& gate, BlockId id, const Variable& x
   if (op->held.empty() && !x.wanted()) {
     return Variable(y.value());
   }
-  return context.tape->record_segment(y.value(), std::move(op), x);
+  return context.tape->record_segment(y.value(), std::move(op), x, id);
+}
+
+Variable forward(Context& context, Gate& gate, BlockId id, bool recompute, const Variable& x,
+                 const BlockBody& body) {
+  if (!context.tape) {
+    return body(context, x);
+  }
+  if (recompute) {
+    return run_segment(context, gate, id, x, body);
+  }
+  context.tape->record_mark(std::make_unique<BlockMark>(gate, id, true), id);
+  const Variable y = body(context, x);
+  context.tape->record_mark(std::make_unique<BlockMark>(gate, id, false), id);
+  return y;
 }
 
 }  // namespace
@@ -73,16 +88,12 @@ Variable run_block(Context& context, Gate& gate, BlockId id, bool recompute, con
                    const BlockBody& body) {
   const ProfilerRange range(str("block ", id, " forward"));
   gate.acquire(context, id, Pass::kForward);
-  Variable y;
-  if (context.tape && recompute) {
-    y = run_segment(context, gate, id, x, body);
-  } else if (context.tape) {
-    context.tape->record_mark(std::make_unique<BlockMark>(gate, id, true));
-    y = body(context, x);
-    context.tape->record_mark(std::make_unique<BlockMark>(gate, id, false));
-  } else {
-    y = body(context, x);
-  }
+  const auto place = [&] {
+    const std::string after = context.tape ? context.tape->latest() : "";
+    return str("forward of block ", id, after.empty() ? "" : ", after ", after);
+  };
+  const Variable y =
+      say_where(place, [&] { return forward(context, gate, id, recompute, x, body); });
   gate.release(context, id, Pass::kForward);
   return y;
 }

@@ -1,7 +1,9 @@
 #include "src/autograd/tape.h"
 
 #include <algorithm>
+#include <cstdio>
 
+#include "src/autograd/say_where.h"
 #include "src/core/copy.h"
 #include "src/core/elementwise.h"
 #include "src/core/error.h"
@@ -107,26 +109,53 @@ Variable Tape::record(Tensor result, std::unique_ptr<Op> op, std::initializer_li
     op->inputs_.emplace_back(input);
   }
   op->parameters_ = parameters;
-  return push(std::move(result), std::move(op));
+  return push(std::move(result), std::move(op), block_);
 }
 
-Variable Tape::record_segment(Tensor result, std::unique_ptr<Op> op, const Variable& input) {
+Variable Tape::record_segment(Tensor result, std::unique_ptr<Op> op, const Variable& input,
+                              BlockId block) {
   op->inputs_.emplace_back(input);
-  return push(std::move(result), std::move(op));
+  return push(std::move(result), std::move(op), block);
 }
 
-Variable Tape::push(Tensor result, std::unique_ptr<Op> op) {
+Variable Tape::push(Tensor result, std::unique_ptr<Op> op, BlockId block) {
   auto slot = std::make_shared<GradSlot>(GradSlot{result.shape(), result.dtype(), {}});
   if (!holding_) {
-    entries_.push_back({std::move(op), slot});
+    entries_.push_back({std::move(op), slot, block});
   }
   return Variable(std::move(result), std::move(slot));
 }
 
-void Tape::record_mark(std::unique_ptr<Op> op) {
+void Tape::record_mark(std::unique_ptr<Op> op, BlockId block) {
   if (!holding_) {
-    entries_.push_back({std::move(op), nullptr});
+    entries_.push_back({std::move(op), nullptr, block});
+    block_ = block_ == block ? -1 : block;
   }
+}
+
+std::string Tape::Entry::text(size_t index) const {
+  std::string text = str("op ", index, ": ", op->name());
+  for (const Parameter* parameter : op->parameters_) {
+    text += parameter ? " " + parameter->name : "";
+  }
+  if (result) {
+    text += str(" -> ", name_of(result->dtype), " ", result->shape);
+  }
+  return block < 0 ? text : str(text, ", block ", block);
+}
+
+std::string Tape::text() const {
+  std::string text;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    text += entries_[i].text(i) + "\n";
+  }
+  return text;
+}
+
+void Tape::print() const { std::fputs(text().c_str(), stderr); }
+
+std::string Tape::latest() const {
+  return entries_.empty() ? "" : entries_.back().text(entries_.size() - 1);
 }
 
 void Tape::backward(Context& context, const Variable& y, double seed, const float* scale) {
@@ -153,23 +182,26 @@ void Tape::unwind(Context& context) {
   while (!entries_.empty()) {
     Entry entry = std::move(entries_.back());
     entries_.pop_back();
-    if (!entry.result) {
-      Tensor nothing;
-      entry.op->backward(context, nothing);
-      continue;
-    }
-    if (entry.result->grad) {
-      Tensor dy = std::move(entry.result->grad);
-      entry.result->grad = Tensor();
-      entry.op->backward(context, dy);
-    } else {
-      entry.op->pass_over(context);
-    }
+    say_where([&] { return "backward of " + entry.text(entries_.size()); },
+              [&] { differentiate(context, entry); });
     for (auto it = entry.op->parameters_.rbegin(); it != entry.op->parameters_.rend(); ++it) {
       if (*it) {
         release(context, **it);
       }
     }
+  }
+}
+
+void Tape::differentiate(Context& context, Entry& entry) {
+  if (!entry.result) {
+    Tensor nothing;
+    entry.op->backward(context, nothing);
+  } else if (entry.result->grad) {
+    Tensor dy = std::move(entry.result->grad);
+    entry.result->grad = Tensor();
+    entry.op->backward(context, dy);
+  } else {
+    entry.op->pass_over(context);
   }
 }
 

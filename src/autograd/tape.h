@@ -5,9 +5,11 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "src/autograd/context.h"
+#include "src/autograd/gate.h"
 #include "src/autograd/op.h"
 
 namespace tandem {
@@ -22,11 +24,13 @@ class Tape {
 
   Variable record(Tensor result, std::unique_ptr<Op> op, std::initializer_list<Variable> inputs,
                   std::initializer_list<Parameter*> parameters);
-  // Records a recompute segment: it always has something to differentiate, whatever its input
-  // wants.
-  Variable record_segment(Tensor result, std::unique_ptr<Op> op, const Variable& input);
-  // Records an op without result; its backward always runs, with an empty gradient (block marks).
-  void record_mark(std::unique_ptr<Op> op);
+  // Records a block's recompute segment: it always has something to differentiate, whatever its
+  // input wants.
+  Variable record_segment(Tensor result, std::unique_ptr<Op> op, const Variable& input,
+                          BlockId block);
+  // Records where a block begins, and then where it ends: an op without result, whose backward
+  // always runs, with an empty gradient.
+  void record_mark(std::unique_ptr<Op> op, BlockId block);
 
   // Differentiates everything on the tape, with every element of dy equal to seed, times the number
   // at `scale` in the memory of the device unless null. The tape is empty afterwards.
@@ -34,6 +38,12 @@ class Tape {
   void backward(Context& context, const Variable& y, Tensor dy);
 
   int64_t size() const { return static_cast<int64_t>(entries_.size()); }
+
+  // For debuggers and messages: a line for each op with its parameters, its result and its block,
+  // as "op 1: linear w b -> f32 [3, 4], block 0".
+  std::string text() const;
+  void print() const;          // the text, to standard error
+  std::string latest() const;  // the last line without its end; empty when nothing is recorded
 
   // Recompute segments. A holding tape keeps no ops: it holds one use of each parameter that the
   // segment's forward touches, in first-use order. A replaying tape records the segment again and
@@ -51,16 +61,20 @@ class Tape {
   struct Entry {
     std::unique_ptr<Op> op;
     std::shared_ptr<GradSlot> result;  // null: a mark
+    BlockId block;                     // -1: none
+    std::string text(size_t index) const;
   };
   Tape(std::shared_ptr<Uses> uses, bool holding) : uses_(std::move(uses)), holding_(holding) {}
 
-  Variable push(Tensor result, std::unique_ptr<Op> op);
+  Variable push(Tensor result, std::unique_ptr<Op> op, BlockId block);
   void use(Parameter& parameter);
   void release(Context& context, Parameter& parameter);
   void unwind(Context& context);
+  void differentiate(Context& context, Entry& entry);
 
   std::shared_ptr<Uses> uses_;
   bool holding_ = false;
+  BlockId block_ = -1;  // in which ops are recorded now
   std::vector<Parameter*> held_;
   std::vector<Entry> entries_;
 };

@@ -292,6 +292,7 @@ Storage::Storage(std::shared_ptr<MemoryPool> owner, void* data, int64_t bytes,
 Storage::~Storage() { owner_->release(data_, bytes_, memory_class_); }
 Device Storage::device() const { return owner_->device(); }
 void Storage::clear() { owner_->clear(data_, bytes_); }
+bool Storage::is_dry() const { return owner_->is_dry(); }
 
 Memory::Memory(Device device, int64_t limit_bytes)
     : pool_(std::make_shared<MemoryPool>(std::make_unique<Heap>(), limit_bytes)) {

@@ -45,6 +45,7 @@ class Storage {
   void* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
   Device device() const;
+  bool is_dry() const;  // an address without memory
   // Sets all bytes to zero, after the queued work of the stream that the memory was made for; done
   // on return, so that every stream may go on with it.
   void clear();

@@ -1,10 +1,60 @@
 #include "src/core/tensor.h"
 
 #include <algorithm>
+#include <cstring>
+#include <vector>
 
+#include "src/core/cuda.h"
+#include "src/core/dispatch.h"
 #include "src/core/error.h"
 
 namespace tandem {
+
+namespace {
+
+constexpr int64_t kShown = 4;  // elements at each end of a tensor's text
+
+// The element of this dtype at `bytes`.
+std::string element_text(DType dtype, const std::byte* bytes) {
+  const auto as = [&]<class T>(T value) {
+    std::memcpy(&value, bytes, sizeof value);
+    return value;
+  };
+  switch (dtype) {
+    case DType::kF32:
+      return str(as(float()));
+    case DType::kF64:
+      return str(as(double()));
+    case DType::kBf16:
+      return str(static_cast<float>(as(Bf16())));
+    case DType::kFp16:
+      return str(static_cast<float>(as(Fp16())));
+    case DType::kI32:
+      return str(as(int32_t()));
+    case DType::kI64:
+      return str(as(int64_t()));
+    case DType::kU8:
+      return str(static_cast<int>(as(uint8_t())));
+  }
+  fail(ExitCode::kInternal, "element_text: no such dtype");
+}
+
+// The bytes of a tensor in the memory of any device.
+std::vector<std::byte> bytes_of(const Tensor& tensor) {
+  std::vector<std::byte> bytes(static_cast<size_t>(tensor.bytes()));
+  if constexpr (kHasCuda) {
+    if (tensor.device() == Device::kCuda) {
+      const cuda::StreamHandle stream = cuda::make_stream(false);
+      cuda::copy(tensor.raw(), bytes.data(), tensor.bytes(), stream.get());
+      cuda::synchronize(stream.get());
+      return bytes;
+    }
+  }
+  std::memcpy(bytes.data(), tensor.raw(), bytes.size());
+  return bytes;
+}
+
+}  // namespace
 
 Tensor Tensor::empty(Memory& memory, Shape shape, DType dtype, MemoryClass memory_class) {
   Tensor tensor;
@@ -36,6 +86,30 @@ Tensor Tensor::of(std::span<const std::byte> elements, Memory& memory, Shape sha
 std::byte* Tensor::raw() const {
   require(storage_ != nullptr, "Tensor: used without elements");
   return static_cast<std::byte*>(storage_->data()) + offset_bytes_;
+}
+
+std::string Tensor::text() const {
+  if (!storage_) {
+    return "no tensor";
+  }
+  std::string text = str(name_of(dtype_), " ", shape_, " on ", name_of(device()), ":");
+  if (storage_->is_dry()) {
+    return text + " dry";
+  }
+  const auto append = [&](int64_t first, int64_t count) {
+    const std::vector<std::byte> bytes = bytes_of(slice(first, count));
+    for (int64_t i = 0; i < count; ++i) {
+      text += " " + element_text(dtype_, bytes.data() + i * size_of(dtype_));
+    }
+  };
+  if (elements_ <= 2 * kShown) {
+    append(0, elements_);
+  } else {
+    append(0, kShown);
+    text += " ...";
+    append(elements_ - kShown, kShown);
+  }
+  return text;
 }
 
 Tensor Tensor::reshape(Shape shape) const {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 
 #include "src/core/dtype.h"
 #include "src/core/memory.h"
@@ -42,6 +43,9 @@ class Tensor {
     return {data<T>(), static_cast<size_t>(elements_)};
   }
   std::byte* raw() const;
+  // For debuggers and messages: dtype, shape, device, and the first and last elements as they are
+  // now, whatever a stream has still to write: "f32 [3] on cpu: 1 2 3".
+  std::string text() const;
 
   Tensor reshape(Shape shape) const;                 // same elements
   Tensor slice(int64_t first, int64_t count) const;  // elements [first, first + count), flat
