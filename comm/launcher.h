@@ -14,4 +14,10 @@ int launched_processes();
 
 std::string host_name();
 
+class World;
+// Collective. With TANDEM_WAIT_RANK=N in the environment of rank 0, rank N says where it is and
+// waits here for a debugger, or SIGCONT. Collectives of such a job never time out. An AgreedError
+// (kConfig) when N is no rank.
+void hold_for_debugger(World& world);
+
 }  // namespace tandem

@@ -73,11 +73,6 @@ World::World() : host_(host_name()) {
 
 World::~World() = default;
 
-void World::set_timeout_s(double seconds) {
-  require(seconds > 0, "World::set_timeout_s: not positive");
-  timeout_s_ = seconds;
-}
-
 void World::finish() {
   if (!connected_) {
     return;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -37,8 +38,18 @@ class World {
 
   // A collective in which nothing has moved for so long throws Error(kTemporary) on the worker; it
   // names the collective, its number, its bytes and the silent rank. Seconds, more than 0.
-  void set_timeout_s(double seconds);
+  void set_timeout_s(double seconds) {
+    require(seconds > 0, "World::set_timeout_s: not positive");
+    if (!waits_without_end_) {
+      timeout_s_ = seconds;
+    }
+  }
   const std::atomic<double>& timeout_s() const { return timeout_s_; }
+  // From now on, whatever set_timeout_s() says: somebody looks at a rank with a debugger.
+  void wait_without_end() {
+    waits_without_end_ = true;
+    timeout_s_ = std::numeric_limits<double>::infinity();
+  }
 
   // Collective: waits for all ranks, then ends MPI. Call it last, and only on the good path.
   void finish();
@@ -55,6 +66,7 @@ class World {
   int local_rank_ = 0;
   int local_size_ = 1;
   std::string host_;
+  bool waits_without_end_ = false;
   std::atomic<double> timeout_s_{kDefaultTimeout_s};
   std::atomic<bool> connected_{false};  // between MPI's start-up and shutdown
   std::unique_ptr<Stream> worker_;      // null: no MPI

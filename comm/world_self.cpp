@@ -19,8 +19,6 @@ World::World() : host_(host_name()), communicator_(std::make_unique<SelfCommunic
 
 World::~World() = default;
 
-void World::set_timeout_s(double seconds) { timeout_s_ = seconds; }
-
 void World::finish() {}
 
 void World::abort(ExitCode code) {

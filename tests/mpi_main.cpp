@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "comm/launcher.h"
 #include "tests/mpi_world.h"
 
 namespace tandem::testing {
@@ -81,6 +82,7 @@ World& test_world() { return *the_world; }
 int main(int argc, char** argv) {
   tandem::World world;
   world.set_timeout_s(tandem::testing::kDeadline_s);
+  tandem::hold_for_debugger(world);
   tandem::testing::the_world = &world;
   ::testing::InitGoogleTest(&argc, argv);
   const int status = tandem::testing::run(world);

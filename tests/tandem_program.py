@@ -29,11 +29,11 @@ MPI_ENV = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CO
 ACROSS_RANKS = 4e-5
 
 
-def run(*arguments, ranks=None, **options):
+def run(*arguments, ranks=None, environment={}, timeout=300, **options):
     command = [TANDEM, *map(str, arguments)]
     if ranks:
         command = ["timeout", "-k", "5", "120", "mpirun", "-np", str(ranks), *command]
-    return subprocess.run(command, env=MPI_ENV, capture_output=True, text=True, timeout=300, **options)
+    return subprocess.run(command, env=dict(MPI_ENV, **environment), capture_output=True, text=True, timeout=timeout, **options)
 
 
 def kind_in(settings):

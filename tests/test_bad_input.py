@@ -293,20 +293,6 @@ class BadInput(Workspace):
         with open(self.text_file) as text:
             self.assertTrue(text.read().startswith(words(3000)[:100]))
 
-    def test_little_address_space(self):
-        # The matrix product's own buffers, then the tensors; never a wait without end. On top of what the program's
-        # libraries take.
-        def limited(mib, *arguments):
-            limit = (mib << 20, mib << 20)
-            return run(*arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit))
-        def starts_with(mib):  # or little more: cuBLASLt's own start-up fails at some limits above its least
-            return next(more for more in range(mib, 8000, 10) if limited(more, "--help").returncode == 0)
-        base = starts_with(100)
-        for more in [60, 120, 190, 320]:
-            result = limited(starts_with(base + more), "train", "--data.path", self.text, "--run.dir", self.path("runs"), "--run.name",
-                             f"little{more}", "--run.device", "cpu", *TINY, "--model.width", "1024", "--model.layers", "8")
-            self.assert_one_line(self.check(result, OUT_OF_MEMORY), "out of cpu memory")
-
     def test_unknown_command(self):
         self.assert_one_line(self.check(run("trian"), CONFIG), "no command trian")
 

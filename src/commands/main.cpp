@@ -3,12 +3,13 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <new>
 
 #include "comm/agreement.h"
+#include "comm/launcher.h"
 #include "src/commands/commands.h"
+#include "src/core/device.h"
 
 namespace tandem {
 namespace {
@@ -51,6 +52,7 @@ ExitCode run(Command command, const Words& words, World& world, Memory& memory) 
     return code;
   };
   try {
+    hold_for_debugger(world);
     const ExitCode code = command(words, world, memory);
     world.finish();
     return code;
@@ -102,9 +104,6 @@ int main_with(int argc, char** argv) {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  // For the program that use_short_openmp_waits() starts: a matrix product is cut over Tandem's own
-  // threads, and OpenBLAS's would each wait for ever for 128 MiB where memory is limited.
-  setenv("OPENBLAS_NUM_THREADS", "1", 0);
-  tandem::use_short_openmp_waits(argv);
+  tandem::choose_library_settings(argv);
   return tandem::main_with(argc, argv);
 }

@@ -33,11 +33,17 @@ void use_cpu_share(int64_t threads, int processes) {
   set_cpu_threads(threads > 0 ? static_cast<int>(threads) : std::max(1, cores / processes));
 }
 
-void use_short_openmp_waits(char** argv) {
-  if (!std::getenv("OMP_WAIT_POLICY") && !std::getenv("GOMP_SPINCOUNT")) {
-    setenv("GOMP_SPINCOUNT", "1000", 1);
-    execv("/proc/self/exe",
-          argv);  // where it fails, the process goes on with the library's own choice
+void choose_library_settings(char** argv) {
+  bool chosen = false;
+  const auto choose = [&](const char* name, const char* value) {
+    chosen = (!std::getenv(name) && setenv(name, value, 0) == 0) || chosen;
+  };
+  if (!std::getenv("OMP_WAIT_POLICY")) {
+    choose("GOMP_SPINCOUNT", "1000");
+  }
+  choose("OPENBLAS_NUM_THREADS", "1");
+  if (chosen) {                     // so not in the process that this one becomes
+    execv("/proc/self/exe", argv);  // where it fails, the process goes on as it is
   }
 }
 

@@ -20,10 +20,13 @@ int cpu_threads();
 // on this host.
 void use_cpu_share(int64_t threads, int processes);
 
-// Call first in main(). OpenMP threads of libgomp spin for milliseconds when they wait for each
-// other, which makes a busy machine five to ten times slower; after this they sleep after some 50
-// microseconds. The library reads its settings before main(), so the process starts itself again,
-// once. A choice of the user (OMP_WAIT_POLICY, GOMP_SPINCOUNT) stands.
-void use_short_openmp_waits(char** argv);
+// Call first in main(). Two libraries read their settings before main(), so where the user has not
+// made a choice the process makes it and starts itself again, once:
+// - OpenMP threads of libgomp spin for milliseconds when they wait for each other, which makes a
+//   busy machine five to ten times slower. GOMP_SPINCOUNT: they sleep after some 50 microseconds.
+//   OMP_WAIT_POLICY, too, is a choice.
+// - OPENBLAS_NUM_THREADS: one, as a matrix product is cut over Tandem's own threads. OpenBLAS's
+//   would each want 128 MiB at start, and where memory is limited wait for it for ever.
+void choose_library_settings(char** argv);
 
 }  // namespace tandem

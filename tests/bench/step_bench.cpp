@@ -131,7 +131,7 @@ int run(int argc, char** argv) {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  tandem::use_short_openmp_waits(argv);
+  tandem::choose_library_settings(argv);
   try {
     return tandem::run(argc, argv);
   } catch (const tandem::Error& error) {

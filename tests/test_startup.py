@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""How the program starts: in little memory, with threads that the user chose, and held for a debugger.
+
+    test_startup.py PATH_TO_TANDEM [unittest arguments]
+"""
+import ctypes
+import os
+import re
+import resource
+import signal
+import subprocess
+import time
+
+import tandem_program
+from tandem_program import CONFIG, MPI_ENV, OK, OUT_OF_MEMORY, TINY, Workspace, metrics, run
+
+
+def limited(mib, *arguments, **environment):
+    """A run in `mib` MiB of address space. One that does not end within 20 seconds raises TimeoutExpired."""
+    limit = (mib << 20, mib << 20)
+    return run(*arguments, environment=environment, timeout=20, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit))
+
+
+def starts_with(mib):
+    """The least limit from `mib` on with which the program starts: cuBLASLt's own start-up fails at some limits above its least."""
+    return next(more for more in range(mib, 8000, 10) if limited(more, "--help").returncode == OK)
+
+
+class Startup(Workspace):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.base = starts_with(60)  # what its libraries take
+
+    def test_little_address_space(self):
+        # The matrix product's own buffers, then the tensors; never a wait without end.
+        for more in [60, 120, 190, 320]:
+            result = limited(starts_with(self.base + more), "train", "--data.path", self.text, "--run.dir", self.path("runs"),
+                             "--run.name", f"little{more}", "--run.device", "cpu", *TINY, "--model.width", "1024", "--model.layers", "8")
+            self.assert_one_line(self.check(result, OUT_OF_MEMORY), "out of cpu memory")
+
+    def test_little_address_space_and_threads_that_sleep(self):
+        # The user's choice for OpenMP leaves the one for OpenBLAS to the program. Some limits are too low to start with;
+        # none may make it wait.
+        codes = [limited(self.base + more, "--help", OMP_WAIT_POLICY="passive").returncode for more in range(-10, 160, 10)]
+        self.assertIn(OK, codes)
+
+    def test_libraries_get_what_the_user_did_not_choose(self):
+        def environment(**chosen):
+            held = dict({name: value for name, value in MPI_ENV.items() if name not in
+                         ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OPENBLAS_NUM_THREADS"]}, TANDEM_WAIT_RANK="0", **chosen)
+            job, process = self.start_held(held)
+            with open(f"/proc/{process}/environ") as file:
+                got = dict(entry.split("=", 1) for entry in file.read().split("\0") if entry)
+            os.kill(process, signal.SIGCONT)
+            self.finish(job)
+            return [got.get(name) for name in ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OPENBLAS_NUM_THREADS"]]
+        self.assertEqual(environment(), [None, "1000", "1"])
+        self.assertEqual(environment(OMP_WAIT_POLICY="passive"), ["passive", None, "1"])
+        self.assertEqual(environment(OPENBLAS_NUM_THREADS="2"), [None, "1000", "2"])
+        self.assertEqual(environment(GOMP_SPINCOUNT="5", OPENBLAS_NUM_THREADS="2"), [None, "5", "2"])
+
+    def test_memory_outside_the_tensor_pool(self):
+        # Tokens of a text are kept in vectors: 400 MB of them.
+        big = self.path("big.txt")
+        with open(big, "w") as file:
+            file.truncate(200 << 20)
+        result = limited(starts_with(self.base) + 150, "prepare", "text", "--input", big, "--output", self.path("big.h5"),
+                         "--tokenizer", "bytes")
+        self.assert_one_line(self.check(result, OUT_OF_MEMORY), "out of memory outside the tensor pool")
+        self.assertFalse(os.path.exists(self.path("big.h5")))
+
+    def start_held(self, environment, ranks=1, *settings):
+        """A job that is held, once its rank has said so, and that rank's process."""
+        command = [tandem_program.TANDEM, "inspect", self.text, *settings]
+        if ranks > 1:
+            command = ["timeout", "-k", "5", "60", "mpirun", "-np", str(ranks), tandem_program.TANDEM, "train", "--data.path", self.text,
+                       "--run.dir", self.path("runs"), "--run.name", "held", "--train.steps", "2", *TINY, *settings]
+        job = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(job.terminate)
+        line = job.stderr.readline()
+        self.said = re.match(r"tandem: rank (\d) waits as process (\d+) on \S+: `gdb -p \2` .* `kill -CONT \2`", line)
+        self.assertIsNotNone(self.said, line)
+        return job, int(self.said[2])
+
+    def finish(self, job):
+        output, errors = job.communicate(timeout=60)
+        self.assertEqual((job.returncode, errors), (OK, ""), output)
+
+    def test_a_rank_held_for_a_debugger(self):
+        # The others wait for it past their patience, and so does their launcher.
+        job, process = self.start_held(dict(MPI_ENV, TANDEM_WAIT_RANK="1"), 2, "--dist.timeout_s", "0.2")
+        self.assertEqual(self.said[1], "1")
+        time.sleep(1)
+        self.assertIsNone(job.poll())
+        self.assertFalse(os.path.exists(self.run_folder("held")))
+        os.kill(process, signal.SIGCONT)
+        self.finish(job)
+        self.assertEqual(metrics(self.run_folder("held"))[-1]["step"], 2)
+
+    def test_a_debugger_lets_a_held_rank_go_on(self):
+        job, process = self.start_held(dict(MPI_ENV, TANDEM_WAIT_RANK="0"))
+        self.assertEqual(process, job.pid)
+        time.sleep(0.2)
+        self.assertIsNone(job.poll())
+        PTRACE_SEIZE = 0x4206  # what a debugger does, without a stop
+        self.assertEqual(ctypes.CDLL(None).ptrace(PTRACE_SEIZE, process, None, None), 0)
+        self.finish(job)
+
+    def test_a_rank_to_hold_that_is_none(self):
+        for value, ranks in [("2", 2), ("-1", None), ("one", None), ("0x", None), ("", None)]:
+            result = self.check(run("train", ranks=ranks, environment={"TANDEM_WAIT_RANK": value}), CONFIG)
+            self.assert_one_line(result, f"TANDEM_WAIT_RANK={value}: must be a rank of this job, 0 to {(ranks or 1) - 1}")
+
+
+if __name__ == "__main__":
+    tandem_program.main()
