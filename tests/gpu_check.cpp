@@ -1,0 +1,228 @@
+// Every test that runs kernels, in one program, for machines that have CUDA and little else.
+//
+//   tandem_gpu_check             all suites, one line each
+//   tandem_gpu_check --device    says which GPU there is, and ends
+//   --only TEXT                  suites whose names hold TEXT
+//   --limit SECONDS              of one suite (300)
+//   --results FILE               each suite's line is appended there at once
+//   --log FILE                   and what the tests print
+//
+// Each suite runs in a process of its own: after a fault CUDA refuses all further work of the
+// process. Matrix products come first, as everything else needs them, and operands at odd addresses
+// last. Exit codes: 0 all passed, 1 some did not, 2 there is no GPU or a wrong option.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include "src/core/cuda.h"
+#include "src/core/error.h"
+#include "tests/mpi_world.h"
+
+namespace tandem::testing {
+
+// One rank, without MPI (comm/world_self.cpp).
+World& test_world() {
+  static World world;
+  return world;
+}
+
+namespace {
+
+using Options = std::map<std::string, std::string>;
+
+std::string value_of(const Options& options, const std::string& name,
+                     const std::string& otherwise) {
+  return options.contains(name) ? options.at(name) : otherwise;
+}
+
+// The process of one suite; null where there is no process.
+class Child {
+ public:
+  // Starts this program again; what it prints goes to `log`, from its present end on.
+  Child(const std::string& suite, const std::string& log) {
+    id_ = fork();
+    if (id_ == 0) {
+      const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666);
+      dup2(file, STDOUT_FILENO);
+      dup2(file, STDERR_FILENO);
+      setenv("TANDEM_REQUIRE_DEVICES", "cpu,cuda", 1);
+      execl("/proc/self/exe", "tandem_gpu_check", "--suite", suite.c_str(), nullptr);
+      _exit(127);
+    }
+  }
+
+  // "" when it ended well within the time, else what happened.
+  std::string wait(double limit_s) {
+    using Clock = std::chrono::steady_clock;
+    const auto end = Clock::now() + std::chrono::duration<double>(limit_s);
+    int status = 0;
+    while (waitpid(id_, &status, WNOHANG) == 0) {
+      if (Clock::now() > end) {
+        kill(id_, SIGKILL);
+        waitpid(id_, &status, 0);
+        return str("not finished after ", limit_s, " s");
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    if (WIFSIGNALED(status)) {
+      return str("ended by signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
+    }
+    return WEXITSTATUS(status) == 0 ? "" : str("exit code ", WEXITSTATUS(status));
+  }
+
+ private:
+  pid_t id_;
+};
+
+std::vector<std::string> suites_in_order(const std::string& only) {
+  const auto* tests = ::testing::UnitTest::GetInstance();
+  std::vector<std::string> names;
+  for (int i = 0; i < tests->total_test_suite_count(); ++i) {
+    names.emplace_back(tests->GetTestSuite(i)->name());
+  }
+  std::erase_if(names, [&](const std::string& name) { return name.find(only) == name.npos; });
+  const auto turn = [](const std::string& name) {
+    return name.find("Misaligned") != name.npos ? 2 : name.starts_with("Gemm") ? 0 : 1;
+  };
+  std::ranges::stable_sort(names, {}, turn);
+  return names;
+}
+
+std::string end_of(const std::string& path, std::streamoff from) {
+  std::ifstream file(path);
+  file.seekg(from);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// "[  SKIPPED ] 2 tests" in what GoogleTest printed -> " 2 tests skipped".
+std::string skipped_in(const std::string& text) {
+  constexpr std::string_view kMark = "[  SKIPPED ] ";
+  for (size_t at = text.find(kMark); at != text.npos; at = text.find(kMark, at + 1)) {
+    const size_t begin = at + kMark.size(), end = text.find(',', begin);
+    if (std::isdigit(static_cast<unsigned char>(text[begin])) && end != text.npos) {
+      return str(", ", text.substr(begin, end - begin), " skipped");
+    }
+  }
+  return "";
+}
+
+// Prints a line, and appends it to the file of results.
+void say(const std::string& line, const Options& options) {
+  std::puts(line.c_str());
+  std::fflush(stdout);
+  if (options.contains("--results")) {
+    std::ofstream(options.at("--results"), std::ios::app) << line << "\n";
+  }
+}
+
+bool passes(const std::string& suite, const std::string& log, const Options& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::ofstream(log, std::ios::app).flush();
+  const auto log_begin = static_cast<std::streamoff>(std::ifstream(log, std::ios::ate).tellg());
+  const double limit_s = std::atof(value_of(options, "--limit", "300").c_str());
+  const std::string wrong = Child(suite, log).wait(limit_s);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const std::string printed = end_of(log, log_begin);
+  char start[64];
+  std::snprintf(start, sizeof start, "%s %7.2f s  ", wrong.empty() ? "passed" : "FAILED", seconds);
+  say(str(start, suite, wrong.empty() ? skipped_in(printed) : ": " + wrong), options);
+  if (!wrong.empty()) {
+    constexpr size_t kMost = 3000;  // the end, where GoogleTest names what failed
+    std::puts(printed.substr(printed.size() - std::min(printed.size(), kMost)).c_str());
+  }
+  return wrong.empty();
+}
+
+int run_suite(const std::string& suite) {
+  constexpr double kDeadline_s = 30;
+  test_world().set_timeout_s(kDeadline_s);
+  GTEST_FLAG_SET(filter, suite + ".*");
+  return RUN_ALL_TESTS();
+}
+
+int check_all(const Options& options) {
+  std::string log = value_of(options, "--log", "");
+  if (log.empty()) {
+    char path[] = "/tmp/tandem_gpu_check.XXXXXX";
+    ::close(mkstemp(path));
+    log = path;
+  }
+  const auto suites = suites_in_order(value_of(options, "--only", ""));
+  int failed = 0;
+  for (const std::string& suite : suites) {
+    failed += passes(suite, log, options) ? 0 : 1;
+  }
+  say(str(suites.size() - static_cast<size_t>(failed), " of ", suites.size(), " suites passed"),
+      options);
+  if (!options.contains("--log")) {
+    ::unlink(log.c_str());
+  }
+  return failed == 0 && !suites.empty() ? 0 : 1;
+}
+
+Options options_of(int argc, char** argv) {
+  const auto refuse = [](const std::string& what) {
+    fail(ExitCode::kConfig, str(what,
+                                "; there are --device, --only TEXT, --limit SECONDS, --results "
+                                "FILE and --log FILE"));
+  };
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    const std::vector<std::string> with_value = {"--only", "--limit", "--results", "--log",
+                                                 "--suite"};
+    if (name != "--device" && std::ranges::count(with_value, name) == 0) {
+      refuse("there is no option " + name);
+    }
+    if (name != "--device" && ++i == argc) {
+      refuse(name + " has no value");
+    }
+    options[name] = argv[i];
+  }
+  if (options.contains("--limit") && std::atof(options["--limit"].c_str()) <= 0) {
+    refuse("--limit " + options["--limit"] + " is no number of seconds");
+  }
+  return options;
+}
+
+int run(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  const Options options = options_of(argc, argv);
+  if (options.contains("--suite")) {
+    return run_suite(options.at("--suite"));
+  }
+  if (cuda::device_count() == 0) {
+    std::fprintf(stderr, "tandem_gpu_check: no GPU here: %s\n", cuda::why_no_device().c_str());
+    return 2;
+  }
+  say(str(cuda::device_name(), ", ", cuda::versions()), options);
+  return options.contains("--device") ? 0 : check_all(options);
+}
+
+}  // namespace
+}  // namespace tandem::testing
+
+int main(int argc, char** argv) {
+  try {
+    return tandem::testing::run(argc, argv);
+  } catch (const tandem::Error& error) {
+    std::fprintf(stderr, "tandem_gpu_check: %s\n", error.what());
+    return static_cast<int>(error.code());
+  }
+}
