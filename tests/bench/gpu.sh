@@ -1,0 +1,180 @@
+#!/usr/bin/env bash
+# Takes Tandem to a machine that has a GPU, CUDA and little else: no MPI, HDF5, CBLAS or compiler is needed there.
+#   tests/bench/gpu.sh --pack FOLDER [--emulated]   here: builds, and packs programs and sources into FOLDER (at most 60 MiB);
+#                                                   --emulated: for the emulated GPU, to try this script
+#   FOLDER/gpu.sh --run FOLDER [--part N]           there: part 1, is it right; part 2, how fast is it; or both
+# Results appear in FOLDER/results/ one by one. Exit codes: 0 all went well, 1 something failed, 2 it could not start.
+set -uo pipefail
+
+largest_mib=60
+programs=(tandem_gpu_check tandem_step_bench)  # the emulated GPU has the first alone
+# What a machine with CUDA has, or a driver brings.
+elsewhere='^(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|cublas|cublasLt|cudart|cuda|nccl)\.)'
+
+fail() { echo "gpu.sh: $*" >&2; exit 2; }
+
+# The libraries that a program asks for: "NAME PATH" a line, with "not" for a path where there is none.
+libraries() {
+  LD_TRACE_LOADED_OBJECTS=1 "$1" | while read -r name arrow place _; do [ "$arrow" != "=>" ] || echo "$name $place"; done
+}
+
+# --- Here ---
+
+pack() {  # FOLDER
+  local folder library path size
+  [ -z "$(ls -A "$1" 2>/dev/null)" ] || fail "$1 is not empty"
+  mkdir -p "$1/bin" "$1/lib" || fail "cannot make $1"
+  folder=$(cd "$1" && pwd)
+  cd "$(dirname "$0")/../.." || fail "no sources"
+  build=$PWD/${BUILD:-build}-portable
+  [ -z "$emulated" ] || { build=$build-simt; programs=(tandem_gpu_check); }
+  mkdir -p "$build"
+  rm -f "$build/CMakeCache.txt"
+  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTANDEM_PORTABLE=ON -DTANDEM_TESTS=ON \
+    -DTANDEM_CUDA=REQUIRED -DTANDEM_SIMT="${emulated:-OFF}" >"$build/configure.log" 2>&1 || {
+    tail -20 "$build/configure.log" >&2
+    fail "configuring failed ($build/configure.log)"
+  }
+  cmake --build "$build" --target "${programs[@]}" || fail "building failed"
+  for program in "${programs[@]}"; do
+    strip -o "$folder/bin/$program" "$build/$program" || fail "no $program"
+    while read -r library path; do
+      [[ $library =~ $elsewhere ]] || cp -L "$path" "$folder/lib/" || fail "$program needs $library, which is not here"
+    done < <(libraries "$build/$program")
+  done
+  git archive --format=tar.gz --prefix=tandem/ -o "$folder/tandem.tar.gz" HEAD || fail "no sources from git"
+  cp tests/bench/gpu.sh "$folder/"
+  { git log -1 --format='commit %H'; git status --short; grep -E '^-- Tandem' "$build/configure.log"
+    ldd --version | head -1; } >"$folder/built.txt"
+  size=$(du -sk "$folder" | cut -f1)
+  echo "gpu.sh: $folder holds $((size / 1024)) MiB:"
+  (cd "$folder" && du -ah . | sort -k2)
+  [ "$size" -le $((largest_mib * 1024)) ] || fail "$folder is larger than $largest_mib MiB"
+}
+
+# --- There ---
+
+# Folders where a package of pip or a toolkit puts libraries.
+library_folders() {
+  local packages
+  packages=$(python3 -c 'import sys; print("\n".join(sys.path))' 2>/dev/null)
+  for folder in $packages /opt/*/lib/python3*/site-packages /opt/*/.venv/lib/python3*/site-packages \
+    /usr/local/lib/python3*/*-packages /usr/lib/python3/dist-packages; do
+    printf '%s\n' "$folder"/nvidia/*/lib
+  done
+  printf '%s\n' ${CUDA_HOME:+"$CUDA_HOME/lib64"} /usr/local/cuda*/lib{,64} /usr/local/cuda*/targets/x86_64-linux/lib
+}
+
+# Prints a search path on which each program finds all its libraries, with the folders in use named first.
+library_path() {
+  local found=$folder/lib library path place missing=
+  while read -r library path; do
+    [ "$path" = not ] || continue
+    place=$(library_folders | while read -r place; do
+      [ ! -e "$place/$library" ] || { echo "$place"; break; }
+    done)
+    if [ -n "$place" ]; then
+      found=$found:$place
+    else
+      missing="$missing $library"
+    fi
+  done < <(for program in "$folder"/bin/*; do
+    LD_LIBRARY_PATH=$folder/lib:${LD_LIBRARY_PATH:-} libraries "$program"
+  done | sort -u)
+  [ -z "$missing" ] || fail "missing here:$missing (pip's packages nvidia-cublas and nvidia-nccl-cu13 have cuBLASLt and NCCL;" \
+    "other folders: LD_LIBRARY_PATH)"
+  echo "$found${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+}
+
+# tandem PROGRAM ARGUMENT...: with the libraries, which other programs do not get.
+tandem() {
+  env LD_LIBRARY_PATH="$path" HDF5_USE_FILE_LOCKING=FALSE TANDEM_REQUIRE_DEVICES=cpu,cuda CUBLASLT_LOG_LEVEL=1 \
+    "$folder/bin/$1" "${@:2}"
+}
+
+# item NAME SECONDS COMMAND...: what it prints goes to results/NAME.txt, how it ended to results/summary.txt.
+item() {
+  local name=$1 limit=$2 begin=$SECONDS code word
+  shift 2
+  echo "--- $name"
+  export -f tandem "$1" 2>/dev/null
+  folder=$folder path=$path timeout -k 10 "$limit" bash -c '"$@"' item "$@" 2>&1 | tee "$results/$name.txt"
+  code=${PIPESTATUS[0]}
+  case $code in
+    0) word="good" ;;
+    124 | 137) word="FAILED: not finished after $limit s" ;;
+    *) word="FAILED: exit code $code" ;;
+  esac
+  [ "$code" = 0 ] || failures=$((failures + 1))
+  echo "$name: $word ($((SECONDS - begin)) s)" | tee -a "$results/summary.txt"
+}
+
+machine() {
+  cat "$folder/built.txt"
+  nvidia-smi
+  uname -srm
+  for program in "$folder"/bin/*; do
+    LD_TRACE_LOADED_OBJECTS=1 LD_LIBRARY_PATH=$path "$program"
+  done
+}
+
+# All device tests, with a hash of each tensor that came from the GPU.
+check() {  # RUN
+  rm -f "$folder/results/bits.$1"
+  TANDEM_TEST_BITS=$folder/results/bits.$1 tandem tandem_gpu_check --results "$folder/results/check.$1.txt" \
+    --log "$folder/results/check.$1.log"
+}
+
+same_bits() {
+  local different
+  [ -s "$folder/results/bits.1" ] || { echo "no tensor came back from the GPU"; return 1; }
+  different=$(comm -3 <(sort "$folder/results/bits.1") <(sort "$folder/results/bits.2"))
+  [ -z "$different" ] || { echo "tensors of one run alone: test, elements, hash"; echo "$different"; return 1; }
+  echo "$(wc -l <"$folder/results/bits.1") tensors had the same bits twice"
+}
+
+steps() {  # CASE
+  printf 'run 2\nrun 5\n' | tandem tandem_step_bench --case "$1" --threads "$(nproc)"
+}
+
+run() {  # FOLDER PART
+  local device
+  folder=$(cd "$1" 2>/dev/null && pwd) || fail "no folder $1"
+  [ -x "$folder/bin/tandem_gpu_check" ] || fail "$1 was not made by --pack"
+  results=$folder/results failures=0
+  mkdir -p "$results"
+  path=$(library_path) || exit 2
+  device=$(tandem tandem_gpu_check --device) || fail "nothing was tested"
+  echo "gpu.sh: $device" | tee -a "$results/summary.txt"
+  if [ "$2" != 2 ]; then
+    item machine 60 machine
+    item check_1 600 check 1
+    item check_2 600 check 2
+    item same_bits 10 same_bits
+  fi
+  if [ "$2" != 1 ]; then
+    for case in shakespeare_char gpt_384 resnet20; do
+      item "steps_$case" 120 steps "$case"
+    done
+  fi
+  echo "--- summary"
+  cat "$results/summary.txt"
+  [ $failures = 0 ] || { echo "gpu.sh: $failures failed" >&2; exit 1; }
+}
+
+usage() { fail "usage: gpu.sh --pack FOLDER [--emulated], or gpu.sh --run FOLDER [--part 1|2]"; }
+
+emulated='' part=all
+case "${1:-}" in
+  --pack) [ $# -ge 2 ] || usage
+    [ "${3:-}" != --emulated ] || emulated=ON
+    [ $# = 2 ] || { [ $# = 3 ] && [ -n "$emulated" ]; } || usage
+    pack "$2" ;;
+  --run) [ $# -ge 2 ] || usage
+    if [ $# -gt 2 ]; then
+      [ "$3" = --part ] && [[ ${4:-} =~ ^[12]$ ]] && [ $# = 4 ] || usage
+      part=$4
+    fi
+    run "$2" "$part" ;;
+  *) usage ;;
+esac
