@@ -1,10 +1,30 @@
 #!/usr/bin/env bash
-# Set-up, build, all tests: first of the program as users build it, then of the same sources on the emulated GPU
-# (tests/simt). With arguments, which go to ctest, only what the chosen tests need is built: tests/run.sh -R attention
+# Set-up, build, tests. Further arguments go to ctest, and only what the chosen tests need is built.
+#   tests/run.sh              all tests: of the program as users build it, then of the same sources on the emulated GPU
+#   tests/run.sh -R attention
+#   tests/run.sh --asan       unit and MPI tests under AddressSanitizer and UndefinedBehaviorSanitizer, without a GPU
+#   tests/run.sh --tsan       the same under ThreadSanitizer
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$(realpath -m "${BUILD:-build}")
-configurations=(release simt) folders=("$build" "$build-simt")
+configurations=(release simt) folders=("$build" "$build-simt") labels=() fixed_addresses=()
+case "${1:-}" in
+  --asan | --tsan)
+    configurations=("${1#--}") folders=("$build-${1#--}") labels=(-L '^(unit|mpi)$')
+    shift
+    # The sanitizers of GCC 12 do not bear the most random addresses of newer kernels.
+    ! setarch -R true 2>/dev/null || fixed_addresses=(setarch -R) ;;
+esac
+suppressions=suppressions=$PWD/tests/sanitizers
+case ${configurations[0]} in
+  asan)
+    export ASAN_OPTIONS=fast_unwind_on_malloc=0:strict_string_checks=1:detect_stack_use_after_return=1:check_initialization_order=1
+    export LSAN_OPTIONS=$suppressions/lsan.supp:print_suppressions=0 UBSAN_OPTIONS=print_stacktrace=1 ;;
+  tsan)
+    export TSAN_OPTIONS=$suppressions/tsan.supp:second_deadlock_stack=1
+    # GCC's OpenMP library is not instrumented: what its threads share looks like races.
+    export OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1 ;;
+esac
 launch/setup.sh --tests
 . launch/mpi_env.sh
 export OMPI_MCA_btl="${OMPI_MCA_btl:-self,vader}" OMPI_MCA_pml="${OMPI_MCA_pml:-ob1}"
@@ -16,25 +36,26 @@ targets() {
     <(ninja -C "$1" -t targets all | sed -n 's/: [^:]*$//p' | sort -u)
 }
 
-chosen=("$@")
+chosen=("${labels[@]}" "$@")
+some=${#chosen[@]}
 # Some of the tests cannot run every kernel, so the test that asks for it is left out.
-[ $# -eq 0 ] || chosen+=(--fixture-exclude-cleanup coverage)
+[ "$some" = 0 ] || chosen+=(--fixture-exclude-cleanup coverage)
 total=0
 for i in "${!folders[@]}"; do
   folder=${folders[i]}
   CONFIGURE_ONLY=1 launch/build.sh "${configurations[i]}" -DTANDEM_TESTS=REQUIRED
   tests=$(ctest --test-dir "$folder" -N "${chosen[@]}" | sed -n 's/^Total Tests: //p')
   total=$((total + tests))
-  if [ $# -gt 0 ] && [ "$tests" = 0 ]; then
+  if [ "$some" != 0 ] && [ "$tests" = 0 ]; then
     continue  # the other build may have them
   fi
   if [ -n "${CONFIGURE_ONLY:-}" ]; then
     :
-  elif [ $# -eq 0 ]; then
+  elif [ "$some" = 0 ]; then
     cmake --build "$folder"
   else
     targets "$folder" "${chosen[@]}" | xargs -r cmake --build "$folder" --target
   fi
-  ctest --test-dir "$folder" --output-on-failure --no-tests=error "${chosen[@]}"
+  "${fixed_addresses[@]}" ctest --test-dir "$folder" --output-on-failure --no-tests=error "${chosen[@]}"
 done
 [ $total -gt 0 ] || { echo "run: no test is chosen by: $*" >&2; exit 1; }
