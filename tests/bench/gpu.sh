@@ -97,7 +97,7 @@ item() {
   local name=$1 limit=$2 begin=$SECONDS code word
   shift 2
   echo "--- $name"
-  export -f tandem "$1" 2>/dev/null
+  export -f tandem "${1?}"
   folder=$folder path=$path timeout -k 10 "$limit" bash -c '"$@"' item "$@" 2>&1 | tee "$results/$name.txt"
   code=${PIPESTATUS[0]}
   case $code in
@@ -121,8 +121,7 @@ machine() {
 # All device tests, with a hash of each tensor that came from the GPU.
 check() {  # RUN
   rm -f "$folder/results/bits.$1"
-  TANDEM_TEST_BITS=$folder/results/bits.$1 tandem tandem_gpu_check --results "$folder/results/check.$1.txt" \
-    --log "$folder/results/check.$1.log"
+  TANDEM_TEST_BITS=$folder/results/bits.$1 tandem tandem_gpu_check --limit 120 --log "$folder/results/check_$1.log"
 }
 
 same_bits() {
