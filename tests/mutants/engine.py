@@ -1,0 +1,25 @@
+"""Autograd and schedules."""
+from table import Mutant
+
+BUILD = "release"
+MUTANTS = [
+    Mutant("tape: a parameter is final after its first use is differentiated", "src/autograd/tape.cpp",
+           "--uses_->count[parameter.id] == 0 && uses_->on_final", "--uses_->count[parameter.id] >= 0 && uses_->on_final",
+           ["autograd.block", "comm.param_store_np1"]),
+    Mutant("tape: a gradient that another op still reads is added to in place", "src/autograd/tape.cpp",
+           "if (!grad.unique()) {", "if (false) {",
+           ["autograd.block", "layers.batchnorm2d", "layers.rope"]),
+    Mutant("block: a second forward pass observes batch statistics again", "src/autograd/block.cpp",
+           "    replay.recomputing = true;\n", "",
+           ["layers.batchnorm2d"]),
+    Mutant("block: a segment of which nothing was used keeps its parameters waiting", "src/autograd/block.cpp",
+           "void pass_over(Context& context) override { context.tape->release_held(context, held); }",
+           "void pass_over(Context&) override {}",
+           ["autograd.block"]),
+    Mutant("schedule: the last step of the warm-up has the full rate already", "optim/schedule.cpp",
+           "static_cast<double>(options.warmup_steps + 1);", "static_cast<double>(options.warmup_steps);",
+           ["optim.schedule"]),
+    Mutant("schedule: the decay counts the warm-up too", "optim/schedule.cpp",
+           "static_cast<double>(step - options.warmup_steps) /", "static_cast<double>(step) /",
+           ["optim.schedule"]),
+]

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Makes one small mistake after the other in a copy of the sources, and asks whether the tests notice.
+
+    run.py [--only PATTERN] [--folder DIR]      all mutants, or those whose "area: name" the pattern (re) is found in
+    run.py --list                               shows the table
+    run.py --check [--build DIR]                every mutant's text exists, and its tests where this build has them
+
+The copy and its two builds stay in DIR (build-mutants), so that a later run compiles little. Ends with 0 when every mutant was
+noticed: by a test that fails, or that takes ten times as long as it should. One that does not compile is an error of the
+table.
+"""
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from suite import FAILED, HUNG, PASSED, Suite
+from table import AREAS, ROOT, all_mutants, problems_of_texts
+
+FOLDERS = {"release": "build", "simt": "build-simt"}  # by configuration, as launch/build.sh names them
+OPTIONS = {"release": ["-DTANDEM_CUDA=OFF"], "simt": []}  # nvcc would take most of the time, and nobody runs what it makes
+
+
+def copy_tree(to):
+    """The files that git knows or would add. Only those that differ are written: the others are not compiled again."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    names = {name for name in listed.split("\0") if name and os.path.isfile(os.path.join(ROOT, name))}
+    for folder, folders, files in os.walk(to):
+        if folder == to:
+            folders[:] = [name for name in folders if not name.startswith("build")]
+        for file in files:
+            if os.path.relpath(os.path.join(folder, file), to) not in names:
+                os.remove(os.path.join(folder, file))
+    for name in names:
+        source, copy = os.path.join(ROOT, name), os.path.join(to, name)
+        if not os.path.exists(copy) or Path(source).read_bytes() != Path(copy).read_bytes():
+            os.makedirs(os.path.dirname(copy), exist_ok=True)
+            shutil.copy(source, copy)
+
+
+class Mutation:
+    """A copy of the tree with a build folder for each configuration. Warnings are no errors: a replacement may leave
+    something unused."""
+
+    def __init__(self, folder, mutants):
+        self.folder = os.path.realpath(folder)
+        self.seconds = {}  # of each test without a mutant
+        copy_tree(self.folder)
+        self.suites = {}
+        for kind in sorted({mutant.build for mutant in mutants}):
+            build = os.path.join(self.folder, FOLDERS[kind])
+            own = {"BUILD": os.path.join(self.folder, "build"), "CONFIGURE_ONLY": "1", "TANDEM_WERROR": "OFF"}
+            subprocess.run(["launch/build.sh", kind, *OPTIONS[kind]], cwd=self.folder, env={**os.environ, **own}, check=True,
+                           stdout=subprocess.DEVNULL)
+            self.suites[kind] = Suite(build)
+
+    def compile(self, kind, tests):
+        """What the compiler says when it fails, or nothing."""
+        suite = self.suites[kind]
+        command = ["cmake", "--build", suite.build, "--parallel", str(os.cpu_count()), "--target", *suite.targets(tests)]
+        result = subprocess.run(command, capture_output=True, text=True)
+        return result.stdout + result.stderr if result.returncode != 0 else ""
+
+    def try_unmutated(self, mutants):
+        for kind, suite in self.suites.items():
+            tests = sorted({test for mutant in mutants if mutant.build == kind for test in mutant.tests})
+            if said := self.compile(kind, tests):
+                sys.exit(f"{said}\nmutants: the {kind} build fails without a mutant")
+            suite.read()
+            for test in tests:
+                start = time.monotonic()
+                result = suite.run(test)
+                self.seconds[kind, test] = time.monotonic() - start
+                ran_nothing = "[==========] Running 0 tests" in result.output
+                if result.outcome != PASSED or ran_nothing:
+                    sys.exit(f"{result.output}\nmutants: {test} of the {kind} build does not pass without a mutant")
+                print(f"passes   {self.seconds[kind, test]:4.0f} s  {kind:7} {test}", flush=True)
+
+    def try_mutant(self, mutant):
+        """What became of it, and what has noticed it."""
+        path = Path(self.folder, mutant.file)
+        source = path.read_text()
+        try:
+            path.write_text(mutant.mutated(source))
+            if said := self.compile(mutant.build, mutant.tests):
+                return "ERROR", "does not compile\n" + "\n".join(line for line in said.splitlines() if "error" in line)
+            for test in mutant.tests:
+                result = self.suites[mutant.build].run(test, 60 + 10 * self.seconds[mutant.build, test])
+                if result.outcome in (FAILED, HUNG):
+                    return "killed", test + (" hung" if result.outcome == HUNG else "")
+            return "LIVES", "unnoticed by " + ", ".join(mutant.tests)
+        finally:
+            path.write_text(source)
+
+
+def report(results):
+    """The score of each area and in total; whether all mutants were noticed."""
+    print()
+    for area in [*AREAS, ""]:
+        of_area = [outcome for mutant, outcome in results if area in ("", mutant.area)]
+        if of_area:
+            print(f"{area or 'all':12} {of_area.count('killed'):3} of {len(of_area):3} noticed")
+    return all(outcome == "killed" for _, outcome in results)
+
+
+def check(mutants, build):
+    kind = "simt" if "TANDEM_SIMT:BOOL=ON" in Path(build, "CMakeCache.txt").read_text() else "release"
+    problems = problems_of_texts(mutants) + Suite(build).problems([mutant for mutant in mutants if mutant.build == kind])
+    print("\n".join(problems) or f"{len(mutants)} mutants")
+    return not problems
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    for option in ["--list", "--check"]:
+        parser.add_argument(option, action="store_true")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--folder", default=os.path.join(ROOT, "build-mutants"))
+    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
+    options = parser.parse_args()
+    mutants = [mutant for mutant in all_mutants() if re.search(options.only, f"{mutant.area}: {mutant.name}")]
+    if not mutants:
+        sys.exit(f"mutants: none has a name like {options.only}")
+    if options.list:
+        for mutant in mutants:
+            print(f"{mutant.area}: {mutant.name}  ({mutant.file}; {', '.join(mutant.tests)})")
+        return
+    if options.check:
+        sys.exit(0 if check(mutants, options.build) else 1)
+    if problems := problems_of_texts(mutants):
+        sys.exit("\n".join(problems))
+    mutation = Mutation(options.folder, mutants)
+    problems = [problem for kind, suite in mutation.suites.items()
+                for problem in suite.problems([mutant for mutant in mutants if mutant.build == kind])]
+    if problems:
+        sys.exit("\n".join(problems))
+    mutation.try_unmutated(mutants)
+    results = []
+    for mutant in mutants:
+        start = time.monotonic()
+        outcome, why = mutation.try_mutant(mutant)
+        results.append((mutant, outcome))
+        print(f"{outcome:7} {time.monotonic() - start:5.0f} s  {mutant.area}: {mutant.name}  ({why})", flush=True)
+    sys.exit(0 if report(results) else 1)
+
+
+if __name__ == "__main__":
+    main()
