@@ -30,8 +30,7 @@ Outcome run(Device device, DType dtype, DType storage, const std::vector<Shape>&
   for (Parameter* parameter : parameters) {
     parameter->id = id++;
     parameter->value = random(parameter->shape, 100 + static_cast<uint64_t>(id), scale);
-    parameter->grad = Tensor::zeros(test_memory(device), parameter->shape, wide_of(dtype),
-                                    MemoryClass::kGradients);
+    parameter->grad = unwritten(parameter->shape, wide_of(dtype), device);
     parameter->grad_written = false;
   }
   std::vector<Variable> inputs;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <string>
 
 #include "src/core/copy.h"
@@ -107,6 +108,14 @@ Tensor int_tensor(Shape shape, std::span<const int32_t> values) {
   return tensor;
 }
 
+Tensor unwritten(const Shape& shape, DType dtype, Device device) {
+  const Tensor tensor = Tensor::empty(test_memory(), shape, dtype, MemoryClass::kGradients);
+  on_float(dtype, [&]<class T>() {
+    std::ranges::fill(tensor.as<T>(), T(std::numeric_limits<Wide<T>>::quiet_NaN()));
+  });
+  return to_device(tensor, device);
+}
+
 void bind_parameters(std::span<Parameter* const> parameters, DType dtype, uint64_t seed,
                      double scale) {
   ParamId id = 0;
@@ -114,8 +123,7 @@ void bind_parameters(std::span<Parameter* const> parameters, DType dtype, uint64
     parameter->id = id++;
     parameter->value =
         random_tensor(parameter->shape, dtype, seed + static_cast<uint64_t>(id), scale);
-    parameter->grad =
-        Tensor::zeros(test_memory(), parameter->shape, wide_of(dtype), MemoryClass::kGradients);
+    parameter->grad = unwritten(parameter->shape, wide_of(dtype));
     parameter->grad_written = false;
   }
 }

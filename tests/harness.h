@@ -41,6 +41,9 @@ Tensor int_tensor(Shape shape, std::span<const int32_t> values);
 Tensor to_device(const Tensor& tensor, Device device);
 inline Tensor to_host(const Tensor& tensor) { return to_device(tensor, Device::kCpu); }
 
+// Memory for a gradient that is not written yet: not a number, so that what adds to it shows.
+Tensor unwritten(const Shape& shape, DType dtype, Device device = Device::kCpu);
+
 // Gives each parameter an id, a random value and memory for its gradient.
 void bind_parameters(std::span<Parameter* const> parameters, DType dtype, uint64_t seed = 1,
                      double scale = 1.0);

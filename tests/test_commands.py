@@ -141,6 +141,19 @@ class Training(Workspace):
                      "--run.name", "windows", "--model.width", "32", "--train.global_batch", "3")
         self.assertIn("finished 4 steps", self.check(result).stdout)
 
+    def test_later_files_win_and_then_the_command_line(self):
+        for name, text in [("first", "[train]\nsteps = 9\nlog_every = 9\n[optim]\nlr = 0.5\n"),
+                           ("second", "[train]\nsteps = 8\nlog_every = 8\n")]:
+            with open(self.path(name + ".cfg"), "w") as out:
+                out.write(text)
+        self.check(run("train", "--train.steps", "1", "--config", self.path("first.cfg"), "--config", self.path("second.cfg"),
+                       "--data.path", self.text, "--run.dir", self.path("runs"), "--run.name", "later", "--model.width", "32",
+                       "--train.global_batch", "3"))
+        with open(os.path.join(self.run_folder("later"), "config.cfg")) as file:
+            resolved = file.read()
+        for line in ["steps = 1", "log_every = 8", "lr = 0.5"]:
+            self.assertRegex(resolved, f"(?m)^{line}$")
+
     def test_plain_progress_and_table(self):
         result = self.train("plain", "--log.progress", "plain", "--train.log_every", "5")
         self.assertRegex(result.stdout, r"step +10/20  loss \d\.\d+  lr .* tokens/s  .* ms/step  \d+s left")

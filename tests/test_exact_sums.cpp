@@ -261,6 +261,27 @@ TEST(ExactSums, ExponentsFollowTheLeaves) {
   });
 }
 
+// In each of a GPU's warps and blocks, and of a CPU's threads.
+TEST(ExactSums, TheLargestCountsWhereverItLies) {
+  constexpr int64_t kMany = 5000;
+  const Segments all = {{0, 0, kMany}};
+  for_each_device([&](Device device) {
+    Rank alone(device, 1, 1);
+    alone.step(3);
+    ASSERT_EQ(alone.step(3), Verdict::kGood);
+    for (const size_t place : {0, 31, 32, 255, 256, 1100, 2047, 2048, 4095, 4999}) {
+      std::vector<float> leaf(kMany, 1e-6f);
+      leaf[place] = -3;
+      Rank rank(device, 1, 1);
+      rank.exact.begin_step();
+      rank.exact.quantise(rank.there(leaf), all, rank.used(kMany, DType::kI64), false);
+      EXPECT_EQ(rank.exact.judge(rank.communicator), Verdict::kAgain);
+      rank.exact.begin_step();
+      EXPECT_EQ(rank.exact.exponents(), alone.exact.exponents()) << "element " << place;
+    }
+  });
+}
+
 // As many leaves as there may be, all as large as fits: the sum does not overflow.
 TEST(ExactSums, AllLeavesAtTheLimitFit) {
   const float most = std::nextafter(0x1p11f, 0.0f);

@@ -45,6 +45,16 @@ TEST(Norm, GradientsAccumulate) {
                   });
 }
 
+// The gradient of the gain adds to that of the second norm, the bias's is the first.
+TEST(Norm, DevicesAgreeWhenOnlyTheGainIsShared) {
+  Parameter gain = make("gain", {32}), bias = make("bias", {32});
+  check_devices({Shape{37, 32}}, {&gain, &bias},
+                [&](Context& context, const std::vector<Variable>& in) {
+                  return rms_norm(context, layer_norm(context, in[0], gain, bias), gain);
+                },
+                {.terms = 2 * (37 + 32), .roundings = 8});
+}
+
 // Row sums have `width` terms, those of the parameters' gradients `rows`.
 void check_norms(int64_t rows, int64_t width) {
   SCOPED_TRACE(str(rows, " x ", width));
