@@ -1,6 +1,13 @@
 #!/usr/bin/env bash
-# What takes too long for every change: whether the tests notice mistakes. Arguments go to tests/mutants/run.py.
-set -euo pipefail
+# What takes too long for every change: sanitizers, clang-tidy, and whether the tests notice each mutant. One after the
+# other, also after a failure; the last lines say what failed.
+set -uo pipefail
 cd "$(dirname "$0")/.."
-launch/setup.sh --tests
-tests/mutants/run.py "$@"
+launch/setup.sh --tests || exit 1
+failed=()
+for job in "tests/run.sh --asan" "tests/run.sh --tsan" tests/check_tidy.sh tests/mutants/run.py; do
+  echo "nightly: $job"
+  $job || failed+=("$job")
+done
+[ ${#failed[@]} -eq 0 ] || { printf 'nightly: FAILED: %s\n' "${failed[@]}" >&2; exit 1; }
+echo "nightly: good"
