@@ -54,36 +54,37 @@ pack() {  # FOLDER
 
 # --- There ---
 
-# Folders where a package of pip or a toolkit puts libraries.
+# Folders where a package of pip or a toolkit puts libraries; last, what was packed.
 library_folders() {
-  local packages
+  local packages place
   packages=$(python3 -c 'import sys; print("\n".join(sys.path))' 2>/dev/null)
-  for folder in $packages /opt/*/lib/python3*/site-packages /opt/*/.venv/lib/python3*/site-packages \
+  for place in $packages /opt/*/lib/python3*/site-packages /opt/*/.venv/lib/python3*/site-packages \
     /usr/local/lib/python3*/*-packages /usr/lib/python3/dist-packages; do
-    printf '%s\n' "$folder"/nvidia/*/lib
+    printf '%s\n' "$place"/nvidia/*/lib
   done
-  printf '%s\n' ${CUDA_HOME:+"$CUDA_HOME/lib64"} /usr/local/cuda*/lib{,64} /usr/local/cuda*/targets/x86_64-linux/lib
+  printf '%s\n' ${CUDA_HOME:+"$CUDA_HOME/lib64"} /usr/local/cuda*/lib{,64} /usr/local/cuda*/targets/x86_64-linux/lib "$folder/lib"
 }
 
-# Prints a search path on which each program finds all its libraries, with the folders in use named first.
+# Prints a search path on which each program finds all its libraries: the user's, and folders with what is missing.
 library_path() {
-  local found=$folder/lib library path place missing=
-  while read -r library path; do
-    [ "$path" = not ] || continue
-    place=$(library_folders | while read -r place; do
-      [ ! -e "$place/$library" ] || { echo "$place"; break; }
-    done)
-    if [ -n "$place" ]; then
-      found=$found:$place
-    else
-      missing="$missing $library"
-    fi
-  done < <(for program in "$folder"/bin/*; do
-    LD_LIBRARY_PATH=$folder/lib:${LD_LIBRARY_PATH:-} libraries "$program"
-  done | sort -u)
+  local found=${LD_LIBRARY_PATH:-} library place missing
+  for _ in 1 2 3; do  # a library that was found may ask for another
+    missing=
+    while read -r library place; do
+      [ "$place" = not ] || continue
+      place=$(library_folders | while read -r place; do
+        [ ! -e "$place/$library" ] || { echo "$place"; break; }
+      done)
+      if [ -z "$place" ]; then
+        missing="$missing $library"
+      elif [[ :$found: != *:$place:* ]]; then
+        found=${found:+$found:}$place
+      fi
+    done < <(for program in "$folder"/bin/*; do LD_LIBRARY_PATH=$found libraries "$program"; done | sort -u)
+  done
   [ -z "$missing" ] || fail "missing here:$missing (pip's packages nvidia-cublas and nvidia-nccl-cu13 have cuBLASLt and NCCL;" \
     "other folders: LD_LIBRARY_PATH)"
-  echo "$found${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  echo "$found"
 }
 
 # tandem PROGRAM ARGUMENT...: with the libraries, which other programs do not get.
@@ -144,7 +145,7 @@ run() {  # FOLDER PART
   mkdir -p "$results"
   path=$(library_path) || exit 2
   device=$(tandem tandem_gpu_check --device) || fail "nothing was tested"
-  echo "gpu.sh: $device" | tee -a "$results/summary.txt"
+  printf 'gpu.sh: %(%F %T)T, %s\n' -1 "$device" | tee -a "$results/summary.txt"
   if [ "$2" != 2 ]; then
     item machine 60 machine
     item check_1 600 check 1
