@@ -41,8 +41,8 @@ class Job {
         values_(
             Tensor::empty(test_memory(device), {kCount}, DType::kF32, MemoryClass::kGradients)) {}
 
-  // `odd_one`: takes the place of one element of the last leaf, which one rank alone has.
-  Verdict step(float scale, float odd_one) {
+  // `odd_one`: takes the place of one element of the leaf `odd_leaf`, which one rank alone has.
+  Verdict step(float scale, float odd_one, int64_t odd_leaf = kLeaves - 1) {
     const Tensor leaf =
         Tensor::empty(test_memory(), {kCount}, DType::kF32, MemoryClass::kGradients);
     exact.begin_step();
@@ -50,7 +50,7 @@ class Job {
       for (int64_t i = 0; i < kCount; ++i) {
         leaf.data<float>()[i] = element(l, i, scale);
       }
-      if (l == kLeaves - 1) {
+      if (l == odd_leaf) {
         leaf.data<float>()[5] = odd_one;
       }
       exact.quantise(to_device(leaf, device_), kSegments, sums_, l >= communicator_.size());
@@ -135,6 +135,18 @@ TEST(ExactSumsOfRanks, JudgeAllByOne) {
     EXPECT_EQ(job.step(1, 1e5f), Verdict::kGood);
     EXPECT_EQ(job.step(0x1p-20f, 0), Verdict::kAgain);
     EXPECT_EQ(job.step(0x1p-20f, 0), Verdict::kGood);
+  });
+}
+
+TEST(ExactSumsOfRanks, TheLargestCountsOnWhicheverRankItIs) {
+  for_each_communicator([](Device device, Communicator& communicator) {
+    for (int64_t rank = 0; rank < communicator.size();
+         ++rank) {  // which has the leaf of its number
+      Job job(device, communicator);
+      EXPECT_EQ(job.step(1, 0), Verdict::kAgain);
+      EXPECT_EQ(job.step(1, 0), Verdict::kGood);
+      EXPECT_EQ(job.step(1, 1e5f, rank), Verdict::kAgain) << "rank " << rank;
+    }
   });
 }
 

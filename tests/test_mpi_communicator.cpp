@@ -307,6 +307,24 @@ TEST_F(MpiCommunicatorTest, DisagreementIsTheSameErrorOnAllRanks) {
   }
 }
 
+TEST_F(MpiCommunicatorTest, AnErrorOfOneRankIsThatOfAll) {
+  for (int failing = 0; failing < size; ++failing) {
+    std::string message;
+    try {
+      agree(communicator, [&] {
+        if (rank == failing) {
+          fail(ExitCode::kData, "no such file");
+        }
+      });
+    } catch (const AgreedError& error) {
+      message = error.what();
+      EXPECT_EQ(error.code(), ExitCode::kData);
+    }
+    // One rank alone is all ranks.
+    EXPECT_EQ(message, size == 1 ? "no such file" : str("rank ", failing, ": no such file"));
+  }
+}
+
 TEST(World, KnowsItsPlace) {
   World& world = test_world();
   EXPECT_EQ(world.rank(), world.communicator().rank());
