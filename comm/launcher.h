@@ -5,6 +5,8 @@
 
 namespace tandem {
 
+class World;
+
 // True when mpirun, mpiexec or srun started this process. Slurm also says so inside a batch script
 // without srun; that costs such a process a needless MPI start-up and nothing else.
 bool started_by_launcher();
@@ -14,7 +16,6 @@ int launched_processes();
 
 std::string host_name();
 
-class World;
 // Collective. With TANDEM_WAIT_RANK=N in the environment of rank 0, rank N says where it is and
 // waits here for a debugger, or SIGCONT. Collectives of such a job never time out. An AgreedError
 // (kConfig) when N is no rank.

@@ -14,27 +14,30 @@ namespace {
 
 constexpr int64_t kShown = 4;  // elements at each end of a tensor's text
 
+template <class T>
+T read(const std::byte* bytes) {
+  T value;
+  std::memcpy(&value, bytes, sizeof value);
+  return value;
+}
+
 // The element of this dtype at `bytes`.
 std::string element_text(DType dtype, const std::byte* bytes) {
-  const auto as = [&]<class T>(T value) {
-    std::memcpy(&value, bytes, sizeof value);
-    return value;
-  };
   switch (dtype) {
     case DType::kF32:
-      return str(as(float()));
+      return str(read<float>(bytes));
     case DType::kF64:
-      return str(as(double()));
+      return str(read<double>(bytes));
     case DType::kBf16:
-      return str(static_cast<float>(as(Bf16())));
+      return str(static_cast<float>(read<Bf16>(bytes)));
     case DType::kFp16:
-      return str(static_cast<float>(as(Fp16())));
+      return str(static_cast<float>(read<Fp16>(bytes)));
     case DType::kI32:
-      return str(as(int32_t()));
+      return str(read<int32_t>(bytes));
     case DType::kI64:
-      return str(as(int64_t()));
+      return str(read<int64_t>(bytes));
     case DType::kU8:
-      return str(static_cast<int>(as(uint8_t())));
+      return str(static_cast<int>(read<uint8_t>(bytes)));
   }
   fail(ExitCode::kInternal, "element_text: no such dtype");
 }
@@ -50,7 +53,7 @@ std::vector<std::byte> bytes_of(const Tensor& tensor) {
       return bytes;
     }
   }
-  std::memcpy(bytes.data(), tensor.raw(), bytes.size());
+  std::ranges::copy_n(tensor.raw(), tensor.bytes(), bytes.begin());
   return bytes;
 }
 
