@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
+#include <tuple>
 
 #include "layers/batchnorm2d.h"
 #include "src/train/batch_statistics.h"
@@ -18,6 +20,7 @@ constexpr int64_t kChannels = 3, kSamples = 2;  // in a micro-batch
 // Normalises its input; that is all.
 class OneNorm final : public Model {
  public:
+  explicit OneNorm(bool recompute) : recompute_(recompute) {}
   std::vector<BlockParameters> blocks() override {
     std::vector<BlockParameters> all{{"norm", {}}};
     norm_.visit([&](Parameter& parameter) { all[0].parameters.push_back(&parameter); });
@@ -25,12 +28,13 @@ class OneNorm final : public Model {
   }
   std::vector<RunningStatistics*> statistics() override { return {&norm_.statistics()}; }
   Variable forward(Context& context, Gate& gate, const Tensor& input) override {
-    return run_block(context, gate, 0, false, Variable(input),
+    return run_block(context, gate, 0, recompute_, Variable(input),
                      [this](Context& inner, const Variable& x) { return norm_(inner, x); });
   }
   double flops_per_sample() const override { return 0; }
 
  private:
+  bool recompute_;
   BatchNorm2d norm_{"norm", kChannels};
 };
 
@@ -51,7 +55,7 @@ DeviceBatch micro_batch(int64_t number) {
 }
 
 // The means, then the variances, after `steps` steps of which each sees other micro-batches.
-std::vector<double> trained(int64_t accumulation, bool exact, int64_t steps) {
+std::vector<double> trained(int64_t accumulation, bool exact, bool recompute, int64_t steps) {
   World& world = test_world();
   Config config;
   config.train.micro_batch = kSamples;
@@ -60,7 +64,7 @@ std::vector<double> trained(int64_t accumulation, bool exact, int64_t steps) {
   Memory memory(test_stream());
   Hierarchy ranks(world.communicator(), memory, nodes_of(world.communicator(), "host", 0),
                   Sharing::kWorld);
-  OneNorm model;
+  OneNorm model(recompute);
   TrainingStep training(model, ranks, test_stream(), memory, memory, config);
   training.store().initialize(1);
   for (int64_t step = 0; step < steps; ++step) {
@@ -76,9 +80,11 @@ std::vector<double> trained(int64_t accumulation, bool exact, int64_t steps) {
   return values_of(model.statistics()[0]->running);
 }
 
-class RunningAverages : public ::testing::TestWithParam<bool> {};
+// Exact sums or not; recomputation, which runs forward twice and observes once, or not.
+class RunningAverages : public ::testing::TestWithParam<std::tuple<bool, bool>> {};
 
 TEST_P(RunningAverages, MoveByATenthTowardsTheMeanOverMicroBatches) {
+  const auto [exact, recompute] = GetParam();
   for (const int64_t accumulation : {1, 2, 3}) {
     SCOPED_TRACE(accumulation);
     const int64_t micro_batches = accumulation * test_world().size();
@@ -95,7 +101,7 @@ TEST_P(RunningAverages, MoveByATenthTowardsTheMeanOverMicroBatches) {
         expected[c] = 0.9 * expected[c] + 0.1 * means / count;
         expected[kChannels + c] = 0.9 * expected[kChannels + c] + 0.1 * variances / count;
       }
-      const std::vector<double> actual = trained(accumulation, GetParam(), steps);
+      const std::vector<double> actual = trained(accumulation, exact, recompute, steps);
       for (int64_t i = 0; i < 2 * kChannels; ++i) {
         // All terms are positive, and a step rounds each at most four times in f32.
         EXPECT_NEAR(actual[i], expected[i], 8 * 0x1p-24 * expected[i]) << i << " after " << steps;
@@ -104,8 +110,12 @@ TEST_P(RunningAverages, MoveByATenthTowardsTheMeanOverMicroBatches) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sums, RunningAverages, ::testing::Bool(),
-                         [](const auto& exact) { return exact.param ? "Exact" : "Ring"; });
+std::string name_of_case(const ::testing::TestParamInfo<std::tuple<bool, bool>>& info) {
+  const auto [exact, recompute] = info.param;
+  return std::string(exact ? "Exact" : "Ring") + (recompute ? "Recomputed" : "");
+}
+INSTANTIATE_TEST_SUITE_P(Sums, RunningAverages,
+                         ::testing::Combine(::testing::Bool(), ::testing::Bool()), name_of_case);
 
 }  // namespace
 }  // namespace tandem::testing

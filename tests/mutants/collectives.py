@@ -21,7 +21,7 @@ MUTANTS = [
            "    scatter_sum(*inside_, in, chunk);\n    assign(chunk, out);",
            ["comm.hierarchy_np4"]),
     Mutant("store: copies of a part on several nodes all count in the norm", "comm/param_store.cpp",
-           "  const Parts shares{part.count(), ranks_.replicas()};\n", "  const Parts shares{part.count(), 1};\n",
+           "  return {begin, begin + shares.count(ranks_.replica())};", "  return {begin - shares.first(ranks_.replica()), part.end};",
            ["comm.zero_np4", "comm.param_store_np4", "comm.hierarchy_np4"]),
     Mutant("store: a parameter without a gradient keeps that of the step before", "comm/param_store_gradients.cpp",
            "  zero(stream_, parameter.grad);\n  parameter.grad_written = true;", "  parameter.grad_written = true;",
