@@ -1,6 +1,8 @@
 #include "comm/flat_layout.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <unordered_set>
 #include <utility>
 
@@ -77,60 +79,69 @@ FlatLayout::FlatLayout(std::span<const BlockParameters> blocks, const Options& o
       buckets_of_(blocks.size()) {
   require(ranks_ > 0 && ranks_ % parts_ == 0 && options.bucket_bytes >= 0,
           "FlatLayout: wrong options");
-  std::vector<Segment> group;
-  const auto close = [&] {
+  // What is under way to a bucket: trained, frozen. Neither keeps neighbours of the other apart.
+  std::array<std::vector<Segment>, 2> groups;
+  const auto close = [&](std::vector<Segment>& group) {
     if (!group.empty()) {
       add_bucket(std::exchange(group, {}));
     }
   };
   const auto take = [&](std::span<const Segment> more) {
+    std::vector<Segment>& group = groups[more.front().frozen ? 1 : 0];
     if (bytes_of(group) + bytes_of(more) > options.bucket_bytes || !options.merge_blocks) {
-      close();
+      close(group);
     }
     group.insert(group.end(), more.begin(), more.end());
   };
-  for (std::vector<Segment>& block : segments_by_block(blocks)) {
-    const auto own = std::ranges::stable_partition(block, &Segment::shared);
-    if (own.begin() != block.begin()) {
-      close();
-      add_bucket({block.begin(), own.begin()});
-    }
-    if (!options.split_blocks || bytes_of(own) <= options.bucket_bytes) {
-      take(own);
-      continue;
-    }
-    for (const Segment& segment : own) {
-      take({&segment, 1});
+  for (const std::vector<Segment>& block : segments_by_block(blocks)) {
+    for (const auto& [shared, frozen] :
+         {std::pair{true, false}, {true, true}, {false, false}, {false, true}}) {
+      std::vector<Segment> kind;
+      std::ranges::copy_if(block, std::back_inserter(kind), [&](const Segment& segment) {
+        return segment.shared == shared && segment.frozen == frozen;
+      });
+      if (kind.empty()) {
+        continue;
+      }
+      if (shared) {
+        std::ranges::for_each(groups, close);
+        add_bucket(std::move(kind));
+      } else if (!options.split_blocks || bytes_of(kind) <= options.bucket_bytes) {
+        take(kind);
+      } else {
+        for (const Segment& segment : kind) {
+          take({&segment, 1});
+        }
+      }
     }
   }
-  close();
+  std::ranges::for_each(groups, close);
   index();
 }
 
 void FlatLayout::add_bucket(std::vector<Segment> group) {
   std::ranges::stable_sort(group, {}, [](const Segment& segment) {
-    return 4 * segment.frozen + 2 * !segment.decay + (segment.count % kSegmentAlignment != 0);
+    return 2 * !segment.decay + (segment.count % kSegmentAlignment != 0);
   });
   Bucket bucket;
   bucket.shared = group.front().shared;
+  bucket.frozen = group.front().frozen;
   bucket.first_segment = static_cast<int64_t>(segments_.size());
   bucket.last_segment = bucket.first_segment + static_cast<int64_t>(group.size());
   bucket.first_block = std::ranges::min(group, {}, &Segment::block).block;
   int64_t offset = bucket.range.begin = elements();
-  int64_t last_decayed = offset, last_plain = offset;  // behind which the group ends
+  int64_t last_decayed = offset;  // where the decayed ones end
   for (Segment& segment : group) {
     segment.bucket = static_cast<int64_t>(buckets_.size());
     segment.offset = offset;
     offset += round_up(segment.count, kSegmentAlignment);
-    last_decayed = segment.decay && !segment.frozen ? offset : last_decayed;
-    last_plain = segment.frozen ? last_plain : offset;
+    last_decayed = segment.decay ? offset : last_decayed;
     segments_.push_back(std::move(segment));
   }
   const int64_t end =
       bucket.range.begin + round_up(offset - bucket.range.begin, ranks_ * kPartAlignment);
   // The padding belongs to the last group.
   bucket.range.end = end;
-  bucket.first_frozen = last_plain == offset ? end : last_plain;
   bucket.first_plain = last_decayed == offset ? end : last_decayed;
   buckets_.push_back(bucket);
 }
@@ -148,6 +159,14 @@ void FlatLayout::index() {
 }
 
 int64_t FlatLayout::elements() const { return buckets_.empty() ? 0 : buckets_.back().range.end; }
+
+int64_t FlatLayout::trained_elements() const {
+  int64_t count = 0;
+  for (const Bucket& bucket : buckets_) {
+    count += bucket.frozen ? 0 : bucket.range.count();
+  }
+  return count;
+}
 
 const Segment& FlatLayout::segment_of(ParamId parameter) const {
   require(parameter >= 0 && static_cast<size_t>(parameter) < segment_of_.size(),

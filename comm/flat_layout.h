@@ -2,9 +2,9 @@
 // these are cut into buckets and rank parts. Pure integers, the same on every rank.
 //
 // A bucket is what is communicated at once: a block, or several small neighbours, or a part of a
-// large block. What a block shares with others is a bucket of its own. In a bucket the decayed
-// parameters come first and the frozen ones last, so that what the optimizer updates has at most
-// two runs of one set of hyper-parameters. Parameters start at multiples of 8 elements (16 bytes of
+// large block. What a block shares with others is a bucket of its own, and so is what is frozen. In
+// a bucket the decayed parameters come first, so that what the optimizer updates has at most two
+// runs of one set of hyper-parameters. Parameters start at multiples of 8 elements (16 bytes of
 // a 16-bit type); in each group those whose size is no multiple of 8 come last, which saves most of
 // the gaps. A bucket's end is padded to a multiple of ranks * 128 elements, so that all parts,
 // and what ranks do of them, have the same size and alignment.
@@ -42,12 +42,12 @@ struct Segment {
 };
 
 struct Bucket {
-  Range range;               // padding included
-  int64_t first_plain = 0;   // [range.begin, first_plain) are decayed,
-  int64_t first_frozen = 0;  // [first_plain, first_frozen) plain, the rest frozen
+  Range range;              // padding included
+  int64_t first_plain = 0;  // [range.begin, first_plain) are decayed, the rest plain
   int64_t first_segment = 0, last_segment = 0;  // [first, last) of segments()
   int64_t first_block = 0;                      // the first one with parameters in this bucket
   bool shared = false;                          // of parameters that other blocks use too
+  bool frozen = false;                          // of parameters that are not trained
   int64_t parameters() const { return last_segment - first_segment; }
 };
 
@@ -73,9 +73,11 @@ class FlatLayout {
   // Error(kInternal) for an empty parameter, or one that is listed twice.
   FlatLayout(std::span<const BlockParameters> blocks, const Options& options);
 
-  int64_t elements() const;                                           // of the flat buffer
+  int64_t elements() const;          // of the flat buffer
+  int64_t trained_elements() const;  // of buckets that are not frozen
   const std::vector<Segment>& segments() const { return segments_; }  // by offset
-  const std::vector<Bucket>& buckets() const { return buckets_; }     // in forward order
+  // In forward order: those that are trained, and those that are frozen.
+  const std::vector<Bucket>& buckets() const { return buckets_; }
   const Segment& segment_of(ParamId parameter) const;
   // The buckets with parameters that a block lists, in forward order.
   const std::vector<int64_t>& buckets_of(int64_t block) const { return buckets_of_[block]; }

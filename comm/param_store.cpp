@@ -1,10 +1,11 @@
 #include "comm/param_store.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "comm/agreement.h"
 #include "comm/ring.h"
-#include "src/core/copy.h"
+#include "src/core/convert.h"
 
 namespace tandem {
 
@@ -47,6 +48,22 @@ FlatLayout::Options layout_options(const ParamStore::Options& options, const Hie
           .merge_blocks = kZero[options.zero].parameters != Placement::kSharded};
 }
 
+// A frozen bucket has no gradients, and its values are its state. What other blocks use too is
+// there all the time, and shards its state alone.
+Resting resting(const Bucket& bucket, int zero) {
+  const Resting& rests = kZero[bucket.shared ? std::min(zero, 1) : zero];
+  return bucket.frozen ? Resting{rests.parameters, Placement::kReplicated, rests.parameters}
+                       : rests;
+}
+
+int64_t first_trained_block(const FlatLayout& layout) {
+  int64_t first = std::numeric_limits<int64_t>::max();
+  for (const Bucket& bucket : layout.buckets()) {
+    first = bucket.frozen ? first : std::min(first, bucket.first_block);
+  }
+  return first;
+}
+
 // One allocation, handed out in pieces.
 class Carver {
  public:
@@ -73,6 +90,7 @@ ParamStore::ParamStore(std::vector<BlockParameters> blocks, Hierarchy& ranks, St
       blocks_(std::move(blocks)),
       parameters_(in_forward_order(blocks_)),
       layout_(blocks_, layout_options(options_, ranks)),
+      first_trained_(first_trained_block(layout_)),
       used_(parameters_.size(), true) {
   check_equal(ranks.world(), "the layout of the parameters", layout_.text());
   for (const Segment& segment : layout_.segments()) {
@@ -89,46 +107,48 @@ ParamStore::ParamStore(std::vector<BlockParameters> blocks, Hierarchy& ranks, St
 }
 
 void ParamStore::allocate() {
-  // What other blocks use too is there all the time, and shards its state alone.
+  const bool rounds = options_.dtype != DType::kF32;
   int64_t values = 0, masters = 0, gradients = 0;
   for (const Bucket& bucket : layout_.buckets()) {
-    const Resting& rests = kZero[bucket.shared ? std::min(options_.zero, 1) : options_.zero];
     BucketMemory& memory = buckets_.emplace_back();
-    memory.rests = rests;
+    memory.rests = resting(bucket, options_.zero);
     memory.part = layout_.part(bucket, ranks_.part());
     const int64_t whole = bucket.range.count(), part = memory.part.count();
     values += memory.shards_values() ? part : whole;
-    masters += memory.shards_state() ? part : whole;
-    gradients += memory.shards_gradients() ? part : whole;
+    if (!bucket.frozen) {
+      masters += rounds ? (memory.shards_state() ? part : whole) : 0;
+      gradients += memory.shards_gradients() ? part : whole;
+    }
   }
-  const bool rounds = options_.dtype != DType::kF32;
   Carver all_values(memory_, values, options_.dtype, MemoryClass::kParameters);
-  Carver all_masters(memory_, rounds ? masters : 0, DType::kF32, MemoryClass::kMasters);
+  Carver all_masters(memory_, masters, DType::kF32, MemoryClass::kMasters);
   Carver all_gradients(memory_, gradients, DType::kF32, MemoryClass::kGradients);
   Carver all_sums(memory_, is_exact() ? gradients : 0, DType::kI64, MemoryClass::kGradients);
   for (size_t i = 0; i < buckets_.size(); ++i) {
     BucketMemory& memory = buckets_[i];
-    const Range range = layout_.buckets()[i].range;
-    const int64_t whole = range.count(), part = memory.part.count();
+    const Bucket& bucket = layout_.buckets()[i];
+    const auto index = static_cast<int64_t>(i);
+    const int64_t whole = bucket.range.count(), part = memory.part.count();
     memory.values = all_values.take(memory.shards_values() ? part : whole);
+    if (!memory.shards_values()) {
+      bind(index, memory.values, &Parameter::value);
+    }
+    if (rounds && !bucket.frozen) {
+      memory.masters = all_masters.take(memory.shards_state() ? part : whole);
+    } else {
+      const bool is_slice = memory.shards_state() && !memory.shards_values();
+      memory.masters = is_slice ? memory.values.slice(memory.part.begin - bucket.range.begin, part)
+                                : memory.values;
+    }
+    if (bucket.frozen) {
+      continue;
+    }
     memory.gradients = all_gradients.take(memory.shards_gradients() ? part : whole);
     if (is_exact()) {
       memory.sums = all_sums.take(memory.gradients.elements());
     }
-    const int64_t state = memory.shards_state() ? part : whole;
-    if (rounds) {
-      memory.masters = all_masters.take(state);
-    } else {
-      const bool is_slice = memory.shards_state() && !memory.shards_values();
-      memory.masters =
-          is_slice ? memory.values.slice(memory.part.begin - range.begin, part) : memory.values;
-    }
-    const auto bucket = static_cast<int64_t>(i);
-    if (!memory.shards_values()) {
-      bind(bucket, memory.values, &Parameter::value);
-    }
     if (!memory.shards_gradients()) {
-      bind(bucket, memory.gradients, &Parameter::grad);
+      bind(index, memory.gradients, &Parameter::grad);
     }
   }
 }
@@ -161,6 +181,9 @@ void ParamStore::add_shards() {
   for (int64_t i = 0; i < static_cast<int64_t>(buckets_.size()); ++i) {
     const BucketMemory& memory = buckets_[i];
     const Bucket& bucket = layout_.buckets()[i];
+    if (bucket.frozen) {
+      continue;
+    }
     const Range own = state_range(i);
     const auto view = [&](const Tensor& flat, bool is_part, Range range) {
       return flat.slice(range.begin - (is_part ? memory.part.begin : bucket.range.begin),
@@ -168,7 +191,7 @@ void ParamStore::add_shards() {
     };
     for (const bool decay : {true, false}) {
       const Range group = decay ? Range{bucket.range.begin, bucket.first_plain}
-                                : Range{bucket.first_plain, bucket.first_frozen};
+                                : Range{bucket.first_plain, bucket.range.end};
       const Range range = intersection(group, own);
       if (range.count() == 0) {
         continue;
@@ -193,8 +216,8 @@ void ParamStore::initialize(uint64_t seed) {
     const Range state = state_range(segment.bucket);
     const Range here = intersection({segment.offset, segment.offset + segment.count}, state);
     if (here.count() > 0) {
-      copy(stream_, start.value.slice(here.begin - segment.offset, here.count()),
-           buckets_[segment.bucket].masters.slice(here.begin - state.begin, here.count()));
+      copy_rounded(stream_, start.value.slice(here.begin - segment.offset, here.count()),
+                   buckets_[segment.bucket].masters.slice(here.begin - state.begin, here.count()));
     }
   }
   publish();

@@ -4,7 +4,8 @@
 // its uses is a row of kZero (flat_buffer.h), ZeRO's table. Every Parameter is given views: of the
 // whole value and gradient, for as long as its block needs them. Gradients and masters are f32; the
 // values that layers compute with are the masters themselves, or their copy rounded to bf16 or fp16
-// (Micikevicius et al. 2018, "Mixed precision training").
+// (Micikevicius et al. 2018, "Mixed precision training"). A frozen parameter has values alone, in
+// the type that layers compute with.
 //
 // The store is the model's gate (blocks ask it for their values), receives the tape's word that a
 // gradient is final, sums gradients over ranks bucket by bucket while backward goes on, and shows
@@ -51,11 +52,11 @@ class ParamStore final : public Gate {
                                      // (exact_sums.h), and the micro-batches of all ranks in a step
   };
 
-  // Part of a parameter's master weights in this rank's memory.
+  // Part of a parameter's weights in this rank's memory.
   struct Weights {
     const Parameter* parameter = nullptr;
     int64_t offset = 0;  // in the parameter
-    Tensor data{};       // f32, flat
+    Tensor data{};       // flat; masters: f32; of a frozen parameter: values, in their type
   };
   // Part of a parameter and where it lies in a shard; in elements.
   struct Piece {
@@ -114,7 +115,7 @@ class ParamStore final : public Gate {
   std::span<const Shard> shards() const { return shards_; }
   // All of shards()[shard], by offset; padding belongs to no piece.
   std::vector<Piece> pieces(size_t shard) const;
-  // All master weights here, frozen ones too.
+  // All weights here, those of frozen parameters too.
   std::vector<Weights> weights() const;
   // What of them this rank writes to a checkpoint: over all ranks, every element exactly once.
   std::vector<Piece> owned_pieces(size_t shard) const;
@@ -124,7 +125,7 @@ class ParamStore final : public Gate {
   const std::vector<Parameter*>& parameters() const { return parameters_; }  // by ParamId
   int64_t parameter_elements() const;                                        // without padding
   // Of all gradients in f32, padding included: what the formulas for traffic call E'.
-  int64_t gradient_bytes() const { return layout_.elements() * size_of(DType::kF32); }
+  int64_t gradient_bytes() const { return layout_.trained_elements() * size_of(DType::kF32); }
   DType dtype() const { return options_.dtype; }
   Hierarchy& ranks() const { return ranks_; }
   // The exponents of exact sums, for checkpoints; null without them.
@@ -137,7 +138,8 @@ class ParamStore final : public Gate {
     Range part{};
     Tensor values;     // part when sharded; the compute dtype
     Tensor masters;    // f32; part when the state is sharded; memory of `values` where they are f32
-    Tensor gradients;  // f32; part when sharded
+                       // or frozen
+    Tensor gradients;  // f32; part when sharded; nothing when frozen
     Tensor sums;       // i64 of exact sums; as `gradients`
 
     Tensor gathered;                    // while sharded values are whole: between fetch and release
@@ -168,7 +170,10 @@ class ParamStore final : public Gate {
   // param_store_values.cpp: values that come and go.
   void start_gather(int64_t bucket, const Tensor& whole);
   void fetch(int64_t bucket);
-  int64_t next_sharded(int64_t bucket, int step) const;
+  void fetch_block(int64_t block);
+  void drop_all_but(int64_t block, int64_t next);
+  bool has_sharded(int64_t block) const;
+  int64_t next_sharded(int64_t block, Pass pass) const;
 
   // param_store_gradients.cpp: gradients on their way to sums.
   bool is_exact() const { return options_.exact_leaves > 0; }
@@ -188,6 +193,7 @@ class ParamStore final : public Gate {
   std::vector<BlockParameters> blocks_;
   std::vector<Parameter*> parameters_;
   FlatLayout layout_;
+  int64_t first_trained_;  // the first block of a wanted parameter: backward ends there
   std::vector<BucketMemory> buckets_;
   std::vector<Shard> shards_;
   struct ShardPlace {

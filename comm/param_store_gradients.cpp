@@ -51,7 +51,7 @@ void ParamStore::begin_backward(bool last_micro_step) {
   for (size_t i = 0; i < buckets_.size(); ++i) {
     const Bucket& bucket = layout_.buckets()[i];
     const bool each = is_exact() || buckets_[i].shards_gradients();  // micro-step by itself
-    takes_part.push_back(each || last_micro_step);
+    takes_part.push_back(!bucket.frozen && (each || last_micro_step));
     buckets_[i].missing = bucket.parameters();
     for (int64_t s = bucket.first_segment; each && s < bucket.last_segment; ++s) {
       parameters_[layout_.segments()[s].parameter]->grad_written = false;
@@ -90,7 +90,7 @@ void ParamStore::settle(Parameter& parameter) {
     used_[parameter.id] = true;
     return;
   }
-  if (last_micro_step_ && !used_[parameter.id] && options_.unused_is_error && !parameter.frozen) {
+  if (last_micro_step_ && !used_[parameter.id] && options_.unused_is_error) {
     fail(ExitCode::kConfig,
          str("parameter ", parameter.name, " got no gradient on rank ", ranks_.world().rank(),
              ": the loss does not depend on it; take it out of the model, or set "
@@ -215,7 +215,7 @@ std::optional<int64_t> ParamStore::unused() const {
     return std::nullopt;
   }
   return std::ranges::count_if(parameters_, [this](const Parameter* parameter) {
-    return !used_[parameter->id] && !parameter->frozen;
+    return parameter->wanted() && !used_[parameter->id];
   });
 }
 
@@ -228,6 +228,9 @@ bool ParamStore::finish_exact() {
   is_finite_ = verdict == ExactSums::Verdict::kGood;
   for (int64_t i = 0; is_finite_ && i < static_cast<int64_t>(buckets_.size()); ++i) {
     const BucketMemory& memory = buckets_[i];
+    if (layout_.buckets()[i].frozen) {
+      continue;
+    }
     const Range state = state_range(i);
     const int64_t begin =
         memory.shards_gradients() ? 0 : state.begin - layout_.buckets()[i].range.begin;

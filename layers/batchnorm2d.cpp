@@ -40,7 +40,7 @@ struct BatchNormOp final : Op {
     }
     const Tensor& g = masked ? masked : dy;
     const GradTarget dx = input(0).wanted() ? x_target(context, dy) : GradTarget{};
-    const GradTarget dgain = grad_target(parameter(0)), dbias = grad_target(parameter(1));
+    const GradTarget dgain = parameter_target(0), dbias = parameter_target(1);
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
       using enum kernels::ReluMask;
@@ -55,10 +55,14 @@ struct BatchNormOp final : Op {
                                            rstd.data<W>(), gain, bias, sums.data<W>(),
                                            dx.into.data<T>(), W(dx.beta), rows, channels);
       }
-      kernels::add_to_gradient(device, channels, sums.data<W>(), dbias.into.data<W>(),
-                               W(dbias.beta));
-      kernels::add_to_gradient(device, channels, sums.data<W>() + channels, dgain.into.data<W>(),
-                               W(dgain.beta));
+      if (dbias.into) {
+        kernels::add_to_gradient(device, channels, sums.data<W>(), dbias.into.data<W>(),
+                                 W(dbias.beta));
+      }
+      if (dgain.into) {
+        kernels::add_to_gradient(device, channels, sums.data<W>() + channels, dgain.into.data<W>(),
+                                 W(dgain.beta));
+      }
     });
     if (residual && input(1).wanted()) {
       input(1).add(context, g);

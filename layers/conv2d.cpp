@@ -10,15 +10,16 @@ struct Conv2dOp final : Op {
 
   std::string_view name() const override { return "conv2d"; }
   void backward(Context& context, Tensor& dy) override {
-    differentiate_weight(context, dy);
+    if (const GradTarget dw = parameter_target(0); dw.into) {
+      differentiate_weight(context, dy, dw);
+    }
     if (input(0).wanted()) {
       differentiate_x(context, dy);
     }
   }
 
  private:
-  void differentiate_weight(Context& context, const Tensor& dy) {
-    const GradTarget dw = grad_target(parameter(0));
+  void differentiate_weight(Context& context, const Tensor& dy, const GradTarget& dw) {
     const Tensor scratch = context.workspace(
         {kernels::conv2d_backward_weight_workspace(context.stream.device(), dy.dtype(), shape)},
         wide_of(dy.dtype()));

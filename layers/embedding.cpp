@@ -132,12 +132,11 @@ struct EmbeddingOp final : Op {
 
   std::string_view name() const override { return "embedding"; }
   void backward(Context& context, Tensor& dy) override {
-    Parameter& weight = parameter(0);
+    const Parameter& weight = parameter(0);
     const int64_t vocab = weight.shape[0], width = weight.shape[1], count = tokens.elements();
     const Tensor workspace = context.workspace(
         {kernels::embedding_workspace(context.stream.device(), count, vocab)}, DType::kI32);
-    const GradTarget dpositions = has_parameter(1) ? grad_target(parameter(1)) : GradTarget{};
-    const GradTarget dweight = grad_target(weight);
+    const GradTarget dpositions = parameter_target(1), dweight = parameter_target(0);
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
       if (dpositions.into) {
@@ -145,9 +144,11 @@ struct EmbeddingOp final : Op {
                                               W(dpositions.beta), first_position, tokens.shape()[0],
                                               tokens.shape()[1], parameter(1).shape[0], width);
       }
-      kernels::embedding_backward_tokens(device, tokens.data<int32_t>(), dy.data<T>(),
-                                         dweight.into.data<W>(), W(dweight.beta), count, vocab,
-                                         width, workspace.data<int32_t>());
+      if (dweight.into) {
+        kernels::embedding_backward_tokens(device, tokens.data<int32_t>(), dy.data<T>(),
+                                           dweight.into.data<W>(), W(dweight.beta), count, vocab,
+                                           width, workspace.data<int32_t>());
+      }
     });
   }
 };

@@ -54,18 +54,14 @@ struct LinearOp final : Op {
 
   std::string_view name() const override { return "linear"; }
   void backward(Context& context, Tensor& dy) override {
-    Parameter& weight = parameter(0);
+    const Parameter& weight = parameter(0);
     const int64_t out = weight.shape[0], in = weight.shape[1], rows = dy.elements() / out;
-    if (has_parameter(1)) {
-      sum_bias_gradient(context, dy, rows, out);
+    if (const GradTarget dbias = parameter_target(1); dbias.into) {
+      sum_bias_gradient(context, dy, dbias, rows, out);
     }
-    const GradTarget dweight = grad_target(weight);
-    charge_product(context, rows, out, in);
-    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
-      using W = Wide<T>;
-      gemm<T, W>(device, Transpose::kYes, Transpose::kNo, out, in, rows, W(1), dy.data<T>(), out,
-                 x.data<T>(), in, W(dweight.beta), dweight.into.data<W>(), in);
-    });
+    if (const GradTarget dweight = parameter_target(0); dweight.into) {
+      multiply_weight_gradient(context, dy, dweight, rows);
+    }
     if (!input(0).wanted()) {
       return;
     }
@@ -78,8 +74,20 @@ struct LinearOp final : Op {
   }
 
  private:
-  void sum_bias_gradient(Context& context, const Tensor& dy, int64_t rows, int64_t out) {
-    const GradTarget bias = grad_target(parameter(1));
+  // dweight (+)= dy^T x
+  void multiply_weight_gradient(Context& context, const Tensor& dy, const GradTarget& dweight,
+                                int64_t rows) {
+    const int64_t out = dweight.into.shape()[0], in = dweight.into.shape()[1];
+    charge_product(context, rows, out, in);
+    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+      using W = Wide<T>;
+      gemm<T, W>(device, Transpose::kYes, Transpose::kNo, out, in, rows, W(1), dy.data<T>(), out,
+                 x.data<T>(), in, W(dweight.beta), dweight.into.data<W>(), in);
+    });
+  }
+
+  static void sum_bias_gradient(Context& context, const Tensor& dy, const GradTarget& bias,
+                                int64_t rows, int64_t out) {
     const Tensor sums = context.workspace(
         {kernels::sum_rows_workspace(context.stream.device(), rows, out)}, wide_of(dy.dtype()));
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {

@@ -183,7 +183,9 @@ void norm_backward_parameters(Cpu, const W* workspace, W* dgain, W dgain_beta, W
       }
     }
   };
-  add_chunks(workspace, dgain, dgain_beta);
+  if (dgain) {
+    add_chunks(workspace, dgain, dgain_beta);
+  }
   if (dbias) {
     add_chunks(workspace + width, dbias, dbias_beta);
   }
@@ -220,22 +222,23 @@ struct NormOp final : Op {
 
   std::string_view name() const override { return mean ? "layer_norm" : "rms_norm"; }
   void backward(Context& context, Tensor& dy) override {
-    Parameter& gain = parameter(0);
+    const Parameter& gain = parameter(0);
     const int64_t width = gain.shape[0], rows = dy.elements() / width;
     const Tensor sums = context.workspace(
         {kernels::norm_workspace(context.stream.device(), rows, width)}, wide_of(dy.dtype()));
     const GradTarget dx = input(0).wanted() ? input(0).target(context) : GradTarget{};
-    const GradTarget dgain = grad_target(gain);
-    const GradTarget dbias = has_parameter(1) ? grad_target(parameter(1)) : GradTarget{};
+    const GradTarget dgain = parameter_target(0), dbias = parameter_target(1);
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
       kernels::norm_backward(device, dy.data<T>(), x.data<T>(), gain.value.data<T>(),
                              mean ? mean.data<W>() : nullptr, rstd.data<W>(),
                              dx.into ? dx.into.data<T>() : nullptr, W(dx.beta), sums.data<W>(),
                              rows, width);
-      kernels::norm_backward_parameters(device, sums.data<W>(), dgain.into.data<W>(), W(dgain.beta),
-                                        dbias.into ? dbias.into.data<W>() : nullptr, W(dbias.beta),
-                                        rows, width);
+      if (dgain.into || dbias.into) {
+        kernels::norm_backward_parameters(
+            device, sums.data<W>(), dgain.into ? dgain.into.data<W>() : nullptr, W(dgain.beta),
+            dbias.into ? dbias.into.data<W>() : nullptr, W(dbias.beta), rows, width);
+      }
     });
   }
 };

@@ -85,7 +85,8 @@ void norm_backward(Cuda, const T* dy, const T* x, const T* gain, const Wide<T>* 
                    const Wide<T>* rstd, T* dx, Wide<T> dx_beta, Wide<T>* workspace, int64_t rows,
                    int64_t width);
 
-// dgain = beta * dgain + sum over rows of dy * normalised x, dbias likewise of dy (null: none).
+// dgain = beta * dgain + sum over rows of dy * normalised x, dbias likewise of dy. Either may be
+// null: not wanted.
 template <class W>
 void norm_backward_parameters(Cpu, const W* workspace, W* dgain, W dgain_beta, W* dbias,
                               W dbias_beta, int64_t rows, int64_t width);

@@ -185,17 +185,21 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Columns [0, width) of workspace [blocks, 2 * width] go to dgain, the others to dbias.
+// Columns [0, width) of workspace [blocks, 2 * width] go to dgain, the others to dbias. One that is
+// null gets nothing.
 __global__ void __launch_bounds__(kTotalThreads)
     norm_parameters_kernel(Global<const float> workspace, Global<float> dgain, float dgain_beta,
                            Global<float> dbias, float dbias_beta, int64_t blocks, int64_t width) {
   const int64_t column = int64_t{blockIdx.x} * kWarp + threadIdx.x % kWarp;
   const bool used = column < width, of_bias = blockIdx.y == 1;
+  const Global<float> gradient = of_bias ? dbias : dgain;
+  if (!gradient) {
+    return;
+  }
   const Global<const float> sums = of_bias ? workspace + width : workspace;
   const double total = column_total(
       used ? blocks : 0, [&](int64_t block) { return sums.load(2 * block * width + column); });
   if (used && threadIdx.x < kWarp) {
-    const Global<float> gradient = of_bias ? dbias : dgain;
     const float beta = of_bias ? dbias_beta : dgain_beta;
     gradient.store(column,
                    static_cast<float>(total) + (beta == 0 ? 0 : beta * gradient.load(column)));

@@ -18,8 +18,8 @@ struct BendOp final : Op {
 
   std::string_view name() const override { return "bend"; }
   void backward(Context& context, Tensor& dy) override {
-    const GradTarget target = grad_target(parameter(0));
-    const int64_t n = target.into.elements(), batch = dy.elements();
+    const GradTarget target = parameter_target(0);
+    const int64_t n = target.into ? target.into.elements() : 0, batch = dy.elements();
     const float scale = 1 / std::sqrt(static_cast<float>(n));
     const Tensor slopes = context.workspace({batch}, DType::kF32);
     const Tensor dx = context.activation({batch}, DType::kF32);

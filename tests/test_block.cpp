@@ -201,6 +201,22 @@ TEST(Block, AnUnusedBlockIsFinalInEveryPass) {
   }
 }
 
+// Below the first wanted parameter nothing is differentiated, and no gate is opened; a block above
+// it passes the gradient on.
+TEST(Block, WithoutWantedParametersIsNotDifferentiated) {
+  for (bool recompute : {false, true}) {
+    Transformer model(small(recompute));
+    bind_parameters(parameters_of(model), DType::kF32, 1, 0.1);
+    for (Parameter* parameter : parameters_of(model)) {
+      parameter->frozen = parameter->name != "blocks.1.mlp.fc.weight";
+      parameter->grad = parameter->frozen ? Tensor() : parameter->grad;
+    }
+    const Outcome run = run_model(model, some_tokens(2, 0), {});
+    EXPECT_EQ(run.gates, "+f0 -f0 +f1 -f1 +f2 -f2 +f3 -f3 +f4 -f4 +b4 -b4 +b3 -b3 +b2 -b2 ");
+    EXPECT_EQ(run.final_order, std::vector<std::string>{"blocks.1.mlp.fc.weight"});
+  }
+}
+
 // Inference keeps nothing and still opens the gates.
 TEST(Block, WithoutTape) {
   Transformer model(small(true));

@@ -148,6 +148,11 @@ void expect_estimated(Config config, Device device, int node_size) {
             gathered(static_cast<double>(used.wire.inside))[static_cast<size_t>(busiest)]);
 }
 
+// A GPU is estimated by builds that have none.
+Job some_gpus(const Config& config, int count) {
+  return {.ranks = count, .node_size = count, .hardware = hardware_named("a100-40", config, count)};
+}
+
 TEST(Estimate, IsWhatEveryModelUses) {
   for_each_device([](Device device) {
     for (const char* kind : {"gpt", "llama", "resnet", "mlp"}) {
@@ -180,6 +185,67 @@ TEST(Estimate, IsWhatEveryStageUses) {
   });
 }
 
+TEST(Estimate, IsWhatAFrozenModelUses) {
+  for_each_device([](Device device) {
+    for (int64_t zero = 0; zero < 4; ++zero) {
+      SCOPED_TRACE(str("zero ", zero));
+      Config config = config_of("gpt");
+      config.dist.zero = zero;
+      config.train.precision = "bf16";
+      config.model.freeze = "wte,blocks.0.*,blocks.1.attn.*,*.ln_2.gain";
+      expect_estimated(config, device, ranks());
+    }
+  });
+}
+
+// With one matrix left to train, gradients, optimizer state, messages and products of the backward
+// pass are that matrix's alone.
+TEST(Estimate, OfOneMatrixCountsThatMatrixAlone) {
+  constexpr int64_t kVocab = 97, kWidth = 32, kRanks = 2;
+  Config config = config_of("gpt");
+  config.model.tie_embeddings = false;
+  config.train.global_batch = 8;
+  config.train.precision = "bf16";
+  config.dist.bucket_mb = 1;
+  const DatasetInfo data = data_for(config);
+  const auto of = [&](const char* freeze, int64_t zero) {
+    config.model.freeze = freeze;
+    config.dist.zero = zero;
+    return estimate(config, data, some_gpus(config, kRanks));
+  };
+  const auto bytes = [](const Estimate& estimate, MemoryClass memory_class) {
+    return estimate.class_bytes[static_cast<size_t>(memory_class)];
+  };
+  constexpr const char* kHeadAlone = "wte,wpe,blocks.*,ln_f.*";
+  // A bucket is padded to a multiple of ranks x 128 elements.
+  constexpr int64_t kUnit = kRanks * 128, kElements = (kVocab * kWidth + kUnit - 1) / kUnit * kUnit;
+  for (int64_t zero = 0; zero < 4; ++zero) {
+    SCOPED_TRACE(str("zero ", zero));
+    const Estimate all = of("", zero), one = of(kHeadAlone, zero);
+    EXPECT_EQ(bytes(one, MemoryClass::kGradients), 4 * kElements / (zero >= 2 ? kRanks : 1));
+    EXPECT_EQ(bytes(one, MemoryClass::kMasters), 4 * kElements / (zero >= 1 ? kRanks : 1));
+    // Adam's state is twice the masters; beside it stand the figures of the step.
+    EXPECT_EQ(bytes(one, MemoryClass::kOptimizer) - 2 * bytes(one, MemoryClass::kMasters),
+              bytes(all, MemoryClass::kOptimizer) - 2 * bytes(all, MemoryClass::kMasters));
+    if (zero == 0) {  // a ring over two ranks sends every gradient once in all
+      EXPECT_EQ(one.wire.total(), 4 * kElements);
+    }
+  }
+  // Products: 2 operations for each weight and row. Behind another matrix the head's input gradient
+  // is one more.
+  const double rows = static_cast<double>(config.train.global_batch * config.model.context);
+  const auto product = [&](int64_t out, int64_t in) {
+    return 2 * rows * static_cast<double>(out * in);
+  };
+  const double head = product(kVocab, kWidth), projection = product(kWidth, 4 * kWidth);
+  const double forward = of(kHeadAlone, 0).flops - head;
+  EXPECT_EQ(of("wte,wpe,*attn*,*.fc.*,*ln_*,*.bias,blocks.0.*,blocks.1.*,head.weight", 0).flops,
+            forward + head + projection);
+  const Estimate all = of("", 0);
+  EXPECT_GT(forward, 0.95 * all.flops / 3);  // attention's is 2 of 7 products
+  EXPECT_LT(forward, all.flops / 3);
+}
+
 TEST(Estimate, IsWhatNodesUse) {
   if (ranks() % 2 != 0) {
     GTEST_SKIP() << "needs nodes of two ranks";
@@ -207,11 +273,6 @@ TEST(Estimate, IsWhatExactSumsUse) {
       expect_estimated(config, device, ranks());
     }
   });
-}
-
-// A GPU is estimated by builds that have none.
-Job some_gpus(const Config& config, int count) {
-  return {.ranks = count, .node_size = count, .hardware = hardware_named("a100-40", config, count)};
 }
 
 TEST(Estimate, CountsTheModelsOperations) {

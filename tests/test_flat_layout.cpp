@@ -188,21 +188,33 @@ TEST(FlatLayout, BlocksKnowTheirBucketsAndBucketsTheirFirstBlock) {
   EXPECT_EQ(around.buckets_of(2), std::vector<int64_t>{0});
 }
 
-TEST(FlatLayout, FrozenParametersComeLast) {
+TEST(FlatLayout, FrozenParametersHaveBucketsOfTheirOwn) {
+  constexpr bool kFrozen = true;
   TestModel model;
-  model.block({{16, true, false, true}, {24, false}, {8, true}, {5, false, false, true}});
-  const FlatLayout layout(model.blocks, {.ranks = 1, .bucket_bytes = 1 << 20});
-  const Bucket& bucket = layout.buckets()[0];
-  EXPECT_EQ(bucket.first_plain, 8);
-  EXPECT_EQ(bucket.first_frozen, 32);
-  EXPECT_EQ(layout.segment_of(0).offset, 32);
-  EXPECT_EQ(layout.segment_of(3).offset, 48);
-  // All frozen: the optimizer gets nothing of it, padding included.
-  TestModel all;
-  all.block({{16, true, false, true}, {3, false, false, true}});
-  const FlatLayout still(all.blocks, {.ranks = 1, .bucket_bytes = 1 << 20});
-  EXPECT_EQ(still.buckets()[0].first_plain, 0);
-  EXPECT_EQ(still.buckets()[0].first_frozen, 0);
+  model.block({{16, true, false, kFrozen}, {24, false}, {8, true}, {5, false, false, kFrozen}});
+  model.block({{300, true, false, kFrozen}, {9, true}});
+  model.block({{4, true, true, kFrozen}, {7, true, true}});
+  const auto text = [&](const FlatLayout::Options& options) {
+    const FlatLayout layout(model.blocks, options);
+    std::string buckets;
+    int64_t trained = 0;
+    for (const Bucket& bucket : layout.buckets()) {
+      buckets += bucket.frozen ? "frozen" : "trained";
+      for (int64_t i = bucket.first_segment; i < bucket.last_segment; ++i) {
+        EXPECT_EQ(layout.segments()[i].frozen, bucket.frozen);
+        buckets += " " + layout.segments()[i].name;
+      }
+      buckets += "; ";
+      trained += bucket.frozen ? 0 : bucket.range.count();
+    }
+    EXPECT_EQ(layout.trained_elements(), trained);
+    return buckets;
+  };
+  // Frozen neighbours do not keep trained ones apart, nor the other way round.
+  EXPECT_EQ(text({.bucket_bytes = 1 << 20}),
+            "trained p2 p5 p1; frozen p0 p4 p3; trained p7; frozen p6; ");
+  EXPECT_EQ(text({.bucket_bytes = 1 << 20, .merge_blocks = false}),
+            "trained p2 p1; frozen p0 p3; trained p5; frozen p4; trained p7; frozen p6; ");
 }
 
 TEST(FlatLayout, SegmentsAndGapsTileEachBucket) {

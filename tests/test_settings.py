@@ -131,6 +131,10 @@ ROWS = {
     "model.dropout": [Row(0, 0.5, differs(losses), same(val_losses, weights), given=STILL)],
     "model.tie_embeddings": [Row("true", "false", gives(lambda run: "head.weight" in names(run), False, True))],
     "model.depth": [Row(8, 14, gives(numbered("stages.0."), 1, 2), given=RESNET)],
+    "model.freeze": [
+        Row(None, "wpe,*attn*", gives(lambda run: printed(r"(\d+) trained")(run) != [], False, True),
+            lowers(memory("gradients")), lowers(memory("optimizer")), same(names)),
+        Row(None, "wpo", ends=(CONFIG, "model.freeze: wpo names no parameter"))],
     "train.steps": [Row(2, 3, gives(steps, [1, 2], [1, 2, 3]), gives(checkpoints, [2], [3]))],
     "train.global_batch": [Row(4, 6, gives(lambda run: run.manifest["sampler"]["position"], 2 * 4, 2 * 6), differs(losses))],
     # BatchNorm's statistics are of one micro-batch, so that the loss shows its size.

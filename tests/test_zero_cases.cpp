@@ -16,15 +16,15 @@ Communicator& world() { return test_world().communicator(); }
 
 constexpr Link kFrozen{.count = 50, .frozen = true}, kTied{.count = 41, .tied = true};
 
-// Blocks of which none is larger than 179, and no two neighbours fit into that. p0 is tied to the
+// Blocks of which none trains more than 179, and no two neighbours fit into that. p0 is tied to the
 // last block; one block has a single element, one is frozen altogether.
 const Links kAwkward = {{kTied, {1}, {1, false}, {3}},
-                        {kFrozen, {129, false}},
+                        {kFrozen, {179, false}},
                         {{1}},
                         {{179}},
                         {{.count = 5, .decay = false, .frozen = true}},
                         {{177}}};
-constexpr int64_t kFirstOfFrozen[] = {46, 46 + 179 + 1 + 179};  // among all elements
+constexpr int64_t kFirstOfFrozen[] = {46, 46 + 50 + 179 + 1 + 179};  // among all elements
 constexpr int64_t kCountOfFrozen[] = {50, 5};
 
 ZeroPlan awkward_plan(bool exact, bool recompute) {

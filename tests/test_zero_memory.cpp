@@ -73,6 +73,41 @@ TEST(ZeroMemory, Z3WhatRestsIsTheFormula) {
   }
 }
 
+// The middle one of three blocks is frozen, and half of the last: they cost their values alone.
+TEST(ZeroMemory, Z3FrozenParametersAreValuesAlone) {
+  const int64_t parts = world().size(), unit = 128 * parts;
+  constexpr int64_t kTrained = 8 + 4, kFrozenUnits = 16 + 4;
+  for (int stage : kStages) {
+    for (DType values : {DType::kF32, DType::kBf16}) {
+      SCOPED_TRACE(str("stage ", stage, ", ", name_of(values)));
+      ZeroJob job(world(),
+                  {.links = {{{.count = 8 * unit - 3}},
+                             {{.count = 16 * unit - 3, .frozen = true}},
+                             {{.count = 4 * unit - 3, .frozen = true}, {.count = 4 * unit - 3}}},
+                   .store = {.bucket_bytes = 4, .zero = stage, .dtype = values}});
+      const std::vector<double> before = job.weights();
+      const int64_t state = 4 * kTrained * unit / (stage >= 1 ? parts : 1);
+      for (int step = 0; step < 2; ++step) {
+        EXPECT_EQ(bytes_in(job, MemoryClass::kParameters),
+                  size_of(values) * (kTrained + kFrozenUnits) * unit / (stage >= 3 ? parts : 1));
+        EXPECT_EQ(bytes_in(job, MemoryClass::kMasters), values == DType::kF32 ? 0 : state);
+        EXPECT_EQ(bytes_in(job, MemoryClass::kGradients),
+                  4 * kTrained * unit / (stage >= 2 ? parts : 1));
+        EXPECT_EQ(bytes_in(job, MemoryClass::kOptimizer), 2 * state + 64);
+        job.step();
+      }
+      const std::vector<double> after = job.weights();
+      const auto first = static_cast<size_t>(8 * unit - 3),
+                 frozen = static_cast<size_t>((16 + 4) * unit - 6);
+      for (size_t i = 0; i < before.size(); ++i) {
+        const bool is_frozen = i >= first && i < first + frozen;
+        ASSERT_TRUE(!is_frozen || before[i] == after[i]) << i;
+      }
+      EXPECT_NE(before, after);
+    }
+  }
+}
+
 // The largest that staging ever was. Values: two blocks in stage 3, or one without overlap.
 // Gradients: two blocks in stages 2 and 3, or one; with each its message, when that is rounded or
 // exact.

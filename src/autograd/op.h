@@ -14,8 +14,8 @@ class Op {
   virtual ~Op() = default;
   virtual std::string_view name() const = 0;
   // dy: the gradient of the loss by this op's result, of the result's shape. Writes or adds the
-  // gradients of the wanted inputs and of all parameters. May overwrite dy's memory only when
-  // dy.unique().
+  // gradients of the wanted inputs and of the wanted parameters. May overwrite dy's memory only
+  // when dy.unique().
   virtual void backward(Context& context, Tensor& dy) = 0;
   // Called instead when no gradient reached the result.
   virtual void pass_over(Context&) {}
@@ -23,13 +23,14 @@ class Op {
  protected:
   Input& input(size_t index) { return inputs_[index]; }
   Parameter& parameter(size_t index) { return *parameters_[index]; }
-  bool has_parameter(size_t index) const {
-    return index < parameters_.size() && parameters_[index];
+  // Where to write the gradient of a parameter; nothing for one that is frozen or absent.
+  GradTarget parameter_target(size_t index) {
+    Parameter* parameter = index < parameters_.size() ? parameters_[index] : nullptr;
+    return parameter && parameter->wanted() ? grad_target(*parameter) : GradTarget{};
   }
 
  private:
   friend class Tape;
-  friend struct Context;
   std::vector<Input> inputs_;
   std::vector<Parameter*> parameters_;
 };

@@ -29,12 +29,14 @@ struct Parameter {
   Initializer init{};
   bool decay = false;   // weight decay applies (matrices and embeddings; not biases and norms)
   bool shared = false;  // other blocks use it too: ZeRO-3 keeps it whole
-  bool frozen = false;  // keeps its value: its gradient is not used
+  bool frozen = false;  // keeps its value: no gradient is computed
 
   ParamId id = -1;  // position in the model's forward order, set by the store
   Tensor value{};
   Tensor grad{};
   bool grad_written = false;  // false: the next write overwrites, true: it adds
+
+  bool wanted() const { return !frozen; }  // its gradient is
 };
 
 // The parameters of one block, in the order of their first use.

@@ -49,7 +49,7 @@ void Input::add(Context& context, const Tensor& grad) const {
 }
 
 GradTarget grad_target(Parameter& parameter) {
-  require(static_cast<bool>(parameter.grad),
+  require(parameter.wanted() && parameter.grad,
           [&] { return str("parameter ", parameter.name, " has no memory for its gradient"); });
   const GradTarget target{parameter.grad, parameter.grad_written ? 1 : 0};
   parameter.grad_written = true;
@@ -94,8 +94,11 @@ Variable Tape::record(Tensor result, std::unique_ptr<Op> op, std::initializer_li
     wanted = wanted || input.wanted();
   }
   for (Parameter* parameter : parameters) {
-    wanted = wanted || parameter;
-    if (parameter && (!holding_ || std::ranges::find(held_, parameter) == held_.end())) {
+    if (!parameter || !parameter->wanted()) {
+      continue;
+    }
+    wanted = true;
+    if (!holding_ || std::ranges::find(held_, parameter) == held_.end()) {
       use(*parameter);
       if (holding_) {
         held_.push_back(parameter);
@@ -127,9 +130,15 @@ Variable Tape::push(Tensor result, std::unique_ptr<Op> op, BlockId block) {
 }
 
 void Tape::record_mark(std::unique_ptr<Op> op, BlockId block) {
-  if (!holding_) {
+  if (holding_) {
+    return;
+  }
+  const bool ends = block_ == block;
+  block_ = ends ? -1 : block;
+  if (ends && !entries_.back().result) {
+    entries_.pop_back();  // the block's beginning
+  } else {
     entries_.push_back({std::move(op), nullptr, block});
-    block_ = block_ == block ? -1 : block;
   }
 }
 
@@ -185,7 +194,7 @@ void Tape::unwind(Context& context) {
     say_where([&] { return "backward of " + entry.text(entries_.size()); },
               [&] { differentiate(context, entry); });
     for (auto it = entry.op->parameters_.rbegin(); it != entry.op->parameters_.rend(); ++it) {
-      if (*it) {
+      if (*it && (*it)->wanted()) {
         release(context, **it);
       }
     }

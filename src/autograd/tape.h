@@ -17,19 +17,19 @@ namespace tandem {
 class Tape {
  public:
   // Called when the last use of a parameter has been differentiated: its gradient is final for this
-  // backward pass. Exactly once per used parameter, in an order fixed by the model alone.
+  // backward pass. Exactly once per used parameter that is wanted, in an order fixed by the model
+  // alone.
   using OnFinal = std::function<void(Context&, Parameter&)>;
 
   explicit Tape(OnFinal on_final = {});
 
   Variable record(Tensor result, std::unique_ptr<Op> op, std::initializer_list<Variable> inputs,
                   std::initializer_list<Parameter*> parameters);
-  // Records a block's recompute segment: it always has something to differentiate, whatever its
-  // input wants.
+  // Records a block's recompute segment, which has something to differentiate.
   Variable record_segment(Tensor result, std::unique_ptr<Op> op, const Variable& input,
                           BlockId block);
   // Records where a block begins, and then where it ends: an op without result, whose backward
-  // always runs, with an empty gradient.
+  // always runs, with an empty gradient. Both are left out when nothing was recorded in between.
   void record_mark(std::unique_ptr<Op> op, BlockId block);
 
   // Differentiates everything on the tape, with every element of dy equal to seed, times the number
@@ -45,9 +45,9 @@ class Tape {
   void print() const;          // the text, to standard error
   std::string latest() const;  // the last line without its end; empty when nothing is recorded
 
-  // Recompute segments. A holding tape keeps no ops: it holds one use of each parameter that the
-  // segment's forward touches, in first-use order. A replaying tape records the segment again and
-  // shares the outer tape's counts.
+  // Recompute segments. A holding tape keeps no ops: it holds one use of each wanted parameter that
+  // the segment's forward touches, in first-use order. A replaying tape records the segment again
+  // and shares the outer tape's counts.
   static Tape holding(Tape& outer);
   static Tape replaying(Tape& outer);
   std::vector<Parameter*> take_held();

@@ -68,7 +68,7 @@ class Input {
   std::shared_ptr<GradSlot> slot_;
 };
 
-// Where an op writes the gradient of a parameter.
+// Where an op writes the gradient of a wanted parameter.
 GradTarget grad_target(Parameter& parameter);
 
 }  // namespace tandem

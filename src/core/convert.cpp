@@ -1,5 +1,6 @@
 #include "src/core/convert.h"
 
+#include "src/core/copy.h"
 #include "src/core/dispatch.h"
 #include "src/core/elementwise.h"
 
@@ -26,6 +27,16 @@ void convert(const Stream& stream, const Tensor& from, const Tensor& to) {
       }
     });
   });
+}
+
+void copy_rounded(Stream& stream, const Tensor& from, const Tensor& to) {
+  if (from.dtype() == to.dtype()) {
+    return copy(stream, from, to);
+  }
+  Memory host(Device::kCpu);
+  const Tensor rounded = Tensor::empty(host, from.shape(), to.dtype(), MemoryClass::kStaging);
+  convert(Stream::compute(Device::kCpu), from, rounded);
+  copy(stream, rounded, to);
 }
 
 }  // namespace tandem

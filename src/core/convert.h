@@ -10,4 +10,8 @@ namespace tandem {
 // the stream's device, in its order.
 void convert(const Stream& stream, const Tensor& from, const Tensor& to);
 
+// to = from, f32 in host memory that is not pinned, rounded to the nearest of to's dtype. In the
+// order of the stream, of to's device.
+void copy_rounded(Stream& stream, const Tensor& from, const Tensor& to);
+
 }  // namespace tandem

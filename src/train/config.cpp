@@ -23,6 +23,8 @@ void bind_model(Options& o, ModelConfig& model) {
   o.add("model.tie_embeddings", model.tie_embeddings,
         "one matrix for the token embedding and the output");
   o.add("model.depth", model.depth, "layers of a resnet: 20, 32, 44 or 56", 8, 1202);
+  o.add("model.freeze", model.freeze,
+        "parameters that keep their values: names, * for any characters, separated by commas");
 }
 
 void bind_train(Options& o, TrainConfig& train) {
@@ -203,6 +205,7 @@ void find_text_problems(const Config& c, std::vector<std::string>& problems) {
       {"run.name", c.run.name},
       {"run.dir", c.run.dir},
       {"data.path", c.data.path},
+      {"model.freeze", c.model.freeze},
       {"checkpoint.resume", c.checkpoint.resume},
       {"checkpoint.init_from", c.checkpoint.init_from}};
   for (const auto& [key, text] : texts) {

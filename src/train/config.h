@@ -34,6 +34,7 @@ struct ModelConfig {
   double dropout = 0;
   bool tie_embeddings = true;
   int64_t depth = 20;
+  std::string freeze{};
 
   bool reads_text() const { return kind == "gpt" || kind == "llama"; }
 };

@@ -63,7 +63,7 @@ Config planned(const Config& config, Model& model, const Job& job) {
                        Traffic::kControl);
       samples.push_back({.bytes = bytes, .seconds = world.stream().clock().now_s});
     }
-    const int64_t model_bytes = parameter_count(model) * size_of(DType::kF32);
+    const int64_t model_bytes = parameter_count(model).trained * size_of(DType::kF32);
     const LinkRates rates = job.ranks > 1 ? fit_link(samples) : LinkRates{.bytes_per_s = INFINITY};
     result.dist.bucket_mb = static_cast<double>(plan_bucket_bytes(rates, model_bytes)) / (1 << 20);
   }

@@ -1,5 +1,10 @@
 #include "src/train/model_zoo.h"
 
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <sstream>
+
 #include "layers/mlp.h"
 #include "layers/resnet.h"
 #include "layers/transformer.h"
@@ -25,10 +30,8 @@ TransformerConfig transformer_config(const ModelConfig& model, const DatasetInfo
   return config;
 }
 
-}  // namespace
-
-std::unique_ptr<Model> make_model(const ModelConfig& model, const DatasetInfo& data,
-                                  bool recompute) {
+std::unique_ptr<Model> make_unfrozen(const ModelConfig& model, const DatasetInfo& data,
+                                     bool recompute) {
   require_kind(data, model.reads_text() ? DatasetKind::kText : DatasetKind::kImages, model.kind);
   if (model.reads_text()) {
     return std::make_unique<Transformer>(transformer_config(model, data, recompute));
@@ -52,10 +55,42 @@ std::unique_ptr<Model> make_model(const ModelConfig& model, const DatasetInfo& d
                                          .recompute = recompute});
 }
 
-int64_t parameter_count(Model& model) {
-  int64_t count = 0;
+}  // namespace
+
+std::unique_ptr<Model> make_model(const ModelConfig& config, const DatasetInfo& data,
+                                  bool recompute) {
+  std::unique_ptr<Model> model = make_unfrozen(config, data, recompute);
+  freeze(*model, config.freeze);
+  return model;
+}
+
+void freeze(Model& model, const std::string& patterns) {
+  const std::vector<Parameter*> parameters = parameters_of(model);
+  std::istringstream list(patterns);
+  for (std::string pattern; std::getline(list, pattern, ',');) {
+    bool is_used = false;
+    for (Parameter* parameter : parameters) {
+      if (fnmatch(pattern.c_str(), parameter->name.c_str(), FNM_NOESCAPE) == 0) {
+        parameter->frozen = is_used = true;
+      }
+    }
+    if (!is_used) {
+      fail(ExitCode::kConfig,
+           str("model.freeze: ", pattern, " names no parameter; the first is ",
+               parameters.front()->name, ", the last ", parameters.back()->name));
+    }
+  }
+  if (std::ranges::none_of(parameters, &Parameter::wanted)) {
+    fail(ExitCode::kConfig, str("model.freeze = ", patterns, " leaves nothing to train"));
+  }
+}
+
+ParameterCount parameter_count(Model& model) {
+  ParameterCount count;
   for (const Parameter* parameter : parameters_of(model)) {
-    count += parameter->shape.elements();
+    const int64_t elements = parameter->shape.elements();
+    count.all += elements;
+    count.trained += parameter->wanted() ? elements : 0;
   }
   return count;
 }

@@ -62,7 +62,10 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
                                : str(model.layers, " layers, width ", model.width);
   const double flops = s.flops_per_sample * static_cast<double>(config_.train.global_batch);
   console_.print(str("run         ", directory_.path()));
-  console_.print(str("model       ", model.kind, ": ", shape, "; ", s.parameters, " parameters"));
+  const std::string trained =
+      s.parameters.trained < s.parameters.all ? str(", ", s.parameters.trained, " trained") : "";
+  console_.print(
+      str("model       ", model.kind, ": ", shape, "; ", s.parameters.all, " parameters", trained));
   console_.print(str("data        ", data_.path, ": ", data_.train_count, " ", unit(),
                      " to train, ", data_.val_count, " to validate; an epoch is ",
                      s.samples_per_epoch / config_.train.global_batch, " steps"));

@@ -16,6 +16,7 @@
 #include "src/train/config.h"
 #include "src/train/console.h"
 #include "src/train/evaluation.h"
+#include "src/train/model_zoo.h"
 #include "src/train/run_directory.h"
 #include "src/train/run_report.h"
 
@@ -42,7 +43,7 @@ struct StepMetrics {
 
 // For the table at the start.
 struct RunSummary {
-  int64_t parameters = 0;
+  ParameterCount parameters{};
   double flops_per_sample = 0;
   double peak_flops = 0;  // of one rank, which mfu refers to; 0: not known
   int ranks = 1;

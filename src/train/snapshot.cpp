@@ -1,5 +1,6 @@
 #include "src/train/snapshot.h"
 
+#include "src/core/convert.h"
 #include "src/core/copy.h"
 
 namespace tandem {
@@ -24,14 +25,25 @@ Slab slab_of(const RunningStatistics& statistics) {
 }
 
 void read(Stream& stream, const CheckpointReader& reader, const Slab& slab) {
-  if (slab.data.device() == Device::kCpu) {
+  if (slab.data.device() == Device::kCpu && slab.data.dtype() == DType::kF32) {
     reader.read(slab.name, slab.shape, slab.offset, slab.data);
     return;
   }
   Memory host(Device::kCpu);
-  const Tensor data = Tensor::empty(host, slab.data.shape(), slab.data.dtype(), MemoryClass::kData);
+  const Tensor data = Tensor::empty(host, slab.data.shape(), DType::kF32, MemoryClass::kData);
   reader.read(slab.name, slab.shape, slab.offset, data);
-  copy(stream, data, slab.data);
+  copy_rounded(stream, data, slab.data);
+}
+
+// f32 in host memory.
+Tensor as_written(Stream& stream, Memory& host, const Tensor& data) {
+  const Tensor here = data.device() == Device::kCpu ? data : copied(stream, data, host);
+  if (here.dtype() == DType::kF32) {
+    return here;
+  }
+  const Tensor widened = Tensor::empty(host, here.shape(), DType::kF32, MemoryClass::kData);
+  convert(Stream::compute(Device::kCpu), here, widened);
+  return widened;
 }
 
 }  // namespace
@@ -52,11 +64,9 @@ std::vector<Slab> owned_slabs(Stream& stream, const ParamStore& store, const Opt
       slabs.push_back(slab_of(*statistics));
     }
   }
-  if (stream.device() != Device::kCpu) {
-    Memory host(Device::kCpu);
-    for (Slab& slab : slabs) {
-      slab.data = copied(stream, slab.data, host);
-    }
+  Memory host(Device::kCpu);
+  for (Slab& slab : slabs) {
+    slab.data = as_written(stream, host, slab.data);
   }
   return slabs;
 }

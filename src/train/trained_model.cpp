@@ -41,6 +41,9 @@ TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo
   TrainedModel trained{
       .config = config_of(checkpoint), .checkpoint = checkpoint, .step = reader.manifest().step};
   trained.model = make_model(trained.config.model, data, false);
+  for (Parameter* parameter : parameters_of(*trained.model)) {
+    parameter->frozen = true;  // values alone, in the type that layers compute with
+  }
   trained.stream = std::make_unique<Stream>(Stream::compute(Device::kCpu));
   trained.ranks = std::make_unique<Hierarchy>(
       communicator, memory, std::vector<int>(static_cast<size_t>(communicator.size()), 0));

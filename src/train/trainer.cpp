@@ -53,7 +53,7 @@ void Trainer::build() {
   Config planned = config_;
   if (config_.dist.bucket_mb == 0) {
     const int64_t bytes =
-        plan_bucket_bytes(probe_link(comm_, stream_), parameter_count(*model_) * 4);
+        plan_bucket_bytes(probe_link(comm_, stream_), parameter_count(*model_).trained * 4);
     planned.dist.bucket_mb = static_cast<double>(bytes) / (1 << 20);
   }
   training_ = std::make_unique<TrainingStep>(*model_, *machine_.ranks(), stream_, memory_,

@@ -85,6 +85,7 @@ void Trainer::resume() {
       Config then = config_of(weights);
       then.data = config_.data;
       then.run = config_.run;
+      then.model.freeze = config_.model.freeze;
       then.model.context = config_.model.context;  // where it matters, shapes differ
       require_same_settings(weights, then, config_);
     }

@@ -9,6 +9,7 @@ is written down here once more. PyTorch computes in float64.
 
 Exit codes: 0 all agree, 1 something differs, 77 a package is missing (1 if TANDEM_REQUIRE_PARITY=1).
 """
+import fnmatch
 import math
 import os
 import sys
@@ -40,7 +41,7 @@ CASES = {
               "model.ffn_width": 40, "model.context": 12, "model.tie_embeddings": False,
               "train.global_batch": 10, "train.micro_batch": 5, **ADAMW},
     "gpt": {"model.kind": "gpt", "model.layers": 1, "model.heads": 2, "model.width": 24, "model.ffn_width": 56,
-            "model.context": 10, "model.tie_embeddings": False,
+            "model.context": 10, "model.tie_embeddings": False, "model.freeze": "wpe,*.ln_1.gain,*attn.qkv*,blocks.0.mlp.fc.bias",
             "train.global_batch": 7, **ADAMW, "optim.schedule": "constant"},
     "mlp": {"model.kind": "mlp", "model.layers": 2, "model.width": 24,
             "train.global_batch": 20, "train.micro_batch": 10, **SGD},
@@ -138,6 +139,9 @@ def train_with_torch(settings, batches, start):
     """The figures of each step, and the weights behind the last."""
     model = batches.model(settings)
     reference.load_parameters(model, start)
+    for name, parameter in model.named_parameters():
+        frozen = any(fnmatch.fnmatchcase(name, pattern) for pattern in settings.get("model.freeze", "").split(","))
+        parameter.requires_grad_(not frozen)
     optimizer = reference.build_optimizer(model, {key.removeprefix("optim."): value for key, value in settings.items()})
     figures = []
     for step in range(STEPS):
@@ -193,6 +197,9 @@ class Program(Workspace):
         self.assertEqual(after.keys(), expected.keys())
         for name, want in expected.items():
             error, moved = np.linalg.norm(after[name] - want), np.linalg.norm(want - before[name])
+            if moved == 0:  # frozen
+                self.assertTrue((after[name] == before[name]).all(), name)
+                continue
             limit = GRADIENT * moved + STEPS * ROUNDING * np.linalg.norm(want)
             self.assertLessEqual(error, limit, f"{kind}: {name} is off by {error / moved:.1e} of how far it came")
 
