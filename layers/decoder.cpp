@@ -7,7 +7,7 @@
 namespace tandem {
 
 Decoder::Decoder(Transformer& model, Gate& gate, Stream& stream, Memory& memory)
-    : model_(model), gate_(gate), context_{.stream = stream, .memory = memory, .random = {}} {
+    : model_(model), gate_(gate), context_{.stream = stream, .memory = memory} {
   const TransformerConfig& config = model.config();
   const HeadLayout heads = config.head_layout();
   const Shape shape{heads.kv_heads, config.context, heads.width};

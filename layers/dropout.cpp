@@ -42,7 +42,9 @@ RunWords run_words(const DropoutMask& mask, uint64_t sample, uint32_t run) {
 }  // namespace
 
 template <class T>
-void dropout(Cpu, const T* x, T* y, double p, DropoutMask mask, int64_t samples, int64_t elements) {
+void dropout(Cpu, const T* x, T* y, double p, uint32_t site, const StepNumbers* numbers,
+             int64_t samples, int64_t elements) {
+  const DropoutMask mask = DropoutMask::of(*numbers, site);
   const int64_t runs = (elements + kRun - 1) / kRun;
   const DropoutRule<Wide<T>> rule(p);
 #pragma omp parallel for collapse(2) schedule(static) \
@@ -62,21 +64,25 @@ void dropout(Cpu, const T* x, T* y, double p, DropoutMask mask, int64_t samples,
   }
 }
 
-template void dropout<float>(Cpu, const float*, float*, double, DropoutMask, int64_t, int64_t);
-template void dropout<double>(Cpu, const double*, double*, double, DropoutMask, int64_t, int64_t);
-template void dropout<Bf16>(Cpu, const Bf16*, Bf16*, double, DropoutMask, int64_t, int64_t);
-template void dropout<Fp16>(Cpu, const Fp16*, Fp16*, double, DropoutMask, int64_t, int64_t);
+template void dropout<float>(Cpu, const float*, float*, double, uint32_t, const StepNumbers*,
+                             int64_t, int64_t);
+template void dropout<double>(Cpu, const double*, double*, double, uint32_t, const StepNumbers*,
+                              int64_t, int64_t);
+template void dropout<Bf16>(Cpu, const Bf16*, Bf16*, double, uint32_t, const StepNumbers*, int64_t,
+                            int64_t);
+template void dropout<Fp16>(Cpu, const Fp16*, Fp16*, double, uint32_t, const StepNumbers*, int64_t,
+                            int64_t);
 
 }  // namespace kernels
 
 namespace {
 
 // Into x's own memory if nobody else holds it.
-Tensor dropped(Context& context, const Tensor& x, double p, const kernels::DropoutMask& mask) {
+Tensor dropped(Context& context, const Tensor& x, double p, uint32_t site) {
   Tensor y = x.unique() ? x : context.activation(x.shape(), x.dtype());
   const int64_t samples = x.shape()[0];
   on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
-    kernels::dropout(device, x.data<T>(), y.data<T>(), p, mask, samples,
+    kernels::dropout(device, x.data<T>(), y.data<T>(), p, site, context.numbers, samples,
                      samples ? x.elements() / samples : 0);
   });
   return y;
@@ -84,11 +90,11 @@ Tensor dropped(Context& context, const Tensor& x, double p, const kernels::Dropo
 
 struct DropoutOp final : Op {
   double p = 0;
-  kernels::DropoutMask mask;
+  uint32_t site = 0;
 
   std::string_view name() const override { return "dropout"; }
   void backward(Context& context, Tensor& dy) override {
-    input(0).add(context, dropped(context, dy, p, mask));
+    input(0).add(context, dropped(context, dy, p, site));
   }
 };
 
@@ -99,12 +105,11 @@ Variable dropout(Context& context, Variable x, double p, uint32_t site) {
   if (!context.training || p == 0) {
     return x;
   }
+  require(context.numbers != nullptr, "dropout: the context has no step numbers");
   auto op = std::make_unique<DropoutOp>();
   op->p = p;
-  op->mask = {.key = random_key(context.random.seed, RandomUse::kDropout, site),
-              .step = static_cast<uint32_t>(context.random.step),
-              .first_sample = static_cast<uint64_t>(context.random.first_sample)};
-  Tensor y = dropped(context, x.value(), p, op->mask);
+  op->site = site;
+  Tensor y = dropped(context, x.value(), p, site);
   return context.record(std::move(y), std::move(op), {x});
 }
 

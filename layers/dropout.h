@@ -21,9 +21,14 @@ namespace kernels {
 
 // Which mask: the key of (seed, site), the step, and the first of the samples.
 struct DropoutMask {
-  PhiloxKey key{};
-  uint32_t step = 0;
-  uint64_t first_sample = 0;
+  PhiloxKey key;
+  uint32_t step;
+  uint64_t first_sample;
+
+  static TANDEM_HOST_DEVICE DropoutMask of(const StepNumbers& numbers, uint32_t site) {
+    return {random_key(numbers.seed, RandomUse::kDropout, site),
+            static_cast<uint32_t>(numbers.step), static_cast<uint64_t>(numbers.first_sample)};
+  }
 };
 
 // Elements of a sample are taken in runs of 64. Element e of a run has word e / 16 of counter
@@ -44,12 +49,14 @@ struct DropoutRule {
   W factor;
 };
 
-// y = x * mask / (1 - p) for `samples` samples of `elements` elements; y may be x. The mask is the
-// same on all devices.
+// y = x * mask / (1 - p) for `samples` samples of `elements` elements; y may be x. The mask is that
+// of `site` and of the numbers, in the memory of the device; the same on all devices.
 template <class T>
-void dropout(Cpu, const T* x, T* y, double p, DropoutMask mask, int64_t samples, int64_t elements);
+void dropout(Cpu, const T* x, T* y, double p, uint32_t site, const StepNumbers* numbers,
+             int64_t samples, int64_t elements);
 template <class T>
-void dropout(Cuda, const T* x, T* y, double p, DropoutMask mask, int64_t samples, int64_t elements);
+void dropout(Cuda, const T* x, T* y, double p, uint32_t site, const StepNumbers* numbers,
+             int64_t samples, int64_t elements);
 
 }  // namespace kernels
 }  // namespace tandem

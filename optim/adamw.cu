@@ -3,7 +3,7 @@
 
 namespace tandem::kernels {
 
-template void prepare_update<AdamWRule>(Cuda, const AdamWOptions&, double, const StepState*,
+template void prepare_update<AdamWRule>(Cuda, const AdamWOptions&, const StepInputs&,
                                         AdamWScalars*);
 template void update_shard<AdamWRule>(Cuda, const AdamWScalars*, bool, int64_t, const float*,
                                       float*, float*, float*, float*);

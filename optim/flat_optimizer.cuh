@@ -1,7 +1,7 @@
 // The GPU's bodies of flat_optimizer.h.
 #pragma once
 
-#include "optim/step_control.h"
+#include "optim/optimizer.h"
 #include "src/core/launch.cuh"
 #include "src/core/pack.cuh"
 
@@ -12,10 +12,11 @@ namespace flat_optimizer_detail {
 inline constexpr int kThreads = 256;
 
 template <class Rule>
-__global__ void prepare_update_kernel(typename Rule::Options options, double lr,
+__global__ void prepare_update_kernel(typename Rule::Options options,
+                                      Global<const StepNumbers> numbers,
                                       Global<const StepState> state,
                                       Global<typename Rule::Scalars> scalars) {
-  scalars.store(0, Rule::prepare(options, lr, state.load(0)));
+  scalars.store(0, Rule::prepare(options, numbers.load(0).lr, state.load(0)));
 }
 
 // Elements [i, i + kCount): all loads first, so that their latencies overlap.
@@ -59,10 +60,11 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace flat_optimizer_detail
 
 template <class Rule>
-void prepare_update(Cuda device, const typename Rule::Options& options, double lr,
-                    const StepState* state, typename Rule::Scalars* scalars) {
+void prepare_update(Cuda device, const typename Rule::Options& options, const StepInputs& inputs,
+                    typename Rule::Scalars* scalars) {
   using namespace flat_optimizer_detail;
-  launch<prepare_update_kernel<Rule>>(device, 1, 1, 0, options, lr, state, scalars);
+  launch<prepare_update_kernel<Rule>>(device, 1, 1, 0, options, inputs.numbers, inputs.state,
+                                      scalars);
 }
 
 // Each thread takes as many neighbours as 16 bytes of T hold.

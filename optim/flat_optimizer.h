@@ -25,14 +25,14 @@ namespace tandem {
 
 namespace kernels {
 
-// scalars[0] = Rule::prepare(options, lr, state[0])
+// scalars[0] = Rule::prepare(options, numbers[0].lr, state[0])
 template <class Rule>
-void prepare_update(Cpu, const typename Rule::Options& options, double lr, const StepState* state,
+void prepare_update(Cpu, const typename Rule::Options& options, const StepInputs& inputs,
                     typename Rule::Scalars* scalars) {
-  *scalars = Rule::prepare(options, lr, *state);
+  *scalars = Rule::prepare(options, inputs.numbers->lr, *inputs.state);
 }
 template <class Rule>
-void prepare_update(Cuda, const typename Rule::Options& options, double lr, const StepState* state,
+void prepare_update(Cuda, const typename Rule::Options& options, const StepInputs& inputs,
                     typename Rule::Scalars* scalars);
 
 // value, state: in and out; grad: in; all [n]. working [n]: the new values rounded to T, which is
@@ -74,13 +74,14 @@ class FlatOptimizer final : public Optimizer {
     }
   }
 
-  void step(Stream& stream, std::span<const Shard> shards, const StepScalars& scalars) override {
+  void step(Stream& stream, std::span<const Shard> shards, const StepInputs& inputs) override {
     require_own(shards);
-    require(scalars.state != nullptr, [] { return str(Rule::kName, ": no step state"); });
+    require(inputs.numbers && inputs.state,
+            [] { return str(Rule::kName, ": no step numbers or no step state"); });
     auto* prepared = reinterpret_cast<Scalars*>(scalars_.raw());
     stream.charge({.bytes = bytes_of(shards)});
     on_device(stream, [&](auto device) {
-      kernels::prepare_update<Rule>(device, options_, scalars.lr, scalars.state, prepared);
+      kernels::prepare_update<Rule>(device, options_, inputs, prepared);
       for (size_t i = 0; i < shards.size(); ++i) {
         if (!shards[i].working) {
           update<float>(device, prepared, shards[i], nullptr, state_[i]);

@@ -8,14 +8,15 @@
 
 #include "optim/step_control.h"
 #include "src/core/shard.h"
+#include "src/core/step_numbers.h"
 #include "src/core/stream.h"
 
 namespace tandem {
 
-// What changes from step to step.
-struct StepScalars {
-  double lr = 0;
-  const StepState* state = nullptr;  // of this step, in the memory of the stream's device; decided
+// What an update reads in the memory of the stream's device.
+struct StepInputs {
+  const StepNumbers* numbers = nullptr;  // the learning rate
+  const StepState* state = nullptr;      // of this step, decided
 };
 
 class Optimizer {
@@ -29,7 +30,7 @@ class Optimizer {
   // shards: always the same ones, in the same order. State is allocated (zero) on construction from
   // them. Gradients are multiplied by the step's grad_scale first. A step that must not apply
   // leaves every bit of values, state and working copies. Enqueued; the host does not wait.
-  virtual void step(Stream& stream, std::span<const Shard> shards, const StepScalars& scalars) = 0;
+  virtual void step(Stream& stream, std::span<const Shard> shards, const StepInputs& inputs) = 0;
   virtual void visit(const StateVisitor& visitor) const = 0;
 };
 

@@ -3,8 +3,7 @@
 
 namespace tandem::kernels {
 
-template void prepare_update<SgdRule>(Cuda, const SgdOptions&, double, const StepState*,
-                                      SgdScalars*);
+template void prepare_update<SgdRule>(Cuda, const SgdOptions&, const StepInputs&, SgdScalars*);
 template void update_shard<SgdRule>(Cuda, const SgdScalars*, bool, int64_t, const float*, float*,
                                     float*);
 template void update_shard<SgdRule>(Cuda, const SgdScalars*, bool, int64_t, const float*, float*,
@@ -12,8 +11,8 @@ template void update_shard<SgdRule>(Cuda, const SgdScalars*, bool, int64_t, cons
 template void update_shard<SgdRule>(Cuda, const SgdScalars*, bool, int64_t, const float*, float*,
                                     Fp16*);
 
-template void prepare_update<SgdMomentumRule<false>>(Cuda, const SgdOptions&, double,
-                                                     const StepState*, SgdScalars*);
+template void prepare_update<SgdMomentumRule<false>>(Cuda, const SgdOptions&, const StepInputs&,
+                                                     SgdScalars*);
 template void update_shard<SgdMomentumRule<false>>(Cuda, const SgdScalars*, bool, int64_t,
                                                    const float*, float*, float*, float*);
 template void update_shard<SgdMomentumRule<false>>(Cuda, const SgdScalars*, bool, int64_t,
@@ -21,8 +20,8 @@ template void update_shard<SgdMomentumRule<false>>(Cuda, const SgdScalars*, bool
 template void update_shard<SgdMomentumRule<false>>(Cuda, const SgdScalars*, bool, int64_t,
                                                    const float*, float*, Fp16*, float*);
 
-template void prepare_update<SgdMomentumRule<true>>(Cuda, const SgdOptions&, double,
-                                                    const StepState*, SgdScalars*);
+template void prepare_update<SgdMomentumRule<true>>(Cuda, const SgdOptions&, const StepInputs&,
+                                                    SgdScalars*);
 template void update_shard<SgdMomentumRule<true>>(Cuda, const SgdScalars*, bool, int64_t,
                                                   const float*, float*, float*, float*);
 template void update_shard<SgdMomentumRule<true>>(Cuda, const SgdScalars*, bool, int64_t,

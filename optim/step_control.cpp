@@ -32,6 +32,16 @@ StepState first_state(const StepOptions& options) {
 
 namespace kernels {
 
+void begin_step(Cpu, StepNumbers* numbers, const StepState* state) {
+  *numbers = begun(*numbers, *state);
+}
+
+void end_micro_step(Cpu, StepNumbers* numbers, int64_t samples, const double* loss,
+                    double* losses) {
+  losses[numbers->micro_step] = *loss;
+  *numbers = next_micro_step(*numbers, samples);
+}
+
 void decide_step(Cpu, StepState* state, const double* squared_norm, const StepOptions& options) {
   state->squared_norm = *squared_norm;
   *state = decided(*state, options);

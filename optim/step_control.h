@@ -8,6 +8,7 @@
 
 #include "optim/clip.h"
 #include "src/core/dispatch.h"
+#include "src/core/step_numbers.h"
 
 namespace tandem {
 
@@ -38,6 +39,18 @@ struct StepOptions {
   float backoff = 0.5F;         // factor at an overflow, in (0, 1)
   float smallest_scale = 1;     // an overflow there exhausts the scale
 };
+
+// The numbers of the first micro-step, with the loss scale of the state; and of the next one, after
+// `samples` samples.
+TANDEM_HOST_DEVICE inline StepNumbers begun(StepNumbers numbers, const StepState& state) {
+  numbers.loss_gradient = numbers.mean_factor * state.loss_scale;
+  return numbers;
+}
+TANDEM_HOST_DEVICE inline StepNumbers next_micro_step(StepNumbers numbers, int64_t samples) {
+  numbers.first_sample += samples;
+  ++numbers.micro_step;
+  return numbers;
+}
 
 // The state before the first step. Throws Error(kConfig) that names the option that is out of
 // range.
@@ -72,6 +85,16 @@ TANDEM_HOST_DEVICE inline StepState decided(StepState state, const StepOptions& 
 }
 
 namespace kernels {
+
+// Before the first micro-step: numbers[0].loss_gradient, from the loss scale in state[0].
+void begin_step(Cpu, StepNumbers* numbers, const StepState* state);
+void begin_step(Cuda, StepNumbers* numbers, const StepState* state);
+
+// Behind a micro-step of `samples` samples: losses[numbers[0].micro_step] = loss[0], then counts
+// numbers[0] on to the next one.
+void end_micro_step(Cpu, StepNumbers* numbers, int64_t samples, const double* loss, double* losses);
+void end_micro_step(Cuda, StepNumbers* numbers, int64_t samples, const double* loss,
+                    double* losses);
 
 // state[0] = decided(state[0], options) with the squared norm at `squared_norm`; both in device
 // memory.

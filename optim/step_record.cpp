@@ -7,7 +7,17 @@ namespace tandem {
 
 namespace {
 
-constexpr auto kStateBytes = static_cast<int64_t>(sizeof(StepState));
+template <class T>
+Tensor room_for(Memory& memory) {
+  return Tensor::empty(memory, {static_cast<int64_t>(sizeof(T))}, DType::kU8,
+                       MemoryClass::kOptimizer);
+}
+
+template <class T>
+Tensor staged(Memory& staging, const T& value) {
+  return Tensor::of(std::as_bytes(std::span(&value, 1)), staging, {static_cast<int64_t>(sizeof(T))},
+                    DType::kU8, MemoryClass::kStaging);
+}
 
 Tensor on_host(Stream& stream, Memory& staging, const Tensor& tensor) {
   Tensor host = Tensor::empty(staging, tensor.shape(), tensor.dtype(), MemoryClass::kStaging);
@@ -17,23 +27,35 @@ Tensor on_host(Stream& stream, Memory& staging, const Tensor& tensor) {
 
 }  // namespace
 
-StepRecord::StepRecord(Stream& stream, Memory& memory, Memory& staging, int64_t micro_batches,
-                       const StepOptions& options)
+StepRecord::StepRecord(Stream& stream, Memory& memory, Memory& staging,
+                       const MicroBatches& micro_batches, const StepOptions& options)
     : staging_(staging),
+      micro_batches_(micro_batches),
       options_(options),
-      state_(Tensor::empty(memory, {kStateBytes}, DType::kU8, MemoryClass::kOptimizer)),
-      figures_(Tensor::zeros(memory, {1 + micro_batches}, DType::kF64, MemoryClass::kOptimizer)),
-      zeros_(Tensor::zeros(memory, {1 + micro_batches}, DType::kF64, MemoryClass::kOptimizer)),
+      copies_(stream),
+      numbers_(room_for<StepNumbers>(memory)),
+      state_(room_for<StepState>(memory)),
+      figures_(
+          Tensor::zeros(memory, {1 + micro_batches.all}, DType::kF64, MemoryClass::kOptimizer)),
+      zeros_(Tensor::zeros(memory, {1 + micro_batches.all}, DType::kF64, MemoryClass::kOptimizer)),
+      loss_(Tensor::empty(memory, {1}, DType::kF64, MemoryClass::kOptimizer)),
       scratch_(Tensor::empty(memory, {kReduceScratch}, DType::kF64, MemoryClass::kWorkspace)) {
   restore(stream, first_state(options));
 }
 
-void StepRecord::begin_step(Stream& stream) { copy(stream, zeros_, figures_); }
+void StepRecord::begin_step(Stream& stream, StepNumbers numbers) {
+  numbers.first_sample = micro_batches_.first * micro_batches_.samples;
+  copies_.copy(staged(staging_, numbers), numbers_);
+  copy(stream, zeros_, figures_);
+  on_device(stream, [&](auto device) { kernels::begin_step(device, this->numbers(), state()); });
+}
 
-void StepRecord::add_up(const Stream& stream, int64_t micro_batch, const Tensor& losses) const {
+void StepRecord::end_micro_step(const Stream& stream, const Tensor& losses) const {
   on_device(stream, [&](auto device) {
-    sum(device, losses.data<float>(), losses.elements(), figures_.data<double>() + 1 + micro_batch,
+    sum(device, losses.data<float>(), losses.elements(), loss_.data<double>(),
         scratch_.data<double>(), false);
+    kernels::end_micro_step(device, numbers(), micro_batches_.samples, loss_.data<double>(),
+                            figures_.data<double>() + 1 + micro_batches_.first);
   });
 }
 
@@ -44,9 +66,7 @@ void StepRecord::decide(const Stream& stream) const {
 }
 
 void StepRecord::restore(Stream& stream, const StepState& state) {
-  const Tensor host = Tensor::of(std::as_bytes(std::span(&state, 1)), staging_, state_.shape(),
-                                 DType::kU8, MemoryClass::kStaging);
-  copy(stream, host, state_);
+  copies_.copy(staged(staging_, state), state_);
   stream.synchronize();
 }
 

@@ -1,5 +1,5 @@
-// What a step leaves behind in the memory of the device, and how it reaches the host: one step
-// late, so that the host never waits inside a step.
+// What the host tells the device about a step, and what a step leaves behind there; the latter
+// reaches the host one step late, so that the host never waits inside a step.
 //
 // The figures of a step are one small array, the same on all ranks once it was summed over them:
 // the squared norm of the gradients, which is not finite if one of them is not, and the loss of
@@ -9,27 +9,35 @@
 #include <span>
 
 #include "optim/step_control.h"
+#include "src/core/staged_copies.h"
 #include "src/core/tensor.h"
 
 namespace tandem {
 
 class StepRecord {
  public:
-  // `micro_batches`: of all ranks in a step. `staging`: host memory, page-locked for a GPU; must
-  // outlive this.
-  StepRecord(Stream& stream, Memory& memory, Memory& staging, int64_t micro_batches,
+  struct MicroBatches {
+    int64_t all = 1;      // of all ranks in a step
+    int64_t first = 0;    // the number of this rank's first
+    int64_t samples = 1;  // in each
+  };
+  // `staging`: host memory, page-locked for a GPU. Stream and staging must outlive this.
+  StepRecord(Stream& stream, Memory& memory, Memory& staging, const MicroBatches& micro_batches,
              const StepOptions& options);
 
   // In the memory of the device.
+  StepNumbers* numbers() const { return reinterpret_cast<StepNumbers*>(numbers_.raw()); }
   StepState* state() const { return reinterpret_cast<StepState*>(state_.raw()); }
   // f64 [1 + micro_batches]: squared norm, losses. To be summed over ranks before decide().
   const Tensor& figures() const { return figures_; }
   Tensor squared_norm() const { return figures_.slice(0, 1); }
   const Tensor& scratch() const { return scratch_; }  // f64 [kReduceScratch], for sums
 
-  void begin_step(Stream& stream);  // all figures zero
-  // The loss of a micro-batch, numbered over all ranks, is the sum of `losses`, f32.
-  void add_up(const Stream& stream, int64_t micro_batch, const Tensor& losses) const;
+  // All figures zero. `numbers`: seed, step, lr and mean_factor; the others follow from them.
+  void begin_step(Stream& stream, StepNumbers numbers);
+  // Behind the backward pass of this rank's next micro-batch, whose loss is the sum of `losses`,
+  // f32.
+  void end_micro_step(const Stream& stream, const Tensor& losses) const;
   // What follows from the figures, in state().
   void decide(const Stream& stream) const;
   void restore(Stream& stream, const StepState& state);
@@ -45,9 +53,13 @@ class StepRecord {
 
  private:
   Memory& staging_;
+  MicroBatches micro_batches_;
   StepOptions options_;
-  Tensor state_;  // u8 [sizeof(StepState)]
+  StagedCopies copies_;
+  Tensor numbers_;  // u8 [sizeof(StepNumbers)]
+  Tensor state_;    // u8 [sizeof(StepState)]
   Tensor figures_, zeros_;
+  Tensor loss_;     // f64 [1]: of the micro-batch under way
   Tensor scratch_;  // f64
 };
 

@@ -48,7 +48,7 @@ Variable bend(Context& context, const Variable& x, Parameter& parameter) {
   const Tensor p = context.workspace({n}, DType::kF32);
   convert(context.stream, parameter.value.reshape({n}), p);
   auto op = std::make_unique<BendOp>();
-  op->first_sample = context.random.first_sample;
+  op->first_sample = context.numbers->first_sample;
   op->bend = context.activation(x.shape(), DType::kF32);
   const Tensor y = context.activation(x.shape(), DType::kF32);
   for (int64_t b = 0; b < x.elements(); ++b) {

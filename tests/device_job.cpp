@@ -8,6 +8,7 @@
 #include "layers/resnet.h"
 #include "layers/running_statistics.h"
 #include "layers/transformer.h"
+#include "src/core/copy.h"
 #include "src/core/cuda.h"
 #include "src/core/ignore_target.h"
 #include "tests/harness.h"
@@ -111,6 +112,8 @@ Job::Job(const Plan& plan)
   for (int64_t i = 0; i < share; i += samples) {
     batches_.push_back(make_batch(comm_.rank() * share + i, samples));
   }
+  slot_ = {to_device(to_host(batches_[0].input), plan.device),
+           to_device(to_host(batches_[0].targets), plan.device)};
   targets_ = comm_.sum(std::vector<double>{targets_})[0];
 }
 
@@ -119,12 +122,19 @@ Job::~Job() {
   stream_.synchronize();
 }
 
-void Job::step(int64_t number, bool poison) {
-  training_.run({.step = number,
-                 .lr = 0.01,
-                 .targets = poison ? 1e-38 : targets_,
-                 .batch = [this](int64_t i) { return batches_[static_cast<size_t>(i)]; }});
-  training_.store().gather();
+void Job::step(int64_t number, bool poison, double lr) {
+  training_.run(
+      {.step = number, .lr = lr, .targets = poison ? 1e-38 : targets_, .batch = [this](int64_t i) {
+         return batch(i);
+       }});
+}
+
+DeviceBatch Job::batch(int64_t micro_step) {
+  before_micro_step();
+  const DeviceBatch& batch = batches_[static_cast<size_t>(micro_step)];
+  copy(stream_, batch.input, slot_.input);
+  copy(stream_, batch.targets, slot_.targets);
+  return slot_;
 }
 
 double Job::loss_of(const StepRecord::Copy& copy) {

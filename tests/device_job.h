@@ -2,6 +2,7 @@
 // and a whole TrainingStep, on batches that are in the memory of the device before the first step.
 #pragma once
 
+#include <functional>
 #include <iosfwd>
 #include <memory>
 #include <string>
@@ -41,7 +42,7 @@ class Job {
   ~Job();  // waits for what is under way
 
   // Enqueues a step. `poison`: this rank's gradients of that step overflow. Collective.
-  void step(int64_t number, bool poison = false);
+  void step(int64_t number, bool poison = false, double lr = 0.01);
   // Read one step late, as the trainer does.
   StepRecord::Copy record() { return training_.record().copy_to_host(stream_); }
   double loss_of(const StepRecord::Copy& copy);  // mean over the global batch
@@ -50,9 +51,12 @@ class Job {
   // Running means and variances of BatchNorm.
   std::vector<double> statistics() const;
   Stream& stream() { return stream_; }
+  // Called as a micro-step begins.
+  std::function<void()> before_micro_step = [] {};
 
  private:
   bool text() const { return plan_.model == "gpt" || plan_.model == "llama"; }
+  DeviceBatch batch(int64_t micro_step);
   DeviceBatch make_batch(int64_t first_sample, int64_t samples);
 
   Plan plan_;
@@ -65,6 +69,7 @@ class Job {
   std::unique_ptr<Model> model_;
   TrainingStep training_;
   std::vector<DeviceBatch> batches_;
+  DeviceBatch slot_;    // where each of them stands in its turn
   double targets_ = 0;  // in the global batch
 };
 

@@ -45,12 +45,19 @@ Memory& test_memory(Device device) {
   return gpu;
 }
 
-TestContext::TestContext(Device device)
+DeviceNumbers::DeviceNumbers(Device device, const StepNumbers& numbers)
+    : bytes_(to_device(
+          Tensor::of(std::as_bytes(std::span(&numbers, 1)), test_memory(),
+                     {static_cast<int64_t>(sizeof numbers)}, DType::kU8, MemoryClass::kData),
+          device)) {}
+
+TestContext::TestContext(Device device, const StepNumbers& step_numbers)
     : stream(test_stream(device)),
+      numbers(device, step_numbers),
       context{.stream = stream,
               .memory = test_memory(device),
               .tape = &tape,
-              .random = {.seed = 1},
+              .numbers = numbers.get(),
               .training = true} {}
 
 namespace {

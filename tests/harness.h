@@ -21,10 +21,21 @@ void for_each_device(const std::function<void(Device)>& body);
 Stream& test_stream(Device device = Device::kCpu);
 Memory& test_memory(Device device = Device::kCpu);
 
+// StepNumbers in the memory of a device.
+class DeviceNumbers {
+ public:
+  explicit DeviceNumbers(Device device, const StepNumbers& numbers = {});
+  const StepNumbers* get() const { return reinterpret_cast<const StepNumbers*>(bytes_.raw()); }
+
+ private:
+  Tensor bytes_;
+};
+
 // Everything an op needs, with a recording tape.
 struct TestContext {
-  explicit TestContext(Device device = Device::kCpu);
+  explicit TestContext(Device device = Device::kCpu, const StepNumbers& numbers = {.seed = 1});
   Stream& stream;
+  DeviceNumbers numbers;
   Tape tape;
   Context context;
 };

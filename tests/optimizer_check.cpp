@@ -90,7 +90,9 @@ class Subject {
       first = cuts_[i];
     }
     state_.decide(squared_norm);
-    optimizer_->step(test_stream(device_), shards_, {.lr = 1e-2, .state = state_.get()});
+    const DeviceNumbers numbers(device_, {.lr = 1e-2});
+    optimizer_->step(test_stream(device_), shards_,
+                     {.numbers = numbers.get(), .state = state_.get()});
   }
 
   Device device_;
@@ -172,7 +174,8 @@ Trained train_four_steps(const MakeOptimizer& make, Device device) {
       shard.grad = f32_tensor(grads[t], device);
     }
     state.decide(1);
-    optimizer->step(test_stream(device), shards, {.lr = lr[t], .state = state.get()});
+    const DeviceNumbers numbers(device, {.lr = lr[t]});
+    optimizer->step(test_stream(device), shards, {.numbers = numbers.get(), .state = state.get()});
   }
   return outcome_of(*optimizer, shards);
 }
@@ -257,13 +260,15 @@ void check_refuses_other_shards(const MakeOptimizer& make) {
       {f32({1, 2}), f32({1, 2}), true, rounded_to(f32({1}), DType::kBf16)}};
   const StepState state{.apply = 1};
   const auto optimizer = make(shards, test_memory());
+  const StepNumbers numbers{.lr = 1};
   const auto step = [&](std::span<const Shard> with, const StepState* verdict) {
-    optimizer->step(test_stream(), with, {.lr = 1, .state = verdict});
+    optimizer->step(test_stream(), with, {.numbers = &numbers, .state = verdict});
   };
   EXPECT_THROW(step({}, &state), Error);
   EXPECT_THROW(step(shorter, &state), Error);
   EXPECT_THROW(step(half_working, &state), Error);
   EXPECT_THROW(step(shards, nullptr), Error);
+  EXPECT_THROW(optimizer->step(test_stream(), shards, {.state = &state}), Error);
 }
 
 }  // namespace tandem::testing

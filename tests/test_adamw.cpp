@@ -52,9 +52,10 @@ TEST(AdamW, BiasCorrectionMakesEveryStepOneLearningRate) {
     const auto adamw = make_adamw({.beta1 = 0.9, .beta2 = 0.999, .eps = 0, .weight_decay = 0},
                                   shards, test_memory(device));
     DeviceState state(device);
+    const DeviceNumbers numbers(device, {.lr = 0.01});
     for (int t = 1; t <= 10; ++t) {
       state.decide(1);
-      adamw->step(test_stream(device), shards, {.lr = 0.01, .state = state.get()});
+      adamw->step(test_stream(device), shards, {.numbers = numbers.get(), .state = state.get()});
     }
     expect_near(values_of(shards[0].value), {0.4, -0.4}, 10 * 6e-8 + 0.1 * 40 * 6e-8);
   });

@@ -73,7 +73,6 @@ std::vector<double> trained(int64_t accumulation, bool exact, bool recompute, in
                   .lr = 0.01,
                   .targets = static_cast<double>(config.train.global_batch),
                   .batch = [&](int64_t i) { return micro_batch(first + i); }});
-    training.store().gather();
   }
   ranks.stream().synchronize();
   test_stream().synchronize();

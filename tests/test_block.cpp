@@ -56,7 +56,7 @@ struct Outcome {
 };
 
 // One micro-batch, forward and backward, on parameters that are bound already.
-Outcome run_model(Transformer& model, const Tensor& tokens, const RandomState& random) {
+Outcome run_model(Transformer& model, const Tensor& tokens, const StepNumbers& numbers) {
   Outcome run;
   RecordingGate gate;
   Stream stream = Stream::compute(Device::kCpu);
@@ -65,8 +65,11 @@ Outcome run_model(Transformer& model, const Tensor& tokens, const RandomState& r
     run.final_order.push_back(parameter.name);
     gate.text += parameter.name == "wte" ? "wte! " : "";
   });
-  Context context{
-      .stream = stream, .memory = test_memory(), .tape = &tape, .random = random, .training = true};
+  Context context{.stream = stream,
+                  .memory = test_memory(),
+                  .tape = &tape,
+                  .numbers = &numbers,
+                  .training = true};
   const Variable losses = cross_entropy(context, model.forward(context, gate, tokens),
                                         tokens.reshape({tokens.elements()}));
   run.losses = values_of(losses.value());

@@ -7,9 +7,8 @@ namespace tandem::testing {
 namespace {
 
 // What dropout makes of ones.
-std::vector<double> mask_of(const RandomState& random, Shape shape, double p, uint32_t site) {
-  TestContext test;
-  test.context.random = random;
+std::vector<double> mask_of(const StepNumbers& numbers, Shape shape, double p, uint32_t site) {
+  TestContext test(Device::kCpu, numbers);
   Tensor ones = Tensor::empty(test_memory(), shape, DType::kF32, MemoryClass::kData);
   std::fill_n(ones.data<float>(), ones.elements(), 1.0f);
   return values_of(dropout(test.context, Variable(ones), p, site).value());
@@ -36,8 +35,7 @@ TEST(Dropout, EveryDeviceHasTheSameMask) {
     const Tensor x = random_tensor(shape, DType::kF32, 1);
     std::vector<double> expected;
     for_each_device([&](Device device) {
-      TestContext test(device);
-      test.context.random = {.seed = 3, .step = 8, .first_sample = (int64_t{1} << 32) - 2};
+      TestContext test(device, {.seed = 3, .step = 8, .first_sample = (int64_t{1} << 32) - 2});
       Variable y(to_device(x, device));
       const float* memory = y.data<float>();
       y = dropout(test.context, std::move(y), 0.4, 1);
@@ -100,8 +98,8 @@ TEST(Dropout, EveryCoordinateMatters) {
 
 // The mask in terms of the numbers it is named by: masks of a given seed must never change.
 TEST(Dropout, MaskIsPhilox) {
-  const RandomState random{.seed = 11, .step = 4, .first_sample = 6};
-  const std::vector<double> mask = mask_of(random, {2, 200}, 0.5, 9);
+  const StepNumbers numbers{.seed = 11, .step = 4, .first_sample = 6};
+  const std::vector<double> mask = mask_of(numbers, {2, 200}, 0.5, 9);
   const PhiloxKey key = random_key(11, RandomUse::kDropout, 9);
   for (uint32_t sample : {0u, 1u}) {
     for (uint32_t e = 0; e < 200; ++e) {

@@ -100,7 +100,6 @@ Used run(const Config& config, const DatasetInfo& data, Device device) {
                   .targets = static_cast<double>(batch.target_count * ranks() * 2),
                   .batch = [&](int64_t) { return upload(batch); }});
     pending = training.record().copy_to_host(stream);  // read one step late, as Trainer does
-    training.store().gather();
   }
   stream.synchronize();
   world.stream().synchronize();

@@ -80,7 +80,8 @@ ZeroJob::ZeroJob(Communicator& communicator, const ZeroPlan& plan)
 }
 
 Variable ZeroJob::losses(Context& context, int64_t leaf) {
-  context.random = {.seed = 1, .step = steps_, .first_sample = leaf * kSamples};
+  numbers_ = {.seed = 1, .step = steps_, .lr = 0.02, .first_sample = leaf * kSamples};
+  context.numbers = &numbers_;
   if (!plan_.links.empty()) {
     return model_->forward(
         context, *gate_,
@@ -135,7 +136,7 @@ void ZeroJob::step() {
   gradients();
   state_.squared_norm = squared_norm();
   state_ = decided(state_, {.clip_norm = plan_.clip_norm});
-  optimizer_->step(stream_, store_->shards(), {.lr = 0.02, .state = &state_});
+  optimizer_->step(stream_, store_->shards(), {.numbers = &numbers_, .state = &state_});
   store_->gather();
   ++steps_;
 }

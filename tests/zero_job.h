@@ -80,6 +80,7 @@ class ZeroJob {
   std::unique_ptr<Gate> gate_;
   std::unique_ptr<Optimizer> optimizer_;
   Tape tape_;
+  StepNumbers numbers_{};
   StepState state_{};
   uint64_t steps_ = 0;
 };

@@ -5,25 +5,20 @@
 
 #include "src/autograd/op.h"
 #include "src/autograd/variable.h"
+#include "src/core/step_numbers.h"
 #include "src/core/stream.h"
 
 namespace tandem {
 
 class Tape;
 
-// Names the random numbers of one micro-batch. Independent of the number of ranks: samples are
-// numbered in the global batch.
-struct RandomState {
-  uint64_t seed = 0;
-  uint64_t step = 0;
-  int64_t first_sample = 0;  // of this micro-batch, in the global batch
-};
-
 struct Context {
   Stream& stream;
   Memory& memory;
   Tape* tape = nullptr;  // null: nothing is remembered (inference)
-  RandomState random{};
+  // In the memory of the device; needed while training. Its seed, step and first sample name the
+  // random numbers, whatever the number of ranks.
+  const StepNumbers* numbers = nullptr;
   bool training = false;     // dropout drops; BatchNorm uses the micro-batch's statistics
   bool recomputing = false;  // a forward pass run again inside backward: observe nothing twice
 

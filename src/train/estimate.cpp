@@ -126,7 +126,6 @@ class DryRun {
                    }});
     static_cast<void>(training_.take_exposure());
     pending_ = training_.record().copy_to_host(stream_);
-    training_.store().gather();
   }
 
   const Job& job_;

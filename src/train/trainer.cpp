@@ -132,16 +132,21 @@ Trainer::StepPlan Trainer::plan_step(int64_t number) {
   return plan;
 }
 
-// Enqueues a whole step, then reads the figures of the one before. Returns the plan of the next:
-// agreed on before the updated weights are on their way, because on the CPU messages wait for each
-// other.
+// Enqueues a whole step, then reads the figures of the one before. Returns the plan of the next.
 Trainer::StepPlan Trainer::step(const StepPlan& plan) {
   Pending next{.step = step_ + 1, .lr = lr_at(schedule_, step_), .targets = plan.targets};
-  training_->run({.step = step_, .lr = next.lr, .targets = plan.targets, .batch = [&](int64_t i) {
-                    return (*upload_)(plan.batch[static_cast<size_t>(i)]);
-                  }});
-  StepPlan after = step_ + 1 < config_.train.steps ? plan_step(step_ + 2) : StepPlan{};
-  training_->store().gather();
+  StepPlan after;
+  training_->run(
+      {.step = step_,
+       .lr = next.lr,
+       .targets = plan.targets,
+       .batch = [&](int64_t i) { return (*upload_)(plan.batch[static_cast<size_t>(i)]); },
+       .before_gather =
+           [&] {
+             if (step_ + 1 < config_.train.steps) {
+               after = plan_step(step_ + 2);
+             }
+           }});
   next.exposure = training_->take_exposure();
   next.record = training_->record().copy_to_host(stream_);
   next.wire = mark_wire();

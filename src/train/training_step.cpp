@@ -54,7 +54,12 @@ TrainingStep::TrainingStep(Model& model, Hierarchy& ranks, Stream& stream, Memor
   store_ = std::make_unique<ParamStore>(model.blocks(), ranks, stream, memory,
                                         store_options(config, exact_leaves));
   statistics_ = std::make_unique<BatchStatistics>(model, stream, memory, exact_leaves);
-  record_ = std::make_unique<StepRecord>(stream, memory, staging, micro_batches, options_);
+  record_ = std::make_unique<StepRecord>(
+      stream, memory, staging,
+      StepRecord::MicroBatches{.all = micro_batches,
+                               .first = accumulation_ * ranks.world().rank(),
+                               .samples = micro_batch_},
+      options_);
   optimizer_ = make_optimizer(config.optim, store_->shards(), memory);
 }
 
@@ -68,14 +73,20 @@ void TrainingStep::run(const Input& input) {
   record_->decide(stream_);
   const ProfilerRange range("optimizer");
   statistics_->update(record_->state(), accumulation_ * ranks_.world().size());
-  optimizer_->step(stream_, store_->shards(), {.lr = input.lr, .state = record_->state()});
+  optimizer_->step(stream_, store_->shards(),
+                   {.numbers = record_->numbers(), .state = record_->state()});
+  input.before_gather();
+  store_->gather();
 }
 
 // False when exact sums did not fit: all ranks run the micro-steps again.
 bool TrainingStep::run_micro_steps(const Input& input) {
   store_->begin_step();
   statistics_->begin_step();
-  record_->begin_step(stream_);
+  record_->begin_step(stream_, {.seed = seed_,
+                                .step = static_cast<uint64_t>(input.step),
+                                .lr = input.lr,
+                                .mean_factor = static_cast<float>(1.0 / input.targets)});
   bool fits = true;
   for (int64_t i = 0; i < accumulation_; ++i) {
     fits = run_micro_step(input, i);
@@ -85,20 +96,17 @@ bool TrainingStep::run_micro_steps(const Input& input) {
 }
 
 bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
-  const int64_t leaf = ranks_.world().rank() * accumulation_ + micro_step;
   Context context{.stream = stream_,
                   .memory = memory_,
                   .tape = &tape_,
-                  .random = {.seed = seed_,
-                             .step = static_cast<uint64_t>(input.step),
-                             .first_sample = leaf * micro_batch_},
+                  .numbers = record_->numbers(),
                   .training = true};
   const DeviceBatch batch = input.batch(micro_step);
   store_->begin_backward(micro_step + 1 == accumulation_);
   const Variable losses =
       cross_entropy(context, model_.forward(context, *store_, batch.input), batch.targets);
-  record_->add_up(stream_, leaf, losses.value());
-  tape_.backward(context, losses, 1.0 / input.targets, &record_->state()->loss_scale);
+  tape_.backward(context, losses, 1.0, &record_->numbers()->loss_gradient);
+  record_->end_micro_step(stream_, losses.value());
   statistics_->end_micro_step();
   return store_->finish_backward(context);
 }

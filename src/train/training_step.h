@@ -24,6 +24,9 @@ class TrainingStep {
     double targets = 0;  // in the global batch
     // The micro-batches of this rank, by number; asked for again when the step is run again.
     std::function<DeviceBatch(int64_t micro_step)> batch;
+    // Called when all but the messages that bring the updated weights to the ranks is enqueued: the
+    // time for control messages, which on the CPU would wait for those.
+    std::function<void()> before_gather = [] {};
   };
 
   // Collective. `staging`: host memory, page-locked for a GPU. All references must outlive this.
@@ -31,8 +34,7 @@ class TrainingStep {
   TrainingStep(Model& model, Hierarchy& ranks, Stream& stream, Memory& memory, Memory& staging,
                const Config& config);
 
-  // Collective. Enqueues a whole step but for store().gather(), which must follow; with exact sums
-  // it waits for the verdict on them.
+  // Collective. Enqueues a whole step; with exact sums it waits for the verdict on them.
   void run(const Input& input);
 
   ParamStore& store() { return *store_; }

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "src/core/convert.h"
-#include "src/core/copy.h"
 #include "src/core/error.h"
 
 namespace tandem {
@@ -25,23 +24,28 @@ void require_range(const std::vector<int32_t>& values, int64_t limit, int32_t ig
 
 Uploader::Uploader(Stream& stream, Memory& memory, Memory& staging, const DatasetInfo& info,
                    DType dtype)
-    : stream_(stream), memory_(memory), staging_(staging), info_(info), dtype_(dtype) {}
+    : stream_(stream),
+      memory_(memory),
+      staging_(staging),
+      info_(info),
+      dtype_(dtype),
+      copies_(stream) {}
 
 // Without values the elements are undefined.
 template <class T>
-Tensor Uploader::upload(const std::vector<T>& values, const Shape& shape) {
+Tensor Uploader::upload(const std::vector<T>& values, const Shape& shape, Tensor& slot) {
   const DType dtype = dtype_of<T>;
-  const Tensor staged = values.empty()
-                            ? Tensor::empty(staging_, shape, dtype, MemoryClass::kStaging)
-                            : Tensor::of(std::as_bytes(std::span(values)), staging_, shape, dtype,
-                                         MemoryClass::kStaging);
+  Tensor staged = values.empty() ? Tensor::empty(staging_, shape, dtype, MemoryClass::kStaging)
+                                 : Tensor::of(std::as_bytes(std::span(values)), staging_, shape,
+                                              dtype, MemoryClass::kStaging);
   if (stream_.device() == Device::kCpu) {
     return staged;
   }
-  Tensor tensor = Tensor::empty(memory_, shape, dtype_of<T>, MemoryClass::kData);
-  copy(stream_, staged, tensor);
-  in_flight_.push_back({stream_.record(), staged});
-  return tensor;
+  if (!slot || slot.shape() != shape) {
+    slot = Tensor::empty(memory_, shape, dtype, MemoryClass::kData);
+  }
+  copies_.copy(std::move(staged), slot);
+  return slot;
 }
 
 void Uploader::check(const MicroBatch& batch) const {
@@ -63,22 +67,21 @@ DeviceBatch Uploader::blank(int64_t samples, int64_t length) {
 }
 
 DeviceBatch Uploader::bring(const MicroBatch& batch, int64_t length) {
-  while (!in_flight_.empty() && in_flight_.front().done.reached()) {
-    in_flight_.pop_front();
-  }
   const bool text = info_.kind == DatasetKind::kText;
-  const Tensor targets = upload(batch.targets, {batch.samples * (text ? length : 1)});
+  const Tensor targets = upload(batch.targets, {batch.samples * (text ? length : 1)}, targets_);
   if (text) {
-    return {upload(batch.tokens, {batch.samples, length}), targets};
+    return {upload(batch.tokens, {batch.samples, length}, input_), targets};
   }
   const Tensor images =
-      upload(batch.images, {batch.samples, info_.height, info_.width, info_.channels});
+      upload(batch.images, {batch.samples, info_.height, info_.width, info_.channels}, input_);
   if (dtype_ == DType::kF32) {
     return {images, targets};
   }
-  Tensor rounded = Tensor::empty(memory_, images.shape(), dtype_, MemoryClass::kData);
-  convert(stream_, images, rounded);
-  return {rounded, targets};
+  if (!rounded_ || rounded_.shape() != images.shape()) {
+    rounded_ = Tensor::empty(memory_, images.shape(), dtype_, MemoryClass::kData);
+  }
+  convert(stream_, images, rounded_);
+  return {rounded_, targets};
 }
 
 }  // namespace tandem

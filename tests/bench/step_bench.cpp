@@ -92,7 +92,6 @@ class Bench {
                     .batch = [this](int64_t) {
                       return DeviceBatch{case_.input, case_.targets};
                     }});
-    training_->store().gather();
   }
 
  private:

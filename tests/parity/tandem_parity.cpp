@@ -216,18 +216,19 @@ int run(int argc, char** argv) {
   const std::string out = options["--out"];
   Subject subject(options["--in"], options["--dtype"] == "f64" ? DType::kF64 : DType::kF32);
   const std::unique_ptr<Optimizer> optimizer = make_optimizer(subject);
-  const StepRecord record(subject.stream(), subject.memory(), subject.memory(), 1,
-                          {.clip_norm = subject.optim()["clip_norm"]});
+  StepRecord record(subject.stream(), subject.memory(), subject.memory(), {},
+                    {.clip_norm = subject.optim()["clip_norm"]});
   std::vector<double> losses;
   for (int step = 0; step < subject.steps(); ++step) {
     losses.push_back(subject.forward_backward());
     if (step == 0) {
       write_all(out + "/grads", subject, &Shard::grad);
     }
+    record.begin_step(subject.stream(), {.lr = subject.optim()["lr"]});
     *record.squared_norm().data<double>() = squared_norm_of(subject);
     record.decide(subject.stream());
     optimizer->step(subject.stream(), subject.shards(),
-                    {.lr = subject.optim()["lr"], .state = record.state()});
+                    {.numbers = record.numbers(), .state = record.state()});
   }
   write_all(out + "/params", subject, &Shard::value);
   write_npy(out + "/loss.npy", {1}, losses.data());

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "src/core/float16.h"
+#include "tests/simt/launch.h"
 #include "tests/simt/simt.h"
 
 struct cublasLtContext {};
@@ -384,6 +385,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
             .workspace = workspace};
   std::memcpy(&call.alpha, alpha, sizeof call.alpha);
   std::memcpy(&call.beta, beta, sizeof call.beta);
+  if (simt::launch_observer()) {
+    simt::launch_observer()("cublasLtMatmul" + simt::text_of_argument(hash(product)) +
+                            simt::text_of_argument(call.alpha) + simt::text_of_argument(call.beta) +
+                            simt::text_of_argument(a) + simt::text_of_argument(b) +
+                            simt::text_of_argument(d) + simt::text_of_argument(workspace));
+  }
   simt::enqueue(stream, "cublasLtMatmul", [call] { run(call); });
   return CUBLAS_STATUS_SUCCESS;
 }

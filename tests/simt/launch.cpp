@@ -146,12 +146,32 @@ class Running {
 
 }  // namespace
 
+LaunchObserver& launch_observer() {
+  static LaunchObserver observer;
+  return observer;
+}
+
+std::string text_of_bytes(const void* bytes, size_t size) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string text = " ";
+  for (size_t i = 0; i < size; ++i) {
+    const unsigned byte = static_cast<const unsigned char*>(bytes)[i];
+    text += {kDigits[byte >> 4], kDigits[byte & 15]};
+  }
+  return text;
+}
+
 void enqueue_kernel(CUstream_st* stream, Launch launch, std::function<void()> run) {
   fail_unread_error();
   check_limits(launch);
   RuntimeLock lock;
   load(launch.kernel);
   ++counters().launches;
+  if (launch_observer()) {
+    launch_observer()(launch.kernel + text(launch.grid.x, launch.grid.y, launch.grid.z) +
+                      text(launch.block.x, launch.block.y, launch.block.z) +
+                      std::to_string(launch.dynamic_bytes) + launch.arguments);
+  }
   std::string name = launch.kernel;
   push(lock, stream, {Task::kWork, name, [launch = std::move(launch), run = std::move(run)] {
                         const Running scope(launch);

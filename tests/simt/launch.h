@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <type_traits>
 
 namespace simt {
 
@@ -15,10 +16,20 @@ struct Launch {
   std::string kernel;
   dim3 grid, block;
   size_t dynamic_bytes;
+  std::string arguments;  // for the launch observer; empty when there is none
 };
 
 // Checks the launch against the limits of sm_80 and enqueues it; `run` calls for_each_thread.
 void enqueue_kernel(CUstream_st* stream, Launch launch, std::function<void()> run);
+
+// The bytes of a value that has no pointers to the host's memory, as text.
+std::string text_of_bytes(const void* bytes, size_t size);
+template <class T>
+std::string text_of_argument(T value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  __builtin_clear_padding(&value);
+  return text_of_bytes(&value, sizeof value);
+}
 
 // Inside `run` of enqueue_kernel: calls `body` once per thread of the grid.
 void for_each_thread(const std::function<void()>& body);

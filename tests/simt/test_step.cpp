@@ -70,6 +70,53 @@ TEST(Step, NeverWaitsAndAllocatesNothingWhereStateIsSharded) {
   check_steps(plan);
 }
 
+using Launches = std::vector<std::string>;
+
+// What the host enqueues in a step: before its first micro-step, and from each of them to the next.
+std::vector<Launches> launches_of_step(Job& job, int64_t number, double lr) {
+  std::vector<Launches> parts(1);
+  job.before_micro_step = [&] { parts.emplace_back(); };
+  simt::launch_observer() = [&](const std::string& text) { parts.back().push_back(text); };
+  job.step(number, false, lr);
+  simt::launch_observer() = nullptr;
+  return parts;
+}
+
+// Two micro-steps of a kind, first, middle or last, of a step or of two, are the same launches with
+// the same arguments. Learning rates, sample numbers and loss scales differ meanwhile.
+void check_launches(const Plan& plan) {
+  SCOPED_TRACE(str(plan.model, ", stage ", plan.zero, ", ", name_of(plan.dtype)));
+  Job job(plan);
+  StepRecord::Copy record;
+  for (int64_t number = 0; number < 3; ++number) {  // the pool fills
+    job.step(number);
+    record = job.record();
+  }
+  const std::vector<Launches> one = launches_of_step(job, 3, 0.25);
+  record = job.record();
+  const std::vector<Launches> other = launches_of_step(job, 4, 0.125);
+  ASSERT_GE(one.size(), 1u + 3u);
+  ASSERT_GT(one[2].size(), 10u);
+  EXPECT_EQ(one, other);
+  for (size_t middle = 3; middle + 1 < one.size(); ++middle) {
+    EXPECT_EQ(one[2], one[middle]) << "micro-step " << middle - 1;
+  }
+  job.stream().synchronize();
+}
+
+TEST(Step, MicroStepsOfAKindAreTheSameLaunches) {
+  for (const char* model : {"gpt", "llama", "resnet", "mlp"}) {
+    check_launches({.model = model, .device = Device::kCuda, .micro_batch = 1});
+  }
+  for (int zero = 1; zero < 4; ++zero) {
+    check_launches({.device = Device::kCuda,
+                    .dtype = DType::kFp16,
+                    .zero = zero,
+                    .recompute = true,
+                    .micro_batch = 1});
+  }
+}
+
 // Collectives over MPI go through page-locked host memory, and the host waits once for each copy:
 // one there and one back, except that a broadcast goes one way.
 TEST(Staging, CopiesPinnedMemoryAndWaitsForEachCopyOnce) {

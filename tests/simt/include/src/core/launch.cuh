@@ -10,6 +10,7 @@
 #include "src/core/dispatch.h"
 #include "src/core/global.h"
 #include "tests/simt/launch.h"
+#include "tests/simt/simt.h"
 
 namespace tandem {
 
@@ -23,13 +24,19 @@ std::function<void()> bind(void (*kernel)(P...), A... arguments) {
   };
 }
 
+template <class... P, class... A>
+std::string text_of(void (*)(P...), A... arguments) {
+  return (simt::text_of_argument<P>(arguments) + ... + "");
+}
+
 }  // namespace simt_launch
 
 // Asynchronous, on the device's stream; a launch that sm_80 would refuse is a failure.
 template <auto kKernel, class... A>
 void launch(Cuda device, dim3 grid, dim3 block, size_t dynamic_bytes, A... arguments) {
   simt::enqueue_kernel(device.stream,
-                       {simt::kernel_name(__PRETTY_FUNCTION__), grid, block, dynamic_bytes},
+                       {simt::kernel_name(__PRETTY_FUNCTION__), grid, block, dynamic_bytes,
+                        simt::launch_observer() ? simt_launch::text_of(kKernel, arguments...) : ""},
                        simt_launch::bind(kKernel, arguments...));
 }
 

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Holds the weights that this tree trains against those of another commit, bit by bit, and its step times.
+
+    compare_commits.py COMMIT [--steps N] [--only PATTERN] [--times]
+
+Builds both for the CPU. Trains each kind of model with exact sums on 1 to 4 ranks in each ZeRO stage, in f32 and bf16,
+and compares the hash of every tensor in the last checkpoints. --times: alternates the two programs instead, and prints the
+ratio of their median step times. --only: runs whose name, as "gpt bf16 3 ranks zero 2", the pattern is found in.
+"""
+import argparse
+import itertools
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import tandem_program
+from tandem_program import Workspace, metrics, run, tensors_in
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+KINDS = {"gpt": ["--model.dropout", "0.1", "--model.heads", "2", "--model.context", "16", "--model.width", "32"],
+         "llama": ["--model.kv_heads", "1", "--model.heads", "2", "--model.context", "16", "--model.width", "32"],
+         "resnet": ["--model.depth", "8", "--optim.kind", "sgd", "--data.augment", "true"],
+         "mlp": ["--model.width", "32"]}
+TIMED = {"gpt": ["--model.layers", "4", "--model.width", "256", "--model.context", "128"],
+         "resnet": ["--model.depth", "20"]}
+TIMED_STEPS, ROUNDS = 12, 5
+
+
+def build(folder):
+    options = ["-DTANDEM_CUDA=OFF", "-DTANDEM_TESTS=OFF"]
+    subprocess.run(["launch/build.sh", "release", *options], cwd=folder, check=True, stdout=sys.stderr,
+                   env={**os.environ, "BUILD": os.path.join(folder, "build-compared")})
+    return os.path.join(folder, "build-compared", "tandem")
+
+
+def train(program, folder, data, ranks, settings):
+    tandem_program.TANDEM = program
+    name = os.path.basename(folder)
+    Workspace.check(run("train", "--data.path", data, "--run.dir", os.path.dirname(folder), "--run.name", name,
+                        "--run.device", "cpu", "--run.threads", "1", "--log.progress", "none", "--log.tensorboard", "false",
+                        *settings, ranks=ranks))
+
+
+def compare_weights(programs, folder, data, options):
+    compared = 0
+    for kind, precision, ranks, zero in itertools.product(KINDS, ["f32", "bf16"], range(1, 5), range(4)):
+        name = f"{kind} {precision} {ranks} ranks zero {zero}"
+        if not re.search(options.only, name) or ranks == 1 and zero > 0:  # one rank shards nothing
+            continue
+        found = []
+        for which, program in programs.items():
+            at = os.path.join(folder, f"{which}-{name}".replace(" ", "-"))
+            train(program, at, data[kind], ranks,
+                  ["--model.kind", kind, *KINDS[kind], "--train.steps", str(options.steps), "--train.global_batch", "12",
+                   "--train.micro_batch", "1", "--train.precision", precision, "--dist.zero", str(zero),
+                   "--dist.reduce", "exact", "--dist.bucket_mb", "0.02"])
+            found.append(tensors_in(at))
+        if found[0] != found[1] or not found[0]:
+            different = sorted(name for name in found[0].keys() | found[1].keys() if found[0].get(name) != found[1].get(name))
+            sys.exit(f"{name}: {len(different)} tensors differ: {', '.join(different[:5])}")
+        compared += 1
+        print(f"same bits  {len(found[0]):3} tensors  {name}", flush=True)
+    print(f"{compared} runs of {options.steps} steps: same bits")
+    if compared == 0:
+        sys.exit("none was compared")
+
+
+def compare_times(programs, folder, data):
+    for kind, ranks, zero in itertools.product(TIMED, [1, 2], [0, 3]):
+        if ranks == 1 and zero > 0:
+            continue
+        times = {which: [] for which in programs}
+        for turn in range(ROUNDS):
+            for which, program in programs.items():
+                at = os.path.join(folder, f"{which}-{kind}-{ranks}-{zero}-{turn}")
+                train(program, at, data[kind], ranks,
+                      ["--model.kind", kind, *TIMED[kind], "--train.steps", str(TIMED_STEPS), "--train.global_batch", "16",
+                       "--train.log_every", "1", "--dist.zero", str(zero)])
+                times[which] += [line["step_ms"] for line in metrics(at) if "step_ms" in line][2:]
+        before, after = (statistics.median(times[which]) for which in ["before", "after"])
+        print(f"{kind:7} {ranks} ranks zero {zero}: {before:8.2f} ms before, {after:8.2f} ms after, {after / before:.3f}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("commit")
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--times", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tandem-compare-") as folder:
+        other = os.path.join(folder, "before")
+        subprocess.run(["git", "worktree", "add", "--detach", other, options.commit], cwd=ROOT, check=True, stdout=sys.stderr)
+        try:
+            programs = {"before": build(other), "after": build(ROOT)}
+            tandem_program.TANDEM = programs["before"]
+
+            class Data(Workspace):
+                pass
+            Data.setUpClass()
+            Data.make_digits()
+            data = {kind: Data.text if kind in ["gpt", "llama"] else Data.digits for kind in KINDS}
+            if options.times:
+                data["resnet"] = Data.images
+                compare_times(programs, folder, data)
+            else:
+                compare_weights(programs, folder, data, options)
+            Data.tearDownClass()
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", other], cwd=ROOT, check=True)
+
+
+if __name__ == "__main__":
+    main()
