@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 
 #include "src/core/error.h"
+#include "src/core/hash.h"
 
 namespace tandem {
 
@@ -14,29 +15,9 @@ namespace {
 
 int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
-class Fnv {
- public:
-  void add(int64_t number) {
-    for (int shift = 0; shift < 64; shift += 8) {
-      add_byte(static_cast<uint64_t>(number) >> shift & 0xff);
-    }
-  }
-  void add(const std::string& text) {
-    add(static_cast<int64_t>(text.size()));
-    for (unsigned char c : text) {
-      add_byte(c);
-    }
-  }
-  uint64_t value() const { return value_; }
-
- private:
-  void add_byte(uint64_t byte) { value_ = (value_ ^ byte) * 1099511628211u; }
-  uint64_t value_ = 14695981039346656037u;
-};
-
 // Numbers the parameters and checks them.
 std::vector<std::vector<Segment>> segments_by_block(std::span<const BlockParameters> blocks) {
-  std::unordered_set<std::string> names;
+  std::unordered_map<uint32_t, std::string> names;  // by the random numbers they begin with
   std::vector<std::vector<Segment>> result;
   ParamId next = 0;
   for (const BlockParameters& block : blocks) {
@@ -44,8 +25,15 @@ std::vector<std::vector<Segment>> segments_by_block(std::span<const BlockParamet
     for (const Parameter* parameter : block.parameters) {
       const int64_t count = parameter->shape.elements();
       require(count > 0, [&] { return str("parameter ", parameter->name, " has no elements"); });
-      require(names.insert(parameter->name).second,
-              [&] { return str("parameter ", parameter->name, " is listed twice"); });
+      const auto [other, is_new] =
+          names.emplace(random_stream_of(parameter->name), parameter->name);
+      require(is_new, [&] {
+        return other->second == parameter->name
+                   ? str("parameter ", parameter->name, " is listed twice")
+                   : str("parameters ", other->second, " and ", parameter->name,
+                         " have names of one hash, and would begin with the same random numbers; "
+                         "rename one");
+      });
       segments.push_back({.name = parameter->name,
                           .parameter = next++,
                           .block = static_cast<int64_t>(result.size()) - 1,
@@ -180,8 +168,8 @@ Range FlatLayout::part(const Bucket& bucket, int part) const {
   return {bucket.range.begin + part * size, bucket.range.begin + (part + 1) * size};
 }
 
-std::vector<SegmentPiece> FlatLayout::pieces(Range range) const {
-  std::vector<SegmentPiece> result;
+std::vector<Extent> FlatLayout::extents(Range range) const {
+  std::vector<Extent> result;
   auto it = std::ranges::upper_bound(segments_, range.begin, {}, &Segment::offset);
   if (it != segments_.begin()) {
     --it;
@@ -189,9 +177,9 @@ std::vector<SegmentPiece> FlatLayout::pieces(Range range) const {
   for (; it != segments_.end() && it->offset < range.end; ++it) {
     const Range common = intersection(range, {it->offset, it->offset + it->count});
     if (common.count() > 0) {
-      result.push_back({.segment = it - segments_.begin(),
-                        .segment_offset = common.begin - it->offset,
-                        .offset = common.begin,
+      result.push_back({.parameter = it->parameter,
+                        .in_parameter = common.begin - it->offset,
+                        .in_flat = common.begin,
                         .count = common.count()});
     }
   }
@@ -215,10 +203,11 @@ std::vector<Range> FlatLayout::gaps(const Bucket& bucket) const {
 }
 
 uint64_t FlatLayout::hash() const {
-  Fnv hash;
+  Fnv1a<uint64_t> hash;
   hash.add(ranks_);
   hash.add(parts_);
   for (const Segment& segment : segments_) {
+    hash.add(static_cast<int64_t>(segment.name.size()));
     hash.add(segment.name);
     for (int64_t number :
          {int64_t{segment.parameter}, segment.bucket, segment.offset, segment.count,

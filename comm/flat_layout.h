@@ -51,11 +51,11 @@ struct Bucket {
   int64_t parameters() const { return last_segment - first_segment; }
 };
 
-// Part of one segment.
-struct SegmentPiece {
-  int64_t segment = 0;         // index into segments()
-  int64_t segment_offset = 0;  // of the piece's first element, in the segment
-  int64_t offset = 0;          // ... in the flat buffer
+// A run of elements of one parameter.
+struct Extent {
+  ParamId parameter = -1;
+  int64_t in_parameter = 0;  // where it begins in the parameter
+  int64_t in_flat = 0;       // ... in the flat buffer, or in the part of it that is spoken of
   int64_t count = 0;
 };
 
@@ -79,13 +79,15 @@ class FlatLayout {
   // In forward order: those that are trained, and those that are frozen.
   const std::vector<Bucket>& buckets() const { return buckets_; }
   const Segment& segment_of(ParamId parameter) const;
+  int64_t blocks() const { return static_cast<int64_t>(buckets_of_.size()); }
   // The buckets with parameters that a block lists, in forward order.
   const std::vector<int64_t>& buckets_of(int64_t block) const { return buckets_of_[block]; }
 
   // Part `part` of a bucket; all parts of a bucket have the same size.
   Range part(const Bucket& bucket, int part) const;
-  // What of the segments lies in a range, by offset. Padding belongs to none.
-  std::vector<SegmentPiece> pieces(Range range) const;
+  // What of the parameters lies in a range, in the order of the flat buffer. Padding belongs to
+  // none.
+  std::vector<Extent> extents(Range range) const;
   // What of a bucket belongs to no segment.
   std::vector<Range> gaps(const Bucket& bucket) const;
 

@@ -106,7 +106,7 @@ Job::Job(const Plan& plan)
              plan.sharing),
       model_(make_model(plan)),
       training_(*model_, ranks_, stream_, memory_, staging_, config_of(plan)) {
-  training_.store().initialize(1);
+  training_.store().values.initialize(1);
   const int64_t share = kGlobalBatch / comm_.size();
   const int64_t samples = plan.micro_batch > 0 ? plan.micro_batch : share;
   for (int64_t i = 0; i < share; i += samples) {
@@ -146,19 +146,19 @@ std::vector<double> Job::weights() {
   const ParamStore& store = training_.store();
   std::vector<size_t> places;  // of the parameters, by id
   size_t elements = 0;
-  for (const Parameter* parameter : store.parameters()) {
+  for (const Parameter* parameter : store.layout.parameters()) {
     places.push_back(elements);
     elements += static_cast<size_t>(parameter->shape.elements());
   }
-  const auto place = [&](const ParamStore::Weights& piece) {
+  const auto place = [&](const ParamValues::Weights& piece) {
     return static_cast<int64_t>(places[piece.parameter->id]) + piece.offset;
   };
   std::vector<double> own(elements, 0);
-  for (const ParamStore::Weights& piece : store.owned_weights()) {
+  for (const ParamValues::Weights& piece : store.values.owned_weights()) {
     std::ranges::copy(values_of(piece.data), own.begin() + place(piece));
   }
   const std::vector<double> all = comm_.sum(own);  // of zeros and one number: exact
-  for (const ParamStore::Weights& piece : store.weights()) {
+  for (const ParamValues::Weights& piece : store.values.weights()) {
     const std::vector<double> here = values_of(piece.data);
     EXPECT_TRUE(std::equal(here.begin(), here.end(), all.begin() + place(piece)))
         << piece.parameter->name << " on rank " << comm_.rank();

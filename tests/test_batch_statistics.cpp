@@ -66,7 +66,7 @@ std::vector<double> trained(int64_t accumulation, bool exact, bool recompute, in
                   Sharing::kWorld);
   OneNorm model(recompute);
   TrainingStep training(model, ranks, test_stream(), memory, memory, config);
-  training.store().initialize(1);
+  training.store().values.initialize(1);
   for (int64_t step = 0; step < steps; ++step) {
     const int64_t first = (step * world.size() + world.rank()) * accumulation;
     training.run({.step = step,

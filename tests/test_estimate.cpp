@@ -87,8 +87,8 @@ Used run(const Config& config, const DatasetInfo& data, Device device) {
                       sharing_of(config));
   const auto model = make_model(config.model, data, config.train.recompute == "block");
   TrainingStep training(*model, hierarchy, stream, memory, staging, config);
-  training.store().initialize(1);
-  Uploader upload(stream, memory, staging, data, training.store().dtype());
+  training.store().values.initialize(1);
+  Uploader upload(stream, memory, staging, data, training.store().values.dtype());
   const MicroBatch batch = zeros(config, data);
   WireCount before;
   StepRecord::Copy pending;
@@ -228,6 +228,14 @@ TEST(Estimate, OfOneMatrixCountsThatMatrixAlone) {
               bytes(all, MemoryClass::kOptimizer) - 2 * bytes(all, MemoryClass::kMasters));
     if (zero == 0) {  // a ring over two ranks sends every gradient once in all
       EXPECT_EQ(one.wire.total(), 4 * kElements);
+    }
+    if (zero ==
+        3) {  // each rank sends its half of all values once, and of the gradients the other's
+      const auto model = make_model(config.model, data, false);
+      const FlatLayout layout(
+          model->blocks(),
+          {.ranks = kRanks, .bucket_bytes = 1 << 20, .split_blocks = false, .merge_blocks = false});
+      EXPECT_EQ(one.wire.total(), 2 * layout.elements() / kRanks + 4 * kElements / kRanks);
     }
   }
   // Products: 2 operations for each weight and row. Behind another matrix the head's input gradient

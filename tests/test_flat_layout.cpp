@@ -68,12 +68,12 @@ TEST(FlatLayout, EveryElementIsInExactlyOneRankPart) {
         for (int rank = 0; rank < ranks; ++rank) {
           const Range part = layout.part(bucket, rank);
           EXPECT_EQ(part.count() * ranks, bucket.range.count());
-          for (const SegmentPiece& piece : layout.pieces(part)) {
-            const Segment& segment = layout.segments()[piece.segment];
-            EXPECT_EQ(segment.offset + piece.segment_offset, piece.offset);
-            for (int64_t i = 0; i < piece.count; ++i) {
-              ++seen[segment.parameter][piece.segment_offset + i];
-              ++flat[piece.offset + i];
+          for (const Extent& extent : layout.extents(part)) {
+            const Segment& segment = layout.segment_of(extent.parameter);
+            EXPECT_EQ(segment.offset + extent.in_parameter, extent.in_flat);
+            for (int64_t i = 0; i < extent.count; ++i) {
+              ++seen[segment.parameter][extent.in_parameter + i];
+              ++flat[extent.in_flat + i];
             }
           }
         }
@@ -282,10 +282,10 @@ TEST(FlatLayout, SizesBeyond32Bits) {
   const FlatLayout layout(model.blocks, {.ranks = 3, .bucket_bytes = 1 << 20});
   EXPECT_GT(layout.elements(), int64_t{10} << 30);
   EXPECT_EQ(layout.segment_of(2).offset % 384, 0);
-  const auto pieces = layout.pieces(layout.part(layout.buckets().back(), 2));
-  ASSERT_EQ(pieces.size(), 1u);
-  EXPECT_EQ(pieces[0].segment, 2);
-  EXPECT_EQ(pieces[0].segment_offset + pieces[0].count, int64_t{5} << 30);
+  const auto extents = layout.extents(layout.part(layout.buckets().back(), 2));
+  ASSERT_EQ(extents.size(), 1u);
+  EXPECT_EQ(extents[0].parameter, 2);
+  EXPECT_EQ(extents[0].in_parameter + extents[0].count, int64_t{5} << 30);
 }
 
 TEST(FlatLayout, HashSeesEveryDifference) {
@@ -318,6 +318,18 @@ TEST(FlatLayout, HashSeesEveryDifference) {
   EXPECT_NE(FlatLayout(same.blocks, {.ranks = 2, .parts = 1, .bucket_bytes = 8192}).hash(),
             reference);
   EXPECT_NE(FlatLayout(same.blocks, {.ranks = 2, .bucket_bytes = 64}).hash(), reference);
+}
+
+// Two parameters that would begin with the same random numbers.
+TEST(FlatLayout, RejectsNamesOfOneHash) {
+  TestModel model;
+  model.block({{4, true}, {4, true}});
+  model.parameters[0].name = "costarring";
+  model.parameters[1].name = "liquid";
+  ASSERT_EQ(random_stream_of("costarring"), random_stream_of("liquid"));
+  EXPECT_THROW(FlatLayout(model.blocks, {}), Error);
+  model.parameters[1].name = "liquids";
+  EXPECT_NO_THROW(FlatLayout(model.blocks, {}));
 }
 
 TEST(FlatLayout, RejectsDuplicatesAndEmptyParameters) {

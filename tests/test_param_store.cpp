@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "src/autograd/tape.h"
+#include "src/core/reduce.h"
 #include "tests/harness.h"
 #include "tests/mpi_world.h"
 #include "tests/store_model.h"
@@ -43,53 +44,54 @@ class ParamStoreTest : public ::testing::Test {
   // One backward pass of replicated gradients that visits the parameters in this rank's own random
   // order, with delays.
   void backward_in_any_order(ParamStore& store, int micro) {
-    std::vector<Parameter*> order = store.parameters();
+    std::vector<Parameter*> order = store.layout.parameters();
     std::shuffle(order.begin(), order.end(), random);
     for (Parameter* parameter : order) {
       pause();
       contribute(*parameter, rank, micro);
-      store.on_final(test.context, *parameter);
+      store.gradients.on_final(test.context, *parameter);
     }
   }
   // One backward pass, block by block.
   void backward(ParamStore& store, const StoreModel& model, int micro,
                 const std::string& skipped = "") {
     for (auto id = static_cast<BlockId>(model.blocks.size()) - 1; id >= 0; --id) {
-      store.acquire(test.context, id, Pass::kBackward);
+      store.gradients.acquire(test.context, id, Pass::kBackward);
       for (Parameter* parameter : model.blocks[id].parameters) {
         if (parameter->name != skipped) {
           contribute(*parameter, rank, micro);
-          store.on_final(test.context, *parameter);
+          store.gradients.on_final(test.context, *parameter);
         }
       }
-      store.release(test.context, id, Pass::kBackward);
+      store.gradients.release(test.context, id, Pass::kBackward);
     }
   }
   void expect_sums(const ParamStore& store, int micro_steps, int first_rank = 0) const {
-    for (size_t shard = 0; shard < store.shards().size(); ++shard) {
-      for (const ParamStore::Piece& piece : store.pieces(shard)) {
-        const auto grad = store.shards()[shard].grad.as<float>();
+    for (size_t shard = 0; shard < store.shards.all().size(); ++shard) {
+      for (const Extent& extent : store.shards.extents(shard)) {
+        const auto grad = store.shards.all()[shard].grad.as<float>();
         int64_t wrong = 0;
-        for (int64_t i = 0; i < piece.count; ++i) {
+        for (int64_t i = 0; i < extent.count; ++i) {
           float expected = 0;
           for (int from = first_rank; from < size; ++from) {
             for (int micro = 0; micro < micro_steps; ++micro) {
-              expected += value(*piece.parameter, from, micro, piece.offset + i);
+              expected +=
+                  value(store.shards.parameter(extent), from, micro, extent.in_parameter + i);
             }
           }
-          wrong += grad[piece.shard_offset + i] != expected;
+          wrong += grad[extent.in_flat + i] != expected;
         }
-        EXPECT_EQ(wrong, 0) << piece.parameter->name;
+        EXPECT_EQ(wrong, 0) << store.shards.parameter(extent).name;
       }
     }
   }
-  // Padding lies in the shards and in no piece.
+  // Padding lies in the shards and in no extent.
   static void expect_zero_padding(const ParamStore& store) {
-    for (size_t shard = 0; shard < store.shards().size(); ++shard) {
-      const Shard& flat = store.shards()[shard];
+    for (size_t shard = 0; shard < store.shards.all().size(); ++shard) {
+      const Shard& flat = store.shards.all()[shard];
       std::vector<bool> used(static_cast<size_t>(flat.value.elements()), false);
-      for (const auto& piece : store.pieces(shard)) {
-        std::fill_n(used.begin() + piece.shard_offset, piece.count, true);
+      for (const auto& extent : store.shards.extents(shard)) {
+        std::fill_n(used.begin() + extent.in_flat, extent.count, true);
       }
       for (size_t i = 0; i < used.size(); ++i) {
         if (!used[i]) {
@@ -111,54 +113,87 @@ TEST_F(ParamStoreTest, BindsParametersToFlatMemory) {
     EXPECT_EQ(parameter.grad.shape(), parameter.shape);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(parameter.value.raw()) % 32, 0u);
   }
-  EXPECT_EQ(store.parameter_elements(), 200 + 5 + 99 + 33 + 7 + 1100 + 11 + 3 + 81);
-  EXPECT_EQ(store.gradient_bytes(), store.layout().elements() * 4);
+  EXPECT_EQ(store.gradients.bytes(), store.layout.flat().elements() * 4);
 }
 
 TEST_F(ParamStoreTest, ShardedValuesAndGradientsAreThereBetweenAcquireAndRelease) {
   StoreModel model = small_model();
   ParamStore store = make_store(model, {.zero = 3});
-  store.initialize(7);
+  store.values.initialize(7);
   const bool comes_and_goes = size > 1;
-  EXPECT_EQ(store.is_collective(), comes_and_goes);
-  store.begin_step();
-  store.begin_backward(true);
+  EXPECT_EQ(store.gradients.is_collective(), comes_and_goes);
+  store.gradients.begin_step();
+  store.gradients.begin_backward(true);
   const auto is_there = [&](BlockId block, Tensor Parameter::*view) {
     return static_cast<bool>(model.blocks[block].parameters.front()->*view);
   };
   for (BlockId block = 3; block >= 0; --block) {
     EXPECT_EQ(is_there(block, &Parameter::value), !comes_and_goes);
     EXPECT_EQ(is_there(block, &Parameter::grad), !comes_and_goes);
-    store.acquire(test.context, block, Pass::kBackward);
+    store.gradients.acquire(test.context, block, Pass::kBackward);
     for (Parameter* parameter : model.blocks[block].parameters) {
       EXPECT_EQ(parameter->value.shape(), parameter->shape);
       EXPECT_EQ(parameter->grad.shape(), parameter->shape);
       contribute(*parameter, rank, 0);
     }
-    store.release(test.context, block, Pass::kBackward);
+    store.gradients.release(test.context, block, Pass::kBackward);
     EXPECT_EQ(is_there(block, &Parameter::value), !comes_and_goes);
   }
-  ASSERT_TRUE(store.finish_backward(test.context));
+  ASSERT_TRUE(store.gradients.finish_backward());
   EXPECT_EQ(is_there(0, &Parameter::grad), !comes_and_goes);
   expect_sums(store, 1);
+}
+
+// Each call has its place in a step; anywhere else it is an internal error that says so.
+TEST_F(ParamStoreTest, CallsOutOfOrderAreErrors) {
+  StoreModel model = small_model();
+  ParamStore store = make_store(model, {});
+  GradientSync& gradients = store.gradients;
+  const auto message = [](auto call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kInternal);
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  const auto starts = [&](auto call, const std::string& text) {
+    const std::string said = message(call);
+    EXPECT_TRUE(said.find(text) != std::string::npos) << said;
+  };
+  const Tensor result = Tensor::zeros(test_memory(), {1}, DType::kF64, MemoryClass::kData);
+  const Tensor scratch =
+      Tensor::zeros(test_memory(), {kReduceScratch}, DType::kF64, MemoryClass::kData);
+  starts([&] { gradients.begin_backward(true); },
+         "GradientSync::begin_backward was called at the beginning; its place is after begin_step");
+  gradients.begin_step();
+  starts([&] { gradients.on_final(test.context, model.parameters[0]); },
+         "GradientSync::on_final was called after begin_step; its place is after begin_backward");
+  starts([&] { static_cast<void>(gradients.finish_backward()); }, "GradientSync::finish_backward");
+  gradients.begin_backward(true);
+  starts([&] { gradients.begin_step(); }, "GradientSync::begin_step was called inside");
+  starts([&] { gradients.squared_norm(result, scratch); },
+         "GradientSync::squared_norm was called after begin_backward; its place is after the last "
+         "finish_backward");
 }
 
 TEST_F(ParamStoreTest, InitialValuesAreTheSameOnAllRanksAndForEveryLayout) {
   StoreModel model = small_model(), other = small_model();
   ParamStore store = make_store(model, {.bucket_bytes = 1500});
   ParamStore large = make_store(other, {.bucket_bytes = 1 << 20, .zero = 3});
-  store.initialize(7);
-  large.initialize(7);
+  store.values.initialize(7);
+  large.values.initialize(7);
   std::string bytes;
   for (BlockId block = 0; block < 4; ++block) {
-    large.acquire(test.context, block, Pass::kForward);
+    large.values.acquire(test.context, block, Pass::kForward);
     for (size_t i = 0; i < model.blocks[block].parameters.size(); ++i) {
       const Tensor& value = model.blocks[block].parameters[i]->value;
       EXPECT_TRUE(std::ranges::equal(value.as<float>(),
                                      other.blocks[block].parameters[i]->value.as<float>()));
       bytes.append(reinterpret_cast<const char*>(value.raw()), static_cast<size_t>(value.bytes()));
     }
-    large.release(test.context, block, Pass::kForward);
+    large.values.release(test.context, block, Pass::kForward);
   }
   EXPECT_NE(model.parameters[0].value.as<float>()[0], model.parameters[0].value.as<float>()[1]);
   for (const std::string& one : communicator.all_gather(bytes)) {
@@ -176,11 +211,11 @@ TEST_F(ParamStoreTest, SumsGradientsWhateverTheOrderOnEachRank) {
           make_store(model, {.bucket_bytes = 1500, .overlap = overlap, .zero = zero});
       for (int step = 0; step < 3; ++step) {
         SCOPED_TRACE(str("overlap ", overlap, ", stage ", zero, ", step ", step));
-        store.begin_step();
-        store.begin_backward(true);
+        store.gradients.begin_step();
+        store.gradients.begin_backward(true);
         backward_in_any_order(store, 0);
-        ASSERT_TRUE(store.finish_backward(test.context));
-        EXPECT_GE(store.exposure().seconds(), 0);
+        ASSERT_TRUE(store.gradients.finish_backward());
+        EXPECT_GE(store.values.exposure().seconds(), 0);
         expect_sums(store, 1);
         expect_zero_padding(store);
       }
@@ -196,11 +231,11 @@ TEST_F(ParamStoreTest, SumsMicroStepsInAllStages) {
           make_store(model, {.bucket_bytes = 1500, .overlap = overlap, .zero = zero});
       for (int step = 0; step < 2; ++step) {
         SCOPED_TRACE(str("overlap ", overlap, ", stage ", zero, ", step ", step));
-        store.begin_step();
+        store.gradients.begin_step();
         for (int micro = 0; micro < 3; ++micro) {
-          store.begin_backward(micro == 2);
+          store.gradients.begin_backward(micro == 2);
           backward(store, model, micro);
-          ASSERT_TRUE(store.finish_backward(test.context));
+          ASSERT_TRUE(store.gradients.finish_backward());
         }
         expect_sums(store, 3);
         expect_zero_padding(store);
@@ -218,21 +253,21 @@ TEST_F(ParamStoreTest, AnUnusedParameterCountsAsZeroOnRequest) {
         make_store(model, {.bucket_bytes = 1500, .zero = zero, .unused_is_error = false});
     for (int step = 0; step < 2; ++step) {
       const bool skips = step == 1 && rank == 0;
-      store.begin_step();
-      store.begin_backward(true);
+      store.gradients.begin_step();
+      store.gradients.begin_backward(true);
       backward(store, model, 0, skips ? "p3" : "");
       communicator.stream().synchronize();  // what on_final has started is summed by now
-      ASSERT_TRUE(store.finish_backward(test.context));
-      EXPECT_EQ(store.unused(), skips ? 1 : 0);
+      ASSERT_TRUE(store.gradients.finish_backward());
+      EXPECT_EQ(store.gradients.unused(), skips ? 1 : 0);
     }
-    for (size_t shard = 0; shard < store.shards().size(); ++shard) {
-      for (const ParamStore::Piece& piece : store.pieces(shard)) {
-        for (int64_t i = 0; piece.parameter->name == "p3" && i < piece.count; ++i) {
+    for (size_t shard = 0; shard < store.shards.all().size(); ++shard) {
+      for (const Extent& extent : store.shards.extents(shard)) {
+        for (int64_t i = 0; store.shards.parameter(extent).name == "p3" && i < extent.count; ++i) {
           float expected = 0;
           for (int from = 1; from < size; ++from) {
-            expected += value(*piece.parameter, from, 0, piece.offset + i);
+            expected += value(store.shards.parameter(extent), from, 0, extent.in_parameter + i);
           }
-          ASSERT_EQ(store.shards()[shard].grad.as<float>()[piece.shard_offset + i], expected);
+          ASSERT_EQ(store.shards.all()[shard].grad.as<float>()[extent.in_flat + i], expected);
         }
       }
     }
@@ -244,16 +279,16 @@ TEST_F(ParamStoreTest, AFinalParameterWithoutGradientCountsAsZeroOnRequest) {
   StoreModel model = small_model();
   ParamStore store = make_store(model, {.bucket_bytes = 1500, .unused_is_error = false});
   for (int step = 0; step < 2; ++step) {
-    store.begin_step();
-    store.begin_backward(true);
-    for (size_t i = store.parameters().size(); i-- > 0;) {
-      Parameter* parameter = store.parameters()[i];
+    store.gradients.begin_step();
+    store.gradients.begin_backward(true);
+    for (size_t i = store.layout.parameters().size(); i-- > 0;) {
+      Parameter* parameter = store.layout.parameters()[i];
       if (step == 0 || parameter->name != "p3") {
         contribute(*parameter, rank, 0);
       }
-      store.on_final(test.context, *parameter);
+      store.gradients.on_final(test.context, *parameter);
     }
-    ASSERT_TRUE(store.finish_backward(test.context));
+    ASSERT_TRUE(store.gradients.finish_backward());
   }
   const auto grad = model.parameters[3].grad.as<float>();
   EXPECT_EQ(std::ranges::count(grad, 0.0f), std::ssize(grad));
@@ -263,11 +298,11 @@ TEST_F(ParamStoreTest, AnUnusedParameterIsAnErrorThatNamesIt) {
   for (int zero : {0, 1, 2, 3}) {
     StoreModel model = small_model();
     ParamStore store = make_store(model, {.bucket_bytes = 1500, .zero = zero});
-    store.begin_step();
-    store.begin_backward(true);
+    store.gradients.begin_step();
+    store.gradients.begin_backward(true);
     try {
       backward(store, model, 0, "p3");
-      EXPECT_TRUE(store.finish_backward(test.context));
+      EXPECT_TRUE(store.gradients.finish_backward());
       ADD_FAILURE() << "no error in stage " << zero;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::kConfig);
@@ -308,9 +343,11 @@ TEST_F(ParamStoreTest, WorksAsTheTapesCallback) {
   for (int i = 0; i < 3; ++i) {
     model.parameters[i].value.as<float>()[0] = static_cast<float>(2 + i);  // 2, 3, 4
   }
-  Tape tape([&](Context& context, Parameter& parameter) { store.on_final(context, parameter); });
+  Tape tape([&](Context& context, Parameter& parameter) {
+    store.gradients.on_final(context, parameter);
+  });
   test.context.tape = &tape;
-  store.begin_step();
+  store.gradients.begin_step();
   for (int micro = 0; micro < 2; ++micro) {
     Tensor x = test.context.activation({1}, DType::kF32);
     x.as<float>()[0] = static_cast<float>(1 + rank);
@@ -319,9 +356,9 @@ TEST_F(ParamStoreTest, WorksAsTheTapesCallback) {
       y = scale(test.context, y, parameter);
     }
     y = scale(test.context, y, model.parameters[0]);  // a second use, as of a tied weight
-    store.begin_backward(micro == 1);
+    store.gradients.begin_backward(micro == 1);
     tape.backward(test.context, y, 1.0);
-    ASSERT_TRUE(store.finish_backward(test.context));
+    ASSERT_TRUE(store.gradients.finish_backward());
   }
   // y = x a^2 b c with a = 2, b = 3, c = 4; x sums to N (N + 1) / 2, twice.
   const float x = static_cast<float>(size * (size + 1));

@@ -1,4 +1,4 @@
-// What the store shows of its parts: shards, pieces and weights.
+// What the store shows of its parts: shards, extents and weights.
 #include <gtest/gtest.h>
 
 #include "tests/harness.h"
@@ -19,32 +19,32 @@ TEST(ParamStoreShards, ShardsCoverEverythingOnce) {
     StoreModel model = small_model();
     ParamStore store(model.blocks, ranks, test.stream, memory,
                      {.bucket_bytes = 1500, .zero = zero});
-    store.initialize(3);
+    store.values.initialize(3);
     std::vector<std::vector<double>> all, owned;
     for (const Parameter& parameter : model.parameters) {
       all.emplace_back(static_cast<size_t>(parameter.shape.elements()), 0.0);
     }
     owned = all;
     double elements = 0;
-    for (size_t shard = 0; shard < store.shards().size(); ++shard) {
-      const Shard& flat = store.shards()[shard];
+    for (size_t shard = 0; shard < store.shards.all().size(); ++shard) {
+      const Shard& flat = store.shards.all()[shard];
       EXPECT_EQ(flat.value.elements(), flat.grad.elements());
       elements += static_cast<double>(flat.value.elements());
-      for (const auto& piece : store.pieces(shard)) {
-        EXPECT_EQ(piece.parameter->decay, flat.decay);
-        for (int64_t i = 0; i < piece.count; ++i) {
-          ++all[piece.parameter->id][piece.offset + i];
+      for (const auto& extent : store.shards.extents(shard)) {
+        EXPECT_EQ(store.shards.parameter(extent).decay, flat.decay);
+        for (int64_t i = 0; i < extent.count; ++i) {
+          ++all[extent.parameter][extent.in_parameter + i];
         }
       }
-      for (const auto& piece : store.owned_pieces(shard)) {
-        for (int64_t i = 0; i < piece.count; ++i) {
-          ++owned[piece.parameter->id][piece.offset + i];
+      for (const auto& extent : store.shards.owned_extents(shard)) {
+        for (int64_t i = 0; i < extent.count; ++i) {
+          ++owned[extent.parameter][extent.in_parameter + i];
         }
       }
     }
     const double copies = zero == 0 ? world().size() : 1;
     EXPECT_EQ(world().sum({&elements, 1})[0] * 4,
-              copies * static_cast<double>(store.gradient_bytes()));
+              copies * static_cast<double>(store.gradients.bytes()));
     for (size_t id = 0; id < all.size(); ++id) {
       const size_t n = all[id].size();
       EXPECT_EQ(world().sum(all[id]), std::vector<double>(n, copies)) << id;
@@ -64,16 +64,16 @@ TEST(ParamStoreShards, WeightsAreTheMastersOfTheValues) {
       StoreModel model = small_model();
       ParamStore store(model.blocks, ranks, test.stream, memory,
                        {.bucket_bytes = 1500, .zero = zero, .dtype = dtype});
-      store.initialize(3);
+      store.values.initialize(3);
       std::vector<std::vector<float>> values;
       for (BlockId block = 0; block < 4; ++block) {
-        store.acquire(test.context, block, Pass::kForward);
+        store.gradients.acquire(test.context, block, Pass::kForward);
         for (const Parameter* parameter : model.blocks[block].parameters) {
           EXPECT_EQ(parameter->value.dtype(), dtype);
           const std::vector<double> read = values_of(parameter->value);
           values.emplace_back(read.begin(), read.end());
         }
-        store.release(test.context, block, Pass::kForward);
+        store.gradients.release(test.context, block, Pass::kForward);
       }
       const auto expect_value = [&](const Parameter& parameter, int64_t i, float master) {
         ASSERT_EQ(values[parameter.id][i],
@@ -81,7 +81,7 @@ TEST(ParamStoreShards, WeightsAreTheMastersOfTheValues) {
             << parameter.name << "[" << i << "]";
       };
       std::vector<double> seen(values.size(), 0.0);
-      for (const ParamStore::Weights& weights : store.owned_weights()) {
+      for (const ParamValues::Weights& weights : store.values.owned_weights()) {
         for (int64_t i = 0; i < weights.data.elements(); ++i) {
           expect_value(*weights.parameter, weights.offset + i, weights.data.as<float>()[i]);
         }
@@ -91,11 +91,11 @@ TEST(ParamStoreShards, WeightsAreTheMastersOfTheValues) {
       for (size_t id = 0; id < all.size(); ++id) {
         EXPECT_EQ(all[id], static_cast<double>(values[id].size()));
       }
-      for (size_t shard = 0; shard < store.shards().size(); ++shard) {
-        for (const ParamStore::Piece& piece : store.pieces(shard)) {
-          for (int64_t i = 0; i < piece.count; ++i) {
-            expect_value(*piece.parameter, piece.offset + i,
-                         store.shards()[shard].value.as<float>()[piece.shard_offset + i]);
+      for (size_t shard = 0; shard < store.shards.all().size(); ++shard) {
+        for (const Extent& extent : store.shards.extents(shard)) {
+          for (int64_t i = 0; i < extent.count; ++i) {
+            expect_value(store.shards.parameter(extent), extent.in_parameter + i,
+                         store.shards.all()[shard].value.as<float>()[extent.in_flat + i]);
           }
         }
       }

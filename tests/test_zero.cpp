@@ -32,7 +32,7 @@ Outcome train(ZeroPlan plan, int stage, int steps) {
   plan.store.zero = stage;
   ZeroJob job(world(), plan);
   job.train(steps);
-  return {job.weights(), job.store().layout().text(), job.grad_norm()};
+  return {job.weights(), job.store().layout.flat().text(), job.grad_norm()};
 }
 
 // One rank that has the leaves of all.

@@ -123,7 +123,7 @@ TEST(ZeroOrder, E6ReplicasOfNodesStayEqual) {
                             .sharing = Sharing::kNode});
       job.train(10);
       std::string masters;
-      for (const Shard& shard : job.store().shards()) {
+      for (const Shard& shard : job.store().shards.all()) {
         masters.append(reinterpret_cast<const char*>(shard.value.raw()),
                        static_cast<size_t>(shard.value.bytes()));
       }

@@ -20,7 +20,7 @@ struct Elements {
 };
 Elements elements_of(const ParamStore& store) {
   Elements elements;
-  for (const Bucket& bucket : store.layout().buckets()) {
+  for (const Bucket& bucket : store.layout.flat().buckets()) {
     elements.all += bucket.range.count();
     elements.shared += bucket.shared ? bucket.range.count() : 0;
     elements.last = bucket.shared ? elements.last : bucket.range.count();
@@ -122,7 +122,7 @@ TEST(ZeroTraffic, A3CollectivesDoNotCountMicroStepsInStages0And1) {
                               .store = {.bucket_bytes = 4 * 2000, .zero = stage},
                               .exact = exact,
                               .micro_steps = micro_steps});
-        buckets = std::ssize(job.store().layout().buckets());
+        buckets = std::ssize(job.store().layout.flat().buckets());
         ASSERT_GT(buckets, 1);
         counts.push_back(traffic_of(job).collectives);
       }

@@ -44,12 +44,12 @@ class ZeroJob::WatchedGate final : public Gate {
  public:
   explicit WatchedGate(ZeroJob& job) : job_(job) {}
   void acquire(Context& context, BlockId block, Pass pass) override {
-    job_.store().acquire(context, block, pass);
+    job_.store().gradients.acquire(context, block, pass);
     tell(block, pass, true);
   }
   void release(Context& context, BlockId block, Pass pass) override {
     tell(block, pass, false);
-    job_.store().release(context, block, pass);
+    job_.store().gradients.release(context, block, pass);
   }
 
  private:
@@ -70,13 +70,13 @@ ZeroJob::ZeroJob(Communicator& communicator, const ZeroPlan& plan)
         if (before_final) {
           before_final();
         }
-        store_->on_final(context, parameter);
+        store_->gradients.on_final(context, parameter);
       }) {
   ParamStore::Options options = plan.store;
   options.exact_leaves = plan.exact ? leaves() : 0;
   store_ = std::make_unique<ParamStore>(model_->blocks(), ranks_, stream_, memory_, options);
-  optimizer_ = make_optimizer(plan.optimizer, store_->shards(), memory_);
-  store_->initialize(1);
+  optimizer_ = make_optimizer(plan.optimizer, store_->shards.all(), memory_);
+  store_->values.initialize(1);
 }
 
 Variable ZeroJob::losses(Context& context, int64_t leaf) {
@@ -97,14 +97,14 @@ Variable ZeroJob::losses(Context& context, int64_t leaf) {
 
 bool ZeroJob::micro_step(int64_t leaf, bool last) {
   Context context{.stream = stream_, .memory = scratch_memory_, .tape = &tape_, .training = true};
-  store_->begin_backward(last);
+  store_->gradients.begin_backward(last);
   const Variable y = losses(context, leaf);
   tape_.backward(context, y, 1.0 / static_cast<double>(y.elements() * leaves()));
-  return store_->finish_backward(context);
+  return store_->gradients.finish_backward();
 }
 
 bool ZeroJob::run_micro_steps() {
-  store_->begin_step();
+  store_->gradients.begin_step();
   bool fits = true;
   for (int i = 0; i < plan_.micro_steps; ++i) {
     const bool last = i + 1 == plan_.micro_steps;
@@ -120,7 +120,7 @@ void ZeroJob::gradients() {
 }
 
 std::vector<double> ZeroJob::leaf_gradient(int64_t leaf) {
-  store_->begin_step();
+  store_->gradients.begin_step();
   micro_step(leaf, true);
   return summed_gradients();
 }
@@ -128,7 +128,7 @@ std::vector<double> ZeroJob::leaf_gradient(int64_t leaf) {
 double ZeroJob::squared_norm() {
   Memory host(Device::kCpu);
   const Tensor figures = Tensor::empty(host, {1 + kReduceScratch}, DType::kF64, MemoryClass::kData);
-  store_->squared_norm(figures.slice(0, 1), figures.slice(1, kReduceScratch));
+  store_->gradients.squared_norm(figures.slice(0, 1), figures.slice(1, kReduceScratch));
   return ranks_.world().sum({figures.data<double>(), 1})[0];
 }
 
@@ -136,8 +136,8 @@ void ZeroJob::step() {
   gradients();
   state_.squared_norm = squared_norm();
   state_ = decided(state_, {.clip_norm = plan_.clip_norm});
-  optimizer_->step(stream_, store_->shards(), {.numbers = &numbers_, .state = &state_});
-  store_->gather();
+  optimizer_->step(stream_, store_->shards.all(), {.numbers = &numbers_, .state = &state_});
+  store_->values.gather();
   ++steps_;
 }
 
@@ -155,9 +155,10 @@ void ZeroJob::evaluate() {
 void ZeroJob::read(BlockId block, std::vector<double>& all) const {
   const std::vector<int64_t> first = first_elements();
   all.resize(static_cast<size_t>(first.back()));
-  for (const Segment& segment : store_->layout().segments()) {
+  for (const Segment& segment : store_->layout.flat().segments()) {
     if (segment.block == block) {
-      const std::vector<double> values = values_of(store_->parameters()[segment.parameter]->value);
+      const std::vector<double> values =
+          values_of(store_->layout.parameters()[segment.parameter]->value);
       std::ranges::copy(values, all.begin() + first[segment.parameter]);
     }
   }
@@ -170,7 +171,7 @@ WireCount ZeroJob::wire() {
 
 std::vector<int64_t> ZeroJob::first_elements() const {
   std::vector<int64_t> first = {0};
-  for (const Parameter* parameter : store_->parameters()) {
+  for (const Parameter* parameter : store_->layout.parameters()) {
     first.push_back(first.back() + parameter->shape.elements());
   }
   return first;
@@ -180,22 +181,22 @@ std::vector<int64_t> ZeroJob::first_elements() const {
 std::vector<double> ZeroJob::collect(const std::function<Tensor(size_t)>& flat_of_shard) const {
   const std::vector<int64_t> first = first_elements();
   std::vector<double> all(static_cast<size_t>(first.back()), 0.0);
-  for (size_t shard = 0; shard < store_->shards().size(); ++shard) {
+  for (size_t shard = 0; shard < store_->shards.all().size(); ++shard) {
     const Tensor flat = flat_of_shard(shard);
-    for (const ParamStore::Piece& piece : store_->owned_pieces(shard)) {
-      const std::vector<double> values = values_of(flat.slice(piece.shard_offset, piece.count));
-      std::ranges::copy(values, all.begin() + first[piece.parameter->id] + piece.offset);
+    for (const Extent& extent : store_->shards.owned_extents(shard)) {
+      const std::vector<double> values = values_of(flat.slice(extent.in_flat, extent.count));
+      std::ranges::copy(values, all.begin() + first[extent.parameter] + extent.in_parameter);
     }
   }
   return ranks_.world().sum(all);
 }
 
 std::vector<double> ZeroJob::summed_gradients() const {
-  return collect([&](size_t shard) { return store_->shards()[shard].grad; });
+  return collect([&](size_t shard) { return store_->shards.all()[shard].grad; });
 }
 
 std::vector<double> ZeroJob::state(std::string_view slot) const {
-  std::vector<Tensor> states(store_->shards().size());
+  std::vector<Tensor> states(store_->shards.all().size());
   optimizer_->visit([&](std::string_view name, size_t shard, const Tensor& state) {
     if (name == slot) {
       states[shard] = state;
@@ -207,7 +208,7 @@ std::vector<double> ZeroJob::state(std::string_view slot) const {
 std::vector<double> ZeroJob::weights() const {
   const std::vector<int64_t> first = first_elements();
   std::vector<double> all(static_cast<size_t>(first.back()), 0.0);
-  for (const ParamStore::Weights& weights : store_->owned_weights()) {
+  for (const ParamValues::Weights& weights : store_->values.owned_weights()) {
     std::ranges::copy(values_of(weights.data),
                       all.begin() + first[weights.parameter->id] + weights.offset);
   }

@@ -1,24 +1,18 @@
 #include "src/autograd/parameter.h"
 
 #include "src/core/dispatch.h"
+#include "src/core/hash.h"
 
 namespace tandem {
 
-namespace {
-
-// FNV-1a: names the parameter's stream of random numbers, whatever other parameters the model has.
-uint32_t hash_of(const std::string& name) {
-  uint32_t hash = 2166136261u;
-  for (unsigned char c : name) {
-    hash = (hash ^ c) * 16777619u;
-  }
-  return hash;
+uint32_t random_stream_of(const std::string& parameter_name) {
+  Fnv1a<uint32_t> hash;
+  hash.add(parameter_name);
+  return hash.value();
 }
 
-}  // namespace
-
 void initialize(Parameter& parameter, uint64_t seed) {
-  const PhiloxKey key = random_key(seed, RandomUse::kInit, hash_of(parameter.name));
+  const PhiloxKey key = random_key(seed, RandomUse::kInit, random_stream_of(parameter.name));
   const auto element = [&](int64_t i) {
     if (parameter.init.kind == Initializer::Kind::kConstant) {
       return parameter.init.scale;

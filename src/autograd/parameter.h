@@ -45,6 +45,9 @@ struct BlockParameters {
   std::vector<Parameter*> parameters;
 };
 
+// Names the parameter's stream of random numbers, whatever other parameters the model has.
+uint32_t random_stream_of(const std::string& parameter_name);
+
 // Fills parameter.value (f32 or f64, CPU).
 void initialize(Parameter& parameter, uint64_t seed);
 

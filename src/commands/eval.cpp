@@ -78,11 +78,11 @@ ExitCode eval_command(const Words& words, World& world, Memory& memory) {
   TrainedModel trained =
       load_trained_model(checkpoint, dataset->info(),
                          dtype_named(config_of(checkpoint).train.precision), communicator, memory);
-  Uploader upload(stream, memory, memory, dataset->info(), trained.store->dtype());
+  Uploader upload(stream, memory, memory, dataset->info(), trained.values->dtype());
   const TrainConfig& train = trained.config.train;
   const int64_t batch = request.batch > 0 ? request.batch : train.eval_batch();
   Evaluation result =
-      evaluate(*trained.model, *trained.store, *dataset, trained.config.model.context, batch, 0,
+      evaluate(*trained.model, *trained.values, *dataset, trained.config.model.context, batch, 0,
                stream, memory, upload, communicator);
   if (world.rank() == 0) {
     print(trained, result);

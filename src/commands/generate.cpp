@@ -114,7 +114,7 @@ void generate(Request& request, Communicator& communicator, Memory& memory) {
 
   Stream stream = Stream::compute(Device::kCpu);
   TrainedModel trained = load_trained_model(checkpoint, sizes, DType::kF32, communicator, memory);
-  Decoder decoder(dynamic_cast<Transformer&>(*trained.model), *trained.store, stream, memory);
+  Decoder decoder(dynamic_cast<Transformer&>(*trained.model), *trained.values, stream, memory);
   std::vector<int32_t> prompt;
   if (request.prompt.empty() && tokenizer->end_of_text()) {
     prompt = {*tokenizer->end_of_text()};

@@ -83,7 +83,7 @@ class DryRun {
         ranks_(world_, memory_, node_of_rank(job), sharing_of(config)),
         model_(make_model(config.model, data, config.train.recompute == "block")),
         training_(*model_, ranks_, stream_, memory_, staging_, planned(config, *model_, job)),
-        upload_(stream_, memory_, staging_, data, training_.store().dtype()),
+        upload_(stream_, memory_, staging_, data, training_.store().values.dtype()),
         micro_batch_(config.train.micro_batch_of(job.ranks)),
         context_(config.model.context) {}
 

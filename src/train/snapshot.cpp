@@ -7,14 +7,15 @@ namespace tandem {
 
 namespace {
 
-Slab slab_of(const ParamStore::Weights& weights) {
+Slab slab_of(const ParamValues::Weights& weights) {
   return {"param/" + weights.parameter->name, weights.parameter->shape, weights.offset,
           weights.data};
 }
 
-Slab slab_of(std::string_view slot, const ParamStore::Piece& piece, const Tensor& state) {
-  return {str("optim/", slot, "/", piece.parameter->name), piece.parameter->shape, piece.offset,
-          state.slice(piece.shard_offset, piece.count)};
+Slab slab_of(std::string_view slot, const Parameter& parameter, const Extent& extent,
+             const Tensor& state) {
+  return {str("optim/", slot, "/", parameter.name), parameter.shape, extent.in_parameter,
+          state.slice(extent.in_flat, extent.count)};
 }
 
 Slab slab_of(const RunningStatistics& statistics) {
@@ -51,12 +52,12 @@ Tensor as_written(Stream& stream, Memory& host, const Tensor& data) {
 std::vector<Slab> owned_slabs(Stream& stream, const ParamStore& store, const Optimizer& optimizer,
                               Model& model, int rank) {
   std::vector<Slab> slabs;
-  for (const ParamStore::Weights& weights : store.owned_weights()) {
+  for (const ParamValues::Weights& weights : store.values.owned_weights()) {
     slabs.push_back(slab_of(weights));
   }
   optimizer.visit([&](std::string_view slot, size_t shard, const Tensor& state) {
-    for (const ParamStore::Piece& piece : store.owned_pieces(shard)) {
-      slabs.push_back(slab_of(slot, piece, state));
+    for (const Extent& extent : store.shards.owned_extents(shard)) {
+      slabs.push_back(slab_of(slot, store.shards.parameter(extent), extent, state));
     }
   });
   if (rank == 0) {
@@ -71,8 +72,9 @@ std::vector<Slab> owned_slabs(Stream& stream, const ParamStore& store, const Opt
   return slabs;
 }
 
-void load_weights(Stream& stream, const CheckpointReader& reader, ParamStore& store, Model& model) {
-  for (const ParamStore::Weights& weights : store.weights()) {
+void load_weights(Stream& stream, const CheckpointReader& reader, const ParamValues& values,
+                  Model& model) {
+  for (const ParamValues::Weights& weights : values.weights()) {
     read(stream, reader, slab_of(weights));
   }
   for (const RunningStatistics* statistics : model.statistics()) {
@@ -80,11 +82,11 @@ void load_weights(Stream& stream, const CheckpointReader& reader, ParamStore& st
   }
 }
 
-void load_optimizer(Stream& stream, const CheckpointReader& reader, const ParamStore& store,
+void load_optimizer(Stream& stream, const CheckpointReader& reader, const OptimizerShards& shards,
                     Optimizer& optimizer) {
   optimizer.visit([&](std::string_view slot, size_t shard, const Tensor& state) {
-    for (const ParamStore::Piece& piece : store.pieces(shard)) {
-      read(stream, reader, slab_of(slot, piece, state));
+    for (const Extent& extent : shards.extents(shard)) {
+      read(stream, reader, slab_of(slot, shards.parameter(extent), extent, state));
     }
   });
 }

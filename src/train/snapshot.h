@@ -19,8 +19,9 @@ std::vector<Slab> owned_slabs(Stream& stream, const ParamStore& store, const Opt
 
 // Fills this rank's part of the parameters, which the caller publishes, and running statistics.
 // Error kData names what is missing or has another shape: "a checkpoint of another model".
-void load_weights(Stream& stream, const CheckpointReader& reader, ParamStore& store, Model& model);
-void load_optimizer(Stream& stream, const CheckpointReader& reader, const ParamStore& store,
+void load_weights(Stream& stream, const CheckpointReader& reader, const ParamValues& values,
+                  Model& model);
+void load_optimizer(Stream& stream, const CheckpointReader& reader, const OptimizerShards& shards,
                     Optimizer& optimizer);
 
 }  // namespace tandem

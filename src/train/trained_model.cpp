@@ -47,12 +47,12 @@ TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo
   trained.stream = std::make_unique<Stream>(Stream::compute(Device::kCpu));
   trained.ranks = std::make_unique<Hierarchy>(
       communicator, memory, std::vector<int>(static_cast<size_t>(communicator.size()), 0));
-  trained.store =
-      std::make_unique<ParamStore>(trained.model->blocks(), *trained.ranks, *trained.stream, memory,
-                                   ParamStore::Options{.dtype = dtype});
+  trained.layout = std::make_unique<ModelLayout>(trained.model->blocks(), *trained.ranks,
+                                                 ModelLayout::Options{});
+  trained.values = std::make_unique<ParamValues>(*trained.layout, *trained.stream, memory, dtype);
   trained.statistics = std::make_unique<BatchStatistics>(*trained.model, *trained.stream, memory);
-  load_weights(*trained.stream, reader, *trained.store, *trained.model);
-  trained.store->publish();
+  load_weights(*trained.stream, reader, *trained.values, *trained.model);
+  trained.values->publish();
   return trained;
 }
 

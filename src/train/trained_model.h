@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "comm/param_store.h"
+#include "comm/param_values.h"
 #include "layers/module.h"
 #include "src/data/dataset.h"
 #include "src/io/checkpoint.h"
@@ -25,7 +25,8 @@ struct TrainedModel {
   std::unique_ptr<Stream> stream{};
   std::unique_ptr<Hierarchy> ranks{};
   std::unique_ptr<BatchStatistics> statistics{};
-  std::unique_ptr<ParamStore> store{};
+  std::unique_ptr<ModelLayout> layout{};
+  std::unique_ptr<ParamValues> values{};
 };
 
 // On the CPU, with weights rounded to `dtype`. `data` gives the sizes that the settings leave open.

@@ -58,11 +58,11 @@ void Trainer::build() {
   }
   training_ = std::make_unique<TrainingStep>(*model_, *machine_.ranks(), stream_, memory_,
                                              machine_.staging, planned);
-  training_->store().initialize(static_cast<uint64_t>(config_.run.seed));
+  training_->store().values.initialize(static_cast<uint64_t>(config_.run.seed));
   state_ = first_state(training_->options());
-  peak_flops_ = machine_.peak_flops(training_->store().dtype());
+  peak_flops_ = machine_.peak_flops(training_->store().values.dtype());
   upload_ = std::make_unique<Uploader>(stream_, memory_, machine_.staging, dataset_->info(),
-                                       training_->store().dtype());
+                                       training_->store().values.dtype());
   schedule_ = {.kind = schedule_named(config_.optim.schedule),
                .lr = config_.optim.lr,
                .min_lr = config_.optim.min_lr,
@@ -257,9 +257,9 @@ void Trainer::log_step(const Pending& done) {
 void Trainer::validate() {
   settle();
   const Clock::time_point start = Clock::now();
-  const Evaluation result = evaluate(*model_, training_->store(), *dataset_, config_.model.context,
-                                     config_.train.eval_batch(), config_.train.eval_batches,
-                                     stream_, memory_, *upload_, comm_);
+  const Evaluation result = evaluate(*model_, training_->store().gradients, *dataset_,
+                                     config_.model.context, config_.train.eval_batch(),
+                                     config_.train.eval_batches, stream_, memory_, *upload_, comm_);
   // What validation sent and waited for belongs to no step.
   wire_ = wire_at(mark_wire());
   static_cast<void>(training_->take_exposure());
@@ -290,7 +290,7 @@ ExitCode Trainer::finish(bool stopped) {
     log_->finish(stopped, last_checkpoint_,
                  {.step = step_,
                   .read_ahead = loader_->most_ready(),
-                  .unused_parameters = training_->store().unused(),
+                  .unused_parameters = training_->store().gradients.unused(),
                   .ranks = use});
   }
   return stopped ? ExitCode::kStopped : ExitCode::kOk;

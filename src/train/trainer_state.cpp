@@ -69,8 +69,8 @@ void Trainer::resume() {
   agree(comm_, [&] {
     if (!found.empty()) {
       const CheckpointReader reader(found);
-      load_weights(stream_, reader, training_->store(), *model_);
-      load_optimizer(stream_, reader, training_->store(), training_->optimizer());
+      load_weights(stream_, reader, training_->store().values, *model_);
+      load_optimizer(stream_, reader, training_->store().shards, training_->optimizer());
       require_same_settings(found, config_of(found), config_);
       const Manifest& manifest = reader.manifest();
       require_same_samples(found, manifest, config_, dataset_->info());
@@ -81,7 +81,7 @@ void Trainer::resume() {
         best_val_loss_ = best->second;
       }
     } else if (!weights.empty()) {
-      load_weights(stream_, CheckpointReader(weights), training_->store(), *model_);
+      load_weights(stream_, CheckpointReader(weights), training_->store().values, *model_);
       Config then = config_of(weights);
       then.data = config_.data;
       then.run = config_.run;
@@ -91,7 +91,7 @@ void Trainer::resume() {
     }
   });
   if (!found.empty() || !weights.empty()) {
-    training_->store().publish();
+    training_->store().values.publish();
   }
   last_checkpoint_ = found;
   agree(comm_, [&] {
@@ -142,8 +142,8 @@ RunSummary Trainer::summary() const {
                      .sharing = sharing(config_.dist, *machine_.ranks()),
                      .micro_batch = micro_batch(),
                      .accumulation = accumulation(),
-                     .buckets = static_cast<int64_t>(training_->store().layout().buckets().size()),
-                     .gradient_bytes = training_->store().gradient_bytes(),
+                     .buckets = static_cast<int64_t>(training_->store().layout.buckets()),
+                     .gradient_bytes = training_->store().gradients.bytes(),
                      .samples_per_epoch = dataset_->windows(Split::kTrain, config_.model.context),
                      .memory = ""};
   for (MemoryClass memory_class : {MemoryClass::kParameters, MemoryClass::kGradients,
@@ -183,9 +183,9 @@ void Trainer::restore_state(const Manifest& manifest) {
 // Where sums are exact: whose exponents a checkpoint keeps, and under which names.
 std::vector<std::pair<ExactSums*, std::function<std::string(size_t)>>> Trainer::exact_sums() const {
   std::vector<std::pair<ExactSums*, std::function<std::string(size_t)>>> all;
-  if (ExactSums* sums = training_->store().exact()) {
+  if (ExactSums* sums = training_->store().gradients.exact()) {
     all.emplace_back(sums, [this](size_t i) {
-      return "exponent/param/" + training_->store().parameters()[i]->name;
+      return "exponent/param/" + training_->store().layout.parameters()[i]->name;
     });
   }
   if (ExactSums* sums = training_->statistics().exact()) {

@@ -47,7 +47,7 @@ TrainingStep::TrainingStep(Model& model, Hierarchy& ranks, Stream& stream, Memor
       options_{.clip_norm = config.optim.clip_norm,
                .dynamic_scale = config.train.precision == "fp16"},
       tape_([this](Context& context, Parameter& parameter) {
-        store_->on_final(context, parameter);
+        store_->gradients.on_final(context, parameter);
       }) {
   const int64_t micro_batches = accumulation_ * ranks.world().size();
   const int64_t exact_leaves = config.dist.reduce == "exact" ? micro_batches : 0;
@@ -60,7 +60,7 @@ TrainingStep::TrainingStep(Model& model, Hierarchy& ranks, Stream& stream, Memor
                                .first = accumulation_ * ranks.world().rank(),
                                .samples = micro_batch_},
       options_);
-  optimizer_ = make_optimizer(config.optim, store_->shards(), memory);
+  optimizer_ = make_optimizer(config.optim, store_->shards.all(), memory);
 }
 
 void TrainingStep::run(const Input& input) {
@@ -73,15 +73,15 @@ void TrainingStep::run(const Input& input) {
   record_->decide(stream_);
   const ProfilerRange range("optimizer");
   statistics_->update(record_->state(), accumulation_ * ranks_.world().size());
-  optimizer_->step(stream_, store_->shards(),
+  optimizer_->step(stream_, store_->shards.all(),
                    {.numbers = record_->numbers(), .state = record_->state()});
   input.before_gather();
-  store_->gather();
+  store_->values.gather();
 }
 
 // False when exact sums did not fit: all ranks run the micro-steps again.
 bool TrainingStep::run_micro_steps(const Input& input) {
-  store_->begin_step();
+  store_->gradients.begin_step();
   statistics_->begin_step();
   record_->begin_step(stream_, {.seed = seed_,
                                 .step = static_cast<uint64_t>(input.step),
@@ -102,23 +102,23 @@ bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
                   .numbers = record_->numbers(),
                   .training = true};
   const DeviceBatch batch = input.batch(micro_step);
-  store_->begin_backward(micro_step + 1 == accumulation_);
-  const Variable losses =
-      cross_entropy(context, model_.forward(context, *store_, batch.input), batch.targets);
+  store_->gradients.begin_backward(micro_step + 1 == accumulation_);
+  const Variable losses = cross_entropy(
+      context, model_.forward(context, store_->gradients, batch.input), batch.targets);
   tape_.backward(context, losses, 1.0, &record_->numbers()->loss_gradient);
   record_->end_micro_step(stream_, losses.value());
   statistics_->end_micro_step();
-  return store_->finish_backward(context);
+  return store_->gradients.finish_backward();
 }
 
 // Norm and losses of all ranks: one small message.
 void TrainingStep::sum_figures() {
-  store_->squared_norm(record_->squared_norm(), record_->scratch());
+  store_->gradients.squared_norm(record_->squared_norm(), record_->scratch());
   if (ranks_.world().size() > 1) {
     Stream& communication = ranks_.stream();
     communication.wait(stream_.record());
     ranks_.world().all_reduce(record_->figures(), Traffic::kControl);
-    store_->exposure().wait(stream_, communication.record());
+    store_->values.exposure().wait(stream_, communication.record());
   }
 }
 

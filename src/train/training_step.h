@@ -43,7 +43,7 @@ class TrainingStep {
   BatchStatistics& statistics() { return *statistics_; }
   const StepOptions& options() const { return options_; }
   // What waited for communication since this was asked last.
-  Exposure take_exposure() { return std::exchange(store_->exposure(), {}); }
+  Exposure take_exposure() { return std::exchange(store_->values.exposure(), {}); }
 
  private:
   bool run_micro_steps(const Input& input);

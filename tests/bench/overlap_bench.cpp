@@ -59,7 +59,7 @@ class Job {
   Job(Hierarchy& ranks, int64_t blocks, int64_t block_bytes, int zero, bool overlap)
       : ranks_(ranks.world().size()),
         tape_([this](Context& context, Parameter& parameter) {
-          store_->on_final(context, parameter);
+          store_->gradients.on_final(context, parameter);
         }),
         blocks_(blocks),
         times_forward_(zero == 3) {
@@ -71,14 +71,14 @@ class Job {
     store_ = std::make_unique<ParamStore>(
         layout, ranks, stream_, memory_,
         ParamStore::Options{.bucket_bytes = block_bytes, .overlap = overlap, .zero = zero});
-    store_->initialize(1);
+    store_->values.initialize(1);
   }
 
   // One step; `meet` lets the ranks begin together what is timed. Returns its seconds.
   double step(const Compute& compute, const std::function<void()>& meet) {
     Context context{.stream = stream_, .memory = memory_, .tape = &tape_, .training = true};
-    store_->begin_step();
-    store_->begin_backward(true);
+    store_->gradients.begin_step();
+    store_->gradients.begin_backward(true);
     auto begin = Clock::now();
     const auto start = [&] {
       meet();
@@ -87,13 +87,13 @@ class Job {
     if (times_forward_) {
       start();
     }
-    store_->gather();  // as behind the optimizer of the step before
+    store_->values.gather();  // as behind the optimizer of the step before
     const Variable y = forward(context, compute);
     if (!times_forward_) {
       start();
     }
     tape_.backward(context, y, 1.0);
-    require(store_->finish_backward(context), "a step without exact sums is never run again");
+    require(store_->gradients.finish_backward(), "a step without exact sums is never run again");
     const double taken = std::chrono::duration<double>(Clock::now() - begin).count();
     require_sums();
     return taken;
@@ -101,9 +101,9 @@ class Job {
 
  private:
   void require_sums() const {
-    for (size_t i = 0; i < store_->shards().size(); ++i) {
-      for (const ParamStore::Piece& piece : store_->pieces(i)) {
-        const float sum = store_->shards()[i].grad.data<float>()[piece.shard_offset];
+    for (size_t i = 0; i < store_->shards.all().size(); ++i) {
+      for (const Extent& extent : store_->shards.extents(i)) {
+        const float sum = store_->shards.all()[i].grad.data<float>()[extent.in_flat];
         require(sum == static_cast<float>(ranks_),
                 [&] { return str(ranks_, " gradients of 1 became ", sum, " in shard ", i); });
       }
@@ -113,7 +113,7 @@ class Job {
     const auto share = 1 / static_cast<double>(blocks_);
     Variable x(Tensor::zeros(memory_, {1}, DType::kF32, MemoryClass::kActivations));
     for (int64_t i = 0; i < blocks_; ++i) {
-      x = run_block(context, *store_, static_cast<BlockId>(i), false, x,
+      x = run_block(context, store_->gradients, static_cast<BlockId>(i), false, x,
                     [&](Context& inner, const Variable& input) {
                       take(times_forward_ ? compute.forward_s * share : 0);
                       return inner.record(input.value(),

@@ -78,7 +78,7 @@ class Bench {
     config.optim.clip_norm = case_.clip_norm;
     training_ =
         std::make_unique<TrainingStep>(*case_.model, ranks_, stream_, memory_, memory_, config);
-    training_->store().initialize(1);
+    training_->store().values.initialize(1);
   }
 
   double flops_per_step() const {

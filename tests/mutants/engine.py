@@ -3,6 +3,9 @@ from table import Mutant
 
 BUILD = "release"
 MUTANTS = [
+    Mutant("tape: a frozen parameter has a gradient", "src/autograd/tape.cpp",
+           "if (!parameter || !parameter->wanted()) {", "if (!parameter) {",
+           ["autograd.block", "layers.frozen"]),
     Mutant("tape: a parameter is final after its first use is differentiated", "src/autograd/tape.cpp",
            "--uses_->count[parameter.id] == 0 && uses_->on_final", "--uses_->count[parameter.id] >= 0 && uses_->on_final",
            ["autograd.block", "comm.param_store_np1"]),
