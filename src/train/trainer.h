@@ -2,8 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -11,7 +9,7 @@
 #include "comm/world.h"
 #include "optim/schedule.h"
 #include "src/data/loader.h"
-#include "src/io/checkpoint.h"
+#include "src/train/checkpointer.h"
 #include "src/train/config.h"
 #include "src/train/evaluation.h"
 #include "src/train/machine.h"
@@ -61,12 +59,8 @@ class Trainer {
   void open_data();
   void build();
   void resume();
-  void restore_state(const Manifest& manifest);
   void start_loader();
-  std::string checkpoint_to_resume() const;
   RunSummary summary() const;
-  Manifest manifest() const;
-  std::vector<std::pair<ExactSums*, std::function<std::string(size_t)>>> exact_sums() const;
 
   StepPlan plan_step(int64_t number);
   StepPlan step(const StepPlan& plan);
@@ -96,21 +90,17 @@ class Trainer {
   std::unique_ptr<TrainingStep> training_;
   std::unique_ptr<Uploader> upload_;
   std::unique_ptr<Loader> loader_;
+  std::unique_ptr<Checkpointer> checkpointer_;
   std::unique_ptr<RunLog> log_;  // rank 0
   ScheduleOptions schedule_;
   StopSignal stop_signal_;
 
-  int64_t step_ = 0;  // updates done
-  StepState state_;   // behind the last settled step
+  RunState state_;  // of the last settled step, but for `step`: that one may be under way
   std::optional<Pending> pending_;
-  StepMetrics window_;  // since the last logged step
-  WireCount wire_;      // behind the last settled step
-  double best_val_loss_ = std::numeric_limits<double>::infinity();
-  std::optional<double> val_loss_;  // at step_
-  double peak_flops_ = 0;           // of one rank
-  int64_t last_saved_ = -1;
-  std::string last_checkpoint_;
-  std::chrono::steady_clock::time_point window_start_, last_save_time_;
+  StepMetrics window_;     // since the last logged step
+  WireCount wire_;         // behind the last settled step
+  double peak_flops_ = 0;  // of one rank
+  std::chrono::steady_clock::time_point window_start_;
 };
 
 }  // namespace tandem
