@@ -1,6 +1,5 @@
 #include "src/train/trainer.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "comm/agreement.h"
@@ -10,7 +9,7 @@ namespace tandem {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = MetricsWindow::Clock;
 
 }  // namespace
 
@@ -55,7 +54,8 @@ void Trainer::build() {
   training_ = std::make_unique<TrainingStep>(*model_, *machine_.ranks(), stream_, memory_,
                                              machine_.staging, planned);
   training_->store().initialize(static_cast<uint64_t>(config_.run.seed));
-  peak_flops_ = machine_.peak_flops(training_->store().dtype());
+  window_ = std::make_unique<MetricsWindow>(machine_, *model_, training_->store().dtype(),
+                                            config_.train.global_batch);
   upload_ = std::make_unique<Uploader>(stream_, memory_, machine_.staging, dataset_->info(),
                                        training_->store().dtype());
   schedule_ = {.kind = schedule_named(config_.optim.schedule),
@@ -84,7 +84,7 @@ void Trainer::resume() {
 RunSummary Trainer::summary() const {
   return {.parameters = parameter_count(*model_),
           .flops_per_sample = model_->flops_per_sample(),
-          .peak_flops = peak_flops_,
+          .peak_flops = window_->peak_flops(),
           .ranks = comm_.size(),
           .machine = machine_.description(),
           .sharing = machine_.sharing(config_.dist),
@@ -111,8 +111,7 @@ void Trainer::start_loader() {
 }
 
 ExitCode Trainer::run() {
-  wire_ = wire_at(mark_wire());
-  window_start_ = Clock::now();
+  window_->begin();
   StepPlan next = state_.step < config_.train.steps ? plan_step(state_.step + 1) : StepPlan{};
   while (state_.step < config_.train.steps) {
     if (next.stop) {
@@ -174,30 +173,12 @@ Trainer::StepPlan Trainer::step(const StepPlan& plan) {
            }});
   next.exposure = training_->take_exposure();
   next.record = training_->record().copy_to_host(stream_);
-  next.wire = mark_wire();
-  next.enqueued = Clock::now();
+  next.end = window_->mark();
   settle();
   pending_ = std::move(next);
   state_.val_loss.reset();
   ++state_.step;
   return after;
-}
-
-Trainer::WireMark Trainer::mark_wire() {
-  WireMark mark{.count = std::make_shared<WireCount>(), .there = {}};
-  const auto read = [ranks = machine_.ranks(), count = mark.count] { *count = ranks->wire(); };
-  if (comm_.stream().device() == Device::kCpu) {
-    comm_.stream().submit(read);
-    mark.there = comm_.stream().record();
-  } else {
-    read();  // NCCL's are counted when they are enqueued
-  }
-  return mark;
-}
-
-WireCount Trainer::wire_at(const WireMark& mark) {
-  comm_.wait(mark.there);
-  return *mark.count;
 }
 
 // Waits for the step that is under way, if any, and looks at what it did.
@@ -224,60 +205,28 @@ void Trainer::settle() {
         str("step ", done.step, ": the gradient is not finite; last checkpoint: ", saved,
             "; lower optim.lr, set optim.clip_norm, or go on with train.on_nonfinite = skip"));
   }
-  window_.grad_norm = state.grad_norm;
-  window_.loss_scale = state.loss_scale;
-  window_.skipped = state.skipped;
-  window_.lr = done.lr;
-  const WireCount wire = wire_at(done.wire);
-  window_.wire = wire - std::exchange(wire_, wire);
-  window_.exposed_comm_s += done.exposure.seconds();
-  ++window_.steps;
+  window_->add(done.end, done.exposure.seconds());
   if (done.step % config_.train.log_every == 0 || done.step == 1 ||
       done.step == config_.train.steps) {
-    log_step(done);
+    log_step(done, state);
   }
   if (log_) {
     log_->step(done.step);
   }
 }
 
-// What every rank used; collective.
-std::vector<RankUse> Trainer::gather_use(const WireCount& wire) {
-  RankUse own{.wire = wire, .peak_bytes = memory_.total().peak_bytes};
-  for (size_t i = 0; i < own.memory_peak.size(); ++i) {
-    own.memory_peak[i] = memory_.use(static_cast<MemoryClass>(i)).peak_bytes;
-  }
-  std::vector<RankUse> all;
-  for (const std::string& text : comm_.all_gather(own.text())) {
-    all.push_back(RankUse::from_text(text));
-  }
-  return all;
-}
-
-// Gathers what the ranks measured, and writes it down.
-void Trainer::log_step(const Pending& done) {
-  const std::vector<RankUse> use = gather_use(window_.wire);
-  std::vector<double> exposed(use.size(), 0.0);
-  exposed[static_cast<size_t>(comm_.rank())] = window_.exposed_comm_s;
-  window_.exposed_comm_s = std::ranges::max(comm_.sum(exposed));
-  window_.step = done.step;
-  window_.loss = done.record.loss() / done.targets;
-  window_.wire = use[busiest_rank(use)].wire;
-  window_.memory_peak = use[largest_rank(use)].memory_peak;
-  window_.peak_bytes = use[largest_rank(use)].peak_bytes;
-  // A CPU has done a step when it is enqueued; of a GPU this is the time to see that it has.
-  const Clock::time_point end = stream_.device() == Device::kCpu ? done.enqueued : Clock::now();
-  window_.seconds = std::chrono::duration<double>(end - window_start_).count();
-  window_.samples = window_.steps * config_.train.global_batch;
-  if (peak_flops_ > 0) {
-    window_.mfu = model_->flops_per_sample() * static_cast<double>(window_.samples) /
-                  window_.seconds / (peak_flops_ * static_cast<double>(comm_.size()));
-  }
+void Trainer::log_step(const Pending& done, const StepState& state) {
+  StepMetrics metrics;
+  metrics.step = done.step;
+  metrics.loss = done.record.loss() / done.targets;
+  metrics.lr = done.lr;
+  metrics.grad_norm = state.grad_norm;
+  metrics.loss_scale = state.loss_scale;
+  metrics.skipped = state.skipped;
+  window_->close(done.end, metrics);
   if (log_) {
-    log_->training(window_);
+    log_->training(metrics);
   }
-  window_ = {};
-  window_start_ = end;
 }
 
 void Trainer::validate() {
@@ -287,13 +236,13 @@ void Trainer::validate() {
                                      config_.train.eval_batch(), config_.train.eval_batches,
                                      stream_, memory_, *upload_, comm_);
   // What validation sent and waited for belongs to no step.
-  wire_ = wire_at(mark_wire());
+  window_->leave_out_messages();
   static_cast<void>(training_->take_exposure());
   state_.val_loss = result.loss;
   if (log_) {
     log_->validation(state_.step, result);
   }
-  window_start_ += Clock::now() - start;  // save() below accounts for itself
+  window_->leave_out_time(Clock::now() - start);  // save() below accounts for itself
   if (result.loss < state_.best_val_loss) {
     state_.best_val_loss = result.loss;
     save();
@@ -310,7 +259,7 @@ void Trainer::save() {
   const Clock::time_point start = Clock::now();
   checkpointer_->save(state_);
   stop_signal_.set_last_checkpoint(checkpointer_->path());
-  window_start_ += Clock::now() - start;
+  window_->leave_out_time(Clock::now() - start);
 }
 
 ExitCode Trainer::finish(bool stopped) {
@@ -320,7 +269,7 @@ ExitCode Trainer::finish(bool stopped) {
     validate();
   }
   save();
-  const std::vector<RankUse> use = gather_use(wire_at(mark_wire()));
+  const std::vector<RankUse> use = window_->use();
   if (log_) {
     log_->finish(stopped, checkpointer_->path(),
                  {.step = state_.step,

@@ -1,7 +1,6 @@
 // The training loop: data -> step -> figures -> validation -> checkpoint.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "src/train/config.h"
 #include "src/train/evaluation.h"
 #include "src/train/machine.h"
+#include "src/train/metrics_window.h"
 #include "src/train/model_zoo.h"
 #include "src/train/run_directory.h"
 #include "src/train/run_log.h"
@@ -40,20 +40,13 @@ class Trainer {
     bool save = false;   // checkpoint.every_minutes have passed
   };
 
-  // What was sent before this point in the order of the communication.
-  struct WireMark {
-    std::shared_ptr<WireCount> count;
-    Event there;
-  };
-
   // A step that is enqueued; its figures are read one step late.
   struct Pending {
     int64_t step = 0;  // updates done behind it
     double lr = 0, targets = 0;
     Exposure exposure{};
     StepRecord::Copy record{};
-    WireMark wire{};
-    std::chrono::steady_clock::time_point enqueued{};
+    MetricsWindow::Mark end{};
   };
 
   void open_data();
@@ -65,10 +58,7 @@ class Trainer {
   StepPlan plan_step(int64_t number);
   StepPlan step(const StepPlan& plan);
   void settle();
-  void log_step(const Pending& done);
-  WireMark mark_wire();
-  WireCount wire_at(const WireMark& mark);
-  std::vector<RankUse> gather_use(const WireCount& wire);
+  void log_step(const Pending& done, const StepState& state);
   void validate();
   void save();
   ExitCode finish(bool stopped);
@@ -90,6 +80,7 @@ class Trainer {
   std::unique_ptr<TrainingStep> training_;
   std::unique_ptr<Uploader> upload_;
   std::unique_ptr<Loader> loader_;
+  std::unique_ptr<MetricsWindow> window_;  // since the last logged step
   std::unique_ptr<Checkpointer> checkpointer_;
   std::unique_ptr<RunLog> log_;  // rank 0
   ScheduleOptions schedule_;
@@ -97,10 +88,6 @@ class Trainer {
 
   RunState state_;  // of the last settled step, but for `step`: that one may be under way
   std::optional<Pending> pending_;
-  StepMetrics window_;     // since the last logged step
-  WireCount wire_;         // behind the last settled step
-  double peak_flops_ = 0;  // of one rank
-  std::chrono::steady_clock::time_point window_start_;
 };
 
 }  // namespace tandem
