@@ -25,6 +25,8 @@ MUTANTS = [
     Mutant("a resumed run waits anew for the loss scale to grow", "src/train/run_state.cpp",
            "    state.clean_steps = loss_scale->clean_steps;\n", "",
            ["program.life_of_a_run Fp16.test_a_run_with_overflows_goes_on_as_if_it_had_not_stopped"]),
+    Mutant("a run in bf16 keeps the loss scale of fp16", "src/train/run_state.cpp", "  loss_scale.reset();\n", "",
+           ["train.run_state"]),
     Mutant("an overflow in fp16 ends the run", "src/train/trainer.cpp",
            "state.apply == 0 && !training_->options().dynamic_scale &&", "state.apply == 0 &&",
            ["program.life_of_a_run Fp16.test_a_run_with_overflows_goes_on_as_if_it_had_not_stopped"]),
