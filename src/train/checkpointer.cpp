@@ -18,7 +18,7 @@ void require_same_settings(const std::string& checkpoint, const Config& then, co
   }
 }
 
-// What would change the order of samples behind a step number.
+// What would change which samples belong to a step number.
 void require_same_samples(const std::string& checkpoint, const Manifest& manifest,
                           const Config& now, const DatasetInfo& data) {
   const int64_t batch = config_of(checkpoint).train.global_batch;
