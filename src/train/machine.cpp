@@ -113,4 +113,34 @@ std::string Machine::description() const {
   return threads;
 }
 
+std::string Machine::sharing(const DistConfig& dist) const {
+  const int size = ranks_->world().size(), node = ranks_->node_size();
+  std::string text = str(size, size == 1 ? " rank" : " ranks");
+  if (node != size) {
+    text += node > 0 ? str(", ", node, " on each node") : ", nodes of different sizes";
+  }
+  if (ranks_->parts() > 1) {
+    text += str("; ZeRO stage ", dist.zero);
+    if (dist.zero > 0) {
+      text += ranks_->replicas() > 1 ? " inside a node" : " over all ranks";
+    }
+  }
+  return text + (dist.reduce == "exact"      ? "; exact sums"
+                 : dist.wire_dtype == "bf16" ? "; ring sums, bf16 on the wire"
+                                             : "; ring sums");
+}
+
+std::string Machine::memory_at_rest() const {
+  std::string text;
+  for (MemoryClass memory_class : {MemoryClass::kParameters, MemoryClass::kGradients,
+                                   MemoryClass::kMasters, MemoryClass::kOptimizer}) {
+    if (memory.use(memory_class).bytes == 0) {
+      continue;
+    }
+    text += str(text.empty() ? "" : ", ", name_of(memory_class), " ",
+                format_bytes(memory.use(memory_class).bytes));
+  }
+  return text;
+}
+
 }  // namespace tandem

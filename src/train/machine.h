@@ -36,8 +36,12 @@ class Machine {
   // The largest FLOP/s of one rank's device in this type, for `mfu`: a GPU's dense peak by its data
   // sheet, 0 for one that is not listed; the measured f32 matrix product on a CPU.
   double peak_flops(DType dtype) const;
+  // For the table at the start of a run.
   std::string description()
       const;  // "cuda (NVIDIA H200), nccl", or "2 threads", with the reason when there is no GPU
+  // "4 ranks, 2 on each node; ZeRO stage 2 over all ranks; ring sums"
+  std::string sharing(const DistConfig& dist) const;
+  std::string memory_at_rest() const;  // "parameters 4.0 MiB, gradients 4.0 MiB": between steps
 
  private:
   World& world_;

@@ -47,6 +47,25 @@ Tensor as_written(Stream& stream, Memory& host, const Tensor& data) {
   return widened;
 }
 
+// Calls visit(sums, names of its exponents) for parameters and for statistics.
+template <class F>
+void visit_exact_sums(TrainingStep& training, F visit) {
+  std::vector<std::string> names;
+  if (ExactSums* sums = training.store().gradients.exact()) {
+    for (const Parameter* parameter : training.store().layout.parameters()) {
+      names.push_back("param/" + parameter->name);
+    }
+    visit(*sums, names);
+  }
+  if (ExactSums* sums = training.statistics().exact()) {
+    names.clear();
+    for (size_t i = 0; i < sums->exponents().size(); ++i) {
+      names.push_back(str("stat/", i));
+    }
+    visit(*sums, names);
+  }
+}
+
 }  // namespace
 
 std::vector<Slab> owned_slabs(Stream& stream, const ParamStore& store, const Optimizer& optimizer,
@@ -88,6 +107,27 @@ void load_optimizer(Stream& stream, const CheckpointReader& reader, const Optimi
     for (const Extent& extent : shards.extents(shard)) {
       read(stream, reader, slab_of(slot, shards.parameter(extent), extent, state));
     }
+  });
+}
+
+std::map<std::string, int32_t> exponents_of(TrainingStep& training) {
+  std::map<std::string, int32_t> exponents;
+  visit_exact_sums(training, [&](const ExactSums& sums, const std::vector<std::string>& names) {
+    for (size_t i = 0; i < sums.exponents().size(); ++i) {
+      exponents[names[i]] = sums.exponents()[i];
+    }
+  });
+  return exponents;
+}
+
+void load_exponents(const std::map<std::string, int32_t>& exponents, TrainingStep& training) {
+  visit_exact_sums(training, [&](ExactSums& sums, const std::vector<std::string>& names) {
+    std::vector<int32_t> loaded = sums.exponents();
+    for (size_t i = 0; i < loaded.size(); ++i) {
+      const auto found = exponents.find(names[i]);
+      loaded[i] = found == exponents.end() ? loaded[i] : found->second;
+    }
+    sums.set_exponents(std::move(loaded));
   });
 }
 

@@ -2,6 +2,8 @@
 // back.
 #pragma once
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "comm/param_store.h"
@@ -9,6 +11,7 @@
 #include "optim/optimizer.h"
 #include "src/core/slab.h"
 #include "src/io/checkpoint.h"
+#include "src/train/training_step.h"
 
 namespace tandem {
 
@@ -23,5 +26,11 @@ void load_weights(Stream& stream, const CheckpointReader& reader, const ParamVal
                   Model& model);
 void load_optimizer(Stream& stream, const CheckpointReader& reader, const OptimizerShards& shards,
                     Optimizer& optimizer);
+
+// The exponents of exact sums, by the names that RunState gives them; none where sums are not
+// exact. load_exponents() leaves those that `exponents` lacks as they are; error kData for
+// exponents that no step can find.
+std::map<std::string, int32_t> exponents_of(TrainingStep& training);
+void load_exponents(const std::map<std::string, int32_t>& exponents, TrainingStep& training);
 
 }  // namespace tandem

@@ -1,6 +1,5 @@
 #include "src/train/trainer.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "comm/agreement.h"
@@ -10,11 +9,7 @@ namespace tandem {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+using Clock = MetricsWindow::Clock;
 
 }  // namespace
 
@@ -59,8 +54,8 @@ void Trainer::build() {
   training_ = std::make_unique<TrainingStep>(*model_, *machine_.ranks(), stream_, memory_,
                                              machine_.staging, planned);
   training_->store().values.initialize(static_cast<uint64_t>(config_.run.seed));
-  state_ = first_state(training_->options());
-  peak_flops_ = machine_.peak_flops(training_->store().values.dtype());
+  window_ = std::make_unique<MetricsWindow>(machine_, *model_, training_->store().values.dtype(),
+                                            config_.train.global_batch);
   upload_ = std::make_unique<Uploader>(stream_, memory_, machine_.staging, dataset_->info(),
                                        training_->store().values.dtype());
   schedule_ = {.kind = schedule_named(config_.optim.schedule),
@@ -68,6 +63,37 @@ void Trainer::build() {
                .min_lr = config_.optim.min_lr,
                .warmup_steps = config_.optim.warmup_steps,
                .steps = config_.train.steps};
+}
+
+void Trainer::resume() {
+  checkpointer_ = std::make_unique<Checkpointer>(config_, *dataset_, machine_, *model_, *training_);
+  const Checkpointer::Start start = checkpointer_->resume();
+  state_ = start.state;
+  agree(comm_, [&] {
+    if (comm_.rank() == 0) {
+      directory_.keep_tokenizer(config_);
+      checkpointer_->discard_after(state_.step);
+      log_ = std::make_unique<RunLog>(config_, directory_, state_.step, dataset_->info());
+      log_->start(summary(), start.resumed_from, start.weights_from);
+      stop_signal_.set_last_checkpoint(start.resumed_from.empty() ? "none yet"
+                                                                  : start.resumed_from);
+    }
+  });
+}
+
+RunSummary Trainer::summary() const {
+  return {.parameters = parameter_count(*model_),
+          .flops_per_sample = model_->flops_per_sample(),
+          .peak_flops = window_->peak_flops(),
+          .ranks = comm_.size(),
+          .machine = machine_.description(),
+          .sharing = machine_.sharing(config_.dist),
+          .micro_batch = micro_batch(),
+          .accumulation = accumulation(),
+          .buckets = static_cast<int64_t>(training_->store().layout.buckets()),
+          .gradient_bytes = training_->store().gradients.bytes(),
+          .samples_per_epoch = dataset_->windows(Split::kTrain, config_.model.context),
+          .memory = machine_.memory_at_rest()};
 }
 
 void Trainer::start_loader() {
@@ -79,30 +105,29 @@ void Trainer::start_loader() {
                                  .first_sample = share * comm_.rank(),
                                  .share = share,
                                  .micro_batch = micro_batch(),
-                                 .first_step = step_,
+                                 .first_step = state_.step,
                                  .prefetch = config_.data.prefetch,
                                  .augment = config_.data.augment});
 }
 
 ExitCode Trainer::run() {
-  wire_ = wire_at(mark_wire());
-  window_start_ = last_save_time_ = Clock::now();
-  StepPlan next = step_ < config_.train.steps ? plan_step(step_ + 1) : StepPlan{};
-  while (step_ < config_.train.steps) {
+  window_->begin();
+  StepPlan next = state_.step < config_.train.steps ? plan_step(state_.step + 1) : StepPlan{};
+  while (state_.step < config_.train.steps) {
     if (next.stop) {
       return finish(true);
     }
     const bool save_due = next.save;
     next = step(next);
-    const bool last = step_ == config_.train.steps;
-    if (config_.train.eval_every > 0 && step_ % config_.train.eval_every == 0 && !last) {
+    const bool last = state_.step == config_.train.steps;
+    if (config_.train.eval_every > 0 && state_.step % config_.train.eval_every == 0 && !last) {
       validate();
     }
     if (!last && (save_due || (config_.checkpoint.every_steps > 0 &&
-                               step_ % config_.checkpoint.every_steps == 0))) {
+                               state_.step % config_.checkpoint.every_steps == 0))) {
       save();
     }
-    if (last_saved_ == step_) {
+    if (checkpointer_->saved_step() == state_.step) {
       next.save = false;  // it was planned before this checkpoint
     }
   }
@@ -116,9 +141,7 @@ Trainer::StepPlan Trainer::plan_step(int64_t number) {
     plan.batch.push_back(loader_->next());
     targets += static_cast<double>(plan.batch.back().target_count);
   }
-  const double minutes = config_.checkpoint.every_minutes;
-  const bool due =
-      comm_.rank() == 0 && minutes > 0 && seconds_since(last_save_time_) >= 60 * minutes;
+  const bool due = comm_.rank() == 0 && checkpointer_->overdue();
   const std::vector<double> sums = comm_.sum(
       std::vector<double>{targets, stop_signal_.requested() ? 1.0 : 0.0, due ? 1.0 : 0.0});
   if (sums[0] == 0) {
@@ -134,45 +157,28 @@ Trainer::StepPlan Trainer::plan_step(int64_t number) {
 
 // Enqueues a whole step, then reads the figures of the one before. Returns the plan of the next.
 Trainer::StepPlan Trainer::step(const StepPlan& plan) {
-  Pending next{.step = step_ + 1, .lr = lr_at(schedule_, step_), .targets = plan.targets};
+  Pending next{
+      .step = state_.step + 1, .lr = lr_at(schedule_, state_.step), .targets = plan.targets};
   StepPlan after;
   training_->run(
-      {.step = step_,
+      {.step = state_.step,
        .lr = next.lr,
        .targets = plan.targets,
        .batch = [&](int64_t i) { return (*upload_)(plan.batch[static_cast<size_t>(i)]); },
        .before_gather =
            [&] {
-             if (step_ + 1 < config_.train.steps) {
-               after = plan_step(step_ + 2);
+             if (state_.step + 1 < config_.train.steps) {
+               after = plan_step(state_.step + 2);
              }
            }});
   next.exposure = training_->take_exposure();
   next.record = training_->record().copy_to_host(stream_);
-  next.wire = mark_wire();
-  next.enqueued = Clock::now();
+  next.end = window_->mark();
   settle();
   pending_ = std::move(next);
-  val_loss_.reset();
-  ++step_;
+  state_.val_loss.reset();
+  ++state_.step;
   return after;
-}
-
-Trainer::WireMark Trainer::mark_wire() {
-  WireMark mark{.count = std::make_shared<WireCount>(), .there = {}};
-  const auto read = [ranks = machine_.ranks(), count = mark.count] { *count = ranks->wire(); };
-  if (comm_.stream().device() == Device::kCpu) {
-    comm_.stream().submit(read);
-    mark.there = comm_.stream().record();
-  } else {
-    read();  // NCCL's are counted when they are enqueued
-  }
-  return mark;
-}
-
-WireCount Trainer::wire_at(const WireMark& mark) {
-  comm_.wait(mark.there);
-  return *mark.count;
 }
 
 // Waits for the step that is under way, if any, and looks at what it did.
@@ -182,76 +188,45 @@ void Trainer::settle() {
   }
   const Pending done = *std::exchange(pending_, std::nullopt);
   comm_.wait(done.record.done);
-  state_ = done.record.step_state();
-  const std::string saved = last_checkpoint_.empty() ? "none" : last_checkpoint_;
-  if (state_.exhausted != 0) {
+  const StepState state = done.record.step_state();
+  state_.take(state, training_->options());
+  const std::string saved = checkpointer_->path().empty() ? "none" : checkpointer_->path();
+  if (state.exhausted != 0) {
     throw AgreedError(
         ExitCode::kNumerical,
         str("step ", done.step, ": the gradients overflow fp16 even with a loss scale of ",
             training_->options().smallest_scale, "; last checkpoint: ", saved,
             "; lower optim.lr, or set train.precision = bf16"));
   }
-  if (state_.apply == 0 && !training_->options().dynamic_scale &&
+  if (state.apply == 0 && !training_->options().dynamic_scale &&
       config_.train.on_nonfinite == "stop") {
     throw AgreedError(
         ExitCode::kNumerical,
         str("step ", done.step, ": the gradient is not finite; last checkpoint: ", saved,
             "; lower optim.lr, set optim.clip_norm, or go on with train.on_nonfinite = skip"));
   }
-  window_.grad_norm = state_.grad_norm;
-  window_.lr = done.lr;
-  const WireCount wire = wire_at(done.wire);
-  window_.wire = wire - std::exchange(wire_, wire);
-  window_.exposed_comm_s += done.exposure.seconds();
-  ++window_.steps;
+  window_->add(done.end, done.exposure.seconds());
   if (done.step % config_.train.log_every == 0 || done.step == 1 ||
       done.step == config_.train.steps) {
-    log_step(done);
+    log_step(done, state);
   }
   if (log_) {
     log_->step(done.step);
   }
 }
 
-// What every rank used; collective.
-std::vector<RankUse> Trainer::gather_use(const WireCount& wire) {
-  RankUse own{.wire = wire, .peak_bytes = memory_.total().peak_bytes};
-  for (size_t i = 0; i < own.memory_peak.size(); ++i) {
-    own.memory_peak[i] = memory_.use(static_cast<MemoryClass>(i)).peak_bytes;
-  }
-  std::vector<RankUse> all;
-  for (const std::string& text : comm_.all_gather(own.text())) {
-    all.push_back(RankUse::from_text(text));
-  }
-  return all;
-}
-
-// Gathers what the ranks measured, and writes it down.
-void Trainer::log_step(const Pending& done) {
-  const std::vector<RankUse> use = gather_use(window_.wire);
-  std::vector<double> exposed(use.size(), 0.0);
-  exposed[static_cast<size_t>(comm_.rank())] = window_.exposed_comm_s;
-  window_.exposed_comm_s = std::ranges::max(comm_.sum(exposed));
-  window_.step = done.step;
-  window_.loss = done.record.loss() / done.targets;
-  window_.loss_scale = state_.loss_scale;
-  window_.skipped = state_.skipped;
-  window_.wire = use[busiest_rank(use)].wire;
-  window_.memory_peak = use[largest_rank(use)].memory_peak;
-  window_.peak_bytes = use[largest_rank(use)].peak_bytes;
-  // A CPU has done a step when it is enqueued; of a GPU this is the time to see that it has.
-  const Clock::time_point end = stream_.device() == Device::kCpu ? done.enqueued : Clock::now();
-  window_.seconds = std::chrono::duration<double>(end - window_start_).count();
-  window_.samples = window_.steps * config_.train.global_batch;
-  if (peak_flops_ > 0) {
-    window_.mfu = model_->flops_per_sample() * static_cast<double>(window_.samples) /
-                  window_.seconds / (peak_flops_ * static_cast<double>(comm_.size()));
-  }
+void Trainer::log_step(const Pending& done, const StepState& state) {
+  StepMetrics metrics;
+  metrics.step = done.step;
+  metrics.loss = done.record.loss() / done.targets;
+  metrics.lr = done.lr;
+  metrics.grad_norm = state.grad_norm;
+  metrics.loss_scale = state.loss_scale;
+  metrics.skipped = state.skipped;
+  window_->close(done.end, metrics);
   if (log_) {
-    log_->training(window_);
+    log_->training(metrics);
   }
-  window_ = {};
-  window_start_ = end;
 }
 
 void Trainer::validate() {
@@ -261,34 +236,43 @@ void Trainer::validate() {
                                      config_.model.context, config_.train.eval_batch(),
                                      config_.train.eval_batches, stream_, memory_, *upload_, comm_);
   // What validation sent and waited for belongs to no step.
-  wire_ = wire_at(mark_wire());
+  window_->leave_out_messages();
   static_cast<void>(training_->take_exposure());
-  val_loss_ = result.loss;
+  state_.val_loss = result.loss;
   if (log_) {
-    log_->validation(step_, result);
+    log_->validation(state_.step, result);
   }
-  window_start_ += Clock::now() - start;  // save() below accounts for itself
-  if (result.loss < best_val_loss_) {
-    best_val_loss_ = result.loss;
+  window_->leave_out_time(Clock::now() - start);  // save() below accounts for itself
+  if (result.loss < state_.best_val_loss) {
+    state_.best_val_loss = result.loss;
     save();
-    on_root(comm_, [&] {
-      keep_as_best(directory_.checkpoints(), last_checkpoint_);
-      return std::string();
-    });
+    checkpointer_->keep_as_best();
   }
+}
+
+// A step that is saved for several reasons (due, best, last) is written once.
+void Trainer::save() {
+  if (checkpointer_->saved_step() == state_.step) {
+    return;
+  }
+  settle();
+  const Clock::time_point start = Clock::now();
+  checkpointer_->save(state_);
+  stop_signal_.set_last_checkpoint(checkpointer_->path());
+  window_->leave_out_time(Clock::now() - start);
 }
 
 ExitCode Trainer::finish(bool stopped) {
   settle();
   if (!stopped && dataset_->windows(Split::kVal, config_.model.context) > 0 &&
-      last_saved_ != step_) {
+      checkpointer_->saved_step() != state_.step) {
     validate();
   }
   save();
-  const std::vector<RankUse> use = gather_use(wire_at(mark_wire()));
+  const std::vector<RankUse> use = window_->use();
   if (log_) {
-    log_->finish(stopped, last_checkpoint_,
-                 {.step = step_,
+    log_->finish(stopped, checkpointer_->path(),
+                 {.step = state_.step,
                   .read_ahead = loader_->most_ready(),
                   .unused_parameters = training_->store().gradients.unused(),
                   .ranks = use});

@@ -1,9 +1,6 @@
 // The training loop: data -> step -> figures -> validation -> checkpoint.
 #pragma once
 
-#include <chrono>
-#include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -11,10 +8,11 @@
 #include "comm/world.h"
 #include "optim/schedule.h"
 #include "src/data/loader.h"
-#include "src/io/checkpoint.h"
+#include "src/train/checkpointer.h"
 #include "src/train/config.h"
 #include "src/train/evaluation.h"
 #include "src/train/machine.h"
+#include "src/train/metrics_window.h"
 #include "src/train/model_zoo.h"
 #include "src/train/run_directory.h"
 #include "src/train/run_log.h"
@@ -42,39 +40,25 @@ class Trainer {
     bool save = false;   // checkpoint.every_minutes have passed
   };
 
-  // What was sent before this point in the order of the communication.
-  struct WireMark {
-    std::shared_ptr<WireCount> count;
-    Event there;
-  };
-
   // A step that is enqueued; its figures are read one step late.
   struct Pending {
     int64_t step = 0;  // updates done behind it
     double lr = 0, targets = 0;
     Exposure exposure{};
     StepRecord::Copy record{};
-    WireMark wire{};
-    std::chrono::steady_clock::time_point enqueued{};
+    MetricsWindow::Mark end{};
   };
 
   void open_data();
   void build();
   void resume();
-  void restore_state(const Manifest& manifest);
   void start_loader();
-  std::string checkpoint_to_resume() const;
   RunSummary summary() const;
-  Manifest manifest() const;
-  std::vector<std::pair<ExactSums*, std::function<std::string(size_t)>>> exact_sums() const;
 
   StepPlan plan_step(int64_t number);
   StepPlan step(const StepPlan& plan);
   void settle();
-  void log_step(const Pending& done);
-  WireMark mark_wire();
-  WireCount wire_at(const WireMark& mark);
-  std::vector<RankUse> gather_use(const WireCount& wire);
+  void log_step(const Pending& done, const StepState& state);
   void validate();
   void save();
   ExitCode finish(bool stopped);
@@ -96,21 +80,14 @@ class Trainer {
   std::unique_ptr<TrainingStep> training_;
   std::unique_ptr<Uploader> upload_;
   std::unique_ptr<Loader> loader_;
+  std::unique_ptr<MetricsWindow> window_;  // since the last logged step
+  std::unique_ptr<Checkpointer> checkpointer_;
   std::unique_ptr<RunLog> log_;  // rank 0
   ScheduleOptions schedule_;
   StopSignal stop_signal_;
 
-  int64_t step_ = 0;  // updates done
-  StepState state_;   // behind the last settled step
+  RunState state_;  // of the last settled step, but for `step`: that one may be under way
   std::optional<Pending> pending_;
-  StepMetrics window_;  // since the last logged step
-  WireCount wire_;      // behind the last settled step
-  double best_val_loss_ = std::numeric_limits<double>::infinity();
-  std::optional<double> val_loss_;  // at step_
-  double peak_flops_ = 0;           // of one rank
-  int64_t last_saved_ = -1;
-  std::string last_checkpoint_;
-  std::chrono::steady_clock::time_point window_start_, last_save_time_;
 };
 
 }  // namespace tandem

@@ -39,7 +39,7 @@ MUTANTS = [
     Mutant("train.eval_batches is ignored", "src/train/evaluation.cpp",
            "max_batches > 0 ? std::min(max_batches, all) : all", "all",
            ["program.settings Settings.test_train_eval_batches"]),
-    Mutant("checkpoint.every_minutes counts hours", "src/train/trainer.cpp", ">= 60 * minutes", ">= 3600 * minutes",
+    Mutant("checkpoint.every_minutes counts hours", "src/train/checkpointer.cpp", ">= 60 * minutes", ">= 3600 * minutes",
            ["program.settings Settings.test_checkpoint_every_minutes"]),
     Mutant("an earlier file wins over a later one", "src/commands/settings.cpp",
            "settings.insert(settings.end(), from_file.begin(), from_file.end());",

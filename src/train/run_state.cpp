@@ -1,0 +1,65 @@
+#include "src/train/run_state.h"
+
+#include <cmath>
+
+namespace tandem {
+
+namespace {
+
+constexpr std::string_view kExponent = "exponent/";
+
+}  // namespace
+
+void RunState::take(const StepState& state, const StepOptions& options) {
+  skipped = state.skipped;
+  loss_scale.reset();
+  if (options.dynamic_scale) {
+    loss_scale = {.value = state.loss_scale, .clean_steps = state.clean_steps};
+  }
+}
+
+StepState RunState::step_state(const StepOptions& options) const {
+  StepState state = first_state(options);
+  state.updates = step - skipped;
+  state.skipped = skipped;
+  if (options.dynamic_scale && loss_scale) {
+    state.loss_scale = loss_scale->value;
+    state.clean_steps = loss_scale->clean_steps;
+  }
+  return state;
+}
+
+void RunState::write(Manifest& manifest) const {
+  manifest.step = step;
+  manifest.validation_loss = val_loss;
+  manifest.schedule = {{"skipped_steps", static_cast<double>(skipped)}};
+  if (loss_scale) {
+    manifest.schedule["loss_scale"] = loss_scale->value;
+    manifest.schedule["clean_steps"] = static_cast<double>(loss_scale->clean_steps);
+  }
+  if (std::isfinite(best_val_loss)) {
+    manifest.schedule["best_val_loss"] = best_val_loss;
+  }
+  for (const auto& [name, exponent] : exponents) {
+    manifest.schedule[std::string(kExponent) + name] = exponent;
+  }
+}
+
+RunState RunState::read(const Manifest& manifest) {
+  RunState state{.step = manifest.step, .val_loss = manifest.validation_loss};
+  for (const auto& [name, value] : manifest.schedule) {
+    if (name == "best_val_loss") {
+      state.best_val_loss = value;
+    } else if (name.starts_with(kExponent)) {
+      state.exponents[name.substr(kExponent.size())] = static_cast<int32_t>(value);
+    }
+  }
+  state.skipped = static_cast<int64_t>(manifest.schedule.at("skipped_steps"));
+  if (manifest.schedule.contains("loss_scale")) {
+    state.loss_scale = {.value = static_cast<float>(manifest.schedule.at("loss_scale")),
+                        .clean_steps = static_cast<int64_t>(manifest.schedule.at("clean_steps"))};
+  }
+  return state;
+}
+
+}  // namespace tandem

@@ -1,0 +1,41 @@
+// What a run remembers beyond its tensors, so that it goes on as if it had not stopped.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "optim/step_control.h"
+#include "src/io/manifest.h"
+
+namespace tandem {
+
+struct RunState {
+  struct LossScale {
+    float value = 1;
+    int64_t clean_steps = 0;  // as in StepState
+    bool operator==(const LossScale&) const = default;
+  };
+
+  int64_t step = 0;                            // steps done
+  int64_t skipped = 0;                         // those of them without an update
+  std::optional<LossScale> loss_scale{};       // where it is dynamic
+  std::map<std::string, int32_t> exponents{};  // of exact sums: "param/NAME", "stat/NUMBER"
+  std::optional<double> val_loss{};            // at `step`, when it was measured
+  double best_val_loss = std::numeric_limits<double>::infinity();  // infinity: none so far
+
+  // What `state` tells of the steps so far, and the state that the next step starts from. Where a
+  // checkpoint has no loss scale, that is the first one.
+  void take(const StepState& state, const StepOptions& options);
+  StepState step_state(const StepOptions& options) const;
+
+  // The manifest's `step`, `schedule` and `validation_loss`; its other fields are not touched.
+  void write(Manifest& manifest) const;
+  static RunState read(const Manifest& manifest);
+
+  bool operator==(const RunState&) const = default;
+};
+
+}  // namespace tandem

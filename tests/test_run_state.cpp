@@ -1,0 +1,93 @@
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "src/train/run_state.h"
+
+namespace tandem {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// As a checkpoint keeps it: through the text on the disk.
+RunState read_back(const RunState& state) {
+  Manifest manifest;
+  state.write(manifest);
+  return RunState::read(manifest_from_json(to_json(manifest), "m"));
+}
+
+RunState full_state() {
+  return {.step = (int64_t{1} << 53) + 1,
+          .skipped = 7,
+          .loss_scale = RunState::LossScale{.value = 0.1F, .clean_steps = 1999},
+          .exponents = {{"param/a/b", 149}, {"param/c", -126}, {"stat/0", INT32_MIN}},
+          .val_loss = 1.0 / 3.0,
+          .best_val_loss = 0.1 + 0.2};
+}
+
+TEST(RunState, SurvivesExactly) {
+  EXPECT_EQ(read_back(full_state()), full_state());
+  EXPECT_EQ(read_back({}), RunState());
+  EXPECT_EQ(read_back({.best_val_loss = 5e-324}).best_val_loss, 5e-324);
+}
+
+// The names in the file are those of format 1, which other versions of the program read and write.
+TEST(RunState, TheNamesInTheFileStay) {
+  Manifest manifest;
+  full_state().write(manifest);
+  EXPECT_EQ(manifest.step, full_state().step);
+  EXPECT_EQ(manifest.validation_loss, 1.0 / 3.0);
+  const std::map<std::string, double> schedule = {
+      {"skipped_steps", 7},           {"loss_scale", static_cast<double>(0.1F)},
+      {"clean_steps", 1999},          {"best_val_loss", 0.1 + 0.2},
+      {"exponent/param/a/b", 149},    {"exponent/param/c", -126},
+      {"exponent/stat/0", INT32_MIN},
+  };
+  EXPECT_EQ(manifest.schedule, schedule);
+  RunState().write(manifest);
+  EXPECT_EQ(manifest.schedule, (std::map<std::string, double>{{"skipped_steps", 0}}));
+  EXPECT_EQ(manifest.validation_loss, std::nullopt);
+}
+
+TEST(RunState, ABestLossThatIsNotFiniteIsNone) {
+  for (const double loss : {kInfinity, -kInfinity, kNaN}) {
+    Manifest manifest;
+    RunState{.best_val_loss = loss}.write(manifest);
+    EXPECT_FALSE(manifest.schedule.contains("best_val_loss")) << loss;
+    EXPECT_EQ(read_back({.best_val_loss = loss}).best_val_loss, kInfinity) << loss;
+  }
+}
+
+// What a step found comes back as what the next one starts from.
+TEST(RunState, AStepGoesOnFromTheStateOfTheLastOne) {
+  const StepOptions fp16{.dynamic_scale = true};
+  const StepState before{
+      .updates = 9, .skipped = 3, .clean_steps = 8, .loss_scale = 0.375F, .grad_scale = 0.5F};
+  RunState state{.step = 12};
+  state.take(before, fp16);
+  const StepState after = read_back(state).step_state(fp16);
+  EXPECT_EQ(after.updates, 9);
+  EXPECT_EQ(after.skipped, 3);
+  EXPECT_EQ(after.clean_steps, 8);
+  EXPECT_EQ(after.loss_scale, 0.375F);
+  EXPECT_EQ(after.grad_scale, first_state(fp16).grad_scale);
+  EXPECT_EQ(after.exhausted, 0);
+}
+
+// A run may go on in another precision: fp16 then begins with the first scale, others have none.
+TEST(RunState, TheLossScaleIsThatOfThePrecision) {
+  const StepOptions fp16{.dynamic_scale = true}, bf16{};
+  RunState state{.step = 12};
+  state.take({.updates = 9, .skipped = 3, .clean_steps = 8, .loss_scale = 1}, bf16);
+  EXPECT_EQ(state.loss_scale, std::nullopt);
+  EXPECT_EQ(state.step_state(fp16).loss_scale, fp16.initial_scale);
+  EXPECT_EQ(state.step_state(fp16).clean_steps, 0);
+  EXPECT_EQ(state.step_state(fp16).updates, 9);
+  state.take({.updates = 9, .skipped = 3, .clean_steps = 8, .loss_scale = 64}, fp16);
+  EXPECT_EQ(state.step_state(bf16).loss_scale, 1);
+  EXPECT_EQ(state.step_state(bf16).clean_steps, 0);
+}
+
+}  // namespace
+}  // namespace tandem
