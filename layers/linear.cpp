@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "src/core/column_chunks.h"
-#include "src/core/gemm.h"
 #include "src/core/map.h"
+#include "src/core/product.h"
 
 namespace tandem {
 
@@ -44,11 +44,6 @@ template void sum_rows<Fp16>(Cpu, const Fp16*, float*, float, float*, int64_t, i
 
 namespace {
 
-// One multiply-add for each of m x n x k.
-void charge_product(const Context& context, int64_t m, int64_t n, int64_t k) {
-  context.stream.charge({.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n * k)});
-}
-
 struct LinearOp final : Op {
   Tensor x;  // [rows, in]
 
@@ -60,32 +55,27 @@ struct LinearOp final : Op {
       sum_bias_gradient(context, dy, dbias, rows, out);
     }
     if (const GradTarget dweight = parameter_target(0); dweight.into) {
-      multiply_weight_gradient(context, dy, dweight, rows);
+      multiply(context.stream, {.m = out,
+                                .n = in,
+                                .k = rows,
+                                .a = {.data = dy, .transposed = true},
+                                .b = {.data = x},
+                                .d = {.data = dweight.into},
+                                .beta = static_cast<double>(dweight.beta)});
     }
-    if (!input(0).wanted()) {
-      return;
+    if (input(0).wanted()) {
+      const GradTarget dx = input(0).target(context);
+      multiply(context.stream, {.m = rows,
+                                .n = in,
+                                .k = out,
+                                .a = {.data = dy},
+                                .b = {.data = weight.value},
+                                .d = {.data = dx.into},
+                                .beta = static_cast<double>(dx.beta)});
     }
-    const GradTarget dx = input(0).target(context);
-    charge_product(context, rows, in, out);
-    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
-      gemm<T, T>(device, Transpose::kNo, Transpose::kNo, rows, in, out, Wide<T>(1), dy.data<T>(),
-                 out, weight.value.data<T>(), in, Wide<T>(dx.beta), dx.into.data<T>(), in);
-    });
   }
 
  private:
-  // dweight (+)= dy^T x
-  void multiply_weight_gradient(Context& context, const Tensor& dy, const GradTarget& dweight,
-                                int64_t rows) {
-    const int64_t out = dweight.into.shape()[0], in = dweight.into.shape()[1];
-    charge_product(context, rows, out, in);
-    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
-      using W = Wide<T>;
-      gemm<T, W>(device, Transpose::kYes, Transpose::kNo, out, in, rows, W(1), dy.data<T>(), out,
-                 x.data<T>(), in, W(dweight.beta), dweight.into.data<W>(), in);
-    });
-  }
-
   static void sum_bias_gradient(Context& context, const Tensor& dy, const GradTarget& bias,
                                 int64_t rows, int64_t out) {
     const Tensor sums = context.workspace(
@@ -113,12 +103,13 @@ Variable linear(Context& context, const Variable& x, Parameter& weight, Paramete
   });
   const int64_t rows = x.elements() / in;
   Tensor y = context.activation(replace_last(x.shape(), out), x.dtype());
-  charge_product(context, rows, out, in);
-  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
-    gemm<T, T>(device, Transpose::kNo, Transpose::kYes, rows, out, in, Wide<T>(1), x.data<T>(), in,
-               weight.value.data<T>(), in, Wide<T>(0), y.data<T>(), out,
-               bias ? bias->value.data<T>() : nullptr);
-  });
+  multiply(context.stream, {.m = rows,
+                            .n = out,
+                            .k = in,
+                            .a = {.data = x.value()},
+                            .b = {.data = weight.value, .transposed = true},
+                            .d = {.data = y},
+                            .bias = bias ? bias->value : Tensor()});
   auto op = std::make_unique<LinearOp>();
   op->x = x.value();
   return context.record(std::move(y), std::move(op), {x}, {&weight, bias});
