@@ -45,7 +45,8 @@ template void sum_rows<Fp16>(Cpu, const Fp16*, float*, float, float*, int64_t, i
 namespace {
 
 struct LinearOp final : Op {
-  Tensor x;  // [rows, in]
+  Tensor x;           // [rows, in]
+  Tensor gelu_input;  // what x is the GELU of, and what input(0) is the gradient by; none: x itself
 
   std::string_view name() const override { return "linear"; }
   void backward(Context& context, Tensor& dy) override {
@@ -71,7 +72,9 @@ struct LinearOp final : Op {
                                 .a = {.data = dy},
                                 .b = {.data = weight.value},
                                 .d = {.data = dx.into},
-                                .beta = static_cast<double>(dx.beta)});
+                                .beta = static_cast<double>(dx.beta),
+                                .epilogue = gelu_input ? Epilogue::kGeluGradient : Epilogue::kNone,
+                                .gelu_input = gelu_input});
     }
   }
 
@@ -94,25 +97,53 @@ Shape replace_last(const Shape& shape, int64_t last) {
   return Shape(sizes);
 }
 
-}  // namespace
-
-Variable linear(Context& context, const Variable& x, Parameter& weight, Parameter* bias) {
+// x W^T + b; with `gelu_input`, which becomes that, its GELU.
+Tensor forward(Context& context, const Tensor& x, const Parameter& weight, const Parameter* bias,
+               const Tensor& gelu_input = {}) {
   const int64_t out = weight.shape[0], in = weight.shape[1];
   require(x.shape()[-1] == in, [&] {
     return str("linear ", weight.name, ": x ", x.shape(), ", weight ", weight.shape);
   });
-  const int64_t rows = x.elements() / in;
   Tensor y = context.activation(replace_last(x.shape(), out), x.dtype());
-  multiply(context.stream, {.m = rows,
+  multiply(context.stream, {.m = x.elements() / in,
                             .n = out,
                             .k = in,
-                            .a = {.data = x.value()},
+                            .a = {.data = x},
                             .b = {.data = weight.value, .transposed = true},
                             .d = {.data = y},
-                            .bias = bias ? bias->value : Tensor()});
+                            .bias = bias ? bias->value : Tensor(),
+                            .epilogue = gelu_input ? Epilogue::kGelu : Epilogue::kNone,
+                            .gelu_input = gelu_input});
+  return y;
+}
+
+std::unique_ptr<LinearOp> make_op(const Tensor& x, const Tensor& gelu_input = {}) {
   auto op = std::make_unique<LinearOp>();
-  op->x = x.value();
-  return context.record(std::move(y), std::move(op), {x}, {&weight, bias});
+  op->x = x;
+  op->gelu_input = gelu_input;
+  return op;
+}
+
+}  // namespace
+
+Variable linear(Context& context, const Variable& x, Parameter& weight, Parameter* bias) {
+  return context.record(forward(context, x.value(), weight, bias), make_op(x.value()), {x},
+                        {&weight, bias});
+}
+
+Variable linear(Context& context, const GeluVariable& x, Parameter& weight, Parameter* bias) {
+  return context.record(forward(context, x.value, weight, bias), make_op(x.value, x.input.value()),
+                        {x.input}, {&weight, bias});
+}
+
+GeluVariable linear_gelu(Context& context, const Variable& x, Parameter& weight, Parameter* bias) {
+  Tensor sum = context.activation(replace_last(x.shape(), weight.shape[0]), x.dtype());
+  Tensor value = forward(context, x.value(), weight, bias, sum);
+  Variable input = context.record(std::move(sum), make_op(x.value()), {x}, {&weight, bias});
+  if (!input.wanted() || !context.saves()) {
+    input = Variable(Tensor(), input.slot());
+  }
+  return {std::move(input), std::move(value)};
 }
 
 Linear::Linear(const std::string& name, int64_t in, int64_t out, Initializer init, bool with_bias)
@@ -122,6 +153,14 @@ Linear::Linear(const std::string& name, int64_t in, int64_t out, Initializer ini
 
 Variable Linear::operator()(Context& context, const Variable& x) {
   return linear(context, x, weight_, with_bias_ ? &bias_ : nullptr);
+}
+
+Variable Linear::operator()(Context& context, const GeluVariable& x) {
+  return linear(context, x, weight_, with_bias_ ? &bias_ : nullptr);
+}
+
+GeluVariable Linear::gelu(Context& context, const Variable& x) {
+  return linear_gelu(context, x, weight_, with_bias_ ? &bias_ : nullptr);
 }
 
 void Linear::visit(const ParameterVisitor& visitor) {
