@@ -3,6 +3,22 @@ from table import Mutant
 
 BUILD = "release"
 MUTANTS = [
+    Mutant("products: GELU starts from what D held, not from the product", "src/core/product.cpp",
+           "activation_forward<kernels::Gelu>(device, elements, input, d)",
+           "activation_forward<kernels::Gelu>(device, elements, d, d)",
+           ["core.product", "layers.linear"]),
+    Mutant("products: a scale is ignored in silence", "src/core/product.cpp",
+           "!p.a.scale && !p.b.scale && !p.d.scale", "!p.a.scale && !p.b.scale",
+           ["core.product"]),
+    Mutant("linear: what GELU was applied to is held where nothing is kept for backward", "layers/linear.cpp",
+           "!input.wanted() || !context.saves()", "!input.wanted()",
+           ["layers.linear"]),
+    Mutant("products: their work is not counted", "src/core/product.cpp",
+           "  stream.charge(", "  if (false) stream.charge(",
+           ["core.product"]),
+    Mutant("cross_entropy: columns after the classes keep their logits as a gradient on the CPU", "layers/cross_entropy.cpp",
+           "    std::fill(row + classes, row + width, T(0));\n", "",
+           ["layers.cross_entropy"]),
     Mutant("tape: a parameter is final after its first use is differentiated", "src/autograd/tape.cpp",
            "--uses_->count[parameter.id] == 0 && uses_->on_final", "--uses_->count[parameter.id] >= 0 && uses_->on_final",
            ["autograd.block", "comm.param_store_np1"]),
