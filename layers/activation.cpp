@@ -1,26 +1,12 @@
 #include "layers/activation.h"
 
-#include "layers/activation_functions.h"
+#include "src/core/activation_functions.h"
+#include "src/core/elementwise.h"
 #include "src/core/map.h"
 
 namespace tandem {
 
 namespace kernels {
-
-template <class Function, class T>
-void activation_forward(Cpu device, int64_t n, const T* x, T* y) {
-  transform(device, n, y, Value<Function>{}, x);
-}
-
-template <class Function, class T>
-void activation_backward(Cpu device, int64_t n, const T* dy, const T* saved, T* dx, Wide<T> beta) {
-  if (beta == 0) {
-    transform(device, n, dx, Gradient<Function>{}, dy, saved);
-  } else {
-    transform(device, n, dx, AddedGradient<Function, Wide<T>>{beta}, static_cast<const T*>(dx), dy,
-              saved);
-  }
-}
 
 template <class T>
 void swiglu_forward(Cpu, const T* x, T* y, int64_t rows, int64_t width) {
@@ -59,33 +45,6 @@ void swiglu_backward(Cpu, const T* dy, const T* x, T* dx, Wide<T> beta, int64_t 
   }
 }
 
-template void activation_forward<Relu>(Cpu, int64_t, const float*, float*);
-template void activation_forward<Relu>(Cpu, int64_t, const double*, double*);
-template void activation_forward<Relu>(Cpu, int64_t, const Bf16*, Bf16*);
-template void activation_forward<Relu>(Cpu, int64_t, const Fp16*, Fp16*);
-template void activation_forward<Gelu>(Cpu, int64_t, const float*, float*);
-template void activation_forward<Gelu>(Cpu, int64_t, const double*, double*);
-template void activation_forward<Gelu>(Cpu, int64_t, const Bf16*, Bf16*);
-template void activation_forward<Gelu>(Cpu, int64_t, const Fp16*, Fp16*);
-template void activation_forward<Silu>(Cpu, int64_t, const float*, float*);
-template void activation_forward<Silu>(Cpu, int64_t, const double*, double*);
-template void activation_forward<Silu>(Cpu, int64_t, const Bf16*, Bf16*);
-template void activation_forward<Silu>(Cpu, int64_t, const Fp16*, Fp16*);
-template void activation_backward<Relu>(Cpu, int64_t, const float*, const float*, float*, float);
-template void activation_backward<Relu>(Cpu, int64_t, const double*, const double*, double*,
-                                        double);
-template void activation_backward<Relu>(Cpu, int64_t, const Bf16*, const Bf16*, Bf16*, float);
-template void activation_backward<Relu>(Cpu, int64_t, const Fp16*, const Fp16*, Fp16*, float);
-template void activation_backward<Gelu>(Cpu, int64_t, const float*, const float*, float*, float);
-template void activation_backward<Gelu>(Cpu, int64_t, const double*, const double*, double*,
-                                        double);
-template void activation_backward<Gelu>(Cpu, int64_t, const Bf16*, const Bf16*, Bf16*, float);
-template void activation_backward<Gelu>(Cpu, int64_t, const Fp16*, const Fp16*, Fp16*, float);
-template void activation_backward<Silu>(Cpu, int64_t, const float*, const float*, float*, float);
-template void activation_backward<Silu>(Cpu, int64_t, const double*, const double*, double*,
-                                        double);
-template void activation_backward<Silu>(Cpu, int64_t, const Bf16*, const Bf16*, Bf16*, float);
-template void activation_backward<Silu>(Cpu, int64_t, const Fp16*, const Fp16*, Fp16*, float);
 template void swiglu_forward<float>(Cpu, const float*, float*, int64_t, int64_t);
 template void swiglu_forward<double>(Cpu, const double*, double*, int64_t, int64_t);
 template void swiglu_forward<Bf16>(Cpu, const Bf16*, Bf16*, int64_t, int64_t);

@@ -1,8 +1,7 @@
 #include "layers/activation.h"
-#include "layers/activation_functions.h"
 #include "layers/matrix.cuh"
+#include "src/core/activation_functions.h"
 #include "src/core/pack.cuh"
-#include "src/core/transform.cuh"
 
 namespace tandem::kernels {
 
@@ -49,21 +48,6 @@ __global__ void __launch_bounds__(kMatrixThreads)
 
 }  // namespace
 
-template <class Function, class T>
-void activation_forward(Cuda device, int64_t n, const T* x, T* y) {
-  transform(device, n, y, Value<Function>{}, x);
-}
-
-template <class Function, class T>
-void activation_backward(Cuda device, int64_t n, const T* dy, const T* saved, T* dx, Wide<T> beta) {
-  if (beta == 0) {
-    transform(device, n, dx, Gradient<Function>{}, dy, saved);
-  } else {
-    transform(device, n, dx, AddedGradient<Function, Wide<T>>{beta}, static_cast<const T*>(dx), dy,
-              saved);
-  }
-}
-
 template <class T>
 void swiglu_forward(Cuda device, const T* x, T* y, int64_t rows, int64_t width) {
   if (rows * width == 0) {
@@ -93,24 +77,6 @@ void swiglu_backward(Cuda device, const T* dy, const T* x, T* dx, Wide<T> beta, 
   });
 }
 
-template void activation_forward<Relu>(Cuda, int64_t, const float*, float*);
-template void activation_forward<Relu>(Cuda, int64_t, const Bf16*, Bf16*);
-template void activation_forward<Relu>(Cuda, int64_t, const Fp16*, Fp16*);
-template void activation_forward<Gelu>(Cuda, int64_t, const float*, float*);
-template void activation_forward<Gelu>(Cuda, int64_t, const Bf16*, Bf16*);
-template void activation_forward<Gelu>(Cuda, int64_t, const Fp16*, Fp16*);
-template void activation_forward<Silu>(Cuda, int64_t, const float*, float*);
-template void activation_forward<Silu>(Cuda, int64_t, const Bf16*, Bf16*);
-template void activation_forward<Silu>(Cuda, int64_t, const Fp16*, Fp16*);
-template void activation_backward<Relu>(Cuda, int64_t, const float*, const float*, float*, float);
-template void activation_backward<Relu>(Cuda, int64_t, const Bf16*, const Bf16*, Bf16*, float);
-template void activation_backward<Relu>(Cuda, int64_t, const Fp16*, const Fp16*, Fp16*, float);
-template void activation_backward<Gelu>(Cuda, int64_t, const float*, const float*, float*, float);
-template void activation_backward<Gelu>(Cuda, int64_t, const Bf16*, const Bf16*, Bf16*, float);
-template void activation_backward<Gelu>(Cuda, int64_t, const Fp16*, const Fp16*, Fp16*, float);
-template void activation_backward<Silu>(Cuda, int64_t, const float*, const float*, float*, float);
-template void activation_backward<Silu>(Cuda, int64_t, const Bf16*, const Bf16*, Bf16*, float);
-template void activation_backward<Silu>(Cuda, int64_t, const Fp16*, const Fp16*, Fp16*, float);
 template void swiglu_forward<float>(Cuda, const float*, float*, int64_t, int64_t);
 template void swiglu_forward<Bf16>(Cuda, const Bf16*, Bf16*, int64_t, int64_t);
 template void swiglu_forward<Fp16>(Cuda, const Fp16*, Fp16*, int64_t, int64_t);

@@ -1,7 +1,5 @@
-// Nonlinear functions, element by element. The formulas are in activation_functions.h.
-//
-// On a GPU each is one pass over memory. The bias that stands before GELU costs no pass of its own:
-// the linear layer's product adds it.
+// Nonlinear functions, element by element; the formulas are in src/core/activation_functions.h. On
+// a GPU each is one pass over memory.
 #pragma once
 
 #include "layers/module.h"
@@ -23,18 +21,6 @@ Variable silu(Context& context, const Variable& x);
 Variable swiglu(Context& context, const Variable& x);
 
 namespace kernels {
-
-// y = Function::value(x); Function is Relu, Gelu or Silu of activation_functions.h.
-template <class Function, class T>
-void activation_forward(Cpu, int64_t n, const T* x, T* y);
-template <class Function, class T>
-void activation_forward(Cuda, int64_t n, const T* x, T* y);
-
-// dx = beta * dx + dy * Function::slope(saved); dx may be dy.
-template <class Function, class T>
-void activation_backward(Cpu, int64_t n, const T* dy, const T* saved, T* dx, Wide<T> beta);
-template <class Function, class T>
-void activation_backward(Cuda, int64_t n, const T* dy, const T* saved, T* dx, Wide<T> beta);
 
 // x [rows, 2 * width], y [rows, width].
 template <class T>

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "src/core/column_chunks.h"
-#include "src/core/gemm.h"
 #include "src/core/map.h"
+#include "src/core/product.h"
 
 namespace tandem {
 
@@ -44,13 +44,9 @@ template void sum_rows<Fp16>(Cpu, const Fp16*, float*, float, float*, int64_t, i
 
 namespace {
 
-// One multiply-add for each of m x n x k.
-void charge_product(const Context& context, int64_t m, int64_t n, int64_t k) {
-  context.stream.charge({.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n * k)});
-}
-
 struct LinearOp final : Op {
-  Tensor x;  // [rows, in]
+  Tensor x;           // [rows, in]
+  Tensor gelu_input;  // what x is the GELU of, and what input(0) is the gradient by; none: x itself
 
   std::string_view name() const override { return "linear"; }
   void backward(Context& context, Tensor& dy) override {
@@ -60,32 +56,29 @@ struct LinearOp final : Op {
       sum_bias_gradient(context, dy, dbias, rows, out);
     }
     if (const GradTarget dweight = parameter_target(0); dweight.into) {
-      multiply_weight_gradient(context, dy, dweight, rows);
+      multiply(context.stream, {.m = out,
+                                .n = in,
+                                .k = rows,
+                                .a = {.data = dy, .transposed = true},
+                                .b = {.data = x},
+                                .d = {.data = dweight.into},
+                                .beta = static_cast<double>(dweight.beta)});
     }
-    if (!input(0).wanted()) {
-      return;
+    if (input(0).wanted()) {
+      const GradTarget dx = input(0).target(context);
+      multiply(context.stream, {.m = rows,
+                                .n = in,
+                                .k = out,
+                                .a = {.data = dy},
+                                .b = {.data = weight.value},
+                                .d = {.data = dx.into},
+                                .beta = static_cast<double>(dx.beta),
+                                .epilogue = gelu_input ? Epilogue::kGeluGradient : Epilogue::kNone,
+                                .gelu_input = gelu_input});
     }
-    const GradTarget dx = input(0).target(context);
-    charge_product(context, rows, in, out);
-    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
-      gemm<T, T>(device, Transpose::kNo, Transpose::kNo, rows, in, out, Wide<T>(1), dy.data<T>(),
-                 out, weight.value.data<T>(), in, Wide<T>(dx.beta), dx.into.data<T>(), in);
-    });
   }
 
  private:
-  // dweight (+)= dy^T x
-  void multiply_weight_gradient(Context& context, const Tensor& dy, const GradTarget& dweight,
-                                int64_t rows) {
-    const int64_t out = dweight.into.shape()[0], in = dweight.into.shape()[1];
-    charge_product(context, rows, out, in);
-    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
-      using W = Wide<T>;
-      gemm<T, W>(device, Transpose::kYes, Transpose::kNo, out, in, rows, W(1), dy.data<T>(), out,
-                 x.data<T>(), in, W(dweight.beta), dweight.into.data<W>(), in);
-    });
-  }
-
   static void sum_bias_gradient(Context& context, const Tensor& dy, const GradTarget& bias,
                                 int64_t rows, int64_t out) {
     const Tensor sums = context.workspace(
@@ -104,24 +97,53 @@ Shape replace_last(const Shape& shape, int64_t last) {
   return Shape(sizes);
 }
 
-}  // namespace
-
-Variable linear(Context& context, const Variable& x, Parameter& weight, Parameter* bias) {
+// x W^T + b; with `gelu_input`, which becomes that, its GELU.
+Tensor forward(Context& context, const Tensor& x, const Parameter& weight, const Parameter* bias,
+               const Tensor& gelu_input = {}) {
   const int64_t out = weight.shape[0], in = weight.shape[1];
   require(x.shape()[-1] == in, [&] {
     return str("linear ", weight.name, ": x ", x.shape(), ", weight ", weight.shape);
   });
-  const int64_t rows = x.elements() / in;
   Tensor y = context.activation(replace_last(x.shape(), out), x.dtype());
-  charge_product(context, rows, out, in);
-  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
-    gemm<T, T>(device, Transpose::kNo, Transpose::kYes, rows, out, in, Wide<T>(1), x.data<T>(), in,
-               weight.value.data<T>(), in, Wide<T>(0), y.data<T>(), out,
-               bias ? bias->value.data<T>() : nullptr);
-  });
+  multiply(context.stream, {.m = x.elements() / in,
+                            .n = out,
+                            .k = in,
+                            .a = {.data = x},
+                            .b = {.data = weight.value, .transposed = true},
+                            .d = {.data = y},
+                            .bias = bias ? bias->value : Tensor(),
+                            .epilogue = gelu_input ? Epilogue::kGelu : Epilogue::kNone,
+                            .gelu_input = gelu_input});
+  return y;
+}
+
+std::unique_ptr<LinearOp> make_op(const Tensor& x, const Tensor& gelu_input = {}) {
   auto op = std::make_unique<LinearOp>();
-  op->x = x.value();
-  return context.record(std::move(y), std::move(op), {x}, {&weight, bias});
+  op->x = x;
+  op->gelu_input = gelu_input;
+  return op;
+}
+
+}  // namespace
+
+Variable linear(Context& context, const Variable& x, Parameter& weight, Parameter* bias) {
+  return context.record(forward(context, x.value(), weight, bias), make_op(x.value()), {x},
+                        {&weight, bias});
+}
+
+Variable linear(Context& context, const GeluVariable& x, Parameter& weight, Parameter* bias) {
+  return context.record(forward(context, x.value, weight, bias), make_op(x.value, x.input.value()),
+                        {x.input}, {&weight, bias});
+}
+
+GeluVariable linear_gelu(Context& context, const Variable& x, Parameter& weight, Parameter* bias) {
+  Tensor sum = context.activation(replace_last(x.shape(), weight.shape[0]), x.dtype());
+  Tensor value = forward(context, x.value(), weight, bias, sum);
+  Variable input = context.record(std::move(sum), make_op(x.value()), {x}, {&weight, bias});
+  if (!input.wanted() || !context.saves()) {
+    input = Variable(Tensor(), input.slot());
+  }
+  return {std::move(input), std::move(value)};
 }
 
 Linear::Linear(const std::string& name, int64_t in, int64_t out, Initializer init, bool with_bias)
@@ -131,6 +153,14 @@ Linear::Linear(const std::string& name, int64_t in, int64_t out, Initializer ini
 
 Variable Linear::operator()(Context& context, const Variable& x) {
   return linear(context, x, weight_, with_bias_ ? &bias_ : nullptr);
+}
+
+Variable Linear::operator()(Context& context, const GeluVariable& x) {
+  return linear(context, x, weight_, with_bias_ ? &bias_ : nullptr);
+}
+
+GeluVariable Linear::gelu(Context& context, const Variable& x) {
+  return linear_gelu(context, x, weight_, with_bias_ ? &bias_ : nullptr);
 }
 
 void Linear::visit(const ParameterVisitor& visitor) {

@@ -1,4 +1,4 @@
-// Fully connected layer: y = x W^T + b.
+// Fully connected layers: y = x W^T + b, and GELU between two of them.
 #pragma once
 
 #include "layers/module.h"
@@ -8,11 +8,24 @@ namespace tandem {
 // x [..., in], weight [out, in], bias [out] or null; returns [..., out].
 Variable linear(Context& context, const Variable& x, Parameter& weight, Parameter* bias);
 
+// gelu(x W^T + b) on its way to one other linear layer, whose backward multiplies its gradient by
+// GELU's slope: so `input` has a gradient, and `value` has none.
+struct GeluVariable {
+  Variable input;  // x W^T + b; without elements where backward does not need them
+  Tensor value;    // [..., out]
+};
+
+// In one product each: the same bits as gelu() between two calls of linear().
+GeluVariable linear_gelu(Context& context, const Variable& x, Parameter& weight, Parameter* bias);
+Variable linear(Context& context, const GeluVariable& x, Parameter& weight, Parameter* bias);
+
 // Weight and bias of a linear layer, named `name`.weight and `name`.bias.
 class Linear {
  public:
   Linear(const std::string& name, int64_t in, int64_t out, Initializer init, bool with_bias = true);
   Variable operator()(Context& context, const Variable& x);
+  Variable operator()(Context& context, const GeluVariable& x);
+  GeluVariable gelu(Context& context, const Variable& x);
   void visit(const ParameterVisitor& visitor);
 
  private:

@@ -110,8 +110,9 @@ Variable Transformer::layer(Context& context, Gate& gate, int64_t index, const V
 Variable Transformer::head(Context& context, Gate& gate, const Variable& x) {
   const auto body = [this](Context& inner, const Variable& y) {
     const Variable normal = ln_f_ ? (*ln_f_)(inner, y) : (*norm_f_)(inner, y);
-    const Variable logits = linear(inner, normal, head_weight_ ? *head_weight_ : wte_, nullptr);
-    return Variable(logits.value().reshape({y.elements() / config_.width, config_.vocab}),
+    Parameter& weight = head_weight_ ? *head_weight_ : wte_;
+    const Variable logits = linear(inner, normal, weight, nullptr);
+    return Variable(logits.value().reshape({y.elements() / config_.width, weight.shape[0]}),
                     logits.slot());
   };
   return run_block(context, gate, static_cast<BlockId>(1 + config_.layers), config_.recompute, x,
@@ -141,7 +142,7 @@ Tensor Transformer::decode(Context& context, Gate& gate, const Tensor& tokens,
   const Tensor last = x.value().slice(x.elements() - config_.width, config_.width);
   return head(context, gate, Variable(last.reshape({1, config_.width})))
       .value()
-      .reshape({config_.vocab});
+      .slice(0, config_.vocab);
 }
 
 double Transformer::flops_per_sample() const {

@@ -43,7 +43,8 @@ class Transformer final : public Model {
   Variable embed(Context& context, Gate& gate, const Tensor& tokens, int64_t first_position);
   Variable layer(Context& context, Gate& gate, int64_t index, const Variable& x,
                  KeyValueCache* cache);
-  Variable head(Context& context, Gate& gate, const Variable& x);  // [..., C] -> [rows, vocab]
+  // [..., C] -> [rows, width], with the classes before columns that pad the head's weight, if any.
+  Variable head(Context& context, Gate& gate, const Variable& x);
 
   TransformerConfig config_;
   Parameter wte_;

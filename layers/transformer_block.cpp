@@ -49,7 +49,7 @@ class GptBlock final : public TransformerBlock {
     const Variable y = attend(context, qkv_(context, ln_1_(context, x)), heads_, cache);
     const Normalized middle = ln_2_.add(
         context, x, dropout(context, attn_proj_(context, y), dropout_, attention_site(index_)));
-    const Variable hidden = gelu(context, fc_(context, middle.y));
+    const GeluVariable hidden = fc_.gelu(context, middle.y);
     return add(context, middle.sum,
                dropout(context, mlp_proj_(context, hidden), dropout_, ffn_site(index_)));
   }

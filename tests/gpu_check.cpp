@@ -95,7 +95,7 @@ std::vector<std::string> suites_in_order(const std::string& only) {
   }
   std::erase_if(names, [&](const std::string& name) { return name.find(only) == name.npos; });
   const auto turn = [](const std::string& name) {
-    return name.find("Misaligned") != name.npos ? 2 : name.starts_with("Gemm") ? 0 : 1;
+    return name.find("Misaligned") != name.npos ? 2 : name.starts_with("Product") ? 0 : 1;
   };
   std::ranges::stable_sort(names, {}, turn);
   return names;

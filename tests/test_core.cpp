@@ -1,8 +1,9 @@
 // Tensors, memory, streams, matrix products, reductions and random numbers.
 #include <cmath>
 
-#include "src/core/gemm.h"
+#include "src/core/error.h"
 #include "src/core/math.h"
+#include "src/core/product.h"
 #include "src/core/rng.h"
 #include "tests/harness.h"
 
@@ -104,44 +105,48 @@ TEST(Stream, EventOrdersTwoStreams) {
   EXPECT_EQ(seen, 1000000);
 }
 
-class GemmTest : public ::testing::TestWithParam<std::tuple<int, int, int>> {};
+class ProductTest : public ::testing::TestWithParam<std::tuple<int, int, int>> {};
 
 // Products of small integers are exact in any order of summation, so the result must be equal.
-TEST_P(GemmTest, EqualsTheDefinition) {
+TEST_P(ProductTest, EqualsTheDefinition) {
   const auto [m, n, k] = GetParam();
-  const auto fill = [](int64_t count, int64_t step) {
-    std::vector<float> values(static_cast<size_t>(count));
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = static_cast<float>(static_cast<int64_t>(i) * step % 7 - 3);
+  const auto fill = [](int64_t rows, int64_t columns, int64_t step) {
+    Tensor values = Tensor::empty(test_memory(), {rows, columns}, DType::kF32, MemoryClass::kData);
+    for (int64_t i = 0; i < values.elements(); ++i) {
+      values.data<float>()[i] = static_cast<float>(i * step % 7 - 3);
     }
     return values;
   };
-  const std::vector<float> a = fill(int64_t{m} * k, 5), b = fill(int64_t{k} * n, 3),
-                           c0 = fill(int64_t{m} * n, 2);
-  for (const Transpose ta : {Transpose::kNo, Transpose::kYes}) {
-    for (const Transpose tb : {Transpose::kNo, Transpose::kYes}) {
+  for (const bool a_flipped : {false, true}) {
+    for (const bool b_flipped : {false, true}) {
       for (const float beta : {0.0f, 1.0f}) {
-        std::vector<float> c = c0;
-        if (beta == 0) {
-          c.assign(c.size(), NAN);  // beta 0 must not read C
-        }
-        gemm<float>(Cpu{}, ta, tb, m, n, k, 2, a.data(), ta == Transpose::kNo ? k : m, b.data(),
-                    tb == Transpose::kNo ? n : k, beta, c.data(), n);
+        const Tensor a = a_flipped ? fill(k, m, 5) : fill(m, k, 5);
+        const Tensor b = b_flipped ? fill(n, k, 3) : fill(k, n, 3);
+        const Tensor d0 = fill(m, n, 2);
+        const Tensor d = beta == 0 ? unwritten({m, n}, DType::kF32) : fill(m, n, 2);
+        multiply(test_stream(), {.m = m,
+                                 .n = n,
+                                 .k = k,
+                                 .a = {.data = a, .transposed = a_flipped},
+                                 .b = {.data = b, .transposed = b_flipped},
+                                 .d = {.data = d},
+                                 .alpha = 2,
+                                 .beta = beta});
         for (int i = 0; i < m; ++i) {
           for (int j = 0; j < n; ++j) {
-            float expected = beta == 0 ? 0 : c0[static_cast<size_t>(i * n + j)];
+            float expected = beta == 0 ? 0 : d0.data<float>()[i * n + j];
             for (int p = 0; p < k; ++p) {
-              expected += 2 * a[static_cast<size_t>(ta == Transpose::kNo ? i * k + p : p * m + i)] *
-                          b[static_cast<size_t>(tb == Transpose::kNo ? p * n + j : j * k + p)];
+              expected += 2 * a.data<float>()[a_flipped ? p * m + i : i * k + p] *
+                          b.data<float>()[b_flipped ? j * k + p : p * n + j];
             }
-            ASSERT_EQ(c[static_cast<size_t>(i * n + j)], expected) << i << ", " << j;
+            ASSERT_EQ(d.data<float>()[i * n + j], expected) << i << ", " << j;
           }
         }
       }
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(Sizes, GemmTest,
+INSTANTIATE_TEST_SUITE_P(Sizes, ProductTest,
                          ::testing::Values(std::tuple{1, 1, 1}, std::tuple{3, 5, 7},
                                            std::tuple{64, 64, 64}, std::tuple{129, 65, 33},
                                            std::tuple{40, 257, 190}));

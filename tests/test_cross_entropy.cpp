@@ -117,6 +117,77 @@ TEST(CrossEntropy, MinusInfinityIsNoClass) {
   });
 }
 
+struct Results {
+  int64_t correct = 0;
+  std::vector<double> losses, gradient;
+  bool operator==(const Results&) const = default;
+};
+
+// Of logits [4, classes] in rows of `width`, which hold no numbers after the classes.
+Results results_of(Device device, DType dtype, int64_t classes, int64_t width) {
+  const Tensor values = random_tensor({4, classes}, DType::kF32, 5);
+  const Tensor logits = unwritten({4, width}, DType::kF32);
+  for (int64_t n = 0; n < 4; ++n) {
+    std::copy_n(values.data<float>() + n * classes, classes, logits.data<float>() + n * width);
+  }
+  const auto last = static_cast<int32_t>(classes - 1);
+  const Tensor targets =
+      to_device(int_tensor({4}, std::vector<int32_t>{last, 0, kIgnoreTarget, last / 2}), device);
+  TestContext test(device);
+  const Variable x = Variable::leaf(to_device(rounded_to(logits, dtype), device));
+  const auto given = width == classes ? std::nullopt : std::optional(classes);
+  Results results;
+  results.correct =
+      to_host(count_correct(test.context, x.value(), targets, given)).data<int64_t>()[0];
+  const Variable losses = cross_entropy(test.context, x, targets, given);
+  results.losses = values_of(losses.value());
+  test.tape.backward(test.context, losses, 0.5);
+  const std::vector<double> gradient = values_of(x.slot()->grad);
+  for (int64_t i = 0; i < 4 * width; ++i) {
+    if (i % width < classes) {
+      results.gradient.push_back(gradient[i]);
+    } else {
+      EXPECT_EQ(gradient[i], 0) << "row " << i / width << ", column " << i % width;
+    }
+  }
+  return results;
+}
+
+// Rows that begin at the same places of 16-byte packs are summed in the same order.
+TEST(CrossEntropy, ColumnsAfterTheClassesHaveNoPart) {
+  for_each_device([](Device device) {
+    for (DType dtype : {DType::kF32, DType::kBf16, DType::kFp16}) {
+      for (int64_t classes : {8, 64, 2104}) {
+        SCOPED_TRACE(str(name_of(device), ", ", name_of(dtype), ", ", classes, " classes"));
+        EXPECT_EQ(results_of(device, dtype, classes, classes + 24),
+                  results_of(device, dtype, classes, classes));
+      }
+    }
+  });
+}
+
+// Odd widths may be summed in another order: 4 (65 + 16) roundings of f32, of numbers below 8.
+TEST(CrossEntropy, RowsMayBeStoredAtOddWidths) {
+  for_each_device([](Device device) {
+    const Results padded = results_of(device, DType::kF32, 65, 67);
+    const Results dense = results_of(device, DType::kF32, 65, 65);
+    EXPECT_EQ(padded.correct, dense.correct);
+    for (size_t i = 0; i < dense.losses.size(); ++i) {
+      EXPECT_NEAR(padded.losses[i], dense.losses[i], 4 * 81 * 8 * 0x1p-24) << i;
+    }
+    for (size_t i = 0; i < dense.gradient.size(); ++i) {
+      EXPECT_NEAR(padded.gradient[i], dense.gradient[i], 4 * 81 * 8 * 0x1p-24) << i;
+    }
+  });
+}
+
+TEST(CrossEntropy, MoreClassesThanColumns) {
+  TestContext test;
+  const Variable logits(random_tensor({2, 5}, DType::kF32, 2));
+  const Tensor targets = int_tensor({2}, std::vector<int32_t>{0, 1});
+  EXPECT_THROW(cross_entropy(test.context, logits, targets, 6), Error);
+}
+
 TEST(CrossEntropy, TargetOutsideTheClasses) {
   TestContext test;
   const Variable logits(random_tensor({2, 5}, DType::kF32, 2));

@@ -39,7 +39,7 @@ class GpuCheck(unittest.TestCase):
                 self.assertEqual(["kept", *re.findall("(?m)^(?:emulated|FAILED|0 of ).*$", printed)],
                                  file.read().splitlines())
         suites = re.findall(r"(?m)^FAILED +[\d.]+ s  (\S+): not finished after 0.001 s$", printed)
-        self.assertEqual((suites[0], suites[-1]), ("Gemm", "GemmMisaligned"))
+        self.assertEqual((suites[0], suites[-1]), ("Product", "ProductMisaligned"))
         self.assertIn("DryMemory", suites)
 
     # A process of its own for each: the second goes on after the first has failed.

@@ -1,7 +1,10 @@
 #include <array>
 #include <cmath>
 
+#include "layers/activation.h"
+#include "layers/add.h"
 #include "layers/linear.h"
+#include "src/autograd/block.h"
 #include "tests/device_check.h"
 
 namespace tandem::testing {
@@ -53,6 +56,118 @@ TEST(Linear, DevicesAgreeOnASharedWeight) {
                   return linear(context, linear(context, in[0], weight, &bias), weight, &bias);
                 },
                 {.terms = 64, .roundings = 8});
+}
+
+// Two layers with GELU between them, in one product each or one after another.
+struct TwoLayers {
+  Parameter fc = make("fc", {12, 8}), fc_bias = make("fc_bias", {12});
+  Parameter proj = make("proj", {8, 12}), proj_bias = make("proj_bias", {8});
+  std::vector<Parameter*> parameters = {&fc, &fc_bias, &proj, &proj_bias};
+
+  Variable operator()(Context& context, const Variable& x, bool fused) {
+    if (fused) {
+      return linear(context, linear_gelu(context, x, fc, &fc_bias), proj, &proj_bias);
+    }
+    const Variable hidden = gelu(context, linear(context, x, fc, &fc_bias));
+    return linear(context, hidden, proj, &proj_bias);
+  }
+};
+
+TEST(LinearGelu, GradientsMatchFiniteDifferences) {
+  TwoLayers layers;
+  check_gradients({Shape{2, 3, 8}}, layers.parameters,
+                  [&](Context& context, const std::vector<Variable>& in) {
+                    return layers(context, in[0], true);
+                  });
+}
+
+// y, then the gradients of x and of the wanted parameters.
+std::vector<std::vector<double>> results_of(Device device, DType dtype, bool fused,
+                                            const std::vector<bool>& frozen) {
+  TwoLayers layers;
+  TestContext test(device);
+  const auto random = [&](const Shape& shape, uint64_t seed) {
+    return to_device(rounded_to(random_tensor(shape, DType::kF32, seed), dtype), device);
+  };
+  for (size_t i = 0; i < frozen.size(); ++i) {
+    Parameter& parameter = *layers.parameters[i];
+    parameter.id = static_cast<ParamId>(i);
+    parameter.value = random(parameter.shape, i);
+    parameter.grad = unwritten(parameter.shape, wide_of(dtype), device);
+    parameter.frozen = frozen[i];
+  }
+  const Variable x = Variable::leaf(random({5, 8}, 10));
+  const Variable y = layers(test.context, x, fused);
+  std::vector<std::vector<double>> results = {values_of(y.value())};
+  test.tape.backward(test.context, y, random({5, 8}, 11));
+  results.push_back(values_of(x.slot()->grad));
+  for (const Parameter* parameter : layers.parameters) {
+    if (parameter->wanted()) {
+      results.push_back(values_of(parameter->grad));
+    }
+  }
+  return results;
+}
+
+TEST(LinearGelu, HasTheBitsOfSeparateLayers) {
+  for_each_device([](Device device) {
+    for (DType dtype : {DType::kF32, DType::kBf16, DType::kFp16, DType::kF64}) {
+      for (const std::vector<bool>& frozen :
+           {std::vector{false, false, false, false}, {true, false, true, false}}) {
+        if (device == Device::kCpu || dtype != DType::kF64) {
+          SCOPED_TRACE(str(name_of(device), ", ", name_of(dtype)));
+          EXPECT_EQ(results_of(device, dtype, true, frozen),
+                    results_of(device, dtype, false, frozen));
+        }
+      }
+    }
+  });
+}
+
+// The most bytes in use: while the layers are remembered, in a block that is computed again, and
+// without a tape.
+TEST(LinearGelu, TakesNoMoreMemoryThanSeparateLayers) {
+  enum { kRemembered, kRecomputed, kForgotten };
+  const auto peak_bytes = [](int way, bool fused) {
+    TwoLayers layers;
+    bind_parameters(layers.parameters, DType::kF32);
+    TestContext test;
+    Memory memory(test.stream);
+    Context context{.stream = test.stream, .memory = memory, .tape = &test.tape};
+    if (way == kForgotten) {
+      context.tape = nullptr;
+    }
+    OpenGate gate;
+    const Variable x = Variable::leaf(random_tensor({128, 8}, DType::kF32, 1));
+    const Variable y = run_block(
+        context, gate, 0, way == kRecomputed, x,
+        [&](Context& inner, const Variable& input) { return layers(inner, input, fused); });
+    const int64_t forward = memory.total().peak_bytes;
+    if (way != kForgotten) {
+      test.tape.backward(context, y, 1.0);
+    }
+    return std::pair(forward, memory.total().peak_bytes);
+  };
+  for (int way : {kRemembered, kRecomputed, kForgotten}) {
+    EXPECT_EQ(peak_bytes(way, true), peak_bytes(way, false)) << "way " << way;
+  }
+}
+
+// A second use would have to add to its gradient, which the product with GELU's slope cannot do.
+TEST(LinearGelu, ServesOneLinearLayer) {
+  TwoLayers layers;
+  bind_parameters(layers.parameters, DType::kF32);
+  TestContext test;
+  const Variable x = Variable::leaf(random_tensor({3, 8}, DType::kF32, 1));
+  const GeluVariable hidden = linear_gelu(test.context, x, layers.fc, &layers.fc_bias);
+  const Variable y = add(test.context, linear(test.context, hidden, layers.proj, nullptr),
+                         linear(test.context, hidden, layers.proj, nullptr));
+  try {
+    test.tape.backward(test.context, y, 1.0);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("beta = 0"), std::string::npos) << error.what();
+  }
 }
 
 // Several tiles of columns and several chunks of rows on a GPU; columns that are whole packs of

@@ -36,6 +36,7 @@ struct Context {
     return Tensor::empty(memory, shape, dtype, MemoryClass::kWorkspace);
   }
 
+  bool saves() const;  // whether ops recorded now are kept for backward
   // Wraps an op's result. On a tape the op is kept for backward, with its inputs and parameters.
   Variable record(Tensor result, std::unique_ptr<Op> op, std::initializer_list<Variable> inputs,
                   std::initializer_list<Parameter*> parameters = {});

@@ -10,6 +10,8 @@
 
 namespace tandem {
 
+bool Context::saves() const { return tape && tape->saves(); }
+
 Variable Context::record(Tensor result, std::unique_ptr<Op> op,
                          std::initializer_list<Variable> inputs,
                          std::initializer_list<Parameter*> parameters) {

@@ -37,6 +37,7 @@ class Tape {
   void backward(Context& context, const Variable& y, double seed, const float* scale = nullptr);
   void backward(Context& context, const Variable& y, Tensor dy);
 
+  bool saves() const { return !holding_; }  // whether it keeps what is recorded
   int64_t size() const { return static_cast<int64_t>(entries_.size()); }
 
   // For debuggers and messages: a line for each op with its parameters, its result and its block,

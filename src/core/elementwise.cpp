@@ -1,5 +1,6 @@
 #include "src/core/elementwise.h"
 
+#include "src/core/activation_functions.h"
 #include "src/core/elementwise_functions.h"
 #include "src/core/map.h"
 
@@ -25,6 +26,21 @@ void convert(Cpu device, int64_t n, const From* from, To* to) {
   transform(device, n, to, Same{}, from);
 }
 
+template <class Function, class T>
+void activation_forward(Cpu device, int64_t n, const T* x, T* y) {
+  transform(device, n, y, Value<Function>{}, x);
+}
+
+template <class Function, class T>
+void activation_backward(Cpu device, int64_t n, const T* dy, const T* saved, T* dx, Wide<T> beta) {
+  if (beta == 0) {
+    transform(device, n, dx, Gradient<Function>{}, dy, saved);
+  } else {
+    transform(device, n, dx, AddedGradient<Function, Wide<T>>{beta}, static_cast<const T*>(dx), dy,
+              saved);
+  }
+}
+
 template void fill<float>(Cpu, int64_t, float*, float);
 template void fill_scaled<float>(Cpu, int64_t, float*, float, const float*);
 template void accumulate<float>(Cpu, int64_t, const float*, float*);
@@ -46,5 +62,32 @@ template void convert<Fp16, float>(Cpu, int64_t, const Fp16*, float*);
 template void convert<Bf16, Bf16>(Cpu, int64_t, const Bf16*, Bf16*);
 template void convert<Fp16, Fp16>(Cpu, int64_t, const Fp16*, Fp16*);
 template void convert<double, double>(Cpu, int64_t, const double*, double*);
+template void activation_forward<Relu>(Cpu, int64_t, const float*, float*);
+template void activation_forward<Relu>(Cpu, int64_t, const double*, double*);
+template void activation_forward<Relu>(Cpu, int64_t, const Bf16*, Bf16*);
+template void activation_forward<Relu>(Cpu, int64_t, const Fp16*, Fp16*);
+template void activation_forward<Gelu>(Cpu, int64_t, const float*, float*);
+template void activation_forward<Gelu>(Cpu, int64_t, const double*, double*);
+template void activation_forward<Gelu>(Cpu, int64_t, const Bf16*, Bf16*);
+template void activation_forward<Gelu>(Cpu, int64_t, const Fp16*, Fp16*);
+template void activation_forward<Silu>(Cpu, int64_t, const float*, float*);
+template void activation_forward<Silu>(Cpu, int64_t, const double*, double*);
+template void activation_forward<Silu>(Cpu, int64_t, const Bf16*, Bf16*);
+template void activation_forward<Silu>(Cpu, int64_t, const Fp16*, Fp16*);
+template void activation_backward<Relu>(Cpu, int64_t, const float*, const float*, float*, float);
+template void activation_backward<Relu>(Cpu, int64_t, const double*, const double*, double*,
+                                        double);
+template void activation_backward<Relu>(Cpu, int64_t, const Bf16*, const Bf16*, Bf16*, float);
+template void activation_backward<Relu>(Cpu, int64_t, const Fp16*, const Fp16*, Fp16*, float);
+template void activation_backward<Gelu>(Cpu, int64_t, const float*, const float*, float*, float);
+template void activation_backward<Gelu>(Cpu, int64_t, const double*, const double*, double*,
+                                        double);
+template void activation_backward<Gelu>(Cpu, int64_t, const Bf16*, const Bf16*, Bf16*, float);
+template void activation_backward<Gelu>(Cpu, int64_t, const Fp16*, const Fp16*, Fp16*, float);
+template void activation_backward<Silu>(Cpu, int64_t, const float*, const float*, float*, float);
+template void activation_backward<Silu>(Cpu, int64_t, const double*, const double*, double*,
+                                        double);
+template void activation_backward<Silu>(Cpu, int64_t, const Bf16*, const Bf16*, Bf16*, float);
+template void activation_backward<Silu>(Cpu, int64_t, const Fp16*, const Fp16*, Fp16*, float);
 
 }  // namespace tandem::kernels

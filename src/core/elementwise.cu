@@ -1,3 +1,4 @@
+#include "src/core/activation_functions.h"
 #include "src/core/elementwise.h"
 #include "src/core/elementwise_functions.h"
 #include "src/core/transform.cuh"
@@ -24,6 +25,21 @@ void convert(Cuda device, int64_t n, const From* from, To* to) {
   transform(device, n, to, Same{}, from);
 }
 
+template <class Function, class T>
+void activation_forward(Cuda device, int64_t n, const T* x, T* y) {
+  transform(device, n, y, Value<Function>{}, x);
+}
+
+template <class Function, class T>
+void activation_backward(Cuda device, int64_t n, const T* dy, const T* saved, T* dx, Wide<T> beta) {
+  if (beta == 0) {
+    transform(device, n, dx, Gradient<Function>{}, dy, saved);
+  } else {
+    transform(device, n, dx, AddedGradient<Function, Wide<T>>{beta}, static_cast<const T*>(dx), dy,
+              saved);
+  }
+}
+
 template void fill<float>(Cuda, int64_t, float*, float);
 template void fill_scaled<float>(Cuda, int64_t, float*, float, const float*);
 template void accumulate<float>(Cuda, int64_t, const float*, float*);
@@ -41,5 +57,23 @@ template void convert<Bf16, float>(Cuda, int64_t, const Bf16*, float*);
 template void convert<Fp16, float>(Cuda, int64_t, const Fp16*, float*);
 template void convert<Bf16, Bf16>(Cuda, int64_t, const Bf16*, Bf16*);
 template void convert<Fp16, Fp16>(Cuda, int64_t, const Fp16*, Fp16*);
+template void activation_forward<Relu>(Cuda, int64_t, const float*, float*);
+template void activation_forward<Relu>(Cuda, int64_t, const Bf16*, Bf16*);
+template void activation_forward<Relu>(Cuda, int64_t, const Fp16*, Fp16*);
+template void activation_forward<Gelu>(Cuda, int64_t, const float*, float*);
+template void activation_forward<Gelu>(Cuda, int64_t, const Bf16*, Bf16*);
+template void activation_forward<Gelu>(Cuda, int64_t, const Fp16*, Fp16*);
+template void activation_forward<Silu>(Cuda, int64_t, const float*, float*);
+template void activation_forward<Silu>(Cuda, int64_t, const Bf16*, Bf16*);
+template void activation_forward<Silu>(Cuda, int64_t, const Fp16*, Fp16*);
+template void activation_backward<Relu>(Cuda, int64_t, const float*, const float*, float*, float);
+template void activation_backward<Relu>(Cuda, int64_t, const Bf16*, const Bf16*, Bf16*, float);
+template void activation_backward<Relu>(Cuda, int64_t, const Fp16*, const Fp16*, Fp16*, float);
+template void activation_backward<Gelu>(Cuda, int64_t, const float*, const float*, float*, float);
+template void activation_backward<Gelu>(Cuda, int64_t, const Bf16*, const Bf16*, Bf16*, float);
+template void activation_backward<Gelu>(Cuda, int64_t, const Fp16*, const Fp16*, Fp16*, float);
+template void activation_backward<Silu>(Cuda, int64_t, const float*, const float*, float*, float);
+template void activation_backward<Silu>(Cuda, int64_t, const Bf16*, const Bf16*, Bf16*, float);
+template void activation_backward<Silu>(Cuda, int64_t, const Fp16*, const Fp16*, Fp16*, float);
 
 }  // namespace tandem::kernels

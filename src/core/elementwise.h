@@ -1,4 +1,4 @@
-// Copies and sums of flat arrays.
+// Copies, sums and nonlinear functions of flat arrays.
 #pragma once
 
 #include "src/core/dispatch.h"
@@ -29,5 +29,17 @@ template <class From, class To>
 void convert(Cpu, int64_t n, const From* from, To* to);
 template <class From, class To>
 void convert(Cuda, int64_t n, const From* from, To* to);
+
+// y = Function::value(x); Function is Relu, Gelu or Silu of activation_functions.h.
+template <class Function, class T>
+void activation_forward(Cpu, int64_t n, const T* x, T* y);
+template <class Function, class T>
+void activation_forward(Cuda, int64_t n, const T* x, T* y);
+
+// dx = beta * dx + dy * Function::slope(saved); dx may be dy.
+template <class Function, class T>
+void activation_backward(Cpu, int64_t n, const T* dy, const T* saved, T* dx, Wide<T> beta);
+template <class Function, class T>
+void activation_backward(Cuda, int64_t n, const T* dy, const T* saved, T* dx, Wide<T> beta);
 
 }  // namespace tandem::kernels

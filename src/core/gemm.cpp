@@ -14,11 +14,6 @@ constexpr int64_t kParallelFlops = 1
                                    << 20;  // below this a parallel region costs more than it saves
 constexpr int64_t kTile = 32;              // pieces start at multiples of the micro-kernels' widths
 
-// Elements from the first to the last one of a matrix as stored.
-int64_t extent(int64_t rows, int64_t columns, int64_t stride) {
-  return rows > 0 && columns > 0 ? (rows - 1) * stride + columns : 0;
-}
-
 // f(row, column) for a matrix, rows in parallel.
 template <class F>
 void for_elements(int64_t rows, int64_t columns, F f) {
@@ -30,116 +25,93 @@ void for_elements(int64_t rows, int64_t columns, F f) {
   }
 }
 
-// A 16-bit C as a matrix of f32, rows n apart. Nothing between its rows is read or written.
-template <class C>
-class WideResult {
- public:
-  WideResult(int64_t m, int64_t n, C* c, int64_t ldc)
-      : m_(m),
-        n_(n),
-        c_(c),
-        ldc_(ldc),
-        wide_(std::make_unique_for_overwrite<float[]>(static_cast<size_t>(m * n))) {}
-  float* data() { return wide_.get(); }
-  void load() {
-    for_elements(m_, n_, [n = n_, from = c_, ldc = ldc_, to = data()](int64_t i, int64_t j) {
-      to[i * n + j] = from[i * ldc + j];
-    });
-  }
-  void store() {
-    for_elements(m_, n_, [n = n_, from = data(), to = c_, ldc = ldc_](int64_t i, int64_t j) {
-      to[i * ldc + j] = C(from[i * n + j]);
-    });
-  }
-
- private:
-  int64_t m_, n_;
-  C* c_;
-  int64_t ldc_;
-  std::unique_ptr<float[]> wide_;
-};
-
 // C is cut along its longer side into one piece for each thread; a piece is an independent GEMM.
 template <class T>
-void gemm_parallel(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
-                   T alpha, const T* a, int64_t lda, const T* b, int64_t ldb, T beta, T* c,
-                   int64_t ldc, const T* bias) {
+void gemm_parallel(const Gemm<T>& whole) {
   const int threads = omp_in_parallel() ? 1 : omp_get_max_threads();
-  if (threads == 1 || 2 * m * n * k < kParallelFlops) {
-    gemm_serial(transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias);
+  if (threads == 1 || 2 * whole.m * whole.n * whole.k < kParallelFlops) {
+    gemm_serial(whole);
     return;
   }
-  const bool by_rows = m >= n;
-  const int64_t whole = by_rows ? m : n;
-  const int64_t piece = ((whole + threads - 1) / threads + kTile - 1) / kTile * kTile;
+  const bool by_rows = whole.m >= whole.n;
+  const int64_t length = by_rows ? whole.m : whole.n;
+  const int64_t step = ((length + threads - 1) / threads + kTile - 1) / kTile * kTile;
 #pragma omp parallel for schedule(static, 1)
-  for (int64_t first = 0; first < whole; first += piece) {
-    const int64_t count = std::min(piece, whole - first);
+  for (int64_t first = 0; first < length; first += step) {
+    Gemm<T> piece = whole;
     if (by_rows) {
-      gemm_serial(transpose_a, transpose_b, count, n, k, alpha,
-                  a + first * (transpose_a == Transpose::kNo ? lda : 1), lda, b, ldb, beta,
-                  c + first * ldc, ldc, bias);
+      piece.m = std::min(step, length - first);
+      piece.a += first * (whole.transpose_a ? 1 : whole.lda);
+      piece.c += first * whole.ldc;
     } else {
-      gemm_serial(transpose_a, transpose_b, m, count, k, alpha, a, lda,
-                  b + first * (transpose_b == Transpose::kNo ? 1 : ldb), ldb, beta, c + first, ldc,
-                  bias ? bias + first : nullptr);
+      piece.n = std::min(step, length - first);
+      piece.b += first * (whole.transpose_b ? whole.ldb : 1);
+      piece.c += first;
+      piece.bias = whole.bias ? whole.bias + first : nullptr;
     }
+    gemm_serial(piece);
   }
+}
+
+template <class T>
+Gemm<T> gemm_of(const Product& p, const T* a, const T* b, T* c, const T* bias) {
+  return {.transpose_a = p.a.transposed,
+          .transpose_b = p.b.transposed,
+          .m = p.m,
+          .n = p.n,
+          .k = p.k,
+          .alpha = static_cast<T>(p.alpha),
+          .a = a,
+          .lda = p.a.row_stride(),
+          .b = b,
+          .ldb = p.b.row_stride(),
+          .beta = static_cast<T>(p.beta),
+          .c = c,
+          .ldc = p.d.row_stride(),
+          .bias = bias};
+}
+
+// Into a 16-bit C, through f32. Nothing between C's rows is read or written.
+template <class C>
+void gemm_rounded(Gemm<float> gemm, C* c, const C* bias) {
+  const int64_t m = gemm.m, n = gemm.n, ldc = gemm.ldc;
+  const auto wide = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(m * n));
+  gemm.c = wide.get();
+  gemm.ldc = n;
+  if (gemm.beta != 0) {
+    for_elements(m, n,
+                 [=, to = wide.get()](int64_t i, int64_t j) { to[i * n + j] = c[i * ldc + j]; });
+  }
+  gemm_parallel(gemm);
+  for_elements(m, n, [=, from = wide.get()](int64_t i, int64_t j) {
+    c[i * ldc + j] = C(bias ? from[i * n + j] + bias[j] : from[i * n + j]);
+  });
 }
 
 }  // namespace
 
-template <class T, class C>
-void gemm(Cpu device, Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
-          Wide<T> alpha, const T* a, int64_t lda, const T* b, int64_t ldb, Wide<T> beta, C* c,
-          int64_t ldc, const T* bias) {
-  require(std::is_same_v<T, C> || !bias, "gemm: a bias needs a C of its own type");
-  if (m == 0 || n == 0) {
+void kernels::multiply(Cpu, const Product& p) {
+  if (p.m == 0 || p.n == 0) {
     return;
   }
-  if constexpr (std::is_same_v<C, Wide<T>> && !kIs16Bit<T>) {
-    gemm_parallel(transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, bias);
-  } else if constexpr (std::is_same_v<C, float>) {
-    const bool a_flipped = transpose_a == Transpose::kYes;
-    const bool b_flipped = transpose_b == Transpose::kYes;
-    in_f32(
-        [&](const float* a32, const float* b32) {
-          gemm_parallel<float>(transpose_a, transpose_b, m, n, k, alpha, a32, lda, b32, ldb, beta,
-                               c, ldc, nullptr);
-        },
-        in(a, extent(a_flipped ? k : m, a_flipped ? m : k, lda)),
-        in(b, extent(b_flipped ? n : k, b_flipped ? k : n, ldb)));
-  } else {
-    WideResult<C> result(m, n, c, ldc);
-    if (beta != 0) {
-      result.load();
+  on_float(p.a.data.dtype(), [&]<class T>() {
+    const T *a = p.a.data.data<T>(), *b = p.b.data.data<T>();
+    const T* bias = p.bias ? p.bias.data<T>() : nullptr;
+    if constexpr (!kIs16Bit<T>) {
+      gemm_parallel(gemm_of<T>(p, a, b, p.d.data.data<T>(), bias));
+    } else {
+      in_f32(
+          [&](const float* a32, const float* b32) {
+            if (p.d.data.dtype() == DType::kF32) {
+              gemm_parallel(gemm_of<float>(p, a32, b32, p.d.data.data<float>(), nullptr));
+            } else {
+              gemm_rounded<T>(gemm_of<float>(p, a32, b32, nullptr, nullptr), p.d.data.data<T>(),
+                              bias);
+            }
+          },
+          in(a, stored_elements(p.a, p.m, p.k)), in(b, stored_elements(p.b, p.k, p.n)));
     }
-    gemm(device, transpose_a, transpose_b, m, n, k, alpha, a, lda, b, ldb, beta, result.data(), n);
-    if (bias) {
-      for_elements(
-          m, n, [n, bias, to = result.data()](int64_t i, int64_t j) { to[i * n + j] += bias[j]; });
-    }
-    result.store();
-  }
+  });
 }
-
-template void gemm<float, float>(Cpu, Transpose, Transpose, int64_t, int64_t, int64_t, float,
-                                 const float*, int64_t, const float*, int64_t, float, float*,
-                                 int64_t, const float*);
-template void gemm<double, double>(Cpu, Transpose, Transpose, int64_t, int64_t, int64_t, double,
-                                   const double*, int64_t, const double*, int64_t, double, double*,
-                                   int64_t, const double*);
-template void gemm<Bf16, Bf16>(Cpu, Transpose, Transpose, int64_t, int64_t, int64_t, float,
-                               const Bf16*, int64_t, const Bf16*, int64_t, float, Bf16*, int64_t,
-                               const Bf16*);
-template void gemm<Bf16, float>(Cpu, Transpose, Transpose, int64_t, int64_t, int64_t, float,
-                                const Bf16*, int64_t, const Bf16*, int64_t, float, float*, int64_t,
-                                const Bf16*);
-template void gemm<Fp16, Fp16>(Cpu, Transpose, Transpose, int64_t, int64_t, int64_t, float,
-                               const Fp16*, int64_t, const Fp16*, int64_t, float, Fp16*, int64_t,
-                               const Fp16*);
-template void gemm<Fp16, float>(Cpu, Transpose, Transpose, int64_t, int64_t, int64_t, float,
-                                const Fp16*, int64_t, const Fp16*, int64_t, float, float*, int64_t,
-                                const Fp16*);
 
 }  // namespace tandem

@@ -58,16 +58,14 @@ void scale_only(int64_t m, int64_t n, const ProductTarget<T>& target) {
 }  // namespace
 
 template <class T>
-void gemm_serial(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
-                 T alpha, const T* a, int64_t lda, const T* b, int64_t ldb, T beta, T* c,
-                 int64_t ldc, const T* bias) {
+void gemm_serial(const Gemm<T>& g) {
+  const int64_t m = g.m, n = g.n, k = g.k;
   if (k == 0) {
-    scale_only<T>(m, n, {c, ldc, alpha, beta, bias});
+    scale_only<T>(m, n, {g.c, g.ldc, g.alpha, g.beta, g.bias});
     return;
   }
-  const bool a_flipped = transpose_a == Transpose::kYes, b_flipped = transpose_b == Transpose::kYes;
-  const Operand<T> rows_of_a{a, a_flipped ? 1 : lda, a_flipped ? lda : 1};
-  const Operand<T> columns_of_b{b, b_flipped ? ldb : 1, b_flipped ? 1 : ldb};
+  const Operand<T> rows_of_a{g.a, g.transpose_a ? 1 : g.lda, g.transpose_a ? g.lda : 1};
+  const Operand<T> columns_of_b{g.b, g.transpose_b ? g.ldb : 1, g.transpose_b ? 1 : g.ldb};
   const int64_t whole_depth = block_depth<T>(k);
   thread_local PanelMemory<T> a_memory, b_memory;
   T* const a_block =
@@ -86,18 +84,14 @@ void gemm_serial(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_
         const Panels<T> a_panels = pack<T, kTileRows>(
             {rows_of_a.at(i, p), rows_of_a.outer_step, rows_of_a.depth_step}, rows, depth, a_block);
         multiply_packed<T>(a_panels, b_panels, rows, columns, depth,
-                           {c + i * ldc + j, ldc, alpha, p == 0 ? beta : T(1),
-                            bias && p == 0 ? bias + j : nullptr});
+                           {g.c + i * g.ldc + j, g.ldc, g.alpha, p == 0 ? g.beta : T(1),
+                            g.bias && p == 0 ? g.bias + j : nullptr});
       }
     }
   }
 }
 
-template void gemm_serial<float>(Transpose, Transpose, int64_t, int64_t, int64_t, float,
-                                 const float*, int64_t, const float*, int64_t, float, float*,
-                                 int64_t, const float*);
-template void gemm_serial<double>(Transpose, Transpose, int64_t, int64_t, int64_t, double,
-                                  const double*, int64_t, const double*, int64_t, double, double*,
-                                  int64_t, const double*);
+template void gemm_serial<float>(const Gemm<float>&);
+template void gemm_serial<double>(const Gemm<double>&);
 
 }  // namespace tandem

@@ -17,9 +17,7 @@ namespace tandem {
 
 namespace {
 
-CBLAS_TRANSPOSE as_cblas(Transpose transpose) {
-  return transpose == Transpose::kYes ? CblasTrans : CblasNoTrans;
-}
+CBLAS_TRANSPOSE as_cblas(bool transpose) { return transpose ? CblasTrans : CblasNoTrans; }
 
 // OpenBLAS before 0.3.22 takes an Intel processor newer than itself for one of 2004, and an AMD one
 // with AVX-512 for one without: a fifth or a half of its speed. It chooses again when told what to
@@ -59,41 +57,39 @@ void prepare_blas() {
 // CBLAS knows no bias: C becomes beta * C + bias first, and the product is added. Returns the beta
 // that is left to do.
 template <class T>
-T with_bias(int64_t m, int64_t n, T beta, T* c, int64_t ldc, const T* bias) {
-  if (!bias) {
-    return beta;
+T add_bias(const Gemm<T>& g) {
+  if (!g.bias) {
+    return g.beta;
   }
-  for (int64_t i = 0; i < m; ++i) {
-    T* row = c + i * ldc;
-    for (int64_t j = 0; j < n; ++j) {
-      row[j] = beta == T(0) ? bias[j] : beta * row[j] + bias[j];
+  for (int64_t i = 0; i < g.m; ++i) {
+    T* row = g.c + i * g.ldc;
+    for (int64_t j = 0; j < g.n; ++j) {
+      row[j] = g.beta == T(0) ? g.bias[j] : g.beta * row[j] + g.bias[j];
     }
   }
   return T(1);
 }
 
+// gemm: cblas_sgemm or cblas_dgemm.
+template <class T, class F>
+void call_cblas(const Gemm<T>& g, F gemm) {
+  const auto size = [](int64_t n) { return static_cast<blasint>(n); };
+  prepare_blas();
+  const T beta = add_bias(g);
+  gemm(CblasRowMajor, as_cblas(g.transpose_a), as_cblas(g.transpose_b), size(g.m), size(g.n),
+       size(g.k), g.alpha, g.a, size(g.lda), g.b, size(g.ldb), beta, g.c, size(g.ldc));
+}
+
 }  // namespace
 
 template <>
-void gemm_serial<float>(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n,
-                        int64_t k, float alpha, const float* a, int64_t lda, const float* b,
-                        int64_t ldb, float beta, float* c, int64_t ldc, const float* bias) {
-  prepare_blas();
-  beta = with_bias(m, n, beta, c, ldc, bias);
-  cblas_sgemm(CblasRowMajor, as_cblas(transpose_a), as_cblas(transpose_b), static_cast<blasint>(m),
-              static_cast<blasint>(n), static_cast<blasint>(k), alpha, a, static_cast<blasint>(lda),
-              b, static_cast<blasint>(ldb), beta, c, static_cast<blasint>(ldc));
+void gemm_serial<float>(const Gemm<float>& gemm) {
+  call_cblas(gemm, cblas_sgemm);
 }
 
 template <>
-void gemm_serial<double>(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n,
-                         int64_t k, double alpha, const double* a, int64_t lda, const double* b,
-                         int64_t ldb, double beta, double* c, int64_t ldc, const double* bias) {
-  prepare_blas();
-  beta = with_bias(m, n, beta, c, ldc, bias);
-  cblas_dgemm(CblasRowMajor, as_cblas(transpose_a), as_cblas(transpose_b), static_cast<blasint>(m),
-              static_cast<blasint>(n), static_cast<blasint>(k), alpha, a, static_cast<blasint>(lda),
-              b, static_cast<blasint>(ldb), beta, c, static_cast<blasint>(ldc));
+void gemm_serial<double>(const Gemm<double>& gemm) {
+  call_cblas(gemm, cblas_dgemm);
 }
 
 }  // namespace tandem

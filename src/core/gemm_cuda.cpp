@@ -29,26 +29,31 @@ uint32_t alignment(const void* pointer) {
 }
 
 // What the choice of an algorithm depends on.
-struct Product {
+struct PlanKey {
   DType in, out;
-  Transpose transpose_a, transpose_b;
+  bool transpose_a, transpose_b;
   int64_t m, n, k, lda, ldb, ldc;
   bool has_bias;
   uint32_t align_a, align_b, align_c, align_bias;  // bytes
-  auto operator<=>(const Product&) const = default;
+  auto operator<=>(const PlanKey&) const = default;
 };
 
-std::string name_of(const Product& product) {
-  const auto matrix = [](Transpose transpose, int64_t rows, int64_t columns, int64_t stride) {
-    const bool flipped = transpose == Transpose::kYes;
-    return str("[", flipped ? columns : rows, ", ", flipped ? rows : columns, "]",
-               flipped ? "^T" : "", " (stride ", stride, ")");
-  };
-  return str("a product of ", name_of(product.in), ", ",
-             matrix(product.transpose_a, product.m, product.k, product.lda), " times ",
-             matrix(product.transpose_b, product.k, product.n, product.ldb), " into ",
-             name_of(product.out), " ", matrix(Transpose::kNo, product.m, product.n, product.ldc),
-             product.has_bias ? " with bias" : "");
+PlanKey key_of(const Product& p) {
+  return {.in = p.a.data.dtype(),
+          .out = p.d.data.dtype(),
+          .transpose_a = p.a.transposed,
+          .transpose_b = p.b.transposed,
+          .m = p.m,
+          .n = p.n,
+          .k = p.k,
+          .lda = p.a.row_stride(),
+          .ldb = p.b.row_stride(),
+          .ldc = p.d.row_stride(),
+          .has_bias = static_cast<bool>(p.bias),
+          .align_a = alignment(p.a.data.raw()),
+          .align_b = alignment(p.b.data.raw()),
+          .align_c = alignment(p.d.data.raw()),
+          .align_bias = alignment(p.bias ? p.bias.raw() : nullptr)};
 }
 
 void check(cublasStatus_t status, const Product& product,
@@ -56,7 +61,7 @@ void check(cublasStatus_t status, const Product& product,
   if (status != CUBLAS_STATUS_SUCCESS) {
     fail(status == CUBLAS_STATUS_ALLOC_FAILED ? ExitCode::kOutOfMemory : ExitCode::kInternal,
          str("cuBLASLt: ", cublasLtGetStatusName(status), " (", cublasLtGetStatusString(status),
-             ") for ", name_of(product), ", in ", place.function_name()));
+             ") for ", product.text(), ", in ", place.function_name()));
   }
 }
 
@@ -71,77 +76,87 @@ cudaDataType_t cublas_type(DType dtype) {
   }
 }
 
-// Rows [rows, columns] as stored, seen by columns.
-cublasLtMatrixLayoutOpaque_t layout(const Product& product, DType dtype, Transpose transpose,
-                                    int64_t rows, int64_t columns, int64_t stride) {
-  if (transpose == Transpose::kYes) {
+// op(matrix) [rows, columns], as stored and seen by columns.
+cublasLtMatrixLayoutOpaque_t layout(const Product& product, const Product::Operand& matrix,
+                                    int64_t rows, int64_t columns) {
+  if (matrix.transposed) {
     std::swap(rows, columns);
   }
   cublasLtMatrixLayoutOpaque_t result;
-  check(cublasLtMatrixLayoutInit(&result, cublas_type(dtype), static_cast<uint64_t>(columns),
-                                 static_cast<uint64_t>(rows), stride),
+  check(cublasLtMatrixLayoutInit(&result, cublas_type(matrix.data.dtype()),
+                                 static_cast<uint64_t>(columns), static_cast<uint64_t>(rows),
+                                 matrix.row_stride()),
         product);
   return result;
 }
 
 // A product as cuBLASLt's descriptors, with the algorithm chosen for it.
-struct Plan {
-  Plan(cublasLtHandle_t handle, const Product& product, const void* bias, int64_t workspace_bytes);
-  template <class V>
-  void set(cublasLtMatmulDescAttributes_t attribute, V value) {
-    check(cublasLtMatmulDescSetAttribute(&operation, attribute, &value, sizeof value), product);
+class Plan {
+ public:
+  Plan(cublasLtHandle_t handle, const Product& p, int64_t workspace_bytes)
+      : a_(layout(p, p.a, p.m, p.k)), b_(layout(p, p.b, p.k, p.n)), d_(layout(p, p.d, p.m, p.n)) {
+    // Plain f32 arithmetic for f32 operands: TF32, with its 10 bits, would be another type
+    // (CUBLAS_COMPUTE_32F_FAST_TF32).
+    check(cublasLtMatmulDescInit(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F), p);
+    const auto as_cublas = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
+    set(p, CUBLASLT_MATMUL_DESC_TRANSA, as_cublas(p.b.transposed));
+    set(p, CUBLASLT_MATMUL_DESC_TRANSB, as_cublas(p.a.transposed));
+    if (p.bias) {
+      set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set_bias(p);  // the choice below looks at its alignment
+    }
+    choose_algorithm(handle, p, workspace_bytes);
   }
-  void choose_algorithm(cublasLtHandle_t handle, int64_t workspace_bytes);
 
-  Product product;
-  cublasLtMatmulDescOpaque_t operation;
-  cublasLtMatrixLayoutOpaque_t a, b, c;
-  cublasLtMatmulAlgo_t algorithm;
+  void run(cublasLtHandle_t handle, CUstream_st* stream, const Product& p, void* workspace,
+           int64_t workspace_bytes) {
+    if (p.bias) {
+      set_bias(p);
+    }
+    const float alpha = static_cast<float>(p.alpha), beta = static_cast<float>(p.beta);
+    check(cublasLtMatmul(handle, &operation_, &alpha, p.b.data.raw(), &b_, p.a.data.raw(), &a_,
+                         &beta, p.d.data.raw(), &d_, p.d.data.raw(), &d_, &algorithm_, workspace,
+                         static_cast<size_t>(workspace_bytes), stream),
+          p);
+  }
+
+ private:
+  template <class V>
+  void set(const Product& p, cublasLtMatmulDescAttributes_t attribute, V value) {
+    check(cublasLtMatmulDescSetAttribute(&operation_, attribute, &value, sizeof value), p);
+  }
+  void set_bias(const Product& p) {
+    set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(p.bias.raw()));
+  }
+  void choose_algorithm(cublasLtHandle_t handle, const Product& p, int64_t workspace_bytes);
+
+  cublasLtMatmulDescOpaque_t operation_;
+  cublasLtMatrixLayoutOpaque_t a_, b_, d_;
+  cublasLtMatmulAlgo_t algorithm_;
 };
 
-Plan::Plan(cublasLtHandle_t handle, const Product& p, const void* bias, int64_t workspace_bytes)
-    : product(p),
-      a(layout(p, p.in, p.transpose_a, p.m, p.k, p.lda)),
-      b(layout(p, p.in, p.transpose_b, p.k, p.n, p.ldb)),
-      c(layout(p, p.out, Transpose::kNo, p.m, p.n, p.ldc)) {
-  // Plain f32 arithmetic for f32 operands: TF32, with its 10 bits, would be another type
-  // (CUBLAS_COMPUTE_32F_FAST_TF32).
-  check(cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), product);
-  const auto as_cublas = [](Transpose transpose) {
-    return transpose == Transpose::kYes ? CUBLAS_OP_T : CUBLAS_OP_N;
-  };
-  set(CUBLASLT_MATMUL_DESC_TRANSA, as_cublas(p.transpose_b));
-  set(CUBLASLT_MATMUL_DESC_TRANSB, as_cublas(p.transpose_a));
-  if (p.has_bias) {
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);  // the choice below looks at its alignment
-  }
-  choose_algorithm(handle, workspace_bytes);
-}
-
 // The first choice of the library's heuristic.
-void Plan::choose_algorithm(cublasLtHandle_t handle, int64_t workspace_bytes) {
+void Plan::choose_algorithm(cublasLtHandle_t handle, const Product& p, int64_t workspace_bytes) {
   cublasLtMatmulPreferenceOpaque_t preference;
-  check(cublasLtMatmulPreferenceInit(&preference), product);
+  check(cublasLtMatmulPreferenceInit(&preference), p);
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
-    check(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value),
-          product);
+    check(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value), p);
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes));
-  // A long sum may be cut in pieces, but those are added in f32: not in C, nor rounded to its type.
+  // A long sum may be cut in pieces, but those are added in f32: not in D, nor rounded to its type.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, product.align_b);
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, product.align_a);
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, product.align_c);
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, product.align_c);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.b.data.raw()));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.a.data.raw()));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.d.data.raw()));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.d.data.raw()));
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
-  check(cublasLtMatmulAlgoGetHeuristic(handle, &operation, &b, &a, &c, &c, &preference, 1, &found,
-                                       &count),
-        product);
-  check(count > 0 ? found.state : CUBLAS_STATUS_NOT_SUPPORTED, product);
-  algorithm = found.algo;
+  check(cublasLtMatmulAlgoGetHeuristic(handle, &operation_, &b_, &a_, &d_, &d_, &preference, 1,
+                                       &found, &count),
+        p);
+  check(count > 0 ? found.state : CUBLAS_STATUS_NOT_SUPPORTED, p);
+  algorithm_ = found.algo;
 }
 
 // What one stream multiplies with. Its products follow each other and so can share a workspace.
@@ -158,21 +173,14 @@ class Lane {
     }
   }
 
-  void multiply(CUstream_st* stream, const Product& product, float alpha, const void* a,
-                const void* b, float beta, void* c, const void* bias) {
+  void multiply(CUstream_st* stream, const Product& product) {
     const std::lock_guard lock(mutex_);
-    auto found = plans_.find(product);
+    const PlanKey key = key_of(product);
+    auto found = plans_.find(key);
     if (found == plans_.end()) {
-      found = plans_.emplace(product, Plan(handle_.get(), product, bias, workspace_bytes_)).first;
+      found = plans_.emplace(key, Plan(handle_.get(), product, workspace_bytes_)).first;
     }
-    Plan& plan = found->second;
-    if (bias) {
-      plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    }
-    check(cublasLtMatmul(handle_.get(), &plan.operation, &alpha, b, &plan.b, a, &plan.a, &beta, c,
-                         &plan.c, c, &plan.c, &plan.algorithm, workspace_.get(),
-                         static_cast<size_t>(workspace_bytes_), stream),
-          product);
+    found->second.run(handle_.get(), stream, product, workspace_.get(), workspace_bytes_);
   }
 
  private:
@@ -193,7 +201,7 @@ class Lane {
   std::unique_ptr<cublasLtContext, Destroy> handle_;
   std::unique_ptr<void, Release> workspace_;
   std::mutex mutex_;
-  std::map<Product, Plan> plans_;
+  std::map<PlanKey, Plan> plans_;
 };
 
 Lane& lane_of(CUstream_st* stream, const Product& first) {
@@ -206,54 +214,20 @@ Lane& lane_of(CUstream_st* stream, const Product& first) {
 
 }  // namespace
 
-template <class T, class C>
-void gemm(Cuda device, Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n,
-          int64_t k, Wide<T> alpha, const T* a, int64_t lda, const T* b, int64_t ldb, Wide<T> beta,
-          C* c, int64_t ldc, const T* bias) {
-  require(std::is_same_v<T, C> || !bias, "gemm: a bias needs a C of its own type");
-  if (m == 0 || n == 0) {
+void kernels::multiply(Cuda device, const Product& p) {
+  if (p.m == 0 || p.n == 0) {
     return;
   }
-  if (k == 0) {
-    if constexpr (std::is_same_v<T, C>) {
-      kernels::scale_rows(device, m, n, beta, c, ldc, bias);
-    } else {
-      kernels::scale_rows<C>(device, m, n, beta, c, ldc, nullptr);
+  if (p.k > 0) {
+    lane_of(device.stream, p).multiply(device.stream, p);
+    return;
+  }
+  on_float(p.d.data.dtype(), [&]<class C>() {
+    if constexpr (!std::is_same_v<C, double>) {
+      scale_rows(device, p.m, p.n, static_cast<float>(p.beta), p.d.data.data<C>(), p.d.row_stride(),
+                 p.bias ? p.bias.data<C>() : nullptr);
     }
-    return;
-  }
-  const Product product{.in = dtype_of<T>,
-                        .out = dtype_of<C>,
-                        .transpose_a = transpose_a,
-                        .transpose_b = transpose_b,
-                        .m = m,
-                        .n = n,
-                        .k = k,
-                        .lda = lda,
-                        .ldb = ldb,
-                        .ldc = ldc,
-                        .has_bias = bias != nullptr,
-                        .align_a = alignment(a),
-                        .align_b = alignment(b),
-                        .align_c = alignment(c),
-                        .align_bias = alignment(bias)};
-  lane_of(device.stream, product).multiply(device.stream, product, alpha, a, b, beta, c, bias);
+  });
 }
-
-template void gemm<float, float>(Cuda, Transpose, Transpose, int64_t, int64_t, int64_t, float,
-                                 const float*, int64_t, const float*, int64_t, float, float*,
-                                 int64_t, const float*);
-template void gemm<Bf16, Bf16>(Cuda, Transpose, Transpose, int64_t, int64_t, int64_t, float,
-                               const Bf16*, int64_t, const Bf16*, int64_t, float, Bf16*, int64_t,
-                               const Bf16*);
-template void gemm<Bf16, float>(Cuda, Transpose, Transpose, int64_t, int64_t, int64_t, float,
-                                const Bf16*, int64_t, const Bf16*, int64_t, float, float*, int64_t,
-                                const Bf16*);
-template void gemm<Fp16, Fp16>(Cuda, Transpose, Transpose, int64_t, int64_t, int64_t, float,
-                               const Fp16*, int64_t, const Fp16*, int64_t, float, Fp16*, int64_t,
-                               const Fp16*);
-template void gemm<Fp16, float>(Cuda, Transpose, Transpose, int64_t, int64_t, int64_t, float,
-                                const Fp16*, int64_t, const Fp16*, int64_t, float, float*, int64_t,
-                                const Fp16*);
 
 }  // namespace tandem

@@ -4,24 +4,39 @@
 
 #include <algorithm>
 #include <chrono>
-#include <vector>
 
 #include "src/core/device.h"
 #include "src/core/error.h"
-#include "src/core/gemm.h"
-#include "src/core/memory.h"
+#include "src/core/product.h"
 
 namespace tandem {
 
+namespace {
+
+// A B^T, of f32 matrices [size, size].
+Product square_product(Memory& memory, int64_t size) {
+  const auto matrix = [&] {
+    return Tensor::zeros(memory, {size, size}, DType::kF32, MemoryClass::kWorkspace);
+  };
+  return {.m = size,
+          .n = size,
+          .k = size,
+          .a = {.data = matrix()},
+          .b = {.data = matrix(), .transposed = true},
+          .d = {.data = matrix()}};
+}
+
+}  // namespace
+
 double measure_gemm_rate() {
   constexpr int64_t kSize = 1024;
-  const std::vector<float> a(kSize * kSize, 1.0f), b(kSize * kSize, 1.0f);
-  std::vector<float> c(kSize * kSize);
+  const Stream stream = Stream::compute(Device::kCpu);
+  Memory memory(stream);
+  const Product product = square_product(memory, kSize);
   double best_s = 1e9;
   for (int i = 0; i < 4; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    gemm<float>(Cpu{}, Transpose::kNo, Transpose::kYes, kSize, kSize, kSize, 1, a.data(), kSize,
-                b.data(), kSize, 0, c.data(), kSize);
+    multiply(stream, product);
     best_s = std::min(
         best_s, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
@@ -39,11 +54,9 @@ void claim_gemm_buffers() {
              " threads; raise the limit (ulimit -v) or lower run.threads"));
   }
   ::munmap(probe, wanted);
-  constexpr int64_t kSize = 512;  // smaller ones may do without a buffer
-  const std::vector<float> a(kSize * kSize, 1.0f);
-  std::vector<float> c(kSize * kSize);
-  gemm<float>(Cpu{}, Transpose::kNo, Transpose::kYes, kSize, kSize, kSize, 1, a.data(), kSize,
-              a.data(), kSize, 0, c.data(), kSize);
+  const Stream stream = Stream::compute(Device::kCpu);
+  Memory memory(stream);
+  multiply(stream, square_product(memory, 512));  // smaller ones may do without a buffer
 }
 
 }  // namespace tandem

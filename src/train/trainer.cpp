@@ -90,7 +90,7 @@ RunSummary Trainer::summary() const {
           .sharing = machine_.sharing(config_.dist),
           .micro_batch = micro_batch(),
           .accumulation = accumulation(),
-          .buckets = static_cast<int64_t>(training_->store().layout.buckets()),
+          .buckets = training_->store().layout.buckets(),
           .gradient_bytes = training_->store().gradients.bytes(),
           .samples_per_epoch = dataset_->windows(Split::kTrain, config_.model.context),
           .memory = machine_.memory_at_rest()};
