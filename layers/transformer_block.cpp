@@ -54,13 +54,8 @@ class GptBlock final : public TransformerBlock {
                dropout(context, mlp_proj_(context, hidden), dropout_, ffn_site(index_)));
   }
 
-  void visit(const ParameterVisitor& visitor) override {
-    ln_1_.visit(visitor);
-    qkv_.visit(visitor);
-    attn_proj_.visit(visitor);
-    ln_2_.visit(visitor);
-    fc_.visit(visitor);
-    mlp_proj_.visit(visitor);
+  std::vector<Parameter*> parameters() override {
+    return parameters_in(ln_1_, qkv_, attn_proj_, ln_2_, fc_, mlp_proj_);
   }
 
  private:
@@ -100,13 +95,8 @@ class LlamaBlock final : public TransformerBlock {
                dropout(context, down_(context, hidden), dropout_, ffn_site(index_)));
   }
 
-  void visit(const ParameterVisitor& visitor) override {
-    norm_1_.visit(visitor);
-    qkv_.visit(visitor);
-    proj_.visit(visitor);
-    norm_2_.visit(visitor);
-    gate_up_.visit(visitor);
-    down_.visit(visitor);
+  std::vector<Parameter*> parameters() override {
+    return parameters_in(norm_1_, qkv_, proj_, norm_2_, gate_up_, down_);
   }
 
  private:

@@ -1,5 +1,5 @@
 // One layer of a decoder-only transformer: causal attention, then a feed-forward network, each
-// added to the residual stream behind a normalisation.
+// added to the residual stream after a normalisation.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,6 @@ struct TransformerConfig {
   int64_t ffn_width = 0;  // 0: 4 C, or for Llama 8 C / 3 rounded up to a multiple of 32
   double dropout = 0;     // of the embedding and of both branches; not of attention probabilities
   bool tie_embeddings = true;  // the head's weight is the token embedding
-  bool recompute = false;      // keep only the input of each block, run it again in backward
 
   HeadLayout head_layout() const { return {heads, kv_heads, width / heads}; }
 };
@@ -29,10 +28,10 @@ struct TransformerConfig {
 class TransformerBlock {
  public:
   virtual ~TransformerBlock() = default;
-  // x [B, T, C] -> [B, T, C]. With a cache B is 1, and attention goes from these positions, the
-  // next ones of the sequence, to all before them; the cache takes them in.
+  // Tensors are [B, T, C]. With a cache B is 1, and attention goes from these positions, the next
+  // ones of the sequence, to all before them; the cache takes them in.
   virtual Variable operator()(Context& context, const Variable& x, KeyValueCache* cache) = 0;
-  virtual void visit(const ParameterVisitor& visitor) = 0;
+  virtual std::vector<Parameter*> parameters() = 0;
 };
 
 // Block `index` of a resolved configuration; parameters are named blocks.`index`.*. Weights start

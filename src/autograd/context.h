@@ -9,6 +9,7 @@
 
 namespace tandem {
 
+class Gate;
 class Tape;
 
 // Names the random numbers of one micro-batch. Independent of the number of ranks: samples are
@@ -26,6 +27,8 @@ struct Context {
   RandomState random{};
   bool training = false;     // dropout drops; BatchNorm uses the micro-batch's statistics
   bool recomputing = false;  // a forward pass run again inside backward: observe nothing twice
+  Gate* gate = nullptr;      // around each block; null: all parameters are always there
+  bool recompute = false;    // keep what goes into a block, not what it computes
 
   // Of a step's memory traffic outside products this is most: each activation and each gradient of
   // one is written once and read about twice.

@@ -13,8 +13,7 @@ namespace tandem {
 
 namespace {
 
-TransformerConfig transformer_config(const ModelConfig& model, const DatasetInfo& data,
-                                     bool recompute) {
+TransformerConfig transformer_config(const ModelConfig& model, const DatasetInfo& data) {
   TransformerConfig config;
   config.llama = model.kind == "llama";
   config.vocab = data.vocab_size;
@@ -26,15 +25,13 @@ TransformerConfig transformer_config(const ModelConfig& model, const DatasetInfo
   config.ffn_width = model.ffn_width;
   config.dropout = model.dropout;
   config.tie_embeddings = model.tie_embeddings;
-  config.recompute = recompute;
   return config;
 }
 
-std::unique_ptr<Model> make_unfrozen(const ModelConfig& model, const DatasetInfo& data,
-                                     bool recompute) {
+std::unique_ptr<Model> make_unfrozen(const ModelConfig& model, const DatasetInfo& data) {
   require_kind(data, model.reads_text() ? DatasetKind::kText : DatasetKind::kImages, model.kind);
   if (model.reads_text()) {
-    return std::make_unique<Transformer>(transformer_config(model, data, recompute));
+    return std::make_unique<Transformer>(transformer_config(model, data));
   }
   const auto classes = static_cast<int64_t>(data.classes.size());
   if (model.kind == "resnet") {
@@ -42,8 +39,7 @@ std::unique_ptr<Model> make_unfrozen(const ModelConfig& model, const DatasetInfo
                         .in_channels = data.channels,
                         .height = data.height,
                         .width = data.width,
-                        .classes = classes,
-                        .recompute = recompute});
+                        .classes = classes});
   }
   require(model.kind == "mlp", [&] { return "make_model: no model " + model.kind; });
   return std::make_unique<Mlp>(MlpConfig{.image_height = data.height,
@@ -51,15 +47,13 @@ std::unique_ptr<Model> make_unfrozen(const ModelConfig& model, const DatasetInfo
                                          .channels = data.channels,
                                          .layers = model.layers,
                                          .width = model.width,
-                                         .classes = classes,
-                                         .recompute = recompute});
+                                         .classes = classes});
 }
 
 }  // namespace
 
-std::unique_ptr<Model> make_model(const ModelConfig& config, const DatasetInfo& data,
-                                  bool recompute) {
-  std::unique_ptr<Model> model = make_unfrozen(config, data, recompute);
+std::unique_ptr<Model> make_model(const ModelConfig& config, const DatasetInfo& data) {
+  std::unique_ptr<Model> model = make_unfrozen(config, data);
   freeze(*model, config.freeze);
   return model;
 }

@@ -40,7 +40,7 @@ TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo
                                 communicator.rank() == 0 ? Verify::kHashes : Verify::kLengths);
   TrainedModel trained{
       .config = config_of(checkpoint), .checkpoint = checkpoint, .step = reader.manifest().step};
-  trained.model = make_model(trained.config.model, data, false);
+  trained.model = make_model(trained.config.model, data);
   for (Parameter* parameter : parameters_of(*trained.model)) {
     parameter->frozen = true;  // values alone, in the type that layers compute with
   }
@@ -48,8 +48,8 @@ TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo
   trained.ranks = std::make_unique<Hierarchy>(
       communicator, memory, std::vector<int>(static_cast<size_t>(communicator.size()), 0));
   trained.store =
-      std::make_unique<ParamStore>(trained.model->blocks(), *trained.ranks, *trained.stream, memory,
-                                   ParamStore::Options{.dtype = dtype});
+      std::make_unique<ParamStore>(parameters_by_block(*trained.model), *trained.ranks,
+                                   *trained.stream, memory, ParamStore::Options{.dtype = dtype});
   trained.statistics = std::make_unique<BatchStatistics>(*trained.model, *trained.stream, memory);
   load_weights(*trained.stream, reader, *trained.store, *trained.model);
   trained.store->publish();
