@@ -87,8 +87,8 @@ std::vector<Block> Transformer::blocks_over(std::span<KeyValueCache> caches) {
   for (size_t i = 0; i < layers_.size(); ++i) {
     KeyValueCache* cache = caches.empty() ? nullptr : &caches[i];
     blocks.push_back({{str("blocks.", i), layers_[i]->parameters()},
-                      [&layer = *layers_[i], cache](Context& context, const Flow& x) -> Flow {
-                        return {layer(context, x[0], cache)};
+                      [&layer = *layers_[i], cache](Context& context, Flow x) {
+                        return layer(context, std::move(x), cache);
                       }});
   }
   const bool is_last_alone = !caches.empty();
@@ -113,8 +113,8 @@ Variable Transformer::embed(Context& context, const Tensor& tokens, int64_t firs
                  config_.dropout, kEmbeddingSite);
 }
 
-Variable Transformer::head(Context& context, const Flow& x) {
-  const Variable normal = ln_f_ ? (*ln_f_)(context, x[0]) : (*norm_f_)(context, x[0]);
+Variable Transformer::head(Context& context, Flow x) {
+  const Variable normal = ln_f_ ? normalized(context, x, *ln_f_) : normalized(context, x, *norm_f_);
   const Variable logits = linear(context, normal, head_weight_ ? *head_weight_ : wte_, nullptr);
   return Variable(logits.value().reshape({logits.elements() / config_.vocab, config_.vocab}),
                   logits.slot());

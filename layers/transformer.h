@@ -15,7 +15,6 @@
 #include <span>
 
 #include "layers/classifier.h"
-#include "layers/norm.h"
 #include "layers/transformer_block.h"
 
 namespace tandem {
@@ -40,7 +39,7 @@ class Transformer final : public Classifier {
 
  private:
   Variable embed(Context& context, const Tensor& tokens, int64_t first_position);
-  Variable head(Context& context, const Flow& x);  // [..., C] -> [rows, vocab]
+  Variable head(Context& context, Flow x);  // [..., C] -> [rows, vocab]
 
   TransformerConfig config_;
   Parameter wte_;

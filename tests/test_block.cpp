@@ -236,6 +236,35 @@ TEST(Block, WithoutTape) {
   EXPECT_EQ(gate.text, "+f0 -f0 +f1 -f1 +f2 -f2 +f3 -f3 +f4 -f4 ");
 }
 
+// One that is not recomputed leaves the addition at its end to the norm of the next: its branch
+// waits beside the residual stream. One that is recomputed keeps a single tensor.
+TEST(Block, OfATransformerHandsItsBranchOn) {
+  Transformer model(small());
+  bind_parameters(parameters_of(model), DType::kF32, 1, 0.1);
+  std::string texts[2];
+  for (bool recompute : {false, true}) {
+    TestContext test;
+    test.context.recompute = recompute;
+    model.logits(test.context, some_tokens(1, 0));
+    texts[recompute] = test.tape.text();
+  }
+  const auto has = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
+  EXPECT_TRUE(has(texts[0], "block_entry, block 1\nop 5: layer_norm blocks.0.ln_1.gain"));
+  EXPECT_TRUE(has(texts[0], "block_entry, block 4\nop 46: add -> f32 [1, 8, 8], block 4\n"))
+      << texts[0];
+  EXPECT_EQ(texts[1],
+            "op 0: segment -> f32 [1, 8, 8], block 0\n"
+            "op 1: segment -> f32 [1, 8, 8], block 1\n"
+            "op 2: segment -> f32 [1, 8, 8], block 2\n"
+            "op 3: segment -> f32 [1, 8, 8], block 3\n"
+            "op 4: block_entry, block 4\n"
+            "op 5: layer_norm ln_f.gain ln_f.bias -> f32 [1, 8, 8], block 4\n"
+            "op 6: linear wte -> f32 [1, 8, 13], block 4\n"
+            "op 7: block_exit, block 4\n");
+}
+
 // A block of three tensors: a mixture, a product, and its first tensor as it came.
 struct ThreeTensors {
   Parameter weight{.name = "w", .shape = {4, 4}}, other{.name = "o", .shape = {4, 4}};
