@@ -28,43 +28,30 @@ MlpConfig checked(const MlpConfig& config) {
   return config;
 }
 
+// One row for each image.
+Variable rows(const Variable& x) {
+  const int64_t batch = x.shape()[0];
+  return Variable(x.value().reshape({batch, x.elements() / batch}), x.slot());
+}
+
 }  // namespace
 
 Mlp::Mlp(const MlpConfig& config)
-    : config_(checked(config)), head_(layer_of("head", last_width(config), config.classes)) {
+    : Classifier(config.classes),
+      config_(checked(config)),
+      head_(layer_of("head", last_width(config), config.classes)) {
   for (int64_t i = 0; i < config.layers; ++i) {
     layers_.push_back(
         layer_of(str("layers.", i), i == 0 ? pixels_of(config) : config.width, config.width));
   }
-}
-
-std::vector<BlockParameters> Mlp::blocks() {
-  std::vector<BlockParameters> list;
-  const auto collect = [&](Parameter& parameter) { list.back().parameters.push_back(&parameter); };
   for (size_t i = 0; i < layers_.size(); ++i) {
-    list.push_back({str("layers.", i), {}});
-    layers_[i].visit(collect);
+    add({{str("layers.", i), parameters_in(layers_[i])},
+         [&layer = layers_[i]](Context& context, const Flow& x) -> Flow {
+           return {relu(context, layer(context, rows(x[0])))};
+         }});
   }
-  list.push_back({"head", {}});
-  head_.visit(collect);
-  return list;
-}
-
-Variable Mlp::forward(Context& context, Gate& gate, const Tensor& images) {
-  const int64_t batch = images.shape()[0];
-  require(images.elements() == batch * pixels_of(config_), [&] {
-    return str("Mlp: images ", images.shape(), ", want ", config_.image_height, " x ",
-               config_.image_width, " x ", config_.channels);
-  });
-  Variable x(images.reshape({batch, pixels_of(config_)}));
-  BlockId id = 0;
-  for (Linear& layer : layers_) {
-    x = run_block(
-        context, gate, id++, config_.recompute, x,
-        [&layer](Context& inner, const Variable& y) { return relu(inner, layer(inner, y)); });
-  }
-  return run_block(context, gate, id, config_.recompute, x,
-                   [this](Context& inner, const Variable& y) { return head_(inner, y); });
+  add({{"head", parameters_in(head_)},
+       [this](Context& context, const Flow& x) -> Flow { return {head_(context, rows(x[0]))}; }});
 }
 
 double Mlp::flops_per_sample() const {

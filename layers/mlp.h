@@ -1,6 +1,7 @@
 // A multilayer perceptron for images: flattened pixels, hidden layers with ReLU, a linear head.
 #pragma once
 
+#include "layers/classifier.h"
 #include "layers/linear.h"
 
 namespace tandem {
@@ -10,20 +11,16 @@ struct MlpConfig {
   int64_t layers = 0;                                       // hidden ones
   int64_t width = 0;                                        // of each hidden layer
   int64_t classes = 0;
-  bool recompute = false;
 };
 
 // Parameters layers.N.{weight, bias}, head.{weight, bias}; weights start normal with deviation
 // sqrt(2 / inputs) (He et al. 2015, arXiv:1502.01852). One block for each layer and one for the
-// head.
-class Mlp final : public Model {
+// head. Images [B, H, W, C] give logits [B, classes].
+class Mlp final : public Classifier {
  public:
   // Throws Error(kConfig) for sizes that are not positive.
   explicit Mlp(const MlpConfig& config);
 
-  std::vector<BlockParameters> blocks() override;
-  // images [B, H, W, C]; returns logits [B, classes].
-  Variable forward(Context& context, Gate& gate, const Tensor& images) override;
   // 6 for each weight.
   double flops_per_sample() const override;
 

@@ -60,61 +60,32 @@ struct ResidualBlock {
   ConvNorm first, second;
 };
 
-class ResNet final : public Model {
+class ResNet final : public Classifier {
  public:
   explicit ResNet(const ResNetConfig& config)
-      : config_(config),
+      : Classifier(config.classes),
+        config_(config),
         stem_("stem.conv", "stem.bn", config.in_channels, kStageChannels[0], 1),
         head_("head", kStageChannels.back(), config.classes, Initializer::normal(0.01)) {
     require(config.depth >= 8 && (config.depth - 2) % 6 == 0, "resnet: depth must be 6n + 2");
     int64_t in = kStageChannels[0];
     for (size_t stage = 0; stage < kStageChannels.size(); ++stage) {
       for (int64_t i = 0; i < (config.depth - 2) / 6; ++i) {
-        blocks_.push_back(std::make_unique<ResidualBlock>(str("stages.", stage, ".", i), in,
-                                                          kStageChannels[stage]));
+        residuals_.push_back(std::make_unique<ResidualBlock>(str("stages.", stage, ".", i), in,
+                                                             kStageChannels[stage]));
         in = kStageChannels[stage];
       }
     }
-  }
-
-  std::vector<BlockParameters> blocks() override {
-    std::vector<BlockParameters> all;
-    const auto add = [&](const std::string& name, auto&& visit) {
-      all.push_back({name, {}});
-      visit([&](Parameter& parameter) { all.back().parameters.push_back(&parameter); });
-    };
-    add("stem", [&](const ParameterVisitor& visitor) { stem_.visit(visitor); });
-    for (auto& block : blocks_) {
-      add(block->name, [&](const ParameterVisitor& visitor) {
-        block->first.visit(visitor);
-        block->second.visit(visitor);
-      });
-    }
-    add("head", [&](const ParameterVisitor& visitor) { head_.visit(visitor); });
-    return all;
+    add_blocks();
   }
 
   std::vector<RunningStatistics*> statistics() override {
     std::vector<RunningStatistics*> all = {&stem_.statistics()};
-    for (auto& block : blocks_) {
+    for (auto& block : residuals_) {
       all.push_back(&block->first.statistics());
       all.push_back(&block->second.statistics());
     }
     return all;
-  }
-
-  Variable forward(Context& context, Gate& gate, const Tensor& images) override {
-    BlockId id = 0;
-    Variable x =
-        run_block(context, gate, id++, config_.recompute, Variable(images),
-                  [this](Context& c, const Variable& in) { return stem_(c, in, {.relu = true}); });
-    for (auto& block : blocks_) {
-      x = run_block(context, gate, id++, config_.recompute, x,
-                    [&block](Context& c, const Variable& in) { return (*block)(c, in); });
-    }
-    return run_block(
-        context, gate, id, config_.recompute, x,
-        [this](Context& c, const Variable& in) { return head_(c, global_average_pool(c, in)); });
   }
 
   double flops_per_sample() const override {
@@ -123,7 +94,7 @@ class ResNet final : public Model {
     };
     int64_t height = config_.height, width = config_.width, in = kStageChannels[0];
     double flops = conv(height * width, config_.in_channels, in);
-    for (const auto& block : blocks_) {
+    for (const auto& block : residuals_) {
       height = (height + block->stride - 1) / block->stride;
       width = (width + block->stride - 1) / block->stride;
       flops += conv(height * width, in, block->channels) +
@@ -134,15 +105,30 @@ class ResNet final : public Model {
   }
 
  private:
+  void add_blocks() {
+    add({{"stem", parameters_in(stem_)}, [this](Context& context, const Flow& x) -> Flow {
+           return {stem_(context, x[0], {.relu = true})};
+         }});
+    for (const auto& residual : residuals_) {
+      add({{residual->name, parameters_in(residual->first, residual->second)},
+           [&block = *residual](Context& context, const Flow& x) -> Flow {
+             return {block(context, x[0])};
+           }});
+    }
+    add({{"head", parameters_in(head_)}, [this](Context& context, const Flow& x) -> Flow {
+           return {head_(context, global_average_pool(context, x[0]))};
+         }});
+  }
+
   ResNetConfig config_;
   ConvNorm stem_;
-  std::vector<std::unique_ptr<ResidualBlock>> blocks_;
+  std::vector<std::unique_ptr<ResidualBlock>> residuals_;
   Linear head_;
 };
 
 }  // namespace
 
-std::unique_ptr<Model> make_resnet(const ResNetConfig& config) {
+std::unique_ptr<Classifier> make_resnet(const ResNetConfig& config) {
   return std::make_unique<ResNet>(config);
 }
 

@@ -9,7 +9,7 @@
 #include <array>
 #include <memory>
 
-#include "layers/module.h"
+#include "layers/classifier.h"
 
 namespace tandem {
 
@@ -18,11 +18,10 @@ struct ResNetConfig {
   int64_t in_channels = 3;
   int64_t height = 32, width = 32;
   int64_t classes = 10;
-  bool recompute = false;
 };
 
-// forward: images [B, H, W, C] -> logits [B, classes]. Weights start as He normal by fan-out, the
-// head as normal(0.01).
-std::unique_ptr<Model> make_resnet(const ResNetConfig& config);
+// Images [B, H, W, C] give logits [B, classes]. Weights start as He normal by fan-out, the head as
+// normal(0.01).
+std::unique_ptr<Classifier> make_resnet(const ResNetConfig& config);
 
 }  // namespace tandem

@@ -46,10 +46,18 @@ Parameter matrix(const char* name, int64_t rows, int64_t columns) {
   return {.name = name, .shape = {rows, columns}, .init = Initializer::normal(0.02), .decay = true};
 }
 
+// Of x [1, T, C]: [1, C]. Without gradient.
+Variable last_position(const Variable& x) {
+  const int64_t width = x.shape()[-1];
+  return Variable(x.value().slice(x.elements() - width, width).reshape({1, width}));
+}
+
 }  // namespace
 
 Transformer::Transformer(const TransformerConfig& config)
-    : config_(resolve(config)), wte_(matrix("wte", config_.vocab, config_.width)) {
+    : Classifier(config.vocab),
+      config_(resolve(config)),
+      wte_(matrix("wte", config_.vocab, config_.width)) {
   wte_.shared = config_.tie_embeddings;
   if (config_.llama) {
     norm_f_.emplace("norm_f", config_.width);
@@ -58,91 +66,61 @@ Transformer::Transformer(const TransformerConfig& config)
     ln_f_.emplace("ln_f", config_.width);
   }
   for (int64_t i = 0; i < config_.layers; ++i) {
-    blocks_.push_back(config_.llama ? llama_block(config_, i) : gpt_block(config_, i));
+    layers_.push_back(config_.llama ? llama_block(config_, i) : gpt_block(config_, i));
   }
   if (!config_.tie_embeddings) {
     head_weight_ = matrix("head.weight", config_.vocab, config_.width);
   }
+  for (Block& block : blocks_over({})) {
+    add(std::move(block));
+  }
 }
 
-std::vector<BlockParameters> Transformer::blocks() {
-  std::vector<BlockParameters> list;
-  const auto collect = [&](Parameter& parameter) { list.back().parameters.push_back(&parameter); };
-  list.push_back({"embedding", {&wte_}});
+// Without caches: whole sequences.
+std::vector<Block> Transformer::blocks_over(std::span<KeyValueCache> caches) {
+  std::vector<Block> blocks;
+  blocks.push_back(
+      {{"embedding", {&wte_}}, [this, caches](Context& context, const Flow& x) -> Flow {
+         return {embed(context, x[0].value(), caches.empty() ? 0 : caches[0].length)};
+       }});
   if (wpe_) {
-    collect(*wpe_);
+    blocks.back().parameters.push_back(&*wpe_);
   }
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    list.push_back({str("blocks.", i), {}});
-    blocks_[i]->visit(collect);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    KeyValueCache* cache = caches.empty() ? nullptr : &caches[i];
+    blocks.push_back({{str("blocks.", i), layers_[i]->parameters()},
+                      [&layer = *layers_[i], cache](Context& context, Flow x) {
+                        return layer(context, std::move(x), cache);
+                      }});
   }
-  list.push_back({"head", {}});
-  if (ln_f_) {
-    ln_f_->visit(collect);
-  } else {
-    norm_f_->visit(collect);
-  }
+  const bool is_last_alone = !caches.empty();
+  blocks.push_back({{"head", ln_f_ ? parameters_in(*ln_f_) : parameters_in(*norm_f_)},
+                    [this, is_last_alone](Context& context, Flow x) -> Flow {
+                      for (Variable& part : x) {
+                        part = is_last_alone ? last_position(part) : part;
+                      }
+                      return {head(context, std::move(x))};
+                    }});
   if (head_weight_) {
-    collect(*head_weight_);
+    blocks.back().parameters.push_back(&*head_weight_);
   }
-  return list;
+  return blocks;
 }
 
-Variable Transformer::embed(Context& context, Gate& gate, const Tensor& tokens,
-                            int64_t first_position) {
-  return run_block(context, gate, 0, config_.recompute, Variable(tokens),
-                   [this, first_position](Context& inner, const Variable& x) {
-                     return dropout(
-                         inner,
-                         embedding(inner, x.value(), wte_, wpe_ ? &*wpe_ : nullptr, first_position),
-                         config_.dropout, kEmbeddingSite);
-                   });
-}
-
-Variable Transformer::layer(Context& context, Gate& gate, int64_t index, const Variable& x,
-                            KeyValueCache* cache) {
-  return run_block(context, gate, static_cast<BlockId>(1 + index), config_.recompute, x,
-                   [this, index, cache](Context& inner, const Variable& y) {
-                     return (*blocks_[index])(inner, y, cache);
-                   });
-}
-
-Variable Transformer::head(Context& context, Gate& gate, const Variable& x) {
-  const auto body = [this](Context& inner, const Variable& y) {
-    const Variable normal = ln_f_ ? (*ln_f_)(inner, y) : (*norm_f_)(inner, y);
-    Parameter& weight = head_weight_ ? *head_weight_ : wte_;
-    const Variable logits = linear(inner, normal, weight, nullptr);
-    return Variable(logits.value().reshape({y.elements() / config_.width, weight.shape[0]}),
-                    logits.slot());
-  };
-  return run_block(context, gate, static_cast<BlockId>(1 + config_.layers), config_.recompute, x,
-                   body);
-}
-
-Variable Transformer::forward(Context& context, Gate& gate, const Tensor& tokens) {
+Variable Transformer::embed(Context& context, const Tensor& tokens, int64_t first_position) {
   require(tokens.shape().rank() == 2 && tokens.shape()[1] <= config_.context, [&] {
     return str("Transformer: tokens ", tokens.shape(), " with a context of ", config_.context);
   });
-  Variable x = embed(context, gate, tokens, 0);
-  for (int64_t i = 0; i < config_.layers; ++i) {
-    x = layer(context, gate, i, x, nullptr);
-  }
-  return head(context, gate, x);
+  return dropout(context, embedding(context, tokens, wte_, wpe_ ? &*wpe_ : nullptr, first_position),
+                 config_.dropout, kEmbeddingSite);
 }
 
-Tensor Transformer::decode(Context& context, Gate& gate, const Tensor& tokens,
-                           std::span<KeyValueCache> caches) {
-  require(!context.tape && caches.size() == blocks_.size() && tokens.shape().rank() == 2 &&
-              tokens.shape()[0] == 1,
-          "Transformer::decode: wants one sequence, one cache for each layer and no tape");
-  Variable x = embed(context, gate, tokens, caches.front().length);
-  for (int64_t i = 0; i < config_.layers; ++i) {
-    x = layer(context, gate, i, x, &caches[i]);
-  }
-  const Tensor last = x.value().slice(x.elements() - config_.width, config_.width);
-  return head(context, gate, Variable(last.reshape({1, config_.width})))
-      .value()
-      .slice(0, config_.vocab);
+Variable Transformer::head(Context& context, Flow x) {
+  const Variable normal = ln_f_ ? normalized(context, x, *ln_f_) : normalized(context, x, *norm_f_);
+  Parameter& weight = head_weight_ ? *head_weight_ : wte_;
+  const Variable logits = linear(context, normal, weight, nullptr);
+  const int64_t width = weight.shape[0];
+  return Variable(logits.value().reshape({logits.elements() / width, width}), logits.slot());
 }
 
 double Transformer::flops_per_sample() const {

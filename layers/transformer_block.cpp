@@ -6,7 +6,6 @@
 #include "layers/add.h"
 #include "layers/dropout.h"
 #include "layers/linear.h"
-#include "layers/norm.h"
 #include "layers/rope.h"
 
 namespace tandem {
@@ -30,6 +29,14 @@ Variable attend(Context& context, const Variable& qkv, const HeadLayout& heads,
   return cache ? attention_cached(context, qkv, heads, *cache) : attention(context, qkv, heads);
 }
 
+// The end of a block. One that is recomputed adds: its tape then keeps one tensor, not two.
+Flow hand_on(Context& context, const Variable& residual, Variable branch) {
+  if (context.recompute) {
+    return {add(context, residual, std::move(branch))};
+  }
+  return {residual, std::move(branch)};
+}
+
 class GptBlock final : public TransformerBlock {
  public:
   GptBlock(const TransformerConfig& config, int64_t index)
@@ -45,22 +52,17 @@ class GptBlock final : public TransformerBlock {
         mlp_proj_(block_name(index) + "mlp.proj", config.ffn_width, config.width,
                   init_residual(config)) {}
 
-  Variable operator()(Context& context, const Variable& x, KeyValueCache* cache) override {
-    const Variable y = attend(context, qkv_(context, ln_1_(context, x)), heads_, cache);
+  Flow operator()(Context& context, Flow x, KeyValueCache* cache) override {
+    const Variable y = attend(context, qkv_(context, normalized(context, x, ln_1_)), heads_, cache);
     const Normalized middle = ln_2_.add(
-        context, x, dropout(context, attn_proj_(context, y), dropout_, attention_site(index_)));
+        context, x[0], dropout(context, attn_proj_(context, y), dropout_, attention_site(index_)));
     const GeluVariable hidden = fc_.gelu(context, middle.y);
-    return add(context, middle.sum,
-               dropout(context, mlp_proj_(context, hidden), dropout_, ffn_site(index_)));
+    return hand_on(context, middle.sum,
+                   dropout(context, mlp_proj_(context, hidden), dropout_, ffn_site(index_)));
   }
 
-  void visit(const ParameterVisitor& visitor) override {
-    ln_1_.visit(visitor);
-    qkv_.visit(visitor);
-    attn_proj_.visit(visitor);
-    ln_2_.visit(visitor);
-    fc_.visit(visitor);
-    mlp_proj_.visit(visitor);
+  std::vector<Parameter*> parameters() override {
+    return parameters_in(ln_1_, qkv_, attn_proj_, ln_2_, fc_, mlp_proj_);
   }
 
  private:
@@ -89,24 +91,19 @@ class LlamaBlock final : public TransformerBlock {
         down_(block_name(index) + "mlp.down", config.ffn_width, config.width, init_residual(config),
               false) {}
 
-  Variable operator()(Context& context, const Variable& x, KeyValueCache* cache) override {
-    const Variable qkv =
-        rope(context, qkv_(context, norm_1_(context, x)), heads_, cache ? cache->length : 0);
+  Flow operator()(Context& context, Flow x, KeyValueCache* cache) override {
+    const Variable qkv = rope(context, qkv_(context, normalized(context, x, norm_1_)), heads_,
+                              cache ? cache->length : 0);
     const Variable y = attend(context, qkv, heads_, cache);
     const Normalized middle = norm_2_.add(
-        context, x, dropout(context, proj_(context, y), dropout_, attention_site(index_)));
+        context, x[0], dropout(context, proj_(context, y), dropout_, attention_site(index_)));
     const Variable hidden = swiglu(context, gate_up_(context, middle.y));
-    return add(context, middle.sum,
-               dropout(context, down_(context, hidden), dropout_, ffn_site(index_)));
+    return hand_on(context, middle.sum,
+                   dropout(context, down_(context, hidden), dropout_, ffn_site(index_)));
   }
 
-  void visit(const ParameterVisitor& visitor) override {
-    norm_1_.visit(visitor);
-    qkv_.visit(visitor);
-    proj_.visit(visitor);
-    norm_2_.visit(visitor);
-    gate_up_.visit(visitor);
-    down_.visit(visitor);
+  std::vector<Parameter*> parameters() override {
+    return parameters_in(norm_1_, qkv_, proj_, norm_2_, gate_up_, down_);
   }
 
  private:

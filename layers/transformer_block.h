@@ -1,11 +1,14 @@
 // One layer of a decoder-only transformer: causal attention, then a feed-forward network, each
-// added to the residual stream behind a normalisation.
+// added to the residual stream after a normalisation.
+//
+// The addition at the end of a block and the norm at the beginning of the next are one pass over
+// memory: a block hands on the residual stream and its last branch, and the next one adds them.
 #pragma once
 
 #include <memory>
 
 #include "layers/attention.h"
-#include "layers/module.h"
+#include "layers/norm.h"
 
 namespace tandem {
 
@@ -21,7 +24,6 @@ struct TransformerConfig {
   int64_t ffn_width = 0;  // 0: 4 C, or for Llama 8 C / 3 rounded up to a multiple of 32
   double dropout = 0;     // of the embedding and of both branches; not of attention probabilities
   bool tie_embeddings = true;  // the head's weight is the token embedding
-  bool recompute = false;      // keep only the input of each block, run it again in backward
 
   HeadLayout head_layout() const { return {heads, kv_heads, width / heads}; }
 };
@@ -29,11 +31,23 @@ struct TransformerConfig {
 class TransformerBlock {
  public:
   virtual ~TransformerBlock() = default;
-  // x [B, T, C] -> [B, T, C]. With a cache B is 1, and attention goes from these positions, the
-  // next ones of the sequence, to all before them; the cache takes them in.
-  virtual Variable operator()(Context& context, const Variable& x, KeyValueCache* cache) = 0;
-  virtual void visit(const ParameterVisitor& visitor) = 0;
+  // Tensors are [B, T, C]. With a cache B is 1, and attention goes from these positions, the next
+  // ones of the sequence, to all before them; the cache takes them in.
+  virtual Flow operator()(Context& context, Flow x, KeyValueCache* cache) = 0;
+  virtual std::vector<Parameter*> parameters() = 0;
 };
+
+// The norm of the residual stream x[0]. The branch x[1] that is still to be added to it, if any, is
+// added first: then x is the sum alone.
+template <class Norm>
+Variable normalized(Context& context, Flow& x, Norm& norm) {
+  if (x.size() == 1) {
+    return norm(context, x[0]);
+  }
+  Normalized both = norm.add(context, x[0], std::move(x[1]));
+  x = {both.sum};
+  return both.y;
+}
 
 // Block `index` of a resolved configuration; parameters are named blocks.`index`.*. Weights start
 // normal with deviation 0.02, those that feed the residual stream with 0.02 / sqrt(2 layers)

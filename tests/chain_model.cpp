@@ -65,10 +65,9 @@ Variable bend(Context& context, const Variable& x, Parameter& parameter) {
 
 }  // namespace
 
-ChainModel::ChainModel(const Links& links, bool recompute)
-    : uses_(links.size()), recompute_(recompute) {
+ChainModel::ChainModel(const Links& links) : uses_(links.size()) {
   for (size_t block = 0; block < links.size(); ++block) {
-    blocks_.push_back({.name = str("block", block), .parameters = {}});
+    std::vector<Parameter*> own;
     for (const Link& link : links[block]) {
       parameters_.push_back({.name = str("p", parameters_.size()),
                              .shape = {link.count},
@@ -77,7 +76,7 @@ ChainModel::ChainModel(const Links& links, bool recompute)
                              .shared = link.tied,
                              .frozen = link.frozen});
       Parameter* parameter = &parameters_.back();
-      blocks_.back().parameters.push_back(parameter);
+      own.push_back(parameter);
       if (!link.unused) {
         uses_[block].push_back(parameter);
       }
@@ -85,23 +84,19 @@ ChainModel::ChainModel(const Links& links, bool recompute)
         uses_.back().push_back(parameter);
       }
     }
+    add({{str("block", block), own}, [&uses = uses_[block]](Context& context, Flow x) {
+           for (Parameter* parameter : uses) {
+             x = {bend(context, x[0], *parameter)};
+           }
+           return x;
+         }});
   }
 }
 
-Variable ChainModel::forward(Context& context, Gate& gate, const Tensor& samples) {
+Loss ChainModel::loss(Context& context, const Tensor& samples, const Tensor&) {
   Tensor start = context.activation(samples.shape(), DType::kF32);
   std::ranges::fill(start.as<float>(), 0.0f);
-  Variable x(start);
-  for (size_t block = 0; block < uses_.size(); ++block) {
-    x = run_block(context, gate, static_cast<BlockId>(block), recompute_, x,
-                  [&uses = uses_[block]](Context& inner, Variable y) {
-                    for (Parameter* parameter : uses) {
-                      y = bend(inner, y, *parameter);
-                    }
-                    return y;
-                  });
-  }
-  return x;
+  return {run_blocks(context, blocks(), {Variable(start)})[0]};
 }
 
 }  // namespace tandem::testing

@@ -21,17 +21,14 @@ using Links = std::vector<std::vector<Link>>;  // by block
 class ChainModel final : public Model {
  public:
   // Parameters are p0, p1, ...
-  ChainModel(const Links& links, bool recompute);
-  std::vector<BlockParameters> blocks() override { return blocks_; }
-  // samples: [B], not read. Returns x [B], f32.
-  Variable forward(Context& context, Gate& gate, const Tensor& samples) override;
+  explicit ChainModel(const Links& links);
+  // samples: [B], not read. The losses are x [B], f32.
+  Loss loss(Context& context, const Tensor& samples, const Tensor& targets) override;
   double flops_per_sample() const override { return 0; }
 
  private:
   std::deque<Parameter> parameters_;
-  std::vector<BlockParameters> blocks_;
   std::vector<std::vector<Parameter*>> uses_;  // by block
-  bool recompute_;
 };
 
 }  // namespace tandem::testing

@@ -22,8 +22,7 @@ constexpr int64_t kContext = 5, kVocab = 11, kClasses = 5, kImage = 6 * 6 * 3;
 
 std::unique_ptr<Model> make_model(const Plan& plan) {
   if (plan.model == "resnet") {
-    return make_resnet(
-        {.depth = 8, .height = 6, .width = 6, .classes = kClasses, .recompute = plan.recompute});
+    return make_resnet({.depth = 8, .height = 6, .width = 6, .classes = kClasses});
   }
   if (plan.model == "mlp") {
     return std::make_unique<Mlp>(MlpConfig{.image_height = 6,
@@ -31,8 +30,7 @@ std::unique_ptr<Model> make_model(const Plan& plan) {
                                            .channels = 3,
                                            .layers = 1,
                                            .width = 12,
-                                           .classes = kClasses,
-                                           .recompute = plan.recompute});
+                                           .classes = kClasses});
   }
   const bool llama = plan.model == "llama";
   return std::make_unique<Transformer>(TransformerConfig{.llama = llama,
@@ -44,8 +42,7 @@ std::unique_ptr<Model> make_model(const Plan& plan) {
                                                          .width = 16,
                                                          .ffn_width = 24,
                                                          .dropout = 0.1,
-                                                         .tie_embeddings = !llama,
-                                                         .recompute = plan.recompute});
+                                                         .tie_embeddings = !llama});
 }
 
 std::unique_ptr<Communicator> nccl_for(const Plan& plan) {
@@ -71,6 +68,7 @@ Config config_of(const Plan& plan) {
   config.train.global_batch = kGlobalBatch;
   config.train.micro_batch = plan.micro_batch;
   config.train.precision = name_of(plan.dtype);
+  config.train.recompute = plan.recompute ? "block" : "none";
   config.optim.weight_decay = 0.1;
   config.dist.zero = plan.zero;
   config.dist.reduce = plan.exact ? "exact" : "ring";

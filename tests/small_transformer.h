@@ -17,8 +17,7 @@ inline TransformerConfig small(bool llama) {
           .width = 8,
           .ffn_width = llama ? 12 : 0,
           .dropout = 0.2,
-          .tie_embeddings = !llama,
-          .recompute = false};
+          .tie_embeddings = !llama};
 }
 
 inline std::vector<int32_t> some_tokens(int64_t count) {

@@ -7,6 +7,8 @@
 #include <tuple>
 
 #include "layers/batchnorm2d.h"
+#include "layers/classifier.h"
+#include "layers/norm.h"
 #include "src/train/batch_statistics.h"
 #include "src/train/training_step.h"
 #include "tests/harness.h"
@@ -17,25 +19,21 @@ namespace {
 
 constexpr int64_t kChannels = 3, kSamples = 2;  // in a micro-batch
 
-// Normalises its input; that is all.
-class OneNorm final : public Model {
+// Normalises its input. The head, which is never recomputed, scales.
+class OneNorm final : public Classifier {
  public:
-  explicit OneNorm(bool recompute) : recompute_(recompute) {}
-  std::vector<BlockParameters> blocks() override {
-    std::vector<BlockParameters> all{{"norm", {}}};
-    norm_.visit([&](Parameter& parameter) { all[0].parameters.push_back(&parameter); });
-    return all;
+  OneNorm() : Classifier(kChannels) {
+    add({{"norm", parameters_in(norm_)},
+         [this](Context& context, const Flow& x) -> Flow { return {norm_(context, x[0])}; }});
+    add({{"head", parameters_in(head_)},
+         [this](Context& context, const Flow& x) -> Flow { return {head_(context, x[0])}; }});
   }
   std::vector<RunningStatistics*> statistics() override { return {&norm_.statistics()}; }
-  Variable forward(Context& context, Gate& gate, const Tensor& input) override {
-    return run_block(context, gate, 0, recompute_, Variable(input),
-                     [this](Context& inner, const Variable& x) { return norm_(inner, x); });
-  }
   double flops_per_sample() const override { return 0; }
 
  private:
-  bool recompute_;
   BatchNorm2d norm_{"norm", kChannels};
+  RmsNorm head_{"head", kChannels};
 };
 
 // Of channel c in micro-batch `number` of all ranks. Whole numbers: their sums round nothing.
@@ -61,10 +59,11 @@ std::vector<double> trained(int64_t accumulation, bool exact, bool recompute, in
   config.train.micro_batch = kSamples;
   config.train.global_batch = kSamples * accumulation * world.size();
   config.dist.reduce = exact ? "exact" : "ring";
+  config.train.recompute = recompute ? "block" : "none";
   Memory memory(test_stream());
   Hierarchy ranks(world.communicator(), memory, nodes_of(world.communicator(), "host", 0),
                   Sharing::kWorld);
-  OneNorm model(recompute);
+  OneNorm model;
   TrainingStep training(model, ranks, test_stream(), memory, memory, config);
   training.store().values.initialize(1);
   for (int64_t step = 0; step < steps; ++step) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "comm/self_communicator.h"
+#include "layers/classifier.h"
 #include "layers/embedding.h"
 #include "src/train/evaluation.h"
 #include "tests/harness.h"
@@ -50,13 +51,14 @@ class SevenWindows final : public Dataset {
 };
 
 // Row `token` of a table holds the logits of what follows the token.
-class Bigrams final : public Model {
+class Bigrams final : public Classifier {
  public:
-  Bigrams() { bind_parameters(std::vector<Parameter*>{&table_}, DType::kF32, 3); }
-  std::vector<BlockParameters> blocks() override { return {{"table", {&table_}}}; }
-  Variable forward(Context& context, Gate&, const Tensor& tokens) override {
-    const Tensor rows = embedding(context, tokens, table_, nullptr).value();
-    return Variable(rows.reshape({tokens.elements(), kVocab}));
+  Bigrams() : Classifier(kVocab) {
+    add({{"table", {&table_}}, [this](Context& context, const Flow& tokens) -> Flow {
+           const Tensor rows = embedding(context, tokens[0].value(), table_, nullptr).value();
+           return {Variable(rows.reshape({tokens[0].elements(), kVocab}))};
+         }});
+    bind_parameters(parameters_of(*this), DType::kF32, 3);
   }
   double flops_per_sample() const override { return 0; }
   std::vector<double> table() const { return values_of(table_.value); }
@@ -69,8 +71,8 @@ class EvaluationOfBigrams : public ::testing::Test {
  protected:
   Evaluation evaluation(int64_t micro_batch, int64_t max_batches = 0) {
     Uploader upload(test_stream(), test_memory(), test_memory(), data_.info(), DType::kF32);
-    return evaluate(model_, gate_, data_, kContext, micro_batch, max_batches, test_stream(),
-                    test_memory(), upload, alone_);
+    return evaluate(model_, {.stream = test_stream(), .memory = test_memory()}, data_, kContext,
+                    micro_batch, max_batches, upload, alone_);
   }
   // -log softmax(logits)[target] by its definition, summed over all targets at once.
   Evaluation by_definition(int64_t windows) const {
@@ -100,7 +102,6 @@ class EvaluationOfBigrams : public ::testing::Test {
 
   SevenWindows data_;
   Bigrams model_;
-  OpenGate gate_;
   SelfCommunicator alone_;
 };
 

@@ -8,24 +8,17 @@ namespace tandem::testing {
 namespace {
 
 MlpConfig small() {
-  return {.image_height = 3,
-          .image_width = 2,
-          .channels = 2,
-          .layers = 2,
-          .width = 5,
-          .classes = 4,
-          .recompute = false};
+  return {
+      .image_height = 3, .image_width = 2, .channels = 2, .layers = 2, .width = 5, .classes = 4};
 }
 
 TEST(Mlp, GradientsMatchFiniteDifferences) {
   for (bool recompute : {false, true}) {
-    MlpConfig config = small();
-    config.recompute = recompute;
-    Mlp model(config);
-    OpenGate gate;
+    Mlp model(small());
     const Tensor images = random_tensor({6, 3, 2, 2}, DType::kF64, 9);
     check_gradients({}, parameters_of(model), [&](Context& context, const std::vector<Variable>&) {
-      return model.forward(context, gate, images);
+      context.recompute = recompute;
+      return model.logits(context, images);
     });
   }
 }
@@ -36,19 +29,18 @@ TEST(Mlp, HiddenLayersThenHead) {
   const std::vector<Parameter*> p = parameters_of(model);
   bind_parameters(p, DType::kF32);
   TestContext test;
-  OpenGate gate;
   const Tensor images = random_tensor({6, 3, 2, 2}, DType::kF32, 9);
   Variable x(images.reshape({6, 12}));
   x = relu(test.context, linear(test.context, x, *p[0], p[1]));
   x = relu(test.context, linear(test.context, x, *p[2], p[3]));
   x = linear(test.context, x, *p[4], p[5]);
-  EXPECT_EQ(values_of(model.forward(test.context, gate, images).value()), values_of(x.value()));
+  EXPECT_EQ(values_of(model.logits(test.context, images).value()), values_of(x.value()));
 }
 
 TEST(Mlp, ParametersByBlock) {
   Mlp model(small());
   std::string listing;
-  for (const BlockParameters& block : model.blocks()) {
+  for (const Block& block : model.blocks()) {
     listing += block.name + ":";
     for (const Parameter* parameter : block.parameters) {
       listing += str(" ", parameter->name, parameter->shape, parameter->decay ? " decay" : "");
@@ -74,9 +66,7 @@ TEST(Mlp, WrongSizes) {
   Mlp model(small());
   bind_parameters(parameters_of(model), DType::kF32);
   TestContext test;
-  OpenGate gate;
-  EXPECT_THROW(model.forward(test.context, gate, random_tensor({2, 3, 3, 2}, DType::kF32, 1)),
-               Error);
+  EXPECT_THROW(model.logits(test.context, random_tensor({2, 3, 3, 2}, DType::kF32, 1)), Error);
 }
 
 }  // namespace

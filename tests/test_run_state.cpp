@@ -87,6 +87,8 @@ TEST(RunState, TheLossScaleIsThatOfThePrecision) {
   state.take({.updates = 9, .skipped = 3, .clean_steps = 8, .loss_scale = 64}, fp16);
   EXPECT_EQ(state.step_state(bf16).loss_scale, 1);
   EXPECT_EQ(state.step_state(bf16).clean_steps, 0);
+  state.take(state.step_state(bf16), bf16);
+  EXPECT_EQ(state.loss_scale, std::nullopt);
 }
 
 }  // namespace

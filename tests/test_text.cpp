@@ -61,8 +61,13 @@ Variable broken(Context& context, const Variable& x, ExitCode code = ExitCode::k
 struct TapeText : ::testing::Test {
   void SetUp() override { bind_parameters(std::vector<Parameter*>{&weight, &bias}, DType::kF32); }
   Variable leaf() { return Variable::leaf(random_tensor({3, 4}, DType::kF32, 1)); }
-  Variable block(BlockId id, bool recompute, const Variable& x, const BlockBody& body) {
-    return run_block(test.context, gate, id, recompute, x, body);
+  using Body = std::function<Variable(Context&, const Variable& x)>;
+  Variable block(BlockId id, bool recompute, const Variable& x, const Body& body) {
+    test.context.recompute = recompute;
+    return run_block(
+        test.context, id,
+        [body](Context& context, const Flow& in) -> Flow { return {body(context, in[0])}; },
+        {x})[0];
   }
   // The message of the Error that `body` throws, from "; in" on.
   template <class F>
@@ -79,8 +84,7 @@ struct TapeText : ::testing::Test {
 
   Parameter weight{.name = "w", .shape = {4, 4}}, bias{.name = "b", .shape = {4}};
   TestContext test;
-  OpenGate gate;
-  const BlockBody layer = [this](Context& context, const Variable& x) {
+  const Body layer = [this](Context& context, const Variable& x) {
     return gelu(context, linear(context, x, weight, &bias));
   };
 };

@@ -3,7 +3,6 @@
 
 #include "layers/activation.h"
 #include "layers/add.h"
-#include "layers/cross_entropy.h"
 #include "layers/dropout.h"
 #include "layers/embedding.h"
 #include "layers/linear.h"
@@ -23,15 +22,14 @@ TEST(Transformer, GradientsMatchFiniteDifferences) {
         SCOPED_TRACE(str("llama ", llama, ", tied ", tied, ", recompute ", recompute));
         TransformerConfig config = small(llama);
         config.tie_embeddings = tied;
-        config.recompute = recompute;
         Transformer model(config);
-        OpenGate gate;
         const Tensor tokens = int_tensor({2, 5}, some_tokens(10));
         const Tensor targets = int_tensor({10}, some_tokens(10));
         check_gradients(
             {}, parameters_of(model),
             [&](Context& context, const std::vector<Variable>&) {
-              return cross_entropy(context, model.forward(context, gate, tokens), targets);
+              context.recompute = recompute;
+              return model.loss(context, tokens, targets).losses;
             },
             0.5);
       }
@@ -87,7 +85,6 @@ TEST(Transformer, IsTheCompositionOfItsLayers) {
     Transformer model(small(llama));
     bind_parameters(parameters_of(model), DType::kF32);
     TestContext test;
-    OpenGate gate;
     const Tensor tokens = int_tensor({2, 5}, some_tokens(10));
     Composition c(model, test.context);
     Variable x = embedding(test.context, tokens, c["wte"], llama ? nullptr : &c["wpe"]);
@@ -96,7 +93,7 @@ TEST(Transformer, IsTheCompositionOfItsLayers) {
     x = llama ? c.llama_block("blocks.1.", x, 3) : c.gpt_block("blocks.1.", x, 3);
     x = c.norm(llama ? "norm_f" : "ln_f", x);
     x = linear(test.context, x, c[llama ? "head.weight" : "wte"], nullptr);
-    const Variable logits = model.forward(test.context, gate, tokens);
+    const Variable logits = model.logits(test.context, tokens);
     EXPECT_EQ(logits.shape(), (Shape{10, 11}));
     EXPECT_EQ(values_of(logits.value()), values_of(x.value()));
   }
@@ -104,7 +101,7 @@ TEST(Transformer, IsTheCompositionOfItsLayers) {
 
 std::string listing_of(Model& model) {
   std::string listing;
-  for (const BlockParameters& block : model.blocks()) {
+  for (const Block& block : model.blocks()) {
     listing += block.name + ":";
     for (const Parameter* parameter : block.parameters) {
       EXPECT_EQ(parameter->decay, parameter->shape.rank() > 1) << parameter->name;
@@ -203,8 +200,7 @@ TEST(Transformer, SequenceLongerThanTheContext) {
   Transformer model(small(false));
   bind_parameters(parameters_of(model), DType::kF32);
   TestContext test;
-  OpenGate gate;
-  EXPECT_THROW(model.forward(test.context, gate, int_tensor({1, 7}, some_tokens(7))), Error);
+  EXPECT_THROW(model.logits(test.context, int_tensor({1, 7}, some_tokens(7))), Error);
 }
 
 }  // namespace

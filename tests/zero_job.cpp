@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "layers/cross_entropy.h"
 #include "optim/adamw.h"
 #include "optim/sgd.h"
 #include "src/core/reduce.h"
@@ -17,11 +16,9 @@ constexpr int64_t kTokens = 6;   // of a sample
 
 std::unique_ptr<Model> make_model(const ZeroPlan& plan) {
   if (!plan.links.empty()) {
-    return std::make_unique<ChainModel>(plan.links, plan.recompute);
+    return std::make_unique<ChainModel>(plan.links);
   }
-  TransformerConfig config = small(false);
-  config.recompute = plan.recompute;
-  return std::make_unique<Transformer>(config);
+  return std::make_unique<Transformer>(small(false));
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const std::string& kind, std::span<const Shard> shards,
@@ -74,7 +71,8 @@ ZeroJob::ZeroJob(Communicator& communicator, const ZeroPlan& plan)
       }) {
   ParamStore::Options options = plan.store;
   options.exact_leaves = plan.exact ? leaves() : 0;
-  store_ = std::make_unique<ParamStore>(model_->blocks(), ranks_, stream_, memory_, options);
+  store_ =
+      std::make_unique<ParamStore>(parameters_by_block(*model_), ranks_, stream_, memory_, options);
   optimizer_ = make_optimizer(plan.optimizer, store_->shards.all(), memory_);
   store_->values.initialize(1);
 }
@@ -82,17 +80,18 @@ ZeroJob::ZeroJob(Communicator& communicator, const ZeroPlan& plan)
 Variable ZeroJob::losses(Context& context, int64_t leaf) {
   numbers_ = {.seed = 1, .step = steps_, .lr = 0.02, .first_sample = leaf * kSamples};
   context.numbers = &numbers_;
+  context.gate = gate_.get();
+  context.recompute = plan_.recompute;
   if (!plan_.links.empty()) {
-    return model_->forward(
-        context, *gate_,
-        Tensor::empty(scratch_memory_, {kSamples}, DType::kF32, MemoryClass::kData));
+    const Tensor samples =
+        Tensor::empty(scratch_memory_, {kSamples}, DType::kF32, MemoryClass::kData);
+    return model_->loss(context, samples, {}).losses;
   }
   const int64_t count = kSamples * kTokens, first = leaf * count;
   const std::vector<int32_t> tokens = some_tokens(first + count + 1);
   const std::span<const int32_t> own = std::span(tokens).subspan(first, count + 1);
   const Tensor input = int_tensor({kSamples, kTokens}, own.first(count));
-  const Variable logits = model_->forward(context, *gate_, input);
-  return cross_entropy(context, logits, int_tensor({count}, own.last(count)));
+  return model_->loss(context, input, int_tensor({count}, own.last(count))).losses;
 }
 
 bool ZeroJob::micro_step(int64_t leaf, bool last) {

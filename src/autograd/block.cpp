@@ -1,5 +1,8 @@
 #include "src/autograd/block.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "src/autograd/say_where.h"
 #include "src/autograd/tape.h"
 #include "src/core/profiler_range.h"
@@ -8,94 +11,126 @@ namespace tandem {
 
 namespace {
 
+void acquire(Context& context, BlockId id, Pass pass) {
+  if (context.gate) {
+    context.gate->acquire(context, id, pass);
+  }
+}
+
+void release(Context& context, BlockId id, Pass pass) {
+  if (context.gate) {
+    context.gate->release(context, id, pass);
+  }
+}
+
 struct BlockMark final : Op {
-  BlockMark(Gate& block_gate, BlockId block_id, bool enters)
-      : gate(block_gate), id(block_id), is_entry(enters) {}
-  Gate& gate;
+  BlockMark(BlockId block_id, bool enters) : id(block_id), is_entry(enters) {}
   BlockId id;
   bool is_entry;
 
   std::string_view name() const override { return is_entry ? "block_entry" : "block_exit"; }
   void backward(Context& context, Tensor&) override {
     if (is_entry) {
-      gate.release(context, id, Pass::kBackward);
+      release(context, id, Pass::kBackward);
       ProfilerRange::end();
     } else {
       ProfilerRange::begin(str("block ", id, " backward"));
-      gate.acquire(context, id, Pass::kBackward);
+      acquire(context, id, Pass::kBackward);
     }
   }
 };
 
 struct SegmentOp final : Op {
-  SegmentOp(Gate& block_gate, BlockId block_id) : gate(block_gate), id(block_id) {}
-  Gate& gate;
+  explicit SegmentOp(BlockId block_id) : id(block_id) {}
   BlockId id;
   BlockBody body;
-  Tensor x;                      // all that is kept of the forward pass
+  std::vector<Tensor> x;                            // all that is kept of the forward pass
+  std::vector<std::shared_ptr<GradSlot>> gradient;  // by result; null: not wanted
   std::vector<Parameter*> held;  // one use each, until the segment was differentiated
 
   std::string_view name() const override { return "segment"; }
-  void backward(Context& context, Tensor& dy) override {
+  void backward(Context& context, Tensor&) override {
+    std::vector<Tensor> dy;
+    for (const std::shared_ptr<GradSlot>& slot : gradient) {
+      dy.push_back(slot ? std::exchange(slot->grad, Tensor()) : Tensor());
+    }
+    if (std::ranges::none_of(dy, &Tensor::operator bool)) {
+      context.tape->release_held(context, held);
+      return;
+    }
     const ProfilerRange range(str("block ", id, " again and backward"));
-    gate.acquire(context, id, Pass::kBackward);
+    acquire(context, id, Pass::kBackward);
     Tape inner = Tape::replaying(*context.tape);
     Context replay = context;
     replay.tape = &inner;
-    replay.recomputing = true;
-    // The replayed input shares the outer slot, so its gradient lands where it belongs.
-    const Variable y = body(replay, Variable(x, input(0).slot()));
-    inner.backward(replay, y, std::move(dy));
+    replay.recompute = replay.recomputing = true;
+    Flow in;
+    for (size_t i = 0; i < x.size(); ++i) {
+      // A replayed input shares the outer slot, so its gradient lands where it belongs.
+      in.emplace_back(std::move(x[i]), input(i).slot());
+    }
+    inner.backward(replay, body(replay, std::move(in)), std::move(dy));
     context.tape->release_held(context, held);
-    gate.release(context, id, Pass::kBackward);
+    release(context, id, Pass::kBackward);
   }
-  void pass_over(Context& context) override { context.tape->release_held(context, held); }
 };
 
-Variable run_segment(Context& context, Gate& gate, BlockId id, const Variable& x,
-                     const BlockBody& body) {
-  auto op = std::make_unique<SegmentOp>(gate, id);
+Flow run_segment(Context& context, BlockId id, const BlockBody& body, const Flow& x) {
+  auto op = std::make_unique<SegmentOp>(id);
   Tape holding = Tape::holding(*context.tape);
   Context unrecorded = context;
   unrecorded.tape = &holding;
-  const Variable y = body(unrecorded, x);
-  op->body = body;
-  op->x = x.value();
+  Flow y = body(unrecorded, x);
   op->held = holding.take_held();
-  if (op->held.empty() && !x.wanted()) {
-    return Variable(y.value());
+  const bool is_wanted = !op->held.empty() || std::ranges::any_of(x, &Variable::wanted);
+  for (Variable& result : y) {
+    result = result.wanted() ? Variable::leaf(result.value()) : result;
+    op->gradient.push_back(result.slot());
   }
-  return context.tape->record_segment(y.value(), std::move(op), x, id);
+  if (is_wanted) {
+    op->body = body;
+    for (const Variable& input : x) {
+      op->x.push_back(input.value());
+    }
+    context.tape->record_segment(std::move(op), x, y, id);
+  }
+  return y;
 }
 
-Variable forward(Context& context, Gate& gate, BlockId id, bool recompute, const Variable& x,
-                 const BlockBody& body) {
+Flow forward(Context& context, BlockId id, const BlockBody& body, Flow x) {
   if (!context.tape) {
-    return body(context, x);
+    return body(context, std::move(x));
   }
-  if (recompute) {
-    return run_segment(context, gate, id, x, body);
+  if (context.recompute) {
+    return run_segment(context, id, body, x);
   }
-  context.tape->record_mark(std::make_unique<BlockMark>(gate, id, true), id);
-  const Variable y = body(context, x);
-  context.tape->record_mark(std::make_unique<BlockMark>(gate, id, false), id);
+  context.tape->record_mark(std::make_unique<BlockMark>(id, true), id);
+  Flow y = body(context, std::move(x));
+  context.tape->record_mark(std::make_unique<BlockMark>(id, false), id);
   return y;
 }
 
 }  // namespace
 
-Variable run_block(Context& context, Gate& gate, BlockId id, bool recompute, const Variable& x,
-                   const BlockBody& body) {
+Flow run_block(Context& context, BlockId id, const BlockBody& body, Flow x) {
   const ProfilerRange range(str("block ", id, " forward"));
-  gate.acquire(context, id, Pass::kForward);
+  acquire(context, id, Pass::kForward);
   const auto place = [&] {
     const std::string after = context.tape ? context.tape->latest() : "";
     return str("forward of block ", id, after.empty() ? "" : ", after ", after);
   };
-  const Variable y =
-      say_where(place, [&] { return forward(context, gate, id, recompute, x, body); });
-  gate.release(context, id, Pass::kForward);
+  Flow y = say_where(place, [&] { return forward(context, id, body, std::move(x)); });
+  release(context, id, Pass::kForward);
   return y;
+}
+
+Flow run_blocks(Context& context, std::span<const Block> blocks, Flow x) {
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    Context own = context;
+    own.recompute = context.recompute && i + 1 < blocks.size();
+    x = run_block(own, static_cast<BlockId>(i), blocks[i].body, std::move(x));
+  }
+  return x;
 }
 
 }  // namespace tandem

@@ -10,6 +10,7 @@
 
 namespace tandem {
 
+class Gate;
 class Tape;
 
 struct Context {
@@ -21,6 +22,8 @@ struct Context {
   const StepNumbers* numbers = nullptr;
   bool training = false;     // dropout drops; BatchNorm uses the micro-batch's statistics
   bool recomputing = false;  // a forward pass run again inside backward: observe nothing twice
+  Gate* gate = nullptr;      // around each block; null: all parameters are always there
+  bool recompute = false;    // keep what goes into a block, not what it computes
 
   // Of a step's memory traffic outside products this is most: each activation and each gradient of
   // one is written once and read about twice.

@@ -22,11 +22,4 @@ class Gate {
   virtual bool is_collective() const { return false; }
 };
 
-// Parameters that are always there.
-class OpenGate final : public Gate {
- public:
-  void acquire(Context&, BlockId, Pass) override {}
-  void release(Context&, BlockId, Pass) override {}
-};
-
 }  // namespace tandem

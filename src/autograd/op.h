@@ -17,8 +17,6 @@ class Op {
   // gradients of the wanted inputs and of the wanted parameters. May overwrite dy's memory only
   // when dy.unique().
   virtual void backward(Context& context, Tensor& dy) = 0;
-  // Called instead when no gradient reached the result.
-  virtual void pass_over(Context&) {}
 
  protected:
   Input& input(size_t index) { return inputs_[index]; }

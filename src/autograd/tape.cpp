@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "src/autograd/say_where.h"
 #include "src/core/copy.h"
@@ -114,21 +115,22 @@ Variable Tape::record(Tensor result, std::unique_ptr<Op> op, std::initializer_li
     op->inputs_.emplace_back(input);
   }
   op->parameters_ = parameters;
-  return push(std::move(result), std::move(op), block_);
-}
-
-Variable Tape::record_segment(Tensor result, std::unique_ptr<Op> op, const Variable& input,
-                              BlockId block) {
-  op->inputs_.emplace_back(input);
-  return push(std::move(result), std::move(op), block);
-}
-
-Variable Tape::push(Tensor result, std::unique_ptr<Op> op, BlockId block) {
-  auto slot = std::make_shared<GradSlot>(GradSlot{result.shape(), result.dtype(), {}});
+  Variable variable = Variable::leaf(std::move(result));
   if (!holding_) {
-    entries_.push_back({std::move(op), slot, block});
+    entries_.push_back({std::move(op), {variable.slot()}, block_, false});
   }
-  return Variable(std::move(result), std::move(slot));
+  return variable;
+}
+
+void Tape::record_segment(std::unique_ptr<Op> op, std::span<const Variable> inputs,
+                          std::span<const Variable> results, BlockId block) {
+  for (const Variable& input : inputs) {
+    op->inputs_.emplace_back(input);
+  }
+  entries_.push_back({std::move(op), {}, block, true});
+  for (const Variable& result : results) {
+    entries_.back().results.push_back(result.slot());
+  }
 }
 
 void Tape::record_mark(std::unique_ptr<Op> op, BlockId block) {
@@ -137,10 +139,10 @@ void Tape::record_mark(std::unique_ptr<Op> op, BlockId block) {
   }
   const bool ends = block_ == block;
   block_ = ends ? -1 : block;
-  if (ends && !entries_.back().result) {
+  if (ends && entries_.back().results.empty()) {
     entries_.pop_back();  // the block's beginning
   } else {
-    entries_.push_back({std::move(op), nullptr, block});
+    entries_.push_back({std::move(op), {}, block, true});
   }
 }
 
@@ -149,8 +151,8 @@ std::string Tape::Entry::text(size_t index) const {
   for (const Parameter* parameter : op->parameters_) {
     text += parameter ? " " + parameter->name : "";
   }
-  if (result) {
-    text += str(" -> ", name_of(result->dtype), " ", result->shape);
+  for (const std::shared_ptr<GradSlot>& result : results) {
+    text += result ? str(" -> ", name_of(result->dtype), " ", result->shape) : "";
   }
   return block < 0 ? text : str(text, ", block ", block);
 }
@@ -183,13 +185,22 @@ void Tape::backward(Context& context, const Variable& y, double seed, const floa
 }
 
 void Tape::backward(Context& context, const Variable& y, Tensor dy) {
-  require(y.wanted(), "Tape::backward: the result depends on nothing that wants a gradient");
-  require(!holding_, "Tape::backward: a holding tape records nothing");
-  y.slot()->grad = std::move(dy);
-  unwind(context);
+  std::vector<Tensor> all;
+  all.push_back(std::move(dy));
+  backward(context, std::vector{y}, std::move(all));
 }
 
-void Tape::unwind(Context& context) {
+void Tape::backward(Context& context, std::vector<Variable> y, std::vector<Tensor> dy) {
+  require(!holding_, "Tape::backward: a holding tape records nothing");
+  for (size_t i = 0; i < y.size(); ++i) {
+    require(!dy[i] || y[i].wanted(),
+            "Tape::backward: the result depends on nothing that wants a gradient");
+    if (dy[i]) {
+      Input(y[i]).add(context, dy[i]);  // a result may also be an input of the tape's first op
+    }
+  }
+  y.clear();
+  dy.clear();
   while (!entries_.empty()) {
     Entry entry = std::move(entries_.back());
     entries_.pop_back();
@@ -204,15 +215,9 @@ void Tape::unwind(Context& context) {
 }
 
 void Tape::differentiate(Context& context, Entry& entry) {
-  if (!entry.result) {
-    Tensor nothing;
-    entry.op->backward(context, nothing);
-  } else if (entry.result->grad) {
-    Tensor dy = std::move(entry.result->grad);
-    entry.result->grad = Tensor();
+  Tensor dy = entry.is_block ? Tensor() : std::exchange(entry.results[0]->grad, Tensor());
+  if (dy || entry.is_block) {
     entry.op->backward(context, dy);
-  } else {
-    entry.op->pass_over(context);
   }
 }
 

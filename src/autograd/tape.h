@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,10 +26,11 @@ class Tape {
 
   Variable record(Tensor result, std::unique_ptr<Op> op, std::initializer_list<Variable> inputs,
                   std::initializer_list<Parameter*> parameters);
-  // Records a block's recompute segment, which has something to differentiate.
-  Variable record_segment(Tensor result, std::unique_ptr<Op> op, const Variable& input,
-                          BlockId block);
-  // Records where a block begins, and then where it ends: an op without result, whose backward
+  // Records a block's recompute segment, which has something to differentiate. Its backward always
+  // runs, with an empty gradient: it takes those of its results from their slots itself.
+  void record_segment(std::unique_ptr<Op> op, std::span<const Variable> inputs,
+                      std::span<const Variable> results, BlockId block);
+  // Records where a block begins, and then where it ends: an op without results, whose backward
   // always runs, with an empty gradient. Both are left out when nothing was recorded in between.
   void record_mark(std::unique_ptr<Op> op, BlockId block);
 
@@ -36,6 +38,8 @@ class Tape {
   // at `scale` in the memory of the device unless null. The tape is empty afterwards.
   void backward(Context& context, const Variable& y, double seed, const float* scale = nullptr);
   void backward(Context& context, const Variable& y, Tensor dy);
+  // With several results: dy[i] is the gradient by y[i], or nothing.
+  void backward(Context& context, std::vector<Variable> y, std::vector<Tensor> dy);
 
   bool saves() const { return !holding_; }  // whether it keeps what is recorded
   int64_t size() const { return static_cast<int64_t>(entries_.size()); }
@@ -61,16 +65,15 @@ class Tape {
   };
   struct Entry {
     std::unique_ptr<Op> op;
-    std::shared_ptr<GradSlot> result;  // null: a mark
-    BlockId block;                     // -1: none
+    std::vector<std::shared_ptr<GradSlot>> results;  // of a mark none
+    BlockId block;                                   // -1: none
+    bool is_block;                                   // a mark or a segment
     std::string text(size_t index) const;
   };
   Tape(std::shared_ptr<Uses> uses, bool holding) : uses_(std::move(uses)), holding_(holding) {}
 
-  Variable push(Tensor result, std::unique_ptr<Op> op, BlockId block);
   void use(Parameter& parameter);
   void release(Context& context, Parameter& parameter);
-  void unwind(Context& context);
   void differentiate(Context& context, Entry& entry);
 
   std::shared_ptr<Uses> uses_;

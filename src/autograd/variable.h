@@ -29,7 +29,7 @@ class Variable {
   explicit Variable(Tensor value) : value_(std::move(value)) {}  // no gradient is wanted
   Variable(Tensor value, std::shared_ptr<GradSlot> slot)
       : value_(std::move(value)), slot_(std::move(slot)) {}
-  // A leaf whose gradient is wanted (tests).
+  // One whose gradient is wanted, in a slot of its own.
   static Variable leaf(Tensor value) {
     auto slot = std::make_shared<GradSlot>(GradSlot{value.shape(), value.dtype(), {}});
     return Variable(std::move(value), std::move(slot));

@@ -66,7 +66,6 @@ ExitCode eval_command(const Words& words, World& world, Memory& memory) {
     return ExitCode::kOk;
   }
   use_cpu_share(request.threads, world.local_size());
-  Stream stream = Stream::compute(Device::kCpu);
   const std::string checkpoint =
       on_root(communicator, [&] { return resolve_checkpoint(request.checkpoint); });
   std::unique_ptr<Dataset> dataset;
@@ -78,12 +77,12 @@ ExitCode eval_command(const Words& words, World& world, Memory& memory) {
   TrainedModel trained =
       load_trained_model(checkpoint, dataset->info(),
                          dtype_named(config_of(checkpoint).train.precision), communicator, memory);
-  Uploader upload(stream, memory, memory, dataset->info(), trained.values->dtype());
+  Uploader upload(*trained.stream, memory, memory, dataset->info(), trained.values->dtype());
   const TrainConfig& train = trained.config.train;
   const int64_t batch = request.batch > 0 ? request.batch : train.eval_batch();
-  Evaluation result =
-      evaluate(*trained.model, *trained.values, *dataset, trained.config.model.context, batch, 0,
-               stream, memory, upload, communicator);
+  Evaluation result = evaluate(
+      *trained.model, {.stream = *trained.stream, .memory = memory, .gate = trained.values.get()},
+      *dataset, trained.config.model.context, batch, 0, upload, communicator);
   if (world.rank() == 0) {
     print(trained, result);
   }

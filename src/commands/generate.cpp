@@ -4,8 +4,6 @@
 #include <filesystem>
 
 #include "comm/agreement.h"
-#include "layers/decoder.h"
-#include "layers/transformer.h"
 #include "src/commands/commands.h"
 #include "src/commands/token_sampler.h"
 #include "src/io/file.h"
@@ -112,9 +110,10 @@ void generate(Request& request, Communicator& communicator, Memory& memory) {
   sizes.kind = DatasetKind::kText;
   sizes.vocab_size = tokenizer->vocab_size();
 
-  Stream stream = Stream::compute(Device::kCpu);
   TrainedModel trained = load_trained_model(checkpoint, sizes, DType::kF32, communicator, memory);
-  Decoder decoder(dynamic_cast<Transformer&>(*trained.model), *trained.values, stream, memory);
+  const std::unique_ptr<Decoder> decoder = trained.model->decoder(
+      {.stream = *trained.stream, .memory = memory, .gate = trained.values.get()});
+  require(decoder != nullptr, [&] { return config.model.kind + " reads text and has no decoder"; });
   std::vector<int32_t> prompt;
   if (request.prompt.empty() && tokenizer->end_of_text()) {
     prompt = {*tokenizer->end_of_text()};
@@ -124,14 +123,14 @@ void generate(Request& request, Communicator& communicator, Memory& memory) {
   TokenSampler sampler(request.sampling);
   StreamDecoder text(*tokenizer);
   StoppingPrinter printer(request.stops);
-  Tensor logits = decoder.prefill(prompt);
+  Tensor logits = decoder->prefill(prompt);
   for (int64_t i = 0; i < request.tokens; ++i) {
     const int32_t token = sampler.pick(logits.as<float>());
     if (token == tokenizer->end_of_text() || !printer.push(text.push(token))) {
       break;
     }
     if (i + 1 < request.tokens) {
-      logits = decoder.step(token);
+      logits = decoder->step(token);
     }
   }
   printer.push(text.finish());

@@ -3,13 +3,14 @@
 #include <charconv>
 
 #include "src/core/dispatch.h"
+#include "src/train/model_zoo.h"
 
 namespace tandem {
 
 namespace {
 
 void bind_model(Options& o, ModelConfig& model) {
-  o.add_choice("model.kind", model.kind, {"gpt", "llama", "resnet", "mlp"}, "architecture");
+  o.add_choice("model.kind", model.kind, model_kinds(), "architecture");
   o.add("model.layers", model.layers, "transformer blocks, or hidden layers of an mlp", 1, 10000);
   o.add("model.heads", model.heads, "attention heads", 1, 10000);
   o.add("model.kv_heads", model.kv_heads, "key and value heads of llama; 0: as many as heads", 0,

@@ -81,7 +81,7 @@ class DryRun {
         staging_(stream_.device() == Device::kCpu ? memory_ : Memory(host_)),
         world_(rank, job.ranks, communicator_device(config, job), job.hardware.network),
         ranks_(world_, memory_, node_of_rank(job), sharing_of(config)),
-        model_(make_model(config.model, data, config.train.recompute == "block")),
+        model_(make_model(config.model, data)),
         training_(*model_, ranks_, stream_, memory_, staging_, planned(config, *model_, job)),
         upload_(stream_, memory_, staging_, data, training_.store().values.dtype()),
         micro_batch_(config.train.micro_batch_of(job.ranks)),

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "layers/cross_entropy.h"
 #include "src/core/copy.h"
 #include "src/core/reduce.h"
 
@@ -36,39 +35,37 @@ double on_host(Stream& stream, const Tensor& tensor) {
 
 }  // namespace
 
-Evaluation evaluate(Model& model, Gate& gate, const Dataset& dataset, int64_t context_length,
-                    int64_t micro_batch, int64_t max_batches, Stream& stream, Memory& memory,
-                    Uploader& upload, Communicator& communicator) {
+Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64_t context_length,
+                    int64_t micro_batch, int64_t max_batches, Uploader& upload,
+                    Communicator& communicator) {
   dataset.require_windows(Split::kVal, context_length);
   const int64_t windows = dataset.windows(Split::kVal, context_length);
   const int64_t all = (windows + micro_batch - 1) / micro_batch;
   const int64_t batches = max_batches > 0 ? std::min(max_batches, all) : all;
-  Context context{.stream = stream, .memory = memory};
   std::vector<BatchResult> results;
   const int64_t ranks = communicator.size(), rounds = (batches + ranks - 1) / ranks;
   for (int64_t round = 0; round < rounds; ++round) {
     const int64_t b = round * ranks + communicator.rank();
-    if (b >= batches && !gate.is_collective()) {
+    if (b >= batches && !(context.gate && context.gate->is_collective())) {
       break;
     }
     const MicroBatch micro = dataset.validation_batch(
         context_length, std::min(b, batches - 1) * micro_batch, micro_batch);
     const DeviceBatch batch = upload(micro);
-    const Variable logits = model.forward(context, gate, batch.input);
-    const Variable losses = cross_entropy(context, logits, batch.targets);
+    const Loss loss = model.loss(context, batch.input, batch.targets);
     if (b >= batches) {
       break;  // this rank only kept the others company
     }
     results.push_back({.batch = b,
                        .targets = micro.target_count,
-                       .loss = loss_sum(context, losses.value()),
-                       .correct = count_correct(context, logits.value(), batch.targets)});
+                       .loss = loss_sum(context, loss.losses.value()),
+                       .correct = loss.correct});
   }
   std::vector<double> sums(static_cast<size_t>(3 * batches),
                            0.0);  // loss, correct, targets of each batch
   for (const BatchResult& result : results) {
-    sums[3 * result.batch] = on_host<double>(stream, result.loss);
-    sums[3 * result.batch + 1] = on_host<int64_t>(stream, result.correct);
+    sums[3 * result.batch] = on_host<double>(context.stream, result.loss);
+    sums[3 * result.batch + 1] = on_host<int64_t>(context.stream, result.correct);
     sums[3 * result.batch + 2] = static_cast<double>(result.targets);
   }
   sums = communicator.sum(sums);

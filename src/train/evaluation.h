@@ -18,8 +18,9 @@ struct Evaluation {
 // size; `max_batches` 0 means the whole split. The sums are kept by batch and added in batch order,
 // so that the result has the same bits for every number of ranks. Blocks until all ranks are done.
 // Error kData when the split is empty.
-Evaluation evaluate(Model& model, Gate& gate, const Dataset& dataset, int64_t context_length,
-                    int64_t micro_batch, int64_t max_batches, Stream& stream, Memory& memory,
-                    Uploader& upload, Communicator& communicator);
+// `context` has no tape.
+Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64_t context_length,
+                    int64_t micro_batch, int64_t max_batches, Uploader& upload,
+                    Communicator& communicator);
 
 }  // namespace tandem

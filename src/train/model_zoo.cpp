@@ -13,8 +13,7 @@ namespace tandem {
 
 namespace {
 
-TransformerConfig transformer_config(const ModelConfig& model, const DatasetInfo& data,
-                                     bool recompute) {
+std::unique_ptr<Model> make_transformer(const ModelConfig& model, const DatasetInfo& data) {
   TransformerConfig config;
   config.llama = model.kind == "llama";
   config.vocab = data.vocab_size;
@@ -26,40 +25,59 @@ TransformerConfig transformer_config(const ModelConfig& model, const DatasetInfo
   config.ffn_width = model.ffn_width;
   config.dropout = model.dropout;
   config.tie_embeddings = model.tie_embeddings;
-  config.recompute = recompute;
-  return config;
+  return std::make_unique<Transformer>(config);
 }
 
-std::unique_ptr<Model> make_unfrozen(const ModelConfig& model, const DatasetInfo& data,
-                                     bool recompute) {
-  require_kind(data, model.reads_text() ? DatasetKind::kText : DatasetKind::kImages, model.kind);
-  if (model.reads_text()) {
-    return std::make_unique<Transformer>(transformer_config(model, data, recompute));
-  }
-  const auto classes = static_cast<int64_t>(data.classes.size());
-  if (model.kind == "resnet") {
-    return make_resnet({.depth = model.depth,
-                        .in_channels = data.channels,
-                        .height = data.height,
-                        .width = data.width,
-                        .classes = classes,
-                        .recompute = recompute});
-  }
-  require(model.kind == "mlp", [&] { return "make_model: no model " + model.kind; });
+std::unique_ptr<Model> make_resnet_for(const ModelConfig& model, const DatasetInfo& data) {
+  return make_resnet({.depth = model.depth,
+                      .in_channels = data.channels,
+                      .height = data.height,
+                      .width = data.width,
+                      .classes = std::ssize(data.classes)});
+}
+
+std::unique_ptr<Model> make_mlp(const ModelConfig& model, const DatasetInfo& data) {
   return std::make_unique<Mlp>(MlpConfig{.image_height = data.height,
                                          .image_width = data.width,
                                          .channels = data.channels,
                                          .layers = model.layers,
                                          .width = model.width,
-                                         .classes = classes,
-                                         .recompute = recompute});
+                                         .classes = std::ssize(data.classes)});
+}
+
+// All that is known of a kind of model by its name.
+struct Kind {
+  const char* name;
+  DatasetKind reads;
+  std::unique_ptr<Model> (*make)(const ModelConfig& model, const DatasetInfo& data);
+};
+constexpr Kind kKinds[] = {{"gpt", DatasetKind::kText, make_transformer},
+                           {"llama", DatasetKind::kText, make_transformer},
+                           {"resnet", DatasetKind::kImages, make_resnet_for},
+                           {"mlp", DatasetKind::kImages, make_mlp}};
+
+const Kind& kind_of(const ModelConfig& model) {
+  const Kind* found = std::ranges::find(kKinds, model.kind, &Kind::name);
+  require(found != std::end(kKinds), [&] { return "no model " + model.kind; });
+  return *found;
 }
 
 }  // namespace
 
-std::unique_ptr<Model> make_model(const ModelConfig& config, const DatasetInfo& data,
-                                  bool recompute) {
-  std::unique_ptr<Model> model = make_unfrozen(config, data, recompute);
+std::vector<std::string> model_kinds() {
+  std::vector<std::string> names;
+  for (const Kind& kind : kKinds) {
+    names.emplace_back(kind.name);
+  }
+  return names;
+}
+
+bool ModelConfig::reads_text() const { return kind_of(*this).reads == DatasetKind::kText; }
+
+std::unique_ptr<Model> make_model(const ModelConfig& config, const DatasetInfo& data) {
+  const Kind& kind = kind_of(config);
+  require_kind(data, kind.reads, config.kind);
+  std::unique_ptr<Model> model = kind.make(config, data);
   freeze(*model, config.freeze);
   return model;
 }

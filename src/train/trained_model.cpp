@@ -40,15 +40,15 @@ TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo
                                 communicator.rank() == 0 ? Verify::kHashes : Verify::kLengths);
   TrainedModel trained{
       .config = config_of(checkpoint), .checkpoint = checkpoint, .step = reader.manifest().step};
-  trained.model = make_model(trained.config.model, data, false);
+  trained.model = make_model(trained.config.model, data);
   for (Parameter* parameter : parameters_of(*trained.model)) {
     parameter->frozen = true;  // values alone, in the type that layers compute with
   }
   trained.stream = std::make_unique<Stream>(Stream::compute(Device::kCpu));
   trained.ranks = std::make_unique<Hierarchy>(
       communicator, memory, std::vector<int>(static_cast<size_t>(communicator.size()), 0));
-  trained.layout = std::make_unique<ModelLayout>(trained.model->blocks(), *trained.ranks,
-                                                 ModelLayout::Options{});
+  trained.layout = std::make_unique<ModelLayout>(parameters_by_block(*trained.model),
+                                                 *trained.ranks, ModelLayout::Options{});
   trained.values = std::make_unique<ParamValues>(*trained.layout, *trained.stream, memory, dtype);
   trained.statistics = std::make_unique<BatchStatistics>(*trained.model, *trained.stream, memory);
   load_weights(*trained.stream, reader, *trained.values, *trained.model);

@@ -34,7 +34,7 @@ Trainer::Trainer(const Config& config, World& world)
 void Trainer::open_data() {
   agree(comm_, [&] {
     dataset_ = open_dataset(config_.data.path);
-    model_ = make_model(config_.model, dataset_->info(), config_.train.recompute == "block");
+    model_ = make_model(config_.model, dataset_->info());
     dataset_->require_windows(Split::kTrain, config_.model.context);
     if (config_.train.eval_every > 0) {
       dataset_->require_windows(Split::kVal, config_.model.context);
@@ -232,9 +232,11 @@ void Trainer::log_step(const Pending& done, const StepState& state) {
 void Trainer::validate() {
   settle();
   const Clock::time_point start = Clock::now();
-  const Evaluation result = evaluate(*model_, training_->store().gradients, *dataset_,
-                                     config_.model.context, config_.train.eval_batch(),
-                                     config_.train.eval_batches, stream_, memory_, *upload_, comm_);
+  const Context context{
+      .stream = stream_, .memory = memory_, .gate = &training_->store().gradients};
+  const Evaluation result =
+      evaluate(*model_, context, *dataset_, config_.model.context, config_.train.eval_batch(),
+               config_.train.eval_batches, *upload_, comm_);
   // What validation sent and waited for belongs to no step.
   window_->leave_out_messages();
   static_cast<void>(training_->take_exposure());

@@ -1,6 +1,5 @@
 #include "src/train/training_step.h"
 
-#include "layers/cross_entropy.h"
 #include "optim/adamw.h"
 #include "optim/sgd.h"
 #include "src/core/profiler_range.h"
@@ -44,6 +43,7 @@ TrainingStep::TrainingStep(Model& model, Hierarchy& ranks, Stream& stream, Memor
       seed_(static_cast<uint64_t>(config.run.seed)),
       micro_batch_(config.train.micro_batch_of(ranks.world().size())),
       accumulation_(config.train.global_batch / (micro_batch_ * ranks.world().size())),
+      recompute_(config.train.recompute == "block"),
       options_{.clip_norm = config.optim.clip_norm,
                .dynamic_scale = config.train.precision == "fp16"},
       tape_([this](Context& context, Parameter& parameter) {
@@ -51,7 +51,7 @@ TrainingStep::TrainingStep(Model& model, Hierarchy& ranks, Stream& stream, Memor
       }) {
   const int64_t micro_batches = accumulation_ * ranks.world().size();
   const int64_t exact_leaves = config.dist.reduce == "exact" ? micro_batches : 0;
-  store_ = std::make_unique<ParamStore>(model.blocks(), ranks, stream, memory,
+  store_ = std::make_unique<ParamStore>(parameters_by_block(model), ranks, stream, memory,
                                         store_options(config, exact_leaves));
   statistics_ = std::make_unique<BatchStatistics>(model, stream, memory, exact_leaves);
   record_ = std::make_unique<StepRecord>(
@@ -100,11 +100,12 @@ bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
                   .memory = memory_,
                   .tape = &tape_,
                   .numbers = record_->numbers(),
-                  .training = true};
+                  .training = true,
+                  .gate = &store_->gradients,
+                  .recompute = recompute_};
   const DeviceBatch batch = input.batch(micro_step);
   store_->gradients.begin_backward(micro_step + 1 == accumulation_);
-  const Variable losses = cross_entropy(
-      context, model_.forward(context, store_->gradients, batch.input), batch.targets);
+  const Variable losses = model_.loss(context, batch.input, batch.targets).losses;
   tape_.backward(context, losses, 1.0, &record_->numbers()->loss_gradient);
   record_->end_micro_step(stream_, losses.value());
   statistics_->end_micro_step();

@@ -56,6 +56,7 @@ class TrainingStep {
   Memory& memory_;
   uint64_t seed_;
   int64_t micro_batch_, accumulation_;
+  bool recompute_;
   StepOptions options_;
   std::unique_ptr<ParamStore> store_;
   std::unique_ptr<BatchStatistics> statistics_;

@@ -76,7 +76,11 @@ class Job {
 
   // One step; `meet` lets the ranks begin together what is timed. Returns its seconds.
   double step(const Compute& compute, const std::function<void()>& meet) {
-    Context context{.stream = stream_, .memory = memory_, .tape = &tape_, .training = true};
+    Context context{.stream = stream_,
+                    .memory = memory_,
+                    .tape = &tape_,
+                    .training = true,
+                    .gate = &store_->gradients};
     store_->gradients.begin_step();
     store_->gradients.begin_backward(true);
     auto begin = Clock::now();
@@ -111,17 +115,17 @@ class Job {
   }
   Variable forward(Context& context, const Compute& compute) {
     const auto share = 1 / static_cast<double>(blocks_);
-    Variable x(Tensor::zeros(memory_, {1}, DType::kF32, MemoryClass::kActivations));
+    Flow x = {Variable(Tensor::zeros(memory_, {1}, DType::kF32, MemoryClass::kActivations))};
     for (int64_t i = 0; i < blocks_; ++i) {
-      x = run_block(context, store_->gradients, static_cast<BlockId>(i), false, x,
-                    [&](Context& inner, const Variable& input) {
-                      take(times_forward_ ? compute.forward_s * share : 0);
-                      return inner.record(input.value(),
-                                          std::make_unique<TimedOp>(compute.backward_s * share),
-                                          {input}, {&parameters_[i]});
-                    });
+      const auto body = [&](Context& inner, const Flow& input) -> Flow {
+        take(times_forward_ ? compute.forward_s * share : 0);
+        return {inner.record(input[0].value(),
+                             std::make_unique<TimedOp>(compute.backward_s * share), {input[0]},
+                             {&parameters_[i]})};
+      };
+      x = run_block(context, static_cast<BlockId>(i), body, std::move(x));
     }
-    return x;
+    return x[0];
   }
 
   int ranks_;

@@ -7,7 +7,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "layers/cross_entropy.h"
 #include "layers/mlp.h"
 #include "layers/resnet.h"
 #include "layers/transformer.h"
@@ -90,8 +89,7 @@ class Subject {
       parameters_[i]->grad_written = false;
     }
     Context context{.stream = stream_, .memory = memory_, .tape = &tape_, .training = true};
-    const Variable losses =
-        cross_entropy(context, model_->forward(context, gate_, input_), targets_);
+    const Variable losses = model_->loss(context, input_, targets_).losses;
     const double count = static_cast<double>(targets_.elements());
     double loss = 0;
     on_float(losses.dtype(), [&]<class T>() {
@@ -166,7 +164,6 @@ class Subject {
   Json config_;
   Memory memory_{Device::kCpu};
   Stream stream_;
-  OpenGate gate_;
   Tape tape_;
   std::unique_ptr<Model> model_;
   std::vector<Parameter*> parameters_;
