@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "layers/activation.h"
@@ -57,6 +58,25 @@ TEST(Mlp, ParametersByBlock) {
 
 TEST(Mlp, FlopsCountEveryWeight) {
   EXPECT_EQ(Mlp(small()).flops_per_sample(), 6.0 * (12 * 5 + 5 * 5 + 5 * 4));
+}
+
+// Training wants the losses alone: what evaluation counts would be work for nothing.
+TEST(Mlp, LossCountsCorrectTargetsOutsideTraining) {
+  Mlp model(small());
+  bind_parameters(parameters_of(model), DType::kF32);
+  const Tensor images = random_tensor({2, 3, 2, 2}, DType::kF32, 9);
+  TestContext test;
+  const std::vector<double> logits = values_of(model.logits(test.context, images).value());
+  const auto likeliest = [&](int64_t image) {
+    const auto row = logits.begin() + 4 * image;
+    return static_cast<int32_t>(std::max_element(row, row + 4) - row);
+  };
+  const std::vector<int32_t> labels = {likeliest(0), (likeliest(1) + 1) % 4};
+  const Tensor targets = int_tensor({2}, labels);
+  test.context.training = false;
+  EXPECT_EQ(*model.loss(test.context, images, targets).correct.data<int64_t>(), 1);
+  test.context.training = true;
+  EXPECT_FALSE(model.loss(test.context, images, targets).correct);
 }
 
 TEST(Mlp, WrongSizes) {
