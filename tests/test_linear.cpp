@@ -133,15 +133,15 @@ TEST(LinearGelu, TakesNoMoreMemoryThanSeparateLayers) {
     bind_parameters(layers.parameters, DType::kF32);
     TestContext test;
     Memory memory(test.stream);
-    Context context{.stream = test.stream, .memory = memory, .tape = &test.tape};
-    if (way == kForgotten) {
-      context.tape = nullptr;
-    }
-    OpenGate gate;
+    Context context{.stream = test.stream,
+                    .memory = memory,
+                    .tape = way == kForgotten ? nullptr : &test.tape,
+                    .recompute = way == kRecomputed};
     const Variable x = Variable::leaf(random_tensor({128, 8}, DType::kF32, 1));
-    const Variable y = run_block(
-        context, gate, 0, way == kRecomputed, x,
-        [&](Context& inner, const Variable& input) { return layers(inner, input, fused); });
+    const auto body = [&](Context& inner, const Flow& input) -> Flow {
+      return {layers(inner, input[0], fused)};
+    };
+    const Variable y = run_block(context, 0, body, {x})[0];
     const int64_t forward = memory.total().peak_bytes;
     if (way != kForgotten) {
       test.tape.backward(context, y, 1.0);
