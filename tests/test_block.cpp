@@ -252,7 +252,7 @@ TEST(Block, OfATransformerHandsItsBranchOn) {
     return text.find(part) != std::string::npos;
   };
   EXPECT_TRUE(has(texts[0], "block_entry, block 1\nop 5: layer_norm blocks.0.ln_1.gain"));
-  EXPECT_TRUE(has(texts[0], "block_entry, block 4\nop 46: add -> f32 [1, 8, 8], block 4\n"))
+  EXPECT_TRUE(has(texts[0], "block_entry, block 4\nop 43: add -> f32 [1, 8, 8], block 4\n"))
       << texts[0];
   EXPECT_EQ(texts[1],
             "op 0: segment -> f32 [1, 8, 8], block 0\n"

@@ -230,12 +230,13 @@ TEST(Estimate, OfOneMatrixCountsThatMatrixAlone) {
       EXPECT_EQ(one.wire.total(), 4 * kElements);
     }
     if (zero == 3) {
-      // Each rank sends its half of all values once, and of the gradients the other's.
+      // In each of two micro-steps a rank sends its half of all values once, and of the gradients
+      // the other's.
       const auto model = make_model(config.model, data);
       const FlatLayout layout(
           parameters_by_block(*model),
           {.ranks = kRanks, .bucket_bytes = 1 << 20, .split_blocks = false, .merge_blocks = false});
-      EXPECT_EQ(one.wire.total(), 2 * layout.elements() / kRanks + 4 * kElements / kRanks);
+      EXPECT_EQ(one.wire.total(), 2 * (2 * layout.elements() + 4 * kElements) / kRanks);
     }
   }
   // Products: 2 operations for each weight and row. Behind another matrix the head's input gradient
