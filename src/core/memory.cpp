@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -219,7 +220,9 @@ class MemoryPool {
       return;
     }
     cached_bytes_ += bytes;
-    free_[bytes].push_back(data);
+    std::vector<void*>& blocks = free_[bytes];
+    blocks.push_back(data);
+    std::ranges::push_heap(blocks, std::greater{});
   }
 
   void clear(void* data, int64_t bytes) { source_->clear(data, bytes); }
@@ -238,13 +241,17 @@ class MemoryPool {
   }
 
  private:
+  // The one with the lowest address: the same work then has the same memory every time, whatever
+  // the order in which blocks were freed.
   void* reuse(int64_t size) {
     const auto found = free_.find(size);
     if (found == free_.end() || found->second.empty()) {
       return nullptr;
     }
-    void* data = found->second.back();
-    found->second.pop_back();
+    std::vector<void*>& blocks = found->second;
+    std::ranges::pop_heap(blocks, std::greater{});
+    void* data = blocks.back();
+    blocks.pop_back();
     cached_bytes_ -= size;
     return data;
   }
@@ -268,7 +275,7 @@ class MemoryPool {
   MemoryUse total_;
   int64_t cached_bytes_ = 0;
   int64_t system_allocations_ = 0;
-  std::map<int64_t, std::vector<void*>> free_;  // by rounded size
+  std::map<int64_t, std::vector<void*>> free_;  // by rounded size; heaps, the lowest address first
 };
 
 void MemoryPool::fail_out_of_memory(int64_t bytes, MemoryClass memory_class) const {
