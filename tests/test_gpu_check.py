@@ -34,7 +34,7 @@ class GpuCheck(unittest.TestCase):
             results = os.path.join(folder, "results")
             with open(results, "w") as file:
                 file.write("kept\n")
-            printed = check("--only", "m", "--limit", "0.001", "--results", results).stdout
+            printed = check("--only", "r", "--limit", "0.001", "--results", results).stdout
             with open(results) as file:
                 self.assertEqual(["kept", *re.findall("(?m)^(?:emulated|FAILED|0 of ).*$", printed)],
                                  file.read().splitlines())
