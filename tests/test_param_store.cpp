@@ -144,24 +144,6 @@ TEST_F(ParamStoreTest, ShardedValuesAndGradientsAreThereBetweenAcquireAndRelease
   expect_sums(store, 1);
 }
 
-// Evaluation and generation freeze a whole model: a layout and values are all that it then holds.
-TEST_F(ParamStoreTest, InferenceHoldsValuesAloneInTheTypeThatLayersComputeWith) {
-  for (DType dtype : {DType::kF32, DType::kBf16}) {
-    SCOPED_TRACE(name_of(dtype));
-    StoreModel model = small_model();
-    for (Parameter& parameter : model.parameters) {
-      parameter.frozen = true;
-    }
-    Memory own{Device::kCpu};
-    const ModelLayout layout(model.blocks, ranks, {});
-    ParamValues values(layout, test.stream, own, dtype);
-    values.initialize(7);
-    EXPECT_EQ(own.total().bytes, size_of(dtype) * layout.flat().elements());
-    EXPECT_EQ(own.total().bytes, own.use(MemoryClass::kParameters).bytes);
-    EXPECT_EQ(model.parameters[0].value.dtype(), dtype);
-  }
-}
-
 // Each call has its place in a step; anywhere else it is an internal error that says so.
 TEST_F(ParamStoreTest, CallsOutOfOrderAreErrors) {
   StoreModel model = small_model();

@@ -103,5 +103,26 @@ TEST(ParamStoreShards, WeightsAreTheMastersOfTheValues) {
   }
 }
 
+// Evaluation and generation freeze a whole model: a layout and values are all that it then holds.
+TEST(ParamStoreShards, InferenceHoldsValuesAloneInTheTypeThatLayersComputeWith) {
+  TestContext test;
+  Memory memory{Device::kCpu};
+  Hierarchy ranks{world(), memory, std::vector<int>(static_cast<size_t>(world().size()), 0)};
+  for (DType dtype : {DType::kF32, DType::kBf16}) {
+    SCOPED_TRACE(name_of(dtype));
+    StoreModel model = small_model();
+    for (Parameter& parameter : model.parameters) {
+      parameter.frozen = true;
+    }
+    Memory own{Device::kCpu};
+    const ModelLayout layout(model.blocks, ranks, {});
+    ParamValues values(layout, test.stream, own, dtype);
+    values.initialize(7);
+    EXPECT_EQ(own.total().bytes, size_of(dtype) * layout.flat().elements());
+    EXPECT_EQ(own.total().bytes, own.use(MemoryClass::kParameters).bytes);
+    EXPECT_EQ(model.parameters[0].value.dtype(), dtype);
+  }
+}
+
 }  // namespace
 }  // namespace tandem::testing
