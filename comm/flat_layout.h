@@ -70,7 +70,8 @@ class FlatLayout {
   };
 
   // Parameters are numbered in forward order: blocks, then parameters of a block. Throws
-  // Error(kInternal) for an empty parameter, or one that is listed twice.
+  // Error(kInternal) for an empty parameter, one that is listed twice, and two whose names have one
+  // hash.
   FlatLayout(std::span<const BlockParameters> blocks, const Options& options);
 
   int64_t elements() const;          // of the flat buffer

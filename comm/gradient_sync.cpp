@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "comm/ring.h"
 #include "src/core/convert.h"
 #include "src/core/copy.h"
 #include "src/core/elementwise.h"

@@ -11,7 +11,6 @@
 #pragma once
 
 #include <deque>
-#include <memory>
 #include <optional>
 #include <vector>
 

@@ -7,7 +7,7 @@
 namespace tandem {
 
 struct ParamStore {
-  struct Options {
+  struct Options {  // as those of its parts
     int64_t bucket_bytes = int64_t{4} << 20;
     bool overlap = true;  // communicate while computation goes on
     int zero = 0;         // ZeRO stage
