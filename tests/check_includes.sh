@@ -17,7 +17,7 @@ allow layers 'layers/|src/(core|autograd)/'
 allow comm 'comm/|src/core/|src/autograd/(parameter|context|gate)\.h'
 allow optim 'optim/|src/core/'
 allow src/io 'src/(core|io)/'
-allow src/data 'src/(core|data)/|src/io/hdf5\.h'
+allow src/data 'src/(core|data)/|src/io/(hdf5|content_hash)\.h'
 allow src/train 'src/(core|autograd|data|io|train)/|layers/|comm/|optim/'
 
 # only HEADER 'PATTERN': the library header may stand in the named files alone, and in the emulated GPU.

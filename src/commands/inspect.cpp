@@ -5,7 +5,7 @@
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
 #include "src/core/memory.h"
-#include "src/data/content_hash.h"
+#include "src/io/content_hash.h"
 #include "src/train/run_directory.h"
 #include "src/train/run_report.h"
 #include "src/train/trained_model.h"

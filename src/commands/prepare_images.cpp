@@ -10,11 +10,11 @@
 #include "src/commands/prepare.h"
 #include "src/core/error.h"
 #include "src/data/bad_records.h"
-#include "src/data/content_hash.h"
 #include "src/data/dataset.h"
 #include "src/data/file_source.h"
 #include "src/data/image_collector.h"
 #include "src/data/image_store.h"
+#include "src/io/content_hash.h"
 #include "src/io/hdf5.h"
 
 namespace tandem {

@@ -9,11 +9,11 @@
 #include "src/commands/prepare.h"
 #include "src/core/error.h"
 #include "src/data/bad_records.h"
-#include "src/data/content_hash.h"
 #include "src/data/dataset.h"
 #include "src/data/text_reader.h"
 #include "src/data/tokenizer.h"
 #include "src/data/utf8.h"
+#include "src/io/content_hash.h"
 #include "src/io/hdf5.h"
 
 namespace tandem {

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "src/data/batch.h"
-#include "src/data/content_hash.h"
 #include "src/data/tokenizer.h"
+#include "src/io/content_hash.h"
 #include "src/io/hdf5.h"
 
 namespace tandem {

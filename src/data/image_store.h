@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "src/data/content_hash.h"
 #include "src/data/image.h"
+#include "src/io/content_hash.h"
 
 namespace tandem {
 

@@ -1,4 +1,4 @@
-#include "src/data/content_hash.h"
+#include "src/io/content_hash.h"
 
 #include <array>
 #include <cstdio>
