@@ -40,6 +40,38 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
+FileReader::FileReader(const std::string& path) : path_(path) {
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor_ < 0) {
+    fail_file(path, "open", errno);
+  }
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(descriptor_);
+    fail(ExitCode::kData, str(path, ": not a file"));
+  }
+  bytes_ = status.st_size;
+}
+
+FileReader::~FileReader() { ::close(descriptor_); }
+
+void FileReader::read(int64_t at, int64_t count, void* out) const {
+  char* bytes = static_cast<char*>(out);
+  while (count > 0) {
+    const ssize_t got = ::pread(descriptor_, bytes, static_cast<size_t>(count), at);
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got <= 0) {
+      fail(ExitCode::kData, str(path_, ": cannot read byte ", at, ": ",
+                                got == 0 ? "the file was cut short" : std::strerror(errno)));
+    }
+    bytes += got;
+    at += got;
+    count -= got;
+  }
+}
+
 FileWriter::FileWriter(const std::string& path, Start start) : path_(path) {
   const int how = start == Start::kEmpty ? O_TRUNC : O_APPEND;
   descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, 0666);

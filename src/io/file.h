@@ -16,6 +16,25 @@ namespace tandem {
 // The whole content of a file.
 std::string read_file(const std::string& path);
 
+// A regular file open for reading at any place. Any thread may read.
+class FileReader {
+ public:
+  explicit FileReader(const std::string& path);
+  ~FileReader();
+  FileReader(const FileReader&) = delete;
+  FileReader& operator=(const FileReader&) = delete;
+
+  const std::string& path() const { return path_; }
+  int64_t bytes() const { return bytes_; }  // when it was opened
+  // Fills `out` with `count` bytes from byte `at` on.
+  void read(int64_t at, int64_t count, void* out) const;
+
+ private:
+  std::string path_;
+  int descriptor_ = -1;
+  int64_t bytes_ = 0;
+};
+
 // A file being written. Every write() is handed to the system at once, so that others see it; when
 // one fails, what it had written is cut off again.
 class FileWriter {

@@ -1,12 +1,6 @@
 #include "src/io/hdf5.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
 #include "src/core/error.h"
 #include "src/io/hdf5_library.h"
@@ -37,41 +31,27 @@ std::string_view name_of(H5Type type) {
   return kNames[static_cast<size_t>(type)];
 }
 
-H5Reader::H5Reader(const std::string& path) : path_(path) {
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor_ < 0) {
-    fail(ExitCode::kData, str(path, ": cannot open: ", std::strerror(errno)));
-  }
-  struct stat status {};
-  const bool regular = ::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode);
-  file_bytes_ = status.st_size;
-  std::string problem = regular ? "" : "not a file";
-  if (regular) {
-    const LibraryLock lock;
-    const Id access(access_list(), H5Pclose);
-    file_ = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access);
-    problem = file_ >= 0 ? "" : library_message();
-    if (file_ < 0 && H5Fis_hdf5(path.c_str()) <= 0) {
-      problem = file_bytes_ == 0 ? "empty file" : "not an HDF5 file";
-    }
-  }
-  if (problem.empty()) {
+H5Reader::H5Reader(const std::string& path) : bytes_(path) {
+  const LibraryLock lock;
+  const Id access(access_list(), H5Pclose);
+  file_ = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access);
+  if (file_ >= 0) {
     return;
   }
-  ::close(descriptor_);
+  std::string problem = library_message();
+  if (H5Fis_hdf5(path.c_str()) <= 0) {
+    problem = file_bytes() == 0 ? "empty file" : "not an HDF5 file";
+  }
   if (problem.find("truncated") != std::string::npos) {
-    problem = str("cut short: its ", file_bytes_,
+    problem = str("cut short: its ", file_bytes(),
                   " bytes are fewer than its header says; copy or create it again");
   }
   fail(ExitCode::kData, str(path, ": ", problem));
 }
 
 H5Reader::~H5Reader() {
-  {
-    const LibraryLock lock;
-    H5Fclose(file_);
-  }
-  ::close(descriptor_);
+  const LibraryLock lock;
+  H5Fclose(file_);
 }
 
 bool H5Reader::exists(const std::string& name) const {
@@ -99,7 +79,7 @@ std::vector<std::string> H5Reader::children(const std::string& group) const {
       },
       &names, H5P_DEFAULT);
   if (status < 0) {
-    fail(ExitCode::kData, str(path_, ": there is no group ", group));
+    fail(ExitCode::kData, str(path(), ": there is no group ", group));
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -110,21 +90,21 @@ H5Dataset H5Reader::dataset(const std::string& name) const {
   const Id id(exists(name) ? H5Dopen2(file_, name.c_str(), H5P_DEFAULT) : H5I_INVALID_HID,
               H5Dclose);
   if (!id.ok()) {
-    fail(ExitCode::kData, str(path_, ": there is no dataset ", name));
+    fail(ExitCode::kData, str(path(), ": there is no dataset ", name));
   }
   H5Dataset found;
   found.name = name;
   const Id type(H5Dget_type(id), H5Tclose);
   if (!type_from_library(type, &found.type)) {
     fail(ExitCode::kData,
-         str(path_, ": ", name,
+         str(path(), ": ", name,
              " has an element type that is not read here (u8, u16, u32, i32, i64, f32 and f64, "
              "little-endian, are)"));
   }
   const Id properties(H5Dget_create_plist(id), H5Pclose);
   if (H5Pget_layout(properties) != H5D_CONTIGUOUS) {
     fail(ExitCode::kData,
-         str(path_, ": ", name, " is chunked, compact or compressed; store it contiguous"));
+         str(path(), ": ", name, " is chunked, compact or compressed; store it contiguous"));
   }
   const Id space(H5Dget_space(id), H5Sclose);
   std::vector<hsize_t> dims(static_cast<size_t>(std::max(0, H5Sget_simple_extent_ndims(space))));
@@ -137,13 +117,13 @@ H5Dataset H5Reader::dataset(const std::string& name) const {
   }
   const haddr_t offset = H5Dget_offset(id);
   if (offset == HADDR_UNDEF) {
-    fail(ExitCode::kData, str(path_, ": ", name, " was created but never written"));
+    fail(ExitCode::kData, str(path(), ": ", name, " was created but never written"));
   }
   found.offset = static_cast<int64_t>(offset);
   const int64_t end = found.offset + found.count * size_of(found.type);
-  if (end > file_bytes_) {
-    fail(ExitCode::kData, str(path_, ": cut short: ", name, " ends at byte ", end,
-                              ", the file at byte ", file_bytes_, "; copy or create it again"));
+  if (end > file_bytes()) {
+    fail(ExitCode::kData, str(path(), ": cut short: ", name, " ends at byte ", end,
+                              ", the file at byte ", file_bytes(), "; copy or create it again"));
   }
   return found;
 }
@@ -151,30 +131,14 @@ H5Dataset H5Reader::dataset(const std::string& name) const {
 void H5Reader::read_bytes(const H5Dataset& dataset, H5Type type, int64_t start, int64_t count,
                           void* out) const {
   if (type != dataset.type) {
-    fail(ExitCode::kData, str(path_, ": ", dataset.name, " holds ", name_of(dataset.type),
+    fail(ExitCode::kData, str(path(), ": ", dataset.name, " holds ", name_of(dataset.type),
                               " elements where ", name_of(type), " was expected"));
   }
   require(start >= 0 && count >= 0 && start <= dataset.count - count, [&] {
-    return str(path_, ": ", dataset.name, ": elements ", start, " to ", start + count, " of ",
+    return str(path(), ": ", dataset.name, ": elements ", start, " to ", start + count, " of ",
                dataset.count);
   });
-  char* bytes = static_cast<char*>(out);
-  int64_t left = count * size_of(type);
-  int64_t at = dataset.offset + start * size_of(type);
-  while (left > 0) {
-    const ssize_t got = ::pread(descriptor_, bytes, static_cast<size_t>(left), at);
-    if (got < 0 && errno == EINTR) {
-      continue;
-    }
-    if (got <= 0) {
-      fail(ExitCode::kData,
-           str(path_, ": ", dataset.name, ": cannot read byte ", at, ": ",
-               got == 0 ? "the file was cut short meanwhile" : std::strerror(errno)));
-    }
-    bytes += got;
-    at += got;
-    left -= got;
-  }
+  bytes_.read(dataset.offset + start * size_of(type), count * size_of(type), out);
 }
 
 bool H5Reader::has_attribute(const std::string& object, const std::string& name) const {
@@ -188,7 +152,7 @@ std::string H5Reader::string_attribute(const std::string& object, const std::str
               H5Aclose);
   const Id type(id.ok() ? H5Aget_type(id) : H5I_INVALID_HID, H5Tclose);
   if (!id.ok() || H5Tget_class(type) != H5T_STRING) {
-    fail(ExitCode::kData, str(path_, ": ", object, " has no text attribute ", name));
+    fail(ExitCode::kData, str(path(), ": ", object, " has no text attribute ", name));
   }
   if (H5Tis_variable_str(type) > 0) {
     const Id memory(H5Tcopy(H5T_C_S1), H5Tclose);
@@ -197,7 +161,7 @@ std::string H5Reader::string_attribute(const std::string& object, const std::str
     char* text = nullptr;
     if (H5Aread(id, memory, &text) < 0) {
       fail(ExitCode::kData,
-           str(path_, ": attribute ", name, " of ", object, ": ", library_message()));
+           str(path(), ": attribute ", name, " of ", object, ": ", library_message()));
     }
     std::string value = text == nullptr ? "" : text;
     H5free_memory(text);
@@ -206,7 +170,7 @@ std::string H5Reader::string_attribute(const std::string& object, const std::str
   std::string value(H5Tget_size(type), '\0');
   if (H5Aread(id, type, value.data()) < 0) {
     fail(ExitCode::kData,
-         str(path_, ": attribute ", name, " of ", object, ": ", library_message()));
+         str(path(), ": attribute ", name, " of ", object, ": ", library_message()));
   }
   return value.substr(0, value.find('\0'));
 }
@@ -237,12 +201,12 @@ std::vector<T> read_list(hid_t file, const std::string& path, const std::string&
 
 std::vector<int64_t> H5Reader::int_attribute(const std::string& object,
                                              const std::string& name) const {
-  return read_list<int64_t>(file_, path_, object, name, H5T_INTEGER, H5T_NATIVE_INT64);
+  return read_list<int64_t>(file_, path(), object, name, H5T_INTEGER, H5T_NATIVE_INT64);
 }
 
 std::vector<double> H5Reader::double_attribute(const std::string& object,
                                                const std::string& name) const {
-  return read_list<double>(file_, path_, object, name, H5T_FLOAT, H5T_NATIVE_DOUBLE);
+  return read_list<double>(file_, path(), object, name, H5T_FLOAT, H5T_NATIVE_DOUBLE);
 }
 
 }  // namespace tandem

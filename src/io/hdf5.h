@@ -18,6 +18,8 @@
 #include <string_view>
 #include <vector>
 
+#include "src/io/file.h"
+
 namespace tandem {
 
 // Element types stored in files, all little-endian.
@@ -62,8 +64,8 @@ class H5Reader {
   H5Reader(const H5Reader&) = delete;
   H5Reader& operator=(const H5Reader&) = delete;
 
-  const std::string& path() const { return path_; }
-  int64_t file_bytes() const { return file_bytes_; }
+  const std::string& path() const { return bytes_.path(); }
+  int64_t file_bytes() const { return bytes_.bytes(); }
 
   // True when the group or dataset with this absolute name is there.
   bool exists(const std::string& name) const;
@@ -102,10 +104,8 @@ class H5Reader {
   void read_bytes(const H5Dataset& dataset, H5Type type, int64_t start, int64_t count,
                   void* out) const;
 
-  std::string path_;
-  int descriptor_ = -1;  // for pread
-  int64_t file_ = -1;    // the library's id
-  int64_t file_bytes_ = 0;
+  FileReader bytes_;
+  int64_t file_ = -1;  // the library's id
 };
 
 // An HDF5 file being written. Everything goes to PATH.partial; commit() makes it PATH. Without
