@@ -56,11 +56,6 @@ int64_t bytes_of(std::span<const Segment> segments) {
 
 }  // namespace
 
-Range intersection(Range a, Range b) {
-  const int64_t begin = std::max(a.begin, b.begin);
-  return {begin, std::max(begin, std::min(a.end, b.end))};
-}
-
 FlatLayout::FlatLayout(std::span<const BlockParameters> blocks, const Options& options)
     : ranks_(options.ranks),
       parts_(options.parts > 0 ? options.parts : options.ranks),

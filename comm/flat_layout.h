@@ -16,17 +16,9 @@
 #include <vector>
 
 #include "src/autograd/parameter.h"
+#include "src/core/range.h"
 
 namespace tandem {
-
-// Elements [begin, end).
-struct Range {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t count() const { return end - begin; }
-  bool operator==(const Range&) const = default;
-};
-Range intersection(Range a, Range b);  // empty ones have begin == end
 
 // One parameter.
 struct Segment {

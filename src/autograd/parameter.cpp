@@ -23,8 +23,12 @@ void initialize(Parameter& parameter, uint64_t seed) {
   };
   on_float(parameter.value.dtype(), [&]<class T>() {
     T* value = parameter.value.data<T>();
-    for (int64_t i = 0; i < parameter.value.elements(); ++i) {
-      value[i] = T(static_cast<float>(element(i)));
+    const Slice slice = parameter.slice();
+    for (int64_t i = 0; i < slice.elements();) {
+      const Range run = slice.run_at(i);
+      for (int64_t logical = run.begin; logical < run.end; ++logical) {
+        value[i++] = T(static_cast<float>(element(logical)));
+      }
     }
   });
 }

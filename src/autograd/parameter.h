@@ -1,17 +1,20 @@
 // What a model learns, and what it merely observes.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "src/core/rng.h"
+#include "src/core/slice.h"
 #include "src/core/tensor.h"
 
 namespace tandem {
 
 using ParamId = int32_t;
 
-// How a parameter starts. The numbers are a pure function of (seed, parameter name, element).
+// How a parameter starts. The numbers are a pure function of (seed, parameter name, element of the
+// logical tensor).
 struct Initializer {
   enum class Kind : uint8_t { kConstant, kNormal };
   Kind kind = Kind::kConstant;
@@ -30,6 +33,7 @@ struct Parameter {
   bool decay = false;   // weight decay applies (matrices and embeddings; not biases and norms)
   bool shared = false;  // other blocks use it too: ZeRO-3 keeps it whole
   bool frozen = false;  // keeps its value: no gradient is computed
+  std::optional<Slice> part{};  // of a larger logical tensor, which others have the rest of
 
   ParamId id = -1;  // position in the model's forward order, set by the store
   Tensor value{};
@@ -37,6 +41,8 @@ struct Parameter {
   bool grad_written = false;  // false: the next write overwrites, true: it adds
 
   bool wanted() const { return !frozen; }  // its gradient is
+  // What it is of its logical tensor: `part`, or all of it.
+  Slice slice() const { return part ? *part : Slice(shape); }
 };
 
 // The parameters of one block, in the order of their first use.
