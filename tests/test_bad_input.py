@@ -236,13 +236,13 @@ class BadInput(Workspace):
 
     def test_damaged_checkpoints_are_passed_over_or_refused(self):
         self.train("damaged", "--checkpoint.every_steps", "10", "--checkpoint.keep", "5")
-        newest = os.path.join(self.run_folder("damaged"), "checkpoints/step-00000020/rank-0000.h5")
-        with open(newest, "r+b") as file:  # the same length, other content
-            file.seek(os.path.getsize(newest) // 2)
+        newest = os.path.join(self.run_folder("damaged"), "checkpoints/step-00000020")
+        with open(newest + "/manifest.json") as manifest, open(newest + "/rank-0000.h5", "r+b") as file:
+            file.seek(json.load(manifest)["files"][0]["pieces"][0][0])  # of a parameter: they come first
             file.write(b"\xff" * 64)
         self.assert_one_line(self.check(run("eval", "--checkpoint", self.run_folder("damaged")), DATA), "damaged")
         result = self.train("damaged", "--checkpoint.every_steps", "10", "--checkpoint.keep", "5", "--log.progress", "plain")
-        self.assertRegex(result.stderr, "passed over .*step-00000020/rank-0000.h5: damaged")
+        self.assertRegex(result.stderr, "passed over .*step-00000020/rank-0000.h5: damaged: param/")
         self.assertRegex(result.stdout, r"resuming +\S+step-00000010")
         for step in ["10", "20"]:
             os.truncate(os.path.join(self.run_folder("damaged"), f"checkpoints/step-000000{step}/rank-0000.h5"), 3000)

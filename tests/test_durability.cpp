@@ -12,6 +12,7 @@
 #include "src/core/error.h"
 #include "src/io/checkpoint.h"
 #include "src/io/file.h"
+#include "src/io/hdf5.h"
 #include "tests/harness.h"
 
 namespace tandem::testing {
@@ -123,7 +124,7 @@ class Durability : public ::testing::Test {
 
   std::string save(int64_t step) {
     const std::string partial = begin_checkpoint(recorder().root + "/c", step);
-    const Slab slab{"param/w", {10}, 0, random_tensor({10}, DType::kF32, 1)};
+    const Slab slab{"param/w", Shape{10}, 0, random_tensor({10}, DType::kF32, 1)};
     Manifest manifest;
     manifest.step = step;
     return commit_checkpoint(partial, manifest,

@@ -1,14 +1,20 @@
 // Checkpoints on disk: written by all ranks together, committed in one step, found and cleaned up
-// again, and read back at any number of ranks.
+// again. checkpoint_reader.h reads them back at any number of ranks.
 //
 //     checkpoints/step-00000100/manifest.json   src/io/manifest.h
 //                               rank-0000.h5    the pieces that rank 0 owned, ...
 //                 best/                         the same, of the best validation loss
 //                 step-00000200.partial/        not finished; never read
 //
-// A rank's file has one flat f32 dataset per slab, /param/<name>, /optim/<slot>/<name> or
-// /stat/<name>, with attributes `shape` (of the logical tensor), `offset` and `count` (in its
-// elements). A second piece of one tensor in one file has "@<offset>" after its name.
+// A rank's file has one flat f32 dataset per piece, /param/<name>, /optim/<slot>/<name> or
+// /stat/<name>: `count` elements, from `offset` on, of the slice of the logical tensor `shape` that
+// begins at `start` and has the size `extent`, row-major. These are its attributes, with
+// `xxh3_128`, the hash of its bytes in 32 hex digits. A second piece of one tensor in one file has
+// "@<its first element in the tensor>" after its name. All other bytes of a file have a hash in the
+// manifest.
+//
+// Format 1, which is read too, has whole tensors in the place of slices, no hashes of pieces, and
+// hashes of whole files.
 //
 // To save:  rank 0      begin_checkpoint(checkpoints, step), tells everybody the directory
 //           every rank  write_rank_file(directory/rank_file_name(rank), slabs), sends its entry
@@ -19,15 +25,11 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "src/core/slab.h"
-#include "src/io/hdf5.h"
 #include "src/io/manifest.h"
 
 namespace tandem {
@@ -61,21 +63,17 @@ struct CheckpointName {
 // is missing.
 std::vector<CheckpointName> list_checkpoints(const std::string& checkpoints);
 
-enum class Verify {
-  kLengths,  // every file is there and has its length
-  kHashes,   // and its content is what was written: reads everything
-};
-
-// Reads and checks the manifest of one checkpoint directory.
-Manifest read_manifest(const std::string& directory, Verify verify = Verify::kLengths);
+// Reads and checks the manifest of one checkpoint directory, and that every file is there with its
+// length.
+Manifest read_manifest(const std::string& directory);
 
 struct LatestCheckpoint {
   std::string path;                  // empty: none
   std::vector<std::string> skipped;  // why newer ones cannot be used, one line each
 };
 
-// The newest whose manifest reads and whose files pass the check.
-LatestCheckpoint find_latest(const std::string& checkpoints, Verify verify = Verify::kLengths);
+// The newest that read_manifest() finds nothing wrong with.
+LatestCheckpoint find_latest(const std::string& checkpoints);
 
 // Removes all but the newest `keep` of the checkpoints up to `last_step`, the one that was
 // committed just now; later ones are not touched. 0 keeps all. `best` is not counted.
@@ -88,50 +86,5 @@ void discard_after(const std::string& checkpoints, int64_t step);
 // Makes CHECKPOINTS/best the same as the committed checkpoint `path`, by hard links where the file
 // system has them, so that it costs no space while both exist.
 void keep_as_best(const std::string& checkpoints, const std::string& path);
-
-// Reads any part of any tensor, whatever number of ranks wrote it. Not thread-safe.
-class CheckpointReader {
- public:
-  // Checks the manifest and indexes the pieces. Throws when pieces contradict each other.
-  explicit CheckpointReader(const std::string& directory, Verify verify = Verify::kLengths);
-
-  const std::string& directory() const { return directory_; }
-  const Manifest& manifest() const { return manifest_; }
-
-  struct Entry {
-    std::string name;  // as in Slab
-    Shape shape;
-    int64_t elements = 0;  // present in the files; fewer than the shape's: incomplete
-  };
-  std::vector<Entry> tensors() const;  // sorted by name
-  bool contains(const std::string& name) const { return tensors_.contains(name); }
-
-  // out (f32, flat) gets elements [offset, offset + out.elements()) of the tensor `name`. Throws
-  // when there is no such tensor, its shape is not `shape`, or an element is missing.
-  void read(const std::string& name, const Shape& shape, int64_t offset, const Tensor& out) const;
-
- private:
-  struct Piece {
-    int64_t offset = 0;
-    int64_t count = 0;
-    size_t file = 0;
-    H5Dataset dataset;
-  };
-  struct Logical {
-    Shape shape;
-    std::vector<Piece> pieces;  // by offset, without overlaps
-  };
-
-  void index_group(size_t file, const H5Reader& reader, const std::string& group);
-  void index_dataset(size_t file, const H5Reader& reader, const std::string& dataset);
-  void sort_pieces();
-  const H5Reader& open(size_t file) const;
-
-  std::string directory_;
-  Manifest manifest_;
-  std::map<std::string, Logical> tensors_;
-  mutable size_t open_file_ = 0;  // one file is open at a time: there may be thousands
-  mutable std::unique_ptr<H5Reader> open_;
-};
 
 }  // namespace tandem

@@ -1,91 +1,112 @@
+#include "src/io/checkpoint_reader.h"
+
 #include <algorithm>
+#include <compare>
 #include <filesystem>
+#include <utility>
 
 #include "src/core/error.h"
 #include "src/io/checkpoint.h"
+#include "src/io/content_hash.h"
 
 namespace tandem {
 
-CheckpointReader::CheckpointReader(const std::string& directory, Verify verify)
-    : directory_(directory), manifest_(read_manifest(directory, verify)) {
-  for (size_t file = 0; file < manifest_.files.size(); ++file) {
-    const H5Reader& reader = open(file);
-    for (const std::string group : {"/param", "/stat"}) {
-      index_group(file, reader, group);
-    }
-    if (reader.exists("/optim")) {
-      for (const std::string& slot : reader.children("/optim")) {
-        index_group(file, reader, "/optim/" + slot);
-      }
+namespace {
+
+constexpr int64_t kChunk = int64_t{1} << 20;  // elements that are read at once
+
+// Slices of one tensor are the same or apart, so that their starts tell them apart.
+bool is_before(const CheckpointPiece& a, const CheckpointPiece& b) {
+  const std::span<const int64_t> start_a = a.slice.start().sizes(),
+                                 start_b = b.slice.start().sizes();
+  const auto order = std::lexicographical_compare_three_way(start_a.begin(), start_a.end(),
+                                                            start_b.begin(), start_b.end());
+  return order != 0 ? order < 0 : a.offset < b.offset;
+}
+
+bool has_some_of(const CheckpointPiece& piece, const Slab& slab) {
+  if (piece.slice == slab.slice) {
+    return intersection(piece.range(), slab.range()).count() > 0;
+  }
+  bool found = false;
+  if (piece.slice.overlaps(slab.slice)) {
+    visit_common(piece.slice, piece.range(), slab.slice, slab.range(),
+                 [&](int64_t, int64_t, int64_t) { found = true; });
+  }
+  return found;
+}
+
+}  // namespace
+
+CheckpointReader::CheckpointReader(const std::string& directory, Manifest manifest,
+                                   const CheckpointIndex& index)
+    : directory_(directory), manifest_(std::move(manifest)) {
+  for (const CheckpointIndex::File& file : index.files) {
+    for (const CheckpointPiece& piece : file.pieces) {
+      add(file.file, piece);
     }
   }
   sort_pieces();
 }
 
-const H5Reader& CheckpointReader::open(size_t file) const {
+CheckpointReader::CheckpointReader(const std::string& directory, const Manifest& manifest)
+    : CheckpointReader(directory, manifest, index_files(directory, manifest)) {}
+
+CheckpointReader::CheckpointReader(const std::string& directory)
+    : CheckpointReader(directory, read_manifest(directory)) {}
+
+void CheckpointReader::add(size_t file, const CheckpointPiece& piece) {
+  Logical& logical =
+      tensors_.try_emplace(piece.name, Logical{piece.slice.whole(), {}}).first->second;
+  if (logical.shape != piece.slice.whole()) {
+    fail(ExitCode::kData,
+         str(directory_, ": ", piece.name, " is ", piece.slice.whole(), " in ",
+             manifest_.files[file].name, " and ", logical.shape, " in another file"));
+  }
+  if (piece.count > 0) {
+    logical.pieces.push_back({piece, file});
+  }
+}
+
+void CheckpointReader::sort_pieces() {
+  for (auto& [name, logical] : tensors_) {
+    std::sort(logical.pieces.begin(), logical.pieces.end(),
+              [](const Piece& a, const Piece& b) { return is_before(a.piece, b.piece); });
+    std::vector<Slice> slices;
+    int64_t end = 0;  // of what the last slice has so far
+    for (const auto& [piece, file] : logical.pieces) {
+      if (slices.empty() || slices.back() != piece.slice) {
+        end = 0;
+        for (const Slice& other : slices) {
+          if (other.overlaps(piece.slice)) {
+            fail(ExitCode::kData, str(directory_, ": the slices of ", name, " overlap"));
+          }
+        }
+        slices.push_back(piece.slice);
+      }
+      if (piece.offset < end) {
+        fail(ExitCode::kData, str(directory_, ": element ", piece.slice.run_at(piece.offset).begin,
+                                  " of ", name, " is there twice"));
+      }
+      end = piece.range().end;
+    }
+  }
+}
+
+const FileReader& CheckpointReader::open(size_t file) const {
   if (open_ == nullptr || open_file_ != file) {
-    open_ = std::make_unique<H5Reader>(
+    open_ = std::make_unique<FileReader>(
         (std::filesystem::path(directory_) / manifest_.files[file].name).string());
     open_file_ = file;
   }
   return *open_;
 }
 
-void CheckpointReader::index_group(size_t file, const H5Reader& reader, const std::string& group) {
-  if (!reader.exists(group)) {
-    return;
-  }
-  for (const std::string& child : reader.children(group)) {
-    index_dataset(file, reader, group + "/" + child);
-  }
-}
-
-void CheckpointReader::index_dataset(size_t file, const H5Reader& reader,
-                                     const std::string& dataset) {
-  const std::string name = dataset.substr(1, dataset.find('@') - 1);  // without the first '/'
-  const std::vector<int64_t> sizes = reader.int_attribute(dataset, "shape");
-  const std::vector<int64_t> offset = reader.int_attribute(dataset, "offset");
-  const std::vector<int64_t> count = reader.int_attribute(dataset, "count");
-  const H5Dataset values = reader.dataset(dataset);
-  const bool sizes_fit = sizes.size() <= static_cast<size_t>(Shape::kMaxRank) &&
-                         std::all_of(sizes.begin(), sizes.end(), [](int64_t n) { return n >= 0; });
-  const Shape shape = sizes_fit ? Shape(sizes) : Shape();
-  if (!sizes_fit || offset.size() != 1 || count.size() != 1 || values.type != H5Type::kF32 ||
-      values.count != count[0] || offset[0] < 0 || offset[0] > shape.elements() - count[0]) {
-    fail(ExitCode::kData, str(reader.path(), ": ", dataset,
-                              " is not a piece of a tensor as a checkpoint has it; use another "
-                              "checkpoint"));
-  }
-  const auto [found, inserted] = tensors_.try_emplace(name, Logical{shape, {}});
-  Logical& logical = found->second;
-  if (logical.shape != shape) {
-    fail(ExitCode::kData, str(reader.path(), ": ", name, " is ", shape, " here and ", logical.shape,
-                              " in another file of ", directory_));
-  }
-  logical.pieces.push_back({offset[0], count[0], file, values});
-}
-
-void CheckpointReader::sort_pieces() {
-  for (auto& [name, logical] : tensors_) {
-    std::erase_if(logical.pieces, [](const Piece& piece) { return piece.count == 0; });
-    std::sort(logical.pieces.begin(), logical.pieces.end(),
-              [](const Piece& a, const Piece& b) { return a.offset < b.offset; });
-    int64_t end = 0;
-    for (const Piece& piece : logical.pieces) {
-      if (piece.offset < end) {
-        fail(ExitCode::kData,
-             str(directory_, ": element ", piece.offset, " of ", name, " is there twice"));
-      }
-      end = piece.offset + piece.count;
-    }
-  }
-}
-
 std::vector<CheckpointReader::Entry> CheckpointReader::tensors() const {
   std::vector<Entry> entries;
   for (const auto& [name, logical] : tensors_) {
     Entry entry{.name = name, .shape = logical.shape, .elements = 0};
-    for (const Piece& piece : logical.pieces) {
+    for (const auto& [piece, file] : logical.pieces) {
       entry.elements += piece.count;
     }
     entries.push_back(entry);
@@ -93,39 +114,63 @@ std::vector<CheckpointReader::Entry> CheckpointReader::tensors() const {
   return entries;
 }
 
-void CheckpointReader::read(const std::string& name, const Shape& shape, int64_t offset,
-                            const Tensor& out) const {
+void CheckpointReader::require_tensor(const std::string& name, const Shape& shape) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
     fail(ExitCode::kData, str(directory_, ": has no tensor ", name, " ", shape,
                               ": it was written by another model or optimizer"));
   }
-  const Logical& logical = found->second;
-  if (logical.shape != shape) {
-    fail(ExitCode::kData, str(directory_, ": ", name, " is ", logical.shape, ", the model wants ",
-                              shape, ": it was written by another model"));
+  if (found->second.shape != shape) {
+    fail(ExitCode::kData, str(directory_, ": ", name, " is ", found->second.shape,
+                              ", the model wants ", shape, ": it was written by another model"));
   }
-  const int64_t last = offset + out.elements();
-  require(offset >= 0 && last <= shape.elements(), [&] {
-    return str("CheckpointReader: ", name, " ", shape, " from ", offset, " to ", last);
-  });
-  const std::span<float> values = out.as<float>();
-  int64_t at = offset;  // everything before it has been read
-  for (const Piece& piece : logical.pieces) {
-    const int64_t end = std::min(last, piece.offset + piece.count);
-    if (piece.offset > at || at >= last) {
-      break;
+}
+
+void CheckpointReader::read(const Slab& slab) const {
+  require_tensor(slab.name, slab.slice.whole());
+  const std::span<float> out = slab.data.as<float>();
+  int64_t missing = slab.data.elements();
+  for (const Piece& piece : tensors_.at(slab.name).pieces) {
+    if (!has_some_of(piece.piece, slab)) {
+      continue;
     }
-    if (end > at) {
-      open(piece.file)
-          .read(piece.dataset, at - piece.offset,
-                values.subspan(static_cast<size_t>(at - offset), static_cast<size_t>(end - at)));
-      at = end;
-    }
+    read_piece(piece, [&](Range range, const float* values) {
+      visit_common(piece.piece.slice, range, slab.slice, slab.range(),
+                   [&](int64_t in_piece, int64_t in_slab, int64_t count) {
+                     std::copy_n(values + (in_piece - range.begin), count,
+                                 out.data() + (in_slab - slab.offset));
+                     missing -= count;
+                   });
+    });
   }
-  if (at < last) {
-    fail(ExitCode::kData, str(directory_, ": element ", at, " of ", name, " ", shape,
-                              " is in none of its files; use another checkpoint"));
+  if (missing > 0) {
+    fail(ExitCode::kData,
+         str(directory_, ": ", missing, " elements of ", slab.name, " ", slab.slice.whole(),
+             " are in none of its files; use another "
+             "checkpoint"));
+  }
+}
+
+// Calls visit(elements of the slice, their values) for all of a piece, in order.
+template <class F>
+void CheckpointReader::read_piece(const Piece& piece, F visit) const {
+  const FileReader& file = open(piece.file);
+  const Range all = piece.piece.range();
+  std::vector<float> values(static_cast<size_t>(std::min(kChunk, all.count())));
+  constexpr int64_t kBytes = sizeof(float);
+  ContentHash hash;
+  for (int64_t begin = all.begin; begin < all.end; begin += kChunk) {
+    const Range range = intersection({begin, begin + kChunk}, all);
+    file.read(piece.piece.byte + (begin - all.begin) * kBytes, range.count() * kBytes,
+              values.data());
+    hash.add(values.data(), range.count() * kBytes);
+    visit(range, values.data());
+  }
+  // Format 1 has hashes of files alone, which were compared when they were indexed.
+  if (!piece.piece.hash.empty() && hash.digest().hex() != piece.piece.hash) {
+    fail(ExitCode::kData, str(file.path(), ": damaged: ", piece.piece.name,
+                              " is not what was written; copy it again, or use another "
+                              "checkpoint"));
   }
 }
 

@@ -1,17 +1,13 @@
 #include "src/io/manifest.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-#include <xxhash.h>
-
-#include <cerrno>
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
+#include <utility>
 
 #include "src/core/error.h"
+#include "src/io/content_hash.h"
 #include "src/io/file.h"
 
 namespace tandem {
@@ -21,31 +17,36 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "tandem checkpoint";
-
-std::string hex(const XXH128_hash_t& hash) {
-  XXH128_canonical_t bytes;
-  XXH128_canonicalFromHash(&bytes, hash);
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  for (const unsigned char byte : bytes.digest) {
-    text += kDigits[byte >> 4U];
-    text += kDigits[byte & 15U];
-  }
-  return text;
-}
+constexpr int64_t kChunk = int64_t{1} << 20;  // bytes that are read at once
 
 std::string dump(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
 // Of the content, so that it does not depend on how the text is laid out.
-std::string hash_of(const Json& json) {
-  const std::string text = dump(json, -1);
-  return hex(XXH3_128bits(text.data(), text.size()));
+std::string hash_of_json(const Json& json) { return hash_of(dump(json, -1)).hex(); }
+
+Json json_of(const FileEntry& file) {
+  Json pieces = Json::array();
+  for (const Range& piece : file.pieces) {
+    pieces.push_back({piece.begin, piece.end});
+  }
+  return {
+      {"name", file.name}, {"length", file.length}, {"pieces", pieces}, {"xxh3_128", file.hash}};
+}
+
+FileEntry entry_of(const Json& json) {
+  FileEntry file{.name = json.at("name"), .length = json.at("length")};
+  for (const Json& piece : json.value("pieces", Json::array())) {  // format 1 knows none
+    file.pieces.push_back({piece.at(0), piece.at(1)});
+  }
+  json.at("xxh3_128").get_to(file.hash);
+  return file;
 }
 
 Manifest manifest_of(const Json& json) {
   Manifest manifest;
+  manifest.format_version = json.at("format_version");
   json.at("config").get_to(manifest.config);
   json.at("step").get_to(manifest.step);
   json.at("sampler").at("epoch").get_to(manifest.sampler_epoch);
@@ -58,58 +59,45 @@ Manifest manifest_of(const Json& json) {
     manifest.validation_loss = json.at("validation_loss").get<double>();
   }
   for (const Json& file : json.at("files")) {
-    manifest.files.push_back({.name = file.at("name").get<std::string>(),
-                              .length = file.at("length").get<int64_t>(),
-                              .hash = file.at("xxh3_128").get<std::string>()});
+    manifest.files.push_back(entry_of(file));
   }
   return manifest;
 }
 
 }  // namespace
 
-std::string FileEntry::text() const { return str(name, ' ', length, ' ', hash); }
+std::string FileEntry::text() const { return json_of(*this).dump(); }
 
-FileEntry FileEntry::from_text(std::string_view text) {
-  std::istringstream in{std::string(text)};
-  FileEntry entry;
-  std::string rest;
-  const bool whole = static_cast<bool>(in >> entry.name >> entry.length >> entry.hash);
-  require(whole && !(in >> rest) && entry.length >= 0 && entry.hash.size() == 32,
-          [&] { return str("FileEntry: not one: '", text, "'"); });
-  return entry;
-}
+FileEntry FileEntry::from_text(std::string_view text) { return entry_of(Json::parse(text)); }
 
-FileEntry describe_file(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) {
-    fail_file(path, "open", errno);
-  }
-  FileEntry entry{.name = std::filesystem::path(path).filename().string(), .length = 0, .hash = {}};
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
-                                                                       XXH3_freeState);
-  XXH3_128bits_reset(state.get());
-  std::vector<char> buffer(size_t{1} << 20U);
-  ssize_t got = 0;
-  do {
-    got = ::read(descriptor, buffer.data(), buffer.size());
-    if (got > 0) {
-      XXH3_128bits_update(state.get(), buffer.data(), static_cast<size_t>(got));
-      entry.length += got;
+FileEntry describe_file(const std::string& path, std::vector<Range> pieces) {
+  const FileReader file(path);
+  ContentHash hash;
+  std::vector<char> buffer(kChunk);
+  int64_t at = 0;
+  const auto hash_up_to = [&](int64_t end) {
+    while (at < end) {
+      const int64_t count = std::min(kChunk, end - at);
+      file.read(at, count, buffer.data());
+      hash.add(buffer.data(), count);
+      at += count;
     }
-  } while (got > 0 || (got < 0 && errno == EINTR));
-  const int error_number = errno;
-  ::close(descriptor);
-  if (got < 0) {
-    fail_file(path, "read", error_number);
+  };
+  for (const Range& piece : pieces) {
+    hash_up_to(piece.begin);
+    at = piece.end;
   }
-  entry.hash = hex(XXH3_128bits_digest(state.get()));
-  return entry;
+  hash_up_to(file.bytes());
+  return {.name = std::filesystem::path(path).filename().string(),
+          .length = file.bytes(),
+          .pieces = std::move(pieces),
+          .hash = hash.digest().hex()};
 }
 
 std::string to_json(const Manifest& manifest) {
   Json json;
   json["format"] = kFormat;
-  json["format_version"] = Manifest::kFormatVersion;
+  json["format_version"] = manifest.format_version;
   json["step"] = manifest.step;
   json["sampler"] = {{"epoch", manifest.sampler_epoch}, {"position", manifest.sampler_position}};
   json["data_hash"] = manifest.data_hash;
@@ -126,13 +114,12 @@ std::string to_json(const Manifest& manifest) {
   }
   json["files"] = Json::array();
   for (const FileEntry& file : manifest.files) {
-    json["files"].push_back(
-        {{"name", file.name}, {"length", file.length}, {"xxh3_128", file.hash}});
+    json["files"].push_back(json_of(file));
   }
   json["config"] = manifest.config;
   // Parsed back first: what is hashed is what a reader will see.
   json = Json::parse(dump(json, -1));
-  json["xxh3_128"] = hash_of(json);
+  json["xxh3_128"] = hash_of_json(json);
   return dump(json, 2) + "\n";
 }
 
@@ -143,13 +130,14 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
       fail(ExitCode::kData, str(path, ": not the manifest of a checkpoint"));
     }
     const int version = json.at("format_version").get<int>();
-    if (version != Manifest::kFormatVersion) {
-      fail(ExitCode::kData, str(path, ": format version ", version, "; this program reads version ",
-                                Manifest::kFormatVersion, ": use the release that wrote it"));
+    if (version < 1 || version > Manifest::kFormatVersion) {
+      fail(ExitCode::kData,
+           str(path, ": format version ", version, "; this program reads versions 1 to ",
+               Manifest::kFormatVersion, ": use the release that wrote it"));
     }
     const std::string hash = json.at("xxh3_128").get<std::string>();
     json.erase("xxh3_128");
-    if (hash_of(json) != hash) {
+    if (hash_of_json(json) != hash) {
       fail(ExitCode::kData, str(path,
                                 ": damaged: its content does not have the hash it states; "
                                 "use another checkpoint"));

@@ -11,25 +11,29 @@
 #include <string_view>
 #include <vector>
 
+#include "src/core/range.h"
+
 namespace tandem {
 
 // One file of a checkpoint, as its writer saw it.
 struct FileEntry {
-  std::string name;    // "rank-0000.h5", without a directory
-  int64_t length = 0;  // bytes
-  std::string hash;    // XXH3-128 of the content, 32 hex digits as `xxh128sum` prints them
+  std::string name{};           // "rank-0000.h5", without a directory
+  int64_t length = 0;           // bytes
+  std::vector<Range> pieces{};  // the bytes of pieces (src/io/checkpoint.h); in format 1 none
+  std::string hash{};           // XXH3-128 of all other bytes, 32 hex digits as `xxh128sum` prints
 
-  std::string text() const;                           // "rank-0000.h5 1234 89ab..."
+  std::string text() const;                           // a line of JSON
   static FileEntry from_text(std::string_view text);  // throws when it is not one
   bool operator==(const FileEntry&) const = default;
 };
 
 // Reads a file and describes it. Throws Error(kData) when it cannot be read.
-FileEntry describe_file(const std::string& path);
+FileEntry describe_file(const std::string& path, std::vector<Range> pieces);
 
 struct Manifest {
-  static constexpr int kFormatVersion = 1;
+  static constexpr int kFormatVersion = 2;  // which is written; 1 is read too
 
+  int format_version = kFormatVersion;
   std::string config;                      // the resolved configuration, as in config.cfg
   int64_t step = 0;                        // updates done
   int64_t sampler_epoch = 0;               // where the data goes on: this epoch,

@@ -1,8 +1,13 @@
 #include "src/train/checkpointer.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
+#include <optional>
+#include <sstream>
 
 #include "comm/agreement.h"
+#include "src/io/checkpoint.h"
 #include "src/train/run_directory.h"
 #include "src/train/snapshot.h"
 #include "src/train/trained_model.h"
@@ -20,8 +25,8 @@ void require_same_settings(const std::string& checkpoint, const Config& then, co
 
 // What would change which samples belong to a step number.
 void require_same_samples(const std::string& checkpoint, const Manifest& manifest,
-                          const Config& now, const DatasetInfo& data) {
-  const int64_t batch = config_of(checkpoint).train.global_batch;
+                          const Config& then, const Config& now, const DatasetInfo& data) {
+  const int64_t batch = then.train.global_batch;
   if (batch != now.train.global_batch) {
     fail(ExitCode::kConfig,
          str(checkpoint, " was written with train.global_batch = ", batch, ", now ",
@@ -50,86 +55,118 @@ Checkpointer::Checkpointer(const Config& config, const Dataset& dataset, Machine
 Checkpointer::Start Checkpointer::resume() {
   Start start;
   start.state.take(first_state(training_.options()), training_.options());
-  start.resumed_from = on_root(comm_, [&] { return checkpoint_to_resume(); });
-  start.weights_from = on_root(
-      comm_, [&] { return start.resumed_from.empty() ? weights_to_load() : std::string(); });
-  agree(comm_, [&] {
-    if (!start.resumed_from.empty()) {
-      start.state = load(start.resumed_from);
-    } else if (!start.weights_from.empty()) {
-      load_weights_of(start.weights_from);
-    }
-  });
-  if (!start.resumed_from.empty() || !start.weights_from.empty()) {
-    training_.store().values.publish();
+  const std::vector<std::string> checkpoints = candidates();
+  for (size_t i = 0; i < checkpoints.size() && start.resumed_from.empty(); ++i) {
+    start.resumed_from = load(checkpoints[i], start.state) ? checkpoints[i] : "";
   }
   if (!start.resumed_from.empty()) {
     saved_step_ = start.state.step;
     path_ = start.resumed_from;
+  } else if (!checkpoints.empty()) {
+    throw AgreedError(
+        ExitCode::kData,
+        str("run ", config_.run.name, ": none of its checkpoints can be used; repair one in ",
+            checkpoints_, ", or start anew with checkpoint.resume = none"));
+  } else if (!config_.checkpoint.init_from.empty()) {
+    start.weights_from =
+        on_root(comm_, [&] { return resolve_checkpoint(config_.checkpoint.init_from); });
+    load_weights_of(start.weights_from);
   }
   saved_at_ = Clock::now();
   return start;
 }
 
-// The folder to go on from, or nothing for a new run.
-std::string Checkpointer::checkpoint_to_resume() const {
+// Collective. What to go on from, the first that is whole; none for a new run.
+std::vector<std::string> Checkpointer::candidates() const {
   const std::string& resume = config_.checkpoint.resume;
-  const LatestCheckpoint latest = find_latest(checkpoints_, Verify::kHashes);
-  for (const std::string& skipped : latest.skipped) {
-    std::fprintf(stderr, "tandem: passed over %s\n", skipped.c_str());
-  }
-  if (resume == "auto") {
-    if (latest.path.empty() && !latest.skipped.empty()) {
-      fail(ExitCode::kData,
-           str("run ", config_.run.name, ": none of its checkpoints can be used; repair one in ",
-               checkpoints_, ", or start anew with checkpoint.resume = none"));
+  std::istringstream lines(on_root(comm_, [&]() -> std::string {
+    if (resume != "auto" && resume != "none") {
+      return resolve_checkpoint(resume);
     }
-    return latest.path;
+    if (resume == "none") {
+      if (const LatestCheckpoint latest = find_latest(checkpoints_); !latest.path.empty()) {
+        fail(
+            ExitCode::kConfig,
+            str("run ", config_.run.name, " has checkpoints up to ", latest.path,
+                "; checkpoint.resume = none would mix a new run with it; choose another run.name"));
+      }
+      return "";
+    }
+    std::string newest_first;
+    for (const CheckpointName& name : list_checkpoints(checkpoints_)) {
+      newest_first = name.path + "\n" + newest_first;
+    }
+    return newest_first;
+  }));
+  std::vector<std::string> paths;
+  for (std::string path; std::getline(lines, path);) {
+    paths.push_back(path);
   }
-  if (resume != "none") {
-    const std::string path = resolve_checkpoint(resume);
-    read_manifest(path, Verify::kHashes);
-    return path;
-  }
-  if (!latest.path.empty()) {
-    fail(ExitCode::kConfig,
-         str("run ", config_.run.name, " has checkpoints up to ", latest.path,
-             "; checkpoint.resume = none would mix a new run with it; choose another run.name"));
-  }
-  return "";
+  return paths;
 }
 
-std::string Checkpointer::weights_to_load() const {
-  if (config_.checkpoint.init_from.empty()) {
-    return "";
+// Collective. False when `work` finds a checkpoint damaged and an older one may do. All ranks agree
+// on what it throws.
+bool Checkpointer::is_whole(const std::function<void()>& work) const {
+  try {
+    work();
+    return true;
+  } catch (const AgreedError& error) {
+    if (error.code() != ExitCode::kData || config_.checkpoint.resume != "auto") {
+      throw;
+    }
+    if (comm_.rank() == 0) {
+      std::fprintf(stderr, "tandem: passed over %s\n", error.what());
+    }
+    return false;
   }
-  const std::string path = resolve_checkpoint(config_.checkpoint.init_from);
-  read_manifest(path, Verify::kHashes);
-  return path;
 }
 
-RunState Checkpointer::load(const std::string& checkpoint) {
-  const CheckpointReader reader(checkpoint);
-  load_weights(stream_, reader, training_.store().values, model_);
-  load_optimizer(stream_, reader, training_.store().shards, training_.optimizer());
-  require_same_settings(checkpoint, config_of(checkpoint), config_);
-  require_same_samples(checkpoint, reader.manifest(), config_, dataset_.info());
-  RunState state = RunState::read(reader.manifest());
+// Collective. False for a checkpoint that is passed over. One of another model or with other
+// settings is an error, which is found before anything is loaded.
+bool Checkpointer::load(const std::string& checkpoint, RunState& state) {
+  std::optional<CheckpointReader> reader;
+  if (!is_whole([&] { reader.emplace(open_checkpoint(comm_, checkpoint)); })) {
+    return false;
+  }
+  std::vector<Slab> slabs = weights_here(training_.store().values, model_);
+  std::ranges::move(state_here(training_.store().shards, training_.optimizer()),
+                    std::back_inserter(slabs));
+  agree(comm_, [&] {
+    require_tensors(*reader, slabs);
+    const Config then = config_of(*reader);
+    require_same_settings(checkpoint, then, config_);
+    require_same_samples(checkpoint, reader->manifest(), then, config_, dataset_.info());
+    state = RunState::read(reader->manifest());
+  });
+  const auto load_all = [&] {
+    tandem::load(stream_, *reader, slabs);
+    load_exponents(state.exponents, training_);
+  };
+  if (!is_whole([&] { agree(comm_, load_all); })) {
+    return false;
+  }
+  training_.store().values.publish();
   const StepState step_state = state.step_state(training_.options());
   training_.record().restore(stream_, step_state);
-  load_exponents(state.exponents, training_);
   state.take(step_state, training_.options());
-  return state;
+  return true;
 }
 
 void Checkpointer::load_weights_of(const std::string& checkpoint) {
-  load_weights(stream_, CheckpointReader(checkpoint), training_.store().values, model_);
-  Config then = config_of(checkpoint);
-  then.data = config_.data;
-  then.run = config_.run;
-  then.model.freeze = config_.model.freeze;
-  then.model.context = config_.model.context;  // where it matters, shapes differ
-  require_same_settings(checkpoint, then, config_);
+  const CheckpointReader reader = open_checkpoint(comm_, checkpoint);
+  agree(comm_, [&] {
+    const std::vector<Slab> slabs = weights_here(training_.store().values, model_);
+    require_tensors(reader, slabs);
+    Config then = config_of(reader);
+    then.data = config_.data;
+    then.run = config_.run;
+    then.model.freeze = config_.model.freeze;
+    then.model.context = config_.model.context;  // where it matters, shapes differ
+    require_same_settings(checkpoint, then, config_);
+    tandem::load(stream_, reader, slabs);
+  });
+  training_.store().values.publish();
 }
 
 void Checkpointer::discard_after(int64_t step) const { tandem::discard_after(checkpoints_, step); }

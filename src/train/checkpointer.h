@@ -2,7 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "layers/module.h"
 #include "src/data/dataset.h"
@@ -24,8 +26,9 @@ class Checkpointer {
     std::string resumed_from{};  // empty: a new run,
     std::string weights_from{};  // which has the weights of this checkpoint, or (empty) its own
   };
-  // Collective. Loads what the settings say: the run's newest checkpoint, another one, or weights
-  // alone. AgreedErrors: kData for what cannot be read, kConfig for a checkpoint of other settings.
+  // Collective. Loads what the settings say: the run's newest checkpoint that is whole, another
+  // one, or weights alone. AgreedErrors: kData for what cannot be read, kConfig for a checkpoint of
+  // other settings.
   Start resume();
   // For one rank: checkpoints after the step that a run goes on from move aside.
   void discard_after(int64_t step) const;
@@ -45,9 +48,9 @@ class Checkpointer {
  private:
   using Clock = std::chrono::steady_clock;
 
-  std::string checkpoint_to_resume() const;
-  std::string weights_to_load() const;
-  RunState load(const std::string& checkpoint);
+  std::vector<std::string> candidates() const;
+  bool is_whole(const std::function<void()>& work) const;
+  bool load(const std::string& checkpoint, RunState& state);
   void load_weights_of(const std::string& checkpoint);
   Manifest manifest(RunState state) const;
 

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "src/core/error.h"
+
 namespace tandem {
 
 namespace {
@@ -54,10 +56,18 @@ RunState RunState::read(const Manifest& manifest) {
       state.exponents[name.substr(kExponent.size())] = static_cast<int32_t>(value);
     }
   }
-  state.skipped = static_cast<int64_t>(manifest.schedule.at("skipped_steps"));
+  const auto number = [&](const std::string& name) {
+    const auto found = manifest.schedule.find(name);
+    if (found == manifest.schedule.end()) {
+      fail(ExitCode::kData, str("the manifest of step ", manifest.step, " has no ", name,
+                                ": not one of a run; use another checkpoint"));
+    }
+    return found->second;
+  };
+  state.skipped = static_cast<int64_t>(number("skipped_steps"));
   if (manifest.schedule.contains("loss_scale")) {
-    state.loss_scale = {.value = static_cast<float>(manifest.schedule.at("loss_scale")),
-                        .clean_steps = static_cast<int64_t>(manifest.schedule.at("clean_steps"))};
+    state.loss_scale = {.value = static_cast<float>(number("loss_scale")),
+                        .clean_steps = static_cast<int64_t>(number("clean_steps"))};
   }
   return state;
 }

@@ -33,6 +33,7 @@ struct RunState {
 
   // The manifest's `step`, `schedule` and `validation_loss`; its other fields are not touched.
   void write(Manifest& manifest) const;
+  // Error kData when the manifest is not of a run.
   static RunState read(const Manifest& manifest);
 
   bool operator==(const RunState&) const = default;

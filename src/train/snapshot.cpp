@@ -1,39 +1,30 @@
 #include "src/train/snapshot.h"
 
+#include <optional>
+
+#include "comm/agreement.h"
 #include "src/core/convert.h"
 #include "src/core/copy.h"
+#include "src/io/checkpoint.h"
 
 namespace tandem {
 
 namespace {
 
 Slab slab_of(const ParamValues::Weights& weights) {
-  return {"param/" + weights.parameter->name, weights.parameter->shape, weights.offset,
+  return {"param/" + weights.parameter->name, weights.parameter->slice(), weights.offset,
           weights.data};
 }
 
 Slab slab_of(std::string_view slot, const Parameter& parameter, const Extent& extent,
              const Tensor& state) {
-  return {str("optim/", slot, "/", parameter.name), parameter.shape, extent.in_parameter,
+  return {str("optim/", slot, "/", parameter.name), parameter.slice(), extent.in_parameter,
           state.slice(extent.in_flat, extent.count)};
 }
 
 Slab slab_of(const RunningStatistics& statistics) {
-  return {"stat/" + statistics.name,
-          {2, statistics.channels},
-          0,
+  return {"stat/" + statistics.name, Shape{2, statistics.channels}, 0,
           statistics.running.reshape({2 * statistics.channels})};
-}
-
-void read(Stream& stream, const CheckpointReader& reader, const Slab& slab) {
-  if (slab.data.device() == Device::kCpu && slab.data.dtype() == DType::kF32) {
-    reader.read(slab.name, slab.shape, slab.offset, slab.data);
-    return;
-  }
-  Memory host(Device::kCpu);
-  const Tensor data = Tensor::empty(host, slab.data.shape(), DType::kF32, MemoryClass::kData);
-  reader.read(slab.name, slab.shape, slab.offset, data);
-  copy_rounded(stream, data, slab.data);
 }
 
 // f32 in host memory.
@@ -91,23 +82,63 @@ std::vector<Slab> owned_slabs(Stream& stream, const ParamStore& store, const Opt
   return slabs;
 }
 
-void load_weights(Stream& stream, const CheckpointReader& reader, const ParamValues& values,
-                  Model& model) {
+CheckpointReader open_checkpoint(Communicator& communicator, const std::string& directory) {
+  Manifest manifest;
+  std::string share;
+  agree(communicator, [&] {
+    manifest = read_manifest(directory);
+    share = index_files(directory, manifest, static_cast<size_t>(communicator.rank()),
+                        static_cast<size_t>(communicator.size()))
+                .text();
+  });
+  CheckpointIndex index;
+  for (const std::string& text : communicator.all_gather(share)) {
+    index.add(text);
+  }
+  std::optional<CheckpointReader> reader;
+  agree(communicator, [&] { reader.emplace(directory, manifest, index); });
+  return std::move(*reader);
+}
+
+std::vector<Slab> weights_here(const ParamValues& values, Model& model) {
+  std::vector<Slab> slabs;
   for (const ParamValues::Weights& weights : values.weights()) {
-    read(stream, reader, slab_of(weights));
+    slabs.push_back(slab_of(weights));
   }
   for (const RunningStatistics* statistics : model.statistics()) {
-    read(stream, reader, slab_of(*statistics));
+    slabs.push_back(slab_of(*statistics));
+  }
+  return slabs;
+}
+
+std::vector<Slab> state_here(const OptimizerShards& shards, Optimizer& optimizer) {
+  std::vector<Slab> slabs;
+  optimizer.visit([&](std::string_view slot, size_t shard, const Tensor& state) {
+    for (const Extent& extent : shards.extents(shard)) {
+      slabs.push_back(slab_of(slot, shards.parameter(extent), extent, state));
+    }
+  });
+  return slabs;
+}
+
+void require_tensors(const CheckpointReader& reader, const std::vector<Slab>& slabs) {
+  for (const Slab& slab : slabs) {
+    reader.require_tensor(slab.name, slab.slice.whole());
   }
 }
 
-void load_optimizer(Stream& stream, const CheckpointReader& reader, const OptimizerShards& shards,
-                    Optimizer& optimizer) {
-  optimizer.visit([&](std::string_view slot, size_t shard, const Tensor& state) {
-    for (const Extent& extent : shards.extents(shard)) {
-      read(stream, reader, slab_of(slot, shards.parameter(extent), extent, state));
+void load(Stream& stream, const CheckpointReader& reader, const std::vector<Slab>& slabs) {
+  Memory host(Device::kCpu);
+  for (const Slab& slab : slabs) {
+    if (slab.data.device() == Device::kCpu && slab.data.dtype() == DType::kF32) {
+      reader.read(slab);
+      continue;
     }
-  });
+    Slab here = slab;
+    here.data = Tensor::empty(host, slab.data.shape(), DType::kF32, MemoryClass::kData);
+    reader.read(here);
+    copy_rounded(stream, here.data, slab.data);
+  }
 }
 
 std::map<std::string, int32_t> exponents_of(TrainingStep& training) {

@@ -10,7 +10,7 @@
 #include "layers/module.h"
 #include "optim/optimizer.h"
 #include "src/core/slab.h"
-#include "src/io/checkpoint.h"
+#include "src/io/checkpoint_reader.h"
 #include "src/train/training_step.h"
 
 namespace tandem {
@@ -20,12 +20,19 @@ namespace tandem {
 std::vector<Slab> owned_slabs(Stream& stream, const ParamStore& store, const Optimizer& optimizer,
                               Model& model, int rank);
 
-// Fills this rank's part of the parameters, which the caller publishes, and running statistics.
+// Collective. Each rank indexes a share of the files. AgreedError(kData) for a checkpoint that is
+// not whole; of its pieces only those that are read are looked at, when they are read.
+CheckpointReader open_checkpoint(Communicator& communicator, const std::string& directory);
+
+// This rank's part of the parameters, which the caller publishes after load(), and the running
+// statistics; of the optimizer's state. `data` are views of the memory in use.
+std::vector<Slab> weights_here(const ParamValues& values, Model& model);
+std::vector<Slab> state_here(const OptimizerShards& shards, Optimizer& optimizer);
+
 // Error kData names what is missing or has another shape: "a checkpoint of another model".
-void load_weights(Stream& stream, const CheckpointReader& reader, const ParamValues& values,
-                  Model& model);
-void load_optimizer(Stream& stream, const CheckpointReader& reader, const OptimizerShards& shards,
-                    Optimizer& optimizer);
+void require_tensors(const CheckpointReader& reader, const std::vector<Slab>& slabs);
+// Fills them. Error kData for what is damaged.
+void load(Stream& stream, const CheckpointReader& reader, const std::vector<Slab>& slabs);
 
 // The exponents of exact sums, by the names that RunState gives them; none where sums are not
 // exact. load_exponents() leaves those that `exponents` lacks as they are; error kData for

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "src/io/checkpoint.h"
 #include "src/train/gemm_rate.h"
 #include "src/train/model_zoo.h"
 #include "src/train/snapshot.h"
@@ -32,14 +33,16 @@ Config config_of(const std::string& checkpoint) {
   return config_from_text(read_manifest(checkpoint).config, checkpoint + "/manifest.json");
 }
 
+Config config_of(const CheckpointReader& reader) {
+  return config_from_text(reader.manifest().config, reader.directory() + "/manifest.json");
+}
+
 TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data, DType dtype,
                                 Communicator& communicator, Memory& memory) {
   claim_gemm_buffers();
-  // One rank's look at every byte is enough.
-  const CheckpointReader reader(checkpoint,
-                                communicator.rank() == 0 ? Verify::kHashes : Verify::kLengths);
+  const CheckpointReader reader = open_checkpoint(communicator, checkpoint);
   TrainedModel trained{
-      .config = config_of(checkpoint), .checkpoint = checkpoint, .step = reader.manifest().step};
+      .config = config_of(reader), .checkpoint = checkpoint, .step = reader.manifest().step};
   trained.model = make_model(trained.config.model, data);
   for (Parameter* parameter : parameters_of(*trained.model)) {
     parameter->frozen = true;  // values alone, in the type that layers compute with
@@ -51,7 +54,7 @@ TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo
                                                  *trained.ranks, ModelLayout::Options{});
   trained.values = std::make_unique<ParamValues>(*trained.layout, *trained.stream, memory, dtype);
   trained.statistics = std::make_unique<BatchStatistics>(*trained.model, *trained.stream, memory);
-  load_weights(*trained.stream, reader, *trained.values, *trained.model);
+  load(*trained.stream, reader, weights_here(*trained.values, *trained.model));
   trained.values->publish();
   return trained;
 }

@@ -7,7 +7,7 @@
 #include "comm/param_values.h"
 #include "layers/module.h"
 #include "src/data/dataset.h"
-#include "src/io/checkpoint.h"
+#include "src/io/checkpoint_reader.h"
 #include "src/train/batch_statistics.h"
 #include "src/train/config.h"
 
@@ -29,12 +29,13 @@ struct TrainedModel {
   std::unique_ptr<ParamValues> values{};
 };
 
-// On the CPU, with weights rounded to `dtype`. `data` gives the sizes that the settings leave open.
-// Error kData when the checkpoint is of another model.
+// Collective. On the CPU, with weights rounded to `dtype`. `data` gives the sizes that the settings
+// leave open. Error kData when the checkpoint is of another model.
 TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data, DType dtype,
                                 Communicator& communicator, Memory& memory);
 
 // The settings stored in a checkpoint.
 Config config_of(const std::string& checkpoint);
+Config config_of(const CheckpointReader& reader);
 
 }  // namespace tandem

@@ -1,0 +1,69 @@
+// Reads any part of any tensor of a checkpoint, whatever number of ranks wrote it.
+//
+// Every piece that is read is hashed whole, and must be as it was written; so is what is outside of
+// pieces, when a file is indexed. All functions throw Error(kData) with one line for what is wrong
+// on the disk.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/core/slab.h"
+#include "src/io/checkpoint_index.h"
+#include "src/io/file.h"
+
+namespace tandem {
+
+// Not thread-safe.
+class CheckpointReader {
+ public:
+  // With an index of all files; throws when pieces contradict each other.
+  CheckpointReader(const std::string& directory, Manifest manifest, const CheckpointIndex& index);
+  // Reads the manifest and indexes all files.
+  explicit CheckpointReader(const std::string& directory);
+
+  const std::string& directory() const { return directory_; }
+  const Manifest& manifest() const { return manifest_; }
+
+  struct Entry {
+    std::string name;  // as in Slab
+    Shape shape;
+    int64_t elements = 0;  // present in the files; fewer than the shape's: incomplete
+  };
+  std::vector<Entry> tensors() const;  // sorted by name
+  bool contains(const std::string& name) const { return tensors_.contains(name); }
+
+  // Throws unless there is a tensor `name`, and it is `shape`.
+  void require_tensor(const std::string& name, const Shape& shape) const;
+  // slab.data (f32, host memory) gets its values. Throws what require_tensor() does, and when an
+  // element is missing.
+  void read(const Slab& slab) const;
+
+ private:
+  CheckpointReader(const std::string& directory, const Manifest& manifest);
+
+  struct Piece {
+    CheckpointPiece piece;
+    size_t file = 0;
+  };
+  struct Logical {
+    Shape shape;
+    std::vector<Piece> pieces;  // by slice and offset, without overlaps
+  };
+
+  void add(size_t file, const CheckpointPiece& piece);
+  void sort_pieces();
+  const FileReader& open(size_t file) const;
+  template <class F>
+  void read_piece(const Piece& piece, F visit) const;
+
+  std::string directory_;
+  Manifest manifest_;
+  std::map<std::string, Logical> tensors_;
+  mutable std::unique_ptr<FileReader> open_;  // one file is open at a time: there may be thousands
+  mutable size_t open_file_ = 0;
+};
+
+}  // namespace tandem
