@@ -46,8 +46,8 @@ std::string outcome_of(const std::function<void()>& work) {
 
 }  // namespace
 
-void agree(Communicator& communicator, const std::function<void()>& work) {
-  const std::vector<std::string> outcomes = communicator.all_gather(outcome_of(work));
+void agree(Control& control, const std::function<void()>& work) {
+  const std::vector<std::string> outcomes = control.all_gather(outcome_of(work));
   bool same = true;
   size_t failed = outcomes.size();
   for (size_t r = outcomes.size(); r-- > 0;) {
@@ -59,22 +59,20 @@ void agree(Communicator& communicator, const std::function<void()>& work) {
   }
 }
 
-std::string on_root(Communicator& communicator, const std::function<std::string()>& work) {
+std::string on_root(Control& control, const std::function<std::string()>& work) {
   std::string text, outcome;
-  if (communicator.rank() == 0) {
+  if (control.rank() == 0) {
     outcome = outcome_of([&] { text = work(); });
   }
-  const std::string message =
-      communicator.broadcast(outcome.empty() ? "+" + text : "-" + outcome, 0);
+  const std::string message = control.broadcast(outcome.empty() ? "+" + text : "-" + outcome, 0);
   if (message[0] == '-') {
     throw_outcome(message.substr(1), "");
   }
   return message.substr(1);
 }
 
-void check_equal(Communicator& communicator, std::string_view what, const std::string& text,
-                 ExitCode code) {
-  const std::vector<std::string> texts = communicator.all_gather(text);
+void check_equal(Control& control, std::string_view what, const std::string& text, ExitCode code) {
+  const std::vector<std::string> texts = control.all_gather(text);
   std::string ranks;
   size_t first = 0;
   for (size_t rank = 1; rank < texts.size(); ++rank) {

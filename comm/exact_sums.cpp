@@ -121,12 +121,12 @@ void ExactSums::dequantise(const Tensor& sums, std::span<const ExactSegment> seg
 
 // By parameter, over all leaves of all ranks. Integers order the bits as floats order the numbers,
 // and keep NaN.
-std::vector<float> ExactSums::largest_of_all(Communicator& communicator) {
+std::vector<float> ExactSums::largest_of_all(Control& control) {
   const Tensor own = copied(stream_, largest_, host_);
   std::vector<int32_t> bits(exponents_.size(), 0);
   const size_t bytes = static_cast<size_t>(own.bytes());
   for (const std::string& text :
-       communicator.all_gather(std::string(reinterpret_cast<const char*>(own.raw()), bytes))) {
+       control.all_gather(std::string(reinterpret_cast<const char*>(own.raw()), bytes))) {
     require(text.size() == bytes, "ExactSums: ranks with other parameters");
     std::vector<int32_t> theirs(bits.size());
     std::memcpy(theirs.data(), text.data(), bytes);
@@ -138,8 +138,8 @@ std::vector<float> ExactSums::largest_of_all(Communicator& communicator) {
   return largest;
 }
 
-ExactSums::Verdict ExactSums::judge(Communicator& communicator) {
-  const std::vector<float> largest = largest_of_all(communicator);
+ExactSums::Verdict ExactSums::judge(Control& control) {
+  const std::vector<float> largest = largest_of_all(control);
   bound_ = kNoBound;
   if (!std::ranges::all_of(largest, [](float m) { return std::isfinite(m); })) {
     return Verdict::kNonFinite;
@@ -158,7 +158,7 @@ ExactSums::Verdict ExactSums::judge(Communicator& communicator) {
   return Verdict::kGood;
 }
 
-double ExactSums::squared_norm(Communicator& communicator, std::span<const Tensor> parts) {
+double ExactSums::squared_norm(Collectives& group, std::span<const Tensor> parts) {
   require(std::isfinite(bound_), "ExactSums: squared_norm() of a step that was not judged good");
   int exponent = 0;  // of the integers; elements are at most G, so these at most 2^31
   std::frexp(bound_, &exponent);
@@ -170,9 +170,9 @@ double ExactSums::squared_norm(Communicator& communicator, std::span<const Tenso
                            digits_.data<int64_t>());
     }
   });
-  communicator.stream().wait(stream_.record());
-  communicator.all_reduce(digits_, Traffic::kControl);
-  communicator.wait(communicator.stream().record());
+  group.stream().wait(stream_.record());
+  group.all_reduce(digits_, Traffic::kControl);
+  group.wait(group.stream().record());
   const Tensor digits = copied(stream_, digits_, host_);
   const std::span<const int64_t> digit = digits.as<int64_t>();
   require(digit[kernels::kSquareDigits] == 0, [&] {

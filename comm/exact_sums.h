@@ -19,7 +19,8 @@
 #include <span>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "comm/collectives.h"
+#include "comm/control.h"
 
 namespace tandem {
 
@@ -62,7 +63,7 @@ class ExactSums {
   };
   // Collective, the same on all ranks, behind the last leaf of the step; waits for the stream. All
   // ranks must have quantised all their leaves. Uses control messages.
-  Verdict judge(Communicator& communicator);
+  Verdict judge(Control& control);
 
   // The sum of squares of `parts` (f32: dequantised values) of all ranks, for the norm that decides
   // on clipping: the same bits for every split of the elements over ranks and tensors. Collective;
@@ -70,7 +71,7 @@ class ExactSums {
   // step, n elements in all count as multiples of at most 2^-30 G, which leaves the root of the
   // result an error of at most sqrt(n) 2^-31 G; then it is rounded once. Throws Error(kInternal)
   // for parts that are no sums of the step.
-  double squared_norm(Communicator& communicator, std::span<const Tensor> parts);
+  double squared_norm(Collectives& group, std::span<const Tensor> parts);
 
   // For checkpoints: the exponents of the next step, by parameter.
   const std::vector<int32_t>& exponents() const { return next_; }
@@ -78,7 +79,7 @@ class ExactSums {
   void set_exponents(std::vector<int32_t> exponents);
 
  private:
-  std::vector<float> largest_of_all(Communicator& communicator);
+  std::vector<float> largest_of_all(Control& control);
 
   Stream& stream_;
   Memory host_{Device::kCpu};

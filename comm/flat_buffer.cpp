@@ -13,18 +13,18 @@ std::string_view name_of(Placement placement) {
 
 }  // namespace
 
-void redistribute(const Hierarchy& ranks, const FlatBuffer& from, const FlatBuffer& to) {
+void redistribute(const Hierarchy& group, const FlatBuffer& from, const FlatBuffer& to) {
   const auto is = [&](Placement before, Placement after) {
     return from.placement == before && to.placement == after;
   };
   if (is(Placement::kPartial, Placement::kReplicated)) {
     require(from.data.raw() == to.data.raw() && from.data.elements() == to.data.elements(),
             "redistribute: partial and replicated must be the same memory");
-    ranks.all_reduce(to.data);
+    group.all_reduce(to.data);
   } else if (is(Placement::kPartial, Placement::kSharded)) {
-    ranks.reduce_scatter(from.data, to.data);
+    group.reduce_scatter(from.data, to.data);
   } else if (is(Placement::kSharded, Placement::kReplicated)) {
-    ranks.all_gather(from.data, to.data);
+    group.all_gather(from.data, to.data);
   } else {
     require(false, [&] {
       return str("redistribute: no way from ", name_of(from.placement), " to ",

@@ -1,6 +1,6 @@
-// A flat array over the ranks, and how it rests there. ZeRO (Rajbhandari et al. 2020, "ZeRO: Memory
-// optimizations toward training trillion parameter models") is a table of placements, kZero;
-// redistribute() is the only place where a collective is chosen.
+// A flat array over the ranks of a group, and how it rests there. ZeRO (Rajbhandari et al. 2020,
+// "ZeRO: Memory optimizations toward training trillion parameter models") is a table of placements,
+// kZero; redistribute() is the only place where a collective is chosen.
 #pragma once
 
 #include <array>
@@ -20,13 +20,13 @@ struct FlatBuffer {
   Tensor data;  // flat: the whole array [n], or this rank's part [n / parts]
 };
 
-// Collective, asynchronous on ranks.stream(): gives `to` the contents of `from`.
+// Collective, asynchronous on group.stream(): gives `to` the contents of `from`.
 //   partial -> replicated     all_reduce; both are the same memory
 //   partial -> sharded        reduce_scatter; `from` is scratch afterwards; `to` may be this rank's
 //                             part of it, and is f32 where `from` is bf16
 //   sharded -> replicated     all_gather; `from` may be this rank's part of `to`
 // Anything else is a programming error. Sums: f32, bf16, i64 (hierarchy.h).
-void redistribute(const Hierarchy& ranks, const FlatBuffer& from, const FlatBuffer& to);
+void redistribute(const Hierarchy& group, const FlatBuffer& from, const FlatBuffer& to);
 
 // How the buffers rest in each ZeRO stage. Gradients: between micro-steps; what the optimizer reads
 // rests as its state and master weights do.

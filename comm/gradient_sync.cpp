@@ -179,8 +179,7 @@ void GradientSync::settle(Parameter& parameter) {
   }
   if (last_micro_step_ && !used_[parameter.id] && options_.unused_is_error) {
     fail(ExitCode::kConfig,
-         str("parameter ", parameter.name, " got no gradient on rank ",
-             layout_.ranks().world().rank(),
+         str("parameter ", parameter.name, " got no gradient on rank ", layout_.data().rank(),
              ": the loss does not depend on it; take it out of the model, or set "
              "dist.unused = zero"));
   }
@@ -257,11 +256,11 @@ void GradientSync::send(int64_t bucket) {
     const bool widens = memory.message.dtype() == DType::kBf16 && place.shards_state();
     const Tensor part =
         slice_of(widens ? memory.whole_gradient() : memory.message, place.whole.begin, place.part);
-    const Hierarchy& ranks = layout_.ranks();
-    ranks.stream().wait(stream_.record());
-    redistribute(ranks, {Placement::kPartial, memory.message},
+    const Hierarchy& data = layout_.data();
+    data.stream().wait(stream_.record());
+    redistribute(data, {Placement::kPartial, memory.message},
                  {place.rests.state, place.shards_state() ? part : memory.message});
-    memory.message_there = ranks.stream().record();
+    memory.message_there = data.stream().record();
   }
   in_flight_.push_back(bucket);
   if (!options_.overlap && place.shards_gradients()) {
@@ -317,9 +316,8 @@ std::optional<int64_t> GradientSync::unused() const {
 }
 
 bool GradientSync::finish_exact() {
-  Communicator& world = layout_.ranks().world();
-  layout_.ranks().wait(stream_.record());  // which has a deadline
-  const ExactSums::Verdict verdict = exact_->judge(world);
+  layout_.data().wait(stream_.record());  // which has a deadline
+  const ExactSums::Verdict verdict = exact_->judge(layout_.data().control());
   if (verdict == ExactSums::Verdict::kAgain) {
     return false;
   }
@@ -349,12 +347,12 @@ void GradientSync::squared_norm(const Tensor& result, const Tensor& scratch) {
     }
   }
   if (exact_) {
-    Communicator& world = layout_.ranks().world();
+    Collectives& data = layout_.data().collectives();
     const double all =
-        is_finite_ ? exact_->squared_norm(world, own) : std::numeric_limits<double>::quiet_NaN();
+        is_finite_ ? exact_->squared_norm(data, own) : std::numeric_limits<double>::quiet_NaN();
     Memory host(Device::kCpu);
     const Tensor value = Tensor::empty(host, {1}, DType::kF64, MemoryClass::kData);
-    *value.data<double>() = world.rank() == 0 ? all : 0;
+    *value.data<double>() = data.rank() == 0 ? all : 0;
     copy(stream_, value, result);
     return;
   }

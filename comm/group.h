@@ -1,4 +1,4 @@
-// Ranks of the job that a communicator joins: where they are, and how its errors name them. In
+// Ranks of the job that collectives join: where they are, and how its errors name them. In
 // errors a rank always goes by its number in the job.
 #pragma once
 

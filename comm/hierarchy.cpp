@@ -13,7 +13,7 @@ namespace tandem {
 
 namespace {
 
-Tensor own_part(const Communicator& group, const Tensor& whole) {
+Tensor own_part(const Collectives& group, const Tensor& whole) {
   const int64_t n = whole.elements() / group.size();
   return whole.slice(group.rank() * n, n);
 }
@@ -33,17 +33,19 @@ Places places_of(const std::vector<int>& node_of_rank) {
 
 }  // namespace
 
-Hierarchy::Hierarchy(Communicator& world, Memory& memory, std::vector<int> node_of_rank,
-                     Sharing sharing)
-    : world_(world), memory_(memory), sharing_(sharing) {
-  require(static_cast<int>(node_of_rank.size()) == world.size(),
-          "Hierarchy: there is not one node for each rank");
-  world_.set_nodes(node_of_rank);
+Hierarchy::Hierarchy(Control& control, Collectives& collectives, Memory& memory,
+                     const std::vector<int>& node_of_rank, Sharing sharing)
+    : control_(control), collectives_(collectives), memory_(memory), sharing_(sharing) {
+  require(std::ssize(node_of_rank) == size(), "Hierarchy: there is not one node for each rank");
+  require(control.rank() == rank() && control.size() == size(),
+          "Hierarchy: control messages are of another group");
+  control_.set_nodes(node_of_rank);
+  collectives_.set_nodes(node_of_rank);
   const Places places = places_of(node_of_rank);
   const int nodes = static_cast<int>(places.ranks.size()), ranks = places.ranks.begin()->second;
-  const bool even =
-      nodes * ranks == world.size() &&
-      std::ranges::all_of(places.ranks, [&](auto node) { return node.second == ranks; });
+  const bool even = nodes * ranks == size() && std::ranges::all_of(places.ranks, [&](auto node) {
+                      return node.second == ranks;
+                    });
   node_size_ = even ? ranks : 0;
   if (sharing == Sharing::kNode && !even) {
     fail(ExitCode::kConfig,
@@ -51,15 +53,15 @@ Hierarchy::Hierarchy(Communicator& world, Memory& memory, std::vector<int> node_
          "node, set dist.node_size, or use dist.shard = world");
   }
   if (even && nodes > 1 && ranks > 1) {
-    inside_ = world_.split(node_of_rank);
-    between_ = world_.split(places.local);
+    inside_ = collectives_.split(node_of_rank);
+    between_ = collectives_.split(places.local);
   }
-  parts_ = sharing == Sharing::kNode ? ranks : world.size();
+  parts_ = sharing == Sharing::kNode ? ranks : size();
   if (sharing == Sharing::kWorld) {
-    part_ = inside_ ? inside_->rank() * nodes + between_->rank() : world.rank();
+    part_ = inside_ ? inside_->rank() * nodes + between_->rank() : rank();
   } else {
-    part_ = places.local[world.rank()];
-    replica_ = inside_ ? between_->rank() : nodes > 1 ? world.rank() : 0;
+    part_ = places.local[rank()];
+    replica_ = inside_ ? between_->rank() : nodes > 1 ? rank() : 0;
   }
 }
 
@@ -101,8 +103,8 @@ void Hierarchy::assign(const Tensor& in, const Tensor& out) const {
   });
 }
 
-// Communicator::reduce_scatter, and of bf16 into bf16 or f32.
-void Hierarchy::scatter_sum(Communicator& group, const Tensor& in, const Tensor& out) const {
+// Collectives::reduce_scatter, and of bf16 into bf16 or f32.
+void Hierarchy::scatter_sum(Collectives& group, const Tensor& in, const Tensor& out) const {
   if (in.dtype() != DType::kBf16) {
     return group.reduce_scatter(in, out);
   }
@@ -120,8 +122,8 @@ void Hierarchy::scatter_sum(Communicator& group, const Tensor& in, const Tensor&
   });
 }
 
-// Communicator::all_reduce, and of bf16.
-void Hierarchy::sum(Communicator& group, const Tensor& inout) const {
+// Collectives::all_reduce, and of bf16.
+void Hierarchy::sum(Collectives& group, const Tensor& inout) const {
   if (inout.dtype() != DType::kBf16) {
     return group.all_reduce(inout);
   }
@@ -134,19 +136,18 @@ void Hierarchy::sum(Communicator& group, const Tensor& inout) const {
 
 void Hierarchy::require_parts(const char* collective, const Tensor& whole,
                               const Tensor& part) const {
-  require(whole.elements() % world_.size() == 0 && whole.elements() == part.elements() * parts_,
-          [&] {
-            return str(collective, ": ", whole.shape(), " and parts of ", part.shape(), ", with ",
-                       parts_, " parts and ", world_.size(), " ranks");
-          });
+  require(whole.elements() % size() == 0 && whole.elements() == part.elements() * parts_, [&] {
+    return str(collective, ": ", whole.shape(), " and parts of ", part.shape(), ", with ", parts_,
+               " parts and ", size(), " ranks");
+  });
 }
 
 void Hierarchy::all_reduce(const Tensor& inout) const {
-  require(inout.elements() % world_.size() == 0, [&] {
-    return str("all_reduce: ", inout.shape(), " is no multiple of ", world_.size(), " ranks");
+  require(inout.elements() % size() == 0, [&] {
+    return str("all_reduce: ", inout.shape(), " is no multiple of ", size(), " ranks");
   });
   if (is_flat()) {
-    return sum(world_, inout);
+    return sum(collectives_, inout);
   }
   const Tensor chunk = own_part(*inside_, inout);
   scatter_sum(*inside_, inout, chunk);
@@ -160,10 +161,10 @@ void Hierarchy::reduce_scatter(const Tensor& in, const Tensor& out) const {
     return str("reduce_scatter: ", name_of(in.dtype()), " into ", name_of(out.dtype()));
   });
   if (parts_ == 1) {
-    sum(world_, in);
+    sum(collectives_, in);
     assign(in, out);
   } else if (is_flat()) {
-    scatter_sum(world_, in, out);
+    scatter_sum(collectives_, in, out);
   } else if (sharing_ == Sharing::kWorld) {
     const Tensor chunk = own_part(*inside_, in);
     scatter_sum(*inside_, in, chunk);
@@ -183,7 +184,7 @@ void Hierarchy::all_gather(const Tensor& in, const Tensor& out) const {
   if (parts_ == 1) {
     assign(in, out);
   } else if (is_flat()) {
-    world_.all_gather(in, out);
+    collectives_.all_gather(in, out);
   } else if (sharing_ == Sharing::kWorld) {
     const Tensor chunk = own_part(*inside_, out);
     between_->all_gather(in, chunk);
@@ -194,7 +195,8 @@ void Hierarchy::all_gather(const Tensor& in, const Tensor& out) const {
 }
 
 WireCount Hierarchy::wire() const {
-  WireCount count = world_.wire();
+  WireCount count = collectives_.wire();
+  count += control_.wire();
   for (const auto* level : {inside_.get(), between_.get()}) {
     if (level) {
       count += level->wire();
@@ -203,15 +205,15 @@ WireCount Hierarchy::wire() const {
   return count;
 }
 
-std::vector<int> nodes_of(Communicator& world, const std::string& host, int node_size) {
-  const std::vector<std::string> hosts = world.all_gather(host);
-  if (node_size < 0 || (node_size > 0 && world.size() % node_size != 0)) {
-    fail(ExitCode::kConfig, str("dist.node_size = ", node_size, " does not divide the ",
-                                world.size(), " ranks; choose a divisor, or 0 for the hosts"));
+std::vector<int> nodes_of(Control& job, const std::string& host, int node_size) {
+  const std::vector<std::string> hosts = job.all_gather(host);
+  if (node_size < 0 || (node_size > 0 && job.size() % node_size != 0)) {
+    fail(ExitCode::kConfig, str("dist.node_size = ", node_size, " does not divide the ", job.size(),
+                                " ranks; choose a divisor, or 0 for the hosts"));
   }
   std::map<std::string, int> numbers;
   std::vector<int> nodes;
-  for (int rank = 0; rank < world.size(); ++rank) {
+  for (int rank = 0; rank < job.size(); ++rank) {
     nodes.push_back(
         node_size > 0
             ? rank / node_size

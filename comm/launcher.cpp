@@ -87,7 +87,7 @@ std::string host_name() {
 void hold_for_debugger(World& world) {
   // Rank 0 decides: launchers do not take the environment to other hosts.
   const int held = std::stoi(
-      on_root(world.communicator(), [&] { return std::to_string(rank_to_hold(world.size())); }));
+      on_root(world.control(), [&] { return std::to_string(rank_to_hold(world.size())); }));
   if (held < 0) {
     return;
   }

@@ -20,21 +20,21 @@ constexpr double kBudget_s = 1;
 constexpr double kLatencyShare = 0.05;
 constexpr int64_t kSmallestBucket = 256 << 10;
 
-double seconds_of(Communicator& communicator, const Tensor& data) {
-  communicator.barrier();
+double seconds_of(const Hierarchy& group, const Tensor& data) {
+  group.control().barrier();
   const auto begin = std::chrono::steady_clock::now();
-  communicator.all_reduce(data, Traffic::kControl);
-  communicator.wait(communicator.stream().record());
+  group.collectives().all_reduce(data, Traffic::kControl);
+  group.wait(group.stream().record());
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 // The mean over ranks of each one's median: the same bits everywhere, so that all ranks go on or
 // stop together.
-double typical_seconds(Communicator& communicator, const Tensor& data) {
+double typical_seconds(const Hierarchy& group, const Tensor& data) {
   std::array<double, kRepeats> seconds{};
-  std::ranges::generate(seconds, [&] { return seconds_of(communicator, data); });
+  std::ranges::generate(seconds, [&] { return seconds_of(group, data); });
   std::ranges::sort(seconds);
-  return communicator.sum({&seconds[kRepeats / 2], 1})[0] / communicator.size();
+  return group.control().sum({&seconds[kRepeats / 2], 1})[0] / group.size();
 }
 
 }  // namespace
@@ -64,20 +64,20 @@ LinkRates fit_link(std::span<const LinkSample> samples) {
   return {.latency_s = a, .bytes_per_s = 1 / b};
 }
 
-LinkRates probe_link(Communicator& communicator, const Stream& compute) {
-  if (communicator.size() == 1) {
+LinkRates probe_link(const Hierarchy& group, const Stream& compute) {
+  if (group.size() == 1) {
     return {.latency_s = 0, .bytes_per_s = kInfinite};
   }
   Memory memory(compute);
   const Tensor data =
       Tensor::zeros(memory, {kLargest / size_of(DType::kF32)}, DType::kF32, MemoryClass::kStaging);
   const auto first = [&](int64_t bytes) { return data.slice(0, bytes / size_of(DType::kF32)); };
-  seconds_of(communicator, first(kSmallest));  // connects the ranks
+  seconds_of(group, first(kSmallest));  // connects the ranks
   std::vector<LinkSample> samples;
   double spent = 0, next = 0;  // a size takes its growth times as long as the one before, at most
   for (int64_t bytes = kSmallest;
        bytes <= kLargest && (samples.size() < 2 || spent + next < kBudget_s); bytes *= kGrowth) {
-    samples.push_back({bytes, typical_seconds(communicator, first(bytes))});
+    samples.push_back({bytes, typical_seconds(group, first(bytes))});
     spent += kRepeats * samples.back().seconds;
     next = kGrowth * kRepeats * samples.back().seconds;
   }

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "comm/communicator.h"
+#include "comm/hierarchy.h"
 
 namespace tandem {
 
@@ -30,7 +30,7 @@ LinkRates fit_link(std::span<const LinkSample> samples);
 // control messages. After the second size it leaves out those that would bring the whole beyond
 // about a second. The same bits on all ranks. `compute`: gradients are in the memory of its device.
 // One rank: no latency, infinite bandwidth.
-LinkRates probe_link(Communicator& communicator, const Stream& compute);
+LinkRates probe_link(const Hierarchy& group, const Stream& compute);
 
 // The smallest power of two for which latency is at most 5 % of the transfer of so many bytes, then
 // within 256 KiB and `model_bytes` (which has the last word): smaller buckets cost time, larger

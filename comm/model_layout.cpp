@@ -11,12 +11,12 @@ namespace tandem {
 namespace {
 
 // With one shard every stage is stage 0.
-int stage_of(int zero, const Hierarchy& ranks) {
+int stage_of(int zero, const Hierarchy& data) {
   const int stages = static_cast<int>(kZero.size());
   if (zero < 0 || zero >= stages) {
     fail(ExitCode::kConfig, str("dist.zero = ", zero, ": no such stage, use 0 to ", stages - 1));
   }
-  return ranks.parts() == 1 ? 0 : zero;
+  return data.parts() == 1 ? 0 : zero;
 }
 
 std::vector<Parameter*> in_forward_order(const std::vector<BlockParameters>& blocks) {
@@ -28,9 +28,9 @@ std::vector<Parameter*> in_forward_order(const std::vector<BlockParameters>& blo
 }
 
 // Buffers that are freed after use are freed by blocks, so their buckets must not cross blocks.
-FlatLayout::Options layout_options(int zero, int64_t bucket_bytes, const Hierarchy& ranks) {
-  return {.ranks = ranks.world().size(),
-          .parts = ranks.parts(),
+FlatLayout::Options layout_options(int zero, int64_t bucket_bytes, const Hierarchy& data) {
+  return {.ranks = data.size(),
+          .parts = data.parts(),
           .bucket_bytes = bucket_bytes,
           .split_blocks = kZero[zero].gradients != Placement::kSharded,
           .merge_blocks = kZero[zero].parameters != Placement::kSharded};
@@ -46,14 +46,14 @@ int64_t first_trained(const FlatLayout& layout) {
 
 }  // namespace
 
-ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& ranks,
+ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& data,
                          const Options& options)
-    : ranks_(ranks),
-      zero_(stage_of(options.zero, ranks)),
+    : data_(data),
+      zero_(stage_of(options.zero, data)),
       parameters_(in_forward_order(blocks)),
-      flat_(blocks, layout_options(zero_, options.bucket_bytes, ranks)),
+      flat_(blocks, layout_options(zero_, options.bucket_bytes, data)),
       first_trained_block_(first_trained(flat_)) {
-  check_equal(ranks.world(), "the layout of the parameters", flat_.text());
+  check_equal(data.control(), "the layout of the parameters", flat_.text());
   for (const Segment& segment : flat_.segments()) {
     Parameter& parameter = *parameters_[segment.parameter];
     parameter.id = segment.parameter;
@@ -70,14 +70,14 @@ ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& ranks,
 BucketPlace ModelLayout::place_of(const Bucket& bucket) const {
   BucketPlace place{.rests = kZero[bucket.shared ? std::min(zero_, 1) : zero_],
                     .whole = bucket.range,
-                    .part = flat_.part(bucket, ranks_.part())};
+                    .part = flat_.part(bucket, data_.part())};
   if (bucket.frozen) {
     place.rests.gradients = Placement::kReplicated;
     place.rests.state = place.rests.parameters;
   }
-  const Parts shares{place.part.count(), ranks_.replicas()};
-  place.owned.begin = place.part.begin + shares.first(ranks_.replica());
-  place.owned.end = place.owned.begin + shares.count(ranks_.replica());
+  const Parts shares{place.part.count(), data_.replicas()};
+  place.owned.begin = place.part.begin + shares.first(data_.replica());
+  place.owned.end = place.owned.begin + shares.count(data_.replica());
   return place;
 }
 

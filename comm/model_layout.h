@@ -32,13 +32,14 @@ class ModelLayout {
     int64_t bucket_bytes = int64_t{4} << 20;
   };
   // Collective. Sets the id of every parameter: the blocks' order is the forward order and the
-  // BlockId. The references must outlive this. Throws Error(kConfig) for a ZeRO stage that does not
-  // exist, and when the layout differs between ranks.
-  ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& ranks, const Options& options);
+  // BlockId. `data`: the ranks that hold the model together. The references must outlive this.
+  // Throws Error(kConfig) for a ZeRO stage that does not exist, and when the layout differs between
+  // ranks.
+  ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& data, const Options& options);
 
   const FlatLayout& flat() const { return flat_; }
-  Hierarchy& ranks() const { return ranks_; }
-  bool is_alone() const { return ranks_.world().size() == 1; }
+  Hierarchy& data() const { return data_; }
+  bool is_alone() const { return data_.size() == 1; }
   int zero() const { return zero_; }  // 0 where there is nothing to shard over
   const std::vector<Parameter*>& parameters() const { return parameters_; }  // by ParamId
 
@@ -63,7 +64,7 @@ class ModelLayout {
  private:
   BucketPlace place_of(const Bucket& bucket) const;
 
-  Hierarchy& ranks_;
+  Hierarchy& data_;
   int zero_;
   std::vector<Parameter*> parameters_;
   FlatLayout flat_;

@@ -10,10 +10,10 @@ namespace tandem {
 
 namespace {
 
-constexpr int kKinds = 9;
-constexpr const char* kNames[kKinds] = {"all_reduce",        "reduce_scatter",    "all_gather",
-                                        "all_to_all",        "broadcast",         "sum",
-                                        "broadcast of text", "gathering of text", "barrier"};
+constexpr int kKinds = 10;
+constexpr const char* kNames[kKinds] = {
+    "all_reduce", "reduce_scatter",    "all_gather",        "all_to_all", "broadcast",
+    "sum",        "broadcast of text", "gathering of text", "barrier",    "split"};
 
 // Every MPI has tags up to 32767. A collective's number modulo kNumbers and its kind take those
 // below kNumbers * kKinds; the roll call takes the last two.

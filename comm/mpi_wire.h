@@ -9,9 +9,9 @@
 #include <memory>
 #include <vector>
 
-#include "comm/communicator.h"
 #include "comm/group.h"
 #include "comm/ring.h"
+#include "comm/wire_count.h"
 
 namespace tandem {
 
@@ -26,6 +26,7 @@ enum class MpiKind : uint8_t {
   kHandOut,
   kExchange,
   kBarrier,
+  kSplit,
 };
 
 class MpiWire final : public Transport {

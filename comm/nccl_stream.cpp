@@ -18,7 +18,7 @@ ExitCode exit_code_of(ncclResult_t result) {
 }
 
 // Throws on all ranks alike when the library does not work on rank 0.
-ncclUniqueId agree_on_id(Communicator& control) {
+ncclUniqueId agree_on_id(Control& control) {
   ncclUniqueId id{};
   std::string text, why;
   if (control.rank() == 0) {
@@ -42,7 +42,7 @@ ncclUniqueId agree_on_id(Communicator& control) {
 NcclStream::NcclStream(const std::atomic<double>& timeout_s)
     : timeout_s_(timeout_s), stream_(Stream::background(Device::kCuda)) {}
 
-ncclComm_t NcclStream::join(Communicator& control) {
+ncclComm_t NcclStream::join(Control& control) {
   require_alive();
   const ncclUniqueId id = agree_on_id(control);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

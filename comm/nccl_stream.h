@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "comm/control.h"
 #include "comm/group.h"
 #include "src/core/error.h"
 
@@ -31,7 +31,7 @@ class NcclStream {
 
   // Collective: a communicator among the ranks of `control`, each with the GPU in use on this
   // thread. Throws Error(kTemporary) when NCCL does not come up.
-  ncclComm_t join(Communicator& control);
+  ncclComm_t join(Control& control);
   // Ends it, together with its other ranks unless `at_once`. Does not throw, nor wait for long.
   void leave(ncclComm_t comm, bool at_once) noexcept;
 

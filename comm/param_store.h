@@ -19,9 +19,9 @@ struct ParamStore {
 
   // Collective. `stream`: the compute stream. All references must outlive this. Throws what its
   // parts throw.
-  ParamStore(std::vector<BlockParameters> blocks, Hierarchy& ranks, Stream& stream, Memory& memory,
+  ParamStore(std::vector<BlockParameters> blocks, Hierarchy& data, Stream& stream, Memory& memory,
              const Options& options)
-      : layout(std::move(blocks), ranks,
+      : layout(std::move(blocks), data,
                {.zero = options.zero, .bucket_bytes = options.bucket_bytes}),
         values(layout, stream, memory, options.dtype, options.overlap),
         gradients(layout, values, stream, memory,

@@ -91,10 +91,10 @@ void ParamValues::start_gather(int64_t bucket, const Tensor& whole) {
   const BucketPlace& place = layout_.place(bucket);
   const Tensor part =
       place.shards_values() ? memory.values : slice_of(whole, place.whole.begin, place.part);
-  const Hierarchy& ranks = layout_.ranks();
-  ranks.stream().wait(stream_.record());
-  redistribute(ranks, {Placement::kSharded, part}, {Placement::kReplicated, whole});
-  memory.arrive = ranks.stream().record();
+  const Hierarchy& data = layout_.data();
+  data.stream().wait(stream_.record());
+  redistribute(data, {Placement::kSharded, part}, {Placement::kReplicated, whole});
+  memory.arrive = data.stream().record();
 }
 
 // Later work on the compute stream may use the values that were on their way, if any were.

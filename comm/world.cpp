@@ -9,8 +9,10 @@
 #include <thread>
 
 #include "comm/launcher.h"
-#include "comm/mpi_communicator.h"
-#include "comm/self_communicator.h"
+#include "comm/local_control.h"
+#include "comm/mpi_collectives.h"
+#include "comm/mpi_control.h"
+#include "comm/self_collectives.h"
 
 namespace tandem {
 
@@ -65,9 +67,11 @@ World::World() : host_(host_name()) {
     local_size_ = place.local_size;
   }
   if (size_ > 1) {
-    communicator_ = std::make_unique<MpiCommunicator>(*worker_, timeout_s_);
+    control_ = std::make_unique<MpiControl>(MpiQueue(*worker_, timeout_s_));
+    collectives_ = std::make_unique<MpiCollectives>(MpiQueue(*worker_, timeout_s_));
   } else {
-    communicator_ = std::make_unique<SelfCommunicator>();
+    control_ = std::make_unique<LocalControl>();
+    collectives_ = std::make_unique<SelfCollectives>();
   }
 }
 
@@ -77,7 +81,7 @@ void World::finish() {
   if (!connected_) {
     return;
   }
-  communicator_->barrier();  // has a deadline; MPI_Finalize would wait for ever
+  control_->barrier();  // has a deadline; MPI_Finalize would wait for ever
   worker_->submit([] { MPI_Finalize(); });
   worker_->synchronize();
   connected_ = false;

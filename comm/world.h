@@ -1,7 +1,7 @@
 // The processes of a job: who am I, how do I reach the others, how does the job end.
 //
 // One process per rank. All MPI calls, start-up and shutdown included, run on one worker thread,
-// the background stream of the communicator. A process that no launcher started is a world of one
+// the background stream of the collectives. A process that no launcher started is a world of one
 // rank and does not touch MPI at all: a singleton MPI start costs about a third of a second. Built
 // without MPI, every world has one rank.
 //
@@ -14,7 +14,8 @@
 #include <memory>
 #include <string>
 
-#include "comm/communicator.h"
+#include "comm/collectives.h"
+#include "comm/control.h"
 #include "src/core/error.h"
 
 namespace tandem {
@@ -33,8 +34,9 @@ class World {
   int local_rank() const { return local_rank_; }  // among the ranks on this host
   int local_size() const { return local_size_; }
   const std::string& host() const { return host_; }
-  // All ranks of the job.
-  Communicator& communicator() { return *communicator_; }
+  // Among all ranks of the job.
+  Control& control() { return *control_; }
+  Collectives& collectives() { return *collectives_; }
 
   // A collective in which nothing has moved for so long throws Error(kTemporary) on the worker; it
   // names the collective, its number, its bytes and the silent rank. Seconds, more than 0.
@@ -70,7 +72,8 @@ class World {
   std::atomic<double> timeout_s_{kDefaultTimeout_s};
   std::atomic<bool> connected_{false};  // between MPI's start-up and shutdown
   std::unique_ptr<Stream> worker_;      // null: no MPI
-  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Control> control_;
+  std::unique_ptr<Collectives> collectives_;
 };
 
 }  // namespace tandem

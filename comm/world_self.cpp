@@ -3,12 +3,16 @@
 #include <iostream>
 
 #include "comm/launcher.h"
-#include "comm/self_communicator.h"
+#include "comm/local_control.h"
+#include "comm/self_collectives.h"
 #include "comm/world.h"
 
 namespace tandem {
 
-World::World() : host_(host_name()), communicator_(std::make_unique<SelfCommunicator>()) {
+World::World()
+    : host_(host_name()),
+      control_(std::make_unique<LocalControl>()),
+      collectives_(std::make_unique<SelfCollectives>()) {
   if (launched_processes() > 1) {
     fail(ExitCode::kConfig,
          str("started as ", launched_processes(),

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <ostream>
 
-#include "comm/nccl_communicator.h"
+#include "comm/nccl_collectives.h"
 #include "layers/mlp.h"
 #include "layers/resnet.h"
 #include "layers/running_statistics.h"
@@ -45,21 +45,24 @@ std::unique_ptr<Model> make_model(const Plan& plan) {
                                                          .tie_embeddings = !llama});
 }
 
-std::unique_ptr<Communicator> nccl_for(const Plan& plan) {
+std::unique_ptr<Collectives> nccl_for(const Plan& plan) {
   if constexpr (kHasCuda) {
     if (plan.device == Device::kCuda) {
       cuda::use_device(test_world().local_rank() % cuda::device_count());
       if (!plan.staged && !plan.alone) {
-        return std::make_unique<NcclCommunicator>(test_world().communicator(),
-                                                  test_world().timeout_s());
+        return std::make_unique<NcclCollectives>(test_world().control(), test_world().timeout_s());
       }
     }
   }
   return nullptr;
 }
 
-Communicator& communicator_for(const Plan& plan, Communicator* nccl, Communicator& self) {
-  return plan.alone ? self : nccl ? *nccl : test_world().communicator();
+Hierarchy data_for(const Plan& plan, Collectives* nccl, const Ranks& self, Memory& memory) {
+  const Ranks ranks = plan.alone ? self
+                      : nccl     ? Ranks{test_world().control(), *nccl}
+                                 : test_ranks();
+  return {ranks.control, ranks.collectives, memory,
+          nodes_of(ranks.control, "host", plan.alone ? 0 : plan.node_size), plan.sharing};
 }
 
 Config config_of(const Plan& plan) {
@@ -96,27 +99,25 @@ int64_t small_micro_batch() {
 Job::Job(const Plan& plan)
     : plan_(plan),
       nccl_(nccl_for(plan)),
-      comm_(communicator_for(plan, nccl_.get(), self_)),
       stream_(test_stream(plan.device)),
       memory_(stream_),
       staging_(plan.device == Device::kCuda ? Memory::pinned() : Memory(Device::kCpu)),
-      ranks_(comm_, memory_, nodes_of(comm_, "host", plan.alone ? 0 : plan.node_size),
-             plan.sharing),
+      data_(data_for(plan, nccl_.get(), self_, memory_)),
       model_(make_model(plan)),
-      training_(*model_, ranks_, stream_, memory_, staging_, config_of(plan)) {
+      training_(*model_, data_, stream_, memory_, staging_, config_of(plan)) {
   training_.store().values.initialize(1);
-  const int64_t share = kGlobalBatch / comm_.size();
+  const int64_t share = kGlobalBatch / data_.size();
   const int64_t samples = plan.micro_batch > 0 ? plan.micro_batch : share;
   for (int64_t i = 0; i < share; i += samples) {
-    batches_.push_back(make_batch(comm_.rank() * share + i, samples));
+    batches_.push_back(make_batch(data_.rank() * share + i, samples));
   }
   slot_ = {to_device(to_host(batches_[0].input), plan.device),
            to_device(to_host(batches_[0].targets), plan.device)};
-  targets_ = comm_.sum(std::vector<double>{targets_})[0];
+  targets_ = data_.control().sum(std::vector<double>{targets_})[0];
 }
 
 Job::~Job() {
-  ranks_.stream().synchronize();
+  data_.stream().synchronize();
   stream_.synchronize();
 }
 
@@ -136,7 +137,7 @@ DeviceBatch Job::batch(int64_t micro_step) {
 }
 
 double Job::loss_of(const StepRecord::Copy& copy) {
-  comm_.wait(copy.done);
+  data_.wait(copy.done);
   return copy.loss() / targets_;
 }
 
@@ -155,11 +156,11 @@ std::vector<double> Job::weights() {
   for (const ParamValues::Weights& piece : store.values.owned_weights()) {
     std::ranges::copy(values_of(piece.data), own.begin() + place(piece));
   }
-  const std::vector<double> all = comm_.sum(own);  // of zeros and one number: exact
+  const std::vector<double> all = data_.control().sum(own);  // of zeros and one number: exact
   for (const ParamValues::Weights& piece : store.values.weights()) {
     const std::vector<double> here = values_of(piece.data);
     EXPECT_TRUE(std::equal(here.begin(), here.end(), all.begin() + place(piece)))
-        << piece.parameter->name << " on rank " << comm_.rank();
+        << piece.parameter->name << " on rank " << data_.rank();
   }
   return all;
 }
@@ -176,8 +177,8 @@ std::vector<double> Job::statistics() const {
 // Adds to targets_.
 DeviceBatch Job::make_batch(int64_t first_sample, int64_t samples) {
   const int64_t each = text() ? kContext : 1;
-  const Tensor targets =
-      numbers(first_sample * each + 1, samples * each, text() ? kVocab : kClasses);
+  const int64_t first = first_sample * each;
+  const Tensor targets = numbers(first + 1, samples * each, text() ? kVocab : kClasses);
   const auto target = targets.as<int32_t>();
   for (int64_t i = 0; i < samples * each; ++i) {
     const int64_t sample = first_sample + i / each;
@@ -188,7 +189,7 @@ DeviceBatch Job::make_batch(int64_t first_sample, int64_t samples) {
   }
   Tensor input;
   if (text()) {
-    input = numbers(first_sample * kContext, samples * kContext, kVocab);
+    input = numbers(first, samples * each, kVocab);
     input = input.reshape({samples, kContext});
   } else {
     const Tensor all = random_tensor({kGlobalBatch * kImage}, DType::kF64, 5);

@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/self_communicator.h"
+#include "comm/hierarchy.h"
 #include "src/train/training_step.h"
+#include "tests/ranks.h"
 
 namespace tandem::testing {
 
@@ -60,12 +61,11 @@ class Job {
   DeviceBatch make_batch(int64_t first_sample, int64_t samples);
 
   Plan plan_;
-  SelfCommunicator self_;
-  std::unique_ptr<Communicator> nccl_;  // null: the world's, or self_
-  Communicator& comm_;
+  OneRank self_;
+  std::unique_ptr<Collectives> nccl_;  // null: the world's, or self_
   Stream& stream_;
   Memory memory_, staging_;
-  Hierarchy ranks_;
+  Hierarchy data_;
   std::unique_ptr<Model> model_;
   TrainingStep training_;
   std::vector<DeviceBatch> batches_;

@@ -1,4 +1,4 @@
-// Exact sums in one process: a communicator among threads, a rank, and the definition in long
+// Exact sums in one process: collectives among threads, a rank, and the definition in long
 // double, which has 64 bits of significand, so that every step of it is exact.
 #pragma once
 
@@ -15,12 +15,15 @@
 #include "comm/exact_sums.h"
 #include "src/core/error.h"
 #include "tests/harness.h"
+#include "tests/ranks.h"
 
 namespace tandem::testing {
 
 using Verdict = ExactSums::Verdict;
 using Segments = std::vector<ExactSegment>;
 static_assert(std::numeric_limits<long double>::digits >= 64);
+
+[[noreturn]] inline void unused() { fail(ExitCode::kInternal, "exact sums do not need this"); }
 
 // Ranks as threads that meet.
 struct Meeting {
@@ -30,9 +33,9 @@ struct Meeting {
   std::vector<Tensor> tensors;
 };
 
-class ThreadCommunicator final : public Communicator {
+class ThreadCollectives final : public Collectives {
  public:
-  ThreadCommunicator(Meeting& meeting, int rank, Device device)
+  ThreadCollectives(Meeting& meeting, int rank, Device device)
       : meeting_(meeting), rank_(rank), stream_(Stream::background(device)) {}
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(meeting_.texts.size()); }
@@ -53,6 +56,25 @@ class ThreadCommunicator final : public Communicator {
       std::ranges::copy(total, inout.data<int64_t>());
     });
   }
+  void reduce_scatter(const Tensor&, const Tensor&) override { unused(); }
+  void all_gather(const Tensor&, const Tensor&) override { unused(); }
+  void all_to_all(const Tensor&, const Tensor&) override { unused(); }
+  void broadcast(const Tensor&, int) override { unused(); }
+  std::unique_ptr<Collectives> split(std::span<const int>) override { unused(); }
+  void set_nodes(std::span<const int>) override { unused(); }
+  WireCount wire() const override { unused(); }
+
+ private:
+  Meeting& meeting_;
+  int rank_;
+  Stream stream_;
+};
+
+class ThreadControl final : public Control {
+ public:
+  ThreadControl(Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(meeting_.texts.size()); }
   std::vector<std::string> all_gather(const std::string& text) override {
     meeting_.texts[rank_] = text;
     meeting_.barrier.arrive_and_wait();
@@ -60,22 +82,16 @@ class ThreadCommunicator final : public Communicator {
     meeting_.barrier.arrive_and_wait();
     return all;
   }
-  void reduce_scatter(const Tensor&, const Tensor&) override { unused(); }
-  void all_gather(const Tensor&, const Tensor&) override { unused(); }
-  void all_to_all(const Tensor&, const Tensor&) override { unused(); }
-  void broadcast(const Tensor&, int) override { unused(); }
-  std::unique_ptr<Communicator> split(std::span<const int>) override { unused(); }
-  void set_nodes(std::span<const int>) override { unused(); }
   std::vector<double> sum(std::span<const double>) override { unused(); }
   std::string broadcast(std::string, int) override { unused(); }
   void barrier() override { unused(); }
+  std::unique_ptr<Control> split(std::span<const int>) override { unused(); }
+  void set_nodes(std::span<const int>) override { unused(); }
   WireCount wire() const override { unused(); }
 
  private:
-  [[noreturn]] static void unused() { fail(ExitCode::kInternal, "exact sums do not need this"); }
   Meeting& meeting_;
   int rank_;
-  Stream stream_;
 };
 
 inline Tensor host_tensor(std::span<const float> values) {
@@ -89,7 +105,7 @@ inline Tensor host_tensor(std::span<const float> values) {
 struct Rank {
   Rank(Device on, int64_t parameters, int64_t leaves)
       : device(on),
-        communicator(meeting, 0, on),
+        collectives(meeting, 0, on),
         exact(test_stream(on), test_memory(on), parameters, leaves) {}
 
   Tensor there(std::span<const float> values) const {
@@ -117,13 +133,14 @@ struct Rank {
     exact.dequantise(sums, segments, values);
     last = to_host(values);
     last_sums = to_host(sums);
-    return exact.judge(communicator);
+    return exact.judge(control);
   }
   Verdict step(float g) { return step(std::span(&g, 1)); }
 
   Device device;
   Meeting meeting{1};
-  ThreadCommunicator communicator;
+  ThreadControl control{meeting, 0};
+  ThreadCollectives collectives;
   ExactSums exact;
   Tensor last, last_sums;
 };

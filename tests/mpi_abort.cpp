@@ -18,15 +18,16 @@ constexpr int kOdd = 1;  // the rank that misbehaves
 void sleep_s(int seconds) { std::this_thread::sleep_for(std::chrono::seconds(seconds)); }
 
 void misbehave(World& world, const std::string& way, const Tensor& data) {
-  Communicator& communicator = world.communicator();
-  communicator.barrier();
+  Control& control = world.control();
+  Collectives& collectives = world.collectives();
+  control.barrier();
   const bool odd = world.rank() == kOdd;
   if (way == "throw") {
     if (odd) {
       fail(ExitCode::kData, "this rank's file is broken");
     }
-    communicator.all_reduce(data);
-    communicator.stream().synchronize();
+    collectives.all_reduce(data);
+    collectives.stream().synchronize();
   } else if (way == "throw-while-computing") {
     if (odd) {
       fail(ExitCode::kNumerical, "loss is not finite");
@@ -37,32 +38,32 @@ void misbehave(World& world, const std::string& way, const Tensor& data) {
     if (odd) {
       sleep_s(60);
     }
-    communicator.all_reduce(data);
-    communicator.stream().synchronize();
+    collectives.all_reduce(data);
+    collectives.stream().synchronize();
   } else if (way == "late-in-split") {  // the other half waits for this one, with more patience
-    const auto half = communicator.split(std::vector<int>{0, 1, 0, 1});
+    const auto half = collectives.split(std::vector<int>{0, 1, 0, 1});
     world.set_timeout_s(world.rank() % 2 == kOdd % 2 ? 1 : 20);
     if (odd) {
       sleep_s(60);
     }
     half->all_reduce(data);
-    communicator.barrier();
+    control.barrier();
   } else if (way == "other-size") {
-    communicator.all_reduce(odd ? data.slice(0, data.elements() / 2) : data);
-    communicator.stream().synchronize();
+    collectives.all_reduce(odd ? data.slice(0, data.elements() / 2) : data);
+    collectives.stream().synchronize();
   } else if (way == "other-collective") {
     world.set_timeout_s(1);
     if (odd) {
-      communicator.broadcast(data, kOdd);
+      collectives.broadcast(data, kOdd);
     } else {
-      communicator.all_reduce(data);
+      collectives.all_reduce(data);
     }
-    communicator.stream().synchronize();
+    collectives.stream().synchronize();
   } else if (way == "leave") {
     if (odd) {
       std::_Exit(7);
     }
-    communicator.barrier();
+    control.barrier();
   } else if (way != "nothing") {
     fail(ExitCode::kConfig, "unknown way to end: " + way);
   }

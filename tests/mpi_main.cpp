@@ -41,7 +41,7 @@ class RankListener final : public ::testing::EmptyTestEventListener {
     }
     const double failed = info.result()->Failed();
     try {
-      failures_ += world_.communicator().sum({&failed, 1})[0] > 0;
+      failures_ += world_.control().sum({&failed, 1})[0] > 0;
     } catch (const Error& error) {
       std::fprintf(stderr, "[rank %d] after %s.%s: %s\n", world_.rank(), info.test_suite_name(),
                    info.name(), error.what());

@@ -2,9 +2,11 @@
 #pragma once
 
 #include "comm/world.h"
+#include "tests/ranks.h"
 
 namespace tandem::testing {
 
 World& test_world();
+inline Ranks test_ranks() { return {test_world().control(), test_world().collectives()}; }
 
 }  // namespace tandem::testing

@@ -61,10 +61,10 @@ std::vector<double> trained(int64_t accumulation, bool exact, bool recompute, in
   config.dist.reduce = exact ? "exact" : "ring";
   config.train.recompute = recompute ? "block" : "none";
   Memory memory(test_stream());
-  Hierarchy ranks(world.communicator(), memory, nodes_of(world.communicator(), "host", 0),
-                  Sharing::kWorld);
+  Hierarchy data(world.control(), world.collectives(), memory,
+                 nodes_of(world.control(), "host", 0));
   OneNorm model;
-  TrainingStep training(model, ranks, test_stream(), memory, memory, config);
+  TrainingStep training(model, data, test_stream(), memory, memory, config);
   training.store().values.initialize(1);
   for (int64_t step = 0; step < steps; ++step) {
     const int64_t first = (step * world.size() + world.rank()) * accumulation;
@@ -73,7 +73,7 @@ std::vector<double> trained(int64_t accumulation, bool exact, bool recompute, in
                   .targets = static_cast<double>(config.train.global_batch),
                   .batch = [&](int64_t i) { return micro_batch(first + i); }});
   }
-  ranks.stream().synchronize();
+  data.stream().synchronize();
   test_stream().synchronize();
   return values_of(model.statistics()[0]->running);
 }

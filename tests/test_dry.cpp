@@ -1,7 +1,8 @@
-// Streams, memory and communicators on which nothing happens but counting.
+// Streams, memory, collectives and control messages on which nothing happens but counting.
 #include <array>
 
-#include "comm/dry_communicator.h"
+#include "comm/dry_collectives.h"
+#include "comm/local_control.h"
 #include "src/core/copy.h"
 #include "src/core/dispatch.h"
 #include "tests/harness.h"
@@ -104,8 +105,8 @@ TEST(DryMemory, HasNoLimitAndNoContents) {
   EXPECT_EQ(copied(stream, small, host).as<float>()[2], 0);
 }
 
-std::unique_ptr<DryCommunicator> four_ranks(int rank, bool two_nodes) {
-  auto world = std::make_unique<DryCommunicator>(rank, 4, Device::kCpu, kNetwork);
+std::unique_ptr<DryCollectives> four_ranks(int rank, bool two_nodes) {
+  auto world = std::make_unique<DryCollectives>(rank, 4, Device::kCpu, kNetwork);
   if (two_nodes) {
     world->set_nodes(std::array{0, 0, 1, 1});
   }
@@ -141,7 +142,7 @@ TEST_F(DryRanks, CountARingsBytes) {
 
 TEST_F(DryRanks, KnowWhatLeavesTheNode) {
   auto first = four_ranks(0, true), second = four_ranks(1, true);
-  for (DryCommunicator* world : {first.get(), second.get()}) {
+  for (DryCollectives* world : {first.get(), second.get()}) {
     world->all_gather(of(10), of(40));
     world->all_to_all(of(40), of(40));
   }
@@ -161,7 +162,7 @@ TEST_F(DryRanks, KnowWhatLeavesTheNode) {
 }
 
 TEST_F(DryRanks, TakeTheirTime) {
-  const auto seconds_of = [&](Communicator& ranks) {
+  const auto seconds_of = [&](Collectives& ranks) {
     const double before = ranks.stream().clock().now_s;
     ranks.all_gather(of(10), of(10 * ranks.size()));
     return ranks.stream().clock().now_s - before;
@@ -179,10 +180,14 @@ TEST_F(DryRanks, TakeTheirTime) {
 }
 
 TEST_F(DryRanks, AnswerControlMessagesForAll) {
-  auto world = four_ranks(2, false);
-  EXPECT_EQ(world->sum(std::array{1.5, 2.0}), (std::vector<double>{6, 8}));
-  EXPECT_EQ(world->all_gather("host"), std::vector<std::string>(4, "host"));
-  EXPECT_EQ(world->broadcast("text", 1), "text");
+  LocalControl world(2, 4);
+  EXPECT_EQ(world.sum(std::array{1.5, 2.0}), (std::vector<double>{6, 8}));
+  EXPECT_EQ(world.all_gather("host"), std::vector<std::string>(4, "host"));
+  EXPECT_EQ(world.broadcast("text", 1), "text");
+  EXPECT_THROW(world.broadcast("text", 4), Error);
+  const auto odd = world.split(std::array{1, 0, 1, 1});
+  EXPECT_EQ(odd->rank(), 1);
+  EXPECT_EQ(odd->size(), 3);
 }
 
 }  // namespace

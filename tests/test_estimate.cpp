@@ -1,7 +1,7 @@
 // The estimate of a step against the step itself: memory by class and bytes between ranks, exactly.
 #include <algorithm>
 
-#include "comm/nccl_communicator.h"
+#include "comm/nccl_collectives.h"
 #include "src/core/cuda.h"
 #include "src/train/estimate.h"
 #include "src/train/machine.h"
@@ -57,12 +57,11 @@ MicroBatch zeros(const Config& config, const DatasetInfo& data) {
   return batch;
 }
 
-std::unique_ptr<Communicator> nccl_for(Device device) {
+std::unique_ptr<Collectives> nccl_for(Device device) {
   if constexpr (kHasCuda) {
     if (device == Device::kCuda) {
       cuda::use_device(test_world().local_rank() % cuda::device_count());
-      return std::make_unique<NcclCommunicator>(test_world().communicator(),
-                                                test_world().timeout_s());
+      return std::make_unique<NcclCollectives>(test_world().control(), test_world().timeout_s());
     }
   }
   return nullptr;
@@ -79,22 +78,22 @@ struct Used {
 Used run(const Config& config, const DatasetInfo& data, Device device) {
   use_threads(config, ranks());
   const auto nccl = nccl_for(device);
-  Communicator& world = nccl ? *nccl : test_world().communicator();
+  Control& control = test_world().control();
   Stream stream = Stream::compute(device);
   Memory memory(stream);
   Memory staging = device == Device::kCpu ? memory : Memory::pinned();
-  Hierarchy hierarchy(world, memory, nodes_of(world, "host", std::stoi(config.dist.node_size)),
-                      sharing_of(config));
+  Hierarchy group(control, nccl ? *nccl : test_world().collectives(), memory,
+                  nodes_of(control, "host", std::stoi(config.dist.node_size)), sharing_of(config));
   const auto model = make_model(config.model, data);
-  TrainingStep training(*model, hierarchy, stream, memory, staging, config);
+  TrainingStep training(*model, group, stream, memory, staging, config);
   training.store().values.initialize(1);
   Uploader upload(stream, memory, staging, data, training.store().values.dtype());
   const MicroBatch batch = zeros(config, data);
   WireCount before;
   StepRecord::Copy pending;
   for (int64_t step = 0; step < 3; ++step) {
-    world.stream().synchronize();
-    before = hierarchy.wire();
+    group.stream().synchronize();
+    before = group.wire();
     training.run({.step = step,
                   .lr = 1e-3,
                   .targets = static_cast<double>(batch.target_count * ranks() * 2),
@@ -102,10 +101,10 @@ Used run(const Config& config, const DatasetInfo& data, Device device) {
     pending = training.record().copy_to_host(stream);  // read one step late, as Trainer does
   }
   stream.synchronize();
-  world.stream().synchronize();
+  group.stream().synchronize();
   Used used{.peak_bytes = memory.total().peak_bytes,
             .blocks = memory.system_allocations(),
-            .wire = (hierarchy.wire() - before).payload()};
+            .wire = (group.wire() - before).payload()};
   for (int i = 0; i < kMemoryClasses; ++i) {
     used.class_bytes[static_cast<size_t>(i)] = memory.use(static_cast<MemoryClass>(i)).peak_bytes;
   }
@@ -116,7 +115,7 @@ Used run(const Config& config, const DatasetInfo& data, Device device) {
 std::vector<double> gathered(double value) {
   std::vector<double> all(static_cast<size_t>(ranks()), 0.0);
   all[static_cast<size_t>(test_world().rank())] = value;
-  return test_world().communicator().sum(all);
+  return test_world().control().sum(all);
 }
 
 void expect_estimated(Config config, Device device, int node_size) {

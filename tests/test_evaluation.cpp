@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "comm/self_communicator.h"
+#include "comm/local_control.h"
 #include "layers/classifier.h"
 #include "layers/embedding.h"
 #include "src/train/evaluation.h"
@@ -102,7 +102,7 @@ class EvaluationOfBigrams : public ::testing::Test {
 
   SevenWindows data_;
   Bigrams model_;
-  SelfCommunicator alone_;
+  LocalControl alone_;
 };
 
 TEST_F(EvaluationOfBigrams, IsTheMeanOverTargets) {

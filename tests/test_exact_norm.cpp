@@ -58,7 +58,7 @@ TEST(ExactSums, SquaredNormHasItsBitsAndBoundInEverySplit) {
           {all.slice(n - 1, 1), all.slice(0, 0), all.slice(0, n - 1)},
           {all.slice(40000, n - 40000), all.slice(0, 20001), all.slice(20001, 19999)}};
       for (const auto& parts : splits) {
-        EXPECT_EQ(rank.exact.squared_norm(rank.communicator, parts), expected);
+        EXPECT_EQ(rank.exact.squared_norm(rank.collectives, parts), expected);
       }
     });
   }
@@ -68,10 +68,10 @@ TEST(ExactSums, SquaredNormRefusesWhatIsNoSum) {
   for_each_device([&](Device device) {
     Rank rank(device, 1, 2);
     rank.step(1);
-    EXPECT_THROW(rank.exact.squared_norm(rank.communicator, {}), Error);  // not judged good
+    EXPECT_THROW(rank.exact.squared_norm(rank.collectives, {}), Error);  // not judged good
     ASSERT_EQ(rank.step(1), Verdict::kGood);
     const auto norm = [&](float value) {
-      return rank.exact.squared_norm(rank.communicator,
+      return rank.exact.squared_norm(rank.collectives,
                                      std::vector<Tensor>{rank.there(std::vector<float>{value})});
     };
     EXPECT_EQ(norm(-2), 4);
@@ -84,16 +84,17 @@ TEST(ExactSums, SquaredNormRefusesWhatIsNoSum) {
 
 // --- Ranks. ---
 
-void for_ranks(int ranks, const std::function<void(Communicator&, ExactSums&)>& body) {
+void for_ranks(int ranks, const std::function<void(const Ranks&, ExactSums&)>& body) {
   Meeting meeting(ranks);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       Stream stream = Stream::compute(Device::kCpu);
       Memory memory(Device::kCpu);
-      ThreadCommunicator communicator(meeting, rank, Device::kCpu);
+      ThreadControl control(meeting, rank);
+      ThreadCollectives collectives(meeting, rank, Device::kCpu);
       ExactSums exact(stream, memory, 1, 12);
-      body(communicator, exact);
+      body({control, collectives}, exact);
     });
   }
   for (std::thread& thread : threads) {
@@ -104,16 +105,16 @@ void for_ranks(int ranks, const std::function<void(Communicator&, ExactSums&)>& 
 TEST(ExactSums, RanksJudgeTogether) {
   const Segments all = {{0, 0, 1}};
   for (int ranks : {1, 2, 3, 4}) {
-    for_ranks(ranks, [&](Communicator& communicator, ExactSums& exact) {
+    for_ranks(ranks, [&](const Ranks& among, ExactSums& exact) {
       Memory memory(Device::kCpu);
       const Tensor leaf = Tensor::empty(memory, {1}, DType::kF32, MemoryClass::kGradients);
       const Tensor sums = Tensor::empty(memory, {1}, DType::kI64, MemoryClass::kGradients);
       const auto step = [&](float of_last_rank) {
-        const bool last = communicator.rank() == communicator.size() - 1;
+        const bool last = among.rank() == among.size() - 1;
         leaf.data<float>()[0] = last ? of_last_rank : 0;
         exact.begin_step();
         exact.quantise(leaf, all, sums, false);
-        return exact.judge(communicator);
+        return exact.judge(among.control);
       };
       EXPECT_EQ(step(0), Verdict::kGood);
       EXPECT_EQ(step(1), Verdict::kAgain);
@@ -121,14 +122,15 @@ TEST(ExactSums, RanksJudgeTogether) {
       EXPECT_EQ(exact.exponents()[0], 58 - 11);
       // 12 elements dealt over the ranks in turn.
       std::vector<float> own;
-      for (int i = communicator.rank(); i < 12; i += communicator.size()) {
+      for (int i = among.rank(); i < 12; i += among.size()) {
         own.push_back(std::ldexp(1.0f, -i));
       }
       const Tensor part = Tensor::empty(memory, {static_cast<int64_t>(own.size())}, DType::kF32,
                                         MemoryClass::kGradients);
       std::ranges::copy(own, part.data<float>());
       // The geometric series of 1/4; exact in f64.
-      EXPECT_EQ(exact.squared_norm(communicator, std::vector<Tensor>{part}), (1 - 0x1p-24) / 0.75);
+      EXPECT_EQ(exact.squared_norm(among.collectives, std::vector<Tensor>{part}),
+                (1 - 0x1p-24) / 0.75);
       EXPECT_EQ(step(0x1p20f), Verdict::kAgain);
       EXPECT_EQ(step(kNaN), Verdict::kNonFinite);
       EXPECT_EQ(step(0x1p20f), Verdict::kGood);

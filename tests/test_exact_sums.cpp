@@ -76,7 +76,7 @@ Sums summed(Device device, const std::vector<int64_t>& order, size_t alone,
       rank.exact.quantise(rank.there(leaves[order[i]]), segments, parts[i < alone ? 0 : 1],
                           i != 0 && i != alone);
     }
-    EXPECT_EQ(rank.exact.judge(rank.communicator), expected);
+    EXPECT_EQ(rank.exact.judge(rank.control), expected);
     total = to_host(parts[1]);
     const Tensor first = to_host(parts[0]);
     std::ranges::transform(total.as<int64_t>(), first.as<int64_t>(), total.data<int64_t>(),
@@ -207,7 +207,7 @@ TEST(ExactSums, ZerosFitAndKeepTheExponent) {
     const int32_t unknown = ExactSums::kUnknown;
     EXPECT_EQ(rank.step(std::vector<float>{0, -0.0f}), Verdict::kGood);
     EXPECT_EQ(rank.exact.exponents(), (std::vector<int32_t>{unknown, unknown}));
-    EXPECT_EQ(rank.exact.squared_norm(rank.communicator,
+    EXPECT_EQ(rank.exact.squared_norm(rank.collectives,
                                       std::vector<Tensor>{rank.there(std::vector<float>{0, 0})}),
               0);
     EXPECT_EQ(rank.step(std::vector<float>{1, -0.0f}), Verdict::kAgain);
@@ -275,7 +275,7 @@ TEST(ExactSums, TheLargestCountsWhereverItLies) {
       Rank rank(device, 1, 1);
       rank.exact.begin_step();
       rank.exact.quantise(rank.there(leaf), all, rank.used(kMany, DType::kI64), false);
-      EXPECT_EQ(rank.exact.judge(rank.communicator), Verdict::kAgain);
+      EXPECT_EQ(rank.exact.judge(rank.control), Verdict::kAgain);
       rank.exact.begin_step();
       EXPECT_EQ(rank.exact.exponents(), alone.exact.exponents()) << "element " << place;
     }
@@ -296,7 +296,7 @@ TEST(ExactSums, AllLeavesAtTheLimitFit) {
       for (int64_t leaf = 0; leaf < leaves; ++leaf) {
         rank.exact.quantise(rank.there(std::vector<float>{-most}), all, sums, leaf > 0);
       }
-      EXPECT_EQ(rank.exact.judge(rank.communicator), Verdict::kGood);
+      EXPECT_EQ(rank.exact.judge(rank.control), Verdict::kGood);
       rank.exact.dequantise(sums, all, values);
       EXPECT_EQ(to_host(values).data<float>()[0],
                 static_cast<float>(-static_cast<double>(leaves) * most));
@@ -316,7 +316,7 @@ TEST(ExactSums, WhatIsNotFiniteIsSaidAndChangesNoExponent) {
       EXPECT_EQ(rank.step(std::vector<float>{bad, 1e20f}), Verdict::kNonFinite);
       EXPECT_EQ(rank.last_sums.as<int64_t>()[0], 0);
       EXPECT_EQ(rank.exact.exponents(), found);
-      EXPECT_THROW(rank.exact.squared_norm(rank.communicator, {}), Error);
+      EXPECT_THROW(rank.exact.squared_norm(rank.collectives, {}), Error);
       EXPECT_EQ(rank.step(std::vector<float>{1, 5}), Verdict::kGood);
     }
   });

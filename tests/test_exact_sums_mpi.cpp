@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "comm/exact_sums.h"
-#include "comm/nccl_communicator.h"
+#include "comm/nccl_collectives.h"
 #include "src/core/cuda.h"
 #include "src/core/dispatch.h"
 #include "tests/harness.h"
@@ -33,9 +33,9 @@ float element(int64_t leaf, int64_t i, float scale) {
 // What one rank does in a step whose leaves are dealt to the ranks in turn.
 class Job {
  public:
-  Job(Device device, Communicator& communicator)
+  Job(Device device, const Ranks& ranks)
       : exact(test_stream(device), test_memory(device), 2, kLeaves),
-        communicator_(communicator),
+        ranks_(ranks),
         device_(device),
         sums_(Tensor::empty(test_memory(device), {kCount}, DType::kI64, MemoryClass::kGradients)),
         values_(
@@ -46,55 +46,55 @@ class Job {
     const Tensor leaf =
         Tensor::empty(test_memory(), {kCount}, DType::kF32, MemoryClass::kGradients);
     exact.begin_step();
-    for (int64_t l = communicator_.rank(); l < kLeaves; l += communicator_.size()) {
+    for (int64_t l = ranks_.rank(); l < kLeaves; l += ranks_.size()) {
       for (int64_t i = 0; i < kCount; ++i) {
         leaf.data<float>()[i] = element(l, i, scale);
       }
       if (l == odd_leaf) {
         leaf.data<float>()[5] = odd_one;
       }
-      exact.quantise(to_device(leaf, device_), kSegments, sums_, l >= communicator_.size());
+      exact.quantise(to_device(leaf, device_), kSegments, sums_, l >= ranks_.size());
     }
-    communicator_.stream().wait(test_stream(device_).record());
-    communicator_.all_reduce(sums_);
-    const Event summed = communicator_.stream().record();
-    communicator_.wait(summed);
+    ranks_.collectives.stream().wait(test_stream(device_).record());
+    ranks_.collectives.all_reduce(sums_);
+    const Event summed = ranks_.collectives.stream().record();
+    ranks_.collectives.wait(summed);
     test_stream(device_).wait(summed);
     exact.dequantise(sums_, kSegments, values_);
-    return exact.judge(communicator_);
+    return exact.judge(ranks_.control);
   }
   Tensor sums() const { return to_host(sums_); }
   const Tensor& values() const { return values_; }
   double squared_norm(const std::vector<Tensor>& parts) {
-    return exact.squared_norm(communicator_, parts);
+    return exact.squared_norm(ranks_.collectives, parts);
   }
 
   ExactSums exact;
 
  private:
-  Communicator& communicator_;
+  Ranks ranks_;
   Device device_;
   Tensor sums_, values_;
 };
 
-void for_each_communicator(const std::function<void(Device, Communicator&)>& body) {
+void for_each_way(const std::function<void(Device, const Ranks&)>& body) {
   World& world = test_world();
   for_each_device([&](Device device) {
-    body(device, world.communicator());
+    body(device, test_ranks());
     if constexpr (kHasCuda) {
       if (device == Device::kCuda && world.local_size() <= cuda::device_count()) {
         SCOPED_TRACE("nccl");
         cuda::use_device(world.local_rank());
-        NcclCommunicator communicator(world.communicator(), world.timeout_s());
-        body(device, communicator);
+        NcclCollectives nccl(world.control(), world.timeout_s());
+        body(device, {world.control(), nccl});
       }
     }
   });
 }
 
 TEST(ExactSumsOfRanks, AreThoseOfTheDefinition) {
-  for_each_communicator([](Device device, Communicator& communicator) {
-    Job job(device, communicator);
+  for_each_way([](Device device, const Ranks& ranks) {
+    Job job(device, ranks);
     EXPECT_EQ(job.step(1, 0.25f), Verdict::kAgain);
     EXPECT_EQ(job.step(1, 0.25f), Verdict::kGood);
     const std::vector<int32_t> exponents = job.exact.exponents();
@@ -109,8 +109,8 @@ TEST(ExactSumsOfRanks, AreThoseOfTheDefinition) {
     }
     const Tensor sums = job.sums();
     EXPECT_TRUE(std::ranges::equal(sums.as<int64_t>(), expected));
-    const int64_t part = kCount / communicator.size(), first = part * communicator.rank();
-    const bool last = communicator.rank() == communicator.size() - 1;
+    const int64_t part = kCount / ranks.size(), first = part * ranks.rank();
+    const bool last = ranks.rank() == ranks.size() - 1;
     const Tensor& values = job.values();
     const std::vector<Tensor> alone = {values}, none = {};
     const std::vector<Tensor> own = {values.slice(first, last ? kCount - first : part)};
@@ -126,8 +126,8 @@ TEST(ExactSumsOfRanks, AreThoseOfTheDefinition) {
 }
 
 TEST(ExactSumsOfRanks, JudgeAllByOne) {
-  for_each_communicator([](Device device, Communicator& communicator) {
-    Job job(device, communicator);
+  for_each_way([](Device device, const Ranks& ranks) {
+    Job job(device, ranks);
     EXPECT_EQ(job.step(1, 0), Verdict::kAgain);
     EXPECT_EQ(job.step(1, 0), Verdict::kGood);
     EXPECT_EQ(job.step(1, 1e5f), Verdict::kAgain);
@@ -139,10 +139,9 @@ TEST(ExactSumsOfRanks, JudgeAllByOne) {
 }
 
 TEST(ExactSumsOfRanks, TheLargestCountsOnWhicheverRankItIs) {
-  for_each_communicator([](Device device, Communicator& communicator) {
-    for (int64_t rank = 0; rank < communicator.size();
-         ++rank) {  // which has the leaf of its number
-      Job job(device, communicator);
+  for_each_way([](Device device, const Ranks& ranks) {
+    for (int64_t rank = 0; rank < ranks.size(); ++rank) {  // which has the leaf of its number
+      Job job(device, ranks);
       EXPECT_EQ(job.step(1, 0), Verdict::kAgain);
       EXPECT_EQ(job.step(1, 0), Verdict::kGood);
       EXPECT_EQ(job.step(1, 1e5f, rank), Verdict::kAgain) << "rank " << rank;

@@ -9,10 +9,10 @@
 #include <numeric>
 
 #include "comm/hierarchy.h"
-#include "comm/nccl_communicator.h"
+#include "comm/nccl_collectives.h"
 #include "src/core/cuda.h"
 #include "src/core/sum_parts.h"
-#include "tests/communicator_check.h"
+#include "tests/collectives_check.h"
 #include "tests/harness.h"
 #include "tests/mpi_world.h"
 
@@ -28,8 +28,9 @@ bool has_gpus() {
 
 class HierarchyTest : public ::testing::Test {
  protected:
-  const int rank = test_world().rank();
-  const int size = test_world().size();
+  const Ranks world = test_ranks();
+  const int rank = world.rank();
+  const int size = world.size();
 
   std::vector<int> everybody() const {
     std::vector<int> ranks(static_cast<size_t>(size));
@@ -46,10 +47,10 @@ class HierarchyTest : public ::testing::Test {
   }
   static constexpr auto kSharings = {Sharing::kWorld, Sharing::kNode};
 
-  // body(communicator, device of the tensors)
+  // body(ranks, device of the tensors)
   template <class F>
   void for_each_way(F body) {
-    Communicator& mpi = test_world().communicator();
+    const Ranks mpi = test_ranks();
     {
       SCOPED_TRACE("MPI, host memory");
       body(mpi, Device::kCpu);
@@ -62,20 +63,20 @@ class HierarchyTest : public ::testing::Test {
           body(mpi, Device::kCuda);
         }
         SCOPED_TRACE("NCCL");
-        NcclCommunicator nccl(mpi, test_world().timeout_s());
-        body(nccl, Device::kCuda);
+        NcclCollectives nccl(mpi.control, test_world().timeout_s());
+        body(Ranks{mpi.control, nccl}, Device::kCuda);
       }
     }
   }
   // body(hierarchy, nodes, device)
   template <class F>
   void for_each_hierarchy(F body) {
-    for_each_way([&](Communicator& world, Device device) {
+    for_each_way([&](const Ranks& way, Device device) {
       for (const Nodes& nodes : placements()) {
         for (const Sharing sharing : kSharings) {
           SCOPED_TRACE(str("nodes ", ::testing::PrintToString(nodes),
                            sharing == Sharing::kWorld ? ", shared by all" : ", shared by a node"));
-          const Hierarchy ranks(world, test_memory(device), nodes, sharing);
+          const Hierarchy ranks(way.control, way.collectives, test_memory(device), nodes, sharing);
           body(ranks, nodes, device);
         }
       }
@@ -90,7 +91,7 @@ TEST_F(HierarchyTest, EveryPartRestsOnceInEachReplica) {
     ASSERT_EQ(ranks.parts() * ranks.replicas(), size);
     std::vector<int> owners(static_cast<size_t>(size), 0);
     for (const std::string& text :
-         ranks.world().all_gather(str(ranks.replica() * ranks.parts() + ranks.part()))) {
+         ranks.control().all_gather(str(ranks.replica() * ranks.parts() + ranks.part()))) {
       ++owners.at(static_cast<size_t>(std::stoi(text)));
     }
     EXPECT_EQ(owners, std::vector<int>(static_cast<size_t>(size), 1));
@@ -102,7 +103,7 @@ TEST_F(HierarchyTest, PartsOfTwoNodesWithTwoRanks) {
     GTEST_SKIP() << "needs four ranks";
   }
   const auto at = [&](const Nodes& nodes, Sharing sharing) {
-    const Hierarchy ranks(test_world().communicator(), test_memory(), nodes, sharing);
+    const Hierarchy ranks(world.control, world.collectives, test_memory(), nodes, sharing);
     EXPECT_FALSE(ranks.is_flat());
     EXPECT_EQ(ranks.node_size(), 2);
     return std::vector<int>{ranks.parts(), ranks.part(), ranks.replicas(), ranks.replica()};
@@ -116,12 +117,13 @@ TEST_F(HierarchyTest, PartsOfTwoNodesWithTwoRanks) {
 }
 
 TEST_F(HierarchyTest, FlatWhereThereAreNoTwoLevels) {
-  Communicator& world = test_world().communicator();
-  const Hierarchy one_node(world, test_memory(), Nodes(static_cast<size_t>(size), 0));
+  const Hierarchy one_node(world.control, world.collectives, test_memory(),
+                           Nodes(static_cast<size_t>(size), 0));
   EXPECT_TRUE(one_node.is_flat());
   EXPECT_EQ(one_node.node_size(), size);
   EXPECT_EQ(one_node.part(), rank);
-  const Hierarchy alone(world, test_memory(), everybody(), Sharing::kNode);
+  const Hierarchy alone(world.control, world.collectives, test_memory(), everybody(),
+                        Sharing::kNode);
   EXPECT_TRUE(alone.is_flat());
   EXPECT_EQ(alone.node_size(), 1);
   EXPECT_EQ(alone.parts(), 1);
@@ -134,13 +136,12 @@ TEST_F(HierarchyTest, NodesOfDifferentSizesAreFlat) {
   }
   Nodes uneven(static_cast<size_t>(size), 0);
   uneven.back() = 1;
-  Communicator& world = test_world().communicator();
-  const Hierarchy ranks(world, test_memory(), uneven);
+  const Hierarchy ranks(world.control, world.collectives, test_memory(), uneven);
   EXPECT_TRUE(ranks.is_flat());
   EXPECT_EQ(ranks.parts(), size);
   EXPECT_EQ(ranks.node_size(), 0);
   try {
-    const Hierarchy shared(world, test_memory(), uneven, Sharing::kNode);
+    const Hierarchy shared(world.control, world.collectives, test_memory(), uneven, Sharing::kNode);
     ADD_FAILURE() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kConfig);
@@ -149,19 +150,18 @@ TEST_F(HierarchyTest, NodesOfDifferentSizesAreFlat) {
 }
 
 TEST_F(HierarchyTest, NodesOfHostsOrOfNeighbours) {
-  Communicator& world = test_world().communicator();
   Nodes by_host, by_two;
   for (int r = 0; r < size; ++r) {
     by_host.push_back(r % 2);
     by_two.push_back(r / 2);
   }
-  EXPECT_EQ(nodes_of(world, rank % 2 == 0 ? "z" : "a", 0), by_host);
+  EXPECT_EQ(nodes_of(world.control, rank % 2 == 0 ? "z" : "a", 0), by_host);
   if (size % 2 == 0) {
-    EXPECT_EQ(nodes_of(world, "same", 2), by_two);
+    EXPECT_EQ(nodes_of(world.control, "same", 2), by_two);
   }
-  EXPECT_EQ(nodes_of(world, "same", size), Nodes(static_cast<size_t>(size), 0));
+  EXPECT_EQ(nodes_of(world.control, "same", size), Nodes(static_cast<size_t>(size), 0));
   for (const int wrong : {size + 1, -1}) {
-    EXPECT_THROW(nodes_of(world, "same", wrong), Error);
+    EXPECT_THROW(nodes_of(world.control, "same", wrong), Error);
   }
 }
 
@@ -205,7 +205,7 @@ TEST_F(HierarchyTest, SumsAndGathersAreThoseOfAllRanks) {
 }
 
 TEST_F(HierarchyTest, WrongArgumentsAreErrorsBeforeAnythingIsSent) {
-  const Hierarchy ranks(test_world().communicator(), test_memory(),
+  const Hierarchy ranks(world.control, world.collectives, test_memory(),
                         Nodes(static_cast<size_t>(size), 0));
   const auto tensor = [](int64_t n, DType dtype) {
     return Tensor::zeros(test_memory(), {n}, dtype, MemoryClass::kGradients);
@@ -377,8 +377,8 @@ TEST_F(HierarchyTest, BetweenNodesGoesTheShareOfOneRank) {
 }
 
 TEST_F(HierarchyTest, AFlatRingSendsAllThatItSendsToItsNeighbour) {
-  for_each_way([&](Communicator& world, Device device) {
-    const Hierarchy ranks(world, test_memory(device), everybody());
+  for_each_way([&](const Ranks& way, Device device) {
+    const Hierarchy ranks(way.control, way.collectives, test_memory(device), everybody());
     const Tensor data = numbers(DType::kF32, {rank}, 0, 128 * size, device);
     const WireCount wire = sent(ranks, device, [&] { ranks.all_reduce(data); });
     EXPECT_EQ(wire.payload(), (WireCount::Bytes{0, 2 * (size - 1) * data.bytes() / size}));

@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "comm/link_probe.h"
-#include "comm/self_communicator.h"
 #include "tests/harness.h"
 #include "tests/mpi_world.h"
 
@@ -90,7 +89,7 @@ TEST(BucketPlan, StaysBetweenTheSmallestBucketAndTheModel) {
 }
 
 // Two ranks in one process, over a link that is made of sleep.
-class SleepingLink final : public Communicator {
+class SleepingLink final : public Collectives {
  public:
   SleepingLink(double latency_s, double bytes_per_s) : rates_{latency_s, bytes_per_s} {}
   std::vector<int64_t> sizes;  // of the collectives that were asked for
@@ -104,31 +103,30 @@ class SleepingLink final : public Communicator {
     std::this_thread::sleep_for(std::chrono::duration<double>(
         rates_.latency_s + static_cast<double>(inout.bytes()) / rates_.bytes_per_s));
   }
-  std::vector<double> sum(std::span<const double> values) override {
-    return {2 * values[0]};  // both ranks measure the same
-  }
-  void barrier() override {}
   void reduce_scatter(const Tensor&, const Tensor&) override { refuse(); }
   void all_gather(const Tensor&, const Tensor&) override { refuse(); }
   void all_to_all(const Tensor&, const Tensor&) override { refuse(); }
   void broadcast(const Tensor&, int) override { refuse(); }
-  std::unique_ptr<Communicator> split(std::span<const int>) override { refuse(); }
-  void set_nodes(std::span<const int>) override { refuse(); }
-  std::string broadcast(std::string, int) override { refuse(); }
-  std::vector<std::string> all_gather(const std::string&) override { refuse(); }
+  std::unique_ptr<Collectives> split(std::span<const int>) override { refuse(); }
+  void set_nodes(std::span<const int>) override {}
   WireCount wire() const override { return {}; }
 
  private:
   [[noreturn]] static void refuse() {
-    fail(ExitCode::kInternal, "the probe needs all_reduce, sum and barrier alone");
+    fail(ExitCode::kInternal, "the probe needs all_reduce alone");
   }
   LinkRates rates_;
-  SelfCommunicator self_;
+  SelfCollectives self_;
 };
+
+LinkRates probe(SleepingLink& link) {
+  LocalControl control(0, 2);  // both ranks measure the same
+  return probe_link({control, link, test_memory(), {0, 0}}, test_stream());
+}
 
 TEST(LinkProbe, FindsTheRatesOfALink) {
   SleepingLink link(2e-3, 100e6);
-  const LinkRates rates = probe_link(link, test_stream());
+  const LinkRates rates = probe(link);
   EXPECT_EQ(link.sizes.back(), 4 * kMiB);
   // A sleep never ends early; how late it ends depends on the load, so that side is wide.
   EXPECT_GT(rates.latency_s, 1.9e-3);
@@ -138,23 +136,25 @@ TEST(LinkProbe, FindsTheRatesOfALink) {
 
 TEST(LinkProbe, LeavesOutSizesThatWouldTakeTooLong) {
   SleepingLink link(1e-3, 1e6);  // 5 x 256 KiB would take 1.3 s
-  probe_link(link, test_stream());
+  probe(link);
   EXPECT_LE(link.sizes.back(), 64 << 10);
 }
 
 TEST(LinkProbe, TakesTwoSizesHoweverSlowTheLink) {
   SleepingLink link(60e-3, 1e9);  // 5 x 4 x 60 ms are foreseen for the second
-  probe_link(link, test_stream());
+  probe(link);
   EXPECT_EQ(link.sizes.back(), 16 << 10);
 }
 
 TEST(LinkProbe, AllRanksFindTheSame) {
   for_each_device([](Device device) {
-    Communicator& communicator = test_world().communicator();
-    const int64_t payload = communicator.wire().payload().total();
-    const LinkRates rates = probe_link(communicator, test_stream(device));
-    EXPECT_EQ(communicator.wire().payload().total(), payload);
-    if (communicator.size() == 1) {
+    const Ranks world = test_ranks();
+    const Hierarchy ranks(world.control, world.collectives, test_memory(device),
+                          std::vector<int>(static_cast<size_t>(world.size()), 0));
+    const int64_t payload = ranks.wire().payload().total();
+    const LinkRates rates = probe_link(ranks, test_stream(device));
+    EXPECT_EQ(ranks.wire().payload().total(), payload);
+    if (ranks.size() == 1) {
       EXPECT_EQ(rates.latency_s, 0);
       EXPECT_EQ(rates.bytes_per_s, kInfinite);
       return;
@@ -163,7 +163,7 @@ TEST(LinkProbe, AllRanksFindTheSame) {
     EXPECT_GT(rates.bytes_per_s, 0);
     std::string bits(sizeof rates, '\0');
     std::memcpy(bits.data(), &rates, sizeof rates);
-    for (const std::string& other : communicator.all_gather(bits)) {
+    for (const std::string& other : world.control.all_gather(bits)) {
       EXPECT_EQ(other, bits);
     }
   });

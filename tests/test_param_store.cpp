@@ -17,16 +17,17 @@ namespace {
 
 class ParamStoreTest : public ::testing::Test {
  protected:
-  Communicator& communicator = test_world().communicator();
-  const int rank = communicator.rank();
-  const int size = communicator.size();
+  const Ranks world = test_ranks();
+  const int rank = world.rank();
+  const int size = world.size();
   TestContext test;
   Memory memory{Device::kCpu};
-  Hierarchy ranks{communicator, memory, std::vector<int>(static_cast<size_t>(size), 0)};
+  Hierarchy data{world.control, world.collectives, memory,
+                 std::vector<int>(static_cast<size_t>(size), 0)};
   std::mt19937 random{static_cast<uint32_t>(rank)};
 
   ParamStore make_store(StoreModel& model, const ParamStore::Options& options) {
-    return ParamStore(model.blocks, ranks, test.stream, memory, options);
+    return ParamStore(model.blocks, data, test.stream, memory, options);
   }
 
   // Adds to the gradient what this rank contributes in this micro-step.
@@ -196,7 +197,7 @@ TEST_F(ParamStoreTest, InitialValuesAreTheSameOnAllRanksAndForEveryLayout) {
     large.values.release(test.context, block, Pass::kForward);
   }
   EXPECT_NE(model.parameters[0].value.as<float>()[0], model.parameters[0].value.as<float>()[1]);
-  for (const std::string& one : communicator.all_gather(bytes)) {
+  for (const std::string& one : world.control.all_gather(bytes)) {
     EXPECT_TRUE(one == bytes);
   }
   expect_zero_padding(store);
@@ -256,7 +257,7 @@ TEST_F(ParamStoreTest, AnUnusedParameterCountsAsZeroOnRequest) {
       store.gradients.begin_step();
       store.gradients.begin_backward(true);
       backward(store, model, 0, skips ? "p3" : "");
-      communicator.stream().synchronize();  // what on_final has started is summed by now
+      data.stream().synchronize();  // what on_final has started is summed by now
       ASSERT_TRUE(store.gradients.finish_backward());
       EXPECT_EQ(store.gradients.unused(), skips ? 1 : 0);
     }
@@ -308,7 +309,7 @@ TEST_F(ParamStoreTest, AnUnusedParameterIsAnErrorThatNamesIt) {
       EXPECT_EQ(error.code(), ExitCode::kConfig);
       EXPECT_NE(std::string(error.what()).find("p3"), std::string::npos) << error.what();
     }
-    communicator.stream().synchronize();  // every rank has started the same buckets
+    data.stream().synchronize();  // every rank has started the same buckets
   }
 }
 

@@ -8,17 +8,17 @@
 namespace tandem::testing {
 namespace {
 
-Communicator& world() { return test_world().communicator(); }
+Ranks world() { return test_ranks(); }
 
 TEST(ParamStoreShards, ShardsCoverEverythingOnce) {
   TestContext test;
   Memory memory{Device::kCpu};
-  Hierarchy ranks{world(), memory, std::vector<int>(static_cast<size_t>(world().size()), 0)};
+  Hierarchy data{world().control, world().collectives, memory,
+                 std::vector<int>(static_cast<size_t>(world().size()), 0)};
   for (int zero : {0, 1, 2, 3}) {
     SCOPED_TRACE(str("stage ", zero));
     StoreModel model = small_model();
-    ParamStore store(model.blocks, ranks, test.stream, memory,
-                     {.bucket_bytes = 1500, .zero = zero});
+    ParamStore store(model.blocks, data, test.stream, memory, {.bucket_bytes = 1500, .zero = zero});
     store.values.initialize(3);
     std::vector<std::vector<double>> all, owned;
     for (const Parameter& parameter : model.parameters) {
@@ -43,12 +43,12 @@ TEST(ParamStoreShards, ShardsCoverEverythingOnce) {
       }
     }
     const double copies = zero == 0 ? world().size() : 1;
-    EXPECT_EQ(world().sum({&elements, 1})[0] * 4,
+    EXPECT_EQ(world().control.sum({&elements, 1})[0] * 4,
               copies * static_cast<double>(store.gradients.bytes()));
     for (size_t id = 0; id < all.size(); ++id) {
       const size_t n = all[id].size();
-      EXPECT_EQ(world().sum(all[id]), std::vector<double>(n, copies)) << id;
-      EXPECT_EQ(world().sum(owned[id]), std::vector<double>(n, 1.0)) << id;
+      EXPECT_EQ(world().control.sum(all[id]), std::vector<double>(n, copies)) << id;
+      EXPECT_EQ(world().control.sum(owned[id]), std::vector<double>(n, 1.0)) << id;
     }
   }
 }
@@ -57,12 +57,13 @@ TEST(ParamStoreShards, ShardsCoverEverythingOnce) {
 TEST(ParamStoreShards, WeightsAreTheMastersOfTheValues) {
   TestContext test;
   Memory memory{Device::kCpu};
-  Hierarchy ranks{world(), memory, std::vector<int>(static_cast<size_t>(world().size()), 0)};
+  Hierarchy data{world().control, world().collectives, memory,
+                 std::vector<int>(static_cast<size_t>(world().size()), 0)};
   for (int zero : {0, 1, 2, 3}) {
     for (DType dtype : {DType::kF32, DType::kBf16}) {
       SCOPED_TRACE(str("stage ", zero, ", ", name_of(dtype)));
       StoreModel model = small_model();
-      ParamStore store(model.blocks, ranks, test.stream, memory,
+      ParamStore store(model.blocks, data, test.stream, memory,
                        {.bucket_bytes = 1500, .zero = zero, .dtype = dtype});
       store.values.initialize(3);
       std::vector<std::vector<float>> values;
@@ -87,7 +88,7 @@ TEST(ParamStoreShards, WeightsAreTheMastersOfTheValues) {
         }
         seen[weights.parameter->id] += static_cast<double>(weights.data.elements());
       }
-      const std::vector<double> all = world().sum(seen);
+      const std::vector<double> all = world().control.sum(seen);
       for (size_t id = 0; id < all.size(); ++id) {
         EXPECT_EQ(all[id], static_cast<double>(values[id].size()));
       }
@@ -107,7 +108,8 @@ TEST(ParamStoreShards, WeightsAreTheMastersOfTheValues) {
 TEST(ParamStoreShards, InferenceHoldsValuesAloneInTheTypeThatLayersComputeWith) {
   TestContext test;
   Memory memory{Device::kCpu};
-  Hierarchy ranks{world(), memory, std::vector<int>(static_cast<size_t>(world().size()), 0)};
+  Hierarchy data{world().control, world().collectives, memory,
+                 std::vector<int>(static_cast<size_t>(world().size()), 0)};
   for (DType dtype : {DType::kF32, DType::kBf16}) {
     SCOPED_TRACE(name_of(dtype));
     StoreModel model = small_model();
@@ -115,7 +117,7 @@ TEST(ParamStoreShards, InferenceHoldsValuesAloneInTheTypeThatLayersComputeWith) 
       parameter.frozen = true;
     }
     Memory own{Device::kCpu};
-    const ModelLayout layout(model.blocks, ranks, {});
+    const ModelLayout layout(model.blocks, data, {});
     ParamValues values(layout, test.stream, own, dtype);
     values.initialize(7);
     EXPECT_EQ(own.total().bytes, size_of(dtype) * layout.flat().elements());

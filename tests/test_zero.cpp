@@ -6,14 +6,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "comm/self_communicator.h"
 #include "tests/mpi_world.h"
 #include "tests/zero_job.h"
 
 namespace tandem::testing {
 namespace {
 
-Communicator& world() { return test_world().communicator(); }
+Ranks world() { return test_ranks(); }
 
 // Sizes that no number of ranks divides, of both kinds, with blocks that differ.
 const Links kOdd = {{{103}, {11, false}}, {{211}, {7, false}, {5}}, {{2, false}}, {{209}, {13}}};
@@ -85,7 +84,7 @@ TEST(Zero, Z1TwoRanksAgreeWhateverTheBuckets) {
 TEST(Zero, Z1GradientsOfAllStagesWithinTheirRounding) {
   for (int micro_steps : {1, 3}) {
     ZeroPlan plan{.links = kOdd, .store = {.bucket_bytes = 300}, .micro_steps = micro_steps};
-    SelfCommunicator self;
+    OneRank self;
     ZeroJob alone(self, with_all_leaves(plan));
     std::vector<double> sum, magnitude;
     for (int64_t leaf = 0; leaf < alone.leaves(); ++leaf) {
@@ -124,7 +123,7 @@ TEST(Zero, Z1ExactSumsAgreeWithOneRank) {
         ZeroPlan{.links = kOdd, .exact = true, .micro_steps = 2, .optimizer = "sgd"}}) {
     plan.store.bucket_bytes = plan.links.empty() ? 4 * 300 : 300;
     const int steps = plan.links.empty() ? 50 : 10;
-    SelfCommunicator self;
+    OneRank self;
     ZeroJob alone(self, with_all_leaves(plan));
     alone.train(steps);
     const std::vector<double> reference = alone.weights();
@@ -150,7 +149,7 @@ TEST(Zero, Z1RoundedMessagesAgreeBetweenStages) {
 // state is found where its gradient is.
 TEST(Zero, Z5FirstMomentIsTheGradientInEveryLayout) {
   ZeroPlan plan{.links = kOdd, .exact = true, .optimizer = "gradient", .clip_norm = 0};
-  SelfCommunicator self;
+  OneRank self;
   ZeroJob alone(self, with_all_leaves(plan));
   alone.step();
   const std::vector<double> reference = alone.summed_gradients();
@@ -179,7 +178,7 @@ TEST(Zero, C1NormsHaveTheSameBitsInAllStagesAndOnAllRanks) {
       norms.push_back(train(plan, stage, 3).grad_norm);
     }
     EXPECT_EQ(norms, std::vector<double>(4, norms[0])) << "exact " << exact;
-    EXPECT_EQ(world().sum(norms)[0], norms[0] * world().size());
+    EXPECT_EQ(world().control.sum(norms)[0], norms[0] * world().size());
   }
 }
 

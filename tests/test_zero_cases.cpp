@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "comm/self_communicator.h"
 #include "tests/mpi_world.h"
 #include "tests/zero_job.h"
 
 namespace tandem::testing {
 namespace {
 
-Communicator& world() { return test_world().communicator(); }
+Ranks world() { return test_ranks(); }
 
 constexpr Link kFrozen{.count = 50, .frozen = true}, kTied{.count = 41, .tied = true};
 
@@ -55,7 +54,7 @@ TEST(ZeroCases, Z2AllStagesTrainAwkwardParametersAlike) {
 TEST(ZeroCases, Z2ExactSumsOfAwkwardParametersAgreeWithOneRank) {
   ZeroPlan plan = awkward_plan(true, false);
   plan.micro_steps = 2 * world().size();
-  SelfCommunicator self;
+  OneRank self;
   ZeroJob alone(self, plan);
   alone.train(5);
   plan.micro_steps = 2;
@@ -76,7 +75,7 @@ TEST(ZeroCases, Z2FrozenParametersStayAndCountForNothing) {
   for (bool exact : {false, true}) {
     ZeroPlan plan = awkward_plan(exact, false);
     plan.micro_steps = world().size();
-    SelfCommunicator self;
+    OneRank self;
     ZeroJob alone(self, plan);
     double squares = 0;
     std::vector<double> sum;
@@ -165,7 +164,7 @@ TEST(ZeroCases, Z2AnUnusedParameterIsNamedOnEveryRank) {
                                    " got no gradient on rank ", world().rank());
       EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
     }
-    world().stream().synchronize();  // every rank has started the same collectives
+    world().collectives.stream().synchronize();  // every rank has started the same collectives
   });
 }
 

@@ -5,13 +5,13 @@
 #include <algorithm>
 
 #include "tests/mpi_world.h"
-#include "tests/tapped_communicator.h"
+#include "tests/tapped_collectives.h"
 #include "tests/zero_job.h"
 
 namespace tandem::testing {
 namespace {
 
-Communicator& world() { return test_world().communicator(); }
+Ranks world() { return test_ranks(); }
 
 // Blocks of these many times N * 128 elements, N ranks: sizes that memory rounds up to themselves.
 // A few elements less than that, which padding makes up for.
@@ -181,11 +181,11 @@ TEST(ZeroMemory, Z4NeverMoreThanTheTwoLargestBlocks) {
 // The blocks in the order in which they were gathered, known by their size.
 struct Gathers {
   std::vector<int64_t> sizes;
-  TappedCommunicator tapped{world(), [this](Traffic traffic, const Tensor& whole) {
-                              if (traffic == Traffic::kAllGather) {
-                                sizes.push_back(whole.elements() / (128 * world().size()));
-                              }
-                            }};
+  TappedCollectives tapped{world().collectives, [this](Traffic traffic, const Tensor& whole) {
+                             if (traffic == Traffic::kAllGather) {
+                               sizes.push_back(whole.elements() / (128 * world().size()));
+                             }
+                           }};
   std::vector<int64_t> take() { return std::exchange(sizes, {}); }
 };
 
@@ -197,10 +197,10 @@ TEST(ZeroMemory, Z4EachBlockIsGatheredOnceInEachPass) {
     for (bool recompute : {true, false}) {
       SCOPED_TRACE(str("overlap ", overlap, ", recompute ", recompute));
       Gathers gathers;
-      ZeroJob job(gathers.tapped, {.links = blocks_of({1, 2, 3, 4}),
-                                   .store = {.overlap = overlap, .zero = 3},
-                                   .micro_steps = 2,
-                                   .recompute = recompute});
+      ZeroJob job({world().control, gathers.tapped}, {.links = blocks_of({1, 2, 3, 4}),
+                                                      .store = {.overlap = overlap, .zero = 3},
+                                                      .micro_steps = 2,
+                                                      .recompute = recompute});
       EXPECT_EQ(gathers.take(), std::vector<int64_t>{});
       for (int step = 0; step < 2; ++step) {
         job.step();
@@ -223,7 +223,7 @@ TEST(ZeroMemory, Z4SharedParametersAreGatheredOnceAStep) {
   Links links = blocks_of({1, 2, 3});
   links[0].push_back({.count = 5 * 128 * world().size(), .tied = true});
   Gathers gathers;
-  ZeroJob job(gathers.tapped, {.links = links, .store = {.zero = 3}});
+  ZeroJob job({world().control, gathers.tapped}, {.links = links, .store = {.zero = 3}});
   EXPECT_EQ(gathers.take(), std::vector<int64_t>{5});
   job.step();
   EXPECT_EQ(gathers.take(), (std::vector<int64_t>{1, 2, 3, 2, 1, 5}));

@@ -6,13 +6,13 @@
 #include <thread>
 
 #include "tests/mpi_world.h"
-#include "tests/tapped_communicator.h"
+#include "tests/tapped_collectives.h"
 #include "tests/zero_job.h"
 
 namespace tandem::testing {
 namespace {
 
-Communicator& world() { return test_world().communicator(); }
+Ranks world() { return test_ranks(); }
 
 const Links kOdd = {{{103}, {11, false}}, {{211}, {7, false}, {5}}, {{2, false}}, {{209}, {13}}};
 constexpr std::array<int64_t, 3> kBucketBytes = {4, 1 << 10, 1 << 20};  // one parameter to all
@@ -66,8 +66,8 @@ TEST(ZeroOrder, E5DelaysChangeNothing) {
   const auto pause = [](uint64_t duration) {
     std::this_thread::sleep_for(std::chrono::microseconds(duration % 300));
   };
-  TappedCommunicator late(world(), [&](Traffic, const Tensor&) {
-    world().stream().submit([pause, duration = random()] { pause(duration); });
+  TappedCollectives late(world().collectives, [&](Traffic, const Tensor&) {
+    world().collectives.stream().submit([pause, duration = random()] { pause(duration); });
   });
   for (int stage : kStages) {
     for (bool exact : {false, true}) {
@@ -78,7 +78,7 @@ TEST(ZeroOrder, E5DelaysChangeNothing) {
       const std::vector<double> reference = trained(plan, 2);
       for (int run = 0; run < 6; ++run) {
         SCOPED_TRACE(str("stage ", stage, ", exact ", exact, ", run ", run));
-        ZeroJob job(late, plan);
+        ZeroJob job({world().control, late}, plan);
         job.before_final = [&] { pause(random()); };
         job.train(2);
         EXPECT_EQ(job.weights(), reference);
@@ -127,7 +127,7 @@ TEST(ZeroOrder, E6ReplicasOfNodesStayEqual) {
         masters.append(reinterpret_cast<const char*>(shard.value.raw()),
                        static_cast<size_t>(shard.value.bytes()));
       }
-      const std::vector<std::string> all = world().all_gather(masters);
+      const std::vector<std::string> all = world().control.all_gather(masters);
       EXPECT_TRUE(all[0] == all[2] && all[1] == all[3]);
       EXPECT_EQ(all[0] == all[1], stage == 0);
     }

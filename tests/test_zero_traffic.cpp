@@ -9,7 +9,7 @@
 namespace tandem::testing {
 namespace {
 
-Communicator& world() { return test_world().communicator(); }
+Ranks world() { return test_ranks(); }
 
 const Links kBlocks = {{{1000}, {40, false}}, {{3000}}, {{500}, {20, false}, {7}}, {{2000}}};
 const Links kTied = {{{.count = 700, .tied = true}, {40, false}}, {{3000}}, {{2000}}};

@@ -30,9 +30,8 @@ std::unique_ptr<Optimizer> make_optimizer(const std::string& kind, std::span<con
                             : make_adamw({}, shards, memory);
 }
 
-std::vector<int> nodes_in(const ZeroPlan& plan, const Communicator& communicator) {
-  return plan.nodes.empty() ? std::vector<int>(static_cast<size_t>(communicator.size()), 0)
-                            : plan.nodes;
+std::vector<int> nodes_in(const ZeroPlan& plan, const Ranks& ranks) {
+  return plan.nodes.empty() ? std::vector<int>(static_cast<size_t>(ranks.size()), 0) : plan.nodes;
 }
 
 }  // namespace
@@ -58,9 +57,9 @@ class ZeroJob::WatchedGate final : public Gate {
   ZeroJob& job_;
 };
 
-ZeroJob::ZeroJob(Communicator& communicator, const ZeroPlan& plan)
+ZeroJob::ZeroJob(const Ranks& ranks, const ZeroPlan& plan)
     : plan_(plan),
-      ranks_(communicator, scratch_memory_, nodes_in(plan, communicator), plan.sharing),
+      data_(ranks.control, ranks.collectives, scratch_memory_, nodes_in(plan, ranks), plan.sharing),
       model_(make_model(plan)),
       gate_(std::make_unique<WatchedGate>(*this)),
       tape_([this](Context& context, Parameter& parameter) {
@@ -72,7 +71,7 @@ ZeroJob::ZeroJob(Communicator& communicator, const ZeroPlan& plan)
   ParamStore::Options options = plan.store;
   options.exact_leaves = plan.exact ? leaves() : 0;
   store_ =
-      std::make_unique<ParamStore>(parameters_by_block(*model_), ranks_, stream_, memory_, options);
+      std::make_unique<ParamStore>(parameters_by_block(*model_), data_, stream_, memory_, options);
   optimizer_ = make_optimizer(plan.optimizer, store_->shards.all(), memory_);
   store_->values.initialize(1);
 }
@@ -107,7 +106,7 @@ bool ZeroJob::run_micro_steps() {
   bool fits = true;
   for (int i = 0; i < plan_.micro_steps; ++i) {
     const bool last = i + 1 == plan_.micro_steps;
-    fits = micro_step(ranks_.world().rank() * plan_.micro_steps + i, last);
+    fits = micro_step(data_.rank() * plan_.micro_steps + i, last);
   }
   return fits;
 }
@@ -128,7 +127,7 @@ double ZeroJob::squared_norm() {
   Memory host(Device::kCpu);
   const Tensor figures = Tensor::empty(host, {1 + kReduceScratch}, DType::kF64, MemoryClass::kData);
   store_->gradients.squared_norm(figures.slice(0, 1), figures.slice(1, kReduceScratch));
-  return ranks_.world().sum({figures.data<double>(), 1})[0];
+  return data_.control().sum({figures.data<double>(), 1})[0];
 }
 
 void ZeroJob::step() {
@@ -164,8 +163,8 @@ void ZeroJob::read(BlockId block, std::vector<double>& all) const {
 }
 
 WireCount ZeroJob::wire() {
-  ranks_.stream().synchronize();
-  return ranks_.wire();
+  data_.stream().synchronize();
+  return data_.wire();
 }
 
 std::vector<int64_t> ZeroJob::first_elements() const {
@@ -187,7 +186,7 @@ std::vector<double> ZeroJob::collect(const std::function<Tensor(size_t)>& flat_o
       std::ranges::copy(values, all.begin() + first[extent.parameter] + extent.in_parameter);
     }
   }
-  return ranks_.world().sum(all);
+  return data_.control().sum(all);
 }
 
 std::vector<double> ZeroJob::summed_gradients() const {
@@ -211,7 +210,7 @@ std::vector<double> ZeroJob::weights() const {
     std::ranges::copy(values_of(weights.data),
                       all.begin() + first[weights.parameter->id] + weights.offset);
   }
-  return ranks_.world().sum(all);
+  return data_.control().sum(all);
 }
 
 }  // namespace tandem::testing

@@ -9,6 +9,7 @@
 #include "src/autograd/tape.h"
 #include "tests/chain_model.h"
 #include "tests/harness.h"
+#include "tests/ranks.h"
 
 namespace tandem::testing {
 
@@ -29,7 +30,7 @@ inline constexpr std::array<int, 4> kStages = {0, 1, 2, 3};
 
 class ZeroJob {
  public:
-  ZeroJob(Communicator& communicator, const ZeroPlan& plan);
+  ZeroJob(const Ranks& ranks, const ZeroPlan& plan);
 
   // Leaf l is a micro-batch with its own samples; rank r has leaves r k to r k + k - 1, of k
   // micro-steps.
@@ -56,7 +57,7 @@ class ZeroJob {
 
   ParamStore& store() { return *store_; }
   const Memory& memory() const { return memory_; }
-  int64_t leaves() const { return plan_.micro_steps * ranks_.world().size(); }
+  int64_t leaves() const { return plan_.micro_steps * data_.size(); }
 
   // Called behind each acquire (true) and before each release.
   std::function<void(BlockId, Pass, bool)> watch;
@@ -74,7 +75,7 @@ class ZeroJob {
   ZeroPlan plan_;
   Stream& stream_ = test_stream();
   Memory memory_{Device::kCpu}, scratch_memory_{Device::kCpu};
-  Hierarchy ranks_;
+  Hierarchy data_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<ParamStore> store_;
   std::unique_ptr<Gate> gate_;

@@ -48,9 +48,9 @@ void print(const TrainedModel& trained, const Evaluation& result) {
 }  // namespace
 
 ExitCode eval_command(const Words& words, World& world, Memory& memory) {
-  Communicator& communicator = world.communicator();
+  Control& control = world.control();
   Request request;
-  agree(communicator, [&] {
+  agree(control, [&] {
     const CommandLine line = parse_command_line(words);
     std::vector<std::string> problems = request.options.apply(line.assignments);
     report_positional(line, problems);
@@ -67,22 +67,22 @@ ExitCode eval_command(const Words& words, World& world, Memory& memory) {
   }
   use_cpu_share(request.threads, world.local_size());
   const std::string checkpoint =
-      on_root(communicator, [&] { return resolve_checkpoint(request.checkpoint); });
+      on_root(control, [&] { return resolve_checkpoint(request.checkpoint); });
   std::unique_ptr<Dataset> dataset;
-  agree(communicator, [&] {
+  agree(control, [&] {
     dataset = open_dataset(request.data.empty() ? config_of(checkpoint).data.path : request.data);
   });
-  check_equal(communicator, "dataset " + dataset->info().path, dataset->info().fingerprint(),
+  check_equal(control, "dataset " + dataset->info().path, dataset->info().fingerprint(),
               ExitCode::kData);
   TrainedModel trained =
       load_trained_model(checkpoint, dataset->info(),
-                         dtype_named(config_of(checkpoint).train.precision), communicator, memory);
+                         dtype_named(config_of(checkpoint).train.precision), world, memory);
   Uploader upload(*trained.stream, memory, memory, dataset->info(), trained.values->dtype());
   const TrainConfig& train = trained.config.train;
   const int64_t batch = request.batch > 0 ? request.batch : train.eval_batch();
   Evaluation result = evaluate(
       *trained.model, {.stream = *trained.stream, .memory = memory, .gate = trained.values.get()},
-      *dataset, trained.config.model.context, batch, 0, upload, communicator);
+      *dataset, trained.config.model.context, batch, 0, upload, control);
   if (world.rank() == 0) {
     print(trained, result);
   }

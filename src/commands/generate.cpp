@@ -96,7 +96,7 @@ class StoppingPrinter {
   std::string held_;
 };
 
-void generate(Request& request, Communicator& communicator, Memory& memory) {
+void generate(Request& request, World& world, Memory& memory) {
   const std::string checkpoint = resolve_checkpoint(request.checkpoint);
   const Config config = config_of(checkpoint);
   if (!config.model.reads_text()) {
@@ -110,7 +110,7 @@ void generate(Request& request, Communicator& communicator, Memory& memory) {
   sizes.kind = DatasetKind::kText;
   sizes.vocab_size = tokenizer->vocab_size();
 
-  TrainedModel trained = load_trained_model(checkpoint, sizes, DType::kF32, communicator, memory);
+  TrainedModel trained = load_trained_model(checkpoint, sizes, DType::kF32, world, memory);
   const std::unique_ptr<Decoder> decoder = trained.model->decoder(
       {.stream = *trained.stream, .memory = memory, .gate = trained.values.get()});
   require(decoder != nullptr, [&] { return config.model.kind + " reads text and has no decoder"; });
@@ -158,7 +158,7 @@ ExitCode generate_command(const Words& words, World& world, Memory& memory) {
     return ExitCode::kOk;
   }
   use_cpu_share(request.threads, world.local_size());
-  generate(request, world.communicator(), memory);
+  generate(request, world, memory);
   return ExitCode::kOk;
 }
 

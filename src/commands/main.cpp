@@ -94,7 +94,7 @@ int main_with(int argc, char** argv) {
                  "; there are train, eval, generate, prepare, inspect and estimate"));
     return static_cast<int>(ExitCode::kConfig);
   }
-  Memory memory(Device::kCpu);  // outlives the communicator's thread, which may hold tensors when
+  Memory memory(Device::kCpu);  // outlives the communication's thread, which may hold tensors when
                                 // an error ends the job
   World world;
   return static_cast<int>(run(found->second, Words(words.begin() + 1, words.end()), world, memory));

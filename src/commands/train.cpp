@@ -49,7 +49,7 @@ void resolve(Request& request, const Words& words, int ranks) {
 
 ExitCode train_command(const Words& words, World& world, Memory&) {
   // Rank 0 reads and checks; all ranks get the same text.
-  const std::string text = on_root(world.communicator(), [&] {
+  const std::string text = on_root(world.control(), [&] {
     Request request;
     resolve(request, words, world.size());
     if (request.help) {

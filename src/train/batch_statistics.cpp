@@ -59,20 +59,20 @@ void BatchStatistics::end_micro_step() {
   zero(stream_, sum_);
 }
 
-bool BatchStatistics::reduce(Communicator& communicator) {
+bool BatchStatistics::reduce(const Hierarchy& data) {
   if (!sum_) {
     return true;
   }
   if (exact_) {
-    const ExactSums::Verdict verdict = exact_->judge(communicator);
+    const ExactSums::Verdict verdict = exact_->judge(data.control());
     if (verdict != ExactSums::Verdict::kGood) {
       return verdict == ExactSums::Verdict::kNonFinite;  // then the step is skipped anyway
     }
   }
-  if (communicator.size() > 1) {
-    communicator.stream().wait(stream_.record());
-    communicator.all_reduce(exact_ ? exact_sum_ : sum_, Traffic::kControl);
-    stream_.wait(communicator.stream().record());
+  if (data.size() > 1) {
+    data.stream().wait(stream_.record());
+    data.collectives().all_reduce(exact_ ? exact_sum_ : sum_, Traffic::kControl);
+    stream_.wait(data.stream().record());
   }
   if (exact_) {
     exact_->dequantise(exact_sum_, segments_, sum_);

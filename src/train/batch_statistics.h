@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "comm/exact_sums.h"
+#include "comm/hierarchy.h"
 #include "layers/module.h"
 #include "optim/step_control.h"
 
@@ -19,9 +20,9 @@ class BatchStatistics {
   // Around the micro-steps of a step, also of one that is run again.
   void begin_step();
   void end_micro_step();
-  // Enqueues the sum over ranks; the caller waits for communicator.stream(). False when the sums
+  // Enqueues the sum over ranks; the caller waits for data.stream(). False when the sums
   // are exact and did not fit: the step must be run again.
-  [[nodiscard]] bool reduce(Communicator& communicator);
+  [[nodiscard]] bool reduce(const Hierarchy& data);
   // running = (1 - momentum) * running + momentum * mean over the step's micro-batches on all
   // ranks, with momentum 0.1, as in PyTorch: once a step, whatever the number of ranks and
   // micro-batches. What a skipped step observed is forgotten. Behind the reduction and the step's

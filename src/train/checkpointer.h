@@ -56,7 +56,7 @@ class Checkpointer {
 
   const Config& config_;
   const Dataset& dataset_;
-  Communicator& comm_;
+  Control& comm_;
   Stream& stream_;
   Model& model_;
   TrainingStep& training_;

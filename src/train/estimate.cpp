@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "comm/link_probe.h"
+#include "comm/local_control.h"
 #include "src/train/gemm_rate.h"
 #include "src/train/gpu_table.h"
 #include "src/train/machine.h"
@@ -49,7 +50,8 @@ std::vector<int> node_of_rank(const Job& job) {
   return nodes;
 }
 
-// What dist.bucket_mb = 0 would choose over these links: the probe, on a dry communicator's clock.
+// What dist.bucket_mb = 0 would choose over these links: the probe, on the clock of dry
+// collectives.
 Config planned(const Config& config, Model& model, const Job& job) {
   Config result = config;
   if (config.dist.bucket_mb == 0) {
@@ -57,7 +59,7 @@ Config planned(const Config& config, Model& model, const Job& job) {
     const Stream nothing = Stream::dry(Device::kCpu, {});
     Memory memory(nothing);
     for (const int64_t bytes : {int64_t{4} << 10, int64_t{4} << 20}) {
-      DryCommunicator world(0, job.ranks, Device::kCpu, job.hardware.network);
+      DryCollectives world(0, job.ranks, Device::kCpu, job.hardware.network);
       world.set_nodes(node_of_rank(job));
       world.all_reduce(Tensor::empty(memory, {bytes / 4}, DType::kF32, MemoryClass::kStaging),
                        Traffic::kControl);
@@ -79,10 +81,11 @@ class DryRun {
         memory_(stream_),
         host_(Stream::dry(Device::kCpu, {})),
         staging_(stream_.device() == Device::kCpu ? memory_ : Memory(host_)),
-        world_(rank, job.ranks, communicator_device(config, job), job.hardware.network),
-        ranks_(world_, memory_, node_of_rank(job), sharing_of(config)),
+        world_(rank, job.ranks, collectives_device(config, job), job.hardware.network),
+        control_(rank, job.ranks),
+        data_(control_, world_, memory_, node_of_rank(job), sharing_of(config)),
         model_(make_model(config.model, data)),
-        training_(*model_, ranks_, stream_, memory_, staging_, planned(config, *model_, job)),
+        training_(*model_, data_, stream_, memory_, staging_, planned(config, *model_, job)),
         upload_(stream_, memory_, staging_, data, training_.store().values.dtype()),
         micro_batch_(config.train.micro_batch_of(job.ranks)),
         context_(config.model.context) {}
@@ -92,12 +95,12 @@ class DryRun {
       step(i);
     }
     const Stream::Clock before = stream_.clock();
-    const WireCount sent = ranks_.wire();
+    const WireCount sent = data_.wire();
     step(kFirstSteps);
     const Stream::Clock& after = stream_.clock();
     Estimate result{.peak_bytes = memory_.total().peak_bytes,
                     .blocks = memory_.system_allocations(),
-                    .wire = (ranks_.wire() - sent).payload(),
+                    .wire = (data_.wire() - sent).payload(),
                     .flops = (after.work.flops - before.work.flops) * job_.ranks,
                     .step_s = after.now_s - before.now_s,
                     .exposed_s = after.waited_s - before.waited_s};
@@ -115,7 +118,7 @@ class DryRun {
   double flops_per_sample() const { return model_->flops_per_sample(); }
 
  private:
-  static Device communicator_device(const Config& config, const Job& job) {
+  static Device collectives_device(const Config& config, const Job& job) {
     return config.dist.backend == "mpi" ? Device::kCpu : job.hardware.device;
   }
 
@@ -133,8 +136,9 @@ class DryRun {
   Memory memory_;
   Stream host_;
   Memory staging_;
-  DryCommunicator world_;
-  Hierarchy ranks_;
+  DryCollectives world_;
+  LocalControl control_;
+  Hierarchy data_;
   std::unique_ptr<Model> model_;
   TrainingStep training_;
   Uploader upload_;

@@ -1,5 +1,5 @@
 // What a training step will need and how long it will take, without training: a dry run of the step
-// itself (TrainingStep) on a stream, a memory and a communicator on which nothing happens but
+// itself (TrainingStep) on a stream, a memory and collectives on which nothing happens but
 // counting. There are no formulas of a model's or a ZeRO stage's size here.
 //
 // Memory and bytes between ranks are exact for the code that runs; times follow from stated rates.
@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/dry_communicator.h"
+#include "comm/dry_collectives.h"
 #include "src/core/memory.h"
 #include "src/data/dataset.h"
 #include "src/train/config.h"

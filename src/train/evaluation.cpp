@@ -36,16 +36,15 @@ double on_host(Stream& stream, const Tensor& tensor) {
 }  // namespace
 
 Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64_t context_length,
-                    int64_t micro_batch, int64_t max_batches, Uploader& upload,
-                    Communicator& communicator) {
+                    int64_t micro_batch, int64_t max_batches, Uploader& upload, Control& group) {
   dataset.require_windows(Split::kVal, context_length);
   const int64_t windows = dataset.windows(Split::kVal, context_length);
   const int64_t all = (windows + micro_batch - 1) / micro_batch;
   const int64_t batches = max_batches > 0 ? std::min(max_batches, all) : all;
   std::vector<BatchResult> results;
-  const int64_t ranks = communicator.size(), rounds = (batches + ranks - 1) / ranks;
+  const int64_t ranks = group.size(), rounds = (batches + ranks - 1) / ranks;
   for (int64_t round = 0; round < rounds; ++round) {
-    const int64_t b = round * ranks + communicator.rank();
+    const int64_t b = round * ranks + group.rank();
     if (b >= batches && !(context.gate && context.gate->is_collective())) {
       break;
     }
@@ -68,7 +67,7 @@ Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64
     sums[3 * result.batch + 1] = on_host<int64_t>(context.stream, result.correct);
     sums[3 * result.batch + 2] = static_cast<double>(result.targets);
   }
-  sums = communicator.sum(sums);
+  sums = group.sum(sums);
   double loss = 0, correct = 0, targets = 0;
   for (int64_t b = 0; b < batches; ++b) {
     loss += sums[3 * b];

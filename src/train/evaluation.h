@@ -1,7 +1,7 @@
 // The loss of a model over a validation set.
 #pragma once
 
-#include "comm/communicator.h"
+#include "comm/control.h"
 #include "layers/module.h"
 #include "src/data/dataset.h"
 #include "src/train/upload.h"
@@ -15,12 +15,11 @@ struct Evaluation {
 };
 
 // Runs the model over the validation split, `micro_batch` samples at a time, batch b on rank b mod
-// size; `max_batches` 0 means the whole split. The sums are kept by batch and added in batch order,
-// so that the result has the same bits for every number of ranks. Blocks until all ranks are done.
-// Error kData when the split is empty.
-// `context` has no tape.
+// size of `group`, whose ranks hold the model together; `max_batches` 0 means the whole split. The
+// sums are kept by batch and added in batch order, so that the result has the same bits for every
+// number of ranks. Blocks until all ranks are done. Error kData when the split is empty. `context`
+// has no tape.
 Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64_t context_length,
-                    int64_t micro_batch, int64_t max_batches, Uploader& upload,
-                    Communicator& communicator);
+                    int64_t micro_batch, int64_t max_batches, Uploader& upload, Control& group);
 
 }  // namespace tandem

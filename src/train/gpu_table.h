@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-#include "comm/dry_communicator.h"
+#include "comm/dry_collectives.h"
 #include "src/core/dtype.h"
 
 namespace tandem {

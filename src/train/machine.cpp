@@ -1,7 +1,7 @@
 #include "src/train/machine.h"
 
 #include "comm/agreement.h"
-#include "comm/nccl_communicator.h"
+#include "comm/nccl_collectives.h"
 #include "src/core/cuda.h"
 #include "src/core/dispatch.h"
 #include "src/train/gemm_rate.h"
@@ -20,7 +20,7 @@ Stream open_device(const Config& config, World& world) {
   world.set_timeout_s(config.dist.timeout_s);
   use_threads(config, world.local_size());
   Device device = Device::kCpu;
-  agree(world.communicator(), [&] {
+  agree(world.control(), [&] {
     device = device_named(config.run.device);
     if constexpr (kHasCuda) {
       if (device == Device::kCuda) {
@@ -75,17 +75,17 @@ Device device_named(const std::string& name) {
 Machine::Machine(const Config& config, World& world)
     : stream(open_device(config, world)),
       memory(stream),
-      staging(stream.device() == Device::kCpu ? memory : Memory::pinned()),
-      world_(world) {
+      staging(stream.device() == Device::kCpu ? memory : Memory::pinned()) {
   if constexpr (kHasCuda) {
     if (uses_nccl(config, stream.device()) && (world.size() > 1 || config.dist.backend == "nccl")) {
-      communicator_ = std::make_unique<NcclCommunicator>(world.communicator(), world.timeout_s());
+      nccl_ = std::make_unique<NcclCollectives>(world.control(), world.timeout_s());
     }
   }
   const std::string& size = config.dist.node_size;
   const std::vector<int> nodes =
-      nodes_of(communicator(), world.host(), size == "auto" ? 0 : std::stoi(size));
-  ranks_ = std::make_shared<Hierarchy>(communicator(), memory, nodes, sharing_of(config));
+      nodes_of(world.control(), world.host(), size == "auto" ? 0 : std::stoi(size));
+  data_ = std::make_shared<Hierarchy>(world.control(), nccl_ ? *nccl_ : world.collectives(), memory,
+                                      nodes, sharing_of(config));
 }
 
 double Machine::peak_flops(DType dtype) const {
@@ -101,7 +101,7 @@ double Machine::peak_flops(DType dtype) const {
 std::string Machine::description() const {
   if constexpr (kHasCuda) {
     if (device() == Device::kCuda) {
-      return str("cuda (", cuda::device_name(), "), ", communicator_ ? "nccl" : "mpi");
+      return str("cuda (", cuda::device_name(), "), ", nccl_ ? "nccl" : "mpi");
     }
   }
   const std::string threads = str(cpu_threads(), cpu_threads() == 1 ? " thread" : " threads");
@@ -114,15 +114,16 @@ std::string Machine::description() const {
 }
 
 std::string Machine::sharing(const DistConfig& dist) const {
-  const int size = ranks_->world().size(), node = ranks_->node_size();
+  const Hierarchy& data = *data_;
+  const int size = data.size(), node = data.node_size();
   std::string text = str(size, size == 1 ? " rank" : " ranks");
   if (node != size) {
     text += node > 0 ? str(", ", node, " on each node") : ", nodes of different sizes";
   }
-  if (ranks_->parts() > 1) {
+  if (data.parts() > 1) {
     text += str("; ZeRO stage ", dist.zero);
     if (dist.zero > 0) {
-      text += ranks_->replicas() > 1 ? " inside a node" : " over all ranks";
+      text += data.replicas() > 1 ? " inside a node" : " over all ranks";
     }
   }
   return text + (dist.reduce == "exact"      ? "; exact sums"

@@ -1,5 +1,5 @@
 // Where a run computes and how its ranks talk: a device with its compute stream and memory, and the
-// ranks of the gradients with their nodes.
+// ranks that share the gradients, with their nodes.
 #pragma once
 
 #include <memory>
@@ -31,8 +31,7 @@ class Machine {
   Memory memory;   // of the stream's device
   Memory staging;  // host memory that the device copies from and to; page-locked for a GPU
   Device device() const { return stream.device(); }
-  Communicator& communicator() { return communicator_ ? *communicator_ : world_.communicator(); }
-  const std::shared_ptr<Hierarchy>& ranks() const { return ranks_; }
+  const std::shared_ptr<Hierarchy>& data() const { return data_; }
   // The largest FLOP/s of one rank's device in this type, for `mfu`: a GPU's dense peak by its data
   // sheet, 0 for one that is not listed; the measured f32 matrix product on a CPU.
   double peak_flops(DType dtype) const;
@@ -44,9 +43,8 @@ class Machine {
   std::string memory_at_rest() const;  // "parameters 4.0 MiB, gradients 4.0 MiB": between steps
 
  private:
-  World& world_;
-  std::unique_ptr<Communicator> communicator_;  // null: the world's own
-  std::shared_ptr<Hierarchy> ranks_;            // which the communication's thread may read longer
+  std::unique_ptr<Collectives> nccl_;  // null: the world's own
+  std::shared_ptr<Hierarchy> data_;    // which the communication's thread may read longer
 };
 
 }  // namespace tandem

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "comm/wire_count.h"
 #include "src/core/memory.h"
 #include "src/data/dataset.h"
 #include "src/io/metrics_log.h"

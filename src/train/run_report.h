@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "comm/wire_count.h"
 #include "src/core/memory.h"
 #include "src/io/metrics_log.h"
 #include "src/train/run_directory.h"

@@ -82,21 +82,21 @@ std::vector<Slab> owned_slabs(Stream& stream, const ParamStore& store, const Opt
   return slabs;
 }
 
-CheckpointReader open_checkpoint(Communicator& communicator, const std::string& directory) {
+CheckpointReader open_checkpoint(Control& control, const std::string& directory) {
   Manifest manifest;
   std::string share;
-  agree(communicator, [&] {
+  agree(control, [&] {
     manifest = read_manifest(directory);
-    share = index_files(directory, manifest, static_cast<size_t>(communicator.rank()),
-                        static_cast<size_t>(communicator.size()))
+    share = index_files(directory, manifest, static_cast<size_t>(control.rank()),
+                        static_cast<size_t>(control.size()))
                 .text();
   });
   CheckpointIndex index;
-  for (const std::string& text : communicator.all_gather(share)) {
+  for (const std::string& text : control.all_gather(share)) {
     index.add(text);
   }
   std::optional<CheckpointReader> reader;
-  agree(communicator, [&] { reader.emplace(directory, manifest, index); });
+  agree(control, [&] { reader.emplace(directory, manifest, index); });
   return std::move(*reader);
 }
 

@@ -22,7 +22,7 @@ std::vector<Slab> owned_slabs(Stream& stream, const ParamStore& store, const Opt
 
 // Collective. Each rank indexes a share of the files. AgreedError(kData) for a checkpoint that is
 // not whole; of its pieces only those that are read are looked at, when they are read.
-CheckpointReader open_checkpoint(Communicator& communicator, const std::string& directory);
+CheckpointReader open_checkpoint(Control& control, const std::string& directory);
 
 // This rank's part of the parameters, which the caller publishes after load(), and the running
 // statistics; of the optimizer's state. `data` are views of the memory in use.

@@ -38,9 +38,9 @@ Config config_of(const CheckpointReader& reader) {
 }
 
 TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data, DType dtype,
-                                Communicator& communicator, Memory& memory) {
+                                World& world, Memory& memory) {
   claim_gemm_buffers();
-  const CheckpointReader reader = open_checkpoint(communicator, checkpoint);
+  const CheckpointReader reader = open_checkpoint(world.control(), checkpoint);
   TrainedModel trained{
       .config = config_of(reader), .checkpoint = checkpoint, .step = reader.manifest().step};
   trained.model = make_model(trained.config.model, data);
@@ -48,10 +48,11 @@ TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo
     parameter->frozen = true;  // values alone, in the type that layers compute with
   }
   trained.stream = std::make_unique<Stream>(Stream::compute(Device::kCpu));
-  trained.ranks = std::make_unique<Hierarchy>(
-      communicator, memory, std::vector<int>(static_cast<size_t>(communicator.size()), 0));
-  trained.layout = std::make_unique<ModelLayout>(parameters_by_block(*trained.model),
-                                                 *trained.ranks, ModelLayout::Options{});
+  trained.data =
+      std::make_unique<Hierarchy>(world.control(), world.collectives(), memory,
+                                  std::vector<int>(static_cast<size_t>(world.size()), 0));
+  trained.layout = std::make_unique<ModelLayout>(parameters_by_block(*trained.model), *trained.data,
+                                                 ModelLayout::Options{});
   trained.values = std::make_unique<ParamValues>(*trained.layout, *trained.stream, memory, dtype);
   trained.statistics = std::make_unique<BatchStatistics>(*trained.model, *trained.stream, memory);
   load(*trained.stream, reader, weights_here(*trained.values, *trained.model));

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "comm/param_values.h"
+#include "comm/world.h"
 #include "layers/module.h"
 #include "src/data/dataset.h"
 #include "src/io/checkpoint_reader.h"
@@ -23,7 +24,7 @@ struct TrainedModel {
   int64_t step = 0;
   std::unique_ptr<Model> model{};
   std::unique_ptr<Stream> stream{};
-  std::unique_ptr<Hierarchy> ranks{};
+  std::unique_ptr<Hierarchy> data{};
   std::unique_ptr<BatchStatistics> statistics{};
   std::unique_ptr<ModelLayout> layout{};
   std::unique_ptr<ParamValues> values{};
@@ -32,7 +33,7 @@ struct TrainedModel {
 // Collective. On the CPU, with weights rounded to `dtype`. `data` gives the sizes that the settings
 // leave open. Error kData when the checkpoint is of another model.
 TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data, DType dtype,
-                                Communicator& communicator, Memory& memory);
+                                World& world, Memory& memory);
 
 // The settings stored in a checkpoint.
 Config config_of(const std::string& checkpoint);

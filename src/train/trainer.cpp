@@ -16,13 +16,14 @@ using Clock = MetricsWindow::Clock;
 Trainer::Trainer(const Config& config, World& world)
     : config_(config),
       machine_(config, world),
-      comm_(machine_.communicator()),
+      job_(machine_.data()->control()),
+      data_(*machine_.data()),
       directory_(config.run),
       memory_(machine_.memory),
       stream_(machine_.stream),
       stop_signal_(world.rank() == 0) {
   open_data();
-  on_root(comm_, [&] {
+  on_root(job_, [&] {
     directory_.prepare(config_);
     return std::string();
   });
@@ -32,7 +33,7 @@ Trainer::Trainer(const Config& config, World& world)
 }
 
 void Trainer::open_data() {
-  agree(comm_, [&] {
+  agree(job_, [&] {
     dataset_ = open_dataset(config_.data.path);
     model_ = make_model(config_.model, dataset_->info());
     dataset_->require_windows(Split::kTrain, config_.model.context);
@@ -40,7 +41,7 @@ void Trainer::open_data() {
       dataset_->require_windows(Split::kVal, config_.model.context);
     }
   });
-  check_equal(comm_, "dataset " + config_.data.path, dataset_->info().fingerprint(),
+  check_equal(job_, "dataset " + config_.data.path, dataset_->info().fingerprint(),
               ExitCode::kData);
 }
 
@@ -48,11 +49,11 @@ void Trainer::build() {
   Config planned = config_;
   if (config_.dist.bucket_mb == 0) {
     const int64_t bytes =
-        plan_bucket_bytes(probe_link(comm_, stream_), parameter_count(*model_).trained * 4);
+        plan_bucket_bytes(probe_link(data_, stream_), parameter_count(*model_).trained * 4);
     planned.dist.bucket_mb = static_cast<double>(bytes) / (1 << 20);
   }
-  training_ = std::make_unique<TrainingStep>(*model_, *machine_.ranks(), stream_, memory_,
-                                             machine_.staging, planned);
+  training_ =
+      std::make_unique<TrainingStep>(*model_, data_, stream_, memory_, machine_.staging, planned);
   training_->store().values.initialize(static_cast<uint64_t>(config_.run.seed));
   window_ = std::make_unique<MetricsWindow>(machine_, *model_, training_->store().values.dtype(),
                                             config_.train.global_batch);
@@ -69,8 +70,8 @@ void Trainer::resume() {
   checkpointer_ = std::make_unique<Checkpointer>(config_, *dataset_, machine_, *model_, *training_);
   const Checkpointer::Start start = checkpointer_->resume();
   state_ = start.state;
-  agree(comm_, [&] {
-    if (comm_.rank() == 0) {
+  agree(job_, [&] {
+    if (job_.rank() == 0) {
       directory_.keep_tokenizer(config_);
       checkpointer_->discard_after(state_.step);
       log_ = std::make_unique<RunLog>(config_, directory_, state_.step, dataset_->info());
@@ -85,7 +86,7 @@ RunSummary Trainer::summary() const {
   return {.parameters = parameter_count(*model_),
           .flops_per_sample = model_->flops_per_sample(),
           .peak_flops = window_->peak_flops(),
-          .ranks = comm_.size(),
+          .ranks = data_.size(),
           .machine = machine_.description(),
           .sharing = machine_.sharing(config_.dist),
           .micro_batch = micro_batch(),
@@ -97,12 +98,12 @@ RunSummary Trainer::summary() const {
 }
 
 void Trainer::start_loader() {
-  const int64_t share = config_.train.global_batch / comm_.size();
+  const int64_t share = config_.train.global_batch / data_.size();
   loader_ = std::make_unique<Loader>(
       *dataset_, Loader::Options{.seed = static_cast<uint64_t>(config_.run.seed),
                                  .context = config_.model.context,
                                  .global_batch = config_.train.global_batch,
-                                 .first_sample = share * comm_.rank(),
+                                 .first_sample = share * data_.rank(),
                                  .share = share,
                                  .micro_batch = micro_batch(),
                                  .first_step = state_.step,
@@ -141,9 +142,9 @@ Trainer::StepPlan Trainer::plan_step(int64_t number) {
     plan.batch.push_back(loader_->next());
     targets += static_cast<double>(plan.batch.back().target_count);
   }
-  const bool due = comm_.rank() == 0 && checkpointer_->overdue();
-  const std::vector<double> sums = comm_.sum(
-      std::vector<double>{targets, stop_signal_.requested() ? 1.0 : 0.0, due ? 1.0 : 0.0});
+  const bool due = job_.rank() == 0 && checkpointer_->overdue();
+  const std::vector<double> sums =
+      job_.sum(std::vector<double>{targets, stop_signal_.requested() ? 1.0 : 0.0, due ? 1.0 : 0.0});
   if (sums[0] == 0) {
     throw AgreedError(
         ExitCode::kData,
@@ -187,7 +188,7 @@ void Trainer::settle() {
     return;
   }
   const Pending done = *std::exchange(pending_, std::nullopt);
-  comm_.wait(done.record.done);
+  data_.wait(done.record.done);
   const StepState state = done.record.step_state();
   state_.take(state, training_->options());
   const std::string saved = checkpointer_->path().empty() ? "none" : checkpointer_->path();
@@ -236,7 +237,7 @@ void Trainer::validate() {
       .stream = stream_, .memory = memory_, .gate = &training_->store().gradients};
   const Evaluation result =
       evaluate(*model_, context, *dataset_, config_.model.context, config_.train.eval_batch(),
-               config_.train.eval_batches, *upload_, comm_);
+               config_.train.eval_batches, *upload_, data_.control());
   // What validation sent and waited for belongs to no step.
   window_->leave_out_messages();
   static_cast<void>(training_->take_exposure());

@@ -34,31 +34,30 @@ ParamStore::Options store_options(const Config& config, int64_t exact_leaves) {
 
 }  // namespace
 
-TrainingStep::TrainingStep(Model& model, Hierarchy& ranks, Stream& stream, Memory& memory,
+TrainingStep::TrainingStep(Model& model, Hierarchy& data, Stream& stream, Memory& memory,
                            Memory& staging, const Config& config)
     : model_(model),
-      ranks_(ranks),
+      data_(data),
       stream_(stream),
       memory_(memory),
       seed_(static_cast<uint64_t>(config.run.seed)),
-      micro_batch_(config.train.micro_batch_of(ranks.world().size())),
-      accumulation_(config.train.global_batch / (micro_batch_ * ranks.world().size())),
+      micro_batch_(config.train.micro_batch_of(data.size())),
+      accumulation_(config.train.global_batch / (micro_batch_ * data.size())),
       recompute_(config.train.recompute == "block"),
       options_{.clip_norm = config.optim.clip_norm,
                .dynamic_scale = config.train.precision == "fp16"},
       tape_([this](Context& context, Parameter& parameter) {
         store_->gradients.on_final(context, parameter);
       }) {
-  const int64_t micro_batches = accumulation_ * ranks.world().size();
+  const int64_t micro_batches = accumulation_ * data.size();
   const int64_t exact_leaves = config.dist.reduce == "exact" ? micro_batches : 0;
-  store_ = std::make_unique<ParamStore>(parameters_by_block(model), ranks, stream, memory,
+  store_ = std::make_unique<ParamStore>(parameters_by_block(model), data, stream, memory,
                                         store_options(config, exact_leaves));
   statistics_ = std::make_unique<BatchStatistics>(model, stream, memory, exact_leaves);
   record_ = std::make_unique<StepRecord>(
       stream, memory, staging,
-      StepRecord::MicroBatches{.all = micro_batches,
-                               .first = accumulation_ * ranks.world().rank(),
-                               .samples = micro_batch_},
+      StepRecord::MicroBatches{
+          .all = micro_batches, .first = accumulation_ * data.rank(), .samples = micro_batch_},
       options_);
   optimizer_ = make_optimizer(config.optim, store_->shards.all(), memory);
 }
@@ -72,7 +71,7 @@ void TrainingStep::run(const Input& input) {
   sum_figures();
   record_->decide(stream_);
   const ProfilerRange range("optimizer");
-  statistics_->update(record_->state(), accumulation_ * ranks_.world().size());
+  statistics_->update(record_->state(), accumulation_ * data_.size());
   optimizer_->step(stream_, store_->shards.all(),
                    {.numbers = record_->numbers(), .state = record_->state()});
   input.before_gather();
@@ -91,7 +90,7 @@ bool TrainingStep::run_micro_steps(const Input& input) {
   for (int64_t i = 0; i < accumulation_; ++i) {
     fits = run_micro_step(input, i);
   }
-  const bool statistics_fit = statistics_->reduce(ranks_.world());
+  const bool statistics_fit = statistics_->reduce(data_);
   return fits && statistics_fit;
 }
 
@@ -115,10 +114,10 @@ bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
 // Norm and losses of all ranks: one small message.
 void TrainingStep::sum_figures() {
   store_->gradients.squared_norm(record_->squared_norm(), record_->scratch());
-  if (ranks_.world().size() > 1) {
-    Stream& communication = ranks_.stream();
+  if (data_.size() > 1) {
+    Stream& communication = data_.stream();
     communication.wait(stream_.record());
-    ranks_.world().all_reduce(record_->figures(), Traffic::kControl);
+    data_.collectives().all_reduce(record_->figures(), Traffic::kControl);
     store_->values.exposure().wait(stream_, communication.record());
   }
 }

@@ -29,9 +29,9 @@ class TrainingStep {
     std::function<void()> before_gather = [] {};
   };
 
-  // Collective. `staging`: host memory, page-locked for a GPU. All references must outlive this.
-  // Weights are not initialised.
-  TrainingStep(Model& model, Hierarchy& ranks, Stream& stream, Memory& memory, Memory& staging,
+  // Collective among `data`, the ranks that share the global batch. `staging`: host memory,
+  // page-locked for a GPU. All references must outlive this. Weights are not initialised.
+  TrainingStep(Model& model, Hierarchy& data, Stream& stream, Memory& memory, Memory& staging,
                const Config& config);
 
   // Collective. Enqueues a whole step; with exact sums it waits for the verdict on them.
@@ -51,7 +51,7 @@ class TrainingStep {
   void sum_figures();
 
   Model& model_;
-  Hierarchy& ranks_;
+  Hierarchy& data_;
   Stream& stream_;
   Memory& memory_;
   uint64_t seed_;

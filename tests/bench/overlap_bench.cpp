@@ -1,6 +1,6 @@
 // What overlap hides of the communication when the compute device is another than the one that
 // communicates: layers that take a given time without using the processor, as a GPU's would,
-// through the real tape, store and communicator. tests/bench/slow_link.py runs it over shaped
+// through the real tape, store and collectives. tests/bench/slow_link.py runs it over shaped
 // links.
 //
 //     mpirun -np N tandem_overlap_bench [--OPTION NUMBER]...
@@ -21,8 +21,9 @@
 #include <thread>
 
 #include "comm/hierarchy.h"
+#include "comm/local_control.h"
 #include "comm/param_store.h"
-#include "comm/self_communicator.h"
+#include "comm/self_collectives.h"
 #include "comm/world.h"
 #include "src/autograd/block.h"
 #include "src/autograd/tape.h"
@@ -53,11 +54,11 @@ struct TimedOp final : Op {
   }
 };
 
-// A model of equal blocks, one bucket each, and its store among the ranks of a communicator.
+// A model of equal blocks, one bucket each, and its store among the ranks of a group.
 class Job {
  public:
-  Job(Hierarchy& ranks, int64_t blocks, int64_t block_bytes, int zero, bool overlap)
-      : ranks_(ranks.world().size()),
+  Job(Hierarchy& data, int64_t blocks, int64_t block_bytes, int zero, bool overlap)
+      : ranks_(data.size()),
         tape_([this](Context& context, Parameter& parameter) {
           store_->gradients.on_final(context, parameter);
         }),
@@ -69,7 +70,7 @@ class Job {
       layout.push_back({.name = str("block", i), .parameters = {&parameters_.back()}});
     }
     store_ = std::make_unique<ParamStore>(
-        layout, ranks, stream_, memory_,
+        layout, data, stream_, memory_,
         ParamStore::Options{.bucket_bytes = block_bytes, .overlap = overlap, .zero = zero});
     store_->values.initialize(1);
   }
@@ -151,8 +152,8 @@ double median(std::vector<double> values) {
 class Bench {
  public:
   Bench(World& world, const Settings& settings)
-      : ranks_(world.communicator()),
-        all_(ranks_, memory_, nodes_of(ranks_, world.host(), 0)),
+      : control_(world.control()),
+        all_(control_, world.collectives(), memory_, nodes_of(control_, world.host(), 0)),
         zero_(static_cast<int>(settings.at("--zero"))),
         blocks_(static_cast<int64_t>(settings.at("--blocks"))),
         bytes_(static_cast<int64_t>(settings.at("--kib")) * 1024),
@@ -189,15 +190,15 @@ class Bench {
  private:
   static constexpr int kFirstSteps = 5;
 
-  std::unique_ptr<Job> job(Hierarchy& ranks, int64_t blocks, bool overlap) const {
-    return std::make_unique<Job>(ranks, blocks, bytes_ / blocks_, zero_, overlap);
+  std::unique_ptr<Job> job(Hierarchy& data, int64_t blocks, bool overlap) const {
+    return std::make_unique<Job>(data, blocks, bytes_ / blocks_, zero_, overlap);
   }
 
   // Of one step on the slowest rank.
   double seconds(Job& job, const Compute& compute) {
-    const double own = job.step(compute, [this] { ranks_.barrier(); });
+    const double own = job.step(compute, [this] { control_.barrier(); });
     double slowest = 0;
-    for (const std::string& text : ranks_.all_gather(str(own))) {
+    for (const std::string& text : control_.all_gather(str(own))) {
       slowest = std::max(slowest, std::stod(text));
     }
     return slowest;
@@ -211,17 +212,18 @@ class Bench {
                   R"({"ranks": %d, "zero": %d, "kib": %ld, "buckets": %ld, "compute_ms": %.2f, )"
                   R"("communication_ms": %.2f, "in_turn_ms": %.2f, "overlapped_ms": %.2f, )"
                   R"("last_bucket_ms": %.2f, "bound_ms": %.2f, "of_bound": %.3f, "hidden": %.3f})",
-                  ranks_.size(), zero_, bytes_ / 1024, blocks_, 1e3 * computing,
+                  control_.size(), zero_, bytes_ / 1024, blocks_, 1e3 * computing,
                   1e3 * communicating, 1e3 * in_turn, 1e3 * overlapped, 1e3 * last, 1e3 * bound,
                   overlapped / bound, (computing + communicating - overlapped) / communicating);
     return text;
   }
 
   Memory memory_{Device::kCpu};
-  Communicator& ranks_;
+  Control& control_;
   Hierarchy all_;
-  SelfCommunicator self_;
-  Hierarchy one_{self_, memory_, {0}};
+  LocalControl own_control_;
+  SelfCollectives self_;
+  Hierarchy one_{own_control_, self_, memory_, {0}};
   int zero_;
   int64_t blocks_, bytes_;
   int steps_;

@@ -9,7 +9,8 @@
 #include <iostream>
 #include <map>
 
-#include "comm/self_communicator.h"
+#include "comm/local_control.h"
+#include "comm/self_collectives.h"
 #include "layers/resnet.h"
 #include "layers/transformer.h"
 #include "src/train/training_step.h"
@@ -77,7 +78,7 @@ class Bench {
     config.optim.kind = case_.adamw ? "adamw" : "sgd";
     config.optim.clip_norm = case_.clip_norm;
     training_ =
-        std::make_unique<TrainingStep>(*case_.model, ranks_, stream_, memory_, memory_, config);
+        std::make_unique<TrainingStep>(*case_.model, data_, stream_, memory_, memory_, config);
     training_->store().values.initialize(1);
   }
 
@@ -97,8 +98,9 @@ class Bench {
  private:
   Memory memory_{Device::kCpu};
   Stream stream_;
-  SelfCommunicator communicator_;
-  Hierarchy ranks_{communicator_, memory_, {0}};
+  LocalControl control_;
+  SelfCollectives collectives_;
+  Hierarchy data_{control_, collectives_, memory_, {0}};
   Case case_;
   std::unique_ptr<TrainingStep> training_;
   int64_t steps_ = 0;

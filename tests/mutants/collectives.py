@@ -12,7 +12,7 @@ MUTANTS = [
            ["comm.ring"]),
     Mutant("ring: a broadcast passes each piece on before it has come", "comm/ring.cpp",
            "last || round == 0 ? Bytes{} : piece(round - 1)", "last || round == pieces ? Bytes{} : piece(round)",
-           ["comm.ring", "comm.mpi_communicator_np3"]),
+           ["comm.ring", "comm.mpi_collectives_np3"]),
     Mutant("hierarchy: parts inside and between nodes are exchanged", "comm/hierarchy.cpp",
            "inside_->rank() * nodes + between_->rank()", "between_->rank() * ranks + inside_->rank()",
            ["comm.hierarchy_np4"]),
@@ -50,5 +50,5 @@ MUTANTS = [
            ["comm.exact_sums_mpi_np2"]),
     Mutant("agreement: an error of a rank other than the first is not seen", "comm/agreement.cpp",
            "failed = outcomes[r].empty() ? failed : r;", "failed = outcomes[0].empty() ? failed : r;",
-           ["comm.mpi_communicator_np2"]),
+           ["comm.mpi_collectives_np2"]),
 ]

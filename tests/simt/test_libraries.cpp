@@ -117,7 +117,7 @@ TEST(CublasLtRules, OperandsAreDeviceMemory) {
 class NcclRules : public ::testing::Test {
  protected:
   static constexpr int64_t kCount = 64;  // of a rank
-  Communicator& control = test_world().communicator();
+  Control& control = test_world().control();
   const int rank = control.rank();
   const int size = control.size();
   ncclComm_t comm = nullptr;
@@ -147,7 +147,7 @@ class NcclRules : public ::testing::Test {
     ncclUniqueId id{};
     ncclGetUniqueId(&id);
     const std::string text =
-        test_world().communicator().broadcast(std::string(id.internal, sizeof id.internal), 0);
+        test_world().control().broadcast(std::string(id.internal, sizeof id.internal), 0);
     text.copy(id.internal, sizeof id.internal);
     return id;
   }

@@ -127,8 +127,8 @@ TEST(Step, MicroStepsOfAKindAreTheSameLaunches) {
 // Collectives over MPI go through page-locked host memory, and the host waits once for each copy:
 // one there and one back, except that a broadcast goes one way.
 TEST(Staging, CopiesPinnedMemoryAndWaitsForEachCopyOnce) {
-  Communicator& communicator = test_world().communicator();
-  const int size = communicator.size();
+  Collectives& collectives = test_world().collectives();
+  const int size = collectives.size();
   if (size == 1) {
     GTEST_SKIP() << "one rank sends nothing";
   }
@@ -139,18 +139,18 @@ TEST(Staging, CopiesPinnedMemoryAndWaitsForEachCopyOnce) {
   const auto check = [&](const char* name, int64_t copies, const std::function<void()>& start) {
     SCOPED_TRACE(name);
     start();  // the first one makes the stream and the memory
-    communicator.stream().synchronize();
+    collectives.stream().synchronize();
     simt::counters() = {};
     start();
-    communicator.stream().synchronize();
+    collectives.stream().synchronize();
     EXPECT_EQ(simt::counters().pageable_copies, 0);
     EXPECT_EQ(simt::counters().host_syncs, copies);
   };
-  check("all_reduce", 2, [&] { communicator.all_reduce(all); });
-  check("reduce_scatter", 2, [&] { communicator.reduce_scatter(all, part); });
-  check("all_gather", 2, [&] { communicator.all_gather(part, all); });
-  check("all_to_all", 2, [&] { communicator.all_to_all(all, other); });
-  check("broadcast", 1, [&] { communicator.broadcast(all, 0); });
+  check("all_reduce", 2, [&] { collectives.all_reduce(all); });
+  check("reduce_scatter", 2, [&] { collectives.reduce_scatter(all, part); });
+  check("all_gather", 2, [&] { collectives.all_gather(part, all); });
+  check("all_to_all", 2, [&] { collectives.all_to_all(all, other); });
+  check("broadcast", 1, [&] { collectives.broadcast(all, 0); });
 }
 
 }  // namespace

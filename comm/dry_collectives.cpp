@@ -1,4 +1,4 @@
-#include "comm/dry_communicator.h"
+#include "comm/dry_collectives.h"
 
 #include <algorithm>
 
@@ -7,29 +7,29 @@
 
 namespace tandem {
 
-DryCommunicator::DryCommunicator(int rank, int size, Device device, const Network& network)
+DryCollectives::DryCollectives(int rank, int size, Device device, const Network& network)
     : stream_(std::make_shared<Stream>(Stream::dry(device, {}))),
       network_(network),
       rank_(rank),
       ranks_here_(size),
       nodes_(static_cast<size_t>(size), 0) {
   require(rank >= 0 && rank < size,
-          [&] { return str("DryCommunicator: there is no rank ", rank, " of ", size); });
+          [&] { return str("DryCollectives: there is no rank ", rank, " of ", size); });
 }
 
-void DryCommunicator::count(Traffic traffic, int to, int64_t bytes) {
+void DryCollectives::count(Traffic traffic, int to, int64_t bytes) {
   WireCount::Bytes& sent = wire_.by[static_cast<size_t>(traffic)];
   (nodes_[to] == nodes_[rank_] ? sent.inside : sent.between) += bytes;
 }
 
 // Of all ranks here alike: they share the node's link.
-double DryCommunicator::seconds_between(double bytes) const {
+double DryCollectives::seconds_between(double bytes) const {
   return bytes * ranks_here_ / network_.between.bytes_per_s;
 }
 
 // A collective in which each rank sends `bytes` to the next one, in pieces that go around the ring
 // `passes` times.
-void DryCommunicator::pass_on(Traffic traffic, int passes, int64_t bytes) {
+void DryCollectives::pass_on(Traffic traffic, int passes, int64_t bytes) {
   wire_.collectives += traffic != Traffic::kControl;
   count(traffic, next(), bytes);
   if (bytes == 0) {
@@ -50,25 +50,25 @@ void DryCommunicator::pass_on(Traffic traffic, int passes, int64_t bytes) {
   stream_->spend(latency + transfer);
 }
 
-void DryCommunicator::all_reduce(const Tensor& inout, Traffic traffic) {
+void DryCollectives::all_reduce(const Tensor& inout, Traffic traffic) {
   const Parts parts{inout.elements(), size()};
   const int64_t sent = 2 * inout.elements() - parts.count(rank_) - parts.count(next());
   pass_on(traffic, 2, sent * size_of(inout.dtype()));
 }
 
-void DryCommunicator::reduce_scatter(const Tensor& in, const Tensor& out) {
+void DryCollectives::reduce_scatter(const Tensor& in, const Tensor& out) {
   require(in.dtype() == out.dtype() && in.elements() == out.elements() * size(),
           [&] { return str("reduce_scatter: ", in.shape(), " into parts of ", out.shape()); });
   pass_on(Traffic::kReduceScatter, 1, (size() - 1) * out.bytes());
 }
 
-void DryCommunicator::all_gather(const Tensor& in, const Tensor& out) {
+void DryCollectives::all_gather(const Tensor& in, const Tensor& out) {
   require(in.dtype() == out.dtype() && out.elements() == in.elements() * size(),
           [&] { return str("all_gather: parts of ", in.shape(), " into ", out.shape()); });
   pass_on(Traffic::kAllGather, 1, (size() - 1) * in.bytes());
 }
 
-void DryCommunicator::all_to_all(const Tensor& in, const Tensor& out) {
+void DryCollectives::all_to_all(const Tensor& in, const Tensor& out) {
   require(
       in.dtype() == out.dtype() && in.elements() == out.elements() && in.elements() % size() == 0,
       [&] { return str("all_to_all: ", in.shape(), " into ", out.shape()); });
@@ -89,14 +89,14 @@ void DryCommunicator::all_to_all(const Tensor& in, const Tensor& out) {
       seconds(network_.between, between, seconds_between(static_cast<double>(between)))));
 }
 
-void DryCommunicator::broadcast(const Tensor& inout, int root) {
+void DryCollectives::broadcast(const Tensor& inout, int root) {
   require(root >= 0 && root < size(), [&] { return str("broadcast: there is no rank ", root); });
   pass_on(Traffic::kBroadcast, 1, next() == root ? 0 : inout.bytes());
 }
 
-std::unique_ptr<Communicator> DryCommunicator::split(std::span<const int> colors) {
+std::unique_ptr<Collectives> DryCollectives::split(std::span<const int> colors) {
   require(std::ssize(colors) == size(), "split: there is not one color for each rank");
-  auto part = std::unique_ptr<DryCommunicator>(new DryCommunicator(stream_, network_));
+  auto part = std::unique_ptr<DryCollectives>(new DryCollectives(stream_, network_));
   part->ranks_here_ = ranks_here_;
   for (int r = 0; r < size(); ++r) {
     if (colors[r] == colors[rank_]) {
@@ -107,24 +107,10 @@ std::unique_ptr<Communicator> DryCommunicator::split(std::span<const int> colors
   return part;
 }
 
-void DryCommunicator::set_nodes(std::span<const int> node_of_rank) {
+void DryCollectives::set_nodes(std::span<const int> node_of_rank) {
   require(std::ssize(node_of_rank) == size(), "set_nodes: there is not one node for each rank");
   nodes_.assign(node_of_rank.begin(), node_of_rank.end());
   ranks_here_ = static_cast<int>(std::ranges::count(nodes_, nodes_[rank_]));
-}
-
-std::vector<double> DryCommunicator::sum(std::span<const double> values) {
-  std::vector<double> sums(values.begin(), values.end());
-  for (double& value : sums) {
-    value *= size();
-  }
-  return sums;
-}
-
-std::string DryCommunicator::broadcast(std::string text, int) { return text; }
-
-std::vector<std::string> DryCommunicator::all_gather(const std::string& text) {
-  return std::vector<std::string>(static_cast<size_t>(size()), text);
 }
 
 }  // namespace tandem

@@ -1,4 +1,4 @@
-#include "tests/communicator_check.h"
+#include "tests/collectives_check.h"
 
 #include <algorithm>
 #include <cstring>
@@ -63,27 +63,28 @@ void order_behind_compute(Stream& stream, Device device) {
 
 namespace {
 
-// One communicator under test.
+// One group under test.
 class Check {
  public:
-  Check(Communicator& communicator, const std::vector<int>& members, Device device)
-      : communicator_(communicator),
+  Check(const Ranks& ranks, const std::vector<int>& members, Device device)
+      : control_(ranks.control),
+        collectives_(ranks.collectives),
         members_(members),
         device_(device),
-        rank_(communicator.rank()),
-        size_(communicator.size()),
+        rank_(ranks.rank()),
+        size_(ranks.size()),
         self_{members[static_cast<size_t>(rank_)]} {}
 
   void all_reduce(DType dtype, int64_t n) {
     for (const Traffic traffic : {Traffic::kAllReduce, Traffic::kControl}) {
       const Tensor data = numbers(dtype, self_, 0, n * size_, device_);
-      const WireCount wire = run([&] { communicator_.all_reduce(data, traffic); });
+      const WireCount wire = run([&] { collectives_.all_reduce(data, traffic); });
       expect_same(data, numbers(dtype, members_, 0, n * size_, device_), "all_reduce");
       expect_count(wire, traffic, 2 * (size_ - 1) * n * size_of(dtype));
     }
     const int64_t odd = n * size_ + 1;  // parts differ in size
     const Tensor data = numbers(dtype, self_, 0, odd, device_);
-    run([&] { communicator_.all_reduce(data); });
+    run([&] { collectives_.all_reduce(data); });
     expect_same(data, numbers(dtype, members_, 0, odd, device_), "all_reduce of odd size");
   }
 
@@ -91,7 +92,7 @@ class Check {
     for (const bool in_place : {false, true}) {
       const Tensor in = numbers(dtype, self_, 0, n * size_, device_);
       const Tensor out = in_place ? in.slice(n * rank_, n) : unset(dtype, n, device_);
-      const WireCount wire = run([&] { communicator_.reduce_scatter(in, out); });
+      const WireCount wire = run([&] { collectives_.reduce_scatter(in, out); });
       expect_same(out, numbers(dtype, members_, n * rank_, n, device_), "reduce_scatter");
       expect_count(wire, Traffic::kReduceScatter, (size_ - 1) * out.bytes());
     }
@@ -104,7 +105,7 @@ class Check {
       if (in_place) {
         in = put(in, out.slice(n * rank_, n));
       }
-      const WireCount wire = run([&] { communicator_.all_gather(in, out); });
+      const WireCount wire = run([&] { collectives_.all_gather(in, out); });
       for (int from = 0; from < size_; ++from) {
         expect_same(out.slice(n * from, n), numbers(dtype, {members_[from]}, n * from, n, device_),
                     str("all_gather, part ", from));
@@ -116,7 +117,7 @@ class Check {
   void all_to_all(DType dtype, int64_t n) {
     const Tensor in = numbers(dtype, self_, 0, n * size_, device_);
     const Tensor out = unset(dtype, n * size_, device_);
-    const WireCount wire = run([&] { communicator_.all_to_all(in, out); });
+    const WireCount wire = run([&] { collectives_.all_to_all(in, out); });
     for (int from = 0; from < size_; ++from) {
       expect_same(out.slice(n * from, n), numbers(dtype, {members_[from]}, n * rank_, n, device_),
                   str("all_to_all, part ", from));
@@ -128,7 +129,7 @@ class Check {
   void broadcast(DType dtype, int64_t n) {
     for (int root = 0; root < size_; ++root) {
       const Tensor data = numbers(dtype, self_, 0, n, device_);
-      const WireCount wire = run([&] { communicator_.broadcast(data, root); });
+      const WireCount wire = run([&] { collectives_.broadcast(data, root); });
       expect_same(data, numbers(dtype, {members_[root]}, 0, n, device_), "broadcast");
       const bool last = (rank_ + 1) % size_ == root;  // it passes nothing on
       expect_count(wire, Traffic::kBroadcast, last ? 0 : data.bytes());
@@ -141,19 +142,19 @@ class Check {
     for (const int member : members_) {
       sum += member;
     }
-    EXPECT_EQ(communicator_.sum({&rank, 1})[0], sum);
-    const std::vector<std::string> texts = communicator_.all_gather(str(self_[0]));
+    EXPECT_EQ(control_.sum({&rank, 1})[0], sum);
+    const std::vector<std::string> texts = control_.all_gather(str(self_[0]));
     for (int from = 0; from < size_; ++from) {
       EXPECT_EQ(texts[from], str(members_[from]));
-      EXPECT_EQ(communicator_.broadcast(str(self_[0]), from), str(members_[from]));
+      EXPECT_EQ(control_.broadcast(str(self_[0]), from), str(members_[from]));
     }
-    communicator_.barrier();
+    control_.barrier();
   }
 
  private:
   template <class F>
   WireCount run(F work) {
-    return sent(communicator_, device_, work);
+    return sent(collectives_, device_, work);
   }
 
   static Tensor put(const Tensor& from, const Tensor& to) {
@@ -172,7 +173,8 @@ class Check {
     }
   }
 
-  Communicator& communicator_;
+  Control& control_;
+  Collectives& collectives_;
   const std::vector<int>& members_;
   Device device_;
   int rank_, size_;
@@ -181,9 +183,11 @@ class Check {
 
 }  // namespace
 
-void check_collectives(Communicator& communicator, const std::vector<int>& members, Device device) {
-  ASSERT_EQ(communicator.size(), static_cast<int>(members.size()));
-  Check check(communicator, members, device);
+void check_collectives(const Ranks& ranks, const std::vector<int>& members, Device device) {
+  ASSERT_EQ(ranks.control.size(), std::ssize(members));
+  ASSERT_EQ(ranks.collectives.size(), std::ssize(members));
+  ASSERT_EQ(ranks.control.rank(), ranks.collectives.rank());
+  Check check(ranks, members, device);
   check.control();
   for (const int64_t n : {0, 1, 3, 1501}) {
     SCOPED_TRACE(str(n, " elements a rank, ", members.size(), " ranks"));
@@ -199,7 +203,7 @@ void check_collectives(Communicator& communicator, const std::vector<int>& membe
   }
 }
 
-void check_splits(Communicator& world, Device device) {
+void check_splits(const Ranks& world, Device device) {
   const int size = world.size();
   std::vector<int> halves, odd_and_even, alone(static_cast<size_t>(size));
   std::iota(alone.begin(), alone.end(), 0);
@@ -214,14 +218,16 @@ void check_splits(Communicator& world, Device device) {
         members.push_back(rank);
       }
     }
-    const std::unique_ptr<Communicator> part = world.split(colors);
+    const std::unique_ptr<Control> control = world.control.split(colors);
+    const std::unique_ptr<Collectives> part = world.collectives.split(colors);
     EXPECT_EQ(members[part->rank()], world.rank());
-    check_collectives(*part, members, device);
-    const std::unique_ptr<Communicator> again =
-        part->split(std::vector<int>(static_cast<size_t>(part->size()), 0));
-    check_collectives(*again, members, device);
+    check_collectives({*control, *part}, members, device);
+    const std::vector<int> same(members.size(), 0);
+    const std::unique_ptr<Control> control_again = control->split(same);
+    const std::unique_ptr<Collectives> again = part->split(same);
+    check_collectives({*control_again, *again}, members, device);
   }
-  world.barrier();
+  world.control.barrier();
 }
 
 }  // namespace tandem::testing

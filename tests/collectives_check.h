@@ -1,22 +1,22 @@
-// The contract of Communicator, for whatever carries it: sums and moves of numbers that every rank
-// can predict, and what is counted for them.
+// The contracts of Collectives and Control, for whatever carries them: sums and moves of numbers
+// that every rank can predict, and what is counted for them.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "tests/ranks.h"
 
 namespace tandem::testing {
 
-// Collective among the ranks of `communicator`, which are the ranks `members` of the job, all on
-// one node; tensors lie on `device`. Every collective in place and apart, for several sizes and
-// dtypes, with equality; i64 wraps around.
-void check_collectives(Communicator& communicator, const std::vector<int>& members, Device device);
+// Collective among `ranks`, which are the ranks `members` of the job, all on one node; tensors lie
+// on `device`. Every collective in place and apart, for several sizes and dtypes, with equality;
+// i64 wraps around.
+void check_collectives(const Ranks& ranks, const std::vector<int>& members, Device device);
 
-// Collective among all ranks: the same for splits of a communicator into halves, into odd and even
+// Collective among all ranks: the same for splits into halves, into odd and even
 // ranks, and into single ranks, and for a split of a split.
-void check_splits(Communicator& world, Device device);
+void check_splits(const Ranks& world, Device device);
 
 // Numbers of rank `rank` of the job, and tensors of them. As f32 small integers, whose sums over
 // ranks are exact; as i64 so large that sums wrap around.
@@ -32,15 +32,15 @@ void expect_same(const Tensor& tensor, const Tensor& expected, const std::string
 void order_behind_compute(Stream& stream, Device device);
 
 // Runs work() behind the device's compute stream, waits for it, and returns what was sent.
-// `communicator`: a Communicator, or a Hierarchy.
+// `group`: Collectives, or a Hierarchy.
 template <class C, class F>
-WireCount sent(C& communicator, Device device, F work) {
-  communicator.wait(communicator.stream().record());
-  const WireCount before = communicator.wire();
-  order_behind_compute(communicator.stream(), device);
+WireCount sent(C& group, Device device, F work) {
+  group.wait(group.stream().record());
+  const WireCount before = group.wire();
+  order_behind_compute(group.stream(), device);
   work();
-  communicator.wait(communicator.stream().record());
-  return communicator.wire() - before;
+  group.wait(group.stream().record());
+  return group.wire() - before;
 }
 
 }  // namespace tandem::testing

@@ -1,4 +1,4 @@
-// A communicator that sends nothing: it counts what the others send, to the byte, and lets the time
+// Collectives that send nothing: they count what the others send, to the byte, and let the time
 // pass that this takes. One rank stands for all of the job; for estimates.
 //
 // Time of a collective: each link's latency on the way around the ring, and the bytes that a rank
@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "comm/collectives.h"
 
 namespace tandem {
 
@@ -24,10 +24,10 @@ struct Network {
   Link between;  // of a node, to the others
 };
 
-class DryCommunicator final : public Communicator {
+class DryCollectives final : public Collectives {
  public:
   // Rank `rank` of `size`, on one node until set_nodes(); its stream is a dry one of `device`.
-  DryCommunicator(int rank, int size, Device device, const Network& network);
+  DryCollectives(int rank, int size, Device device, const Network& network);
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(nodes_.size()); }
@@ -38,18 +38,12 @@ class DryCommunicator final : public Communicator {
   void all_gather(const Tensor& in, const Tensor& out) override;
   void all_to_all(const Tensor& in, const Tensor& out) override;
   void broadcast(const Tensor& inout, int root) override;
-  std::unique_ptr<Communicator> split(std::span<const int> colors) override;
+  std::unique_ptr<Collectives> split(std::span<const int> colors) override;
   void set_nodes(std::span<const int> node_of_rank) override;
-
-  // As if all ranks gave what this one gives. They take no time and are not counted.
-  std::vector<double> sum(std::span<const double> values) override;
-  std::string broadcast(std::string text, int root) override;
-  std::vector<std::string> all_gather(const std::string& text) override;
-  void barrier() override {}
   WireCount wire() const override { return wire_; }
 
  private:
-  DryCommunicator(std::shared_ptr<Stream> stream, const Network& network)
+  DryCollectives(std::shared_ptr<Stream> stream, const Network& network)
       : stream_(std::move(stream)), network_(network) {}
   int next() const { return (rank_ + 1) % size(); }
   void count(Traffic traffic, int to, int64_t bytes);

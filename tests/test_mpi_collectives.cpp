@@ -10,18 +10,19 @@
 #include "comm/agreement.h"
 #include "comm/flat_buffer.h"
 #include "src/core/dispatch.h"
-#include "tests/communicator_check.h"
+#include "tests/collectives_check.h"
 #include "tests/harness.h"
 #include "tests/mpi_world.h"
 
 namespace tandem::testing {
 namespace {
 
-class MpiCommunicatorTest : public ::testing::Test {
+class MpiCollectivesTest : public ::testing::Test {
  protected:
-  Communicator& communicator = test_world().communicator();
-  const int rank = communicator.rank();
-  const int size = communicator.size();
+  Control& control = test_world().control();
+  Collectives& collectives = test_world().collectives();
+  const int rank = collectives.rank();
+  const int size = collectives.size();
 
   Tensor tensor(int64_t n, DType dtype = DType::kF32) const {
     return Tensor::zeros(test_memory(), {n}, dtype, MemoryClass::kGradients);
@@ -56,116 +57,122 @@ class MpiCommunicatorTest : public ::testing::Test {
       return count;
     });
   }
+  WireCount wire_of_both() const {
+    WireCount both = collectives.wire();
+    return both += control.wire();
+  }
   // Runs `work` and returns what it sent.
   template <class F>
   WireCount sent(F work) {
-    communicator.stream().synchronize();
-    const WireCount before = communicator.wire();
+    collectives.stream().synchronize();
+    const WireCount before = wire_of_both();
     work();
-    communicator.stream().synchronize();
-    return communicator.wire() - before;
+    collectives.stream().synchronize();
+    return wire_of_both() - before;
   }
 
   std::vector<int64_t> sizes() const { return {0, 1, size - 1, size, 1000003}; }
 };
 
-TEST_F(MpiCommunicatorTest, KeepsTheContract) {
+TEST_F(MpiCollectivesTest, KeepsTheContract) {
   std::vector<int> all(static_cast<size_t>(size));
   std::iota(all.begin(), all.end(), 0);
-  check_collectives(communicator, all, Device::kCpu);
+  check_collectives({control, collectives}, all, Device::kCpu);
 }
 
-TEST_F(MpiCommunicatorTest, SplitsKeepTheContract) { check_splits(communicator, Device::kCpu); }
+TEST_F(MpiCollectivesTest, SplitsKeepTheContract) {
+  check_splits({control, collectives}, Device::kCpu);
+}
 
-TEST_F(MpiCommunicatorTest, BytesAreCountedByNode) {
+TEST_F(MpiCollectivesTest, BytesAreCountedByNode) {
   std::vector<int> nodes;
   for (int r = 0; r < size; ++r) {
     nodes.push_back(r / 2);
   }
-  communicator.set_nodes(nodes);
+  collectives.set_nodes(nodes);
   const bool next_is_away = nodes[(rank + 1) % size] != nodes[rank];
   const Tensor data = filled(8 * size), other = tensor(8 * size);
-  const WireCount ring = sent([&] { communicator.all_reduce(data); });
+  const WireCount ring = sent([&] { collectives.all_reduce(data); });
   const int64_t bytes = 2 * (size - 1) * 8 * 4;
   EXPECT_EQ(ring.of(Traffic::kAllReduce).between, next_is_away ? bytes : 0);
   EXPECT_EQ(ring.of(Traffic::kAllReduce).inside, next_is_away ? 0 : bytes);
-  const WireCount direct = sent([&] { communicator.all_to_all(data, other); });
+  const WireCount direct = sent([&] { collectives.all_to_all(data, other); });
   const int64_t peers = std::count(nodes.begin(), nodes.end(), nodes[rank]) - 1;
   EXPECT_EQ(direct.of(Traffic::kAllToAll).inside, peers * 8 * 4);
   EXPECT_EQ(direct.of(Traffic::kAllToAll).between, (size - 1 - peers) * 8 * 4);
   // Splits know the nodes too.
-  const auto again = communicator.split(std::vector<int>(static_cast<size_t>(size), 0));
+  const auto again = collectives.split(std::vector<int>(static_cast<size_t>(size), 0));
   again->all_reduce(data);
   again->wait(again->stream().record());
   EXPECT_EQ(again->wire().of(Traffic::kAllReduce), ring.of(Traffic::kAllReduce));
-  communicator.set_nodes(std::vector<int>(static_cast<size_t>(size), 0));
+  collectives.set_nodes(std::vector<int>(static_cast<size_t>(size), 0));
 }
 
-TEST_F(MpiCommunicatorTest, AllReduceIsTheExactSum) {
+TEST_F(MpiCollectivesTest, AllReduceIsTheExactSum) {
   for (int64_t n : sizes()) {
     for (DType dtype : {DType::kF32, DType::kF64}) {
       SCOPED_TRACE(str(n, " elements of ", name_of(dtype)));
       const Tensor data = filled(n, dtype);
-      const WireCount wire = sent([&] { communicator.all_reduce(data); });
+      const WireCount wire = sent([&] { collectives.all_reduce(data); });
       EXPECT_EQ(wrong(data, [&](int64_t i) { return summed(i); }), 0);
       EXPECT_EQ(wire.of(Traffic::kControl).total(), 0);
       EXPECT_EQ(wire.collectives, size > 1 ? 1 : 0);
       // With uneven parts a rank sends all parts but two once and its own two or one twice; the
       // ranks together send every part 2 (N - 1) times.
       const double payload = static_cast<double>(wire.payload().total());
-      EXPECT_EQ(communicator.sum({&payload, 1})[0],
+      EXPECT_EQ(control.sum({&payload, 1})[0],
                 2.0 * (size - 1) * static_cast<double>(data.bytes()));
     }
   }
 }
 
-TEST_F(MpiCommunicatorTest, AllReduceSendsExactlyItsShare) {
+TEST_F(MpiCollectivesTest, AllReduceSendsExactlyItsShare) {
   for (int64_t n : {int64_t{128} * size, int64_t{1000320} / (128 * size) * 128 * size}) {
     const Tensor data = filled(n);
-    const WireCount wire = sent([&] { communicator.all_reduce(data); });
+    const WireCount wire = sent([&] { collectives.all_reduce(data); });
     EXPECT_EQ(wire.payload().total(), 2 * (size - 1) * data.bytes() / size);
   }
 }
 
 // 1,000,003 parameters padded to ranks * 128 elements; figures worked out by hand.
-TEST_F(MpiCommunicatorTest, WireBytesOfAnAwkwardSize) {
+TEST_F(MpiCollectivesTest, WireBytesOfAnAwkwardSize) {
   const int64_t step = int64_t{128} * size;
   const Tensor data = filled((1000003 + step - 1) / step * step);
-  const WireCount wire = sent([&] { communicator.all_reduce(data); });
+  const WireCount wire = sent([&] { collectives.all_reduce(data); });
   constexpr int64_t kExpected[] = {0, 0, 4000768, 5335040, 6002688};
   ASSERT_LE(size, 4);
   EXPECT_EQ(wire.payload().total(), kExpected[size]);
 }
 
-TEST_F(MpiCommunicatorTest, AllRanksGetTheSameBits) {
+TEST_F(MpiCollectivesTest, AllRanksGetTheSameBits) {
   constexpr int64_t kCount = 100001;
   const Tensor data = tensor(kCount);
   for (int64_t i = 0; i < kCount; ++i) {
     data.data<float>()[i] = 1.0f / static_cast<float>(3 + i + 1000 * rank);
   }
-  communicator.all_reduce(data);
-  communicator.stream().synchronize();
-  const auto all = communicator.all_gather(
+  collectives.all_reduce(data);
+  collectives.stream().synchronize();
+  const auto all = control.all_gather(
       std::string(reinterpret_cast<const char*>(data.raw()), static_cast<size_t>(data.bytes())));
   for (const std::string& one : all) {
     EXPECT_TRUE(one == all[0]);
   }
 }
 
-TEST_F(MpiCommunicatorTest, ReduceScatter) {
+TEST_F(MpiCollectivesTest, ReduceScatter) {
   for (int64_t n : {0, 1, 5, 250001}) {
     for (bool in_place : {false, true}) {
       SCOPED_TRACE(str(n, " elements a rank", in_place ? ", in place" : ""));
       const Tensor in = filled(n * size);
       const Tensor out = in_place ? in.slice(n * rank, n) : tensor(n);
-      const WireCount wire = sent([&] { communicator.reduce_scatter(in, out); });
+      const WireCount wire = sent([&] { collectives.reduce_scatter(in, out); });
       EXPECT_EQ(wrong(out, [&](int64_t i) { return summed(n * rank + i); }), 0);
       EXPECT_EQ(wire.payload().total(), (size - 1) * out.bytes());
     }
   }
 }
 
-TEST_F(MpiCommunicatorTest, AllGather) {
+TEST_F(MpiCollectivesTest, AllGather) {
   for (int64_t n : {0, 1, 5, 250001}) {
     for (bool in_place : {false, true}) {
       SCOPED_TRACE(str(n, " elements a rank", in_place ? ", in place" : ""));
@@ -174,19 +181,19 @@ TEST_F(MpiCommunicatorTest, AllGather) {
       for (int64_t i = 0; i < n; ++i) {
         in.data<float>()[i] = static_cast<float>(element(rank, i));
       }
-      const WireCount wire = sent([&] { communicator.all_gather(in, out); });
+      const WireCount wire = sent([&] { collectives.all_gather(in, out); });
       EXPECT_EQ(wrong(out, [&](int64_t i) { return element(static_cast<int>(i / n), i % n); }), 0);
       EXPECT_EQ(wire.payload().total(), (size - 1) * in.bytes());
     }
   }
 }
 
-TEST_F(MpiCommunicatorTest, BroadcastFromEveryRoot) {
+TEST_F(MpiCollectivesTest, BroadcastFromEveryRoot) {
   for (int root = 0; root < size; ++root) {
     for (int64_t n : sizes()) {
       SCOPED_TRACE(str(n, " elements from rank ", root));
       const Tensor data = filled(n);
-      const WireCount wire = sent([&] { communicator.broadcast(data, root); });
+      const WireCount wire = sent([&] { collectives.broadcast(data, root); });
       EXPECT_EQ(wrong(data, [&](int64_t i) { return element(root, i); }), 0);
       const bool last = (rank + 1) % size == root;
       EXPECT_EQ(wire.payload().total(), last ? 0 : data.bytes());
@@ -194,15 +201,16 @@ TEST_F(MpiCommunicatorTest, BroadcastFromEveryRoot) {
   }
 }
 
-TEST_F(MpiCommunicatorTest, RedistributeMovesWhatThePlacementsSay) {
+TEST_F(MpiCollectivesTest, RedistributeMovesWhatThePlacementsSay) {
   using enum Placement;
   constexpr int64_t kCount = 257;
   const auto expect = [&](const Tensor& result, int64_t first) {
-    communicator.stream().synchronize();
+    collectives.stream().synchronize();
     EXPECT_EQ(wrong(result, [&](int64_t i) { return summed(first + i); }), 0);
   };
   Memory memory(Device::kCpu);
-  const Hierarchy ranks(communicator, memory, std::vector<int>(static_cast<size_t>(size), 0));
+  const Hierarchy ranks(control, collectives, memory,
+                        std::vector<int>(static_cast<size_t>(size), 0));
   const Tensor partial = filled(kCount * size), part = tensor(kCount);
   redistribute(ranks, {kPartial, partial}, {kSharded, part});
   expect(part, kCount * rank);
@@ -217,21 +225,21 @@ TEST_F(MpiCommunicatorTest, RedistributeMovesWhatThePlacementsSay) {
   EXPECT_THROW(redistribute(ranks, {kSharded, part}, {kPartial, whole}), Error);
 }
 
-TEST_F(MpiCommunicatorTest, ControlMessages) {
+TEST_F(MpiCollectivesTest, ControlMessages) {
   const WireCount wire = sent([&] {
     const std::vector<double> values = {1.0 * rank, 0.5};
-    EXPECT_EQ(communicator.sum(values), (std::vector<double>{size * (size - 1) / 2.0, 0.5 * size}));
-    EXPECT_TRUE(communicator.sum({}).empty());
-    const auto texts = communicator.all_gather(std::string(static_cast<size_t>(rank), 'x'));
+    EXPECT_EQ(control.sum(values), (std::vector<double>{size * (size - 1) / 2.0, 0.5 * size}));
+    EXPECT_TRUE(control.sum({}).empty());
+    const auto texts = control.all_gather(std::string(static_cast<size_t>(rank), 'x'));
     ASSERT_EQ(texts.size(), static_cast<size_t>(size));
     for (int from = 0; from < size; ++from) {
       EXPECT_EQ(texts[from], std::string(static_cast<size_t>(from), 'x'));
     }
     for (int root = 0; root < size; ++root) {
-      EXPECT_EQ(communicator.broadcast(str("from ", rank), root), str("from ", root));
-      EXPECT_EQ(communicator.broadcast("", root), "");
+      EXPECT_EQ(control.broadcast(str("from ", rank), root), str("from ", root));
+      EXPECT_EQ(control.broadcast("", root), "");
     }
-    communicator.barrier();
+    control.barrier();
   });
   EXPECT_EQ(wire.payload().total(), 0);
   EXPECT_EQ(wire.collectives, 0);
@@ -239,60 +247,61 @@ TEST_F(MpiCommunicatorTest, ControlMessages) {
 }
 
 // 1 + 2^-53 + 2^-53 ... rounds differently in another order: rank order is part of the contract.
-TEST_F(MpiCommunicatorTest, SumAddsInRankOrder) {
+TEST_F(MpiCollectivesTest, SumAddsInRankOrder) {
   const double tiny = std::numeric_limits<double>::epsilon() / 2;
   const double value = rank == 0 ? 1.0 : tiny;
-  EXPECT_EQ(communicator.sum({&value, 1})[0], 1.0) << "1 + tiny is 1, over and over";
+  EXPECT_EQ(control.sum({&value, 1})[0], 1.0) << "1 + tiny is 1, over and over";
   const double last_is_one = rank == size - 1 ? 1.0 : tiny;
   double expected = 0;
   for (int from = 0; from < size; ++from) {
     expected += from == size - 1 ? 1.0 : tiny;
   }
-  EXPECT_EQ(communicator.sum({&last_is_one, 1})[0], expected);
+  EXPECT_EQ(control.sum({&last_is_one, 1})[0], expected);
 }
 
-TEST_F(MpiCommunicatorTest, TensorCollectivesAreAsynchronousAndInOrder) {
+TEST_F(MpiCollectivesTest, TensorCollectivesAreAsynchronousAndInOrder) {
   const Tensor a = filled(1000), b = filled(1000);
   std::this_thread::sleep_for(std::chrono::milliseconds(20 * rank));
-  communicator.all_reduce(a);
-  communicator.all_reduce(b);
-  communicator.all_reduce(a);  // sees the first sum
-  const Event done = communicator.stream().record();
+  collectives.all_reduce(a);
+  collectives.all_reduce(b);
+  collectives.all_reduce(a);  // sees the first sum
+  const Event done = collectives.stream().record();
   done.synchronize();
   EXPECT_EQ(wrong(a, [&](int64_t i) { return size * summed(i); }), 0);
   EXPECT_EQ(wrong(b, [&](int64_t i) { return summed(i); }), 0);
 }
 
-TEST_F(MpiCommunicatorTest, WrongArgumentsAreErrorsBeforeAnythingIsSent) {
+TEST_F(MpiCollectivesTest, WrongArgumentsAreErrorsBeforeAnythingIsSent) {
   const Tensor data = tensor(4 * size);
   if (size > 1) {
     const Tensor integers =
         Tensor::zeros(test_memory(), {size}, DType::kI32, MemoryClass::kGradients);
-    EXPECT_THROW(communicator.all_reduce(integers), Error);
-    EXPECT_THROW(communicator.reduce_scatter(integers, integers.slice(0, 1)), Error);
-    EXPECT_THROW(communicator.all_reduce(tensor(size, DType::kBf16)), Error);
-    EXPECT_THROW(communicator.all_to_all(data, data), Error);
-    EXPECT_THROW(communicator.all_to_all(tensor(size + 1), tensor(size + 1)), Error);
+    EXPECT_THROW(collectives.all_reduce(integers), Error);
+    EXPECT_THROW(collectives.reduce_scatter(integers, integers.slice(0, 1)), Error);
+    EXPECT_THROW(collectives.all_reduce(tensor(size, DType::kBf16)), Error);
+    EXPECT_THROW(collectives.all_to_all(data, data), Error);
+    EXPECT_THROW(collectives.all_to_all(tensor(size + 1), tensor(size + 1)), Error);
   }
-  EXPECT_THROW(communicator.reduce_scatter(data, tensor(5)), Error);
-  EXPECT_THROW(communicator.all_gather(tensor(5), data), Error);
-  EXPECT_THROW(communicator.split({}), Error);
+  EXPECT_THROW(collectives.reduce_scatter(data, tensor(5)), Error);
+  EXPECT_THROW(collectives.all_gather(tensor(5), data), Error);
+  EXPECT_THROW(collectives.split({}), Error);
+  EXPECT_THROW(control.split({}), Error);
   if (size > 1) {
-    EXPECT_THROW(communicator.set_nodes({}), Error);
+    EXPECT_THROW(collectives.set_nodes({}), Error);
   }
-  EXPECT_THROW(communicator.broadcast(data, size), Error);
-  EXPECT_THROW(communicator.broadcast("text", -1), Error);
+  EXPECT_THROW(collectives.broadcast(data, size), Error);
+  EXPECT_THROW(control.broadcast("text", -1), Error);
 }
 
-TEST_F(MpiCommunicatorTest, DisagreementIsTheSameErrorOnAllRanks) {
-  check_equal(communicator, "the configuration", "a = 1\nb = 2\n");
+TEST_F(MpiCollectivesTest, DisagreementIsTheSameErrorOnAllRanks) {
+  check_equal(control, "the configuration", "a = 1\nb = 2\n");
   if (size == 1) {
     return;
   }
   std::string message;
   const bool odd = rank == size - 1;
   try {
-    check_equal(communicator, "the configuration", odd ? "a = 1\nb = 3\n" : "a = 1\nb = 2\n",
+    check_equal(control, "the configuration", odd ? "a = 1\nb = 3\n" : "a = 1\nb = 2\n",
                 ExitCode::kData);
   } catch (const Error& error) {
     message = error.what();
@@ -302,16 +311,16 @@ TEST_F(MpiCommunicatorTest, DisagreementIsTheSameErrorOnAllRanks) {
       << message;
   EXPECT_NE(message.find("\"b = 2\""), std::string::npos) << message;
   EXPECT_NE(message.find("\"b = 3\""), std::string::npos) << message;
-  for (const std::string& other : communicator.all_gather(message)) {
+  for (const std::string& other : control.all_gather(message)) {
     EXPECT_EQ(other, message);
   }
 }
 
-TEST_F(MpiCommunicatorTest, AnErrorOfOneRankIsThatOfAll) {
+TEST_F(MpiCollectivesTest, AnErrorOfOneRankIsThatOfAll) {
   for (int failing = 0; failing < size; ++failing) {
     std::string message;
     try {
-      agree(communicator, [&] {
+      agree(control, [&] {
         if (rank == failing) {
           fail(ExitCode::kData, "no such file");
         }
@@ -327,10 +336,10 @@ TEST_F(MpiCommunicatorTest, AnErrorOfOneRankIsThatOfAll) {
 
 TEST(World, KnowsItsPlace) {
   World& world = test_world();
-  EXPECT_EQ(world.rank(), world.communicator().rank());
-  EXPECT_EQ(world.size(), world.communicator().size());
+  EXPECT_EQ(world.rank(), world.control().rank());
+  EXPECT_EQ(world.size(), world.control().size());
   int on_this_host = 0;
-  for (const std::string& host : world.communicator().all_gather(world.host())) {
+  for (const std::string& host : world.control().all_gather(world.host())) {
     on_this_host += host == world.host();
   }
   EXPECT_EQ(world.local_size(), on_this_host);

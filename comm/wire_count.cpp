@@ -1,4 +1,4 @@
-#include "comm/communicator.h"
+#include "comm/wire_count.h"
 
 namespace tandem {
 

@@ -11,7 +11,8 @@
 #include <atomic>
 #include <memory>
 
-#include "comm/communicator.h"
+#include "comm/collectives.h"
+#include "comm/control.h"
 #include "comm/group.h"
 
 struct ncclComm;
@@ -20,7 +21,7 @@ namespace tandem {
 
 class NcclStream;
 
-class NcclCommunicator final : public Communicator {
+class NcclCollectives final : public Collectives {
  public:
   // Elements of one NCCL call; longer tensors are cut.
   static constexpr int64_t kLargestCount = int64_t{1} << 30;
@@ -29,9 +30,9 @@ class NcclCommunicator final : public Communicator {
   // `control` must outlive this and carries all control messages. `timeout_s`: seconds without
   // progress that start-up and wait() allow; read at every wait. Throws Error(kConfig) when two
   // ranks have one GPU, kTemporary when NCCL does not come up.
-  NcclCommunicator(Communicator& control, const std::atomic<double>& timeout_s,
-                   int64_t largest_count = kLargestCount);
-  ~NcclCommunicator() override;
+  NcclCollectives(Control& control, const std::atomic<double>& timeout_s,
+                  int64_t largest_count = kLargestCount);
+  ~NcclCollectives() override;
 
   int rank() const override { return control_.rank(); }
   int size() const override { return control_.size(); }
@@ -46,30 +47,21 @@ class NcclCommunicator final : public Communicator {
   void all_to_all(const Tensor& in, const Tensor& out) override;
   void broadcast(const Tensor& inout, int root) override;
 
-  std::unique_ptr<Communicator> split(std::span<const int> colors) override;
-  void set_nodes(std::span<const int> node_of_rank) override;
-
-  std::vector<double> sum(std::span<const double> values) override { return control_.sum(values); }
-  std::string broadcast(std::string text, int root) override {
-    return control_.broadcast(std::move(text), root);
-  }
-  std::vector<std::string> all_gather(const std::string& text) override {
-    return control_.all_gather(text);
-  }
-  void barrier() override { control_.barrier(); }
+  std::unique_ptr<Collectives> split(std::span<const int> colors) override;
+  void set_nodes(std::span<const int> node_of_rank) override { group_.set_nodes(node_of_rank); }
   // Of tensors: what this rank sends in a ring, though NCCL may choose another way.
   WireCount wire() const override;
 
  private:
-  NcclCommunicator(std::shared_ptr<NcclStream> nccl, std::unique_ptr<Communicator> control,
-                   Group group, int64_t largest_count);
+  NcclCollectives(std::shared_ptr<NcclStream> nccl, std::unique_ptr<Control> control, Group group,
+                  int64_t largest_count);
   template <class F>
   void start(const char* name, int64_t bytes, F calls);
   int next() const { return (rank() + 1) % size(); }  // along the ring
   void count(Traffic traffic, int to, int64_t bytes);
 
-  std::unique_ptr<Communicator> own_control_;  // of a split
-  Communicator& control_;
+  std::unique_ptr<Control> own_control_;  // of a split
+  Control& control_;
   int64_t largest_count_;
   Group group_;
   std::shared_ptr<NcclStream> nccl_;  // shared with what this was split from and into

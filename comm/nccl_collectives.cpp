@@ -1,4 +1,4 @@
-#include "comm/nccl_communicator.h"
+#include "comm/nccl_collectives.h"
 
 #include <nccl.h>
 
@@ -60,7 +60,7 @@ std::string gpu_in_use() {
 }
 
 // NCCL allows one rank per GPU.
-void require_own_gpus(Communicator& control) {
+void require_own_gpus(Control& control) {
   const std::vector<std::string> gpus = control.all_gather(gpu_in_use());
   for (size_t rank = 1; rank < gpus.size(); ++rank) {
     const auto first = std::find(gpus.begin(), gpus.end(), gpus[rank]);
@@ -96,8 +96,8 @@ ncclResult_t in_pieces_of_parts(int ranks, int64_t n, int64_t largest, F f) {
 
 }  // namespace
 
-NcclCommunicator::NcclCommunicator(Communicator& control, const std::atomic<double>& timeout_s,
-                                   int64_t largest_count)
+NcclCollectives::NcclCollectives(Control& control, const std::atomic<double>& timeout_s,
+                                 int64_t largest_count)
     : control_(control),
       largest_count_(largest_count),
       group_(control.rank(), control.size()),
@@ -107,9 +107,8 @@ NcclCommunicator::NcclCommunicator(Communicator& control, const std::atomic<doub
   comm_ = nccl_->join(control_);
 }
 
-NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclStream> nccl,
-                                   std::unique_ptr<Communicator> control, Group group,
-                                   int64_t largest_count)
+NcclCollectives::NcclCollectives(std::shared_ptr<NcclStream> nccl, std::unique_ptr<Control> control,
+                                 Group group, int64_t largest_count)
     : own_control_(std::move(control)),
       control_(*own_control_),
       largest_count_(largest_count),
@@ -119,37 +118,32 @@ NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclStream> nccl,
       comm_(nccl_->join(control_)) {}
 
 // A rank on its way out of an error must not wait for others.
-NcclCommunicator::~NcclCommunicator() {
+NcclCollectives::~NcclCollectives() {
   nccl_->leave(comm_, std::uncaught_exceptions() > exceptions_);
 }
 
-std::unique_ptr<Communicator> NcclCommunicator::split(std::span<const int> colors) {
-  return std::unique_ptr<Communicator>(
-      new NcclCommunicator(nccl_, control_.split(colors), group_.split(colors), largest_count_));
+std::unique_ptr<Collectives> NcclCollectives::split(std::span<const int> colors) {
+  return std::unique_ptr<Collectives>(
+      new NcclCollectives(nccl_, control_.split(colors), group_.split(colors), largest_count_));
 }
 
-void NcclCommunicator::set_nodes(std::span<const int> node_of_rank) {
-  control_.set_nodes(node_of_rank);
-  group_.set_nodes(node_of_rank);
-}
+Stream& NcclCollectives::stream() { return nccl_->stream(); }
 
-Stream& NcclCommunicator::stream() { return nccl_->stream(); }
-
-void NcclCommunicator::wait(const Event& event) { nccl_->wait(event); }
+void NcclCollectives::wait(const Event& event) { nccl_->wait(event); }
 
 // calls(comm, stream) makes one NCCL group.
 template <class F>
-void NcclCommunicator::start(const char* name, int64_t bytes, F calls) {
+void NcclCollectives::start(const char* name, int64_t bytes, F calls) {
   nccl_->start(comm_, group_, name, bytes, ++number_,
                [&] { return calls(comm_, stream().handle()); });
 }
 
-void NcclCommunicator::count(Traffic traffic, int to, int64_t bytes) {
+void NcclCollectives::count(Traffic traffic, int to, int64_t bytes) {
   WireCount::Bytes& sum = wire_.by[static_cast<size_t>(traffic)];
   (group_.is_away(to) ? sum.between : sum.inside) += bytes;
 }
 
-void NcclCommunicator::all_reduce(const Tensor& inout, Traffic traffic) {
+void NcclCollectives::all_reduce(const Tensor& inout, Traffic traffic) {
   require_sum("all_reduce", inout.dtype());
   require_on_gpu("all_reduce", inout);
   const int64_t n = inout.elements(), width = size_of(inout.dtype());
@@ -167,7 +161,7 @@ void NcclCommunicator::all_reduce(const Tensor& inout, Traffic traffic) {
 
 // What is too long for one call cannot be cut in its middle, which is a part of another rank: then
 // each rank's part is reduced to it piece by piece.
-void NcclCommunicator::reduce_scatter(const Tensor& in, const Tensor& out) {
+void NcclCollectives::reduce_scatter(const Tensor& in, const Tensor& out) {
   require_sum("reduce_scatter", in.dtype());
   require_on_gpu("reduce_scatter", in);
   require_on_gpu("reduce_scatter", out);
@@ -190,7 +184,7 @@ void NcclCommunicator::reduce_scatter(const Tensor& in, const Tensor& out) {
   });
 }
 
-void NcclCommunicator::all_gather(const Tensor& in, const Tensor& out) {
+void NcclCollectives::all_gather(const Tensor& in, const Tensor& out) {
   require_on_gpu("all_gather", in);
   require_on_gpu("all_gather", out);
   require(in.dtype() == out.dtype() && out.elements() == in.elements() * size(),
@@ -211,7 +205,7 @@ void NcclCommunicator::all_gather(const Tensor& in, const Tensor& out) {
   });
 }
 
-void NcclCommunicator::all_to_all(const Tensor& in, const Tensor& out) {
+void NcclCollectives::all_to_all(const Tensor& in, const Tensor& out) {
   require_on_gpu("all_to_all", in);
   require_on_gpu("all_to_all", out);
   require(in.dtype() == out.dtype() && in.elements() == out.elements() &&
@@ -242,7 +236,7 @@ void NcclCommunicator::all_to_all(const Tensor& in, const Tensor& out) {
   });
 }
 
-void NcclCommunicator::broadcast(const Tensor& inout, int root) {
+void NcclCollectives::broadcast(const Tensor& inout, int root) {
   require(root >= 0 && root < size(), [&] { return str("broadcast: there is no rank ", root); });
   require_on_gpu("broadcast", inout);
   count(Traffic::kBroadcast, next(),
@@ -257,11 +251,9 @@ void NcclCommunicator::broadcast(const Tensor& inout, int root) {
   });
 }
 
-WireCount NcclCommunicator::wire() const {
-  WireCount count = wire_, control;
-  constexpr auto kControl = static_cast<size_t>(Traffic::kControl);
-  control.by[kControl] = control_.wire().of(Traffic::kControl);
-  return count += control;
+WireCount NcclCollectives::wire() const {
+  WireCount count = wire_;
+  return own_control_ ? count += own_control_->wire() : count;
 }
 
 }  // namespace tandem

@@ -1,17 +1,17 @@
-// A communicator that tells of each tensor collective before it passes it on.
+// Collectives that tell of each tensor collective before they pass it on.
 #pragma once
 
 #include <functional>
 
-#include "comm/communicator.h"
+#include "comm/collectives.h"
 
 namespace tandem::testing {
 
-class TappedCommunicator final : public Communicator {
+class TappedCollectives final : public Collectives {
  public:
   // `tap`: called with what is to be sent and its whole array, on the thread that asks for it.
   using Tap = std::function<void(Traffic, const Tensor& whole)>;
-  TappedCommunicator(Communicator& inner, Tap tap) : inner_(inner), tap_(std::move(tap)) {}
+  TappedCollectives(Collectives& inner, Tap tap) : inner_(inner), tap_(std::move(tap)) {}
 
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
@@ -37,22 +37,14 @@ class TappedCommunicator final : public Communicator {
     tap_(Traffic::kBroadcast, inout);
     inner_.broadcast(inout, root);
   }
-  std::unique_ptr<Communicator> split(std::span<const int> colors) override {
+  std::unique_ptr<Collectives> split(std::span<const int> colors) override {
     return inner_.split(colors);
   }
   void set_nodes(std::span<const int> nodes) override { inner_.set_nodes(nodes); }
-  std::vector<double> sum(std::span<const double> values) override { return inner_.sum(values); }
-  std::string broadcast(std::string text, int root) override {
-    return inner_.broadcast(std::move(text), root);
-  }
-  std::vector<std::string> all_gather(const std::string& text) override {
-    return inner_.all_gather(text);
-  }
-  void barrier() override { inner_.barrier(); }
   WireCount wire() const override { return inner_.wire(); }
 
  private:
-  Communicator& inner_;
+  Collectives& inner_;
   Tap tap_;
 };
 

@@ -1,0 +1,32 @@
+// Small messages that steer a job: norms, votes, texts, errors. They block the caller, need no GPU,
+// and are counted as Traffic::kControl. Every rank must send the same ones in the same order.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/wire_count.h"
+
+namespace tandem {
+
+class Control {
+ public:
+  virtual ~Control() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  virtual std::vector<double> sum(
+      std::span<const double> values) = 0;  // added in rank order: same bits on all
+  virtual std::string broadcast(std::string text, int root) = 0;
+  virtual std::vector<std::string> all_gather(const std::string& text) = 0;  // by rank
+  virtual void barrier() = 0;
+
+  // As those of Collectives.
+  virtual std::unique_ptr<Control> split(std::span<const int> colors) = 0;
+  virtual void set_nodes(std::span<const int> node_of_rank) = 0;
+  virtual WireCount wire() const = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,45 @@
+// Control messages of a process that asks nobody: as if every rank gave what this one gives. That
+// is true of a job of one rank, and what a dry run takes for granted. Nothing is sent or counted.
+#pragma once
+
+#include <algorithm>
+
+#include "comm/control.h"
+#include "src/core/error.h"
+
+namespace tandem {
+
+class LocalControl final : public Control {
+ public:
+  explicit LocalControl(int rank = 0, int size = 1) : rank_(rank), size_(size) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::vector<double> sum(std::span<const double> values) override {
+    std::vector<double> sums(values.begin(), values.end());
+    std::ranges::for_each(sums, [this](double& value) { value *= size_; });
+    return sums;
+  }
+  std::string broadcast(std::string text, int root) override {
+    require(root >= 0 && root < size_, [&] { return str("broadcast: there is no rank ", root); });
+    return text;
+  }
+  std::vector<std::string> all_gather(const std::string& text) override {
+    return std::vector<std::string>(static_cast<size_t>(size_), text);
+  }
+  void barrier() override {}
+  std::unique_ptr<Control> split(std::span<const int> colors) override {
+    require(std::ssize(colors) == size_, "split: there is not one color for each rank");
+    const auto own = [&](std::span<const int> ranks) {
+      return static_cast<int>(std::ranges::count(ranks, colors[rank_]));
+    };
+    return std::make_unique<LocalControl>(own(colors.first(rank_)), own(colors));
+  }
+  void set_nodes(std::span<const int>) override {}
+  WireCount wire() const override { return {}; }
+
+ private:
+  int rank_, size_;
+};
+
+}  // namespace tandem
