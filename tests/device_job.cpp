@@ -57,12 +57,17 @@ std::unique_ptr<Collectives> nccl_for(const Plan& plan) {
   return nullptr;
 }
 
-Hierarchy data_for(const Plan& plan, Collectives* nccl, const Ranks& self, Memory& memory) {
+Mesh mesh_for(const Plan& plan, Collectives* nccl, const Ranks& self, Memory& memory) {
   const Ranks ranks = plan.alone ? self
                       : nccl     ? Ranks{test_world().control(), *nccl}
                                  : test_ranks();
-  return {ranks.control, ranks.collectives, memory,
-          nodes_of(ranks.control, "host", plan.alone ? 0 : plan.node_size), plan.sharing};
+  std::vector<int> groups;
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    groups.push_back(rank * plan.data_groups / ranks.size());
+  }
+  return {ranks.control, ranks.collectives,
+          memory,        nodes_of(ranks.control, "host", plan.alone ? 0 : plan.node_size),
+          plan.sharing,  std::move(groups)};
 }
 
 Config config_of(const Plan& plan) {
@@ -102,7 +107,8 @@ Job::Job(const Plan& plan)
       stream_(test_stream(plan.device)),
       memory_(stream_),
       staging_(plan.device == Device::kCuda ? Memory::pinned() : Memory(Device::kCpu)),
-      data_(data_for(plan, nccl_.get(), self_, memory_)),
+      mesh_(mesh_for(plan, nccl_.get(), self_, memory_)),
+      data_(mesh_.data()),
       model_(make_model(plan)),
       training_(*model_, data_, stream_, memory_, staging_, config_of(plan)) {
   training_.store().values.initialize(1);
@@ -177,7 +183,8 @@ std::vector<double> Job::statistics() const {
 // Adds to targets_.
 DeviceBatch Job::make_batch(int64_t first_sample, int64_t samples) {
   const int64_t each = text() ? kContext : 1;
-  const int64_t first = first_sample * each;
+  const int group = plan_.samples_of >= 0 ? plan_.samples_of : mesh_.data_group();
+  const int64_t first = (group * kGlobalBatch + first_sample) * each;
   const Tensor targets = numbers(first + 1, samples * each, text() ? kVocab : kClasses);
   const auto target = targets.as<int32_t>();
   for (int64_t i = 0; i < samples * each; ++i) {
@@ -192,7 +199,7 @@ DeviceBatch Job::make_batch(int64_t first_sample, int64_t samples) {
     input = numbers(first, samples * each, kVocab);
     input = input.reshape({samples, kContext});
   } else {
-    const Tensor all = random_tensor({kGlobalBatch * kImage}, DType::kF64, 5);
+    const Tensor all = random_tensor({kGlobalBatch * kImage}, DType::kF64, 5 + group);
     input = rounded_to(all.slice(first_sample * kImage, samples * kImage), plan_.dtype);
     input = input.reshape({samples, 6, 6, 3});
   }

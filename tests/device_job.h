@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/hierarchy.h"
+#include "comm/mesh.h"
 #include "src/train/training_step.h"
 #include "tests/ranks.h"
 
@@ -34,6 +34,8 @@ struct Plan {
   Sharing sharing = Sharing::kWorld;
   bool staged = false;  // GPU gradients through MPI
   bool alone = false;   // every rank does the whole job by itself
+  int data_groups = 1;  // of neighbouring ranks, each with samples of its own
+  int samples_of = -1;  // the data group whose samples these are; -1: this rank's own
   bool uneven = false;  // no targets in the first half of the global batch, few in the other
 };
 
@@ -65,7 +67,8 @@ class Job {
   std::unique_ptr<Collectives> nccl_;  // null: the world's, or self_
   Stream& stream_;
   Memory memory_, staging_;
-  Hierarchy data_;
+  Mesh mesh_;
+  Hierarchy& data_;
   std::unique_ptr<Model> model_;
   TrainingStep training_;
   std::vector<DeviceBatch> batches_;

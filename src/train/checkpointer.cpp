@@ -46,7 +46,7 @@ Checkpointer::Checkpointer(const Config& config, const Dataset& dataset, Machine
                            Model& model, TrainingStep& training)
     : config_(config),
       dataset_(dataset),
-      comm_(machine.data()->control()),
+      comm_(machine.mesh()->job()),
       stream_(machine.stream),
       model_(model),
       training_(training),

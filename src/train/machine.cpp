@@ -84,8 +84,8 @@ Machine::Machine(const Config& config, World& world)
   const std::string& size = config.dist.node_size;
   const std::vector<int> nodes =
       nodes_of(world.control(), world.host(), size == "auto" ? 0 : std::stoi(size));
-  data_ = std::make_shared<Hierarchy>(world.control(), nccl_ ? *nccl_ : world.collectives(), memory,
-                                      nodes, sharing_of(config));
+  mesh_ = std::make_shared<Mesh>(world.control(), nccl_ ? *nccl_ : world.collectives(), memory,
+                                 nodes, sharing_of(config));
 }
 
 double Machine::peak_flops(DType dtype) const {
@@ -114,7 +114,7 @@ std::string Machine::description() const {
 }
 
 std::string Machine::sharing(const DistConfig& dist) const {
-  const Hierarchy& data = *data_;
+  const Hierarchy& data = mesh_->data();
   const int size = data.size(), node = data.node_size();
   std::string text = str(size, size == 1 ? " rank" : " ranks");
   if (node != size) {

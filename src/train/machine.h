@@ -1,11 +1,11 @@
 // Where a run computes and how its ranks talk: a device with its compute stream and memory, and the
-// ranks that share the gradients, with their nodes.
+// mesh of its ranks.
 #pragma once
 
 #include <memory>
 #include <string>
 
-#include "comm/hierarchy.h"
+#include "comm/mesh.h"
 #include "comm/world.h"
 #include "src/core/memory.h"
 #include "src/core/stream.h"
@@ -31,7 +31,8 @@ class Machine {
   Memory memory;   // of the stream's device
   Memory staging;  // host memory that the device copies from and to; page-locked for a GPU
   Device device() const { return stream.device(); }
-  const std::shared_ptr<Hierarchy>& data() const { return data_; }
+  // All ranks are one data group.
+  const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
   // The largest FLOP/s of one rank's device in this type, for `mfu`: a GPU's dense peak by its data
   // sheet, 0 for one that is not listed; the measured f32 matrix product on a CPU.
   double peak_flops(DType dtype) const;
@@ -44,7 +45,7 @@ class Machine {
 
  private:
   std::unique_ptr<Collectives> nccl_;  // null: the world's own
-  std::shared_ptr<Hierarchy> data_;    // which the communication's thread may read longer
+  std::shared_ptr<Mesh> mesh_;         // which the communication's thread may read longer
 };
 
 }  // namespace tandem

@@ -8,15 +8,15 @@ namespace tandem {
 MetricsWindow::MetricsWindow(Machine& machine, const Model& model, DType dtype,
                              int64_t global_batch)
     : machine_(machine),
-      data_(*machine.data()),
+      mesh_(*machine.mesh()),
       model_(model),
       global_batch_(global_batch),
       peak_flops_(machine.peak_flops(dtype)) {}
 
 MetricsWindow::Mark MetricsWindow::mark() {
   Mark mark{.sent = std::make_shared<WireCount>()};
-  const auto read = [data = machine_.data(), sent = mark.sent] { *sent = data->wire(); };
-  Stream& communication = data_.stream();
+  const auto read = [mesh = machine_.mesh(), sent = mark.sent] { *sent = mesh->wire(); };
+  Stream& communication = mesh_.data().stream();
   if (communication.device() == Device::kCpu) {
     communication.submit(read);
     mark.there = communication.record();
@@ -28,7 +28,7 @@ MetricsWindow::Mark MetricsWindow::mark() {
 }
 
 WireCount MetricsWindow::wire_at(const Mark& mark) {
-  data_.wait(mark.there);
+  mesh_.data().wait(mark.there);
   return *mark.sent;
 }
 
@@ -47,8 +47,8 @@ void MetricsWindow::add(const Mark& end, double exposed_comm_s) {
 void MetricsWindow::close(const Mark& end, StepMetrics& metrics) {
   const std::vector<RankUse> use = gather_use(sent_);
   std::vector<double> exposed(use.size(), 0.0);
-  exposed[static_cast<size_t>(data_.control().rank())] = std::exchange(exposed_comm_s_, 0);
-  metrics.exposed_comm_s = std::ranges::max(data_.control().sum(exposed));
+  exposed[static_cast<size_t>(mesh_.job().rank())] = std::exchange(exposed_comm_s_, 0);
+  metrics.exposed_comm_s = std::ranges::max(mesh_.job().sum(exposed));
   metrics.wire = use[busiest_rank(use)].wire;
   metrics.memory_peak = use[largest_rank(use)].memory_peak;
   metrics.peak_bytes = use[largest_rank(use)].peak_bytes;
@@ -59,7 +59,7 @@ void MetricsWindow::close(const Mark& end, StepMetrics& metrics) {
   metrics.samples = metrics.steps * global_batch_;
   if (peak_flops_ > 0) {
     metrics.mfu = model_.flops_per_sample() * static_cast<double>(metrics.samples) /
-                  metrics.seconds / (peak_flops_ * static_cast<double>(data_.control().size()));
+                  metrics.seconds / (peak_flops_ * static_cast<double>(mesh_.job().size()));
   }
 }
 
@@ -70,7 +70,7 @@ std::vector<RankUse> MetricsWindow::gather_use(const WireCount& wire) {
     own.memory_peak[i] = memory.use(static_cast<MemoryClass>(i)).peak_bytes;
   }
   std::vector<RankUse> all;
-  for (const std::string& text : data_.control().all_gather(own.text())) {
+  for (const std::string& text : mesh_.job().all_gather(own.text())) {
     all.push_back(RankUse::from_text(text));
   }
   return all;

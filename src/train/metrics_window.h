@@ -52,7 +52,7 @@ class MetricsWindow {
   std::vector<RankUse> gather_use(const WireCount& wire);
 
   Machine& machine_;
-  Hierarchy& data_;
+  Mesh& mesh_;
   const Model& model_;
   int64_t global_batch_;
   double peak_flops_;

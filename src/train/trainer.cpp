@@ -1,5 +1,6 @@
 #include "src/train/trainer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "comm/agreement.h"
@@ -16,8 +17,8 @@ using Clock = MetricsWindow::Clock;
 Trainer::Trainer(const Config& config, World& world)
     : config_(config),
       machine_(config, world),
-      job_(machine_.data()->control()),
-      data_(*machine_.data()),
+      job_(machine_.mesh()->job()),
+      data_(machine_.mesh()->data()),
       directory_(config.run),
       memory_(machine_.memory),
       stream_(machine_.stream),
@@ -142,17 +143,22 @@ Trainer::StepPlan Trainer::plan_step(int64_t number) {
     plan.batch.push_back(loader_->next());
     targets += static_cast<double>(plan.batch.back().target_count);
   }
-  const bool due = job_.rank() == 0 && checkpointer_->overdue();
-  const std::vector<double> sums =
-      job_.sum(std::vector<double>{targets, stop_signal_.requested() ? 1.0 : 0.0, due ? 1.0 : 0.0});
-  if (sums[0] == 0) {
+  // One message: the votes of the job, then the targets, which each data group has to itself.
+  constexpr int kStop = 0, kSave = 1, kTargets = 2;
+  const Mesh& mesh = *machine_.mesh();
+  std::vector<double> sums(static_cast<size_t>(kTargets + mesh.data_groups()), 0.0);
+  sums[kStop] = stop_signal_.requested() ? 1 : 0;
+  sums[kSave] = job_.rank() == 0 && checkpointer_->overdue() ? 1 : 0;
+  sums[kTargets + mesh.data_group()] = targets;
+  sums = job_.sum(sums);
+  if (std::ranges::count(sums.begin() + kTargets, sums.end(), 0.0) > 0) {
     throw AgreedError(
         ExitCode::kData,
         str("step ", number, ": the global batch has no targets; every one is ignored"));
   }
-  plan.targets = sums[0];
-  plan.stop = sums[1] > 0;
-  plan.save = sums[2] > 0;
+  plan.targets = sums[kTargets + mesh.data_group()];
+  plan.stop = sums[kStop] > 0;
+  plan.save = sums[kSave] > 0;
   return plan;
 }
 
