@@ -1,6 +1,7 @@
 // What the store shows of its parts: shards, extents and weights.
 #include <gtest/gtest.h>
 
+#include "src/core/reduce.h"
 #include "tests/harness.h"
 #include "tests/mpi_world.h"
 #include "tests/store_model.h"
@@ -100,6 +101,53 @@ TEST(ParamStoreShards, WeightsAreTheMastersOfTheValues) {
           }
         }
       }
+    }
+  }
+}
+
+// Gradients are whole numbers, and so are all sums of their squares, far below 2^53: every order of
+// additions has the same bits. Of two nodes with two ranks, a shard for each rank of a node rests
+// twice, what is not sharded four times.
+TEST(ParamStoreShards, TheNormCountsEachElementOnceHoweverOftenItRests) {
+  TestContext test;
+  Memory memory{Device::kCpu};
+  const int size = world().size();
+  const auto gradient = [](int rank, const Parameter& parameter, size_t i) {
+    return static_cast<float>((rank + 1) * static_cast<int>(i % 101) - 3 * parameter.id);
+  };
+  for (Sharing sharing : {Sharing::kWorld, Sharing::kNode}) {
+    const std::vector<int> nodes =
+        size == 4 ? std::vector<int>{0, 0, 1, 1} : std::vector<int>(static_cast<size_t>(size), 0);
+    Hierarchy data(world().control, world().collectives, memory, nodes, sharing);
+    for (int zero : {0, 1, 2, 3}) {
+      SCOPED_TRACE(str("stage ", zero, sharing == Sharing::kNode ? ", shared by a node" : ""));
+      StoreModel model = small_model();
+      ParamStore store(model.blocks, data, test.stream, memory,
+                       {.bucket_bytes = 1500, .zero = zero});
+      store.gradients.begin_step();
+      store.gradients.begin_backward(true);
+      double expected = 0;
+      for (BlockId block = 3; block >= 0; --block) {
+        store.gradients.acquire(test.context, block, Pass::kBackward);
+        for (Parameter* parameter : model.blocks[block].parameters) {
+          const auto grad = grad_target(*parameter).into.as<float>();
+          for (size_t i = 0; i < grad.size(); ++i) {
+            grad[i] = gradient(world().rank(), *parameter, i);
+            double sum = 0;
+            for (int rank = 0; rank < size; ++rank) {
+              sum += gradient(rank, *parameter, i);
+            }
+            expected += sum * sum;
+          }
+          store.gradients.on_final(test.context, *parameter);
+        }
+        store.gradients.release(test.context, block, Pass::kBackward);
+      }
+      EXPECT_TRUE(store.gradients.finish_backward());
+      const Tensor figures =
+          Tensor::empty(memory, {1 + kReduceScratch}, DType::kF64, MemoryClass::kWorkspace);
+      store.gradients.squared_norm(figures.slice(0, 1), figures.slice(1, kReduceScratch));
+      EXPECT_EQ(world().control.sum({figures.data<double>(), 1})[0], expected);
     }
   }
 }
