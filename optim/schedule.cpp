@@ -7,19 +7,6 @@
 
 namespace tandem {
 
-ScheduleKind schedule_named(std::string_view name) {
-  if (name == "constant") {
-    return ScheduleKind::kConstant;
-  }
-  if (name == "cosine") {
-    return ScheduleKind::kCosine;
-  }
-  if (name == "linear") {
-    return ScheduleKind::kLinear;
-  }
-  fail(ExitCode::kConfig, str("optim.schedule = ", name, ": use cosine, linear or constant"));
-}
-
 double lr_at(const ScheduleOptions& options, int64_t step) {
   require(step >= 0 && options.warmup_steps >= 0,
           [&] { return str("lr_at: step ", step, ", warm-up ", options.warmup_steps); });

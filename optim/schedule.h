@@ -2,14 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
 namespace tandem {
 
 enum class ScheduleKind : uint8_t { kConstant, kCosine, kLinear };
-
-// "constant", "cosine" or "linear". Throws Error(kConfig) for another name.
-ScheduleKind schedule_named(std::string_view name);
 
 struct ScheduleOptions {
   ScheduleKind kind = ScheduleKind::kCosine;

@@ -75,13 +75,13 @@ Config config_of(const Plan& plan) {
   config.run.seed = 1;
   config.train.global_batch = kGlobalBatch;
   config.train.micro_batch = plan.micro_batch;
-  config.train.precision = name_of(plan.dtype);
-  config.train.recompute = plan.recompute ? "block" : "none";
+  config.train.precision = plan.dtype;
+  config.train.recompute = plan.recompute;
   config.optim.weight_decay = 0.1;
   config.dist.zero = plan.zero;
-  config.dist.reduce = plan.exact ? "exact" : "ring";
+  config.dist.reduce = plan.exact ? Reduce::kExact : Reduce::kRing;
   config.dist.bucket_mb = static_cast<double>(plan.bucket_bytes) / (1 << 20);
-  config.dist.wire_dtype = name_of(plan.wire);
+  config.dist.wire_dtype = plan.wire;
   config.dist.overlap = plan.overlap;
   return config;
 }

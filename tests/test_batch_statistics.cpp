@@ -58,8 +58,8 @@ std::vector<double> trained(int64_t accumulation, bool exact, bool recompute, in
   Config config;
   config.train.micro_batch = kSamples;
   config.train.global_batch = kSamples * accumulation * world.size();
-  config.dist.reduce = exact ? "exact" : "ring";
-  config.train.recompute = recompute ? "block" : "none";
+  config.dist.reduce = exact ? Reduce::kExact : Reduce::kRing;
+  config.train.recompute = recompute;
   Memory memory(test_stream());
   Hierarchy data(world.control(), world.collectives(), memory,
                  nodes_of(world.control(), "host", 0));

@@ -53,6 +53,63 @@ TEST(Config, ReportsEverythingWrongAtOnce) {
   EXPECT_TRUE(contains(problems, "optim.nesterov = perhaps must be true or false"));
 }
 
+template <class T>
+void expect_choices(const char* key, const Choices<T>& choices, T& (*member)(Config&)) {
+  for (const auto& [name, meaning] : choices) {
+    Config config;
+    EXPECT_TRUE(apply(config, {{key, name, "command line"}}).empty()) << key << " = " << name;
+    EXPECT_EQ(member(config), meaning) << key << " = " << name;
+    const std::string leaf = std::string(key).substr(std::string(key).find('.') + 1);
+    EXPECT_NE(config.ini_text().find("\n" + leaf + " = " + name + "\n"), std::string::npos) << key;
+  }
+}
+
+TEST(Config, EveryChoiceMeansWhatItSays) {
+  expect_choices<std::optional<Device>>(
+      "run.device", {{"auto", std::nullopt}, {"cpu", Device::kCpu}, {"cuda", Device::kCuda}},
+      [](Config & c) -> auto& { return c.run.device; });
+  expect_choices<DType>(
+      "train.precision", {{"f32", DType::kF32}, {"bf16", DType::kBf16}, {"fp16", DType::kFp16}},
+      [](Config & c) -> auto& { return c.train.precision; });
+  expect_choices<bool>(
+      "train.recompute", {{"none", false}, {"block", true}},
+      [](Config & c) -> auto& { return c.train.recompute; });
+  expect_choices<OnNonfinite>(
+      "train.on_nonfinite", {{"stop", OnNonfinite::kStop}, {"skip", OnNonfinite::kSkip}},
+      [](Config & c) -> auto& { return c.train.on_nonfinite; });
+  expect_choices<OptimizerKind>(
+      "optim.kind", {{"adamw", OptimizerKind::kAdamW}, {"sgd", OptimizerKind::kSgd}},
+      [](Config & c) -> auto& { return c.optim.kind; });
+  expect_choices<ScheduleKind>(
+      "optim.schedule",
+      {{"cosine", ScheduleKind::kCosine},
+       {"linear", ScheduleKind::kLinear},
+       {"constant", ScheduleKind::kConstant}},
+      [](Config & c) -> auto& { return c.optim.schedule; });
+  expect_choices<Backend>(
+      "dist.backend", {{"auto", Backend::kAuto}, {"mpi", Backend::kMpi}, {"nccl", Backend::kNccl}},
+      [](Config & c) -> auto& { return c.dist.backend; });
+  expect_choices<Reduce>(
+      "dist.reduce", {{"ring", Reduce::kRing}, {"exact", Reduce::kExact}},
+      [](Config & c) -> auto& { return c.dist.reduce; });
+  expect_choices<DType>(
+      "dist.wire_dtype", {{"f32", DType::kF32}, {"bf16", DType::kBf16}},
+      [](Config & c) -> auto& { return c.dist.wire_dtype; });
+  expect_choices<Sharing>(
+      "dist.shard", {{"world", Sharing::kWorld}, {"node", Sharing::kNode}},
+      [](Config & c) -> auto& { return c.dist.shard; });
+  expect_choices<Unused>(
+      "dist.unused", {{"error", Unused::kIsError}, {"zero", Unused::kIsZero}},
+      [](Config & c) -> auto& { return c.dist.unused; });
+  expect_choices<ProgressMode>(
+      "log.progress",
+      {{"auto", ProgressMode::kAuto},
+       {"bar", ProgressMode::kBar},
+       {"plain", ProgressMode::kPlain},
+       {"none", ProgressMode::kNone}},
+      [](Config & c) -> auto& { return c.log.progress; });
+}
+
 TEST(Config, SuggestsTheRightSection) {
   Config config;
   EXPECT_TRUE(
@@ -134,7 +191,7 @@ TEST(Config, ASettingThatTheChoiceIgnoresIsAnError) {
 
 TEST(Config, ADefaultThatTheChoiceIgnoresReadsBack) {
   for (const char* kind : {"gpt", "llama", "resnet", "mlp"}) {
-    for (const char* rule : {"adamw", "sgd"}) {
+    for (const OptimizerKind rule : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
       Config config = valid();
       config.model.kind = kind;
       config.optim.kind = rule;
@@ -184,9 +241,9 @@ TEST(Config, NodesDivideTheRanks) {
 
 TEST(Config, ExactSumsAreNotRounded) {
   Config config = valid();
-  config.dist.wire_dtype = "bf16";
+  config.dist.wire_dtype = DType::kBf16;
   EXPECT_TRUE(problems_of(config, 1).empty());
-  config.dist.reduce = "exact";
+  config.dist.reduce = Reduce::kExact;
   EXPECT_TRUE(contains(problems_of(config, 1), "dist.wire_dtype = bf16 has no meaning"));
 }
 

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <memory>
 
-#include "src/core/error.h"
 #include "src/train/console.h"
 
 namespace tandem {
@@ -255,14 +254,6 @@ TEST(Console, ATerminalHasAWidth) {
     std::fclose(file);
     ::close(controller);
   }
-}
-
-TEST(Console, ModeNames) {
-  EXPECT_EQ(progress_named("auto"), ProgressMode::kAuto);
-  EXPECT_EQ(progress_named("bar"), ProgressMode::kBar);
-  EXPECT_EQ(progress_named("plain"), ProgressMode::kPlain);
-  EXPECT_EQ(progress_named("none"), ProgressMode::kNone);
-  EXPECT_THROW(progress_named("fancy"), Error);
 }
 
 }  // namespace

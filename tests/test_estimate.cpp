@@ -83,7 +83,7 @@ Used run(const Config& config, const DatasetInfo& data, Device device) {
   Memory memory(stream);
   Memory staging = device == Device::kCpu ? memory : Memory::pinned();
   Hierarchy group(control, nccl ? *nccl : test_world().collectives(), memory,
-                  nodes_of(control, "host", std::stoi(config.dist.node_size)), sharing_of(config));
+                  nodes_of(control, "host", std::stoi(config.dist.node_size)), config.dist.shard);
   const auto model = make_model(config.model, data);
   TrainingStep training(*model, group, stream, memory, staging, config);
   training.store().values.initialize(1);
@@ -135,8 +135,8 @@ void expect_estimated(Config config, Device device, int node_size) {
         << name_of(static_cast<MemoryClass>(i));
   }
   const auto blocks = gathered(static_cast<double>(used.blocks));
-  if (config.dist.reduce != "exact") {  // whose first step is run again: as many more blocks where
-                                        // the pool keeps none
+  if (config.dist.reduce != Reduce::kExact) {  // whose first step is run again: as many more blocks
+                                               // where the pool keeps none
     EXPECT_EQ(static_cast<double>(expected.blocks), blocks[static_cast<size_t>(largest)]);
   }
   const auto total = gathered(static_cast<double>(used.wire.total()));
@@ -148,14 +148,15 @@ void expect_estimated(Config config, Device device, int node_size) {
 
 // A GPU is estimated by builds that have none.
 Job some_gpus(const Config& config, int count) {
-  return {.ranks = count, .node_size = count, .hardware = hardware_named("a100-40", config, count)};
+  return {
+      .ranks = count, .node_size = count, .hardware = hardware_of(&gpu_models()[0], config, count)};
 }
 
 TEST(Estimate, IsWhatEveryModelUses) {
   for_each_device([](Device device) {
     for (const char* kind : {"gpt", "llama", "resnet", "mlp"}) {
-      for (const char* recompute : {"none", "block"}) {
-        SCOPED_TRACE(str(kind, " recompute ", recompute));
+      for (const bool recompute : {false, true}) {
+        SCOPED_TRACE(str(kind, recompute ? " recomputed" : ""));
         Config config = config_of(kind);
         config.train.recompute = recompute;
         expect_estimated(config, device, ranks());
@@ -167,15 +168,15 @@ TEST(Estimate, IsWhatEveryModelUses) {
 TEST(Estimate, IsWhatEveryStageUses) {
   for_each_device([](Device device) {
     for (int64_t zero = 0; zero < 4; ++zero) {
-      for (const char* precision : {"f32", "bf16", "fp16"}) {
+      for (const DType precision : {DType::kF32, DType::kBf16, DType::kFp16}) {
         for (const bool overlap : {true, false}) {
-          SCOPED_TRACE(str("zero ", zero, " ", precision, overlap ? " overlapped" : ""));
+          SCOPED_TRACE(str("zero ", zero, " ", name_of(precision), overlap ? " overlapped" : ""));
           Config config = config_of("gpt");
           config.dist.zero = zero;
           config.dist.overlap = overlap;
           config.train.precision = precision;
-          config.dist.wire_dtype = std::string_view(precision) == "bf16" ? "bf16" : "f32";
-          config.train.recompute = "block";
+          config.dist.wire_dtype = precision == DType::kBf16 ? DType::kBf16 : DType::kF32;
+          config.train.recompute = true;
           expect_estimated(config, device, ranks());
         }
       }
@@ -189,7 +190,7 @@ TEST(Estimate, IsWhatAFrozenModelUses) {
       SCOPED_TRACE(str("zero ", zero));
       Config config = config_of("gpt");
       config.dist.zero = zero;
-      config.train.precision = "bf16";
+      config.train.precision = DType::kBf16;
       config.model.freeze = "wte,blocks.0.*,blocks.1.attn.*,*.ln_2.gain";
       expect_estimated(config, device, ranks());
     }
@@ -203,7 +204,7 @@ TEST(Estimate, OfOneMatrixCountsThatMatrixAlone) {
   Config config = config_of("gpt");
   config.model.tie_embeddings = false;
   config.train.global_batch = 8;
-  config.train.precision = "bf16";
+  config.train.precision = DType::kBf16;
   config.dist.bucket_mb = 1;
   const DatasetInfo data = data_for(config);
   const auto of = [&](const char* freeze, int64_t zero) {
@@ -259,8 +260,8 @@ TEST(Estimate, IsWhatNodesUse) {
   }
   for_each_device([](Device device) {
     for (int64_t zero = 0; zero < 4; ++zero) {
-      for (const char* shard : {"world", "node"}) {
-        SCOPED_TRACE(str("zero ", zero, " over the ", shard));
+      for (const Sharing shard : {Sharing::kWorld, Sharing::kNode}) {
+        SCOPED_TRACE(str("zero ", zero, " over the ", shard == Sharing::kWorld ? "world" : "node"));
         Config config = config_of("resnet");
         config.dist.zero = zero;
         config.dist.shard = shard;
@@ -276,7 +277,7 @@ TEST(Estimate, IsWhatExactSumsUse) {
       SCOPED_TRACE(str("zero ", zero));
       Config config = config_of("resnet");
       config.dist.zero = zero;
-      config.dist.reduce = "exact";
+      config.dist.reduce = Reduce::kExact;
       expect_estimated(config, device, ranks());
     }
   });
@@ -287,7 +288,7 @@ TEST(Estimate, CountsTheModelsOperations) {
   config.train.global_batch = 8;
   const DatasetInfo data = data_for(config);
   const Estimate plain = estimate(config, data, some_gpus(config, 2));
-  config.train.recompute = "block";
+  config.train.recompute = true;
   const Estimate again = estimate(config, data, some_gpus(config, 2));
   // Attention runs 7 products for 6 of the model.
   const double attention = plain.flops - plain.model_flops;

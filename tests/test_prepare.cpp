@@ -12,7 +12,8 @@ namespace {
 using Strings = std::vector<std::string>;
 
 PrepareTextOptions text_options(const TemporaryFolder& folder, const Strings& input,
-                                const std::string& tokenizer = "char", double val_fraction = 0.1) {
+                                TokenizerKind tokenizer = TokenizerKind::kChar,
+                                double val_fraction = 0.1) {
   PrepareTextOptions options;
   options.input = input;
   options.output = folder / "out.h5";
@@ -46,11 +47,11 @@ TEST(PrepareText, SplitsTheCharactersAtTheLastTenth) {
   // 25 characters, one of them of two bytes: the split is at int(25 * 0.9) = 22.
   const std::string text = "abcdefghij\303\251lmnopqrstuvwxy";
   const std::string file = folder.write("a.txt", text);
-  for (const std::string tokenizer : {"char", "bytes"}) {
+  for (const TokenizerKind tokenizer : {TokenizerKind::kChar, TokenizerKind::kBytes}) {
     const PrepareReport report = prepare_text(text_options(folder, {file}, tokenizer));
     EXPECT_EQ(report.characters, 25);
-    EXPECT_EQ(report.vocab_size, tokenizer == "char" ? 25 : 256);
-    EXPECT_EQ(report.train_count, tokenizer == "char" ? 22 : 23);
+    EXPECT_EQ(report.vocab_size, tokenizer == TokenizerKind::kChar ? 25 : 256);
+    EXPECT_EQ(report.train_count, tokenizer == TokenizerKind::kChar ? 22 : 23);
     EXPECT_EQ(report.val_count, 3);
     const Prepared prepared = read_prepared(folder);
     EXPECT_EQ(prepared.train, text.substr(0, 23));
@@ -74,12 +75,13 @@ TEST(PrepareText, FilesAreJoinedByLineEnds) {
   const TemporaryFolder folder;
   const Strings files = {folder.write("a.txt", "one"), folder.write("b.txt", "two\n"),
                          folder.write("c.txt.gz", gzip("three"))};
-  const PrepareReport report = prepare_text(text_options(folder, files, "bytes", 0.0));
+  const PrepareReport report =
+      prepare_text(text_options(folder, files, TokenizerKind::kBytes, 0.0));
   EXPECT_EQ(report.documents, 3);
   EXPECT_EQ(report.val_count, 0);
   EXPECT_EQ(read_prepared(folder).train, "one\ntwo\nthree");
   // The split may fall on the line end between two files: 13 characters, 4 of them training.
-  prepare_text(text_options(folder, files, "bytes", 0.65));
+  prepare_text(text_options(folder, files, TokenizerKind::kBytes, 0.65));
   EXPECT_EQ(read_prepared(folder).train, "one\n");
   EXPECT_EQ(read_prepared(folder).val, "two\nthree");
 }
@@ -87,7 +89,8 @@ TEST(PrepareText, FilesAreJoinedByLineEnds) {
 TEST(PrepareText, BrokenUtf8IsReadAndCounted) {
   const TemporaryFolder folder;
   const std::string file = folder.write("a.txt", "ab\377cd\360\237\230 ef\303");
-  const PrepareReport report = prepare_text(text_options(folder, {file}, "char", 0.0));
+  const PrepareReport report =
+      prepare_text(text_options(folder, {file}, TokenizerKind::kChar, 0.0));
   EXPECT_EQ(report.broken_utf8, 3);
   EXPECT_EQ(report.characters, 10);
   EXPECT_EQ(read_prepared(folder).train, "ab\357\277\275cd\357\277\275 ef\357\277\275");
@@ -101,8 +104,8 @@ TEST(PrepareText, TokensAreAsWideAsTheVocabularyNeeds) {
     for (int32_t i = 0; i < size; ++i) {
       append_utf8(0x10000 + i, &text);
     }
-    const auto report =
-        prepare_text(text_options(folder, {folder.write("a.txt", text)}, "char", 0.5));
+    const auto report = prepare_text(
+        text_options(folder, {folder.write("a.txt", text)}, TokenizerKind::kChar, 0.5));
     EXPECT_EQ(report.vocab_size, size);
     const std::string path = folder / "out.h5";
     const H5Reader file(path);
@@ -130,7 +133,7 @@ TEST(PrepareText, JsonLinesAreRecords) {
                                         "{\"body\": \"caf\\u00e9 \\ud83d\\ude00\"}\n"
                                         "{\"body\": \"\"}\n"
                                         "{\"body\": \"last\"}");
-  PrepareTextOptions options = text_options(folder, {file}, "char", 0.2);
+  PrepareTextOptions options = text_options(folder, {file}, TokenizerKind::kChar, 0.2);
   options.field = "body";
   const PrepareReport report = prepare_text(options);
   EXPECT_EQ(report.documents, 3);
@@ -149,7 +152,7 @@ TEST(PrepareText, CsvRowsAreRecords) {
                                         "2,\"with, comma and \"\"quotes\"\"\nand a line end\",\r\n"
                                         "3,\"\",\n"
                                         "4,a \"quote\" inside,\"x\"");
-  PrepareTextOptions options = text_options(folder, {file}, "bytes", 0.0);
+  PrepareTextOptions options = text_options(folder, {file}, TokenizerKind::kBytes, 0.0);
   options.column = "the text";
   const PrepareReport report = prepare_text(options);
   EXPECT_EQ(report.documents, 3);
@@ -172,7 +175,7 @@ TEST(PrepareText, EndOfTextStandsBetweenDocuments) {
   folder.write("vocab/vocab.bpe", "#version: 0.2\na b\n");
   const std::string records =
       folder.write("a.jsonl", "{\"text\":\"ab\"}\n{\"text\":\"cab\"}\n{\"text\":\"d\"}\n");
-  PrepareTextOptions options = text_options(folder, {records}, "gpt2", 0.1);
+  PrepareTextOptions options = text_options(folder, {records}, TokenizerKind::kGpt2, 0.1);
   options.vocab = folder / "vocab";
   const PrepareReport report = prepare_text(options);
   EXPECT_EQ(report.vocab_size, 258);
@@ -189,8 +192,8 @@ TEST(PrepareText, RecordsInBothPartsAreLeaks) {
   for (const std::string text : {"a", "b", "c", "d", "e", "f", "b", "g", "a", "a", "h", "h"}) {
     lines += "{\"text\": \"" + text + text + text + "\"}\n";
   }
-  const auto report =
-      prepare_text(text_options(folder, {folder.write("a.jsonl", lines)}, "char", 0.45));
+  const auto report = prepare_text(
+      text_options(folder, {folder.write("a.jsonl", lines)}, TokenizerKind::kChar, 0.45));
   EXPECT_EQ(read_prepared(folder).val, "bbb\nggg\naaa\naaa\nhhh\nhhh");
   EXPECT_EQ(report.leaked, 3);
 }
@@ -203,7 +206,7 @@ constexpr const char* kBadLines =
 TEST(PrepareText, BadRecordsAreNamedAndCounted) {
   const TemporaryFolder folder;
   PrepareTextOptions options =
-      text_options(folder, {folder.write("a.jsonl", kBadLines)}, "char", 0.0);
+      text_options(folder, {folder.write("a.jsonl", kBadLines)}, TokenizerKind::kChar, 0.0);
   options.max_bad = 4;
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(prepare_text(options).bad, 4);
@@ -256,7 +259,7 @@ TEST(PrepareText, BadRowsAreNamed) {
       folder,
       {folder.write("a.csv",
                     "id,text\n1,good,more\n2,\"x\"y\n3,\"line\nend\"\n4,\"never closed\n5,z\n")},
-      "bytes", 0.0);
+      TokenizerKind::kBytes, 0.0);
   options.column = "text";
   options.max_bad = 3;
   ::testing::internal::CaptureStderr();
@@ -314,9 +317,8 @@ TEST(PrepareText, WrongOptionsAreNamed) {
   };
   expect_config_error("--input", [](auto* options) { options->input.clear(); });
   expect_config_error("--output", [](auto* options) { options->output.clear(); });
-  expect_config_error("--tokenizer words: allowed are char, bytes and gpt2",
-                      [](auto* options) { options->tokenizer = "words"; });
-  expect_config_error("with --vocab", [](auto* options) { options->tokenizer = "gpt2"; });
+  expect_config_error("with --vocab",
+                      [](auto* options) { options->tokenizer = TokenizerKind::kGpt2; });
   expect_config_error("--vocab: only", [](auto* options) { options->vocab = "x"; });
   expect_config_error("--val-fraction 1:", [](auto* options) { options->val_fraction = 1.0; });
   expect_config_error("--max-bad -1:", [](auto* options) { options->max_bad = -1; });

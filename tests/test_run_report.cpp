@@ -184,7 +184,7 @@ class RunFiles : public ::testing::Test {
     config_.run.name = "a";
     config_.model.kind = "mlp";
     config_.train.steps = 20;
-    config_.log.progress = "none";
+    config_.log.progress = ProgressMode::kNone;
     config_.log.tensorboard = false;
     make_directories(directory().path());
   }

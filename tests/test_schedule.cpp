@@ -4,7 +4,6 @@
 #include <string>
 
 #include "optim/schedule.h"
-#include "src/core/error.h"
 
 namespace tandem {
 namespace {
@@ -69,19 +68,6 @@ TEST(Schedule, NeverRisesAfterWarmUp) {
       ASSERT_LE(lr_at(options, step), lr_at(options, step - 1)) << step;
       ASSERT_GE(lr_at(options, step), 1e-4) << step;
     }
-  }
-}
-
-TEST(Schedule, Names) {
-  EXPECT_EQ(schedule_named("constant"), ScheduleKind::kConstant);
-  EXPECT_EQ(schedule_named("cosine"), ScheduleKind::kCosine);
-  EXPECT_EQ(schedule_named("linear"), ScheduleKind::kLinear);
-  try {
-    schedule_named("cosinus");
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kConfig);
-    EXPECT_NE(std::string(error.what()).find("cosinus"), std::string::npos);
   }
 }
 

@@ -22,10 +22,18 @@ constexpr const char* kUsage =
 Takes the settings of `tandem train`. Memory and bytes between ranks are those of a dry run of the step; the time
 follows from the rates that are printed, which options replace.)";
 
+Choices<const GpuModel*> gpu_choices() {
+  Choices<const GpuModel*> choices = {{"none", nullptr}};
+  for (const GpuModel& gpu : gpu_models()) {
+    choices.emplace_back(gpu.name, &gpu);
+  }
+  return choices;
+}
+
 struct Request {
   Config config;
   std::vector<std::string> files;
-  std::string gpu = "none";
+  const GpuModel* gpu = nullptr;  // this machine's CPU
   int64_t ranks = 1, node_size = 0;
   int64_t vocab = 50257, classes = 10, image = 32, channels = 3;  // of GPT-2, of CIFAR-10
   double memory_gib = 0, product_tflops = 0, memory_gb_s = 0, inside_gb_s = 0, between_gb_s = 0;
@@ -36,8 +44,7 @@ struct Request {
     options.add("config", files, "settings to read; may repeat");
     options.add("ranks", ranks, "processes of the job", 1, 1 << 20);
     options.add("node-size", node_size, "ranks a node; 0: dist.node_size, or up to 8 GPUs", 0);
-    options.add_choice("gpu", gpu, {"none", "a100-40", "a100-80", "h100", "h200"},
-                       "of each rank; none: this machine's CPU");
+    options.add_choice("gpu", gpu, gpu_choices(), "of each rank; none: this machine's CPU");
     options.add("vocab", vocab, "tokens in the vocabulary, where there is no dataset", 1, 1 << 30);
     options.add("image", image, "height and width, where there is no dataset", 1, 1 << 16);
     options.add("channels", channels, "of images, where there is no dataset", 1, 1 << 16);
@@ -80,7 +87,7 @@ void resolve(Request& request, const Words& words) {
   problems.insert(problems.end(), wrong.begin(), wrong.end());
   if (!request.help) {
     Config checked = request.config;  // as where it will run: this build and its data do not matter
-    checked.run.device = "auto";
+    checked.run.device = std::nullopt;
     checked.data.path = "data.h5";
     const auto combined = problems_of(checked, static_cast<int>(request.ranks));
     problems.insert(problems.end(), combined.begin(), combined.end());
@@ -96,7 +103,7 @@ int node_size_of(const Request& request) {
     return std::stoi(request.config.dist.node_size);
   }
   const int ranks = static_cast<int>(request.ranks);
-  return request.gpu == "none" ? ranks : std::min(ranks, 8);
+  return request.gpu ? std::min(ranks, 8) : ranks;
 }
 
 Job job_of(const Request& request) {
@@ -105,7 +112,7 @@ Job job_of(const Request& request) {
     fail(ExitCode::kConfig, str("--node-size ", job.node_size, " does not divide --ranks ",
                                 job.ranks, "; choose a divisor"));
   }
-  job.hardware = hardware_named(request.gpu, request.config, job.node_size);
+  job.hardware = hardware_of(request.gpu, request.config, job.node_size);
   const auto replace = [](double& rate, double given, double unit) {
     rate = given > 0 ? given * unit : rate;
   };
@@ -128,16 +135,16 @@ struct Row {
   bool is_given = false;  // the configuration as asked for
 
   bool fits(const Job& job) const { return estimate.peak_bytes <= job.hardware.memory_bytes; }
+  std::string recompute() const { return config.train.recompute ? "block" : "none"; }
   std::string setting() const {
-    return str("dist.zero = ", config.dist.zero,
-               " with train.recompute = ", config.train.recompute);
+    return str("dist.zero = ", config.dist.zero, " with train.recompute = ", recompute());
   }
 };
 
 std::vector<Row> rows_of(const Config& config, const DatasetInfo& data, const Job& job) {
   std::vector<Row> rows;
   for (int64_t zero = 0; zero < 4; ++zero) {
-    for (const char* recompute : {"none", "block"}) {
+    for (const bool recompute : {false, true}) {
       Row row{.config = config};
       row.config.dist.zero = zero;
       row.config.train.recompute = recompute;
@@ -174,7 +181,7 @@ std::string remedies(const std::vector<Row>& rows, const Row& given, const Job& 
   }
   for (const Row& row : rows) {
     if (row.config.dist.zero == given.config.dist.zero && !row.is_given && row.fits(job) &&
-        row.config.train.recompute == "block") {
+        row.config.train.recompute) {
       ways.push_back(str("train.recompute = block (", needs(row), ")"));
     }
   }
@@ -245,7 +252,7 @@ void print_table(const std::vector<Row>& rows, const Job& job) {
               "sent between", "step ms", "mfu", "exposed");
   for (const Row& row : rows) {
     const Estimate& e = row.estimate;
-    std::printf("%-5ld %-9s", row.config.dist.zero, row.config.train.recompute.c_str());
+    std::printf("%-5ld %-9s", row.config.dist.zero, row.recompute().c_str());
     for (const MemoryClass column : kColumns) {
       std::printf(" %11s", format_bytes(e.class_bytes[static_cast<size_t>(column)]).c_str());
     }
@@ -278,7 +285,7 @@ nlohmann::json json_of(const Row& row, const Job& job) {
     memory[std::string(name_of(column))] = e.class_bytes[static_cast<size_t>(column)];
   }
   return {{"zero", row.config.dist.zero},
-          {"recompute", row.config.train.recompute},
+          {"recompute", row.recompute()},
           {"given", row.is_given},
           {"fits", row.fits(job)},
           {"peak_bytes", e.peak_bytes},

@@ -51,7 +51,10 @@ ExitCode text(const Words& words) {
   Options options(kTextUsage);
   options.add("input", request.input, "files to read, in this order");
   options.add("output", request.output, "dataset to write");
-  options.add_choice("tokenizer", request.tokenizer, {"char", "bytes", "gpt2"},
+  options.add_choice("tokenizer", request.tokenizer,
+                     {{"char", TokenizerKind::kChar},
+                      {"bytes", TokenizerKind::kBytes},
+                      {"gpt2", TokenizerKind::kGpt2}},
                      "how text becomes tokens");
   options.add("vocab", request.vocab, "folder with encoder.json and vocab.bpe, for gpt2");
   options.add("val-fraction", request.val_fraction,
@@ -75,7 +78,8 @@ ExitCode text(const Words& words) {
   }
   require_given("input", !request.input.empty(), problems);
   require_given("output", !request.output.empty(), problems);
-  require_given("vocab", request.tokenizer != "gpt2" || !request.vocab.empty(), problems);
+  require_given("vocab", request.tokenizer != TokenizerKind::kGpt2 || !request.vocab.empty(),
+                problems);
   fail_if_any(problems);
   prepare_text(request);
   return ExitCode::kOk;

@@ -13,10 +13,12 @@
 
 namespace tandem {
 
+enum class TokenizerKind : uint8_t { kChar, kBytes, kGpt2 };
+
 struct PrepareTextOptions {
-  std::vector<std::string> input;     // --input: plain text, .jsonl, .ndjson, .csv; each may be .gz
-  std::string output;                 // --output
-  std::string tokenizer = "char";     // --tokenizer: char, bytes, gpt2
+  std::vector<std::string> input;  // --input: plain text, .jsonl, .ndjson, .csv; each may be .gz
+  std::string output;              // --output
+  TokenizerKind tokenizer = TokenizerKind::kChar;  // --tokenizer
   std::string vocab;                  // --vocab: folder with encoder.json and vocab.bpe (gpt2)
   double val_fraction = 0.1;          // --val-fraction, in [0, 1)
   std::optional<std::string> field;   // --field of .jsonl; "text" when not given

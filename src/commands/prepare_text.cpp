@@ -74,10 +74,15 @@ Survey survey_text(const TextInput& input, bool joined_by_newline, BadRecords* b
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const PrepareTextOptions& options, Survey* survey) {
-  if (options.tokenizer == "char") {
-    return make_char_tokenizer(std::move(survey->code_points));
+  switch (options.tokenizer) {
+    case TokenizerKind::kChar:
+      return make_char_tokenizer(std::move(survey->code_points));
+    case TokenizerKind::kBytes:
+      return make_bytes_tokenizer();
+    case TokenizerKind::kGpt2:
+      return load_gpt2_tokenizer(options.vocab);
   }
-  return options.tokenizer == "bytes" ? make_bytes_tokenizer() : load_gpt2_tokenizer(options.vocab);
+  fail(ExitCode::kInternal, "make_tokenizer: unknown kind");
 }
 
 // Collects the tokens of both parts, in the narrowest type that holds the vocabulary.
@@ -160,11 +165,7 @@ void check_options(const PrepareTextOptions& options) {
     fail(ExitCode::kConfig, "--output: name the file to write");
   }
   check_output(options.output, options.input);
-  if (options.tokenizer != "char" && options.tokenizer != "bytes" && options.tokenizer != "gpt2") {
-    fail(ExitCode::kConfig,
-         str("--tokenizer ", options.tokenizer, ": allowed are char, bytes and gpt2"));
-  }
-  if ((options.tokenizer == "gpt2") == options.vocab.empty()) {
+  if ((options.tokenizer == TokenizerKind::kGpt2) == options.vocab.empty()) {
     fail(ExitCode::kConfig,
          options.vocab.empty()
              ? "--tokenizer gpt2: name the folder of encoder.json and vocab.bpe with --vocab"
@@ -205,13 +206,14 @@ void encode_and_write(const PrepareTextOptions& options, const TextInput& input,
   report->content_hash = hash.digest().hex();
 }
 
-void print_report(const PrepareTextOptions& options, const PrepareReport& report) {
+void print_report(const PrepareTextOptions& options, const Tokenizer& tokenizer,
+                  const PrepareReport& report) {
   const auto number = [](int64_t value) { return static_cast<long long>(value); };
   std::printf("%s: %lld documents, %lld characters\n", options.output.c_str(),
               number(report.documents), number(report.characters));
   std::printf("  train %lld tokens, val %lld tokens, vocabulary %lld (%s)\n",
               number(report.train_count), number(report.val_count), number(report.vocab_size),
-              options.tokenizer.c_str());
+              std::string(tokenizer.kind()).c_str());
   if (report.broken_utf8 > 0) {
     std::printf("  %lld broken UTF-8 sequences were read as U+FFFD\n", number(report.broken_utf8));
   }
@@ -245,7 +247,7 @@ PrepareReport prepare_text(const PrepareTextOptions& options) {
   // Created first, so that a place that cannot be written is known before the work.
   H5Writer file(options.output);
   BadRecords bad(options.max_bad);
-  Survey survey = survey_text(input, options.tokenizer != "gpt2", &bad);
+  Survey survey = survey_text(input, options.tokenizer != TokenizerKind::kGpt2, &bad);
   bad.finish();
   if (survey.characters == 0) {
     fail(ExitCode::kData, str(options.input[0], ": no record holds any text"));
@@ -268,7 +270,7 @@ PrepareReport prepare_text(const PrepareTextOptions& options) {
   file.set_attribute("/", "vocab_size", std::vector<int64_t>{report.vocab_size});
   file.set_attribute("/", "content_hash", report.content_hash);
   file.commit();
-  print_report(options, report);
+  print_report(options, *tokenizer, report);
   return report;
 }
 

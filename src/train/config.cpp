@@ -36,24 +36,31 @@ void bind_train(Options& o, TrainConfig& train) {
         kLargestBatch);
   o.add("train.micro_batch", train.micro_batch,
         "sequences or images a rank takes at a time; 0: its whole share", 0, kLargestBatch);
-  o.add_choice("train.precision", train.precision, {"f32", "bf16", "fp16"},
+  o.add_choice("train.precision", train.precision,
+               {{"f32", DType::kF32}, {"bf16", DType::kBf16}, {"fp16", DType::kFp16}},
                "type of weights and activations");
-  o.add_choice("train.recompute", train.recompute, {"none", "block"},
+  o.add_choice("train.recompute", train.recompute, {{"none", false}, {"block", true}},
                "keep only block inputs, run forward again");
   o.add("train.eval_every", train.eval_every, "steps between validations; 0: at the end only");
   o.add("train.eval_batches", train.eval_batches,
         "micro-batches a validation; 0: the whole validation set");
   o.add("train.log_every", train.log_every, "steps between lines of metrics.jsonl", 1);
-  o.add_choice("train.on_nonfinite", train.on_nonfinite, {"stop", "skip"},
+  o.add_choice("train.on_nonfinite", train.on_nonfinite,
+               {{"stop", OnNonfinite::kStop}, {"skip", OnNonfinite::kSkip}},
                "when a gradient is not finite");
 }
 
 void bind_optim(Options& o, OptimConfig& optim) {
-  o.add_choice("optim.kind", optim.kind, {"adamw", "sgd"}, "update rule");
+  o.add_choice("optim.kind", optim.kind,
+               {{"adamw", OptimizerKind::kAdamW}, {"sgd", OptimizerKind::kSgd}}, "update rule");
   o.add("optim.lr", optim.lr, "learning rate after warm-up");
   o.add("optim.min_lr", optim.min_lr, "learning rate at the last step");
   o.add("optim.warmup_steps", optim.warmup_steps, "steps of linear warm-up");
-  o.add_choice("optim.schedule", optim.schedule, {"cosine", "linear", "constant"}, "after warm-up");
+  o.add_choice("optim.schedule", optim.schedule,
+               {{"cosine", ScheduleKind::kCosine},
+                {"linear", ScheduleKind::kLinear},
+                {"constant", ScheduleKind::kConstant}},
+               "after warm-up");
   o.add("optim.beta1", optim.beta1, "decay of AdamW's first moment", 0, 0.999999);
   o.add("optim.beta2", optim.beta2, "decay of AdamW's second moment", 0, 0.9999999);
   o.add("optim.eps", optim.eps, "added to AdamW's denominator");
@@ -66,17 +73,21 @@ void bind_optim(Options& o, OptimConfig& optim) {
 
 void bind_dist(Options& o, DistConfig& dist) {
   o.add("dist.zero", dist.zero, "ZeRO stage: what is sharded over ranks", 0, 3);
-  o.add_choice("dist.backend", dist.backend, {"auto", "mpi", "nccl"},
+  o.add_choice("dist.backend", dist.backend,
+               {{"auto", Backend::kAuto}, {"mpi", Backend::kMpi}, {"nccl", Backend::kNccl}},
                "library that moves gradients");
-  o.add_choice("dist.reduce", dist.reduce, {"ring", "exact"}, "how gradients are summed");
+  o.add_choice("dist.reduce", dist.reduce, {{"ring", Reduce::kRing}, {"exact", Reduce::kExact}},
+               "how gradients are summed");
   o.add("dist.bucket_mb", dist.bucket_mb,
         "MiB of gradients sent together; 0: planned from a probe of the link", 0, 1e6);
-  o.add_choice("dist.wire_dtype", dist.wire_dtype, {"f32", "bf16"},
+  o.add_choice("dist.wire_dtype", dist.wire_dtype, {{"f32", DType::kF32}, {"bf16", DType::kBf16}},
                "type of gradients on the wire");
   o.add("dist.overlap", dist.overlap, "send gradients while backward goes on");
-  o.add_choice("dist.shard", dist.shard, {"world", "node"}, "ranks that share a sharded state");
+  o.add_choice("dist.shard", dist.shard, {{"world", Sharing::kWorld}, {"node", Sharing::kNode}},
+               "ranks that share a sharded state");
   o.add("dist.node_size", dist.node_size, "ranks a node: auto, or a number for trials");
-  o.add_choice("dist.unused", dist.unused, {"error", "zero"}, "for a parameter without a gradient");
+  o.add_choice("dist.unused", dist.unused, {{"error", Unused::kIsError}, {"zero", Unused::kIsZero}},
+               "for a parameter without a gradient");
   o.add("dist.timeout_s", dist.timeout_s, "seconds to wait for another rank", 0.1);
 }
 
@@ -140,8 +151,8 @@ void refuse(std::vector<std::string>& problems, const std::string& key, const st
 }
 
 void find_missing_features(const Config& c, std::vector<std::string>& problems) {
-  refuse(problems, "run.device", c.run.device, c.run.device == "cuda" && !kHasCuda, "cpu or auto");
-  refuse(problems, "dist.backend", c.dist.backend, c.dist.backend == "nccl" && !kHasCuda,
+  refuse(problems, "run.device", "cuda", c.run.device == Device::kCuda && !kHasCuda, "cpu or auto");
+  refuse(problems, "dist.backend", "nccl", c.dist.backend == Backend::kNccl && !kHasCuda,
          "mpi or auto");
   refuse(problems, "checkpoint.async", "true", c.checkpoint.async, "false");
   refuse(problems, "log.trace", "true", c.log.trace, "false");
@@ -192,8 +203,8 @@ void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::stri
                              " must be auto, or a number that divides the ", ranks, " ranks"));
     }
   }
-  if (dist.reduce == "exact" && dist.wire_dtype != "f32") {
-    problems.push_back(str("dist.wire_dtype = ", dist.wire_dtype,
+  if (dist.reduce == Reduce::kExact && dist.wire_dtype != DType::kF32) {
+    problems.push_back(str("dist.wire_dtype = ", name_of(dist.wire_dtype),
                            " has no meaning with dist.reduce = exact, which sends 64-bit integers; "
                            "use f32, or dist.reduce = ring"));
   }
@@ -224,7 +235,9 @@ void Config::bind(Options& o) {
   o.add("run.name", run.name, "name of the run; the same name again resumes it");
   o.add("run.dir", run.dir, "folder of all runs");
   o.add("run.seed", run.seed, "of initial weights, sample order, dropout and augmentation");
-  o.add_choice("run.device", run.device, {"auto", "cpu", "cuda"}, "where to compute");
+  o.add_choice("run.device", run.device,
+               {{"auto", std::nullopt}, {"cpu", Device::kCpu}, {"cuda", Device::kCuda}},
+               "where to compute");
   o.add("run.threads", run.threads, "CPU threads a rank; 0: its share of the cores", 0, 4096);
   o.add("data.path", data.path, "dataset made by `tandem prepare`");
   o.add("data.prefetch", data.prefetch, "micro-batches read ahead", 1, 1024);
@@ -243,7 +256,11 @@ void Config::bind(Options& o) {
   o.add("checkpoint.init_from", checkpoint.init_from,
         "start with the weights of this checkpoint or run");
   o.add("checkpoint.async", checkpoint.async, "write while training goes on");
-  o.add_choice("log.progress", log.progress, {"auto", "bar", "plain", "none"},
+  o.add_choice("log.progress", log.progress,
+               {{"auto", ProgressMode::kAuto},
+                {"bar", ProgressMode::kBar},
+                {"plain", ProgressMode::kPlain},
+                {"none", ProgressMode::kNone}},
                "how progress is shown");
   o.add("log.tensorboard", log.tensorboard, "write TensorBoard event files");
   o.add("log.trace", log.trace, "write trace.json");
@@ -275,15 +292,16 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
       config.run.name == "." || config.run.name == "..") {
     problems.push_back(str("run.name = \"", config.run.name, "\" must be a plain folder name"));
   }
-  if (config.optim.min_lr > config.optim.lr && config.optim.schedule != "constant") {
+  if (config.optim.min_lr > config.optim.lr && config.optim.schedule != ScheduleKind::kConstant) {
     problems.push_back(
         str("optim.min_lr = ", config.optim.min_lr, " is above optim.lr = ", config.optim.lr));
   }
-  if (config.optim.kind == "sgd" && config.optim.nesterov && config.optim.momentum == 0) {
+  if (config.optim.kind == OptimizerKind::kSgd && config.optim.nesterov &&
+      config.optim.momentum == 0) {
     problems.push_back(
         "optim.nesterov = true needs optim.momentum above 0: set it, or turn nesterov off");
   }
-  if (config.dist.backend == "nccl" && config.run.device == "cpu") {
+  if (config.dist.backend == Backend::kNccl && config.run.device == Device::kCpu) {
     problems.push_back("dist.backend = nccl moves GPU memory; with run.device = cpu use mpi");
   }
   find_text_problems(config, problems);

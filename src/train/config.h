@@ -2,18 +2,30 @@
 // and a component receives its own struct only.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "comm/hierarchy.h"
+#include "optim/schedule.h"
+#include "src/core/device.h"
+#include "src/core/dtype.h"
+#include "src/train/console.h"
 #include "src/train/options.h"
 
 namespace tandem {
+
+enum class OnNonfinite : uint8_t { kStop, kSkip };
+enum class OptimizerKind : uint8_t { kAdamW, kSgd };
+enum class Backend : uint8_t { kAuto, kMpi, kNccl };
+enum class Reduce : uint8_t { kRing, kExact };
+enum class Unused : uint8_t { kIsError, kIsZero };
 
 struct RunConfig {
   std::string name = "run";
   std::string dir = "runs";
   int64_t seed = 1;
-  std::string device = "auto";
+  std::optional<Device> device;  // none: CUDA where there is a GPU
   int64_t threads = 0;
 };
 
@@ -43,12 +55,12 @@ struct TrainConfig {
   int64_t steps = 1000;
   int64_t global_batch = 12;
   int64_t micro_batch = 0;
-  std::string precision = "f32";
-  std::string recompute = "none";
+  DType precision = DType::kF32;
+  bool recompute = false;  // of blocks
   int64_t eval_every = 0;
   int64_t eval_batches = 0;
   int64_t log_every = 10;
-  std::string on_nonfinite = "stop";
+  OnNonfinite on_nonfinite = OnNonfinite::kStop;
 
   // Sequences or images that one rank takes at a time; 0 in the configuration means a whole rank's
   // share.
@@ -60,11 +72,11 @@ struct TrainConfig {
 };
 
 struct OptimConfig {
-  std::string kind = "adamw";
+  OptimizerKind kind = OptimizerKind::kAdamW;
   double lr = 1e-3;
   double min_lr = 1e-4;
   int64_t warmup_steps = 100;
-  std::string schedule = "cosine";
+  ScheduleKind schedule = ScheduleKind::kCosine;
   double beta1 = 0.9;
   double beta2 = 0.99;
   double eps = 1e-8;
@@ -76,14 +88,14 @@ struct OptimConfig {
 
 struct DistConfig {
   int64_t zero = 0;
-  std::string backend = "auto";
-  std::string reduce = "ring";
+  Backend backend = Backend::kAuto;
+  Reduce reduce = Reduce::kRing;
   double bucket_mb = 4;
-  std::string wire_dtype = "f32";
+  DType wire_dtype = DType::kF32;
   bool overlap = true;
-  std::string shard = "world";
+  Sharing shard = Sharing::kWorld;
   std::string node_size = "auto";
-  std::string unused = "error";
+  Unused unused = Unused::kIsError;
   double timeout_s = 600;
 };
 
@@ -97,7 +109,7 @@ struct CheckpointConfig {
 };
 
 struct LogConfig {
-  std::string progress = "auto";
+  ProgressMode progress = ProgressMode::kAuto;
   bool tensorboard = true;
   bool trace = false;
 };

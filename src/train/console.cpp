@@ -41,22 +41,6 @@ double steady_now_s() {
 
 }  // namespace
 
-ProgressMode progress_named(std::string_view name) {
-  if (name == "auto") {
-    return ProgressMode::kAuto;
-  }
-  if (name == "bar") {
-    return ProgressMode::kBar;
-  }
-  if (name == "plain") {
-    return ProgressMode::kPlain;
-  }
-  if (name == "none") {
-    return ProgressMode::kNone;
-  }
-  fail(ExitCode::kConfig, str("log.progress = ", name, ": use auto, bar, plain or none"));
-}
-
 std::string format_count(double count, std::string_view separator) {
   constexpr std::array<const char*, 5> kSuffixes = {"", "k", "M", "G", "T"};
   size_t suffix = 0;

@@ -20,9 +20,6 @@ enum class ProgressMode : uint8_t {
   kNone,
 };
 
-// "auto", "bar", "plain" or "none". Throws Error(kConfig) for another name.
-ProgressMode progress_named(std::string_view name);
-
 // One update.
 struct StepReport {
   int64_t step = 0;  // updates done, this one included

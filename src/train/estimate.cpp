@@ -83,7 +83,7 @@ class DryRun {
         staging_(stream_.device() == Device::kCpu ? memory_ : Memory(host_)),
         world_(rank, job.ranks, collectives_device(config, job), job.hardware.network),
         control_(rank, job.ranks),
-        data_(control_, world_, memory_, node_of_rank(job), sharing_of(config)),
+        data_(control_, world_, memory_, node_of_rank(job), config.dist.shard),
         model_(make_model(config.model, data)),
         training_(*model_, data_, stream_, memory_, staging_, planned(config, *model_, job)),
         upload_(stream_, memory_, staging_, data, training_.store().values.dtype()),
@@ -119,7 +119,7 @@ class DryRun {
 
  private:
   static Device collectives_device(const Config& config, const Job& job) {
-    return config.dist.backend == "mpi" ? Device::kCpu : job.hardware.device;
+    return config.dist.backend == Backend::kMpi ? Device::kCpu : job.hardware.device;
   }
 
   // As Trainer's, which reads a step's record one step late.
@@ -148,25 +148,20 @@ class DryRun {
 
 }  // namespace
 
-Hardware hardware_named(const std::string& gpu, const Config& config, int ranks_here) {
-  if (gpu == "none") {
+Hardware hardware_of(const GpuModel* gpu, const Config& config, int ranks_here) {
+  if (!gpu) {
     return this_cpu(config, ranks_here);
   }
-  const GpuModel* found = gpu_named(gpu);
-  if (!found) {
-    fail(ExitCode::kConfig,
-         str("--gpu ", gpu, ": unknown; use none, a100-40, a100-80, h100 or h200"));
-  }
-  const double peak = found->peak_flops(dtype_named(config.train.precision));
-  return {.name = gpu,
+  const double peak = gpu->peak_flops(config.train.precision);
+  return {.name = std::string(gpu->name),
           .device = Device::kCuda,
-          .memory_bytes = found->memory_bytes - kReservedOnGpu,
+          .memory_bytes = gpu->memory_bytes - kReservedOnGpu,
           .reserved_bytes = kReservedOnGpu,
           .peak_flops = peak,
           .speed = {.flops_per_s = peak * kProductShare,
-                    .bytes_per_s = found->bytes_per_s * kMemoryShare,
+                    .bytes_per_s = gpu->bytes_per_s * kMemoryShare,
                     .launch_s = kLaunch_s},
-          .network = found->network};
+          .network = gpu->network};
 }
 
 Estimate estimate(const Config& config, const DatasetInfo& data, const Job& job) {

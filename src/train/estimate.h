@@ -13,6 +13,7 @@
 #include "src/core/memory.h"
 #include "src/data/dataset.h"
 #include "src/train/config.h"
+#include "src/train/gpu_table.h"
 
 namespace tandem {
 
@@ -27,9 +28,9 @@ struct Hardware {
   Network network{};
 };
 
-// `gpu`: a name of gpu_table.h, or "none": this machine's CPU, shared by `ranks_here` ranks, whose
-// matrix product is timed (some 50 ms). Error kConfig for an unknown name.
-Hardware hardware_named(const std::string& gpu, const Config& config, int ranks_here);
+// `gpu`: null for this machine's CPU, shared by `ranks_here` ranks, whose matrix product is timed
+// (some 50 ms).
+Hardware hardware_of(const GpuModel* gpu, const Config& config, int ranks_here);
 
 struct Job {
   int ranks = 1;

@@ -22,22 +22,15 @@ constexpr std::array<GpuModel, 4> kModels = {{
     {"h200", "H200", 144384 * kMiB, 67e12, 989e12, 4.8e12, kP5},
 }};
 
-const GpuModel* find(auto matches) {
-  const auto found = std::ranges::find_if(kModels, matches);
-  return found == kModels.end() ? nullptr : &*found;
-}
-
 }  // namespace
 
 std::span<const GpuModel> gpu_models() { return kModels; }
 
-const GpuModel* gpu_named(std::string_view name) {
-  return find([&](const GpuModel& gpu) { return gpu.name == name; });
-}
-
 const GpuModel* gpu_with_cuda_name(std::string_view cuda_name) {
-  return find(
-      [&](const GpuModel& gpu) { return cuda_name.find(gpu.cuda_name) != std::string_view::npos; });
+  const auto found = std::ranges::find_if(kModels, [&](const GpuModel& gpu) {
+    return cuda_name.find(gpu.cuda_name) != std::string_view::npos;
+  });
+  return found == kModels.end() ? nullptr : &*found;
 }
 
 }  // namespace tandem

@@ -22,8 +22,7 @@ struct GpuModel {
 };
 
 std::span<const GpuModel> gpu_models();
-// Null for one that is not listed.
-const GpuModel* gpu_named(std::string_view name);
-const GpuModel* gpu_with_cuda_name(std::string_view cuda_name);  // by part of CUDA's name
+// By part of CUDA's name; null for one that is not listed.
+const GpuModel* gpu_with_cuda_name(std::string_view cuda_name);
 
 }  // namespace tandem

@@ -12,7 +12,7 @@ namespace tandem {
 namespace {
 
 bool uses_nccl(const Config& config, Device device) {
-  return device == Device::kCuda && config.dist.backend != "mpi";
+  return device == Device::kCuda && config.dist.backend != Backend::kMpi;
 }
 
 // Makes this rank's GPU the process's; one message for all ranks when there are too few.
@@ -21,7 +21,7 @@ Stream open_device(const Config& config, World& world) {
   use_threads(config, world.local_size());
   Device device = Device::kCpu;
   agree(world.control(), [&] {
-    device = device_named(config.run.device);
+    device = device_of(config.run);
     if constexpr (kHasCuda) {
       if (device == Device::kCuda) {
         const int gpus = cuda::device_count();
@@ -36,7 +36,7 @@ Stream open_device(const Config& config, World& world) {
         return;
       }
     }
-    if (config.dist.backend == "nccl") {
+    if (config.dist.backend == Backend::kNccl) {
       fail(ExitCode::kConfig, str("dist.backend = nccl moves GPU memory, and there is no GPU on ",
                                   world.host(), "; use dist.backend = auto or mpi"));
     }
@@ -49,26 +49,22 @@ Stream open_device(const Config& config, World& world) {
 
 // A matrix product's last bits may depend on the number of threads: exact runs have one.
 void use_threads(const Config& config, int ranks_here) {
-  const bool exact = config.dist.reduce == "exact" && config.run.threads == 0;
+  const bool exact = config.dist.reduce == Reduce::kExact && config.run.threads == 0;
   use_cpu_share(exact ? 1 : config.run.threads, ranks_here);
 }
 
-Sharing sharing_of(const Config& config) {
-  return config.dist.shard == "node" ? Sharing::kNode : Sharing::kWorld;
-}
-
-Device device_named(const std::string& name) {
+Device device_of(const RunConfig& run) {
   if constexpr (kHasCuda) {
-    if (name != "cpu" && cuda::device_count() > 0) {
+    if (run.device != Device::kCpu && cuda::device_count() > 0) {
       return Device::kCuda;
     }
-    if (name == "cuda") {
+    if (run.device == Device::kCuda) {
       fail(ExitCode::kConfig,
            str("run.device = cuda, and CUDA finds no GPU here: ", cuda::why_no_device(),
                "; use run.device = cpu, or install a driver"));
     }
   }
-  require(name != "cuda", "device_named: this build has no CUDA");
+  require(run.device != Device::kCuda, "device_of: this build has no CUDA");
   return Device::kCpu;
 }
 
@@ -77,7 +73,8 @@ Machine::Machine(const Config& config, World& world)
       memory(stream),
       staging(stream.device() == Device::kCpu ? memory : Memory::pinned()) {
   if constexpr (kHasCuda) {
-    if (uses_nccl(config, stream.device()) && (world.size() > 1 || config.dist.backend == "nccl")) {
+    if (uses_nccl(config, stream.device()) &&
+        (world.size() > 1 || config.dist.backend == Backend::kNccl)) {
       nccl_ = std::make_unique<NcclCollectives>(world.control(), world.timeout_s());
     }
   }
@@ -85,7 +82,7 @@ Machine::Machine(const Config& config, World& world)
   const std::vector<int> nodes =
       nodes_of(world.control(), world.host(), size == "auto" ? 0 : std::stoi(size));
   mesh_ = std::make_shared<Mesh>(world.control(), nccl_ ? *nccl_ : world.collectives(), memory,
-                                 nodes, sharing_of(config));
+                                 nodes, config.dist.shard);
 }
 
 double Machine::peak_flops(DType dtype) const {
@@ -126,9 +123,9 @@ std::string Machine::sharing(const DistConfig& dist) const {
       text += data.replicas() > 1 ? " inside a node" : " over all ranks";
     }
   }
-  return text + (dist.reduce == "exact"      ? "; exact sums"
-                 : dist.wire_dtype == "bf16" ? "; ring sums, bf16 on the wire"
-                                             : "; ring sums");
+  return text + (dist.reduce == Reduce::kExact     ? "; exact sums"
+                 : dist.wire_dtype == DType::kBf16 ? "; ring sums, bf16 on the wire"
+                                                   : "; ring sums");
 }
 
 std::string Machine::memory_at_rest() const {

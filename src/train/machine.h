@@ -13,13 +13,12 @@
 
 namespace tandem {
 
-// The device that run.device means on this machine. "auto" is CUDA where there is a GPU. Error
-// kConfig, with CUDA's reason, when CUDA is asked for and there is none.
-Device device_named(const std::string& name);
+// The device that run.device means on this machine. Error kConfig, with CUDA's reason, when CUDA is
+// asked for and there is none.
+Device device_of(const RunConfig& run);
 
 // The CPU threads of one of `ranks_here` ranks on a host.
 void use_threads(const Config& config, int ranks_here);
-Sharing sharing_of(const Config& config);
 
 class Machine {
  public:

@@ -64,10 +64,10 @@ const Kind& kind_of(const ModelConfig& model) {
 
 }  // namespace
 
-std::vector<std::string> model_kinds() {
-  std::vector<std::string> names;
+Choices<std::string> model_kinds() {
+  Choices<std::string> names;
   for (const Kind& kind : kKinds) {
-    names.emplace_back(kind.name);
+    names.emplace_back(kind.name, kind.name);
   }
   return names;
 }

@@ -13,8 +13,7 @@ namespace tandem {
 // come from the dataset. Error kData when the dataset is of the wrong kind for the model.
 std::unique_ptr<Model> make_model(const ModelConfig& model, const DatasetInfo& data);
 
-// The values of model.kind.
-std::vector<std::string> model_kinds();
+Choices<std::string> model_kinds();  // of model.kind
 
 // Freezes the parameters that a pattern names: comma-separated names, where * stands for any
 // characters. Error kConfig when one names no parameter, or when nothing is left to train.

@@ -114,21 +114,6 @@ void Options::add(const std::string& key, std::vector<std::string>& values,
         [] { return std::string(); }});
 }
 
-void Options::add_choice(const std::string& key, std::string& value,
-                         const std::vector<std::string>& choices, const std::string& help) {
-  std::string allowed;
-  for (const std::string& choice : choices) {
-    allowed += (allowed.empty() ? "" : ", ") + choice;
-  }
-  bind({key, help, "one of " + allowed, "",
-        [&value, choices](const std::string& text) {
-          const bool good = std::ranges::find(choices, text) != choices.end();
-          value = good ? text : value;
-          return good;
-        },
-        [&value] { return value; }});
-}
-
 std::vector<std::string> Options::apply(const std::vector<Assignment>& assignments) {
   std::vector<std::string> problems;
   for (const Assignment& assignment : assignments) {

@@ -6,10 +6,15 @@
 // collected and reported together.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
+
+#include "src/core/error.h"
 
 namespace tandem {
 
@@ -26,6 +31,10 @@ struct CommandLine {
   std::vector<std::string> positional;
 };
 
+// What a setting may be: the text that users type, and what it means.
+template <class T>
+using Choices = std::vector<std::pair<std::string, T>>;
+
 class Options {
  public:
   explicit Options(std::string usage) : usage_(std::move(usage)) {}
@@ -39,8 +48,26 @@ class Options {
   void add(const std::string& key, std::string& value, const std::string& help);
   void add(const std::string& key, std::vector<std::string>& values,
            const std::string& help);  // repeats append
-  void add_choice(const std::string& key, std::string& value,
-                  const std::vector<std::string>& choices, const std::string& help);
+  template <class T>
+  void add_choice(const std::string& key, T& value, const std::type_identity_t<Choices<T>>& choices,
+                  const std::string& help) {
+    std::string names;
+    for (const auto& [name, meaning] : choices) {
+      names += (names.empty() ? "" : ", ") + name;
+    }
+    using Choice = std::pair<std::string, T>;
+    bind({key, help, "one of " + names, "",
+          [&value, choices](const std::string& text) {
+            const auto found = std::ranges::find(choices, text, &Choice::first);
+            value = found == choices.end() ? value : found->second;
+            return found != choices.end();
+          },
+          [&value, choices, key] {
+            const auto found = std::ranges::find(choices, value, &Choice::second);
+            require(found != choices.end(), [&] { return key + " has a value without a name"; });
+            return found->first;
+          }});
+  }
 
   // Applies assignments in order and returns one line for each that is unknown or wrong, with the
   // key, the value, what is allowed, and the nearest known key.

@@ -39,7 +39,7 @@ RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step
       data_(data),
       first_step_(step),
       metrics_(open_metrics(directory.metrics(), step)),
-      console_({.mode = progress_named(config.log.progress),
+      console_({.mode = config.log.progress,
                 .first_step = step,
                 .steps = config.train.steps,
                 .log_every = config.train.log_every,
@@ -109,7 +109,7 @@ void RunLog::training(const StepMetrics& m) {
       {"peak_bytes", m.peak_bytes},
       {"wire", wire_metrics(m.wire)},
       {"memory", memory_metrics(m.memory_peak)}};
-  if (config_.train.precision == "fp16") {
+  if (config_.train.precision == DType::kFp16) {
     metrics.push_back({"loss_scale", m.loss_scale});
     metrics.push_back({"skipped", m.skipped});
   }

@@ -60,7 +60,7 @@ void Trainer::build() {
                                             config_.train.global_batch);
   upload_ = std::make_unique<Uploader>(stream_, memory_, machine_.staging, dataset_->info(),
                                        training_->store().values.dtype());
-  schedule_ = {.kind = schedule_named(config_.optim.schedule),
+  schedule_ = {.kind = config_.optim.schedule,
                .lr = config_.optim.lr,
                .min_lr = config_.optim.min_lr,
                .warmup_steps = config_.optim.warmup_steps,
@@ -206,7 +206,7 @@ void Trainer::settle() {
             "; lower optim.lr, or set train.precision = bf16"));
   }
   if (state.apply == 0 && !training_->options().dynamic_scale &&
-      config_.train.on_nonfinite == "stop") {
+      config_.train.on_nonfinite == OnNonfinite::kStop) {
     throw AgreedError(
         ExitCode::kNumerical,
         str("step ", done.step, ": the gradient is not finite; last checkpoint: ", saved,

@@ -10,7 +10,7 @@ namespace {
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimConfig& optim, std::span<const Shard> shards,
                                           Memory& memory) {
-  if (optim.kind == "adamw") {
+  if (optim.kind == OptimizerKind::kAdamW) {
     return make_adamw({.beta1 = optim.beta1,
                        .beta2 = optim.beta2,
                        .eps = optim.eps,
@@ -26,9 +26,9 @@ ParamStore::Options store_options(const Config& config, int64_t exact_leaves) {
   return {.bucket_bytes = static_cast<int64_t>(config.dist.bucket_mb * (1 << 20)),
           .overlap = config.dist.overlap,
           .zero = static_cast<int>(config.dist.zero),
-          .unused_is_error = config.dist.unused == "error",
-          .dtype = dtype_named(config.train.precision),
-          .wire_dtype = dtype_named(config.dist.wire_dtype),
+          .unused_is_error = config.dist.unused == Unused::kIsError,
+          .dtype = config.train.precision,
+          .wire_dtype = config.dist.wire_dtype,
           .exact_leaves = exact_leaves};
 }
 
@@ -43,14 +43,14 @@ TrainingStep::TrainingStep(Model& model, Hierarchy& data, Stream& stream, Memory
       seed_(static_cast<uint64_t>(config.run.seed)),
       micro_batch_(config.train.micro_batch_of(data.size())),
       accumulation_(config.train.global_batch / (micro_batch_ * data.size())),
-      recompute_(config.train.recompute == "block"),
+      recompute_(config.train.recompute),
       options_{.clip_norm = config.optim.clip_norm,
-               .dynamic_scale = config.train.precision == "fp16"},
+               .dynamic_scale = config.train.precision == DType::kFp16},
       tape_([this](Context& context, Parameter& parameter) {
         store_->gradients.on_final(context, parameter);
       }) {
   const int64_t micro_batches = accumulation_ * data.size();
-  const int64_t exact_leaves = config.dist.reduce == "exact" ? micro_batches : 0;
+  const int64_t exact_leaves = config.dist.reduce == Reduce::kExact ? micro_batches : 0;
   store_ = std::make_unique<ParamStore>(parameters_by_block(model), data, stream, memory,
                                         store_options(config, exact_leaves));
   statistics_ = std::make_unique<BatchStatistics>(model, stream, memory, exact_leaves);

@@ -75,7 +75,7 @@ class Bench {
     }
     Config config;
     config.train.global_batch = case_.input.shape()[0];
-    config.optim.kind = case_.adamw ? "adamw" : "sgd";
+    config.optim.kind = case_.adamw ? OptimizerKind::kAdamW : OptimizerKind::kSgd;
     config.optim.clip_norm = case_.clip_norm;
     training_ =
         std::make_unique<TrainingStep>(*case_.model, data_, stream_, memory_, memory_, config);
