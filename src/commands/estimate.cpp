@@ -81,10 +81,7 @@ DatasetInfo describe_data(const Request& request) {
 }
 
 void resolve(Request& request, const Words& words) {
-  const CommandLine line = parse_command_line(words);
-  std::vector<std::string> problems;
-  const auto wrong = request.options.apply(settings_of(line, problems));
-  problems.insert(problems.end(), wrong.begin(), wrong.end());
+  std::vector<std::string> problems = apply_settings(request.options, words);
   if (!request.help) {
     Config checked = request.config;  // as where it will run: this build and its data do not matter
     checked.run.device = std::nullopt;

@@ -51,9 +51,7 @@ ExitCode eval_command(const Words& words, World& world, Memory& memory) {
   Control& control = world.control();
   Request request;
   agree(control, [&] {
-    const CommandLine line = parse_command_line(words);
-    std::vector<std::string> problems = request.options.apply(line.assignments);
-    report_positional(line, problems);
+    std::vector<std::string> problems = request.options.apply_words(words);
     if (!request.help && request.checkpoint.empty()) {
       problems.push_back("--checkpoint is missing; --help shows an example");
     }

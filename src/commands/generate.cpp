@@ -146,9 +146,7 @@ ExitCode generate_command(const Words& words, World& world, Memory& memory) {
                       "tandem generate runs as one process; start it without mpirun");
   }
   Request request;
-  const CommandLine line = parse_command_line(words);
-  std::vector<std::string> problems = request.options.apply(line.assignments);
-  report_positional(line, problems);
+  std::vector<std::string> problems = request.options.apply_words(words);
   if (!request.help && request.checkpoint.empty()) {
     problems.push_back("--checkpoint is missing; --help shows an example");
   }

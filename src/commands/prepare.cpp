@@ -47,7 +47,6 @@ bool read_options(Options& options, const bool& help, const CommandLine& line,
 ExitCode text(const Words& words) {
   PrepareTextOptions request;
   bool help = false;
-  std::string field, column;
   Options options(kTextUsage);
   options.add("input", request.input, "files to read, in this order");
   options.add("output", request.output, "dataset to write");
@@ -59,9 +58,9 @@ ExitCode text(const Words& words) {
   options.add("vocab", request.vocab, "folder with encoder.json and vocab.bpe, for gpt2");
   options.add("val-fraction", request.val_fraction,
               "part at the end that becomes the validation set", 0, 0.999);
-  options.add("field", field,
+  options.add("field", request.field,
               "field of a .jsonl record that holds the text; \"text\" when not given");
-  options.add("column", column, "column of a .csv that holds the text");
+  options.add("column", request.column, "column of a .csv that holds the text");
   options.add("max-bad", request.max_bad, "broken records that may be left out");
   options.add("help", help, "print this");
   std::vector<std::string> problems;
@@ -70,12 +69,6 @@ ExitCode text(const Words& words) {
     return ExitCode::kOk;
   }
   request.input.insert(request.input.end(), line.positional.begin(), line.positional.end());
-  if (options.is_set("field")) {
-    request.field = field;
-  }
-  if (options.is_set("column")) {
-    request.column = column;
-  }
   require_given("input", !request.input.empty(), problems);
   require_given("output", !request.output.empty(), problems);
   require_given("vocab", request.tokenizer != TokenizerKind::kGpt2 || !request.vocab.empty(),

@@ -5,7 +5,9 @@
 
 namespace tandem {
 
-std::vector<Assignment> settings_of(const CommandLine& line, std::vector<std::string>& problems) {
+std::vector<std::string> apply_settings(Options& options, const std::vector<std::string>& words) {
+  const CommandLine line = parse_command_line(words);
+  std::vector<std::string> problems;
   for (const std::string& word : line.positional) {
     problems.push_back(
         str("command line: unexpected word ", word, "; settings are --section.key value"));
@@ -22,7 +24,9 @@ std::vector<Assignment> settings_of(const CommandLine& line, std::vector<std::st
     }
   }
   settings.insert(settings.end(), line.assignments.begin(), line.assignments.end());
-  return settings;
+  const auto wrong = options.apply(settings);
+  problems.insert(problems.end(), wrong.begin(), wrong.end());
+  return problems;
 }
 
 }  // namespace tandem

@@ -8,8 +8,8 @@
 
 namespace tandem {
 
-// The assignments of the files that --config names, in order, then those of the command line, which
-// win. Adds a line to `problems` for each word without a key and each file that cannot be read.
-std::vector<Assignment> settings_of(const CommandLine& line, std::vector<std::string>& problems);
+// Applies the files that --config names, in order, then the command line, which wins. Returns a
+// line for each word without a key, each file that cannot be read, and each wrong assignment.
+std::vector<std::string> apply_settings(Options& options, const std::vector<std::string>& words);
 
 }  // namespace tandem

@@ -33,11 +33,7 @@ struct Request {
 
 // Files first, in order, then the command line; everything wrong is reported together.
 void resolve(Request& request, const Words& words, int ranks) {
-  const CommandLine line = parse_command_line(words);
-  std::vector<std::string> problems;
-  const std::vector<Assignment> settings = settings_of(line, problems);
-  const auto wrong = request.options.apply(settings);
-  problems.insert(problems.end(), wrong.begin(), wrong.end());
+  std::vector<std::string> problems = apply_settings(request.options, words);
   if (!request.help) {
     const auto combined = problems_of(request.config, ranks);
     problems.insert(problems.end(), combined.begin(), combined.end());

@@ -41,14 +41,4 @@ std::string_view name_of(DType dtype) {
   fail(ExitCode::kInternal, "name_of: unknown dtype");
 }
 
-DType dtype_named(std::string_view name) {
-  for (DType dtype : {DType::kF32, DType::kF64, DType::kBf16, DType::kFp16, DType::kI32,
-                      DType::kI64, DType::kU8}) {
-    if (name_of(dtype) == name) {
-      return dtype;
-    }
-  }
-  fail(ExitCode::kConfig, str("no dtype is called ", name));
-}
-
 }  // namespace tandem

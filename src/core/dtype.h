@@ -10,9 +10,8 @@ namespace tandem {
 
 enum class DType : uint8_t { kF32, kF64, kBf16, kFp16, kI32, kI64, kU8 };
 
-int64_t size_of(DType dtype);              // bytes of one element
-std::string_view name_of(DType dtype);     // "f32", "f64", ...
-DType dtype_named(std::string_view name);  // Error(kConfig) for a name that no dtype has
+int64_t size_of(DType dtype);           // bytes of one element
+std::string_view name_of(DType dtype);  // "f32", "f64", ...
 
 // What a kernel computes in for elements of this type: f64 for f64, otherwise f32.
 inline DType wide_of(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tandem {
 
@@ -40,6 +41,8 @@ std::string str(const Args&... args) {
 
 // Throws a user-facing error: the message says what, where, and what to do.
 [[noreturn]] void fail(ExitCode code, const std::string& message);
+// Throws Error(kConfig) with all problems, one a line, if there are any.
+void fail_if_any(const std::vector<std::string>& problems);
 
 // Checks a programming contract; a violation is an internal error that names the caller's place.
 void require(bool ok, std::string_view what,

@@ -31,9 +31,10 @@ std::string number_text(T value) {
 }
 
 template <class T>
-std::string range_text(const char* kind, T low, T high, T no_limit) {
-  return high >= no_limit ? str(kind, " >= ", number_text(low))
-                          : str(kind, " in [", number_text(low), ", ", number_text(high), "]");
+std::string range_text(T low, T high) {
+  const char* kind = std::is_integral_v<T> ? "a whole number" : "a number";
+  return high >= kNoLimit<T> ? str(kind, " >= ", number_text(low))
+                             : str(kind, " in [", number_text(low), ", ", number_text(high), "]");
 }
 
 size_t edit_distance(const std::string& a, const std::string& b) {
@@ -60,29 +61,20 @@ void Options::bind(Setting setting) {
   settings_.push_back(std::move(setting));
 }
 
-void Options::add(const std::string& key, int64_t& value, const std::string& help, int64_t low,
-                  int64_t high) {
-  bind({key, help, range_text("a whole number", low, high, INT64_MAX), "",
+template <class Number>
+void Options::add(const std::string& key, Number& value, const std::string& help,
+                  std::type_identity_t<Number> low, std::type_identity_t<Number> high) {
+  bind({key, help, range_text(low, high), "",
         [&value, low, high](const std::string& text) {
-          int64_t parsed = 0;
+          Number parsed = 0;
           const bool good = parse_number(text, parsed) && parsed >= low && parsed <= high;
           value = good ? parsed : value;
           return good;
         },
         [&value] { return number_text(value); }});
 }
-
-void Options::add(const std::string& key, double& value, const std::string& help, double low,
-                  double high) {
-  bind({key, help, range_text("a number", low, high, 1e300), "",
-        [&value, low, high](const std::string& text) {
-          double parsed = 0;
-          const bool good = parse_number(text, parsed) && parsed >= low && parsed <= high;
-          value = good ? parsed : value;
-          return good;
-        },
-        [&value] { return number_text(value); }});
-}
+template void Options::add(const std::string&, int64_t&, const std::string&, int64_t, int64_t);
+template void Options::add(const std::string&, double&, const std::string&, double, double);
 
 void Options::add(const std::string& key, bool& value, const std::string& help) {
   bind({key, help, "true or false", "",
@@ -102,6 +94,16 @@ void Options::add(const std::string& key, std::string& value, const std::string&
           return true;
         },
         [&value] { return value; }});
+}
+
+void Options::add(const std::string& key, std::optional<std::string>& value,
+                  const std::string& help) {
+  bind({key, help, kText, "",
+        [&value](const std::string& text) {
+          value = text;
+          return true;
+        },
+        [&value] { return value.value_or(""); }});
 }
 
 void Options::add(const std::string& key, std::vector<std::string>& values,
@@ -130,16 +132,19 @@ std::vector<std::string> Options::apply(const std::vector<Assignment>& assignmen
     } else if (!setting->assign(assignment.value)) {
       problems.push_back(str(assignment.origin, ": ", assignment.key, " = ", assignment.value,
                              " must be ", setting->allowed));
-    } else {
-      setting->set = true;
     }
   }
   return problems;
 }
 
-bool Options::is_set(const std::string& key) const {
-  const auto setting = std::ranges::find(settings_, key, &Setting::key);
-  return setting != settings_.end() && setting->set;
+std::vector<std::string> Options::apply_words(const std::vector<std::string>& words) {
+  const CommandLine line = parse_command_line(words);
+  std::vector<std::string> problems = apply(line.assignments);
+  for (const std::string& word : line.positional) {
+    problems.push_back(str("command line: unexpected word ", word,
+                           "; options are --key value, text with spaces in quotes"));
+  }
+  return problems;
 }
 
 std::string Options::text(const std::string& key) const {
@@ -236,13 +241,6 @@ CommandLine parse_command_line(const std::vector<std::string>& words) {
   return line;
 }
 
-void report_positional(const CommandLine& line, std::vector<std::string>& problems) {
-  for (const std::string& word : line.positional) {
-    problems.push_back(str("command line: unexpected word ", word,
-                           "; options are --key value, text with spaces in quotes"));
-  }
-}
-
 std::vector<Assignment> parse_ini(const std::string& text, const std::string& origin) {
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // some editors write one
   std::istringstream in(text.starts_with(kByteOrderMark) ? text.substr(kByteOrderMark.size())
@@ -259,17 +257,6 @@ std::vector<Assignment> parse_ini(const std::string& text, const std::string& or
          str(origin, ": ", error.what(), "; write [section] and key = value lines"));
   }
   return assignments;
-}
-
-void fail_if_any(const std::vector<std::string>& problems) {
-  if (problems.empty()) {
-    return;
-  }
-  std::string all;
-  for (const std::string& problem : problems) {
-    all += (all.empty() ? "" : "\n") + problem;
-  }
-  fail(ExitCode::kConfig, all);
 }
 
 }  // namespace tandem

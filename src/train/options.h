@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -35,17 +36,24 @@ struct CommandLine {
 template <class T>
 using Choices = std::vector<std::pair<std::string, T>>;
 
+// int64_t or double.
+template <class Number>
+inline constexpr Number kNoLimit = INT64_MAX;
+template <>
+inline constexpr double kNoLimit<double> = 1e300;
+
 class Options {
  public:
   explicit Options(std::string usage) : usage_(std::move(usage)) {}
 
   // Bind a setting. `help` is one line. Numbers are checked against [low, high].
-  void add(const std::string& key, int64_t& value, const std::string& help, int64_t low = 0,
-           int64_t high = INT64_MAX);
-  void add(const std::string& key, double& value, const std::string& help, double low = 0,
-           double high = 1e300);
+  template <class Number>
+  void add(const std::string& key, Number& value, const std::string& help,
+           std::type_identity_t<Number> low = 0,
+           std::type_identity_t<Number> high = kNoLimit<Number>);
   void add(const std::string& key, bool& value, const std::string& help);
   void add(const std::string& key, std::string& value, const std::string& help);
+  void add(const std::string& key, std::optional<std::string>& value, const std::string& help);
   void add(const std::string& key, std::vector<std::string>& values,
            const std::string& help);  // repeats append
   template <class T>
@@ -72,8 +80,9 @@ class Options {
   // Applies assignments in order and returns one line for each that is unknown or wrong, with the
   // key, the value, what is allowed, and the nearest known key.
   std::vector<std::string> apply(const std::vector<Assignment>& assignments);
-  // True when an assignment for the key was applied.
-  bool is_set(const std::string& key) const;
+  // For commands that take options only: parses and applies the words; each that belongs to no
+  // option is a problem too.
+  std::vector<std::string> apply_words(const std::vector<std::string>& words);
   // The present value of a setting that was bound, as ini_text() writes it.
   std::string text(const std::string& key) const;
 
@@ -85,7 +94,6 @@ class Options {
     std::string key, help, allowed, default_text;
     std::function<bool(const std::string&)> assign;  // false: not a value of this setting
     std::function<std::string()> text;
-    bool set = false;
   };
   void bind(Setting setting);
   std::string nearest(const std::string& key) const;
@@ -99,14 +107,8 @@ class Options {
 // at all.
 CommandLine parse_command_line(const std::vector<std::string>& words);
 
-// For commands that take options only: each other word is a problem.
-void report_positional(const CommandLine& line, std::vector<std::string>& problems);
-
 // Reads INI text: [section], key = value, # comments. Keys become section.key. Throws
 // Error(kConfig) with the origin.
 std::vector<Assignment> parse_ini(const std::string& text, const std::string& origin);
-
-// Throws Error(kConfig) with all problems, one a line, if there are any.
-void fail_if_any(const std::vector<std::string>& problems);
 
 }  // namespace tandem
