@@ -67,7 +67,7 @@ class ResNet final : public Classifier {
         config_(config),
         stem_("stem.conv", "stem.bn", config.in_channels, kStageChannels[0], 1),
         head_("head", kStageChannels.back(), config.classes, Initializer::normal(0.01)) {
-    require(config.depth >= 8 && (config.depth - 2) % 6 == 0, "resnet: depth must be 6n + 2");
+    fail_if_any(config.problems());
     int64_t in = kStageChannels[0];
     for (size_t stage = 0; stage < kStageChannels.size(); ++stage) {
       for (int64_t i = 0; i < (config.depth - 2) / 6; ++i) {
@@ -127,6 +127,13 @@ class ResNet final : public Classifier {
 };
 
 }  // namespace
+
+std::vector<std::string> ResNetConfig::problems() const {
+  if (depth >= 8 && (depth - 2) % 6 == 0) {
+    return {};
+  }
+  return {str("model.depth = ", depth, " must be 6n + 2: 20, 32, 44, 56, ...")};
+}
 
 std::unique_ptr<Classifier> make_resnet(const ResNetConfig& config) {
   return std::make_unique<ResNet>(config);

@@ -18,10 +18,12 @@ struct ResNetConfig {
   int64_t in_channels = 3;
   int64_t height = 32, width = 32;
   int64_t classes = 10;
+  // What is wrong with the depth, by the setting's name; empty when nothing is.
+  std::vector<std::string> problems() const;
 };
 
 // Images [B, H, W, C] give logits [B, classes]. Weights start as He normal by fan-out, the head as
-// normal(0.01).
+// normal(0.01). Throws Error(kConfig) with the configuration's problems().
 std::unique_ptr<Classifier> make_resnet(const ResNetConfig& config);
 
 }  // namespace tandem

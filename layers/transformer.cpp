@@ -22,19 +22,12 @@ TransformerConfig resolve(TransformerConfig config) {
   require_config(config.vocab > 0 && config.context > 0 && config.layers > 0 && config.heads > 0 &&
                      config.width > 0,
                  "model: vocab, context, layers, heads and width must be positive");
+  fail_if_any(config.problems());
   config.kv_heads = config.kv_heads ? config.kv_heads : config.heads;
-  require_config(
-      config.width % config.heads == 0,
-      str("model.width ", config.width, " is not a multiple of model.heads ", config.heads));
-  require_config(
-      config.kv_heads > 0 && config.heads % config.kv_heads == 0,
-      str("model.heads ", config.heads, " is not a multiple of model.kv_heads ", config.kv_heads));
-  require_config(!config.llama || config.width / config.heads % 2 == 0,
-                 str("model.width / model.heads is ", config.width / config.heads,
-                     ": rotary positions need an even head width"));
   require_config(config.dropout >= 0 && config.dropout < 1,
                  str("model.dropout ", config.dropout, " is not in [0, 1)"));
-  require_config(config.ffn_width >= 0, str("model.ffn_width ", config.ffn_width, " is negative"));
+  require_config(config.kv_heads >= 0 && config.ffn_width >= 0,
+                 "model: kv_heads and ffn_width must not be negative");
   if (config.ffn_width == 0) {
     config.ffn_width =
         config.llama ? ((8 * config.width + 2) / 3 + 31) / 32 * 32 : 4 * config.width;

@@ -118,6 +118,21 @@ class LlamaBlock final : public TransformerBlock {
 
 }  // namespace
 
+std::vector<std::string> TransformerConfig::problems() const {
+  std::vector<std::string> problems;
+  if (width % heads != 0) {
+    problems.push_back(str("model.width = ", width, " is not divisible by model.heads = ", heads));
+  } else if (llama && width / heads % 2 != 0) {
+    problems.push_back(str("model.width / model.heads = ", width / heads,
+                           " must be even: rotary positions turn pairs"));
+  }
+  if (kv_heads > 0 && heads % kv_heads != 0) {
+    problems.push_back(
+        str("model.heads = ", heads, " is not divisible by model.kv_heads = ", kv_heads));
+  }
+  return problems;
+}
+
 std::unique_ptr<TransformerBlock> gpt_block(const TransformerConfig& config, int64_t index) {
   return std::make_unique<GptBlock>(config, index);
 }

@@ -25,6 +25,8 @@ struct TransformerConfig {
   double dropout = 0;     // of the embedding and of both branches; not of attention probabilities
   bool tie_embeddings = true;  // the head's weight is the token embedding
 
+  // What of width and heads does not fit together, by the settings' names; empty when all does.
+  std::vector<std::string> problems() const;
   HeadLayout head_layout() const { return {heads, kv_heads, width / heads}; }
 };
 

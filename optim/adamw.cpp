@@ -4,17 +4,6 @@
 
 namespace tandem {
 
-namespace {
-
-void require_in_range(std::string_view key, double value, double below) {
-  if (!(value >= 0 && value < below)) {
-    fail(ExitCode::kConfig, str(key, " = ", value, ": it must be at least 0",
-                                std::isfinite(below) ? str(" and below ", below) : ""));
-  }
-}
-
-}  // namespace
-
 std::unique_ptr<Optimizer> make_adamw(const AdamWOptions& options, std::span<const Shard> shards,
                                       Memory& memory) {
   require_in_range("optim.beta1", options.beta1, 1);

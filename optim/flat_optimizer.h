@@ -15,6 +15,8 @@
 #pragma once
 
 #include <array>
+#include <cmath>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -56,6 +58,14 @@ void update_shard(Cuda, const typename Rule::Scalars* scalars, bool decay, int64
                   const float* grad, float* value, T* working, State*... state);
 
 }  // namespace kernels
+
+// Throws Error(kConfig) unless 0 <= value < below.
+inline void require_in_range(std::string_view key, double value, double below) {
+  if (!(value >= 0 && value < below)) {
+    fail(ExitCode::kConfig, str(key, " = ", value, ": it must be at least 0",
+                                std::isfinite(below) ? str(" and below ", below) : ""));
+  }
+}
 
 template <class Rule>
 class FlatOptimizer final : public Optimizer {

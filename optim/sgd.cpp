@@ -4,20 +4,18 @@
 
 namespace tandem {
 
+std::vector<std::string> SgdOptions::problems() const {
+  if (nesterov && momentum == 0) {
+    return {"optim.nesterov = true needs optim.momentum above 0: set it, or turn nesterov off"};
+  }
+  return {};
+}
+
 std::unique_ptr<Optimizer> make_sgd(const SgdOptions& options, std::span<const Shard> shards,
                                     Memory& memory) {
-  if (!(options.momentum >= 0 && options.momentum < 1)) {
-    fail(ExitCode::kConfig,
-         str("optim.momentum = ", options.momentum, ": it must be at least 0 and below 1"));
-  }
-  if (!(options.weight_decay >= 0)) {
-    fail(ExitCode::kConfig,
-         str("optim.weight_decay = ", options.weight_decay, ": it must be at least 0"));
-  }
-  if (options.nesterov && options.momentum == 0) {
-    fail(ExitCode::kConfig,
-         "optim.nesterov = true needs optim.momentum above 0: set it, or turn nesterov off");
-  }
+  require_in_range("optim.momentum", options.momentum, 1);
+  require_in_range("optim.weight_decay", options.weight_decay, INFINITY);
+  fail_if_any(options.problems());
   if (options.momentum == 0) {
     return std::make_unique<FlatOptimizer<SgdRule>>(options, shards, memory);
   }

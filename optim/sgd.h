@@ -9,6 +9,8 @@
 #include <array>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "optim/optimizer.h"
 #include "src/core/math.h"
@@ -19,12 +21,14 @@ struct SgdOptions {
   double momentum = 0.9;      // mu, in [0, 1); 0: no state
   bool nesterov = false;      // needs momentum
   double weight_decay = 0.0;  // coupled: added to the gradient; at least 0
+  // What does not fit together, by the settings' names; empty when all does.
+  std::vector<std::string> problems() const;
 };
 
 // State: slot "momentum", f32, MemoryClass::kOptimizer: 4 bytes per element; none when
-// options.momentum is 0. Throws Error(kConfig) naming the key that is out of range,
-// Error(kOutOfMemory) from `memory`. Every element's new value depends on that element alone, to
-// the bit.
+// options.momentum is 0. Throws Error(kConfig) naming the key that is out of range, or the options'
+// problems(), Error(kOutOfMemory) from `memory`. Every element's new value depends on that element
+// alone, to the bit.
 std::unique_ptr<Optimizer> make_sgd(const SgdOptions& options, std::span<const Shard> shards,
                                     Memory& memory);
 

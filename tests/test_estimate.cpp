@@ -46,7 +46,7 @@ DatasetInfo data_for(const Config& config) {
 }
 
 MicroBatch zeros(const Config& config, const DatasetInfo& data) {
-  const int64_t samples = config.train.micro_batch_of(ranks());
+  const int64_t samples = config.train.batch_plan(ranks()).micro_batch();
   const bool text = data.kind == DatasetKind::kText;
   const int64_t targets = samples * (text ? config.model.context : 1);
   MicroBatch batch{.samples = samples, .target_count = targets};

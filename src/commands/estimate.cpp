@@ -156,13 +156,12 @@ std::vector<Row> rows_of(const Config& config, const DatasetInfo& data, const Jo
 
 // The largest micro-batch up to `most` that divides a rank's share of the global batch; 0: none.
 int64_t usable_micro_batch(const Config& config, const Job& job, int64_t most) {
-  const int64_t share = config.train.global_batch / job.ranks;
-  for (int64_t micro_batch = std::min(most, share); micro_batch > 0; --micro_batch) {
-    if (config.train.global_batch % (micro_batch * job.ranks) == 0) {
-      return micro_batch;
-    }
+  const int64_t global_batch = config.train.global_batch;
+  int64_t micro_batch = std::min(most, global_batch / job.ranks);
+  while (micro_batch > 0 && !BatchPlan{global_batch, micro_batch, job.ranks}.problems().empty()) {
+    --micro_batch;
   }
-  return 0;
+  return micro_batch;
 }
 
 // What would make the given row fit: the least change of each setting.
@@ -262,7 +261,7 @@ void print_table(const std::vector<Row>& rows, const Job& job) {
 
 void print(const std::vector<Row>& rows, const DatasetInfo& data, const Job& job) {
   const Row& given = *std::ranges::find_if(rows, &Row::is_given);
-  const int64_t micro_batch = given.config.train.micro_batch_of(job.ranks);
+  const int64_t micro_batch = given.config.train.batch_plan(job.ranks).micro_batch();
   std::printf("job      %d ranks, %d a node; global batch %ld, micro-batch %ld; %s\n", job.ranks,
               job.node_size, given.config.train.global_batch, micro_batch, data.path.c_str());
   std::printf("compute  %.4g TFLOP a step of the model's own, %.4g TFLOP run\n",

@@ -1,5 +1,6 @@
 #include "src/train/config.h"
 
+#include <array>
 #include <charconv>
 
 #include "src/core/dispatch.h"
@@ -94,25 +95,22 @@ void bind_dist(Options& o, DistConfig& dist) {
 // A choice, and the settings that nothing reads where it is made.
 struct Choice {
   const char *key, *value;
-  std::vector<const char*> ignores;
+  std::array<const char*, 8> ignores;
 };
 
-const std::vector<Choice>& choices() {
-  static const std::vector<Choice> all = {
-      {"model.kind", "gpt", {"data.augment", "model.kv_heads", "model.depth"}},
-      {"model.kind", "llama", {"data.augment", "model.depth"}},
-      {"model.kind",
-       "resnet",
-       {"model.layers", "model.heads", "model.kv_heads", "model.width", "model.ffn_width",
-        "model.context", "model.dropout", "model.tie_embeddings"}},
-      {"model.kind",
-       "mlp",
-       {"model.heads", "model.kv_heads", "model.ffn_width", "model.context", "model.dropout",
-        "model.tie_embeddings", "model.depth"}},
-      {"optim.kind", "adamw", {"optim.momentum", "optim.nesterov"}},
-      {"optim.kind", "sgd", {"optim.beta1", "optim.beta2", "optim.eps"}}};
-  return all;
-}
+constexpr Choice kChoices[] = {
+    {"model.kind", "gpt", {"data.augment", "model.kv_heads", "model.depth"}},
+    {"model.kind", "llama", {"data.augment", "model.depth"}},
+    {"model.kind",
+     "resnet",
+     {"model.layers", "model.heads", "model.kv_heads", "model.width", "model.ffn_width",
+      "model.context", "model.dropout", "model.tie_embeddings"}},
+    {"model.kind",
+     "mlp",
+     {"model.heads", "model.kv_heads", "model.ffn_width", "model.context", "model.dropout",
+      "model.tie_embeddings", "model.depth"}},
+    {"optim.kind", "adamw", {"optim.momentum", "optim.nesterov"}},
+    {"optim.kind", "sgd", {"optim.beta1", "optim.beta2", "optim.eps"}}};
 
 // Calls visit(choice, key, default) for each setting that the choices of `options` ignore and that
 // differs from its default.
@@ -121,12 +119,12 @@ void for_each_ignored(const Options& options, F&& visit) {
   Config defaults;
   Options otherwise("");
   defaults.bind(otherwise);
-  for (const Choice& choice : choices()) {
+  for (const Choice& choice : kChoices) {
     if (options.text(choice.key) != choice.value) {
       continue;
     }
     for (const char* key : choice.ignores) {
-      if (options.text(key) != otherwise.text(key)) {
+      if (key && options.text(key) != otherwise.text(key)) {
         visit(choice, key, otherwise.text(key));
       }
     }
@@ -143,54 +141,19 @@ void find_ignored_settings(Config config, std::vector<std::string>& problems) {
 }
 
 // A choice of the design that this build does not have yet.
-void refuse(std::vector<std::string>& problems, const std::string& key, const std::string& value,
-            bool missing, const std::string& use) {
+void refuse(std::vector<std::string>& problems, const std::string& setting, bool missing,
+            const std::string& use) {
   if (missing) {
-    problems.push_back(str(key, " = ", value, " is not in this build; use ", use));
+    problems.push_back(str(setting, " is not in this build; use ", use));
   }
 }
 
 void find_missing_features(const Config& c, std::vector<std::string>& problems) {
-  refuse(problems, "run.device", "cuda", c.run.device == Device::kCuda && !kHasCuda, "cpu or auto");
-  refuse(problems, "dist.backend", "nccl", c.dist.backend == Backend::kNccl && !kHasCuda,
+  refuse(problems, "run.device = cuda", c.run.device == Device::kCuda && !kHasCuda, "cpu or auto");
+  refuse(problems, "dist.backend = nccl", c.dist.backend == Backend::kNccl && !kHasCuda,
          "mpi or auto");
-  refuse(problems, "checkpoint.async", "true", c.checkpoint.async, "false");
-  refuse(problems, "log.trace", "true", c.log.trace, "false");
-}
-
-void find_batch_problems(const TrainConfig& train, int ranks, std::vector<std::string>& problems) {
-  if (train.micro_batch == 0 && train.global_batch % ranks != 0) {
-    problems.push_back(str(
-        "train.global_batch = ", train.global_batch, " is not divisible by ", ranks,
-        " ranks; the nearest that are: ", std::max<int64_t>(train.global_batch / ranks, 1) * ranks,
-        " and ", (train.global_batch / ranks + 1) * ranks));
-  } else if (train.micro_batch > 0 && train.global_batch % (train.micro_batch * ranks) != 0) {
-    const int64_t unit = train.micro_batch * ranks;
-    problems.push_back(str(
-        "train.global_batch = ", train.global_batch,
-        " is not divisible by train.micro_batch x ranks = ", train.micro_batch, " x ", ranks, " = ",
-        unit, "; the nearest that are: ", std::max<int64_t>(train.global_batch / unit, 1) * unit,
-        " and ", (train.global_batch / unit + 1) * unit));
-  }
-}
-
-void find_model_problems(const ModelConfig& model, std::vector<std::string>& problems) {
-  if (model.reads_text()) {
-    if (model.width % model.heads != 0) {
-      problems.push_back(
-          str("model.width = ", model.width, " is not divisible by model.heads = ", model.heads));
-    } else if (model.kind == "llama" && model.width / model.heads % 2 != 0) {
-      problems.push_back(str("model.width / model.heads = ", model.width / model.heads,
-                             " must be even: rotary positions turn pairs"));
-    }
-    if (model.kind == "llama" && model.kv_heads > 0 && model.heads % model.kv_heads != 0) {
-      problems.push_back(str("model.heads = ", model.heads,
-                             " is not divisible by model.kv_heads = ", model.kv_heads));
-    }
-  }
-  if (model.kind == "resnet" && (model.depth - 2) % 6 != 0) {
-    problems.push_back(str("model.depth = ", model.depth, " must be 6n + 2: 20, 32, 44, 56, ..."));
-  }
+  refuse(problems, "checkpoint.async = true", c.checkpoint.async, "false");
+  refuse(problems, "log.trace = true", c.log.trace, "false");
 }
 
 void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::string>& problems) {
@@ -283,6 +246,9 @@ Config config_from_text(const std::string& text, const std::string& origin) {
 
 std::vector<std::string> problems_of(const Config& config, int ranks) {
   std::vector<std::string> problems;
+  const auto append = [&](const std::vector<std::string>& found) {
+    problems.insert(problems.end(), found.begin(), found.end());
+  };
   if (config.data.path.empty()) {
     problems.push_back(
         "data.path is empty; make a dataset with `tandem prepare` and name it with --data.path "
@@ -296,17 +262,15 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
     problems.push_back(
         str("optim.min_lr = ", config.optim.min_lr, " is above optim.lr = ", config.optim.lr));
   }
-  if (config.optim.kind == OptimizerKind::kSgd && config.optim.nesterov &&
-      config.optim.momentum == 0) {
-    problems.push_back(
-        "optim.nesterov = true needs optim.momentum above 0: set it, or turn nesterov off");
+  if (config.optim.kind == OptimizerKind::kSgd) {
+    append(config.optim.sgd().problems());
   }
   if (config.dist.backend == Backend::kNccl && config.run.device == Device::kCpu) {
     problems.push_back("dist.backend = nccl moves GPU memory; with run.device = cpu use mpi");
   }
   find_text_problems(config, problems);
-  find_batch_problems(config.train, ranks, problems);
-  find_model_problems(config.model, problems);
+  append(config.train.batch_plan(ranks).problems());
+  append(config.model.problems());
   find_dist_problems(config.dist, ranks, problems);
   find_ignored_settings(config, problems);
   find_missing_features(config, problems);

@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "comm/hierarchy.h"
+#include "optim/adamw.h"
 #include "optim/schedule.h"
-#include "src/core/device.h"
-#include "src/core/dtype.h"
+#include "optim/sgd.h"
+#include "src/train/batch_plan.h"
 #include "src/train/console.h"
 #include "src/train/options.h"
 
@@ -48,7 +49,9 @@ struct ModelConfig {
   int64_t depth = 20;
   std::string freeze{};
 
-  bool reads_text() const;  // what model_zoo.cpp says of the kind
+  // What model_zoo.cpp says of the kind:
+  bool reads_text() const;
+  std::vector<std::string> problems() const;
 };
 
 struct TrainConfig {
@@ -62,11 +65,7 @@ struct TrainConfig {
   int64_t log_every = 10;
   OnNonfinite on_nonfinite = OnNonfinite::kStop;
 
-  // Sequences or images that one rank takes at a time; 0 in the configuration means a whole rank's
-  // share.
-  int64_t micro_batch_of(int ranks) const {
-    return micro_batch > 0 ? micro_batch : global_batch / ranks;
-  }
+  BatchPlan batch_plan(int ranks) const { return {global_batch, micro_batch, ranks}; }
   // The same for every number of ranks, so that validation losses have the same bits.
   int64_t eval_batch() const { return micro_batch > 0 ? micro_batch : global_batch; }
 };
@@ -84,6 +83,13 @@ struct OptimConfig {
   bool nesterov = false;
   double weight_decay = 0.1;
   double clip_norm = 1.0;
+
+  AdamWOptions adamw() const {
+    return {.beta1 = beta1, .beta2 = beta2, .eps = eps, .weight_decay = weight_decay};
+  }
+  SgdOptions sgd() const {
+    return {.momentum = momentum, .nesterov = nesterov, .weight_decay = weight_decay};
+  }
 };
 
 struct DistConfig {

@@ -87,7 +87,7 @@ class DryRun {
         model_(make_model(config.model, data)),
         training_(*model_, data_, stream_, memory_, staging_, planned(config, *model_, job)),
         upload_(stream_, memory_, staging_, data, training_.store().values.dtype()),
-        micro_batch_(config.train.micro_batch_of(job.ranks)),
+        micro_batch_(config.train.batch_plan(job.ranks).micro_batch()),
         context_(config.model.context) {}
 
   Estimate run() {

@@ -13,6 +13,8 @@ namespace tandem {
 
 namespace {
 
+using Problems = std::vector<std::string>;
+
 std::unique_ptr<Model> make_transformer(const ModelConfig& model, const DatasetInfo& data) {
   TransformerConfig config;
   config.llama = model.kind == "llama";
@@ -26,6 +28,16 @@ std::unique_ptr<Model> make_transformer(const ModelConfig& model, const DatasetI
   config.dropout = model.dropout;
   config.tie_embeddings = model.tie_embeddings;
   return std::make_unique<Transformer>(config);
+}
+
+// A gpt reads no kv_heads; config.cpp refuses them.
+Problems transformer_problems(const ModelConfig& model) {
+  const bool llama = model.kind == "llama";
+  return TransformerConfig{.llama = llama,
+                           .heads = model.heads,
+                           .kv_heads = llama ? model.kv_heads : 0,
+                           .width = model.width}
+      .problems();
 }
 
 std::unique_ptr<Model> make_resnet_for(const ModelConfig& model, const DatasetInfo& data) {
@@ -50,11 +62,14 @@ struct Kind {
   const char* name;
   DatasetKind reads;
   std::unique_ptr<Model> (*make)(const ModelConfig& model, const DatasetInfo& data);
+  Problems (*problems)(const ModelConfig& model);  // of sizes that do not fit together
 };
-constexpr Kind kKinds[] = {{"gpt", DatasetKind::kText, make_transformer},
-                           {"llama", DatasetKind::kText, make_transformer},
-                           {"resnet", DatasetKind::kImages, make_resnet_for},
-                           {"mlp", DatasetKind::kImages, make_mlp}};
+constexpr Kind kKinds[] = {
+    {"gpt", DatasetKind::kText, make_transformer, transformer_problems},
+    {"llama", DatasetKind::kText, make_transformer, transformer_problems},
+    {"resnet", DatasetKind::kImages, make_resnet_for,
+     [](const ModelConfig& model) { return ResNetConfig{.depth = model.depth}.problems(); }},
+    {"mlp", DatasetKind::kImages, make_mlp, [](const ModelConfig&) { return Problems(); }}};
 
 const Kind& kind_of(const ModelConfig& model) {
   const Kind* found = std::ranges::find(kKinds, model.kind, &Kind::name);
@@ -71,6 +86,8 @@ Choices<std::string> model_kinds() {
   }
   return names;
 }
+
+std::vector<std::string> ModelConfig::problems() const { return kind_of(*this).problems(*this); }
 
 bool ModelConfig::reads_text() const { return kind_of(*this).reads == DatasetKind::kText; }
 

@@ -69,9 +69,9 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
   console_.print(str("data        ", data_.path, ": ", data_.train_count, " ", unit(),
                      " to train, ", data_.val_count, " to validate; an epoch is ",
                      s.samples_per_epoch / config_.train.global_batch, " steps"));
-  console_.print(str("batch       ", config_.train.global_batch, " = ", s.micro_batch,
-                     " micro-batch x ", s.accumulation, " accumulation x ", s.ranks,
-                     s.ranks == 1 ? " rank; " : " ranks; ", format_count(flops, " "),
+  console_.print(str("batch       ", s.batch.global_batch, " = ", s.batch.micro_batch(),
+                     " micro-batch x ", s.batch.accumulation(), " accumulation x ", s.batch.ranks,
+                     s.batch.ranks == 1 ? " rank; " : " ranks; ", format_count(flops, " "),
                      "FLOP a step"));
   const std::string peak =
       s.peak_flops > 0 ? str(", ", format_count(s.peak_flops, " "), "FLOP/s at best") : "";

@@ -46,10 +46,9 @@ struct RunSummary {
   ParameterCount parameters{};
   double flops_per_sample = 0;
   double peak_flops = 0;  // of one rank, which mfu refers to; 0: not known
-  int ranks = 1;
+  BatchPlan batch{};
   std::string machine;  // device and backend of a rank
   std::string sharing;  // nodes, ZeRO stage, kind of sums
-  int64_t micro_batch = 0, accumulation = 0;
   int64_t buckets = 0, gradient_bytes = 0;
   int64_t samples_per_epoch = 0;
   std::string memory;  // by class, of one rank

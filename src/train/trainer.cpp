@@ -8,17 +8,14 @@
 
 namespace tandem {
 
-namespace {
-
 using Clock = MetricsWindow::Clock;
-
-}  // namespace
 
 Trainer::Trainer(const Config& config, World& world)
     : config_(config),
       machine_(config, world),
       job_(machine_.mesh()->job()),
       data_(machine_.mesh()->data()),
+      batch_(config.train.batch_plan(data_.size())),
       directory_(config.run),
       memory_(machine_.memory),
       stream_(machine_.stream),
@@ -87,11 +84,9 @@ RunSummary Trainer::summary() const {
   return {.parameters = parameter_count(*model_),
           .flops_per_sample = model_->flops_per_sample(),
           .peak_flops = window_->peak_flops(),
-          .ranks = data_.size(),
+          .batch = batch_,
           .machine = machine_.description(),
           .sharing = machine_.sharing(config_.dist),
-          .micro_batch = micro_batch(),
-          .accumulation = accumulation(),
           .buckets = training_->store().layout.buckets(),
           .gradient_bytes = training_->store().gradients.bytes(),
           .samples_per_epoch = dataset_->windows(Split::kTrain, config_.model.context),
@@ -99,14 +94,13 @@ RunSummary Trainer::summary() const {
 }
 
 void Trainer::start_loader() {
-  const int64_t share = config_.train.global_batch / data_.size();
   loader_ = std::make_unique<Loader>(
       *dataset_, Loader::Options{.seed = static_cast<uint64_t>(config_.run.seed),
                                  .context = config_.model.context,
                                  .global_batch = config_.train.global_batch,
-                                 .first_sample = share * data_.rank(),
-                                 .share = share,
-                                 .micro_batch = micro_batch(),
+                                 .first_sample = batch_.share() * data_.rank(),
+                                 .share = batch_.share(),
+                                 .micro_batch = batch_.micro_batch(),
                                  .first_step = state_.step,
                                  .prefetch = config_.data.prefetch,
                                  .augment = config_.data.augment});
@@ -139,7 +133,7 @@ ExitCode Trainer::run() {
 Trainer::StepPlan Trainer::plan_step(int64_t number) {
   StepPlan plan;
   double targets = 0;
-  for (int64_t i = 0; i < accumulation(); ++i) {
+  for (int64_t i = 0; i < batch_.accumulation(); ++i) {
     plan.batch.push_back(loader_->next());
     targets += static_cast<double>(plan.batch.back().target_count);
   }

@@ -63,15 +63,11 @@ class Trainer {
   void save();
   ExitCode finish(bool stopped);
 
-  int64_t micro_batch() const { return config_.train.micro_batch_of(data_.size()); }
-  int64_t accumulation() const {
-    return config_.train.global_batch / (micro_batch() * data_.size());
-  }
-
   Config config_;
   Machine machine_;
   Control& job_;
   Hierarchy& data_;
+  BatchPlan batch_;
   RunDirectory directory_;
   Memory& memory_;
   Stream& stream_;

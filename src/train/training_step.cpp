@@ -10,16 +10,8 @@ namespace {
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimConfig& optim, std::span<const Shard> shards,
                                           Memory& memory) {
-  if (optim.kind == OptimizerKind::kAdamW) {
-    return make_adamw({.beta1 = optim.beta1,
-                       .beta2 = optim.beta2,
-                       .eps = optim.eps,
-                       .weight_decay = optim.weight_decay},
-                      shards, memory);
-  }
-  return make_sgd(
-      {.momentum = optim.momentum, .nesterov = optim.nesterov, .weight_decay = optim.weight_decay},
-      shards, memory);
+  return optim.kind == OptimizerKind::kAdamW ? make_adamw(optim.adamw(), shards, memory)
+                                             : make_sgd(optim.sgd(), shards, memory);
 }
 
 ParamStore::Options store_options(const Config& config, int64_t exact_leaves) {
@@ -41,23 +33,22 @@ TrainingStep::TrainingStep(Model& model, Hierarchy& data, Stream& stream, Memory
       stream_(stream),
       memory_(memory),
       seed_(static_cast<uint64_t>(config.run.seed)),
-      micro_batch_(config.train.micro_batch_of(data.size())),
-      accumulation_(config.train.global_batch / (micro_batch_ * data.size())),
+      batch_(config.train.batch_plan(data.size())),
       recompute_(config.train.recompute),
       options_{.clip_norm = config.optim.clip_norm,
                .dynamic_scale = config.train.precision == DType::kFp16},
       tape_([this](Context& context, Parameter& parameter) {
         store_->gradients.on_final(context, parameter);
       }) {
-  const int64_t micro_batches = accumulation_ * data.size();
-  const int64_t exact_leaves = config.dist.reduce == Reduce::kExact ? micro_batches : 0;
+  const int64_t exact_leaves = config.dist.reduce == Reduce::kExact ? batch_.micro_batches() : 0;
   store_ = std::make_unique<ParamStore>(parameters_by_block(model), data, stream, memory,
                                         store_options(config, exact_leaves));
   statistics_ = std::make_unique<BatchStatistics>(model, stream, memory, exact_leaves);
   record_ = std::make_unique<StepRecord>(
       stream, memory, staging,
-      StepRecord::MicroBatches{
-          .all = micro_batches, .first = accumulation_ * data.rank(), .samples = micro_batch_},
+      StepRecord::MicroBatches{.all = batch_.micro_batches(),
+                               .first = batch_.accumulation() * data.rank(),
+                               .samples = batch_.micro_batch()},
       options_);
   optimizer_ = make_optimizer(config.optim, store_->shards.all(), memory);
 }
@@ -71,7 +62,7 @@ void TrainingStep::run(const Input& input) {
   sum_figures();
   record_->decide(stream_);
   const ProfilerRange range("optimizer");
-  statistics_->update(record_->state(), accumulation_ * data_.size());
+  statistics_->update(record_->state(), batch_.micro_batches());
   optimizer_->step(stream_, store_->shards.all(),
                    {.numbers = record_->numbers(), .state = record_->state()});
   input.before_gather();
@@ -87,7 +78,7 @@ bool TrainingStep::run_micro_steps(const Input& input) {
                                 .lr = input.lr,
                                 .mean_factor = static_cast<float>(1.0 / input.targets)});
   bool fits = true;
-  for (int64_t i = 0; i < accumulation_; ++i) {
+  for (int64_t i = 0; i < batch_.accumulation(); ++i) {
     fits = run_micro_step(input, i);
   }
   const bool statistics_fit = statistics_->reduce(data_);
@@ -103,7 +94,7 @@ bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
                   .gate = &store_->gradients,
                   .recompute = recompute_};
   const DeviceBatch batch = input.batch(micro_step);
-  store_->gradients.begin_backward(micro_step + 1 == accumulation_);
+  store_->gradients.begin_backward(micro_step + 1 == batch_.accumulation());
   const Variable losses = model_.loss(context, batch.input, batch.targets).losses;
   tape_.backward(context, losses, 1.0, &record_->numbers()->loss_gradient);
   record_->end_micro_step(stream_, losses.value());

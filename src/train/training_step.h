@@ -55,7 +55,7 @@ class TrainingStep {
   Stream& stream_;
   Memory& memory_;
   uint64_t seed_;
-  int64_t micro_batch_, accumulation_;
+  BatchPlan batch_;
   bool recompute_;
   StepOptions options_;
   std::unique_ptr<ParamStore> store_;

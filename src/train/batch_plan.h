@@ -1,0 +1,37 @@
+// How a step's global batch is cut: a share for each rank, which takes one micro-batch of it after
+// the other.
+#pragma once
+
+#include <algorithm>
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+struct BatchPlan {
+  int64_t global_batch, given_micro_batch;  // samples; a micro-batch of 0 is a rank's whole share
+  int ranks;
+
+  int64_t share() const { return global_batch / ranks; }
+  int64_t micro_batch() const { return given_micro_batch > 0 ? given_micro_batch : share(); }
+  int64_t accumulation() const { return share() / micro_batch(); }  // micro-batches of a rank
+  int64_t micro_batches() const { return accumulation() * ranks; }  // of all ranks
+
+  // What does not divide, by the settings' names; empty when all does.
+  std::vector<std::string> problems() const {
+    const int64_t unit = std::max<int64_t>(given_micro_batch, 1) * ranks,
+                  units = global_batch / unit;
+    const std::string divisor =
+        given_micro_batch == 0
+            ? str(ranks, " ranks")
+            : str("train.micro_batch x ranks = ", given_micro_batch, " x ", ranks, " = ", unit);
+    if (global_batch % unit == 0) {
+      return {};
+    }
+    return {str("train.global_batch = ", global_batch, " is not divisible by ", divisor,
+                "; the nearest that are: ", std::max<int64_t>(units, 1) * unit, " and ",
+                (units + 1) * unit)};
+  }
+};
+
+}  // namespace tandem
