@@ -11,21 +11,21 @@ namespace tandem {
 
 namespace {
 
-bool uses_nccl(const Config& config, Device device) {
-  return device == Device::kCuda && config.dist.backend != Backend::kMpi;
+bool uses_nccl(const DistConfig& dist, Device device) {
+  return device == Device::kCuda && dist.backend != Backend::kMpi;
 }
 
 // Makes this rank's GPU the process's; one message for all ranks when there are too few.
-Stream open_device(const Config& config, World& world) {
-  world.set_timeout_s(config.dist.timeout_s);
-  use_threads(config, world.local_size());
+Stream open_device(const RunConfig& run, const DistConfig& dist, World& world) {
+  world.set_timeout_s(dist.timeout_s);
+  use_threads(run, dist, world.local_size());
   Device device = Device::kCpu;
   agree(world.control(), [&] {
-    device = device_of(config.run);
+    device = device_of(run);
     if constexpr (kHasCuda) {
       if (device == Device::kCuda) {
         const int gpus = cuda::device_count();
-        if (uses_nccl(config, device) && world.size() > 1 && world.local_size() > gpus) {
+        if (uses_nccl(dist, device) && world.size() > 1 && world.local_size() > gpus) {
           fail(ExitCode::kConfig,
                str(world.host(), " has ", gpus, gpus == 1 ? " GPU for " : " GPUs for ",
                    world.local_size(),
@@ -36,7 +36,7 @@ Stream open_device(const Config& config, World& world) {
         return;
       }
     }
-    if (config.dist.backend == Backend::kNccl) {
+    if (dist.backend == Backend::kNccl) {
       fail(ExitCode::kConfig, str("dist.backend = nccl moves GPU memory, and there is no GPU on ",
                                   world.host(), "; use dist.backend = auto or mpi"));
     }
@@ -48,9 +48,9 @@ Stream open_device(const Config& config, World& world) {
 }  // namespace
 
 // A matrix product's last bits may depend on the number of threads: exact runs have one.
-void use_threads(const Config& config, int ranks_here) {
-  const bool exact = config.dist.reduce == Reduce::kExact && config.run.threads == 0;
-  use_cpu_share(exact ? 1 : config.run.threads, ranks_here);
+void use_threads(const RunConfig& run, const DistConfig& dist, int ranks_here) {
+  const bool exact = dist.reduce == Reduce::kExact && run.threads == 0;
+  use_cpu_share(exact ? 1 : run.threads, ranks_here);
 }
 
 Device device_of(const RunConfig& run) {
@@ -68,21 +68,20 @@ Device device_of(const RunConfig& run) {
   return Device::kCpu;
 }
 
-Machine::Machine(const Config& config, World& world)
-    : stream(open_device(config, world)),
+Machine::Machine(const RunConfig& run, const DistConfig& dist, World& world)
+    : stream(open_device(run, dist, world)),
       memory(stream),
       staging(stream.device() == Device::kCpu ? memory : Memory::pinned()) {
   if constexpr (kHasCuda) {
-    if (uses_nccl(config, stream.device()) &&
-        (world.size() > 1 || config.dist.backend == Backend::kNccl)) {
+    if (uses_nccl(dist, stream.device()) && (world.size() > 1 || dist.backend == Backend::kNccl)) {
       nccl_ = std::make_unique<NcclCollectives>(world.control(), world.timeout_s());
     }
   }
-  const std::string& size = config.dist.node_size;
+  const std::string& size = dist.node_size;
   const std::vector<int> nodes =
       nodes_of(world.control(), world.host(), size == "auto" ? 0 : std::stoi(size));
   mesh_ = std::make_shared<Mesh>(world.control(), nccl_ ? *nccl_ : world.collectives(), memory,
-                                 nodes, config.dist.shard);
+                                 nodes, dist.shard);
 }
 
 double Machine::peak_flops(DType dtype) const {

@@ -18,13 +18,13 @@ namespace tandem {
 Device device_of(const RunConfig& run);
 
 // The CPU threads of one of `ranks_here` ranks on a host.
-void use_threads(const Config& config, int ranks_here);
+void use_threads(const RunConfig& run, const DistConfig& dist, int ranks_here);
 
 class Machine {
  public:
   // Collective. Takes GPU number local rank, modulo their number where ranks share GPUs
   // (dist.backend = mpi). Error kConfig when that is asked for which the machine lacks.
-  Machine(const Config& config, World& world);
+  Machine(const RunConfig& run, const DistConfig& dist, World& world);
 
   Stream stream;
   Memory memory;   // of the stream's device

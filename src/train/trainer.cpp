@@ -12,7 +12,7 @@ using Clock = MetricsWindow::Clock;
 
 Trainer::Trainer(const Config& config, World& world)
     : config_(config),
-      machine_(config, world),
+      machine_(config.run, config.dist, world),
       job_(machine_.mesh()->job()),
       data_(machine_.mesh()->data()),
       batch_(config.train.batch_plan(data_.size())),
