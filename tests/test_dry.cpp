@@ -3,9 +3,13 @@
 
 #include "comm/dry_collectives.h"
 #include "comm/local_control.h"
+#include "layers/mlp.h"
+#include "layers/resnet.h"
+#include "layers/running_statistics.h"
 #include "src/core/copy.h"
 #include "src/core/dispatch.h"
 #include "tests/harness.h"
+#include "tests/small_transformer.h"
 
 namespace tandem::testing {
 namespace {
@@ -59,6 +63,100 @@ TEST(DryStream, AnOtherStreamHasNoClock) {
   EXPECT_FALSE(stream.is_dry());
   EXPECT_THROW(stream.clock(), Error);
   EXPECT_THROW(stream.spend(1), Error);
+}
+
+// What the ops of a training pass say that they do, in the order in which they do it.
+struct OpWork {
+  std::string name;
+  Work work;
+};
+struct PassWork {
+  std::vector<OpWork> forward, backward;
+};
+
+Work operator-(const Work& a, const Work& b) {
+  return {a.flops - b.flops, a.bytes - b.bytes, a.launches - b.launches};
+}
+
+PassWork work_of(Model& model, const Shape& input, DType input_type, int64_t targets) {
+  Stream stream = Stream::dry(Device::kCpu, kSpeed);
+  Memory memory(stream);
+  const auto empty = [&](const Shape& shape, DType dtype) {
+    return Tensor::empty(memory, shape, dtype, MemoryClass::kParameters);
+  };
+  for (ParamId id = 0; Parameter * parameter : parameters_of(model)) {
+    parameter->id = id++;
+    parameter->value = empty(parameter->shape, DType::kF32);
+    parameter->grad = empty(parameter->shape, DType::kF32);
+  }
+  for (RunningStatistics* statistics : model.statistics()) {
+    statistics->sum = empty({2, statistics->channels}, DType::kF32);
+  }
+  PassWork all;
+  Work before{};
+  Tape tape({}, [&](const Op& op, Pass pass) {
+    if (op.name() == "add" || op.name().starts_with("block_")) {
+      return;  // often the kernel of the op that follows, and backward hands its gradient on
+    }
+    (pass == Pass::kForward ? all.forward : all.backward)
+        .push_back({std::string(op.name()), stream.clock().work - before});
+    before = stream.clock().work;
+  });
+  const StepNumbers numbers;  // nobody reads them
+  Context context{
+      .stream = stream, .memory = memory, .tape = &tape, .numbers = &numbers, .training = true};
+  const Variable losses =
+      model.loss(context, empty(input, input_type), empty({targets}, DType::kI32)).losses;
+  tape.backward(context, losses, empty(losses.shape(), losses.dtype()));
+  return all;
+}
+
+double flops_of(const std::vector<OpWork>& ops) {
+  double flops = 0;
+  for (const OpWork& op : ops) {
+    flops += op.work.flops;
+  }
+  return flops;
+}
+
+// Forward, the products are those of the model's own formula. Backward has two for each of them,
+// but attention five for two, and none for the gradient of an image. Bytes are counted where
+// memory is asked for: what works in place, as most ops do backward, has none.
+void expect_all_work(Model& model, const Shape& input, DType input_type, int64_t targets) {
+  const PassWork work = work_of(model, input, input_type, targets);
+  EXPECT_EQ(flops_of(work.forward), model.flops_per_sample() * static_cast<double>(input[0]) / 3);
+  ASSERT_EQ(work.backward.size(), work.forward.size());
+  bool is_first_product = true;
+  for (size_t i = 0; i < work.forward.size(); ++i) {
+    const OpWork &forward = work.forward[i], &backward = work.backward[work.forward.size() - 1 - i];
+    SCOPED_TRACE(str("op ", i, ": ", forward.name));
+    EXPECT_EQ(backward.name, forward.name);
+    EXPECT_GT(forward.work.launches, 0);
+    EXPECT_GT(backward.work.launches, 0);
+    EXPECT_EQ(forward.work.bytes > 0, forward.name != "dropout" && forward.name != "rope");
+    const bool multiplies =
+        forward.name == "linear" || forward.name == "conv2d" || forward.name == "attention";
+    EXPECT_EQ(forward.work.flops > 0, multiplies);
+    if (multiplies) {
+      const bool has_no_input_gradient = is_first_product && input_type == DType::kF32;
+      EXPECT_EQ(backward.work.flops, forward.work.flops * (has_no_input_gradient         ? 1
+                                                           : forward.name == "attention" ? 2.5
+                                                                                         : 2));
+      is_first_product = false;
+    }
+  }
+}
+
+TEST(DryStream, EveryOpOfEveryModelSaysWhatItDoes) {
+  for (const bool llama : {false, true}) {
+    Transformer transformer(small(llama));
+    expect_all_work(transformer, {3, 6}, DType::kI32, 18);
+  }
+  const auto resnet = make_resnet({.depth = 8, .in_channels = 3, .height = 9, .width = 9});
+  expect_all_work(*resnet, {2, 9, 9, 3}, DType::kF32, 2);
+  Mlp mlp(
+      {.image_height = 5, .image_width = 4, .channels = 3, .layers = 2, .width = 16, .classes = 7});
+  expect_all_work(mlp, {2, 5, 4, 3}, DType::kF32, 2);
 }
 
 // The same requests on a device and on a dry stream for it: sizes, reuse, peaks.

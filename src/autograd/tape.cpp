@@ -59,8 +59,9 @@ GradTarget grad_target(Parameter& parameter) {
   return target;
 }
 
-Tape::Tape(OnFinal on_final) : uses_(std::make_shared<Uses>()) {
+Tape::Tape(OnFinal on_final, OnOp on_op) : uses_(std::make_shared<Uses>()) {
   uses_->on_final = std::move(on_final);
+  uses_->on_op = std::move(on_op);
 }
 
 Tape Tape::holding(Tape& outer) { return Tape(outer.uses_, true); }
@@ -117,6 +118,7 @@ Variable Tape::record(Tensor result, std::unique_ptr<Op> op, std::initializer_li
   op->parameters_ = parameters;
   Variable variable = Variable::leaf(std::move(result));
   if (!holding_) {
+    uses_->on_op(*op, Pass::kForward);
     entries_.push_back({std::move(op), {variable.slot()}, block_, false});
   }
   return variable;
@@ -218,6 +220,7 @@ void Tape::differentiate(Context& context, Entry& entry) {
   Tensor dy = entry.is_block ? Tensor() : std::exchange(entry.results[0]->grad, Tensor());
   if (dy || entry.is_block) {
     entry.op->backward(context, dy);
+    uses_->on_op(*entry.op, Pass::kBackward);
   }
 }
 

@@ -22,7 +22,11 @@ class Tape {
   // alone.
   using OnFinal = std::function<void(Context&, Parameter&)>;
 
-  explicit Tape(OnFinal on_final = {});
+  // Called when the work of an op in a pass has been enqueued.
+  using OnOp = std::function<void(const Op&, Pass)>;
+
+  explicit Tape(
+      OnFinal on_final = {}, OnOp on_op = [](const Op&, Pass) {});
 
   Variable record(Tensor result, std::unique_ptr<Op> op, std::initializer_list<Variable> inputs,
                   std::initializer_list<Parameter*> parameters);
@@ -62,6 +66,7 @@ class Tape {
   struct Uses {
     std::vector<int64_t> count;  // by ParamId
     OnFinal on_final;
+    OnOp on_op;
   };
   struct Entry {
     std::unique_ptr<Op> op;
