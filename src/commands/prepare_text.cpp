@@ -74,15 +74,11 @@ Survey survey_text(const TextInput& input, bool joined_by_newline, BadRecords* b
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const PrepareTextOptions& options, Survey* survey) {
-  switch (options.tokenizer) {
-    case TokenizerKind::kChar:
-      return make_char_tokenizer(std::move(survey->code_points));
-    case TokenizerKind::kBytes:
-      return make_bytes_tokenizer();
-    case TokenizerKind::kGpt2:
-      return load_gpt2_tokenizer(options.vocab);
+  if (options.tokenizer == TokenizerKind::kChar) {
+    return make_char_tokenizer(std::move(survey->code_points));
   }
-  fail(ExitCode::kInternal, "make_tokenizer: unknown kind");
+  return options.tokenizer == TokenizerKind::kBytes ? make_bytes_tokenizer()
+                                                    : load_gpt2_tokenizer(options.vocab);
 }
 
 // Collects the tokens of both parts, in the narrowest type that holds the vocabulary.
