@@ -46,7 +46,7 @@ Checkpointer::Checkpointer(const Config& config, const Dataset& dataset, Machine
                            Model& model, TrainingStep& training)
     : config_(config),
       dataset_(dataset),
-      comm_(machine.mesh()->job()),
+      job_(machine.mesh()->job()),
       stream_(machine.stream),
       model_(model),
       training_(training),
@@ -69,7 +69,7 @@ Checkpointer::Start Checkpointer::resume() {
             checkpoints_, ", or start anew with checkpoint.resume = none"));
   } else if (!config_.checkpoint.init_from.empty()) {
     start.weights_from =
-        on_root(comm_, [&] { return resolve_checkpoint(config_.checkpoint.init_from); });
+        on_root(job_, [&] { return resolve_checkpoint(config_.checkpoint.init_from); });
     load_weights_of(start.weights_from);
   }
   saved_at_ = Clock::now();
@@ -79,7 +79,7 @@ Checkpointer::Start Checkpointer::resume() {
 // Collective. What to go on from, the first that is whole; none for a new run.
 std::vector<std::string> Checkpointer::candidates() const {
   const std::string& resume = config_.checkpoint.resume;
-  std::istringstream lines(on_root(comm_, [&]() -> std::string {
+  std::istringstream lines(on_root(job_, [&]() -> std::string {
     if (resume != "auto" && resume != "none") {
       return resolve_checkpoint(resume);
     }
@@ -115,7 +115,7 @@ bool Checkpointer::is_whole(const std::function<void()>& work) const {
     if (error.code() != ExitCode::kData || config_.checkpoint.resume != "auto") {
       throw;
     }
-    if (comm_.rank() == 0) {
+    if (job_.rank() == 0) {
       std::fprintf(stderr, "tandem: passed over %s\n", error.what());
     }
     return false;
@@ -126,13 +126,13 @@ bool Checkpointer::is_whole(const std::function<void()>& work) const {
 // settings is an error, which is found before anything is loaded.
 bool Checkpointer::load(const std::string& checkpoint, RunState& state) {
   std::optional<CheckpointReader> reader;
-  if (!is_whole([&] { reader.emplace(open_checkpoint(comm_, checkpoint)); })) {
+  if (!is_whole([&] { reader.emplace(open_checkpoint(job_, checkpoint)); })) {
     return false;
   }
   std::vector<Slab> slabs = weights_here(training_.store().values, model_);
   std::ranges::move(state_here(training_.store().shards, training_.optimizer()),
                     std::back_inserter(slabs));
-  agree(comm_, [&] {
+  agree(job_, [&] {
     require_tensors(*reader, slabs);
     const Config then = config_of(*reader);
     require_same_settings(checkpoint, then, config_);
@@ -143,7 +143,7 @@ bool Checkpointer::load(const std::string& checkpoint, RunState& state) {
     tandem::load(stream_, *reader, slabs);
     load_exponents(state.exponents, training_);
   };
-  if (!is_whole([&] { agree(comm_, load_all); })) {
+  if (!is_whole([&] { agree(job_, load_all); })) {
     return false;
   }
   training_.store().values.publish();
@@ -154,8 +154,8 @@ bool Checkpointer::load(const std::string& checkpoint, RunState& state) {
 }
 
 void Checkpointer::load_weights_of(const std::string& checkpoint) {
-  const CheckpointReader reader = open_checkpoint(comm_, checkpoint);
-  agree(comm_, [&] {
+  const CheckpointReader reader = open_checkpoint(job_, checkpoint);
+  agree(job_, [&] {
     const std::vector<Slab> slabs = weights_here(training_.store().values, model_);
     require_tensors(reader, slabs);
     Config then = config_of(reader);
@@ -173,15 +173,15 @@ void Checkpointer::discard_after(int64_t step) const { tandem::discard_after(che
 
 void Checkpointer::save(const RunState& state) {
   const std::string partial =
-      on_root(comm_, [&] { return begin_checkpoint(checkpoints_, state.step); });
+      on_root(job_, [&] { return begin_checkpoint(checkpoints_, state.step); });
   FileEntry entry;
-  agree(comm_, [&] {
+  agree(job_, [&] {
     entry = write_rank_file(
-        partial + "/" + rank_file_name(comm_.rank()),
-        owned_slabs(stream_, training_.store(), training_.optimizer(), model_, comm_.rank()));
+        partial + "/" + rank_file_name(job_.rank()),
+        owned_slabs(stream_, training_.store(), training_.optimizer(), model_, job_.rank()));
   });
-  const std::vector<std::string> entries = comm_.all_gather(entry.text());
-  path_ = on_root(comm_, [&] {
+  const std::vector<std::string> entries = job_.all_gather(entry.text());
+  path_ = on_root(job_, [&] {
     std::vector<FileEntry> files;
     for (const std::string& text : entries) {
       files.push_back(FileEntry::from_text(text));
@@ -195,7 +195,7 @@ void Checkpointer::save(const RunState& state) {
 }
 
 void Checkpointer::keep_as_best() {
-  on_root(comm_, [&] {
+  on_root(job_, [&] {
     tandem::keep_as_best(checkpoints_, path_);
     return std::string();
   });
@@ -217,7 +217,7 @@ Manifest Checkpointer::manifest(RunState state) const {
   manifest.sampler_position = samples % epoch;
   manifest.data_hash = dataset_.info().content_hash;
   manifest.seed = static_cast<uint64_t>(config_.run.seed);
-  manifest.world_size = comm_.size();
+  manifest.world_size = job_.size();
   state.write(manifest);
   return manifest;
 }

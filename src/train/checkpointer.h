@@ -56,7 +56,7 @@ class Checkpointer {
 
   const Config& config_;
   const Dataset& dataset_;
-  Control& comm_;
+  Control& job_;
   Stream& stream_;
   Model& model_;
   TrainingStep& training_;
