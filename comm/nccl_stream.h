@@ -15,6 +15,7 @@
 #include "comm/control.h"
 #include "comm/group.h"
 #include "src/core/error.h"
+#include "src/core/stream.h"
 
 namespace tandem {
 
