@@ -72,8 +72,8 @@ ExitCode eval_command(const Words& words, World& world, Memory& memory) {
   });
   check_equal(control, "dataset " + dataset->info().path, dataset->info().fingerprint(),
               ExitCode::kData);
-  TrainedModel trained = load_trained_model(
-      checkpoint, dataset->info(), config_of(checkpoint).train.precision, world, memory);
+  TrainedModel trained = load_trained_model(checkpoint, dataset->info(),
+                                            config_of(checkpoint).train.precision, world, memory);
   Uploader upload(*trained.stream, memory, memory, dataset->info(), trained.values->dtype());
   const TrainConfig& train = trained.config.train;
   const int64_t batch = request.batch > 0 ? request.batch : train.eval_batch();
