@@ -3,6 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
 
 #include "src/core/error.h"
 
