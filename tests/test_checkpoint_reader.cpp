@@ -254,6 +254,15 @@ TEST_F(Checkpoint, Format1IsStillRead) {
       "rank-0000.h5", static_cast<int64_t>(content.size()), {}, hash_of(content).hex()};
   const std::string path = commit_checkpoint(partial, manifest, {entry});
   expect_all_damage_found(path, slab);
+
+  // Bytes that no hash covers are not read.
+  manifest.format_version = 2;
+  const std::string unhashed = begin_checkpoint(checkpoints_, 2);
+  fs::copy(path + "/rank-0000.h5", unhashed + "/rank-0000.h5");
+  const FileEntry outside =
+      describe_file(unhashed + "/rank-0000.h5", bytes_of(pieces_in(path + "/rank-0000.h5")));
+  const std::string second = commit_checkpoint(unhashed, manifest, {outside});
+  expect_mentions(data_error([&] { CheckpointReader reader(second); }), {second, "no hash"});
 }
 
 }  // namespace

@@ -142,6 +142,13 @@ CheckpointIndex index_files(const std::string& directory, const Manifest& manife
                                 "or use another checkpoint"));
     }
     std::vector<CheckpointPiece> pieces = pieces_in(path);
+    for (const CheckpointPiece& piece : pieces) {
+      if (piece.hash.empty() && !file.pieces.empty()) {
+        fail(ExitCode::kData, str(path, ": ", piece.name,
+                                  " has no hash, and its bytes are not in that of the file; use "
+                                  "another checkpoint"));
+      }
+    }
     index.files.push_back({.file = i, .pieces = std::move(pieces)});
   }
   return index;
