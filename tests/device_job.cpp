@@ -70,20 +70,19 @@ Mesh mesh_for(const Plan& plan, Collectives* nccl, const Ranks& self, Memory& me
           plan.sharing,  std::move(groups)};
 }
 
-Config config_of(const Plan& plan) {
-  Config config;
-  config.run.seed = 1;
-  config.train.global_batch = kGlobalBatch;
-  config.train.micro_batch = plan.micro_batch;
-  config.train.precision = plan.dtype;
-  config.train.recompute = plan.recompute;
-  config.optim.weight_decay = 0.1;
-  config.dist.zero = plan.zero;
-  config.dist.reduce = plan.exact ? Reduce::kExact : Reduce::kRing;
-  config.dist.bucket_mb = static_cast<double>(plan.bucket_bytes) / (1 << 20);
-  config.dist.wire_dtype = plan.wire;
-  config.dist.overlap = plan.overlap;
-  return config;
+TrainingStep::Options options_of(const Plan& plan, int ranks) {
+  return {.batch = {.global_batch = kGlobalBatch,
+                    .given_micro_batch = plan.micro_batch,
+                    .ranks = ranks},
+          .recompute = plan.recompute,
+          .exact = plan.exact,
+          .clip_norm = 1,
+          .store = {.bucket_bytes = plan.bucket_bytes,
+                    .overlap = plan.overlap,
+                    .zero = plan.zero,
+                    .dtype = plan.dtype,
+                    .wire_dtype = plan.wire},
+          .optimizer = AdamWOptions{.weight_decay = 0.1}};
 }
 
 Tensor numbers(int64_t first, int64_t count, int64_t limit) {
@@ -110,7 +109,7 @@ Job::Job(const Plan& plan)
       mesh_(mesh_for(plan, nccl_.get(), self_, memory_)),
       data_(mesh_.data()),
       model_(make_model(plan)),
-      training_(*model_, data_, stream_, memory_, staging_, config_of(plan)) {
+      training_(*model_, data_, stream_, memory_, staging_, options_of(plan, data_.size())) {
   training_.store().values.initialize(1);
   const int64_t share = kGlobalBatch / data_.size();
   const int64_t samples = plan.micro_batch > 0 ? plan.micro_batch : share;

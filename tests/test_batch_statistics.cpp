@@ -55,22 +55,21 @@ DeviceBatch micro_batch(int64_t number) {
 // The means, then the variances, after `steps` steps of which each sees other micro-batches.
 std::vector<double> trained(int64_t accumulation, bool exact, bool recompute, int64_t steps) {
   World& world = test_world();
-  Config config;
-  config.train.micro_batch = kSamples;
-  config.train.global_batch = kSamples * accumulation * world.size();
-  config.dist.reduce = exact ? Reduce::kExact : Reduce::kRing;
-  config.train.recompute = recompute;
+  const BatchPlan batch{.global_batch = kSamples * accumulation * world.size(),
+                        .given_micro_batch = kSamples,
+                        .ranks = world.size()};
   Memory memory(test_stream());
   Hierarchy data(world.control(), world.collectives(), memory,
                  nodes_of(world.control(), "host", 0));
   OneNorm model;
-  TrainingStep training(model, data, test_stream(), memory, memory, config);
+  TrainingStep training(model, data, test_stream(), memory, memory,
+                        {.batch = batch, .recompute = recompute, .exact = exact});
   training.store().values.initialize(1);
   for (int64_t step = 0; step < steps; ++step) {
     const int64_t first = (step * world.size() + world.rank()) * accumulation;
     training.run({.step = step,
                   .lr = 0.01,
-                  .targets = static_cast<double>(config.train.global_batch),
+                  .targets = static_cast<double>(batch.global_batch),
                   .batch = [&](int64_t i) { return micro_batch(first + i); }});
   }
   data.stream().synchronize();

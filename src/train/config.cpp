@@ -229,6 +229,21 @@ void Config::bind(Options& o) {
   o.add("log.trace", log.trace, "write trace.json");
 }
 
+TrainingStep::Options Config::training_step(int ranks) const {
+  return {.seed = static_cast<uint64_t>(run.seed),
+          .batch = train.batch_plan(ranks),
+          .recompute = train.recompute,
+          .exact = dist.reduce == Reduce::kExact,
+          .clip_norm = optim.clip_norm,
+          .store = {.bucket_bytes = static_cast<int64_t>(dist.bucket_mb * (1 << 20)),
+                    .overlap = dist.overlap,
+                    .zero = static_cast<int>(dist.zero),
+                    .unused_is_error = dist.unused == Unused::kIsError,
+                    .dtype = train.precision,
+                    .wire_dtype = dist.wire_dtype},
+          .optimizer = optim.optimizer()};
+}
+
 std::string Config::ini_text() const {
   Config copy = *this;
   Options options("");
@@ -263,7 +278,7 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
         str("optim.min_lr = ", config.optim.min_lr, " is above optim.lr = ", config.optim.lr));
   }
   if (config.optim.kind == OptimizerKind::kSgd) {
-    append(config.optim.sgd().problems());
+    append(std::get<SgdOptions>(config.optim.optimizer()).problems());
   }
   if (config.dist.backend == Backend::kNccl && config.run.device == Device::kCpu) {
     problems.push_back("dist.backend = nccl moves GPU memory; with run.device = cpu use mpi");

@@ -7,12 +7,11 @@
 #include <vector>
 
 #include "comm/hierarchy.h"
-#include "optim/adamw.h"
 #include "optim/schedule.h"
-#include "optim/sgd.h"
 #include "src/train/batch_plan.h"
 #include "src/train/console.h"
 #include "src/train/options.h"
+#include "src/train/training_step.h"
 
 namespace tandem {
 
@@ -84,11 +83,11 @@ struct OptimConfig {
   double weight_decay = 0.1;
   double clip_norm = 1.0;
 
-  AdamWOptions adamw() const {
-    return {.beta1 = beta1, .beta2 = beta2, .eps = eps, .weight_decay = weight_decay};
-  }
-  SgdOptions sgd() const {
-    return {.momentum = momentum, .nesterov = nesterov, .weight_decay = weight_decay};
+  std::variant<AdamWOptions, SgdOptions> optimizer() const {
+    if (kind == OptimizerKind::kSgd) {
+      return SgdOptions{.momentum = momentum, .nesterov = nesterov, .weight_decay = weight_decay};
+    }
+    return AdamWOptions{.beta1 = beta1, .beta2 = beta2, .eps = eps, .weight_decay = weight_decay};
   }
 };
 
@@ -133,7 +132,8 @@ struct Config {
   // Binds all settings; this function is their documentation. `options` must not outlive this
   // object.
   void bind(Options& options);
-  std::string ini_text() const;  // reads back as an equal Config
+  TrainingStep::Options training_step(int ranks) const;  // of a data group
+  std::string ini_text() const;                          // reads back as an equal Config
 };
 
 // Reads a configuration from INI text that ini_text() wrote (a run's config.cfg, a checkpoint's

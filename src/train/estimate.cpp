@@ -52,8 +52,8 @@ std::vector<int> node_of_rank(const Job& job) {
 
 // What dist.bucket_mb = 0 would choose over these links: the probe, on the clock of dry
 // collectives.
-Config planned(const Config& config, Model& model, const Job& job) {
-  Config result = config;
+TrainingStep::Options planned(const Config& config, Model& model, const Job& job) {
+  TrainingStep::Options options = config.training_step(job.ranks);
   if (config.dist.bucket_mb == 0) {
     std::vector<LinkSample> samples;
     const Stream nothing = Stream::dry(Device::kCpu, {});
@@ -67,9 +67,9 @@ Config planned(const Config& config, Model& model, const Job& job) {
     }
     const int64_t model_bytes = parameter_count(model).trained * size_of(DType::kF32);
     const LinkRates rates = job.ranks > 1 ? fit_link(samples) : LinkRates{.bytes_per_s = INFINITY};
-    result.dist.bucket_mb = static_cast<double>(plan_bucket_bytes(rates, model_bytes)) / (1 << 20);
+    options.store.bucket_bytes = plan_bucket_bytes(rates, model_bytes);
   }
-  return result;
+  return options;
 }
 
 // One rank's share of the estimate, by kFirstSteps steps and one more.

@@ -44,14 +44,13 @@ void Trainer::open_data() {
 }
 
 void Trainer::build() {
-  Config planned = config_;
+  TrainingStep::Options options = config_.training_step(data_.size());
   if (config_.dist.bucket_mb == 0) {
-    const int64_t bytes =
+    options.store.bucket_bytes =
         plan_bucket_bytes(probe_link(data_, stream_), parameter_count(*model_).trained * 4);
-    planned.dist.bucket_mb = static_cast<double>(bytes) / (1 << 20);
   }
   training_ =
-      std::make_unique<TrainingStep>(*model_, data_, stream_, memory_, machine_.staging, planned);
+      std::make_unique<TrainingStep>(*model_, data_, stream_, memory_, machine_.staging, options);
   training_->store().values.initialize(static_cast<uint64_t>(config_.run.seed));
   window_ = std::make_unique<MetricsWindow>(machine_, *model_, training_->store().values.dtype(),
                                             config_.train.global_batch);

@@ -4,20 +4,33 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
+#include <variant>
 
 #include "comm/param_store.h"
 #include "layers/module.h"
-#include "optim/optimizer.h"
+#include "optim/adamw.h"
+#include "optim/sgd.h"
 #include "optim/step_record.h"
 #include "src/autograd/tape.h"
+#include "src/train/batch_plan.h"
 #include "src/train/batch_statistics.h"
-#include "src/train/config.h"
 #include "src/train/device_batch.h"
 
 namespace tandem {
 
 class TrainingStep {
  public:
+  struct Options {
+    uint64_t seed = 1;            // of dropout
+    BatchPlan batch{};            // over the ranks of the data group
+    bool recompute = false;       // blocks run again in the backward pass
+    bool exact = false;           // sums that no order of ranks and micro-batches changes
+    double clip_norm = 0;         // 0: no clipping
+    ParamStore::Options store{};  // but exact_leaves, which `exact` and `batch` say
+    std::variant<AdamWOptions, SgdOptions> optimizer{};
+  };
+
   struct Input {
     int64_t step = 0;  // updates done before
     double lr = 0;
@@ -30,9 +43,10 @@ class TrainingStep {
   };
 
   // Collective among `data`, the ranks that share the global batch. `staging`: host memory,
-  // page-locked for a GPU. All references must outlive this. Weights are not initialised.
+  // page-locked for a GPU. All references must outlive this. Weights are not initialised. fp16
+  // values scale the loss.
   TrainingStep(Model& model, Hierarchy& data, Stream& stream, Memory& memory, Memory& staging,
-               const Config& config);
+               const Options& options);
 
   // Collective. Enqueues a whole step; with exact sums it waits for the verdict on them.
   void run(const Input& input);
@@ -41,7 +55,7 @@ class TrainingStep {
   StepRecord& record() { return *record_; }
   Optimizer& optimizer() { return *optimizer_; }
   BatchStatistics& statistics() { return *statistics_; }
-  const StepOptions& options() const { return options_; }
+  const StepOptions& options() const { return verdict_; }
   // What waited for communication since this was asked last.
   Exposure take_exposure() { return std::exchange(store_->values.exposure(), {}); }
 
@@ -54,10 +68,8 @@ class TrainingStep {
   Hierarchy& data_;
   Stream& stream_;
   Memory& memory_;
-  uint64_t seed_;
-  BatchPlan batch_;
-  bool recompute_;
-  StepOptions options_;
+  Options options_;
+  StepOptions verdict_;
   std::unique_ptr<ParamStore> store_;
   std::unique_ptr<BatchStatistics> statistics_;
   std::unique_ptr<StepRecord> record_;

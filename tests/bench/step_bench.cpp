@@ -73,12 +73,16 @@ class Bench {
       fail(ExitCode::kConfig,
            "no case " + name + "; there are shakespeare_char, gpt_384 and resnet20");
     }
-    Config config;
-    config.train.global_batch = case_.input.shape()[0];
-    config.optim.kind = case_.adamw ? OptimizerKind::kAdamW : OptimizerKind::kSgd;
-    config.optim.clip_norm = case_.clip_norm;
+    TrainingStep::Options options{
+        .batch = {.global_batch = case_.input.shape()[0], .given_micro_batch = 0, .ranks = 1},
+        .clip_norm = case_.clip_norm};
+    if (case_.adamw) {
+      options.optimizer = AdamWOptions{.weight_decay = 0.1};
+    } else {
+      options.optimizer = SgdOptions{.momentum = 0.9, .weight_decay = 0.1};
+    }
     training_ =
-        std::make_unique<TrainingStep>(*case_.model, data_, stream_, memory_, memory_, config);
+        std::make_unique<TrainingStep>(*case_.model, data_, stream_, memory_, memory_, options);
     training_->store().values.initialize(1);
   }
 
