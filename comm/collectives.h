@@ -9,8 +9,8 @@
 #include <span>
 
 #include "comm/wire_count.h"
-#include "src/core/stream.h"
-#include "src/core/tensor.h"
+#include "src/device/stream.h"
+#include "src/device/tensor.h"
 
 namespace tandem {
 

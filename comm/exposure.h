@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/core/stream.h"
+#include "src/device/stream.h"
 
 namespace tandem {
 

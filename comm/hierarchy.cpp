@@ -4,10 +4,10 @@
 #include <map>
 #include <string>
 
-#include "src/core/convert.h"
-#include "src/core/copy.h"
+#include "comm/sharding/sum_parts.h"
 #include "src/core/error.h"
-#include "src/core/sum_parts.h"
+#include "src/device/copy.h"
+#include "src/kernels/convert.h"
 
 namespace tandem {
 

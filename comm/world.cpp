@@ -9,10 +9,10 @@
 #include <thread>
 
 #include "comm/launcher.h"
-#include "comm/local_control.h"
-#include "comm/mpi_collectives.h"
-#include "comm/mpi_control.h"
-#include "comm/self_collectives.h"
+#include "comm/transport/local_control.h"
+#include "comm/transport/mpi_collectives.h"
+#include "comm/transport/mpi_control.h"
+#include "comm/transport/self_collectives.h"
 
 namespace tandem {
 

@@ -3,8 +3,8 @@
 #include <iostream>
 
 #include "comm/launcher.h"
-#include "comm/local_control.h"
-#include "comm/self_collectives.h"
+#include "comm/transport/local_control.h"
+#include "comm/transport/self_collectives.h"
 #include "comm/world.h"
 
 namespace tandem {

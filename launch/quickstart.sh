@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 launch/setup.sh
 launch/build.sh release -DTANDEM_TESTS=OFF
-[ -z "${CONFIGURE_ONLY:-}" ] || exit 0  # tests/check_orders.sh
+[ -z "${CONFIGURE_ONLY:-}" ] || exit 0  # tests/style/check_orders.sh
 . launch/mpi_env.sh
 
 name=quickstart

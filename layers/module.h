@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "layers/decoder.h"
+#include "layers/models/decoder.h"
 #include "src/autograd/block.h"
 #include "src/autograd/context.h"
-#include "src/core/dispatch.h"
+#include "src/device/dispatch.h"
 
 namespace tandem {
 

@@ -14,7 +14,7 @@
 #include <span>
 
 #include "optim/optimizer.h"
-#include "src/core/dispatch.h"
+#include "src/device/dispatch.h"
 
 namespace tandem {
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "optim/optimizer.h"
-#include "src/core/launch.cuh"
-#include "src/core/pack.cuh"
+#include "src/kernels/launch.cuh"
+#include "src/kernels/pack.cuh"
 
 namespace tandem::kernels {
 

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "optim/optimizer.h"
-#include "src/core/map.h"
+#include "src/kernels/map.h"
 
 namespace tandem {
 

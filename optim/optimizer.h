@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "optim/step_control.h"
-#include "src/core/shard.h"
 #include "src/core/step_numbers.h"
-#include "src/core/stream.h"
+#include "src/device/shard.h"
+#include "src/device/stream.h"
 
 namespace tandem {
 

@@ -1,6 +1,6 @@
 #include "optim/step_control.h"
-#include "src/core/global.h"
-#include "src/core/launch.cuh"
+#include "src/device/global.h"
+#include "src/kernels/launch.cuh"
 
 namespace tandem::kernels {
 

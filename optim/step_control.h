@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "optim/clip.h"
-#include "src/core/dispatch.h"
 #include "src/core/step_numbers.h"
+#include "src/device/dispatch.h"
 
 namespace tandem {
 

@@ -16,10 +16,12 @@ import subprocess
 import sys
 import tempfile
 
-import tandem_program
-from tandem_program import Workspace, metrics, run, tensors_in
+TESTS = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(TESTS, "program"))
+import tandem_program  # noqa: E402
+from tandem_program import Workspace, metrics, run, tensors_in  # noqa: E402
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(TESTS)
 KINDS = {"gpt": ["--model.dropout", "0.1", "--model.heads", "2", "--model.context", "16", "--model.width", "32"],
          "llama": ["--model.kv_heads", "1", "--model.heads", "2", "--model.context", "16", "--model.width", "32"],
          "resnet": ["--model.depth", "8", "--optim.kind", "sgd", "--data.augment", "true"],

@@ -27,9 +27,9 @@
 #include <thread>
 #include <vector>
 
-#include "src/core/cuda.h"
 #include "src/core/error.h"
-#include "tests/mpi_world.h"
+#include "src/device/cuda.h"
+#include "tests/support/mpi_world.h"
 
 namespace tandem::testing {
 

@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 launch/setup.sh --tests || exit 1
 failed=()
-for job in "tests/run.sh --asan" "tests/run.sh --tsan" tests/check_tidy.sh tests/mutants/run.py; do
+for job in "tests/run.sh --asan" "tests/run.sh --tsan" tests/style/check_tidy.sh tests/mutants/run.py; do
   echo "nightly: $job"
   $job || failed+=("$job")
 done

@@ -5,7 +5,7 @@
 
 #include "src/autograd/say_where.h"
 #include "src/autograd/tape.h"
-#include "src/core/profiler_range.h"
+#include "src/device/profiler_range.h"
 
 namespace tandem {
 

@@ -6,7 +6,7 @@
 #include "src/autograd/op.h"
 #include "src/autograd/variable.h"
 #include "src/core/step_numbers.h"
-#include "src/core/stream.h"
+#include "src/device/stream.h"
 
 namespace tandem {
 

@@ -1,7 +1,7 @@
 #include "src/autograd/parameter.h"
 
-#include "src/core/dispatch.h"
 #include "src/core/hash.h"
+#include "src/device/dispatch.h"
 
 namespace tandem {
 

@@ -7,7 +7,7 @@
 
 #include "src/core/rng.h"
 #include "src/core/slice.h"
-#include "src/core/tensor.h"
+#include "src/device/tensor.h"
 
 namespace tandem {
 

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "src/autograd/say_where.h"
-#include "src/core/copy.h"
-#include "src/core/elementwise.h"
 #include "src/core/error.h"
+#include "src/device/copy.h"
+#include "src/kernels/elementwise.h"
 
 namespace tandem {
 

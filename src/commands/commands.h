@@ -7,7 +7,7 @@
 
 #include "comm/world.h"
 #include "src/core/error.h"
-#include "src/core/memory.h"
+#include "src/device/memory.h"
 
 namespace tandem {
 

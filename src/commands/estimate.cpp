@@ -1,5 +1,5 @@
 // tandem estimate: what a training step will need and how long it will take, without running it.
-#include "src/train/estimate.h"
+#include "src/estimate/estimate.h"
 
 #include <cstdio>
 #include <filesystem>

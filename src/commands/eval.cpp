@@ -4,8 +4,8 @@
 
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
+#include "src/inference/trained_model.h"
 #include "src/train/evaluation.h"
-#include "src/train/trained_model.h"
 
 namespace tandem {
 

@@ -5,9 +5,9 @@
 
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
-#include "src/commands/token_sampler.h"
+#include "src/inference/token_sampler.h"
+#include "src/inference/trained_model.h"
 #include "src/io/file.h"
-#include "src/train/trained_model.h"
 
 namespace tandem {
 

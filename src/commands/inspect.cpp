@@ -4,12 +4,12 @@
 
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
-#include "src/core/memory.h"
+#include "src/device/memory.h"
+#include "src/inference/trained_model.h"
 #include "src/io/checkpoint.h"
 #include "src/io/content_hash.h"
+#include "src/report/run_report.h"
 #include "src/train/run_directory.h"
-#include "src/train/run_report.h"
-#include "src/train/trained_model.h"
 
 namespace tandem {
 

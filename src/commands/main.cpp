@@ -9,7 +9,7 @@
 #include "comm/agreement.h"
 #include "comm/launcher.h"
 #include "src/commands/commands.h"
-#include "src/core/device.h"
+#include "src/device/device.h"
 
 namespace tandem {
 namespace {

@@ -1,12 +1,12 @@
 // tandem prepare: reads the options of the two kinds of datasets.
-#include "src/commands/prepare.h"
+#include "src/prepare/prepare.h"
 
 #include <algorithm>
 #include <cstdio>
 
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
-#include "src/train/options.h"
+#include "src/settings/options.h"
 
 namespace tandem {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "src/train/options.h"
+#include "src/settings/options.h"
 
 namespace tandem {
 

@@ -8,9 +8,9 @@
 
 #include "src/core/error.h"
 #include "src/data/bpe.h"
-#include "src/data/byte_stream.h"
 #include "src/data/tokenizer.h"
 #include "src/data/word_splitter.h"
+#include "src/io/byte_stream.h"
 
 namespace tandem {
 namespace {

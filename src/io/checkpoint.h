@@ -29,7 +29,7 @@
 #include <string>
 #include <vector>
 
-#include "src/core/slab.h"
+#include "src/device/slab.h"
 #include "src/io/manifest.h"
 
 namespace tandem {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "src/core/slab.h"
+#include "src/device/slab.h"
 #include "src/io/checkpoint_index.h"
 #include "src/io/file.h"
 

@@ -7,10 +7,10 @@
 #include <sstream>
 
 #include "comm/agreement.h"
+#include "src/inference/trained_model.h"
 #include "src/io/checkpoint.h"
 #include "src/train/run_directory.h"
 #include "src/train/snapshot.h"
-#include "src/train/trained_model.h"
 
 namespace tandem {
 

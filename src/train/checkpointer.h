@@ -8,10 +8,10 @@
 
 #include "layers/module.h"
 #include "src/data/dataset.h"
-#include "src/train/config.h"
+#include "src/settings/config.h"
+#include "src/step/training_step.h"
 #include "src/train/machine.h"
 #include "src/train/run_state.h"
-#include "src/train/training_step.h"
 
 namespace tandem {
 

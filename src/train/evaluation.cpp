@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "src/core/copy.h"
-#include "src/core/reduce.h"
+#include "src/device/copy.h"
+#include "src/kernels/reduce.h"
 
 namespace tandem {
 

@@ -1,11 +1,11 @@
 #include "src/train/machine.h"
 
 #include "comm/agreement.h"
-#include "comm/nccl_collectives.h"
-#include "src/core/cuda.h"
-#include "src/core/dispatch.h"
-#include "src/train/gemm_rate.h"
-#include "src/train/gpu_table.h"
+#include "comm/transport/nccl_collectives.h"
+#include "src/device/cuda.h"
+#include "src/device/dispatch.h"
+#include "src/estimate/gemm_rate.h"
+#include "src/estimate/gpu_table.h"
 
 namespace tandem {
 

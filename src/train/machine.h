@@ -7,9 +7,9 @@
 
 #include "comm/mesh.h"
 #include "comm/world.h"
-#include "src/core/memory.h"
-#include "src/core/stream.h"
-#include "src/train/config.h"
+#include "src/device/memory.h"
+#include "src/device/stream.h"
+#include "src/settings/config.h"
 
 namespace tandem {
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <sstream>
 
-#include "layers/mlp.h"
-#include "layers/resnet.h"
-#include "layers/transformer.h"
+#include "layers/models/mlp.h"
+#include "layers/models/resnet.h"
+#include "layers/models/transformer.h"
 
 namespace tandem {
 

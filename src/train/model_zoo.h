@@ -5,7 +5,7 @@
 
 #include "layers/module.h"
 #include "src/data/dataset.h"
-#include "src/train/config.h"
+#include "src/settings/config.h"
 
 namespace tandem {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "src/train/config.h"
+#include "src/settings/config.h"
 
 namespace tandem {
 

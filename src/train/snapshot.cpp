@@ -3,9 +3,9 @@
 #include <optional>
 
 #include "comm/agreement.h"
-#include "src/core/convert.h"
-#include "src/core/copy.h"
+#include "src/device/copy.h"
 #include "src/io/checkpoint.h"
+#include "src/kernels/convert.h"
 
 namespace tandem {
 

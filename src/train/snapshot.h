@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "comm/param_store.h"
+#include "comm/sharding/param_store.h"
 #include "layers/module.h"
 #include "optim/optimizer.h"
-#include "src/core/slab.h"
+#include "src/device/slab.h"
 #include "src/io/checkpoint_reader.h"
-#include "src/train/training_step.h"
+#include "src/step/training_step.h"
 
 namespace tandem {
 

@@ -8,16 +8,16 @@
 #include "comm/world.h"
 #include "optim/schedule.h"
 #include "src/data/loader.h"
+#include "src/report/metrics_window.h"
+#include "src/report/run_log.h"
+#include "src/settings/config.h"
+#include "src/step/training_step.h"
 #include "src/train/checkpointer.h"
-#include "src/train/config.h"
 #include "src/train/evaluation.h"
 #include "src/train/machine.h"
-#include "src/train/metrics_window.h"
 #include "src/train/model_zoo.h"
 #include "src/train/run_directory.h"
-#include "src/train/run_log.h"
 #include "src/train/stop_signal.h"
-#include "src/train/training_step.h"
 
 namespace tandem {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "src/core/convert.h"
 #include "src/core/error.h"
+#include "src/kernels/convert.h"
 
 namespace tandem {
 

@@ -1,10 +1,10 @@
 // Brings micro-batches from the loader to the device.
 #pragma once
 
-#include "src/core/staged_copies.h"
 #include "src/data/batch.h"
 #include "src/data/dataset.h"
-#include "src/train/device_batch.h"
+#include "src/device/staged_copies.h"
+#include "src/step/device_batch.h"
 
 namespace tandem {
 

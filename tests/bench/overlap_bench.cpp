@@ -21,9 +21,9 @@
 #include <thread>
 
 #include "comm/hierarchy.h"
-#include "comm/local_control.h"
-#include "comm/param_store.h"
-#include "comm/self_collectives.h"
+#include "comm/sharding/param_store.h"
+#include "comm/transport/local_control.h"
+#include "comm/transport/self_collectives.h"
 #include "comm/world.h"
 #include "src/autograd/block.h"
 #include "src/autograd/tape.h"

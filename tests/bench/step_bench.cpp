@@ -9,11 +9,11 @@
 #include <iostream>
 #include <map>
 
-#include "comm/local_control.h"
-#include "comm/self_collectives.h"
-#include "layers/resnet.h"
-#include "layers/transformer.h"
-#include "src/train/training_step.h"
+#include "comm/transport/local_control.h"
+#include "comm/transport/self_collectives.h"
+#include "layers/models/resnet.h"
+#include "layers/models/transformer.h"
+#include "src/step/training_step.h"
 
 namespace tandem {
 namespace {

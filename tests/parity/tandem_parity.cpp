@@ -7,14 +7,14 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "layers/mlp.h"
-#include "layers/resnet.h"
-#include "layers/transformer.h"
+#include "layers/models/mlp.h"
+#include "layers/models/resnet.h"
+#include "layers/models/transformer.h"
 #include "optim/adamw.h"
 #include "optim/sgd.h"
-#include "optim/step_record.h"
 #include "src/autograd/tape.h"
-#include "src/core/reduce.h"
+#include "src/kernels/reduce.h"
+#include "src/step/step_record.h"
 #include "tests/parity/npy.h"
 
 namespace tandem::parity {

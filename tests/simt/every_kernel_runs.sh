@@ -4,7 +4,7 @@ set -euo pipefail
 executed=$(readlink -f "$1")
 cd "$(dirname "$0")/../.."
 # The name is the identifier before the first parenthesis that follows `void`, attributes skipped.
-written=$(git ls-files 'src/*.cu' 'src/*.cuh' 'layers/*.cu' 'layers/*.cuh' 'optim/*.cu' 'optim/*.cuh' |
+written=$(git ls-files 'src/*.cu' 'src/*.cuh' 'layers/*.cu' 'layers/*.cuh' 'comm/*.cu' 'optim/*.cu' 'optim/*.cuh' |
   xargs grep -hoE '\b[a-z0-9_]+_kernel\(' | tr -d '(' | sort -u)
 missing=$(comm -23 <(echo "$written") <(sort -u "$executed"))
 [ -z "$missing" ] || { echo "kernels that no test executed:"; echo "$missing"; exit 1; }

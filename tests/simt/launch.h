@@ -1,5 +1,5 @@
-// Launches kernels and gives their blocks shared memory: what the emulated src/core/launch.cuh is
-// made of.
+// Launches kernels and gives their blocks shared memory: what the emulated src/kernels/launch.cuh
+// is made of.
 #pragma once
 
 #include <cuda_runtime.h>

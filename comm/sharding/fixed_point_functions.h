@@ -1,0 +1,59 @@
+// The functions behind fixed_point.h, for both devices.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "comm/sharding/fixed_point.h"
+#include "src/core/host_device.h"
+
+namespace tandem::kernels {
+
+// f64 arithmetic is exact but for rint(): f32 times a power of two.
+struct FixedPoint {
+  double scale, limit;
+  TANDEM_HOST_DEVICE bool fits(float x) const {  // false for NaN
+    return std::fabs(static_cast<double>(x) * scale) < limit;
+  }
+  TANDEM_HOST_DEVICE int64_t operator()(float x) const {
+    return fits(x) ? static_cast<int64_t>(std::rint(static_cast<double>(x) * scale)) : 0;
+  }
+};
+
+// An int64 may need 63 bits where f64 holds 53, and rounding twice can give another f32 than
+// rounding once. So an integer of more than 53 bits is first rounded to odd at its bit 10: lower
+// bits that are not zero set it. What comes out has at most 53 bits, so f64 holds it and its
+// product with a power of two, and lies on the same side of every number and midpoint of f32,
+// subnormal ones included, as those have at most 25 bits (Boldo and Melquiond 2008, "Emulation of a
+// FMA and correctly rounded sums: proved algorithms using rounding to odd").
+struct FloatingPoint {
+  double scale;
+  TANDEM_HOST_DEVICE float operator()(int64_t x) const {
+    constexpr int64_t kExact = int64_t{1} << 53, kLow = 1023;
+    const int64_t odd = (x & ~kLow) | ((x & kLow) != 0 ? kLow + 1 : 0);
+    const int64_t held = x > -kExact && x < kExact ? x : odd;
+    return static_cast<float>(static_cast<double>(held) * scale);
+  }
+};
+
+TANDEM_HOST_DEVICE inline int32_t magnitude_bits(float x) {
+  return std::bit_cast<int32_t>(x) & 0x7fffffff;
+}
+
+struct SquareDigits {
+  int64_t of[kSquareDigits + 1] = {};  // the last counts misfits
+
+  TANDEM_HOST_DEVICE void add(FixedPoint fixed_point, float x) {
+    const int64_t value = fixed_point(x);
+    const int64_t square = value * value;  // below 1.25^2 * 2^62
+    constexpr int64_t kMask = (int64_t{1} << kSquareDigitBits) - 1;
+    of[0] += square & kMask;
+    of[1] += square >> kSquareDigitBits & kMask;
+    of[2] += square >> 2 * kSquareDigitBits;
+    of[3] += fixed_point.fits(x) ? 0 : 1;
+  }
+};
+inline constexpr double kSquareLimit = 0x1.4p31;
+
+}  // namespace tandem::kernels

@@ -1,0 +1,225 @@
+#include "comm/sharding/flat_layout.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <unordered_map>
+#include <utility>
+
+#include "src/core/error.h"
+#include "src/core/hash.h"
+
+namespace tandem {
+
+namespace {
+
+int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+// Numbers the parameters and checks them.
+std::vector<std::vector<Segment>> segments_by_block(std::span<const BlockParameters> blocks) {
+  std::unordered_map<uint32_t, std::string> names;  // by the random numbers they begin with
+  std::vector<std::vector<Segment>> result;
+  ParamId next = 0;
+  for (const BlockParameters& block : blocks) {
+    std::vector<Segment>& segments = result.emplace_back();
+    for (const Parameter* parameter : block.parameters) {
+      const int64_t count = parameter->shape.elements();
+      require(count > 0, [&] { return str("parameter ", parameter->name, " has no elements"); });
+      const auto [other, is_new] =
+          names.emplace(random_stream_of(parameter->name), parameter->name);
+      require(is_new, [&] {
+        return other->second == parameter->name
+                   ? str("parameter ", parameter->name, " is listed twice")
+                   : str("parameters ", other->second, " and ", parameter->name,
+                         " have names of one hash, and would begin with the same random numbers; "
+                         "rename one");
+      });
+      segments.push_back({.name = parameter->name,
+                          .parameter = next++,
+                          .block = static_cast<int64_t>(result.size()) - 1,
+                          .count = count,
+                          .decay = parameter->decay,
+                          .frozen = parameter->frozen,
+                          .shared = parameter->shared});
+    }
+  }
+  return result;
+}
+
+int64_t bytes_of(std::span<const Segment> segments) {
+  int64_t count = 0;
+  for (const Segment& segment : segments) {
+    count += segment.count;
+  }
+  return count * static_cast<int64_t>(sizeof(float));
+}
+
+}  // namespace
+
+FlatLayout::FlatLayout(std::span<const BlockParameters> blocks, const Options& options)
+    : ranks_(options.ranks),
+      parts_(options.parts > 0 ? options.parts : options.ranks),
+      buckets_of_(blocks.size()) {
+  require(ranks_ > 0 && ranks_ % parts_ == 0 && options.bucket_bytes >= 0,
+          "FlatLayout: wrong options");
+  // What is under way to a bucket: trained, frozen. Neither keeps neighbours of the other apart.
+  std::array<std::vector<Segment>, 2> groups;
+  const auto close = [&](std::vector<Segment>& group) {
+    if (!group.empty()) {
+      add_bucket(std::exchange(group, {}));
+    }
+  };
+  const auto take = [&](std::span<const Segment> more) {
+    std::vector<Segment>& group = groups[more.front().frozen ? 1 : 0];
+    if (bytes_of(group) + bytes_of(more) > options.bucket_bytes || !options.merge_blocks) {
+      close(group);
+    }
+    group.insert(group.end(), more.begin(), more.end());
+  };
+  for (const std::vector<Segment>& block : segments_by_block(blocks)) {
+    for (const auto& [shared, frozen] :
+         {std::pair{true, false}, {true, true}, {false, false}, {false, true}}) {
+      std::vector<Segment> kind;
+      std::ranges::copy_if(block, std::back_inserter(kind), [&](const Segment& segment) {
+        return segment.shared == shared && segment.frozen == frozen;
+      });
+      if (kind.empty()) {
+        continue;
+      }
+      if (shared) {
+        std::ranges::for_each(groups, close);
+        add_bucket(std::move(kind));
+      } else if (!options.split_blocks || bytes_of(kind) <= options.bucket_bytes) {
+        take(kind);
+      } else {
+        for (const Segment& segment : kind) {
+          take({&segment, 1});
+        }
+      }
+    }
+  }
+  std::ranges::for_each(groups, close);
+  index();
+}
+
+void FlatLayout::add_bucket(std::vector<Segment> group) {
+  std::ranges::stable_sort(group, {}, [](const Segment& segment) {
+    return 2 * !segment.decay + (segment.count % kSegmentAlignment != 0);
+  });
+  Bucket bucket;
+  bucket.shared = group.front().shared;
+  bucket.frozen = group.front().frozen;
+  bucket.first_segment = static_cast<int64_t>(segments_.size());
+  bucket.last_segment = bucket.first_segment + static_cast<int64_t>(group.size());
+  bucket.first_block = std::ranges::min(group, {}, &Segment::block).block;
+  int64_t offset = bucket.range.begin = elements();
+  int64_t last_decayed = offset;  // where the decayed ones end
+  for (Segment& segment : group) {
+    segment.bucket = static_cast<int64_t>(buckets_.size());
+    segment.offset = offset;
+    offset += round_up(segment.count, kSegmentAlignment);
+    last_decayed = segment.decay ? offset : last_decayed;
+    segments_.push_back(std::move(segment));
+  }
+  const int64_t end =
+      bucket.range.begin + round_up(offset - bucket.range.begin, ranks_ * kPartAlignment);
+  // The padding belongs to the last group.
+  bucket.range.end = end;
+  bucket.first_plain = last_decayed == offset ? end : last_decayed;
+  buckets_.push_back(bucket);
+}
+
+void FlatLayout::index() {
+  segment_of_.resize(segments_.size());
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    const Segment& segment = segments_[i];
+    segment_of_[segment.parameter] = static_cast<int64_t>(i);
+    std::vector<int64_t>& buckets = buckets_of_[segment.block];
+    if (std::ranges::find(buckets, segment.bucket) == buckets.end()) {
+      buckets.push_back(segment.bucket);
+    }
+  }
+}
+
+int64_t FlatLayout::elements() const { return buckets_.empty() ? 0 : buckets_.back().range.end; }
+
+int64_t FlatLayout::trained_elements() const {
+  int64_t count = 0;
+  for (const Bucket& bucket : buckets_) {
+    count += bucket.frozen ? 0 : bucket.range.count();
+  }
+  return count;
+}
+
+const Segment& FlatLayout::segment_of(ParamId parameter) const {
+  require(parameter >= 0 && static_cast<size_t>(parameter) < segment_of_.size(),
+          [&] { return str("FlatLayout: no parameter ", parameter); });
+  return segments_[segment_of_[parameter]];
+}
+
+Range FlatLayout::part(const Bucket& bucket, int part) const {
+  require(part >= 0 && part < parts_, [&] { return str("FlatLayout: no part ", part); });
+  const int64_t size = bucket.range.count() / parts_;
+  return {bucket.range.begin + part * size, bucket.range.begin + (part + 1) * size};
+}
+
+std::vector<Extent> FlatLayout::extents(Range range) const {
+  std::vector<Extent> result;
+  auto it = std::ranges::upper_bound(segments_, range.begin, {}, &Segment::offset);
+  if (it != segments_.begin()) {
+    --it;
+  }
+  for (; it != segments_.end() && it->offset < range.end; ++it) {
+    const Range common = intersection(range, {it->offset, it->offset + it->count});
+    if (common.count() > 0) {
+      result.push_back({.parameter = it->parameter,
+                        .in_parameter = common.begin - it->offset,
+                        .in_flat = common.begin,
+                        .count = common.count()});
+    }
+  }
+  return result;
+}
+
+std::vector<Range> FlatLayout::gaps(const Bucket& bucket) const {
+  std::vector<Range> result;
+  int64_t at = bucket.range.begin;
+  for (int64_t i = bucket.first_segment; i < bucket.last_segment; ++i) {
+    const Segment& segment = segments_[i];
+    if (at < segment.offset) {
+      result.push_back({at, segment.offset});
+    }
+    at = segment.offset + segment.count;
+  }
+  if (at < bucket.range.end) {
+    result.push_back({at, bucket.range.end});
+  }
+  return result;
+}
+
+uint64_t FlatLayout::hash() const {
+  Fnv1a<uint64_t> hash;
+  hash.add(ranks_);
+  hash.add(parts_);
+  for (const Segment& segment : segments_) {
+    hash.add(static_cast<int64_t>(segment.name.size()));
+    hash.add(segment.name);
+    for (int64_t number :
+         {int64_t{segment.parameter}, segment.bucket, segment.offset, segment.count,
+          int64_t{segment.decay}, int64_t{segment.frozen}, int64_t{segment.shared}}) {
+      hash.add(number);
+    }
+  }
+  for (const Bucket& bucket : buckets_) {
+    hash.add(bucket.range.end);
+    hash.add(bucket.first_plain);
+  }
+  return hash.value();
+}
+
+std::string FlatLayout::text() const {
+  return str(std::hex, hash(), std::dec, ": ", segments_.size(), " parameters, ", buckets_.size(),
+             " buckets, ", elements(), " elements");
+}
+
+}  // namespace tandem

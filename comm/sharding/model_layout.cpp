@@ -1,0 +1,111 @@
+#include "comm/sharding/model_layout.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "comm/agreement.h"
+#include "comm/transport/ring.h"
+
+namespace tandem {
+
+namespace {
+
+// With one shard every stage is stage 0.
+int stage_of(int zero, const Hierarchy& data) {
+  const int stages = static_cast<int>(kZero.size());
+  if (zero < 0 || zero >= stages) {
+    fail(ExitCode::kConfig, str("dist.zero = ", zero, ": no such stage, use 0 to ", stages - 1));
+  }
+  return data.parts() == 1 ? 0 : zero;
+}
+
+std::vector<Parameter*> in_forward_order(const std::vector<BlockParameters>& blocks) {
+  std::vector<Parameter*> result;
+  for (const BlockParameters& block : blocks) {
+    result.insert(result.end(), block.parameters.begin(), block.parameters.end());
+  }
+  return result;
+}
+
+// Buffers that are freed after use are freed by blocks, so their buckets must not cross blocks.
+FlatLayout::Options layout_options(int zero, int64_t bucket_bytes, const Hierarchy& data) {
+  return {.ranks = data.size(),
+          .parts = data.parts(),
+          .bucket_bytes = bucket_bytes,
+          .split_blocks = kZero[zero].gradients != Placement::kSharded,
+          .merge_blocks = kZero[zero].parameters != Placement::kSharded};
+}
+
+int64_t first_trained(const FlatLayout& layout) {
+  int64_t first = std::numeric_limits<int64_t>::max();
+  for (const Bucket& bucket : layout.buckets()) {
+    first = bucket.frozen ? first : std::min(first, bucket.first_block);
+  }
+  return first;
+}
+
+}  // namespace
+
+ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& data,
+                         const Options& options)
+    : data_(data),
+      zero_(stage_of(options.zero, data)),
+      parameters_(in_forward_order(blocks)),
+      flat_(blocks, layout_options(zero_, options.bucket_bytes, data)),
+      first_trained_block_(first_trained(flat_)) {
+  check_equal(data.control(), "the layout of the parameters", flat_.text());
+  for (const Segment& segment : flat_.segments()) {
+    Parameter& parameter = *parameters_[segment.parameter];
+    parameter.id = segment.parameter;
+    parameter.value = parameter.grad = Tensor();
+    parameter.grad_written = false;
+  }
+  for (const Bucket& bucket : flat_.buckets()) {
+    places_.push_back(place_of(bucket));
+  }
+}
+
+// What other blocks use too is there all the time, and shards its state alone. A frozen bucket has
+// no gradients, and its values are its state.
+BucketPlace ModelLayout::place_of(const Bucket& bucket) const {
+  BucketPlace place{.rests = kZero[bucket.shared ? std::min(zero_, 1) : zero_],
+                    .whole = bucket.range,
+                    .part = flat_.part(bucket, data_.part())};
+  if (bucket.frozen) {
+    place.rests.gradients = Placement::kReplicated;
+    place.rests.state = place.rests.parameters;
+  }
+  const Parts shares{place.part.count(), data_.replicas()};
+  place.owned.begin = place.part.begin + shares.first(data_.replica());
+  place.owned.end = place.owned.begin + shares.count(data_.replica());
+  return place;
+}
+
+void ModelLayout::bind(int64_t bucket, const Tensor& flat, Tensor Parameter::*view) const {
+  const Bucket& all = flat_.buckets()[bucket];
+  for (int64_t i = all.first_segment; i < all.last_segment; ++i) {
+    const Segment& segment = flat_.segments()[i];
+    Parameter& parameter = *parameters_[segment.parameter];
+    parameter.*view =
+        flat ? flat.slice(segment.offset - all.range.begin, segment.count).reshape(parameter.shape)
+             : Tensor();
+  }
+}
+
+std::vector<ModelLayout::Run> ModelLayout::runs() const {
+  std::vector<Run> runs;
+  for (int64_t i = 0; i < buckets(); ++i) {
+    const Bucket& all = bucket(i);
+    for (const bool decay : {true, false}) {
+      const Range group =
+          decay ? Range{all.range.begin, all.first_plain} : Range{all.first_plain, all.range.end};
+      const Range range = intersection(group, places_[i].state());
+      if (range.count() > 0 && !all.frozen) {
+        runs.push_back({.bucket = i, .range = range, .decay = decay});
+      }
+    }
+  }
+  return runs;
+}
+
+}  // namespace tandem

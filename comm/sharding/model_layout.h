@@ -1,0 +1,95 @@
+// What of a model's parameters, gradients and optimizer state rests on this rank: the flat layout
+// (flat_layout.h), with a row of kZero (flat_buffer.h), ZeRO's table, for each bucket.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "comm/sharding/flat_buffer.h"
+#include "comm/sharding/flat_layout.h"
+
+namespace tandem {
+
+// Where a bucket rests. Ranges are of the flat buffers, padding included.
+struct BucketPlace {
+  Resting rests{};
+  Range whole{}, part{};  // the bucket; this rank's part of it where it is sharded
+  Range owned{};          // over all ranks, every element exactly once
+
+  bool shards_values() const { return rests.parameters == Placement::kSharded; }
+  bool shards_gradients() const { return rests.gradients == Placement::kSharded; }
+  bool shards_state() const { return rests.state == Placement::kSharded; }
+  // What of values, of gradients, and of masters and optimizer state rests here.
+  Range values() const { return shards_values() ? part : whole; }
+  Range gradients() const { return shards_gradients() ? part : whole; }
+  Range state() const { return shards_state() ? part : whole; }
+};
+
+class ModelLayout {
+ public:
+  struct Options {
+    int zero = 0;  // ZeRO stage
+    int64_t bucket_bytes = int64_t{4} << 20;
+  };
+  // Collective. Sets the id of every parameter: the blocks' order is the forward order and the
+  // BlockId. `data`: the ranks that hold the model together. The references must outlive this.
+  // Throws Error(kConfig) for a ZeRO stage that does not exist, and when the layout differs between
+  // ranks.
+  ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& data, const Options& options);
+
+  const FlatLayout& flat() const { return flat_; }
+  Hierarchy& data() const { return data_; }
+  bool is_alone() const { return data_.size() == 1; }
+  int zero() const { return zero_; }  // 0 where there is nothing to shard over
+  const std::vector<Parameter*>& parameters() const { return parameters_; }  // by ParamId
+
+  int64_t buckets() const { return static_cast<int64_t>(places_.size()); }
+  const Bucket& bucket(int64_t bucket) const { return flat_.buckets()[bucket]; }
+  const BucketPlace& place(int64_t bucket) const { return places_[bucket]; }
+  int64_t first_trained_block() const { return first_trained_block_; }  // backward ends there
+
+  // Gives the bucket's parameters views of `flat`, which holds all of it; of nothing when it is
+  // nothing.
+  void bind(int64_t bucket, const Tensor& flat, Tensor Parameter::*view) const;
+
+  // What an optimizer updates at once: in a bucket the state here of decayed parameters, then that
+  // of the others.
+  struct Run {
+    int64_t bucket = 0;
+    Range range{};
+    bool decay = false;
+  };
+  std::vector<Run> runs() const;
+
+ private:
+  BucketPlace place_of(const Bucket& bucket) const;
+
+  Hierarchy& data_;
+  int zero_;
+  std::vector<Parameter*> parameters_;
+  FlatLayout flat_;
+  std::vector<BucketPlace> places_;
+  int64_t first_trained_block_;
+};
+
+// Elements `range` of a flat tensor whose first element is number `begin`.
+inline Tensor slice_of(const Tensor& flat, int64_t begin, Range range) {
+  return flat.slice(range.begin - begin, range.count());
+}
+
+// One allocation, handed out in pieces.
+class Carver {
+ public:
+  Carver(Memory& memory, int64_t elements, DType dtype, MemoryClass memory_class)
+      : all_(elements > 0 ? Tensor::zeros(memory, {elements}, dtype, memory_class) : Tensor()) {}
+  Tensor take(int64_t elements) {
+    at_ += elements;
+    return all_.slice(at_ - elements, elements);
+  }
+
+ private:
+  Tensor all_;
+  int64_t at_ = 0;
+};
+
+}  // namespace tandem

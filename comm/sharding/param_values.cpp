@@ -1,0 +1,217 @@
+#include "comm/sharding/param_values.h"
+
+#include <algorithm>
+
+#include "src/kernels/convert.h"
+
+namespace tandem {
+
+ParamValues::ParamValues(const ModelLayout& layout, Stream& stream, Memory& memory, DType dtype,
+                         bool overlap)
+    : layout_(layout), stream_(stream), memory_(memory), dtype_(dtype), overlap_(overlap) {
+  allocate(memory);
+}
+
+void ParamValues::allocate(Memory& memory) {
+  const auto has_copy = [&](int64_t bucket) {
+    return dtype_ != DType::kF32 && !layout_.bucket(bucket).frozen;
+  };
+  int64_t values = 0, masters = 0;
+  for (int64_t i = 0; i < layout_.buckets(); ++i) {
+    values += layout_.place(i).values().count();
+    masters += has_copy(i) ? layout_.place(i).state().count() : 0;
+  }
+  Carver all_values(memory, values, dtype_, MemoryClass::kParameters);
+  Carver all_masters(memory, masters, DType::kF32, MemoryClass::kMasters);
+  for (int64_t i = 0; i < layout_.buckets(); ++i) {
+    const BucketPlace& place = layout_.place(i);
+    BucketMemory& bucket = buckets_.emplace_back();
+    bucket.values = all_values.take(place.values().count());
+    bucket.masters =
+        has_copy(i) ? all_masters.take(place.state().count()) : state_in(i, bucket.values);
+    if (!place.shards_values()) {
+      layout_.bind(i, bucket.values, &Parameter::value);
+    }
+  }
+}
+
+// What of the values belongs to the state here.
+Tensor ParamValues::state_in(int64_t bucket, const Tensor& values) const {
+  const BucketPlace& place = layout_.place(bucket);
+  return slice_of(values, place.values().begin, place.state());
+}
+
+Tensor ParamValues::working(int64_t bucket) const {
+  const BucketMemory& memory = buckets_[bucket];
+  return memory.masters.dtype() == dtype_ ? Tensor() : state_in(bucket, memory.values);
+}
+
+void ParamValues::initialize(uint64_t seed) {
+  Memory host(Device::kCpu);
+  for (const Segment& segment : layout_.flat().segments()) {
+    Parameter start = *layout_.parameters()[segment.parameter];
+    start.value = Tensor::empty(host, {segment.count}, DType::kF32, MemoryClass::kData);
+    tandem::initialize(start, seed);
+    const Range state = layout_.place(segment.bucket).state();
+    const Range here = intersection({segment.offset, segment.offset + segment.count}, state);
+    if (here.count() > 0) {
+      copy_rounded(stream_, slice_of(start.value, segment.offset, here),
+                   slice_of(buckets_[segment.bucket].masters, state.begin, here));
+    }
+  }
+  publish();
+}
+
+void ParamValues::publish() {
+  for (int64_t i = 0; i < layout_.buckets(); ++i) {
+    if (const Tensor rounded = working(i)) {
+      convert(stream_, buckets_[i].masters, rounded);
+    }
+  }
+  gather();
+}
+
+void ParamValues::gather() {
+  for (int64_t i = 0; i < layout_.buckets(); ++i) {
+    BucketMemory& memory = buckets_[i];
+    if (layout_.place(i).shards_values()) {
+      memory.gathered = Tensor();  // of the values before
+    } else if (layout_.place(i).shards_state()) {
+      start_gather(i, memory.values);
+      if (!overlap_) {
+        await(memory);
+      }
+    }
+  }
+}
+
+// This rank's part is in `values` already.
+void ParamValues::start_gather(int64_t bucket, const Tensor& whole) {
+  BucketMemory& memory = buckets_[bucket];
+  const BucketPlace& place = layout_.place(bucket);
+  const Tensor part =
+      place.shards_values() ? memory.values : slice_of(whole, place.whole.begin, place.part);
+  const Hierarchy& data = layout_.data();
+  data.stream().wait(stream_.record());
+  redistribute(data, {Placement::kSharded, part}, {Placement::kReplicated, whole});
+  memory.arrive = data.stream().record();
+}
+
+// Later work on the compute stream may use the values that were on their way, if any were.
+void ParamValues::await(BucketMemory& memory) {
+  if (memory.arrive) {
+    exposure_.wait(stream_, *std::exchange(memory.arrive, std::nullopt));
+  }
+}
+
+void ParamValues::await_all() {
+  std::ranges::for_each(buckets_, [this](BucketMemory& memory) { await(memory); });
+}
+
+void ParamValues::fetch(int64_t block) {
+  for (const int64_t bucket : layout_.flat().buckets_of(block)) {
+    BucketMemory& memory = buckets_[bucket];
+    if (layout_.place(bucket).shards_values() && !memory.gathered) {
+      memory.gathered = Tensor::empty(memory_, {layout_.bucket(bucket).range.count()}, dtype_,
+                                      MemoryClass::kStaging);
+      start_gather(bucket, memory.gathered);
+    }
+  }
+}
+
+bool ParamValues::has_sharded(int64_t block) const {
+  return std::ranges::any_of(layout_.flat().buckets_of(block), [this](int64_t bucket) {
+    return layout_.place(bucket).shards_values();
+  });
+}
+
+// The next block with sharded values that this pass comes to; -1 when there is none.
+int64_t ParamValues::next_sharded(int64_t block, Pass pass) const {
+  const int step = pass == Pass::kForward ? 1 : -1;
+  const int64_t first = pass == Pass::kForward ? 0 : layout_.first_trained_block();
+  for (int64_t i = block + step; i >= first && i < layout_.flat().blocks(); i += step) {
+    if (has_sharded(i)) {
+      return i;
+    }
+  }
+  return -1;
+}
+
+bool ParamValues::is_collective() const {
+  for (int64_t i = 0; i < layout_.buckets(); ++i) {
+    if (layout_.place(i).shards_values()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Drops what was fetched for another direction.
+void ParamValues::drop_all_but(int64_t block, int64_t next) {
+  for (int64_t i = 0; i < layout_.buckets(); ++i) {
+    const int64_t owner = layout_.bucket(i).first_block;
+    if (buckets_[i].gathered && owner != block && owner != next) {
+      await(buckets_[i]);
+      buckets_[i].gathered = Tensor();
+    }
+  }
+}
+
+void ParamValues::acquire(Context&, BlockId block, Pass pass) {
+  const bool is_sharded = has_sharded(block);
+  const int64_t next = next_sharded(block, pass);
+  if (is_sharded) {
+    drop_all_but(block, next);
+    fetch(block);
+  }
+  for (const int64_t bucket : layout_.flat().buckets_of(block)) {
+    await(buckets_[bucket]);
+    if (layout_.place(bucket).shards_values()) {
+      layout_.bind(bucket, buckets_[bucket].gathered, &Parameter::value);
+    }
+  }
+  if (is_sharded && next >= 0 && overlap_) {
+    fetch(next);
+  }
+}
+
+void ParamValues::release(Context& context, BlockId block, Pass pass) {
+  // Backward begins where forward ends.
+  const bool is_kept = pass == Pass::kForward && context.tape != nullptr &&
+                       block >= layout_.first_trained_block() &&
+                       next_sharded(block, Pass::kForward) < 0;
+  for (const int64_t bucket : layout_.flat().buckets_of(block)) {
+    if (layout_.place(bucket).shards_values() && !is_kept) {
+      layout_.bind(bucket, Tensor(), &Parameter::value);
+      buckets_[bucket].gathered = Tensor();
+    }
+  }
+}
+
+void ParamValues::add_weights(int64_t bucket, Range range, std::vector<Weights>& all) const {
+  const Range state = layout_.place(bucket).state();
+  for (const Extent& extent : layout_.flat().extents(intersection(range, state))) {
+    all.push_back(
+        {.parameter = layout_.parameters()[extent.parameter],
+         .offset = extent.in_parameter,
+         .data = buckets_[bucket].masters.slice(extent.in_flat - state.begin, extent.count)});
+  }
+}
+
+std::vector<ParamValues::Weights> ParamValues::weights() const {
+  std::vector<Weights> all;
+  for (int64_t i = 0; i < layout_.buckets(); ++i) {
+    add_weights(i, layout_.place(i).state(), all);
+  }
+  return all;
+}
+
+std::vector<ParamValues::Weights> ParamValues::owned_weights() const {
+  std::vector<Weights> all;
+  for (int64_t i = 0; i < layout_.buckets(); ++i) {
+    add_weights(i, layout_.place(i).owned, all);
+  }
+  return all;
+}
+
+}  // namespace tandem

@@ -1,0 +1,143 @@
+#include "comm/transport/mpi_collectives.h"
+
+#include <cstring>
+#include <optional>
+
+#include "comm/transport/mpi_wire.h"
+#include "src/core/error.h"
+#include "src/device/copy.h"
+
+namespace tandem {
+
+// Host memory in the place of a GPU's while messages pass: MPI itself knows nothing of GPUs. It is
+// page-locked: a copy is then one transfer, and the host waits once for each, where CUDA would cut
+// a copy to or from other memory into pieces and wait itself.
+class MpiCollectives::Staging {
+ public:
+  // The tensor itself when it is in host memory; otherwise a copy, or room for its elements.
+  Tensor host(const Tensor& tensor) {
+    return tensor.device() == Device::kCpu ? tensor : copied(gpu().stream, tensor, gpu().memory);
+  }
+  Tensor room(const Tensor& tensor) {
+    return tensor.device() == Device::kCpu
+               ? tensor
+               : Tensor::empty(gpu().memory, tensor.shape(), tensor.dtype(), MemoryClass::kStaging);
+  }
+  // Writes what these gave back to where it came from.
+  void put_back(const Tensor& host, const Tensor& tensor) {
+    if (tensor.device() != Device::kCpu) {
+      copy(gpu().stream, host, tensor);
+      gpu().stream.synchronize();
+    }
+  }
+
+ private:
+  struct Gpu {
+    Stream stream = Stream::background(Device::kCuda);
+    Memory memory = Memory::pinned();  // after the stream, which chooses the GPU for this thread
+  };
+  Gpu& gpu() {
+    if (!gpu_) {
+      gpu_.emplace();
+    }
+    return *gpu_;
+  }
+  std::optional<Gpu> gpu_;
+};
+
+namespace {
+
+void require_sum(const char* collective, DType dtype) {
+  require(dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kI64,
+          [&] { return str(collective, ": cannot add ", name_of(dtype)); });
+}
+
+}  // namespace
+
+MpiCollectives::MpiCollectives(MpiQueue queue)
+    : MpiCollectives(std::move(queue), std::make_shared<Staging>()) {}
+
+void MpiCollectives::start(MpiKind kind, Traffic traffic, int64_t bytes, Work work) {
+  collectives_ += traffic != Traffic::kControl;
+  queue_.start(kind, traffic, bytes,
+               [staging = staging_, work = std::move(work)](Ring& ring) { work(ring, *staging); });
+}
+
+void MpiCollectives::all_reduce(const Tensor& inout, Traffic traffic) {
+  require_sum("all_reduce", inout.dtype());
+  start(MpiKind::kAllReduce, traffic, inout.bytes(), [inout](Ring& ring, Staging& staging) {
+    const Tensor host = staging.host(inout);
+    ring.all_reduce(host.raw(), host.elements(), host.dtype());
+    staging.put_back(host, inout);
+  });
+}
+
+void MpiCollectives::reduce_scatter(const Tensor& in, const Tensor& out) {
+  require_sum("reduce_scatter", in.dtype());
+  require(in.dtype() == out.dtype() && in.elements() == out.elements() * size(),
+          [&] { return str("reduce_scatter: ", in.shape(), " into parts of ", out.shape()); });
+  start(MpiKind::kReduceScatter, Traffic::kReduceScatter, in.bytes(),
+        [in, out, part = rank()](Ring& ring, Staging& staging) {
+          const Tensor host = staging.host(in);
+          ring.reduce_scatter(host.raw(), host.elements(), host.dtype());
+          const Tensor sum = host.slice(part * out.elements(), out.elements());
+          if (out.device() != Device::kCpu) {
+            staging.put_back(sum, out);
+          } else if (sum.raw() != out.raw()) {
+            std::memcpy(out.raw(), sum.raw(), static_cast<size_t>(out.bytes()));
+          }
+        });
+}
+
+void MpiCollectives::all_gather(const Tensor& in, const Tensor& out) {
+  require(in.dtype() == out.dtype() && out.elements() == in.elements() * size(),
+          [&] { return str("all_gather: parts of ", in.shape(), " into ", out.shape()); });
+  start(MpiKind::kAllGather, Traffic::kAllGather, out.bytes(),
+        [in, out, part = rank()](Ring& ring, Staging& staging) {
+          const Tensor own = staging.host(in), host = staging.room(out);
+          std::byte* place = host.raw() + part * own.bytes();
+          if (place != own.raw()) {
+            std::memcpy(place, own.raw(), static_cast<size_t>(own.bytes()));
+          }
+          ring.all_gather(host.raw(), host.elements(), host.dtype());
+          staging.put_back(host, out);
+        });
+}
+
+void MpiCollectives::all_to_all(const Tensor& in, const Tensor& out) {
+  require(in.dtype() == out.dtype() && in.elements() == out.elements() &&
+              in.elements() % size() == 0 && (in.bytes() == 0 || in.raw() != out.raw()),
+          [&] {
+            return str("all_to_all: ", in.shape(), " into ", out.shape(), ", ", size(), " parts");
+          });
+  start(MpiKind::kAllToAll, Traffic::kAllToAll, in.bytes(),
+        [in, out](Ring& ring, Staging& staging) {
+          const Tensor from = staging.host(in), to = staging.room(out);
+          ring.all_to_all(from.raw(), to.raw(), in.bytes());
+          staging.put_back(to, out);
+        });
+}
+
+void MpiCollectives::broadcast(const Tensor& inout, int root) {
+  require(root >= 0 && root < size(), [&] { return str("broadcast: there is no rank ", root); });
+  start(MpiKind::kBroadcast, Traffic::kBroadcast, inout.bytes(),
+        [inout, root, gives = rank() == root](Ring& ring, Staging& staging) {
+          const Tensor host = gives ? staging.host(inout) : staging.room(inout);
+          ring.broadcast(host.raw(), host.bytes(), root);
+          if (!gives) {
+            staging.put_back(host, inout);
+          }
+        });
+}
+
+std::unique_ptr<Collectives> MpiCollectives::split(std::span<const int> colors) {
+  return std::unique_ptr<Collectives>(new MpiCollectives(queue_.split(colors), staging_));
+}
+
+WireCount MpiCollectives::wire() const {
+  WireCount count = queue_.sent();
+  count.collectives = collectives_;
+  return count;
+}
+
+}  // namespace tandem

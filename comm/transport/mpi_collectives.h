@@ -1,0 +1,47 @@
+// Collectives over MPI point-to-point messages, on the world's worker thread.
+//
+// Tensors in GPU memory are staged through the host: slow, but it lets ranks share a GPU.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "comm/collectives.h"
+#include "comm/transport/mpi_queue.h"
+
+namespace tandem {
+
+class MpiCollectives final : public Collectives {
+ public:
+  explicit MpiCollectives(MpiQueue queue);
+
+  int rank() const override { return queue_.rank(); }
+  int size() const override { return queue_.size(); }
+  Stream& stream() override { return queue_.worker(); }
+
+  // Errors of a tensor collective appear at the next wait for the stream: kTemporary when a rank
+  // is silent or the network fails, kInternal when ranks disagree about sizes.
+  void all_reduce(const Tensor& inout, Traffic traffic) override;
+  void reduce_scatter(const Tensor& in, const Tensor& out) override;
+  void all_gather(const Tensor& in, const Tensor& out) override;
+  void all_to_all(const Tensor& in, const Tensor& out) override;
+  void broadcast(const Tensor& inout, int root) override;
+
+  std::unique_ptr<Collectives> split(std::span<const int> colors) override;
+  void set_nodes(std::span<const int> node_of_rank) override { queue_.set_nodes(node_of_rank); }
+  // What the worker has sent so far: exact after stream().synchronize().
+  WireCount wire() const override;
+
+ private:
+  class Staging;
+  using Work = std::function<void(Ring&, Staging&)>;
+  MpiCollectives(MpiQueue queue, std::shared_ptr<Staging> staging)
+      : queue_(std::move(queue)), staging_(std::move(staging)) {}
+  void start(MpiKind kind, Traffic traffic, int64_t bytes, Work work);
+
+  MpiQueue queue_;
+  std::shared_ptr<Staging> staging_;  // of all splits: the worker does one thing at a time
+  int64_t collectives_ = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,30 @@
+// Control messages over MPI, on the world's worker thread: each waits for what was asked of the
+// thread before, tensor collectives included.
+#pragma once
+
+#include "comm/control.h"
+#include "comm/transport/mpi_queue.h"
+
+namespace tandem {
+
+class MpiControl final : public Control {
+ public:
+  explicit MpiControl(MpiQueue queue) : queue_(std::move(queue)) {}
+
+  int rank() const override { return queue_.rank(); }
+  int size() const override { return queue_.size(); }
+  std::vector<double> sum(std::span<const double> values) override;
+  std::string broadcast(std::string text, int root) override;
+  std::vector<std::string> all_gather(const std::string& text) override;
+  void barrier() override;
+  std::unique_ptr<Control> split(std::span<const int> colors) override {
+    return std::make_unique<MpiControl>(queue_.split(colors));
+  }
+  void set_nodes(std::span<const int> node_of_rank) override { queue_.set_nodes(node_of_rank); }
+  WireCount wire() const override { return queue_.sent(); }
+
+ private:
+  MpiQueue queue_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,259 @@
+#include "comm/transport/nccl_collectives.h"
+
+#include <nccl.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+
+#include "comm/launcher.h"
+#include "comm/transport/nccl_stream.h"
+#include "comm/transport/ring.h"
+#include "src/core/error.h"
+#include "src/device/copy.h"
+#include "src/device/cuda_check.h"
+
+namespace tandem {
+
+namespace {
+
+ncclDataType_t nccl_type(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return ncclFloat32;
+    case DType::kF64:
+      return ncclFloat64;
+    case DType::kBf16:
+      return ncclBfloat16;
+    case DType::kFp16:
+      return ncclFloat16;
+    case DType::kI32:
+      return ncclInt32;
+    case DType::kI64:
+      return ncclInt64;
+    case DType::kU8:
+      return ncclUint8;
+  }
+  fail(ExitCode::kInternal, "nccl_type: unknown dtype");
+}
+
+void require_sum(const char* collective, DType dtype) {
+  require(dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kI64,
+          [&] { return str(collective, ": cannot add ", name_of(dtype)); });
+}
+
+void require_on_gpu(const char* collective, const Tensor& tensor) {
+  require(tensor.device() == Device::kCuda,
+          [&] { return str(collective, " over NCCL: ", tensor.shape(), " is in host memory"); });
+}
+
+// The host, and the GPU in use by its place on the bus: numbers mean other GPUs to other processes.
+std::string gpu_in_use() {
+  int device = 0;
+  cudaDeviceProp properties{};
+  cuda::check(cudaGetDevice(&device));
+  cuda::check(cudaGetDeviceProperties(&properties, device));
+  char place[32] = {};
+  std::snprintf(place, sizeof place, "%04x:%02x:%02x", properties.pciDomainID, properties.pciBusID,
+                properties.pciDeviceID);
+  return str("GPU ", place, " of host ", host_name());
+}
+
+// NCCL allows one rank per GPU.
+void require_own_gpus(Control& control) {
+  const std::vector<std::string> gpus = control.all_gather(gpu_in_use());
+  for (size_t rank = 1; rank < gpus.size(); ++rank) {
+    const auto first = std::find(gpus.begin(), gpus.end(), gpus[rank]);
+    if (const auto other = first - gpus.begin(); other != static_cast<int64_t>(rank)) {
+      fail(ExitCode::kConfig,
+           str("ranks ", other, " and ", rank, " both use ", gpus[rank],
+               ": a host has more ranks than GPUs; start fewer, or let ranks share a GPU with "
+               "--dist.backend mpi, which passes messages through the host"));
+    }
+  }
+}
+
+// f(first, count) for the pieces of n elements that fit one call; ends at the first failure.
+template <class F>
+ncclResult_t in_pieces(int64_t n, int64_t largest, F f) {
+  ncclResult_t result = ncclSuccess;
+  for (int64_t first = 0; first < n && !is_failure(result); first += largest) {
+    result = f(first, std::min(largest, n - first));
+  }
+  return result;
+}
+
+// The same for each rank in turn as the root, where a tensor has a part for every rank.
+template <class F>
+ncclResult_t in_pieces_of_parts(int ranks, int64_t n, int64_t largest, F f) {
+  ncclResult_t result = ncclSuccess;
+  for (int root = 0; root < ranks && !is_failure(result); ++root) {
+    result =
+        in_pieces(n, largest, [&](int64_t first, int64_t count) { return f(root, first, count); });
+  }
+  return result;
+}
+
+}  // namespace
+
+NcclCollectives::NcclCollectives(Control& control, const std::atomic<double>& timeout_s,
+                                 int64_t largest_count)
+    : control_(control),
+      largest_count_(largest_count),
+      group_(control.rank(), control.size()),
+      nccl_(std::make_shared<NcclStream>(timeout_s)),
+      exceptions_(std::uncaught_exceptions()) {
+  require_own_gpus(control_);
+  comm_ = nccl_->join(control_);
+}
+
+NcclCollectives::NcclCollectives(std::shared_ptr<NcclStream> nccl, std::unique_ptr<Control> control,
+                                 Group group, int64_t largest_count)
+    : own_control_(std::move(control)),
+      control_(*own_control_),
+      largest_count_(largest_count),
+      group_(std::move(group)),
+      nccl_(std::move(nccl)),
+      exceptions_(std::uncaught_exceptions()),
+      comm_(nccl_->join(control_)) {}
+
+// A rank on its way out of an error must not wait for others.
+NcclCollectives::~NcclCollectives() {
+  nccl_->leave(comm_, std::uncaught_exceptions() > exceptions_);
+}
+
+std::unique_ptr<Collectives> NcclCollectives::split(std::span<const int> colors) {
+  return std::unique_ptr<Collectives>(
+      new NcclCollectives(nccl_, control_.split(colors), group_.split(colors), largest_count_));
+}
+
+Stream& NcclCollectives::stream() { return nccl_->stream(); }
+
+void NcclCollectives::wait(const Event& event) { nccl_->wait(event); }
+
+// calls(comm, stream) makes one NCCL group.
+template <class F>
+void NcclCollectives::start(const char* name, int64_t bytes, F calls) {
+  nccl_->start(comm_, group_, name, bytes, ++number_,
+               [&] { return calls(comm_, stream().handle()); });
+}
+
+void NcclCollectives::count(Traffic traffic, int to, int64_t bytes) {
+  WireCount::Bytes& sum = wire_.by[static_cast<size_t>(traffic)];
+  (group_.is_away(to) ? sum.between : sum.inside) += bytes;
+}
+
+void NcclCollectives::all_reduce(const Tensor& inout, Traffic traffic) {
+  require_sum("all_reduce", inout.dtype());
+  require_on_gpu("all_reduce", inout);
+  const int64_t n = inout.elements(), width = size_of(inout.dtype());
+  const Parts parts{n, size()};
+  count(traffic, next(), (2 * n - parts.count(rank()) - parts.count(next())) * width);
+  wire_.collectives += traffic != Traffic::kControl;
+  start("all_reduce", inout.bytes(), [&](auto comm, auto stream) {
+    return in_pieces(n, largest_count_, [&](int64_t first, int64_t count) {
+      std::byte* data = inout.raw() + first * width;
+      return ncclAllReduce(data, data, static_cast<size_t>(count), nccl_type(inout.dtype()),
+                           ncclSum, comm, stream);
+    });
+  });
+}
+
+// What is too long for one call cannot be cut in its middle, which is a part of another rank: then
+// each rank's part is reduced to it piece by piece.
+void NcclCollectives::reduce_scatter(const Tensor& in, const Tensor& out) {
+  require_sum("reduce_scatter", in.dtype());
+  require_on_gpu("reduce_scatter", in);
+  require_on_gpu("reduce_scatter", out);
+  require(in.dtype() == out.dtype() && in.elements() == out.elements() * size(),
+          [&] { return str("reduce_scatter: ", in.shape(), " into parts of ", out.shape()); });
+  const int64_t n = out.elements(), width = size_of(in.dtype());
+  const ncclDataType_t type = nccl_type(in.dtype());
+  count(Traffic::kReduceScatter, next(), (size() - 1) * out.bytes());
+  ++wire_.collectives;
+  start("reduce_scatter", in.bytes(), [&](auto comm, auto stream) {
+    if (n <= largest_count_) {
+      return ncclReduceScatter(in.raw(), out.raw(), static_cast<size_t>(n), type, ncclSum, comm,
+                               stream);
+    }
+    return in_pieces_of_parts(
+        size(), n, largest_count_, [&](int root, int64_t first, int64_t count) {
+          return ncclReduce(in.raw() + (root * n + first) * width, out.raw() + first * width,
+                            static_cast<size_t>(count), type, ncclSum, root, comm, stream);
+        });
+  });
+}
+
+void NcclCollectives::all_gather(const Tensor& in, const Tensor& out) {
+  require_on_gpu("all_gather", in);
+  require_on_gpu("all_gather", out);
+  require(in.dtype() == out.dtype() && out.elements() == in.elements() * size(),
+          [&] { return str("all_gather: parts of ", in.shape(), " into ", out.shape()); });
+  const int64_t n = in.elements(), width = size_of(in.dtype());
+  const ncclDataType_t type = nccl_type(in.dtype());
+  count(Traffic::kAllGather, next(), (size() - 1) * in.bytes());
+  ++wire_.collectives;
+  start("all_gather", out.bytes(), [&](auto comm, auto stream) {
+    if (n <= largest_count_) {
+      return ncclAllGather(in.raw(), out.raw(), static_cast<size_t>(n), type, comm, stream);
+    }
+    return in_pieces_of_parts(
+        size(), n, largest_count_, [&](int root, int64_t first, int64_t count) {
+          return ncclBroadcast(in.raw() + first * width, out.raw() + (root * n + first) * width,
+                               static_cast<size_t>(count), type, root, comm, stream);
+        });
+  });
+}
+
+void NcclCollectives::all_to_all(const Tensor& in, const Tensor& out) {
+  require_on_gpu("all_to_all", in);
+  require_on_gpu("all_to_all", out);
+  require(in.dtype() == out.dtype() && in.elements() == out.elements() &&
+              in.elements() % size() == 0 && (in.bytes() == 0 || in.raw() != out.raw()),
+          [&] {
+            return str("all_to_all: ", in.shape(), " into ", out.shape(), ", ", size(), " parts");
+          });
+  const int64_t n = in.elements() / size(), part = in.bytes() / size();
+  const ncclDataType_t type = nccl_type(in.dtype());
+  ++wire_.collectives;
+  copy(stream(), in.slice(rank() * n, n), out.slice(rank() * n, n));
+  start("all_to_all", in.bytes(), [&](auto comm, auto stream) {
+    ncclResult_t result = ncclSuccess;
+    for (int distance = 1; distance < size() && !is_failure(result); ++distance) {
+      const int to = (rank() + distance) % size(), from = (rank() + size() - distance) % size();
+      count(Traffic::kAllToAll, to, part);
+      result = in_pieces(n, largest_count_, [&](int64_t first, int64_t elements) {
+        const int64_t offset = first * size_of(in.dtype());
+        const auto pieces = static_cast<size_t>(elements);
+        const ncclResult_t sent =
+            ncclSend(in.raw() + to * part + offset, pieces, type, to, comm, stream);
+        return is_failure(sent)
+                   ? sent
+                   : ncclRecv(out.raw() + from * part + offset, pieces, type, from, comm, stream);
+      });
+    }
+    return result;
+  });
+}
+
+void NcclCollectives::broadcast(const Tensor& inout, int root) {
+  require(root >= 0 && root < size(), [&] { return str("broadcast: there is no rank ", root); });
+  require_on_gpu("broadcast", inout);
+  count(Traffic::kBroadcast, next(),
+        next() == root ? 0 : inout.bytes());  // the last passes nothing
+  ++wire_.collectives;
+  start("broadcast", inout.bytes(), [&](auto comm, auto stream) {
+    return in_pieces(inout.elements(), largest_count_, [&](int64_t first, int64_t count) {
+      std::byte* data = inout.raw() + first * size_of(inout.dtype());
+      return ncclBroadcast(data, data, static_cast<size_t>(count), nccl_type(inout.dtype()), root,
+                           comm, stream);
+    });
+  });
+}
+
+WireCount NcclCollectives::wire() const {
+  WireCount count = wire_;
+  return own_control_ ? count += own_control_->wire() : count;
+}
+
+}  // namespace tandem

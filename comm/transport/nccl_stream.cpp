@@ -1,0 +1,152 @@
+#include "comm/transport/nccl_stream.h"
+
+#include <algorithm>
+
+#include "comm/transport/patience.h"
+
+namespace tandem {
+
+namespace {
+
+// Longer than any healthy goodbye.
+constexpr double kFinish_s = 10;
+
+// A wrong call is this program's fault, everything else may be the machine's.
+ExitCode exit_code_of(ncclResult_t result) {
+  return result == ncclInvalidArgument || result == ncclInvalidUsage ? ExitCode::kInternal
+                                                                     : ExitCode::kTemporary;
+}
+
+// Throws on all ranks alike when the library does not work on rank 0.
+ncclUniqueId agree_on_id(Control& control) {
+  ncclUniqueId id{};
+  std::string text, why;
+  if (control.rank() == 0) {
+    const ncclResult_t result = ncclGetUniqueId(&id);
+    if (result == ncclSuccess) {
+      text.assign(id.internal, sizeof id.internal);
+    } else {
+      why = str(": ", ncclGetErrorString(result), " (", ncclGetLastError(nullptr), ")");
+    }
+  }
+  text = control.broadcast(std::move(text), 0);
+  if (text.size() != sizeof id.internal) {
+    fail(ExitCode::kTemporary, "NCCL does not start on rank 0" + why);
+  }
+  std::copy(text.begin(), text.end(), id.internal);
+  return id;
+}
+
+}  // namespace
+
+NcclStream::NcclStream(const std::atomic<double>& timeout_s)
+    : timeout_s_(timeout_s), stream_(Stream::background(Device::kCuda)) {}
+
+ncclComm_t NcclStream::join(Control& control) {
+  require_alive();
+  const ncclUniqueId id = agree_on_id(control);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comm = nullptr;
+  const ncclResult_t result =
+      ncclCommInitRankConfig(&comm, control.size(), id, control.rank(), &config);
+  if (comm) {
+    comms_.push_back(comm);
+  }
+  settle(comm, result, "start of NCCL");
+  return comm;
+}
+
+void NcclStream::leave(ncclComm_t comm, bool at_once) noexcept {
+  if (std::erase(comms_, comm) == 0) {
+    return;  // aborted
+  }
+  if (at_once || is_failure(ncclCommFinalize(comm))) {
+    ncclCommAbort(comm);
+    return;
+  }
+  ncclResult_t state = ncclInProgress;
+  for (const Patience patience; patience.waited_s() < kFinish_s;) {
+    if (ncclCommGetAsyncError(comm, &state) != ncclSuccess || state != ncclInProgress) {
+      break;
+    }
+    patience.pause(patience.waited_s());
+  }
+  static_cast<void>(state == ncclSuccess ? ncclCommDestroy(comm) : ncclCommAbort(comm));
+}
+
+void NcclStream::wait(const Event& event) {
+  require_alive();
+  forget_finished();
+  for (Patience patience; !pending_.empty() && !event.reached();) {
+    for (ncclComm_t comm : comms_) {
+      ncclResult_t state = ncclSuccess;
+      const ncclResult_t asked = ncclCommGetAsyncError(comm, &state);
+      if (is_failure(asked) || is_failure(state)) {
+        abort(is_failure(asked) ? asked : state, comm, pending_.front().place);
+      }
+    }
+    const double waited = patience.waited_s();
+    if (waited > timeout_s_) {
+      abort_silent(pending_.front().place);
+    }
+    patience.pause(waited);
+    if (forget_finished()) {
+      patience = {};
+    }
+  }
+  event.synchronize();
+}
+
+void NcclStream::require_alive() const {
+  if (error_) {
+    throw *error_;
+  }
+}
+
+bool NcclStream::forget_finished() {
+  const size_t before = pending_.size();
+  while (!pending_.empty() && pending_.front().done.reached()) {
+    pending_.pop_front();
+  }
+  return pending_.size() < before;
+}
+
+void NcclStream::settle(ncclComm_t comm, ncclResult_t result, const std::string& what) {
+  for (const Patience patience; result == ncclInProgress;) {
+    const ncclResult_t asked = ncclCommGetAsyncError(comm, &result);
+    result = is_failure(asked) ? asked : result;
+    const double waited = patience.waited_s();
+    if (result == ncclInProgress && waited > timeout_s_) {
+      abort_silent(what);
+    }
+    patience.pause(waited);
+  }
+  if (is_failure(result)) {
+    abort(result, comm, what);
+  }
+}
+
+void NcclStream::abort(ncclResult_t result, ncclComm_t comm, const std::string& what) {
+  abort(exit_code_of(result),
+        str(what, ": NCCL: ", ncclGetErrorString(result), " (", ncclGetLastError(comm), ")"));
+}
+
+void NcclStream::abort_silent(const std::string& what) {
+  abort(ExitCode::kTemporary,
+        str(what, ": nothing moved for ", timeout_s_.load(),
+            " s; a rank is lost, stuck or very late; start the job again from its last "
+            "checkpoint, or raise dist.timeout_s"));
+}
+
+void NcclStream::abort(ExitCode code, const std::string& message) {
+  error_ = std::make_unique<Error>(code, message);
+  pending_.clear();
+  for (ncclComm_t comm : comms_) {
+    ncclCommAbort(comm);
+  }
+  comms_.clear();
+  throw *error_;
+}
+
+}  // namespace tandem

@@ -1,0 +1,268 @@
+#include "comm/transport/ring.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+namespace {
+
+struct Bytes {
+  std::byte* data = nullptr;
+  int64_t count = 0;  // 0: there is no message
+};
+
+int wrap(int64_t rank, int ranks) { return static_cast<int>((rank % ranks + ranks) % ranks); }
+
+// Piece `index` of a part, in elements.
+struct Span {
+  int64_t first, count;
+};
+Span piece_of(const Parts& parts, int part, int64_t index, int64_t piece) {
+  const int64_t begin = std::min(index * piece, parts.count(part));
+  const int64_t end = std::min(begin + piece, parts.count(part));
+  return {parts.first(part) + begin, end - begin};
+}
+
+int64_t pieces_in(int64_t count, int64_t piece) { return (count + piece - 1) / piece; }
+
+// Calls f.template operator()<T>() with what sums of the dtype are computed in. Unsigned: i64 wraps
+// around.
+template <class F>
+void on_sum(DType dtype, F f) {
+  switch (dtype) {
+    case DType::kF32:
+      return f.template operator()<float>();
+    case DType::kF64:
+      return f.template operator()<double>();
+    case DType::kI64:
+      return f.template operator()<uint64_t>();
+    default:
+      fail(ExitCode::kInternal, str("Ring: cannot add ", name_of(dtype)));
+  }
+}
+
+}  // namespace
+
+int64_t Parts::first(int part) const {
+  return elements / ranks * part + std::min<int64_t>(part, elements % ranks);
+}
+
+int64_t Parts::count(int part) const { return elements / ranks + (part < elements % ranks); }
+
+Ring::Ring(Transport& transport, int64_t piece_bytes, int64_t largest_message)
+    : transport_(transport), piece_bytes_(piece_bytes), largest_message_(largest_message) {
+  require(piece_bytes > 0 && piece_bytes % 8 == 0 && piece_bytes <= kLargestMessage,
+          "Ring: piece_bytes is no positive multiple of 8, or too large for one message");
+  if (transport.size() > 1) {
+    scratch_ = std::make_unique<std::byte[]>(static_cast<size_t>(kDepth * piece_bytes));
+  }
+}
+
+int Ring::neighbour(int distance) const {
+  return wrap(transport_.rank() + distance, transport_.size());
+}
+
+// In round i this rank sends outgoing(i) to the next rank and takes landing(i) from the previous
+// one, whose arrival runs arrived(i). What outgoing(i) names is complete once arrived(j) has run
+// for all j < i. The memory of landing(i) is free once arrived(i - kDepth) has run.
+//
+// No deadlock: receives are posted kDepth rounds ahead, and a rank in round i waits at most for its
+// send of round i - kDepth, which the next rank asked for no later than in round i - 2 kDepth + 1.
+template <class Outgoing, class Landing, class Arrived>
+void Ring::pass(int64_t rounds, Outgoing outgoing, Landing landing, Arrived arrived) {
+  constexpr Transport::Ticket kNone = -1;
+  Transport::Ticket sends[kDepth], receives[kDepth];
+  std::fill_n(sends, kDepth, kNone);
+  const auto finish = [&](Transport::Ticket& ticket) {
+    if (ticket != kNone) {
+      transport_.wait(ticket);
+      ticket = kNone;
+    }
+  };
+  int64_t posted = 0;
+  for (int64_t i = 0; i < rounds; ++i) {
+    for (; posted < std::min(rounds, i + kDepth); ++posted) {
+      const Bytes in = landing(posted);
+      receives[posted % kDepth] =
+          in.count > 0 ? transport_.receive(neighbour(-1), in.data, in.count) : kNone;
+    }
+    finish(sends[i % kDepth]);
+    if (const Bytes out = outgoing(i); out.count > 0) {
+      sends[i % kDepth] = transport_.send(neighbour(1), out.data, out.count);
+    }
+    finish(receives[i % kDepth]);
+    arrived(i);
+  }
+  for (auto& ticket : sends) {
+    finish(ticket);
+  }
+}
+
+// In step s rank r sends part r - 1 - s and adds what comes in to part r - 2 - s; after N - 1 steps
+// its part r has passed all ranks.
+template <class T>
+void Ring::reduce_parts(T* data, const Parts& parts) {
+  const int64_t piece = piece_bytes_ / static_cast<int64_t>(sizeof(T));
+  const int64_t pieces = pieces_in(parts.count(0), piece);
+  const auto span = [&](int64_t round, int ahead) {
+    const int part = wrap(transport_.rank() - ahead - round / pieces, parts.ranks);
+    return piece_of(parts, part, round % pieces, piece);
+  };
+  const auto landed = [&](int64_t round) { return scratch_.get() + round % kDepth * piece_bytes_; };
+  constexpr int64_t kWidth = sizeof(T);
+  pass((parts.ranks - 1) * pieces,
+       [&](int64_t round) {
+         const Span out = span(round, 1);
+         return Bytes{reinterpret_cast<std::byte*>(data + out.first), out.count * kWidth};
+       },
+       [&](int64_t round) {
+         return Bytes{landed(round), span(round, 2).count * kWidth};
+       },
+       [&](int64_t round) {
+         const Span in = span(round, 2);
+         T* into = data + in.first;
+         const T* from = reinterpret_cast<const T*>(landed(round));
+#pragma omp simd
+         for (int64_t i = 0; i < in.count; ++i) {
+           into[i] += from[i];
+         }
+       });
+}
+
+// In step s rank r sends part r - s, its own or what came in last, and takes part r - 1 - s.
+void Ring::gather_parts(std::byte* data, const Parts& parts, int64_t width) {
+  const int64_t piece = piece_bytes_ / width;
+  const int64_t pieces = pieces_in(parts.count(0), piece);
+  const auto bytes = [&](int64_t round, int ahead) {
+    const int part = wrap(transport_.rank() - ahead - round / pieces, parts.ranks);
+    const Span span = piece_of(parts, part, round % pieces, piece);
+    return Bytes{data + span.first * width, span.count * width};
+  };
+  pass((parts.ranks - 1) * pieces, [&](int64_t round) { return bytes(round, 0); },
+       [&](int64_t round) { return bytes(round, 1); }, [](int64_t) {});
+}
+
+void Ring::reduce_scatter(std::byte* data, int64_t n, DType dtype) {
+  const Parts parts{n, transport_.size()};
+  on_sum(dtype, [&]<class T>() { reduce_parts(reinterpret_cast<T*>(data), parts); });
+}
+
+void Ring::all_gather(std::byte* data, int64_t n, DType dtype) {
+  gather_parts(data, {n, transport_.size()}, size_of(dtype));
+}
+
+void Ring::all_reduce(std::byte* data, int64_t n, DType dtype) {
+  reduce_scatter(data, n, dtype);
+  all_gather(data, n, dtype);
+}
+
+void Ring::all_to_all(const std::byte* in, std::byte* out, int64_t bytes) {
+  const int64_t part = bytes / transport_.size();
+  std::vector<Transport::Ticket> tickets;
+  const auto messages = [&](int peer, auto start) {
+    for (int64_t first = 0; first < part; first += largest_message_) {
+      const int64_t count = std::min(largest_message_, part - first);
+      tickets.push_back(start(peer, peer * part + first, count));
+    }
+  };
+  for (int distance = 1; distance < transport_.size(); ++distance) {
+    messages(neighbour(-distance), [&](int from, int64_t first, int64_t count) {
+      return transport_.receive(from, out + first, count);
+    });
+  }
+  for (int distance = 1; distance < transport_.size(); ++distance) {
+    messages(neighbour(distance), [&](int to, int64_t first, int64_t count) {
+      return transport_.send(to, in + first, count);
+    });
+  }
+  if (part > 0) {
+    const int64_t own = transport_.rank() * part;
+    std::memcpy(out + own, in + own, static_cast<size_t>(part));
+  }
+  wait_for(tickets);
+}
+
+void Ring::wait_for(const std::vector<Transport::Ticket>& tickets) {
+  for (const auto ticket : tickets) {
+    transport_.wait(ticket);
+  }
+}
+
+void Ring::broadcast(std::byte* data, int64_t bytes, int root) {
+  const int position = neighbour(-root);  // along the ring, the root is 0
+  const bool first = position == 0, last = position == transport_.size() - 1;
+  const int64_t pieces = pieces_in(bytes, piece_bytes_);
+  const auto piece = [&](int64_t index) {
+    const int64_t begin = index * piece_bytes_;
+    return Bytes{data + begin, std::min(piece_bytes_, bytes - begin)};
+  };
+  // A piece is passed on in the round after its arrival.
+  pass(
+      pieces + 1, [&](int64_t round) { return last || round == 0 ? Bytes{} : piece(round - 1); },
+      [&](int64_t round) { return first || round == pieces ? Bytes{} : piece(round); },
+      [](int64_t) {});
+}
+
+std::vector<std::string> Ring::exchange(const std::string& text,
+                                        const std::vector<int64_t>& bytes) {
+  const int ranks = transport_.size();
+  std::vector<std::string> all(static_cast<size_t>(ranks));
+  std::vector<Transport::Ticket> tickets;
+  all[transport_.rank()] = text;
+  // Nearest neighbours first, so that the ranks do not all turn to rank 0 at once.
+  for (int distance = 1; distance < ranks; ++distance) {
+    const int from = neighbour(-distance);
+    all[from].resize(static_cast<size_t>(bytes[from]));
+    if (bytes[from] > 0) {
+      tickets.push_back(
+          transport_.receive(from, reinterpret_cast<std::byte*>(all[from].data()), bytes[from]));
+    }
+  }
+  for (int distance = 1; distance < ranks && !text.empty(); ++distance) {
+    tickets.push_back(transport_.send(neighbour(distance),
+                                      reinterpret_cast<const std::byte*>(text.data()),
+                                      static_cast<int64_t>(text.size())));
+  }
+  wait_for(tickets);
+  return all;
+}
+
+std::vector<std::string> Ring::exchange(const std::string& text) {
+  const auto own = static_cast<int64_t>(text.size());
+  require(own <= kLargestMessage, "Ring::exchange: text of more than 1 GiB");
+  std::string length(sizeof own, '\0');
+  std::memcpy(length.data(), &own, sizeof own);
+  const std::vector<int64_t> same(static_cast<size_t>(transport_.size()), sizeof own);
+  std::vector<int64_t> bytes;
+  for (const std::string& one : exchange(length, same)) {
+    std::memcpy(&bytes.emplace_back(), one.data(), sizeof(int64_t));
+  }
+  return exchange(text, bytes);
+}
+
+std::string Ring::hand_out(std::string text, int root) {
+  std::vector<Transport::Ticket> tickets;
+  auto length = static_cast<int64_t>(text.size());
+  const auto move = [&](std::byte* data, int64_t bytes) {
+    if (transport_.rank() != root) {
+      transport_.wait(transport_.receive(root, data, bytes));
+      return;
+    }
+    for (int distance = 1; distance < transport_.size(); ++distance) {
+      tickets.push_back(transport_.send(neighbour(distance), data, bytes));
+    }
+  };
+  move(reinterpret_cast<std::byte*>(&length), sizeof length);
+  require(length <= kLargestMessage, "Ring::hand_out: text of more than 1 GiB");
+  text.resize(static_cast<size_t>(length));
+  if (length > 0) {
+    move(reinterpret_cast<std::byte*>(text.data()), length);
+  }
+  wait_for(tickets);
+  return text;
+}
+
+}  // namespace tandem

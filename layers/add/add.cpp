@@ -1,0 +1,51 @@
+#include "layers/add/add.h"
+
+#include "src/kernels/elementwise_functions.h"
+#include "src/kernels/map.h"
+
+namespace tandem {
+
+namespace kernels {
+
+template <class T>
+void add(Cpu device, int64_t n, const T* a, const T* b, T* y) {
+  transform(device, n, y, Plus{}, a, b);
+}
+
+template void add<float>(Cpu, int64_t, const float*, const float*, float*);
+template void add<double>(Cpu, int64_t, const double*, const double*, double*);
+template void add<Bf16>(Cpu, int64_t, const Bf16*, const Bf16*, Bf16*);
+template void add<Fp16>(Cpu, int64_t, const Fp16*, const Fp16*, Fp16*);
+
+}  // namespace kernels
+
+namespace {
+
+struct AddOp final : Op {
+  std::string_view name() const override { return "add"; }
+  void backward(Context& context, Tensor& dy) override {
+    for (size_t i : {0, 1}) {
+      if (input(i).wanted()) {
+        input(i).add(context, dy);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+Variable add(Context& context, const Variable& x, Variable branch) {
+  require(x.shape() == branch.shape(),
+          [&] { return str("add: ", x.shape(), " and ", branch.shape()); });
+  Tensor y = branch.value().unique() ? branch.value() : context.activation(x.shape(), x.dtype());
+  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
+    kernels::add(device, x.elements(), x.data<T>(), branch.data<T>(), y.data<T>());
+  });
+  return record_sum(context, std::move(y), x, branch);
+}
+
+Variable record_sum(Context& context, Tensor sum, const Variable& x, const Variable& branch) {
+  return context.record(std::move(sum), std::make_unique<AddOp>(), {x, branch});
+}
+
+}  // namespace tandem

@@ -1,0 +1,133 @@
+// Attention on a GPU: forward. The softmax is computed online (Milakov and Gimelshein 2018,
+// arXiv:1805.02867): what was summed so far is scaled when a larger score comes. It runs in base 2,
+// the GPU's own.
+#include "layers/attention/attention.h"
+#include "layers/attention/attention_tile.cuh"
+#include "src/device/ptx.cuh"
+#include "src/kernels/pack.cuh"
+
+namespace tandem::kernels {
+
+namespace {
+
+using namespace attention_tile;
+
+constexpr int kQueries = 64;  // of a block
+constexpr int kEach = kQueries / kDown;
+
+template <int kWidth>
+struct ForwardTiles {
+  Tile<kWidth, kQueries> queries;
+  Tile<kWidth, kStreamed> keys, values;
+  Tile<kStreamed, kQueries> weights;
+};
+
+// The softmax of a thread's rows so far.
+struct Softmax {
+  float largest[kEach];  // of the scores; the same in all threads of a row
+  float total[kEach];    // of exponentials of this thread's scores
+};
+
+// Scores, of queries from `query` on with keys from `key` on, become exponentials relative to the
+// largest score so far; factor[i] brings what was summed before to the same base.
+__device__ void exponentiate(float (&scores)[kEach][kScores], int64_t query, int64_t key,
+                             float exponent_scale, Softmax& softmax, float (&factor)[kEach]) {
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    float largest = softmax.largest[i];
+#pragma unroll
+    for (int j = 0; j < kScores; ++j) {
+      const bool seen = key + streamed_row(j) <= query + owned_row(i);
+      scores[i][j] = seen ? scores[i][j] * exponent_scale : -INFINITY;
+      largest = fmaxf(largest, scores[i][j]);  // passes over NaN, which stays in the score
+    }
+    largest = row_max(largest);
+    factor[i] = ptx::exp2(softmax.largest[i] - largest);
+    softmax.largest[i] = largest;
+    softmax.total[i] *= factor[i];
+#pragma unroll
+    for (int j = 0; j < kScores; ++j) {
+      scores[i][j] = ptx::exp2(scores[i][j] - largest);
+      softmax.total[i] += scores[i][j];
+    }
+  }
+}
+
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    attention_kernel(Sizes sizes, bool vector, float exponent_scale, Global<const T> qkv,
+                     Global<T> y, Global<float> log_sum) {
+  auto& tiles = *dynamic_shared<ForwardTiles<kWidth>>();
+  const int64_t count = (sizes.length + kQueries - 1) / kQueries;
+  const auto [tile, h, b] = work_of_block(count, sizes.heads);
+  const int64_t first = (count - 1 - tile) * kQueries;  // the longest work comes first
+  const int64_t k_head = sizes.heads + h / sizes.group();
+  const auto rows_of = [&](int64_t head) {
+    return Rows<const T>{qkv + sizes.qkv_at(b, head), sizes.row(), sizes.length,
+                         static_cast<int>(sizes.width), vector};
+  };
+  load_tile(rows_of(h), first, tiles.queries);
+  float sums[kEach][kSums<kWidth>] = {}, factor[kEach];
+  Softmax softmax;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    softmax.largest[i] = -INFINITY;
+    softmax.total[i] = 0;
+  }
+  const int64_t end = first + kQueries < sizes.length ? first + kQueries : sizes.length;
+  for (int64_t key = 0; key < end; key += kStreamed) {
+    __syncthreads();  // the keys and values before were read by all
+    load_tile(rows_of(k_head), key, tiles.keys);
+    load_tile(rows_of(k_head + sizes.kv_heads), key, tiles.values);
+    __syncthreads();
+    float scores[kEach][kScores];
+    multiply(tiles.queries, tiles.keys, scores);
+    exponentiate(scores, first, key, exponent_scale, softmax, factor);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+      for (int c = 0; c < kSums<kWidth>; ++c) {
+        sums[i][c] *= factor[i];
+      }
+    }
+    add_weighted(scores, tiles.weights, tiles.values, sums);
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const float total = row_sum(softmax.total[i]);
+    const int64_t query = first + owned_row(i);
+    if (across() == 0 && query < sizes.length) {
+      log_sum.store(sizes.log_sum_at(b, h) + query, softmax.largest[i] * kLn2 + logf(total));
+    }
+    factor[i] = 1 / total;
+  }
+  const Rows<T> to{y + sizes.y_at(b, h), sizes.heads * sizes.width, sizes.length,
+                   static_cast<int>(sizes.width), vector};
+  store_sums(sums, factor, tiles.queries, to, first, 0);
+}
+
+}  // namespace
+
+template <class T>
+void attention_forward(Cuda device, const T* qkv, T* y, Wide<T>* log_sum, int64_t batch,
+                       int64_t length, int64_t heads, int64_t kv_heads, int64_t width, Wide<T>*) {
+  const int64_t blocks = batch * heads * ((length + kQueries - 1) / kQueries);
+  if (blocks == 0) {
+    return;
+  }
+  with_width(width, [&]<int kWidth>() {
+    launch<attention_kernel<T, kWidth>>(
+        device, static_cast<unsigned>(blocks), kThreads, bytes_of<ForwardTiles<kWidth>>(),
+        Sizes{batch, length, heads, kv_heads, width}, packs_fit(width, qkv, y),
+        scale_of(width) * kLog2E, qkv, y, log_sum);
+  });
+}
+
+template void attention_forward<float>(Cuda, const float*, float*, float*, int64_t, int64_t,
+                                       int64_t, int64_t, int64_t, float*);
+template void attention_forward<Bf16>(Cuda, const Bf16*, Bf16*, float*, int64_t, int64_t, int64_t,
+                                      int64_t, int64_t, float*);
+template void attention_forward<Fp16>(Cuda, const Fp16*, Fp16*, float*, int64_t, int64_t, int64_t,
+                                      int64_t, int64_t, float*);
+
+}  // namespace tandem::kernels

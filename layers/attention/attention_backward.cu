@@ -1,0 +1,236 @@
+// Attention on a GPU: backward. Scores are computed again from the saved logarithms of their sums.
+// No block writes what another one writes: gradients of queries, and those of keys and values, come
+// from two passes, each with its own rows in shared memory and the other rows streaming past.
+#include "layers/attention/attention.h"
+#include "layers/attention/attention_tile.cuh"
+#include "src/device/ptx.cuh"
+#include "src/kernels/pack.cuh"
+
+namespace tandem::kernels {
+
+namespace {
+
+using namespace attention_tile;
+
+// Rows that a block owns: as many as shared memory allows (bytes_of).
+template <int kWidth>
+constexpr int kOwned = kWidth <= 64 ? 64 : 32;
+template <int kWidth>
+constexpr int kEach = kOwned<kWidth> / kDown;
+
+// Queries and their result's gradients on one side, keys and values on the other.
+template <int kWidth>
+struct BackwardTiles {
+  Tile<kWidth, kOwned<kWidth>> owned[2];
+  Tile<kWidth, kStreamed> streamed[2];
+  Tile<kStreamed, kOwned<kWidth>> weights;
+};
+
+template <class T>
+struct Arguments {
+  Sizes sizes;
+  bool vector;
+  float scale;  // of scores
+  float beta;
+  Global<const T> dy, qkv;
+  Global<const float> log_sum, delta;
+  Global<T> dqkv;
+
+  __device__ Rows<const T> qkv_rows(int64_t b, int64_t head) const {
+    return {qkv + sizes.qkv_at(b, head), sizes.row(), sizes.length, static_cast<int>(sizes.width),
+            vector};
+  }
+  __device__ Rows<T> dqkv_rows(int64_t b, int64_t head) const {
+    return {dqkv + sizes.qkv_at(b, head), sizes.row(), sizes.length, static_cast<int>(sizes.width),
+            vector};
+  }
+  __device__ Rows<const T> dy_rows(int64_t b, int64_t head) const {
+    return {dy + sizes.y_at(b, head), sizes.heads * sizes.width, sizes.length,
+            static_cast<int>(sizes.width), vector};
+  }
+};
+
+// What differentiating a softmax takes from the query's row.
+struct QueryRow {
+  float log_sum;  // in base 2
+  float delta;
+};
+
+template <class T>
+__device__ QueryRow load_query_row(const Arguments<T>& of, int64_t b, int64_t h, int64_t query) {
+  if (query >= of.sizes.length) {
+    return {0, 0};
+  }
+  const int64_t at = of.sizes.log_sum_at(b, h) + query;
+  return {of.log_sum.load(at) * kLog2E, of.delta.load(at)};
+}
+
+// A score becomes a probability, and the gradient of a probability that of the unscaled score.
+__device__ void differentiate(float& score, float& gradient, bool seen, float scale, QueryRow row) {
+  score = seen ? ptx::exp2(score * (scale * kLog2E) - row.log_sum) : 0;
+  gradient = seen ? score * (gradient - row.delta) * scale : 0;
+}
+
+// delta [batch, heads, length] = sum over keys of probability * dprobability = <dy, y>
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    attention_delta_kernel(Sizes sizes, bool vector, Global<const T> dy, Global<const T> y,
+                           Global<float> delta) {
+  const int64_t row = int64_t{blockIdx.x} * kDown + down();
+  const int64_t count = sizes.batch * sizes.length * sizes.heads;
+  const int width = static_cast<int>(sizes.width);
+  const Rows<const T> dy_rows{dy, width, count, width, vector},
+      y_rows{y, width, count, width, vector};
+  float sum = 0;
+#pragma unroll
+  for (int first = 0; first < kMaxWidth; first += kAcross * kPack<T>) {
+    const int column = first + across() * kPack<T>;
+    const Pack<T> a = load_run(dy_rows, row, column), b = load_run(y_rows, row, column);
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) {
+      sum += float(a[j]) * float(b[j]);
+    }
+  }
+  sum = row_sum(sum);
+  if (across() == 0 && row < count) {
+    const int64_t h = row % sizes.heads, position = row / sizes.heads;
+    delta.store(sizes.log_sum_at(position / sizes.length, h) + position % sizes.length, sum);
+  }
+}
+
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    attention_dq_kernel(Sizes sizes, bool vector, float scale, float beta, Global<const T> dy,
+                        Global<const T> qkv, Global<const float> log_sum, Global<const float> delta,
+                        Global<T> dqkv) {
+  const Arguments<T> of{sizes, vector, scale, beta, dy, qkv, log_sum, delta, dqkv};
+  auto& tiles = *dynamic_shared<BackwardTiles<kWidth>>();
+  constexpr int kQueries = kOwned<kWidth>;
+  const int64_t length = of.sizes.length, count = (length + kQueries - 1) / kQueries;
+  const auto [tile, h, b] = work_of_block(count, of.sizes.heads);
+  const int64_t first = (count - 1 - tile) * kQueries;  // the longest work comes first
+  const int64_t k_head = of.sizes.heads + h / of.sizes.group();
+  load_tile(of.qkv_rows(b, h), first, tiles.owned[0]);
+  load_tile(of.dy_rows(b, h), first, tiles.owned[1]);
+  QueryRow row[kEach<kWidth>];
+  float dq[kEach<kWidth>][kSums<kWidth>] = {}, ones[kEach<kWidth>];
+#pragma unroll
+  for (int i = 0; i < kEach<kWidth>; ++i) {
+    row[i] = load_query_row(of, b, h, first + owned_row(i));
+    ones[i] = 1;
+  }
+  const int64_t end = first + kQueries < length ? first + kQueries : length;
+  for (int64_t key = 0; key < end; key += kStreamed) {
+    __syncthreads();  // the keys and values before were read by all
+    load_tile(of.qkv_rows(b, k_head), key, tiles.streamed[0]);
+    load_tile(of.qkv_rows(b, k_head + of.sizes.kv_heads), key, tiles.streamed[1]);
+    __syncthreads();
+    float scores[kEach<kWidth>][kScores], gradients[kEach<kWidth>][kScores];
+    multiply(tiles.owned[0], tiles.streamed[0], scores);
+    multiply(tiles.owned[1], tiles.streamed[1], gradients);
+#pragma unroll
+    for (int i = 0; i < kEach<kWidth>; ++i) {
+#pragma unroll
+      for (int j = 0; j < kScores; ++j) {
+        const int64_t query = first + owned_row(i);
+        const bool seen = key + streamed_row(j) <= query && query < length;
+        differentiate(scores[i][j], gradients[i][j], seen, of.scale, row[i]);
+      }
+    }
+    add_weighted(gradients, tiles.weights, tiles.streamed[0], dq);
+  }
+  store_sums(dq, ones, tiles.owned[0], of.dqkv_rows(b, h), first, of.beta);
+}
+
+// Keys and values from `first` on get what the queries of one head give them.
+template <class T, int kWidth>
+__device__ void add_head(const Arguments<T>& of, int64_t b, int64_t h, int64_t first,
+                         BackwardTiles<kWidth>& tiles, float (&dk)[kEach<kWidth>][kSums<kWidth>],
+                         float (&dv)[kEach<kWidth>][kSums<kWidth>]) {
+  for (int64_t begin = first; begin < of.sizes.length; begin += kStreamed) {
+    __syncthreads();  // the queries before were read by all
+    load_tile(of.qkv_rows(b, h), begin, tiles.streamed[0]);
+    load_tile(of.dy_rows(b, h), begin, tiles.streamed[1]);
+    __syncthreads();
+    float scores[kEach<kWidth>][kScores], gradients[kEach<kWidth>][kScores];
+    multiply(tiles.owned[0], tiles.streamed[0], scores);
+    multiply(tiles.owned[1], tiles.streamed[1], gradients);
+#pragma unroll
+    for (int j = 0; j < kScores; ++j) {
+      const int64_t query = begin + streamed_row(j);
+      const QueryRow row = load_query_row(of, b, h, query);
+#pragma unroll
+      for (int i = 0; i < kEach<kWidth>; ++i) {
+        const bool seen = first + owned_row(i) <= query && query < of.sizes.length;
+        differentiate(scores[i][j], gradients[i][j], seen, of.scale, row);
+      }
+    }
+    add_weighted(scores, tiles.weights, tiles.streamed[1], dv);
+    add_weighted(gradients, tiles.weights, tiles.streamed[0], dk);
+  }
+}
+
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    attention_dkv_kernel(Sizes sizes, bool vector, float scale, float beta, Global<const T> dy,
+                         Global<const T> qkv, Global<const float> log_sum,
+                         Global<const float> delta, Global<T> dqkv) {
+  const Arguments<T> of{sizes, vector, scale, beta, dy, qkv, log_sum, delta, dqkv};
+  auto& tiles = *dynamic_shared<BackwardTiles<kWidth>>();
+  constexpr int kKeys = kOwned<kWidth>;
+  const int64_t group = of.sizes.group(), kv_heads = of.sizes.kv_heads;
+  const auto [tile, g, b] = work_of_block((of.sizes.length + kKeys - 1) / kKeys, kv_heads);
+  const int64_t first = tile * kKeys, k_head = of.sizes.heads + g, v_head = k_head + kv_heads;
+  load_tile(of.qkv_rows(b, k_head), first, tiles.owned[0]);
+  load_tile(of.qkv_rows(b, v_head), first, tiles.owned[1]);
+  float dk[kEach<kWidth>][kSums<kWidth>] = {}, dv[kEach<kWidth>][kSums<kWidth>] = {};
+  float ones[kEach<kWidth>];
+#pragma unroll
+  for (int i = 0; i < kEach<kWidth>; ++i) {
+    ones[i] = 1;
+  }
+  for (int64_t h = g * group; h < (g + 1) * group; ++h) {
+    add_head(of, b, h, first, tiles, dk, dv);
+  }
+  store_sums(dk, ones, tiles.owned[0], of.dqkv_rows(b, k_head), first, of.beta);
+  store_sums(dv, ones, tiles.owned[1], of.dqkv_rows(b, v_head), first, of.beta);
+}
+
+}  // namespace
+
+template <class T>
+void attention_backward(Cuda device, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum,
+                        T* dqkv, Wide<T> beta, int64_t batch, int64_t length, int64_t heads,
+                        int64_t kv_heads, int64_t width, Wide<T>* workspace) {
+  const Sizes sizes{batch, length, heads, kv_heads, width};
+  const int64_t rows = batch * length * heads;
+  if (rows == 0) {
+    return;
+  }
+  const bool vector = packs_fit(width, dy, qkv, y, dqkv);
+  const float scale = scale_of(width);
+  launch<attention_delta_kernel<T>>(device, blocks_for(rows, kDown), kThreads, 0, sizes, vector, dy,
+                                    y, workspace);
+  with_width(width, [&]<int kWidth>() {
+    const int64_t tiles = batch * ((length + kOwned<kWidth> - 1) / kOwned<kWidth>);
+    constexpr size_t kBytes = bytes_of<BackwardTiles<kWidth>>();
+    launch<attention_dq_kernel<T, kWidth>>(device, static_cast<unsigned>(tiles * heads), kThreads,
+                                           kBytes, sizes, vector, scale, beta, dy, qkv, log_sum,
+                                           workspace, dqkv);
+    launch<attention_dkv_kernel<T, kWidth>>(device, static_cast<unsigned>(tiles * kv_heads),
+                                            kThreads, kBytes, sizes, vector, scale, beta, dy, qkv,
+                                            log_sum, workspace, dqkv);
+  });
+}
+
+template void attention_backward<float>(Cuda, const float*, const float*, const float*,
+                                        const float*, float*, float, int64_t, int64_t, int64_t,
+                                        int64_t, int64_t, float*);
+template void attention_backward<Bf16>(Cuda, const Bf16*, const Bf16*, const Bf16*, const float*,
+                                       Bf16*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
+                                       float*);
+template void attention_backward<Fp16>(Cuda, const Fp16*, const Fp16*, const Fp16*, const float*,
+                                       Fp16*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
+                                       float*);
+
+}  // namespace tandem::kernels

@@ -1,0 +1,379 @@
+// Attention on the CPU.
+//
+// The unit of work is a panel of queries, as many as a tile of a matrix product has columns. Its
+// scores are computed transposed, [keys, queries]: a softmax then runs over whole vectors of
+// queries, and its result is already the right operand of the next product.
+#include <omp.h>
+
+#include <cmath>
+#include <limits>
+
+#include "layers/attention/attention.h"
+#include "src/core/math.h"
+#include "src/kernels/in_f32.h"
+#include "src/kernels/map.h"
+#include "src/product/gemm_tile.h"
+
+namespace tandem::kernels {
+
+namespace {
+
+template <class T>
+constexpr int64_t kPanel = kTileColumns<T>;  // queries of a panel
+
+// Rows of one head in memory.
+template <class T>
+struct Rows {
+  T* data;
+  int64_t step;
+  T* row(int64_t i) const { return data + i * step; }
+};
+
+// Rows [first, first + count) as operands of products that sum over the head's width, and over the
+// rows themselves.
+template <class T>
+Operand<T> by_width(Rows<const T> rows, int64_t first) {
+  return {rows.row(first), rows.step, 1};
+}
+template <class T>
+Operand<T> by_rows(Rows<const T> rows, int64_t first) {
+  return {rows.row(first), 1, rows.step};
+}
+
+// Hands out pieces of one thread's workspace.
+template <class T>
+struct Workspace {
+  T* next;
+  T* take(int64_t elements) {
+    constexpr int64_t kAlign = 64 / static_cast<int64_t>(sizeof(T));
+    T* piece = next;
+    next += (elements + kAlign - 1) / kAlign * kAlign;
+    return piece;
+  }
+};
+
+// Scores of queries against keys that come after them become minus infinity. Queries and the last
+// `count` keys begin at the same position; `scores` points to the first of these keys.
+template <class T>
+void mask_future(T* scores, int64_t count) {
+  for (int64_t key = 1; key < count; ++key) {
+    std::fill_n(scores + key * kPanel<T>, key, -std::numeric_limits<T>::infinity());
+  }
+}
+
+// Each column of scores [keys, kPanel] becomes exp(score - largest of the column); total is the sum
+// of that.
+template <class T>
+void exponentiate(T* scores, int64_t keys, T* largest, T* total) {
+  Vector<T> top[kTileVectors], sum[kTileVectors] = {};
+  for (int v = 0; v < kTileVectors; ++v) {
+    top[v] = load(scores + v * kLanes<T>);
+  }
+  for (int64_t j = 1; j < keys; ++j) {
+    for (int v = 0; v < kTileVectors; ++v) {
+      const Vector<T> row = load(scores + j * kPanel<T> + v * kLanes<T>);
+      top[v] = row > top[v] ? row : top[v];
+    }
+  }
+  std::memcpy(largest, top, sizeof top);
+  for (int64_t j = 0; j < keys; ++j) {
+    T* row = scores + j * kPanel<T>;
+#pragma omp simd
+    for (int64_t q = 0; q < kPanel<T>; ++q) {
+      row[q] = math::exp(row[q] - largest[q]);
+    }
+    for (int v = 0; v < kTileVectors; ++v) {
+      sum[v] += load(row + v * kLanes<T>);
+    }
+  }
+  std::memcpy(total, sum, sizeof sum);
+}
+
+// to[q, d] = beta * to[q, d] + factor[q] * from[d, q] for `count` queries.
+template <class T>
+void write_transposed(const T* from, const T* factor, Rows<T> to, T beta, int64_t count,
+                      int64_t width) {
+  constexpr int64_t kSide = kLanes<T>;
+  const int64_t whole = width / kSide * kSide;
+  for (int64_t q = 0; q < count; q += kSide) {
+    const Vector<T> scale = load(factor + q);
+    for (int64_t d = 0; d < whole; d += kSide) {
+      Vector<T> square[kSide];
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kSide; ++i) {
+        square[i] = load(from + (d + i) * kPanel<T> + q) * scale;
+      }
+      transpose_square<T>(square);
+      for (int64_t i = 0; i < std::min(kSide, count - q); ++i) {
+        T* row = to.row(q + i) + d;
+        store<T>(row, beta == T(0) ? square[i] : square[i] + beta * load(row));
+      }
+    }
+  }
+  for (int64_t q = 0; q < count; ++q) {
+    for (int64_t d = whole; d < width; ++d) {
+      T& value = to.row(q)[d];
+      value = factor[q] * from[d * kPanel<T> + q] + (beta == T(0) ? T(0) : beta * value);
+    }
+  }
+}
+
+template <class T>
+T scale_of(int64_t width) {
+  return T(1) / std::sqrt(static_cast<T>(width));
+}
+
+// What the queries of one head attend to, packed.
+template <class T>
+struct PackedKeys {
+  Panels<T> k;         // rows: keys
+  Panels<T> v;         // rows: keys in backward; elements of a value in forward
+  Panels<T> k_across;  // rows: elements of a key (backward only)
+};
+
+// One panel of queries: y [count, width] and log_sum [count].
+template <class T>
+void attend_panel(const PackedKeys<T>& packed, Rows<const T> q, Rows<T> y, T* log_sum,
+                  int64_t first, int64_t count, int64_t width, Workspace<T> memory) {
+  const int64_t keys = first + count;
+  const Panels<T> queries =
+      pack<T, kPanel<T>>(by_width(q, first), count, width, memory.take(width * kPanel<T>));
+  T* scores = memory.take(keys * kPanel<T>);
+  T* out = memory.take(width * kPanel<T>);
+  multiply_packed<T>(packed.k, queries, keys, kPanel<T>, width,
+                     {scores, kPanel<T>, scale_of<T>(width), T(0)});
+  mask_future(scores + first * kPanel<T>, count);
+  T largest[kPanel<T>], factor[kPanel<T>];
+  exponentiate(scores, keys, largest, factor);
+  for (int64_t i = 0; i < count; ++i) {
+    log_sum[first + i] = largest[i] + std::log(factor[i]);
+  }
+  for (T& value : factor) {
+    value = T(1) / value;
+  }
+  multiply_packed<T>(packed.v, {scores, 0}, width, kPanel<T>, keys, {out, kPanel<T>, T(1), T(0)});
+  write_transposed(out, factor, {y.row(first), y.step}, T(0), count, width);
+}
+
+// Columns of scores become probabilities, and dscores, which come as gradients of probabilities,
+// those of the scores before scaling.
+template <class T>
+void differentiate_softmax(T* scores, T* dscores, int64_t keys, const T* log_sum, const T* delta,
+                           T scale) {
+  for (int64_t j = 0; j < keys; ++j) {
+    T* p = scores + j * kPanel<T>;
+    T* d = dscores + j * kPanel<T>;
+#pragma omp simd
+    for (int64_t q = 0; q < kPanel<T>; ++q) {
+      p[q] = math::exp(p[q] - log_sum[q]);
+      d[q] = p[q] * (d[q] - delta[q]) * scale;
+    }
+  }
+}
+
+template <class T>
+T dot(const T* a, const T* b, int64_t n) {
+  T total = 0;
+#pragma omp simd reduction(+ : total)
+  for (int64_t i = 0; i < n; ++i) {
+    total += a[i] * b[i];
+  }
+  return total;
+}
+
+// What forward read and wrote for one head, and where gradients go.
+template <class T>
+struct HeadGradient {
+  Rows<const T> q, y, dy;
+  const T* log_sum;
+  Rows<T> dq, dk, dv;
+};
+
+template <class T>
+void differentiate_panel(const PackedKeys<T>& packed, const HeadGradient<T>& head, int64_t first,
+                         int64_t count, int64_t width, T q_beta, T kv_beta, Workspace<T> memory) {
+  const int64_t keys = first + count, panel = width * kPanel<T>;
+  const auto packed_by_width = [&](Rows<const T> rows) {
+    return pack<T, kPanel<T>>(by_width(rows, first), count, width, memory.take(panel));
+  };
+  const auto packed_by_rows = [&](Rows<const T> rows) {
+    return pack<T, kPanel<T>>(by_rows(rows, first), width, count,
+                              memory.take(panel_elements<T, kPanel<T>>(width, kPanel<T>)));
+  };
+  T* p = memory.take(keys * kPanel<T>);
+  T* ds = memory.take(keys * kPanel<T>);
+  T* dq = memory.take(panel);
+  const T scale = scale_of<T>(width);
+  multiply_packed<T>(packed.k, packed_by_width(head.q), keys, kPanel<T>, width,
+                     {p, kPanel<T>, scale, T(0)});
+  multiply_packed<T>(packed.v, packed_by_width(head.dy), keys, kPanel<T>, width,
+                     {ds, kPanel<T>, T(1), T(0)});
+  mask_future(p + first * kPanel<T>, count);
+  T log_sum[kPanel<T>] = {}, delta[kPanel<T>] = {}, ones[kPanel<T>];
+  for (int64_t i = 0; i < count; ++i) {
+    log_sum[i] = head.log_sum[first + i];
+    // sum over keys of probability * dprobability = <dy, y>
+    delta[i] = dot(head.dy.row(first + i), head.y.row(first + i), width);
+  }
+  std::fill_n(ones, kPanel<T>, T(1));
+  differentiate_softmax(p, ds, keys, log_sum, delta, scale);
+  multiply_rows<T>(p, packed_by_rows(head.dy), keys, width, count,
+                   {head.dv.data, head.dv.step, T(1), kv_beta});
+  multiply_rows<T>(ds, packed_by_rows(head.q), keys, width, count,
+                   {head.dk.data, head.dk.step, T(1), kv_beta});
+  multiply_packed<T>(packed.k_across, {ds, 0}, width, kPanel<T>, keys, {dq, kPanel<T>, T(1), T(0)});
+  write_transposed(dq, ones, {head.dq.row(first), head.dq.step}, q_beta, count, width);
+}
+
+// Enough for either pass, of one thread.
+template <class T>
+int64_t thread_workspace(int64_t length, int64_t width) {
+  const int64_t packed =
+      2 * panel_elements<T, kTileRows>(length, width) + panel_elements<T, kTileRows>(width, length);
+  const int64_t panel = 3 * width * kPanel<T> + 2 * length * kPanel<T> +
+                        2 * panel_elements<T, kPanel<T>>(width, kPanel<T>);
+  constexpr int64_t kPieces = 10, kAlign = 64 / static_cast<int64_t>(sizeof(T));
+  return (packed + panel + kPieces * kAlign + kAlign - 1) / kAlign * kAlign;
+}
+
+// Sizes of one call.
+struct Sizes {
+  int64_t batch, length, heads, kv_heads, width;
+  int64_t row() const { return (heads + 2 * kv_heads) * width; }
+  int64_t group() const { return heads / kv_heads; }
+  int64_t qkv_elements() const { return batch * length * row(); }
+  int64_t y_elements() const { return batch * length * heads * width; }
+  bool parallel() const { return batch * heads * length * length * width >= 8 * kParallelElements; }
+};
+
+// Calls f(batch index, key-value head, workspace) for all, in parallel where it pays.
+template <class T, class F>
+void for_each_group(const Sizes& sizes, T* workspace, const F& f) {
+  const int64_t share = thread_workspace<T>(sizes.length, sizes.width);
+#pragma omp parallel for collapse(2) schedule(static) if (sizes.parallel())
+  for (int64_t b = 0; b < sizes.batch; ++b) {
+    for (int64_t g = 0; g < sizes.kv_heads; ++g) {
+      f(b, g, Workspace<T>{workspace + omp_get_thread_num() * share});
+    }
+  }
+}
+
+template <class T>
+void attend(const Sizes& sizes, const T* qkv, T* y, T* log_sum, T* workspace) {
+  const auto [batch, length, heads, kv_heads, width] = sizes;
+  for_each_group(sizes, workspace, [&](int64_t b, int64_t g, Workspace<T> memory) {
+    const T* at = qkv + b * length * sizes.row();
+    const Rows<const T> k{at + (heads + g) * width, sizes.row()};
+    const Rows<const T> v{k.data + kv_heads * width, sizes.row()};
+    PackedKeys<T> packed{};
+    packed.k = pack<T, kTileRows>(by_width(k, 0), length, width,
+                                  memory.take(panel_elements<T, kTileRows>(length, width)));
+    packed.v = pack<T, kTileRows>(by_rows(v, 0), width, length,
+                                  memory.take(panel_elements<T, kTileRows>(width, length)));
+    for (int64_t h = g * sizes.group(); h < (g + 1) * sizes.group(); ++h) {
+      for (int64_t first = 0; first < length; first += kPanel<T>) {
+        attend_panel<T>(packed, {at + h * width, sizes.row()},
+                        {y + (b * length * heads + h) * width, heads * width},
+                        log_sum + (b * heads + h) * length, first,
+                        std::min(kPanel<T>, length - first), width, memory);
+      }
+    }
+  });
+}
+
+template <class T>
+void differentiate(const Sizes& sizes, const T* dy, const T* qkv, const T* y, const T* log_sum,
+                   T* dqkv, T beta, T* workspace) {
+  const auto [batch, length, heads, kv_heads, width] = sizes;
+  const int64_t last_panel = (length - 1) / kPanel<T> * kPanel<T>;
+  for_each_group(sizes, workspace, [&](int64_t b, int64_t g, Workspace<T> memory) {
+    const int64_t row = sizes.row(), at = b * length * row;
+    const int64_t k_at = at + (heads + g) * width, v_at = k_at + kv_heads * width;
+    const Rows<const T> k{qkv + k_at, row}, v{qkv + v_at, row};
+    const auto keys_of = [&](Rows<const T> rows) {
+      return pack<T, kTileRows>(by_width(rows, 0), length, width,
+                                memory.take(panel_elements<T, kTileRows>(length, width)));
+    };
+    const PackedKeys<T> packed{
+        keys_of(k), keys_of(v),
+        pack<T, kTileRows>(by_rows(k, 0), width, length,
+                           memory.take(panel_elements<T, kTileRows>(width, length)))};
+    for (int64_t h = g * sizes.group(); h < (g + 1) * sizes.group(); ++h) {
+      const int64_t out = (b * length * heads + h) * width, q_at = at + h * width;
+      const HeadGradient<T> head{{qkv + q_at, row},         {y + out, heads * width},
+                                 {dy + out, heads * width}, log_sum + (b * heads + h) * length,
+                                 {dqkv + q_at, row},        {dqkv + k_at, row},
+                                 {dqkv + v_at, row}};
+      // The last panel sees every key: it comes first, and later ones add.
+      for (int64_t first = last_panel; first >= 0; first -= kPanel<T>) {
+        const bool adds = first != last_panel || h != g * sizes.group();
+        differentiate_panel<T>(packed, head, first, std::min(kPanel<T>, length - first), width,
+                               beta, adds ? T(1) : beta, memory);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+int64_t attention_workspace(Device device, DType dtype, int64_t batch, int64_t length,
+                            int64_t heads, int64_t width) {
+  if (device == Device::kCuda) {
+    return batch * heads * length;  // backward's delta
+  }
+  return on_float(dtype, [&]<class T>() {
+    return omp_get_max_threads() * thread_workspace<Wide<T>>(length, width);
+  });
+}
+
+template <class T>
+void attention_forward(Cpu, const T* qkv, T* y, Wide<T>* log_sum, int64_t batch, int64_t length,
+                       int64_t heads, int64_t kv_heads, int64_t width, Wide<T>* workspace) {
+  const Sizes sizes{batch, length, heads, kv_heads, width};
+  if constexpr (kIs16Bit<T>) {
+    in_f32([&](const float* qkv32, float* y32) { attend(sizes, qkv32, y32, log_sum, workspace); },
+           in(qkv, sizes.qkv_elements()), out(y, sizes.y_elements()));
+  } else {
+    attend(sizes, qkv, y, log_sum, workspace);
+  }
+}
+
+template <class T>
+void attention_backward(Cpu, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum, T* dqkv,
+                        Wide<T> beta, int64_t batch, int64_t length, int64_t heads,
+                        int64_t kv_heads, int64_t width, Wide<T>* workspace) {
+  const Sizes sizes{batch, length, heads, kv_heads, width};
+  if constexpr (kIs16Bit<T>) {
+    in_f32(
+        [&](const float* dy32, const float* qkv32, const float* y32, float* dqkv32) {
+          differentiate(sizes, dy32, qkv32, y32, log_sum, dqkv32, beta, workspace);
+        },
+        in(dy, sizes.y_elements()), in(qkv, sizes.qkv_elements()), in(y, sizes.y_elements()),
+        inout(dqkv, sizes.qkv_elements()));
+  } else {
+    differentiate(sizes, dy, qkv, y, log_sum, dqkv, beta, workspace);
+  }
+}
+
+template void attention_forward<float>(Cpu, const float*, float*, float*, int64_t, int64_t, int64_t,
+                                       int64_t, int64_t, float*);
+template void attention_backward<float>(Cpu, const float*, const float*, const float*, const float*,
+                                        float*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
+                                        float*);
+template void attention_forward<double>(Cpu, const double*, double*, double*, int64_t, int64_t,
+                                        int64_t, int64_t, int64_t, double*);
+template void attention_backward<double>(Cpu, const double*, const double*, const double*,
+                                         const double*, double*, double, int64_t, int64_t, int64_t,
+                                         int64_t, int64_t, double*);
+template void attention_forward<Bf16>(Cpu, const Bf16*, Bf16*, float*, int64_t, int64_t, int64_t,
+                                      int64_t, int64_t, float*);
+template void attention_backward<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, const float*,
+                                       Bf16*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
+                                       float*);
+template void attention_forward<Fp16>(Cpu, const Fp16*, Fp16*, float*, int64_t, int64_t, int64_t,
+                                      int64_t, int64_t, float*);
+template void attention_backward<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, const float*,
+                                       Fp16*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
+                                       float*);
+
+}  // namespace tandem::kernels

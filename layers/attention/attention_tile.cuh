@@ -1,0 +1,304 @@
+// What the attention kernels of a GPU are made of: tiles of rows in shared memory, and the two
+// products with them. Internal to attention.
+//
+// A block of kThreads owns a tile of rows (queries, or keys and values) and streams the other rows
+// past it, kStreamed at a time. The product of both is never in memory: kAcross neighbouring
+// threads share an owned row, and each holds every kAcross-th element of the row's scores and, in
+// groups of four, of its sums. In shared memory everything is f32 and filled up with zeros, so the
+// products know neither the type in memory nor odd sizes.
+#pragma once
+
+#include <cmath>
+
+#include "src/device/global.h"
+#include "src/kernels/block.cuh"
+
+namespace tandem::attention_tile {
+
+inline constexpr int kThreads = 128;
+inline constexpr int kAcross = 8;  // threads of a row, in one warp
+inline constexpr int kDown = kThreads / kAcross;
+inline constexpr int kStreamed = 32;
+inline constexpr int kBlocks = 2;                    // that a multiprocessor must hold at a time
+inline constexpr int kScores = kStreamed / kAcross;  // scores of a row that one thread holds
+template <int kWidth>
+inline constexpr int kSums = kWidth / kAcross;  // and sums
+inline constexpr int kMaxWidth = 128;
+
+inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
+
+__device__ inline int across() { return static_cast<int>(threadIdx.x) % kAcross; }
+__device__ inline int down() { return static_cast<int>(threadIdx.x) / kAcross; }
+// The owned row, and the streamed row or column of scores, that the thread's i-th register is of.
+__device__ inline int owned_row(int i) { return down() + i * kDown; }
+__device__ inline int streamed_row(int j) { return across() + j * kAcross; }
+
+// Over the threads of a row; all lanes must call.
+__device__ inline float row_sum(float value) {
+#pragma unroll
+  for (int distance = kAcross / 2; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, distance);
+  }
+  return value;
+}
+
+__device__ inline float row_max(float value) {
+#pragma unroll
+  for (int distance = kAcross / 2; distance > 0; distance /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, distance));
+  }
+  return value;
+}
+
+// --- rows in global memory ---
+
+// Rows of one head.
+template <class T>
+struct Rows {
+  Global<T> data;
+  int64_t step;   // elements from one row to the next
+  int64_t count;  // rows; those past them load as zeros and are not stored
+  int width;
+  bool vector;  // rows begin at multiples of 16 bytes, and width is a multiple of kPack<T>
+};
+
+template <class T>
+__device__ Pack<T> load_run(const Rows<const T>& from, int64_t row, int column) {
+  Pack<T> run{};
+  if (row >= from.count || column >= from.width) {
+    return run;
+  }
+  const int64_t at = row * from.step + column;
+  if (from.vector) {
+    return from.data.load16(at);
+  }
+#pragma unroll
+  for (int j = 0; j < kPack<T>; ++j) {
+    if (column + j < from.width) {
+      run[j] = from.data.load(at + j);
+    }
+  }
+  return run;
+}
+
+// to = beta * to + run
+template <class T>
+__device__ void store_run(const Rows<T>& to, int64_t row, int column, const float (&run)[kPack<T>],
+                          float beta) {
+  if (row >= to.count || column >= to.width) {
+    return;
+  }
+  Pack<T> old{};
+  if (beta != 0) {
+    old = load_run(Rows<const T>{to.data, to.step, to.count, to.width, to.vector}, row, column);
+  }
+  Pack<T> sum;
+#pragma unroll
+  for (int j = 0; j < kPack<T>; ++j) {
+    sum[j] = T(beta != 0 ? beta * float(old[j]) + run[j] : run[j]);
+  }
+  const int64_t at = row * to.step + column;
+  if (to.vector) {
+    to.data.store16(at, sum);
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < kPack<T>; ++j) {
+    if (column + j < to.width) {
+      to.data.store(at + j, sum[j]);
+    }
+  }
+}
+
+// --- tiles in shared memory ---
+
+// Rows in groups of four. One group more per row (an odd number) lets the threads of a quarter warp
+// read as many rows without bank conflicts.
+template <int kWidth, int kRows>
+struct Tile {
+  Pack<float> rows[kRows][kWidth / 4 + 1];
+};
+
+template <class T, int kWidth, int kRows>
+__device__ void load_tile(const Rows<const T>& from, int64_t first, Tile<kWidth, kRows>& tile) {
+  constexpr int kRuns = kWidth / kPack<T>;
+  static_assert(kRows * kRuns % kThreads == 0);
+#pragma unroll 4
+  for (int i = 0; i < kRows * kRuns / kThreads; ++i) {
+    const int run = static_cast<int>(threadIdx.x) + i * kThreads;
+    const int row = run / kRuns, column = run % kRuns * kPack<T>;
+    const Pack<T> values = load_run(from, first + row, column);
+#pragma unroll
+    for (int j = 0; j < kPack<T>; j += 4) {
+      tile.rows[row][(column + j) / 4] = {float(values[j]), float(values[j + 1]),
+                                          float(values[j + 2]), float(values[j + 3])};
+    }
+  }
+}
+
+// to = beta * to + sums * factor (of each row), by way of `tile`, of which a thread's warp must
+// have read its owned rows for the last time. All threads must call.
+template <class T, int kWidth, int kRows, int kEach>
+__device__ void store_sums(const float (&sums)[kEach][kSums<kWidth>], const float (&factor)[kEach],
+                           Tile<kWidth, kRows>& tile, const Rows<T>& to, int64_t first,
+                           float beta) {
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+    for (int c = 0; c < kSums<kWidth>; c += 4) {
+      tile.rows[owned_row(i)][across() + c / 4 * kAcross] = {
+          sums[i][c] * factor[i], sums[i][c + 1] * factor[i], sums[i][c + 2] * factor[i],
+          sums[i][c + 3] * factor[i]};
+    }
+  }
+  __syncthreads();
+  constexpr int kRuns = kWidth / kPack<T>;
+#pragma unroll 2
+  for (int i = 0; i < kRows * kRuns / kThreads; ++i) {
+    const int run = static_cast<int>(threadIdx.x) + i * kThreads;
+    const int row = run / kRuns, column = run % kRuns * kPack<T>;
+    float values[kPack<T>];
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) {
+      values[j] = tile.rows[row][(column + j) / 4][j % 4];
+    }
+    store_run(to, first + row, column, values, beta);
+  }
+}
+
+// --- products ---
+
+// scores[i][j] = <owned row, streamed row>
+template <int kWidth, int kOwned, int kEach>
+__device__ void multiply(const Tile<kWidth, kOwned>& owned, const Tile<kWidth, kStreamed>& streamed,
+                         float (&scores)[kEach][kScores]) {
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+    for (int j = 0; j < kScores; ++j) {
+      scores[i][j] = 0;
+    }
+  }
+#pragma unroll 2
+  for (int d = 0; d < kWidth / 4; ++d) {
+    Pack<float> a[kEach], b[kScores];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      a[i] = owned.rows[owned_row(i)][d];
+    }
+#pragma unroll
+    for (int j = 0; j < kScores; ++j) {
+      b[j] = streamed.rows[streamed_row(j)][d];
+    }
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+        for (int j = 0; j < kScores; ++j) {
+          scores[i][j] += a[i][e] * b[j][e];
+        }
+      }
+    }
+  }
+}
+
+// sums[i] += sum over streamed rows s of weights[i][s] * streamed row s. The weights pass through
+// `tile`, rows of one warp only: it needs no barrier, and may be used again at once.
+template <int kWidth, int kOwned, int kEach>
+__device__ void add_weighted(const float (&weights)[kEach][kScores], Tile<kStreamed, kOwned>& tile,
+                             const Tile<kWidth, kStreamed>& streamed,
+                             float (&sums)[kEach][kSums<kWidth>]) {
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+    for (int j = 0; j < kScores; ++j) {
+      tile.rows[owned_row(i)][streamed_row(j) / 4][streamed_row(j) % 4] = weights[i][j];
+    }
+  }
+  __syncwarp();
+#pragma unroll 1
+  for (int s = 0; s < kStreamed; s += 4) {
+    Pack<float> weight[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      weight[i] = tile.rows[owned_row(i)][s / 4];
+    }
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+#pragma unroll
+      for (int c = 0; c < kSums<kWidth>; c += 4) {
+        const Pack<float> values = streamed.rows[s + e][across() + c / 4 * kAcross];
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            sums[i][c + k] += weight[i][e] * values[k];
+          }
+        }
+      }
+    }
+  }
+  __syncwarp();
+}
+
+// --- launching ---
+
+// Products of queries and keys times this are scores; times kLog2E, exponents of 2.
+inline float scale_of(int64_t width) { return 1 / std::sqrt(static_cast<float>(width)); }
+
+// Bytes of dynamic shared memory. A multiprocessor of sm_80 has 164 KiB and takes 1 KiB per block
+// for itself.
+template <class Tiles>
+constexpr size_t bytes_of() {
+  static_assert(kBlocks * (sizeof(Tiles) + 1024) <= 164 * 1024);
+  return sizeof(Tiles);
+}
+
+// Sizes of one call.
+struct Sizes {
+  int64_t batch, length, heads, kv_heads, width;
+  TANDEM_HOST_DEVICE int64_t row() const { return (heads + 2 * kv_heads) * width; }
+  TANDEM_HOST_DEVICE int64_t group() const { return heads / kv_heads; }
+  // First element, in an array [batch, length, row], of a head counted over queries, keys, values.
+  TANDEM_HOST_DEVICE int64_t qkv_at(int64_t b, int64_t head) const {
+    return b * length * row() + head * width;
+  }
+  // The same in [batch, length, heads, width], and in [batch, heads, length].
+  TANDEM_HOST_DEVICE int64_t y_at(int64_t b, int64_t head) const {
+    return (b * length * heads + head) * width;
+  }
+  TANDEM_HOST_DEVICE int64_t log_sum_at(int64_t b, int64_t head) const {
+    return (b * heads + head) * length;
+  }
+};
+
+// The part of the work that is one block's: tiles of a head first, then heads, then the batch.
+struct Work {
+  int64_t tile, head, b;
+};
+
+__device__ inline Work work_of_block(int64_t tiles, int64_t heads) {
+  const int64_t block = blockIdx.x;
+  return {block % tiles, block / tiles % heads, block / (tiles * heads)};
+}
+
+// Calls f.template operator()<kWidth>() with the smallest width that has a kernel and holds the
+// heads'. Throws Error(kConfig) for heads wider than kMaxWidth.
+template <class F>
+void with_width(int64_t width, F f) {
+  if (width <= 32) {
+    f.template operator()<32>();
+  } else if (width <= 64) {
+    f.template operator()<64>();
+  } else if (width <= 96) {
+    f.template operator()<96>();
+  } else if (width <= kMaxWidth) {
+    f.template operator()<kMaxWidth>();
+  } else {
+    fail(ExitCode::kConfig, str("attention on cuda: heads of width ", width, "; the largest is ",
+                                kMaxWidth, ": use more heads"));
+  }
+}
+
+}  // namespace tandem::attention_tile

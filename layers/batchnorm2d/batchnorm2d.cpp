@@ -1,0 +1,149 @@
+#include "layers/batchnorm2d/batchnorm2d.h"
+
+#include "src/kernels/map.h"
+
+namespace tandem {
+
+namespace kernels {
+
+template <class W>
+void add_to_gradient(Cpu device, int64_t n, const W* sum, W* gradient, W beta) {
+  transform(device, n, gradient, AddToGradient<W>{beta}, sum, static_cast<const W*>(gradient));
+}
+
+template void add_to_gradient<float>(Cpu, int64_t, const float*, float*, float);
+template void add_to_gradient<double>(Cpu, int64_t, const double*, double*, double);
+
+}  // namespace kernels
+
+namespace {
+
+struct BatchNormOp final : Op {
+  Tensor x;           // [rows, C]
+  Tensor y;           // only where the ReLU's mask cannot be computed from x: behind a residual
+  Tensor mean, rstd;  // wide [C]
+  bool relu = false;
+  bool residual = false;
+
+  std::string_view name() const override { return "batchnorm2d"; }
+  void backward(Context& context, Tensor& dy) override {
+    const DType wide = wide_of(dy.dtype());
+    const int64_t channels = mean.elements(), rows = x.elements() / channels;
+    const Tensor sums = context.workspace({2, channels}, wide);
+    const Tensor scratch = context.workspace(
+        {kernels::batchnorm2d_workspace(context.stream.device(), rows, channels)}, wide);
+    // Behind a residual the masked gradient is needed again, so it is written down: in dy's place
+    // if nobody else reads that.
+    Tensor masked;
+    if (y) {
+      masked = dy.unique() ? dy : context.activation(dy.shape(), dy.dtype());
+    }
+    const Tensor& g = masked ? masked : dy;
+    const GradTarget dx = input(0).wanted() ? x_target(context, dy) : GradTarget{};
+    const GradTarget dgain = parameter_target(0), dbias = parameter_target(1);
+    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+      using W = Wide<T>;
+      using enum kernels::ReluMask;
+      const T *gain = parameter(0).value.data<T>(), *bias = parameter(1).value.data<T>();
+      kernels::batchnorm2d_backward_sums(
+          device, dy.data<T>(), x.data<T>(), y ? y.data<T>() : nullptr,
+          y ? kFromOutput : (relu ? kFromInput : kNone), mean.data<W>(), rstd.data<W>(), gain, bias,
+          masked ? masked.data<T>() : nullptr, sums.data<W>(), rows, channels, scratch.data<W>());
+      if (dx.into) {
+        kernels::batchnorm2d_backward_data(device, g.data<T>(), x.data<T>(),
+                                           relu && !y ? kFromInput : kNone, mean.data<W>(),
+                                           rstd.data<W>(), gain, bias, sums.data<W>(),
+                                           dx.into.data<T>(), W(dx.beta), rows, channels);
+      }
+      if (dbias.into) {
+        kernels::add_to_gradient(device, channels, sums.data<W>(), dbias.into.data<W>(),
+                                 W(dbias.beta));
+      }
+      if (dgain.into) {
+        kernels::add_to_gradient(device, channels, sums.data<W>() + channels, dgain.into.data<W>(),
+                                 W(dgain.beta));
+      }
+    });
+    if (residual && input(1).wanted()) {
+      input(1).add(context, g);
+    }
+  }
+
+ private:
+  // Without a residual, dx may take the place of dy.
+  GradTarget x_target(Context& context, const Tensor& dy) {
+    if (!residual && dy.unique() && !input(0).slot()->grad) {
+      input(0).add(context, dy);
+      return {dy, 0};
+    }
+    return input(0).target(context);
+  }
+};
+
+}  // namespace
+
+Variable batchnorm2d(Context& context, const Variable& x, Parameter& gain, Parameter& bias,
+                     RunningStatistics& statistics, const BatchNormOptions& options) {
+  const int64_t channels = gain.shape.elements(), rows = x.elements() / channels;
+  const Variable* residual = options.residual;
+  require(x.shape()[-1] == channels && (!residual || residual->shape() == x.shape()), [&] {
+    return str("batchnorm2d ", gain.name, ": x ", x.shape(), ", residual ",
+               residual ? residual->shape() : Shape{}, ", channels ", channels);
+  });
+  require(!context.training || rows > 1, [&] {
+    return str("batchnorm2d ", gain.name, ": the variance of one value per channel is undefined");
+  });
+  require(context.training || !context.tape,
+          [&] { return str("batchnorm2d ", gain.name, ": has no gradient outside training"); });
+  auto op = std::make_unique<BatchNormOp>();
+  op->x = x.value();
+  op->mean = context.activation({channels}, wide_of(x.dtype()));
+  op->rstd = context.activation({channels}, wide_of(x.dtype()));
+  op->relu = options.relu;
+  op->residual = residual != nullptr;
+  Tensor y = context.activation(x.shape(), x.dtype());
+  Tensor scratch;
+  if (context.training) {
+    scratch =
+        context.workspace({kernels::batchnorm2d_workspace(context.stream.device(), rows, channels)},
+                          wide_of(x.dtype()));
+  }
+  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
+    using W = Wide<T>;
+    W *mean = op->mean.data<W>(), *rstd = op->rstd.data<W>();
+    if (context.training) {
+      float* observed = context.recomputing ? nullptr : statistics.sum.data<float>();
+      kernels::batchnorm2d_statistics(device, x.data<T>(), mean, rstd, observed, rows, channels,
+                                      scratch.data<W>());
+    } else {
+      kernels::batchnorm2d_running(device, statistics.running.data<float>(), mean, rstd, channels);
+    }
+    kernels::batchnorm2d_normalize(device, x.data<T>(), residual ? residual->data<T>() : nullptr,
+                                   mean, rstd, gain.value.data<T>(), bias.value.data<T>(),
+                                   options.relu, y.data<T>(), rows, channels);
+  });
+  if (options.relu && residual) {
+    op->y = y;
+  }
+  if (residual) {
+    return context.record(std::move(y), std::move(op), {x, *residual}, {&gain, &bias});
+  }
+  return context.record(std::move(y), std::move(op), {x}, {&gain, &bias});
+}
+
+BatchNorm2d::BatchNorm2d(const std::string& name, int64_t channels)
+    : gain_{.name = name + ".gain", .shape = {channels}, .init = Initializer::constant(1)},
+      bias_{.name = name + ".bias", .shape = {channels}, .init = Initializer::constant(0)},
+      statistics_{.name = name, .channels = channels} {}
+
+Variable BatchNorm2d::operator()(Context& context, const Variable& x,
+                                 const BatchNormOptions& options) {
+  return batchnorm2d(context, x, gain_, bias_, statistics_, options);
+}
+
+void BatchNorm2d::visit(const ParameterVisitor& visitor) {
+  visitor(gain_);
+  visitor(bias_);
+}
+
+}  // namespace tandem

@@ -1,0 +1,116 @@
+#include "layers/dropout/dropout.h"
+
+#include <algorithm>
+
+#include "src/kernels/map.h"
+
+namespace tandem {
+
+namespace kernels {
+
+namespace {
+
+constexpr int64_t kCounters = kDropoutCounters;
+constexpr int64_t kRun = kDropoutRun;
+
+struct RunWords {
+  uint32_t words[4][kCounters];
+};
+
+// random_words(key, sample, step, run * kCounters + i) for all i: Philox round by round, so that
+// each round is a loop over neighbouring counters, which vectorises.
+RunWords run_words(const DropoutMask& mask, uint64_t sample, uint32_t run) {
+  RunWords out;
+  uint32_t(&c)[4][kCounters] = out.words;
+  for (uint32_t i = 0; i < kCounters; ++i) {
+    c[0][i] = static_cast<uint32_t>(sample);
+    c[1][i] = static_cast<uint32_t>(sample >> 32);
+    c[2][i] = mask.step;
+    c[3][i] = run * static_cast<uint32_t>(kCounters) + i;
+  }
+  PhiloxKey key = mask.key;
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+#pragma omp simd
+    for (int64_t i = 0; i < kCounters; ++i) {
+      philox_round(key, c[0][i], c[1][i], c[2][i], c[3][i]);
+    }
+    key = philox_next_key(key);
+  }
+  return out;
+}
+
+}  // namespace
+
+template <class T>
+void dropout(Cpu, const T* x, T* y, double p, uint32_t site, const StepNumbers* numbers,
+             int64_t samples, int64_t elements) {
+  const DropoutMask mask = DropoutMask::of(*numbers, site);
+  const int64_t runs = (elements + kRun - 1) / kRun;
+  const DropoutRule<Wide<T>> rule(p);
+#pragma omp parallel for collapse(2) schedule(static) \
+    firstprivate(rule) if (samples * elements >= kParallelElements)
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    for (int64_t run = 0; run < runs; ++run) {
+      const RunWords random = run_words(mask, mask.first_sample + static_cast<uint64_t>(sample),
+                                        static_cast<uint32_t>(run));
+      const int64_t at = sample * elements + run * kRun;
+      const int64_t count = std::min(kRun, elements - run * kRun);
+      const uint32_t* words = random.words[0];  // all kRun of them lie in one piece
+#pragma omp simd
+      for (int64_t i = 0; i < count; ++i) {
+        y[at + i] = T(rule(words[i], Wide<T>(x[at + i])));
+      }
+    }
+  }
+}
+
+template void dropout<float>(Cpu, const float*, float*, double, uint32_t, const StepNumbers*,
+                             int64_t, int64_t);
+template void dropout<double>(Cpu, const double*, double*, double, uint32_t, const StepNumbers*,
+                              int64_t, int64_t);
+template void dropout<Bf16>(Cpu, const Bf16*, Bf16*, double, uint32_t, const StepNumbers*, int64_t,
+                            int64_t);
+template void dropout<Fp16>(Cpu, const Fp16*, Fp16*, double, uint32_t, const StepNumbers*, int64_t,
+                            int64_t);
+
+}  // namespace kernels
+
+namespace {
+
+// Into x's own memory if nobody else holds it.
+Tensor dropped(Context& context, const Tensor& x, double p, uint32_t site) {
+  Tensor y = x.unique() ? x : context.activation(x.shape(), x.dtype());
+  const int64_t samples = x.shape()[0];
+  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
+    kernels::dropout(device, x.data<T>(), y.data<T>(), p, site, context.numbers, samples,
+                     samples ? x.elements() / samples : 0);
+  });
+  return y;
+}
+
+struct DropoutOp final : Op {
+  double p = 0;
+  uint32_t site = 0;
+
+  std::string_view name() const override { return "dropout"; }
+  void backward(Context& context, Tensor& dy) override {
+    input(0).add(context, dropped(context, dy, p, site));
+  }
+};
+
+}  // namespace
+
+Variable dropout(Context& context, Variable x, double p, uint32_t site) {
+  require(p >= 0 && p < 1, [&] { return str("dropout: p = ", p, " is not in [0, 1)"); });
+  if (!context.training || p == 0) {
+    return x;
+  }
+  require(context.numbers != nullptr, "dropout: the context has no step numbers");
+  auto op = std::make_unique<DropoutOp>();
+  op->p = p;
+  op->site = site;
+  Tensor y = dropped(context, x.value(), p, site);
+  return context.record(std::move(y), std::move(op), {x});
+}
+
+}  // namespace tandem

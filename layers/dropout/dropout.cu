@@ -1,0 +1,63 @@
+#include <algorithm>
+
+#include "layers/dropout/dropout.h"
+#include "src/device/global.h"
+#include "src/kernels/launch.cuh"
+
+namespace tandem::kernels {
+
+namespace {
+
+constexpr int kRunsPerBlock = 16;
+
+// A thread has one counter of one run: the elements of its four words lie kDropoutCounters apart,
+// so that neighbouring threads touch neighbouring elements. More than half of the instructions are
+// Philox's; wider accesses would gain nothing.
+template <class T>
+__global__ void __launch_bounds__(kRunsPerBlock* kDropoutCounters)
+    dropout_kernel(Global<const T> x, Global<T> y, DropoutRule<float> rule, uint32_t site,
+                   Global<const StepNumbers> numbers, int64_t samples, int64_t elements) {
+  // The key takes as long as the words of one counter: one thread computes it.
+  DropoutMask& mask = shared<DropoutMask>();
+  if (threadIdx.x == 0 && threadIdx.y == 0) {
+    mask = DropoutMask::of(numbers.load(0), site);
+  }
+  __syncthreads();
+  const int64_t run = int64_t{blockIdx.x} * kRunsPerBlock + threadIdx.y;
+  const int64_t first = run * kDropoutRun + threadIdx.x;
+  const uint32_t counter = static_cast<uint32_t>(run) * kDropoutCounters + threadIdx.x;
+  for (int64_t sample = blockIdx.y; sample < samples; sample += gridDim.y) {
+    const PhiloxCounter words = random_words(
+        mask.key, mask.first_sample + static_cast<uint64_t>(sample), mask.step, counter);
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      const int64_t e = first + word * kDropoutCounters;
+      if (e < elements) {
+        y.store(sample * elements + e, T(rule(words[word], x.load(sample * elements + e))));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+template <class T>
+void dropout(Cuda device, const T* x, T* y, double p, uint32_t site, const StepNumbers* numbers,
+             int64_t samples, int64_t elements) {
+  if (samples * elements == 0) {
+    return;
+  }
+  const dim3 grid(blocks_for(elements, kRunsPerBlock * kDropoutRun),
+                  static_cast<unsigned>(std::min<int64_t>(samples, 65535)));
+  launch<dropout_kernel<T>>(device, grid, dim3(kDropoutCounters, kRunsPerBlock), 0, x, y,
+                            DropoutRule<float>(p), site, numbers, samples, elements);
+}
+
+template void dropout<float>(Cuda, const float*, float*, double, uint32_t, const StepNumbers*,
+                             int64_t, int64_t);
+template void dropout<Bf16>(Cuda, const Bf16*, Bf16*, double, uint32_t, const StepNumbers*, int64_t,
+                            int64_t);
+template void dropout<Fp16>(Cuda, const Fp16*, Fp16*, double, uint32_t, const StepNumbers*, int64_t,
+                            int64_t);
+
+}  // namespace tandem::kernels

@@ -1,0 +1,221 @@
+#include "layers/embedding/embedding.h"
+#include "layers/embedding/token_order.h"
+#include "src/kernels/matrix.cuh"
+#include "src/kernels/pack.cuh"
+
+namespace tandem::kernels {
+
+namespace {
+
+constexpr int kAhead = 8;        // rows of dy that a thread has on their way
+constexpr int kBlocksPerSm = 3;  // few enough that their registers hold these rows
+constexpr int kLongRun = 64;     // more tokens than these are shared by the warps of a block
+
+// Blocks behind each other (blockIdx.z) have different samples; a row is a position.
+template <int kWidth, class T>
+__global__ void __launch_bounds__(kMatrixThreads)
+    embedding_forward_kernel(Global<const int32_t> tokens, Global<const T> weight,
+                             Global<const T> positions, Global<T> y, int64_t batch, int64_t length,
+                             int64_t width) {
+  for_matrix<kWidth>(length, width, [&](int64_t t, int64_t j) {
+    float position[kWidth] = {};
+    if (positions) {
+      load_pack(positions, t * width + j, position);
+    }
+    for (int64_t b = blockIdx.z; b < batch; b += gridDim.z) {
+      const int64_t n = b * length + t;
+      float token[kWidth];
+      load_pack(weight, tokens.load(n) * width + j, token);
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) {
+        token[k] += position[k];
+      }
+      store_pack(y, n * width + j, token);
+    }
+  });
+}
+
+// total += row_of(0), row_of(1), ... row_of(count - 1) of dy [*, width], in this order; columns j,
+// ..., j + kWidth - 1.
+template <int kWidth, class T, class RowOf>
+__device__ void add_rows(Global<const T> dy, int64_t width, int64_t j, int64_t count, RowOf row_of,
+                         float (&total)[kWidth]) {
+  int64_t n = 0;
+  for (; n + kAhead <= count; n += kAhead) {
+    float rows[kAhead][kWidth];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      load_pack(dy, row_of(n + i) * width + j, rows[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead * kWidth; ++i) {
+      total[i % kWidth] += rows[i / kWidth][i % kWidth];
+    }
+  }
+#pragma unroll 1
+  for (; n < count; ++n) {
+    float row[kWidth];
+    load_pack(dy, row_of(n) * width + j, row);
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      total[k] += row[k];
+    }
+  }
+}
+
+// into = beta * into + total. Beta 0 does not look at what is there.
+template <int kWidth>
+__device__ void store_gradient(Global<float> into, int64_t i, float beta, float (&total)[kWidth]) {
+  if (beta != 0) {
+    float before[kWidth];
+    load_pack(into, i, before);
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      total[k] += beta * before[k];
+    }
+  }
+  store_pack(into, i, total);
+}
+
+// A block has kMatrixRows rows of dweight, and columns as wide as a warp. Each warp sums a row that
+// has few tokens; a row with many is shared by all warps, in stretches that are added in order.
+template <int kWidth, class T>
+__global__ void __launch_bounds__(kMatrixThreads, kBlocksPerSm)
+    embedding_tokens_kernel(Global<const int32_t> order, Global<const int32_t> starts,
+                            Global<const T> dy, Global<float> dweight, float beta, int64_t vocab,
+                            int64_t width) {
+  struct Partial {
+    float of[kMatrixRows][kWidth][kMatrixColumns];
+  };
+  Partial& partial = shared<Partial>();
+  const int64_t first_row = int64_t{blockIdx.x} * kMatrixRows;
+  const int64_t j = (int64_t{blockIdx.y} * kMatrixColumns + threadIdx.x) * kWidth;
+  const bool used = j < width;
+  const auto count_of = [&](int64_t row) {
+    return row < vocab ? starts.load(row + 1) - starts.load(row) : 0;
+  };
+  const auto add = [&](int64_t row, int64_t first, int64_t count, float(&total)[kWidth]) {
+    const Global<const int32_t> at = order + (starts.load(row) + first);
+    add_rows<kWidth>(
+        dy, width, j, count, [&](int64_t n) { return at.load(n); }, total);
+  };
+
+  const int64_t own = first_row + threadIdx.y;
+  const int32_t own_count = count_of(own);
+  if (own < vocab && used && own_count <= kLongRun && (own_count > 0 || beta != 1)) {
+    float total[kWidth] = {};
+    add(own, 0, own_count, total);
+    store_gradient<kWidth>(dweight, own * width + j, beta, total);
+  }
+  if (!__syncthreads_or(own_count > kLongRun)) {
+    return;
+  }
+  for (int64_t row = first_row; row < first_row + kMatrixRows; ++row) {
+    const int32_t count = count_of(row);
+    if (count <= kLongRun) {
+      continue;
+    }
+    const int64_t stretch = (count + kMatrixRows - 1) / kMatrixRows;
+    const int64_t first = stretch * threadIdx.y, left = count - first;
+    float total[kWidth] = {};
+    if (used && left > 0) {
+      add(row, first, left < stretch ? left : stretch, total);
+    }
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      partial.of[threadIdx.y][k][threadIdx.x] = total[k];
+    }
+    __syncthreads();
+    if (threadIdx.y == 0 && used) {
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) {
+        for (int warp = 1; warp < kMatrixRows; ++warp) {
+          total[k] += partial.of[warp][k][threadIdx.x];
+        }
+      }
+      store_gradient<kWidth>(dweight, row * width + j, beta, total);
+    }
+    __syncthreads();
+  }
+}
+
+template <int kWidth, class T>
+__global__ void __launch_bounds__(kMatrixThreads, kBlocksPerSm)
+    embedding_positions_kernel(Global<const T> dy, Global<float> dweight, float beta, int64_t first,
+                               int64_t batch, int64_t length, int64_t context, int64_t width) {
+  for_matrix<kWidth>(context, width, [&](int64_t row, int64_t j) {
+    const int64_t t = row - first;
+    const bool seen = t >= 0 && t < length;
+    if (seen || beta != 1) {
+      float total[kWidth] = {};
+      add_rows<kWidth>(
+          dy, width, j, seen ? batch : 0, [&](int64_t b) { return b * length + t; }, total);
+      store_gradient<kWidth>(dweight, row * width + j, beta, total);
+    }
+  });
+}
+
+}  // namespace
+
+template <class T>
+void embedding_forward(Cuda device, const int32_t* tokens, const T* weight, const T* positions,
+                       T* y, int64_t batch, int64_t length, int64_t, int64_t width) {
+  if (batch * length * width == 0) {
+    return;
+  }
+  with_pack<T>(packs_fit(width, weight, positions, y), [&]<int kWidth>() {
+    launch<embedding_forward_kernel<kWidth, T>>(device, matrix_grid(length, width, kWidth, batch),
+                                                matrix_block(), 0, tokens, weight, positions, y,
+                                                batch, length, width);
+  });
+}
+
+template <class T>
+void embedding_backward_tokens(Cuda device, const int32_t* tokens, const T* dy, Wide<T>* dweight,
+                               Wide<T> beta, int64_t count, int64_t vocab, int64_t width,
+                               int32_t* workspace) {
+  if (vocab * width == 0) {
+    return;
+  }
+  const TokenOrder places = order_tokens(device, tokens, count, vocab, workspace);
+  with_pack<T>(packs_fit(width, dy, dweight), [&]<int kWidth>() {
+    const dim3 grid(blocks_for(vocab, kMatrixRows), blocks_for(width, kMatrixColumns * kWidth));
+    launch<embedding_tokens_kernel<kWidth, T>>(device, grid, matrix_block(), 0, places.order,
+                                               places.starts, dy, dweight, beta, vocab, width);
+  });
+}
+
+template <class T>
+void embedding_backward_positions(Cuda device, const T* dy, Wide<T>* dweight, Wide<T> beta,
+                                  int64_t first, int64_t batch, int64_t length, int64_t context,
+                                  int64_t width) {
+  if (context * width == 0) {
+    return;
+  }
+  with_pack<T>(packs_fit(width, dy, dweight), [&]<int kWidth>() {
+    launch<embedding_positions_kernel<kWidth, T>>(device, matrix_grid(context, width, kWidth),
+                                                  matrix_block(), 0, dy, dweight, beta, first,
+                                                  batch, length, context, width);
+  });
+}
+
+template void embedding_forward<float>(Cuda, const int32_t*, const float*, const float*, float*,
+                                       int64_t, int64_t, int64_t, int64_t);
+template void embedding_forward<Bf16>(Cuda, const int32_t*, const Bf16*, const Bf16*, Bf16*,
+                                      int64_t, int64_t, int64_t, int64_t);
+template void embedding_forward<Fp16>(Cuda, const int32_t*, const Fp16*, const Fp16*, Fp16*,
+                                      int64_t, int64_t, int64_t, int64_t);
+template void embedding_backward_tokens<float>(Cuda, const int32_t*, const float*, float*, float,
+                                               int64_t, int64_t, int64_t, int32_t*);
+template void embedding_backward_tokens<Bf16>(Cuda, const int32_t*, const Bf16*, float*, float,
+                                              int64_t, int64_t, int64_t, int32_t*);
+template void embedding_backward_tokens<Fp16>(Cuda, const int32_t*, const Fp16*, float*, float,
+                                              int64_t, int64_t, int64_t, int32_t*);
+template void embedding_backward_positions<float>(Cuda, const float*, float*, float, int64_t,
+                                                  int64_t, int64_t, int64_t, int64_t);
+template void embedding_backward_positions<Bf16>(Cuda, const Bf16*, float*, float, int64_t, int64_t,
+                                                 int64_t, int64_t, int64_t);
+template void embedding_backward_positions<Fp16>(Cuda, const Fp16*, float*, float, int64_t, int64_t,
+                                                 int64_t, int64_t, int64_t);
+
+}  // namespace tandem::kernels

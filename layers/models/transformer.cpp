@@ -1,0 +1,129 @@
+#include "layers/models/transformer.h"
+
+#include <algorithm>
+
+#include "layers/dropout/dropout.h"
+#include "layers/embedding/embedding.h"
+#include "layers/linear/linear.h"
+
+namespace tandem {
+
+namespace {
+
+constexpr uint32_t kEmbeddingSite = 0;
+
+void require_config(bool ok, const std::string& message) {
+  if (!ok) {
+    fail(ExitCode::kConfig, message);
+  }
+}
+
+TransformerConfig resolve(TransformerConfig config) {
+  require_config(config.vocab > 0 && config.context > 0 && config.layers > 0 && config.heads > 0 &&
+                     config.width > 0,
+                 "model: vocab, context, layers, heads and width must be positive");
+  fail_if_any(config.problems());
+  config.kv_heads = config.kv_heads ? config.kv_heads : config.heads;
+  require_config(config.dropout >= 0 && config.dropout < 1,
+                 str("model.dropout ", config.dropout, " is not in [0, 1)"));
+  require_config(config.kv_heads >= 0 && config.ffn_width >= 0,
+                 "model: kv_heads and ffn_width must not be negative");
+  if (config.ffn_width == 0) {
+    config.ffn_width =
+        config.llama ? ((8 * config.width + 2) / 3 + 31) / 32 * 32 : 4 * config.width;
+  }
+  return config;
+}
+
+Parameter matrix(const char* name, int64_t rows, int64_t columns) {
+  return {.name = name, .shape = {rows, columns}, .init = Initializer::normal(0.02), .decay = true};
+}
+
+// Of x [1, T, C]: [1, C]. Without gradient.
+Variable last_position(const Variable& x) {
+  const int64_t width = x.shape()[-1];
+  return Variable(x.value().slice(x.elements() - width, width).reshape({1, width}));
+}
+
+}  // namespace
+
+Transformer::Transformer(const TransformerConfig& config)
+    : Classifier(config.vocab),
+      config_(resolve(config)),
+      wte_(matrix("wte", config_.vocab, config_.width)) {
+  wte_.shared = config_.tie_embeddings;
+  if (config_.llama) {
+    norm_f_.emplace("norm_f", config_.width);
+  } else {
+    wpe_ = matrix("wpe", config_.context, config_.width);
+    ln_f_.emplace("ln_f", config_.width);
+  }
+  for (int64_t i = 0; i < config_.layers; ++i) {
+    layers_.push_back(config_.llama ? llama_block(config_, i) : gpt_block(config_, i));
+  }
+  if (!config_.tie_embeddings) {
+    head_weight_ = matrix("head.weight", config_.vocab, config_.width);
+  }
+  for (Block& block : blocks_over({})) {
+    add(std::move(block));
+  }
+}
+
+// Without caches: whole sequences.
+std::vector<Block> Transformer::blocks_over(std::span<KeyValueCache> caches) {
+  std::vector<Block> blocks;
+  blocks.push_back(
+      {{"embedding", {&wte_}}, [this, caches](Context& context, const Flow& x) -> Flow {
+         return {embed(context, x[0].value(), caches.empty() ? 0 : caches[0].length)};
+       }});
+  if (wpe_) {
+    blocks.back().parameters.push_back(&*wpe_);
+  }
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    KeyValueCache* cache = caches.empty() ? nullptr : &caches[i];
+    blocks.push_back({{str("blocks.", i), layers_[i]->parameters()},
+                      [&layer = *layers_[i], cache](Context& context, Flow x) {
+                        return layer(context, std::move(x), cache);
+                      }});
+  }
+  const bool is_last_alone = !caches.empty();
+  blocks.push_back({{"head", ln_f_ ? parameters_in(*ln_f_) : parameters_in(*norm_f_)},
+                    [this, is_last_alone](Context& context, Flow x) -> Flow {
+                      for (Variable& part : x) {
+                        part = is_last_alone ? last_position(part) : part;
+                      }
+                      return {head(context, std::move(x))};
+                    }});
+  if (head_weight_) {
+    blocks.back().parameters.push_back(&*head_weight_);
+  }
+  return blocks;
+}
+
+Variable Transformer::embed(Context& context, const Tensor& tokens, int64_t first_position) {
+  require(tokens.shape().rank() == 2 && tokens.shape()[1] <= config_.context, [&] {
+    return str("Transformer: tokens ", tokens.shape(), " with a context of ", config_.context);
+  });
+  return dropout(context, embedding(context, tokens, wte_, wpe_ ? &*wpe_ : nullptr, first_position),
+                 config_.dropout, kEmbeddingSite);
+}
+
+Variable Transformer::head(Context& context, Flow x) {
+  const Variable normal = ln_f_ ? normalized(context, x, *ln_f_) : normalized(context, x, *norm_f_);
+  Parameter& weight = head_weight_ ? *head_weight_ : wte_;
+  const Variable logits = linear(context, normal, weight, nullptr);
+  const int64_t width = weight.shape[0];
+  return Variable(logits.value().reshape({logits.elements() / width, width}), logits.slot());
+}
+
+double Transformer::flops_per_sample() const {
+  const HeadLayout heads = config_.head_layout();
+  const int64_t attention = config_.width * heads.row() + config_.width * config_.width;
+  const int64_t ffn = (config_.llama ? 3 : 2) * config_.width * config_.ffn_width;
+  const int64_t products = config_.layers * (attention + ffn) + config_.vocab * config_.width;
+  const double length = static_cast<double>(config_.context);
+  return 6.0 * static_cast<double>(products) * length +
+         12.0 * static_cast<double>(config_.layers * config_.width) * length * length / 2;
+}
+
+}  // namespace tandem

@@ -1,0 +1,332 @@
+#include "layers/norm/norm.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "layers/add/add.h"
+#include "src/kernels/elementwise_functions.h"
+#include "src/kernels/in_f32.h"
+
+namespace tandem {
+
+namespace kernels {
+
+namespace {
+
+constexpr int64_t kChunkRows = 32;  // rows summed together before the sum over chunks
+
+// On a GPU few rows, so that small batches keep it busy; no more chunks than keep their sums little
+// beside the operands.
+constexpr int64_t kGpuChunkRows = 16, kMostGpuChunks = 1024;
+
+template <class T>
+T mean_of(const T* x, int64_t width) {
+  T total = 0;
+#pragma omp simd reduction(+ : total)
+  for (int64_t j = 0; j < width; ++j) {
+    total += x[j];
+  }
+  return total / static_cast<T>(width);
+}
+
+// 1 / sqrt(mean of (x - center)^2 + eps). Subtracting first keeps small variances exact.
+template <class T>
+T rstd_of(const T* x, T center, int64_t width) {
+  T total = 0;
+#pragma omp simd reduction(+ : total)
+  for (int64_t j = 0; j < width; ++j) {
+    total += (x[j] - center) * (x[j] - center);
+  }
+  return T(1) / std::sqrt(total / static_cast<T>(width) + static_cast<T>(kNormEpsilon));
+}
+
+template <class T>
+void add_row(const T* x, const T* branch, T* sum, int64_t width) {
+#pragma omp simd
+  for (int64_t j = 0; j < width; ++j) {
+    sum[j] = x[j] + branch[j];
+  }
+}
+
+// bias null: RMSNorm.
+template <class T>
+void forward_row(const T* x, const T* gain, const T* bias, T center, T rstd, T* y, int64_t width) {
+  if (bias) {
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) {
+      y[j] = (x[j] - center) * rstd * gain[j] + bias[j];
+    }
+  } else {
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) {
+      y[j] = x[j] * rstd * gain[j];
+    }
+  }
+}
+
+// One row of norm_backward: dx, and dy * normalised x and dy added to the chunk's sums.
+template <class T>
+void backward_row(const T* dy, const T* x, const T* gain, T center, T rstd, T* dx, T dx_beta,
+                  T* gain_sum, T* bias_sum, bool centered, int64_t width) {
+  T plain = 0, along = 0;
+#pragma omp simd reduction(+ : plain, along)
+  for (int64_t j = 0; j < width; ++j) {
+    const T g = dy[j] * gain[j];
+    const T normal = (x[j] - center) * rstd;
+    plain += g;
+    along += g * normal;
+    gain_sum[j] += dy[j] * normal;
+    bias_sum[j] += dy[j];
+  }
+  if (!dx) {
+    return;
+  }
+  plain = centered ? plain / static_cast<T>(width) : T(0);
+  along /= static_cast<T>(width);
+  const auto gradient = [&](int64_t j) {
+    return rstd * (dy[j] * gain[j] - plain - (x[j] - center) * rstd * along);
+  };
+  if (dx_beta == T(0)) {
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) {
+      dx[j] = gradient(j);
+    }
+  } else {
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) {
+      dx[j] = dx_beta * dx[j] + gradient(j);
+    }
+  }
+}
+
+}  // namespace
+
+template <class T>
+void norm_forward(Cpu device, const T* x, const T* branch, const T* gain, const T* bias, T* sum,
+                  T* y, Wide<T>* mean, Wide<T>* rstd, int64_t rows, int64_t width) {
+  if constexpr (kIs16Bit<T>) {
+    if (branch) {
+      transform(device, rows * width, sum, Plus{}, x, branch);
+      x = sum;
+    }
+    in_f32(
+        [&](const float* x32, const float* gain32, const float* bias32, float* y32) {
+          norm_forward<float>(device, x32, nullptr, gain32, bias32, nullptr, y32, mean, rstd, rows,
+                              width);
+        },
+        in(x, rows * width), in(gain, width), in(bias, width), out(y, rows * width));
+  } else {
+#pragma omp parallel for schedule(static) if (rows * width >= kParallelElements)
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* from = x + r * width;
+      if (branch) {
+        add_row(from, branch + r * width, sum + r * width, width);
+        from = sum + r * width;
+      }
+      const T center = mean ? mean_of(from, width) : T(0);
+      rstd[r] = rstd_of(from, center, width);
+      if (mean) {
+        mean[r] = center;
+      }
+      forward_row(from, gain, bias, center, rstd[r], y + r * width, width);
+    }
+  }
+}
+
+int64_t norm_chunks(Device device, int64_t rows) {
+  return device == Device::kCpu
+             ? (rows + kChunkRows - 1) / kChunkRows
+             : std::min(kMostGpuChunks, (rows + kGpuChunkRows - 1) / kGpuChunkRows);
+}
+
+int64_t norm_workspace(Device device, int64_t rows, int64_t width) {
+  return 2 * norm_chunks(device, rows) * width;
+}
+
+template <class T>
+void norm_backward(Cpu device, const T* dy, const T* x, const T* gain, const Wide<T>* mean,
+                   const Wide<T>* rstd, T* dx, Wide<T> dx_beta, Wide<T>* workspace, int64_t rows,
+                   int64_t width) {
+  if constexpr (kIs16Bit<T>) {
+    in_f32(
+        [&](const float* dy32, const float* x32, const float* gain32, float* dx32) {
+          norm_backward<float>(device, dy32, x32, gain32, mean, rstd, dx32, dx_beta, workspace,
+                               rows, width);
+        },
+        in(dy, rows * width), in(x, rows * width), in(gain, width), inout(dx, rows * width));
+  } else {
+#pragma omp parallel for schedule(static) if (rows * width >= kParallelElements)
+    for (int64_t chunk = 0; chunk < norm_chunks(Device::kCpu, rows); ++chunk) {
+      T* gain_sum = workspace + 2 * chunk * width;
+      std::fill_n(gain_sum, 2 * width, T(0));
+      const int64_t last = std::min(rows, (chunk + 1) * kChunkRows);
+      for (int64_t r = chunk * kChunkRows; r < last; ++r) {
+        backward_row(dy + r * width, x + r * width, gain, mean ? mean[r] : T(0), rstd[r],
+                     dx ? dx + r * width : nullptr, dx_beta, gain_sum, gain_sum + width,
+                     mean != nullptr, width);
+      }
+    }
+  }
+}
+
+template <class W>
+void norm_backward_parameters(Cpu, const W* workspace, W* dgain, W dgain_beta, W* dbias,
+                              W dbias_beta, int64_t rows, int64_t width) {
+  const auto add_chunks = [&](const W* sums, W* gradient, W beta) {
+    for (int64_t j = 0; beta == W(0) && j < width; ++j) {
+      gradient[j] = W(0);
+    }
+    for (int64_t chunk = 0; chunk < norm_chunks(Device::kCpu, rows); ++chunk) {
+#pragma omp simd
+      for (int64_t j = 0; j < width; ++j) {
+        gradient[j] += sums[2 * chunk * width + j];
+      }
+    }
+  };
+  if (dgain) {
+    add_chunks(workspace, dgain, dgain_beta);
+  }
+  if (dbias) {
+    add_chunks(workspace + width, dbias, dbias_beta);
+  }
+}
+
+template void norm_forward<float>(Cpu, const float*, const float*, const float*, const float*,
+                                  float*, float*, float*, float*, int64_t, int64_t);
+template void norm_forward<double>(Cpu, const double*, const double*, const double*, const double*,
+                                   double*, double*, double*, double*, int64_t, int64_t);
+template void norm_forward<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, const Bf16*, Bf16*,
+                                 Bf16*, float*, float*, int64_t, int64_t);
+template void norm_forward<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, const Fp16*, Fp16*,
+                                 Fp16*, float*, float*, int64_t, int64_t);
+template void norm_backward<float>(Cpu, const float*, const float*, const float*, const float*,
+                                   const float*, float*, float, float*, int64_t, int64_t);
+template void norm_backward<double>(Cpu, const double*, const double*, const double*, const double*,
+                                    const double*, double*, double, double*, int64_t, int64_t);
+template void norm_backward<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, const float*,
+                                  const float*, Bf16*, float, float*, int64_t, int64_t);
+template void norm_backward<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, const float*,
+                                  const float*, Fp16*, float, float*, int64_t, int64_t);
+template void norm_backward_parameters<float>(Cpu, const float*, float*, float, float*, float,
+                                              int64_t, int64_t);
+template void norm_backward_parameters<double>(Cpu, const double*, double*, double, double*, double,
+                                               int64_t, int64_t);
+
+}  // namespace kernels
+
+namespace {
+
+struct NormOp final : Op {
+  Tensor x;           // [rows, width]
+  Tensor mean, rstd;  // [rows]; no mean: RMSNorm
+
+  std::string_view name() const override { return mean ? "layer_norm" : "rms_norm"; }
+  void backward(Context& context, Tensor& dy) override {
+    const Parameter& gain = parameter(0);
+    const int64_t width = gain.shape[0], rows = dy.elements() / width;
+    const Tensor sums = context.workspace(
+        {kernels::norm_workspace(context.stream.device(), rows, width)}, wide_of(dy.dtype()));
+    const GradTarget dx = input(0).wanted() ? input(0).target(context) : GradTarget{};
+    const GradTarget dgain = parameter_target(0), dbias = parameter_target(1);
+    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+      using W = Wide<T>;
+      kernels::norm_backward(device, dy.data<T>(), x.data<T>(), gain.value.data<T>(),
+                             mean ? mean.data<W>() : nullptr, rstd.data<W>(),
+                             dx.into ? dx.into.data<T>() : nullptr, W(dx.beta), sums.data<W>(),
+                             rows, width);
+      if (dgain.into || dbias.into) {
+        kernels::norm_backward_parameters(
+            device, sums.data<W>(), dgain.into ? dgain.into.data<W>() : nullptr, W(dgain.beta),
+            dbias.into ? dbias.into.data<W>() : nullptr, W(dbias.beta), rows, width);
+      }
+    });
+  }
+};
+
+// LayerNorm with a bias, RMSNorm without. With a branch, of x + branch, else of x.
+//
+// The sum and its norm are two entries of the tape, though one kernel computes them: in backward
+// the norm adds to the gradient that the sum already has from the residual stream.
+Normalized normalize(Context& context, const Variable& x, const Variable* branch, Parameter& gain,
+                     Parameter* bias) {
+  const int64_t width = gain.shape[0], rows = x.elements() / width;
+  require(x.shape()[-1] == width && (!branch || branch->shape() == x.shape()), [&] {
+    return str("norm ", gain.name, ": x ", x.shape(), ", gain ", gain.shape,
+               branch ? str(", branch ", branch->shape()) : "");
+  });
+  const DType dtype = x.dtype();
+  Tensor sum = x.value();
+  if (branch) {
+    sum = branch->value().unique() ? branch->value() : context.activation(x.shape(), dtype);
+  }
+  auto op = std::make_unique<NormOp>();
+  op->x = sum;
+  op->rstd = context.activation({rows}, wide_of(dtype));
+  if (bias) {
+    op->mean = context.activation({rows}, wide_of(dtype));
+  }
+  Tensor y = context.activation(x.shape(), dtype);
+  on_device_and_float(context.stream, dtype, [&]<class T>(auto device) {
+    using W = Wide<T>;
+    kernels::norm_forward(device, x.data<T>(), branch ? branch->data<T>() : nullptr,
+                          gain.value.data<T>(), bias ? bias->value.data<T>() : nullptr,
+                          branch ? sum.data<T>() : nullptr, y.data<T>(),
+                          bias ? op->mean.data<W>() : nullptr, op->rstd.data<W>(), rows, width);
+  });
+  const Variable total = branch ? record_sum(context, std::move(sum), x, *branch) : x;
+  return {total, context.record(std::move(y), std::move(op), {total}, {&gain, bias})};
+}
+
+Parameter gain_parameter(const std::string& name, int64_t width) {
+  return {.name = name + ".gain", .shape = {width}, .init = Initializer::constant(1)};
+}
+
+}  // namespace
+
+Variable layer_norm(Context& context, const Variable& x, Parameter& gain, Parameter& bias) {
+  return normalize(context, x, nullptr, gain, &bias).y;
+}
+
+Variable rms_norm(Context& context, const Variable& x, Parameter& gain) {
+  return normalize(context, x, nullptr, gain, nullptr).y;
+}
+
+Normalized add_layer_norm(Context& context, const Variable& x, Variable branch, Parameter& gain,
+                          Parameter& bias) {
+  return normalize(context, x, &branch, gain, &bias);
+}
+
+Normalized add_rms_norm(Context& context, const Variable& x, Variable branch, Parameter& gain) {
+  return normalize(context, x, &branch, gain, nullptr);
+}
+
+LayerNorm::LayerNorm(const std::string& name, int64_t width)
+    : gain_(gain_parameter(name, width)),
+      bias_{.name = name + ".bias", .shape = {width}, .init = Initializer::constant(0)} {}
+
+Variable LayerNorm::operator()(Context& context, const Variable& x) {
+  return layer_norm(context, x, gain_, bias_);
+}
+
+Normalized LayerNorm::add(Context& context, const Variable& x, Variable branch) {
+  return add_layer_norm(context, x, std::move(branch), gain_, bias_);
+}
+
+void LayerNorm::visit(const ParameterVisitor& visitor) {
+  visitor(gain_);
+  visitor(bias_);
+}
+
+RmsNorm::RmsNorm(const std::string& name, int64_t width) : gain_(gain_parameter(name, width)) {}
+
+Variable RmsNorm::operator()(Context& context, const Variable& x) {
+  return rms_norm(context, x, gain_);
+}
+
+Normalized RmsNorm::add(Context& context, const Variable& x, Variable branch) {
+  return add_rms_norm(context, x, std::move(branch), gain_);
+}
+
+void RmsNorm::visit(const ParameterVisitor& visitor) { visitor(gain_); }
+
+}  // namespace tandem

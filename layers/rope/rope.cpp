@@ -1,0 +1,143 @@
+#include "layers/rope/rope.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "src/kernels/map.h"
+
+namespace tandem {
+
+namespace kernels {
+
+namespace {
+
+constexpr int64_t kStretch = 16;  // positions reached from one computed angle
+
+// Cosines and sines of consecutive positions, by turning one step at a time in f64. A stretch
+// starts anew at each multiple of kStretch, so an angle depends on its position alone.
+class Angles {
+ public:
+  Angles(int64_t position, int64_t half)
+      : cosine_(half), sine_(half), step_cosine_(half), step_sine_(half) {
+    for (int64_t i = 0; i < half; ++i) {
+      const double frequency =
+          std::pow(kRopeBase, -static_cast<double>(i) / static_cast<double>(half));
+      const double angle = static_cast<double>(position) * frequency;
+      cosine_[i] = std::cos(angle);
+      sine_[i] = std::sin(angle);
+      step_cosine_[i] = std::cos(frequency);
+      step_sine_[i] = std::sin(frequency);
+    }
+  }
+  void advance() {
+    for (size_t i = 0; i < cosine_.size(); ++i) {
+      const double cosine = cosine_[i] * step_cosine_[i] - sine_[i] * step_sine_[i];
+      sine_[i] = sine_[i] * step_cosine_[i] + cosine_[i] * step_sine_[i];
+      cosine_[i] = cosine;
+    }
+  }
+  template <class W>
+  void write(W direction, W* cosine, W* sine) const {
+    for (size_t i = 0; i < cosine_.size(); ++i) {
+      cosine[i] = static_cast<W>(cosine_[i]);
+      sine[i] = direction * static_cast<W>(sine_[i]);
+    }
+  }
+
+ private:
+  std::vector<double> cosine_, sine_, step_cosine_, step_sine_;
+};
+
+template <class T>
+void rotate_row(const T* x, T* y, const Wide<T>* cosine, const Wide<T>* sine, int64_t row,
+                int64_t heads, int64_t width) {
+  const int64_t half = width / 2;
+  for (int64_t h = 0; h < heads; ++h) {
+    const T* from = x + h * width;
+    T* to = y + h * width;
+#pragma omp simd
+    for (int64_t i = 0; i < half; ++i) {
+      const Wide<T> first = from[i], second = from[i + half];
+      to[i] = T(first * cosine[i] - second * sine[i]);
+      to[i + half] = T(second * cosine[i] + first * sine[i]);
+    }
+  }
+  if (x != y) {
+    std::copy(x + heads * width, x + row, y + heads * width);
+  }
+}
+
+}  // namespace
+
+template <class T>
+void rope_rotate(Cpu, const T* x, T* y, Wide<T> direction, int64_t first_position, int64_t batch,
+                 int64_t length, int64_t row, int64_t heads, int64_t width) {
+  const int64_t half = width / 2, end = first_position + length;
+  const int64_t first_stretch = first_position / kStretch, last_stretch = (end - 1) / kStretch;
+#pragma omp parallel for schedule(static) if (batch * length * row >= kParallelElements)
+  for (int64_t stretch = first_stretch; stretch <= last_stretch; ++stretch) {
+    Angles angles(stretch * kStretch, half);
+    std::vector<Wide<T>> cosine(half), sine(half);
+    const int64_t last = std::min(end, (stretch + 1) * kStretch);
+    for (int64_t position = stretch * kStretch; position < last; ++position) {
+      if (position >= first_position) {
+        angles.write(direction, cosine.data(), sine.data());
+        for (int64_t b = 0; b < batch; ++b) {
+          const int64_t at = (b * length + position - first_position) * row;
+          rotate_row(x + at, y + at, cosine.data(), sine.data(), row, heads, width);
+        }
+      }
+      angles.advance();
+    }
+  }
+}
+
+template void rope_rotate<float>(Cpu, const float*, float*, float, int64_t, int64_t, int64_t,
+                                 int64_t, int64_t, int64_t);
+template void rope_rotate<double>(Cpu, const double*, double*, double, int64_t, int64_t, int64_t,
+                                  int64_t, int64_t, int64_t);
+template void rope_rotate<Bf16>(Cpu, const Bf16*, Bf16*, float, int64_t, int64_t, int64_t, int64_t,
+                                int64_t, int64_t);
+template void rope_rotate<Fp16>(Cpu, const Fp16*, Fp16*, float, int64_t, int64_t, int64_t, int64_t,
+                                int64_t, int64_t);
+
+}  // namespace kernels
+
+namespace {
+
+// Rotates into x's own memory if nobody else holds it.
+Tensor rotated(Context& context, const Tensor& x, double direction, const HeadLayout& layout,
+               int64_t first_position) {
+  Tensor y = x.unique() ? x : context.activation(x.shape(), x.dtype());
+  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
+    kernels::rope_rotate(device, x.data<T>(), y.data<T>(), static_cast<Wide<T>>(direction),
+                         first_position, x.shape()[0], x.shape()[1], layout.row(),
+                         layout.heads + layout.kv_heads, layout.width);
+  });
+  return y;
+}
+
+struct RopeOp final : Op {
+  HeadLayout layout;
+  int64_t first_position = 0;
+
+  std::string_view name() const override { return "rope"; }
+  void backward(Context& context, Tensor& dy) override {
+    input(0).add(context, rotated(context, dy, -1, layout, first_position));
+  }
+};
+
+}  // namespace
+
+Variable rope(Context& context, Variable qkv, const HeadLayout& layout, int64_t first_position) {
+  require(qkv.shape().rank() == 3 && qkv.shape()[2] == layout.row() && layout.width % 2 == 0,
+          [&] { return str("rope: qkv ", qkv.shape(), " with heads of width ", layout.width); });
+  auto op = std::make_unique<RopeOp>();
+  op->layout = layout;
+  op->first_position = first_position;
+  Tensor y = rotated(context, qkv.value(), 1, layout, first_position);
+  return context.record(std::move(y), std::move(op), {qkv});
+}
+
+}  // namespace tandem

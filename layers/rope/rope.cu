@@ -1,0 +1,130 @@
+#include <algorithm>
+#include <cmath>
+
+#include "layers/rope/rope.h"
+#include "src/kernels/matrix.cuh"
+#include "src/kernels/pack.cuh"
+
+namespace tandem::kernels {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kSamplesPerBlock = 8;  // they share the angles of a position
+
+struct Angle {
+  float cosine, sine;
+};
+
+// Cosine and sine of `turns` full turns. Whole quarters are taken off in f64; what is left is at
+// most pi / 4, where the polynomials (Cephes sinf and cosf) are good to 1e-7.
+__device__ Angle angle_of(double turns) {
+  const double quarters = rint(4 * turns);
+  const float x = static_cast<float>((turns - 0.25 * quarters) * 6.283185307179586), z = x * x;
+  const float sine =
+      x + x * z * (-1.6666654611e-1f + z * (8.3321608736e-3f + z * -1.9515295891e-4f));
+  const float cosine =
+      1.0f - 0.5f * z +
+      z * z * (4.166664568298827e-2f + z * (-1.388731625493765e-3f + z * 2.443315711809948e-5f));
+  const bool odd = static_cast<int64_t>(quarters) & 1, flipped = static_cast<int64_t>(quarters) & 2;
+  const float sign = flipped ? -1.0f : 1.0f;
+  return {sign * (odd ? -sine : cosine), sign * (odd ? cosine : sine)};
+}
+
+// The angles of one position, [half], computed by the whole block.
+__device__ const Angle* angles_of(int64_t position, float direction, int half) {
+  Angle* angles = dynamic_shared<Angle>();
+  const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+  for (int i = thread; i < half; i += static_cast<int>(blockDim.x * blockDim.y)) {
+    const double frequency = exp2(-log2(kRopeBase) * i / half);
+    const Angle angle = angle_of(static_cast<double>(position) * frequency * 0.15915494309189535);
+    angles[i] = {angle.cosine, direction * angle.sine};  // 0.159... is 1 / (2 pi)
+  }
+  __syncthreads();
+  return angles;
+}
+
+// A block turns one position of every gridDim.y-th sample. blockDim.x threads lie along half a
+// head, blockDim.y take different heads.
+template <int kWidth, class T>
+__global__ void __launch_bounds__(kThreads)
+    rope_kernel(Global<const T> x, Global<T> y, float direction, int64_t first_position,
+                int64_t batch, int64_t row, int heads, int half) {
+  const Angle* angles = angles_of(first_position + blockIdx.x, direction, half);
+  const int step = static_cast<int>(blockDim.x) * kWidth;
+  for (int i = static_cast<int>(threadIdx.x) * kWidth; i < half; i += step) {
+    float cosine[kWidth], sine[kWidth];
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      cosine[k] = angles[i + k].cosine;
+      sine[k] = angles[i + k].sine;
+    }
+    for (int64_t b = blockIdx.y; b < batch; b += gridDim.y) {
+      const int64_t row_at = (b * gridDim.x + blockIdx.x) * row;
+      for (int h = static_cast<int>(threadIdx.y); h < heads; h += static_cast<int>(blockDim.y)) {
+        const int64_t at = row_at + int64_t{h} * 2 * half + i;
+        float first[kWidth], second[kWidth], turned[kWidth];
+        load_pack(x, at, first);
+        load_pack(x, at + half, second);
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) {
+          turned[k] = first[k] * cosine[k] - second[k] * sine[k];
+          second[k] = second[k] * cosine[k] + first[k] * sine[k];
+        }
+        store_pack(y, at, turned);
+        store_pack(y, at + half, second);
+      }
+    }
+  }
+}
+
+// y = x in the columns from `first` on.
+template <int kWidth, class T>
+__global__ void __launch_bounds__(kMatrixThreads)
+    copy_columns_kernel(Global<const T> x, Global<T> y, int64_t rows, int64_t row, int64_t first) {
+  for_matrix<kWidth>(rows, row - first, [&](int64_t r, int64_t j) {
+    float same[kWidth];
+    load_pack(x, r * row + first + j, same);
+    store_pack(y, r * row + first + j, same);
+  });
+}
+
+template <int kWidth, class T>
+void start_rope(Cuda device, const T* x, T* y, float direction, int64_t first_position,
+                int64_t batch, int64_t length, int64_t row, int64_t heads, int64_t half) {
+  const int64_t blocks = std::clamp<int64_t>(batch / kSamplesPerBlock, 1, 65535);
+  const unsigned across = static_cast<unsigned>(std::min<int64_t>(half / kWidth, kThreads));
+  launch<rope_kernel<kWidth, T>>(
+      device, dim3(static_cast<unsigned>(length), static_cast<unsigned>(blocks)),
+      dim3(across, kThreads / across), static_cast<size_t>(half) * sizeof(Angle), x, y, direction,
+      first_position, batch, row, static_cast<int>(heads), static_cast<int>(half));
+  const int64_t turned = heads * 2 * half;
+  if (x != y && turned < row) {
+    launch<copy_columns_kernel<kWidth, T>>(device,
+                                           matrix_grid(batch * length, row - turned, kWidth),
+                                           matrix_block(), 0, x, y, batch * length, row, turned);
+  }
+}
+
+}  // namespace
+
+template <class T>
+void rope_rotate(Cuda device, const T* x, T* y, Wide<T> direction, int64_t first_position,
+                 int64_t batch, int64_t length, int64_t row, int64_t heads, int64_t width) {
+  const int64_t half = width / 2;
+  if (batch * length * half == 0) {
+    return;
+  }
+  with_pack<T>(packs_fit(half, x, y) && packs_fit(row, x, y), [&]<int kWidth>() {
+    start_rope<kWidth>(device, x, y, direction, first_position, batch, length, row, heads, half);
+  });
+}
+
+template void rope_rotate<float>(Cuda, const float*, float*, float, int64_t, int64_t, int64_t,
+                                 int64_t, int64_t, int64_t);
+template void rope_rotate<Bf16>(Cuda, const Bf16*, Bf16*, float, int64_t, int64_t, int64_t, int64_t,
+                                int64_t, int64_t);
+template void rope_rotate<Fp16>(Cuda, const Fp16*, Fp16*, float, int64_t, int64_t, int64_t, int64_t,
+                                int64_t, int64_t);
+
+}  // namespace tandem::kernels

@@ -1,0 +1,174 @@
+#include "src/device/cuda.h"
+
+#include <atomic>
+
+#include "src/core/error.h"
+#include "src/device/cuda_check.h"
+
+namespace tandem::cuda {
+
+void check(cudaError_t code, std::source_location place) {
+  if (code == cudaSuccess) {
+    return;
+  }
+  static_cast<void>(cudaGetLastError());  // it is reported here
+  const ExitCode exit_code = code == cudaErrorMemoryAllocation ? ExitCode::kOutOfMemory
+                             : code == cudaErrorECCUncorrectable ||
+                                     code == cudaErrorDevicesUnavailable ||
+                                     code == cudaErrorDeviceUninitialized
+                                 ? ExitCode::kTemporary
+                                 : ExitCode::kInternal;
+  fail(exit_code, str("CUDA: ", cudaGetErrorName(code), " (", cudaGetErrorString(code), ") in ",
+                      place.function_name()));
+}
+
+void check_launch(const char* launch) {
+  if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) {
+    fail(ExitCode::kInternal, str("CUDA: ", cudaGetErrorName(code), " (", cudaGetErrorString(code),
+                                  ") when starting a kernel, in ", launch));
+  }
+}
+
+int device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return 0;
+  }
+  return count;
+}
+
+std::string why_no_device() {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  static_cast<void>(cudaGetLastError());
+  return cudaGetErrorString(code);
+}
+
+namespace {
+
+std::atomic<int> device_in_use{0};
+
+}  // namespace
+
+void use_device(int device) {
+  device_in_use = device;
+  check(cudaSetDevice(device));
+}
+
+int64_t device_bytes() {
+  size_t free_bytes = 0, all_bytes = 0;
+  check(cudaMemGetInfo(&free_bytes, &all_bytes));
+  return static_cast<int64_t>(all_bytes);
+}
+
+std::string device_name() {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device_in_use));
+  return properties.name;
+}
+
+std::string versions() {
+  int driver = 0, built = 0;
+  check(cudaDriverGetVersion(&driver));
+  check(cudaRuntimeGetVersion(&built));
+  const auto text = [](int version) { return str(version / 1000, ".", version % 1000 / 10); };
+  return str("driver for CUDA ", text(driver), ", built with ", text(built));
+}
+
+namespace {
+
+// Null instead of an error when there is no memory left.
+void* unless_exhausted(cudaError_t code, void* data) {
+  if (code == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    return nullptr;
+  }
+  check(code);
+  return data;
+}
+
+}  // namespace
+
+void* allocate(int64_t bytes) {
+  void* data = nullptr;
+  const cudaError_t code = cudaMalloc(&data, static_cast<size_t>(bytes));
+  return unless_exhausted(code, data);
+}
+
+void release(void* data) { static_cast<void>(cudaFree(data)); }
+
+void* allocate_pinned(int64_t bytes) {
+  void* data = nullptr;
+  const cudaError_t code = cudaMallocHost(&data, static_cast<size_t>(bytes));
+  return unless_exhausted(code, data);
+}
+
+void release_pinned(void* data) { static_cast<void>(cudaFreeHost(data)); }
+
+void* allocate(int64_t bytes, CUstream_st* stream) {
+  void* data = nullptr;
+  const cudaError_t code = cudaMallocAsync(&data, static_cast<size_t>(bytes), stream);
+  return unless_exhausted(code, data);
+}
+
+void release(void* data, CUstream_st* stream) { static_cast<void>(cudaFreeAsync(data, stream)); }
+
+void copy(const void* from, void* to, int64_t bytes, CUstream_st* stream) {
+  check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream));
+}
+
+void zero(void* data, int64_t bytes, CUstream_st* stream) {
+  check(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream));
+}
+
+void StreamDeleter::operator()(CUstream_st* stream) const {
+  static_cast<void>(cudaStreamSynchronize(stream));
+  static_cast<void>(cudaStreamDestroy(stream));
+}
+
+StreamHandle make_stream(bool high_priority) {
+  check(cudaSetDevice(device_in_use));  // CUDA keeps the choice by thread
+  int least = 0, greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                     high_priority ? greatest : least));
+  return StreamHandle(stream);
+}
+
+void synchronize(CUstream_st* stream) { check(cudaStreamSynchronize(stream)); }
+
+void EventDeleter::operator()(CUevent_st* event) const {
+  static_cast<void>(cudaEventDestroy(event));
+}
+
+EventHandle record(CUstream_st* stream) {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDefault));
+  EventHandle handle(event);
+  check(cudaEventRecord(event, stream));
+  return handle;
+}
+
+void wait(CUstream_st* stream, CUevent_st* event) { check(cudaStreamWaitEvent(stream, event, 0)); }
+
+bool reached(CUevent_st* event) {
+  const cudaError_t code = cudaEventQuery(event);
+  if (code == cudaErrorNotReady) {
+    static_cast<void>(cudaGetLastError());
+    return false;
+  }
+  check(code);
+  return true;
+}
+
+void synchronize(CUevent_st* event) { check(cudaEventSynchronize(event)); }
+
+double seconds_between(CUevent_st* earlier, CUevent_st* later) {
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, earlier, later));
+  return 1e-3 * milliseconds;
+}
+
+}  // namespace tandem::cuda

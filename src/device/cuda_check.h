@@ -1,0 +1,19 @@
+// CUDA's error codes as Tandem's errors. For files that include CUDA's headers; others use
+// src/device/cuda.h.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <source_location>
+
+namespace tandem::cuda {
+
+// Throws Error for anything but cudaSuccess: kOutOfMemory, kTemporary for a lost device, kInternal
+// otherwise; with CUDA's own words and the place of the call.
+void check(cudaError_t code, std::source_location place = std::source_location::current());
+
+// The same for the kernel launched last; `launch` is the launching function's signature, which
+// holds the kernel's name.
+void check_launch(const char* launch);
+
+}  // namespace tandem::cuda

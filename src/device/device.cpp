@@ -1,0 +1,50 @@
+#include "src/device/device.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "src/device/cuda.h"
+#include "src/device/dispatch.h"
+
+namespace tandem {
+
+std::string_view name_of(Device device) { return device == Device::kCpu ? "cpu" : "cuda"; }
+
+std::vector<Device> available_devices() {
+  if constexpr (kHasCuda) {
+    if (cuda::device_count() > 0) {
+      return {Device::kCpu, Device::kCuda};
+    }
+  }
+  return {Device::kCpu};
+}
+
+void set_cpu_threads(int threads) { omp_set_num_threads(threads); }
+
+int cpu_threads() { return omp_get_max_threads(); }
+
+void use_cpu_share(int64_t threads, int processes) {
+  cpu_set_t allowed;
+  const int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+  set_cpu_threads(threads > 0 ? static_cast<int>(threads) : std::max(1, cores / processes));
+}
+
+void choose_library_settings(char** argv) {
+  bool chosen = false;
+  const auto choose = [&](const char* name, const char* value) {
+    chosen = (!std::getenv(name) && setenv(name, value, 0) == 0) || chosen;
+  };
+  if (!std::getenv("OMP_WAIT_POLICY")) {
+    choose("GOMP_SPINCOUNT", "1000");
+  }
+  choose("OPENBLAS_NUM_THREADS", "1");
+  if (chosen) {                     // so not in the process that this one becomes
+    execv("/proc/self/exe", argv);  // where it fails, the process goes on as it is
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,76 @@
+// Chooses the device and the element type of a kernel call.
+//
+// A kernel is a free function whose first argument is a device tag: the CPU body stands in x.cpp,
+// the CUDA body in x.cu. Builds with CUDA define TANDEM_CUDA; nothing else asks for it.
+#pragma once
+
+#include "src/core/dtype.h"
+#include "src/core/error.h"
+#include "src/core/host_device.h"
+#include "src/device/device.h"
+#include "src/device/stream.h"
+
+namespace tandem {
+
+#if defined(TANDEM_CUDA)
+inline constexpr bool kHasCuda = true;
+#else
+inline constexpr bool kHasCuda = false;
+#endif
+
+// Each also stands for its Device, of which sizes of workspaces are asked.
+struct Cpu {  // runs inline on the calling thread, with OpenMP inside the kernel where it pays
+  constexpr operator Device() const { return Device::kCpu; }
+};
+struct Cuda {  // enqueued on a stream; the host goes on
+  CUstream_st* stream;
+  constexpr operator Device() const { return Device::kCuda; }
+};
+
+// Calls f(Cpu{}) or f(Cuda{...}) for a stream; f calls kernels and does nothing else, as on a dry
+// stream it is not called.
+template <class F>
+void on_device(const Stream& stream, F&& f) {
+  if (stream.is_dry()) {
+    return stream.charge({.launches = 1});
+  }
+  if constexpr (kHasCuda) {
+    if (stream.device() == Device::kCuda) {
+      return f(Cuda{stream.handle()});
+    }
+  }
+  return f(Cpu{});
+}
+
+// Calls f.template operator()<T>() with the C++ type of a floating dtype.
+template <class F>
+decltype(auto) on_float(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kF64:
+      return f.template operator()<double>();
+    case DType::kBf16:
+      return f.template operator()<Bf16>();
+    case DType::kFp16:
+      return f.template operator()<Fp16>();
+    default:
+      require(dtype == DType::kF32,
+              [&] { return str("on_float: not a float dtype: ", name_of(dtype)); });
+      return f.template operator()<float>();
+  }
+}
+
+// Both at once: f.template operator()<T>(device_tag). The GPU has no f64 kernels.
+template <class F>
+void on_device_and_float(const Stream& stream, DType dtype, F&& f) {
+  on_device(stream, [&]<class D>(D device) {
+    on_float(dtype, [&]<class T>() {
+      if constexpr (std::is_same_v<D, Cuda> && std::is_same_v<T, double>) {
+        fail(ExitCode::kInternal, "f64 has no kernels on cuda");
+      } else {
+        f.template operator()<T>(device);
+      }
+    });
+  });
+}
+
+}  // namespace tandem

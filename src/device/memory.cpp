@@ -1,0 +1,328 @@
+#include "src/device/memory.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "src/device/cuda.h"
+#include "src/device/dispatch.h"
+
+namespace tandem {
+
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+bool is_persistent(MemoryClass memory_class) {
+  return memory_class == MemoryClass::kParameters || memory_class == MemoryClass::kGradients ||
+         memory_class == MemoryClass::kOptimizer || memory_class == MemoryClass::kMasters;
+}
+
+// What comes and goes is rounded up to an eighth of its power of two: at most 1/8 is lost, and
+// similar shapes share blocks.
+int64_t rounded(int64_t bytes, MemoryClass memory_class) {
+  const int64_t floor = std::max<int64_t>(bytes, kAlignment);
+  const int64_t eighth = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(floor))) / 8;
+  const int64_t step = is_persistent(memory_class) ? kAlignment : std::max(kAlignment, eighth);
+  return (floor + step - 1) / step * step;
+}
+
+int64_t physical_bytes() {
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+}
+
+// Where blocks come from.
+class Source {
+ public:
+  virtual ~Source() = default;
+  virtual Device device() const { return Device::kCpu; }
+  virtual int64_t bytes() const { return physical_bytes(); }  // that there are
+  virtual bool keeps() const { return true; }                 // freed blocks serve again
+  virtual bool is_dry() const { return false; }
+  virtual void* allocate(int64_t bytes) = 0;  // null: refused
+  virtual void release(void* data) = 0;
+  virtual void clear(void* data, int64_t bytes) {
+    std::memset(data, 0, static_cast<size_t>(bytes));
+  }
+};
+
+class Heap final : public Source {
+ public:
+  void* allocate(int64_t bytes) override {
+    return std::aligned_alloc(kAlignment, static_cast<size_t>(bytes));
+  }
+  void release(void* data) override { std::free(data); }
+};
+
+class PinnedHost final : public Source {
+ public:
+  void* allocate(int64_t bytes) override {
+    if constexpr (kHasCuda) {
+      return cuda::allocate_pinned(bytes);
+    }
+    return nullptr;
+  }
+  void release(void* data) override {
+    if constexpr (kHasCuda) {
+      cuda::release_pinned(data);
+    }
+  }
+};
+
+bool gpu_keeps_blocks() {
+  const char* cache = std::getenv("TANDEM_MEMORY_CACHE");
+  return !cache || std::string_view(cache) != "0";
+}
+
+class Gpu final : public Source {
+ public:
+  explicit Gpu(CUstream_st* stream) : stream_(stream) {}
+  Device device() const override { return Device::kCuda; }
+  bool keeps() const override { return keeps_; }
+  int64_t bytes() const override {
+    if constexpr (kHasCuda) {
+      return cuda::device_bytes();
+    }
+    return 0;
+  }
+  void* allocate(int64_t bytes) override {
+    if constexpr (kHasCuda) {
+      return keeps_ ? cuda::allocate(bytes) : cuda::allocate(bytes, stream_);
+    }
+    return nullptr;
+  }
+  void release(void* data) override {
+    if constexpr (kHasCuda) {
+      keeps_ ? cuda::release(data) : cuda::release(data, stream_);
+    }
+  }
+  void clear(void* data, int64_t bytes) override {
+    if constexpr (kHasCuda) {
+      cuda::zero(data, bytes, stream_);
+      cuda::synchronize(stream_);
+    }
+  }
+
+ private:
+  CUstream_st* stream_;
+  bool keeps_ = gpu_keeps_blocks();
+};
+
+// Addresses that no process of this system has: touching one ends the program.
+class Addresses final : public Source {
+ public:
+  explicit Addresses(Device device) : device_(device) {}
+  Device device() const override { return device_; }
+  bool keeps() const override { return device_ == Device::kCpu || gpu_keeps_blocks(); }
+  bool is_dry() const override { return true; }
+  int64_t bytes() const override { return std::numeric_limits<int64_t>::max(); }
+  void* allocate(int64_t bytes) override {
+    void* data = reinterpret_cast<void*>(next_);
+    next_ += static_cast<uintptr_t>(bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return data;
+  }
+  void release(void*) override {}
+  void clear(void*, int64_t) override {}
+
+ private:
+  Device device_;
+  uintptr_t next_ = uintptr_t{1} << 62;
+};
+
+std::unique_ptr<Source> source_of(const Stream& stream) {
+  if (stream.is_dry()) {
+    return std::make_unique<Addresses>(stream.device());
+  }
+  if (stream.device() == Device::kCpu) {
+    return std::make_unique<Heap>();
+  }
+  return std::make_unique<Gpu>(stream.handle());
+}
+
+void add(MemoryUse& use, int64_t bytes) {
+  use.bytes += bytes;
+  use.peak_bytes = std::max(use.peak_bytes, use.bytes);
+}
+
+}  // namespace
+
+std::string_view name_of(MemoryClass memory_class) {
+  constexpr std::array<std::string_view, kMemoryClasses> kNames = {
+      "parameters", "gradients",   "optimizer", "masters",
+      "staging",    "activations", "workspace", "data"};
+  return kNames[static_cast<size_t>(memory_class)];
+}
+
+std::string format_bytes(int64_t bytes) {
+  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  int unit = 0;
+  while (value >= 1024 && unit < 4) {
+    value /= 1024;
+    ++unit;
+  }
+  char text[32];
+  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+  return text;
+}
+
+class MemoryPool {
+ public:
+  MemoryPool(std::unique_ptr<Source> source, int64_t limit_bytes)
+      : source_(std::move(source)),
+        limit_bytes_(limit_bytes > 0 ? limit_bytes : source_->bytes()) {}
+  ~MemoryPool() { trim(); }
+
+  Device device() const { return source_->device(); }
+  bool is_dry() const { return source_->is_dry(); }
+
+  // Returns the block and its size.
+  std::pair<void*, int64_t> allocate(int64_t bytes, MemoryClass memory_class) {
+    const int64_t size =
+        source_->keeps() ? rounded(bytes, memory_class) : std::max<int64_t>(bytes, 1);
+    std::lock_guard lock(mutex_);
+    void* data = reuse(size);
+    if (!data) {
+      if (total_.bytes + cached_bytes_ + size > limit_bytes_) {
+        trim();
+      }
+      data = total_.bytes + size <= limit_bytes_ ? source_->allocate(size) : nullptr;
+      if (!data && cached_bytes_ > 0) {
+        trim();
+        data = source_->allocate(size);
+      }
+      if (!data) {
+        fail_out_of_memory(bytes, memory_class);
+      }
+      ++system_allocations_;
+    }
+    add(use_[static_cast<size_t>(memory_class)], size);
+    add(total_, size);
+    return {data, size};
+  }
+
+  void release(void* data, int64_t bytes, MemoryClass memory_class) {
+    std::lock_guard lock(mutex_);
+    use_[static_cast<size_t>(memory_class)].bytes -= bytes;
+    total_.bytes -= bytes;
+    if (!source_->keeps()) {
+      source_->release(data);
+      return;
+    }
+    cached_bytes_ += bytes;
+    std::vector<void*>& blocks = free_[bytes];
+    blocks.push_back(data);
+    std::ranges::push_heap(blocks, std::greater{});
+  }
+
+  void clear(void* data, int64_t bytes) { source_->clear(data, bytes); }
+
+  MemoryUse use(MemoryClass memory_class) const {
+    std::lock_guard lock(mutex_);
+    return use_[static_cast<size_t>(memory_class)];
+  }
+  MemoryUse total() const {
+    std::lock_guard lock(mutex_);
+    return total_;
+  }
+  int64_t system_allocations() const {
+    std::lock_guard lock(mutex_);
+    return system_allocations_;
+  }
+
+ private:
+  // The one with the lowest address: the same work then has the same memory every time, whatever
+  // the order in which blocks were freed.
+  void* reuse(int64_t size) {
+    const auto found = free_.find(size);
+    if (found == free_.end() || found->second.empty()) {
+      return nullptr;
+    }
+    std::vector<void*>& blocks = found->second;
+    std::ranges::pop_heap(blocks, std::greater{});
+    void* data = blocks.back();
+    blocks.pop_back();
+    cached_bytes_ -= size;
+    return data;
+  }
+
+  void trim() {
+    for (auto& [size, blocks] : free_) {
+      for (void* block : blocks) {
+        source_->release(block);
+      }
+      blocks.clear();
+    }
+    cached_bytes_ = 0;
+  }
+
+  [[noreturn]] void fail_out_of_memory(int64_t bytes, MemoryClass memory_class) const;
+
+  std::unique_ptr<Source> source_;
+  int64_t limit_bytes_;
+  mutable std::mutex mutex_;
+  std::array<MemoryUse, kMemoryClasses> use_{};
+  MemoryUse total_;
+  int64_t cached_bytes_ = 0;
+  int64_t system_allocations_ = 0;
+  std::map<int64_t, std::vector<void*>> free_;  // by rounded size; heaps, the lowest address first
+};
+
+void MemoryPool::fail_out_of_memory(int64_t bytes, MemoryClass memory_class) const {
+  std::string held;
+  for (int i = 0; i < kMemoryClasses; ++i) {
+    if (use_[i].bytes > 0) {
+      held += str(held.empty() ? "" : ", ", name_of(static_cast<MemoryClass>(i)), " ",
+                  format_bytes(use_[i].bytes));
+    }
+  }
+  fail(ExitCode::kOutOfMemory,
+       str("out of ", name_of(device()), " memory: wanted ", format_bytes(bytes), " for ",
+           name_of(memory_class), "; held: ", held.empty() ? "nothing" : held, "; limit ",
+           format_bytes(limit_bytes_),
+           "; lower train.micro_batch, set train.recompute=block, or use a smaller model"));
+}
+
+Storage::Storage(std::shared_ptr<MemoryPool> owner, void* data, int64_t bytes,
+                 MemoryClass memory_class)
+    : owner_(std::move(owner)), data_(data), bytes_(bytes), memory_class_(memory_class) {}
+Storage::~Storage() { owner_->release(data_, bytes_, memory_class_); }
+Device Storage::device() const { return owner_->device(); }
+void Storage::clear() { owner_->clear(data_, bytes_); }
+bool Storage::is_dry() const { return owner_->is_dry(); }
+
+Memory::Memory(Device device, int64_t limit_bytes)
+    : pool_(std::make_shared<MemoryPool>(std::make_unique<Heap>(), limit_bytes)) {
+  require(device == Device::kCpu, "Memory: GPU memory is made for a stream");
+}
+
+Memory::Memory(const Stream& stream, int64_t limit_bytes)
+    : pool_(std::make_shared<MemoryPool>(source_of(stream), limit_bytes)) {}
+
+Memory Memory::pinned() {
+  require(kHasCuda, "Memory::pinned: this build has no CUDA");
+  return Memory(std::make_shared<MemoryPool>(std::make_unique<PinnedHost>(), 0));
+}
+
+std::shared_ptr<Storage> Memory::allocate(int64_t bytes, MemoryClass memory_class) {
+  const auto [data, size] = pool_->allocate(bytes, memory_class);
+  return std::make_shared<Storage>(pool_, data, size, memory_class);
+}
+
+Device Memory::device() const { return pool_->device(); }
+bool Memory::is_dry() const { return pool_->is_dry(); }
+MemoryUse Memory::use(MemoryClass memory_class) const { return pool_->use(memory_class); }
+MemoryUse Memory::total() const { return pool_->total(); }
+int64_t Memory::system_allocations() const { return pool_->system_allocations(); }
+
+}  // namespace tandem

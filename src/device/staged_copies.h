@@ -1,0 +1,28 @@
+// Copies out of host memory that the host writes for one use.
+#pragma once
+
+#include <deque>
+
+#include "src/device/stream.h"
+#include "src/device/tensor.h"
+
+namespace tandem {
+
+// Keeps page-locked memory for as long as the device may still read it; the host does not wait.
+class StagedCopies {
+ public:
+  // The stream must outlive this.
+  explicit StagedCopies(Stream& stream) : stream_(stream) {}
+  // to = staged, in the order of the stream. Equal dtypes and sizes.
+  void copy(Tensor staged, const Tensor& to);
+
+ private:
+  struct InFlight {
+    Event done;
+    Tensor staged;
+  };
+  Stream& stream_;
+  std::deque<InFlight> in_flight_;
+};
+
+}  // namespace tandem

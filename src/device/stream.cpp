@@ -1,0 +1,313 @@
+#include "src/device/stream.h"
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "src/device/cuda.h"
+#include "src/device/dispatch.h"
+
+namespace tandem {
+
+// A point in the work of a background thread, in a CUDA stream, or in the time of a dry stream.
+class Event::State {
+ public:
+  State() = default;
+  explicit State(double time_s) : time_s_(time_s), done_(true) {}
+  explicit State(cuda::EventHandle event) : gpu_(event.release()) {}
+  ~State() {
+    if constexpr (kHasCuda) {
+      cuda::EventHandle{gpu_};
+    }
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  CUevent_st* gpu() const { return gpu_; }
+  const std::optional<double>& time_s() const { return time_s_; }  // of a dry stream
+
+  bool reached() {
+    if constexpr (kHasCuda) {
+      if (gpu_) {
+        return cuda::reached(gpu_);
+      }
+    }
+    std::lock_guard lock(mutex_);
+    return done_;
+  }
+
+  void synchronize() {
+    if constexpr (kHasCuda) {
+      if (gpu_) {
+        return cuda::synchronize(gpu_);
+      }
+    }
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_; });
+    if (error_) {
+      std::rethrow_exception(error_);
+    }
+  }
+
+  void finish(std::exception_ptr first_error) {
+    {
+      std::lock_guard lock(mutex_);
+      done_ = true;
+      error_ = std::move(first_error);
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  CUevent_st* gpu_ = nullptr;
+  std::optional<double> time_s_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::exception_ptr error_;
+};
+
+bool Event::reached() const { return !state_ || state_->reached(); }
+
+void Event::synchronize() const {
+  if (state_) {
+    state_->synchronize();
+  }
+}
+
+double Event::seconds_since(const Event& earlier) const {
+  if constexpr (kHasCuda) {
+    if (state_ && state_->gpu() && earlier.state_ && earlier.state_->gpu()) {
+      return cuda::seconds_between(earlier.state_->gpu(), state_->gpu());
+    }
+  }
+  if (state_ && state_->time_s() && earlier.state_ && earlier.state_->time_s()) {
+    return *state_->time_s() - *earlier.state_->time_s();
+  }
+  fail(ExitCode::kInternal, "Event::seconds_since: these are no points of CUDA or dry streams");
+}
+
+class Stream::Queue {
+ public:
+  virtual ~Queue() = default;
+  virtual void submit(std::function<void()> work) = 0;
+  virtual std::shared_ptr<Event::State> record() = 0;  // null: already reached
+  virtual void wait(const Event& event) = 0;
+  virtual CUstream_st* handle() const {
+    fail(ExitCode::kInternal, "Stream::handle: this stream is the CPU's");
+  }
+};
+
+// Work runs at once, on the calling thread.
+class Stream::Inline final : public Queue {
+ public:
+  void submit(std::function<void()> work) override { work(); }
+  std::shared_ptr<Event::State> record() override { return nullptr; }
+  void wait(const Event& event) override { event.synchronize(); }
+};
+
+// One thread, first in, first out.
+class Stream::Background final : public Queue {
+ public:
+  ~Background() override {
+    {
+      std::lock_guard lock(mutex_);
+      closed_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+
+  void submit(std::function<void()> work) override {
+    push([work = std::move(work)](std::exception_ptr& error) {
+      if (error) {
+        return;
+      }
+      try {
+        work();
+      } catch (...) {
+        error = std::current_exception();
+      }
+    });
+  }
+
+  std::shared_ptr<Event::State> record() override {
+    auto state = std::make_shared<Event::State>();
+    push([state](std::exception_ptr& error) { state->finish(error); });
+    return state;
+  }
+
+  void wait(const Event& event) override {
+    submit([event] { event.synchronize(); });
+  }
+
+ private:
+  using Work = std::function<void(std::exception_ptr&)>;
+
+  void run() {
+    for (;;) {
+      Work next;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return closed_ || !work_.empty(); });
+        if (work_.empty()) {
+          return;
+        }
+        next = std::move(work_.front());
+        work_.pop_front();
+      }
+      next(error_);
+    }
+  }
+
+  void push(Work item) {
+    {
+      std::lock_guard lock(mutex_);
+      work_.push_back(std::move(item));
+    }
+    changed_.notify_one();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Work> work_;
+  bool closed_ = false;
+  std::exception_ptr error_;  // first exception; only the thread touches it
+  std::thread thread_{[this] { run(); }};
+};
+
+// A CUDA stream.
+class Stream::OnGpu final : public Queue {
+ public:
+  explicit OnGpu(bool high_priority) {
+    if constexpr (kHasCuda) {
+      handle_ = cuda::make_stream(high_priority).release();
+    }
+  }
+  ~OnGpu() override {
+    if constexpr (kHasCuda) {
+      cuda::StreamHandle{handle_};
+    }
+  }
+  void submit(std::function<void()>) override {
+    fail(ExitCode::kInternal, "Stream::submit: a CUDA stream runs kernels, not host functions");
+  }
+  std::shared_ptr<Event::State> record() override {
+    if constexpr (kHasCuda) {
+      return std::make_shared<Event::State>(cuda::record(handle_));
+    }
+    return nullptr;
+  }
+  void wait(const Event& event) override {
+    if constexpr (kHasCuda) {
+      if (event.state_ && event.state_->gpu()) {
+        return cuda::wait(handle_, event.state_->gpu());
+      }
+    }
+    event.synchronize();
+  }
+  CUstream_st* handle() const override { return handle_; }
+
+ private:
+  CUstream_st* handle_ = nullptr;
+};
+
+// Only time passes.
+class Stream::Dry final : public Queue {
+ public:
+  explicit Dry(const Speed& speed) : speed_(speed) {}
+
+  void submit(std::function<void()>) override {}  // the work does not run
+  std::shared_ptr<Event::State> record() override {
+    return std::make_shared<Event::State>(clock_.now_s);
+  }
+  void wait(const Event& event) override {
+    const double until = event.state_ ? event.state_->time_s().value_or(0) : 0;
+    if (until > clock_.now_s) {
+      clock_.waited_s += until - clock_.now_s;
+      clock_.now_s = until;
+    }
+  }
+
+  const Clock& clock() const { return clock_; }
+  void spend(double seconds) { clock_.now_s += seconds; }
+  void charge(const Work& work) {
+    clock_.work += work;
+    spend(speed_.seconds(work));
+  }
+
+ private:
+  Speed speed_;
+  Clock clock_;
+};
+
+Work& Work::operator+=(const Work& other) {
+  flops += other.flops;
+  bytes += other.bytes;
+  launches += other.launches;
+  return *this;
+}
+
+namespace {
+
+void require_built(Device device) {
+  require(device == Device::kCpu || kHasCuda, "Stream: this build has no CUDA");
+}
+
+}  // namespace
+
+Stream::Stream(Device device, std::unique_ptr<Queue> queue)
+    : device_(device), queue_(std::move(queue)) {}
+Stream::Stream(Stream&&) noexcept = default;
+Stream::~Stream() = default;
+
+Stream Stream::compute(Device device) {
+  require_built(device);
+  if (device == Device::kCuda) {
+    return Stream(device, std::make_unique<OnGpu>(false));
+  }
+  return Stream(device, std::make_unique<Inline>());
+}
+
+Stream Stream::background(Device device) {
+  require_built(device);
+  if (device == Device::kCuda) {
+    return Stream(device, std::make_unique<OnGpu>(true));
+  }
+  return Stream(device, std::make_unique<Background>());
+}
+
+Stream Stream::dry(Device device, const Speed& speed) {
+  auto queue = std::make_unique<Dry>(speed);
+  Dry* clock = queue.get();
+  Stream stream(device, std::move(queue));
+  stream.clock_ = clock;
+  return stream;
+}
+
+void Stream::charge_clock(const Work& work) const { clock_->charge(work); }
+
+const Stream::Clock& Stream::clock() const {
+  require(is_dry(), "Stream::clock: this stream is not dry");
+  return clock_->clock();
+}
+
+void Stream::spend(double seconds) {
+  require(is_dry(), "Stream::spend: this stream is not dry");
+  clock_->spend(seconds);
+}
+
+CUstream_st* Stream::handle() const { return queue_->handle(); }
+
+void Stream::submit(std::function<void()> work) { queue_->submit(std::move(work)); }
+
+Event Stream::record() { return Event(queue_->record()); }
+
+void Stream::wait(const Event& event) { queue_->wait(event); }
+
+void Stream::synchronize() { record().synchronize(); }
+
+}  // namespace tandem

@@ -1,0 +1,214 @@
+#include "src/estimate/estimate.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "comm/link_probe.h"
+#include "comm/transport/local_control.h"
+#include "src/estimate/gemm_rate.h"
+#include "src/estimate/gpu_table.h"
+#include "src/step/training_step.h"
+#include "src/train/machine.h"
+#include "src/train/model_zoo.h"
+#include "src/train/upload.h"
+
+namespace tandem {
+
+namespace {
+
+// Of the data sheets' peaks, what this project's kernels are taken to reach; the time to start one.
+constexpr double kProductShare = 0.6, kMemoryShare = 0.8, kLaunch_s = 3e-6;
+// The driver's context, cuBLASLt's workspaces and NCCL's buffers.
+constexpr int64_t kReservedOnGpu = int64_t{3} << 29;
+// Ranks of one CPU machine share its memory bus and pass messages through it.
+constexpr double kCpuBytes_per_s = 20e9;
+constexpr Network kCpuNetwork = {{20e-6, 2e9}, {50e-6, 1e9}};
+
+// The first steps differ from those that follow: buffers are made, nothing is on its way yet.
+constexpr int64_t kFirstSteps = 2;
+// Ranks that are looked at. All of a large job are nearly alike.
+constexpr int kMostRanks = 8;
+
+Hardware this_cpu(const Config& config, int ranks_here) {
+  use_threads(config.run, config.dist, ranks_here);
+  const int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  const double flops = measure_gemm_rate();
+  return {.name = "cpu",
+          .memory_bytes = bytes / ranks_here,
+          .peak_flops = flops,
+          .speed = {.flops_per_s = flops, .bytes_per_s = kCpuBytes_per_s / ranks_here},
+          .network = kCpuNetwork};
+}
+
+std::vector<int> node_of_rank(const Job& job) {
+  std::vector<int> nodes;
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    nodes.push_back(rank / job.node_size);
+  }
+  return nodes;
+}
+
+// What dist.bucket_mb = 0 would choose over these links: the probe, on the clock of dry
+// collectives.
+TrainingStep::Options planned(const Config& config, Model& model, const Job& job) {
+  TrainingStep::Options options = config.training_step(job.ranks);
+  if (config.dist.bucket_mb == 0) {
+    std::vector<LinkSample> samples;
+    const Stream nothing = Stream::dry(Device::kCpu, {});
+    Memory memory(nothing);
+    for (const int64_t bytes : {int64_t{4} << 10, int64_t{4} << 20}) {
+      DryCollectives world(0, job.ranks, Device::kCpu, job.hardware.network);
+      world.set_nodes(node_of_rank(job));
+      world.all_reduce(Tensor::empty(memory, {bytes / 4}, DType::kF32, MemoryClass::kStaging),
+                       Traffic::kControl);
+      samples.push_back({.bytes = bytes, .seconds = world.stream().clock().now_s});
+    }
+    const int64_t model_bytes = parameter_count(model).trained * size_of(DType::kF32);
+    const LinkRates rates = job.ranks > 1 ? fit_link(samples) : LinkRates{.bytes_per_s = INFINITY};
+    options.store.bucket_bytes = plan_bucket_bytes(rates, model_bytes);
+  }
+  return options;
+}
+
+// One rank's share of the estimate, by kFirstSteps steps and one more.
+class DryRun {
+ public:
+  DryRun(const Config& config, const DatasetInfo& data, const Job& job, int rank)
+      : job_(job),
+        stream_(Stream::dry(job.hardware.device, job.hardware.speed)),
+        memory_(stream_),
+        host_(Stream::dry(Device::kCpu, {})),
+        staging_(stream_.device() == Device::kCpu ? memory_ : Memory(host_)),
+        world_(rank, job.ranks, collectives_device(config, job), job.hardware.network),
+        control_(rank, job.ranks),
+        data_(control_, world_, memory_, node_of_rank(job), config.dist.shard),
+        model_(make_model(config.model, data)),
+        training_(*model_, data_, stream_, memory_, staging_, planned(config, *model_, job)),
+        upload_(stream_, memory_, staging_, data, training_.store().values.dtype()),
+        micro_batch_(config.train.batch_plan(job.ranks).micro_batch()),
+        context_(config.model.context) {}
+
+  Estimate run() {
+    for (int64_t i = 0; i < kFirstSteps; ++i) {
+      step(i);
+    }
+    const Stream::Clock before = stream_.clock();
+    const WireCount sent = data_.wire();
+    step(kFirstSteps);
+    const Stream::Clock& after = stream_.clock();
+    Estimate result{.peak_bytes = memory_.total().peak_bytes,
+                    .blocks = memory_.system_allocations(),
+                    .wire = (data_.wire() - sent).payload(),
+                    .flops = (after.work.flops - before.work.flops) * job_.ranks,
+                    .step_s = after.now_s - before.now_s,
+                    .exposed_s = after.waited_s - before.waited_s};
+    for (int i = 0; i < kMemoryClasses; ++i) {
+      result.class_bytes[i] = memory_.use(static_cast<MemoryClass>(i)).peak_bytes;
+    }
+    return result;
+  }
+  int64_t peak_bytes() {
+    for (int64_t i = 0; i < kFirstSteps; ++i) {
+      step(i);
+    }
+    return memory_.total().peak_bytes;
+  }
+  double flops_per_sample() const { return model_->flops_per_sample(); }
+
+ private:
+  static Device collectives_device(const Config& config, const Job& job) {
+    return config.dist.backend == Backend::kMpi ? Device::kCpu : job.hardware.device;
+  }
+
+  // As Trainer's, which reads a step's record one step late.
+  void step(int64_t number) {
+    training_.run({.step = number, .lr = 0, .targets = 1, .batch = [this](int64_t) {
+                     return upload_.blank(micro_batch_, context_);
+                   }});
+    static_cast<void>(training_.take_exposure());
+    pending_ = training_.record().copy_to_host(stream_);
+  }
+
+  const Job& job_;
+  Stream stream_;
+  Memory memory_;
+  Stream host_;
+  Memory staging_;
+  DryCollectives world_;
+  LocalControl control_;
+  Hierarchy data_;
+  std::unique_ptr<Model> model_;
+  TrainingStep training_;
+  Uploader upload_;
+  int64_t micro_batch_, context_;
+  StepRecord::Copy pending_{};
+};
+
+}  // namespace
+
+Hardware hardware_of(const GpuModel* gpu, const Config& config, int ranks_here) {
+  if (!gpu) {
+    return this_cpu(config, ranks_here);
+  }
+  const double peak = gpu->peak_flops(config.train.precision);
+  return {.name = std::string(gpu->name),
+          .device = Device::kCuda,
+          .memory_bytes = gpu->memory_bytes - kReservedOnGpu,
+          .reserved_bytes = kReservedOnGpu,
+          .peak_flops = peak,
+          .speed = {.flops_per_s = peak * kProductShare,
+                    .bytes_per_s = gpu->bytes_per_s * kMemoryShare,
+                    .launch_s = kLaunch_s},
+          .network = gpu->network};
+}
+
+Estimate estimate(const Config& config, const DatasetInfo& data, const Job& job) {
+  Estimate all;
+  const int looks = std::min(job.ranks, kMostRanks);
+  for (int i = 0; i < looks; ++i) {
+    DryRun rank(config, data, job, static_cast<int>(int64_t{i} * job.ranks / looks));
+    const Estimate one = rank.run();
+    if (one.peak_bytes > all.peak_bytes) {
+      all.peak_bytes = one.peak_bytes;
+      all.class_bytes = one.class_bytes;
+      all.blocks = one.blocks;
+    }
+    if (one.wire.total() > all.wire.total()) {
+      all.wire = one.wire;
+    }
+    if (one.step_s > all.step_s) {
+      all.step_s = one.step_s;
+      all.exposed_s = one.exposed_s;
+    }
+    all.flops = std::max(all.flops, one.flops);
+    all.model_flops = rank.flops_per_sample() * static_cast<double>(config.train.global_batch);
+  }
+  all.mfu = all.model_flops / (all.step_s * job.hardware.peak_flops * job.ranks);
+  return all;
+}
+
+int64_t largest_micro_batch(const Config& config, const DatasetInfo& data, const Job& job) {
+  const auto fits = [&](int64_t micro_batch) {
+    Config tried = config;
+    tried.train.micro_batch = micro_batch;
+    tried.train.global_batch = micro_batch * job.ranks;
+    return DryRun(tried, data, job, 0).peak_bytes() <= job.hardware.memory_bytes;
+  };
+  int64_t fit = 0, too_large = 1;
+  while (fit < kMostSamples && fits(too_large)) {
+    fit = too_large;
+    too_large *= 2;
+  }
+  if (fit >= kMostSamples) {
+    return fit;
+  }
+  while (too_large - fit > 1) {
+    const int64_t middle = fit + (too_large - fit) / 2;
+    (fits(middle) ? fit : too_large) = middle;
+  }
+  return fit;
+}
+
+}  // namespace tandem

@@ -1,0 +1,62 @@
+#include "src/estimate/gemm_rate.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "src/core/error.h"
+#include "src/device/device.h"
+#include "src/product/product.h"
+
+namespace tandem {
+
+namespace {
+
+// A B^T, of f32 matrices [size, size].
+Product square_product(Memory& memory, int64_t size) {
+  const auto matrix = [&] {
+    return Tensor::zeros(memory, {size, size}, DType::kF32, MemoryClass::kWorkspace);
+  };
+  return {.m = size,
+          .n = size,
+          .k = size,
+          .a = {.data = matrix()},
+          .b = {.data = matrix(), .transposed = true},
+          .d = {.data = matrix()}};
+}
+
+}  // namespace
+
+double measure_gemm_rate() {
+  constexpr int64_t kSize = 1024;
+  const Stream stream = Stream::compute(Device::kCpu);
+  Memory memory(stream);
+  const Product product = square_product(memory, kSize);
+  double best_s = 1e9;
+  for (int i = 0; i < 4; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    multiply(stream, product);
+    best_s = std::min(
+        best_s, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return 2.0 * kSize * kSize * kSize / best_s;
+}
+
+void claim_gemm_buffers() {
+  // 128 MiB a thread on x86-64, and what the threads themselves need.
+  const size_t wanted = static_cast<size_t>(cpu_threads()) * (size_t{144} << 20);
+  void* probe = ::mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (probe == MAP_FAILED) {
+    fail(ExitCode::kOutOfMemory,
+         str("out of cpu memory: wanted ", format_bytes(static_cast<int64_t>(wanted)),
+             " for the matrix product of ", cpu_threads(),
+             " threads; raise the limit (ulimit -v) or lower run.threads"));
+  }
+  ::munmap(probe, wanted);
+  const Stream stream = Stream::compute(Device::kCpu);
+  Memory memory(stream);
+  multiply(stream, square_product(memory, 512));  // smaller ones may do without a buffer
+}
+
+}  // namespace tandem

@@ -1,0 +1,36 @@
+#include "src/estimate/gpu_table.h"
+
+#include <algorithm>
+#include <array>
+
+namespace tandem {
+
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+// P4d: 231 GB/s were measured on one node (NVIDIA/nccl#527), and 41 GB/s over four EFA adapters
+// (aws-parallelcluster, test_efa.py); P5 and P5e have eight times the network. Latencies: of a step
+// over NVLink and over EFA.
+constexpr Network kP4d = {{3.4e-6, 231e9}, {20e-6, 41e9}};
+constexpr Network kP5 = {{3.4e-6, 360e9}, {20e-6, 320e9}};
+
+constexpr std::array<GpuModel, 4> kModels = {{
+    {"a100-40", "A100", 40960 * kMiB, 19.5e12, 312e12, 1.555e12, kP4d},
+    {"a100-80", "A100", 81920 * kMiB, 19.5e12, 312e12, 2.039e12, kP4d},
+    {"h100", "H100", 81920 * kMiB, 67e12, 989e12, 3.35e12, kP5},
+    {"h200", "H200", 144384 * kMiB, 67e12, 989e12, 4.8e12, kP5},
+}};
+
+}  // namespace
+
+std::span<const GpuModel> gpu_models() { return kModels; }
+
+const GpuModel* gpu_with_cuda_name(std::string_view cuda_name) {
+  const auto found = std::ranges::find_if(kModels, [&](const GpuModel& gpu) {
+    return cuda_name.find(gpu.cuda_name) != std::string_view::npos;
+  });
+  return found == kModels.end() ? nullptr : &*found;
+}
+
+}  // namespace tandem

@@ -1,0 +1,42 @@
+// A model as a checkpoint left it, for evaluation and generation.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/sharding/param_values.h"
+#include "comm/world.h"
+#include "layers/module.h"
+#include "src/data/dataset.h"
+#include "src/io/checkpoint_reader.h"
+#include "src/settings/config.h"
+#include "src/step/batch_statistics.h"
+
+namespace tandem {
+
+// The folder of one checkpoint: `path` itself, or the newest one of the run or `checkpoints` folder
+// that it names. Error kData when there is none.
+std::string resolve_checkpoint(const std::string& path);
+
+struct TrainedModel {
+  Config config{};  // of the run that trained it
+  std::string checkpoint{};
+  int64_t step = 0;
+  std::unique_ptr<Model> model{};
+  std::unique_ptr<Stream> stream{};
+  std::unique_ptr<Hierarchy> data{};
+  std::unique_ptr<BatchStatistics> statistics{};
+  std::unique_ptr<ModelLayout> layout{};
+  std::unique_ptr<ParamValues> values{};
+};
+
+// Collective. On the CPU, with weights rounded to `dtype`. `data` gives the sizes that the settings
+// leave open. Error kData when the checkpoint is of another model.
+TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data, DType dtype,
+                                World& world, Memory& memory);
+
+// The settings stored in a checkpoint.
+Config config_of(const std::string& checkpoint);
+Config config_of(const CheckpointReader& reader);
+
+}  // namespace tandem

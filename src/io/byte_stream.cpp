@@ -1,0 +1,181 @@
+#include "src/io/byte_stream.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+#include "src/core/error.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kGzipOnly = 16 + MAX_WBITS;  // zlib: expect a gzip header and check its CRC
+constexpr int64_t kBlock = int64_t{1} << 18;
+
+bool has_gzip_magic(const char* bytes, int64_t count) {
+  return count >= 2 && static_cast<uint8_t>(bytes[0]) == 0x1F &&
+         static_cast<uint8_t>(bytes[1]) == 0x8B;
+}
+
+}  // namespace
+
+struct ByteStream::Inflater {
+  z_stream state{};
+  std::vector<char> input = std::vector<char>(kBlock);
+  bool member_ended = false;
+};
+
+ByteStream::ByteStream(const std::string& path, Unpack unpack) : path_(path) {
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat status {};
+  if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0) {
+    fail(ExitCode::kData, str(path, ": cannot open: ", std::strerror(errno)));
+  }
+  char magic[2] = {};
+  const bool readable = S_ISREG(status.st_mode);
+  if (readable && unpack == Unpack::kAuto &&
+      has_gzip_magic(magic, ::pread(descriptor_, magic, 2, 0))) {
+    inflater_ = std::make_unique<Inflater>();
+  }
+  if (!readable || (inflater_ && inflateInit2(&inflater_->state, kGzipOnly) != Z_OK)) {
+    ::close(descriptor_);
+    fail(ExitCode::kData, str(path, ": not a file that can be read"));
+  }
+}
+
+ByteStream::~ByteStream() {
+  if (inflater_) {
+    inflateEnd(&inflater_->state);
+  }
+  ::close(descriptor_);
+}
+
+int64_t ByteStream::read(char* out, int64_t count) {
+  int64_t done = 0;
+  while (done < count) {
+    const int64_t got =
+        inflater_ ? inflate_some(out + done, count - done) : read_file(out + done, count - done);
+    if (got == 0) {
+      break;
+    }
+    done += got;
+    position_ += got;
+  }
+  return done;
+}
+
+int64_t ByteStream::read_file(char* out, int64_t count) {
+  for (;;) {
+    const ssize_t got = ::read(descriptor_, out, static_cast<size_t>(count));
+    if (got >= 0) {
+      return got;
+    }
+    if (errno != EINTR) {
+      fail(ExitCode::kData, str(path_, ": cannot read: ", std::strerror(errno)));
+    }
+  }
+}
+
+// A gzip file may hold several members one after the other; anything else after one is damage.
+bool ByteStream::begin_next_member() {
+  z_stream& state = inflater_->state;
+  if (state.avail_in < 2) {
+    std::memmove(inflater_->input.data(), state.next_in, state.avail_in);
+    state.next_in = reinterpret_cast<Bytef*>(inflater_->input.data());
+    state.avail_in += static_cast<uInt>(
+        read_file(inflater_->input.data() + state.avail_in, kBlock - state.avail_in));
+  }
+  if (state.avail_in == 0) {
+    return false;
+  }
+  if (!has_gzip_magic(reinterpret_cast<const char*>(state.next_in), state.avail_in)) {
+    fail(ExitCode::kData, str(path_, ": other bytes follow the end of the gzip data (after ",
+                              position_, " uncompressed bytes)"));
+  }
+  inflateReset(&state);
+  inflater_->member_ended = false;
+  return true;
+}
+
+int64_t ByteStream::inflate_some(char* out, int64_t count) {
+  z_stream& state = inflater_->state;
+  if (inflater_->member_ended && !begin_next_member()) {
+    return 0;
+  }
+  const int64_t wanted = std::min<int64_t>(count, int64_t{1} << 30);
+  state.next_out = reinterpret_cast<Bytef*>(out);
+  state.avail_out = static_cast<uInt>(wanted);
+  while (state.avail_out > 0 && !inflater_->member_ended) {
+    if (state.avail_in == 0) {
+      state.next_in = reinterpret_cast<Bytef*>(inflater_->input.data());
+      state.avail_in = static_cast<uInt>(read_file(inflater_->input.data(), kBlock));
+      if (state.avail_in == 0) {
+        fail(ExitCode::kData, str(path_, ": cut short: the gzip data end inside the file, after ",
+                                  position_ + wanted - state.avail_out, " uncompressed bytes"));
+      }
+    }
+    const int status = ::inflate(&state, Z_NO_FLUSH);
+    if (status != Z_OK && status != Z_STREAM_END) {
+      fail(ExitCode::kData,
+           str(path_, ": damaged gzip data after ", position_ + wanted - state.avail_out,
+               " uncompressed bytes (", state.msg == nullptr ? "no details" : state.msg, ")"));
+    }
+    inflater_->member_ended = status == Z_STREAM_END;
+  }
+  const int64_t got = wanted - state.avail_out;
+  // An empty member, or the end of one at the edge of a buffer: look for the next.
+  return got > 0 ? got : inflate_some(out, count);
+}
+
+std::string read_whole_file(const std::string& path, ByteStream::Unpack unpack) {
+  ByteStream stream(path, unpack);
+  std::string content;
+  for (;;) {
+    const size_t before = content.size();
+    content.resize(std::max<size_t>(before * 2, kBlock));
+    const int64_t room = static_cast<int64_t>(content.size() - before);
+    const int64_t got = stream.read(content.data() + before, room);
+    if (got < room) {
+      content.resize(before + static_cast<size_t>(got));
+      return content;
+    }
+  }
+}
+
+std::string gunzip(const std::string& bytes, const std::string& name) {
+  if (!has_gzip_magic(bytes.data(), static_cast<int64_t>(bytes.size()))) {
+    return bytes;
+  }
+  if (bytes.size() > std::numeric_limits<uInt>::max()) {
+    fail(ExitCode::kData, str(name, ": more than 4 GiB of gzip data; unpack it first"));
+  }
+  z_stream state{};
+  require(inflateInit2(&state, kGzipOnly) == Z_OK, "zlib");
+  std::string content;
+  state.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+  state.avail_in = static_cast<uInt>(bytes.size());
+  int status = Z_OK;
+  while (status == Z_OK) {
+    const size_t before = content.size();
+    content.resize(before + std::max<size_t>(bytes.size() * 4, kBlock));
+    state.next_out = reinterpret_cast<Bytef*>(content.data() + before);
+    state.avail_out = static_cast<uInt>(content.size() - before);
+    status = ::inflate(&state, Z_NO_FLUSH);
+    content.resize(content.size() - state.avail_out);
+  }
+  const bool trailing = state.avail_in > 0;
+  inflateEnd(&state);
+  if (status != Z_STREAM_END || trailing) {
+    fail(ExitCode::kData, str(name, status != Z_STREAM_END ? ": gzip data damaged or cut short"
+                                                           : ": other bytes follow the gzip data"));
+  }
+  return content;
+}
+
+}  // namespace tandem

@@ -1,0 +1,37 @@
+#include "src/io/line_reader.h"
+
+#include <cstring>
+
+namespace tandem {
+
+bool LineReader::next(std::string* line) {
+  constexpr int64_t kBlock = int64_t{1} << 20;
+  line->clear();
+  ended_in_newline_ = false;
+  for (;;) {
+    if (at_ == buffer_.size()) {
+      buffer_.resize(kBlock);
+      buffer_.resize(static_cast<size_t>(stream_.read(buffer_.data(), kBlock)));
+      at_ = 0;
+      if (buffer_.empty()) {
+        number_ += line->empty() ? 0 : 1;
+        return !line->empty();
+      }
+    }
+    const char* begin = buffer_.data() + at_;
+    const size_t left = buffer_.size() - at_;
+    const void* found = std::memchr(begin, '\n', left);
+    const size_t length =
+        found == nullptr ? left : static_cast<size_t>(static_cast<const char*>(found) - begin);
+    line->append(begin, length);
+    at_ += length;
+    if (found != nullptr) {
+      ++at_;
+      ++number_;
+      ended_in_newline_ = true;
+      return true;
+    }
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,79 @@
+#include "src/kernels/activation_functions.h"
+#include "src/kernels/elementwise.h"
+#include "src/kernels/elementwise_functions.h"
+#include "src/kernels/transform.cuh"
+
+namespace tandem::kernels {
+
+template <class T>
+void fill(Cuda device, int64_t n, T* to, Wide<T> value) {
+  transform(device, n, to, Constant<Wide<T>>{value});
+}
+
+template <class T>
+void fill_scaled(Cuda device, int64_t n, T* to, Wide<T> value, const float* scale) {
+  transform(device, n, to, ScaledConstant<Wide<T>>{value, scale});
+}
+
+template <class T>
+void accumulate(Cuda device, int64_t n, const T* from, T* to) {
+  transform(device, n, to, Plus{}, static_cast<const T*>(to), from);
+}
+
+template <class From, class To>
+void convert(Cuda device, int64_t n, const From* from, To* to) {
+  transform(device, n, to, Same{}, from);
+}
+
+template <class Function, class T>
+void activation_forward(Cuda device, int64_t n, const T* x, T* y) {
+  transform(device, n, y, Value<Function>{}, x);
+}
+
+template <class Function, class T>
+void activation_backward(Cuda device, int64_t n, const T* dy, const T* saved, T* dx, Wide<T> beta) {
+  if (beta == 0) {
+    transform(device, n, dx, Gradient<Function>{}, dy, saved);
+  } else {
+    transform(device, n, dx, AddedGradient<Function, Wide<T>>{beta}, static_cast<const T*>(dx), dy,
+              saved);
+  }
+}
+
+template void fill<float>(Cuda, int64_t, float*, float);
+template void fill_scaled<float>(Cuda, int64_t, float*, float, const float*);
+template void accumulate<float>(Cuda, int64_t, const float*, float*);
+template void accumulate<int64_t>(Cuda, int64_t, const int64_t*, int64_t*);
+template void fill<Bf16>(Cuda, int64_t, Bf16*, float);
+template void fill_scaled<Bf16>(Cuda, int64_t, Bf16*, float, const float*);
+template void accumulate<Bf16>(Cuda, int64_t, const Bf16*, Bf16*);
+template void fill<Fp16>(Cuda, int64_t, Fp16*, float);
+template void fill_scaled<Fp16>(Cuda, int64_t, Fp16*, float, const float*);
+template void accumulate<Fp16>(Cuda, int64_t, const Fp16*, Fp16*);
+template void convert<float, float>(Cuda, int64_t, const float*, float*);
+template void convert<float, Bf16>(Cuda, int64_t, const float*, Bf16*);
+template void convert<float, Fp16>(Cuda, int64_t, const float*, Fp16*);
+template void convert<Bf16, float>(Cuda, int64_t, const Bf16*, float*);
+template void convert<Fp16, float>(Cuda, int64_t, const Fp16*, float*);
+template void convert<Bf16, Bf16>(Cuda, int64_t, const Bf16*, Bf16*);
+template void convert<Fp16, Fp16>(Cuda, int64_t, const Fp16*, Fp16*);
+template void activation_forward<Relu>(Cuda, int64_t, const float*, float*);
+template void activation_forward<Relu>(Cuda, int64_t, const Bf16*, Bf16*);
+template void activation_forward<Relu>(Cuda, int64_t, const Fp16*, Fp16*);
+template void activation_forward<Gelu>(Cuda, int64_t, const float*, float*);
+template void activation_forward<Gelu>(Cuda, int64_t, const Bf16*, Bf16*);
+template void activation_forward<Gelu>(Cuda, int64_t, const Fp16*, Fp16*);
+template void activation_forward<Silu>(Cuda, int64_t, const float*, float*);
+template void activation_forward<Silu>(Cuda, int64_t, const Bf16*, Bf16*);
+template void activation_forward<Silu>(Cuda, int64_t, const Fp16*, Fp16*);
+template void activation_backward<Relu>(Cuda, int64_t, const float*, const float*, float*, float);
+template void activation_backward<Relu>(Cuda, int64_t, const Bf16*, const Bf16*, Bf16*, float);
+template void activation_backward<Relu>(Cuda, int64_t, const Fp16*, const Fp16*, Fp16*, float);
+template void activation_backward<Gelu>(Cuda, int64_t, const float*, const float*, float*, float);
+template void activation_backward<Gelu>(Cuda, int64_t, const Bf16*, const Bf16*, Bf16*, float);
+template void activation_backward<Gelu>(Cuda, int64_t, const Fp16*, const Fp16*, Fp16*, float);
+template void activation_backward<Silu>(Cuda, int64_t, const float*, const float*, float*, float);
+template void activation_backward<Silu>(Cuda, int64_t, const Bf16*, const Bf16*, Bf16*, float);
+template void activation_backward<Silu>(Cuda, int64_t, const Fp16*, const Fp16*, Fp16*, float);
+
+}  // namespace tandem::kernels

@@ -1,0 +1,45 @@
+// Copies, sums and nonlinear functions of flat arrays.
+#pragma once
+
+#include "src/device/dispatch.h"
+
+namespace tandem::kernels {
+
+// to[i] = value
+template <class T>
+void fill(Cpu, int64_t n, T* to, Wide<T> value);
+template <class T>
+void fill(Cuda, int64_t n, T* to, Wide<T> value);
+
+// to[i] = value * *scale; scale is one f32 number in the device's memory.
+template <class T>
+void fill_scaled(Cpu, int64_t n, T* to, Wide<T> value, const float* scale);
+template <class T>
+void fill_scaled(Cuda, int64_t n, T* to, Wide<T> value, const float* scale);
+
+// to[i] += from[i]; also i64
+template <class T>
+void accumulate(Cpu, int64_t n, const T* from, T* to);
+template <class T>
+void accumulate(Cuda, int64_t n, const T* from, T* to);
+
+// to[i] = from[i], rounded to the nearest number of the other type. Between f32 and f32, bf16,
+// fp16, in both directions; within one type a plain copy.
+template <class From, class To>
+void convert(Cpu, int64_t n, const From* from, To* to);
+template <class From, class To>
+void convert(Cuda, int64_t n, const From* from, To* to);
+
+// y = Function::value(x); Function is Relu, Gelu or Silu of activation_functions.h.
+template <class Function, class T>
+void activation_forward(Cpu, int64_t n, const T* x, T* y);
+template <class Function, class T>
+void activation_forward(Cuda, int64_t n, const T* x, T* y);
+
+// dx = beta * dx + dy * Function::slope(saved); dx may be dy.
+template <class Function, class T>
+void activation_backward(Cpu, int64_t n, const T* dy, const T* saved, T* dx, Wide<T> beta);
+template <class Function, class T>
+void activation_backward(Cuda, int64_t n, const T* dy, const T* saved, T* dx, Wide<T> beta);
+
+}  // namespace tandem::kernels

@@ -1,0 +1,35 @@
+// The functors behind elementwise.h, for both devices.
+#pragma once
+
+#include "src/device/global.h"
+
+namespace tandem::kernels {
+
+template <class W>
+struct Constant {
+  W value;
+  TANDEM_HOST_DEVICE W operator()() const { return value; }
+};
+
+template <class W>
+struct ScaledConstant {
+  W value;
+  Global<const float> scale;
+  TANDEM_HOST_DEVICE W operator()() const { return value * scale.load(0); }
+};
+
+struct Same {
+  template <class W>
+  TANDEM_HOST_DEVICE W operator()(W x) const {
+    return x;
+  }
+};
+
+struct Plus {
+  template <class W>
+  TANDEM_HOST_DEVICE W operator()(W x, W y) const {
+    return x + y;
+  }
+};
+
+}  // namespace tandem::kernels

@@ -1,0 +1,45 @@
+// How a .cu file starts a kernel and gets at shared memory. The emulated GPU of tests/simt/
+// exchanges this header for its own scheduler.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "src/device/cuda_check.h"
+#include "src/device/dispatch.h"
+
+namespace tandem {
+
+// launch<kernel>(device, grid, block, dynamic_bytes, arguments...): asynchronous, on the device's
+// stream. dynamic_bytes: size of dynamic_shared(). Throws Error(kInternal) that names the kernel
+// when CUDA refuses.
+template <auto kKernel, class... A>
+void launch(Cuda device, dim3 grid, dim3 block, size_t dynamic_bytes, A... arguments) {
+  if (dynamic_bytes > 48 * 1024) {
+    cuda::check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     static_cast<int>(dynamic_bytes)));
+  }
+  kKernel<<<grid, block, dynamic_bytes, device.stream>>>(arguments...);
+  cuda::check_launch(__PRETTY_FUNCTION__);
+}
+
+// The block's static shared memory, as one struct per kernel (up to 48 KiB). Calls with one type
+// give the same memory.
+template <class T>
+__device__ T& shared() {
+  __shared__ T storage;
+  return storage;
+}
+
+// The block's dynamic shared memory, aligned to 16 bytes.
+template <class T>
+__device__ T* dynamic_shared() {
+  extern __shared__ __align__(16) unsigned char dynamic_shared_bytes[];
+  return reinterpret_cast<T*>(dynamic_shared_bytes);
+}
+
+// Blocks for n items, `each` items a block; n is at least 1.
+inline unsigned blocks_for(int64_t n, int64_t each) {
+  return static_cast<unsigned>((n + each - 1) / each);
+}
+
+}  // namespace tandem

@@ -1,0 +1,84 @@
+#include "src/prepare/file_source.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <vector>
+
+#include "src/core/error.h"
+#include "src/io/byte_stream.h"
+#include "src/prepare/tar_reader.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_hidden(const fs::path& name) {
+  return std::any_of(name.begin(), name.end(), [](const fs::path& part) {
+    const std::string text = part.string();
+    return text == "__MACOSX" || (text.starts_with('.') && text != "." && text != "..");
+  });
+}
+
+// A link to a folder that it is in: following it would find the same files again and again.
+bool leads_back(const fs::directory_entry& entry) {
+  std::error_code error;
+  if (!entry.is_symlink(error) || !entry.is_directory(error)) {
+    return false;
+  }
+  const fs::path target = fs::canonical(entry.path(), error);
+  const fs::path place = fs::canonical(entry.path().parent_path(), error);
+  return !error && std::mismatch(target.begin(), target.end(), place.begin(), place.end()).first ==
+                       target.end();
+}
+
+void walk_folder(const fs::path& root, const std::function<void(const SourceFile&)>& use) {
+  std::vector<std::string> names;
+  std::error_code error;
+  fs::recursive_directory_iterator walk(root, fs::directory_options::follow_directory_symlink,
+                                        error);
+  for (; !error && walk != fs::recursive_directory_iterator(); walk.increment(error)) {
+    const fs::path name = walk->path().lexically_relative(root);
+    if (leads_back(*walk)) {
+      walk.disable_recursion_pending();
+    }
+    if (!is_hidden(name) && walk->is_regular_file(error)) {
+      names.push_back(name.generic_string());
+    }
+  }
+  if (error) {
+    fail(ExitCode::kData, str(root.string(), ": cannot list the folder: ", error.message()));
+  }
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names) {
+    use({name, (root / name).string(), false, [&] {
+           // The files as they are: unpacking is the caller's business, as it is in an archive.
+           return read_whole_file((root / name).string(), ByteStream::Unpack::kOff);
+         }});
+  }
+}
+
+void walk_archive(const std::string& path, const std::function<void(const SourceFile&)>& use) {
+  TarReader archive(path);
+  for (TarEntry entry; archive.next(&entry);) {
+    const fs::path name = fs::path(entry.name).lexically_normal();
+    if ((entry.is_file || entry.is_link) && !is_hidden(name)) {
+      use({name.generic_string(), path + ": " + name.generic_string(), entry.is_link,
+           [&] { return archive.content(); }});
+    }
+  }
+}
+
+}  // namespace
+
+void for_each_file(const std::string& path, const std::function<void(const SourceFile&)>& use) {
+  if (fs::is_directory(path)) {
+    walk_folder(path, use);
+  } else if (TarReader::is_tar(path)) {
+    walk_archive(path, use);
+  } else {
+    fail(ExitCode::kData, str(path, ": neither a folder nor a .tar or .tar.gz archive"));
+  }
+}
+
+}  // namespace tandem

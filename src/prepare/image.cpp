@@ -1,0 +1,184 @@
+#include "src/prepare/image.h"
+
+#include <jpeglib.h>
+#include <png.h>
+
+#include <algorithm>
+#include <csetjmp>
+#include <cstdio>
+#include <cstring>
+
+namespace tandem {
+namespace {
+
+// A damaged header must not ask for all the memory.
+constexpr int64_t kLargestArea = int64_t{1} << 28;
+
+// Both libraries leave by longjmp, so the functions that call setjmp hold no object with a
+// destructor: buffers live in the caller.
+struct JpegErrors {
+  jpeg_error_mgr base;
+  std::jmp_buf leave;
+  char message[JMSG_LENGTH_MAX];
+};
+
+[[noreturn]] void leave_jpeg(j_common_ptr state) {
+  auto* errors = reinterpret_cast<JpegErrors*>(state->err);
+  state->err->format_message(state, errors->message);
+  std::longjmp(errors->leave, 1);
+}
+
+// A warning (level -1) means that data are missing or damaged and were made up.
+void on_jpeg_message(j_common_ptr state, int level) {
+  if (level < 0) {
+    leave_jpeg(state);
+  }
+}
+
+bool run_jpeg(jpeg_decompress_struct* state, JpegErrors* errors, std::string_view file,
+              Image* image, std::vector<uint8_t>* samples) {
+  if (setjmp(errors->leave) != 0) {
+    return false;
+  }
+  jpeg_create_decompress(state);
+  jpeg_mem_src(state, reinterpret_cast<const uint8_t*>(file.data()), file.size());
+  jpeg_read_header(state, TRUE);
+  const bool is_grey = state->jpeg_color_space == JCS_GRAYSCALE;
+  state->out_color_space = is_grey ? JCS_GRAYSCALE : JCS_RGB;
+  jpeg_start_decompress(state);
+  image->channels = is_grey ? 1 : 3;
+  image->height = state->output_height;
+  image->width = state->output_width;
+  if (image->height * image->width > kLargestArea) {
+    std::snprintf(errors->message, sizeof(errors->message), "more than 2^28 pixels");
+    return false;
+  }
+  samples->resize(static_cast<size_t>(image->channels * image->height * image->width));
+  const auto stride = static_cast<size_t>(image->width * image->channels);
+  while (state->output_scanline < state->output_height) {
+    JSAMPROW row = samples->data() + state->output_scanline * stride;
+    jpeg_read_scanlines(state, &row, 1);
+  }
+  jpeg_finish_decompress(state);
+  return true;
+}
+
+bool decode_jpeg(std::string_view file, Image* image, std::string* problem) {
+  jpeg_decompress_struct state{};
+  JpegErrors errors{};
+  std::vector<uint8_t> samples;
+  state.err = jpeg_std_error(&errors.base);
+  errors.base.error_exit = leave_jpeg;
+  errors.base.emit_message = on_jpeg_message;
+  const bool ok = run_jpeg(&state, &errors, file, image, &samples);
+  const bool printing = state.jpeg_color_space == JCS_CMYK || state.jpeg_color_space == JCS_YCCK;
+  jpeg_destroy_decompress(&state);
+  if (ok) {
+    planes_from_interleaved(samples.data(), image);
+  } else {
+    *problem = printing ? "a JPEG with the printing colours CMYK; convert it to RGB"
+                        : std::string("corrupt JPEG: ") + errors.message;
+  }
+  return ok;
+}
+
+struct PngInput {
+  std::string_view file;
+  size_t at;
+  std::jmp_buf leave;
+  char message[128];
+};
+
+[[noreturn]] void leave_png(png_structp state, png_const_charp message) {
+  auto* input = static_cast<PngInput*>(png_get_error_ptr(state));
+  std::snprintf(input->message, sizeof(input->message), "%s", message);
+  std::longjmp(input->leave, 1);
+}
+
+void ignore_png_warning(png_structp, png_const_charp) {}
+
+void read_png(png_structp state, png_bytep out, png_size_t count) {
+  auto* input = static_cast<PngInput*>(png_get_io_ptr(state));
+  if (count > input->file.size() - input->at) {
+    png_error(state, "the file is cut short");
+  }
+  std::memcpy(out, input->file.data() + input->at, count);
+  input->at += count;
+}
+
+bool run_png(png_structp state, png_infop info, PngInput* input, Image* image,
+             std::vector<uint8_t>* samples, std::vector<png_bytep>* rows) {
+  if (setjmp(input->leave) != 0) {
+    return false;
+  }
+  png_set_read_fn(state, input, read_png);
+  png_set_crc_action(state, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
+  png_read_info(state, info);
+  png_set_expand(state);
+  png_set_strip_16(state);
+  png_set_strip_alpha(state);
+  png_set_interlace_handling(state);
+  png_read_update_info(state, info);
+  image->channels = png_get_channels(state, info);
+  image->height = png_get_image_height(state, info);
+  image->width = png_get_image_width(state, info);
+  if (image->height * image->width > kLargestArea) {
+    png_error(state, "more than 2^28 pixels");
+  }
+  const size_t stride = png_get_rowbytes(state, info);
+  samples->resize(stride * static_cast<size_t>(image->height));
+  rows->resize(static_cast<size_t>(image->height));
+  for (size_t row = 0; row < rows->size(); ++row) {
+    (*rows)[row] = samples->data() + row * stride;
+  }
+  png_read_image(state, rows->data());
+  png_read_end(state, nullptr);
+  return true;
+}
+
+bool decode_png(std::string_view file, Image* image, std::string* problem) {
+  PngInput input{file, 0, {}, {}};
+  std::vector<uint8_t> samples;
+  std::vector<png_bytep> rows;
+  png_structp state =
+      png_create_read_struct(PNG_LIBPNG_VER_STRING, &input, leave_png, ignore_png_warning);
+  png_infop info = png_create_info_struct(state);
+  const bool ok = run_png(state, info, &input, image, &samples, &rows);
+  png_destroy_read_struct(&state, &info, nullptr);
+  if (ok) {
+    planes_from_interleaved(samples.data(), image);
+  } else {
+    *problem = std::string("corrupt PNG: ") + input.message;
+  }
+  return ok;
+}
+
+}  // namespace
+
+bool decode_image(std::string_view file, Image* image, std::string* problem) {
+  if (file.empty()) {
+    *problem = "empty file";
+    return false;
+  }
+  if (file.starts_with("\xFF\xD8\xFF")) {
+    return decode_jpeg(file, image, problem);
+  }
+  if (file.starts_with("\x89PNG\r\n\x1A\n")) {
+    return decode_png(file, image, problem);
+  }
+  *problem = "neither JPEG nor PNG";
+  return false;
+}
+
+void planes_from_interleaved(const uint8_t* samples, Image* image) {
+  const int64_t area = image->height * image->width;
+  image->pixels.resize(static_cast<size_t>(image->channels * area));
+  for (int64_t channel = 0; channel < image->channels; ++channel) {
+    uint8_t* plane = image->pixels.data() + channel * area;
+    for (int64_t i = 0; i < area; ++i) {
+      plane[i] = samples[i * image->channels + channel];
+    }
+  }
+}
+
+}  // namespace tandem

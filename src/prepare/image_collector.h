@@ -1,0 +1,60 @@
+// Sorts the files of an input into images with a split and a class.
+//
+// Responsible for recognising what a folder or archive holds: class folders with JPEG and PNG
+// files, IDX files, or CIFAR-10 batches. One input holds one of these.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/prepare/bad_records.h"
+#include "src/prepare/file_source.h"
+#include "src/prepare/image_store.h"
+
+namespace tandem {
+
+class ImageCollector {
+ public:
+  ImageCollector(ImageStore* store, BadRecords* bad) : store_(*store), bad_(*bad) {}
+
+  void add(const SourceFile& file);
+
+  // After the last file: pairs what belongs together, numbers the classes, and sorts the images by
+  // name. Throws kData when the input holds no images, or parts of it do not fit.
+  void finish();
+
+  const std::vector<std::string>& classes() const { return classes_; }
+  int64_t ignored_files() const { return ignored_; }
+
+ private:
+  // What the labels of the input are: names of folders, or numbers.
+  enum class Labels { kUnknown, kFolders, kNumbers };
+  struct IdxPair {
+    std::string images, images_place, labels, labels_place;
+  };
+
+  void add_image_file(const SourceFile& file);
+  void add_cifar_batch(const SourceFile& file, std::string_view base);
+  void add_idx_file(const SourceFile& file, const std::string& base);
+  void finish_idx(const std::string& prefix, const IdxPair& pair);
+  void finish_classes();
+  void use_labels(Labels labels, const std::string& place);
+  void store(const Image& image, const std::string& name, const std::string& place, ImagePart part,
+             int32_t label);
+
+  ImageStore& store_;
+  BadRecords& bad_;
+  Labels labels_ = Labels::kUnknown;
+  std::map<std::string, int32_t> folder_labels_;  // in the order of first sight
+  std::map<std::string, IdxPair> idx_;            // by what comes before "-images"
+  std::vector<std::string> classes_;
+  std::string outside_split_;  // the first image that is in no split, and the first that is in one
+  std::string inside_split_;
+  int64_t ignored_ = 0;
+};
+
+}  // namespace tandem

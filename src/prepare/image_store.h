@@ -1,0 +1,64 @@
+// Holds the images of a dataset being prepared, until it is known which split each belongs to.
+//
+// The pixels wait in an unnamed file beside the output, so that memory does not grow with their
+// number and a killed process leaves nothing behind.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/io/content_hash.h"
+#include "src/prepare/image.h"
+
+namespace tandem {
+
+// The part of the input an image came from.
+enum class ImagePart : uint8_t { kTrain, kVal, kTest, kNone };
+
+struct StoredImage {
+  std::string name;  // unique; gives the order
+  ImagePart part = ImagePart::kNone;
+  int32_t label = 0;
+  int64_t slot = 0;  // place in the file
+  Hash128 hash;      // of the pixels
+};
+
+class ImageStore {
+ public:
+  // `folder`: where the output will be written.
+  explicit ImageStore(const std::string& folder);
+  ~ImageStore();
+  ImageStore(const ImageStore&) = delete;
+  ImageStore& operator=(const ImageStore&) = delete;
+
+  // Adds an image. The first one decides about height and width; returns false with the reason for
+  // one of another size. Once one image has colour all are RGB, those before it too.
+  bool add(const Image& image, const std::string& name, ImagePart part, int32_t label,
+           std::string* problem);
+
+  int64_t channels() const { return channels_; }
+  int64_t height() const { return height_; }
+  int64_t width() const { return width_; }
+  int64_t image_bytes() const { return channels_ * height_ * width_; }
+
+  // In the order of add(); open to sorting and labelling.
+  std::vector<StoredImage>& images() { return images_; }
+
+  // Reads the pixels [C, H, W] of one image.
+  void read(const StoredImage& image, std::span<uint8_t> pixels) const;
+
+ private:
+  void write(int64_t slot, std::span<const uint8_t> pixels);
+  void turn_to_rgb();
+
+  std::string folder_;
+  int descriptor_ = -1;
+  int64_t channels_ = 0;
+  int64_t height_ = 0;
+  int64_t width_ = 0;
+  std::vector<StoredImage> images_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,275 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <span>
+#include <unordered_map>
+
+#include "src/core/error.h"
+#include "src/data/dataset.h"
+#include "src/io/content_hash.h"
+#include "src/io/hdf5.h"
+#include "src/prepare/bad_records.h"
+#include "src/prepare/file_source.h"
+#include "src/prepare/image_collector.h"
+#include "src/prepare/image_store.h"
+#include "src/prepare/prepare.h"
+
+namespace tandem {
+namespace {
+
+using Images = std::vector<const StoredImage*>;
+
+struct Parts {
+  Images train;
+  Images val;
+  int64_t left_out = 0;  // of test/, when there is val/ too
+};
+
+void check_options(const PrepareImagesOptions& options) {
+  if (options.input.empty() || options.output.empty()) {
+    fail(ExitCode::kConfig, options.input.empty() ? "--input: name a folder or an archive"
+                                                  : "--output: name the file to write");
+  }
+  check_output(options.output, {options.input});
+  if (!std::filesystem::exists(options.input)) {
+    fail(ExitCode::kData, str(options.input, ": no such file or folder"));
+  }
+  if (!(options.val_fraction >= 0.0 && options.val_fraction < 1.0)) {
+    fail(ExitCode::kConfig,
+         str("--val-fraction ", options.val_fraction, ": allowed are 0 and more, below 1"));
+  }
+  if (options.max_bad < 0) {
+    fail(ExitCode::kConfig, str("--max-bad ", options.max_bad, ": allowed are 0 and more"));
+  }
+}
+
+// Moves the fraction of each class whose names have the smallest hashes to validation. A name
+// decides for itself, whatever else is in the input.
+void split_by_name(double val_fraction, Parts* parts) {
+  std::map<int32_t, std::vector<std::pair<Hash128, const StoredImage*>>> by_class;
+  for (const StoredImage* image : parts->train) {
+    by_class[image->label].emplace_back(hash_of(image->name), image);
+  }
+  std::unordered_map<const StoredImage*, bool> is_val;
+  for (auto& [label, images] : by_class) {
+    std::sort(images.begin(), images.end());
+    const auto count =
+        static_cast<int64_t>(std::llround(val_fraction * static_cast<double>(images.size())));
+    for (int64_t i = 0; i < count; ++i) {
+      is_val[images[static_cast<size_t>(i)].second] = true;
+    }
+  }
+  Images all;
+  all.swap(parts->train);
+  for (const StoredImage* image : all) {
+    (is_val.contains(image) ? parts->val : parts->train).push_back(image);
+  }
+}
+
+Parts divide(const PrepareImagesOptions& options, const std::vector<StoredImage>& images) {
+  const bool has_val = std::any_of(images.begin(), images.end(), [](const StoredImage& image) {
+    return image.part == ImagePart::kVal;
+  });
+  Parts parts;
+  for (const StoredImage& image : images) {
+    if (image.part == ImagePart::kTest && has_val) {
+      ++parts.left_out;
+    } else if (image.part == ImagePart::kTest || image.part == ImagePart::kVal) {
+      parts.val.push_back(&image);
+    } else {
+      parts.train.push_back(&image);
+    }
+  }
+  if (parts.val.empty()) {
+    split_by_name(options.val_fraction, &parts);
+  }
+  if (parts.train.empty()) {
+    fail(ExitCode::kData, str(options.input, images.empty() ? ": no images found"
+                                                            : ": there are no training images"));
+  }
+  return parts;
+}
+
+// Counts the validation images whose pixels are those of a training image, and shows some.
+int64_t count_leaks(const Parts& parts) {
+  constexpr int64_t kShown = 5;
+  std::unordered_map<Hash128, const StoredImage*, Hash128Hasher> train;
+  for (const StoredImage* image : parts.train) {
+    train.emplace(image->hash, image);
+  }
+  int64_t leaked = 0;
+  for (const StoredImage* image : parts.val) {
+    const auto found = train.find(image->hash);
+    if (found != train.end() && ++leaked <= kShown) {
+      std::fprintf(stderr, "leakage: %s has the pixels of %s\n", image->name.c_str(),
+                   found->second->name.c_str());
+    }
+  }
+  return leaked;
+}
+
+// Sums over the pixels of each channel, exact in integers.
+class Moments {
+ public:
+  explicit Moments(int64_t channels)
+      : sums_(static_cast<size_t>(channels)), squares_(static_cast<size_t>(channels)) {}
+
+  void add(std::span<const uint8_t> pixels) {
+    const size_t area = pixels.size() / sums_.size();
+    for (size_t channel = 0; channel < sums_.size(); ++channel) {
+      uint64_t sum = 0;
+      uint64_t square = 0;
+      for (const uint64_t pixel : pixels.subspan(channel * area, area)) {
+        sum += pixel;
+        square += pixel * pixel;
+      }
+      sums_[channel] += sum;
+      squares_[channel] += square;
+    }
+    count_ += static_cast<int64_t>(area);
+  }
+
+  // Of pixels scaled to [0, 1].
+  std::vector<double> mean() const {
+    std::vector<double> means;
+    for (const uint64_t sum : sums_) {
+      means.push_back(static_cast<double>(sum) / static_cast<double>(count_) / 255.0);
+    }
+    return means;
+  }
+
+  // The standard deviation of the population; 1 for a channel that is constant, which normalisation
+  // then turns into zeros.
+  std::vector<double> std() const {
+    const std::vector<double> means = mean();
+    std::vector<double> deviations;
+    for (size_t channel = 0; channel < means.size(); ++channel) {
+      const double square =
+          static_cast<double>(squares_[channel]) / static_cast<double>(count_) / (255.0 * 255.0);
+      const double variance = square - means[channel] * means[channel];
+      deviations.push_back(variance > 1e-12 ? std::sqrt(variance) : 1.0);
+    }
+    return deviations;
+  }
+
+ private:
+  std::vector<uint64_t> sums_;
+  std::vector<uint64_t> squares_;
+  int64_t count_ = 0;
+};
+
+void write_part(const std::string& group, const Images& images, const ImageStore& store,
+                H5Writer* file, ContentHash* hash, Moments* moments) {
+  constexpr int64_t kImagesAtOnce = 256;
+  const auto count = static_cast<int64_t>(images.size());
+  const int64_t size = store.image_bytes();
+  file->create_dataset(group + "/images", H5Type::kU8,
+                       {count, store.channels(), store.height(), store.width()});
+  std::vector<uint8_t> pixels;
+  for (int64_t first = 0; first < count; first += kImagesAtOnce) {
+    const int64_t end = std::min(count, first + kImagesAtOnce);
+    pixels.resize(static_cast<size_t>((end - first) * size));
+    for (int64_t i = first; i < end; ++i) {
+      const auto one = std::span(pixels).subspan(static_cast<size_t>((i - first) * size),
+                                                 static_cast<size_t>(size));
+      store.read(*images[static_cast<size_t>(i)], one);
+      if (moments != nullptr) {
+        moments->add(one);
+      }
+    }
+    file->write<uint8_t>(group + "/images", first * size, pixels);
+    hash->add(pixels.data(), static_cast<int64_t>(pixels.size()));
+  }
+  std::vector<int32_t> labels;
+  for (const StoredImage* image : images) {
+    labels.push_back(image->label);
+  }
+  file->write_all<int32_t>(group + "/labels", labels);
+  hash->add(labels.data(), static_cast<int64_t>(labels.size() * sizeof(int32_t)));
+}
+
+std::string write_dataset(const Parts& parts, const std::vector<std::string>& classes,
+                          const ImageStore& store, H5Writer* file) {
+  ContentHash hash;
+  add_to_hash(classes, &hash);
+  Moments moments(store.channels());
+  write_part("/train", parts.train, store, file, &hash, &moments);
+  write_part("/val", parts.val, store, file, &hash, nullptr);
+  std::string names;
+  for (const std::string& name : classes) {
+    names += name + "\n";
+  }
+  const std::string content_hash = hash.digest().hex();
+  file->set_attribute("/", "kind", std::string("images"));
+  file->set_attribute("/", "class_names", names);
+  file->set_attribute("/", "mean", moments.mean());
+  file->set_attribute("/", "std", moments.std());
+  file->set_attribute("/", "content_hash", content_hash);
+  return content_hash;
+}
+
+void print_report(const PrepareImagesOptions& options, const PrepareReport& report,
+                  const ImageStore& store, int64_t left_out) {
+  const auto number = [](int64_t value) { return static_cast<long long>(value); };
+  std::printf(
+      "%s: %lld training and %lld validation images, %lld x %lld pixels, %s, %lld classes\n",
+      options.output.c_str(), number(report.train_count), number(report.val_count),
+      number(store.width()), number(store.height()), store.channels() == 1 ? "grey" : "RGB",
+      number(report.class_count));
+  if (report.bad > 0) {
+    std::printf("  left out: %lld bad images\n", number(report.bad));
+  }
+  if (left_out > 0) {
+    std::printf("  left out: %lld images of test/, because there is val/\n", number(left_out));
+  }
+  if (report.unused_classes > 0) {
+    std::printf("  %lld of the classes have no training image\n", number(report.unused_classes));
+  }
+  if (report.ignored_files > 0) {
+    std::printf("  %lld other files were ignored\n", number(report.ignored_files));
+  }
+  if (report.leaked > 0) {
+    std::printf("  leakage: %lld validation images are in the training part too\n",
+                number(report.leaked));
+  }
+  if (report.val_count == 0) {
+    std::printf("  there is no validation part: `tandem eval` will refuse this dataset\n");
+  }
+}
+
+}  // namespace
+
+PrepareReport prepare_images(const PrepareImagesOptions& options) {
+  check_options(options);
+  // Created first, so that a place that cannot be written is known before the work.
+  H5Writer file(options.output);
+  const std::string folder = std::filesystem::path(options.output).parent_path().string();
+  ImageStore store(folder.empty() ? "." : folder);
+  BadRecords bad(options.max_bad);
+  ImageCollector collector(&store, &bad);
+  for_each_file(options.input, [&](const SourceFile& source) { collector.add(source); });
+  collector.finish();
+  bad.finish();
+  const Parts parts = divide(options, store.images());
+  PrepareReport report;
+  report.train_count = static_cast<int64_t>(parts.train.size());
+  report.val_count = static_cast<int64_t>(parts.val.size());
+  report.class_count = static_cast<int64_t>(collector.classes().size());
+  std::set<int32_t> used;
+  for (const StoredImage* image : parts.train) {
+    used.insert(image->label);
+  }
+  report.unused_classes = report.class_count - static_cast<int64_t>(used.size());
+  report.bad = bad.count();
+  report.ignored_files = collector.ignored_files();
+  report.leaked = count_leaks(parts);
+  report.content_hash = write_dataset(parts, collector.classes(), store, &file);
+  file.commit();
+  print_report(options, report, store, parts.left_out);
+  return report;
+}
+
+}  // namespace tandem

@@ -1,0 +1,273 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <unordered_set>
+
+#include "src/core/error.h"
+#include "src/data/dataset.h"
+#include "src/data/tokenizer.h"
+#include "src/data/utf8.h"
+#include "src/io/content_hash.h"
+#include "src/io/hdf5.h"
+#include "src/prepare/bad_records.h"
+#include "src/prepare/prepare.h"
+#include "src/prepare/text_reader.h"
+
+namespace tandem {
+namespace {
+
+constexpr int32_t kCodePoints = 0x110000;
+
+// What the first pass over the text learns.
+struct Survey {
+  int64_t characters = 0;  // of the stream, line ends between documents included
+  std::vector<int32_t> code_points;
+  TextReadCounts counts;
+};
+
+// The line end between two documents, when the tokenizer has no token for it.
+class Joiner {
+ public:
+  explicit Joiner(bool active) : active_(active) {}
+
+  // What stands between the documents so far and this one.
+  std::string_view before(const TextDocument& document) {
+    const bool needed = active_ && !first_ && (document.is_record || last_is_record_ || !ended_);
+    first_ = false;
+    last_is_record_ = document.is_record;
+    ended_ = document.text.ends_with('\n');
+    return needed ? "\n" : "";
+  }
+
+ private:
+  bool active_;
+  bool first_ = true;
+  bool last_is_record_ = false;
+  bool ended_ = false;
+};
+
+Survey survey_text(const TextInput& input, bool joined_by_newline, BadRecords* bad) {
+  Survey survey;
+  Joiner joiner(joined_by_newline);
+  std::vector<bool> seen(kCodePoints);
+  survey.counts = for_each_document(input, bad, [&](const TextDocument& document) {
+    if (!joiner.before(document).empty()) {
+      ++survey.characters;
+      seen['\n'] = true;
+    }
+    survey.characters += count_characters(document.text);
+    for (size_t at = 0; at < document.text.size();) {
+      const Utf8Step step = read_utf8(document.text, at);
+      seen[static_cast<size_t>(step.code_point)] = true;
+      at += static_cast<size_t>(step.length);
+    }
+  });
+  for (int32_t code_point = 0; code_point < kCodePoints; ++code_point) {
+    if (seen[static_cast<size_t>(code_point)]) {
+      survey.code_points.push_back(code_point);
+    }
+  }
+  return survey;
+}
+
+std::unique_ptr<Tokenizer> make_tokenizer(const PrepareTextOptions& options, Survey* survey) {
+  if (options.tokenizer == TokenizerKind::kChar) {
+    return make_char_tokenizer(std::move(survey->code_points));
+  }
+  return options.tokenizer == TokenizerKind::kBytes ? make_bytes_tokenizer()
+                                                    : load_gpt2_tokenizer(options.vocab);
+}
+
+// Collects the tokens of both parts, in the narrowest type that holds the vocabulary.
+template <class Token>
+class Parts {
+ public:
+  Parts(Tokenizer* tokenizer, const Survey& survey, double val_fraction)
+      : tokenizer_(*tokenizer),
+        joiner_(!tokenizer->end_of_text()),
+        split_(static_cast<int64_t>(
+            std::floor(static_cast<double>(survey.characters) * (1.0 - val_fraction)))) {}
+
+  void add(const TextDocument& document) {
+    const std::string_view joint = joiner_.before(document);
+    const int64_t joint_at = position_;
+    const int64_t begin = joint_at + static_cast<int64_t>(joint.size());
+    position_ = begin + count_characters(document.text);
+    if (document.is_record) {
+      const bool is_val = begin > 0 && (position_ > split_ || !val_.empty());
+      count_leak(document, is_val);
+      std::vector<Token>* part = is_val ? &val_ : &train_;
+      if (!part->empty()) {
+        append(joint, part);
+      }
+      append_document(document.text, part);
+      return;
+    }
+    append(joint, joint_at < split_ ? &train_ : &val_);
+    const std::string_view text = document.text;
+    const size_t cut = byte_of_character(text, std::max<int64_t>(split_ - begin, 0));
+    append_document(text.substr(0, cut), &train_);
+    append_document(text.substr(cut), &val_);
+  }
+
+  int64_t characters() const { return position_; }
+  int64_t leaked() const { return leaked_; }
+  const std::vector<Token>& train() const { return train_; }
+  const std::vector<Token>& val() const { return val_; }
+
+ private:
+  void count_leak(const TextDocument& document, bool is_val) {
+    const Hash128 hash = hash_of(document.text);
+    if (!is_val) {
+      train_hashes_.insert(hash);
+    } else if (train_hashes_.contains(hash)) {
+      ++leaked_;
+    }
+  }
+
+  void append_document(std::string_view text, std::vector<Token>* part) {
+    if (text.empty()) {
+      return;
+    }
+    if (!part->empty() && tokenizer_.end_of_text()) {
+      part->push_back(static_cast<Token>(*tokenizer_.end_of_text()));
+    }
+    append(text, part);
+  }
+
+  void append(std::string_view text, std::vector<Token>* part) {
+    tokens_.clear();
+    tokenizer_.encode(text, &tokens_);
+    part->insert(part->end(), tokens_.begin(), tokens_.end());
+  }
+
+  Tokenizer& tokenizer_;
+  Joiner joiner_;
+  int64_t split_;  // where validation begins, in characters
+  int64_t position_ = 0;
+  int64_t leaked_ = 0;
+  std::unordered_set<Hash128, Hash128Hasher> train_hashes_;
+  std::vector<Token> train_;
+  std::vector<Token> val_;
+  std::vector<int32_t> tokens_;
+};
+
+void check_options(const PrepareTextOptions& options) {
+  check_text_input({options.input, options.field, options.column});
+  if (options.output.empty()) {
+    fail(ExitCode::kConfig, "--output: name the file to write");
+  }
+  check_output(options.output, options.input);
+  if ((options.tokenizer == TokenizerKind::kGpt2) == options.vocab.empty()) {
+    fail(ExitCode::kConfig,
+         options.vocab.empty()
+             ? "--tokenizer gpt2: name the folder of encoder.json and vocab.bpe with --vocab"
+             : "--vocab: only --tokenizer gpt2 takes a vocabulary from files");
+  }
+  if (!(options.val_fraction >= 0.0 && options.val_fraction < 1.0)) {
+    fail(ExitCode::kConfig,
+         str("--val-fraction ", options.val_fraction, ": allowed are 0 and more, below 1"));
+  }
+  if (options.max_bad < 0) {
+    fail(ExitCode::kConfig, str("--max-bad ", options.max_bad, ": allowed are 0 and more"));
+  }
+}
+
+// The second pass: encodes and writes everything.
+template <class Token>
+void encode_and_write(const PrepareTextOptions& options, const TextInput& input,
+                      const Survey& survey, Tokenizer* tokenizer, H5Writer* file,
+                      PrepareReport* report) {
+  Parts<Token> parts(tokenizer, survey, options.val_fraction);
+  BadRecords already_reported(std::numeric_limits<int64_t>::max(), BadRecords::Printing::kOff);
+  for_each_document(input, &already_reported,
+                    [&](const TextDocument& document) { parts.add(document); });
+  if (parts.characters() != survey.characters) {
+    fail(ExitCode::kData, str(options.input[0], options.input.size() > 1 ? " or another input" : "",
+                              ": changed while it was read; prepare again"));
+  }
+  ContentHash hash;
+  add_to_hash(*tokenizer, &hash);
+  for (const auto* part : {&parts.train(), &parts.val()}) {
+    const std::string name = part == &parts.train() ? "/train/tokens" : "/val/tokens";
+    file->write_all<Token>(name, *part);
+    hash.add(part->data(), static_cast<int64_t>(part->size() * sizeof(Token)));
+  }
+  report->train_count = static_cast<int64_t>(parts.train().size());
+  report->val_count = static_cast<int64_t>(parts.val().size());
+  report->leaked = parts.leaked();
+  report->content_hash = hash.digest().hex();
+}
+
+void print_report(const PrepareTextOptions& options, const Tokenizer& tokenizer,
+                  const PrepareReport& report) {
+  const auto number = [](int64_t value) { return static_cast<long long>(value); };
+  std::printf("%s: %lld documents, %lld characters\n", options.output.c_str(),
+              number(report.documents), number(report.characters));
+  std::printf("  train %lld tokens, val %lld tokens, vocabulary %lld (%s)\n",
+              number(report.train_count), number(report.val_count), number(report.vocab_size),
+              std::string(tokenizer.kind()).c_str());
+  if (report.broken_utf8 > 0) {
+    std::printf("  %lld broken UTF-8 sequences were read as U+FFFD\n", number(report.broken_utf8));
+  }
+  if (report.bad + report.empty > 0) {
+    std::printf("  left out: %lld bad records, %lld without text\n", number(report.bad),
+                number(report.empty));
+  }
+  if (report.leaked > 0) {
+    std::printf("  leakage: %lld validation records are in the training part too\n",
+                number(report.leaked));
+  }
+  if (report.val_count == 0) {
+    std::printf("  there is no validation part: `tandem eval` will refuse this dataset\n");
+  }
+}
+
+}  // namespace
+
+void check_output(const std::string& output, const std::vector<std::string>& inputs) {
+  for (const std::string& input : inputs) {
+    std::error_code missing;
+    if (std::filesystem::equivalent(input, output, missing)) {
+      fail(ExitCode::kConfig, str("--output ", output, " is an input too; write another file"));
+    }
+  }
+}
+
+PrepareReport prepare_text(const PrepareTextOptions& options) {
+  check_options(options);
+  const TextInput input{options.input, options.field, options.column};
+  // Created first, so that a place that cannot be written is known before the work.
+  H5Writer file(options.output);
+  BadRecords bad(options.max_bad);
+  Survey survey = survey_text(input, options.tokenizer != TokenizerKind::kGpt2, &bad);
+  bad.finish();
+  if (survey.characters == 0) {
+    fail(ExitCode::kData, str(options.input[0], ": no record holds any text"));
+  }
+  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options, &survey);
+  PrepareReport report;
+  report.vocab_size = tokenizer->vocab_size();
+  report.documents = survey.counts.documents;
+  report.characters = survey.characters;
+  report.broken_utf8 = survey.counts.broken_utf8;
+  report.empty = survey.counts.empty;
+  report.bad = bad.count();
+  tokenizer->save(&file, "/tokenizer");
+  if (report.vocab_size <= 65536) {
+    encode_and_write<uint16_t>(options, input, survey, tokenizer.get(), &file, &report);
+  } else {
+    encode_and_write<uint32_t>(options, input, survey, tokenizer.get(), &file, &report);
+  }
+  file.set_attribute("/", "kind", std::string("text"));
+  file.set_attribute("/", "vocab_size", std::vector<int64_t>{report.vocab_size});
+  file.set_attribute("/", "content_hash", report.content_hash);
+  file.commit();
+  print_report(options, *tokenizer, report);
+  return report;
+}
+
+}  // namespace tandem

@@ -1,0 +1,179 @@
+#include "src/prepare/text_reader.h"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "src/core/error.h"
+#include "src/data/utf8.h"
+#include "src/io/byte_stream.h"
+#include "src/io/line_reader.h"
+#include "src/prepare/csv_reader.h"
+
+namespace tandem {
+namespace {
+
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+enum class Format { kPlain, kJsonLines, kCsv };
+
+Format format_of(const std::string& file) {
+  std::filesystem::path name(file);
+  if (name.extension() == ".gz") {
+    name = name.stem();
+  }
+  std::string extension = name.extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (extension == ".jsonl" || extension == ".ndjson") {
+    return Format::kJsonLines;
+  }
+  return extension == ".csv" ? Format::kCsv : Format::kPlain;
+}
+
+bool any_is(const TextInput& input, Format format) {
+  return std::any_of(input.files.begin(), input.files.end(),
+                     [&](const std::string& file) { return format_of(file) == format; });
+}
+
+// One pass over all files.
+class Pass {
+ public:
+  Pass(const TextInput& input, BadRecords* bad, const std::function<void(const TextDocument&)>& use)
+      : input_(input), bad_(bad), use_(use) {}
+
+  TextReadCounts run() {
+    for (const std::string& file : input_.files) {
+      const TextReadCounts before = counts_;
+      const int64_t bad_before = bad_->count();
+      switch (format_of(file)) {
+        case Format::kPlain:
+          read_plain(file);
+          break;
+        case Format::kJsonLines:
+          read_json_lines(file);
+          break;
+        case Format::kCsv:
+          read_csv(file);
+          break;
+      }
+      if (counts_.documents == before.documents && counts_.empty == before.empty &&
+          bad_->count() == bad_before) {
+        fail(ExitCode::kData, str(file, ": holds no text"));
+      }
+    }
+    return counts_;
+  }
+
+ private:
+  void emit(std::string text, const std::string& place, bool is_record) {
+    if (text.empty()) {
+      counts_.empty += is_record ? 1 : 0;
+      return;
+    }
+    ++counts_.documents;
+    use_({std::move(text), place, is_record});
+  }
+
+  void read_plain(const std::string& file) {
+    std::string text = read_whole_file(file);
+    counts_.broken_utf8 += repair_utf8(&text);
+    emit(std::move(text), file, false);
+  }
+
+  void read_json_lines(const std::string& file) {
+    const std::string field = input_.field.value_or("text");
+    LineReader lines(file);
+    for (std::string line; lines.next(&line);) {
+      const std::string place = str(file, ":", lines.number());
+      counts_.broken_utf8 += repair_utf8(&line);
+      std::string_view text = line;
+      if (lines.number() == 1 && text.starts_with(kByteOrderMark)) {
+        text.remove_prefix(kByteOrderMark.size());
+      }
+      if (text.find_first_not_of(" \t\r") == std::string_view::npos) {
+        continue;
+      }
+      const auto json = nlohmann::json::parse(text, nullptr, false);
+      if (!json.is_object()) {
+        bad_->add(place, json.is_discarded() ? "not valid JSON" : "not a JSON object");
+      } else if (!json.contains(field)) {
+        bad_->add(place, str("no field '", field, "'"));
+      } else if (!json[field].is_string()) {
+        bad_->add(place, str("field '", field, "' is not a string"));
+      } else {
+        emit(json[field].get<std::string>(), place, true);
+      }
+    }
+  }
+
+  void read_csv(const std::string& file) {
+    CsvReader rows(file);
+    std::vector<std::string> fields;
+    if (!rows.next(&fields)) {
+      return;
+    }
+    if (!rows.problem().empty()) {
+      fail(ExitCode::kData, str(file, ":", rows.line(), ": ", rows.problem(), " in the header"));
+    }
+    const size_t width = fields.size();
+    const size_t column = find_column(file, std::move(fields));
+    while (rows.next(&fields)) {
+      const std::string place = str(file, ":", rows.line());
+      if (!rows.problem().empty()) {
+        bad_->add(place, rows.problem());
+      } else if (fields.size() != width) {
+        bad_->add(place, str(fields.size(), " fields where the header has ", width));
+      } else {
+        counts_.broken_utf8 += repair_utf8(&fields[column]);
+        emit(std::move(fields[column]), place, true);
+      }
+    }
+  }
+
+  size_t find_column(const std::string& file, std::vector<std::string> header) const {
+    if (header[0].starts_with(kByteOrderMark)) {
+      header[0].erase(0, kByteOrderMark.size());
+    }
+    const auto found = std::find(header.begin(), header.end(), *input_.column);
+    if (found != header.end()) {
+      return static_cast<size_t>(found - header.begin());
+    }
+    std::string names;
+    for (const std::string& name : header) {
+      names += (names.empty() ? "" : ", ") + name;
+    }
+    fail(ExitCode::kData,
+         str(file, ": no column '", *input_.column, "' (--column); there are: ", names));
+  }
+
+  const TextInput& input_;
+  BadRecords* bad_;
+  const std::function<void(const TextDocument&)>& use_;
+  TextReadCounts counts_;
+};
+
+}  // namespace
+
+void check_text_input(const TextInput& input) {
+  if (input.files.empty()) {
+    fail(ExitCode::kConfig, "--input: name at least one file");
+  }
+  if (input.field && !any_is(input, Format::kJsonLines)) {
+    fail(ExitCode::kConfig, "--field: there is no .jsonl file in --input");
+  }
+  if (input.column && !any_is(input, Format::kCsv)) {
+    fail(ExitCode::kConfig, "--column: there is no .csv file in --input");
+  }
+  if (!input.column && any_is(input, Format::kCsv)) {
+    fail(ExitCode::kConfig, "--column: name the column of the .csv files that holds the text");
+  }
+}
+
+TextReadCounts for_each_document(const TextInput& input, BadRecords* bad,
+                                 const std::function<void(const TextDocument&)>& use) {
+  return Pass(input, bad, use).run();
+}
+
+}  // namespace tandem

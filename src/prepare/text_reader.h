@@ -1,0 +1,47 @@
+// Reads the documents of text files: plain text, JSON lines, CSV.
+//
+// The name of a file decides: .jsonl and .ndjson hold one JSON object per line with the text in one
+// field, .csv a header row and one record per row with the text in one column, everything else is
+// one document of plain text. Each may be gzip-compressed (.gz after the rest of the name). Broken
+// UTF-8 becomes U+FFFD (src/data/utf8.h) and is counted. Nothing else is changed: line ends and
+// byte order marks of plain text stay.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/prepare/bad_records.h"
+
+namespace tandem {
+
+struct TextInput {
+  std::vector<std::string> files;     // read in this order
+  std::optional<std::string> field;   // of JSON lines; "text" when not given
+  std::optional<std::string> column;  // of CSV; must be given for .csv
+};
+
+struct TextDocument {
+  std::string text;   // valid UTF-8
+  std::string place;  // "a.jsonl:17", or the file
+  bool is_record;     // a line of JSON or a row, and not a whole file
+};
+
+struct TextReadCounts {
+  int64_t documents = 0;
+  int64_t empty = 0;        // records without any text, left out
+  int64_t broken_utf8 = 0;  // sequences replaced by U+FFFD
+};
+
+// Throws kConfig when field or column are given without such a file, or column is missing.
+void check_text_input(const TextInput& input);
+
+// Calls `use` for every document, in order. Records that cannot be read go to `bad`. Throws kData
+// when a file is missing or empty, or a CSV file lacks the column.
+TextReadCounts for_each_document(const TextInput& input, BadRecords* bad,
+                                 const std::function<void(const TextDocument&)>& use);
+
+}  // namespace tandem

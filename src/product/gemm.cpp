@@ -1,0 +1,117 @@
+#include "src/product/gemm.h"
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "src/kernels/in_f32.h"
+
+namespace tandem {
+
+namespace {
+
+constexpr int64_t kParallelFlops = 1
+                                   << 20;  // below this a parallel region costs more than it saves
+constexpr int64_t kTile = 32;              // pieces start at multiples of the micro-kernels' widths
+
+// f(row, column) for a matrix, rows in parallel.
+template <class F>
+void for_elements(int64_t rows, int64_t columns, F f) {
+#pragma omp parallel for schedule(static) firstprivate(f) if (rows * columns >= kParallelElements)
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      f(i, j);
+    }
+  }
+}
+
+// C is cut along its longer side into one piece for each thread; a piece is an independent GEMM.
+template <class T>
+void gemm_parallel(const Gemm<T>& whole) {
+  const int threads = omp_in_parallel() ? 1 : omp_get_max_threads();
+  if (threads == 1 || 2 * whole.m * whole.n * whole.k < kParallelFlops) {
+    gemm_serial(whole);
+    return;
+  }
+  const bool by_rows = whole.m >= whole.n;
+  const int64_t length = by_rows ? whole.m : whole.n;
+  const int64_t step = ((length + threads - 1) / threads + kTile - 1) / kTile * kTile;
+#pragma omp parallel for schedule(static, 1)
+  for (int64_t first = 0; first < length; first += step) {
+    Gemm<T> piece = whole;
+    if (by_rows) {
+      piece.m = std::min(step, length - first);
+      piece.a += first * (whole.transpose_a ? 1 : whole.lda);
+      piece.c += first * whole.ldc;
+    } else {
+      piece.n = std::min(step, length - first);
+      piece.b += first * (whole.transpose_b ? whole.ldb : 1);
+      piece.c += first;
+      piece.bias = whole.bias ? whole.bias + first : nullptr;
+    }
+    gemm_serial(piece);
+  }
+}
+
+template <class T>
+Gemm<T> gemm_of(const Product& p, const T* a, const T* b, T* c, const T* bias) {
+  return {.transpose_a = p.a.transposed,
+          .transpose_b = p.b.transposed,
+          .m = p.m,
+          .n = p.n,
+          .k = p.k,
+          .alpha = static_cast<T>(p.alpha),
+          .a = a,
+          .lda = p.a.row_stride(),
+          .b = b,
+          .ldb = p.b.row_stride(),
+          .beta = static_cast<T>(p.beta),
+          .c = c,
+          .ldc = p.d.row_stride(),
+          .bias = bias};
+}
+
+// Into a 16-bit C, through f32. Nothing between C's rows is read or written.
+template <class C>
+void gemm_rounded(Gemm<float> gemm, C* c, const C* bias) {
+  const int64_t m = gemm.m, n = gemm.n, ldc = gemm.ldc;
+  const auto wide = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(m * n));
+  gemm.c = wide.get();
+  gemm.ldc = n;
+  if (gemm.beta != 0) {
+    for_elements(m, n,
+                 [=, to = wide.get()](int64_t i, int64_t j) { to[i * n + j] = c[i * ldc + j]; });
+  }
+  gemm_parallel(gemm);
+  for_elements(m, n, [=, from = wide.get()](int64_t i, int64_t j) {
+    c[i * ldc + j] = C(bias ? from[i * n + j] + bias[j] : from[i * n + j]);
+  });
+}
+
+}  // namespace
+
+void kernels::multiply(Cpu, const Product& p) {
+  if (p.m == 0 || p.n == 0) {
+    return;
+  }
+  on_float(p.a.data.dtype(), [&]<class T>() {
+    const T *a = p.a.data.data<T>(), *b = p.b.data.data<T>();
+    const T* bias = p.bias ? p.bias.data<T>() : nullptr;
+    if constexpr (!kIs16Bit<T>) {
+      gemm_parallel(gemm_of<T>(p, a, b, p.d.data.data<T>(), bias));
+    } else {
+      in_f32(
+          [&](const float* a32, const float* b32) {
+            if (p.d.data.dtype() == DType::kF32) {
+              gemm_parallel(gemm_of<float>(p, a32, b32, p.d.data.data<float>(), nullptr));
+            } else {
+              gemm_rounded<T>(gemm_of<float>(p, a32, b32, nullptr, nullptr), p.d.data.data<T>(),
+                              bias);
+            }
+          },
+          in(a, stored_elements(p.a, p.m, p.k)), in(b, stored_elements(p.b, p.k, p.n)));
+    }
+  });
+}
+
+}  // namespace tandem

@@ -1,0 +1,256 @@
+// The pieces that matrix products on the CPU are made of, after Goto and van de Geijn 2008
+// ("Anatomy of high-performance matrix multiplication"): panels, which are copies of a few rows or
+// columns in the order of use, and tiles of C that stay in registers while the sum over the depth
+// runs.
+//
+// Each element of C is summed in the order of the depth, whatever the sizes and wherever in C it
+// lies.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "src/kernels/vector.h"
+
+namespace tandem {
+
+// A tile of C is at most kTileRows x kTileColumns; two registers hold a row of B and two are left
+// for broadcasts of A.
+inline constexpr int kTileVectors = 2;
+inline constexpr int kTileRows = (kVectorRegisters - 4) / kTileVectors;
+template <class T>
+inline constexpr int64_t kTileColumns = kTileVectors* kLanes<T>;
+
+// Where a product is written: c = beta * c + alpha * product, + bias[column] unless bias is null.
+template <class T>
+struct ProductTarget {
+  T* c;
+  int64_t ldc;
+  T alpha;
+  T beta;  // 0 overwrites, whatever c holds
+  const T* bias = nullptr;
+};
+
+// Inlined, and with the loops over `sum` unrolled here and below, so that it never needs memory.
+template <class T, int kRows, int kVectors>
+[[gnu::always_inline]] inline void write_part(const Vector<T> (&sum)[kRows][kVectors],
+                                              const ProductTarget<T>& target, int64_t columns) {
+  T tile[kRows][kVectors * kLanes<T>];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      store<T>(&tile[i][v * kLanes<T>], sum[i][v]);
+    }
+  }
+  for (int i = 0; i < kRows; ++i) {
+    T* c = target.c + i * target.ldc;
+    for (int64_t j = 0; j < columns; ++j) {
+      c[j] = target.alpha * tile[i][j] + (target.beta == T(0) ? T(0) : target.beta * c[j]) +
+             (target.bias ? target.bias[j] : T(0));
+    }
+  }
+}
+
+// kAdds: beta is not 0.
+template <bool kAdds, class T, int kRows, int kVectors>
+[[gnu::always_inline]] inline void write_whole(const Vector<T> (&sum)[kRows][kVectors],
+                                               const ProductTarget<T>& target) {
+  // Copies, because a store to c might otherwise change the target.
+  T* c = target.c;
+  const int64_t ldc = target.ldc;
+  const T alpha = target.alpha, beta = target.beta;
+  Vector<T> bias[kVectors];
+#pragma GCC unroll 2
+  for (int v = 0; v < kVectors; ++v) {
+    bias[v] = target.bias ? load(target.bias + v * kLanes<T>) : Vector<T>{};
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i, c += ldc) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      T* to = c + v * kLanes<T>;
+      const Vector<T> value = alpha * sum[i][v] + bias[v];
+      store<T>(to, kAdds ? value + beta * load(to) : value);
+    }
+  }
+}
+
+// One tile. a: row i of the tile at depth p is a[i * kRowStep + p * kDepthStep]; b: [depth,
+// kTileColumns].
+template <class T, int kRows, int kVectors, int64_t kRowStep, int64_t kDepthStep>
+void multiply_tile(const T* a, const T* b, int64_t depth, const ProductTarget<T>& target,
+                   int64_t columns) {
+  Vector<T> sum[kRows][kVectors];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      sum[i][v] = Vector<T>{};
+    }
+  }
+  for (int64_t p = 0; p < depth; ++p, a += kDepthStep, b += kTileColumns<T>) {
+    Vector<T> row[kVectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      row[v] = load(b + v * kLanes<T>);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        sum[i][v] += a[i * kRowStep] * row[v];
+      }
+    }
+  }
+  if (columns < kVectors * kLanes<T>) {
+    write_part<T, kRows, kVectors>(sum, target, columns);
+  } else if (target.beta == T(0)) {
+    write_whole<false, T, kRows, kVectors>(sum, target);
+  } else {
+    write_whole<true, T, kRows, kVectors>(sum, target);
+  }
+}
+
+template <class T>
+using TileKernel = void (*)(const T*, const T*, int64_t, const ProductTarget<T>&, int64_t);
+
+// The kernel for a tile of `rows` rows and at most kTileColumns columns.
+template <class T, int64_t kRowStep, int64_t kDepthStep>
+TileKernel<T> tile_kernel(int64_t rows, int64_t columns) {
+  constexpr auto kAll = []<size_t... kIndex>(std::index_sequence<kIndex...>) {
+    return std::array<std::array<TileKernel<T>, kTileRows>, 2>{
+        {{multiply_tile<T, static_cast<int>(kIndex) + 1, 1, kRowStep, kDepthStep>...},
+         {multiply_tile<T, static_cast<int>(kIndex) + 1, 2, kRowStep, kDepthStep>...}}};
+  }
+  (std::make_index_sequence<kTileRows>());
+  static constexpr auto kKernels = kAll;
+  return kKernels[columns > kLanes<T>][rows - 1];
+}
+
+// Panels at equal distances in memory, in elements.
+template <class T>
+struct Panels {
+  const T* data;
+  int64_t step;
+  const T* operator[](int64_t index) const { return data + index * step; }
+};
+
+template <class T, int64_t kRowStep, int64_t kDepthStep>
+void multiply_panels(Panels<T> a, Panels<T> b, int64_t rows, int64_t columns, int64_t depth,
+                     const ProductTarget<T>& target) {
+  for (int64_t j = 0; j < columns; j += kTileColumns<T>) {
+    const int64_t tile_columns = std::min(kTileColumns<T>, columns - j);
+    ProductTarget<T> part = target;
+    part.bias = target.bias ? target.bias + j : nullptr;
+    for (int64_t i = 0; i < rows; i += kTileRows) {
+      const int64_t tile_rows = std::min<int64_t>(kTileRows, rows - i);
+      part.c = target.c + i * target.ldc + j;
+      tile_kernel<T, kRowStep, kDepthStep>(tile_rows, tile_columns)(
+          a[i / kTileRows], b[j / kTileColumns<T>], depth, part, tile_columns);
+    }
+  }
+}
+
+// a: panels [depth, kTileRows], b: panels [depth, kTileColumns].
+template <class T>
+void multiply_packed(Panels<T> a, Panels<T> b, int64_t rows, int64_t columns, int64_t depth,
+                     const ProductTarget<T>& target) {
+  multiply_panels<T, 1, kTileRows>(a, b, rows, columns, depth, target);
+}
+
+// a [rows, kTileColumns], as a product of one panel of columns leaves it; depth <= kTileColumns.
+template <class T>
+void multiply_rows(const T* a, Panels<T> b, int64_t rows, int64_t columns, int64_t depth,
+                   const ProductTarget<T>& target) {
+  multiply_panels<T, kTileColumns<T>, 1>({a, kTileRows * kTileColumns<T>}, b, rows, columns, depth,
+                                         target);
+}
+
+// A matrix seen as [outer, depth]: rows of A or columns of B, by position in the sum.
+template <class T>
+struct Operand {
+  const T* data;
+  int64_t outer_step;
+  int64_t depth_step;
+  const T* at(int64_t outer, int64_t depth) const {
+    return data + outer * outer_step + depth * depth_step;
+  }
+};
+
+// Copies rows to a panel [depth, kWidth] where the operand is contiguous along its depth. The last
+// row stands in for rows that are not there; what is computed from it is not stored. Writes up to a
+// vector past the end of the panel.
+template <class T, int64_t kWidth>
+void pack_transposed(const Operand<T>& from, int64_t width, int64_t depth, T* panel) {
+  constexpr int64_t kGroups = (kWidth + kLanes<T> - 1) / kLanes<T>;
+  const T* rows[kGroups * kLanes<T>];
+  for (int64_t i = 0; i < kGroups * kLanes<T>; ++i) {
+    rows[i] = from.at(std::min(i, width - 1), 0);
+  }
+  int64_t p = 0;
+  for (; p + kLanes<T> <= depth; p += kLanes<T>) {
+    for (int64_t group = 0; group < kGroups; ++group) {
+      Vector<T> square[kLanes<T>];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes<T>; ++i) {
+        square[i] = load(rows[group * kLanes<T> + i] + p);
+      }
+      transpose_square<T>(square);
+      // With one group each row may run over into the next, which is written later.
+      const int64_t lanes =
+          kGroups == 1 ? kLanes<T> : std::min<int64_t>(kLanes<T>, kWidth - group * kLanes<T>);
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes<T>; ++i) {
+        std::memcpy(panel + (p + i) * kWidth + group * kLanes<T>, &square[i],
+                    static_cast<size_t>(lanes) * sizeof(T));
+      }
+    }
+  }
+  for (; p < depth; ++p) {
+    for (int64_t i = 0; i < kWidth; ++i) {
+      panel[p * kWidth + i] = rows[i][p];
+    }
+  }
+}
+
+// The same where the operand is contiguous across its rows; `available` of them may be read. Rows
+// that are not there stay as the memory was.
+template <class T, int64_t kWidth>
+void pack_straight(const Operand<T>& from, int64_t available, int64_t depth, T* panel) {
+  // A whole vector is the quicker copy: what it writes too much is written again.
+  constexpr int64_t kCopied = kWidth < kLanes<T> ? kLanes<T> : kWidth;
+  if (available >= kCopied) {
+    for (int64_t p = 0; p < depth; ++p) {
+      std::memcpy(panel + p * kWidth, from.at(0, p), kCopied * sizeof(T));
+    }
+  } else {
+    for (int64_t p = 0; p < depth; ++p) {
+      std::copy_n(from.at(0, p), std::min(kWidth, available), panel + p * kWidth);
+    }
+  }
+}
+
+// Packs `count` rows, `depth` deep, into panels of kWidth rows. kWidth is kTileRows for A and
+// kTileColumns for B.
+template <class T, int64_t kWidth>
+Panels<T> pack(const Operand<T>& from, int64_t count, int64_t depth, T* panels) {
+  for (int64_t i = 0; i < count; i += kWidth) {
+    const Operand<T> part{from.at(i, 0), from.outer_step, from.depth_step};
+    if (from.depth_step == 1) {
+      pack_transposed<T, kWidth>(part, std::min(kWidth, count - i), depth, panels + i * depth);
+    } else {
+      pack_straight<T, kWidth>(part, count - i, depth, panels + i * depth);
+    }
+  }
+  return {panels, kWidth * depth};
+}
+
+// Elements of memory for the panels that hold `count` rows.
+template <class T, int64_t kWidth>
+int64_t panel_elements(int64_t count, int64_t depth) {
+  return (count + kWidth - 1) / kWidth * kWidth * depth + kLanes<T>;
+}
+
+}  // namespace tandem

@@ -1,0 +1,72 @@
+#include "src/product/product.h"
+
+#include "src/kernels/activation_functions.h"
+#include "src/kernels/elementwise.h"
+#include "src/product/gemm.h"
+
+namespace tandem {
+
+namespace {
+
+std::string matrix_text(const Product::Operand& matrix, int64_t rows, int64_t columns) {
+  return str(name_of(matrix.data.dtype()), " [", matrix.transposed ? columns : rows, ", ",
+             matrix.transposed ? rows : columns, "]", matrix.transposed ? "^T" : "", " (stride ",
+             matrix.row_stride(), ")");
+}
+
+bool lies_inside(const Product::Operand& matrix, int64_t rows, int64_t columns) {
+  return stored_elements(matrix, rows, columns) <= matrix.data.elements();
+}
+
+void require_possible(const Stream& stream, const Product& p) {
+  const auto rule = [&](bool kept, std::string_view text) {
+    require(kept, [&] { return str(p.text(), ": ", text); });
+  };
+  const DType type = p.a.data.dtype(), result = p.d.data.dtype();
+  rule(type != DType::kF64 || stream.device() == Device::kCpu, "f64 has no kernels on cuda");
+  rule(p.b.data.dtype() == type, "A and B must have one type");
+  rule(result == type || result == wide_of(type), "D must have the type of A and B, or f32");
+  rule(!p.a.scale && !p.b.scale && !p.d.scale, "scales belong to FP8 types, which are missing");
+  rule(!p.d.transposed, "D cannot be transposed");
+  rule(lies_inside(p.a, p.m, p.k) && lies_inside(p.b, p.k, p.n) && lies_inside(p.d, p.m, p.n),
+       "an operand is larger than its tensor");
+  rule(!p.bias || (p.bias.dtype() == type && result == type && p.bias.elements() >= p.n),
+       "a bias must have n elements, of the type of A, B and D");
+  rule(p.epilogue == Epilogue::kNone ||
+           (p.gelu_input.dtype() == result && p.gelu_input.elements() == p.m * p.n),
+       "gelu_input must be [m, n], of D's type");
+  rule(p.epilogue == Epilogue::kNone || (p.d.row_stride() == p.n && p.beta == 0),
+       "an epilogue needs beta = 0, and rows of D without gaps");
+}
+
+}  // namespace
+
+std::string Product::text() const {
+  return str("a product of ", matrix_text(a, m, k), " times ", matrix_text(b, k, n), " into ",
+             matrix_text(d, m, n), bias ? " with bias" : "");
+}
+
+void multiply(const Stream& stream, const Product& product) {
+  require_possible(stream, product);
+  const int64_t elements = product.m * product.n;
+  stream.charge(
+      {.flops = 2.0 * static_cast<double>(product.m) * static_cast<double>(product.n * product.k)});
+  Product plain = product;
+  if (product.epilogue == Epilogue::kGelu) {
+    plain.d = {.data = product.gelu_input, .stride = product.n};
+  }
+  on_device(stream, [&](auto device) { kernels::multiply(device, plain); });
+  if (product.epilogue == Epilogue::kNone) {
+    return;
+  }
+  on_device_and_float(stream, product.d.data.dtype(), [&]<class T>(auto device) {
+    T *d = product.d.data.data<T>(), *input = product.gelu_input.data<T>();
+    if (product.epilogue == Epilogue::kGelu) {
+      kernels::activation_forward<kernels::Gelu>(device, elements, input, d);
+    } else {
+      kernels::activation_backward<kernels::Gelu>(device, elements, d, input, d, Wide<T>(0));
+    }
+  });
+}
+
+}  // namespace tandem

@@ -1,0 +1,56 @@
+// Products of matrices. A layer describes one; the device chooses how to compute it.
+#pragma once
+
+#include <string>
+
+#include "src/device/stream.h"
+#include "src/device/tensor.h"
+
+namespace tandem {
+
+// What becomes of each element of a product before it is stored.
+enum class Epilogue : uint8_t {
+  kNone,
+  kGelu,          // D = gelu(gelu_input), where the product is stored as gelu_input
+  kGeluGradient,  // D = product * gelu'(gelu_input)
+};
+
+// D = epilogue(alpha * op(A) op(B) + beta * D + bias), in row-major matrices: op(A) is [m, k],
+// op(B) is [k, n], D is [m, n].
+//
+// A and B have one type: f32, f64 (on the CPU), bf16 or fp16. D has that type; or f32, so that
+// gradients of 16-bit weights add up in f32. Sums are f32, of f64 operands f64; the product is
+// rounded to D's type once, and the epilogue starts from the rounded number: its bits are those of
+// a pass of its own.
+struct Product {
+  struct Operand {
+    Tensor data{};
+    int64_t stride = 0;  // elements from one row to the next as stored; 0: data's last axis
+    bool transposed = false;
+    Tensor scale{};  // f32 [1], of FP8 types; none: 1
+
+    int64_t row_stride() const { return stride ? stride : data.shape()[-1]; }
+  };
+
+  int64_t m = 0, n = 0, k = 0;
+  Operand a{}, b{}, d{};
+  double alpha = 1;
+  double beta = 0;  // 0 overwrites D, whatever it holds
+  Tensor bias{};    // [n], of the type of A, B and D; added to each row unless empty
+  Epilogue epilogue = Epilogue::kNone;
+  Tensor gelu_input{};  // [m, n], of D's type; neither it nor D has gaps between rows
+
+  std::string text() const;  // for messages
+};
+
+// Enqueues the product, and charges the stream with its work.
+//
+// CPU: called outside a parallel region it uses all CPU threads. For one number of threads the bits
+// are always the same; between two numbers a library may round differently.
+// CUDA: the first product of a stream, and of each size, allocates or asks for an algorithm: not
+// while a graph is captured.
+//
+// Throws Error(kInternal), with the product's sizes, for a product that the device cannot compute.
+void multiply(const Stream& stream, const Product& product);
+
+}  // namespace tandem

@@ -1,0 +1,220 @@
+#include "src/report/console.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+namespace {
+
+constexpr double kRedrawS = 0.1;
+constexpr int kUnknownWidth = 80;
+constexpr double kKeep = 0.98;  // weight of a step against the next one, in TimeLeft
+
+template <class... Args>
+std::string print_as(const char* format, Args... args) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), format, args...);
+  return text.data();
+}
+
+std::string format_loss(double loss) {
+  const bool extreme = std::isfinite(loss) && loss != 0 && (std::abs(loss) < 1e-3 || loss >= 1e4);
+  return str("loss ", print_as(extreme ? "%.3e" : "%.4f", loss));
+}
+
+std::string format_left(const ProgressView& view) {
+  return view.seconds_left ? format_duration(*view.seconds_left) + " left" : "";
+}
+
+double steady_now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+std::string format_count(double count, std::string_view separator) {
+  constexpr std::array<const char*, 5> kSuffixes = {"", "k", "M", "G", "T"};
+  size_t suffix = 0;
+  // 999.5 would be printed as 1000.
+  while (count >= 999.5 && suffix + 1 < kSuffixes.size()) {
+    count /= 1000;
+    ++suffix;
+  }
+  const char* format = count >= 99.95 || suffix == 0 ? "%.0f" : count >= 9.995 ? "%.1f" : "%.2f";
+  if (suffix == 0 && count > 0 && count < 9.95) {
+    format = "%.1f";
+  }
+  return str(print_as(format, count), separator, kSuffixes[suffix]);
+}
+
+std::string format_duration(double seconds) {
+  if (!(seconds < 1e9)) {
+    return "?";
+  }
+  const long long s = std::llround(std::max(seconds, 0.0));
+  if (s < 60) {
+    return print_as("%llds", s);
+  }
+  if (s < 3600) {
+    return print_as("%lldm%02llds", s / 60, s % 60);
+  }
+  if (s < 86400) {
+    return print_as("%lldh%02lldm", s / 3600, s / 60 % 60);
+  }
+  return print_as("%lldd%02lldh", s / 86400, s / 3600 % 24);
+}
+
+std::string format_bar(const ProgressView& view, int width) {
+  const StepReport& report = view.report;
+  const size_t room = static_cast<size_t>(std::max(width - 1, 0));
+  const std::string step = str("step ", report.step, '/', view.steps);
+  const std::string loss = str("  ", format_loss(report.loss));
+  const std::string left = view.seconds_left ? str("  ", format_left(view)) : "";
+  const std::string rate = str("  ", format_count(report.units_per_s), ' ', view.unit, "/s");
+  if (step.size() + loss.size() > room) {
+    return step.substr(0, room);
+  }
+  if (step.size() + loss.size() + left.size() > room) {
+    return step + loss;
+  }
+  if (step.size() + loss.size() + left.size() + rate.size() > room) {
+    return step + loss + left;
+  }
+  const std::string text = step + loss + rate + left;
+  const double done =
+      view.steps > 0
+          ? std::clamp(static_cast<double>(report.step) / static_cast<double>(view.steps), 0.0, 1.0)
+          : 0;
+  const std::string percent = print_as(" %3d%%  ", static_cast<int>(done * 100));
+  constexpr size_t kLongest = 30, kShortest = 5;
+  const size_t around = percent.size() + 2;  // and the brackets
+  if (text.size() + around + kShortest > room) {
+    return text;
+  }
+  const size_t length = std::min(kLongest, room - text.size() - around);
+  const auto filled = static_cast<size_t>(done * static_cast<double>(length));
+  std::string bar(filled, '=');
+  if (filled < length) {
+    bar += '>';
+    bar.append(length - filled - 1, ' ');
+  }
+  return str('[', bar, ']', percent, text);
+}
+
+std::string format_line(const ProgressView& view) {
+  const StepReport& report = view.report;
+  const std::string step = std::to_string(report.step), steps = std::to_string(view.steps);
+  const std::string pad(steps.size() > step.size() ? steps.size() - step.size() : 0, ' ');
+  const std::string left = format_left(view);
+  return str("step ", pad, step, '/', steps, "  ", format_loss(report.loss), "  lr ",
+             print_as("%.2e", report.lr), "  grad ", print_as("%.3g", report.grad_norm), "  ",
+             format_count(report.units_per_s), ' ', view.unit, "/s  ",
+             print_as("%.1f", report.step_s * 1e3), " ms/step", left.empty() ? "" : "  ", left);
+}
+
+void TimeLeft::add(int64_t step, double now_s) {
+  if (step_ && step > *step_) {
+    const double steps = static_cast<double>(step - *step_);
+    const double keep = std::pow(kKeep, steps);
+    const double gained = (1 - keep) / (1 - kKeep);  // 1 + kKeep + kKeep^2 ..., once per step
+    weighted_s_ = weighted_s_ * keep + gained * (now_s - now_s_) / steps;
+    weight_ = weight_ * keep + gained;
+  }
+  step_ = step;
+  now_s_ = now_s;
+}
+
+std::optional<double> TimeLeft::until(int64_t steps) const {
+  if (weight_ == 0) {
+    return std::nullopt;
+  }
+  return static_cast<double>(std::max<int64_t>(steps - *step_, 0)) * weighted_s_ / weight_;
+}
+
+int terminal_width(std::FILE* file) {
+  const char* terminal = std::getenv("TERM");
+  if (::isatty(::fileno(file)) == 0 || (terminal != nullptr && std::string("dumb") == terminal)) {
+    return 0;
+  }
+  // Under mpirun standard output is always a terminal device, but one without a width unless
+  // mpirun's own output is a real terminal.
+  winsize size{};
+  return ::ioctl(::fileno(file), TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+Console::Console(Options options, std::FILE* out, std::function<double()> now_s)
+    : options_(std::move(options)), out_(out), now_s_(now_s ? std::move(now_s) : steady_now_s) {
+  require(options_.log_every >= 1, "Console: log_every");
+  if (options_.mode == ProgressMode::kAuto) {
+    options_.mode = terminal_width(out_) > 0 ? ProgressMode::kBar : ProgressMode::kPlain;
+  }
+  view_.steps = options_.steps;
+  view_.unit = options_.unit;
+  time_left_.add(options_.first_step, now_s_());
+}
+
+Console::~Console() { clear_bar(); }
+
+void Console::step(const StepReport& report) {
+  const double now = now_s_();
+  time_left_.add(report.step, now);
+  view_.report = report;
+  view_.seconds_left = time_left_.until(options_.steps);
+  line_due_ = true;
+  if (options_.mode == ProgressMode::kBar) {
+    if (!bar_drawn_ || now - bar_drawn_s_ >= kRedrawS) {
+      draw_bar(now);
+    }
+  } else if (options_.mode == ProgressMode::kPlain && report.step % options_.log_every == 0) {
+    write(format_line(view_) + "\n");
+    line_due_ = false;
+  }
+}
+
+void Console::print(std::string_view text) {
+  const bool redraw = bar_drawn_;
+  clear_bar();
+  write(str(text, '\n'));
+  if (redraw) {
+    draw_bar(now_s_());
+  }
+}
+
+void Console::finish() {
+  clear_bar();
+  if (line_due_ && options_.mode != ProgressMode::kNone) {
+    view_.seconds_left.reset();
+    write(format_line(view_) + "\n");
+  }
+  line_due_ = false;
+}
+
+void Console::clear_bar() {
+  if (bar_drawn_) {
+    write("\r\033[K");  // back to the first column; erase to the end of the line
+    bar_drawn_ = false;
+  }
+}
+
+void Console::draw_bar(double now_s) {
+  const int width = terminal_width(out_);  // asked each time: windows change their size
+  write(str('\r', format_bar(view_, width > 0 ? width : kUnknownWidth), "\033[K"));
+  bar_drawn_ = true;
+  bar_drawn_s_ = now_s;
+}
+
+void Console::write(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), out_);
+  std::fflush(out_);
+}
+
+}  // namespace tandem

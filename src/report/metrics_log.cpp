@@ -1,0 +1,91 @@
+#include "src/report/metrics_log.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// The "step" of a line, when it is a whole one.
+std::optional<int64_t> step_of(std::string_view line) {
+  const Json json = Json::parse(line, nullptr, false);
+  if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) {
+    return std::nullopt;
+  }
+  return json["step"].get<int64_t>();
+}
+
+Json json_of(int64_t number) { return number; }
+Json json_of(double number) { return number; }
+
+Json json_of(std::span<const Metric> metrics) {
+  Json json = Json::object();
+  for (const Metric& metric : metrics) {
+    json[metric.key] = std::visit([](const auto& value) { return json_of(value); }, metric.value);
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string to_json_line(std::span<const Metric> metrics) {
+  return json_of(metrics).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+MetricsLog::MetricsLog(const std::string& path) : file_(path, FileWriter::Start::kEnd) {}
+
+void MetricsLog::append(std::span<const Metric> metrics) {
+  file_.write(to_json_line(metrics) + "\n");
+}
+
+TruncatedLines truncate_after(const std::string& path, int64_t step) {
+  TruncatedLines lines;
+  if (!fs::exists(path)) {
+    return lines;
+  }
+  const std::string text = read_file(path);
+  std::string kept, discarded;
+  for (size_t start = 0; start < text.size();) {
+    const size_t newline = text.find('\n', start);
+    const bool whole = newline != std::string::npos;
+    const size_t end = whole ? newline + 1 : text.size();
+    const std::string_view line = std::string_view(text).substr(start, end - start);
+    const std::optional<int64_t> at = whole ? step_of(line) : std::nullopt;
+    if (!at) {
+      ++lines.broken;
+    } else if (*at > step) {
+      ++lines.discarded;
+      discarded += line;
+    } else {
+      ++lines.kept;
+      kept += line;
+    }
+    start = end;
+  }
+  if (kept.size() == text.size()) {
+    return lines;
+  }
+  // The discarded ones first: a crash between the two leaves lines twice rather than nowhere.
+  if (!discarded.empty()) {
+    fs::path beside = path;
+    beside.replace_extension(".discarded" + beside.extension().string());
+    FileWriter file(beside.string(), FileWriter::Start::kEnd);
+    file.write(discarded);
+    file.sync();
+  }
+  const std::string partial = path + ".partial";
+  FileWriter file(partial, FileWriter::Start::kEmpty);
+  file.write(kept);
+  file.sync();
+  rename_path(partial, path);
+  return lines;
+}
+
+}  // namespace tandem

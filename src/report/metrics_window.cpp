@@ -1,0 +1,79 @@
+#include "src/report/metrics_window.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tandem {
+
+MetricsWindow::MetricsWindow(Machine& machine, const Model& model, DType dtype,
+                             int64_t global_batch)
+    : machine_(machine),
+      mesh_(*machine.mesh()),
+      model_(model),
+      global_batch_(global_batch),
+      peak_flops_(machine.peak_flops(dtype)) {}
+
+MetricsWindow::Mark MetricsWindow::mark() {
+  Mark mark{.sent = std::make_shared<WireCount>()};
+  const auto read = [mesh = machine_.mesh(), sent = mark.sent] { *sent = mesh->wire(); };
+  Stream& communication = mesh_.data().stream();
+  if (communication.device() == Device::kCpu) {
+    communication.submit(read);
+    mark.there = communication.record();
+  } else {
+    read();  // NCCL's are counted when they are enqueued
+  }
+  mark.enqueued = Clock::now();
+  return mark;
+}
+
+WireCount MetricsWindow::wire_at(const Mark& mark) {
+  mesh_.data().wait(mark.there);
+  return *mark.sent;
+}
+
+void MetricsWindow::begin() {
+  leave_out_messages();
+  start_ = Clock::now();
+}
+
+void MetricsWindow::add(const Mark& end, double exposed_comm_s) {
+  const WireCount wire = wire_at(end);
+  sent_ = wire - std::exchange(wire_, wire);
+  exposed_comm_s_ += exposed_comm_s;
+  ++steps_;
+}
+
+void MetricsWindow::close(const Mark& end, StepMetrics& metrics) {
+  const std::vector<RankUse> use = gather_use(sent_);
+  std::vector<double> exposed(use.size(), 0.0);
+  exposed[static_cast<size_t>(mesh_.job().rank())] = std::exchange(exposed_comm_s_, 0);
+  metrics.exposed_comm_s = std::ranges::max(mesh_.job().sum(exposed));
+  metrics.wire = use[busiest_rank(use)].wire;
+  metrics.memory_peak = use[largest_rank(use)].memory_peak;
+  metrics.peak_bytes = use[largest_rank(use)].peak_bytes;
+  // A CPU has done a step when it is enqueued; of a GPU this is the time to see that it has.
+  const Clock::time_point now = machine_.device() == Device::kCpu ? end.enqueued : Clock::now();
+  metrics.seconds = std::chrono::duration<double>(now - std::exchange(start_, now)).count();
+  metrics.steps = std::exchange(steps_, 0);
+  metrics.samples = metrics.steps * global_batch_;
+  if (peak_flops_ > 0) {
+    metrics.mfu = model_.flops_per_sample() * static_cast<double>(metrics.samples) /
+                  metrics.seconds / (peak_flops_ * static_cast<double>(mesh_.job().size()));
+  }
+}
+
+std::vector<RankUse> MetricsWindow::gather_use(const WireCount& wire) {
+  const Memory& memory = machine_.memory;
+  RankUse own{.wire = wire, .peak_bytes = memory.total().peak_bytes};
+  for (size_t i = 0; i < own.memory_peak.size(); ++i) {
+    own.memory_peak[i] = memory.use(static_cast<MemoryClass>(i)).peak_bytes;
+  }
+  std::vector<RankUse> all;
+  for (const std::string& text : mesh_.job().all_gather(own.text())) {
+    all.push_back(RankUse::from_text(text));
+  }
+  return all;
+}
+
+}  // namespace tandem

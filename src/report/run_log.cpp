@@ -1,0 +1,170 @@
+#include "src/report/run_log.h"
+
+#include <cmath>
+#include <filesystem>
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+namespace {
+
+// Opens metrics.jsonl behind the lines that the resumed run will not write again.
+MetricsLog open_metrics(const std::string& path, int64_t step) {
+  truncate_after(path, step);
+  return MetricsLog(path);
+}
+
+// The earlier start came further than the state that this one goes on from.
+void remove_later_report(const std::string& path, int64_t step) {
+  if (std::filesystem::exists(path) && RunReport::from_json(read_file(path), path).step > step) {
+    remove_tree(path);
+  }
+}
+
+void write_report(const std::string& path, const RunReport& report) {
+  const std::string partial = path + ".partial";
+  FileWriter file(partial, FileWriter::Start::kEmpty);
+  file.write(report.json());
+  file.sync();
+  rename_path(partial, path);
+}
+
+}  // namespace
+
+RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step,
+               const DatasetInfo& data)
+    : config_(config),
+      directory_(directory),
+      data_(data),
+      first_step_(step),
+      metrics_(open_metrics(directory.metrics(), step)),
+      console_({.mode = config.log.progress,
+                .first_step = step,
+                .steps = config.train.steps,
+                .log_every = config.train.log_every,
+                .unit = unit()}) {
+  remove_later_report(directory.report(), step);
+  if (config.log.tensorboard) {
+    const auto resumed = step > 0 ? std::optional(step) : std::nullopt;
+    tensorboard_ = std::make_unique<TensorBoardWriter>(directory.tensorboard(), resumed);
+  }
+  report_.step = step;
+}
+
+void RunLog::start(const RunSummary& s, const std::string& resumed_from,
+                   const std::string& weights_from) {
+  const ModelConfig& model = config_.model;
+  const std::string shape =
+      model.reads_text()       ? str(model.layers, " layers, ", model.heads, " heads, width ",
+                                     model.width, ", context ", model.context)
+      : model.kind == "resnet" ? str("depth ", model.depth)
+                               : str(model.layers, " layers, width ", model.width);
+  const double flops = s.flops_per_sample * static_cast<double>(config_.train.global_batch);
+  console_.print(str("run         ", directory_.path()));
+  const std::string trained =
+      s.parameters.trained < s.parameters.all ? str(", ", s.parameters.trained, " trained") : "";
+  console_.print(
+      str("model       ", model.kind, ": ", shape, "; ", s.parameters.all, " parameters", trained));
+  console_.print(str("data        ", data_.path, ": ", data_.train_count, " ", unit(),
+                     " to train, ", data_.val_count, " to validate; an epoch is ",
+                     s.samples_per_epoch / config_.train.global_batch, " steps"));
+  console_.print(str("batch       ", s.batch.global_batch, " = ", s.batch.micro_batch(),
+                     " micro-batch x ", s.batch.accumulation(), " accumulation x ", s.batch.ranks,
+                     s.batch.ranks == 1 ? " rank; " : " ranks; ", format_count(flops, " "),
+                     "FLOP a step"));
+  const std::string peak =
+      s.peak_flops > 0 ? str(", ", format_count(s.peak_flops, " "), "FLOP/s at best") : "";
+  console_.print(str("machine     ", s.machine, " a rank", peak, "; gradients in ", s.buckets,
+                     s.buckets == 1 ? " bucket of " : " buckets, together ",
+                     format_bytes(s.gradient_bytes)));
+  console_.print(str("ranks       ", s.sharing));
+  console_.print(str("memory      ", s.memory, " a rank, activations on top"));
+  if (!resumed_from.empty()) {
+    console_.print(
+        str("resuming    ", resumed_from, " at step ", report_.step, " of ", config_.train.steps));
+  } else if (!weights_from.empty()) {
+    console_.print(str("weights     ", weights_from));
+  }
+}
+
+void RunLog::step(int64_t step) {
+  report_.step = step;
+  console_.step(report_);
+}
+
+void RunLog::training(const StepMetrics& m) {
+  const double units_per_s = static_cast<double>(m.samples * units_per_sample()) / m.seconds;
+  const double step_ms = 1000 * m.seconds / static_cast<double>(m.steps);
+  std::vector<Metric> metrics = {
+      {"step", m.step},
+      {"loss", m.loss},
+      {"lr", m.lr},
+      {"grad_norm", m.grad_norm},
+      {"step_ms", step_ms},
+      {std::string(unit()) + "_per_s", units_per_s},
+      {"mfu", m.mfu},
+      {"wire_bytes", m.wire.payload().total()},
+      {"exposed_comm_ms", 1000 * m.exposed_comm_s / static_cast<double>(m.steps)},
+      {"peak_bytes", m.peak_bytes},
+      {"wire", wire_metrics(m.wire)},
+      {"memory", memory_metrics(m.memory_peak)}};
+  if (config_.train.precision == DType::kFp16) {
+    metrics.push_back({"loss_scale", m.loss_scale});
+    metrics.push_back({"skipped", m.skipped});
+  }
+  metrics_.append(metrics);
+  if (tensorboard_) {
+    const std::string rate_tag = str("train/", unit(), "_per_s");
+    tensorboard_->add(m.step, {{"train/loss", m.loss},
+                               {"train/lr", m.lr},
+                               {"train/grad_norm", m.grad_norm},
+                               {rate_tag, units_per_s}});
+  }
+  report_ = {.step = m.step,
+             .loss = m.loss,
+             .lr = m.lr,
+             .grad_norm = m.grad_norm,
+             .step_s = step_ms / 1000,
+             .units_per_s = units_per_s};
+}
+
+void RunLog::validation(int64_t step, const Evaluation& result) {
+  const bool text = config_.model.reads_text();
+  const double second = text ? std::exp(result.loss) : result.accuracy;
+  metrics_.append(
+      {{"step", step}, {"val_loss", result.loss}, {text ? "perplexity" : "val_accuracy", second}});
+  if (tensorboard_) {
+    tensorboard_->add(
+        step, {{"val/loss", result.loss}, {text ? "val/perplexity" : "val/accuracy", second}});
+  }
+  char figures[96];
+  std::snprintf(figures, sizeof figures,
+                text ? "val_loss %.4f  perplexity %.2f" : "val_loss %.4f  accuracy %.4f",
+                result.loss, second);
+  console_.print(str("step ", step, "/", config_.train.steps, "  ", figures, "  over ",
+                     result.targets, " targets"));
+}
+
+void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport report) {
+  report.first_step = first_step_;
+  if (report.step > first_step_) {
+    console_.print(report.tables(1));
+    write_report(directory_.report(), report);
+  }
+  console_.print(stopped ? str("stopped on request after step ", report.step,
+                               "; the same command goes on from here")
+                         : str("finished ", report.step, " steps"));
+  console_.print(str("checkpoint  ", checkpoint));
+  console_.print(
+      str("metrics     ", directory_.metrics(), "; ", directory_.report(),
+          config_.log.tensorboard ? "; tensorboard --logdir " + directory_.tensorboard() : ""));
+  if (!stopped && config_.model.reads_text()) {
+    console_.print(
+        str("next        tandem generate --checkpoint ", directory_.path(), " --prompt \"...\""));
+  } else if (!stopped) {
+    console_.print(str("next        tandem eval --checkpoint ", directory_.path()));
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,90 @@
+// What a person and other programs see of a run: the table at the start, progress, metrics.jsonl,
+// TensorBoard, report.json, and the last words. Rank 0 alone has one.
+#pragma once
+
+#include <array>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/wire_count.h"
+#include "src/data/dataset.h"
+#include "src/device/memory.h"
+#include "src/report/console.h"
+#include "src/report/metrics_log.h"
+#include "src/report/run_report.h"
+#include "src/report/tensorboard.h"
+#include "src/settings/config.h"
+#include "src/train/evaluation.h"
+#include "src/train/model_zoo.h"
+#include "src/train/run_directory.h"
+
+namespace tandem {
+
+// Of the steps since the last logged one.
+struct StepMetrics {
+  int64_t step = 0;   // the last of them
+  int64_t steps = 0;  // how many
+  int64_t samples = 0;
+  double seconds = 0;
+  double loss = 0;  // mean over the global batch of the last step, nats per target
+  double lr = 0;
+  double grad_norm = 0;                                   // before clipping
+  double mfu = std::numeric_limits<double>::quiet_NaN();  // model FLOP/s over the peak of all
+                                                          // ranks, where that is known
+  double loss_scale = 1;
+  int64_t skipped = 0;        // updates left out so far because a gradient was not finite
+  double exposed_comm_s = 0;  // waiting for communication that no computation hid, largest rank
+  WireCount wire;             // sent in the last step by the rank that sent the most payload
+  std::array<int64_t, kMemoryClasses> memory_peak{};  // by MemoryClass, of the largest rank
+  int64_t peak_bytes = 0;                             // of all classes together, largest rank
+};
+
+// For the table at the start.
+struct RunSummary {
+  ParameterCount parameters{};
+  double flops_per_sample = 0;
+  double peak_flops = 0;  // of one rank, which mfu refers to; 0: not known
+  BatchPlan batch{};
+  std::string machine;  // device and backend of a rank
+  std::string sharing;  // nodes, ZeRO stage, kind of sums
+  int64_t buckets = 0, gradient_bytes = 0;
+  int64_t samples_per_epoch = 0;
+  std::string memory;  // by class, of one rank
+};
+
+class RunLog {
+ public:
+  // Opens metrics.jsonl and the event file; lines past `step` move aside, and a report of a
+  // later end is removed. Error kData when they cannot be written.
+  RunLog(const Config& config, const RunDirectory& directory, int64_t step,
+         const DatasetInfo& data);
+
+  void start(const RunSummary& summary, const std::string& resumed_from,
+             const std::string& weights_from);
+  void step(int64_t step);  // after every step, behind training() if that is due; cheap
+  void training(const StepMetrics& metrics);
+  void validation(int64_t step, const Evaluation& result);
+  // Shows what the ranks used and writes report.json, when this start did a step. The report's
+  // first_step is set here.
+  void finish(bool stopped, const std::string& checkpoint, RunReport report);
+
+ private:
+  const char* unit() const { return config_.model.reads_text() ? "tokens" : "images"; }
+  // Tokens or images in one sample.
+  int64_t units_per_sample() const {
+    return config_.model.reads_text() ? config_.model.context : 1;
+  }
+
+  Config config_;
+  RunDirectory directory_;
+  DatasetInfo data_;
+  int64_t first_step_;
+  MetricsLog metrics_;
+  std::unique_ptr<TensorBoardWriter> tensorboard_;  // null: not wanted
+  Console console_;
+  StepReport report_;  // the latest measured figures
+};
+
+}  // namespace tandem

@@ -1,0 +1,155 @@
+// Every setting of a run. Member initialisers are the defaults; DESIGN: one small struct a section,
+// and a component receives its own struct only.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/hierarchy.h"
+#include "optim/schedule.h"
+#include "src/report/console.h"
+#include "src/settings/options.h"
+#include "src/step/batch_plan.h"
+#include "src/step/training_step.h"
+
+namespace tandem {
+
+enum class OnNonfinite : uint8_t { kStop, kSkip };
+enum class OptimizerKind : uint8_t { kAdamW, kSgd };
+enum class Backend : uint8_t { kAuto, kMpi, kNccl };
+enum class Reduce : uint8_t { kRing, kExact };
+enum class Unused : uint8_t { kIsError, kIsZero };
+
+struct RunConfig {
+  std::string name = "run";
+  std::string dir = "runs";
+  int64_t seed = 1;
+  std::optional<Device> device;  // none: CUDA where there is a GPU
+  int64_t threads = 0;
+};
+
+struct DataConfig {
+  std::string path;
+  int64_t prefetch = 2;
+  bool augment = false;
+};
+
+struct ModelConfig {
+  std::string kind = "gpt";
+  int64_t layers = 4;
+  int64_t heads = 4;
+  int64_t kv_heads = 0;
+  int64_t width = 128;
+  int64_t ffn_width = 0;
+  int64_t context = 64;
+  double dropout = 0;
+  bool tie_embeddings = true;
+  int64_t depth = 20;
+  std::string freeze{};
+
+  // What model_zoo.cpp says of the kind:
+  bool reads_text() const;
+  std::vector<std::string> problems() const;
+};
+
+struct TrainConfig {
+  int64_t steps = 1000;
+  int64_t global_batch = 12;
+  int64_t micro_batch = 0;
+  DType precision = DType::kF32;
+  bool recompute = false;  // of blocks
+  int64_t eval_every = 0;
+  int64_t eval_batches = 0;
+  int64_t log_every = 10;
+  OnNonfinite on_nonfinite = OnNonfinite::kStop;
+
+  BatchPlan batch_plan(int ranks) const { return {global_batch, micro_batch, ranks}; }
+  // The same for every number of ranks, so that validation losses have the same bits.
+  int64_t eval_batch() const { return micro_batch > 0 ? micro_batch : global_batch; }
+};
+
+struct OptimConfig {
+  OptimizerKind kind = OptimizerKind::kAdamW;
+  double lr = 1e-3;
+  double min_lr = 1e-4;
+  int64_t warmup_steps = 100;
+  ScheduleKind schedule = ScheduleKind::kCosine;
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double eps = 1e-8;
+  double momentum = 0.9;
+  bool nesterov = false;
+  double weight_decay = 0.1;
+  double clip_norm = 1.0;
+
+  std::variant<AdamWOptions, SgdOptions> optimizer() const {
+    if (kind == OptimizerKind::kSgd) {
+      return SgdOptions{.momentum = momentum, .nesterov = nesterov, .weight_decay = weight_decay};
+    }
+    return AdamWOptions{.beta1 = beta1, .beta2 = beta2, .eps = eps, .weight_decay = weight_decay};
+  }
+};
+
+struct DistConfig {
+  int64_t zero = 0;
+  Backend backend = Backend::kAuto;
+  Reduce reduce = Reduce::kRing;
+  double bucket_mb = 4;
+  DType wire_dtype = DType::kF32;
+  bool overlap = true;
+  Sharing shard = Sharing::kWorld;
+  std::string node_size = "auto";
+  Unused unused = Unused::kIsError;
+  double timeout_s = 600;
+};
+
+struct CheckpointConfig {
+  int64_t every_steps = 0;
+  double every_minutes = 0;
+  int64_t keep = 2;
+  std::string resume = "auto";
+  std::string init_from;
+  bool async = false;
+};
+
+struct LogConfig {
+  ProgressMode progress = ProgressMode::kAuto;
+  bool tensorboard = true;
+  bool trace = false;
+};
+
+struct Config {
+  RunConfig run;
+  DataConfig data;
+  ModelConfig model;
+  TrainConfig train;
+  OptimConfig optim;
+  DistConfig dist;
+  CheckpointConfig checkpoint;
+  LogConfig log;
+
+  // Binds all settings; this function is their documentation. `options` must not outlive this
+  // object.
+  void bind(Options& options);
+  TrainingStep::Options training_step(int ranks) const;  // of a data group
+  std::string ini_text() const;                          // reads back as an equal Config
+};
+
+// Reads a configuration from INI text that ini_text() wrote (a run's config.cfg, a checkpoint's
+// manifest).
+Config config_from_text(const std::string& text, const std::string& origin);
+
+// Everything that is wrong with the values or their combination on `ranks` ranks; empty when
+// nothing is. Includes what this build cannot do.
+std::vector<std::string> problems_of(const Config& config, int ranks);
+
+// Settings that may not change between the start of a run and its resumption, as text to compare:
+// one `key = value` a line for the model, the data and the seed.
+std::vector<std::string> fixed_settings(const Config& config);
+
+// One line `was key = value, now value`, indented, for each of them that differs; empty when none
+// does.
+std::string changed_settings(const Config& then, const Config& now);
+
+}  // namespace tandem

@@ -1,0 +1,262 @@
+#include "src/settings/options.h"
+
+#include <algorithm>
+#include <boost/program_options.hpp>
+#include <charconv>
+#include <sstream>
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr const char* kText = "text";  // what a setting without restrictions allows
+
+template <class T>
+bool parse_number(const std::string& text, T& value) {
+  const char* end = text.data() + text.size();
+  const auto [last, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && last == end;
+}
+
+// The shortest text that reads back as the same number.
+template <class T>
+std::string number_text(T value) {
+  char text[64];
+  const auto result = std::to_chars(text, text + sizeof text, value);
+  return std::string(text, result.ptr);
+}
+
+template <class T>
+std::string range_text(T low, T high) {
+  const char* kind = std::is_integral_v<T> ? "a whole number" : "a number";
+  return high >= kNoLimit<T> ? str(kind, " >= ", number_text(low))
+                             : str(kind, " in [", number_text(low), ", ", number_text(high), "]");
+}
+
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) {
+    row[j] = j;
+  }
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+void Options::bind(Setting setting) {
+  setting.default_text = setting.text();
+  settings_.push_back(std::move(setting));
+}
+
+template <class Number>
+void Options::add(const std::string& key, Number& value, const std::string& help,
+                  std::type_identity_t<Number> low, std::type_identity_t<Number> high) {
+  bind({key, help, range_text(low, high), "",
+        [&value, low, high](const std::string& text) {
+          Number parsed = 0;
+          const bool good = parse_number(text, parsed) && parsed >= low && parsed <= high;
+          value = good ? parsed : value;
+          return good;
+        },
+        [&value] { return number_text(value); }});
+}
+template void Options::add(const std::string&, int64_t&, const std::string&, int64_t, int64_t);
+template void Options::add(const std::string&, double&, const std::string&, double, double);
+
+void Options::add(const std::string& key, bool& value, const std::string& help) {
+  bind({key, help, "true or false", "",
+        [&value](const std::string& text) {
+          const bool yes = text == "true" || text == "1" || text == "yes" || text == "on";
+          const bool no = text == "false" || text == "0" || text == "no" || text == "off";
+          value = yes || (!no && value);
+          return yes || no;
+        },
+        [&value] { return std::string(value ? "true" : "false"); }});
+}
+
+void Options::add(const std::string& key, std::string& value, const std::string& help) {
+  bind({key, help, kText, "",
+        [&value](const std::string& text) {
+          value = text;
+          return true;
+        },
+        [&value] { return value; }});
+}
+
+void Options::add(const std::string& key, std::optional<std::string>& value,
+                  const std::string& help) {
+  bind({key, help, kText, "",
+        [&value](const std::string& text) {
+          value = text;
+          return true;
+        },
+        [&value] { return value.value_or(""); }});
+}
+
+void Options::add(const std::string& key, std::vector<std::string>& values,
+                  const std::string& help) {
+  bind({key, help, kText, "",
+        [&values](const std::string& text) {
+          values.push_back(text);
+          return true;
+        },
+        [] { return std::string(); }});
+}
+
+std::vector<std::string> Options::apply(const std::vector<Assignment>& assignments) {
+  std::vector<std::string> problems;
+  for (const Assignment& assignment : assignments) {
+    const auto setting = std::ranges::find(settings_, assignment.key, &Setting::key);
+    if (setting == settings_.end()) {
+      const std::string guess = nearest(assignment.key);
+      problems.push_back(
+          str(assignment.origin, ": unknown setting ", assignment.key,
+              guess.empty() ? "; --help lists all" : "; did you mean " + guess + "?"));
+    } else if (assignment.bare && setting->allowed == kText) {
+      problems.push_back(str(assignment.origin, ": ", assignment.key,
+                             " has no value; one that begins with -- is given as --",
+                             assignment.key, "=VALUE"));
+    } else if (!setting->assign(assignment.value)) {
+      problems.push_back(str(assignment.origin, ": ", assignment.key, " = ", assignment.value,
+                             " must be ", setting->allowed));
+    }
+  }
+  return problems;
+}
+
+std::vector<std::string> Options::apply_words(const std::vector<std::string>& words) {
+  const CommandLine line = parse_command_line(words);
+  std::vector<std::string> problems = apply(line.assignments);
+  for (const std::string& word : line.positional) {
+    problems.push_back(str("command line: unexpected word ", word,
+                           "; options are --key value, text with spaces in quotes"));
+  }
+  return problems;
+}
+
+std::string Options::text(const std::string& key) const {
+  const auto setting = std::ranges::find(settings_, key, &Setting::key);
+  require(setting != settings_.end(), [&] { return "Options: no setting " + key; });
+  return setting->text();
+}
+
+std::string Options::nearest(const std::string& key) const {
+  const std::string leaf = key.substr(key.find('.') + 1);
+  std::string best;
+  size_t best_distance = 4;
+  for (const Setting& setting : settings_) {
+    const std::string known_leaf = setting.key.substr(setting.key.find('.') + 1);
+    // A right name in the wrong section is as near as one wrong letter.
+    const size_t distance = known_leaf == leaf
+                                ? std::min<size_t>(1, edit_distance(key, setting.key))
+                                : edit_distance(key, setting.key);
+    if (distance < best_distance) {
+      best = setting.key;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+std::string Options::help() const {
+  std::ostringstream out;
+  out << usage_ << "\n";
+  std::string section;
+  for (const Setting& setting : settings_) {
+    const size_t dot = setting.key.find('.');
+    const std::string this_section = dot == std::string::npos ? "" : setting.key.substr(0, dot);
+    if (this_section != section || &setting == &settings_.front()) {
+      out << "\n" << (this_section.empty() ? "options" : this_section) << ":\n";
+      section = this_section;
+    }
+    std::string left = "  --" + setting.key;
+    if (!setting.default_text.empty()) {
+      left += " " + setting.default_text;
+    }
+    left.resize(std::max<size_t>(left.size() + 2, 36), ' ');
+    out << left << setting.help;
+    if (setting.allowed.starts_with("one of")) {
+      out << " (" << setting.allowed.substr(7) << ")";
+    }
+    out << "\n";
+  }
+  return out.str();
+}
+
+std::string Options::ini_text() const {
+  std::ostringstream out;
+  std::string section;
+  for (const Setting& setting : settings_) {
+    const size_t dot = setting.key.find('.');
+    if (dot == std::string::npos) {
+      continue;  // a switch of the command, not a setting of the run
+    }
+    if (setting.key.substr(0, dot) != section) {
+      out << (section.empty() ? "" : "\n") << "[" << setting.key.substr(0, dot) << "]\n";
+      section = setting.key.substr(0, dot);
+    }
+    out << setting.key.substr(dot + 1) << " = " << setting.text() << "\n";
+  }
+  return out.str();
+}
+
+CommandLine parse_command_line(const std::vector<std::string>& words) {
+  CommandLine line;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string word = words[i] == "-h" ? "--help" : words[i];
+    if (!word.starts_with("--")) {
+      line.positional.push_back(word);
+      continue;
+    }
+    const size_t equals = word.find('=');
+    std::string key = word.substr(2, equals == std::string::npos ? std::string::npos : equals - 2);
+    if (key.empty()) {
+      fail(ExitCode::kConfig,
+           str("command line: ", word, " is not a setting; write --section.key value"));
+    }
+    std::string value = "true";
+    bool bare = false;
+    if (equals != std::string::npos) {
+      value = word.substr(equals + 1);
+    } else if (i + 1 < words.size() && !words[i + 1].starts_with("--")) {
+      value = words[++i];
+    } else {
+      bare = true;
+    }
+    line.assignments.push_back({std::move(key), std::move(value), "command line", bare});
+  }
+  return line;
+}
+
+std::vector<Assignment> parse_ini(const std::string& text, const std::string& origin) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // some editors write one
+  std::istringstream in(text.starts_with(kByteOrderMark) ? text.substr(kByteOrderMark.size())
+                                                         : text);
+  std::vector<Assignment> assignments;
+  try {
+    const po::options_description nothing_declared;
+    for (const auto& option : po::parse_config_file(in, nothing_declared, true).options) {
+      assignments.push_back(
+          {option.string_key, option.value.empty() ? "" : option.value.front(), origin, false});
+    }
+  } catch (const po::error& error) {
+    fail(ExitCode::kConfig,
+         str(origin, ": ", error.what(), "; write [section] and key = value lines"));
+  }
+  return assignments;
+}
+
+}  // namespace tandem

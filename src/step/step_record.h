@@ -1,0 +1,66 @@
+// What the host tells the device about a step, and what a step leaves behind there; the latter
+// reaches the host one step late, so that the host never waits inside a step.
+//
+// The figures of a step are one small array, the same on all ranks once it was summed over them:
+// the squared norm of the gradients, which is not finite if one of them is not, and the loss of
+// each micro-batch. A rank leaves those of others zero, so that adding them rounds nothing.
+#pragma once
+
+#include <span>
+
+#include "optim/step_control.h"
+#include "src/device/staged_copies.h"
+#include "src/device/tensor.h"
+
+namespace tandem {
+
+class StepRecord {
+ public:
+  struct MicroBatches {
+    int64_t all = 1;      // of all ranks in a step
+    int64_t first = 0;    // the number of this rank's first
+    int64_t samples = 1;  // in each
+  };
+  // `staging`: host memory, page-locked for a GPU. Stream and staging must outlive this.
+  StepRecord(Stream& stream, Memory& memory, Memory& staging, const MicroBatches& micro_batches,
+             const StepOptions& options);
+
+  // In the memory of the device.
+  StepNumbers* numbers() const { return reinterpret_cast<StepNumbers*>(numbers_.raw()); }
+  StepState* state() const { return reinterpret_cast<StepState*>(state_.raw()); }
+  // f64 [1 + micro_batches]: squared norm, losses. To be summed over ranks before decide().
+  const Tensor& figures() const { return figures_; }
+  Tensor squared_norm() const { return figures_.slice(0, 1); }
+  const Tensor& scratch() const { return scratch_; }  // f64 [kReduceScratch], for sums
+
+  // All figures zero. `numbers`: seed, step, lr and mean_factor; the others follow from them.
+  void begin_step(Stream& stream, StepNumbers numbers);
+  // Behind the backward pass of this rank's next micro-batch, whose loss is the sum of `losses`,
+  // f32.
+  void end_micro_step(const Stream& stream, const Tensor& losses) const;
+  // What follows from the figures, in state().
+  void decide(const Stream& stream) const;
+  void restore(Stream& stream, const StepState& state);
+
+  // The host's copy of a finished step.
+  struct Copy {
+    Event done;  // the tensors may be read
+    Tensor state, figures;
+    const StepState& step_state() const { return *reinterpret_cast<StepState*>(state.raw()); }
+    double loss() const;  // sum over the targets of the global batch, in the order of micro-batches
+  };
+  Copy copy_to_host(Stream& stream);
+
+ private:
+  Memory& staging_;
+  MicroBatches micro_batches_;
+  StepOptions options_;
+  StagedCopies copies_;
+  Tensor numbers_;  // u8 [sizeof(StepNumbers)]
+  Tensor state_;    // u8 [sizeof(StepState)]
+  Tensor figures_, zeros_;
+  Tensor loss_;     // f64 [1]: of the micro-batch under way
+  Tensor scratch_;  // f64
+};
+
+}  // namespace tandem

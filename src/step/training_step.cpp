@@ -1,0 +1,109 @@
+#include "src/step/training_step.h"
+
+#include "src/device/profiler_range.h"
+
+namespace tandem {
+
+namespace {
+
+std::unique_ptr<Optimizer> make(const AdamWOptions& options, std::span<const Shard> shards,
+                                Memory& memory) {
+  return make_adamw(options, shards, memory);
+}
+std::unique_ptr<Optimizer> make(const SgdOptions& options, std::span<const Shard> shards,
+                                Memory& memory) {
+  return make_sgd(options, shards, memory);
+}
+
+}  // namespace
+
+TrainingStep::TrainingStep(Model& model, Hierarchy& data, Stream& stream, Memory& memory,
+                           Memory& staging, const Options& options)
+    : model_(model),
+      data_(data),
+      stream_(stream),
+      memory_(memory),
+      options_(options),
+      verdict_{.clip_norm = options.clip_norm,
+               .dynamic_scale = options.store.dtype == DType::kFp16},
+      tape_([this](Context& context, Parameter& parameter) {
+        store_->gradients.on_final(context, parameter);
+      }) {
+  const BatchPlan& batch = options_.batch;
+  options_.store.exact_leaves = options.exact ? batch.micro_batches() : 0;
+  store_ = std::make_unique<ParamStore>(parameters_by_block(model), data, stream, memory,
+                                        options_.store);
+  statistics_ =
+      std::make_unique<BatchStatistics>(model, stream, memory, options_.store.exact_leaves);
+  record_ = std::make_unique<StepRecord>(
+      stream, memory, staging,
+      StepRecord::MicroBatches{.all = batch.micro_batches(),
+                               .first = batch.accumulation() * data.rank(),
+                               .samples = batch.micro_batch()},
+      verdict_);
+  optimizer_ =
+      std::visit([&](const auto& chosen) { return make(chosen, store_->shards.all(), memory); },
+                 options.optimizer);
+}
+
+void TrainingStep::run(const Input& input) {
+  for (int attempt = 1; !run_micro_steps(input); ++attempt) {
+    require(attempt == 1, [&] {
+      return str("step ", input.step + 1, ": exact sums do not fit exponents of the same step");
+    });
+  }
+  sum_figures();
+  record_->decide(stream_);
+  const ProfilerRange range("optimizer");
+  statistics_->update(record_->state(), options_.batch.micro_batches());
+  optimizer_->step(stream_, store_->shards.all(),
+                   {.numbers = record_->numbers(), .state = record_->state()});
+  input.before_gather();
+  store_->values.gather();
+}
+
+// False when exact sums did not fit: all ranks run the micro-steps again.
+bool TrainingStep::run_micro_steps(const Input& input) {
+  store_->gradients.begin_step();
+  statistics_->begin_step();
+  record_->begin_step(stream_, {.seed = options_.seed,
+                                .step = static_cast<uint64_t>(input.step),
+                                .lr = input.lr,
+                                .mean_factor = static_cast<float>(1.0 / input.targets)});
+  bool fits = true;
+  for (int64_t i = 0; i < options_.batch.accumulation(); ++i) {
+    fits = run_micro_step(input, i);
+  }
+  const bool statistics_fit = statistics_->reduce(data_);
+  return fits && statistics_fit;
+}
+
+bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
+  Context context{.stream = stream_,
+                  .memory = memory_,
+                  .tape = &tape_,
+                  .numbers = record_->numbers(),
+                  .training = true,
+                  .gate = &store_->gradients,
+                  .recompute = options_.recompute};
+  const DeviceBatch batch = input.batch(micro_step);
+  store_->gradients.begin_backward(micro_step + 1 == options_.batch.accumulation());
+  const Variable losses = model_.loss(context, batch.input, batch.targets).losses;
+  tape_.backward(context, losses, 1.0, &record_->numbers()->loss_gradient);
+  record_->end_micro_step(stream_, losses.value());
+  statistics_->end_micro_step();
+  return store_->gradients.finish_backward();
+}
+
+// Norm and losses of all ranks: one small message.
+void TrainingStep::sum_figures() {
+  store_->gradients.squared_norm(record_->squared_norm(), record_->scratch());
+  if (data_.size() > 1) {
+    Stream& communication = data_.stream();
+    communication.wait(stream_.record());
+    data_.collectives().all_reduce(record_->figures(), Traffic::kControl);
+    store_->values.exposure().wait(stream_, communication.record());
+  }
+}
+
+}  // namespace tandem

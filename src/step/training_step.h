@@ -1,0 +1,80 @@
+// One step of training on this rank: forward and backward of its micro-batches, sums over ranks,
+// the verdict, the update. Knows neither where data comes from nor who reads the figures.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <variant>
+
+#include "comm/sharding/param_store.h"
+#include "layers/module.h"
+#include "optim/adamw.h"
+#include "optim/sgd.h"
+#include "src/autograd/tape.h"
+#include "src/step/batch_plan.h"
+#include "src/step/batch_statistics.h"
+#include "src/step/device_batch.h"
+#include "src/step/step_record.h"
+
+namespace tandem {
+
+class TrainingStep {
+ public:
+  struct Options {
+    uint64_t seed = 1;            // of dropout
+    BatchPlan batch{};            // over the ranks of the data group
+    bool recompute = false;       // blocks run again in the backward pass
+    bool exact = false;           // sums that no order of ranks and micro-batches changes
+    double clip_norm = 0;         // 0: no clipping
+    ParamStore::Options store{};  // but exact_leaves, which `exact` and `batch` say
+    std::variant<AdamWOptions, SgdOptions> optimizer{};
+  };
+
+  struct Input {
+    int64_t step = 0;  // updates done before
+    double lr = 0;
+    double targets = 0;  // in the global batch
+    // The micro-batches of this rank, by number; asked for again when the step is run again.
+    std::function<DeviceBatch(int64_t micro_step)> batch;
+    // Called when all but the messages that bring the updated weights to the ranks is enqueued: the
+    // time for control messages, which on the CPU would wait for those.
+    std::function<void()> before_gather = [] {};
+  };
+
+  // Collective among `data`, the ranks that share the global batch. `staging`: host memory,
+  // page-locked for a GPU. All references must outlive this. Weights are not initialised. fp16
+  // values scale the loss.
+  TrainingStep(Model& model, Hierarchy& data, Stream& stream, Memory& memory, Memory& staging,
+               const Options& options);
+
+  // Collective. Enqueues a whole step; with exact sums it waits for the verdict on them.
+  void run(const Input& input);
+
+  ParamStore& store() { return *store_; }
+  StepRecord& record() { return *record_; }
+  Optimizer& optimizer() { return *optimizer_; }
+  BatchStatistics& statistics() { return *statistics_; }
+  const StepOptions& options() const { return verdict_; }
+  // What waited for communication since this was asked last.
+  Exposure take_exposure() { return std::exchange(store_->values.exposure(), {}); }
+
+ private:
+  bool run_micro_steps(const Input& input);
+  bool run_micro_step(const Input& input, int64_t micro_step);
+  void sum_figures();
+
+  Model& model_;
+  Hierarchy& data_;
+  Stream& stream_;
+  Memory& memory_;
+  Options options_;
+  StepOptions verdict_;
+  std::unique_ptr<ParamStore> store_;
+  std::unique_ptr<BatchStatistics> statistics_;
+  std::unique_ptr<StepRecord> record_;
+  std::unique_ptr<Optimizer> optimizer_;
+  Tape tape_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,89 @@
+// Training steps of small models through the store, as the trainer makes them, for tests of what
+// must not depend on the ZeRO stage.
+#pragma once
+
+#include <memory>
+
+#include "comm/sharding/param_store.h"
+#include "optim/optimizer.h"
+#include "src/autograd/tape.h"
+#include "tests/comm/sharding/chain_model.h"
+#include "tests/support/harness.h"
+#include "tests/support/ranks.h"
+
+namespace tandem::testing {
+
+struct ZeroPlan {
+  Links links{};  // of a chain model; none: a small GPT-2 with dropout and a tied embedding
+  ParamStore::Options store{};
+  bool exact = false;  // sets store.exact_leaves
+  int micro_steps = 1;
+  bool recompute = false;
+  std::string optimizer = "adamw";  // adamw, sgd (with momentum), gradient (betas 0)
+  double clip_norm = 0.1;           // low enough to clip
+  std::vector<int> nodes{};         // of each rank; none: all on one
+  Sharing sharing = Sharing::kWorld;
+};
+
+// The stages, for loops.
+inline constexpr std::array<int, 4> kStages = {0, 1, 2, 3};
+
+class ZeroJob {
+ public:
+  ZeroJob(const Ranks& ranks, const ZeroPlan& plan);
+
+  // Leaf l is a micro-batch with its own samples; rank r has leaves r k to r k + k - 1, of k
+  // micro-steps.
+  void step();
+  void gradients();  // of a step: all but the update
+  // Of one micro-batch alone, whatever this rank's are; for a job of one rank.
+  std::vector<double> leaf_gradient(int64_t leaf);
+  void evaluate();  // a forward pass without tape
+  void train(int steps);
+
+  // Collective. By parameter, one after another, over all ranks.
+  std::vector<double> weights() const;  // masters, frozen ones too
+  std::vector<double> summed_gradients() const;
+  std::vector<double> state(std::string_view slot) const;  // of the optimizer
+  double grad_norm() const { return state_.grad_norm; }
+  double squared_norm();
+
+  // Sets the block's elements in `all`, which is as weights(), to what its layers read: between
+  // acquire and release.
+  void read(BlockId block, std::vector<double>& all) const;
+
+  // Everything that was asked for has been sent.
+  WireCount wire();
+
+  ParamStore& store() { return *store_; }
+  const Memory& memory() const { return memory_; }
+  int64_t leaves() const { return plan_.micro_steps * data_.size(); }
+
+  // Called behind each acquire (true) and before each release.
+  std::function<void(BlockId, Pass, bool)> watch;
+  // Called before each word that a gradient is final.
+  std::function<void()> before_final;
+
+ private:
+  class WatchedGate;
+  bool run_micro_steps();
+  bool micro_step(int64_t leaf, bool last);
+  Variable losses(Context& context, int64_t leaf);
+  std::vector<double> collect(const std::function<Tensor(size_t)>& flat_of_shard) const;
+  std::vector<int64_t> first_elements() const;  // by ParamId, and the end
+
+  ZeroPlan plan_;
+  Stream& stream_ = test_stream();
+  Memory memory_{Device::kCpu}, scratch_memory_{Device::kCpu};
+  Hierarchy data_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<ParamStore> store_;
+  std::unique_ptr<Gate> gate_;
+  std::unique_ptr<Optimizer> optimizer_;
+  Tape tape_;
+  StepNumbers numbers_{};
+  StepState state_{};
+  uint64_t steps_ = 0;
+};
+
+}  // namespace tandem::testing

@@ -1,0 +1,292 @@
+// Streams, memory, collectives and control messages on which nothing happens but counting.
+#include <array>
+
+#include "comm/transport/dry_collectives.h"
+#include "comm/transport/local_control.h"
+#include "layers/batchnorm2d/running_statistics.h"
+#include "layers/models/mlp.h"
+#include "layers/models/resnet.h"
+#include "src/device/copy.h"
+#include "src/device/dispatch.h"
+#include "tests/support/harness.h"
+#include "tests/support/small_transformer.h"
+
+namespace tandem::testing {
+namespace {
+
+constexpr Speed kSpeed = {.flops_per_s = 100, .bytes_per_s = 10, .launch_s = 0.5};
+constexpr Network kNetwork = {{.latency_s = 1, .bytes_per_s = 8},
+                              {.latency_s = 10, .bytes_per_s = 4}};
+
+TEST(DryStream, WorkTakesTimeByItsRates) {
+  const Stream stream = Stream::dry(Device::kCuda, kSpeed);
+  EXPECT_TRUE(stream.is_dry());
+  EXPECT_EQ(stream.device(), Device::kCuda);
+  stream.charge({.flops = 200, .bytes = 30, .launches = 2});
+  EXPECT_EQ(stream.clock().now_s, 2 + 3 + 1);
+  EXPECT_EQ(stream.clock().work.flops, 200);
+  EXPECT_EQ(stream.clock().waited_s, 0);
+}
+
+TEST(DryStream, RunsNoKernelsAndNoHostFunctions) {
+  for (const Device device : {Device::kCpu, Device::kCuda}) {
+    Stream stream = Stream::dry(device, kSpeed);
+    on_device(stream, [](auto) { FAIL(); });
+    on_device_and_float(stream, DType::kBf16, []<class T>(auto) { FAIL(); });
+    stream.submit([] { FAIL(); });
+    EXPECT_EQ(stream.clock().work.launches, 2);
+  }
+}
+
+// Compute 3 s, then communication of 5 s beside 4 s of computing: 1 s is not hidden.
+TEST(DryStream, WhatAnotherStreamHidesIsNotWaitedFor) {
+  Stream compute = Stream::dry(Device::kCpu, kSpeed), communication = Stream::dry(Device::kCpu, {});
+  compute.spend(3);
+  communication.wait(compute.record());
+  communication.spend(5);
+  const Event there = communication.record(), begin = compute.record();
+  compute.spend(4);
+  compute.wait(there);
+  EXPECT_EQ(compute.clock().now_s, 8);
+  EXPECT_EQ(compute.clock().waited_s, 1);
+  EXPECT_EQ(communication.clock().waited_s, 3);
+  EXPECT_EQ(compute.record().seconds_since(begin), 5);
+  EXPECT_TRUE(there.reached());
+  compute.wait(begin);  // long past
+  compute.wait(Event());
+  EXPECT_EQ(compute.clock().now_s, 8);
+}
+
+TEST(DryStream, AnOtherStreamHasNoClock) {
+  Stream stream = Stream::compute(Device::kCpu);
+  stream.charge({.flops = 1});
+  EXPECT_FALSE(stream.is_dry());
+  EXPECT_THROW(stream.clock(), Error);
+  EXPECT_THROW(stream.spend(1), Error);
+}
+
+// What the ops of a training pass say that they do, in the order in which they do it.
+struct OpWork {
+  std::string name;
+  Work work;
+};
+struct PassWork {
+  std::vector<OpWork> forward, backward;
+};
+
+Work operator-(const Work& a, const Work& b) {
+  return {a.flops - b.flops, a.bytes - b.bytes, a.launches - b.launches};
+}
+
+PassWork work_of(Model& model, const Shape& input, DType input_type, int64_t targets) {
+  Stream stream = Stream::dry(Device::kCpu, kSpeed);
+  Memory memory(stream);
+  const auto empty = [&](const Shape& shape, DType dtype) {
+    return Tensor::empty(memory, shape, dtype, MemoryClass::kParameters);
+  };
+  for (ParamId id = 0; Parameter * parameter : parameters_of(model)) {
+    parameter->id = id++;
+    parameter->value = empty(parameter->shape, DType::kF32);
+    parameter->grad = empty(parameter->shape, DType::kF32);
+  }
+  for (RunningStatistics* statistics : model.statistics()) {
+    statistics->sum = empty({2, statistics->channels}, DType::kF32);
+  }
+  PassWork all;
+  Work before{};
+  Tape tape({}, [&](const Op& op, Pass pass) {
+    if (op.name() == "add" || op.name().starts_with("block_")) {
+      return;  // often the kernel of the op that follows, and backward hands its gradient on
+    }
+    (pass == Pass::kForward ? all.forward : all.backward)
+        .push_back({std::string(op.name()), stream.clock().work - before});
+    before = stream.clock().work;
+  });
+  const StepNumbers numbers;  // nobody reads them
+  Context context{
+      .stream = stream, .memory = memory, .tape = &tape, .numbers = &numbers, .training = true};
+  const Variable losses =
+      model.loss(context, empty(input, input_type), empty({targets}, DType::kI32)).losses;
+  tape.backward(context, losses, empty(losses.shape(), losses.dtype()));
+  return all;
+}
+
+double flops_of(const std::vector<OpWork>& ops) {
+  double flops = 0;
+  for (const OpWork& op : ops) {
+    flops += op.work.flops;
+  }
+  return flops;
+}
+
+// Forward, the products are those of the model's own formula. Backward has two for each of them,
+// but attention five for two, and none for the gradient of an image. Bytes are counted where
+// memory is asked for: what works in place, as most ops do backward, has none.
+void expect_all_work(Model& model, const Shape& input, DType input_type, int64_t targets) {
+  const PassWork work = work_of(model, input, input_type, targets);
+  EXPECT_EQ(flops_of(work.forward), model.flops_per_sample() * static_cast<double>(input[0]) / 3);
+  ASSERT_EQ(work.backward.size(), work.forward.size());
+  bool is_first_product = true;
+  for (size_t i = 0; i < work.forward.size(); ++i) {
+    const OpWork &forward = work.forward[i], &backward = work.backward[work.forward.size() - 1 - i];
+    SCOPED_TRACE(str("op ", i, ": ", forward.name));
+    EXPECT_EQ(backward.name, forward.name);
+    EXPECT_GT(forward.work.launches, 0);
+    EXPECT_GT(backward.work.launches, 0);
+    EXPECT_EQ(forward.work.bytes > 0, forward.name != "dropout" && forward.name != "rope");
+    const bool multiplies =
+        forward.name == "linear" || forward.name == "conv2d" || forward.name == "attention";
+    EXPECT_EQ(forward.work.flops > 0, multiplies);
+    if (multiplies) {
+      const bool has_no_input_gradient = is_first_product && input_type == DType::kF32;
+      EXPECT_EQ(backward.work.flops, forward.work.flops * (has_no_input_gradient         ? 1
+                                                           : forward.name == "attention" ? 2.5
+                                                                                         : 2));
+      is_first_product = false;
+    }
+  }
+}
+
+TEST(DryStream, EveryOpOfEveryModelSaysWhatItDoes) {
+  for (const bool llama : {false, true}) {
+    Transformer transformer(small(llama));
+    expect_all_work(transformer, {3, 6}, DType::kI32, 18);
+  }
+  const auto resnet = make_resnet({.depth = 8, .in_channels = 3, .height = 9, .width = 9});
+  expect_all_work(*resnet, {2, 9, 9, 3}, DType::kF32, 2);
+  Mlp mlp(
+      {.image_height = 5, .image_width = 4, .channels = 3, .layers = 2, .width = 16, .classes = 7});
+  expect_all_work(mlp, {2, 5, 4, 3}, DType::kF32, 2);
+}
+
+// The same requests on a device and on a dry stream for it: sizes, reuse, peaks.
+TEST(DryMemory, CountsAsTheDevicesDoes) {
+  for_each_device([](Device device) {
+    Stream real = Stream::compute(device), dry = Stream::dry(device, kSpeed);
+    std::vector<MemoryUse> uses;
+    std::vector<int64_t> from_system;
+    for (const Stream* stream : {&real, &dry}) {
+      Memory memory(*stream);
+      EXPECT_EQ(memory.is_dry(), stream->is_dry());
+      EXPECT_EQ(memory.device(), device);
+      const Tensor kept = Tensor::zeros(memory, {1001}, DType::kBf16, MemoryClass::kGradients);
+      for (const int64_t size : {1, 70, 1 << 20, 999999, 70, 0}) {
+        const Tensor a = Tensor::empty(memory, {size}, DType::kF32, MemoryClass::kActivations);
+        const Tensor b = Tensor::empty(memory, {size}, DType::kU8, MemoryClass::kWorkspace);
+        EXPECT_TRUE(a.elements() == 0 || b.elements() == 0 || a.raw() != b.raw());
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(a.raw()) % 64, 0u);
+      }
+      for (int i = 0; i < kMemoryClasses; ++i) {
+        uses.push_back(memory.use(static_cast<MemoryClass>(i)));
+      }
+      uses.push_back(memory.total());
+      from_system.push_back(memory.system_allocations());
+    }
+    for (size_t i = 0; i < uses.size() / 2; ++i) {
+      EXPECT_EQ(uses[i].bytes, uses[i + uses.size() / 2].bytes);
+      EXPECT_EQ(uses[i].peak_bytes, uses[i + uses.size() / 2].peak_bytes);
+    }
+    EXPECT_EQ(from_system[0], from_system[1]);
+  });
+}
+
+TEST(DryMemory, HasNoLimitAndNoContents) {
+  Stream stream = Stream::dry(Device::kCuda, kSpeed);
+  Memory memory(stream);
+  const Tensor huge = Tensor::zeros(memory, {int64_t{1} << 50}, DType::kF32, MemoryClass::kData);
+  const Tensor other = Tensor::empty(memory, huge.shape(), DType::kF32, MemoryClass::kData);
+  copy(stream, huge, other);
+  zero(stream, other);
+  EXPECT_EQ(memory.total().bytes, int64_t{2} << 52);
+  Memory host(Device::kCpu);
+  const Tensor small = huge.slice(5, 3);
+  EXPECT_EQ(copied(stream, small, host).as<float>()[2], 0);
+}
+
+std::unique_ptr<DryCollectives> four_ranks(int rank, bool two_nodes) {
+  auto world = std::make_unique<DryCollectives>(rank, 4, Device::kCpu, kNetwork);
+  if (two_nodes) {
+    world->set_nodes(std::array{0, 0, 1, 1});
+  }
+  return world;
+}
+
+class DryRanks : public ::testing::Test {
+ protected:
+  Tensor of(int64_t elements) {
+    return Tensor::empty(memory_, {elements}, DType::kF32, MemoryClass::kStaging);
+  }
+  Stream stream_ = Stream::dry(Device::kCpu, kSpeed);
+  Memory memory_{stream_};
+};
+
+TEST_F(DryRanks, CountARingsBytes) {
+  auto world = four_ranks(1, false);
+  world->all_reduce(of(10), Traffic::kAllReduce);  // parts of 3, 3, 2, 2: rank 1 sends 20 - 3 - 2
+  EXPECT_EQ(world->wire().of(Traffic::kAllReduce), (WireCount::Bytes{15 * 4, 0}));
+  world->all_reduce(of(4), Traffic::kControl);
+  EXPECT_EQ(world->wire().of(Traffic::kControl).total(), 6 * 4);
+  world->reduce_scatter(of(40), of(10));
+  world->all_gather(of(10), of(40));
+  EXPECT_EQ(world->wire().of(Traffic::kReduceScatter).total(), 120);
+  EXPECT_EQ(world->wire().of(Traffic::kAllGather).total(), 120);
+  world->broadcast(of(10), 0);
+  EXPECT_EQ(world->wire().of(Traffic::kBroadcast).total(), 40);
+  world->broadcast(of(10), 2);  // the last one on the way
+  EXPECT_EQ(world->wire().of(Traffic::kBroadcast).total(), 40);
+  EXPECT_EQ(world->wire().collectives, 5);
+  EXPECT_EQ(world->wire().payload().total(), 60 + 240 + 40);
+}
+
+TEST_F(DryRanks, KnowWhatLeavesTheNode) {
+  auto first = four_ranks(0, true), second = four_ranks(1, true);
+  for (DryCollectives* world : {first.get(), second.get()}) {
+    world->all_gather(of(10), of(40));
+    world->all_to_all(of(40), of(40));
+  }
+  EXPECT_EQ(first->wire().of(Traffic::kAllGather), (WireCount::Bytes{120, 0}));
+  EXPECT_EQ(second->wire().of(Traffic::kAllGather), (WireCount::Bytes{0, 120}));
+  EXPECT_EQ(first->wire().of(Traffic::kAllToAll), (WireCount::Bytes{40, 80}));
+
+  const auto inside = second->split(std::array{0, 0, 1, 1});
+  EXPECT_EQ(inside->rank(), 1);
+  EXPECT_EQ(inside->size(), 2);
+  inside->all_gather(of(10), of(20));
+  EXPECT_EQ(inside->wire().payload(), (WireCount::Bytes{40, 0}));
+  const auto between = second->split(std::array{0, 1, 0, 1});
+  EXPECT_EQ(between->rank(), 0);
+  between->all_gather(of(10), of(20));
+  EXPECT_EQ(between->wire().payload(), (WireCount::Bytes{0, 40}));
+}
+
+TEST_F(DryRanks, TakeTheirTime) {
+  const auto seconds_of = [&](Collectives& ranks) {
+    const double before = ranks.stream().clock().now_s;
+    ranks.all_gather(of(10), of(10 * ranks.size()));
+    return ranks.stream().clock().now_s - before;
+  };
+  // Three of a ring's four links, of 1 s each; 120 bytes at 8 a second.
+  EXPECT_EQ(seconds_of(*four_ranks(0, false)), 3 + 15);
+  // Two links inside and two between, three quarters of them: 22 * 3 / 4 s; 120 bytes at 4.
+  auto world = four_ranks(0, true);
+  EXPECT_EQ(seconds_of(*world), 16.5 + 30);
+  // 40 bytes each: inside a node on links of their own; between, two ranks share the node's.
+  EXPECT_EQ(seconds_of(*world->split(std::array{0, 0, 1, 1})), 1 + 5);
+  EXPECT_EQ(seconds_of(*world->split(std::array{0, 1, 0, 1})), 10 + 20);
+  EXPECT_EQ(world->stream().clock().now_s, 46.5 + 6 + 30);          // splits share the stream
+  EXPECT_EQ(seconds_of(*world->split(std::array{0, 1, 2, 3})), 0);  // alone
+}
+
+TEST_F(DryRanks, AnswerControlMessagesForAll) {
+  LocalControl world(2, 4);
+  EXPECT_EQ(world.sum(std::array{1.5, 2.0}), (std::vector<double>{6, 8}));
+  EXPECT_EQ(world.all_gather("host"), std::vector<std::string>(4, "host"));
+  EXPECT_EQ(world.broadcast("text", 1), "text");
+  EXPECT_THROW(world.broadcast("text", 4), Error);
+  const auto odd = world.split(std::array{1, 0, 1, 1});
+  EXPECT_EQ(odd->rank(), 1);
+  EXPECT_EQ(odd->size(), 3);
+}
+
+}  // namespace
+}  // namespace tandem::testing

@@ -1,0 +1,173 @@
+// Runs on every rank of a job of 1 to 4 (tests/support/mpi_main.cpp).
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <thread>
+
+#include "comm/link_probe.h"
+#include "tests/support/harness.h"
+#include "tests/support/mpi_world.h"
+
+namespace tandem::testing {
+namespace {
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr int64_t kMiB = 1 << 20;
+
+std::vector<LinkSample> line(double latency_s, double bytes_per_s) {
+  std::vector<LinkSample> samples;
+  for (int64_t bytes = 4 << 10; bytes <= 4 * kMiB; bytes *= 4) {
+    samples.push_back({bytes, latency_s + static_cast<double>(bytes) / bytes_per_s});
+  }
+  return samples;
+}
+
+TEST(LinkFit, FindsTheLineThatSamplesLieOn) {
+  for (double latency : {1e-6, 1e-4, 1e-2}) {
+    for (double rate : {1e6, 1e9, 1e12}) {
+      const auto samples = line(latency, rate);
+      const LinkRates rates = fit_link(samples);
+      // Sizes differ by 4^5, so of xx * yy the determinant keeps more than half, and a few dozen
+      // roundings of 1e-16 stay below 1e-13. Relative to each sample's time, as fitted.
+      for (const LinkSample& sample : samples) {
+        const double seconds =
+            rates.latency_s + static_cast<double>(sample.bytes) / rates.bytes_per_s;
+        EXPECT_NEAR(seconds / sample.seconds, 1, 1e-13) << latency << " s, " << rate << " bytes/s";
+      }
+    }
+  }
+}
+
+TEST(LinkFit, NoiseOfTenPercentMovesTheRatesByTwentyAtMost) {
+  // Every combination of samples that are too fast and too slow. That the worst is amplified no
+  // more than twice is what is claimed of six sizes of which the shortest are latency and the
+  // longest transfer.
+  const auto exact = line(1e-3, 20e6);
+  for (int slow = 0; slow < 1 << exact.size(); ++slow) {
+    auto samples = exact;
+    for (size_t i = 0; i < samples.size(); ++i) {
+      samples[i].seconds *= slow >> i & 1 ? 1.1 : 0.9;
+    }
+    const LinkRates rates = fit_link(samples);
+    EXPECT_NEAR(rates.latency_s, 1e-3, 0.2e-3) << slow;
+    EXPECT_NEAR(rates.bytes_per_s, 20e6, 0.2 * 20e6) << slow;
+  }
+}
+
+TEST(LinkFit, NeitherLatencyNorTransferIsNegative) {
+  const LinkSample superlinear[] = {{1000, 1e-6}, {2000, 4e-6}};
+  EXPECT_EQ(fit_link(superlinear).latency_s, 0);
+  EXPECT_GT(fit_link(superlinear).bytes_per_s, 0);
+  const LinkSample shrinking[] = {{1000, 4e-6}, {2000, 2e-6}};
+  EXPECT_EQ(fit_link(shrinking).bytes_per_s, kInfinite);
+  EXPECT_GT(fit_link(shrinking).latency_s, 0);
+}
+
+TEST(LinkFit, OneSizeIsNotEnough) {
+  const LinkSample same[] = {{1024, 0.5}, {1024, 0.5}};
+  EXPECT_THROW(fit_link(same), Error);
+}
+
+TEST(BucketPlan, IsTheSmallestPowerOfTwoWhereLatencyIsFivePercent) {
+  const int64_t large = 1 << 30;
+  EXPECT_EQ(plan_bucket_bytes({1e-3, 20e6}, large), 512 << 10);   // 20 * 20 kB = 400 kB
+  EXPECT_EQ(plan_bucket_bytes({1e-3, 26e6}, large), 512 << 10);   // 520 kB
+  EXPECT_EQ(plan_bucket_bytes({1e-3, 27e6}, large), kMiB);        // 540 kB, more than 2^19
+  EXPECT_EQ(plan_bucket_bytes({50e-6, 25e9}, large), 32 * kMiB);  // 25 MB
+  EXPECT_EQ(plan_bucket_bytes({1.0 / 20, kMiB}, large), kMiB);    // exactly
+}
+
+TEST(BucketPlan, StaysBetweenTheSmallestBucketAndTheModel) {
+  EXPECT_EQ(plan_bucket_bytes({1e-6, 1e6}, 1 << 30), 256 << 10);
+  EXPECT_EQ(plan_bucket_bytes({0, kInfinite}, 1 << 30), 256 << 10);
+  EXPECT_EQ(plan_bucket_bytes({1, 1e9}, 3 * kMiB), 3 * kMiB);
+  EXPECT_EQ(plan_bucket_bytes({1e-6, kInfinite}, 5 * kMiB), 5 * kMiB);
+  EXPECT_EQ(plan_bucket_bytes({0, 1e9}, 1000), 1000);
+}
+
+// Two ranks in one process, over a link that is made of sleep.
+class SleepingLink final : public Collectives {
+ public:
+  SleepingLink(double latency_s, double bytes_per_s) : rates_{latency_s, bytes_per_s} {}
+  std::vector<int64_t> sizes;  // of the collectives that were asked for
+
+  int size() const override { return 2; }
+  int rank() const override { return 0; }
+  Stream& stream() override { return self_.stream(); }
+  void all_reduce(const Tensor& inout, Traffic traffic) override {
+    EXPECT_EQ(traffic, Traffic::kControl);
+    sizes.push_back(inout.bytes());
+    std::this_thread::sleep_for(std::chrono::duration<double>(
+        rates_.latency_s + static_cast<double>(inout.bytes()) / rates_.bytes_per_s));
+  }
+  void reduce_scatter(const Tensor&, const Tensor&) override { refuse(); }
+  void all_gather(const Tensor&, const Tensor&) override { refuse(); }
+  void all_to_all(const Tensor&, const Tensor&) override { refuse(); }
+  void broadcast(const Tensor&, int) override { refuse(); }
+  std::unique_ptr<Collectives> split(std::span<const int>) override { refuse(); }
+  void set_nodes(std::span<const int>) override {}
+  WireCount wire() const override { return {}; }
+
+ private:
+  [[noreturn]] static void refuse() {
+    fail(ExitCode::kInternal, "the probe needs all_reduce alone");
+  }
+  LinkRates rates_;
+  SelfCollectives self_;
+};
+
+LinkRates probe(SleepingLink& link) {
+  LocalControl control(0, 2);  // both ranks measure the same
+  return probe_link({control, link, test_memory(), {0, 0}}, test_stream());
+}
+
+TEST(LinkProbe, FindsTheRatesOfALink) {
+  SleepingLink link(2e-3, 100e6);
+  const LinkRates rates = probe(link);
+  EXPECT_EQ(link.sizes.back(), 4 * kMiB);
+  // A sleep never ends early; how late it ends depends on the load, so that side is wide.
+  EXPECT_GT(rates.latency_s, 1.9e-3);
+  EXPECT_LT(rates.latency_s, 20e-3);
+  EXPECT_GT(rates.bytes_per_s, 10e6);
+}
+
+TEST(LinkProbe, LeavesOutSizesThatWouldTakeTooLong) {
+  SleepingLink link(1e-3, 1e6);  // 5 x 256 KiB would take 1.3 s
+  probe(link);
+  EXPECT_LE(link.sizes.back(), 64 << 10);
+}
+
+TEST(LinkProbe, TakesTwoSizesHoweverSlowTheLink) {
+  SleepingLink link(60e-3, 1e9);  // 5 x 4 x 60 ms are foreseen for the second
+  probe(link);
+  EXPECT_EQ(link.sizes.back(), 16 << 10);
+}
+
+TEST(LinkProbe, AllRanksFindTheSame) {
+  for_each_device([](Device device) {
+    const Ranks world = test_ranks();
+    const Hierarchy ranks(world.control, world.collectives, test_memory(device),
+                          std::vector<int>(static_cast<size_t>(world.size()), 0));
+    const int64_t payload = ranks.wire().payload().total();
+    const LinkRates rates = probe_link(ranks, test_stream(device));
+    EXPECT_EQ(ranks.wire().payload().total(), payload);
+    if (ranks.size() == 1) {
+      EXPECT_EQ(rates.latency_s, 0);
+      EXPECT_EQ(rates.bytes_per_s, kInfinite);
+      return;
+    }
+    EXPECT_TRUE(std::isfinite(rates.latency_s));
+    EXPECT_GT(rates.bytes_per_s, 0);
+    std::string bits(sizeof rates, '\0');
+    std::memcpy(bits.data(), &rates, sizeof rates);
+    for (const std::string& other : world.control.all_gather(bits)) {
+      EXPECT_EQ(other, bits);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tandem::testing

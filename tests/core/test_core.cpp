@@ -1,0 +1,178 @@
+// Tensors, memory, streams, matrix products, reductions and random numbers.
+#include <cmath>
+
+#include "src/core/error.h"
+#include "src/core/math.h"
+#include "src/core/rng.h"
+#include "src/product/product.h"
+#include "tests/support/harness.h"
+
+namespace tandem::testing {
+namespace {
+
+TEST(Shape, CountsElementsAndRefusesOverflow) {
+  EXPECT_EQ(Shape({3, 4, 5}).elements(), 60);
+  EXPECT_EQ(Shape({}).elements(), 1);
+  EXPECT_EQ(Shape({7, 0}).elements(), 0);
+  EXPECT_EQ(Shape({2, 3})[-1], 3);
+  EXPECT_EQ(Shape({int64_t{1} << 40, 3}).elements(), 3 * (int64_t{1} << 40));
+  EXPECT_THROW(Shape({int64_t{1} << 40, int64_t{1} << 40}).elements(), Error);
+}
+
+TEST(Tensor, SlicesShareMemoryAndStayInside) {
+  const Tensor whole = Tensor::zeros(test_memory(), {2, 3}, DType::kF32, MemoryClass::kData);
+  whole.slice(4, 2).data<float>()[0] = 5;
+  EXPECT_EQ(whole.data<float>()[4], 5);
+  EXPECT_FALSE(whole.slice(0, 6).unique());
+  EXPECT_THROW(whole.slice(4, 3), Error);
+  EXPECT_THROW(whole.data<double>(), Error);
+  EXPECT_THROW(whole.reshape({7}), Error);
+}
+
+TEST(Memory, ReusesBlocksAndCountsByClass) {
+  Memory memory(Device::kCpu);
+  { Tensor::empty(memory, {1000}, DType::kF32, MemoryClass::kActivations); }
+  const int64_t allocations = memory.system_allocations();
+  const Tensor again = Tensor::empty(memory, {1000}, DType::kF32, MemoryClass::kWorkspace);
+  EXPECT_EQ(memory.system_allocations(), allocations);
+  EXPECT_GE(memory.use(MemoryClass::kWorkspace).bytes, 4000);
+  EXPECT_EQ(memory.use(MemoryClass::kActivations).bytes, 0);
+  EXPECT_GE(memory.use(MemoryClass::kActivations).peak_bytes, 4000);
+}
+
+// 1,000,001 f32 and the alignment to 64 bytes; activations may be an eighth larger.
+TEST(Memory, WhatStaysTakesNoMoreThanItNeeds) {
+  Memory memory(Device::kCpu);
+  const auto taken = [&](MemoryClass memory_class) {
+    const Tensor tensor = Tensor::empty(memory, {1000001}, DType::kF32, memory_class);
+    return memory.use(memory_class).bytes;
+  };
+  for (const MemoryClass persistent : {MemoryClass::kParameters, MemoryClass::kGradients,
+                                       MemoryClass::kOptimizer, MemoryClass::kMasters}) {
+    EXPECT_EQ(taken(persistent), 4000064) << name_of(persistent);
+  }
+  EXPECT_GT(taken(MemoryClass::kActivations), 4000064);
+}
+
+TEST(Memory, LimitIsAnErrorThatNamesWhatIsHeld) {
+  Memory memory(Device::kCpu, 1 << 20);
+  const Tensor held = Tensor::empty(memory, {100000}, DType::kF32, MemoryClass::kParameters);
+  try {
+    Tensor::empty(memory, {200000}, DType::kF32, MemoryClass::kActivations);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kOutOfMemory);
+    const std::string what = error.what();
+    EXPECT_NE(what.find("for activations; held: parameters"), std::string::npos) << what;
+  }
+}
+
+// A freed block of another size does not count against the limit for ever.
+TEST(Memory, FreedBlocksAreGivenBackUnderPressure) {
+  Memory memory(Device::kCpu, 1 << 20);
+  { Tensor::empty(memory, {150000}, DType::kF32, MemoryClass::kActivations); }
+  EXPECT_NO_THROW(Tensor::empty(memory, {200000}, DType::kF32, MemoryClass::kActivations));
+}
+
+TEST(Stream, BackgroundRunsInOrderAndKeepsTheFirstError) {
+  Stream stream = Stream::background(Device::kCpu);
+  std::vector<int> order;
+  for (int i = 0; i < 100; ++i) {
+    stream.submit([&order, i] { order.push_back(i); });
+  }
+  stream.synchronize();
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(order[static_cast<size_t>(i)], i);
+  }
+  stream.submit([] { fail(ExitCode::kTemporary, "lost"); });
+  bool ran = false;
+  stream.submit([&ran] { ran = true; });
+  EXPECT_THROW(stream.synchronize(), Error);
+  EXPECT_FALSE(ran);
+}
+
+TEST(Stream, EventOrdersTwoStreams) {
+  Stream first = Stream::background(Device::kCpu), second = Stream::background(Device::kCpu);
+  int value = 0, seen = -1;
+  first.submit([&] {
+    for (int i = 0; i < 1000000; ++i) {
+      value = value + 1;
+    }
+  });
+  second.wait(first.record());
+  second.submit([&] { seen = value; });
+  second.synchronize();
+  EXPECT_EQ(seen, 1000000);
+}
+
+class ProductTest : public ::testing::TestWithParam<std::tuple<int, int, int>> {};
+
+// Products of small integers are exact in any order of summation, so the result must be equal.
+TEST_P(ProductTest, EqualsTheDefinition) {
+  const auto [m, n, k] = GetParam();
+  const auto fill = [](int64_t rows, int64_t columns, int64_t step) {
+    Tensor values = Tensor::empty(test_memory(), {rows, columns}, DType::kF32, MemoryClass::kData);
+    for (int64_t i = 0; i < values.elements(); ++i) {
+      values.data<float>()[i] = static_cast<float>(i * step % 7 - 3);
+    }
+    return values;
+  };
+  for (const bool a_flipped : {false, true}) {
+    for (const bool b_flipped : {false, true}) {
+      for (const float beta : {0.0f, 1.0f}) {
+        const Tensor a = a_flipped ? fill(k, m, 5) : fill(m, k, 5);
+        const Tensor b = b_flipped ? fill(n, k, 3) : fill(k, n, 3);
+        const Tensor d0 = fill(m, n, 2);
+        const Tensor d = beta == 0 ? unwritten({m, n}, DType::kF32) : fill(m, n, 2);
+        multiply(test_stream(), {.m = m,
+                                 .n = n,
+                                 .k = k,
+                                 .a = {.data = a, .transposed = a_flipped},
+                                 .b = {.data = b, .transposed = b_flipped},
+                                 .d = {.data = d},
+                                 .alpha = 2,
+                                 .beta = beta});
+        for (int i = 0; i < m; ++i) {
+          for (int j = 0; j < n; ++j) {
+            float expected = beta == 0 ? 0 : d0.data<float>()[i * n + j];
+            for (int p = 0; p < k; ++p) {
+              expected += 2 * a.data<float>()[a_flipped ? p * m + i : i * k + p] *
+                          b.data<float>()[b_flipped ? j * k + p : p * n + j];
+            }
+            ASSERT_EQ(d.data<float>()[i * n + j], expected) << i << ", " << j;
+          }
+        }
+      }
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Sizes, ProductTest,
+                         ::testing::Values(std::tuple{1, 1, 1}, std::tuple{3, 5, 7},
+                                           std::tuple{64, 64, 64}, std::tuple{129, 65, 33},
+                                           std::tuple{40, 257, 190}));
+
+// Known answers of Philox4x32-10 from the authors' Random123 distribution (kat_vectors).
+TEST(Philox, GivesThePublishedNumbers) {
+  EXPECT_EQ(philox({0, 0}, {0, 0, 0, 0}),
+            (PhiloxCounter{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox({0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}),
+            (PhiloxCounter{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(philox({0xa4093822, 0x299f31d0}, {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}),
+            (PhiloxCounter{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+// The polynomial's own error is below 2e-7 relative (math.h); tanh and sigmoid lose one more
+// rounding each.
+TEST(Math, ExpIsAccurateAndKeepsSpecialValues) {
+  for (float x = -87.0f; x < 88.0f; x += 0.0137f) {
+    EXPECT_NEAR(math::exp(x) / std::exp(static_cast<double>(x)), 1.0, 2e-7) << x;
+    EXPECT_NEAR(math::tanh(x), std::tanh(static_cast<double>(x)), 4e-7) << x;
+  }
+  EXPECT_EQ(math::exp(-200.0f), 0.0f);
+  EXPECT_EQ(math::exp(200.0f), INFINITY);
+  EXPECT_EQ(math::tanh(200.0f), 1.0f);
+  EXPECT_TRUE(std::isnan(math::exp(NAN)));
+}
+
+}  // namespace
+}  // namespace tandem::testing

@@ -1,0 +1,62 @@
+// Small files for the tests of datasets: temporary folders, archives, pictures.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "src/core/error.h"
+#include "src/prepare/image.h"
+
+namespace tandem::testing {
+
+// A folder that disappears with all its content.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  // The path of `name` inside; folders above it are created.
+  std::string operator/(const std::string& name) const;
+  std::string path() const { return path_; }
+
+  // Writes a file inside and returns its path.
+  std::string write(const std::string& name, const std::string& bytes) const;
+
+  // Names of everything inside, sorted.
+  std::vector<std::string> names() const;
+
+ private:
+  std::string path_;
+};
+
+std::string read_bytes(const std::string& path);
+std::string gzip(const std::string& bytes);
+
+// One entry of a ustar archive, with its padding. `type` as in the header.
+std::string tar_entry(const std::string& name, const std::string& content, char type = '0');
+inline std::string tar_end() { return std::string(1024, '\0'); }
+
+// Pixels that differ from seed to seed, smooth enough for JPEG.
+Image test_image(int64_t channels, int64_t height, int64_t width, int seed);
+std::string png_of(const Image& image);
+std::string jpeg_of(const Image& image);
+
+// IDX files of unsigned bytes.
+std::string idx_of(const std::vector<uint32_t>& dims, const std::string& bytes);
+
+// Runs `body`, which must throw an Error with this code whose message holds every one of `parts`,
+// in one line.
+void expect_error(ExitCode code, const std::vector<std::string>& parts,
+                  const std::function<void()>& body);
+
+// Runs `body` in a child process whose files may not grow past `bytes`, as on a full disk. Returns
+// what it printed to standard error and, after a line end, "exit N".
+std::string run_with_file_limit(int64_t bytes, const std::function<int()>& body);
+
+}  // namespace tandem::testing

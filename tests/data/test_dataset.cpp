@@ -1,0 +1,299 @@
+#include <filesystem>
+#include <numeric>
+
+#include "src/data/dataset.h"
+#include "src/data/image_dataset.h"
+#include "src/data/sampler.h"
+#include "src/data/token_dataset.h"
+#include "tests/data/data_files.h"
+
+namespace tandem::testing {
+namespace {
+
+// A text dataset with the given tokens.
+template <class Token>
+std::string write_text(const std::string& path, const std::vector<Token>& train,
+                       const std::vector<Token>& val, int64_t vocab_size) {
+  H5Writer file(path);
+  make_bytes_tokenizer()->save(&file, "/tokenizer");
+  file.write_all<Token>("/train/tokens", train);
+  file.write_all<Token>("/val/tokens", val);
+  file.set_attribute("/", "kind", std::string("text"));
+  file.set_attribute("/", "vocab_size", std::vector<int64_t>{vocab_size});
+  file.set_attribute("/", "content_hash", std::string("0123"));
+  file.commit();
+  return path;
+}
+
+template <class Token>
+std::vector<Token> counting(int64_t count) {
+  std::vector<Token> tokens(static_cast<size_t>(count));
+  std::iota(tokens.begin(), tokens.end(), Token{0});
+  return tokens;
+}
+
+// Images of 2 x 3 pixels and two channels; pixel values count up through the split.
+std::string write_images(const std::string& path, const std::vector<int32_t>& train_labels,
+                         const std::vector<int32_t>& val_labels, int64_t train_images) {
+  H5Writer file(path);
+  const auto write = [&](const std::string& group, int64_t count,
+                         const std::vector<int32_t>& labels) {
+    file.create_dataset(group + "/images", H5Type::kU8, {count, 2, 2, 3});
+    file.write<uint8_t>(group + "/images", 0, counting<uint8_t>(count * 12));
+    file.write_all<int32_t>(group + "/labels", labels);
+  };
+  write("/train", train_images, train_labels);
+  write("/val", static_cast<int64_t>(val_labels.size()), val_labels);
+  file.set_attribute("/", "kind", std::string("images"));
+  file.set_attribute("/", "class_names", std::string("cat\nold dog\n"));
+  file.set_attribute("/", "mean", std::vector<double>{0.5, 0.25});
+  file.set_attribute("/", "std", std::vector<double>{0.5, 2.0});
+  file.set_attribute("/", "content_hash", std::string("4567"));
+  file.commit();
+  return path;
+}
+
+float normalized(int pixel, int channel) {
+  return static_cast<float>(channel == 0 ? (pixel / 255.0 - 0.5) / 0.5
+                                         : (pixel / 255.0 - 0.25) / 2.0);
+}
+
+TEST(Dataset, TextIsDescribed) {
+  const TemporaryFolder folder;
+  const std::string path =
+      write_text<uint16_t>(folder / "a.h5", counting<uint16_t>(100), counting<uint16_t>(10), 256);
+  const DatasetInfo info = inspect_dataset(path);
+  EXPECT_EQ(info.kind, DatasetKind::kText);
+  EXPECT_EQ(info.train_count, 100);
+  EXPECT_EQ(info.val_count, 10);
+  EXPECT_EQ(info.vocab_size, 256);
+  EXPECT_EQ(info.tokenizer, "bytes");
+  EXPECT_EQ(info.fingerprint(), str("0123:", std::filesystem::file_size(path)));
+}
+
+TEST(Dataset, ImagesAreDescribed) {
+  const TemporaryFolder folder;
+  const DatasetInfo info = inspect_dataset(write_images(folder / "a.h5", {0, 1, 1}, {0}, 3));
+  EXPECT_EQ(info.kind, DatasetKind::kImages);
+  EXPECT_EQ(info.train_count, 3);
+  EXPECT_EQ(info.val_count, 1);
+  EXPECT_EQ(info.channels, 2);
+  EXPECT_EQ(info.height, 2);
+  EXPECT_EQ(info.width, 3);
+  EXPECT_EQ(info.classes, (std::vector<std::string>{"cat", "old dog"}));
+  EXPECT_EQ(info.mean, (std::vector<double>{0.5, 0.25}));
+  EXPECT_EQ(info.std, (std::vector<double>{0.5, 2.0}));
+}
+
+template <class Token>
+void check_training_windows(Token first) {
+  const TemporaryFolder folder;
+  std::vector<Token> train = counting<Token>(100);
+  train[50] = first;
+  const auto dataset =
+      open_dataset(write_text<Token>(folder / "a.h5", train, {}, int64_t{first} + 1));
+  const int64_t windows = dataset->windows(Split::kTrain, 8);
+  ASSERT_EQ(windows, 11);
+  const TrainingOptions options{.seed = 3, .context = 8};
+  // Past the end of the first epoch.
+  const MicroBatch batch = dataset->training_batch(options, 5, 20);
+  EXPECT_EQ(batch.samples, 20);
+  EXPECT_EQ(batch.target_count, 160);
+  const SampleOrder order(3, windows);
+  for (int64_t i = 0; i < 20; ++i) {
+    const Sample sample = order.at(5 + i);
+    const int64_t start = training_window_start(3, sample.epoch, sample.index, 100, 8);
+    for (int64_t t = 0; t < 8; ++t) {
+      const auto at = static_cast<size_t>(i * 8 + t);
+      EXPECT_EQ(batch.tokens[at], static_cast<int32_t>(train[static_cast<size_t>(start + t)]));
+      EXPECT_EQ(batch.targets[at], static_cast<int32_t>(train[static_cast<size_t>(start + t + 1)]));
+    }
+  }
+}
+
+TEST(Dataset, TrainingWindowsComeFromTheStream) {
+  check_training_windows<uint16_t>(65535);
+  check_training_windows<uint32_t>(70000);
+}
+
+TEST(Dataset, AnEpochTrainsOnEachTokenOnce) {
+  const TemporaryFolder folder;
+  const auto dataset =
+      open_dataset(write_text<uint16_t>(folder / "a.h5", counting<uint16_t>(1000), {}, 1000));
+  const int64_t windows = dataset->windows(Split::kTrain, 16);
+  for (const int64_t epoch : {0, 1}) {
+    const MicroBatch batch =
+        dataset->training_batch({.seed = 1, .context = 16}, epoch * windows, windows);
+    std::vector<int> visits(1000);
+    for (const int32_t token : batch.tokens) {
+      ++visits[static_cast<size_t>(token)];
+    }
+    EXPECT_EQ(*std::max_element(visits.begin(), visits.end()), 1);
+    EXPECT_EQ(std::accumulate(visits.begin(), visits.end(), 0), windows * 16);
+    EXPECT_GT(windows * 16, 1000 - 2 * 16);
+  }
+}
+
+TEST(Dataset, ValidationPredictsEveryTokenOnce) {
+  const TemporaryFolder folder;
+  for (const int64_t count : {2, 4, 5, 6, 9, 11}) {
+    const auto dataset =
+        open_dataset(write_text<uint16_t>(folder / "a.h5", {0, 1}, counting<uint16_t>(count), 256));
+    const int64_t windows = dataset->windows(Split::kVal, 4);
+    std::vector<int32_t> predicted;
+    int64_t targets = 0;
+    // Two at a time, and more asked for than there are.
+    for (int64_t first = 0; first < windows; first += 2) {
+      const MicroBatch batch = dataset->validation_batch(4, first, 2);
+      EXPECT_EQ(batch.samples, std::min<int64_t>(2, windows - first));
+      EXPECT_EQ(batch.tokens.size(), static_cast<size_t>(batch.samples * 4));
+      targets += batch.target_count;
+      for (size_t i = 0; i < batch.targets.size(); ++i) {
+        if (batch.targets[i] != kIgnoreTarget) {
+          EXPECT_EQ(batch.targets[i], batch.tokens[i] + 1);
+          predicted.push_back(batch.targets[i]);
+        }
+      }
+    }
+    EXPECT_EQ(targets, count - 1);
+    std::vector<int32_t> expected = counting<int32_t>(count);
+    expected.erase(expected.begin());
+    EXPECT_EQ(predicted, expected);
+    EXPECT_EQ(dataset->validation_batch(4, windows, 2).samples, 0);
+  }
+}
+
+TEST(Dataset, ImagesComeNormalisedWithChannelsLast) {
+  const TemporaryFolder folder;
+  const auto dataset = open_dataset(write_images(folder / "a.h5", {0, 1, 1}, {1, 0}, 3));
+  const MicroBatch batch = dataset->validation_batch(0, 1, 5);
+  EXPECT_EQ(batch.samples, 1);
+  EXPECT_EQ(batch.target_count, 1);
+  EXPECT_EQ(batch.targets, std::vector<int32_t>{0});
+  ASSERT_EQ(batch.images.size(), 12u);
+  for (int y = 0; y < 2; ++y) {
+    for (int x = 0; x < 3; ++x) {
+      for (int c = 0; c < 2; ++c) {
+        const int pixel = 12 + c * 6 + y * 3 + x;  // of the second image, [C, H, W]
+        EXPECT_EQ(batch.images[static_cast<size_t>((y * 3 + x) * 2 + c)], normalized(pixel, c));
+      }
+    }
+  }
+  const MicroBatch train = dataset->training_batch({.seed = 1}, 0, 3);
+  EXPECT_EQ(std::accumulate(train.targets.begin(), train.targets.end(), 0), 2);
+}
+
+// Every output pixel is either zero or the input pixel that the shift and the flip name.
+TEST(Augmentation, ShiftsAndFlips) {
+  const ImageNormalizer normalizer(5, 6, {0.0}, {1.0});
+  std::vector<uint8_t> pixels(30);
+  std::iota(pixels.begin(), pixels.end(), uint8_t{1});
+  for (int64_t dy = -4; dy <= 4; ++dy) {
+    for (int64_t dx = -4; dx <= 4; ++dx) {
+      for (const bool flip : {false, true}) {
+        std::vector<float> out(30, -1.0f);
+        normalizer.normalize(pixels, {dy, dx, flip}, out);
+        for (int64_t y = 0; y < 5; ++y) {
+          for (int64_t x = 0; x < 6; ++x) {
+            const int64_t from_y = y + dy;
+            const int64_t from_x = (flip ? 5 - x : x) + dx;
+            const bool inside = from_y >= 0 && from_y < 5 && from_x >= 0 && from_x < 6;
+            const float expected =
+                inside
+                    ? static_cast<float>(pixels[static_cast<size_t>(from_y * 6 + from_x)] / 255.0)
+                    : 0.0f;
+            ASSERT_EQ(out[static_cast<size_t>(y * 6 + x)], expected) << dy << " " << dx << flip;
+          }
+        }
+      }
+    }
+  }
+}
+
+// 9 shifts each way and 2 flips; 9000 draws. A shift is expected 1000 times with standard deviation
+// sqrt(9000 * 1/9 * 8/9) = 30, a flip 4500 times with 47; five of those.
+TEST(Augmentation, DrawsEveryPlacementEquallyOften) {
+  std::vector<int> y_counts(9), x_counts(9);
+  int flips = 0;
+  for (int64_t position = 0; position < 9000; ++position) {
+    const Placement placement = random_placement(5, 0, position);
+    ++y_counts.at(static_cast<size_t>(placement.shift_y + 4));
+    ++x_counts.at(static_cast<size_t>(placement.shift_x + 4));
+    flips += placement.flip ? 1 : 0;
+  }
+  for (int i = 0; i < 9; ++i) {
+    EXPECT_NEAR(y_counts[static_cast<size_t>(i)], 1000, 150);
+    EXPECT_NEAR(x_counts[static_cast<size_t>(i)], 1000, 150);
+  }
+  EXPECT_NEAR(flips, 4500, 235);
+}
+
+TEST(Augmentation, DependsOnSeedEpochAndPositionAlone) {
+  const TemporaryFolder folder;
+  const auto dataset = open_dataset(write_images(folder / "a.h5", {0, 1, 1, 0, 1}, {0}, 5));
+  const TrainingOptions options{.seed = 8, .augment = true};
+  const MicroBatch whole = dataset->training_batch(options, 0, 10);
+  const MicroBatch part = dataset->training_batch(options, 7, 2);
+  EXPECT_EQ(std::vector<float>(whole.images.begin() + 7 * 12, whole.images.begin() + 9 * 12),
+            part.images);
+  EXPECT_NE(dataset->training_batch({.seed = 9, .augment = true}, 0, 10).images, whole.images);
+  EXPECT_NE(dataset->training_batch({.seed = 8, .augment = false}, 0, 10).images, whole.images);
+}
+
+TEST(Dataset, WrongFilesAreNamed) {
+  const TemporaryFolder folder;
+  const std::string text =
+      write_text<uint16_t>(folder / "text.h5", counting<uint16_t>(100), {}, 50);
+  expect_error(ExitCode::kData, {"none.h5: cannot open: No such file"},
+               [&] { open_dataset(folder / "none.h5"); });
+  expect_error(ExitCode::kData, {"note.txt: not an HDF5 file"},
+               [&] { open_dataset(folder.write("note.txt", "hello hello hello")); });
+  const std::string bytes = read_bytes(text);
+  expect_error(ExitCode::kData, {"cut.h5: cut short"},
+               [&] { open_dataset(folder.write("cut.h5", bytes.substr(0, bytes.size() - 50))); });
+  {
+    H5Writer other(folder / "other.h5");
+    other.write_all<float>("/x", {});
+    other.commit();
+  }
+  expect_error(ExitCode::kData, {"other.h5: an HDF5 file, but not a dataset"},
+               [&] { open_dataset(folder / "other.h5"); });
+  const std::string images = write_images(folder / "images.h5", {0}, {}, 1);
+  expect_error(ExitCode::kData,
+               {"model gpt needs a text dataset", "images.h5 holds images", "tandem prepare text"},
+               [&] { require_kind(inspect_dataset(images), DatasetKind::kText, "gpt"); });
+  expect_error(
+      ExitCode::kData,
+      {"model resnet needs an image dataset", "text.h5 holds text", "tandem prepare images"},
+      [&] { require_kind(inspect_dataset(text), DatasetKind::kImages, "resnet"); });
+}
+
+TEST(Dataset, WrongContentIsNamed) {
+  const TemporaryFolder folder;
+  const auto text =
+      open_dataset(write_text<uint16_t>(folder / "text.h5", counting<uint16_t>(100), {}, 50));
+  expect_error(ExitCode::kData,
+               {"text.h5: /train/tokens: token id ", " at position ", "the vocabulary of 50"},
+               [&] { text->training_batch({.seed = 1, .context = 8}, 0, 11); });
+  expect_error(ExitCode::kData, {"text.h5: /train/tokens: token id 50 at position 50 "}, [&] {
+    std::vector<int32_t> tokens(60);
+    dynamic_cast<const TokenDataset&>(*text).read(Split::kTrain, 10, tokens);
+  });
+  text->require_windows(Split::kTrain, 99);
+  expect_error(ExitCode::kData, {"text.h5: the context of 100 tokens needs 101", "there are 100"},
+               [&] { text->require_windows(Split::kTrain, 100); });
+  expect_error(ExitCode::kData, {"text.h5: the validation set is empty"},
+               [&] { text->require_windows(Split::kVal, 8); });
+  const auto images = open_dataset(write_images(folder / "images.h5", {0, 2}, {}, 2));
+  expect_error(ExitCode::kData, {"images.h5: /train/labels: label 2 at 1 is none of the 2 classes"},
+               [&] { images->training_batch({.seed = 1}, 0, 2); });
+  expect_error(ExitCode::kData, {"images.h5: the validation set is empty (0 images)"},
+               [&] { images->require_windows(Split::kVal, 0); });
+  expect_error(ExitCode::kData, {"short.h5: /train/images holds 3 images, but there are 2 labels"},
+               [&] {
+                 open_dataset(write_images(folder / "short.h5", {0, 1}, {}, 3));
+               });
+}
+
+}  // namespace
+}  // namespace tandem::testing

@@ -1,0 +1,326 @@
+// The estimate of a step against the step itself: memory by class and bytes between ranks, exactly.
+#include <algorithm>
+
+#include "comm/transport/nccl_collectives.h"
+#include "src/device/cuda.h"
+#include "src/estimate/estimate.h"
+#include "src/step/training_step.h"
+#include "src/train/machine.h"
+#include "src/train/model_zoo.h"
+#include "src/train/upload.h"
+#include "tests/support/harness.h"
+#include "tests/support/mpi_world.h"
+
+namespace tandem::testing {
+namespace {
+
+int ranks() { return test_world().size(); }
+
+Config config_of(const std::string& kind) {
+  Config config;
+  config.model = {.kind = kind,
+                  .layers = 3,
+                  .heads = 4,
+                  .kv_heads = kind == "llama" ? 2 : 0,
+                  .width = 32,
+                  .ffn_width = kind == "llama" ? 48 : 0,
+                  .context = 12,
+                  .dropout = 0.1,
+                  .tie_embeddings = kind == "gpt",
+                  .depth = 8};
+  config.train.global_batch = int64_t{4} * ranks();
+  config.train.micro_batch = 2;
+  config.dist.bucket_mb = 0.02;
+  config.run.threads = 1;
+  return config;
+}
+
+DatasetInfo data_for(const Config& config) {
+  DatasetInfo data;
+  data.kind = config.model.reads_text() ? DatasetKind::kText : DatasetKind::kImages;
+  data.vocab_size = 97;
+  data.channels = 3;
+  data.height = data.width = 9;
+  data.classes.resize(7);
+  return data;
+}
+
+MicroBatch zeros(const Config& config, const DatasetInfo& data) {
+  const int64_t samples = config.train.batch_plan(ranks()).micro_batch();
+  const bool text = data.kind == DatasetKind::kText;
+  const int64_t targets = samples * (text ? config.model.context : 1);
+  MicroBatch batch{.samples = samples, .target_count = targets};
+  batch.targets.resize(static_cast<size_t>(targets));
+  batch.tokens.resize(static_cast<size_t>(text ? targets : 0));
+  batch.images.resize(
+      static_cast<size_t>(text ? 0 : samples * data.height * data.width * data.channels));
+  return batch;
+}
+
+std::unique_ptr<Collectives> nccl_for(Device device) {
+  if constexpr (kHasCuda) {
+    if (device == Device::kCuda) {
+      cuda::use_device(test_world().local_rank() % cuda::device_count());
+      return std::make_unique<NcclCollectives>(test_world().control(), test_world().timeout_s());
+    }
+  }
+  return nullptr;
+}
+
+// What the job really used: by rank, of the last of a few steps.
+struct Used {
+  int64_t peak_bytes = 0;
+  std::array<int64_t, kMemoryClasses> class_bytes{};
+  int64_t blocks = 0;
+  WireCount::Bytes wire;
+};
+
+Used run(const Config& config, const DatasetInfo& data, Device device) {
+  use_threads(config.run, config.dist, ranks());
+  const auto nccl = nccl_for(device);
+  Control& control = test_world().control();
+  Stream stream = Stream::compute(device);
+  Memory memory(stream);
+  Memory staging = device == Device::kCpu ? memory : Memory::pinned();
+  Hierarchy group(control, nccl ? *nccl : test_world().collectives(), memory,
+                  nodes_of(control, "host", std::stoi(config.dist.node_size)), config.dist.shard);
+  const auto model = make_model(config.model, data);
+  TrainingStep training(*model, group, stream, memory, staging, config.training_step(group.size()));
+  training.store().values.initialize(1);
+  Uploader upload(stream, memory, staging, data, training.store().values.dtype());
+  const MicroBatch batch = zeros(config, data);
+  WireCount before;
+  StepRecord::Copy pending;
+  for (int64_t step = 0; step < 3; ++step) {
+    group.stream().synchronize();
+    before = group.wire();
+    training.run({.step = step,
+                  .lr = 1e-3,
+                  .targets = static_cast<double>(batch.target_count * ranks() * 2),
+                  .batch = [&](int64_t) { return upload(batch); }});
+    pending = training.record().copy_to_host(stream);  // read one step late, as Trainer does
+  }
+  stream.synchronize();
+  group.stream().synchronize();
+  Used used{.peak_bytes = memory.total().peak_bytes,
+            .blocks = memory.system_allocations(),
+            .wire = (group.wire() - before).payload()};
+  for (int i = 0; i < kMemoryClasses; ++i) {
+    used.class_bytes[static_cast<size_t>(i)] = memory.use(static_cast<MemoryClass>(i)).peak_bytes;
+  }
+  return used;
+}
+
+// By rank.
+std::vector<double> gathered(double value) {
+  std::vector<double> all(static_cast<size_t>(ranks()), 0.0);
+  all[static_cast<size_t>(test_world().rank())] = value;
+  return test_world().control().sum(all);
+}
+
+void expect_estimated(Config config, Device device, int node_size) {
+  config.dist.node_size = str(node_size);
+  const DatasetInfo data = data_for(config);
+  const Used used = run(config, data, device);
+  const Job job{.ranks = ranks(), .node_size = node_size, .hardware = {.device = device}};
+  const Estimate expected = estimate(config, data, job);
+
+  const std::vector<double> peaks = gathered(static_cast<double>(used.peak_bytes));
+  const auto largest = std::ranges::max_element(peaks) - peaks.begin();
+  EXPECT_EQ(static_cast<double>(expected.peak_bytes), peaks[static_cast<size_t>(largest)]);
+  for (int i = 0; i < kMemoryClasses; ++i) {
+    const auto bytes = gathered(static_cast<double>(used.class_bytes[static_cast<size_t>(i)]));
+    EXPECT_EQ(static_cast<double>(expected.class_bytes[static_cast<size_t>(i)]),
+              bytes[static_cast<size_t>(largest)])
+        << name_of(static_cast<MemoryClass>(i));
+  }
+  const auto blocks = gathered(static_cast<double>(used.blocks));
+  if (config.dist.reduce != Reduce::kExact) {  // whose first step is run again: as many more blocks
+                                               // where the pool keeps none
+    EXPECT_EQ(static_cast<double>(expected.blocks), blocks[static_cast<size_t>(largest)]);
+  }
+  const auto total = gathered(static_cast<double>(used.wire.total()));
+  const auto busiest = std::ranges::max_element(total) - total.begin();
+  EXPECT_EQ(static_cast<double>(expected.wire.total()), total[static_cast<size_t>(busiest)]);
+  EXPECT_EQ(static_cast<double>(expected.wire.inside),
+            gathered(static_cast<double>(used.wire.inside))[static_cast<size_t>(busiest)]);
+}
+
+// A GPU is estimated by builds that have none.
+Job some_gpus(const Config& config, int count) {
+  return {
+      .ranks = count, .node_size = count, .hardware = hardware_of(&gpu_models()[0], config, count)};
+}
+
+TEST(Estimate, IsWhatEveryModelUses) {
+  for_each_device([](Device device) {
+    for (const char* kind : {"gpt", "llama", "resnet", "mlp"}) {
+      for (const bool recompute : {false, true}) {
+        SCOPED_TRACE(str(kind, recompute ? " recomputed" : ""));
+        Config config = config_of(kind);
+        config.train.recompute = recompute;
+        expect_estimated(config, device, ranks());
+      }
+    }
+  });
+}
+
+TEST(Estimate, IsWhatEveryStageUses) {
+  for_each_device([](Device device) {
+    for (int64_t zero = 0; zero < 4; ++zero) {
+      for (const DType precision : {DType::kF32, DType::kBf16, DType::kFp16}) {
+        for (const bool overlap : {true, false}) {
+          SCOPED_TRACE(str("zero ", zero, " ", name_of(precision), overlap ? " overlapped" : ""));
+          Config config = config_of("gpt");
+          config.dist.zero = zero;
+          config.dist.overlap = overlap;
+          config.train.precision = precision;
+          config.dist.wire_dtype = precision == DType::kBf16 ? DType::kBf16 : DType::kF32;
+          config.train.recompute = true;
+          expect_estimated(config, device, ranks());
+        }
+      }
+    }
+  });
+}
+
+TEST(Estimate, IsWhatAFrozenModelUses) {
+  for_each_device([](Device device) {
+    for (int64_t zero = 0; zero < 4; ++zero) {
+      SCOPED_TRACE(str("zero ", zero));
+      Config config = config_of("gpt");
+      config.dist.zero = zero;
+      config.train.precision = DType::kBf16;
+      config.model.freeze = "wte,blocks.0.*,blocks.1.attn.*,*.ln_2.gain";
+      expect_estimated(config, device, ranks());
+    }
+  });
+}
+
+// With one matrix left to train, gradients, optimizer state, messages and products of the backward
+// pass are that matrix's alone.
+TEST(Estimate, OfOneMatrixCountsThatMatrixAlone) {
+  constexpr int64_t kVocab = 97, kWidth = 32, kRanks = 2;
+  Config config = config_of("gpt");
+  config.model.tie_embeddings = false;
+  config.train.global_batch = 8;
+  config.train.precision = DType::kBf16;
+  config.dist.bucket_mb = 1;
+  const DatasetInfo data = data_for(config);
+  const auto of = [&](const char* freeze, int64_t zero) {
+    config.model.freeze = freeze;
+    config.dist.zero = zero;
+    return estimate(config, data, some_gpus(config, kRanks));
+  };
+  const auto bytes = [](const Estimate& estimate, MemoryClass memory_class) {
+    return estimate.class_bytes[static_cast<size_t>(memory_class)];
+  };
+  constexpr const char* kHeadAlone = "wte,wpe,blocks.*,ln_f.*";
+  // A bucket is padded to a multiple of ranks x 128 elements.
+  constexpr int64_t kUnit = kRanks * 128, kElements = (kVocab * kWidth + kUnit - 1) / kUnit * kUnit;
+  for (int64_t zero = 0; zero < 4; ++zero) {
+    SCOPED_TRACE(str("zero ", zero));
+    const Estimate all = of("", zero), one = of(kHeadAlone, zero);
+    EXPECT_EQ(bytes(one, MemoryClass::kGradients), 4 * kElements / (zero >= 2 ? kRanks : 1));
+    EXPECT_EQ(bytes(one, MemoryClass::kMasters), 4 * kElements / (zero >= 1 ? kRanks : 1));
+    // Adam's state is twice the masters; beside it stand the figures of the step.
+    EXPECT_EQ(bytes(one, MemoryClass::kOptimizer) - 2 * bytes(one, MemoryClass::kMasters),
+              bytes(all, MemoryClass::kOptimizer) - 2 * bytes(all, MemoryClass::kMasters));
+    if (zero == 0) {  // a ring over two ranks sends every gradient once in all
+      EXPECT_EQ(one.wire.total(), 4 * kElements);
+    }
+    if (zero == 3) {
+      // In each of two micro-steps a rank sends its half of all values once, and of the gradients
+      // the other's.
+      const auto model = make_model(config.model, data);
+      const FlatLayout layout(
+          parameters_by_block(*model),
+          {.ranks = kRanks, .bucket_bytes = 1 << 20, .split_blocks = false, .merge_blocks = false});
+      EXPECT_EQ(one.wire.total(), 2 * (2 * layout.elements() + 4 * kElements) / kRanks);
+    }
+  }
+  // Products: 2 operations for each weight and row. Behind another matrix the head's input gradient
+  // is one more.
+  const double rows = static_cast<double>(config.train.global_batch * config.model.context);
+  const auto product = [&](int64_t out, int64_t in) {
+    return 2 * rows * static_cast<double>(out * in);
+  };
+  const double head = product(kVocab, kWidth), projection = product(kWidth, 4 * kWidth);
+  const double forward = of(kHeadAlone, 0).flops - head;
+  EXPECT_EQ(of("wte,wpe,*attn*,*.fc.*,*ln_*,*.bias,blocks.0.*,blocks.1.*,head.weight", 0).flops,
+            forward + head + projection);
+  const Estimate all = of("", 0);
+  EXPECT_GT(forward, 0.95 * all.flops / 3);  // attention's is 2 of 7 products
+  EXPECT_LT(forward, all.flops / 3);
+}
+
+TEST(Estimate, IsWhatNodesUse) {
+  if (ranks() % 2 != 0) {
+    GTEST_SKIP() << "needs nodes of two ranks";
+  }
+  for_each_device([](Device device) {
+    for (int64_t zero = 0; zero < 4; ++zero) {
+      for (const Sharing shard : {Sharing::kWorld, Sharing::kNode}) {
+        SCOPED_TRACE(str("zero ", zero, " over the ", shard == Sharing::kWorld ? "world" : "node"));
+        Config config = config_of("resnet");
+        config.dist.zero = zero;
+        config.dist.shard = shard;
+        expect_estimated(config, device, 2);
+      }
+    }
+  });
+}
+
+TEST(Estimate, IsWhatExactSumsUse) {
+  for_each_device([](Device device) {
+    for (const int64_t zero : {0, 2, 3}) {
+      SCOPED_TRACE(str("zero ", zero));
+      Config config = config_of("resnet");
+      config.dist.zero = zero;
+      config.dist.reduce = Reduce::kExact;
+      expect_estimated(config, device, ranks());
+    }
+  });
+}
+
+TEST(Estimate, CountsTheModelsOperations) {
+  Config config = config_of("gpt");
+  config.train.global_batch = 8;
+  const DatasetInfo data = data_for(config);
+  const Estimate plain = estimate(config, data, some_gpus(config, 2));
+  config.train.recompute = true;
+  const Estimate again = estimate(config, data, some_gpus(config, 2));
+  // Attention runs 7 products for 6 of the model.
+  const double attention = plain.flops - plain.model_flops;
+  EXPECT_GE(attention, 0);
+  EXPECT_LT(attention, 0.02 * plain.model_flops);
+  // Forward, a third of all products but for attention's 2 of 7, runs twice; the head's once.
+  const int64_t rows = config.train.global_batch * config.model.context;
+  const double head = 2.0 * static_cast<double>(rows * data.vocab_size * config.model.width);
+  EXPECT_EQ(again.flops - plain.flops,
+            (plain.flops - 3 * head - 7 * attention) / 3 + 2 * attention);
+  EXPECT_GT(again.step_s, plain.step_s);
+  EXPECT_LT(again.mfu, plain.mfu);
+  EXPECT_LE(plain.exposed_s, plain.step_s);
+}
+
+TEST(Estimate, FindsTheLargestMicroBatch) {
+  Config config = config_of("resnet");
+  const DatasetInfo data = data_for(config);
+  Job job = some_gpus(config, 3);
+  const auto peak_of = [&](int64_t micro_batch) {
+    config.train.micro_batch = micro_batch;
+    config.train.global_batch = 3 * micro_batch;
+    return estimate(config, data, job).peak_bytes;
+  };
+  job.hardware.memory_bytes = peak_of(37);
+  const int64_t largest = largest_micro_batch(config, data, job);
+  EXPECT_GE(largest, 37);  // sizes are rounded: a few more may take no more
+  EXPECT_LE(peak_of(largest), job.hardware.memory_bytes);
+  EXPECT_GT(peak_of(largest + 1), job.hardware.memory_bytes);
+  job.hardware.memory_bytes = 1000;
+  EXPECT_EQ(largest_micro_batch(config, data, job), 0);
+}
+
+}  // namespace
+}  // namespace tandem::testing

@@ -1,0 +1,269 @@
+#include "src/io/content_hash.h"
+#include "src/io/hdf5.h"
+#include "tests/io/checkpoint_folder.h"
+
+namespace tandem::testing {
+namespace {
+
+TEST_F(Checkpoint, GivesBackEveryBit) {
+  const std::vector<Slab> slabs = model_slabs();
+  const CheckpointReader reader(save(100, slabs));
+  for (const Slab& slab : slabs) {
+    EXPECT_EQ(read_all(reader, slab), values_of(slab.data)) << slab.name;
+    EXPECT_TRUE(reader.contains(slab.name));
+  }
+  const std::vector<CheckpointReader::Entry> tensors = reader.tensors();
+  ASSERT_EQ(tensors.size(), slabs.size());
+  EXPECT_EQ(tensors[0].name, "optim/m/head.weight");
+  EXPECT_EQ(tensors[0].shape, (Shape{17, 59}));
+  EXPECT_EQ(tensors[0].elements, 17 * 59);
+  EXPECT_FALSE(reader.contains("param/other"));
+}
+
+// What other HDF5 tools find in a file.
+TEST_F(Checkpoint, LayoutOfAFile) {
+  const std::vector<Slab> slabs = {{"optim/m/a.b", Shape{4, 5}, 6, random_values(9, 1)}};
+  const H5Reader file(save(1, slabs) + "/rank-0000.h5");
+  const H5Dataset dataset = file.dataset("/optim/m/a.b");
+  EXPECT_EQ(dataset.type, H5Type::kF32);
+  EXPECT_EQ(dataset.shape, std::vector<int64_t>{9});
+  EXPECT_EQ(file.int_attribute("/optim/m/a.b", "shape"), (std::vector<int64_t>{4, 5}));
+  EXPECT_EQ(file.int_attribute("/optim/m/a.b", "start"), (std::vector<int64_t>{0, 0}));
+  EXPECT_EQ(file.int_attribute("/optim/m/a.b", "extent"), (std::vector<int64_t>{4, 5}));
+  EXPECT_EQ(file.int_attribute("/optim/m/a.b", "offset"), std::vector<int64_t>{6});
+  EXPECT_EQ(file.int_attribute("/optim/m/a.b", "count"), std::vector<int64_t>{9});
+  EXPECT_EQ(file.string_attribute("/optim/m/a.b", "xxh3_128"),
+            hash_of(slabs[0].data.raw(), 9 * 4).hex());
+}
+
+// All tensors one after another, cut into `ranks` parts of equal size as ZeRO does: boundaries fall
+// inside tensors, and some ranks have several tensors.
+std::vector<std::vector<Slab>> cut(const std::vector<Slab>& slabs, int64_t ranks) {
+  int64_t total = 0;
+  for (const Slab& slab : slabs) {
+    total += slab.data.elements();
+  }
+  const int64_t part = (total + ranks - 1) / ranks;
+  std::vector<std::vector<Slab>> parts(static_cast<size_t>(ranks));
+  int64_t start = 0;
+  for (const Slab& slab : slabs) {
+    const int64_t end = start + slab.data.elements();
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const int64_t first = std::max(start, rank * part);
+      const int64_t last = std::min(end, (rank + 1) * part);
+      if (first < last) {
+        parts[rank].push_back(
+            {slab.name, slab.slice, first - start, slab.data.slice(first - start, last - first)});
+      }
+    }
+    start = end;
+  }
+  return parts;
+}
+
+TEST_F(Checkpoint, ReadsAtAnyNumberOfRanks) {
+  std::vector<Slab> slabs = model_slabs();
+  std::erase_if(slabs, [](const Slab& slab) { return slab.data.elements() == 0; });
+  for (const int writers : {1, 2, 3, 4, 7}) {
+    const std::string partial = begin_checkpoint(checkpoints_, writers);
+    std::vector<FileEntry> entries;
+    for (const std::vector<Slab>& part : cut(slabs, writers)) {
+      const int rank = static_cast<int>(entries.size());
+      // As one line of text, the way ranks send them.
+      entries.push_back(
+          FileEntry::from_text(write_rank_file(partial + "/" + rank_file_name(rank), part).text()));
+    }
+    Manifest manifest;
+    manifest.world_size = writers;
+    const CheckpointReader reader(commit_checkpoint(partial, manifest, entries));
+    for (const int readers : {1, 2, 3, 5}) {
+      for (const std::vector<Slab>& part : cut(slabs, readers)) {
+        for (const Slab& slab : part) {
+          const Tensor out = Tensor::zeros(test_memory(), {slab.data.elements()}, DType::kF32,
+                                           MemoryClass::kParameters);
+          reader.read({slab.name, slab.slice, slab.offset, out});
+          ASSERT_EQ(values_of(out), values_of(slab.data))
+              << slab.name << ", " << writers << " to " << readers << " ranks";
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Checkpoint, SeveralPiecesInOneFile) {
+  const Tensor all = random_values(10, 1);
+  const std::vector<Slab> slabs = {{"param/w", Shape{10}, 7, all.slice(7, 3)},
+                                   {"param/w", Shape{10}, 0, all.slice(0, 4)},
+                                   {"param/w", Shape{10}, 4, all.slice(4, 3)}};
+  const CheckpointReader reader(save(1, slabs));
+  EXPECT_EQ(reader.tensors().size(), 1U);
+  EXPECT_EQ(read_all(reader, {"param/w", Shape{10}, 0, {}}), values_of(all));
+}
+
+// Elements `range` of a slice of `all`, whose numbers are those of the logical tensor.
+Slab slab_of(const std::string& name, const Slice& slice, Range range, const Tensor& all) {
+  const Tensor data =
+      Tensor::empty(test_memory(), {range.count()}, DType::kF32, MemoryClass::kParameters);
+  for (int64_t i = 0; i < range.count(); ++i) {
+    data.data<float>()[i] = all.data<float>()[slice.run_at(range.begin + i).begin];
+  }
+  return {name, slice, range.begin, data};
+}
+
+// Two ranks have a matrix's columns between them and three its rows, each cut as ZeRO cuts it.
+TEST_F(Checkpoint, SlicesOfATensorAreReadBackAsOthers) {
+  const Shape whole{6, 5};
+  const Tensor all = random_values(30, 1);
+  const Slice left(whole, {0, 0}, {6, 2}), right(whole, {0, 2}, {6, 3});
+  const std::vector<Slab> columns = {
+      slab_of("param/w", left, {0, 7}, all), slab_of("param/w", right, {4, 18}, all),
+      slab_of("param/w", left, {7, 12}, all), slab_of("param/w", right, {0, 4}, all)};
+  const CheckpointReader reader(save(1, columns));
+  EXPECT_EQ(read_all(reader, {"param/w", whole, 0, {}}), values_of(all));
+  EXPECT_EQ(reader.tensors()[0].elements, 30);
+  for (const Slice& slice : {Slice(whole, {0, 0}, {2, 5}), Slice(whole, {2, 0}, {2, 5}),
+                             Slice(whole, {4, 0}, {2, 5}), Slice(whole, {1, 1}, {4, 2}), left}) {
+    for (const Range range : {Range{0, slice.elements()}, Range{1, 4}, Range{5, 8}}) {
+      const Slab expected = slab_of("param/w", slice, range, all);
+      const Tensor out =
+          Tensor::zeros(test_memory(), {range.count()}, DType::kF32, MemoryClass::kParameters);
+      reader.read({"param/w", slice, range.begin, out});
+      EXPECT_EQ(values_of(out), values_of(expected.data));
+    }
+  }
+}
+
+TEST_F(Checkpoint, SlicesThatOverlapAreFound) {
+  const Tensor all = random_values(12, 1);
+  const std::vector<Slab> slabs = {slab_of("param/w", Slice({3, 4}, {0, 0}, {3, 2}), {0, 6}, all),
+                                   slab_of("param/w", Slice({3, 4}, {2, 1}, {1, 3}), {0, 3}, all)};
+  const std::string path = save(1, slabs);
+  expect_mentions(data_error([&] { CheckpointReader reader(path); }), {path, "param/w", "overlap"});
+}
+
+// Ranks that read together open each file once, and know all of it.
+TEST_F(Checkpoint, AnIndexIsReadInShares) {
+  const std::string partial = begin_checkpoint(checkpoints_, 1);
+  std::vector<FileEntry> entries;
+  for (const std::vector<Slab>& part : cut(model_slabs(), 5)) {
+    entries.push_back(
+        write_rank_file(partial + "/" + rank_file_name(static_cast<int>(entries.size())), part));
+  }
+  Manifest manifest;
+  manifest.world_size = 5;
+  const std::string path = commit_checkpoint(partial, manifest, entries);
+  manifest = read_manifest(path);
+  CheckpointIndex together;
+  for (const size_t share : {0U, 1U, 2U}) {
+    const CheckpointIndex index = index_files(path, manifest, share, 3);
+    EXPECT_EQ(index.files.size(), share == 2 ? 1U : 2U);
+    together.add(index.text());
+  }
+  std::ranges::sort(together.files, {}, &CheckpointIndex::File::file);
+  EXPECT_EQ(together, index_files(path, manifest));
+}
+
+TEST_F(Checkpoint, ReadNamesWhatDoesNotFit) {
+  const CheckpointReader reader(save(1, model_slabs()));
+  const Tensor out = Tensor::empty(test_memory(), {1}, DType::kF32, MemoryClass::kParameters);
+  expect_mentions(data_error([&] {
+                    reader.read({"param/head.weight", Shape{59, 17}, 0, out});
+                  }),
+                  {"param/head.weight", "[17, 59]", "[59, 17]"});
+  expect_mentions(data_error([&] {
+                    reader.read({"param/tail.weight", Shape{3}, 0, out});
+                  }),
+                  {"param/tail.weight", "[3]", "step-00000001"});
+}
+
+TEST_F(Checkpoint, MissingAndDoubleElementsAreFound) {
+  const Tensor all = random_values(10, 1);
+  const std::vector<Slab> gap = {{"param/w", Shape{10}, 0, all.slice(0, 4)},
+                                 {"param/w", Shape{10}, 5, all.slice(5, 5)}};
+  const CheckpointReader reader(save(1, gap));
+  EXPECT_EQ(reader.tensors()[0].elements, 9);
+  const Tensor out = Tensor::empty(test_memory(), {10}, DType::kF32, MemoryClass::kParameters);
+  expect_mentions(data_error([&] {
+                    reader.read({"param/w", Shape{10}, 0, out});
+                  }),
+                  {"1 elements of param/w [10]"});
+  reader.read({"param/w", Shape{10}, 5, out.slice(0, 5)});
+  EXPECT_EQ(values_of(out.slice(0, 5)), values_of(all.slice(5, 5)));
+
+  const std::vector<Slab> twice = {{"param/w", Shape{10}, 0, all.slice(0, 6)},
+                                   {"param/w", Shape{10}, 5, all.slice(5, 5)}};
+  const std::string path = save(2, twice);
+  expect_mentions(data_error([&] { CheckpointReader again(path); }), {"element 5 of param/w"});
+}
+
+// Wherever a byte of a file has changed, an error says so before the values are used.
+void expect_all_damage_found(const std::string& path, const Slab& slab) {
+  const std::string file = path + "/rank-0000.h5";
+  const std::string content = read_file(file);
+  for (size_t i = 0; i < content.size(); i += 3) {  // a field of the file is not shorter
+    std::string flipped = content;
+    flipped[i] = static_cast<char>(flipped[i] ^ 0x10);
+    FileWriter(file, FileWriter::Start::kEmpty).write(flipped);
+    EXPECT_NE(data_error([&] { read_all(CheckpointReader(path), slab); }), "no error") << i;
+  }
+  FileWriter(file, FileWriter::Start::kEmpty).write(content);
+  EXPECT_EQ(read_all(CheckpointReader(path), slab), values_of(slab.data));
+}
+
+TEST_F(Checkpoint, NoFlippedByteGoesUnnoticed) {
+  const std::vector<Slab> slabs = one_slab();
+  expect_all_damage_found(save(1, slabs), slabs[0]);
+}
+
+// What is not read is not looked at: a piece's damage shows when the piece is wanted.
+TEST_F(Checkpoint, PiecesAreVerifiedWhenTheyAreRead) {
+  const std::vector<Slab> slabs = model_slabs();
+  const std::string path = save(1, slabs);
+  const std::string file = path + "/rank-0000.h5";
+  const H5Dataset state = H5Reader(file).dataset("/optim/v/head.weight");
+  std::string content = read_file(file);
+  content[static_cast<size_t>(state.offset + 4 * state.count - 1)] ^= 1;
+  FileWriter(file, FileWriter::Start::kEmpty).write(content);
+  const CheckpointReader reader(path);
+  EXPECT_EQ(read_all(reader, slabs[0]), values_of(slabs[0].data));
+  const Tensor one = Tensor::empty(test_memory(), {1}, DType::kF32, MemoryClass::kParameters);
+  expect_mentions(data_error([&] {
+                    reader.read({"optim/v/head.weight", Shape{17, 59}, 0, one});
+                  }),
+                  {file, "damaged", "optim/v/head.weight"});
+}
+
+// Format 1: whole tensors, no hashes of pieces, and the hash of the whole file in the manifest.
+TEST_F(Checkpoint, Format1IsStillRead) {
+  const Slab slab = one_slab()[0];
+  const std::string partial = begin_checkpoint(checkpoints_, 1), file = partial + "/rank-0000.h5";
+  H5Writer writer(file);
+  for (const Range range : {Range{4, 10}, Range{0, 4}}) {
+    const std::string name = range.begin == 4 ? "/param/w" : "/param/w@0";
+    const Tensor part = slab.data.slice(range.begin, range.count());
+    writer.write_all<float>(name, part.as<float>());
+    writer.set_attribute(name, "shape", std::vector<int64_t>{10});
+    writer.set_attribute(name, "offset", std::vector<int64_t>{range.begin});
+    writer.set_attribute(name, "count", std::vector<int64_t>{range.count()});
+  }
+  writer.commit();
+  const std::string content = read_file(file);
+  Manifest manifest;
+  manifest.format_version = 1;
+  const FileEntry entry{
+      "rank-0000.h5", static_cast<int64_t>(content.size()), {}, hash_of(content).hex()};
+  const std::string path = commit_checkpoint(partial, manifest, {entry});
+  expect_all_damage_found(path, slab);
+
+  // Bytes that no hash covers are not read.
+  manifest.format_version = 2;
+  const std::string unhashed = begin_checkpoint(checkpoints_, 2);
+  fs::copy(path + "/rank-0000.h5", unhashed + "/rank-0000.h5");
+  const FileEntry outside =
+      describe_file(unhashed + "/rank-0000.h5", bytes_of(pieces_in(path + "/rank-0000.h5")));
+  const std::string second = commit_checkpoint(unhashed, manifest, {outside});
+  expect_mentions(data_error([&] { CheckpointReader reader(second); }), {second, "no hash"});
+}
+
+}  // namespace
+}  // namespace tandem::testing

@@ -1,0 +1,302 @@
+#include <omp.h>
+
+#include <cmath>
+
+#include "layers/add/add.h"
+#include "layers/attention/attention.h"
+#include "tests/support/device_check.h"
+
+namespace tandem::testing {
+namespace {
+
+struct Sizes {
+  int64_t batch, length;
+  HeadLayout layout;
+};
+
+// Below, at and across the bounds of tiles, grouped heads and odd widths among them.
+const std::vector<Sizes> kSizes = {
+    {2, 1, {2, 2, 3}},   {1, 5, {4, 2, 5}},   {2, 17, {2, 1, 8}},   {1, 64, {2, 2, 32}},
+    {1, 65, {1, 1, 17}}, {2, 130, {6, 3, 7}}, {1, 200, {2, 2, 64}},
+};
+
+// The definition, one row of scores at a time.
+std::vector<double> plain_attention(const std::vector<double>& qkv, const Sizes& sizes) {
+  const auto [batch, length, layout] = sizes;
+  const int64_t row = layout.row(), width = layout.width, group = layout.heads / layout.kv_heads;
+  std::vector<double> y(batch * length * layout.heads * width);
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t h = 0; h < layout.heads; ++h) {
+      for (int64_t t = 0; t < length; ++t) {
+        const double* q = &qkv[(b * length + t) * row + h * width];
+        double* out = &y[((b * length + t) * layout.heads + h) * width];
+        double total = 0;
+        for (int64_t s = 0; s <= t; ++s) {
+          const double* k = &qkv[(b * length + s) * row + (layout.heads + h / group) * width];
+          const double* v = k + layout.kv_heads * width;
+          double score = 0;
+          for (int64_t d = 0; d < width; ++d) {
+            score += q[d] * k[d];
+          }
+          const double weight = std::exp(score / std::sqrt(static_cast<double>(width)));
+          total += weight;
+          for (int64_t d = 0; d < width; ++d) {
+            out[d] += weight * v[d];
+          }
+        }
+        for (int64_t d = 0; d < width; ++d) {
+          out[d] /= total;
+        }
+      }
+    }
+  }
+  return y;
+}
+
+Tensor random_qkv(const Sizes& sizes, DType dtype) {
+  return random_tensor({sizes.batch, sizes.length, sizes.layout.row()}, dtype, 3);
+}
+
+// f64: sums of up to 200 terms of order one, error at most 200 * 1e-16 and the same again for
+// exponentials of scores of order ten: 1e-12 leaves room. f32 in the same way: 5e-4 of 2^-24 * 200
+// * 10 = 1e-4 and the 2e-7 of math::exp.
+void expect_definition(Device device, DType dtype, double tolerance) {
+  for (const Sizes& sizes : kSizes) {
+    const Tensor qkv = random_qkv(sizes, dtype);
+    TestContext test(device);
+    const Variable y = attention(test.context, Variable(to_device(qkv, device)), sizes.layout);
+    const std::vector<double> expected = plain_attention(values_of(qkv), sizes);
+    const std::vector<double> actual = values_of(y.value());
+    ASSERT_EQ(actual.size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_NEAR(actual[i], expected[i], tolerance)
+          << "length " << sizes.length << ", element " << i;
+    }
+  }
+}
+
+TEST(Attention, MatchesTheDefinition) {
+  expect_definition(Device::kCpu, DType::kF64, 1e-12);
+  for_each_device([](Device device) { expect_definition(device, DType::kF32, 5e-4); });
+}
+
+// Every kernel of the GPU, of heads as wide as it and of narrower ones, at lengths about the bounds
+// of its tiles. Sums run over the width and over positions.
+TEST(Attention, Devices) {
+  for (int64_t width : {3, 5, 16, 32, 64, 96, 128}) {
+    for (int64_t length : {1, 5, 17, 33, 65}) {
+      SCOPED_TRACE(str("width ", width, ", length ", length));
+      const HeadLayout layout{.heads = 2, .kv_heads = 1, .width = width};
+      check_devices({Shape{1, length, layout.row()}}, {},
+                    [&](Context& context, const std::vector<Variable>& in) {
+                      return attention(context, in[0], layout);
+                    },
+                    {.terms = length + width});
+    }
+  }
+}
+
+TEST(Attention, GradientsMatchFiniteDifferences) {
+  for (const Sizes& sizes : kSizes) {
+    SCOPED_TRACE(sizes.length);
+    check_gradients({Shape{sizes.batch, sizes.length, sizes.layout.row()}}, {},
+                    [&](Context& context, const std::vector<Variable>& in) {
+                      return attention(context, in[0], sizes.layout);
+                    });
+  }
+}
+
+TEST(Attention, DevicesWithBatchAndGroups) {
+  const std::vector<Sizes> all = {{2, 40, {6, 3, 8}}, {3, 7, {3, 1, 40}}, {2, 34, {4, 4, 17}}};
+  for (const Sizes& sizes : all) {
+    SCOPED_TRACE(sizes.length);
+    check_devices({Shape{sizes.batch, sizes.length, sizes.layout.row()}}, {},
+                  [&](Context& context, const std::vector<Variable>& in) {
+                    return attention(context, in[0], sizes.layout);
+                  },
+                  {.terms = sizes.length + sizes.layout.width});
+  }
+}
+
+TEST(Attention, GradientsAccumulate) {
+  const HeadLayout layout{.heads = 4, .kv_heads = 2, .width = 3};
+  const auto twice = [&](Context& context, const std::vector<Variable>& in) {
+    return add(context, attention(context, in[0], layout), attention(context, in[0], layout));
+  };
+  check_gradients({Shape{1, 70, layout.row()}}, {}, twice);
+  check_devices({Shape{1, 37, layout.row()}}, {}, twice, {.terms = 2 * (37 + layout.width)});
+}
+
+// f32 gradients against f64 ones. Rounding of at most 200 terms in each of two nested sums, of
+// order one: 2^-24 * 200 * 10 = 1e-4, twice.
+TEST(Attention, SinglePrecisionGradients) {
+  for (const Sizes& sizes : kSizes) {
+    std::vector<std::vector<double>> grads;
+    for (DType dtype : {DType::kF64, DType::kF32}) {
+      const Variable qkv = Variable::leaf(random_qkv(sizes, dtype));
+      TestContext test;
+      const Variable y = attention(test.context, qkv, sizes.layout);
+      test.tape.backward(test.context, y, random_tensor(y.shape(), dtype, 8));
+      grads.push_back(values_of(qkv.slot()->grad));
+    }
+    for (size_t i = 0; i < grads[0].size(); ++i) {
+      ASSERT_NEAR(grads[0][i], grads[1][i], 5e-4) << "length " << sizes.length << ", element " << i;
+    }
+  }
+}
+
+// Positions from 100 on change: nothing before them may notice, to the last bit, also in the tile
+// that holds position 100.
+TEST(Attention, TheFutureIsInvisible) {
+  const Sizes sizes{1, 150, {2, 1, 16}};
+  const Tensor qkv = random_qkv(sizes, DType::kF32), other = random_qkv(sizes, DType::kF32);
+  std::fill(other.data<float>() + 100 * sizes.layout.row(), other.data<float>() + other.elements(),
+            50.0f);
+  for_each_device([&](Device device) {
+    TestContext test(device);
+    const auto result = [&](const Tensor& x) {
+      const Variable in(to_device(x, device));
+      return values_of(attention(test.context, in, sizes.layout).value());
+    };
+    std::vector<double> y = result(qkv), z = result(other);
+    EXPECT_NE(y, z);
+    y.resize(100 * 32);
+    z.resize(100 * 32);
+    EXPECT_EQ(y, z);
+  });
+}
+
+// Result and gradient of attention from a leaf with the values of `qkv`.
+std::vector<std::vector<double>> both_ways(Device device, const Tensor& qkv,
+                                           const HeadLayout& layout) {
+  const Variable x = Variable::leaf(to_device(qkv, device));
+  TestContext test(device);
+  const Variable y = attention(test.context, x, layout);
+  test.tape.backward(test.context, y, 1.0);
+  return {values_of(y.value()), values_of(x.slot()->grad)};
+}
+
+// Scores of several thousand neither overflow nor lose the largest one.
+TEST(Attention, LargeScores) {
+  const Tensor qkv = random_tensor({1, 70, 12}, DType::kF32, 3, 60.0);
+  for_each_device([&](Device device) {
+    for (const std::vector<double>& values : both_ways(device, qkv, {1, 1, 4})) {
+      for (double value : values) {
+        EXPECT_TRUE(std::isfinite(value));
+      }
+    }
+  });
+}
+
+// A key that is not a number is seen by all queries from its own on, and by no tile before it.
+TEST(Attention, NanStays) {
+  const Sizes sizes{1, 140, {1, 1, 8}};
+  const Tensor qkv = random_qkv(sizes, DType::kF32);
+  constexpr int64_t kPosition = 130;
+  qkv.data<float>()[kPosition * sizes.layout.row() + sizes.layout.width] = std::nanf("");
+  for_each_device([&](Device device) {
+    const auto results = both_ways(device, qkv, sizes.layout);
+    for (int64_t i = 0; i < sizes.length * sizes.layout.width; ++i) {
+      const int64_t position = i / sizes.layout.width;
+      if (position < 64 || position >= kPosition) {
+        ASSERT_EQ(std::isnan(results[0][static_cast<size_t>(i)]), position >= kPosition) << i;
+      }
+    }
+    // Position 0 is a key of every query.
+    EXPECT_TRUE(std::isnan(results[1][static_cast<size_t>(sizes.layout.width)]));
+  });
+}
+
+TEST(Attention, TheSameBitsEveryTime) {
+  const Sizes sizes{2, 40, {4, 2, 16}};
+  for_each_device([&](Device device) {
+    for (DType dtype : {DType::kF32, DType::kBf16}) {
+      const Tensor qkv = rounded_to(random_qkv(sizes, DType::kF32), dtype);
+      EXPECT_EQ(both_ways(device, qkv, sizes.layout), both_ways(device, qkv, sizes.layout));
+    }
+  });
+}
+
+TEST(Attention, BitsDoNotDependOnThreads) {
+  const Sizes sizes{2, 100, {6, 3, 16}};
+  std::vector<std::vector<std::vector<double>>> results;
+  for (int threads : {1, 3}) {
+    omp_set_num_threads(threads);
+    results.push_back(both_ways(Device::kCpu, random_qkv(sizes, DType::kF32), sizes.layout));
+  }
+  omp_set_num_threads(omp_get_num_procs());
+  EXPECT_EQ(results[0], results[1]);
+}
+
+// The sequence in pieces of 1, 5, 70 and 4 positions against the whole.
+void expect_cached_equals_whole(Device device, DType dtype, int64_t width, double tolerance) {
+  const Sizes sizes{1, 80, {4, 2, width}};
+  const int64_t row = sizes.layout.row(), out = sizes.layout.heads * width;
+  const Tensor qkv = to_device(rounded_to(random_qkv(sizes, DType::kF64), dtype), device);
+  TestContext test(device);
+  const std::vector<double> whole =
+      values_of(attention(test.context, Variable(qkv), sizes.layout).value());
+  const Shape shape{sizes.layout.kv_heads, 90, width};
+  test.context.tape = nullptr;
+  KeyValueCache cache{test.context.activation(shape, dtype), test.context.activation(shape, dtype),
+                      0};
+  for (int64_t count : {1, 5, 70, 4}) {
+    const int64_t first = cache.length;
+    const Variable piece(qkv.slice(first * row, count * row).reshape({1, count, row}));
+    const std::vector<double> y =
+        values_of(attention_cached(test.context, piece, sizes.layout, cache).value());
+    ASSERT_EQ(cache.length, first + count);
+    for (size_t i = 0; i < y.size(); ++i) {
+      ASSERT_NEAR(y[i], whole[static_cast<size_t>(first * out) + i], tolerance)
+          << "position " << first + static_cast<int64_t>(i) / out;
+    }
+  }
+  const Variable more(to_device(random_tensor({1, 11, row}, dtype, 1), device));
+  EXPECT_THROW(attention_cached(test.context, more, sizes.layout, cache), Error);
+}
+
+// f64 and f32: as above. In 16 bits both results, of up to 4, are rounded once: by 2^-8 or 2^-11 of
+// them at most, and in opposite directions.
+TEST(Attention, CachedEqualsWhole) {
+  expect_cached_equals_whole(Device::kCpu, DType::kF64, 6, 1e-12);
+  for_each_device([](Device device) {
+    for (const auto& [dtype, tolerance] :
+         {std::pair{DType::kF32, 5e-4}, {DType::kBf16, 4 * 0x1p-7}, {DType::kFp16, 4 * 0x1p-10}}) {
+      for (int64_t width : {6, 32, 96, 128}) {
+        SCOPED_TRACE(str(name_of(dtype), ", width ", width));
+        expect_cached_equals_whole(device, dtype, width, tolerance);
+      }
+    }
+  });
+}
+
+TEST(Attention, LayoutMustFit) {
+  TestContext test;
+  const Variable qkv(random_tensor({1, 2, 24}, DType::kF32, 1));
+  EXPECT_NO_THROW(attention(test.context, qkv, {2, 2, 4}));
+  EXPECT_THROW(attention(test.context, qkv, {2, 2, 3}), Error);
+  EXPECT_THROW(attention(test.context, qkv, {3, 2, 4}), Error);
+}
+
+// The GPU holds a row of a head in the registers of a few threads, so it has a widest head.
+TEST(Attention, HeadsTooWideForTheGpu) {
+  for_each_device([](Device device) {
+    const HeadLayout layout{.heads = 1, .kv_heads = 1, .width = 129};
+    const Tensor qkv = to_device(random_tensor({1, 2, layout.row()}, DType::kF32, 1), device);
+    TestContext test(device);
+    if (device == Device::kCpu) {
+      EXPECT_NO_THROW(attention(test.context, Variable(qkv), layout));
+      return;
+    }
+    try {
+      attention(test.context, Variable(qkv), layout);
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kConfig);
+      EXPECT_NE(std::string(error.what()).find("width 129"), std::string::npos) << error.what();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tandem::testing

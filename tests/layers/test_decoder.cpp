@@ -1,0 +1,94 @@
+#include "layers/models/decoder.h"
+#include "tests/support/harness.h"
+#include "tests/support/small_transformer.h"
+
+namespace tandem::testing {
+namespace {
+
+// A model ready to decode, and the logits [T, vocab] of a whole forward pass for comparison.
+struct Generation {
+  explicit Generation(TransformerConfig config) : model(config) {
+    bind_parameters(parameters_of(model), DType::kF64, 1, 0.5);
+    test.context.tape = nullptr;
+    test.context.training = false;
+  }
+  std::vector<double> last_logits(std::span<const int32_t> tokens) {
+    const Tensor input = int_tensor({1, static_cast<int64_t>(tokens.size())}, tokens);
+    const std::vector<double> all = values_of(model.logits(test.context, input).value());
+    return std::vector<double>(all.end() - model.config().vocab, all.end());
+  }
+  Transformer model;
+  TestContext test;
+};
+
+// f64, sums of at most a few hundred terms of order one in about ten operations one behind the
+// other: 1e-16 * 300 * 10 = 3e-13 leaves room below 1e-10.
+void expect_close(const std::vector<double>& actual, const std::vector<double>& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_NEAR(actual[i], expected[i], 1e-10) << "logit " << i;
+  }
+}
+
+TEST(Decoder, StepsEqualTheWholeForwardPass) {
+  for (bool llama : {false, true}) {
+    for (int64_t prompt : {1, 3}) {
+      TransformerConfig config = small(llama);
+      config.context = 100;
+      Generation run(config);
+      const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context);
+      const std::vector<int32_t> tokens = some_tokens(100);
+      const std::span<const int32_t> all(tokens);
+      expect_close(values_of(decoder->prefill(all.first(prompt))),
+                   run.last_logits(all.first(prompt)));
+      for (int64_t n = prompt; n < 100; ++n) {
+        const std::vector<double> logits = values_of(decoder->step(tokens[n]));
+        if (n % 9 == 0 || n == 99) {
+          expect_close(logits, run.last_logits(all.first(n + 1)));
+        }
+      }
+      EXPECT_EQ(decoder->length(), 100);
+    }
+  }
+}
+
+// Context 6: step 7 keeps the last 3 tokens, and the window grows again to 6.
+TEST(Decoder, WindowSlidesWhenTheContextIsFull) {
+  Generation run(small(true));
+  const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context);
+  const std::vector<int32_t> tokens = some_tokens(20);
+  const std::span<const int32_t> all(tokens);
+  decoder->prefill(all.first(1));
+  int64_t held = 1;
+  for (int64_t n = 1; n < 20; ++n) {
+    held = held == 6 ? 3 : held + 1;
+    const std::vector<double> logits = values_of(decoder->step(tokens[n]));
+    EXPECT_EQ(decoder->length(), held);
+    expect_close(logits, run.last_logits(all.subspan(n + 1 - held, held)));
+  }
+}
+
+TEST(Decoder, PrefillStartsAnewAndKeepsTheLastTokens) {
+  Generation run(small(false));
+  const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context);
+  const std::vector<int32_t> tokens = some_tokens(20);
+  const std::span<const int32_t> all(tokens);
+  decoder->prefill(all.first(4));
+  const Tensor logits = decoder->prefill(all);
+  EXPECT_EQ(decoder->length(), 6);
+  expect_close(values_of(logits), run.last_logits(all.last(6)));
+  EXPECT_THROW(decoder->prefill({}), Error);
+}
+
+TEST(Decoder, ContextOfOne) {
+  TransformerConfig config = small(false);
+  config.context = 1;
+  Generation run(config);
+  const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context);
+  const std::vector<int32_t> tokens = {3, 5};
+  decoder->prefill(std::span(tokens).first(1));
+  expect_close(values_of(decoder->step(5)), run.last_logits(std::span(tokens).last(1)));
+}
+
+}  // namespace
+}  // namespace tandem::testing

@@ -1,0 +1,47 @@
+#include "layers/models/resnet.h"
+#include "tests/support/gradcheck.h"
+
+namespace tandem::testing {
+namespace {
+
+TEST(ResNet, HasThePublishedSizes) {
+  // He et al. 2015, table 6: 0.27, 0.46, 0.66 and 0.85 million parameters.
+  for (const auto& [depth, millions] : {std::pair{20, 0.27}, {32, 0.46}, {44, 0.66}, {56, 0.85}}) {
+    int64_t count = 0;
+    const auto model = make_resnet({.depth = depth});
+    for (const Parameter* parameter : parameters_of(*model)) {
+      count += parameter->shape.elements();
+    }
+    EXPECT_NEAR(static_cast<double>(count) / 1e6, millions, 0.01) << depth;
+    EXPECT_EQ(model->blocks().size(), static_cast<size_t>((depth - 2) / 2 + 2));
+  }
+}
+
+// Recomputing a block gives every gradient the same bits, and observes its statistics once.
+TEST(ResNet, RecomputeChangesNoBit) {
+  std::vector<std::vector<double>> results[2];
+  for (const bool recompute : {false, true}) {
+    const auto model = make_resnet({.depth = 8, .height = 8, .width = 8});
+    const std::vector<Parameter*> parameters = parameters_of(*model);
+    bind_parameters(parameters, DType::kF32, 3, 0.2);
+    for (RunningStatistics* statistics : model->statistics()) {
+      statistics->sum = Tensor::zeros(test_memory(), {2, statistics->channels}, DType::kF32,
+                                      MemoryClass::kOptimizer);
+    }
+    TestContext test;
+    test.context.recompute = recompute;
+    const Variable logits =
+        model->logits(test.context, random_tensor({4, 8, 8, 3}, DType::kF32, 5));
+    test.tape.backward(test.context, logits, 1.0);
+    for (const Parameter* parameter : parameters) {
+      results[recompute].push_back(values_of(parameter->grad));
+    }
+    for (const RunningStatistics* statistics : model->statistics()) {
+      results[recompute].push_back(values_of(statistics->sum));
+    }
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+}  // namespace
+}  // namespace tandem::testing

@@ -1,0 +1,410 @@
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+
+#include "src/data/dataset.h"
+#include "src/prepare/prepare.h"
+#include "src/prepare/tar_reader.h"
+#include "tests/data/data_files.h"
+
+namespace tandem::testing {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+PrepareImagesOptions options_of(const TemporaryFolder& folder, const std::string& input,
+                                int64_t max_bad = 0) {
+  return {.input = input, .output = folder / "out/data.h5", .max_bad = max_bad};
+}
+
+PrepareReport prepare(const TemporaryFolder& folder, const std::string& input,
+                      int64_t max_bad = 0) {
+  return prepare_images(options_of(folder, input, max_bad));
+}
+
+std::vector<uint8_t> pixels_of(const TemporaryFolder& folder, const std::string& split) {
+  return H5Reader(folder / "out/data.h5").read_all<uint8_t>("/" + split + "/images");
+}
+
+std::vector<int32_t> labels_of(const TemporaryFolder& folder, const std::string& split) {
+  return H5Reader(folder / "out/data.h5").read_all<int32_t>("/" + split + "/labels");
+}
+
+struct NamedFile {
+  std::string name, bytes;
+};
+
+// Five pictures in two classes, three for training.
+std::vector<NamedFile> small_set() {
+  return {{"train/dog/b.png", png_of(test_image(3, 8, 10, 1))},
+          {"train/cat/a.png", png_of(test_image(3, 8, 10, 2))},
+          {"train/cat/deeper/c.PNG", png_of(test_image(3, 8, 10, 3))},
+          {"test/dog/d.jpg", jpeg_of(test_image(3, 8, 10, 4))},
+          {"test/cat/e.png", png_of(test_image(3, 8, 10, 5))},
+          {"README.txt", "about these pictures"},
+          {".hidden/x.png", "not looked at"}};
+}
+
+std::string write_set(const TemporaryFolder& folder, const std::vector<NamedFile>& files) {
+  for (const NamedFile& file : files) {
+    folder.write("set/" + file.name, file.bytes);
+  }
+  return folder / "set";
+}
+
+std::string tar_of(const std::vector<NamedFile>& files) {
+  std::string tar = tar_entry("./", "", '5');
+  for (const NamedFile& file : files) {
+    tar += tar_entry("./" + file.name, file.bytes);
+  }
+  return tar + tar_end();
+}
+
+TEST(PrepareImages, ClassFoldersWithASplit) {
+  const TemporaryFolder folder;
+  const PrepareReport report = prepare(folder, write_set(folder, small_set()));
+  EXPECT_EQ(report.train_count, 3);
+  EXPECT_EQ(report.val_count, 2);
+  EXPECT_EQ(report.class_count, 2);
+  EXPECT_EQ(report.ignored_files, 1);
+  EXPECT_EQ(report.leaked, 0);
+  const DatasetInfo info = inspect_dataset(folder / "out/data.h5");
+  EXPECT_EQ(info.classes, (Strings{"cat", "dog"}));
+  EXPECT_EQ(info.channels, 3);
+  EXPECT_EQ(info.height, 8);
+  EXPECT_EQ(info.width, 10);
+  EXPECT_EQ(info.content_hash, compute_content_hash(folder / "out/data.h5"));
+  // In the order of names: cat/a, cat/deeper/c, dog/b. PNG keeps every pixel.
+  std::vector<uint8_t> expected;
+  for (const int seed : {2, 3, 1}) {
+    const Image image = test_image(3, 8, 10, seed);
+    expected.insert(expected.end(), image.pixels.begin(), image.pixels.end());
+  }
+  EXPECT_EQ(pixels_of(folder, "train"), expected);
+  EXPECT_EQ(labels_of(folder, "train"), (std::vector<int32_t>{0, 0, 1}));
+  EXPECT_EQ(labels_of(folder, "val"), (std::vector<int32_t>{0, 1}));
+  // Mean and deviation by their definition, over the pixels of one channel.
+  double mean = 0;
+  double square = 0;
+  for (int image = 0; image < 3; ++image) {
+    for (int i = 0; i < 80; ++i) {
+      const double value = expected[static_cast<size_t>(image * 240 + 80 + i)] / 255.0;
+      mean += value / 240;
+      square += value * value / 240;
+    }
+  }
+  // Both sums are of 240 numbers below 1: rounding errors stay below 240 * 2^-53 = 3e-14, and the
+  // root of a variance of about 0.1 does not enlarge them tenfold.
+  EXPECT_NEAR(info.mean[1], mean, 3e-13);
+  EXPECT_NEAR(info.std[1], std::sqrt(square - mean * mean), 3e-13);
+}
+
+TEST(PrepareImages, JpegIsDecodedAsLibjpegDoes) {
+  const TemporaryFolder folder;
+  // A plane of one colour survives JPEG to within its quantisation, here 1.
+  Image image{3, 16, 16, std::vector<uint8_t>(768, 200)};
+  write_set(folder, {{"train/a/1.jpg", jpeg_of(image)}});
+  prepare(folder, folder / "set");
+  for (const uint8_t pixel : pixels_of(folder, "train")) {
+    EXPECT_NEAR(pixel, 200, 1);
+  }
+}
+
+TEST(PrepareImages, AnArchiveGivesTheSameAsItsFolder) {
+  const TemporaryFolder folder;
+  const std::vector<NamedFile> files = small_set();
+  const std::string hash = prepare(folder, write_set(folder, files)).content_hash;
+  EXPECT_EQ(prepare(folder, folder.write("set.tar", tar_of(files))).content_hash, hash);
+  EXPECT_EQ(prepare(folder, folder.write("set.tar.gz", gzip(tar_of(files)))).content_hash, hash);
+  // In another order, and with a folder around everything.
+  const std::vector<NamedFile> reversed(files.rbegin(), files.rend());
+  EXPECT_EQ(prepare(folder, folder.write("set.tar", tar_of(reversed))).content_hash, hash);
+  std::vector<NamedFile> inside = files;
+  for (NamedFile& file : inside) {
+    file.name = "photos/" + file.name;
+  }
+  EXPECT_EQ(prepare(folder, folder.write("set.tar", tar_of(inside))).content_hash, hash);
+}
+
+TEST(PrepareImages, WithoutASplitAFractionOfEachClassIsValidation) {
+  const TemporaryFolder folder;
+  std::vector<NamedFile> files;
+  for (int i = 0; i < 40; ++i) {
+    files.push_back({str(i < 20 ? "cat/" : "dog/", i, ".png"), png_of(test_image(1, 4, 4, i))});
+  }
+  PrepareImagesOptions options = options_of(folder, write_set(folder, files));
+  options.val_fraction = 0.25;
+  const PrepareReport report = prepare_images(options);
+  EXPECT_EQ(report.train_count, 30);
+  EXPECT_EQ(labels_of(folder, "val"), (std::vector<int32_t>{0, 0, 0, 0, 0, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(inspect_dataset(folder / "out/data.h5").channels, 1);
+  EXPECT_EQ(prepare_images(options).content_hash, report.content_hash);
+  options.val_fraction = 0.0;
+  EXPECT_EQ(prepare_images(options).val_count, 0);
+}
+
+TEST(PrepareImages, ValWinsOverTest) {
+  const TemporaryFolder folder;
+  std::vector<NamedFile> files = small_set();
+  files.push_back({"val/cat/f.png", png_of(test_image(3, 8, 10, 6))});
+  EXPECT_EQ(prepare(folder, write_set(folder, files)).val_count, 1);
+  EXPECT_EQ(pixels_of(folder, "val"), test_image(3, 8, 10, 6).pixels);
+}
+
+TEST(PrepareImages, OneColourImageMakesAllRgb) {
+  const TemporaryFolder folder;
+  const Image grey = test_image(1, 4, 4, 1);
+  const Image colour = test_image(3, 4, 4, 2);
+  const Image late_grey = test_image(1, 4, 4, 3);
+  // As grey before the first colour, and after it; the copy in val/ is a leak even so.
+  write_set(folder, {{"train/a/1.png", png_of(grey)},
+                     {"train/a/2.png", png_of(colour)},
+                     {"train/a/3.png", png_of(late_grey)},
+                     {"val/a/4.png", png_of(grey)}});
+  ::testing::internal::CaptureStderr();
+  const PrepareReport report = prepare(folder, folder / "set");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "leakage: val/a/4.png has the pixels of train/a/1.png\n");
+  EXPECT_EQ(report.leaked, 1);
+  std::vector<uint8_t> expected;
+  for (const Image* image : {&grey, &grey, &grey, &colour, &late_grey, &late_grey, &late_grey}) {
+    expected.insert(expected.end(), image->pixels.begin(), image->pixels.end());
+  }
+  EXPECT_EQ(pixels_of(folder, "train"), expected);
+}
+
+TEST(PrepareImages, BadImagesAreNamedAndCounted) {
+  const TemporaryFolder folder;
+  std::vector<NamedFile> files = small_set();
+  const std::string jpeg = jpeg_of(test_image(3, 8, 10, 9));
+  const std::string png = png_of(test_image(3, 8, 10, 9));
+  std::string flipped = png;
+  flipped[flipped.size() / 2] ^= 0x10;
+  files.push_back({"train/cat/bad1.jpg", jpeg.substr(0, jpeg.size() - 30)});
+  files.push_back({"train/cat/bad2.png", png.substr(0, png.size() - 20)});
+  files.push_back({"train/cat/bad3.png", flipped});
+  files.push_back({"train/cat/bad4.jpg", ""});
+  files.push_back({"train/cat/bad5.jpg", "GIF89a and so on"});
+  files.push_back({"train/cat/bad6.gif", "GIF89a and so on"});
+  files.push_back({"train/cat/bad7.png", png_of(test_image(3, 10, 8, 9))});
+  files.push_back({"train/bad8.png", png});
+  const std::string input = write_set(folder, files);
+  ::testing::internal::CaptureStderr();
+  const PrepareReport report = prepare(folder, input, 8);
+  const std::string shown = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(report.bad, 8);
+  EXPECT_EQ(report.train_count, 3);
+  for (const std::string part :
+       {"bad1.jpg: corrupt JPEG: Premature end of JPEG file\n",
+        "bad2.png: corrupt PNG: the file is cut short\n",
+        "bad3.png: corrupt PNG: ", "bad4.jpg: empty file\n", "bad5.jpg: neither JPEG nor PNG\n",
+        "bad6.gif: an image format that is not read", "train/bad8.png: not in a class folder\n",
+        "bad7.png: 8 x 10 pixels (width x height) where test/cat/e.png has 10 x 8\n"}) {
+    EXPECT_NE(shown.find(part), std::string::npos) << part << shown;
+  }
+  std::filesystem::remove(folder / "out/data.h5");
+  ::testing::internal::CaptureStderr();
+  expect_error(ExitCode::kData, {"8 bad records, more than --max-bad 7"},
+               [&] { prepare(folder, input, 7); });
+  ::testing::internal::GetCapturedStderr();
+  EXPECT_FALSE(std::filesystem::exists(folder / "out/data.h5"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "out/data.h5.partial"));
+}
+
+// PNG has checksums, so a flipped bit is noticed wherever it is. JPEG has none: there it may change
+// pixels or be noticed, and must do nothing else.
+TEST(PrepareImages, DamageAnywhereIsSurvived) {
+  const std::string png = png_of(test_image(3, 9, 9, 1));
+  for (const std::string& file : {jpeg_of(test_image(3, 9, 9, 1)), png}) {
+    for (size_t at = 0; at < file.size(); ++at) {
+      std::string damaged = file;
+      damaged[at] = static_cast<char>(damaged[at] ^ (1 << (at % 8)));
+      Image image;
+      std::string problem;
+      const bool noticed = !decode_image(damaged, &image, &problem);
+      EXPECT_EQ(noticed, !problem.empty());
+      EXPECT_TRUE(noticed || file != png) << "byte " << at;
+      EXPECT_FALSE(decode_image(file.substr(0, at), &image, &problem)) << at;
+    }
+  }
+}
+
+TEST(PrepareImages, IdxFiles) {
+  const TemporaryFolder folder;
+  folder.write("set/train-images-idx3-ubyte", idx_of({3, 2, 2}, "abcdefghijkl"));
+  folder.write("set/train-labels-idx1-ubyte", idx_of({3}, std::string("\5\0\2", 3)));
+  folder.write("set/t10k-images-idx3-ubyte.gz", gzip(idx_of({1, 2, 2}, "abcd")));
+  const std::string labels = folder.write("set/t10k-labels-idx1-ubyte.gz", gzip(idx_of({1}, "\1")));
+  const PrepareReport report = prepare(folder, folder / "set");
+  EXPECT_EQ(report.train_count, 3);
+  EXPECT_EQ(report.val_count, 1);
+  EXPECT_EQ(report.class_count, 6);
+  EXPECT_EQ(report.leaked, 1);
+  EXPECT_EQ(pixels_of(folder, "train").back(), 'l');
+  EXPECT_EQ(labels_of(folder, "train"), (std::vector<int32_t>{5, 0, 2}));
+  EXPECT_EQ(inspect_dataset(folder / "out/data.h5").classes,
+            (Strings{"0", "1", "2", "3", "4", "5"}));
+
+  folder.write("set/t10k-labels-idx1-ubyte.gz", gzip(idx_of({2}, "\1\2")));
+  expect_error(ExitCode::kData, {"t10k-labels-idx1-ubyte.gz: 2 labels for the 1 images of"},
+               [&] { prepare(folder, folder / "set"); });
+  std::filesystem::remove(labels);
+  expect_error(ExitCode::kData,
+               {"t10k-images-idx3-ubyte.gz: the labels that go with it are missing"},
+               [&] { prepare(folder, folder / "set"); });
+  folder.write("set/t10k-labels-idx1-ubyte", idx_of({1}, "\1\2"));
+  expect_error(ExitCode::kData, {"t10k-labels-idx1-ubyte: the header announces 1 records"},
+               [&] { prepare(folder, folder / "set"); });
+  folder.write("set/t10k-labels-idx1-ubyte", idx_of({1}, "\1"));
+  folder.write("set/train-images-idx3-ubyte", idx_of({3, 2, 2}, "abcdefghijk"));
+  expect_error(ExitCode::kData,
+               {"train-images-idx3-ubyte: the header announces 3", "cut short at 11"},
+               [&] { prepare(folder, folder / "set"); });
+  folder.write("set/train-images-idx3-ubyte", "something else");
+  expect_error(ExitCode::kData, {"train-images-idx3-ubyte: not an IDX file"},
+               [&] { prepare(folder, folder / "set"); });
+}
+
+TEST(PrepareImages, CifarBatches) {
+  const TemporaryFolder folder;
+  const auto record = [](char label, char pixel) { return label + std::string(3072, pixel); };
+  const std::vector<NamedFile> files = {
+      {"cifar-10-batches-bin/batches.meta.txt", "airplane\nautomobile\nbird\n\n"},
+      {"cifar-10-batches-bin/data_batch_1.bin", record(1, 'a') + record(0, 'b')},
+      {"cifar-10-batches-bin/data_batch_2.bin", record(2, 'c')},
+      {"cifar-10-batches-bin/test_batch.bin", record(1, 'd')}};
+  const auto report = prepare(folder, folder.write("cifar.tar.gz", gzip(tar_of(files))));
+  EXPECT_EQ(report.train_count, 3);
+  EXPECT_EQ(report.val_count, 1);
+  EXPECT_EQ(labels_of(folder, "train"), (std::vector<int32_t>{1, 0, 2}));
+  EXPECT_EQ(pixels_of(folder, "train")[3072], 'b');
+  EXPECT_EQ(inspect_dataset(folder / "out/data.h5").classes,
+            (Strings{"airplane", "automobile", "bird"}));
+
+  std::vector<NamedFile> cut = files;
+  cut[1].bytes.pop_back();
+  expect_error(ExitCode::kData, {"data_batch_1.bin: 3072 bytes after record 1 "},
+               [&] { prepare(folder, folder.write("cifar.tar", tar_of(cut))); });
+  std::vector<NamedFile> odd = files;
+  odd[1].bytes[3073] = 10;
+  ::testing::internal::CaptureStderr();
+  expect_error(ExitCode::kData, {"1 bad record, more than --max-bad 0"},
+               [&] { prepare(folder, folder.write("cifar.tar", tar_of(odd))); });
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find(
+                "data_batch_1.bin record 1: label 10 where 0 to 9 are allowed"),
+            std::string::npos);
+}
+
+TEST(PrepareImages, AnArchiveCutAnywhereIsAnError) {
+  const TemporaryFolder folder;
+  const std::string tar = tar_of(small_set());
+  const size_t end = tar.size() - 1024;  // one block of zeros is enough of an end mark
+  for (size_t cut = 512; cut < end + 512; cut += 171) {
+    expect_error(ExitCode::kData, {"set.tar: ", "cut short"},
+                 [&] { prepare(folder, folder.write("set.tar", tar.substr(0, cut))); });
+  }
+  const std::string packed = gzip(tar);
+  expect_error(ExitCode::kData, {"set.tar.gz: cut short: the gzip data end inside the file"}, [&] {
+    prepare(folder, folder.write("set.tar.gz", packed.substr(0, packed.size() / 2)));
+  });
+}
+
+TEST(PrepareImages, DamagedArchivesAreErrors) {
+  const TemporaryFolder folder;
+  const std::string tar = tar_of(small_set());
+  expect_error(ExitCode::kData, {"set.tar: other bytes follow the end of the archive at byte "},
+               [&] { prepare(folder, folder.write("set.tar", tar + "tail")); });
+  std::string damaged = tar;
+  damaged[512 + 3] = 'X';  // in the name of the second entry
+  expect_error(ExitCode::kData, {"set.tar: a damaged tar header at byte 1024"},
+               [&] { prepare(folder, folder.write("set.tar", damaged)); });
+  std::string packed = gzip(tar);
+  packed[packed.size() / 2] = static_cast<char>(packed[packed.size() / 2] ^ 0x20);
+  expect_error(ExitCode::kData, {"set.tar.gz: "},
+               [&] { prepare(folder, folder.write("set.tar.gz", packed)); });
+  expect_error(ExitCode::kData, {"set.zip: neither a folder nor a .tar"},
+               [&] { prepare(folder, folder.write("set.zip", "PK\3\4")); });
+  expect_error(ExitCode::kData, {"absent: no such file"},
+               [&] { prepare(folder, folder / "absent"); });
+}
+
+TEST(TarReader, LongNames) {
+  const TemporaryFolder folder;
+  const std::string gnu_name = std::string(150, 'g') + "/file";
+  const std::string pax_name = std::string(150, 'p') + "/file";
+  const std::string pax_path = str(pax_name.size() + 10, " path=", pax_name, "\n");
+  ASSERT_EQ(pax_path.size(), pax_name.size() + 10);
+  const std::string pax = pax_path + "9 size=2\n";
+  std::string split = tar_entry("file", "3");
+  // ustar's prefix, and the checksum that goes with it.
+  const std::string prefix = "some/folder";
+  split.replace(345, prefix.size(), prefix);
+  unsigned sum = 0;
+  for (size_t i = 0; i < 512; ++i) {
+    sum += i >= 148 && i < 156 ? ' ' : static_cast<uint8_t>(split[i]);
+  }
+  std::array<char, 8> digits{};
+  std::snprintf(digits.data(), digits.size(), "%06o", sum);
+  split.replace(148, 6, digits.data(), 6);
+  TarReader tar(folder.write("a.tar", tar_entry("././@LongLink", gnu_name + '\0', 'L') +
+                                          tar_entry(gnu_name, "1") + tar_entry("pax", pax, 'x') +
+                                          tar_entry("short", "") + "22" + std::string(510, '\0') +
+                                          split + tar_entry("plain", "") + tar_end()));
+  TarEntry entry;
+  for (const auto& [name, content] : std::vector<std::pair<std::string, std::string>>{
+           {gnu_name, "1"}, {pax_name, "22"}, {"some/folder/file", "3"}, {"plain", ""}}) {
+    ASSERT_TRUE(tar.next(&entry));
+    EXPECT_EQ(entry.name, name);
+    EXPECT_TRUE(entry.is_file);
+    EXPECT_EQ(tar.content(), content);
+  }
+  EXPECT_FALSE(tar.next(&entry));
+}
+
+TEST(PrepareImages, WrongLayoutsAreNamed) {
+  const TemporaryFolder folder;
+  expect_error(ExitCode::kData, {"set: no images found"}, [&] {
+    prepare(folder, write_set(folder, {{"note.txt", "x"}}));
+  });
+  const std::string png = png_of(test_image(3, 4, 4, 1));
+  expect_error(ExitCode::kData, {"there are no training images"}, [&] {
+    prepare(folder, write_set(folder, {{"test/cat/1.png", png}}));
+  });
+  expect_error(ExitCode::kData,
+               {"test/cat/1.png is in a folder train, val or test", "other/2.png is not"}, [&] {
+                 prepare(folder, write_set(folder, {{"other/2.png", png}}));
+               });
+}
+
+TEST(PrepareImages, ALinkBackToItsFolderIsNotFollowed) {
+  const TemporaryFolder folder;
+  const std::string set = write_set(folder, {{"cat/1.png", png_of(test_image(3, 4, 4, 1))},
+                                             {"dog/1.png", png_of(test_image(3, 4, 4, 2))}});
+  std::filesystem::create_directory_symlink("..", set + "/cat/up");
+  std::filesystem::create_directory_symlink("dog", set + "/wolf");  // this one is another class
+  const PrepareReport report = prepare(folder, set);
+  EXPECT_EQ(report.train_count + report.val_count, 3);
+  EXPECT_EQ(report.class_count, 3);
+}
+
+TEST(PrepareImages, AFullDiskLeavesNothing) {
+  const TemporaryFolder folder;
+  std::vector<NamedFile> files;
+  for (int i = 0; i < 20; ++i) {
+    files.push_back({str("train/a/", i, ".png"), png_of(test_image(3, 100, 100, i))});
+  }
+  const std::string tar = folder.write("set.tar", gzip(tar_of(files)));
+  folder.write("out/other", "");
+  for (const int64_t limit : {200000, 600100}) {
+    const std::string output =
+        run_with_file_limit(limit, [&] { return prepare(folder, tar).train_count > 0 ? 0 : 1; });
+    EXPECT_TRUE(output.ends_with("exit 3")) << output;
+    EXPECT_NE(output.find("space"), std::string::npos) << output;
+    EXPECT_FALSE(std::filesystem::exists(folder / "out/data.h5"));
+    EXPECT_FALSE(std::filesystem::exists(folder / "out/data.h5.partial"));
+  }
+}
+
+}  // namespace
+}  // namespace tandem::testing

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""`tandem estimate` against `tandem train`: peak memory and bytes between ranks of configurations drawn at random, and
+what it says.
+
+    test_estimate.py PATH_TO_TANDEM [unittest arguments]
+
+With TANDEM_ESTIMATE_DEVICE=cuda in the environment the training runs on a GPU, or on the emulated one.
+"""
+import json
+import os
+import random
+
+import tandem_program
+from tandem_program import CONFIG, OK, Workspace, metrics, run
+
+DEVICE = os.environ.get("TANDEM_ESTIMATE_DEVICE", "cpu")
+GPU = "none" if DEVICE == "cpu" else "a100-40"
+CONFIGURATIONS = 10
+
+
+# Settings that are drawn whatever the model is, and have no meaning for these.
+IGNORED = {"gpt": ["model.kv_heads", "model.depth"],
+           "llama": ["model.depth"],
+           "mlp": ["model.heads", "model.kv_heads", "model.context", "model.dropout", "model.tie_embeddings", "model.depth"],
+           "resnet": ["model.layers", "model.heads", "model.kv_heads", "model.width", "model.context", "model.dropout",
+                      "model.tie_embeddings"]}
+
+
+def draw(pick):
+    """A number of ranks and settings for them."""
+    ranks = pick.choice([1, 2, 3, 4])
+    kind = pick.choice(["gpt", "llama", "resnet", "mlp"])
+    micro_batch, accumulation = pick.choice([1, 2, 3]), pick.choice([1, 1, 2, 3])
+    heads = pick.choice([1, 2, 4])
+    settings = {
+        "model.kind": kind,
+        "model.layers": pick.randint(1, 4),
+        "model.heads": heads,
+        "model.kv_heads": pick.choice([0, 1]) if kind == "llama" else 0,
+        "model.width": heads * pick.choice([4, 8, 12]),
+        "model.context": pick.randint(4, 24),
+        "model.dropout": pick.choice([0, 0.1]),
+        "model.tie_embeddings": pick.choice(["true", "false"]),
+        "model.depth": 8,
+        "train.global_batch": micro_batch * accumulation * ranks,
+        "train.micro_batch": micro_batch,
+        "train.recompute": pick.choice(["none", "block"]),
+        "train.precision": pick.choice(["f32", "bf16", "fp16"]),
+        "optim.kind": pick.choice(["adamw", "sgd"]),
+        "dist.zero": pick.randint(0, 3),
+        "dist.reduce": pick.choice(["ring", "ring", "exact"]),
+        "dist.bucket_mb": pick.choice([0.01, 0.05, 4]),
+        "dist.overlap": pick.choice(["true", "false"]),
+        "dist.node_size": pick.choice([n for n in [1, 2, 3, 4] if ranks % n == 0]),
+        "dist.shard": pick.choice(["world", "node"]),
+    }
+    settings["dist.wire_dtype"] = pick.choice(["f32", "bf16"]) if settings["dist.reduce"] == "ring" else "f32"
+    return ranks, {key: value for key, value in settings.items() if key not in IGNORED[kind]}
+
+
+def options(settings):
+    return [word for key, value in settings.items() for word in ("--" + key, str(value))]
+
+
+class Estimates(Workspace):
+    def estimate(self, *settings, code=OK):
+        return self.check(run("estimate", "--run.threads", "1", *settings), code)
+
+    def given(self, *settings):
+        rows = json.loads(self.estimate("--json", *settings).stdout)["rows"]
+        return next(row for row in rows if row["given"])
+
+    def test_equals_what_training_used(self):
+        pick = random.Random(20)
+        for number in range(CONFIGURATIONS):
+            ranks, settings = draw(pick)
+            data = self.text if settings["model.kind"] in ("gpt", "llama") else self.images
+            with self.subTest(ranks=ranks, **settings):
+                self.train(f"drawn{number}", *options(settings), "--train.steps", "3", "--run.device", DEVICE,
+                           ranks=ranks, data=data)
+                used = next(line for line in metrics(self.run_folder(f"drawn{number}")) if line["step"] == 3)
+                expected = self.given(*options(settings), "--data.path", data, "--ranks", ranks, "--gpu", GPU)
+                self.assertEqual(expected["wire_bytes"], used["wire_bytes"])
+                self.assertEqual(expected["peak_bytes"], used["peak_bytes"])
+                for name, bytes in used["memory"].items():
+                    self.assertEqual(expected["memory"][name], bytes, name)
+
+    def test_says_what_does_not_fit_and_what_would(self):
+        large = ["--config", os.path.join(os.path.dirname(__file__), "..", "..", "configs", "gpt2_124m.cfg"), "--vocab", "50257",
+                 "--gpu", "a100-40", "--ranks", "8", "--model.layers", "48", "--model.heads", "25", "--model.width", "1600",
+                 "--train.precision", "bf16", "--train.global_batch", "64", "--train.micro_batch", "8"]
+        text = self.estimate(*large, "--train.recompute", "none").stdout
+        self.assertRegex(text, r"dist.zero = 0 with train.recompute = none does not fit in 38.5 GiB")
+        self.assertRegex(text, r"needs \d+.\d GiB; use .*train.micro_batch = \d")
+        rows = [line for line in text.splitlines() if line[:1].isdigit()]
+        self.assertEqual(len(rows), 8)
+        self.assertIn("does not fit", rows[0])
+        self.assertNotIn("does not fit", rows[7])
+        self.assertRegex(self.estimate(*large, "--dist.zero", "3", "--train.recompute", "block").stdout,
+                         r"dist.zero = 3 with train.recompute = block fits in 38.5 GiB")
+        tiny = self.estimate(*large, "--memory-gib", "0.1").stdout
+        self.assertIn("no stage fits, not even with one sample: take more ranks or a smaller model", tiny)
+
+    def test_times_follow_from_the_rates(self):
+        job = ["--data.path", self.text, "--gpu", "a100-40", "--ranks", "16", "--train.global_batch", "32",
+               "--model.width", "256"]
+        slow, fast = self.given(*job, "--between-gb-s", "0.1"), self.given(*job, "--between-gb-s", "1000")
+        self.assertGreater(slow["exposed_comm_ms"], 2 * fast["exposed_comm_ms"])
+        self.assertGreater(slow["step_ms"] - fast["step_ms"], 0.9 * (slow["exposed_comm_ms"] - fast["exposed_comm_ms"]))
+        self.assertLess(slow["mfu"], fast["mfu"])
+        self.assertEqual(slow["wire_bytes"], fast["wire_bytes"])
+
+    def test_says_what_it_assumes_where_there_is_no_dataset(self):
+        self.assertIn("no dataset: assuming 50257 tokens in the vocabulary (--vocab)", self.estimate().stdout)
+        self.assertIn("no none.h5: assuming 24 x 24 images of 7 classes (--image, --classes)",
+                      self.estimate("--model.kind", "mlp", "--data.path", "none.h5", "--image", "24", "--classes", "7").stdout)
+
+    def test_bad_requests(self):
+        for settings, pattern in [
+                (["--vocab", "9", "--ranks", "8", "--gpu", "h100", "--node-size", "3", "--train.global_batch", "8"],
+                 "--node-size 3 does not divide --ranks 8"),
+                (["--vocab", "9", "--gpu", "h10"], "gpu = h10.*h100"),
+                (["--vocab", "9", "--ranks", "7"], "train.global_batch = 12 is not divisible by 7 ranks")]:
+            self.assert_one_line(self.estimate(*settings, code=CONFIG), pattern)
+
+
+if __name__ == "__main__":
+    tandem_program.main()

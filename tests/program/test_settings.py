@@ -1,0 +1,314 @@
+#!/usr/bin/env python3
+"""Every setting of `tandem train` does what it says: a table of runs that differ in one setting, and of what differs
+between what they leave. A setting without a row fails.
+
+    test_settings.py PATH_TO_TANDEM [unittest arguments]
+
+One setting alone: Settings.test_optim_lr.
+"""
+import glob
+import os
+import re
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+
+import tandem_program
+from ended_run import (Run, buckets, changes_only, checkpoints, differs, exists, figure, gives, losses, lowers, memory,
+                       moments, names, numbered, of_rank_0, places_sent_to, printed, rates, roots, same, scales, sent, shape,
+                       shapes, steps, val_losses, validations, weights)
+from tandem_program import CONFIG, DATA, MPI_ENV, NUMERICAL, OK, STOPPED, Workspace, run, words
+
+LOST_PEER = 75
+CHARACTERS, CONTEXT, BATCH = 2000, 8, 4
+VALIDATED = CHARACTERS - int(0.9 * CHARACTERS) - 1  # the targets in the validation part of the text
+LR = 2 ** -7
+# Each run, unless its row says otherwise. No GPU, so that what is seen is the same everywhere.
+BASE = {"run.device": "cpu", "run.threads": "1", "data.path": "words.h5", "train.global_batch": str(BATCH), "train.steps": "2",
+        "train.log_every": "1", "optim.lr": str(LR), "optim.min_lr": "0", "optim.warmup_steps": "0", "log.progress": "none"}
+TEXT = {"model.layers": "1", "model.heads": "2", "model.width": "16", "model.context": str(CONTEXT)}
+SIZES = {"gpt": TEXT, "llama": TEXT, "mlp": {"model.layers": "1", "model.width": "16"}, "resnet": {"model.depth": "8"}}
+# Parts of a bucket are multiples of 128 elements: of two f32 moments in four buckets at most so many bytes are padding.
+PADDING = 128 * 4 * 2 * 4
+STILL = "optim.lr=0"  # weights stay as they began, while losses, gradients and moments are computed
+SGD = "optim.kind=sgd"
+MLP, RESNET = "model.kind=mlp data.path=digits.h5", "model.kind=resnet data.path=digits.h5"
+
+
+def settings_of(text):
+    return dict(word.split("=", 1) for word in shlex.split(text))
+
+
+class Row:
+    """Two runs on `ranks` ranks that differ in one setting (None: not given), and what must be true of them. `ends`: the
+    exit code of the second one and its line; otherwise it is fine as the first must be."""
+
+    def __init__(self, one, other, *checks, given="", ranks=None, ends=(OK, None)):
+        self.values, self.checks, self.given, self.ranks, self.ends = (one, other), checks, settings_of(given), ranks, ends
+
+    def test(self, test, key):
+        settings = [{} if value is None else {key: str(value)} for value in self.values]
+        pair = [test.run_of({**self.given, **setting}, self.ranks) for setting in settings]
+        for done, (code, line) in zip(pair, [(OK, None), self.ends]):
+            test.assertEqual(done.code, code, done.stderr)
+            if line:
+                test.assert_one_line(done, line)
+        for check in self.checks:
+            check(test, *pair)
+
+
+class Live:
+    """What only shows while jobs run: test(test, key)."""
+
+    def __init__(self, test):
+        self.test = test
+
+
+def timeouts(test, key):
+    """A rank that does not go on is lost to the other after so many seconds, and a little for the job to end."""
+    short, long = (test.start(f"timeout{seconds}", {key: str(seconds)}, ranks=2) for seconds in [3, 600])
+    stopped = [test.processes_of(f"timeout{seconds}")[0] for seconds in [3, 600]]
+    for process in stopped:
+        os.kill(process, signal.SIGSTOP)
+    began = time.monotonic()
+    _, errors = short.communicate(timeout=30)
+    test.assertGreater(time.monotonic() - began, 2.9)
+    test.assertEqual(short.returncode, LOST_PEER, errors)
+    test.assertIsNone(long.poll())
+    os.kill(stopped[1], signal.SIGCONT)
+    test.stop(long, "timeout600")
+
+
+def minutes_between_checkpoints(test, key):
+    """0.01 minutes: a checkpoint every 0.6 s or a little later. Sixty times as long: none meanwhile."""
+    often, rarely = (test.start("minutes" + minutes, {key: minutes, "checkpoint.keep": "99"}) for minutes in ["0.01", "0.6"])
+    def saved(minutes):
+        return [os.stat(path).st_mtime for path in glob.glob(f"runs/minutes{minutes}/checkpoints/step-*[0-9]/manifest.json")]
+    test.wait_until(lambda: len(saved("0.01")) >= 3, 20)
+    times, none = sorted(saved("0.01")), saved("0.6")
+    test.stop(often, "minutes0.01")
+    test.stop(rarely, "minutes0.6")
+    test.assertEqual(none, [])
+    for earlier, later in zip(times, times[1:]):
+        test.assertGreater(later - earlier, 0.55)
+
+
+ROWS = {
+    "run.name": [Row("one", "two", gives(printed(r"^run +(\S+)"), ["runs/one"], ["runs/two"]), same(losses))],
+    "run.dir": [Row("here", "there", gives(printed(r"^run +(\S+)"), ["here/r"], ["there/r"]), given="run.name=r")],
+    # The seed's four uses, each where the others have none or make no difference.
+    "run.seed": [
+        Row(1, 2, changes_only("param/", least_dimensions=2, among="param/"), given=STILL),
+        Row(1, 2, differs(losses), same(weights), given=STILL + " checkpoint.init_from=runs/teacher"),
+        Row(1, 2, differs(losses), same(weights),
+            given=STILL + " checkpoint.init_from=runs/teacher data.path=window.h5 model.dropout=0.5"),
+        Row(1, 2, same(losses, weights), given=STILL + " checkpoint.init_from=runs/teacher data.path=window.h5"),
+        Row(1, 2, differs(losses), same(weights),
+            given=STILL + " checkpoint.init_from=runs/images model.kind=mlp data.path=same.h5 data.augment=true"),
+        Row(1, 2, same(losses, weights), given=STILL + " checkpoint.init_from=runs/images model.kind=mlp data.path=same.h5")],
+    "run.device": [Row("cpu", "cuda", ends=(CONFIG, "run.device = cuda"))],
+    "run.threads": [Row(1, 3, gives(printed(r"^machine .*?(\d+) threads? a rank"), ["1"], ["3"]))],
+    "data.path": [Row("words.h5", "other.h5", gives(printed(r"^data +(\S+):"), ["words.h5"], ["other.h5"]), differs(losses))],
+    "data.prefetch": [Row(1, 5, gives(lambda run: run.report["read_ahead"], 1, 5), same(losses), given="train.steps=8")],
+    "data.augment": [Row("false", "true", differs(losses), same(weights), given=f"{MLP} {STILL} train.steps=1")],
+    "model.kind": [
+        Row("gpt", "llama", gives(roots, {"wte", "wpe", "blocks", "ln_f"}, {"wte", "blocks", "norm_f"})),
+        Row("mlp", "resnet", gives(roots, {"layers", "head"}, {"stem", "stages", "head"}), given="data.path=digits.h5")],
+    "model.layers": [Row(1, 3, gives(numbered("blocks."), 1, 3)),
+                     Row(1, 3, gives(numbered("layers."), 1, 3), given=MLP)],
+    "model.heads": [Row(2, 4, differs(losses), same(shapes, weights), given=STILL)],
+    # With heads of 4 elements: so many rows of queries, keys and values.
+    "model.kv_heads": [Row(0, 1, gives(shape("blocks.0.attn.qkv.weight"), [3 * 16, 16], [16 + 2 * 4, 16]),
+                           given="model.kind=llama model.heads=4")],
+    "model.width": [Row(16, 32, gives(shape("wte"), [256, 16], [256, 32])),
+                    Row(16, 24, gives(shape("layers.0.weight"), [16, 64], [24, 64]), given=MLP)],
+    "model.ffn_width": [
+        Row(0, 24, gives(shape("blocks.0.mlp.fc.weight"), [4 * 16, 16], [24, 16])),
+        Row(0, 24, gives(shape("blocks.0.mlp.gate_up.weight"), [2 * 64, 16], [2 * 24, 16]), given="model.kind=llama")],
+    "model.context": [Row(8, 12, gives(shape("wpe"), [8, 16], [12, 16]))],
+    "model.dropout": [Row(0, 0.5, differs(losses), same(val_losses, weights), given=STILL)],
+    "model.tie_embeddings": [Row("true", "false", gives(lambda run: "head.weight" in names(run), False, True))],
+    "model.depth": [Row(8, 14, gives(numbered("stages.0."), 1, 2), given=RESNET)],
+    "model.freeze": [
+        Row(None, "wpe,*attn*", gives(lambda run: printed(r"(\d+) trained")(run) != [], False, True),
+            lowers(memory("gradients")), lowers(memory("optimizer")), same(names)),
+        Row(None, "wpo", ends=(CONFIG, "model.freeze: wpo names no parameter"))],
+    "train.steps": [Row(2, 3, gives(steps, [1, 2], [1, 2, 3]), gives(checkpoints, [2], [3]))],
+    "train.global_batch": [Row(4, 6, gives(lambda run: run.manifest["sampler"]["position"], 2 * 4, 2 * 6), differs(losses))],
+    # BatchNorm's statistics are of one micro-batch, so that the loss shows its size.
+    "train.micro_batch": [Row(0, 2, gives(printed(r"= (\d+) micro-batch x (\d+) acc"), [("4", "1")], [("2", "2")]),
+                              lowers(memory("activations"))),
+                          Row(0, 2, differs(losses), given=RESNET + " train.steps=1")],
+    "train.precision": [
+        Row("f32", "bf16", scales(memory("parameters"), 0.5), gives(lambda run: memory("masters")(run) > 0, False, True)),
+        Row("f32", "fp16", scales(memory("parameters"), 0.5), gives(figure("loss_scale"), None, 65536))],
+    "train.recompute": [Row("none", "block", lowers(memory("activations")), same(losses, weights), given="model.layers=3")],
+    "train.eval_every": [Row(0, 1, gives(validations, [3], [1, 2, 3]), given="train.steps=3")],
+    "train.eval_batches": [Row(0, 1, gives(printed(r"over (\d+) targets"), [str(VALIDATED)], [str(BATCH * CONTEXT)]))],
+    "train.log_every": [Row(1, 3, gives(steps, [1, 2, 3, 4, 5, 6, 7], [1, 3, 6, 7]), given="train.steps=7")],
+    "train.on_nonfinite": [
+        Row("skip", "stop", gives(steps, [1, 2, 3], [1]), ends=(NUMERICAL, "step 2: the gradient is not finite"),
+            given="optim.lr=1e30 optim.clip_norm=0 train.steps=3")],
+    "optim.kind": [Row("adamw", "sgd", gives(moments, {"m", "v"}, {"momentum"}))],
+    "optim.lr": [Row(LR, LR / 4, gives(rates(LR), [1, 1], [0.25, 0.25]), differs(losses), given="optim.schedule=constant")],
+    "optim.min_lr": [Row(0, LR / 4, gives(rates(LR), [1, 0.5], [1, 0.625]), differs(weights))],
+    "optim.warmup_steps": [Row(0, 3, gives(rates(LR), [1] * 4, [0.25, 0.5, 0.75, 1]), differs(losses),
+                               given="optim.schedule=constant train.steps=4")],
+    "optim.schedule": [Row("linear", "cosine", gives(rates(LR), [1, 0.75, 0.5, 0.25], [1, 0.853553, 0.5, 0.146447]),
+                           given="train.steps=4"),
+                       Row("linear", "constant", gives(rates(LR), [1, 0.5], [1, 1]))],
+    "optim.beta1": [Row(0.9, 0.8, changes_only("optim/m/"), given=STILL),
+                    Row(0.9, 0.8, differs(losses), given="train.steps=3")],
+    "optim.beta2": [Row(0.99, 0.9, changes_only("optim/v/"), given=STILL),
+                    Row(0.99, 0.9, differs(losses), given="train.steps=3")],
+    "optim.eps": [Row(1e-8, 1e-2, changes_only("param/"), given="train.steps=1")],
+    "optim.momentum": [Row(0.9, 0.5, changes_only("optim/momentum/"), given=f"{SGD} {STILL}"),
+                       Row(0.9, 0.5, differs(losses), given=SGD + " train.steps=3")],
+    "optim.nesterov": [Row("false", "true", changes_only("param/"), given=SGD + " train.steps=1")],
+    "optim.weight_decay": [Row(0, 0.5, changes_only("param/", least_dimensions=2), given="train.steps=1"),
+                           Row(0, 0.5, changes_only("param/", "optim/", least_dimensions=2), given=SGD + " train.steps=1")],
+    # The norm that is logged is the one before.
+    "optim.clip_norm": [
+        Row(0, 0.01, changes_only("param/", "optim/"), same(figure("grad_norm")), given=SGD + " train.steps=1"),
+        Row(0, 1000, changes_only(), given=SGD)],
+    "dist.zero": [
+        Row(0, 1, scales(memory("optimizer"), 0.5, PADDING), same(memory("gradients"), memory("parameters")), ranks=2),
+        Row(1, 2, lowers(memory("gradients")), scales(memory("optimizer"), 1, PADDING), ranks=2),
+        Row(2, 3, lowers(memory("parameters")), scales(memory("optimizer"), 1, PADDING), ranks=2)],
+    "dist.backend": [Row("mpi", "nccl", ends=(CONFIG, "dist.backend = nccl"), given="run.device=auto")],
+    "dist.reduce": [Row("ring", "exact", scales(sent("inside"), 2), ranks=2)],
+    # One bucket for wte, which is used twice, and at least one for the others. 0: a link is probed, which sends megabytes.
+    "dist.bucket_mb": [
+        Row(0.001, 100, lowers(buckets), lowers(of_rank_0("collectives")), ranks=2),
+        Row(4, 100, gives(buckets, 2, 2), ranks=2),
+        Row(100, 0, gives(lambda run: of_rank_0("wire", "control", "inside")(run) > 2**20, False, True), ranks=2)],
+    "dist.wire_dtype": [Row("f32", "bf16", scales(sent("inside"), 0.5), ranks=2)],
+    # In stage 3 the next block's weights come while one computes: with overlap there is memory for both.
+    "dist.overlap": [Row("true", "false", lowers(memory("staging")), same(losses, sent("inside")), ranks=2,
+                         given="dist.zero=3 model.layers=3")],
+    "dist.shard": [Row("world", "node", scales(memory("optimizer"), 2, PADDING), ranks=4,
+                       given="dist.zero=1 dist.node_size=2")],
+    "dist.node_size": [Row(2, 1, gives(places_sent_to, ["inside"], ["between"]), ranks=2)],
+    "dist.unused": [Row("error", "zero", gives(lambda run: run.report.get("unused_parameters"), None, 0), same(losses))],
+    "dist.timeout_s": [Live(timeouts)],
+    "checkpoint.every_steps": [Row(0, 1, gives(checkpoints, [3], [1, 2, 3]), given="train.steps=3 checkpoint.keep=9")],
+    "checkpoint.every_minutes": [Live(minutes_between_checkpoints)],
+    "checkpoint.keep": [Row(1, 2, gives(checkpoints, [3], [2, 3]), given="train.steps=3 checkpoint.every_steps=1")],
+    "checkpoint.resume": [
+        Row("auto", "runs/teacher/checkpoints/step-00000001", gives(steps, [1, 2, 3], [2, 3]), same(weights),
+            given="train.steps=3"),
+        Row("auto", "none", ends=(CONFIG, "has checkpoints up to runs/teacher"), given="run.name=teacher train.steps=3")],
+    "checkpoint.init_from": [
+        Row(None, "runs/teacher", gives(lambda run: weights(run) == weights(Run("runs/teacher")), False, True),
+            gives(steps, [1, 2], [1, 2]), given=STILL)],
+    "checkpoint.async": [Row("false", "true", ends=(CONFIG, "checkpoint.async = true is not in this build"))],
+    "log.progress": [Row("none", "plain", gives(lambda run: len(printed(r"^step 1/2  loss")(run)), 0, 1)),
+                     Row("none", "bar", gives(lambda run: "\033[K" in run.stdout, False, True))],
+    "log.tensorboard": [Row("true", "false", gives(exists("tensorboard"), True, False), same(losses))],
+    "log.trace": [Row("false", "true", ends=(CONFIG, "log.trace = true is not in this build"))],
+}
+
+
+class Settings(Workspace):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix="tandem-test-")
+        # No GPU is found, and the program does not start itself once more for the policy that it prefers.
+        tandem_program.MPI_ENV.update(CUDA_VISIBLE_DEVICES="", OMP_WAIT_POLICY="passive")
+        os.chdir(cls.folder)  # rows name files as users do
+        cls.runs, cls.help = {}, cls.check(run("train", "--help")).stdout
+        cls.defaults = dict(re.findall(r"^  --(\w+\.\w+) (\S+)", cls.help, re.MULTILINE))
+        cls.make_digits()
+        same = [1] * 8, [7 * pixel % 256 for pixel in range(64)] * 8
+        cls.prepare_images("same", {"train": same, "t10k": same})
+        for name, seed, count, validated in [("words", 1, CHARACTERS, "0.1"), ("other", 2, CHARACTERS, "0.1"),
+                                             ("window", 3, 2 * (CONTEXT + 1), "0.5")]:  # one window alone, at one place
+            with open(name + ".txt", "w") as out:
+                out.write(words(1000, seed)[:count])
+            cls.check(run("prepare", "text", "--input", name + ".txt", "--output", name + ".h5", "--tokenizer", "bytes",
+                          "--val-fraction", validated))
+        cls.run_of({"run.name": "teacher", "train.steps": "3", "checkpoint.every_steps": "1", "checkpoint.keep": "9"})
+        cls.run_of({"run.name": "images", "model.kind": "mlp", "data.path": "same.h5"})
+
+    @classmethod
+    def tearDownClass(cls):
+        os.chdir("/")
+        super().tearDownClass()
+
+    @staticmethod
+    def complete(settings):
+        return {**BASE, **SIZES[settings.get("model.kind", "gpt")], **settings}
+
+    @classmethod
+    def words_of(cls, settings):
+        return ["train", *(word for key, value in cls.complete(settings).items() for word in ("--" + key, value))]
+
+    @classmethod
+    def run_of(cls, settings, ranks=None):
+        """Rows share runs, also when one names a default; each has a folder of its own."""
+        key = ranks, frozenset(cls.complete(settings).items() - cls.defaults.items())
+        if key not in cls.runs:
+            settings = {"run.name": f"run{len(cls.runs)}", **settings}
+            done = run(*cls.words_of(settings), ranks=ranks)
+            folder = os.path.join(settings.get("run.dir", "runs"), settings["run.name"])
+            cls.runs[key] = Run(folder, done.returncode, done.stdout, done.stderr)
+        return cls.runs[key]
+
+    def wait_until(self, true, seconds):
+        deadline = time.monotonic() + seconds
+        while not true():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+
+    def start(self, name, settings, ranks=None):
+        """A run without end, that has begun to train."""
+        command = [tandem_program.TANDEM, *self.words_of({"run.name": name, **settings, "train.steps": "100000000"})]
+        if ranks:
+            command = ["timeout", "-k", "5", "120", "mpirun", "-np", str(ranks), *command]
+        job = subprocess.Popen(command, env=MPI_ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: [os.kill(process, signal.SIGKILL) for process in self.processes_of(name)])
+        log = f"runs/{name}/metrics.jsonl"
+        self.wait_until(lambda: os.path.exists(log) and os.path.getsize(log) > 0, 60)
+        return job
+
+    def stop(self, job, name):
+        for process in self.processes_of(name):
+            os.kill(process, signal.SIGTERM)
+        _, errors = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, STOPPED, errors)
+
+    def test_each_setting_has_a_row(self):
+        listed = re.findall(r"^  --(\w+\.\w+)", self.help, re.MULTILINE)
+        self.assertEqual(sorted(listed), sorted(ROWS))
+        with open("runs/teacher/config.cfg") as file:
+            self.assertEqual(len(re.findall("^\\w+ =", file.read(), re.MULTILINE)), len(listed))
+
+    def test_a_setting_that_the_model_ignores_is_refused(self):
+        for given, setting, choice in [(RESNET + " model.heads=2", "model.heads = 2", "model.kind = resnet"),
+                                       ("optim.nesterov=true", "optim.nesterov = true", "optim.kind = adamw")]:
+            for command in ["train", "estimate"]:
+                result = run(command, *self.words_of(settings_of(given))[1:])
+                self.assert_one_line(self.check(result, CONFIG), f"{setting} has no meaning with {choice}; remove it")
+
+    def test_shipped_configurations_are_accepted(self):
+        configs = sorted(glob.glob(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "configs", "*.cfg")))
+        self.assertGreater(len(configs), 5)
+        for config in configs:
+            result = run("train", "--config", config, "--data.path", "missing.h5", "--run.device", "cpu")
+            self.assert_one_line(self.check(result, DATA), "missing.h5")
+
+
+def add_test(key, rows):
+    def test(self):
+        for row in rows:
+            row.test(self, key)
+    setattr(Settings, "test_" + key.replace(".", "_"), test)
+
+
+for name, table in ROWS.items():
+    add_test(name, table)
+
+if __name__ == "__main__":
+    tandem_program.main()

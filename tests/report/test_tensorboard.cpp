@@ -1,0 +1,196 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <map>
+#include <vector>
+
+#include "src/core/error.h"
+#include "src/report/tensorboard.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A reader that shares nothing with the writer: the checksum bit by bit, as polynomial division.
+uint32_t slow_crc32c(std::string_view bytes) {
+  uint32_t remainder = 0xffffffffU;
+  for (const char byte : bytes) {
+    for (unsigned bit = 0; bit < 8; ++bit) {
+      const uint32_t in = (static_cast<unsigned char>(byte) >> bit & 1U) ^ (remainder & 1U);
+      remainder >>= 1U;
+      if (in != 0) {
+        remainder ^= 0x82F63B78U;
+      }
+    }
+  }
+  return ~remainder;
+}
+
+uint32_t unmask(uint32_t masked) {
+  const uint32_t rotated = masked - 0xa282ead8U;
+  return rotated >> 17U | rotated << 15U;
+}
+
+template <class T>
+T take(std::string_view* bytes) {
+  T value{};
+  EXPECT_GE(bytes->size(), sizeof(T));
+  std::memcpy(&value, bytes->data(), std::min(bytes->size(), sizeof(T)));
+  bytes->remove_prefix(std::min(bytes->size(), sizeof(T)));
+  return value;
+}
+
+std::vector<std::string> records_of(const std::string& path) {
+  const std::string file = read_file(path);
+  std::string_view rest = file;
+  std::vector<std::string> records;
+  while (!rest.empty()) {
+    const std::string_view header = rest.substr(0, 8);
+    const auto length = take<uint64_t>(&rest);
+    EXPECT_EQ(unmask(take<uint32_t>(&rest)), slow_crc32c(header));
+    records.emplace_back(rest.substr(0, length));
+    rest.remove_prefix(length);
+    EXPECT_EQ(unmask(take<uint32_t>(&rest)), slow_crc32c(records.back()));
+  }
+  return records;
+}
+
+uint64_t take_varint(std::string_view* bytes) {
+  uint64_t value = 0;
+  for (unsigned shift = 0; !bytes->empty(); shift += 7) {
+    const auto byte = take<uint8_t>(bytes);
+    value |= static_cast<uint64_t>(byte & 0x7fU) << shift;
+    if (byte < 0x80) {
+      break;
+    }
+  }
+  return value;
+}
+
+// The fields of a message: by number, as bytes, in order.
+std::multimap<uint64_t, std::string> fields_of(std::string_view bytes) {
+  std::multimap<uint64_t, std::string> fields;
+  while (!bytes.empty()) {
+    const uint64_t tag = take_varint(&bytes);
+    std::string value;
+    if ((tag & 7U) == 0) {
+      const uint64_t number = take_varint(&bytes);
+      value.assign(reinterpret_cast<const char*>(&number), 8);
+    } else {
+      const size_t length = (tag & 7U) == 1   ? 8
+                            : (tag & 7U) == 5 ? 4
+                                              : static_cast<size_t>(take_varint(&bytes));
+      value = bytes.substr(0, length);
+      bytes.remove_prefix(std::min(bytes.size(), length));
+    }
+    fields.emplace(tag >> 3U, value);
+  }
+  return fields;
+}
+
+template <class T>
+T only(const std::multimap<uint64_t, std::string>& fields, uint64_t field) {
+  EXPECT_EQ(fields.count(field), 1U) << field;
+  std::string_view bytes = fields.find(field)->second;
+  return take<T>(&bytes);
+}
+
+class TensorBoard : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = ::testing::TempDir() + "tandem-tensorboard-XXXXXX";
+    ASSERT_NE(mkdtemp(root_.data()), nullptr);
+  }
+  void TearDown() override { fs::remove_all(root_); }
+  std::string root_;
+};
+
+TEST_F(TensorBoard, ChecksumIsCastagnolis) {
+  EXPECT_EQ(crc32c("123456789"), 0xE3069283U);              // the check value of CRC-32C
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAU);    // RFC 3720, B.4
+  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62A8AB43U);  // likewise
+  EXPECT_EQ(crc32c(""), 0U);
+}
+
+TEST_F(TensorBoard, WritesEventsThatReadBack) {
+  const std::string directory = root_ + "/run/tensorboard";
+  TensorBoardWriter writer(directory);
+  const double before = static_cast<double>(std::time(nullptr)) - 1;
+  writer.add(128, {{"train/loss", 2.5}, {"train/lr", 1e-3}});
+  writer.add(int64_t{1} << 40,
+             {{"a tag of more than 127 characters " + std::string(200, 'x'), std::nan("")}});
+  EXPECT_EQ(fs::path(writer.path()).parent_path(), directory);
+  EXPECT_EQ(fs::path(writer.path()).filename().string().find("events.out.tfevents."), 0U);
+
+  const std::vector<std::string> records = records_of(writer.path());
+  ASSERT_EQ(records.size(), 3U);
+  const auto version = fields_of(records[0]);
+  EXPECT_EQ(version.find(3)->second, "brain.Event:2");
+
+  const auto event = fields_of(records[1]);
+  EXPECT_GE(only<double>(event, 1), before);
+  EXPECT_LE(only<double>(event, 1), before + 60);
+  EXPECT_EQ(only<int64_t>(event, 2), 128);
+  const auto summary = fields_of(event.find(5)->second);
+  ASSERT_EQ(summary.count(1), 2U);
+  const auto loss = fields_of(summary.find(1)->second);
+  EXPECT_EQ(loss.find(1)->second, "train/loss");
+  EXPECT_EQ(only<float>(loss, 2), 2.5F);
+  const auto lr = fields_of(std::next(summary.find(1))->second);
+  EXPECT_EQ(lr.find(1)->second, "train/lr");
+  EXPECT_EQ(only<float>(lr, 2), 1e-3F);
+
+  const auto late = fields_of(records[2]);
+  EXPECT_EQ(only<int64_t>(late, 2), int64_t{1} << 40);
+  const auto value = fields_of(fields_of(late.find(5)->second).find(1)->second);
+  EXPECT_EQ(value.find(1)->second.size(), 234U);
+  EXPECT_TRUE(std::isnan(only<float>(value, 2)));
+}
+
+// A run of ten steps that is started again from its sixth. tests/report/tensorboard_reads.py names
+// a directory, and shows what TensorBoard makes of it.
+TEST_F(TensorBoard, ResumeBeginsWithAPurge) {
+  const char* given = std::getenv("TANDEM_TENSORBOARD_DIR");
+  const std::string directory = given != nullptr ? given : root_;
+  std::string first, second;
+  {
+    TensorBoardWriter writer(directory);
+    for (int64_t step = 1; step <= 10; ++step) {
+      writer.add(step, {{"train/loss", 1.0 / static_cast<double>(step)}, {"train/lr", 0.5}});
+    }
+    first = writer.path();
+  }
+  {
+    TensorBoardWriter writer(directory, 6);
+    for (int64_t step = 7; step <= 8; ++step) {
+      writer.add(step, {{"train/loss", 100.0 + static_cast<double>(step)}, {"train/lr", 0.25}});
+    }
+    second = writer.path();
+  }
+  EXPECT_LT(first, second);  // the order in which TensorBoard reads, even within one second
+  const std::vector<std::string> records = records_of(second);
+  ASSERT_EQ(records.size(), 4U);
+  const auto purge = fields_of(records[1]);
+  EXPECT_EQ(only<int64_t>(purge, 2), 7);
+  EXPECT_EQ(only<int64_t>(fields_of(purge.find(7)->second), 1), 1);  // START
+}
+
+TEST_F(TensorBoard, UnwritablePlaceIsNamed) {
+  FileWriter(root_ + "/file", FileWriter::Start::kEmpty).write("not a directory");
+  try {
+    const TensorBoardWriter writer(root_ + "/file/tensorboard");
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kData);
+    EXPECT_NE(std::string(error.what()).find(root_ + "/file/tensorboard"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,260 @@
+// NCCL on the emulated GPU: ranks are processes, and data travels by MPI (when built with
+// TANDEM_SIMT_MPI; without it there is one rank).
+//
+// A collective, or a group, is one piece of work on its stream, which is asked again and again
+// until all ranks are there: nothing else waits for it. Sums are added in rank order.
+//
+// Rules of the library that a call breaks are failures: ranks that call different collectives or in
+// different order, sends that differ from what is received, a communicator used before it is up,
+// while the last call is not finished, or after its end, buffers that overlap but are not in place.
+#include <nccl.h>
+
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/simt/libraries/nccl_group.h"
+#include "tests/simt/simt.h"
+
+using simt::Group;
+using simt::Kind;
+using simt::Operation;
+using simt::Wire;
+
+struct ncclComm {
+  enum State { kConnecting, kComparing, kReady, kFinalized, kOver };
+
+  int ranks, rank;
+  std::unique_ptr<Wire> wire;
+  std::vector<std::byte> id, ids = {};
+  std::mutex mutex = {};  // never held while calling the emulator, whose lock is taken before it
+  State state = kConnecting;
+  uint64_t calls = 0;
+  std::shared_ptr<Group> launching = {};  // called, not yet enqueued; the host alone uses it
+  std::deque<std::shared_ptr<Group>> groups = {};  // enqueued, in the order of the calls
+
+  void start_up();
+  bool poll(const std::shared_ptr<Group>& group);
+};
+
+// Connects, and checks that all ranks use the same unique id.
+void ncclComm::start_up() {
+  if (state == kConnecting && wire->connected()) {
+    simt::gather(*wire, ranks, rank, id, ids);
+    state = kComparing;
+  }
+  if (state == kComparing && wire->arrived()) {
+    for (int r = 0; r < ranks; ++r) {
+      if (std::memcmp(&ids[id.size() * r], id.data(), id.size()) != 0) {
+        simt::fail_nccl("ranks start with different unique ids",
+                        "ranks " + std::to_string(r) + " and " + std::to_string(rank));
+      }
+    }
+    state = kReady;
+  }
+}
+
+// Groups run one after another in the order of the calls, whatever their streams.
+bool ncclComm::poll(const std::shared_ptr<Group>& group) {
+  const std::lock_guard lock(mutex);
+  if (state == kOver) {
+    return true;  // aborted; what MPI still holds stays where it is
+  }
+  if (groups.front() != group || !group->advance(*wire, ranks, rank)) {
+    return false;
+  }
+  groups.pop_front();
+  return true;
+}
+
+namespace {
+
+// The group that this thread is making.
+struct OpenGroup {
+  int depth = 0;
+  ncclComm_t comm = nullptr;
+  std::shared_ptr<Group> group;
+};
+thread_local OpenGroup open_group;
+
+void require_ready(ncclComm_t comm) {
+  switch (comm->state) {
+    case ncclComm::kReady:
+      break;
+    case ncclComm::kOver:
+    case ncclComm::kFinalized:
+      simt::fail_nccl("communicator used after its end");
+    default:
+      simt::fail_nccl("communicator used before it is ready");
+  }
+  if (comm->launching) {
+    simt::fail_nccl("communicator used while its last call is in progress");
+  }
+}
+
+ncclResult_t call(Operation operation, ncclComm_t comm, cudaStream_t stream) {
+  if (!comm || operation.root >= comm->ranks ||
+      (operation.is_message() && operation.root == comm->rank)) {
+    return ncclInvalidArgument;
+  }
+  if (operation.count == 0) {
+    return ncclSuccess;
+  }
+  OpenGroup& open = open_group;
+  const std::lock_guard lock(comm->mutex);
+  require_ready(comm);
+  if (open.group && (open.comm != comm || open.group->stream() != stream)) {
+    simt::fail_nccl("groups over several communicators or streams are not emulated");
+  }
+  ncclGroupStart();
+  if (!open.group) {
+    open.comm = comm;
+    open.group = std::make_shared<Group>(stream, ++comm->calls);
+  }
+  open.group->add(operation);
+  return ncclGroupEnd();
+}
+
+}  // namespace
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess:
+      return "no error";
+    case ncclInProgress:
+      return "in progress";
+    case ncclInvalidArgument:
+      return "invalid argument";
+    default:
+      return "an error that the emulation never gives";
+  }
+}
+
+const char* ncclGetLastError(ncclComm_t) { return "emulated NCCL"; }
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  *id = simt::new_id();
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  const ncclConfig_t fresh = NCCL_CONFIG_INITIALIZER;
+  if (rank < 0 || rank >= ranks || config->size != fresh.size || config->magic != fresh.magic) {
+    return ncclInvalidArgument;
+  }
+  if (config->blocking != 0) {
+    simt::fail_nccl("communicators that block the host are not emulated");
+  }
+  const auto* bytes = reinterpret_cast<const std::byte*>(id.internal);
+  *comm = new ncclComm{.ranks = ranks,
+                       .rank = rank,
+                       .wire = simt::connect(id, ranks, rank),
+                       .id = {bytes, bytes + sizeof id.internal}};
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
+  std::shared_ptr<Group> group;
+  {
+    const std::lock_guard lock(comm->mutex);
+    if (comm->state == ncclComm::kOver) {
+      simt::fail_nccl("communicator used after its end");
+    }
+    comm->start_up();
+    group = std::exchange(comm->launching, nullptr);
+    if (group) {
+      comm->groups.push_back(group);
+    }
+    const bool finishing = comm->state == ncclComm::kFinalized && !comm->groups.empty();
+    *state = comm->state < ncclComm::kReady || finishing ? ncclInProgress : ncclSuccess;
+  }
+  if (group) {
+    simt::enqueue_polled(
+        group->stream(), "an NCCL group", [comm, group] { return comm->poll(group); },
+        comm->ranks > 1);
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  const std::lock_guard lock(comm->mutex);
+  require_ready(comm);
+  comm->state = ncclComm::kFinalized;
+  return ncclInProgress;
+}
+
+// The object stays, so that later use is seen.
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  const std::lock_guard lock(comm->mutex);
+  if (comm->state != ncclComm::kFinalized || !comm->groups.empty()) {
+    simt::fail_nccl("communicator destroyed before it was finalized");
+  }
+  comm->state = ncclComm::kOver;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  if (comm) {
+    const std::lock_guard lock(comm->mutex);
+    comm->state = ncclComm::kOver;
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() {
+  ++open_group.depth;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  if (open_group.depth == 0) {
+    return ncclInvalidUsage;
+  }
+  if (--open_group.depth > 0 || !open_group.group) {
+    return ncclSuccess;
+  }
+  const OpenGroup closed = std::exchange(open_group, {});
+  closed.comm->launching = closed.group;
+  return ncclInProgress;
+}
+
+ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDataType_t type,
+                           ncclRedOp_t, ncclComm_t comm, cudaStream_t stream) {
+  return call({Kind::kAllReduce, send, receive, count, type}, comm, stream);
+}
+
+ncclResult_t ncclReduce(const void* send, void* receive, size_t count, ncclDataType_t type,
+                        ncclRedOp_t, int root, ncclComm_t comm, cudaStream_t stream) {
+  return call({Kind::kReduce, send, receive, count, type, root}, comm, stream);
+}
+
+ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t receive_count,
+                               ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
+                               cudaStream_t stream) {
+  return call({Kind::kReduceScatter, send, receive, receive_count, type}, comm, stream);
+}
+
+ncclResult_t ncclAllGather(const void* send, void* receive, size_t send_count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return call({Kind::kAllGather, send, receive, send_count, type}, comm, stream);
+}
+
+ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count, ncclDataType_t type,
+                           int root, ncclComm_t comm, cudaStream_t stream) {
+  return call({Kind::kBroadcast, send, receive, count, type, root}, comm, stream);
+}
+
+ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  return call({Kind::kSend, send, nullptr, count, type, peer}, comm, stream);
+}
+
+ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return call({Kind::kReceive, nullptr, receive, count, type, peer}, comm, stream);
+}

@@ -1,0 +1,281 @@
+// Broken rules of the emulated cuBLASLt and NCCL, each caught by name. Runs on every rank of a job
+// of 1 to 4 (tests/support/mpi_main.cpp).
+#include <cublasLt.h>
+#include <gtest/gtest.h>
+#include <nccl.h>
+
+#include <functional>
+#include <string>
+
+#include "tests/simt/simt.h"
+#include "tests/support/mpi_world.h"
+
+namespace tandem::testing {
+namespace {
+
+void expect_caught(const std::string& what, const std::function<void()>& run) {
+  const std::string message = simt::failure_of(run);
+  EXPECT_NE(message.find(what), std::string::npos) << message;
+}
+
+float* device_floats(int64_t n) {
+  float* data = nullptr;
+  EXPECT_EQ(cudaMalloc(&data, static_cast<size_t>(n) * sizeof(float)), cudaSuccess);
+  return data;
+}
+
+// --- cuBLASLt ---
+
+// C [n, n] = A B in f32, each step apart so that a test can spoil one.
+struct Product {
+  static constexpr int64_t n = 8;
+  cublasLtHandle_t handle = nullptr;
+  cublasLtMatmulDescOpaque_t operation;
+  cublasLtMatrixLayoutOpaque_t layout;
+  cublasLtMatmulPreferenceOpaque_t preference;
+  cublasLtMatmulHeuristicResult_t chosen;
+  float *a = device_floats(n * n), *b = device_floats(n * n), *c = device_floats(n * n);
+  float* workspace = device_floats(1024);
+
+  Product() {
+    cublasLtCreate(&handle);
+    cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    cublasLtMatrixLayoutInit(&layout, CUDA_R_32F, n, n, n);
+    cublasLtMatmulPreferenceInit(&preference);
+    const uint64_t bytes = 4096;
+    cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                         &bytes, sizeof bytes);
+  }
+  ~Product() {
+    for (float* data : {a, b, c, workspace}) {
+      cudaFree(data);
+    }
+    cublasLtDestroy(handle);
+  }
+  void choose() {
+    int found = 0;
+    cublasLtMatmulAlgoGetHeuristic(handle, &operation, &layout, &layout, &layout, &layout,
+                                   &preference, 1, &chosen, &found);
+  }
+  void run(size_t workspace_bytes = 4096) {
+    const float alpha = 1, beta = 0;
+    cublasLtMatmul(handle, &operation, &alpha, a, &layout, b, &layout, &beta, c, &layout, c,
+                   &layout, &chosen.algo, workspace, workspace_bytes, nullptr);
+  }
+};
+
+TEST(CublasLtRules, AreKept) {
+  Product product;
+  const std::string message = simt::failure_of([&] {
+    product.choose();
+    product.run();
+  });
+  EXPECT_EQ(message, "");
+}
+
+TEST(CublasLtRules, DescriptorsAreInitialised) {
+  Product product;
+  product.layout = {};
+  expect_caught("descriptor was not initialised", [&] { product.choose(); });
+}
+
+TEST(CublasLtRules, AnAlgorithmServesItsProductAlone) {
+  Product product;
+  product.choose();
+  const cublasOperation_t flipped = CUBLAS_OP_T;
+  cublasLtMatmulDescSetAttribute(&product.operation, CUBLASLT_MATMUL_DESC_TRANSA, &flipped,
+                                 sizeof flipped);
+  expect_caught("chosen for another product", [&] { product.run(); });
+}
+
+TEST(CublasLtRules, OperandsAreAlignedAsPromised) {
+  Product product;
+  product.choose();
+  float* const whole = product.a;
+  product.a = whole + 1;
+  expect_caught("less aligned than the algorithm was promised", [&] { product.run(); });
+  product.a = whole;
+}
+
+TEST(CublasLtRules, WorkspaceIsLargeEnough) {
+  Product product;
+  product.choose();
+  expect_caught("workspace smaller", [&] { product.run(16); });
+}
+
+TEST(CublasLtRules, OperandsAreDeviceMemory) {
+  Product product;
+  product.choose();
+  std::swap(product.a, product.workspace);
+  cudaFree(product.a);
+  expect_caught("A of cublasLtMatmul", [&] { product.run(); });
+  product.a = device_floats(1);
+}
+
+// --- NCCL ---
+
+class NcclRules : public ::testing::Test {
+ protected:
+  static constexpr int64_t kCount = 64;  // of a rank
+  Control& control = test_world().control();
+  const int rank = control.rank();
+  const int size = control.size();
+  ncclComm_t comm = nullptr;
+  cudaStream_t stream = nullptr;
+  float *in = nullptr, *out = nullptr;  // [size * kCount]
+
+  void SetUp() override {
+    ASSERT_EQ(cudaSetDevice(rank), cudaSuccess);
+    ASSERT_EQ(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, -1), cudaSuccess);
+    in = device_floats(size * kCount);
+    out = device_floats(size * kCount);
+    cudaMemset(in, 0, static_cast<size_t>(size * kCount) * sizeof(float));
+  }
+  void TearDown() override {
+    ncclCommAbort(comm);
+    cudaStreamDestroy(stream);
+    cudaFree(in);
+    cudaFree(out);
+  }
+
+  void start(ncclUniqueId id) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclCommInitRankConfig(&comm, size, id, rank, &config);
+  }
+  static ncclUniqueId shared_id() {
+    ncclUniqueId id{};
+    ncclGetUniqueId(&id);
+    const std::string text =
+        test_world().control().broadcast(std::string(id.internal, sizeof id.internal), 0);
+    text.copy(id.internal, sizeof id.internal);
+    return id;
+  }
+  void settle() {
+    for (ncclResult_t state = ncclInProgress; state == ncclInProgress;) {
+      ncclCommGetAsyncError(comm, &state);
+    }
+  }
+  void start() {
+    start(shared_id());
+    settle();
+  }
+  void all_reduce() { ncclAllReduce(in, out, kCount, ncclFloat32, ncclSum, comm, stream); }
+  void all_gather() { ncclAllGather(in, out, kCount, ncclFloat32, comm, stream); }
+};
+
+TEST_F(NcclRules, AreKept) {
+  start();
+  const std::string message = simt::failure_of([&] {
+    all_reduce();
+    settle();
+    all_gather();
+    settle();
+  });
+  EXPECT_EQ(message, "");
+  ncclCommFinalize(comm);
+  settle();
+  EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+}
+
+TEST_F(NcclRules, RanksCallInTheSameOrder) {
+  start();
+  const bool odd = rank == size - 1;
+  const std::string message = simt::failure_of([&] {
+    odd ? all_gather() : all_reduce();
+    settle();
+    odd ? all_reduce() : all_gather();
+    settle();
+  });
+  if (size == 1) {
+    EXPECT_EQ(message, "");
+    return;
+  }
+  EXPECT_NE(message.find("ranks call different collectives"), std::string::npos) << message;
+  EXPECT_NE(message.find("rank 0: call 1, all_reduce of 64 x f32"), std::string::npos) << message;
+  EXPECT_NE(message.find("call 1, all_gather of 64 x f32"), std::string::npos) << message;
+}
+
+TEST_F(NcclRules, GroupsAreAlike) {
+  start();
+  const std::string message = simt::failure_of([&] {
+    ncclGroupStart();
+    all_reduce();
+    ncclBroadcast(in, out, kCount, ncclFloat32, rank == size - 1 ? size - 1 : 0, comm, stream);
+    ncclGroupEnd();
+    settle();
+  });
+  EXPECT_EQ(message.find("ranks call different collectives") != std::string::npos, size > 1)
+      << message;
+}
+
+// To the next rank and from the one before.
+TEST_F(NcclRules, SendsAreWhatIsReceived) {
+  start();
+  const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
+  const auto pass = [&](size_t sent, size_t received) {
+    return simt::failure_of([&] {
+      ncclGroupStart();
+      ncclSend(in, sent, ncclFloat32, next, comm, stream);
+      ncclRecv(out, received, ncclFloat32, previous, comm, stream);
+      ncclGroupEnd();
+      settle();
+    });
+  };
+  if (size == 1) {
+    EXPECT_EQ(ncclSend(in, 1, ncclFloat32, 0, comm, stream), ncclInvalidArgument);
+    return;
+  }
+  EXPECT_EQ(pass(kCount, kCount), "");
+  const std::string message = pass(rank == 0 ? kCount - 1 : kCount, kCount);
+  EXPECT_NE(message.find("call 2, sends and receives: from rank 0 to rank 1"), std::string::npos)
+      << message;
+}
+
+TEST_F(NcclRules, AllUseOneId) {
+  ncclUniqueId id = shared_id();
+  id.internal[0] = rank == size - 1 ? 'x' : id.internal[0];
+  start(id);
+  const std::string message = simt::failure_of([&] { settle(); });
+  EXPECT_EQ(message.find("different unique ids") != std::string::npos, size > 1) << message;
+}
+
+TEST_F(NcclRules, NothingComesAfterAbort) {
+  start();
+  ncclCommAbort(comm);
+  expect_caught("used after its end", [&] { all_reduce(); });
+}
+
+TEST_F(NcclRules, NothingComesBeforeTheStart) {
+  start(shared_id());
+  expect_caught("used before it is ready", [&] { all_reduce(); });
+  settle();
+}
+
+TEST_F(NcclRules, ACallIsFinishedBeforeTheNext) {
+  start();
+  expect_caught("last call is in progress", [&] {
+    all_reduce();
+    all_gather();
+  });
+}
+
+TEST_F(NcclRules, BuffersAreInPlaceOrApart) {
+  start();
+  expect_caught("buffers overlap", [&] {
+    ncclAllReduce(in, in + 1, kCount / 2, ncclFloat32, ncclSum, comm, stream);
+    settle();
+  });
+}
+
+TEST_F(NcclRules, BuffersAreDeviceMemory) {
+  start();
+  expect_caught("send buffer of NCCL's all_reduce", [&] {
+    ncclAllReduce(in, out, static_cast<size_t>(size * kCount) * 100, ncclFloat32, ncclSum, comm,
+                  stream);
+    settle();
+  });
+}
+
+}  // namespace
+}  // namespace tandem::testing

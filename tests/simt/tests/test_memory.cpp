@@ -1,0 +1,56 @@
+// What the memory of tensors asks of the GPU where its pool keeps nothing (TANDEM_MEMORY_CACHE=0).
+#include <cuda_runtime.h>
+
+#include <cstdlib>
+
+#include "src/kernels/elementwise.h"
+#include "tests/simt/settings.h"
+#include "tests/simt/simt.h"
+#include "tests/support/harness.h"
+
+namespace tandem::testing {
+namespace {
+
+constexpr int64_t kElements = 1 << 17, kBytes = kElements * 4;
+
+// Ten tensors, one after another, on a GPU that holds two.
+TEST(UncachedMemory, ServesTheStreamAgainWithoutAWait) {
+  setenv("TANDEM_MEMORY_CACHE", "0", 1);
+  Stream stream = Stream::compute(Device::kCuda);
+  size_t available = 0, total = 0;
+  cudaMemGetInfo(&available, &total);
+  simt::settings().memory = total - available + 2 * kBytes;
+  Memory memory(stream);
+  const int64_t waits = simt::counters().host_syncs;
+  for (int i = 0; i < 10; ++i) {
+    const Tensor tensor =
+        Tensor::empty(memory, {kElements}, DType::kF32, MemoryClass::kActivations);
+    kernels::fill(Cuda{stream.handle()}, 1, tensor.data<float>(), 1.0f);
+  }
+  EXPECT_EQ(simt::counters().host_syncs, waits);
+  simt::settings().memory = total;
+}
+
+// Another stream may not touch a block before its own stream has come to the allocation.
+TEST(UncachedMemory, BelongsToItsStream) {
+  setenv("TANDEM_MEMORY_CACHE", "0", 1);
+  const auto fill_on_another_stream = [](bool with_event) {
+    return simt::failure_of([&] {
+      Stream stream = Stream::compute(Device::kCuda), other = Stream::compute(Device::kCuda);
+      simt::set_stream_schedule("compute-late");  // the younger stream first
+      Memory memory(stream);
+      const Tensor tensor = Tensor::empty(memory, {8}, DType::kF32, MemoryClass::kActivations);
+      if (with_event) {
+        other.wait(stream.record());
+      }
+      kernels::fill(Cuda{other.handle()}, 8, tensor.data<float>(), 1.0f);
+      other.synchronize();
+    });
+  };
+  EXPECT_EQ(fill_on_another_stream(true), "");
+  EXPECT_NE(fill_on_another_stream(false).find("use before allocation"), std::string::npos);
+  simt::set_stream_schedule("in-order");
+}
+
+}  // namespace
+}  // namespace tandem::testing

@@ -1,0 +1,157 @@
+// What a training step asks of the GPU and of the host, over 1 to 4 ranks
+// (tests/support/mpi_main.cpp). The memory pool keeps its blocks: TANDEM_MEMORY_CACHE is not 0.
+#include <gtest/gtest.h>
+
+#include "tests/simt/simt.h"
+#include "tests/step/device_job.h"
+#include "tests/support/harness.h"
+#include "tests/support/mpi_world.h"
+
+namespace tandem::testing {
+namespace {
+
+struct Cost {
+  simt::Counters enqueued;  // when the host is done
+  simt::Counters finished;  // when the device is, the host having waited for it
+};
+
+Cost cost_of_step(Job& job, int64_t number, StepRecord::Copy& record) {
+  simt::counters() = {};
+  job.step(number);
+  record = job.record();
+  Cost cost{.enqueued = simt::counters(), .finished = {}};
+  job.stream().synchronize();
+  cost.finished = simt::counters();
+  return cost;
+}
+
+void check_steps(const Plan& plan) {
+  SCOPED_TRACE(str(plan.model, ", stage ", plan.zero, ", ", name_of(plan.dtype)));
+  Job job(plan);
+  StepRecord::Copy record;
+  cost_of_step(job, 0, record);
+  const Cost expected = cost_of_step(job, 1, record);
+  EXPECT_GT(expected.finished.launches, 0);
+  EXPECT_GT(expected.finished.sectors_read, 0);
+  EXPECT_GT(expected.finished.sectors_written, 0);
+  for (int64_t number = 2; number < 5; ++number) {
+    const Cost cost = cost_of_step(job, number, record);
+    EXPECT_EQ(cost.enqueued.host_syncs, 0);
+    EXPECT_EQ(cost.finished.device_allocations, 0);
+    EXPECT_EQ(cost.finished.launches, expected.finished.launches);
+    EXPECT_EQ(cost.finished.sectors_read, expected.finished.sectors_read);
+    EXPECT_EQ(cost.finished.sectors_written, expected.finished.sectors_written);
+  }
+}
+
+// The first two steps fill the pool: the second one needs memory for a record beside the first's.
+TEST(Step, NeverWaitsAndAllocatesNothing) {
+  for (const char* model : {"gpt", "llama", "resnet", "mlp"}) {
+    Plan plan{.model = model, .device = Device::kCuda, .micro_batch = small_micro_batch()};
+    check_steps(plan);
+    plan.dtype = DType::kFp16;
+    plan.recompute = true;
+    check_steps(plan);
+  }
+}
+
+// Blocks that are gathered, and gradients that are scattered, come and go in the same memory.
+TEST(Step, NeverWaitsAndAllocatesNothingWhereStateIsSharded) {
+  Plan plan{.device = Device::kCuda, .micro_batch = small_micro_batch()};
+  for (plan.zero = 1; plan.zero < 4; ++plan.zero) {
+    check_steps(plan);
+  }
+  plan.zero = 3;
+  plan.model = "resnet";
+  check_steps(plan);
+  plan.model = "mlp";
+  plan.dtype = plan.wire = DType::kBf16;
+  plan.overlap = false;
+  check_steps(plan);
+}
+
+using Launches = std::vector<std::string>;
+
+// What the host enqueues in a step: before its first micro-step, and from each of them to the next.
+std::vector<Launches> launches_of_step(Job& job, int64_t number, double lr) {
+  std::vector<Launches> parts(1);
+  job.before_micro_step = [&] { parts.emplace_back(); };
+  simt::launch_observer() = [&](const std::string& text) { parts.back().push_back(text); };
+  job.step(number, false, lr);
+  simt::launch_observer() = nullptr;
+  return parts;
+}
+
+// Two micro-steps of a kind, first, middle or last, of a step or of two, are the same launches with
+// the same arguments. Learning rates, sample numbers and loss scales differ meanwhile. Where
+// gradients are sharded their messages, which outlive a micro-step, take turns with two pieces of
+// memory: there this holds of every other micro-step, and is not tested.
+void check_launches(const Plan& plan) {
+  SCOPED_TRACE(str(plan.model, ", stage ", plan.zero, ", ", name_of(plan.dtype)));
+  Job job(plan);
+  StepRecord::Copy record;
+  const auto read = [&] {
+    StepRecord::Copy next = job.record();
+    job.stream().synchronize();  // only then the one before may go
+    record = std::move(next);
+  };
+  for (int64_t number = 0; number < 3; ++number) {  // the pool fills
+    job.step(number);
+    read();
+  }
+  const std::vector<Launches> one = launches_of_step(job, 3, 0.25);
+  read();
+  const std::vector<Launches> other = launches_of_step(job, 4, 0.125);
+  read();
+  ASSERT_GE(one.size(), 1u + 3u);
+  ASSERT_GT(one[2].size(), 10u);
+  EXPECT_EQ(one, other);
+  for (size_t middle = 3; middle + 1 < one.size(); ++middle) {
+    EXPECT_EQ(one[2], one[middle]) << "micro-step " << middle - 1;
+  }
+}
+
+TEST(Step, MicroStepsOfAKindAreTheSameLaunches) {
+  for (const char* model : {"gpt", "llama", "resnet", "mlp"}) {
+    check_launches({.model = model, .device = Device::kCuda, .micro_batch = 1});
+  }
+  for (int zero : {0, 1}) {
+    check_launches({.device = Device::kCuda,
+                    .dtype = DType::kFp16,
+                    .zero = zero,
+                    .recompute = true,
+                    .micro_batch = 1});
+  }
+}
+
+// Collectives over MPI go through page-locked host memory, and the host waits once for each copy:
+// one there and one back, except that a broadcast goes one way.
+TEST(Staging, CopiesPinnedMemoryAndWaitsForEachCopyOnce) {
+  Collectives& collectives = test_world().collectives();
+  const int size = collectives.size();
+  if (size == 1) {
+    GTEST_SKIP() << "one rank sends nothing";
+  }
+  const auto tensor = [](int64_t n) {
+    return to_device(random_tensor({n}, DType::kF32, 1), Device::kCuda);
+  };
+  const Tensor part = tensor(1000), all = tensor(1000 * size), other = tensor(1000 * size);
+  const auto check = [&](const char* name, int64_t copies, const std::function<void()>& start) {
+    SCOPED_TRACE(name);
+    start();  // the first one makes the stream and the memory
+    collectives.stream().synchronize();
+    simt::counters() = {};
+    start();
+    collectives.stream().synchronize();
+    EXPECT_EQ(simt::counters().pageable_copies, 0);
+    EXPECT_EQ(simt::counters().host_syncs, copies);
+  };
+  check("all_reduce", 2, [&] { collectives.all_reduce(all); });
+  check("reduce_scatter", 2, [&] { collectives.reduce_scatter(all, part); });
+  check("all_gather", 2, [&] { collectives.all_gather(part, all); });
+  check("all_to_all", 2, [&] { collectives.all_to_all(all, other); });
+  check("broadcast", 1, [&] { collectives.broadcast(all, 0); });
+}
+
+}  // namespace
+}  // namespace tandem::testing

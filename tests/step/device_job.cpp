@@ -1,0 +1,243 @@
+#include "tests/step/device_job.h"
+
+#include <algorithm>
+#include <ostream>
+
+#include "comm/transport/nccl_collectives.h"
+#include "layers/batchnorm2d/running_statistics.h"
+#include "layers/models/mlp.h"
+#include "layers/models/resnet.h"
+#include "layers/models/transformer.h"
+#include "src/core/ignore_target.h"
+#include "src/device/copy.h"
+#include "src/device/cuda.h"
+#include "tests/support/harness.h"
+#include "tests/support/mpi_world.h"
+
+namespace tandem::testing {
+
+namespace {
+
+constexpr int64_t kContext = 5, kVocab = 11, kClasses = 5, kImage = 6 * 6 * 3;
+
+std::unique_ptr<Model> make_model(const Plan& plan) {
+  if (plan.model == "resnet") {
+    return make_resnet({.depth = 8, .height = 6, .width = 6, .classes = kClasses});
+  }
+  if (plan.model == "mlp") {
+    return std::make_unique<Mlp>(MlpConfig{.image_height = 6,
+                                           .image_width = 6,
+                                           .channels = 3,
+                                           .layers = 1,
+                                           .width = 12,
+                                           .classes = kClasses});
+  }
+  const bool llama = plan.model == "llama";
+  return std::make_unique<Transformer>(TransformerConfig{.llama = llama,
+                                                         .vocab = kVocab,
+                                                         .context = kContext,
+                                                         .layers = 2,
+                                                         .heads = 2,
+                                                         .kv_heads = llama ? 1 : 0,
+                                                         .width = 16,
+                                                         .ffn_width = 24,
+                                                         .dropout = 0.1,
+                                                         .tie_embeddings = !llama});
+}
+
+std::unique_ptr<Collectives> nccl_for(const Plan& plan) {
+  if constexpr (kHasCuda) {
+    if (plan.device == Device::kCuda) {
+      cuda::use_device(test_world().local_rank() % cuda::device_count());
+      if (!plan.staged && !plan.alone) {
+        return std::make_unique<NcclCollectives>(test_world().control(), test_world().timeout_s());
+      }
+    }
+  }
+  return nullptr;
+}
+
+Mesh mesh_for(const Plan& plan, Collectives* nccl, const Ranks& self, Memory& memory) {
+  const Ranks ranks = plan.alone ? self
+                      : nccl     ? Ranks{test_world().control(), *nccl}
+                                 : test_ranks();
+  std::vector<int> groups;
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    groups.push_back(rank * plan.data_groups / ranks.size());
+  }
+  return {ranks.control, ranks.collectives,
+          memory,        nodes_of(ranks.control, "host", plan.alone ? 0 : plan.node_size),
+          plan.sharing,  std::move(groups)};
+}
+
+TrainingStep::Options options_of(const Plan& plan, int ranks) {
+  return {.batch = {.global_batch = kGlobalBatch,
+                    .given_micro_batch = plan.micro_batch,
+                    .ranks = ranks},
+          .recompute = plan.recompute,
+          .exact = plan.exact,
+          .clip_norm = 1,
+          .store = {.bucket_bytes = plan.bucket_bytes,
+                    .overlap = plan.overlap,
+                    .zero = plan.zero,
+                    .dtype = plan.dtype,
+                    .wire_dtype = plan.wire},
+          .optimizer = AdamWOptions{.weight_decay = 0.1}};
+}
+
+Tensor numbers(int64_t first, int64_t count, int64_t limit) {
+  std::vector<int32_t> values;
+  for (int64_t i = first; i < first + count; ++i) {
+    values.push_back(static_cast<int32_t>((i * i + 3 * i) % limit));
+  }
+  return int_tensor({count}, values);
+}
+
+}  // namespace
+
+int64_t small_micro_batch() {
+  const int64_t share = kGlobalBatch / test_world().size();
+  return share % 2 == 0 ? share / 2 : share / 3;
+}
+
+Job::Job(const Plan& plan)
+    : plan_(plan),
+      nccl_(nccl_for(plan)),
+      stream_(test_stream(plan.device)),
+      memory_(stream_),
+      staging_(plan.device == Device::kCuda ? Memory::pinned() : Memory(Device::kCpu)),
+      mesh_(mesh_for(plan, nccl_.get(), self_, memory_)),
+      data_(mesh_.data()),
+      model_(make_model(plan)),
+      training_(*model_, data_, stream_, memory_, staging_, options_of(plan, data_.size())) {
+  training_.store().values.initialize(1);
+  const int64_t share = kGlobalBatch / data_.size();
+  const int64_t samples = plan.micro_batch > 0 ? plan.micro_batch : share;
+  for (int64_t i = 0; i < share; i += samples) {
+    batches_.push_back(make_batch(data_.rank() * share + i, samples));
+  }
+  slot_ = {to_device(to_host(batches_[0].input), plan.device),
+           to_device(to_host(batches_[0].targets), plan.device)};
+  targets_ = data_.control().sum(std::vector<double>{targets_})[0];
+}
+
+Job::~Job() {
+  data_.stream().synchronize();
+  stream_.synchronize();
+}
+
+void Job::step(int64_t number, bool poison, double lr) {
+  training_.run(
+      {.step = number, .lr = lr, .targets = poison ? 1e-38 : targets_, .batch = [this](int64_t i) {
+         return batch(i);
+       }});
+}
+
+DeviceBatch Job::batch(int64_t micro_step) {
+  before_micro_step();
+  const DeviceBatch& batch = batches_[static_cast<size_t>(micro_step)];
+  copy(stream_, batch.input, slot_.input);
+  copy(stream_, batch.targets, slot_.targets);
+  return slot_;
+}
+
+double Job::loss_of(const StepRecord::Copy& copy) {
+  data_.wait(copy.done);
+  return copy.loss() / targets_;
+}
+
+std::vector<double> Job::weights() {
+  const ParamStore& store = training_.store();
+  std::vector<size_t> places;  // of the parameters, by id
+  size_t elements = 0;
+  for (const Parameter* parameter : store.layout.parameters()) {
+    places.push_back(elements);
+    elements += static_cast<size_t>(parameter->shape.elements());
+  }
+  const auto place = [&](const ParamValues::Weights& piece) {
+    return static_cast<int64_t>(places[piece.parameter->id]) + piece.offset;
+  };
+  std::vector<double> own(elements, 0);
+  for (const ParamValues::Weights& piece : store.values.owned_weights()) {
+    std::ranges::copy(values_of(piece.data), own.begin() + place(piece));
+  }
+  const std::vector<double> all = data_.control().sum(own);  // of zeros and one number: exact
+  for (const ParamValues::Weights& piece : store.values.weights()) {
+    const std::vector<double> here = values_of(piece.data);
+    EXPECT_TRUE(std::equal(here.begin(), here.end(), all.begin() + place(piece)))
+        << piece.parameter->name << " on rank " << data_.rank();
+  }
+  return all;
+}
+
+std::vector<double> Job::statistics() const {
+  std::vector<double> all;
+  for (const RunningStatistics* statistics : model_->statistics()) {
+    const std::vector<double> values = values_of(statistics->running);
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+// Adds to targets_.
+DeviceBatch Job::make_batch(int64_t first_sample, int64_t samples) {
+  const int64_t each = text() ? kContext : 1;
+  const int group = plan_.samples_of >= 0 ? plan_.samples_of : mesh_.data_group();
+  const int64_t first = (group * kGlobalBatch + first_sample) * each;
+  const Tensor targets = numbers(first + 1, samples * each, text() ? kVocab : kClasses);
+  const auto target = targets.as<int32_t>();
+  for (int64_t i = 0; i < samples * each; ++i) {
+    const int64_t sample = first_sample + i / each;
+    const bool is_few = sample < kGlobalBatch / 2 || i % each > sample % each;
+    const bool is_ignored = plan_.uneven && is_few;
+    target[static_cast<size_t>(i)] = is_ignored ? kIgnoreTarget : target[static_cast<size_t>(i)];
+    targets_ += is_ignored ? 0 : 1;
+  }
+  Tensor input;
+  if (text()) {
+    input = numbers(first, samples * each, kVocab);
+    input = input.reshape({samples, kContext});
+  } else {
+    const Tensor all = random_tensor({kGlobalBatch * kImage}, DType::kF64, 5 + group);
+    input = rounded_to(all.slice(first_sample * kImage, samples * kImage), plan_.dtype);
+    input = input.reshape({samples, 6, 6, 3});
+  }
+  return {to_device(input, plan_.device), to_device(targets, plan_.device)};
+}
+
+void PrintTo(const Outcome& outcome, std::ostream* out) {
+  const auto print = [&](const char* what, const std::vector<double>& values) {
+    *out << what << std::hexfloat;
+    for (const double value : values) {
+      *out << " " << value;
+    }
+  };
+  print("losses", outcome.losses);
+  print(", norms", outcome.norms);
+  print(", statistics", outcome.statistics);
+  print(", weights", outcome.weights);
+}
+
+Outcome train(const Plan& plan, int steps) {
+  Job job(plan);
+  Outcome outcome;
+  std::vector<StepRecord::Copy> copies;
+  const auto read = [&](const StepRecord::Copy& copy) {
+    outcome.losses.push_back(job.loss_of(copy));
+    outcome.norms.push_back(copy.step_state().grad_norm);
+  };
+  for (int step = 0; step < steps; ++step) {
+    job.step(step);
+    copies.push_back(job.record());
+    if (step > 0) {
+      read(copies[step - 1]);
+    }
+  }
+  read(copies.back());
+  outcome.skipped = copies.back().step_state().skipped;
+  outcome.weights = job.weights();
+  outcome.statistics = job.statistics();
+  return outcome;
+}
+
+}  // namespace tandem::testing

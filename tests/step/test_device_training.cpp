@@ -1,0 +1,113 @@
+// Whole training steps on every device, in every precision, over 1 to 4 ranks.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/step/device_job.h"
+#include "tests/support/harness.h"
+#include "tests/support/mpi_world.h"
+
+namespace tandem::testing {
+namespace {
+
+constexpr int kSteps = 4;
+
+// An error of u = 2^-8 (bf16) or 2^-11 (fp16) of each of some thirty values on the way to a
+// target's loss, of either sign, is sqrt(30) * u of a logit of size one. Over the targets of a
+// batch they cancel further, which leaves room for what four steps of training make of them.
+double band(DType dtype) {
+  return dtype == DType::kF32 ? 1e-4 : std::sqrt(30.0) * (dtype == DType::kBf16 ? 0x1p-8 : 0x1p-11);
+}
+
+class DeviceTraining : public ::testing::TestWithParam<const char*> {};
+
+// Every device and precision follows the curve of the CPU in f32.
+TEST_P(DeviceTraining, FollowsTheCurve) {
+  const Outcome expected = train({.model = GetParam()});
+  for_each_device([&](Device device) {
+    for (DType dtype : {DType::kF32, DType::kBf16, DType::kFp16}) {
+      SCOPED_TRACE(name_of(dtype));
+      const Outcome actual = train({.model = GetParam(), .device = device, .dtype = dtype});
+      EXPECT_EQ(actual.skipped, 0);
+      for (int step = 0; step < kSteps; ++step) {
+        EXPECT_NEAR(actual.losses[step], expected.losses[step], band(dtype)) << "step " << step;
+      }
+    }
+  });
+}
+
+TEST_P(DeviceTraining, RecomputationChangesNoBit) {
+  for_each_device([&](Device device) {
+    const DType dtype = device == Device::kCpu ? DType::kBf16 : DType::kF32;
+    const Outcome kept = train({.model = GetParam(), .device = device, .dtype = dtype});
+    const Outcome again =
+        train({.model = GetParam(), .device = device, .dtype = dtype, .recompute = true});
+    EXPECT_EQ(kept, again);
+  });
+}
+
+TEST_P(DeviceTraining, RunsTwiceWithTheSameBits) {
+  for_each_device([&](Device device) {
+    const Plan plan{.model = GetParam(), .device = device, .dtype = DType::kFp16};
+    EXPECT_EQ(train(plan), train(plan));
+  });
+}
+
+// The gradient sums are in another order: f32 rounding, amplified by four steps of training.
+TEST_P(DeviceTraining, AccumulationKeepsTheCurve) {
+  if (std::string(GetParam()) == "resnet") {
+    GTEST_SKIP() << "batch statistics belong to the micro-batch";
+  }
+  for_each_device([&](Device device) {
+    const Outcome whole = train({.model = GetParam(), .device = device});
+    const Outcome parts = train({.model = GetParam(), .device = device, .micro_batch = 1});
+    for (int step = 0; step < kSteps; ++step) {
+      EXPECT_NEAR(whole.losses[step], parts.losses[step], 1e-5) << "step " << step;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, DeviceTraining,
+                         ::testing::Values("gpt", "llama", "resnet", "mlp"));
+
+// Gradients through MPI have the bits of a ring, those through NCCL may be added in another order.
+TEST(DeviceTraining, StagedThroughTheHost) {
+  for_each_device([&](Device device) {
+    const Outcome direct = train({.device = device});
+    const Outcome staged = train({.device = device, .staged = true});
+    for (int step = 0; step < kSteps; ++step) {
+      EXPECT_NEAR(direct.losses[step], staged.losses[step], 1e-5);
+    }
+  });
+}
+
+// Gradients that are rounded to bf16 once for each rank: the loss moves by far less than 2^-8.
+TEST(DeviceTraining, Bf16OnTheWire) {
+  for_each_device([&](Device device) {
+    const Outcome f32 = train({.device = device});
+    const Outcome bf16 = train({.device = device, .wire = DType::kBf16});
+    EXPECT_EQ(test_world().size() > 1, f32.weights != bf16.weights);
+    for (int step = 0; step < kSteps; ++step) {
+      EXPECT_NEAR(f32.losses[step], bf16.losses[step], 0x1p-8);
+    }
+  });
+}
+
+// A2. Ranks without a target and ranks with few of them: every target counts alike.
+TEST(DeviceTraining, UnequalTargetsGiveTheLossOfOneProcess) {
+  for_each_device([&](Device device) {
+    const Outcome alone = train({.device = device, .alone = true, .uneven = true});
+    const Outcome all_targets = train({.device = device, .alone = true});
+    EXPECT_GT(std::abs(alone.losses[0] - all_targets.losses[0]), 1e-3);
+    for (int64_t micro_batch : {0, 1}) {
+      const Outcome together =
+          train({.device = device, .micro_batch = micro_batch, .uneven = true});
+      for (int step = 0; step < kSteps; ++step) {
+        EXPECT_NEAR(together.losses[step], alone.losses[step], 1e-6 * alone.losses[step]);
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tandem::testing
