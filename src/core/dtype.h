@@ -13,7 +13,7 @@ enum class DType : uint8_t { kF32, kF64, kBf16, kFp16, kI32, kI64, kU8 };
 int64_t size_of(DType dtype);           // bytes of one element
 std::string_view name_of(DType dtype);  // "f32", "f64", ...
 
-// What a kernel computes in for elements of this type: f64 for f64, otherwise f32.
+// The type in which kernels compute on elements of `dtype`: f64 for f64, otherwise f32.
 inline DType wide_of(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
 template <class T>

@@ -17,7 +17,7 @@ enum class ExitCode : int {
   kData = 3,          // bad or missing data or checkpoint
   kNumerical = 64,    // loss or gradient not finite
   kInternal = 70,     // a bug in Tandem
-  kOutOfMemory = 71,  // says what was being allocated and what holds the rest
+  kOutOfMemory = 71,  // the message says what was requested and what holds the memory
   kTemporary = 75,    // lost peer or time-out: start the job again
   kStopped = 85,      // stopped on request, checkpoint saved
 };

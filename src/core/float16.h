@@ -1,5 +1,5 @@
-// The two 16-bit floating types, as storage: arithmetic happens in f32. Conversions round to
-// nearest even and give the same bits on the host and on a GPU, but for the payload of NaN.
+// The two 16-bit floating types, for storage; arithmetic happens in f32. Conversions round to
+// nearest even. They give the same bits on the host and on a GPU, except for the payload of NaN.
 #pragma once
 
 #include <bit>
@@ -36,8 +36,8 @@ __device__ inline float float_from_fp16(uint16_t bits) {
   return x;
 }
 #else
-// Normal results come from adding the rounding bias to the bits; subnormal ones from adding 0.5,
-// whose last bit weighs as much as the smallest subnormal fp16.
+// Normal results: the rounding bias is added to the bits. Subnormal results: 0.5 is added, because
+// the last bit of 0.5 in f32 has the value of the smallest subnormal fp16, 2^-24.
 TANDEM_HOST_DEVICE inline uint16_t fp16_from_float(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x), sign = (bits >> 16) & 0x8000u;
   const uint32_t size = bits & 0x7fffffffu;
@@ -78,8 +78,8 @@ struct Fp16 {
 template <class T>
 inline constexpr bool kIs16Bit = std::is_same_v<T, Bf16> || std::is_same_v<T, Fp16>;
 
-// What a kernel computes in, and what it keeps statistics and parameter gradients in: f32; f64
-// and integers in themselves.
+// The type in which kernels compute on elements of type T and keep statistics and parameter
+// gradients: T itself for f64 and integers, otherwise f32.
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, double> || std::is_integral_v<T>, T, float>;
 

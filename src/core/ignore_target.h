@@ -1,5 +1,5 @@
-// The class index that stands for "no target here": its loss and gradient are zero, and it does not
-// count.
+// The class index that means "no target here". Its loss and gradient are zero, and it does not
+// count as a target.
 #pragma once
 
 #include <cstdint>

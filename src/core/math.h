@@ -11,8 +11,9 @@
 
 namespace tandem::math {
 
-// a b + c, rounded once where the processor can. Said in words, because in a sum of two products a
-// compiler may fuse either, and chooses anew for vectors and for their remainders.
+// a * b + c, rounded once where the processor has a fused multiply-add. Written as a function
+// because in a sum of two products a compiler may fuse either one, and may choose differently for
+// the vectorised loop and for its remainder.
 TANDEM_HOST_DEVICE inline float multiply_add(float a, float b, float c) {
 #if defined(__CUDA_ARCH__) || defined(__FP_FAST_FMAF)
   return std::fma(a, b, c);
@@ -37,11 +38,11 @@ TANDEM_HOST_DEVICE inline float exp(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
-  // The low bits of `shifted` are n: added to the exponent of p they multiply by 2^n. Unsigned,
-  // because out of range they wrap; such results are not used.
+  // The low bits of `shifted` are n. Adding n to the exponent of p multiplies p by 2^n. The sum is
+  // unsigned because it wraps where x is out of range; such results are not used.
   const uint32_t scaled = std::bit_cast<uint32_t>(p) + (std::bit_cast<uint32_t>(shifted) << 23);
   const float bounded = x < -87.3f ? 0.0f : std::bit_cast<float>(scaled);
-  return x <= 88.7f ? bounded : x * INFINITY;  // NaN comes here as well, and stays
+  return x <= 88.7f ? bounded : x * INFINITY;  // NaN takes this branch too, and stays NaN
 }
 
 // tanh(x) = 1 - 2 / (e^2x + 1)

@@ -1,4 +1,4 @@
-// A run of numbered elements.
+// A contiguous range of element numbers.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// Empty ones have begin == end.
+// The elements that are in both ranges; begin == end when there are none.
 inline Range intersection(Range a, Range b) {
   const int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};

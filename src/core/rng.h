@@ -1,7 +1,7 @@
 // Counter-based random numbers: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as
 // easy as 1, 2, 3"). A number is a pure function of (key, counter), so initial weights and dropout
-// masks can be named by what they belong to, and do not depend on the number of ranks or on the
-// order of calls.
+// masks are keyed by what they belong to. They do not depend on the number of ranks or on the order
+// of calls.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ using PhiloxCounter = std::array<uint32_t, 4>;
 
 inline constexpr int kPhiloxRounds = 10;
 
-// In words of their own, so that loops over it vectorise.
+// The counter is four variables and not an array, so that loops over this function vectorise.
 TANDEM_HOST_DEVICE inline void philox_round(const PhiloxKey& key, uint32_t& c0, uint32_t& c1,
                                             uint32_t& c2, uint32_t& c3) {
   const uint64_t a = uint64_t{0xD2511F53u} * c0;
@@ -46,7 +46,7 @@ TANDEM_HOST_DEVICE inline float uniform_from(uint32_t word) {
   return static_cast<float>(word >> 8) * 0x1p-24f;
 }
 
-// What random numbers are for; part of the key, so that two uses never share a stream.
+// What random numbers are used for. It is part of the key, so that two uses never share a stream.
 enum class RandomUse : uint32_t {
   kInit = 1,
   kDropout = 2,
@@ -63,7 +63,7 @@ TANDEM_HOST_DEVICE inline PhiloxKey random_key(uint64_t seed, RandomUse use, uin
   return {mixed[0], mixed[1]};
 }
 
-// Four words for the counter `index` of a named stream, with two more coordinates.
+// Four random words of the stream `key`, for the counter (index, x, y).
 TANDEM_HOST_DEVICE inline PhiloxCounter random_words(PhiloxKey key, uint64_t index, uint32_t x = 0,
                                                      uint32_t y = 0) {
   return philox(key, {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), x, y});

@@ -32,7 +32,7 @@ bool Slice::overlaps(const Slice& other) const {
 
 Range Slice::run_at(int64_t element) const {
   int64_t begin = 0, stride = 1, run = 1, left = element;
-  bool together = true;  // what lies next to each other in the slice does so in the tensor
+  bool together = true;  // neighbours in the slice are neighbours in the tensor
   for (int axis = whole_.rank() - 1; axis >= 0; --axis) {
     begin += (start_[axis] + left % extent_[axis]) * stride;
     left /= extent_[axis];

@@ -1,5 +1,5 @@
-// What of a logical tensor is in one place: a box of it, row-major. A tensor that is whole is a
-// slice of itself; ranks that divide a matrix between them have its rows or its columns.
+// A box-shaped piece of a logical tensor, row-major: what one rank or one file holds of it. A whole
+// tensor is a slice of itself. Ranks that shard a matrix hold slices of its rows or columns.
 #pragma once
 
 #include "src/core/range.h"
@@ -11,8 +11,8 @@ class Slice {
  public:
   // All of a tensor.
   Slice(const Shape& whole = Shape());  // NOLINT(google-explicit-constructor)
-  // The elements from start[i] on, extent[i] of them, along each axis. Throws Error(kInternal) when
-  // they are not all in `whole`.
+  // The elements [start[i], start[i] + extent[i]) along each axis i. Throws Error(kInternal) when
+  // they are not all inside `whole`.
   Slice(const Shape& whole, const Shape& start, const Shape& extent);
 
   const Shape& whole() const { return whole_; }
@@ -21,17 +21,18 @@ class Slice {
   int64_t elements() const { return extent_.elements(); }
   bool operator==(const Slice&) const = default;
 
-  bool overlaps(const Slice& other) const;  // of the same tensor; an empty one overlaps none
-  // Where element `element` of the slice is in the logical tensor, and up to where the elements
-  // after it follow in both.
+  bool overlaps(const Slice& other) const;  // a slice of the same tensor; empty: false
+  // The elements of the logical tensor, from element `element` of the slice on, that are contiguous
+  // both in the tensor and in the slice.
   Range run_at(int64_t element) const;
 
  private:
   Shape whole_, start_, extent_;
 };
 
-// Calls visit(in_a, in_b, count) for each run of elements of the logical tensor that is both in
-// elements `of_a` of slice a and in elements `of_b` of slice b, in order.
+// Visits the elements of the logical tensor that are both in elements `of_a` of slice a and in
+// elements `of_b` of slice b, in order. Calls visit(in_a, in_b, count) for each contiguous run of
+// them; it begins at element in_a of slice a and element in_b of slice b.
 template <class F>
 void visit_common(const Slice& a, Range of_a, const Slice& b, Range of_b, F visit) {
   while (of_a.count() > 0 && of_b.count() > 0) {
@@ -43,7 +44,7 @@ void visit_common(const Slice& a, Range of_a, const Slice& b, Range of_b, F visi
       visit(of_a.begin + common.begin - run_a.begin, of_b.begin + common.begin - run_b.begin,
             common.count());
     }
-    const int64_t done = std::min(run_a.end, run_b.end);  // of the logical tensor
+    const int64_t done = std::min(run_a.end, run_b.end);  // in the logical tensor
     of_a.begin += std::max<int64_t>(0, done - run_a.begin);
     of_b.begin += std::max<int64_t>(0, done - run_b.begin);
   }

@@ -8,8 +8,8 @@
 
 namespace tandem {
 
-// Where an image is put: shifted by whole pixels, what comes in from outside is zero (after
-// normalisation), and mirrored left to right.
+// How an image is moved. It is shifted by whole pixels, with zeros (after normalisation) where it
+// no longer covers the output, and then mirrored left to right.
 struct Placement {
   int64_t shift_y = 0;  // output row y shows input row y + shift_y
   int64_t shift_x = 0;

@@ -14,7 +14,8 @@ uint64_t pair_key(int32_t left, int32_t right) {
 
 }  // namespace
 
-// A possible merge of the symbol at `at` with the one after it, as it was when it was found.
+// A possible merge of the symbol at `at` with the next one. It may be out of date when its turn
+// comes.
 struct BytePairMerger::Candidate {
   int32_t rank;
   int64_t at;

@@ -17,9 +17,8 @@ class BytePairMerger {
  public:
   explicit BytePairMerger(const std::vector<BpeMerge>& merges);
 
-  // Replaces the symbols of one word by the tokens that remain when no rule applies any more:
-  // always the rule of the lowest rank first, and of equal ones the leftmost. O(n log n), so that a
-  // word of a million letters is no trap.
+  // Merges the symbols of one word until no rule applies. Each step applies the rule of the lowest
+  // rank, at its leftmost place. O(n log n), so that even a word of a million letters is fast.
   void merge(std::vector<int32_t>* symbols) const;
 
  private:

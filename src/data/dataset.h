@@ -1,10 +1,9 @@
 // Datasets as training sees them: HDF5 files that `tandem prepare` wrote.
 //
 // Text:   /train/tokens, /val/tokens [tokens] u16 or u32, and the tokenizer under /tokenizer.
-// Images: /train/images [N, C, H, W] u8, /train/labels [N] i32, and the same under /val; attributes
-// of the
-//         root: class_names (one per line), mean and std (per channel of the training images,
-//         pixels scaled to [0, 1]).
+// Images: /train/images [N, C, H, W] u8, /train/labels [N] i32, and the same under /val; and as
+//         attributes of the root: class_names (one per line), mean and std (per channel of the
+//         training images, pixels scaled to [0, 1]).
 // Both have the root attributes kind ("text" or "images") and content_hash (XXH3-128, 32 hex
 // digits). Every error is kData and begins with the path. Reading is safe from several threads at
 // once.
@@ -47,7 +46,7 @@ struct DatasetInfo {
   std::vector<std::string> classes;
   std::vector<double> mean, std;  // [channels]
 
-  // Equal for equal files; cheap, for comparing what the ranks opened.
+  // Equal for equal files. Cheap, so that ranks can check that they opened the same file.
   std::string fingerprint() const;
 };
 
@@ -70,7 +69,8 @@ struct TrainingOptions {
   bool augment = false;  // images: random crop and flip
 };
 
-// An open dataset: gives micro-batches of either split. Safe to use from several threads at once.
+// An open dataset. It makes micro-batches of either split. Safe to use from several threads at
+// once.
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -78,10 +78,10 @@ class Dataset {
   const DatasetInfo& info() const { return info_; }
 
   // Samples in one epoch of kTrain, or in the whole of kVal. Text: windows of `context` tokens
-  // (src/data/sampler.h). Images: images; `context` is not looked at.
+  // (src/data/sampler.h). Images: the images; `context` is ignored.
   virtual int64_t windows(Split split, int64_t context) const = 0;
 
-  // Throws when there is not one: the data are shorter than the context, or the split is empty.
+  // Throws when the split has no window: the data are shorter than the context, or empty.
   void require_windows(Split split, int64_t context) const;
 
   // Samples `position` to `position + count` of the endless training sequence (src/data/sampler.h).

@@ -25,7 +25,7 @@ struct Vocabulary {
   int32_t end_of_text = -1;
 };
 
-// A hash that lets the cache be asked with a view.
+// A hash that accepts string_view, so that looking up a word in the cache copies nothing.
 struct WordHash {
   using is_transparent = void;
   size_t operator()(std::string_view word) const { return std::hash<std::string_view>()(word); }
@@ -113,8 +113,8 @@ class Gpt2Tokenizer : public Tokenizer {
   std::unordered_map<std::string, std::vector<int32_t>, WordHash, std::equal_to<>> cache_;
 };
 
-// The published files write each byte as one printable character: printable Latin-1 stands for
-// itself, and the others follow from U+0100 on (encoder.py, bytes_to_unicode).
+// The published files write each byte as one printable character: printable Latin-1 bytes stand for
+// themselves, the other bytes are U+0100 and up (encoder.py, bytes_to_unicode).
 std::unordered_map<int32_t, char> byte_of_printed() {
   std::unordered_map<int32_t, char> bytes;
   int32_t next = 256;

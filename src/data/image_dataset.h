@@ -10,7 +10,7 @@ namespace tandem {
 
 class ImageDataset : public Dataset {
  public:
-  // `info` as inspect_dataset gave it, of kind images.
+  // `info`: from inspect_dataset(), of kind images.
   explicit ImageDataset(DatasetInfo info);
 
   int64_t windows(Split split, int64_t context) const override;
@@ -19,7 +19,7 @@ class ImageDataset : public Dataset {
   MicroBatch validation_batch(int64_t context, int64_t first, int64_t count) const override;
 
   // Reads the pixels [C, H, W] of one image and returns its class. Throws kData, naming place and
-  // label, when the label is none.
+  // label, when the label is not a class.
   int32_t read(Split split, int64_t index, std::span<uint8_t> pixels) const;
 
  private:

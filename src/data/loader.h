@@ -1,8 +1,8 @@
 // Prefetches training micro-batches on one thread of its own.
 //
-// Responsible for order and for clean ends: batches come in the order of steps and micro-steps,
-// whatever the timing; an error of the thread is thrown by next(); destruction stops it at once.
-// Assumes that only one thread calls next().
+// Responsible for order and for a clean shutdown. Batches come in the order of steps and
+// micro-steps, whatever the timing. next() throws an error of the thread. Destruction stops the
+// thread. Assumes that only one thread calls next().
 #pragma once
 
 #include <condition_variable>
@@ -23,10 +23,10 @@ class Loader {
     uint64_t seed = 0;
     int64_t context = 0;       // text: tokens in a window
     int64_t global_batch = 0;  // samples of one step over all ranks
-    int64_t first_sample = 0;  // this rank's part of the global batch: `share` samples from here on
+    int64_t first_sample = 0;  // this rank's samples of the global batch: `share` from here on
     int64_t share = 0;
     int64_t micro_batch = 0;  // samples of one micro-batch; divides `share`
-    int64_t first_step = 0;   // where to begin
+    int64_t first_step = 0;   // the step to begin with
     int64_t prefetch = 2;     // micro-batches prepared ahead, at least 1
     bool augment = false;     // images
   };
@@ -37,10 +37,10 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // The next micro-batch of this rank: those of one step, then those of the next. Throws what went
-  // wrong while it was prepared.
+  // The next micro-batch of this rank, in the order of steps and micro-steps. Throws the error that
+  // occurred while it was prepared.
   MicroBatch next();
-  // The most micro-batches that ever lay ready at once: at most Options::prefetch.
+  // The largest number of micro-batches that were ready at once so far; at most Options::prefetch.
   int64_t most_ready();
 
  private:

@@ -32,8 +32,8 @@ Permutation::Permutation(int64_t size, PhiloxKey key)
 uint64_t Permutation::encrypt(uint64_t value) const {
   uint64_t left = value >> right_bits_;
   uint64_t right = value & mask(right_bits_);
-  // The halves swap places in each round, and with them their widths; after an even number of
-  // rounds each is back in its own.
+  // Each round swaps the halves and their widths. After an even number of rounds each half is back
+  // in its own place.
   int left_bits = left_bits_;
   int right_bits = right_bits_;
   for (uint32_t round = 0; round < kRounds; ++round) {
@@ -79,7 +79,7 @@ int64_t training_windows(int64_t tokens, int64_t context) {
 
 int64_t training_window_start(uint64_t seed, int64_t epoch, int64_t index, int64_t tokens,
                               int64_t context) {
-  // A stream of less than two windows has fewer places where its one window can begin.
+  // In a stream shorter than two windows the one window has fewer places to begin.
   const int64_t offsets = std::min(context, tokens - training_windows(tokens, context) * context);
   const PhiloxCounter words = random_words(random_key(seed, RandomUse::kSampleOrder, kOffsetStream),
                                            static_cast<uint64_t>(epoch));

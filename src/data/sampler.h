@@ -1,10 +1,9 @@
 // The order in which training samples are visited: a pure function of (seed, epoch, place in the
 // epoch).
 //
-// Responsible for the same order at every number of ranks, and for jumping to any place without
-// walking there, so that a run resumes from a step number alone. Sample i of the global batch of
-// step s is at position s * global_batch + i of one endless sequence, which is epoch after epoch;
-// an epoch may end inside a batch.
+// Responsible for the same order at every number of ranks, and for random access, so that a run
+// resumes from a step number alone. The epochs form one endless sequence. Sample i of the global
+// batch of step s is at position s * global_batch + i in it; an epoch may end inside a batch.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +13,8 @@
 namespace tandem {
 
 // A pseudo-random permutation of [0, size) that is computed, not stored: a Feistel network on the
-// next power of two, walked until it lands inside (Black and Rogaway 2002, "Ciphers with arbitrary
-// finite domains").
+// next power of two, applied again until the result is below `size` (Black and Rogaway 2002,
+// "Ciphers with arbitrary finite domains").
 class Permutation {
  public:
   Permutation(int64_t size, PhiloxKey key);
@@ -48,18 +47,18 @@ class SampleOrder {
   int64_t samples_per_epoch_;
 };
 
-// Windows of `context` tokens, each with one more token as its last target, that one epoch cuts
-// from a stream of `tokens`. The same for every epoch; 0 when not even one fits. Because the cuts
-// begin at an offset that changes from epoch to epoch, up to 2 * context - 1 tokens at the two ends
-// are left out of an epoch.
+// How many windows one epoch cuts from a stream of `tokens` tokens. A window has `context` tokens,
+// and one more as its last target. The number is the same for every epoch, and 0 when not even one
+// window fits. The first window begins at an offset that changes from epoch to epoch, so an epoch
+// leaves out up to 2 * context - 1 tokens at the two ends.
 int64_t training_windows(int64_t tokens, int64_t context);
 
 // First token of window `index` in `epoch`; the epoch's offset is in [0, context).
 int64_t training_window_start(uint64_t seed, int64_t epoch, int64_t index, int64_t tokens,
                               int64_t context);
 
-// Windows that cover a validation stream from its first token on, the last one possibly cut short,
-// so that every token but the first is predicted once. Window w begins at w * context.
+// How many windows cover a validation stream of `tokens` tokens. Window w begins at w * context.
+// The last window may be cut short, so that every token except the first is predicted once.
 int64_t validation_windows(int64_t tokens, int64_t context);
 
 }  // namespace tandem

@@ -9,7 +9,7 @@ namespace tandem {
 
 class TokenDataset : public Dataset {
  public:
-  // `info` as inspect_dataset gave it, of kind text.
+  // `info`: from inspect_dataset(), of kind text.
   explicit TokenDataset(DatasetInfo info);
 
   int64_t windows(Split split, int64_t context) const override;
@@ -17,7 +17,7 @@ class TokenDataset : public Dataset {
                             int64_t count) const override;
   MicroBatch validation_batch(int64_t context, int64_t first, int64_t count) const override;
 
-  // Reads the tokens from `start` on. Throws kData, naming place and id, on one outside the
+  // Reads the tokens from `start` on. Throws kData, naming place and id, on an id outside the
   // vocabulary.
   void read(Split split, int64_t start, std::span<int32_t> out) const;
 

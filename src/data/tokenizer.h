@@ -2,7 +2,7 @@
 //
 // Responsible for the three kinds a dataset may be prepared with, and for keeping the whole
 // vocabulary inside HDF5 files, so that `generate` needs nothing but the checkpoint:
-//   char    one token per Unicode code point; the vocabulary is the sorted set of those of a text
+//   char    one token per Unicode code point; the vocabulary: all code points of a text, sorted
 //   bytes   one token per byte (256)
 //   gpt2    GPT-2's byte-level BPE (Radford et al. 2019), with the published ids
 // Text that is not valid UTF-8 is read as src/data/utf8.h describes, except by `bytes`, which takes
@@ -32,8 +32,8 @@ class Tokenizer {
   // The token that separates documents, where there is one.
   virtual std::optional<int32_t> end_of_text() const { return std::nullopt; }
 
-  // Appends the tokens of `text`. Text that spells a special token is ordinary text here. Throws
-  // kData when the vocabulary cannot express a character (char only).
+  // Appends the tokens of `text`. A special token spelled out in the text is encoded as ordinary
+  // text. Throws kData when the vocabulary cannot express a character (char only).
   virtual void encode(std::string_view text, std::vector<int32_t>* tokens) = 0;
 
   // The bytes of one token, which may be a part of a character; 0 <= token < vocab_size().
@@ -67,7 +67,7 @@ std::unique_ptr<Tokenizer> make_char_tokenizer(std::vector<int32_t> code_points)
 std::unique_ptr<Tokenizer> make_bytes_tokenizer();
 
 // Reads `encoder.json` and `vocab.bpe` as OpenAI published them. Throws kData naming the file (and
-// line) when one is missing, malformed, or they do not belong together.
+// line) when a file is missing or malformed, or when the two do not belong together.
 std::unique_ptr<Tokenizer> load_gpt2_tokenizer(const std::string& folder);
 
 // Reads a tokenizer that save() wrote.

@@ -30,7 +30,7 @@ LeadByte lead_byte(uint8_t byte) {
 
 bool is_continuation(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
 
-// Bytes of plain ASCII from `at` on, eight at a time.
+// Skips plain ASCII from `at` on, eight bytes at a time, and returns where it ends.
 size_t skip_ascii(std::string_view text, size_t at) {
   while (at + 8 <= text.size()) {
     uint64_t word = 0;

@@ -10,8 +10,8 @@
 namespace tandem {
 namespace {
 
-// PCRE2's own \s also takes U+180E, which is no white space since Unicode 6.3 and none for Python's
-// `regex`; so the class is spelled out as Unicode's White_Space.
+// PCRE2's own \s also matches U+180E, which is not white space since Unicode 6.3, nor in Python's
+// `regex`. So this class lists Unicode's White_Space.
 constexpr std::string_view kSpace =
     R"(\x09-\x0D\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 

@@ -6,16 +6,16 @@
 
 namespace tandem {
 
-// to = from, bit by bit; equal dtypes and sizes. In the order of the stream; on a compute stream of
-// the CPU at once. The host may let go of both tensors right away, except of pinned ones: those
-// must live and keep their contents until the stream got here.
+// to = from, bit by bit; dtypes and sizes must be equal. The copy runs in stream order; a compute
+// stream of the CPU copies at once. The host may free both tensors after the call, unless one is
+// pinned: a pinned tensor must live and keep its contents until the stream has done the copy.
 void copy(Stream& stream, const Tensor& from, const Tensor& to);
 
 // All bits zero, in the order of the stream.
 void zero(Stream& stream, const Tensor& tensor);
 
-// A copy in `memory`; blocks the host until it is there. On a dry stream, which copies nothing,
-// zeros: for hosts that read what they do not use.
+// Returns a copy in `memory`; blocks the host until it is complete. A dry stream copies nothing:
+// the result is zeros, so that host code may still read it.
 Tensor copied(Stream& stream, const Tensor& from, Memory& memory);
 
 }  // namespace tandem

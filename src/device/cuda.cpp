@@ -11,7 +11,7 @@ void check(cudaError_t code, std::source_location place) {
   if (code == cudaSuccess) {
     return;
   }
-  static_cast<void>(cudaGetLastError());  // it is reported here
+  static_cast<void>(cudaGetLastError());  // clears it: it is reported here
   const ExitCode exit_code = code == cudaErrorMemoryAllocation ? ExitCode::kOutOfMemory
                              : code == cudaErrorECCUncorrectable ||
                                      code == cudaErrorDevicesUnavailable ||
@@ -128,7 +128,7 @@ void StreamDeleter::operator()(CUstream_st* stream) const {
 }
 
 StreamHandle make_stream(bool high_priority) {
-  check(cudaSetDevice(device_in_use));  // CUDA keeps the choice by thread
+  check(cudaSetDevice(device_in_use));  // CUDA's current device is per thread
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   cudaStream_t stream = nullptr;

@@ -1,5 +1,5 @@
 // The CUDA runtime behind plain functions, for files that do not include CUDA's headers. Only
-// builds with CUDA (kHasCuda) have them. Everything here throws Error for what CUDA refuses.
+// builds with CUDA (kHasCuda) have them. They throw Error when CUDA reports a failure.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ namespace tandem::cuda {
 
 // GPUs that this process can use: 0 without a driver.
 int device_count();
-// Why there are none: CUDA's words.
+// Why there are none, in CUDA's words.
 std::string why_no_device();
-// The GPU of this process from now on, in [0, device_count()).
+// Makes `device`, in [0, device_count()), the GPU of this process.
 void use_device(int device);
-// Of the device in use.
+// All memory of the GPU in use.
 int64_t device_bytes();
 std::string device_name();  // "NVIDIA H200"
-// Of CUDA: the newest that the driver knows, and the one built in.
+// CUDA versions: the newest that the driver supports, and the one that Tandem was built with.
 std::string versions();  // "driver for CUDA 13.0, built with 13.0"
 
 // Null when the memory is exhausted.
@@ -29,11 +29,11 @@ void release(void* data);
 void* allocate_pinned(int64_t bytes);
 void release_pinned(void* data);
 
-// In the order of a stream, a pair: the stream's next allocation takes what was released before it.
+// The same in stream order: later allocations on the stream may reuse what was released before.
 void* allocate(int64_t bytes, CUstream_st* stream);
 void release(void* data, CUstream_st* stream);
-// Between any two memories; from or to pageable host memory the call returns when the host's side
-// may be touched again.
+// Copies in stream order between host and device memories of any kind. With pageable host memory
+// the call returns only when the host may use that memory again.
 void copy(const void* from, void* to, int64_t bytes, CUstream_st* stream);
 void zero(void* data, int64_t bytes, CUstream_st* stream);
 

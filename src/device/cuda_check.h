@@ -9,7 +9,7 @@
 namespace tandem::cuda {
 
 // Throws Error for anything but cudaSuccess: kOutOfMemory, kTemporary for a lost device, kInternal
-// otherwise; with CUDA's own words and the place of the call.
+// otherwise. The message has CUDA's own words and the name of the calling function.
 void check(cudaError_t code, std::source_location place = std::source_location::current());
 
 // The same for the kernel launched last; `launch` is the launching function's signature, which

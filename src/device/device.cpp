@@ -42,8 +42,8 @@ void choose_library_settings(char** argv) {
     choose("GOMP_SPINCOUNT", "1000");
   }
   choose("OPENBLAS_NUM_THREADS", "1");
-  if (chosen) {                     // so not in the process that this one becomes
-    execv("/proc/self/exe", argv);  // where it fails, the process goes on as it is
+  if (chosen) {                     // false after the restart
+    execv("/proc/self/exe", argv);  // if this fails, the process continues as it is
   }
 }
 

@@ -16,17 +16,17 @@ std::vector<Device> available_devices();  // the CPU always; CUDA when built in 
 void set_cpu_threads(int threads);
 int cpu_threads();
 
-// Uses `threads`; 0 means an equal share of the cores that this process may run on, for `processes`
-// on this host.
+// Sets the threads of CPU kernels to `threads`. 0: to an equal share of the cores that this process
+// may run on, when `processes` processes run on this host.
 void use_cpu_share(int64_t threads, int processes);
 
-// Call first in main(). Two libraries read their settings before main(), so where the user has not
-// made a choice the process makes it and starts itself again, once:
-// - OpenMP threads of libgomp spin for milliseconds when they wait for each other, which makes a
-//   busy machine five to ten times slower. GOMP_SPINCOUNT: they sleep after some 50 microseconds.
-//   OMP_WAIT_POLICY, too, is a choice.
-// - OPENBLAS_NUM_THREADS: one, as a matrix product is cut over Tandem's own threads. OpenBLAS's
-//   would each want 128 MiB at start, and where memory is limited wait for it for ever.
+// Call first in main(). Two libraries read environment variables before main(). Where the user has
+// not set these, this function sets them and starts the program again, once:
+// - GOMP_SPINCOUNT: waiting OpenMP threads of libgomp sleep after some 50 microseconds. By default
+//   they spin for milliseconds, which makes a busy machine five to ten times slower. Not set when
+//   the user has set OMP_WAIT_POLICY.
+// - OPENBLAS_NUM_THREADS: 1, because Tandem splits a matrix product over its own threads. Each
+//   thread of OpenBLAS would request 128 MiB at start, and wait forever where memory is limited.
 void choose_library_settings(char** argv);
 
 }  // namespace tandem

@@ -1,7 +1,7 @@
 // Chooses the device and the element type of a kernel call.
 //
-// A kernel is a free function whose first argument is a device tag: the CPU body stands in x.cpp,
-// the CUDA body in x.cu. Builds with CUDA define TANDEM_CUDA; nothing else asks for it.
+// A kernel is a free function whose first argument is a device tag: the CPU body is in x.cpp, the
+// CUDA body in x.cu. Builds with CUDA define TANDEM_CUDA; only this file tests it.
 #pragma once
 
 #include "src/core/dtype.h"
@@ -18,17 +18,17 @@ inline constexpr bool kHasCuda = true;
 inline constexpr bool kHasCuda = false;
 #endif
 
-// Each also stands for its Device, of which sizes of workspaces are asked.
+// Each tag converts to its Device, which is used to query workspace sizes.
 struct Cpu {  // runs inline on the calling thread, with OpenMP inside the kernel where it pays
   constexpr operator Device() const { return Device::kCpu; }
 };
-struct Cuda {  // enqueued on a stream; the host goes on
+struct Cuda {  // enqueued on a stream; the host does not wait
   CUstream_st* stream;
   constexpr operator Device() const { return Device::kCuda; }
 };
 
-// Calls f(Cpu{}) or f(Cuda{...}) for a stream; f calls kernels and does nothing else, as on a dry
-// stream it is not called.
+// Calls f(Cpu{}) or f(Cuda{...}), by the stream's device. f must do nothing but call kernels,
+// because it is not called on a dry stream.
 template <class F>
 void on_device(const Stream& stream, F&& f) {
   if (stream.is_dry()) {

@@ -1,5 +1,5 @@
 // Pointers into the memory of a device, as kernels use them. On a GPU and on the CPU they are plain
-// pointers; the emulated GPU of tests/simt/ exchanges this header for one that checks and counts
+// pointers; the emulated GPU of tests/simt/ replaces this header by one that checks and counts
 // every access.
 #pragma once
 
@@ -43,14 +43,14 @@ class Global {
     *reinterpret_cast<Pack<Element>*>(data_ + i) = pack;
   }
 #if defined(__CUDACC__)
-  // Adds to an integer of 4 or 8 bytes; returns the value before.
+  // Adds to an integer of 4 or 8 bytes; returns the old value.
   __device__ Element atomic_add(int64_t i, Element value) const {
     static_assert(std::is_integral_v<Element>, "sums of floats depend on the order");
     using Word = std::conditional_t<sizeof(T) == 8, unsigned long long, unsigned>;
     return static_cast<Element>(
         atomicAdd(reinterpret_cast<Word*>(data_ + i), static_cast<Word>(value)));
   }
-  // Raises an i32 to `value` where that is larger; returns the value before.
+  // Raises an i32 to `value` if that is larger; returns the old value.
   __device__ Element atomic_max(int64_t i, Element value) const {
     static_assert(std::is_same_v<Element, int32_t>);
     return atomicMax(data_ + i, value);
@@ -63,7 +63,7 @@ class Global {
   T* data_ = nullptr;
 };
 
-// True when all pointers (null ones included) are fit for 16-byte accesses.
+// True when all pointers are aligned for 16-byte accesses; null pointers are.
 template <class... P>
 bool aligned16(const P*... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);

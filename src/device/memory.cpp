@@ -28,8 +28,8 @@ bool is_persistent(MemoryClass memory_class) {
          memory_class == MemoryClass::kOptimizer || memory_class == MemoryClass::kMasters;
 }
 
-// What comes and goes is rounded up to an eighth of its power of two: at most 1/8 is lost, and
-// similar shapes share blocks.
+// Sizes that are not persistent are rounded up to a multiple of an eighth of the power of two below
+// them. At most 1/8 is lost, and similar shapes share blocks.
 int64_t rounded(int64_t bytes, MemoryClass memory_class) {
   const int64_t floor = std::max<int64_t>(bytes, kAlignment);
   const int64_t eighth = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(floor))) / 8;
@@ -46,10 +46,10 @@ class Source {
  public:
   virtual ~Source() = default;
   virtual Device device() const { return Device::kCpu; }
-  virtual int64_t bytes() const { return physical_bytes(); }  // that there are
-  virtual bool keeps() const { return true; }                 // freed blocks serve again
+  virtual int64_t bytes() const { return physical_bytes(); }  // capacity
+  virtual bool keeps() const { return true; }                 // the pool keeps freed blocks
   virtual bool is_dry() const { return false; }
-  virtual void* allocate(int64_t bytes) = 0;  // null: refused
+  virtual void* allocate(int64_t bytes) = 0;  // null: memory is exhausted
   virtual void release(void* data) = 0;
   virtual void clear(void* data, int64_t bytes) {
     std::memset(data, 0, static_cast<size_t>(bytes));
@@ -118,7 +118,7 @@ class Gpu final : public Source {
   bool keeps_ = gpu_keeps_blocks();
 };
 
-// Addresses that no process of this system has: touching one ends the program.
+// The memory of dry streams. No process has these addresses, so touching one crashes.
 class Addresses final : public Source {
  public:
   explicit Addresses(Device device) : device_(device) {}
@@ -241,8 +241,8 @@ class MemoryPool {
   }
 
  private:
-  // The one with the lowest address: the same work then has the same memory every time, whatever
-  // the order in which blocks were freed.
+  // Takes the free block with the lowest address. The same work then gets the same memory every
+  // time, in whatever order blocks were freed.
   void* reuse(int64_t size) {
     const auto found = free_.find(size);
     if (found == free_.end() || found->second.empty()) {

@@ -1,9 +1,9 @@
 // Memory of tensors: blocks with a class, a pool that reuses them, and statistics by class.
 //
-// Three lifetimes: persistent (parameters, gradients, optimizer state, masters), which take what
-// they need to the byte; step (activations, staging) and call (workspace), whose sizes are rounded
-// up so that similar ones share blocks. The pool keeps freed blocks by size, so that after the
-// first step a training step allocates nothing.
+// Persistent blocks (parameters, gradients, optimizer state, masters) take what they need, up to
+// the alignment. Other blocks live for a step (activations, staging) or for a call (workspace).
+// Their sizes are rounded up more, so that similar sizes share blocks. The pool keeps freed blocks
+// by size, so after the first step a training step takes nothing from the system.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,8 @@ struct MemoryUse {
 
 class MemoryPool;
 
-// One block of bytes, aligned to 64. Given back to its pool when the last owner lets go.
+// One block of memory, aligned to 64 bytes. It returns to its pool when the last owner is
+// destroyed.
 class Storage {
  public:
   Storage(std::shared_ptr<MemoryPool> owner, void* data, int64_t bytes, MemoryClass memory_class);
@@ -46,8 +47,8 @@ class Storage {
   int64_t bytes() const { return bytes_; }
   Device device() const;
   bool is_dry() const;  // an address without memory
-  // Sets all bytes to zero, after the queued work of the stream that the memory was made for; done
-  // on return, so that every stream may go on with it.
+  // Sets all bytes to zero, after the work queued on the stream that the memory was made for.
+  // Blocks the host until this is done, so that any stream may use the block next.
   void clear();
 
  private:
@@ -59,30 +60,30 @@ class Storage {
 
 // The memory of one device. Thread safe. Blocks may outlive it.
 //
-// GPU memory is ordered by the compute stream it was made for: a block that was given back serves
-// the stream's later work at once. Work on other streams must have been waited for before.
-// With TANDEM_MEMORY_CACHE=0 in the environment each GPU block comes from CUDA and goes back to it,
-// in the order of the stream, so that compute-sanitizer and the emulated GPU see each use before
-// the beginning and after the end.
+// GPU memory is ordered by the compute stream it was made for: a freed block may serve later work
+// of that stream at once. So the stream must wait for all uses on other streams before a block is
+// freed. With TANDEM_MEMORY_CACHE=0 in the environment the pool keeps no GPU blocks: CUDA allocates
+// and frees each block in stream order. Compute-sanitizer and the emulated GPU then see each use
+// before the allocation or after the free.
 class Memory {
  public:
-  // Of the CPU. `limit_bytes`: largest total, 0 for the machine's physical memory.
+  // Memory of the CPU. `limit_bytes`: largest total; 0: the machine's physical memory.
   explicit Memory(Device device, int64_t limit_bytes = 0);
-  // Of the stream's device, which must outlive every block.
-  // A dry stream's is dry too: blocks are addresses without memory behind them, which nobody may
-  // touch, and there is no limit; sizes, reuse and statistics are the device's.
+  // Memory of the stream's device. The stream must outlive every block. The memory of a dry stream
+  // is dry too: its blocks are addresses without memory, which nobody may touch, and without
+  // `limit_bytes` there is no limit. Sizes, reuse and statistics are as on the device.
   explicit Memory(const Stream& stream, int64_t limit_bytes = 0);
-  // Of the host, page-locked: GPUs copy from and to it without waiting for the host.
+  // Page-locked memory of the host: GPUs copy from and to it without waiting for the host.
   static Memory pinned();
 
-  // Contents are undefined. Throws Error(kOutOfMemory) that says what was wanted and what holds the
-  // rest.
+  // Contents are undefined. Throws Error(kOutOfMemory); the message says what was requested and
+  // what holds the memory.
   std::shared_ptr<Storage> allocate(int64_t bytes, MemoryClass memory_class);
   Device device() const;
   bool is_dry() const;
   MemoryUse use(MemoryClass memory_class) const;
   MemoryUse total() const;
-  // Blocks taken from the system so far; constant while the pool serves everything.
+  // Blocks taken from the system so far; constant while the pool serves every request.
   int64_t system_allocations() const;
 
  private:

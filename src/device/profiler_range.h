@@ -1,5 +1,5 @@
-// Names a stretch of the host's work, and the kernels it enqueues, for profilers (NVTX). Free when
-// none is attached.
+// Names a section of the host's work, and the kernels that it enqueues, for profilers (NVTX). Costs
+// next to nothing when no profiler is attached.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ class ProfilerRange {
   ProfilerRange(const ProfilerRange&) = delete;
   ProfilerRange& operator=(const ProfilerRange&) = delete;
 
-  // For ranges that are no scope; they nest.
+  // For ranges that do not match a scope. Ranges nest.
   static void begin(const std::string& name) {
     if constexpr (kHasCuda) {
       nvtx::push(name.c_str());

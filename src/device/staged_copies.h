@@ -1,4 +1,4 @@
-// Copies out of host memory that the host writes for one use.
+// Copies from host memory that is written once and copied once.
 #pragma once
 
 #include <deque>
@@ -8,7 +8,7 @@
 
 namespace tandem {
 
-// Keeps page-locked memory for as long as the device may still read it; the host does not wait.
+// Keeps page-locked memory alive until the device has read it, so that the host need not wait.
 class StagedCopies {
  public:
   // The stream must outlive this.

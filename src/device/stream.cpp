@@ -175,7 +175,7 @@ class Stream::Background final : public Queue {
   std::condition_variable changed_;
   std::deque<Work> work_;
   bool closed_ = false;
-  std::exception_ptr error_;  // first exception; only the thread touches it
+  std::exception_ptr error_;  // the first exception; only thread_ touches it
   std::thread thread_{[this] { run(); }};
 };
 
@@ -215,7 +215,7 @@ class Stream::OnGpu final : public Queue {
   CUstream_st* handle_ = nullptr;
 };
 
-// Only time passes.
+// Runs nothing; only its clock advances.
 class Stream::Dry final : public Queue {
  public:
   explicit Dry(const Speed& speed) : speed_(speed) {}

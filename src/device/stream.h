@@ -1,8 +1,8 @@
-// An ordered queue of work on one device, and marks in it.
+// An ordered queue of work on one device, and events in it.
 //
 // On the CPU a compute stream runs its work inline on the calling thread, and a background stream
-// is one thread that runs submitted functions in order (communication lives there). A CUDA stream
-// has the same verbs. On a dry stream nothing runs: it adds up how long the work would take.
+// is one thread that runs submitted functions in order (for communication). A CUDA stream has the
+// same functions. A dry stream runs nothing: it adds up how long the work would take.
 #pragma once
 
 #include <functional>
@@ -21,8 +21,8 @@ class Event {
   bool reached() const;
   // Blocks the host; rethrows what the stream's work threw before this point.
   void synchronize() const;
-  // Between two points of CUDA streams that have been reached, or of dry streams; negative when
-  // this one came first.
+  // Both events must be of CUDA streams and reached, or both of dry streams. Negative when this
+  // event came first.
   double seconds_since(const Event& earlier) const;
 
  private:
@@ -32,18 +32,18 @@ class Event {
   std::shared_ptr<State> state_;
 };
 
-// What kernels do, as far as their time depends on it.
+// How much kernels do, for estimating their time.
 struct Work {
-  double flops = 0;     // of products and convolutions; a multiply-add counts two
-  double bytes = 0;     // read and written by everything else
+  double flops = 0;     // of matrix products and convolutions; a multiply-add counts two
+  double bytes = 0;     // read and written by all other kernels
   double launches = 0;  // kernels
   Work& operator+=(const Work& other);
 };
 
-// What a device does in a second. The parts of a step's work take their times one after another.
+// How fast a device works. The times for flops, bytes and launches add up; they do not overlap.
 struct Speed {
   double flops_per_s = 1, bytes_per_s = 1;
-  double launch_s = 0;  // of one kernel, beside its work
+  double launch_s = 0;  // overhead of one kernel
   double seconds(const Work& work) const {
     return work.flops / flops_per_s + work.bytes / bytes_per_s + work.launches * launch_s;
   }
@@ -52,41 +52,41 @@ struct Speed {
 class Stream {
  public:
   static Stream compute(Device device);     // CPU: inline
-  static Stream background(Device device);  // CPU: one thread, first in first out; CUDA: of high
-                                            // priority
-  // Stands for a stream of `device`, which need not be there. Nothing runs; only a clock goes on:
-  // by charge(), by spend(), and by wait(), to the time of the point that is waited for. Its points
-  // have always been reached.
+  static Stream background(Device device);  // CPU: a thread; CUDA: a stream of high priority
+  // Simulates a stream of `device`, which need not exist. Nothing runs; only a clock advances: by
+  // charge(), by spend(), and by wait(), up to the time of the event. All its events count as
+  // reached.
   static Stream dry(Device device, const Speed& speed);
   Stream(Stream&&) noexcept;
   ~Stream();  // waits for submitted work; exceptions nobody waited for are dropped
 
   Device device() const { return device_; }
-  CUstream_st* handle() const;  // a CUDA stream's; an Error for a stream of the CPU
-  // On the CPU: runs `work` after everything enqueued before. An exception it throws is kept:
-  // later work is skipped and every later synchronize() or wait() rethrows it.
+  CUstream_st* handle() const;  // of a CUDA stream; throws for other streams
+  // CPU only: runs `work` after everything enqueued before. A background stream keeps an exception
+  // of `work`: it skips later work, and synchronize() of the stream and of its later events
+  // rethrows the exception. A compute stream throws it here.
   void submit(std::function<void()> work);
   Event record();
-  // Later work here starts after that point. A CUDA stream that waits for an event of the CPU
-  // blocks the host until then.
+  // Later work of this stream starts after the event. A CUDA stream that waits for an event of a
+  // CPU stream blocks the host until then.
   void wait(const Event& event);
   void synchronize();  // blocks the host until all work is done; rethrows
 
   bool is_dry() const { return clock_ != nullptr; }
-  // Says what is enqueued here: for the clock of a dry stream; no other one listens.
+  // Adds work to the clock of a dry stream; other streams ignore it.
   void charge(const Work& work) const {
     if (clock_) {
       charge_clock(work);
     }
   }
-  // Of a dry stream, since its beginning.
+  // The time and work of a dry stream since it was made.
   struct Clock {
     double now_s = 0;
-    double waited_s = 0;  // part of it in which it stood waiting for other streams
+    double waited_s = 0;  // the part of now_s spent waiting for other streams
     Work work{};
   };
   const Clock& clock() const;
-  void spend(double seconds);  // moves the clock on
+  void spend(double seconds);  // advances the clock
 
  private:
   class Queue;

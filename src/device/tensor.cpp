@@ -12,7 +12,7 @@ namespace tandem {
 
 namespace {
 
-constexpr int64_t kShown = 4;  // elements at each end of a tensor's text
+constexpr int64_t kShown = 4;  // elements that text() shows at each end
 
 template <class T>
 T read(const std::byte* bytes) {
@@ -42,7 +42,7 @@ std::string element_text(DType dtype, const std::byte* bytes) {
   fail(ExitCode::kInternal, "element_text: no such dtype");
 }
 
-// The bytes of a tensor in the memory of any device.
+// A copy in host memory of a tensor's bytes on any device.
 std::vector<std::byte> bytes_of(const Tensor& tensor) {
   std::vector<std::byte> bytes(static_cast<size_t>(tensor.bytes()));
   if constexpr (kHasCuda) {

@@ -15,11 +15,12 @@ namespace tandem {
 class Tensor {
  public:
   Tensor() = default;  // holds nothing
-  // Elements are undefined.
+  // Elements are not initialised.
   static Tensor empty(Memory& memory, Shape shape, DType dtype, MemoryClass memory_class);
-  // All bits zero. In GPU memory the host waits for it, and for the memory's stream: for set-up.
+  // All bits zero. In GPU memory this blocks the host until the memory's stream is done, so use it
+  // for set-up only.
   static Tensor zeros(Memory& memory, Shape shape, DType dtype, MemoryClass memory_class);
-  // A copy of the elements; in memory of the host.
+  // A copy of `elements`; host memory only.
   static Tensor of(std::span<const std::byte> elements, Memory& memory, Shape shape, DType dtype,
                    MemoryClass memory_class);
 
@@ -32,7 +33,7 @@ class Tensor {
   // True when no other tensor shares the memory.
   bool unique() const { return storage_.use_count() == 1; }
 
-  // The first element; T must be the dtype's C++ type.
+  // Points to the first element; T must be the dtype's C++ type.
   template <class T>
   T* data() const {
     require_dtype(dtype_of<T>);
@@ -43,8 +44,8 @@ class Tensor {
     return {data<T>(), static_cast<size_t>(elements_)};
   }
   std::byte* raw() const;
-  // For debuggers and messages: dtype, shape, device, and the first and last elements as they are
-  // now, whatever a stream has still to write: "f32 [3] on cpu: 1 2 3".
+  // For debuggers and messages: dtype, shape, device, and the first and last elements, as in "f32
+  // [3] on cpu: 1 2 3". Does not wait for work that is still queued on a stream.
   std::string text() const;
 
   Tensor reshape(Shape shape) const;                 // same elements

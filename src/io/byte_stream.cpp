@@ -129,7 +129,7 @@ int64_t ByteStream::inflate_some(char* out, int64_t count) {
     inflater_->member_ended = status == Z_STREAM_END;
   }
   const int64_t got = wanted - state.avail_out;
-  // An empty member, or the end of one at the edge of a buffer: look for the next.
+  // An empty member, or one that ended at the edge of a buffer: read on.
   return got > 0 ? got : inflate_some(out, count);
 }
 

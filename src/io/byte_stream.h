@@ -45,7 +45,7 @@ class ByteStream {
 std::string read_whole_file(const std::string& path,
                             ByteStream::Unpack unpack = ByteStream::Unpack::kAuto);
 
-// The content of a gzip stream that is already in memory (returned as it is when it is none);
+// The content of a gzip stream that is already in memory (returned unchanged if it is not gzip);
 // `name` is used in errors.
 std::string gunzip(const std::string& bytes, const std::string& name);
 

@@ -57,7 +57,7 @@ std::optional<int64_t> step_of(std::string_view name) {
   return step;
 }
 
-// Out of sight first, so that an interrupted removal leaves no half checkpoint.
+// Renames first, so that an interrupted removal leaves no half checkpoint under its name.
 void remove_checkpoint(const std::string& path) {
   const std::string hidden = path + std::string(kPartial);
   remove_tree(hidden);

@@ -23,7 +23,7 @@ bool is_shape(const std::vector<int64_t>& sizes) {
          std::all_of(sizes.begin(), sizes.end(), [](int64_t n) { return n >= 0; });
 }
 
-// The slice that a dataset's attributes tell of; nothing when they tell of none. Format 1 has
+// The slice that a dataset's attributes describe; nothing when they describe none. Format 1 has
 // whole tensors only.
 std::optional<Slice> slice_in(const H5Reader& reader, const std::string& dataset) {
   const std::vector<int64_t> whole = reader.int_attribute(dataset, "shape");

@@ -1,7 +1,7 @@
-// What is in the files of a checkpoint: its pieces, and where their bytes lie.
+// What is in the files of a checkpoint: its pieces, and where their bytes are.
 //
-// Ranks that read a checkpoint together index a share of its files each and exchange the texts, so
-// that each file is opened by one of them alone.
+// Ranks that read a checkpoint together each index a share of its files, and exchange the indexes
+// as text. Each file is thus indexed by one rank only.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,15 @@ struct CheckpointPiece {
   Slice slice{};
   int64_t offset = 0;  // elements [offset, offset + count) of the slice, f32
   int64_t count = 0;
-  int64_t byte = 0;    // of the first element in the file
-  std::string hash{};  // XXH3-128 of its bytes, 32 hex digits; empty in format 1, which has none
+  int64_t byte = 0;    // position of the first element in the file
+  std::string hash{};  // XXH3-128 of its bytes, 32 hex digits; empty in format 1
 
   Range range() const { return {offset, offset + count}; }
   bool operator==(const CheckpointPiece&) const = default;
 };
 
 struct CheckpointIndex {
-  // A file of the manifest, by its number there, with what is in it.
+  // One file: its number in the manifest, and its pieces.
   struct File {
     size_t file = 0;
     std::vector<CheckpointPiece> pieces{};
@@ -36,19 +36,19 @@ struct CheckpointIndex {
   std::vector<File> files{};
 
   std::string text() const;
-  void add(std::string_view text);  // the files of another index's text()
+  void add(std::string_view text);  // adds the files of another index's text()
   bool operator==(const CheckpointIndex&) const = default;
 };
 
-// The pieces of one file. Error(kData) names what is no piece of a checkpoint.
+// The pieces of one file. Throws Error(kData) naming a dataset that is not a piece of a checkpoint.
 std::vector<CheckpointPiece> pieces_in(const std::string& path);
 
-// The bytes of a file that are in pieces, in order.
+// The bytes of a file that are in pieces, in order; adjacent ranges are merged.
 std::vector<Range> bytes_of(const std::vector<CheckpointPiece>& pieces);
 
-// Indexes the files number share, share + shares, ... of a checkpoint directory, whose bytes
-// outside pieces must be those that were written: Error(kData) otherwise. This is found before
-// HDF5 sees a file, because the library does not survive all damage.
+// Indexes the files number share, share + shares, ... of a checkpoint directory. Throws
+// Error(kData) when bytes outside pieces are not those that were written. This is checked before
+// HDF5 opens a file, because the library does not survive all damage.
 CheckpointIndex index_files(const std::string& directory, const Manifest& manifest,
                             size_t share = 0, size_t shares = 1);
 

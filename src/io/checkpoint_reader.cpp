@@ -13,9 +13,9 @@ namespace tandem {
 
 namespace {
 
-constexpr int64_t kChunk = int64_t{1} << 20;  // elements that are read at once
+constexpr int64_t kChunk = int64_t{1} << 20;  // elements read at once
 
-// Slices of one tensor are the same or apart, so that their starts tell them apart.
+// Slices of one tensor are equal or disjoint, so their starts identify them.
 bool is_before(const CheckpointPiece& a, const CheckpointPiece& b) {
   const std::span<const int64_t> start_a = a.slice.start().sizes(),
                                  start_b = b.slice.start().sizes();
@@ -73,7 +73,7 @@ void CheckpointReader::sort_pieces() {
     std::sort(logical.pieces.begin(), logical.pieces.end(),
               [](const Piece& a, const Piece& b) { return is_before(a.piece, b.piece); });
     std::vector<Slice> slices;
-    int64_t end = 0;  // of what the last slice has so far
+    int64_t end = 0;  // of the last slice's elements so far
     for (const auto& [piece, file] : logical.pieces) {
       if (slices.empty() || slices.back() != piece.slice) {
         end = 0;
@@ -151,7 +151,7 @@ void CheckpointReader::read(const Slab& slab) const {
   }
 }
 
-// Calls visit(elements of the slice, their values) for all of a piece, in order.
+// Calls visit(range of the slice's elements, their values) for the chunks of a piece, in order.
 template <class F>
 void CheckpointReader::read_piece(const Piece& piece, F visit) const {
   const FileReader& file = open(piece.file);
@@ -166,7 +166,7 @@ void CheckpointReader::read_piece(const Piece& piece, F visit) const {
     hash.add(values.data(), range.count() * kBytes);
     visit(range, values.data());
   }
-  // Format 1 has hashes of files alone, which were compared when they were indexed.
+  // Format 1 has hashes of whole files only; they were compared when the files were indexed.
   if (!piece.piece.hash.empty() && hash.digest().hex() != piece.piece.hash) {
     fail(ExitCode::kData, str(file.path(), ": damaged: ", piece.piece.name,
                               " is not what was written; copy it again, or use another "

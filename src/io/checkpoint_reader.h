@@ -1,8 +1,8 @@
 // Reads any part of any tensor of a checkpoint, whatever number of ranks wrote it.
 //
-// Every piece that is read is hashed whole, and must be as it was written; so is what is outside of
-// pieces, when a file is indexed. All functions throw Error(kData) with one line for what is wrong
-// on the disk.
+// To read from a piece, the reader hashes the whole piece and compares the hash with the one
+// written. Bytes outside pieces are compared when a file is indexed. When something is wrong on the
+// disk, all functions throw Error(kData) with one line.
 #pragma once
 
 #include <map>
@@ -19,7 +19,7 @@ namespace tandem {
 // Not thread-safe.
 class CheckpointReader {
  public:
-  // With an index of all files; throws when pieces contradict each other.
+  // `index` holds all files. Throws when pieces contradict each other.
   CheckpointReader(const std::string& directory, Manifest manifest, const CheckpointIndex& index);
   // Reads the manifest and indexes all files.
   explicit CheckpointReader(const std::string& directory);
@@ -30,15 +30,15 @@ class CheckpointReader {
   struct Entry {
     std::string name;  // as in Slab
     Shape shape;
-    int64_t elements = 0;  // present in the files; fewer than the shape's: incomplete
+    int64_t elements = 0;  // in the files; if fewer than in the shape, some are missing
   };
   std::vector<Entry> tensors() const;  // sorted by name
   bool contains(const std::string& name) const { return tensors_.contains(name); }
 
-  // Throws unless there is a tensor `name`, and it is `shape`.
+  // Throws unless there is a tensor `name` of shape `shape`.
   void require_tensor(const std::string& name, const Shape& shape) const;
-  // slab.data (f32, host memory) gets its values. Throws what require_tensor() does, and when an
-  // element is missing.
+  // Fills slab.data (f32, host memory). Throws when require_tensor() does, and when an element is
+  // missing.
   void read(const Slab& slab) const;
 
  private:
@@ -50,7 +50,7 @@ class CheckpointReader {
   };
   struct Logical {
     Shape shape;
-    std::vector<Piece> pieces;  // by slice and offset, without overlaps
+    std::vector<Piece> pieces;  // sorted by slice and offset, without overlaps
   };
 
   void add(size_t file, const CheckpointPiece& piece);
@@ -62,7 +62,7 @@ class CheckpointReader {
   std::string directory_;
   Manifest manifest_;
   std::map<std::string, Logical> tensors_;
-  mutable std::unique_ptr<FileReader> open_;  // one file is open at a time: there may be thousands
+  mutable std::unique_ptr<FileReader> open_;  // one open file at a time: there may be thousands
   mutable size_t open_file_ = 0;
 };
 

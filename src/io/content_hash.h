@@ -1,4 +1,4 @@
-// XXH3: the hash that names the content of a dataset, and the one that finds equal records.
+// XXH3 hashes: they identify the content of a dataset, and find equal records.
 #pragma once
 
 #include <xxhash.h>

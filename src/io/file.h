@@ -25,7 +25,7 @@ class FileReader {
   FileReader& operator=(const FileReader&) = delete;
 
   const std::string& path() const { return path_; }
-  int64_t bytes() const { return bytes_; }  // when it was opened
+  int64_t bytes() const { return bytes_; }  // the size when the file was opened
   // Fills `out` with `count` bytes from byte `at` on.
   void read(int64_t at, int64_t count, void* out) const;
 
@@ -35,11 +35,11 @@ class FileReader {
   int64_t bytes_ = 0;
 };
 
-// A file being written. Every write() is handed to the system at once, so that others see it; when
-// one fails, what it had written is cut off again.
+// A file being written. Every write() goes to the system at once, so that others see it. When a
+// write() fails, the file is truncated to its size before the call.
 class FileWriter {
  public:
-  enum class Start { kEmpty, kEnd };  // drop what the file holds, or go on after it
+  enum class Start { kEmpty, kEnd };  // replace what the file holds, or append to it
 
   FileWriter(const std::string& path, Start start);
   ~FileWriter();
@@ -56,10 +56,10 @@ class FileWriter {
   int64_t bytes_ = 0;
 };
 
-// Creates a directory and those above it that are missing; fine when it exists.
+// Creates a directory and its missing parents; does nothing when it exists.
 void make_directories(const std::string& path);
 
-// Removes a file or a directory with all it holds; fine when there is none.
+// Removes a file, or a directory with all it holds; does nothing when there is none.
 void remove_tree(const std::string& path);
 
 void rename_path(const std::string& from, const std::string& to);
@@ -68,8 +68,8 @@ void rename_path(const std::string& from, const std::string& to);
 void sync_directory(const std::string& path);
 
 // Gives directory `from` the name `to`, durably. When `to` exists, the two are exchanged in one
-// step and the old one is removed; a file system that cannot exchange moves the old one to
-// `to`.replaced first.
+// step and the old one is removed. On a file system that cannot exchange, the old one is first
+// moved to `to`.replaced.
 void replace_directory(const std::string& from, const std::string& to);
 
 }  // namespace tandem

@@ -56,7 +56,7 @@ H5Reader::~H5Reader() {
 
 bool H5Reader::exists(const std::string& name) const {
   const LibraryLock lock;
-  // The library only accepts a path whose parents exist, so each part is asked for.
+  // The library only accepts a path whose parents exist, so each parent is checked first.
   for (size_t end = name.find('/', 1);; end = name.find('/', end + 1)) {
     const std::string part = name.substr(0, end);
     if (part != "/" && H5Lexists(file_, part.c_str(), H5P_DEFAULT) <= 0) {

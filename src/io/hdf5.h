@@ -1,8 +1,9 @@
 // Reading and writing HDF5 files: datasets of tokens and images, and the pieces of a checkpoint.
 //
-// Responsible for every call into the HDF5 C library; no other file includes <hdf5.h>. Assumes a
-// little-endian machine. The library is not thread-safe in its usual build, so one process-wide
-// lock guards every call into it; any thread may use these classes. Its own error printing is off.
+// Responsible for every call into the HDF5 C library; only src/io/hdf5_library.h includes <hdf5.h>.
+// Assumes a little-endian machine. The library is not thread-safe in its usual build, so one
+// process-wide lock guards every call into it; any thread may use these classes. The library's own
+// error printing is off.
 //
 // Datasets are contiguous and uncompressed. HDF5 creates and describes them; the bytes themselves
 // move with pread and pwrite at the dataset's offset in the file, outside the lock, so a loader
@@ -78,7 +79,7 @@ class H5Reader {
   H5Dataset dataset(const std::string& name) const;
 
   // Reads `out.size()` elements from flat position `start`. T must be the dataset's own type. Any
-  // thread, no lock.
+  // thread may call this; it takes no lock.
   template <class T>
   void read(const H5Dataset& dataset, int64_t start, std::span<T> out) const {
     read_bytes(dataset, h5_type_of<T>, start, static_cast<int64_t>(out.size()), out.data());
@@ -108,8 +109,8 @@ class H5Reader {
   int64_t file_ = -1;  // the library's id
 };
 
-// An HDF5 file being written. Everything goes to PATH.partial; commit() makes it PATH. Without
-// commit(), or after an error, nothing is left behind, and an older PATH stays as it was.
+// An HDF5 file being written. Everything goes to PATH.partial, which commit() renames to PATH.
+// Without commit(), or after an error, nothing is left behind, and an older PATH stays as it was.
 class H5Writer {
  public:
   // Throws when the folder is missing or not writable.
@@ -120,12 +121,10 @@ class H5Writer {
 
   const std::string& path() const { return path_; }
 
-  // Creates a group, and those above it that are missing. Names may contain dots:
-  // "/param/block.0.weight".
+  // Creates a group and its missing parents. Names may contain dots: "/param/block.0.weight".
   void create_group(const std::string& name);
 
-  // Creates a dataset, and the groups above it that are missing. Every element must be written
-  // before commit().
+  // Creates a dataset and its missing parent groups. Every element must be written before commit().
   void create_dataset(const std::string& name, H5Type type, const std::vector<int64_t>& shape);
 
   // Writes `values` at flat position `start` of a dataset created with the type of T. Each element

@@ -20,13 +20,13 @@ static_assert(std::endian::native == std::endian::little,
               "files are written in the machine's byte order");
 static_assert(sizeof(hid_t) == sizeof(int64_t), "HDF5 1.10 or newer: ids have 64 bits");
 
-// Held during every call into the library. Preparing the library belongs to the lock, because the
-// first call of the process may come from any thread.
+// Held during every call into the library. Taking the lock also sets up the library, because the
+// first call may come from any thread.
 class LibraryLock {
  public:
   LibraryLock() : guard_(mutex()) {
-    // No clean-up at exit: files are closed one by one, and one that could not be closed because
-    // the disk is full would crash it.
+    // Turns off the library's clean-up at exit. Files are closed one by one, and the clean-up would
+    // crash on a file that could not be closed because the disk is full.
     static const herr_t no_exit_handler = H5dont_atexit();
     static_cast<void>(no_exit_handler);
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);

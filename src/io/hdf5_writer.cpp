@@ -26,7 +26,7 @@ bool is_disk_full(int error_number) {
 H5Writer::H5Writer(const std::string& path) : path_(path), partial_path_(path + ".partial") {
   std::error_code unknown;
   const std::filesystem::file_status there = std::filesystem::status(path, unknown);
-  // The rename at the end would put a file in the place of a device such as /dev/null.
+  // Otherwise the rename at the end would replace a device such as /dev/null by a file.
   if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
     fail(ExitCode::kData, str(path, ": cannot write: not a file, but a ",
                               std::filesystem::is_directory(there) ? "directory" : "device"));
@@ -45,8 +45,8 @@ H5Writer::H5Writer(const std::string& path) : path_(path), partial_path_(path + 
 
 H5Writer::~H5Writer() { discard(); }
 
-// Gives the file's space back before closing it: on a full disk the library could otherwise not
-// write its last few bytes, and would keep the file open for good.
+// Frees the file's space before closing it: on a full disk the library could otherwise not write
+// its last few bytes, and would keep the file open for good.
 void H5Writer::discard() {
   if (descriptor_ < 0) {
     return;
@@ -203,7 +203,7 @@ void H5Writer::commit() {
     fail_writing(std::strerror(error_number), error_number);
   }
   ::close(std::exchange(descriptor_, -1));
-  // The rename itself is durable once the folder is.
+  // The rename is durable only after the folder is synced.
   const std::string folder = std::filesystem::path(path_).parent_path().string();
   const int folder_descriptor = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_CLOEXEC);
   if (folder_descriptor >= 0) {

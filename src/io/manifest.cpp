@@ -17,13 +17,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "tandem checkpoint";
-constexpr int64_t kChunk = int64_t{1} << 20;  // bytes that are read at once
+constexpr int64_t kChunk = int64_t{1} << 20;  // bytes read at once
 
 std::string dump(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
-// Of the content, so that it does not depend on how the text is laid out.
+// A hash of the content: it does not depend on the layout of the text.
 std::string hash_of_json(const Json& json) { return hash_of(dump(json, -1)).hex(); }
 
 Json json_of(const FileEntry& file) {
@@ -37,7 +37,7 @@ Json json_of(const FileEntry& file) {
 
 FileEntry entry_of(const Json& json) {
   FileEntry file{.name = json.at("name"), .length = json.at("length")};
-  for (const Json& piece : json.value("pieces", Json::array())) {  // format 1 knows none
+  for (const Json& piece : json.value("pieces", Json::array())) {  // format 1 has none
     file.pieces.push_back({piece.at(0), piece.at(1)});
   }
   json.at("xxh3_128").get_to(file.hash);
@@ -117,7 +117,7 @@ std::string to_json(const Manifest& manifest) {
     json["files"].push_back(json_of(file));
   }
   json["config"] = manifest.config;
-  // Parsed back first: what is hashed is what a reader will see.
+  // Parsed again first, so that the hash is of what a reader will see.
   json = Json::parse(dump(json, -1));
   json["xxh3_128"] = hash_of_json(json);
   return dump(json, 2) + "\n";

@@ -1,9 +1,9 @@
 // Counts the corrupt or odd records of an input, and decides when to give up.
 //
-// The first kShown are printed to standard error, one line each, with their place; the rest are
-// counted. Up to `max_bad` records are left out of the dataset; one more ends the command with exit
-// code 3, but only once kShown lines could be shown or the input has ended, so that a person sees
-// more than the first.
+// The first kShown bad records are printed to standard error, one line each, with their place; the
+// rest are only counted. Up to `max_bad` records are left out of the dataset. One more ends the
+// command with exit code 3, but not before kShown records were bad or the input has ended, so that
+// a person sees more than the first one.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class BadRecords {
   // `place` names file and record ("a.jsonl:17"). Throws kData when there are too many.
   void add(const std::string& place, const std::string& what);
 
-  // To be called at the end of the input. Throws kData when there were too many.
+  // Call at the end of the input. Throws kData when there were too many.
   void finish() const;
 
   int64_t count() const { return count_; }

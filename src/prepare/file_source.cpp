@@ -20,7 +20,7 @@ bool is_hidden(const fs::path& name) {
   });
 }
 
-// A link to a folder that it is in: following it would find the same files again and again.
+// True for a link to a folder that contains the link: following it would never end.
 bool leads_back(const fs::directory_entry& entry) {
   std::error_code error;
   if (!entry.is_symlink(error) || !entry.is_directory(error)) {
@@ -52,7 +52,7 @@ void walk_folder(const fs::path& root, const std::function<void(const SourceFile
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) {
     use({name, (root / name).string(), false, [&] {
-           // The files as they are: unpacking is the caller's business, as it is in an archive.
+           // Not unpacked: callers do that, as they do for the files of an archive.
            return read_whole_file((root / name).string(), ByteStream::Unpack::kOff);
          }});
   }

@@ -11,11 +11,11 @@
 namespace tandem {
 namespace {
 
-// A damaged header must not ask for all the memory.
+// Larger images are refused, so that a damaged header cannot request all memory.
 constexpr int64_t kLargestArea = int64_t{1} << 28;
 
-// Both libraries leave by longjmp, so the functions that call setjmp hold no object with a
-// destructor: buffers live in the caller.
+// Both libraries report errors by longjmp, which runs no destructors. So functions that call setjmp
+// hold no object with a destructor; their callers own the buffers.
 struct JpegErrors {
   jpeg_error_mgr base;
   std::jmp_buf leave;
@@ -28,7 +28,7 @@ struct JpegErrors {
   std::longjmp(errors->leave, 1);
 }
 
-// A warning (level -1) means that data are missing or damaged and were made up.
+// A warning (level -1) means that data are missing or damaged, and that the decoder invented some.
 void on_jpeg_message(j_common_ptr state, int level) {
   if (level < 0) {
     leave_jpeg(state);

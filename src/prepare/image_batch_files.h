@@ -1,6 +1,6 @@
 // Files that hold many images: IDX (LeCun's MNIST format) and CIFAR-10's binary batches.
 //
-// The whole file must fit its own description: a wrong length, count or magic number is an error
+// A file must match its format as a whole: a wrong length, count or magic number is an error
 // (kData) that names the place.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace tandem {
 // big-endian 32-bit numbers, then the bytes. `place` is used in messages.
 struct IdxImages {
   int64_t count = 0, height = 0, width = 0;
-  std::string_view pixels;  // into the file's bytes
+  std::string_view pixels;  // a view of the file's bytes
 };
 IdxImages parse_idx_images(std::string_view file, const std::string& place);
 std::string_view parse_idx_labels(std::string_view file, const std::string& place);

@@ -28,7 +28,7 @@ bool is_one_of(const std::string& text, std::initializer_list<std::string_view> 
   return std::find(choices.begin(), choices.end(), text) != choices.end();
 }
 
-// The split that a folder's name, or the first word of a file's, stands for.
+// The split that a folder, or a prefix of an IDX file's name, is named after.
 std::optional<ImagePart> part_named(const std::string& name) {
   const std::string lower = lower_case(name);
   if (is_one_of(lower, {"train", "training"})) {
@@ -142,7 +142,7 @@ void ImageCollector::add_cifar_batch(const SourceFile& file, std::string_view ba
                     });
 }
 
-// Keeps the file until its partner has come.
+// Keeps an IDX file until finish(), because its partner may come later.
 void ImageCollector::add_idx_file(const SourceFile& file, const std::string& base) {
   use_labels(Labels::kNumbers, file.place);
   const bool is_images = base.find("-images") != std::string::npos;
@@ -187,7 +187,7 @@ void ImageCollector::finish_idx(const std::string& prefix, const IdxPair& pair) 
 
 void ImageCollector::finish_classes() {
   if (labels_ == Labels::kFolders) {
-    // From the order of first sight to the order of names.
+    // Renumbers the labels from the order of first appearance to the order of names.
     classes_.clear();
     std::vector<int32_t> renumbered(folder_labels_.size());
     for (const auto& [name, label] : folder_labels_) {
@@ -203,7 +203,7 @@ void ImageCollector::finish_classes() {
   for (const StoredImage& image : store_.images()) {
     count = std::max(count, image.label + 1);
   }
-  // Names from batches.meta.txt where they are enough, numbers otherwise.
+  // Labels that have no name from batches.meta.txt get their number as name.
   for (auto label = static_cast<int32_t>(classes_.size()); label < count; ++label) {
     classes_.push_back(str(label));
   }

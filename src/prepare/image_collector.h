@@ -1,7 +1,7 @@
-// Sorts the files of an input into images with a split and a class.
+// Turns the files of an input into images, each with a split and a class.
 //
 // Responsible for recognising what a folder or archive holds: class folders with JPEG and PNG
-// files, IDX files, or CIFAR-10 batches. One input holds one of these.
+// files, IDX files, or CIFAR-10 batches. One input holds only one of these kinds.
 #pragma once
 
 #include <cstdint>
@@ -23,15 +23,15 @@ class ImageCollector {
 
   void add(const SourceFile& file);
 
-  // After the last file: pairs what belongs together, numbers the classes, and sorts the images by
-  // name. Throws kData when the input holds no images, or parts of it do not fit.
+  // Call after the last file. Pairs IDX images with their labels, numbers the classes, and sorts
+  // the images by name. Throws kData when IDX files do not match or an image is there twice.
   void finish();
 
   const std::vector<std::string>& classes() const { return classes_; }
   int64_t ignored_files() const { return ignored_; }
 
  private:
-  // What the labels of the input are: names of folders, or numbers.
+  // Where the labels come from: names of folders, or numbers in files.
   enum class Labels { kUnknown, kFolders, kNumbers };
   struct IdxPair {
     std::string images, images_place, labels, labels_place;
@@ -49,8 +49,8 @@ class ImageCollector {
   ImageStore& store_;
   BadRecords& bad_;
   Labels labels_ = Labels::kUnknown;
-  std::map<std::string, int32_t> folder_labels_;  // in the order of first sight
-  std::map<std::string, IdxPair> idx_;            // by what comes before "-images"
+  std::map<std::string, int32_t> folder_labels_;  // numbered in the order of first appearance
+  std::map<std::string, IdxPair> idx_;            // key: what precedes "-images" in the name
   std::vector<std::string> classes_;
   std::string outside_split_;  // the first image that is in no split, and the first that is in one
   std::string inside_split_;

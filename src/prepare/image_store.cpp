@@ -13,7 +13,7 @@
 namespace tandem {
 namespace {
 
-// Opens a file that has no name any more.
+// Creates a file and removes its name, so that it vanishes when it is closed.
 int open_unnamed(const std::string& folder) {
   std::string name = folder + "/.tandem-images-XXXXXX";
   const int descriptor = ::mkstemp(name.data());
@@ -24,7 +24,7 @@ int open_unnamed(const std::string& folder) {
   return descriptor;
 }
 
-// The same plane three times.
+// Repeats the grey plane three times.
 std::vector<uint8_t> grey_to_rgb(std::span<const uint8_t> plane) {
   std::vector<uint8_t> planes;
   planes.reserve(plane.size() * 3);

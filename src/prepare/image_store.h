@@ -14,11 +14,11 @@
 
 namespace tandem {
 
-// The part of the input an image came from.
+// The split of the input that an image came from.
 enum class ImagePart : uint8_t { kTrain, kVal, kTest, kNone };
 
 struct StoredImage {
-  std::string name;  // unique; gives the order
+  std::string name;  // unique; images are sorted by it
   ImagePart part = ImagePart::kNone;
   int32_t label = 0;
   int64_t slot = 0;  // place in the file
@@ -33,8 +33,8 @@ class ImageStore {
   ImageStore(const ImageStore&) = delete;
   ImageStore& operator=(const ImageStore&) = delete;
 
-  // Adds an image. The first one decides about height and width; returns false with the reason for
-  // one of another size. Once one image has colour all are RGB, those before it too.
+  // Adds an image. The first image decides height and width. For an image of another size returns
+  // false and the reason. Once one image has colour, all images become RGB, earlier ones too.
   bool add(const Image& image, const std::string& name, ImagePart part, int32_t label,
            std::string* problem);
 
@@ -43,7 +43,7 @@ class ImageStore {
   int64_t width() const { return width_; }
   int64_t image_bytes() const { return channels_ * height_ * width_; }
 
-  // In the order of add(); open to sorting and labelling.
+  // In the order of add(). Callers may sort and relabel them.
   std::vector<StoredImage>& images() { return images_; }
 
   // Reads the pixels [C, H, W] of one image.

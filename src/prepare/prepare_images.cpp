@@ -25,7 +25,7 @@ using Images = std::vector<const StoredImage*>;
 struct Parts {
   Images train;
   Images val;
-  int64_t left_out = 0;  // of test/, when there is val/ too
+  int64_t left_out = 0;  // images of test/, when there is val/ too
 };
 
 void check_options(const PrepareImagesOptions& options) {
@@ -46,8 +46,8 @@ void check_options(const PrepareImagesOptions& options) {
   }
 }
 
-// Moves the fraction of each class whose names have the smallest hashes to validation. A name
-// decides for itself, whatever else is in the input.
+// Moves the given fraction of each class to validation: the images whose names have the smallest
+// hashes. A hash of a name does not depend on what else is in the input.
 void split_by_name(double val_fraction, Parts* parts) {
   std::map<int32_t, std::vector<std::pair<Hash128, const StoredImage*>>> by_class;
   for (const StoredImage* image : parts->train) {
@@ -93,7 +93,7 @@ Parts divide(const PrepareImagesOptions& options, const std::vector<StoredImage>
   return parts;
 }
 
-// Counts the validation images whose pixels are those of a training image, and shows some.
+// Counts the validation images with the pixels of a training image, and prints the first few.
 int64_t count_leaks(const Parts& parts) {
   constexpr int64_t kShown = 5;
   std::unordered_map<Hash128, const StoredImage*, Hash128Hasher> train;
@@ -141,8 +141,8 @@ class Moments {
     return means;
   }
 
-  // The standard deviation of the population; 1 for a channel that is constant, which normalisation
-  // then turns into zeros.
+  // The standard deviation of the population. 1 for a constant channel, so that normalisation turns
+  // it into zeros.
   std::vector<double> std() const {
     const std::vector<double> means = mean();
     std::vector<double> deviations;
@@ -244,7 +244,7 @@ void print_report(const PrepareImagesOptions& options, const PrepareReport& repo
 
 PrepareReport prepare_images(const PrepareImagesOptions& options) {
   check_options(options);
-  // Created first, so that a place that cannot be written is known before the work.
+  // Created first, so that an output that cannot be written fails before the work begins.
   H5Writer file(options.output);
   const std::string folder = std::filesystem::path(options.output).parent_path().string();
   ImageStore store(folder.empty() ? "." : folder);

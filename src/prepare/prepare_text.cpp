@@ -33,7 +33,7 @@ class Joiner {
  public:
   explicit Joiner(bool active) : active_(active) {}
 
-  // What stands between the documents so far and this one.
+  // The text between the previous document and this one.
   std::string_view before(const TextDocument& document) {
     const bool needed = active_ && !first_ && (document.is_record || last_is_record_ || !ended_);
     first_ = false;
@@ -81,7 +81,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const PrepareTextOptions& options, Sur
                                                     : load_gpt2_tokenizer(options.vocab);
 }
 
-// Collects the tokens of both parts, in the narrowest type that holds the vocabulary.
+// Collects the tokens of both splits, in the narrowest type that holds the vocabulary.
 template <class Token>
 class Parts {
  public:
@@ -240,7 +240,7 @@ void check_output(const std::string& output, const std::vector<std::string>& inp
 PrepareReport prepare_text(const PrepareTextOptions& options) {
   check_options(options);
   const TextInput input{options.input, options.field, options.column};
-  // Created first, so that a place that cannot be written is known before the work.
+  // Created first, so that an output that cannot be written fails before the work begins.
   H5Writer file(options.output);
   BadRecords bad(options.max_bad);
   Survey survey = survey_text(input, options.tokenizer != TokenizerKind::kGpt2, &bad);

@@ -104,7 +104,7 @@ void TarReader::check_end() {
 }
 
 std::string TarReader::take(int64_t size) {
-  // Grows with what is really there: a damaged size must not ask for all the memory.
+  // Grows with the bytes that are really there, so that a damaged size cannot request all memory.
   constexpr int64_t kPiece = int64_t{1} << 24;
   std::string bytes;
   while (static_cast<int64_t>(bytes.size()) < size) {

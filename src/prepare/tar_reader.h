@@ -30,7 +30,7 @@ class TarReader {
   // Goes to the next entry, skipping what is left of this one. False at the end of the archive.
   bool next(TarEntry* entry);
 
-  // The content of the entry that next() gave. To be called once per entry.
+  // The content of the entry that next() returned. Call at most once per entry.
   std::string content();
 
  private:

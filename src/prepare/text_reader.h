@@ -27,7 +27,7 @@ struct TextInput {
 struct TextDocument {
   std::string text;   // valid UTF-8
   std::string place;  // "a.jsonl:17", or the file
-  bool is_record;     // a line of JSON or a row, and not a whole file
+  bool is_record;     // a line of JSON or a row of CSV; false: a whole file
 };
 
 struct TextReadCounts {
@@ -36,7 +36,8 @@ struct TextReadCounts {
   int64_t broken_utf8 = 0;  // sequences replaced by U+FFFD
 };
 
-// Throws kConfig when field or column are given without such a file, or column is missing.
+// Throws kConfig when `field` is given without a JSON lines file, `column` without a CSV file, or a
+// CSV file without `column`.
 void check_text_input(const TextInput& input);
 
 // Calls `use` for every document, in order. Records that cannot be read go to `bad`. Throws kData
