@@ -1,4 +1,4 @@
-// What a model is to the rest of Tandem: a list of blocks, and a loss.
+// The interface of a model: a list of blocks, and a loss.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ namespace tandem {
 
 using ParameterVisitor = std::function<void(Parameter&)>;
 
-// The parameters of layers, in this order.
+// The parameters of several layers, in this order.
 template <class... Layers>
 std::vector<Parameter*> parameters_in(Layers&... layers) {
   std::vector<Parameter*> all;
@@ -23,10 +23,10 @@ std::vector<Parameter*> parameters_in(Layers&... layers) {
   return all;
 }
 
-// What a model makes of a batch.
+// The result of a model for one batch.
 struct Loss {
-  Variable losses;   // [targets], f32 or f64: of each target, 0 for one that does not count
-  Tensor correct{};  // i64 [1]: targets that the model takes for the likeliest; not in training
+  Variable losses;   // [targets], f32 or f64: one loss per target, 0 for an ignored target
+  Tensor correct{};  // i64 [1]: how many targets got the highest logit; empty in training
 };
 
 class Model {
@@ -36,16 +36,16 @@ class Model {
   Model& operator=(const Model&) = delete;
   virtual ~Model() = default;
 
-  // In forward order, the head last; the position is the BlockId.
+  // In forward order, with the head last. A block's BlockId is its position.
   const std::vector<Block>& blocks() const { return blocks_; }
-  // What the model observes while training (BatchNorm). In forward order.
+  // The statistics that the model observes in training (BatchNorm), in forward order.
   virtual std::vector<RunningStatistics*> statistics() { return {}; }
-  // input: tokens i32 [B, T], or images of the compute dtype [B, H, W, C]. targets: i32.
+  // input: tokens i32 [B, T], or images [B, H, W, C] of the compute dtype. targets: i32.
   virtual Loss loss(Context& context, const Tensor& input, const Tensor& targets) = 0;
-  // Floating-point operations of forward and backward for one sample (a multiply-add counts two);
-  // the model's own arithmetic, without recomputation (Chowdhery et al. 2022, appendix B).
+  // Floating-point operations of forward and backward for one sample, where a multiply-add counts
+  // as two. Recomputation does not count (model FLOPs: Chowdhery et al. 2022, appendix B).
   virtual double flops_per_sample() const = 0;
-  // Generates with this model, in a context without tape; null for a model that cannot.
+  // Generates text with this model, in a context without a tape; null if the model cannot generate.
   virtual std::unique_ptr<Decoder> decoder(const Context&) { return nullptr; }
 
  protected:
@@ -56,7 +56,7 @@ class Model {
   std::vector<Block> blocks_;
 };
 
-// The blocks without what they compute, as a store wants them.
+// The blocks without their functions, as a parameter store needs them.
 inline std::vector<BlockParameters> parameters_by_block(const Model& model) {
   return {model.blocks().begin(), model.blocks().end()};
 }

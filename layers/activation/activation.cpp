@@ -66,7 +66,7 @@ struct ActivationOp final : Op {
 
   std::string_view name() const override { return Function::kName; }
   void backward(Context& context, Tensor& dy) override {
-    // When nobody else reads dy it becomes dx without more memory.
+    // If no one else reads dy, its memory becomes dx.
     const bool in_place = dy.unique() && !input(0).slot()->grad;
     const GradTarget dx = in_place ? GradTarget{dy, 0} : input(0).target(context);
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {

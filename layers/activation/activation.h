@@ -1,5 +1,5 @@
-// Nonlinear functions, element by element; the formulas are in src/kernels/activation_functions.h.
-// On a GPU each is one pass over memory.
+// Elementwise activation functions; the formulas are in src/kernels/activation_functions.h. On a
+// GPU each is one pass over memory.
 #pragma once
 
 #include "layers/module.h"
@@ -28,7 +28,7 @@ void swiglu_forward(Cpu, const T* x, T* y, int64_t rows, int64_t width);
 template <class T>
 void swiglu_forward(Cuda, const T* x, T* y, int64_t rows, int64_t width);
 
-// dx = beta * dx + the gradient by x; beta is 0 or 1.
+// dx = beta * dx + gradient with respect to x; beta is 0 or 1.
 template <class T>
 void swiglu_backward(Cpu, const T* dy, const T* x, T* dx, Wide<T> beta, int64_t rows,
                      int64_t width);

@@ -11,7 +11,7 @@ Tensor attention_workspace(const Context& context, const Tensor& qkv, const Head
       wide_of(qkv.dtype()));
 }
 
-// Products of [T, T] with [T, width], or of their sizes, half of each masked.
+// Charges `count` products of [T, T] and [T, width] matrices; the mask leaves half of [T, T].
 void charge_products(const Context& context, const Tensor& qkv, const HeadLayout& layout,
                      double count) {
   const double length = static_cast<double>(qkv.shape()[1]);
@@ -23,14 +23,14 @@ struct AttentionOp final : Op {
   HeadLayout layout;
   Tensor qkv;      // [B, T, row]
   Tensor y;        // [B, T, heads * width]
-  Tensor log_sum;  // [B, heads, T], f32 for 16-bit qkv
+  Tensor log_sum;  // [B, heads, T], f32 or, for f64 qkv, f64
 
   std::string_view name() const override { return "attention"; }
   void backward(Context& context, Tensor& dy) override {
     const int64_t batch = qkv.shape()[0], length = qkv.shape()[1];
     const GradTarget dqkv = input(0).target(context);
     const Tensor workspace = attention_workspace(context, qkv, layout);
-    charge_products(context, qkv, layout, 5);  // the scores are computed again
+    charge_products(context, qkv, layout, 5);  // 5, not 4: the scores are computed again
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
       kernels::attention_backward(device, dy.data<T>(), qkv.data<T>(), y.data<T>(),
                                   log_sum.data<Wide<T>>(), dqkv.into.data<T>(), Wide<T>(dqkv.beta),

@@ -1,6 +1,6 @@
 // Attention on a GPU: forward. The softmax is computed online (Milakov and Gimelshein 2018,
-// arXiv:1805.02867): what was summed so far is scaled when a larger score comes. It runs in base 2,
-// the GPU's own.
+// arXiv:1805.02867): when a larger score comes, the sums so far are rescaled. Exponentials are in
+// base 2, which the GPU has an instruction for.
 #include "layers/attention/attention.h"
 #include "layers/attention/attention_tile.cuh"
 #include "src/device/ptx.cuh"
@@ -12,7 +12,7 @@ namespace {
 
 using namespace attention_tile;
 
-constexpr int kQueries = 64;  // of a block
+constexpr int kQueries = 64;  // queries per block
 constexpr int kEach = kQueries / kDown;
 
 template <int kWidth>
@@ -22,14 +22,15 @@ struct ForwardTiles {
   Tile<kStreamed, kQueries> weights;
 };
 
-// The softmax of a thread's rows so far.
+// The softmax of a thread's rows, up to the current tile of keys.
 struct Softmax {
-  float largest[kEach];  // of the scores; the same in all threads of a row
-  float total[kEach];    // of exponentials of this thread's scores
+  float largest[kEach];  // largest score; the same in all threads of a row
+  float total[kEach];    // sum of the exponentials of this thread's scores
 };
 
-// Scores, of queries from `query` on with keys from `key` on, become exponentials relative to the
-// largest score so far; factor[i] brings what was summed before to the same base.
+// Replaces scores by exponentials relative to the largest score so far. The scores are those of
+// queries starting at `query` with keys starting at `key`. factor[i] rescales earlier sums to the
+// new largest score.
 __device__ void exponentiate(float (&scores)[kEach][kScores], int64_t query, int64_t key,
                              float exponent_scale, Softmax& softmax, float (&factor)[kEach]) {
 #pragma unroll
@@ -39,7 +40,7 @@ __device__ void exponentiate(float (&scores)[kEach][kScores], int64_t query, int
     for (int j = 0; j < kScores; ++j) {
       const bool seen = key + streamed_row(j) <= query + owned_row(i);
       scores[i][j] = seen ? scores[i][j] * exponent_scale : -INFINITY;
-      largest = fmaxf(largest, scores[i][j]);  // passes over NaN, which stays in the score
+      largest = fmaxf(largest, scores[i][j]);  // ignores NaN; a NaN stays in its score
     }
     largest = row_max(largest);
     factor[i] = ptx::exp2(softmax.largest[i] - largest);
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
   const int64_t end = first + kQueries < sizes.length ? first + kQueries : sizes.length;
   for (int64_t key = 0; key < end; key += kStreamed) {
-    __syncthreads();  // the keys and values before were read by all
+    __syncthreads();  // all threads have read the previous keys and values
     load_tile(rows_of(k_head), key, tiles.keys);
     load_tile(rows_of(k_head + sizes.kv_heads), key, tiles.values);
     __syncthreads();

@@ -1,11 +1,11 @@
 // Causal self-attention with grouped key-value heads (Vaswani et al. 2017, arXiv:1706.03762;
 // Ainslie et al. 2023, arXiv:2305.13245): y = softmax(Q K^T / sqrt(D), keys up to the query) V.
 //
-// Queries are taken in tiles of rows: the scores of one tile exist at a time, never those of a
-// whole head. Forward saves the logarithm of each row's sum of exponentials, and backward computes
-// the scores again (Dao et al. 2022, arXiv:2205.14135). The probabilities have no dropout.
+// Queries are processed in tiles of rows: the scores of one tile exist at a time, never those of a
+// whole head. Forward saves each row's log-sum-exp, and backward computes the scores again (Dao et
+// al. 2022, arXiv:2205.14135). There is no dropout on the probabilities.
 //
-// bf16 and fp16 are rounded where they are stored; softmax and sums are in f32.
+// For bf16 and fp16, results are rounded when they are stored; softmax and sums are f32.
 #pragma once
 
 #include "layers/module.h"
@@ -13,8 +13,7 @@
 namespace tandem {
 
 // How the last axis of a fused projection [B, T, (heads + 2 * kv_heads) * width] is divided: query
-// heads, then key heads, then value heads. Query head h reads key-value head h / (heads /
-// kv_heads).
+// heads, then key heads, then value heads. Query head h uses key-value head h / (heads / kv_heads).
 struct HeadLayout {
   int64_t heads = 1;
   int64_t kv_heads = 1;
@@ -25,26 +24,27 @@ struct HeadLayout {
 // qkv [B, T, layout.row()]; returns [B, T, heads * width].
 Variable attention(Context& context, const Variable& qkv, const HeadLayout& layout);
 
-// Keys and values of the positions so far, of one sequence.
+// The keys and values of one sequence's positions so far.
 struct KeyValueCache {
   Tensor keys, values;  // [kv_heads, capacity, width]
-  int64_t length = 0;   // positions held
+  int64_t length = 0;   // cached positions
 };
 
-// Appends the keys and values of qkv [1, T, layout.row()] to the cache and attends from its queries
-// to everything in it. Returns [1, T, heads * width]. Remembers nothing for backward.
+// Appends the keys and values of qkv [1, T, layout.row()] to the cache. Then each of its queries
+// attends to the cached positions up to its own. Returns [1, T, heads * width]. Saves nothing for
+// backward.
 Variable attention_cached(Context& context, const Variable& qkv, const HeadLayout& layout,
                           KeyValueCache& cache);
 
 namespace kernels {
 
-// Elements of workspace for attention_forward and attention_backward; on the CPU for the present
-// number of threads.
+// Workspace for attention_forward and attention_backward, in elements. On the CPU it depends on the
+// current number of threads.
 int64_t attention_workspace(Device device, DType dtype, int64_t batch, int64_t length,
                             int64_t heads, int64_t width);
 
-// log_sum [batch, heads, length], natural logarithms. The kernels of a GPU take widths up to 128
-// and throw Error(kConfig) for wider heads.
+// log_sum [batch, heads, length]: each row's log-sum-exp, as a natural logarithm. The GPU kernels
+// support head widths up to 128 and throw Error(kConfig) for wider heads.
 template <class T>
 void attention_forward(Cpu, const T* qkv, T* y, Wide<T>* log_sum, int64_t batch, int64_t length,
                        int64_t heads, int64_t kv_heads, int64_t width, Wide<T>* workspace);
@@ -52,7 +52,7 @@ template <class T>
 void attention_forward(Cuda, const T* qkv, T* y, Wide<T>* log_sum, int64_t batch, int64_t length,
                        int64_t heads, int64_t kv_heads, int64_t width, Wide<T>* workspace);
 
-// dqkv = beta * dqkv + the gradient by qkv. The same call gives the same bits every time.
+// dqkv = beta * dqkv + gradient with respect to qkv. The same call gives the same bits every time.
 template <class T>
 void attention_backward(Cpu, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum, T* dqkv,
                         Wide<T> beta, int64_t batch, int64_t length, int64_t heads,
@@ -71,12 +71,12 @@ template <class T>
 void cache_append(Cuda, const T* qkv, T* keys, T* values, int64_t first, int64_t length,
                   int64_t capacity, int64_t heads, int64_t kv_heads, int64_t width);
 
-// Elements of workspace for attention_from_cache; positions: held by the cache.
+// Workspace for attention_from_cache, in elements; `positions` is the number of cached positions.
 int64_t attention_from_cache_workspace(Device device, int64_t positions, int64_t heads,
                                        int64_t width);
 
-// Attention from the queries of qkv [length, row], at positions [first, first + length), to a cache
-// that holds these positions already.
+// Attention of the queries of qkv [length, row], at positions [first, first + length), to a cache
+// that already contains these positions.
 template <class T>
 void attention_from_cache(Cpu, const T* qkv, const T* keys, const T* values, T* y, int64_t first,
                           int64_t length, int64_t capacity, int64_t heads, int64_t kv_heads,

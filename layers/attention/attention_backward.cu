@@ -1,6 +1,7 @@
-// Attention on a GPU: backward. Scores are computed again from the saved logarithms of their sums.
-// No block writes what another one writes: gradients of queries, and those of keys and values, come
-// from two passes, each with its own rows in shared memory and the other rows streaming past.
+// Attention on a GPU: backward. Scores are computed again, and the saved log-sum-exp turns them
+// into probabilities. No two blocks write the same element, because there are two passes: one for
+// the gradients of queries, one for those of keys and values. In each pass a block keeps its own
+// rows in shared memory and streams the other rows past them.
 #include "layers/attention/attention.h"
 #include "layers/attention/attention_tile.cuh"
 #include "src/device/ptx.cuh"
@@ -12,13 +13,13 @@ namespace {
 
 using namespace attention_tile;
 
-// Rows that a block owns: as many as shared memory allows (bytes_of).
+// The number of rows that a block owns: as many as fit in shared memory (bytes_of).
 template <int kWidth>
 constexpr int kOwned = kWidth <= 64 ? 64 : 32;
 template <int kWidth>
 constexpr int kEach = kOwned<kWidth> / kDown;
 
-// Queries and their result's gradients on one side, keys and values on the other.
+// Queries and dy on one side, keys and values on the other.
 template <int kWidth>
 struct BackwardTiles {
   Tile<kWidth, kOwned<kWidth>> owned[2];
@@ -30,7 +31,7 @@ template <class T>
 struct Arguments {
   Sizes sizes;
   bool vector;
-  float scale;  // of scores
+  float scale;  // factor from <query, key> to score
   float beta;
   Global<const T> dy, qkv;
   Global<const float> log_sum, delta;
@@ -50,7 +51,7 @@ struct Arguments {
   }
 };
 
-// What differentiating a softmax takes from the query's row.
+// The numbers of a query's row that the gradient of its softmax needs.
 struct QueryRow {
   float log_sum;  // in base 2
   float delta;
@@ -65,7 +66,8 @@ __device__ QueryRow load_query_row(const Arguments<T>& of, int64_t b, int64_t h,
   return {of.log_sum.load(at) * kLog2E, of.delta.load(at)};
 }
 
-// A score becomes a probability, and the gradient of a probability that of the unscaled score.
+// Replaces a score by its probability, and the gradient of the probability by the gradient of
+// <query, key>.
 __device__ void differentiate(float& score, float& gradient, bool seen, float scale, QueryRow row) {
   score = seen ? ptx::exp2(score * (scale * kLog2E) - row.log_sum) : 0;
   gradient = seen ? score * (gradient - row.delta) * scale : 0;
@@ -121,7 +123,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
   const int64_t end = first + kQueries < length ? first + kQueries : length;
   for (int64_t key = 0; key < end; key += kStreamed) {
-    __syncthreads();  // the keys and values before were read by all
+    __syncthreads();  // all threads have read the previous keys and values
     load_tile(of.qkv_rows(b, k_head), key, tiles.streamed[0]);
     load_tile(of.qkv_rows(b, k_head + of.sizes.kv_heads), key, tiles.streamed[1]);
     __syncthreads();
@@ -142,13 +144,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   store_sums(dq, ones, tiles.owned[0], of.dqkv_rows(b, h), first, of.beta);
 }
 
-// Keys and values from `first` on get what the queries of one head give them.
+// Adds what the queries of one head contribute to the gradients of the block's keys and values,
+// which start at `first`.
 template <class T, int kWidth>
 __device__ void add_head(const Arguments<T>& of, int64_t b, int64_t h, int64_t first,
                          BackwardTiles<kWidth>& tiles, float (&dk)[kEach<kWidth>][kSums<kWidth>],
                          float (&dv)[kEach<kWidth>][kSums<kWidth>]) {
   for (int64_t begin = first; begin < of.sizes.length; begin += kStreamed) {
-    __syncthreads();  // the queries before were read by all
+    __syncthreads();  // all threads have read the previous queries
     load_tile(of.qkv_rows(b, h), begin, tiles.streamed[0]);
     load_tile(of.dy_rows(b, h), begin, tiles.streamed[1]);
     __syncthreads();

@@ -1,5 +1,5 @@
-// Attention to a cache of keys and values, on a GPU. There are few queries, so each has a block,
-// whose rows of threads share out the keys.
+// Attention to a cache of keys and values, on a GPU. There are few queries, so each query has a
+// block of its own. The block's rows of threads divide the keys.
 #include "layers/attention/attention.h"
 #include "layers/attention/attention_tile.cuh"
 #include "src/device/ptx.cuh"
@@ -26,14 +26,14 @@ __global__ void __launch_bounds__(kThreads)
   values.store(to, qkv.load(t * row + v_at + column));
 }
 
-// What the threads of one row of the block found: each row takes every kDown-th key.
+// The results of the block's rows of threads; each row takes every kDown-th key.
 template <int kWidth>
 struct Partial {
   float largest[kDown], total[kDown];
   float sums[kDown][kWidth];
 };
 
-// The query, row 0 of `q`, attends to keys down(), down() + kDown, ...
+// The query, which is row 0 of `q`, attends to keys down(), down() + kDown, ...
 template <class T, int kWidth>
 __device__ void attend(const Rows<const T>& q, const Rows<const T>& k, const Rows<const T>& v,
                        float exponent_scale, Partial<kWidth>& partial) {
@@ -84,7 +84,7 @@ __device__ void attend(const Rows<const T>& q, const Rows<const T>& k, const Row
   }
 }
 
-// One block per query of a head. sizes.batch is 1, sizes.length the number of queries.
+// One block for each query of each head. sizes.batch is 1; sizes.length is the number of queries.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     cached_attention_kernel(Sizes sizes, int64_t first, int64_t capacity, bool vector,

@@ -1,8 +1,9 @@
 // Attention on the CPU.
 //
-// The unit of work is a panel of queries, as many as a tile of a matrix product has columns. Its
-// scores are computed transposed, [keys, queries]: a softmax then runs over whole vectors of
-// queries, and its result is already the right operand of the next product.
+// The unit of work is a panel of queries, as many as a matrix product's tile has columns. Its
+// scores are computed transposed, [keys, queries]. So the softmax works on whole vectors of
+// queries, and its result can be the right operand of the next product without another
+// transposition.
 #include <omp.h>
 
 #include <cmath>
@@ -21,7 +22,7 @@ namespace {
 template <class T>
 constexpr int64_t kPanel = kTileColumns<T>;  // queries of a panel
 
-// Rows of one head in memory.
+// The rows of one head in memory.
 template <class T>
 struct Rows {
   T* data;
@@ -29,8 +30,8 @@ struct Rows {
   T* row(int64_t i) const { return data + i * step; }
 };
 
-// Rows [first, first + count) as operands of products that sum over the head's width, and over the
-// rows themselves.
+// Rows from `first` on as an operand. by_width: for a product that sums over the head's width;
+// by_rows: for one that sums over the rows.
 template <class T>
 Operand<T> by_width(Rows<const T> rows, int64_t first) {
   return {rows.row(first), rows.step, 1};
@@ -40,7 +41,7 @@ Operand<T> by_rows(Rows<const T> rows, int64_t first) {
   return {rows.row(first), 1, rows.step};
 }
 
-// Hands out pieces of one thread's workspace.
+// Divides one thread's workspace into pieces.
 template <class T>
 struct Workspace {
   T* next;
@@ -52,8 +53,8 @@ struct Workspace {
   }
 };
 
-// Scores of queries against keys that come after them become minus infinity. Queries and the last
-// `count` keys begin at the same position; `scores` points to the first of these keys.
+// Sets scores of keys that come after their query to minus infinity. The queries and the last
+// `count` keys start at the same position; `scores` points to the first of these keys.
 template <class T>
 void mask_future(T* scores, int64_t count) {
   for (int64_t key = 1; key < count; ++key) {
@@ -61,8 +62,8 @@ void mask_future(T* scores, int64_t count) {
   }
 }
 
-// Each column of scores [keys, kPanel] becomes exp(score - largest of the column); total is the sum
-// of that.
+// Replaces scores [keys, kPanel] by exp(score - largest of its column); `total` is the sum of each
+// column.
 template <class T>
 void exponentiate(T* scores, int64_t keys, T* largest, T* total) {
   Vector<T> top[kTileVectors], sum[kTileVectors] = {};
@@ -89,7 +90,7 @@ void exponentiate(T* scores, int64_t keys, T* largest, T* total) {
   std::memcpy(total, sum, sizeof sum);
 }
 
-// to[q, d] = beta * to[q, d] + factor[q] * from[d, q] for `count` queries.
+// to[q, d] = beta * to[q, d] + factor[q] * from[d, q], for `count` queries.
 template <class T>
 void write_transposed(const T* from, const T* factor, Rows<T> to, T beta, int64_t count,
                       int64_t width) {
@@ -123,15 +124,15 @@ T scale_of(int64_t width) {
   return T(1) / std::sqrt(static_cast<T>(width));
 }
 
-// What the queries of one head attend to, packed.
+// The packed keys and values that the queries of a head attend to. A panel's row is:
 template <class T>
 struct PackedKeys {
-  Panels<T> k;         // rows: keys
-  Panels<T> v;         // rows: keys in backward; elements of a value in forward
-  Panels<T> k_across;  // rows: elements of a key (backward only)
+  Panels<T> k;         // a key
+  Panels<T> v;         // a value in backward; one element of all values in forward
+  Panels<T> k_across;  // one element of all keys (backward only)
 };
 
-// One panel of queries: y [count, width] and log_sum [count].
+// Forward for one panel of queries: y [count, width] and log_sum [count].
 template <class T>
 void attend_panel(const PackedKeys<T>& packed, Rows<const T> q, Rows<T> y, T* log_sum,
                   int64_t first, int64_t count, int64_t width, Workspace<T> memory) {
@@ -155,8 +156,8 @@ void attend_panel(const PackedKeys<T>& packed, Rows<const T> q, Rows<T> y, T* lo
   write_transposed(out, factor, {y.row(first), y.step}, T(0), count, width);
 }
 
-// Columns of scores become probabilities, and dscores, which come as gradients of probabilities,
-// those of the scores before scaling.
+// Replaces scores by probabilities. Replaces dscores, which hold the gradients of the
+// probabilities, by the gradients of the scores before scaling.
 template <class T>
 void differentiate_softmax(T* scores, T* dscores, int64_t keys, const T* log_sum, const T* delta,
                            T scale) {
@@ -181,7 +182,7 @@ T dot(const T* a, const T* b, int64_t n) {
   return total;
 }
 
-// What forward read and wrote for one head, and where gradients go.
+// A head's inputs and outputs of forward, and the places for its gradients.
 template <class T>
 struct HeadGradient {
   Rows<const T> q, y, dy;
@@ -225,7 +226,7 @@ void differentiate_panel(const PackedKeys<T>& packed, const HeadGradient<T>& hea
   write_transposed(dq, ones, {head.dq.row(first), head.dq.step}, q_beta, count, width);
 }
 
-// Enough for either pass, of one thread.
+// Workspace for one thread, enough for either pass.
 template <class T>
 int64_t thread_workspace(int64_t length, int64_t width) {
   const int64_t packed =
@@ -236,7 +237,7 @@ int64_t thread_workspace(int64_t length, int64_t width) {
   return (packed + panel + kPieces * kAlign + kAlign - 1) / kAlign * kAlign;
 }
 
-// Sizes of one call.
+// The sizes of one call.
 struct Sizes {
   int64_t batch, length, heads, kv_heads, width;
   int64_t row() const { return (heads + 2 * kv_heads) * width; }
@@ -246,7 +247,7 @@ struct Sizes {
   bool parallel() const { return batch * heads * length * length * width >= 8 * kParallelElements; }
 };
 
-// Calls f(batch index, key-value head, workspace) for all, in parallel where it pays.
+// Calls f(batch index, key-value head, workspace) for all, in parallel if there is enough work.
 template <class T, class F>
 void for_each_group(const Sizes& sizes, T* workspace, const F& f) {
   const int64_t share = thread_workspace<T>(sizes.length, sizes.width);
@@ -304,7 +305,7 @@ void differentiate(const Sizes& sizes, const T* dy, const T* qkv, const T* y, co
                                  {dy + out, heads * width}, log_sum + (b * heads + h) * length,
                                  {dqkv + q_at, row},        {dqkv + k_at, row},
                                  {dqkv + v_at, row}};
-      // The last panel sees every key: it comes first, and later ones add.
+      // The last panel sees every key, so it comes first and writes every row; later panels add.
       for (int64_t first = last_panel; first >= 0; first -= kPanel<T>) {
         const bool adds = first != last_panel || h != g * sizes.group();
         differentiate_panel<T>(packed, head, first, std::min(kPanel<T>, length - first), width,
@@ -319,7 +320,7 @@ void differentiate(const Sizes& sizes, const T* dy, const T* qkv, const T* y, co
 int64_t attention_workspace(Device device, DType dtype, int64_t batch, int64_t length,
                             int64_t heads, int64_t width) {
   if (device == Device::kCuda) {
-    return batch * heads * length;  // backward's delta
+    return batch * heads * length;  // delta, in backward
   }
   return on_float(dtype, [&]<class T>() {
     return omp_get_max_threads() * thread_workspace<Wide<T>>(length, width);

@@ -1,11 +1,11 @@
-// What the attention kernels of a GPU are made of: tiles of rows in shared memory, and the two
+// What the GPU attention kernels have in common: tiles of rows in shared memory, and the two
 // products with them. Internal to attention.
 //
-// A block of kThreads owns a tile of rows (queries, or keys and values) and streams the other rows
-// past it, kStreamed at a time. The product of both is never in memory: kAcross neighbouring
-// threads share an owned row, and each holds every kAcross-th element of the row's scores and, in
-// groups of four, of its sums. In shared memory everything is f32 and filled up with zeros, so the
-// products know neither the type in memory nor odd sizes.
+// A block of kThreads owns a tile of rows (queries, or keys and values). It streams the other rows
+// past this tile, kStreamed at a time. Their scores are never in global memory: kAcross
+// neighbouring threads share an owned row. Each holds every kAcross-th element of the row's scores,
+// and every kAcross-th group of four of its sums. In shared memory everything is f32 and padded
+// with zeros, so the products need not handle other types or sizes.
 #pragma once
 
 #include <cmath>
@@ -16,24 +16,24 @@
 namespace tandem::attention_tile {
 
 inline constexpr int kThreads = 128;
-inline constexpr int kAcross = 8;  // threads of a row, in one warp
+inline constexpr int kAcross = 8;  // threads that share a row; they are in one warp
 inline constexpr int kDown = kThreads / kAcross;
 inline constexpr int kStreamed = 32;
-inline constexpr int kBlocks = 2;                    // that a multiprocessor must hold at a time
-inline constexpr int kScores = kStreamed / kAcross;  // scores of a row that one thread holds
+inline constexpr int kBlocks = 2;                    // blocks that must fit on a multiprocessor
+inline constexpr int kScores = kStreamed / kAcross;  // scores of a row in one thread
 template <int kWidth>
-inline constexpr int kSums = kWidth / kAcross;  // and sums
+inline constexpr int kSums = kWidth / kAcross;  // sums of a row in one thread
 inline constexpr int kMaxWidth = 128;
 
 inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
 __device__ inline int across() { return static_cast<int>(threadIdx.x) % kAcross; }
 __device__ inline int down() { return static_cast<int>(threadIdx.x) / kAcross; }
-// The owned row, and the streamed row or column of scores, that the thread's i-th register is of.
+// The row or column of the tile of scores that the thread's i-th or j-th register belongs to.
 __device__ inline int owned_row(int i) { return down() + i * kDown; }
 __device__ inline int streamed_row(int j) { return across() + j * kAcross; }
 
-// Over the threads of a row; all lanes must call.
+// The sum over the threads of a row. All lanes must call this.
 __device__ inline float row_sum(float value) {
 #pragma unroll
   for (int distance = kAcross / 2; distance > 0; distance /= 2) {
@@ -57,9 +57,9 @@ template <class T>
 struct Rows {
   Global<T> data;
   int64_t step;   // elements from one row to the next
-  int64_t count;  // rows; those past them load as zeros and are not stored
+  int64_t count;  // number of rows; rows after them load as zeros and are not stored
   int width;
-  bool vector;  // rows begin at multiples of 16 bytes, and width is a multiple of kPack<T>
+  bool vector;  // rows start at multiples of 16 bytes, and width is a multiple of kPack<T>
 };
 
 template <class T>
@@ -112,8 +112,8 @@ __device__ void store_run(const Rows<T>& to, int64_t row, int column, const floa
 
 // --- tiles in shared memory ---
 
-// Rows in groups of four. One group more per row (an odd number) lets the threads of a quarter warp
-// read as many rows without bank conflicts.
+// Rows as groups of four elements. One extra group makes the row length odd, so that a quarter of a
+// warp can read different rows without bank conflicts.
 template <int kWidth, int kRows>
 struct Tile {
   Pack<float> rows[kRows][kWidth / 4 + 1];
@@ -136,8 +136,8 @@ __device__ void load_tile(const Rows<const T>& from, int64_t first, Tile<kWidth,
   }
 }
 
-// to = beta * to + sums * factor (of each row), by way of `tile`, of which a thread's warp must
-// have read its owned rows for the last time. All threads must call.
+// to = beta * to + sums * factor (one factor per row). The sums pass through `tile`: the thread's
+// warp must not need its owned rows in `tile` any more. All threads must call this.
 template <class T, int kWidth, int kRows, int kEach>
 __device__ void store_sums(const float (&sums)[kEach][kSums<kWidth>], const float (&factor)[kEach],
                            Tile<kWidth, kRows>& tile, const Rows<T>& to, int64_t first,
@@ -204,7 +204,8 @@ __device__ void multiply(const Tile<kWidth, kOwned>& owned, const Tile<kWidth, k
 }
 
 // sums[i] += sum over streamed rows s of weights[i][s] * streamed row s. The weights pass through
-// `tile`, rows of one warp only: it needs no barrier, and may be used again at once.
+// `tile`. Each row of `tile` is used by one warp only, so the block needs no barrier, and the tile
+// can be used again at once.
 template <int kWidth, int kOwned, int kEach>
 __device__ void add_weighted(const float (&weights)[kEach][kScores], Tile<kStreamed, kOwned>& tile,
                              const Tile<kWidth, kStreamed>& streamed,
@@ -244,27 +245,28 @@ __device__ void add_weighted(const float (&weights)[kEach][kScores], Tile<kStrea
 
 // --- launching ---
 
-// Products of queries and keys times this are scores; times kLog2E, exponents of 2.
+// Factor from <query, key> to score. Times kLog2E, it gives exponents of 2.
 inline float scale_of(int64_t width) { return 1 / std::sqrt(static_cast<float>(width)); }
 
-// Bytes of dynamic shared memory. A multiprocessor of sm_80 has 164 KiB and takes 1 KiB per block
-// for itself.
+// Bytes of dynamic shared memory. A multiprocessor of sm_80 has 164 KiB, of which each block takes
+// 1 KiB more than it asks for.
 template <class Tiles>
 constexpr size_t bytes_of() {
   static_assert(kBlocks * (sizeof(Tiles) + 1024) <= 164 * 1024);
   return sizeof(Tiles);
 }
 
-// Sizes of one call.
+// The sizes of one call.
 struct Sizes {
   int64_t batch, length, heads, kv_heads, width;
   TANDEM_HOST_DEVICE int64_t row() const { return (heads + 2 * kv_heads) * width; }
   TANDEM_HOST_DEVICE int64_t group() const { return heads / kv_heads; }
-  // First element, in an array [batch, length, row], of a head counted over queries, keys, values.
+  // The offset of a head's first element in an array [batch, length, row]; `head` counts query, key
+  // and value heads.
   TANDEM_HOST_DEVICE int64_t qkv_at(int64_t b, int64_t head) const {
     return b * length * row() + head * width;
   }
-  // The same in [batch, length, heads, width], and in [batch, heads, length].
+  // The same in [batch, length, heads, width] and in [batch, heads, length].
   TANDEM_HOST_DEVICE int64_t y_at(int64_t b, int64_t head) const {
     return (b * length * heads + head) * width;
   }
@@ -273,7 +275,7 @@ struct Sizes {
   }
 };
 
-// The part of the work that is one block's: tiles of a head first, then heads, then the batch.
+// A block's part of the work. Tiles of a head vary fastest, then heads, then the batch.
 struct Work {
   int64_t tile, head, b;
 };
@@ -283,8 +285,8 @@ __device__ inline Work work_of_block(int64_t tiles, int64_t heads) {
   return {block % tiles, block / tiles % heads, block / (tiles * heads)};
 }
 
-// Calls f.template operator()<kWidth>() with the smallest width that has a kernel and holds the
-// heads'. Throws Error(kConfig) for heads wider than kMaxWidth.
+// Calls f.template operator()<kWidth>() with the smallest supported kWidth >= width. Throws
+// Error(kConfig) for heads wider than kMaxWidth.
 template <class F>
 void with_width(int64_t width, F f) {
   if (width <= 32) {

@@ -20,8 +20,8 @@ namespace {
 
 struct BatchNormOp final : Op {
   Tensor x;           // [rows, C]
-  Tensor y;           // only where the ReLU's mask cannot be computed from x: behind a residual
-  Tensor mean, rstd;  // wide [C]
+  Tensor y;           // only after a residual, where x alone does not give the ReLU's mask
+  Tensor mean, rstd;  // [C], f32 or, for f64 x, f64
   bool relu = false;
   bool residual = false;
 
@@ -32,8 +32,8 @@ struct BatchNormOp final : Op {
     const Tensor sums = context.workspace({2, channels}, wide);
     const Tensor scratch = context.workspace(
         {kernels::batchnorm2d_workspace(context.stream.device(), rows, channels)}, wide);
-    // Behind a residual the masked gradient is needed again, so it is written down: in dy's place
-    // if nobody else reads that.
+    // With a residual the masked gradient is needed again, so it is stored: in dy's memory if no
+    // one else reads dy.
     Tensor masked;
     if (y) {
       masked = dy.unique() ? dy : context.activation(dy.shape(), dy.dtype());
@@ -70,7 +70,7 @@ struct BatchNormOp final : Op {
   }
 
  private:
-  // Without a residual, dx may take the place of dy.
+  // Without a residual, dx may overwrite dy.
   GradTarget x_target(Context& context, const Tensor& dy) {
     if (!residual && dy.unique() && !input(0).slot()->grad) {
       input(0).add(context, dy);

@@ -1,5 +1,5 @@
-// Each thread has a pack of neighbouring channels, or a single one, and walks rows (ColumnGrid): it
-// loads what depends on the channel once, and x as few times as there are passes.
+// Each thread has a pack of neighbouring channels, or a single channel, and walks over rows
+// (ColumnGrid). So it loads the values of its channels once.
 #include <cmath>
 
 #include "layers/batchnorm2d/batchnorm2d.h"
@@ -11,10 +11,10 @@ namespace tandem::kernels {
 
 namespace {
 
-// --- Statistics. ---
+// --- Statistics ---
 
-// Moments of kC channels: their means, their sums of squared deviations, and the number of rows.
-// Those of two sets together (Chan, Golub and LeVeque 1979).
+// The moments of kC channels: their means, their sums of squared deviations, and the number of
+// rows. Combines two sets of moments (Chan, Golub and LeVeque 1979).
 template <int kC>
 struct JoinMoments {
   __device__ void operator()(float (&mine)[2 * kC + 1], const float (&other)[2 * kC + 1]) const {
@@ -33,9 +33,9 @@ struct JoinMoments {
   }
 };
 
-// partial [chunks, 2, channels]: means of the chunk's rows, sums of squared deviations from them. A
-// thread subtracts its first row's value, so that the sums of squares do not cancel however large
-// the mean is: with n rows they lose a factor of n at most.
+// partial [chunks, 2, channels]: the means of the chunk's rows, and the sums of squared deviations
+// from them. A thread first subtracts its first row's value from all rows. So even with a large
+// mean, cancellation costs at most a factor of n in precision, for n rows.
 template <class T, int kC>
 __global__ void __launch_bounds__(ColumnGrid::kThreads)
     batchnorm2d_moments_kernel(ColumnGrid grid, Global<const T> x, Global<float> partial) {
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(ColumnGrid::kThreads)
   }
 }
 
-// The chunks' moments together, in f64.
+// Combines the chunks' moments, in f64.
 __global__ void __launch_bounds__(kTotalThreads)
     batchnorm2d_statistics_kernel(ColumnGrid grid, Global<const float> partial, Global<float> mean,
                                   Global<float> rstd, Global<float> observed) {
@@ -113,9 +113,9 @@ __global__ void batchnorm2d_running_kernel(Global<const float> running, Global<f
   }
 }
 
-// --- Normalisation. ---
+// --- Normalisation ---
 
-// The factors of a thread's channels: normalised = (x - mean) * scale + bias.
+// The coefficients of a thread's channels: normalised = (x - mean) * scale + bias.
 template <int kC>
 struct Affine {
   float mean[kC], rstd[kC], scale[kC], bias[kC];
@@ -155,15 +155,15 @@ __global__ void __launch_bounds__(ColumnGrid::kThreads)
 #pragma unroll
     for (int j = 0; j < kC; ++j) {
       const float value = affine(values[j], j) + added[j];
-      values[j] = relu && value < 0 ? 0 : value;  // keeps NaN visible
+      values[j] = relu && value < 0 ? 0 : value;  // passes NaN on
     }
     store_pack(y, at, values);
   }
 }
 
-// --- Backward. ---
+// --- Backward ---
 
-// partial [chunks, 2, channels]: sums over the chunk's rows of g, of g * (x - mean) * rstd.
+// partial [chunks, 2, channels]: sums over the chunk's rows of g, and of g * (x - mean) * rstd.
 template <class T, int kC>
 __global__ void __launch_bounds__(ColumnGrid::kThreads)
     batchnorm2d_backward_sums_kernel(ColumnGrid grid, Global<const T> dy, Global<const T> x,

@@ -1,10 +1,12 @@
-// Batch normalisation over all but the last axis (Ioffe and Szegedy 2015, arXiv:1502.03167), fused
-// with what follows it in a residual network: y = relu(gain * (x - mean) * rstd + bias + residual).
-// On a CPU these passes are bound by memory traffic, so the fused form reads and writes less.
+// Batch normalisation over all axes but the last (Ioffe and Szegedy 2015, arXiv:1502.03167), fused
+// with the operations that follow it in a residual network: y = relu(gain * (x - mean) * rstd +
+// bias + residual). On a CPU these passes are limited by memory traffic, so the fused form is
+// faster.
 //
-// Training uses the mean and the biased variance of the micro-batch. Running statistics are not
-// touched here: each micro-batch adds its mean and unbiased variance to RunningStatistics::sum
-// (unless it is being recomputed), and the trainer updates `running` once per step.
+// Training uses the mean and the biased variance of the micro-batch, and does not change the
+// running statistics. Each micro-batch adds its mean and unbiased variance to
+// RunningStatistics::sum, unless it is being recomputed. The trainer updates `running` once per
+// step.
 #pragma once
 
 #include "layers/module.h"
@@ -13,11 +15,11 @@ namespace tandem {
 
 struct BatchNormOptions {
   bool relu = false;
-  const Variable* residual = nullptr;  // of x's shape, added before the ReLU
+  const Variable* residual = nullptr;  // of x's shape; added before the ReLU
 };
 
-// x [..., C], gain [C], bias [C]; returns x's shape. Normalises with the micro-batch's statistics
-// when context.training, which takes at least two values per channel, otherwise with
+// x [..., C], gain [C], bias [C]; returns x's shape. If context.training, normalises with the
+// micro-batch's statistics, which need at least two values per channel. Otherwise normalises with
 // statistics.running.
 Variable batchnorm2d(Context& context, const Variable& x, Parameter& gain, Parameter& bias,
                      RunningStatistics& statistics, const BatchNormOptions& options = {});
@@ -40,14 +42,15 @@ namespace kernels {
 
 inline constexpr double kBatchNormEpsilon = 1e-5;
 
-// Arrays are [rows, channels] or [channels]. All sums are over chunks of rows that depend on the
-// shape alone, in a fixed order: the same bits for every number of threads and on every GPU.
+// Arrays are [rows, channels] or [channels]. Sums are taken over chunks of rows that depend only on
+// the shape, in a fixed order. So the bits are the same for every number of threads and on every
+// GPU.
 
-// Elements of workspace for the two kernels that take one.
+// Workspace, in elements, for each of the two kernels that need one.
 int64_t batchnorm2d_workspace(Device device, int64_t rows, int64_t channels);
 
-// mean and rstd = 1 / sqrt(biased variance + epsilon). Adds mean and unbiased variance to
-// observed [2, channels] unless it is null.
+// mean and rstd = 1 / sqrt(biased variance + epsilon). Adds the mean and the unbiased variance to
+// observed [2, channels] unless that is null.
 template <class T>
 void batchnorm2d_statistics(Cpu, const T* x, Wide<T>* mean, Wide<T>* rstd, float* observed,
                             int64_t rows, int64_t channels, Wide<T>* workspace);
@@ -55,13 +58,13 @@ template <class T>
 void batchnorm2d_statistics(Cuda, const T* x, Wide<T>* mean, Wide<T>* rstd, float* observed,
                             int64_t rows, int64_t channels, Wide<T>* workspace);
 
-// mean and rstd from running [2, channels]: mean, variance.
+// mean and rstd from running [2, channels], which holds mean and variance.
 template <class W>
 void batchnorm2d_running(Cpu, const float* running, W* mean, W* rstd, int64_t channels);
 template <class W>
 void batchnorm2d_running(Cuda, const float* running, W* mean, W* rstd, int64_t channels);
 
-// y = gain * (x - mean) * rstd + bias, + residual unless null, then ReLU if asked.
+// y = gain * (x - mean) * rstd + bias, plus residual unless that is null; then ReLU if `relu`.
 template <class T>
 void batchnorm2d_normalize(Cpu, const T* x, const T* residual, const Wide<T>* mean,
                            const Wide<T>* rstd, const T* gain, const T* bias, bool relu, T* y,
@@ -71,15 +74,16 @@ void batchnorm2d_normalize(Cuda, const T* x, const T* residual, const Wide<T>* m
                            const Wide<T>* rstd, const T* gain, const T* bias, bool relu, T* y,
                            int64_t rows, int64_t channels);
 
-// How the gradient behind the ReLU is found: g = dy where the ReLU passed its input, else 0.
+// How to find g, the gradient before the ReLU: g = dy where the ReLU passed its input, otherwise 0.
 enum class ReluMask : uint8_t {
   kNone,        // no ReLU: g = dy
-  kFromInput,   // by computing the normalised value again from x (no residual)
+  kFromInput,   // recompute the ReLU's input from x (no residual)
   kFromOutput,  // from the sign of y
 };
 
-// sums [2, channels] = sum over rows of g, of g * (x - mean) * rstd: the gradients of bias and
-// gain. Writes g unless null; g may be dy. y is read for kFromOutput only.
+// sums [2, channels]: sum over rows of g, and of g * (x - mean) * rstd; these are the gradients of
+// bias and gain. Writes g unless it is null; g may be the same array as dy. y is read only for
+// kFromOutput.
 template <class T>
 void batchnorm2d_backward_sums(Cpu, const T* dy, const T* x, const T* y, ReluMask mask,
                                const Wide<T>* mean, const Wide<T>* rstd, const T* gain,
@@ -91,8 +95,8 @@ void batchnorm2d_backward_sums(Cuda, const T* dy, const T* x, const T* y, ReluMa
                                const T* bias, T* g, Wide<T>* sums, int64_t rows, int64_t channels,
                                Wide<T>* workspace);
 
-// dx = beta * dx + gain * rstd * (g - sums[0] / rows - (x - mean) * rstd * sums[1] / rows). mask:
-// kNone (dy is g already) or kFromInput. dx may be dy.
+// dx = beta * dx + gain * rstd * (g - sums[0] / rows - (x - mean) * rstd * sums[1] / rows). `mask`
+// is kFromInput, or kNone if dy already is g. dx may be the same array as dy.
 template <class T>
 void batchnorm2d_backward_data(Cpu, const T* dy, const T* x, ReluMask mask, const Wide<T>* mean,
                                const Wide<T>* rstd, const T* gain, const T* bias,
@@ -104,13 +108,13 @@ void batchnorm2d_backward_data(Cuda, const T* dy, const T* x, ReluMask mask, con
                                const Wide<T>* sums, T* dx, Wide<T> beta, int64_t rows,
                                int64_t channels);
 
-// gradient = beta * gradient + sum, of n elements.
+// gradient = beta * gradient + sum, for n elements.
 template <class W>
 void add_to_gradient(Cpu, int64_t n, const W* sum, W* gradient, W beta);
 template <class W>
 void add_to_gradient(Cuda, int64_t n, const W* sum, W* gradient, W beta);
 
-// The function behind add_to_gradient, for both devices.
+// The functor of add_to_gradient, for both devices.
 template <class W>
 struct AddToGradient {
   W beta;

@@ -14,12 +14,11 @@ namespace kernels {
 namespace {
 
 constexpr int64_t kChunkRows = 256;  // summed in T; chunks are added in f64
-constexpr int64_t kStrip = 64;       // channels whose f64 sums are taken together
+constexpr int64_t kStrip = 64;       // channels whose f64 sums are computed together
 
 int64_t chunks_of(int64_t rows) { return (rows + kChunkRows - 1) / kChunkRows; }
 
-// Calls f<kVectors, kFull>(first channel, lanes of a vector) for groups that cover all channels.
-// Only the last group may have a vector that is not full.
+// Calls f<kVectors, kFull>(first channel, lanes) until all channels are covered.
 template <class T, class F>
 void for_each_group(int64_t channels, F f) {
   constexpr int64_t kWidth = kLanes<T>;
@@ -42,7 +41,6 @@ struct RowRange {
   int64_t first, count;
 };
 
-// Calls f(rows, chunk) in parallel.
 template <class F>
 void for_each_chunk(int64_t rows, int64_t channels, F f) {
 #pragma omp parallel for schedule(static) if (rows * channels >= kParallelElements)
@@ -52,7 +50,7 @@ void for_each_chunk(int64_t rows, int64_t channels, F f) {
   }
 }
 
-// Calls f(position, vector) for kVectors vectors from channel `first` of every row.
+// Calls f(position, vector) for kVectors vectors, from channel `first`, of every row.
 template <class T, int kVectors, class F>
 void for_each_vector(RowRange range, int64_t channels, int64_t first, F f) {
   for (int64_t row = range.first; row < range.first + range.count; ++row) {
@@ -63,7 +61,7 @@ void for_each_vector(RowRange range, int64_t channels, int64_t first, F f) {
   }
 }
 
-// Turns choices that are made once into compile-time constants of the inner loop.
+// Calls f with a and b as compile-time constants, so that the inner loop does not branch.
 template <class F>
 void choose(bool a, bool b, F f) {
   if (a) {
@@ -88,7 +86,7 @@ void choose(ReluMask mask, F f) {
 template <class T>
 Vector<T> relu_of(Vector<T> v) {
   const Vector<T> zero = {};
-  return v < zero ? zero : v;  // keeps NaN visible
+  return v < zero ? zero : v;  // passes NaN on
 }
 
 template <class T>
@@ -97,7 +95,7 @@ Vector<T> pass_where_positive(Vector<T> output, Vector<T> gradient) {
   return output > zero ? gradient : zero;
 }
 
-// The factors of one group of channels: normalised = (x - mean) * scale + bias.
+// The coefficients of a group of channels: normalised = (x - mean) * scale + bias.
 template <class T, int kVectors, bool kFull>
 struct Affine {
   Vector<T> mean[kVectors], scale[kVectors], bias[kVectors];
@@ -114,7 +112,7 @@ struct Affine {
   Vector<T> operator()(Vector<T> x, int v) const { return (x - mean[v]) * scale[v] + bias[v]; }
 };
 
-// Mean and sum of squared deviations from it, of one chunk: two passes over cached rows.
+// The mean of a chunk and its sum of squared deviations, in two passes over cached rows.
 template <class T, int kVectors, bool kFull>
 void chunk_moments(const T* x, RowRange range, int64_t channels, int64_t first, int64_t lanes,
                    T* mean_of, T* deviation_of) {
@@ -190,7 +188,7 @@ void batchnorm2d_statistics(Cpu device, const T* x, Wide<T>* mean, Wide<T>* rstd
           average[c] += weight * chunk_mean[c];
         }
       }
-      // Deviations from the common mean: within chunks, and of the chunks' means.
+      // Squared deviations from the common mean: within chunks, plus those of the chunks' means.
       for (int64_t chunk = 0; chunk < chunks_of(rows); ++chunk) {
         const T* chunk_mean = workspace + chunk * 2 * channels + first;
         for (int64_t c = 0; c < count; ++c) {

@@ -1,4 +1,4 @@
-// The functor behind running_statistics.h, for both devices.
+// The functor of update_running, for both devices.
 #pragma once
 
 #include "src/device/global.h"

@@ -13,14 +13,15 @@ using namespace conv2d_detail;
 
 // --- forward pass and gradient of the input ---
 //
-// Rows of the product are target pixels, columns target channels, k runs over taps.
+// Rows of the product are target pixels, columns are target channels, and k counts taps.
 
 template <class T, bool kTransposed, bool kVector>
 struct ConvolveOperands {
   using E = RunElement<T, kVector>;
   static constexpr int kRuns = kTileRows / kLinesAtOnce;
   static_assert(kTileColumns == kLinesAtOnce);
-  // Where runs of weights lie: packs of transposed ones are neighbouring columns.
+  // Runs of weights are neighbours in k, except packs of transposed ones, which are neighbouring
+  // columns.
   static constexpr bool kAlongK = !(kTransposed && kVector);
 
   const Sizes& sizes;
@@ -89,7 +90,7 @@ struct ConvolveOperands {
   }
 };
 
-// One pixel: target[i + j] = beta * target[i + j] + sums[j], as far as there are channels.
+// One pixel: target[i + j] = beta * target[i + j] + sums[j], for j below the number of channels.
 template <bool kVector, class T>
 __device__ void store_channels(Global<T> target, int64_t i, int channels,
                                const float (&sums)[kThreadColumns], float beta) {
@@ -116,8 +117,8 @@ __device__ void store_channels(Global<T> target, int64_t i, int channels,
   }
 }
 
-// Forward: target y, source x. Transposed: target dx, source dy; blockIdx.z names one of the
-// stride x stride grids.
+// Forward: the target is y, the source x. Transposed: the target is dx, the source dy, and
+// blockIdx.z selects one of the stride x stride grids.
 template <class T, bool kTransposed, bool kVector>
 __global__ void __launch_bounds__(kThreads, 2)
     convolve_kernel(Sizes sizes, Global<const T> source, Global<const T> w, Global<T> target,
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int64_t first_pixel = int64_t{blockIdx.x} * kTileRows;
   const int first_channel = static_cast<int>(blockIdx.y) * kTileColumns;
   if (first_pixel >= grid.pixels()) {
-    return;  // the first grid is the largest
+    return;  // the launch is sized for the first grid, the largest
   }
   Sums sums;
   if (grid.taps() > 0) {
@@ -162,7 +163,7 @@ template <class T, bool kVector>
 struct CorrelateOperands {
   using E = RunElement<T, kVector>;
   static constexpr int kRuns = kTileRows / kLinesAtOnce;
-  static constexpr int kApart = kSlice<E> / kRuns;  // of a thread's runs of x, in k
+  static constexpr int kApart = kSlice<E> / kRuns;  // distance in k between a thread's runs of x
 
   const Sizes& sizes;
   const TapGrid& grid;
@@ -219,7 +220,7 @@ struct CorrelateOperands {
   }
 };
 
-// Partial sums of share blockIdx.z.
+// Writes the partial sums of share blockIdx.z.
 template <class T, bool kVector>
 __global__ void __launch_bounds__(kThreads, 2)
     correlate_kernel(Sizes sizes, int64_t share_pixels, Global<const T> x, Global<const T> dy,
@@ -256,7 +257,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// dw = beta * dw + the shares of `partial` in order.
+// dw = beta * dw + the sum over the shares of `partial`, in order.
 __global__ void __launch_bounds__(kThreads)
     add_shares_kernel(int64_t n, int64_t shares, Global<const float> partial, Global<float> dw,
                       float beta) {
@@ -271,7 +272,7 @@ __global__ void __launch_bounds__(kThreads)
   dw.store(i, beta == 0 ? sum : sum + beta * dw.load(i));
 }
 
-// True when every run of kPack<T> channels can be one access.
+// True if every run of kPack<T> channels can be one access.
 template <class T, class... P>
 bool channels_fit(const Conv2dShape& s, const T* array, const P*... others) {
   return packs_fit(s.in_channels, array, others...) && packs_fit(s.out_channels, array, others...);

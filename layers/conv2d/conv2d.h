@@ -25,24 +25,26 @@ struct Conv2dShape {
   int64_t x_elements() const { return batch * height * width * in_channels; }
   int64_t w_elements() const { return out_channels * kernel_h * kernel_w * in_channels; }
   int64_t y_elements() const { return batch * out_height() * out_width() * out_channels; }
-  // Of the convolution, or of one of its gradients; a multiply-add counts two.
+  // Operations of the convolution or of one of its two gradients; a multiply-add counts as two.
   double flops() const {
     return 2.0 * static_cast<double>(y_elements()) *
            static_cast<double>(kernel_h * kernel_w * in_channels);
   }
 };
 
-// x [N, H, W, C_in], weight [C_out, KH, KW, C_in]; returns [N, H_out, W_out, C_out]. No bias: a
-// normalisation follows. Throws when the kernel is larger than 16 x 16 or than the padded image.
+// x [N, H, W, C_in], weight [C_out, KH, KW, C_in]; returns [N, H_out, W_out, C_out]. There is no
+// bias, because a normalisation follows. Throws if the kernel is larger than 16 x 16 or than the
+// padded image.
 Variable conv2d(Context& context, const Variable& x, Parameter& weight, int64_t stride,
                 int64_t padding);
 
 namespace kernels {
 
-// Sums are taken in Wide<T>. The same call gives the same bits every time, for every number of CPU
+// Sums are taken in Wide<T>. The same call gives the same bits every time, for any number of CPU
 // threads.
 
-// Elements of workspace that the kernels below need; on the CPU for the present number of threads.
+// Workspace for each kernel below, in elements. On the CPU it depends on the current number of
+// threads.
 int64_t conv2d_forward_workspace(Device device, DType dtype, const Conv2dShape& shape);
 int64_t conv2d_backward_data_workspace(Device device, DType dtype, const Conv2dShape& shape);
 int64_t conv2d_backward_weight_workspace(Device device, DType dtype, const Conv2dShape& shape);

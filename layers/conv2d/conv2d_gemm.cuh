@@ -1,9 +1,9 @@
-// The matrix product that all three directions of convolution are on a GPU (implicit GEMM: no
-// operand is ever unfolded in memory). Internal to conv2d.
+// The matrix product behind all three directions of convolution on a GPU. It is an implicit GEMM:
+// the operands are never unfolded in memory. Internal to conv2d.
 //
-// A block of kThreads computes kTileRows x kTileColumns sums over an index k that is cut into
-// slices. Each thread gathers a few runs of neighbours of the next slice into registers while the
-// block multiplies the present one, which lies in shared memory in f32.
+// A block of kThreads computes kTileRows x kTileColumns sums over an index k, slice by slice. While
+// the block multiplies the current slice, which is in shared memory in f32, each thread loads a few
+// runs of neighbouring elements of the next slice into registers.
 #pragma once
 
 #include <type_traits>
@@ -15,11 +15,11 @@
 namespace tandem::conv2d_detail {
 
 inline constexpr int kThreads = 256;
-inline constexpr int kThreadRows = 4, kThreadColumns = 8;  // sums that one thread holds
+inline constexpr int kThreadRows = 4, kThreadColumns = 8;  // sums in one thread
 inline constexpr int kThreadsAcross = kTileColumns / kThreadColumns;
 
-// Runs have kPack<E> elements, where E is T when a run is one 16-byte access, and f32 when its
-// elements are loaded one by one. A slice is as long as 4 runs.
+// A run has kPack<E> elements. E is T if a run is one 16-byte access, and f32 if its elements are
+// loaded one by one. A slice is 4 runs long.
 template <class T, bool kVector>
 using RunElement = std::conditional_t<kVector, T, float>;
 template <class E>
@@ -27,9 +27,9 @@ inline constexpr int kSlice = 4 * kPack<E>;
 
 // --- tiles ---
 
-// One slice of both operands. The two quads of a thread's columns lie half a tile apart:
-// neighbouring threads read neighbouring quads, without bank conflicts. The extra quad spreads over
-// the banks what is written along k.
+// One slice of both operands. A thread's two quads of columns are half a tile apart, so that
+// neighbouring threads read neighbouring quads without bank conflicts. The extra quad in each line
+// spreads writes along k over the banks.
 template <class E>
 struct Tile {
   Pack<float> rows[kSlice<E>][kTileRows / 4 + 1];
@@ -43,12 +43,12 @@ struct ColumnQuad {
   __device__ static int place(int quad) { return quad % 2 * kThreadsAcross + quad / 2; }
 };
 
-// Where in a slice a thread's first run starts; a line is a row or a column of the product.
+// Where a thread's first run starts in a slice. A line is a row or a column of the product.
 struct Run {
   int k, line;
 };
 
-// Runs of neighbours in k: 4 threads take the slice of one line.
+// For runs of neighbours in k: 4 threads load the slice of one line.
 inline constexpr int kLinesAtOnce = kThreads / 4;
 template <class E>
 __device__ Run run_along_k() {
@@ -56,7 +56,7 @@ __device__ Run run_along_k() {
   return {thread % 4 * kPack<E>, thread / 4};
 }
 
-// Runs of neighbours among kLines lines.
+// For runs of neighbours among kLines lines.
 template <class E, int kLines>
 __device__ Run run_along_lines() {
   constexpr int kRuns = kLines / kPack<E>;
@@ -81,8 +81,8 @@ __device__ void put_along_lines(Pack<float> (&tile)[kSlice<E>][kQuads], Run at, 
   }
 }
 
-// Each call of offset() says where the run's next element lies, negative for a zero. kVector: they
-// are all zeros or all neighbours in memory, at a multiple of 16 bytes.
+// Each call of offset() returns where the run's next element is; a negative offset means zero. With
+// kVector, either all elements are zeros, or they are contiguous and aligned to 16 bytes.
 template <bool kVector, class T, class Offset>
 __device__ Pack<RunElement<T, kVector>> load_run(Global<const T> from, Offset offset) {
   if constexpr (kVector) {
@@ -132,12 +132,12 @@ __device__ void multiply(const Tile<E>& tile, Sums& sums) {
   }
 }
 
-// Bytes of dynamic shared memory that accumulate() uses.
+// Bytes of dynamic shared memory for accumulate().
 template <class E>
 inline constexpr size_t kTileBytes = 2 * sizeof(Tile<E>);
 
 // Adds `slices` slices of the product to `sums`. operands.gather() loads the thread's runs of the
-// next slice, operands.put(tile) writes them to shared memory.
+// next slice; operands.put(tile) writes them to shared memory.
 template <class E, class Operands>
 __device__ void accumulate(int slices, Operands& operands, Sums& sums) {
   Tile<E>* tiles = dynamic_shared<Tile<E>>();
@@ -156,7 +156,7 @@ __device__ void accumulate(int slices, Operands& operands, Sums& sums) {
     if (more) {
       operands.put(tiles[(slice + 1) % 2]);
     }
-    __syncthreads();  // the next slice is complete, and the present one may be overwritten
+    __syncthreads();  // the next slice is complete, and the current one may be overwritten
   }
 }
 

@@ -1,12 +1,12 @@
-// Which pixels and taps of a convolution meet, as its GPU kernels compute with it: without
-// divisions but where a thread starts. Internal to conv2d.
+// Which pixels and taps of a convolution belong together, for its GPU kernels. Divisions occur only
+// where a thread starts. Internal to conv2d.
 #pragma once
 
 #include "layers/conv2d/conv2d.h"
 
 namespace tandem::conv2d_detail {
 
-// Conv2dShape in 32 bits, as the kernels compute with it.
+// Conv2dShape in 32 bits.
 struct Sizes {
   int batch, height, width, in, out_height, out_width, out;
   int kernel_h, kernel_w, stride, padding;
@@ -27,7 +27,7 @@ struct Sizes {
 
 // --- indices ---
 
-// A position in three nested ranges; only the outer one has no end.
+// A position in three nested ranges; the outer range has no limit.
 struct Index3 {
   int outer, middle, inner;
 };
@@ -41,7 +41,7 @@ __device__ inline Index3 split(int64_t i, Extents extents) {
           static_cast<int>(i % extents.inner)};
 }
 
-// at + step, with carries instead of divisions.
+// at + step, with carries instead of divisions; step.middle and step.inner are in their ranges.
 __device__ inline Index3 advance(Index3 at, Index3 step, Extents extents) {
   Index3 sum{at.outer + step.outer, at.middle + step.middle, at.inner + step.inner};
   if (sum.inner >= extents.inner) {
@@ -61,15 +61,15 @@ __device__ inline Index3 next(Index3 at, Extents extents) {
 
 // --- taps and pixels ---
 
-// Target positions along one axis that share their taps. Position r lies at first + r * step of the
-// target; its tap t uses kernel index kernel_first + t * kernel_step and the source at
+// Target positions along one axis that use the same taps. Position r is at first + r * step in the
+// target. Its tap t uses kernel index kernel_first + t * kernel_step and source position
 // source_first + r * source_step + t * tap_step.
 struct TapAxis {
   int positions, first, step;
   int taps, kernel_first, kernel_step;
   int source_size, source_first, source_step, tap_step;
 
-  // Negative outside the source.
+  // Negative if outside the source.
   __device__ int source(int position, int tap) const {
     const int i = source_first + position * source_step + tap * tap_step;
     return i < source_size ? i : -1;
@@ -81,8 +81,8 @@ __device__ inline TapAxis forward_axis(int kernel, int stride, int padding, int 
   return {outputs, 0, 1, kernel, 0, 1, inputs, -padding, stride, 1};
 }
 
-// Input first + stride * r gets output r + (first + padding - k) / stride from the kernel indices k
-// that divide evenly: every stride-th, from (first + padding) % stride.
+// Input position first + stride * r gets output r + (first + padding - k) / stride, for those
+// kernel indices k that divide evenly: every stride-th, from (first + padding) % stride.
 __device__ inline TapAxis transposed_axis(int kernel, int stride, int padding, int inputs,
                                           int outputs, int first) {
   const int k = (first + padding) % stride;
@@ -98,7 +98,8 @@ __device__ inline TapAxis transposed_axis(int kernel, int stride, int padding, i
           -1};
 }
 
-// A grid of target pixels (image, row, column) that share their taps (row, column, source channel).
+// A grid of target pixels (image, row, column) that use the same taps (row, column, source
+// channel).
 struct TapGrid {
   TapAxis rows, columns;
   int batch, channels;  // of the source
@@ -108,7 +109,7 @@ struct TapGrid {
   __device__ int taps() const { return rows.taps * columns.taps * channels; }
   __device__ Extents tap_extents() const { return {columns.taps, channels}; }
 
-  // Element of the source that the pixel multiplies with the tap; negative for none.
+  // The element of the source that belongs to this pixel and tap; negative if there is none.
   __device__ int64_t source(Index3 pixel, Index3 tap) const {
     const int row = rows.source(pixel.middle, tap.outer);
     const int column = columns.source(pixel.inner, tap.middle);
@@ -125,7 +126,7 @@ __device__ inline TapGrid forward_grid(const Sizes& s) {
           forward_axis(s.kernel_w, s.stride, s.padding, s.width, s.out_width), s.batch, s.in};
 }
 
-// Pixels (row, column) + stride * (i, j) of dx.
+// The grid of the pixels (row, column) + stride * (i, j) of dx.
 __device__ inline TapGrid transposed_grid(const Sizes& s, int row, int column) {
   return {transposed_axis(s.kernel_h, s.stride, s.padding, s.height, s.out_height, row),
           transposed_axis(s.kernel_w, s.stride, s.padding, s.width, s.out_width, column), s.batch,

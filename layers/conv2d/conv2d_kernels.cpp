@@ -13,19 +13,19 @@ namespace kernels {
 
 namespace {
 
-// Weight gradients are summed over this many fixed shares of the batch, whatever the number of
-// threads, and the shares are added in order.
+// Weight gradients are summed over a fixed number of shares of the batch, whatever the number of
+// threads. The shares are then added in order.
 constexpr int64_t kShares = 16;
 
 int64_t aligned(int64_t elements) { return ceil_divide(elements, kChannelBlock) * kChannelBlock; }
 
-// Target channels padded to whole tiles.
+// How many target channels a tile computes.
 template <class T>
 int64_t tile_width(int64_t channels) {
   return tile_vectors<T>(channels) * kLanes<T>;
 }
 
-// Elements of the packed weights of one grid.
+// The number of elements of one grid's packed weights.
 template <class T>
 int64_t packed_size(const ConvolutionPlan& plan, const Axis& rows, const Axis& columns) {
   return rows.taps * columns.taps * plan.source.channels *
@@ -46,7 +46,8 @@ void for_each_grid(const ConvolutionPlan& plan, F f) {
   }
 }
 
-// w [C_out, KH, KW, C_in] to, per grid, [tiles, source blocks, taps, channels of the block, width].
+// From w [C_out, KH, KW, C_in] to [tiles, source blocks, taps, channels of the block, width] per
+// grid.
 template <class T>
 void pack_weights(const ConvolutionPlan& plan, const T* w, T* packed) {
   const int64_t in = plan.transposed ? plan.channels : plan.source.channels;
@@ -98,7 +99,7 @@ void convolve_row(const T* x, int64_t row_pitch, const Axis& rows, const Axis& c
   }
 }
 
-// All pixels of one grid in rows [begin, end) of the grid; `x` is the packed band.
+// All pixels in rows [begin, end) of one grid; `x` is the packed band.
 template <class T, int kVectors>
 void convolve_grid(const ConvolutionPlan& plan, const Axis& rows, const Axis& columns,
                    int64_t begin, int64_t end, const T* x, const T* w, T* image, T beta) {
@@ -168,7 +169,7 @@ void convolve(const ConvolutionPlan& plan, const T* source, const T* w, T* targe
 
 // --- weight gradient ---
 
-// Sizes of one weight gradient: partial sums are [tiles, taps, padded in channels, tile width].
+// The sizes of one weight gradient. Partial sums are [tiles, taps, padded in channels, tile width].
 template <class T>
 struct CorrelationPlan {
   ConvolutionPlan x;
@@ -221,7 +222,7 @@ void correlate_band(const CorrelationPlan<T>& plan, int64_t grid_rows, const T* 
   }
 }
 
-// dw = beta * dw + the shares' partial sums in order.
+// dw = beta * dw + the sum of the shares' partial sums, in order.
 template <class T>
 void add_shares(const CorrelationPlan<T>& plan, const T* partial, T* dw, T beta) {
   const int64_t in = plan.x.source.channels, width = plan.dy.block, taps = plan.x.taps();
@@ -247,7 +248,7 @@ void add_shares(const CorrelationPlan<T>& plan, const T* partial, T* dw, T beta)
   }
 }
 
-// dw = beta * dw + the gradient of the weights.
+// dw = beta * dw + gradient of the weights.
 template <class T>
 void correlate(const CorrelationPlan<T>& plan, const Conv2dShape& shape, const T* x, const T* dy,
                T* dw, T beta, T* workspace) {

@@ -6,12 +6,14 @@ namespace tandem::kernels {
 
 namespace {
 
-// Elements of one channel block that a band aims at: with the weights of a tile it stays in L1.
+// Target size of a band, in elements of one channel block: together with the weights of a tile it
+// fits in L1.
 constexpr int64_t kBandElements = 5120;
 
 int64_t floor_divide(int64_t a, int64_t b) { return -ceil_divide(-a, b); }
 
-// Taps of all outputs of a forward axis; `phase_pitch` positions lie between phases.
+// The taps of a forward axis, the same for all its outputs; consecutive phases are `phase_pitch`
+// positions apart.
 Axis forward_axis(int64_t kernel, int64_t outputs, int64_t phases, int64_t phase_pitch) {
   Axis axis;
   axis.outputs = outputs;
@@ -23,7 +25,7 @@ Axis forward_axis(int64_t kernel, int64_t outputs, int64_t phases, int64_t phase
   return axis;
 }
 
-// Input position i = first + stride * r gets dy[r + (first + padding - k) / stride] from the kernel
+// Input position first + stride * r gets dy[r + (first + padding - k) / stride], for those kernel
 // indices k that divide evenly.
 Axis transposed_axis(int64_t kernel, int64_t inputs, int64_t stride, int64_t padding, int64_t first,
                      int64_t lowest) {
@@ -42,7 +44,7 @@ Axis transposed_axis(int64_t kernel, int64_t inputs, int64_t stride, int64_t pad
   return axis;
 }
 
-// Bands of even height that suit the cache.
+// Chooses bands of about equal height that fit in the cache.
 void choose_bands(ConvolutionPlan& plan) {
   const int64_t row = plan.source.row_pitch() * plan.source_step;
   const int64_t most = std::clamp(kBandElements / row, int64_t{1}, plan.grid_rows);
@@ -50,11 +52,12 @@ void choose_bands(ConvolutionPlan& plan) {
   plan.source.rows = (plan.band_rows - 1) * plan.source_step + plan.row_extent;
 }
 
-// The first source position that any tap of grid position 0 reads, and how many positions follow.
+// The first source position that any tap of grid position 0 reads.
 int64_t lowest_tap(int64_t kernel, int64_t stride, int64_t padding) {
   return ceil_divide(padding - (kernel - 1), stride);
 }
 
+// How many source positions the taps of one grid position span, over all grids.
 int64_t tap_extent(int64_t kernel, int64_t stride, int64_t padding) {
   return (stride - 1 + padding) / stride - floor_divide(padding - (kernel - 1), stride) + 1;
 }
@@ -131,7 +134,7 @@ void copy_band(const Band& band, const T* image, int64_t first_row, int64_t rows
                         first_channel;
           T* pixel = out + column * band.block;
           if (channels == kChannelBlock) {
-            std::copy_n(in, kChannelBlock, pixel);  // of constant length: a few moves
+            std::copy_n(in, kChannelBlock, pixel);  // the constant length compiles to a few moves
           } else {
             std::copy_n(in, channels, pixel);
           }

@@ -1,12 +1,12 @@
-// How a convolution becomes register tiles on the CPU: geometry, packed bands of rows, packed
+// How the CPU cuts a convolution into register tiles: geometry, packed bands of rows, packed
 // weights. Internal to conv2d.
 //
-// The forward pass and the gradient of the input are both "each target pixel sums taps of a source
-// image": the source is x or dy, the target y or dx. One work item is a band of rows of one image;
-// its source rows are copied into a zero-padded band with channels in blocks of kChannelBlock, so
-// that the tiles have no branches. With stride s, a forward source row is stored as s phases
-// (columns f, f + s, ...), which makes what neighbouring outputs read neighbours in memory; and dx
-// splits into s x s grids of pixels, each with its own taps.
+// The forward pass and the gradient of the input have the same form: each target pixel is a sum
+// over taps of a source image. The source is x or dy, the target y or dx. One work item is a band
+// of rows of one image. Its source rows are copied into a zero-padded band, with channels in blocks
+// of kChannelBlock, so that tiles need no branches. With stride s, a forward source row is stored
+// as s phases (columns f, f + s, ...), so that neighbouring outputs read neighbouring elements.
+// With stride s, dx splits into s x s grids of pixels, each with its own taps.
 #pragma once
 
 #include <cstdint>
@@ -16,32 +16,32 @@
 
 namespace tandem::kernels {
 
-// a / b rounded up; b is positive.
+// a / b rounded up; b > 0.
 inline int64_t ceil_divide(int64_t a, int64_t b) { return a > 0 ? (a + b - 1) / b : -(-a / b); }
 
 // A packed, zero-padded band of image rows: [blocks][rows][phases][columns][block].
 struct Band {
   int64_t height = 0, width = 0, channels = 0;  // of the image
   int64_t block = kChannelBlock;
-  int64_t rows = 0;  // at most
+  int64_t rows = 0;  // capacity
   int64_t phases = 1;
-  int64_t columns = 0;       // per phase
-  int64_t first_column = 0;  // of the image; negative in the padding
+  int64_t columns = 0;       // of one phase
+  int64_t first_column = 0;  // in the image; negative in the padding
 
   int64_t blocks() const { return ceil_divide(channels, block); }
   int64_t row_pitch() const { return phases * columns * block; }
   int64_t block_pitch() const { return rows * row_pitch(); }
-  // Behind the last pixel there is room that a tile may read and drop.
+  // After the last pixel there is space that a tile may read; the results are not stored.
   int64_t size() const { return blocks() * block_pitch() + kAccumulators * kChannelBlock; }
 };
 
-// Copies image rows [first_row, first_row + rows); what lies outside the image is zero. Lanes of
-// the last block beyond the channels are left alone: whoever owns the band clears it once, so that
-// tiles compute with zeros there (the results are dropped, but odd bits could be slow).
+// Copies image rows [first_row, first_row + rows); pixels outside the image are zero. In the last
+// block, lanes beyond the channels are not written. The band's owner must clear them once: tiles
+// compute with them, and although the results are not stored, odd bits could be slow.
 template <class T>
 void copy_band(const Band& band, const T* image, int64_t first_row, int64_t rows, T* packed);
 
-// One convolution as sums over taps, for either direction.
+// A convolution as sums over taps, in either direction.
 struct ConvolutionPlan {
   Band source;
   int64_t batch = 0, height = 0, width = 0, channels = 0;  // of the target
@@ -64,7 +64,8 @@ struct ConvolutionPlan {
 ConvolutionPlan plan_forward(const Conv2dShape& shape);
 ConvolutionPlan plan_backward_data(const Conv2dShape& shape);
 
-// Vectors of target channels in one register tile: two where the channels fill them.
+// The number of vectors of target channels in a register tile: two if the channels then fill whole
+// tiles.
 template <class T>
 int tile_vectors(int64_t channels) {
   return ceil_divide(channels, kLanes<T>) % 2 == 0 ? 2 : 1;

@@ -1,5 +1,5 @@
-// How a GPU cuts the sums of the weight gradient's product: for its kernels, and for the size of
-// their workspace, which every build knows. Internal to conv2d.
+// How a GPU divides the sums of the weight gradient. This is a header of its own because builds
+// without CUDA need the workspace size too. Internal to conv2d.
 #pragma once
 
 #include <algorithm>
@@ -8,18 +8,18 @@
 
 namespace tandem::conv2d_detail {
 
-inline constexpr int kTileRows = 128, kTileColumns = 64;  // sums of a block
+inline constexpr int kTileRows = 128, kTileColumns = 64;  // sums in one block
 
-// Rows of the product are taps (kernel row, kernel column, input channel), columns output channels,
-// k runs over output pixels. The pixels are cut into shares, each summed by blocks of its own; the
-// partial sums [shares, C_out, KH, KW, C_in] are added in order.
+// Rows of the product are taps (kernel row, kernel column, input channel), columns are output
+// channels, and k counts output pixels. The pixels are cut into shares, and each share is summed by
+// separate blocks. The partial sums [shares, C_out, KH, KW, C_in] are added in order.
 //
-// Shares enough for kBlocksWanted blocks, but none so small that its epilogue dominates. A function
-// of the sizes alone, as the sums depend on it.
+// There are enough shares for kBlocksWanted blocks, but each is long enough that its epilogue does
+// not dominate. The cut depends only on the sizes, because it determines the bits of the sums.
 struct Shares {
   static constexpr int64_t kBlocksWanted = 512;
   static constexpr int64_t kFewestPixels = 128;
-  static constexpr int64_t kMultiple = 32;  // whole slices of every type
+  static constexpr int64_t kMultiple = 32;  // whole slices for every type
   int64_t pixels;                           // of one share
   int64_t count;
 

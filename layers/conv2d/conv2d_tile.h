@@ -1,10 +1,10 @@
-// The two register tiles that all convolution arithmetic on the CPU runs through.
+// The two register tiles that do all convolution arithmetic on the CPU.
 //
-// A tile of accumulators stays in vector registers while its reduction runs: over taps and input
-// channels (activations), or over pixels (weight gradients). Each step loads a few vectors, one
-// scalar per tile row, and multiplies every pair. Operands come from packed memory (see
-// conv2d_plan.h): pixels are kChannelBlock elements apart, so that all addresses of a tile are one
-// pointer plus constants.
+// A tile of accumulators stays in vector registers during its reduction: over taps and input
+// channels (activations), or over pixels (weight gradients). Each step loads a few vectors and one
+// scalar per tile row, and multiplies every pair. Operands are packed (see conv2d_plan.h) with
+// pixels kChannelBlock elements apart, so that all addresses of a tile are one pointer plus
+// constants.
 #pragma once
 
 #include <array>
@@ -15,12 +15,12 @@
 
 namespace tandem::kernels {
 
-// Channels of the packed source are cut into blocks of this many.
+// The number of channels in a block of the packed source.
 inline constexpr int64_t kChannelBlock = 16;
 
-// Output positions along one axis that share their taps. Output i lies at first + i * step of the
-// target; tap t uses kernel index kernel[t] and the source at position i + offset[t] of the packed
-// band (on the row axis: i * source_step + offset[t]).
+// Output positions along one axis that use the same taps. Output i is at first + i * step in the
+// target. Its tap t uses kernel index kernel[t] and position i + offset[t] of the packed band (on
+// the row axis: i * source_step + offset[t]).
 struct Axis {
   int64_t outputs = 0;
   int64_t first = 0, step = 1;
@@ -33,9 +33,9 @@ struct Axis {
 template <class T>
 struct PixelTarget {
   T* y;
-  int64_t pixel_step;  // elements between neighbours
-  int64_t pixels;      // wanted of the tile; the others are dropped
-  int64_t channels;    // wanted of the tile's kVectors vectors
+  int64_t pixel_step;  // elements between neighbouring pixels
+  int64_t pixels;      // pixels to write; the tile's other pixels are dropped
+  int64_t channels;    // channels to write, at most kVectors vectors
   T keep;
 };
 
@@ -56,9 +56,9 @@ void write_pixels(const Vector<T> (&sum)[kPixels][kVectors], const PixelTarget<T
   }
 }
 
-// kPixels neighbouring outputs of one row, kVectors vectors of their channels: reduces over all
-// taps and `channels` source channels. x: the packed source at the first output's position, rows
-// row_pitch apart. w: [taps, channels, kVectors * kLanes].
+// Computes kPixels neighbouring outputs of one row and kVectors vectors of their channels. Sums
+// over all taps and `channels` source channels. x: the packed source at the first output's
+// position, with rows row_pitch apart. w: [taps, channels, kVectors * kLanes].
 template <class T, int kPixels, int kVectors>
 void convolve_tile(const T* x, int64_t row_pitch, const Axis& rows, const Axis& columns,
                    int64_t channels, const T* w, const PixelTarget<T>& target) {
@@ -85,9 +85,9 @@ void convolve_tile(const T* x, int64_t row_pitch, const Axis& rows, const Axis& 
   write_pixels<T, kPixels, kVectors>(sum, target);
 }
 
-// Weight gradient of one tap, kChannels source channels and kVectors vectors of target channels:
-// sum [kChannels, kVectors * kLanes] += over rows x columns pixels of x * dy. dy: packed pixels,
-// kVectors * kLanes apart.
+// The weight gradient of one tap, kChannels source channels and kVectors vectors of target
+// channels: sum [kChannels, kVectors * kLanes] += the sum over rows x columns pixels of x * dy. dy:
+// packed pixels, kVectors * kLanes apart.
 template <class T, int kChannels, int kVectors>
 void correlate_tile(const T* x, int64_t x_row_pitch, const T* dy, int64_t dy_row_pitch,
                     int64_t rows, int64_t columns, T* sum) {

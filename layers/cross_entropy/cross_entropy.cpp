@@ -22,7 +22,7 @@ Wide<T> largest_of(const T* x, int64_t n) {
   return largest;
 }
 
-// log(sum of exp(x[j])). A NaN anywhere gives NaN, because it stays in the sum.
+// log(sum of exp(x[j])). If any x[j] is NaN, the sum and the result are NaN.
 template <class T>
 Wide<T> log_sum_exp(const T* x, int64_t n) {
   const Wide<T> largest = largest_of(x, n);
@@ -73,7 +73,7 @@ void cross_entropy_backward(Cpu, const Wide<T>* dlosses, const int32_t* targets,
       row[j] = T(math::exp(Wide<T>(row[j]) - offset) * scale);
     }
     if constexpr (kIs16Bit<T>) {
-      // Not from the rounded probability, of which little is left when it is close to one.
+      // The rounded probability would lose most digits of p - 1 if p is close to one.
       row[targets[n]] = T(math::exp(logit - offset) * scale - scale);
     } else {
       row[targets[n]] -= scale;
@@ -121,9 +121,9 @@ template void count_correct<Fp16>(Cpu, const Fp16*, const int32_t*, LogitRows, i
 namespace {
 
 struct CrossEntropyOp final : Op {
-  Tensor logits;   // [N, width]; becomes its own gradient
+  Tensor logits;   // [N, width]; backward overwrites it with its gradient
   Tensor targets;  // i32 [N]
-  Tensor log_sum;  // f32 [N], f64 for f64
+  Tensor log_sum;  // [N], f32 or, for f64 logits, f64
   kernels::LogitRows shape;
 
   std::string_view name() const override { return "cross_entropy"; }

@@ -14,9 +14,9 @@ constexpr int kThreads = 256;
 
 __device__ float exp_of(float x) { return ptx::exp2(x * 1.44269504f); }  // log2(e)
 
-// Calls f<kCount>(i) for the elements [i, i + kCount) between `first` and `last` of an array, each
-// element in one thread of the block: packs of 16 bytes where they are (`first` may lie between two
-// packs), and single elements around them.
+// Calls f<kCount>(i) for elements [i, i + kCount) that together cover [first, last) of an array.
+// Each element is visited by one thread of the block. Elements in whole 16-byte packs are visited
+// as packs, those before and after one by one (`first` may lie inside a pack).
 template <class T, class F>
 __device__ void visit(int64_t first, int64_t last, bool aligned, F f) {
   const int64_t next_pack = (first + kPack<T> - 1) / kPack<T> * kPack<T>;
@@ -42,12 +42,12 @@ __device__ void set_to_zero(Global<T> logits, int64_t first, int64_t last, bool 
   });
 }
 
-// What exponents are taken relative to: the largest logit, but for -infinity, which has no distance
-// from itself.
+// The number that is subtracted from exponents: the largest logit, or 0 if that is -infinity,
+// because -infinity minus itself is NaN.
 __device__ float base_of(float largest) { return largest == -INFINITY ? 0.0f : largest; }
 
-// The sum of exp(x - base_of(largest)), of the logits seen so far (Milakov and Gimelshein 2018,
-// arXiv:1805.02867). A NaN stays in the sum.
+// The sum of exp(x - base_of(largest)) over the logits seen so far (Milakov and Gimelshein 2018,
+// arXiv:1805.02867). If a logit is NaN, so is the sum.
 struct OnlineSum {
   float largest = -INFINITY;
   float total = 0;
@@ -118,7 +118,8 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// Numbers in the order of the floats, the lower column above where they are equal (-0 is 0).
+// Numbers with the same order as the floats. Of equal floats (-0 equals 0) the one in the lower
+// column is larger.
 __device__ uint64_t rank_of(float x, int64_t column) {
   const uint32_t bits = std::bit_cast<uint32_t>(x + 0.0f);
   const uint32_t ordered = bits >> 31 ? ~bits : bits | 0x80000000u;
@@ -146,7 +147,7 @@ __global__ void __launch_bounds__(kThreads)
   });
   best = block_max(best);
   if (threadIdx.x == 0 && ~static_cast<uint32_t>(best) == static_cast<uint32_t>(target)) {
-    result.atomic_add(0, 1);  // of integers: any order gives the same sum
+    result.atomic_add(0, 1);  // integers: every order gives the same sum
   }
 }
 

@@ -1,5 +1,5 @@
-// Softmax and negative log-likelihood in one: loss[n] = log(sum over j of exp(logits[n, j])) -
-// logits[n, targets[n]].
+// Softmax and negative log-likelihood in one layer:
+//   loss[n] = log(sum over j of exp(logits[n, j])) - logits[n, targets[n]].
 #pragma once
 
 #include <optional>
@@ -10,29 +10,29 @@
 namespace tandem {
 
 // logits [N, V], targets i32 [N]; returns losses [N] in f32 (f64 for f64 logits). The first
-// `classes` columns count, by default all; those after them may hold anything, and their gradient
-// is zero. A target outside [0, classes) other than kIgnoreTarget is Error(kData); on a GPU the
-// host has to check that.
+// `classes` columns are classes, by default all. Columns after them may hold anything; their
+// gradient is zero. On the CPU throws Error(kData) for a target outside [0, classes), unless it is
+// kIgnoreTarget. For a GPU the host must check.
 //
-// Backward writes (softmax - one hot) * dy into the memory of the logits and hands that on as their
-// gradient: nothing else may use the logits' values once backward has begun.
+// Backward writes (softmax - one hot) * dy into the memory of the logits and passes that on as
+// their gradient. So nothing else may read the logits' values once backward has begun.
 Variable cross_entropy(Context& context, const Variable& logits, const Tensor& targets,
                        std::optional<int64_t> classes = {});
 
-// Rows whose largest logit is the target's, the lowest index winning ties. Ignored rows do not
-// count. Returns i64 [1].
+// The number of rows whose largest logit is the target's; of equal logits the lowest index wins.
+// Ignored rows do not count. Returns i64 [1].
 Tensor count_correct(Context& context, const Tensor& logits, const Tensor& targets,
                      std::optional<int64_t> classes = {});
 
 namespace kernels {
 
-// Rows of logits: the first `classes` elements of `width` stored ones.
+// Rows of logits: `classes` logits, followed by padding up to `width` elements.
 struct LogitRows {
   int64_t rows, classes, width;
 };
 
-// log_sum [rows] is saved for backward; a row with NaN has NaN there and as its loss. On the CPU
-// throws Error(kData) for a bad target.
+// log_sum [rows] is saved for backward. For a row with a NaN, log_sum and the loss are NaN. On the
+// CPU throws Error(kData) for a bad target.
 template <class T>
 void cross_entropy_forward(Cpu, const T* logits, const int32_t* targets, Wide<T>* losses,
                            Wide<T>* log_sum, LogitRows shape);
@@ -40,8 +40,8 @@ template <class T>
 void cross_entropy_forward(Cuda, const T* logits, const int32_t* targets, Wide<T>* losses,
                            Wide<T>* log_sum, LogitRows shape);
 
-// logits[n, j] becomes (exp(logits[n, j] - log_sum[n]) - [j == targets[n]]) * dlosses[n]; zero in
-// the columns after the classes.
+// Replaces logits[n, j] by (exp(logits[n, j] - log_sum[n]) - [j == targets[n]]) * dlosses[n], and
+// by zero in the columns after the classes.
 template <class T>
 void cross_entropy_backward(Cpu, const Wide<T>* dlosses, const int32_t* targets,
                             const Wide<T>* log_sum, T* logits, LogitRows shape);
@@ -49,7 +49,7 @@ template <class T>
 void cross_entropy_backward(Cuda, const Wide<T>* dlosses, const int32_t* targets,
                             const Wide<T>* log_sum, T* logits, LogitRows shape);
 
-// Writes the number of rows to *result.
+// Writes the number of correct rows to *result.
 template <class T>
 void count_correct(Cpu, const T* logits, const int32_t* targets, LogitRows shape, int64_t* result);
 template <class T>

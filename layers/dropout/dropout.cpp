@@ -17,8 +17,8 @@ struct RunWords {
   uint32_t words[4][kCounters];
 };
 
-// random_words(key, sample, step, run * kCounters + i) for all i: Philox round by round, so that
-// each round is a loop over neighbouring counters, which vectorises.
+// random_words(key, sample, step, run * kCounters + i) for all i. Works through Philox round by
+// round, so that each round is a loop over neighbouring counters, which vectorises.
 RunWords run_words(const DropoutMask& mask, uint64_t sample, uint32_t run) {
   RunWords out;
   uint32_t(&c)[4][kCounters] = out.words;
@@ -55,7 +55,7 @@ void dropout(Cpu, const T* x, T* y, double p, uint32_t site, const StepNumbers* 
                                         static_cast<uint32_t>(run));
       const int64_t at = sample * elements + run * kRun;
       const int64_t count = std::min(kRun, elements - run * kRun);
-      const uint32_t* words = random.words[0];  // all kRun of them lie in one piece
+      const uint32_t* words = random.words[0];  // all kRun words are contiguous
 #pragma omp simd
       for (int64_t i = 0; i < count; ++i) {
         y[at + i] = T(rule(words[i], Wide<T>(x[at + i])));
@@ -77,7 +77,7 @@ template void dropout<Fp16>(Cpu, const Fp16*, Fp16*, double, uint32_t, const Ste
 
 namespace {
 
-// Into x's own memory if nobody else holds it.
+// Reuses x's memory if no one else holds it.
 Tensor dropped(Context& context, const Tensor& x, double p, uint32_t site) {
   Tensor y = x.unique() ? x : context.activation(x.shape(), x.dtype());
   const int64_t samples = x.shape()[0];

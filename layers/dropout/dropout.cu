@@ -10,14 +10,14 @@ namespace {
 
 constexpr int kRunsPerBlock = 16;
 
-// A thread has one counter of one run: the elements of its four words lie kDropoutCounters apart,
-// so that neighbouring threads touch neighbouring elements. More than half of the instructions are
-// Philox's; wider accesses would gain nothing.
+// A thread computes one counter of one run. Its four words belong to elements kDropoutCounters
+// apart, so that neighbouring threads access neighbouring elements. Philox is more than half of the
+// instructions, so wider accesses would gain nothing.
 template <class T>
 __global__ void __launch_bounds__(kRunsPerBlock* kDropoutCounters)
     dropout_kernel(Global<const T> x, Global<T> y, DropoutRule<float> rule, uint32_t site,
                    Global<const StepNumbers> numbers, int64_t samples, int64_t elements) {
-  // The key takes as long as the words of one counter: one thread computes it.
+  // Only one thread computes the key, because that takes as long as the words of one counter.
   DropoutMask& mask = shared<DropoutMask>();
   if (threadIdx.x == 0 && threadIdx.y == 0) {
     mask = DropoutMask::of(numbers.load(0), site);

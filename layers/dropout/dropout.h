@@ -1,9 +1,9 @@
-// Inverted dropout (Srivastava et al. 2014): while training each element is zero with probability
-// p, and divided by 1 - p otherwise.
+// Inverted dropout (Srivastava et al. 2014): in training each element is zero with probability p,
+// and divided by 1 - p otherwise.
 //
-// The mask is a pure function of (seed, step, site, global sample, element within the sample): it
-// depends neither on the number of ranks nor on the size of a micro-batch, and is computed again in
-// backward instead of saved.
+// The mask is a pure function of (seed, step, site, global sample, element within the sample). It
+// depends neither on the number of ranks nor on the size of a micro-batch. Backward computes it
+// again, so it is not saved.
 #pragma once
 
 #include <cmath>
@@ -12,14 +12,15 @@
 
 namespace tandem {
 
-// x [B, ...]: axis 0 counts the samples of the micro-batch. `site` numbers the place in the model.
-// The identity when not context.training or p is 0; p is in [0, 1). The result takes x's memory
-// when nobody else holds it.
+// x [B, ...], where axis 0 counts the samples of the micro-batch. `site` is a number for the place
+// in the model. Returns x if p is 0 or context.training is false; p is in [0, 1). If no one else
+// holds x's memory, the result reuses it.
 Variable dropout(Context& context, Variable x, double p, uint32_t site);
 
 namespace kernels {
 
-// Which mask: the key of (seed, site), the step, and the first of the samples.
+// What determines a mask: the key of (seed, site), the step, and the global index of the first
+// sample.
 struct DropoutMask {
   PhiloxKey key;
   uint32_t step;
@@ -31,12 +32,12 @@ struct DropoutMask {
   }
 };
 
-// Elements of a sample are taken in runs of 64. Element e of a run has word e / 16 of counter
-// e % 16 of that run: neighbouring elements need the same word of neighbouring counters.
+// A sample's elements are taken in runs of 64. Element e of a run uses word e / 16 of the run's
+// counter e % 16, so that neighbouring elements need the same word of neighbouring counters.
 inline constexpr int kDropoutCounters = 16;
 inline constexpr int kDropoutRun = 4 * kDropoutCounters;
 
-// What becomes of an element under its random word.
+// Applies dropout to one element, given its random word.
 template <class W>
 struct DropoutRule {
   explicit DropoutRule(double p)
@@ -45,12 +46,12 @@ struct DropoutRule {
   TANDEM_HOST_DEVICE W operator()(uint32_t word, W x) const {
     return (word >> 8) < threshold ? W(0) : x * factor;
   }
-  uint32_t threshold;  // uniform_from(word) < p drops
+  uint32_t threshold;  // an element is dropped if uniform_from(word) < p
   W factor;
 };
 
-// y = x * mask / (1 - p) for `samples` samples of `elements` elements; y may be x. The mask is that
-// of `site` and of the numbers, in the memory of the device; the same on all devices.
+// y = x * mask / (1 - p) for `samples` samples of `elements` elements; y may be x. `numbers` is in
+// device memory. The mask is the same on all devices.
 template <class T>
 void dropout(Cpu, const T* x, T* y, double p, uint32_t site, const StepNumbers* numbers,
              int64_t samples, int64_t elements);

@@ -11,7 +11,7 @@ namespace kernels {
 
 namespace {
 
-constexpr int64_t kStrip = 32;  // columns of one thread's turn: two cache lines of f32
+constexpr int64_t kStrip = 32;  // columns that a thread sums at a time: two cache lines of f32
 
 template <class W>
 void scale_row(W* row, W beta, int64_t width) {
@@ -62,7 +62,7 @@ void embedding_backward_tokens(Cpu, const int32_t* tokens, const T* dy, Wide<T>*
       scale_row(dweight + v * width, beta, width);
     }
   }
-  // Threads share the columns: two tokens may be the same row.
+  // Threads divide the columns, not the tokens: two equal tokens add to the same row.
 #pragma omp parallel for schedule(static) if (count * width >= kParallelElements)
   for (int64_t first = 0; first < width; first += kStrip) {
     const int64_t columns = std::min(kStrip, width - first);

@@ -7,11 +7,11 @@ namespace tandem::kernels {
 
 namespace {
 
-constexpr int kAhead = 8;        // rows of dy that a thread has on their way
-constexpr int kBlocksPerSm = 3;  // few enough that their registers hold these rows
-constexpr int kLongRun = 64;     // more tokens than these are shared by the warps of a block
+constexpr int kAhead = 8;        // rows of dy that a thread loads at the same time
+constexpr int kBlocksPerSm = 3;  // few enough for the rows to fit in registers
+constexpr int kLongRun = 64;     // a row with more tokens is summed by all warps of a block
 
-// Blocks behind each other (blockIdx.z) have different samples; a row is a position.
+// A row of the matrix is a position. Blocks with different blockIdx.z take different samples.
 template <int kWidth, class T>
 __global__ void __launch_bounds__(kMatrixThreads)
     embedding_forward_kernel(Global<const int32_t> tokens, Global<const T> weight,
@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(kMatrixThreads)
   });
 }
 
-// total += row_of(0), row_of(1), ... row_of(count - 1) of dy [*, width], in this order; columns j,
-// ..., j + kWidth - 1.
+// total += row_of(0), row_of(1), ..., row_of(count - 1) of dy [*, width], in this order, for
+// columns j, ..., j + kWidth - 1.
 template <int kWidth, class T, class RowOf>
 __device__ void add_rows(Global<const T> dy, int64_t width, int64_t j, int64_t count, RowOf row_of,
                          float (&total)[kWidth]) {
@@ -63,7 +63,7 @@ __device__ void add_rows(Global<const T> dy, int64_t width, int64_t j, int64_t c
   }
 }
 
-// into = beta * into + total. Beta 0 does not look at what is there.
+// into = beta * into + total. If beta is 0, `into` is not read.
 template <int kWidth>
 __device__ void store_gradient(Global<float> into, int64_t i, float beta, float (&total)[kWidth]) {
   if (beta != 0) {
@@ -77,8 +77,9 @@ __device__ void store_gradient(Global<float> into, int64_t i, float beta, float 
   store_pack(into, i, total);
 }
 
-// A block has kMatrixRows rows of dweight, and columns as wide as a warp. Each warp sums a row that
-// has few tokens; a row with many is shared by all warps, in stretches that are added in order.
+// A block has kMatrixRows rows of dweight and a warp's width of columns. A row with few tokens is
+// summed by one warp. A row with many is divided into stretches, one for each warp, whose sums are
+// added in order.
 template <int kWidth, class T>
 __global__ void __launch_bounds__(kMatrixThreads, kBlocksPerSm)
     embedding_tokens_kernel(Global<const int32_t> order, Global<const int32_t> starts,

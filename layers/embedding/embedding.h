@@ -1,25 +1,26 @@
-// Token embedding, with learned positions added or without.
+// Token embedding, with or without learned positions.
 //
-// The gradient has no atomics: each element of it is a sum over tokens in their order (on a GPU,
-// where a token comes often, over a fixed number of stretches of them), so its bits depend neither
-// on the number of threads nor on their timing.
+// The gradient uses no atomics: each of its elements is a sum over tokens in their order. On a GPU
+// a token that occurs often is summed in a fixed number of stretches. So the bits depend neither on
+// the number of threads nor on their timing.
 #pragma once
 
 #include "layers/module.h"
 
 namespace tandem {
 
-// y[b, t, :] = tokens_weight[tokens[b, t], :] + positions_weight[first_position + t, :]. tokens i32
-// [B, T], tokens_weight [V, C], positions_weight [context, C] or null; returns [B, T, C] of the
-// weights' dtype. A token outside [0, V) is Error(kData).
+// y[b, t, :] = tokens_weight[tokens[b, t], :] + positions_weight[first_position + t, :]. tokens is
+// i32 [B, T], tokens_weight [V, C], positions_weight [context, C] or null. Returns [B, T, C] of the
+// weights' dtype. Throws Error(kData) for a token outside [0, V) on the CPU; for a GPU the host
+// must check.
 Variable embedding(Context& context, const Tensor& tokens, Parameter& tokens_weight,
                    Parameter* positions_weight, int64_t first_position = 0);
 
 namespace kernels {
 
-// tokens [batch * length]; positions: the row of the first position, or null; y [batch * length,
-// width]. On the CPU throws Error(kData) for a token outside [0, vocab); a GPU trusts that the host
-// has checked them.
+// tokens [batch * length]. `positions` points to the row of the first position, or is null. y
+// [batch * length, width]. On the CPU throws Error(kData) for a token outside [0, vocab); on a GPU
+// the host must have checked them.
 template <class T>
 void embedding_forward(Cpu, const int32_t* tokens, const T* weight, const T* positions, T* y,
                        int64_t batch, int64_t length, int64_t vocab, int64_t width);
@@ -27,7 +28,7 @@ template <class T>
 void embedding_forward(Cuda, const int32_t* tokens, const T* weight, const T* positions, T* y,
                        int64_t batch, int64_t length, int64_t vocab, int64_t width);
 
-// Elements (i32) of workspace for embedding_backward_tokens; count is below 2^31.
+// Workspace for embedding_backward_tokens, in i32 elements; count is below 2^31.
 int64_t embedding_workspace(Device device, int64_t count, int64_t vocab);
 
 // dweight [vocab, width] = beta * dweight, then dweight[tokens[n]] += dy[n] for n in [0, count).

@@ -1,5 +1,6 @@
-// A stable radix sort, 8 bits of the token a pass. Each thread of a block owns one value of the
-// digit and walks over the block's tile in order: stable by construction, and without atomics.
+// A stable radix sort that takes 8 bits of the token in each pass. Each thread of a block owns one
+// value of the digit and walks over the block's tile in order. So the sort is stable and needs no
+// atomics.
 #include <bit>
 #include <utility>
 
@@ -15,7 +16,7 @@ constexpr int kDigitBits = 8;
 constexpr int kDigits = kOrderDigits, kTile = kOrderTile;
 static_assert(kDigits == 1 << kDigitBits);
 
-// `order` is what the passes before have made, null before the first.
+// `order` is the result of the earlier passes; null in the first pass.
 __device__ int32_t place_at(Global<const int32_t> order, int64_t i) {
   return order ? order.load(i) : static_cast<int32_t>(i);
 }
@@ -25,7 +26,7 @@ struct Tile {
   alignas(16) int32_t digit[kTile];  // -1 past the end
 };
 
-// Places [blockIdx.x * kTile, ...) of `order`, and the digit of their tokens at bit `shift`.
+// Loads places [blockIdx.x * kTile, ...) of `order`, and the digits of their tokens at bit `shift`.
 __device__ const Tile& load_tile(Global<const int32_t> tokens, Global<const int32_t> order,
                                  int64_t count, int shift) {
   Tile& tile = shared<Tile>();
@@ -53,8 +54,8 @@ __global__ void __launch_bounds__(kDigits)
   counts.store(int64_t{blockIdx.x} * kDigits + own, of_digit);
 }
 
-// Replaces each count by where its first element goes: behind all lower digits, and behind the same
-// digit of earlier tiles. One block.
+// Replaces each count by the place of its first element: after all lower digits, and after the same
+// digit of earlier tiles. Runs in one block.
 __global__ void __launch_bounds__(kDigits)
     place_digits_kernel(Global<int32_t> counts, int64_t tiles) {
   struct Totals {
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(kDigits)
   for (int digit = 0; digit < own; ++digit) {
     next += totals.of[digit];
   }
-  constexpr int kAhead = 8;  // loads on their way at a time
+  constexpr int kAhead = 8;  // loads in flight
   for (int64_t first = 0; first < tiles; first += kAhead) {
     int32_t count[kAhead];
 #pragma unroll
@@ -103,7 +104,7 @@ __global__ void __launch_bounds__(kDigits)
   }
 }
 
-// starts[v] = how many tokens are below v, by bisection.
+// starts[v] = the number of tokens below v, by bisection.
 __global__ void __launch_bounds__(kDigits)
     find_starts_kernel(Global<const int32_t> tokens, Global<const int32_t> order, int64_t count,
                        int64_t vocab, Global<int32_t> starts) {

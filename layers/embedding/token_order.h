@@ -1,11 +1,11 @@
-// The places of each token in a batch, found on a GPU: what the gradient of an embedding sums over.
+// Finds the places of each token in a batch, on a GPU. The gradient of an embedding sums over them.
 #pragma once
 
 #include "src/device/dispatch.h"
 
 namespace tandem::kernels {
 
-// Token v stands at order[starts[v]], ..., order[starts[v + 1] - 1], in rising order.
+// The places of token v are order[starts[v]], ..., order[starts[v + 1] - 1], in ascending order.
 struct TokenOrder {
   const int32_t* order;   // [count]
   const int32_t* starts;  // [vocab + 1]
@@ -16,12 +16,12 @@ inline constexpr int kOrderTile = 1024;   // tokens of a block
 
 inline int64_t order_tiles(int64_t count) { return (count + kOrderTile - 1) / kOrderTile; }
 
-// Elements (i32) of workspace.
+// Workspace for order_tokens, in i32 elements.
 inline int64_t token_order_workspace(int64_t count, int64_t vocab) {
   return 2 * count + order_tiles(count) * kOrderDigits + vocab + 1;
 }
 
-// tokens [count], all in [0, vocab); count is below 2^31. The result lies in the workspace.
+// tokens [count], all in [0, vocab); count is below 2^31. The result points into the workspace.
 TokenOrder order_tokens(Cuda device, const int32_t* tokens, int64_t count, int64_t vocab,
                         int32_t* workspace);
 

@@ -46,7 +46,7 @@ namespace {
 
 struct LinearOp final : Op {
   Tensor x;           // [rows, in]
-  Tensor gelu_input;  // what x is the GELU of, and what input(0) is the gradient by; none: x itself
+  Tensor gelu_input;  // if set, x is its GELU, and input(0) gets the gradient with respect to it
 
   std::string_view name() const override { return "linear"; }
   void backward(Context& context, Tensor& dy) override {
@@ -97,7 +97,7 @@ Shape replace_last(const Shape& shape, int64_t last) {
   return Shape(sizes);
 }
 
-// x W^T + b; with `gelu_input`, which becomes that, its GELU.
+// Returns x W^T + b. If `gelu_input` is given, writes x W^T + b to it and returns its GELU.
 Tensor forward(Context& context, const Tensor& x, const Parameter& weight, const Parameter* bias,
                const Tensor& gelu_input = {}) {
   const int64_t out = weight.shape[0], in = weight.shape[1];

@@ -8,14 +8,15 @@ namespace tandem {
 // x [..., in], weight [out, in], bias [out] or null; returns [..., out].
 Variable linear(Context& context, const Variable& x, Parameter& weight, Parameter* bias);
 
-// gelu(x W^T + b) on its way to one other linear layer, whose backward multiplies its gradient by
-// GELU's slope: so `input` has a gradient, and `value` has none.
+// gelu(x W^T + b), to be read by one other linear layer only. That layer's backward multiplies its
+// gradient by GELU's derivative. So `input` has a gradient, and `value` has none.
 struct GeluVariable {
-  Variable input;  // x W^T + b; without elements where backward does not need them
+  Variable input;  // x W^T + b; empty if backward does not need it
   Tensor value;    // [..., out]
 };
 
-// In one product each: the same bits as gelu() between two calls of linear().
+// A linear layer and GELU as one product, and the linear layer that reads the result. The bits are
+// the same as with gelu() between two calls of linear().
 GeluVariable linear_gelu(Context& context, const Variable& x, Parameter& weight, Parameter* bias);
 Variable linear(Context& context, const GeluVariable& x, Parameter& weight, Parameter* bias);
 
@@ -36,10 +37,10 @@ class Linear {
 
 namespace kernels {
 
-// f32 numbers of workspace for sum_rows.
+// Workspace for sum_rows, in f32 numbers.
 int64_t sum_rows_workspace(Device device, int64_t rows, int64_t columns);
 
-// dbias[j] = beta * dbias[j] + sum over r of dy[r, j]; the order of the sum is fixed.
+// dbias[j] = beta * dbias[j] + sum over r of dy[r, j]. The order of the sum is fixed.
 template <class T>
 void sum_rows(Cpu, const T* dy, Wide<T>* dbias, Wide<T> beta, Wide<T>* workspace, int64_t rows,
               int64_t columns);

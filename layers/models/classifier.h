@@ -1,19 +1,19 @@
-// A model that takes each target for one of several classes: labels of images, or tokens.
+// A model that predicts one of several classes for each target: a label of an image, or a token.
 #pragma once
 
 #include "layers/cross_entropy/cross_entropy.h"
 
 namespace tandem {
 
-// The last block returns logits [targets, width] alone, of which the first `classes` columns count.
-// The loss is their cross-entropy.
+// The last block returns only the logits, [targets, width]. The first `classes` columns are
+// classes; the others are padding. The loss is their cross-entropy.
 class Classifier : public Model {
  public:
   explicit Classifier(int64_t classes) : classes_(classes) {}
   Variable logits(Context& context, const Tensor& input) {
     return run_blocks(context, blocks(), {Variable(input)})[0];
   }
-  // Targets: i32 [targets], kIgnoreTarget for one that does not count.
+  // targets: i32 [targets]; a target of kIgnoreTarget is ignored.
   Loss loss(Context& context, const Tensor& input, const Tensor& targets) override {
     const Variable scores = logits(context, input);
     return {

@@ -9,7 +9,7 @@ namespace tandem {
 
 namespace {
 
-// Keeps keys and values of earlier positions, so that a step costs one position.
+// Caches the keys and values of earlier positions, so that a step computes only one position.
 class CachingDecoder final : public Decoder {
  public:
   CachingDecoder(Transformer& model, const Context& context)
@@ -61,8 +61,8 @@ class CachingDecoder final : public Decoder {
   Context context_;
   int64_t length_limit_, classes_;
   std::vector<KeyValueCache> caches_;  // one for each layer
-  std::vector<Block> blocks_;          // the model's, over the caches
-  std::vector<int32_t> window_;        // the tokens whose keys and values are held
+  std::vector<Block> blocks_;          // the model's blocks, which use the caches
+  std::vector<int32_t> window_;        // the tokens whose keys and values are cached
 };
 
 }  // namespace

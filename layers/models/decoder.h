@@ -8,22 +8,22 @@
 
 namespace tandem {
 
-// Shares the parameters of its model, which must outlive it and hold values. One sequence at a
-// time. Not for training: nothing is remembered for backward, and dropout is off.
+// Uses the parameters of its model, which must outlive it and hold their values. Generates one
+// sequence at a time. Not for training: nothing is recorded for backward, and dropout is off.
 //
-// Positions are at most the model's context. When it is full the window slides: the last context /
-// 2 tokens (at least one) are kept, read again as a sequence that starts at position 0, and
-// generation goes on from there.
+// A sequence has at most `context` positions. When it is full, the window slides: the last context
+// / 2 tokens (at least one) are kept and read again as a sequence that starts at position 0.
+// Generation continues from there.
 class Decoder {
  public:
   virtual ~Decoder() = default;
-  // Starts a new sequence with these tokens, at least one; of more than the context the last ones
-  // count. Returns logits [vocab] of what follows the last token. A token outside the vocabulary is
-  // Error(kData).
+  // Starts a new sequence with these tokens (at least one). If there are more than `context`, only
+  // the last `context` are used. Returns the logits [vocab] of the token after the last one. Throws
+  // Error(kData) for a token outside the vocabulary.
   virtual Tensor prefill(std::span<const int32_t> tokens) = 0;
-  // Appends one token; returns logits [vocab] of what follows it.
+  // Appends one token. Returns the logits [vocab] of the token after it.
   virtual Tensor step(int32_t token) = 0;
-  // Positions held.
+  // The number of positions in the window.
   virtual int64_t length() const = 0;
 };
 

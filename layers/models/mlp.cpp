@@ -16,7 +16,7 @@ int64_t pixels_of(const MlpConfig& config) {
   return config.image_height * config.image_width * config.channels;
 }
 
-// What the head reads.
+// The width of the head's input.
 int64_t last_width(const MlpConfig& config) {
   return config.layers > 0 ? config.width : pixels_of(config);
 }

@@ -8,20 +8,20 @@ namespace tandem {
 
 struct MlpConfig {
   int64_t image_height = 0, image_width = 0, channels = 0;  // of the images
-  int64_t layers = 0;                                       // hidden ones
+  int64_t layers = 0;                                       // hidden layers
   int64_t width = 0;                                        // of each hidden layer
   int64_t classes = 0;
 };
 
-// Parameters layers.N.{weight, bias}, head.{weight, bias}; weights start normal with deviation
-// sqrt(2 / inputs) (He et al. 2015, arXiv:1502.01852). One block for each layer and one for the
-// head. Images [B, H, W, C] give logits [B, classes].
+// Parameters: layers.N.{weight, bias} and head.{weight, bias}. Weights are initialized from a
+// normal distribution with deviation sqrt(2 / inputs) (He et al. 2015, arXiv:1502.01852). There is
+// one block for each layer and one for the head. Images [B, H, W, C] give logits [B, classes].
 class Mlp final : public Classifier {
  public:
   // Throws Error(kConfig) for sizes that are not positive.
   explicit Mlp(const MlpConfig& config);
 
-  // 6 for each weight.
+  // 6 operations for each weight.
   double flops_per_sample() const override;
 
  private:

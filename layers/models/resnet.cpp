@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::array<int64_t, 3> kStageChannels = {16, 32, 64};
 
-// Convolution, batch normalisation, and what is fused with it.
+// A convolution, and a batch normalisation with the ReLU and residual addition fused into it.
 class ConvNorm {
  public:
   ConvNorm(const std::string& conv, const std::string& norm, int64_t in, int64_t out,

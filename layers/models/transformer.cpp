@@ -39,7 +39,7 @@ Parameter matrix(const char* name, int64_t rows, int64_t columns) {
   return {.name = name, .shape = {rows, columns}, .init = Initializer::normal(0.02), .decay = true};
 }
 
-// Of x [1, T, C]: [1, C]. Without gradient.
+// x [1, T, C] -> [1, C]: the last position, without a gradient.
 Variable last_position(const Variable& x) {
   const int64_t width = x.shape()[-1];
   return Variable(x.value().slice(x.elements() - width, width).reshape({1, width}));
@@ -69,7 +69,7 @@ Transformer::Transformer(const TransformerConfig& config)
   }
 }
 
-// Without caches: whole sequences.
+// Empty caches: whole sequences.
 std::vector<Block> Transformer::blocks_over(std::span<KeyValueCache> caches) {
   std::vector<Block> blocks;
   blocks.push_back(

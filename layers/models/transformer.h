@@ -1,14 +1,14 @@
 // Decoder-only transformers: GPT-2 (Radford et al. 2019) and Llama (Touvron et al. 2023,
 // arXiv:2302.13971).
 //
-// Parameters, GPT-2: wte [V, C], wpe [context, C], blocks.N.{ln_1, attn.qkv, attn.proj, ln_2,
-// mlp.fc, mlp.proj}, ln_f, and head.weight [V, C] when not tied. Llama: wte, blocks.N.{norm_1,
-// attn.qkv, attn.proj, norm_2, mlp.gate_up, mlp.down}, norm_f, head.weight. Dropout stands where
-// GPT-2 has it, after the embedding and after both branches of a block, but attention
-// probabilities are not dropped.
+// Parameters of GPT-2: wte [V, C], wpe [context, C], blocks.N.{ln_1, attn.qkv, attn.proj, ln_2,
+// mlp.fc, mlp.proj}, ln_f, and head.weight [V, C] if embeddings are not tied. Of Llama: wte,
+// blocks.N.{norm_1, attn.qkv, attn.proj, norm_2, mlp.gate_up, mlp.down}, norm_f, head.weight.
+// Dropout follows the embedding and both branches of a block, as in GPT-2, but attention
+// probabilities have no dropout.
 //
-// Tokens i32 [B, T], T <= context, give logits [B * T, vocab]. Blocks: the embedding, one for each
-// layer, the head (with the final norm). A tied weight belongs to the embedding.
+// Tokens i32 [B, T], T <= context, give logits [B * T, vocab]. The blocks are the embedding, one
+// for each layer, and the head with the final norm. A tied weight is listed with the embedding.
 #pragma once
 
 #include <optional>
@@ -21,25 +21,27 @@ namespace tandem {
 
 class Transformer final : public Classifier {
  public:
-  // Throws Error(kConfig) for sizes that do not fit together.
+  // Throws Error(kConfig) if the sizes do not fit together.
   explicit Transformer(const TransformerConfig& config);
 
-  // 6 T for each parameter of a matrix product (a tied embedding counts once, as the head; lookups
-  // are no products), and 12 * layers * width * T^2 / 2 for attention: Chowdhery et al. 2022,
-  // appendix B count the full square of scores, of which the causal mask leaves half.
+  // 6 T operations for each parameter of a matrix product. A tied embedding counts once, as the
+  // head; looking up tokens is no product. Attention adds 12 * layers * width * T^2 / 2. Chowdhery
+  // et al. 2022, appendix B, count the full square of scores; the causal mask leaves half of it.
   double flops_per_sample() const override;
 
   std::unique_ptr<Decoder> decoder(const Context& context) override;
-  // The blocks for one sequence: tokens [1, T] continue the positions in `caches`, one for each
-  // layer, and give the logits [1, vocab] of what follows the last. Refer to the model and caches.
+  // The blocks for generating one sequence. Tokens [1, T] continue the sequence in `caches` (one
+  // cache for each layer) and give the logits [1, vocab] of the token after the last one. The
+  // blocks refer to the model and to the caches.
   std::vector<Block> blocks_over(std::span<KeyValueCache> caches);
 
-  const TransformerConfig& config() const { return config_; }  // with defaults filled in
+  const TransformerConfig& config() const { return config_; }  // with defaults resolved
   DType dtype() const { return wte_.value.dtype(); }           // of parameters and activations
 
  private:
   Variable embed(Context& context, const Tensor& tokens, int64_t first_position);
-  // [..., C] -> [rows, width], with the classes before columns that pad the head's weight, if any.
+  // [..., C] -> [rows, width]. If the head's weight is padded, the padding columns come after the
+  // classes.
   Variable head(Context& context, Flow x);
 
   TransformerConfig config_;

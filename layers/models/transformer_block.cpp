@@ -20,7 +20,7 @@ Initializer init_residual(const TransformerConfig& config) {
   return Initializer::normal(0.02 / std::sqrt(2.0 * static_cast<double>(config.layers)));
 }
 
-// Dropout sites: 0 is the embedding, then two a block.
+// Dropout sites: 0 is the embedding; then each block has two.
 uint32_t attention_site(int64_t index) { return static_cast<uint32_t>(1 + 2 * index); }
 uint32_t ffn_site(int64_t index) { return attention_site(index) + 1; }
 
@@ -29,7 +29,8 @@ Variable attend(Context& context, const Variable& qkv, const HeadLayout& heads,
   return cache ? attention_cached(context, qkv, heads, *cache) : attention(context, qkv, heads);
 }
 
-// The end of a block. One that is recomputed adds: its tape then keeps one tensor, not two.
+// Ends a block. A recomputed block does the addition, so that the tape keeps one tensor as the next
+// block's input, not two.
 Flow hand_on(Context& context, const Variable& residual, Variable branch) {
   if (context.recompute) {
     return {add(context, residual, std::move(branch))};

@@ -15,8 +15,8 @@ namespace {
 
 constexpr int64_t kChunkRows = 32;  // rows summed together before the sum over chunks
 
-// On a GPU few rows, so that small batches keep it busy; no more chunks than keep their sums little
-// beside the operands.
+// Few rows per chunk on a GPU, so that small batches keep it busy. The number of chunks is limited
+// so that their sums stay small beside the operands.
 constexpr int64_t kGpuChunkRows = 16, kMostGpuChunks = 1024;
 
 template <class T>
@@ -48,7 +48,7 @@ void add_row(const T* x, const T* branch, T* sum, int64_t width) {
   }
 }
 
-// bias null: RMSNorm.
+// bias is null for RMSNorm.
 template <class T>
 void forward_row(const T* x, const T* gain, const T* bias, T center, T rstd, T* y, int64_t width) {
   if (bias) {
@@ -64,7 +64,7 @@ void forward_row(const T* x, const T* gain, const T* bias, T center, T rstd, T* 
   }
 }
 
-// One row of norm_backward: dx, and dy * normalised x and dy added to the chunk's sums.
+// One row of norm_backward. Writes dx. Adds dy * normalised x to gain_sum, and dy to bias_sum.
 template <class T>
 void backward_row(const T* dy, const T* x, const T* gain, T center, T rstd, T* dx, T dx_beta,
                   T* gain_sum, T* bias_sum, bool centered, int64_t width) {
@@ -218,7 +218,7 @@ namespace {
 
 struct NormOp final : Op {
   Tensor x;           // [rows, width]
-  Tensor mean, rstd;  // [rows]; no mean: RMSNorm
+  Tensor mean, rstd;  // [rows]; mean is empty for RMSNorm
 
   std::string_view name() const override { return mean ? "layer_norm" : "rms_norm"; }
   void backward(Context& context, Tensor& dy) override {
@@ -243,10 +243,11 @@ struct NormOp final : Op {
   }
 };
 
-// LayerNorm with a bias, RMSNorm without. With a branch, of x + branch, else of x.
+// LayerNorm if there is a bias, otherwise RMSNorm; of x + branch if there is a branch, otherwise of
+// x.
 //
-// The sum and its norm are two entries of the tape, though one kernel computes them: in backward
-// the norm adds to the gradient that the sum already has from the residual stream.
+// One kernel computes the sum and its norm, but the tape records them as two ops: in backward the
+// norm adds its gradient to the one that the sum already has from the residual stream.
 Normalized normalize(Context& context, const Variable& x, const Variable* branch, Parameter& gain,
                      Parameter* bias) {
   const int64_t width = gain.shape[0], rows = x.elements() / width;

@@ -1,6 +1,6 @@
 // A row of up to 8192 elements is held in the registers of a warp or of a block, so that each
-// operand is read once. Longer rows, and those that are not whole 16-byte packs, are walked several
-// times.
+// operand is read once. Kernels named _any handle longer rows, and rows that are not whole 16-byte
+// packs: they read the operands several times.
 #include <cmath>
 
 #include "layers/norm/norm_rows.cuh"
@@ -9,10 +9,10 @@ namespace tandem::kernels {
 
 namespace {
 
-constexpr int kThreads = 256;  // of the kernel for every width
+constexpr int kThreads = 256;  // of norm_forward_any_kernel
 constexpr float kEpsilon = static_cast<float>(kNormEpsilon);
 
-// The sum over the threads of a row.
+// The sum over the threads of one row.
 template <class Layout>
 __device__ float row_sum(float value) {
   if constexpr (Layout::kWarps == 1) {
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(Layout::kThreads)
   const Layout layout;
   const int64_t row = int64_t{blockIdx.x} * Layout::kRows + layout.row;
   if (row >= rows) {
-    return;  // a whole warp; with a row for the block there are just enough blocks
+    return;  // a whole warp returns; a block that shares a row always has one
   }
   const int64_t first = row * width;
   const float count = static_cast<float>(width);
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(Layout::kThreads)
   });
 }
 
-// The same for every width: a block walks a row three times.
+// norm_forward_kernel for every width: a block reads its row three times.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     norm_forward_any_kernel(Global<const T> x, Global<const T> branch, Global<const T> gain,

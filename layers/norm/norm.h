@@ -1,9 +1,9 @@
 // Normalisation over the last axis: LayerNorm (Ba et al. 2016, arXiv:1607.06450) and RMSNorm (Zhang
 // and Sennrich 2019, arXiv:1910.07467). Epsilon is 1e-5, added to the variance or mean square.
 //
-// Forward saves x and one or two numbers a row. Gradients of gain and bias are summed over parts of
-// the rows that depend on the shape alone, then over these parts in order: the same bits for every
-// number of threads and on every GPU.
+// Forward saves x and one or two numbers per row. Gradients of gain and bias are first summed over
+// chunks of rows that depend only on the shape, then over the chunks in order. So the bits are the
+// same for every number of threads and on every GPU.
 #pragma once
 
 #include "layers/module.h"
@@ -22,9 +22,9 @@ struct Normalized {
   Variable y;    // the norm of sum
 };
 
-// A residual addition and the norm behind it, in one pass over memory; the same bits as add() and
-// then the norm. The sum takes the branch's memory when nobody else holds it, so hand the branch
-// over with std::move.
+// A residual addition and the norm that follows it, in one pass over memory. The bits are the same
+// as those of add() followed by the norm. If no one else holds the branch's memory, the sum reuses
+// it, so pass the branch with std::move.
 Normalized add_layer_norm(Context& context, const Variable& x, Variable branch, Parameter& gain,
                           Parameter& bias);
 Normalized add_rms_norm(Context& context, const Variable& x, Variable branch, Parameter& gain);
@@ -58,10 +58,11 @@ namespace kernels {
 
 inline constexpr double kNormEpsilon = 1e-5;
 
-// Arrays are [rows, width], [width] for parameters, [rows] for mean and rstd. A null mean stands
-// for RMSNorm: nothing is subtracted, and there is no bias.
+// Arrays are [rows, width]; [width] for parameters; [rows] for mean and rstd. If mean is null, the
+// norm is RMSNorm: no mean is subtracted, and there is no bias.
 
-// With a branch, sum = x + branch is written and normalised; sum may be the branch. Null: x itself.
+// If branch is not null, sum = x + branch is written, and the norm is that of sum; sum may be the
+// same array as branch. If branch is null, sum is not used.
 template <class T>
 void norm_forward(Cpu, const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y,
                   Wide<T>* mean, Wide<T>* rstd, int64_t rows, int64_t width);
@@ -69,13 +70,13 @@ template <class T>
 void norm_forward(Cuda, const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y,
                   Wide<T>* mean, Wide<T>* rstd, int64_t rows, int64_t width);
 
-// Chunks of rows whose gradients of the parameters norm_backward sums apart; elements of its
-// workspace.
+// norm_backward sums the parameters' gradients separately for each chunk of rows. These functions
+// give the number of chunks, and the workspace in elements.
 int64_t norm_chunks(Device device, int64_t rows);
 int64_t norm_workspace(Device device, int64_t rows, int64_t width);
 
-// dx = dx_beta * dx + the gradient by x; dx null: not wanted. workspace receives the sums for
-// norm_backward_parameters.
+// dx = dx_beta * dx + gradient with respect to x; dx may be null. Writes to the workspace what
+// norm_backward_parameters sums.
 template <class T>
 void norm_backward(Cpu, const T* dy, const T* x, const T* gain, const Wide<T>* mean,
                    const Wide<T>* rstd, T* dx, Wide<T> dx_beta, Wide<T>* workspace, int64_t rows,
@@ -85,8 +86,8 @@ void norm_backward(Cuda, const T* dy, const T* x, const T* gain, const Wide<T>* 
                    const Wide<T>* rstd, T* dx, Wide<T> dx_beta, Wide<T>* workspace, int64_t rows,
                    int64_t width);
 
-// dgain = beta * dgain + sum over rows of dy * normalised x, dbias likewise of dy. Either may be
-// null: not wanted.
+// dgain = dgain_beta * dgain + sum over rows of dy * normalised x; dbias the same for dy. Either
+// may be null.
 template <class W>
 void norm_backward_parameters(Cpu, const W* workspace, W* dgain, W dgain_beta, W* dbias,
                               W dbias_beta, int64_t rows, int64_t width);

@@ -1,5 +1,6 @@
-// Backward in two stages: a number of blocks that depends on the number of rows alone sums the
-// gradients of gain and bias over its rows beside computing dx; a second kernel adds up the blocks.
+// Backward has two stages. First a number of blocks, which depends only on the number of rows,
+// computes dx, and each block sums the gradients of gain and bias over its rows. Then a second
+// kernel adds the blocks' sums.
 #include "layers/norm/norm_rows.cuh"
 #include "src/kernels/column_sums.cuh"
 
@@ -7,15 +8,15 @@ namespace tandem::kernels {
 
 namespace {
 
-constexpr int kThreads = 256;  // of the kernel for every width
+constexpr int kThreads = 256;  // of norm_backward_any_kernel
 
-// Of one row in backward: sums, or means, of g = dy * gain and of g * normalised x. The first is
+// Sums or means over one row: `plain` of g = dy * gain, `along` of g * normalised x. `plain` is
 // zero for RMSNorm.
 struct RowSums {
   float plain, along;
 };
 
-// Both at once over the block's threads, and divided by `count`.
+// Sums both over the block's threads, and divides by `count`.
 template <int kWarps>
 __device__ RowSums block_means(RowSums sums, float count) {
   struct Partial {
@@ -46,13 +47,12 @@ __device__ RowSums row_means(RowSums sums, float count) {
   }
 }
 
-// What dx gets for one element.
+// The gradient of one element of x.
 __device__ float row_gradient(float g, float normal, float rstd, RowSums means) {
   return rstd * (g - means.plain - normal * means.along);
 }
 
-// Adds the sums of the block's rows, which are spread over its warps, warp by warp, and writes them
-// to partial [2, width].
+// Adds the sums of the block's warps in order and writes the result to partial [2, width].
 template <class Layout, int kElements>
 __device__ void store_block_sums(const Layout& layout, const float (&sums)[kElements],
                                  Global<float> partial, int width) {
@@ -149,8 +149,8 @@ __global__ void __launch_bounds__(Layout::kThreads)
   }
 }
 
-// The same for every width: a block walks each of its rows twice, and each thread keeps the sums of
-// its columns in the workspace.
+// norm_backward_kernel for every width: a block reads each of its rows twice, and each thread keeps
+// the sums of its columns in the workspace.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     norm_backward_any_kernel(Global<const T> dy, Global<const T> x, Global<const T> gain,
@@ -185,8 +185,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Columns [0, width) of workspace [blocks, 2 * width] go to dgain, the others to dbias. One that is
-// null gets nothing.
+// Sums columns [0, width) of workspace [blocks, 2 * width] for dgain, the others for dbias. Either
+// may be null.
 __global__ void __launch_bounds__(kTotalThreads)
     norm_parameters_kernel(Global<const float> workspace, Global<float> dgain, float dgain_beta,
                            Global<float> dbias, float dbias_beta, int64_t blocks, int64_t width) {

@@ -7,9 +7,9 @@
 
 namespace tandem::kernels {
 
-// A row belongs to kRowWarps warps; thread `lane` of them has its packs of 16 bytes lane,
-// lane + kLanes, ..., at most kElements elements. A block has eight rows of one warp in hand, or
-// one row of several.
+// A row is held by kRowWarps warps. Thread `lane` of them holds the 16-byte packs lane, lane +
+// kLanes, ..., at most kElements elements. A block holds eight rows if a row takes one warp,
+// otherwise one row.
 template <class T, int kRowWarps, int kMaxElements>
 struct RowLayout {
   using Element = T;
@@ -22,9 +22,9 @@ struct RowLayout {
   static constexpr int64_t kWidest = kLanes * kElements;
 
   int lane = static_cast<int>(threadIdx.x) % kLanes;
-  int row = static_cast<int>(threadIdx.x) / kLanes;  // of kRows
+  int row = static_cast<int>(threadIdx.x) / kLanes;  // below kRows
 
-  // f(v, first column) for this thread's packs; v is known at compile time.
+  // Calls f(v, first column) for each pack of this thread; v is a compile-time constant.
   template <class F>
   __device__ void for_each_pack(int width, F f) const {
 #pragma unroll
@@ -37,8 +37,8 @@ struct RowLayout {
   }
 };
 
-// Calls f<Layout>() with the first of the layouts that holds a row of `width`. False: none does, or
-// a row is not whole packs, or a pointer is not fit for them.
+// Calls f<Layout>() with the first layout that can hold a row of `width`. Returns false if none
+// can, if a row is not whole packs, or if a pointer is not aligned for packs.
 template <class T, class... Layouts, class F, class... P>
 bool with_layout(int64_t width, F f, const P*... pointers) {
   if (!packs_fit<T>(width, pointers...)) {

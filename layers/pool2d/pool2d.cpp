@@ -29,7 +29,7 @@ void max_pool2d_forward(Cpu, const Pool2dShape& s, const T* x, T* y, int32_t* wi
           const auto index = static_cast<int32_t>(ih * s.width + iw);
 #pragma omp simd
           for (int64_t c = 0; c < channels; ++c) {
-            // Not "greater or NaN" of each other: once a NaN has won, nothing beats it.
+            // A NaN wins only against a number, so the first NaN keeps its place.
             const bool wins =
                 first || value[c] > best[c] || (value[c] != value[c] && best[c] == best[c]);
             best[c] = wins ? value[c] : best[c];
@@ -140,7 +140,7 @@ template void average_pixels_backward<Fp16>(Cpu, const Fp16*, Fp16*, float, int6
 namespace {
 
 struct MaxPoolOp final : Op {
-  Tensor winner;  // i32, of the result's shape
+  Tensor winner;  // i32, of the result's shape: the pixel that was largest
   Pool2dShape shape;
 
   std::string_view name() const override { return "max_pool2d"; }

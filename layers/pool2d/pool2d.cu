@@ -8,7 +8,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A thread's place in [batch, height, width, channels], kC channels a thread.
+// The place of a thread's first element in [batch, height, width, channels]; a thread has kC
+// channels.
 struct Place {
   int64_t image;
   int row, column;
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(kThreads)
   int32_t place[kC];
 #pragma unroll
   for (int j = 0; j < kC; ++j) {
-    place[j] = -1;  // none yet
+    place[j] = -1;  // no winner yet
   }
   for (int ih = top < 0 ? 0 : top; ih < top + kernel && ih < height; ++ih) {
     for (int iw = left < 0 ? 0 : left; iw < left + kernel && iw < width; ++iw) {
@@ -48,7 +49,7 @@ __global__ void __launch_bounds__(kThreads)
       load_pack(x, first + pixel * s.channels, value);
 #pragma unroll
       for (int j = 0; j < kC; ++j) {
-        // Not "greater or NaN" of each other: once a NaN has won, nothing beats it.
+        // A NaN wins only against a number, so the first NaN keeps its place.
         const bool wins =
             place[j] < 0 || value[j] > best[j] || (value[j] != value[j] && best[j] == best[j]);
         best[j] = wins ? value[j] : best[j];
@@ -60,8 +61,8 @@ __global__ void __launch_bounds__(kThreads)
   store_pack(winner, i * kC, place);
 }
 
-// A thread adds the gradients of all windows that its elements lie in and won, in the windows'
-// order.
+// Each thread sums, for its elements, the gradients of the windows whose maximum they were, in the
+// order of the windows.
 template <class T, int kC>
 __global__ void __launch_bounds__(kThreads)
     max_pool2d_backward_kernel(Pool2dShape s, int64_t threads, Global<const T> dy,
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(kThreads)
   const Place at = place_of(i, s.height, s.width, s.channels / kC, kC);
   const int64_t out_height = s.out_height(), out_width = s.out_width();
   const auto pixel = static_cast<int32_t>(at.row * s.width + at.column);
-  // Windows that begin after the place minus the kernel and not after the place.
+  // The first window that contains `place`.
   const auto first_window = [&](int64_t place) {
     const int64_t begin = place + s.padding - s.kernel;
     return begin < 0 ? 0 : begin / s.stride + 1;
@@ -100,7 +101,7 @@ __global__ void __launch_bounds__(kThreads)
   store_pack(dx, i * kC, total);
 }
 
-// A block has one image and a tile of its channels.
+// A block computes one image and a tile of its channels.
 template <class T, int kC>
 __global__ void __launch_bounds__(ColumnGrid::kThreads)
     average_pixels_forward_kernel(Global<const T> x, Global<T> y, int64_t pixels,

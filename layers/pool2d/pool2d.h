@@ -6,15 +6,15 @@
 namespace tandem {
 
 // x [N, H, W, C]; returns [N, H_out, W_out, C] with H_out = (H + 2 * padding - kernel) / stride +
-// 1, rounded down. Padding never wins; padding <= kernel / 2, so that no window is empty. The first
-// of equal values gets the gradient; NaN wins.
+// 1, rounded down. Padding is never the maximum; padding <= kernel / 2, so that no window is empty.
+// Of equal values the first gets the gradient. If a window has a NaN, the result is NaN.
 Variable max_pool2d(Context& context, const Variable& x, int64_t kernel, int64_t stride,
                     int64_t padding = 0);
 
 // x [N, H, W, C]; returns the mean over H and W, [N, C].
 Variable global_average_pool(Context& context, const Variable& x);
 
-// The sizes of one pooling.
+// The sizes of a max pooling.
 struct Pool2dShape {
   int64_t batch = 0, height = 0, width = 0, channels = 0;
   int64_t kernel = 1, stride = 1, padding = 0;
@@ -29,13 +29,13 @@ struct Pool2dShape {
 
 namespace kernels {
 
-// winner [N, H_out, W_out, C]: the pixel ih * width + iw that was largest.
+// winner [N, H_out, W_out, C]: the index ih * width + iw of the largest pixel.
 template <class T>
 void max_pool2d_forward(Cpu, const Pool2dShape& shape, const T* x, T* y, int32_t* winner);
 template <class T>
 void max_pool2d_forward(Cuda, const Pool2dShape& shape, const T* x, T* y, int32_t* winner);
 
-// Windows may overlap; the order of each sum is fixed. beta 0 overwrites dx, 1 adds to it.
+// Windows may overlap; the order of each sum is fixed. beta = 0 overwrites dx, beta = 1 adds to it.
 template <class T>
 void max_pool2d_backward(Cpu, const Pool2dShape& shape, const T* dy, const int32_t* winner, T* dx,
                          Wide<T> beta);

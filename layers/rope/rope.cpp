@@ -12,10 +12,11 @@ namespace kernels {
 
 namespace {
 
-constexpr int64_t kStretch = 16;  // positions reached from one computed angle
+constexpr int64_t kStretch = 16;  // positions that share one computed angle
 
-// Cosines and sines of consecutive positions, by turning one step at a time in f64. A stretch
-// starts anew at each multiple of kStretch, so an angle depends on its position alone.
+// The cosines and sines of consecutive positions. Each position's angle is the last one plus one
+// step, in f64. A new stretch starts at each multiple of kStretch, so that an angle depends only on
+// its position.
 class Angles {
  public:
   Angles(int64_t position, int64_t half)
@@ -106,7 +107,7 @@ template void rope_rotate<Fp16>(Cpu, const Fp16*, Fp16*, float, int64_t, int64_t
 
 namespace {
 
-// Rotates into x's own memory if nobody else holds it.
+// Reuses x's memory if no one else holds it.
 Tensor rotated(Context& context, const Tensor& x, double direction, const HeadLayout& layout,
                int64_t first_position) {
   Tensor y = x.unique() ? x : context.activation(x.shape(), x.dtype());

@@ -10,14 +10,14 @@ namespace tandem::kernels {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kSamplesPerBlock = 8;  // they share the angles of a position
+constexpr int kSamplesPerBlock = 8;  // these share a position's angles
 
 struct Angle {
   float cosine, sine;
 };
 
-// Cosine and sine of `turns` full turns. Whole quarters are taken off in f64; what is left is at
-// most pi / 4, where the polynomials (Cephes sinf and cosf) are good to 1e-7.
+// Cosine and sine of `turns` full turns. Whole quarters of a turn are subtracted in f64. What is
+// left is at most pi / 4, where the polynomials (sinf and cosf of Cephes) are accurate to 1e-7.
 __device__ Angle angle_of(double turns) {
   const double quarters = rint(4 * turns);
   const float x = static_cast<float>((turns - 0.25 * quarters) * 6.283185307179586), z = x * x;
@@ -31,7 +31,7 @@ __device__ Angle angle_of(double turns) {
   return {sign * (odd ? -sine : cosine), sign * (odd ? cosine : sine)};
 }
 
-// The angles of one position, [half], computed by the whole block.
+// The angles of one position, [half]. All threads of the block compute them together.
 __device__ const Angle* angles_of(int64_t position, float direction, int half) {
   Angle* angles = dynamic_shared<Angle>();
   const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
@@ -44,8 +44,8 @@ __device__ const Angle* angles_of(int64_t position, float direction, int half) {
   return angles;
 }
 
-// A block turns one position of every gridDim.y-th sample. blockDim.x threads lie along half a
-// head, blockDim.y take different heads.
+// A block rotates one position of every gridDim.y-th sample. Threads along x share half a head;
+// threads along y take different heads.
 template <int kWidth, class T>
 __global__ void __launch_bounds__(kThreads)
     rope_kernel(Global<const T> x, Global<T> y, float direction, int64_t first_position,
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// y = x in the columns from `first` on.
+// y = x for columns >= first.
 template <int kWidth, class T>
 __global__ void __launch_bounds__(kMatrixThreads)
     copy_columns_kernel(Global<const T> x, Global<T> y, int64_t rows, int64_t row, int64_t first) {

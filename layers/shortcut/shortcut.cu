@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A block has one row of pixels of y, blockIdx.x; its threads walk over pixels and channels.
+// Block blockIdx.x computes one row of pixels of y. Its threads walk over pixels and channels.
 template <int kWidth, class T>
 __global__ void __launch_bounds__(kThreads)
     shortcut_forward_kernel(ShortcutShape s, Global<const T> x, Global<T> y) {
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A block has one row of pixels of dx. Pixels that y skips have no gradient.
+// A block computes one row of pixels of dx. Pixels that y skips have gradient zero.
 template <int kWidth, bool kAdds, class T>
 __global__ void __launch_bounds__(kThreads)
     shortcut_backward_kernel(ShortcutShape s, Global<const T> dy, Global<T> dx) {
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A pack never holds channels of two pixels, nor channels of x beside zeros.
+// True if a pack never holds channels of two pixels, nor channels of x together with zeros.
 template <class T>
 bool channels_fit(const ShortcutShape& s, const T* from, const T* to) {
   return packs_fit(s.in_channels, from, to) && packs_fit(s.out_channels, from, to);

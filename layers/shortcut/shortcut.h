@@ -7,7 +7,7 @@
 namespace tandem {
 
 // x [N, H, W, C] -> [N, ceil(H / stride), ceil(W / stride), out_channels]: every stride-th pixel,
-// followed by channels of zeros. out_channels >= C.
+// with zeros for the added channels. out_channels >= C.
 Variable shortcut(Context& context, const Variable& x, int64_t stride, int64_t out_channels);
 
 namespace kernels {

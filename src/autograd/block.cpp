@@ -45,8 +45,8 @@ struct SegmentOp final : Op {
   BlockId id;
   BlockBody body;
   std::vector<Tensor> x;                            // all that is kept of the forward pass
-  std::vector<std::shared_ptr<GradSlot>> gradient;  // by result; null: not wanted
-  std::vector<Parameter*> held;  // one use each, until the segment was differentiated
+  std::vector<std::shared_ptr<GradSlot>> gradient;  // one for each result; null: not wanted
+  std::vector<Parameter*> held;  // holds one use of each until the segment is differentiated
 
   std::string_view name() const override { return "segment"; }
   void backward(Context& context, Tensor&) override {
@@ -66,7 +66,7 @@ struct SegmentOp final : Op {
     replay.recompute = replay.recomputing = true;
     Flow in;
     for (size_t i = 0; i < x.size(); ++i) {
-      // A replayed input shares the outer slot, so its gradient lands where it belongs.
+      // A replayed input shares the outer slot, so its gradient goes to the outer variable.
       in.emplace_back(std::move(x[i]), input(i).slot());
     }
     inner.backward(replay, body(replay, std::move(in)), std::move(dy));

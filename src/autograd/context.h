@@ -1,4 +1,4 @@
-// Where and how to run, and what to remember: the first argument of every layer function.
+// The first argument of every layer function: the stream and memory to use, and what to record.
 #pragma once
 
 #include <initializer_list>
@@ -16,20 +16,20 @@ class Tape;
 struct Context {
   Stream& stream;
   Memory& memory;
-  Tape* tape = nullptr;  // null: nothing is remembered (inference)
-  // In the memory of the device; needed while training. Its seed, step and first sample name the
-  // random numbers, whatever the number of ranks.
+  Tape* tape = nullptr;  // null: nothing is recorded (inference)
+  // In device memory; required for training. Its seed, step and first sample determine the random
+  // numbers, so these do not depend on the number of ranks.
   const StepNumbers* numbers = nullptr;
-  bool training = false;     // dropout drops; BatchNorm uses the micro-batch's statistics
-  bool recomputing = false;  // a forward pass run again inside backward: observe nothing twice
-  Gate* gate = nullptr;      // around each block; null: all parameters are always there
-  bool recompute = false;    // keep what goes into a block, not what it computes
+  bool training = false;     // dropout is active; BatchNorm uses the micro-batch's statistics
+  bool recomputing = false;  // forward runs again inside backward: do not count statistics twice
+  Gate* gate = nullptr;      // called around each block; null: parameters are always in memory
+  bool recompute = false;    // keep only a block's inputs, and recompute the rest in backward
 
-  // Of a step's memory traffic outside products this is most: each activation and each gradient of
-  // one is written once and read about twice.
+  // Outside matrix products, activations dominate memory traffic: each activation and each gradient
+  // of one is written once and read about twice.
   static constexpr double kTouches = 3;
 
-  // Undefined elements, on the compute stream's device.
+  // Uninitialized memory on the compute stream's device.
   Tensor activation(Shape shape, DType dtype) const {
     Tensor tensor = Tensor::empty(memory, shape, dtype, MemoryClass::kActivations);
     stream.charge({.bytes = kTouches * static_cast<double>(tensor.bytes())});
@@ -39,8 +39,8 @@ struct Context {
     return Tensor::empty(memory, shape, dtype, MemoryClass::kWorkspace);
   }
 
-  bool saves() const;  // whether ops recorded now are kept for backward
-  // Wraps an op's result. On a tape the op is kept for backward, with its inputs and parameters.
+  bool saves() const;  // whether the tape keeps ops that are recorded now
+  // Wraps an op's result. With a tape, the op is kept for backward with its inputs and parameters.
   Variable record(Tensor result, std::unique_ptr<Op> op, std::initializer_list<Variable> inputs,
                   std::initializer_list<Parameter*> parameters = {});
 };

@@ -1,4 +1,5 @@
-// Called around the work of a block; the seam where distributed memory management enters.
+// Called before and after the work of each block. A parameter store uses it to gather and free
+// shards.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +14,12 @@ enum class Pass : uint8_t { kForward, kBackward };
 class Gate {
  public:
   virtual ~Gate() = default;
-  // Afterwards the full values of the block's parameters are readable on the compute stream.
+  // Afterwards, work on the compute stream can read the full values of the block's parameters.
   virtual void acquire(Context& context, BlockId block, Pass pass) = 0;
-  // The full values may be dropped; after the backward pass the block's gradients are complete but
-  // for shared parameters.
+  // The full values may be freed. After the backward pass the block's gradients are complete,
+  // except for shared parameters.
   virtual void release(Context& context, BlockId block, Pass pass) = 0;
-  // True when acquire communicates: then all ranks must run the same passes.
+  // True if acquire communicates: then all ranks must run the same passes.
   virtual bool is_collective() const { return false; }
 };
 

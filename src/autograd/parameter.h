@@ -1,4 +1,4 @@
-// What a model learns, and what it merely observes.
+// The parameters that a model learns, and the statistics that it only observes.
 #pragma once
 
 #include <optional>
@@ -13,8 +13,8 @@ namespace tandem {
 
 using ParamId = int32_t;
 
-// How a parameter starts. The numbers are a pure function of (seed, parameter name, element of the
-// logical tensor).
+// How a parameter is initialized. The numbers are a pure function of (seed, parameter name, element
+// of the logical tensor).
 struct Initializer {
   enum class Kind : uint8_t { kConstant, kNormal };
   Kind kind = Kind::kConstant;
@@ -24,24 +24,25 @@ struct Initializer {
   static Initializer normal(double deviation) { return {Kind::kNormal, deviation}; }
 };
 
-// Memory is not owned by the model: a store binds `value` and `grad` to views of its flat buffers,
-// and under ZeRO-3 `value` comes and goes. Ops therefore save a Parameter*, never its tensor.
+// The model does not own the memory: a parameter store binds `value` and `grad` to views of its
+// flat buffers. With ZeRO-3 `value` is gathered and freed again, so ops save a Parameter*, never
+// its tensor.
 struct Parameter {
   std::string name;
   Shape shape;
   Initializer init{};
-  bool decay = false;   // weight decay applies (matrices and embeddings; not biases and norms)
-  bool shared = false;  // other blocks use it too: ZeRO-3 keeps it whole
-  bool frozen = false;  // keeps its value: no gradient is computed
-  std::optional<Slice> part{};  // of a larger logical tensor, which others have the rest of
+  bool decay = false;  // weight decay applies (to matrices and embeddings, not to biases and norms)
+  bool shared = false;          // several blocks use it: ZeRO-3 keeps it whole
+  bool frozen = false;          // not trained: no gradient is computed
+  std::optional<Slice> part{};  // which slice of a larger logical tensor this is
 
-  ParamId id = -1;  // position in the model's forward order, set by the store
+  ParamId id = -1;  // position in the model's forward order; the store sets it
   Tensor value{};
   Tensor grad{};
   bool grad_written = false;  // false: the next write overwrites, true: it adds
 
-  bool wanted() const { return !frozen; }  // its gradient is
-  // What it is of its logical tensor: `part`, or all of it.
+  bool wanted() const { return !frozen; }  // whether a gradient is needed (requires_grad)
+  // The slice of the logical tensor that this is: `part`, or the whole tensor.
   Slice slice() const { return part ? *part : Slice(shape); }
 };
 
@@ -51,19 +52,19 @@ struct BlockParameters {
   std::vector<Parameter*> parameters;
 };
 
-// Names the parameter's stream of random numbers, whatever other parameters the model has.
+// The key of the parameter's random numbers. It depends on the name alone, not on other parameters.
 uint32_t random_stream_of(const std::string& parameter_name);
 
-// Fills parameter.value (f32 or f64, CPU).
+// Fills parameter.value, which must be f32 or f64 on the CPU.
 void initialize(Parameter& parameter, uint64_t seed);
 
-// A mean and a variance that a layer observes while training and uses for inference (BatchNorm). A
-// layer adds each micro-batch's figures to `sum`; once a step the trainer averages over
+// A mean and a variance that a layer observes in training and uses in inference (BatchNorm). The
+// layer adds each micro-batch's statistics to `sum`. Once a step the trainer averages `sum` over
 // micro-batches and ranks and updates `running`.
 struct RunningStatistics {
   std::string name;
   int64_t channels = 0;
-  Tensor sum{};      // f32 [2, C]: sums of the micro-batch means, of the unbiased variances
+  Tensor sum{};      // f32 [2, C]: sums of the micro-batches' means and unbiased variances
   Tensor running{};  // f32 [2, C]: mean, variance
 };
 

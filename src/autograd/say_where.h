@@ -1,4 +1,4 @@
-// Internal errors that name the op or the block they come from.
+// Adds the op or the block to the message of an internal error.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace tandem {
 
-// Runs `work` and returns its result. To the message of an internal error that it throws, place()
-// is added: "...; in PLACE".
+// Runs `work` and returns its result. If `work` throws an internal error, adds place() to its
+// message: "...; in PLACE".
 template <class Place, class Work>
 auto say_where(Place&& place, Work&& work) {
   try {

@@ -29,7 +29,7 @@ GradTarget Input::target(Context& context) const {
     return {grad, 0};
   }
   if (!grad.unique()) {
-    // Another op still reads this memory as its own gradient: continue in a copy.
+    // Another op still reads this memory as its own gradient, so add into a copy.
     Tensor copy = context.activation(slot_->shape, slot_->dtype);
     tandem::copy(context.stream, grad, copy);
     grad = copy;
@@ -142,7 +142,7 @@ void Tape::record_mark(std::unique_ptr<Op> op, BlockId block) {
   const bool ends = block_ == block;
   block_ = ends ? -1 : block;
   if (ends && entries_.back().results.empty()) {
-    entries_.pop_back();  // the block's beginning
+    entries_.pop_back();  // removes the mark of the block's beginning
   } else {
     entries_.push_back({std::move(op), {}, block, true});
   }

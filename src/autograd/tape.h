@@ -1,6 +1,6 @@
-// The record of a forward pass. Backward walks it in reverse record order, which is a topological
-// order by construction and the same on every rank. Each op is dropped as soon as it was
-// differentiated, and with it what it saved.
+// The record of a forward pass. Backward walks the tape in reverse. This order is topological by
+// construction, and the same on every rank. Each op, with all that it saved, is freed as soon as it
+// has been differentiated.
 #pragma once
 
 #include <functional>
@@ -17,12 +17,12 @@ namespace tandem {
 
 class Tape {
  public:
-  // Called when the last use of a parameter has been differentiated: its gradient is final for this
-  // backward pass. Exactly once per used parameter that is wanted, in an order fixed by the model
-  // alone.
+  // Called when the last use of a parameter has been differentiated, so its gradient is final for
+  // this backward pass. Called exactly once for each used parameter that is wanted(), in an order
+  // that depends only on the model.
   using OnFinal = std::function<void(Context&, Parameter&)>;
 
-  // Called when the work of an op in a pass has been enqueued.
+  // Called when an op's work in one pass has been enqueued.
   using OnOp = std::function<void(const Op&, Pass)>;
 
   explicit Tape(
@@ -30,33 +30,35 @@ class Tape {
 
   Variable record(Tensor result, std::unique_ptr<Op> op, std::initializer_list<Variable> inputs,
                   std::initializer_list<Parameter*> parameters);
-  // Records a block's recompute segment, which has something to differentiate. Its backward always
-  // runs, with an empty gradient: it takes those of its results from their slots itself.
+  // Records a block's recompute segment, which must have something to differentiate. The segment's
+  // backward always runs, with an empty dy: it takes the gradients of its results from their slots.
   void record_segment(std::unique_ptr<Op> op, std::span<const Variable> inputs,
                       std::span<const Variable> results, BlockId block);
-  // Records where a block begins, and then where it ends: an op without results, whose backward
-  // always runs, with an empty gradient. Both are left out when nothing was recorded in between.
+  // The first call records where a block begins, the second where it ends. Such a mark is an op
+  // without results; its backward always runs, with an empty dy. If nothing was recorded in
+  // between, both marks are dropped.
   void record_mark(std::unique_ptr<Op> op, BlockId block);
 
-  // Differentiates everything on the tape, with every element of dy equal to seed, times the number
-  // at `scale` in the memory of the device unless null. The tape is empty afterwards.
+  // Differentiates everything on the tape. Every element of dy is `seed`, multiplied by *scale (in
+  // device memory) unless `scale` is null. Afterwards the tape is empty.
   void backward(Context& context, const Variable& y, double seed, const float* scale = nullptr);
   void backward(Context& context, const Variable& y, Tensor dy);
-  // With several results: dy[i] is the gradient by y[i], or nothing.
+  // For several results: dy[i] is the gradient with respect to y[i], or empty.
   void backward(Context& context, std::vector<Variable> y, std::vector<Tensor> dy);
 
-  bool saves() const { return !holding_; }  // whether it keeps what is recorded
+  bool saves() const { return !holding_; }  // whether recorded ops are kept
   int64_t size() const { return static_cast<int64_t>(entries_.size()); }
 
-  // For debuggers and messages: a line for each op with its parameters, its result and its block,
-  // as "op 1: linear w b -> f32 [3, 4], block 0".
+  // For debuggers and messages: one line for each op, with its parameters, its result and its
+  // block, such as "op 1: linear w b -> f32 [3, 4], block 0".
   std::string text() const;
-  void print() const;          // the text, to standard error
-  std::string latest() const;  // the last line without its end; empty when nothing is recorded
+  void print() const;          // writes text() to standard error
+  std::string latest() const;  // the last line of text(), without its newline; empty if the tape is
 
-  // Recompute segments. A holding tape keeps no ops: it holds one use of each wanted parameter that
-  // the segment's forward touches, in first-use order. A replaying tape records the segment again
-  // and shares the outer tape's counts.
+  // Recompute segments use two kinds of tape. A holding tape keeps no ops. It holds one use of each
+  // wanted parameter that the segment's forward reads, in the order of first use, so that no such
+  // gradient becomes final too early. A replaying tape records the segment again and shares the use
+  // counts of the outer tape.
   static Tape holding(Tape& outer);
   static Tape replaying(Tape& outer);
   std::vector<Parameter*> take_held();
@@ -64,13 +66,13 @@ class Tape {
 
  private:
   struct Uses {
-    std::vector<int64_t> count;  // by ParamId
+    std::vector<int64_t> count;  // indexed by ParamId
     OnFinal on_final;
     OnOp on_op;
   };
   struct Entry {
     std::unique_ptr<Op> op;
-    std::vector<std::shared_ptr<GradSlot>> results;  // of a mark none
+    std::vector<std::shared_ptr<GradSlot>> results;  // empty for a mark
     BlockId block;                                   // -1: none
     bool is_block;                                   // a mark or a segment
     std::string text(size_t index) const;
@@ -83,7 +85,7 @@ class Tape {
 
   std::shared_ptr<Uses> uses_;
   bool holding_ = false;
-  BlockId block_ = -1;  // in which ops are recorded now
+  BlockId block_ = -1;  // the block that is being recorded; -1: none
   std::vector<Parameter*> held_;
   std::vector<Entry> entries_;
 };

@@ -1,4 +1,4 @@
-// A tensor with a place for its gradient.
+// A tensor together with a place for its gradient.
 #pragma once
 
 #include <memory>
@@ -9,18 +9,18 @@ namespace tandem {
 
 struct Context;
 
-// Where an op writes a gradient, in GEMM's terms: beta 0 overwrites `into`, beta 1 adds to it.
+// Where an op writes a gradient. As in GEMM, beta 0 overwrites `into` and beta 1 adds to it.
 struct GradTarget {
   Tensor into;
   int beta = 0;
 };
 
-// The gradient of one variable while backward runs. Separate from the value, so that an op which
-// saved only the place of its input's gradient does not keep the input alive.
+// The gradient of one variable during backward. It is separate from the value, so that an op can
+// save the slot of its input without keeping the input's value alive.
 struct GradSlot {
   Shape shape;
   DType dtype;
-  Tensor grad;  // nothing until the first contribution
+  Tensor grad;  // empty until the first contribution
 };
 
 class Variable {
@@ -29,7 +29,7 @@ class Variable {
   explicit Variable(Tensor value) : value_(std::move(value)) {}  // no gradient is wanted
   Variable(Tensor value, std::shared_ptr<GradSlot> slot)
       : value_(std::move(value)), slot_(std::move(slot)) {}
-  // One whose gradient is wanted, in a slot of its own.
+  // A variable that needs a gradient (requires_grad), with a new slot for it.
   static Variable leaf(Tensor value) {
     auto slot = std::make_shared<GradSlot>(GradSlot{value.shape(), value.dtype(), {}});
     return Variable(std::move(value), std::move(slot));
@@ -51,16 +51,16 @@ class Variable {
   std::shared_ptr<GradSlot> slot_;
 };
 
-// An op's handle on the gradient of one of its inputs.
+// An op's access to the gradient of one of its inputs.
 class Input {
  public:
   Input() = default;
   explicit Input(const Variable& variable) : slot_(variable.slot()) {}
   bool wanted() const { return slot_ != nullptr; }
-  // A tensor of the input's shape to write or add to. Must be written to before the next op's
-  // backward.
+  // A tensor of the input's shape to write or add to. The op must write it before the next op's
+  // backward runs.
   GradTarget target(Context& context) const;
-  // Adds a whole gradient that exists already; the first contribution is kept without a copy.
+  // Adds a gradient that is already computed. The first contribution is kept without a copy.
   void add(Context& context, const Tensor& grad) const;
   const std::shared_ptr<GradSlot>& slot() const { return slot_; }
 

@@ -1,4 +1,4 @@
-// The nonlinear functions and their slopes, written once for all devices.
+// The activation functions and their derivatives, written once for all devices.
 #pragma once
 
 #include <string_view>
@@ -44,13 +44,14 @@ TANDEM_HOST_DEVICE inline T silu_slope(T x) {
 
 namespace kernels {
 
-// A function and its slope. The slope takes what forward saved: x, or y where that is enough.
+// A function and its derivative. `slope` takes the tensor that forward saved: x, or y if
+// kSavesResult.
 struct Relu {
   static constexpr std::string_view kName = "relu";
-  static constexpr bool kSavesResult = true;  // the next layer keeps y anyway
+  static constexpr bool kSavesResult = true;  // saves memory: the next layer keeps y in any case
   template <class W>
   TANDEM_HOST_DEVICE static W value(W x) {
-    return x < W(0) ? W(0) : x;  // keeps NaN
+    return x < W(0) ? W(0) : x;  // passes NaN on
   }
   template <class W>
   TANDEM_HOST_DEVICE static W slope(W y) {
@@ -84,7 +85,7 @@ struct Silu {
   }
 };
 
-// The functors that transform() takes.
+// Functors for transform().
 template <class Function>
 struct Value {
   template <class W>

@@ -1,5 +1,5 @@
-// Sums and maxima over the threads of a warp or a block, in a fixed order: the same bits every
-// time.
+// Sums and maxima over the threads of a warp or a block. The order of operations is fixed, so the
+// bits are the same every time.
 #pragma once
 
 #include "src/kernels/launch.cuh"
@@ -9,7 +9,7 @@ namespace tandem {
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Over the 32 lanes; all of them get the result and all must call.
+// Over the 32 lanes of a warp. Every lane must call this, and every lane gets the result.
 template <class T>
 __device__ T warp_sum(T value) {
   for (int distance = kWarp / 2; distance > 0; distance /= 2) {
@@ -27,7 +27,8 @@ __device__ T warp_max(T value) {
   return value;
 }
 
-// Over all threads of a one-dimensional block of whole warps; all get the result and all must call.
+// Over all threads of a block, which must be one-dimensional and consist of whole warps. Every
+// thread must call this, and every thread gets the result.
 template <class T, class Combine>
 __device__ T block_reduce(T value, Combine combine) {
   struct Partial {
@@ -41,7 +42,8 @@ __device__ T block_reduce(T value, Combine combine) {
   __syncthreads();
   const int warps = static_cast<int>(blockDim.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  // Lanes past the last warp repeat the first: harmless for a maximum; a sum gives them zero below.
+  // Lanes without a warp read the first warp's value. A maximum does not change by that; for a sum,
+  // idle() replaces the value by zero.
   value = combine.idle(partial.of_warp[lane < warps ? lane : 0], lane < warps);
   value = combine(value);
   __syncthreads();  // `partial` may be used again

@@ -1,5 +1,6 @@
-// How a GPU cuts the rows of a [rows, columns] matrix into chunks that it sums apart:
-// column_sums.cuh says how. For the size of the workspace, which every build knows.
+// How a GPU cuts the rows of a [rows, columns] matrix into chunks for a sum over rows
+// (column_sums.cuh). This is a header of its own because builds without CUDA need the workspace
+// size too.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +8,7 @@
 
 namespace tandem {
 
-// Chunks are so long that their sums are little beside the matrix, and 1024 at most.
+// Chunks are long enough that their sums are small beside the matrix; there are at most 1024.
 struct ColumnChunks {
   int64_t chunk_rows, chunks;
 

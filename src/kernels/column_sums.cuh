@@ -1,6 +1,6 @@
 // Sums over the rows of a [rows, columns] matrix on a GPU, in two stages. First each block sums a
-// chunk of rows for a tile of columns; then the sums of the chunks are added. Chunks and the order
-// of all additions depend on the shape alone: the same bits on every GPU.
+// chunk of rows for a tile of columns. Then the sums of the chunks are added. The chunks and the
+// order of all additions depend only on the shape, so the bits are the same on every GPU.
 #pragma once
 
 #include "src/kernels/block.cuh"
@@ -8,8 +8,8 @@
 
 namespace tandem {
 
-// The first stage. A thread has `pack` neighbouring columns of every blockDim.y-th row of a chunk;
-// threads side by side have neighbouring packs.
+// The first stage. Within a chunk, a thread sums `pack` neighbouring columns of every blockDim.y-th
+// row. Neighbouring threads (in x) have neighbouring packs.
 struct ColumnGrid : ColumnChunks {
   static constexpr int kThreads = 256;
 
@@ -34,9 +34,9 @@ struct ColumnGrid : ColumnChunks {
   }
 };
 
-// What a thread of a ColumnGrid walks: rows first, first + step, ... before last.
+// The rows of one thread of a ColumnGrid: first, first + step, ..., below last.
 struct ColumnWalk {
-  int64_t column;  // its first; not below grid.columns: none
+  int64_t column;  // the thread's first column; none if not below grid.columns
   int64_t first, last, step;
 
   __device__ ColumnWalk(const ColumnGrid& grid, int pack)
@@ -46,9 +46,10 @@ struct ColumnWalk {
         step(blockDim.y) {}
 };
 
-// Combines the values of the threads above one another; those with threadIdx.y == 0 get the result,
-// and all must call. combine(mine, other) leaves the result in `mine`; `other` belongs to later
-// rows. One barrier a round is enough: each round exchanges values in other places.
+// Combines the values of the threads that have the same threadIdx.x. The threads with threadIdx.y
+// == 0 get the result, and every thread must call this. combine(mine, other) leaves its result in
+// `mine`; `other` belongs to later rows. One barrier a round is enough, because each round uses
+// other places in shared memory.
 template <int kCount, class Combine>
 __device__ void combine_rows(float (&values)[kCount], Combine combine) {
   struct Values {
@@ -85,8 +86,9 @@ struct AddAll {
   }
 };
 
-// The second stage: the sum of term(i) over i in [0, count), in f64. A block of kTotalThreads
-// threads has 32 columns, one a lane; all threads of a column get its sum, and all must call.
+// The second stage: the sum of term(i) for i in [0, count), in f64. A block has kTotalThreads
+// threads and 32 columns, one for each lane. Every thread must call this, and all threads of a
+// column get its sum.
 inline constexpr int kTotalThreads = kWarp * kWarp;
 
 struct ColumnPartials {

@@ -6,12 +6,12 @@
 
 namespace tandem {
 
-// to[i] = from[i], rounded to the nearest: between f32 and f32, bf16 or fp16, either way. Both on
-// the stream's device, in its order.
+// to[i] = from[i], rounded to nearest. One dtype is f32, the other f32, bf16 or fp16. Both tensors
+// are on the stream's device; the copy is enqueued on the stream.
 void convert(const Stream& stream, const Tensor& from, const Tensor& to);
 
-// to = from, f32 in host memory that is not pinned, rounded to the nearest of to's dtype. In the
-// order of the stream, of to's device.
+// to = from, rounded to nearest in to's dtype. `from` is f32 in host memory that is not pinned. The
+// copy is enqueued on the stream, which belongs to to's device.
 void copy_rounded(Stream& stream, const Tensor& from, const Tensor& to);
 
 }  // namespace tandem

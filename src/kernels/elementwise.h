@@ -1,4 +1,4 @@
-// Copies, sums and nonlinear functions of flat arrays.
+// Copies, sums and activation functions of flat arrays.
 #pragma once
 
 #include "src/device/dispatch.h"
@@ -11,32 +11,32 @@ void fill(Cpu, int64_t n, T* to, Wide<T> value);
 template <class T>
 void fill(Cuda, int64_t n, T* to, Wide<T> value);
 
-// to[i] = value * *scale; scale is one f32 number in the device's memory.
+// to[i] = value * *scale; `scale` is one f32 number in device memory.
 template <class T>
 void fill_scaled(Cpu, int64_t n, T* to, Wide<T> value, const float* scale);
 template <class T>
 void fill_scaled(Cuda, int64_t n, T* to, Wide<T> value, const float* scale);
 
-// to[i] += from[i]; also i64
+// to[i] += from[i]; also for i64.
 template <class T>
 void accumulate(Cpu, int64_t n, const T* from, T* to);
 template <class T>
 void accumulate(Cuda, int64_t n, const T* from, T* to);
 
-// to[i] = from[i], rounded to the nearest number of the other type. Between f32 and f32, bf16,
-// fp16, in both directions; within one type a plain copy.
+// to[i] = from[i], rounded to nearest. One type is f32, the other f32, bf16 or fp16; From == To is
+// a plain copy.
 template <class From, class To>
 void convert(Cpu, int64_t n, const From* from, To* to);
 template <class From, class To>
 void convert(Cuda, int64_t n, const From* from, To* to);
 
-// y = Function::value(x); Function is Relu, Gelu or Silu of activation_functions.h.
+// y = Function::value(x). Function is Relu, Gelu or Silu from activation_functions.h.
 template <class Function, class T>
 void activation_forward(Cpu, int64_t n, const T* x, T* y);
 template <class Function, class T>
 void activation_forward(Cuda, int64_t n, const T* x, T* y);
 
-// dx = beta * dx + dy * Function::slope(saved); dx may be dy.
+// dx = beta * dx + dy * Function::slope(saved). dx and dy may be the same array.
 template <class Function, class T>
 void activation_backward(Cpu, int64_t n, const T* dy, const T* saved, T* dx, Wide<T> beta);
 template <class Function, class T>

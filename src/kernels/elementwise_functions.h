@@ -1,4 +1,4 @@
-// The functors behind elementwise.h, for both devices.
+// The functors that elementwise.cpp and elementwise.cu pass to transform().
 #pragma once
 
 #include "src/device/global.h"

@@ -1,5 +1,5 @@
-// Runs an f32 CPU kernel on 16-bit arrays: inputs are widened into scratch memory, outputs rounded
-// to the nearest 16-bit number.
+// Runs an f32 CPU kernel on 16-bit arrays. Inputs are converted to f32 in scratch memory; outputs
+// are rounded to the nearest 16-bit number.
 //
 //   in_f32([&](const float* x, float* y) { kernel(Cpu{}, x, y, n); }, in(x16, n), out(y16, n));
 #pragma once
@@ -13,11 +13,11 @@ namespace tandem {
 
 template <class T, bool kReads, bool kWrites>
 struct Widened {
-  T* data;  // null: the kernel gets null
+  T* data;  // if null, the kernel gets null
   int64_t n;
   std::unique_ptr<float[]> scratch = nullptr;
 
-  // What the kernel gets.
+  // Returns the pointer for the kernel.
   std::conditional_t<kWrites, float*, const float*> open() {
     if (!data) {
       return nullptr;

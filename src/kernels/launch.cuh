@@ -1,5 +1,5 @@
-// How a .cu file starts a kernel and gets at shared memory. The emulated GPU of tests/simt/
-// exchanges this header for its own scheduler.
+// How a .cu file launches a kernel and gets its shared memory. The emulated GPU of tests/simt/
+// replaces this header by its own.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,8 +10,8 @@
 namespace tandem {
 
 // launch<kernel>(device, grid, block, dynamic_bytes, arguments...): asynchronous, on the device's
-// stream. dynamic_bytes: size of dynamic_shared(). Throws Error(kInternal) that names the kernel
-// when CUDA refuses.
+// stream. dynamic_bytes is the size of dynamic_shared(). Throws Error(kInternal) with the kernel's
+// name if CUDA refuses the launch.
 template <auto kKernel, class... A>
 void launch(Cuda device, dim3 grid, dim3 block, size_t dynamic_bytes, A... arguments) {
   if (dynamic_bytes > 48 * 1024) {
@@ -22,8 +22,8 @@ void launch(Cuda device, dim3 grid, dim3 block, size_t dynamic_bytes, A... argum
   cuda::check_launch(__PRETTY_FUNCTION__);
 }
 
-// The block's static shared memory, as one struct per kernel (up to 48 KiB). Calls with one type
-// give the same memory.
+// The block's static shared memory, as one struct per kernel (at most 48 KiB). Two calls with the
+// same type return the same memory.
 template <class T>
 __device__ T& shared() {
   __shared__ T storage;
@@ -37,7 +37,7 @@ __device__ T* dynamic_shared() {
   return reinterpret_cast<T*>(dynamic_shared_bytes);
 }
 
-// Blocks for n items, `each` items a block; n is at least 1.
+// The number of blocks for n items, with `each` items in a block; n is at least 1.
 inline unsigned blocks_for(int64_t n, int64_t each) {
   return static_cast<unsigned>((n + each - 1) / each);
 }

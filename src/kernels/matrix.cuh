@@ -1,5 +1,5 @@
-// How a kernel divides a matrix [rows, width] among threads: a warp takes neighbouring columns of
-// one row, kWidth of them a thread, so that no thread divides by the width.
+// How a kernel divides a matrix [rows, width] among threads. A warp takes neighbouring columns of
+// one row, kWidth columns per thread, so that no thread has to divide by the width.
 #pragma once
 
 #include <algorithm>
@@ -8,11 +8,11 @@
 
 namespace tandem {
 
-inline constexpr int kMatrixColumns = 32;  // threads of a block along a row
-inline constexpr int kMatrixRows = 8;      // rows of a block
+inline constexpr int kMatrixColumns = 32;  // threads along a row in a block
+inline constexpr int kMatrixRows = 8;      // rows in a block
 inline constexpr int kMatrixThreads = kMatrixColumns * kMatrixRows;
 
-// rows and width are at least 1; `layers` of blocks lie behind each other (blockIdx.z).
+// rows and width are at least 1. The grid has `layers` layers of blocks along z, at most 65535.
 inline dim3 matrix_grid(int64_t rows, int64_t width, int columns_per_thread, int64_t layers = 1) {
   constexpr int64_t kMost = 65535;
   const int64_t columns = (width + columns_per_thread - 1) / columns_per_thread;
@@ -23,7 +23,8 @@ inline dim3 matrix_grid(int64_t rows, int64_t width, int columns_per_thread, int
 
 inline dim3 matrix_block() { return {kMatrixColumns, kMatrixRows}; }
 
-// f(row, column) for each kWidth columns of this thread; kWidth divides the width.
+// Calls f(row, column) for each group of kWidth columns of this thread. The width must be a
+// multiple of kWidth.
 template <int kWidth, class F>
 __device__ void for_matrix(int64_t rows, int64_t width, F f) {
   const int64_t row = int64_t{blockIdx.x} * kMatrixRows + threadIdx.y;
@@ -31,7 +32,7 @@ __device__ void for_matrix(int64_t rows, int64_t width, F f) {
     return;
   }
   const int64_t first = (int64_t{blockIdx.y} * kMatrixColumns + threadIdx.x) * kWidth;
-#pragma unroll 1  // one turn, but for very wide matrices
+#pragma unroll 1  // one iteration, except for very wide matrices
   for (int64_t j = first; j < width; j += int64_t{gridDim.y} * kMatrixColumns * kWidth) {
     f(row, j);
   }

@@ -1,5 +1,5 @@
-// Neighbouring elements of an array as a thread's registers. kCount is 1, or a multiple of
-// kPack<T>; then the first element lies at a multiple of 16 bytes.
+// Loads and stores kCount neighbouring elements as a thread's registers. kCount is 1 or a multiple
+// of kPack<T>; a multiple needs a first element that is aligned to 16 bytes.
 #pragma once
 
 #include "src/device/global.h"
@@ -29,7 +29,7 @@ __device__ void load_pack(Global<T> from, int64_t i, V (&values)[kCount]) {
   }
 }
 
-// The same as a value, for parameter packs, and as narrow as in memory.
+// load_pack() that returns its values, for use with parameter packs. The elements keep type T.
 template <int kCount, class T>
 __device__ Elements<T, kCount> load_elements(Global<const T> from, int64_t i) {
   Elements<T, kCount> elements;
@@ -37,7 +37,7 @@ __device__ Elements<T, kCount> load_elements(Global<const T> from, int64_t i) {
   return elements;
 }
 
-// to[i + j] = values[j], rounded
+// to[i + j] = values[j], rounded to T.
 template <int kCount, class T, class V>
 __device__ void store_pack(Global<T> to, int64_t i, const V (&values)[kCount]) {
   if constexpr (kCount == 1) {
@@ -55,19 +55,20 @@ __device__ void store_pack(Global<T> to, int64_t i, const V (&values)[kCount]) {
   }
 }
 
-// True when the rows of matrices with `columns` columns are whole packs at multiples of 16 bytes.
+// True if every row of these matrices, with `columns` columns, consists of whole packs that are
+// aligned to 16 bytes.
 template <class T, class... P>
 bool packs_fit(int64_t columns, const T* matrix, const P*... others) {
   return columns % kPack<T> == 0 && aligned16(matrix, others...);
 }
 
-// Calls f<kCount>() for a thread that takes kMost neighbours, or a single element.
+// Calls f<kMost>() if `whole`: a thread takes kMost neighbours. Otherwise calls f<1>().
 template <int kMost, class F>
 void with_pack(bool whole, F f) {
   whole ? f.template operator()<kMost>() : f.template operator()<1>();
 }
 
-// The same for a pack of T.
+// The same with kMost = kPack<T>.
 template <class T, class F>
 void with_pack(bool whole, F f) {
   with_pack<kPack<T>>(whole, f);

@@ -9,7 +9,7 @@ namespace tandem {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kThreadElements = 16;  // so many at least, before a second block is worth it
+constexpr int64_t kThreadElements = 16;  // minimum, before a second block is worth its cost
 
 struct Value {
   __device__ double operator()(double x) const { return x; }
@@ -24,8 +24,8 @@ int64_t blocks_of(int64_t n) {
                   (n + kThreads * kThreadElements - 1) / (kThreads * kThreadElements));
 }
 
-// partial[block] = the block's share of the sum. Packs are dealt to threads one by one. Without
-// 16-byte alignment (kAligned) a thread loads the same elements singly.
+// partial[block] = the sum over the block's elements. Threads take packs in turn. Without 16-byte
+// alignment (kAligned is false) a thread loads the same elements one by one.
 template <bool kAligned, class T, class F>
 __global__ void __launch_bounds__(kThreads)
     reduce_kernel(Global<const T> x, int64_t n, Global<double> partial, F term) {
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// *result = sum of partial[0, count), plus what was there if `add`.
+// *result = sum of partial[0, count). If `add`, the old *result is added.
 __global__ void __launch_bounds__(kReduceScratch)
     reduce_partial_kernel(Global<const double> partial, int count, Global<double> result,
                           bool add) {

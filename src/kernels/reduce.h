@@ -1,5 +1,5 @@
-// Sums over flat arrays, into the memory of the device. The order of additions is fixed by the
-// length alone, so the bits depend neither on the number of threads nor on the GPU. Accumulation is
+// Sums over flat arrays; the result is in device memory. The order of additions depends only on the
+// length, so the bits depend neither on the number of threads nor on the GPU. Sums are accumulated
 // in f64.
 #pragma once
 
@@ -7,16 +7,16 @@
 
 namespace tandem {
 
-// f64 numbers of scratch memory that a sum on a GPU takes; a CPU takes none.
+// Scratch memory for a sum on a GPU, in f64 numbers. The CPU needs none.
 inline constexpr int64_t kReduceScratch = 1024;
 
-// *result = sum of x[i], plus what was there if `add`. f32, and f64 on the CPU.
+// *result = sum of x[i]. If `add`, the old *result is added. T is f32, or f64 on the CPU.
 template <class T>
 void sum(Cpu, const T* x, int64_t n, double* result, double* scratch, bool add);
 template <class T>
 void sum(Cuda, const T* x, int64_t n, double* result, double* scratch, bool add);
 
-// The same of x[i]^2.
+// The same for x[i]^2.
 template <class T>
 void squared_norm(Cpu, const T* x, int64_t n, double* result, double* scratch, bool add);
 template <class T>

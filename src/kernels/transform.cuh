@@ -1,5 +1,5 @@
-// transform() of map.h on a GPU: each thread takes as many neighbours as 16 bytes of the smallest
-// type hold, where all pointers are aligned to 16 bytes, and single elements elsewhere.
+// transform() of map.h on a GPU. If all pointers are aligned to 16 bytes, a thread takes as many
+// neighbours as fit in 16 bytes of the smallest type; otherwise one element.
 #pragma once
 
 #include <algorithm>

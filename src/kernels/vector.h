@@ -1,5 +1,5 @@
-// The widest vector registers of the machine that the program is compiled for, as GCC vector types:
-// for kernels whose accumulators must stay in registers. Arithmetic is element by element.
+// The widest vector registers of the machine that the program is compiled for, as GCC vector types.
+// For kernels whose accumulators must stay in registers. Arithmetic is elementwise.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ inline constexpr int kVectorBytes = 16;
 inline constexpr int kVectorRegisters = 16;
 #endif
 
-inline constexpr int kAccumulators =
-    kVectorRegisters / 2;  // that fit in registers beside their operands
+// How many accumulators fit in registers beside their operands.
+inline constexpr int kAccumulators = kVectorRegisters / 2;
 
 template <class T>
 struct VectorOf {
@@ -31,7 +31,7 @@ using Vector = typename VectorOf<T>::type;
 template <class T>
 inline constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
 
-// memcpy states an unaligned access; it compiles to one move.
+// memcpy allows unaligned addresses; it compiles to one move.
 template <class T>
 Vector<T> load(const T* from) {
   Vector<T> v;
@@ -44,7 +44,7 @@ void store(T* to, Vector<T> v) {
   std::memcpy(to, &v, sizeof v);
 }
 
-// The first `lanes` elements only; the others load as zero. kFull promises lanes == kLanes<T>.
+// Loads only the first `lanes` elements; the others are zero. With kFull, lanes must be kLanes<T>.
 template <class T, bool kFull>
 Vector<T> load_lanes(const T* from, int64_t lanes) {
   if constexpr (kFull) {
@@ -64,7 +64,7 @@ void store_lanes(T* to, Vector<T> v, int64_t lanes) {
   }
 }
 
-// Lanes a[0], b[0], a[1], b[1], ... of the lower halves (kUpper false) or of the upper halves.
+// Lanes a[0], b[0], a[1], b[1], ... from the lower halves, or from the upper halves if kUpper.
 template <class T, bool kUpper>
 Vector<T> interleave(Vector<T> a, Vector<T> b) {
   return [&]<size_t... kLane>(std::index_sequence<kLane...>) {
@@ -75,8 +75,7 @@ Vector<T> interleave(Vector<T> a, Vector<T> b) {
 }
 
 // Transposes a square of kLanes x kLanes elements. Each pass of interleaving rotates the bits of
-// the element index (row, lane) by one, so that after log2(kLanes) passes row and lane have changed
-// places.
+// the element index (row, lane) by one. After log2(kLanes) passes row and lane are exchanged.
 template <class T>
 void transpose_square(Vector<T> (&rows)[kLanes<T>]) {
   constexpr int kHalf = kLanes<T> / 2;

@@ -10,11 +10,11 @@ namespace tandem {
 
 namespace {
 
-constexpr int64_t kParallelFlops = 1
-                                   << 20;  // below this a parallel region costs more than it saves
-constexpr int64_t kTile = 32;              // pieces start at multiples of the micro-kernels' widths
+// Below this many operations a parallel region costs more than it saves.
+constexpr int64_t kParallelFlops = 1 << 20;
+constexpr int64_t kTile = 32;  // pieces start at multiples of the micro-kernels' widths
 
-// f(row, column) for a matrix, rows in parallel.
+// Calls f(row, column) for each element of a matrix, rows in parallel.
 template <class F>
 void for_elements(int64_t rows, int64_t columns, F f) {
 #pragma omp parallel for schedule(static) firstprivate(f) if (rows * columns >= kParallelElements)
@@ -25,7 +25,7 @@ void for_elements(int64_t rows, int64_t columns, F f) {
   }
 }
 
-// C is cut along its longer side into one piece for each thread; a piece is an independent GEMM.
+// Cuts C along its longer side into one piece for each thread. Each piece is an independent GEMM.
 template <class T>
 void gemm_parallel(const Gemm<T>& whole) {
   const int threads = omp_in_parallel() ? 1 : omp_get_max_threads();
@@ -71,7 +71,8 @@ Gemm<T> gemm_of(const Product& p, const T* a, const T* b, T* c, const T* bias) {
           .bias = bias};
 }
 
-// Into a 16-bit C, through f32. Nothing between C's rows is read or written.
+// The product for a 16-bit C: computed in f32, then rounded. Does not touch the gaps between C's
+// rows.
 template <class C>
 void gemm_rounded(Gemm<float> gemm, C* c, const C* bias) {
   const int64_t m = gemm.m, n = gemm.n, ldc = gemm.ldc;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A thread per element.
+// One thread per element.
 template <class C>
 __global__ void scale_rows_kernel(int64_t m, int64_t n, float beta, Global<C> c, int64_t ldc,
                                   Global<const C> bias) {

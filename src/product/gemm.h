@@ -1,4 +1,4 @@
-// What stands behind multiply() of product.h.
+// What implements multiply() of product.h: one function for each device, and the CPU's GEMM.
 #pragma once
 
 #include "src/device/dispatch.h"
@@ -6,7 +6,8 @@
 
 namespace tandem {
 
-// Elements from the first to the last one of a matrix as stored; op(matrix) is [rows, columns].
+// Elements from a stored matrix's first to its last one, gaps included; op(matrix) is [rows,
+// columns].
 inline int64_t stored_elements(const Product::Operand& matrix, int64_t rows, int64_t columns) {
   const int64_t lines = matrix.transposed ? columns : rows;
   return rows * columns == 0 ? 0 : (lines - 1) * matrix.row_stride() + rows * columns / lines;
@@ -14,19 +15,19 @@ inline int64_t stored_elements(const Product::Operand& matrix, int64_t rows, int
 
 namespace kernels {
 
-// A product that is possible, without its epilogue.
+// Computes a product without its epilogue. The caller has checked it.
 void multiply(Cpu, const Product& product);
 void multiply(Cuda device, const Product& product);
 
-// What is left of a product without depth (k = 0): each row of C [m, n] becomes beta times itself,
-// plus the bias unless null.
+// What remains of a product with k = 0: each row of C [m, n] is multiplied by beta, and the bias is
+// added unless it is null.
 template <class C>
 void scale_rows(Cuda device, int64_t m, int64_t n, float beta, C* c, int64_t ldc, const C* bias);
 
 }  // namespace kernels
 
-// c = alpha * op(A) op(B) + beta * c + bias, of floats or doubles in CPU memory. lda, ldb and ldc
-// are the distances between rows as stored; beta = 0 overwrites c; no bias is null.
+// c = alpha * op(A) op(B) + beta * c + bias, for floats or doubles in CPU memory. lda, ldb and ldc
+// are the distances between stored rows. beta = 0 overwrites c. `bias` may be null.
 template <class T>
 struct Gemm {
   bool transpose_a, transpose_b;
@@ -42,7 +43,8 @@ struct Gemm {
   const T* bias;
 };
 
-// On the calling thread alone: Tandem's own (gemm_blocked.cpp) or CBLAS (gemm_cblas.cpp).
+// Uses only the calling thread. Either Tandem's own code (gemm_blocked.cpp) or CBLAS
+// (gemm_cblas.cpp).
 template <class T>
 void gemm_serial(const Gemm<T>& gemm);
 

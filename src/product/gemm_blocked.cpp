@@ -1,5 +1,5 @@
-// GEMM on the calling thread from the pieces in gemm_tile.h. Blocks of k begin at places that
-// depend on k alone: results do not depend on how C is cut over threads.
+// GEMM on the calling thread, built from the pieces in gemm_tile.h. Where blocks of k begin depends
+// only on k, so results do not depend on how C is cut over threads.
 #include <memory>
 
 #include "src/product/gemm.h"
@@ -9,12 +9,13 @@ namespace tandem {
 
 namespace {
 
-// A block of A [rows, depth] and one of B [depth, columns] share the second-level cache.
+// A block of A [rows, depth] and a block of B [depth, columns] fit together in the second-level
+// cache.
 constexpr int64_t kBlockRows = 16 * kTileRows;
 constexpr int64_t kBlockColumns = 768;
 constexpr int64_t kBlockDepthBytes = 2048;
 
-// Panels of one thread; they stay for the next call.
+// Memory for the panels of one thread, kept for the next call.
 template <class T>
 class PanelMemory {
  public:
@@ -35,7 +36,7 @@ class PanelMemory {
   int64_t size_ = 0;
 };
 
-// The depth of each block: as even as whole vectors allow.
+// The depth of each block. Blocks are as equal as possible in whole vectors.
 template <class T>
 int64_t block_depth(int64_t k) {
   constexpr int64_t kMaxDepth = kBlockDepthBytes / static_cast<int64_t>(sizeof(T));
@@ -44,7 +45,7 @@ int64_t block_depth(int64_t k) {
   return (even + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
 }
 
-// k = 0: nothing to add.
+// For k = 0, where there is no product to add.
 template <class T>
 void scale_only(int64_t m, int64_t n, const ProductTarget<T>& target) {
   for (int64_t i = 0; i < m; ++i) {

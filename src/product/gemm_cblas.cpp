@@ -5,7 +5,7 @@
 
 #include "src/product/gemm.h"
 
-// Entry points of OpenBLAS that are no part of CBLAS; null in other libraries.
+// Functions of OpenBLAS that CBLAS does not have; null with other libraries.
 extern "C" {
 void openblas_set_num_threads(int) __attribute__((weak));
 char* openblas_get_corename() __attribute__((weak));
@@ -19,9 +19,10 @@ namespace {
 
 CBLAS_TRANSPOSE as_cblas(bool transpose) { return transpose ? CblasTrans : CblasNoTrans; }
 
-// OpenBLAS before 0.3.22 takes an Intel processor newer than itself for one of 2004, and an AMD one
-// with AVX-512 for one without: a fifth or a half of its speed. It chooses again when told what to
-// look for. A choice made by the user (OPENBLAS_CORETYPE) stands.
+// OpenBLAS before 0.3.22 mistakes an Intel processor newer than itself for one of 2004, and an AMD
+// processor with AVX-512 for one without. It then runs at a fifth or a half of its speed. When told
+// which processor to assume, it chooses its kernels again. A choice by the user (OPENBLAS_CORETYPE)
+// is kept.
 void choose_openblas_kernels() {
   if (!openblas_get_corename || !gotoblas_dynamic_quit || !gotoblas_dynamic_init ||
       std::getenv("OPENBLAS_CORETYPE")) {
@@ -41,8 +42,8 @@ void choose_openblas_kernels() {
 #endif
 }
 
-// Once, before the first product. Tandem cuts GEMMs over its own threads, so OpenBLAS must not
-// start any.
+// Runs once, before the first product. Tandem cuts GEMMs over its own threads, so OpenBLAS must not
+// start threads.
 void prepare_blas() {
   static const bool done = [] {
     choose_openblas_kernels();
@@ -54,8 +55,8 @@ void prepare_blas() {
   static_cast<void>(done);
 }
 
-// CBLAS knows no bias: C becomes beta * C + bias first, and the product is added. Returns the beta
-// that is left to do.
+// CBLAS has no bias, so C first becomes beta * C + bias, and then the product is added. Returns the
+// beta that CBLAS must still apply.
 template <class T>
 T add_bias(const Gemm<T>& g) {
   if (!g.bias) {
@@ -70,7 +71,7 @@ T add_bias(const Gemm<T>& g) {
   return T(1);
 }
 
-// gemm: cblas_sgemm or cblas_dgemm.
+// `gemm` is cblas_sgemm or cblas_dgemm.
 template <class T, class F>
 void call_cblas(const Gemm<T>& g, F gemm) {
   const auto size = [](int64_t n) { return static_cast<blasint>(n); };

@@ -1,8 +1,8 @@
 // Matrix products on a GPU, by cuBLASLt.
 //
-// cuBLASLt counts along columns first: what is stored here as rows [r, c] it sees as a matrix
-// [c, r]. So it is asked for the transposed equation, C^T = op(B)^T op(A)^T, with A and B
-// exchanged; the transposes stay what they are, and the bias runs along the rows it knows.
+// cuBLASLt assumes column-major matrices: it sees rows [r, c] stored here as a matrix [c, r]. So we
+// ask for the transposed equation, C^T = op(B)^T op(A)^T, with A and B exchanged. Each operand
+// keeps its transpose flag, and the bias runs along what cuBLASLt sees as rows.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -19,22 +19,23 @@ namespace tandem {
 
 namespace {
 
-// What NVIDIA recommends for sm_90, and for GPUs before it.
+// NVIDIA's recommendation for sm_90, and for GPUs before it.
 constexpr int64_t kHopperWorkspaceBytes = 32 << 20, kWorkspaceBytes = 4 << 20;
 
-// Kernels differ by how wide they load, 16 bytes at most.
+// A pointer's alignment in bytes, at most 16: wider kernels do not exist, but kernels differ in the
+// alignment that they need.
 uint32_t alignment(const void* pointer) {
   const auto address = reinterpret_cast<uintptr_t>(pointer) | 16;
   return static_cast<uint32_t>(address & (~address + 1));
 }
 
-// What the choice of an algorithm depends on.
+// All that the choice of an algorithm depends on.
 struct PlanKey {
   DType in, out;
   bool transpose_a, transpose_b;
   int64_t m, n, k, lda, ldb, ldc;
   bool has_bias;
-  uint32_t align_a, align_b, align_c, align_bias;  // bytes
+  uint32_t align_a, align_b, align_c, align_bias;  // in bytes
   auto operator<=>(const PlanKey&) const = default;
 };
 
@@ -76,7 +77,7 @@ cudaDataType_t cublas_type(DType dtype) {
   }
 }
 
-// op(matrix) [rows, columns], as stored and seen by columns.
+// The layout of a stored matrix in column-major terms; op(matrix) is [rows, columns].
 cublasLtMatrixLayoutOpaque_t layout(const Product& product, const Product::Operand& matrix,
                                     int64_t rows, int64_t columns) {
   if (matrix.transposed) {
@@ -90,20 +91,20 @@ cublasLtMatrixLayoutOpaque_t layout(const Product& product, const Product::Opera
   return result;
 }
 
-// A product as cuBLASLt's descriptors, with the algorithm chosen for it.
+// cuBLASLt's descriptors for a product, with the algorithm that was chosen for it.
 class Plan {
  public:
   Plan(cublasLtHandle_t handle, const Product& p, int64_t workspace_bytes)
       : a_(layout(p, p.a, p.m, p.k)), b_(layout(p, p.b, p.k, p.n)), d_(layout(p, p.d, p.m, p.n)) {
-    // Plain f32 arithmetic for f32 operands: TF32, with its 10 bits, would be another type
-    // (CUBLAS_COMPUTE_32F_FAST_TF32).
+    // f32 operands are multiplied in plain f32. TF32 (CUBLAS_COMPUTE_32F_FAST_TF32) has only 10
+    // bits of mantissa.
     check(cublasLtMatmulDescInit(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F), p);
     const auto as_cublas = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
     set(p, CUBLASLT_MATMUL_DESC_TRANSA, as_cublas(p.b.transposed));
     set(p, CUBLASLT_MATMUL_DESC_TRANSB, as_cublas(p.a.transposed));
     if (p.bias) {
       set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set_bias(p);  // the choice below looks at its alignment
+      set_bias(p);  // choose_algorithm() looks at the bias's alignment
     }
     choose_algorithm(handle, p, workspace_bytes);
   }
@@ -135,7 +136,7 @@ class Plan {
   cublasLtMatmulAlgo_t algorithm_;
 };
 
-// The first choice of the library's heuristic.
+// Takes the first suggestion of the library's heuristic.
 void Plan::choose_algorithm(cublasLtHandle_t handle, const Product& p, int64_t workspace_bytes) {
   cublasLtMatmulPreferenceOpaque_t preference;
   check(cublasLtMatmulPreferenceInit(&preference), p);
@@ -143,7 +144,8 @@ void Plan::choose_algorithm(cublasLtHandle_t handle, const Product& p, int64_t w
     check(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value), p);
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes));
-  // A long sum may be cut in pieces, but those are added in f32: not in D, nor rounded to its type.
+  // A long sum may be split into pieces, but these must be added in f32: neither in D nor rounded
+  // to its type.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.b.data.raw()));
@@ -159,7 +161,8 @@ void Plan::choose_algorithm(cublasLtHandle_t handle, const Product& p, int64_t w
   algorithm_ = found.algo;
 }
 
-// What one stream multiplies with. Its products follow each other and so can share a workspace.
+// The handle, plans and workspace of one stream. Products on a stream run one after the other, so
+// they can share a workspace.
 class Lane {
  public:
   explicit Lane(const Product& first) : workspace_bytes_(workspace_bytes()) {
@@ -206,7 +209,7 @@ class Lane {
 
 Lane& lane_of(CUstream_st* stream, const Product& first) {
   static std::mutex mutex;
-  // Lives to the end: the driver may be gone before static objects are.
+  // Never destroyed: at exit the driver may be gone before static objects are destroyed.
   static auto& lanes = *new std::map<CUstream_st*, Lane>;
   const std::lock_guard lock(mutex);
   return lanes.try_emplace(stream, first).first->second;

@@ -1,10 +1,8 @@
-// The pieces that matrix products on the CPU are made of, after Goto and van de Geijn 2008
-// ("Anatomy of high-performance matrix multiplication"): panels, which are copies of a few rows or
-// columns in the order of use, and tiles of C that stay in registers while the sum over the depth
-// runs.
+// The building blocks of matrix products on the CPU, after Goto and van de Geijn 2008 ("Anatomy of
+// high-performance matrix multiplication"). Panels are copies of a few rows or columns in the order
+// of use. Tiles of C stay in registers while the loop sums over the depth k.
 //
-// Each element of C is summed in the order of the depth, whatever the sizes and wherever in C it
-// lies.
+// Each element of C is summed in the order of the depth, for all sizes and wherever in C it lies.
 #pragma once
 
 #include <algorithm>
@@ -15,24 +13,25 @@
 
 namespace tandem {
 
-// A tile of C is at most kTileRows x kTileColumns; two registers hold a row of B and two are left
-// for broadcasts of A.
+// A tile of C has at most kTileRows x kTileColumns elements. Of the other registers, two hold a row
+// of B and two are for broadcasts of A.
 inline constexpr int kTileVectors = 2;
 inline constexpr int kTileRows = (kVectorRegisters - 4) / kTileVectors;
 template <class T>
 inline constexpr int64_t kTileColumns = kTileVectors* kLanes<T>;
 
-// Where a product is written: c = beta * c + alpha * product, + bias[column] unless bias is null.
+// Where a product is written: c = beta * c + alpha * product + bias[column]; `bias` may be null.
 template <class T>
 struct ProductTarget {
   T* c;
   int64_t ldc;
   T alpha;
-  T beta;  // 0 overwrites, whatever c holds
+  T beta;  // 0 overwrites c
   const T* bias = nullptr;
 };
 
-// Inlined, and with the loops over `sum` unrolled here and below, so that it never needs memory.
+// Writes a tile with fewer columns than its vectors hold. Always inlined, and the loops over `sum`
+// are unrolled here and below, so that `sum` stays in registers.
 template <class T, int kRows, int kVectors>
 [[gnu::always_inline]] inline void write_part(const Vector<T> (&sum)[kRows][kVectors],
                                               const ProductTarget<T>& target, int64_t columns) {
@@ -53,11 +52,11 @@ template <class T, int kRows, int kVectors>
   }
 }
 
-// kAdds: beta is not 0.
+// Writes a full tile. kAdds: beta is not 0.
 template <bool kAdds, class T, int kRows, int kVectors>
 [[gnu::always_inline]] inline void write_whole(const Vector<T> (&sum)[kRows][kVectors],
                                                const ProductTarget<T>& target) {
-  // Copies, because a store to c might otherwise change the target.
+  // Copies, because the compiler must assume that a store to c changes the target.
   T* c = target.c;
   const int64_t ldc = target.ldc;
   const T alpha = target.alpha, beta = target.beta;
@@ -77,7 +76,7 @@ template <bool kAdds, class T, int kRows, int kVectors>
   }
 }
 
-// One tile. a: row i of the tile at depth p is a[i * kRowStep + p * kDepthStep]; b: [depth,
+// Computes one tile. Row i of the tile at depth p is a[i * kRowStep + p * kDepthStep]; b is [depth,
 // kTileColumns].
 template <class T, int kRows, int kVectors, int64_t kRowStep, int64_t kDepthStep>
 void multiply_tile(const T* a, const T* b, int64_t depth, const ProductTarget<T>& target,
@@ -116,7 +115,7 @@ void multiply_tile(const T* a, const T* b, int64_t depth, const ProductTarget<T>
 template <class T>
 using TileKernel = void (*)(const T*, const T*, int64_t, const ProductTarget<T>&, int64_t);
 
-// The kernel for a tile of `rows` rows and at most kTileColumns columns.
+// The kernel for a tile with `rows` rows and at most kTileColumns columns.
 template <class T, int64_t kRowStep, int64_t kDepthStep>
 TileKernel<T> tile_kernel(int64_t rows, int64_t columns) {
   constexpr auto kAll = []<size_t... kIndex>(std::index_sequence<kIndex...>) {
@@ -129,7 +128,7 @@ TileKernel<T> tile_kernel(int64_t rows, int64_t columns) {
   return kKernels[columns > kLanes<T>][rows - 1];
 }
 
-// Panels at equal distances in memory, in elements.
+// Panels at equal distances in memory; `step` is in elements.
 template <class T>
 struct Panels {
   const T* data;
@@ -160,7 +159,8 @@ void multiply_packed(Panels<T> a, Panels<T> b, int64_t rows, int64_t columns, in
   multiply_panels<T, 1, kTileRows>(a, b, rows, columns, depth, target);
 }
 
-// a [rows, kTileColumns], as a product of one panel of columns leaves it; depth <= kTileColumns.
+// Like multiply_packed(), but `a` is [rows, kTileColumns], the result of a product with one panel
+// of columns; depth <= kTileColumns.
 template <class T>
 void multiply_rows(const T* a, Panels<T> b, int64_t rows, int64_t columns, int64_t depth,
                    const ProductTarget<T>& target) {
@@ -168,7 +168,8 @@ void multiply_rows(const T* a, Panels<T> b, int64_t rows, int64_t columns, int64
                                          target);
 }
 
-// A matrix seen as [outer, depth]: rows of A or columns of B, by position in the sum.
+// A matrix seen as [outer, depth]: the rows of A or the columns of B, with depth the axis that is
+// summed over.
 template <class T>
 struct Operand {
   const T* data;
@@ -179,9 +180,9 @@ struct Operand {
   }
 };
 
-// Copies rows to a panel [depth, kWidth] where the operand is contiguous along its depth. The last
-// row stands in for rows that are not there; what is computed from it is not stored. Writes up to a
-// vector past the end of the panel.
+// Copies rows to a panel [depth, kWidth], for an operand that is contiguous along its depth.
+// Missing rows are copies of the last row; what is computed from them is not stored. Writes up to
+// one vector past the end of the panel.
 template <class T, int64_t kWidth>
 void pack_transposed(const Operand<T>& from, int64_t width, int64_t depth, T* panel) {
   constexpr int64_t kGroups = (kWidth + kLanes<T> - 1) / kLanes<T>;
@@ -198,7 +199,7 @@ void pack_transposed(const Operand<T>& from, int64_t width, int64_t depth, T* pa
         square[i] = load(rows[group * kLanes<T> + i] + p);
       }
       transpose_square<T>(square);
-      // With one group each row may run over into the next, which is written later.
+      // With one group each row may spill into the next row, which is written later.
       const int64_t lanes =
           kGroups == 1 ? kLanes<T> : std::min<int64_t>(kLanes<T>, kWidth - group * kLanes<T>);
 #pragma GCC unroll 16
@@ -215,11 +216,11 @@ void pack_transposed(const Operand<T>& from, int64_t width, int64_t depth, T* pa
   }
 }
 
-// The same where the operand is contiguous across its rows; `available` of them may be read. Rows
-// that are not there stay as the memory was.
+// The same for an operand that is contiguous across its rows; `available` of them may be read.
+// Missing rows stay uninitialized.
 template <class T, int64_t kWidth>
 void pack_straight(const Operand<T>& from, int64_t available, int64_t depth, T* panel) {
-  // A whole vector is the quicker copy: what it writes too much is written again.
+  // Copying a whole vector is faster. The surplus elements are overwritten by the next copy.
   constexpr int64_t kCopied = kWidth < kLanes<T> ? kLanes<T> : kWidth;
   if (available >= kCopied) {
     for (int64_t p = 0; p < depth; ++p) {
@@ -232,8 +233,8 @@ void pack_straight(const Operand<T>& from, int64_t available, int64_t depth, T* 
   }
 }
 
-// Packs `count` rows, `depth` deep, into panels of kWidth rows. kWidth is kTileRows for A and
-// kTileColumns for B.
+// Packs `count` rows with `depth` elements each into panels of kWidth rows. kWidth is kTileRows for
+// A and kTileColumns for B.
 template <class T, int64_t kWidth>
 Panels<T> pack(const Operand<T>& from, int64_t count, int64_t depth, T* panels) {
   for (int64_t i = 0; i < count; i += kWidth) {
@@ -247,7 +248,7 @@ Panels<T> pack(const Operand<T>& from, int64_t count, int64_t depth, T* panels) 
   return {panels, kWidth * depth};
 }
 
-// Elements of memory for the panels that hold `count` rows.
+// How many elements the panels for `count` rows need.
 template <class T, int64_t kWidth>
 int64_t panel_elements(int64_t count, int64_t depth) {
   return (count + kWidth - 1) / kWidth * kWidth * depth + kLanes<T>;

@@ -1,4 +1,4 @@
-// Products of matrices. A layer describes one; the device chooses how to compute it.
+// Matrix products. A layer describes a product; the device chooses how to compute it.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace tandem {
 
-// What becomes of each element of a product before it is stored.
+// What is done to each element of a product before it is stored in D.
 enum class Epilogue : uint8_t {
   kNone,
   kGelu,          // D = gelu(gelu_input), where the product is stored as gelu_input
@@ -18,16 +18,16 @@ enum class Epilogue : uint8_t {
 // D = epilogue(alpha * op(A) op(B) + beta * D + bias), in row-major matrices: op(A) is [m, k],
 // op(B) is [k, n], D is [m, n].
 //
-// A and B have one type: f32, f64 (on the CPU), bf16 or fp16. D has that type; or f32, so that
-// gradients of 16-bit weights add up in f32. Sums are f32, of f64 operands f64; the product is
-// rounded to D's type once, and the epilogue starts from the rounded number: its bits are those of
-// a pass of its own.
+// A and B have the same type: f32, f64 (on the CPU), bf16 or fp16. D has that type too, or f32, so
+// that gradients of 16-bit weights are summed in f32. Sums are f32 (f64 for f64 operands). The
+// product is rounded to D's type once, and the epilogue starts from the rounded number. So the bits
+// are those of a separate pass after the product.
 struct Product {
   struct Operand {
     Tensor data{};
-    int64_t stride = 0;  // elements from one row to the next as stored; 0: data's last axis
+    int64_t stride = 0;  // elements between the starts of stored rows; 0: data's last axis
     bool transposed = false;
-    Tensor scale{};  // f32 [1], of FP8 types; none: 1
+    Tensor scale{};  // f32 [1], for FP8 types; if empty, 1
 
     int64_t row_stride() const { return stride ? stride : data.shape()[-1]; }
   };
@@ -38,19 +38,19 @@ struct Product {
   double beta = 0;  // 0 overwrites D, whatever it holds
   Tensor bias{};    // [n], of the type of A, B and D; added to each row unless empty
   Epilogue epilogue = Epilogue::kNone;
-  Tensor gelu_input{};  // [m, n], of D's type; neither it nor D has gaps between rows
+  Tensor gelu_input{};  // [m, n], of D's type; for an epilogue neither it nor D has gaps
 
   std::string text() const;  // for messages
 };
 
-// Enqueues the product, and charges the stream with its work.
+// Enqueues the product and charges the stream with its work.
 //
-// CPU: called outside a parallel region it uses all CPU threads. For one number of threads the bits
-// are always the same; between two numbers a library may round differently.
-// CUDA: the first product of a stream, and of each size, allocates or asks for an algorithm: not
-// while a graph is captured.
+// CPU: outside a parallel region it uses all CPU threads. With a given number of threads the bits
+// are always the same; with another number a library may round differently.
+// CUDA: the first product of a stream, and the first of each size, allocate memory or choose an
+// algorithm. So they must not run while a graph is captured.
 //
-// Throws Error(kInternal), with the product's sizes, for a product that the device cannot compute.
+// Throws Error(kInternal), with the product's sizes, if the device cannot compute the product.
 void multiply(const Stream& stream, const Product& product);
 
 }  // namespace tandem

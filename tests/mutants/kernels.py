@@ -4,7 +4,7 @@ from table import Mutant
 BUILD = "simt"
 MUTANTS = [
     Mutant("attention: keys are replaced while other threads read them", "layers/attention/attention.cu",
-           "    __syncthreads();  // the keys and values before were read by all\n", "",
+           "    __syncthreads();  // all threads have read the previous keys and values\n", "",
            ["layers.attention"]),
     Mutant("attention: a query does not see its own key", "layers/attention/attention.cu",
            "streamed_row(j) <= query + owned_row(i)", "streamed_row(j) < query + owned_row(i)",
@@ -53,7 +53,7 @@ MUTANTS = [
            "(input[j] - affine.mean[j]) + constant[j]);",
            ["layers.batchnorm2d"]),
     Mutant("conv2d: a slice is overwritten while it is multiplied", "layers/conv2d/conv2d_gemm.cuh",
-           "    __syncthreads();  // the next slice is complete, and the present one may be overwritten\n", "",
+           "    __syncthreads();  // the next slice is complete, and the current one may be overwritten\n", "",
            ["layers.conv2d"]),
     Mutant("conv2d: the pixel after the last row or column is taken for padding no more", "layers/conv2d/conv2d_grid.cuh",
            "return i < source_size ? i : -1;", "return i <= source_size ? i : -1;",
