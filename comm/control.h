@@ -1,5 +1,5 @@
-// Small messages that steer a job: norms, votes, texts, errors. They block the caller, need no GPU,
-// and are counted as Traffic::kControl. Every rank must send the same ones in the same order.
+// Small messages that control a job: votes, texts, errors. Calls block the caller, need no GPU, and
+// count as Traffic::kControl. Every rank must make the same calls in the same order.
 #pragma once
 
 #include <memory>
@@ -18,12 +18,12 @@ class Control {
   virtual int size() const = 0;
 
   virtual std::vector<double> sum(
-      std::span<const double> values) = 0;  // added in rank order: same bits on all
+      std::span<const double> values) = 0;  // added in rank order: all ranks get the same bits
   virtual std::string broadcast(std::string text, int root) = 0;
   virtual std::vector<std::string> all_gather(const std::string& text) = 0;  // by rank
   virtual void barrier() = 0;
 
-  // As those of Collectives.
+  // As in Collectives.
   virtual std::unique_ptr<Control> split(std::span<const int> colors) = 0;
   virtual void set_nodes(std::span<const int> node_of_rank) = 0;
   virtual WireCount wire() const = 0;

@@ -1,5 +1,5 @@
-// The communication that no computation hid, in one step: how long the compute stream stood waiting
-// for it.
+// Exposed communication of a step: how long the compute stream was idle because it waited for
+// communication.
 #pragma once
 
 #include <utility>
@@ -11,14 +11,15 @@ namespace tandem {
 
 class Exposure {
  public:
-  // compute.wait(communication), and what that costs. On the CPU it blocks the host.
+  // Calls compute.wait(communication) and measures how long that takes. On the CPU it blocks the
+  // host.
   void wait(Stream& compute, const Event& communication);
-  // On a GPU: once the compute stream has got behind the last wait.
+  // On a GPU, call it only after the compute stream has passed the last wait.
   double seconds() const;
 
  private:
   double host_s_ = 0;
-  std::vector<std::pair<Event, Event>> on_gpu_;  // around each wait of the compute stream
+  std::vector<std::pair<Event, Event>> on_gpu_;  // before and after each wait
 };
 
 }  // namespace tandem

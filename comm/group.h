@@ -1,5 +1,5 @@
-// Ranks of the job that collectives join: where they are, and how its errors name them. In
-// errors a rank always goes by its number in the job.
+// A group of ranks that take part in the same collectives, and the node of each. Errors name a rank
+// by its number in the job.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ class Group {
  public:
   // All ranks of the job, on one node.
   Group(int rank, int size);
-  // The ranks with this one's color, in their order here. `colors`: of each rank of this group.
+  // The ranks with this rank's color, in the same order. `colors`: one for each rank of this group.
   Group split(std::span<const int> colors) const;
-  // `node_of_rank`: of each rank of this group.
+  // `node_of_rank`: one for each rank of this group.
   void set_nodes(std::span<const int> node_of_rank);
 
   int rank() const { return rank_; }
@@ -24,8 +24,8 @@ class Group {
   int job_rank(int rank) const { return job_ranks_[rank]; }
   bool is_away(int rank) const { return nodes_[rank] != nodes_[rank_]; }  // on another node
 
-  // "all_reduce of 64 bytes (collective 2 of this run, rank 1 of 4)"; of a part of the job:
-  // "... (collective 2 of ranks 1, 3, rank 1 of 4)".
+  // "all_reduce of 64 bytes (collective 2 of this run, rank 1 of 4)"; for a group that is not the
+  // whole job: "... (collective 2 of ranks 1, 3, rank 1 of 4)".
   std::string place(std::string_view collective, int64_t bytes, int64_t number) const;
 
  private:

@@ -18,7 +18,7 @@ Tensor own_part(const Collectives& group, const Tensor& whole) {
   return whole.slice(group.rank() * n, n);
 }
 
-// Ranks on every node, by number of the node; and how many of its node come before each rank.
+// The number of ranks on each node, by node; and each rank's place on its node.
 struct Places {
   std::map<int, int> ranks;
   std::vector<int> local;  // by rank
@@ -65,8 +65,8 @@ Hierarchy::Hierarchy(Control& control, Collectives& collectives, Memory& memory,
   }
 }
 
-// Runs work(stream) in the order of stream(), on the tensors' device. Messages that pass through
-// the host leave tensors in GPU memory to a thread, which waits for the GPU.
+// Runs work(stream) in the order of stream(), on the tensors' device. If stream() is a host thread,
+// that thread runs the work and waits for the device.
 template <class F>
 void Hierarchy::enqueue(Device device, F work) const {
   if (stream().device() == Device::kCuda) {
@@ -79,15 +79,14 @@ void Hierarchy::enqueue(Device device, F work) const {
   });
 }
 
-// Room for n elements of bf16, until the next call. Its users come one after another on stream(),
-// so they share it.
+// Memory for n elements of bf16, valid until the next call. Its users run one after another on
+// stream(), so they can share it.
 Tensor Hierarchy::scratch(int64_t n) const {
   if (!scratch_ || scratch_.elements() < n) {
     if (scratch_) {
       wait(stream().record());  // for the last user
     }
-    // Made by zeros(), which waits: the memory is the compute stream's, and stream() uses it at
-    // once.
+    // zeros() waits for the memory, which belongs to the compute stream: stream() uses it at once.
     scratch_ = Tensor::zeros(memory_, {n}, DType::kBf16, MemoryClass::kStaging);
   }
   return scratch_.slice(0, n);
@@ -103,7 +102,7 @@ void Hierarchy::assign(const Tensor& in, const Tensor& out) const {
   });
 }
 
-// Collectives::reduce_scatter, and of bf16 into bf16 or f32.
+// As Collectives::reduce_scatter, but also of bf16 into bf16 or f32.
 void Hierarchy::scatter_sum(Collectives& group, const Tensor& in, const Tensor& out) const {
   if (in.dtype() != DType::kBf16) {
     return group.reduce_scatter(in, out);
@@ -122,7 +121,7 @@ void Hierarchy::scatter_sum(Collectives& group, const Tensor& in, const Tensor& 
   });
 }
 
-// Collectives::all_reduce, and of bf16.
+// As Collectives::all_reduce, but also of bf16.
 void Hierarchy::sum(Collectives& group, const Tensor& inout) const {
   if (inout.dtype() != DType::kBf16) {
     return group.all_reduce(inout);

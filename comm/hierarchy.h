@@ -1,17 +1,18 @@
-// The ranks of a group as nodes with ranks inside: collectives that move most bytes inside the
-// nodes and as few as possible between them, and which part of a sharded array rests where.
+// Collectives that know which ranks share a node: they move most bytes inside nodes and as few as
+// possible between them. Also says which shard of a sharded array each rank holds.
 //
-// Inside a node links are many times faster than between nodes. Each collective is cut into one
-// among the ranks of a node and one among the ranks that have the same place on their nodes: of n
-// nodes with g ranks each, a rank sends 1/g of what it would send between nodes in a flat ring
-// (Mikami et al. 2018, "Massively distributed SGD", 2D-torus all-reduce).
+// Links inside a node are many times faster than links between nodes. So each collective has two
+// levels: one among the ranks of a node, and one among the ranks that have the same place on their
+// nodes. With g ranks on each node, a rank then sends 1/g of the bytes that a flat ring would send
+// between nodes (Mikami et al. 2018, "Massively distributed SGD", 2D-torus all-reduce).
 //
-// With one node, with one rank a node, or with nodes of different sizes, everything is flat.
+// With 1 node, with 1 rank on each node, or with nodes of different sizes, there is only one level:
+// the collectives are flat.
 //
-// A sum of bf16 needs as much scratch as the largest array had so far; where it grows the host
-// waits for stream() and for the memory's stream. As with all memory, what the compute stream was
-// given before a call must be behind stream() when the call is made, and stream() must be done
-// before this ends.
+// Sums of bf16 need scratch memory of the size of the largest array so far. When it grows, the host
+// waits for stream() and for the memory's stream. Before a call, stream() must already wait for the
+// compute work that produced the inputs. All work on stream() must be done before this object is
+// destroyed.
 #pragma once
 
 #include <memory>
@@ -23,15 +24,15 @@
 namespace tandem {
 
 enum class Sharing : uint8_t {
-  kWorld,  // a sharded array has one part for each rank of the group
-  kNode,   // ... for each rank of a node, the same on all nodes (hybrid sharding)
+  kWorld,  // a sharded array has one shard for each rank of the group
+  kNode,   // ... for each rank of a node; all nodes hold the same (hybrid sharding)
 };
 
 class Hierarchy {
  public:
-  // Collective. `control`: of the same ranks. `memory`: for what sums of bf16 need while they are
-  // under way. All three must outlive this. `node_of_rank`: the same on all ranks. Throws
-  // Error(kConfig) when kNode is asked for and nodes have different numbers of ranks.
+  // Collective. `control`: of the same ranks. `memory`: for the scratch memory of bf16 sums. All
+  // three references must outlive this. `node_of_rank`: the same on all ranks. Throws
+  // Error(kConfig) if `sharing` is kNode and nodes have different numbers of ranks.
   Hierarchy(Control& control, Collectives& collectives, Memory& memory,
             const std::vector<int>& node_of_rank, Sharing sharing = Sharing::kWorld);
 
@@ -41,27 +42,27 @@ class Hierarchy {
   int size() const { return collectives_.size(); }
   Stream& stream() const { return collectives_.stream(); }
   bool is_flat() const { return !inside_; }
-  int node_size() const { return node_size_; }  // ranks a node; 0 where nodes differ
+  int node_size() const { return node_size_; }  // ranks on each node; 0 if they differ
 
-  // Of a sharded array: into how many parts, which one is this rank's, how many ranks have the
-  // same one, and the number of this rank among those.
+  // Of a sharded array: the number of shards, this rank's shard, the number of ranks that hold the
+  // same shard, and this rank's number among those.
   int parts() const { return parts_; }
   int part() const { return part_; }
   int replicas() const { return size() / parts_; }
   int replica() const { return replica_; }
 
-  // As in Collectives, asynchronous on stream(), with parts() and part() in the place of size() and
-  // rank(). Elements must be a multiple of size().
+  // As in Collectives: asynchronous on stream(). But arrays have parts() shards, and this rank's is
+  // part(). The number of elements must be a multiple of size().
   //
-  // Sums of f32, i64; and of bf16, which are added in f32 in the order of ranks and rounded once on
-  // each level: then `out` of reduce_scatter is f32, and all_reduce leaves the rounded sum.
+  // Dtypes of sums: f32, i64 and bf16. bf16 is added in f32 in the order of ranks and rounded once
+  // on each level. For bf16, `out` of reduce_scatter is f32, and all_reduce leaves the rounded sum.
   void all_reduce(const Tensor& inout) const;
   void reduce_scatter(const Tensor& in, const Tensor& out) const;
   void all_gather(const Tensor& in, const Tensor& out) const;
 
   // Like Collectives::wait, for all levels.
   void wait(const Event& event) const { collectives_.wait(event); }
-  WireCount wire() const;  // of all levels, control messages too
+  WireCount wire() const;  // of all levels, and control messages
 
  private:
   template <class F>
@@ -81,9 +82,9 @@ class Hierarchy {
   mutable Tensor scratch_;  // bf16; grows
 };
 
-// The node of each rank: numbers of equal host names, in the order of their first rank; or of
-// `node_size` neighbouring ranks each, unless that is 0. Collective. Throws Error(kConfig) when
-// node_size does not divide the ranks.
+// The number of each rank's node. With `node_size` 0 ranks with the same host name are a node,
+// numbered in the order of their first rank; otherwise `node_size` neighbouring ranks are a node.
+// Collective. Throws Error(kConfig) if node_size does not divide the number of ranks.
 std::vector<int> nodes_of(Control& job, const std::string& host, int node_size);
 
 }  // namespace tandem

@@ -18,7 +18,7 @@ namespace tandem {
 
 namespace {
 
-// -1: nobody is to wait.
+// The rank that waits for a debugger; -1: none.
 int rank_to_hold(int ranks) {
   const char* text = std::getenv("TANDEM_WAIT_RANK");
   if (!text) {
@@ -46,7 +46,8 @@ bool is_traced() {
 
 volatile std::sig_atomic_t continued = 0;
 
-// Says `how` on standard error. A debugger that attaches stops this process until it has it go on.
+// Prints `how` to standard error and waits. A debugger that attaches stops this process until the
+// user continues it.
 void wait_for_debugger(const std::string& how) {
   std::signal(SIGCONT, [](int) { continued = 1; });
   std::fputs(how.c_str(), stderr);
@@ -85,7 +86,7 @@ std::string host_name() {
 }
 
 void hold_for_debugger(World& world) {
-  // Rank 0 decides: launchers do not take the environment to other hosts.
+  // Only rank 0 reads the variable: launchers do not copy the environment to other hosts.
   const int held = std::stoi(
       on_root(world.control(), [&] { return std::to_string(rank_to_hold(world.size())); }));
   if (held < 0) {

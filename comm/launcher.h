@@ -7,18 +7,18 @@ namespace tandem {
 
 class World;
 
-// True when mpirun, mpiexec or srun started this process. Slurm also says so inside a batch script
-// without srun; that costs such a process a needless MPI start-up and nothing else.
+// True when mpirun, mpiexec or srun started this process. It is also true inside a Slurm batch
+// script without srun; such a process then starts MPI needlessly, which does no harm.
 bool started_by_launcher();
 
-// Processes that the launcher started together, 1 when it does not say.
+// The number of processes that the launcher started together; 1 if it does not say.
 int launched_processes();
 
 std::string host_name();
 
-// Collective. With TANDEM_WAIT_RANK=N in the environment of rank 0, rank N says where it is and
-// waits here for a debugger, or SIGCONT. Collectives of such a job never time out. An AgreedError
-// (kConfig) when N is no rank.
+// Collective. If TANDEM_WAIT_RANK=N is set for rank 0, rank N prints its host and process id and
+// waits here for a debugger or SIGCONT. Collectives of such a job never time out. Throws
+// AgreedError(kConfig) if N is not a rank.
 void hold_for_debugger(World& world);
 
 }  // namespace tandem

@@ -28,7 +28,7 @@ double seconds_of(const Hierarchy& group, const Tensor& data) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// The mean over ranks of each one's median: the same bits everywhere, so that all ranks go on or
+// The mean over ranks of each rank's median. All ranks get the same bits, so that they go on or
 // stop together.
 double typical_seconds(const Hierarchy& group, const Tensor& data) {
   std::array<double, kRepeats> seconds{};
@@ -72,9 +72,9 @@ LinkRates probe_link(const Hierarchy& group, const Stream& compute) {
   const Tensor data =
       Tensor::zeros(memory, {kLargest / size_of(DType::kF32)}, DType::kF32, MemoryClass::kStaging);
   const auto first = [&](int64_t bytes) { return data.slice(0, bytes / size_of(DType::kF32)); };
-  seconds_of(group, first(kSmallest));  // connects the ranks
+  seconds_of(group, first(kSmallest));  // not measured: it connects the ranks
   std::vector<LinkSample> samples;
-  double spent = 0, next = 0;  // a size takes its growth times as long as the one before, at most
+  double spent = 0, next = 0;  // next: at most kGrowth times the seconds of the last size
   for (int64_t bytes = kSmallest;
        bytes <= kLargest && (samples.size() < 2 || spent + next < kBudget_s); bytes *= kGrowth) {
     samples.push_back({bytes, typical_seconds(group, first(bytes))});

@@ -1,7 +1,9 @@
-// How fast the ranks reach each other, measured at start-up, and the bucket size that follows.
+// Measures latency and bandwidth between the ranks at start-up, and chooses the bucket size from
+// them.
 //
 // The model is Hockney's (1994, "The communication challenge for MPP"): an all_reduce of n bytes
-// takes latency + n / bandwidth, whatever the algorithm and the number of ranks put into the two.
+// takes latency + n / bandwidth. Both contain the effects of the algorithm and of the number of
+// ranks.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +16,7 @@ namespace tandem {
 // An all_reduce of n bytes among all ranks takes latency_s + n / bytes_per_s.
 struct LinkRates {
   double latency_s = 0;    // at least 0
-  double bytes_per_s = 0;  // infinite where size made no difference
+  double bytes_per_s = 0;  // infinite if size made no difference
 };
 
 struct LinkSample {
@@ -22,20 +24,20 @@ struct LinkSample {
   double seconds = 0;  // more than 0
 };
 
-// Least squares of the relative errors, so that short and long messages count alike. At least two
-// samples, of different sizes.
+// Least squares of the relative errors, so that short and long messages count alike. Needs at least
+// two samples of different sizes.
 LinkRates fit_link(std::span<const LinkSample> samples);
 
-// Collective: the median times of all_reduce of 4 KiB, 16 KiB, ... 4 MiB (f32), fitted; counted as
-// control messages. After the second size it leaves out those that would bring the whole beyond
-// about a second. The same bits on all ranks. `compute`: gradients are in the memory of its device.
-// One rank: no latency, infinite bandwidth.
+// Collective: fits the median times of all_reduce of 4 KiB, 16 KiB, ... 4 MiB (f32). After the
+// second size it skips sizes that would make the probe take more than about a second. All ranks get
+// the same bits. Bytes count as control messages. `compute`: its device holds the gradients. 1
+// rank: zero latency, infinite bandwidth.
 LinkRates probe_link(const Hierarchy& group, const Stream& compute);
 
-// The smallest power of two for which latency is at most 5 % of the transfer of so many bytes, then
-// within 256 KiB and `model_bytes` (which has the last word): smaller buckets cost time, larger
-// ones hide less behind the backward pass. A power of two, so that a measurement that differs a
-// little plans the same.
+// The smallest power of two, from 256 KiB on, for which the latency is at most 5 % of the transfer
+// time; but never more than `model_bytes`. Smaller buckets waste time on latency, larger ones
+// overlap less with the backward pass. Only powers of two, so that small differences between
+// measurements rarely change the result.
 int64_t plan_bucket_bytes(const LinkRates& rates, int64_t model_bytes);
 
 }  // namespace tandem

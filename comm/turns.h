@@ -1,8 +1,8 @@
-// Starts things in the same order on every rank.
+// Starts the reductions of gradient buckets in the same order on every rank.
 //
-// Buckets of gradients become ready in an order that differs between models and, with random
-// delays, between ranks. They are started from the last to the first all the same: one that is
-// ready early waits for its turn. So every rank starts the same collectives in the same order.
+// Buckets may become ready in a different order on each rank. They are started from the last to the
+// first: a bucket that is ready early waits for its turn. So every rank calls the same collectives
+// in the same order.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ namespace tandem {
 
 class Turns {
  public:
-  // `start`: called once for each of those that take part.
+  // `start`: called once for each bucket that takes part.
   explicit Turns(std::function<void(int64_t)> start) : start_(std::move(start)) {}
 
-  // A round of those that are marked. Each of them becomes ready once.
+  // Begins a round of the marked buckets. Each of them may become ready once.
   void begin(std::vector<bool> takes_part);
-  bool takes_part(int64_t index) const { return waits_[index]; }  // and has not become ready
+  bool takes_part(int64_t index) const { return waits_[index]; }  // and is not ready yet
   void ready(int64_t index);
-  // Starts what is left, ready or not.
+  // Starts the remaining buckets, ready or not.
   void finish();
 
  private:

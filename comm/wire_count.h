@@ -1,4 +1,4 @@
-// What a rank has sent, by what it was for and how far it went.
+// The bytes that a rank has sent: for which purpose, and inside its node or to other nodes.
 #pragma once
 
 #include <array>
@@ -7,8 +7,8 @@
 
 namespace tandem {
 
-// What bytes are sent for. kControl: messages that steer the job, such as norms and votes; the rest
-// is payload.
+// What bytes are sent for. kControl: messages that control the job, such as norms and votes. All
+// other bytes are payload.
 enum class Traffic : uint8_t {
   kAllReduce,
   kReduceScatter,
@@ -20,7 +20,7 @@ enum class Traffic : uint8_t {
 inline constexpr int kTraffics = 6;
 std::string_view name_of(Traffic traffic);  // "all_reduce", ..., "control"
 
-// Bytes that this rank sent since the start, to ranks of its own node and of others.
+// Bytes that this rank has sent since the start, to ranks on its own node and on other nodes.
 struct WireCount {
   struct Bytes {
     int64_t inside = 0, between = 0;
@@ -28,10 +28,10 @@ struct WireCount {
     bool operator==(const Bytes&) const = default;
   };
   std::array<Bytes, kTraffics> by{};
-  int64_t collectives = 0;  // tensor collectives started, but for control
+  int64_t collectives = 0;  // tensor collectives started, except control
 
   const Bytes& of(Traffic traffic) const { return by[static_cast<size_t>(traffic)]; }
-  Bytes payload() const;  // all but control
+  Bytes payload() const;  // all except control
   WireCount& operator+=(const WireCount& other);
   WireCount operator-(const WireCount& earlier) const;
   bool operator==(const WireCount&) const = default;

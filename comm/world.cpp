@@ -22,7 +22,8 @@ struct Place {
   int rank, size, local_rank, local_size;
 };
 
-// Runs on the worker. Before errors return codes, MPI itself ends the job on a failure.
+// Runs on the worker. MPI's default error handler is still active here: MPI itself ends the job on
+// a failure.
 Place start_mpi() {
   // The worker sleeps for tens of microseconds while it waits; the kernel's default slack would
   // double that.
@@ -44,9 +45,9 @@ Place start_mpi() {
   return place;
 }
 
-// A kernel is otherwise loaded when it is first launched, and for that CUDA may wait for all that
-// runs on the GPU: for a collective that waits for a rank whose host stands in the same place, too.
-// A choice of the user stands, and one rank has nobody to wait for.
+// By default CUDA loads a kernel at its first launch, and may then wait for all work on the GPU.
+// That can be a deadlock: the work may be a collective that waits for a rank whose host waits in
+// the same way. A value that the user has set stays. 1 rank does not need this.
 void load_kernels_at_the_start() { setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
 
 }  // namespace
@@ -89,8 +90,8 @@ void World::finish() {
 
 void World::abort(ExitCode code) {
   const int status = static_cast<int>(code);
-  // Should MPI_Abort or a flush hang (the worker may be anywhere), this process ends all the same,
-  // and the launcher ends the others because of its status.
+  // If MPI_Abort or a flush hangs (the worker may be anywhere), this process still ends, and the
+  // launcher ends the others because of its status.
   std::thread([status] {
     std::this_thread::sleep_for(std::chrono::seconds(5));
     std::_Exit(status);

@@ -1,12 +1,12 @@
 // The processes of a job: who am I, how do I reach the others, how does the job end.
 //
-// One process per rank. All MPI calls, start-up and shutdown included, run on one worker thread,
-// the background stream of the collectives. A process that no launcher started is a world of one
-// rank and does not touch MPI at all: a singleton MPI start costs about a third of a second. Built
-// without MPI, every world has one rank.
+// One process per rank. All MPI calls, including start-up and shutdown, run on one worker thread:
+// the background stream of the collectives. A process that no launcher started is a world of 1 rank
+// and does not start MPI, which would cost about a third of a second. In a build without MPI every
+// world has 1 rank.
 //
-// A process leaves its world by finish() or by abort(). One that ends otherwise has left the others
-// waiting; the launcher then ends them.
+// A process leaves its world by finish() or abort(). If it ends in another way, the other ranks
+// wait for it until the launcher ends them.
 #pragma once
 
 #include <atomic>
@@ -38,8 +38,8 @@ class World {
   Control& control() { return *control_; }
   Collectives& collectives() { return *collectives_; }
 
-  // A collective in which nothing has moved for so long throws Error(kTemporary) on the worker; it
-  // names the collective, its number, its bytes and the silent rank. Seconds, more than 0.
+  // A collective without progress for `seconds` (more than 0) throws Error(kTemporary) on the
+  // worker. The error names the collective, its number, its bytes and the silent rank.
   void set_timeout_s(double seconds) {
     require(seconds > 0, "World::set_timeout_s: not positive");
     if (!waits_without_end_) {
@@ -47,17 +47,19 @@ class World {
     }
   }
   const std::atomic<double>& timeout_s() const { return timeout_s_; }
-  // From now on, whatever set_timeout_s() says: somebody looks at a rank with a debugger.
+  // Switches time-outs off for good, because a rank may stand still in a debugger. Later calls of
+  // set_timeout_s() have no effect.
   void wait_without_end() {
     waits_without_end_ = true;
     timeout_s_ = std::numeric_limits<double>::infinity();
   }
 
-  // Collective: waits for all ranks, then ends MPI. Call it last, and only on the good path.
+  // Collective: waits for all ranks, then ends MPI. Call it last, and only if there was no error.
   void finish();
 
-  // The one way out on an error: ends all ranks at once. The job's exit code is `code`; of several
-  // ranks that abort, the first decides. May be called from any thread, whatever the worker does.
+  // The only way out after an error: ends all ranks at once. The job's exit code is `code`; if
+  // several ranks abort, the first one's. May be called from any thread, whatever the worker is
+  // doing.
   [[noreturn]] void abort(ExitCode code);
 
  private:

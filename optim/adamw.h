@@ -1,6 +1,5 @@
-// AdamW: Adam with decoupled weight decay (Loshchilov & Hutter 2019), rounded and ordered as
-// torch.optim.AdamW up to the last bits. With g = grad_scale * grad and t = the updates so far,
-// this one included:
+// AdamW: Adam with decoupled weight decay (Loshchilov & Hutter 2019), equal to torch.optim.AdamW up
+// to the last bits. With g = grad_scale * grad and t = the updates so far, this one included:
 //     m     = beta1 m + (1 - beta1) g
 //     v     = beta2 v + (1 - beta2) g^2
 //     value = (1 - lr weight_decay) value - lr / (1 - beta1^t) * m / denom
@@ -26,9 +25,9 @@ struct AdamWOptions {
 };
 
 // State: slots "m" and "v", f32, MemoryClass::kOptimizer: 8 bytes per element. Throws
-// Error(kConfig) naming the key that is out of range, Error(kOutOfMemory) from `memory`.
-// Every element's new value depends on that element alone, to the bit: cutting parameters into
-// other shards changes nothing.
+// Error(kConfig) naming the key that is out of range, Error(kOutOfMemory) from `memory`. An
+// element's new value depends only on that element: cutting parameters into other shards changes no
+// bit.
 std::unique_ptr<Optimizer> make_adamw(const AdamWOptions& options, std::span<const Shard> shards,
                                       Memory& memory);
 
@@ -44,8 +43,8 @@ struct alignas(16) AdamWScalars {
   int32_t apply;
 };
 
-// The rule of flat_optimizer.h. Each sum has one product, so that a compiler that contracts to
-// fused multiply-add has one way to do it, in vectors and in their remainders alike.
+// The rule for flat_optimizer.h. Each sum has only one product. So a compiler has only one way to
+// form a fused multiply-add, and vector loops and their remainders give the same bits.
 struct AdamWRule {
   using Options = AdamWOptions;
   using Scalars = AdamWScalars;

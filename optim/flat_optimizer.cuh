@@ -1,4 +1,4 @@
-// The GPU's bodies of flat_optimizer.h.
+// The CUDA functions of flat_optimizer.h.
 #pragma once
 
 #include "optim/optimizer.h"
@@ -67,7 +67,7 @@ void prepare_update(Cuda device, const typename Rule::Options& options, const St
                                       scalars);
 }
 
-// Each thread takes as many neighbours as 16 bytes of T hold.
+// Each thread updates as many neighbouring elements as 16 bytes of T hold.
 template <class Rule, class T, class... State>
 void update_shard(Cuda device, const typename Rule::Scalars* scalars, bool decay, int64_t n,
                   const float* grad, float* value, T* working, State*... state) {

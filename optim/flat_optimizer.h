@@ -1,4 +1,4 @@
-// An optimizer that treats every element alone, from a rule that is written once for all devices:
+// An element-wise optimizer, made from a rule that is written once for all devices:
 //
 //   struct Rule {
 //     using Options = ...;  // the user's
@@ -10,8 +10,8 @@
 //     void operator()(float grad, float& value, float&... state) const;     // host and device
 //   };
 //
-// A step is one launch of one thread that prepares the scalars, and one launch per shard. The GPU's
-// bodies are in flat_optimizer.cuh; the rule's .cu file instantiates them.
+// A step launches one thread that prepares the scalars, and then one kernel per shard. The CUDA
+// functions are in flat_optimizer.cuh; each rule's .cu file instantiates them.
 #pragma once
 
 #include <array>
@@ -38,8 +38,8 @@ void prepare_update(Cuda, const typename Rule::Options& options, const StepInput
                     typename Rule::Scalars* scalars);
 
 // value, state: in and out; grad: in; all [n]. working [n]: the new values rounded to T, which is
-// Bf16 or Fp16; for T = float there is none (null). scalars: in device memory; where their `apply`
-// is 0 nothing is written.
+// Bf16 or Fp16; null for T = float. scalars: in device memory; if their `apply` is 0, nothing is
+// written.
 template <class Rule, class T, class... State>
 void update_shard(Cpu, const typename Rule::Scalars* scalars, bool decay, int64_t n,
                   const float* grad, float* value, T* working, State*... state) {

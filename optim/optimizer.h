@@ -16,7 +16,7 @@ namespace tandem {
 // What an update reads in the memory of the stream's device.
 struct StepInputs {
   const StepNumbers* numbers = nullptr;  // the learning rate
-  const StepState* state = nullptr;      // of this step, decided
+  const StepState* state = nullptr;      // of this step, after decide_step()
 };
 
 class Optimizer {
@@ -27,9 +27,9 @@ class Optimizer {
       std::function<void(std::string_view slot, size_t shard, const Tensor& state)>;
 
   virtual ~Optimizer() = default;
-  // shards: always the same ones, in the same order. State is allocated (zero) on construction from
-  // them. Gradients are multiplied by the step's grad_scale first. A step that must not apply
-  // leaves every bit of values, state and working copies. Enqueued; the host does not wait.
+  // shards: the same ones as on construction, in the same order; construction allocated zero state
+  // for them. Gradients are first multiplied by the step's grad_scale. If the step's `apply` is 0,
+  // values, state and working copies keep every bit. Enqueued; the host does not wait.
   virtual void step(Stream& stream, std::span<const Shard> shards, const StepInputs& inputs) = 0;
   virtual void visit(const StateVisitor& visitor) const = 0;
 };

@@ -21,14 +21,14 @@ struct SgdOptions {
   double momentum = 0.9;      // mu, in [0, 1); 0: no state
   bool nesterov = false;      // needs momentum
   double weight_decay = 0.0;  // coupled: added to the gradient; at least 0
-  // What does not fit together, by the settings' names; empty when all does.
+  // Messages about settings that exclude each other; empty if there are none.
   std::vector<std::string> problems() const;
 };
 
 // State: slot "momentum", f32, MemoryClass::kOptimizer: 4 bytes per element; none when
 // options.momentum is 0. Throws Error(kConfig) naming the key that is out of range, or the options'
-// problems(), Error(kOutOfMemory) from `memory`. Every element's new value depends on that element
-// alone, to the bit.
+// problems(), Error(kOutOfMemory) from `memory`. An element's new value depends only on that
+// element.
 std::unique_ptr<Optimizer> make_sgd(const SgdOptions& options, std::span<const Shard> shards,
                                     Memory& memory);
 
@@ -40,7 +40,7 @@ struct alignas(16) SgdScalars {
   int32_t apply;
 };
 
-// The rules of flat_optimizer.h, without momentum and with it.
+// The rules for flat_optimizer.h: without momentum and with it.
 struct SgdRule {
   using Options = SgdOptions;
   using Scalars = SgdScalars;

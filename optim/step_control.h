@@ -1,6 +1,6 @@
-// Decides, in the memory of the device, whether and how a step's gradients change the parameters:
-// loss scale, finiteness and clipping. The host enqueues and does not wait; it reads the state when
-// it writes metrics and checkpoints.
+// Decides on the device whether and how a step's gradients change the parameters: loss scale,
+// finiteness and clipping. The host enqueues and does not wait; it reads the state when it writes
+// metrics and checkpoints.
 #pragma once
 
 #include <cmath>
@@ -15,14 +15,14 @@ namespace tandem {
 // One per run, in device memory, the same bits on every rank; kernels read it where they need it.
 // Aligned so that a kernel reads it in 16-byte pieces.
 struct alignas(16) StepState {
-  // The sum of squares of all elements of all ranks. They carry the loss scale. NaN or infinite if
-  // any element is.
+  // The sum of squares of all gradients of all ranks, loss scale included. NaN or infinite if a
+  // gradient is.
   double squared_norm = 0;
   double grad_norm = 0;     // without the loss scale; NaN or infinite if a gradient was
   int64_t updates = 0;      // applied so far, this step's included: Adam's t
   int64_t skipped = 0;      // steps without an update so far
   int64_t clean_steps = 0;  // since the loss scale last changed or a step was skipped
-  float loss_scale = 1;     // the next backward pass starts from it
+  float loss_scale = 1;     // of the next backward pass
   float grad_scale = 1;     // gradients are multiplied by it: clip factor / loss scale
   int32_t apply = 0;        // 0: a gradient was not finite, nothing is updated in this step
   int32_t exhausted = 0;    // 1: an overflow at the smallest loss scale; stays 1
@@ -30,18 +30,18 @@ struct alignas(16) StepState {
 
 struct StepOptions {
   double clip_norm = 0;  // largest norm of the gradients; 0: no clipping
-  // Dynamic loss scaling, for fp16 (Micikevicius et al. 2018). Powers of two change no bit of a
-  // gradient that neither overflows nor underflows.
+  // Dynamic loss scaling, for fp16 (Micikevicius et al. 2018). A scale that is a power of two
+  // changes no bit of a gradient that neither overflows nor underflows.
   bool dynamic_scale = false;  // false: the loss scale is 1
   float initial_scale = 65536;
   float growth = 2;             // factor after growth_steps clean steps
   int64_t growth_steps = 2000;  // at least 1
   float backoff = 0.5F;         // factor at an overflow, in (0, 1)
-  float smallest_scale = 1;     // an overflow there exhausts the scale
+  float smallest_scale = 1;     // an overflow at this scale sets `exhausted`
 };
 
-// The numbers of the first micro-step, with the loss scale of the state; and of the next one, after
-// `samples` samples.
+// begun: the numbers of the first micro-step, with the loss scale of `state`. next_micro_step:
+// those of the next one, after `samples` samples.
 TANDEM_HOST_DEVICE inline StepNumbers begun(StepNumbers numbers, const StepState& state) {
   numbers.loss_gradient = numbers.mean_factor * state.loss_scale;
   return numbers;
@@ -56,8 +56,8 @@ TANDEM_HOST_DEVICE inline StepNumbers next_micro_step(StepNumbers numbers, int64
 // range.
 StepState first_state(const StepOptions& options);
 
-// The state after a step, from the one before, with squared_norm of this step. f64 arithmetic.
-// Where a scale would grow beyond f32 it stays.
+// The state after a step. `state`: the one before, but with squared_norm of this step. f64
+// arithmetic. A loss scale that would grow beyond f32 stays as it is.
 TANDEM_HOST_DEVICE inline StepState decided(StepState state, const StepOptions& options) {
   const double scale = state.loss_scale;
   state.grad_norm = std::sqrt(state.squared_norm) / scale;
@@ -86,12 +86,12 @@ TANDEM_HOST_DEVICE inline StepState decided(StepState state, const StepOptions& 
 
 namespace kernels {
 
-// Before the first micro-step: numbers[0].loss_gradient, from the loss scale in state[0].
+// Call before the first micro-step: sets numbers[0].loss_gradient from the loss scale in state[0].
 void begin_step(Cpu, StepNumbers* numbers, const StepState* state);
 void begin_step(Cuda, StepNumbers* numbers, const StepState* state);
 
-// Behind a micro-step of `samples` samples: losses[numbers[0].micro_step] = loss[0], then counts
-// numbers[0] on to the next one.
+// Call after a micro-step of `samples` samples: losses[numbers[0].micro_step] = loss[0], then
+// advances numbers[0] to the next one.
 void end_micro_step(Cpu, StepNumbers* numbers, int64_t samples, const double* loss, double* losses);
 void end_micro_step(Cuda, StepNumbers* numbers, int64_t samples, const double* loss,
                     double* losses);

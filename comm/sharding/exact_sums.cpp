@@ -39,7 +39,7 @@ double power(int32_t exponent, int sign) {
   return exponent == ExactSums::kUnknown ? 0 : std::ldexp(1, sign * exponent);
 }
 
-// Sets what is left between, before and behind the segments of `flat` to zero.
+// Sets the elements of `flat` before, between and after the segments to zero.
 void zero_gaps(Stream& stream, const Tensor& flat, std::span<const ExactSegment> segments) {
   int64_t begin = 0;
   const auto zero_until = [&](int64_t end) {
@@ -119,8 +119,8 @@ void ExactSums::dequantise(const Tensor& sums, std::span<const ExactSegment> seg
   });
 }
 
-// By parameter, over all leaves of all ranks. Integers order the bits as floats order the numbers,
-// and keep NaN.
+// By parameter, over all leaves of all ranks. Compared as integers, the bits have the order of the
+// numbers, and NaN stays the largest.
 std::vector<float> ExactSums::largest_of_all(Control& control) {
   const Tensor own = copied(stream_, largest_, host_);
   std::vector<int32_t> bits(exponents_.size(), 0);
@@ -160,7 +160,7 @@ ExactSums::Verdict ExactSums::judge(Control& control) {
 
 double ExactSums::squared_norm(Collectives& group, std::span<const Tensor> parts) {
   require(std::isfinite(bound_), "ExactSums: squared_norm() of a step that was not judged good");
-  int exponent = 0;  // of the integers; elements are at most G, so these at most 2^31
+  int exponent = 0;  // elements are at most G, so the integers are at most 2^31
   std::frexp(bound_, &exponent);
   exponent = 31 - exponent;
   zero(stream_, digits_);

@@ -10,7 +10,7 @@ constexpr int kThreads = 256;
 constexpr int kThreadElements = 8;
 constexpr int kBlockElements = kThreads * kThreadElements;
 
-// f(i) for the elements of this thread; neighbours go to neighbouring threads.
+// Calls f(i) for the elements of this thread. Neighbouring elements go to neighbouring threads.
 template <class F>
 __device__ void for_elements(int64_t n, F f) {
   const int64_t first = int64_t{blockIdx.x} * kBlockElements + threadIdx.x;

@@ -1,4 +1,4 @@
-// The functions behind fixed_point.h, for both devices.
+// The arithmetic of fixed_point.h, for both devices.
 #pragma once
 
 #include <bit>
@@ -10,7 +10,7 @@
 
 namespace tandem::kernels {
 
-// f64 arithmetic is exact but for rint(): f32 times a power of two.
+// f32 times a power of two is exact in f64; only rint() rounds.
 struct FixedPoint {
   double scale, limit;
   TANDEM_HOST_DEVICE bool fits(float x) const {  // false for NaN
@@ -21,12 +21,12 @@ struct FixedPoint {
   }
 };
 
-// An int64 may need 63 bits where f64 holds 53, and rounding twice can give another f32 than
-// rounding once. So an integer of more than 53 bits is first rounded to odd at its bit 10: lower
-// bits that are not zero set it. What comes out has at most 53 bits, so f64 holds it and its
-// product with a power of two, and lies on the same side of every number and midpoint of f32,
-// subnormal ones included, as those have at most 25 bits (Boldo and Melquiond 2008, "Emulation of a
-// FMA and correctly rounded sums: proved algorithms using rounding to odd").
+// An int64 may need 63 bits, but f64 holds 53, and rounding twice can give another f32 than
+// rounding once. So an integer of more than 53 bits is first rounded to odd: its low 10 bits are
+// cleared, and bit 10 is set if any of them was set. The result has at most 53 bits, so f64 holds
+// it and its product with a power of two. It is on the same side as x of every number and midpoint
+// of f32, subnormal ones included, because those have at most 25 bits (Boldo and Melquiond 2008,
+// "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd").
 struct FloatingPoint {
   double scale;
   TANDEM_HOST_DEVICE float operator()(int64_t x) const {
@@ -42,7 +42,7 @@ TANDEM_HOST_DEVICE inline int32_t magnitude_bits(float x) {
 }
 
 struct SquareDigits {
-  int64_t of[kSquareDigits + 1] = {};  // the last counts misfits
+  int64_t of[kSquareDigits + 1] = {};  // the last counts elements that do not fit
 
   TANDEM_HOST_DEVICE void add(FixedPoint fixed_point, float x) {
     const int64_t value = fixed_point(x);

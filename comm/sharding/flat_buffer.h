@@ -1,6 +1,6 @@
-// A flat array over the ranks of a group, and how it rests there. ZeRO (Rajbhandari et al. 2020,
-// "ZeRO: Memory optimizations toward training trillion parameter models") is a table of placements,
-// kZero; redistribute() is the only place where a collective is chosen.
+// A flat array over the ranks of a group, and its placement: which elements each rank holds. ZeRO
+// (Rajbhandari et al. 2020, "ZeRO: Memory optimizations toward training trillion parameter models")
+// is a table of placements, kZero. Only redistribute() chooses a collective.
 #pragma once
 
 #include <array>
@@ -11,25 +11,25 @@ namespace tandem {
 
 enum class Placement : uint8_t {
   kReplicated,  // every rank has the whole array, the same bits
-  kPartial,     // every rank has an addend of the whole array
-  kSharded,     // every rank has one of parts() equal parts (hierarchy.h)
+  kPartial,     // every rank has an addend; the array is their sum
+  kSharded,     // every rank has one of parts() equal shards (hierarchy.h)
 };
 
 struct FlatBuffer {
   Placement placement = Placement::kReplicated;
-  Tensor data;  // flat: the whole array [n], or this rank's part [n / parts]
+  Tensor data;  // flat: the whole array [n], or this rank's shard [n / parts]
 };
 
 // Collective, asynchronous on group.stream(): gives `to` the contents of `from`.
 //   partial -> replicated     all_reduce; both are the same memory
-//   partial -> sharded        reduce_scatter; `from` is scratch afterwards; `to` may be this rank's
-//                             part of it, and is f32 where `from` is bf16
-//   sharded -> replicated     all_gather; `from` may be this rank's part of `to`
+//   partial -> sharded        reduce_scatter; afterwards the contents of `from` are undefined; `to`
+//                             may be this rank's shard of it, and is f32 if `from` is bf16
+//   sharded -> replicated     all_gather; `from` may be this rank's shard of `to`
 // Anything else is a programming error. Sums: f32, bf16, i64 (hierarchy.h).
 void redistribute(const Hierarchy& group, const FlatBuffer& from, const FlatBuffer& to);
 
-// How the buffers rest in each ZeRO stage. Gradients: between micro-steps; what the optimizer reads
-// rests as its state and master weights do.
+// The placement of each buffer in each ZeRO stage. `gradients`: between micro-steps; the sums that
+// the optimizer reads are placed as `state`, like its own state and the master weights.
 struct Resting {
   Placement parameters, gradients, state;
 };

@@ -17,7 +17,7 @@ int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step;
 
 // Numbers the parameters and checks them.
 std::vector<std::vector<Segment>> segments_by_block(std::span<const BlockParameters> blocks) {
-  std::unordered_map<uint32_t, std::string> names;  // by the random numbers they begin with
+  std::unordered_map<uint32_t, std::string> names;  // by the stream of their initial random numbers
   std::vector<std::vector<Segment>> result;
   ParamId next = 0;
   for (const BlockParameters& block : blocks) {
@@ -62,7 +62,8 @@ FlatLayout::FlatLayout(std::span<const BlockParameters> blocks, const Options& o
       buckets_of_(blocks.size()) {
   require(ranks_ > 0 && ranks_ % parts_ == 0 && options.bucket_bytes >= 0,
           "FlatLayout: wrong options");
-  // What is under way to a bucket: trained, frozen. Neither keeps neighbours of the other apart.
+  // Segments of the next bucket: trained, frozen. A frozen segment does not end a trained bucket,
+  // nor the reverse.
   std::array<std::vector<Segment>, 2> groups;
   const auto close = [&](std::vector<Segment>& group) {
     if (!group.empty()) {
@@ -113,7 +114,7 @@ void FlatLayout::add_bucket(std::vector<Segment> group) {
   bucket.last_segment = bucket.first_segment + static_cast<int64_t>(group.size());
   bucket.first_block = std::ranges::min(group, {}, &Segment::block).block;
   int64_t offset = bucket.range.begin = elements();
-  int64_t last_decayed = offset;  // where the decayed ones end
+  int64_t last_decayed = offset;  // where the parameters with weight decay end
   for (Segment& segment : group) {
     segment.bucket = static_cast<int64_t>(buckets_.size());
     segment.offset = offset;
@@ -123,7 +124,7 @@ void FlatLayout::add_bucket(std::vector<Segment> group) {
   }
   const int64_t end =
       bucket.range.begin + round_up(offset - bucket.range.begin, ranks_ * kPartAlignment);
-  // The padding belongs to the last group.
+  // The padding belongs to the last run.
   bucket.range.end = end;
   bucket.first_plain = last_decayed == offset ? end : last_decayed;
   buckets_.push_back(bucket);

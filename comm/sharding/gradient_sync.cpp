@@ -110,7 +110,7 @@ void GradientSync::begin_backward(bool last_micro_step) {
   std::vector<bool> takes_part;
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     const Bucket& bucket = layout_.bucket(i);
-    // Each micro-step by itself.
+    // Every micro-step is handled by itself, not only the last.
     const bool each = is_exact() || layout_.place(i).shards_gradients();
     takes_part.push_back(!bucket.frozen && (each || last_micro_step));
     buckets_[i].missing = bucket.parameters();
@@ -146,7 +146,7 @@ void GradientSync::release(Context& context, BlockId block, Pass pass) {
   values_.release(context, block, pass);
 }
 
-// Memory for the gradients of a bucket, from the first of its blocks on.
+// Memory for the whole gradients of a bucket, from the first block that needs it on.
 void GradientSync::open(int64_t bucket) {
   BucketMemory& memory = buckets_[bucket];
   while (in_flight_.size() > kInFlight || memory.message) {
@@ -171,7 +171,7 @@ void GradientSync::on_final(Context&, Parameter& parameter) {
   }
 }
 
-// Old gradients must not pass for new ones.
+// Zeroes a gradient that nobody wrote: old gradients must not be taken for new ones.
 void GradientSync::settle(Parameter& parameter) {
   if (parameter.grad_written) {
     used_[parameter.id] = true;
@@ -187,7 +187,8 @@ void GradientSync::settle(Parameter& parameter) {
   parameter.grad_written = true;
 }
 
-// A bucket's gradients of this micro-step are complete. Without overlap those that may wait do.
+// A bucket's gradients of this micro-step are complete. Without overlap they wait for
+// finish_backward(), unless they are sharded: then their memory must be freed soon.
 void GradientSync::become_ready(int64_t bucket) {
   if (options_.overlap || kZero[layout_.zero()].gradients == Placement::kSharded) {
     turns_.ready(bucket);
@@ -205,14 +206,15 @@ std::vector<ExactSegment> GradientSync::exact_segments(int64_t bucket, Range ran
   return result;
 }
 
-// Its turn has come: makes the message, and sends it unless later micro-steps add to it.
+// Called when it is the bucket's turn: makes the message, and sends it unless later micro-steps add
+// to it.
 void GradientSync::reduce(int64_t bucket) {
   BucketMemory& memory = buckets_[bucket];
   const Bucket& whole = layout_.bucket(bucket);
   const ProfilerRange range(str("bucket ", bucket));
   const bool is_sharded = layout_.place(bucket).shards_gradients();
   if (is_sharded) {
-    open(bucket);  // unless its blocks did: backward does not visit one without gradient
+    open(bucket);  // unless a block did: backward skips blocks without gradient
   }
   for (int64_t i = whole.first_segment; i < whole.last_segment; ++i) {
     settle(*layout_.parameters()[layout_.flat().segments()[i].parameter]);
@@ -252,7 +254,7 @@ void GradientSync::send(int64_t bucket) {
   BucketMemory& memory = buckets_[bucket];
   const BucketPlace& place = layout_.place(bucket);
   if (!layout_.is_alone()) {
-    // Sums of bf16 come out in f32, in the place of what was rounded.
+    // reduce_scatter of bf16 gives f32, which goes where the unrounded gradients were.
     const bool widens = memory.message.dtype() == DType::kBf16 && place.shards_state();
     const Tensor part =
         slice_of(widens ? memory.whole_gradient() : memory.message, place.whole.begin, place.part);
@@ -302,7 +304,7 @@ bool GradientSync::finish_backward() {
   if (!last_micro_step_) {
     return true;
   }
-  values_.await_all();  // also those of blocks that this step did not use
+  values_.await_all();  // also values of blocks that this step did not use
   return !exact_ || finish_exact();
 }
 
@@ -316,7 +318,7 @@ std::optional<int64_t> GradientSync::unused() const {
 }
 
 bool GradientSync::finish_exact() {
-  layout_.data().wait(stream_.record());  // which has a deadline
+  layout_.data().wait(stream_.record());  // has a deadline
   const ExactSums::Verdict verdict = exact_->judge(layout_.data().control());
   if (verdict == ExactSums::Verdict::kAgain) {
     return false;

@@ -65,8 +65,8 @@ ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& data,
   }
 }
 
-// What other blocks use too is there all the time, and shards its state alone. A frozen bucket has
-// no gradients, and its values are its state.
+// Shared parameters are always whole; only their state is sharded. A frozen bucket has no
+// gradients, and its values are its state.
 BucketPlace ModelLayout::place_of(const Bucket& bucket) const {
   BucketPlace place{.rests = kZero[bucket.shared ? std::min(zero_, 1) : zero_],
                     .whole = bucket.range,

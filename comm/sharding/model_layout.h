@@ -1,5 +1,5 @@
-// What of a model's parameters, gradients and optimizer state rests on this rank: the flat layout
-// (flat_layout.h), with a row of kZero (flat_buffer.h), ZeRO's table, for each bucket.
+// Which of a model's parameters, gradients and optimizer state this rank holds: the flat layout
+// (flat_layout.h), and for each bucket a row of ZeRO's table kZero (flat_buffer.h).
 #pragma once
 
 #include <utility>
@@ -10,16 +10,16 @@
 
 namespace tandem {
 
-// Where a bucket rests. Ranges are of the flat buffers, padding included.
+// Which elements of a bucket this rank holds. Ranges are in the flat buffers, padding included.
 struct BucketPlace {
   Resting rests{};
-  Range whole{}, part{};  // the bucket; this rank's part of it where it is sharded
-  Range owned{};          // over all ranks, every element exactly once
+  Range whole{}, part{};  // the bucket; this rank's shard of it, if it is sharded
+  Range owned{};          // each element is owned by exactly one rank
 
   bool shards_values() const { return rests.parameters == Placement::kSharded; }
   bool shards_gradients() const { return rests.gradients == Placement::kSharded; }
   bool shards_state() const { return rests.state == Placement::kSharded; }
-  // What of values, of gradients, and of masters and optimizer state rests here.
+  // The ranges of values, of gradients, and of masters and optimizer state on this rank.
   Range values() const { return shards_values() ? part : whole; }
   Range gradients() const { return shards_gradients() ? part : whole; }
   Range state() const { return shards_state() ? part : whole; }
@@ -31,16 +31,16 @@ class ModelLayout {
     int zero = 0;  // ZeRO stage
     int64_t bucket_bytes = int64_t{4} << 20;
   };
-  // Collective. Sets the id of every parameter: the blocks' order is the forward order and the
-  // BlockId. `data`: the ranks that hold the model together. The references must outlive this.
-  // Throws Error(kConfig) for a ZeRO stage that does not exist, and when the layout differs between
+  // Collective. Sets the id of every parameter. `blocks` are in forward order; their positions are
+  // the BlockIds. `data`: the ranks that hold the model together. The references must outlive this.
+  // Throws Error(kConfig) for a ZeRO stage that does not exist, and if the layout differs between
   // ranks.
   ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& data, const Options& options);
 
   const FlatLayout& flat() const { return flat_; }
   Hierarchy& data() const { return data_; }
   bool is_alone() const { return data_.size() == 1; }
-  int zero() const { return zero_; }  // 0 where there is nothing to shard over
+  int zero() const { return zero_; }  // 0 if there is only one shard
   const std::vector<Parameter*>& parameters() const { return parameters_; }  // by ParamId
 
   int64_t buckets() const { return static_cast<int64_t>(places_.size()); }
@@ -48,12 +48,12 @@ class ModelLayout {
   const BucketPlace& place(int64_t bucket) const { return places_[bucket]; }
   int64_t first_trained_block() const { return first_trained_block_; }  // backward ends there
 
-  // Gives the bucket's parameters views of `flat`, which holds all of it; of nothing when it is
-  // nothing.
+  // Sets `view` of the bucket's parameters to views of `flat`, which holds the whole bucket. If
+  // `flat` is empty, so are the views.
   void bind(int64_t bucket, const Tensor& flat, Tensor Parameter::*view) const;
 
-  // What an optimizer updates at once: in a bucket the state here of decayed parameters, then that
-  // of the others.
+  // A range that an optimizer updates at once. On this rank a bucket has at most two: its
+  // parameters with weight decay, then those without.
   struct Run {
     int64_t bucket = 0;
     Range range{};

@@ -1,5 +1,5 @@
-// What an optimizer, and the checkpoints of its state, see of a model: flat shards of masters and
-// summed gradients that this rank updates alone.
+// A model as an optimizer and checkpoints of its state see it: flat shards of masters and summed
+// gradients, which this rank updates without communication.
 #pragma once
 
 #include <span>
@@ -12,15 +12,16 @@ namespace tandem {
 
 class OptimizerShards {
  public:
-  // Views of the memory of values and gradients, which must outlive this.
+  // The shards are views of the memory of `values` and `gradients`, which must outlive this.
   OptimizerShards(const ModelLayout& layout, const ParamValues& values,
                   const GradientSync& gradients);
 
-  // Per bucket at most two, the decayed and the other parameters. Frozen ones are in none.
+  // At most two per bucket: parameters with weight decay, and those without. Frozen ones are in
+  // none.
   std::span<const Shard> all() const { return shards_; }
-  // What all()[shard] is of, with in_flat in the shard; padding belongs to no extent.
+  // The runs of parameters in all()[shard], without padding. in_flat counts from the shard's start.
   std::vector<Extent> extents(size_t shard) const;
-  // What of it this rank writes to a checkpoint: over all ranks, every element exactly once.
+  // Those that this rank writes to a checkpoint: over all ranks, every element exactly once.
   std::vector<Extent> owned_extents(size_t shard) const;
   const Parameter& parameter(const Extent& extent) const {
     return *layout_.parameters()[extent.parameter];

@@ -1,5 +1,5 @@
-// All that training keeps of a model's parameters over the ranks. Inference needs a layout and
-// values alone.
+// All that training keeps of a model's parameters over the ranks. Inference needs only a layout and
+// values.
 #pragma once
 
 #include "comm/sharding/optimizer_shards.h"
@@ -7,9 +7,9 @@
 namespace tandem {
 
 struct ParamStore {
-  struct Options {  // as those of its parts
+  struct Options {  // passed on to the members
     int64_t bucket_bytes = int64_t{4} << 20;
-    bool overlap = true;  // communicate while computation goes on
+    bool overlap = true;  // communicate during computation
     int zero = 0;         // ZeRO stage
     bool unused_is_error = true;
     DType dtype = DType::kF32;       // of parameter values: f32, bf16, fp16
@@ -18,7 +18,7 @@ struct ParamStore {
   };
 
   // Collective. `stream`: the compute stream. All references must outlive this. Throws what its
-  // parts throw.
+  // members throw.
   ParamStore(std::vector<BlockParameters> blocks, Hierarchy& data, Stream& stream, Memory& memory,
              const Options& options)
       : layout(std::move(blocks), data,
@@ -30,7 +30,7 @@ struct ParamStore {
                    .wire_dtype = options.wire_dtype,
                    .exact_leaves = options.exact_leaves}),
         shards(layout, values, gradients) {}
-  ParamStore(const ParamStore&) = delete;  // its parts know each other's places
+  ParamStore(const ParamStore&) = delete;  // its members refer to each other
 
   ModelLayout layout;
   ParamValues values;

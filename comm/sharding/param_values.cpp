@@ -35,7 +35,7 @@ void ParamValues::allocate(Memory& memory) {
   }
 }
 
-// What of the values belongs to the state here.
+// The values of the range whose state is on this rank.
 Tensor ParamValues::state_in(int64_t bucket, const Tensor& values) const {
   const BucketPlace& place = layout_.place(bucket);
   return slice_of(values, place.values().begin, place.state());
@@ -75,7 +75,7 @@ void ParamValues::gather() {
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     BucketMemory& memory = buckets_[i];
     if (layout_.place(i).shards_values()) {
-      memory.gathered = Tensor();  // of the values before
+      memory.gathered = Tensor();  // from before the update
     } else if (layout_.place(i).shards_state()) {
       start_gather(i, memory.values);
       if (!overlap_) {
@@ -85,7 +85,7 @@ void ParamValues::gather() {
   }
 }
 
-// This rank's part is in `values` already.
+// This rank's shard is in `values` already.
 void ParamValues::start_gather(int64_t bucket, const Tensor& whole) {
   BucketMemory& memory = buckets_[bucket];
   const BucketPlace& place = layout_.place(bucket);
@@ -97,7 +97,7 @@ void ParamValues::start_gather(int64_t bucket, const Tensor& whole) {
   memory.arrive = data.stream().record();
 }
 
-// Later work on the compute stream may use the values that were on their way, if any were.
+// Afterwards later work on the compute stream may use the values.
 void ParamValues::await(BucketMemory& memory) {
   if (memory.arrive) {
     exposure_.wait(stream_, *std::exchange(memory.arrive, std::nullopt));
@@ -125,7 +125,7 @@ bool ParamValues::has_sharded(int64_t block) const {
   });
 }
 
-// The next block with sharded values that this pass comes to; -1 when there is none.
+// The next block with sharded values in this pass; -1 if there is none.
 int64_t ParamValues::next_sharded(int64_t block, Pass pass) const {
   const int step = pass == Pass::kForward ? 1 : -1;
   const int64_t first = pass == Pass::kForward ? 0 : layout_.first_trained_block();
@@ -146,7 +146,7 @@ bool ParamValues::is_collective() const {
   return false;
 }
 
-// Drops what was fetched for another direction.
+// Frees values that were fetched for a pass in the other direction.
 void ParamValues::drop_all_but(int64_t block, int64_t next) {
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     const int64_t owner = layout_.bucket(i).first_block;
@@ -176,7 +176,7 @@ void ParamValues::acquire(Context&, BlockId block, Pass pass) {
 }
 
 void ParamValues::release(Context& context, BlockId block, Pass pass) {
-  // Backward begins where forward ends.
+  // The last block's values are kept: backward begins with it.
   const bool is_kept = pass == Pass::kForward && context.tape != nullptr &&
                        block >= layout_.first_trained_block() &&
                        next_sharded(block, Pass::kForward) < 0;

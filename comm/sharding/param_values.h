@@ -1,11 +1,12 @@
-// The values of a model's parameters over all ranks: where layers read them, and the f32 master
-// weights that an optimizer updates.
+// The values of a model's parameters over all ranks: the values that layers read, and the f32
+// master weights that an optimizer updates.
 //
-// Values are the masters themselves, or their copy rounded to bf16 or fp16 (Micikevicius et al.
-// 2018, "Mixed precision training"). A frozen parameter has values alone. Stage 3 holds at most two
-// blocks' values at a time besides the shared parameters, which rest whole: a block's values are
-// gathered while the block before it computes, and freed after use; the last block's serve forward
-// and backward. Padding between and after parameters is zero and stays zero.
+// Values are the masters themselves, or a copy rounded to bf16 or fp16 (Micikevicius et al. 2018,
+// "Mixed precision training"). A frozen parameter has only values. In ZeRO stage 3 a block's values
+// are gathered while the previous block computes, and freed after use. Besides the shared
+// parameters, which are always whole, at most two blocks are whole at a time. The last block's
+// values are kept from forward to backward. Padding between and after parameters is zero and stays
+// zero.
 #pragma once
 
 #include <optional>
@@ -20,49 +21,50 @@ namespace tandem {
 
 class ParamValues final : public Gate {
  public:
-  // `dtype`: f32, bf16 or fp16. `overlap`: gather while computation goes on. `stream`: the compute
-  // stream. All references must outlive this.
+  // `dtype`: f32, bf16 or fp16. `overlap`: gather during computation. `stream`: the compute stream.
+  // All references must outlive this.
   ParamValues(const ModelLayout& layout, Stream& stream, Memory& memory, DType dtype,
               bool overlap = true);
 
   // Collective. Fills all values: a pure function of the seed and the parameters' names.
   void initialize(uint64_t seed);
-  // Collective, after masters were written from outside: rounds them into the values and brings
-  // these to all ranks.
+  // Collective. Call after masters were written from outside: rounds them into the values and
+  // gathers these on all ranks.
   void publish();
-  // Collective, after the optimizer: starts to bring the updated values to all ranks, in the order
-  // in which the next forward pass wants them. Blocks wait for theirs when they begin.
+  // Collective. Call after the optimizer: starts to gather the updated values on all ranks, in the
+  // order in which the next forward pass needs them. A block waits for its values when it begins.
   void gather();
-  // Later work on the compute stream sees all that gather() brings.
+  // Afterwards later work on the compute stream sees all values that gather() brings.
   void await_all();
 
   void acquire(Context& context, BlockId block, Pass pass) override;
   void release(Context& context, BlockId block, Pass pass) override;
   bool is_collective() const override;  // blocks communicate when they begin
 
-  // Of place(bucket).state(): f32, or of a frozen bucket values in their type.
+  // The range place(bucket).state(): f32 masters; of a frozen bucket its values, in their dtype.
   const Tensor& masters(int64_t bucket) const { return buckets_[bucket].masters; }
-  // The values that an optimizer rounds anew, as masters; nothing where they are the masters.
+  // The rounded values of the same range, which an optimizer writes; empty if values are the
+  // masters.
   Tensor working(int64_t bucket) const;
 
-  // Part of a parameter's masters in this rank's memory.
+  // A run of a parameter's masters in this rank's memory.
   struct Weights {
     const Parameter* parameter = nullptr;
     int64_t offset = 0;  // in the parameter
-    Tensor data{};       // flat; f32, or of a frozen parameter in the type of values
+    Tensor data{};       // flat; f32, or for a frozen parameter the dtype of values
   };
-  std::vector<Weights> weights() const;        // all that are here
+  std::vector<Weights> weights() const;        // all on this rank
   std::vector<Weights> owned_weights() const;  // over all ranks, every element exactly once
 
   DType dtype() const { return dtype_; }
-  // Everything that waited for communication; to add to, and to take.
+  // Time spent waiting for communication. Callers may add to it, and take it.
   Exposure& exposure() { return exposure_; }
 
  private:
   struct BucketMemory {
     Tensor values;                // place.values(); the compute dtype
-    Tensor masters;               // place.state(); where they are no copy, memory of `values`
-    Tensor gathered;              // while sharded values are whole: between fetch and release
+    Tensor masters;               // place.state(); views of `values`, unless these are a copy
+    Tensor gathered;              // the whole bucket of sharded values: from fetch to release
     std::optional<Event> arrive;  // the communication that brings the values
   };
 

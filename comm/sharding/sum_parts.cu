@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A thread adds kCount neighbours of all parts.
+// A thread adds kCount neighbouring elements of all chunks.
 template <int kCount, class From, class To>
 __global__ void __launch_bounds__(kThreads)
     sum_parts_kernel(int64_t parts, int64_t n, Global<const From> from, Global<To> to) {

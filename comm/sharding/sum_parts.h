@@ -1,5 +1,4 @@
-// Adds equal parts of an array of 16-bit numbers: what a rank does with the parts that all ranks
-// sent it.
+// Adds equal chunks of an array of 16-bit numbers: the chunks that a rank received from all ranks.
 #pragma once
 
 #include "src/device/dispatch.h"

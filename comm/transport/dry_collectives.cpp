@@ -22,7 +22,7 @@ void DryCollectives::count(Traffic traffic, int to, int64_t bytes) {
   (nodes_[to] == nodes_[rank_] ? sent.inside : sent.between) += bytes;
 }
 
-// Of all ranks here alike: they share the node's link.
+// All ranks of this node send equally many bytes at the same time, and share the node's link.
 double DryCollectives::seconds_between(double bytes) const {
   return bytes * ranks_here_ / network_.between.bytes_per_s;
 }
@@ -35,14 +35,14 @@ void DryCollectives::pass_on(Traffic traffic, int passes, int64_t bytes) {
   if (bytes == 0) {
     return;
   }
-  int away = 0;  // links of the ring between nodes
+  int away = 0;  // number of links between nodes
   for (int r = 0; r < size(); ++r) {
     away += nodes_[r] != nodes_[(r + 1) % size()];
   }
   const double around =
       away * network_.between.latency_s + (size() - away) * network_.inside.latency_s;
   const double latency = passes * around * (size() - 1) / size();
-  // Of the node's ranks, those of this group share one ring.
+  // A ring leaves the node by one link. So the group's ranks on this node count once.
   const auto here = static_cast<double>(std::ranges::count(nodes_, nodes_[rank_]));
   const auto sent = static_cast<double>(bytes);
   const double transfer =

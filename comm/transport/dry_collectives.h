@@ -1,10 +1,10 @@
-// Collectives that send nothing: they count what the others send, to the byte, and let the time
-// pass that this takes. One rank stands for all of the job; for estimates.
+// Collectives for estimates. They send nothing, but count exactly the bytes that real collectives
+// would send, and advance a simulated clock by the time that this would take. One process stands
+// for all ranks.
 //
-// Time of a collective: each link's latency on the way around the ring, and the bytes that a rank
-// sends over the bandwidth that is its share (Hockney 1994's alpha-beta model). Inside a node every
-// rank has its own link, with its bandwidth to any other; between nodes the ranks of a node share
-// the node's.
+// Time of a collective: the latency of each link around the ring, plus the bytes that a rank sends
+// divided by its share of the bandwidth (the alpha-beta model, Hockney 1994). Inside a node every
+// rank has its own link; between nodes the ranks of a node share the node's link.
 #pragma once
 
 #include <memory>
@@ -20,13 +20,14 @@ struct Link {
 };
 
 struct Network {
-  Link inside;   // of a rank, to the ranks of its node
-  Link between;  // of a node, to the others
+  Link inside;   // from a rank to others on its node
+  Link between;  // from a node to other nodes
 };
 
 class DryCollectives final : public Collectives {
  public:
-  // Rank `rank` of `size`, on one node until set_nodes(); its stream is a dry one of `device`.
+  // Stands for rank `rank` of `size`, all on one node until set_nodes(). stream() is a dry stream
+  // of `device`.
   DryCollectives(int rank, int size, Device device, const Network& network);
 
   int rank() const override { return rank_; }
@@ -50,7 +51,7 @@ class DryCollectives final : public Collectives {
   void pass_on(Traffic traffic, int passes, int64_t bytes);
   double seconds_between(double bytes) const;
 
-  std::shared_ptr<Stream> stream_;  // splits use the same
+  std::shared_ptr<Stream> stream_;  // shared with splits
   Network network_;
   int rank_ = 0;
   int ranks_here_ = 1;      // of the job, on this rank's node

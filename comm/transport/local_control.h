@@ -1,5 +1,5 @@
-// Control messages of a process that asks nobody: as if every rank gave what this one gives. That
-// is true of a job of one rank, and what a dry run takes for granted. Nothing is sent or counted.
+// Control messages without communication: every rank is assumed to contribute the same as this one.
+// That is true for a job of 1 rank, and a dry run assumes it. Nothing is sent or counted.
 #pragma once
 
 #include <algorithm>

@@ -9,12 +9,13 @@
 
 namespace tandem {
 
-// Host memory in the place of a GPU's while messages pass: MPI itself knows nothing of GPUs. It is
-// page-locked: a copy is then one transfer, and the host waits once for each, where CUDA would cut
-// a copy to or from other memory into pieces and wait itself.
+// Host memory for messages of tensors in GPU memory: MPI need not know of GPUs. It is page-locked:
+// then a copy is one transfer, and the host waits once. With other memory CUDA would cut each copy
+// into pieces and wait for every piece.
 class MpiCollectives::Staging {
  public:
-  // The tensor itself when it is in host memory; otherwise a copy, or room for its elements.
+  // The tensor itself if it is in host memory; otherwise host() returns a copy, and room() memory
+  // for its elements.
   Tensor host(const Tensor& tensor) {
     return tensor.device() == Device::kCpu ? tensor : copied(gpu().stream, tensor, gpu().memory);
   }
@@ -23,7 +24,7 @@ class MpiCollectives::Staging {
                ? tensor
                : Tensor::empty(gpu().memory, tensor.shape(), tensor.dtype(), MemoryClass::kStaging);
   }
-  // Writes what these gave back to where it came from.
+  // Copies the results to the tensor, if it is in GPU memory.
   void put_back(const Tensor& host, const Tensor& tensor) {
     if (tensor.device() != Device::kCpu) {
       copy(gpu().stream, host, tensor);

@@ -19,8 +19,8 @@ class MpiCollectives final : public Collectives {
   int size() const override { return queue_.size(); }
   Stream& stream() override { return queue_.worker(); }
 
-  // Errors of a tensor collective appear at the next wait for the stream: kTemporary when a rank
-  // is silent or the network fails, kInternal when ranks disagree about sizes.
+  // Errors of a tensor collective are thrown at the next wait for the stream: kTemporary if a rank
+  // is silent or the network fails, kInternal if ranks disagree about sizes.
   void all_reduce(const Tensor& inout, Traffic traffic) override;
   void reduce_scatter(const Tensor& in, const Tensor& out) override;
   void all_gather(const Tensor& in, const Tensor& out) override;
@@ -29,7 +29,7 @@ class MpiCollectives final : public Collectives {
 
   std::unique_ptr<Collectives> split(std::span<const int> colors) override;
   void set_nodes(std::span<const int> node_of_rank) override { queue_.set_nodes(node_of_rank); }
-  // What the worker has sent so far: exact after stream().synchronize().
+  // Bytes that the worker has sent so far: exact after stream().synchronize().
   WireCount wire() const override;
 
  private:
@@ -40,7 +40,7 @@ class MpiCollectives final : public Collectives {
   void start(MpiKind kind, Traffic traffic, int64_t bytes, Work work);
 
   MpiQueue queue_;
-  std::shared_ptr<Staging> staging_;  // of all splits: the worker does one thing at a time
+  std::shared_ptr<Staging> staging_;  // shared with splits: the worker runs one at a time
   int64_t collectives_ = 0;
 };
 

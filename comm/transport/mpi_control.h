@@ -1,5 +1,5 @@
-// Control messages over MPI, on the world's worker thread: each waits for what was asked of the
-// thread before, tensor collectives included.
+// Control messages over MPI, on the world's worker thread. Each waits until the thread has done all
+// earlier work, tensor collectives included.
 #pragma once
 
 #include "comm/control.h"

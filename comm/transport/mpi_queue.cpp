@@ -44,7 +44,7 @@ void MpiQueue::meet(MpiKind kind) const {
 
 MpiQueue MpiQueue::split(std::span<const int> colors) const {
   require(static_cast<int>(colors.size()) == size(), "split: there is not one color for each rank");
-  meet(MpiKind::kSplit);  // has a deadline, which MPI_Comm_split has not
+  meet(MpiKind::kSplit);  // has a deadline; MPI_Comm_split has none
   std::shared_ptr<Channel> part;
   worker_.submit([&] { part = std::make_shared<Channel>(channel_->wire->split(colors)); });
   worker_.synchronize();

@@ -1,9 +1,9 @@
-// Messages of a group, in the order in which they are asked for: the one worker thread, which has
-// started MPI, runs them after all that it was given before.
+// A queue of a group's messages. The worker thread that started MPI runs them in the order in which
+// they were queued.
 //
-// Each collective has a number. It travels in the message tags, so that ranks which call different
-// collectives never take each other's bytes for their own: they run into the deadline, and the
-// error names the collective on each side.
+// Each collective has a number, which is in the message tags. So ranks that call different
+// collectives never mix up their bytes: they run into the deadline, and each rank's error names its
+// own collective.
 #pragma once
 
 #include <atomic>
@@ -23,9 +23,9 @@ class MpiQueue {
  public:
   // All ranks of the job. `worker`: the background stream whose thread started MPI. `timeout_s`:
   // seconds without any message after which a collective fails; read at every wait. Control
-  // messages and tensors of the job may have a queue each: their kinds tell them apart.
+  // messages and tensor collectives may each have their own queue: their tags differ in the kind.
   MpiQueue(Stream& worker, const std::atomic<double>& timeout_s);
-  // Collective: the ranks of one color.
+  // Collective: a queue for the ranks with this rank's color.
   MpiQueue split(std::span<const int> colors) const;
 
   Stream& worker() const { return worker_; }
@@ -34,17 +34,18 @@ class MpiQueue {
   void set_nodes(std::span<const int> node_of_rank) const;
 
   using Work = std::function<void(Ring&)>;
-  // What the worker still has to do goes on when this has ended.
+  // Queues `work`, which runs even if this object is destroyed before.
   void start(MpiKind kind, Traffic traffic, int64_t bytes, Work work) const;
-  // A control message: waits for it, and for all before.
+  // Queues a control message and waits for it, and so for all earlier work.
   void run(MpiKind kind, int64_t bytes, Work work) const;
-  void meet(MpiKind kind) const;  // every rank has come
+  void meet(MpiKind kind) const;  // waits for every rank
 
-  // What the worker has sent so far: exact after worker().synchronize(). Bytes alone.
+  // Bytes that the worker has sent so far: exact after worker().synchronize(). Does not count
+  // collectives.
   WireCount sent() const;
 
  private:
-  struct Channel;  // what the worker uses
+  struct Channel;  // used by the worker
   MpiQueue(Stream& worker, std::shared_ptr<Channel> channel);
 
   Stream& worker_;

@@ -15,8 +15,8 @@ constexpr const char* kNames[kKinds] = {
     "all_reduce", "reduce_scatter",    "all_gather",        "all_to_all", "broadcast",
     "sum",        "broadcast of text", "gathering of text", "barrier",    "split"};
 
-// Every MPI has tags up to 32767. A collective's number modulo kNumbers and its kind take those
-// below kNumbers * kKinds; the roll call takes the last two.
+// Every MPI allows tags up to 32767. A collective's number modulo kNumbers and its kind use the
+// tags below kNumbers * kKinds; the roll call uses the last two.
 constexpr int kAskTag = 32766, kAnswerTag = 32767;
 constexpr int kNumbers = kAskTag / kKinds;
 
@@ -31,7 +31,7 @@ void check(int code, const std::string& what) {
   int error_class = MPI_ERR_OTHER;
   MPI_Error_string(code, text, &length);
   MPI_Error_class(code, &error_class);
-  // These say that this program made a wrong call; everything else may be the machine's fault.
+  // These classes mean that this program made a wrong call; others may be the machine's fault.
   const bool wrong_call = error_class == MPI_ERR_TRUNCATE || error_class == MPI_ERR_COUNT ||
                           error_class == MPI_ERR_RANK || error_class == MPI_ERR_TAG ||
                           error_class == MPI_ERR_BUFFER || error_class == MPI_ERR_COMM ||
@@ -39,10 +39,10 @@ void check(int code, const std::string& what) {
   fail(wrong_call ? ExitCode::kInternal : ExitCode::kTemporary, str(what, ": ", text));
 }
 
-// --- The roll call, among all ranks of the job: the peer that is silent in one group may itself
-// --- wait in another. Errors count as silence.
+// --- The roll call: when a peer is silent, this rank asks all ranks of the job who waits in a
+// --- collective, because the peer may itself wait in another group. Errors count as silence.
 
-// Takes one empty message of this tag; returns its sender, or -1.
+// Receives one empty message with this tag if there is one; returns its sender, or -1.
 int taken(int tag) {
   int there = 0;
   MPI_Status status{};
@@ -66,7 +66,7 @@ void answer_roll_call() {
   }
 }
 
-// Asks all ranks, and returns those that do not wait in a collective too.
+// Asks all ranks, and returns those that do not wait in a collective.
 std::string absent_ranks() {
   int self = 0, size = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &self);
@@ -101,7 +101,8 @@ MpiWire::MpiWire(MPI_Comm comm, Group group, const std::atomic<double>& timeout_
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
 }
 
-// Nobody else in this program sends messages with these tags, so the world's own context serves.
+// Nothing else in this program sends messages with these tags, so MPI_COMM_WORLD itself can be
+// used.
 std::unique_ptr<MpiWire> MpiWire::of_the_job(const std::atomic<double>& timeout_s) {
   int rank = 0, size = 1;
   check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");

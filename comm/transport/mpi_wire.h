@@ -1,5 +1,5 @@
-// Messages among a group of ranks over MPI point-to-point, with a deadline. All members but the
-// counters are used by the thread that runs MPI alone.
+// Point-to-point messages over MPI among a group of ranks, with a deadline. Only the thread that
+// runs MPI may use it; any thread may read the counters.
 #pragma once
 
 #include <mpi.h>
@@ -15,7 +15,7 @@
 
 namespace tandem {
 
-// What a message belongs to, in its tag.
+// The kind of collective that a message belongs to; part of the message's tag.
 enum class MpiKind : uint8_t {
   kAllReduce,
   kReduceScatter,
@@ -31,12 +31,13 @@ enum class MpiKind : uint8_t {
 
 class MpiWire final : public Transport {
  public:
-  // `comm` has the group's ranks and nobody else sends messages over it. It is not freed, which
-  // would take all its ranks: MPI_Finalize ends it.
+  // `comm` has the group's ranks, and nobody else sends messages over it. It is never freed,
+  // because MPI_Comm_free is a collective; MPI_Finalize ends it.
   MpiWire(MPI_Comm comm, Group group, const std::atomic<double>& timeout_s);
-  // All ranks of the job; MPI is up.
+  // All ranks of the job. MPI must be initialised.
   static std::unique_ptr<MpiWire> of_the_job(const std::atomic<double>& timeout_s);
-  // Collective, behind a collective that has shown that all ranks are here: MPI waits for ever.
+  // Collective. Call it after a collective with a deadline, which shows that all ranks are here:
+  // MPI_Comm_split itself waits for ever.
   std::unique_ptr<MpiWire> split(std::span<const int> colors) const;
 
   int rank() const override { return group_.rank(); }
@@ -47,11 +48,11 @@ class MpiWire final : public Transport {
   void begin(MpiKind kind, Traffic traffic, int64_t bytes);
   Ticket send(int to, const std::byte* data, int64_t bytes) override;
   Ticket receive(int from, std::byte* data, int64_t bytes) override;
-  // Throws Error(kTemporary) when nothing comes for the deadline; it names the ranks that wait in
-  // no collective at all. Error(kInternal) for a message of another length.
+  // Throws Error(kTemporary) if nothing comes until the deadline; the error names the ranks that do
+  // not wait in any collective. Throws Error(kInternal) if the message has another length.
   void wait(Ticket ticket) override;
 
-  WireCount sent() const;  // bytes alone; any thread
+  WireCount sent() const;  // bytes only; from any thread
 
  private:
   struct Message {

@@ -47,7 +47,8 @@ void require_on_gpu(const char* collective, const Tensor& tensor) {
           [&] { return str(collective, " over NCCL: ", tensor.shape(), " is in host memory"); });
 }
 
-// The host, and the GPU in use by its place on the bus: numbers mean other GPUs to other processes.
+// Names the GPU in use by its host and bus address: the same number can mean another GPU in another
+// process.
 std::string gpu_in_use() {
   int device = 0;
   cudaDeviceProp properties{};
@@ -73,7 +74,8 @@ void require_own_gpus(Control& control) {
   }
 }
 
-// f(first, count) for the pieces of n elements that fit one call; ends at the first failure.
+// Calls f(first, count) for the pieces of n elements that each fit one NCCL call; stops at the
+// first failure.
 template <class F>
 ncclResult_t in_pieces(int64_t n, int64_t largest, F f) {
   ncclResult_t result = ncclSuccess;
@@ -83,7 +85,7 @@ ncclResult_t in_pieces(int64_t n, int64_t largest, F f) {
   return result;
 }
 
-// The same for each rank in turn as the root, where a tensor has a part for every rank.
+// The same for each rank's shard of a tensor, with that rank as the root.
 template <class F>
 ncclResult_t in_pieces_of_parts(int ranks, int64_t n, int64_t largest, F f) {
   ncclResult_t result = ncclSuccess;
@@ -117,7 +119,7 @@ NcclCollectives::NcclCollectives(std::shared_ptr<NcclStream> nccl, std::unique_p
       exceptions_(std::uncaught_exceptions()),
       comm_(nccl_->join(control_)) {}
 
-// A rank on its way out of an error must not wait for others.
+// During an exception a rank must not wait for others.
 NcclCollectives::~NcclCollectives() {
   nccl_->leave(comm_, std::uncaught_exceptions() > exceptions_);
 }
@@ -131,7 +133,7 @@ Stream& NcclCollectives::stream() { return nccl_->stream(); }
 
 void NcclCollectives::wait(const Event& event) { nccl_->wait(event); }
 
-// calls(comm, stream) makes one NCCL group.
+// The NCCL calls in calls(comm, stream) are one NCCL group.
 template <class F>
 void NcclCollectives::start(const char* name, int64_t bytes, F calls) {
   nccl_->start(comm_, group_, name, bytes, ++number_,
@@ -159,8 +161,8 @@ void NcclCollectives::all_reduce(const Tensor& inout, Traffic traffic) {
   });
 }
 
-// What is too long for one call cannot be cut in its middle, which is a part of another rank: then
-// each rank's part is reduced to it piece by piece.
+// A tensor that is too long for one ncclReduceScatter cannot simply be cut, because every call
+// would assign shards to ranks anew. Then each rank's shard is reduced to that rank piece by piece.
 void NcclCollectives::reduce_scatter(const Tensor& in, const Tensor& out) {
   require_sum("reduce_scatter", in.dtype());
   require_on_gpu("reduce_scatter", in);
@@ -240,7 +242,7 @@ void NcclCollectives::broadcast(const Tensor& inout, int root) {
   require(root >= 0 && root < size(), [&] { return str("broadcast: there is no rank ", root); });
   require_on_gpu("broadcast", inout);
   count(Traffic::kBroadcast, next(),
-        next() == root ? 0 : inout.bytes());  // the last passes nothing
+        next() == root ? 0 : inout.bytes());  // the last rank sends nothing
   ++wire_.collectives;
   start("broadcast", inout.bytes(), [&](auto comm, auto stream) {
     return in_pieces(inout.elements(), largest_count_, [&](int64_t first, int64_t count) {

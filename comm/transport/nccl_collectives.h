@@ -1,11 +1,10 @@
 // Collectives among GPUs over NCCL, on a CUDA stream of their own with high priority.
 //
-// The host enqueues a collective and goes on. A rank that is lost or stuck shows at wait(), which
-// has a deadline; Event::synchronize() would wait for ever. After a failure the communicator is
-// aborted, with all that it was split from and into, and everything but control messages throws the
-// same error.
+// The host enqueues a collective and goes on. A lost or stuck rank is noticed by wait(), which has
+// a deadline; Event::synchronize() would wait for ever. A failure aborts the communicators of the
+// job and of all splits. Afterwards everything except control messages throws the same error.
 //
-// Control messages take another way and need no GPU.
+// Control messages do not go through NCCL and need no GPU.
 #pragma once
 
 #include <atomic>
@@ -23,13 +22,13 @@ class NcclStream;
 
 class NcclCollectives final : public Collectives {
  public:
-  // Elements of one NCCL call; longer tensors are cut.
+  // Most elements of one NCCL call; longer tensors take several calls.
   static constexpr int64_t kLargestCount = int64_t{1} << 30;
 
-  // Collective. The ranks of `control`, all of the job, each with the GPU in use on this thread.
-  // `control` must outlive this and carries all control messages. `timeout_s`: seconds without
-  // progress that start-up and wait() allow; read at every wait. Throws Error(kConfig) when two
-  // ranks have one GPU, kTemporary when NCCL does not come up.
+  // Collective. Joins the ranks of `control`, which are all ranks of the job; each uses the current
+  // GPU of its calling thread. `control` carries all control messages and must outlive this.
+  // `timeout_s`: seconds without progress that start-up and wait() allow; read at every wait.
+  // Throws Error(kConfig) if two ranks use one GPU, Error(kTemporary) if NCCL does not start.
   NcclCollectives(Control& control, const std::atomic<double>& timeout_s,
                   int64_t largest_count = kLargestCount);
   ~NcclCollectives() override;
@@ -37,10 +36,10 @@ class NcclCollectives final : public Collectives {
   int rank() const override { return control_.rank(); }
   int size() const override { return control_.size(); }
   Stream& stream() override;
-  // Sees failures of all collectives on the stream, of whichever split.
+  // Throws for failures of all collectives on the stream, also those of other splits.
   void wait(const Event& event) override;
 
-  // Tensors in this GPU's memory, which must live until the collective has been waited for.
+  // Tensors must be in this GPU's memory and live until the collective has been waited for.
   void all_reduce(const Tensor& inout, Traffic traffic) override;
   void reduce_scatter(const Tensor& in, const Tensor& out) override;
   void all_gather(const Tensor& in, const Tensor& out) override;
@@ -49,7 +48,7 @@ class NcclCollectives final : public Collectives {
 
   std::unique_ptr<Collectives> split(std::span<const int> colors) override;
   void set_nodes(std::span<const int> node_of_rank) override { group_.set_nodes(node_of_rank); }
-  // Of tensors: what this rank sends in a ring, though NCCL may choose another way.
+  // Tensor bytes are those of a ring, though NCCL may choose another algorithm.
   WireCount wire() const override;
 
  private:
@@ -57,15 +56,15 @@ class NcclCollectives final : public Collectives {
                   int64_t largest_count);
   template <class F>
   void start(const char* name, int64_t bytes, F calls);
-  int next() const { return (rank() + 1) % size(); }  // along the ring
+  int next() const { return (rank() + 1) % size(); }  // in the ring
   void count(Traffic traffic, int to, int64_t bytes);
 
   std::unique_ptr<Control> own_control_;  // of a split
   Control& control_;
   int64_t largest_count_;
   Group group_;
-  std::shared_ptr<NcclStream> nccl_;  // shared with what this was split from and into
-  int exceptions_;                    // under way when this was made
+  std::shared_ptr<NcclStream> nccl_;  // shared with splits
+  int exceptions_;                    // in flight when this was made
   ncclComm* comm_;
   WireCount wire_;
   int64_t number_ = 0;  // of the last collective

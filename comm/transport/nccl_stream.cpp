@@ -8,7 +8,7 @@ namespace tandem {
 
 namespace {
 
-// Longer than any healthy goodbye.
+// Longer than any healthy shutdown takes.
 constexpr double kFinish_s = 10;
 
 // A wrong call is this program's fault, everything else may be the machine's.
@@ -17,7 +17,7 @@ ExitCode exit_code_of(ncclResult_t result) {
                                                                      : ExitCode::kTemporary;
 }
 
-// Throws on all ranks alike when the library does not work on rank 0.
+// Throws on all ranks if NCCL does not work on rank 0.
 ncclUniqueId agree_on_id(Control& control) {
   ncclUniqueId id{};
   std::string text, why;
@@ -59,7 +59,7 @@ ncclComm_t NcclStream::join(Control& control) {
 
 void NcclStream::leave(ncclComm_t comm, bool at_once) noexcept {
   if (std::erase(comms_, comm) == 0) {
-    return;  // aborted
+    return;  // already aborted
   }
   if (at_once || is_failure(ncclCommFinalize(comm))) {
     ncclCommAbort(comm);

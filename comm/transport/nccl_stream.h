@@ -1,6 +1,6 @@
-// A CUDA stream with NCCL collectives on it, of one or several communicators, and the watch over
-// them: NCCL works without blocking the host, and what is slow or stuck is seen by asking, against
-// a deadline. One failure ends all communicators of the stream; everything later throws the same.
+// A CUDA stream for the NCCL collectives of one or several communicators. NCCL runs in non-blocking
+// mode, so this class polls it; what makes no progress until a deadline counts as stuck. A failure
+// aborts all communicators of the stream; every later call throws the same error.
 #pragma once
 
 #include <nccl.h>
@@ -25,18 +25,19 @@ inline bool is_failure(ncclResult_t result) {
 
 class NcclStream {
  public:
-  // `timeout_s`: seconds without progress; read at every wait.
+  // `timeout_s`: the deadline in seconds without progress; read at every wait.
   explicit NcclStream(const std::atomic<double>& timeout_s);
 
   Stream& stream() { return stream_; }
 
-  // Collective: a communicator among the ranks of `control`, each with the GPU in use on this
-  // thread. Throws Error(kTemporary) when NCCL does not come up.
+  // Collective: a communicator among the ranks of `control`. Each rank uses the current GPU of its
+  // calling thread. Throws Error(kTemporary) if NCCL does not start.
   ncclComm_t join(Control& control);
-  // Ends it, together with its other ranks unless `at_once`. Does not throw, nor wait for long.
+  // Ends a communicator, together with its other ranks unless `at_once`. Does not throw, and does
+  // not wait for long.
   void leave(ncclComm_t comm, bool at_once) noexcept;
 
-  // Enqueues a collective: calls() makes one NCCL group. Without data there is none.
+  // Enqueues a collective: the calls in calls() are one NCCL group. With 0 bytes they are skipped.
   template <class F>
   void start(ncclComm_t comm, const Group& group, std::string_view name, int64_t bytes,
              int64_t number, F calls) {
@@ -52,8 +53,8 @@ class NcclStream {
     pending_.push_back({std::move(place), stream_.record()});
   }
 
-  // Blocks the host until the event. Looks after the collectives while there are any; without them
-  // nobody can hold the event up.
+  // Blocks the host until the event is reached, and polls NCCL while collectives are in flight.
+  // Without any, the event cannot depend on other ranks.
   void wait(const Event& event);
 
  private:
@@ -63,8 +64,8 @@ class NcclStream {
   };
 
   void require_alive() const;
-  bool forget_finished();  // true when something has
-  // Waits until the library has done its part of a call on the host; `what` names the call.
+  bool forget_finished();  // true if any has finished
+  // Waits until NCCL has done a call's work on the host; `what` names the call in errors.
   void settle(ncclComm_t comm, ncclResult_t result, const std::string& what);
   [[noreturn]] void abort(ncclResult_t result, ncclComm_t comm, const std::string& what);
   [[noreturn]] void abort_silent(const std::string& what);

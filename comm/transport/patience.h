@@ -1,4 +1,4 @@
-// How a host thread waits for what other processes or a GPU do.
+// How a host thread waits for other processes or a GPU.
 #pragma once
 
 #include <algorithm>
@@ -7,10 +7,11 @@
 
 namespace tandem {
 
-// Waits without taking the core from a computing thread: looks often at first, because a peer in
-// step answers within microseconds; then sleeps, for an eighth of the time already waited, which
-// bounds what sleeping adds. Sleeping beats sched_yield: the kernel lets a thread that wakes up run
-// before one that computes, while one that yielded waits for its next turn, milliseconds later.
+// Waits without taking the core from a computing thread. At first it polls without sleeping,
+// because a peer often answers within microseconds. Then it sleeps for an eighth of the time
+// already waited, which bounds the delay that sleeping adds. Sleeping beats sched_yield: a thread
+// that wakes up runs before one that computes, but a thread that yielded gets its next turn
+// milliseconds later.
 class Patience {
  public:
   double waited_s() const {

@@ -16,7 +16,7 @@ struct Bytes {
 
 int wrap(int64_t rank, int ranks) { return static_cast<int>((rank % ranks + ranks) % ranks); }
 
-// Piece `index` of a part, in elements.
+// Piece `index` of a shard, in elements.
 struct Span {
   int64_t first, count;
 };
@@ -28,8 +28,8 @@ Span piece_of(const Parts& parts, int part, int64_t index, int64_t piece) {
 
 int64_t pieces_in(int64_t count, int64_t piece) { return (count + piece - 1) / piece; }
 
-// Calls f.template operator()<T>() with what sums of the dtype are computed in. Unsigned: i64 wraps
-// around.
+// Calls f.template operator()<T>() with the type in which sums of the dtype are computed. i64 is
+// added as unsigned, which wraps around.
 template <class F>
 void on_sum(DType dtype, F f) {
   switch (dtype) {
@@ -65,8 +65,8 @@ int Ring::neighbour(int distance) const {
   return wrap(transport_.rank() + distance, transport_.size());
 }
 
-// In round i this rank sends outgoing(i) to the next rank and takes landing(i) from the previous
-// one, whose arrival runs arrived(i). What outgoing(i) names is complete once arrived(j) has run
+// In round i this rank sends outgoing(i) to the next rank and receives into landing(i) from the
+// previous one; then arrived(i) runs. The data of outgoing(i) is complete once arrived(j) has run
 // for all j < i. The memory of landing(i) is free once arrived(i - kDepth) has run.
 //
 // No deadlock: receives are posted kDepth rounds ahead, and a rank in round i waits at most for its
@@ -101,8 +101,8 @@ void Ring::pass(int64_t rounds, Outgoing outgoing, Landing landing, Arrived arri
   }
 }
 
-// In step s rank r sends part r - 1 - s and adds what comes in to part r - 2 - s; after N - 1 steps
-// its part r has passed all ranks.
+// In step s rank r sends shard r - 1 - s and adds what it receives to shard r - 2 - s. After N - 1
+// steps its shard r has passed all ranks.
 template <class T>
 void Ring::reduce_parts(T* data, const Parts& parts) {
   const int64_t piece = piece_bytes_ / static_cast<int64_t>(sizeof(T));
@@ -132,7 +132,8 @@ void Ring::reduce_parts(T* data, const Parts& parts) {
        });
 }
 
-// In step s rank r sends part r - s, its own or what came in last, and takes part r - 1 - s.
+// In step s rank r receives shard r - 1 - s and sends shard r - s: its own, or the last one
+// received.
 void Ring::gather_parts(std::byte* data, const Parts& parts, int64_t width) {
   const int64_t piece = piece_bytes_ / width;
   const int64_t pieces = pieces_in(parts.count(0), piece);
@@ -192,7 +193,7 @@ void Ring::wait_for(const std::vector<Transport::Ticket>& tickets) {
 }
 
 void Ring::broadcast(std::byte* data, int64_t bytes, int root) {
-  const int position = neighbour(-root);  // along the ring, the root is 0
+  const int position = neighbour(-root);  // along the ring; the root's is 0
   const bool first = position == 0, last = position == transport_.size() - 1;
   const int64_t pieces = pieces_in(bytes, piece_bytes_);
   const auto piece = [&](int64_t index) {

@@ -1,9 +1,9 @@
-// Collectives as passes of messages around a ring of ranks (Patarasuk and Yuan 2009, "Bandwidth
-// optimal all-reduce algorithms for clusters of workstations"). Pure code over a small
-// point-to-point interface: no MPI here.
+// Collectives that pass messages around a ring of ranks (Patarasuk and Yuan 2009, "Bandwidth
+// optimal all-reduce algorithms for clusters of workstations"). They need only a small
+// point-to-point interface, not MPI.
 //
-// The order of additions depends on the element's position and the number of ranks only, and the
-// result is computed on one rank and copied to the others: the same bits everywhere, every time.
+// The order of additions depends only on an element's position and on the number of ranks. Each sum
+// is computed on one rank and copied to the others. So all ranks get the same bits, in every run.
 #pragma once
 
 #include <cstddef>
@@ -16,23 +16,24 @@
 
 namespace tandem {
 
-// Messages between ranks. Those from one rank to another arrive in the order of their sending.
+// Messages between ranks. Messages from one rank to another arrive in the order in which they were
+// sent.
 class Transport {
  public:
-  using Ticket = int64_t;  // a message under way
+  using Ticket = int64_t;  // a message in flight
 
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
   // Both return at once; the memory belongs to the transport until wait(ticket). 0 < bytes <=
-  // kLargestMessage. A send may stay under way until the receiver has asked for it.
+  // kLargestMessage. A send may stay in flight until its receive is posted.
   virtual Ticket send(int to, const std::byte* data, int64_t bytes) = 0;
   virtual Ticket receive(int from, std::byte* data, int64_t bytes) = 0;
   virtual void wait(Ticket ticket) = 0;  // each ticket once
 };
 inline constexpr int64_t kLargestMessage = int64_t{1} << 30;  // MPI 3 counts are 32-bit
 
-// n elements split into one contiguous part per rank; sizes differ by at most one element.
+// n elements cut into one contiguous shard per rank; sizes differ by at most one element.
 struct Parts {
   int64_t elements = 0;
   int ranks = 1;
@@ -47,25 +48,24 @@ class Ring {
   explicit Ring(Transport& transport, int64_t piece_bytes = kPieceBytes,
                 int64_t largest_message = kLargestMessage);
 
-  // data: n elements of f32, f64 or i64, which wraps around; becomes the sum over ranks. A rank
-  // sends all parts but one, then all parts but one again: 2 (N - 1) / N of the data when N divides
-  // n.
+  // data: n elements of f32, f64, or i64, which wraps around; becomes the sum over ranks. A rank
+  // sends all shards but one, twice: 2 (N - 1) / N of the data if N divides n.
   void all_reduce(std::byte* data, int64_t n, DType dtype);
-  // Part rank() of data becomes the sum over ranks; the other parts are scratch afterwards.
+  // Shard rank() of data becomes the sum over ranks; the other shards are undefined afterwards.
   void reduce_scatter(std::byte* data, int64_t n, DType dtype);
-  // Every rank gives part rank() of data and gets the others; any dtype.
+  // Every rank sends shard rank() of data and receives the others; any dtype.
   void all_gather(std::byte* data, int64_t n, DType dtype);
-  // in, out: `bytes` in size() equal parts, apart: part r of out becomes part rank() of rank r's
-  // in. Direct messages: a rank sends all parts but its own.
+  // in, out: `bytes` each, in size() equal chunks, without overlap: chunk r of `out` becomes chunk
+  // rank() of rank r's `in`. Direct messages: a rank sends all chunks but its own.
   void all_to_all(const std::byte* in, std::byte* out, int64_t bytes);
   // Pieces run from the root along the ring; every rank but the last one passes them on.
   void broadcast(std::byte* data, int64_t bytes, int root);
 
-  // Small messages, from every rank to every other. `bytes` says how long each rank's text is.
+  // Small messages from every rank to every other. `bytes`: the length of each rank's text.
   std::vector<std::string> exchange(const std::string& text, const std::vector<int64_t>& bytes);
-  // As above when the lengths are not known: they are exchanged first.
+  // As above, for unknown lengths: they are exchanged first.
   std::vector<std::string> exchange(const std::string& text);
-  // From the root to every other.
+  // Sends the root's text to every other rank.
   std::string hand_out(std::string text, int root);
 
   static constexpr int64_t kPieceBytes = 512 << 10;

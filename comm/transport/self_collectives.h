@@ -1,5 +1,5 @@
-// The collectives of one rank alone: every sum is the value itself. Nothing is sent, and stream()
-// runs its work inline.
+// The collectives of a group of 1 rank: every sum is the value itself. Nothing is sent, and
+// stream() runs its work inline.
 #pragma once
 
 #include "comm/collectives.h"

@@ -1,5 +1,5 @@
-// How a step's global batch is cut: a share for each rank, which takes one micro-batch of it after
-// the other.
+// How a step's global batch is divided: each rank has an equal share, which it processes one
+// micro-batch after the other.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct BatchPlan {
   int64_t accumulation() const { return share() / micro_batch(); }  // micro-batches of a rank
   int64_t micro_batches() const { return accumulation() * ranks; }  // of all ranks
 
-  // What does not divide, by the settings' names; empty when all does.
+  // A message if the settings do not divide evenly; empty if they do.
   std::vector<std::string> problems() const {
     const int64_t unit = std::max<int64_t>(given_micro_batch, 1) * ranks,
                   units = global_batch / unit;

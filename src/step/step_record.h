@@ -1,9 +1,9 @@
-// What the host tells the device about a step, and what a step leaves behind there; the latter
-// reaches the host one step late, so that the host never waits inside a step.
+// The numbers of a step in device memory: those that the host sends, and the results that the step
+// leaves there. The host reads the results one step late, so that it never waits inside a step.
 //
-// The figures of a step are one small array, the same on all ranks once it was summed over them:
-// the squared norm of the gradients, which is not finite if one of them is not, and the loss of
-// each micro-batch. A rank leaves those of others zero, so that adding them rounds nothing.
+// The figures of a step are one small array, which is summed over ranks: the squared norm of the
+// gradients, which is not finite if a gradient is not, and the loss of each micro-batch. A rank
+// leaves the losses of other ranks' micro-batches zero, so that summing losses rounds nothing.
 #pragma once
 
 #include <span>
@@ -18,7 +18,7 @@ class StepRecord {
  public:
   struct MicroBatches {
     int64_t all = 1;      // of all ranks in a step
-    int64_t first = 0;    // the number of this rank's first
+    int64_t first = 0;    // this rank's first, by number
     int64_t samples = 1;  // in each
   };
   // `staging`: host memory, page-locked for a GPU. Stream and staging must outlive this.
@@ -28,17 +28,17 @@ class StepRecord {
   // In the memory of the device.
   StepNumbers* numbers() const { return reinterpret_cast<StepNumbers*>(numbers_.raw()); }
   StepState* state() const { return reinterpret_cast<StepState*>(state_.raw()); }
-  // f64 [1 + micro_batches]: squared norm, losses. To be summed over ranks before decide().
+  // f64 [1 + micro_batches]: squared norm, losses. Sum it over ranks before decide().
   const Tensor& figures() const { return figures_; }
   Tensor squared_norm() const { return figures_.slice(0, 1); }
   const Tensor& scratch() const { return scratch_; }  // f64 [kReduceScratch], for sums
 
-  // All figures zero. `numbers`: seed, step, lr and mean_factor; the others follow from them.
+  // Sets all figures to zero. `numbers`: seed, step, lr and mean_factor; the others are computed.
   void begin_step(Stream& stream, StepNumbers numbers);
-  // Behind the backward pass of this rank's next micro-batch, whose loss is the sum of `losses`,
+  // Call after the backward pass of this rank's next micro-batch. Its loss is the sum of `losses`,
   // f32.
   void end_micro_step(const Stream& stream, const Tensor& losses) const;
-  // What follows from the figures, in state().
+  // Updates state() from the figures.
   void decide(const Stream& stream) const;
   void restore(Stream& stream, const StepState& state);
 
@@ -59,7 +59,7 @@ class StepRecord {
   Tensor numbers_;  // u8 [sizeof(StepNumbers)]
   Tensor state_;    // u8 [sizeof(StepState)]
   Tensor figures_, zeros_;
-  Tensor loss_;     // f64 [1]: of the micro-batch under way
+  Tensor loss_;     // f64 [1]: of the current micro-batch
   Tensor scratch_;  // f64
 };
 

@@ -95,7 +95,7 @@ bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
   return store_->gradients.finish_backward();
 }
 
-// Norm and losses of all ranks: one small message.
+// Sums norm and losses over ranks: one small message.
 void TrainingStep::sum_figures() {
   store_->gradients.squared_norm(record_->squared_norm(), record_->scratch());
   if (data_.size() > 1) {

@@ -1,5 +1,6 @@
 // One step of training on this rank: forward and backward of its micro-batches, sums over ranks,
-// the verdict, the update. Knows neither where data comes from nor who reads the figures.
+// the verdict (finite? clipped? loss scale?), the update. It knows neither where data comes from
+// nor who reads the figures.
 #pragma once
 
 #include <functional>
@@ -25,9 +26,9 @@ class TrainingStep {
     uint64_t seed = 1;            // of dropout
     BatchPlan batch{};            // over the ranks of the data group
     bool recompute = false;       // blocks run again in the backward pass
-    bool exact = false;           // sums that no order of ranks and micro-batches changes
+    bool exact = false;           // sums that do not depend on ranks and micro-batches
     double clip_norm = 0;         // 0: no clipping
-    ParamStore::Options store{};  // but exact_leaves, which `exact` and `batch` say
+    ParamStore::Options store{};  // except exact_leaves, which `exact` and `batch` set
     std::variant<AdamWOptions, SgdOptions> optimizer{};
   };
 
@@ -35,16 +36,16 @@ class TrainingStep {
     int64_t step = 0;  // updates done before
     double lr = 0;
     double targets = 0;  // in the global batch
-    // The micro-batches of this rank, by number; asked for again when the step is run again.
+    // Returns this rank's micro-batch by number. Called again if the step is run again.
     std::function<DeviceBatch(int64_t micro_step)> batch;
-    // Called when all but the messages that bring the updated weights to the ranks is enqueued: the
-    // time for control messages, which on the CPU would wait for those.
+    // Called when everything is enqueued except the gathering of the updated weights. Send control
+    // messages here: on the CPU, later ones would wait for the gathering.
     std::function<void()> before_gather = [] {};
   };
 
   // Collective among `data`, the ranks that share the global batch. `staging`: host memory,
-  // page-locked for a GPU. All references must outlive this. Weights are not initialised. fp16
-  // values scale the loss.
+  // page-locked for a GPU. All references must outlive this. Weights are not initialised. With fp16
+  // values the loss is scaled.
   TrainingStep(Model& model, Hierarchy& data, Stream& stream, Memory& memory, Memory& staging,
                const Options& options);
 
@@ -56,7 +57,7 @@ class TrainingStep {
   Optimizer& optimizer() { return *optimizer_; }
   BatchStatistics& statistics() { return *statistics_; }
   const StepOptions& options() const { return verdict_; }
-  // What waited for communication since this was asked last.
+  // Time spent waiting for communication since the last call.
   Exposure take_exposure() { return std::exchange(store_->values.exposure(), {}); }
 
  private:
