@@ -1,9 +1,8 @@
-#include "src/report/run_log.h"
-
 #include <cmath>
 #include <filesystem>
 
 #include "src/core/error.h"
+#include "src/report/run_log.h"
 
 namespace tandem {
 
@@ -144,6 +143,13 @@ void RunLog::validation(int64_t step, const Evaluation& result) {
                 result.loss, second);
   console_.print(str("step ", step, "/", config_.train.steps, "  ", figures, "  over ",
                      result.targets, " targets"));
+}
+
+void RunLog::saved(int64_t step, const SaveMetrics& m) {
+  metrics_.append({{"step", step},
+                   {"checkpoint", std::vector<Metric>{{"stall_ms", 1000 * m.stall_s},
+                                                      {"write_ms", 1000 * m.write_s},
+                                                      {"steps", m.steps}}}});
 }
 
 void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport report) {

@@ -41,6 +41,13 @@ struct StepMetrics {
   int64_t peak_bytes = 0;                             // of all classes together, largest rank
 };
 
+// Of one checkpoint.
+struct SaveMetrics {
+  double stall_s = 0;  // training waited
+  double write_s = 0;  // the rank that took longest wrote
+  int64_t steps = 0;   // were done meanwhile
+};
+
 // For the table at the start.
 struct RunSummary {
   ParameterCount parameters{};
@@ -66,6 +73,8 @@ class RunLog {
   void step(int64_t step);  // after every step, behind training() if that is due; cheap
   void training(const StepMetrics& metrics);
   void validation(int64_t step, const Evaluation& result);
+  // The checkpoint of `step` is committed.
+  void saved(int64_t step, const SaveMetrics& metrics);
   // Shows what the ranks used and writes report.json, when this start did a step. The report's
   // first_step is set here.
   void finish(bool stopped, const std::string& checkpoint, RunReport report);

@@ -1,9 +1,8 @@
-#include "src/settings/config.h"
-
 #include <array>
 #include <charconv>
 
 #include "src/device/dispatch.h"
+#include "src/settings/config.h"
 #include "src/train/model_zoo.h"
 
 namespace tandem {
@@ -152,7 +151,6 @@ void find_missing_features(const Config& c, std::vector<std::string>& problems) 
   refuse(problems, "run.device = cuda", c.run.device == Device::kCuda && !kHasCuda, "cpu or auto");
   refuse(problems, "dist.backend = nccl", c.dist.backend == Backend::kNccl && !kHasCuda,
          "mpi or auto");
-  refuse(problems, "checkpoint.async = true", c.checkpoint.async, "false");
   refuse(problems, "log.trace = true", c.log.trace, "false");
 }
 
@@ -218,7 +216,8 @@ void Config::bind(Options& o) {
         "auto: from the run's newest; none: start anew; or a checkpoint's folder");
   o.add("checkpoint.init_from", checkpoint.init_from,
         "start with the weights of this checkpoint or run");
-  o.add("checkpoint.async", checkpoint.async, "write while training goes on");
+  o.add("checkpoint.async", checkpoint.async,
+        "write while training goes on, from a copy in host memory");
   o.add_choice("log.progress", log.progress,
                {{"auto", ProgressMode::kAuto},
                 {"bar", ProgressMode::kBar},

@@ -110,7 +110,7 @@ struct CheckpointConfig {
   int64_t keep = 2;
   std::string resume = "auto";
   std::string init_from;
-  bool async = false;
+  bool async = true;
 };
 
 struct LogConfig {

@@ -5,12 +5,12 @@
 #include <iterator>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "comm/agreement.h"
 #include "src/inference/trained_model.h"
 #include "src/io/checkpoint.h"
 #include "src/train/run_directory.h"
-#include "src/train/snapshot.h"
 
 namespace tandem {
 
@@ -50,7 +50,8 @@ Checkpointer::Checkpointer(const Config& config, const Dataset& dataset, Machine
       stream_(machine.stream),
       model_(model),
       training_(training),
-      checkpoints_(RunDirectory(config.run).checkpoints()) {}
+      checkpoints_(RunDirectory(config.run).checkpoints()),
+      snapshot_(machine.stream, config.checkpoint.async) {}
 
 Checkpointer::Start Checkpointer::resume() {
   Start start;
@@ -60,7 +61,7 @@ Checkpointer::Start Checkpointer::resume() {
     start.resumed_from = load(checkpoints[i], start.state) ? checkpoints[i] : "";
   }
   if (!start.resumed_from.empty()) {
-    saved_step_ = start.state.step;
+    newest_step_ = start.state.step;
     path_ = start.resumed_from;
   } else if (!checkpoints.empty()) {
     throw AgreedError(
@@ -171,30 +172,76 @@ void Checkpointer::load_weights_of(const std::string& checkpoint) {
 
 void Checkpointer::discard_after(int64_t step) const { tandem::discard_after(checkpoints_, step); }
 
-void Checkpointer::save(const RunState& state) {
-  const std::string partial =
-      on_root(job_, [&] { return begin_checkpoint(checkpoints_, state.step); });
-  FileEntry entry;
+void Checkpointer::begin(const RunState& state) {
+  require(!attempt_, "Checkpointer::begin: the save before was not committed");
+  saved_at_ = Clock::now();  // also of a save that fails: the next is due later
+  Attempt attempt;
+  attempt.partial = on_root(job_, [&] { return begin_checkpoint(checkpoints_, state.step); });
+  attempt.manifest = manifest(state);
+  attempt.former_step = newest_step_;
+  std::span<const Slab> slabs;
   agree(job_, [&] {
-    entry = write_rank_file(
-        partial + "/" + rank_file_name(job_.rank()),
-        owned_slabs(stream_, training_.store(), training_.optimizer(), model_, job_.rank()));
+    slabs = snapshot_.take(training_.store(), training_.optimizer(), model_, job_.rank());
   });
-  const std::vector<std::string> entries = job_.all_gather(entry.text());
-  path_ = on_root(job_, [&] {
-    std::vector<FileEntry> files;
-    for (const std::string& text : entries) {
-      files.push_back(FileEntry::from_text(text));
+  const std::string path = attempt.partial + "/" + rank_file_name(job_.rank());
+  attempt.written = std::async(std::launch::async, [path, slabs] {
+    const Clock::time_point start = Clock::now();
+    FileEntry file = write_rank_file(path, slabs);
+    return Written{std::move(file), std::chrono::duration<double>(Clock::now() - start).count()};
+  });
+  attempt_ = std::move(attempt);
+  newest_step_ = state.step;
+}
+
+bool Checkpointer::is_written() const {
+  return attempt_ &&
+         attempt_->written.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+double Checkpointer::commit() {
+  require(attempt_.has_value(), "Checkpointer::commit: no save has begun");
+  Attempt attempt = std::move(*std::exchange(attempt_, std::nullopt));
+  Written written;
+  try {
+    agree(job_, [&] { written = attempt.written.get(); });
+    const std::vector<std::string> entries = job_.all_gather(written.file.text());
+    path_ = on_root(job_, [&] {
+      std::vector<FileEntry> files;
+      for (const std::string& text : entries) {
+        files.push_back(FileEntry::from_text(text));
+      }
+      const std::string committed = commit_checkpoint(attempt.partial, attempt.manifest, files);
+      keep_newest(checkpoints_, config_.checkpoint.keep, attempt.manifest.step);
+      return committed;
+    });
+  } catch (const AgreedError&) {
+    abandon(attempt);
+    throw;
+  }
+  if (attempt.is_best) {
+    keep_as_best();
+  }
+  std::vector<double> seconds(static_cast<size_t>(job_.size()));
+  seconds[static_cast<size_t>(job_.rank())] = written.seconds;
+  return std::ranges::max(job_.sum(seconds));
+}
+
+// What is left of it would be removed by the next attempt as well.
+void Checkpointer::abandon(const Attempt& attempt) {
+  newest_step_ = attempt.former_step;
+  if (job_.rank() == 0) {
+    try {
+      abandon_checkpoint(attempt.partial);
+    } catch (const Error&) {  // the caller says what was wrong with the disk
     }
-    const std::string committed = commit_checkpoint(partial, manifest(state), files);
-    keep_newest(checkpoints_, config_.checkpoint.keep, state.step);
-    return committed;
-  });
-  saved_step_ = state.step;
-  saved_at_ = Clock::now();
+  }
 }
 
 void Checkpointer::keep_as_best() {
+  if (attempt_) {
+    attempt_->is_best = true;
+    return;
+  }
   on_root(job_, [&] {
     tandem::keep_as_best(checkpoints_, path_);
     return std::string();

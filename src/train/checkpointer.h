@@ -3,6 +3,8 @@
 
 #include <chrono>
 #include <functional>
+#include <future>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "src/step/training_step.h"
 #include "src/train/machine.h"
 #include "src/train/run_state.h"
+#include "src/train/snapshot.h"
 
 namespace tandem {
 
@@ -33,26 +36,47 @@ class Checkpointer {
   // For one rank: checkpoints after the step that a run goes on from move aside.
   void discard_after(int64_t step) const;
 
-  // Collective, after `state.step` has ended. All ranks write, and rank 0 commits once every file
-  // is whole; then it removes what checkpoint.keep does not cover. A failure leaves the older
-  // checkpoints as they were.
-  void save(const RunState& state);
-  // Collective. The last saved checkpoint is that of the best validation loss.
+  // A save has two halves, and training may go on between them. Both are collective. A failure of
+  // either is an AgreedError; it ends this save and leaves the older checkpoints as they were.
+  //
+  // begin(): after step `state.step` has ended. Copies what each rank owns, and starts a thread
+  // that writes it.
+  void begin(const RunState& state);
+  // Waits until every rank has written its file. Then rank 0 makes the checkpoint visible, and
+  // removes those that checkpoint.keep does not cover. Returns the longest time that a rank wrote.
+  double commit();
+  bool is_writing() const { return attempt_.has_value(); }  // begun, not committed
+  bool is_written() const;  // and this rank's file is done; does not block
+  // Collective. The newest checkpoint is the one of the best validation loss.
   void keep_as_best();
 
-  int64_t saved_step() const { return saved_step_; }  // -1: none
-  const std::string& path() const { return path_; }   // of the checkpoint of saved_step(), or empty
+  // Of the newest checkpoint, which may still be under way; -1: none.
+  int64_t newest_step() const { return newest_step_; }
+  const std::string& path() const { return path_; }  // of the newest committed one, or empty
   // checkpoint.every_minutes have passed, by this rank's clock.
   bool overdue() const;
 
  private:
   using Clock = std::chrono::steady_clock;
 
+  struct Written {
+    FileEntry file;
+    double seconds = 0;
+  };
+  struct Attempt {
+    std::string partial;  // the directory
+    Manifest manifest;
+    int64_t former_step = -1;  // newest_step() before
+    bool is_best = false;
+    std::future<Written> written;  // of this rank; its destructor waits
+  };
+
   std::vector<std::string> candidates() const;
   bool is_whole(const std::function<void()>& work) const;
   bool load(const std::string& checkpoint, RunState& state);
   void load_weights_of(const std::string& checkpoint);
   Manifest manifest(RunState state) const;
+  void abandon(const Attempt& attempt);
 
   const Config& config_;
   const Dataset& dataset_;
@@ -61,9 +85,11 @@ class Checkpointer {
   Model& model_;
   TrainingStep& training_;
   std::string checkpoints_;  // the directory
-  int64_t saved_step_ = -1;
+  int64_t newest_step_ = -1;
   std::string path_;
-  Clock::time_point saved_at_{};  // or resumed
+  Clock::time_point saved_at_{};  // begun, or resumed
+  Snapshot snapshot_;
+  std::optional<Attempt> attempt_;  // after the snapshot, whose memory it reads
 };
 
 }  // namespace tandem

@@ -27,17 +27,6 @@ Slab slab_of(const RunningStatistics& statistics) {
           statistics.running.reshape({2 * statistics.channels})};
 }
 
-// f32 in host memory.
-Tensor as_written(Stream& stream, Memory& host, const Tensor& data) {
-  const Tensor here = data.device() == Device::kCpu ? data : copied(stream, data, host);
-  if (here.dtype() == DType::kF32) {
-    return here;
-  }
-  const Tensor widened = Tensor::empty(host, here.shape(), DType::kF32, MemoryClass::kData);
-  convert(Stream::compute(Device::kCpu), here, widened);
-  return widened;
-}
-
 // Calls visit(sums, names of its exponents) for parameters and for statistics.
 template <class F>
 void visit_exact_sums(TrainingStep& training, F visit) {
@@ -57,10 +46,8 @@ void visit_exact_sums(TrainingStep& training, F visit) {
   }
 }
 
-}  // namespace
-
-std::vector<Slab> owned_slabs(Stream& stream, const ParamStore& store, const Optimizer& optimizer,
-                              Model& model, int rank) {
+std::vector<Slab> owned_slabs(const ParamStore& store, const Optimizer& optimizer, Model& model,
+                              int rank) {
   std::vector<Slab> slabs;
   for (const ParamValues::Weights& weights : store.values.owned_weights()) {
     slabs.push_back(slab_of(weights));
@@ -75,11 +62,43 @@ std::vector<Slab> owned_slabs(Stream& stream, const ParamStore& store, const Opt
       slabs.push_back(slab_of(*statistics));
     }
   }
-  Memory host(Device::kCpu);
-  for (Slab& slab : slabs) {
-    slab.data = as_written(stream, host, slab.data);
-  }
   return slabs;
+}
+
+}  // namespace
+
+Snapshot::Snapshot(Stream& stream, bool apart)
+    : stream_(stream),
+      apart_(apart),
+      host_(stream.device() == Device::kCpu ? Memory(Device::kCpu) : Memory::pinned()) {}
+
+std::span<const Slab> Snapshot::take(const ParamStore& store, const Optimizer& optimizer,
+                                     Model& model, int rank) {
+  std::vector<Slab> slabs = owned_slabs(store, optimizer, model, rank);
+  slabs_.resize(slabs.size());
+  for (size_t i = 0; i < slabs.size(); ++i) {
+    slabs[i].data = host_copy(slabs[i].data, slabs_[i].data);
+  }
+  slabs_ = std::move(slabs);
+  stream_.synchronize();
+  return slabs_;
+}
+
+// f32. Enqueued where the types are equal. `former`: what the same slab had the last time.
+Tensor Snapshot::host_copy(const Tensor& data, const Tensor& former) {
+  const bool is_f32 = data.dtype() == DType::kF32;
+  if (!apart_ && is_f32 && data.device() == Device::kCpu) {
+    return data;
+  }
+  Tensor here = former && former.shape() == data.shape()
+                    ? former
+                    : Tensor::empty(host_, data.shape(), DType::kF32, MemoryClass::kStaging);
+  if (is_f32) {
+    copy(stream_, data, here);
+  } else {
+    convert(Stream::compute(Device::kCpu), copied(stream_, data, host_), here);
+  }
+  return here;
 }
 
 CheckpointReader open_checkpoint(Control& control, const std::string& directory) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,10 +16,27 @@
 
 namespace tandem {
 
-// What this rank writes, in host memory: its part of /param and /optim; rank 0 also all of /stat.
-// Blocks the host until the stream's work is done.
-std::vector<Slab> owned_slabs(Stream& stream, const ParamStore& store, const Optimizer& optimizer,
-                              Model& model, int rank);
+// What this rank writes, in host memory: its shards of /param and /optim; on rank 0 also all of
+// /stat.
+class Snapshot {
+ public:
+  // `stream`: the compute stream, which must outlive this. `apart`: always a copy, so that training
+  // may go on while it is written. Otherwise tensors of the CPU are not copied.
+  Snapshot(Stream& stream, bool apart);
+
+  // Blocks the host until the copy is whole. The slabs are valid until the next call, which uses
+  // their memory again.
+  std::span<const Slab> take(const ParamStore& store, const Optimizer& optimizer, Model& model,
+                             int rank);
+
+ private:
+  Tensor host_copy(const Tensor& data, const Tensor& former);
+
+  Stream& stream_;
+  bool apart_;
+  Memory host_;  // page-locked for a GPU
+  std::vector<Slab> slabs_;
+};
 
 // Collective. Each rank indexes a share of the files. AgreedError(kData) for a checkpoint that is
 // not whole; of its pieces only those that are read are looked at, when they are read.

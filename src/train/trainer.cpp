@@ -1,6 +1,7 @@
 #include "src/train/trainer.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "comm/agreement.h"
@@ -67,14 +68,14 @@ void Trainer::resume() {
   checkpointer_ = std::make_unique<Checkpointer>(config_, *dataset_, machine_, *model_, *training_);
   const Checkpointer::Start start = checkpointer_->resume();
   state_ = start.state;
+  best_saved_ = state_.best_val_loss;
   agree(job_, [&] {
     if (job_.rank() == 0) {
       directory_.keep_tokenizer(config_);
       checkpointer_->discard_after(state_.step);
       log_ = std::make_unique<RunLog>(config_, directory_, state_.step, dataset_->info());
       log_->start(summary(), start.resumed_from, start.weights_from);
-      stop_signal_.set_last_checkpoint(start.resumed_from.empty() ? "none yet"
-                                                                  : start.resumed_from);
+      stop_signal_.set_last_checkpoint(last_checkpoint());
     }
   });
 }
@@ -112,6 +113,9 @@ ExitCode Trainer::run() {
     if (next.stop) {
       return finish(true);
     }
+    if (next.commit) {
+      commit();
+    }
     const bool save_due = next.save;
     next = step(next);
     const bool last = state_.step == config_.train.steps;
@@ -122,8 +126,8 @@ ExitCode Trainer::run() {
                                state_.step % config_.checkpoint.every_steps == 0))) {
       save();
     }
-    if (checkpointer_->saved_step() == state_.step) {
-      next.save = false;  // it was planned before this checkpoint
+    if (checkpointer_->newest_step() == state_.step) {
+      next.save = next.commit = false;  // planned before this checkpoint
     }
   }
   return finish(false);
@@ -137,11 +141,12 @@ Trainer::StepPlan Trainer::plan_step(int64_t number) {
     targets += static_cast<double>(plan.batch.back().target_count);
   }
   // One message: the votes of the job, then the targets, which each data group has to itself.
-  constexpr int kStop = 0, kSave = 1, kTargets = 2;
+  constexpr int kStop = 0, kSave = 1, kWritten = 2, kTargets = 3;
   const Mesh& mesh = *machine_.mesh();
   std::vector<double> sums(static_cast<size_t>(kTargets + mesh.data_groups()), 0.0);
   sums[kStop] = stop_signal_.requested() ? 1 : 0;
   sums[kSave] = job_.rank() == 0 && checkpointer_->overdue() ? 1 : 0;
+  sums[kWritten] = checkpointer_->is_written() ? 1 : 0;
   sums[kTargets + mesh.data_group()] = targets;
   sums = job_.sum(sums);
   if (std::ranges::count(sums.begin() + kTargets, sums.end(), 0.0) > 0) {
@@ -152,6 +157,7 @@ Trainer::StepPlan Trainer::plan_step(int64_t number) {
   plan.targets = sums[kTargets + mesh.data_group()];
   plan.stop = sums[kStop] > 0;
   plan.save = sums[kSave] > 0;
+  plan.commit = sums[kWritten] == job_.size();
   return plan;
 }
 
@@ -190,7 +196,7 @@ void Trainer::settle() {
   data_.wait(done.record.done);
   const StepState state = done.record.step_state();
   state_.take(state, training_->options());
-  const std::string saved = checkpointer_->path().empty() ? "none" : checkpointer_->path();
+  const std::string saved = last_checkpoint();
   if (state.exhausted != 0) {
     throw AgreedError(
         ExitCode::kNumerical,
@@ -248,29 +254,77 @@ void Trainer::validate() {
   if (result.loss < state_.best_val_loss) {
     state_.best_val_loss = result.loss;
     save();
-    checkpointer_->keep_as_best();
+    if (checkpointer_->newest_step() == state_.step) {
+      checkpointer_->keep_as_best();
+    }
   }
 }
 
-// A step that is saved for several reasons (due, best, last) is written once.
+// A step that is saved for several reasons (due, best, last) is written once. A save that is still
+// under way ends first.
 void Trainer::save() {
-  if (checkpointer_->saved_step() == state_.step) {
+  if (checkpointer_->newest_step() == state_.step) {
     return;
   }
   settle();
+  commit();
+  saving_ = state_;
+  tolerate([&] { checkpointer_->begin(saving_); });
+  if (!config_.checkpoint.async) {
+    commit();
+  }
+}
+
+// Ends the save that is under way, if any.
+void Trainer::commit() {
+  if (!checkpointer_->is_writing()) {
+    return;
+  }
+  std::optional<double> write_s;
+  tolerate([&] { write_s = checkpointer_->commit(); });
+  if (write_s) {
+    failed_saves_ = 0;
+    best_saved_ = saving_.best_val_loss;
+    stop_signal_.set_last_checkpoint(checkpointer_->path());
+    if (log_) {
+      log_->saved(saving_.step,
+                  {.stall_s = stall_s_, .write_s = *write_s, .steps = state_.step - saving_.step});
+    }
+  }
+  stall_s_ = 0;
+}
+
+// Training goes on without a checkpoint that could not be written, and tries again when the next
+// one is due: but not for ever, and not at its end.
+void Trainer::tolerate(const std::function<void()>& saving) {
+  constexpr int kMostFailures = 3;
   const Clock::time_point start = Clock::now();
-  checkpointer_->save(state_);
-  stop_signal_.set_last_checkpoint(checkpointer_->path());
+  try {
+    saving();
+  } catch (const AgreedError& error) {
+    const bool last = finishing_ && saving_.step == state_.step;
+    if (error.code() != ExitCode::kData || last || ++failed_saves_ == kMostFailures) {
+      throw;
+    }
+    if (log_) {
+      std::fprintf(stderr, "tandem: not saved: %s; training goes on, last checkpoint: %s\n",
+                   error.what(), last_checkpoint().c_str());
+    }
+    state_.best_val_loss = best_saved_;
+  }
+  stall_s_ += std::chrono::duration<double>(Clock::now() - start).count();
   window_->leave_out_time(Clock::now() - start);
 }
 
 ExitCode Trainer::finish(bool stopped) {
+  finishing_ = true;
   settle();
   if (!stopped && dataset_->windows(Split::kVal, config_.model.context) > 0 &&
-      checkpointer_->saved_step() != state_.step) {
+      checkpointer_->newest_step() != state_.step) {
     validate();
   }
   save();
+  commit();
   const std::vector<RankUse> use = window_->use();
   if (log_) {
     log_->finish(stopped, checkpointer_->path(),

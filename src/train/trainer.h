@@ -1,6 +1,7 @@
 // The training loop: data -> step -> figures -> validation -> checkpoint.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -35,9 +36,10 @@ class Trainer {
   // A step to come, and what all ranks agree on before it: one control message.
   struct StepPlan {
     std::vector<MicroBatch> batch;
-    double targets = 0;  // in the global batch
-    bool stop = false;   // some rank was asked to
-    bool save = false;   // checkpoint.every_minutes have passed
+    double targets = 0;   // in the global batch
+    bool stop = false;    // some rank was asked to
+    bool save = false;    // checkpoint.every_minutes have passed
+    bool commit = false;  // every rank has written its part of a checkpoint
   };
 
   // A step that is enqueued; its figures are read one step late.
@@ -61,6 +63,11 @@ class Trainer {
   void log_step(const Pending& done, const StepState& state);
   void validate();
   void save();
+  void commit();
+  void tolerate(const std::function<void()>& saving);
+  std::string last_checkpoint() const {
+    return checkpointer_->path().empty() ? "none" : checkpointer_->path();
+  }
   ExitCode finish(bool stopped);
 
   Config config_;
@@ -82,6 +89,12 @@ class Trainer {
   std::unique_ptr<RunLog> log_;  // rank 0
   ScheduleOptions schedule_;
   StopSignal stop_signal_;
+
+  RunState saving_;         // what the latest save holds
+  double stall_s_ = 0;      // how long that save has kept training waiting
+  int failed_saves_ = 0;    // since one succeeded
+  double best_saved_ = 0;   // validation loss of checkpoints/best
+  bool finishing_ = false;  // no save comes after the one of this step
 
   RunState state_;  // of the last settled step, but for `step`: that one may be under way
   std::optional<Pending> pending_;

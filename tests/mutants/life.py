@@ -31,10 +31,10 @@ MUTANTS = [
            "state.apply == 0 && !training_->options().dynamic_scale &&", "state.apply == 0 &&",
            ["program.life_of_a_run Fp16.test_a_run_with_overflows_goes_on_as_if_it_had_not_stopped"]),
     Mutant("the older checkpoint is deleted before the new one is whole", "src/train/checkpointer.cpp",
-           "    const std::string committed = commit_checkpoint(partial, manifest(state), files);\n"
-           "    keep_newest(checkpoints_, config_.checkpoint.keep, state.step);\n",
-           "    keep_newest(checkpoints_, config_.checkpoint.keep - 1, state.step);\n"
-           "    const std::string committed = commit_checkpoint(partial, manifest(state), files);\n",
+           "      const std::string committed = commit_checkpoint(attempt.partial, attempt.manifest, files);\n"
+           "      keep_newest(checkpoints_, config_.checkpoint.keep, attempt.manifest.step);\n",
+           "      keep_newest(checkpoints_, config_.checkpoint.keep - 1, attempt.manifest.step);\n"
+           "      const std::string committed = commit_checkpoint(attempt.partial, attempt.manifest, files);\n",
            ["program.life_of_a_run Checkpoints.test_a_full_disk_leaves_the_only_checkpoint"]),
     Mutant("only the first rank's SIGTERM counts", "src/train/trainer.cpp",
            "stop_signal_.requested() ? 1 : 0", "job_.rank() == 0 && stop_signal_.requested() ? 1 : 0",
@@ -46,7 +46,7 @@ MUTANTS = [
            "kMomentum / static_cast<double>(micro_batches)", "kMomentum",
            ["step.batch_statistics_np1"]),
     Mutant("a step is saved twice when it is due and the best so far", "src/train/trainer.cpp",
-           "  if (checkpointer_->saved_step() == state_.step) {\n    return;\n  }\n  settle();", "  settle();",
+           "  if (checkpointer_->newest_step() == state_.step) {\n    return;\n  }\n  settle();", "  settle();",
            ["program.life_of_a_run Checkpoints.test_a_step_is_saved_once"]),
     Mutant("a damaged checkpoint ends the run", "src/train/checkpointer.cpp",
            'if (error.code() != ExitCode::kData || config_.checkpoint.resume != "auto") {', "if (true) {",
@@ -65,4 +65,13 @@ MUTANTS = [
     Mutant("a stopped run says that it is finished", "src/train/trainer.cpp",
            "return stopped ? ExitCode::kStopped : ExitCode::kOk;", "return ExitCode::kOk;",
            ["program.bad_input BadInput.test_interrupt_saves_and_says_so"]),
+    Mutant("a save that fails ends the run at once", "src/train/trainer.cpp",
+           "++failed_saves_ == kMostFailures", "true",
+           ["program.life_of_a_run Checkpoints.test_training_goes_on_without_a_checkpoint_until_the_third"]),
+    Mutant("saves may fail for ever", "src/train/trainer.cpp",
+           "++failed_saves_ == kMostFailures", "false",
+           ["program.life_of_a_run Checkpoints.test_training_goes_on_without_a_checkpoint_until_the_third"]),
+    Mutant("what is saved changes while it is written", "src/train/snapshot.cpp",
+           "if (!apart_ && is_f32", "if (is_f32",
+           ["program.life_of_a_run Checkpoints.test_a_checkpoint_is_of_one_moment"]),
 ]

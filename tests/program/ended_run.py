@@ -127,6 +127,11 @@ def checkpoints(run):
     return sorted(int(name[5:]) for name in os.listdir(run.path("checkpoints")) if name.startswith("step-"))
 
 
+def saves_beside_steps(run):
+    """The steps that were saved, and whether others were done while that one was written."""
+    return [(line["step"], line["checkpoint"]["steps"] > 0) for line in run.lines if "checkpoint" in line]
+
+
 def exists(name):
     return lambda run: os.path.exists(run.path(name))
 

@@ -11,9 +11,11 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
+import time
 
 import tandem_program
-from tandem_program import DATA, Workspace, metrics, run
+from tandem_program import DATA, STOPPED, Workspace, metrics, run
 
 # Half a millisecond a step.
 SMALL = ["--model.kind", "mlp", "--model.layers", "1", "--model.width", "8", "--log.tensorboard", "false"]
@@ -116,22 +118,90 @@ class Checkpoints(Life):
             self.assert_is_copy(name, "best", best)
 
     def test_a_full_disk_leaves_the_only_checkpoint(self):
-        def limit_file_size():  # a file that may not grow fails like one on a full disk
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (45000, 45000))
-
         # The weights do not fit; or they do, and the manifest does not, because it holds this text with every character
         # escaped. config.cfg, which has it as it is, still fits.
         long_text = ["--checkpoint.init_from", '"' * 30000]
         for full, width, going_on in [("rank-0000.h5", "256", []), ("manifest.json", "8", long_text)]:
             settings = ["--model.width", width, "--checkpoint.every_steps", "10", "--checkpoint.keep", "1"]
             self.small(full, *settings, "--train.steps", "10")
-            result = self.small(full, *settings, *going_on, code=DATA, preexec_fn=limit_file_size, restore_signals=False)
+            result = self.small(full, *settings, *going_on, code=DATA, preexec_fn=self.limited(45000), restore_signals=False)
             self.assert_one_line(result, f"step-00000020.partial/{full}: .*(no space left|disk full)")
             self.check(run("eval", "--checkpoint", self.checkpoint(full, 10)))
             self.small(full, *settings)  # when there is room again
             kept = [entry for entry in os.listdir(self.checkpoint(full, "")) if entry.startswith("step-")]
             self.assertEqual(kept, ["step-00000020"])
+
+    def test_a_checkpoint_is_of_one_moment(self):
+        """Whether training waits while it is written or not."""
+        settings = ["--model.width", "512", "--train.steps", "30", "--checkpoint.every_steps", "10", "--checkpoint.keep", "9"]
+        for name, beside in [("waits", "false"), ("goes-on", "true")]:
+            self.small(name, *settings, "--checkpoint.async", beside)
+        for step in [10, 20, 30]:
+            one, other = [tandem_program.tensors_in(self.checkpoint(name, step)) for name in ["waits", "goes-on"]]
+            self.assertEqual(one, other, step)
+            self.assertEqual(len(one), 12)  # two layers: weight and bias, and two moments of each
+        self.assertEqual([line["checkpoint"]["steps"] > 0 for line in self.lines("goes-on", "checkpoint")], [True, True, False])
+
+    @staticmethod
+    def limited(size):
+        """For preexec_fn: files that would grow beyond `size` bytes fail as on a full disk."""
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        return limit
+
+    def test_training_goes_on_without_a_checkpoint_until_the_third(self):
+        settings = ["--model.width", "256", "--train.steps", "100", "--checkpoint.every_steps", "10"]
+        result = self.small("never", *settings, code=DATA, preexec_fn=self.limited(45000), restore_signals=False)
+        said = [line for line in result.stderr.splitlines() if line.startswith("tandem:")]
+        self.assertEqual(len(said), 3, result.stderr)
+        for step, line in zip([10, 20], said):
+            self.assertRegex(line, f"^tandem: not saved: .*step-000000{step}.*no space left.*; training goes on, last checkpoint: none")
+        self.assertRegex(said[2], "step-00000030.partial/rank-0000.h5: no space left")
+        self.assertEqual(os.listdir(self.checkpoint("never", "")), [])
+
+    def start(self, name, *settings, **how):
+        arguments = ["train", "--data.path", self.digits, "--run.dir", self.path("runs"), "--run.name", name, *tandem_program.QUICK,
+                     *SMALL, *settings]
+        return subprocess.Popen([tandem_program.TANDEM, *map(str, arguments)], env=tandem_program.MPI_ENV, text=True,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **how)
+
+    def entries(self, name):
+        """Of the folder of checkpoints: those that are committed, and those that are not."""
+        folder = self.checkpoint(name, "")
+        found = os.listdir(folder) if os.path.isdir(folder) else []
+        return ({entry for entry in found if re.fullmatch(r"step-\d{8}", entry)},
+                {entry for entry in found if entry.endswith(".partial")})
+
+    def wait_until(self, condition):
+        deadline = time.monotonic() + 60
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.001)
+
+    def test_training_goes_on_when_the_disk_is_full_for_a_while(self):
+        run_ = self.start("while", "--model.width", 256, "--train.steps", 10**6, "--train.log_every", 10**6,
+                          "--checkpoint.every_steps", 1000,
+                          preexec_fn=self.limited(45000), restore_signals=False)
+        self.assertRegex(run_.stderr.readline(), "not saved: .*step-00001000.*no space left.*; training goes on")
+        resource.prlimit(run_.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        self.wait_until(lambda: self.entries("while")[0])
+        run_.send_signal(signal.SIGTERM)
+        said = run_.communicate(timeout=60)[1]
+        self.assertEqual(run_.returncode, STOPPED, said)
+        self.check(run("inspect", self.run_folder("while"), "--verify"))
+        self.assertGreater(self.lines("while", "checkpoint")[0]["step"], 1000)
+
+    def test_a_killed_save_leaves_the_checkpoint_before(self):
+        """Killed as soon as a second save of the same start begins; each start goes on from what the one before left."""
+        for _ in range(3):
+            former = self.entries("killed")
+            run_ = self.start("killed", "--model.width", 512, "--train.steps", 10**6, "--checkpoint.every_steps", 20)
+            self.wait_until(lambda: all(now - then for now, then in zip(self.entries("killed"), former)))
+            run_.kill()
+            run_.communicate()
+            newest = max(self.entries("killed")[0])
+            self.assertIn(newest, self.check(run("inspect", self.run_folder("killed"), "--verify")).stdout)
 
 
 class Fp16(Life):

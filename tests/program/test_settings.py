@@ -17,8 +17,8 @@ import time
 
 import tandem_program
 from ended_run import (Run, buckets, changes_only, checkpoints, differs, exists, figure, gives, losses, lowers, memory,
-                       moments, names, numbered, of_rank_0, places_sent_to, printed, rates, roots, same, scales, sent, shape,
-                       shapes, steps, val_losses, validations, weights)
+                       moments, names, numbered, of_rank_0, places_sent_to, printed, rates, roots, same, saves_beside_steps, scales, sent,
+                       shape, shapes, steps, val_losses, validations, weights)
 from tandem_program import CONFIG, DATA, MPI_ENV, NUMERICAL, OK, STOPPED, Workspace, run, words
 
 LOST_PEER = 75
@@ -203,7 +203,9 @@ ROWS = {
     "checkpoint.init_from": [
         Row(None, "runs/teacher", gives(lambda run: weights(run) == weights(Run("runs/teacher")), False, True),
             gives(steps, [1, 2], [1, 2]), given=STILL)],
-    "checkpoint.async": [Row("false", "true", ends=(CONFIG, "checkpoint.async = true is not in this build"))],
+    "checkpoint.async": [
+        Row("false", "true", same(weights), gives(saves_beside_steps, [(1, False), (2, False)], [(1, True), (2, False)]),
+            given="train.steps=2 checkpoint.every_steps=1")],
     "log.progress": [Row("none", "plain", gives(lambda run: len(printed(r"^step 1/2  loss")(run)), 0, 1)),
                      Row("none", "bar", gives(lambda run: "\033[K" in run.stdout, False, True))],
     "log.tensorboard": [Row("true", "false", gives(exists("tensorboard"), True, False), same(losses))],

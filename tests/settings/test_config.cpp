@@ -44,12 +44,14 @@ TEST(Config, ReportsEverythingWrongAtOnce) {
                                        {"model.kind", "rnn", "command line"},
                                        {"train.steps", "many", "command line"},
                                        {"dist.zero", "7", "command line"},
+                                       {"optim.lr", "1e-3 or less", "command line"},
                                        {"optim.nesterov", "perhaps", "command line"}});
-  ASSERT_EQ(problems.size(), 6u);
+  ASSERT_EQ(problems.size(), 7u);
   EXPECT_TRUE(contains(problems, "a.cfg: unknown setting train.step; did you mean train.steps?"));
   EXPECT_TRUE(contains(problems, "model.kind = rnn must be one of gpt, llama, resnet, mlp"));
   EXPECT_TRUE(contains(problems, "train.steps = many must be a whole number in [1, "));
   EXPECT_TRUE(contains(problems, "dist.zero = 7 must be a whole number in [0, 3]"));
+  EXPECT_TRUE(contains(problems, "optim.lr = 1e-3 or less must be a number >= 0"));
   EXPECT_TRUE(contains(problems, "optim.nesterov = perhaps must be true or false"));
 }
 
@@ -200,7 +202,8 @@ TEST(Config, ADefaultThatTheChoiceIgnoresReadsBack) {
   }
 }
 
-// Checkpoints from before these values were errors are read, and trained further without them.
+// Older checkpoints may hold settings that are errors now: they are read, and training goes on
+// without these settings.
 TEST(Config, IgnoredSettingsOfOlderRunsAreNoChange) {
   Config older = valid();
   older.model.kind = "resnet";
@@ -214,8 +217,7 @@ TEST(Config, IgnoredSettingsOfOlderRunsAreNoChange) {
 
 // What the design names and this build lacks is an error, never ignored.
 TEST(Config, MissingFeaturesAreErrors) {
-  std::vector<std::pair<std::string, std::string>> settings = {{"checkpoint.async", "true"},
-                                                               {"log.trace", "true"}};
+  std::vector<std::pair<std::string, std::string>> settings = {{"log.trace", "true"}};
   if (!kHasCuda) {
     settings.push_back({"run.device", "cuda"});
     settings.push_back({"dist.backend", "nccl"});
