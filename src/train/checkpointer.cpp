@@ -16,14 +16,14 @@ namespace tandem {
 
 namespace {
 
-// The same shapes may belong to another model: 2 heads or 4, the first layers of a deeper one.
+// Another model may have the same shapes: 4 heads instead of 2, or more layers.
 void require_same_settings(const std::string& checkpoint, const Config& then, const Config& now) {
   if (const std::string changes = changed_settings(then, now); !changes.empty()) {
     fail(ExitCode::kConfig, str(checkpoint, " was written with other settings:", changes));
   }
 }
 
-// What would change which samples belong to a step number.
+// Throws when a step number would stand for other samples than it did.
 void require_same_samples(const std::string& checkpoint, const Manifest& manifest,
                           const Config& then, const Config& now, const DatasetInfo& data) {
   const int64_t batch = then.train.global_batch;
@@ -77,7 +77,7 @@ Checkpointer::Start Checkpointer::resume() {
   return start;
 }
 
-// Collective. What to go on from, the first that is whole; none for a new run.
+// Collective. The checkpoints to try, best first; none for a new run.
 std::vector<std::string> Checkpointer::candidates() const {
   const std::string& resume = config_.checkpoint.resume;
   std::istringstream lines(on_root(job_, [&]() -> std::string {
@@ -106,8 +106,8 @@ std::vector<std::string> Checkpointer::candidates() const {
   return paths;
 }
 
-// Collective. False when `work` finds a checkpoint damaged and an older one may do. All ranks agree
-// on what it throws.
+// Collective. False if `work` finds the checkpoint damaged, and an older one may take its place.
+// `work` throws AgreedErrors only.
 bool Checkpointer::is_whole(const std::function<void()>& work) const {
   try {
     work();
@@ -123,8 +123,8 @@ bool Checkpointer::is_whole(const std::function<void()>& work) const {
   }
 }
 
-// Collective. False for a checkpoint that is passed over. One of another model or with other
-// settings is an error, which is found before anything is loaded.
+// Collective. False for a damaged checkpoint that is passed over. A checkpoint of another model or
+// with other settings is an error, which is found before anything is loaded.
 bool Checkpointer::load(const std::string& checkpoint, RunState& state) {
   std::optional<CheckpointReader> reader;
   if (!is_whole([&] { reader.emplace(open_checkpoint(job_, checkpoint)); })) {
@@ -163,7 +163,7 @@ void Checkpointer::load_weights_of(const std::string& checkpoint) {
     then.data = config_.data;
     then.run = config_.run;
     then.model.freeze = config_.model.freeze;
-    then.model.context = config_.model.context;  // where it matters, shapes differ
+    then.model.context = config_.model.context;  // where it matters, shapes differ as well
     require_same_settings(checkpoint, then, config_);
     tandem::load(stream_, reader, slabs);
   });
@@ -174,7 +174,7 @@ void Checkpointer::discard_after(int64_t step) const { tandem::discard_after(che
 
 void Checkpointer::begin(const RunState& state) {
   require(!attempt_, "Checkpointer::begin: the save before was not committed");
-  saved_at_ = Clock::now();  // also of a save that fails: the next is due later
+  saved_at_ = Clock::now();  // also if the save fails: the next attempt is due as late
   Attempt attempt;
   attempt.partial = on_root(job_, [&] { return begin_checkpoint(checkpoints_, state.step); });
   attempt.manifest = manifest(state);
@@ -226,7 +226,7 @@ double Checkpointer::commit() {
   return std::ranges::max(job_.sum(seconds));
 }
 
-// What is left of it would be removed by the next attempt as well.
+// Removes what was written. If that fails, the next attempt does it.
 void Checkpointer::abandon(const Attempt& attempt) {
   newest_step_ = attempt.former_step;
   if (job_.rank() == 0) {

@@ -1,4 +1,5 @@
-// The checkpoints of a run: what it goes on from, when it wrote the last one, which ones it keeps.
+// The checkpoints of a run: resuming from one, writing them while training goes on, and which are
+// kept.
 #pragma once
 
 #include <chrono>
@@ -26,14 +27,14 @@ class Checkpointer {
 
   struct Start {
     RunState state{};
-    std::string resumed_from{};  // empty: a new run,
-    std::string weights_from{};  // which has the weights of this checkpoint, or (empty) its own
+    std::string resumed_from{};  // the checkpoint; empty for a new run
+    std::string weights_from{};  // of a new run: the checkpoint its weights come from, if any
   };
-  // Collective. Loads what the settings say: the run's newest checkpoint that is whole, another
-  // one, or weights alone. AgreedErrors: kData for what cannot be read, kConfig for a checkpoint of
-  // other settings.
+  // Collective. Loads what the settings say: the newest undamaged checkpoint of the run, a named
+  // checkpoint, or only the weights of one. AgreedErrors: kData for a checkpoint that cannot be
+  // read, kConfig for one that was written with other settings.
   Start resume();
-  // For one rank: checkpoints after the step that a run goes on from move aside.
+  // For one rank. Renames the checkpoints after `step`, from which the run goes on.
   void discard_after(int64_t step) const;
 
   // A save has two halves, and training may go on between them. Both are collective. A failure of
@@ -47,13 +48,13 @@ class Checkpointer {
   double commit();
   bool is_writing() const { return attempt_.has_value(); }  // begun, not committed
   bool is_written() const;  // and this rank's file is done; does not block
-  // Collective. The newest checkpoint is the one of the best validation loss.
+  // Collective. Makes checkpoints/best the newest checkpoint, as soon as that is committed.
   void keep_as_best();
 
   // Of the newest checkpoint, which may still be under way; -1: none.
   int64_t newest_step() const { return newest_step_; }
   const std::string& path() const { return path_; }  // of the newest committed one, or empty
-  // checkpoint.every_minutes have passed, by this rank's clock.
+  // More than checkpoint.every_minutes have passed since the last save, by this rank's clock.
   bool overdue() const;
 
  private:
@@ -87,9 +88,9 @@ class Checkpointer {
   std::string checkpoints_;  // the directory
   int64_t newest_step_ = -1;
   std::string path_;
-  Clock::time_point saved_at_{};  // begun, or resumed
+  Clock::time_point saved_at_{};  // when the last save began, or the run
   Snapshot snapshot_;
-  std::optional<Attempt> attempt_;  // after the snapshot, whose memory it reads
+  std::optional<Attempt> attempt_;  // destroyed before the snapshot, whose memory its thread reads
 };
 
 }  // namespace tandem

@@ -9,7 +9,7 @@ namespace tandem {
 
 namespace {
 
-// What one batch leaves in the memory of the device.
+// The sums of one batch, in the memory of the device.
 struct BatchResult {
   int64_t batch = 0;
   int64_t targets = 0;
@@ -53,7 +53,7 @@ Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64
     const DeviceBatch batch = upload(micro);
     const Loss loss = model.loss(context, batch.input, batch.targets);
     if (b >= batches) {
-      break;  // this rank only kept the others company
+      break;  // this rank has no batch in this round
     }
     results.push_back({.batch = b,
                        .targets = micro.target_count,

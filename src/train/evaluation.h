@@ -14,11 +14,11 @@ struct Evaluation {
   int64_t targets = 0;
 };
 
-// Runs the model over the validation split, `micro_batch` samples at a time, batch b on rank b mod
-// size of `group`, whose ranks hold the model together; `max_batches` 0 means the whole split. The
-// sums are kept by batch and added in batch order, so that the result has the same bits for every
-// number of ranks. Blocks until all ranks are done. Error kData when the split is empty. `context`
-// has no tape.
+// Runs the model over the validation split, `micro_batch` samples at a time. Batch b runs on rank
+// b mod size of `group`, the ranks that hold the model together. `max_batches` 0 means the whole
+// split. Sums are kept by batch and added in batch order, so that the result has the same bits for
+// every number of ranks. Blocks until all ranks are done. Error kData if the split is empty.
+// `context` has no tape.
 Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64_t context_length,
                     int64_t micro_batch, int64_t max_batches, Uploader& upload, Control& group);
 

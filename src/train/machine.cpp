@@ -15,7 +15,7 @@ bool uses_nccl(const DistConfig& dist, Device device) {
   return device == Device::kCuda && dist.backend != Backend::kMpi;
 }
 
-// Makes this rank's GPU the process's; one message for all ranks when there are too few.
+// Chooses the GPU of this process. If there are too few GPUs, all ranks give one message.
 Stream open_device(const RunConfig& run, const DistConfig& dist, World& world) {
   world.set_timeout_s(dist.timeout_s);
   use_threads(run, dist, world.local_size());
@@ -47,7 +47,7 @@ Stream open_device(const RunConfig& run, const DistConfig& dist, World& world) {
 
 }  // namespace
 
-// A matrix product's last bits may depend on the number of threads: exact runs have one.
+// The last bits of a matrix product may depend on the number of threads, so exact runs use 1.
 void use_threads(const RunConfig& run, const DistConfig& dist, int ranks_here) {
   const bool exact = dist.reduce == Reduce::kExact && run.threads == 0;
   use_cpu_share(exact ? 1 : run.threads, ranks_here);

@@ -1,5 +1,4 @@
-// Where a run computes and how its ranks talk: a device with its compute stream and memory, and the
-// mesh of its ranks.
+// What a run computes on: a device with its compute stream and memory, and the mesh of its ranks.
 #pragma once
 
 #include <memory>
@@ -13,17 +12,18 @@
 
 namespace tandem {
 
-// The device that run.device means on this machine. Error kConfig, with CUDA's reason, when CUDA is
-// asked for and there is none.
+// The device that run.device means on this machine. Error kConfig, with CUDA's reason, if it asks
+// for CUDA and there is no GPU.
 Device device_of(const RunConfig& run);
 
-// The CPU threads of one of `ranks_here` ranks on a host.
+// Sets the number of CPU threads of this rank, one of `ranks_here` ranks on its host.
 void use_threads(const RunConfig& run, const DistConfig& dist, int ranks_here);
 
 class Machine {
  public:
-  // Collective. Takes GPU number local rank, modulo their number where ranks share GPUs
-  // (dist.backend = mpi). Error kConfig when that is asked for which the machine lacks.
+  // Collective. A rank takes the GPU with its local rank as number. With dist.backend = mpi ranks
+  // may share GPUs: then modulo the number of GPUs. Error kConfig if the settings ask for something
+  // that the machine lacks.
   Machine(const RunConfig& run, const DistConfig& dist, World& world);
 
   Stream stream;
@@ -32,10 +32,10 @@ class Machine {
   Device device() const { return stream.device(); }
   // All ranks are one data group.
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
-  // The largest FLOP/s of one rank's device in this type, for `mfu`: a GPU's dense peak by its data
-  // sheet, 0 for one that is not listed; the measured f32 matrix product on a CPU.
+  // The peak FLOP/s of one rank's device in this type, for `mfu`. For a GPU, the dense peak of its
+  // data sheet, or 0 if it is not listed. For a CPU, the measured rate of an f32 matrix product.
   double peak_flops(DType dtype) const;
-  // For the table at the start of a run.
+  // Texts for the table at the start of a run:
   std::string description()
       const;  // "cuda (NVIDIA H200), nccl", or "2 threads", with the reason when there is no GPU
   // "4 ranks, 2 on each node; ZeRO stage 2 over all ranks; ring sums"
@@ -43,8 +43,8 @@ class Machine {
   std::string memory_at_rest() const;  // "parameters 4.0 MiB, gradients 4.0 MiB": between steps
 
  private:
-  std::unique_ptr<Collectives> nccl_;  // null: the world's own
-  std::shared_ptr<Mesh> mesh_;         // which the communication's thread may read longer
+  std::unique_ptr<Collectives> nccl_;  // null: the collectives of the world are used
+  std::shared_ptr<Mesh> mesh_;         // shared: the communication thread may read it longer
 };
 
 }  // namespace tandem

@@ -57,12 +57,12 @@ std::unique_ptr<Model> make_mlp(const ModelConfig& model, const DatasetInfo& dat
                                          .classes = std::ssize(data.classes)});
 }
 
-// All that is known of a kind of model by its name.
+// What each value of model.kind stands for.
 struct Kind {
   const char* name;
   DatasetKind reads;
   std::unique_ptr<Model> (*make)(const ModelConfig& model, const DatasetInfo& data);
-  Problems (*problems)(const ModelConfig& model);  // of sizes that do not fit together
+  Problems (*problems)(const ModelConfig& model);  // sizes that do not fit together
 };
 constexpr Kind kKinds[] = {
     {"gpt", DatasetKind::kText, make_transformer, transformer_problems},

@@ -9,14 +9,14 @@
 
 namespace tandem {
 
-// Frozen as model.freeze says. Sizes that the settings leave open (vocabulary, classes, image size)
-// come from the dataset. Error kData when the dataset is of the wrong kind for the model.
+// The model of the settings, with the parameters of model.freeze frozen. Vocabulary, classes and
+// image size come from the dataset. Error kData if the dataset is of the wrong kind for the model.
 std::unique_ptr<Model> make_model(const ModelConfig& model, const DatasetInfo& data);
 
 Choices<std::string> model_kinds();  // of model.kind
 
-// Freezes the parameters that a pattern names: comma-separated names, where * stands for any
-// characters. Error kConfig when one names no parameter, or when nothing is left to train.
+// Freezes parameters by name. `patterns` are names separated by commas, in which * stands for any
+// characters. Error kConfig if one fits no parameter, or if nothing is left to train.
 void freeze(Model& model, const std::string& patterns);
 
 // Elements of all parameters, and of those that are trained.

@@ -1,4 +1,4 @@
-// The folder DIR/NAME of a run: its resolved settings, and what may be resumed there.
+// The folder DIR/NAME of a run and the files in it.
 #pragma once
 
 #include <string>
@@ -20,9 +20,9 @@ class RunDirectory {
   std::string tokenizer() const { return path_ + "/tokenizer.h5"; }
   std::string tensorboard() const { return path_ + "/tensorboard"; }
 
-  // Creates the folders, compares the settings that must not change with those of an earlier start
-  // under the same name, and writes config.cfg. Errors: kData when the folder cannot be written,
-  // kConfig naming the settings that differ. For one rank.
+  // For one rank. Creates the folders and writes config.cfg. An earlier start under the same name
+  // must have had the same model, data and seed. Errors: kData if the folder cannot be written,
+  // kConfig with the settings that differ.
   void prepare(const Config& config) const;
   // Writes tokenizer.h5 for a language model, so that `generate` needs nothing but this folder.
   void keep_tokenizer(const Config& config) const;

@@ -1,4 +1,4 @@
-// What a run remembers beyond its tensors, so that it goes on as if it had not stopped.
+// What a run remembers beside its tensors. A resumed run goes on as if it had not stopped.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +20,20 @@ struct RunState {
   };
 
   int64_t step = 0;                            // steps done
-  int64_t skipped = 0;                         // those of them without an update
+  int64_t skipped = 0;                         // steps without an update
   std::optional<LossScale> loss_scale{};       // where it is dynamic
   std::map<std::string, int32_t> exponents{};  // of exact sums: "param/NAME", "stat/NUMBER"
   std::optional<double> val_loss{};            // at `step`, when it was measured
   double best_val_loss = std::numeric_limits<double>::infinity();  // infinity: none so far
 
-  // What `state` tells of the steps so far, and the state that the next step starts from. Where a
-  // checkpoint has no loss scale, that is the first one.
+  // take() copies skipped steps and the loss scale from a StepState; step_state() is the StepState
+  // from which the next step starts. Without a loss scale, that has the first one of `options`.
   void take(const StepState& state, const StepOptions& options);
   StepState step_state(const StepOptions& options) const;
 
   // The manifest's `step`, `schedule` and `validation_loss`; its other fields are not touched.
   void write(Manifest& manifest) const;
-  // Error kData when the manifest is not of a run.
+  // Error kData if the manifest does not belong to a run.
   static RunState read(const Manifest& manifest);
 
   bool operator==(const RunState&) const = default;

@@ -84,7 +84,8 @@ std::span<const Slab> Snapshot::take(const ParamStore& store, const Optimizer& o
   return slabs_;
 }
 
-// f32. Enqueued where the types are equal. `former`: what the same slab had the last time.
+// f32, on the host. `former`: the tensor that the same slab used in the snapshot before. The copy
+// is complete once the stream has been synchronized.
 Tensor Snapshot::host_copy(const Tensor& data, const Tensor& former) {
   const bool is_f32 = data.dtype() == DType::kF32;
   if (!apart_ && is_f32 && data.device() == Device::kCpu) {

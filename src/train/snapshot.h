@@ -1,5 +1,4 @@
-// Between the memory of a run and its checkpoint: which pieces this rank writes, and how they come
-// back.
+// Between the memory of a run and its checkpoint: what this rank writes, and what it loads.
 #pragma once
 
 #include <map>
@@ -38,23 +37,24 @@ class Snapshot {
   std::vector<Slab> slabs_;
 };
 
-// Collective. Each rank indexes a share of the files. AgreedError(kData) for a checkpoint that is
-// not whole; of its pieces only those that are read are looked at, when they are read.
+// Collective. Each rank indexes a share of the files. AgreedError(kData) if a file is missing or
+// damaged outside its pieces. A piece is verified when it is read.
 CheckpointReader open_checkpoint(Control& control, const std::string& directory);
 
-// This rank's part of the parameters, which the caller publishes after load(), and the running
-// statistics; of the optimizer's state. `data` are views of the memory in use.
+// What this rank loads, as views of the memory in use. weights_here(): its shards of the
+// parameters, which the caller publishes after load(), and all running statistics. state_here():
+// its shards of the optimizer's state.
 std::vector<Slab> weights_here(const ParamValues& values, Model& model);
 std::vector<Slab> state_here(const OptimizerShards& shards, Optimizer& optimizer);
 
-// Error kData names what is missing or has another shape: "a checkpoint of another model".
+// Error kData if a tensor is missing or has another shape: the checkpoint is of another model.
 void require_tensors(const CheckpointReader& reader, const std::vector<Slab>& slabs);
-// Fills them. Error kData for what is damaged.
+// Fills the slabs. Error kData for a damaged piece.
 void load(Stream& stream, const CheckpointReader& reader, const std::vector<Slab>& slabs);
 
-// The exponents of exact sums, by the names that RunState gives them; none where sums are not
-// exact. load_exponents() leaves those that `exponents` lacks as they are; error kData for
-// exponents that no step can find.
+// The exponents of exact sums, with the names of RunState::exponents; empty if sums are not exact.
+// load_exponents() keeps the present exponent of a name that is missing. Error kData for exponents
+// that no step can have chosen.
 std::map<std::string, int32_t> exponents_of(TrainingStep& training);
 void load_exponents(const std::map<std::string, int32_t>& exponents, TrainingStep& training);
 

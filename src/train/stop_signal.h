@@ -7,16 +7,16 @@ namespace tandem {
 
 class StopSignal {
  public:
-  // Installs the handlers. One at a time in a process; a second signal of the same kind ends the
-  // process at once. With `announce`, the handler prints one line at once, for whoever pressed
-  // Ctrl-C.
+  // Installs the handlers; a process has at most one StopSignal. A second signal of the same kind
+  // ends the process at once. With `announce`, the handler prints a line at once, for the user who
+  // pressed Ctrl-C.
   explicit StopSignal(bool announce);
-  ~StopSignal();  // puts the former handlers back
+  ~StopSignal();  // restores the former handlers
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
   bool requested() const;
-  // Named in the line that the handler prints, in case the next save does not finish.
+  // The handler's line names it, in case the next save does not finish.
   void set_last_checkpoint(const std::string& path);
 };
 

@@ -127,7 +127,7 @@ ExitCode Trainer::run() {
       save();
     }
     if (checkpointer_->newest_step() == state_.step) {
-      next.save = next.commit = false;  // planned before this checkpoint
+      next.save = next.commit = false;  // they were planned before this save
     }
   }
   return finish(false);
@@ -140,7 +140,7 @@ Trainer::StepPlan Trainer::plan_step(int64_t number) {
     plan.batch.push_back(loader_->next());
     targets += static_cast<double>(plan.batch.back().target_count);
   }
-  // One message: the votes of the job, then the targets, which each data group has to itself.
+  // One message: the votes of all ranks, then the number of targets of each data group.
   constexpr int kStop = 0, kSave = 1, kWritten = 2, kTargets = 3;
   const Mesh& mesh = *machine_.mesh();
   std::vector<double> sums(static_cast<size_t>(kTargets + mesh.data_groups()), 0.0);
@@ -161,7 +161,8 @@ Trainer::StepPlan Trainer::plan_step(int64_t number) {
   return plan;
 }
 
-// Enqueues a whole step, then reads the figures of the one before. Returns the plan of the next.
+// Enqueues a whole step, then reads the metrics of the step before. Returns the plan of the next
+// step.
 Trainer::StepPlan Trainer::step(const StepPlan& plan) {
   Pending next{
       .step = state_.step + 1, .lr = lr_at(schedule_, state_.step), .targets = plan.targets};
@@ -187,7 +188,7 @@ Trainer::StepPlan Trainer::step(const StepPlan& plan) {
   return after;
 }
 
-// Waits for the step that is under way, if any, and looks at what it did.
+// Waits for the step that is running, if any, and checks its result.
 void Trainer::settle() {
   if (!pending_) {
     return;
@@ -243,14 +244,14 @@ void Trainer::validate() {
   const Evaluation result =
       evaluate(*model_, context, *dataset_, config_.model.context, config_.train.eval_batch(),
                config_.train.eval_batches, *upload_, data_.control());
-  // What validation sent and waited for belongs to no step.
+  // Messages and waiting times of validation count for no step.
   window_->leave_out_messages();
   static_cast<void>(training_->take_exposure());
   state_.val_loss = result.loss;
   if (log_) {
     log_->validation(state_.step, result);
   }
-  window_->leave_out_time(Clock::now() - start);  // save() below accounts for itself
+  window_->leave_out_time(Clock::now() - start);  // save() below does the same
   if (result.loss < state_.best_val_loss) {
     state_.best_val_loss = result.loss;
     save();
@@ -260,8 +261,8 @@ void Trainer::validate() {
   }
 }
 
-// A step that is saved for several reasons (due, best, last) is written once. A save that is still
-// under way ends first.
+// A step that is saved for several reasons (due, best, last) is written once. If the save before is
+// still being written, this waits for it.
 void Trainer::save() {
   if (checkpointer_->newest_step() == state_.step) {
     return;
@@ -275,7 +276,7 @@ void Trainer::save() {
   }
 }
 
-// Ends the save that is under way, if any.
+// Ends the save that is being written, if any.
 void Trainer::commit() {
   if (!checkpointer_->is_writing()) {
     return;
@@ -294,8 +295,8 @@ void Trainer::commit() {
   stall_s_ = 0;
 }
 
-// Training goes on without a checkpoint that could not be written, and tries again when the next
-// one is due: but not for ever, and not at its end.
+// If saving fails because of the disk, training goes on, and the next checkpoint is tried when it
+// is due. The third failure in a row, or one of the last save, ends the run.
 void Trainer::tolerate(const std::function<void()>& saving) {
   constexpr int kMostFailures = 3;
   const Clock::time_point start = Clock::now();

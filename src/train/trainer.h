@@ -1,4 +1,4 @@
-// The training loop: data -> step -> figures -> validation -> checkpoint.
+// The training loop: data -> step -> metrics -> validation -> checkpoint.
 #pragma once
 
 #include <functional>
@@ -24,27 +24,26 @@ namespace tandem {
 
 class Trainer {
  public:
-  // Collective. Opens the dataset, builds the model, and resumes where the run's newest checkpoint
-  // stands. Errors that all ranks see are AgreedErrors.
+  // Collective. Opens the dataset, builds the model, and resumes from the newest checkpoint. Errors
+  // that all ranks see are AgreedErrors.
   Trainer(const Config& config, World& world);
 
-  // Trains to the last step. kOk, or kStopped when a signal asked to stop; both with a checkpoint
-  // saved.
+  // Trains to the last step, then saves. kStopped if a signal asked to stop; then it saves too.
   ExitCode run();
 
  private:
-  // A step to come, and what all ranks agree on before it: one control message.
+  // The next step, and what all ranks agree on before it with one control message.
   struct StepPlan {
     std::vector<MicroBatch> batch;
     double targets = 0;   // in the global batch
-    bool stop = false;    // some rank was asked to
-    bool save = false;    // checkpoint.every_minutes have passed
-    bool commit = false;  // every rank has written its part of a checkpoint
+    bool stop = false;    // a rank was asked to stop
+    bool save = false;    // a checkpoint is due by the clock
+    bool commit = false;  // every rank has written its file of a checkpoint
   };
 
-  // A step that is enqueued; its figures are read one step late.
+  // A step that is enqueued. Its metrics are read one step later.
   struct Pending {
-    int64_t step = 0;  // updates done behind it
+    int64_t step = 0;  // updates done after it
     double lr = 0, targets = 0;
     Exposure exposure{};
     StepRecord::Copy record{};
@@ -96,7 +95,7 @@ class Trainer {
   double best_saved_ = 0;   // validation loss of checkpoints/best
   bool finishing_ = false;  // no save comes after the one of this step
 
-  RunState state_;  // of the last settled step, but for `step`: that one may be under way
+  RunState state_;  // of the last settled step, except `step`: that one may still be running
   std::optional<Pending> pending_;
 };
 

@@ -9,7 +9,7 @@ namespace tandem {
 
 namespace {
 
-// A value outside [0, limit) that is not `ignored` is an error.
+// Throws for a value outside [0, limit) that is not `ignored`.
 void require_range(const std::vector<int32_t>& values, int64_t limit, int32_t ignored,
                    const char* what) {
   const auto bad = std::ranges::find_if(
@@ -31,7 +31,7 @@ Uploader::Uploader(Stream& stream, Memory& memory, Memory& staging, const Datase
       dtype_(dtype),
       copies_(stream) {}
 
-// Without values the elements are undefined.
+// If `values` is empty, the elements are undefined.
 template <class T>
 Tensor Uploader::upload(const std::vector<T>& values, const Shape& shape, Tensor& slot) {
   const DType dtype = dtype_of<T>;

@@ -13,9 +13,9 @@ class Uploader {
   // All of these must outlive the uploader. `staging`: host memory, page-locked for a GPU.
   Uploader(Stream& stream, Memory& memory, Memory& staging, const DatasetInfo& info, DType dtype);
 
-  // Enqueues the copies; the host does not wait for them. On a GPU every micro-batch of a size
-  // stands in the same memory, so the one before is gone once the stream gets there. Error(kData)
-  // for a token or a target outside its range, which kernels on a GPU would not notice.
+  // Enqueues the copies; the host does not wait for them. On a GPU all micro-batches of a size use
+  // the same memory: a call overwrites the micro-batch before, in the order of the stream.
+  // Error(kData) for a token or a target outside its range, which GPU kernels would not notice.
   DeviceBatch operator()(const MicroBatch& batch);
   // The memory of `samples` windows of `length` tokens, or images, with undefined contents.
   DeviceBatch blank(int64_t samples, int64_t length);
