@@ -33,9 +33,9 @@ Choices<const GpuModel*> gpu_choices() {
 struct Request {
   Config config;
   std::vector<std::string> files;
-  const GpuModel* gpu = nullptr;  // this machine's CPU
+  const GpuModel* gpu = nullptr;  // null: this machine's CPU
   int64_t ranks = 1, node_size = 0;
-  int64_t vocab = 50257, classes = 10, image = 32, channels = 3;  // of GPT-2, of CIFAR-10
+  int64_t vocab = 50257, classes = 10, image = 32, channels = 3;  // as GPT-2's and CIFAR-10's
   double memory_gib = 0, product_tflops = 0, memory_gb_s = 0, inside_gb_s = 0, between_gb_s = 0;
   bool json = false, help = false;
   Options options{kUsage};
@@ -60,7 +60,7 @@ struct Request {
   }
 };
 
-// The dataset's own description, or an assumed one that says so.
+// The dataset's own description, or an assumed one whose `path` says what is assumed.
 DatasetInfo describe_data(const Request& request) {
   const std::string& path = request.config.data.path;
   if (!path.empty() && std::filesystem::exists(path)) {
@@ -83,7 +83,7 @@ DatasetInfo describe_data(const Request& request) {
 void resolve(Request& request, const Words& words) {
   std::vector<std::string> problems = apply_settings(request.options, words);
   if (!request.help) {
-    Config checked = request.config;  // as where it will run: this build and its data do not matter
+    Config checked = request.config;  // as on the training machine, which has the device and data
     checked.run.device = std::nullopt;
     checked.data.path = "data.h5";
     const auto combined = problems_of(checked, static_cast<int>(request.ranks));
@@ -124,12 +124,12 @@ Job job_of(const Request& request) {
   return job;
 }
 
-// One line of the table: the configuration with another stage or recomputation.
+// One line of the table: the configuration with a ZeRO stage and recomputation of its own.
 struct Row {
   Config config;
   Estimate estimate{};
   int64_t largest_micro_batch = 0;
-  bool is_given = false;  // the configuration as asked for
+  bool is_given = false;  // the configuration that the user gave
 
   bool fits(const Job& job) const { return estimate.peak_bytes <= job.hardware.memory_bytes; }
   std::string recompute() const { return config.train.recompute ? "block" : "none"; }
@@ -164,7 +164,7 @@ int64_t usable_micro_batch(const Config& config, const Job& job, int64_t most) {
   return micro_batch;
 }
 
-// What would make the given row fit: the least change of each setting.
+// What would make the given row fit: the smallest sufficient change of each setting.
 std::string remedies(const std::vector<Row>& rows, const Row& given, const Job& job) {
   std::vector<std::string> ways;
   const auto needs = [](const Row& row) { return format_bytes(row.estimate.peak_bytes); };

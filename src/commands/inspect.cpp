@@ -56,7 +56,7 @@ void inspect_data(const std::string& path, bool verify) {
   }
 }
 
-// Of the whole tensor: the same however many ranks wrote it.
+// The hash of the whole tensor, which does not depend on how many ranks wrote it.
 std::string content_hash_of(const CheckpointReader& reader, const CheckpointReader::Entry& tensor) {
   const int64_t elements = tensor.shape.elements();
   Memory host(Device::kCpu);
@@ -88,7 +88,7 @@ void inspect_checkpoint(const std::string& path, bool verify) {
   std::printf("\n%s", manifest.config.c_str());
 }
 
-// A run or a folder of checkpoints: a run may have begun without a checkpoint yet.
+// Shows a run, a folder of checkpoints, or one checkpoint. A new run may not have a checkpoint yet.
 void inspect_folder(const std::string& path, bool verify) {
   const bool within_run = std::filesystem::exists(path + "/manifest.json");
   const std::string run = within_run ? "" : describe_run(RunDirectory(path));
@@ -116,7 +116,7 @@ ExitCode inspect_command(const Words& words, World& world, Memory&) {
   options.add("verify", verify,
               "read everything and compare hashes; shows those of a checkpoint's tensors");
   options.add("help", help, "print this");
-  // `--verify PATH` reads as a value: a switch takes none here.
+  // `--verify PATH` would take PATH as its value; here it is a switch.
   Words reordered;
   for (const std::string& word : words) {
     reordered.push_back(word == "--verify" ? "--verify=true" : word);

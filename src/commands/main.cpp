@@ -40,8 +40,8 @@ void complain(const std::string& message) {
   std::fflush(stderr);
 }
 
-// Runs the command. An error that all ranks agreed on ends the job in order; any other ends all
-// ranks at once.
+// Runs the command. An error that all ranks agreed on ends the job cleanly. Any other error aborts
+// all ranks at once.
 ExitCode run(Command command, const Words& words, World& world, Memory& memory) {
   const auto abort_all = [&](ExitCode code, const std::string& message) {
     complain(world.size() > 1 ? str("rank ", world.rank(), " on ", world.host(), ": ", message)
@@ -72,7 +72,8 @@ ExitCode run(Command command, const Words& words, World& world, Memory& memory) 
   }
 }
 
-// A file that takes the number of a closed standard stream would get what is printed.
+// Opens standard streams that are closed. Otherwise the next opened file would take the number of
+// one, and printed text would go to that file.
 void open_standard_streams() {
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(descriptor, F_GETFD) < 0) {

@@ -32,8 +32,7 @@ void require_given(const std::string& what, bool given, std::vector<std::string>
   }
 }
 
-// Applies the words; false when help was asked for and printed. Words without -- are further
-// inputs.
+// Applies the options of `line`. Returns false when help was asked for and printed.
 bool read_options(Options& options, const bool& help, const CommandLine& line,
                   std::vector<std::string>& problems) {
   const auto wrong = options.apply(line.assignments);

@@ -1,4 +1,4 @@
-// The settings of a run from where users write them.
+// Reads the settings of a run from configuration files and the command line.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace tandem {
 
 // Applies the files that --config names, in order, then the command line, which wins. Returns a
-// line for each word without a key, each file that cannot be read, and each wrong assignment.
+// line for each word without a key, for each file that cannot be read, and for each wrong setting.
 std::vector<std::string> apply_settings(Options& options, const std::vector<std::string>& words);
 
 }  // namespace tandem

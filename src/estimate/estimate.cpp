@@ -18,17 +18,17 @@ namespace tandem {
 
 namespace {
 
-// Of the data sheets' peaks, what this project's kernels are taken to reach; the time to start one.
+// Assumed: the shares of the data-sheet peaks that our kernels reach, and the time of a launch.
 constexpr double kProductShare = 0.6, kMemoryShare = 0.8, kLaunch_s = 3e-6;
-// The driver's context, cuBLASLt's workspaces and NCCL's buffers.
+// For the driver's context, cuBLASLt's workspaces and NCCL's buffers.
 constexpr int64_t kReservedOnGpu = int64_t{3} << 29;
 // Ranks of one CPU machine share its memory bus and pass messages through it.
 constexpr double kCpuBytes_per_s = 20e9;
 constexpr Network kCpuNetwork = {{20e-6, 2e9}, {50e-6, 1e9}};
 
-// The first steps differ from those that follow: buffers are made, nothing is on its way yet.
+// The first steps differ from later ones: buffers are allocated, and no message is in flight yet.
 constexpr int64_t kFirstSteps = 2;
-// Ranks that are looked at. All of a large job are nearly alike.
+// At most this many ranks are tried: all ranks of a large job are nearly alike.
 constexpr int kMostRanks = 8;
 
 Hardware this_cpu(const Config& config, int ranks_here) {
@@ -50,8 +50,8 @@ std::vector<int> node_of_rank(const Job& job) {
   return nodes;
 }
 
-// What dist.bucket_mb = 0 would choose over these links: the probe, on the clock of dry
-// collectives.
+// The options of the step. With dist.bucket_mb = 0 they hold the bucket size that a run would plan
+// over these links: the link probe runs on the clock of dry collectives.
 TrainingStep::Options planned(const Config& config, Model& model, const Job& job) {
   TrainingStep::Options options = config.training_step(job.ranks);
   if (config.dist.bucket_mb == 0) {
@@ -72,7 +72,7 @@ TrainingStep::Options planned(const Config& config, Model& model, const Job& job
   return options;
 }
 
-// One rank's share of the estimate, by kFirstSteps steps and one more.
+// The estimate of one rank: runs kFirstSteps steps, then measures one more.
 class DryRun {
  public:
   DryRun(const Config& config, const DatasetInfo& data, const Job& job, int rank)
@@ -122,7 +122,7 @@ class DryRun {
     return config.dist.backend == Backend::kMpi ? Device::kCpu : job.hardware.device;
   }
 
-  // As Trainer's, which reads a step's record one step late.
+  // Like a step of Trainer, which reads a step's record one step late.
   void step(int64_t number) {
     training_.run({.step = number, .lr = 0, .targets = 1, .batch = [this](int64_t) {
                      return upload_.blank(micro_batch_, context_);

@@ -56,7 +56,7 @@ void claim_gemm_buffers() {
   ::munmap(probe, wanted);
   const Stream stream = Stream::compute(Device::kCpu);
   Memory memory(stream);
-  multiply(stream, square_product(memory, 512));  // smaller ones may do without a buffer
+  multiply(stream, square_product(memory, 512));  // a smaller product may need no buffer
 }
 
 }  // namespace tandem

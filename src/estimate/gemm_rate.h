@@ -1,16 +1,18 @@
-// The matrix product's speed, the reference for the `mfu` metric on a CPU, and its hidden memory.
+// The CPU's matrix product: its speed, which is the reference for the `mfu` metric, and the memory
+// that OpenBLAS takes for it.
 #pragma once
 
 namespace tandem {
 
-// FLOP/s of this process's f32 matrix product on 1024 x 1024 operands with all its threads: the
-// best of a few tries of some 10 ms each. Called on all ranks at the same time it measures the
-// share of a rank in a busy machine.
+// FLOP/s of the f32 matrix product of 1024 x 1024 operands on all threads of this process: the best
+// of a few tries of about 10 ms each. When all ranks call it at the same time, it measures what one
+// rank gets of the busy machine.
 double measure_gemm_rate();
 
-// OpenBLAS takes its work buffers from the system in its first large product, and tries for ever
-// when it gets none. So: asks for as much first, throwing Error(kOutOfMemory) where it is refused,
-// and makes it take them. Call it before the model is allocated, after use_cpu_share().
+// Makes OpenBLAS allocate its work buffers now. It would do so in its first large product, and
+// retry for ever if the system refused the memory. So this function first asks for as much itself,
+// and throws Error(kOutOfMemory) if it is refused. Call it after use_cpu_share(), before the model
+// is allocated.
 void claim_gemm_buffers();
 
 }  // namespace tandem

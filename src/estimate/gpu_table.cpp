@@ -10,11 +10,12 @@ namespace {
 constexpr int64_t kMiB = 1 << 20;
 
 // P4d: 231 GB/s were measured on one node (NVIDIA/nccl#527), and 41 GB/s over four EFA adapters
-// (aws-parallelcluster, test_efa.py); P5 and P5e have eight times the network. Latencies: of a step
-// over NVLink and over EFA.
+// (aws-parallelcluster, test_efa.py). P5 and P5e have eight times that network. The latencies are
+// those of one step of a collective, over NVLink and over EFA.
 constexpr Network kP4d = {{3.4e-6, 231e9}, {20e-6, 41e9}};
 constexpr Network kP5 = {{3.4e-6, 360e9}, {20e-6, 320e9}};
 
+// name, cuda_name, memory_bytes, f32_flops, half_flops, bytes_per_s, network
 constexpr std::array<GpuModel, 4> kModels = {{
     {"a100-40", "A100", 40960 * kMiB, 19.5e12, 312e12, 1.555e12, kP4d},
     {"a100-80", "A100", 81920 * kMiB, 19.5e12, 312e12, 2.039e12, kP4d},

@@ -32,7 +32,7 @@ int32_t TokenSampler::pick(std::span<const float> logits) {
     weights.push_back(std::exp((logits[order[i]] - logits[order[0]]) / options_.temperature));
     total += weights.back();
   }
-  // The nucleus: the shortest head of the order that has probability top_p.
+  // The nucleus: the fewest of the likeliest tokens whose probabilities add up to top_p.
   double nucleus = 0;
   size_t kept = 0;
   while (kept < limit && (kept == 0 || nucleus < options_.top_p * total)) {

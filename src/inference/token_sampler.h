@@ -7,7 +7,7 @@
 namespace tandem {
 
 struct SamplingOptions {
-  double temperature = 0.8;  // 0: the likeliest token, lowest index first
+  double temperature = 0.8;  // 0: the likeliest token; of equals, the lowest index
   int64_t top_k = 0;         // 0: all
   double top_p = 1;          // nucleus sampling (Holtzman et al. 2020, arXiv:1904.09751)
   int64_t seed = 1;
@@ -16,8 +16,8 @@ struct SamplingOptions {
 class TokenSampler {
  public:
   explicit TokenSampler(const SamplingOptions& options) : options_(options) {}
-  // logits [V]; the n-th choice is a pure function of (seed, n, logits). Error kNumerical when they
-  // are not finite.
+  // logits [V]; the n-th choice is a pure function of (seed, n, logits). Error kNumerical when a
+  // logit is not finite.
   int32_t pick(std::span<const float> logits);
 
  private:

@@ -45,7 +45,7 @@ TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo
       .config = config_of(reader), .checkpoint = checkpoint, .step = reader.manifest().step};
   trained.model = make_model(trained.config.model, data);
   for (Parameter* parameter : parameters_of(*trained.model)) {
-    parameter->frozen = true;  // values alone, in the type that layers compute with
+    parameter->frozen = true;  // no gradient; only values, in the type that layers compute with
   }
   trained.stream = std::make_unique<Stream>(Stream::compute(Device::kCpu));
   trained.data =

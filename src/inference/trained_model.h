@@ -1,4 +1,4 @@
-// A model as a checkpoint left it, for evaluation and generation.
+// A model with the weights of a checkpoint, for evaluation and generation.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@
 
 namespace tandem {
 
-// The folder of one checkpoint: `path` itself, or the newest one of the run or `checkpoints` folder
-// that it names. Error kData when there is none.
+// The folder of one checkpoint: `path` itself, or the newest checkpoint when `path` is a run's
+// folder or a `checkpoints` folder. Error kData when there is none.
 std::string resolve_checkpoint(const std::string& path);
 
 struct TrainedModel {
@@ -30,8 +30,9 @@ struct TrainedModel {
   std::unique_ptr<ParamValues> values{};
 };
 
-// Collective. On the CPU, with weights rounded to `dtype`. `data` gives the sizes that the settings
-// leave open. Error kData when the checkpoint is of another model.
+// Collective. Loads the model to the CPU, with weights rounded to `dtype`. `data` gives the sizes
+// that no setting gives, such as the vocabulary's. Error kData when the checkpoint is of another
+// model.
 TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data, DType dtype,
                                 World& world, Memory& memory);
 

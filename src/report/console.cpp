@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kRedrawS = 0.1;
 constexpr int kUnknownWidth = 80;
-constexpr double kKeep = 0.98;  // weight of a step against the next one, in TimeLeft
+constexpr double kKeep = 0.98;  // weight of a step relative to the next step's, in TimeLeft
 
 template <class... Args>
 std::string print_as(const char* format, Args... args) {
@@ -125,7 +125,7 @@ void TimeLeft::add(int64_t step, double now_s) {
   if (step_ && step > *step_) {
     const double steps = static_cast<double>(step - *step_);
     const double keep = std::pow(kKeep, steps);
-    const double gained = (1 - keep) / (1 - kKeep);  // 1 + kKeep + kKeep^2 ..., once per step
+    const double gained = (1 - keep) / (1 - kKeep);  // 1 + kKeep + kKeep^2 ..., a term per step
     weighted_s_ = weighted_s_ * keep + gained * (now_s - now_s_) / steps;
     weight_ = weight_ * keep + gained;
   }
@@ -145,8 +145,8 @@ int terminal_width(std::FILE* file) {
   if (::isatty(::fileno(file)) == 0 || (terminal != nullptr && std::string("dumb") == terminal)) {
     return 0;
   }
-  // Under mpirun standard output is always a terminal device, but one without a width unless
-  // mpirun's own output is a real terminal.
+  // Under mpirun, standard output is always a terminal device. It has no width unless mpirun's own
+  // output is a real terminal.
   winsize size{};
   return ::ioctl(::fileno(file), TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }

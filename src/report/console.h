@@ -1,7 +1,7 @@
 // What a person sees while training: a progress bar on a terminal, plain lines in a log.
 //
-// Created on rank 0 only. Formatting is in pure functions; Console decides when to draw and keeps
-// other output apart from the bar.
+// Created on rank 0 only. Formatting is done by pure functions; Console decides when to draw, and
+// keeps other output apart from the bar.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ enum class ProgressMode : uint8_t {
   kNone,
 };
 
-// One update.
+// The figures of one update.
 struct StepReport {
   int64_t step = 0;  // updates done, this one included
   double loss = 0;
@@ -38,25 +38,26 @@ struct ProgressView {
   std::optional<double> seconds_left;
 };
 
-// Three digits: "987", "41.2k", "1.05M"; `separator` stands between the number and its letter.
+// Three digits: "987", "41.2k", "1.05M". `separator` is put between the number and its letter.
 std::string format_count(double count, std::string_view separator = "");
 std::string format_duration(double seconds);  // "0s", "42s", "1m23s", "2h05m", "3d04h"
 
-// One line that is shorter than `width` columns, as terminals wrap at the last one. What fits is
-// taken in this order: step, loss, time left, rate, bar.
+// One line that is shorter than `width` columns, because terminals wrap at the last column. On a
+// narrow terminal, what fits is taken in this order: step, loss, time left, rate, bar.
 //     [=====>              ]  25%  step 500/2000  loss 1.9312  41.2k tokens/s  1m23s left
 std::string format_bar(const ProgressView& view, int width);
 
 //     step  500/2000  loss 1.9312  lr 9.10e-04  grad 0.53  41.2k tokens/s  24.1 ms/step  1m23s left
 std::string format_line(const ProgressView& view);
 
-// Time to the end of a run from the time of the latest steps: a mean whose weights fall by 2 % per
-// step, so that it follows changes and yet does not jump.
+// Predicts the time to the end of a run from the mean time of a step. In this mean, the weight of a
+// step falls by 2 % with each later step, so that the prediction follows changes without jumping.
 class TimeLeft {
  public:
-  // `step` updates are done at the time `now_s` (seconds, any zero). The first call is the start.
+  // `step` updates are done at the time `now_s`, in seconds since any fixed time. The first call
+  // marks the start.
   void add(int64_t step, double now_s);
-  // Seconds until `steps` are done; nothing before the second add().
+  // Seconds until `steps` updates are done; empty before the second add().
   std::optional<double> until(int64_t steps) const;
 
  private:
@@ -66,7 +67,7 @@ class TimeLeft {
   double weight_ = 0;
 };
 
-// Columns of the terminal behind `file`, 0 when there is none.
+// Columns of the terminal that `file` writes to; 0 when `file` is no terminal.
 int terminal_width(std::FILE* file);
 
 class Console {
@@ -78,18 +79,18 @@ class Console {
     int64_t log_every = 10;  // steps between two plain lines
     std::string unit = "tokens";
   };
-  // now_s: a clock in seconds, for tests; null takes the steady clock.
+  // now_s: a clock in seconds, for tests; null: the steady clock.
   explicit Console(Options options, std::FILE* out = stdout,
                    std::function<double()> now_s = nullptr);
-  ~Console();  // takes the bar off the screen
+  ~Console();  // erases the bar
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
-  // Shows an update: call it after each.
+  // Shows an update. Call it after each update.
   void step(const StepReport& report);
-  // Writes a line of its own, in every mode; `text` without a newline at its end.
+  // Writes `text`, which has no newline at its end, as a line of its own, in every mode.
   void print(std::string_view text);
-  // Takes the bar off the screen and leaves a line for the last step.
+  // Erases the bar and leaves a line for the last step.
   void finish();
 
  private:

@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// The "step" of a line, when it is a whole one.
+// The "step" of a line, if it is a whole number.
 std::optional<int64_t> step_of(std::string_view line) {
   const Json json = Json::parse(line, nullptr, false);
   if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) {
@@ -72,7 +72,8 @@ TruncatedLines truncate_after(const std::string& path, int64_t step) {
   if (kept.size() == text.size()) {
     return lines;
   }
-  // The discarded ones first: a crash between the two leaves lines twice rather than nowhere.
+  // Write the discarded lines first: a crash between the two files then leaves lines in both rather
+  // than in neither.
   if (!discarded.empty()) {
     fs::path beside = path;
     beside.replace_extension(".discarded" + beside.extension().string());

@@ -1,7 +1,7 @@
-// metrics.jsonl: the numbers of a run, one JSON object a line, for programs to read.
+// metrics.jsonl: the numbers of a run, one JSON object per line, for programs to read.
 //
-// Lines are handed to the system as they are written, so that `tail -f` and a later crash see whole
-// lines. Written by one process. Failures throw Error(kData) naming the file.
+// Each line goes to the operating system at once, so that `tail -f` sees whole lines and a crash of
+// the program loses none. Only one process writes. Failures throw Error(kData) naming the file.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,16 @@ namespace tandem {
 
 struct Metric {
   std::string key;
-  std::variant<int64_t, double, std::vector<Metric>> value;  // the last: an object within
+  std::variant<int64_t, double, std::vector<Metric>> value;  // a vector is a nested object
 };
 
-// {"step":10,"loss":2.5,"memory":{"parameters":64}}: without a newline. f64 are printed so that
-// reading gives the same bits; those that are not finite become null.
+// {"step":10,"loss":2.5,"memory":{"parameters":64}}, without a newline. A double reads back with
+// the same bits; one that is not finite becomes null.
 std::string to_json_line(std::span<const Metric> metrics);
 
 class MetricsLog {
  public:
-  // Opens `path` to go on at its end; creates it when it is missing.
+  // Opens `path` to append to it, or creates it.
   explicit MetricsLog(const std::string& path);
 
   // One line. By convention the first metric is "step".
@@ -42,12 +42,12 @@ class MetricsLog {
 struct TruncatedLines {
   int64_t kept = 0;
   int64_t discarded = 0;  // moved to the other file
-  int64_t broken = 0;     // not a JSON object with a "step", such as a line cut short: dropped
+  int64_t broken = 0;     // dropped: no JSON object with a "step", such as a line cut short
 };
 
-// Prepares the log at `path` for a run that goes on after `step`: lines of later steps move to the
-// end of metrics.discarded.jsonl beside it (for "metrics.jsonl"; in general, STEM.discarded.EXT).
-// Fine when there is no log. A crash in here loses no line.
+// Prepares the log STEM.EXT at `path` for a run that resumes after `step`: lines of later steps
+// move to the end of STEM.discarded.EXT beside it (metrics.discarded.jsonl). Does nothing when
+// there is no log. A crash in this function loses no line.
 TruncatedLines truncate_after(const std::string& path, int64_t step);
 
 }  // namespace tandem

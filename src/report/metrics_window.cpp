@@ -21,7 +21,7 @@ MetricsWindow::Mark MetricsWindow::mark() {
     communication.submit(read);
     mark.there = communication.record();
   } else {
-    read();  // NCCL's are counted when they are enqueued
+    read();  // NCCL's messages are counted when they are enqueued
   }
   mark.enqueued = Clock::now();
   return mark;
@@ -52,7 +52,7 @@ void MetricsWindow::close(const Mark& end, StepMetrics& metrics) {
   metrics.wire = use[busiest_rank(use)].wire;
   metrics.memory_peak = use[largest_rank(use)].memory_peak;
   metrics.peak_bytes = use[largest_rank(use)].peak_bytes;
-  // A CPU has done a step when it is enqueued; of a GPU this is the time to see that it has.
+  // On a CPU a step ends when it is enqueued. On a GPU it ends when the host sees its end: now.
   const Clock::time_point now = machine_.device() == Device::kCpu ? end.enqueued : Clock::now();
   metrics.seconds = std::chrono::duration<double>(now - std::exchange(start_, now)).count();
   metrics.steps = std::exchange(steps_, 0);

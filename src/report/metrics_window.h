@@ -1,8 +1,8 @@
-// Measures the steps since the last logged one: their time, what they sent and waited for, and the
-// memory of all ranks.
+// Measures the steps since the last logged one: their time, the bytes that they sent, their waiting
+// for communication, and the memory of all ranks.
 //
-// A step is enqueued while the one before it may still run, so each ends at a mark, which is read
-// when the host has waited for the step.
+// A step is enqueued while the previous one may still run. So the end of each step is a mark, which
+// is read after the host has waited for the step.
 #pragma once
 
 #include <chrono>
@@ -19,12 +19,13 @@ class MetricsWindow {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Both references must outlive this. Measures a CPU's peak.
+  // `machine` and `model` must outlive this object. Takes the machine's peak FLOP/s, which on a CPU
+  // is measured here.
   MetricsWindow(Machine& machine, const Model& model, DType dtype, int64_t global_batch);
 
   double peak_flops() const { return peak_flops_; }  // of one rank; 0: not known
 
-  // What was enqueued up to now: the time, and what is sent when the communication gets there.
+  // The end of what is enqueued so far: the time, and the bytes sent when communication gets there.
   struct Mark {
     std::shared_ptr<WireCount> sent{};
     Event there{};
@@ -34,14 +35,14 @@ class MetricsWindow {
 
   // The first window begins now.
   void begin();
-  // What belongs to no step: the messages up to now, and time that something else took.
+  // Leave out what belongs to no step: messages up to now, and time that something else took.
   void leave_out_messages() { wire_ = wire_at(mark()); }
   void leave_out_time(Clock::duration time) { start_ += time; }
 
-  // A step has ended, in the order of steps.
+  // Counts a step that has ended. Call it in the order of steps.
   void add(const Mark& end, double exposed_comm_s);
-  // Collective. What was measured up to the last step added, into its fields of `metrics`; what
-  // follows is the next window.
+  // Collective. Writes what was measured up to the last added step into its fields of `metrics`,
+  // and begins the next window.
   void close(const Mark& end, StepMetrics& metrics);
 
   // Collective. What every rank used since the start of the program.

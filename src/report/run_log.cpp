@@ -1,20 +1,21 @@
+#include "src/report/run_log.h"
+
 #include <cmath>
 #include <filesystem>
 
 #include "src/core/error.h"
-#include "src/report/run_log.h"
 
 namespace tandem {
 
 namespace {
 
-// Opens metrics.jsonl behind the lines that the resumed run will not write again.
+// Opens metrics.jsonl after moving aside the lines that the resumed run will write again.
 MetricsLog open_metrics(const std::string& path, int64_t step) {
   truncate_after(path, step);
   return MetricsLog(path);
 }
 
-// The earlier start came further than the state that this one goes on from.
+// Removes the report of an earlier start that ended at a later step than the one resumed from.
 void remove_later_report(const std::string& path, int64_t step) {
   if (std::filesystem::exists(path) && RunReport::from_json(read_file(path), path).step > step) {
     remove_tree(path);

@@ -1,5 +1,5 @@
-// What a person and other programs see of a run: the table at the start, progress, metrics.jsonl,
-// TensorBoard, report.json, and the last words. Rank 0 alone has one.
+// What people and other programs see of a run: the table at the start, progress, metrics.jsonl,
+// TensorBoard, report.json, and the lines at the end. Only rank 0 has a RunLog.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@
 
 namespace tandem {
 
-// Of the steps since the last logged one.
+// Figures of the steps since the last logged one.
 struct StepMetrics {
   int64_t step = 0;   // the last of them
   int64_t steps = 0;  // how many
@@ -32,10 +32,10 @@ struct StepMetrics {
   double lr = 0;
   double grad_norm = 0;                                   // before clipping
   double mfu = std::numeric_limits<double>::quiet_NaN();  // model FLOP/s over the peak of all
-                                                          // ranks, where that is known
+                                                          // ranks; NaN: peak not known
   double loss_scale = 1;
-  int64_t skipped = 0;        // updates left out so far because a gradient was not finite
-  double exposed_comm_s = 0;  // waiting for communication that no computation hid, largest rank
+  int64_t skipped = 0;        // updates skipped so far because a gradient was not finite
+  double exposed_comm_s = 0;  // communication not hidden by computation, largest of all ranks
   WireCount wire;             // sent in the last step by the rank that sent the most payload
   std::array<int64_t, kMemoryClasses> memory_peak{};  // by MemoryClass, of the largest rank
   int64_t peak_bytes = 0;                             // of all classes together, largest rank
@@ -48,11 +48,11 @@ struct SaveMetrics {
   int64_t steps = 0;   // were done meanwhile
 };
 
-// For the table at the start.
+// The figures of the table at the start.
 struct RunSummary {
   ParameterCount parameters{};
   double flops_per_sample = 0;
-  double peak_flops = 0;  // of one rank, which mfu refers to; 0: not known
+  double peak_flops = 0;  // FLOP/s of one rank that count as an mfu of 1; 0: not known
   BatchPlan batch{};
   std::string machine;  // device and backend of a rank
   std::string sharing;  // nodes, ZeRO stage, kind of sums
@@ -63,20 +63,20 @@ struct RunSummary {
 
 class RunLog {
  public:
-  // Opens metrics.jsonl and the event file; lines past `step` move aside, and a report of a
-  // later end is removed. Error kData when they cannot be written.
+  // Opens metrics.jsonl and the event file. Lines of steps after `step` move aside, and a report of
+  // a later step is removed. Error kData when the files cannot be written.
   RunLog(const Config& config, const RunDirectory& directory, int64_t step,
          const DatasetInfo& data);
 
   void start(const RunSummary& summary, const std::string& resumed_from,
              const std::string& weights_from);
-  void step(int64_t step);  // after every step, behind training() if that is due; cheap
+  void step(int64_t step);  // call it after every step, after training() if that is due; cheap
   void training(const StepMetrics& metrics);
   void validation(int64_t step, const Evaluation& result);
   // The checkpoint of `step` is committed.
   void saved(int64_t step, const SaveMetrics& metrics);
-  // Shows what the ranks used and writes report.json, when this start did a step. The report's
-  // first_step is set here.
+  // Shows what the ranks used and writes report.json, if a step was done since this start. Sets
+  // first_step of the report.
   void finish(bool stopped, const std::string& checkpoint, RunReport report);
 
  private:
@@ -91,7 +91,7 @@ class RunLog {
   DatasetInfo data_;
   int64_t first_step_;
   MetricsLog metrics_;
-  std::unique_ptr<TensorBoardWriter> tensorboard_;  // null: not wanted
+  std::unique_ptr<TensorBoardWriter> tensorboard_;  // null: switched off
   Console console_;
   StepReport report_;  // the latest measured figures
 };

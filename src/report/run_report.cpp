@@ -45,7 +45,7 @@ size_t index_named(std::string_view name, int count) {
   fail(ExitCode::kData, str("no ", name, " is known"));
 }
 
-// From a rank in report.json or a line of metrics.jsonl; what is not named there was not used.
+// Reads a rank of report.json or a line of metrics.jsonl. What is not named there was not used.
 RankUse use_of(const Json& json) {
   RankUse use;
   json.at("peak_bytes").get_to(use.peak_bytes);
@@ -60,7 +60,7 @@ RankUse use_of(const Json& json) {
   return use;
 }
 
-// Calls read(), which takes apart what is in the file `path`.
+// Calls read(), which parses the file `path`, and turns its exceptions into Error(kData).
 template <class F>
 auto reading(const std::string& path, F&& read) {
   try {
@@ -96,7 +96,7 @@ class Table {
     }
   }
 
-  // The same for bytes; only where a column has some.
+  // The same for bytes. Adds no line when every column has 0.
   template <class F>
   void add_bytes(const std::string& label, F&& bytes) {
     if (std::ranges::any_of(columns_, [&](const Column& c) { return bytes(c.use) > 0; })) {
@@ -149,10 +149,10 @@ WireCount per_step(const WireCount& wire, int64_t steps) {
   return mean;
 }
 
-// What metrics.jsonl holds; a last line that is still being written is left out.
+// What metrics.jsonl holds, without a last line that is still being written.
 struct Logged {
   int64_t lines = 0;          // of training
-  Json training, validation;  // the latest lines, null: none
+  Json training, validation;  // the latest lines; null: none
 };
 
 Logged read_log(const std::string& path) {
@@ -191,7 +191,7 @@ std::string describe_log(const Logged& logged) {
   return text;
 }
 
-// The tables of a run that has not come to its end.
+// The tables of a run that has no report of its end.
 std::string describe_last_line(const Json& line, const std::string& path) {
   if (!line.contains("memory") || !line.contains("wire")) {
     return "memory, bytes sent: not in " + path;
@@ -328,7 +328,7 @@ std::string describe_run(const RunDirectory& directory) {
     report = RunReport::from_json(read_file(directory.report()), directory.report());
   }
   const bool trained = !logged.training.is_null();
-  // A run that was started again has lines behind the report of its earlier end.
+  // A run that was started again has logged lines after the report of its earlier end.
   if (report && trained && logged.training.at("step").get<int64_t>() > report->step) {
     report.reset();
   }

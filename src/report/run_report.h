@@ -1,8 +1,8 @@
 // What a run used: the peak of each class of memory and the bytes that were sent, as every rank
-// measured them. report.json in the run's folder keeps the figures of each rank, tables show them.
+// measured them. report.json in the run's folder keeps the figures of each rank; tables show them.
 //
-// Bytes sent are those since the start of the program: of a run that went on, the earlier starts'
-// are not among them.
+// Bytes sent are counted from the start of the program. A resumed run does not include those of its
+// earlier starts.
 #pragma once
 
 #include <array>
@@ -20,25 +20,25 @@
 
 namespace tandem {
 
-// In bytes. A class can have its peak at another time than the others: the sum of memory_peak may
-// exceed peak_bytes.
+// In bytes. Classes may have their peaks at different times, so the sum of memory_peak may exceed
+// peak_bytes.
 struct RankUse {
   WireCount wire;
   std::array<int64_t, kMemoryClasses> memory_peak{};  // by MemoryClass
   int64_t peak_bytes = 0;                             // of all classes together
 
-  // As a control message carries it. from_text() gives what text() was made from.
+  // The text of a control message; from_text() reads it back.
   std::string text() const;
   static RankUse from_text(std::string_view text);
   bool operator==(const RankUse&) const = default;
 };
 
-// The rank that sent the most payload, and the one with the largest peak_bytes: the first of
-// equals. At least one rank.
+// The rank that sent the most payload, and the one with the largest peak_bytes; of equals, the
+// first. `ranks` must not be empty.
 size_t busiest_rank(std::span<const RankUse> ranks);
 size_t largest_rank(std::span<const RankUse> ranks);
 
-// For metrics.jsonl, traffics and classes that occur:
+// Objects for metrics.jsonl, with only the kinds of traffic and of memory that occur:
 //   {"all_reduce": {"inside": 4096, "between": 0}, ...} and {"parameters": 4096, ...}.
 std::vector<Metric> wire_metrics(const WireCount& wire);
 std::vector<Metric> memory_metrics(std::span<const int64_t, kMemoryClasses> memory_peak);
@@ -46,27 +46,28 @@ std::vector<Metric> memory_metrics(std::span<const int64_t, kMemoryClasses> memo
 struct RunReport {
   int64_t first_step = 0;  // updates that were done before this start
   int64_t step = 0;        // updates done at its end
-  int64_t read_ahead = 0;  // the most micro-batches that lay ready at once on rank 0
-  std::optional<int64_t> unused_parameters{};  // in the last step on rank 0; none: that is an error
+  int64_t read_ahead = 0;  // the most micro-batches that were ready at once on rank 0
+  // In the last step on rank 0; empty where an unused parameter is an error.
+  std::optional<int64_t> unused_parameters{};
   std::vector<RankUse> ranks;
 
   // {"first_step": 0, "step": 20, "read_ahead": 2, "unused_parameters": 0, "ranks":
   //  [{"peak_bytes": ..., "memory": {...}, "collectives": ..., "wire": {...}}, ...]}, with two
   // spaces a level.
   std::string json() const;
-  // Error kData naming `path` when the text is not one.
+  // Error kData naming `path` when the text is no report.
   static RunReport from_json(const std::string& text, const std::string& path);
   bool operator==(const RunReport&) const = default;
 
-  // Tables of peak memory and of bytes sent, a column for each rank; with more than `most_columns`
-  // ranks, of the largest and the busiest one alone. The last column of bytes is the mean over
-  // steps of the busiest rank. No newline at the end.
+  // Tables of peak memory and of bytes sent, with a column for each rank. With more than
+  // `most_columns` ranks they show only the largest rank (memory) and the busiest one (bytes). The
+  // last column of bytes is the busiest rank's mean per step. No newline at the end.
   std::string tables(size_t most_columns) const;
 };
 
-// What metrics.jsonl and report.json tell of a run: steps logged, the latest losses, the tables;
-// without the report of the end, the tables hold the last line of metrics.jsonl. Empty when there
-// is neither file. Error kData when one is damaged.
+// Describes a run by its metrics.jsonl and report.json: lines logged, latest losses, tables.
+// Without a report.json the tables show the last line of metrics.jsonl. Empty when there is neither
+// file. Error kData when one is damaged.
 std::string describe_run(const RunDirectory& directory);
 
 }  // namespace tandem

@@ -29,7 +29,7 @@ constexpr std::array<uint32_t, 256> make_table() {
   return table;
 }
 
-// As the TFRecord format wants it, so that a checksum of data that holds checksums stays useful.
+// TFRecord masks its checksums, so that checksums of data that hold checksums stay useful.
 uint32_t masked_crc(std::string_view bytes) {
   const uint32_t crc = crc32c(bytes);
   return ((crc >> 15U) | (crc << 17U)) + 0xa282ead8U;

@@ -18,7 +18,7 @@
 namespace tandem {
 
 struct Scalar {
-  std::string_view tag;  // "train/loss": TensorBoard groups by what stands before the '/'
+  std::string_view tag;  // "train/loss": TensorBoard groups by the text before the '/'
   double value = 0;      // stored as f32
 };
 
@@ -26,7 +26,7 @@ class TensorBoardWriter {
  public:
   // Starts a new events.out.tfevents.* file in `directory`, which is created when missing; its name
   // sorts after those of earlier runs. `resumed_step`: this run goes on after that step, and
-  // TensorBoard drops what the earlier files say about later ones.
+  // TensorBoard drops the later steps of earlier files.
   explicit TensorBoardWriter(const std::string& directory,
                              std::optional<int64_t> resumed_step = std::nullopt);
 

@@ -1,8 +1,9 @@
+#include "src/settings/config.h"
+
 #include <array>
 #include <charconv>
 
 #include "src/device/dispatch.h"
-#include "src/settings/config.h"
 #include "src/train/model_zoo.h"
 
 namespace tandem {
@@ -91,7 +92,7 @@ void bind_dist(Options& o, DistConfig& dist) {
   o.add("dist.timeout_s", dist.timeout_s, "seconds to wait for another rank", 0.1);
 }
 
-// A choice, and the settings that nothing reads where it is made.
+// A value of a setting, and the other settings that nothing reads when it is chosen.
 struct Choice {
   const char *key, *value;
   std::array<const char*, 8> ignores;
@@ -111,8 +112,8 @@ constexpr Choice kChoices[] = {
     {"optim.kind", "adamw", {"optim.momentum", "optim.nesterov"}},
     {"optim.kind", "sgd", {"optim.beta1", "optim.beta2", "optim.eps"}}};
 
-// Calls visit(choice, key, default) for each setting that the choices of `options` ignore and that
-// differs from its default.
+// Calls visit(choice, key, default) for each setting that is ignored because of a choice in
+// `options` and yet differs from its default.
 template <class F>
 void for_each_ignored(const Options& options, F&& visit) {
   Config defaults;
@@ -139,7 +140,7 @@ void find_ignored_settings(Config config, std::vector<std::string>& problems) {
   });
 }
 
-// A choice of the design that this build does not have yet.
+// Reports a setting that asks for a feature which is missing here.
 void refuse(std::vector<std::string>& problems, const std::string& setting, bool missing,
             const std::string& use) {
   if (missing) {
@@ -171,8 +172,8 @@ void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::stri
   }
 }
 
-// Text that does not read back from config.cfg: there, # begins a comment and spaces at the ends
-// are dropped.
+// Finds text that would not read back from config.cfg, where # begins a comment and spaces at the
+// ends are dropped.
 void find_text_problems(const Config& c, std::vector<std::string>& problems) {
   const std::pair<const char*, const std::string&> texts[] = {
       {"run.name", c.run.name},
@@ -294,9 +295,10 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
 std::vector<std::string> fixed_settings(const Config& config) {
   Config copy = config;
   Options options("");
-  copy.model.dropout = 0;  // may change: it is no part of the weights
+  copy.model.dropout = 0;  // may change: no weight depends on it
   copy.bind(options);
-  // Runs from before these values were errors go on without them.
+  // Ignored settings are compared by their defaults: older runs may hold other values, from before
+  // these were errors, and can still be resumed.
   for_each_ignored(options, [&](const Choice&, const char* key, const std::string& default_text) {
     options.apply({{key, default_text, "defaults"}});
   });

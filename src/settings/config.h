@@ -1,5 +1,5 @@
-// Every setting of a run. Member initialisers are the defaults; DESIGN: one small struct a section,
-// and a component receives its own struct only.
+// Every setting of a run, with its default as the member's initialiser. Each section is one small
+// struct, and a component receives only the structs that it needs.
 #pragma once
 
 #include <optional>
@@ -25,7 +25,7 @@ struct RunConfig {
   std::string name = "run";
   std::string dir = "runs";
   int64_t seed = 1;
-  std::optional<Device> device;  // none: CUDA where there is a GPU
+  std::optional<Device> device;  // empty: CUDA where there is a GPU
   int64_t threads = 0;
 };
 
@@ -48,7 +48,7 @@ struct ModelConfig {
   int64_t depth = 20;
   std::string freeze{};
 
-  // What model_zoo.cpp says of the kind:
+  // Answered by model_zoo.cpp, which knows each kind.
   bool reads_text() const;
   std::vector<std::string> problems() const;
 };
@@ -58,14 +58,14 @@ struct TrainConfig {
   int64_t global_batch = 12;
   int64_t micro_batch = 0;
   DType precision = DType::kF32;
-  bool recompute = false;  // of blocks
+  bool recompute = false;  // run each block's forward again in backward
   int64_t eval_every = 0;
   int64_t eval_batches = 0;
   int64_t log_every = 10;
   OnNonfinite on_nonfinite = OnNonfinite::kStop;
 
   BatchPlan batch_plan(int ranks) const { return {global_batch, micro_batch, ranks}; }
-  // The same for every number of ranks, so that validation losses have the same bits.
+  // Independent of the number of ranks, so that validation losses have the same bits on any number.
   int64_t eval_batch() const { return micro_batch > 0 ? micro_batch : global_batch; }
 };
 
@@ -129,10 +129,10 @@ struct Config {
   CheckpointConfig checkpoint;
   LogConfig log;
 
-  // Binds all settings; this function is their documentation. `options` must not outlive this
+  // Binds all settings, with the help text that documents them. `options` must not outlive this
   // object.
   void bind(Options& options);
-  TrainingStep::Options training_step(int ranks) const;  // of a data group
+  TrainingStep::Options training_step(int ranks) const;  // `ranks` of the data group
   std::string ini_text() const;                          // reads back as an equal Config
 };
 
@@ -140,16 +140,16 @@ struct Config {
 // manifest).
 Config config_from_text(const std::string& text, const std::string& origin);
 
-// Everything that is wrong with the values or their combination on `ranks` ranks; empty when
-// nothing is. Includes what this build cannot do.
+// Everything that is wrong with the values or their combination on `ranks` ranks, including
+// features that this build lacks. Empty when nothing is wrong.
 std::vector<std::string> problems_of(const Config& config, int ranks);
 
-// Settings that may not change between the start of a run and its resumption, as text to compare:
-// one `key = value` a line for the model, the data and the seed.
+// Settings that may not change when a run is resumed, as text to compare: one `key = value` string
+// for each setting of the model, the data and the seed.
 std::vector<std::string> fixed_settings(const Config& config);
 
-// One line `was key = value, now value`, indented, for each of them that differs; empty when none
-// does.
+// One indented line `was key = value, now value` for each of these settings that differs; empty
+// when all are equal.
 std::string changed_settings(const Config& then, const Config& now);
 
 }  // namespace tandem

@@ -159,7 +159,7 @@ std::string Options::nearest(const std::string& key) const {
   size_t best_distance = 4;
   for (const Setting& setting : settings_) {
     const std::string known_leaf = setting.key.substr(setting.key.find('.') + 1);
-    // A right name in the wrong section is as near as one wrong letter.
+    // The right name in the wrong section counts as one wrong letter.
     const size_t distance = known_leaf == leaf
                                 ? std::min<size_t>(1, edit_distance(key, setting.key))
                                 : edit_distance(key, setting.key);

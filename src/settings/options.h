@@ -1,9 +1,9 @@
-// Named settings from the command line and from configuration files. The only door to
+// Named settings from the command line and from configuration files. Only options.cpp uses
 // Boost.Program_options.
 //
-// A setting is bound to a variable whose present value is its default. Sources are applied from
-// weakest to strongest: files in the order given, then the command line. Everything wrong is
-// collected and reported together.
+// A setting is bound to a variable, whose value at that time is the default. Callers apply sources
+// from weakest to strongest: files in the order given, then the command line. Problems are
+// collected, so that all of them can be reported together.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct Assignment {
   std::string key;
   std::string value;
   std::string origin;  // "command line", "configs/a.cfg"
-  bool bare = false;   // no value was given: a switch
+  bool bare = false;   // no value was given, as for a switch
 };
 
 struct CommandLine {
@@ -36,7 +36,7 @@ struct CommandLine {
 template <class T>
 using Choices = std::vector<std::pair<std::string, T>>;
 
-// int64_t or double.
+// The upper bound that means no limit; Number is int64_t or double.
 template <class Number>
 inline constexpr Number kNoLimit = INT64_MAX;
 template <>
@@ -55,7 +55,7 @@ class Options {
   void add(const std::string& key, std::string& value, const std::string& help);
   void add(const std::string& key, std::optional<std::string>& value, const std::string& help);
   void add(const std::string& key, std::vector<std::string>& values,
-           const std::string& help);  // repeats append
+           const std::string& help);  // each repetition appends
   template <class T>
   void add_choice(const std::string& key, T& value, const std::type_identity_t<Choices<T>>& choices,
                   const std::string& help) {
@@ -77,13 +77,13 @@ class Options {
           }});
   }
 
-  // Applies assignments in order and returns one line for each that is unknown or wrong, with the
-  // key, the value, what is allowed, and the nearest known key.
+  // Applies assignments in order. Returns one line for each wrong one: a wrong value with what is
+  // allowed, an unknown key with the nearest known key.
   std::vector<std::string> apply(const std::vector<Assignment>& assignments);
-  // For commands that take options only: parses and applies the words; each that belongs to no
-  // option is a problem too.
+  // For commands that take only options: parses and applies the words. A word that belongs to no
+  // option is a problem, too.
   std::vector<std::string> apply_words(const std::vector<std::string>& words);
-  // The present value of a setting that was bound, as ini_text() writes it.
+  // The current value of a bound setting, as ini_text() writes it.
   std::string text(const std::string& key) const;
 
   std::string help() const;      // usage, then one line for each setting with its default
@@ -103,8 +103,8 @@ class Options {
 };
 
 // Splits `--key value`, `--key=value` and positional words. A key that is followed by nothing or by
-// another key is a switch with the value "true". Throws Error(kConfig) for what is no option syntax
-// at all.
+// another key is a switch with the value "true". Throws Error(kConfig) for a word without a key,
+// such as `--` alone.
 CommandLine parse_command_line(const std::vector<std::string>& words);
 
 // Reads INI text: [section], key = value, # comments. Keys become section.key. Throws
