@@ -1,15 +1,15 @@
-// Every test that runs kernels, in one program, for machines that have CUDA and little else.
+// All tests that run kernels, in one program, for machines that have CUDA and little else.
 //
 //   tandem_gpu_check             all suites, one line each
-//   tandem_gpu_check --device    says which GPU there is, and ends
-//   --only TEXT                  suites whose names hold TEXT
-//   --limit SECONDS              of one suite (300)
-//   --results FILE               each suite's line is appended there at once
-//   --log FILE                   and what the tests print
+//   tandem_gpu_check --device    prints which GPU there is, and exits
+//   --only TEXT                  runs only suites whose names contain TEXT
+//   --limit SECONDS              time limit of one suite (300)
+//   --results FILE               appends each suite's line to this file at once
+//   --log FILE                   appends what the tests print
 //
-// Each suite runs in a process of its own: after a fault CUDA refuses all further work of the
-// process. Matrix products come first, as everything else needs them, and operands at odd addresses
-// last. Exit codes: 0 all passed, 1 some did not, 2 there is no GPU or a wrong option.
+// Each suite runs in a process of its own, because after a fault CUDA refuses all further work of
+// the process. Matrix products come first, because everything else needs them, and misaligned
+// operands last. Exit codes: 0 all passed, 1 some did not, 2 there is no GPU or an option is wrong.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -33,7 +33,7 @@
 
 namespace tandem::testing {
 
-// One rank, without MPI (comm/world_self.cpp).
+// A world of 1 rank, without MPI (comm/world_self.cpp).
 World& test_world() {
   static World world;
   return world;
@@ -48,10 +48,10 @@ std::string value_of(const Options& options, const std::string& name,
   return options.contains(name) ? options.at(name) : otherwise;
 }
 
-// The process of one suite; null where there is no process.
+// The process of one suite.
 class Child {
  public:
-  // Starts this program again; what it prints goes to `log`, from its present end on.
+  // Starts this program again; its output is appended to `log`.
   Child(const std::string& suite, const std::string& log) {
     id_ = fork();
     if (id_ == 0) {
@@ -64,7 +64,7 @@ class Child {
     }
   }
 
-  // "" when it ended well within the time, else what happened.
+  // Returns "" when the process ended well within the time, otherwise what happened.
   std::string wait(double limit_s) {
     using Clock = std::chrono::steady_clock;
     const auto end = Clock::now() + std::chrono::duration<double>(limit_s);
@@ -143,7 +143,7 @@ bool passes(const std::string& suite, const std::string& log, const Options& opt
   std::snprintf(start, sizeof start, "%s %7.2f s  ", wrong.empty() ? "passed" : "FAILED", seconds);
   say(str(start, suite, wrong.empty() ? skipped_in(printed) : ": " + wrong), options);
   if (!wrong.empty()) {
-    constexpr size_t kMost = 3000;  // the end, where GoogleTest names what failed
+    constexpr size_t kMost = 3000;  // print the end, where GoogleTest names what failed
     std::puts(printed.substr(printed.size() - std::min(printed.size(), kMost)).c_str());
   }
   return wrong.empty();

@@ -1,5 +1,5 @@
-// Blocks and the tape on a whole model: the order of gates, when gradients are final, and what
-// recomputation and accumulation may change (nothing).
+// Blocks and the tape on a whole model: the order of gates, when gradients are final, and that
+// recomputation and accumulation change no result.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -35,7 +35,7 @@ Tensor some_tokens(int64_t batch, int64_t first_sample) {
   return int_tensor({batch, 8}, tokens);
 }
 
-// Writes down every call.
+// Records every call.
 class RecordingGate final : public Gate {
  public:
   void acquire(Context&, BlockId block, Pass pass) override { note("+", block, pass); }
@@ -99,7 +99,8 @@ TEST(Block, GatesAreCalledAroundEachBlock) {
   }
 }
 
-// The tied embedding is used by the head and by the embedding; it is final after the second.
+// The head and the embedding both use the tied embedding, which is final only after backward has
+// passed both.
 TEST(Block, EveryGradientIsFinalOnceLastFirst) {
   for (bool recompute : {false, true}) {
     SCOPED_TRACE(recompute);
@@ -137,7 +138,7 @@ TEST(Block, RecomputationChangesNoBit) {
   EXPECT_EQ(results[1], results[3]);
 }
 
-// Two micro-batches one behind the other against both at once. f64: the sums are the same up to the
+// Two micro-batches one after the other against both at once. In f64 the sums differ only by the
 // order of a few hundred terms of order one.
 TEST(Block, AccumulationAddsMicroBatches) {
   for (bool recompute : {false, true}) {
@@ -181,7 +182,7 @@ TEST(Block, UseCountsOfSharedParameters) {
   }
 }
 
-// A block whose result nobody uses has no gradient; its parameters are final all the same, in every
+// A block whose result nobody uses has no gradient, but its parameters still become final in every
 // pass.
 TEST(Block, AnUnusedBlockIsFinalInEveryPass) {
   for (bool recompute : {false, true}) {
@@ -207,8 +208,8 @@ TEST(Block, AnUnusedBlockIsFinalInEveryPass) {
   }
 }
 
-// Below the first wanted parameter nothing is differentiated, and no gate is opened; a block above
-// it passes the gradient on.
+// Before the first parameter that wants a gradient, backward differentiates nothing and opens no
+// gate. A block after that parameter passes the gradient on.
 TEST(Block, WithoutWantedParametersIsNotDifferentiated) {
   for (bool recompute : {false, true}) {
     Transformer model(small());
@@ -223,7 +224,7 @@ TEST(Block, WithoutWantedParametersIsNotDifferentiated) {
   }
 }
 
-// Inference keeps nothing and still opens the gates.
+// Without a tape (inference) nothing is kept, but gates are still opened.
 TEST(Block, WithoutTape) {
   Transformer model(small());
   bind_parameters(parameters_of(model), DType::kF32, 1, 0.1);
@@ -236,8 +237,8 @@ TEST(Block, WithoutTape) {
   EXPECT_EQ(gate.text, "+f0 -f0 +f1 -f1 +f2 -f2 +f3 -f3 +f4 -f4 ");
 }
 
-// One that is not recomputed leaves the addition at its end to the norm of the next: its branch
-// waits beside the residual stream. One that is recomputed keeps a single tensor.
+// A block that is not recomputed leaves the addition at its end to the norm of the next block: it
+// hands on its branch beside the residual stream. A recomputed block hands on a single tensor.
 TEST(Block, OfATransformerHandsItsBranchOn) {
   Transformer model(small());
   bind_parameters(parameters_of(model), DType::kF32, 1, 0.1);
@@ -265,7 +266,7 @@ TEST(Block, OfATransformerHandsItsBranchOn) {
             "op 7: block_exit, block 4\n");
 }
 
-// A block of three tensors: a mixture, a product, and its first tensor as it came.
+// A block of three tensors: a mixture, a product, and its first tensor unchanged.
 struct ThreeTensors {
   Parameter weight{.name = "w", .shape = {4, 4}}, other{.name = "o", .shape = {4, 4}};
   std::vector<Parameter*> parameters = {&weight, &other};
@@ -296,9 +297,9 @@ TEST(BlockOfSeveralTensors, GradientsMatchFiniteDifferences) {
   }
 }
 
-// Whichever results are used, and whichever inputs want a gradient: recomputation changes neither
-// what arrives where nor when parameters are final. Whole numbers, whose sums are exact in any
-// order.
+// Whichever results are used and whichever inputs want a gradient, recomputation changes neither
+// the gradients nor when parameters are final. The values are whole numbers, whose sums are exact
+// in any order.
 TEST(BlockOfSeveralTensors, RecomputationChangesNothing) {
   const auto whole = [](uint64_t seed) {
     const Tensor tensor = random_tensor({4, 4}, DType::kF64, seed, 4);

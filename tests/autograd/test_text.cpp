@@ -1,5 +1,4 @@
-// What a debugger and a message show: tensors and tapes as text, and where internal errors come
-// from.
+// Tensors and tapes as text, as a debugger shows them, and the place that internal errors name.
 #include "layers/activation/activation.h"
 #include "layers/add/add.h"
 #include "layers/linear/linear.h"
@@ -45,7 +44,7 @@ TEST(TensorText, OfNothing) {
             "bf16 [1048576] on cuda: dry");
 }
 
-// What has no backward.
+// An op without a backward.
 struct Broken final : Op {
   std::string_view name() const override { return "broken"; }
   void backward(Context&, Tensor&) override { fail(code, "no sum"); }
@@ -132,7 +131,7 @@ TEST_F(TapeText, AnErrorOfForwardNamesTheBlockAndTheOpBefore) {
     y.data<double>();
     return y;
   };
-  // Where nothing is recorded only the block is known: in one that backward runs again, and
+  // Where nothing is recorded, only the block is known: when backward runs a block again, and
   // without a tape.
   EXPECT_EQ(place([&] { block(3, true, leaf(), fails_after_linear); }), "; in forward of block 3");
   EXPECT_EQ(place([&] { block(3, false, leaf(), fails_after_linear); }),

@@ -1,15 +1,16 @@
-// What overlap hides of the communication when the compute device is another than the one that
-// communicates: layers that take a given time without using the processor, as a GPU's would,
-// through the real tape, store and collectives. tests/bench/slow_link.py runs it over shaped
-// links.
+// Measures how much communication overlap hides when the compute device does not do the
+// communication. Layers take a given time without using the processor, as on a GPU; tape, store and
+// collectives are the real ones. tests/bench/slow_link.py runs this program over links of limited
+// speed.
 //
 //     mpirun -np N tandem_overlap_bench [--OPTION NUMBER]...
 //
 // --compute (1): computation in multiples of the communication time, which is measured first;
-// --zero (0): ZeRO stage; --kib (2048), --blocks (8): the gradients in all, and their buckets;
-// --steps (9). Timed are the backward pass and the reductions; for ZeRO-3, which gathers while it
-// computes, the forward pass (a third of the computation) too. All times are medians over steps of
-// the slowest rank's; the five kinds of step take turns, so that a disturbance meets all of them.
+// --zero (0): ZeRO stage; --kib (2048): size of all gradients; --blocks (8): number of blocks, each
+// of which is a bucket; --steps (9). The backward pass and the reductions are timed, and for
+// ZeRO-3, which gathers while it computes, the forward pass (a third of the computation), too. All
+// times are medians over steps of the slowest rank's time. The five kinds of step take turns, so
+// that a disturbance meets all of them.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -39,7 +40,7 @@ struct Compute {
 
 void take(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-// Takes its time in backward; its parameter's gradient is 1.
+// An op that sleeps for a given time in backward; its parameter's gradient is 1.
 struct TimedOp final : Op {
   explicit TimedOp(double seconds) : backward_s(seconds) {}
   double backward_s;
@@ -75,7 +76,7 @@ class Job {
     store_->values.initialize(1);
   }
 
-  // One step; `meet` lets the ranks begin together what is timed. Returns its seconds.
+  // Runs one step and returns its seconds. `meet` lets the ranks begin the timed work together.
   double step(const Compute& compute, const std::function<void()>& meet) {
     Context context{.stream = stream_,
                     .memory = memory_,
@@ -92,7 +93,7 @@ class Job {
     if (times_forward_) {
       start();
     }
-    store_->values.gather();  // as behind the optimizer of the step before
+    store_->values.gather();  // as after the optimizer of the previous step
     const Variable y = forward(context, compute);
     if (!times_forward_) {
       start();
@@ -164,9 +165,9 @@ class Bench {
         overlapped_(job(all_, blocks_, true)),
         one_bucket_(job(all_, 1, true)) {}
 
-  // On rank 0 the line of results.
+  // Returns the line of results, on rank 0.
   std::string run() {
-    seconds(*overlapped_, {});  // connects the ranks
+    seconds(*overlapped_, {});  // the first step connects the ranks
     std::vector<double> before;
     for (int i = 0; i < kFirstSteps; ++i) {
       before.push_back(seconds(*overlapped_, {}));
@@ -194,7 +195,7 @@ class Bench {
     return std::make_unique<Job>(data, blocks, bytes_ / blocks_, zero_, overlap);
   }
 
-  // Of one step on the slowest rank.
+  // The time of one step on the slowest rank.
   double seconds(Job& job, const Compute& compute) {
     const double own = job.step(compute, [this] { control_.barrier(); });
     double slowest = 0;

@@ -1,7 +1,6 @@
-// Times whole training steps (forward, backward, clipping, update) of the benchmark models, on
-// command from a driver: a line "run K" on standard input does K steps and prints the seconds they
-// took. So that another program's steps can alternate with these on the same machine. Needs neither
-// MPI nor HDF5.
+// Times whole training steps (forward, backward, clipping, update) of the benchmark models. A line
+// "run K" on standard input runs K steps and prints the seconds that they took, so that a driver
+// can alternate them with another program's steps on the same machine. Needs neither MPI nor HDF5.
 #include <chrono>
 #include <cmath>
 #include <cstdio>

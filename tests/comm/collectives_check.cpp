@@ -82,7 +82,7 @@ class Check {
       expect_same(data, numbers(dtype, members_, 0, n * size_, device_), "all_reduce");
       expect_count(wire, traffic, 2 * (size_ - 1) * n * size_of(dtype));
     }
-    const int64_t odd = n * size_ + 1;  // parts differ in size
+    const int64_t odd = n * size_ + 1;  // shards differ in size
     const Tensor data = numbers(dtype, self_, 0, odd, device_);
     run([&] { collectives_.all_reduce(data); });
     expect_same(data, numbers(dtype, members_, 0, odd, device_), "all_reduce of odd size");
@@ -131,7 +131,7 @@ class Check {
       const Tensor data = numbers(dtype, self_, 0, n, device_);
       const WireCount wire = run([&] { collectives_.broadcast(data, root); });
       expect_same(data, numbers(dtype, {members_[root]}, 0, n, device_), "broadcast");
-      const bool last = (rank_ + 1) % size_ == root;  // it passes nothing on
+      const bool last = (rank_ + 1) % size_ == root;  // the last rank passes nothing on
       expect_count(wire, Traffic::kBroadcast, last ? 0 : data.bytes());
     }
   }
@@ -162,7 +162,7 @@ class Check {
     return to;
   }
 
-  // A world of one rank alone counts no collectives.
+  // A world of 1 rank counts no collectives.
   void expect_count(const WireCount& wire, Traffic traffic, int64_t bytes) const {
     WireCount expected;
     expected.by[static_cast<size_t>(traffic)].inside = bytes;
@@ -178,7 +178,7 @@ class Check {
   const std::vector<int>& members_;
   Device device_;
   int rank_, size_;
-  std::vector<int> self_;  // of the job
+  std::vector<int> self_;  // this rank's number in the job
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Ways for a job to end badly, for tests/comm/test_mpi_abort.sh: one word names the way. Every rank
-// prints its process id first.
+// Ways for a job to end badly, for tests/comm/test_mpi_abort.sh. The argument names the way. Every
+// rank prints its process id first.
 #include <unistd.h>
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Collectives that tell of each tensor collective before they pass it on.
+// Collectives that report each tensor collective before they pass it on.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@ namespace tandem::testing {
 
 class TappedCollectives final : public Collectives {
  public:
-  // `tap`: called with what is to be sent and its whole array, on the thread that asks for it.
+  // `tap` is called with the kind of traffic and the whole array, on the calling thread.
   using Tap = std::function<void(Traffic, const Tensor& whole)>;
   TappedCollectives(Collectives& inner, Tap tap) : inner_(inner), tap_(std::move(tap)) {}
 

@@ -1,4 +1,4 @@
-// Streams, memory, collectives and control messages on which nothing happens but counting.
+// Dry streams, memory, collectives and control messages, which only count.
 #include <array>
 
 #include "comm/transport/dry_collectives.h"
@@ -38,7 +38,7 @@ TEST(DryStream, RunsNoKernelsAndNoHostFunctions) {
   }
 }
 
-// Compute 3 s, then communication of 5 s beside 4 s of computing: 1 s is not hidden.
+// 3 s of computing, then 5 s of communication during 4 s of computing: 1 s is not hidden.
 TEST(DryStream, WhatAnotherStreamHidesIsNotWaitedFor) {
   Stream compute = Stream::dry(Device::kCpu, kSpeed), communication = Stream::dry(Device::kCpu, {});
   compute.spend(3);
@@ -65,7 +65,7 @@ TEST(DryStream, AnOtherStreamHasNoClock) {
   EXPECT_THROW(stream.spend(1), Error);
 }
 
-// What the ops of a training pass say that they do, in the order in which they do it.
+// The work that the ops of a training pass charge, in their order.
 struct OpWork {
   std::string name;
   Work work;
@@ -96,7 +96,7 @@ PassWork work_of(Model& model, const Shape& input, DType input_type, int64_t tar
   Work before{};
   Tape tape({}, [&](const Op& op, Pass pass) {
     if (op.name() == "add" || op.name().starts_with("block_")) {
-      return;  // often the kernel of the op that follows, and backward hands its gradient on
+      return;  // often part of the next op's kernel, and backward hands its gradient on
     }
     (pass == Pass::kForward ? all.forward : all.backward)
         .push_back({std::string(op.name()), stream.clock().work - before});
@@ -119,9 +119,9 @@ double flops_of(const std::vector<OpWork>& ops) {
   return flops;
 }
 
-// Forward, the products are those of the model's own formula. Backward has two for each of them,
-// but attention five for two, and none for the gradient of an image. Bytes are counted where
-// memory is asked for: what works in place, as most ops do backward, has none.
+// In forward, the products are those of the model's own formula. Backward has two for each of them,
+// except that attention has five for two, and that an image needs no gradient. Bytes are counted
+// where memory is allocated: ops that work in place, as most do in backward, count none.
 void expect_all_work(Model& model, const Shape& input, DType input_type, int64_t targets) {
   const PassWork work = work_of(model, input, input_type, targets);
   EXPECT_EQ(flops_of(work.forward), model.flops_per_sample() * static_cast<double>(input[0]) / 3);
@@ -159,7 +159,7 @@ TEST(DryStream, EveryOpOfEveryModelSaysWhatItDoes) {
   expect_all_work(mlp, {2, 5, 4, 3}, DType::kF32, 2);
 }
 
-// The same requests on a device and on a dry stream for it: sizes, reuse, peaks.
+// The same requests on a device and on a dry stream for it give the same sizes, reuse and peaks.
 TEST(DryMemory, CountsAsTheDevicesDoes) {
   for_each_device([](Device device) {
     Stream real = Stream::compute(device), dry = Stream::dry(device, kSpeed);
@@ -222,7 +222,7 @@ class DryRanks : public ::testing::Test {
 
 TEST_F(DryRanks, CountARingsBytes) {
   auto world = four_ranks(1, false);
-  world->all_reduce(of(10), Traffic::kAllReduce);  // parts of 3, 3, 2, 2: rank 1 sends 20 - 3 - 2
+  world->all_reduce(of(10), Traffic::kAllReduce);  // shards of 3, 3, 2, 2: rank 1 sends 20 - 3 - 2
   EXPECT_EQ(world->wire().of(Traffic::kAllReduce), (WireCount::Bytes{15 * 4, 0}));
   world->all_reduce(of(4), Traffic::kControl);
   EXPECT_EQ(world->wire().of(Traffic::kControl).total(), 6 * 4);
@@ -232,7 +232,7 @@ TEST_F(DryRanks, CountARingsBytes) {
   EXPECT_EQ(world->wire().of(Traffic::kAllGather).total(), 120);
   world->broadcast(of(10), 0);
   EXPECT_EQ(world->wire().of(Traffic::kBroadcast).total(), 40);
-  world->broadcast(of(10), 2);  // the last one on the way
+  world->broadcast(of(10), 2);  // the last rank of the ring
   EXPECT_EQ(world->wire().of(Traffic::kBroadcast).total(), 40);
   EXPECT_EQ(world->wire().collectives, 5);
   EXPECT_EQ(world->wire().payload().total(), 60 + 240 + 40);
@@ -265,12 +265,13 @@ TEST_F(DryRanks, TakeTheirTime) {
     ranks.all_gather(of(10), of(10 * ranks.size()));
     return ranks.stream().clock().now_s - before;
   };
-  // Three of a ring's four links, of 1 s each; 120 bytes at 8 a second.
+  // Three of a ring's four links, of 1 s each; 120 bytes at 8 bytes a second.
   EXPECT_EQ(seconds_of(*four_ranks(0, false)), 3 + 15);
-  // Two links inside and two between, three quarters of them: 22 * 3 / 4 s; 120 bytes at 4.
+  // Three quarters of two links inside nodes and two between: 22 * 3 / 4 s; 120 bytes at 4 a
+  // second.
   auto world = four_ranks(0, true);
   EXPECT_EQ(seconds_of(*world), 16.5 + 30);
-  // 40 bytes each: inside a node on links of their own; between, two ranks share the node's.
+  // 40 bytes each. Inside a node each rank has its own link; between nodes two ranks share one.
   EXPECT_EQ(seconds_of(*world->split(std::array{0, 0, 1, 1})), 1 + 5);
   EXPECT_EQ(seconds_of(*world->split(std::array{0, 1, 0, 1})), 10 + 20);
   EXPECT_EQ(world->stream().clock().now_s, 46.5 + 6 + 30);          // splits share the stream

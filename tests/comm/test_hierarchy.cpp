@@ -1,5 +1,5 @@
-// Runs on every rank of a job of 1 to 4 (tests/support/mpi_main.cpp), over everything that carries
-// messages: MPI with tensors in host memory, MPI with tensors in GPU memory, and NCCL.
+// Runs on every rank of a job of 1 to 4 ranks (tests/support/mpi_main.cpp), with every transport:
+// MPI with tensors in host memory, MPI with tensors in GPU memory, and NCCL.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ class HierarchyTest : public ::testing::Test {
     std::iota(ranks.begin(), ranks.end(), 0);
     return ranks;
   }
-  // On one node, each on its own, and what else these many ranks allow.
+  // All on one node, each on its own node, and what else this number of ranks allows.
   std::vector<Nodes> placements() const {
     std::vector<Nodes> all = {Nodes(static_cast<size_t>(size), 0), everybody()};
     if (size == 4) {
@@ -84,7 +84,7 @@ class HierarchyTest : public ::testing::Test {
   }
 };
 
-// --- Who has which part ---
+// --- Who has which shard ---
 
 TEST_F(HierarchyTest, EveryPartRestsOnceInEachReplica) {
   for_each_hierarchy([&](const Hierarchy& ranks, const Nodes&, Device) {
@@ -108,7 +108,7 @@ TEST_F(HierarchyTest, PartsOfTwoNodesWithTwoRanks) {
     EXPECT_EQ(ranks.node_size(), 2);
     return std::vector<int>{ranks.parts(), ranks.part(), ranks.replicas(), ranks.replica()};
   };
-  // Chunk `local` of the array, and of that the part of the node.
+  // Chunk `local` of the array, and the node's shard of that chunk.
   const int neighbours[] = {0, 2, 1, 3}, dealt[] = {0, 1, 2, 3};
   EXPECT_EQ(at({0, 0, 1, 1}, Sharing::kWorld), (std::vector<int>{4, neighbours[rank], 1, 0}));
   EXPECT_EQ(at({0, 1, 0, 1}, Sharing::kWorld), (std::vector<int>{4, dealt[rank], 1, 0}));
@@ -193,7 +193,7 @@ TEST_F(HierarchyTest, SumsAndGathersAreThoseOfAllRanks) {
             ranks.reduce_scatter(back, back.slice(first, part));
             ranks.all_gather(back.slice(first, part), back);
           });
-          std::vector<int> often;  // every rank had the sum
+          std::vector<int> often;  // before, every rank had the sum
           for (int i = 0; i < size; ++i) {
             often.insert(often.end(), static_cast<size_t>(size), i);
           }
@@ -221,8 +221,8 @@ TEST_F(HierarchyTest, WrongArgumentsAreErrorsBeforeAnythingIsSent) {
 
 // --- Sums of bf16 ---
 
-// A number with eight bits and a magnitude from 2^-12 to 2^12, both different on every rank: f32
-// holds 24 bits, so that many sums are rounded, and show the order of their addends.
+// A number of eight bits with a magnitude from 2^-12 to 2^12; both differ from rank to rank. f32
+// holds 24 bits, so many sums are rounded and show the order of their addends.
 Bf16 addend(int rank, int64_t i) {
   uint64_t mixed = static_cast<uint64_t>(4 * i + rank + 1) * 0x9e37'79b9'7f4a'7c15u;
   mixed = (mixed ^ (mixed >> 29)) * 0xbf58'476d'1ce4'e5b9u;
@@ -230,8 +230,9 @@ Bf16 addend(int rank, int64_t i) {
   return Bf16(std::ldexp(mantissa, static_cast<int>((mixed >> 32) % 25) - 19));
 }
 
-// What the ranks of `nodes` leave of element i: each node's sum in rank order, rounded; then the
-// sum of those, not rounded. With one level the sum in rank order, not rounded.
+// The sum of element i over the ranks of `nodes`. Each node's sum is taken in rank order and
+// rounded; then these are summed without rounding. When flat, the sum is taken in rank order
+// without rounding.
 float reference(const Nodes& nodes, bool flat, int64_t i) {
   std::map<int, std::vector<Bf16>> by_node;
   for (size_t r = 0; r < nodes.size(); ++r) {
@@ -265,7 +266,7 @@ Tensor made(int64_t n, Device device, const std::function<T(int64_t)>& element) 
 
 TEST_F(HierarchyTest, Bf16IsAddedInF32InRankOrder) {
   for_each_hierarchy([&](const Hierarchy& ranks, const Nodes& nodes, Device device) {
-    // The scratch memory grows, and serves less than it holds.
+    // The scratch memory grows, and then serves smaller sums.
     for (const int64_t n : {8, 1, 2003, 40}) {
       SCOPED_TRACE(str(n, " elements a rank"));
       const int64_t all = n * size, part = all / ranks.parts(), first = part * ranks.part();
@@ -280,7 +281,7 @@ TEST_F(HierarchyTest, Bf16IsAddedInF32InRankOrder) {
         ranks.reduce_scatter(in, out);
       });
       expect_same(whole, made<Bf16>(all, device, rounded), "all_reduce");
-      // Where several ranks share a part, its sum went between them as bf16.
+      // A shard that several ranks hold was summed between them in bf16.
       const bool twice = ranks.replicas() > 1 && size > 1;
       expect_same(out,
                   made<float>(part, device,
@@ -292,7 +293,7 @@ TEST_F(HierarchyTest, Bf16IsAddedInF32InRankOrder) {
   });
 }
 
-// The scratch memory that grows is still in use.
+// The scratch memory must grow while it is still in use.
 TEST_F(HierarchyTest, Bf16SumsFollowEachOtherAtOnce) {
   for_each_hierarchy([&](const Hierarchy& ranks, const Nodes& nodes, Device device) {
     std::vector<Tensor> tensors;
@@ -338,7 +339,7 @@ TEST(SumParts, AddsInOrder) {
   });
 }
 
-// --- What travels ---
+// --- What is sent ---
 
 TEST_F(HierarchyTest, BetweenNodesGoesTheShareOfOneRank) {
   for_each_hierarchy([&](const Hierarchy& ranks, const Nodes&, Device device) {
@@ -348,8 +349,8 @@ TEST_F(HierarchyTest, BetweenNodesGoesTheShareOfOneRank) {
     const int64_t g = ranks.node_size(), n = size / g;
     for (const DType dtype : {DType::kF32, DType::kBf16}) {
       SCOPED_TRACE(name_of(dtype));
-      // E' bytes: of n nodes with g ranks, a rank sends (g - 1)/g E' inside and (n - 1)/n E'/g
-      // between nodes for a sum to parts, and as much for a gathering.
+      // E' bytes, n nodes of g ranks: for a reduce-scatter, a rank sends (g - 1)/g E' inside its
+      // node and (n - 1)/n E'/g between nodes; for an all-gather, as much.
       const Tensor whole = numbers(DType::kF32, {rank}, 0, 128 * size, device);
       const Tensor in = dtype == DType::kF32 ? whole : unset(dtype, 128 * size, device);
       const int64_t bytes = in.bytes();

@@ -1,4 +1,4 @@
-// Runs on every rank of a job of 1 to 4 (tests/support/mpi_main.cpp).
+// Runs on every rank of a job of 1 to 4 ranks (tests/support/mpi_main.cpp).
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -30,8 +30,8 @@ TEST(LinkFit, FindsTheLineThatSamplesLieOn) {
     for (double rate : {1e6, 1e9, 1e12}) {
       const auto samples = line(latency, rate);
       const LinkRates rates = fit_link(samples);
-      // Sizes differ by 4^5, so of xx * yy the determinant keeps more than half, and a few dozen
-      // roundings of 1e-16 stay below 1e-13. Relative to each sample's time, as fitted.
+      // Sizes differ by 4^5, so the determinant is more than half of xx * yy, and a few dozen
+      // roundings of 1e-16 stay below 1e-13, relative to each sample's time, as in the fit.
       for (const LinkSample& sample : samples) {
         const double seconds =
             rates.latency_s + static_cast<double>(sample.bytes) / rates.bytes_per_s;
@@ -42,9 +42,8 @@ TEST(LinkFit, FindsTheLineThatSamplesLieOn) {
 }
 
 TEST(LinkFit, NoiseOfTenPercentMovesTheRatesByTwentyAtMost) {
-  // Every combination of samples that are too fast and too slow. That the worst is amplified no
-  // more than twice is what is claimed of six sizes of which the shortest are latency and the
-  // longest transfer.
+  // Every combination of samples that are too fast and too slow. The fit claims to amplify the
+  // worst error at most twice for six sizes, from mostly latency to mostly transfer.
   const auto exact = line(1e-3, 20e6);
   for (int slow = 0; slow < 1 << exact.size(); ++slow) {
     auto samples = exact;
@@ -88,11 +87,11 @@ TEST(BucketPlan, StaysBetweenTheSmallestBucketAndTheModel) {
   EXPECT_EQ(plan_bucket_bytes({0, 1e9}, 1000), 1000);
 }
 
-// Two ranks in one process, over a link that is made of sleep.
+// Two ranks in one process; the link between them sleeps.
 class SleepingLink final : public Collectives {
  public:
   SleepingLink(double latency_s, double bytes_per_s) : rates_{latency_s, bytes_per_s} {}
-  std::vector<int64_t> sizes;  // of the collectives that were asked for
+  std::vector<int64_t> sizes;  // of the requested collectives
 
   int size() const override { return 2; }
   int rank() const override { return 0; }
@@ -128,7 +127,7 @@ TEST(LinkProbe, FindsTheRatesOfALink) {
   SleepingLink link(2e-3, 100e6);
   const LinkRates rates = probe(link);
   EXPECT_EQ(link.sizes.back(), 4 * kMiB);
-  // A sleep never ends early; how late it ends depends on the load, so that side is wide.
+  // A sleep never ends early. How late it ends depends on the load, so the other bound is wide.
   EXPECT_GT(rates.latency_s, 1.9e-3);
   EXPECT_LT(rates.latency_s, 20e-3);
   EXPECT_GT(rates.bytes_per_s, 10e6);
@@ -141,7 +140,7 @@ TEST(LinkProbe, LeavesOutSizesThatWouldTakeTooLong) {
 }
 
 TEST(LinkProbe, TakesTwoSizesHoweverSlowTheLink) {
-  SleepingLink link(60e-3, 1e9);  // 5 x 4 x 60 ms are foreseen for the second
+  SleepingLink link(60e-3, 1e9);  // the second size would take 5 x 4 x 60 ms
   probe(link);
   EXPECT_EQ(link.sizes.back(), 16 << 10);
 }

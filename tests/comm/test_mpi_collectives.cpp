@@ -1,4 +1,4 @@
-// Runs on every rank of a job of 1 to 4 (tests/support/mpi_main.cpp).
+// Runs on every rank of a job of 1 to 4 ranks (tests/support/mpi_main.cpp).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -117,8 +117,8 @@ TEST_F(MpiCollectivesTest, AllReduceIsTheExactSum) {
       EXPECT_EQ(wrong(data, [&](int64_t i) { return summed(i); }), 0);
       EXPECT_EQ(wire.of(Traffic::kControl).total(), 0);
       EXPECT_EQ(wire.collectives, size > 1 ? 1 : 0);
-      // With uneven parts a rank sends all parts but two once and its own two or one twice; the
-      // ranks together send every part 2 (N - 1) times.
+      // With uneven shards the bytes of a rank depend on which shards it sends; the ranks together
+      // send every shard 2 (N - 1) times.
       const double payload = static_cast<double>(wire.payload().total());
       EXPECT_EQ(control.sum({&payload, 1})[0],
                 2.0 * (size - 1) * static_cast<double>(data.bytes()));
@@ -246,7 +246,7 @@ TEST_F(MpiCollectivesTest, ControlMessages) {
   EXPECT_EQ(wire.of(Traffic::kControl).total() > 0, size > 1);
 }
 
-// 1 + 2^-53 + 2^-53 ... rounds differently in another order: rank order is part of the contract.
+// The contract is to add in rank order: 1 + 2^-53 + 2^-53 ... rounds differently in another order.
 TEST_F(MpiCollectivesTest, SumAddsInRankOrder) {
   const double tiny = std::numeric_limits<double>::epsilon() / 2;
   const double value = rank == 0 ? 1.0 : tiny;
@@ -329,7 +329,7 @@ TEST_F(MpiCollectivesTest, AnErrorOfOneRankIsThatOfAll) {
       message = error.what();
       EXPECT_EQ(error.code(), ExitCode::kData);
     }
-    // One rank alone is all ranks.
+    // With 1 rank there is no rank to name.
     EXPECT_EQ(message, size == 1 ? "no such file" : str("rank ", failing, ": no such file"));
   }
 }

@@ -1,4 +1,4 @@
-// Runs on every rank of a job of 1 to 4 (tests/support/mpi_main.cpp), each with a GPU of its own.
+// Runs on every rank of a job of 1 to 4 ranks (tests/support/mpi_main.cpp), each with its own GPU.
 // Where a host has fewer GPUs than ranks, only the refusal is tested.
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ class NcclCollectivesTest : public ::testing::Test {
     collectives = std::make_unique<NcclCollectives>(control, timeout_s, kLargestCount);
   }
 
-  // Small, so that tests cut tensors.
+  // Small, so that tensors are sent in several pieces.
   static constexpr int64_t kLargestCount = 1000;
   std::atomic<double> timeout_s = 30;
   Control& control = test_world().control();
@@ -70,8 +70,7 @@ class NcclCollectivesTest : public ::testing::Test {
     }
     return count;
   }
-  // Runs `work` on the collectives' stream, after all that was done before, and returns what it
-  // sent.
+  // Runs `work` on the collectives' stream, after all earlier work, and returns what it sent.
   template <class F>
   WireCount sent(F work) {
     const WireCount before = collectives->wire();
@@ -108,7 +107,7 @@ TEST_F(NcclCollectivesTest, SplitsShareTheStream) {
   part->all_reduce(data);
   collectives->all_reduce(data);
   part->wait(part->stream().record());
-  // Each of the ranks of a color has that group's size times the sum, and they are all added.
+  // Each rank of a colour has its group's size times the sum, and all of these are added.
   const int odd = size / 2, even = size - odd;
   EXPECT_EQ(wrong(data, [&](int64_t i) { return (odd * odd + even * even) * summed(i); }), 0);
 }
@@ -194,7 +193,7 @@ TEST_F(NcclCollectivesTest, BroadcastFromEveryRoot) {
   }
 }
 
-// Ranks arrive at different times; the stream orders what the host does not.
+// Ranks arrive at different times; the stream, not the host, keeps the order.
 TEST_F(NcclCollectivesTest, CollectivesAreAsynchronousAndInOrder) {
   const Tensor a = filled(1000), b = filled(1000);
   collectives->stream().wait(test_stream(Device::kCuda).record());
@@ -207,7 +206,7 @@ TEST_F(NcclCollectivesTest, CollectivesAreAsynchronousAndInOrder) {
   EXPECT_EQ(wrong(b, [&](int64_t i) { return summed(i); }), 0);
 }
 
-// As between backward and optimizer: one event to the collective, one from it.
+// As between backward and the optimizer: the collective waits for one event and records another.
 TEST_F(NcclCollectivesTest, EventsOrderItWithComputing) {
   Stream& compute = test_stream(Device::kCuda);
   const Tensor data = zeros(5000);
@@ -222,7 +221,8 @@ TEST_F(NcclCollectivesTest, EventsOrderItWithComputing) {
   EXPECT_EQ(wrong(data, [&](int64_t) { return size * (size + 1.0); }), 0);
 }
 
-// The host of one rank reads a number that needs no communication, while the others need it.
+// The host of one rank reads a number that needs no communication, while the other ranks need that
+// rank to communicate.
 TEST_F(NcclCollectivesTest, WaitingForSomethingElseHoldsNobodyUp) {
   const Tensor data = filled(100);
   collectives->stream().wait(test_stream(Device::kCuda).record());
@@ -252,7 +252,7 @@ TEST_F(NcclCollectivesTest, WrongArgumentsAreErrorsBeforeAnythingIsSent) {
   EXPECT_EQ(collectives->wire().collectives, 0);
 }
 
-// The last rank stays away: the others give up, name the collective, and stay given up.
+// The last rank stays away: the others give up and name the collective, and later calls fail, too.
 TEST_F(NcclCollectivesTest, DeadlineNamesTheCollective) {
   if (size == 1) {
     GTEST_SKIP() << "nobody to wait for";
@@ -279,7 +279,7 @@ TEST_F(NcclCollectivesTest, DeadlineNamesTheCollective) {
   control.barrier();
 }
 
-// A rank stays away from a collective of a part; the failure of one is the failure of all.
+// A rank stays away from a collective of a split. One failed communicator makes all of them fail.
 TEST_F(NcclCollectivesTest, DeadlineOfASplitEndsAllOnTheStream) {
   if (size < 3) {
     GTEST_SKIP() << "needs a part of the job";
@@ -310,7 +310,7 @@ TEST_F(NcclCollectivesTest, DeadlineOfASplitEndsAllOnTheStream) {
   control.barrier();
 }
 
-// Leaving on an error must not wait for the others, who are still at work.
+// A rank that leaves on an error must not wait for the others, which are still working.
 TEST_F(NcclCollectivesTest, UnwindingDoesNotWait) {
   const Patience time;
   try {

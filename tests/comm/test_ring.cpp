@@ -1,5 +1,5 @@
-// The ring algorithms among threads, over a transport that holds every message back until both
-// sides wait for it: a buffer that is reused too early shows as a wrong sum.
+// The ring algorithms among threads. The transport holds every message back until both sides wait
+// for it, so that a buffer that is reused too early shows as a wrong sum.
 #include <gtest/gtest.h>
 
 #include <condition_variable>
@@ -53,7 +53,7 @@ class ThreadTransport final : public Transport {
 
   Ticket receive(int from, std::byte* data, int64_t bytes) override {
     check(from, bytes);
-    std::memset(data, 0xff, static_cast<size_t>(bytes));  // the memory is the transport's now
+    std::memset(data, 0xff, static_cast<size_t>(bytes));  // nobody may read it before it arrives
     auto request = std::make_shared<Request>(Request{from, data, bytes});
     posted_.push_back(request);
     return keep([this, request] {
@@ -82,7 +82,7 @@ class ThreadTransport final : public Transport {
     bool arrived = false;
   };
 
-  // Fills every posted receive whose message is there, not only the one that is waited for.
+  // Fills every posted receive whose message has come, not only the one that is waited for.
   void deliver() {
     for (const auto& request : posted_) {
       auto& queue = post_.letters[{request->from, rank_}];
@@ -189,8 +189,7 @@ TEST(Ring, AllReduceIsTheSum) {
   }
 }
 
-// Rounding differs with the order of additions: all ranks must have chosen the same one, and the
-// piece size must not matter.
+// Rounding shows the order of additions: it must be the same on all ranks and for all piece sizes.
 TEST(Ring, AllRanksGetTheSameBits) {
   constexpr int kRanks = 4;
   constexpr int64_t kCount = 1001;
@@ -242,7 +241,7 @@ TEST(Ring, SumsOfIntegersWrapAround) {
 TEST(Ring, AllToAllTransposes) {
   constexpr int64_t kLargestPiece = 40;  // bytes: several messages to each rank
   for (int ranks : {1, 2, 3, 4, 7}) {
-    for (int64_t n : {0, 1, 10, 101}) {  // elements of a part
+    for (int64_t n : {0, 1, 10, 101}) {  // elements of a shard
       SCOPED_TRACE(str(ranks, " ranks, ", n, " elements a part"));
       for_ranks(ranks, [&](ThreadTransport& transport) {
         Ring ring(transport, kSmallPiece, kLargestPiece);

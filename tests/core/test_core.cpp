@@ -40,7 +40,7 @@ TEST(Memory, ReusesBlocksAndCountsByClass) {
   EXPECT_GE(memory.use(MemoryClass::kActivations).peak_bytes, 4000);
 }
 
-// 1,000,001 f32 and the alignment to 64 bytes; activations may be an eighth larger.
+// 1,000,001 f32, aligned to 64 bytes; blocks for activations may be an eighth larger.
 TEST(Memory, WhatStaysTakesNoMoreThanItNeeds) {
   Memory memory(Device::kCpu);
   const auto taken = [&](MemoryClass memory_class) {
@@ -67,7 +67,7 @@ TEST(Memory, LimitIsAnErrorThatNamesWhatIsHeld) {
   }
 }
 
-// A freed block of another size does not count against the limit for ever.
+// Cached blocks of other sizes are freed when memory runs short.
 TEST(Memory, FreedBlocksAreGivenBackUnderPressure) {
   Memory memory(Device::kCpu, 1 << 20);
   { Tensor::empty(memory, {150000}, DType::kF32, MemoryClass::kActivations); }
@@ -107,7 +107,7 @@ TEST(Stream, EventOrdersTwoStreams) {
 
 class ProductTest : public ::testing::TestWithParam<std::tuple<int, int, int>> {};
 
-// Products of small integers are exact in any order of summation, so the result must be equal.
+// Sums of products of small integers are exact in any order, so the results must be equal.
 TEST_P(ProductTest, EqualsTheDefinition) {
   const auto [m, n, k] = GetParam();
   const auto fill = [](int64_t rows, int64_t columns, int64_t step) {

@@ -38,10 +38,10 @@ void expect_format(int exponent_bits) {
     ASSERT_EQ(float(x), static_cast<float>(value)) << i;
     ASSERT_EQ(T(static_cast<float>(value)).bits, x.bits) << i;
     if (x.bits >= infinity) {
-      continue;  // negative ones mirror the positive ones
+      continue;  // negative numbers mirror the positive ones
     }
-    // Between x and the next number: the middle goes to the even one, everything else to the
-    // nearer one. The middle is exact in f32; beyond the largest number the next one is infinity.
+    // Between x and the next number, the middle is rounded to the even one, everything else to the
+    // nearer one. The middle is exact in f32. The number after the largest is infinity.
     T next;
     next.bits = static_cast<uint16_t>(i + 1);
     const double above = std::isinf(float(next)) ? 2 * value - value_of(x.bits - 1, exponent_bits)

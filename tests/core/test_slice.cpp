@@ -45,7 +45,7 @@ TEST(Slice, RunsAreAsLongAsTheyCanBe) {
       }
       const Range run = slice.run_at(static_cast<int64_t>(i));
       EXPECT_EQ(run.begin, elements[i]) << slice.extent() << " of " << slice.whole();
-      // Rows of a slice may meet in the tensor by chance, at the end of the one before.
+      // A row of a slice may happen to begin where the previous row ends.
       EXPECT_LE(run.end, elements[next - 1] + 1) << slice.extent() << " of " << slice.whole();
       EXPECT_GT(run.count(), 0);
     }
@@ -95,7 +95,7 @@ TEST(Slice, OutsideOfItsTensorIsAnError) {
   EXPECT_THROW(Slice({3, 4}, {4, 0}, {0, 4}), Error);
 }
 
-// However a tensor is divided, each element starts as in the whole one.
+// However a tensor is divided, each element gets the initial value that it has in the whole tensor.
 TEST(Slice, ParametersStartByLogicalElements) {
   Parameter all{.name = "w", .shape = {6, 8}, .init = Initializer::normal(1)};
   all.value = Tensor::empty(test_memory(), all.shape, DType::kF32, MemoryClass::kParameters);

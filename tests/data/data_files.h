@@ -13,7 +13,7 @@
 
 namespace tandem::testing {
 
-// A folder that disappears with all its content.
+// A folder that is removed with all its content on destruction.
 class TemporaryFolder {
  public:
   TemporaryFolder();
@@ -42,7 +42,7 @@ std::string gzip(const std::string& bytes);
 std::string tar_entry(const std::string& name, const std::string& content, char type = '0');
 inline std::string tar_end() { return std::string(1024, '\0'); }
 
-// Pixels that differ from seed to seed, smooth enough for JPEG.
+// An image that depends on `seed` and is smooth enough for JPEG.
 Image test_image(int64_t channels, int64_t height, int64_t width, int seed);
 std::string png_of(const Image& image);
 std::string jpeg_of(const Image& image);

@@ -32,7 +32,7 @@ std::vector<Token> counting(int64_t count) {
   return tokens;
 }
 
-// Images of 2 x 3 pixels and two channels; pixel values count up through the split.
+// Images of 2 x 3 pixels and two channels; pixel values count up over all images of a split.
 std::string write_images(const std::string& path, const std::vector<int32_t>& train_labels,
                          const std::vector<int32_t>& val_labels, int64_t train_images) {
   H5Writer file(path);
@@ -142,7 +142,7 @@ TEST(Dataset, ValidationPredictsEveryTokenOnce) {
     const int64_t windows = dataset->windows(Split::kVal, 4);
     std::vector<int32_t> predicted;
     int64_t targets = 0;
-    // Two at a time, and more asked for than there are.
+    // Two windows at a time; the last request asks for more than there are.
     for (int64_t first = 0; first < windows; first += 2) {
       const MicroBatch batch = dataset->validation_batch(4, first, 2);
       EXPECT_EQ(batch.samples, std::min<int64_t>(2, windows - first));
@@ -210,8 +210,8 @@ TEST(Augmentation, ShiftsAndFlips) {
   }
 }
 
-// 9 shifts each way and 2 flips; 9000 draws. A shift is expected 1000 times with standard deviation
-// sqrt(9000 * 1/9 * 8/9) = 30, a flip 4500 times with 47; five of those.
+// 9 shifts in each direction and 2 flips; 9000 draws. A shift is expected 1000 times with standard
+// deviation sqrt(9000 * 1/9 * 8/9) = 30, a flip 4500 times with 47; five deviations are allowed.
 TEST(Augmentation, DrawsEveryPlacementEquallyOften) {
   std::vector<int> y_counts(9), x_counts(9);
   int flips = 0;

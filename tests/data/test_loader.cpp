@@ -7,8 +7,8 @@
 namespace tandem::testing {
 namespace {
 
-// A dataset whose sample at position p is the single token p. May fail at a position, and counts
-// how many batches were made.
+// A dataset whose sample at position p is the single token p. It can fail at a given position, and
+// counts how many batches were made.
 class CountingDataset : public Dataset {
  public:
   explicit CountingDataset(int64_t fail_at = -1) : Dataset(DatasetInfo{}), fail_at_(fail_at) {}
@@ -90,7 +90,7 @@ TEST(Loader, GoesOnFromAnyStep) {
 TEST(Loader, PreparesAheadButNotWithoutEnd) {
   const CountingDataset dataset;
   Loader loader(dataset, options_of(1, 0, 12));
-  // Three wait in the queue, and one is ready to go in.
+  // Three batches wait in the queue, and one is ready to be added.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (dataset.made < 4 && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::yield();

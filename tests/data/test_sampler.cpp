@@ -53,8 +53,8 @@ TEST(Permutation, ReachesHugeSizesWithoutStoringThem) {
 }
 
 // Every place gets every value equally often. Chi-square over 60 x 60 cells with 6000 permutations:
-// 59^2 = 3481 degrees of freedom, standard deviation sqrt(2 * 3481) = 83; five of them is 417. The
-// keys are fixed, so the test gives the same number each time.
+// 59^2 = 3481 degrees of freedom, standard deviation sqrt(2 * 3481) = 83; five deviations are 417.
+// The keys are fixed, so the test gives the same number each time.
 TEST(Permutation, SpreadsEvenly) {
   constexpr int64_t kSize = 60;
   constexpr int64_t kTrials = 6000;
@@ -73,8 +73,9 @@ TEST(Permutation, SpreadsEvenly) {
   EXPECT_NEAR(chi_square, 59.0 * 59.0, 417.0);
 }
 
-// Neighbours stay neighbours as seldom as by chance: the number of i with p(i + 1) = p(i) + 1 in a
-// random permutation is Poisson with mean 1; 200 permutations give 200 with standard deviation 14.
+// Neighbours remain neighbours no more often than by chance. The number of i with p(i + 1) = p(i) +
+// 1 in a random permutation is Poisson with mean 1, so 200 permutations give 200 with standard
+// deviation 14.
 TEST(Permutation, LeavesNoRuns) {
   int64_t runs = 0;
   for (uint32_t trial = 0; trial < 200; ++trial) {

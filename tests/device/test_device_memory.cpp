@@ -1,4 +1,4 @@
-// GPU memory that is handed on while work on it is still queued.
+// GPU memory that is reused while work on it is still queued.
 #include <cstdlib>
 
 #include "src/device/copy.h"
@@ -22,7 +22,7 @@ Memory keeping_memory(const Stream& stream) {
 TEST(DeviceMemory, ZerosComeAfterTheWorkThatTheirMemoryStillHas) {
   for_each_device([](Device device) {
     if (device == Device::kCpu) {
-      return;  // its work runs at once
+      return;  // a CPU's work runs at once
     }
     constexpr int64_t kElements = 1000;
     constexpr int64_t kMany = int64_t{8} << 20;  // 32 MiB: half a millisecond between host and GPU
@@ -31,7 +31,7 @@ TEST(DeviceMemory, ZerosComeAfterTheWorkThatTheirMemoryStillHas) {
     const Tensor from = Tensor::zeros(pinned, {kMany}, DType::kF32, MemoryClass::kStaging);
     const Tensor to = Tensor::empty(memory, {kMany}, DType::kF32, MemoryClass::kData);
     copy(other, from, to);
-    stream.wait(other.record());  // so that what follows stays queued for a while
+    stream.wait(other.record());  // keeps the following work queued for a while
     Tensor used = Tensor::empty(memory, {kElements}, DType::kF32, MemoryClass::kActivations);
     const std::byte* place = used.raw();
     on_device(stream, [&](auto tag) {
@@ -42,7 +42,7 @@ TEST(DeviceMemory, ZerosComeAfterTheWorkThatTheirMemoryStillHas) {
     used = {};
     const Tensor zeros = Tensor::zeros(memory, {kElements}, DType::kF32, MemoryClass::kActivations);
     ASSERT_EQ(zeros.raw(), place) << "the pool handed out another block";
-    // On the stream that had the work: what is late there shows.
+    // Copied on the stream that had the work, so that late work shows.
     EXPECT_EQ(values_of(copied(stream, zeros, test_memory())), std::vector<double>(kElements, 0.0));
   });
 }

@@ -1,4 +1,5 @@
-// The estimate of a step against the step itself: memory by class and bytes between ranks, exactly.
+// Compares the estimate of a step with the step itself: memory by class and bytes between ranks
+// must be equal.
 #include <algorithm>
 
 #include "comm/transport/nccl_collectives.h"
@@ -67,7 +68,7 @@ std::unique_ptr<Collectives> nccl_for(Device device) {
   return nullptr;
 }
 
-// What the job really used: by rank, of the last of a few steps.
+// What each rank of the job really used in the last of a few steps.
 struct Used {
   int64_t peak_bytes = 0;
   std::array<int64_t, kMemoryClasses> class_bytes{};
@@ -111,7 +112,7 @@ Used run(const Config& config, const DatasetInfo& data, Device device) {
   return used;
 }
 
-// By rank.
+// The value of each rank.
 std::vector<double> gathered(double value) {
   std::vector<double> all(static_cast<size_t>(ranks()), 0.0);
   all[static_cast<size_t>(test_world().rank())] = value;
@@ -146,7 +147,7 @@ void expect_estimated(Config config, Device device, int node_size) {
             gathered(static_cast<double>(used.wire.inside))[static_cast<size_t>(busiest)]);
 }
 
-// A GPU is estimated by builds that have none.
+// A build without CUDA can estimate GPUs, too.
 Job some_gpus(const Config& config, int count) {
   return {
       .ranks = count, .node_size = count, .hardware = hardware_of(&gpu_models()[0], config, count)};
@@ -197,8 +198,8 @@ TEST(Estimate, IsWhatAFrozenModelUses) {
   });
 }
 
-// With one matrix left to train, gradients, optimizer state, messages and products of the backward
-// pass are that matrix's alone.
+// When only one matrix is trained, gradients, optimizer state, messages and products of backward
+// are those of that matrix.
 TEST(Estimate, OfOneMatrixCountsThatMatrixAlone) {
   constexpr int64_t kVocab = 97, kWidth = 32, kRanks = 2;
   Config config = config_of("gpt");
@@ -223,15 +224,15 @@ TEST(Estimate, OfOneMatrixCountsThatMatrixAlone) {
     const Estimate all = of("", zero), one = of(kHeadAlone, zero);
     EXPECT_EQ(bytes(one, MemoryClass::kGradients), 4 * kElements / (zero >= 2 ? kRanks : 1));
     EXPECT_EQ(bytes(one, MemoryClass::kMasters), 4 * kElements / (zero >= 1 ? kRanks : 1));
-    // Adam's state is twice the masters; beside it stand the figures of the step.
+    // Adam's state is twice the masters; the rest are the figures of the step.
     EXPECT_EQ(bytes(one, MemoryClass::kOptimizer) - 2 * bytes(one, MemoryClass::kMasters),
               bytes(all, MemoryClass::kOptimizer) - 2 * bytes(all, MemoryClass::kMasters));
-    if (zero == 0) {  // a ring over two ranks sends every gradient once in all
+    if (zero == 0) {  // each rank of a ring of two sends as much as all gradients once
       EXPECT_EQ(one.wire.total(), 4 * kElements);
     }
     if (zero == 3) {
-      // In each of two micro-steps a rank sends its half of all values once, and of the gradients
-      // the other's.
+      // In each of two micro-steps a rank sends its own half of all values, and the other rank's
+      // half of the gradients.
       const auto model = make_model(config.model, data);
       const FlatLayout layout(
           parameters_by_block(*model),
@@ -239,8 +240,8 @@ TEST(Estimate, OfOneMatrixCountsThatMatrixAlone) {
       EXPECT_EQ(one.wire.total(), 2 * (2 * layout.elements() + 4 * kElements) / kRanks);
     }
   }
-  // Products: 2 operations for each weight and row. Behind another matrix the head's input gradient
-  // is one more.
+  // Products: 2 operations for each weight and row. The head's input gradient is one product more
+  // if a matrix before the head is trained.
   const double rows = static_cast<double>(config.train.global_batch * config.model.context);
   const auto product = [&](int64_t out, int64_t in) {
     return 2 * rows * static_cast<double>(out * in);
@@ -250,7 +251,7 @@ TEST(Estimate, OfOneMatrixCountsThatMatrixAlone) {
   EXPECT_EQ(of("wte,wpe,*attn*,*.fc.*,*ln_*,*.bias,blocks.0.*,blocks.1.*,head.weight", 0).flops,
             forward + head + projection);
   const Estimate all = of("", 0);
-  EXPECT_GT(forward, 0.95 * all.flops / 3);  // attention's is 2 of 7 products
+  EXPECT_GT(forward, 0.95 * all.flops / 3);  // of attention's 7 products, 2 are in forward
   EXPECT_LT(forward, all.flops / 3);
 }
 
@@ -290,11 +291,11 @@ TEST(Estimate, CountsTheModelsOperations) {
   const Estimate plain = estimate(config, data, some_gpus(config, 2));
   config.train.recompute = true;
   const Estimate again = estimate(config, data, some_gpus(config, 2));
-  // Attention runs 7 products for 6 of the model.
+  // Attention runs 7 products, of which the model's formula counts 6.
   const double attention = plain.flops - plain.model_flops;
   EXPECT_GE(attention, 0);
   EXPECT_LT(attention, 0.02 * plain.model_flops);
-  // Forward, a third of all products but for attention's 2 of 7, runs twice; the head's once.
+  // Forward is a third of all products (of attention's, 2 of 7). It runs twice, but the head once.
   const int64_t rows = config.train.global_batch * config.model.context;
   const double head = 2.0 * static_cast<double>(rows * data.vocab_size * config.model.width);
   EXPECT_EQ(again.flops - plain.flops,
@@ -315,7 +316,7 @@ TEST(Estimate, FindsTheLargestMicroBatch) {
   };
   job.hardware.memory_bytes = peak_of(37);
   const int64_t largest = largest_micro_batch(config, data, job);
-  EXPECT_GE(largest, 37);  // sizes are rounded: a few more may take no more
+  EXPECT_GE(largest, 37);  // sizes are rounded up, so a few more samples may fit
   EXPECT_LE(peak_of(largest), job.hardware.memory_bytes);
   EXPECT_GT(peak_of(largest + 1), job.hardware.memory_bytes);
   job.hardware.memory_bytes = 1000;

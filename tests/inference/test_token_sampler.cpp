@@ -41,7 +41,7 @@ TEST(TokenSampler, LimitsTheChoice) {
   const std::vector<int> two = counts({.temperature = 1, .top_k = 2}, 3000);
   EXPECT_EQ(two[0] + two[3], 0);
   EXPECT_NEAR(two[2], 2000, 137);
-  // 0.5 is reached by the first alone; a little more takes the second too.
+  // The first token alone reaches 0.5; a little more needs the second, too.
   EXPECT_EQ(counts({.temperature = 1, .top_p = 0.5}, 50)[2], 50);
   EXPECT_GT(counts({.temperature = 1, .top_p = 0.51}, 50)[1], 0);
 }

@@ -1,4 +1,4 @@
-// Checkpoints of small tensors in a folder of their own.
+// A test fixture that saves checkpoints of small tensors in a temporary folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ inline Tensor random_values(int64_t n, uint64_t seed) {
   return random_tensor({n}, DType::kF32, seed);
 }
 
-// A small model and its optimizer's state. Sizes are odd, one tensor is a scalar and one is empty.
+// A small model and its optimizer's state: odd sizes, one scalar and one empty tensor.
 inline std::vector<Slab> model_slabs() {
   return {{"param/head.weight", Shape{17, 59}, 0, random_values(17 * 59, 1)},
           {"param/head.bias", Shape{17}, 0, random_values(17, 2)},

@@ -7,7 +7,7 @@
 namespace tandem::testing {
 namespace {
 
-// Files may not grow beyond `bytes` while one of these lives: the write fails as on a full disk.
+// While this object lives, files cannot grow beyond `bytes`: writing fails as on a full disk.
 class DiskLimit {
  public:
   explicit DiskLimit(rlim_t bytes) {
@@ -81,7 +81,7 @@ TEST_F(Checkpoint, IsInvisibleUntilItIsCommitted) {
   abandon_checkpoint(partial);
   EXPECT_TRUE(names().empty());
 
-  begin_checkpoint(checkpoints_, 6);  // a job that died here
+  begin_checkpoint(checkpoints_, 6);  // the job died here
   save(7, one_slab());
   EXPECT_EQ(names(), std::vector<std::string>{"step-00000007"});
 }
@@ -133,7 +133,7 @@ TEST_F(Checkpoint, KeepsTheNewestAndTheBest) {
   }
   keep_newest(checkpoints_, 0, 5);
   EXPECT_EQ(names().size(), 6U);
-  keep_newest(checkpoints_, 2, 4);  // a later one is of another course of the run
+  keep_newest(checkpoints_, 2, 4);  // checkpoints after step 4 are of an abandoned continuation
   EXPECT_EQ(names(),
             (std::vector<std::string>{"best", "step-00000003", "step-00000004", "step-00000005"}));
   keep_newest(checkpoints_, 1, 5);
@@ -178,7 +178,7 @@ TEST_F(Checkpoint, FullDiskLeavesTheOldOnes) {
   EXPECT_EQ(read_all(CheckpointReader(old), slabs[0]), values_of(slabs[0].data));
 }
 
-// A file where a directory should be stops even a superuser.
+// Even a superuser cannot write when a file has the place of a directory.
 TEST_F(Checkpoint, UnwritablePlaceIsNamed) {
   FileWriter(checkpoints_, FileWriter::Start::kEmpty).write("a file");
   expect_mentions(data_error([&] { begin_checkpoint(checkpoints_, 1); }), {checkpoints_});

@@ -20,7 +20,7 @@ TEST_F(Checkpoint, GivesBackEveryBit) {
   EXPECT_FALSE(reader.contains("param/other"));
 }
 
-// What other HDF5 tools find in a file.
+// What other HDF5 tools see in a checkpoint file.
 TEST_F(Checkpoint, LayoutOfAFile) {
   const std::vector<Slab> slabs = {{"optim/m/a.b", Shape{4, 5}, 6, random_values(9, 1)}};
   const H5Reader file(save(1, slabs) + "/rank-0000.h5");
@@ -36,8 +36,8 @@ TEST_F(Checkpoint, LayoutOfAFile) {
             hash_of(slabs[0].data.raw(), 9 * 4).hex());
 }
 
-// All tensors one after another, cut into `ranks` parts of equal size as ZeRO does: boundaries fall
-// inside tensors, and some ranks have several tensors.
+// All tensors one after another, cut into `ranks` shards of equal size as ZeRO does. Boundaries
+// fall inside tensors, and some ranks have several tensors.
 std::vector<std::vector<Slab>> cut(const std::vector<Slab>& slabs, int64_t ranks) {
   int64_t total = 0;
   for (const Slab& slab : slabs) {
@@ -69,7 +69,7 @@ TEST_F(Checkpoint, ReadsAtAnyNumberOfRanks) {
     std::vector<FileEntry> entries;
     for (const std::vector<Slab>& part : cut(slabs, writers)) {
       const int rank = static_cast<int>(entries.size());
-      // As one line of text, the way ranks send them.
+      // As one line of text, as ranks send them.
       entries.push_back(
           FileEntry::from_text(write_rank_file(partial + "/" + rank_file_name(rank), part).text()));
     }
@@ -100,7 +100,7 @@ TEST_F(Checkpoint, SeveralPiecesInOneFile) {
   EXPECT_EQ(read_all(reader, {"param/w", Shape{10}, 0, {}}), values_of(all));
 }
 
-// Elements `range` of a slice of `all`, whose numbers are those of the logical tensor.
+// The elements `range` of a slice; `all` holds the values of the logical tensor.
 Slab slab_of(const std::string& name, const Slice& slice, Range range, const Tensor& all) {
   const Tensor data =
       Tensor::empty(test_memory(), {range.count()}, DType::kF32, MemoryClass::kParameters);
@@ -110,7 +110,7 @@ Slab slab_of(const std::string& name, const Slice& slice, Range range, const Ten
   return {name, slice, range.begin, data};
 }
 
-// Two ranks have a matrix's columns between them and three its rows, each cut as ZeRO cuts it.
+// Two ranks share a matrix by columns, then three ranks by rows; each slice is sharded as by ZeRO.
 TEST_F(Checkpoint, SlicesOfATensorAreReadBackAsOthers) {
   const Shape whole{6, 5};
   const Tensor all = random_values(30, 1);
@@ -141,7 +141,7 @@ TEST_F(Checkpoint, SlicesThatOverlapAreFound) {
   expect_mentions(data_error([&] { CheckpointReader reader(path); }), {path, "param/w", "overlap"});
 }
 
-// Ranks that read together open each file once, and know all of it.
+// When ranks read together, each file is opened once, and all ranks know all tensors.
 TEST_F(Checkpoint, AnIndexIsReadInShares) {
   const std::string partial = begin_checkpoint(checkpoints_, 1);
   std::vector<FileEntry> entries;
@@ -196,7 +196,7 @@ TEST_F(Checkpoint, MissingAndDoubleElementsAreFound) {
   expect_mentions(data_error([&] { CheckpointReader again(path); }), {"element 5 of param/w"});
 }
 
-// Wherever a byte of a file has changed, an error says so before the values are used.
+// Wherever a byte of a file is changed, an error is thrown before the values are used.
 void expect_all_damage_found(const std::string& path, const Slab& slab) {
   const std::string file = path + "/rank-0000.h5";
   const std::string content = read_file(file);
@@ -215,7 +215,7 @@ TEST_F(Checkpoint, NoFlippedByteGoesUnnoticed) {
   expect_all_damage_found(save(1, slabs), slabs[0]);
 }
 
-// What is not read is not looked at: a piece's damage shows when the piece is wanted.
+// Damage of a piece is found when that piece is read, not before.
 TEST_F(Checkpoint, PiecesAreVerifiedWhenTheyAreRead) {
   const std::vector<Slab> slabs = model_slabs();
   const std::string path = save(1, slabs);

@@ -1,6 +1,6 @@
-// What a power failure would leave of a checkpoint. A rename may only publish what the disk has
-// already, and lasts once its folder is synced. So the order of the system calls is recorded: the
-// functions of the C library that stand here come before its own in this program.
+// What a power failure would leave of a checkpoint. A rename may publish only what is already on
+// the disk, and is durable once its folder is synced. So these tests record the order of system
+// calls: the functions below replace those of the C library in this program.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -20,8 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The calls on files below `root`, as "write FILE", "sync FILE" and "rename FROM TO"; several
-// writes to a file one after another are one.
+// The calls on files below `root`, as "write FILE", "sync FILE" and "rename FROM TO". Consecutive
+// writes to a file are recorded as one.
 struct Recorder {
   std::string root;  // empty: nothing is recorded
   std::vector<std::string> calls;
@@ -38,7 +38,7 @@ struct Recorder {
       note(what + " " + fs::read_symlink(str("/proc/self/fd/", descriptor), gone).string());
     }
   }
-  // What was recorded, with paths below the root.
+  // Returns what was recorded, with paths relative to the root, and clears it.
   std::vector<std::string> take() {
     std::vector<std::string> taken = std::move(calls);
     calls.clear();
@@ -56,7 +56,7 @@ Recorder& recorder() {
   return recorder;
 }
 
-// Calls the function of the C library that `own` takes the place of.
+// Calls the function of the C library that `own` replaces.
 template <class Function, class... Args>
 auto call_next(const char* name, Function* own, Args... args) {
   static_assert(std::is_invocable_v<Function, Args...>);
@@ -161,7 +161,7 @@ TEST_F(Durability, AReplacedCheckpointGoesWhenTheNewOneIsOnTheDisk) {
 TEST_F(Durability, TheBestIsOnTheDiskBeforeItGetsItsName) {
   const std::string path = save(1);
   recorder().take();
-  keep_as_best(recorder().root + "/c", path);  // hard links: no bytes of its own
+  keep_as_best(recorder().root + "/c", path);  // only hard links: no bytes are written
   EXPECT_EQ(recorder().take(), (Calls{"sync c/best.partial", "rename c/best.partial c/best",  //
                                       "sync c"}));
 }

@@ -127,8 +127,8 @@ TEST(Hdf5, DamageIsNamed) {
     expect_error(ExitCode::kData, {"cut.h5: cut short"},
                  [&] { H5Reader(cut_path).read_all<int64_t>("/group/numbers"); });
   }
-  // A header that puts the numbers past the end of the file: its offset and its size follow each
-  // other.
+  // A header that places the numbers beyond the end of the file. Their offset and size are stored
+  // one after the other.
   const int64_t place[2] = {H5Reader(path).dataset("/group/numbers").offset, 5000 * 8};
   const size_t at = bytes.find(std::string(reinterpret_cast<const char*>(place), 16));
   ASSERT_NE(at, std::string::npos);
@@ -172,7 +172,7 @@ TEST(Hdf5, NothingAppearsWithoutCommit) {
   expect_error(ExitCode::kInternal, {"/x: 0 of 4 elements were written"}, [&] { file.commit(); });
 }
 
-// Another process may hold a lock, and some network file systems refuse them.
+// Another process may hold a lock, and some network file systems refuse locks.
 TEST(Hdf5, LocksAreNotAskedFor) {
   const TemporaryFolder folder;
   const std::string path = write_counting(folder, 5);
@@ -201,8 +201,8 @@ TEST(Hdf5, AFullDiskLeavesNothing) {
     file.commit();
     return 0;
   };
-  // In the middle of the numbers; and so early that already the first bytes of the library find no
-  // room.
+  // The disk is full in the middle of the numbers, or so early that not even the library's first
+  // bytes fit.
   for (const int64_t limit : {int64_t{1} << 19, int64_t{100}}) {
     const std::string output = run_with_file_limit(limit, body);
     EXPECT_NE(output.find("big.h5: "), std::string::npos) << output;
@@ -231,8 +231,7 @@ TEST(Hdf5, AFullDiskLeavesNothing) {
   EXPECT_EQ(run_with_file_limit(1 << 22, body), "exit 0");
 }
 
-// A file system of its own, where the test may mount one: everything from no room at all up to the
-// last few bytes missing.
+// On a small file system, if the test may mount one: from no room at all to a few bytes too little.
 TEST(Hdf5, ASmallFileSystemFillsUp) {
   const TemporaryFolder folder;
   const std::string mounted = folder / "small";

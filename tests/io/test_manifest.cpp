@@ -42,7 +42,7 @@ TEST(Manifest, TakesAnyConfigAndAnyNumber) {
   EXPECT_TRUE(read.schedule.empty());
 }
 
-// Every single flipped bit is found, or (in white space) changes nothing.
+// Every flipped bit is found, or changes nothing (in white space).
 TEST(Manifest, NoFlippedBitGoesUnnoticed) {
   const std::string text = to_json(full_manifest());
   int found = 0;
@@ -61,7 +61,7 @@ TEST(Manifest, NoFlippedBitGoesUnnoticed) {
   EXPECT_GT(found, 7 * static_cast<int>(text.size()) / 2);
 }
 
-// The hash is the one that the xxh128sum tool prints for what is left without the pieces.
+// The hash is what the xxh128sum tool prints for the file's bytes outside the pieces.
 TEST(FileEntry, HashIsXxh3OfWhatIsOutsidePieces) {
   std::string root = ::testing::TempDir() + "tandem-manifest-XXXXXX";
   ASSERT_NE(mkdtemp(root.data()), nullptr);

@@ -13,14 +13,14 @@ struct Sums {
   bool operator==(const Sums&) const = default;
 };
 
-// On the device where x is; added to `before` if there is one.
+// Computed on the device of x; added to `before` unless it is null.
 Sums sums_of(const Tensor& x, const double* before = nullptr) {
   const Device device = x.device();
   const TestContext test(device);
   const Tensor scratch = test.context.workspace({kReduceScratch}, DType::kF64);
   const auto run = [&](auto reduce) {
     const Tensor start = Tensor::zeros(test_memory(), {1}, DType::kF64, MemoryClass::kData);
-    // What is there without `add` must not matter.
+    // Without `add`, the old value must not matter.
     *start.data<double>() = before ? *before : std::numeric_limits<double>::quiet_NaN();
     const Tensor result = to_device(start, device);
     on_device(test.stream, [&](auto tag) {
@@ -33,8 +33,8 @@ Sums sums_of(const Tensor& x, const double* before = nullptr) {
           run([](auto... arguments) { squared_norm<float>(arguments...); })};
 }
 
-// Tails of packs, threads and blocks. Both the sums and their check are f64, each within n * 2^-53
-// of the sum of sizes.
+// Sizes with tails of packs, threads and blocks. Both the sums and their references are f64, each
+// with an error of at most n * 2^-53 times the sum of absolute values.
 TEST(Reduce, MatchesAPlainLoop) {
   for_each_device([](Device device) {
     for (int64_t n : {1, 3, 4, 5, 1023, 4096, 4097, 100003}) {
@@ -86,7 +86,7 @@ TEST(Reduce, NothingSumsToZero) {
   });
 }
 
-// The place in memory decides how elements are loaded, not how they are added.
+// The place in memory decides how elements are loaded, but not the order in which they are added.
 TEST(Reduce, BitsDependOnTheLengthAlone) {
   for_each_device([](Device device) {
     for (int64_t n : {7, 5001, 20001}) {

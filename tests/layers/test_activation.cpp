@@ -19,15 +19,15 @@ TEST(Activation, GradientsMatchFiniteDifferences) {
   }
 }
 
-// Far outside, where gates saturate.
+// Large arguments, where gates saturate.
 TEST(Activation, GradientsOfLargeArguments) {
   for (Activation f : {gelu, silu, swiglu}) {
     check_gradients({Shape{5, 6}}, {}, alone(f), 10.0);
   }
 }
 
-// x is used twice: the second op to be differentiated adds to its gradient. dy is shared by both
-// sides of the sum, so neither may be overwritten.
+// x is used twice: the second op to be differentiated adds to its gradient. Both addends of the sum
+// share dy, so neither op may overwrite it.
 TEST(Activation, GradientsAccumulate) {
   for (Activation f : {relu, gelu, silu}) {
     check_gradients({Shape{4, 8}}, {}, [f](Context& context, const std::vector<Variable>& in) {
@@ -39,8 +39,8 @@ TEST(Activation, GradientsAccumulate) {
   });
 }
 
-// Whole packs of 16 bytes, a tail, and several blocks. math::exp is good to 4 units of 2^-24, and a
-// slope takes it three times.
+// Whole packs of 16 bytes, a tail, and several blocks. math::exp has an error of at most 4 units of
+// 2^-24, and a slope takes it three times.
 TEST(Activation, DevicesAgree) {
   for (Activation f : {relu, gelu, silu}) {
     check_devices({Shape{3, 701}}, {}, alone(f), {.terms = 16});

@@ -19,7 +19,7 @@ TEST(Add, DevicesAgree) {
                 });
 }
 
-// A branch that is handed over lends its memory; one that others still hold stays as it is.
+// The result takes the memory of a branch that nobody else holds; any other branch stays unchanged.
 TEST(Add, ReusesOnlyMemoryOfItsOwn) {
   for_each_device([](Device device) {
     TestContext test(device);

@@ -14,7 +14,7 @@ struct Sizes {
   HeadLayout layout;
 };
 
-// Below, at and across the bounds of tiles, grouped heads and odd widths among them.
+// Sizes below, at and across the bounds of tiles, also with grouped heads and odd widths.
 const std::vector<Sizes> kSizes = {
     {2, 1, {2, 2, 3}},   {1, 5, {4, 2, 5}},   {2, 17, {2, 1, 8}},   {1, 64, {2, 2, 32}},
     {1, 65, {1, 1, 17}}, {2, 130, {6, 3, 7}}, {1, 200, {2, 2, 64}},
@@ -57,9 +57,9 @@ Tensor random_qkv(const Sizes& sizes, DType dtype) {
   return random_tensor({sizes.batch, sizes.length, sizes.layout.row()}, dtype, 3);
 }
 
-// f64: sums of up to 200 terms of order one, error at most 200 * 1e-16 and the same again for
-// exponentials of scores of order ten: 1e-12 leaves room. f32 in the same way: 5e-4 of 2^-24 * 200
-// * 10 = 1e-4 and the 2e-7 of math::exp.
+// f64: sums of up to 200 terms of order one err by at most 200 * 1e-16, and exponentials of scores
+// of order ten by as much again, so a tolerance of 1e-12 leaves room. f32 in the same way: 2^-24 *
+// 200 * 10 = 1e-4 and the 2e-7 of math::exp, so 5e-4.
 void expect_definition(Device device, DType dtype, double tolerance) {
   for (const Sizes& sizes : kSizes) {
     const Tensor qkv = random_qkv(sizes, dtype);
@@ -80,8 +80,8 @@ TEST(Attention, MatchesTheDefinition) {
   for_each_device([](Device device) { expect_definition(device, DType::kF32, 5e-4); });
 }
 
-// Every kernel of the GPU, of heads as wide as it and of narrower ones, at lengths about the bounds
-// of its tiles. Sums run over the width and over positions.
+// Every kernel of the GPU, for heads of its full width and narrower ones, at lengths around the
+// bounds of its tiles. Sums run over the width and over positions.
 TEST(Attention, Devices) {
   for (int64_t width : {3, 5, 16, 32, 64, 96, 128}) {
     for (int64_t length : {1, 5, 17, 33, 65}) {
@@ -127,8 +127,8 @@ TEST(Attention, GradientsAccumulate) {
   check_devices({Shape{1, 37, layout.row()}}, {}, twice, {.terms = 2 * (37 + layout.width)});
 }
 
-// f32 gradients against f64 ones. Rounding of at most 200 terms in each of two nested sums, of
-// order one: 2^-24 * 200 * 10 = 1e-4, twice.
+// f32 gradients against f64 gradients. Two nested sums round at most 200 terms of order one each:
+// 2^-24 * 200 * 10 = 1e-4, twice.
 TEST(Attention, SinglePrecisionGradients) {
   for (const Sizes& sizes : kSizes) {
     std::vector<std::vector<double>> grads;
@@ -145,8 +145,8 @@ TEST(Attention, SinglePrecisionGradients) {
   }
 }
 
-// Positions from 100 on change: nothing before them may notice, to the last bit, also in the tile
-// that holds position 100.
+// Positions from 100 on change. No earlier position may change by a bit, also in the tile that
+// holds position 100.
 TEST(Attention, TheFutureIsInvisible) {
   const Sizes sizes{1, 150, {2, 1, 16}};
   const Tensor qkv = random_qkv(sizes, DType::kF32), other = random_qkv(sizes, DType::kF32);
@@ -188,7 +188,7 @@ TEST(Attention, LargeScores) {
   });
 }
 
-// A key that is not a number is seen by all queries from its own on, and by no tile before it.
+// A key that is NaN makes NaN of its own query and all later ones, and of no earlier tile.
 TEST(Attention, NanStays) {
   const Sizes sizes{1, 140, {1, 1, 8}};
   const Tensor qkv = random_qkv(sizes, DType::kF32);
@@ -228,7 +228,7 @@ TEST(Attention, BitsDoNotDependOnThreads) {
   EXPECT_EQ(results[0], results[1]);
 }
 
-// The sequence in pieces of 1, 5, 70 and 4 positions against the whole.
+// Compares the sequence in pieces of 1, 5, 70 and 4 positions with the whole sequence.
 void expect_cached_equals_whole(Device device, DType dtype, int64_t width, double tolerance) {
   const Sizes sizes{1, 80, {4, 2, width}};
   const int64_t row = sizes.layout.row(), out = sizes.layout.heads * width;
@@ -255,8 +255,8 @@ void expect_cached_equals_whole(Device device, DType dtype, int64_t width, doubl
   EXPECT_THROW(attention_cached(test.context, more, sizes.layout, cache), Error);
 }
 
-// f64 and f32: as above. In 16 bits both results, of up to 4, are rounded once: by 2^-8 or 2^-11 of
-// them at most, and in opposite directions.
+// Tolerances for f64 and f32: as above. In 16 bits both results, of up to 4, are rounded once, by
+// at most 2^-8 or 2^-11 of themselves, possibly in opposite directions.
 TEST(Attention, CachedEqualsWhole) {
   expect_cached_equals_whole(Device::kCpu, DType::kF64, 6, 1e-12);
   for_each_device([](Device device) {
@@ -278,7 +278,7 @@ TEST(Attention, LayoutMustFit) {
   EXPECT_THROW(attention(test.context, qkv, {3, 2, 4}), Error);
 }
 
-// The GPU holds a row of a head in the registers of a few threads, so it has a widest head.
+// The GPU holds a row of a head in the registers of a few threads, which limits a head's width.
 TEST(Attention, HeadsTooWideForTheGpu) {
   for_each_device([](Device device) {
     const HeadLayout layout{.heads = 1, .kv_heads = 1, .width = 129};

@@ -26,7 +26,7 @@ Statistics run_statistics(const Tensor& x, int64_t channels) {
   return {{mean.begin(), mean.end()}, {rstd.begin(), rstd.end()}, observed};
 }
 
-// Plain two-pass sums in f64.
+// The definition, as two passes of sums in f64.
 Statistics plain_statistics(const Tensor& x, int64_t channels) {
   const std::vector<double> values = values_of(x);
   const int64_t rows = x.elements() / channels;
@@ -59,9 +59,9 @@ Tensor shifted(int64_t rows, int64_t channels, double offset) {
   return x;
 }
 
-// A chunk of at most 256 rows is summed in T, the rest in f64. Its mean errs by at most
-// 258 u (|offset| + spread), its squared deviations by 260 u relative; with a spread of one, and
-// normal numbers below 5.
+// A chunk of at most 256 rows is summed in T, and the sums of chunks in f64. The mean of a chunk
+// errs by at most 258 u (|offset| + spread), its squared deviations by a relative 260 u. The spread
+// is one, and normal numbers are below 5.
 template <class T>
 void check_statistics(int64_t rows, int64_t channels, double offset) {
   SCOPED_TRACE(str(rows, " x ", channels, " ", name_of(dtype_of<T>)));
@@ -133,7 +133,7 @@ const std::vector<Shape> kShapes = {
     Shape{2, 37, 37, 3},  Shape{1, 41, 41, 5},  Shape{2, 17, 17, 16}, Shape{1, 21, 21, 20},
     Shape{1, 12, 12, 64}, Shape{1, 5, 13, 304}, Shape{1, 1, 7, 1}};
 
-// The op under test with statistics of its own in the device's memory.
+// The op under test; its statistics are in the device's memory.
 OpUnderTest in_training(Layer& layer, bool relu, bool residual) {
   return [&layer, relu, residual](Context& context, const std::vector<Variable>& in) {
     layer.statistics.sum =
@@ -143,7 +143,7 @@ OpUnderTest in_training(Layer& layer, bool relu, bool residual) {
   };
 }
 
-// A masked gradient is stored once more, and added to dx by the residual.
+// ReLU's masked gradient is stored, which is one rounding more, and the residual adds it to dx.
 TEST(BatchNorm2d, DevicesAgree) {
   for (const Shape& shape : kShapes) {
     const int64_t channels = shape[-1], rows = shape.elements() / channels;
@@ -158,7 +158,7 @@ TEST(BatchNorm2d, DevicesAgree) {
   }
 }
 
-// Two residual units: gradients of x and of parameters add to what is there.
+// Two residual units: gradients of x and of parameters are added to those of the other unit.
 TEST(BatchNorm2d, DevicesAgreeWhenGradientsAdd) {
   for (int64_t channels : {5, 16}) {
     Layer layer(channels, DType::kF32);
@@ -189,8 +189,8 @@ TEST(BatchNorm2d, EveryDeviceObservesTheSame) {
       layer(test.context, Variable(to_device(x, device)));
       const std::vector<double> observed = values_of(layer.statistics.sum);
       for (int64_t c = 0; c < channels; ++c) {
-        // What is observed is added to ones. The bounds of check_statistics, and one rounding of
-        // either sum.
+        // The observed statistics are added to ones. Tolerance: the bounds of check_statistics, and
+        // one rounding of each sum.
         EXPECT_NEAR(observed[c], expected.observed[c], 260 * 0x1p-24 * 8);
         EXPECT_NEAR(observed[channels + c], expected.observed[channels + c],
                     266 * 0x1p-24 * expected.observed[channels + c]);
@@ -218,15 +218,15 @@ TEST(BatchNorm2d, LargeMeanKeepsTheVariance) {
     });
     const std::vector<double> actual = values_of(rstd);
     for (int64_t c = 0; c < 16; ++c) {
-      // The sum of 256 values near 2^12 is rounded to multiples of at most 2^-3, with alternating
-      // sign: far below its bound of 0.06 for the mean. A hundredth is generous.
+      // The sum of 256 values near 2^12 is rounded to multiples of at most 2^-3, with varying sign,
+      // so the mean's error is far below its bound of 0.06. A tolerance of 0.01 is generous.
       EXPECT_NEAR(actual[c] / expected.rstd[c], 1, 0.01);
     }
   });
 }
 
-// A residual block: the gradient of x arrives from the residual and is then added to by the
-// convolution; the gradient of the middle is added up from two users.
+// A residual block: the gradient of x first comes from the residual, and then the convolution adds
+// to it. The gradient of the middle has two users.
 TEST(BatchNorm2d, GradientsOfAResidualBlock) {
   Layer layer(4, DType::kF64), second(4, DType::kF64);
   second.gain.name = "gain_2";
@@ -241,8 +241,8 @@ TEST(BatchNorm2d, GradientsOfAResidualBlock) {
                   });
 }
 
-// The gradient handed in may be somebody else's: then it is not overwritten, and the result is the
-// same as when it may be.
+// When others hold the incoming gradient, it is not overwritten; the result is the same as when the
+// op may overwrite it.
 TEST(BatchNorm2d, SharedGradientIsNotOverwritten) {
   for (const bool with_residual : {false, true}) {
     const auto run = [&](bool shared) {
@@ -274,7 +274,7 @@ TEST(BatchNorm2d, SharedGradientIsNotOverwritten) {
   }
 }
 
-// What is fused gives the bits of the separate steps.
+// Fused steps give the bits of separate steps.
 TEST(BatchNorm2d, FusedStepsEqualSeparateOnes) {
   Layer layer(17, DType::kF32);
   TestContext test;

@@ -55,7 +55,7 @@ std::vector<T> random_values(int64_t count, uint64_t seed) {
   return {tensor.as<T>().begin(), tensor.as<T>().end()};
 }
 
-// Memory that was never written: whoever reads it gets NaN. Notices writes behind its end.
+// Unwritten memory: reading it gives NaN, and a write after its end is noticed.
 template <class T>
 class Poisoned {
  public:
@@ -81,7 +81,7 @@ struct Gradients {
   std::vector<T> y, dx, dw;
 };
 
-// The three kernels on random operands. With beta 1 the gradients are added to `start`.
+// Checks the three kernels on random operands. With beta 1 the gradients are added to `start`.
 template <class T>
 Gradients<T> run_kernels(const Conv2dShape& s, const std::vector<T>& x, const std::vector<T>& w,
                          const std::vector<T>& dy, bool add, T start) {
@@ -108,7 +108,7 @@ void expect_near(const std::vector<T>& actual, const std::vector<Reference>& exp
   ASSERT_EQ(actual.size(), expected.size());
   for (size_t i = 0; i < actual.size(); ++i) {
     const Reference& e = expected[i];
-    // Twice: the reference itself is summed in f64. One addition more for beta.
+    // Twice the bound, since the reference is itself a sum in f64; one addition more for beta.
     const double bound =
         2 * static_cast<double>(e.terms + 2) * kRoundoff * (e.magnitude + std::abs(start));
     ASSERT_LE(std::abs(static_cast<double>(actual[i]) - (e.value + start)), bound)
@@ -183,7 +183,7 @@ TEST(Conv2dKernels, BetaOneAdds) {
     check_against_reference<float>(square_kernel(3, 9, 7, 17, 33, 3, stride, 1), true);
     check_against_reference<double>(square_kernel(3, 9, 7, 17, 33, 3, stride, 1), true);
   }
-  // Most pixels of dx are read by no output: they keep what they had.
+  // No output reads most pixels of x, so their gradients keep their old values.
   check_against_reference<float>(square_kernel(2, 9, 9, 3, 4, 1, 3, 0), true);
 }
 
@@ -234,7 +234,7 @@ TEST(Conv2d, GradientsMatchFiniteDifferences) {
   }
 }
 
-// One weight used twice: its second gradient is added to the first.
+// A weight that is used twice: its second gradient is added to the first.
 TEST(Conv2d, SharedWeightAccumulates) {
   Parameter weight{.name = "w", .shape = {4, 3, 3, 4}};
   check_gradients({Shape{2, 4, 4, 4}}, {&weight},
@@ -258,7 +258,7 @@ void check_conv2d_on_devices(const Shape& x, const Shape& w, int64_t stride, int
                 {.terms = terms, .roundings = 1});
 }
 
-// Odd images, and channels that fill 16-byte packs and tiles of channels and those that do not.
+// Images of odd sizes, and channels that do or do not fill 16-byte packs and tiles of channels.
 TEST(Conv2dDevices, KernelsStridesPaddingsAndChannels) {
   struct Channels {
     int64_t in, out;
@@ -312,7 +312,7 @@ struct Results {
   bool operator==(const Results&) const = default;
 };
 
-// x lies `offset` elements behind an aligned address.
+// x begins `offset` elements after an aligned address.
 Results run_on(Device device, DType dtype, int64_t offset) {
   const Shape shape{3, 7, 9, 16};
   const Tensor values = rounded_to(random_tensor({3 * 7 * 9 * 16 + 8}, DType::kF32, 1), dtype);

@@ -8,7 +8,7 @@
 namespace tandem::testing {
 namespace {
 
-// Through a sum, because the op overwrites its logits.
+// The logits are the result of a sum, because the op overwrites them.
 TEST(CrossEntropy, GradientsMatchFiniteDifferences) {
   for (int64_t classes : {1, 3, 65}) {
     const Tensor targets = int_tensor(
@@ -20,7 +20,7 @@ TEST(CrossEntropy, GradientsMatchFiniteDifferences) {
   }
 }
 
-// Rows that begin inside a 16-byte pack, and rows of more packs than a block has threads.
+// Rows that begin inside a 16-byte pack, and rows with more packs than a block has threads.
 TEST(CrossEntropy, DevicesAgree) {
   for (int64_t classes : {1, 3, 65, 128, 2103}) {
     const int32_t last = static_cast<int32_t>(classes) - 1;
@@ -35,7 +35,8 @@ TEST(CrossEntropy, DevicesAgree) {
   }
 }
 
-// f32: logits of order one, a sum of 65 exponentials, relative error below 65 * 2^-24 = 4e-6.
+// Tolerance in f32: with logits of order one, a sum of 65 exponentials has a relative error below
+// 65 * 2^-24 = 4e-6.
 TEST(CrossEntropy, LossesMatchTheDefinition) {
   const int64_t rows = 10, classes = 65;
   const Tensor logits = random_tensor({rows, classes}, DType::kF32, 2);
@@ -105,7 +106,7 @@ TEST(CrossEntropy, NotANumberStays) {
   }
 }
 
-// Classes that are ruled out have no part in the sum, wherever they stand.
+// Classes with a logit of minus infinity do not enter the sum, wherever they stand.
 TEST(CrossEntropy, MinusInfinityIsNoClass) {
   const Tensor two = random_tensor({1, 2}, DType::kF32, 2);
   Tensor logits = Tensor::empty(test_memory(), {1, 600}, DType::kF32, MemoryClass::kData);
@@ -123,7 +124,7 @@ struct Results {
   bool operator==(const Results&) const = default;
 };
 
-// Of logits [4, classes] in rows of `width`, which hold no numbers after the classes.
+// The results for logits [4, classes] in rows of `width`, whose rest is NaN.
 Results results_of(Device device, DType dtype, int64_t classes, int64_t width) {
   const Tensor values = random_tensor({4, classes}, DType::kF32, 5);
   const Tensor logits = unwritten({4, width}, DType::kF32);
@@ -153,7 +154,7 @@ Results results_of(Device device, DType dtype, int64_t classes, int64_t width) {
   return results;
 }
 
-// Rows that begin at the same places of 16-byte packs are summed in the same order.
+// Rows that begin at the same place in a 16-byte pack are summed in the same order: equal bits.
 TEST(CrossEntropy, ColumnsAfterTheClassesHaveNoPart) {
   for_each_device([](Device device) {
     for (DType dtype : {DType::kF32, DType::kBf16, DType::kFp16}) {
@@ -166,7 +167,8 @@ TEST(CrossEntropy, ColumnsAfterTheClassesHaveNoPart) {
   });
 }
 
-// Odd widths may be summed in another order: 4 (65 + 16) roundings of f32, of numbers below 8.
+// Rows of odd widths may be summed in another order. Tolerance: 4 (65 + 16) roundings of f32 of
+// numbers below 8.
 TEST(CrossEntropy, RowsMayBeStoredAtOddWidths) {
   for_each_device([](Device device) {
     const Results padded = results_of(device, DType::kF32, 65, 67);
@@ -221,7 +223,7 @@ TEST(CrossEntropy, CountCorrect) {
   });
 }
 
-// Negative and positive logits, in packs and around them.
+// Negative and positive logits, inside packs and in the elements before and after them.
 TEST(CrossEntropy, CountCorrectOfLongRows) {
   for (const double shift : {-10.0, 0.0, 10.0}) {
     Tensor logits = random_tensor({7, 1001}, DType::kF32, 3);

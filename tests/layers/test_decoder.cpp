@@ -21,8 +21,8 @@ struct Generation {
   TestContext test;
 };
 
-// f64, sums of at most a few hundred terms of order one in about ten operations one behind the
-// other: 1e-16 * 300 * 10 = 3e-13 leaves room below 1e-10.
+// In f64, sums of at most a few hundred terms of order one in about ten successive operations err
+// by 1e-16 * 300 * 10 = 3e-13, far below the tolerance of 1e-10.
 void expect_close(const std::vector<double>& actual, const std::vector<double>& expected) {
   ASSERT_EQ(actual.size(), expected.size());
   for (size_t i = 0; i < actual.size(); ++i) {

@@ -6,7 +6,7 @@
 namespace tandem::testing {
 namespace {
 
-// What dropout makes of ones.
+// The result of dropout on ones.
 std::vector<double> mask_of(const StepNumbers& numbers, Shape shape, double p, uint32_t site) {
   TestContext test(Device::kCpu, numbers);
   Tensor ones = Tensor::empty(test_memory(), shape, DType::kF32, MemoryClass::kData);
@@ -28,8 +28,8 @@ TEST(Dropout, DevicesAgree) {
   }
 }
 
-// Not nearly: one multiplication makes the same f32 numbers everywhere. 24 runs of 64 elements are
-// two blocks of a GPU.
+// The masks are equal, not only close: one multiplication gives the same f32 number on every
+// device. 24 runs of 64 elements are two blocks of a GPU.
 TEST(Dropout, EveryDeviceHasTheSameMask) {
   for (const Shape& shape : {Shape{5, 3, 37}, Shape{2, 1500}, Shape{70, 1}}) {
     const Tensor x = random_tensor(shape, DType::kF32, 1);
@@ -56,8 +56,8 @@ TEST(Dropout, IdentityOutsideTrainingAndForZero) {
   EXPECT_EQ(dropout(test.context, x, 0.5, 1).data<float>(), x.data<float>());
 }
 
-// The number of zeros is binomial: five deviations are wrong once in two million seeds, and the
-// seed is fixed.
+// The number of zeros is binomial. A bound of five deviations fails for one seed in two million,
+// and the seed is fixed.
 TEST(Dropout, DropsTheAskedFraction) {
   for (double p : {0.1, 0.5, 0.9}) {
     const std::vector<double> mask = mask_of({.seed = 7}, {4, 5000}, p, 2);
@@ -71,7 +71,7 @@ TEST(Dropout, DropsTheAskedFraction) {
   }
 }
 
-// Sample 2 of a micro-batch that begins at sample 10 is sample 12 wherever it is computed.
+// Sample 2 of a micro-batch that begins at sample 10 is sample 12, on whichever rank it is.
 TEST(Dropout, MaskBelongsToTheGlobalSample) {
   const Shape whole{5, 3, 37};
   const int64_t sample = 3 * 37;
@@ -96,7 +96,7 @@ TEST(Dropout, EveryCoordinateMatters) {
             std::vector<double>(mask.begin() + 64, mask.begin() + 128));
 }
 
-// The mask in terms of the numbers it is named by: masks of a given seed must never change.
+// The mask is the documented function of Philox: masks of a given seed must never change.
 TEST(Dropout, MaskIsPhilox) {
   const StepNumbers numbers{.seed = 11, .step = 4, .first_sample = 6};
   const std::vector<double> mask = mask_of(numbers, {2, 200}, 0.5, 9);

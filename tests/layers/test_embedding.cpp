@@ -25,7 +25,7 @@ TEST(Embedding, GradientsMatchFiniteDifferences) {
   });
 }
 
-// Tokens of a vocabulary, most of them few times, and every third one the same.
+// Tokens of a vocabulary: every third one is the same, the others occur only a few times.
 Tensor skewed_tokens(Shape shape, int32_t vocab) {
   std::vector<int32_t> ids(static_cast<size_t>(shape.elements()));
   for (size_t n = 0; n < ids.size(); ++n) {
@@ -34,8 +34,8 @@ Tensor skewed_tokens(Shape shape, int32_t vocab) {
   return int_tensor(shape, ids);
 }
 
-// Rows of whole 16-byte packs and others; a vocabulary of one, two and three digits of 8 bits; more
-// tokens than one tile of the sort; a row with more tokens than one warp sums.
+// Rows that are whole 16-byte packs or not; a vocabulary of one, two and three digits of 8 bits;
+// more tokens than one tile of the sort; a row with more tokens than one warp sums.
 TEST(Embedding, DevicesAgree) {
   struct Case {
     int32_t vocab;
@@ -54,7 +54,7 @@ TEST(Embedding, DevicesAgree) {
   }
 }
 
-// Without positions; and the second op's gradients add to the first's. Token 3 is there as often as
+// Without positions; the second op's gradients are added to the first's. Token 3 occurs as often as
 // one warp sums, token 5 more often.
 TEST(Embedding, DevicesAgreeWhenGradientsAdd) {
   Parameter weight = make("wte", {13, 16});
@@ -84,8 +84,8 @@ TEST(Embedding, ValuesAreRowSums) {
   }
 }
 
-// The first write replaces whatever the memory holds, also in rows of absent tokens and positions;
-// the next one adds.
+// The first write replaces whatever the memory holds, also in the rows of absent tokens and
+// positions; the second write adds.
 TEST(Embedding, FirstWriteClearsAndTheNextAdds) {
   for_each_device([](Device device) {
     Parameter tokens_weight = make("wte", {5, 3}), positions_weight = make("wpe", {4, 3});

@@ -1,5 +1,5 @@
-// Frozen parameters of layers: nothing is computed for them, and what is computed for the others
-// and for the input has the same bits as without them.
+// Frozen parameters of layers: no gradient is computed for them, and the gradients of the other
+// parameters and of the input keep their bits.
 #include "layers/batchnorm2d/batchnorm2d.h"
 #include "layers/conv2d/conv2d.h"
 #include "layers/embedding/embedding.h"
@@ -21,7 +21,7 @@ Gradients run(Device device, const Shape& shape, std::span<Parameter* const> par
     parameter.id = static_cast<ParamId>(i);
     parameter.frozen = (frozen >> i & 1) != 0;
     parameter.value = to_device(random_tensor(parameter.shape, DType::kF32, i), device);
-    // A frozen one has no memory: whoever asks where to write its gradient is told off.
+    // A frozen parameter has no memory for a gradient; asking for it is an error.
     parameter.grad = parameter.frozen ? Tensor() : unwritten(parameter.shape, DType::kF32, device);
     parameter.grad_written = false;
   }
@@ -51,7 +51,7 @@ void expect_same_bits(const Shape& shape, std::vector<Parameter*> parameters, co
       SCOPED_TRACE(str("frozen: ", frozen));
       const Gradients some = run(device, shape, parameters, frozen, body);
       if (some.empty()) {
-        continue;  // nothing is wanted, nothing was differentiated
+        continue;  // no gradient is wanted, so nothing was differentiated
       }
       Gradients expected = {all[0]};
       for (size_t i = 0; i < parameters.size(); ++i) {
@@ -98,7 +98,7 @@ TEST(Frozen, BatchNorm) {
   });
 }
 
-// Its input has no gradient.
+// The input of an embedding has no gradient.
 TEST(Frozen, Embedding) {
   Parameter tokens{.name = "tokens", .shape = {9, 16}},
       positions{.name = "positions", .shape = {6, 16}};

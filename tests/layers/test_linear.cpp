@@ -48,7 +48,7 @@ TEST(Linear, DevicesAgree) {
   }
 }
 
-// Gradients of parameters add up in f32: one more use costs no more roundings to 16 bits.
+// Gradients of parameters are summed in f32, so a second use adds no rounding to 16 bits.
 TEST(Linear, DevicesAgreeOnASharedWeight) {
   Parameter weight = make("w", {16, 16}), bias = make("b", {16});
   check_devices({Shape{3, 16}}, {&weight, &bias},
@@ -58,7 +58,7 @@ TEST(Linear, DevicesAgreeOnASharedWeight) {
                 {.terms = 64, .roundings = 8});
 }
 
-// Two layers with GELU between them, in one product each or one after another.
+// Two layers with GELU between them, fused into the products or as separate ops.
 struct TwoLayers {
   Parameter fc = make("fc", {12, 8}), fc_bias = make("fc_bias", {12});
   Parameter proj = make("proj", {8, 12}), proj_bias = make("proj_bias", {8});
@@ -124,8 +124,7 @@ TEST(LinearGelu, HasTheBitsOfSeparateLayers) {
   });
 }
 
-// The most bytes in use: while the layers are remembered, in a block that is computed again, and
-// without a tape.
+// Compares peak memory: with a tape, in a recomputed block, and without a tape.
 TEST(LinearGelu, TakesNoMoreMemoryThanSeparateLayers) {
   enum { kRemembered, kRecomputed, kForgotten };
   const auto peak_bytes = [](int way, bool fused) {
@@ -153,7 +152,7 @@ TEST(LinearGelu, TakesNoMoreMemoryThanSeparateLayers) {
   }
 }
 
-// A second use would have to add to its gradient, which the product with GELU's slope cannot do.
+// The product with GELU's slope cannot add to a gradient, as a second use would require.
 TEST(LinearGelu, ServesOneLinearLayer) {
   TwoLayers layers;
   bind_parameters(layers.parameters, DType::kF32);
@@ -170,8 +169,8 @@ TEST(LinearGelu, ServesOneLinearLayer) {
   }
 }
 
-// Several tiles of columns and several chunks of rows on a GPU; columns that are whole packs of
-// 16 bytes and not. Added to what is there, or not.
+// Several tiles of columns and several chunks of rows on a GPU; columns that are whole packs of 16
+// bytes or not; with and without adding to old values.
 TEST(SumRows, DevicesAgree) {
   for (const auto& [rows, columns] : std::vector<std::array<int64_t, 2>>{
            {1, 1}, {2, 257}, {9000, 1}, {3000, 3}, {700, 12}, {600, 31}, {200, 64}, {65, 520}}) {

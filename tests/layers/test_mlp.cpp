@@ -24,7 +24,7 @@ TEST(Mlp, GradientsMatchFiniteDifferences) {
   }
 }
 
-// The model in terms of its layers: bit by bit.
+// The model equals the composition of its layers, bit by bit.
 TEST(Mlp, HiddenLayersThenHead) {
   Mlp model(small());
   const std::vector<Parameter*> p = parameters_of(model);
@@ -60,7 +60,7 @@ TEST(Mlp, FlopsCountEveryWeight) {
   EXPECT_EQ(Mlp(small()).flops_per_sample(), 6.0 * (12 * 5 + 5 * 5 + 5 * 4));
 }
 
-// Training wants the losses alone: what evaluation counts would be work for nothing.
+// Training needs only the losses, so it does not count correct targets as evaluation does.
 TEST(Mlp, LossCountsCorrectTargetsOutsideTraining) {
   Mlp model(small());
   bind_parameters(parameters_of(model), DType::kF32);

@@ -26,7 +26,7 @@ TEST(Norm, RmsNormGradients) {
   });
 }
 
-// 70 rows are three chunks of the parameter gradients' sums, the last one partial.
+// The sums of the parameters' gradients take 70 rows in three chunks, the last one partial.
 TEST(Norm, GradientsOverSeveralChunks) {
   Parameter gain = make("gain", {5}), bias = make("bias", {5}), rms = make("rms", {5});
   check_gradients({Shape{70, 5}}, {&gain, &bias, &rms},
@@ -35,7 +35,7 @@ TEST(Norm, GradientsOverSeveralChunks) {
                   });
 }
 
-// The gradients of x, gain and bias add to what is there.
+// The gradients of x, gain and bias are added to earlier ones.
 TEST(Norm, GradientsAccumulate) {
   Parameter gain = make("gain", {6}), bias = make("bias", {6});
   check_gradients({Shape{5, 6}}, {&gain, &bias},
@@ -45,7 +45,7 @@ TEST(Norm, GradientsAccumulate) {
                   });
 }
 
-// The gradient of the gain adds to that of the second norm, the bias's is the first.
+// The gradient of the gain is added to that of the second norm; the bias has no earlier gradient.
 TEST(Norm, DevicesAgreeWhenOnlyTheGainIsShared) {
   Parameter gain = make("gain", {32}), bias = make("bias", {32});
   check_devices({Shape{37, 32}}, {&gain, &bias},
@@ -71,23 +71,23 @@ void check_norms(int64_t rows, int64_t width) {
                 {.terms = rows + width});
 }
 
-// 37 rows are three blocks of a GPU's backward; whole packs of 16 bytes and not.
+// 37 rows take three blocks in a GPU's backward; rows that are whole packs of 16 bytes or not.
 TEST(Norm, DevicesAgree) {
   for (int64_t width : {7, 31, 32, 96, 100, 257}) {
     check_norms(37, width);
   }
 }
 
-// Every way to hold a row in registers, each with packs that some threads do not have, and rows
-// that are too long.
+// Every way to hold a row in registers, each at a width that gives some threads fewer packs, and
+// rows that are too long for registers.
 TEST(Norm, DevicesAgreeOnWideRows) {
   for (int64_t width : {264, 520, 1032, 2056, 4104, 8200}) {
     check_norms(3, width);
   }
 }
 
-// Nothing is left of a row of one element but the bias, and no gradient, where mean and value are
-// rounded alike.
+// In a row of one element, the value equals its mean if both are rounded alike: the result is the
+// bias, and the gradient is zero.
 TEST(Norm, RowsOfOneElement) {
   for_each_device([](Device device) {
     TestContext test(device);
@@ -112,7 +112,7 @@ TEST(Norm, RowsOfOneElement) {
 
 using AddNorm = std::function<Normalized(Context&, const Variable& x, Variable branch)>;
 
-// The residual stream goes on behind the norm, as in a transformer block.
+// The residual stream is used again after the norm, as in a transformer block.
 OpUnderTest residual_block(AddNorm add_norm) {
   return [=](Context& context, const std::vector<Variable>& in) {
     const Normalized first = add_norm(context, in[0], in[1]);
@@ -133,7 +133,7 @@ TEST(AddNorm, GradientsMatchFiniteDifferences) {
                   }));
 }
 
-// Sums and norms are rounded several times on the way, and so are the gradients on their way back.
+// Sums and norms are rounded several times in forward, and so are the gradients in backward.
 TEST(AddNorm, DevicesAgree) {
   for (int64_t width : {31, 96}) {
     Parameter gain = make("gain", {width}), bias = make("bias", {width});
@@ -145,7 +145,7 @@ TEST(AddNorm, DevicesAgree) {
   }
 }
 
-// All values and gradients of an op on leaves of the given shape.
+// All results and gradients of an op on leaves of the given shape.
 std::vector<double> everything_of(Device device, DType dtype, Shape shape,
                                   const std::vector<Parameter*>& parameters,
                                   const OpUnderTest& op) {
@@ -197,8 +197,7 @@ TEST(AddNorm, FusedHasTheBitsOfSeparateSteps) {
   });
 }
 
-// A branch that is handed over lends its memory to the sum; one that others still hold stays as it
-// is.
+// The sum takes the memory of a branch that nobody else holds; any other branch stays unchanged.
 TEST(AddNorm, ReusesOnlyMemoryOfItsOwn) {
   for_each_device([](Device device) {
     TestContext test(device);

@@ -10,7 +10,7 @@
 namespace tandem::testing {
 namespace {
 
-// Largest value and its pixel by plain loops; the first of equal ones.
+// The largest value and its pixel by plain loops; of equal values, the first.
 template <class T>
 void plain_max_pool(const Pool2dShape& s, const T* x, std::vector<T>& y,
                     std::vector<int32_t>& winner) {
@@ -55,7 +55,7 @@ TEST(MaxPool2dKernels, MatchPlainLoops) {
                               .stride = stride,
                               .padding = padding};
           const Tensor x = random_tensor({3, 7, 10, channels}, DType::kF32, 1);
-          // Negative everywhere, so that padding by zero would win; and full of equal values.
+          // All values are negative, so that padding with zero would win; many of them are equal.
           for (float& value : x.as<float>()) {
             value = -1.0f - std::round(std::abs(value) * 2);
           }
@@ -83,7 +83,7 @@ TEST(MaxPool2d, GradientsMatchFiniteDifferences) {
 }
 
 // Windows that overlap, touch, leave gaps, and reach into the padding. In 16 bits many values are
-// equal: the first one wins everywhere.
+// equal, and the first must win on every device.
 TEST(MaxPool2d, DevicesAgree) {
   for (int64_t channels : {1, 3, 8, 20}) {
     for (const auto& [kernel, stride, padding] : std::vector<std::array<int64_t, 3>>{
@@ -193,7 +193,7 @@ TEST(GlobalAveragePool, GradientsMatchFiniteDifferences) {
   });
 }
 
-// More pixels than threads above one another, several tiles of channels.
+// More pixels than a block has rows of threads, and several tiles of channels.
 TEST(GlobalAveragePool, DevicesAgree) {
   for (const Shape& shape : {Shape{3, 5, 7, 19}, Shape{2, 9, 17, 16}, Shape{2, 3, 3, 304},
                              Shape{5, 1, 1, 8}, Shape{1, 20, 20, 1}}) {

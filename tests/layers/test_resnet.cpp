@@ -17,7 +17,7 @@ TEST(ResNet, HasThePublishedSizes) {
   }
 }
 
-// Recomputing a block gives every gradient the same bits, and observes its statistics once.
+// Recomputing blocks changes no bit of a gradient, and observes their statistics only once.
 TEST(ResNet, RecomputeChangesNoBit) {
   std::vector<std::vector<double>> results[2];
   for (const bool recompute : {false, true}) {

@@ -50,7 +50,7 @@ TEST(Rope, LargePositions) {
   });
 }
 
-// Angles are turned step by step from the last multiple of 16: at most 15 roundings of 2^-53.
+// Rotations go step by step from the last multiple of 16: at most 15 roundings of 2^-53.
 TEST(Rope, ValuesAreRotationsByPosition) {
   const int64_t length = 40, first = 1000, row = kLayout.row(), half = kLayout.width / 2;
   const Tensor x = random_tensor({2, length, row}, DType::kF64, 4);
@@ -69,12 +69,12 @@ TEST(Rope, ValuesAreRotationsByPosition) {
       }
     }
     for (int64_t j = (kLayout.heads + kLayout.kv_heads) * kLayout.width; j < row; ++j) {
-      EXPECT_EQ(to[j], from[j]);  // values do not turn
+      EXPECT_EQ(to[j], from[j]);  // values are not rotated
     }
   }
 }
 
-// Decoding starts anywhere: the same position gets the same bits.
+// Decoding may start at any position, and the same position must get the same bits.
 TEST(Rope, OffsetEqualsTheWholeSequence) {
   const int64_t length = 50, row = kLayout.row();
   const Tensor x = random_tensor({1, length, row}, DType::kF32, 4);

@@ -7,7 +7,7 @@
 namespace tandem::testing {
 namespace {
 
-// Odd counts leave a GPU's last thread less than a whole pack.
+// With an odd count, the last thread of a GPU has less than a whole pack.
 constexpr int64_t kCount = 1027;
 
 struct Outcome {
@@ -24,8 +24,8 @@ Outcome update(Device device, const Tensor& running, const Tensor& sum, int32_t 
   return {values_of(own), values_of(added)};
 }
 
-// Factors are powers of two and 7/8, so that an f32 result is off by the rounding of its sum and of
-// one product.
+// The factors are powers of two and 7/8, so an f32 result has only the rounding errors of its sum
+// and of one product.
 TEST(RunningStatistics, MoveTowardsTheSumWhichIsCleared) {
   const Tensor running = random_tensor({kCount}, DType::kF32, 1);
   const Tensor sum = random_tensor({kCount}, DType::kF32, 2);

@@ -29,7 +29,7 @@ TEST(Shortcut, DevicesAgree) {
       return shortcut(context, in[0], stride, 7);
     });
   }
-  // Whole 16-byte packs, and more of them in a row of pixels than a block has threads.
+  // Whole 16-byte packs, and a row of pixels with more packs than a block has threads.
   check_devices({Shape{2, 3, 70, 32}}, {}, [](Context& context, const std::vector<Variable>& in) {
     return shortcut(context, in[0], 2, 40);
   });

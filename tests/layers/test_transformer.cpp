@@ -13,7 +13,7 @@
 namespace tandem::testing {
 namespace {
 
-// Also with tied weights, whose gradient has two parts, and with dropout, whose masks must be the
+// Also with tied weights, whose gradient is a sum of two, and with dropout, whose masks must be the
 // same in all passes.
 TEST(Transformer, GradientsMatchFiniteDifferences) {
   for (bool llama : {false, true}) {
@@ -37,7 +37,7 @@ TEST(Transformer, GradientsMatchFiniteDifferences) {
   }
 }
 
-// The models written down in terms of their layers and parameter names, to compare bit by bit.
+// The models, composed here from their layers and parameter names, to compare bit by bit.
 struct Composition {
   Composition(Transformer& model, Context& run_context) : context(run_context) {
     for (Parameter* parameter : parameters_of(model)) {

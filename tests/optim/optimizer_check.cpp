@@ -48,7 +48,7 @@ void expect_same(const Trained& actual, const Trained& expected) {
 // One array of random numbers, cut into shards, and an optimizer for it.
 class Subject {
  public:
-  // cuts: the ends of the shards. working: of the working copies; kF32: there are none.
+  // cuts: the ends of the shards. working: the type of the working copies; kF32: there are none.
   Subject(const MakeOptimizer& make, Device device, const std::vector<int64_t>& cuts,
           DType working = DType::kF32)
       : device_(device), state_(device, {.loss_scale = 4}), cuts_(cuts) {
@@ -114,7 +114,7 @@ Trained train(const MakeOptimizer& make, Device device, const std::vector<int64_
 
 // More than one block of 256 threads with 8 elements each, and enough for the CPU's threads.
 constexpr int64_t kElements = 20'021;
-// At 52, f32 arrays are aligned to 16 bytes and 16-bit ones are not.
+// At element 52, f32 arrays are aligned to 16 bytes, and 16-bit arrays are not.
 const std::vector<int64_t> kCuts = {1, 18, 52, 8'000, 8'000, 20'000, kElements};
 
 }  // namespace
@@ -229,9 +229,9 @@ void check_skipped_step_leaves_all_bits(const MakeOptimizer& make) {
   });
 }
 
-// The devices round every operation alike, but contract to fused multiply-add each in their own
-// way. A step passes an element of any array through at most four roundings that a contraction can
-// drop, each at most 2^-24 of the array's largest element: 3 * 4 * 2^-24 after three steps.
+// All devices round every operation alike, but each chooses its own fused multiply-adds. In a step,
+// an element of any array passes through at most four roundings that a fused operation can drop.
+// Each is at most 2^-24 of the array's largest element: 3 * 4 * 2^-24 after three steps.
 void check_devices_agree(const MakeOptimizer& make) {
   const auto expect_close = [](const std::vector<double>& actual,
                                const std::vector<double>& expected) {

@@ -1,4 +1,4 @@
-// What every optimizer must do, whatever its rule, and the numbers its tests share.
+// Checks that every optimizer must pass, whatever its rule, and the numbers that its tests share.
 #pragma once
 
 #include <map>
@@ -19,7 +19,7 @@ class DeviceState {
   explicit DeviceState(Device device, const StepState& state = {});
   void write(const StepState& state);
   StepState read() const;
-  // The verdict on a step of this squared norm, on the device.
+  // Decides, on the device, whether a step with this squared norm is applied.
   void decide(double squared_norm, const StepOptions& options = {});
   StepState* get() const { return reinterpret_cast<StepState*>(bytes_.raw()); }
 
@@ -31,7 +31,7 @@ Tensor f32_tensor(const std::vector<double>& values, Device device = Device::kCp
 void expect_near(const std::vector<double>& actual, const std::vector<double>& expected,
                  double tolerance);
 
-// What a training left behind; state by slot, of all shards together.
+// The result of a training, of all shards together; state by slot.
 struct Trained {
   std::vector<double> value, working;
   std::map<std::string, std::vector<double>> state;
@@ -41,18 +41,17 @@ struct Trained {
 // start equal: the first with weight decay, the second without.
 Trained train_four_steps(const MakeOptimizer& make, Device device);
 
-// Every element's bits depend on that element alone: not on the shard it is in, on its place in it
-// (vector or remainder), on a working copy beside it, or on the number of threads. ZeRO relies on
-// this.
+// An element's bits depend only on that element: not on its shard, on its place in the shard
+// (vector or remainder), on a working copy, or on the number of threads. ZeRO relies on this.
 void check_cuts_and_threads_change_no_bit(const MakeOptimizer& make);
-// A working copy in bf16 or fp16 is the value rounded to nearest, element by element.
+// Each element of a working copy in bf16 or fp16 is the value rounded to nearest.
 void check_working_copy(const MakeOptimizer& make);
-// A step whose gradients are not finite leaves every bit of values, state and working copy, and
-// does not count.
+// A step whose gradients are not finite changes no bit of values, state and working copy, and does
+// not count as a step.
 void check_skipped_step_leaves_all_bits(const MakeOptimizer& make);
-// All devices give what the CPU gives.
+// All devices give the results of the CPU.
 void check_devices_agree(const MakeOptimizer& make);
-// Refuses shards it was not made for.
+// An optimizer refuses shards that it was not made for.
 void check_refuses_other_shards(const MakeOptimizer& make);
 
 }  // namespace tandem::testing

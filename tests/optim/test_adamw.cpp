@@ -15,7 +15,8 @@ MakeOptimizer adamw_with(const AdamWOptions& options) {
   };
 }
 
-// torch.optim.AdamW in f64 with betas (0.9, 0.95), gradients halved, learning rates as given there.
+// The numbers are those of torch.optim.AdamW in f64 with betas (0.9, 0.95), halved gradients, and
+// the same learning rates.
 // Tolerance: a step rounds a value of at most 2 twice (2 * 2^-24 * 2 = 2.4e-7), and its move of at
 // most 0.03 about ten times (2e-8): below 1.1e-6 after four steps. The states are smaller than 1/4.
 TEST(AdamW, FourStepsOfPyTorch) {
@@ -42,9 +43,9 @@ TEST(AdamW, ASkippedStepLeavesAllBits) { check_skipped_step_leaves_all_bits(adam
 TEST(AdamW, DevicesAgree) { check_devices_agree(adamw_with({})); }
 TEST(AdamW, RefusesOtherShards) { check_refuses_other_shards(adamw_with({})); }
 
-// With one gradient again and again, both bias corrections cancel, and every step has length lr.
-// Tolerance: ten steps round a value below 1 by 6e-8 each; the sum of the moves, 0.1, is off by the
-// relative error of m / sqrt(v), at most 20 roundings of each: 0.1 * 40 * 6e-8.
+// With the same gradient in all steps, both bias corrections cancel, and every step has length lr.
+// Tolerance: each of ten steps rounds a value below 1 by at most 6e-8. The sum of the moves, 0.1,
+// is off by the relative error of m / sqrt(v), at most 20 roundings of each: 0.1 * 40 * 6e-8.
 TEST(AdamW, BiasCorrectionMakesEveryStepOneLearningRate) {
   for_each_device([&](Device device) {
     const std::vector<Shard> shards = {

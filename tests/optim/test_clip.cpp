@@ -13,8 +13,8 @@ TEST(Clip, LeavesSmallNormsAlone) {
   EXPECT_EQ(clip_factor(0.5, 1), 1);
 }
 
-// The formula of torch.nn.utils.clip_grad_norm_, its 1e-6 included: a norm of exactly max_norm is
-// scaled a little.
+// The formula of torch.nn.utils.clip_grad_norm_, including its 1e-6: a norm of exactly max_norm is
+// scaled down a little.
 TEST(Clip, FollowsPyTorch) {
   EXPECT_EQ(clip_factor(1, 1), 1 / (1 + 1e-6));
   EXPECT_EQ(clip_factor(8, 2), 2 / (8 + 1e-6));

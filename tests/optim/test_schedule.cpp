@@ -30,7 +30,7 @@ TEST(Schedule, Constant) {
   EXPECT_EQ(lr_at(options, 5000), 1e-3);
 }
 
-// Numbers of nanoGPT's get_lr. They differ by at most a few roundings of f64, 2^-53 each.
+// Numbers from nanoGPT's get_lr; ours may differ by a few roundings of f64, 2^-53 each.
 TEST(Schedule, CosineIsNanoGpts) {
   const ScheduleOptions options = options_of(ScheduleKind::kCosine);
   EXPECT_NEAR(lr_at(options, 575), 8.681980515339464e-4, 1e-17);

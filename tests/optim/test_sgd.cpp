@@ -18,8 +18,8 @@ const SgdOptions kPlain{.momentum = 0, .weight_decay = 0.1};
 const SgdOptions kMomentum{.momentum = 0.9, .weight_decay = 0.1};
 const SgdOptions kNesterov{.momentum = 0.9, .nesterov = true, .weight_decay = 0.1};
 
-// decayed_then_plain: the values of both shards; momentum: of the first one, empty if there is
-// none. The numbers are those of torch.optim.SGD in f64.
+// decayed_then_plain: the values of both shards. momentum: that of the first shard, empty if there
+// is none. The numbers are those of torch.optim.SGD in f64.
 // Tolerance: a step rounds a value of at most 2 once (1.2e-7), and its move of at most 0.1,
 // computed with five roundings, adds 3e-8: below 6.2e-7 after four steps. The momentum stays
 // below 2.

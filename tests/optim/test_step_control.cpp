@@ -30,7 +30,7 @@ TEST(StepControl, UnscaledStepsAreClipped) {
   });
 }
 
-// The norm is that of the gradients without the scale they carry, and so is the clipping.
+// The norm and the clipping are those of the gradients without the loss scale.
 TEST(StepControl, TheLossScaleIsTakenOut) {
   const StepOptions options{.clip_norm = 2, .dynamic_scale = true, .initial_scale = 1024};
   for_each_device([&](Device device) {
@@ -60,7 +60,7 @@ TEST(StepControl, NotFiniteIsNotApplied) {
     EXPECT_EQ(state.read().grad_norm, 2);
     EXPECT_EQ(state.read().updates, 2);
     EXPECT_EQ(state.read().skipped, 2);
-    EXPECT_EQ(state.read().loss_scale, 1);  // not dynamic: an overflow says nothing about it
+    EXPECT_EQ(state.read().loss_scale, 1);  // not dynamic: an overflow does not change it
     EXPECT_EQ(state.read().exhausted, 0);
   });
 }

@@ -1,6 +1,6 @@
-// Runs a model on arrays that tests/parity/test_parity.py wrote and writes back loss, gradients and
-// ten optimizer steps; the Python side compares them with PyTorch. Files and options are described
-// there.
+// Runs a model on arrays that tests/parity/test_parity.py wrote, and writes back the loss, the
+// gradients and the results of ten optimizer steps. That script compares them with PyTorch, and
+// describes files and options.
 #include <cmath>
 #include <filesystem>
 #include <iostream>
@@ -53,7 +53,7 @@ std::unique_ptr<Model> make_model(const Json& model) {
                                          .classes = model["classes"]});
 }
 
-// A model with each parameter in memory of its own: f32 shards for the optimizer, and the same
+// A model whose parameters each have their own memory: f32 shards for the optimizer, and the same
 // values in the dtype under test.
 class Subject {
  public:

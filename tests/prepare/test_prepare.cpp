@@ -44,7 +44,7 @@ Prepared read_prepared(const TemporaryFolder& folder) {
 
 TEST(PrepareText, SplitsTheCharactersAtTheLastTenth) {
   const TemporaryFolder folder;
-  // 25 characters, one of them of two bytes: the split is at int(25 * 0.9) = 22.
+  // 25 characters, one of which has two bytes: the split is at int(25 * 0.9) = 22.
   const std::string text = "abcdefghij\303\251lmnopqrstuvwxy";
   const std::string file = folder.write("a.txt", text);
   for (const TokenizerKind tokenizer : {TokenizerKind::kChar, TokenizerKind::kBytes}) {
@@ -63,7 +63,7 @@ TEST(PrepareText, SplitsTheCharactersAtTheLastTenth) {
 
 TEST(PrepareText, TheHashKnowsTheVocabulary) {
   const TemporaryFolder folder;
-  // Equal token ids, other characters.
+  // Equal token ids of different characters.
   const auto first = prepare_text(text_options(folder, {folder.write("a.txt", "abcabc")}));
   const auto second = prepare_text(text_options(folder, {folder.write("a.txt", "bcdbcd")}));
   const auto again = prepare_text(text_options(folder, {folder.write("a.txt", "abcabc")}));
@@ -80,7 +80,7 @@ TEST(PrepareText, FilesAreJoinedByLineEnds) {
   EXPECT_EQ(report.documents, 3);
   EXPECT_EQ(report.val_count, 0);
   EXPECT_EQ(read_prepared(folder).train, "one\ntwo\nthree");
-  // The split may fall on the line end between two files: 13 characters, 4 of them training.
+  // The split may fall on the line end between two files: 13 characters, 4 of them for training.
   prepare_text(text_options(folder, files, TokenizerKind::kBytes, 0.65));
   EXPECT_EQ(read_prepared(folder).train, "one\n");
   EXPECT_EQ(read_prepared(folder).val, "two\nthree");
@@ -96,7 +96,7 @@ TEST(PrepareText, BrokenUtf8IsReadAndCounted) {
   EXPECT_EQ(read_prepared(folder).train, "ab\357\277\275cd\357\277\275 ef\357\277\275");
 }
 
-// 65,536 tokens are the last that 16 bits count.
+// 16 bits can number 65,536 tokens.
 TEST(PrepareText, TokensAreAsWideAsTheVocabularyNeeds) {
   for (const int32_t size : {65536, 65537}) {
     const TemporaryFolder folder;
@@ -113,8 +113,8 @@ TEST(PrepareText, TokensAreAsWideAsTheVocabularyNeeds) {
     for (const std::string split : {"/train/tokens", "/val/tokens"}) {
       EXPECT_EQ(file.dataset(split).type, wide ? H5Type::kU32 : H5Type::kU16) << size << split;
     }
-    // Each character once, in the order of their code points: the ids count from 0. One window of
-    // the whole validation part, whose targets are the tokens after its first.
+    // Each character occurs once, in the order of code points, so the ids count from 0. One window
+    // covers the validation split, and its targets are all its tokens after the first.
     std::vector<int32_t> ids(static_cast<size_t>(size - size / 2 - 1));
     std::iota(ids.begin(), ids.end(), size / 2 + 1);
     EXPECT_EQ(open_dataset(path)->validation_batch(std::ssize(ids), 0, 1).targets, ids) << size;
@@ -163,7 +163,7 @@ TEST(PrepareText, CsvRowsAreRecords) {
 
 TEST(PrepareText, EndOfTextStandsBetweenDocuments) {
   const TemporaryFolder folder;
-  // The smallest vocabulary there is: the bytes, one merge, end-of-text.
+  // The smallest vocabulary: the bytes, one merge, end-of-text.
   std::string json;
   for (int byte = 0, other = 256; byte < 256; ++byte) {
     const bool plain = (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173);
@@ -188,7 +188,7 @@ TEST(PrepareText, EndOfTextStandsBetweenDocuments) {
 TEST(PrepareText, RecordsInBothPartsAreLeaks) {
   const TemporaryFolder folder;
   std::string lines;
-  // h is in validation twice and in training never: no leak.
+  // h occurs twice in validation and never in training: no leak.
   for (const std::string text : {"a", "b", "c", "d", "e", "f", "b", "g", "a", "a", "h", "h"}) {
     lines += "{\"text\": \"" + text + text + text + "\"}\n";
   }
@@ -198,7 +198,7 @@ TEST(PrepareText, RecordsInBothPartsAreLeaks) {
   EXPECT_EQ(report.leaked, 3);
 }
 
-// Bad records: each kind once, with its line.
+// One line for each kind of bad record.
 constexpr const char* kBadLines =
     "{\"text\": \"good\"}\n{\"text\": \"cut\n{\"other\": \"x\"}\n{\"text\": 5}\n[1]\n{\"text\": "
     "\"fine\"}\n";
@@ -244,7 +244,7 @@ TEST(PrepareText, OnlyTwentyBadRecordsAreShown) {
   std::string shown = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(std::count(shown.begin(), shown.end(), '\n'), 21);
   EXPECT_TRUE(shown.ends_with("bad records: 10 more\n")) << shown;
-  // With nothing allowed the reading stops at the twentieth.
+  // When no bad record is allowed, reading stops at the twentieth.
   options.max_bad = 0;
   ::testing::internal::CaptureStderr();
   expect_error(ExitCode::kData, {"20 bad records (reading stopped there)"},

@@ -1,11 +1,8 @@
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 
 #include "src/data/dataset.h"
 #include "src/prepare/prepare.h"
-#include "src/prepare/tar_reader.h"
 #include "tests/data/data_files.h"
 
 namespace tandem::testing {
@@ -102,7 +99,7 @@ TEST(PrepareImages, ClassFoldersWithASplit) {
 
 TEST(PrepareImages, JpegIsDecodedAsLibjpegDoes) {
   const TemporaryFolder folder;
-  // A plane of one colour survives JPEG to within its quantisation, here 1.
+  // JPEG changes an image of one colour by at most its quantisation, here 1.
   Image image{3, 16, 16, std::vector<uint8_t>(768, 200)};
   write_set(folder, {{"train/a/1.jpg", jpeg_of(image)}});
   prepare(folder, folder / "set");
@@ -117,7 +114,7 @@ TEST(PrepareImages, AnArchiveGivesTheSameAsItsFolder) {
   const std::string hash = prepare(folder, write_set(folder, files)).content_hash;
   EXPECT_EQ(prepare(folder, folder.write("set.tar", tar_of(files))).content_hash, hash);
   EXPECT_EQ(prepare(folder, folder.write("set.tar.gz", gzip(tar_of(files)))).content_hash, hash);
-  // In another order, and with a folder around everything.
+  // The same files in another order, and inside one more folder.
   const std::vector<NamedFile> reversed(files.rbegin(), files.rend());
   EXPECT_EQ(prepare(folder, folder.write("set.tar", tar_of(reversed))).content_hash, hash);
   std::vector<NamedFile> inside = files;
@@ -157,7 +154,7 @@ TEST(PrepareImages, OneColourImageMakesAllRgb) {
   const Image grey = test_image(1, 4, 4, 1);
   const Image colour = test_image(3, 4, 4, 2);
   const Image late_grey = test_image(1, 4, 4, 3);
-  // As grey before the first colour, and after it; the copy in val/ is a leak even so.
+  // A grey image before the first colour image and one after it. The copy in val/ is still a leak.
   write_set(folder, {{"train/a/1.png", png_of(grey)},
                      {"train/a/2.png", png_of(colour)},
                      {"train/a/3.png", png_of(late_grey)},
@@ -212,8 +209,8 @@ TEST(PrepareImages, BadImagesAreNamedAndCounted) {
   EXPECT_FALSE(std::filesystem::exists(folder / "out/data.h5.partial"));
 }
 
-// PNG has checksums, so a flipped bit is noticed wherever it is. JPEG has none: there it may change
-// pixels or be noticed, and must do nothing else.
+// PNG has checksums, so a flipped bit is noticed wherever it is. JPEG has none: a flipped bit may
+// change pixels or be noticed, and must do nothing else.
 TEST(PrepareImages, DamageAnywhereIsSurvived) {
   const std::string png = png_of(test_image(3, 9, 9, 1));
   for (const std::string& file : {jpeg_of(test_image(3, 9, 9, 1)), png}) {
@@ -327,39 +324,6 @@ TEST(PrepareImages, DamagedArchivesAreErrors) {
                [&] { prepare(folder, folder.write("set.zip", "PK\3\4")); });
   expect_error(ExitCode::kData, {"absent: no such file"},
                [&] { prepare(folder, folder / "absent"); });
-}
-
-TEST(TarReader, LongNames) {
-  const TemporaryFolder folder;
-  const std::string gnu_name = std::string(150, 'g') + "/file";
-  const std::string pax_name = std::string(150, 'p') + "/file";
-  const std::string pax_path = str(pax_name.size() + 10, " path=", pax_name, "\n");
-  ASSERT_EQ(pax_path.size(), pax_name.size() + 10);
-  const std::string pax = pax_path + "9 size=2\n";
-  std::string split = tar_entry("file", "3");
-  // ustar's prefix, and the checksum that goes with it.
-  const std::string prefix = "some/folder";
-  split.replace(345, prefix.size(), prefix);
-  unsigned sum = 0;
-  for (size_t i = 0; i < 512; ++i) {
-    sum += i >= 148 && i < 156 ? ' ' : static_cast<uint8_t>(split[i]);
-  }
-  std::array<char, 8> digits{};
-  std::snprintf(digits.data(), digits.size(), "%06o", sum);
-  split.replace(148, 6, digits.data(), 6);
-  TarReader tar(folder.write("a.tar", tar_entry("././@LongLink", gnu_name + '\0', 'L') +
-                                          tar_entry(gnu_name, "1") + tar_entry("pax", pax, 'x') +
-                                          tar_entry("short", "") + "22" + std::string(510, '\0') +
-                                          split + tar_entry("plain", "") + tar_end()));
-  TarEntry entry;
-  for (const auto& [name, content] : std::vector<std::pair<std::string, std::string>>{
-           {gnu_name, "1"}, {pax_name, "22"}, {"some/folder/file", "3"}, {"plain", ""}}) {
-    ASSERT_TRUE(tar.next(&entry));
-    EXPECT_EQ(entry.name, name);
-    EXPECT_TRUE(entry.is_file);
-    EXPECT_EQ(tar.content(), content);
-  }
-  EXPECT_FALSE(tar.next(&entry));
 }
 
 TEST(PrepareImages, WrongLayoutsAreNamed) {

@@ -15,8 +15,8 @@ struct Sizes {
   int64_t m, n, k;
 };
 
-// One row or column, odd remainders, tiles exactly, several blocks in each direction, no depth;
-// enough for several threads, cut along rows and along columns.
+// One row or column, odd remainders, exact tiles, several blocks in each direction, depth 0; enough
+// work for several threads, divided by rows and by columns.
 const std::vector<Sizes> kSizes = {
     {1, 1, 1},    {1, 70, 33},  {70, 1, 33},   {14, 32, 16}, {15, 33, 17},  {3, 5, 1100},
     {300, 65, 7}, {29, 800, 9}, {128, 96, 65}, {5, 6, 0},    {20, 700, 50}, {700, 20, 50},
@@ -27,7 +27,7 @@ struct Call {
   bool a_flipped = false, b_flipped = false;
   double alpha = 1, beta = 0;
   bool with_bias = false;
-  int64_t shift = 0;  // elements by which every operand begins past an aligned address
+  int64_t shift = 0;  // elements from an aligned address to the start of each operand
 };
 
 // A matrix [rows, columns] as stored, rows 3 elements further apart than they are long.
@@ -68,8 +68,8 @@ Tensor multiplied(Device device, const Call& call, const Matrix& a, const Matrix
   return to_host(c_there);
 }
 
-// The definition in f64 against the kernel: a sum of k products of normal numbers is off by at most
-// k roundings of sums around sqrt(k), and the result by one to C's type.
+// Compares the kernel with the definition in f64. A sum of k products of normal numbers is off by
+// at most k roundings of sums around sqrt(k), and the result by one rounding to C's type.
 template <class T, class C>
 void check(Device device, const Call& call) {
   const auto& [m, n, k] = call.sizes;
@@ -115,7 +115,7 @@ void for_each_call(const std::function<void(const Call&)>& body) {
   }
 }
 
-// All of a type T: plain, and with everything that can be added.
+// All sizes for a type T: plain products, and with everything that can be added.
 template <class T>
 void check_all(Device device, Call call) {
   check<T, T>(device, call);
@@ -142,7 +142,7 @@ TEST(Product, MatchesTheDefinition) {
   });
 }
 
-// Gradients of 16-bit weights: C is f32, and adds up over calls.
+// As for gradients of 16-bit weights: C is f32 and accumulates over calls.
 TEST(Product, SixteenBitProductsIntoF32) {
   for_each_device([](Device device) {
     for_each_call([&](Call call) {
@@ -155,9 +155,9 @@ TEST(Product, SixteenBitProductsIntoF32) {
   });
 }
 
-// The same sizes at every alignment: what was chosen for one must not serve another. A suite of its
-// own: where a library's kernel loads from such an address all the same, the process can do no more
-// on this GPU.
+// The same sizes at every alignment: a kernel that was chosen for one alignment must not be used
+// for another. This is a suite of its own, because a fault in a library's kernel would end all
+// further work of the process on the GPU.
 TEST(ProductMisaligned, OperandsMayBeginAnywhere) {
   for_each_device([](Device device) {
     for (int64_t shift : {0, 1, 2, 3, 4, 8}) {
@@ -180,7 +180,7 @@ TEST(Product, EmptyResultsAreLeftAlone) {
   });
 }
 
-// An epilogue has the bits of passes of their own: the product and its bias are rounded before.
+// An epilogue gives the bits of separate passes: the product with its bias is rounded before it.
 TEST(Product, EpiloguesHaveTheBitsOfSeparatePasses) {
   for_each_device([](Device device) {
     for (DType dtype : {DType::kF32, DType::kBf16, DType::kFp16, DType::kF64}) {
@@ -249,7 +249,7 @@ TEST(Product, ChargesItsWork) {
   EXPECT_EQ(stream.clock().work.launches, 3);
 }
 
-// Nothing that is asked for is left out in silence.
+// A request that cannot be met is an error, never ignored.
 TEST(Product, WhatCannotBeComputedIsAnError) {
   for_each_device([](Device device) {
     const auto matrix = [&](Shape shape, DType dtype) {
@@ -328,8 +328,9 @@ TEST(Product, ThreadsMultiplyAtOnceOnTheirOwnStreams) {
   });
 }
 
-// Some kernels of OpenBLAS round differently at the ends of a piece, so threads may change the last
-// bits: sums of 700 products of size one, each rounding at most 2^-24 of a partial sum below 100.
+// Some kernels of OpenBLAS round differently at the ends of a thread's piece, so the number of
+// threads may change the last bits. Tolerance: sums of 700 products of size one, each rounded by at
+// most 2^-24 of a partial sum below 100.
 TEST(Product, RepeatsItsBitsForEachNumberOfThreads) {
   const int64_t m = 130, n = 515, k = 700;
   const Tensor a = random_tensor({m, k}, DType::kF32, 1);

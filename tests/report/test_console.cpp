@@ -102,8 +102,8 @@ TEST(Console, TimeLeftIsExactForEvenSteps) {
   EXPECT_DOUBLE_EQ(*time.until(10), 0);
 }
 
-// One step that takes twenty times as long moves the mean of 1 to 1.38 (19 times its weight of 2
-// %), and 200 ordinary steps make that good to 2 % (0.98^200).
+// One step that takes twenty times as long moves the mean from 1 to 1.38 (19 times its weight of
+// 2 %). After 200 ordinary steps, 2 % of this change are left (0.98^200).
 TEST(Console, TimeLeftIsSmooth) {
   TimeLeft time;
   double now = 0;
@@ -117,7 +117,7 @@ TEST(Console, TimeLeftIsSmooth) {
   EXPECT_NEAR(*time.until(1202), 1 + 0.38 * std::pow(0.98, 200), 1e-6);
 }
 
-// What a Console writes, with a clock that is set by hand.
+// Records what a Console writes; its clock is set by hand.
 class Recorder {
  public:
   explicit Recorder(Console::Options options)
@@ -237,7 +237,7 @@ TEST(Console, AutoIsPlainWithoutATerminal) {
   std::fclose(file);
 }
 
-// A pseudo-terminal without a size is what mpirun gives its ranks when its output is redirected.
+// mpirun gives its ranks a pseudo-terminal without a size when its own output is redirected.
 TEST(Console, ATerminalHasAWidth) {
   setenv("TERM", "xterm", 1);
   for (const int columns : {0, 91}) {

@@ -99,7 +99,7 @@ TEST_F(MetricsLogTest, BrokenLinesAreDropped) {
   EXPECT_FALSE(fs::exists(discarded_));
 }
 
-// A last line that has everything but its newline may still have been cut, as 12 from 123 is.
+// A last line without a newline may have been cut, even if it looks complete, like 12 cut from 123.
 TEST_F(MetricsLogTest, ALineWithoutItsEndIsBroken) {
   put("{\"step\":1}\n{\"step\":2}");
   EXPECT_EQ(truncate_after(path_, 5).broken, 1);

@@ -21,7 +21,7 @@ WireCount::Bytes& sent_by(RankUse& use, Traffic traffic) {
   return use.wire.by[static_cast<size_t>(traffic)];
 }
 
-// Every number is another one.
+// All numbers are different.
 RankUse distinct_use() {
   RankUse use;
   int64_t next = int64_t{1} << 53;  // doubles cannot hold the odd ones
@@ -236,7 +236,7 @@ TEST_F(RunFiles, TheEndShowsAndKeepsWhatWasUsed) {
   EXPECT_FALSE(fs::exists(directory().report() + ".partial"));
 }
 
-// A finished run that is started once more does nothing and says nothing new.
+// A finished run that is started again does no step and keeps its report.
 TEST_F(RunFiles, AStartWithoutStepsKeepsTheReport) {
   finish(10, 20);
   EXPECT_TRUE(finish(20, 20).starts_with("finished 20 steps\n"));

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A reader that shares nothing with the writer: the checksum bit by bit, as polynomial division.
+// The reader shares no code with the writer: this checksum is a polynomial division bit by bit.
 uint32_t slow_crc32c(std::string_view bytes) {
   uint32_t remainder = 0xffffffffU;
   for (const char byte : bytes) {
@@ -73,7 +73,7 @@ uint64_t take_varint(std::string_view* bytes) {
   return value;
 }
 
-// The fields of a message: by number, as bytes, in order.
+// The fields of a message, in order: number and content.
 std::multimap<uint64_t, std::string> fields_of(std::string_view bytes) {
   std::multimap<uint64_t, std::string> fields;
   while (!bytes.empty()) {
@@ -153,8 +153,8 @@ TEST_F(TensorBoard, WritesEventsThatReadBack) {
   EXPECT_TRUE(std::isnan(only<float>(value, 2)));
 }
 
-// A run of ten steps that is started again from its sixth. tests/report/tensorboard_reads.py names
-// a directory, and shows what TensorBoard makes of it.
+// A run of ten steps that is started again from its sixth. tests/report/tensorboard_reads.py passes
+// a directory to this test, and then reads that directory with TensorBoard.
 TEST_F(TensorBoard, ResumeBeginsWithAPurge) {
   const char* given = std::getenv("TANDEM_TENSORBOARD_DIR");
   const std::string directory = given != nullptr ? given : root_;

@@ -29,7 +29,8 @@ constexpr int kWarp = 32, kMaxThreads = 1024;
 constexpr size_t kStackBytes = 128 * 1024, kPage = 4096;
 constexpr size_t kLeastStack = kStackBytes - 32 * 1024;
 
-// What a thread waits in: its operation, the lanes that must take part (0: the block), and where.
+// The operation that a thread waits in, the lanes that must join (0: the whole block), and the
+// place.
 struct Wait {
   const char* operation;
   unsigned mask;
@@ -40,11 +41,11 @@ struct Wait {
   }
 };
 
-// The state of 32 threads, one bit each; waiting: for other lanes. A thread in none of these sets
-// waits for the block.
+// The state of 32 threads, one bit each. `waiting` threads wait for other lanes; a thread in none
+// of these sets waits for the block.
 struct Warp {
   unsigned ready, waiting, returned;
-  std::vector<uintptr_t> sectors;  // of the last lane that made its n-th access
+  std::vector<uintptr_t> sectors;  // by n: the sector that a lane's n-th access touched last
 };
 
 struct Thread {
@@ -53,7 +54,7 @@ struct Thread {
   int lane;
   Wait wait;
   bool predicate;          // for the block's barrier
-  uint64_t value, result;  // given to and got from the warp's operation
+  uint64_t value, result;  // input and output of the warp's operation
   int source;
   uint32_t accesses;  // of global memory, so far
   fcontext_t fiber;   // null: not started
@@ -65,7 +66,7 @@ struct Block {
   Random* random = nullptr;
   ThreadOrder order = ThreadOrder::kForward;
   int count = 0, returned = 0, arrived = 0;
-  int predicates = 0;         // true ones at the last barrier
+  int predicates = 0;         // number of true predicates at the last barrier
   Thread* thread = nullptr;   // running
   int warp = 0;               // whose turn it is
   unsigned lanes_left = 0;    // of this warp's turn
@@ -85,7 +86,7 @@ unsigned bit_of(const Thread& thread) { return 1u << thread.lane; }
 // All of the bits below `count`, for count in [1, 32].
 unsigned first_bits(int count) { return ~0u >> (kWarp - count); }
 
-// Takes the bit that the schedule wants next out of `set`.
+// Removes from `set` the bit that the schedule wants next, and returns it.
 int take_next(unsigned& set) {
   int bit = std::countr_zero(set);
   if (block.order == ThreadOrder::kBackward) {
@@ -101,7 +102,7 @@ int take_next(unsigned& set) {
   return bit;
 }
 
-// The thread that runs next: a warp goes as far as it gets without the others. Null: none can.
+// The thread that runs next. A warp runs as far as it can without other warps. Null: none can run.
 Thread* next_thread() {
   for (;;) {
     if (block.lanes_left == 0) {
@@ -121,8 +122,8 @@ Thread* next_thread() {
   }
 }
 
-// The upper end of a new stack. Each stands a little lower in its pages than the one before, lest
-// all of them share the same few lines of the cache.
+// The upper end of a new stack. Each stack begins a little lower in its pages than the previous
+// one, so that they do not all compete for the same few cache lines.
 char* make_stack() {
   constexpr size_t kStep = 7 * 64, kSteps = 64;
   static size_t made = 0;
@@ -150,12 +151,12 @@ void become(Thread& thread) {
   thread.warp->ready &= ~bit_of(thread);
 }
 
-// Each switch hands over where to keep the fiber that is left.
+// The argument of each switch is where to keep the fiber that is left.
 void keep_left_fiber(context::transfer_t from) { *static_cast<fcontext_t*>(from.data) = from.fctx; }
 
 void fiber_main(context::transfer_t from);
 
-// Leaves the running fiber, keeping it in `left`, for the next thread, or for run_block if null.
+// Leaves the running fiber, keeps it in `left`, and continues `next` (null: run_block).
 void switch_to(Thread* next, fcontext_t& left) {
   fcontext_t to = block.main;
   block.thread = nullptr;
@@ -170,7 +171,7 @@ void switch_to(Thread* next, fcontext_t& left) {
   keep_left_fiber(context::jump_fcontext(to, &left));
 }
 
-// Runs one thread, and then as many others as start when one has returned.
+// Runs one thread, and after it other threads that have not started yet.
 void fiber_main(context::transfer_t from) {
   keep_left_fiber(from);
   for (;;) {
@@ -184,7 +185,7 @@ void fiber_main(context::transfer_t from) {
     ++block.returned;
     Thread* next = block.error ? nullptr : next_thread();
     if (next == nullptr || next->fiber != nullptr) {
-      block.stacks.push_back(thread.stack);  // nobody takes it before this fiber is left for good
+      block.stacks.push_back(thread.stack);  // not taken again before this fiber is left for good
       switch_to(next, thread.fiber);
     }
     next->stack = thread.stack;
@@ -202,7 +203,8 @@ void yield() {
   }
 }
 
-// Gives every thread its index and forgets the block before, which may have ended in an exception.
+// Gives every thread its index, and resets the state of the previous block, which may have ended in
+// an exception.
 void start_block() {
   block.count = static_cast<int>(blockDim.x * blockDim.y * blockDim.z);
   block.returned = block.arrived = 0;
@@ -233,7 +235,7 @@ void start_block() {
 
 bool has_returned(const Thread& thread) { return (thread.warp->returned & bit_of(thread)) != 0; }
 
-// The fibers of threads that never returned are dropped.
+// Takes back the stacks of threads that never returned.
 void reclaim_stacks() {
   for (int i = 0; i < block.count; ++i) {
     if (block.threads[i].stack != nullptr && !has_returned(block.threads[i])) {
@@ -254,7 +256,7 @@ std::string describe(const Thread& thread) {
          thread.wait.place.file_name() + ":" + std::to_string(thread.wait.place.line());
 }
 
-// Where all threads of a block are that cannot go on: "threads 0 to 39 wait in ...; 40 to 63 ...".
+// Where the threads of a stuck block wait: "threads 0 to 39 wait in ...; 40 to 63 ...".
 std::string describe_stuck() {
   std::string description = "threads ";
   int first = 0;
@@ -269,7 +271,7 @@ std::string describe_stuck() {
   return description.size() > kLongest ? description.substr(0, kLongest) + " ..." : description;
 }
 
-// Lets the lanes of `mask`, which all wait, go on if they wait for the same thing.
+// Lets the waiting lanes of `mask` go on, if they wait for the same operation.
 void complete_exchange(Thread* lanes, unsigned mask, const Wait& wait) {
   uint64_t ballot = 0;
   for (unsigned rest = mask; rest != 0; rest &= rest - 1) {

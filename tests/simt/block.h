@@ -1,5 +1,5 @@
-// Runs one block: its threads are fibers of one OS thread, which hand over at barriers, shuffles
-// and votes. One block runs at a time in the process.
+// Runs one block. Its threads are fibers of one OS thread, which switch at barriers, shuffles and
+// votes. The process runs one block at a time.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace simt {
 
-// Calls `body` as each of the threads of blockDim, blockIdx. Throws what a thread throws.
+// Calls `body` as each thread of the block of blockDim and blockIdx. Throws what a thread throws.
 void run_block(const std::function<void()>& body, Random& random);
-bool in_thread();  // a thread of a block runs, now
+bool in_thread();  // whether a thread of a block runs now
 
 }  // namespace simt

@@ -15,15 +15,15 @@ namespace simt {
 
 using Place = std::source_location;
 
-// All threads of the block must call it, from one place; returns the number of true predicates.
+// All threads of the block must call it from the same place. Returns the number of true predicates.
 int block_barrier(const char* name, bool predicate, Place place);
 
-// All lanes of `mask` must call it with the same name, mask and place. Returns the value that lane
-// `source` gave, or for kBallot the set of lanes that did not give zero.
+// All lanes of `mask` must call it with the same name, mask and place. Returns the value of lane
+// `source`, or for kBallot the set of lanes whose value is not zero.
 inline constexpr int kBallot = -1;
 uint64_t warp_exchange(const char* name, unsigned mask, uint64_t value, int source, Place place);
 int lane_id();
-unsigned active_lanes();  // of the warp: those that have not returned
+unsigned active_lanes();  // lanes of the warp that have not returned
 
 enum class Source { kIndex, kXor, kUp, kDown };
 
@@ -116,7 +116,7 @@ inline unsigned __activemask() { return simt::active_lanes(); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 
-// Atomics on shared memory (on global memory: Global). Threads run one at a time.
+// Atomics on shared memory; those on global memory are in Global. Threads run one at a time.
 template <class T>
 requires std::is_integral_v<T> T atomicAdd(T* address, std::type_identity_t<T> value) {
   return std::exchange(*address, static_cast<T>(*address + value));

@@ -16,7 +16,7 @@ FailureHandler failure_handler;
 }  // namespace
 
 FailureHandler set_failure_handler(FailureHandler handler) {
-  const RuntimeLock lock;  // the background thread may be at work
+  const RuntimeLock lock;  // the background thread may be running
   return std::exchange(failure_handler, std::move(handler));
 }
 

@@ -25,7 +25,7 @@ constexpr unsigned kMaxThreads = 1024;
 constexpr size_t kCanaryBytes = 64;
 constexpr unsigned char kCanary = 0xa5;
 
-// Shared memory of the running block. Canaries stand behind each piece.
+// Shared memory of the running block, with canaries after each piece.
 struct Shared {
   uint64_t block = 0;  // counts all blocks of the process
   size_t static_bytes = 0, used = 0;
@@ -119,8 +119,8 @@ void record(const std::string& kernel) {
   names->insert(bare_name(kernel));
 }
 
-// CUDA may wait for all work on the GPU before it loads a kernel, also for a collective that waits
-// for another rank, which may stand in the same place.
+// Before CUDA loads a kernel, it may wait for all work on the GPU. That includes a collective that
+// waits for another rank, which may itself be waiting here.
 void load(const std::string& kernel) {
   static auto* loaded = new std::set<std::string>;
   if (settings().lazy_loading && loaded->insert(kernel).second && others_are_awaited()) {
@@ -129,7 +129,7 @@ void load(const std::string& kernel) {
   }
 }
 
-// Marks this thread as running a kernel.
+// While it exists, this thread counts as running a kernel.
 class Running {
  public:
   explicit Running(const Launch& launch) {

@@ -1,5 +1,4 @@
-// Launches kernels and gives their blocks shared memory: what the emulated src/kernels/launch.cuh
-// is made of.
+// Launches kernels and gives their blocks shared memory, for the emulated src/kernels/launch.cuh.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -34,12 +33,12 @@ std::string text_of_argument(T value) {
 // Inside `run` of enqueue_kernel: calls `body` once per thread of the grid.
 void for_each_thread(const std::function<void()>& body);
 
-// The kernel's name, with template arguments, out of a __PRETTY_FUNCTION__ with "kKernel = ...".
+// The kernel's name with template arguments, from a __PRETTY_FUNCTION__ that has "kKernel = ...".
 std::string kernel_name(const std::string& signature);
 
-// Static shared memory of the running block, poisoned when the block first asks for it.
+// Static shared memory of the running block, poisoned when the block first uses it.
 struct SharedSlot {    // one per type
-  uint64_t block = 0;  // whose memory it holds
+  uint64_t block = 0;  // the block that `memory` belongs to
   void* memory = nullptr;
 };
 void* shared_memory(SharedSlot& slot, size_t size, size_t alignment);

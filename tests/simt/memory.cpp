@@ -24,11 +24,11 @@ constexpr size_t kAlignment = 256, kRedZone = 256;
 constexpr size_t kQuarantineBytes = size_t{32} << 20, kQuarantineEntries = 4096;
 
 struct Memory {
-  std::map<uintptr_t, Allocation> device;  // by first byte; freed ones until they leave quarantine
-  std::deque<uintptr_t> quarantine;        // freed, the oldest first: late uses are still named
+  std::map<uintptr_t, Allocation> device;  // by first byte; freed ones stay while in quarantine
+  std::deque<uintptr_t> quarantine;        // freed ones, oldest first, so that late uses are named
   size_t quarantine_bytes = 0;
   size_t allocated = 0;
-  size_t late = 0;  // part of it: released, and there again when the host has waited
+  size_t late = 0;  // part of it: released, but counted as allocated until the host waits
   std::map<uintptr_t, size_t> pinned;
   uint64_t operation = 0;
 };
@@ -80,7 +80,7 @@ std::string describe(const Allocation* home, uintptr_t address) {
   return result;
 }
 
-// Null when [address, address + bytes) lies in `home` and may be used; else what is wrong.
+// Null when [address, address + bytes) lies in `home` and may be used; otherwise what is wrong.
 const char* fault(const Allocation* home, uintptr_t address, size_t bytes) {
   if (home != nullptr && home->freed_at != 0) {
     return "use after free";
@@ -100,7 +100,7 @@ void on_fault(int, siginfo_t* info, void*) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   const Allocation* home = find_allocation(address);
   if (home == nullptr) {
-    std::signal(SIGSEGV, SIG_DFL);  // something else: fault again
+    std::signal(SIGSEGV, SIG_DFL);  // another cause: let it fault again
     return;
   }
   set_access(*home, true);
@@ -189,7 +189,7 @@ void release(Allocation& allocation) {
   }
   poison(allocation);
   if (settings().protect) {
-    set_access(allocation, false);  // for good
+    set_access(allocation, false);  // from now on
   }
   allocation.live = false;
   allocation.freed_at = m.operation;

@@ -1,4 +1,4 @@
-// The device's memory: which ranges are allocated, and the check of every access of a kernel.
+// Device memory: which ranges are allocated, and the check of every access by a kernel.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,10 @@ namespace simt {
 
 struct Allocation {
   uintptr_t begin = 0;
-  size_t size = 0;        // bytes asked for
+  size_t size = 0;        // requested bytes
   bool live = false;      // between its allocation and its release in stream order
   bool pages = false;     // has pages of its own, which can be closed
-  bool ordered = false;   // allocated in the order of a stream
+  bool ordered = false;   // allocated in stream order (cudaMallocAsync)
   uint64_t freed_at = 0;  // operation number; 0: not freed
 };
 
@@ -42,12 +42,12 @@ inline void check_access(const Allocation* home, uintptr_t address, size_t size,
 
 // --- For the runtime, which holds its lock. ---
 
-// Null: out of memory. The memory counts as allocated now and as live after make_live.
+// Null: out of memory. The memory counts as allocated from now on, and as live after make_live.
 Allocation* allocate(size_t bytes, bool ordered = false);
 void make_live(Allocation& allocation);         // and poisons it
 Allocation* find_to_free(const void* pointer);  // null: not the start of an allocation in use
 void release(Allocation& allocation);
-// For memory of cudaMalloc that cudaFreeAsync releases: it still counts as allocated until the host
+// For memory from cudaMalloc that cudaFreeAsync releases: it counts as allocated until the host
 // waits for something.
 void release_late(Allocation& allocation);
 void host_has_waited();
@@ -59,7 +59,7 @@ void* allocate_pinned(size_t bytes);
 bool free_pinned(void* pointer);
 bool is_pinned(const void* pointer);
 
-// Where protection is on: opens or closes device memory to this process.
+// If protection is on, opens or closes device memory for this process.
 void protect(bool closed);
 
 void next_operation();  // counts the tasks of all streams

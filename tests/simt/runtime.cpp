@@ -30,7 +30,7 @@ struct Direction {
   bool to_device, from_device;
 };
 
-// What a copy really does; a `kind` that says otherwise is a failure.
+// The real direction of a copy; it is a failure if `kind` says otherwise.
 Direction direction(const void* to, const void* from, cudaMemcpyKind kind) {
   const Direction found = {simt::is_device(to), simt::is_device(from)};
   const int actual = (found.from_device ? 2 : 0) + (found.to_device ? 1 : 0);
@@ -114,7 +114,7 @@ cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
   if (bytes == 0 || simt::no_device() != cudaSuccess) {
     return simt::result(simt::no_device());
   }
-  // What the stream releases before is there for what it allocates after.
+  // Memory that the stream has released earlier is available for its later allocations.
   simt::Allocation* allocation = simt::allocate(bytes, true);
   run_until(lock, [&, idle = simt::stream_is_empty(stream)] {
     allocation = allocation == nullptr ? simt::allocate(bytes, true) : allocation;

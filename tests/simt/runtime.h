@@ -7,7 +7,7 @@ namespace simt {
 
 // Returns `error`, and remembers it for cudaGetLastError.
 cudaError_t result(cudaError_t error, const char* call = __builtin_FUNCTION());
-// Fails if a call returned an error that nobody asked about since.
+// Fails if a call returned an error that was not read since.
 void fail_unread_error();
 cudaError_t no_device();  // cudaSuccess when there is one
 

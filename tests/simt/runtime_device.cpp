@@ -29,7 +29,7 @@ Unread& unread() {
   return *unread;
 }
 
-// Somebody looked at `error`.
+// Records that `error` was read.
 void read(cudaError_t error) {
   std::lock_guard lock(unread().mutex);
   if (unread().error == error) {
@@ -106,7 +106,7 @@ void fail_unread_error() {
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = simt::settings().devices;
-  return simt::no_device();  // a question, not a mistake: no need to ask about it again
+  return simt::no_device();  // not an error of the caller, so it need not be read again
 }
 
 cudaError_t cudaSetDevice(int device) {

@@ -13,7 +13,7 @@ const char* variable(const char* name, const char* otherwise) {
   return value != nullptr && *value != 0 ? value : otherwise;
 }
 
-// "shuffled:7" -> 7; false if `schedule` is something else.
+// Reads the seed of "shuffled:7"; false if `schedule` has another form.
 bool is_shuffled(std::string_view schedule, uint64_t& seed) {
   constexpr std::string_view kPrefix = "shuffled:";
   if (!schedule.starts_with(kPrefix)) {

@@ -26,7 +26,7 @@ struct Settings {
 
 Settings& settings();
 
-// splitmix64: good enough to shuffle, the same everywhere.
+// splitmix64: random enough for shuffling, and the same on every machine.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}

@@ -1,12 +1,12 @@
-// The emulated GPU: what tests and the emulated libraries (cuBLASLt, NCCL) see of it.
+// The emulated GPU: its interface for tests and for the emulated libraries (cuBLASLt, NCCL).
 //
-// Kernels run on the CPU, a block's threads as fibers, one block after another. Streams are queues:
-// nothing runs before the host waits for something, or has left the runtime alone for some
-// milliseconds (then a background thread works on). Settings are read from the environment once:
+// Kernels run on the CPU, one block after another; a block's threads are fibers. Streams are
+// queues. Nothing runs until the host waits for something, or has not called the runtime for some
+// milliseconds; then a background thread goes on. Settings are read from the environment once:
 //   TANDEM_SIMT_THREADS   order of a block's threads: forward, backward or shuffled:SEED
 //   TANDEM_SIMT_STREAMS   which stream goes first: in-order, compute-late, comm-late, shuffled:SEED
 //   TANDEM_SIMT_POISON    byte that fresh device and shared memory is filled with (0xFF: NaN)
-//   TANDEM_SIMT_PROTECT   1: the host cannot touch device memory (one-threaded tests only)
+//   TANDEM_SIMT_PROTECT   1: the host cannot touch device memory (single-threaded tests only)
 //   TANDEM_SIMT_DEVICES   number of devices (8); 0: a machine without a GPU
 //   TANDEM_SIMT_MEMORY    bytes of memory that the device has (40 GiB)
 //   TANDEM_SIMT_COVERAGE  file that the names of executed kernels are appended to at exit
@@ -25,36 +25,37 @@ struct CUstream_st;
 
 namespace simt {
 
-// --- Failures: misuse that a GPU would answer with a wrong result, an error or nothing at all. ---
+// --- Failures: misuse, for which a GPU would give a wrong result, an error, or no sign at all. ---
 
 class Failure : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Reports "simt: <what> in kernel <name>, block (x,y,z), thread (x,y,z): <detail>", the place where
-// it is known. Prints it and ends the process with code 99; with a handler, calls that instead.
+// Reports "simt: <what> in kernel <name>, block (x,y,z), thread (x,y,z): <detail>", with the place
+// if it is known. Prints this and ends the process with code 99, or calls the handler if there is
+// one.
 [[noreturn]] void fail(const std::string& what, const std::string& detail = "");
 
-// The handler gets the whole message and throws; null: none. Returns the one before.
+// Sets the handler, which gets the whole message and throws; null: none. Returns the previous one.
 using FailureHandler = std::function<void(const std::string&)>;
 FailureHandler set_failure_handler(FailureHandler handler);
 
 // Runs `run` and waits for the device; returns the message of the first failure, or "" if there was
-// none. What streams held when a task failed is dropped.
+// none. When a task fails, all queued work is dropped.
 std::string failure_of(const std::function<void()>& run);
 
 // --- Work on streams, for the emulated libraries. ---
 
 // Runs `work` in the order of the stream.
 void enqueue(CUstream_st* stream, std::string name, std::function<void()> work);
-// Calls `poll` until it returns true, without holding up other streams; only then the stream goes
-// on. `with_others`: other processes take part in it.
+// Calls `poll` until it returns true; only then does the stream go on. Other streams do not wait
+// for it. `with_others`: other processes take part in the work.
 void enqueue_polled(CUstream_st* stream, std::string name, std::function<bool()> poll,
                     bool with_others = false);
 // Fails unless [pointer, pointer + bytes) lies in one live device allocation; `what` names the
-// operand. For use inside enqueued work.
+// operand. Call it inside enqueued work.
 void check_range(const void* pointer, size_t bytes, const char* what);
-bool in_kernel();  // on this thread, now
+bool in_kernel();  // whether this thread runs a kernel now
 
 // --- Settings, for tests of one process. ---
 
@@ -63,9 +64,9 @@ void set_stream_schedule(std::string_view schedule);
 void set_poison(uint8_t byte);
 void set_protect(bool on);  // for memory that is allocated from now on
 
-// Runs `run`, which returns a result, under every kind of thread and stream schedule and with two
-// poisons. Returns "" if all results are the same bit for bit, else the first setting that gives
-// another: "threads=backward".
+// Calls `run`, which returns a result, under every kind of thread and stream schedule and with two
+// poisons. Returns "" if all results have the same bits, otherwise the first setting whose result
+// differs: "threads=backward".
 using Bytes = std::vector<std::byte>;
 std::string disagreement(const std::function<Bytes()>& run);
 
@@ -87,8 +88,8 @@ struct Counters {
 };
 Counters& counters();
 
-// Is told of each kernel and matrix product as the host enqueues it, with all its arguments, so
-// that two calls with equal texts are the same call. Null: nobody is told.
+// Called for each kernel and matrix product as the host enqueues it. The text holds all arguments,
+// so that calls with equal texts are the same call. Null: no observer.
 using LaunchObserver = std::function<void(const std::string& text)>;
 LaunchObserver& launch_observer();
 

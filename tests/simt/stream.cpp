@@ -43,12 +43,12 @@ CUstream_st* resolve(CUstream_st* stream) {
   return stream == nullptr ? executor().streams[0] : stream;
 }
 
-// The streams with work, first the one that the schedule prefers.
+// The streams that have work, in the order in which the schedule prefers them.
 std::vector<CUstream_st*> by_preference() {
   std::vector<CUstream_st*> order;
   std::copy_if(executor().streams.begin(), executor().streams.end(), std::back_inserter(order),
                [](CUstream_st* s) { return !s->queue.empty(); });
-  // Communication before computing, and of two alike the younger one first.
+  // Communication before computing; of two streams of one kind, the younger first.
   const auto comm_first = [](CUstream_st* a, CUstream_st* b) {
     return a->priority != b->priority ? a->priority < b->priority : a->number > b->number;
   };
@@ -72,7 +72,7 @@ std::vector<CUstream_st*> by_preference() {
   return order;
 }
 
-// Runs a task with device memory open.
+// While it exists, a task runs and device memory is open.
 class Running {
  public:
   explicit Running(const Task& task) {
@@ -85,7 +85,7 @@ class Running {
   }
 };
 
-// After a failure nothing that was queued runs; nobody waits for it either.
+// After a failure no queued work runs, and nothing waits for it.
 void drop_queued_work() {
   for (CUstream_st* stream : executor().streams) {
     for (Task& task : stream->queue) {
@@ -97,7 +97,7 @@ void drop_queued_work() {
   }
 }
 
-// Runs the first task of a stream; false: not finished, it stays.
+// Runs the first task of a stream; false: the task is not finished and stays queued.
 bool run_first(CUstream_st* stream) {
   Task& task = stream->queue.front();
   bool finished = true;
@@ -142,7 +142,7 @@ void throw_later_failure() {
   }
 }
 
-// Works on while the host stays away, so that other ranks get what they wait for.
+// Runs tasks while the host does not call the runtime, because other ranks may wait for them.
 void work_in_background() {
   Executor& e = executor();
   std::unique_lock lock(e.mutex);

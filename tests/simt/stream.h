@@ -1,4 +1,4 @@
-// Streams and events: queues of tasks, and the executor that decides which queue goes on.
+// Streams and events: queues of tasks, and the executor that decides which queue runs next.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@ struct CUstream_st;
 
 namespace simt {
 
-struct Mark {  // one record of an event
+struct Mark {  // one recording of an event
   bool reached = false;
   std::chrono::steady_clock::time_point time;
 };
@@ -28,7 +28,7 @@ struct Task {
   bool with_others = false;         // kPoll: other processes take part
 };
 
-// Held by every call of the runtime API. Tasks run under it, and may not call the API: a failure.
+// Held by every call of the runtime API. Tasks run under it; calling the API in one is a failure.
 class RuntimeLock {
  public:
   RuntimeLock();
@@ -40,21 +40,21 @@ class RuntimeLock {
 
 CUstream_st* create_stream(unsigned flags, int priority);
 void destroy_stream(RuntimeLock& lock, CUstream_st* stream);
-bool is_stream(CUstream_st* stream);  // null is one, the legacy stream
+bool is_stream(CUstream_st* stream);  // also true for null, the legacy stream
 void push(RuntimeLock& lock, CUstream_st* stream, Task task);
 
-// Runs queued tasks until `reached` holds; nothing left to run before it does is a failure.
+// Runs queued tasks until `reached` holds. It is a failure if no task is left before that.
 void run_until(RuntimeLock& lock, const std::function<bool()>& reached);
 // Runs at most one task.
 void run_a_little(RuntimeLock& lock);
 std::function<bool()> stream_is_empty(CUstream_st* stream);
 bool all_streams_empty();
-bool others_are_awaited();  // work that other processes take part in is queued
+bool others_are_awaited();  // whether queued work needs other processes
 
 void synchronize_device();
-std::string running_task();  // its name, while this thread runs one; else ""
+std::string running_task();  // the name of the task that this thread runs, or ""
 
-// A failure that cannot be thrown where it happens: run_until will.
+// For a failure that cannot be thrown where it happens: run_until throws it.
 void fail_later(const std::string& message);
 
 }  // namespace simt

@@ -161,7 +161,7 @@ std::vector<double> Job::weights() {
   for (const ParamValues::Weights& piece : store.values.owned_weights()) {
     std::ranges::copy(values_of(piece.data), own.begin() + place(piece));
   }
-  const std::vector<double> all = data_.control().sum(own);  // of zeros and one number: exact
+  const std::vector<double> all = data_.control().sum(own);  // zeros and one number: exact
   for (const ParamValues::Weights& piece : store.values.weights()) {
     const std::vector<double> here = values_of(piece.data);
     EXPECT_TRUE(std::equal(here.begin(), here.end(), all.begin() + place(piece)))
@@ -179,7 +179,7 @@ std::vector<double> Job::statistics() const {
   return all;
 }
 
-// Adds to targets_.
+// Makes a batch, and adds its targets to targets_.
 DeviceBatch Job::make_batch(int64_t first_sample, int64_t samples) {
   const int64_t each = text() ? kContext : 1;
   const int group = plan_.samples_of >= 0 ? plan_.samples_of : mesh_.data_group();

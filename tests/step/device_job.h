@@ -1,6 +1,6 @@
-// A small training job on one device, the same over 1 to 4 ranks (tests/support/mpi_main.cpp):
-// model, ranks and a whole TrainingStep, on batches that are in the memory of the device before the
-// first step.
+// A small training job on one device, which is the same job on 1 to 4 ranks
+// (tests/support/mpi_main.cpp): model, ranks and a whole TrainingStep. The batches are in the
+// memory of the device before the first step.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ namespace tandem::testing {
 
 inline constexpr int kGlobalBatch = 12;  // divisible by 1 to 4 ranks
 
-// Half of a rank's share of the global batch, or a third: so that micro-steps add up.
+// Half or a third of a rank's share of the global batch, so that there are several micro-steps.
 int64_t small_micro_batch();
 
 struct Plan {
@@ -35,22 +35,23 @@ struct Plan {
   Sharing sharing = Sharing::kWorld;
   bool staged = false;  // GPU gradients through MPI
   bool alone = false;   // every rank does the whole job by itself
-  int data_groups = 1;  // of neighbouring ranks, each with samples of its own
+  int data_groups = 1;  // groups of neighbouring ranks; each group has its own samples
   int samples_of = -1;  // the data group whose samples these are; -1: this rank's own
-  bool uneven = false;  // no targets in the first half of the global batch, few in the other
+  bool uneven = false;  // no targets in the first half of the global batch, few in the second
 };
 
 class Job {
  public:
   explicit Job(const Plan& plan);
-  ~Job();  // waits for what is under way
+  ~Job();  // waits for enqueued work
 
   // Enqueues a step. `poison`: this rank's gradients of that step overflow. Collective.
   void step(int64_t number, bool poison = false, double lr = 0.01);
-  // Read one step late, as the trainer does.
+  // The record is read one step late, as in the trainer.
   StepRecord::Copy record() { return training_.record().copy_to_host(stream_); }
   double loss_of(const StepRecord::Copy& copy);  // mean over the global batch
-  // All masters, in the order of the parameters. Collective; fails where this rank holds others.
+  // All master weights, in the order of the parameters. Collective. Fails if this rank's own values
+  // differ from them.
   std::vector<double> weights();
   // Running means and variances of BatchNorm.
   std::vector<double> statistics() const;
@@ -73,16 +74,16 @@ class Job {
   std::unique_ptr<Model> model_;
   TrainingStep training_;
   std::vector<DeviceBatch> batches_;
-  DeviceBatch slot_;    // where each of them stands in its turn
+  DeviceBatch slot_;    // each batch is copied here when its turn comes
   double targets_ = 0;  // in the global batch
 };
 
-// What a job looks like from outside. ranks, stages, buckets and the rest of a plan that may change
-// no bit are compared by ==.
+// The visible results of a job. They are compared by == where ranks, stage, buckets or another part
+// of the plan must not change a bit.
 struct Outcome {
   std::vector<double> losses;   // mean over the global batch, by step
   std::vector<double> norms;    // of the gradients, by step
-  std::vector<double> weights;  // all masters
+  std::vector<double> weights;  // all master weights
   std::vector<double> statistics;
   int64_t skipped = 0;
   bool operator==(const Outcome&) const = default;

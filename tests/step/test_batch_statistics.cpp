@@ -1,5 +1,5 @@
-// The running averages of a whole training step on 1 to 4 ranks, from micro-batches whose means and
-// variances are known.
+// The running averages of BatchNorm after whole training steps on 1 to 4 ranks, from micro-batches
+// with known means and variances.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kChannels = 3, kSamples = 2;  // in a micro-batch
 
-// Normalises its input. The head, which is never recomputed, scales.
+// A model that normalises its input. Its head, which is never recomputed, scales the result.
 class OneNorm final : public Classifier {
  public:
   OneNorm() : Classifier(kChannels) {
@@ -36,11 +36,12 @@ class OneNorm final : public Classifier {
   RmsNorm head_{"head", kChannels};
 };
 
-// Of channel c in micro-batch `number` of all ranks. Whole numbers: their sums round nothing.
+// The mean of channel c in micro-batch `number` (counted over all ranks). It is a whole number, so
+// that sums are exact.
 double mean_of(int64_t number, int64_t c) { return static_cast<double>(3 * number + c + 1); }
 double spread_of(int64_t number, int64_t c) { return static_cast<double>(number + 2 * c + 1); }
 
-// Its two samples are mean - spread and mean + spread: their unbiased variance is 2 spread^2.
+// The two samples are mean - spread and mean + spread, whose unbiased variance is 2 spread^2.
 DeviceBatch micro_batch(int64_t number) {
   const Tensor input =
       Tensor::empty(test_memory(), {kSamples, kChannels}, DType::kF32, MemoryClass::kData);
@@ -52,7 +53,7 @@ DeviceBatch micro_batch(int64_t number) {
   return {input, int_tensor({kSamples}, std::vector<int32_t>{0, 1})};
 }
 
-// The means, then the variances, after `steps` steps of which each sees other micro-batches.
+// The means, then the variances, after `steps` steps, each on different micro-batches.
 std::vector<double> trained(int64_t accumulation, bool exact, bool recompute, int64_t steps) {
   World& world = test_world();
   const BatchPlan batch{.global_batch = kSamples * accumulation * world.size(),
@@ -77,7 +78,8 @@ std::vector<double> trained(int64_t accumulation, bool exact, bool recompute, in
   return values_of(model.statistics()[0]->running);
 }
 
-// Exact sums or not; recomputation, which runs forward twice and observes once, or not.
+// Parameters: exact sums or not; with or without recomputation, which runs forward twice but
+// observes statistics once.
 class RunningAverages : public ::testing::TestWithParam<std::tuple<bool, bool>> {};
 
 TEST_P(RunningAverages, MoveByATenthTowardsTheMeanOverMicroBatches) {

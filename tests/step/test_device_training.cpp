@@ -12,16 +12,16 @@ namespace {
 
 constexpr int kSteps = 4;
 
-// An error of u = 2^-8 (bf16) or 2^-11 (fp16) of each of some thirty values on the way to a
-// target's loss, of either sign, is sqrt(30) * u of a logit of size one. Over the targets of a
-// batch they cancel further, which leaves room for what four steps of training make of them.
+// About thirty values on the way to a target's loss each have an error of u = 2^-8 (bf16) or 2^-11
+// (fp16) of either sign: together sqrt(30) * u of a logit of size one. Over the targets of a batch
+// the errors cancel further, which leaves room for their growth in four steps of training.
 double band(DType dtype) {
   return dtype == DType::kF32 ? 1e-4 : std::sqrt(30.0) * (dtype == DType::kBf16 ? 0x1p-8 : 0x1p-11);
 }
 
 class DeviceTraining : public ::testing::TestWithParam<const char*> {};
 
-// Every device and precision follows the curve of the CPU in f32.
+// Every device and precision follows the loss curve of the CPU in f32.
 TEST_P(DeviceTraining, FollowsTheCurve) {
   const Outcome expected = train({.model = GetParam()});
   for_each_device([&](Device device) {
@@ -53,7 +53,8 @@ TEST_P(DeviceTraining, RunsTwiceWithTheSameBits) {
   });
 }
 
-// The gradient sums are in another order: f32 rounding, amplified by four steps of training.
+// Accumulation adds gradients in another order. Tolerance: f32 rounding, amplified by four steps of
+// training.
 TEST_P(DeviceTraining, AccumulationKeepsTheCurve) {
   if (std::string(GetParam()) == "resnet") {
     GTEST_SKIP() << "batch statistics belong to the micro-batch";
@@ -70,7 +71,7 @@ TEST_P(DeviceTraining, AccumulationKeepsTheCurve) {
 INSTANTIATE_TEST_SUITE_P(Models, DeviceTraining,
                          ::testing::Values("gpt", "llama", "resnet", "mlp"));
 
-// Gradients through MPI have the bits of a ring, those through NCCL may be added in another order.
+// Gradients through MPI are added in the order of a ring; NCCL may add them in another order.
 TEST(DeviceTraining, StagedThroughTheHost) {
   for_each_device([&](Device device) {
     const Outcome direct = train({.device = device});
@@ -81,7 +82,7 @@ TEST(DeviceTraining, StagedThroughTheHost) {
   });
 }
 
-// Gradients that are rounded to bf16 once for each rank: the loss moves by far less than 2^-8.
+// Each rank's gradients are rounded to bf16 once: the loss changes by far less than 2^-8.
 TEST(DeviceTraining, Bf16OnTheWire) {
   for_each_device([&](Device device) {
     const Outcome f32 = train({.device = device});
@@ -93,7 +94,7 @@ TEST(DeviceTraining, Bf16OnTheWire) {
   });
 }
 
-// A2. Ranks without a target and ranks with few of them: every target counts alike.
+// Some ranks have no target and others have few: every target must have the same weight.
 TEST(DeviceTraining, UnequalTargetsGiveTheLossOfOneProcess) {
   for_each_device([&](Device device) {
     const Outcome alone = train({.device = device, .alone = true, .uneven = true});

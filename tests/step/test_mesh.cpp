@@ -1,4 +1,5 @@
-// The groups of a job's ranks. Runs on every rank of a job of 1 to 4 (tests/support/mpi_main.cpp).
+// The groups of a job's ranks. Runs on every rank of a job of 1 to 4 ranks
+// (tests/support/mpi_main.cpp).
 #include <gtest/gtest.h>
 
 #include "comm/mesh.h"
@@ -31,7 +32,7 @@ TEST_F(MeshTest, AllRanksAreOneDataGroupUnlessToldOtherwise) {
   EXPECT_EQ((mesh.wire() - before).of(Traffic::kControl).total(), 8 * (size - 1));
 }
 
-// Ranks 0 and 2, and ranks 1 and 3: each of a group on a node of its own.
+// Groups of ranks 0 and 2, and of ranks 1 and 3. The ranks of a group are on different nodes.
 TEST_F(MeshTest, GroupsTalkAmongThemselves) {
   if (size != 4) {
     GTEST_SKIP() << "for four ranks";
@@ -68,8 +69,8 @@ TEST_F(MeshTest, WrongArgumentsAreErrorsBeforeAnythingIsSent) {
   EXPECT_THROW(mesh_of(nodes, std::vector<int>(static_cast<size_t>(size) + 1, 0)), Error);
 }
 
-// Two jobs of two ranks in one of four: each is what one rank alone makes of the same samples, and
-// not what the other one is.
+// Two data groups of two ranks in a job of four. Each must equal 1 rank that trains on the same
+// samples, and differ from the other group.
 TEST_F(MeshTest, DataGroupsTrainApart) {
   if (size != 4) {
     GTEST_SKIP() << "for four ranks";

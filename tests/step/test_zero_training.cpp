@@ -1,5 +1,5 @@
 // Whole training steps with sharded state and with exact sums, on every device, over 1 to 4 ranks:
-// what may change no bit. Jobs that every rank runs alone are the reference.
+// what must not change a bit. The reference is the same job run by 1 rank.
 #include <gtest/gtest.h>
 
 #include <tuple>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kSteps = 2;
 
-int stages() { return test_world().size() == 1 ? 1 : 4; }  // one rank shards nothing
+int stages() { return test_world().size() == 1 ? 1 : 4; }  // 1 rank shards nothing
 
 // Runs body(device, stage).
 void for_each_stage(const std::function<void(Device, int)>& body) {
@@ -25,7 +25,7 @@ void for_each_stage(const std::function<void(Device, int)>& body) {
   });
 }
 
-// E1, E2.
+// Initial weights depend on neither the number of ranks nor the stage.
 TEST(ZeroTraining, InitialWeightsAreTheSameForEveryNumberOfRanks) {
   for_each_stage([](Device device, int zero) {
     for (DType dtype : {DType::kF32, DType::kBf16}) {
@@ -37,8 +37,9 @@ TEST(ZeroTraining, InitialWeightsAreTheSameForEveryNumberOfRanks) {
 
 class ExactTraining : public ::testing::TestWithParam<const char*> {};
 
-// E2, E3, A1; R1, as dropout masks go into the weights. Micro-batches of one sample: 12 of them on
-// one rank, 6 each on two, 4 on three, 3 on four.
+// Exact sums give the same bits on all ranks, for every number of ranks, and however the batch is
+// divided into micro-steps. Dropout masks must be the same, too, because weights depend on them.
+// Micro-batches have one sample: 12 of them on 1 rank, 6 each on 2 ranks, 4 on 3, 3 on 4.
 TEST_P(ExactTraining, RanksStagesBucketsAndOverlapChangeNoBit) {
   for_each_device([&](Device device) {
     Plan plan{
@@ -73,7 +74,7 @@ TEST(ZeroTraining, ExactMixedPrecisionIsTheSameOnAllRanks) {
   });
 }
 
-// E6. Two nodes of two ranks, sharded over all of them or inside each.
+// Two nodes of two ranks, with state sharded over all ranks or inside each node.
 TEST(ZeroTraining, NodesChangeNoBitOfExactSums) {
   if (test_world().size() != 4) {
     GTEST_SKIP() << "four ranks make two nodes of two";
@@ -92,9 +93,9 @@ TEST(ZeroTraining, NodesChangeNoBitOfExactSums) {
   });
 }
 
-// Z1. With two ranks and one micro-step each sum has two addends, so there is no order that stages
-// could change, but for that of the squares in the norm: stages cut buckets differently. Otherwise
-// they may: f32 rounding, amplified by two steps of training.
+// With 2 ranks and one micro-step each gradient sum has two addends, so stages cannot change its
+// order; they change only the order of squares in the norm, because they cut buckets differently.
+// With more ranks, results may differ by f32 rounding, amplified by two steps of training.
 TEST(ZeroTraining, StagesTrainAlike) {
   for (const char* model : {"gpt", "resnet"}) {
     for_each_device([&](Device device) {
@@ -117,7 +118,7 @@ TEST(ZeroTraining, StagesTrainAlike) {
   }
 }
 
-// M2, E7.
+// Recomputation changes no bit, and neither does running the same job again.
 TEST(ZeroTraining, RecomputationAndRepetitionChangeNoBit) {
   for_each_stage([&](Device device, int zero) {
     Plan plan{.device = device, .zero = zero, .micro_batch = small_micro_batch()};
@@ -134,8 +135,8 @@ TEST(ZeroTraining, RecomputationAndRepetitionChangeNoBit) {
   });
 }
 
-// C2, C3. Overflows on one rank: all ranks skip the same steps and halve the scale; training goes
-// on.
+// When gradients overflow on one rank, all ranks skip the same steps and halve the loss scale, and
+// training goes on.
 TEST(ZeroTraining, RecoversFromOverflow) {
   for (const bool exact : {false, true}) {
     for_each_stage([&](Device device, int zero) {

@@ -1,4 +1,4 @@
-// Every device and every precision against the CPU in f64.
+// Compares every device and every precision with f64 on the CPU.
 #pragma once
 
 #include "tests/support/gradcheck.h"
@@ -7,13 +7,13 @@ namespace tandem::testing {
 
 struct DeviceCheck {
   int64_t terms = 1;     // length of the longest f32 sum in the op, forward or backward
-  double roundings = 4;  // how often what leads to an element is rounded to the storage type
+  double roundings = 4;  // roundings to the storage type on the way to an element
   double scale = 1.0;    // spread of inputs and parameters
 };
 
 // Runs `op` forward and backward on every available device in f32, bf16 and fp16, with random
 // inputs of the given shapes and random `parameters` (bound here). The result and all gradients
-// must equal those of the same op in f64 on the CPU with the same, rounded, inputs. An element may
+// must equal those of the same op in f64 on the CPU, from the same rounded inputs. An element may
 // be off by
 //     max |expected| * (roundings * u + terms * 2^-24),  u = 2^-24 (f32), 2^-8 (bf16), 2^-11
 //     (fp16):

@@ -18,12 +18,12 @@ double dot(const Tensor& a, const Tensor& b) {
 
 double loss_of(const OpUnderTest& op, const std::vector<Variable>& inputs) {
   TestContext test;
-  test.context.recomputing = true;  // observe nothing: a finite difference is no training step
+  test.context.recomputing = true;  // no training step: batch statistics must not be observed
   const Variable y = op(test.context, inputs);
   return dot(y.value(), random_tensor(y.shape(), DType::kF64, 77));
 }
 
-// Numeric derivative of the loss along `direction` in the memory of `point`.
+// The central difference of the loss along `direction`, which changes the memory of `point`.
 double central_difference(const OpUnderTest& op, const std::vector<Variable>& inputs,
                           const Tensor& point, const Tensor& direction) {
   constexpr double kStep = 1e-5;

@@ -1,4 +1,4 @@
-// Gradients against finite differences, in f64.
+// Compares gradients with finite differences, in f64.
 #pragma once
 
 #include "tests/support/harness.h"

@@ -62,8 +62,8 @@ TestContext::TestContext(Device device, const StepNumbers& step_numbers)
 
 namespace {
 
-// Writes a hash of the elements to the file that TANDEM_TEST_BITS names, if it names one. Bytes may
-// be structs, whose padding has no value.
+// Writes a hash of the elements to the file that TANDEM_TEST_BITS names, if it is set. Tensors of
+// bytes may hold structs, whose padding has no defined value.
 void record_bits(const Tensor& tensor) {
   const char* path = std::getenv("TANDEM_TEST_BITS");
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();

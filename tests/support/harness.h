@@ -1,4 +1,4 @@
-// Common ground of the tests: one body for every device, a context to run ops in, and memory for
+// What most tests share: one test body for every device, a context to run ops in, and memory for
 // parameters.
 #pragma once
 
@@ -17,7 +17,8 @@ namespace tandem::testing {
 // failure.
 void for_each_device(const std::function<void(Device)>& body);
 
-// The one compute stream of a device, and the memory ordered by it, where test tensors live.
+// The test program's only compute stream of a device, and the memory for its tensors, which that
+// stream orders.
 Stream& test_stream(Device device = Device::kCpu);
 Memory& test_memory(Device device = Device::kCpu);
 
@@ -40,19 +41,19 @@ struct TestContext {
   Context context;
 };
 
-// Normal numbers times `scale`, a pure function of `seed`.
+// Normally distributed numbers times `scale`: a pure function of `seed`.
 Tensor random_tensor(Shape shape, DType dtype, uint64_t seed, double scale = 1.0);
 // The same values, rounded to another floating dtype; host memory.
 Tensor rounded_to(const Tensor& tensor, DType dtype);
 Tensor int_tensor(Shape shape, std::span<const int32_t> values);
 
-// Copies, in the memory of a device or of the host. What comes from a GPU leaves a hash in the file
-// that TANDEM_TEST_BITS names, if it names one: runs whose results must have the same bits are
-// compared by these files (tests/simt/agree.sh).
+// Copies to the memory of a device or of the host. If TANDEM_TEST_BITS names a file, the hash of
+// each tensor that comes from a GPU is written to it. tests/simt/agree.sh compares the files of
+// runs that must have the same bits.
 Tensor to_device(const Tensor& tensor, Device device);
 inline Tensor to_host(const Tensor& tensor) { return to_device(tensor, Device::kCpu); }
 
-// Memory for a gradient that is not written yet: not a number, so that what adds to it shows.
+// Memory for a gradient that is not written yet. It holds NaN, so that adding to it shows.
 Tensor unwritten(const Shape& shape, DType dtype, Device device = Device::kCpu);
 
 // Gives each parameter an id, a random value and memory for its gradient.

@@ -1,10 +1,10 @@
 // GoogleTest's main for programs whose every test runs on all ranks at once.
 //
-// A failure on any rank fails the job. It is printed with its rank; what passes is printed by rank
-// 0 alone. After each test the ranks meet; a rank that left a test early (a fatal failure, an
+// A failure on any rank fails the job. It is printed with its rank; passing tests are printed by
+// rank 0 only. After each test the ranks meet. A rank that left a test early (a fatal failure, an
 // exception) has left the others inside a collective, so it ends the job. The world's deadline ends
-// whatever hangs all the same. TANDEM_REQUIRE_RANKS=N fails a run that does not have N ranks, such
-// as one whose launcher is missing.
+// a job that hangs for another reason. TANDEM_REQUIRE_RANKS=N fails a run that does not have N
+// ranks, for example because the launcher is missing.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -1,4 +1,5 @@
-// The two ways in which a group of ranks talks, for tests that need both; and one rank alone.
+// The collectives and the control messages of a group of ranks, for tests that need both; and a
+// group of 1 rank.
 #pragma once
 
 #include "comm/collectives.h"

@@ -50,7 +50,7 @@ class SevenWindows final : public Dataset {
   std::vector<int32_t> tokens_, targets_;
 };
 
-// Row `token` of a table holds the logits of what follows the token.
+// A model that is one table: row `token` holds the logits of the next token.
 class Bigrams final : public Classifier {
  public:
   Bigrams() : Classifier(kVocab) {
@@ -94,7 +94,7 @@ class EvaluationOfBigrams : public ::testing::Test {
     return {sum.loss / targets, sum.accuracy / targets, sum.targets};
   }
   void expect_near(const Evaluation& actual, const Evaluation& expected) {
-    // A target's loss, below 8, is the result of some ten f32 roundings of 2^-24.
+    // A target's loss is below 8 and has about ten f32 roundings of 2^-24.
     EXPECT_NEAR(actual.loss, expected.loss, 10 * 8 * 0x1p-24);
     EXPECT_EQ(actual.accuracy, expected.accuracy);
     EXPECT_EQ(actual.targets, expected.targets);
@@ -111,7 +111,7 @@ TEST_F(EvaluationOfBigrams, IsTheMeanOverTargets) {
   expect_near(evaluation(2), expected);
 }
 
-// f32 losses between 2^-20 and 2^3 have sums without rounding in f64, in any order.
+// f64 adds f32 losses between 2^-20 and 2^3 without rounding, in any order.
 TEST_F(EvaluationOfBigrams, HasTheSameBitsForEverySizeOfBatch) {
   const Evaluation whole = evaluation(kWindows);
   for (const int64_t micro_batch : {1, 2, 3, 4, 5, 6, 100}) {

@@ -10,7 +10,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// As a checkpoint keeps it: through the text on the disk.
+// Writes the state as a checkpoint does, and reads it back.
 RunState read_back(const RunState& state) {
   Manifest manifest;
   state.write(manifest);
@@ -32,7 +32,7 @@ TEST(RunState, SurvivesExactly) {
   EXPECT_EQ(read_back({.best_val_loss = 5e-324}).best_val_loss, 5e-324);
 }
 
-// The names in the file are those of format 1, which other versions of the program read and write.
+// The file keeps the names of format 1, which other versions of the program read and write.
 TEST(RunState, TheNamesInTheFileStay) {
   Manifest manifest;
   full_state().write(manifest);
@@ -59,7 +59,7 @@ TEST(RunState, ABestLossThatIsNotFiniteIsNone) {
   }
 }
 
-// What a step found comes back as what the next one starts from.
+// The state after a step is the state from which the next step starts.
 TEST(RunState, AStepGoesOnFromTheStateOfTheLastOne) {
   const StepOptions fp16{.dynamic_scale = true};
   const StepState before{
@@ -75,7 +75,8 @@ TEST(RunState, AStepGoesOnFromTheStateOfTheLastOne) {
   EXPECT_EQ(after.exhausted, 0);
 }
 
-// A run may go on in another precision: fp16 then begins with the first scale, others have none.
+// A run may go on in another precision: fp16 then begins with the initial loss scale, and other
+// precisions have none.
 TEST(RunState, TheLossScaleIsThatOfThePrecision) {
   const StepOptions fp16{.dynamic_scale = true}, bf16{};
   RunState state{.step = 12};

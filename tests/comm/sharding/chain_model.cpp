@@ -30,7 +30,7 @@ struct BendOp final : Op {
       dx.data<float>()[b] = 0.5f * above + slope;
     }
     for (int64_t i = 0; i < n; ++i) {
-      float sum = 0;  // the micro-batch is one addend
+      float sum = 0;  // a micro-batch adds one number to a gradient
       for (int64_t b = 0; b < batch; ++b) {
         sum += slopes.data<float>()[b] * feature(first_sample + b, i);
       }

@@ -1,5 +1,5 @@
-// A model of blocks of arbitrary parameters, for tests of what the store makes of their sizes and
-// kinds.
+// A model whose blocks have arbitrary parameters, for tests of how the store handles their sizes
+// and kinds.
 #pragma once
 
 #include <deque>
@@ -15,9 +15,9 @@ struct Link {
 };
 using Links = std::vector<std::vector<Link>>;  // by block
 
-// x [B] starts at zero. Each parameter p [n] of each block in turn makes of x_b
+// x [B] starts at zero. Each parameter p [n] of each block in turn replaces x_b by
 //     0.5 x_b + tanh(x_b + sum over i of p_i f(b, i) / sqrt(n)),
-// with f a fixed function of the sample's number in the global batch and i.
+// where f is a fixed function of the sample's number in the global batch and of i.
 class ChainModel final : public Model {
  public:
   // Parameters are p0, p1, ...

@@ -1,5 +1,5 @@
-// Exact sums in one process: collectives among threads, a rank, and the definition in long
-// double, which has 64 bits of significand, so that every step of it is exact.
+// Exact sums in one process: collectives among threads, a rank, and the definition of the sums in
+// long double. Its significand has 64 bits, so every step of the definition is exact.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -114,13 +114,13 @@ struct Rank {
   Tensor empty(int64_t n, DType dtype) const {
     return Tensor::empty(test_memory(device), {n}, dtype, MemoryClass::kGradients);
   }
-  // Holds what nobody wants to see.
+  // Memory that was used before and holds other values.
   Tensor used(int64_t n, DType dtype) const {
     const Tensor tensor = Tensor::empty(test_memory(), {n}, dtype, MemoryClass::kGradients);
     std::memset(tensor.raw(), 0x77, static_cast<size_t>(tensor.bytes()));
     return to_device(tensor, device);
   }
-  // The whole step of one segment for each parameter, of one element.
+  // A whole step in which each parameter is one segment of one element.
   Verdict step(std::span<const float> leaf) {
     const auto n = static_cast<int64_t>(leaf.size());
     Segments segments;

@@ -1,4 +1,4 @@
-// The norm of exact sums, and verdicts among ranks.
+// The norm of exact sums, and the verdict on which all ranks agree.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -12,7 +12,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// Exact, but for the last rounding: the integers of the definition, in 128 bits.
+// The norm by its definition: integers of 128 bits, exact except for the last rounding.
 double defined_norm(std::span<const float> values, double bound) {
   int exponent = 31;
   while (std::ldexp(bound, exponent) >= 0x1p31) {
@@ -120,7 +120,7 @@ TEST(ExactSums, RanksJudgeTogether) {
       EXPECT_EQ(step(1), Verdict::kAgain);
       EXPECT_EQ(step(1), Verdict::kGood);
       EXPECT_EQ(exact.exponents()[0], 58 - 11);
-      // 12 elements dealt over the ranks in turn.
+      // 12 elements, dealt to the ranks in turn.
       std::vector<float> own;
       for (int i = among.rank(); i < 12; i += among.size()) {
         own.push_back(std::ldexp(1.0f, -i));

@@ -1,5 +1,4 @@
-// Sums of leaves in one process: any order and split must give the same bits, those of the
-// definition.
+// Sums of leaves in one process: any order and any split must give the bits of the definition.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -27,7 +26,8 @@ float exact_value(int64_t sum, int32_t exponent) {
 // --- Splits. ---
 
 constexpr int64_t kLeaves = 7, kCount = 20011;
-// Longer than a block and than a loop's threshold for threads, odd places, gaps, an empty one.
+// Segments longer than a block and than a loop's threshold for threads, at odd places, with gaps,
+// and an empty one.
 const Segments kSegments = {{1, 1, 17001}, {0, 17002, 0}, {2, 17003, 333}, {0, 17339, 2600}};
 constexpr double kScale[] = {1e-30, 1.0, 3e4};
 
@@ -62,8 +62,8 @@ struct Sums {
   std::vector<int32_t> exponents;
 };
 
-// The leaves in `order`, the first `alone` and the others into two arrays that are added on the
-// host; twice, as the first attempt finds the exponents.
+// Sums the leaves in `order`: the first `alone` leaves into one array and the others into a second
+// one, which are added on the host. Runs twice, because the first attempt finds the exponents.
 Sums summed(Device device, const std::vector<int64_t>& order, size_t alone,
             const Segments& segments) {
   const auto leaves = random_leaves();
@@ -133,7 +133,7 @@ TEST(ExactSums, AreTheIntegersAndValuesOfTheirDefinition) {
 
 // --- Rounding. ---
 
-// All 2^k, sums of two and three of them, and random ones: ties, and what lies next to them.
+// All 2^k, sums of two and three of them, and random integers, to get ties and their neighbours.
 std::vector<int64_t> awkward_integers() {
   std::vector<int64_t> integers = {0, INT64_MAX, -INT64_MAX};
   for (int high = 0; high < 63; ++high) {
@@ -158,7 +158,7 @@ TEST(ExactSums, ValuesAreRoundedOnce) {
   std::ranges::copy(integers, sums.data<int64_t>());
   for_each_device([&](Device device) {
     Rank rank(device, 1, 1);
-    // Below -64 some overflow, above 126 some are subnormal, the last turns all into zero.
+    // Below -64 some overflow, above 126 some are subnormal, and the last turns all into zero.
     for (int32_t exponent : {-100, -66, 0, 40, 126, 150, 173, 200, 213, 1022}) {
       rank.exact.set_exponents({exponent});
       rank.exact.begin_step();
@@ -239,7 +239,7 @@ TEST(ExactSums, EdgesOfTheRange) {
         ASSERT_EQ(rank.step(g), verdict) << g << " of " << leaves << " leaves";
         const bool misfit = std::fabs(g) >= 0x1p11f;
         EXPECT_EQ(rank.last_sums.as<int64_t>()[0], misfit ? 0 : exact_integer(g, exponent));
-        EXPECT_EQ(rank.step(g), Verdict::kGood);  // with the exponents of itself
+        EXPECT_EQ(rank.step(g), Verdict::kGood);  // with the exponent of this very gradient
         EXPECT_EQ(rank.last.data<float>()[0], g);
       }
     }
@@ -261,7 +261,7 @@ TEST(ExactSums, ExponentsFollowTheLeaves) {
   });
 }
 
-// In each of a GPU's warps and blocks, and of a CPU's threads.
+// In each warp and block of a GPU, and in each thread of a CPU.
 TEST(ExactSums, TheLargestCountsWhereverItLies) {
   constexpr int64_t kMany = 5000;
   const Segments all = {{0, 0, kMany}};
@@ -282,7 +282,7 @@ TEST(ExactSums, TheLargestCountsWhereverItLies) {
   });
 }
 
-// As many leaves as there may be, all as large as fits: the sum does not overflow.
+// The largest allowed number of leaves, each as large as allowed: the sum does not overflow.
 TEST(ExactSums, AllLeavesAtTheLimitFit) {
   const float most = std::nextafter(0x1p11f, 0.0f);
   for_each_device([&](Device device) {

@@ -1,6 +1,6 @@
-// Runs on every rank of a job of 1 to 4 (tests/support/mpi_main.cpp): what the ranks sum together
-// has the bits of the definition, in which there are no ranks. Through MPI on every device, and
-// through NCCL where every rank has a GPU.
+// Runs on every rank of a job of 1 to 4 ranks (tests/support/mpi_main.cpp). Sums over ranks must
+// have the bits of the definition, which knows no ranks: through MPI on every device, and through
+// NCCL where every rank has a GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ float element(int64_t leaf, int64_t i, float scale) {
   return (i < 400 ? g : g * 0x1p-70f) * scale;
 }
 
-// What one rank does in a step whose leaves are dealt to the ranks in turn.
+// One rank's work in a step whose leaves are dealt to the ranks in turn.
 class Job {
  public:
   Job(Device device, const Ranks& ranks)
@@ -41,7 +41,7 @@ class Job {
         values_(
             Tensor::empty(test_memory(device), {kCount}, DType::kF32, MemoryClass::kGradients)) {}
 
-  // `odd_one`: takes the place of one element of the leaf `odd_leaf`, which one rank alone has.
+  // `odd_one` replaces one element of the leaf `odd_leaf`, which only one rank has.
   Verdict step(float scale, float odd_one, int64_t odd_leaf = kLeaves - 1) {
     const Tensor leaf =
         Tensor::empty(test_memory(), {kCount}, DType::kF32, MemoryClass::kGradients);
@@ -140,7 +140,7 @@ TEST(ExactSumsOfRanks, JudgeAllByOne) {
 
 TEST(ExactSumsOfRanks, TheLargestCountsOnWhicheverRankItIs) {
   for_each_way([](Device device, const Ranks& ranks) {
-    for (int64_t rank = 0; rank < ranks.size(); ++rank) {  // which has the leaf of its number
+    for (int64_t rank = 0; rank < ranks.size(); ++rank) {  // each has the leaf of its own number
       Job job(device, ranks);
       EXPECT_EQ(job.step(1, 0), Verdict::kAgain);
       EXPECT_EQ(job.step(1, 0), Verdict::kGood);

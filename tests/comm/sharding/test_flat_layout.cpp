@@ -139,7 +139,7 @@ TEST(FlatLayout, SmallNeighboursShareABucketAndLargeBlocksSplit) {
     }
     return result;
   };
-  // 3 * 100 + 300 fit into 650; then 300 alone, as 900 follows; 900 exceeds on its own.
+  // 3 * 100 + 300 fit into 650. Then 300 is alone, because 900 follows. 900 alone exceeds 650.
   EXPECT_EQ(parameters_by_bucket(true, true), (std::vector<int64_t>{4, 1, 1, 1}));
   EXPECT_EQ(parameters_by_bucket(false, true), (std::vector<int64_t>{3, 4}));
   EXPECT_EQ(parameters_by_bucket(false, false), (std::vector<int64_t>{1, 1, 1, 4}));
@@ -162,7 +162,7 @@ TEST(FlatLayout, WhatABlockSharesIsABucketOfItsOwn) {
     names[segment.bucket].push_back(segment.name);
     EXPECT_EQ(segment.shared, layout.buckets()[segment.bucket].shared) << segment.name;
   }
-  // p4 stands before p3: what a block shares comes before its own parameters.
+  // p4 stands before p3: shared parameters of a block come before its own ones.
   EXPECT_EQ(names, (std::vector<std::vector<std::string>>{{"p0"}, {"p1", "p2"}, {"p4"}, {"p3"}}));
 }
 
@@ -177,10 +177,10 @@ TEST(FlatLayout, BlocksKnowTheirBucketsAndBucketsTheirFirstBlock) {
     first.push_back(bucket.first_block);
   }
   EXPECT_EQ(first, (std::vector<int64_t>{0, 0, 2, 2}));
-  // A split block has several.
+  // A split block has several buckets.
   const FlatLayout split(model.blocks, {.ranks = 2, .bucket_bytes = 4});
   EXPECT_EQ(split.buckets_of(2), (std::vector<int64_t>{3, 4}));
-  // A block without parameters has none.
+  // A block without parameters has no bucket.
   TestModel gap;
   gap.block({{1, true}}).block({}).block({{2, true}});
   const FlatLayout around(gap.blocks, {.bucket_bytes = 1 << 20});
@@ -210,7 +210,7 @@ TEST(FlatLayout, FrozenParametersHaveBucketsOfTheirOwn) {
     EXPECT_EQ(layout.trained_elements(), trained);
     return buckets;
   };
-  // Frozen neighbours do not keep trained ones apart, nor the other way round.
+  // Frozen parameters do not separate trained ones into several buckets, nor the other way round.
   EXPECT_EQ(text({.bucket_bytes = 1 << 20}),
             "trained p2 p5 p1; frozen p0 p4 p3; trained p7; frozen p6; ");
   EXPECT_EQ(text({.bucket_bytes = 1 << 20, .merge_blocks = false}),
@@ -240,7 +240,8 @@ TEST(FlatLayout, SegmentsAndGapsTileEachBucket) {
   }
 }
 
-// Nodes of g ranks hold the parts; the padding is that of all ranks, as they divide each part.
+// State is sharded inside nodes of g ranks. The padding is still that of all ranks, which divide
+// each shard further.
 TEST(FlatLayout, FewerPartsThanRanks) {
   const TestModel model = mixed_model();
   const FlatLayout layout(model.blocks, {.ranks = 8, .parts = 2, .bucket_bytes = 8192});
@@ -308,7 +309,7 @@ TEST(FlatLayout, HashSeesEveryDifference) {
   TestModel frozen = mixed_model();
   frozen.parameters[3].frozen = true;
   EXPECT_NE(hash(frozen), reference);
-  TestModel own, shared;  // of a parameter that is a bucket by itself, nothing else changes
+  TestModel own, shared;  // nothing else changes, as the parameter is a bucket by itself
   EXPECT_NE(hash(own.block({{64, true}})), hash(shared.block({{64, true, true}})));
   TestModel swapped = mixed_model();
   std::swap(swapped.parameters[11].name, swapped.parameters[12].name);
@@ -320,7 +321,7 @@ TEST(FlatLayout, HashSeesEveryDifference) {
   EXPECT_NE(FlatLayout(same.blocks, {.ranks = 2, .bucket_bytes = 64}).hash(), reference);
 }
 
-// Two parameters that would begin with the same random numbers.
+// Two parameters whose names have one hash would start with the same random numbers.
 TEST(FlatLayout, RejectsNamesOfOneHash) {
   TestModel model;
   model.block({{4, true}, {4, true}});

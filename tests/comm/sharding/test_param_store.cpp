@@ -1,4 +1,4 @@
-// Runs on every rank of a job of 1 to 4 (tests/support/mpi_main.cpp).
+// Runs on every rank of a job of 1 to 4 ranks (tests/support/mpi_main.cpp).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,6 @@ class ParamStoreTest : public ::testing::Test {
     return ParamStore(model.blocks, data, test.stream, memory, options);
   }
 
-  // Adds to the gradient what this rank contributes in this micro-step.
   void contribute(Parameter& parameter, int from, int micro) const {
     const GradTarget target = grad_target(parameter);
     auto grad = target.into.as<float>();
@@ -42,8 +41,7 @@ class ParamStoreTest : public ::testing::Test {
     return static_cast<float>((from + 1) * static_cast<int>(i % 101) + 10 * micro + parameter.id);
   }
   void pause() { std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000)); }
-  // One backward pass of replicated gradients that visits the parameters in this rank's own random
-  // order, with delays.
+  // A backward pass over replicated gradients, in a random order of this rank's own, with delays.
   void backward_in_any_order(ParamStore& store, int micro) {
     std::vector<Parameter*> order = store.layout.parameters();
     std::shuffle(order.begin(), order.end(), random);
@@ -53,7 +51,6 @@ class ParamStoreTest : public ::testing::Test {
       store.gradients.on_final(test.context, *parameter);
     }
   }
-  // One backward pass, block by block.
   void backward(ParamStore& store, const StoreModel& model, int micro,
                 const std::string& skipped = "") {
     for (auto id = static_cast<BlockId>(model.blocks.size()) - 1; id >= 0; --id) {
@@ -86,7 +83,7 @@ class ParamStoreTest : public ::testing::Test {
       }
     }
   }
-  // Padding lies in the shards and in no extent.
+  // Padding is the part of a shard that no extent covers.
   static void expect_zero_padding(const ParamStore& store) {
     for (size_t shard = 0; shard < store.shards.all().size(); ++shard) {
       const Shard& flat = store.shards.all()[shard];
@@ -145,7 +142,6 @@ TEST_F(ParamStoreTest, ShardedValuesAndGradientsAreThereBetweenAcquireAndRelease
   expect_sums(store, 1);
 }
 
-// Each call has its place in a step; anywhere else it is an internal error that says so.
 TEST_F(ParamStoreTest, CallsOutOfOrderAreErrors) {
   StoreModel model = small_model();
   ParamStore store = make_store(model, {});
@@ -245,7 +241,7 @@ TEST_F(ParamStoreTest, SumsMicroStepsInAllStages) {
   }
 }
 
-// Rank 0 alone does not use p3; its old gradient must not leak into the new sum.
+// Only rank 0 does not use p3. Its old gradient must not leak into the new sum.
 TEST_F(ParamStoreTest, AnUnusedParameterCountsAsZeroOnRequest) {
   for (int zero : {0, 1, 2, 3}) {
     SCOPED_TRACE(str("stage ", zero));
@@ -257,7 +253,7 @@ TEST_F(ParamStoreTest, AnUnusedParameterCountsAsZeroOnRequest) {
       store.gradients.begin_step();
       store.gradients.begin_backward(true);
       backward(store, model, 0, skips ? "p3" : "");
-      data.stream().synchronize();  // what on_final has started is summed by now
+      data.stream().synchronize();  // now the sums that on_final started are complete
       ASSERT_TRUE(store.gradients.finish_backward());
       EXPECT_EQ(store.gradients.unused(), skips ? 1 : 0);
     }
@@ -275,7 +271,6 @@ TEST_F(ParamStoreTest, AnUnusedParameterCountsAsZeroOnRequest) {
   }
 }
 
-// ... also where a use that no gradient reached reports it as final.
 TEST_F(ParamStoreTest, AFinalParameterWithoutGradientCountsAsZeroOnRequest) {
   StoreModel model = small_model();
   ParamStore store = make_store(model, {.bucket_bytes = 1500, .unused_is_error = false});
@@ -309,12 +304,11 @@ TEST_F(ParamStoreTest, AnUnusedParameterIsAnErrorThatNamesIt) {
       EXPECT_EQ(error.code(), ExitCode::kConfig);
       EXPECT_NE(std::string(error.what()).find("p3"), std::string::npos) << error.what();
     }
-    data.stream().synchronize();  // every rank has started the same buckets
+    data.stream().synchronize();  // does not hang: every rank has started the same buckets
   }
 }
 
-// y = x scaled by each parameter's first element, through the real tape.
-struct ScaleOp final : Op {
+struct ScaleOp final : Op {  // y = x times the parameter's first element, through the real tape
   Tensor x;
   std::string_view name() const override { return "scale"; }
   void backward(Context& context, Tensor& dy) override {
@@ -356,7 +350,7 @@ TEST_F(ParamStoreTest, WorksAsTheTapesCallback) {
     for (Parameter& parameter : model.parameters) {
       y = scale(test.context, y, parameter);
     }
-    y = scale(test.context, y, model.parameters[0]);  // a second use, as of a tied weight
+    y = scale(test.context, y, model.parameters[0]);  // a second use, like that of a tied weight
     store.gradients.begin_backward(micro == 1);
     tape.backward(test.context, y, 1.0);
     ASSERT_TRUE(store.gradients.finish_backward());

@@ -1,4 +1,5 @@
-// What the store shows of its parts: shards, extents and weights.
+// What the store hands out: shards, extents and weights. Runs on every rank of a job of 1 to 4
+// ranks (tests/support/mpi_main.cpp).
 #include <gtest/gtest.h>
 
 #include "src/kernels/reduce.h"
@@ -54,7 +55,7 @@ TEST(ParamStoreShards, ShardsCoverEverythingOnce) {
   }
 }
 
-// What a shard, a list of weights and a layer show of an element is one number.
+// A shard, the list of weights and a layer all hold the same number for an element.
 TEST(ParamStoreShards, WeightsAreTheMastersOfTheValues) {
   TestContext test;
   Memory memory{Device::kCpu};
@@ -105,9 +106,9 @@ TEST(ParamStoreShards, WeightsAreTheMastersOfTheValues) {
   }
 }
 
-// Gradients are whole numbers, and so are all sums of their squares, far below 2^53: every order of
-// additions has the same bits. Of two nodes with two ranks, a shard for each rank of a node rests
-// twice, what is not sharded four times.
+// Gradients are whole numbers, and the sums of their squares stay far below 2^53, so every order of
+// additions gives the same bits. On two nodes of two ranks, state that is sharded inside a node
+// exists twice, and state that is not sharded four times.
 TEST(ParamStoreShards, TheNormCountsEachElementOnceHoweverOftenItRests) {
   TestContext test;
   Memory memory{Device::kCpu};
@@ -152,7 +153,7 @@ TEST(ParamStoreShards, TheNormCountsEachElementOnceHoweverOftenItRests) {
   }
 }
 
-// Evaluation and generation freeze a whole model: a layout and values are all that it then holds.
+// Evaluation and generation freeze a whole model, which then holds only a layout and values.
 TEST(ParamStoreShards, InferenceHoldsValuesAloneInTheTypeThatLayersComputeWith) {
   TestContext test;
   Memory memory{Device::kCpu};

@@ -1,6 +1,5 @@
-// The weights that training makes do not depend on the ZeRO stage. Runs on every rank of a job of 1
-// to 4 (tests/support/mpi_main.cpp). The ids in the names are those of the properties: Z1 stages,
-// Z5 layouts of state, C1 norms, E2 ranks, E3 numbers of ranks.
+// Trained weights do not depend on the ZeRO stage. Runs on every rank of a job of 1 to 4 ranks
+// (tests/support/mpi_main.cpp). tests/README.md explains the ids in the names (Z1, C1, ...).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,11 +13,11 @@ namespace {
 
 Ranks world() { return test_ranks(); }
 
-// Sizes that no number of ranks divides, of both kinds, with blocks that differ.
+// Sizes that no number of ranks divides, with and without weight decay; no two blocks are alike.
 const Links kOdd = {{{103}, {11, false}}, {{211}, {7, false}, {5}}, {{2, false}}, {{209}, {13}}};
 
-// Elements of the largest blocks. In buckets of just that size no block is split, and no two
-// neighbours share one.
+// Elements of the largest block of each model. With buckets of exactly that size, no block is split
+// and no two neighbours share a bucket.
 constexpr int64_t kOddBlock = 211 + 7 + 5, kGptBlock = 8 * 24 + 24 + 64 + 8 + 32 + 512 + 32 + 8;
 
 struct Outcome {
@@ -34,7 +33,7 @@ Outcome train(ZeroPlan plan, int stage, int steps) {
   return {job.weights(), job.store().layout.flat().text(), job.grad_norm()};
 }
 
-// One rank that has the leaves of all.
+// A plan for 1 rank that computes the leaves of all ranks.
 ZeroPlan with_all_leaves(ZeroPlan plan) {
   plan.micro_steps *= world().size();
   plan.store.zero = 0;
@@ -56,8 +55,8 @@ TEST(Zero, Z1StagesAgreeBitForBitWhereBucketsDo) {
   }
 }
 
-// Stages 0 and 1 have the same buckets, whatever their size; so have 2 and 3 where none is merged.
-// Each pair adds micro-steps in the same order.
+// Stages 0 and 1 have the same buckets, whatever their size. Stages 2 and 3 have the same buckets
+// if no blocks share one. Each pair of stages adds micro-steps in the same order.
 TEST(Zero, Z1PairsOfStagesAgreeWithMicroSteps) {
   ZeroPlan plan{.links = kOdd, .store = {.bucket_bytes = 300}, .micro_steps = 2};
   EXPECT_EQ(train(plan, 0, 20).weights, train(plan, 1, 20).weights);
@@ -65,8 +64,7 @@ TEST(Zero, Z1PairsOfStagesAgreeWithMicroSteps) {
   EXPECT_EQ(train(plan, 2, 20).weights, train(plan, 3, 20).weights);
 }
 
-// a + b = b + a: the order in which rings of two visit ranks does not matter, so neither do
-// buckets.
+// Since a + b = b + a, the order of a ring of two ranks does not matter, so neither do buckets.
 TEST(Zero, Z1TwoRanksAgreeWhateverTheBuckets) {
   if (world().size() > 2) {
     GTEST_SKIP() << "for at most two ranks";
@@ -78,9 +76,9 @@ TEST(Zero, Z1TwoRanksAgreeWhateverTheBuckets) {
   }
 }
 
-// Otherwise stages add in different orders. A sum of n addends in f32, in whatever order, is off by
-// at most (n - 1) u sum |addends| (Higham 2002, (4.4); u = 2^-24, up to O(u^2)), so two of them
-// differ by at most twice that. The reference here is the sum in f64: once is enough.
+// Otherwise stages add in different orders. A sum of n addends in f32, in any order, is off by at
+// most (n - 1) u sum |addends| (Higham 2002, (4.4); u = 2^-24, up to O(u^2)). The reference is the
+// sum in f64, so each stage must be within this bound of it.
 TEST(Zero, Z1GradientsOfAllStagesWithinTheirRounding) {
   for (int micro_steps : {1, 3}) {
     ZeroPlan plan{.links = kOdd, .store = {.bucket_bytes = 300}, .micro_steps = micro_steps};
@@ -115,8 +113,8 @@ TEST(Zero, Z1GradientsOfAllStagesWithinTheirRounding) {
   }
 }
 
-// With exact sums nothing matters: neither stage nor buckets, nor the number of ranks (E3), which
-// is one in the reference.
+// With exact sums neither the stage, nor the buckets, nor the number of ranks matters. The
+// reference has 1 rank.
 TEST(Zero, Z1ExactSumsAgreeWithOneRank) {
   for (ZeroPlan plan :
        {ZeroPlan{.exact = true},
@@ -135,7 +133,7 @@ TEST(Zero, Z1ExactSumsAgreeWithOneRank) {
   }
 }
 
-// Stage 0 is not among them: it rounds the sum once more, for its way back.
+// Stage 0 is left out: it rounds the sum once more, to send it back.
 TEST(Zero, Z1RoundedMessagesAgreeBetweenStages) {
   ZeroPlan plan{
       .links = kOdd,
@@ -145,8 +143,8 @@ TEST(Zero, Z1RoundedMessagesAgreeBetweenStages) {
   EXPECT_EQ(train(plan, 3, 20).weights, reference);
 }
 
-// With both betas 0 Adam's first moment, which starts at zero, is the gradient: each element's
-// state is found where its gradient is.
+// With both betas 0, Adam's first moment is the gradient. So each element's state must be where its
+// gradient is.
 TEST(Zero, Z5FirstMomentIsTheGradientInEveryLayout) {
   ZeroPlan plan{.links = kOdd, .exact = true, .optimizer = "gradient", .clip_norm = 0};
   OneRank self;
@@ -168,8 +166,8 @@ TEST(Zero, Z5FirstMomentIsTheGradientInEveryLayout) {
   }
 }
 
-// The norm adds the same parts in the same order in all stages: the same bits, and so the same
-// decision, on all ranks.
+// The norm adds the same numbers in the same order in all stages. So all ranks get the same bits
+// and make the same decision.
 TEST(Zero, C1NormsHaveTheSameBitsInAllStagesAndOnAllRanks) {
   for (bool exact : {false, true}) {
     ZeroPlan plan{.links = kOdd, .store = {.bucket_bytes = 4 * kOddBlock}, .exact = exact};
@@ -182,7 +180,7 @@ TEST(Zero, C1NormsHaveTheSameBitsInAllStagesAndOnAllRanks) {
   }
 }
 
-// What layers read in each forward pass: on every rank the master weights of all, rounded.
+// In each forward pass, the layers on every rank read all master weights, rounded.
 TEST(Zero, E2AllRanksReadTheSameWeightsInEachStep) {
   for (int stage : kStages) {
     for (DType dtype : {DType::kF32, DType::kBf16}) {

@@ -1,5 +1,5 @@
-// Z2: parameters that make trouble, in each ZeRO stage: sizes that ranks do not divide, tiny,
-// frozen, tied and unused ones.
+// Difficult parameters in each ZeRO stage (property Z2 of tests/README.md): sizes that the ranks do
+// not divide, and tiny, frozen, tied and unused parameters.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,8 +15,8 @@ Ranks world() { return test_ranks(); }
 
 constexpr Link kFrozen{.count = 50, .frozen = true}, kTied{.count = 41, .tied = true};
 
-// Blocks of which none trains more than 179, and no two neighbours fit into that. p0 is tied to the
-// last block; one block has a single element, one is frozen altogether.
+// No block trains more than 179 elements, and no two neighbours fit into 179 together. p0 is tied
+// to the last block; one block has a single element, and one is frozen completely.
 const Links kAwkward = {{kTied, {1}, {1, false}, {3}},
                         {kFrozen, {179, false}},
                         {{1}},
@@ -50,7 +50,7 @@ TEST(ZeroCases, Z2AllStagesTrainAwkwardParametersAlike) {
   }
 }
 
-// Against one rank, which no distribution can confuse.
+// The reference is 1 rank, where nothing is distributed.
 TEST(ZeroCases, Z2ExactSumsOfAwkwardParametersAgreeWithOneRank) {
   ZeroPlan plan = awkward_plan(true, false);
   plan.micro_steps = 2 * world().size();
@@ -85,7 +85,7 @@ TEST(ZeroCases, Z2FrozenParametersStayAndCountForNothing) {
       std::ranges::transform(sum, gradient, sum.begin(), std::plus{});
     }
     for (double g : sum) {
-      squares += g * g;  // frozen ones are in no shard, and zero here
+      squares += g * g;  // 0 for frozen parameters, which are in no shard
     }
     plan.micro_steps = 1;
     for (int stage : kStages) {
@@ -113,7 +113,7 @@ TEST(ZeroCases, Z2FrozenParametersStayAndCountForNothing) {
   }
 }
 
-// A whole first block without use is not on the tape when blocks are recomputed.
+// When blocks are recomputed, a first block that is not used is not on the tape.
 const Link kUnused{.count = 9, .unused = true};
 const std::vector<Links> kWithUnused = {{{{20}}, {{30}, kUnused, {7}}, {{40}}},
                                         {{kUnused}, {{30}}, {{40}}},
@@ -176,7 +176,7 @@ TEST(ZeroCases, Z2AnUnusedParameterCountsAsZeroOnRequest) {
     job.gradients();
     const std::vector<double> gradients = job.summed_gradients();
     EXPECT_EQ(std::ranges::count(gradients, 0.0), 9);
-    // Weight decay alone moves it; the others go on.
+    // Only weight decay changes it; the other parameters go on training.
     const std::vector<double> before = job.weights();
     job.train(3);
     const std::vector<double> after = job.weights();
@@ -190,7 +190,7 @@ TEST(ZeroCases, Z2AnUnusedParameterCountsAsZeroOnRequest) {
         EXPECT_NE(after[i], before[i]);
       }
     }
-    // What a pass had fetched ahead and did not use does not serve the next step.
+    // Values that a pass fetched ahead and did not use must not be used by the next step.
     std::vector<double> read;
     job.watch = [&](BlockId block, Pass, bool acquired) {
       if (acquired) {

@@ -1,5 +1,5 @@
-// What a rank holds, by formula: Z3 between steps, Z4 while blocks' values and gradients come and
-// go.
+// The memory of a rank equals a formula: between steps (property Z3 of tests/README.md), and while
+// the values and gradients of blocks come and go (Z4).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,8 +13,8 @@ namespace {
 
 Ranks world() { return test_ranks(); }
 
-// Blocks of these many times N * 128 elements, N ranks: sizes that memory rounds up to themselves.
-// A few elements less than that, which padding makes up for.
+// Blocks of `sizes` times N * 128 elements on N ranks, sizes which the memory pool does not round
+// up. Each block has a few elements less than that, which padding fills.
 Links blocks_of(std::initializer_list<int64_t> sizes) {
   Links links;
   for (int64_t size : sizes) {
@@ -34,7 +34,7 @@ struct Formula {
   int64_t parameters, masters, gradients, optimizer;
 };
 
-// E' elements in N parts; values and gradients of w and g bytes.
+// E' elements in N shards; a value takes w bytes and a gradient g bytes.
 Formula formula(int stage, DType values, bool exact) {
   const int64_t parts = world().size(), all = kSum * 128 * world().size();
   const int64_t g = exact ? 4 + 8 : 4, w = size_of(values);
@@ -42,7 +42,7 @@ Formula formula(int stage, DType values, bool exact) {
   return {.parameters = w * (stage >= 3 ? all / parts : all),
           .masters = values == DType::kF32 ? 0 : 4 * state,
           .gradients = g * (stage >= 2 ? all / parts : all),
-          .optimizer = 8 * state + 64};  // Adam's, and what the elements of a step share
+          .optimizer = 8 * state + 64};  // Adam's moments, and the figures of the step
 }
 
 TEST(ZeroMemory, Z3WhatRestsIsTheFormula) {
@@ -54,13 +54,13 @@ TEST(ZeroMemory, Z3WhatRestsIsTheFormula) {
                               .store = {.bucket_bytes = 4, .zero = stage, .dtype = values},
                               .exact = exact});
         const Formula expected = formula(stage, values, exact);
-        // Before the first step and behind it.
+        // Before the first step and after it.
         for (int step = 0; step < 2; ++step) {
           EXPECT_EQ(bytes_in(job, MemoryClass::kParameters), expected.parameters);
           EXPECT_EQ(bytes_in(job, MemoryClass::kMasters), expected.masters);
           EXPECT_EQ(bytes_in(job, MemoryClass::kGradients), expected.gradients);
           EXPECT_EQ(bytes_in(job, MemoryClass::kOptimizer), expected.optimizer);
-          // Exact sums: the largest of each of four parameters, the digits of a norm.
+          // Exact sums: the largest element of each of four parameters, and the digits of a norm.
           EXPECT_LE(bytes_in(job, MemoryClass::kStaging), exact ? 512 : 0);
           for (MemoryClass other :
                {MemoryClass::kActivations, MemoryClass::kWorkspace, MemoryClass::kData}) {
@@ -73,7 +73,7 @@ TEST(ZeroMemory, Z3WhatRestsIsTheFormula) {
   }
 }
 
-// The middle one of three blocks is frozen, and half of the last: they cost their values alone.
+// The middle one of three blocks is frozen, and half of the last: they take memory for values only.
 TEST(ZeroMemory, Z3FrozenParametersAreValuesAlone) {
   const int64_t parts = world().size(), unit = 128 * parts;
   constexpr int64_t kTrained = 8 + 4, kFrozenUnits = 16 + 4;
@@ -108,11 +108,11 @@ TEST(ZeroMemory, Z3FrozenParametersAreValuesAlone) {
   }
 }
 
-// The largest that staging ever was. Values: two blocks in stage 3, or one without overlap.
-// Gradients: two blocks in stages 2 and 3, or one; with each its message, when that is rounded or
+// The peak of staging memory. Values: two blocks in stage 3, or one without overlap. Gradients: two
+// blocks in stages 2 and 3, or one without overlap; each with its message if that is rounded or
 // exact.
 TEST(ZeroMemory, Z4AtMostTwoBlocksAreWhole) {
-  const int64_t block = 12 * 128 * world().size();  // all alike, so the bound is met
+  const int64_t block = 12 * 128 * world().size();  // all blocks are alike: the bound is reached
   for (bool overlap : {true, false}) {
     for (int stage : kStages) {
       for (int micro_steps : {1, 3}) {
@@ -123,7 +123,7 @@ TEST(ZeroMemory, Z4AtMostTwoBlocksAreWhole) {
                                 .store = {.bucket_bytes = 4, .overlap = overlap, .zero = stage},
                                 .micro_steps = micro_steps,
                                 .recompute = recompute});
-          int64_t forward = 0;  // the most while a forward pass goes on
+          int64_t forward = 0;  // the peak during forward passes
           job.watch = [&](BlockId, Pass pass, bool) {
             if (pass == Pass::kForward) {
               forward = std::max(forward, bytes_in(job, MemoryClass::kStaging));
@@ -137,7 +137,7 @@ TEST(ZeroMemory, Z4AtMostTwoBlocksAreWhole) {
           EXPECT_EQ(job.memory().use(MemoryClass::kStaging).peak_bytes,
                     4 * block * (values + gradients));
           if (micro_steps ==
-              1) {  // otherwise the last gradients of the one before are on their way
+              1) {  // otherwise gradients of the previous micro-step are still in flight
             EXPECT_EQ(forward, 4 * block * values);
           }
           EXPECT_EQ(bytes_in(job, MemoryClass::kStaging), 0);
@@ -147,7 +147,7 @@ TEST(ZeroMemory, Z4AtMostTwoBlocksAreWhole) {
   }
 }
 
-// With blocks that differ: never more than the two largest, whatever the message.
+// Blocks of different size: never more than the two largest, whatever the message.
 TEST(ZeroMemory, Z4NeverMoreThanTheTwoLargestBlocks) {
   const int64_t unit = 128 * world().size(), two_largest = (24 + 20) * unit;
   struct Case {
@@ -178,7 +178,7 @@ TEST(ZeroMemory, Z4NeverMoreThanTheTwoLargestBlocks) {
   }
 }
 
-// The blocks in the order in which they were gathered, known by their size.
+// Records the order in which blocks are gathered; a block is known by its size.
 struct Gathers {
   std::vector<int64_t> sizes;
   TappedCollectives tapped{world().collectives, [this](Traffic traffic, const Tensor& whole) {
@@ -215,7 +215,7 @@ TEST(ZeroMemory, Z4EachBlockIsGatheredOnceInEachPass) {
   }
 }
 
-// What other blocks use too is gathered behind the optimizer alone, as in stages 1 and 2.
+// Parameters that several blocks use are gathered only after the optimizer, as in stages 1 and 2.
 TEST(ZeroMemory, Z4SharedParametersAreGatheredOnceAStep) {
   if (world().size() == 1) {
     GTEST_SKIP() << "for several ranks";

@@ -1,4 +1,5 @@
-// What happens when does not matter: sizes of buckets and overlap (E4), delays (E5), nodes (E6).
+// The order of events does not matter: bucket sizes and overlap (property E4 of tests/README.md),
+// delays (E5), nodes (E6).
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -15,7 +16,7 @@ namespace {
 Ranks world() { return test_ranks(); }
 
 const Links kOdd = {{{103}, {11, false}}, {{211}, {7, false}, {5}}, {{2, false}}, {{209}, {13}}};
-constexpr std::array<int64_t, 3> kBucketBytes = {4, 1 << 10, 1 << 20};  // one parameter to all
+constexpr std::array<int64_t, 3> kBucketBytes = {4, 1 << 10, 1 << 20};  // one parameter ... all
 
 std::vector<double> trained(const ZeroPlan& plan, int steps) {
   ZeroJob job(world(), plan);
@@ -42,7 +43,7 @@ TEST(ZeroOrder, E4NeitherBucketsNorOverlapChangeExactSums) {
   }
 }
 
-// Sums of floats depend on the buckets, but for two ranks and one micro-step.
+// Sums of floats depend on the buckets, except with 2 ranks and 1 micro-step.
 TEST(ZeroOrder, E4OverlapChangesNoSum) {
   std::vector<double> reference;
   for (int stage : kStages) {
@@ -59,8 +60,8 @@ TEST(ZeroOrder, E4OverlapChangesNoSum) {
   }
 }
 
-// Each rank sleeps before its collectives, on the thread that runs them, and before it says that a
-// gradient is final: up to 0.3 ms each time.
+// Each rank sleeps up to 0.3 ms before each of its collectives, on the thread that runs them, and
+// before it reports that a gradient is final.
 TEST(ZeroOrder, E5DelaysChangeNothing) {
   std::mt19937 random(static_cast<uint32_t>(world().rank()));
   const auto pause = [](uint64_t duration) {
@@ -87,8 +88,8 @@ TEST(ZeroOrder, E5DelaysChangeNothing) {
   }
 }
 
-// Two nodes of two ranks. With parts for each node there are two replicas of each: weights() takes
-// half of every part from each of them.
+// Two nodes of two ranks. When state is sharded inside nodes, each shard has two replicas, and
+// weights() takes half of it from each.
 TEST(ZeroOrder, E6NodesChangeNoExactSum) {
   if (world().size() != 4) {
     GTEST_SKIP() << "for four ranks";
@@ -108,7 +109,7 @@ TEST(ZeroOrder, E6NodesChangeNoExactSum) {
   }
 }
 
-// ... nor do replicas drift apart when sums are rounded.
+// Replicas do not drift apart when sums are rounded.
 TEST(ZeroOrder, E6ReplicasOfNodesStayEqual) {
   if (world().size() != 4) {
     GTEST_SKIP() << "for four ranks";

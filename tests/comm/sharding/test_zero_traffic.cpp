@@ -1,6 +1,6 @@
-// What a step sends, in bytes, by formula: W1 and W2 for a flat world, W3 for nodes; and how many
-// collectives it takes (A3). E' is the padded number of elements, N the number of ranks; a rank
-// sends (N - 1) / N of what a reduce-scatter or a gather is about.
+// The bytes that a step sends equal a formula: W1 and W2 of tests/README.md for a flat world, W3
+// for nodes; A3 is the number of collectives. E' is the padded number of elements, N the number of
+// ranks. In a reduce-scatter or an all-gather of n elements, a rank sends (N - 1) / N n.
 #include <gtest/gtest.h>
 
 #include "tests/comm/sharding/zero_job.h"
@@ -15,7 +15,7 @@ const Links kBlocks = {{{1000}, {40, false}}, {{3000}}, {{500}, {20, false}, {7}
 const Links kTied = {{{.count = 700, .tied = true}, {40, false}}, {{3000}}, {{2000}}};
 
 struct Elements {
-  int64_t all = 0, shared = 0, last = 0;  // padded; of the last block that is sharded
+  int64_t all = 0, shared = 0, last = 0;  // padded; last: of the last block that is sharded
   int64_t sharded() const { return all - shared; }
 };
 Elements elements_of(const ParamStore& store) {
@@ -28,7 +28,7 @@ Elements elements_of(const ParamStore& store) {
   return elements;
 }
 
-// Of the second step: exact sums run the first one twice.
+// The traffic of the second step, because exact sums run the first one twice.
 WireCount traffic_of(ZeroJob& job) {
   job.train(1);
   const WireCount before = job.wire();
@@ -56,9 +56,9 @@ constexpr std::array<Format, 5> kFormats = {{{DType::kF32, DType::kF32, false},
                                              {DType::kBf16, DType::kBf16, false},
                                              {DType::kBf16, DType::kF32, true}}};
 
-// In elements, by ZeRO stage: what is reduced and what is gathered in a step of k micro-steps.
-// Shared parameters are reduced once and gathered once in stage 3 as in stage 1; blocks are
-// gathered for each forward and each backward pass, but the last one serves both.
+// Elements that are reduced and gathered in a step of k micro-steps, by ZeRO stage. In stage 3, as
+// in stage 1, shared parameters are reduced once and gathered once. Blocks are gathered for each
+// forward and each backward pass, except the last one, which is gathered once for both.
 struct Amounts {
   int64_t reduced, gathered;
 };
@@ -141,8 +141,8 @@ TEST(ZeroTraffic, A3CollectivesDoNotCountMicroStepsInStages0And1) {
 }
 
 // n = 2 nodes of g = 2 ranks. Between nodes a rank sends (n - 1) / n of E' / g for each
-// reduce-scatter and each gather over all ranks; with parts for each node gathers stay inside, and
-// sums need (n - 1) / n of E' / g twice.
+// reduce-scatter and each all-gather over all ranks. When state is sharded inside nodes, gathers
+// stay inside them, and sums send (n - 1) / n of E' / g twice.
 TEST(ZeroTraffic, W3BetweenNodes) {
   if (world().size() != 4) {
     GTEST_SKIP() << "for four ranks";
@@ -161,7 +161,7 @@ TEST(ZeroTraffic, W3BetweenNodes) {
         const Amounts amount = amounts(job.store(), stage, micro_steps);
         const int64_t reduced = 4 * amount.reduced, gathered = 4 * amount.gathered;
         const bool world_wide = sharing == Sharing::kWorld;
-        const int64_t sums = stage == 0 ? 2 : 1;  // a sum for all is scattered and gathered
+        const int64_t sums = stage == 0 ? 2 : 1;  // stage 0: reduce-scatter and all-gather
         EXPECT_EQ(sent.payload().between,
                   world_wide ? (sums * reduced + gathered) / 4 : 2 * reduced / 4);
         EXPECT_EQ(sent.payload().inside, (sums * reduced + gathered) / 2);

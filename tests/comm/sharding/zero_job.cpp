@@ -175,7 +175,7 @@ std::vector<int64_t> ZeroJob::first_elements() const {
   return first;
 }
 
-// One rank has each element, the others add zero, which changes no bit.
+// One rank has each element; the others add zero, which changes no bit.
 std::vector<double> ZeroJob::collect(const std::function<Tensor(size_t)>& flat_of_shard) const {
   const std::vector<int64_t> first = first_elements();
   std::vector<double> all(static_cast<size_t>(first.back()), 0.0);

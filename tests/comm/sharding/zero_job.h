@@ -1,5 +1,5 @@
-// Training steps of small models through the store, as the trainer makes them, for tests of what
-// must not depend on the ZeRO stage.
+// Training steps of small models through the store, made as the trainer makes them, for tests of
+// what must not depend on the ZeRO stage.
 #pragma once
 
 #include <memory>
@@ -14,14 +14,14 @@
 namespace tandem::testing {
 
 struct ZeroPlan {
-  Links links{};  // of a chain model; none: a small GPT-2 with dropout and a tied embedding
+  Links links{};  // of a chain model; empty: a small GPT-2 with dropout and a tied embedding
   ParamStore::Options store{};
   bool exact = false;  // sets store.exact_leaves
   int micro_steps = 1;
   bool recompute = false;
   std::string optimizer = "adamw";  // adamw, sgd (with momentum), gradient (betas 0)
   double clip_norm = 0.1;           // low enough to clip
-  std::vector<int> nodes{};         // of each rank; none: all on one
+  std::vector<int> nodes{};         // of each rank; empty: all on one node
   Sharing sharing = Sharing::kWorld;
 };
 
@@ -32,36 +32,36 @@ class ZeroJob {
  public:
   ZeroJob(const Ranks& ranks, const ZeroPlan& plan);
 
-  // Leaf l is a micro-batch with its own samples; rank r has leaves r k to r k + k - 1, of k
-  // micro-steps.
+  // Leaf l is a micro-batch with its own samples. With k micro-steps, rank r has leaves r k to
+  // r k + k - 1.
   void step();
-  void gradients();  // of a step: all but the update
-  // Of one micro-batch alone, whatever this rank's are; for a job of one rank.
+  void gradients();  // a step without the update
+  // The gradient of one micro-batch, which need not be this rank's; for a job of 1 rank.
   std::vector<double> leaf_gradient(int64_t leaf);
   void evaluate();  // a forward pass without tape
   void train(int steps);
 
-  // Collective. By parameter, one after another, over all ranks.
+  // Collective: gathered from all ranks, parameter after parameter.
   std::vector<double> weights() const;  // masters, frozen ones too
   std::vector<double> summed_gradients() const;
   std::vector<double> state(std::string_view slot) const;  // of the optimizer
   double grad_norm() const { return state_.grad_norm; }
   double squared_norm();
 
-  // Sets the block's elements in `all`, which is as weights(), to what its layers read: between
-  // acquire and release.
+  // Sets the block's elements in `all`, which is ordered as weights(), to the values that its
+  // layers read. Call it between acquire and release.
   void read(BlockId block, std::vector<double>& all) const;
 
-  // Everything that was asked for has been sent.
+  // Waits until everything is sent, and returns the traffic.
   WireCount wire();
 
   ParamStore& store() { return *store_; }
   const Memory& memory() const { return memory_; }
   int64_t leaves() const { return plan_.micro_steps * data_.size(); }
 
-  // Called behind each acquire (true) and before each release.
+  // Called after each acquire (true) and before each release (false).
   std::function<void(BlockId, Pass, bool)> watch;
-  // Called before each word that a gradient is final.
+  // Called before each report that a gradient is final.
   std::function<void()> before_final;
 
  private:

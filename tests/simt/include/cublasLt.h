@@ -1,5 +1,5 @@
-// Stands in for cuBLASLt's header on the emulated GPU: the part that Tandem uses, with the
-// library's own names and values. What the emulation does is in tests/simt/libraries/cublaslt.cpp.
+// Replaces cuBLASLt's header on the emulated GPU: the part that Tandem uses, with the library's own
+// names and values. The implementation is tests/simt/libraries/cublaslt.cpp.
 #pragma once
 
 #include <cuda_runtime.h>

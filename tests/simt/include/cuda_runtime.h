@@ -1,4 +1,4 @@
-// Stands in for CUDA's header of this name when .cu files are compiled for the emulated GPU: the
+// Replaces CUDA's header of this name when .cu files are compiled for the emulated GPU: the
 // language and the part of the runtime API that Tandem uses, with CUDA's names and values.
 #pragma once
 
@@ -175,7 +175,7 @@ template <class T>
 cudaError_t cudaMallocHost(T** pointer, size_t bytes, unsigned flags = cudaHostAllocDefault) {
   return cudaMallocHost(reinterpret_cast<void**>(pointer), bytes, flags);
 }
-// The emulated launch() needs no permission for large dynamic shared memory.
+// Does nothing: the emulated launch() allows large dynamic shared memory without it.
 template <class... P>
 cudaError_t cudaFuncSetAttribute(void (*)(P...), cudaFuncAttribute, int) {
   return cudaSuccess;

@@ -1,5 +1,5 @@
-// Stands in for NCCL's header on the emulated GPU: the part that Tandem uses, with the library's
-// own names and values. What the emulation does is in tests/simt/libraries/nccl.cpp.
+// Replaces NCCL's header on the emulated GPU: the part that Tandem uses, with the library's own
+// names and values. The implementation is tests/simt/libraries/nccl.cpp.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,7 +1,7 @@
-// cuBLASLt on the emulated GPU: the definition of the product, in f32 and in the order of the
+// cuBLASLt on the emulated GPU: the definition of the product, summed in f32 in the order of the
 // depth.
 //
-// Rules of the library that a call breaks are failures: descriptors that were never initialised or
+// A call that breaks a rule of the library is a failure: descriptors that were never initialised or
 // do not fit each other, combinations of types that the library lacks, an algorithm used for
 // another product or for operands less aligned than promised, a workspace that is too small.
 #include <cublasLt.h>
@@ -22,9 +22,9 @@ namespace {
 using tandem::Bf16;
 using tandem::Fp16;
 
-constexpr size_t kWorkspaceBytes = 256;  // what every algorithm wants; it is overwritten
+constexpr size_t kWorkspaceBytes = 256;  // for every algorithm, which overwrites it
 
-// --- What the opaque descriptors hold. ---
+// --- The contents of the opaque descriptors. ---
 
 struct Operation {
   static constexpr uint64_t kMark = 0x6f7065726174696f;
@@ -50,7 +50,7 @@ struct Preference {
   std::array<uint32_t, 4> align = {256, 256, 256, 256};  // bytes; of A, B, C, D
 };
 
-// An algorithm remembers what it was chosen for.
+// An algorithm records the product and the alignments that it was chosen for.
 struct Algorithm {
   static constexpr uint64_t kMark = 0x616c676f72697468;
   uint64_t mark = kMark;
@@ -169,8 +169,8 @@ auto with_type(cudaDataType_t type, F f) {
   }
 }
 
-// op(matrix) as f32 [outer, inner], where `inner` runs fastest: the operand's rows when
-// `inner_is_row`, else its columns.
+// op(matrix) as f32 [outer, inner]. `inner` runs fastest; it indexes the operand's rows when
+// `inner_is_row`, otherwise its columns.
 std::vector<float> widened(const void* data, const Layout& layout, bool inner_is_row) {
   std::vector<float> result(layout.rows * layout.columns);
   with_type(layout.type, [&]<class T>(T) {

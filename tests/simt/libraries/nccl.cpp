@@ -1,12 +1,13 @@
-// NCCL on the emulated GPU: ranks are processes, and data travels by MPI (when built with
-// TANDEM_SIMT_MPI; without it there is one rank).
+// NCCL on the emulated GPU. Ranks are processes, and data is sent by MPI when built with
+// TANDEM_SIMT_MPI; otherwise there is 1 rank.
 //
-// A collective, or a group, is one piece of work on its stream, which is asked again and again
-// until all ranks are there: nothing else waits for it. Sums are added in rank order.
+// A collective, or a group of them, is one piece of work on its stream. The stream polls it until
+// all ranks have come; other streams do not wait. Sums are added in rank order.
 //
-// Rules of the library that a call breaks are failures: ranks that call different collectives or in
-// different order, sends that differ from what is received, a communicator used before it is up,
-// while the last call is not finished, or after its end, buffers that overlap but are not in place.
+// A call that breaks a rule of the library is a failure: ranks that call different collectives or
+// in a different order, sends that do not match what is received, a communicator that is used
+// before it is ready, while the last call is not finished, or after its end, and buffers that
+// overlap but are not in place.
 #include <nccl.h>
 
 #include <cstring>
@@ -34,7 +35,7 @@ struct ncclComm {
   std::mutex mutex = {};  // never held while calling the emulator, whose lock is taken before it
   State state = kConnecting;
   uint64_t calls = 0;
-  std::shared_ptr<Group> launching = {};  // called, not yet enqueued; the host alone uses it
+  std::shared_ptr<Group> launching = {};  // called, not yet enqueued; only the host uses it
   std::deque<std::shared_ptr<Group>> groups = {};  // enqueued, in the order of the calls
 
   void start_up();
@@ -58,11 +59,11 @@ void ncclComm::start_up() {
   }
 }
 
-// Groups run one after another in the order of the calls, whatever their streams.
+// Groups run one after another in the order of the calls, even on different streams.
 bool ncclComm::poll(const std::shared_ptr<Group>& group) {
   const std::lock_guard lock(mutex);
   if (state == kOver) {
-    return true;  // aborted; what MPI still holds stays where it is
+    return true;  // aborted; the buffers of unfinished MPI calls are kept
   }
   if (groups.front() != group || !group->advance(*wire, ranks, rank)) {
     return false;
@@ -73,7 +74,7 @@ bool ncclComm::poll(const std::shared_ptr<Group>& group) {
 
 namespace {
 
-// The group that this thread is making.
+// The group that this thread is building.
 struct OpenGroup {
   int depth = 0;
   ncclComm_t comm = nullptr;
@@ -188,7 +189,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   return ncclInProgress;
 }
 
-// The object stays, so that later use is seen.
+// Keeps the object, so that later use of it is reported.
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   const std::lock_guard lock(comm->mutex);
   if (comm->state != ncclComm::kFinalized || !comm->groups.empty()) {

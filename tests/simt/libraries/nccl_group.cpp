@@ -54,7 +54,7 @@ struct Span {
   size_t bytes;
 };
 
-// What a rank reads and writes; nothing where it only gives or only takes.
+// The memory that a rank reads and that it writes; empty if it only receives or only sends.
 Span source(const Operation& o, int ranks, int rank) {
   const size_t bytes = o.count * size_of(o.type);
   const bool gives = o.kind != Kind::kReceive && (o.kind != Kind::kBroadcast || rank == o.root);
@@ -68,7 +68,7 @@ Span target(const Operation& o, int ranks, int rank) {
   return {o.receive, takes ? bytes * parts : 0};
 }
 
-// Live device memory, and in place or apart.
+// Checks that both buffers are live device memory, and that they are equal or do not overlap.
 void check_buffers(const Operation& o, int ranks, int rank) {
   const Span from = source(o, ranks, rank), to = target(o, ranks, rank);
   check_range(from.data, from.bytes, ("send buffer of NCCL's " + text(o)).c_str());
@@ -84,7 +84,7 @@ void check_buffers(const Operation& o, int ranks, int rank) {
   }
 }
 
-// The sum over ranks of the elements from `first` on.
+// Adds over ranks the elements from `first` on.
 template <class T>
 void add(const Bytes& all, size_t bytes_of_rank, size_t first, size_t count, std::byte* to) {
   for (size_t i = 0; i < count; ++i) {
@@ -98,11 +98,11 @@ void add(const Bytes& all, size_t bytes_of_rank, size_t first, size_t count, std
   }
 }
 
-// Writes what this rank gets out of what all ranks gave.
+// Writes this rank's result, computed from the inputs of all ranks.
 void finish(const Operation& o, const Bytes& all, int ranks, int rank) {
   const Span to = target(o, ranks, rank);
   if (o.is_message()) {
-    std::copy(all.begin(), all.end(), o.receive);  // a send's is empty
+    std::copy(all.begin(), all.end(), o.receive);  // for a send, `all` is empty
     return;
   }
   const size_t bytes_of_rank = all.size() / static_cast<size_t>(ranks);
@@ -158,7 +158,7 @@ bool Group::advance(Wire& wire, int ranks, int rank) {
   return true;
 }
 
-// Says which collectives these are; ranks may differ in whom they send to.
+// Names the collectives. Ranks must agree on this text, but may send to different ranks.
 std::string Group::title() const {
   std::string texts, first;
   int collectives = 0;
@@ -180,7 +180,7 @@ std::string Group::title() const {
   return title;
 }
 
-// What goes to each rank, and what is wanted from each: numbers that differ when these do.
+// Numbers that describe the messages to and from each rank; they differ if the messages differ.
 std::vector<uint64_t> Group::messages(int ranks) const {
   std::vector<uint64_t> marks(2 * static_cast<size_t>(ranks), 0);
   for (const Operation& o : operations_) {
@@ -192,7 +192,7 @@ std::vector<uint64_t> Group::messages(int ranks) const {
   return marks;
 }
 
-// An introduction has a fixed length: the title, then the messages.
+// Exchanges introductions, which have a fixed length: the title, then the messages.
 void Group::introduce(Wire& wire, int ranks, int rank) {
   std::string words = title();
   words.resize(kTitleBytes);
@@ -232,7 +232,7 @@ void Group::compare(int ranks) const {
   }
 }
 
-// Takes the input out of device memory and sends it to those who need it.
+// Copies the input from device memory and sends it to the ranks that need it.
 void Group::move(Wire& wire, int ranks, int rank) {
   own_.resize(operations_.size());
   all_.resize(operations_.size());
@@ -242,7 +242,7 @@ void Group::move(Wire& wire, int ranks, int rank) {
     const Span from = source(o, ranks, rank);
     own_[i].assign(from.data, from.data + from.bytes);
     if (o.kind == Kind::kBroadcast) {
-      own_[i].resize(o.count * size_of(o.type));  // the others' is ignored
+      own_[i].resize(o.count * size_of(o.type));  // other ranks' values are ignored
     }
     if (own_[i].size() > INT_MAX) {
       fail_nccl("more data than is emulated", text(o));

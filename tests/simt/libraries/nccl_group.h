@@ -1,4 +1,4 @@
-// Collectives of the emulated NCCL, from their call to their end.
+// A group of collectives of the emulated NCCL, from the call to the end.
 #pragma once
 
 #include <nccl.h>
@@ -40,8 +40,8 @@ class Group {
   cudaStream_t stream() const { return stream_; }
   void add(const Operation& operation) { operations_.push_back(operation); }
 
-  // One step, as far as the other ranks allow; true when finished. A failure where ranks differ
-  // in what they call.
+  // Goes on as far as the other ranks allow, and returns true when finished. It is a failure when
+  // ranks call different collectives.
   bool advance(Wire& wire, int ranks, int rank);
 
  private:
@@ -53,7 +53,7 @@ class Group {
   std::vector<uint64_t> messages(int ranks) const;
 
   cudaStream_t stream_;
-  uint64_t number_;  // of this communicator's groups
+  uint64_t number_;  // counts this communicator's groups
   Phase phase_ = Phase::kQueued;
   std::vector<Operation> operations_;
   Bytes own_introduction_, introductions_;

@@ -18,10 +18,10 @@ namespace simt {
 
 namespace {
 
-// The first bytes of a unique id are text for people, the last ones an address.
+// The first bytes of a unique id are text for people; the last bytes are an address.
 struct Address {
-  int process = 0;  // rank in MPI's world of the one that made the id
-  int number = 0;   // of its ids
+  int process = 0;  // MPI rank of the process that made the id
+  int number = 0;   // counts the ids of that process
 };
 
 Address address_of(const ncclUniqueId& id) {
@@ -57,8 +57,8 @@ int mpi_rank() {
   return rank;
 }
 
-// Messages in MPI's world with a tag of the communicator's own, above those that programs use. Rank
-// 0 learns from the others which processes they are, and tells everybody.
+// Messages in MPI's world, with a tag of the communicator's own above the tags of programs. Each
+// rank tells rank 0 which process it is, and rank 0 tells all ranks.
 class MpiWire final : public Wire {
  public:
   MpiWire(const Address& root, int ranks, int rank)

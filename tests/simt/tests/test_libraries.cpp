@@ -1,5 +1,5 @@
-// Broken rules of the emulated cuBLASLt and NCCL, each caught by name. Runs on every rank of a job
-// of 1 to 4 (tests/support/mpi_main.cpp).
+// The emulated cuBLASLt and NCCL report each broken rule by name. Runs on every rank of a job of 1
+// to 4 ranks (tests/support/mpi_main.cpp).
 #include <cublasLt.h>
 #include <gtest/gtest.h>
 #include <nccl.h>
@@ -26,7 +26,7 @@ float* device_floats(int64_t n) {
 
 // --- cuBLASLt ---
 
-// C [n, n] = A B in f32, each step apart so that a test can spoil one.
+// C [n, n] = A B in f32, in separate steps, so that a test can spoil one of them.
 struct Product {
   static constexpr int64_t n = 8;
   cublasLtHandle_t handle = nullptr;
@@ -209,7 +209,7 @@ TEST_F(NcclRules, GroupsAreAlike) {
       << message;
 }
 
-// To the next rank and from the one before.
+// Sends to the next rank and receives from the previous one.
 TEST_F(NcclRules, SendsAreWhatIsReceived) {
   start();
   const int next = (rank + 1) % size, previous = (rank + size - 1) % size;

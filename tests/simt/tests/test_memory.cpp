@@ -1,4 +1,4 @@
-// What the memory of tensors asks of the GPU where its pool keeps nothing (TANDEM_MEMORY_CACHE=0).
+// How tensor memory uses the GPU when its pool keeps no freed blocks (TANDEM_MEMORY_CACHE=0).
 #include <cuda_runtime.h>
 
 #include <cstdlib>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kElements = 1 << 17, kBytes = kElements * 4;
 
-// Ten tensors, one after another, on a GPU that holds two.
+// Ten tensors, one after another, on a GPU with room for two.
 TEST(UncachedMemory, ServesTheStreamAgainWithoutAWait) {
   setenv("TANDEM_MEMORY_CACHE", "0", 1);
   Stream stream = Stream::compute(Device::kCuda);
@@ -31,7 +31,7 @@ TEST(UncachedMemory, ServesTheStreamAgainWithoutAWait) {
   simt::settings().memory = total;
 }
 
-// Another stream may not touch a block before its own stream has come to the allocation.
+// Another stream may not use a block before the block's own stream has reached its allocation.
 TEST(UncachedMemory, BelongsToItsStream) {
   setenv("TANDEM_MEMORY_CACHE", "0", 1);
   const auto fill_on_another_stream = [](bool with_event) {

@@ -1,5 +1,6 @@
-// A planted fault in an op: backward reads a parameter where it lay during forward. Under ZeRO-3
-// that memory comes and goes, so an op saves a Parameter*. Needs TANDEM_MEMORY_CACHE=0.
+// A planted fault in an op: backward reads a parameter at the address that it had in forward. Under
+// ZeRO-3 that memory is freed and allocated again, which is why ops save a Parameter*. Needs
+// TANDEM_MEMORY_CACHE=0.
 #include "src/device/dispatch.h"
 #include "src/kernels/launch.cuh"
 #include "tests/simt/simt.h"
@@ -19,7 +20,7 @@ void multiply(const Stream& stream, const float* x, const float* w, float* y) {
 }
 
 struct ScaleOp final : Op {
-  const float* kept = nullptr;  // the fault: the weight of forward
+  const float* kept = nullptr;  // the fault: the weight's address in forward
 
   std::string_view name() const override { return "scale"; }
   void backward(Context& context, Tensor& dy) override {
@@ -28,7 +29,7 @@ struct ScaleOp final : Op {
   }
 };
 
-// y = w x, with the weight's memory taken away and brought back, elsewhere, before backward.
+// y = w x. Before backward, the weight's memory is freed, and the weight is placed elsewhere.
 Tensor gradient_through_released_weight(bool plant_fault) {
   TestContext test(Device::kCuda);
   const Tensor values = random_tensor({kSize}, DType::kF32, 1);

@@ -1,4 +1,4 @@
-// What the emulated GPU does right; test_simt_faults.cpp plants the faults that it must report.
+// The emulated GPU on correct programs; test_simt_faults.cpp plants faults that it must report.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace {
 
 using simt::DeviceVector;
 
-// The tests choose their own settings; those of the environment do not count.
+// The tests choose their own settings, so those of the environment are ignored.
 class DefaultSettings : public testing::Environment {
   void SetUp() override {
     simt::set_thread_schedule("forward");
@@ -51,7 +51,7 @@ TEST(Kernel, RunsEveryThreadOfAGridOnce) {
   simt::set_thread_schedule("forward");
 }
 
-// out[b] = sum of row b through shuffles, static and dynamic shared memory.
+// out[b] = sum of row b, by shuffles, static shared memory and dynamic shared memory.
 template <class T>
 __global__ void row_sum_kernel(Global<const T> x, Global<T> out, int width) {
   T* row = dynamic_shared<T>();
@@ -120,7 +120,7 @@ __global__ void warp_kernel(Global<int> out) {
   out.store(i + 3, static_cast<int>(__shfl_down_sync(kAllLanes, Double{0.5 + lane}, 1).value));
   out.store(i + 4, static_cast<int>(__ballot_sync(kAllLanes, lane % 4 == 1)));
   out.store(i + 5, __any_sync(kAllLanes, lane == 9) + 2 * __all_sync(kAllLanes, lane < 31));
-  if (lane < 16) {  // half a warp among itself
+  if (lane < 16) {  // an exchange within half a warp
     out.store(i + 6, __shfl_xor_sync(0x0000ffffu, lane, 1));
   } else {
     out.store(i + 6, static_cast<int>(__activemask() >> 16));
@@ -144,7 +144,8 @@ TEST(Kernel, ExchangesValuesWithinAWarp) {
   }
 }
 
-// Half of the warp goes on to an exchange of its own before the other half has read the first one.
+// Half of the warp begins its own exchange before the other half has read the result of the first
+// one.
 __global__ void half_ahead_kernel(Global<int> out) {
   const int lane = static_cast<int>(threadIdx.x);
   int value = __shfl_xor_sync(kAllLanes, lane, 16);

@@ -66,7 +66,7 @@ TEST(Fault, RaceOnSharedMemory) {
   EXPECT_EQ(disagreement_of_kernel<last_one_wins_kernel>(1), "threads=backward");
 }
 
-// Right going forward and backward: only a third order shows it.
+// Right in forward and backward order; only a third order shows the race.
 __global__ void hidden_race_kernel(Global<float> out) {
   Line& line = shared<Line>();
   if (threadIdx.x % 32 == 0 || threadIdx.x % 32 == 31) {
@@ -273,7 +273,7 @@ TEST(Fault, SharedMemory) {
 
 __global__ void fill_kernel(Global<float> x, float value) { x.store(threadIdx.x, value); }
 
-// What a communication stream copies of what a computing stream wrote.
+// The values that a communication stream copies after a computing stream wrote them.
 simt::Bytes copy_across_streams(bool event_before, bool event_after) {
   const DeviceVector<float> x(std::vector<float>(32, 0.0f)), y(32);
   cudaStream_t compute, comm;
@@ -310,10 +310,10 @@ TEST(Fault, MissingEventBetweenStreams) {
 template <int kNumber>
 __global__ void loaded_late_kernel() {}
 
-// What is wrong when a kernel starts while a collective on another stream goes on.
+// The failure, if any, of a kernel that starts during a collective on another stream.
 template <int kNumber>
 std::string failure_beside_a_collective(bool with_others) {
-  struct Arrival {  // of the other ranks, whether the launch fails or not
+  struct Arrival {  // the other ranks come at the end, even if the launch fails
     std::atomic<bool>& there;
     ~Arrival() { there = true; }
   };
@@ -336,7 +336,7 @@ TEST(Fault, KernelLoadedWhileRanksWaitForEachOther) {
   EXPECT_THAT(failure_beside_a_collective<0>(true),
               AllOf(HasSubstr("kernel loaded while a collective waits for other ranks"),
                     HasSubstr("loaded_late_kernel<0>")));
-  EXPECT_EQ(failure_beside_a_collective<0>(true), "");  // it is there now
+  EXPECT_EQ(failure_beside_a_collective<0>(true), "");  // the kernel is loaded now
   EXPECT_EQ(failure_beside_a_collective<1>(false), "");
   simt::settings().lazy_loading = false;
   EXPECT_EQ(failure_beside_a_collective<2>(true), "");

@@ -1,5 +1,5 @@
-// What a training step asks of the GPU and of the host, over 1 to 4 ranks
-// (tests/support/mpi_main.cpp). The memory pool keeps its blocks: TANDEM_MEMORY_CACHE is not 0.
+// How a training step uses the GPU and the host, over 1 to 4 ranks (tests/support/mpi_main.cpp).
+// The memory pool keeps its blocks: TANDEM_MEMORY_CACHE is not 0.
 #include <gtest/gtest.h>
 
 #include "tests/simt/simt.h"
@@ -11,8 +11,8 @@ namespace tandem::testing {
 namespace {
 
 struct Cost {
-  simt::Counters enqueued;  // when the host is done
-  simt::Counters finished;  // when the device is, the host having waited for it
+  simt::Counters enqueued;  // when the host has enqueued the step
+  simt::Counters finished;  // when the host has waited for the device
 };
 
 Cost cost_of_step(Job& job, int64_t number, StepRecord::Copy& record) {
@@ -44,7 +44,8 @@ void check_steps(const Plan& plan) {
   }
 }
 
-// The first two steps fill the pool: the second one needs memory for a record beside the first's.
+// The first two steps fill the pool: the second step needs memory for a record while the first
+// step's record is still alive.
 TEST(Step, NeverWaitsAndAllocatesNothing) {
   for (const char* model : {"gpt", "llama", "resnet", "mlp"}) {
     Plan plan{.model = model, .device = Device::kCuda, .micro_batch = small_micro_batch()};
@@ -55,7 +56,7 @@ TEST(Step, NeverWaitsAndAllocatesNothing) {
   }
 }
 
-// Blocks that are gathered, and gradients that are scattered, come and go in the same memory.
+// Gathered blocks and gradients that wait to be reduced use the same memory again and again.
 TEST(Step, NeverWaitsAndAllocatesNothingWhereStateIsSharded) {
   Plan plan{.device = Device::kCuda, .micro_batch = small_micro_batch()};
   for (plan.zero = 1; plan.zero < 4; ++plan.zero) {
@@ -72,7 +73,7 @@ TEST(Step, NeverWaitsAndAllocatesNothingWhereStateIsSharded) {
 
 using Launches = std::vector<std::string>;
 
-// What the host enqueues in a step: before its first micro-step, and from each of them to the next.
+// The launches of the host in a step: before the first micro-step, and in each micro-step.
 std::vector<Launches> launches_of_step(Job& job, int64_t number, double lr) {
   std::vector<Launches> parts(1);
   job.before_micro_step = [&] { parts.emplace_back(); };
@@ -82,17 +83,17 @@ std::vector<Launches> launches_of_step(Job& job, int64_t number, double lr) {
   return parts;
 }
 
-// Two micro-steps of a kind, first, middle or last, of a step or of two, are the same launches with
-// the same arguments. Learning rates, sample numbers and loss scales differ meanwhile. Where
-// gradients are sharded their messages, which outlive a micro-step, take turns with two pieces of
-// memory: there this holds of every other micro-step, and is not tested.
+// Two micro-steps of one kind (first, middle or last), of one step or of two, are the same launches
+// with the same arguments, although learning rates, sample numbers and loss scales differ. When
+// gradients are sharded, their messages outlive a micro-step and alternate between two pieces of
+// memory. Then only every other micro-step is the same, which is not tested.
 void check_launches(const Plan& plan) {
   SCOPED_TRACE(str(plan.model, ", stage ", plan.zero, ", ", name_of(plan.dtype)));
   Job job(plan);
   StepRecord::Copy record;
   const auto read = [&] {
     StepRecord::Copy next = job.record();
-    job.stream().synchronize();  // only then the one before may go
+    job.stream().synchronize();  // only now may the previous record be freed
     record = std::move(next);
   };
   for (int64_t number = 0; number < 3; ++number) {  // the pool fills
@@ -124,8 +125,8 @@ TEST(Step, MicroStepsOfAKindAreTheSameLaunches) {
   }
 }
 
-// Collectives over MPI go through page-locked host memory, and the host waits once for each copy:
-// one there and one back, except that a broadcast goes one way.
+// Collectives over MPI go through page-locked host memory. The host waits once for each copy: one
+// to the host and one back, except that a broadcast copies only in one direction.
 TEST(Staging, CopiesPinnedMemoryAndWaitsForEachCopyOnce) {
   Collectives& collectives = test_world().collectives();
   const int size = collectives.size();

@@ -1,10 +1,11 @@
-// Twin of src/device/global.h for the emulated GPU: inside a kernel every access must be aligned
-// and lie in the live device allocation that the pointer points into. Outside kernels (CPU kernels
-// of the same build) pointers are plain.
+// Replaces src/device/global.h on the emulated GPU. Inside a kernel, every access must be aligned
+// and lie in the live device allocation that the pointer points into. Outside kernels (in CPU
+// kernels of the same build) accesses are not checked.
 //
 // Counts 32-byte sectors by warp: a lane's n-th access counts unless the lane that ran before it
-// made its n-th access to the same sector. That is what a GPU moves when neighbouring lanes stay on
-// neighbouring addresses, in the thread schedules forward and backward; else it is an upper bound.
+// made its n-th access to the same sector. In the thread schedules forward and backward, and when
+// neighbouring lanes access neighbouring addresses, this is what a GPU moves; otherwise it is an
+// upper bound.
 #pragma once
 
 #include <cstdint>
@@ -46,13 +47,13 @@ class Global {
   void store16(int64_t i, Pack<Element> pack) const {
     *at<Pack<Element>>(i, simt::Access::kStore) = pack;
   }
-  // Adds to an integer of 4 or 8 bytes; returns the value before.
+  // Adds to an integer of 4 or 8 bytes; returns the old value.
   Element atomic_add(int64_t i, Element value) const {
     static_assert(std::is_integral_v<Element>, "sums of floats depend on the order");
     Element& element = *at<Element>(i, simt::Access::kAtomic);
     return std::exchange(element, static_cast<Element>(element + value));
   }
-  // Raises an i32 to `value` where that is larger; returns the value before.
+  // Raises an i32 to `value` if that is larger; returns the old value.
   Element atomic_max(int64_t i, Element value) const {
     static_assert(std::is_same_v<Element, int32_t>);
     Element& element = *at<Element>(i, simt::Access::kAtomic);
@@ -66,11 +67,11 @@ class Global {
 
   template <class V>
   V* at(int64_t i, simt::Access access) const {
-    // As integers: an address far outside is a failure to report, not undefined behaviour.
+    // Computed as integers: an address far outside must be reported, not be undefined behaviour.
     const uintptr_t address =
         reinterpret_cast<uintptr_t>(data_) + static_cast<uintptr_t>(i) * sizeof(T);
     if (simt::in_kernel_) {
-      // A pointer inside a functor was made on the host, where its home is not looked up.
+      // A pointer inside a functor was made on the host, which does not look up its allocation.
       const simt::Allocation* home = home_ ? home_ : simt::home_of(data_);
       simt::check_access(home, address, sizeof(V), alignof(V), access);
     }
@@ -78,10 +79,10 @@ class Global {
   }
 
   T* data_ = nullptr;
-  const simt::Allocation* home_ = nullptr;  // what data_ points into, inside kernels
+  const simt::Allocation* home_ = nullptr;  // the allocation of data_; set inside kernels
 };
 
-// True when all pointers (null ones included) are fit for 16-byte accesses.
+// True when all pointers are null or aligned for 16-byte accesses.
 template <class... P>
 bool aligned16(const P*... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);

@@ -1,4 +1,4 @@
-// Twin of src/device/ptx.cuh for the emulated GPU: each function does what its instruction does.
+// Replaces src/device/ptx.cuh on the emulated GPU: each function does what its instruction does.
 #pragma once
 
 #include <cfloat>

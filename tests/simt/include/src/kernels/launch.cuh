@@ -1,4 +1,4 @@
-// Twin of src/kernels/launch.cuh for the emulated GPU: the same interface, run by tests/simt.
+// Replaces src/kernels/launch.cuh on the emulated GPU: the same interface, run by tests/simt.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -31,7 +31,7 @@ std::string text_of(void (*)(P...), A... arguments) {
 
 }  // namespace simt_launch
 
-// Asynchronous, on the device's stream; a launch that sm_80 would refuse is a failure.
+// Enqueues the kernel on the device's stream. A launch that sm_80 would refuse is a failure.
 template <auto kKernel, class... A>
 void launch(Cuda device, dim3 grid, dim3 block, size_t dynamic_bytes, A... arguments) {
   simt::enqueue_kernel(device.stream,
@@ -40,8 +40,8 @@ void launch(Cuda device, dim3 grid, dim3 block, size_t dynamic_bytes, A... argum
                        simt_launch::bind(kKernel, arguments...));
 }
 
-// The block's static shared memory, as one struct per kernel (up to 48 KiB). Calls with one type
-// give the same memory; each block finds it poisoned.
+// The block's static shared memory, as one struct per kernel (up to 48 KiB). All calls with one
+// type return the same memory, which is poisoned at the start of each block.
 template <class T>
 T& shared() {
   static_assert(std::is_trivially_default_constructible_v<T> &&
@@ -56,7 +56,7 @@ T* dynamic_shared() {
   return static_cast<T*>(simt::dynamic_shared_memory());
 }
 
-// Blocks for n items, `each` items a block; n is at least 1.
+// The number of blocks for n items, with `each` items per block; n is at least 1.
 inline unsigned blocks_for(int64_t n, int64_t each) {
   return static_cast<unsigned>((n + each - 1) / each);
 }
