@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""The tables of settings in configs/README.md say what `tandem train --help` says.
+
+    test_configs_readme.py PATH_TO_TANDEM [unittest arguments]
+    test_configs_readme.py PATH_TO_TANDEM --write      brings the file up to date
+"""
+import re
+import sys
+import unittest
+from pathlib import Path
+
+import tandem_program
+from tandem_program import OK, Workspace, run
+
+README = Path(__file__).resolve().parents[2] / "configs" / "README.md"
+BEGIN = "<!-- Begin: from `tandem train --help`, by tests/program/test_configs_readme.py PATH_TO_TANDEM --write -->\n"
+END = "<!-- End -->\n"
+SETTING = re.compile(r"  --(\w+\.\w+)(?: (\S+))? {2,}(.*)")
+
+
+def settings():
+    """Key, default and meaning, in the program's order."""
+    shown = Workspace.check(run("train", "--help"), OK).stdout.splitlines()
+    found = [match.groups(default="") for match in map(SETTING.fullmatch, shown) if match]
+    sections = [line for line in shown if re.match(r"  --\w+\.", line)]
+    assert len(found) == len(sections) > 0, "lines of --help that this script does not understand"
+    return found
+
+
+def tables():
+    text, section = "", ""
+    for key, default, meaning in settings():
+        if key.split(".")[0] != section:
+            section = key.split(".")[0]
+            text += f"\n### `{section}`\n\n| setting | default | meaning |\n| --- | --- | --- |\n"
+        meaning = meaning.replace("|", r"\|").replace("*", r"\*")
+        text += f"| `{key}` | {f'`{default}`' if default else ''} | {meaning} |\n"
+    return text + "\n"
+
+
+def parts(text):
+    """What stands before, between and after the two marks."""
+    before, rest = text.split(BEGIN)
+    between, after = rest.split(END)
+    return before, between, after
+
+
+def write():
+    before, _, after = parts(README.read_text())
+    README.write_text(before + BEGIN + tables() + END + after)
+
+
+class ConfigsReadme(unittest.TestCase):
+    maxDiff = None
+
+    def test_the_settings_are_those_of_help(self):
+        self.assertEqual(parts(README.read_text())[1], tables(), f"bring it up to date with --write, an option of {__file__}")
+
+
+if __name__ == "__main__":
+    if sys.argv[2:] == ["--write"]:
+        tandem_program.TANDEM = sys.argv[1]
+        write()
+    else:
+        tandem_program.main()
