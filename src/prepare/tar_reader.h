@@ -1,15 +1,22 @@
-// Reads tar archives front to back: ustar, with GNU long names and pax headers, gzip-compressed or
-// not.
+// Reads tar archives front to back, gzip-compressed or not, with libarchive.
 //
-// Responsible for noticing damage: a header with a wrong checksum, an entry or an archive that is
-// cut short, and bytes after the end mark are errors (kData) that name archive, entry and byte.
+// libarchive takes an archive that is cut between two entries, or that is followed by other bytes,
+// for a whole one. This class does not: such damage is an error (kData) that names the archive and
+// the byte, as is any damage that libarchive finds.
 #pragma once
 
-#include <array>
+#include <sys/types.h>
+
 #include <cstdint>
+#include <exception>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "src/io/byte_stream.h"
+
+struct archive;  // libarchive's
+struct archive_entry;
 
 namespace tandem {
 
@@ -22,32 +29,37 @@ struct TarEntry {
 
 class TarReader {
  public:
-  explicit TarReader(const std::string& path) : stream_(path) {}
+  explicit TarReader(const std::string& path);
 
-  // True when the file, unpacked, begins with a tar header.
+  // True if the file, unpacked, begins with a tar header. Error kData if it cannot be read.
   static bool is_tar(const std::string& path);
 
-  // Goes to the next entry, skipping what is left of this one. False at the end of the archive.
+  // Goes to the next entry and skips what is left of the one before. False at the end of the
+  // archive.
   bool next(TarEntry* entry);
 
   // The content of the entry that next() returned. Call at most once per entry.
   std::string content();
 
  private:
-  static constexpr int64_t kBlock = 512;
-  using Header = std::array<char, kBlock>;
+  bool next_header();
+  void check_end(int64_t entries_end);
+  int64_t position() const;
+  [[noreturn]] void fail_at(const char* what);
+  static ssize_t read_block(archive*, void* self, const void** block);
 
-  bool read_header(Header* header);
-  std::string take(int64_t size);
-  void skip_entry();
-  void check_end();
-  void apply_pax(const std::string& records, TarEntry* entry);
-  [[noreturn]] void fail_at(const std::string& what) const;
+  struct Free {
+    void operator()(archive* reader) const;
+  };
 
   ByteStream stream_;
+  std::vector<char> block_;
+  int64_t last_byte_ = 0;     // after the last byte so far that is not zero
+  std::exception_ptr error_;  // of the stream, which must not pass through libarchive
+  std::unique_ptr<archive, Free> reader_;
+  archive_entry* entry_ = nullptr;
+  int status_ = 0;  // libarchive's, of the last header
   std::string entry_name_;
-  int64_t unread_ = 0;   // bytes of the entry not read yet
-  int64_t padding_ = 0;  // bytes from its end to the next header
 };
 
 }  // namespace tandem

@@ -37,6 +37,7 @@ only_line() {
 }
 only 'mpi\.h' 'comm/(world\.cpp|transport/mpi_wire\..*)'
 only 'hdf5\.h' 'src/io/hdf5.*'
+only 'archive' 'src/prepare/tar_reader\.(h|cpp)'
 only 'boost/' 'src/settings/options\.cpp'
 only 'cblas\.h' 'src/product/gemm_cblas\.cpp'
 only 'cuda_runtime' 'src/device/(cuda\.cpp|cuda_check\.h)|src/kernels/launch\.cuh'
