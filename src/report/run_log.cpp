@@ -1,5 +1,6 @@
 #include "src/report/run_log.h"
 
+#include <cerrno>
 #include <cmath>
 #include <filesystem>
 
@@ -167,10 +168,11 @@ void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport repor
       str("metrics     ", directory_.metrics(), "; ", directory_.report(),
           config_.log.tensorboard ? "; tensorboard --logdir " + directory_.tensorboard() : ""));
   if (!stopped && config_.model.reads_text()) {
-    console_.print(
-        str("next        tandem generate --checkpoint ", directory_.path(), " --prompt \"...\""));
+    console_.print(str("next        ", program_invocation_name, " generate --checkpoint ",
+                       directory_.path(), " --prompt \"...\""));
   } else if (!stopped) {
-    console_.print(str("next        tandem eval --checkpoint ", directory_.path()));
+    console_.print(
+        str("next        ", program_invocation_name, " eval --checkpoint ", directory_.path()));
   }
 }
 
