@@ -62,6 +62,14 @@ bool H5Reader::exists(const std::string& name) const {
     if (part != "/" && H5Lexists(file_, part.c_str(), H5P_DEFAULT) <= 0) {
       return false;
     }
+    // A soft or external link could stand for other data, or for another file.
+    H5L_info_t link{};
+    if (part != "/" &&
+        (H5Lget_info(file_, part.c_str(), &link, H5P_DEFAULT) < 0 || link.type != H5L_TYPE_HARD)) {
+      fail(ExitCode::kData, str(path(), ": ", part,
+                                " is a link; only what stands in the file "
+                                "itself is read: copy it there"));
+    }
     if (end == std::string::npos) {
       return true;
     }
@@ -103,8 +111,13 @@ H5Dataset H5Reader::dataset(const std::string& name) const {
   }
   const Id properties(H5Dget_create_plist(id), H5Pclose);
   if (H5Pget_layout(properties) != H5D_CONTIGUOUS) {
-    fail(ExitCode::kData,
-         str(path(), ": ", name, " is chunked, compact or compressed; store it contiguous"));
+    fail(ExitCode::kData, str(path(), ": ", name,
+                              " is chunked, compact, compressed or virtual; store it contiguous"));
+  }
+  if (H5Pget_external_count(properties) != 0) {
+    fail(ExitCode::kData, str(path(), ": ", name,
+                              " lies in another file; only what stands in the "
+                              "file itself is read: copy it there"));
   }
   const Id space(H5Dget_space(id), H5Sclose);
   std::vector<hsize_t> dims(static_cast<size_t>(std::max(0, H5Sget_simple_extent_ndims(space))));
@@ -120,10 +133,10 @@ H5Dataset H5Reader::dataset(const std::string& name) const {
     fail(ExitCode::kData, str(path(), ": ", name, " was created but never written"));
   }
   found.offset = static_cast<int64_t>(offset);
-  const int64_t end = found.offset + found.count * size_of(found.type);
-  if (end > file_bytes()) {
-    fail(ExitCode::kData, str(path(), ": cut short: ", name, " ends at byte ", end,
-                              ", the file at byte ", file_bytes(), "; copy or create it again"));
+  if (found.count > (file_bytes() - found.offset) / size_of(found.type)) {
+    fail(ExitCode::kData, str(path(), ": cut short: ", name, " begins at byte ", found.offset,
+                              " and has ", found.count, " elements, the file ends at byte ",
+                              file_bytes(), "; copy or create it again"));
   }
   return found;
 }
@@ -146,13 +159,24 @@ bool H5Reader::has_attribute(const std::string& object, const std::string& name)
   return exists(object) && H5Aexists_by_name(file_, object.c_str(), name.c_str(), H5P_DEFAULT) > 0;
 }
 
+// The library's id, negative if there is none. Called under the lock.
+int64_t H5Reader::open_attribute(const std::string& object, const std::string& name) const {
+  return exists(object)
+             ? H5Aopen_by_name(file_, object.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT)
+             : H5I_INVALID_HID;
+}
+
 std::string H5Reader::string_attribute(const std::string& object, const std::string& name) const {
   const LibraryLock lock;
-  const Id id(H5Aopen_by_name(file_, object.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT),
-              H5Aclose);
+  const Id id(open_attribute(object, name), H5Aclose);
   const Id type(id.ok() ? H5Aget_type(id) : H5I_INVALID_HID, H5Tclose);
   if (!id.ok() || H5Tget_class(type) != H5T_STRING) {
     fail(ExitCode::kData, str(path(), ": ", object, " has no text attribute ", name));
+  }
+  const Id space(H5Aget_space(id), H5Sclose);
+  if (const auto count = H5Sget_simple_extent_npoints(space); count != 1) {
+    fail(ExitCode::kData, str(path(), ": attribute ", name, " of ", object, " holds ", count,
+                              " texts where one is expected"));
   }
   if (H5Tis_variable_str(type) > 0) {
     const Id memory(H5Tcopy(H5T_C_S1), H5Tclose);
@@ -178,11 +202,9 @@ std::string H5Reader::string_attribute(const std::string& object, const std::str
 namespace {
 
 template <class T>
-std::vector<T> read_list(hid_t file, const std::string& path, const std::string& object,
+std::vector<T> read_list(hid_t attribute, const std::string& path, const std::string& object,
                          const std::string& name, H5T_class_t kind, hid_t memory_type) {
-  const LibraryLock lock;
-  const Id id(H5Aopen_by_name(file, object.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT),
-              H5Aclose);
+  const Id id(attribute, H5Aclose);
   const Id type(id.ok() ? H5Aget_type(id) : H5I_INVALID_HID, H5Tclose);
   if (!id.ok() || H5Tget_class(type) != kind) {
     fail(ExitCode::kData,
@@ -201,12 +223,16 @@ std::vector<T> read_list(hid_t file, const std::string& path, const std::string&
 
 std::vector<int64_t> H5Reader::int_attribute(const std::string& object,
                                              const std::string& name) const {
-  return read_list<int64_t>(file_, path(), object, name, H5T_INTEGER, H5T_NATIVE_INT64);
+  const LibraryLock lock;
+  return read_list<int64_t>(open_attribute(object, name), path(), object, name, H5T_INTEGER,
+                            H5T_NATIVE_INT64);
 }
 
 std::vector<double> H5Reader::double_attribute(const std::string& object,
                                                const std::string& name) const {
-  return read_list<double>(file_, path(), object, name, H5T_FLOAT, H5T_NATIVE_DOUBLE);
+  const LibraryLock lock;
+  return read_list<double>(open_attribute(object, name), path(), object, name, H5T_FLOAT,
+                           H5T_NATIVE_DOUBLE);
 }
 
 }  // namespace tandem

@@ -68,14 +68,15 @@ class H5Reader {
   const std::string& path() const { return bytes_.path(); }
   int64_t file_bytes() const { return bytes_.bytes(); }
 
-  // True when the group or dataset with this absolute name is there.
+  // True when the group or dataset with this absolute name is there. Soft and external links are
+  // errors, here and in all functions below.
   bool exists(const std::string& name) const;
 
   // Names of the members of a group, without the group's own name, sorted.
   std::vector<std::string> children(const std::string& group) const;
 
-  // Describes a dataset. Throws when it is absent, chunked, compressed, of another element type, or
-  // when the file ends before the dataset does.
+  // Describes a dataset. Throws when it is absent, chunked, compressed, virtual, stored in another
+  // file, of another element type, or when the file ends before the dataset does.
   H5Dataset dataset(const std::string& name) const;
 
   // Reads `out.size()` elements from flat position `start`. T must be the dataset's own type. Any
@@ -102,6 +103,7 @@ class H5Reader {
   std::vector<double> double_attribute(const std::string& object, const std::string& name) const;
 
  private:
+  int64_t open_attribute(const std::string& object, const std::string& name) const;
   void read_bytes(const H5Dataset& dataset, H5Type type, int64_t start, int64_t count,
                   void* out) const;
 

@@ -135,7 +135,7 @@ TEST(Hdf5, DamageIsNamed) {
   std::string moved = bytes;
   moved[at + 2] = 1;  // 64 KiB further
   const std::string moved_path = folder.write("moved.h5", moved);
-  expect_error(ExitCode::kData, {"moved.h5: cut short: /group/numbers ends at byte "},
+  expect_error(ExitCode::kData, {"moved.h5: cut short: /group/numbers begins at byte "},
                [&] { H5Reader(moved_path).dataset("/group/numbers"); });
   const H5Reader file(path);
   expect_error(ExitCode::kData, {"counting.h5: there is no dataset /group/other"},
