@@ -15,7 +15,7 @@ namespace {
 volatile std::sig_atomic_t requested_flag = 0;
 volatile std::sig_atomic_t announces = 0;
 char message[1024] = "";
-struct sigaction former_int, former_term;
+struct sigaction former_int, former_term, former_usr1;
 
 void set_message(const std::string& checkpoint) {
   const std::string text =
@@ -26,8 +26,9 @@ void set_message(const std::string& checkpoint) {
 }
 
 void on_signal(int) {
+  const bool is_first = requested_flag == 0;
   requested_flag = 1;
-  if (announces) {
+  if (announces && is_first) {
     const ssize_t written = write(STDERR_FILENO, message, std::strlen(message));
     static_cast<void>(written);
   }
@@ -41,14 +42,17 @@ StopSignal::StopSignal(bool announce) {
   set_message("none yet");
   struct sigaction action {};
   action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGTERM, &action, &former_term);
+  sigaction(SIGUSR1, &action, &former_usr1);
   action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
   sigaction(SIGINT, &action, &former_int);
-  sigaction(SIGTERM, &action, &former_term);
 }
 
 StopSignal::~StopSignal() {
   sigaction(SIGINT, &former_int, nullptr);
   sigaction(SIGTERM, &former_term, nullptr);
+  sigaction(SIGUSR1, &former_usr1, nullptr);
 }
 
 bool StopSignal::requested() const { return requested_flag != 0; }

@@ -1,4 +1,4 @@
-// Turns SIGINT and SIGTERM into a request that the training loop reads once a step.
+// Turns SIGINT, SIGTERM and SIGUSR1 into a request that the training loop reads once a step.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@ namespace tandem {
 
 class StopSignal {
  public:
-  // Installs the handlers; a process has at most one StopSignal. A second signal of the same kind
-  // ends the process at once. With `announce`, the handler prints a line at once, for the user who
-  // pressed Ctrl-C.
+  // Installs the handlers; a process has at most one StopSignal. A second SIGINT ends the
+  // process at once; the others may come twice, as some job schedulers send them. With `announce`,
+  // the handler prints a line at once, for the user who pressed Ctrl-C.
   explicit StopSignal(bool announce);
   ~StopSignal();  // restores the former handlers
   StopSignal(const StopSignal&) = delete;

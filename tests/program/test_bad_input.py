@@ -199,10 +199,14 @@ class BadInput(Workspace):
             command = ["timeout", "-k", "5", "120", "mpirun", "-np", str(ranks), *command]
         job = subprocess.Popen(command, env=MPI_ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 60
-        while self.last_logged(name) <= 20:  # a checkpoint is there, and the line that a signal prints names it
+        while not self.has_saved(name):  # the line that a signal prints names the checkpoint
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.05)
         return job
+
+    def has_saved(self, name):
+        log = os.path.join(self.run_folder(name), "metrics.jsonl")
+        return os.path.exists(log) and '"checkpoint"' in open(log).read()
 
     def last_logged(self, name):
         log = os.path.join(self.run_folder(name), "metrics.jsonl")
@@ -232,6 +236,15 @@ class BadInput(Workspace):
         [process] = [process for process in self.processes_of("terminated") if self.rank_of(process) == 1]
         os.kill(process, signal.SIGTERM)
         self.assert_stopped_with_checkpoint("terminated", job, STOPPED)
+
+    def test_usr1_to_mpirun_stops_all(self):
+        """Twice, as Slurm may send it. mpirun passes it on and waits, which it does not for SIGTERM."""
+        job = self.start_endless("usr1", 2)
+        with open(f"/proc/{job.pid}/task/{job.pid}/children") as children:  # of timeout
+            mpirun = int(children.read().split()[0])
+        os.kill(mpirun, signal.SIGUSR1)
+        os.kill(mpirun, signal.SIGUSR1)
+        self.assert_stopped_with_checkpoint("usr1", job, STOPPED)
 
     def test_damaged_checkpoints_are_passed_over_or_refused(self):
         self.train("damaged", "--checkpoint.every_steps", "10", "--checkpoint.keep", "5")
