@@ -47,4 +47,11 @@ MUTANTS = [
     Mutant("an error that all ranks agree on is an internal one", "src/commands/main.cpp",
            "    world.finish();\n    return error.code();", "    world.finish();\n    return ExitCode::kInternal;",
            ["program.bad_input BadInput.test_missing_dataset"]),
+    Mutant("hdf5: links to other files are followed", "src/io/hdf5.cpp",
+           "link.type != H5L_TYPE_HARD", "false", ["io.hostile_hdf5"]),
+    Mutant("hdf5: data in another file are read from this one", "src/io/hdf5.cpp",
+           "H5Pget_external_count(properties) != 0", "false", ["io.hostile_hdf5"]),
+    Mutant("hdf5: a size that overflows fits", "src/io/hdf5.cpp",
+           "found.count > (file_bytes() - found.offset) / size_of(found.type)",
+           "found.offset + found.count * size_of(found.type) > file_bytes()", ["io.hostile_hdf5"]),
 ]

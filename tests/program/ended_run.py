@@ -129,7 +129,7 @@ def checkpoints(run):
 
 def saves_beside_steps(run):
     """The steps that were saved, and whether others were done while that one was written."""
-    return [(line["step"], line["checkpoint"]["steps"] > 0) for line in run.lines if "checkpoint" in line]
+    return [(line["step"], line["checkpoint"]["steps"] > 0) for line in tandem_program.saves(run.folder)]
 
 
 def exists(name):

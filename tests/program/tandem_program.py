@@ -42,9 +42,18 @@ def kind_in(settings):
     return named[-1] if named else "gpt"
 
 
-def metrics(folder):
+def logged(folder):
     with open(os.path.join(folder, "metrics.jsonl")) as lines:
         return [json.loads(line) for line in lines]
+
+
+def metrics(folder):
+    """Of steps and validations."""
+    return [line for line in logged(folder) if "checkpoint" not in line]
+
+
+def saves(folder):
+    return [line for line in logged(folder) if "checkpoint" in line]
 
 
 def losses(folder):
@@ -154,8 +163,7 @@ class Workspace(unittest.TestCase):
     def assert_same_bits(self, one, other):
         """All figures of two runs, and every byte of their weights, optimizer states and statistics."""
         def figures(name):
-            return [[line.get(key) for key in ["step", "loss", "grad_norm", "val_loss"]] for line in metrics(self.run_folder(name))
-                    if "loss" in line or "val_loss" in line]
+            return [[line.get(key) for key in ["step", "loss", "grad_norm", "val_loss"]] for line in metrics(self.run_folder(name))]
         self.assertEqual(figures(one), figures(other), f"{one} and {other}")
         self.assertGreater(len(self.tensors(one)), 0)
         self.assertEqual(self.tensors(one), self.tensors(other), f"{one} and {other}")

@@ -16,7 +16,7 @@ import sys
 import time
 
 import tandem_program
-from tandem_program import CONFIG, DATA, MPI_ENV, NUMERICAL, OUT_OF_MEMORY, STOPPED, TINY, Workspace, metrics, run, words
+from tandem_program import CONFIG, DATA, MPI_ENV, NUMERICAL, OUT_OF_MEMORY, STOPPED, TINY, Workspace, metrics, run, saves, words
 
 
 class BadInput(Workspace):
@@ -205,12 +205,7 @@ class BadInput(Workspace):
         return job
 
     def has_saved(self, name):
-        log = os.path.join(self.run_folder(name), "metrics.jsonl")
-        return os.path.exists(log) and '"checkpoint"' in open(log).read()
-
-    def last_logged(self, name):
-        log = os.path.join(self.run_folder(name), "metrics.jsonl")
-        return metrics(self.run_folder(name))[-1]["step"] if os.path.exists(log) and os.path.getsize(log) > 0 else 0
+        return os.path.exists(os.path.join(self.run_folder(name), "metrics.jsonl")) and saves(self.run_folder(name))
 
     def assert_stopped_with_checkpoint(self, name, job, code):
         output, errors = job.communicate(timeout=60)

@@ -15,7 +15,7 @@ import subprocess
 import time
 
 import tandem_program
-from tandem_program import DATA, STOPPED, Workspace, metrics, run
+from tandem_program import DATA, STOPPED, Workspace, metrics, run, saves
 
 # Half a millisecond a step.
 SMALL = ["--model.kind", "mlp", "--model.layers", "1", "--model.width", "8", "--log.tensorboard", "false"]
@@ -140,7 +140,7 @@ class Checkpoints(Life):
             one, other = [tandem_program.tensors_in(self.checkpoint(name, step)) for name in ["waits", "goes-on"]]
             self.assertEqual(one, other, step)
             self.assertEqual(len(one), 12)  # two layers: weight and bias, and two moments of each
-        self.assertEqual([line["checkpoint"]["steps"] > 0 for line in self.lines("goes-on", "checkpoint")], [True, True, False])
+        self.assertEqual([line["checkpoint"]["steps"] > 0 for line in saves(self.run_folder("goes-on"))], [True, True, False])
 
     @staticmethod
     def limited(size):
@@ -190,7 +190,7 @@ class Checkpoints(Life):
         said = run_.communicate(timeout=60)[1]
         self.assertEqual(run_.returncode, STOPPED, said)
         self.check(run("inspect", self.run_folder("while"), "--verify"))
-        self.assertGreater(self.lines("while", "checkpoint")[0]["step"], 1000)
+        self.assertGreater(saves(self.run_folder("while"))[0]["step"], 1000)
 
     def test_a_killed_save_leaves_the_checkpoint_before(self):
         """Killed as soon as a second save of the same start begins; each start goes on from what the one before left."""
