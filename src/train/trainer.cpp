@@ -197,6 +197,11 @@ void Trainer::settle() {
   data_.wait(done.record.done);
   const StepState state = done.record.step_state();
   state_.take(state, training_->options());
+  const bool is_lost = state.apply == 0 && !training_->options().dynamic_scale &&
+                       config_.train.on_nonfinite == OnNonfinite::kStop;
+  if (is_lost || state.exhausted != 0) {
+    commit();  // what is being written is of an earlier step
+  }
   const std::string saved = last_checkpoint();
   if (state.exhausted != 0) {
     throw AgreedError(
@@ -205,8 +210,7 @@ void Trainer::settle() {
             training_->options().smallest_scale, "; last checkpoint: ", saved,
             "; lower optim.lr, or set train.precision = bf16"));
   }
-  if (state.apply == 0 && !training_->options().dynamic_scale &&
-      config_.train.on_nonfinite == OnNonfinite::kStop) {
+  if (is_lost) {
     throw AgreedError(
         ExitCode::kNumerical,
         str("step ", done.step, ": the gradient is not finite; last checkpoint: ", saved,
@@ -270,6 +274,7 @@ void Trainer::save() {
   settle();
   commit();
   saving_ = state_;
+  stall_s_ = 0;
   tolerate([&] { checkpointer_->begin(saving_); });
   if (!config_.checkpoint.async) {
     commit();
@@ -292,7 +297,6 @@ void Trainer::commit() {
                   {.stall_s = stall_s_, .write_s = *write_s, .steps = state_.step - saving_.step});
     }
   }
-  stall_s_ = 0;
 }
 
 // If saving fails because of the disk, training goes on, and the next checkpoint is tried when it
@@ -311,7 +315,9 @@ void Trainer::tolerate(const std::function<void()>& saving) {
       std::fprintf(stderr, "tandem: not saved: %s; training goes on, last checkpoint: %s\n",
                    error.what(), last_checkpoint().c_str());
     }
-    state_.best_val_loss = best_saved_;
+    if (state_.best_val_loss == saving_.best_val_loss) {
+      state_.best_val_loss = best_saved_;  // no checkpoint has the weights of a better one
+    }
   }
   stall_s_ += std::chrono::duration<double>(Clock::now() - start).count();
   window_->leave_out_time(Clock::now() - start);

@@ -28,7 +28,7 @@ MUTANTS = [
     Mutant("a run in bf16 keeps the loss scale of fp16", "src/train/run_state.cpp", "  loss_scale.reset();\n", "",
            ["train.run_state"]),
     Mutant("an overflow in fp16 ends the run", "src/train/trainer.cpp",
-           "state.apply == 0 && !training_->options().dynamic_scale &&", "state.apply == 0 &&",
+           "is_lost = state.apply == 0 && !training_->options().dynamic_scale &&", "is_lost = state.apply == 0 &&",
            ["program.life_of_a_run Fp16.test_a_run_with_overflows_goes_on_as_if_it_had_not_stopped"]),
     Mutant("the older checkpoint is deleted before the new one is whole", "src/train/checkpointer.cpp",
            "      const std::string committed = commit_checkpoint(attempt.partial, attempt.manifest, files);\n"
@@ -68,6 +68,9 @@ MUTANTS = [
     Mutant("a second SIGUSR1 ends a run at once", "src/train/stop_signal.cpp",
            "action.sa_flags = SA_RESTART;", "action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);",
            ["program.bad_input BadInput.test_usr1_to_mpirun_stops_all"]),
+    Mutant("what was being written is lost when a run diverges", "src/train/trainer.cpp",
+           "if (is_lost || state.exhausted != 0) {", "if (state.exhausted != 0) {",
+           ["program.life_of_a_run Checkpoints.test_a_run_that_diverges_keeps_the_checkpoint_that_was_being_written"]),
     Mutant("a save that fails ends the run at once", "src/train/trainer.cpp",
            "++failed_saves_ == kMostFailures", "true",
            ["program.life_of_a_run Checkpoints.test_training_goes_on_without_a_checkpoint_until_the_third"]),

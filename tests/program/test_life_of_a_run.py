@@ -15,7 +15,7 @@ import subprocess
 import time
 
 import tandem_program
-from tandem_program import DATA, STOPPED, Workspace, metrics, run, saves
+from tandem_program import DATA, NUMERICAL, STOPPED, Workspace, metrics, run, saves
 
 # Half a millisecond a step.
 SMALL = ["--model.kind", "mlp", "--model.layers", "1", "--model.width", "8", "--log.tensorboard", "false"]
@@ -141,6 +141,14 @@ class Checkpoints(Life):
             self.assertEqual(one, other, step)
             self.assertEqual(len(one), 12)  # two layers: weight and bias, and two moments of each
         self.assertEqual([line["checkpoint"]["steps"] > 0 for line in saves(self.run_folder("goes-on"))], [True, True, False])
+
+    def test_a_run_that_diverges_keeps_the_checkpoint_that_was_being_written(self):
+        result = self.small("diverges", "--optim.kind", "sgd", "--optim.lr", "1e20", "--optim.schedule", "constant",
+                            "--optim.warmup_steps", "0", "--optim.clip_norm", "0", "--checkpoint.every_steps", "1",
+                            "--checkpoint.keep", "99", code=NUMERICAL)
+        step, saved = re.search(r"step (\d+): the gradient is not finite; last checkpoint: (\S+);", result.stderr).groups()
+        self.assertEqual(saved, self.checkpoint("diverges", int(step) - 1))
+        self.check(run("inspect", saved, "--verify"))
 
     @staticmethod
     def limited(size):
