@@ -5,6 +5,7 @@
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
 #include "src/inference/trained_model.h"
+#include "src/io/checkpoint.h"
 #include "src/train/evaluation.h"
 
 namespace tandem {
@@ -72,6 +73,9 @@ ExitCode eval_command(const Words& words, World& world, Memory& memory) {
   });
   check_equal(control, "dataset " + dataset->info().path, dataset->info().fingerprint(),
               ExitCode::kData);
+  agree(control, [&] {
+    require_same_vocabulary(checkpoint, read_manifest(checkpoint), dataset->info().path);
+  });
   TrainedModel trained = load_trained_model(checkpoint, dataset->info(),
                                             config_of(checkpoint).train.precision, world, memory);
   Uploader upload(*trained.stream, memory, memory, dataset->info(), trained.values->dtype());

@@ -86,6 +86,14 @@ void add_values(const H5Reader& file, const H5Dataset& dataset, ContentHash* has
   }
 }
 
+void add_vocabulary(const H5Reader& file, const DatasetInfo& info, ContentHash* hash) {
+  if (info.kind == DatasetKind::kText) {
+    add_to_hash(*load_tokenizer(file), hash);
+  } else {
+    add_to_hash(info.classes, hash);
+  }
+}
+
 }  // namespace
 
 std::string_view name_of(DatasetKind kind) {
@@ -96,17 +104,20 @@ std::string_view name_of(Split split) { return split == Split::kTrain ? "train" 
 
 std::string DatasetInfo::fingerprint() const { return str(content_hash, ":", file_bytes); }
 
+std::string vocabulary_hash(const std::string& path) {
+  const H5Reader file(path);
+  ContentHash hash;
+  add_vocabulary(file, inspect(file), &hash);
+  return hash.digest().hex();
+}
+
 DatasetInfo inspect_dataset(const std::string& path) { return inspect(H5Reader(path)); }
 
 std::string compute_content_hash(const std::string& path) {
   const H5Reader file(path);
   const DatasetInfo info = inspect(file);
   ContentHash hash;
-  if (info.kind == DatasetKind::kText) {
-    add_to_hash(*load_tokenizer(file), &hash);
-  } else {
-    add_to_hash(info.classes, &hash);
-  }
+  add_vocabulary(file, info, &hash);
   for (const Split split : {Split::kTrain, Split::kVal}) {
     if (info.kind == DatasetKind::kImages) {
       add_values<uint8_t>(file, file.dataset(object(split, "images")), &hash);

@@ -58,6 +58,10 @@ DatasetInfo inspect_dataset(const std::string& path);
 // changed.
 std::string compute_content_hash(const std::string& path);
 
+// A hash of what ids mean: the tokenizer of a text dataset, the class names of an image dataset. A
+// model makes sense only of data with the hash that it was trained with.
+std::string vocabulary_hash(const std::string& path);
+
 // Throws when a model of kind `model` ("gpt") cannot be trained on this dataset: "model gpt needs a
 // text dataset; X holds images; ...".
 void require_kind(const DatasetInfo& info, DatasetKind kind, std::string_view model);

@@ -37,6 +37,15 @@ Config config_of(const CheckpointReader& reader) {
   return config_from_text(reader.manifest().config, reader.directory() + "/manifest.json");
 }
 
+void require_same_vocabulary(const std::string& checkpoint, const Manifest& manifest,
+                             const std::string& data) {
+  const std::string& then = manifest.vocabulary_hash;
+  if (!then.empty() && then != vocabulary_hash(data)) {
+    fail(ExitCode::kData, str(data, " has another tokenizer, or other classes, than the data that ",
+                              checkpoint, " was trained on; prepare it with those"));
+  }
+}
+
 TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data, DType dtype,
                                 World& world, Memory& memory) {
   claim_gemm_buffers();

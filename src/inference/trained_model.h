@@ -9,6 +9,7 @@
 #include "layers/module.h"
 #include "src/data/dataset.h"
 #include "src/io/checkpoint_reader.h"
+#include "src/io/manifest.h"
 #include "src/settings/config.h"
 #include "src/step/batch_statistics.h"
 
@@ -17,6 +18,11 @@ namespace tandem {
 // The folder of one checkpoint: `path` itself, or the newest checkpoint when `path` is a run's
 // folder or a `checkpoints` folder. Error kData when there is none.
 std::string resolve_checkpoint(const std::string& path);
+
+// Error kData if the dataset at `data` has another vocabulary_hash() than the one that the
+// checkpoint was trained on. Checkpoints that do not know it pass.
+void require_same_vocabulary(const std::string& checkpoint, const Manifest& manifest,
+                             const std::string& data);
 
 struct TrainedModel {
   Config config{};  // of the run that trained it

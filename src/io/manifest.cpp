@@ -52,6 +52,7 @@ Manifest manifest_of(const Json& json) {
   json.at("sampler").at("epoch").get_to(manifest.sampler_epoch);
   json.at("sampler").at("position").get_to(manifest.sampler_position);
   json.at("data_hash").get_to(manifest.data_hash);
+  manifest.vocabulary_hash = json.value("vocabulary_hash", "");
   json.at("seed").get_to(manifest.seed);
   json.at("schedule").get_to(manifest.schedule);
   json.at("world_size").get_to(manifest.world_size);
@@ -101,6 +102,9 @@ std::string to_json(const Manifest& manifest) {
   json["step"] = manifest.step;
   json["sampler"] = {{"epoch", manifest.sampler_epoch}, {"position", manifest.sampler_position}};
   json["data_hash"] = manifest.data_hash;
+  if (!manifest.vocabulary_hash.empty()) {
+    json["vocabulary_hash"] = manifest.vocabulary_hash;
+  }
   json["seed"] = manifest.seed;
   json["schedule"] = Json::object();
   for (const auto& [name, value] : manifest.schedule) {

@@ -39,6 +39,7 @@ struct Manifest {
   int64_t sampler_epoch = 0;               // where the data continues: in this epoch,
   int64_t sampler_position = 0;            // after this many samples, over all ranks
   std::string data_hash;                   // content hash of the dataset that the run reads
+  std::string vocabulary_hash{};           // of its tokenizer or classes; empty in older ones
   uint64_t seed = 0;                       // the key of every random number
   std::map<std::string, double> schedule;  // state of the schedule and the loss scaler, by name
   int world_size = 1;

@@ -51,7 +51,9 @@ Checkpointer::Checkpointer(const Config& config, const Dataset& dataset, Machine
       model_(model),
       training_(training),
       checkpoints_(RunDirectory(config.run).checkpoints()),
-      snapshot_(machine.stream, config.checkpoint.async) {}
+      snapshot_(machine.stream, config.checkpoint.async) {
+  agree(job_, [&] { vocabulary_hash_ = vocabulary_hash(dataset.info().path); });
+}
 
 Checkpointer::Start Checkpointer::resume() {
   Start start;
@@ -159,6 +161,7 @@ void Checkpointer::load_weights_of(const std::string& checkpoint) {
   agree(job_, [&] {
     const std::vector<Slab> slabs = weights_here(training_.store().values, model_);
     require_tensors(reader, slabs);
+    require_same_vocabulary(checkpoint, reader.manifest(), config_.data.path);
     Config then = config_of(reader);
     then.data = config_.data;
     then.run = config_.run;
@@ -263,6 +266,7 @@ Manifest Checkpointer::manifest(RunState state) const {
   manifest.sampler_epoch = samples / epoch;
   manifest.sampler_position = samples % epoch;
   manifest.data_hash = dataset_.info().content_hash;
+  manifest.vocabulary_hash = vocabulary_hash_;
   manifest.seed = static_cast<uint64_t>(config_.run.seed);
   manifest.world_size = job_.size();
   state.write(manifest);

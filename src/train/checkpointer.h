@@ -86,6 +86,7 @@ class Checkpointer {
   Model& model_;
   TrainingStep& training_;
   std::string checkpoints_;  // the directory
+  std::string vocabulary_hash_;
   int64_t newest_step_ = -1;
   std::string path_;
   Clock::time_point saved_at_{};  // when the last save began, or the run

@@ -18,6 +18,7 @@ Manifest full_manifest() {
   manifest.sampler_epoch = 3;
   manifest.sampler_position = (int64_t{1} << 53) + 1;
   manifest.data_hash = "00112233445566778899aabbccddeeff";
+  manifest.vocabulary_hash = "ffeeddccbbaa99887766554433221100";
   manifest.seed = std::numeric_limits<uint64_t>::max();
   manifest.schedule = {{"loss_scale", 65536}, {"lr", 0.1}, {"tiny", 5e-324}};
   manifest.world_size = 1;

@@ -259,6 +259,17 @@ class BadInput(Workspace):
         self.assertIn("passed over", result.stderr)
         self.train("damaged", "--checkpoint.resume", "none")
 
+    def test_data_of_another_tokenizer_of_the_same_size(self):
+        """Ids fit, but stand for other characters."""
+        self.train("lower")
+        upper = self.path("upper.txt")
+        with open(self.text_file) as text, open(upper, "w") as out:
+            out.write(text.read().upper())
+        self.check(run("prepare", "text", "--input", upper, "--output", self.path("upper.h5"), "--tokenizer", "char"))
+        for result in [run("eval", "--checkpoint", self.run_folder("lower"), "--data", self.path("upper.h5")),
+                       self.train("upper", "--checkpoint.init_from", self.run_folder("lower"), data=self.path("upper.h5"), code=DATA)]:
+            self.assert_one_line(self.check(result, DATA), "upper.h5 has another tokenizer, or other classes, than the data that .*lower")
+
     def test_checkpoint_of_a_model_with_the_same_shapes(self):
         self.train("two-heads")
         for setting in ["--checkpoint.resume", "--checkpoint.init_from"]:
