@@ -1,4 +1,5 @@
 // tandem train: resolves the settings, then runs the training loop.
+#include <csignal>
 #include <cstdio>
 
 #include "comm/agreement.h"
@@ -56,6 +57,7 @@ ExitCode train_command(const Words& words, World& world, Memory&) {
   if (text.empty()) {
     return ExitCode::kOk;
   }
+  std::signal(SIGPIPE, SIG_IGN);  // the reader of the output may go away: `tandem train | head`
   return Trainer(config_from_text(text, "settings"), world).run();
 }
 

@@ -241,6 +241,17 @@ class BadInput(Workspace):
         os.kill(mpirun, signal.SIGUSR1)
         self.assert_stopped_with_checkpoint("usr1", job, STOPPED)
 
+    def test_a_reader_that_goes_away_ends_nothing(self):
+        command = [tandem_program.TANDEM, "train", "--data.path", self.text, "--run.dir", self.path("runs"), "--run.name", "unread",
+                   *TINY, "--train.steps", "20", "--log.progress", "plain"]
+        job = subprocess.Popen(command, env=MPI_ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.assertIn("unread", job.stdout.readline())
+        job.stdout.close()
+        errors = job.stderr.read()
+        job.stderr.close()
+        self.assertEqual((job.wait(timeout=60), errors), (0, ""))
+        self.assertEqual(metrics(self.run_folder("unread"))[-1]["step"], 20)
+
     def test_damaged_checkpoints_are_passed_over_or_refused(self):
         self.train("damaged", "--checkpoint.every_steps", "10", "--checkpoint.keep", "5")
         newest = os.path.join(self.run_folder("damaged"), "checkpoints/step-00000020")
