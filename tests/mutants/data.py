@@ -42,7 +42,7 @@ MUTANTS = [
            "if (status_ != ARCHIVE_EOF) {", "if (status_ == ARCHIVE_FATAL) {",
            ["prepare.prepare_images"]),
     Mutant("tar: an archive that is cut between two entries is whole", "src/prepare/tar_reader.cpp",
-           "if (end == entries_end) {", "if (false) {",
+           "if (end == entries_end) {", "if (end < entries_end) {",
            ["prepare.prepare_images"]),
     Mutant("tar: bytes after the end do not matter", "src/prepare/tar_reader.cpp",
            "got < 0 || last_byte_ > end", "got < 0",

@@ -233,13 +233,22 @@ class BadInput(Workspace):
         self.assert_stopped_with_checkpoint("terminated", job, STOPPED)
 
     def test_usr1_to_mpirun_stops_all(self):
-        """Twice, as Slurm may send it. mpirun passes it on and waits, which it does not for SIGTERM."""
+        """mpirun passes it on and waits, which it does not for SIGTERM."""
         job = self.start_endless("usr1", 2)
         with open(f"/proc/{job.pid}/task/{job.pid}/children") as children:  # of timeout
             mpirun = int(children.read().split()[0])
         os.kill(mpirun, signal.SIGUSR1)
-        os.kill(mpirun, signal.SIGUSR1)
         self.assert_stopped_with_checkpoint("usr1", job, STOPPED)
+
+    def test_usr1_and_termination_may_come_twice(self):
+        """As job schedulers send them."""
+        for name, number in [("usr1-twice", signal.SIGUSR1), ("terminated-twice", signal.SIGTERM)]:
+            job = self.start_endless(name, 1)
+            job.send_signal(number)
+            while "stop requested" not in job.stderr.readline():
+                pass
+            job.send_signal(number)  # while it saves
+            self.assert_stopped_with_checkpoint(name, job, STOPPED)
 
     def test_a_reader_that_goes_away_ends_nothing(self):
         command = [tandem_program.TANDEM, "train", "--data.path", self.text, "--run.dir", self.path("runs"), "--run.name", "unread",
