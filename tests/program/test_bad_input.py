@@ -245,8 +245,7 @@ class BadInput(Workspace):
         for name, number in [("usr1-twice", signal.SIGUSR1), ("terminated-twice", signal.SIGTERM)]:
             job = self.start_endless(name, 1)
             job.send_signal(number)
-            while "stop requested" not in job.stderr.readline():
-                pass
+            next(line for line in job.stderr if "stop requested" in line)
             job.send_signal(number)  # while it saves
             self.assert_stopped_with_checkpoint(name, job, STOPPED)
 
