@@ -50,5 +50,7 @@ only_line '^ *# *(el)?if.*(__CUDA|TANDEM_CUDA)' 'a test for CUDA' 'src/(core|dev
 
 long=$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' '*.py' '*.sh' | xargs wc -l | awk '$2 != "total" && $1 > 400 { print $2, $1 }')
 [ -z "$long" ] || { echo "files over 400 lines:"; echo "$long"; failed=1; }
+full=$(git ls-files src layers comm optim tests | sed 's|/[^/]*$||' | sort | uniq -c | awk '$1 > 25 { print $2, $1 }')
+[ -z "$full" ] || { echo "folders of over 25 files:"; echo "$full"; failed=1; }
 [ $failed = 0 ] && echo "includes: good"
 exit $failed
