@@ -61,6 +61,8 @@ ExitCode text(const Words& words) {
               "field of a .jsonl record that holds the text; \"text\" when not given");
   options.add("column", request.column, "column of a .csv that holds the text");
   options.add("max-bad", request.max_bad, "broken records that may be left out");
+  options.add("max-record-mb", request.limit.mib, "largest record or file inside an archive, MiB",
+              1, 1 << 20);
   options.add("help", help, "print this");
   std::vector<std::string> problems;
   const CommandLine line = parse_command_line(words);
@@ -86,6 +88,8 @@ ExitCode images(const Words& words) {
   options.add("val-fraction", request.val_fraction, "validation part where the input has no split",
               0, 0.999);
   options.add("max-bad", request.max_bad, "broken or odd images that may be left out");
+  options.add("max-record-mb", request.limit.mib, "largest record or file inside an archive, MiB",
+              1, 1 << 20);
   options.add("help", help, "print this");
   std::vector<std::string> problems;
   const CommandLine line = parse_command_line(words);

@@ -105,13 +105,13 @@ bool ByteStream::begin_next_member() {
 
 int64_t ByteStream::inflate_some(char* out, int64_t count) {
   z_stream& state = inflater_->state;
-  if (inflater_->member_ended && !begin_next_member()) {
-    return 0;
-  }
   const int64_t wanted = std::min<int64_t>(count, int64_t{1} << 30);
   state.next_out = reinterpret_cast<Bytef*>(out);
   state.avail_out = static_cast<uInt>(wanted);
-  while (state.avail_out > 0 && !inflater_->member_ended) {
+  while (state.avail_out > 0) {
+    if (inflater_->member_ended && !begin_next_member()) {
+      break;
+    }
     if (state.avail_in == 0) {
       state.next_in = reinterpret_cast<Bytef*>(inflater_->input.data());
       state.avail_in = static_cast<uInt>(read_file(inflater_->input.data(), kBlock));
@@ -128,12 +128,10 @@ int64_t ByteStream::inflate_some(char* out, int64_t count) {
     }
     inflater_->member_ended = status == Z_STREAM_END;
   }
-  const int64_t got = wanted - state.avail_out;
-  // An empty member, or one that ended at the edge of a buffer: read on.
-  return got > 0 ? got : inflate_some(out, count);
+  return wanted - state.avail_out;
 }
 
-std::string read_whole_file(const std::string& path, ByteStream::Unpack unpack) {
+std::string read_whole_file(const std::string& path, ByteStream::Unpack unpack, RecordLimit limit) {
   ByteStream stream(path, unpack);
   std::string content;
   for (;;) {
@@ -141,6 +139,7 @@ std::string read_whole_file(const std::string& path, ByteStream::Unpack unpack) 
     content.resize(std::max<size_t>(before * 2, kBlock));
     const int64_t room = static_cast<int64_t>(content.size() - before);
     const int64_t got = stream.read(content.data() + before, room);
+    limit.check(static_cast<int64_t>(before) + got, [&] { return path; });
     if (got < room) {
       content.resize(before + static_cast<size_t>(got));
       return content;
@@ -148,7 +147,7 @@ std::string read_whole_file(const std::string& path, ByteStream::Unpack unpack) 
   }
 }
 
-std::string gunzip(const std::string& bytes, const std::string& name) {
+std::string gunzip(const std::string& bytes, const std::string& name, RecordLimit limit) {
   if (!has_gzip_magic(bytes.data(), static_cast<int64_t>(bytes.size()))) {
     return bytes;
   }
@@ -163,14 +162,18 @@ std::string gunzip(const std::string& bytes, const std::string& name) {
   int status = Z_OK;
   while (status == Z_OK) {
     const size_t before = content.size();
-    content.resize(before + std::max<size_t>(bytes.size() * 4, kBlock));
+    content.resize(before + kBlock);
     state.next_out = reinterpret_cast<Bytef*>(content.data() + before);
     state.avail_out = static_cast<uInt>(content.size() - before);
     status = ::inflate(&state, Z_NO_FLUSH);
     content.resize(content.size() - state.avail_out);
+    if (!limit.allows(std::ssize(content))) {
+      break;
+    }
   }
   const bool trailing = state.avail_in > 0;
   inflateEnd(&state);
+  limit.check(std::ssize(content), [&] { return name; });
   if (status != Z_STREAM_END || trailing) {
     fail(ExitCode::kData, str(name, status != Z_STREAM_END ? ": gzip data damaged or cut short"
                                                            : ": other bytes follow the gzip data"));

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "src/io/record_limit.h"
+
 namespace tandem {
 
 class ByteStream {
@@ -23,6 +25,7 @@ class ByteStream {
   ByteStream& operator=(const ByteStream&) = delete;
 
   const std::string& path() const { return path_; }
+  bool is_unpacked() const { return inflater_ != nullptr; }
   int64_t position() const { return position_; }  // uncompressed bytes read so far
 
   // Reads up to `count` bytes; fewer only at the end.
@@ -41,12 +44,13 @@ class ByteStream {
   std::unique_ptr<Inflater> inflater_;
 };
 
-// The whole content of a file, unpacked or as it is.
+// The whole content of a file, unpacked or as it is. Errors also above the limit.
 std::string read_whole_file(const std::string& path,
-                            ByteStream::Unpack unpack = ByteStream::Unpack::kAuto);
+                            ByteStream::Unpack unpack = ByteStream::Unpack::kAuto,
+                            RecordLimit limit = kNoRecordLimit);
 
 // The content of a gzip stream that is already in memory (returned unchanged if it is not gzip);
-// `name` is used in errors.
-std::string gunzip(const std::string& bytes, const std::string& name);
+// `name` is used in errors. Errors also above the limit.
+std::string gunzip(const std::string& bytes, const std::string& name, RecordLimit limit);
 
 }  // namespace tandem

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "src/core/error.h"
+
 namespace tandem {
 
 bool LineReader::next(std::string* line) {
@@ -24,6 +26,7 @@ bool LineReader::next(std::string* line) {
     const size_t length =
         found == nullptr ? left : static_cast<size_t>(static_cast<const char*>(found) - begin);
     line->append(begin, length);
+    limit_.check(std::ssize(*line), [&] { return str(stream_.path(), ":", number_ + 1); });
     at_ += length;
     if (found != nullptr) {
       ++at_;

@@ -17,6 +17,11 @@ bool CsvReader::next(std::vector<std::string>* fields) {
   first_line_ = lines_.number();
   // line_ changes while a quoted field runs over several lines; `at` is a place in the current one.
   for (size_t at = 0;;) {
+    if (fields->size() == kMostFields) {
+      problem_ = str("more than ", kMostFields, " fields");
+      fields->clear();
+      return true;
+    }
     std::string& field = fields->emplace_back();
     if (at < line_.size() && line_[at] == '"') {
       if (!read_quoted(&at, &field)) {
@@ -51,6 +56,8 @@ bool CsvReader::read_quoted(size_t* at, std::string* field) {
         return false;
       }
       field->push_back('\n');
+      limit_.check(std::ssize(*field) + std::ssize(line_),
+                   [&] { return str(lines_.path(), ":", first_line_); });
       *at = 0;
       continue;
     }

@@ -13,10 +13,14 @@ namespace tandem {
 
 class CsvReader {
  public:
-  explicit CsvReader(const std::string& path) : lines_(path) {}
+  static constexpr size_t kMostFields = 1 << 16;
 
-  // Reads the next row. Returns false at the end of the file. A row whose quoting is broken has
-  // `problem()` set and no fields.
+  explicit CsvReader(const std::string& path, RecordLimit limit = kNoRecordLimit)
+      : lines_(path, limit), limit_(limit) {}
+
+  // Reads the next row. Returns false at the end of the file. A row whose quoting is broken, or
+  // that has more than kMostFields, has `problem()` set and no fields. A row above the limit is
+  // Error(kData).
   bool next(std::vector<std::string>* fields);
 
   const std::string& problem() const { return problem_; }
@@ -26,6 +30,7 @@ class CsvReader {
   bool read_quoted(size_t* at, std::string* field);
 
   LineReader lines_;
+  RecordLimit limit_;
   std::string line_;
   std::string problem_;
   int64_t first_line_ = 0;

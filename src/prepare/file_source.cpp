@@ -32,7 +32,8 @@ bool leads_back(const fs::directory_entry& entry) {
                        target.end();
 }
 
-void walk_folder(const fs::path& root, const std::function<void(const SourceFile&)>& use) {
+void walk_folder(const fs::path& root, RecordLimit limit,
+                 const std::function<void(const SourceFile&)>& use) {
   std::vector<std::string> names;
   std::error_code error;
   fs::recursive_directory_iterator walk(root, fs::directory_options::follow_directory_symlink,
@@ -53,29 +54,31 @@ void walk_folder(const fs::path& root, const std::function<void(const SourceFile
   for (const std::string& name : names) {
     use({name, (root / name).string(), false, [&] {
            // Not unpacked: callers do that, as they do for the files of an archive.
-           return read_whole_file((root / name).string(), ByteStream::Unpack::kOff);
+           return read_whole_file((root / name).string(), ByteStream::Unpack::kOff, limit);
          }});
   }
 }
 
-void walk_archive(const std::string& path, const std::function<void(const SourceFile&)>& use) {
+void walk_archive(const std::string& path, RecordLimit limit,
+                  const std::function<void(const SourceFile&)>& use) {
   TarReader archive(path);
   for (TarEntry entry; archive.next(&entry);) {
     const fs::path name = fs::path(entry.name).lexically_normal();
     if ((entry.is_file || entry.is_link) && !is_hidden(name)) {
       use({name.generic_string(), path + ": " + name.generic_string(), entry.is_link,
-           [&] { return archive.content(); }});
+           [&] { return archive.content(limit); }});
     }
   }
 }
 
 }  // namespace
 
-void for_each_file(const std::string& path, const std::function<void(const SourceFile&)>& use) {
+void for_each_file(const std::string& path, RecordLimit limit,
+                   const std::function<void(const SourceFile&)>& use) {
   if (fs::is_directory(path)) {
-    walk_folder(path, use);
+    walk_folder(path, limit, use);
   } else if (TarReader::is_tar(path)) {
-    walk_archive(path, use);
+    walk_archive(path, limit, use);
   } else {
     fail(ExitCode::kData, str(path, ": neither a folder nor a .tar or .tar.gz archive"));
   }

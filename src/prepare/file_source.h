@@ -5,6 +5,8 @@
 #include <functional>
 #include <string>
 
+#include "src/io/record_limit.h"
+
 namespace tandem {
 
 struct SourceFile {
@@ -16,7 +18,9 @@ struct SourceFile {
 
 // Calls `use` for every regular file. In a folder: in the order of names, following symbolic links.
 // In an archive: in the order in which it holds them. Skips hidden files and folders (".name",
-// "__MACOSX"). Throws kData when `path` is neither folder nor archive, or the archive is damaged.
-void for_each_file(const std::string& path, const std::function<void(const SourceFile&)>& use);
+// "__MACOSX"). Throws kData when `path` is neither folder nor archive, or the archive is damaged,
+// and from content() when the file is above the limit.
+void for_each_file(const std::string& path, RecordLimit limit,
+                   const std::function<void(const SourceFile&)>& use);
 
 }  // namespace tandem

@@ -46,6 +46,10 @@ std::vector<int64_t> parse_idx_header(std::string_view file, size_t dimensions,
 
 IdxImages parse_idx_images(std::string_view file, const std::string& place) {
   const std::vector<int64_t> dims = parse_idx_header(file, 3, place);
+  if (dims[1] == 0 || dims[2] == 0) {
+    fail(ExitCode::kData,
+         str(place, ": images of ", dims[2], " x ", dims[1], " pixels (width x height)"));
+  }
   return {dims[0], dims[1], dims[2], file.substr(16)};
 }
 

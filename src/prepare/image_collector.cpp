@@ -74,6 +74,9 @@ void ImageCollector::add(const SourceFile& file) {
   } else if (extension == ".bin" && (base.starts_with("data_batch_") || base == "test_batch.bin")) {
     add_cifar_batch(file, base);
   } else if (base == "batches.meta.txt") {
+    if (!classes_.empty()) {
+      fail(ExitCode::kData, str(file.place, ": a second list of class names; keep one"));
+    }
     std::istringstream names(file.content());
     for (std::string name; names >> name;) {
       classes_.push_back(name);
@@ -157,7 +160,7 @@ void ImageCollector::add_idx_file(const SourceFile& file, const std::string& bas
   if (!place.empty()) {
     fail(ExitCode::kData, str(file.place, ": the same images as ", place, "; keep one"));
   }
-  bytes = gunzip(file.content(), file.place);
+  bytes = gunzip(file.content(), file.place, limit_);
   place = file.place;
 }
 

@@ -19,7 +19,9 @@ namespace tandem {
 
 class ImageCollector {
  public:
-  ImageCollector(ImageStore* store, BadRecords* bad) : store_(*store), bad_(*bad) {}
+  // A gzip-compressed IDX file above the limit is Error(kData).
+  ImageCollector(ImageStore* store, BadRecords* bad, RecordLimit limit)
+      : store_(*store), bad_(*bad), limit_(limit) {}
 
   void add(const SourceFile& file);
 
@@ -48,6 +50,7 @@ class ImageCollector {
 
   ImageStore& store_;
   BadRecords& bad_;
+  RecordLimit limit_;
   Labels labels_ = Labels::kUnknown;
   std::map<std::string, int32_t> folder_labels_;  // numbered in the order of first appearance
   std::map<std::string, IdxPair> idx_;            // key: what precedes "-images" in the name

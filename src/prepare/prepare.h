@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "src/io/record_limit.h"
+
 namespace tandem {
 
 enum class TokenizerKind : uint8_t { kChar, kBytes, kGpt2 };
@@ -23,6 +25,7 @@ struct PrepareTextOptions {
   std::optional<std::string> field;   // --field of .jsonl; "text" when not given
   std::optional<std::string> column;  // --column of .csv; required for those
   int64_t max_bad = 0;                // --max-bad: records that may be left out
+  RecordLimit limit{};                // --max-record-mb
 };
 
 struct PrepareImagesOptions {
@@ -30,6 +33,7 @@ struct PrepareImagesOptions {
   std::string output;         // --output
   double val_fraction = 0.1;  // --val-fraction, in [0, 1); used when the input has no split
   int64_t max_bad = 0;        // --max-bad: images that may be left out
+  RecordLimit limit{};        // --max-record-mb
 };
 
 struct PrepareReport {

@@ -249,8 +249,9 @@ PrepareReport prepare_images(const PrepareImagesOptions& options) {
   const std::string folder = std::filesystem::path(options.output).parent_path().string();
   ImageStore store(folder.empty() ? "." : folder);
   BadRecords bad(options.max_bad);
-  ImageCollector collector(&store, &bad);
-  for_each_file(options.input, [&](const SourceFile& source) { collector.add(source); });
+  ImageCollector collector(&store, &bad, options.limit);
+  for_each_file(options.input, options.limit,
+                [&](const SourceFile& source) { collector.add(source); });
   collector.finish();
   bad.finish();
   const Parts parts = divide(options, store.images());

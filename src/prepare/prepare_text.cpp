@@ -156,7 +156,7 @@ class Parts {
 };
 
 void check_options(const PrepareTextOptions& options) {
-  check_text_input({options.input, options.field, options.column});
+  check_text_input({options.input, options.field, options.column, options.limit});
   if (options.output.empty()) {
     fail(ExitCode::kConfig, "--output: name the file to write");
   }
@@ -239,7 +239,7 @@ void check_output(const std::string& output, const std::vector<std::string>& inp
 
 PrepareReport prepare_text(const PrepareTextOptions& options) {
   check_options(options);
-  const TextInput input{options.input, options.field, options.column};
+  const TextInput input{options.input, options.field, options.column, options.limit};
   // Created first, so that an output that cannot be written fails before the work begins.
   H5Writer file(options.output);
   BadRecords bad(options.max_bad);

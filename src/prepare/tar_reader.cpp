@@ -114,7 +114,7 @@ bool TarReader::next(TarEntry* entry) {
   return true;
 }
 
-std::string TarReader::content() {
+std::string TarReader::content(RecordLimit limit) {
   // Grows with the bytes that are really there: a damaged size cannot request all memory.
   const auto piece =
       static_cast<size_t>(std::clamp<int64_t>(archive_entry_size(entry_), 1, kBlock));
@@ -127,6 +127,7 @@ std::string TarReader::content() {
       fail_at(archive_error_string(reader_.get()));
     }
     bytes.resize(before + static_cast<size_t>(got));
+    limit.check(std::ssize(bytes), [&] { return str(stream_.path(), ": ", entry_name_); });
     if (got == 0) {
       return bytes;
     }

@@ -38,8 +38,9 @@ class TarReader {
   // archive.
   bool next(TarEntry* entry);
 
-  // The content of the entry that next() returned. Call at most once per entry.
-  std::string content();
+  // The content of the entry that next() returned. Call at most once per entry. Error kData if it
+  // is above the limit.
+  std::string content(RecordLimit limit);
 
  private:
   bool next_header();

@@ -37,6 +37,46 @@ bool any_is(const TextInput& input, Format format) {
                      [&](const std::string& file) { return format_of(file) == format; });
 }
 
+// The text in `field` of a JSON object. If there is none, returns false with the problem. Other
+// members are checked but not stored: lists of numbers take eight times the memory of their text.
+bool find_text(std::string_view line, const std::string& field, std::string* text,
+               std::string* problem) {
+  using Json = nlohmann::json;
+  using Event = Json::parse_event_t;
+  bool is_object = true, in_field = false, is_nested = false;
+  const auto keep = [&](int depth, Event event, const Json& value) {
+    switch (event) {
+      case Event::key:
+        if (depth == 1) {
+          in_field = value == field;
+          is_nested = is_nested && !in_field;  // the last of several members of one name counts
+        }
+        return depth == 1 && in_field;
+      case Event::object_start:
+      case Event::array_start:
+        is_object = is_object && (depth > 0 || event == Event::object_start);
+        is_nested = is_nested || (depth == 1 && in_field);
+        return depth == 0 && is_object;
+      default:
+        return true;
+    }
+  };
+  Json object = Json::parse(line, keep, false);
+  if (object.is_discarded() && is_object) {
+    *problem = "not valid JSON";
+  } else if (!object.is_object()) {
+    *problem = "not a JSON object";
+  } else if (!is_nested && !object.contains(field)) {
+    *problem = str("no field '", field, "'");
+  } else if (is_nested || !object[field].is_string()) {
+    *problem = str("field '", field, "' is not a string");
+  } else {
+    *text = std::move(object[field].get_ref<std::string&>());
+    return true;
+  }
+  return false;
+}
+
 // One pass over all files.
 class Pass {
  public:
@@ -77,14 +117,16 @@ class Pass {
   }
 
   void read_plain(const std::string& file) {
-    std::string text = read_whole_file(file);
+    const bool unpacks = ByteStream(file).is_unpacked();
+    std::string text =
+        read_whole_file(file, ByteStream::Unpack::kAuto, unpacks ? input_.limit : kNoRecordLimit);
     counts_.broken_utf8 += repair_utf8(&text);
     emit(std::move(text), file, false);
   }
 
   void read_json_lines(const std::string& file) {
     const std::string field = input_.field.value_or("text");
-    LineReader lines(file);
+    LineReader lines(file, input_.limit);
     for (std::string line; lines.next(&line);) {
       const std::string place = str(file, ":", lines.number());
       counts_.broken_utf8 += repair_utf8(&line);
@@ -95,21 +137,17 @@ class Pass {
       if (text.find_first_not_of(" \t\r") == std::string_view::npos) {
         continue;
       }
-      const auto json = nlohmann::json::parse(text, nullptr, false);
-      if (!json.is_object()) {
-        bad_->add(place, json.is_discarded() ? "not valid JSON" : "not a JSON object");
-      } else if (!json.contains(field)) {
-        bad_->add(place, str("no field '", field, "'"));
-      } else if (!json[field].is_string()) {
-        bad_->add(place, str("field '", field, "' is not a string"));
+      std::string value, problem;
+      if (find_text(text, field, &value, &problem)) {
+        emit(std::move(value), place, true);
       } else {
-        emit(json[field].get<std::string>(), place, true);
+        bad_->add(place, problem);
       }
     }
   }
 
   void read_csv(const std::string& file) {
-    CsvReader rows(file);
+    CsvReader rows(file, input_.limit);
     std::vector<std::string> fields;
     if (!rows.next(&fields)) {
       return;

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/io/record_limit.h"
 #include "src/prepare/bad_records.h"
 
 namespace tandem {
@@ -22,6 +23,7 @@ struct TextInput {
   std::vector<std::string> files;     // read in this order
   std::optional<std::string> field;   // of JSON lines; "text" when not given
   std::optional<std::string> column;  // of CSV; must be given for .csv
+  RecordLimit limit;                  // does not apply to plain text that is not compressed
 };
 
 struct TextDocument {
@@ -41,7 +43,7 @@ struct TextReadCounts {
 void check_text_input(const TextInput& input);
 
 // Calls `use` for every document, in order. Records that cannot be read go to `bad`. Throws kData
-// when a file is missing or empty, or a CSV file lacks the column.
+// when a file is missing or empty, a record is above the limit, or a CSV file lacks the column.
 TextReadCounts for_each_document(const TextInput& input, BadRecords* bad,
                                  const std::function<void(const TextDocument&)>& use);
 

@@ -136,7 +136,7 @@ std::string png_of(const Image& image) {
   return file.substr(0, size);
 }
 
-std::string jpeg_of(const Image& image) {
+std::string jpeg_of(const Image& image, int scans) {
   jpeg_compress_struct state{};
   jpeg_error_mgr errors{};
   state.err = jpeg_std_error(&errors);
@@ -150,6 +150,16 @@ std::string jpeg_of(const Image& image) {
   state.in_color_space = image.channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
   jpeg_set_defaults(&state);
   jpeg_set_quality(&state, 95, TRUE);
+  // Two scans for each of the 64 coefficients: the lowest bit comes in the second one.
+  std::vector<jpeg_scan_info> script;
+  for (int scan = 0; scans > 1 && scan < scans; ++scan) {
+    const int coefficient = scan / 2, is_second = scan % 2;
+    script.push_back({1, {0}, coefficient, coefficient, is_second, 1 - is_second});
+  }
+  if (!script.empty()) {
+    state.scan_info = script.data();
+    state.num_scans = static_cast<int>(script.size());
+  }
   jpeg_start_compress(&state, TRUE);
   std::vector<uint8_t> samples = interleaved(image);
   while (state.next_scanline < state.image_height) {

@@ -45,7 +45,8 @@ inline std::string tar_end() { return std::string(1024, '\0'); }
 // An image that depends on `seed` and is smooth enough for JPEG.
 Image test_image(int64_t channels, int64_t height, int64_t width, int seed);
 std::string png_of(const Image& image);
-std::string jpeg_of(const Image& image);
+// `scans` > 1: a progressive JPEG of a grey image, with up to 128 scans.
+std::string jpeg_of(const Image& image, int scans = 1);
 
 // IDX files of unsigned bytes.
 std::string idx_of(const std::vector<uint32_t>& dims, const std::string& bytes);

@@ -273,6 +273,31 @@ TEST(PrepareText, BadRowsAreNamed) {
   EXPECT_EQ(read_prepared(folder).train, "line\nend");
 }
 
+// Of members with one name the last one counts, as in most JSON libraries. Nested members are none.
+TEST(PrepareText, OnlyTheFieldOfARecordCounts) {
+  const TemporaryFolder folder;
+  PrepareTextOptions options = text_options(
+      folder,
+      {folder.write("a.jsonl",
+                    "{\"x\":{\"text\":\"no\"},\"text\":\"a\",\"y\":[[{\"text\":\"no\"}]]}\n"
+                    "{\"text\":[1],\"text\":\"b\"}\n"
+                    "{\"text\":\"no\",\"text\":[\"no\"]}\n"
+                    "{\"text\":{\"text\":\"no\"}}\n"
+                    "[{\"text\":\"no\"}]\n\"no\"\n{\"x\":{\"text\":\"no\"}}\n")},
+      TokenizerKind::kBytes, 0.0);
+  options.max_bad = 5;
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(prepare_text(options).bad, 5);
+  const std::string shown = ::testing::internal::GetCapturedStderr();
+  for (const std::string part :
+       {"a.jsonl:3: field 'text' is not a string\n", "a.jsonl:4: field 'text' is not a string\n",
+        "a.jsonl:5: not a JSON object\n", "a.jsonl:6: not a JSON object\n",
+        "a.jsonl:7: no field 'text'\n"}) {
+    EXPECT_NE(shown.find(part), std::string::npos) << shown;
+  }
+  EXPECT_EQ(read_prepared(folder).train, "a\nb");
+}
+
 TEST(PrepareText, WrongInputIsNamed) {
   const TemporaryFolder folder;
   const std::string csv = folder.write("a.csv", "id,body\n1,x\n");
@@ -300,6 +325,12 @@ TEST(PrepareText, WrongInputIsNamed) {
   const std::string packed = gzip(std::string(100000, 'x') + "y");
   expect_data_error(folder.write("cut.txt.gz", packed.substr(0, packed.size() - 4)),
                     "cut.txt.gz: cut short");
+  std::string empty_members = packed;
+  for (int i = 0; i < 20000; ++i) {  // each of them once took a frame of the stack
+    empty_members += gzip("");
+  }
+  expect_data_error(folder.write("tail.txt.gz", empty_members + "tail"),
+                    "tail.txt.gz: other bytes follow the end of the gzip data");
   expect_data_error(folder.write("tail.txt.gz", packed + "tail"),
                     "tail.txt.gz: other bytes follow the end of the gzip data");
   const Strings left = folder.names();

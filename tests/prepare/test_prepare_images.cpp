@@ -193,9 +193,9 @@ TEST(PrepareImages, BadImagesAreNamedAndCounted) {
   EXPECT_EQ(report.bad, 8);
   EXPECT_EQ(report.train_count, 3);
   for (const std::string part :
-       {"bad1.jpg: corrupt JPEG: Premature end of JPEG file\n",
-        "bad2.png: corrupt PNG: the file is cut short\n",
-        "bad3.png: corrupt PNG: ", "bad4.jpg: empty file\n", "bad5.jpg: neither JPEG nor PNG\n",
+       {"bad1.jpg: unusable JPEG: Premature end of JPEG file\n",
+        "bad2.png: unusable PNG: the file is cut short\n",
+        "bad3.png: unusable PNG: ", "bad4.jpg: empty file\n", "bad5.jpg: neither JPEG nor PNG\n",
         "bad6.gif: an image format that is not read", "train/bad8.png: not in a class folder\n",
         "bad7.png: 8 x 10 pixels (width x height) where test/cat/e.png has 10 x 8\n"}) {
     EXPECT_NE(shown.find(part), std::string::npos) << part << shown;
@@ -258,6 +258,9 @@ TEST(PrepareImages, IdxFiles) {
   expect_error(ExitCode::kData,
                {"train-images-idx3-ubyte: the header announces 3", "cut short at 11"},
                [&] { prepare(folder, folder / "set"); });
+  folder.write("set/train-images-idx3-ubyte", idx_of({3, 0, 8}, ""));
+  expect_error(ExitCode::kData, {"train-images-idx3-ubyte: images of 8 x 0 pixels"},
+               [&] { prepare(folder, folder / "set"); });
   folder.write("set/train-images-idx3-ubyte", "something else");
   expect_error(ExitCode::kData, {"train-images-idx3-ubyte: not an IDX file"},
                [&] { prepare(folder, folder / "set"); });
@@ -279,6 +282,10 @@ TEST(PrepareImages, CifarBatches) {
   EXPECT_EQ(inspect_dataset(folder / "out/data.h5").classes,
             (Strings{"airplane", "automobile", "bird"}));
 
+  std::vector<NamedFile> twice = files;
+  twice.push_back({"copy/batches.meta.txt", "airplane\n"});
+  expect_error(ExitCode::kData, {"copy/batches.meta.txt: a second list of class names; keep one"},
+               [&] { prepare(folder, folder.write("cifar.tar", tar_of(twice))); });
   std::vector<NamedFile> cut = files;
   cut[1].bytes.pop_back();
   expect_error(ExitCode::kData, {"data_batch_1.bin: 3072 bytes after record 1 "},

@@ -39,7 +39,7 @@ TEST(TarReader, LongNames) {
     ASSERT_TRUE(tar.next(&entry));
     EXPECT_EQ(entry.name, name);
     EXPECT_TRUE(entry.is_file);
-    EXPECT_EQ(tar.content(), content);
+    EXPECT_EQ(tar.content(RecordLimit()), content);
   }
   EXPECT_FALSE(tar.next(&entry));
 }

@@ -1,0 +1,94 @@
+// Input that would take much more memory or time than its size.
+#include "src/prepare/prepare.h"
+#include "tests/data/data_files.h"
+
+namespace tandem::testing {
+namespace {
+
+TEST(PrepareLimits, RecordsAboveTheLimitAreErrors) {
+  const TemporaryFolder folder;
+  const std::string large(3 << 20, 'x');
+  PrepareTextOptions options;
+  options.output = folder / "out.h5";
+  options.limit.mib = 2;
+  options.column = "text";
+  const auto expect_limit = [&](const std::string& place) {
+    expect_error(ExitCode::kData,
+                 {place + ": more than 2 MiB in one record; --max-record-mb allows more"},
+                 [&] { prepare_text(options); });
+  };
+  options.input = {folder.write("a.csv", "text\ngood\n" + large)};
+  expect_limit("a.csv:3");
+  std::string lines = "text\n\"";
+  for (int line = 0; line < 3 << 10; ++line) {
+    lines += std::string(1 << 10, 'x') + "\n";
+  }
+  options.input = {folder.write("a.csv", lines + "\"\n")};
+  expect_limit("a.csv:2");
+  options.column.reset();
+  options.input = {
+      folder.write("a.jsonl", "{\"text\": \"good\"}\n{\"text\": \"" + large + "\"}\n")};
+  expect_limit("a.jsonl:2");
+  options.input = {folder.write("a.txt", gzip(large))};
+  expect_limit("a.txt");
+  // Plain text is a whole file: it is as large as it looks.
+  options.input = {folder.write("plain.txt", large)};
+  EXPECT_EQ(prepare_text(options).characters, std::ssize(large));
+}
+
+// What is not needed of a record is not stored: the row would take 30 times its size.
+TEST(PrepareLimits, RowsOfTooManyFieldsAreBad) {
+  const TemporaryFolder folder;
+  PrepareTextOptions options;
+  options.input = {folder.write("a.csv", "text\n" + std::string(70000, ',') + "\ngood\n")};
+  options.output = folder / "out.h5";
+  options.column = "text";
+  options.max_bad = 1;
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(prepare_text(options).documents, 1);
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("a.csv:2: more than 65536 fields\n"),
+            std::string::npos);
+}
+
+// What would take gigabytes or minutes to decode is refused after its header.
+TEST(PrepareLimits, HugeImagesAreRefused) {
+  const auto problem_of = [](const std::string& file) {
+    Image image;
+    std::string problem;
+    const bool decoded = decode_image(file, &image, &problem);
+    EXPECT_EQ(decoded, problem.empty());
+    return problem;
+  };
+  std::string jpeg = jpeg_of(test_image(3, 8, 8, 1));
+  const size_t frame = jpeg.find("\xFF\xC0");
+  jpeg.replace(frame + 5, 4, "\x75\x30\x75\x30");  // 30,000 x 30,000
+  EXPECT_EQ(problem_of(jpeg), "unusable JPEG: more than 2^25 pixels");
+  const Image large{1, 4097, 8192, std::vector<uint8_t>(4097 * 8192)};
+  EXPECT_EQ(problem_of(png_of(large)), "unusable PNG: more than 2^25 pixels");
+  const Image grey = test_image(1, 64, 64, 1);
+  EXPECT_EQ(problem_of(jpeg_of(grey, 64)), "");
+  EXPECT_EQ(problem_of(jpeg_of(grey, 66)), "unusable JPEG: more than 64 scans");
+}
+
+TEST(PrepareLimits, FilesAboveTheLimitAreErrors) {
+  const TemporaryFolder folder;
+  const std::string large(3 << 20, '\0');
+  const auto expect_limit = [&](const std::string& input, const std::string& place) {
+    PrepareImagesOptions options;
+    options.input = input;
+    options.output = folder / "data.h5";
+    options.limit.mib = 2;
+    expect_error(ExitCode::kData,
+                 {place + ": more than 2 MiB in one record; --max-record-mb allows more"},
+                 [&] { prepare_images(options); });
+  };
+  expect_limit(folder.write("a.tar.gz", gzip(tar_entry("cat/a.png", large) + tar_end())),
+               "a.tar.gz: cat/a.png");
+  folder.write("files/cat/a.png", large);
+  expect_limit(folder / "files", "files/cat/a.png");
+  folder.write("idx/train-images-idx3-ubyte", gzip(large));
+  expect_limit(folder / "idx", "idx/train-images-idx3-ubyte");
+}
+
+}  // namespace
+}  // namespace tandem::testing
