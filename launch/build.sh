@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Configures and builds one configuration, each in a folder of its own. What earlier calls set is forgotten.
+# Configures and builds one configuration; each has a folder of its own. Options of earlier calls are forgotten.
 #   launch/build.sh [release|debug|asan|tsan|simt] [CMake arguments]     launch/build.sh release -DTANDEM_NATIVE=OFF
-#   release  build        as users have it; what is built when none is named
-#   debug    build-debug  nothing optimized
+#   release  build        as users have it; the default
+#   debug    build-debug  without optimization
 #   asan     build-asan   AddressSanitizer and UndefinedBehaviorSanitizer, no GPU
 #   tsan     build-tsan   ThreadSanitizer, no GPU
 #   simt     build-simt   the emulated GPU of tests/simt
@@ -25,7 +25,7 @@ case $configuration in
 esac
 
 mkdir -p "$build"
-rm -f "$build/CMakeCache.txt"  # an option once given, or a package once missing, would stay
+rm -f "$build/CMakeCache.txt"  # it would keep earlier options, and earlier packages as missing
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=$type -DTANDEM_NATIVE=ON -DTANDEM_TESTS=ON \
   -DTANDEM_CUDA=$cuda -DTANDEM_SIMT=$simt -DTANDEM_SANITIZE=$sanitize -DTANDEM_WERROR="${TANDEM_WERROR:-OFF}" "$@" \
   >"$build/configure.log" 2>&1 || { cat "$build/configure.log" >&2; exit 1; }

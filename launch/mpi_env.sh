@@ -1,5 +1,5 @@
-# Sourced by scripts that call mpirun. Makes Open MPI accept root (containers), more ranks than cores, and no core
-# binding (each rank has a compute and a communication thread). What is set already stays.
+# Sourced by scripts that call mpirun. Lets Open MPI run as root (containers) and with more ranks than cores, and
+# turns core binding off (each rank has a compute and a communication thread). Variables that are set already stay.
 if [ "$(id -u)" -eq 0 ]; then
   export OMPI_ALLOW_RUN_AS_ROOT="${OMPI_ALLOW_RUN_AS_ROOT:-1}"
   export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="${OMPI_ALLOW_RUN_AS_ROOT_CONFIRM:-1}"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# From nothing to a trained model: set-up, build, data, a training run on two ranks, a freshly invented fortune.
+# From nothing to a trained model: set-up, build, data, training on two ranks, generated text.
 #   launch/quickstart.sh [TEXT...]   trains on Debian's fortunes, or on your own text files
 set -euo pipefail
 cd "$(dirname "$0")/.."
 launch/setup.sh
 launch/build.sh release -DTANDEM_TESTS=OFF
-[ -z "${CONFIGURE_ONLY:-}" ] || exit 0  # tests/style/check_orders.sh
+[ -z "${CONFIGURE_ONLY:-}" ] || exit 0  # for tests/style/check_orders.sh
 . launch/mpi_env.sh
 
 name=quickstart

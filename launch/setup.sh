@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what Tandem needs on Debian and Ubuntu. Prints what it does; quick when nothing is missing.
 #   launch/setup.sh            what building and running needs
-#   launch/setup.sh --tests    also what the tests need: clang-format, fibers for the emulated GPU, PyTorch where the system has it
+#   launch/setup.sh --tests    also what the tests need: clang-format, fibers for the emulated GPU, PyTorch if the system has it
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build ccache
@@ -11,7 +11,7 @@ packages=(build-essential cmake ninja-build ccache
 wanted=()
 if [ "${1:-}" = --tests ]; then
   packages+=(clang-format python3 libboost-context-dev)
-  wanted=(python3-torch python3-h5py)  # the parity tests say so when they are skipped
+  wanted=(python3-torch python3-h5py)  # without them the parity tests are skipped, and say so
 fi
 
 if ! command -v apt-get >/dev/null; then
