@@ -136,8 +136,8 @@ void Hierarchy::sum(Collectives& group, const Tensor& inout) const {
 void Hierarchy::require_parts(const char* collective, const Tensor& whole,
                               const Tensor& part) const {
   require(whole.elements() % size() == 0 && whole.elements() == part.elements() * parts_, [&] {
-    return str(collective, ": ", whole.shape(), " and parts of ", part.shape(), ", with ", parts_,
-               " parts and ", size(), " ranks");
+    return str(collective, ": ", whole.shape(), " and shards of ", part.shape(), ", with ", parts_,
+               " shards and ", size(), " ranks");
   });
 }
 

@@ -159,7 +159,7 @@ const Segment& FlatLayout::segment_of(ParamId parameter) const {
 }
 
 Range FlatLayout::part(const Bucket& bucket, int part) const {
-  require(part >= 0 && part < parts_, [&] { return str("FlatLayout: no part ", part); });
+  require(part >= 0 && part < parts_, [&] { return str("FlatLayout: no shard ", part); });
   const int64_t size = bucket.range.count() / parts_;
   return {bucket.range.begin + part * size, bucket.range.begin + (part + 1) * size};
 }

@@ -58,13 +58,13 @@ void DryCollectives::all_reduce(const Tensor& inout, Traffic traffic) {
 
 void DryCollectives::reduce_scatter(const Tensor& in, const Tensor& out) {
   require(in.dtype() == out.dtype() && in.elements() == out.elements() * size(),
-          [&] { return str("reduce_scatter: ", in.shape(), " into parts of ", out.shape()); });
+          [&] { return str("reduce_scatter: ", in.shape(), " into shards of ", out.shape()); });
   pass_on(Traffic::kReduceScatter, 1, (size() - 1) * out.bytes());
 }
 
 void DryCollectives::all_gather(const Tensor& in, const Tensor& out) {
   require(in.dtype() == out.dtype() && out.elements() == in.elements() * size(),
-          [&] { return str("all_gather: parts of ", in.shape(), " into ", out.shape()); });
+          [&] { return str("all_gather: shards of ", in.shape(), " into ", out.shape()); });
   pass_on(Traffic::kAllGather, 1, (size() - 1) * in.bytes());
 }
 

@@ -168,7 +168,7 @@ void NcclCollectives::reduce_scatter(const Tensor& in, const Tensor& out) {
   require_on_gpu("reduce_scatter", in);
   require_on_gpu("reduce_scatter", out);
   require(in.dtype() == out.dtype() && in.elements() == out.elements() * size(),
-          [&] { return str("reduce_scatter: ", in.shape(), " into parts of ", out.shape()); });
+          [&] { return str("reduce_scatter: ", in.shape(), " into shards of ", out.shape()); });
   const int64_t n = out.elements(), width = size_of(in.dtype());
   const ncclDataType_t type = nccl_type(in.dtype());
   count(Traffic::kReduceScatter, next(), (size() - 1) * out.bytes());
@@ -190,7 +190,7 @@ void NcclCollectives::all_gather(const Tensor& in, const Tensor& out) {
   require_on_gpu("all_gather", in);
   require_on_gpu("all_gather", out);
   require(in.dtype() == out.dtype() && out.elements() == in.elements() * size(),
-          [&] { return str("all_gather: parts of ", in.shape(), " into ", out.shape()); });
+          [&] { return str("all_gather: shards of ", in.shape(), " into ", out.shape()); });
   const int64_t n = in.elements(), width = size_of(in.dtype());
   const ncclDataType_t type = nccl_type(in.dtype());
   count(Traffic::kAllGather, next(), (size() - 1) * in.bytes());
