@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Holds the weights that this tree trains against those of another commit, bit by bit, and its step times.
+"""Compares the weights that this tree and another commit train, bit by bit, or their step times.
 
     compare_commits.py COMMIT [--steps N] [--only PATTERN] [--times]
 
 Builds both for the CPU. Trains each kind of model with exact sums on 1 to 4 ranks in each ZeRO stage, in f32 and bf16,
-and compares the hash of every tensor in the last checkpoints. --times: alternates the two programs instead, and prints the
-ratio of their median step times. --only: runs whose name, as "gpt bf16 3 ranks zero 2", the pattern is found in.
+and compares the hash of every tensor in the last checkpoints. --times: runs the two programs in turn instead, and prints
+the ratio of their median step times. --only: the runs whose name, such as "gpt bf16 3 ranks zero 2", matches the pattern.
 """
 import argparse
 import itertools

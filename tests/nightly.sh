@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What takes too long for every change: sanitizers, clang-tidy, and whether the tests notice each mutant. One after the
-# other, also after a failure; the last lines say what failed.
+# Checks that take too long for every change: sanitizers, clang-tidy and mutants. All of them run, also after a failure; the
+# last lines say what failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 launch/setup.sh --tests || exit 1

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Set-up, build, tests. Further arguments go to ctest, and only what the chosen tests need is built.
+# Sets up, builds and tests. Further arguments go to ctest; then only what the chosen tests need is built.
 #   tests/run.sh              all tests: of the program as users build it, then of the same sources on the emulated GPU
 #   tests/run.sh -R attention
 #   tests/run.sh --asan       unit and MPI tests under AddressSanitizer and UndefinedBehaviorSanitizer, without a GPU
@@ -12,7 +12,7 @@ case "${1:-}" in
   --asan | --tsan)
     configurations=("${1#--}") folders=("$build-${1#--}") labels=(-L '^(unit|mpi)$')
     shift
-    # The sanitizers of GCC 12 do not bear the most random addresses of newer kernels.
+    # The sanitizers of GCC 12 fail with the address randomization of newer kernels.
     ! setarch -R true 2>/dev/null || fixed_addresses=(setarch -R) ;;
 esac
 suppressions=suppressions=$PWD/tests/sanitizers
@@ -22,7 +22,7 @@ case ${configurations[0]} in
     export LSAN_OPTIONS=$suppressions/lsan.supp:print_suppressions=0 UBSAN_OPTIONS=print_stacktrace=1 ;;
   tsan)
     export TSAN_OPTIONS=$suppressions/tsan.supp:second_deadlock_stack=1
-    # GCC's OpenMP library is not instrumented: what its threads share looks like races.
+    # GCC's OpenMP library is not instrumented, so what its threads share looks like data races.
     export OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1 ;;
 esac
 launch/setup.sh --tests
@@ -30,7 +30,7 @@ launch/setup.sh --tests
 export OMPI_MCA_btl="${OMPI_MCA_btl:-self,vader}" OMPI_MCA_pml="${OMPI_MCA_pml:-ob1}"
 export OMPI_MCA_mpi_yield_when_idle=1
 
-# What the chosen tests in a folder name of what its build makes.
+# Prints the build's targets that the commands of the chosen tests name.
 targets() {
   comm -12 <(ctest --test-dir "$1" -N -V "${@:2}" | tr '" ' '\n\n' | sed -n "s|^$1/||p" | sort -u) \
     <(ninja -C "$1" -t targets all | sed -n 's/: [^:]*$//p' | sort -u)
@@ -38,7 +38,7 @@ targets() {
 
 chosen=("${labels[@]}" "$@")
 some=${#chosen[@]}
-# Some of the tests cannot run every kernel, so the test that asks for it is left out.
+# A selection of tests does not run every kernel, so the test that requires this is left out.
 [ "$some" = 0 ] || chosen+=(--fixture-exclude-cleanup coverage)
 total=0
 for i in "${!folders[@]}"; do

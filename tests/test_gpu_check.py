@@ -42,7 +42,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual((suites[0], suites[-1]), ("Product", "ProductMisaligned"))
         self.assertIn("DryMemory", suites)
 
-    # A process of its own for each: the second goes on after the first has failed.
+    # Each suite has its own process, so the second runs although the first has failed.
     def test_what_goes_wrong_is_named_and_the_rest_goes_on(self):
         result = check("--only", "Add", TANDEM_SIMT_MEMORY="1000")
         self.assertEqual(result.returncode, 1)

@@ -8,8 +8,7 @@ out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 failures=0
 
-# True when the process still runs three seconds after the job; a dead one that nobody has waited
-# for (state Z) is none.
+# True if the process still runs three seconds after the job. A zombie (state Z) does not count.
 alive() {
   local try
   for try in $(seq 30); do
@@ -48,7 +47,7 @@ expect() {
 expect 3 nothing 10 0 '^pid '
 expect 3 throw 10 3 "\[rank 1\] this rank's file is broken"
 expect 3 throw-while-computing 10 64 '\[rank 1\] loss is not finite'
-# Whoever runs out of patience first names the rank that is really missing.
+# The rank that times out first names the rank that is really missing.
 expect 4 late 15 75 'all_reduce of 400000 bytes \(collective 1 .* nothing for 1 s; missing: rank 1 \('
 expect 4 late-in-split 15 75 'all_reduce of 400000 bytes \(collective 1 of ranks 1, 3, rank 3 of 4\): rank 1 .* nothing for 1 s; missing: rank 1 \('
 expect 2 other-size 10 70 'all_reduce of .* (sent 100000 bytes where 200000 were expected|MPI_ERR_TRUNCATE)'

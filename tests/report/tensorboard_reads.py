@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Shows that TensorBoard itself reads our event files, and drops what a resumed run overtakes.
+"""TensorBoard itself reads our event files, and drops the events that a resumed run replaces.
 
     tensorboard_reads.py PATH_OF_test_tensorboard
 
-Exit codes: 0 it does, 1 it does not, 77 TensorBoard is missing (1 if TANDEM_REQUIRE_PARITY=1).
+Exit codes: 0 passed, 1 failed, 77 TensorBoard is missing (1 if TANDEM_REQUIRE_PARITY=1).
 """
 import os
 import struct
@@ -38,7 +38,7 @@ def main():
         )
         files = sorted(os.listdir(directory))
         expect("number of event files", len(files), 2)
-        # Record by record: the loader checks every checksum, and stops silently at a bad one.
+        # Counts the events: the loader stops silently at a record with a bad checksum.
         events = [len(list(event_file_loader.EventFileLoader(os.path.join(directory, name)).Load())) for name in files]
         expect("events in the files", events, [11, 4])
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The direction of includes (each room's README says the same in words), and which file may include which library.
+# Which rooms each room may include (its README says the same), which files may include a library; sizes of files and folders.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 failed=0
@@ -27,9 +27,9 @@ allow src/prepare 'src/(core|data|io|prepare)/'
 training='src/(autograd|data|io|step|settings|train|estimate|inference|report)/|layers/|comm/|optim/'
 for room in settings train estimate inference report; do allow "src/$room" "$training|$engine"; done
 
-# only HEADER 'PATTERN': the library header may stand in the named files alone, and in the emulated GPU.
+# only HEADER 'PATTERN': only the named files, and the emulated GPU, may include the library header.
 only() { only_line "^#include <$1" "<$1>" "$2"; }
-# only_line 'LINE' NAME 'PATTERN': the same for lines of code.
+# only_line 'LINE' NAME 'PATTERN': the same for lines that match LINE.
 only_line() {
   local bad
   bad=$(git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' ':!tests/simt/' | xargs grep -lE "$1" | grep -vE "^($3)$" || true)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What the README files and .github/CONTRIBUTING.md show is there: every relative link, every path in backquotes, and the README's
-block of C++, which is text of tests/program/example.cpp. Skipped (77) outside a git checkout, which knows the files.
+"""Everything that README files and .github/CONTRIBUTING.md name exists: relative links and paths in backquotes. The README's block
+of C++ is a block of tests/program/example.cpp. Skipped (77) outside a git checkout, because git lists the files.
 
-A word in backquotes is a path if it has an ending that sources here have, or begins with one of the repository's folders. It may
-leave out the first folders (`test_linear.cpp`), begin with ../, and hold * and {one,other}. Placeholders are words with foo or with
-a part in capitals, as FOLDER/gpu.sh.
+A word in backquotes is a path if it ends like a source file, or begins with one of the repository's folders. It may leave out
+the first folders (`test_linear.cpp`), begin with ../, and contain * and {one,other}. Words that contain foo, or a component in
+capitals (FOLDER/gpu.sh), are placeholders.
 """
 import fnmatch
 import os
@@ -18,7 +18,7 @@ EXAMPLE = ROOT / "tests" / "program" / "example.cpp"
 BEGIN, END = "// The README's block begins.\n", "// The README's block ends.\n"
 SOURCE = re.compile(r"[^/]\.(cpp|h|cu|cuh|py|sh|cfg|md)$")
 PLACEHOLDER = re.compile(r"foo|(^|[/_])[A-Z]+(/|$)")
-# Files of a run, and headers of libraries.
+# Not in the repository: files of a run, and headers of libraries.
 ELSEWHERE = {"config.cfg", "cblas.h", "cuda.h", "mpi.h"}
 
 
@@ -40,7 +40,7 @@ def alternatives(path):
 
 
 class Tree:
-    """Files and folders by how their names end."""
+    """Files and folders, found by the ends of their paths."""
 
     def __init__(self, files):
         self.paths = set(files)
@@ -61,7 +61,7 @@ class Tree:
 
 
 def words_in_backquotes(text):
-    """Also those of blocks between fences, but for C++."""
+    """Also the words of fenced blocks, except C++."""
     for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         if language != "cpp":
             yield from block.split()

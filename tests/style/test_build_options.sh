@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Configuring refuses what it cannot give: a word that is no option, CUDA where it is required and missing, tests likewise.
+# CMake refuses an unknown value of an option, and CUDA or tests that are required and cannot be built.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 scratch=$(mktemp -d)

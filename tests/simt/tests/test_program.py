@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains with the `tandem` program on the emulated GPU, with NCCL over 1 to 4 ranks, against the CPU.
+"""Trains with the `tandem` program on the emulated GPU, with NCCL on 1 to 4 ranks, and compares with the CPU.
 
     test_program.py PATH_TO_TANDEM [unittest arguments]
 """
@@ -17,9 +17,9 @@ MODELS = {"gpt": ["--model.kind", "gpt", *SMALL, "--model.dropout", "0.1"],
           "llama": ["--model.kind", "llama", *SMALL, "--model.kv_heads", "1"],
           "resnet": ["--model.kind", "resnet", "--model.depth", "8", "--optim.kind", "sgd", "--optim.lr", "0.02",
                      "--optim.min_lr", "0.02"]}
-# A bf16 number is off by up to 2^-8 of itself, an fp16 number by 2^-11. About thirty roundings, of either sign, lie
-# between an input and a target's loss; over the many targets of a batch they cancel further, which leaves room for what
-# four steps of training make of them.
+# Rounding changes a bf16 number by up to 2^-8 of itself, an fp16 number by 2^-11. About thirty roundings, of either sign,
+# lie between an input and a target's loss. In the mean over a batch they cancel further, which leaves room for the errors
+# that four steps of training add.
 BANDS = {"f32": 1e-4, "bf16": 30 ** 0.5 * 2 ** -8, "fp16": 30 ** 0.5 * 2 ** -11}
 
 
