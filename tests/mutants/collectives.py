@@ -1,4 +1,4 @@
-"""What ranks send each other, and who keeps what."""
+"""What ranks send each other, and what each rank keeps."""
 from table import Mutant
 
 BUILD = "release"

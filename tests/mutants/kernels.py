@@ -1,4 +1,4 @@
-"""Kernels of a GPU, executed by the emulated one."""
+"""GPU kernels, executed on the emulated GPU."""
 from table import Mutant
 
 BUILD = "simt"

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes one small mistake after the other in a copy of the sources, and asks whether the tests notice.
+"""Makes small mistakes in a copy of the sources, one after the other, and checks that the tests notice each.
 
-    run.py [--only PATTERN] [--folder DIR]      all mutants, or those whose "area: name" the pattern (re) is found in
+    run.py [--only PATTERN] [--folder DIR]      all mutants, or those whose "area: name" matches the pattern
     run.py --list                               shows the table
-    run.py --check [--build DIR]                every mutant's text exists, and its tests where this build has them
+    run.py --check [--build DIR]                checks only that every mutant's text and tests exist
 
-The copy and its two builds stay in DIR (build-mutants), so that a later run compiles little. Ends with 0 when every mutant was
-noticed: by a test that fails, or that takes ten times as long as it should. One that does not compile is an error of the
+The copy and its two builds stay in DIR (build-mutants), so that a later run compiles little. The exit code is 0 when every
+mutant was noticed: a test failed, or took ten times as long as it should. A mutant that does not compile is an error of the
 table.
 """
 import argparse
@@ -22,11 +22,11 @@ from suite import FAILED, HUNG, PASSED, Suite
 from table import AREAS, ROOT, all_mutants, problems_of_texts
 
 FOLDERS = {"release": "build", "simt": "build-simt"}  # by configuration, as launch/build.sh names them
-OPTIONS = {"release": ["-DTANDEM_CUDA=OFF"], "simt": []}  # nvcc would take most of the time, and nobody runs what it makes
+OPTIONS = {"release": ["-DTANDEM_CUDA=OFF"], "simt": []}  # nvcc would take most of the time, and no test runs its output
 
 
 def copy_tree(to):
-    """The files that git knows or would add. Only those that differ are written: the others are not compiled again."""
+    """Copies the files that git knows or would add. Files that are the same are not written, so they are not compiled again."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     names = {name for name in listed.split("\0") if name and os.path.isfile(os.path.join(ROOT, name))}
@@ -44,12 +44,12 @@ def copy_tree(to):
 
 
 class Mutation:
-    """A copy of the tree with a build folder for each configuration. Warnings are no errors: a replacement may leave
-    something unused."""
+    """A copy of the tree with a build folder for each configuration. Warnings are not errors, because a replacement
+    may leave something unused."""
 
     def __init__(self, folder, mutants):
         self.folder = os.path.realpath(folder)
-        self.seconds = {}  # of each test without a mutant
+        self.seconds = {}  # the time of each test without a mutant
         copy_tree(self.folder)
         self.suites = {}
         for kind in sorted({mutant.build for mutant in mutants}):
@@ -60,7 +60,7 @@ class Mutation:
             self.suites[kind] = Suite(build)
 
     def compile(self, kind, tests):
-        """What the compiler says when it fails, or nothing."""
+        """Returns what the compiler prints if it fails, otherwise an empty text."""
         suite = self.suites[kind]
         command = ["cmake", "--build", suite.build, "--parallel", str(os.cpu_count()), "--target", *suite.targets(tests)]
         result = subprocess.run(command, capture_output=True, text=True)
@@ -82,7 +82,7 @@ class Mutation:
                 print(f"passes   {self.seconds[kind, test]:4.0f} s  {kind:7} {test}", flush=True)
 
     def try_mutant(self, mutant):
-        """What became of it, and what has noticed it."""
+        """Returns the outcome, and which test noticed the mutant, or why none did."""
         path = Path(self.folder, mutant.file)
         source = path.read_text()
         try:
@@ -99,7 +99,7 @@ class Mutation:
 
 
 def report(results):
-    """The score of each area and in total; whether all mutants were noticed."""
+    """Prints the score of each area and in total. Returns whether all mutants were noticed."""
     print()
     for area in [*AREAS, ""]:
         of_area = [outcome for mutant, outcome in results if area in ("", mutant.area)]

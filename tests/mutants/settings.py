@@ -1,4 +1,4 @@
-"""Settings that are ignored on their way to what they set."""
+"""Mistakes that leave a setting without effect."""
 from table import Mutant
 
 BUILD = "release"

@@ -20,14 +20,14 @@ class Run(NamedTuple):
 
 
 def environment():
-    """What launch/mpi_env.sh sets, for tests that start mpirun; and ranks that wait leave their core to others."""
+    """The environment of launch/mpi_env.sh, for tests that start mpirun. Ranks that wait yield their core."""
     command = ". launch/mpi_env.sh; export OMPI_MCA_mpi_yield_when_idle=1; env -0"
     text = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return dict(line.split("=", 1) for line in text.split("\0") if line)
 
 
 def end_session(session):
-    """Kills what a test has started; mpirun and timeout make process groups of their own, but no sessions."""
+    """Kills all processes of a test: mpirun and timeout make process groups of their own, but stay in its session."""
     for entry in os.listdir("/proc"):
         try:
             if entry.isdigit() and os.getsid(int(entry)) == session:
@@ -38,7 +38,7 @@ def end_session(session):
 
 @functools.cache
 def cases_of_programs():
-    """GoogleTest's Suite.Name of all sources."""
+    """Suite.Name of each GoogleTest case in the sources."""
     names = set()
     for folder, _, files in os.walk(os.path.join(ROOT, "tests")):
         for file in files:
@@ -50,7 +50,7 @@ def cases_of_programs():
 
 @functools.cache
 def cases_of_script(script):
-    """unittest's Class.name; also of those that the script makes."""
+    """Class.name of each unittest case, also of those that the script makes when it is loaded."""
     show = ("import sys, unittest\nfor group in unittest.defaultTestLoader.loadTestsFromName(sys.argv[1]):\n"
             "    for test in group:\n        print(test.id().partition('.')[2])")
     folder, file = os.path.split(script)
@@ -65,7 +65,7 @@ class Suite:
         self.read()
 
     def read(self):
-        """Again after building: CTest leaves out the command of a program that is not there yet."""
+        """To be called again after building: CTest shows no command for a program that does not exist yet."""
         command = ["ctest", "--test-dir", self.build, "--show-only=json-v1"]
         shown = subprocess.run(command, capture_output=True, text=True, check=True)
         self.tests = {test["name"]: test for test in json.loads(shown.stdout)["tests"]}

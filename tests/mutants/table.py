@@ -9,10 +9,10 @@ AREAS = ["settings", "life", "files", "data", "engine", "collectives", "device",
 
 
 class Mutant(NamedTuple):
-    """`text` occurs once in the file, and `replacement` is wrong in its place.
+    """`text` occurs once in the file; `replacement` in its place is a mistake.
 
-    A test is a name of CTest's, alone or with the one case to run: "layers.norm Norm.SameBitsEachTime" (GoogleTest's name) or
-    "program.settings Settings.test_run_seed" (unittest's). They run in their order until one fails.
+    A test is CTest's name, alone or with one case to run: "layers.norm Norm.SameBitsEachTime" (GoogleTest's name) or
+    "program.settings Settings.test_run_seed" (unittest's). They run in this order until one fails.
     """
     name: str
     file: str
@@ -20,14 +20,14 @@ class Mutant(NamedTuple):
     replacement: str
     tests: list
     area: str = ""
-    build: str = ""  # launch/build.sh's configuration whose tests notice it: "simt" for what the emulated GPU executes
+    build: str = ""  # the configuration of launch/build.sh whose tests notice it: "simt" for what the emulated GPU executes
 
     def mutated(self, source):
         return source.replace(self.text, self.replacement)
 
 
 def all_mutants():
-    """Those of one file follow each other, so that little is compiled twice."""
+    """Mutants of one file follow each other, so that little is compiled twice."""
     mutants = []
     for area in AREAS:
         module = importlib.import_module(area)
