@@ -17,7 +17,7 @@ def prepare(tandem, folder):
 
 
 def steps(tandem, folder, ranks, settings):
-    """The lines of metrics.jsonl of a new run, one a step, without the first three, which fill the memory pool."""
+    """Trains, and returns each step's line of metrics.jsonl, without the first three steps, which fill the memory pool."""
     subprocess.run(["rm", "-rf", "runs"], cwd=folder, check=True)
     command = ["timeout", "-k", "5", "600", "mpirun", "-np", str(ranks), tandem, "train", "--run.name", "r", "--data.path", "text.h5",
                "--run.device", "cpu", "--run.threads", "1", "--train.log_every", "1", "--train.eval_batches", "1",

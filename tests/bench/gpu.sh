@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# Takes Tandem to a machine that has a GPU, CUDA and little else: no MPI, HDF5, CBLAS or compiler is needed there.
+# Tests and times Tandem on a machine that has a GPU, CUDA and little else: no MPI, HDF5, CBLAS or compiler is needed there.
 #   tests/bench/gpu.sh --pack FOLDER [--emulated]   here: builds, and packs programs and sources into FOLDER (at most 60 MiB);
 #                                                   --emulated: for the emulated GPU, to try this script
-#   FOLDER/gpu.sh --run FOLDER [--part N]           there: part 1, is it right; part 2, how fast is it; or both
+#   FOLDER/gpu.sh --run FOLDER [--part N]           there: part 1, correctness; part 2, step times; or both
 # Results appear in FOLDER/results/ one by one. Exit codes: 0 all went well, 1 something failed, 2 it could not start.
 set -uo pipefail
 
 largest_mib=60
-programs=(tandem_gpu_check tandem_step_bench)  # the emulated GPU has the first alone
-# What a machine with CUDA has, or a driver brings.
+programs=(tandem_gpu_check tandem_step_bench)  # on the emulated GPU only the first
+# Libraries that are not packed: a machine with CUDA has them, or its driver brings them.
 elsewhere='^(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|cublas|cublasLt|cudart|cuda|nccl)\.)'
 
 fail() { echo "gpu.sh: $*" >&2; exit 2; }
 
-# The libraries that a program asks for: "NAME PATH" a line, with "not" for a path where there is none.
+# Prints the libraries that a program needs, "NAME PATH" on each line. PATH is "not" where a library is not found.
 libraries() {
   LD_TRACE_LOADED_OBJECTS=1 "$1" | while read -r name arrow place _; do [ "$arrow" != "=>" ] || echo "$name $place"; done
 }
 
-# --- Here ---
+# --- On the machine that packs ---
 
 pack() {  # FOLDER
   local folder library path size
@@ -52,9 +52,9 @@ pack() {  # FOLDER
   [ "$size" -le $((largest_mib * 1024)) ] || fail "$folder is larger than $largest_mib MiB"
 }
 
-# --- There ---
+# --- On the machine with the GPU ---
 
-# Folders where a package of pip or a toolkit puts libraries; last, what was packed.
+# Prints the folders where pip's packages and toolkits have libraries; last, the folder of those that were packed.
 library_folders() {
   local packages place
   packages=$(python3 -c 'import sys; print("\n".join(sys.path))' 2>/dev/null)
@@ -65,10 +65,10 @@ library_folders() {
   printf '%s\n' ${CUDA_HOME:+"$CUDA_HOME/lib64"} /usr/local/cuda*/lib{,64} /usr/local/cuda*/targets/x86_64-linux/lib "$folder/lib"
 }
 
-# Prints a search path on which each program finds all its libraries: the user's, and folders with what is missing.
+# Prints a search path on which each program finds all its libraries: the user's, and the folders of those missing there.
 library_path() {
   local found=${LD_LIBRARY_PATH:-} library place missing
-  for _ in 1 2 3; do  # a library that was found may ask for another
+  for _ in 1 2 3; do  # a library that was found may need another
     missing=
     while read -r library place; do
       [ "$place" = not ] || continue
@@ -87,13 +87,13 @@ library_path() {
   echo "$found"
 }
 
-# tandem PROGRAM ARGUMENT...: with the libraries, which other programs do not get.
+# tandem PROGRAM ARGUMENT...: runs the program with the search path, which other programs do not get.
 tandem() {
   env LD_LIBRARY_PATH="$path" HDF5_USE_FILE_LOCKING=FALSE TANDEM_REQUIRE_DEVICES=cpu,cuda CUBLASLT_LOG_LEVEL=1 \
     "$folder/bin/$1" "${@:2}"
 }
 
-# item NAME SECONDS COMMAND...: what it prints goes to results/NAME.txt, how it ended to results/summary.txt.
+# item NAME SECONDS COMMAND...: its output goes to results/NAME.txt, success or failure to results/summary.txt.
 item() {
   local name=$1 limit=$2 begin=$SECONDS code word
   shift 2
@@ -119,7 +119,7 @@ machine() {
   done
 }
 
-# All device tests, with a hash of each tensor that came from the GPU.
+# Runs all device tests, and writes a hash of each tensor that came from the GPU.
 check() {  # RUN
   rm -f "$folder/results/bits.$1"
   TANDEM_TEST_BITS=$folder/results/bits.$1 tandem tandem_gpu_check --limit 120 --log "$folder/results/check_$1.log"

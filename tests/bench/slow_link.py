@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How much of the communication overlap hides over slow links. Prints a Markdown table, and writes the figures to a file.
+"""How much communication is hidden by overlap over slow links. Prints a Markdown table, and writes the figures to a file.
 
     slow_link.py [--build build] [--nodes 4 8] [--rate 100mbit] [--zero 0 2 3] [--compute 0.5 1 2] [--json FILE]
 
-Each node is a network namespace of this machine, with a shaped link to a common switch; mpirun starts one rank of
-tandem_overlap_bench on each. Timed are backward and reductions, for ZeRO-3 gathers, forward, backward and reductions. The bound is
+Each node is a network namespace of this machine, with a rate-limited link to a common switch; mpirun starts one rank of
+tandem_overlap_bench on each. It times backward and the reductions; for ZeRO-3 also forward and the gathers. The bound is
 1.1 x max(compute, communication) + the time of the last bucket alone. Needs root, iproute2, the kernel's veth, bridge and tbf,
-unshare, and Open MPI. Nothing stays when it ends; what a killed run left behind is removed by the next.
+unshare, and Open MPI. The script removes its namespaces when it ends, and those of a killed run when it starts.
 """
 import argparse
 import contextlib
@@ -67,7 +67,7 @@ def add_node(node, rate):
     run(f"ip -n {name} address add {SUBNET}.{node}/24 dev eth0")
     run(f"ip -n {name} link set lo up")
     run(f"ip -n {name} link set eth0 up")
-    # A burst of one frame: an idle link saves up nothing for later, which would look like overlap.
+    # A burst of one frame: an idle link must not save up bandwidth for later, which would look like overlap.
     for namespace, device in ((SWITCH, port), (name, "eth0")):
         run(f"tc -n {namespace} qdisc add dev {device} root tbf rate {rate} burst 12kb limit 8mb")
 
@@ -87,7 +87,7 @@ def remove_namespaces():
 def mpirun(nodes, folder, arguments, seconds):
     """Runs one rank of the program on each node; returns what rank 0 printed."""
     agent = os.path.join(folder, "agent.sh")
-    with open(agent, "w") as out:  # Open MPI calls it as it would call ssh: address, command
+    with open(agent, "w") as out:  # Open MPI calls this script as it would call ssh: address, command
         out.write('#!/bin/sh\naddress=$1; shift; node=${address##*.}\n'
                   'exec ip netns exec tandem-node$node unshare --uts -- sh -c "hostname node$node; $*"\n')
     os.chmod(agent, 0o755)
@@ -96,7 +96,7 @@ def mpirun(nodes, folder, arguments, seconds):
         out.writelines(f"{SUBNET}.{node} slots=1\n" for node in range(1, nodes + 1))
     settings = {"plm_rsh_agent": agent, "plm_rsh_no_tree_spawn": "1", "orte_tmpdir_base": folder, "pml": "ob1", "btl": "self,tcp",
                 "btl_tcp_if_include": f"{SUBNET}.0/24", "oob_tcp_if_include": f"{SUBNET}.0/24",
-                # Not options: otherwise all daemons bind their ranks to the same core, and ranks that wait spin.
+                # Both are needed: otherwise all daemons bind their ranks to the same core, and ranks that wait spin.
                 "hwloc_base_binding_policy": "none", "mpi_yield_when_idle": "1"}
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMP_WAIT_POLICY="passive",
                        OPENBLAS_NUM_THREADS="1", **{f"OMPI_MCA_{key}": value for key, value in settings.items()})

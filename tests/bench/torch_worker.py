@@ -2,8 +2,8 @@
 """Runs training steps of one benchmark case in PyTorch, on request.
 
 Prints one JSON line when ready, then reads lines "run K" from standard input, does K full steps (forward, backward,
-clip, optimizer) and prints the seconds they took. Ends at end of input. Of the ways PyTorch offers to do the same
-step (memory format, optimizer implementation) the fastest is chosen at the start and named in the JSON line.
+clip, optimizer) and prints the seconds they took. Ends at end of input. At the start it tries the memory formats and
+optimizer implementations that PyTorch has; it keeps the fastest, which the JSON line names.
 """
 import argparse
 import json
@@ -46,7 +46,7 @@ def optimizer_choices(model, settings):
 
 
 def make_step(case, channels_last, optimizer_name):
-    """A function doing one full training step on a fixed batch, or None where the combination does not exist."""
+    """A function that does one full training step on a fixed batch, or None if PyTorch lacks this combination."""
     torch.manual_seed(1)
     settings, config = case["optim"], case["model"]
     model = reference.build(config)
@@ -83,7 +83,7 @@ def seconds_of(step, count):
 
 
 def fastest_step(case):
-    """The fastest variant by the least of three short runs, and its name."""
+    """The step function of the fastest variant, by the best of three short runs, and the variant's name."""
     image = case["model"]["kind"] == "resnet"
     best = None
     for channels_last in (False, True) if image else (False,):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Share of the machine's own matrix-product rate that a 6-layer, 384-wide GPT (context 256, batch 8) turns into useful model
-FLOP/s on ranks of one thread each. Prints one line a rank count.
+"""The share of the machine's own matrix-product rate that a 6-layer, 384-wide GPT (context 256, batch 8) turns into useful model
+FLOP/s, on ranks of one thread each. Prints one line for each number of ranks.
 
     two_ranks.py PATH_TO_TANDEM [--ranks 1 2] [--steps 12]
 
-The rate is measured at the start of each run, on all ranks at once (`mfu` in metrics.jsonl). FLOPs are 6 for each weight of a
-matrix product and token, and 12 * layers * width * context / 2 a token for causal attention.
+The rate is measured at the start of each run, on all ranks at once (`mfu` in metrics.jsonl). The FLOPs of a token are 6 for each
+weight of a matrix product, and 12 * layers * width * context / 2 for causal attention.
 """
 import argparse
 import os

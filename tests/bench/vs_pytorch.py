@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Times Tandem's training step against PyTorch's, alternating in the same run with the same number of threads.
 
-Two worker processes per case are told in turn to do a few steps; only one of them computes at any time, so drift of the
-machine (frequency, neighbours) meets both alike. The ratio is taken per alternation; its median is reported.
+For each case two worker processes do a few steps in turn. Only one of them computes at any time, so changes in the machine's
+speed affect both alike. Each pair of turns gives a ratio; the table has their median.
 Prints a Markdown table and writes the same as JSON. The Tandem worker is
     BUILD/tandem_step_bench --case NAME --threads N
 which reads lines "run K", prints the seconds K steps took, and ends at end of input.
 
-With --pytorch-only the table has PyTorch's time alone.
+With --pytorch-only the table has only PyTorch's time.
 """
 import argparse
 import datetime
@@ -32,8 +32,8 @@ def cpu_field(name):
 
 
 def worker_environment(threads):
-    """Equal threads for every library. Older OpenBLAS takes processors newer than itself for a Prescott, at a
-    fifth of their speed; naming the kernels keeps it an honest opponent, and Tandem gets the same."""
+    """The same number of threads for every library. An OpenBLAS older than the processor takes it for a Prescott and
+    runs at a fifth of its speed; naming the kernels makes the comparison fair. Tandem gets the same environment."""
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads), OPENBLAS_NUM_THREADS=str(threads),
                        MKL_NUM_THREADS=str(threads))
     if "avx512f" in cpu_field("flags").split():
@@ -42,7 +42,7 @@ def worker_environment(threads):
 
 
 class Worker:
-    """A process that does steps on request."""
+    """A process that runs training steps on request."""
 
     def __init__(self, command, threads):
         self.command = command
@@ -56,7 +56,7 @@ class Worker:
         return line.strip()
 
     def run(self, steps):
-        """Seconds for `steps` steps."""
+        """Runs `steps` steps and returns the seconds they took."""
         self.process.stdin.write(f"run {steps}\n")
         self.process.stdin.flush()
         return float(self.read_line())
