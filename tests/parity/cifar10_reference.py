@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains the CIFAR ResNet in PyTorch and prints its test accuracy: the figure Tandem's run is held against.
+"""Trains the CIFAR ResNet in PyTorch and prints its test accuracy, to compare Tandem's with.
 
 Recipe: batch 128 (the last partial batch of an epoch is dropped), SGD momentum 0.9, learning rate 0.1 with 100
 warm-up steps and cosine decay to 0.001 at the last step, weight decay 1e-4 added to the gradient of weights only,
@@ -19,7 +19,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 
 def jpeg_files(data):
-    """Yields (path relative to the root, bytes) of a folder or tar file holding {train,test}/<class>/*.jpg."""
+    """Yields (relative path, bytes) of each file in a folder or tar file that holds {train,test}/<class>/*.jpg."""
     if os.path.isdir(data):
         for folder, _, names in sorted(os.walk(data)):
             for name in sorted(names):

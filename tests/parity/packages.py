@@ -1,4 +1,4 @@
-"""What the tests against PyTorch do where a package of theirs is missing."""
+"""Skips or fails the tests against PyTorch if a package that they need is missing."""
 import importlib.util
 import os
 import sys

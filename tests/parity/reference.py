@@ -1,4 +1,4 @@
-"""The models of Tandem written plainly in PyTorch, to compare against.
+"""Tandem's models in plain PyTorch, to compare against.
 
 Responsible for: the same mathematics and the same parameter names as Tandem's models, and the exchange of
 parameters as named NumPy arrays. Works with PyTorch 1.13 and later, in float32 and float64.
@@ -287,7 +287,7 @@ def loss_of(model, inputs, targets):
 
 
 def to_tandem(array):
-    """PyTorch's convolution layout to the one in Tandem's files; other arrays unchanged."""
+    """Converts PyTorch's convolution layout to that of Tandem's files; leaves other arrays unchanged."""
     return np.ascontiguousarray(array.transpose(0, 2, 3, 1)) if array.ndim == 4 else array
 
 
@@ -307,7 +307,7 @@ def gradient_arrays(model, dtype=torch.float32):
 
 
 def load_parameters(model, arrays):
-    """Copies named arrays in Tandem's layout into `model`; a missing, extra or misshapen name is an error."""
+    """Copies named arrays in Tandem's layout into `model`; a missing or extra name, or a wrong shape, is an error."""
     own = dict(model.named_parameters())
     if set(own) != set(arrays):
         raise ValueError(f"names differ: {sorted(set(own) ^ set(arrays))}")
@@ -320,7 +320,7 @@ def load_parameters(model, arrays):
 
 
 def build_optimizer(model, settings, **torch_options):
-    """AdamW decays decoupled, SGD adds the decay to the gradient; both only on parameters of two or more dimensions."""
+    """AdamW's weight decay is decoupled, SGD's is added to the gradient; both only for two or more dimensions."""
     parameters = list(model.parameters())
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": settings.get("weight_decay", 0.0)},

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Holds Tandem's models against PyTorch: loss, every gradient, and the parameters after ten optimizer steps.
+"""Compares Tandem's models with PyTorch: loss, every gradient, and the parameters after ten optimizer steps.
 
-PyTorch computes in float64 throughout, so what is measured is Tandem's own error. For each case this writes
+PyTorch computes in float64, so the differences are Tandem's own errors. For each case this script writes
     IN/config.json         {"model": {...}, "optim": {...}, "steps": 10}; keys as in Tandem's configuration, plus
                            model.vocab, or model.classes and model.image = [C, H, W]
     IN/params/<name>.npy   float32
@@ -11,7 +11,7 @@ PyTorch computes in float64 throughout, so what is measured is Tandem's own erro
 runs `tandem_parity --model KIND --dtype f32|f64 --seed N --in IN --out OUT`, and reads
     OUT/loss.npy           float64 [1], of the first forward pass
     OUT/grads/<name>.npy   float32, of the first backward pass, before clipping
-    OUT/losses.npy         float64 [10], the loss each step started from (so losses[0] is loss)
+    OUT/losses.npy         float64 [10], the loss before each step's update (losses[0] equals the loss in loss.npy)
     OUT/params/<name>.npy  float32, after ten steps on the same batch at a constant learning rate
     OUT/buffers/<name>.npy float32, optional: batch norm's running_mean and running_var after the ten steps
 
@@ -42,9 +42,9 @@ import torch
 import reference
 
 STEPS = 10
-# Relative tolerances. f32: what the project promises. f64: the loss is f64 all the way and gradients come back as f32,
-# which rounds by up to 6e-8; the optimizer keeps f32 parameters, whose rounding ten steps of a ReLU network carry to
-# 2e-6.
+# Relative tolerances. f32: what the project promises. f64: the loss is computed and written in f64; gradients are
+# written in f32, which rounds by up to 6e-8; the optimizer keeps parameters in f32, and ten steps of a ReLU network increase
+# their rounding errors to 2e-6.
 LIMITS = {
     "f32": {"loss": 1e-5, "grads": 1e-4, "losses": 1e-4, "params": 1e-4, "buffers": 1e-4},
     "f64": {"loss": 1e-9, "grads": 5e-7, "losses": 1e-6, "params": 1e-5, "buffers": 1e-5},
@@ -69,10 +69,10 @@ def sgd(**changes):
 
 
 # name -> model, batch, sequence length (tokens), optimizer. Sequences are shorter than the context on purpose.
-# A ReLU network in f32 leaves its f64 path in jumps: an activation within rounding of zero changes sides (which moves a
+# A ReLU network in f32 departs from f64 in jumps: an input of a ReLU that is almost zero changes its sign (which changes a
 # gradient of ResNet-20 by 1e-2), and training amplifies that (PyTorch's own f32 differs from its f64 by 1e-3 after ten
-# steps at lr 0.02). So inputs are chosen to keep clear of zero, see make_inputs, and the steps are small; an optimizer's
-# mistake still shows plainly in f64.
+# steps at lr 0.02). So make_inputs chooses images that keep these inputs away from zero, and the steps are small; a mistake
+# of an optimizer still shows clearly in f64.
 CASES = {
     "gpt_adamw": (GPT, 3, 21, adamw()),
     "gpt_adamw_clip": (GPT, 3, 21, adamw(clip_norm=0.5)),
@@ -92,7 +92,7 @@ CASES = {
 
 
 def relu_margin(model, images):
-    """The least distance from zero of any input of a ReLU in the first forward pass."""
+    """The smallest distance from zero of any input of a ReLU in the first forward pass."""
     margins = []
 
     def recorder(x):
@@ -105,8 +105,8 @@ def relu_margin(model, images):
 
 
 def make_inputs(config, model, batch, length, seed):
-    """(inputs, targets) as the NumPy arrays written to disk. Images are drawn again until no ReLU decides on less than
-    1e-5, ten times the rounding errors of f32 there."""
+    """(inputs, targets): the NumPy arrays that are written to disk. Images are drawn again until all inputs of ReLUs are
+    more than 1e-5 from zero, ten times the rounding errors of f32 there."""
     random = np.random.default_rng(seed)
     if config["kind"] in ("gpt", "llama"):
         return (random.integers(0, config["vocab"], (batch, length)).astype(np.int32),
@@ -119,8 +119,8 @@ def make_inputs(config, model, batch, length, seed):
 
 
 def make_model(config, seed):
-    """A float64 model whose parameters are exact float32 values. Gains and biases are moved off 1 and 0, so that a
-    mistake in them shows."""
+    """A float64 model whose parameters are exact float32 values. Gains are not 1 and biases not 0, so that a mistake
+    in them shows."""
     torch.manual_seed(seed)
     model = reference.build(config)
     with torch.no_grad():
@@ -145,7 +145,7 @@ def double_arrays(named):
 
 
 def run_torch(model, optim, inputs, targets):
-    """What Tandem should answer, in float64."""
+    """The results that Tandem should have, in float64."""
     x = torch.from_numpy(inputs)
     x = x.long() if inputs.dtype == np.int32 else x.double()
     y = torch.from_numpy(targets).long()
@@ -177,16 +177,16 @@ def read_arrays(folder, like):
 
 
 def relative(got, want, scale=None):
-    """Norm of the difference over the norm of `want` (or of `scale`); not a number counts as infinitely far."""
+    """The norm of the difference divided by the norm of `want` (or of `scale`); infinite for NaN."""
     size = np.linalg.norm(want if scale is None else scale)
     error = np.linalg.norm(got - want) / (size if size > 0 else 1.0)
     return float(error) if np.isfinite(error) else float("inf")
 
 
 def parameter_errors(config, got, want, what, adam):
-    """name -> relative error. A key bias shifts all scores of a query alike, so its true gradient is zero: its gradient
-    is held against the size of the whole bias gradient, and after Adam, which divides noise by its own size, it is left
-    out."""
+    """name -> relative error. A key bias shifts all scores of a query alike, so its true gradient is zero. Its error
+    is divided by the norm of the whole bias gradient. After steps of Adam, which divides noise by its own size, the key
+    bias is left out."""
     errors = {}
     for name in want:
         if config["kind"] == "gpt" and name.endswith("attn.qkv.bias"):
@@ -206,7 +206,7 @@ class Report:
         self.failures = 0
 
     def line(self, label, errors, limit):
-        """One line naming the worst of `errors`, and one each for the five worst above the limit."""
+        """Prints a line with the worst of `errors`, and a line for each of the five worst above the limit."""
         worst = max(errors, key=errors.get)
         bad = {name: e for name, e in errors.items() if not e <= limit}
         print(f"{'FAIL' if bad else 'ok  '} {label}: worst {errors[worst]:.1e} ({worst}), limit {limit:.0e}, "

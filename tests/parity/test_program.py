@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Holds the `tandem train` program against PyTorch for five steps, with every setting of training off its default.
+"""Compares five steps of `tandem train` with PyTorch, with no training setting at its default.
 
-test_parity.py compares models and optimizers; this test, what lies between them and a user's settings. Initial weights come
-from a checkpoint of the program. Batches are read from the dataset in the order that src/data/sampler.h describes, which
-is written down here once more. PyTorch computes in float64.
+test_parity.py compares models and optimizers; this test compares what lies between them and a user's settings. Initial
+weights come from a checkpoint of the program. Batches are read from the dataset; the order of samples is computed here too, as
+src/data/sampler.h describes it. PyTorch computes in float64.
 
     test_program.py PATH_TO_TANDEM [unittest arguments]
 
@@ -48,15 +48,15 @@ CASES = {
     "resnet": {"model.kind": "resnet", "model.depth": 8, "train.global_batch": 20,
                **SGD, "optim.lr": 0.02, "optim.min_lr": 0.01, "optim.clip_norm": 1.5},
 }
-# Relative tolerances. f32 rounds by up to 2^-24 = 6e-8. Some ten such errors lie in a row between the input and a loss,
-# and some hundred between the input and a gradient, and the later steps start from what the first ones left. AdamW's eps is
-# of the size of the gradients' elements, so that it does not enlarge their noise, and updates are as exact as gradients.
-# They are held against how far a weight came, not against its size: a setting that is not heeded makes percents of that.
+# Relative tolerances. f32 rounds by up to 2^-24 = 6e-8. About ten roundings follow each other between the input and a
+# loss, about a hundred between the input and a gradient, and later steps start with the errors of earlier ones. AdamW's eps
+# is about as large as a gradient's elements, so that AdamW does not amplify noise, and updates are as exact as gradients. The
+# error of a weight is divided by how far the weight moved, not by its size: a setting that is ignored gives percents of that.
 LOSS, GRADIENT, ROUNDING = 1e-6, 1e-5, 2 ** -24
 EXACT = 1e-12  # f64 on both sides
 
 
-# Philox4x32-10 and the order of samples, after src/core/rng.h and src/data/sampler.h.
+# Philox4x32-10 and the order of samples, as in src/core/rng.h and src/data/sampler.h.
 
 def philox(key, counter):
     c, k, low = list(counter), list(key), 2**32 - 1
@@ -86,7 +86,7 @@ def permuted(size, key, index):
 
 
 def sample(position, size):
-    """(epoch, which of the samples) of the one at this place."""
+    """(epoch, index of the sample) at this position."""
     epoch, index = divmod(position, size)
     return epoch, permuted(size, sample_order_words(0, epoch)[:2], index)
 
@@ -136,7 +136,7 @@ def lr_at(settings, step):
 
 
 def train_with_torch(settings, batches, start):
-    """The figures of each step, and the weights behind the last."""
+    """Returns the figures of each step, and the weights after the last step."""
     model = batches.model(settings)
     reference.load_parameters(model, start)
     for name, parameter in model.named_parameters():
@@ -166,7 +166,7 @@ class Program(Workspace):
     def setUpClass(cls):
         super().setUpClass()
         cls.make_digits()
-        # 270 characters to train on: five steps see more than an epoch of windows.
+        # 270 characters to train on: five steps read more than one epoch.
         with open(cls.path("few.txt"), "w") as out:
             out.write(words(100)[:300])
         cls.few = cls.path("few.h5")
@@ -181,7 +181,7 @@ class Program(Workspace):
     def compare(self, kind):
         settings = CASES[kind]
         data = self.few if "model.context" in settings else self.digits
-        # Weights that are not the seed's: of another run, which had another seed and did not move.
+        # The initial weights are not this seed's: they come from a run with another seed and a learning rate of 0.
         still = {"run.seed": 5, "train.steps": 1, "optim.lr": 0, "optim.min_lr": 0}
         start = self.program(kind + "-start", {**settings, **still}, data)
         folder = self.program(kind, {**settings, "checkpoint.init_from": start}, data)
