@@ -1,4 +1,4 @@
-"""What the table of test_settings.py reads from a run that has ended, and what it asks of two of them."""
+"""For the table of test_settings.py: what it reads from a run that has ended, and the checks that compare two runs."""
 import functools
 import json
 import os
@@ -8,7 +8,7 @@ import tandem_program
 
 
 class Run:
-    """A run that has ended, and what can be seen of it."""
+    """A run that has ended: its exit code, its output and its files."""
 
     def __init__(self, folder, code=tandem_program.OK, stdout="", stderr=""):
         self.folder, self.code, self.stdout, self.stderr = folder, code, stdout, stderr
@@ -35,7 +35,7 @@ class Run:
             return json.load(file)
 
 
-# What can be seen of a run.
+# What is read from a run.
 
 def steps(run):
     return [line["step"] for line in run.lines if "loss" in line]
@@ -54,12 +54,12 @@ def val_losses(run):
 
 
 def rates(unit):
-    """The learning rate of each step, in units."""
+    """The learning rate of each step, divided by `unit`."""
     return lambda run: [round(line["lr"] / unit, 6) for line in run.lines if "lr" in line]
 
 
 def figure(key):
-    """Of the last training step."""
+    """A figure of the last training step."""
     return lambda run: [line for line in run.lines if "loss" in line][-1].get(key)
 
 
@@ -78,7 +78,7 @@ def places_sent_to(run):
 
 
 def printed(pattern):
-    """What the program said about itself: the parenthesised parts of each place that the pattern fits."""
+    """The groups of each match of the pattern in the program's output."""
     return lambda run: re.findall(pattern, run.stdout, re.MULTILINE)
 
 
@@ -87,7 +87,7 @@ def buckets(run):
 
 
 def of_rank_0(*keys):
-    """From report.json."""
+    """A value of report.json about rank 0."""
     return lambda run: functools.reduce(lambda value, key: value[key], keys, run.report["ranks"][0])
 
 
@@ -96,12 +96,12 @@ def names(run):
 
 
 def roots(run):
-    """Of parameter names, the part before the first dot."""
+    """The first components of the parameters' names."""
     return {name.split(".")[0] for name in names(run)}
 
 
 def numbered(prefix):
-    """How many parts of the model are called prefix0, prefix1, ..."""
+    """How many modules of the model are called prefix0, prefix1, ..."""
     return lambda run: len({name.removeprefix(prefix).split(".")[0] for name in names(run) if name.startswith(prefix)})
 
 
@@ -123,12 +123,12 @@ def weights(run):
 
 
 def checkpoints(run):
-    """The steps of those that were kept."""
+    """The steps of the checkpoints that were kept."""
     return sorted(int(name[5:]) for name in os.listdir(run.path("checkpoints")) if name.startswith("step-"))
 
 
 def saves_beside_steps(run):
-    """The steps that were saved, and whether others were done while that one was written."""
+    """(step, whether training went on while its checkpoint was written) for each save."""
     return [(line["step"], line["checkpoint"]["steps"] > 0) for line in tandem_program.saves(run.folder)]
 
 
@@ -136,7 +136,7 @@ def exists(name):
     return lambda run: os.path.exists(run.path(name))
 
 
-# What must be true of what is seen of two runs: check(test, one, other).
+# What must be true of two runs. Each function returns check(test, one, other).
 
 def differs(*seen):
     def check(test, one, other):
@@ -171,7 +171,7 @@ def lowers(see):
 
 
 def changes_only(*kinds, least_dimensions=1, among=""):
-    """Of the tensors whose names begin with `among`, all of these kinds have other content, and no other one has."""
+    """Of the tensors whose names begin with `among`, those of these kinds and `least_dimensions` differ, and no others."""
     def check(test, one, other):
         test.assertEqual(shapes(one), shapes(other))
         expected = {name for name, shape in shapes(one).items() for kind in kinds

@@ -16,7 +16,7 @@ TANDEM = ""
 OK, CONFIG, DATA, NUMERICAL, OUT_OF_MEMORY, STOPPED = 0, 2, 3, 64, 71, 85
 QUICK = ["--train.global_batch", "12", "--train.log_every", "1", "--optim.warmup_steps", "5", "--run.threads", "1",
          "--log.progress", "none"]
-# What a small model of each kind is told; the sizes of images are in their dataset.
+# The settings of a small model of each kind; the dataset says how large images are.
 SHAPES = {"mlp": ["--model.layers", "2", "--model.width", "32"], "resnet": []}
 SHAPES["gpt"] = SHAPES["llama"] = [*SHAPES["mlp"], "--model.heads", "2", "--model.context", "16"]
 TINY = [*SHAPES["gpt"], *QUICK]
@@ -37,7 +37,7 @@ def run(*arguments, ranks=None, environment={}, timeout=300, **options):
 
 
 def kind_in(settings):
-    """The kind of model that these arguments ask for."""
+    """The kind of model that these arguments choose."""
     named = [value for key, value in zip(settings, settings[1:]) if key == "--model.kind"]
     return named[-1] if named else "gpt"
 
@@ -48,7 +48,7 @@ def logged(folder):
 
 
 def metrics(folder):
-    """Of steps and validations."""
+    """The lines about steps and validations, without those about checkpoints."""
     return [line for line in logged(folder) if "checkpoint" not in line]
 
 
@@ -81,7 +81,7 @@ def write_idx(path, dimensions, values):
 
 
 class Workspace(unittest.TestCase):
-    """A folder with a small text dataset and a small image dataset, made once."""
+    """A folder with a small text dataset and a small image dataset, made once for a class of tests."""
 
     @classmethod
     def setUpClass(cls):
@@ -104,7 +104,7 @@ class Workspace(unittest.TestCase):
 
     @classmethod
     def prepare_images(cls, name, splits):
-        """A dataset of 8 x 8 pixels, for models that would take long with larger ones; splits: (labels, all pixels)."""
+        """Makes a dataset of 8 x 8 images, because larger ones would take long; splits: name -> (labels, all pixels)."""
         folder, dataset = cls.path(name), cls.path(name + ".h5")
         os.makedirs(folder)
         for split, (labels, pixels) in splits.items():
@@ -142,7 +142,7 @@ class Workspace(unittest.TestCase):
 
     @staticmethod
     def processes_of(name):
-        """The ranks of a run that are there now."""
+        """The processes of a run's ranks that are alive now."""
         found = []
         for process in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -161,7 +161,7 @@ class Workspace(unittest.TestCase):
         return tensors_in(self.run_folder(name))
 
     def assert_same_bits(self, one, other):
-        """All figures of two runs, and every byte of their weights, optimizer states and statistics."""
+        """Compares all figures of two runs, and every byte of their weights, optimizer states and statistics."""
         def figures(name):
             return [[line.get(key) for key in ["step", "loss", "grad_norm", "val_loss"]] for line in metrics(self.run_folder(name))]
         self.assertEqual(figures(one), figures(other), f"{one} and {other}")
@@ -169,9 +169,9 @@ class Workspace(unittest.TestCase):
         self.assertEqual(self.tensors(one), self.tensors(other), f"{one} and {other}")
 
     def assert_one_line(self, result, pattern):
-        """One line of ours on standard error (mpirun adds its own), and it says what it should."""
+        """The program wrote exactly one line to standard error (mpirun adds its own), which matches the pattern."""
         ours = [line for line in result.stderr.splitlines()
-                if line.startswith("tandem:") and "stop requested" not in line]  # mpirun's signal to the other ranks
+                if line.startswith("tandem:") and "stop requested" not in line]  # mpirun signals the other ranks
         self.assertEqual(len(ours), 1, result.stderr)
         self.assertRegex(ours[0], pattern)
 

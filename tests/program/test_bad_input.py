@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every kind of bad input, each with its exit code and its one line; and jobs that are interrupted or lose a rank.
+"""Every kind of bad input ends with its exit code and one line; also jobs that are interrupted or lose a rank.
 
     test_bad_input.py PATH_TO_TANDEM [unittest arguments]
 """
@@ -33,13 +33,13 @@ class BadInput(Workspace):
         self.assert_one_line(self.train("x", "--model.kind", "resnet", data=self.text, code=DATA), "image.*text")
 
     def corrupt_tokens(self, target):
-        """A copy of the dataset in which one early training token is outside the vocabulary."""
+        """Writes a copy of the dataset in which tokens are outside the vocabulary, one in each window of 16."""
         with open(self.text_file) as text, open(self.text, "rb") as dataset:
             characters, content = text.read(), bytearray(dataset.read())
         ids = {c: i for i, c in enumerate(sorted(set(characters)))}
         start = content.find(struct.pack("<40H", *(ids[c] for c in characters[:40])))
         self.assertGreater(start, 0)
-        for place in range(0, 12000, 16):  # one in every window
+        for place in range(0, 12000, 16):
             content[start + 2 * place:start + 2 * place + 2] = struct.pack("<H", 60000)
         with open(target, "wb") as out:
             out.write(content)
@@ -115,7 +115,7 @@ class BadInput(Workspace):
         self.train("full", "--train.steps", "20", "--checkpoint.every_steps", "10", "--checkpoint.keep", "5")
         shutil.rmtree(os.path.join(self.run_folder("full"), "checkpoints/step-00000020"))
 
-        def limit_file_size():  # a file that may not grow fails like one on a full disk
+        def limit_file_size():  # a write beyond the limit fails as on a full disk
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (60000, 60000))
         result = self.train("full", "--train.steps", "20", code=DATA, preexec_fn=limit_file_size, restore_signals=False)
@@ -151,15 +151,15 @@ class BadInput(Workspace):
         self.train("samples")
 
     def test_a_gradient_that_is_not_finite_ends_all_ranks_in_order(self):
-        # The next step is under way by then, on the communicator's thread too.
+        # By then the next step has begun, also on the communication thread.
         for ranks, zero, nodes in [(2, 1, "auto"), (4, 3, "2")]:
             result = self.train(f"infinite{ranks}", "--optim.lr", "1e30", "--optim.warmup_steps", "0", "--optim.clip_norm", "0",
                                 "--dist.zero", zero, "--dist.node_size", nodes, ranks=ranks, code=NUMERICAL)
             self.assert_one_line(result, "step 2: the gradient is not finite")
 
     def test_skipped_steps_leave_batch_statistics_alone(self):
-        # A huge first update makes later forward passes overflow; their gradients are skipped, and so must be what
-        # BatchNorm observed in them. Nothing in the checkpoint may be infinite or NaN.
+        # A huge first update makes later forward passes overflow; their updates are skipped, and the statistics that
+        # BatchNorm took in them must be dropped too. Nothing in the checkpoint may be infinite or NaN.
         self.train("skips", "--model.kind", "resnet", "--model.depth", "8", "--optim.kind", "sgd", "--optim.lr", "1e25",
                    "--optim.warmup_steps", "0", "--train.steps", "4", "--train.on_nonfinite", "skip", data=self.images)
         norms = [line["grad_norm"] for line in metrics(self.run_folder("skips")) if "grad_norm" in line]
@@ -179,7 +179,7 @@ class BadInput(Workspace):
         for name in ["good", "bad"]:
             os.makedirs(self.path(name))
         shutil.copy(self.text, self.path("good/t.h5"))
-        self.corrupt_tokens(self.path("bad/t.h5"))  # the same header, so only reading shows it
+        self.corrupt_tokens(self.path("bad/t.h5"))  # the header is the same, so the error shows only when tokens are read
         arguments = [tandem_program.TANDEM, "train", "--data.path", "t.h5", "--run.dir", self.path("runs"), "--run.name", "throws", *TINY]
         command = ["timeout", "-k", "5", "60", "mpirun", "-np", "1", "-wdir", self.path("good"), *arguments, ":", "-np", "1",
                    "-wdir", self.path("bad"), *arguments]
@@ -199,7 +199,7 @@ class BadInput(Workspace):
             command = ["timeout", "-k", "5", "120", "mpirun", "-np", str(ranks), *command]
         job = subprocess.Popen(command, env=MPI_ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 60
-        while not self.has_saved(name):  # the line that a signal prints names the checkpoint
+        while not self.has_saved(name):  # the line that a signal causes names the last checkpoint
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.05)
         return job
@@ -233,15 +233,15 @@ class BadInput(Workspace):
         self.assert_stopped_with_checkpoint("terminated", job, STOPPED)
 
     def test_usr1_to_mpirun_stops_all(self):
-        """mpirun passes it on and waits, which it does not for SIGTERM."""
+        """mpirun passes SIGUSR1 on and waits for the ranks; after SIGTERM it does not wait."""
         job = self.start_endless("usr1", 2)
-        with open(f"/proc/{job.pid}/task/{job.pid}/children") as children:  # of timeout
+        with open(f"/proc/{job.pid}/task/{job.pid}/children") as children:  # the child of `timeout` is mpirun
             mpirun = int(children.read().split()[0])
         os.kill(mpirun, signal.SIGUSR1)
         self.assert_stopped_with_checkpoint("usr1", job, STOPPED)
 
     def test_usr1_and_termination_may_come_twice(self):
-        """As job schedulers send them."""
+        """Job schedulers may send these signals twice."""
         for name, number in [("usr1-twice", signal.SIGUSR1), ("terminated-twice", signal.SIGTERM)]:
             job = self.start_endless(name, 1)
             job.send_signal(number)
@@ -264,7 +264,7 @@ class BadInput(Workspace):
         self.train("damaged", "--checkpoint.every_steps", "10", "--checkpoint.keep", "5")
         newest = os.path.join(self.run_folder("damaged"), "checkpoints/step-00000020")
         with open(newest + "/manifest.json") as manifest, open(newest + "/rank-0000.h5", "r+b") as file:
-            file.seek(json.load(manifest)["files"][0]["pieces"][0][0])  # of a parameter: they come first
+            file.seek(json.load(manifest)["files"][0]["pieces"][0][0])  # the first piece belongs to a parameter
             file.write(b"\xff" * 64)
         self.assert_one_line(self.check(run("eval", "--checkpoint", self.run_folder("damaged")), DATA), "damaged")
         result = self.train("damaged", "--checkpoint.every_steps", "10", "--checkpoint.keep", "5", "--log.progress", "plain")
@@ -279,7 +279,7 @@ class BadInput(Workspace):
         self.train("damaged", "--checkpoint.resume", "none")
 
     def test_data_of_another_tokenizer_of_the_same_size(self):
-        """Ids fit, but stand for other characters."""
+        """The ids fit the model, but stand for other characters."""
         self.train("lower")
         upper = self.path("upper.txt")
         with open(self.text_file) as text, open(upper, "w") as out:
@@ -325,7 +325,7 @@ class BadInput(Workspace):
 
     def test_output_that_is_no_place_for_a_dataset(self):
         prepare = ["prepare", "text", "--tokenizer", "char", "--input", self.text_file, "--output"]
-        pipe = self.path("pipe")  # stands for /dev/null, which a broken program would replace
+        pipe = self.path("pipe")  # in place of /dev/null, which a wrong program would replace by a file
         os.mkfifo(pipe)
         self.assert_one_line(self.check(run(*prepare, pipe), DATA), "pipe: cannot write: not a file")
         self.assertTrue(stat.S_ISFIFO(os.stat(pipe).st_mode))

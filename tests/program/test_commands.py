@@ -48,9 +48,9 @@ class Training(Workspace):
             figures = [line.get("loss", line.get("val_loss")) for line in lines]
             reference = reference or figures
             self.assertEqual(len(figures), 7)  # six steps and a validation, which reads the running statistics
-            # The losses of micro-batches are added in one order, and the first is that of the same weights.
+            # The weights before the first step are the same, and losses of micro-batches are added in a fixed order.
             self.assertEqual(figures[0], reference[0])
-            # Of four ranks' gradients an f32 sum is off by 3 * 2^-24 of their magnitudes, which is 2e-6 of a sum ten times
+            # An f32 sum of four ranks' gradients is off by 3 * 2^-24 of their magnitudes, which is 2e-6 of a sum ten times
             # smaller. With gradients of norm 2, a learning rate up to 0.02 and momentum 0.9, six such errors move the weights
             # by at most 6 * 0.02 / (1 - 0.9) * 2 * 2e-6 = 5e-6, and the loss by 2 * 5e-6.
             for one, other in zip(reference, figures):
@@ -74,9 +74,9 @@ class Training(Workspace):
         self.assertEqual(losses(self.run_folder("bucket-large")), losses(self.run_folder("bucket-small")))
 
     def test_mixed_precision_follows_the_curve(self):
-        # A bf16 number is off by up to 2^-8 of itself, an fp16 number by 2^-11; some sixty roundings, of either sign, lie
-        # between an input and a target's loss in two layers. Over the targets of a batch they cancel further, which leaves
-        # room for what twenty steps of training make of them.
+        # Rounding changes a bf16 number by up to 2^-8 of itself, an fp16 number by 2^-11. In two layers about sixty roundings,
+        # of either sign, lie between an input and a target's loss. In the mean over a batch they cancel further, which
+        # leaves room for the errors that twenty steps of training add.
         self.train("f32")
         for precision, unit in [("bf16", 2 ** -8), ("fp16", 2 ** -11)]:
             self.train(precision, "--train.precision", precision)
@@ -92,7 +92,7 @@ class Training(Workspace):
         self.train("wire-bf16", "--dist.wire_dtype", "bf16", ranks=2)
         one, other = metrics(self.run_folder("wire-f32"))[0], metrics(self.run_folder("wire-bf16"))[0]
         self.assertEqual(one["wire_bytes"], 2 * other["wire_bytes"])
-        # Each gradient is rounded once for each rank, to 2^-8 of itself.
+        # Each rank rounds each gradient once, by up to 2^-8 of itself.
         self.assert_curves_agree(losses(self.run_folder("wire-f32")), losses(self.run_folder("wire-bf16")), 2 ** -8)
 
     def test_resumed_run_equals_the_uninterrupted_one(self):
@@ -104,7 +104,7 @@ class Training(Workspace):
         self.assertEqual(losses(self.run_folder("straight")), losses(self.run_folder("resumed")))
         with open(os.path.join(self.run_folder("resumed"), "metrics.discarded.jsonl")) as lines:
             self.assertEqual([json.loads(line)["step"] for line in lines][0], 11)
-        # And on another number of ranks, where the sums differ by rounding.
+        # The run also resumes on another number of ranks, where sums differ by rounding.
         shutil.copytree(self.run_folder("straight"), self.run_folder("resumed3"))
         shutil.rmtree(os.path.join(self.run_folder("resumed3"), "checkpoints/step-00000020"))
         self.train("resumed3", ranks=3)
@@ -118,14 +118,14 @@ class Training(Workspace):
 
     def test_init_from_starts_with_the_weights(self):
         self.train("teacher")
-        for name, source in [("student", "teacher"), ("grandchild", "student")]:  # a step that moves nothing
+        for name, source in [("student", "teacher"), ("grandchild", "student")]:  # a step that changes no weight
             self.train(name, "--checkpoint.init_from", self.run_folder(source), "--train.steps", "1", "--optim.lr", "0",
                        "--optim.min_lr", "0")
         def weights(name):
             return {tensor: content for tensor, content in self.tensors(name).items() if tensor.startswith("param/")}
         self.assertGreater(len(weights("teacher")), 0)
         self.assertEqual(weights("teacher"), weights("student"))
-        # And nothing else comes along: the same weights from runs with other moments make the same step.
+        # Only weights are taken over: the moments of the two source runs differ, and the steps are equal.
         self.assert_same_bits("student", "grandchild")
         self.assertEqual(metrics(self.run_folder("teacher"))[-1]["val_loss"], metrics(self.run_folder("student"))[-1]["val_loss"])
 

@@ -39,7 +39,7 @@ def tables():
 
 
 def parts(text):
-    """What stands before, between and after the two marks."""
+    """The texts before, between and after the two marks."""
     before, rest = text.split(BEGIN)
     between, after = rest.split(END)
     return before, between, after

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`tandem estimate` against `tandem train`: peak memory and bytes between ranks of configurations drawn at random, and
-what it says.
+"""`tandem estimate` predicts what `tandem train` uses: peak memory and bytes sent, for configurations drawn at random. Also
+tests what `tandem estimate` prints.
 
     test_estimate.py PATH_TO_TANDEM [unittest arguments]
 
@@ -18,7 +18,7 @@ GPU = "none" if DEVICE == "cpu" else "a100-40"
 CONFIGURATIONS = 10
 
 
-# Settings that are drawn whatever the model is, and have no meaning for these.
+# Settings that a kind of model ignores; draw() leaves them out.
 IGNORED = {"gpt": ["model.kv_heads", "model.depth"],
            "llama": ["model.depth"],
            "mlp": ["model.heads", "model.kv_heads", "model.context", "model.dropout", "model.tie_embeddings", "model.depth"],
@@ -27,7 +27,7 @@ IGNORED = {"gpt": ["model.kv_heads", "model.depth"],
 
 
 def draw(pick):
-    """A number of ranks and settings for them."""
+    """Draws a number of ranks, and settings."""
     ranks = pick.choice([1, 2, 3, 4])
     kind = pick.choice(["gpt", "llama", "resnet", "mlp"])
     micro_batch, accumulation = pick.choice([1, 2, 3]), pick.choice([1, 1, 2, 3])

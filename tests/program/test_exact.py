@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What dist.reduce = exact promises of the `tandem` program: the number of ranks, the ZeRO stage, the plan of buckets,
-overlap, nodes and restarts change no bit. And how many bytes each stage sends.
+"""With dist.reduce = exact the number of ranks, the ZeRO stage, bucket sizes, overlap, nodes and restarts change no bit.
+Also tests how many bytes each stage sends.
 
     test_exact.py PATH_TO_TANDEM [unittest arguments]
 """
@@ -10,7 +10,7 @@ import shutil
 import tandem_program
 from tandem_program import Workspace, metrics
 
-# Micro-batches of one sample: 12 on one rank, 6 on each of two, 4 of three, 3 of four.
+# Micro-batches of one sample: 12 on one rank, 6 on each of two ranks, 4 on each of three, 3 on each of four.
 EXACT = ["--dist.reduce", "exact", "--train.micro_batch", "1", "--train.steps", "50", "--checkpoint.every_steps", "25",
          "--checkpoint.keep", "5"]
 MODELS = {"gpt": ["--model.dropout", "0.1"],
@@ -33,14 +33,14 @@ class Exact(Workspace):
         self.train(name, *EXACT, *MODELS[model], "--dist.zero", zero, *settings, ranks=ranks, data=data)
 
     def resumed(self, source, model, *settings, **how):
-        """The second half of the steps of `source`, over other ranks."""
+        """Runs the second half of `source` again, on other ranks, and compares the bits."""
         name = f"{source}-on-{how['ranks']}"
         shutil.copytree(self.run_folder(source), self.run_folder(name))
         shutil.rmtree(os.path.join(self.run_folder(name), "checkpoints/step-00000050"))
         self.exact(name, model, *settings, **how)
         self.assert_same_bits(source, name)
         sent = {line["step"]: line["wire_bytes"] for line in metrics(self.run_folder(name)) if "loss" in line}
-        self.assertEqual(sent[26] > 0, how["ranks"] > 1)  # one rank alone would not show a step that is run again
+        self.assertEqual(sent[26] > 0, how["ranks"] > 1)  # one rank sends nothing, so it cannot show a step that is run again
         self.assertEqual(sent[26], sent[27], "the exponents come from the checkpoint, so no step is run again")
 
     def compare(self, model, *cases):
@@ -72,14 +72,14 @@ class Exact(Workspace):
 
 
 class WireBytes(Workspace):
-    """In each step every rank sends, of N ranks: for the gradients of a stage that sums them once a step, or once a
-    micro-step, (N-1)/N of their bytes, twice that where all ranks get the sum; for values that are gathered, (N-1)/N of
-    theirs, for each time that they are.
+    """What each of N ranks sends in a step. Gradients: (N-1)/N of their bytes whenever they are summed, once a step or once a
+    micro-step, depending on the stage; twice that where all ranks get the sum. Values: (N-1)/N of their bytes whenever they
+    are gathered.
     """
 
     @staticmethod
     def padded(sizes, ranks):
-        """Elements of a bucket: parameters begin at multiples of 8, buckets at multiples of 128 for each rank."""
+        """Elements of a bucket: parameters begin at multiples of 8, and each rank's shard is a multiple of 128."""
         elements = sum((size + 7) // 8 * 8 for size in sizes)
         unit = 128 * ranks
         return (elements + unit - 1) // unit * unit
@@ -98,7 +98,7 @@ class WireBytes(Workspace):
         if zero < 3:
             gradients = self.padded(sum(blocks.values(), []), ranks)
             values = shared + gradients if zero > 0 else 0
-        else:  # block by block; the last block's values serve forward and backward
+        else:  # gathered block by block; the last block once for forward and backward
             each = [self.padded(sizes, ranks) for sizes in blocks.values()]
             gradients, last = sum(each), self.padded(blocks["head"], ranks)
             values = shared + micro_steps * (2 * gradients - last)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The life of a run of the `tandem` program: what it writes down step by step, which checkpoints it keeps, and that a run that
-went on is the run that was never interrupted.
+"""The life of a run of `tandem train`: what it logs at each step, which checkpoints it keeps, and that a resumed run equals one
+that was never interrupted.
 
     test_life_of_a_run.py PATH_TO_TANDEM [unittest arguments]
 """
@@ -17,7 +17,7 @@ import time
 import tandem_program
 from tandem_program import DATA, NUMERICAL, STOPPED, Workspace, metrics, run, saves
 
-# Half a millisecond a step.
+# A step takes half a millisecond.
 SMALL = ["--model.kind", "mlp", "--model.layers", "1", "--model.width", "8", "--log.tensorboard", "false"]
 WEIGHTS = 64 * 8 + 8 * 4  # 8 x 8 pixels, 4 classes; without biases
 
@@ -42,7 +42,7 @@ class Life(Workspace):
             return json.load(file)
 
     def assert_is_copy(self, name, one, other):
-        """The files of one checkpoint are those of the other: hard links, as long as neither is written again."""
+        """The two checkpoints share their files, as hard links. One that was written again would have files of its own."""
         for file in ["rank-0000.h5", "manifest.json"]:
             self.assertTrue(os.path.samefile(*[os.path.join(self.checkpoint(name, which), file) for which in [one, other]]), file)
 
@@ -62,7 +62,7 @@ class Figures(Life):
                     expected = peak * (update + 1) / (warmup + 1)
                 else:
                     expected = least + height((update - warmup) / (steps - warmup)) * (peak - least)
-                # The same formula in f64, of half a dozen roundings.
+                # The same formula in f64: about six roundings.
                 self.assertAlmostEqual(lr, expected, delta=6 * 2**-53 * peak, msg=f"{schedule}, step {update + 1}")
 
     def test_the_gradient_norm_is_that_before_clipping(self):
@@ -81,8 +81,8 @@ class Figures(Life):
         lines = self.lines("mfu")
         self.assertEqual([line["step"] for line in lines], [1, 5, 10])
         for line in lines:
-            flops_per_s = 6 * WEIGHTS * 12 / (line["step_ms"] / 1000)  # forward and twice that backward, 12 samples
-            # The peak is printed with three digits: off by half a unit of the third at most, 0.5 %.
+            flops_per_s = 6 * WEIGHTS * 12 / (line["step_ms"] / 1000)  # 12 samples; backward has twice the FLOPs of forward
+            # The peak is printed with three digits, so it is off by at most half a unit of the third: 0.5 %.
             self.assertAlmostEqual(line["mfu"] / (flops_per_s / (2 * peak)), 1, delta=0.00501)
 
 
@@ -102,9 +102,9 @@ class Checkpoints(Life):
             self.assertEqual((best["step"], best["validation_loss"]), (least, curve[least]))
             self.assert_is_copy("best", "best", least)
             found.append(least)
-        # The second start must find nothing better than the first did, the third must; and not at the ends.
+        # The second start must not improve on the first, the third must; the best step is never the first or last validation.
         self.assertTrue(2 < found[0] < 10 and found[1] == found[0] and 12 < found[2] < 16, found)
-        # 12 images: one at a time, with fewer in the last batch, all at once. Six decimals are printed.
+        # Batches of 1, of 5 with 2 in the last one, and of all 12 images. Six decimals are printed.
         for batch in [1, 5, 12]:
             shown = self.check(run("eval", "--checkpoint", self.checkpoint("best", "best"), "--batch", batch, "--threads", "1")).stdout
             self.assertAlmostEqual(float(re.search(r"val_loss +(\S+)", shown)[1]), curve[found[2]], delta=1.01e-6)
@@ -118,8 +118,8 @@ class Checkpoints(Life):
             self.assert_is_copy(name, "best", best)
 
     def test_a_full_disk_leaves_the_only_checkpoint(self):
-        # The weights do not fit; or they do, and the manifest does not, because it holds this text with every character
-        # escaped. config.cfg, which has it as it is, still fits.
+        # First the weights do not fit. Then they do, but the manifest does not, because it holds a long text with every
+        # character escaped. config.cfg holds the text unescaped and fits.
         long_text = ["--checkpoint.init_from", '"' * 30000]
         for full, width, going_on in [("rank-0000.h5", "256", []), ("manifest.json", "8", long_text)]:
             settings = ["--model.width", width, "--checkpoint.every_steps", "10", "--checkpoint.keep", "1"]
@@ -132,7 +132,7 @@ class Checkpoints(Life):
             self.assertEqual(kept, ["step-00000020"])
 
     def test_a_checkpoint_is_of_one_moment(self):
-        """Whether training waits while it is written or not."""
+        """Whether or not training waits while the checkpoint is written."""
         settings = ["--model.width", "512", "--train.steps", "30", "--checkpoint.every_steps", "10", "--checkpoint.keep", "9"]
         for name, beside in [("waits", "false"), ("goes-on", "true")]:
             self.small(name, *settings, "--checkpoint.async", beside)
@@ -175,7 +175,7 @@ class Checkpoints(Life):
                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **how)
 
     def entries(self, name):
-        """Of the folder of checkpoints: those that are committed, and those that are not."""
+        """The names of the committed checkpoints, and of those that are not committed."""
         folder = self.checkpoint(name, "")
         found = os.listdir(folder) if os.path.isdir(folder) else []
         return ({entry for entry in found if re.fullmatch(r"step-\d{8}", entry)},
@@ -201,7 +201,7 @@ class Checkpoints(Life):
         self.assertGreater(saves(self.run_folder("while"))[0]["step"], 1000)
 
     def test_a_killed_save_leaves_the_checkpoint_before(self):
-        """Killed as soon as a second save of the same start begins; each start goes on from what the one before left."""
+        """Each start is killed as soon as its second save begins, and the next start goes on from what is left."""
         for _ in range(3):
             former = self.entries("killed")
             run_ = self.start("killed", "--model.width", 512, "--train.steps", 10**6, "--checkpoint.every_steps", 20)
@@ -215,7 +215,7 @@ class Checkpoints(Life):
 class Fp16(Life):
     def test_a_run_with_overflows_goes_on_as_if_it_had_not_stopped(self):
         # One sample a step: with a loss scale of 65,536 the gradient of its logits is almost 65,504, the largest fp16
-        # number, and before long a gradient in front of the head is beyond. beta2 so large that Adam's t matters for long.
+        # number, so a gradient before the head soon overflows. With this large beta2 Adam's t matters for many steps.
         settings = ["--train.precision", "fp16", "--train.global_batch", "1", "--optim.lr", "0.01", "--optim.warmup_steps", "0",
                     "--optim.beta2", "0.9999", "--train.steps", "2030", "--checkpoint.every_steps", "1000", "--checkpoint.keep", "5"]
         self.small("straight", *settings)
@@ -229,7 +229,7 @@ class Fp16(Life):
         overflows = [line["step"] for line in lines if line["grad_norm"] is None]
         self.assertTrue(overflows and overflows[-1] < 1000, overflows)
         self.assertEqual(lines[0]["loss_scale"], 65536)
-        grown = overflows[-1] + 2000  # clean steps, most of them before the save
+        grown = overflows[-1] + 2000  # 2000 clean steps double the scale; most of them are before the save
         for line in lines:
             skipped = sum(step <= line["step"] for step in overflows)
             self.assertEqual(line["skipped"], skipped)

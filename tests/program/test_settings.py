@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Every setting of `tandem train` does what it says: a table of runs that differ in one setting, and of what differs
-between what they leave. A setting without a row fails.
+"""Every setting of `tandem train` does what it says: a table of pairs of runs that differ in one setting, and of how
+their results must differ. A setting without a row fails.
 
     test_settings.py PATH_TO_TANDEM [unittest arguments]
 
-One setting alone: Settings.test_optim_lr.
+To test one setting: Settings.test_optim_lr.
 """
 import glob
 import os
@@ -23,16 +23,16 @@ from tandem_program import CONFIG, DATA, MPI_ENV, NUMERICAL, OK, STOPPED, Worksp
 
 LOST_PEER = 75
 CHARACTERS, CONTEXT, BATCH = 2000, 8, 4
-VALIDATED = CHARACTERS - int(0.9 * CHARACTERS) - 1  # the targets in the validation part of the text
+VALIDATED = CHARACTERS - int(0.9 * CHARACTERS) - 1  # the number of validation targets
 LR = 2 ** -7
-# Each run, unless its row says otherwise. No GPU, so that what is seen is the same everywhere.
+# The settings of each run, unless its row says otherwise. No GPU, so that results are the same everywhere.
 BASE = {"run.device": "cpu", "run.threads": "1", "data.path": "words.h5", "train.global_batch": str(BATCH), "train.steps": "2",
         "train.log_every": "1", "optim.lr": str(LR), "optim.min_lr": "0", "optim.warmup_steps": "0", "log.progress": "none"}
 TEXT = {"model.layers": "1", "model.heads": "2", "model.width": "16", "model.context": str(CONTEXT)}
 SIZES = {"gpt": TEXT, "llama": TEXT, "mlp": {"model.layers": "1", "model.width": "16"}, "resnet": {"model.depth": "8"}}
-# Parts of a bucket are multiples of 128 elements: of two f32 moments in four buckets at most so many bytes are padding.
+# Shards of a bucket are multiples of 128 elements. This is the most padding, in bytes, of two f32 moments in four buckets.
 PADDING = 128 * 4 * 2 * 4
-STILL = "optim.lr=0"  # weights stay as they began, while losses, gradients and moments are computed
+STILL = "optim.lr=0"  # weights do not change, but losses, gradients and moments are computed
 SGD = "optim.kind=sgd"
 MLP, RESNET = "model.kind=mlp data.path=digits.h5", "model.kind=resnet data.path=digits.h5"
 
@@ -43,7 +43,7 @@ def settings_of(text):
 
 class Row:
     """Two runs on `ranks` ranks that differ in one setting (None: not given), and what must be true of them. `ends`: the
-    exit code of the second one and its line; otherwise it is fine as the first must be."""
+    exit code and the error line of the second run, if it must fail."""
 
     def __init__(self, one, other, *checks, given="", ranks=None, ends=(OK, None)):
         self.values, self.checks, self.given, self.ranks, self.ends = (one, other), checks, settings_of(given), ranks, ends
@@ -60,14 +60,14 @@ class Row:
 
 
 class Live:
-    """What only shows while jobs run: test(test, key)."""
+    """What can be tested only while jobs run: test(test, key)."""
 
     def __init__(self, test):
         self.test = test
 
 
 def timeouts(test, key):
-    """A rank that does not go on is lost to the other after so many seconds, and a little for the job to end."""
+    """A job with a rank that is stopped ends after so many seconds, or a little later."""
     short, long = (test.start(f"timeout{seconds}", {key: str(seconds)}, ranks=2) for seconds in [3, 600])
     stopped = [test.processes_of(f"timeout{seconds}")[0] for seconds in [3, 600]]
     for process in stopped:
@@ -82,7 +82,7 @@ def timeouts(test, key):
 
 
 def minutes_between_checkpoints(test, key):
-    """0.01 minutes: a checkpoint every 0.6 s or a little later. Sixty times as long: none meanwhile."""
+    """With 0.01 minutes there is a checkpoint every 0.6 s or a little later; with 0.6 minutes there is none yet."""
     often, rarely = (test.start("minutes" + minutes, {key: minutes, "checkpoint.keep": "99"}) for minutes in ["0.01", "0.6"])
     def saved(minutes):
         return [os.stat(path).st_mtime for path in glob.glob(f"runs/minutes{minutes}/checkpoints/step-*[0-9]/manifest.json")]
@@ -98,7 +98,7 @@ def minutes_between_checkpoints(test, key):
 ROWS = {
     "run.name": [Row("one", "two", gives(printed(r"^run +(\S+)"), ["runs/one"], ["runs/two"]), same(losses))],
     "run.dir": [Row("here", "there", gives(printed(r"^run +(\S+)"), ["here/r"], ["there/r"]), given="run.name=r")],
-    # The seed's four uses, each where the others have none or make no difference.
+    # The seed decides initial weights, sample order, dropout and augmentation; in each row at most one of them matters.
     "run.seed": [
         Row(1, 2, changes_only("param/", least_dimensions=2, among="param/"), given=STILL),
         Row(1, 2, differs(losses), same(weights), given=STILL + " checkpoint.init_from=runs/teacher"),
@@ -119,7 +119,7 @@ ROWS = {
     "model.layers": [Row(1, 3, gives(numbered("blocks."), 1, 3)),
                      Row(1, 3, gives(numbered("layers."), 1, 3), given=MLP)],
     "model.heads": [Row(2, 4, differs(losses), same(shapes, weights), given=STILL)],
-    # With heads of 4 elements: so many rows of queries, keys and values.
+    # Rows of queries, keys and values; heads have 4 elements.
     "model.kv_heads": [Row(0, 1, gives(shape("blocks.0.attn.qkv.weight"), [3 * 16, 16], [16 + 2 * 4, 16]),
                            given="model.kind=llama model.heads=4")],
     "model.width": [Row(16, 32, gives(shape("wte"), [256, 16], [256, 32])),
@@ -137,7 +137,7 @@ ROWS = {
         Row(None, "wpo", ends=(CONFIG, "model.freeze: wpo names no parameter"))],
     "train.steps": [Row(2, 3, gives(steps, [1, 2], [1, 2, 3]), gives(checkpoints, [2], [3]))],
     "train.global_batch": [Row(4, 6, gives(lambda run: run.manifest["sampler"]["position"], 2 * 4, 2 * 6), differs(losses))],
-    # BatchNorm's statistics are of one micro-batch, so that the loss shows its size.
+    # BatchNorm takes its statistics from one micro-batch, so the loss depends on the micro-batch's size.
     "train.micro_batch": [Row(0, 2, gives(printed(r"= (\d+) micro-batch x (\d+) acc"), [("4", "1")], [("2", "2")]),
                               lowers(memory("activations"))),
                           Row(0, 2, differs(losses), given=RESNET + " train.steps=1")],
@@ -169,7 +169,7 @@ ROWS = {
     "optim.nesterov": [Row("false", "true", changes_only("param/"), given=SGD + " train.steps=1")],
     "optim.weight_decay": [Row(0, 0.5, changes_only("param/", least_dimensions=2), given="train.steps=1"),
                            Row(0, 0.5, changes_only("param/", "optim/", least_dimensions=2), given=SGD + " train.steps=1")],
-    # The norm that is logged is the one before.
+    # The norm that is logged is the one before clipping.
     "optim.clip_norm": [
         Row(0, 0.01, changes_only("param/", "optim/"), same(figure("grad_norm")), given=SGD + " train.steps=1"),
         Row(0, 1000, changes_only(), given=SGD)],
@@ -179,13 +179,13 @@ ROWS = {
         Row(2, 3, lowers(memory("parameters")), scales(memory("optimizer"), 1, PADDING), ranks=2)],
     "dist.backend": [Row("mpi", "nccl", ends=(CONFIG, "dist.backend = nccl"), given="run.device=auto")],
     "dist.reduce": [Row("ring", "exact", scales(sent("inside"), 2), ranks=2)],
-    # One bucket for wte, which is used twice, and at least one for the others. 0: a link is probed, which sends megabytes.
+    # One bucket for wte, which is used twice, and at least one for the rest. 0: the link is probed, which sends megabytes.
     "dist.bucket_mb": [
         Row(0.001, 100, lowers(buckets), lowers(of_rank_0("collectives")), ranks=2),
         Row(4, 100, gives(buckets, 2, 2), ranks=2),
         Row(100, 0, gives(lambda run: of_rank_0("wire", "control", "inside")(run) > 2**20, False, True), ranks=2)],
     "dist.wire_dtype": [Row("f32", "bf16", scales(sent("inside"), 0.5), ranks=2)],
-    # In stage 3 the next block's weights come while one computes: with overlap there is memory for both.
+    # In stage 3 with overlap, the next block's weights are gathered while one computes: there is memory for both.
     "dist.overlap": [Row("true", "false", lowers(memory("staging")), same(losses, sent("inside")), ranks=2,
                          given="dist.zero=3 model.layers=3")],
     "dist.shard": [Row("world", "node", scales(memory("optimizer"), 2, PADDING), ranks=4,
@@ -217,16 +217,16 @@ class Settings(Workspace):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp(prefix="tandem-test-")
-        # No GPU is found, and the program does not start itself once more for the policy that it prefers.
+        # Hides GPUs, and sets OpenMP's policy, so that the program does not restart itself with the one that it prefers.
         tandem_program.MPI_ENV.update(CUDA_VISIBLE_DEVICES="", OMP_WAIT_POLICY="passive")
-        os.chdir(cls.folder)  # rows name files as users do
+        os.chdir(cls.folder)  # rows name files by relative paths
         cls.runs, cls.help = {}, cls.check(run("train", "--help")).stdout
         cls.defaults = dict(re.findall(r"^  --(\w+\.\w+) (\S+)", cls.help, re.MULTILINE))
         cls.make_digits()
         same = [1] * 8, [7 * pixel % 256 for pixel in range(64)] * 8
         cls.prepare_images("same", {"train": same, "t10k": same})
         for name, seed, count, validated in [("words", 1, CHARACTERS, "0.1"), ("other", 2, CHARACTERS, "0.1"),
-                                             ("window", 3, 2 * (CONTEXT + 1), "0.5")]:  # one window alone, at one place
+                                             ("window", 3, 2 * (CONTEXT + 1), "0.5")]:  # exactly one window
             with open(name + ".txt", "w") as out:
                 out.write(words(1000, seed)[:count])
             cls.check(run("prepare", "text", "--input", name + ".txt", "--output", name + ".h5", "--tokenizer", "bytes",
@@ -249,7 +249,7 @@ class Settings(Workspace):
 
     @classmethod
     def run_of(cls, settings, ranks=None):
-        """Rows share runs, also when one names a default; each has a folder of its own."""
+        """Rows with equal settings share a run, also when one of them names a default. Each run has a folder of its own."""
         key = ranks, frozenset(cls.complete(settings).items() - cls.defaults.items())
         if key not in cls.runs:
             settings = {"run.name": f"run{len(cls.runs)}", **settings}
@@ -265,7 +265,7 @@ class Settings(Workspace):
             time.sleep(0.02)
 
     def start(self, name, settings, ranks=None):
-        """A run without end, that has begun to train."""
+        """Starts a run without end, and returns when it trains."""
         command = [tandem_program.TANDEM, *self.words_of({"run.name": name, **settings, "train.steps": "100000000"})]
         if ranks:
             command = ["timeout", "-k", "5", "120", "mpirun", "-np", str(ranks), *command]

@@ -22,7 +22,7 @@ def limited(mib, *arguments, **environment):
 
 
 def starts_with(mib):
-    """The least limit from `mib` on with which the program starts: cuBLASLt's own start-up fails at some limits above its least."""
+    """The smallest limit, from `mib` on, with which the program starts. cuBLASLt also fails to start with some larger limits."""
     return next(more for more in range(mib, 8000, 10) if limited(more, "--help").returncode == OK)
 
 
@@ -30,18 +30,18 @@ class Startup(Workspace):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.base = starts_with(60)  # what its libraries take
+        cls.base = starts_with(60)  # what the program's libraries need
 
     def test_little_address_space(self):
-        # The matrix product's own buffers, then the tensors; never a wait without end.
+        # First the matrix product's buffers do not fit, then the tensors. The program must never hang.
         for more in [60, 120, 190, 320]:
             result = limited(starts_with(self.base + more), "train", "--data.path", self.text, "--run.dir", self.path("runs"),
                              "--run.name", f"little{more}", "--run.device", "cpu", *TINY, "--model.width", "1024", "--model.layers", "8")
             self.assert_one_line(self.check(result, OUT_OF_MEMORY), "out of cpu memory")
 
     def test_little_address_space_and_threads_that_sleep(self):
-        # The user's choice for OpenMP leaves the one for OpenBLAS to the program. Some limits are too low to start with;
-        # none may make it wait.
+        # The user chose OpenMP's policy; the program still chooses OpenBLAS's threads. Some limits are too low to start with,
+        # but none may make the program hang.
         codes = [limited(self.base + more, "--help", OMP_WAIT_POLICY="passive").returncode for more in range(-10, 160, 10)]
         self.assertIn(OK, codes)
 
@@ -61,7 +61,7 @@ class Startup(Workspace):
         self.assertEqual(environment(GOMP_SPINCOUNT="5", OPENBLAS_NUM_THREADS="2"), [None, "5", "2"])
 
     def test_memory_outside_the_tensor_pool(self):
-        # Tokens of a text are kept in vectors: 400 MB of them.
+        # Tokens of a text are not in tensors, but in vectors: 400 MB.
         big = self.path("big.txt")
         with open(big, "w") as file:
             file.truncate(200 << 20)
@@ -71,7 +71,7 @@ class Startup(Workspace):
         self.assertFalse(os.path.exists(self.path("big.h5")))
 
     def start_held(self, environment, ranks=1, *settings):
-        """A job that is held, once its rank has said so, and that rank's process."""
+        """Starts a job with a held rank; returns the job and the rank's process once the rank has said that it waits."""
         command = [tandem_program.TANDEM, "inspect", self.text, *settings]
         if ranks > 1:
             command = ["timeout", "-k", "5", "60", "mpirun", "-np", str(ranks), tandem_program.TANDEM, "train", "--data.path", self.text,
@@ -89,7 +89,7 @@ class Startup(Workspace):
         self.assertNotIn("tandem:", errors)
 
     def test_a_rank_held_for_a_debugger(self):
-        # The others wait for it past their patience, and so does their launcher.
+        # The other rank waits longer than dist.timeout_s, and so does mpirun.
         job, process = self.start_held(dict(MPI_ENV, TANDEM_WAIT_RANK="1"), 2, "--dist.timeout_s", "0.2")
         self.assertEqual(self.said[1], "1")
         time.sleep(1)
@@ -104,7 +104,7 @@ class Startup(Workspace):
         self.assertEqual(process, job.pid)
         time.sleep(0.2)
         self.assertIsNone(job.poll())
-        PTRACE_SEIZE = 0x4206  # what a debugger does, without a stop
+        PTRACE_SEIZE = 0x4206  # attaches as a debugger does, without stopping the process
         self.assertEqual(ctypes.CDLL(None).ptrace(PTRACE_SEIZE, process, None, None), 0)
         self.finish(job)
 
