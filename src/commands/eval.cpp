@@ -23,13 +23,14 @@ Every target counts once; the result has the same bits for every number of ranks
 struct Request {
   std::string checkpoint, data;
   int64_t batch = 0, threads = 0;
-  bool help = false;
+  bool verify = false, help = false;
   Options options{kUsage};
 
   Request() {
     options.add("checkpoint", checkpoint, "a run's folder, or a checkpoint's");
     options.add("data", data, "dataset; the one of the training run when not given");
     options.add("batch", batch, "samples at a time; 0: as in training", 0, 1 << 22);
+    options.add("verify", verify, "hash the whole dataset first, also above 512 MiB");
     options.add("threads", threads, "CPU threads a rank; 0: its share of the cores", 0, 4096);
     options.add("help", help, "print this");
   }
@@ -70,6 +71,9 @@ ExitCode eval_command(const Words& words, World& world, Memory& memory) {
   std::unique_ptr<Dataset> dataset;
   agree(control, [&] {
     dataset = open_dataset(request.data.empty() ? config_of(checkpoint).data.path : request.data);
+    if (world.local_rank() == 0) {
+      verify_content(dataset->info(), request.verify);
+    }
   });
   check_equal(control, "dataset " + dataset->info().path, dataset->info().fingerprint(),
               ExitCode::kData);

@@ -47,11 +47,7 @@ void inspect_data(const std::string& path, bool verify) {
   }
   std::printf("hash        %s\n", info.content_hash.c_str());
   if (verify) {
-    const std::string computed = compute_content_hash(path);
-    if (computed != info.content_hash) {
-      fail(ExitCode::kData, str(path, ": the content has hash ", computed,
-                                ", not the stored one; prepare it again"));
-    }
+    verify_content(info, true);
     std::printf("verified    every byte is as prepared\n");
   }
 }

@@ -1,6 +1,7 @@
 #include "src/data/dataset.h"
 
 #include <algorithm>
+#include <array>
 #include <sstream>
 
 #include "src/core/error.h"
@@ -12,14 +13,24 @@ namespace {
 
 std::string object(Split split, const char* name) { return str("/", name_of(split), "/", name); }
 
+// The root attribute with this name; 0 if it has no values.
+int64_t integer_of(const H5Reader& file, const std::string& attribute) {
+  const auto values = file.int_attribute("/", attribute);
+  return values.empty() ? 0 : values[0];
+}
+
 void inspect_text(const H5Reader& file, DatasetInfo* info) {
   info->train_count = file.dataset("/train/tokens").count;
   info->val_count = file.dataset("/val/tokens").count;
   info->tokenizer = file.string_attribute("/tokenizer", "kind");
-  const auto vocab_size = file.int_attribute("/", "vocab_size");
-  info->vocab_size = vocab_size.empty() ? 0 : vocab_size[0];
-  if (info->vocab_size <= 0 || info->train_count == 0) {
-    fail(ExitCode::kData, str(info->path, ": the training part is empty; prepare it again"));
+  info->vocab_size = integer_of(file, "vocab_size");
+  constexpr int64_t kLargestVocabulary = int64_t{1} << 30;
+  if (info->vocab_size <= 0 || info->vocab_size > kLargestVocabulary) {
+    fail(ExitCode::kData, str(info->path, ": vocab_size = ", info->vocab_size,
+                              " is not the size of a vocabulary; prepare the data again"));
+  }
+  if (info->train_count == 0) {
+    fail(ExitCode::kData, str(info->path, ": the training set is empty; prepare the data again"));
   }
 }
 
@@ -44,14 +55,19 @@ void inspect_images(const H5Reader& file, DatasetInfo* info) {
   info->height = train.shape[2];
   info->width = train.shape[3];
   const auto channels = static_cast<size_t>(info->channels);
-  const bool positive =
-      std::all_of(info->std.begin(), info->std.end(), [](double value) { return value > 0.0; });
-  if (info->mean.size() != channels || info->std.size() != channels || !positive) {
-    fail(ExitCode::kData, str(info->path,
-                              ": the attributes mean and std must have one number for "
-                              "each of the ",
-                              channels, " channels, and std be positive"));
+  // Of pixels in [0, 1]. `tandem prepare` writes no smaller std, and 1 for a constant channel.
+  const auto is_mean = [](double value) { return value >= 0 && value <= 1; };
+  const auto is_std = [](double value) { return value >= 1e-6 && value <= 1; };
+  if (info->mean.size() != channels || info->std.size() != channels ||
+      !std::ranges::all_of(info->mean, is_mean) || !std::ranges::all_of(info->std, is_std)) {
+    fail(ExitCode::kData,
+         str(info->path, ": the attributes mean and std must have one number for each of the ",
+             channels, " channels, mean in [0, 1] and std in [1e-6, 1]"));
   }
+}
+
+bool is_hash(const std::string& text) {
+  return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
 DatasetInfo inspect(const H5Reader& file) {
@@ -64,7 +80,16 @@ DatasetInfo inspect(const H5Reader& file) {
     fail(ExitCode::kData,
          str(file.path(), ": an HDF5 file, but not a dataset of `tandem prepare`"));
   }
+  info.format = file.has_attribute("/", "format") ? integer_of(file, "format") : 1;
+  if (info.format < 1 || info.format > kDatasetFormat) {
+    fail(ExitCode::kData, str(info.path, ": dataset format ", info.format, ", where 1 to ",
+                              kDatasetFormat, " are known; prepare the data again"));
+  }
   info.content_hash = file.string_attribute("/", "content_hash");
+  if (!is_hash(info.content_hash)) {
+    fail(ExitCode::kData,
+         str(info.path, ": the attribute content_hash is damaged; prepare the data again"));
+  }
   info.kind = kind == "text" ? DatasetKind::kText : DatasetKind::kImages;
   if (info.kind == DatasetKind::kText) {
     inspect_text(file, &info);
@@ -131,7 +156,17 @@ std::string compute_content_hash(const std::string& path) {
       add_values<uint32_t>(file, tokens, &hash);
     }
   }
+  add_to_hash(info, &hash);
   return hash.digest().hex();
+}
+
+void verify_content(const DatasetInfo& info, bool also_large) {
+  if ((also_large || info.file_bytes <= kQuicklyVerified) &&
+      compute_content_hash(info.path) != info.content_hash) {
+    fail(ExitCode::kData, str(info.path,
+                              ": the content does not have the hash that was stored with it: "
+                              "damaged or changed; copy or prepare it again"));
+  }
 }
 
 void require_kind(const DatasetInfo& info, DatasetKind kind, std::string_view model) {
@@ -184,6 +219,21 @@ void add_to_hash(const std::vector<std::string>& classes, ContentHash* hash) {
     hash->add(name);
     hash->add("\n");
   }
+}
+
+void add_to_hash(const DatasetInfo& description, ContentHash* hash) {
+  const DatasetInfo& d = description;
+  if (d.format < 2) {
+    return;
+  }
+  hash->add(name_of(d.kind));
+  const auto add_all = [&](const auto& values) {
+    hash->add(values.data(), static_cast<int64_t>(values.size() * sizeof(values[0])));
+  };
+  add_all(std::array{d.format, d.train_count, d.val_count, d.vocab_size, d.channels, d.height,
+                     d.width});
+  add_all(d.mean);
+  add_all(d.std);
 }
 
 }  // namespace tandem

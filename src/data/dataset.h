@@ -4,9 +4,9 @@
 // Images: /train/images [N, C, H, W] u8, /train/labels [N] i32, and the same under /val; and as
 //         attributes of the root: class_names (one per line), mean and std (per channel of the
 //         training images, pixels scaled to [0, 1]).
-// Both have the root attributes kind ("text" or "images") and content_hash (XXH3-128, 32 hex
-// digits). Every error is kData and begins with the path. Reading is safe from several threads at
-// once.
+// Both have the root attributes kind ("text" or "images"), format (2; 1 where there is none) and
+// content_hash (XXH3-128, 32 hex digits). Every error is kData and begins with the path. Reading is
+// safe from several threads at once.
 #pragma once
 
 #include <cstdint>
@@ -30,33 +30,40 @@ std::string_view name_of(DatasetKind kind);  // "text", "images"
 std::string_view name_of(Split split);       // "train", "val"
 
 struct DatasetInfo {
-  std::string path;
+  std::string path{};
   DatasetKind kind = DatasetKind::kText;
+  int64_t format = 1;
   int64_t file_bytes = 0;
-  std::string content_hash;
+  std::string content_hash{};
   int64_t train_count = 0;  // tokens or images
   int64_t val_count = 0;
 
   // Text.
-  std::string tokenizer;  // char, bytes, gpt2
+  std::string tokenizer{};  // char, bytes, gpt2
   int64_t vocab_size = 0;
 
   // Images.
   int64_t channels = 0, height = 0, width = 0;
-  std::vector<std::string> classes;
-  std::vector<double> mean, std;  // [channels]
+  std::vector<std::string> classes{};
+  std::vector<double> mean{}, std{};  // [channels]
 
   // Equal for equal files. Cheap, so that ranks can check that they opened the same file.
   std::string fingerprint() const;
 };
 
 // Describes a dataset from its header alone. Throws when the file is missing, cut short, not HDF5,
-// or not a dataset.
+// or not a dataset, or when an attribute has a value that makes no sense.
 DatasetInfo inspect_dataset(const std::string& path);
 
-// Reads everything and computes the content hash again; equal to the stored one unless bytes
-// changed.
+// Reads everything and computes the content hash again; equal to the stored one unless the file
+// was damaged or changed.
 std::string compute_content_hash(const std::string& path);
+
+// Throws when the content does not have the stored hash. That takes under two seconds if the file
+// has at most kQuicklyVerified bytes and comes from a disk of 256 MiB/s; larger files are verified
+// only if `also_large`.
+inline constexpr int64_t kQuicklyVerified = int64_t{512} << 20;
+void verify_content(const DatasetInfo& info, bool also_large);
 
 // A hash of what ids mean: the tokenizer of a text dataset, the class names of an image dataset. A
 // model makes sense only of data with the hash that it was trained with.
@@ -106,10 +113,12 @@ class Dataset {
 // Opens a dataset of either kind.
 std::unique_ptr<Dataset> open_dataset(const std::string& path);
 
-// What the content hash covers, in this order. Text: the tokenizer (this function), then the token
-// bytes of train and val as stored. Images: class names, then images and labels of train and of
-// val.
+// What the content hash covers, in this order. Text: the tokenizer, then the token bytes of train
+// and val as stored. Images: class names, then images and labels of train and of val. In format 2
+// then the description: kind, format, counts, vocab_size, image shape, mean and std.
+inline constexpr int64_t kDatasetFormat = 2;
 void add_to_hash(const Tokenizer& tokenizer, ContentHash* hash);
 void add_to_hash(const std::vector<std::string>& classes, ContentHash* hash);
+void add_to_hash(const DatasetInfo& description, ContentHash* hash);
 
 }  // namespace tandem

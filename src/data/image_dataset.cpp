@@ -23,6 +23,14 @@ ImageDataset::Part ImageDataset::open_part(Split split) const {
     fail(ExitCode::kData, str(info_.path, ": ", part.images.name, " holds ", part.images.shape[0],
                               " images, but there are ", part.labels.size(), " labels"));
   }
+  const auto classes = static_cast<int32_t>(info_.classes.size());
+  const auto wrong = std::ranges::find_if(
+      part.labels, [&](int32_t label) { return label < 0 || label >= classes; });
+  if (wrong != part.labels.end()) {
+    fail(ExitCode::kData,
+         str(info_.path, ": ", group, "/labels: label ", *wrong, " at ",
+             wrong - part.labels.begin(), " is none of the ", classes, " classes"));
+  }
   return part;
 }
 
@@ -35,12 +43,7 @@ int32_t ImageDataset::read(Split split, int64_t index, std::span<uint8_t> pixels
               index < from.images.shape[0],
           "ImageDataset: wrong image");
   file_.read(from.images, index * size, pixels);
-  const int32_t label = from.labels[static_cast<size_t>(index)];
-  if (label < 0 || label >= static_cast<int32_t>(info_.classes.size())) {
-    fail(ExitCode::kData, str(info_.path, ": /", name_of(split), "/labels: label ", label, " at ",
-                              index, " is none of the ", info_.classes.size(), " classes"));
-  }
-  return label;
+  return from.labels[static_cast<size_t>(index)];
 }
 
 MicroBatch ImageDataset::empty_batch(int64_t first, int64_t count) const {

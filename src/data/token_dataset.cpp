@@ -29,6 +29,11 @@ void read_tokens(const H5Reader& file, const H5Dataset& tokens, int64_t start,
 
 TokenDataset::TokenDataset(DatasetInfo info) : Dataset(std::move(info)), file_(info_.path) {
   require(info_.kind == DatasetKind::kText, "TokenDataset: not a text dataset");
+  const int64_t vocab_size = load_tokenizer(file_)->vocab_size();
+  if (vocab_size != info_.vocab_size) {
+    fail(ExitCode::kData, str(info_.path, ": vocab_size = ", info_.vocab_size,
+                              ", but its tokenizer has ", vocab_size, "; prepare the data again"));
+  }
   train_ = file_.dataset("/train/tokens");
   val_ = file_.dataset("/val/tokens");
   for (const H5Dataset* tokens : {&train_, &val_}) {

@@ -202,8 +202,19 @@ std::string write_dataset(const Parts& parts, const std::vector<std::string>& cl
   for (const std::string& name : classes) {
     names += name + "\n";
   }
+  add_to_hash({.kind = DatasetKind::kImages,
+               .format = kDatasetFormat,
+               .train_count = std::ssize(parts.train),
+               .val_count = std::ssize(parts.val),
+               .channels = store.channels(),
+               .height = store.height(),
+               .width = store.width(),
+               .mean = moments.mean(),
+               .std = moments.std()},
+              &hash);
   const std::string content_hash = hash.digest().hex();
   file->set_attribute("/", "kind", std::string("images"));
+  file->set_attribute("/", "format", std::vector<int64_t>{kDatasetFormat});
   file->set_attribute("/", "class_names", names);
   file->set_attribute("/", "mean", moments.mean());
   file->set_attribute("/", "std", moments.std());

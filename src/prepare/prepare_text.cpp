@@ -199,6 +199,12 @@ void encode_and_write(const PrepareTextOptions& options, const TextInput& input,
   report->train_count = static_cast<int64_t>(parts.train().size());
   report->val_count = static_cast<int64_t>(parts.val().size());
   report->leaked = parts.leaked();
+  add_to_hash({.kind = DatasetKind::kText,
+               .format = kDatasetFormat,
+               .train_count = report->train_count,
+               .val_count = report->val_count,
+               .vocab_size = report->vocab_size},
+              &hash);
   report->content_hash = hash.digest().hex();
 }
 
@@ -263,6 +269,7 @@ PrepareReport prepare_text(const PrepareTextOptions& options) {
     encode_and_write<uint32_t>(options, input, survey, tokenizer.get(), &file, &report);
   }
   file.set_attribute("/", "kind", std::string("text"));
+  file.set_attribute("/", "format", std::vector<int64_t>{kDatasetFormat});
   file.set_attribute("/", "vocab_size", std::vector<int64_t>{report.vocab_size});
   file.set_attribute("/", "content_hash", report.content_hash);
   file.commit();

@@ -204,6 +204,7 @@ void Config::bind(Options& o) {
   o.add("data.path", data.path, "dataset made by `tandem prepare`");
   o.add("data.prefetch", data.prefetch, "micro-batches read ahead", 1, 1024);
   o.add("data.augment", data.augment, "crop and flip images while training");
+  o.add("data.verify", data.verify, "hash the whole dataset at the start, also above 512 MiB");
   bind_model(o, model);
   bind_train(o, train);
   bind_optim(o, optim);

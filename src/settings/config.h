@@ -33,6 +33,7 @@ struct DataConfig {
   std::string path;
   int64_t prefetch = 2;
   bool augment = false;
+  bool verify = false;
 };
 
 struct ModelConfig {

@@ -21,7 +21,7 @@ Trainer::Trainer(const Config& config, World& world)
       memory_(machine_.memory),
       stream_(machine_.stream),
       stop_signal_(world.rank() == 0) {
-  open_data();
+  open_data(world.local_rank() == 0);
   on_root(job_, [&] {
     directory_.prepare(config_);
     return std::string();
@@ -31,9 +31,13 @@ Trainer::Trainer(const Config& config, World& world)
   start_loader();
 }
 
-void Trainer::open_data() {
+// One rank of each host verifies the content: each may have a copy of its own.
+void Trainer::open_data(bool verifies) {
   agree(job_, [&] {
     dataset_ = open_dataset(config_.data.path);
+    if (verifies) {
+      verify_content(dataset_->info(), config_.data.verify);
+    }
     model_ = make_model(config_.model, dataset_->info());
     dataset_->require_windows(Split::kTrain, config_.model.context);
     if (config_.train.eval_every > 0) {

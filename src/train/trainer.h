@@ -50,7 +50,7 @@ class Trainer {
     MetricsWindow::Mark end{};
   };
 
-  void open_data();
+  void open_data(bool verifies);
   void build();
   void resume();
   void start_loader();

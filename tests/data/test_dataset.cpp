@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <limits>
 #include <numeric>
 
 #include "src/data/dataset.h"
@@ -10,17 +11,21 @@
 namespace tandem::testing {
 namespace {
 
+const std::string kHash = "0123456789abcdef0123456789abcdef";  // of no content
+
 // A text dataset with the given tokens.
 template <class Token>
 std::string write_text(const std::string& path, const std::vector<Token>& train,
                        const std::vector<Token>& val, int64_t vocab_size) {
   H5Writer file(path);
-  make_bytes_tokenizer()->save(&file, "/tokenizer");
+  std::vector<int32_t> code_points(static_cast<size_t>(vocab_size));
+  std::iota(code_points.begin(), code_points.end(), 32);
+  make_char_tokenizer(code_points)->save(&file, "/tokenizer");
   file.write_all<Token>("/train/tokens", train);
   file.write_all<Token>("/val/tokens", val);
   file.set_attribute("/", "kind", std::string("text"));
   file.set_attribute("/", "vocab_size", std::vector<int64_t>{vocab_size});
-  file.set_attribute("/", "content_hash", std::string("0123"));
+  file.set_attribute("/", "content_hash", kHash);
   file.commit();
   return path;
 }
@@ -47,15 +52,15 @@ std::string write_images(const std::string& path, const std::vector<int32_t>& tr
   file.set_attribute("/", "kind", std::string("images"));
   file.set_attribute("/", "class_names", std::string("cat\nold dog\n"));
   file.set_attribute("/", "mean", std::vector<double>{0.5, 0.25});
-  file.set_attribute("/", "std", std::vector<double>{0.5, 2.0});
-  file.set_attribute("/", "content_hash", std::string("4567"));
+  file.set_attribute("/", "std", std::vector<double>{0.5, 1.0});
+  file.set_attribute("/", "content_hash", kHash);
   file.commit();
   return path;
 }
 
 float normalized(int pixel, int channel) {
   return static_cast<float>(channel == 0 ? (pixel / 255.0 - 0.5) / 0.5
-                                         : (pixel / 255.0 - 0.25) / 2.0);
+                                         : (pixel / 255.0 - 0.25) / 1.0);
 }
 
 TEST(Dataset, TextIsDescribed) {
@@ -67,8 +72,8 @@ TEST(Dataset, TextIsDescribed) {
   EXPECT_EQ(info.train_count, 100);
   EXPECT_EQ(info.val_count, 10);
   EXPECT_EQ(info.vocab_size, 256);
-  EXPECT_EQ(info.tokenizer, "bytes");
-  EXPECT_EQ(info.fingerprint(), str("0123:", std::filesystem::file_size(path)));
+  EXPECT_EQ(info.tokenizer, "char");
+  EXPECT_EQ(info.fingerprint(), str(kHash, ":", std::filesystem::file_size(path)));
 }
 
 TEST(Dataset, ImagesAreDescribed) {
@@ -82,7 +87,7 @@ TEST(Dataset, ImagesAreDescribed) {
   EXPECT_EQ(info.width, 3);
   EXPECT_EQ(info.classes, (std::vector<std::string>{"cat", "old dog"}));
   EXPECT_EQ(info.mean, (std::vector<double>{0.5, 0.25}));
-  EXPECT_EQ(info.std, (std::vector<double>{0.5, 2.0}));
+  EXPECT_EQ(info.std, (std::vector<double>{0.5, 1.0}));
 }
 
 template <class Token>
@@ -268,6 +273,85 @@ TEST(Dataset, WrongFilesAreNamed) {
       [&] { require_kind(inspect_dataset(text), DatasetKind::kImages, "resnet"); });
 }
 
+// A dataset with one image, and with attributes that may be wrong.
+struct ImageAttributes {
+  std::vector<double> mean{0.5}, std{0.5};
+  std::string hash = kHash;
+  std::vector<int64_t> format{2};
+
+  std::string write(const std::string& path) const {
+    H5Writer file(path);
+    for (const std::string group : {"/train", "/val"}) {
+      file.create_dataset(group + "/images", H5Type::kU8, {1, 1, 2, 2});
+      file.write<uint8_t>(group + "/images", 0, counting<uint8_t>(4));
+      file.write_all<int32_t>(group + "/labels", std::vector<int32_t>{0});
+    }
+    file.set_attribute("/", "kind", std::string("images"));
+    file.set_attribute("/", "class_names", std::string("cat\n"));
+    file.set_attribute("/", "format", format);
+    file.set_attribute("/", "mean", mean);
+    file.set_attribute("/", "std", std);
+    file.set_attribute("/", "content_hash", hash);
+    file.commit();
+    return path;
+  }
+};
+
+TEST(Dataset, AttributesWithoutSenseAreNamed) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "a.h5";
+  inspect_dataset(ImageAttributes{}.write(path));
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  for (const double mean : {kNan, -0.1, 1.1}) {
+    expect_error(ExitCode::kData, {"a.h5: the attributes mean and std", "mean in [0, 1]"},
+                 [&] { inspect_dataset(ImageAttributes{.mean = {mean}}.write(path)); });
+  }
+  for (const double std : {kNan, 0.0, 1e-300, 1.1}) {
+    expect_error(ExitCode::kData, {"a.h5: the attributes mean and std", "std in [1e-6, 1]"},
+                 [&] { inspect_dataset(ImageAttributes{.std = {std}}.write(path)); });
+  }
+  for (const std::string& hash : {std::string(), kHash + "0", "z" + kHash.substr(1)}) {
+    expect_error(ExitCode::kData, {"a.h5: the attribute content_hash is damaged"},
+                 [&] { inspect_dataset(ImageAttributes{.hash = hash}.write(path)); });
+  }
+  for (const std::vector<int64_t>& format : {std::vector<int64_t>{0}, {3}, {}}) {
+    expect_error(ExitCode::kData, {"a.h5: dataset format ", "where 1 to 2 are known"},
+                 [&] { inspect_dataset(ImageAttributes{.format = format}.write(path)); });
+  }
+  const auto write_vocabulary = [&](int64_t attribute) {
+    H5Writer file(path);
+    make_bytes_tokenizer()->save(&file, "/tokenizer");
+    file.write_all<uint16_t>("/train/tokens", counting<uint16_t>(10));
+    file.write_all<uint16_t>("/val/tokens", {});
+    file.set_attribute("/", "kind", std::string("text"));
+    file.set_attribute("/", "vocab_size", std::vector<int64_t>{attribute});
+    file.set_attribute("/", "content_hash", kHash);
+    file.commit();
+  };
+  for (const int64_t size : {int64_t{0}, int64_t{-1}, int64_t{1} << 40}) {
+    write_vocabulary(size);
+    expect_error(ExitCode::kData, {str("a.h5: vocab_size = ", size, " is not the size")},
+                 [&] { inspect_dataset(path); });
+  }
+  write_vocabulary(257);
+  expect_error(ExitCode::kData, {"a.h5: vocab_size = 257, but its tokenizer has 256"},
+               [&] { open_dataset(path); });
+}
+
+// The first format has no description in its hash, and its files are still read.
+TEST(Dataset, TheFirstFormatIsVerified) {
+  const TemporaryFolder folder;
+  const auto tokens = counting<uint16_t>(100);
+  const std::string path = write_text<uint16_t>(folder / "a.h5", tokens, {}, 100);
+  ContentHash hash;
+  add_to_hash(*load_tokenizer(H5Reader(path)), &hash);
+  hash.add(tokens.data(), std::ssize(tokens) * 2);
+  EXPECT_EQ(inspect_dataset(path).format, 1);
+  EXPECT_EQ(compute_content_hash(path), hash.digest().hex());
+  expect_error(ExitCode::kData, {"a.h5: the content does not have the hash"},
+               [&] { verify_content(inspect_dataset(path), false); });
+}
+
 TEST(Dataset, WrongContentIsNamed) {
   const TemporaryFolder folder;
   const auto text =
@@ -284,9 +368,14 @@ TEST(Dataset, WrongContentIsNamed) {
                [&] { text->require_windows(Split::kTrain, 100); });
   expect_error(ExitCode::kData, {"text.h5: the validation set is empty"},
                [&] { text->require_windows(Split::kVal, 8); });
-  const auto images = open_dataset(write_images(folder / "images.h5", {0, 2}, {}, 2));
-  expect_error(ExitCode::kData, {"images.h5: /train/labels: label 2 at 1 is none of the 2 classes"},
-               [&] { images->training_batch({.seed = 1}, 0, 2); });
+  for (const int32_t label : {-1, 2}) {
+    expect_error(ExitCode::kData,
+                 {str("labels.h5: /val/labels: label ", label, " at 1 is none of the 2 classes")},
+                 [&] {
+                   open_dataset(write_images(folder / "labels.h5", {0, 1}, {1, label}, 2));
+                 });
+  }
+  const auto images = open_dataset(write_images(folder / "images.h5", {0, 1}, {}, 2));
   expect_error(ExitCode::kData, {"images.h5: the validation set is empty (0 images)"},
                [&] { images->require_windows(Split::kVal, 0); });
   expect_error(ExitCode::kData, {"short.h5: /train/images holds 3 images, but there are 2 labels"},

@@ -50,26 +50,6 @@ TEST(PrepareLimits, RowsOfTooManyFieldsAreBad) {
             std::string::npos);
 }
 
-// What would take gigabytes or minutes to decode is refused after its header.
-TEST(PrepareLimits, HugeImagesAreRefused) {
-  const auto problem_of = [](const std::string& file) {
-    Image image;
-    std::string problem;
-    const bool decoded = decode_image(file, &image, &problem);
-    EXPECT_EQ(decoded, problem.empty());
-    return problem;
-  };
-  std::string jpeg = jpeg_of(test_image(3, 8, 8, 1));
-  const size_t frame = jpeg.find("\xFF\xC0");
-  jpeg.replace(frame + 5, 4, "\x75\x30\x75\x30");  // 30,000 x 30,000
-  EXPECT_EQ(problem_of(jpeg), "unusable JPEG: more than 2^25 pixels");
-  const Image large{1, 4097, 8192, std::vector<uint8_t>(4097 * 8192)};
-  EXPECT_EQ(problem_of(png_of(large)), "unusable PNG: more than 2^25 pixels");
-  const Image grey = test_image(1, 64, 64, 1);
-  EXPECT_EQ(problem_of(jpeg_of(grey, 64)), "");
-  EXPECT_EQ(problem_of(jpeg_of(grey, 66)), "unusable JPEG: more than 64 scans");
-}
-
 TEST(PrepareLimits, FilesAboveTheLimitAreErrors) {
   const TemporaryFolder folder;
   const std::string large(3 << 20, '\0');

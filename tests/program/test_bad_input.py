@@ -46,6 +46,8 @@ class BadInput(Workspace):
 
     def test_token_outside_the_vocabulary(self):
         self.corrupt_tokens(self.path("bad.h5"))
+        self.assert_one_line(self.train("hash", data=self.path("bad.h5"), code=DATA), "bad.h5: the content does not have the hash")
+        os.truncate(self.path("bad.h5"), 2**29 + 1)  # as large as a file that is not verified
         self.assert_one_line(self.train("tokens", data=self.path("bad.h5"), code=DATA), "bad.h5.*60000")
 
     def test_context_longer_than_the_data(self):
@@ -211,7 +213,8 @@ class BadInput(Workspace):
         output, errors = job.communicate(timeout=60)
         self.assertEqual(job.returncode, code, output + errors)
         self.assertEqual(self.processes_of(name), [])
-        manifest = json.loads(open(os.path.join(self.newest(name), "manifest.json")).read())
+        with open(os.path.join(self.newest(name), "manifest.json")) as file:
+            manifest = json.load(file)
         self.assertEqual(manifest["step"], metrics(self.run_folder(name))[-1]["step"])
         self.assertIn(f"stopped on request after step {manifest['step']};", output)
         return errors

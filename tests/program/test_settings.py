@@ -113,6 +113,8 @@ ROWS = {
     "data.path": [Row("words.h5", "other.h5", gives(printed(r"^data +(\S+):"), ["words.h5"], ["other.h5"]), differs(losses))],
     "data.prefetch": [Row(1, 5, gives(lambda run: run.report["read_ahead"], 1, 5), same(losses), given="train.steps=8")],
     "data.augment": [Row("false", "true", differs(losses), same(weights), given=f"{MLP} {STILL} train.steps=1")],
+    "data.verify": [Row("false", "true", ends=(DATA, "changed.h5: the content does not have the hash"),
+                        given="data.path=changed.h5")],
     "model.kind": [
         Row("gpt", "llama", gives(roots, {"wte", "wpe", "blocks", "ln_f"}, {"wte", "blocks", "norm_f"})),
         Row("mlp", "resnet", gives(roots, {"layers", "head"}, {"stem", "stages", "head"}), given="data.path=digits.h5")],
@@ -231,6 +233,12 @@ class Settings(Workspace):
                 out.write(words(1000, seed)[:count])
             cls.check(run("prepare", "text", "--input", name + ".txt", "--output", name + ".h5", "--tokenizer", "bytes",
                           "--val-fraction", validated))
+        with open("words.txt", "rb") as text, open("words.h5", "rb") as dataset:
+            content = bytearray(dataset.read())
+            content[content.index(text.read(8).decode().encode("utf-16-le"))] ^= 1  # the first token
+        with open("changed.h5", "wb") as out:
+            out.write(content)
+            out.truncate(2**29 + 1)  # as large as a file that is not verified
         cls.run_of({"run.name": "teacher", "train.steps": "3", "checkpoint.every_steps": "1", "checkpoint.keep": "9"})
         cls.run_of({"run.name": "images", "model.kind": "mlp", "data.path": "same.h5"})
 
