@@ -154,16 +154,6 @@ std::vector<Row> rows_of(const Config& config, const DatasetInfo& data, const Jo
   return rows;
 }
 
-// The largest micro-batch up to `most` that divides a rank's share of the global batch; 0: none.
-int64_t usable_micro_batch(const Config& config, const Job& job, int64_t most) {
-  const int64_t global_batch = config.train.global_batch;
-  int64_t micro_batch = std::min(most, global_batch / job.ranks);
-  while (micro_batch > 0 && !BatchPlan{global_batch, micro_batch, job.ranks}.problems().empty()) {
-    --micro_batch;
-  }
-  return micro_batch;
-}
-
 // What would make the given row fit: the smallest sufficient change of each setting.
 std::string remedies(const std::vector<Row>& rows, const Row& given, const Job& job) {
   std::vector<std::string> ways;
@@ -266,6 +256,8 @@ void print(const std::vector<Row>& rows, const DatasetInfo& data, const Job& job
               job.node_size, given.config.train.global_batch, micro_batch, data.path.c_str());
   std::printf("compute  %.4g TFLOP a step of the model's own, %.4g TFLOP run\n",
               given.estimate.model_flops / 1e12, given.estimate.flops / 1e12);
+  std::printf("saving   %s of host memory a rank, for the copy that a checkpoint is written from\n",
+              format_bytes(given.estimate.checkpoint_bytes).c_str());
   std::printf("assumed  %s\n\n", rates(job.hardware).c_str());
   print_table(rows, job);
   std::printf(
@@ -286,6 +278,7 @@ nlohmann::json json_of(const Row& row, const Job& job) {
           {"fits", row.fits(job)},
           {"peak_bytes", e.peak_bytes},
           {"memory", memory},
+          {"checkpoint_bytes", e.checkpoint_bytes},
           {"largest_micro_batch", row.largest_micro_batch},
           {"wire_bytes", e.wire.total()},
           {"wire_inside", e.wire.inside},

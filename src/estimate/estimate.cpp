@@ -12,6 +12,7 @@
 #include "src/step/training_step.h"
 #include "src/train/machine.h"
 #include "src/train/model_zoo.h"
+#include "src/train/snapshot.h"
 #include "src/train/upload.h"
 
 namespace tandem {
@@ -77,6 +78,8 @@ class DryRun {
  public:
   DryRun(const Config& config, const DatasetInfo& data, const Job& job, int rank)
       : job_(job),
+        rank_(rank),
+        has_copy_(config.checkpoint.async || job.hardware.device != Device::kCpu),
         stream_(Stream::dry(job.hardware.device, job.hardware.speed)),
         memory_(stream_),
         host_(Stream::dry(Device::kCpu, {})),
@@ -100,6 +103,7 @@ class DryRun {
     const Stream::Clock& after = stream_.clock();
     Estimate result{.peak_bytes = memory_.total().peak_bytes,
                     .blocks = memory_.system_allocations(),
+                    .checkpoint_bytes = checkpoint_bytes(),
                     .wire = (data_.wire() - sent).payload(),
                     .flops = (after.work.flops - before.work.flops) * job_.ranks,
                     .step_s = after.now_s - before.now_s,
@@ -114,6 +118,10 @@ class DryRun {
       step(i);
     }
     return memory_.total().peak_bytes;
+  }
+  // On a CPU, a save that training waits for needs no copy.
+  int64_t checkpoint_bytes() {
+    return has_copy_ ? snapshot_bytes(training_.store(), training_.optimizer(), *model_, rank_) : 0;
   }
   double flops_per_sample() const { return model_->flops_per_sample(); }
 
@@ -132,6 +140,8 @@ class DryRun {
   }
 
   const Job& job_;
+  int rank_;
+  bool has_copy_;
   Stream stream_;
   Memory memory_;
   Stream host_;
@@ -175,6 +185,7 @@ Estimate estimate(const Config& config, const DatasetInfo& data, const Job& job)
       all.class_bytes = one.class_bytes;
       all.blocks = one.blocks;
     }
+    all.checkpoint_bytes = std::max(all.checkpoint_bytes, one.checkpoint_bytes);
     if (one.wire.total() > all.wire.total()) {
       all.wire = one.wire;
     }
@@ -187,6 +198,16 @@ Estimate estimate(const Config& config, const DatasetInfo& data, const Job& job)
   }
   all.mfu = all.model_flops / (all.step_s * job.hardware.peak_flops * job.ranks);
   return all;
+}
+
+Estimate memory_of_rank(const Config& config, const DatasetInfo& data, const Job& job, int rank) {
+  Config tried = config;
+  const int64_t micro_batches = config.train.batch_plan(job.ranks).accumulation();
+  tried.train.global_batch =
+      config.train.global_batch / micro_batches * std::min<int64_t>(micro_batches, 3);
+  tried.train.micro_batch = config.train.batch_plan(job.ranks).micro_batch();
+  DryRun run(tried, data, job, rank);
+  return {.peak_bytes = run.peak_bytes(), .checkpoint_bytes = run.checkpoint_bytes()};
 }
 
 int64_t largest_micro_batch(const Config& config, const DatasetInfo& data, const Job& job) {
@@ -209,6 +230,15 @@ int64_t largest_micro_batch(const Config& config, const DatasetInfo& data, const
     (fits(middle) ? fit : too_large) = middle;
   }
   return fit;
+}
+
+int64_t usable_micro_batch(const Config& config, const Job& job, int64_t most) {
+  const int64_t global_batch = config.train.global_batch;
+  int64_t micro_batch = std::min(most, global_batch / job.ranks);
+  while (micro_batch > 0 && !BatchPlan{global_batch, micro_batch, job.ranks}.problems().empty()) {
+    --micro_batch;
+  }
+  return micro_batch;
 }
 
 }  // namespace tandem

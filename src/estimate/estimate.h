@@ -43,6 +43,7 @@ struct Estimate {
   int64_t peak_bytes = 0;
   std::array<int64_t, kMemoryClasses> class_bytes = {};  // each class at its own peak
   int64_t blocks = 0;                                    // that its pool took from the system
+  int64_t checkpoint_bytes = 0;  // host memory for the copy that a checkpoint is written from
   // Of one step:
   WireCount::Bytes wire{};  // payload that the busiest rank sends
   double flops = 0;         // executed by all ranks, recomputation included
@@ -57,9 +58,16 @@ struct Estimate {
 // through.
 Estimate estimate(const Config& config, const DatasetInfo& data, const Job& job);
 
+// The same figures of one rank, but only those of memory, without class_bytes. Quicker than
+// estimate(): of the micro-batches of a step only three are tried.
+Estimate memory_of_rank(const Config& config, const DatasetInfo& data, const Job& job, int rank);
+
 // The largest micro-batch whose peak is at most hardware.memory_bytes, whatever the global batch of
 // `config`. Tries at most kMostSamples samples. 0: not even one sample fits.
 inline constexpr int64_t kMostSamples = 1 << 16;
 int64_t largest_micro_batch(const Config& config, const DatasetInfo& data, const Job& job);
+
+// The largest micro-batch up to `most` that divides a rank's share of the global batch; 0: none.
+int64_t usable_micro_batch(const Config& config, const Job& job, int64_t most);
 
 }  // namespace tandem

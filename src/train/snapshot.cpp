@@ -67,6 +67,15 @@ std::vector<Slab> owned_slabs(const ParamStore& store, const Optimizer& optimize
 
 }  // namespace
 
+int64_t snapshot_bytes(const ParamStore& store, const Optimizer& optimizer, Model& model,
+                       int rank) {
+  int64_t elements = 0;
+  for (const Slab& slab : owned_slabs(store, optimizer, model, rank)) {
+    elements += slab.data.elements();
+  }
+  return elements * size_of(DType::kF32);
+}
+
 Snapshot::Snapshot(Stream& stream, bool apart)
     : stream_(stream),
       apart_(apart),

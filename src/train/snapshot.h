@@ -37,6 +37,9 @@ class Snapshot {
   std::vector<Slab> slabs_;
 };
 
+// The bytes that Snapshot copies, as f32.
+int64_t snapshot_bytes(const ParamStore& store, const Optimizer& optimizer, Model& model, int rank);
+
 // Collective. Each rank indexes a share of the files. AgreedError(kData) if a file is missing or
 // damaged outside its pieces. A piece is verified when it is read.
 CheckpointReader open_checkpoint(Control& control, const std::string& directory);

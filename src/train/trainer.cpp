@@ -6,6 +6,7 @@
 
 #include "comm/agreement.h"
 #include "comm/link_probe.h"
+#include "src/estimate/memory_check.h"
 
 namespace tandem {
 
@@ -26,7 +27,7 @@ Trainer::Trainer(const Config& config, World& world)
     directory_.prepare(config_);
     return std::string();
   });
-  build();
+  build(world.local_size());
   resume();
   start_loader();
 }
@@ -48,12 +49,18 @@ void Trainer::open_data(bool verifies) {
               ExitCode::kData);
 }
 
-void Trainer::build() {
+void Trainer::build(int ranks_here) {
   TrainingStep::Options options = config_.training_step(data_.size());
   if (config_.dist.bucket_mb == 0) {
     options.store.bucket_bytes =
         plan_bucket_bytes(probe_link(data_, stream_), parameter_count(*model_).trained * 4);
   }
+  agree(job_, [&] {
+    Config planned = config_;
+    planned.dist.bucket_mb = static_cast<double>(options.store.bucket_bytes) / (1 << 20);
+    check_memory(planned, dataset_->info(), data_, machine_.device(),
+                 available_memory(machine_.device(), ranks_here));
+  });
   training_ =
       std::make_unique<TrainingStep>(*model_, data_, stream_, memory_, machine_.staging, options);
   training_->store().values.initialize(static_cast<uint64_t>(config_.run.seed));

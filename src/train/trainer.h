@@ -51,7 +51,7 @@ class Trainer {
   };
 
   void open_data(bool verifies);
-  void build();
+  void build(int ranks_here);
   void resume();
   void start_loader();
   RunSummary summary() const;

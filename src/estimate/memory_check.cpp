@@ -1,0 +1,43 @@
+#include "src/estimate/memory_check.h"
+
+#include "src/device/cuda.h"
+#include "src/device/dispatch.h"
+#include "src/estimate/estimate.h"
+#include "src/estimate/host_memory.h"
+
+namespace tandem {
+
+int64_t available_memory(Device device, int ranks_here) {
+  if constexpr (kHasCuda) {
+    if (device == Device::kCuda) {
+      return cuda::free_device_bytes();
+    }
+  }
+  return available_host_memory() / ranks_here;
+}
+
+void check_memory(const Config& config, const DatasetInfo& data, const Hierarchy& group,
+                  Device device, int64_t available) {
+  Job job{.ranks = group.size(),
+          .node_size = group.node_size() > 0 ? group.node_size() : group.size(),
+          .hardware = {.device = device}};
+  const Estimate need = memory_of_rank(config, data, job, group.rank());
+  const int64_t copy = device == Device::kCpu ? need.checkpoint_bytes : 0;
+  if (need.peak_bytes + copy <= available) {
+    return;
+  }
+  job.hardware.memory_bytes = available - copy;
+  const int64_t micro_batch =
+      usable_micro_batch(config, job, largest_micro_batch(config, data, job));
+  const std::string advice =
+      micro_batch > 0
+          ? str("train.micro_batch = ", micro_batch, " fits")
+          : "no micro-batch fits: use more ranks with dist.zero = 3, or a smaller model; `tandem "
+            "estimate` compares settings";
+  fail(ExitCode::kOutOfMemory,
+       str("out of ", name_of(device), " memory: a step needs ", format_bytes(need.peak_bytes),
+           copy > 0 ? str(", and the copy for checkpoints ", format_bytes(copy)) : "",
+           "; there are ", format_bytes(available), " for this rank; ", advice));
+}
+
+}  // namespace tandem

@@ -1,0 +1,117 @@
+#include "comm/transport/dry_collectives.h"
+#include "comm/transport/local_control.h"
+#include "src/estimate/estimate.h"
+#include "src/estimate/host_memory.h"
+#include "src/estimate/memory_check.h"
+#include "tests/data/data_files.h"
+
+namespace tandem::testing {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+TEST(HostMemory, IsWhatTheKernelCallsAvailable) {
+  const TemporaryFolder root;
+  EXPECT_EQ(available_host_memory(root.path()), INT64_MAX);
+  root.write("proc/meminfo", "MemTotal: 9216 kB\nMemAvailable: 4096 kB\nSwapFree: 1024 kB\n");
+  EXPECT_EQ(available_host_memory(root.path()), 5 * kMiB);
+  root.write("proc/self/cgroup", "3:cpu,cpuacct:/\n0::/\n");
+  EXPECT_EQ(available_host_memory(root.path()), 5 * kMiB);
+}
+
+// A limit of 3 MiB, of which 2 are taken, half of them by page cache that the kernel would drop.
+TEST(HostMemory, ControlGroupsLimitIt) {
+  const std::string limit = str(3 * kMiB), usage = str(2 * kMiB);
+  const std::string cache = str(kMiB / 4), active = str(kMiB - kMiB / 4);
+  for (const std::string above : {"", "/job"}) {
+    const TemporaryFolder first;
+    first.write("proc/meminfo", "MemAvailable: 4096 kB\n");
+    first.write("proc/self/cgroup", "4:cpu,memory:/job/step\n");
+    const std::string folder = "sys/fs/cgroup/memory" + above;
+    first.write(folder + "/memory.limit_in_bytes", limit + "\n");
+    first.write(folder + "/memory.usage_in_bytes", usage + "\n");
+    first.write(folder + "/memory.stat", "inactive_file 7\ntotal_inactive_file " + cache +
+                                             "\ntotal_active_file " + active + "\n");
+    EXPECT_EQ(available_host_memory(first.path()), 2 * kMiB) << above;
+
+    const TemporaryFolder second;
+    second.write("proc/meminfo", "MemAvailable: 4096 kB\n");
+    second.write("proc/self/cgroup", "0::/job/step\n");
+    second.write("sys/fs/cgroup/job/step/memory.max", "max\n");
+    second.write("sys/fs/cgroup/job/step/memory.current", "5\n");
+    EXPECT_EQ(available_host_memory(second.path()), 4 * kMiB) << above;
+    second.write("sys/fs/cgroup" + above + "/memory.max", limit + "\n");
+    second.write("sys/fs/cgroup" + above + "/memory.current", usage + "\n");
+    second.write("sys/fs/cgroup" + above + "/memory.stat",
+                 "inactive_file " + cache + "\nactive_file " + active + "\n");
+    EXPECT_EQ(available_host_memory(second.path()), 2 * kMiB) << above;
+  }
+}
+
+struct Case {
+  Config config;
+  DatasetInfo data{.vocab_size = 64};
+  int ranks;
+
+  explicit Case(int ranks_of_job) : ranks(ranks_of_job) {
+    config.model = {.kind = "gpt", .layers = 2, .heads = 2, .width = 16, .context = 16};
+    config.train.global_batch = int64_t{12} * ranks;
+    config.dist.zero = 1;
+  }
+  Job job() const { return {.ranks = ranks, .node_size = ranks}; }
+
+  void check(int64_t available) const {
+    Memory memory(Device::kCpu);
+    LocalControl control(0, ranks);
+    DryCollectives collectives(0, ranks, Device::kCpu, {});
+    const Hierarchy group(control, collectives, memory, std::vector<int>(ranks, 0));
+    check_memory(config, data, group, Device::kCpu, available);
+  }
+};
+
+TEST(MemoryCheck, AllowsExactlyWhatAStepNeeds) {
+  for (const int ranks : {1, 4}) {
+    for (const bool async : {true, false}) {
+      Case job(ranks);
+      job.config.checkpoint.async = async;
+      const Estimate need = memory_of_rank(job.config, job.data, job.job(), 0);
+      EXPECT_EQ(need.peak_bytes, estimate(job.config, job.data, job.job()).peak_bytes);
+      EXPECT_EQ(need.checkpoint_bytes > 0, async);
+      const int64_t enough = need.peak_bytes + need.checkpoint_bytes;
+      job.check(enough);
+      expect_error(
+          ExitCode::kOutOfMemory,
+          {"out of cpu memory: a step needs " + format_bytes(need.peak_bytes),
+           async ? "and the copy for checkpoints" : "; there are ", "train.micro_batch = 6 fits"},
+          [&] { job.check(enough - 1); });
+    }
+  }
+}
+
+// The advice divides the batch, and is true.
+TEST(MemoryCheck, AdvisesTheLargestMicroBatchThatFits) {
+  Case small(2);
+  small.config.checkpoint.async = false;
+  const auto peak_of = [&](int64_t micro_batch) {
+    Case tried = small;
+    tried.config.train.micro_batch = micro_batch;
+    return memory_of_rank(tried.config, tried.data, tried.job(), 0).peak_bytes;
+  };
+  expect_error(ExitCode::kOutOfMemory, {"train.micro_batch = 4 fits"},
+               [&] { small.check(std::max(peak_of(4), peak_of(3))); });
+  expect_error(ExitCode::kOutOfMemory, {"no micro-batch fits: use more ranks"},
+               [&] { small.check(peak_of(1) / 2); });
+}
+
+// Weights and two moments; with a stage each rank copies its share.
+TEST(MemoryCheck, CountsTheCopyOfACheckpoint) {
+  const Case one(1);
+  const Estimate alone = memory_of_rank(one.config, one.data, one.job(), 0);
+  const int64_t width = 16, attention = 4 * width * width + 4 * width,
+                mlp = 8 * width * width + 5 * width;
+  const int64_t parameters = (64 + 16) * width + 2 * (4 * width + attention + mlp) + 2 * width;
+  EXPECT_EQ(alone.checkpoint_bytes, 3 * parameters * 4);
+}
+
+}  // namespace
+}  // namespace tandem::testing
