@@ -89,6 +89,19 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
   }
 }
 
+void RunLog::log(const std::function<void()>& writing) {
+  try {
+    writing();
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kData) {
+      throw;
+    }
+    if (++lost_ == 1) {
+      std::fprintf(stderr, "tandem: not logged: %s; training goes on\n", error.what());
+    }
+  }
+}
+
 void RunLog::step(int64_t step) {
   report_.step = step;
   console_.step(report_);
@@ -114,13 +127,15 @@ void RunLog::training(const StepMetrics& m) {
     metrics.push_back({"loss_scale", m.loss_scale});
     metrics.push_back({"skipped", m.skipped});
   }
-  metrics_.append(metrics);
+  log([&] { metrics_.append(metrics); });
   if (tensorboard_) {
     const std::string rate_tag = str("train/", unit(), "_per_s");
-    tensorboard_->add(m.step, {{"train/loss", m.loss},
-                               {"train/lr", m.lr},
-                               {"train/grad_norm", m.grad_norm},
-                               {rate_tag, units_per_s}});
+    log([&] {
+      tensorboard_->add(m.step, {{"train/loss", m.loss},
+                                 {"train/lr", m.lr},
+                                 {"train/grad_norm", m.grad_norm},
+                                 {rate_tag, units_per_s}});
+    });
   }
   report_ = {.step = m.step,
              .loss = m.loss,
@@ -133,11 +148,16 @@ void RunLog::training(const StepMetrics& m) {
 void RunLog::validation(int64_t step, const Evaluation& result) {
   const bool text = config_.model.reads_text();
   const double second = text ? std::exp(result.loss) : result.accuracy;
-  metrics_.append(
-      {{"step", step}, {"val_loss", result.loss}, {text ? "perplexity" : "val_accuracy", second}});
+  log([&] {
+    metrics_.append({{"step", step},
+                     {"val_loss", result.loss},
+                     {text ? "perplexity" : "val_accuracy", second}});
+  });
   if (tensorboard_) {
-    tensorboard_->add(
-        step, {{"val/loss", result.loss}, {text ? "val/perplexity" : "val/accuracy", second}});
+    log([&] {
+      tensorboard_->add(
+          step, {{"val/loss", result.loss}, {text ? "val/perplexity" : "val/accuracy", second}});
+    });
   }
   char figures[96];
   std::snprintf(figures, sizeof figures,
@@ -148,17 +168,23 @@ void RunLog::validation(int64_t step, const Evaluation& result) {
 }
 
 void RunLog::saved(int64_t step, const SaveMetrics& m) {
-  metrics_.append({{"step", step},
-                   {"checkpoint", std::vector<Metric>{{"stall_ms", 1000 * m.stall_s},
-                                                      {"write_ms", 1000 * m.write_s},
-                                                      {"steps", m.steps}}}});
+  log([&] {
+    metrics_.append({{"step", step},
+                     {"checkpoint", std::vector<Metric>{{"stall_ms", 1000 * m.stall_s},
+                                                        {"write_ms", 1000 * m.write_s},
+                                                        {"steps", m.steps}}}});
+  });
 }
 
 void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport report) {
   report.first_step = first_step_;
   if (report.step > first_step_) {
     console_.print(report.tables(1));
-    write_report(directory_.report(), report);
+    log([&] { write_report(directory_.report(), report); });
+  }
+  if (lost_ > 0) {
+    console_.print(str("not logged  ", lost_, lost_ == 1 ? " record" : " records",
+                       ": the files could not be written"));
   }
   console_.print(stopped ? str("stopped on request after step ", report.step,
                                "; the same command goes on from here")

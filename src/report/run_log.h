@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -86,6 +87,9 @@ class RunLog {
     return config_.model.reads_text() ? config_.model.context : 1;
   }
 
+  // Writes to a file. If that fails, training goes on: the first failure is said, all are counted.
+  void log(const std::function<void()>& writing);
+
   Config config_;
   RunDirectory directory_;
   DatasetInfo data_;
@@ -94,6 +98,7 @@ class RunLog {
   std::unique_ptr<TensorBoardWriter> tensorboard_;  // null: switched off
   Console console_;
   StepReport report_;  // the latest measured figures
+  int64_t lost_ = 0;   // writes that failed
 };
 
 }  // namespace tandem

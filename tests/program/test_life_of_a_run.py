@@ -158,6 +158,16 @@ class Checkpoints(Life):
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
         return limit
 
+    def test_training_goes_on_without_its_log(self):
+        settings = ["--model.width", "8", "--train.steps", "200", "--train.log_every", "1"]
+        result = self.small("unlogged", *settings, preexec_fn=self.limited(45000), restore_signals=False)
+        self.assert_one_line(result, "not logged: .*metrics.jsonl: .*(no space left|disk full).*; training goes on")
+        logged = [line["step"] for line in metrics(self.run_folder("unlogged")) if "loss" in line]
+        self.assertEqual(logged, list(range(1, len(logged) + 1)))  # whole lines
+        lost = int(re.search(r"^not logged +(\d+) records: ", result.stdout, re.MULTILINE)[1])
+        self.assertGreaterEqual(lost, 200 - len(logged))
+        self.check(run("inspect", self.checkpoint("unlogged", 200), "--verify"))
+
     def test_training_goes_on_without_a_checkpoint_until_the_third(self):
         settings = ["--model.width", "256", "--train.steps", "100", "--checkpoint.every_steps", "10"]
         result = self.small("never", *settings, code=DATA, preexec_fn=self.limited(45000), restore_signals=False)
