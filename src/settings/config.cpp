@@ -172,8 +172,21 @@ void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::stri
   }
 }
 
-// Finds text that would not read back from config.cfg, where # begins a comment and spaces at the
-// ends are dropped.
+// Control characters as \xHH, so that a message is one line that shows them.
+std::string visible(const std::string& text) {
+  std::string shown;
+  for (const unsigned char c : text) {
+    char code[8] = {static_cast<char>(c)};
+    if (c < ' ' || c == 127) {
+      std::snprintf(code, sizeof code, "\\x%02X", c);
+    }
+    shown += code;
+  }
+  return shown;
+}
+
+// Finds text that would not read back from config.cfg, where # begins a comment and white space at
+// the ends is dropped, and control characters, which nobody sees in a path.
 void find_text_problems(const Config& c, std::vector<std::string>& problems) {
   const std::pair<const char*, const std::string&> texts[] = {
       {"run.name", c.run.name},
@@ -183,10 +196,13 @@ void find_text_problems(const Config& c, std::vector<std::string>& problems) {
       {"checkpoint.resume", c.checkpoint.resume},
       {"checkpoint.init_from", c.checkpoint.init_from}};
   for (const auto& [key, text] : texts) {
-    if (text.find_first_of("#\n\r") != std::string::npos || text.starts_with(' ') ||
-        text.ends_with(' ')) {
-      problems.push_back(
-          str(key, " = \"", text, "\" must not hold # or a line end, nor begin or end in a space"));
+    const auto is_bad = [](unsigned char letter) {
+      return letter < ' ' || letter == 127 || letter == '#';
+    };
+    if (std::ranges::any_of(text, is_bad) || text.starts_with(' ') || text.ends_with(' ')) {
+      problems.push_back(str(key, " = \"", visible(text),
+                             "\" must not hold # or a control character, nor begin or end in a "
+                             "space"));
     }
   }
 }
@@ -272,7 +288,11 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
   }
   if (config.run.name.empty() || config.run.name.find('/') != std::string::npos ||
       config.run.name == "." || config.run.name == "..") {
-    problems.push_back(str("run.name = \"", config.run.name, "\" must be a plain folder name"));
+    problems.push_back(
+        str("run.name = \"", visible(config.run.name), "\" must be a plain folder name"));
+  }
+  if (config.run.dir.empty()) {
+    problems.push_back("run.dir is empty; name a folder, such as runs");
   }
   if (config.optim.min_lr > config.optim.lr && config.optim.schedule != ScheduleKind::kConstant) {
     problems.push_back(

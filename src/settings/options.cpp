@@ -32,9 +32,8 @@ std::string number_text(T value) {
 
 template <class T>
 std::string range_text(T low, T high) {
-  const char* kind = std::is_integral_v<T> ? "a whole number" : "a number";
-  return high >= kNoLimit<T> ? str(kind, " >= ", number_text(low))
-                             : str(kind, " in [", number_text(low), ", ", number_text(high), "]");
+  return str(std::is_integral_v<T> ? "a whole number" : "a number", " in [", number_text(low), ", ",
+             number_text(high), "]");
 }
 
 size_t edit_distance(const std::string& a, const std::string& b) {

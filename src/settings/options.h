@@ -36,11 +36,11 @@ struct CommandLine {
 template <class T>
 using Choices = std::vector<std::pair<std::string, T>>;
 
-// The upper bound that means no limit; Number is int64_t or double.
+// The upper bound of a setting that has no other: of int64_t, and what a float can hold.
 template <class Number>
 inline constexpr Number kNoLimit = INT64_MAX;
 template <>
-inline constexpr double kNoLimit<double> = 1e300;
+inline constexpr double kNoLimit<double> = 1e38;
 
 class Options {
  public:

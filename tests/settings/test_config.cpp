@@ -51,8 +51,21 @@ TEST(Config, ReportsEverythingWrongAtOnce) {
   EXPECT_TRUE(contains(problems, "model.kind = rnn must be one of gpt, llama, resnet, mlp"));
   EXPECT_TRUE(contains(problems, "train.steps = many must be a whole number in [1, "));
   EXPECT_TRUE(contains(problems, "dist.zero = 7 must be a whole number in [0, 3]"));
-  EXPECT_TRUE(contains(problems, "optim.lr = 1e-3 or less must be a number >= 0"));
+  EXPECT_TRUE(contains(problems, "optim.lr = 1e-3 or less must be a number in [0, 1e+38]"));
   EXPECT_TRUE(contains(problems, "optim.nesterov = perhaps must be true or false"));
+}
+
+// What the message says of a number that is too large is true.
+TEST(Config, RangesHaveTwoEnds) {
+  for (const char* lr : {"1e39", "1e308", "1e309", "inf", "nan", "-1"}) {
+    Config config;
+    const auto problems = apply(config, {{"optim.lr", lr, "command line"}});
+    EXPECT_TRUE(contains(problems, str("optim.lr = ", lr, " must be a number in [0, 1e+38]")));
+  }
+  Config config;
+  EXPECT_TRUE(apply(config, {{"optim.lr", "1e38", "command line"}}).empty());
+  const auto problems = apply(config, {{"run.seed", "9223372036854775808", "command line"}});
+  EXPECT_TRUE(contains(problems, "must be a whole number in [0, 9223372036854775807]"));
 }
 
 template <class T>
