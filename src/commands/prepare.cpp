@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <new>
 
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
@@ -119,11 +120,16 @@ ExitCode prepare_command(const Words& words, World& world, Memory&) {
   }
   const std::string kind = words.empty() ? "" : words[0];
   const Words rest(words.empty() ? words.begin() : words.begin() + 1, words.end());
-  if (kind == "text") {
-    return text(rest);
-  }
-  if (kind == "images") {
-    return images(rest);
+  try {
+    if (kind == "text") {
+      return text(rest);
+    }
+    if (kind == "images") {
+      return images(rest);
+    }
+  } catch (const std::bad_alloc&) {
+    fail(ExitCode::kOutOfMemory,
+         "out of memory; free memory on this machine, or prepare several smaller datasets");
   }
   if (kind == "--help") {
     std::printf("%s\n\n%s\n\nMore: tandem prepare text --help, tandem prepare images --help\n",

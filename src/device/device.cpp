@@ -2,9 +2,11 @@
 
 #include <omp.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 
 #include "src/device/cuda.h"
@@ -45,6 +47,7 @@ void choose_library_settings(char** argv) {
   if (chosen) {                     // false after the restart
     execv("/proc/self/exe", argv);  // if this fails, the process continues as it is
   }
+  prctl(PR_SET_NAME, program_invocation_short_name);  // ps and top: the restart made it "exe"
 }
 
 }  // namespace tandem

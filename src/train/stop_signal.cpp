@@ -13,32 +13,45 @@ namespace {
 
 // A signal handler can reach nothing but static memory, and may call nothing but write().
 volatile std::sig_atomic_t requested_flag = 0;
-volatile std::sig_atomic_t announces = 0;
+volatile std::sig_atomic_t announces = 0, advises = 0;
 char message[1024] = "";
 struct sigaction former_int, former_term, former_usr1;
 
 void set_message(const std::string& checkpoint) {
   const std::string text =
-      str("\ntandem: stop requested; saving after this step (last checkpoint: ", checkpoint, ")\n");
+      str("\ntandem: stop requested; saving after this step (last checkpoint: ", checkpoint, ")");
   message[0] = '\0';
   std::strncpy(message + 1, text.c_str() + 1, sizeof message - 2);
   message[0] = text[0];
 }
 
-void on_signal(int) {
+constexpr char kAdvice[] =
+    "; mpirun kills the ranks about 2 s after Ctrl-C or SIGTERM, and lets them save after `kill "
+    "-USR1`";
+
+void print(const char* text) {
+  const ssize_t written = write(STDERR_FILENO, text, std::strlen(text));
+  static_cast<void>(written);
+}
+
+void on_signal(int number) {
   const bool is_first = requested_flag == 0;
   requested_flag = 1;
   if (announces && is_first) {
-    const ssize_t written = write(STDERR_FILENO, message, std::strlen(message));
-    static_cast<void>(written);
+    print(message);
+    if (advises && number != SIGUSR1) {
+      print(kAdvice);
+    }
+    print("\n");
   }
 }
 
 }  // namespace
 
-StopSignal::StopSignal(bool announce) {
+StopSignal::StopSignal(bool announce, bool under_mpirun) {
   requested_flag = 0;
   announces = announce;
+  advises = under_mpirun;
   set_message("none yet");
   struct sigaction action {};
   action.sa_handler = on_signal;

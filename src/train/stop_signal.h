@@ -9,8 +9,9 @@ class StopSignal {
  public:
   // Installs the handlers; a process has at most one StopSignal. A second SIGINT ends the
   // process at once; the others may come twice, as some job schedulers send them. With `announce`,
-  // the handler prints a line at once, for the user who pressed Ctrl-C.
-  explicit StopSignal(bool announce);
+  // the handler prints a line at once, for the user who pressed Ctrl-C. With `under_mpirun` it
+  // also says how to stop without mpirun's time limit, unless the signal was SIGUSR1.
+  StopSignal(bool announce, bool under_mpirun);
   ~StopSignal();  // restores the former handlers
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;

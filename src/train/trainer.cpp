@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "comm/agreement.h"
@@ -21,7 +22,7 @@ Trainer::Trainer(const Config& config, World& world)
       directory_(config.run),
       memory_(machine_.memory),
       stream_(machine_.stream),
-      stop_signal_(world.rank() == 0) {
+      stop_signal_(world.rank() == 0, std::getenv("OMPI_COMM_WORLD_RANK") != nullptr) {
   open_data(world.local_rank() == 0);
   on_root(job_, [&] {
     directory_.prepare(config_);

@@ -54,6 +54,19 @@ class BadInput(Workspace):
         result = self.train("x", "--model.context", "1000000", code=DATA)
         self.assert_one_line(result, "context|window")
 
+    def test_names_that_nobody_sees(self):
+        for setting, text, shown in [("run.name", "a\tb", r"a\\x09b"), ("run.name", "a ", "a "), ("run.dir", "", ""),
+                                     ("run.dir", "runs\x7f", r"runs\\x7F"), ("data.path", "a\nb", r"a\\x0Ab")]:
+            result = self.check(run("train", *(["--data.path", self.text] if setting != "data.path" else []), f"--{setting}={text}", *TINY), CONFIG)
+            self.assert_one_line(result, f'{setting} (= "{shown}" must not hold # or a control character|is empty; name a folder)')
+
+    def test_a_batch_that_cannot_fit(self):
+        for ranks in [1, 2]:
+            began = time.monotonic()
+            result = self.train("huge", "--train.global_batch", "1048576", "--model.context", "256", ranks=ranks, code=OUT_OF_MEMORY)
+            self.assert_one_line(result, r"a step needs \S+ [GT]iB, .*there are \S+ [GM]iB for this rank; train.micro_batch = \d+ fits")
+            self.assertLess(time.monotonic() - began, 15)
+
     def test_empty_validation_set(self):
         self.check(run("prepare", "text", "--input", self.text_file, "--output", self.path("noval.h5"), "--tokenizer", "char",
                        "--val-fraction", "0"))
@@ -227,13 +240,18 @@ class BadInput(Workspace):
         job = self.start_endless("interrupted", 1)
         job.send_signal(signal.SIGINT)
         errors = self.assert_stopped_with_checkpoint("interrupted", job, STOPPED)
-        self.assertRegex(errors, r"stop requested; saving after this step \(last checkpoint: \S+step-\d+\)")
+        self.assertRegex(errors, r"stop requested; saving after this step \(last checkpoint: \S+step-\d+\)\n")
 
     def test_termination_of_one_rank_stops_all(self):
-        job = self.start_endless("terminated", 2)
-        [process] = [process for process in self.processes_of("terminated") if self.rank_of(process) == 1]
-        os.kill(process, signal.SIGTERM)
-        self.assert_stopped_with_checkpoint("terminated", job, STOPPED)
+        for rank, said in [(0, [r"step-\d+\); mpirun kills the ranks about 2 s after .* lets them save after `kill -USR1`\n"]),
+                           (1, [])]:
+            job = self.start_endless(f"terminated{rank}", 2)
+            [process] = [process for process in self.processes_of(f"terminated{rank}") if self.rank_of(process) == rank]
+            os.kill(process, signal.SIGTERM)
+            errors = self.assert_stopped_with_checkpoint(f"terminated{rank}", job, STOPPED)
+            self.assertEqual(len(re.findall("stop requested", errors)), len(said))
+            for pattern in said:
+                self.assertRegex(errors, pattern)
 
     def test_usr1_to_mpirun_stops_all(self):
         """mpirun passes SIGUSR1 on and waits for the ranks; after SIGTERM it does not wait."""
@@ -241,7 +259,8 @@ class BadInput(Workspace):
         with open(f"/proc/{job.pid}/task/{job.pid}/children") as children:  # the child of `timeout` is mpirun
             mpirun = int(children.read().split()[0])
         os.kill(mpirun, signal.SIGUSR1)
-        self.assert_stopped_with_checkpoint("usr1", job, STOPPED)
+        errors = self.assert_stopped_with_checkpoint("usr1", job, STOPPED)
+        self.assertRegex(errors, r"stop requested; saving after this step \(last checkpoint: \S+step-\d+\)\n")
 
     def test_usr1_and_termination_may_come_twice(self):
         """Job schedulers may send these signals twice."""

@@ -21,22 +21,24 @@ def limited(mib, *arguments, **environment):
     return run(*arguments, environment=environment, timeout=20, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit))
 
 
-def starts_with(mib):
-    """The smallest limit, from `mib` on, with which the program starts. cuBLASLt also fails to start with some larger limits."""
-    return next(more for more in range(mib, 8000, 10) if limited(more, "--help").returncode == OK)
-
-
 class Startup(Workspace):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.base = starts_with(60)  # what the program's libraries need
+        # What the program's libraries need.
+        cls.base = next(mib for mib in range(60, 8000, 10) if limited(mib, "--help").returncode == OK)
+
+    @staticmethod
+    def started(mib, *arguments):
+        """A run with the smallest limit, from `mib` on, with which libraries start: cuBLASLt crashes with some of them."""
+        runs = (limited(more, *arguments) for more in range(mib, mib + 50, 10))
+        return next(result for result in runs if result.returncode != -signal.SIGSEGV)
 
     def test_little_address_space(self):
         # First the matrix product's buffers do not fit, then the tensors. The program must never hang.
         for more in [60, 120, 190, 320]:
-            result = limited(starts_with(self.base + more), "train", "--data.path", self.text, "--run.dir", self.path("runs"),
-                             "--run.name", f"little{more}", "--run.device", "cpu", *TINY, "--model.width", "1024", "--model.layers", "8")
+            result = self.started(self.base + more, "train", "--data.path", self.text, "--run.dir", self.path("runs"),
+                                  "--run.name", f"little{more}", "--run.device", "cpu", *TINY, "--model.width", "1024", "--model.layers", "8")
             self.assert_one_line(self.check(result, OUT_OF_MEMORY), "out of cpu memory")
 
     def test_little_address_space_and_threads_that_sleep(self):
@@ -65,9 +67,9 @@ class Startup(Workspace):
         big = self.path("big.txt")
         with open(big, "w") as file:
             file.truncate(200 << 20)
-        result = limited(starts_with(self.base) + 150, "prepare", "text", "--input", big, "--output", self.path("big.h5"),
-                         "--tokenizer", "bytes")
-        self.assert_one_line(self.check(result, OUT_OF_MEMORY), "out of memory outside the tensor pool")
+        result = self.started(self.base + 150, "prepare", "text", "--input", big, "--output", self.path("big.h5"),
+                              "--tokenizer", "bytes")
+        self.assert_one_line(self.check(result, OUT_OF_MEMORY), "out of memory; free memory on this machine, or prepare several smaller datasets")
         self.assertFalse(os.path.exists(self.path("big.h5")))
 
     def start_held(self, environment, ranks=1, *settings):
@@ -82,6 +84,15 @@ class Startup(Workspace):
         self.said = re.match(r"tandem: rank (\d) waits as process (\d+) on \S+: `gdb -p \2` .* `kill -CONT \2`", line)
         self.assertIsNotNone(self.said, line)
         return job, int(self.said[2])
+
+    def test_its_name(self):
+        """As `ps` and `top` show it; the program starts itself again as /proc/self/exe."""
+        job, process = self.start_held({name: value for name, value in dict(MPI_ENV, TANDEM_WAIT_RANK="0").items()
+                                        if not name.startswith(("OMP_", "GOMP_", "OPENBLAS_"))})
+        with open(f"/proc/{process}/comm") as file:
+            self.assertEqual(file.read(), os.path.basename(tandem_program.TANDEM) + "\n")
+        os.kill(process, signal.SIGCONT)
+        self.finish(job)
 
     def finish(self, job):
         output, errors = job.communicate(timeout=60)
