@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <map>
 #include <new>
@@ -9,7 +10,9 @@
 #include "comm/agreement.h"
 #include "comm/launcher.h"
 #include "src/commands/commands.h"
+#include "src/core/visible_text.h"
 #include "src/device/device.h"
+#include "src/train/stop_signal.h"
 
 namespace tandem {
 namespace {
@@ -35,7 +38,7 @@ const std::map<std::string, Command> kCommands = {
 
 // One line on standard error, also when several ranks write at once.
 void complain(const std::string& message) {
-  const std::string line = "tandem: " + message + "\n";
+  const std::string line = "tandem: " + visible(message, '\n') + "\n";
   std::fwrite(line.data(), 1, line.size(), stderr);
   std::fflush(stderr);
 }
@@ -95,6 +98,10 @@ int main_with(int argc, char** argv) {
                  "; there are train, eval, generate, prepare, inspect and estimate"));
     return static_cast<int>(ExitCode::kConfig);
   }
+  if (found->first == "train") {
+    StopSignal::expect_usr1();
+  }
+  std::signal(SIGXFSZ, SIG_IGN);  // a write above the limit of file sizes is then an error
   Memory memory(Device::kCpu);  // outlives the communication's thread, which may hold tensors when
                                 // an error ends the job
   World world;

@@ -8,9 +8,13 @@ void fail_if_any(const std::vector<std::string>& problems) {
   if (problems.empty()) {
     return;
   }
+  constexpr size_t kShown = 20;
   std::string all;
-  for (const std::string& problem : problems) {
-    all += (all.empty() ? "" : "\n") + problem;
+  for (size_t i = 0; i < problems.size() && i < kShown; ++i) {
+    all += (all.empty() ? "" : "\n") + problems[i];
+  }
+  if (problems.size() > kShown) {
+    all += str("\nand ", problems.size() - kShown, " more");
   }
   fail(ExitCode::kConfig, all);
 }

@@ -41,7 +41,7 @@ std::string str(const Args&... args) {
 
 // Throws a user-facing error: the message says what, where, and what to do.
 [[noreturn]] void fail(ExitCode code, const std::string& message);
-// Throws Error(kConfig) with all problems, one a line, if there are any.
+// Throws Error(kConfig) with the first 20 problems, one a line, if there are any.
 void fail_if_any(const std::vector<std::string>& problems);
 
 // Checks a programming contract; a violation is an internal error that names the caller's place.

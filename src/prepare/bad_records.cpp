@@ -3,13 +3,14 @@
 #include <cstdio>
 
 #include "src/core/error.h"
+#include "src/core/visible_text.h"
 
 namespace tandem {
 
 void BadRecords::add(const std::string& place, const std::string& what) {
   ++count_;
   if (count_ <= kShown && printing_ == Printing::kOn) {
-    std::fprintf(stderr, "bad record: %s: %s\n", place.c_str(), what.c_str());
+    std::fprintf(stderr, "bad record: %s: %s\n", visible(place).c_str(), visible(what).c_str());
   }
   if (count_ >= kShown && count_ > max_bad_) {
     give_up(" (reading stopped there)");

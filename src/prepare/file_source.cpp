@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "src/core/error.h"
+#include "src/core/visible_text.h"
 #include "src/io/byte_stream.h"
 #include "src/prepare/tar_reader.h"
 
@@ -32,6 +33,14 @@ bool leads_back(const fs::directory_entry& entry) {
                        target.end();
 }
 
+// Such a name could forge messages and class names.
+void require_visible(const fs::path& name, const std::string& path) {
+  if (visible(name.string()) != name.string()) {
+    fail(ExitCode::kData, str(path, ": the name \"", visible(name.string()),
+                              "\" has a control character; rename the file"));
+  }
+}
+
 void walk_folder(const fs::path& root, RecordLimit limit,
                  const std::function<void(const SourceFile&)>& use) {
   std::vector<std::string> names;
@@ -44,6 +53,7 @@ void walk_folder(const fs::path& root, RecordLimit limit,
       walk.disable_recursion_pending();
     }
     if (!is_hidden(name) && walk->is_regular_file(error)) {
+      require_visible(name, root.string());
       names.push_back(name.generic_string());
     }
   }
@@ -65,6 +75,7 @@ void walk_archive(const std::string& path, RecordLimit limit,
   for (TarEntry entry; archive.next(&entry);) {
     const fs::path name = fs::path(entry.name).lexically_normal();
     if ((entry.is_file || entry.is_link) && !is_hidden(name)) {
+      require_visible(name, path);
       use({name.generic_string(), path + ": " + name.generic_string(), entry.is_link,
            [&] { return archive.content(limit); }});
     }

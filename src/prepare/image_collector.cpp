@@ -217,11 +217,6 @@ void ImageCollector::finish() {
     finish_idx(prefix, pair);
   }
   finish_classes();
-  for (const std::string& name : classes_) {
-    if (name.find('\n') != std::string::npos) {
-      fail(ExitCode::kData, str("class folder '", name, "': a line end in a class name"));
-    }
-  }
   std::vector<StoredImage>& images = store_.images();
   std::sort(images.begin(), images.end(),
             [](const StoredImage& a, const StoredImage& b) { return a.name < b.name; });

@@ -3,6 +3,7 @@
 #include <array>
 #include <charconv>
 
+#include "src/core/visible_text.h"
 #include "src/device/dispatch.h"
 #include "src/train/model_zoo.h"
 
@@ -170,19 +171,6 @@ void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::stri
                            " has no meaning with dist.reduce = exact, which sends 64-bit integers; "
                            "use f32, or dist.reduce = ring"));
   }
-}
-
-// Control characters as \xHH, so that a message is one line that shows them.
-std::string visible(const std::string& text) {
-  std::string shown;
-  for (const unsigned char c : text) {
-    char code[8] = {static_cast<char>(c)};
-    if (c < ' ' || c == 127) {
-      std::snprintf(code, sizeof code, "\\x%02X", c);
-    }
-    shown += code;
-  }
-  return shown;
 }
 
 // Finds text that would not read back from config.cfg, where # begins a comment and white space at

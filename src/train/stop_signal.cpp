@@ -48,8 +48,14 @@ void on_signal(int number) {
 
 }  // namespace
 
+void StopSignal::expect_usr1() {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGUSR1, &action, nullptr);
+}
+
 StopSignal::StopSignal(bool announce, bool under_mpirun) {
-  requested_flag = 0;
   announces = announce;
   advises = under_mpirun;
   set_message("none yet");
@@ -63,6 +69,7 @@ StopSignal::StopSignal(bool announce, bool under_mpirun) {
 }
 
 StopSignal::~StopSignal() {
+  requested_flag = 0;
   sigaction(SIGINT, &former_int, nullptr);
   sigaction(SIGTERM, &former_term, nullptr);
   sigaction(SIGUSR1, &former_usr1, nullptr);

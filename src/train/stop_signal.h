@@ -13,6 +13,10 @@ class StopSignal {
   // also says how to stop without mpirun's time limit, unless the signal was SIGUSR1.
   StopSignal(bool announce, bool under_mpirun);
   ~StopSignal();  // restores the former handlers
+
+  // Call first in main() of a program that will train: from now on SIGUSR1 is such a request, and
+  // never ends the process. mpirun may pass it on before there is a StopSignal.
+  static void expect_usr1();
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 

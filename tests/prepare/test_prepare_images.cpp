@@ -331,6 +331,10 @@ TEST(PrepareImages, DamagedArchivesAreErrors) {
   packed[packed.size() / 2] = static_cast<char>(packed[packed.size() / 2] ^ 0x20);
   expect_error(ExitCode::kData, {"set.tar.gz: "},
                [&] { prepare(folder, folder.write("set.tar.gz", packed)); });
+  expect_error(ExitCode::kData,
+               {R"(set.tar: the name "cat/\x1B[2J\x0A.png" has a control character)"}, [&] {
+                 prepare(folder, folder.write("set.tar", tar_of({{"cat/\x1B[2J\n.png", ""}})));
+               });
   expect_error(ExitCode::kData, {"set.zip: neither a folder nor a .tar"},
                [&] { prepare(folder, folder.write("set.zip", "PK\3\4")); });
   expect_error(ExitCode::kData, {"absent: no such file"},

@@ -55,6 +55,17 @@ TEST(Config, ReportsEverythingWrongAtOnce) {
   EXPECT_TRUE(contains(problems, "optim.nesterov = perhaps must be true or false"));
 }
 
+TEST(Config, OfManyProblemsTwentyAreShown) {
+  try {
+    fail_if_any(std::vector<std::string>(1000, "wrong"));
+    FAIL();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_EQ(std::ranges::count(text, '\n'), 20);
+    EXPECT_TRUE(text.ends_with("wrong\nand 980 more")) << text;
+  }
+}
+
 // What the message says of a number that is too large is true.
 TEST(Config, RangesHaveTwoEnds) {
   for (const char* lr : {"1e39", "1e308", "1e309", "inf", "nan", "-1"}) {
