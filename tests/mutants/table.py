@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-AREAS = ["settings", "life", "files", "data", "engine", "collectives", "device", "kernels"]
+AREAS = ["settings", "life", "files", "data", "engine", "collectives", "device", "kernels", "hostile"]
 
 
 class Mutant(NamedTuple):
