@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <utility>
 
 #include "src/core/error.h"
@@ -18,6 +19,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "tandem checkpoint";
 constexpr int64_t kChunk = int64_t{1} << 20;  // bytes read at once
+constexpr int kDeepest = 16;                  // nesting that is read; dump() is recursive
 
 std::string dump(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
@@ -35,10 +37,28 @@ Json json_of(const FileEntry& file) {
       {"name", file.name}, {"length", file.length}, {"pieces", pieces}, {"xxh3_128", file.hash}};
 }
 
+// The library by itself converts any number, and cuts it to fit.
+template <class T>
+T whole_number(const Json& json) {
+  const bool fits = json.is_number_unsigned()
+                        ? std::in_range<T>(json.get<uint64_t>())
+                        : json.is_number_integer() && std::in_range<T>(json.get<int64_t>());
+  if (!fits) {
+    throw std::out_of_range("a number is too large, or not whole");
+  }
+  return json.get<T>();
+}
+
 FileEntry entry_of(const Json& json) {
-  FileEntry file{.name = json.at("name"), .length = json.at("length")};
-  for (const Json& piece : json.value("pieces", Json::array())) {  // format 1 has none
-    file.pieces.push_back({piece.at(0), piece.at(1)});
+  FileEntry file{.name = json.at("name"), .length = whole_number<int64_t>(json.at("length"))};
+  int64_t end = 0;
+  for (const Json& numbers : json.value("pieces", Json::array())) {  // format 1 has none
+    const Range piece{whole_number<int64_t>(numbers.at(0)), whole_number<int64_t>(numbers.at(1))};
+    if (piece.begin < end || piece.end < piece.begin || piece.end > file.length) {
+      throw std::out_of_range("pieces are not in order inside their file");
+    }
+    end = piece.end;
+    file.pieces.push_back(piece);
   }
   json.at("xxh3_128").get_to(file.hash);
   return file;
@@ -46,16 +66,16 @@ FileEntry entry_of(const Json& json) {
 
 Manifest manifest_of(const Json& json) {
   Manifest manifest;
-  manifest.format_version = json.at("format_version");
+  manifest.format_version = whole_number<int>(json.at("format_version"));
   json.at("config").get_to(manifest.config);
-  json.at("step").get_to(manifest.step);
-  json.at("sampler").at("epoch").get_to(manifest.sampler_epoch);
-  json.at("sampler").at("position").get_to(manifest.sampler_position);
+  manifest.step = whole_number<int64_t>(json.at("step"));
+  manifest.sampler_epoch = whole_number<int64_t>(json.at("sampler").at("epoch"));
+  manifest.sampler_position = whole_number<int64_t>(json.at("sampler").at("position"));
   json.at("data_hash").get_to(manifest.data_hash);
   manifest.vocabulary_hash = json.value("vocabulary_hash", "");
-  json.at("seed").get_to(manifest.seed);
+  manifest.seed = whole_number<uint64_t>(json.at("seed"));
   json.at("schedule").get_to(manifest.schedule);
-  json.at("world_size").get_to(manifest.world_size);
+  manifest.world_size = whole_number<int>(json.at("world_size"));
   if (json.contains("validation_loss")) {
     manifest.validation_loss = json.at("validation_loss").get<double>();
   }
@@ -129,11 +149,16 @@ std::string to_json(const Manifest& manifest) {
 
 Manifest manifest_from_json(const std::string& text, const std::string& path) {
   try {
-    Json json = Json::parse(text);
+    Json json = Json::parse(text, [](int depth, Json::parse_event_t, const Json&) {
+      if (depth > kDeepest) {
+        throw std::out_of_range("nested too deeply");
+      }
+      return true;
+    });
     if (json.at("format") != kFormat) {
       fail(ExitCode::kData, str(path, ": not the manifest of a checkpoint"));
     }
-    const int version = json.at("format_version").get<int>();
+    const int version = whole_number<int>(json.at("format_version"));
     if (version < 1 || version > Manifest::kFormatVersion) {
       fail(ExitCode::kData,
            str(path, ": format version ", version, "; this program reads versions 1 to ",
@@ -147,7 +172,9 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
                                 "use another checkpoint"));
     }
     return manifest_of(json);
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
     fail(ExitCode::kData, str(path, ": damaged, use another checkpoint (", error.what(), ")"));
   }
 }

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "src/core/error.h"
+#include "src/io/content_hash.h"
 #include "src/io/file.h"
 #include "src/io/manifest.h"
 
@@ -60,6 +61,54 @@ TEST(Manifest, NoFlippedBitGoesUnnoticed) {
     }
   }
   EXPECT_GT(found, 7 * static_cast<int>(text.size()) / 2);
+}
+
+// A manifest with the hash of its content. The text is JSON without any space.
+std::string with_hash(std::string text) {
+  const std::string hash = hash_of(text).hex();
+  text.pop_back();
+  return text + R"(,"xxh3_128":")" + hash + "\"}";
+}
+
+void expect_damaged(const std::string& text, const std::string& reason) {
+  try {
+    manifest_from_json(text, "m");
+    ADD_FAILURE() << text;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kData);
+    EXPECT_EQ(std::string(error.what()), "m: damaged, use another checkpoint (" + reason + ")");
+  }
+}
+
+TEST(Manifest, NumbersThatDoNotFitAreErrors) {
+  const auto manifest = [](const std::string& step, const std::string& ranks) {
+    return with_hash(R"({"format":"tandem checkpoint","format_version":2,"config":"","step":)" +
+                     step + R"(,"sampler":{"epoch":0,"position":0},"data_hash":"","seed":0,)" +
+                     R"("schedule":{},"world_size":)" + ranks + R"(,"files":[]})");
+  };
+  EXPECT_EQ(manifest_from_json(manifest("7", "1"), "m").step, 7);
+  for (const std::string step : {"1e+30", "1.5", "9223372036854775808", "\"7\""}) {
+    expect_damaged(manifest(step, "1"), "a number is too large, or not whole");
+  }
+  expect_damaged(manifest("7", "4294967297"), "a number is too large, or not whole");
+}
+
+TEST(Manifest, PiecesAreInOrderInsideTheirFile) {
+  for (const std::vector<Range>& pieces : std::vector<std::vector<Range>>{
+           {{-1, 5}}, {{5, 3}}, {{0, 5}, {4, 6}}, {{0, 11}}, {{5, INT64_MIN}}}) {
+    Manifest manifest = full_manifest();
+    manifest.files[0].length = 10;
+    manifest.files[0].pieces = pieces;
+    expect_damaged(to_json(manifest), "pieces are not in order inside their file");
+  }
+}
+
+// The library that writes JSON would need more stack than there is.
+TEST(Manifest, DeepNestingIsAnError) {
+  const std::string begin(1 << 20, '['), end(1 << 20, ']');
+  expect_damaged(
+      R"({"format":"tandem checkpoint","format_version":2,"xxh3_128":"","a":)" + begin + end + "}",
+      "nested too deeply");
 }
 
 // The hash is what the xxh128sum tool prints for the file's bytes outside the pieces.
