@@ -45,6 +45,8 @@ MUTANTS = [
     Mutant("manifest: deep nesting is read", "src/io/manifest.cpp", "if (depth > kDeepest) {", "if (false) {", ["io.manifest"]),
     Mutant("manifest: a number is cut to fit", "src/io/manifest.cpp", "if (!fits) {", "if (false) {", ["io.manifest"]),
     Mutant("manifest: pieces may overlap", "src/io/manifest.cpp", "piece.begin < end || ", "", ["io.manifest"]),
+    Mutant("fuzz: a stream of UTF-8 does not hold back a cut character", "src/data/utf8.cpp",
+           "if (read_utf8(held_, at).cut_short) {", "if (false) {", ["fuzz.utf8"]),
     Mutant("metrics: the resumed step's own line is discarded", "src/report/metrics_log.cpp", "*at > step", "*at >= step",
            ["report.metrics_log"]),
     Mutant("an error that all ranks agree on is an internal one", "src/commands/main.cpp",

@@ -36,7 +36,7 @@ only_line() {
   [ -z "$bad" ] || { echo "$2 may stand only in $3, not in: $bad"; failed=1; }
 }
 only 'mpi\.h' 'comm/(world\.cpp|transport/mpi_wire\..*)'
-only 'hdf5\.h' 'src/io/hdf5.*|tests/io/test_hostile_hdf5\.cpp'
+only 'hdf5\.h' 'src/io/hdf5.*|tests/(io/test_hostile_hdf5|fuzz/support/hdf5_file)\.cpp'
 only 'archive' 'src/prepare/tar_reader\.(h|cpp)'
 only 'boost/' 'src/settings/options\.cpp'
 only 'cblas\.h' 'src/product/gemm_cblas\.cpp'

@@ -16,7 +16,7 @@ refuses() {  # 'PATTERN' CMAKE-ARGUMENT...: an error that matches
   rm -rf "$scratch/build"
 }
 refuses 'TANDEM_CUDA = MAYBE must be one of: ON;REQUIRED;OFF' -DTANDEM_CUDA=MAYBE
-refuses 'TANDEM_SANITIZE = memory must be one of: OFF;address;thread' -DTANDEM_SANITIZE=memory
+refuses 'TANDEM_SANITIZE = memory must be one of: OFF;address;thread;fuzzer' -DTANDEM_SANITIZE=memory
 CUDACXX=$scratch/none refuses 'TANDEM_CUDA is REQUIRED, and not found: CMAKE_CUDA_COMPILER' -DTANDEM_CUDA=REQUIRED
 refuses 'Not all tests can be built \(MPI_C_FOUND' -DTANDEM_CUDA=OFF -DTANDEM_TESTS=REQUIRED -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON
 refuses 'Not all tests can be built \(GTest_FOUND' -DTANDEM_CUDA=OFF -DTANDEM_TESTS=REQUIRED -DCMAKE_DISABLE_FIND_PACKAGE_GTest=ON

@@ -1,0 +1,84 @@
+// Datasets: src/data/dataset.cpp src/data/token_dataset.cpp src/data/image_dataset.cpp
+// src/data/tokenizer.cpp src/data/gpt2_tokenizer.cpp
+#include <algorithm>
+#include <functional>
+
+#include "src/data/dataset.h"
+#include "src/io/file.h"
+#include "tests/fuzz/support/fuzz.h"
+#include "tests/fuzz/support/hdf5_file.h"
+#include "tests/fuzz/support/vocabulary.h"
+
+using namespace tandem;
+
+namespace {
+
+std::string text_file(const Tokenizer& tokenizer) {
+  const std::string path = fuzz::folder().path() + "/good.h5";
+  H5Writer writer(path);
+  writer.set_attribute("/", "kind", "text");
+  writer.set_attribute("/", "content_hash", std::string(32, '0'));
+  writer.set_attribute("/", "format", std::vector<int64_t>{kDatasetFormat});
+  writer.set_attribute("/", "vocab_size", std::vector<int64_t>{tokenizer.vocab_size()});
+  tokenizer.save(&writer, "/tokenizer");
+  writer.write_all<uint16_t>("/train/tokens", std::vector<uint16_t>{0, 1, 2, 1, 0, 2, 1});
+  writer.write_all<uint32_t>("/val/tokens", std::vector<uint32_t>{1, 2, 1, 0});
+  writer.commit();
+  return read_file(path);
+}
+
+std::string char_file() { return text_file(*make_char_tokenizer({'a', 'b', 0x20AC})); }
+
+std::string gpt2_file() {
+  fuzz::write_vocabulary({"in"}, "i n\n");
+  return text_file(*load_gpt2_tokenizer(fuzz::folder().path()));
+}
+
+std::string image_file() {
+  const std::string path = fuzz::folder().path() + "/good.h5";
+  H5Writer writer(path);
+  writer.set_attribute("/", "kind", "images");
+  writer.set_attribute("/", "content_hash", std::string(32, '0'));
+  writer.set_attribute("/", "format", std::vector<int64_t>{kDatasetFormat});
+  writer.set_attribute("/", "class_names", "cat\ndog\n");
+  writer.set_attribute("/", "mean", std::vector<double>{0.5, 0.5, 0.5});
+  writer.set_attribute("/", "std", std::vector<double>{0.25, 0.25, 0.25});
+  for (const std::string split : {"/train", "/val"}) {
+    writer.create_dataset(split + "/images", H5Type::kU8, {3, 3, 2, 2});
+    writer.write<uint8_t>(split + "/images", 0, std::vector<uint8_t>(36, 7));
+    writer.write_all<int32_t>(split + "/labels", std::vector<int32_t>{0, 1, 0});
+  }
+  writer.commit();
+  return read_file(path);
+}
+
+void check_batch(const DatasetInfo& info, const MicroBatch& batch) {
+  const bool is_text = info.kind == DatasetKind::kText;
+  const int64_t classes = is_text ? info.vocab_size : static_cast<int64_t>(info.classes.size());
+  for (const auto* ids : {&batch.tokens, &batch.targets}) {
+    fuzz::check(std::all_of(ids->begin(), ids->end(), [&](int32_t id) { return id < classes; }),
+                "ids are in the vocabulary");
+  }
+}
+
+}  // namespace
+
+// The first byte chooses the file that the others change.
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const std::string good[] = {char_file(), gpt2_file(), image_file()};
+  fuzz::Bytes bytes(data, size);
+  const std::string path = fuzz::folder().write("input.h5", good[bytes.below(std::size(good))]);
+  fuzz::change_file(path, &bytes);
+  fuzz::accepts(ExitCode::kData, [&] { vocabulary_hash(path); });
+  fuzz::accepts(ExitCode::kData, [&] { verify_content(inspect_dataset(path), true); });
+  fuzz::accepts(ExitCode::kData, [&] {
+    const auto dataset = open_dataset(path);
+    constexpr int64_t kContext = 2;
+    if (dataset->windows(Split::kTrain, kContext) > 0) {
+      const TrainingOptions options{.seed = 1, .context = kContext, .augment = true};
+      check_batch(dataset->info(), dataset->training_batch(options, 0, 4));
+    }
+    check_batch(dataset->info(), dataset->validation_batch(kContext, 0, 2));
+  });
+  return 0;
+}
