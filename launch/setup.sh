@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what Tandem needs on Debian and Ubuntu. Prints what it does; quick when nothing is missing.
 #   launch/setup.sh            what building and running needs
-#   launch/setup.sh --tests    also what the tests need: clang-format, fibers for the emulated GPU, PyTorch if the system has it
+#   launch/setup.sh --tests    also what the tests need: clang-format, fibers for the emulated GPU; PyTorch and clang 16 if the
+#                              system has them
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build ccache
@@ -11,7 +12,8 @@ packages=(build-essential cmake ninja-build ccache
 wanted=()
 if [ "${1:-}" = --tests ]; then
   packages+=(clang-format python3 libboost-context-dev)
-  wanted=(python3-torch python3-h5py)  # without them the parity tests are skipped, and say so
+  wanted=(python3-torch python3-h5py    # without them the parity tests are skipped, and say so
+    clang-16 libclang-rt-16-dev llvm-16)  # for the fuzzers
 fi
 
 if ! command -v apt-get >/dev/null; then
@@ -46,7 +48,7 @@ for package in "${extra[@]}"; do
   if apt-cache show "$package" >/dev/null 2>&1; then
     install "$package"
   else
-    echo "setup: this system has no $package; the tests that need it will be skipped"
+    echo "setup: this system has no $package; tests that need it cannot run"
   fi
 done
 echo "setup: done"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Checks that take too long for every change: sanitizers, clang-tidy and mutants. All of them run, also after a failure; the
-# last lines say what failed.
+# Checks that take too long for every change: sanitizers, clang-tidy, fuzzers and mutants. All of them run, also after a
+# failure; the last lines say what failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 launch/setup.sh --tests || exit 1
 failed=()
-for job in "tests/run.sh --asan" "tests/run.sh --tsan" tests/style/check_tidy.sh tests/mutants/run.py; do
+for job in "tests/run.sh --asan" "tests/run.sh --tsan" tests/style/check_tidy.sh tests/fuzz/run.sh tests/mutants/run.py; do
   echo "nightly: $job"
   $job || failed+=("$job")
 done
