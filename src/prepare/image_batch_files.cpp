@@ -26,10 +26,12 @@ std::vector<int64_t> parse_idx_header(std::string_view file, size_t dimensions,
          str(place, ": not an IDX file of bytes with ", dimensions, " dimensions"));
   }
   std::vector<int64_t> dims;
-  int64_t bytes = 1;
   for (size_t i = 0; i < dimensions; ++i) {
     dims.push_back(big_endian_32(file, 4 + 4 * i));
-    if (__builtin_mul_overflow(bytes, dims.back(), &bytes)) {
+  }
+  int64_t bytes = 1;
+  for (size_t i = dimensions; i-- > 0;) {  // the number of records last: none hides no overflow
+    if (__builtin_mul_overflow(bytes, dims[i], &bytes)) {
       fail(ExitCode::kData, str(place, ": damaged IDX header"));
     }
   }

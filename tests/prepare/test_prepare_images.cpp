@@ -270,6 +270,15 @@ TEST(PrepareImages, IdxFiles) {
                [&] { prepare(folder, folder / "set"); });
 }
 
+// There are no images, but the size of one does not fit into 64 bits.
+TEST(PrepareImages, IdxSizesThatOverflow) {
+  const TemporaryFolder folder;
+  folder.write("set/train-images-idx3-ubyte", idx_of({0, 0xf9fffffc, 0xfffffffc}, ""));
+  folder.write("set/train-labels-idx1-ubyte", idx_of({0}, ""));
+  expect_error(ExitCode::kData, {"train-images-idx3-ubyte: damaged IDX header"},
+               [&] { prepare(folder, folder / "set"); });
+}
+
 TEST(PrepareImages, CifarBatches) {
   const TemporaryFolder folder;
   const auto record = [](char label, char pixel) { return label + std::string(3072, pixel); };
