@@ -128,6 +128,8 @@ bool run_png(png_structp state, png_infop info, PngInput* input, Image* image,
   }
   png_set_read_fn(state, input, read_png);
   png_set_crc_action(state, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
+  // Texts and colour profiles are skipped: a small file may say that they have gigabytes.
+  png_set_keep_unknown_chunks(state, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
   png_read_info(state, info);
   png_set_expand(state);
   png_set_strip_16(state);

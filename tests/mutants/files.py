@@ -45,6 +45,7 @@ MUTANTS = [
     Mutant("idx: sizes are multiplied from the number of records on", "src/prepare/image_batch_files.cpp",
            "for (size_t i = dimensions; i-- > 0;) {", "for (size_t i = 0; i < dimensions; ++i) {",
            ["prepare.prepare_images PrepareImages.IdxSizesThatOverflow"]),
+    Mutant("png: texts are read", "src/prepare/image.cpp", "nullptr, -1);", "nullptr, 0);", ["prepare.image"]),
     Mutant("manifest: deep nesting is read", "src/io/manifest.cpp", "if (depth > kDeepest) {", "if (false) {", ["io.manifest"]),
     Mutant("manifest: a number is cut to fit", "src/io/manifest.cpp", "if (!fits) {", "if (false) {", ["io.manifest"]),
     Mutant("manifest: pieces may overlap", "src/io/manifest.cpp", "piece.begin < end || ", "", ["io.manifest"]),

@@ -1,3 +1,5 @@
+#include <fstream>
+
 #include "src/prepare/image.h"
 #include "tests/data/data_files.h"
 
@@ -40,6 +42,29 @@ TEST(Image, HugeImagesAreRefused) {
   const Image grey = test_image(1, 64, 64, 1);
   EXPECT_EQ(problem_of(jpeg_of(grey, 64)), "");
   EXPECT_EQ(problem_of(jpeg_of(grey, 66)), "unusable JPEG: more than 64 scans");
+}
+
+// The most memory that this process has had, in KiB.
+int64_t peak_memory() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  while (status >> word && word != "VmPeak:") {
+  }
+  int64_t kib = 0;
+  status >> kib;
+  return kib;
+}
+
+TEST(Image, TextInAPngTakesNoMemory) {
+  std::string png = png_of(test_image(3, 8, 8, 1)).substr(0, 33);     // to the header's end
+  png += std::string("\x40\0\0\0iTXtComment\0", 16) + "and no more";  // says a gigabyte
+  const int64_t before = peak_memory();
+  Image image;
+  std::string problem;
+  EXPECT_FALSE(decode_image(png, &image, &problem));
+  EXPECT_EQ(problem, "unusable PNG: the file is cut short");
+  EXPECT_GT(before, 0);
+  EXPECT_LT(peak_memory() - before, 512 << 10);
 }
 
 }  // namespace
