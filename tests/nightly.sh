@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Checks that take too long for every change: sanitizers, clang-tidy, fuzzers and mutants. All of them run, also after a
-# failure; the last lines say what failed.
+# Checks that take too long for every change: sanitizers, clang-tidy, hostile inputs, fuzzers, a run that is killed again and
+# again, and mutants. All of them run, also after a failure; the last lines say what failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 launch/setup.sh --tests || exit 1
 failed=()
-for job in "tests/run.sh --asan" "tests/run.sh --tsan" tests/style/check_tidy.sh tests/fuzz/run.sh tests/mutants/run.py; do
+for job in "tests/run.sh --asan" "tests/run.sh --tsan" tests/style/check_tidy.sh launch/build.sh \
+    "tests/program/test_hostile_inputs.py build/tandem" "tests/launch/chaos.py build/tandem" tests/fuzz/run.sh \
+    tests/mutants/run.py; do
   echo "nightly: $job"
   $job || failed+=("$job")
 done
