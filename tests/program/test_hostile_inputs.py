@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Some 250 inputs that are damaged, contradict themselves or ask for all memory. Each ends with its exit code, one line that
+"""Some 300 inputs that are damaged, contradict themselves or ask for all memory. Each ends with its exit code, one line that
 names the input, and less than 1 GiB of memory. Prints a table of them: exit code, peak memory, message.
 
     test_hostile_inputs.py PATH_TO_TANDEM [unittest arguments]
