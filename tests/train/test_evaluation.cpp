@@ -22,9 +22,10 @@ class SevenWindows final : public Dataset {
     info_.path = "seven windows";
     info_.vocab_size = kVocab;
     for (int32_t i = 0; i < kWindows * kContext; ++i) {
-      tokens_.push_back((i * i + 3 * i) % kVocab);
+      tokens_.push_back(static_cast<int32_t>((i * i + 3 * i) % kVocab));
       const bool is_target = i % kContext <= i / kContext % kContext;
-      targets_.push_back(is_target ? (2 * i + i / 3) % kVocab : kIgnoreTarget);
+      targets_.push_back(is_target ? static_cast<int32_t>((2 * i + i / 3) % kVocab)
+                                   : kIgnoreTarget);
     }
   }
   const std::vector<int32_t>& tokens() const { return tokens_; }
