@@ -186,9 +186,9 @@ class BadInput(Workspace):
         for pattern in [0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC00000]:  # infinities and the usual NaNs as f32
             self.assertEqual(values.count(pattern), 0, hex(pattern))
 
-    def test_out_of_memory(self):
+    def test_a_model_that_cannot_fit(self):
         result = self.train("x", "--model.width", "1000000", "--model.heads", "1", code=OUT_OF_MEMORY)
-        self.assert_one_line(result, "out of cpu memory: wanted .* for parameters; held: .*; limit")
+        self.assert_one_line(result, r"out of cpu memory: a step needs \S+ TiB, .*; no micro-batch fits: use more ranks")
 
     def test_a_rank_that_throws_ends_the_job(self):
         for name in ["good", "bad"]:
