@@ -4,7 +4,7 @@ of C++ is a block of tests/program/example.cpp. Skipped (77) outside a git check
 
 A word in backquotes is a path if it ends like a source file, or begins with one of the repository's folders. It may leave out
 the first folders (`test_linear.cpp`), begin with ../, and contain * and {one,other}. Words that contain foo, or a component in
-capitals (FOLDER/gpu.sh), are placeholders.
+capitals (FOLDER/gpu.sh), stand for names of the reader's own and are not looked up.
 """
 import fnmatch
 import os
