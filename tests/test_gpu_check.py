@@ -29,18 +29,20 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(result.returncode, 0)
         self.assertRegex(result.stdout, r"^emulated GPU, driver for CUDA \d+\.\d, built with \d+\.\d\n$")
 
+    # A suite may pass even within this limit: a busy machine lets it run while the clock is not read.
     def test_products_come_first_and_odd_addresses_last(self):
         with tempfile.TemporaryDirectory() as folder:
             results = os.path.join(folder, "results")
             with open(results, "w") as file:
                 file.write("kept\n")
             printed = check("--only", "r", "--limit", "0.001", "--results", results).stdout
+            lines = re.findall(r"(?m)^(?:emulated|(?:passed|FAILED) +[\d.]+ s|\d+ of \d+ suites) .*$", printed)
             with open(results) as file:
-                self.assertEqual(["kept", *re.findall("(?m)^(?:emulated|FAILED|0 of ).*$", printed)],
-                                 file.read().splitlines())
-        suites = re.findall(r"(?m)^FAILED +[\d.]+ s  (\S+): not finished after 0.001 s$", printed)
+                self.assertEqual(["kept", *lines], file.read().splitlines())
+        suites = re.findall(r"(?m)^(?:passed|FAILED) +[\d.]+ s  (\w+)", printed)
         self.assertEqual((suites[0], suites[-1]), ("Product", "ProductMisaligned"))
         self.assertIn("DryMemory", suites)
+        self.assertRegex(printed, r"(?m)^FAILED +[\d.]+ s  \w+: not finished after 0\.001 s$")
 
     # Each suite has its own process, so the second runs although the first has failed.
     def test_what_goes_wrong_is_named_and_the_rest_goes_on(self):
