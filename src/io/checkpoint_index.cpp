@@ -18,9 +18,13 @@ Json sizes_of(const Shape& shape) { return Json(shape.sizes()); }
 
 Shape shape_of(const Json& sizes) { return Shape(sizes.get<std::vector<int64_t>>()); }
 
+// Of a tensor whose elements an int64_t can count.
 bool is_shape(const std::vector<int64_t>& sizes) {
+  int64_t elements = 1;
   return sizes.size() <= static_cast<size_t>(Shape::kMaxRank) &&
-         std::all_of(sizes.begin(), sizes.end(), [](int64_t n) { return n >= 0; });
+         std::all_of(sizes.begin(), sizes.end(), [&](int64_t n) {
+           return n >= 0 && !__builtin_mul_overflow(elements, n, &elements);
+         });
 }
 
 // The slice that a dataset's attributes describe; nothing when they describe none. Format 1 has
