@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Checks that take too long for every change: sanitizers, clang-tidy, hostile inputs, fuzzers, a run that is killed again and
-# again, and mutants. All of them run, also after a failure; the last lines say what failed.
+# Checks that take too long for every change: sanitizers, clang-tidy, hostile inputs, a run that is killed again and again, all
+# that a power failure may leave, fuzzers and mutants. All of them run, also after a failure; the last lines say what failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 launch/setup.sh --tests || exit 1
 failed=()
 for job in "tests/run.sh --asan" "tests/run.sh --tsan" tests/style/check_tidy.sh launch/build.sh \
-    "tests/program/test_hostile_inputs.py build/tandem" "tests/launch/chaos.py build/tandem" tests/fuzz/run.sh \
-    tests/mutants/run.py; do
+    "tests/program/test_hostile_inputs.py build/tandem" "tests/launch/chaos.py build/tandem" \
+    "tests/train/crash_states.sh build/tests/test_crash_states mpiexec" \
+    "env TANDEM_CRASH_NO_FOLDER_RENAMES=1 tests/train/crash_states.sh build/tests/test_crash_states mpiexec" \
+    tests/fuzz/run.sh tests/mutants/run.py; do
   echo "nightly: $job"
   $job || failed+=("$job")
 done

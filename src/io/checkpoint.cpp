@@ -57,6 +57,15 @@ std::optional<int64_t> step_of(std::string_view name) {
   return step;
 }
 
+// Not synced: what happens to it before it gets its final name does not matter.
+void make_partial(const std::string& partial) {
+  std::error_code error;
+  fs::create_directory(partial, error);
+  if (error) {
+    fail_file(partial, "create the directory", error.value());
+  }
+}
+
 // Renames first, so that an interrupted removal leaves no half checkpoint under its name.
 void remove_checkpoint(const std::string& path) {
   const std::string hidden = path + std::string(kPartial);
@@ -96,7 +105,7 @@ std::string begin_checkpoint(const std::string& checkpoints, int64_t step) {
     }
   }
   const std::string partial = join(checkpoints, step_name(step)) + std::string(kPartial);
-  make_directories(partial);
+  make_partial(partial);
   return partial;
 }
 
@@ -150,12 +159,9 @@ std::string commit_checkpoint(const std::string& partial, Manifest manifest,
     }
   }
   manifest.files = std::move(entries);
-  FileWriter file(join(partial, kManifestName), FileWriter::Start::kEmpty);
-  file.write(to_json(manifest));
-  file.sync();
-  sync_directory(partial);
+  replace_file(join(partial, kManifestName), to_json(manifest));
   const std::string final_path = partial.substr(0, partial.size() - kPartial.size());
-  replace_directory(partial, final_path);
+  replace_directory(partial, final_path, kManifestName);
   return final_path;
 }
 
@@ -236,7 +242,8 @@ void discard_after(const std::string& checkpoints, int64_t step) {
   for (const CheckpointName& name : list_checkpoints(checkpoints)) {
     if (name.step > step) {
       replace_directory(name.path,
-                        join(checkpoints, std::string(kDiscarded) + step_name(name.step)));
+                        join(checkpoints, std::string(kDiscarded) + step_name(name.step)),
+                        kManifestName);
     }
   }
 }
@@ -244,7 +251,7 @@ void discard_after(const std::string& checkpoints, int64_t step) {
 void keep_as_best(const std::string& checkpoints, const std::string& path) {
   const std::string partial = join(checkpoints, "best" + std::string(kPartial));
   remove_tree(partial);
-  make_directories(partial);
+  make_partial(partial);
   for (const std::string& name : names_in(path)) {
     std::error_code error;
     fs::create_hard_link(join(path, name), join(partial, name), error);
@@ -256,8 +263,8 @@ void keep_as_best(const std::string& checkpoints, const std::string& path) {
       FileWriter(join(partial, name), FileWriter::Start::kEnd).sync();
     }
   }
-  sync_directory(partial);
-  replace_directory(partial, join(checkpoints, "best"));
+  sync_path(partial);
+  replace_directory(partial, join(checkpoints, "best"), kManifestName);
 }
 
 }  // namespace tandem

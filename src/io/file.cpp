@@ -13,6 +13,44 @@
 
 namespace tandem {
 
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string parent_of(const std::string& path) {
+  const std::string parent = fs::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+bool cannot_rename_directories(int error_number) {
+  return error_number == EXDEV || error_number == ENOSYS || error_number == EOPNOTSUPP ||
+         error_number == EINVAL;
+}
+
+// Renames a directory. Where that is not possible, the files in it.
+void move_directory(const std::string& from, const std::string& to, std::string_view last) {
+  if (::rename(from.c_str(), to.c_str()) == 0) {
+    return;
+  }
+  if (!cannot_rename_directories(errno)) {
+    fail_file(from, str("rename to ", to), errno);
+  }
+  make_directories(to);
+  for (const fs::directory_entry& file : fs::directory_iterator(from)) {
+    if (const std::string name = file.path().filename().string(); name != last) {
+      rename_path(from + "/" + name, to + "/" + name);
+    }
+  }
+  sync_path(to);
+  if (const std::string end = str(from, "/", last); fs::exists(end)) {
+    rename_path(end, str(to, "/", last));
+    sync_path(to);
+  }
+  remove_tree(from);
+}
+
+}  // namespace
+
 void fail_file(const std::string& path, std::string_view doing, int error_number) {
   const bool full = error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG;
   fail(ExitCode::kData,
@@ -108,17 +146,39 @@ void FileWriter::sync() {
   }
 }
 
+void replace_file(const std::string& path, std::string_view content) {
+  const std::string partial = path + ".partial";
+  try {
+    FileWriter file(partial, FileWriter::Start::kEmpty);
+    file.write(content);
+    file.sync();
+    rename_path(partial, path);
+  } catch (const Error&) {
+    ::unlink(partial.c_str());
+    throw;
+  }
+  sync_path(parent_of(path));
+}
+
 void make_directories(const std::string& path) {
   std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) {
-    fail_file(path, "create the directory", error.value());
+  if (fs::is_directory(path, error)) {
+    return;
+  }
+  const std::string parent = parent_of(path);
+  if (parent != path) {
+    make_directories(parent);
+  }
+  if (::mkdir(path.c_str(), 0777) == 0) {
+    sync_path(parent);
+  } else if (errno != EEXIST || !fs::is_directory(path, error)) {
+    fail_file(path, "create the directory", errno);
   }
 }
 
 void remove_tree(const std::string& path) {
   std::error_code error;
-  std::filesystem::remove_all(path, error);
+  fs::remove_all(path, error);
   if (error) {
     fail_file(path, "remove", error.value());
   }
@@ -130,8 +190,8 @@ void rename_path(const std::string& from, const std::string& to) {
   }
 }
 
-void sync_directory(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+void sync_path(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) {
     fail_file(path, "open", errno);
   }
@@ -144,28 +204,24 @@ void sync_directory(const std::string& path) {
   }
 }
 
-void replace_directory(const std::string& from, const std::string& to) {
-  const std::filesystem::path parent = std::filesystem::path(to).parent_path();
-  const std::string folder = parent.empty() ? "." : parent.string();
-  if (!std::filesystem::exists(to)) {
-    rename_path(from, to);
-    sync_directory(folder);
+void replace_directory(const std::string& from, const std::string& to, std::string_view last) {
+  const std::string folder = parent_of(to);
+  if (!fs::exists(to)) {
+    move_directory(from, to, last);
+    sync_path(folder);
     return;
   }
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
-    sync_directory(folder);
+    sync_path(folder);
     remove_tree(from);
     return;
   }
-  if (errno != EINVAL && errno != ENOSYS) {
+  if (!cannot_rename_directories(errno)) {
     fail_file(from, str("rename to ", to), errno);
   }
-  const std::string aside = to + ".replaced";
-  remove_tree(aside);
-  rename_path(to, aside);
-  rename_path(from, to);
-  sync_directory(folder);
-  remove_tree(aside);
+  remove_tree(to);
+  move_directory(from, to, last);
+  sync_path(folder);
 }
 
 }  // namespace tandem

@@ -56,7 +56,11 @@ class FileWriter {
   int64_t bytes_ = 0;
 };
 
-// Creates a directory and its missing parents; does nothing when it exists.
+// Gives a file this content, durably and in one step: PATH.partial is written and then renamed.
+// When it fails, the file keeps its former content.
+void replace_file(const std::string& path, std::string_view content);
+
+// Creates a directory and its missing parents, durably; does nothing when it exists.
 void make_directories(const std::string& path);
 
 // Removes a file, or a directory with all it holds; does nothing when there is none.
@@ -64,12 +68,12 @@ void remove_tree(const std::string& path);
 
 void rename_path(const std::string& from, const std::string& to);
 
-// Makes the names in a directory durable.
-void sync_directory(const std::string& path);
+// Makes the content of a file, or the names in a directory, durable.
+void sync_path(const std::string& path);
 
 // Gives directory `from` the name `to`, durably. When `to` exists, the two are exchanged in one
-// step and the old one is removed. On a file system that cannot exchange, the old one is first
-// moved to `to`.replaced.
-void replace_directory(const std::string& from, const std::string& to);
+// step and the old one is removed; on a file system that cannot exchange, it is removed before. On
+// a file system that cannot rename directories, the files are moved, and `last` after the others.
+void replace_directory(const std::string& from, const std::string& to, std::string_view last);
 
 }  // namespace tandem

@@ -33,13 +33,19 @@ Json json_of(std::span<const Metric> metrics) {
   return json;
 }
 
+void sync_folder_of(const std::string& path) {
+  sync_path(fs::absolute(path).parent_path().string());
+}
+
 }  // namespace
 
 std::string to_json_line(std::span<const Metric> metrics) {
   return json_of(metrics).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-MetricsLog::MetricsLog(const std::string& path) : file_(path, FileWriter::Start::kEnd) {}
+MetricsLog::MetricsLog(const std::string& path) : file_(path, FileWriter::Start::kEnd) {
+  sync_folder_of(path);
+}
 
 void MetricsLog::append(std::span<const Metric> metrics) {
   file_.write(to_json_line(metrics) + "\n");
@@ -80,12 +86,9 @@ TruncatedLines truncate_after(const std::string& path, int64_t step) {
     FileWriter file(beside.string(), FileWriter::Start::kEnd);
     file.write(discarded);
     file.sync();
+    sync_folder_of(path);
   }
-  const std::string partial = path + ".partial";
-  FileWriter file(partial, FileWriter::Start::kEmpty);
-  file.write(kept);
-  file.sync();
-  rename_path(partial, path);
+  replace_file(path, kept);
   return lines;
 }
 

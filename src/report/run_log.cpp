@@ -23,14 +23,6 @@ void remove_later_report(const std::string& path, int64_t step) {
   }
 }
 
-void write_report(const std::string& path, const RunReport& report) {
-  const std::string partial = path + ".partial";
-  FileWriter file(partial, FileWriter::Start::kEmpty);
-  file.write(report.json());
-  file.sync();
-  rename_path(partial, path);
-}
-
 }  // namespace
 
 RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step,
@@ -180,7 +172,7 @@ void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport repor
   report.first_step = first_step_;
   if (report.step > first_step_) {
     console_.print(report.tables(1));
-    log([&] { write_report(directory_.report(), report); });
+    log([&] { replace_file(directory_.report(), report.json()); });
   }
   if (lost_ > 0) {
     console_.print(str("not logged  ", lost_, lost_ == 1 ? " record" : " records",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <iterator>
 #include <optional>
 #include <sstream>
@@ -10,6 +11,7 @@
 #include "comm/agreement.h"
 #include "src/inference/trained_model.h"
 #include "src/io/checkpoint.h"
+#include "src/io/file.h"
 #include "src/train/run_directory.h"
 
 namespace tandem {
@@ -65,6 +67,7 @@ Checkpointer::Start Checkpointer::resume() {
   if (!start.resumed_from.empty()) {
     newest_step_ = start.state.step;
     path_ = start.resumed_from;
+    repair_best(start.state);
   } else if (!checkpoints.empty()) {
     throw AgreedError(
         ExitCode::kData,
@@ -77,6 +80,24 @@ Checkpointer::Start Checkpointer::resume() {
   }
   saved_at_ = Clock::now();
   return start;
+}
+
+// Collective. Makes `best` a copy of the checkpoint that was resumed from, if a crash came between.
+void Checkpointer::repair_best(const RunState& state) {
+  if (state.val_loss != state.best_val_loss) {
+    return;
+  }
+  const std::string is_missing = on_root(job_, [&]() -> std::string {
+    try {
+      const Manifest best = read_manifest(checkpoints_ + "/best");
+      return RunState::read(best).val_loss == state.val_loss ? "" : "yes";
+    } catch (const Error&) {
+      return "yes";
+    }
+  });
+  if (!is_missing.empty()) {
+    keep_as_best();
+  }
 }
 
 // Collective. The checkpoints to try, best first; none for a new run.
@@ -187,9 +208,13 @@ void Checkpointer::begin(const RunState& state) {
     slabs = snapshot_.take(training_.store(), training_.optimizer(), model_, job_.rank());
   });
   const std::string path = attempt.partial + "/" + rank_file_name(job_.rank());
-  attempt.written = std::async(std::launch::async, [path, slabs] {
+  const std::string log = job_.rank() == 0 ? RunDirectory(config_.run).metrics() : "";
+  attempt.written = std::async(std::launch::async, [path, slabs, log] {
     const Clock::time_point start = Clock::now();
     FileEntry file = write_rank_file(path, slabs);
+    if (std::filesystem::exists(log)) {  // a run that resumes must find the lines up to this step
+      sync_path(log);
+    }
     return Written{std::move(file), std::chrono::duration<double>(Clock::now() - start).count()};
   });
   attempt_ = std::move(attempt);

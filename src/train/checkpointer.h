@@ -75,6 +75,7 @@ class Checkpointer {
   std::vector<std::string> candidates() const;
   bool is_whole(const std::function<void()>& work) const;
   bool load(const std::string& checkpoint, RunState& state);
+  void repair_best(const RunState& state);
   void load_weights_of(const std::string& checkpoint);
   Manifest manifest(RunState state) const;
   void abandon(const Attempt& attempt);

@@ -91,7 +91,8 @@ double Machine::peak_flops(DType dtype) const {
       return gpu ? gpu->peak_flops(dtype) : 0;
     }
   }
-  return measure_gemm_rate();
+  static const double rate = measure_gemm_rate();
+  return rate;
 }
 
 std::string Machine::description() const {

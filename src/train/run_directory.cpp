@@ -28,9 +28,7 @@ void RunDirectory::prepare(const Config& config) const {
   if (std::filesystem::exists(metrics())) {
     compare_fixed_settings(config, config_path);
   }
-  const std::string partial = config_path + ".partial";
-  FileWriter(partial, FileWriter::Start::kEmpty).write(config.ini_text());
-  rename_path(partial, config_path);
+  replace_file(config_path, config.ini_text());
 }
 
 void RunDirectory::keep_tokenizer(const Config& config) const {

@@ -1,113 +1,19 @@
 // What a power failure would leave of a checkpoint. A rename may publish only what is already on
 // the disk, and is durable once its folder is synced. So these tests record the order of system
-// calls: the functions below replace those of the C library in this program.
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cstdio>
+// calls. tests/train/test_crash_states.cpp builds what the disk may hold after each.
 #include <filesystem>
-#include <type_traits>
 
 #include "src/core/error.h"
 #include "src/io/checkpoint.h"
 #include "src/io/file.h"
 #include "src/io/hdf5.h"
+#include "tests/support/file_calls.h"
 #include "tests/support/harness.h"
 
 namespace tandem::testing {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The calls on files below `root`, as "write FILE", "sync FILE" and "rename FROM TO". Consecutive
-// writes to a file are recorded as one.
-struct Recorder {
-  std::string root;  // empty: nothing is recorded
-  std::vector<std::string> calls;
-
-  void note(const std::string& call) {
-    const bool repeated = !calls.empty() && calls.back() == call && call.starts_with("write ");
-    if (!root.empty() && !repeated && call.find(root) != std::string::npos) {
-      calls.push_back(call);
-    }
-  }
-  void note(const std::string& what, int descriptor) {
-    if (!root.empty()) {
-      std::error_code gone;
-      note(what + " " + fs::read_symlink(str("/proc/self/fd/", descriptor), gone).string());
-    }
-  }
-  // Returns what was recorded, with paths relative to the root, and clears it.
-  std::vector<std::string> take() {
-    std::vector<std::string> taken = std::move(calls);
-    calls.clear();
-    for (std::string& call : taken) {
-      for (size_t at = 0; (at = call.find(root + "/")) != std::string::npos;) {
-        call.erase(at, root.size() + 1);
-      }
-    }
-    return taken;
-  }
-};
-
-Recorder& recorder() {
-  static Recorder recorder;
-  return recorder;
-}
-
-// Calls the function of the C library that `own` replaces.
-template <class Function, class... Args>
-auto call_next(const char* name, Function* own, Args... args) {
-  static_assert(std::is_invocable_v<Function, Args...>);
-  static_cast<void>(own);
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name))(args...);
-}
-
-}  // namespace
-}  // namespace tandem::testing
-
-using tandem::testing::call_next;
-using tandem::testing::recorder;
-
-extern "C" {
-
-ssize_t write(int file, const void* bytes, size_t count) {
-  recorder().note("write", file);
-  return call_next("write", &write, file, bytes, count);
-}
-
-ssize_t pwrite(int file, const void* bytes, size_t count, off_t at) {
-  recorder().note("write", file);
-  return call_next("pwrite", &pwrite, file, bytes, count, at);
-}
-
-ssize_t pwrite64(int file, const void* bytes, size_t count, off64_t at) {
-  recorder().note("write", file);
-  return call_next("pwrite64", &pwrite64, file, bytes, count, at);
-}
-
-int fsync(int file) {
-  recorder().note("sync", file);
-  return call_next("fsync", &fsync, file);
-}
-
-int rename(const char* from, const char* to) noexcept {
-  recorder().note(tandem::str("rename ", from, " ", to));
-  return call_next("rename", &rename, from, to);
-}
-
-int renameat2(int from_folder, const char* from, int to_folder, const char* to,
-              unsigned int flags) noexcept {
-  recorder().note(tandem::str("exchange ", from, " ", to));
-  return call_next("renameat2", &renameat2, from_folder, from, to_folder, to, flags);
-}
-
-}  // extern "C"
-
-namespace tandem::testing {
-namespace {
-
 using Calls = std::vector<std::string>;
 
 class Durability : public ::testing::Test {
@@ -115,42 +21,72 @@ class Durability : public ::testing::Test {
   void SetUp() override {
     std::string folder = ::testing::TempDir() + "tandem-durability-XXXXXX";
     ASSERT_NE(mkdtemp(folder.data()), nullptr);
-    recorder().root = fs::canonical(folder);
+    root_ = fs::canonical(folder);
+    fs::create_directory(root_ + "/c");
+    record_file_calls(root_);
   }
   void TearDown() override {
-    fs::remove_all(recorder().root);
-    recorder() = {};
+    record_file_calls("");
+    refuse_folder_renames(false);
+    fs::remove_all(root_);
+  }
+
+  // What was written, synced and renamed since the last call, with paths relative to the root.
+  // Consecutive writes to a file are one.
+  Calls taken() const {
+    const std::map<FileCall::Kind, std::string> verbs = {{FileCall::Kind::kWrite, "write"},
+                                                         {FileCall::Kind::kSync, "sync"},
+                                                         {FileCall::Kind::kRename, "rename"},
+                                                         {FileCall::Kind::kExchange, "exchange"}};
+    Calls texts;
+    for (const FileCall& call : take_file_calls()) {
+      if (!verbs.contains(call.kind)) {
+        continue;
+      }
+      std::string text = verbs.at(call.kind) + " " + call.path;
+      for (size_t at = 0; (at = text.find(root_ + "/")) != std::string::npos;) {
+        text.erase(at, root_.size() + 1);
+      }
+      if (texts.empty() || texts.back() != text || call.kind != FileCall::Kind::kWrite) {
+        texts.push_back(text);
+      }
+    }
+    return texts;
   }
 
   std::string save(int64_t step) {
-    const std::string partial = begin_checkpoint(recorder().root + "/c", step);
+    const std::string partial = begin_checkpoint(root_ + "/c", step);
     const Slab slab{"param/w", Shape{10}, 0, random_tensor({10}, DType::kF32, 1)};
     Manifest manifest;
     manifest.step = step;
     return commit_checkpoint(partial, manifest,
                              {write_rank_file(partial + "/rank-0000.h5", {&slab, 1})});
   }
+
+  std::string root_;
 };
 
 TEST_F(Durability, ACheckpointIsOnTheDiskBeforeItGetsItsName) {
   save(1);
-  EXPECT_EQ(recorder().take(), (Calls{"write c/step-00000001.partial/rank-0000.h5.partial",
-                                      "sync c/step-00000001.partial/rank-0000.h5.partial",
-                                      "rename c/step-00000001.partial/rank-0000.h5.partial "
-                                      "c/step-00000001.partial/rank-0000.h5",
-                                      "sync c/step-00000001.partial",  //
-                                      "write c/step-00000001.partial/manifest.json",
-                                      "sync c/step-00000001.partial/manifest.json",  //
-                                      "sync c/step-00000001.partial",
-                                      "rename c/step-00000001.partial c/step-00000001",  //
-                                      "sync c"}));
+  EXPECT_EQ(taken(), (Calls{"write c/step-00000001.partial/rank-0000.h5.partial",
+                            "sync c/step-00000001.partial/rank-0000.h5.partial",
+                            "rename c/step-00000001.partial/rank-0000.h5.partial "
+                            "c/step-00000001.partial/rank-0000.h5",
+                            "sync c/step-00000001.partial",  //
+                            "write c/step-00000001.partial/manifest.json.partial",
+                            "sync c/step-00000001.partial/manifest.json.partial",
+                            "rename c/step-00000001.partial/manifest.json.partial "
+                            "c/step-00000001.partial/manifest.json",
+                            "sync c/step-00000001.partial",
+                            "rename c/step-00000001.partial c/step-00000001",  //
+                            "sync c"}));
 }
 
 TEST_F(Durability, AReplacedCheckpointGoesWhenTheNewOneIsOnTheDisk) {
   save(1);
-  recorder().take();
+  taken();
   save(1);
-  Calls calls = recorder().take();
+  Calls calls = taken();
   ASSERT_GE(calls.size(), 3U);
   EXPECT_EQ(Calls(calls.end() - 3, calls.end()),
             (Calls{"sync c/step-00000001.partial",
@@ -160,18 +96,53 @@ TEST_F(Durability, AReplacedCheckpointGoesWhenTheNewOneIsOnTheDisk) {
 
 TEST_F(Durability, TheBestIsOnTheDiskBeforeItGetsItsName) {
   const std::string path = save(1);
-  recorder().take();
-  keep_as_best(recorder().root + "/c", path);  // only hard links: no bytes are written
-  EXPECT_EQ(recorder().take(), (Calls{"sync c/best.partial", "rename c/best.partial c/best",  //
-                                      "sync c"}));
+  taken();
+  keep_as_best(root_ + "/c", path);  // only hard links: no bytes are written
+  EXPECT_EQ(taken(), (Calls{"sync c/best.partial", "rename c/best.partial c/best",  //
+                            "sync c"}));
 }
 
 TEST_F(Durability, ADatasetIsOnTheDiskBeforeItGetsItsName) {
-  H5Writer file(recorder().root + "/d.h5");
+  H5Writer file(root_ + "/d.h5");
   file.write_all<float>("/values", std::vector<float>(1000, 1.0f));
   file.commit();
-  EXPECT_EQ(recorder().take(), (Calls{"write d.h5.partial", "sync d.h5.partial",
-                                      "rename d.h5.partial d.h5", "sync " + recorder().root}));
+  EXPECT_EQ(taken(), (Calls{"write d.h5.partial", "sync d.h5.partial", "rename d.h5.partial d.h5",
+                            "sync " + root_}));
+}
+
+TEST_F(Durability, WithoutRenamesOfDirectoriesTheManifestComesLast) {
+  refuse_folder_renames(true);
+  const std::string path = save(1), from = "rename c/step-00000001.partial/",
+                    to = " c/step-00000001/";
+  const Calls calls = taken();
+  ASSERT_GE(calls.size(), 5U);
+  EXPECT_EQ(
+      Calls(calls.end() - 6, calls.end()),
+      (Calls{"sync c", from + "rank-0000.h5" + to + "rank-0000.h5", "sync c/step-00000001",
+             from + "manifest.json" + to + "manifest.json", "sync c/step-00000001", "sync c"}));
+  for (int time = 0; time < 2; ++time) {
+    keep_as_best(root_ + "/c", path);
+    EXPECT_EQ(read_manifest(root_ + "/c/best").step, 1);
+  }
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(root_ + "/c")) {
+    names.push_back(entry.path().filename());
+  }
+  std::ranges::sort(names);
+  EXPECT_EQ(names, (Calls{"best", "step-00000001"}));
+}
+
+TEST_F(Durability, AFileIsReplacedInOneStep) {
+  replace_file(root_ + "/f", "text");
+  EXPECT_EQ(taken(),
+            (Calls{"write f.partial", "sync f.partial", "rename f.partial f", "sync " + root_}));
+}
+
+TEST_F(Durability, ANewDirectoryIsOnTheDisk) {
+  make_directories(root_ + "/a/b");
+  EXPECT_EQ(taken(), (Calls{"sync " + root_, "sync a"}));
+  make_directories(root_ + "/a/b");
+  EXPECT_EQ(taken(), Calls());
 }
 
 }  // namespace
