@@ -22,6 +22,11 @@ void compare_fixed_settings(const Config& config, const std::string& path) {
 
 }  // namespace
 
+std::unique_ptr<FileLock> RunDirectory::lock() const {
+  make_directories(path_);
+  return std::make_unique<FileLock>(path_ + "/lock", "run " + path_);
+}
+
 void RunDirectory::prepare(const Config& config) const {
   make_directories(checkpoints());
   const std::string config_path = path_ + "/config.cfg";

@@ -1,9 +1,11 @@
 // The folder DIR/NAME of a run and the files in it.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 
+#include "src/io/file_lock.h"
 #include "src/settings/config.h"
 
 namespace tandem {
@@ -20,6 +22,9 @@ class RunDirectory {
   std::string tokenizer() const { return path_ + "/tokenizer.h5"; }
   std::string tensorboard() const { return path_ + "/tensorboard"; }
 
+  // For one rank. Creates the folder and locks it, so that no other job writes into it. Errors: as
+  // those of FileLock.
+  std::unique_ptr<FileLock> lock() const;
   // For one rank. Creates the folders and writes config.cfg. An earlier start under the same name
   // must have had the same model, data and seed. Errors: kData if the folder cannot be written,
   // kConfig with the settings that differ.

@@ -25,6 +25,7 @@ Trainer::Trainer(const Config& config, World& world)
       stop_signal_(world.rank() == 0, std::getenv("OMPI_COMM_WORLD_RANK") != nullptr) {
   open_data(world.local_rank() == 0);
   on_root(job_, [&] {
+    lock_ = directory_.lock();
     directory_.prepare(config_);
     return std::string();
   });

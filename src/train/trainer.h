@@ -75,6 +75,7 @@ class Trainer {
   Hierarchy& data_;
   BatchPlan batch_;
   RunDirectory directory_;
+  std::unique_ptr<FileLock> lock_;  // of rank 0
   Memory& memory_;
   Stream& stream_;
 

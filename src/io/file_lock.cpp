@@ -1,0 +1,62 @@
+#include "src/io/file_lock.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+
+#include "src/core/error.h"
+#include "src/core/visible_text.h"
+#include "src/io/file.h"
+
+namespace tandem {
+
+namespace {
+
+std::string this_process() {
+  char host[256] = "", time[64] = "";
+  ::gethostname(host, sizeof host - 1);
+  const std::time_t now = std::time(nullptr);
+  std::strftime(time, sizeof time, "%Y-%m-%d %H:%M:%S UTC", std::gmtime(&now));
+  return str("process ", ::getpid(), " on ", host, " since ", time);
+}
+
+}  // namespace
+
+// An open-file-description lock: unlike those of POSIX, it does not go when another descriptor of
+// the same file is closed.
+FileLock::FileLock(const std::string& path, const std::string& owner) {
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) {
+    fail_file(path, "open for writing", errno);
+  }
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  if (::fcntl(descriptor_, F_OFD_SETLK, &whole) != 0) {
+    const int error_number = errno;
+    if (error_number == EAGAIN || error_number == EACCES) {
+      ::close(descriptor_);
+      const std::string holder = visible(read_file(path));
+      fail(ExitCode::kConfig,
+           str(owner, " is in use by ", holder.empty() ? "another process" : holder,
+               "; wait until it ends, or choose another run.name"));
+    }
+    std::fprintf(stderr,
+                 "tandem: %s: cannot be locked (%s); make sure that no other job writes here\n",
+                 path.c_str(), std::strerror(error_number));
+    return;
+  }
+  const std::string text = this_process();
+  const bool written =
+      ::ftruncate(descriptor_, 0) == 0 &&
+      ::pwrite(descriptor_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
+  static_cast<void>(written);  // the text only serves a message; the lock holds without it
+}
+
+FileLock::~FileLock() { ::close(descriptor_); }
+
+}  // namespace tandem

@@ -1,0 +1,24 @@
+// A lock on a file, held by one process. The kernel frees it when the process ends, however it
+// ends.
+#pragma once
+
+#include <string>
+
+namespace tandem {
+
+class FileLock {
+ public:
+  // Creates the file where it is missing, locks it, and writes into it who holds the lock. Error
+  // kConfig "OWNER is in use by process 123 on HOST since TIME; ..." if another process holds it,
+  // on any host that shares the file system. Error kData if the file cannot be written. On a file
+  // system that has no locks, this prints a warning.
+  FileLock(const std::string& path, const std::string& owner);
+  ~FileLock();
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
+}  // namespace tandem
