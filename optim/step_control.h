@@ -24,12 +24,16 @@ struct alignas(16) StepState {
   int64_t clean_steps = 0;  // since the loss scale last changed or a step was skipped
   float loss_scale = 1;     // of the next backward pass
   float grad_scale = 1;     // gradients are multiplied by it: clip factor / loss scale
-  int32_t apply = 0;        // 0: a gradient was not finite, nothing is updated in this step
+  int32_t apply = 0;        // 0: a gradient was not finite, or halted: this step updates nothing
   int32_t exhausted = 0;    // 1: an overflow at the smallest loss scale; stays 1
+  int32_t halted = 0;       // 1: StepOptions::halts, and a gradient was not finite; stays 1
 };
 
 struct StepOptions {
   double clip_norm = 0;  // largest norm of the gradients; 0: no clipping
+  // No step is applied after one whose gradient was not finite, so that all stays as it was
+  // before that one until the host looks. Not for dynamic loss scaling, which goes on.
+  bool halts = false;
   // Dynamic loss scaling, for fp16 (Micikevicius et al. 2018). A scale that is a power of two
   // changes no bit of a gradient that neither overflows nor underflows.
   bool dynamic_scale = false;  // false: the loss scale is 1
@@ -61,7 +65,9 @@ StepState first_state(const StepOptions& options);
 TANDEM_HOST_DEVICE inline StepState decided(StepState state, const StepOptions& options) {
   const double scale = state.loss_scale;
   state.grad_norm = std::sqrt(state.squared_norm) / scale;
-  state.apply = std::isfinite(state.squared_norm) ? 1 : 0;
+  const bool is_finite = std::isfinite(state.squared_norm);
+  state.halted |= !is_finite && options.halts && !options.dynamic_scale ? 1 : 0;
+  state.apply = is_finite && state.halted == 0 ? 1 : 0;
   if (state.apply == 0) {
     state.grad_scale = 0;
     state.clean_steps = 0;

@@ -238,6 +238,7 @@ TrainingStep::Options Config::training_step(int ranks) const {
   return {.seed = static_cast<uint64_t>(run.seed),
           .batch = train.batch_plan(ranks),
           .recompute = train.recompute,
+          .halts = train.on_nonfinite == OnNonfinite::kStop,
           .exact = dist.reduce == Reduce::kExact,
           .clip_norm = optim.clip_norm,
           .store = {.bucket_bytes = static_cast<int64_t>(dist.bucket_mb * (1 << 20)),

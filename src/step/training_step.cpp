@@ -25,6 +25,7 @@ TrainingStep::TrainingStep(Model& model, Hierarchy& data, Stream& stream, Memory
       memory_(memory),
       options_(options),
       verdict_{.clip_norm = options.clip_norm,
+               .halts = options.halts,
                .dynamic_scale = options.store.dtype == DType::kFp16},
       tape_([this](Context& context, Parameter& parameter) {
         store_->gradients.on_final(context, parameter);

@@ -26,6 +26,7 @@ class TrainingStep {
     uint64_t seed = 1;            // of dropout
     BatchPlan batch{};            // over the ranks of the data group
     bool recompute = false;       // blocks run again in the backward pass
+    bool halts = false;           // as in StepOptions
     bool exact = false;           // sums that do not depend on ranks and micro-batches
     double clip_norm = 0;         // 0: no clipping
     ParamStore::Options store{};  // except exact_leaves, which `exact` and `batch` set

@@ -210,9 +210,7 @@ void Trainer::settle() {
   data_.wait(done.record.done);
   const StepState state = done.record.step_state();
   state_.take(state, training_->options());
-  const bool is_lost = state.apply == 0 && !training_->options().dynamic_scale &&
-                       config_.train.on_nonfinite == OnNonfinite::kStop;
-  if (is_lost || state.exhausted != 0) {
+  if (state.halted != 0 || state.exhausted != 0) {
     commit();  // what is being written is of an earlier step
   }
   const std::string saved = last_checkpoint();
@@ -223,7 +221,7 @@ void Trainer::settle() {
             training_->options().smallest_scale, "; last checkpoint: ", saved,
             "; lower optim.lr, or set train.precision = bf16"));
   }
-  if (is_lost) {
+  if (state.halted != 0) {
     throw AgreedError(
         ExitCode::kNumerical,
         str("step ", done.step, ": the gradient is not finite; last checkpoint: ", saved,

@@ -65,6 +65,31 @@ TEST(StepControl, NotFiniteIsNotApplied) {
   });
 }
 
+TEST(StepControl, NothingIsAppliedAfterAStepThatHalts) {
+  const StepOptions options{.halts = true};
+  for_each_device([&](Device device) {
+    DeviceState state(device, first_state(options));
+    for (const bool is_finite : {true, false, true, true}) {
+      const StepState before = state.read();
+      state.decide(is_finite ? 1 : kNaN, options);
+      EXPECT_EQ(state.read().halted, is_finite ? before.halted : 1);
+      EXPECT_EQ(state.read().apply, 1 - state.read().halted);
+    }
+    EXPECT_EQ(state.read().updates, 1);
+  });
+}
+
+TEST(StepControl, DynamicScalesDoNotHalt) {
+  const StepOptions options{.halts = true, .dynamic_scale = true};
+  for_each_device([&](Device device) {
+    DeviceState state(device, first_state(options));
+    state.decide(kInfinity, options);
+    EXPECT_EQ(state.read().halted, 0);
+    state.decide(1, options);
+    EXPECT_EQ(state.read().apply, 1);
+  });
+}
+
 // Doubled after three clean steps, halved at an overflow, which starts the count again.
 TEST(StepControl, GoldenTrajectory) {
   struct Step {

@@ -75,6 +75,14 @@ TEST(RunState, AStepGoesOnFromTheStateOfTheLastOne) {
   EXPECT_EQ(after.exhausted, 0);
 }
 
+// A run that is resumed starts from before the step that halted it.
+TEST(RunState, AResumedRunIsNotHalted) {
+  const StepOptions options{.halts = true};
+  RunState state{.step = 12};
+  state.take({.updates = 11, .skipped = 1, .halted = 1}, options);
+  EXPECT_EQ(read_back(state).step_state(options).halted, 0);
+}
+
 // A run may go on in another precision: fp16 then begins with the initial loss scale, and other
 // precisions have none.
 TEST(RunState, TheLossScaleIsThatOfThePrecision) {
