@@ -49,7 +49,7 @@ void bind_train(Options& o, TrainConfig& train) {
   o.add("train.log_every", train.log_every, "steps between lines of metrics.jsonl", 1);
   o.add_choice("train.on_nonfinite", train.on_nonfinite,
                {{"stop", OnNonfinite::kStop}, {"skip", OnNonfinite::kSkip}},
-               "when a gradient is not finite");
+               "when a gradient is not finite: end the run and say where, or skip the step");
 }
 
 void bind_optim(Options& o, OptimConfig& optim) {

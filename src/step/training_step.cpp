@@ -28,6 +28,9 @@ TrainingStep::TrainingStep(Model& model, Hierarchy& data, Stream& stream, Memory
                .halts = options.halts,
                .dynamic_scale = options.store.dtype == DType::kFp16},
       tape_([this](Context& context, Parameter& parameter) {
+        if (check_) {
+          check_->see_gradient(parameter);
+        }
         store_->gradients.on_final(context, parameter);
       }) {
   const BatchPlan& batch = options_.batch;
@@ -63,6 +66,17 @@ void TrainingStep::run(const Input& input) {
   store_->values.gather();
 }
 
+LostStep TrainingStep::run_again(const Input& input, const StepRecord::Copy& first) {
+  require(first.step_state().halted != 0, "TrainingStep::run_again: training is not halted");
+  check_.emplace(model_, store_->gradients, data_, stream_, memory_);
+  run(input);  // updates nothing, because training is halted
+  const std::optional<FiniteCheck::Place> place = check_->place();
+  check_.reset();
+  const StepRecord::Copy second = record_->copy_to_host(stream_);
+  data_.wait(second.done);
+  return agree_on_lost_step(data_.control(), place, first, second, options_.batch.accumulation());
+}
+
 // False when exact sums did not fit: all ranks run the micro-steps again.
 bool TrainingStep::run_micro_steps(const Input& input) {
   store_->gradients.begin_step();
@@ -85,11 +99,17 @@ bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
                   .tape = &tape_,
                   .numbers = record_->numbers(),
                   .training = true,
-                  .gate = &store_->gradients,
+                  .gate = check_ ? static_cast<Gate*>(&*check_) : &store_->gradients,
                   .recompute = options_.recompute};
+  if (check_) {
+    check_->begin_micro_step(micro_step);
+  }
   const DeviceBatch batch = input.batch(micro_step);
   store_->gradients.begin_backward(micro_step + 1 == options_.batch.accumulation());
   const Variable losses = model_.loss(context, batch.input, batch.targets).losses;
+  if (check_) {
+    check_->see_loss(losses.value());
+  }
   tape_.backward(context, losses, 1.0, &record_->numbers()->loss_gradient);
   record_->end_micro_step(stream_, losses.value());
   statistics_->end_micro_step();

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -16,6 +17,7 @@
 #include "src/step/batch_plan.h"
 #include "src/step/batch_statistics.h"
 #include "src/step/device_batch.h"
+#include "src/step/lost_step.h"
 #include "src/step/step_record.h"
 
 namespace tandem {
@@ -52,6 +54,10 @@ class TrainingStep {
 
   // Collective. Enqueues a whole step; with exact sums it waits for the verdict on them.
   void run(const Input& input);
+  // Collective. Runs a step that halted training once more, with the same input, and says where it
+  // goes wrong. Looks at the output of each block and at each gradient, and waits for the device
+  // each time. Changes nothing that lasts. `first`: the record of the lost step.
+  LostStep run_again(const Input& input, const StepRecord::Copy& first);
 
   ParamStore& store() { return *store_; }
   StepRecord& record() { return *record_; }
@@ -76,6 +82,7 @@ class TrainingStep {
   std::unique_ptr<BatchStatistics> statistics_;
   std::unique_ptr<StepRecord> record_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::optional<FiniteCheck> check_{};  // while a lost step is run again
   Tape tape_;
 };
 

@@ -130,7 +130,7 @@ ExitCode Trainer::run() {
       commit();
     }
     const bool save_due = next.save;
-    next = step(next);
+    next = step(std::move(next));
     const bool last = state_.step == config_.train.steps;
     if (config_.train.eval_every > 0 && state_.step % config_.train.eval_every == 0 && !last) {
       validate();
@@ -176,21 +176,19 @@ Trainer::StepPlan Trainer::plan_step(int64_t number) {
 
 // Enqueues a whole step, then reads the metrics of the step before. Returns the plan of the next
 // step.
-Trainer::StepPlan Trainer::step(const StepPlan& plan) {
-  Pending next{
-      .step = state_.step + 1, .lr = lr_at(schedule_, state_.step), .targets = plan.targets};
+Trainer::StepPlan Trainer::step(StepPlan plan) {
+  Pending next{.step = state_.step + 1,
+               .lr = lr_at(schedule_, state_.step),
+               .targets = plan.targets,
+               .batch = std::move(plan.batch)};
   StepPlan after;
-  training_->run(
-      {.step = state_.step,
-       .lr = next.lr,
-       .targets = plan.targets,
-       .batch = [&](int64_t i) { return (*upload_)(plan.batch[static_cast<size_t>(i)]); },
-       .before_gather =
-           [&] {
-             if (state_.step + 1 < config_.train.steps) {
-               after = plan_step(state_.step + 2);
-             }
-           }});
+  TrainingStep::Input input = input_of(next);
+  input.before_gather = [&] {
+    if (state_.step + 1 < config_.train.steps) {
+      after = plan_step(state_.step + 2);
+    }
+  };
+  training_->run(input);
   next.exposure = training_->take_exposure();
   next.record = training_->record().copy_to_host(stream_);
   next.end = window_->mark();
@@ -199,6 +197,12 @@ Trainer::StepPlan Trainer::step(const StepPlan& plan) {
   state_.val_loss.reset();
   ++state_.step;
   return after;
+}
+
+TrainingStep::Input Trainer::input_of(const Pending& step) {
+  return {.step = step.step - 1, .lr = step.lr, .targets = step.targets, .batch = [&](int64_t i) {
+            return (*upload_)(step.batch[static_cast<size_t>(i)]);
+          }};
 }
 
 // Waits for the step that is running, if any, and checks its result.
@@ -222,10 +226,14 @@ void Trainer::settle() {
             "; lower optim.lr, or set train.precision = bf16"));
   }
   if (state.halted != 0) {
+    const LostStep lost = training_->run_again(input_of(done), done.record);
     throw AgreedError(
         ExitCode::kNumerical,
-        str("step ", done.step, ": the gradient is not finite; last checkpoint: ", saved,
-            "; lower optim.lr, set optim.clip_norm, or go on with train.on_nonfinite = skip"));
+        str("step ", done.step, ": the gradient is not finite: ", lost.text,
+            "; last checkpoint: ", saved,
+            lost.happens_again
+                ? "; lower optim.lr, set optim.clip_norm, or go on with train.on_nonfinite = skip"
+                : "; start again, and look for a machine that is at fault"));
   }
   window_->add(done.end, done.exposure.seconds());
   if (done.step % config_.train.log_every == 0 || done.step == 1 ||

@@ -45,6 +45,7 @@ class Trainer {
   struct Pending {
     int64_t step = 0;  // updates done after it
     double lr = 0, targets = 0;
+    std::vector<MicroBatch> batch{};  // in case the step must be run again
     Exposure exposure{};
     StepRecord::Copy record{};
     MetricsWindow::Mark end{};
@@ -57,7 +58,8 @@ class Trainer {
   RunSummary summary() const;
 
   StepPlan plan_step(int64_t number);
-  StepPlan step(const StepPlan& plan);
+  StepPlan step(StepPlan plan);
+  TrainingStep::Input input_of(const Pending& step);
   void settle();
   void log_step(const Pending& done, const StepState& state);
   void validate();

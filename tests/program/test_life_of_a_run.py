@@ -146,9 +146,23 @@ class Checkpoints(Life):
         result = self.small("diverges", "--optim.kind", "sgd", "--optim.lr", "1e20", "--optim.schedule", "constant",
                             "--optim.warmup_steps", "0", "--optim.clip_norm", "0", "--checkpoint.every_steps", "1",
                             "--checkpoint.keep", "99", code=NUMERICAL)
-        step, saved = re.search(r"step (\d+): the gradient is not finite; last checkpoint: (\S+);", result.stderr).groups()
+        step, saved = re.search(r"step (\d+): the gradient is not finite: .*; last checkpoint: (\S+);", result.stderr).groups()
         self.assertEqual(saved, self.checkpoint("diverges", int(step) - 1))
         self.check(run("inspect", saved, "--verify"))
+
+    def test_a_run_goes_on_after_a_lost_step(self):
+        """The line says where. The next start, with a lower learning rate, equals a run in which nothing was lost."""
+        settings = ["--optim.schedule", "constant", "--optim.warmup_steps", "0", "--optim.clip_norm", "0", "--train.micro_batch", "2",
+                    "--checkpoint.every_steps", "4"]
+        self.small("straight", *settings, "--optim.lr", "0.01", "--train.steps", "8", ranks=2)
+        for lr, steps in [("0.01", 4), ("1e30", 8)]:
+            result = self.small("lost", *settings, "--optim.lr", lr, "--train.steps", steps, ranks=2,
+                                code=NUMERICAL if steps == 8 else 0)
+        self.assert_one_line(result, r"step 6: the gradient is not finite: rank 0 \(and 1 other\), micro-batch 0, first in the output of "
+                                     r"block \S+, then in the gradient of head.bias; again when the step was run once more, so data or "
+                                     f"numerics; last checkpoint: {self.checkpoint('lost', 4)}; lower optim.lr")
+        self.small("lost", *settings, "--optim.lr", "0.01", "--train.steps", "8", ranks=2)
+        self.assertEqual(self.tensors("straight"), self.tensors("lost"))
 
     @staticmethod
     def limited(size):

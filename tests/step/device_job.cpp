@@ -1,6 +1,7 @@
 #include "tests/step/device_job.h"
 
 #include <algorithm>
+#include <limits>
 #include <ostream>
 
 #include "comm/transport/nccl_collectives.h"
@@ -18,9 +19,10 @@ namespace tandem::testing {
 
 namespace {
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kContext = 5, kVocab = 11, kClasses = 5, kImage = 6 * 6 * 3;
 
-std::unique_ptr<Model> make_model(const Plan& plan) {
+std::unique_ptr<Model> new_model(const Plan& plan) {
   if (plan.model == "resnet") {
     return make_resnet({.depth = 8, .height = 6, .width = 6, .classes = kClasses});
   }
@@ -43,6 +45,16 @@ std::unique_ptr<Model> make_model(const Plan& plan) {
                                                          .ffn_width = 24,
                                                          .dropout = 0.1,
                                                          .tie_embeddings = !llama});
+}
+
+std::unique_ptr<Model> make_model(const Plan& plan) {
+  std::unique_ptr<Model> model = new_model(plan);
+  for (const Block& block : model->blocks()) {
+    for (Parameter* parameter : block.parameters) {
+      parameter->frozen = block.name == plan.frozen;
+    }
+  }
+  return model;
 }
 
 std::unique_ptr<Collectives> nccl_for(const Plan& plan) {
@@ -75,6 +87,7 @@ TrainingStep::Options options_of(const Plan& plan, int ranks) {
                     .given_micro_batch = plan.micro_batch,
                     .ranks = ranks},
           .recompute = plan.recompute,
+          .halts = plan.halts,
           .exact = plan.exact,
           .clip_norm = 1,
           .store = {.bucket_bytes = plan.bucket_bytes,
@@ -126,11 +139,28 @@ Job::~Job() {
   stream_.synchronize();
 }
 
-void Job::step(int64_t number, bool poison, double lr) {
-  training_.run(
-      {.step = number, .lr = lr, .targets = poison ? 1e-38 : targets_, .batch = [this](int64_t i) {
-         return batch(i);
-       }});
+TrainingStep::Input Job::input(int64_t number, bool poison, double lr) {
+  return {.step = number,
+          .lr = lr,
+          .targets = poison ? poisoned_targets : targets_,
+          .batch = [this](int64_t i) { return batch(i); }};
+}
+
+void Job::step(int64_t number, bool poison, double lr) { training_.run(input(number, poison, lr)); }
+
+LostStep Job::run_again(int64_t number, const StepRecord::Copy& first, bool poison) {
+  return training_.run_again(input(number, poison, 0.01), first);
+}
+
+void Job::spoil(const std::string& parameter) {
+  for (const ParamValues::Weights& piece : training_.store().values.weights()) {
+    const int64_t at = piece.parameter->shape.elements() - 1 - piece.offset;
+    if (piece.parameter->name == parameter && at >= 0 && at < piece.data.elements()) {
+      const Tensor infinite = random_tensor({1}, DType::kF32, 1, kInfinity);
+      copy(stream_, rounded_to(infinite, piece.data.dtype()), piece.data.slice(at, 1));
+    }
+  }
+  training_.store().values.publish();
 }
 
 DeviceBatch Job::batch(int64_t micro_step) {
@@ -138,6 +168,7 @@ DeviceBatch Job::batch(int64_t micro_step) {
   const DeviceBatch& batch = batches_[static_cast<size_t>(micro_step)];
   copy(stream_, batch.input, slot_.input);
   copy(stream_, batch.targets, slot_.targets);
+  change(micro_step, slot_);
   return slot_;
 }
 

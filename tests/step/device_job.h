@@ -33,11 +33,13 @@ struct Plan {
   int64_t micro_batch = 0;  // samples; 0: a rank's whole share
   int node_size = 0;        // ranks a node; 0: all on one
   Sharing sharing = Sharing::kWorld;
-  bool staged = false;  // GPU gradients through MPI
-  bool alone = false;   // every rank does the whole job by itself
-  int data_groups = 1;  // groups of neighbouring ranks; each group has its own samples
-  int samples_of = -1;  // the data group whose samples these are; -1: this rank's own
-  bool uneven = false;  // no targets in the first half of the global batch, few in the second
+  bool staged = false;   // GPU gradients through MPI
+  bool alone = false;    // every rank does the whole job by itself
+  int data_groups = 1;   // groups of neighbouring ranks; each group has its own samples
+  int samples_of = -1;   // the data group whose samples these are; -1: this rank's own
+  bool halts = false;    // as in StepOptions
+  std::string frozen{};  // a block whose parameters are not trained
+  bool uneven = false;   // no targets in the first half of the global batch, few in the second
 };
 
 class Job {
@@ -45,8 +47,12 @@ class Job {
   explicit Job(const Plan& plan);
   ~Job();  // waits for enqueued work
 
-  // Enqueues a step. `poison`: this rank's gradients of that step overflow. Collective.
+  // Enqueues a step. `poison`: this rank's gradients of that step overflow, because they are
+  // divided by poisoned_targets instead of the targets. Collective.
   void step(int64_t number, bool poison = false, double lr = 0.01);
+  double poisoned_targets = 1e-38;
+  // Runs a step that halted training once more. Collective.
+  LostStep run_again(int64_t number, const StepRecord::Copy& first, bool poison = false);
   // The record is read one step late, as in the trainer.
   StepRecord::Copy record() { return training_.record().copy_to_host(stream_); }
   double loss_of(const StepRecord::Copy& copy);  // mean over the global batch
@@ -58,9 +64,15 @@ class Job {
   Stream& stream() { return stream_; }
   // Called as a micro-step begins.
   std::function<void()> before_micro_step = [] {};
+  // Called with each micro-batch, and may change what is in it.
+  std::function<void(int64_t micro_step, const DeviceBatch&)> change = [](int64_t, auto&) {};
+  // Makes the last element of a parameter infinite. Collective.
+  void spoil(const std::string& parameter);
+  int64_t micro_batches() const { return static_cast<int64_t>(batches_.size()); }  // of this rank
 
  private:
   bool text() const { return plan_.model == "gpt" || plan_.model == "llama"; }
+  TrainingStep::Input input(int64_t number, bool poison, double lr);
   DeviceBatch batch(int64_t micro_step);
   DeviceBatch make_batch(int64_t first_sample, int64_t samples);
 
