@@ -226,9 +226,12 @@ LatestCheckpoint find_latest(const std::string& checkpoints) {
   return latest;
 }
 
-void keep_newest(const std::string& checkpoints, int64_t keep, int64_t last_step) {
+void keep_newest(const std::string& checkpoints, int64_t keep, int64_t keep_every,
+                 int64_t last_step) {
   std::vector<CheckpointName> names = list_checkpoints(checkpoints);
-  std::erase_if(names, [&](const CheckpointName& name) { return name.step > last_step; });
+  std::erase_if(names, [&](const CheckpointName& name) {
+    return name.step > last_step || (keep_every > 0 && name.step % keep_every == 0);
+  });
   if (keep <= 0) {
     return;
   }

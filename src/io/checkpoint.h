@@ -76,8 +76,10 @@ struct LatestCheckpoint {
 LatestCheckpoint find_latest(const std::string& checkpoints);
 
 // Of the checkpoints up to `last_step`, the one just committed, removes all but the newest `keep`.
+// Those of a step that is a multiple of `keep_every` (0: none) are never removed, and do not count.
 // Later ones are not touched. keep = 0 keeps all. `best` does not count.
-void keep_newest(const std::string& checkpoints, int64_t keep, int64_t last_step);
+void keep_newest(const std::string& checkpoints, int64_t keep, int64_t keep_every,
+                 int64_t last_step);
 
 // Renames the checkpoints after `step` to discarded-step-XXXXXXXX: a run that continues from an
 // older one must not find them as its latest.

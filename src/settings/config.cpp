@@ -218,6 +218,8 @@ void Config::bind(Options& o) {
   o.add("checkpoint.every_minutes", checkpoint.every_minutes,
         "minutes between checkpoints; 0: by steps only");
   o.add("checkpoint.keep", checkpoint.keep, "newest checkpoints to keep", 1);
+  o.add("checkpoint.keep_every", checkpoint.keep_every,
+        "also keep, for ever, checkpoints whose step is a multiple of this; 0: none");
   o.add("checkpoint.resume", checkpoint.resume,
         "auto: from the run's newest; none: start anew; or a checkpoint's folder");
   o.add("checkpoint.init_from", checkpoint.init_from,

@@ -109,6 +109,7 @@ struct CheckpointConfig {
   int64_t every_steps = 0;
   double every_minutes = 0;
   int64_t keep = 2;
+  int64_t keep_every = 0;
   std::string resume = "auto";
   std::string init_from;
   bool async = true;

@@ -239,7 +239,8 @@ double Checkpointer::commit() {
         files.push_back(FileEntry::from_text(text));
       }
       const std::string committed = commit_checkpoint(attempt.partial, attempt.manifest, files);
-      keep_newest(checkpoints_, config_.checkpoint.keep, attempt.manifest.step);
+      keep_newest(checkpoints_, config_.checkpoint.keep, config_.checkpoint.keep_every,
+                  attempt.manifest.step);
       return committed;
     });
   } catch (const AgreedError&) {

@@ -44,7 +44,8 @@ class Checkpointer {
   // that writes it.
   void begin(const RunState& state);
   // Waits until every rank has written its file. Then rank 0 makes the checkpoint visible, and
-  // removes those that checkpoint.keep does not cover. Returns the longest time that a rank wrote.
+  // removes those that checkpoint.keep and keep_every do not cover. Returns the longest time that a
+  // rank wrote.
   double commit();
   bool is_writing() const { return attempt_.has_value(); }  // begun, not committed
   bool is_written() const;  // and this rank's file is done; does not block

@@ -131,16 +131,29 @@ TEST_F(Checkpoint, KeepsTheNewestAndTheBest) {
   for (const int64_t step : {3, 4, 5}) {
     save(step, one_slab(static_cast<uint64_t>(step)));
   }
-  keep_newest(checkpoints_, 0, 5);
+  keep_newest(checkpoints_, 0, 0, 5);
   EXPECT_EQ(names().size(), 6U);
-  keep_newest(checkpoints_, 2, 4);  // checkpoints after step 4 are of an abandoned continuation
+  keep_newest(checkpoints_, 2, 0, 4);  // checkpoints after step 4 are of an abandoned continuation
   EXPECT_EQ(names(),
             (std::vector<std::string>{"best", "step-00000003", "step-00000004", "step-00000005"}));
-  keep_newest(checkpoints_, 1, 5);
+  keep_newest(checkpoints_, 1, 0, 5);
   EXPECT_EQ(names(), (std::vector<std::string>{"best", "step-00000005"}));
   const CheckpointReader best(checkpoints_ + "/best");
   EXPECT_EQ(best.manifest().step, 2);
   EXPECT_EQ(read_all(best, good[0]), values_of(good[0].data));
+}
+
+TEST_F(Checkpoint, KeepsMilestonesBesideTheNewest) {
+  const std::vector<Slab> slabs = one_slab(1);
+  for (int64_t step = 0; step <= 9; ++step) {
+    save(step, slabs);
+  }
+  keep_newest(checkpoints_, 2, 3, 8);
+  EXPECT_EQ(names(), (std::vector<std::string>{"step-00000000", "step-00000003", "step-00000006",
+                                               "step-00000007", "step-00000008", "step-00000009"}));
+  keep_newest(checkpoints_, 1, 3, 9);  // the newest of those that are no milestones
+  EXPECT_EQ(names(), (std::vector<std::string>{"step-00000000", "step-00000003", "step-00000006",
+                                               "step-00000008", "step-00000009"}));
 }
 
 TEST_F(Checkpoint, GoingOnFromAnOlderOneSetsTheLaterAside) {

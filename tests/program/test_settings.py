@@ -198,6 +198,8 @@ ROWS = {
     "checkpoint.every_steps": [Row(0, 1, gives(checkpoints, [3], [1, 2, 3]), given="train.steps=3 checkpoint.keep=9")],
     "checkpoint.every_minutes": [Live(minutes_between_checkpoints)],
     "checkpoint.keep": [Row(1, 2, gives(checkpoints, [3], [2, 3]), given="train.steps=3 checkpoint.every_steps=1")],
+    "checkpoint.keep_every": [Row(0, 2, gives(checkpoints, [5], [2, 4, 5]),
+                                  given="train.steps=5 checkpoint.every_steps=1 checkpoint.keep=1")],
     "checkpoint.resume": [
         Row("auto", "runs/teacher/checkpoints/step-00000001", gives(steps, [1, 2, 3], [2, 3]), same(weights),
             given="train.steps=3"),
