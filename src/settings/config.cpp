@@ -179,6 +179,7 @@ void find_text_problems(const Config& c, std::vector<std::string>& problems) {
   const std::pair<const char*, const std::string&> texts[] = {
       {"run.name", c.run.name},
       {"run.dir", c.run.dir},
+      {"run.stop_file", c.run.stop_file},
       {"data.path", c.data.path},
       {"model.freeze", c.model.freeze},
       {"checkpoint.resume", c.checkpoint.resume},
@@ -205,6 +206,8 @@ void Config::bind(Options& o) {
                {{"auto", std::nullopt}, {"cpu", Device::kCpu}, {"cuda", Device::kCuda}},
                "where to compute");
   o.add("run.threads", run.threads, "CPU threads a rank; 0: its share of the cores", 0, 4096);
+  o.add("run.stop_file", run.stop_file,
+        "when this file exists, save and stop; remove it before the run goes on");
   o.add("data.path", data.path, "dataset made by `tandem prepare`");
   o.add("data.prefetch", data.prefetch, "micro-batches read ahead", 1, 1024);
   o.add("data.augment", data.augment, "crop and flip images while training");

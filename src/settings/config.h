@@ -27,6 +27,7 @@ struct RunConfig {
   int64_t seed = 1;
   std::optional<Device> device;  // empty: CUDA where there is a GPU
   int64_t threads = 0;
+  std::string stop_file{};
 };
 
 struct DataConfig {

@@ -22,7 +22,8 @@ Trainer::Trainer(const Config& config, World& world)
       directory_(config.run),
       memory_(machine_.memory),
       stream_(machine_.stream),
-      stop_signal_(world.rank() == 0, std::getenv("OMPI_COMM_WORLD_RANK") != nullptr) {
+      stop_signal_(world.rank() == 0, std::getenv("OMPI_COMM_WORLD_RANK") != nullptr),
+      stop_file_(world.rank() == 0 ? config.run.stop_file : "") {
   open_data(world.local_rank() == 0);
   on_root(job_, [&] {
     lock_ = directory_.lock();
@@ -158,6 +159,7 @@ Trainer::StepPlan Trainer::plan_step(int64_t number) {
   const Mesh& mesh = *machine_.mesh();
   std::vector<double> sums(static_cast<size_t>(kTargets + mesh.data_groups()), 0.0);
   sums[kStop] = stop_signal_.requested() ? 1 : 0;
+  sums[kStop] += stop_file_.requested(number - 1) ? 1 : 0;
   sums[kSave] = job_.rank() == 0 && checkpointer_->overdue() ? 1 : 0;
   sums[kWritten] = checkpointer_->is_written() ? 1 : 0;
   sums[kTargets + mesh.data_group()] = targets;

@@ -18,6 +18,7 @@
 #include "src/train/machine.h"
 #include "src/train/model_zoo.h"
 #include "src/train/run_directory.h"
+#include "src/train/stop_file.h"
 #include "src/train/stop_signal.h"
 
 namespace tandem {
@@ -28,7 +29,8 @@ class Trainer {
   // that all ranks see are AgreedErrors.
   Trainer(const Config& config, World& world);
 
-  // Trains to the last step, then saves. kStopped if a signal asked to stop; then it saves too.
+  // Trains to the last step, then saves. kStopped if a signal or run.stop_file asked to stop; then
+  // it saves too.
   ExitCode run();
 
  private:
@@ -91,6 +93,7 @@ class Trainer {
   std::unique_ptr<RunLog> log_;  // rank 0
   ScheduleOptions schedule_;
   StopSignal stop_signal_;
+  StopFile stop_file_;
 
   RunState saving_;         // what the latest save holds
   double stall_s_ = 0;      // how long that save has kept training waiting

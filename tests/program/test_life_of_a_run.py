@@ -236,6 +236,36 @@ class Checkpoints(Life):
             self.assertIn(newest, self.check(run("inspect", self.run_folder("killed"), "--verify")).stdout)
 
 
+class Stopping(Life):
+    def test_a_file_stops_all_ranks_until_it_is_removed(self):
+        stop, name = self.path("stop"), "by-file"
+        settings = ["--run.stop_file", stop, "--train.global_batch", "12", "--checkpoint.keep", "9"]
+        command = ["timeout", "-k", "5", "120", "mpirun", "-np", "2", tandem_program.TANDEM, "train", "--data.path", self.digits,
+                   "--run.dir", self.path("runs"), "--run.name", name, *tandem_program.QUICK, *SMALL, *settings,
+                   "--train.steps", str(10**8)]
+        job = subprocess.Popen(command, env=tandem_program.MPI_ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(job.terminate)
+        log = os.path.join(self.run_folder(name), "metrics.jsonl")
+        deadline = time.monotonic() + 60
+        while not (os.path.exists(log) and os.path.getsize(log) > 0):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+        open(stop, "w").close()
+        output, errors = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, STOPPED, output + errors)
+        step = self.lines(name)[-1]["step"]
+        said = rf"run.stop_file = \S+stop is there: saving after step {step}, then stopping; remove the file"
+        self.assertEqual(len(re.findall(said, errors)), 1, errors)
+        self.assertEqual(self.manifest(name, step)["step"], step)
+        # While the file is there, the run stops before it makes another step.
+        again = self.small(name, *settings, "--train.steps", step + 2, ranks=2, code=STOPPED)
+        self.assertEqual(len(re.findall(said, again.stderr)), 1, again.stderr)
+        self.assertEqual(self.lines(name)[-1]["step"], step)
+        os.remove(stop)
+        self.small(name, *settings, "--train.steps", step + 2, ranks=2)
+        self.assertEqual(self.lines(name)[-1]["step"], step + 2)
+
+
 class Fp16(Life):
     def test_a_run_with_overflows_goes_on_as_if_it_had_not_stopped(self):
         # One sample a step: with a loss scale of 65,536 the gradient of its logits is almost 65,504, the largest fp16

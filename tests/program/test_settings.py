@@ -110,6 +110,9 @@ ROWS = {
         Row(1, 2, same(losses, weights), given=STILL + " checkpoint.init_from=runs/images model.kind=mlp data.path=same.h5")],
     "run.device": [Row("cpu", "cuda", ends=(CONFIG, "run.device = cuda"))],
     "run.threads": [Row(1, 3, gives(printed(r"^machine .*?(\d+) threads? a rank"), ["1"], ["3"]))],
+    # words.txt is there.
+    "run.stop_file": [Row(None, "words.txt", gives(checkpoints, [2], [0]), gives(steps, [1, 2], []),
+                          ends=(STOPPED, "run.stop_file = words.txt is there: saving after step 0, then stopping; remove the file"))],
     "data.path": [Row("words.h5", "other.h5", gives(printed(r"^data +(\S+):"), ["words.h5"], ["other.h5"]), differs(losses))],
     "data.prefetch": [Row(1, 5, gives(lambda run: run.report["read_ahead"], 1, 5), same(losses), given="train.steps=8")],
     "data.augment": [Row("false", "true", differs(losses), same(weights), given=f"{MLP} {STILL} train.steps=1")],
