@@ -286,10 +286,11 @@ void Trainer::validate() {
   }
 }
 
-// A step that is saved for several reasons (due, best, last) is written once. If the save before is
-// still being written, this waits for it.
+// A step that is saved for several reasons (due, best, last) is written once; if that failed, only
+// the end of the run tries again. If the save before is still being written, this waits for it.
 void Trainer::save() {
-  if (checkpointer_->newest_step() == state_.step) {
+  const bool was_tried = saving_.step == state_.step && !finishing_;
+  if (checkpointer_->newest_step() == state_.step || was_tried) {
     return;
   }
   settle();

@@ -117,6 +117,20 @@ class Checkpoints(Life):
             self.assertLess(best, 10)  # the last step is saved in any case
             self.assert_is_copy(name, "best", best)
 
+    def test_a_step_that_is_due_for_all_reasons_is_saved_once(self):
+        """Each step is due by steps and by the clock, it is often the best, and one of them is the last or follows a signal."""
+        settings = [*self.RESTLESS, "--train.eval_every", "1", "--checkpoint.every_steps", "1", "--checkpoint.every_minutes", "1e-9"]
+        for name, beside in [("waits-once", "false"), ("goes-on-once", "true")]:
+            self.small(name, *settings, "--checkpoint.async", beside, "--train.steps", "6")
+            self.assertEqual([line["step"] for line in saves(self.run_folder(name))], list(range(1, 7)))
+            job = self.start(name, *settings, "--checkpoint.async", beside, "--train.steps", 10**6)
+            self.wait_until(lambda: len(saves(self.run_folder(name))) >= 9)
+            job.send_signal(signal.SIGUSR1)
+            said = job.communicate(timeout=60)[1]
+            self.assertEqual(job.returncode, STOPPED, said)
+            last = self.lines(name)[-1]["step"]
+            self.assertEqual([line["step"] for line in saves(self.run_folder(name))], list(range(1, last + 1)))
+
     def test_a_full_disk_leaves_the_only_checkpoint(self):
         # First the weights do not fit. Then they do, but the manifest does not, because it holds a long text with every
         # character escaped. config.cfg holds the text unescaped and fits.
@@ -184,13 +198,17 @@ class Checkpoints(Life):
 
     def test_training_goes_on_without_a_checkpoint_until_the_third(self):
         settings = ["--model.width", "256", "--train.steps", "100", "--checkpoint.every_steps", "10"]
-        result = self.small("never", *settings, code=DATA, preexec_fn=self.limited(45000), restore_signals=False)
-        said = [line for line in result.stderr.splitlines() if line.startswith("tandem:")]
-        self.assertEqual(len(said), 3, result.stderr)
-        for step, line in zip([10, 20], said):
-            self.assertRegex(line, f"^tandem: not saved: .*step-000000{step}.*no space left.*; training goes on, last checkpoint: none")
-        self.assertRegex(said[2], "step-00000030.partial/rank-0000.h5: no space left")
-        self.assertEqual(os.listdir(self.checkpoint("never", "")), [])
+        # With validation each of these steps is the best so far, too. When training waits for the save, its failure is known
+        # before the second reason comes up: there must be no second attempt.
+        for name, more in [("never", []), ("never-best", ["--train.eval_every", "10", "--checkpoint.async", "false"])]:
+            result = self.small(name, *settings, *more, code=DATA, preexec_fn=self.limited(45000), restore_signals=False)
+            said = [line for line in result.stderr.splitlines() if line.startswith("tandem:")]
+            self.assertEqual(len(said), 3, result.stderr)
+            for step, line in zip([10, 20], said):
+                self.assertRegex(line, f"^tandem: not saved: .*step-000000{step}.*no space left.*; training goes on, "
+                                 "last checkpoint: none")
+            self.assertRegex(said[2], "step-00000030.partial/rank-0000.h5: no space left")
+            self.assertEqual(os.listdir(self.checkpoint(name, "")), [])
 
     def start(self, name, *settings, **how):
         arguments = ["train", "--data.path", self.digits, "--run.dir", self.path("runs"), "--run.name", name, *tandem_program.QUICK,
