@@ -5,6 +5,7 @@
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
 #include "src/commands/settings.h"
+#include "src/settings/changes.h"
 #include "src/train/trainer.h"
 
 namespace tandem {
@@ -17,13 +18,25 @@ constexpr const char* kUsage = R"(tandem train: trains a model
   mpirun -np 8 tandem train --config configs/shakespeare_char.cfg --train.steps 100
 
 The command line wins over files, and a later --config over an earlier one. A run that is started again under the same
-run.name goes on from its newest checkpoint.)";
+run.name goes on from its newest checkpoint. These settings must then be what they were, all others may change:)";
+
+std::string usage() {
+  std::string text = kUsage;
+  size_t width = 100;
+  for (const std::string& key : fixed_keys()) {
+    width += key.size() + 1;
+    text += width > 100 ? "\n  " : " ";
+    width = width > 100 ? key.size() + 2 : width;
+    text += key;
+  }
+  return text;
+}
 
 struct Request {
   Config config;
   std::vector<std::string> files;
   bool help = false;
-  Options options{kUsage};
+  Options options{usage()};
 
   Request() {
     options.add("config", files, "settings to read; may repeat");

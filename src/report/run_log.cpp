@@ -25,6 +25,14 @@ void remove_later_report(const std::string& path, int64_t step) {
 
 }  // namespace
 
+void say_nothing_to_do(const Config& config, const RunDirectory& directory,
+                       const std::string& checkpoint) {
+  const std::string line =
+      str("nothing to do: ", directory.path(), " has done all ", config.train.steps,
+          " steps (checkpoint ", checkpoint, "); raise train.steps\n");
+  std::fputs(line.c_str(), stdout);
+}
+
 RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step,
                const DatasetInfo& data)
     : config_(config),
@@ -46,7 +54,7 @@ RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step
 }
 
 void RunLog::start(const RunSummary& s, const std::string& resumed_from,
-                   const std::string& weights_from) {
+                   const std::vector<std::string>& changes, const std::string& weights_from) {
   const ModelConfig& model = config_.model;
   const std::string shape =
       model.reads_text()       ? str(model.layers, " layers, ", model.heads, " heads, width ",
@@ -78,6 +86,9 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
         str("resuming    ", resumed_from, " at step ", report_.step, " of ", config_.train.steps));
   } else if (!weights_from.empty()) {
     console_.print(str("weights     ", weights_from));
+  }
+  for (const std::string& change : changes) {
+    console_.print(str("changed     ", change));
   }
 }
 

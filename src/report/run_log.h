@@ -62,6 +62,10 @@ struct RunSummary {
   std::string memory;  // by class, of one rank
 };
 
+// For a run whose newest checkpoint is of the last step, or a later one. Writes no file.
+void say_nothing_to_do(const Config& config, const RunDirectory& directory,
+                       const std::string& checkpoint);
+
 class RunLog {
  public:
   // Opens metrics.jsonl and the event file. Lines of steps after `step` move aside, and a report of
@@ -69,8 +73,9 @@ class RunLog {
   RunLog(const Config& config, const RunDirectory& directory, int64_t step,
          const DatasetInfo& data);
 
+  // `changes`: settings that differ from those of the checkpoint, if the run is resumed.
   void start(const RunSummary& summary, const std::string& resumed_from,
-             const std::string& weights_from);
+             const std::vector<std::string>& changes, const std::string& weights_from);
   void step(int64_t step);  // call it after every step, after training() if that is due; cheap
   void training(const StepMetrics& metrics);
   void validation(int64_t step, const Evaluation& result);

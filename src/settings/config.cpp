@@ -307,35 +307,14 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
   return problems;
 }
 
-std::vector<std::string> fixed_settings(const Config& config) {
+Config without_ignored_settings(const Config& config) {
   Config copy = config;
   Options options("");
-  copy.model.dropout = 0;  // may change: no weight depends on it
   copy.bind(options);
-  // Ignored settings are compared by their defaults: older runs may hold other values, from before
-  // these were errors, and can still be resumed.
   for_each_ignored(options, [&](const Choice&, const char* key, const std::string& default_text) {
     options.apply({{key, default_text, "defaults"}});
   });
-  std::vector<std::string> lines;
-  for (const Assignment& setting : parse_ini(options.ini_text(), "settings")) {
-    if (setting.key.starts_with("model.") || setting.key == "data.path" ||
-        setting.key == "run.seed") {
-      lines.push_back(setting.key + " = " + setting.value);
-    }
-  }
-  return lines;
-}
-
-std::string changed_settings(const Config& then, const Config& now) {
-  const std::vector<std::string> before = fixed_settings(then), after = fixed_settings(now);
-  std::string changes;
-  for (size_t i = 0; i < before.size() && i < after.size(); ++i) {
-    if (before[i] != after[i]) {
-      changes += str("\n  was ", before[i], ", now ", after[i].substr(after[i].find("= ") + 2));
-    }
-  }
-  return changes;
+  return copy;
 }
 
 }  // namespace tandem

@@ -147,12 +147,7 @@ Config config_from_text(const std::string& text, const std::string& origin);
 // features that this build lacks. Empty when nothing is wrong.
 std::vector<std::string> problems_of(const Config& config, int ranks);
 
-// Settings that may not change when a run is resumed, as text to compare: one `key = value` string
-// for each setting of the model, the data and the seed.
-std::vector<std::string> fixed_settings(const Config& config);
-
-// One indented line `was key = value, now value` for each of these settings that differs; empty
-// when all are equal.
-std::string changed_settings(const Config& then, const Config& now);
+// With the default of each setting that nothing reads because of another one.
+Config without_ignored_settings(const Config& config);
 
 }  // namespace tandem

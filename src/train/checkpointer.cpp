@@ -12,6 +12,7 @@
 #include "src/inference/trained_model.h"
 #include "src/io/checkpoint.h"
 #include "src/io/file.h"
+#include "src/settings/changes.h"
 #include "src/train/run_directory.h"
 
 namespace tandem {
@@ -26,15 +27,8 @@ void require_same_settings(const std::string& checkpoint, const Config& then, co
 }
 
 // Throws when a step number would stand for other samples than it did.
-void require_same_samples(const std::string& checkpoint, const Manifest& manifest,
-                          const Config& then, const Config& now, const DatasetInfo& data) {
-  const int64_t batch = then.train.global_batch;
-  if (batch != now.train.global_batch) {
-    fail(ExitCode::kConfig,
-         str(checkpoint, " was written with train.global_batch = ", batch, ", now ",
-             now.train.global_batch,
-             ": samples would be repeated or left out; start a new run with checkpoint.init_from"));
-  }
+void require_same_data(const std::string& checkpoint, const Manifest& manifest,
+                       const DatasetInfo& data) {
   if (manifest.data_hash != data.content_hash) {
     fail(ExitCode::kData, str(data.path, " is not the dataset that ", checkpoint,
                               " was trained on; put that one back, or start ",
@@ -62,7 +56,7 @@ Checkpointer::Start Checkpointer::resume() {
   start.state.take(first_state(training_.options()), training_.options());
   const std::vector<std::string> checkpoints = candidates();
   for (size_t i = 0; i < checkpoints.size() && start.resumed_from.empty(); ++i) {
-    start.resumed_from = load(checkpoints[i], start.state) ? checkpoints[i] : "";
+    start.resumed_from = load(checkpoints[i], start) ? checkpoints[i] : "";
   }
   if (!start.resumed_from.empty()) {
     newest_step_ = start.state.step;
@@ -148,7 +142,8 @@ bool Checkpointer::is_whole(const std::function<void()>& work) const {
 
 // Collective. False for a damaged checkpoint that is passed over. A checkpoint of another model or
 // with other settings is an error, which is found before anything is loaded.
-bool Checkpointer::load(const std::string& checkpoint, RunState& state) {
+bool Checkpointer::load(const std::string& checkpoint, Start& start) {
+  RunState& state = start.state;
   std::optional<CheckpointReader> reader;
   if (!is_whole([&] { reader.emplace(open_checkpoint(job_, checkpoint)); })) {
     return false;
@@ -157,11 +152,12 @@ bool Checkpointer::load(const std::string& checkpoint, RunState& state) {
   std::ranges::move(state_here(training_.store().shards, training_.optimizer()),
                     std::back_inserter(slabs));
   agree(job_, [&] {
-    require_tensors(*reader, slabs);
     const Config then = config_of(*reader);
     require_same_settings(checkpoint, then, config_);
-    require_same_samples(checkpoint, reader->manifest(), then, config_, dataset_.info());
+    require_tensors(*reader, slabs);
+    require_same_data(checkpoint, reader->manifest(), dataset_.info());
     state = RunState::read(reader->manifest());
+    start.changes = all_changes(then, config_);
   });
   const auto load_all = [&] {
     tandem::load(stream_, *reader, slabs);
@@ -183,9 +179,8 @@ void Checkpointer::load_weights_of(const std::string& checkpoint) {
     const std::vector<Slab> slabs = weights_here(training_.store().values, model_);
     require_tensors(reader, slabs);
     require_same_vocabulary(checkpoint, reader.manifest(), config_.data.path);
-    Config then = config_of(reader);
-    then.data = config_.data;
-    then.run = config_.run;
+    Config then = config_;
+    then.model = config_of(reader).model;
     then.model.freeze = config_.model.freeze;
     then.model.context = config_.model.context;  // where it matters, shapes differ as well
     require_same_settings(checkpoint, then, config_);

@@ -27,7 +27,8 @@ class Checkpointer {
 
   struct Start {
     RunState state{};
-    std::string resumed_from{};  // the checkpoint; empty for a new run
+    std::string resumed_from{};          // the checkpoint; empty for a new run
+    std::vector<std::string> changes{};  // settings that differ from those of the checkpoint
     std::string weights_from{};  // of a new run: the checkpoint its weights come from, if any
   };
   // Collective. Loads what the settings say: the newest undamaged checkpoint of the run, a named
@@ -75,8 +76,8 @@ class Checkpointer {
 
   std::vector<std::string> candidates() const;
   bool is_whole(const std::function<void()>& work) const;
-  bool load(const std::string& checkpoint, RunState& state);
   void repair_best(const RunState& state);
+  bool load(const std::string& checkpoint, Start& start);
   void load_weights_of(const std::string& checkpoint);
   Manifest manifest(RunState state) const;
   void abandon(const Attempt& attempt);

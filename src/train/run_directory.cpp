@@ -5,6 +5,7 @@
 #include "src/core/error.h"
 #include "src/data/tokenizer.h"
 #include "src/io/file.h"
+#include "src/settings/changes.h"
 
 namespace tandem {
 

@@ -83,12 +83,16 @@ void Trainer::resume() {
   const Checkpointer::Start start = checkpointer_->resume();
   state_ = start.state;
   best_saved_ = state_.best_val_loss;
+  is_done_ = !start.resumed_from.empty() && state_.step >= config_.train.steps;
+  if (is_done_) {
+    return;  // leaves all files as they are
+  }
   agree(job_, [&] {
     if (job_.rank() == 0) {
       directory_.keep_tokenizer(config_);
       checkpointer_->discard_after(state_.step);
       log_ = std::make_unique<RunLog>(config_, directory_, state_.step, dataset_->info());
-      log_->start(summary(), start.resumed_from, start.weights_from);
+      log_->start(summary(), start.resumed_from, start.changes, start.weights_from);
       stop_signal_.set_last_checkpoint(last_checkpoint());
     }
   });
@@ -121,6 +125,12 @@ void Trainer::start_loader() {
 }
 
 ExitCode Trainer::run() {
+  if (is_done_) {
+    if (job_.rank() == 0) {
+      say_nothing_to_do(config_, directory_, checkpointer_->path());
+    }
+    return ExitCode::kOk;
+  }
   window_->begin();
   StepPlan next = state_.step < config_.train.steps ? plan_step(state_.step + 1) : StepPlan{};
   while (state_.step < config_.train.steps) {

@@ -29,8 +29,8 @@ class Trainer {
   // that all ranks see are AgreedErrors.
   Trainer(const Config& config, World& world);
 
-  // Trains to the last step, then saves. kStopped if a signal or run.stop_file asked to stop; then
-  // it saves too.
+  // Trains to the last step, then saves. Only says so if the checkpoint is of that step or later.
+  // kStopped if a signal or run.stop_file asked to stop; then it saves too.
   ExitCode run();
 
  private:
@@ -99,6 +99,7 @@ class Trainer {
   double stall_s_ = 0;      // how long that save has kept training waiting
   int failed_saves_ = 0;    // since one succeeded
   double best_saved_ = 0;   // validation loss of checkpoints/best
+  bool is_done_ = false;    // the checkpoint is of the last step, or a later one
   bool finishing_ = false;  // no save comes after the one of this step
 
   RunState state_;  // of the last settled step, except `step`: that one may still be running

@@ -110,12 +110,6 @@ class Training(Workspace):
         self.train("resumed3", ranks=3)
         self.assert_curves_agree(losses(self.run_folder("straight")), losses(self.run_folder("resumed3")))
 
-    def test_finished_run_does_nothing_again(self):
-        self.train("again")
-        before = metrics(self.run_folder("again"))
-        self.train("again")
-        self.assertEqual(before, metrics(self.run_folder("again")))
-
     def test_init_from_starts_with_the_weights(self):
         self.train("teacher")
         for name, source in [("student", "teacher"), ("grandchild", "student")]:  # a step that changes no weight

@@ -2,6 +2,7 @@
 
 #include "src/core/error.h"
 #include "src/device/dispatch.h"
+#include "src/settings/changes.h"
 #include "src/settings/config.h"
 
 namespace tandem {
@@ -288,6 +289,34 @@ TEST(Config, FixedSettingsAreModelDataAndSeed) {
   EXPECT_EQ(fixed_settings(a), fixed_settings(b));
   b.model.width = 256;
   EXPECT_NE(fixed_settings(a), fixed_settings(b));
+}
+
+TEST(Config, FixedSettingsAreNamed) {
+  const std::vector<std::string> keys = fixed_keys();
+  const auto is_fixed = [&](const std::string& key) { return std::ranges::count(keys, key) == 1; };
+  for (const char* key : {"model.kind", "model.freeze", "data.path", "run.seed", "optim.kind",
+                          "train.global_batch"}) {
+    EXPECT_TRUE(is_fixed(key)) << key;
+  }
+  for (const char* key : {"model.dropout", "run.name", "train.steps", "optim.lr", "dist.zero"}) {
+    EXPECT_FALSE(is_fixed(key)) << key;
+  }
+  Config a = valid(), b = valid();
+  b.optim.kind = OptimizerKind::kSgd;
+  b.train.global_batch = 24;
+  EXPECT_EQ(changed_settings(a, b),
+            "\n  was train.global_batch = 12, now 24\n  was optim.kind = adamw, now sgd");
+}
+
+TEST(Config, AllChangesAreListed) {
+  Config a = valid(), b = valid();
+  EXPECT_TRUE(all_changes(a, b).empty());
+  b.model.freeze = "wpe";
+  b.optim.lr = 5e-4;
+  b.log.progress = ProgressMode::kNone;
+  EXPECT_EQ(all_changes(a, b),
+            (std::vector<std::string>{"model.freeze \"\" -> wpe", "optim.lr 0.001 -> 5e-04",
+                                      "log.progress auto -> none"}));
 }
 
 TEST(CommandLine, ReadsBothForms) {

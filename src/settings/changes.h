@@ -1,0 +1,25 @@
+// What differs between the settings of a checkpoint and those of the run that goes on from it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "src/settings/config.h"
+
+namespace tandem {
+
+// The settings that may not change when a run is resumed, in the order of `tandem train --help`.
+std::vector<std::string> fixed_keys();
+
+// Their values, as text to compare: one `key = value` string for each. A setting that nothing reads
+// has its default.
+std::vector<std::string> fixed_settings(const Config& config);
+
+// One indented line `was key = value, now value` for each of these settings that differs; empty
+// when all are equal.
+std::string changed_settings(const Config& then, const Config& now);
+
+// One text `key value -> value` for each setting that differs, whether or not it may.
+std::vector<std::string> all_changes(const Config& then, const Config& now);
+
+}  // namespace tandem
