@@ -134,13 +134,13 @@ ExitCode Trainer::run() {
   window_->begin();
   StepPlan next = state_.step < config_.train.steps ? plan_step(state_.step + 1) : StepPlan{};
   while (state_.step < config_.train.steps) {
-    if (next.stop) {
+    if (next.agreed.stop) {
       return finish(true);
     }
-    if (next.commit) {
+    if (next.agreed.commit) {
       commit();
     }
-    const bool save_due = next.save;
+    const bool save_due = next.agreed.save;
     next = step(std::move(next));
     const bool last = state_.step == config_.train.steps;
     if (config_.train.eval_every > 0 && state_.step % config_.train.eval_every == 0 && !last) {
@@ -151,7 +151,7 @@ ExitCode Trainer::run() {
       save();
     }
     if (checkpointer_->newest_step() == state_.step) {
-      next.save = next.commit = false;  // they were planned before this save
+      next.agreed.save = next.agreed.commit = false;  // they were planned before this save
     }
   }
   return finish(false);
@@ -159,30 +159,19 @@ ExitCode Trainer::run() {
 
 Trainer::StepPlan Trainer::plan_step(int64_t number) {
   StepPlan plan;
-  double targets = 0;
+  Votes votes{.stop = stop_signal_.requested() || stop_file_.requested(number - 1),
+              .save = job_.rank() == 0 && checkpointer_->overdue(),
+              .written = checkpointer_->is_written()};
   for (int64_t i = 0; i < batch_.accumulation(); ++i) {
     plan.batch.push_back(loader_->next());
-    targets += static_cast<double>(plan.batch.back().target_count);
+    votes.targets += static_cast<double>(plan.batch.back().target_count);
   }
-  // One message: the votes of all ranks, then the number of targets of each data group.
-  constexpr int kStop = 0, kSave = 1, kWritten = 2, kTargets = 3;
-  const Mesh& mesh = *machine_.mesh();
-  std::vector<double> sums(static_cast<size_t>(kTargets + mesh.data_groups()), 0.0);
-  sums[kStop] = stop_signal_.requested() ? 1 : 0;
-  sums[kStop] += stop_file_.requested(number - 1) ? 1 : 0;
-  sums[kSave] = job_.rank() == 0 && checkpointer_->overdue() ? 1 : 0;
-  sums[kWritten] = checkpointer_->is_written() ? 1 : 0;
-  sums[kTargets + mesh.data_group()] = targets;
-  sums = job_.sum(sums);
-  if (std::ranges::count(sums.begin() + kTargets, sums.end(), 0.0) > 0) {
+  plan.agreed = decide(votes, *machine_.mesh());
+  if (plan.agreed.empty) {
     throw AgreedError(
         ExitCode::kData,
         str("step ", number, ": the global batch has no targets; every one is ignored"));
   }
-  plan.targets = sums[kTargets + mesh.data_group()];
-  plan.stop = sums[kStop] > 0;
-  plan.save = sums[kSave] > 0;
-  plan.commit = sums[kWritten] == job_.size();
   return plan;
 }
 
@@ -191,7 +180,7 @@ Trainer::StepPlan Trainer::plan_step(int64_t number) {
 Trainer::StepPlan Trainer::step(StepPlan plan) {
   Pending next{.step = state_.step + 1,
                .lr = lr_at(schedule_, state_.step),
-               .targets = plan.targets,
+               .targets = plan.agreed.targets,
                .batch = std::move(plan.batch)};
   StepPlan after;
   TrainingStep::Input input = input_of(next);

@@ -20,6 +20,7 @@
 #include "src/train/run_directory.h"
 #include "src/train/stop_file.h"
 #include "src/train/stop_signal.h"
+#include "src/train/votes.h"
 
 namespace tandem {
 
@@ -34,13 +35,10 @@ class Trainer {
   ExitCode run();
 
  private:
-  // The next step, and what all ranks agree on before it with one control message.
+  // The next step, and what all ranks agreed on before it.
   struct StepPlan {
-    std::vector<MicroBatch> batch;
-    double targets = 0;   // in the global batch
-    bool stop = false;    // a rank was asked to stop
-    bool save = false;    // a checkpoint is due by the clock
-    bool commit = false;  // every rank has written its file of a checkpoint
+    std::vector<MicroBatch> batch{};
+    Decision agreed{};
   };
 
   // A step that is enqueued. Its metrics are read one step later.
