@@ -33,8 +33,11 @@ MicroBatch Loader::prepare(int64_t number) const {
 void Loader::run(std::stop_token stop) {
   const auto capacity = static_cast<size_t>(options_.prefetch);
   try {
-    for (int64_t number = options_.first_step * (options_.share / options_.micro_batch);;
-         ++number) {
+    const int64_t per_step = options_.share / options_.micro_batch;
+    for (int64_t number = options_.first_step * per_step; !stop.stop_requested(); ++number) {
+      if (options_.skips && options_.skips(number / per_step)) {
+        continue;
+      }
       MicroBatch batch = prepare(number);
       std::unique_lock lock(mutex_);
       if (!changed_.wait(lock, stop, [&] { return ready_.size() < capacity; })) {

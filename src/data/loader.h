@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -25,10 +26,11 @@ class Loader {
     int64_t global_batch = 0;  // samples of one step over all ranks
     int64_t first_sample = 0;  // this rank's samples of the global batch: `share` from here on
     int64_t share = 0;
-    int64_t micro_batch = 0;  // samples of one micro-batch; divides `share`
-    int64_t first_step = 0;   // the step to begin with
-    int64_t prefetch = 2;     // micro-batches prepared ahead, at least 1
-    bool augment = false;     // images
+    int64_t micro_batch = 0;                    // samples of one micro-batch; divides `share`
+    int64_t first_step = 0;                     // the step to begin with
+    int64_t prefetch = 2;                       // micro-batches prepared ahead, at least 1
+    bool augment = false;                       // images
+    std::function<bool(int64_t step)> skips{};  // true: leave out the batches of this step
   };
 
   // The dataset must outlive the loader and have at least one training window.

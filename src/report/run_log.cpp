@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include "src/core/error.h"
 
@@ -146,6 +147,15 @@ void RunLog::training(const StepMetrics& m) {
              .grad_norm = m.grad_norm,
              .step_s = step_ms / 1000,
              .units_per_s = units_per_s};
+}
+
+// One line on the console for steps that follow each other.
+void RunLog::skipped(int64_t step) {
+  log([&] { metrics_.append({{"step", step}, {"skipped_batch", true}}); });
+  if (std::exchange(skipped_, step) != step - 1) {
+    console_.print(str("step ", step, "/", config_.train.steps,
+                       "  no update, as train.skip_batches = ", config_.train.skip_batches));
+  }
 }
 
 void RunLog::validation(int64_t step, const Evaluation& result) {

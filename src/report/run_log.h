@@ -78,6 +78,7 @@ class RunLog {
              const std::vector<std::string>& changes, const std::string& weights_from);
   void step(int64_t step);  // call it after every step, after training() if that is due; cheap
   void training(const StepMetrics& metrics);
+  void skipped(int64_t step);  // in place of step() and training(), for a step without a batch
   void validation(int64_t step, const Evaluation& result);
   // The checkpoint of `step` is committed.
   void saved(int64_t step, const SaveMetrics& metrics);
@@ -102,8 +103,9 @@ class RunLog {
   MetricsLog metrics_;
   std::unique_ptr<TensorBoardWriter> tensorboard_;  // null: switched off
   Console console_;
-  StepReport report_;  // the latest measured figures
-  int64_t lost_ = 0;   // writes that failed
+  StepReport report_;     // the latest measured figures
+  int64_t skipped_ = -1;  // the latest step without a batch
+  int64_t lost_ = 0;      // writes that failed
 };
 
 }  // namespace tandem

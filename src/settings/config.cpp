@@ -5,6 +5,7 @@
 
 #include "src/core/visible_text.h"
 #include "src/device/dispatch.h"
+#include "src/settings/step_ranges.h"
 #include "src/train/model_zoo.h"
 
 namespace tandem {
@@ -50,6 +51,8 @@ void bind_train(Options& o, TrainConfig& train) {
   o.add_choice("train.on_nonfinite", train.on_nonfinite,
                {{"stop", OnNonfinite::kStop}, {"skip", OnNonfinite::kSkip}},
                "when a gradient is not finite: end the run and say where, or skip the step");
+  o.add("train.skip_batches", train.skip_batches,
+        "steps whose batches are left out, without an update, such as 3-5,9");
 }
 
 void bind_optim(Options& o, OptimConfig& optim) {
@@ -297,6 +300,10 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
   }
   if (config.dist.backend == Backend::kNccl && config.run.device == Device::kCpu) {
     problems.push_back("dist.backend = nccl moves GPU memory; with run.device = cpu use mpi");
+  }
+  if (!StepRanges::parse(config.train.skip_batches)) {
+    problems.push_back(str("train.skip_batches = \"", visible(config.train.skip_batches),
+                           "\" must be steps, such as 7, 3-5 or 3-5,9; the first step is 1"));
   }
   find_text_problems(config, problems);
   append(config.train.batch_plan(ranks).problems());

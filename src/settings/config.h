@@ -65,6 +65,7 @@ struct TrainConfig {
   int64_t eval_batches = 0;
   int64_t log_every = 10;
   OnNonfinite on_nonfinite = OnNonfinite::kStop;
+  std::string skip_batches{};
 
   BatchPlan batch_plan(int ranks) const { return {global_batch, micro_batch, ranks}; }
   // Independent of the number of ranks, so that validation losses have the same bits on any number.

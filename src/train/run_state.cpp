@@ -22,7 +22,7 @@ void RunState::take(const StepState& state, const StepOptions& options) {
 
 StepState RunState::step_state(const StepOptions& options) const {
   StepState state = first_state(options);
-  state.updates = step - skipped;
+  state.updates = step - skipped - skipped_batches;
   state.skipped = skipped;
   if (options.dynamic_scale && loss_scale) {
     state.loss_scale = loss_scale->value;
@@ -35,6 +35,9 @@ void RunState::write(Manifest& manifest) const {
   manifest.step = step;
   manifest.validation_loss = val_loss;
   manifest.schedule = {{"skipped_steps", static_cast<double>(skipped)}};
+  if (skipped_batches > 0) {
+    manifest.schedule["skipped_batches"] = static_cast<double>(skipped_batches);
+  }
   if (loss_scale) {
     manifest.schedule["loss_scale"] = loss_scale->value;
     manifest.schedule["clean_steps"] = static_cast<double>(loss_scale->clean_steps);
@@ -52,6 +55,8 @@ RunState RunState::read(const Manifest& manifest) {
   for (const auto& [name, value] : manifest.schedule) {
     if (name == "best_val_loss") {
       state.best_val_loss = value;
+    } else if (name == "skipped_batches") {
+      state.skipped_batches = static_cast<int64_t>(value);
     } else if (name.starts_with(kExponent)) {
       state.exponents[name.substr(kExponent.size())] = static_cast<int32_t>(value);
     }

@@ -20,7 +20,8 @@ struct RunState {
   };
 
   int64_t step = 0;                            // steps done
-  int64_t skipped = 0;                         // steps without an update
+  int64_t skipped = 0;                         // steps without an update: not finite
+  int64_t skipped_batches = 0;                 // steps without a batch: train.skip_batches
   std::optional<LossScale> loss_scale{};       // where it is dynamic
   std::map<std::string, int32_t> exponents{};  // of exact sums: "param/NAME", "stat/NUMBER"
   std::optional<double> val_loss{};            // at `step`, when it was measured

@@ -19,6 +19,7 @@ Trainer::Trainer(const Config& config, World& world)
       job_(machine_.mesh()->job()),
       data_(machine_.mesh()->data()),
       batch_(config.train.batch_plan(data_.size())),
+      skip_batches_(StepRanges::parse(config.train.skip_batches).value()),
       directory_(config.run),
       memory_(machine_.memory),
       stream_(machine_.stream),
@@ -121,7 +122,10 @@ void Trainer::start_loader() {
                                  .micro_batch = batch_.micro_batch(),
                                  .first_step = state_.step,
                                  .prefetch = config_.data.prefetch,
-                                 .augment = config_.data.augment});
+                                 .augment = config_.data.augment,
+                                 .skips = [steps = skip_batches_](int64_t step) {
+                                   return steps.contains(step + 1);
+                                 }});
 }
 
 ExitCode Trainer::run() {
@@ -141,7 +145,7 @@ ExitCode Trainer::run() {
       commit();
     }
     const bool save_due = next.agreed.save;
-    next = step(std::move(next));
+    next = next.skips ? skip() : step(std::move(next));
     const bool last = state_.step == config_.train.steps;
     if (config_.train.eval_every > 0 && state_.step % config_.train.eval_every == 0 && !last) {
       validate();
@@ -158,16 +162,16 @@ ExitCode Trainer::run() {
 }
 
 Trainer::StepPlan Trainer::plan_step(int64_t number) {
-  StepPlan plan;
+  StepPlan plan{.skips = skip_batches_.contains(number)};
   Votes votes{.stop = stop_signal_.requested() || stop_file_.requested(number - 1),
               .save = job_.rank() == 0 && checkpointer_->overdue(),
               .written = checkpointer_->is_written()};
-  for (int64_t i = 0; i < batch_.accumulation(); ++i) {
+  for (int64_t i = 0; i < batch_.accumulation() && !plan.skips; ++i) {
     plan.batch.push_back(loader_->next());
     votes.targets += static_cast<double>(plan.batch.back().target_count);
   }
   plan.agreed = decide(votes, *machine_.mesh());
-  if (plan.agreed.empty) {
+  if (plan.agreed.empty && !plan.skips) {
     throw AgreedError(
         ExitCode::kData,
         str("step ", number, ": the global batch has no targets; every one is ignored"));
@@ -204,6 +208,23 @@ TrainingStep::Input Trainer::input_of(const Pending& step) {
   return {.step = step.step - 1, .lr = step.lr, .targets = step.targets, .batch = [&](int64_t i) {
             return (*upload_)(step.batch[static_cast<size_t>(i)]);
           }};
+}
+
+// A step of train.skip_batches counts, but nothing is computed. Returns the plan of the next step.
+Trainer::StepPlan Trainer::skip() {
+  settle();
+  const Clock::time_point start = Clock::now();
+  ++state_.step;
+  ++state_.skipped_batches;
+  state_.val_loss.reset();
+  if (log_) {
+    log_->skipped(state_.step);
+  }
+  const bool is_last = state_.step == config_.train.steps;
+  StepPlan after = is_last ? StepPlan{} : plan_step(state_.step + 1);
+  window_->leave_out_messages();
+  window_->leave_out_time(Clock::now() - start);
+  return after;
 }
 
 // Waits for the step that is running, if any, and checks its result.

@@ -12,6 +12,7 @@
 #include "src/report/metrics_window.h"
 #include "src/report/run_log.h"
 #include "src/settings/config.h"
+#include "src/settings/step_ranges.h"
 #include "src/step/training_step.h"
 #include "src/train/checkpointer.h"
 #include "src/train/evaluation.h"
@@ -38,6 +39,7 @@ class Trainer {
   // The next step, and what all ranks agreed on before it.
   struct StepPlan {
     std::vector<MicroBatch> batch{};
+    bool skips = false;  // the step has no batch: train.skip_batches
     Decision agreed{};
   };
 
@@ -60,6 +62,7 @@ class Trainer {
   StepPlan plan_step(int64_t number);
   StepPlan step(StepPlan plan);
   TrainingStep::Input input_of(const Pending& step);
+  StepPlan skip();
   void settle();
   void log_step(const Pending& done, const StepState& state);
   void validate();
@@ -76,6 +79,7 @@ class Trainer {
   Control& job_;
   Hierarchy& data_;
   BatchPlan batch_;
+  StepRanges skip_batches_;
   RunDirectory directory_;
   std::unique_ptr<FileLock> lock_;  // of rank 0
   Memory& memory_;

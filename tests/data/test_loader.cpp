@@ -63,6 +63,23 @@ std::vector<int32_t> positions_of_step(int ranks, int64_t micro_batch, int64_t s
   return positions;
 }
 
+TEST(Loader, StepsThatAreLeftOutAreNotRead) {
+  const CountingDataset dataset(25);  // reading step 2 would fail
+  Loader::Options options = options_of(1, 0, 6);
+  options.skips = [](int64_t step) { return step == 0 || step == 2; };
+  Loader loader(dataset, options);
+  for (const int32_t position : {12, 18, 36, 42}) {
+    EXPECT_EQ(loader.next().tokens.front(), position);
+  }
+}
+
+TEST(Loader, StopsWhileItLeavesOutSteps) {
+  const CountingDataset dataset;
+  Loader::Options options = options_of(1, 0, 6);
+  options.skips = [](int64_t) { return true; };
+  const Loader loader(dataset, options);
+}
+
 TEST(Loader, RanksTakeDisjointPartsOfTheSameBatch) {
   for (const int64_t step : {0, 1, 7}) {
     const std::vector<int32_t> expected = positions_of_step(1, 12, step);

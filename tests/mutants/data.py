@@ -16,7 +16,7 @@ MUTANTS = [
            "options_.first_sample + number % per_step", "number % per_step",
            ["data.loader"]),
     Mutant("loader: a resumed run begins with the first step's samples", "src/data/loader.cpp",
-           "int64_t number = options_.first_step * (options_.share / options_.micro_batch);;", "int64_t number = 0;;",
+           "int64_t number = options_.first_step * per_step;", "int64_t number = 0;",
            ["data.loader"]),
     Mutant("tokens: targets are the tokens themselves", "src/data/token_dataset.cpp",
            "std::copy(window.begin() + 1, window.end(), batch->targets.begin() + at);",

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A run of `tandem train` that is started again: what may change, what may not, and when there is nothing to do.
+"""A run of `tandem train` that is started again: what may change, what may not, when there is nothing to do, and what it leaves
+out.
 
     test_resume.py PATH_TO_TANDEM [unittest arguments]
 """
@@ -61,6 +62,70 @@ class Resuming(Life):
         self.assertEqual(self.contents("again").keys(), before.keys())
         self.small("again", *often, "--train.steps", "25")
         self.assertEqual([line["step"] for line in self.lines("again")], list(range(1, 26)))
+
+
+class SkipBatches(Life):
+    # A mistake in Adam's t changes its updates more when beta2 is large. With fp16 there is a loss scale.
+    COMMON = ["--train.steps", "12", "--optim.lr", "0.01", "--optim.beta2", "0.9999", "--optim.warmup_steps", "0", "--checkpoint.keep", "50",
+              "--checkpoint.every_steps", "1"]
+
+    def skipped(self, name):
+        return [line["step"] for line in self.lines(name, "skipped_batch")]
+
+    def test_nothing_changes_in_a_step_that_is_left_out(self):
+        self.train("still", "--model.kind", "resnet", "--train.precision", "fp16", *self.COMMON, "--train.steps", "6",
+                   "--train.skip_batches", "1,4-5", "--checkpoint.async", "false", data=self.digits)
+        at = {step: tandem_program.tensors_in(self.checkpoint("still", step)) for step in range(1, 7)}
+        self.assertEqual({name.split("/")[0] for name in at[3]}, {"param", "optim", "stat"})
+        for step in [4, 5]:
+            self.assertEqual(at[step], at[3], step)
+            for figure in ["loss_scale", "clean_steps", "skipped_steps"]:
+                self.assertEqual(*[self.manifest("still", at_step)["schedule"][figure] for at_step in [step, 3]])
+        for one, other in [(1, 2), (2, 3), (5, 6)]:
+            self.assertNotEqual(at[one], at[other])
+        self.assertEqual(self.skipped("still"), [1, 4, 5])
+        self.assertEqual([line["step"] for line in self.lines("still")], [2, 3, 6])
+
+    def test_other_steps_have_their_own_batches_and_rates(self):
+        """With a learning rate of 2^-99 no weight changes, so that a loss depends only on the batch."""
+        settings = [*self.COMMON, "--optim.lr", 2**-99, "--optim.min_lr", "0", "--optim.weight_decay", "0"]
+        self.small("all", *settings)
+        shown = self.small("some", *settings, "--train.skip_batches", "3-5,9").stdout
+        def figures(name):
+            return {line["step"]: (line["loss"], line["lr"]) for line in self.lines(name)}
+        every, some = figures("all"), figures("some")
+        self.assertEqual(len(set(every.values())), 12)
+        self.assertEqual(some, {step: every[step] for step in [1, 2, 6, 7, 8, 10, 11, 12]})
+        self.assertEqual(re.findall(r"^step (\d+)/12  no update, as train.skip_batches = 3-5,9$", shown, re.MULTILINE), ["3", "9"])
+
+    def test_a_resumed_run_equals_the_uninterrupted_one(self):
+        settings = [*self.COMMON, "--train.precision", "fp16", "--train.skip_batches", "1,4-6", "--train.eval_every", "5"]
+        self.small("straight", *settings)
+        for step in [1, 4, 5, 8]:  # after the first step that is left out, among others, and after them
+            name = f"from{step}"
+            self.small(name, *settings, "--checkpoint.resume", self.checkpoint("straight", step))
+            self.assertEqual(self.tensors(name), self.tensors("straight"), step)
+            self.assertEqual(self.manifest(name, 12)["schedule"], self.manifest("straight", 12)["schedule"])
+        # The setting may change: what was left out before stays so.
+        self.small("later", *settings, "--train.skip_batches", "5,6", "--checkpoint.resume", self.checkpoint("straight", 4))
+        self.assertEqual(self.tensors("later"), self.tensors("straight"))
+        self.assertEqual(self.skipped("later"), [5, 6])
+
+    def test_every_number_of_ranks_gives_the_same_bits(self):
+        settings = [*self.COMMON, "--dist.reduce", "exact", "--train.micro_batch", "2", "--train.skip_batches", "1-2,6"]
+        self.small("one", *settings)
+        for ranks, zero in [(2, 2), (3, 1)]:
+            self.small(f"ranks{ranks}", *settings, "--dist.zero", zero, ranks=ranks)
+            self.assert_same_bits("one", f"ranks{ranks}")
+            resumed = f"resumed{ranks}"
+            self.small(resumed, *settings, "--checkpoint.resume", self.checkpoint("one", ranks), ranks=ranks)
+            self.assertEqual(self.tensors(resumed), self.tensors("one"))
+
+    def test_all_batches_may_be_left_out(self):
+        self.small("none", *self.COMMON, "--train.skip_batches", "1-1000000000000")
+        self.assertEqual(tandem_program.tensors_in(self.checkpoint("none", 1)), self.tensors("none"))
+        self.assertEqual(self.skipped("none"), list(range(1, 13)))
+        self.assertEqual([line["step"] for line in self.lines("none", "val_loss")], [12])
 
 
 if __name__ == "__main__":

@@ -156,6 +156,10 @@ ROWS = {
     "train.on_nonfinite": [
         Row("skip", "stop", gives(steps, [1, 2, 3], [1]), ends=(NUMERICAL, "step 2: the gradient is not finite"),
             given="optim.lr=1e30 optim.clip_norm=0 train.steps=3")],
+    "train.skip_batches": [
+        Row(None, "2-3", gives(steps, [1, 2, 3, 4], [1, 4]), gives(figure("lr"), LR, LR), differs(weights),
+            given="train.steps=4 optim.schedule=constant"),
+        Row(None, "3-2", ends=(CONFIG, 'train.skip_batches = "3-2" must be steps, such as 7, 3-5 or 3-5,9'))],
     "optim.kind": [Row("adamw", "sgd", gives(moments, {"m", "v"}, {"momentum"}))],
     "optim.lr": [Row(LR, LR / 4, gives(rates(LR), [1, 1], [0.25, 0.25]), differs(losses), given="optim.schedule=constant")],
     "optim.min_lr": [Row(0, LR / 4, gives(rates(LR), [1, 0.5], [1, 0.625]), differs(weights))],

@@ -20,6 +20,7 @@ RunState read_back(const RunState& state) {
 RunState full_state() {
   return {.step = (int64_t{1} << 53) + 1,
           .skipped = 7,
+          .skipped_batches = 5,
           .loss_scale = RunState::LossScale{.value = 0.1F, .clean_steps = 1999},
           .exponents = {{"param/a/b", 149}, {"param/c", -126}, {"stat/0", INT32_MIN}},
           .val_loss = 1.0 / 3.0,
@@ -39,9 +40,13 @@ TEST(RunState, TheNamesInTheFileStay) {
   EXPECT_EQ(manifest.step, full_state().step);
   EXPECT_EQ(manifest.validation_loss, 1.0 / 3.0);
   const std::map<std::string, double> schedule = {
-      {"skipped_steps", 7},           {"loss_scale", static_cast<double>(0.1F)},
-      {"clean_steps", 1999},          {"best_val_loss", 0.1 + 0.2},
-      {"exponent/param/a/b", 149},    {"exponent/param/c", -126},
+      {"skipped_steps", 7},
+      {"skipped_batches", 5},
+      {"loss_scale", static_cast<double>(0.1F)},
+      {"clean_steps", 1999},
+      {"best_val_loss", 0.1 + 0.2},
+      {"exponent/param/a/b", 149},
+      {"exponent/param/c", -126},
       {"exponent/stat/0", INT32_MIN},
   };
   EXPECT_EQ(manifest.schedule, schedule);
@@ -64,7 +69,7 @@ TEST(RunState, AStepGoesOnFromTheStateOfTheLastOne) {
   const StepOptions fp16{.dynamic_scale = true};
   const StepState before{
       .updates = 9, .skipped = 3, .clean_steps = 8, .loss_scale = 0.375F, .grad_scale = 0.5F};
-  RunState state{.step = 12};
+  RunState state{.step = 14, .skipped_batches = 2};
   state.take(before, fp16);
   const StepState after = read_back(state).step_state(fp16);
   EXPECT_EQ(after.updates, 9);
