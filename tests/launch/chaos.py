@@ -5,18 +5,15 @@ stop while a step takes five seconds. TANDEM_CHAOS_SEED repeats a run that faile
     chaos.py PATH_TO_TANDEM [unittest arguments]
 """
 import collections
-import json
 import os
-import random
 import re
 import resource
 import signal
 import time
 
-import test_supervise
+from supervised import Supervised, attempts, picks, wait_until
 import tandem_program
 from tandem_program import STOPPED, metrics, tensors_in
-from test_supervise import Supervised, attempts, wait_until
 
 KILLS, STEPS = 20, 1200
 
@@ -26,12 +23,6 @@ class Chaos(Supervised):
                 "--model.width", 64, "--log.tensorboard", "false"]  # checkpoints of several files, each above FULL
 
     FULL = 100_000  # bytes, which the other files of the run do not reach
-
-    def last_step(self):
-        try:
-            return max((line["step"] for line in metrics(self.run_folder("chaos"))), default=0)
-        except (OSError, json.JSONDecodeError):  # not yet there, or a line that is being written
-            return 0
 
     def kill(self):
         wait_until(lambda: self.processes_of("chaos"))
@@ -90,9 +81,7 @@ class Chaos(Supervised):
                 pass
 
     def test_chaos(self):
-        seed = int(os.environ.get("TANDEM_CHAOS_SEED", time.time()))
-        print(f"TANDEM_CHAOS_SEED={seed}", flush=True)
-        self.pick, self.done, self.damaged = random.Random(seed), collections.Counter(), set()
+        self.pick, self.done, self.damaged = picks(), collections.Counter(), set()
         began = time.monotonic()
         self.finish("calm", self.start("calm", *self.SETTINGS, "--dist.reduce", "exact", ranks=4), 0)
         calm = time.monotonic() - began
@@ -108,7 +97,7 @@ class Chaos(Supervised):
                     return file.read()
 
             for number, step in enumerate(sorted(self.pick.sample(range(STEPS * 9 // 10), KILLS))):
-                wait_until(lambda: self.last_step() >= step or job.poll() is not None, 300)
+                wait_until(lambda: self.last_step("chaos") >= step or job.poll() is not None, 300)
                 self.assertIsNone(job.poll(), said()[-5000:])
                 if number % 4 == 3:
                     self.fill_disk(said)

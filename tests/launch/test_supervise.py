@@ -6,51 +6,20 @@
 """
 import ctypes
 import datetime
-import json
 import mmap
 import os
-import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "program"))
+from supervised import AT_ONCE, SUPERVISE, Supervised, attempts, is_alive, start, wait_until
 import tandem_program
-from tandem_program import MPI_ENV, STOPPED, Workspace
+from tandem_program import MPI_ENV, STOPPED
 
-SUPERVISE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "launch", "supervise.sh")
 RESTARTED = [75, 134, 135, 137, 139, 205, 255]
-AT_ONCE = ["--backoff", "0"]
-
-
-def wait_until(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError("nothing came")
-        time.sleep(0.02)
-
-
-def is_alive(process):
-    try:
-        with open(f"/proc/{process}/stat") as stat:
-            return ") Z " not in stat.read()
-    except OSError:
-        return False
-
-
-def attempts(folder):
-    with open(os.path.join(folder, "attempts.jsonl")) as lines:
-        return [json.loads(line) for line in lines]
-
-
-def start(folder, command, *options, **how):
-    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": MPI_ENV, **how}
-    return subprocess.Popen([SUPERVISE, "--run", folder, *map(str, options), "--", *map(str, command)], **how)
 
 
 class Scripts(unittest.TestCase):
@@ -306,34 +275,6 @@ class Leftovers(Scripts):
             os.makedirs(os.path.join(folder, f"pid.{process}/0/0"))
         self.finish(self.start("exit 3", env=dict(MPI_ENV, TMPDIR=self.folder)), 3)
         self.assertEqual(os.listdir(folder), [f"pid.{os.getpid()}"])
-
-
-class Supervised(Workspace):
-    """Runs of the program under the supervisor."""
-
-    def start(self, name, *settings, options=AT_ONCE, ranks=2, prefix=(), **how):
-        command = ["mpirun", "-np", ranks, *prefix, tandem_program.TANDEM, "train", "--data.path", self.text, "--run.dir", self.path("runs"),
-                   "--run.name", name, *tandem_program.TINY, "--dist.reduce", "exact", *settings]
-        job = start(self.run_folder(name), command, *options, **how)
-        self.addCleanup(lambda: (job.kill(), job.communicate()))
-        return job
-
-    def finish(self, name, job, code):
-        output, errors = job.communicate(timeout=120)
-        self.assertEqual(job.returncode, code, output + errors)
-        self.assertEqual(self.processes_of(name), [])
-        return errors
-
-    def has(self, name, pattern):
-        folder = os.path.join(self.run_folder(name), "checkpoints")
-        return os.path.isdir(folder) and any(re.fullmatch(pattern, entry) for entry in os.listdir(folder))
-
-    def assert_saved(self, name):
-        """The checkpoint of the last step that was logged, and the command goes on."""
-        [line] = attempts(self.run_folder(name))
-        logged = [each["step"] for each in tandem_program.metrics(self.run_folder(name))]
-        self.assertEqual((line["code"], line["step"]), (STOPPED, logged[-1] if logged else 0))
-        self.check(tandem_program.run("inspect", self.run_folder(name), "--verify"))
 
 
 class Program(Supervised):

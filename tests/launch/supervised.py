@@ -1,0 +1,87 @@
+"""What the tests of launch/supervise.sh share: starting it, what it writes, and runs of `tandem` under it."""
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "program"))
+import tandem_program
+from tandem_program import MPI_ENV, STOPPED, Workspace, metrics
+
+SUPERVISE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "launch", "supervise.sh")
+AT_ONCE = ["--backoff", "0"]
+
+
+def wait_until(condition, seconds=60, every=0.02):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError("nothing came")
+        time.sleep(every)
+
+
+def picks():
+    """Random numbers. TANDEM_CHAOS_SEED repeats a run that failed."""
+    seed = int(os.environ.get("TANDEM_CHAOS_SEED", time.time()))
+    print(f"TANDEM_CHAOS_SEED={seed}", flush=True)
+    return random.Random(seed)
+
+
+def is_alive(process):
+    try:
+        with open(f"/proc/{process}/stat") as stat:
+            return ") Z " not in stat.read()
+    except OSError:
+        return False
+
+
+def attempts(folder):
+    with open(os.path.join(folder, "attempts.jsonl")) as lines:
+        return [json.loads(line) for line in lines]
+
+
+def start(folder, command, *options, **how):
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": MPI_ENV, **how}
+    return subprocess.Popen([SUPERVISE, "--run", folder, *map(str, options), "--", *map(str, command)], **how)
+
+
+class Supervised(Workspace):
+    """Runs of the program under the supervisor."""
+
+    def start(self, name, *settings, options=AT_ONCE, ranks=2, prefix=(), **how):
+        command = ["mpirun", "-np", ranks, *prefix, tandem_program.TANDEM, "train", "--data.path", self.text, "--run.dir", self.path("runs"),
+                   "--run.name", name, *tandem_program.TINY, "--dist.reduce", "exact", *settings]
+        job = start(self.run_folder(name), command, *options, **how)
+        self.addCleanup(lambda: (job.kill(), job.communicate()))
+        return job
+
+    def finish(self, name, job, code):
+        output, errors = job.communicate(timeout=120)
+        self.assertEqual(job.returncode, code, output + errors)
+        self.assertEqual(self.processes_of(name), [])
+        return errors
+
+    def saved(self, name, pattern):
+        """The folders of checkpoints whose names match."""
+        folder = os.path.join(self.run_folder(name), "checkpoints")
+        return [entry for entry in os.listdir(folder) if re.fullmatch(pattern, entry)] if os.path.isdir(folder) else []
+
+    def has(self, name, pattern):
+        return bool(self.saved(name, pattern))
+
+    def last_step(self, name):
+        """The last one that was logged."""
+        try:
+            return max((line["step"] for line in metrics(self.run_folder(name))), default=0)
+        except (OSError, json.JSONDecodeError):  # not yet there, or a line that is being written
+            return 0
+
+    def assert_saved(self, name):
+        """The checkpoint of the last step that was logged, and the command goes on."""
+        [line] = attempts(self.run_folder(name))
+        logged = [each["step"] for each in metrics(self.run_folder(name))]
+        self.assertEqual((line["code"], line["step"]), (STOPPED, logged[-1] if logged else 0))
+        self.check(tandem_program.run("inspect", self.run_folder(name), "--verify"))
