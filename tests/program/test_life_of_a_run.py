@@ -46,6 +46,25 @@ class Life(Workspace):
         for file in ["rank-0000.h5", "manifest.json"]:
             self.assertTrue(os.path.samefile(*[os.path.join(self.checkpoint(name, which), file) for which in [one, other]]), file)
 
+    def start(self, name, *settings, **how):
+        arguments = ["train", "--data.path", self.digits, "--run.dir", self.path("runs"), "--run.name", name, *tandem_program.QUICK,
+                     *SMALL, *settings]
+        return subprocess.Popen([tandem_program.TANDEM, *map(str, arguments)], env=tandem_program.MPI_ENV, text=True,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **how)
+
+    def entries(self, name):
+        """The names of the committed checkpoints, and of those that are not committed."""
+        folder = self.checkpoint(name, "")
+        found = os.listdir(folder) if os.path.isdir(folder) else []
+        return ({entry for entry in found if re.fullmatch(r"step-\d{8}", entry)},
+                {entry for entry in found if entry.endswith(".partial")})
+
+    def wait_until(self, condition):
+        deadline = time.monotonic() + 60
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.001)
+
 
 class Figures(Life):
     def test_the_learning_rate_is_that_of_the_step(self):
@@ -209,25 +228,6 @@ class Checkpoints(Life):
                                  "last checkpoint: none")
             self.assertRegex(said[2], "step-00000030.partial/rank-0000.h5: no space left")
             self.assertEqual(os.listdir(self.checkpoint(name, "")), [])
-
-    def start(self, name, *settings, **how):
-        arguments = ["train", "--data.path", self.digits, "--run.dir", self.path("runs"), "--run.name", name, *tandem_program.QUICK,
-                     *SMALL, *settings]
-        return subprocess.Popen([tandem_program.TANDEM, *map(str, arguments)], env=tandem_program.MPI_ENV, text=True,
-                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **how)
-
-    def entries(self, name):
-        """The names of the committed checkpoints, and of those that are not committed."""
-        folder = self.checkpoint(name, "")
-        found = os.listdir(folder) if os.path.isdir(folder) else []
-        return ({entry for entry in found if re.fullmatch(r"step-\d{8}", entry)},
-                {entry for entry in found if entry.endswith(".partial")})
-
-    def wait_until(self, condition):
-        deadline = time.monotonic() + 60
-        while not condition():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.001)
 
     def test_training_goes_on_when_the_disk_is_full_for_a_while(self):
         run_ = self.start("while", "--model.width", 256, "--train.steps", 10**6, "--train.log_every", 10**6,
