@@ -1,3 +1,6 @@
+#include <fstream>
+#include <random>
+
 #include "src/io/content_hash.h"
 #include "src/io/hdf5.h"
 #include "tests/io/checkpoint_folder.h"
@@ -196,23 +199,98 @@ TEST_F(Checkpoint, MissingAndDoubleElementsAreFound) {
   expect_mentions(data_error([&] { CheckpointReader again(path); }), {"element 5 of param/w"});
 }
 
-// Wherever a byte of a file is changed, an error is thrown before the values are used.
-void expect_all_damage_found(const std::string& path, const Slab& slab) {
-  const std::string file = path + "/rank-0000.h5";
-  const std::string content = read_file(file);
-  for (size_t i = 0; i < content.size(); i += 3) {  // a field of the file is not shorter
-    std::string flipped = content;
-    flipped[i] = static_cast<char>(flipped[i] ^ 0x10);
-    FileWriter(file, FileWriter::Start::kEmpty).write(flipped);
-    EXPECT_NE(data_error([&] { read_all(CheckpointReader(path), slab); }), "no error") << i;
+// Reads all of a checkpoint, with every hash.
+void verify(const std::string& path) {
+  const CheckpointReader reader(path);
+  for (const CheckpointReader::Entry& entry : reader.tensors()) {
+    read_all(reader, {entry.name, entry.shape, 0, {}});
   }
-  FileWriter(file, FileWriter::Start::kEmpty).write(content);
-  EXPECT_EQ(read_all(CheckpointReader(path), slab), values_of(slab.data));
 }
 
-TEST_F(Checkpoint, NoFlippedByteGoesUnnoticed) {
-  const std::vector<Slab> slabs = one_slab();
-  expect_all_damage_found(save(1, slabs), slabs[0]);
+void put_byte(const std::string& file, size_t at, char byte) {
+  std::fstream(file, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(static_cast<std::streamoff>(at))
+      .put(byte);
+}
+
+// Wherever a byte of a file is changed, an error is thrown before the values are used. It names the
+// file, and where the byte is one of a tensor, the tensor.
+class Damage {
+ public:
+  explicit Damage(const std::string& checkpoint)
+      : checkpoint_(checkpoint),
+        file_(checkpoint + "/" + rank_file_name(0)),
+        content_(read_file(file_)) {
+    if (read_manifest(checkpoint).format_version > 1) {  // otherwise a hash is of a whole file
+      pieces_ = pieces_in(file_);
+    }
+  }
+  size_t bytes() const { return content_.size(); }
+
+  void expect_found(size_t at, char mask) const {
+    put_byte(file_, at, static_cast<char>(content_[at] ^ mask));
+    const std::string message = data_error([&] { verify(checkpoint_); });
+    EXPECT_NE(message.find(file_), std::string::npos) << "byte " << at << ": " << message;
+    for (const CheckpointPiece& piece : pieces_) {
+      const int64_t in_piece = static_cast<int64_t>(at) - piece.byte;
+      if (in_piece >= 0 && in_piece < 4 * piece.count) {
+        EXPECT_NE(message.find(piece.name + " "), std::string::npos)
+            << "byte " << at << ": " << message;
+      }
+    }
+    put_byte(file_, at, content_[at]);
+  }
+
+  void expect_all_found() const {
+    for (size_t at = 0; at < bytes(); ++at) {
+      expect_found(at, 0x10);
+    }
+    verify(checkpoint_);
+  }
+
+ private:
+  std::string checkpoint_, file_, content_;
+  std::vector<CheckpointPiece> pieces_;
+};
+
+TEST_F(Checkpoint, NoFlippedByteGoesUnnoticed) { Damage(save(1, one_slab())).expect_all_found(); }
+
+// Each bit of the manifest. A number may be written in another way, as 1E-05 for 1e-05: what is
+// read is the same then.
+TEST_F(Checkpoint, NoFlippedBitOfAManifestGoesUnnoticed) {
+  Manifest manifest;
+  manifest.config = "[run]\nname = a\n";
+  manifest.schedule = {{"loss_scale", 1e-05}, {"good_steps", 12}};
+  manifest.validation_loss = 1.5;
+  const std::string path = save(1, one_slab(), manifest), file = path + "/manifest.json";
+  const std::string content = read_file(file);
+  const Manifest written = read_manifest(path);
+  int same = 0;
+  for (size_t bit = 0; bit < 8 * content.size(); ++bit) {
+    put_byte(file, bit / 8, static_cast<char>(content[bit / 8] ^ (1 << bit % 8)));
+    Manifest read;
+    const std::string message = data_error([&] { read = read_manifest(path); });
+    if (read == written) {
+      ++same;
+    } else {
+      EXPECT_NE(message.find(file), std::string::npos) << "bit " << bit << ": " << message;
+    }
+    put_byte(file, bit / 8, content[bit / 8]);
+  }
+  EXPECT_EQ(same, 1);  // the e of 1e-05
+}
+
+// 10,000 random bytes, each changed to a random other value.
+TEST_F(Checkpoint, NoChangedByteOfALargerOneGoesUnnoticed) {
+  std::vector<Slab> slabs = model_slabs();
+  std::erase_if(slabs, [](const Slab& slab) { return slab.data.elements() == 0; });
+  const std::string path = save(1, slabs);
+  const Damage file(path);
+  std::mt19937 random(1);
+  for (int i = 0; i < 10000; ++i) {
+    file.expect_found(random() % file.bytes(), static_cast<char>(1 + random() % 255));
+  }
+  verify(path);
 }
 
 // Damage of a piece is found when that piece is read, not before.
@@ -253,7 +331,7 @@ TEST_F(Checkpoint, Format1IsStillRead) {
   const FileEntry entry{
       "rank-0000.h5", static_cast<int64_t>(content.size()), {}, hash_of(content).hex()};
   const std::string path = commit_checkpoint(partial, manifest, {entry});
-  expect_all_damage_found(path, slab);
+  Damage(path).expect_all_found();
 
   // Bytes that no hash covers are not read.
   manifest.format_version = 2;
