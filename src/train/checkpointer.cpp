@@ -195,7 +195,12 @@ void Checkpointer::begin(const RunState& state) {
   require(!attempt_, "Checkpointer::begin: the save before was not committed");
   saved_at_ = Clock::now();  // also if the save fails: the next attempt is due as late
   Attempt attempt;
-  attempt.partial = on_root(job_, [&] { return begin_checkpoint(checkpoints_, state.step); });
+  attempt.partial = on_root(job_, [&] {
+    if (removal_.valid()) {
+      removal_.get();
+    }
+    return begin_checkpoint(checkpoints_, state.step);
+  });
   attempt.manifest = manifest(state);
   attempt.former_step = newest_step_;
   std::span<const Slab> slabs;
@@ -234,8 +239,10 @@ double Checkpointer::commit() {
         files.push_back(FileEntry::from_text(text));
       }
       const std::string committed = commit_checkpoint(attempt.partial, attempt.manifest, files);
-      keep_newest(checkpoints_, config_.checkpoint.keep, config_.checkpoint.keep_every,
-                  attempt.manifest.step);
+      // Beside training: it takes almost a second for each gigabyte.
+      removal_ = std::async(std::launch::async, [this, step = attempt.manifest.step] {
+        keep_newest(checkpoints_, config_.checkpoint.keep, config_.checkpoint.keep_every, step);
+      });
       return committed;
     });
   } catch (const AgreedError&) {

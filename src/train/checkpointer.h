@@ -45,8 +45,8 @@ class Checkpointer {
   // that writes it.
   void begin(const RunState& state);
   // Waits until every rank has written its file. Then rank 0 makes the checkpoint visible, and
-  // removes those that checkpoint.keep and keep_every do not cover. Returns the longest time that a
-  // rank wrote.
+  // starts to remove those that checkpoint.keep and keep_every do not cover; what goes wrong there
+  // is an error of the next save. Returns the longest time that a rank wrote.
   double commit();
   bool is_writing() const { return attempt_.has_value(); }  // begun, not committed
   bool is_written() const;  // and this rank's file is done; does not block
@@ -93,6 +93,7 @@ class Checkpointer {
   int64_t newest_step_ = -1;
   std::string path_;
   Clock::time_point saved_at_{};  // when the last save began, or the run
+  std::future<void> removal_;     // of rank 0: of older checkpoints; its destructor waits
   Snapshot snapshot_;
   std::optional<Attempt> attempt_;  // destroyed before the snapshot, whose memory its thread reads
 };

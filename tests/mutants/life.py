@@ -61,11 +61,8 @@ MUTANTS = [
            "lost[0] / micro_batches, std::ssize(lost) - 1),", "lost[0] % micro_batches, std::ssize(lost) - 1),",
            ["step.lost_step_np3"]),
     Mutant("the older checkpoint is deleted before the new one is whole", "src/train/checkpointer.cpp",
-           "      const std::string committed = commit_checkpoint(attempt.partial, attempt.manifest, files);\n"
-           "      keep_newest(checkpoints_, config_.checkpoint.keep, config_.checkpoint.keep_every,\n"
-           "                  attempt.manifest.step);\n",
-           "      keep_newest(checkpoints_, config_.checkpoint.keep - 1, config_.checkpoint.keep_every,\n"
-           "                  attempt.manifest.step);\n"
+           "      const std::string committed = commit_checkpoint(attempt.partial, attempt.manifest, files);\n",
+           "      keep_newest(checkpoints_, config_.checkpoint.keep - 1, config_.checkpoint.keep_every, attempt.manifest.step);\n"
            "      const std::string committed = commit_checkpoint(attempt.partial, attempt.manifest, files);\n",
            ["program.life_of_a_run Checkpoints.test_a_full_disk_leaves_the_only_checkpoint"]),
     Mutant("only the first rank's SIGTERM counts", "src/train/trainer.cpp",
