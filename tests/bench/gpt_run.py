@@ -16,14 +16,33 @@ def prepare(tandem, folder):
                    stdout=subprocess.DEVNULL)
 
 
-def steps(tandem, folder, ranks, settings):
-    """Trains, and returns each step's line of metrics.jsonl, without the first three steps, which fill the memory pool."""
+def started(launcher, tandem, folder, settings):
     subprocess.run(["rm", "-rf", "runs"], cwd=folder, check=True)
-    command = ["timeout", "-k", "5", "600", "mpirun", "-np", str(ranks), tandem, "train", "--run.name", "r", "--data.path", "text.h5",
+    command = ["timeout", "-k", "5", "600", *launcher, tandem, "train", "--run.name", "r", "--data.path", "text.h5",
                "--run.device", "cpu", "--run.threads", "1", "--train.log_every", "1", "--train.eval_batches", "1",
                "--log.progress", "none", "--log.tensorboard", "false"]
     for key, value in settings.items():
         command += ["--" + key, str(value)]
-    subprocess.run(command, cwd=folder, env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
+
+
+def logged(folder):
     with open(os.path.join(folder, "runs", "r", "metrics.jsonl")) as lines:
-        return [line for line in map(json.loads, lines) if "step_ms" in line][3:]
+        return [json.loads(line) for line in lines]
+
+
+def steps(tandem, folder, ranks, settings):
+    """Trains, and returns each step's line of metrics.jsonl, without the first three steps, which fill the memory pool."""
+    job = started(["mpirun", "-np", str(ranks)], tandem, folder, settings)
+    if job.wait() != 0:
+        raise RuntimeError(f"{job.args} ended with {job.returncode}")
+    return [line for line in logged(folder) if "step_ms" in line][3:]
+
+
+def train(tandem, folder, settings):
+    """Trains on one rank without a launcher. All lines of metrics.jsonl, and the largest memory in use, in KiB."""
+    job = started([], tandem, folder, settings)
+    _, status, usage = os.wait4(job.pid, 0)
+    if status != 0:
+        raise RuntimeError(f"{job.args} ended with status {status}")
+    return logged(folder), usage.ru_maxrss
