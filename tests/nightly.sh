@@ -7,6 +7,7 @@ launch/setup.sh --tests || exit 1
 failed=()
 for job in "tests/run.sh --asan" "tests/run.sh --tsan" tests/style/check_tidy.sh launch/build.sh \
     "tests/program/test_hostile_inputs.py build/tandem" "tests/launch/chaos.py build/tandem" \
+    "launch/build.sh simt" "env TANDEM_CHAOS_DEVICE=cuda tests/launch/chaos.py build-simt/tandem Chaos" \
     "env TANDEM_KILLS=500 tests/launch/test_kills.py build/tandem" \
     "tests/train/crash_states.sh build/tests/test_crash_states mpiexec" \
     "env TANDEM_CRASH_NO_FOLDER_RENAMES=1 tests/train/crash_states.sh build/tests/test_crash_states mpiexec" \

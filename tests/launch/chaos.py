@@ -3,6 +3,7 @@
 stop while a step takes five seconds. TANDEM_CHAOS_SEED repeats a run that failed.
 
     chaos.py PATH_TO_TANDEM [unittest arguments]
+    TANDEM_CHAOS_DEVICE=cuda chaos.py build-simt/tandem Chaos     two ranks on the emulated GPU, and a few kills
 """
 import collections
 import os
@@ -15,12 +16,14 @@ from supervised import Supervised, attempts, picks, wait_until
 import tandem_program
 from tandem_program import STOPPED, metrics, tensors_in
 
-KILLS, STEPS = 20, 1200
+ON_GPU = os.environ.get("TANDEM_CHAOS_DEVICE") == "cuda"
+KILLS, STEPS, RANKS, EVERY, LOG = (4, 60, 2, 4, 1) if ON_GPU else (20, 1200, 4, 15, 10)
+DEVICE = ["--run.device", "cuda", "--dist.backend", "nccl"] if ON_GPU else []
 
 
 class Chaos(Supervised):
-    SETTINGS = ["--train.steps", STEPS, "--train.log_every", 10, "--checkpoint.every_steps", 15, "--checkpoint.keep", 5,
-                "--model.width", 64, "--log.tensorboard", "false"]  # checkpoints of several files, each above FULL
+    SETTINGS = ["--train.steps", STEPS, "--train.log_every", LOG, "--checkpoint.every_steps", EVERY, "--checkpoint.keep", 5,
+                "--model.width", 64, "--log.tensorboard", "false", *DEVICE]  # checkpoints of several files, each above FULL
 
     FULL = 100_000  # bytes, which the other files of the run do not reach
 
@@ -65,7 +68,7 @@ class Chaos(Supervised):
     def fill_disk(self, said):
         """Until a checkpoint could not be written; the third in a row would end the run."""
         before = said().count("not saved")
-        wait_until(lambda: len(self.processes_of("chaos")) == 4)
+        wait_until(lambda: len(self.processes_of("chaos")) == RANKS)
         ranks = self.processes_of("chaos")
         self.limit(ranks, self.FULL)
         wait_until(lambda: said().count("not saved") > before or self.processes_of("chaos") != ranks)
@@ -83,12 +86,12 @@ class Chaos(Supervised):
     def test_chaos(self):
         self.pick, self.done, self.damaged = picks(), collections.Counter(), set()
         began = time.monotonic()
-        self.finish("calm", self.start("calm", *self.SETTINGS, "--dist.reduce", "exact", ranks=4), 0)
+        self.finish("calm", self.start("calm", *self.SETTINGS, "--dist.reduce", "exact", ranks=RANKS), 0)
         calm = time.monotonic() - began
 
         began = time.monotonic()
         with open(self.path("said"), "w+") as said_to:
-            job = self.start("chaos", *self.SETTINGS, options=["--max-restarts", KILLS], ranks=4, stdout=said_to, stderr=said_to,
+            job = self.start("chaos", *self.SETTINGS, options=["--max-restarts", KILLS], ranks=RANKS, stdout=said_to, stderr=said_to,
                              prefix=["env", "--ignore-signal=XFSZ"],  # files that grow too large fail as on a full disk
                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)))
 
