@@ -24,6 +24,7 @@ MetricsWindow::Mark MetricsWindow::mark() {
     read();  // NCCL's messages are counted when they are enqueued
   }
   mark.enqueued = Clock::now();
+  mark.left_out = left_out_;
   return mark;
 }
 
@@ -35,6 +36,7 @@ WireCount MetricsWindow::wire_at(const Mark& mark) {
 void MetricsWindow::begin() {
   leave_out_messages();
   start_ = Clock::now();
+  left_out_before_ = left_out_;
 }
 
 void MetricsWindow::add(const Mark& end, double exposed_comm_s) {
@@ -53,8 +55,12 @@ void MetricsWindow::close(const Mark& end, StepMetrics& metrics) {
   metrics.memory_peak = use[largest_rank(use)].memory_peak;
   metrics.peak_bytes = use[largest_rank(use)].peak_bytes;
   // On a CPU a step ends when it is enqueued. On a GPU it ends when the host sees its end: now.
-  const Clock::time_point now = machine_.device() == Device::kCpu ? end.enqueued : Clock::now();
-  metrics.seconds = std::chrono::duration<double>(now - std::exchange(start_, now)).count();
+  const bool is_cpu = machine_.device() == Device::kCpu;
+  const Clock::time_point now = is_cpu ? end.enqueued : Clock::now();
+  const Clock::duration left_out = is_cpu ? end.left_out : left_out_;
+  const Clock::duration time =
+      now - std::exchange(start_, now) - (left_out - std::exchange(left_out_before_, left_out));
+  metrics.seconds = std::chrono::duration<double>(time).count();
   metrics.steps = std::exchange(steps_, 0);
   metrics.samples = metrics.steps * global_batch_;
   if (peak_flops_ > 0) {

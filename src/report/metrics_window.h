@@ -30,6 +30,7 @@ class MetricsWindow {
     std::shared_ptr<WireCount> sent{};
     Event there{};
     Clock::time_point enqueued{};
+    Clock::duration left_out{};  // up to then, in all
   };
   Mark mark();
 
@@ -37,7 +38,7 @@ class MetricsWindow {
   void begin();
   // Leave out what belongs to no step: messages up to now, and time that something else took.
   void leave_out_messages() { wire_ = wire_at(mark()); }
-  void leave_out_time(Clock::duration time) { start_ += time; }
+  void leave_out_time(Clock::duration time) { left_out_ += time; }
 
   // Counts a step that has ended. Call it in the order of steps.
   void add(const Mark& end, double exposed_comm_s);
@@ -59,8 +60,10 @@ class MetricsWindow {
   double peak_flops_;
 
   Clock::time_point start_{};
-  WireCount wire_{};  // sent up to the end of the last step
-  WireCount sent_{};  // in the last step
+  Clock::duration left_out_{};         // since this object was made
+  Clock::duration left_out_before_{};  // up to start_
+  WireCount wire_{};                   // sent up to the end of the last step
+  WireCount sent_{};                   // in the last step
   int64_t steps_ = 0;
   double exposed_comm_s_ = 0;  // of this rank
 };

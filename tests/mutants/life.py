@@ -65,6 +65,12 @@ MUTANTS = [
            "      keep_newest(checkpoints_, config_.checkpoint.keep - 1, config_.checkpoint.keep_every, attempt.manifest.step);\n"
            "      const std::string committed = commit_checkpoint(attempt.partial, attempt.manifest, files);\n",
            ["program.life_of_a_run Checkpoints.test_a_full_disk_leaves_the_only_checkpoint"]),
+    Mutant("after a crash the best checkpoint is one that is not", "src/train/checkpointer.cpp",
+           "    repair_best(start.state);\n", "",
+           ["train.crash_states"]),
+    Mutant("a step's time lacks that of a commit after it", "src/report/metrics_window.cpp",
+           "is_cpu ? end.left_out : left_out_;", "left_out_;",
+           ["program.life_of_a_run Checkpoints.test_a_checkpoint_is_of_one_moment"]),
     Mutant("only the first rank's SIGTERM counts", "src/train/trainer.cpp",
            ".stop = stop_signal_.requested() ||", ".stop = (job_.rank() == 0 && stop_signal_.requested()) ||",
            ["program.bad_input BadInput.test_termination_of_one_rank_stops_all"]),

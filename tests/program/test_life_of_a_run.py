@@ -174,6 +174,7 @@ class Checkpoints(Life):
             self.assertEqual(one, other, step)
             self.assertEqual(len(one), 12)  # two layers: weight and bias, and two moments of each
         self.assertEqual([line["checkpoint"]["steps"] > 0 for line in saves(self.run_folder("goes-on"))], [True, True, False])
+        self.assertGreater(min(line["step_ms"] for line in self.lines("goes-on")), 0)  # without the time of commits
 
     def test_a_run_that_diverges_keeps_the_checkpoint_that_was_being_written(self):
         result = self.small("diverges", "--optim.kind", "sgd", "--optim.lr", "1e20", "--optim.schedule", "constant",

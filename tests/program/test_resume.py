@@ -13,8 +13,8 @@ from test_life_of_a_run import Life
 
 
 class Resuming(Life):
-    def contents(self, name, but=()):
-        """Every file in the folder of a run, with its bytes."""
+    def contents(self, name, but=("lock",)):
+        """Every file in the folder of a run, with its bytes. The lock says who held it last."""
         found = {}
         for folder, _, files in os.walk(self.run_folder(name)):
             for file in set(files) - set(but):
@@ -45,6 +45,22 @@ class Resuming(Life):
         # A new run may take the weights over.
         self.small("begun", "--optim.kind", "sgd", "--train.global_batch", "24", "--checkpoint.init_from", self.run_folder("fixed"))
 
+    def test_a_run_has_one_job(self):
+        first = self.start("busy", "--train.steps", 10**6, "--checkpoint.every_steps", 100, "--log.progress", "none")
+        try:
+            self.wait_until(lambda: self.entries("busy")[0])
+            for ranks in [None, 2]:
+                second = self.small("busy", code=CONFIG, ranks=ranks)
+                self.assert_one_line(second, rf"run \S+/busy is in use by process {first.pid} on {os.uname().nodename} since "
+                                     r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC; wait until it ends, or choose another run.name$")
+            self.assertIsNone(first.poll())
+        finally:
+            first.kill()  # which frees the lock
+            first.communicate()
+        newest = max(int(entry[5:]) for entry in self.entries("busy")[0])
+        self.small("busy", "--train.steps", newest + 5)
+        self.assertEqual(self.manifest("busy", newest + 5)["step"], newest + 5)
+
     def test_a_finished_run_has_nothing_to_do(self):
         often = ["--checkpoint.every_steps", "5", "--checkpoint.keep", "9", "--log.tensorboard", "true"]
         self.small("again", *often)
@@ -58,7 +74,7 @@ class Resuming(Life):
         for settings in [["--train.steps", "10"],
                          ["--train.steps", "10", "--checkpoint.resume", self.checkpoint("again", 10)]]:
             self.assertRegex(self.small("again", *often, *settings).stdout, r"\Anothing to do: \S+/again has done all 10 steps \(")
-            self.assertEqual(self.contents("again", but=["config.cfg"]).items() - before.items(), set())
+            self.assertEqual(self.contents("again", but=["config.cfg", "lock"]).items() - before.items(), set())
         self.assertEqual(self.contents("again").keys(), before.keys())
         self.small("again", *often, "--train.steps", "25")
         self.assertEqual([line["step"] for line in self.lines("again")], list(range(1, 26)))

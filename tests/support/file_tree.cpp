@@ -41,7 +41,9 @@ std::vector<FileCall> unpack(const std::string& bytes) {
 
 void FileTree::apply(const FileCall& call) {
   const auto entries = [this](const FileCall::Name& name) -> std::map<std::string, uint64_t>& {
-    return nodes_[name.folder].entries;
+    Node& folder = nodes_[name.folder];
+    folder.is_folder = true;
+    return folder.entries;
   };
   Node& node = nodes_[call.file];
   switch (call.kind) {
