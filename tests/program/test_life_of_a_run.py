@@ -128,6 +128,13 @@ class Checkpoints(Life):
             shown = self.check(run("eval", "--checkpoint", self.checkpoint("best", "best"), "--batch", batch, "--threads", "1")).stdout
             self.assertAlmostEqual(float(re.search(r"val_loss +(\S+)", shown)[1]), curve[found[2]], delta=1.01e-6)
 
+    def test_a_crash_before_the_newest_checkpoint_became_the_best_is_made_good(self):
+        settings = [*self.RESTLESS, "--train.steps", "2"]
+        self.small("crashed", *settings)
+        shutil.rmtree(self.checkpoint("crashed", "best"))
+        self.small("crashed", *settings)
+        self.assert_is_copy("crashed", "best", 2)
+
     def test_a_step_is_saved_once(self):
         """A second save of the best step would leave `best` with the files of the first."""
         for name, due in [("by-steps", ["--checkpoint.every_steps", "2"]), ("by-clock", ["--checkpoint.every_minutes", "1e-9"])]:
@@ -174,7 +181,11 @@ class Checkpoints(Life):
             self.assertEqual(one, other, step)
             self.assertEqual(len(one), 12)  # two layers: weight and bias, and two moments of each
         self.assertEqual([line["checkpoint"]["steps"] > 0 for line in saves(self.run_folder("goes-on"))], [True, True, False])
-        self.assertGreater(min(line["step_ms"] for line in self.lines("goes-on")), 0)  # without the time of commits
+
+    def test_the_time_of_a_step_is_its_own(self):
+        """A checkpoint is committed while the step before is not logged yet, and takes longer than that step."""
+        self.small("times", "--train.steps", "400", "--checkpoint.every_steps", "50", "--checkpoint.keep", "9")
+        self.assertGreater(min(line["step_ms"] for line in self.lines("times")), 0)
 
     def test_a_run_that_diverges_keeps_the_checkpoint_that_was_being_written(self):
         result = self.small("diverges", "--optim.kind", "sgd", "--optim.lr", "1e20", "--optim.schedule", "constant",
