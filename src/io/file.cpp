@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <vector>
 
 #include "src/core/error.h"
 
@@ -162,17 +163,16 @@ void replace_file(const std::string& path, std::string_view content) {
 
 void make_directories(const std::string& path) {
   std::error_code error;
-  if (fs::is_directory(path, error)) {
-    return;
+  std::vector<std::string> changed;  // folders that get a new name, the innermost first
+  for (std::string missing = path; !fs::exists(missing, error); missing = parent_of(missing)) {
+    changed.push_back(parent_of(missing));
   }
-  const std::string parent = parent_of(path);
-  if (parent != path) {
-    make_directories(parent);
+  fs::create_directories(path, error);
+  if (error) {
+    fail_file(path, "create the directory", error.value());
   }
-  if (::mkdir(path.c_str(), 0777) == 0) {
-    sync_path(parent);
-  } else if (errno != EEXIST || !fs::is_directory(path, error)) {
-    fail_file(path, "create the directory", errno);
+  for (size_t i = changed.size(); i-- > 0;) {
+    sync_path(changed[i]);
   }
 }
 

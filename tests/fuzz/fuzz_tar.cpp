@@ -18,7 +18,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       files += entry.is_file || entry.is_link ? 1 : 0;
     }
   });
-  // Leaves out hidden files, and reads only some of the others.
+  // Leaves out hidden files, and reads only some of the others: it may not meet an error that
+  // reading meets.
   int64_t shown = 0;
   const bool walked = fuzz::accepts(ExitCode::kData, [&] {
     for_each_file(path, RecordLimit(), [&](const SourceFile& file) {
@@ -28,6 +29,6 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       }
     });
   });
-  fuzz::check(!walked || (readable && shown <= files), "an archive is walked as it is read");
+  fuzz::check(!readable || !walked || shown <= files, "an archive is walked as it is read");
   return 0;
 }

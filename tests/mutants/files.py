@@ -15,7 +15,7 @@ MUTANTS = [
            "    file.write(content);\n    file.sync();\n", "    file.write(content);\n",
            ["io.durability"]),
     Mutant("the name of a new folder is not on the disk", "src/io/file.cpp",
-           "    sync_path(parent);\n  } else if", "  } else if",
+           "    sync_path(changed[i]);\n", "",
            ["io.durability"]),
     Mutant("a folder that cannot be renamed is moved with its manifest in between", "src/io/file.cpp",
            "name != last) {", "!name.empty()) {",
