@@ -72,6 +72,9 @@ Checkpointer::Start Checkpointer::resume() {
         on_root(job_, [&] { return resolve_checkpoint(config_.checkpoint.init_from); });
     load_weights_of(start.weights_from);
   }
+  // Claims the memory of the copies before the first step. The first save need not wait for it
+  // then.
+  agree(job_, [&] { copy(); });
   saved_at_ = Clock::now();
   return start;
 }
@@ -204,9 +207,7 @@ void Checkpointer::begin(const RunState& state) {
   attempt.manifest = manifest(state);
   attempt.former_step = newest_step_;
   std::span<const Slab> slabs;
-  agree(job_, [&] {
-    slabs = snapshot_.take(training_.store(), training_.optimizer(), model_, job_.rank());
-  });
+  agree(job_, [&] { slabs = copy(); });
   const std::string path = attempt.partial + "/" + rank_file_name(job_.rank());
   const std::string log = job_.rank() == 0 ? RunDirectory(config_.run).metrics() : "";
   attempt.written = std::async(std::launch::async, [path, slabs, log] {
@@ -219,6 +220,10 @@ void Checkpointer::begin(const RunState& state) {
   });
   attempt_ = std::move(attempt);
   newest_step_ = state.step;
+}
+
+std::span<const Slab> Checkpointer::copy() {
+  return snapshot_.take(training_.store(), training_.optimizer(), model_, job_.rank());
 }
 
 bool Checkpointer::is_written() const {

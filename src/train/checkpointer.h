@@ -6,6 +6,7 @@
 #include <functional>
 #include <future>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -79,6 +80,7 @@ class Checkpointer {
   void repair_best(const RunState& state);
   bool load(const std::string& checkpoint, Start& start);
   void load_weights_of(const std::string& checkpoint);
+  std::span<const Slab> copy();
   Manifest manifest(RunState state) const;
   void abandon(const Attempt& attempt);
 
