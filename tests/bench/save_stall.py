@@ -5,8 +5,8 @@ how fast the file is written, and how much memory it takes.
     save_stall.py PATH_TO_TANDEM [--rounds 5] [--folder FOLDER_ON_THE_DISK] [--raw FILE]
 
 Asynchronous, synchronous and no saves take turns. Beside each run, `dd bs=1M conv=fsync` writes the same file, and the same number
-of bytes is copied once into memory that is mapped already. The first save of a run, which maps the memory of the copy, is shown
-apart; the last one, for which the run waits, is left out. --raw appends a line of JSON for each run.
+of bytes is copied once into memory that is mapped already. The first save of a run is shown apart; the last one, for
+which the run waits, is left out. --raw appends a line of JSON for each run.
 """
 import argparse
 import ctypes
