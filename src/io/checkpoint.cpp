@@ -182,6 +182,10 @@ std::vector<CheckpointName> list_checkpoints(const std::string& checkpoints) {
   return found;
 }
 
+bool is_committed(const std::string& directory) {
+  return fs::exists(join(directory, kManifestName));
+}
+
 Manifest read_manifest(const std::string& directory) {
   if (!fs::is_directory(directory)) {
     fail(ExitCode::kData, str(directory, ": there is no such checkpoint directory"));

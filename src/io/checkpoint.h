@@ -59,9 +59,12 @@ struct CheckpointName {
   std::string path;
 };
 
-// The committed checkpoints, by step; read_manifest() tells whether one is complete. None when the
-// directory is missing.
+// The directories of checkpoints, by step; read_manifest() tells whether one is complete. None when
+// the directory is missing.
 std::vector<CheckpointName> list_checkpoints(const std::string& checkpoints);
+// False for a directory without a manifest. Where directories cannot be renamed, a crash may leave
+// one: files move into it one by one, the manifest last.
+bool is_committed(const std::string& directory);
 
 // Reads and checks the manifest of one checkpoint directory. Checks that every file exists and has
 // its length.

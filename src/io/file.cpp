@@ -42,10 +42,14 @@ void move_directory(const std::string& from, const std::string& to, std::string_
       rename_path(from + "/" + name, to + "/" + name);
     }
   }
-  sync_path(to);
+  const auto sync_both = [&] {
+    sync_path(to);
+    sync_path(from);
+  };
+  sync_both();
   if (const std::string end = str(from, "/", last); fs::exists(end)) {
     rename_path(end, str(to, "/", last));
-    sync_path(to);
+    sync_both();
   }
   remove_tree(from);
 }

@@ -46,12 +46,15 @@ class MetricsWindow {
   // and begins the next window.
   void close(const Mark& end, StepMetrics& metrics);
 
-  // Collective. What every rank used since the start of the program.
-  std::vector<RankUse> use() { return gather_use(wire_at(mark())); }
+  // Collective. What every rank used since the start of the program. `saved_copy_bytes`: see
+  // RankUse.
+  std::vector<RankUse> use(int64_t saved_copy_bytes) {
+    return gather_use(wire_at(mark()), saved_copy_bytes);
+  }
 
  private:
   WireCount wire_at(const Mark& mark);
-  std::vector<RankUse> gather_use(const WireCount& wire);
+  std::vector<RankUse> gather_use(const WireCount& wire, int64_t saved_copy_bytes = 0);
 
   Machine& machine_;
   Mesh& mesh_;

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kNumbers = 2 * kTraffics + 1 + kMemoryClasses + 1;
+constexpr size_t kNumbers = 2 * kTraffics + 1 + kMemoryClasses + 2;
 constexpr size_t kLabelWidth = 30;
 constexpr size_t kColumnWidth = 12;
 constexpr size_t kInspectedRanks = 4;
@@ -32,6 +32,7 @@ void for_each_number(Use& use, F&& visit) {
     visit(peak);
   }
   visit(use.peak_bytes);
+  visit(use.saved_copy_bytes);
 }
 
 // Which of `count` enumerators is called `name`.
@@ -49,6 +50,7 @@ size_t index_named(std::string_view name, int count) {
 RankUse use_of(const Json& json) {
   RankUse use;
   json.at("peak_bytes").get_to(use.peak_bytes);
+  use.saved_copy_bytes = json.value("saved_copy_bytes", int64_t{0});
   for (const auto& [name, bytes] : json.at("memory").items()) {
     use.memory_peak[index_named<MemoryClass>(name, kMemoryClasses)] = bytes.get<int64_t>();
   }
@@ -118,6 +120,7 @@ std::string memory_table(const std::string& title, std::span<const Column> colum
                     [i](const RankUse& use) { return use.memory_peak[i]; });
   }
   table.add_bytes("all at once", [](const RankUse& use) { return use.peak_bytes; });
+  table.add_bytes("copy to save (host)", [](const RankUse& use) { return use.saved_copy_bytes; });
   return table.text();
 }
 
@@ -264,6 +267,7 @@ std::string RunReport::json() const {
   for (const RankUse& use : ranks) {
     json["ranks"].push_back(
         Json::parse(to_json_line(std::vector<Metric>{{"peak_bytes", use.peak_bytes},
+                                                     {"saved_copy_bytes", use.saved_copy_bytes},
                                                      {"memory", memory_metrics(use.memory_peak)},
                                                      {"collectives", use.wire.collectives},
                                                      {"wire", wire_metrics(use.wire)}})));

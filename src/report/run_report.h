@@ -26,6 +26,8 @@ struct RankUse {
   WireCount wire;
   std::array<int64_t, kMemoryClasses> memory_peak{};  // by MemoryClass
   int64_t peak_bytes = 0;                             // of all classes together
+  // Host memory of the copy that checkpoints are written from; not in peak_bytes.
+  int64_t saved_copy_bytes = 0;
 
   // The text of a control message; from_text() reads it back.
   std::string text() const;
@@ -52,8 +54,8 @@ struct RunReport {
   std::vector<RankUse> ranks;
 
   // {"first_step": 0, "step": 20, "read_ahead": 2, "unused_parameters": 0, "ranks":
-  //  [{"peak_bytes": ..., "memory": {...}, "collectives": ..., "wire": {...}}, ...]}, with two
-  // spaces a level.
+  //  [{"peak_bytes": ..., "saved_copy_bytes": ..., "memory": {...}, "collectives": ...,
+  //    "wire": {...}}, ...]}, with two spaces a level.
   std::string json() const;
   // Error kData naming `path` when the text is no report.
   static RunReport from_json(const std::string& text, const std::string& path);

@@ -115,7 +115,13 @@ std::vector<std::string> Checkpointer::candidates() const {
     }
     std::string newest_first;
     for (const CheckpointName& name : list_checkpoints(checkpoints_)) {
-      newest_first = name.path + "\n" + newest_first;
+      if (is_committed(name.path)) {
+        newest_first = name.path + "\n" + newest_first;
+      } else {
+        std::fprintf(stderr,
+                     "tandem: passed over %s: it has no manifest, so its save did not end\n",
+                     name.path.c_str());
+      }
     }
     return newest_first;
   }));
@@ -198,12 +204,8 @@ void Checkpointer::begin(const RunState& state) {
   require(!attempt_, "Checkpointer::begin: the save before was not committed");
   saved_at_ = Clock::now();  // also if the save fails: the next attempt is due as late
   Attempt attempt;
-  attempt.partial = on_root(job_, [&] {
-    if (removal_.valid()) {
-      removal_.get();
-    }
-    return begin_checkpoint(checkpoints_, state.step);
-  });
+  end_removal();
+  attempt.partial = on_root(job_, [&] { return begin_checkpoint(checkpoints_, state.step); });
   attempt.manifest = manifest(state);
   attempt.former_step = newest_step_;
   std::span<const Slab> slabs;
@@ -260,6 +262,16 @@ double Checkpointer::commit() {
   std::vector<double> seconds(static_cast<size_t>(job_.size()));
   seconds[static_cast<size_t>(job_.rank())] = written.seconds;
   return std::ranges::max(job_.sum(seconds));
+}
+
+void Checkpointer::end_removal() {
+  if (removal_.valid()) {
+    try {
+      removal_.get();
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "tandem: old checkpoints were not removed: %s\n", error.what());
+    }
+  }
 }
 
 // Removes what was written. If that fails, the next attempt does it.

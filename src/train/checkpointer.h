@@ -46,9 +46,11 @@ class Checkpointer {
   // that writes it.
   void begin(const RunState& state);
   // Waits until every rank has written its file. Then rank 0 makes the checkpoint visible, and
-  // starts to remove those that checkpoint.keep and keep_every do not cover; what goes wrong there
-  // is an error of the next save. Returns the longest time that a rank wrote.
+  // starts to remove those that checkpoint.keep and keep_every do not cover. Returns the longest
+  // time that a rank wrote.
   double commit();
+  // Waits until they are removed. Where that fails a line says why, and they stay.
+  void end_removal();
   bool is_writing() const { return attempt_.has_value(); }  // begun, not committed
   bool is_written() const;  // and this rank's file is done; does not block
   // Collective. Makes checkpoints/best the newest checkpoint, as soon as that is committed.
@@ -57,6 +59,7 @@ class Checkpointer {
   // Of the newest checkpoint, which may still be under way; -1: none.
   int64_t newest_step() const { return newest_step_; }
   const std::string& path() const { return path_; }  // of the newest committed one, or empty
+  int64_t copy_bytes() const { return snapshot_.host_bytes(); }
   // More than checkpoint.every_minutes have passed since the last save, by this rank's clock.
   bool overdue() const;
 

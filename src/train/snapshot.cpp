@@ -11,6 +11,9 @@ namespace tandem {
 
 namespace {
 
+// They stay as long as the run, so that their sizes are not rounded up.
+constexpr MemoryClass kCopies = MemoryClass::kMasters;
+
 Slab slab_of(const ParamValues::Weights& weights) {
   return {"param/" + weights.parameter->name, weights.parameter->slice(), weights.offset,
           weights.data};
@@ -69,11 +72,13 @@ std::vector<Slab> owned_slabs(const ParamStore& store, const Optimizer& optimize
 
 int64_t snapshot_bytes(const ParamStore& store, const Optimizer& optimizer, Model& model,
                        int rank) {
-  int64_t elements = 0;
+  constexpr int64_t kAlignment = 64;  // of blocks of kCopies
+  int64_t bytes = 0;
   for (const Slab& slab : owned_slabs(store, optimizer, model, rank)) {
-    elements += slab.data.elements();
+    const int64_t needed = slab.data.elements() * size_of(DType::kF32);
+    bytes += (needed + kAlignment - 1) / kAlignment * kAlignment;
   }
-  return elements * size_of(DType::kF32);
+  return bytes;
 }
 
 Snapshot::Snapshot(Stream& stream, bool apart)
@@ -102,7 +107,7 @@ Tensor Snapshot::host_copy(const Tensor& data, const Tensor& former) {
   }
   Tensor here = former && former.shape() == data.shape()
                     ? former
-                    : Tensor::empty(host_, data.shape(), DType::kF32, MemoryClass::kStaging);
+                    : Tensor::empty(host_, data.shape(), DType::kF32, kCopies);
   if (is_f32) {
     copy(stream_, data, here);
   } else {

@@ -27,6 +27,8 @@ class Snapshot {
   // their memory again.
   std::span<const Slab> take(const ParamStore& store, const Optimizer& optimizer, Model& model,
                              int rank);
+  // The most memory of the host that the copies took.
+  int64_t host_bytes() const { return host_.total().peak_bytes; }
 
  private:
   Tensor host_copy(const Tensor& data, const Tensor& former);
@@ -37,7 +39,7 @@ class Snapshot {
   std::vector<Slab> slabs_;
 };
 
-// The bytes that Snapshot copies, as f32.
+// The host memory that a Snapshot of f32 tensors takes.
 int64_t snapshot_bytes(const ParamStore& store, const Optimizer& optimizer, Model& model, int rank);
 
 // Collective. Each rank indexes a share of the files. AgreedError(kData) if a file is missing or

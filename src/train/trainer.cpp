@@ -374,7 +374,8 @@ ExitCode Trainer::finish(bool stopped) {
   }
   save();
   commit();
-  const std::vector<RankUse> use = window_->use();
+  checkpointer_->end_removal();
+  const std::vector<RankUse> use = window_->use(checkpointer_->copy_bytes());
   if (log_) {
     log_->finish(stopped, checkpointer_->path(),
                  {.step = state_.step,

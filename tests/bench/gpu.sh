@@ -172,7 +172,7 @@ case "${1:-}" in
     pack "$2" ;;
   --run) [ $# -ge 2 ] || usage
     if [ $# -gt 2 ]; then
-      [ "$3" = --part ] && [[ ${4:-} =~ ^[12]$ ]] && [ $# = 4 ] || usage
+      [[ $# = 4 && $3 = --part && $4 =~ ^[12]$ ]] || usage
       part=$4
     fi
     run "$2" "$part" ;;

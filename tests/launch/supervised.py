@@ -1,4 +1,4 @@
-"""What the tests of launch/supervise.sh share: starting it, what it writes, and runs of `tandem` under it."""
+"""What the tests of launch/supervise.sh and run.sh share: starting them, what they write, and runs of `tandem` under them."""
 import json
 import os
 import random
@@ -48,6 +48,16 @@ def start(folder, command, *options, **how):
     return subprocess.Popen([SUPERVISE, "--run", folder, *map(str, options), "--", *map(str, command)], **how)
 
 
+class Launched(Workspace):
+    """Jobs that launch/run.sh starts."""
+
+    def finish(self, process, code):
+        """What run.sh said."""
+        output, errors = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, code, output + errors)
+        return [line for line in errors.splitlines() if line.startswith("run: ")]
+
+
 class Supervised(Workspace):
     """Runs of the program under the supervisor."""
 
@@ -58,8 +68,8 @@ class Supervised(Workspace):
         self.addCleanup(lambda: (job.kill(), job.communicate()))
         return job
 
-    def finish(self, name, job, code):
-        output, errors = job.communicate(timeout=120)
+    def finish(self, name, job, code, seconds=120):
+        output, errors = job.communicate(timeout=seconds)
         self.assertEqual(job.returncode, code, output + errors)
         self.assertEqual(self.processes_of(name), [])
         return errors
@@ -75,9 +85,13 @@ class Supervised(Workspace):
     def last_step(self, name):
         """The last one that was logged."""
         try:
-            return max((line["step"] for line in metrics(self.run_folder(name))), default=0)
-        except (OSError, json.JSONDecodeError):  # not yet there, or a line that is being written
+            with open(os.path.join(self.run_folder(name), "metrics.jsonl"), "rb") as file:
+                begin = max(0, file.seek(0, os.SEEK_END) - 8192)
+                file.seek(begin)
+                lines = file.read().split(b"\n")[begin > 0:-1]  # without one that is cut off
+        except OSError:  # not yet there
             return 0
+        return max((json.loads(line)["step"] for line in lines), default=0)
 
     def assert_saved(self, name):
         """The checkpoint of the last step that was logged, and the command goes on."""

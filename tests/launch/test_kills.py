@@ -18,7 +18,8 @@ from tandem_program import metrics, saves
 
 KILLS = int(os.environ.get("TANDEM_KILLS", 20))
 EVERY = 15  # steps between saves
-STEPS = 15 * KILLS + 5 * EVERY
+LAST = 40 * KILLS  # the step of the last kill, which comes some time after it on a busy machine
+STEPS = LAST + 20 * KILLS + 10 * EVERY
 
 
 class Kills(Supervised):
@@ -53,7 +54,9 @@ class Kills(Supervised):
             wait_until(lambda: self.writing() - former or job.poll() is not None, every=0.001)
         time.sleep(self.pick.random() * (0.04 if in_a_save else 0.2))
         job.send_signal(signal.SIGSTOP)
-        os.kill(self.pick.choice(self.processes_of("killed")), signal.SIGKILL)
+        ranks = self.processes_of("killed")
+        self.assertNotEqual(ranks, [], "the ranks have ended by themselves: " + self.said()[0][-5000:])
+        os.kill(self.pick.choice(ranks), signal.SIGKILL)
         wait_until(lambda: not self.processes_of("killed"))
 
     def check_restart(self, job, restarts):
@@ -75,12 +78,12 @@ class Kills(Supervised):
 
     def test_random_kills(self):
         self.pick, self.seen = picks(), collections.Counter()
-        self.finish("whole", self.start("whole", *self.SETTINGS, ranks=1), 0)
+        self.finish("whole", self.start("whole", *self.SETTINGS, ranks=1), 0, seconds=1200)
         began = time.monotonic()
         with open(self.path("said"), "w") as said:
             job = self.start("killed", *self.SETTINGS, options=["--backoff", 0, "--max-restarts", KILLS], ranks=3, stdout=said,
                              stderr=said, env=self.ENVIRONMENT)
-            for number, step in enumerate(sorted(self.pick.sample(range(EVERY + EVERY // 2, STEPS - 4 * EVERY), KILLS))):
+            for number, step in enumerate(sorted(self.pick.sample(range(EVERY + EVERY // 2, LAST), KILLS))):
                 wait_until(lambda: self.last_step("killed") >= step and self.steps() or job.poll() is not None, 300)
                 self.assertIsNone(job.poll(), self.said())
                 self.kill(job, number % 2)

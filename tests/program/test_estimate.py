@@ -82,6 +82,8 @@ class Estimates(Workspace):
                 expected = self.given(*options(settings), "--data.path", data, "--ranks", ranks, "--gpu", GPU)
                 self.assertEqual(expected["wire_bytes"], used["wire_bytes"])
                 self.assertEqual(expected["peak_bytes"], used["peak_bytes"])
+                with open(os.path.join(self.run_folder(f"drawn{number}"), "report.json")) as file:
+                    self.assertEqual(expected["checkpoint_bytes"], json.load(file)["ranks"][0]["saved_copy_bytes"])
                 for name, bytes in used["memory"].items():
                     self.assertEqual(expected["memory"][name], bytes, name)
 

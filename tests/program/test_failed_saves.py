@@ -20,6 +20,10 @@ LIBC = ctypes.CDLL(None)
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
 
 
+def obey_permissions():
+    LIBC.prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)  # they hold for root, too
+
+
 class FailedSaves(Life):
     def content(self, checkpoint):
         found = {}
@@ -49,7 +53,7 @@ class FailedSaves(Life):
 
     def check_fault(self, name, fault, mend, pattern):
         def prepare():
-            LIBC.prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)  # permissions hold for root, too
+            obey_permissions()
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         run_ = self.start(name, "--model.width", 4096, "--train.steps", 10**6, "--train.log_every", 10**6, "--checkpoint.keep", 1,
                           "--checkpoint.every_steps", 50, preexec_fn=prepare, restore_signals=False)
@@ -90,6 +94,22 @@ class FailedSaves(Life):
 
     def test_a_folder_that_disappears(self):
         self.check_fault("gone", lambda run_, partial: shutil.rmtree(partial), lambda run_, partial: None, "[Nn]o such file")
+
+    def test_an_old_checkpoint_that_cannot_be_removed(self):
+        def save(steps):
+            run_ = self.start("old", "--train.steps", steps, "--checkpoint.keep", 1, preexec_fn=obey_permissions)
+            said = run_.communicate(timeout=60)[1]
+            self.assertEqual(run_.returncode, 0, said)
+            return re.findall("^tandem: .*", said, re.MULTILINE), self.entries("old")[0]
+        self.assertEqual(save(2), ([], {"step-00000002"}))
+        os.chmod(self.checkpoint("old", 2), 0o500)
+        said, whole = save(4)
+        self.assertRegex(said[0], "old checkpoints were not removed: .*[Pp]ermission denied")
+        self.assertEqual((len(said), whole), (1, {"step-00000004"}))
+        for partial in self.entries("old")[1]:
+            os.chmod(self.checkpoint("old", partial), 0o700)
+        self.assertEqual(save(6), ([], {"step-00000006"}))
+        self.assertEqual(self.entries("old")[1], set())
 
 
 if __name__ == "__main__":

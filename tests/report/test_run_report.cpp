@@ -33,6 +33,7 @@ RankUse distinct_use() {
     peak = ++next;
   }
   use.peak_bytes = ++next;
+  use.saved_copy_bytes = ++next;
   return use;
 }
 
@@ -96,6 +97,7 @@ TEST(RunReport, JsonNamesWhatOccurs) {
   "ranks": [
     {
       "peak_bytes": 4194304,
+      "saved_copy_bytes": 0,
       "memory": {
         "parameters": 3145728,
         "masters": 1048576
@@ -134,12 +136,14 @@ TEST(RunReport, ADamagedOneIsNamed) {
 }
 
 TEST(RunReport, AColumnForEachRank) {
-  const RunReport report{.first_step = 10, .step = 20, .ranks = two_ranks()};
+  RunReport report{.first_step = 10, .step = 20, .ranks = two_ranks()};
+  report.ranks[1].saved_copy_bytes = 2 << 20;
   EXPECT_EQ(report.tables(2),
             "peak memory                         rank 0      rank 1\n"
             "  parameters                       3.0 MiB     3.0 MiB\n"
             "  masters                          1.0 MiB     1.0 MiB\n"
             "  all at once                      5.0 MiB     4.0 MiB\n"
+            "  copy to save (host)                  0 B     2.0 MiB\n"
             "sent since this start               rank 0      rank 1  a step, rank 1\n"
             "  all_reduce inside nodes          1.0 MiB     1.0 MiB       102.4 KiB\n"
             "  all_reduce between nodes             0 B     2.0 MiB       204.8 KiB\n"
