@@ -12,7 +12,7 @@
 #include "src/commands/commands.h"
 #include "src/core/visible_text.h"
 #include "src/device/device.h"
-#include "src/train/stop_signal.h"
+#include "src/stop/stop_signal.h"
 
 namespace tandem {
 namespace {

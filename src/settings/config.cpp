@@ -211,6 +211,9 @@ void Config::bind(Options& o) {
   o.add("run.threads", run.threads, "CPU threads a rank; 0: its share of the cores", 0, 4096);
   o.add("run.stop_file", run.stop_file,
         "when this file exists, save and stop; remove it before the run goes on");
+  o.add_choice("run.watch_spot", run.watch_spot,
+               {{"auto", WatchSpot::kAuto}, {"on", WatchSpot::kOn}, {"off", WatchSpot::kOff}},
+               "save and stop when EC2 takes a spot machine back; auto: on machines of EC2");
   o.add("data.path", data.path, "dataset made by `tandem prepare`");
   o.add("data.prefetch", data.prefetch, "micro-batches read ahead", 1, 1024);
   o.add("data.augment", data.augment, "crop and flip images while training");

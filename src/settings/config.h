@@ -12,6 +12,7 @@
 #include "src/settings/options.h"
 #include "src/step/batch_plan.h"
 #include "src/step/training_step.h"
+#include "src/stop/spot_watch.h"
 
 namespace tandem {
 
@@ -28,6 +29,7 @@ struct RunConfig {
   std::optional<Device> device;  // empty: CUDA where there is a GPU
   int64_t threads = 0;
   std::string stop_file{};
+  WatchSpot watch_spot = WatchSpot::kAuto;
 };
 
 struct DataConfig {

@@ -1,7 +1,13 @@
 #include "src/train/run_directory.h"
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <random>
+#include <thread>
 
+#include "comm/agreement.h"
 #include "src/core/error.h"
 #include "src/data/tokenizer.h"
 #include "src/io/file.h"
@@ -21,6 +27,27 @@ void compare_fixed_settings(const Config& config, const std::string& path) {
   }
 }
 
+std::string random_text() {
+  std::random_device random;
+  return str(random(), " ", random(), " ", random(), " ", random(), "\n");
+}
+
+// Whether the file has this content, or gets it in time.
+bool is_seen(const std::string& path, const std::string& content,
+             std::chrono::milliseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    std::ifstream file(path);
+    if (std::string(std::istreambuf_iterator<char>(file), {}) == content) {
+      return true;
+    }
+    if (std::chrono::steady_clock::now() > deadline) {
+      return false;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<FileLock> RunDirectory::lock() const {
@@ -35,6 +62,38 @@ void RunDirectory::prepare(const Config& config) const {
     compare_fixed_settings(config, config_path);
   }
   replace_file(config_path, config.ini_text());
+}
+
+void RunDirectory::require_shared(Control& job, const std::string& host,
+                                  std::chrono::milliseconds patience) const {
+  if (job.size() == 1) {
+    return;
+  }
+  const std::string file = path_ + "/shared";
+  const std::string content = on_root(job, [&] {
+    const std::string text = random_text();
+    replace_file(file, text);
+    return text;
+  });
+  const std::vector<std::string> blind =
+      job.all_gather(is_seen(file, content, patience) ? "" : host);
+  const std::string place = on_root(job, [&] {
+    remove_tree(file);
+    return str(std::filesystem::absolute(path_).string(), " on ", host);
+  });
+  std::map<std::string, size_t> first_rank;  // by host
+  for (size_t rank = 0; rank < blind.size(); ++rank) {
+    first_rank.emplace(blind[rank], rank);
+  }
+  first_rank.erase("");
+  std::string hosts;
+  for (const auto& [name, rank] : first_rank) {
+    hosts += str(hosts.empty() ? "" : ", ", name, " (rank ", rank, ")");
+  }
+  if (!hosts.empty()) {
+    throw AgreedError(ExitCode::kData, str("the folder of the run, ", place, ", is not seen on ",
+                                           hosts, "; put run.dir on storage that all hosts share"));
+  }
 }
 
 void RunDirectory::keep_tokenizer(const Config& config) const {

@@ -1,10 +1,12 @@
 // The folder DIR/NAME of a run and the files in it.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "comm/control.h"
 #include "src/io/file_lock.h"
 #include "src/settings/config.h"
 
@@ -29,6 +31,11 @@ class RunDirectory {
   // must have had the same model, data and seed. Errors: kData if the folder cannot be written,
   // kConfig with the settings that differ.
   void prepare(const Config& config) const;
+  // Collective, after lock(). Every rank writes its part of a checkpoint here. Throws
+  // AgreedError(kData), with the names of the hosts, if a rank does not see a file that rank 0 has
+  // just written. Network file systems may be slow, so a rank looks for `patience`.
+  void require_shared(Control& job, const std::string& host,
+                      std::chrono::milliseconds patience = std::chrono::seconds(5)) const;
   // Writes tokenizer.h5 for a language model, so that `generate` needs nothing but this folder.
   void keep_tokenizer(const Config& config) const;
 

@@ -25,12 +25,17 @@ Trainer::Trainer(const Config& config, World& world)
       stream_(machine_.stream),
       stop_signal_(world.rank() == 0, std::getenv("OMPI_COMM_WORLD_RANK") != nullptr),
       stop_file_(world.rank() == 0 ? config.run.stop_file : "") {
+  agree(job_, [&] {  // a notice is about a machine
+    spot_watch_ =
+        watch_spot(world.local_rank() == 0 ? config.run.watch_spot : WatchSpot::kOff, world.host());
+  });
   open_data(world.local_rank() == 0);
   on_root(job_, [&] {
     lock_ = directory_.lock();
     directory_.prepare(config_);
     return std::string();
   });
+  directory_.require_shared(job_, world.host());
   build(world.local_size());
   resume();
   start_loader();
@@ -163,7 +168,8 @@ ExitCode Trainer::run() {
 
 Trainer::StepPlan Trainer::plan_step(int64_t number) {
   StepPlan plan{.skips = skip_batches_.contains(number)};
-  Votes votes{.stop = stop_signal_.requested() || stop_file_.requested(number - 1),
+  Votes votes{.stop = stop_signal_.requested() || stop_file_.requested(number - 1) ||
+                      (spot_watch_ && spot_watch_->noticed()),
               .save = job_.rank() == 0 && checkpointer_->overdue(),
               .written = checkpointer_->is_written()};
   for (int64_t i = 0; i < batch_.accumulation() && !plan.skips; ++i) {

@@ -14,13 +14,13 @@
 #include "src/settings/config.h"
 #include "src/settings/step_ranges.h"
 #include "src/step/training_step.h"
+#include "src/stop/stop_file.h"
+#include "src/stop/stop_signal.h"
 #include "src/train/checkpointer.h"
 #include "src/train/evaluation.h"
 #include "src/train/machine.h"
 #include "src/train/model_zoo.h"
 #include "src/train/run_directory.h"
-#include "src/train/stop_file.h"
-#include "src/train/stop_signal.h"
 #include "src/train/votes.h"
 
 namespace tandem {
@@ -32,7 +32,7 @@ class Trainer {
   Trainer(const Config& config, World& world);
 
   // Trains to the last step, then saves. Only says so if the checkpoint is of that step or later.
-  // kStopped if a signal or run.stop_file asked to stop; then it saves too.
+  // kStopped if a signal, run.stop_file or a spot notice asked to stop; then it saves too.
   ExitCode run();
 
  private:
@@ -96,6 +96,7 @@ class Trainer {
   ScheduleOptions schedule_;
   StopSignal stop_signal_;
   StopFile stop_file_;
+  std::unique_ptr<SpotWatch> spot_watch_;  // of the first rank on each host
 
   RunState saving_;         // what the latest save holds
   double stall_s_ = 0;      // how long that save has kept training waiting

@@ -15,7 +15,7 @@ import unittest
 TANDEM = ""
 OK, CONFIG, DATA, NUMERICAL, OUT_OF_MEMORY, STOPPED = 0, 2, 3, 64, 71, 85
 QUICK = ["--train.global_batch", "12", "--train.log_every", "1", "--optim.warmup_steps", "5", "--run.threads", "1",
-         "--log.progress", "none"]
+         "--log.progress", "none", "--run.watch_spot", "off"]
 # The settings of a small model of each kind; the dataset says how large images are.
 SHAPES = {"mlp": ["--model.layers", "2", "--model.width", "32"], "resnet": []}
 SHAPES["gpt"] = SHAPES["llama"] = [*SHAPES["mlp"], "--model.heads", "2", "--model.context", "16"]

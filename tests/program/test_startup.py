@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How the program starts: in little memory, with threads that the user chose, and held for a debugger.
+"""How the program starts: in little memory, with threads that the user chose, held for a debugger, and on shared storage.
 
     test_startup.py PATH_TO_TANDEM [unittest arguments]
 """
@@ -12,7 +12,7 @@ import subprocess
 import time
 
 import tandem_program
-from tandem_program import CONFIG, MPI_ENV, OK, OUT_OF_MEMORY, TINY, Workspace, metrics, run
+from tandem_program import CONFIG, DATA, MPI_ENV, OK, OUT_OF_MEMORY, TINY, Workspace, metrics, run
 
 
 def limited(mib, *arguments, **environment):
@@ -123,6 +123,53 @@ class Startup(Workspace):
         for value, ranks in [("2", 2), ("-1", None), ("one", None), ("0x", None), ("", None)]:
             result = self.check(run("train", ranks=ranks, environment={"TANDEM_WAIT_RANK": value}), CONFIG)
             self.assert_one_line(result, f"TANDEM_WAIT_RANK={value}: must be a rank of this job, 0 to {(ranks or 1) - 1}")
+
+
+class SharedFolder(Workspace):
+    """Ranks with different working folders stand for hosts, and a relative run.dir for storage that hosts do not share."""
+
+    def start(self, *hosts):
+        command = ["timeout", "-k", "5", "60", "mpirun"]
+        for host in hosts:
+            os.makedirs(self.path(host), exist_ok=True)
+            command += [*([":"] if host != hosts[0] else []), "-np", "2", "-wdir", self.path(host), tandem_program.TANDEM, "train",
+                        "--data.path", self.text, "--run.dir", "runs", "--run.name", "r", "--train.steps", "2", *TINY]
+        job = subprocess.Popen(command, env=MPI_ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(job.terminate)
+        return job
+
+    def test_one_that_is_not_shared_is_found_at_the_start(self):
+        job = self.start("a", "b")
+        output, errors = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, DATA, output + errors)
+        ours = [line for line in errors.splitlines() if line.startswith("tandem:")]
+        host = re.escape(os.uname().nodename)
+        self.assertEqual(len(ours), 1, errors)
+        self.assertRegex(ours[0], rf"the folder of the run, {self.path('a')}/runs/r on {host}, is not seen on {host} \(rank 2\); "
+                         "put run.dir on storage that all hosts share")
+        self.assertEqual(os.listdir(self.path("b")), [])
+        self.assertEqual(sorted(os.listdir(self.path("a/runs/r"))), ["checkpoints", "config.cfg", "lock"])
+
+    def test_storage_that_shows_files_late_is_waited_for(self):
+        job = self.start("early", "late")
+        deadline = time.monotonic() + 60
+        while not os.path.exists(self.path("early/runs/r/shared")):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        time.sleep(1)
+        os.symlink(self.path("early/runs"), self.path("late/runs"))
+        output, errors = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, OK, output + errors)
+        self.assertFalse(os.path.exists(self.path("early/runs/r/shared")))
+
+    def test_what_an_earlier_start_left_behind_is_not_believed(self):
+        os.makedirs(self.path("behind/runs/r"))
+        with open(self.path("behind/runs/r/shared"), "w") as file:
+            file.write("1 2 3 4\n")
+        job = self.start("ahead", "behind")
+        output, errors = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, DATA, output + errors)
+        self.assertIn("is not seen on", errors)
 
 
 if __name__ == "__main__":

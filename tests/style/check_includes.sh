@@ -24,7 +24,8 @@ allow src/step "src/step/|src/autograd/|layers/|comm/|optim/|$engine"
 allow src/io 'src/(core|device|io)/'
 allow src/data 'src/(core|data)/|src/io/(byte_stream|content_hash|hdf5)\.h'
 allow src/prepare 'src/(core|data|io|prepare)/'
-training='src/(autograd|data|io|step|settings|train|estimate|inference|report)/|layers/|comm/|optim/'
+allow src/stop 'src/(core|stop)/'
+training='src/(autograd|data|io|step|settings|stop|train|estimate|inference|report)/|layers/|comm/|optim/'
 for room in settings train estimate inference report; do allow "src/$room" "$training|$engine"; done
 
 # only HEADER 'PATTERN': only the named files, and the emulated GPU, may include the library header.
@@ -38,7 +39,7 @@ only_line() {
 only 'mpi\.h' 'comm/(world\.cpp|transport/mpi_wire\..*)'
 only 'hdf5\.h' 'src/io/hdf5.*|tests/(io/test_hostile_hdf5|fuzz/support/hdf5_file)\.cpp'
 only 'archive' 'src/prepare/tar_reader\.(h|cpp)'
-only 'boost/' 'src/settings/options\.cpp'
+only 'boost/' '(src/settings/options|src/stop/instance_metadata)\.cpp'
 only 'cblas\.h' 'src/product/gemm_cblas\.cpp'
 only 'cuda_runtime' 'src/device/(cuda\.cpp|cuda_check\.h)|src/kernels/launch\.cuh'
 only 'cublas' 'src/product/gemm_cuda\.cpp'

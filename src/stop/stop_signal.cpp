@@ -1,4 +1,4 @@
-#include "src/train/stop_signal.h"
+#include "src/stop/stop_signal.h"
 
 #include <unistd.h>
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "src/train/stop_file.h"
+#include "src/stop/stop_file.h"
 
 namespace tandem {
 namespace {

@@ -1,4 +1,4 @@
-#include "src/train/stop_file.h"
+#include "src/stop/stop_file.h"
 
 #include <chrono>
 #include <cstdio>
