@@ -66,10 +66,10 @@ Hierarchy::Hierarchy(Control& control, Collectives& collectives, Memory& memory,
 }
 
 // Runs work(stream) in the order of stream(), on the tensors' device. If stream() is a host thread,
-// that thread runs the work and waits for the device.
+// that thread runs the work and waits for the device. A dry stream only charges the time.
 template <class F>
 void Hierarchy::enqueue(Device device, F work) const {
-  if (stream().device() == Device::kCuda) {
+  if (stream().device() == Device::kCuda || stream().is_dry()) {
     return work(stream());
   }
   stream().submit([device, work] {
@@ -110,6 +110,7 @@ void Hierarchy::scatter_sum(Collectives& group, const Tensor& in, const Tensor& 
   const Tensor all = scratch(in.elements());
   group.all_to_all(in, all);
   enqueue(in.device(), [parts = group.size(), all, out](Stream& stream) {
+    stream.charge({.bytes = static_cast<double>(all.bytes() + out.bytes())});
     on_device(stream, [&](auto device) {
       const int64_t n = out.elements();
       if (out.dtype() == DType::kF32) {

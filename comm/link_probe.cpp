@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "comm/agreement.h"
 #include "src/core/error.h"
 
 namespace tandem {
@@ -13,9 +14,14 @@ namespace tandem {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
-constexpr int64_t kSmallest = 4 << 10, kLargest = 4 << 20, kGrowth = 4;
+constexpr int64_t kGrowth = 4;
 constexpr int kRepeats = 5;
-constexpr double kBudget_s = 1;
+
+struct Sizes {
+  int64_t smallest, largest;  // in bytes
+  double budget_s;
+};
+constexpr Sizes kProbed{4 << 10, 4 << 20, 1}, kForBandwidth{64 << 10, 64 << 20, 3};
 
 constexpr double kLatencyShare = 0.05;
 constexpr int64_t kSmallestBucket = 256 << 10;
@@ -35,6 +41,26 @@ double typical_seconds(const Hierarchy& group, const Tensor& data) {
   std::ranges::generate(seconds, [&] { return seconds_of(group, data); });
   std::ranges::sort(seconds);
   return group.control().sum({&seconds[kRepeats / 2], 1})[0] / group.size();
+}
+
+// Typical times of all_reduce of the smallest size, kGrowth times that, and so on. After the second
+// size it stops before one that would take the whole longer than about budget_s.
+std::vector<LinkSample> sample(const Hierarchy& group, const Stream& compute, Sizes sizes) {
+  Memory memory(compute);
+  const Tensor data = Tensor::zeros(memory, {sizes.largest / size_of(DType::kF32)}, DType::kF32,
+                                    MemoryClass::kStaging);
+  const auto first = [&](int64_t bytes) { return data.slice(0, bytes / size_of(DType::kF32)); };
+  seconds_of(group, first(sizes.smallest));  // not measured: it connects the ranks
+  std::vector<LinkSample> samples;
+  double spent = 0, next = 0;  // next: at most kGrowth times the seconds of the last size
+  for (int64_t bytes = sizes.smallest;
+       bytes <= sizes.largest && (samples.size() < 2 || spent + next < sizes.budget_s);
+       bytes *= kGrowth) {
+    samples.push_back({bytes, typical_seconds(group, first(bytes))});
+    spent += kRepeats * samples.back().seconds;
+    next = kGrowth * kRepeats * samples.back().seconds;
+  }
+  return samples;
 }
 
 }  // namespace
@@ -68,20 +94,28 @@ LinkRates probe_link(const Hierarchy& group, const Stream& compute) {
   if (group.size() == 1) {
     return {.latency_s = 0, .bytes_per_s = kInfinite};
   }
-  Memory memory(compute);
-  const Tensor data =
-      Tensor::zeros(memory, {kLargest / size_of(DType::kF32)}, DType::kF32, MemoryClass::kStaging);
-  const auto first = [&](int64_t bytes) { return data.slice(0, bytes / size_of(DType::kF32)); };
-  seconds_of(group, first(kSmallest));  // not measured: it connects the ranks
-  std::vector<LinkSample> samples;
-  double spent = 0, next = 0;  // next: at most kGrowth times the seconds of the last size
-  for (int64_t bytes = kSmallest;
-       bytes <= kLargest && (samples.size() < 2 || spent + next < kBudget_s); bytes *= kGrowth) {
-    samples.push_back({bytes, typical_seconds(group, first(bytes))});
-    spent += kRepeats * samples.back().seconds;
-    next = kGrowth * kRepeats * samples.back().seconds;
+  return fit_link(sample(group, compute, kProbed));
+}
+
+double bus_gb_s(int ranks, const LinkSample& all_reduce) {
+  return 2.0 * (ranks - 1) / ranks * static_cast<double>(all_reduce.bytes) / all_reduce.seconds /
+         1e9;
+}
+
+void require_bus_bandwidth(const Hierarchy& group, const Stream& compute, double least_gb_s) {
+  if (group.size() == 1) {
+    return;
   }
-  return fit_link(samples);
+  const LinkSample largest = sample(group, compute, kForBandwidth).back();
+  const double measured = bus_gb_s(group.size(), largest);
+  if (measured < least_gb_s) {
+    throw AgreedError(
+        ExitCode::kConfig,
+        str("the bus bandwidth of an all_reduce of ", largest.bytes >> 10, " KiB on ", group.size(),
+            " ranks is ", measured, " GB/s, less than dist.min_gb_s = ", least_gb_s,
+            "; likely causes: NCCL uses sockets, not EFA (see its log with NCCL_DEBUG=INFO); hosts "
+            "in no placement group; another job on the same links"));
+  }
 }
 
 int64_t plan_bucket_bytes(const LinkRates& rates, int64_t model_bytes) {

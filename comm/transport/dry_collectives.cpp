@@ -7,8 +7,9 @@
 
 namespace tandem {
 
-DryCollectives::DryCollectives(int rank, int size, Device device, const Network& network)
-    : stream_(std::make_shared<Stream>(Stream::dry(device, {}))),
+DryCollectives::DryCollectives(int rank, int size, Device device, const Speed& speed,
+                               const Network& network)
+    : stream_(std::make_shared<Stream>(Stream::dry(device, speed))),
       network_(network),
       rank_(rank),
       ranks_here_(size),

@@ -27,8 +27,8 @@ struct Network {
 class DryCollectives final : public Collectives {
  public:
   // Stands for rank `rank` of `size`, all on one node until set_nodes(). stream() is a dry stream
-  // of `device`.
-  DryCollectives(int rank, int size, Device device, const Network& network);
+  // of `device`; sums and conversions on it take time by `speed`.
+  DryCollectives(int rank, int size, Device device, const Speed& speed, const Network& network);
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(nodes_.size()); }

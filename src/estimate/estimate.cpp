@@ -60,7 +60,7 @@ TrainingStep::Options planned(const Config& config, Model& model, const Job& job
     const Stream nothing = Stream::dry(Device::kCpu, {});
     Memory memory(nothing);
     for (const int64_t bytes : {int64_t{4} << 10, int64_t{4} << 20}) {
-      DryCollectives world(0, job.ranks, Device::kCpu, job.hardware.network);
+      DryCollectives world(0, job.ranks, Device::kCpu, job.hardware.speed, job.hardware.network);
       world.set_nodes(node_of_rank(job));
       world.all_reduce(Tensor::empty(memory, {bytes / 4}, DType::kF32, MemoryClass::kStaging),
                        Traffic::kControl);
@@ -84,7 +84,8 @@ class DryRun {
         memory_(stream_),
         host_(Stream::dry(Device::kCpu, {})),
         staging_(stream_.device() == Device::kCpu ? memory_ : Memory(host_)),
-        world_(rank, job.ranks, collectives_device(config, job), job.hardware.network),
+        world_(rank, job.ranks, collectives_device(config, job), job.hardware.speed,
+               job.hardware.network),
         control_(rank, job.ranks),
         data_(control_, world_, memory_, node_of_rank(job), config.dist.shard),
         model_(make_model(config.model, data)),

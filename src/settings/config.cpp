@@ -94,6 +94,8 @@ void bind_dist(Options& o, DistConfig& dist) {
   o.add_choice("dist.unused", dist.unused, {{"error", Unused::kIsError}, {"zero", Unused::kIsZero}},
                "for a parameter without a gradient");
   o.add("dist.timeout_s", dist.timeout_s, "seconds to wait for another rank", 0.1);
+  o.add("dist.min_gb_s", dist.min_gb_s,
+        "least bus bandwidth of an all_reduce at the start, in GB/s; 0: not measured");
 }
 
 // A value of a setting, and the other settings that nothing reads when it is chosen.

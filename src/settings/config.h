@@ -107,6 +107,7 @@ struct DistConfig {
   std::string node_size = "auto";
   Unused unused = Unused::kIsError;
   double timeout_s = 600;
+  double min_gb_s = 0;
 };
 
 struct CheckpointConfig {

@@ -1,6 +1,7 @@
 #include "src/train/machine.h"
 
 #include "comm/agreement.h"
+#include "comm/link_probe.h"
 #include "comm/transport/nccl_collectives.h"
 #include "src/device/cuda.h"
 #include "src/device/dispatch.h"
@@ -82,6 +83,9 @@ Machine::Machine(const RunConfig& run, const DistConfig& dist, World& world)
       nodes_of(world.control(), world.host(), size == "auto" ? 0 : std::stoi(size));
   mesh_ = std::make_shared<Mesh>(world.control(), nccl_ ? *nccl_ : world.collectives(), memory,
                                  nodes, dist.shard);
+  if (dist.min_gb_s > 0) {
+    require_bus_bandwidth(mesh_->data(), stream, dist.min_gb_s);
+  }
 }
 
 double Machine::peak_flops(DType dtype) const {

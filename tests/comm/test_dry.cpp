@@ -1,6 +1,7 @@
 // Dry streams, memory, collectives and control messages, which only count.
 #include <array>
 
+#include "comm/hierarchy.h"
 #include "comm/transport/dry_collectives.h"
 #include "comm/transport/local_control.h"
 #include "layers/batchnorm2d/running_statistics.h"
@@ -204,7 +205,7 @@ TEST(DryMemory, HasNoLimitAndNoContents) {
 }
 
 std::unique_ptr<DryCollectives> four_ranks(int rank, bool two_nodes) {
-  auto world = std::make_unique<DryCollectives>(rank, 4, Device::kCpu, kNetwork);
+  auto world = std::make_unique<DryCollectives>(rank, 4, Device::kCpu, kSpeed, kNetwork);
   if (two_nodes) {
     world->set_nodes(std::array{0, 0, 1, 1});
   }
@@ -276,6 +277,30 @@ TEST_F(DryRanks, TakeTheirTime) {
   EXPECT_EQ(seconds_of(*world->split(std::array{0, 1, 0, 1})), 10 + 20);
   EXPECT_EQ(world->stream().clock().now_s, 46.5 + 6 + 30);          // splits share the stream
   EXPECT_EQ(seconds_of(*world->split(std::array{0, 1, 2, 3})), 0);  // alone
+}
+
+// bf16 is added and converted by kernels, on the stream of the collectives.
+TEST_F(DryRanks, SumsOfBf16TakeTimeByTheSpeedOfTheDevice) {
+  const auto seconds_of = [&](bool two_nodes, Sharing sharing) {
+    auto world = four_ranks(0, two_nodes);
+    LocalControl control(0, 4);
+    const std::vector<int> nodes =
+        two_nodes ? std::vector<int>{0, 0, 1, 1} : std::vector<int>{0, 0, 0, 0};
+    const Hierarchy ranks(control, *world, memory_, nodes, sharing);
+    const double before = world->stream().clock().now_s;
+    ranks.reduce_scatter(
+        Tensor::empty(memory_, {40}, DType::kBf16, MemoryClass::kStaging),
+        Tensor::empty(memory_, {40 / ranks.parts()}, DType::kF32, MemoryClass::kStaging));
+    return world->stream().clock().now_s - before;
+  };
+  // all_to_all: 60 bytes at 8 a second, and 1 s. The sum reads 80 bytes and writes 40, at 10 a
+  // second, with one launch.
+  EXPECT_EQ(seconds_of(false, Sharing::kWorld), 1 + 7.5 + 12 + 0.5);
+  // Inside the node: 40 bytes; the sum reads 80 and writes 40. Between the nodes, over a shared
+  // link of 4 bytes a second: 20 bytes; the sum reads 40 and writes 20; all_gather of 20. Then 20
+  // elements are converted: 40 bytes to 80.
+  const double inside = 1 + 5 + 12 + 0.5, between = 10 + 10 + 6 + 0.5 + 10 + 10;
+  EXPECT_EQ(seconds_of(true, Sharing::kNode), inside + between + 12 + 0.5);
 }
 
 TEST_F(DryRanks, AnswerControlMessagesForAll) {

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <regex>
 #include <thread>
 
+#include "comm/agreement.h"
 #include "comm/link_probe.h"
 #include "tests/support/harness.h"
 #include "tests/support/mpi_world.h"
@@ -143,6 +145,48 @@ TEST(LinkProbe, TakesTwoSizesHoweverSlowTheLink) {
   SleepingLink link(60e-3, 1e9);  // the second size would take 5 x 4 x 60 ms
   probe(link);
   EXPECT_EQ(link.sizes.back(), 16 << 10);
+}
+
+TEST(BusBandwidth, IsThatOfNcclTests) {
+  EXPECT_EQ(bus_gb_s(2, {1000000000, 1}), 1);
+  EXPECT_EQ(bus_gb_s(4, {1000000000, 0.5}), 3);
+}
+
+// The message, or an empty text.
+std::string refusal(SleepingLink& link, double least_gb_s) {
+  LocalControl control(0, 2);
+  try {
+    require_bus_bandwidth({control, link, test_memory(), {0, 0}}, test_stream(), least_gb_s);
+    return "";
+  } catch (const AgreedError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kConfig);
+    return error.what();
+  }
+}
+
+TEST(BusBandwidth, ThatIsTooLowIsRefusedWithBothFigures) {
+  SleepingLink link(0, 10e9);  // at most, because a sleep never ends early
+  const std::string said = refusal(link, 10);
+  const std::regex expected(
+      R"(.* all_reduce of 65536 KiB on 2 ranks is \d(\.\d+)? GB/s, less than dist.min_gb_s = 10; )"
+      "likely causes: .*sockets.*placement group.*another job.*");
+  EXPECT_TRUE(std::regex_match(said, expected)) << said;
+  EXPECT_EQ(refusal(link, 1e-3), "");
+}
+
+TEST(BusBandwidth, IsMeasuredWithLessOnASlowLink) {
+  SleepingLink link(1e-3, 2e6);
+  const std::string said = refusal(link, 1);
+  EXPECT_NE(said.find("all_reduce of 256 KiB"), std::string::npos) << said;
+  EXPECT_EQ(link.sizes.size(), 1 + 2 * 5);  // 5 x 1 MiB would take 2.6 s more
+}
+
+TEST(BusBandwidth, OfOneRankIsNotMeasured) {
+  OneRank alone;
+  const Ranks ranks = alone;
+  const Hierarchy group(ranks.control, ranks.collectives, test_memory(), {0});
+  require_bus_bandwidth(group, test_stream(), 1e300);
+  EXPECT_EQ(group.wire(), WireCount{});
 }
 
 TEST(LinkProbe, AllRanksFindTheSame) {

@@ -10,8 +10,7 @@ failures=0
 
 # True if the process still runs three seconds after the job. A zombie (state Z) does not count.
 alive() {
-  local try
-  for try in $(seq 30); do
+  for _ in {1..30}; do
     grep -q '^State:[[:space:]]*[^ZX]' "/proc/$1/status" 2>/dev/null || return 1
     sleep 0.1
   done
@@ -29,12 +28,12 @@ expect() {
   [ $((SECONDS - start)) -le "$seconds" ] || problem+=" took $((SECONDS - start)) s;"
   grep -qE "$pattern" "$out" || problem+=" no line matches '$pattern';"
   [ "$(grep -c '^pid ' "$out")" -eq "$ranks" ] || problem+=" not $ranks ranks;"
-  for pid in $(sed -n 's/^pid //p' "$out"); do
+  while read -r pid; do
     if alive "$pid"; then
       problem+=" process $pid is still there;"
       kill -9 "$pid"
     fi
-  done
+  done < <(sed -n 's/^pid //p' "$out")
   if [ -n "$problem" ]; then
     echo "FAILED: $ranks ranks, $way:$problem"
     sed 's/^/    /' "$out"

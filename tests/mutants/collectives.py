@@ -57,4 +57,10 @@ MUTANTS = [
     Mutant("agreement: an error of a rank other than the first is not seen", "comm/agreement.cpp",
            "failed = outcomes[r].empty() ? failed : r;", "failed = outcomes[0].empty() ? failed : r;",
            ["comm.mpi_collectives_np2"]),
+    Mutant("link probe: bus bandwidth grows with the ranks", "comm/link_probe.cpp",
+           "2.0 * (ranks - 1) / ranks *", "2.0 * (ranks - 1) *",
+           ["comm.link_probe_np1 BusBandwidth.IsThatOfNcclTests"]),
+    Mutant("link probe: links that are too slow are accepted", "comm/link_probe.cpp",
+           "if (measured < least_gb_s) {", "if (measured <= 0) {",
+           ["comm.link_probe_np1 BusBandwidth.ThatIsTooLowIsRefusedWithBothFigures"]),
 ]
