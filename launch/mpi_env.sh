@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by scripts that call mpirun. Lets Open MPI run as root (containers) and with more ranks than cores, and
 # turns core binding off (each rank has a compute and a communication thread). Variables that are set already stay.
 if [ "$(id -u)" -eq 0 ]; then

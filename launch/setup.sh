@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what Tandem needs on Debian and Ubuntu. Prints what it does; quick when nothing is missing.
 #   launch/setup.sh            what building and running needs
-#   launch/setup.sh --tests    also what the tests need: clang-format, fibers for the emulated GPU; PyTorch and clang 16 if the
-#                              system has them
+#   launch/setup.sh --tests    also what the tests need: clang-format, fibers for the emulated GPU; PyTorch, clang 16, an SSH
+#                              server and Slurm if the system has them
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build ccache
@@ -13,7 +13,10 @@ wanted=()
 if [ "${1:-}" = --tests ]; then
   packages+=(clang-format python3 libboost-context-dev)
   wanted=(python3-torch python3-h5py    # without them the parity tests are skipped, and say so
-    clang-16 libclang-rt-16-dev llvm-16)  # for the fuzzers
+    clang-16 libclang-rt-16-dev llvm-16   # for the fuzzers
+    shellcheck
+    iproute2 iputils-ping openssh-server  # for pretend hosts
+    slurmctld slurmd slurm-client munge libslurm-dev)
 fi
 
 if ! command -v apt-get >/dev/null; then

@@ -2,13 +2,14 @@
 # Checks that take too long for every change: sanitizers, clang-tidy, hostile inputs, a run that is killed again and again, all
 # that a power failure may leave, fuzzers and mutants. All of them run, also after a failure; the last lines say what failed.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 launch/setup.sh --tests || exit 1
 failed=()
 for job in "tests/run.sh --asan" "tests/run.sh --tsan" tests/style/check_tidy.sh launch/build.sh \
     "tests/program/test_hostile_inputs.py build/tandem" "tests/launch/chaos.py build/tandem" \
     "launch/build.sh simt" "env TANDEM_CHAOS_DEVICE=cuda tests/launch/chaos.py build-simt/tandem Chaos" \
     "env TANDEM_KILLS=500 tests/launch/test_kills.py build/tandem" \
+    "env TANDEM_SLURM=all tests/launch/test_slurm.py build/tandem" tests/launch/check_pcluster.py \
     "tests/train/crash_states.sh build/tests/test_crash_states mpiexec" \
     "env TANDEM_CRASH_NO_FOLDER_RENAMES=1 tests/train/crash_states.sh build/tests/test_crash_states mpiexec" \
     tests/fuzz/run.sh tests/mutants/run.py; do

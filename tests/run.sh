@@ -32,7 +32,7 @@ export OMPI_MCA_mpi_yield_when_idle=1
 
 # Prints the build's targets that the commands of the chosen tests name.
 targets() {
-  comm -12 <(ctest --test-dir "$1" -N -V "${@:2}" | tr '" ' '\n\n' | sed -n "s|^$1/||p" | sort -u) \
+  comm -12 <(ctest --test-dir "$1" -N -V "${@:2}" | tr '" ' '\n' | sed -n "s|^$1/||p" | sort -u) \
     <(ninja -C "$1" -t targets all | sed -n 's/: [^:]*$//p' | sort -u)
 }
 

@@ -1,8 +1,10 @@
-"""The supervisor: when it starts the command again, what it makes of signals, and what it leaves behind."""
+"""Launching: the supervisor, and what run.sh finds wrong, starts and ends."""
 from table import Mutant
 
 BUILD = "release"
 SUPERVISE = "launch/supervise.sh"
+JOB, MAIN, NODES = "launch/run/job.py", "launch/run/main.py", "launch/run/nodes.py"
+SLURM, SBATCH = "launch/platforms/slurm.sh", "launch/slurm/train.sbatch"
 
 
 def noticed_by(*cases):
@@ -54,4 +56,36 @@ MUTANTS = [
     Mutant("shared memory that is open is removed", SUPERVISE, "find /proc/[0-9]*/fd -lname '/dev/shm/*' -printf '%l\\n';", "", SEGMENTS),
     Mutant("session folders of living runs are removed", SUPERVISE, ' && [ ! -e "/proc/${folder##*.}" ]', "",
            noticed_by("Leftovers.test_session_folders")),
+    Mutant("a lost host is taken for a failure of the ranks", JOB, "return TEMPORARY if code in LOST_HOST else code", "return code",
+           ["launch.run OneMachine.test_codes_of_ranks"]),
+    Mutant("a job that does not end leaves its ranks", JOB, "            self.end()\n", "            pass\n", ["launch.run OneMachine.test_what_does_not_end_is_killed"]),
+    Mutant("a job outlives run.sh", JOB, "    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)\n", "",
+           ["launch.run OneMachine.test_killing_it_kills_the_job"]),
+    Mutant("half a line of NCCL's log is read", "launch/run/nccl_log.py", 'file.read().rpartition("\\n")[0] + "\\n"', "file.read()",
+           ["launch.run NcclLogs.test_every_beginning_of_a_good_one"]),
+    Mutant("a channel without GPUDirect RDMA is well", "launch/run/nccl_log.py", r"(?!\S*GDRDMA)", r"(?!\S*)",
+           ["launch.run NcclLogs.test_what_is_wrong"]),
+    Mutant("fewer hosts keep the ranks that do not divide the batch", MAIN, "if len(hosts) == len(all_hosts):", "if True:",
+           ["launch.run Choices.test_fewer_hosts_take_ranks_that_divide_the_batch"]),
+    Mutant("a host that stands twice has the slots of the last line", "launch/run/hosts.py", ".slots += slots", ".slots = slots",
+           ["launch.run HostLists.test_a_host_that_stands_twice_has_the_slots_of_both"]),
+    Mutant("storage that is not shared is found at the first save", NODES, '            host.facts["not_shared"] = [error]\n', "            pass\n",
+           ["launch.ssh Faults.test_an_unshared_run_folder"]),
+    Mutant("a silent host is waited for without end", NODES, "if time.monotonic() >= deadline or any", "if any",
+           ["launch.run OneMachine.test_refusals"]),
+    Mutant("every rank is bound to the CPUs of the first GPU", "launch/rank.sh", "gpu=${visible[rank]:-$rank}", "gpu=0",
+           ["launch.run Binding.test_each_rank_is_bound_to_the_node_of_its_gpu"]),
+    Mutant("a lost host ends a job of Slurm", SBATCH, "75 | 85) ;;", "85) ;;", ["launch.slurm ExitCodes.test_the_limit_of_tries"]),
+    Mutant("a job of Slurm is tried once less", SBATCH, '"$attempt" -gt "$most"', '"$attempt" -ge "$most"',
+           ["launch.slurm ExitCodes.test_the_limit_of_tries"]),
+    Mutant("bad settings are tried again", SBATCH, "75 | 85) ;;", "2 | 75 | 85) ;;",
+           ["launch.slurm ExitCodes.test_what_would_end_alike_is_not_tried_again"]),
+    Mutant("a signal before the start is a failure", SBATCH, '[ "$code" != 138 ] || code=85', ":",
+           ["launch.slurm ExitCodes.test_a_signal_before_anything_has_started"]),
+    Mutant("a step of Slurm has no GPUs", SLURM, "--cpu-bind none \"${gpus[@]}\"\n", "--cpu-bind none\n",
+           ["launch.slurm ExitCodes.test_the_limit_of_tries"]),
+    Mutant("mpirun's daemons under Slurm have no GPUs", SLURM, "[ ${#gpus[@]} -eq 0 ] ||", "true ||",
+           ["launch.slurm WithoutPmix.test_all_hosts"]),
+    Mutant("every Slurm is taken for HyperPod's", SLURM, "[ ! -e /opt/sagemaker_cluster ] || echo", "echo",
+           ["launch.slurm HyperPod.test_auto_resume"]),
 ]

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Prints what run/checks.py must know of this machine: a line `key value` for each fact, several lines for several GPUs.
+#   node.sh PROGRAM RANK_SCRIPT DATASET RUN_DIR
+# A fact that cannot be had is missing. The last line is "end".
+program=$1 rank_script=$2 dataset=$3 run_dir=$4
+fact() { if [ -n "${2:-}" ]; then echo "$1 $2"; fi; }
+has() { command -v "$1" >/dev/null 2>&1; }
+
+fact hostname "$(hostname)"
+fact machine "$(cat /sys/devices/virtual/dmi/id/product_name 2>/dev/null)"
+fact cores "$(nproc)"
+
+# The program: that it is the same everywhere, and starts.
+if [ -x "$program" ] && [ -r "$rank_script" ]; then
+  fact program "$(cat "$program" "$rank_script" | sha256sum | cut -c1-16)"
+  fact missing_library "$(ldd "$program" | awk '/not found/ {print $1; exit}')"
+  fact cuda "$(ldd "$program" | sed -n 's/.*libcublas\.so\.\([0-9]*\).*/\1/p' | head -1)"
+  if ! said=$(timeout 8 "$program" --help 2>&1 >/dev/null); then fact cannot_start "$(tail -n 1 <<<"${said:-it ended without a word}")"; fi
+fi
+fact open_mpi "$(mpirun --version 2>/dev/null | sed -n 's/^mpirun (Open MPI) //p')"
+
+# GPUs and what they need.
+if has nvidia-smi; then
+  timeout 8 nvidia-smi --query-gpu=memory.total,driver_version --format=csv,noheader,nounits 2>/dev/null | sed -n 's/^\([0-9]*\), \(.*\)/gpu \1 \2/p'
+  timeout 8 nvidia-smi --query-compute-apps=pid,process_name --format=csv,noheader 2>/dev/null | sed 's/^/gpu_process /'
+  timeout 8 nvidia-smi --query-remapped-rows=gpu_bus_id,remapped_rows.pending --format=csv,noheader 2>/dev/null |
+    sed -n 's/^\(.*\), *\(1\|[Yy]es\)$/gpu_remapping \1/p'
+fi
+if has systemctl; then fact fabric_manager "$(systemctl is-active nvidia-fabricmanager 2>/dev/null)"; fi
+
+# The network.
+efa=0
+for device in /sys/class/infiniband/*; do
+  if [ "$(basename "$(readlink -f "$device/device/driver")")" = efa ]; then efa=$((efa + 1)); fi
+done
+fact efa "$efa"
+# Prints the file that the loader finds for a library, or nothing.
+library() {
+  local folder
+  for folder in ${LD_LIBRARY_PATH//:/ } /opt/amazon/ofi-nccl/lib /opt/amazon/ofi-nccl/lib/*-linux-gnu /opt/aws-ofi-nccl/lib /opt/amazon/efa/lib /opt/amazon/efa/lib64; do
+    if [ -e "$folder/$1" ]; then readlink -f "$folder/$1"; return; fi
+  done
+  ldconfig -p 2>/dev/null | awk -v name="$1" '$1 == name {print $NF; exit}' | xargs -r readlink -f
+}
+fact nccl_plugin "$(library libnccl-net.so)"
+fact libfabric "$(/opt/amazon/efa/bin/fi_info --version 2>/dev/null | sed -n 's/^libfabric: //p')"
+
+# Limits.
+fact memlock "$(ulimit -l)"
+fact open_files "$(ulimit -n)"
+fact shared_memory "$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $2}')"
+
+# Data and disk. The same dataset: its size, and a hash of its first and last megabytes.
+if [ -r "$dataset" ]; then
+  fact dataset "$(stat -Lc %s "$dataset") $({ head -c 1048576 "$dataset"; tail -c 1048576 "$dataset"; } | sha256sum | cut -c1-16)"
+fi
+folder=$run_dir
+while [ ! -d "$folder" ] && [ "$folder" != / ] && [ "$folder" != . ]; do folder=$(dirname "$folder"); done
+fact free_disk "$(df -Pk "$folder" 2>/dev/null | awk 'NR == 2 {print $4}')"
+
+# Variables that change how NCCL and libfabric behave; an ssh login may set its own.
+env | sed -n 's/^\(\(RDMAV\|NCCL\|FI\)_[A-Z0-9_]*\)=.*/variable \1/p'
+echo "end"

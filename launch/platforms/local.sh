@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# This machine alone. README.md lists what a platform answers.
+set -euo pipefail
+case $1 in
+  hosts) slots=${TANDEM_HOSTS:-}
+    echo "$(hostname) $([[ $slots != *:* ]] || echo "${slots##*:}")" ;;
+  reach) exec "${@:3}" ;;
+  launcher) printf '%s\n' mpirun -np "$2" --hostfile "$3" ;;
+  shared) echo / ;;
+esac

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Hosts that ssh reaches without a password: a list in TANDEM_HOSTS, or a file in TANDEM_HOSTFILE. README.md lists what a
+# platform answers.
+set -euo pipefail
+ssh=(ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new -o ConnectTimeout=5 -o ServerAliveInterval=5 -o ServerAliveCountMax=2)
+case $1 in
+  hosts)
+    if [ -n "${TANDEM_HOSTS:-}" ]; then
+      tr , '\n' <<<"$TANDEM_HOSTS" | sed 's/:/ /'
+    else
+      # "HOST", "HOST slots=8 max_slots=8", "HOST:8", with comments; written on any system.
+      sed 's/\r$//; s/#.*//; s/[[:space:]]max[_-]slots *= *[0-9]*//; s/[[:space:]]*slots *= */ /; s/:\([0-9]*\)[[:space:]]*$/ \1/; /^[[:space:]]*$/d' \
+        "$TANDEM_HOSTFILE"
+    fi ;;
+  reach)
+    if [ "$2" = "$(hostname)" ]; then exec "${@:3}"; fi
+    exec "${ssh[@]}" "$2" "$(printf '%q ' "${@:3}")" ;;
+  launcher)
+    printf '%s\n' mpirun -np "$2" --hostfile "$3" --prefix "$(dirname "$(dirname "$(command -v mpirun)")")" \
+      --mca plm_rsh_agent "${ssh[*]}" --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_num_concurrent 256 ;;
+  shared) ;;
+esac

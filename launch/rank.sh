@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Wraps one rank: binds it to the CPUs next to its GPU, if the machine says which these are, and runs it.
+#   rank.sh PROGRAM [ARGUMENT...]
+# TANDEM_SYS: another folder than /sys, for tests.
+set -euo pipefail
+trap '' USR1  # run.sh asks again; from its first line on the program takes it
+rank=${OMPI_COMM_WORLD_LOCAL_RANK:-${SLURM_LOCALID:-}}
+sys=${TANDEM_SYS:-/sys}
+
+# The NUMA nodes of NVIDIA's GPUs, by PCI address: the order of CUDA_DEVICE_ORDER=PCI_BUS_ID.
+nodes=()
+for device in "$sys"/bus/pci/devices/*; do
+  if [ "$(cat "$device/vendor" 2>/dev/null)" = 0x10de ] && [[ $(cat "$device/class") == 0x030[02]* ]]; then
+    nodes+=("$(cat "$device/numa_node")")
+  fi
+done
+if [ -n "$rank" ] && [ ${#nodes[@]} -gt 0 ]; then
+  export CUDA_DEVICE_ORDER=PCI_BUS_ID
+  IFS=, read -ra visible <<<"${CUDA_VISIBLE_DEVICES:-}"
+  gpu=${visible[rank]:-$rank}
+  node=$([[ $gpu =~ ^[0-9]+$ ]] && echo "${nodes[gpu]:--1}" || echo -1)
+  if [ "$node" -ge 0 ]; then
+    exec taskset -c "$(cat "$sys/devices/system/node/node$node/cpulist")" "$@"
+  fi
+fi
+exec "$@"

@@ -1,0 +1,40 @@
+"""The environment in which a job starts."""
+import os
+import re
+
+# What the launcher gives to ranks on other hosts, besides Open MPI's own variables.
+FORWARDED = re.compile(r"PATH|LD_LIBRARY_PATH|TMPDIR|TZ|CUDA_\w+|NCCL_\w+|FI_\w+|RDMAV_\w+|OMP_\w+|OPENBLAS_\w+|HDF5_\w+|TANDEM_\w+")
+NOT_FOR_JOBS = "lo,docker0,veth_def_agent"
+
+
+def environment(hosts, net, nccl_log, job):
+    """os.environ and what a job needs; what the user has set stays. net: "efa", "sockets", or "" for a single host.
+    nccl_log: the file pattern of NCCL's log, or ""."""
+    wanted = {
+        # Open MPI carries start-up and small messages; it must not open EFA devices. A dead link is noticed within 8 s.
+        "OMPI_MCA_pml": "ob1",
+        "OMPI_MCA_btl": "self,vader,tcp",
+        "OMPI_MCA_btl_tcp_if_exclude": NOT_FOR_JOBS,
+        "OMPI_MCA_oob_tcp_if_exclude": NOT_FOR_JOBS,
+        "OMPI_MCA_oob_tcp_keepalive_time": "4",
+        "OMPI_MCA_oob_tcp_keepalive_intvl": "2",
+        "OMPI_MCA_oob_tcp_keepalive_probes": "2",
+        # rank.sh binds, because only it knows the GPU.
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "OMPI_MCA_rmaps_base_mapping_policy": "slot",
+        "NCCL_SOCKET_IFNAME": "^lo,docker,veth",
+    }
+    if os.geteuid() == 0:
+        wanted |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    if any(host.slots > int(host.facts["cores"][0]) for host in hosts if "cores" in host.facts):
+        wanted["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    if net == "efa":
+        # NCCL fails with this name rather than fall back to sockets; plugins before and after 1.13 take it.
+        wanted |= {"NCCL_NET": "AWS Libfabric", "FI_PROVIDER": "efa"}
+    elif net == "sockets":
+        wanted["NCCL_NET"] = "Socket"
+    if nccl_log:
+        wanted |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "NCCL_DEBUG_FILE": nccl_log}
+    result = {**wanted, **os.environ, "TANDEM_JOB": job}
+    result["OMPI_MCA_mca_base_env_list"] = ";".join(sorted(name for name in result if FORWARDED.fullmatch(name)))
+    return result

@@ -1,0 +1,70 @@
+"""What NCCL says in its log about the network it took. NCCL writes a file for each rank: HOST.PROCESS.log."""
+import glob
+import os
+import re
+
+from errors import CONFIG, say
+
+PATTERN = "%h.%p.log"  # NCCL_DEBUG_FILE
+ADVICE = "see `NCCL INFO NET` in its log; is aws-ofi-nccl in LD_LIBRARY_PATH on this host, and EFA allowed by the security group?"
+
+
+class NcclLog:
+    """Reads the logs in a folder until each rank there has told its network."""
+
+    def __init__(self, folder, ranks, devices):
+        """devices: EFA devices that NCCL must find on a host, or 0 if that is not known."""
+        self.folder, self.ranks, self.devices = folder, ranks, devices
+        self.told = False
+
+    def problems(self):
+        """A line for each rank's log that shows another network than EFA, too few devices, or no GPUDirect RDMA."""
+        texts = {}
+        for path in glob.glob(os.path.join(glob.escape(self.folder), "*.log")):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                texts[path] = file.read().rpartition("\n")[0] + "\n"  # whole lines
+        found = {}
+        for path, text in sorted(texts.items()):
+            host = os.path.basename(path).rsplit(".", 2)[0]
+            wrong = self.problem(text)
+            if wrong:
+                found.setdefault(host, f"{host}: {wrong}: {ADVICE}")
+        ready = [text for text in texts.values() if "Init COMPLETE" in text]
+        if not found and not self.told and len(ready) == self.ranks:
+            self.told = True
+            say(summary(ready[0]))
+        return list(found.values())
+
+    def problem(self, text):
+        missing = re.search(r"network (.+?) not found", text)
+        if missing:
+            return f"NCCL has no network '{missing[1]}'"
+        network = re.search(r"Using network (.+)", text)
+        if network and "Libfabric" not in network[1] and "OFI" not in network[1]:
+            return f"NCCL uses the network '{network[1].strip()}', not EFA"
+        provider = re.search(r"Selected [Pp]rovider is (\w+).*?\(found (\d+) nics\)", text)
+        if provider and provider[1] != "efa":
+            return f"libfabric uses the provider '{provider[1]}', not efa"
+        if provider and int(provider[2]) < self.devices:
+            return f"NCCL found {provider[2]} EFA devices of {self.devices}"
+        channel = re.search(r"via NET/\S+( Libfabric)?/\d+(?!\S*GDRDMA)\S*", text)
+        if channel:
+            return f"no GPUDirect RDMA ('{channel[0]}')"
+        return ""
+
+    def watch(self):
+        """The exit code for a job with a wrong network, after lines that say what is wrong; None if there is nothing to say."""
+        lines = self.problems()
+        for line in lines:
+            say(line)
+        return CONFIG if lines else None
+
+
+def summary(text):
+    """ "NCCL 2.27.7+cuda12.9, aws-ofi-nccl 1.16.3: network AWS Libfabric, 4 EFA devices" """
+    def first(pattern):
+        match = re.search(pattern, text)
+        return match[1].strip() if match else "unknown"
+    nccl, plugin, network = first(r"NCCL version (\S+)"), first(r"aws-ofi-nccl (\S+)"), first(r"Using network (.+)")
+    devices = first(r"found (\d+) nics")
+    return f"NCCL {nccl}, aws-ofi-nccl {plugin}: network {network}, {devices} EFA devices"

@@ -1,0 +1,101 @@
+"""Asks all hosts at once: what they are (launch/node.sh), and whether they share a folder."""
+import os
+import secrets
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from errors import CONFIG, TEMPORARY, Failure, say
+
+NODE_SCRIPT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "node.sh")
+ANSWER_S = 10  # within which a host must have answered
+SHARED_S = 5   # until a file that one host wrote must be seen by the others
+END_S = 2      # for a host to end what is left of a job; a lost one does not answer
+REFUSED = ("Permission denied", "Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED")
+
+
+def on_all(hosts, work):
+    """[work(host) for each host], all at once."""
+    with ThreadPoolExecutor(max_workers=max(1, len(hosts))) as pool:
+        return list(pool.map(work, hosts))
+
+
+def call(platform, host, script, *arguments, seconds=ANSWER_S):
+    """Runs a bash script on a host: (its output, what went wrong or "")."""
+    process = platform.reach(host, "bash", "-s", "--", *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             text=True, start_new_session=True)
+    try:
+        output, errors = process.communicate(script, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return "", f"no answer within {seconds} s"
+    if process.returncode != 0:
+        return output, (errors.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+    return output, ""
+
+
+def ask(platform, host, arguments, deadline):
+    """Fills host.facts. Returns what is wrong, after `deadline` (of time.monotonic) at the latest; "" if it answered."""
+    with open(NODE_SCRIPT, encoding="utf-8") as file:
+        script = file.read()
+    while True:
+        output, error = call(platform, host, script, *arguments)
+        lines = output.splitlines()
+        if not error and lines[-1:] == ["end"]:
+            for line in lines[:-1]:
+                key, _, value = line.partition(" ")
+                host.facts.setdefault(key, []).append(value)
+            return ""
+        error = error or "its answer is cut off"
+        if time.monotonic() >= deadline or any(text in error for text in REFUSED):
+            return error
+        time.sleep(1)
+
+
+def ask_all(platform, hosts, arguments, wait, min_hosts):
+    """The hosts that answered within `wait` seconds. Failure when fewer than `min_hosts` did (0: all must)."""
+    deadline = time.monotonic() + wait
+    errors = on_all(hosts, lambda host: ask(platform, host, arguments, deadline))
+    lines, refused = [], False
+    for host, error in zip(hosts, errors):
+        if any(text in error for text in REFUSED):
+            refused = True
+            lines.append(f"{host.name}: ssh is refused ({error}): let this user log in with a key, without a password")
+        elif error:
+            lines.append(f"{host.name}: silent for {wait} s ({error}): start it, or take it off the list")
+    answered = [host for host, error in zip(hosts, errors) if not error]
+    if len(answered) < (min_hosts or len(hosts)):
+        raise Failure(CONFIG if refused else TEMPORARY, *lines)
+    for line in lines:
+        say(f"{line}; goes on without it")
+    return answered
+
+
+def find_unshared(platform, hosts, folder):
+    """The first host makes a file in `folder`; a host that does not see it gets the fact "not_shared"."""
+    mark = os.path.join(folder, f".shared-{secrets.token_hex(8)}")
+    error = call(platform, hosts[0], 'mkdir -p "$(dirname "$1")" && echo > "$1"', mark)[1]
+    if error:
+        raise Failure(CONFIG, f"{hosts[0].name}: cannot write to {folder} ({error}): choose another run.dir")
+    wait = f'for i in {{1..{10 * SHARED_S}}}; do if [ -e "$1" ]; then exit 0; fi; ls "$(dirname "$1")" >/dev/null 2>&1; sleep 0.1; done; exit 1'
+    for host, error in zip(hosts, on_all(hosts, lambda host: call(platform, host, wait, mark)[1])):
+        if error:
+            host.facts["not_shared"] = [error]
+    call(platform, hosts[0], 'rm -f "$1"', mark)
+
+
+END_SCRIPT = r'''
+pids() { grep -lszxF "TANDEM_JOB=$1" /proc/[0-9]*/environ | tr -dc '0-9\n'; }
+for i in {1..20}; do
+  found=$(pids "$1") || true
+  [ -n "$found" ] || exit 0
+  kill -KILL $found 2>/dev/null
+  sleep 0.1
+done
+'''
+
+
+def end_job(platform, hosts, job):
+    """Kills what is left of a job on the hosts that can be reached."""
+    on_all(hosts, lambda host: call(platform, host, END_SCRIPT, job, seconds=END_S))

@@ -1,0 +1,8 @@
+"""What NCCL and aws-ofi-nccl write on a p4d.24xlarge with NCCL_DEBUG=INFO, shortened: rank 0 of 2 hosts, one rank on each."""
+NCCL_LOG = """a:7:7 [0] NCCL INFO NCCL version 2.27.7+cuda12.9
+a:7:9 [0] NCCL INFO NET/OFI Initializing aws-ofi-nccl 1.16.3
+a:7:9 [0] NCCL INFO NET/OFI Selected provider is efa, fabric is efa (found 4 nics)
+a:7:9 [0] NCCL INFO Using network AWS Libfabric
+a:7:9 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/AWS Libfabric/0/GDRDMA
+a:7:9 [0] NCCL INFO ncclCommInitRankConfig comm 0x55 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 101c0 commId 0x9 - Init COMPLETE
+"""
