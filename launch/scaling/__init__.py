@@ -1,0 +1,20 @@
+"""Scaling experiments. In reading order:
+
+main        the two commands: measure, and report
+options     the command line -> Request
+program     what `tandem` says about settings and estimates
+prices      dollars of a node and an hour
+plan        the cases, those that are left out, and the order of launches
+plan_text   the plan as text
+environment commit, versions and devices
+study       the folder runs/scaling/NAME: what is done, what is missing
+launches    one launch: its command, its process, what it measured
+running     all launches that are missing
+intervals   medians and their confidence intervals
+losses      do cases of one global batch train the same model?
+results     from launches to the figures of each case
+verdicts    what a case shows, and what to try next
+charts      line and bar charts as SVG
+tables      the tables of the report
+report      results as HTML, CSV and plots
+"""

@@ -1,0 +1,186 @@
+"""One launch: its command, its process, and what it measured."""
+import ctypes
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+
+from . import intervals
+from .errors import CONFIG, DATA, NUMERICAL, Failure
+from .options import ROOT, assignments
+from .program import read_config
+from .study import run_name, write_json
+
+# Chosen for every launch, unless the command line of the study sets them: nothing but steps. `tandem train` always validates
+# and saves at its end; one micro-batch is the smallest validation, and the checkpoint is removed.
+QUIET = {"train.eval_every": "0", "train.eval_batches": "1", "checkpoint.every_steps": "0", "checkpoint.every_minutes": "0",
+         "log.tensorboard": "false", "log.progress": "plain"}
+GRACE_S = 120  # for a launch to end after SIGTERM
+
+
+def hosts_of(request):
+    """The names of all hosts, in the platform's order; empty with --launch, which has its own way."""
+    if request.launch:
+        return []
+    if request.platform not in ("", "auto"):
+        platform = request.platform
+    elif request.hosts or request.hostfile:
+        platform = "ssh"
+    else:
+        platform = "slurm" if "SLURM_JOB_ID" in os.environ else "local"
+    script = os.path.join(ROOT, "launch", "platforms", platform + ".sh")
+    if not os.path.exists(script):
+        raise Failure(CONFIG, f"--platform {platform}: there is no {script}")
+    environment = dict(os.environ, TANDEM_HOSTS=request.hosts, TANDEM_HOSTFILE=request.hostfile)
+    done = subprocess.run([script, "hosts"], env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Failure(CONFIG, f"{script} hosts: {done.stderr.strip()}")
+    return list(dict.fromkeys(line.split()[0] for line in done.stdout.splitlines()))
+
+
+def command_of(request, case, launch, hosts, node_size):
+    """The words that start a launch."""
+    settings = {**QUIET, **request.settings, **case["sweep"], "train.global_batch": case["global_batch"],
+                "train.steps": request.steps, "train.log_every": 1,
+                "run.dir": os.path.join(request.folder, "runs"), "run.name": run_name(case, launch)}
+    train = ["train", *request.config_words, *assignments(settings)]
+    if request.launch:
+        return from_template(request.launch, case, [request.tandem, *train])
+    if case["nodes"] > len(hosts):
+        there = "there is 1 host" if len(hosts) == 1 else f"there are {len(hosts)} hosts"
+        raise Failure(CONFIG, f"{case['ranks']} ranks need {case['nodes']} nodes of {node_size}, and {there}")
+    slots = min(case["ranks"], node_size)
+    words = [os.path.join(ROOT, "launch", "run.sh"), "--tandem", request.tandem]
+    words += ["--platform", request.platform] if request.platform else []
+    return [*words, "--hosts", ",".join(f"{host}:{slots}" for host in hosts[:case["nodes"]]), "--", *train]
+
+
+def from_template(template, case, command):
+    words = []
+    for word in shlex.split(template):
+        if word == "{command}":
+            words += command
+        else:
+            words.append(word.replace("{ranks}", str(case["ranks"])).replace("{nodes}", str(case["nodes"])))
+    return words
+
+
+def check_template(template):
+    try:
+        words = shlex.split(template)
+    except ValueError as error:
+        raise Failure(CONFIG, f"--launch '{template}': {error}")
+    if template and "{command}" not in words:
+        raise Failure(CONFIG, f"--launch '{template}' must have {{command}} as a word of its own, "
+                              "such as 'mpirun -np {ranks} {command}'")
+
+
+def end_with_driver():
+    """In the child: a launch ends when the driver dies."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+class Launch:
+    """A process that runs one launch."""
+
+    def __init__(self, command, folder, log_path, lock):
+        self.command, self.folder, self.log = command, folder, log_path
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        self.started = time.time()
+        try:
+            with open(log_path, "w") as log:
+                self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[lock],
+                                                preexec_fn=end_with_driver, start_new_session=True)
+        except OSError as error:
+            raise Failure(CONFIG, f"{command[0]}: {error.strerror}")
+
+    def wait(self, stop):
+        """The exit code. `stop.signals` counts requests to stop: the first ends the launch, the second kills it."""
+        deadline = None
+        while True:
+            try:
+                code = self.process.wait(timeout=0.1)
+                self.kill()  # what the launcher left of its own; nothing may disturb the next launch
+                return code if code >= 0 else 128 - code
+            except subprocess.TimeoutExpired:
+                pass
+            if stop.signals and deadline is None:
+                self.process.terminate()
+                deadline = time.monotonic() + GRACE_S
+            if stop.signals > 1 or (deadline and time.monotonic() > deadline):
+                self.kill()
+
+    def kill(self):
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # none is left
+
+    def record(self, request, case, launch, code):
+        """Keeps what the launch measured, or how it failed, in its folder."""
+        record = {"case": case["id"], "launch": launch, "code": code, "command": self.command,
+                  "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.started)),
+                  "seconds": round(time.time() - self.started, 3)}
+        said = read_lines(self.log)
+        try:
+            if code == 0:
+                record["measured"], record["settings"] = measure(self.folder, request)
+                record["says"] = [line for line in said if line.startswith(("machine ", "ranks ", "model "))]
+            else:
+                record["last_line"] = last_line(said)
+        except Failure as failure:
+            record.update(code=failure.code, last_line=str(failure))
+        os.makedirs(self.folder, exist_ok=True)
+        os.replace(self.log, os.path.join(self.folder, "launch.log"))
+        if not any(key.startswith("checkpoint.") for key in request.settings):
+            shutil.rmtree(os.path.join(self.folder, "checkpoints"), ignore_errors=True)
+        write_json(os.path.join(self.folder, "launch.json"), record)
+        return record
+
+
+def read_lines(path):
+    with open(path, errors="replace") as file:
+        return [line.rstrip() for line in file if line.strip()]
+
+
+def last_line(said):
+    """The program's own last line, or that of run.sh, or else the last one. mpirun adds many."""
+    for start in ("tandem: ", "run: ", ""):
+        own = [line for line in said if line.startswith(start)]
+        if own:
+            return own[-1]
+    return "no output"
+
+
+def measure(folder, request):
+    """What the steps after the warm-up measured, and all settings with their defaults.
+
+    `step_ms` is rank 0's. Every step needs the gradients of all ranks, so no rank gets a step ahead, and in the median it is the
+    time of the slowest rank."""
+    path = os.path.join(folder, "metrics.jsonl")
+    steps = {}
+    try:
+        with open(path) as lines:
+            for line in map(json.loads, lines):
+                if "loss" in line:
+                    steps[line["step"]] = line
+        settings = read_config(os.path.join(folder, "config.cfg"))
+    except (OSError, ValueError) as error:
+        raise Failure(DATA, f"the run wrote no metrics: {error}; do all hosts share its folder?")
+    kept = [steps[step] for step in range(request.warmup + 1, request.steps + 1) if step in steps]
+    if len(kept) != request.keep:
+        raise Failure(DATA, f"{path} has {len(kept)} of the {request.keep} steps to be kept")
+    if kept[-1]["loss"] is None:
+        raise Failure(NUMERICAL, f"{path}: the loss of step {request.steps} is not finite")
+    [rate] = [key for key in kept[-1] if key in ("tokens_per_s", "images_per_s")]
+    figures = {
+        "step_ms": intervals.median([line["step_ms"] for line in kept]),
+        "exposed_comm_ms": intervals.median([line["exposed_comm_ms"] for line in kept]),
+        "wire_bytes": kept[-1]["wire_bytes"], "peak_bytes": max(line["peak_bytes"] for line in kept),
+        "mfu": intervals.median([line["mfu"] for line in kept]),
+        "unit": rate.split("_")[0], "units_a_step": round(kept[-1][rate] * kept[-1]["step_ms"] / 1000),
+        "loss": kept[-1]["loss"]}
+    return figures, settings

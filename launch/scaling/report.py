@@ -1,0 +1,141 @@
+"""The results as files: results.json, results.csv, plots, and report.html, which holds everything and loads nothing."""
+import csv
+import io
+import json
+from html import escape
+
+from . import charts
+from .charts import short
+from .study import write, write_json
+from .tables import STYLE, case_table, efficiency_table, facts, left_out_table, traffic_table, verdict_table
+
+
+def write_report(study, results):
+    """The path of the report."""
+    plots = plots_of(results)
+    write_json(study.path("results.json"), results)
+    write(study.path("results.csv"), csv_of(results))
+    for name, plot in plots.items():
+        write(study.path(name + ".svg"), plot)
+    write(study.path("report.html"), html_of(results, plots))
+    return study.path("report.html")
+
+
+def csv_of(results):
+    """A line for each case, and a column for each figure."""
+    out = io.StringIO()
+    settings = list(results["request"]["sweep"])
+    intervals = ["step_ms", "throughput", "exposed_comm_ms", "mfu", "usd"]
+    columns = ["case", "modes", "ranks", "nodes", "global_batch", *settings, "launches", "failed",
+               *(f"{name}{end}" for name in intervals for end in ("", "_low", "_high")), "wire_bytes", "peak_bytes", "loss",
+               "predicted_step_ms", "predicted_exposed_comm_ms", "predicted_wire_bytes", "predicted_peak_bytes", "finding"]
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    for case in results["cases"]:
+        row = {"case": case["id"], "modes": " ".join(case["modes"]), **case["sweep"], "failed": len(case["failed"]),
+               "launches": case["step_ms"]["launches"] if case["step_ms"] else 0, "finding": case["verdict"]["finding"],
+               **{f"predicted_{key}": case["predicted"][key] for key in ("step_ms", "exposed_comm_ms", "wire_bytes", "peak_bytes")}}
+        row.update({key: case.get(key) for key in ("ranks", "nodes", "global_batch", "wire_bytes", "peak_bytes", "loss")})
+        for name in intervals:
+            for end, key in (("", "median"), ("_low", "low"), ("_high", "high")):
+                row[name + end] = case[name][key] if case.get(name) else None
+        writer.writerow(row)
+    return out.getvalue()
+
+
+def sweep_name(sweep):
+    return ", ".join(f"{key} = {value}" for key, value in sweep.items()) or "measured"
+
+
+def plots_of(results):
+    measured = [case for case in results["cases"] if case["step_ms"]]
+    plots = {}
+    for mode in results["request"]["modes"]:
+        series = throughput_series([case for case in measured if mode in case["modes"]])
+        if series:
+            unit = measured[0]["unit"]
+            plots[f"throughput-{mode}"] = charts.line_chart(f"Throughput, {mode} scaling", series, f"{unit} a second")
+        for against in ("1 rank", "1 node"):
+            series = efficiency_series([row for row in results["efficiency"] if row["mode"] == mode and row["against"] == against])
+            if series:
+                name = f"efficiency-{mode}-{against.replace(' ', '-')}"
+                label = f"throughput of a rank, against {against}"
+                plots[name] = charts.line_chart(f"Efficiency, {mode} scaling", series, label, percent=True)
+    if measured:
+        kinds = ["measured", "tandem estimate"]
+        exposed = [(case["id"], [case["exposed_comm_ms"]["median"], case["predicted"]["exposed_comm_ms"]]) for case in measured]
+        memory = [(case["id"], [case["peak_bytes"], case["predicted"]["peak_bytes"]]) for case in measured]
+        plots["communication"] = charts.bar_chart("Exposed communication a step", exposed, kinds, lambda ms: f"{ms:.3g} ms")
+        plots["memory"] = charts.bar_chart("Peak memory of the largest rank", memory, kinds, charts.size)
+    return plots
+
+
+def throughput_series(cases):
+    """The ideal begins at the smallest job and grows with the ranks."""
+    series = []
+    for sweep in unique(case["sweep"] for case in cases):
+        points = in_order((case["ranks"], case["throughput"]) for case in cases if case["sweep"] == sweep)
+        first, rate = points[0]
+        ideal = [(ranks, rate["median"] * ranks / first) for ranks, _ in points]
+        series.append({"name": sweep_name(sweep), "points": points, "ideal": ideal})
+    return series
+
+
+def efficiency_series(rows):
+    series = []
+    for sweep in unique(row["sweep"] for row in rows):
+        points = in_order((row["ranks"], row["efficiency"]) for row in rows if row["sweep"] == sweep)
+        series.append({"name": sweep_name(sweep), "points": points, "ideal": [(ranks, 1) for ranks, _ in points]})
+    return [each for each in series if len(each["points"]) > 1]
+
+
+def in_order(points):
+    return sorted(points, key=lambda point: point[0])
+
+
+def unique(sweeps):
+    found = []
+    for sweep in sweeps:
+        if sweep not in found:
+            found.append(sweep)
+    return found
+
+
+def html_of(results, plots):
+    data = json.dumps(results).replace("</", "<\\/")
+    name = escape(results["name"])
+    sections = [
+        ("Throughput and efficiency", "Dashed: the ideal. Vertical bars: the intervals of the table.", "throughput- efficiency-",
+         efficiency_table(results)),
+        ("Cases", "", "", case_table(results)),
+        ("Verdicts", "By what a run measures: step time, exposed communication, memory and loss.", "", verdict_table(results)),
+        ("Communication and memory", "Beside what `tandem estimate` predicted.", "communication memory", traffic_table(results)),
+        ("Left out", "", "", left_out_table(results)),
+        ("How it was measured", "", "", facts(results)),
+    ]
+    body = []
+    for title, note, prefixes, table in sections:
+        shown = "".join(f"<figure>{plot}</figure>" for key, plot in plots.items() if key.startswith(tuple(prefixes.split())))
+        if table or shown:
+            note = f"<p>{escape(note)}</p>" if note else ""
+            body.append(f'<section><h2>{title}</h2>{note}<div class="plots">{shown}</div>{table}</section>')
+    return ('<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
+            f"<title>Scaling of {name}</title><style>{STYLE}</style></head><body><main>"
+            f"<h1>Scaling of {name}</h1>{summary_line(results)}{''.join(body)}</main>"
+            f'<script type="application/json" id="results">{data}</script></body></html>\n')
+
+
+def summary_line(results):
+    words = []
+    by_id = {case["id"]: case for case in results["cases"]}
+    if results["fastest"]:
+        case = by_id[results["fastest"]]
+        words.append(f"Fastest: <b>{escape(case['id'])}</b>, {short(case['throughput']['median'])} {case['unit']} a second.")
+    if results["cheapest"]:
+        case = by_id[results["cheapest"]]
+        words.append(f"Cheapest: <b>{escape(case['id'])}</b>, ${case['usd']['median']:.4g} per {results['per']}.")
+    flagged = [case["id"] for case in results["cases"] if case.get("loss_check", {}).get("differs")]
+    if flagged:
+        words.append(f'<span class="bad">Losses differ: {escape(", ".join(flagged))}.</span>')
+    return f"<p class=\"lead\">{' '.join(words)}</p>"

@@ -1,0 +1,94 @@
+"""What a case shows, by what evidence, and what to try next. Only what the metrics of a run measure is judged: step time,
+exposed communication, memory and loss."""
+from .losses import loss_text
+
+EXPOSED = 0.10  # of a step: communication is worth a change of settings
+EFFICIENT = 0.90
+NOISY = 0.10  # width of the interval, of the median
+
+
+def verdict(case, rows, request):
+    """{"finding", "evidence", "next"}."""
+    for judge in (not_measured, other_model, communication, noise, efficiency):
+        found = judge(case, rows, request)
+        if found:
+            return dict(zip(("finding", "evidence", "next"), found))
+    raise AssertionError("efficiency() always finds something")
+
+
+def not_measured(case, _rows, _request):
+    if case["step_ms"]:
+        return None
+    if not case["failed"]:
+        return "not measured yet", "no launch has ended", "give the same command again"
+    last = case["failed"][-1]
+    return "fails", f"exit code {last['code']}: {last['last_line']}", "mend what it says, and give the same command again"
+
+
+def other_model(case, _rows, _request):
+    check = case["loss_check"]
+    if not check["differs"]:
+        return None
+    return ("trains something else", f"its loss is {case['loss']:.6g}, {loss_text(check)}",
+            "find out why before the times are used; dist.reduce=exact shows whether sums are the cause")
+
+
+def communication(case, _rows, _request):
+    share = exposed_share(case)
+    if share < EXPOSED:
+        return None
+    evidence = (f"{case['exposed_comm_ms']['median']:.4g} of {case['step_ms']['median']:.4g} ms, {share:.0%}, "
+                "is communication that nothing hides")
+    predicted = case["predicted"]
+    if predicted["step_ms"] > 0:
+        evidence += f"; `tandem estimate` expects {predicted['exposed_comm_ms'] / predicted['step_ms']:.0%}"
+    return "waits for communication", evidence, " or ".join(list(less_communication(case))[:3])
+
+
+def less_communication(case):
+    """Settings that send less, or hide more, the strongest first."""
+    settings = case["settings"]
+    if settings["dist.overlap"] == "false":
+        yield "dist.overlap=true"
+    if settings["dist.zero"] == "3":
+        yield "dist.zero=2, if it fits"
+    if case["nodes"] > 1 and settings["dist.zero"] != "0" and settings["dist.shard"] == "world":
+        yield "dist.shard=node"
+    if settings["dist.wire_dtype"] == "f32" and settings["dist.reduce"] == "ring":
+        yield "dist.wire_dtype=bf16"
+    yield "a larger train.global_batch"
+    yield "another dist.bucket_mb"
+
+
+def noise(case, _rows, request):
+    interval = case["step_ms"]
+    width = (interval["high"] - interval["low"]) / interval["median"]
+    if interval["launches"] < 2 or width <= NOISY:
+        return None
+    return ("too noisy to say", f"the interval of its step is {width:.0%} of the median wide",
+            f"--launches {2 * request['launches']}, on a machine that does nothing else")
+
+
+def efficiency(case, rows, _request):
+    own = {row["against"]: row for row in rows if row["case"] == case["id"] and row["base"] != case["id"]}
+    row = own.get("1 node") or own.get("1 rank")
+    if not row:
+        return "a baseline", f"{exposed_share(case):.0%} of its step is exposed communication", memory_advice(case)
+    percent = f"{row['efficiency']['median']:.0%} of the throughput of a rank of {row['base']}"
+    if row["efficiency"]["median"] >= EFFICIENT:
+        return "scales well", percent, memory_advice(case)
+    evidence = f"{percent}, though only {exposed_share(case):.0%} of its step is exposed communication"
+    if row["mode"] == "strong":
+        return "loses time, not by communication", evidence, "more samples a rank: smaller ones make smaller, slower products"
+    return "loses time, not by communication", evidence, "--log.trace true, and a look for a host that is slower or shared"
+
+
+def exposed_share(case):
+    return case["exposed_comm_ms"]["median"] / case["step_ms"]["median"]
+
+
+def memory_advice(case):
+    used = case["peak_bytes"] / case["predicted"]["memory_bytes"]
+    if used < 0.5:
+        return f"more samples a rank: it uses {used:.0%} of the memory"
+    return "more ranks"

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Stands in for the program `tandem` where launch/scaling.py is tested: `estimate` knows the settings below, and `train` writes
+what a run writes, without training. How long its steps take is known, and written into the file that STAND_IN names (JSON):
+
+    efficiency   {"8": 0.8}: of a rank, by the number of ranks
+    noise        relative standard deviation of a step, and of a launch
+    drift        the machine slows by this part from the first launch to the last
+    launches     how many there will be
+    fail         {run name: exit code}
+    loss         {part of a run name: added to its loss}
+    seconds      that a launch takes
+
+Every start of `train` appends its run name to the file `started` beside it. RANKS is the number of ranks.
+"""
+import json
+import os
+import random
+import sys
+import time
+
+DEFAULTS = {"run.name": "run", "run.dir": "runs", "data.path": "", "model.kind": "gpt", "model.width": "128", "train.steps": "1000",
+            "train.global_batch": "16", "train.micro_batch": "0", "train.precision": "f32", "train.log_every": "10",
+            "train.eval_every": "0", "train.eval_batches": "0", "dist.zero": "0", "dist.reduce": "ring", "dist.wire_dtype": "f32",
+            "dist.shard": "world", "dist.overlap": "true", "checkpoint.every_steps": "0", "checkpoint.every_minutes": "0",
+            "log.tensorboard": "true", "log.progress": "auto", "log.trace": "false"}
+MS_A_SAMPLE, TOKENS_A_SAMPLE = 10, 1024
+MEMORY = 64000  # of a rank; a sample takes 1000, and 2000 in stage 0
+
+
+def main(command, words):
+    words = dict(word[2:].split("=", 1) if "=" in word else (word[2:], "") for word in words if word.startswith("--"))
+    options = {key: words.pop(key) for key in ("ranks", "node-size", "gpu", "json", "help", "config") if key in words}
+    for key in words:
+        if key not in DEFAULTS:
+            sys.exit(error(f"command line: unknown setting {key}; --help lists all"))
+    settings = {**DEFAULTS, **words}
+    if "help" in options:
+        print("\n".join(f"  --{key} {value or ' '}   meaning" for key, value in DEFAULTS.items()))
+    elif command == "estimate":
+        estimate(settings, int(options["ranks"]))
+    else:
+        train(settings, int(os.environ["RANKS"]))
+
+
+def error(text, code=2):
+    print(f"tandem: {text}", file=sys.stderr)
+    return code
+
+
+def samples(settings, ranks):
+    return int(settings["train.global_batch"]) // ranks
+
+
+def peak_bytes(settings, ranks):
+    return samples(settings, ranks) * (2000 if settings["dist.zero"] == "0" else 1000)
+
+
+def estimate(settings, ranks):
+    if settings["dist.shard"] == "node" and settings["dist.zero"] == "0":
+        sys.exit(error("dist.shard = node needs a dist.zero above 0"))
+    each = samples(settings, ranks)
+    peak = peak_bytes(settings, ranks)
+    row = {"given": True, "fits": peak <= MEMORY, "step_ms": MS_A_SAMPLE * each, "exposed_comm_ms": 0.5, "wire_bytes": 4000,
+           "peak_bytes": peak, "mfu": 0.5}
+    verdict = f"dist.zero = {settings['dist.zero']} does not fit in {MEMORY} B: needs {peak} B"
+    print(json.dumps({"rows": [row], "memory_bytes": MEMORY, "verdict": verdict, "assumed": "a stand-in"}))
+
+
+def train(settings, ranks):
+    with open(os.environ["STAND_IN"]) as file:
+        truth = json.load(file)
+    started = os.path.join(os.path.dirname(os.environ["STAND_IN"]), "started")
+    with open(started, "a+") as file:
+        file.write(settings["run.name"] + "\n")
+        file.seek(0)
+        position = len(file.readlines()) - 1
+    time.sleep(truth.get("seconds", 0))
+    code = truth.get("fail", {}).get(settings["run.name"], 0)
+    if code:
+        print("tandem: rank 1: the planted failure\nmpirun: many more lines", file=sys.stderr)
+        sys.exit(code)
+    pick = random.Random(settings["run.name"])
+    slower = 1 + truth.get("drift", 0) * position / max(1, truth.get("launches", 1) - 1)
+    noise = truth.get("noise", 0)
+    level = MS_A_SAMPLE * samples(settings, ranks) / truth.get("efficiency", {}).get(str(ranks), 1) * slower * pick.gauss(1, noise)
+    added = sum(value for part, value in truth.get("loss", {}).items() if part in settings["run.name"])
+    write(settings, ranks, [level * pick.gauss(1, noise) for _ in range(int(settings["train.steps"]))], added)
+    print("model       a stand-in\nmachine     a clock\nranks       as many as asked for")
+
+
+def write(settings, ranks, times, added_loss):
+    folder = os.path.join(settings["run.dir"], settings["run.name"])
+    os.makedirs(os.path.join(folder, "checkpoints", "step-00000001"))
+    with open(os.path.join(folder, "config.cfg"), "w") as out:
+        for key, value in settings.items():
+            section, name = key.split(".")
+            out.write(f"[{section}]\n{name} = {value}\n")
+    tokens = int(settings["train.global_batch"]) * TOKENS_A_SAMPLE
+    with open(os.path.join(folder, "metrics.jsonl"), "w") as out:
+        for step, ms in enumerate(times, 1):
+            ms *= 10 if step <= 5 else 1  # a slow start, which the warm-up drops
+            out.write(json.dumps({"step": step, "loss": 4 - step / 100 + added_loss, "lr": 0.001, "grad_norm": 1, "step_ms": ms,
+                                  "tokens_per_s": tokens / ms * 1000, "mfu": 0.4, "wire_bytes": 4000, "exposed_comm_ms": ms / 20,
+                                  "peak_bytes": peak_bytes(settings, ranks)}) + "\n")
+        out.write(json.dumps({"step": len(times), "val_loss": 4, "perplexity": 55}) + "\n")
+        out.write(json.dumps({"step": len(times), "checkpoint": {"stall_ms": 1, "write_ms": 1, "steps": 0}}) + "\n")
+
+
+main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""The figures of launch/scaling.py: intervals, the tolerance of losses, the order of launches, verdicts.
+
+    test_scaling_figures.py [unittest arguments]
+"""
+import os
+import random
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "launch"))
+from scaling import intervals, losses, plan, verdicts
+
+
+class Intervals(unittest.TestCase):
+    def test_which_order_statistics(self):
+        """Against the table of any textbook on order statistics, for 95 %."""
+        table = {6: 1, 8: 1, 9: 2, 11: 2, 12: 3, 14: 3, 15: 4, 17: 5, 20: 6, 23: 7, 25: 8}
+        self.assertEqual({count: intervals.order(count) for count in table}, table)
+        self.assertEqual([intervals.order(count) for count in range(1, 6)], [0] * 5)
+        self.assertEqual(intervals.confidence(6, 1), 1 - 2 / 64)
+
+    def test_few_launches_have_a_range(self):
+        self.assertEqual(intervals.summary([3, 1, 2]), {"median": 2, "low": 1, "high": 3, "launches": 3, "confidence": None})
+        self.assertIsNone(intervals.summary([]))
+
+    def test_they_hold_the_true_median(self):
+        """Launches whose times are skewed, as those of machines are, of steps that are symmetric about them: the true median
+        of launches is 100."""
+        for count in (6, 9, 12):
+            pick, held = random.Random(count), 0
+            for _ in range(1000):
+                levels = [100 * pick.lognormvariate(0, 0.05) for _ in range(count)]
+                interval = intervals.summary([intervals.median([level + pick.gauss(0, 1) for _ in range(50)]) for level in levels])
+                held += interval["low"] <= 100 <= interval["high"]
+            self.assertGreaterEqual(held, 940, f"{count} launches")
+
+
+class Losses(unittest.TestCase):
+    @staticmethod
+    def case(name, loss, ranks=1, precision="f32", kind="gpt", **sweep):
+        settings = {"train.precision": precision, "dist.wire_dtype": "f32", "train.micro_batch": "0", "model.kind": kind}
+        return {"id": name, "loss": loss, "ranks": ranks, "global_batch": 8, "sweep": sweep, "settings": settings}
+
+    def differs(self, *cases):
+        losses.compare(cases, 60)
+        return [case["id"] for case in cases if case["loss_check"]["differs"]]
+
+    def test_rounding_is_allowed_and_no_more(self):
+        self.assertAlmostEqual(losses.tolerance(self.case("a", 4), self.case("b", 4, ranks=2), 60), 2 * 2**-24 + 600 * 2**-24, 12)
+        self.assertEqual(self.differs(self.case("a", 4.0), self.case("b", 4.0001, ranks=2), self.case("c", 4.0002, ranks=2)), ["c"])
+        small, large = self.case("b", 4.02, precision="bf16"), self.case("c", 4.04, precision="bf16")
+        self.assertEqual(self.differs(self.case("a", 4.0), small, large), ["c"])
+
+    def test_only_the_same_model_is_compared(self):
+        self.assertEqual(self.differs(self.case("a", 4.0, **{"optim.lr": "1"}), self.case("b", 3.0, **{"optim.lr": "2"})), [])
+        self.assertEqual(self.differs(self.case("a", 4.0, **{"dist.zero": "0"}), self.case("b", 3.0, **{"dist.zero": "2"})), ["b"])
+        self.assertEqual(self.differs(self.case("a", 4.0, kind="resnet"), self.case("b", 3.0, ranks=2, kind="resnet")), [])
+
+
+class Order(unittest.TestCase):
+    def test_blocks(self):
+        cases = [{"id": name} for name in "abcdefgh"]
+        order = plan.blocks(cases, 6, seed=1)
+        for block in order:
+            self.assertEqual(sorted(block), list("abcdefgh"))
+        self.assertEqual([order[1], order[3], order[5]], [order[0][::-1], order[2][::-1], order[4][::-1]])
+        self.assertEqual(len({tuple(block) for block in order}), 6)
+        self.assertNotEqual(order, plan.blocks(cases, 6, seed=2))
+        self.assertEqual(order, plan.blocks(cases, 8, seed=1)[:6], "more launches change the order of none")
+
+
+class Verdicts(unittest.TestCase):
+    REQUEST = {"launches": 6}
+
+    @staticmethod
+    def interval(median, width=0.0):
+        return {"median": median, "low": median * (1 - width / 2), "high": median * (1 + width / 2), "launches": 6}
+
+    def finding(self, exposed=1, width=0.0, efficiency=None, nodes=1, **settings):
+        usual = {"dist.zero": "0", "dist.overlap": "true", "dist.wire_dtype": "f32", "dist.reduce": "ring", "dist.shard": "world"}
+        case = {"id": "b", "nodes": nodes, "step_ms": self.interval(100, width), "exposed_comm_ms": self.interval(exposed),
+                "settings": {**usual, **settings}, "peak_bytes": 90, "loss_check": {"differs": False}, "failed": [],
+                "predicted": {"memory_bytes": 100, "step_ms": 50, "exposed_comm_ms": 2}}
+        row = {"case": "b", "base": "a", "against": "1 rank", "mode": "weak"}
+        rows = [{**row, "efficiency": self.interval(efficiency)}] if efficiency else []
+        found = verdicts.verdict(case, rows, self.REQUEST)
+        return found["finding"], found["next"]
+
+    def test_each(self):
+        self.assertEqual(self.finding(), ("a baseline", "more ranks"))
+        self.assertEqual(self.finding(efficiency=0.95), ("scales well", "more ranks"))
+        self.assertEqual(self.finding(efficiency=0.8)[0], "loses time, not by communication")
+        noisy = ("too noisy to say", "--launches 12, on a machine that does nothing else")
+        self.assertEqual(self.finding(width=0.3, efficiency=0.8), noisy)
+        communication = "waits for communication"
+        advice = "dist.wire_dtype=bf16 or a larger train.global_batch or another dist.bucket_mb"
+        self.assertEqual(self.finding(exposed=30), (communication, advice))
+        advice = self.finding(exposed=30, nodes=2, **{"dist.zero": "3", "dist.overlap": "false"})
+        self.assertEqual(advice, (communication, "dist.overlap=true or dist.zero=2, if it fits or dist.shard=node"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
