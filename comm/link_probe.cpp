@@ -102,9 +102,9 @@ double bus_gb_s(int ranks, const LinkSample& all_reduce) {
          1e9;
 }
 
-void require_bus_bandwidth(const Hierarchy& group, const Stream& compute, double least_gb_s) {
+double require_bus_bandwidth(const Hierarchy& group, const Stream& compute, double least_gb_s) {
   if (group.size() == 1) {
-    return;
+    return 0;
   }
   const LinkSample largest = sample(group, compute, kForBandwidth).back();
   const double measured = bus_gb_s(group.size(), largest);
@@ -116,6 +116,7 @@ void require_bus_bandwidth(const Hierarchy& group, const Stream& compute, double
             "; likely causes: NCCL uses sockets, not EFA (see its log with NCCL_DEBUG=INFO); hosts "
             "in no placement group; another job on the same links"));
   }
+  return measured;
 }
 
 int64_t plan_bucket_bytes(const LinkRates& rates, int64_t model_bytes) {

@@ -40,8 +40,8 @@ double bus_gb_s(int ranks, const LinkSample& all_reduce);
 
 // Collective: measures it with an all_reduce of 64 MiB (f32, median of 5), or of less if that would
 // take more than about 3 seconds. Throws AgreedError(kConfig) with both figures and likely causes
-// if it is less than `least_gb_s`. 1 rank: nothing to measure.
-void require_bus_bandwidth(const Hierarchy& group, const Stream& compute, double least_gb_s);
+// if it is less than `least_gb_s`. Returns it; 0 with 1 rank, where there is nothing to measure.
+double require_bus_bandwidth(const Hierarchy& group, const Stream& compute, double least_gb_s);
 
 // The smallest power of two, from 256 KiB on, for which the latency is at most 5 % of the transfer
 // time; but never more than `model_bytes`. Smaller buckets waste time on latency, larger ones

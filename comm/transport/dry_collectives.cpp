@@ -23,11 +23,6 @@ void DryCollectives::count(Traffic traffic, int to, int64_t bytes) {
   (nodes_[to] == nodes_[rank_] ? sent.inside : sent.between) += bytes;
 }
 
-// All ranks of this node send equally many bytes at the same time, and share the node's link.
-double DryCollectives::seconds_between(double bytes) const {
-  return bytes * ranks_here_ / network_.between.bytes_per_s;
-}
-
 // A collective in which each rank sends `bytes` to the next one, in pieces that go around the ring
 // `passes` times.
 void DryCollectives::pass_on(Traffic traffic, int passes, int64_t bytes) {
@@ -40,15 +35,15 @@ void DryCollectives::pass_on(Traffic traffic, int passes, int64_t bytes) {
   for (int r = 0; r < size(); ++r) {
     away += nodes_[r] != nodes_[(r + 1) % size()];
   }
-  const double around =
-      away * network_.between.latency_s + (size() - away) * network_.inside.latency_s;
-  const double latency = passes * around * (size() - 1) / size();
-  // A ring leaves the node by one link. So the group's ranks on this node count once.
+  // Of one pass. All ranks of this node send equally many bytes at the same time and share the
+  // node's link. A ring leaves the node by one link, so the group's ranks on this node count once.
   const auto here = static_cast<double>(std::ranges::count(nodes_, nodes_[rank_]));
-  const auto sent = static_cast<double>(bytes);
-  const double transfer =
-      std::max(sent / network_.inside.bytes_per_s, away > 0 ? seconds_between(sent) / here : 0);
-  stream_->spend(latency + transfer);
+  const double inside = static_cast<double>(bytes) / passes, between = inside * ranks_here_ / here;
+  const double around =
+      away * network_.between.latency(between) + (size() - away) * network_.inside.latency(inside);
+  const double transfer = std::max(inside / network_.inside.rate(inside),
+                                   away > 0 ? between / network_.between.rate(between) : 0);
+  stream_->spend(passes * (around * (size() - 1) / size() + transfer));
 }
 
 void DryCollectives::all_reduce(const Tensor& inout, Traffic traffic) {
@@ -82,12 +77,11 @@ void DryCollectives::all_to_all(const Tensor& in, const Tensor& out) {
       (nodes_[to] == nodes_[rank_] ? inside : between) += part;
     }
   }
-  const auto seconds = [](const Link& link, int64_t bytes, double transfer) {
-    return bytes > 0 ? link.latency_s + transfer : 0;
+  const auto seconds = [](const Link& link, double passing) {
+    return passing > 0 ? link.latency(passing) + passing / link.rate(passing) : 0;
   };
-  stream_->spend(std::max(
-      seconds(network_.inside, inside, static_cast<double>(inside) / network_.inside.bytes_per_s),
-      seconds(network_.between, between, seconds_between(static_cast<double>(between)))));
+  stream_->spend(std::max(seconds(network_.inside, static_cast<double>(inside)),
+                          seconds(network_.between, static_cast<double>(between) * ranks_here_)));
 }
 
 void DryCollectives::broadcast(const Tensor& inout, int root) {

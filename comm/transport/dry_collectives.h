@@ -4,7 +4,8 @@
 //
 // Time of a collective: the latency of each link around the ring, plus the bytes that a rank sends
 // divided by its share of the bandwidth (the alpha-beta model, Hockney 1994). Inside a node every
-// rank has its own link; between nodes the ranks of a node share the node's link.
+// rank has its own link; between nodes the ranks of a node share the node's link. Links that were
+// measured may have other figures for short messages.
 #pragma once
 
 #include <memory>
@@ -14,9 +15,15 @@
 
 namespace tandem {
 
+// The time of n bytes from one end to the other, in one direction: latency_s + n / bytes_per_s.
 struct Link {
   double latency_s = 0;
-  double bytes_per_s = 1;  // in one direction
+  double bytes_per_s = 1;
+  // The same for messages of fewer bytes than `short_below`.
+  double short_below = 0, short_latency_s = 0, short_bytes_per_s = 1;
+
+  double latency(double bytes) const { return bytes < short_below ? short_latency_s : latency_s; }
+  double rate(double bytes) const { return bytes < short_below ? short_bytes_per_s : bytes_per_s; }
 };
 
 struct Network {
@@ -49,7 +56,6 @@ class DryCollectives final : public Collectives {
   int next() const { return (rank_ + 1) % size(); }
   void count(Traffic traffic, int to, int64_t bytes);
   void pass_on(Traffic traffic, int passes, int64_t bytes);
-  double seconds_between(double bytes) const;
 
   std::shared_ptr<Stream> stream_;  // shared with splits
   Network network_;

@@ -8,6 +8,8 @@
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
 #include "src/commands/settings.h"
+#include "src/estimate/link_bench.h"
+#include "src/io/file.h"
 
 namespace tandem {
 
@@ -37,11 +39,13 @@ struct Request {
   int64_t ranks = 1, node_size = 0;
   int64_t vocab = 50257, classes = 10, image = 32, channels = 3;  // as GPT-2's and CIFAR-10's
   double memory_gib = 0, product_tflops = 0, memory_gb_s = 0, inside_gb_s = 0, between_gb_s = 0;
+  std::string machine;
   bool json = false, help = false;
   Options options{kUsage};
 
   Request() {
     options.add("config", files, "settings to read; may repeat");
+    options.add("machine", machine, "file of `tandem bench links`: links as they were measured");
     options.add("ranks", ranks, "processes of the job", 1, 1 << 20);
     options.add("node-size", node_size, "ranks a node; 0: dist.node_size, or up to 8 GPUs", 0);
     options.add_choice("gpu", gpu, gpu_choices(), "of each rank; none: this machine's CPU");
@@ -103,6 +107,23 @@ int node_size_of(const Request& request) {
   return request.gpu ? std::min(ranks, 8) : ranks;
 }
 
+// Takes the links of a machine that was measured, in place of assumed ones.
+void use_links(Job& job, const std::string& path) {
+  const MeasuredMachine machine = machine_from_text(read_file(path), path);
+  const auto use = [&](const std::optional<Link>& measured, bool needed, const char* where,
+                       Link& link) {
+    if (needed && !measured) {
+      fail(ExitCode::kConfig,
+           str(path, ": has no links ", where, " nodes, which ", job.ranks, " ranks with ",
+               job.node_size, " on each node use; measure on such a job"));
+    }
+    link = measured.value_or(link);
+  };
+  job.hardware.measured_links = true;
+  use(machine.inside, job.node_size > 1, "inside", job.hardware.network.inside);
+  use(machine.between, job.ranks > job.node_size, "between", job.hardware.network.between);
+}
+
 Job job_of(const Request& request) {
   Job job{.ranks = static_cast<int>(request.ranks), .node_size = node_size_of(request)};
   if (job.ranks % job.node_size != 0) {
@@ -110,6 +131,9 @@ Job job_of(const Request& request) {
                                 job.ranks, "; choose a divisor"));
   }
   job.hardware = hardware_of(request.gpu, request.config, job.node_size);
+  if (!request.machine.empty()) {
+    use_links(job, request.machine);
+  }
   const auto replace = [](double& rate, double given, double unit) {
     rate = given > 0 ? given * unit : rate;
   };
@@ -119,8 +143,11 @@ Job job_of(const Request& request) {
   }
   replace(job.hardware.speed.flops_per_s, request.product_tflops, 1e12);
   replace(job.hardware.speed.bytes_per_s, request.memory_gb_s, 1e9);
-  replace(job.hardware.network.inside.bytes_per_s, request.inside_gb_s, 1e9);
-  replace(job.hardware.network.between.bytes_per_s, request.between_gb_s, 1e9);
+  const auto replace_link = [](Link& link, double gb_s) {
+    link = gb_s > 0 ? Link{.latency_s = link.latency_s, .bytes_per_s = gb_s * 1e9} : link;
+  };
+  replace_link(job.hardware.network.inside, request.inside_gb_s);
+  replace_link(job.hardware.network.between, request.between_gb_s);
   return job;
 }
 
@@ -216,11 +243,12 @@ std::string rates(const Hardware& hardware) {
   std::snprintf(
       text, sizeof text,
       "%s; matrix products %.3g TFLOP/s of %.3g, other kernels %.3g GB/s, %.2g us to start "
-      "one; links %.3g GB/s and %.2g us inside a node, %.3g GB/s and %.2g us between",
+      "one; links%s %.3g GB/s and %.2g us inside a node, %.3g GB/s and %.2g us between",
       hardware.name.c_str(), hardware.speed.flops_per_s / 1e12, hardware.peak_flops / 1e12,
       hardware.speed.bytes_per_s / 1e9, hardware.speed.launch_s * 1e6,
-      hardware.network.inside.bytes_per_s / 1e9, hardware.network.inside.latency_s * 1e6,
-      hardware.network.between.bytes_per_s / 1e9, hardware.network.between.latency_s * 1e6);
+      hardware.measured_links ? ", as measured," : "", hardware.network.inside.bytes_per_s / 1e9,
+      hardware.network.inside.latency_s * 1e6, hardware.network.between.bytes_per_s / 1e9,
+      hardware.network.between.latency_s * 1e6);
   return text;
 }
 

@@ -26,6 +26,7 @@ constexpr const char* kUsage =
   tandem generate --checkpoint DIR text from a trained language model
   tandem inspect FILE|DIR          what is in a dataset, a checkpoint or a run
   tandem estimate --config FILE    memory, traffic and time of a training step, without running it
+  tandem bench links               how fast ranks exchange data; under mpirun -np N
 
 Each has --help. Exit codes: 0 finished, 2 bad configuration, 3 bad data or checkpoint, 64 numerical failure,
 70 internal error, 71 out of memory, 75 temporary (start again), 85 stopped on request with a checkpoint saved.
@@ -34,7 +35,8 @@ Each has --help. Exit codes: 0 finished, 2 bad configuration, 3 bad data or chec
 using Command = ExitCode (*)(const Words&, World&, Memory&);
 const std::map<std::string, Command> kCommands = {
     {"train", train_command},     {"eval", eval_command},       {"generate", generate_command},
-    {"prepare", prepare_command}, {"inspect", inspect_command}, {"estimate", estimate_command}};
+    {"prepare", prepare_command}, {"inspect", inspect_command}, {"estimate", estimate_command},
+    {"bench", bench_command}};
 
 // One line on standard error, also when several ranks write at once.
 void complain(const std::string& message) {
@@ -95,7 +97,7 @@ int main_with(int argc, char** argv) {
   const auto found = kCommands.find(words[0]);
   if (found == kCommands.end()) {
     complain(str("no command ", words[0],
-                 "; there are train, eval, generate, prepare, inspect and estimate"));
+                 "; there are train, eval, generate, prepare, inspect, estimate and bench"));
     return static_cast<int>(ExitCode::kConfig);
   }
   if (found->first == "train") {

@@ -2,7 +2,8 @@
 // the real step (TrainingStep), in which the stream, the memory and the collectives only count what
 // they are asked to do. So no formula for the size of a model or of a ZeRO stage is needed.
 //
-// Memory and bytes between ranks are exact for the code that runs; times follow from assumed rates.
+// Memory and bytes between ranks are exact for the code that runs; times follow from assumed rates,
+// or from measured links.
 #pragma once
 
 #include <array>
@@ -26,6 +27,7 @@ struct Hardware {
   double peak_flops = 0;       // FLOP/s that count as an MFU of 1
   Speed speed{};               // rates that kernels reach
   Network network{};
+  bool measured_links = false;  // `network` is measured, not assumed
 };
 
 // `gpu` is null for this machine's CPU, shared by `ranks_here` ranks. Its matrix product is then

@@ -79,12 +79,12 @@ Machine::Machine(const RunConfig& run, const DistConfig& dist, World& world)
     }
   }
   const std::string& size = dist.node_size;
-  const std::vector<int> nodes =
-      nodes_of(world.control(), world.host(), size == "auto" ? 0 : std::stoi(size));
+  node_of_rank_ = nodes_of(world.control(), world.host(), size == "auto" ? 0 : std::stoi(size));
+  hosts_ = world.control().all_gather(world.host());
   mesh_ = std::make_shared<Mesh>(world.control(), nccl_ ? *nccl_ : world.collectives(), memory,
-                                 nodes, dist.shard);
+                                 node_of_rank_, dist.shard);
   if (dist.min_gb_s > 0) {
-    require_bus_bandwidth(mesh_->data(), stream, dist.min_gb_s);
+    bus_gb_s_ = require_bus_bandwidth(mesh_->data(), stream, dist.min_gb_s);
   }
 }
 
@@ -127,9 +127,10 @@ std::string Machine::sharing(const DistConfig& dist) const {
       text += data.replicas() > 1 ? " inside a node" : " over all ranks";
     }
   }
-  return text + (dist.reduce == Reduce::kExact     ? "; exact sums"
-                 : dist.wire_dtype == DType::kBf16 ? "; ring sums, bf16 on the wire"
-                                                   : "; ring sums");
+  text += dist.reduce == Reduce::kExact     ? "; exact sums"
+          : dist.wire_dtype == DType::kBf16 ? "; ring sums, bf16 on the wire"
+                                            : "; ring sums";
+  return bus_gb_s_ > 0 ? str(text, "; bus bandwidth ", bus_gb_s_, " GB/s") : text;
 }
 
 std::string Machine::memory_at_rest() const {

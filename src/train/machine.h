@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/mesh.h"
 #include "comm/world.h"
@@ -32,17 +33,22 @@ class Machine {
   Device device() const { return stream.device(); }
   // All ranks are one data group.
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
+  const std::vector<int>& node_of_rank() const { return node_of_rank_; }
+  const std::vector<std::string>& hosts() const { return hosts_; }  // by rank
   // The peak FLOP/s of one rank's device in this type, for `mfu`. For a GPU, the dense peak of its
   // data sheet, or 0 if it is not listed. For a CPU, the measured rate of an f32 matrix product.
   double peak_flops(DType dtype) const;
   // Texts for the table at the start of a run:
   std::string description()
       const;  // "cuda (NVIDIA H200), nccl", or "2 threads", with the reason when there is no GPU
-  // "4 ranks, 2 on each node; ZeRO stage 2 over all ranks; ring sums"
+  // "4 ranks, 2 on each node; ZeRO stage 2 over all ranks; ring sums; bus bandwidth 47.6 GB/s"
   std::string sharing(const DistConfig& dist) const;
   std::string memory_at_rest() const;  // "parameters 4.0 MiB, gradients 4.0 MiB": between steps
 
  private:
+  std::vector<int> node_of_rank_;
+  std::vector<std::string> hosts_;
+  double bus_gb_s_ = 0;                // 0: not measured
   std::unique_ptr<Collectives> nccl_;  // null: the collectives of the world are used
   std::shared_ptr<Mesh> mesh_;         // shared: the communication thread may read it longer
 };

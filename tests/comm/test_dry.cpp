@@ -279,6 +279,26 @@ TEST_F(DryRanks, TakeTheirTime) {
   EXPECT_EQ(seconds_of(*world->split(std::array{0, 1, 2, 3})), 0);  // alone
 }
 
+TEST_F(DryRanks, ShortMessagesMayHaveFiguresOfTheirOwn) {
+  const Link link{.latency_s = 8,
+                  .bytes_per_s = 8,
+                  .short_below = 61,
+                  .short_latency_s = 1,
+                  .short_bytes_per_s = 4};
+  DryCollectives world(0, 4, Device::kCpu, kSpeed, {.inside = link, .between = {}});
+  const auto seconds_of = [&](auto collective) {
+    const double before = world.stream().clock().now_s;
+    collective();
+    return world.stream().clock().now_s - before;
+  };
+  // Three links. Each pass of an all_reduce sends 60 of the 80 bytes.
+  EXPECT_EQ(seconds_of([&] { world.all_reduce(of(20), Traffic::kAllReduce); }), 2 * (3 + 15));
+  EXPECT_EQ(seconds_of([&] { world.all_gather(of(5), of(20)); }), 3 + 15);
+  EXPECT_EQ(seconds_of([&] { world.all_gather(of(10), of(40)); }), 24 + 15);
+  EXPECT_EQ(seconds_of([&] { world.all_to_all(of(20), of(20)); }), 1 + 15);
+  EXPECT_EQ(seconds_of([&] { world.all_to_all(of(40), of(40)); }), 8 + 15);
+}
+
 // bf16 is added and converted by kernels, on the stream of the collectives.
 TEST_F(DryRanks, SumsOfBf16TakeTimeByTheSpeedOfTheDevice) {
   const auto seconds_of = [&](bool two_nodes, Sharing sharing) {

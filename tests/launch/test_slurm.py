@@ -212,5 +212,9 @@ class Clock(Slurm):
         self.assertNotIn("host1", self.own_lines(job)[-2])
 
 
+class ClockWithoutPmix(Clock):
+    pmix = False
+
+
 if __name__ == "__main__":
     tandem_program.main()

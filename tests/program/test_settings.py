@@ -217,7 +217,8 @@ ROWS = {
     "dist.timeout_s": [Live(timeouts)],
     # The all_reduces that measure it send megabytes.
     "dist.min_gb_s": [
-        Row(0, 1e-9, gives(lambda run: of_rank_0("wire", "control", "inside")(run) > 2**20, False, True), same(losses), ranks=2),
+        Row(0, 1e-9, gives(lambda run: of_rank_0("wire", "control", "inside")(run) > 2**20, False, True), same(losses),
+            gives(lambda run: len(printed(r"; bus bandwidth \S+ GB/s$")(run)), 0, 1), ranks=2),
         Row(0, 1e9, ends=(CONFIG, r"is \S+ GB/s, less than dist.min_gb_s = 1e\+09; likely causes: .*EFA"), ranks=2),
         Row(0, 1e9, same(losses))],
     "checkpoint.every_steps": [Row(0, 1, gives(checkpoints, [3], [1, 2, 3]), given="train.steps=3 checkpoint.keep=9")],

@@ -1,0 +1,124 @@
+// tandem bench links: how fast the ranks of a job exchange data.
+#include <cstdio>
+#include <filesystem>
+
+#include "comm/agreement.h"
+#include "src/commands/commands.h"
+#include "src/commands/settings.h"
+#include "src/estimate/link_bench.h"
+#include "src/io/file.h"
+#include "src/train/machine.h"
+
+namespace tandem {
+
+namespace {
+
+constexpr const char* kUsage =
+    R"(tandem bench links: latency and bandwidth of all_reduce, reduce_scatter and all_gather
+
+  mpirun -np 8 tandem bench links --output machine.json
+  tandem estimate --machine machine.json --config FILE --ranks 64 --gpu a100-40
+
+Measures inside nodes, between nodes (all ranks of a node at once) and over all ranks. Takes run.device and the settings
+dist.* of `tandem train`, and ignores its others.)";
+
+struct Request {
+  Config config;
+  std::vector<std::string> files;
+  std::string output;
+  int64_t largest_mib = 256;
+  bool help = false;
+  Options options{kUsage};
+
+  Request() {
+    options.add("config", files, "settings to read; may repeat");
+    options.add("output", output, "file to write, for tandem estimate --machine");
+    options.add("largest-mib", largest_mib, "size of the largest array", 1, 1 << 16);
+    options.add("help", help, "print this");
+    config.bind(options);
+  }
+};
+
+void print(const std::vector<MeasuredGroup>& groups) {
+  for (const MeasuredGroup& group : groups) {
+    for (size_t kind = 0; kind < group.samples.size(); ++kind) {
+      std::printf(
+          "%s, %d ranks%s: %s\n%14s %12s %17s %11s\n", group.scope.c_str(), group.ranks,
+          group.groups > 1 ? str(" in each of ", group.groups, " groups at once").c_str() : "",
+          kMeasuredCollectives[kind].name, "bytes", "us", "algorithm GB/s", "bus GB/s");
+      for (const LinkSample& sample : group.samples[kind]) {
+        std::printf("%14ld %12.4g %17.4g %11.4g\n", sample.bytes, sample.seconds * 1e6,
+                    static_cast<double>(sample.bytes) / sample.seconds / 1e9,
+                    bus_gb_s(kMeasuredCollectives[kind], group.ranks, sample));
+      }
+    }
+  }
+}
+
+void print(const char* name, const Link& link) {
+  std::printf("%s: %.3g us and %.4g GB/s", name, link.latency_s * 1e6, link.bytes_per_s / 1e9);
+  if (link.short_below > 0) {
+    std::printf("; below %.4g KiB %.3g us and %.4g GB/s", link.short_below / 1024,
+                link.short_latency_s * 1e6, link.short_bytes_per_s / 1e9);
+  }
+  std::printf("\n");
+}
+
+ExitCode links(const Words& words, World& world) {
+  Control& control = world.control();
+  Request request;
+  agree(control, [&] { fail_if_any(apply_settings(request.options, words)); });
+  if (request.help) {
+    if (world.rank() == 0) {
+      std::fputs(request.options.help().c_str(), stdout);
+    }
+    return ExitCode::kOk;
+  }
+  const std::filesystem::path output = request.output;
+  on_root(control, [&] {  // now, not after minutes
+    if (output.has_parent_path()) {
+      make_directories(output.parent_path());
+    }
+    return std::string();
+  });
+  Machine machine(request.config.run, request.config.dist, world);
+  const auto groups = measure_links(*machine.mesh(), machine.node_of_rank(), machine.stream,
+                                    request.largest_mib << 20);
+  on_root(control, [&] {
+    print(groups);
+    const MeasuredMachine measured = machine_of(groups);
+    if (measured.inside) {
+      print("link of a rank inside its node", *measured.inside);
+    }
+    if (measured.between) {
+      print("link of a node to others", *measured.between);
+    }
+    if (!output.empty()) {
+      const std::string about =
+          str(machine.description(), "; ", machine.sharing(request.config.dist));
+      replace_file(output, machine_text(groups, about));
+      std::printf("written to %s\n", request.output.c_str());
+    }
+    return std::string();
+  });
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+ExitCode bench_command(const Words& words, World& world, Memory&) {
+  if (!words.empty() && words[0] == "links") {
+    return links(Words(words.begin() + 1, words.end()), world);
+  }
+  if (!words.empty() && words[0] == "--help") {
+    if (world.rank() == 0) {
+      std::printf("%s\n\nMore: tandem bench links --help\n", kUsage);
+    }
+    return ExitCode::kOk;
+  }
+  throw AgreedError(ExitCode::kConfig,
+                    str("tandem bench: say links, not \"", words.empty() ? "" : words[0],
+                        "\"; --help shows examples"));
+}
+
+}  // namespace tandem

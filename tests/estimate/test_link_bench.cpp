@@ -1,0 +1,138 @@
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "src/core/error.h"
+#include "src/estimate/link_bench.h"
+
+namespace tandem::testing {
+namespace {
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr int64_t kMiB = 1 << 20;
+// Two lines that meet between 16 and 64 KiB, and all figures powers of two, so that nothing is
+// rounded before the fit.
+constexpr Link kLink{.latency_s = 0x1p-10,
+                     .bytes_per_s = 0x1p30,
+                     .short_below = 32 << 10,
+                     .short_latency_s = 0x1p-16,
+                     .short_bytes_per_s = 0x1p24};
+
+double seconds(const Link& link, double bytes) {
+  return link.latency(bytes) + bytes / link.rate(bytes);
+}
+
+// A fit of n samples makes some ten roundings for each, of 1e-16 each; the determinant of its
+// equations is more than a hundredth of their terms where sizes differ by 4 or more.
+constexpr double kTolerance = 1e-12;
+
+void expect_same(const Link& fitted, const Link& link, std::span<const LinkSample> samples) {
+  for (const LinkSample& sample : samples) {
+    const auto bytes = static_cast<double>(sample.bytes);
+    EXPECT_NEAR(seconds(fitted, bytes) / seconds(link, bytes), 1, kTolerance) << bytes;
+  }
+}
+
+TEST(TwoLines, AreFoundWhereTheyMeet) {
+  std::vector<LinkSample> samples;
+  for (int64_t bytes = 256 * kMiB; bytes >= 4 << 10; bytes /= 4) {  // in no order that helps
+    samples.push_back({bytes, seconds(kLink, static_cast<double>(bytes))});
+  }
+  const Link fitted = fit_two_lines(samples);
+  EXPECT_EQ(fitted.short_below, 64 << 10);  // the first long sample
+  expect_same(fitted, kLink, samples);
+}
+
+TEST(TwoLines, NeedTwoSizesEach) {
+  const Link three = fit_two_lines({{1024, 1}, {2048, 5}, {4096, 5}});
+  EXPECT_EQ(three.short_below, 0);
+  const Link two = fit_two_lines({{1024, 1}, {2048, 2}});
+  EXPECT_NEAR(two.latency_s, 0, kTolerance);
+  EXPECT_NEAR(two.bytes_per_s / 1024, 1, kTolerance);
+}
+
+// Collectives that take exactly the time of the model show its links.
+TEST(MeasuredMachine, HasTheLinksOfTheModel) {
+  constexpr int kNodes = 4, kNodeSize = 2;
+  const Network network{.inside = {.latency_s = 0x1p-18, .bytes_per_s = 0x1p33}, .between = kLink};
+  DryCollectives world(0, kNodes * kNodeSize, Device::kCpu, {}, network);
+  std::vector<int> node, place;
+  for (int r = 0; r < world.size(); ++r) {
+    node.push_back(r / kNodeSize);
+    place.push_back(r % kNodeSize);
+  }
+  world.set_nodes(node);
+  const Stream stream = Stream::dry(Device::kCpu, {});
+  Memory memory(stream);
+  const auto measure = [&](const char* scope, const std::vector<int>& colors) {
+    const auto group = world.split(colors);
+    MeasuredGroup measured{
+        .scope = scope, .ranks = group->size(), .groups = world.size() / group->size()};
+    for (int64_t bytes = 4 << 10; bytes <= 256 * kMiB; bytes *= 4) {
+      const Tensor whole = Tensor::empty(memory, {bytes / 4}, DType::kF32, MemoryClass::kStaging);
+      const Tensor own = whole.slice(0, bytes / 4 / group->size());
+      const auto time = [&](size_t kind, auto collective) {
+        const double before = world.stream().clock().now_s;
+        collective();
+        measured.samples[kind].push_back({bytes, world.stream().clock().now_s - before});
+      };
+      time(0, [&] { group->all_reduce(whole, Traffic::kAllReduce); });
+      time(1, [&] { group->reduce_scatter(whole, own); });
+      time(2, [&] { group->all_gather(own, whole); });
+    }
+    return measured;
+  };
+  const std::vector<MeasuredGroup> groups = {measure("inside", node), measure("between", place)};
+  const std::string text = machine_text(groups, "a model");
+  const MeasuredMachine machine = machine_from_text(text, "machine.json");
+  ASSERT_TRUE(machine.inside && machine.between);
+  // The clock that samples are read from adds up seconds, so each has a rounding of 1e-16 of their
+  // sum, about 4 s; the shortest sample takes 2^-18 s.
+  for (double size = 4 << 10; size <= 256 * kMiB;
+       size *= 4) {  // what passes a link of each group in a pass
+    const double inside = size / 2, between = size * 3 / 4 * kNodeSize;
+    EXPECT_NEAR(seconds(*machine.inside, inside) / seconds(network.inside, inside), 1, 1e-8)
+        << size;
+    EXPECT_NEAR(seconds(*machine.between, between) / seconds(network.between, between), 1, 1e-8)
+        << size;
+  }
+}
+
+TEST(MeasuredMachine, IsReadBackFromItsText) {
+  MeasuredGroup group{.scope = "between", .ranks = 2, .groups = 1};
+  for (auto& samples : group.samples) {
+    samples = {{1024, 1}, {2048, 1}};  // the size makes no difference
+  }
+  const MeasuredMachine machine = machine_from_text(machine_text({group}, "flat"), "machine.json");
+  EXPECT_FALSE(machine.inside);
+  EXPECT_EQ(machine.between->bytes_per_s, kInfinite);
+}
+
+TEST(MeasuredMachine, AnotherFileIsRefused) {
+  for (const char* text :
+       {"", "{}", "[]", R"({"format": "tandem links 1"})",
+        R"({"format": "tandem links 2", "network": {}})",
+        R"({"format": "tandem links 1", "network": {"inside": {"latency_us": -1, "gb_s": 1}}})",
+        R"({"format": "tandem links 1", "network": {"inside": {"latency_us": 1, "gb_s": 0}}})",
+        R"({"format": "tandem links 1", "network": {"inside": {"latency_us": 1}}})"}) {
+    try {
+      machine_from_text(text, "m.json");
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kData);
+      EXPECT_TRUE(std::string(error.what())
+                      .starts_with("m.json: no file of `tandem bench links --output`: "))
+          << error.what();
+    }
+  }
+}
+
+TEST(BusBandwidth, IsThatOfNcclTests) {
+  EXPECT_EQ(bus_gb_s(kMeasuredCollectives[0], 4, {.bytes = 1 << 30, .seconds = 1}),
+            1.5 * (1 << 30) / 1e9);
+  EXPECT_EQ(bus_gb_s(kMeasuredCollectives[1], 4, {.bytes = 1 << 30, .seconds = 1}),
+            0.75 * (1 << 30) / 1e9);
+}
+
+}  // namespace
+}  // namespace tandem::testing
