@@ -158,7 +158,8 @@ ExactSums::Verdict ExactSums::judge(Control& control) {
   return Verdict::kGood;
 }
 
-double ExactSums::squared_norm(Collectives& group, std::span<const Tensor> parts) {
+double ExactSums::squared_norm(Collectives& group, std::span<const Tensor> parts,
+                               Timeline& timeline) {
   require(std::isfinite(bound_), "ExactSums: squared_norm() of a step that was not judged good");
   int exponent = 0;  // elements are at most G, so the integers are at most 2^31
   std::frexp(bound_, &exponent);
@@ -172,7 +173,7 @@ double ExactSums::squared_norm(Collectives& group, std::span<const Tensor> parts
   });
   group.stream().wait(stream_.record());
   group.all_reduce(digits_, Traffic::kControl);
-  group.wait(group.stream().record());
+  timeline.during(stream_, Part::kCommunication, [&] { group.wait(group.stream().record()); });
   const Tensor digits = copied(stream_, digits_, host_);
   const std::span<const int64_t> digit = digits.as<int64_t>();
   require(digit[kernels::kSquareDigits] == 0, [&] {

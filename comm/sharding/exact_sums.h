@@ -21,6 +21,7 @@
 
 #include "comm/collectives.h"
 #include "comm/control.h"
+#include "comm/timeline.h"
 
 namespace tandem {
 
@@ -70,8 +71,8 @@ class ExactSums {
   // the stream. Call after a judge() that returned kGood. With G = leaves * largest |g| of the
   // step, all n elements are rounded to multiples of at most 2^-30 G. So the root of the result has
   // an error of at most sqrt(n) 2^-31 G; then the result is rounded once. Throws Error(kInternal)
-  // if `parts` do not come from this step.
-  double squared_norm(Collectives& group, std::span<const Tensor> parts);
+  // if `parts` do not come from this step. `timeline` gets the wait.
+  double squared_norm(Collectives& group, std::span<const Tensor> parts, Timeline& timeline);
 
   // For checkpoints: the exponents of the next step, by parameter.
   const std::vector<int32_t>& exponents() const { return next_; }

@@ -123,7 +123,7 @@ void GradientSync::begin_backward(bool last_micro_step) {
 
 void GradientSync::await(BucketMemory& memory) {
   if (memory.message_there) {
-    values_.exposure().wait(stream_, *std::exchange(memory.message_there, std::nullopt));
+    values_.timeline().wait(stream_, *std::exchange(memory.message_there, std::nullopt));
   }
 }
 
@@ -319,7 +319,8 @@ std::optional<int64_t> GradientSync::unused() const {
 
 bool GradientSync::finish_exact() {
   layout_.data().wait(stream_.record());  // has a deadline
-  const ExactSums::Verdict verdict = exact_->judge(layout_.data().control());
+  const ExactSums::Verdict verdict = values_.timeline().during(
+      stream_, Part::kCommunication, [&] { return exact_->judge(layout_.data().control()); });
   if (verdict == ExactSums::Verdict::kAgain) {
     return false;
   }
@@ -350,8 +351,8 @@ void GradientSync::squared_norm(const Tensor& result, const Tensor& scratch) {
   }
   if (exact_) {
     Collectives& data = layout_.data().collectives();
-    const double all =
-        is_finite_ ? exact_->squared_norm(data, own) : std::numeric_limits<double>::quiet_NaN();
+    const double all = is_finite_ ? exact_->squared_norm(data, own, values_.timeline())
+                                  : std::numeric_limits<double>::quiet_NaN();
     Memory host(Device::kCpu);
     const Tensor value = Tensor::empty(host, {1}, DType::kF64, MemoryClass::kData);
     *value.data<double>() = data.rank() == 0 ? all : 0;

@@ -100,7 +100,7 @@ void ParamValues::start_gather(int64_t bucket, const Tensor& whole) {
 // Afterwards later work on the compute stream may use the values.
 void ParamValues::await(BucketMemory& memory) {
   if (memory.arrive) {
-    exposure_.wait(stream_, *std::exchange(memory.arrive, std::nullopt));
+    timeline_.wait(stream_, *std::exchange(memory.arrive, std::nullopt));
   }
 }
 

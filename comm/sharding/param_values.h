@@ -12,8 +12,8 @@
 #include <optional>
 #include <vector>
 
-#include "comm/exposure.h"
 #include "comm/sharding/model_layout.h"
+#include "comm/timeline.h"
 #include "src/autograd/context.h"
 #include "src/autograd/gate.h"
 
@@ -57,8 +57,9 @@ class ParamValues final : public Gate {
   std::vector<Weights> owned_weights() const;  // over all ranks, every element exactly once
 
   DType dtype() const { return dtype_; }
-  // Time spent waiting for communication. Callers may add to it, and take it.
-  Exposure& exposure() { return exposure_; }
+  // Where the compute stream's time goes; waiting for values is in it. Callers may add to it, and
+  // take it.
+  Timeline& timeline() { return timeline_; }
 
  private:
   struct BucketMemory {
@@ -84,7 +85,7 @@ class ParamValues final : public Gate {
   DType dtype_;
   bool overlap_;
   std::vector<BucketMemory> buckets_;
-  Exposure exposure_;
+  Timeline timeline_;
 };
 
 }  // namespace tandem

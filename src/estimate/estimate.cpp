@@ -136,7 +136,7 @@ class DryRun {
     training_.run({.step = number, .lr = 0, .targets = 1, .batch = [this](int64_t) {
                      return upload_.blank(micro_batch_, context_);
                    }});
-    static_cast<void>(training_.take_exposure());
+    static_cast<void>(training_.timeline().take(stream_));
     pending_ = training_.record().copy_to_host(stream_);
   }
 

@@ -25,6 +25,7 @@ std::optional<int64_t> step_of(std::string_view line) {
 Json json_of(int64_t number) { return number; }
 Json json_of(double number) { return number; }
 Json json_of(bool is_true) { return is_true; }
+Json json_of(const std::string& text) { return text; }
 
 Json json_of(std::span<const Metric> metrics) {
   Json json = Json::object();

@@ -1,6 +1,7 @@
 #include "src/report/metrics_window.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 namespace tandem {
@@ -39,28 +40,33 @@ void MetricsWindow::begin() {
   left_out_before_ = left_out_;
 }
 
-void MetricsWindow::add(const Mark& end, double exposed_comm_s) {
+void MetricsWindow::add(const Mark& end, const PartSeconds& parts) {
   const WireCount wire = wire_at(end);
   sent_ = wire - std::exchange(wire_, wire);
-  exposed_comm_s_ += exposed_comm_s;
+  std::ranges::transform(parts_, parts, parts_.begin(), std::plus());
   ++steps_;
 }
 
 void MetricsWindow::close(const Mark& end, StepMetrics& metrics) {
-  const std::vector<RankUse> use = gather_use(sent_);
-  std::vector<double> exposed(use.size(), 0.0);
-  exposed[static_cast<size_t>(mesh_.job().rank())] = std::exchange(exposed_comm_s_, 0);
-  metrics.exposed_comm_s = std::ranges::max(mesh_.job().sum(exposed));
-  metrics.wire = use[busiest_rank(use)].wire;
-  metrics.memory_peak = use[largest_rank(use)].memory_peak;
-  metrics.peak_bytes = use[largest_rank(use)].peak_bytes;
   // On a CPU a step ends when it is enqueued. On a GPU it ends when the host sees its end: now.
   const bool is_cpu = machine_.device() == Device::kCpu;
   const Clock::time_point now = is_cpu ? end.enqueued : Clock::now();
   const Clock::duration left_out = is_cpu ? end.left_out : left_out_;
   const Clock::duration time =
       now - std::exchange(start_, now) - (left_out - std::exchange(left_out_before_, left_out));
-  metrics.seconds = std::chrono::duration<double>(time).count();
+  const RankTime own{.seconds = std::chrono::duration<double>(time).count(),
+                     .parts = std::exchange(parts_, PartSeconds{})};
+  const std::vector<RankTime> times = gather_times(mesh_.job(), own);
+  for (const RankTime& rank : times) {
+    metrics.exposed_comm_s =
+        std::max(metrics.exposed_comm_s, rank.parts[static_cast<size_t>(Part::kCommunication)]);
+  }
+  metrics.slowest = slowest_rank(times);
+  const std::vector<RankUse> use = gather_use(sent_);
+  metrics.wire = use[busiest_rank(use)].wire;
+  metrics.memory_peak = use[largest_rank(use)].memory_peak;
+  metrics.peak_bytes = use[largest_rank(use)].peak_bytes;
+  metrics.seconds = own.seconds;
   metrics.steps = std::exchange(steps_, 0);
   metrics.samples = metrics.steps * global_batch_;
   if (peak_flops_ > 0) {

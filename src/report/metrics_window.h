@@ -1,5 +1,5 @@
-// Measures the steps since the last logged one: their time, the bytes that they sent, their waiting
-// for communication, and the memory of all ranks.
+// Measures the steps since the last logged one: their time and its parts, the bytes that they sent,
+// and the memory of all ranks.
 //
 // A step is enqueued while the previous one may still run. So the end of each step is a mark, which
 // is read after the host has waited for the step.
@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "comm/timeline.h"
 #include "layers/module.h"
 #include "src/report/run_log.h"
 #include "src/train/machine.h"
@@ -41,7 +42,7 @@ class MetricsWindow {
   void leave_out_time(Clock::duration time) { left_out_ += time; }
 
   // Counts a step that has ended. Call it in the order of steps.
-  void add(const Mark& end, double exposed_comm_s);
+  void add(const Mark& end, const PartSeconds& parts);
   // Collective. Writes what was measured up to the last added step into its fields of `metrics`,
   // and begins the next window.
   void close(const Mark& end, StepMetrics& metrics);
@@ -68,7 +69,7 @@ class MetricsWindow {
   WireCount wire_{};                   // sent up to the end of the last step
   WireCount sent_{};                   // in the last step
   int64_t steps_ = 0;
-  double exposed_comm_s_ = 0;  // of this rank
+  PartSeconds parts_{};  // of this rank
 };
 
 }  // namespace tandem

@@ -35,7 +35,7 @@ void say_nothing_to_do(const Config& config, const RunDirectory& directory,
 }
 
 RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step,
-               const DatasetInfo& data)
+               const DatasetInfo& data, const std::vector<std::string>& hosts)
     : config_(config),
       directory_(directory),
       data_(data),
@@ -45,7 +45,8 @@ RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step
                 .first_step = step,
                 .steps = config.train.steps,
                 .log_every = config.train.log_every,
-                .unit = unit()}) {
+                .unit = unit()}),
+      hosts_(hosts) {
   remove_later_report(directory.report(), step);
   if (config.log.tensorboard) {
     const auto resumed = step > 0 ? std::optional(step) : std::nullopt;
@@ -111,6 +112,19 @@ void RunLog::step(int64_t step) {
   console_.step(report_);
 }
 
+std::vector<Metric> RunLog::slowest_metrics(const StepMetrics& m) const {
+  std::vector<Metric> metrics = {
+      {"rank", int64_t{m.slowest.rank}},
+      {"host", hosts_[static_cast<size_t>(m.slowest.rank)]},
+      {"ratio", m.slowest.ratio},
+      {"step_ms", 1000 * m.slowest.time.seconds / static_cast<double>(m.steps)}};
+  for (const Part part : kStepParts) {
+    const double seconds = m.slowest.time.parts[static_cast<size_t>(part)];
+    metrics.push_back({str(name_of(part), "_ms"), 1000 * seconds / static_cast<double>(m.steps)});
+  }
+  return metrics;
+}
+
 void RunLog::training(const StepMetrics& m) {
   const double units_per_s = static_cast<double>(m.samples * units_per_sample()) / m.seconds;
   const double step_ms = 1000 * m.seconds / static_cast<double>(m.steps);
@@ -124,6 +138,7 @@ void RunLog::training(const StepMetrics& m) {
       {"mfu", m.mfu},
       {"wire_bytes", m.wire.payload().total()},
       {"exposed_comm_ms", 1000 * m.exposed_comm_s / static_cast<double>(m.steps)},
+      {"slowest", slowest_metrics(m)},
       {"peak_bytes", m.peak_bytes},
       {"wire", wire_metrics(m.wire)},
       {"memory", memory_metrics(m.memory_peak)}};
@@ -132,6 +147,17 @@ void RunLog::training(const StepMetrics& m) {
     metrics.push_back({"skipped", m.skipped});
   }
   log([&] { metrics_.append(metrics); });
+  if (const std::optional<int> rank = stragglers_.add(m.slowest, m.steps)) {
+    const RankTime& time = m.slowest.time;
+    const auto share = [&](Part part) {
+      return str(std::lround(100 * time.parts[static_cast<size_t>(part)] / time.own()), " % ");
+    };
+    console_.print(str("warning     rank ", *rank, " on ", hosts_[static_cast<size_t>(*rank)],
+                       " makes the others wait: slowest in 8 of the last 10 logged steps, now ",
+                       std::lround(100 * m.slowest.ratio - 100), " % above the median; it spends ",
+                       share(Part::kCompute), "computing, ", share(Part::kData),
+                       "waiting for data, ", share(Part::kOptimizer), "in the optimizer"));
+  }
   if (tensorboard_) {
     const std::string rate_tag = str("train/", unit(), "_per_s");
     log([&] {

@@ -15,6 +15,7 @@
 #include "src/report/console.h"
 #include "src/report/metrics_log.h"
 #include "src/report/run_report.h"
+#include "src/report/slowest_rank.h"
 #include "src/report/tensorboard.h"
 #include "src/settings/config.h"
 #include "src/train/evaluation.h"
@@ -37,7 +38,8 @@ struct StepMetrics {
   double loss_scale = 1;
   int64_t skipped = 0;        // updates skipped so far because a gradient was not finite
   double exposed_comm_s = 0;  // communication not hidden by computation, largest of all ranks
-  WireCount wire;             // sent in the last step by the rank that sent the most payload
+  SlowestRank slowest{};
+  WireCount wire;  // sent in the last step by the rank that sent the most payload
   std::array<int64_t, kMemoryClasses> memory_peak{};  // by MemoryClass, of the largest rank
   int64_t peak_bytes = 0;                             // of all classes together, largest rank
 };
@@ -69,9 +71,9 @@ void say_nothing_to_do(const Config& config, const RunDirectory& directory,
 class RunLog {
  public:
   // Opens metrics.jsonl and the event file. Lines of steps after `step` move aside, and a report of
-  // a later step is removed. Error kData when the files cannot be written.
-  RunLog(const Config& config, const RunDirectory& directory, int64_t step,
-         const DatasetInfo& data);
+  // a later step is removed. `hosts`: by rank. Error kData when the files cannot be written.
+  RunLog(const Config& config, const RunDirectory& directory, int64_t step, const DatasetInfo& data,
+         const std::vector<std::string>& hosts);
 
   // `changes`: settings that differ from those of the checkpoint, if the run is resumed.
   void start(const RunSummary& summary, const std::string& resumed_from,
@@ -93,6 +95,7 @@ class RunLog {
     return config_.model.reads_text() ? config_.model.context : 1;
   }
 
+  std::vector<Metric> slowest_metrics(const StepMetrics& m) const;
   // Writes to a file. If that fails, training goes on: the first failure is said, all are counted.
   void log(const std::function<void()>& writing);
 
@@ -103,9 +106,11 @@ class RunLog {
   MetricsLog metrics_;
   std::unique_ptr<TensorBoardWriter> tensorboard_;  // null: switched off
   Console console_;
-  StepReport report_;     // the latest measured figures
-  int64_t skipped_ = -1;  // the latest step without a batch
-  int64_t lost_ = 0;      // writes that failed
+  StepReport report_;               // the latest measured figures
+  int64_t skipped_ = -1;            // the latest step without a batch
+  int64_t lost_ = 0;                // writes that failed
+  std::vector<std::string> hosts_;  // by rank
+  StragglerWatch stragglers_;
 };
 
 }  // namespace tandem

@@ -59,12 +59,13 @@ void BatchStatistics::end_micro_step() {
   zero(stream_, sum_);
 }
 
-bool BatchStatistics::reduce(const Hierarchy& data) {
+bool BatchStatistics::reduce(const Hierarchy& data, Timeline& timeline) {
   if (!sum_) {
     return true;
   }
   if (exact_) {
-    const ExactSums::Verdict verdict = exact_->judge(data.control());
+    const ExactSums::Verdict verdict = timeline.during(
+        stream_, Part::kCommunication, [&] { return exact_->judge(data.control()); });
     if (verdict != ExactSums::Verdict::kGood) {
       return verdict == ExactSums::Verdict::kNonFinite;  // then the step is skipped anyway
     }
@@ -72,7 +73,7 @@ bool BatchStatistics::reduce(const Hierarchy& data) {
   if (data.size() > 1) {
     data.stream().wait(stream_.record());
     data.collectives().all_reduce(exact_ ? exact_sum_ : sum_, Traffic::kControl);
-    stream_.wait(data.stream().record());
+    timeline.wait(stream_, data.stream().record());
   }
   if (exact_) {
     exact_->dequantise(exact_sum_, segments_, sum_);

@@ -57,11 +57,13 @@ void TrainingStep::run(const Input& input) {
     });
   }
   sum_figures();
-  record_->decide(stream_);
-  const ProfilerRange range("optimizer");
-  statistics_->update(record_->state(), options_.batch.micro_batches());
-  optimizer_->step(stream_, store_->shards.all(),
-                   {.numbers = record_->numbers(), .state = record_->state()});
+  timeline().during(stream_, Part::kOptimizer, [&] {
+    const ProfilerRange range("optimizer");
+    record_->decide(stream_);
+    statistics_->update(record_->state(), options_.batch.micro_batches());
+    optimizer_->step(stream_, store_->shards.all(),
+                     {.numbers = record_->numbers(), .state = record_->state()});
+  });
   input.before_gather();
   store_->values.gather();
 }
@@ -89,7 +91,7 @@ bool TrainingStep::run_micro_steps(const Input& input) {
   for (int64_t i = 0; i < options_.batch.accumulation(); ++i) {
     fits = run_micro_step(input, i);
   }
-  const bool statistics_fit = statistics_->reduce(data_);
+  const bool statistics_fit = statistics_->reduce(data_, timeline());
   return fits && statistics_fit;
 }
 
@@ -123,7 +125,7 @@ void TrainingStep::sum_figures() {
     Stream& communication = data_.stream();
     communication.wait(stream_.record());
     data_.collectives().all_reduce(record_->figures(), Traffic::kControl);
-    store_->values.exposure().wait(stream_, communication.record());
+    timeline().wait(stream_, communication.record());
   }
 }
 

@@ -64,8 +64,8 @@ class TrainingStep {
   Optimizer& optimizer() { return *optimizer_; }
   BatchStatistics& statistics() { return *statistics_; }
   const StepOptions& options() const { return verdict_; }
-  // Time spent waiting for communication since the last call.
-  Exposure take_exposure() { return std::exchange(store_->values.exposure(), {}); }
+  // Where this rank's time goes. run() enters kCommunication and kOptimizer; callers the others.
+  Timeline& timeline() { return store_->values.timeline(); }
 
  private:
   bool run_micro_steps(const Input& input);

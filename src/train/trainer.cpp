@@ -11,8 +11,6 @@
 
 namespace tandem {
 
-using Clock = MetricsWindow::Clock;
-
 Trainer::Trainer(const Config& config, World& world)
     : config_(config),
       machine_(config.run, config.dist, world),
@@ -97,7 +95,8 @@ void Trainer::resume() {
     if (job_.rank() == 0) {
       directory_.keep_tokenizer(config_);
       checkpointer_->discard_after(state_.step);
-      log_ = std::make_unique<RunLog>(config_, directory_, state_.step, dataset_->info());
+      log_ = std::make_unique<RunLog>(config_, directory_, state_.step, dataset_->info(),
+                                      machine_.hosts());
       log_->start(summary(), start.resumed_from, start.changes, start.weights_from);
       stop_signal_.set_last_checkpoint(last_checkpoint());
     }
@@ -141,6 +140,7 @@ ExitCode Trainer::run() {
     return ExitCode::kOk;
   }
   window_->begin();
+  static_cast<void>(training_->timeline().take(stream_));
   StepPlan next = state_.step < config_.train.steps ? plan_step(state_.step + 1) : StepPlan{};
   while (state_.step < config_.train.steps) {
     if (next.agreed.stop) {
@@ -173,10 +173,10 @@ Trainer::StepPlan Trainer::plan_step(int64_t number) {
               .save = job_.rank() == 0 && checkpointer_->overdue(),
               .written = checkpointer_->is_written()};
   for (int64_t i = 0; i < batch_.accumulation() && !plan.skips; ++i) {
-    plan.batch.push_back(loader_->next());
+    plan.batch.push_back(during(Part::kData, [&] { return loader_->next(); }));
     votes.targets += static_cast<double>(plan.batch.back().target_count);
   }
-  plan.agreed = decide(votes, *machine_.mesh());
+  plan.agreed = during(Part::kCommunication, [&] { return decide(votes, *machine_.mesh()); });
   if (plan.agreed.empty && !plan.skips) {
     throw AgreedError(
         ExitCode::kData,
@@ -200,7 +200,7 @@ Trainer::StepPlan Trainer::step(StepPlan plan) {
     }
   };
   training_->run(input);
-  next.exposure = training_->take_exposure();
+  next.timeline = training_->timeline().take(stream_);
   next.record = training_->record().copy_to_host(stream_);
   next.end = window_->mark();
   settle();
@@ -219,17 +219,19 @@ TrainingStep::Input Trainer::input_of(const Pending& step) {
 // A step of train.skip_batches counts, but nothing is computed. Returns the plan of the next step.
 Trainer::StepPlan Trainer::skip() {
   settle();
-  const Clock::time_point start = Clock::now();
-  ++state_.step;
-  ++state_.skipped_batches;
-  state_.val_loss.reset();
-  if (log_) {
-    log_->skipped(state_.step);
-  }
-  const bool is_last = state_.step == config_.train.steps;
-  StepPlan after = is_last ? StepPlan{} : plan_step(state_.step + 1);
-  window_->leave_out_messages();
-  window_->leave_out_time(Clock::now() - start);
+  StepPlan after;
+  leave_out(Part::kElsewhere, [&] {
+    ++state_.step;
+    ++state_.skipped_batches;
+    state_.val_loss.reset();
+    if (log_) {
+      log_->skipped(state_.step);
+    }
+    if (state_.step < config_.train.steps) {
+      after = plan_step(state_.step + 1);
+    }
+    window_->leave_out_messages();
+  });
   return after;
 }
 
@@ -263,7 +265,7 @@ void Trainer::settle() {
                 ? "; lower optim.lr, set optim.clip_norm, or go on with train.on_nonfinite = skip"
                 : "; start again, and look for a machine that is at fault"));
   }
-  window_->add(done.end, done.exposure.seconds());
+  window_->add(done.end, done.timeline.seconds());
   if (done.step % config_.train.log_every == 0 || done.step == 1 ||
       done.step == config_.train.steps) {
     log_step(done, state);
@@ -281,7 +283,7 @@ void Trainer::log_step(const Pending& done, const StepState& state) {
   metrics.grad_norm = state.grad_norm;
   metrics.loss_scale = state.loss_scale;
   metrics.skipped = state.skipped;
-  window_->close(done.end, metrics);
+  during(Part::kCommunication, [&] { window_->close(done.end, metrics); });
   if (log_) {
     log_->training(metrics);
   }
@@ -289,22 +291,20 @@ void Trainer::log_step(const Pending& done, const StepState& state) {
 
 void Trainer::validate() {
   settle();
-  const Clock::time_point start = Clock::now();
-  const Context context{
-      .stream = stream_, .memory = memory_, .gate = &training_->store().gradients};
-  const Evaluation result =
-      evaluate(*model_, context, *dataset_, config_.model.context, config_.train.eval_batch(),
-               config_.train.eval_batches, *upload_, data_.control());
-  // Messages and waiting times of validation count for no step.
-  window_->leave_out_messages();
-  static_cast<void>(training_->take_exposure());
-  state_.val_loss = result.loss;
-  if (log_) {
-    log_->validation(state_.step, result);
-  }
-  window_->leave_out_time(Clock::now() - start);  // save() below does the same
-  if (result.loss < state_.best_val_loss) {
-    state_.best_val_loss = result.loss;
+  leave_out(Part::kElsewhere, [&] {
+    const Context context{
+        .stream = stream_, .memory = memory_, .gate = &training_->store().gradients};
+    const Evaluation result =
+        evaluate(*model_, context, *dataset_, config_.model.context, config_.train.eval_batch(),
+                 config_.train.eval_batches, *upload_, data_.control());
+    window_->leave_out_messages();
+    state_.val_loss = result.loss;
+    if (log_) {
+      log_->validation(state_.step, result);
+    }
+  });
+  if (*state_.val_loss < state_.best_val_loss) {
+    state_.best_val_loss = *state_.val_loss;
     save();
     if (checkpointer_->newest_step() == state_.step) {
       checkpointer_->keep_as_best();
@@ -351,24 +351,23 @@ void Trainer::commit() {
 // is due. The third failure in a row, or one of the last save, ends the run.
 void Trainer::tolerate(const std::function<void()>& saving) {
   constexpr int kMostFailures = 3;
-  const Clock::time_point start = Clock::now();
-  try {
-    saving();
-  } catch (const AgreedError& error) {
-    const bool last = finishing_ && saving_.step == state_.step;
-    if (error.code() != ExitCode::kData || last || ++failed_saves_ == kMostFailures) {
-      throw;
+  stall_s_ += leave_out(Part::kSaving, [&] {
+    try {
+      saving();
+    } catch (const AgreedError& error) {
+      const bool last = finishing_ && saving_.step == state_.step;
+      if (error.code() != ExitCode::kData || last || ++failed_saves_ == kMostFailures) {
+        throw;
+      }
+      if (log_) {
+        std::fprintf(stderr, "tandem: not saved: %s; training goes on, last checkpoint: %s\n",
+                     error.what(), last_checkpoint().c_str());
+      }
+      if (state_.best_val_loss == saving_.best_val_loss) {
+        state_.best_val_loss = best_saved_;  // no checkpoint has the weights of a better one
+      }
     }
-    if (log_) {
-      std::fprintf(stderr, "tandem: not saved: %s; training goes on, last checkpoint: %s\n",
-                   error.what(), last_checkpoint().c_str());
-    }
-    if (state_.best_val_loss == saving_.best_val_loss) {
-      state_.best_val_loss = best_saved_;  // no checkpoint has the weights of a better one
-    }
-  }
-  stall_s_ += std::chrono::duration<double>(Clock::now() - start).count();
-  window_->leave_out_time(Clock::now() - start);
+  });
 }
 
 ExitCode Trainer::finish(bool stopped) {

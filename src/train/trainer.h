@@ -48,7 +48,7 @@ class Trainer {
     int64_t step = 0;  // updates done after it
     double lr = 0, targets = 0;
     std::vector<MicroBatch> batch{};  // in case the step must be run again
-    Exposure exposure{};
+    Timeline timeline{};              // of this step
     StepRecord::Copy record{};
     MetricsWindow::Mark end{};
   };
@@ -59,6 +59,19 @@ class Trainer {
   void start_loader();
   RunSummary summary() const;
 
+  template <class F>
+  auto during(Part part, F&& work) {
+    return training_->timeline().during(stream_, part, std::forward<F>(work));
+  }
+  // Runs work(), whose time belongs to no step, and returns its seconds.
+  template <class F>
+  double leave_out(Part part, F&& work) {
+    const auto start = MetricsWindow::Clock::now();
+    during(part, work);
+    const auto time = MetricsWindow::Clock::now() - start;
+    window_->leave_out_time(time);
+    return std::chrono::duration<double>(time).count();
+  }
   StepPlan plan_step(int64_t number);
   StepPlan step(StepPlan plan);
   TrainingStep::Input input_of(const Pending& step);

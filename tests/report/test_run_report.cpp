@@ -199,7 +199,7 @@ class RunFiles : public ::testing::Test {
   }
   // What a run prints at its end.
   std::string finish(int64_t first_step, int64_t step) {
-    RunLog log(config_, directory(), first_step, DatasetInfo{});
+    RunLog log(config_, directory(), first_step, DatasetInfo{}, {"host"});
     ::testing::internal::CaptureStdout();
     log.finish(false, "runs/a/checkpoints/step-00000020", {.step = step, .ranks = two_ranks()});
     return ::testing::internal::GetCapturedStdout();
@@ -211,7 +211,7 @@ class RunFiles : public ::testing::Test {
 
 TEST_F(RunFiles, MetricsHaveMemoryAndWire) {
   const RankUse use = two_ranks()[1];
-  RunLog log(config_, directory(), 0, DatasetInfo{});
+  RunLog log(config_, directory(), 0, DatasetInfo{}, {"a", "b"});
   log.training({.step = 1,
                 .steps = 1,
                 .samples = 8,
@@ -220,12 +220,18 @@ TEST_F(RunFiles, MetricsHaveMemoryAndWire) {
                 .lr = 0.25,
                 .grad_norm = 1.5,
                 .mfu = 0.5,
+                .slowest = {.rank = 1,
+                            .ratio = 1.25,
+                            .time = {.seconds = 0.175, .parts = {0.1, 0.05, 0, 0.025}}},
                 .wire = use.wire,
                 .memory_peak = use.memory_peak,
                 .peak_bytes = use.peak_bytes});
   EXPECT_EQ(read_file(directory().metrics()),
             "{\"step\":1,\"loss\":2.5,\"lr\":0.25,\"grad_norm\":1.5,\"step_ms\":500.0,"
             "\"images_per_s\":16.0,\"mfu\":0.5,\"wire_bytes\":3145728,\"exposed_comm_ms\":0.0,"
+            "\"slowest\":{\"rank\":1,\"host\":\"b\",\"ratio\":1.25,\"step_ms\":175.0,\"compute_"
+            "ms\":100.0,"
+            "\"communication_ms\":50.0,\"data_ms\":0.0,\"optimizer_ms\":25.0,\"saving_ms\":0.0},"
             "\"peak_bytes\":4194304,"
             "\"wire\":{\"all_reduce\":{\"inside\":1048576,\"between\":2097152},"
             "\"control\":{\"inside\":100,\"between\":0}},"
@@ -249,9 +255,9 @@ TEST_F(RunFiles, AStartWithoutStepsKeepsTheReport) {
 
 TEST_F(RunFiles, AReportOfALaterEndIsRemoved) {
   finish(0, 20);
-  const RunLog at_its_end(config_, directory(), 20, DatasetInfo{});
+  const RunLog at_its_end(config_, directory(), 20, DatasetInfo{}, {"host"});
   EXPECT_TRUE(fs::exists(directory().report()));
-  const RunLog before(config_, directory(), 10, DatasetInfo{});
+  const RunLog before(config_, directory(), 10, DatasetInfo{}, {"host"});
   EXPECT_FALSE(fs::exists(directory().report()));
 }
 

@@ -50,6 +50,7 @@ TEST(ExactSums, SquaredNormHasItsBitsAndBoundInEverySplit) {
                     static_cast<double>(n) * 0x1p-53 * std::sqrt(norm2));
     for_each_device([&](Device device) {
       Rank rank(device, 1, 4);
+      Timeline timeline;
       rank.step(values[77]);
       ASSERT_EQ(rank.step(values[77]), Verdict::kGood);
       const Tensor all = rank.there(values);
@@ -58,7 +59,7 @@ TEST(ExactSums, SquaredNormHasItsBitsAndBoundInEverySplit) {
           {all.slice(n - 1, 1), all.slice(0, 0), all.slice(0, n - 1)},
           {all.slice(40000, n - 40000), all.slice(0, 20001), all.slice(20001, 19999)}};
       for (const auto& parts : splits) {
-        EXPECT_EQ(rank.exact.squared_norm(rank.collectives, parts), expected);
+        EXPECT_EQ(rank.exact.squared_norm(rank.collectives, parts, timeline), expected);
       }
     });
   }
@@ -67,12 +68,14 @@ TEST(ExactSums, SquaredNormHasItsBitsAndBoundInEverySplit) {
 TEST(ExactSums, SquaredNormRefusesWhatIsNoSum) {
   for_each_device([&](Device device) {
     Rank rank(device, 1, 2);
+    Timeline timeline;
     rank.step(1);
-    EXPECT_THROW(rank.exact.squared_norm(rank.collectives, {}), Error);  // not judged good
+    EXPECT_THROW(rank.exact.squared_norm(rank.collectives, {}, timeline),
+                 Error);  // not judged good
     ASSERT_EQ(rank.step(1), Verdict::kGood);
     const auto norm = [&](float value) {
-      return rank.exact.squared_norm(rank.collectives,
-                                     std::vector<Tensor>{rank.there(std::vector<float>{value})});
+      return rank.exact.squared_norm(
+          rank.collectives, std::vector<Tensor>{rank.there(std::vector<float>{value})}, timeline);
     };
     EXPECT_EQ(norm(-2), 4);
     for (float value : {1e10f, kNaN, -kInfinity}) {
