@@ -154,5 +154,25 @@ def bar_chart(title, rows, kinds, unit):
     return svg(y + 10, title, parts)
 
 
+def stacked_chart(title, rows, kinds, unit):
+    """A horizontal bar for each row, of one piece for each of `kinds`. `rows`: [(name, [value, ...])]."""
+    highest = max(sum(values) for _, values in rows)
+    left, right, parts, y = 240, WIDTH - 70, [], 64
+    for index, kind in enumerate(kinds):
+        x = 16 + 115 * index
+        parts += [f'<rect x="{x}" y="34" width="12" height="12" fill="var(--c{index})"/>', text(x + 18, 45, kind)]
+    for name, values in rows:
+        parts.append(text(left - 10, y + 10, name if len(name) <= 36 else name[:35] + "…", "end"))
+        x = left
+        for index, value in enumerate(values):
+            width = (right - left) * value / highest
+            parts.append(f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="12" fill="var(--c{index})">'
+                         f'<title>{escape(name)}, {kinds[index]}: {escape(unit(value))}</title></rect>')
+            x += width
+        parts.append(text(x + 6, y + 10, unit(sum(values)), css="muted", size=11))
+        y += 25
+    return svg(y + 10, title, parts)
+
+
 def bar_colour(index):
     return f"var(--c{(0, 7)[index % 2]})"

@@ -18,6 +18,7 @@ from .study import run_name, write_json
 # and saves at its end; one micro-batch is the smallest validation, and the checkpoint is removed.
 QUIET = {"train.eval_every": "0", "train.eval_batches": "1", "checkpoint.every_steps": "0", "checkpoint.every_minutes": "0",
          "log.tensorboard": "false", "log.progress": "plain"}
+PARTS = ["compute", "communication", "data", "optimizer", "saving"]  # of the slowest rank's time
 GRACE_S = 120  # for a launch to end after SIGTERM
 
 
@@ -155,6 +156,15 @@ def last_line(said):
     return "no output"
 
 
+def slowest(lines):
+    """The rank that made the others wait in most of the steps."""
+    ranks = [line["rank"] for line in lines]
+    rank = max(sorted(set(ranks)), key=ranks.count)
+    own = [line for line in lines if line["rank"] == rank]
+    return {"rank": rank, "host": own[0]["host"], "share": len(own) / len(lines),
+            "ratio": intervals.median([line["ratio"] for line in own])}
+
+
 def measure(folder, request):
     """What the steps after the warm-up measured, and all settings with their defaults.
 
@@ -180,6 +190,8 @@ def measure(folder, request):
         "step_ms": intervals.median([line["step_ms"] for line in kept]),
         "exposed_comm_ms": intervals.median([line["exposed_comm_ms"] for line in kept]),
         "wire_bytes": kept[-1]["wire_bytes"], "peak_bytes": max(line["peak_bytes"] for line in kept),
+        "parts_ms": {part: sum(line["slowest"][part + "_ms"] for line in kept) / len(kept) for part in PARTS},
+        "slowest": slowest([line["slowest"] for line in kept]),
         "mfu": intervals.median([line["mfu"] for line in kept]),
         "unit": rate.split("_")[0], "units_a_step": round(kept[-1][rate] * kept[-1]["step_ms"] / 1000),
         "loss": kept[-1]["loss"]}

@@ -66,6 +66,9 @@ def plots_of(results):
         exposed = [(case["id"], [case["exposed_comm_ms"]["median"], case["predicted"]["exposed_comm_ms"]]) for case in measured]
         memory = [(case["id"], [case["peak_bytes"], case["predicted"]["peak_bytes"]]) for case in measured]
         plots["communication"] = charts.bar_chart("Exposed communication a step", exposed, kinds, lambda ms: f"{ms:.3g} ms")
+        parts = [(case["id"], list(case["parts_ms"].values())) for case in measured]
+        plots["parts"] = charts.stacked_chart("A step of the slowest rank", parts, list(measured[0]["parts_ms"]),
+                                              lambda ms: f"{ms:.3g} ms")
         plots["memory"] = charts.bar_chart("Peak memory of the largest rank", memory, kinds, charts.size)
     return plots
 
@@ -108,7 +111,7 @@ def html_of(results, plots):
         ("Throughput and efficiency", "Dashed: the ideal. Vertical bars: the intervals of the table.", "throughput- efficiency-",
          efficiency_table(results)),
         ("Cases", "", "", case_table(results)),
-        ("Verdicts", "By what a run measures: step time, exposed communication, memory and loss.", "", verdict_table(results)),
+        ("Verdicts", "By what a run measures: the parts of a step, its slowest rank, memory and loss.", "parts", verdict_table(results)),
         ("Communication and memory", "Beside what `tandem estimate` predicted.", "communication memory", traffic_table(results)),
         ("Left out", "", "", left_out_table(results)),
         ("How it was measured", "", "", facts(results)),

@@ -1,15 +1,18 @@
-"""What a case shows, by what evidence, and what to try next. Only what the metrics of a run measure is judged: step time,
-exposed communication, memory and loss."""
+"""What a case shows, by what evidence, and what to try next. Only what the metrics of a run measure is judged: step time and
+its parts, the slowest rank, memory and loss."""
+from .intervals import median
 from .losses import loss_text
 
 EXPOSED = 0.10  # of a step: communication is worth a change of settings
 EFFICIENT = 0.90
+OFTEN, SLOWER = 0.8, 1.1  # of the steps, and times the median: a rank makes the others wait
+WAITS = 0.10  # of a step: waiting for data is worth a change
 NOISY = 0.10  # width of the interval, of the median
 
 
 def verdict(case, rows, request):
     """{"finding", "evidence", "next"}."""
-    for judge in (not_measured, other_model, communication, noise, efficiency):
+    for judge in (not_measured, other_model, slow_rank, data, communication, noise, efficiency):
         found = judge(case, rows, request)
         if found:
             return dict(zip(("finding", "evidence", "next"), found))
@@ -31,6 +34,31 @@ def other_model(case, _rows, _request):
         return None
     return ("trains something else", f"its loss is {case['loss']:.6g}, {loss_text(check)}",
             "find out why before the times are used; dist.reduce=exact shows whether sums are the cause")
+
+
+def slow_rank(case, _rows, _request):
+    """One that is slow in half of the launches or more."""
+    found = [each for each in case["slowest"] if each["share"] >= OFTEN and each["ratio"] >= SLOWER]
+    ranks = [(each["rank"], each["host"]) for each in found]
+    rank, host = max(sorted(set(ranks)), key=ranks.count, default=(None, None))
+    count = ranks.count((rank, host))
+    if case["ranks"] == 1 or 2 * count < max(len(case["slowest"]), 1):
+        return None
+    ratio = median([each["ratio"] for each in found if each["rank"] == rank])
+    return (f"waits for rank {rank}", f"rank {rank} on {host} was slowest in {OFTEN:.0%} of the steps or more of {count} of "
+            f"{len(case['slowest'])} launches, its own time {ratio:.2f} x the median; {data_share(case):.0%} of the step it waits for data",
+            f"look at {host} for another process, a hot GPU or slow storage")
+
+
+def data(case, _rows, _request):
+    if data_share(case) < WAITS:
+        return None
+    return ("waits for data", f"{case['parts_ms']['data']:.4g} of {case['step_ms']['median']:.4g} ms, {data_share(case):.0%}, "
+            "is waiting for the loader", "a larger data.prefetch, or faster storage")
+
+
+def data_share(case):
+    return case["parts_ms"]["data"] / case["step_ms"]["median"]
 
 
 def communication(case, _rows, _request):
@@ -80,7 +108,7 @@ def efficiency(case, rows, _request):
     evidence = f"{percent}, though only {exposed_share(case):.0%} of its step is exposed communication"
     if row["mode"] == "strong":
         return "loses time, not by communication", evidence, "more samples a rank: smaller ones make smaller, slower products"
-    return "loses time, not by communication", evidence, "--log.trace true, and a look for a host that is slower or shared"
+    return "loses time, not by communication", evidence, "a look for a host that is slower, or shared with other jobs"
 
 
 def exposed_share(case):

@@ -88,6 +88,11 @@ def train(settings, ranks):
     print("model       a stand-in\nmachine     a clock\nranks       as many as asked for")
 
 
+def slowest(ms, rank):
+    parts = {"compute_ms": 0.8 * ms, "communication_ms": 0.05 * ms, "data_ms": 0.05 * ms, "optimizer_ms": 0.1 * ms, "saving_ms": 0}
+    return {"rank": rank, "host": "here", "ratio": 1.02, "step_ms": ms, **parts}
+
+
 def write(settings, ranks, times, added_loss):
     folder = os.path.join(settings["run.dir"], settings["run.name"])
     os.makedirs(os.path.join(folder, "checkpoints", "step-00000001"))
@@ -101,7 +106,7 @@ def write(settings, ranks, times, added_loss):
             ms *= 10 if step <= 5 else 1  # a slow start, which the warm-up drops
             out.write(json.dumps({"step": step, "loss": 4 - step / 100 + added_loss, "lr": 0.001, "grad_norm": 1, "step_ms": ms,
                                   "tokens_per_s": tokens / ms * 1000, "mfu": 0.4, "wire_bytes": 4000, "exposed_comm_ms": ms / 20,
-                                  "peak_bytes": peak_bytes(settings, ranks)}) + "\n")
+                                  "peak_bytes": peak_bytes(settings, ranks), "slowest": slowest(ms, ranks - 1)}) + "\n")
         out.write(json.dumps({"step": len(times), "val_loss": 4, "perplexity": 55}) + "\n")
         out.write(json.dumps({"step": len(times), "checkpoint": {"stall_ms": 1, "write_ms": 1, "steps": 0}}) + "\n")
 

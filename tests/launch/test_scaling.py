@@ -115,6 +115,9 @@ class Truth(Studies):
             self.assertAlmostEqual(case["step_ms"]["median"], step_ms, delta=1e-6)
             self.assertAlmostEqual(case["throughput"]["median"], 16 * ranks * 1024 / step_ms * 1000, delta=0.1)
             self.assertAlmostEqual(case["exposed_comm_ms"]["median"], step_ms / 20, delta=1e-6)
+            self.assertEqual(case["parts_ms"].keys(), {"compute", "communication", "data", "optimizer", "saving"})
+            self.assertAlmostEqual(sum(case["parts_ms"].values()), step_ms, delta=1e-6)
+            self.assertEqual(case["slowest"], [{"rank": ranks - 1, "host": "here", "share": 1, "ratio": 1.02}] * 6)
             # 36 dollars a node and hour are a cent a second.
             usd = 0.01 * (2 if ranks == 8 else 1) * 1e9 / case["throughput"]["median"]
             self.assertAlmostEqual(case["usd"]["median"], usd, delta=1e-6)
@@ -138,7 +141,7 @@ class Truth(Studies):
         self.measure("--launches", 2, "--ranks", 1, 2, 4, "--node-size", 2)
         files = sorted(set(os.listdir(self.study())) - {"runs", "lock", "plan.json"})
         self.assertEqual(files, ["communication.svg", "efficiency-weak-1-node.svg", "efficiency-weak-1-rank.svg", "memory.svg",
-                                 "report.html", "results.csv", "results.json", "throughput-weak.svg"])
+                                 "parts.svg", "report.html", "results.csv", "results.json", "throughput-weak.svg"])
         before = {name: self.read(name) for name in files}
         for name in files:
             os.remove(self.study(name))

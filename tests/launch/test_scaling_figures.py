@@ -77,9 +77,10 @@ class Verdicts(unittest.TestCase):
     def interval(median, width=0.0):
         return {"median": median, "low": median * (1 - width / 2), "high": median * (1 + width / 2), "launches": 6}
 
-    def finding(self, exposed=1, width=0.0, efficiency=None, nodes=1, **settings):
+    def finding(self, exposed=1, width=0.0, efficiency=None, nodes=1, data=1, slowest=(), ranks=4, **settings):
         usual = {"dist.zero": "0", "dist.overlap": "true", "dist.wire_dtype": "f32", "dist.reduce": "ring", "dist.shard": "world"}
-        case = {"id": "b", "nodes": nodes, "step_ms": self.interval(100, width), "exposed_comm_ms": self.interval(exposed),
+        slowest = [{"rank": rank, "host": f"host{rank}", "share": share, "ratio": ratio} for rank, share, ratio in slowest]
+        case = {"id": "b", "nodes": nodes, "ranks": ranks, "parts_ms": {"data": data}, "slowest": slowest, "step_ms": self.interval(100, width), "exposed_comm_ms": self.interval(exposed),
                 "settings": {**usual, **settings}, "peak_bytes": 90, "loss_check": {"differs": False}, "failed": [],
                 "predicted": {"memory_bytes": 100, "step_ms": 50, "exposed_comm_ms": 2}}
         row = {"case": "b", "base": "a", "against": "1 rank", "mode": "weak"}
@@ -98,6 +99,19 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(self.finding(exposed=30), (communication, advice))
         advice = self.finding(exposed=30, nodes=2, **{"dist.zero": "3", "dist.overlap": "false"})
         self.assertEqual(advice, (communication, "dist.overlap=true or dist.zero=2, if it fits or dist.shard=node"))
+
+    def test_a_slow_rank(self):
+        found = ("waits for rank 2", "look at host2 for another process, a hot GPU or slow storage")
+        slow, other, even = (2, 0.8, 1.3), (1, 1.0, 1.1), (3, 0.3, 1.02)
+        self.assertEqual(self.finding(exposed=30, slowest=[slow, slow, even, even]), found)  # not: for communication
+        self.assertEqual(self.finding(data=30, slowest=[slow, slow, other]), found)
+        self.assertEqual(self.finding(slowest=[slow, even, even])[0], "a baseline")
+        self.assertEqual(self.finding(slowest=[(2, 0.79, 1.3), (2, 1.0, 1.09)])[0], "a baseline")
+        self.assertEqual(self.finding(slowest=[(0, 1.0, 1.3)], ranks=1)[0], "a baseline")
+
+    def test_data(self):
+        self.assertEqual(self.finding(exposed=30, data=10), ("waits for data", "a larger data.prefetch, or faster storage"))
+        self.assertEqual(self.finding(data=9)[0], "a baseline")
 
 
 if __name__ == "__main__":
