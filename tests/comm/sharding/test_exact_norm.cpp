@@ -132,7 +132,8 @@ TEST(ExactSums, RanksJudgeTogether) {
                                         MemoryClass::kGradients);
       std::ranges::copy(own, part.data<float>());
       // The geometric series of 1/4; exact in f64.
-      EXPECT_EQ(exact.squared_norm(among.collectives, std::vector<Tensor>{part}),
+      Timeline timeline;
+      EXPECT_EQ(exact.squared_norm(among.collectives, std::vector<Tensor>{part}, timeline),
                 (1 - 0x1p-24) / 0.75);
       EXPECT_EQ(step(0x1p20f), Verdict::kAgain);
       EXPECT_EQ(step(kNaN), Verdict::kNonFinite);

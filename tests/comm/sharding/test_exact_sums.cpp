@@ -207,9 +207,11 @@ TEST(ExactSums, ZerosFitAndKeepTheExponent) {
     const int32_t unknown = ExactSums::kUnknown;
     EXPECT_EQ(rank.step(std::vector<float>{0, -0.0f}), Verdict::kGood);
     EXPECT_EQ(rank.exact.exponents(), (std::vector<int32_t>{unknown, unknown}));
-    EXPECT_EQ(rank.exact.squared_norm(rank.collectives,
-                                      std::vector<Tensor>{rank.there(std::vector<float>{0, 0})}),
-              0);
+    Timeline timeline;
+    EXPECT_EQ(
+        rank.exact.squared_norm(
+            rank.collectives, std::vector<Tensor>{rank.there(std::vector<float>{0, 0})}, timeline),
+        0);
     EXPECT_EQ(rank.step(std::vector<float>{1, -0.0f}), Verdict::kAgain);
     EXPECT_EQ(rank.step(std::vector<float>{1, 0}), Verdict::kGood);
     const std::vector<int32_t> found = rank.exact.exponents();
@@ -316,7 +318,8 @@ TEST(ExactSums, WhatIsNotFiniteIsSaidAndChangesNoExponent) {
       EXPECT_EQ(rank.step(std::vector<float>{bad, 1e20f}), Verdict::kNonFinite);
       EXPECT_EQ(rank.last_sums.as<int64_t>()[0], 0);
       EXPECT_EQ(rank.exact.exponents(), found);
-      EXPECT_THROW(rank.exact.squared_norm(rank.collectives, {}), Error);
+      Timeline timeline;
+      EXPECT_THROW(rank.exact.squared_norm(rank.collectives, {}, timeline), Error);
       EXPECT_EQ(rank.step(std::vector<float>{1, 5}), Verdict::kGood);
     }
   });
