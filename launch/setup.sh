@@ -16,6 +16,7 @@ if [ "${1:-}" = --tests ]; then
     clang-16 libclang-rt-16-dev llvm-16   # for the fuzzers
     shellcheck
     iproute2 iputils-ping openssh-server  # for pretend hosts
+    python3-boto3  # the model of requests to SageMaker
     slurmctld slurmd slurm-client munge libslurm-dev)
 fi
 

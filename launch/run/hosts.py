@@ -21,7 +21,7 @@ class Platform:
 
     def __init__(self, name, hosts, hostfile):
         if name == "auto":
-            name = "slurm" if os.environ.get("SLURM_JOB_ID") else "ssh" if hostfile or needs_ssh(hosts) else "local"
+            name = the_platform_here(hosts, hostfile)
         self.name = name
         self.script = os.path.join(FOLDER, name + ".sh")
         if not os.path.exists(self.script):
@@ -63,6 +63,16 @@ class Platform:
     def launcher(self, ranks, hostfile):
         """The words before a command that start `ranks` ranks of it."""
         return self.ask("launcher", str(ranks), hostfile)
+
+
+def the_platform_here(hosts, hostfile):
+    """What --platform auto means."""
+    if os.environ.get("SLURM_JOB_ID"):
+        return "slurm"
+    if hostfile or needs_ssh(hosts):
+        return "ssh"
+    in_sagemaker = os.path.exists(os.path.join(os.environ.get("TANDEM_OPT_ML", "/opt/ml"), "input/config/resourceconfig.json"))
+    return "sagemaker" if in_sagemaker and not hosts else "local"
 
 
 def needs_ssh(hosts):

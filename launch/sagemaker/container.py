@@ -1,0 +1,110 @@
+"""What the service gives to a container of a training job, in files below /opt/ml, and what it collects there."""
+import glob
+import json
+import os
+import re
+import shutil
+
+from errors import CONFIG, Failure
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SHARED = "fsx"  # the channel that all hosts write to
+LONGEST_REASON = 1024  # of which the service takes no more
+
+
+def plain(value):
+    """The text of a hyperparameter. SDKs quote strings as JSON, other clients do not."""
+    try:
+        decoded = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+    return decoded if isinstance(decoded, str) else value if isinstance(value, str) else json.dumps(value)
+
+
+def write_failure(folder, reason):
+    os.makedirs(os.path.join(folder, "output"), exist_ok=True)
+    with open(os.path.join(folder, "output", "failure"), "w", encoding="utf-8") as file:
+        file.write(reason[:LONGEST_REASON])
+
+
+class Container:
+    """`folder` is /opt/ml. `options` are those of run.sh (hyperparameters launch.NAME), `settings` those of `tandem train`."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        resources = self.read("resourceconfig")
+        self.name, self.hosts = resources["current_host"], sorted(resources["hosts"])
+        self.channels = sorted(self.read("inputdataconfig", {}))
+        given = {key: plain(value) for key, value in self.read("hyperparameters", {}).items()
+                 if not key.startswith("sagemaker_")}  # of the SDK, for its own entry points
+        self.options = {key.removeprefix("launch."): value for key, value in given.items() if key.startswith("launch.")}
+        self.settings = {key: value for key, value in given.items() if not key.startswith("launch.")}
+        self.settings["run.dir"] = self.run_dir()
+        if "config" in self.settings:
+            self.settings["config"] = self.config()
+        if "data.path" not in self.settings and self.dataset():
+            self.settings["data.path"] = self.dataset()
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def read(self, name, default=None):
+        path = self.path("input", "config", name + ".json")
+        if default is not None and not os.path.exists(path):
+            return default
+        try:
+            with open(path, encoding="utf-8") as file:
+                return json.load(file)
+        except (OSError, ValueError) as error:
+            raise Failure(CONFIG, f"{path}: {error}: it is SageMaker that writes this file")
+
+    def is_leader(self):
+        return self.name == self.hosts[0]
+
+    def shared(self, *names):
+        """A path on storage that all hosts share."""
+        if SHARED not in self.channels:
+            raise Failure(CONFIG, f"{len(self.hosts)} instances share no storage: add a channel \"{SHARED}\" of FSx for Lustre, mode rw")
+        return self.path("input", "data", SHARED, *names)
+
+    def run_dir(self):
+        kept = self.path("checkpoints") if len(self.hosts) == 1 else self.shared()
+        chosen = self.settings.get("run.dir", kept if len(self.hosts) == 1 else self.shared("runs"))
+        if os.path.commonpath([kept, os.path.abspath(chosen)]) != kept:
+            raise Failure(CONFIG, f"run.dir = {chosen} is lost when the container ends: leave it out, or choose a folder in {kept}")
+        return chosen
+
+    def config(self):
+        """A file of a channel, or of the clone in the image."""
+        places = [*(self.path("input", "data", channel) for channel in self.channels), ROOT]
+        for place in places:
+            if os.path.isfile(os.path.join(place, self.settings["config"])):
+                return os.path.join(place, self.settings["config"])
+        raise Failure(CONFIG, f"config = {self.settings['config']} is in none of {', '.join(places)}")
+
+    def dataset(self):
+        """The one dataset in the channels; empty if there is none."""
+        found = [path for channel in self.channels for path in sorted(glob.glob(self.path("input", "data", channel, "*.h5")))]
+        if len(found) > 1:
+            raise Failure(CONFIG, f"there are several datasets ({', '.join(found)}): say which with the hyperparameter data.path")
+        return "".join(found)
+
+    def collect_events(self, run):
+        """Copies what is new in the TensorBoard files of a run to the folder that the service uploads."""
+        target = self.path("output", "tensorboard")
+        os.makedirs(target, exist_ok=True)
+        for path in glob.glob(os.path.join(glob.escape(run), "tensorboard", "*")):
+            copy = os.path.join(target, os.path.basename(path))
+            if not os.path.exists(copy) or os.path.getsize(copy) != os.path.getsize(path):
+                shutil.copyfile(path, copy)
+
+    def export_model(self, run):
+        """The run's best checkpoint, or its newest if none was validated, and the tokenizer: a folder for `tandem generate`."""
+        checkpoints = os.path.join(run, "checkpoints")
+        steps = sorted(name for name in os.listdir(checkpoints) if re.fullmatch(r"step-\d+", name))
+        source = os.path.join(checkpoints, "best" if os.path.isdir(os.path.join(checkpoints, "best")) else steps[-1])
+        with open(os.path.join(source, "manifest.json"), encoding="utf-8") as file:
+            name = f"step-{json.load(file)['step']:08d}"
+        shutil.copytree(source, self.path("model", "checkpoints", name), dirs_exist_ok=True)
+        if os.path.exists(os.path.join(run, "tokenizer.h5")):  # not of images
+            shutil.copy(os.path.join(run, "tokenizer.h5"), self.path("model"))

@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""launch/sagemaker/train, as a container of SageMaker calls it: alone, and on two pretend hosts that have an /opt/ml each, an
+sshd each, and one `fsx`.
+
+    test_sagemaker.py PATH_TO_TANDEM [unittest arguments]
+"""
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pretend_hosts
+from pretend_hosts import Hosts
+from supervised import Launched, wait_until
+import tandem_program
+from tandem_program import CONFIG, DATA, NUMERICAL, STOPPED, losses, tensors_in
+
+ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+LAUNCH = os.path.join(ROOT, "launch")
+TRAIN, METRICS = os.path.join(LAUNCH, "sagemaker", "train"), os.path.join(LAUNCH, "sagemaker", "metrics.json")
+LOST = 75
+LONG = 10**6  # steps
+# /opt/ml of a host as the service makes it: a folder that no other host sees, and a file system that all do.
+MAKE_OPT_ML = """set -e
+mount -t tmpfs tmpfs /opt; mkdir -p /opt/ml/input/config /opt/ml/input/data/fsx /opt/ml/model /opt/ml/output
+mount --bind "$1" /opt/ml/input/data/fsx"""
+CLEAN = "umount /opt/ml/input/data/fsx && umount /opt"
+
+
+def settings_of(arguments):
+    """["--a.b", 1] as {"a.b": "1"}"""
+    return {str(key).removeprefix("--"): str(value) for key, value in zip(arguments[::2], arguments[1::2])}
+
+
+class Sagemaker(Launched):
+    def hyperparameters(self, name, steps, more):
+        given = {**settings_of(tandem_program.TINY), "train.global_batch": "24", "train.micro_batch": "1", "dist.reduce": "exact",
+                 "train.steps": str(steps), "run.name": name, "launch.tandem": tandem_program.TANDEM, "launch.wait": "30", **more}
+        return {key: value for key, value in given.items() if value is not None}
+
+    def finished(self, process, code):
+        """Its output and its errors."""
+        output, errors = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, code, output + errors)
+        return output, errors
+
+    def assert_generates(self, model):
+        done = tandem_program.run("generate", "--checkpoint", model, "--prompt", "the ", "--tokens", "8")
+        self.assertGreater(len(self.check(done).stdout), 4)
+
+
+class OneHost(Sagemaker):
+    """A host without namespaces, and with another folder than /opt/ml."""
+
+    def start(self, name, steps=4, channels={}, **more):
+        ml = self.ml = self.path(name)
+        for channel, files in channels.items():
+            os.makedirs(os.path.join(ml, "input/data", channel))
+            for file, source in files.items():
+                os.symlink(source, os.path.join(ml, "input/data", channel, file))
+        files = {"resourceconfig": {"current_host": "algo-1", "hosts": ["algo-1"], "current_instance_type": "ml.g5.48xlarge"},
+                 "hyperparameters": self.hyperparameters(name, steps, more),
+                 "inputdataconfig": {channel: {"TrainingInputMode": "File"} for channel in channels}}
+        os.makedirs(os.path.join(ml, "input/config"))
+        for file, content in files.items():
+            with open(os.path.join(ml, "input/config", file + ".json"), "w") as out:
+                json.dump(content, out)
+        process = subprocess.Popen([TRAIN, "train"], env={**os.environ, "TANDEM_OPT_ML": ml}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True)
+        self.addCleanup(lambda: (process.kill(), process.communicate()))
+        return process
+
+    def read(self, *names):
+        with open(os.path.join(self.ml, *names)) as file:
+            return file.read()
+
+    def test_hyperparameters_and_what_is_collected(self):
+        """Raw values, quoted ones, and those of the SDK itself. The dataset is the one of the channels."""
+        config = self.path("steps.cfg")
+        with open(config, "w") as file:
+            file.write("[train]\nsteps = 3\nlog_every = 2\n")
+        process = self.start("one", steps=100, channels={"config": {"a.cfg": config}, "data": {"words.h5": self.text}},
+                             **{"config": "\"a.cfg\"", "train.steps": "\"6\"", "train.log_every": None, "log.progress": None,
+                                "train.eval_every": "3", "data.verify": "true", "sagemaker_program": "\"x.py\""})
+        output, errors = self.finished(process, 0)
+        run = os.path.join(self.ml, "checkpoints", "one")
+        self.assertEqual(list(losses(run)), [1, 2, 4, 6])  # log_every is that of a.cfg, and the line wins over it
+        self.assertIn("run: 1 rank on ", errors)
+        # Metrics: each regular expression finds the figure in a line of the program.
+        with open(METRICS) as file:
+            patterns = {metric["Name"]: metric["Regex"] for metric in json.load(file)}
+        lines = output.splitlines()
+        found = {name: [float(match[1]) for line in lines if (match := re.search(pattern, line))] for name, pattern in patterns.items()}
+        self.assertEqual(found["train:step"], [2, 4, 6])
+        for name, values in found.items():
+            expected = {"validation:accuracy": 0, "validation:loss": 2, "validation:perplexity": 2}.get(name, 3)
+            self.assertEqual(len(values), expected, (name, lines))
+        for said, step in zip(found["train:loss"], [2, 4, 6]):
+            self.assertAlmostEqual(said, losses(run)[step], places=3)
+        # What the service takes away.
+        self.assertGreater(len(os.listdir(os.path.join(self.ml, "output/tensorboard"))), 0)
+        self.assertFalse(os.path.exists(os.path.join(self.ml, "output/failure")))
+        self.assert_generates(os.path.join(self.ml, "model"))
+        best = [name for name in os.listdir(os.path.join(self.ml, "model/checkpoints"))]
+        self.assertEqual(tensors_in(os.path.join(self.ml, "model")), tensors_in(os.path.join(run, "checkpoints/best")))
+        self.assertRegex(best[0], "^step-0000000[36]$")
+
+    def test_accuracy_is_a_metric(self):
+        with open(METRICS) as file:
+            pattern = next(metric["Regex"] for metric in json.load(file) if metric["Name"] == "validation:accuracy")
+        done = self.train("images", "--model.kind", "resnet", "--train.steps", "1", "--train.eval_every", "1", "--log.progress", "plain",
+                          data=self.images)
+        self.assertEqual(len(re.findall(pattern, done.stdout)), 1, done.stdout)
+
+    def test_a_failure_has_its_reason(self):
+        errors = self.finished(self.start("nan", **{"data.path": self.text, "optim.lr": "1e30", "optim.min_lr": "1e30"}), NUMERICAL)[1]
+        reason = self.read("output/failure")
+        self.assertRegex(reason, r"^tandem: .*\nrun: ended with 64 \(the loss or gradient is not finite\) after \d+ s\n$")
+        self.assertTrue(all(line in errors for line in reason.splitlines()))
+
+    def test_a_reason_is_not_too_long(self):
+        self.finished(self.start("long", channels={"x" * 200: {"a.h5": self.text}, "y" * 200: {"b" * 200 + ".h5": self.text}}), CONFIG)
+        self.assertRegex(self.read("output/failure"), "^there are several datasets (?s:.*)$")
+        self.finished(self.start("longer", **{"config": "c" * 2000}), CONFIG)
+        self.assertEqual(self.read("output/failure"), ("config = " + "c" * 2000)[:1024])
+
+    def test_what_is_refused(self):
+        for name, code, line, more in [
+                ("gone", CONFIG, "config = no.cfg is in none of .*/gone/input/data/data, ", {"config": "no.cfg", "channels": {"data": {}}}),
+                ("lost", CONFIG, "run.dir = runs is lost when the container ends: leave it out, or ", {"run.dir": "runs"}),
+                ("wrong", CONFIG, "ended with 2 ", {"train.stepz": "3", "data.path": self.text}),
+                ("empty", CONFIG, "ended with 2 ", {}),
+                ("missing", DATA, ".*cannot read /no.h5: ", {"data.path": "/no.h5"})]:
+            with self.subTest(name):
+                errors = self.finished(self.start(name, **more), code)[1]
+                self.assertRegex(errors.splitlines()[-1], "^run: " + line)
+                self.assertRegex(self.read("output/failure"), line)
+
+    def test_a_stop_saves_and_the_job_goes_on(self):
+        process = self.start("stopped", LONG, **{"data.path": self.text})
+        run = os.path.join(self.ml, "checkpoints/stopped")
+        wait_until(lambda: os.path.exists(os.path.join(run, "metrics.jsonl")) and len(losses(run)) > 2)
+        process.send_signal(signal.SIGTERM)
+        self.finished(process, 0)
+        self.assertFalse(os.path.exists(os.path.join(self.ml, "output/failure")))
+        last = max(losses(run))
+        self.check(tandem_program.run("inspect", run, "--verify"))
+        self.assertIn(f"step-{last:08d}", os.listdir(os.path.join(run, "checkpoints")))
+
+
+class TwoHosts(Sagemaker):
+    @classmethod
+    def setUpClass(cls):
+        pretend_hosts.require("sshd", "ssh", "mpirun")
+        super().setUpClass()
+        programs = os.path.dirname(os.path.abspath(tandem_program.TANDEM))
+        cls.hosts = Hosts(2, shared=[folder for folder in {ROOT, programs, cls.folder} if folder.startswith("/tmp/")])
+        cls.addClassCleanup(cls.hosts.close)
+        with open(os.path.join(cls.hosts.folder, "hosts"), "a") as file:  # /etc/hosts: the service's names are not the hosts' own
+            for number, address in enumerate(cls.hosts.addresses.values(), 1):
+                file.write(f"{address} algo-{number}\n")
+
+    def begin(self, name, steps, order=("algo-1", "algo-2"), only=(0, 1), channels=("fsx",), environment={}, **more):
+        """Starts the containers; their processes."""
+        self.fsx = self.path("fsx-" + name)
+        os.makedirs(self.fsx, exist_ok=True)
+        self.run = os.path.join(self.fsx, "runs", name)
+        processes = []
+        for number in only:
+            host = f"host{number}"
+            self.hosts.run(host, ["sh", "-c", MAKE_OPT_ML, "make", self.fsx])
+            self.addCleanup(self.hosts.run, host, ["sh", "-c", CLEAN])
+            order = order if number == 0 else order[::-1]
+            for file, content in [("resourceconfig", {"current_host": f"algo-{number + 1}", "hosts": order}),
+                                  ("hyperparameters", self.hyperparameters(name, steps, {"data.path": self.text, **more})),
+                                  ("inputdataconfig", {channel: {} for channel in channels})]:
+                self.hosts.run(host, ["tee", f"/opt/ml/input/config/{file}.json"], input=json.dumps(content))
+            process = self.hosts.start(host, [TRAIN, "train"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                       env={**os.environ, "TRAINING_JOB_NAME": "job", **environment})
+            self.addCleanup(lambda process=process: (process.kill(), process.communicate()))
+            processes.append(process)
+        return processes
+
+    def file(self, number, path):
+        """What is in a file of a host's /opt/ml; None if it is not there."""
+        done = self.hosts.run(f"host{number}", ["cat", "/opt/ml/" + path], check=False)
+        return done.stdout if done.returncode == 0 else None
+
+    def wait_for_steps(self, processes):
+        def is_decided():
+            return any(process.poll() is not None for process in processes) or (
+                os.path.exists(os.path.join(self.run, "metrics.jsonl")) and len(losses(self.run)) > 2)
+        wait_until(is_decided)
+        self.assertEqual([process.poll() for process in processes], [None] * len(processes))
+
+    def expect_nothing_left(self):
+        self.assertEqual([name for name in os.listdir(self.fsx) if name.startswith(".")], [])  # no keys on the shared storage
+        wait_until(lambda: all(not re.search("tandem|orted|sshd", command) for host in self.hosts.names
+                               for command in self.hosts.processes(host).values()), 15)
+
+    def test_hosts_in_another_order_train_together(self):
+        """Each of the hosts is told another order. The leftovers of an earlier attempt under this job's name mislead nobody."""
+        os.makedirs(self.path("fsx-success/.tandem-job"))
+        with open(self.path("fsx-success/.tandem-job/leader.json"), "w") as file:
+            json.dump({"key": "ssh-ed25519 old", "heard": {"algo-2": "ssh-ed25519 old"}, "beat": 9, "code": 64, "reason": "old"}, file)
+        with open(self.path("fsx-success/.tandem-job/algo-2.pub"), "w") as file:
+            file.write("ssh-ed25519 old")
+        leader, worker = self.begin("success", 4, order=("algo-2", "algo-1"))
+        wait_until(lambda: oct(os.stat(os.path.join(self.fsx, ".tandem-job")).st_mode)[-3:] == "700")
+        errors = self.finished(leader, 0)[1]
+        self.assertIn("run: 2 ranks on algo-1, algo-2 (sagemaker)", errors.splitlines())
+        self.assertEqual(self.finished(worker, 0), ("", ""))
+        self.expect_nothing_left()
+        self.train("alone", "--train.global_batch", "24", "--train.micro_batch", "1", "--dist.reduce", "exact", "--train.steps", "4")
+        self.assertEqual(tensors_in(self.run), tensors_in(self.run_folder("alone")))
+        model = self.path("model")
+        self.hosts.run("host0", ["cp", "-r", "/opt/ml/model", model])
+        self.assert_generates(model)
+        self.assertNotEqual(self.hosts.run("host0", ["ls", "/opt/ml/output/tensorboard"]).stdout, "")
+        self.assertEqual([self.file(number, "output/failure") for number in (0, 1)], [None, None])
+
+    def test_a_killed_rank(self):
+        processes = self.begin("killed", LONG)
+        self.wait_for_steps(processes)
+        rank = next(process for process, command in self.hosts.processes("host1").items()
+                    if command.startswith(tandem_program.TANDEM + " train"))
+        os.kill(rank, signal.SIGKILL)
+        for number, process in enumerate(processes):
+            self.finished(process, 137)
+            self.assertRegex(self.file(number, "output/failure"), r"run: ended with 137 \(a process was ended by SIGKILL\) after ")
+        self.expect_nothing_left()
+
+    def test_a_stop_saves(self):
+        """SIGTERM to the containers of both hosts, as the service sends it; the worker's sshd stays until all is saved."""
+        processes = self.begin("stopped", LONG)
+        self.wait_for_steps(processes)
+        began = time.monotonic()
+        for process in reversed(processes):
+            process.send_signal(signal.SIGTERM)
+        for process in processes:
+            self.finished(process, 0)
+        self.assertLess(time.monotonic() - began, 30)
+        last = max(losses(self.run))
+        self.check(tandem_program.run("inspect", self.run, "--verify"))
+        self.assertIn(f"step-{last:08d}", os.listdir(os.path.join(self.run, "checkpoints")))
+        self.assertIsNone(self.file(0, "output/failure"))
+        self.expect_nothing_left()
+
+    def test_a_worker_that_never_comes(self):
+        leader, = self.begin("alone", 4, only=[0], **{"launch.wait": "2"})
+        self.finished(leader, LOST)
+        self.assertEqual(self.file(0, "output/failure"), "algo-2: has not come within 2 s: see its log")
+        self.expect_nothing_left()
+
+    def test_a_leader_that_never_comes(self):
+        worker, = self.begin("leaderless", 4, only=[1], **{"launch.wait": "2"})
+        self.finished(worker, LOST)
+        self.assertEqual(self.file(1, "output/failure"), "the leader has not come within 2 s: see its log")
+
+    def test_a_leader_that_dies_without_a_word(self):
+        leader, worker = self.begin("silent", LONG, environment={"TANDEM_SILENT_S": "6"})
+        self.wait_for_steps([leader, worker])
+        for process in self.hosts.processes("host0"):
+            os.kill(process, signal.SIGKILL)
+        self.finished(worker, LOST)
+        self.assertEqual(self.file(1, "output/failure"), "the leader has been silent for 6 s: it was lost, or the shared folder")
+
+    def test_no_shared_storage(self):
+        for number, process in enumerate(self.begin("unshared", 4, channels=("data",))):
+            self.finished(process, CONFIG)
+            self.assertEqual(self.file(number, "output/failure"),
+                             '2 instances share no storage: add a channel "fsx" of FSx for Lustre, mode rw')
+
+
+if __name__ == "__main__":
+    tandem_program.main()
