@@ -2,7 +2,8 @@
 # Hosts that ssh reaches without a password: a list in TANDEM_HOSTS, or a file in TANDEM_HOSTFILE. TANDEM_SSH_CONFIG: another
 # configuration file of ssh than the user's. README.md lists what a platform answers.
 set -euo pipefail
-ssh=(ssh ${TANDEM_SSH_CONFIG:+-F "$TANDEM_SSH_CONFIG"} -o BatchMode=yes -o StrictHostKeyChecking=accept-new -o ConnectTimeout=5 -o ServerAliveInterval=5 -o ServerAliveCountMax=2)
+ssh=(ssh ${TANDEM_SSH_CONFIG:+-F "$TANDEM_SSH_CONFIG"}
+  -o BatchMode=yes -o StrictHostKeyChecking=accept-new -o ConnectTimeout=5 -o ServerAliveInterval=5 -o ServerAliveCountMax=2)
 case $1 in
   hosts)
     if [ -n "${TANDEM_HOSTS:-}" ]; then

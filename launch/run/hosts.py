@@ -71,8 +71,8 @@ def the_platform_here(hosts, hostfile):
         return "slurm"
     if hostfile or needs_ssh(hosts):
         return "ssh"
-    in_sagemaker = os.path.exists(os.path.join(os.environ.get("TANDEM_OPT_ML", "/opt/ml"), "input/config/resourceconfig.json"))
-    return "sagemaker" if in_sagemaker and not hosts else "local"
+    sagemaker = os.path.join(os.environ.get("TANDEM_OPT_ML", "/opt/ml"), "input", "config", "resourceconfig.json")
+    return "sagemaker" if os.path.exists(sagemaker) and not hosts else "local"
 
 
 def needs_ssh(hosts):

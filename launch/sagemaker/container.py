@@ -64,14 +64,14 @@ class Container:
     def shared(self, *names):
         """A path on storage that all hosts share."""
         if SHARED not in self.channels:
-            raise Failure(CONFIG, f"{len(self.hosts)} instances share no storage: add a channel \"{SHARED}\" of FSx for Lustre, mode rw")
+            raise Failure(CONFIG, f"{len(self.hosts)} instances share no storage: add a channel {SHARED} (FSx for Lustre, rw)")
         return self.path("input", "data", SHARED, *names)
 
     def run_dir(self):
         kept = self.path("checkpoints") if len(self.hosts) == 1 else self.shared()
         chosen = self.settings.get("run.dir", kept if len(self.hosts) == 1 else self.shared("runs"))
         if os.path.commonpath([kept, os.path.abspath(chosen)]) != kept:
-            raise Failure(CONFIG, f"run.dir = {chosen} is lost when the container ends: leave it out, or choose a folder in {kept}")
+            raise Failure(CONFIG, f"run.dir = {chosen} is lost with the container: leave it out, or choose a folder in {kept}")
         return chosen
 
     def config(self):
@@ -86,7 +86,7 @@ class Container:
         """The one dataset in the channels; empty if there is none."""
         found = [path for channel in self.channels for path in sorted(glob.glob(self.path("input", "data", channel, "*.h5")))]
         if len(found) > 1:
-            raise Failure(CONFIG, f"there are several datasets ({', '.join(found)}): say which with the hyperparameter data.path")
+            raise Failure(CONFIG, f"there are several datasets ({', '.join(found)}): say which with data.path")
         return "".join(found)
 
     def collect_events(self, run):

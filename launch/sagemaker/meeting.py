@@ -21,7 +21,7 @@ from errors import CONFIG, STOPPED, TEMPORARY, Failure
 PORT = 2222  # no root is needed for it
 BEAT_S = 2
 LOOK_S = 0.5
-PARTING_S = 10  # for the workers to read the outcome, before the folder is removed
+PARTING_S = 5  # for the workers to read the outcome, before the folder is removed
 SSHD = """Port {port}
 HostKey {private}/host
 AuthorizedKeysFile {private}/authorized_keys

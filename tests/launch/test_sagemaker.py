@@ -19,9 +19,12 @@ from tandem_program import CONFIG, DATA, NUMERICAL, STOPPED, losses, tensors_in
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 LAUNCH = os.path.join(ROOT, "launch")
+RUN = os.path.join(LAUNCH, "run.sh")
 TRAIN, METRICS = os.path.join(LAUNCH, "sagemaker", "train"), os.path.join(LAUNCH, "sagemaker", "metrics.json")
 LOST = 75
 LONG = 10**6  # steps
+# The same sums, and so the same bits, on any number of ranks.
+EXACT = ["--train.global_batch", "24", "--train.micro_batch", "1", "--dist.reduce", "exact"]
 # /opt/ml of a host as the service makes it: a folder that no other host sees, and a file system that all do.
 MAKE_OPT_ML = """set -e
 mount -t tmpfs tmpfs /opt; mkdir -p /opt/ml/input/config /opt/ml/input/data/fsx /opt/ml/model /opt/ml/output
@@ -36,8 +39,8 @@ def settings_of(arguments):
 
 class Sagemaker(Launched):
     def hyperparameters(self, name, steps, more):
-        given = {**settings_of(tandem_program.TINY), "train.global_batch": "24", "train.micro_batch": "1", "dist.reduce": "exact",
-                 "train.steps": str(steps), "run.name": name, "launch.tandem": tandem_program.TANDEM, "launch.wait": "30", **more}
+        given = {**settings_of([*tandem_program.TINY, *EXACT]), "train.steps": str(steps), "run.name": name,
+                 "launch.tandem": tandem_program.TANDEM, "launch.wait": "120", **more}
         return {key: value for key, value in given.items() if value is not None}
 
     def finished(self, process, code):
@@ -67,8 +70,8 @@ class OneHost(Sagemaker):
         for file, content in files.items():
             with open(os.path.join(ml, "input/config", file + ".json"), "w") as out:
                 json.dump(content, out)
-        process = subprocess.Popen([TRAIN, "train"], env={**os.environ, "TANDEM_OPT_ML": ml}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   text=True)
+        process = subprocess.Popen([TRAIN, "train"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env={**os.environ, "TANDEM_OPT_ML": ml})
         self.addCleanup(lambda: (process.kill(), process.communicate()))
         return process
 
@@ -87,12 +90,13 @@ class OneHost(Sagemaker):
         output, errors = self.finished(process, 0)
         run = os.path.join(self.ml, "checkpoints", "one")
         self.assertEqual(list(losses(run)), [1, 2, 4, 6])  # log_every is that of a.cfg, and the line wins over it
-        self.assertIn("run: 1 rank on ", errors)
+        self.assertRegex(errors, r"(?m)^run: 1 rank on \S+ \(sagemaker\)$")
         # Metrics: each regular expression finds the figure in a line of the program.
         with open(METRICS) as file:
             patterns = {metric["Name"]: metric["Regex"] for metric in json.load(file)}
         lines = output.splitlines()
-        found = {name: [float(match[1]) for line in lines if (match := re.search(pattern, line))] for name, pattern in patterns.items()}
+        found = {name: [float(match[1]) for line in lines if (match := re.search(pattern, line))]
+                 for name, pattern in patterns.items()}
         self.assertEqual(found["train:step"], [2, 4, 6])
         for name, values in found.items():
             expected = {"validation:accuracy": 0, "validation:loss": 2, "validation:perplexity": 2}.get(name, 3)
@@ -103,33 +107,39 @@ class OneHost(Sagemaker):
         self.assertGreater(len(os.listdir(os.path.join(self.ml, "output/tensorboard"))), 0)
         self.assertFalse(os.path.exists(os.path.join(self.ml, "output/failure")))
         self.assert_generates(os.path.join(self.ml, "model"))
-        best = [name for name in os.listdir(os.path.join(self.ml, "model/checkpoints"))]
+        best = os.listdir(os.path.join(self.ml, "model/checkpoints"))
         self.assertEqual(tensors_in(os.path.join(self.ml, "model")), tensors_in(os.path.join(run, "checkpoints/best")))
         self.assertRegex(best[0], "^step-0000000[36]$")
+
+    def test_hosts_that_are_named_go_before_those_of_the_service(self):
+        self.finished(self.start("named", config="no.cfg"), CONFIG)
+        done = subprocess.run([RUN, "--tandem", tandem_program.TANDEM, "--hosts", "localhost:2", "--print", "--", "train"],
+                              env={**os.environ, "TANDEM_OPT_ML": self.ml}, capture_output=True, text=True)
+        self.assertRegex(self.check(done).stdout, " mpirun -np 2 ")
 
     def test_accuracy_is_a_metric(self):
         with open(METRICS) as file:
             pattern = next(metric["Regex"] for metric in json.load(file) if metric["Name"] == "validation:accuracy")
-        done = self.train("images", "--model.kind", "resnet", "--train.steps", "1", "--train.eval_every", "1", "--log.progress", "plain",
-                          data=self.images)
+        done = self.train("images", "--model.kind", "resnet", "--train.steps", "1", "--log.progress", "plain", data=self.images)
         self.assertEqual(len(re.findall(pattern, done.stdout)), 1, done.stdout)
 
     def test_a_failure_has_its_reason(self):
-        errors = self.finished(self.start("nan", **{"data.path": self.text, "optim.lr": "1e30", "optim.min_lr": "1e30"}), NUMERICAL)[1]
+        settings = {"data.path": self.text, "optim.lr": "1e30", "optim.min_lr": "1e30"}
+        errors = self.finished(self.start("nan", **settings), NUMERICAL)[1]
         reason = self.read("output/failure")
         self.assertRegex(reason, r"^tandem: .*\nrun: ended with 64 \(the loss or gradient is not finite\) after \d+ s\n$")
         self.assertTrue(all(line in errors for line in reason.splitlines()))
 
     def test_a_reason_is_not_too_long(self):
-        self.finished(self.start("long", channels={"x" * 200: {"a.h5": self.text}, "y" * 200: {"b" * 200 + ".h5": self.text}}), CONFIG)
-        self.assertRegex(self.read("output/failure"), "^there are several datasets (?s:.*)$")
-        self.finished(self.start("longer", **{"config": "c" * 2000}), CONFIG)
+        self.finished(self.start("long", config="c" * 2000), CONFIG)
         self.assertEqual(self.read("output/failure"), ("config = " + "c" * 2000)[:1024])
 
     def test_what_is_refused(self):
         for name, code, line, more in [
-                ("gone", CONFIG, "config = no.cfg is in none of .*/gone/input/data/data, ", {"config": "no.cfg", "channels": {"data": {}}}),
-                ("lost", CONFIG, "run.dir = runs is lost when the container ends: leave it out, or ", {"run.dir": "runs"}),
+                ("gone", CONFIG, "config = no.cfg is in none of .*/data/c, /.*", {"config": "no.cfg", "channels": {"c": {}}}),
+                ("lost", CONFIG, "run.dir = runs is lost with the container: leave it out, or ", {"run.dir": "runs"}),
+                ("several", CONFIG, r"there are several datasets \(/.*/x/a.h5, /.*/y/b.h5\): say which with data.path",
+                 {"channels": {"x": {"a.h5": self.text}, "y": {"b.h5": self.text}}}),
                 ("wrong", CONFIG, "ended with 2 ", {"train.stepz": "3", "data.path": self.text}),
                 ("empty", CONFIG, "ended with 2 ", {}),
                 ("missing", DATA, ".*cannot read /no.h5: ", {"data.path": "/no.h5"})]:
@@ -138,7 +148,7 @@ class OneHost(Sagemaker):
                 self.assertRegex(errors.splitlines()[-1], "^run: " + line)
                 self.assertRegex(self.read("output/failure"), line)
 
-    def test_a_stop_saves_and_the_job_goes_on(self):
+    def test_a_stop_saves(self):
         process = self.start("stopped", LONG, **{"data.path": self.text})
         run = os.path.join(self.ml, "checkpoints/stopped")
         wait_until(lambda: os.path.exists(os.path.join(run, "metrics.jsonl")) and len(losses(run)) > 2)
@@ -158,7 +168,7 @@ class TwoHosts(Sagemaker):
         programs = os.path.dirname(os.path.abspath(tandem_program.TANDEM))
         cls.hosts = Hosts(2, shared=[folder for folder in {ROOT, programs, cls.folder} if folder.startswith("/tmp/")])
         cls.addClassCleanup(cls.hosts.close)
-        with open(os.path.join(cls.hosts.folder, "hosts"), "a") as file:  # /etc/hosts: the service's names are not the hosts' own
+        with open(os.path.join(cls.hosts.folder, "hosts"), "a") as file:  # the service's names, which are not the hosts' own
             for number, address in enumerate(cls.hosts.addresses.values(), 1):
                 file.write(f"{address} algo-{number}\n")
 
@@ -204,16 +214,15 @@ class TwoHosts(Sagemaker):
         """Each of the hosts is told another order. The leftovers of an earlier attempt under this job's name mislead nobody."""
         os.makedirs(self.path("fsx-success/.tandem-job"))
         with open(self.path("fsx-success/.tandem-job/leader.json"), "w") as file:
-            json.dump({"key": "ssh-ed25519 old", "heard": {"algo-2": "ssh-ed25519 old"}, "beat": 9, "code": 64, "reason": "old"}, file)
+            json.dump({"key": "old", "heard": {"algo-2": "ssh-ed25519 old"}, "beat": 9, "code": 64, "reason": "old"}, file)
         with open(self.path("fsx-success/.tandem-job/algo-2.pub"), "w") as file:
             file.write("ssh-ed25519 old")
         leader, worker = self.begin("success", 4, order=("algo-2", "algo-1"))
-        wait_until(lambda: oct(os.stat(os.path.join(self.fsx, ".tandem-job")).st_mode)[-3:] == "700")
         errors = self.finished(leader, 0)[1]
         self.assertIn("run: 2 ranks on algo-1, algo-2 (sagemaker)", errors.splitlines())
         self.assertEqual(self.finished(worker, 0), ("", ""))
         self.expect_nothing_left()
-        self.train("alone", "--train.global_batch", "24", "--train.micro_batch", "1", "--dist.reduce", "exact", "--train.steps", "4")
+        self.train("alone", *EXACT, "--train.steps", "4")
         self.assertEqual(tensors_in(self.run), tensors_in(self.run_folder("alone")))
         model = self.path("model")
         self.hosts.run("host0", ["cp", "-r", "/opt/ml/model", model])
@@ -229,7 +238,7 @@ class TwoHosts(Sagemaker):
         os.kill(rank, signal.SIGKILL)
         for number, process in enumerate(processes):
             self.finished(process, 137)
-            self.assertRegex(self.file(number, "output/failure"), r"run: ended with 137 \(a process was ended by SIGKILL\) after ")
+            self.assertRegex(self.file(number, "output/failure"), r"run: ended with 137 \(a process was ended by SIGKILL\)")
         self.expect_nothing_left()
 
     def test_a_stop_saves(self):
@@ -254,6 +263,19 @@ class TwoHosts(Sagemaker):
         self.assertEqual(self.file(0, "output/failure"), "algo-2: has not come within 2 s: see its log")
         self.expect_nothing_left()
 
+    def test_a_stop_before_all_have_come(self):
+        leader, = self.begin("early", 4, only=[0])
+        wait_until(lambda: os.path.exists(os.path.join(self.fsx, ".tandem-job/leader.json")))
+        self.assertEqual(os.stat(os.path.join(self.fsx, ".tandem-job")).st_mode & 0o777, 0o700)
+        leader.send_signal(signal.SIGTERM)
+        self.finished(leader, 0)
+        os.mkdir(os.path.join(self.fsx, ".tandem-job"))
+        worker, = self.begin("early", 4, only=[1])
+        wait_until(lambda: os.path.exists(os.path.join(self.fsx, ".tandem-job/algo-2.pub")))
+        worker.send_signal(signal.SIGTERM)
+        self.finished(worker, 0)
+        self.assertEqual([self.file(number, "output/failure") for number in (0, 1)], [None, None])
+
     def test_a_leader_that_never_comes(self):
         worker, = self.begin("leaderless", 4, only=[1], **{"launch.wait": "2"})
         self.finished(worker, LOST)
@@ -265,13 +287,13 @@ class TwoHosts(Sagemaker):
         for process in self.hosts.processes("host0"):
             os.kill(process, signal.SIGKILL)
         self.finished(worker, LOST)
-        self.assertEqual(self.file(1, "output/failure"), "the leader has been silent for 6 s: it was lost, or the shared folder")
+        self.assertRegex(self.file(1, "output/failure"), "^the leader has been silent for 6 s: ")
 
     def test_no_shared_storage(self):
         for number, process in enumerate(self.begin("unshared", 4, channels=("data",))):
             self.finished(process, CONFIG)
             self.assertEqual(self.file(number, "output/failure"),
-                             '2 instances share no storage: add a channel "fsx" of FSx for Lustre, mode rw')
+                             "2 instances share no storage: add a channel fsx (FSx for Lustre, rw)")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from table import Mutant
 BUILD = "release"
 SUPERVISE = "launch/supervise.sh"
 JOB, MAIN, NODES = "launch/run/job.py", "launch/run/main.py", "launch/run/nodes.py"
+SAGEMAKER, CONTAINER, MEETING = (f"launch/sagemaker/{name}" for name in ("train", "container.py", "meeting.py"))
+SUBMIT = "launch/sagemaker/submit.py"
 SLURM, SBATCH = "launch/platforms/slurm.sh", "launch/slurm/train.sbatch"
 
 
@@ -88,4 +90,22 @@ MUTANTS = [
            ["launch.slurm WithoutPmix.test_all_hosts"]),
     Mutant("every Slurm is taken for HyperPod's", SLURM, "[ ! -e /opt/sagemaker_cluster ] || echo", "echo",
            ["launch.slurm HyperPod.test_auto_resume"]),
+    Mutant("a stop that the service asked for is a failure", SAGEMAKER, "return 0 if self.asked and code == STOPPED else code",
+           "return code", ["launch.sagemaker OneHost.test_a_stop_saves"]),
+    Mutant("a hyperparameter stays quoted", CONTAINER, "return decoded if isinstance(decoded, str)", "return decoded if False",
+           ["launch.sagemaker OneHost.test_hyperparameters_and_what_is_collected"]),
+    Mutant("a reason is longer than the service takes", CONTAINER, "reason[:LONGEST_REASON]", "reason",
+           ["launch.sagemaker OneHost.test_a_reason_is_not_too_long"]),
+    Mutant("each host has its own idea of the leader", CONTAINER, 'sorted(resources["hosts"])', 'resources["hosts"]',
+           ["launch.sagemaker TwoHosts.test_hosts_in_another_order_train_together"]),
+    Mutant("a worker believes what an earlier attempt has left", MEETING, ".get(self.name) != self.key", ".get(self.name) is None",
+           ["launch.sagemaker TwoHosts.test_hosts_in_another_order_train_together"]),
+    Mutant("keys stay on the shared storage", MEETING, "        shutil.rmtree(self.folder)\n", "",
+           ["launch.sagemaker TwoHosts.test_a_worker_that_never_comes"]),
+    Mutant("a worker waits for ever for a dead leader", MEETING, "since > silent_s", "since > 10**6",
+           ["launch.sagemaker TwoHosts.test_a_leader_that_dies_without_a_word"]),
+    Mutant("a stop that the service asks for kills the worker", SAGEMAKER, "        signal.signal(signal.SIGTERM, self.ask)\n", "",
+           ["launch.sagemaker TwoHosts.test_a_stop_saves"]),
+    Mutant("several instances are sent without shared storage", SUBMIT, "chosen.nodes > 1 and not chosen.fsx", "False",
+           ["launch.submit Requests.test_what_is_refused"]),
 ]

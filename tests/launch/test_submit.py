@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""launch/sagemaker/submit.py: what it refuses, and its requests, read strictly by botocore's own model of them.
+
+    test_submit.py [unittest arguments]
+"""
+import copy
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SUBMIT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "launch", "sagemaker", "submit.py")
+ROLE = "arn:aws:iam::123456789012:role/tandem"
+IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/tandem:1"
+ONE = {"--name": "book", "--instance": "ml.p4d.24xlarge", "--nodes": "1", "--image": IMAGE, "--role": ROLE,
+       "--data": "s3://b/data", "--checkpoints": "s3://b/runs/book"}
+FSX = {"--fsx": "fs-0123456789abcdef0:/mount/tandem", "--subnet": "subnet-0123456789abcdef0",
+       "--security-group": "sg-0123456789abcdef0"}
+TWO = {**ONE, **FSX, "--nodes": "2"}
+SPOT = {**ONE, "--spot": True, "--max-run": "600", "--max-wait": "900"}
+SETTINGS = ["--config", "configs/gpt2_124m.cfg", "--train.steps=100", "--data.augment", "--optim.lr", "1e-3"]
+TYPES = {"string": str, "integer": int, "long": int, "boolean": bool, "list": list, "map": dict, "structure": dict}
+
+
+def submit(options, *more, settings=SETTINGS, **how):
+    words = [word for key, value in options.items() for word in ([key] if value is True else [key, value])]
+    command = [sys.executable, SUBMIT, *words, *more, "--", "train", *settings]
+    return subprocess.run(command, capture_output=True, text=True, **how)
+
+
+def without(name, options):
+    return {key: value for key, value in options.items() if key != name}
+
+
+def request(options):
+    done = submit(options, "--dry-run")
+    if done.returncode != 0:
+        raise AssertionError(done.stderr)
+    return json.loads(done.stdout)
+
+
+def faults(shapes, name, value, place="request"):
+    """What botocore's model has against a value of the shape `name`. boto3 itself looks at no pattern and no maximum."""
+    shape = shapes[name]
+    kind = shape["type"]
+    if type(value) is not TYPES[kind]:
+        yield f"{place} is no {kind}"
+        return
+    size = value if kind in ("integer", "long") else 0 if kind == "boolean" else len(value)
+    if not shape.get("min", size) <= size <= shape.get("max", size):
+        yield f"{place}: {size} is not within {shape.get('min')} and {shape.get('max')}"
+    if kind == "string" and "pattern" in shape and not re.fullmatch(shape["pattern"], value):
+        yield f"{place}: {value} does not match {shape['pattern']}"
+    if kind == "string" and "enum" in shape and value not in shape["enum"]:
+        yield f"{place}: {value} is none of {shape['enum'][:9]}"
+    if kind == "list":
+        for number, each in enumerate(value):
+            yield from faults(shapes, shape["member"]["shape"], each, f"{place}[{number}]")
+    if kind == "map":
+        for key, each in value.items():
+            yield from faults(shapes, shape["key"]["shape"], key, f"{place}'s name")
+            yield from faults(shapes, shape["value"]["shape"], each, f"{place}.{key}")
+    if kind == "structure":
+        yield from (f"{place}.{key} is missing" for key in shape.get("required", []) if key not in value)
+        for key, each in value.items():
+            if key not in shape["members"]:
+                yield f"{place}.{key} is unknown"
+            else:
+                yield from faults(shapes, shape["members"][key]["shape"], each, f"{place}.{key}")
+
+
+class Requests(unittest.TestCase):
+    def test_one_instance(self):
+        body = request(ONE)
+        self.assertEqual(body["HyperParameters"],
+                         {"config": "configs/gpt2_124m.cfg", "train.steps": "100", "data.augment": "true", "optim.lr": "1e-3"})
+        self.assertEqual(body["CheckpointConfig"], {"S3Uri": "s3://b/runs/book", "LocalPath": "/opt/ml/checkpoints"})
+        self.assertEqual(body["OutputDataConfig"]["S3OutputPath"], "s3://b/runs/output/book")
+        self.assertEqual([channel["ChannelName"] for channel in body["InputDataConfig"]], ["data"])
+        self.assertEqual(body["EnableManagedSpotTraining"], False)
+        self.assertNotIn("MaxWaitTimeInSeconds", body["StoppingCondition"])
+        self.assertNotIn("VpcConfig", body)
+        self.assertIn("train:loss", [metric["Name"] for metric in body["AlgorithmSpecification"]["MetricDefinitions"]])
+
+    def test_spot(self):
+        self.assertEqual(request(SPOT)["StoppingCondition"], {"MaxRuntimeInSeconds": 600, "MaxWaitTimeInSeconds": 900})
+        body = request({**ONE, "--spot": True})
+        self.assertTrue(body["EnableManagedSpotTraining"])
+        self.assertEqual(body["StoppingCondition"], {"MaxRuntimeInSeconds": 86400, "MaxWaitTimeInSeconds": 172800})
+
+    def test_several_instances(self):
+        body = request(TWO)
+        self.assertEqual(body["ResourceConfig"]["InstanceCount"], 2)
+        self.assertEqual(body["VpcConfig"], {"Subnets": [FSX["--subnet"]], "SecurityGroupIds": [FSX["--security-group"]]})
+        self.assertEqual(body["InputDataConfig"][1]["DataSource"]["FileSystemDataSource"],
+                         {"FileSystemId": "fs-0123456789abcdef0", "FileSystemAccessMode": "rw", "FileSystemType": "FSxLustre",
+                          "DirectoryPath": "/mount/tandem"})
+
+    def test_a_name_of_its_own(self):
+        self.assertRegex(request(without("--name", ONE))["TrainingJobName"], r"^tandem-\d{8}-\d{6}$")
+
+    def test_what_is_refused(self):
+        for options, line in [
+                ({**ONE, "--nodes": "2"}, "--nodes 2 needs --fsx: several instances share nothing else"),
+                (without("--checkpoints", SPOT), "--spot needs --checkpoints: an interrupted job would begin anew"),
+                ({**SPOT, "--max-wait": "599"}, "--max-wait 599 is less than --max-run 600: it counts the waiting too"),
+                ({**ONE, "--max-wait": "900"}, "--max-wait is for --spot"),
+                ({**ONE, "--instance": "ml.p4d.48xlarge"}, "--instance ml.p4d.48xlarge is not in launch/instances.json, which"),
+                ({**ONE, "--instance": "p4d.24xlarge"}, "--instance p4d.24xlarge is not in launch/instances.json"),
+                ({**ONE, "--name": "b" * 64}, "--name b{64} has 64 letters: SageMaker takes 63"),
+                ({**ONE, "--name": "my_book"}, "--name my_book: letters, digits and hyphens within"),
+                ({**ONE, "--role": "tandem"}, "--role tandem: must be like arn:aws:iam::123456789012:role/NAME"),
+                ({**ONE, "--data": "/data"}, "--data /data: must be like s3://BUCKET/FOLDER"),
+                ({**TWO, "--fsx": "fs-0123456789"}, "--fsx fs-0123456789: must be like fs-0123456789abcdef0:/MOUNT/FOLDER"),
+                (without("--subnet", TWO), "--fsx needs --subnet and --security-group: it is in a VPC"),
+                (without("--data", ONE), "there is no data: give --data or --fsx"),
+                ({**ONE, "--checkpoints": "s3://b"}, "there is no place for the model: give --output"),
+                ({**ONE, "--nodes": "0"}, "argument --nodes: '0' is not a whole number above 0; --help shows all options")]:
+            with self.subTest(line):
+                self.assert_refused(submit(options, "--dry-run"), line)
+        for settings, line in [
+                (["100"], "'100' belongs to no setting: write --section.key VALUE"),
+                (["--a.b", "1", "--a.b", "2"], "--a.b stands twice: SageMaker takes one value"),
+                (["--a.b", "x" * 2501], "--a.b has 2501 letters: SageMaker takes 2500, of a name 256"),
+                ([f"--a.b{i}=1" for i in range(101)], "101 settings: SageMaker takes 100, so put them into a file for ")]:
+            with self.subTest(line):
+                self.assert_refused(submit(ONE, "--dry-run", settings=settings), line)
+
+    def assert_refused(self, done, line):
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, f"^submit: {line}.*\n$")
+        self.assertEqual(done.stderr.count("\n"), 1)
+
+    def test_what_is_sent(self):
+        """By a stand-in for boto3: the request of --dry-run, which needs no boto3."""
+        stand_in = """
+import json
+def client(service):
+    return type(service, (), {"create_training_job": staticmethod(create)})
+def create(**body):
+    if body["TrainingJobName"] == "refused":
+        raise RuntimeError("the service\\nrefuses")
+    return {"TrainingJobArn": json.dumps(body)}
+"""
+        with tempfile.TemporaryDirectory(prefix="tandem-test-") as folder:
+            environment = {**os.environ, "PYTHONPATH": folder}
+            with open(os.path.join(folder, "boto3.py"), "w") as file:
+                file.write(stand_in)
+            self.assertEqual(json.loads(submit(TWO, env=environment).stdout), request(TWO))
+            self.assert_refused(submit({**TWO, "--name": "refused"}, env=environment), "not sent: the service refuses")
+            with open(os.path.join(folder, "boto3.py"), "w") as file:
+                file.write("raise ImportError")
+            self.assert_refused(submit(ONE, env=environment), "boto3 is not installed: pip install boto3, or ")
+            self.assertEqual(submit(ONE, "--dry-run", env=environment).returncode, 0)
+
+
+class Model(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        try:
+            from botocore.loaders import Loader
+        except ImportError:
+            reason = "not installed: python3-boto3 (launch/setup.sh --tests)"
+            if os.environ.get("TANDEM_REQUIRE_CLUSTER") == "1":
+                raise AssertionError(f"TANDEM_REQUIRE_CLUSTER=1, but {reason}")
+            raise unittest.SkipTest(reason)
+        cls.shapes = Loader().load_service_model("sagemaker", "service-2")["shapes"]
+
+    def faults(self, body):
+        return list(faults(self.shapes, "CreateTrainingJobRequest", body))
+
+    def test_it_takes_the_requests(self):
+        for options in [ONE, TWO, SPOT]:
+            self.assertEqual(self.faults(request(options)), [])
+
+    def test_planted_faults(self):
+        good = request({**TWO, "--spot": True})
+        for place, value, said in [
+                (["ResourceConfig", "InstanceTyp"], "ml.p4d.24xlarge", r"ResourceConfig\.InstanceTyp is unknown"),
+                (["RoleArn"], None, "RoleArn is missing"),
+                (["RoleArn"], "arn:aws:iam::12345:role/tandem", "RoleArn: .* does not match"),
+                (["TrainingJobName"], "my_book", "TrainingJobName: my_book does not match"),
+                (["TrainingJobName"], "b" * 64, "TrainingJobName: 64 is not within 1 and 63"),
+                (["AlgorithmSpecification", "TrainingInputMode"], "Files", "TrainingInputMode: Files is none of"),
+                (["AlgorithmSpecification", "MetricDefinitions", 0, "Regex"], None, r"Definitions\[0\]\.Regex is missing"),
+                (["AlgorithmSpecification", "MetricDefinitions"], [{"Name": "a", "Regex": "b"}] * 41, "Definitions: 41 is not"),
+                (["ResourceConfig", "InstanceType"], "ml.p4d.99xlarge", "InstanceType: ml.p4d.99xlarge is none of"),
+                (["ResourceConfig", "InstanceCount"], "2", "InstanceCount is no integer"),
+                (["StoppingCondition", "MaxWaitTimeInSeconds"], 0, "MaxWaitTimeInSeconds: 0 is not within"),
+                (["HyperParameters", "train.steps"], 100, r"HyperParameters\.train\.steps is no string"),
+                (["CheckpointConfig", "S3Uri"], "b/runs", "S3Uri: b/runs does not match"),
+                (["InputDataConfig", 1, "DataSource", "FileSystemDataSource", "FileSystemAccessMode"], "w", "Mode: w is none"),
+                (["VpcConfig", "SecurityGroupIds"], [], "SecurityGroupIds: 0 is not within 1 and 5"),
+                (["EnableManagedSpotTraining"], "true", "EnableManagedSpotTraining is no boolean")]:
+            body = copy.deepcopy(good)
+            *folders, last = place
+            part = body
+            for each in folders:
+                part = part[each]
+            part[last] = value
+            if value is None:
+                del part[last]
+            with self.subTest(place=place, value=value):
+                self.assertRegex("\n".join(self.faults(body)), said)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
