@@ -8,10 +8,12 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "program"))
+from pretend_hosts import Hosts
 import tandem_program
 from tandem_program import MPI_ENV, STOPPED, Workspace, metrics
 
-SUPERVISE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "launch", "supervise.sh")
+ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+SUPERVISE = os.path.join(ROOT, "launch", "supervise.sh")
 AT_ONCE = ["--backoff", "0"]
 
 
@@ -50,6 +52,13 @@ def start(folder, command, *options, **how):
 
 class Launched(Workspace):
     """Jobs that launch/run.sh starts."""
+
+    @classmethod
+    def make_hosts(cls, count):
+        """Pretend hosts that share this clone, the program and the folder of these tests."""
+        folders = {ROOT, os.path.dirname(tandem_program.TANDEM), cls.folder}
+        cls.hosts = Hosts(count, shared=[folder for folder in folders if folder.startswith("/tmp/")])
+        cls.addClassCleanup(cls.hosts.close)
 
     def finish(self, process, code):
         """What run.sh said."""

@@ -12,12 +12,10 @@ import subprocess
 import time
 
 import pretend_hosts
-from pretend_hosts import Hosts
-from supervised import Launched, wait_until
+from supervised import ROOT, Launched, wait_until
 import tandem_program
 from tandem_program import CONFIG, DATA, NUMERICAL, STOPPED, losses, tensors_in
 
-ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 LAUNCH = os.path.join(ROOT, "launch")
 RUN = os.path.join(LAUNCH, "run.sh")
 TRAIN, METRICS = os.path.join(LAUNCH, "sagemaker", "train"), os.path.join(LAUNCH, "sagemaker", "metrics.json")
@@ -165,9 +163,7 @@ class TwoHosts(Sagemaker):
     def setUpClass(cls):
         pretend_hosts.require("sshd", "ssh", "mpirun")
         super().setUpClass()
-        programs = os.path.dirname(os.path.abspath(tandem_program.TANDEM))
-        cls.hosts = Hosts(2, shared=[folder for folder in {ROOT, programs, cls.folder} if folder.startswith("/tmp/")])
-        cls.addClassCleanup(cls.hosts.close)
+        cls.make_hosts(2)
         with open(os.path.join(cls.hosts.folder, "hosts"), "a") as file:  # the service's names, which are not the hosts' own
             for number, address in enumerate(cls.hosts.addresses.values(), 1):
                 file.write(f"{address} algo-{number}\n")
@@ -198,6 +194,14 @@ class TwoHosts(Sagemaker):
         done = self.hosts.run(f"host{number}", ["cat", "/opt/ml/" + path], check=False)
         return done.stdout if done.returncode == 0 else None
 
+    def shared_text(self, name):
+        """What is in a file through which the hosts meet; empty if it is not there."""
+        path = os.path.join(self.fsx, ".tandem-job", name)
+        if not os.path.exists(path):
+            return ""
+        with open(path) as file:
+            return file.read()
+
     def wait_for_steps(self, processes):
         def is_decided():
             return any(process.poll() is not None for process in processes) or (
@@ -217,7 +221,9 @@ class TwoHosts(Sagemaker):
             json.dump({"key": "old", "heard": {"algo-2": "ssh-ed25519 old"}, "beat": 9, "code": 64, "reason": "old"}, file)
         with open(self.path("fsx-success/.tandem-job/algo-2.pub"), "w") as file:
             file.write("ssh-ed25519 old")
-        leader, worker = self.begin("success", 4, order=("algo-2", "algo-1"))
+        worker, = self.begin("success", 4, order=("algo-2", "algo-1"), only=[1])
+        wait_until(lambda: self.shared_text("algo-2.pub") not in ("", "ssh-ed25519 old"))
+        leader, = self.begin("success", 4, order=("algo-2", "algo-1"), only=[0])
         errors = self.finished(leader, 0)[1]
         self.assertIn("run: 2 ranks on algo-1, algo-2 (sagemaker)", errors.splitlines())
         self.assertEqual(self.finished(worker, 0), ("", ""))
@@ -265,13 +271,13 @@ class TwoHosts(Sagemaker):
 
     def test_a_stop_before_all_have_come(self):
         leader, = self.begin("early", 4, only=[0])
-        wait_until(lambda: os.path.exists(os.path.join(self.fsx, ".tandem-job/leader.json")))
+        wait_until(lambda: self.shared_text("leader.json"))
         self.assertEqual(os.stat(os.path.join(self.fsx, ".tandem-job")).st_mode & 0o777, 0o700)
         leader.send_signal(signal.SIGTERM)
         self.finished(leader, 0)
         os.mkdir(os.path.join(self.fsx, ".tandem-job"))
         worker, = self.begin("early", 4, only=[1])
-        wait_until(lambda: os.path.exists(os.path.join(self.fsx, ".tandem-job/algo-2.pub")))
+        wait_until(lambda: self.shared_text("algo-2.pub"))
         worker.send_signal(signal.SIGTERM)
         self.finished(worker, 0)
         self.assertEqual([self.file(number, "output/failure") for number in (0, 1)], [None, None])

@@ -11,13 +11,11 @@ import sys
 import time
 
 import pretend_hosts
-from pretend_hosts import Hosts
 from recorded import NCCL_LOG
-from supervised import Launched, wait_until
+from supervised import ROOT, Launched, wait_until
 import tandem_program
 from tandem_program import STOPPED, losses, tensors_in
 
-ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 RUN = os.path.join(ROOT, "launch", "run.sh")
 LOST, CONFIG, DATA = 75, 2, 3
 SOON_S = 15  # within which a job with a lost host must have ended
@@ -41,9 +39,7 @@ class Ssh(Launched):
     def setUpClass(cls):
         pretend_hosts.require("sshd", "ssh", "mpirun")
         super().setUpClass()
-        programs = os.path.dirname(os.path.abspath(tandem_program.TANDEM))
-        cls.hosts = Hosts(4, shared=[folder for folder in {ROOT, programs, cls.folder} if folder.startswith("/tmp/")])
-        cls.addClassCleanup(cls.hosts.close)
+        cls.make_hosts(4)
         cls.hosts.start_sshd()
         cls.everything = "\r\n".join(["# all of them", *(f"host{i} slots=2 max_slots=2 # two ranks" for i in range(4)), ""])
 
