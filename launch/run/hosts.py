@@ -71,8 +71,12 @@ def the_platform_here(hosts, hostfile):
         return "slurm"
     if hostfile or needs_ssh(hosts):
         return "ssh"
+    if hosts:
+        return "local"
+    if os.environ.get("K_MPI_JOB_ROLE") == "launcher":  # the MPI Operator sets it
+        return "kubernetes"
     sagemaker = os.path.join(os.environ.get("TANDEM_OPT_ML", "/opt/ml"), "input", "config", "resourceconfig.json")
-    return "sagemaker" if os.path.exists(sagemaker) and not hosts else "local"
+    return "sagemaker" if os.path.exists(sagemaker) else "local"
 
 
 def needs_ssh(hosts):

@@ -6,6 +6,7 @@ SUPERVISE = "launch/supervise.sh"
 JOB, MAIN, NODES = "launch/run/job.py", "launch/run/main.py", "launch/run/nodes.py"
 SAGEMAKER, CONTAINER, MEETING = (f"launch/sagemaker/{name}" for name in ("train", "container.py", "meeting.py"))
 SUBMIT = "launch/sagemaker/submit.py"
+EKS, WORKER = "launch/eks/render.py", "launch/eks/worker.sh"
 SLURM, SBATCH = "launch/platforms/slurm.sh", "launch/slurm/train.sbatch"
 
 
@@ -108,4 +109,16 @@ MUTANTS = [
            ["launch.sagemaker TwoHosts.test_a_stop_saves"]),
     Mutant("several instances are sent without shared storage", SUBMIT, "chosen.nodes > 1 and not chosen.fsx", "False",
            ["launch.submit Requests.test_what_is_refused"]),
+    Mutant("an evicted worker takes its ranks along", WORKER, "while has_job; do", "while false; do",
+           ["launch.eks Jobs.test_an_evicted_worker_saves_the_job"]),
+    Mutant("an evicted worker asks no rank to save", WORKER, "    ask_ranks\n  fi", "    :\n  fi",
+           ["launch.eks Jobs.test_an_evicted_worker_saves_the_job"]),
+    Mutant("a worker kills what is not ready to be asked", WORKER, "& 1)) -eq 1 ]", "& 1)) -ge 0 ]", ["launch.eks Jobs.test_ranks_that_do_not_end"]),
+    Mutant("a worker waits for its ranks without end", WORKER, '[ "$waited" -ge "$grace" ]', "false", ["launch.eks Jobs.test_ranks_that_do_not_end"]),
+    Mutant("ranks on EKS do not find the image's programs", WORKER, 'SetEnv=PATH=$PATH', "SetEnv=OTHER=$PATH",
+           ["launch.eks Jobs.test_a_worker_without_a_job_ends_at_once"]),
+    Mutant("a run on EKS is lost with its pods", EKS, "os.path.normpath(run_folder(chosen.job))", "run_folder(chosen.job)",
+           ["launch.eks Manifest.test_bad_arguments"]),
+    Mutant("a container writes as root", "launch/docker/entry.sh", '[ "$owner" -ne 0 ]', "false",
+           ["launch.eks Entry.test_what_is_written_belongs_to_the_owner_of_the_folder"]),
 ]
