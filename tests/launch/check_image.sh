@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds launch/docker/Dockerfile and trains in the image, without a daemon: buildah on a bare Debian of apt's mirror instead of
-# CUDA's base, without EFA and CUDA. Says how large the image is. Needs root; about 15 minutes on two cores.
+# CUDA's base, without EFA and CUDA. Says how large the image is. Needs root; ten minutes on two idle cores.
 #   check_image.sh       by hand: apt-get install buildah debootstrap
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -30,7 +30,7 @@ layers=$(image inspect --type image --format '{{len .OCIv1.RootFS.DiffIDs}}' tan
 echo "$layers layers, the base's among them"
 
 echo "a run"
-container=$(image from tandem)
+container=$(image from --ulimit nofile=8192:8192 tandem)
 root=$(image mount "$container")
 keys=$(find "$root" -xdev \( -name 'ssh_host_*' -o -name 'id_*' -o -name '*.pem' \) -not -path '*/usr/share/*' -not -path '*/etc/ssl/*')
 [ -z "$keys" ] || { echo "keys in the image: $keys"; exit 1; }
