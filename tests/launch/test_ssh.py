@@ -211,6 +211,15 @@ class Faults(Ssh):
                      r"host2: a GPU is in use by process 17, python3: end it, or wait for it",
                      r"host3: GPU 00000000:10:1C.0 has an ECC remapping that is pending", hostfile=hostfile)
 
+    def test_an_old_driver(self):
+        linked = subprocess.run(["ldd", tandem_program.TANDEM], capture_output=True, text=True, check=True).stdout
+        cuda = re.search(r"libcublasLt\.so\.(\d+)", linked)
+        if not cuda:
+            self.skipTest("this build has no CUDA")
+        self.hosts.replace("host1", "/usr/bin/nvidia-smi", SMI.format(processes=":", pending="No").replace("580.95.05", "440.33.01"))
+        self.addCleanup(self.hosts.run, "host1", ["umount", "/usr/bin/nvidia-smi"])
+        self.refused(CONFIG, rf"host1: its driver is 440.33.01, this build needs [\d.]+ for CUDA {cuda[1]}: update the driver", hostfile="host1 slots=2\n")
+
     def test_a_machine_with_too_few_gpus(self):
         path = "/sys/devices/virtual/dmi/id/product_name"
         self.hosts.replace("host1", path, "p4d.24xlarge\n", mode="444")
