@@ -1,7 +1,7 @@
-"""How run.sh ends when a job cannot be started. README.md lists the codes."""
+"""How a launcher ends when it cannot go on. README.md lists the codes, which are those of `tandem`."""
 import sys
 
-CONFIG, DATA, TEMPORARY, STOPPED = 2, 3, 75, 85
+CONFIG, DATA, NUMERICAL, TEMPORARY, STOPPED = 2, 3, 64, 75, 85
 
 
 class Failure(Exception):

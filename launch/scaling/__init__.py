@@ -17,4 +17,10 @@ verdicts    what a case shows, and what to try next
 charts      line and bar charts as SVG
 tables      the tables of the report
 report      results as HTML, CSV and plots
+
+Hosts, settings files and errors are those of run.sh.
 """
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "run"))

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import time
 
+from errors import CONFIG, DATA, NUMERICAL, Failure
+from hosts import Platform
+from settings import read_file
+
 from . import intervals
-from .errors import CONFIG, DATA, NUMERICAL, Failure
 from .options import ROOT, assignments
-from .program import read_config
 from .study import run_name, write_json
 
 # Chosen for every launch, unless the command line of the study sets them: nothing but steps. `tandem train` always validates
@@ -26,20 +28,7 @@ def hosts_of(request):
     """The names of all hosts, in the platform's order; empty with --launch, which has its own way."""
     if request.launch:
         return []
-    if request.platform not in ("", "auto"):
-        platform = request.platform
-    elif request.hosts or request.hostfile:
-        platform = "ssh"
-    else:
-        platform = "slurm" if "SLURM_JOB_ID" in os.environ else "local"
-    script = os.path.join(ROOT, "launch", "platforms", platform + ".sh")
-    if not os.path.exists(script):
-        raise Failure(CONFIG, f"--platform {platform}: there is no {script}")
-    environment = dict(os.environ, TANDEM_HOSTS=request.hosts, TANDEM_HOSTFILE=request.hostfile)
-    done = subprocess.run([script, "hosts"], env=environment, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise Failure(CONFIG, f"{script} hosts: {done.stderr.strip()}")
-    return list(dict.fromkeys(line.split()[0] for line in done.stdout.splitlines()))
+    return [host.name for host in Platform(request.platform or "auto", request.hosts, request.hostfile).hosts()]
 
 
 def command_of(request, case, launch, hosts, node_size):
@@ -177,8 +166,8 @@ def measure(folder, request):
             for line in map(json.loads, lines):
                 if "loss" in line:
                     steps[line["step"]] = line
-        settings = read_config(os.path.join(folder, "config.cfg"))
-    except (OSError, ValueError) as error:
+        settings = read_file(os.path.join(folder, "config.cfg"))
+    except (OSError, ValueError, Failure) as error:
         raise Failure(DATA, f"the run wrote no metrics: {error}; do all hosts share its folder?")
     kept = [steps[step] for step in range(request.warmup + 1, request.steps + 1) if step in steps]
     if len(kept) != request.keep:

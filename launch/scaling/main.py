@@ -2,9 +2,10 @@
 import os
 import sys
 
+from errors import CONFIG, DATA, STOPPED, Failure
+
 from . import launches, options, plan_text
 from .environment import environment
-from .errors import CONFIG, DATA, STOPPED, Failure
 from .plan import blocks, cost, make_plan
 from .report import write_report
 from .results import results_of

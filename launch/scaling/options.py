@@ -4,7 +4,7 @@ import os
 import re
 from dataclasses import dataclass, field
 
-from .errors import CONFIG, Failure
+from errors import CONFIG, Failure
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Settings that a study decides for every launch.

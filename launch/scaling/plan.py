@@ -8,8 +8,9 @@ import itertools
 import random
 import re
 
+from errors import CONFIG, Failure
+
 from . import prices, program
-from .errors import CONFIG, Failure
 
 START_S = 20  # assumed for a launch before its first step and after its last one, where nothing was measured yet
 

@@ -2,7 +2,8 @@
 import json
 import os
 
-from .errors import CONFIG, Failure
+from errors import CONFIG, Failure
+
 from .options import ROOT
 
 TABLE = os.path.join(ROOT, "launch", "instances.json")

@@ -3,7 +3,9 @@ import json
 import re
 import subprocess
 
-from .errors import CONFIG, Failure
+from errors import CONFIG, Failure
+from settings import read_file
+
 from .options import assignments
 
 
@@ -23,25 +25,11 @@ def check_settings(request, sweep):
     return output
 
 
-def read_config(path):
-    """The settings of a *.cfg file: {"train.steps": "1000"}."""
-    settings, section = {}, ""
-    with open(path) as lines:
-        for line in lines:
-            line = line.partition("#")[0].strip()
-            key, equals, value = line.partition("=")
-            if line.startswith("["):
-                section = line.strip("[]").strip()
-            elif equals:
-                settings[f"{section}.{key.strip()}"] = value.strip()
-    return settings
-
-
 def configured(request, sweep, key, help_text):
     """The value of a setting: the command line wins over files, a later file over an earlier one. `help_text` has the default."""
     chosen = {}
     for path in request.configs:
-        chosen.update(read_config(path))
+        chosen.update(read_file(path))
     chosen.update({**request.settings, **sweep})
     if key in chosen:
         return chosen[key]

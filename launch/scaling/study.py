@@ -6,8 +6,9 @@ import os
 import shutil
 import time
 
+from errors import CONFIG, DATA, Failure
+
 from .environment import digest
-from .errors import CONFIG, DATA, Failure
 from .prices import price_of
 
 # What may differ when the same study goes on: it changes no launch that is already there.
