@@ -308,7 +308,7 @@ class OneMachine(Launched):
     def test_refusals(self):
         for options, settings, code, text in [
                 (["--hosts", "localhost:2"], ["--data.path", "/no/such/file"], DATA, "cannot read /no/such/file"),
-                (["--platform", "moon"], [], CONFIG, "--platform moon: there are auto, local, "),
+                (["--platform", "moon"], [], CONFIG, "--platform moon: there are auto, kubernetes, local, sagemaker, slurm, ssh"),
                 (["--platform", "ssh"], [], CONFIG, "--platform ssh needs --hostfile FILE or --hosts"),
                 (["--hostfile", "/no/such/file"], [], CONFIG, "--hostfile /no/such/file: no such file"),
                 (["--hosts", "a:1", "--hostfile", "x"], [], CONFIG, "give one of them"),
