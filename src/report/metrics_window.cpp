@@ -48,14 +48,14 @@ void MetricsWindow::add(const Mark& end, const PartSeconds& parts) {
 }
 
 void MetricsWindow::close(const Mark& end, StepMetrics& metrics) {
-  // On a CPU a step ends when it is enqueued. On a GPU it ends when the host sees its end: now.
-  const bool is_cpu = machine_.device() == Device::kCpu;
-  const Clock::time_point now = is_cpu ? end.enqueued : Clock::now();
-  const Clock::duration left_out = is_cpu ? end.left_out : left_out_;
-  const Clock::duration time =
-      now - std::exchange(start_, now) - (left_out - std::exchange(left_out_before_, left_out));
-  const RankTime own{.seconds = std::chrono::duration<double>(time).count(),
-                     .parts = std::exchange(parts_, PartSeconds{})};
+  RankTime own{.parts = std::exchange(parts_, PartSeconds{})};
+  if (machine_.device() == Device::kCpu) {  // a step ends when it is enqueued
+    const Clock::duration time = end.enqueued - std::exchange(start_, end.enqueued) -
+                                 (end.left_out - std::exchange(left_out_before_, end.left_out));
+    own.seconds = std::chrono::duration<double>(time).count();
+  } else {  // the host may see the end of a step late
+    own.seconds = own.own() + own.parts[static_cast<size_t>(Part::kCommunication)];
+  }
   const std::vector<RankTime> times = gather_times(mesh_.job(), own);
   for (const RankTime& rank : times) {
     metrics.exposed_comm_s =

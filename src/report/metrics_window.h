@@ -2,7 +2,7 @@
 // and the memory of all ranks.
 //
 // A step is enqueued while the previous one may still run. So the end of each step is a mark, which
-// is read after the host has waited for the step.
+// is read after the host has waited for the step. On a GPU the time of a step is that of its parts.
 #pragma once
 
 #include <chrono>

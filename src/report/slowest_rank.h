@@ -17,7 +17,7 @@ namespace tandem {
 
 // Of the steps since the last logged one, on one rank.
 struct RankTime {
-  double seconds = 0;   // of the steps, by the clock of the host
+  double seconds = 0;   // of the steps; on a CPU by the clock of the host
   PartSeconds parts{};  // the same, kSaving and kElsewhere on top
 
   // What is the rank's own: computing, waiting for data, the optimizer.
