@@ -69,7 +69,7 @@ MUTANTS = [
     Mutant("link bench: groups between nodes do not share links", "src/estimate/link_bench.cpp",
            'group.scope == "between" ? group.groups : 1', "1", ["estimate.link_bench"]),
     Mutant("dry links: short messages have the rate of long ones", "comm/transport/dry_collectives.h",
-           "bytes < short_below ? short_bytes_per_s : bytes_per_s", "bytes_per_s", ["comm.dry"]),
+           "bytes < short_below ? short_bytes_per_s", "bytes < 0 ? short_bytes_per_s", ["comm.dry"]),
     Mutant("link probe: bus bandwidth grows with the ranks", "comm/link_probe.cpp",
            "2.0 * (ranks - 1) / ranks *", "2.0 * (ranks - 1) *",
            ["comm.link_probe_np1 BusBandwidth.IsThatOfNcclTests"]),
