@@ -152,8 +152,12 @@ def main(arguments):
             empty_folder(logs)
             watch = NcclLog(logs, ranks, instances.get(checks.first(hosts[0], "machine"), {}).get("efa", 0)).watch
         say(f"{ranks} rank{'s' * (ranks != 1)} on {', '.join(host.name for host in hosts)} ({platform.name})")
-        began = time.monotonic()
+        began, started = time.monotonic(), os.path.join(folder, "started")
+        env["TANDEM_STARTED"] = started  # for rank.sh
         code = Job(command, env, chosen.grace, lambda: nodes.end_job(platform, hosts, identity)).wait(watch)
+        if code == 0 and platform.name == "slurm" and not os.path.exists(started):
+            say("srun ended with 0, but has started no rank here: see its lines above")
+            code = TEMPORARY
     again = "; the same command goes on from the newest checkpoint" if code in GOES_ON or code > 128 else ""
     say(f"ended with {code} ({meaning(code)}) after {time.monotonic() - began:.0f} s{again}")
     return code

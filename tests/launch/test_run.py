@@ -297,6 +297,23 @@ class OneMachine(Launched):
                 said = self.finish(self.start("codes", tandem=self.script("ends", ended)), code)
                 self.assertTrue(said[-1].startswith(f"run: ended with {code} ("), said)
 
+    def test_srun_that_starts_nothing_has_not_finished(self):
+        """Slurm's srun was seen to end with 0 after "task 0 launch failed"."""
+        os.makedirs(self.path("slurm"), exist_ok=True)
+        here = os.uname().nodename
+        for name, text in [("scontrol", f"echo {here}"),
+                           ("srun", 'case $* in --mpi=list) echo pmix ;; *" $TRAINS "*) until [ "${1##*/}" = rank.sh ]; do shift; done; '
+                                    'exec "$@" ;; esac')]:
+            with open(self.path(f"slurm/{name}"), "w") as file:
+                file.write(f"#!/bin/bash\n{text}\n")
+            os.chmod(self.path(f"slurm/{name}"), 0o755)
+        slurm = {"PATH": self.path("slurm") + ":" + os.environ["PATH"], "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": here,
+                 "SLURMD_NODENAME": here, "SLURM_NTASKS_PER_NODE": "1"}
+        for trains, code in [("nothing", 75), ("train", 0)]:
+            said = self.finish(self.start("srun", tandem=self.script("quick", "exit 0"), options=[],
+                                          env={**os.environ, **slurm, "TRAINS": trains}), code)
+            self.assertEqual("run: srun ended with 0, but has started no rank here: see its lines above" in said, code == 75)
+
     def test_killing_it_kills_the_job(self):
         process = self.start("orphan", "--train.steps", 10**6)
         self.addCleanup(lambda: [os.kill(rank, signal.SIGKILL) for rank in self.processes_of("orphan")])

@@ -104,11 +104,11 @@ class Slurm(Workspace):
             return 0
 
     def start_now(self, job, restarts):
-        """Waits until the job is back in the queue, and spares it the two minutes that Slurm lets it wait there. Two
-        seconds remain: a host starts no attempt in the second in which it has ended the last one."""
+        """Waits until the job is back in the queue, and spares it the two minutes that Slurm lets it wait there. Some
+        seconds remain: a host starts no attempt in the moment in which it has ended the last one."""
         said = self.wait_until(job, lambda said: said["Restarts"] == str(restarts) and said["JobState"] in ["PENDING", "RUNNING"])
         if said["JobState"] == "PENDING":  # after a dead host Slurm may start it again at once
-            self.cluster.run(["scontrol", "update", f"jobid={job}", "StartTime=now+2", "TimeLimit=30"])
+            self.cluster.run(["scontrol", "update", f"jobid={job}", "StartTime=now+4", "TimeLimit=30"])
 
     def end_and_compare(self, name, job, restarts):
         """Stops a run that has resumed, and trains the same steps without a stop, on one rank."""

@@ -68,6 +68,8 @@ MUTANTS = [
            ["launch.run NcclLogs.test_every_beginning_of_a_good_one"]),
     Mutant("a channel without GPUDirect RDMA is well", "launch/run/nccl_log.py", r"(?!\S*GDRDMA)", r"(?!\S*)",
            ["launch.run NcclLogs.test_what_is_wrong"]),
+    Mutant("a job of Slurm that started nothing has finished", MAIN, 'platform.name == "slurm" and not os.path.exists(started)', "False",
+           ["launch.run OneMachine.test_srun_that_starts_nothing_has_not_finished"]),
     Mutant("fewer hosts keep the ranks that do not divide the batch", MAIN, "if len(hosts) == len(all_hosts):", "if True:",
            ["launch.run Choices.test_fewer_hosts_take_ranks_that_divide_the_batch"]),
     Mutant("a host that stands twice has the slots of the last line", "launch/run/hosts.py", ".slots += slots", ".slots = slots",
