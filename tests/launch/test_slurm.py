@@ -108,6 +108,7 @@ class Slurm(Workspace):
         seconds remain: a host starts no attempt in the moment in which it has ended the last one."""
         said = self.wait_until(job, lambda said: said["Restarts"] == str(restarts) and said["JobState"] in ["PENDING", "RUNNING"])
         if said["JobState"] == "PENDING":  # after a dead host Slurm may start it again at once
+            wait_until(lambda: "completing" not in self.cluster.run(["sinfo", "-h", "-o", "%T"]), every=0.2)
             self.cluster.run(["scontrol", "update", f"jobid={job}", "StartTime=now+4", "TimeLimit=30"])
 
     def end_and_compare(self, name, job, restarts):
