@@ -261,7 +261,7 @@ class OneMachine(Launched):
                 said = self.finish(process, STOPPED)
                 self.assertRegex(said[-1], r"^run: ended with 85 \(stopped on request, checkpoint saved\) .*the same command goes on")
                 self.assertEqual(self.processes_of(name), [])
-        last = max(losses(self.run_folder("SIGTERM")))
+        last = max(losses(self.run_folder("SIGTERM")), default=0)
         self.finish(self.start("SIGTERM", "--train.steps", last + 2), 0)
         self.assertEqual(max(losses(self.run_folder("SIGTERM"))), last + 2)
 
