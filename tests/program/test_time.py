@@ -35,11 +35,14 @@ class Time(Workspace):
                            "--checkpoint.every_steps", "4", "--train.skip_batches", "7", *more, ranks=ranks)
                 steps = self.steps(name)
                 self.assertEqual([line["step"] for line, _ in steps], [step for step in range(1, 13) if step != 7])
+                # On a CPU by two clocks: of the parts, and of whole steps. Each reads the host's a few times a step, which takes
+                # less than a tenth of a millisecond. A process that must wait for a core between two such readings moves time
+                # from one step to the next.
+                together = [sum(slowest[part] for part in PARTS) for _, slowest in steps]
+                whole = [slowest["step_ms"] for _, slowest in steps]
+                moved = [(ms, step_ms) for ms, step_ms in zip(together, whole) if abs(ms - step_ms) > 0.03 * step_ms + 0.1]
+                self.assertLessEqual(len(moved), 2, moved)
                 for line, slowest in steps:
-                    # On a CPU by two clocks: of the parts, and of whole steps. Each reads the host's a few times a step, which
-                    # takes less than a tenth of a millisecond.
-                    together = sum(slowest[part] for part in PARTS)
-                    self.assertAlmostEqual(together, slowest["step_ms"], delta=0.03 * slowest["step_ms"] + 0.1, msg=line)
                     self.assertTrue(all(slowest[part] >= 0 for part in PARTS), line)
                     self.assertLess(slowest["rank"], ranks)
                     self.assertGreaterEqual(slowest["ratio"], 1)
