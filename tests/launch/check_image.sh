@@ -32,22 +32,23 @@ echo "$layers layers, the base's among them"
 echo "a run"
 container=$(image from --ulimit nofile=8192:8192 tandem)
 root=$(image mount "$container")
+folder_of_runs=$root$(image inspect --type image --format '{{.OCIv1.Config.WorkingDir}}' tandem)
 keys=$(find "$root" -xdev \( -name 'ssh_host_*' -o -name 'id_*' -o -name '*.pem' \) -not -path '*/usr/share/*' -not -path '*/etc/ssl/*')
 [ -z "$keys" ] || { echo "keys in the image: $keys"; exit 1; }
 [ ! -e "$root/opt/tandem/src" ] || { echo "sources in the image"; exit 1; }
 entry=$(image inspect --type image --format '{{index .OCIv1.Config.Entrypoint 0}}' tandem)
 in_image() { image run "$container" -- "$entry" "$@"; }
 in_image --help | grep -q train
-seq 5000 >"$root/work/words.txt"
+seq 5000 >"$folder_of_runs/words.txt"
 in_image prepare text --input words.txt --output words.h5 --tokenizer char
 in_image train --data.path words.h5 --run.dir runs --run.name one --model.layers 1 --model.width 16 --model.heads 2 --model.context 16 \
   --train.steps 3 --train.global_batch 4 --log.progress none --run.watch_spot off
-owner=$(stat -c %u "$root/work/runs/one/config.cfg")
+owner=$(stat -c %u "$folder_of_runs/runs/one/config.cfg")
 [ "$owner" -eq 1000 ] || { echo "the run belongs to user $owner, not to the working folder's 1000"; exit 1; }
 
 echo "a SageMaker job"
 mkdir -p "$root"/opt/ml/{input/config,input/data/train,checkpoints,model,output}
-cp "$root/work/words.h5" "$root/opt/ml/input/data/train"
+cp "$folder_of_runs/words.h5" "$root/opt/ml/input/data/train"
 echo '{"current_host": "algo-1", "hosts": ["algo-1"], "network_interface_name": "eth0"}' >"$root/opt/ml/input/config/resourceconfig.json"
 echo '{"train": {"TrainingInputMode": "File"}}' >"$root/opt/ml/input/config/inputdataconfig.json"
 echo '{"run.name": "two", "model.layers": "1", "model.width": "16", "model.heads": "2", "model.context": "16", "train.steps": "3",
