@@ -1,15 +1,34 @@
 #!/usr/bin/env bash
-# From nothing to a trained model: set-up, build, data, training on two ranks, generated text.
-#   launch/quickstart.sh [TEXT...]   trains on Debian's fortunes, or on your own text files
+# From nothing to a trained model: packages, build, data, training on two ranks, generated text.
+#   launch/quickstart.sh [--gpu] [TEXT...]   trains on Debian's fortunes, or on your own text files
+# Without a driver for NVIDIA GPUs it builds no CUDA code, which takes most of the time of a build; --gpu builds it anyway.
 set -euo pipefail
+gpu=OFF
+if [ "${1:-}" = --gpu ]; then
+  gpu=REQUIRED
+  shift
+elif [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi >/dev/null; then
+  gpu=ON
+fi
+for text in "$@"; do
+  [ -r "$text" ] || { echo "quickstart: $text is no file that can be read" >&2; exit 2; }
+done
+texts=()
+[ $# -eq 0 ] || mapfile -t texts < <(realpath -- "$@")
 cd "$(dirname "$0")/.."
+
+begin=$SECONDS
+phase() { printf '== quickstart: %s; %d:%02d min so far\n' "$1" $(((SECONDS - begin) / 60)) $(((SECONDS - begin) % 60)); }
+
+phase "1 of 5, packages"
 launch/setup.sh
-launch/build.sh release -DTANDEM_TESTS=OFF
+phase "2 of 5, build"
+launch/build.sh release -DTANDEM_TESTS=OFF -DTANDEM_CUDA=$gpu
 [ -z "${CONFIGURE_ONLY:-}" ] || exit 0  # for tests/style/check_orders.sh
 . launch/mpi_env.sh
 
+phase "3 of 5, data"
 name=quickstart
-texts=("$@")
 if [ ${#texts[@]} -eq 0 ]; then
   # The fortunes package: about 2 MB of short plain texts, each ended by a line with a single %.
   folder=data/fortunes
@@ -32,9 +51,10 @@ fi
 
 mkdir -p data
 build/tandem prepare text --input "${texts[@]}" --output "data/$name.h5" --tokenizer char
+phase "4 of 5, training"
 mpirun -np 2 build/tandem train --config configs/quickstart.cfg --run.name "$name" --data.path "data/$name.h5"
 
-echo
+phase "5 of 5, text from the trained model"
 if [ $# -eq 0 ]; then
   echo "Freshly invented fortunes:"
   for seed in 1 2 3; do
