@@ -168,16 +168,20 @@ class ExitCodes(Slurm):
     """A program that ends at once."""
 
     def test_the_limit_of_tries(self):
-        job = self.submit("again", options=["--nodes", "1"], clone="ends", CODE="75", TANDEM_MAX_REQUEUES="2")
+        """A lost host, and a rank that a signal has ended."""
+        jobs = {code: self.submit(f"again{code}", options=["--nodes", "1"], clone="ends", CODE=str(code), TANDEM_MAX_REQUEUES="2")
+                for code in [75, 139]}
         for restarts in [1, 2]:
-            self.start_now(job, restarts)
-        self.finish(job, 75, restarts=2)
-        trained = re.findall("^trained on GPUs 0,1 with train .*--run.name again", self.log(job), re.MULTILINE)
-        self.assertEqual(len(trained), 3 * slurm_cluster.GPUS)
-        lines = self.own_lines(job)
-        self.assertEqual([line.split(",")[1] for line in lines[::2]], [f" attempt {i} of 3" for i in [1, 2, 3]])
-        self.assertEqual(lines[1::2], ["ended with 75; goes back into the queue"] * 2 +
-                         ["ends with 75, after 2 times back in the queue"])
+            for job in jobs.values():
+                self.start_now(job, restarts)
+        for code, job in jobs.items():
+            self.finish(job, code, restarts=2)
+            trained = re.findall(f"^trained on GPUs 0,1 with train .*--run.name again{code}", self.log(job), re.MULTILINE)
+            self.assertEqual(len(trained), 3 * slurm_cluster.GPUS)
+            lines = self.own_lines(job)
+            self.assertEqual([line.split(",")[1] for line in lines[::2]], [f" attempt {i} of 3" for i in [1, 2, 3]])
+            self.assertEqual(lines[1::2], [f"ended with {code}; goes back into the queue"] * 2 +
+                             [f"ends with {code}, after 2 times back in the queue"])
 
     def test_what_would_end_alike_is_not_tried_again(self):
         jobs = {code: self.submit(f"ends{code}", options=["--nodes", "1"], clone="ends", CODE=str(code)) for code in [2, 3, 64]}
