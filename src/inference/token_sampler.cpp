@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <vector>
 
 #include "src/core/error.h"
 #include "src/core/rng.h"
@@ -17,35 +16,52 @@ int32_t TokenSampler::pick(std::span<const float> logits) {
   }
   const PhiloxCounter words = random_words(
       random_key(static_cast<uint64_t>(options_.seed), RandomUse::kGenerate), picked_++);
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  const auto likelier = [&](int32_t a, int32_t b) {
+    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+  };
+  tokens_.resize(logits.size());
+  std::iota(tokens_.begin(), tokens_.end(), 0);
+  const int32_t likeliest = *std::ranges::min_element(tokens_, likelier);
   if (options_.temperature == 0) {
-    return order[0];
+    return likeliest;
   }
-  const size_t limit = options_.top_k > 0
-                           ? std::min<size_t>(order.size(), static_cast<size_t>(options_.top_k))
-                           : order.size();
-  std::vector<double> weights;
+  if (options_.top_k > 0 && options_.top_k < std::ssize(tokens_)) {
+    std::ranges::partial_sort(tokens_, tokens_.begin() + options_.top_k, likelier);
+    tokens_.resize(static_cast<size_t>(options_.top_k));
+  }
+  weights_.resize(logits.size());
   double total = 0;
-  for (size_t i = 0; i < limit; ++i) {
-    weights.push_back(std::exp((logits[order[i]] - logits[order[0]]) / options_.temperature));
-    total += weights.back();
+  for (const int32_t token : tokens_) {
+    weights_[token] = std::exp((logits[token] - logits[likeliest]) / options_.temperature);
+    total += weights_[token];
   }
-  // The nucleus: the fewest of the likeliest tokens whose probabilities add up to top_p.
-  double nucleus = 0;
-  size_t kept = 0;
-  while (kept < limit && (kept == 0 || nucleus < options_.top_p * total)) {
-    nucleus += weights[kept++];
+  if (options_.top_p < 1) {
+    total = keep_nucleus(options_.top_p * total, likelier);
   }
-  double left = uniform_from(words[0]) * nucleus;
-  for (size_t i = 0; i + 1 < kept; ++i) {
-    left -= weights[i];
-    if (left < 0) {
-      return order[i];
+  double left = uniform_from(words[0]) * total;
+  int32_t picked = likeliest;
+  for (auto token = tokens_.begin(); token != tokens_.end() && left >= 0; ++token) {
+    if (weights_[*token] > 0) {  // rounding must not let the draw end on one that cannot be
+      picked = *token;
+      left -= weights_[picked];
     }
   }
-  return order[kept - 1];
+  return picked;
+}
+
+// A heap finds the likeliest tokens in order without sorting those that are left out.
+template <typename Likelier>
+double TokenSampler::keep_nucleus(double enough, const Likelier& likelier) {
+  const auto after = [&](int32_t a, int32_t b) { return likelier(b, a); };
+  std::ranges::make_heap(tokens_, after);
+  auto rest = tokens_.end();
+  double weight = 0;
+  do {
+    std::ranges::pop_heap(tokens_.begin(), rest, after);
+    weight += weights_[*--rest];
+  } while (weight < enough && rest != tokens_.begin());
+  tokens_.erase(tokens_.begin(), rest);
+  return weight;
 }
 
 }  // namespace tandem

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace tandem {
 
@@ -21,8 +22,14 @@ class TokenSampler {
   int32_t pick(std::span<const float> logits);
 
  private:
+  // Keeps the fewest of the likeliest tokens whose weights add up to `enough`; returns their sum.
+  template <typename Likelier>
+  double keep_nucleus(double enough, const Likelier& likelier);
+
   SamplingOptions options_;
   uint64_t picked_ = 0;
+  std::vector<int32_t> tokens_{};  // those that may be picked
+  std::vector<double> weights_{};  // [V], in proportion to the probabilities of tokens_
 };
 
 }  // namespace tandem

@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <set>
 #include <vector>
 
 #include "src/core/error.h"
@@ -44,6 +47,48 @@ TEST(TokenSampler, LimitsTheChoice) {
   // The first token alone reaches 0.5; a little more needs the second, too.
   EXPECT_EQ(counts({.temperature = 1, .top_p = 0.5}, 50)[2], 50);
   EXPECT_GT(counts({.temperature = 1, .top_p = 0.51}, 50)[1], 0);
+}
+
+// The definition, with a sort of the whole vocabulary: the tokens that top_k and top_p leave.
+std::set<int32_t> allowed(const std::vector<float>& logits, const SamplingOptions& options) {
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  if (options.top_k > 0) {
+    order.resize(static_cast<size_t>(options.top_k));
+  }
+  const auto weight = [&](int32_t token) { return std::exp(logits[token] / options.temperature); };
+  double total = 0, nucleus = 0;
+  for (const int32_t token : order) {
+    total += weight(token);
+  }
+  std::set<int32_t> kept;
+  for (auto token = order.begin(); token != order.end() && nucleus < options.top_p * total;
+       ++token) {
+    nucleus += weight(*token);
+    kept.insert(*token);
+  }
+  return kept;
+}
+
+// Every allowed token has a probability of at least 1 / 140; 4000 draws miss one of them with a
+// probability below 140 * exp(-4000 / 140) = 6e-11. Many logits are equal: lower indices go first.
+TEST(TokenSampler, PicksEveryAllowedTokenAndNoOther) {
+  std::vector<float> logits(100);
+  for (size_t i = 0; i < logits.size(); ++i) {
+    logits[i] = static_cast<float>(i * 37 % 10) / 10.0f;
+  }
+  for (const int64_t top_k : {0, 1, 7, 55, 100}) {
+    for (const double top_p : {1e-6, 0.3, 0.77, 1.0}) {
+      const SamplingOptions options{.temperature = 1.5, .top_k = top_k, .top_p = top_p};
+      TokenSampler sampler(options);
+      std::set<int32_t> picked;
+      for (int i = 0; i < 4000; ++i) {
+        picked.insert(sampler.pick(logits));
+      }
+      EXPECT_EQ(picked, allowed(logits, options)) << "top_k " << top_k << " top_p " << top_p;
+    }
+  }
 }
 
 TEST(TokenSampler, RefusesWhatIsNotFinite) {

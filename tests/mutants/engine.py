@@ -59,4 +59,13 @@ MUTANTS = [
     Mutant("schedule: the decay counts the warm-up too", "optim/schedule.cpp",
            "static_cast<double>(step - options.warmup_steps) /", "static_cast<double>(step) /",
            ["optim.schedule"]),
+    Mutant("sampler: the nucleus takes the least likely tokens", "src/inference/token_sampler.cpp",
+           "return likelier(b, a);", "return likelier(a, b);",
+           ["inference.token_sampler"]),
+    Mutant("sampler: of equal logits the higher index comes first", "src/inference/token_sampler.cpp",
+           "(logits[a] == logits[b] && a < b)", "(logits[a] == logits[b] && a > b)",
+           ["inference.token_sampler"]),
+    Mutant("sampler: a nucleus is drawn from with everybody's weight", "src/inference/token_sampler.cpp",
+           "total = keep_nucleus(", "keep_nucleus(",
+           ["inference.token_sampler"]),
 ]
