@@ -154,6 +154,11 @@ def slowest(lines):
             "ratio": intervals.median([line["ratio"] for line in own])}
 
 
+def between_bytes(wire):
+    """That a rank sent to other nodes in a step. Messages of control are no payload."""
+    return sum(sent["between"] for traffic, sent in wire.items() if traffic != "control")
+
+
 def measure(folder, request):
     """What the steps after the warm-up measured, and all settings with their defaults.
 
@@ -178,7 +183,8 @@ def measure(folder, request):
     figures = {
         "step_ms": intervals.median([line["step_ms"] for line in kept]),
         "exposed_comm_ms": intervals.median([line["exposed_comm_ms"] for line in kept]),
-        "wire_bytes": kept[-1]["wire_bytes"], "peak_bytes": max(line["peak_bytes"] for line in kept),
+        "wire_bytes": kept[-1]["wire_bytes"], "between_bytes": between_bytes(kept[-1]["wire"]),
+        "peak_bytes": max(line["peak_bytes"] for line in kept),
         "parts_ms": {part: sum(line["slowest"][part + "_ms"] for line in kept) / len(kept) for part in PARTS},
         "slowest": slowest([line["slowest"] for line in kept]),
         "mfu": intervals.median([line["mfu"] for line in kept]),

@@ -37,7 +37,8 @@ def figures(case, records, plan):
     row.update(unit=measured[0]["unit"], units_a_step=units, settings=good[0]["settings"], says=good[0]["says"],
                parts_ms={part: median([each["parts_ms"][part] for each in measured]) for part in measured[0]["parts_ms"]},
                slowest=[each["slowest"] for each in measured],
-               wire_bytes=measured[0]["wire_bytes"], peak_bytes=max(each["peak_bytes"] for each in measured),
+               wire_bytes=measured[0]["wire_bytes"], between_bytes=measured[0]["between_bytes"],
+               peak_bytes=max(each["peak_bytes"] for each in measured),
                loss=median([each["loss"] for each in measured]),
                throughput=inverse(row["step_ms"], 1000 * units))
     if plan["price"]:
@@ -72,7 +73,7 @@ def efficiencies(mode, cases, by_launch, plan):
             ratios = block_ratios(case, base, by_launch)
             if ratios:
                 rows.append({"mode": mode, "case": case["id"], "ranks": case["ranks"], "sweep": case["sweep"], "against": against,
-                             "base": base["id"], "efficiency": summary(ratios),
+                             "base": base["id"], "base_exposed_ms": base["exposed_comm_ms"]["median"], "efficiency": summary(ratios),
                              "first_hop": against == "1 node" and case["ranks"] == min(beyond, default=0)})
     return rows
 

@@ -1,18 +1,20 @@
 """What a case shows, by what evidence, and what to try next. Only what the metrics of a run measure is judged: step time and
-its parts, the slowest rank, memory and loss."""
+its parts, the slowest rank, bytes sent, memory and loss."""
+from .charts import size
 from .intervals import median
 from .losses import loss_text
 
 EXPOSED = 0.10  # of a step: communication is worth a change of settings
 EFFICIENT = 0.90
 OFTEN, SLOWER = 0.8, 1.1  # of the steps, and times the median: a rank makes the others wait
-WAITS = 0.10  # of a step: waiting for data is worth a change
+WAITS = 0.10  # of a step: waiting for data or saves is worth a change
+LINK = 2  # times the exposed communication of one node: the link between nodes is the cause
 NOISY = 0.10  # width of the interval, of the median
 
 
 def verdict(case, rows, request):
     """{"finding", "evidence", "next"}."""
-    for judge in (not_measured, other_model, slow_rank, data, communication, noise, efficiency):
+    for judge in (not_measured, other_model, saves, slow_rank, data, link, communication, noise, efficiency):
         found = judge(case, rows, request)
         if found:
             return dict(zip(("finding", "evidence", "next"), found))
@@ -36,6 +38,17 @@ def other_model(case, _rows, _request):
             "find out why before the times are used; dist.reduce=exact shows whether sums are the cause")
 
 
+def saves(case, _rows, _request):
+    """They come on top of the step."""
+    stall = case["parts_ms"]["saving"]
+    share = stall / (case["step_ms"]["median"] + stall)
+    if share < WAITS:
+        return None
+    advice = ["checkpoint.async=true"] if case["settings"]["checkpoint.async"] == "false" else []
+    return ("waits for saves", f"checkpoints hold up training for {stall:.4g} ms a step, {share:.0%} of all time, on top of its "
+            f"{case['step_ms']['median']:.4g} ms", " or ".join([*advice, "rarer checkpoints", "faster storage for run.dir"]))
+
+
 def slow_rank(case, _rows, _request):
     """One that is slow in half of the launches or more."""
     found = [each for each in case["slowest"] if each["share"] >= OFTEN and each["ratio"] >= SLOWER]
@@ -45,9 +58,13 @@ def slow_rank(case, _rows, _request):
     if case["ranks"] == 1 or 2 * count < max(len(case["slowest"]), 1):
         return None
     ratio = median([each["ratio"] for each in found if each["rank"] == rank])
-    return (f"waits for rank {rank}", f"rank {rank} on {host} was slowest in {OFTEN:.0%} of the steps or more of {count} of "
-            f"{len(case['slowest'])} launches, its own time {ratio:.2f} x the median; {data_share(case):.0%} of the step it waits for data",
-            f"look at {host} for another process, a hot GPU or slow storage")
+    parts = case["parts_ms"]
+    own = parts["compute"] + parts["data"] + parts["optimizer"]
+    evidence = (f"rank {rank} on {host} was slowest in {OFTEN:.0%} of the steps or more of {count} of {len(case['slowest'])} "
+                f"launches, its own time {ratio:.2f} x the median; {parts['data']:.4g} of its {own:.4g} ms it waits for data")
+    if 2 * parts["data"] >= own * (1 - 1 / ratio):  # half of what it takes longer
+        return f"waits for rank {rank}, which waits for data", evidence, f"look at the storage of {host}"
+    return f"waits for rank {rank}, which computes longer", evidence, f"look at {host} for another process or a hot GPU"
 
 
 def data(case, _rows, _request):
@@ -61,16 +78,32 @@ def data_share(case):
     return case["parts_ms"]["data"] / case["step_ms"]["median"]
 
 
-def communication(case, _rows, _request):
-    share = exposed_share(case)
-    if share < EXPOSED:
+def link(case, rows, _request):
+    """Of a job on several nodes whose ranks, on one node, wait much less for each other."""
+    row = against(case, rows, "1 node")
+    if not row or exposed_share(case) < EXPOSED or case["exposed_comm_ms"]["median"] < LINK * row["base_exposed_ms"]:
         return None
-    evidence = (f"{case['exposed_comm_ms']['median']:.4g} of {case['step_ms']['median']:.4g} ms, {share:.0%}, "
-                "is communication that nothing hides")
+    sent = case["between_bytes"] * case["ranks"] // case["nodes"]
+    # It may also send while something hides that, so the time that it sends lies between these two.
+    slow, fast = (sent / case[key]["median"] / 1e6 for key in ("step_ms", "exposed_comm_ms"))
+    return (f"waits for the link between nodes: {slow:.2g} to {fast:.2g} GB/s", f"{exposed(case)}, against "
+            f"{row['base_exposed_ms']:.4g} ms on one node; a node sends {size(sent)} to others in a step",
+            " or ".join(["`tandem bench links`, which shows whether the link reaches its rate", *less_communication(case)][:3]))
+
+
+def communication(case, _rows, _request):
+    if exposed_share(case) < EXPOSED:
+        return None
+    evidence = exposed(case)
     predicted = case["predicted"]
     if predicted["step_ms"] > 0:
         evidence += f"; `tandem estimate` expects {predicted['exposed_comm_ms'] / predicted['step_ms']:.0%}"
     return "waits for communication", evidence, " or ".join(list(less_communication(case))[:3])
+
+
+def exposed(case):
+    return (f"{case['exposed_comm_ms']['median']:.4g} of {case['step_ms']['median']:.4g} ms, {exposed_share(case):.0%}, "
+            "is communication that nothing hides")
 
 
 def less_communication(case):
@@ -98,8 +131,7 @@ def noise(case, _rows, request):
 
 
 def efficiency(case, rows, _request):
-    own = {row["against"]: row for row in rows if row["case"] == case["id"] and row["base"] != case["id"]}
-    row = own.get("1 node") or own.get("1 rank")
+    row = against(case, rows, "1 node") or against(case, rows, "1 rank")
     if not row:
         return "a baseline", f"{exposed_share(case):.0%} of its step is exposed communication", memory_advice(case)
     percent = f"{row['efficiency']['median']:.0%} of the throughput of a rank of {row['base']}"
@@ -109,6 +141,11 @@ def efficiency(case, rows, _request):
     if row["mode"] == "strong":
         return "loses time, not by communication", evidence, "more samples a rank: smaller ones make smaller, slower products"
     return "loses time, not by communication", evidence, "a look for a host that is slower, or shared with other jobs"
+
+
+def against(case, rows, baseline):
+    """The case's row against another case."""
+    return next((row for row in rows if row["case"] == case["id"] != row["base"] and row["against"] == baseline), None)
 
 
 def exposed_share(case):

@@ -24,8 +24,8 @@ from tandem_program import MPI_ENV, SHAPES, Workspace
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 LAUNCH = os.path.join(os.path.dirname(os.path.dirname(FOLDER)), "launch")
-STAND_IN = os.path.join(FOLDER, "scaling_stand_in.py")
-GOLDEN = os.path.join(FOLDER, "scaling_plan.txt")
+STAND_IN = os.path.join(FOLDER, "studies", "stand_in.py")
+GOLDEN = os.path.join(FOLDER, "studies", "plan.txt")
 sys.path.insert(0, LAUNCH)
 import scaling.main
 from scaling import prices
@@ -115,6 +115,7 @@ class Truth(Studies):
             self.assertAlmostEqual(case["step_ms"]["median"], step_ms, delta=1e-6)
             self.assertAlmostEqual(case["throughput"]["median"], 16 * ranks * 1024 / step_ms * 1000, delta=0.1)
             self.assertAlmostEqual(case["exposed_comm_ms"]["median"], step_ms / 20, delta=1e-6)
+            self.assertEqual(case["between_bytes"], 1000)
             self.assertEqual(case["parts_ms"].keys(), {"compute", "communication", "data", "optimizer", "saving"})
             self.assertAlmostEqual(sum(case["parts_ms"].values()), step_ms, delta=1e-6)
             self.assertEqual(case["slowest"], [{"rank": ranks - 1, "host": "here", "share": 1, "ratio": 1.02}] * 6)
@@ -243,7 +244,7 @@ class GoingOn(Studies):
 
 class Plans(Studies):
     def test_golden_plan(self):
-        """scaling_plan.txt is what the plan looks like; TANDEM_WRITE_GOLDEN=1 writes it anew."""
+        """studies/plan.txt is what the plan looks like; TANDEM_WRITE_GOLDEN=1 writes it anew."""
         with open(self.path("small.cfg"), "w") as out:
             out.write("[train]\nglobal_batch = 80  # samples\n")
         said = self.measure("--config", "small.cfg", "--data.path", "my data.h5", "--ranks", 2, 8, 32, "--node-size", 8,

@@ -77,14 +77,20 @@ class Verdicts(unittest.TestCase):
     def interval(median, width=0.0):
         return {"median": median, "low": median * (1 - width / 2), "high": median * (1 + width / 2), "launches": 6}
 
-    def finding(self, exposed=1, width=0.0, efficiency=None, nodes=1, data=1, slowest=(), ranks=4, **settings):
-        usual = {"dist.zero": "0", "dist.overlap": "true", "dist.wire_dtype": "f32", "dist.reduce": "ring", "dist.shard": "world"}
+    def finding(self, exposed=1, width=0.0, efficiency=None, nodes=1, data=1, saving=0, slowest=(), ranks=4, node=None, **settings):
+        """`node`: the exposed communication of the same job on one node."""
+        usual = {"dist.zero": "0", "dist.overlap": "true", "dist.wire_dtype": "f32", "dist.reduce": "ring", "dist.shard": "world",
+                 "checkpoint.async": "true"}
         slowest = [{"rank": rank, "host": f"host{rank}", "share": share, "ratio": ratio} for rank, share, ratio in slowest]
-        case = {"id": "b", "nodes": nodes, "ranks": ranks, "parts_ms": {"data": data}, "slowest": slowest, "step_ms": self.interval(100, width), "exposed_comm_ms": self.interval(exposed),
+        parts = {"compute": 90 - data, "communication": exposed, "data": data, "optimizer": 10, "saving": saving}
+        case = {"id": "b", "nodes": nodes, "ranks": ranks, "parts_ms": parts, "slowest": slowest,
+                "step_ms": self.interval(100, width), "exposed_comm_ms": self.interval(exposed), "between_bytes": 3000000,
                 "settings": {**usual, **settings}, "peak_bytes": 90, "loss_check": {"differs": False}, "failed": [],
                 "predicted": {"memory_bytes": 100, "step_ms": 50, "exposed_comm_ms": 2}}
         row = {"case": "b", "base": "a", "against": "1 rank", "mode": "weak"}
         rows = [{**row, "efficiency": self.interval(efficiency)}] if efficiency else []
+        if node is not None:
+            rows.append({**row, "against": "1 node", "efficiency": self.interval(0.7), "base_exposed_ms": node})
         found = verdicts.verdict(case, rows, self.REQUEST)
         return found["finding"], found["next"]
 
@@ -101,10 +107,12 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(advice, (communication, "dist.overlap=true or dist.zero=2, if it fits or dist.shard=node"))
 
     def test_a_slow_rank(self):
-        found = ("waits for rank 2", "look at host2 for another process, a hot GPU or slow storage")
+        found = ("waits for rank 2, which computes longer", "look at host2 for another process or a hot GPU")
         slow, other, even = (2, 0.8, 1.3), (1, 1.0, 1.1), (3, 0.3, 1.02)
         self.assertEqual(self.finding(exposed=30, slowest=[slow, slow, even, even]), found)  # not: for communication
-        self.assertEqual(self.finding(data=30, slowest=[slow, slow, other]), found)
+        self.assertEqual(self.finding(data=11, slowest=[slow, slow, other]), found, "1.3 x the median is 23.1 of 100 ms longer")
+        stalls = ("waits for rank 2, which waits for data", "look at the storage of host2")
+        self.assertEqual(self.finding(data=12, slowest=[slow, slow, other]), stalls)
         self.assertEqual(self.finding(slowest=[slow, even, even])[0], "a baseline")
         self.assertEqual(self.finding(slowest=[(2, 0.79, 1.3), (2, 1.0, 1.09)])[0], "a baseline")
         self.assertEqual(self.finding(slowest=[(0, 1.0, 1.3)], ranks=1)[0], "a baseline")
@@ -112,6 +120,22 @@ class Verdicts(unittest.TestCase):
     def test_data(self):
         self.assertEqual(self.finding(exposed=30, data=10), ("waits for data", "a larger data.prefetch, or faster storage"))
         self.assertEqual(self.finding(data=9)[0], "a baseline")
+
+    def test_saves(self):
+        self.assertEqual(self.finding(saving=12), ("waits for saves", "rarer checkpoints or faster storage for run.dir"))
+        self.assertEqual(self.finding(saving=11)[0], "a baseline", "11 of 111 ms")
+        advice = self.finding(saving=12, slowest=[(2, 1.0, 1.3)], **{"checkpoint.async": "false"})[1]
+        self.assertEqual(advice, "checkpoint.async=true or rarer checkpoints or faster storage for run.dir")
+
+    def test_the_link_between_nodes(self):
+        """Each of 2 ranks of a node sends 3 MB to the other node, in between 30 and 100 ms."""
+        finding, advice = self.finding(exposed=30, nodes=2, node=15)
+        self.assertEqual(finding, "waits for the link between nodes: 0.06 to 0.2 GB/s")
+        self.assertEqual(advice, "`tandem bench links`, which shows whether the link reaches its rate or dist.wire_dtype=bf16 or "
+                                 "a larger train.global_batch")
+        self.assertEqual(self.finding(exposed=30, nodes=2, node=16)[0], "waits for communication", "so does one node")
+        self.assertEqual(self.finding(exposed=30, nodes=2, efficiency=0.7)[0], "waits for communication", "one node was not measured")
+        self.assertEqual(self.finding(exposed=9, nodes=2, node=1)[0], "loses time, not by communication")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,12 @@ SUBMIT = "launch/sagemaker/submit.py"
 EKS, WORKER = "launch/eks/render.py", "launch/eks/worker.sh"
 SLURM, SBATCH = "launch/platforms/slurm.sh", "launch/slurm/train.sbatch"
 
+VERDICTS = "launch/scaling/verdicts.py"
+
+
+def verdict(case):
+    return [f"launch.scaling_figures Verdicts.{case}"]
+
 
 def noticed_by(*cases):
     return [f"launch.supervise {case}" for case in cases]
@@ -124,4 +130,11 @@ MUTANTS = [
            ["launch.eks Manifest.test_bad_arguments"]),
     Mutant("a container writes as root", "launch/docker/entry.sh", '[ "$owner" -ne 0 ]', "false",
            ["launch.eks Entry.test_what_is_written_belongs_to_the_owner_of_the_folder"]),
+    Mutant("saves are part of a step", VERDICTS, "share = stall / (case", "share = stall / 2 / (case", verdict("test_saves")),
+    Mutant("a rank that waits for data computes longer", VERDICTS, "if 2 * parts", "if parts", verdict("test_a_slow_rank")),
+    Mutant("one node waits as long as two", VERDICTS, "< LINK * row", "< 1 * row", verdict("test_the_link_between_nodes")),
+    Mutant("control messages count as payload", "launch/scaling/launches.py", ' if traffic != "control"', "",
+           ["launch.scaling Truth.test_every_figure"]),
+    Mutant("a slow save has no verdict", VERDICTS, "other_model, saves, slow", "other_model, slow",
+           ["launch.planted_causes Planted.test_a_slow_save"]),
 ]

@@ -22,7 +22,7 @@ DEFAULTS = {"run.name": "run", "run.dir": "runs", "data.path": "", "model.kind":
             "train.global_batch": "16", "train.micro_batch": "0", "train.precision": "f32", "train.log_every": "10",
             "train.eval_every": "0", "train.eval_batches": "0", "dist.zero": "0", "dist.reduce": "ring", "dist.wire_dtype": "f32",
             "dist.shard": "world", "dist.overlap": "true", "checkpoint.every_steps": "0", "checkpoint.every_minutes": "0",
-            "log.tensorboard": "true", "log.progress": "auto", "log.trace": "false"}
+            "checkpoint.async": "true", "log.tensorboard": "true", "log.progress": "auto", "log.trace": "false"}
 MS_A_SAMPLE, TOKENS_A_SAMPLE = 10, 1024
 MEMORY = 64000  # of a rank; a sample takes 1000, and 2000 in stage 0
 
@@ -106,6 +106,7 @@ def write(settings, ranks, times, added_loss):
             ms *= 10 if step <= 5 else 1  # a slow start, which the warm-up drops
             out.write(json.dumps({"step": step, "loss": 4 - step / 100 + added_loss, "lr": 0.001, "grad_norm": 1, "step_ms": ms,
                                   "tokens_per_s": tokens / ms * 1000, "mfu": 0.4, "wire_bytes": 4000, "exposed_comm_ms": ms / 20,
+                                  "wire": {"all_reduce": {"inside": 3000, "between": 1000}, "control": {"inside": 0, "between": 9}},
                                   "peak_bytes": peak_bytes(settings, ranks), "slowest": slowest(ms, ranks - 1)}) + "\n")
         out.write(json.dumps({"step": len(times), "val_loss": 4, "perplexity": 55}) + "\n")
         out.write(json.dumps({"step": len(times), "checkpoint": {"stall_ms": 1, "write_ms": 1, "steps": 0}}) + "\n")
