@@ -15,6 +15,7 @@ losses      do cases of one global batch train the same model?
 results     from launches to the figures of each case
 verdicts    what a case shows, and what to try next
 charts      line and bar charts as SVG
+heat        a heat map of ranks and steps
 tables      the tables of the report
 report      results as HTML, CSV and plots
 

@@ -187,6 +187,7 @@ def measure(folder, request):
         "peak_bytes": max(line["peak_bytes"] for line in kept),
         "parts_ms": {part: sum(line["slowest"][part + "_ms"] for line in kept) / len(kept) for part in PARTS},
         "slowest": slowest([line["slowest"] for line in kept]),
+        "own_ms": [line["own_ms"] for line in kept] if "own_ms" in kept[0] else None,
         "mfu": intervals.median([line["mfu"] for line in kept]),
         "unit": rate.split("_")[0], "units_a_step": round(kept[-1][rate] * kept[-1]["step_ms"] / 1000),
         "loss": kept[-1]["loss"]}

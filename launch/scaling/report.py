@@ -4,7 +4,7 @@ import io
 import json
 from html import escape
 
-from . import charts
+from . import charts, heat
 from .charts import short
 from .study import write, write_json
 from .tables import STYLE, case_table, efficiency_table, facts, left_out_table, traffic_table, verdict_table
@@ -66,9 +66,12 @@ def plots_of(results):
         exposed = [(case["id"], [case["exposed_comm_ms"]["median"], case["predicted"]["exposed_comm_ms"]]) for case in measured]
         memory = [(case["id"], [case["peak_bytes"], case["predicted"]["peak_bytes"]]) for case in measured]
         plots["communication"] = charts.bar_chart("Exposed communication a step", exposed, kinds, lambda ms: f"{ms:.3g} ms")
+        sent = [(case["id"], [case["wire_bytes"], case["predicted"]["wire_bytes"]]) for case in measured]
+        plots["traffic"] = charts.bar_chart("Sent in a step, in all", sent, kinds, charts.size)
         parts = [(case["id"], list(case["parts_ms"].values())) for case in measured]
         plots["parts"] = charts.stacked_chart("A step of the slowest rank", parts, list(measured[0]["parts_ms"]),
                                               lambda ms: f"{ms:.3g} ms")
+        plots.update({f"heat-{case['id']}": heat.heat_map(case) for case in measured if case["ranks"] > 1 and case["heat"]})
         plots["memory"] = charts.bar_chart("Peak memory of the largest rank", memory, kinds, charts.size)
     return plots
 
@@ -112,7 +115,10 @@ def html_of(results, plots):
          efficiency_table(results)),
         ("Cases", "", "", case_table(results)),
         ("Verdicts", "By what a run measures: the parts of a step, its slowest rank, memory and loss.", "parts", verdict_table(results)),
-        ("Communication and memory", "Beside what `tandem estimate` predicted.", "communication memory", traffic_table(results)),
+        ("Ranks and steps", "A rank's own time in each step of the launch with the median step: computing, waiting for data, "
+         "the optimizer. A coloured row is a slow rank, a coloured column what slowed all. Jobs of more than 64 ranks have none.", "heat-", ""),
+        ("Communication, in all and exposed, and memory", "Beside what `tandem estimate` predicted.", "communication traffic memory",
+         traffic_table(results)),
         ("Left out", "", "", left_out_table(results)),
         ("How it was measured", "", "", facts(results)),
     ]

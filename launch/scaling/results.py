@@ -36,7 +36,7 @@ def figures(case, records, plan):
     row.update({key: summary([each[key] for each in measured]) for key in ("step_ms", "exposed_comm_ms", "mfu")})
     row.update(unit=measured[0]["unit"], units_a_step=units, settings=good[0]["settings"], says=good[0]["says"],
                parts_ms={part: median([each["parts_ms"][part] for each in measured]) for part in measured[0]["parts_ms"]},
-               slowest=[each["slowest"] for each in measured],
+               slowest=[each["slowest"] for each in measured], heat=heat(good, plan["request"]["warmup"]),
                wire_bytes=measured[0]["wire_bytes"], between_bytes=measured[0]["between_bytes"],
                peak_bytes=max(each["peak_bytes"] for each in measured),
                loss=median([each["loss"] for each in measured]),
@@ -46,6 +46,13 @@ def figures(case, records, plan):
         usd_per_ms = case["nodes"] * plan["price"]["usd_per_node_hour"] / 3.6e6
         row["usd"] = scaled(row["step_ms"], usd_per_ms / units * amount)
     return row
+
+
+def heat(good, warmup):
+    """Own times by step and rank, of the launch whose step is the median, or the nearest below it. None: not in its metrics."""
+    record = sorted(good, key=lambda record: record["measured"]["step_ms"])[(len(good) - 1) // 2]
+    own_ms = record["measured"]["own_ms"]
+    return own_ms and {"launch": record["launch"], "first_step": warmup + 1, "own_ms": own_ms}
 
 
 def scaled(interval, factor):

@@ -107,7 +107,7 @@ def traffic_table(results):
         rows.append([escape(case["id"]), figure(case["step_ms"]["median"]), figure(predicted["step_ms"]),
                      with_interval(case["exposed_comm_ms"], figure), figure(predicted["exposed_comm_ms"]),
                      *map(size, (case["wire_bytes"], predicted["wire_bytes"], case["peak_bytes"], predicted["peak_bytes"]))])
-    heads = [head for name in ("#step ms", "#exposed ms", "#sent a step", "#peak memory") for head in (name, "#predicted")]
+    heads = [head for name in ("#step ms", "#exposed ms", "#sent in all", "#peak memory") for head in (name, "#predicted")]
     return table(["case", *heads], rows)
 
 

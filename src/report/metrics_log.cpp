@@ -26,6 +26,7 @@ Json json_of(int64_t number) { return number; }
 Json json_of(double number) { return number; }
 Json json_of(bool is_true) { return is_true; }
 Json json_of(const std::string& text) { return text; }
+Json json_of(const std::vector<double>& numbers) { return numbers; }
 
 Json json_of(std::span<const Metric> metrics) {
   Json json = Json::object();

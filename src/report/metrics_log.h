@@ -17,8 +17,8 @@ namespace tandem {
 
 struct Metric {
   std::string key;
-  std::variant<int64_t, double, bool, std::string, std::vector<Metric>>
-      value;  // a vector is a nested object
+  // A vector of metrics is a nested object, one of numbers an array.
+  std::variant<int64_t, double, bool, std::string, std::vector<Metric>, std::vector<double>> value;
 };
 
 // {"step":10,"loss":2.5,"memory":{"parameters":64}}, without a newline. A double reads back with

@@ -60,6 +60,7 @@ void MetricsWindow::close(const Mark& end, StepMetrics& metrics) {
   for (const RankTime& rank : times) {
     metrics.exposed_comm_s =
         std::max(metrics.exposed_comm_s, rank.parts[static_cast<size_t>(Part::kCommunication)]);
+    metrics.own_s.push_back(rank.own());
   }
   metrics.slowest = slowest_rank(times);
   const std::vector<RankUse> use = gather_use(sent_);

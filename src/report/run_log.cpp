@@ -11,6 +11,8 @@ namespace tandem {
 
 namespace {
 
+constexpr size_t kRanksInLog = 64;  // so many times, to a microsecond, take half of a line
+
 // Opens metrics.jsonl after moving aside the lines that the resumed run will write again.
 MetricsLog open_metrics(const std::string& path, int64_t step) {
   truncate_after(path, step);
@@ -142,6 +144,13 @@ void RunLog::training(const StepMetrics& m) {
       {"peak_bytes", m.peak_bytes},
       {"wire", wire_metrics(m.wire)},
       {"memory", memory_metrics(m.memory_peak)}};
+  if (m.own_s.size() <= kRanksInLog) {
+    std::vector<double> own_ms;
+    for (const double seconds : m.own_s) {
+      own_ms.push_back(std::round(1e6 * seconds / static_cast<double>(m.steps)) / 1000);
+    }
+    metrics.push_back({"own_ms", own_ms});
+  }
   if (config_.train.precision == DType::kFp16) {
     metrics.push_back({"loss_scale", m.loss_scale});
     metrics.push_back({"skipped", m.skipped});

@@ -119,6 +119,8 @@ class Truth(Studies):
             self.assertEqual(case["parts_ms"].keys(), {"compute", "communication", "data", "optimizer", "saving"})
             self.assertAlmostEqual(sum(case["parts_ms"].values()), step_ms, delta=1e-6)
             self.assertEqual(case["slowest"], [{"rank": ranks - 1, "host": "here", "share": 1, "ratio": 1.02}] * 6)
+            own_ms = [round(0.93 * step_ms, 3)] * (ranks - 1) + [round(0.95 * step_ms, 3)]
+            self.assertEqual(case["heat"], {"launch": 3, "first_step": 11, "own_ms": [own_ms] * 20})
             # 36 dollars a node and hour are a cent a second.
             usd = 0.01 * (2 if ranks == 8 else 1) * 1e9 / case["throughput"]["median"]
             self.assertAlmostEqual(case["usd"]["median"], usd, delta=1e-6)
@@ -141,8 +143,9 @@ class Truth(Studies):
         self.say_truth(noise=0.01)
         self.measure("--launches", 2, "--ranks", 1, 2, 4, "--node-size", 2)
         files = sorted(set(os.listdir(self.study())) - {"runs", "lock", "plan.json"})
-        self.assertEqual(files, ["communication.svg", "efficiency-weak-1-node.svg", "efficiency-weak-1-rank.svg", "memory.svg",
-                                 "parts.svg", "report.html", "results.csv", "results.json", "throughput-weak.svg"])
+        self.assertEqual(files, ["communication.svg", "efficiency-weak-1-node.svg", "efficiency-weak-1-rank.svg",
+                                 "heat-r2-b32.svg", "heat-r4-b64.svg", "memory.svg", "parts.svg", "report.html", "results.csv", "results.json", "throughput-weak.svg",
+                                 "traffic.svg"])
         before = {name: self.read(name) for name in files}
         for name in files:
             os.remove(self.study(name))

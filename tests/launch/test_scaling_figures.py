@@ -5,11 +5,12 @@
 """
 import os
 import random
+import re
 import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "launch"))
-from scaling import intervals, losses, plan, verdicts
+from scaling import heat, intervals, losses, plan, verdicts
 
 
 class Intervals(unittest.TestCase):
@@ -136,6 +137,27 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(self.finding(exposed=30, nodes=2, node=16)[0], "waits for communication", "so does one node")
         self.assertEqual(self.finding(exposed=30, nodes=2, efficiency=0.7)[0], "waits for communication", "one node was not measured")
         self.assertEqual(self.finding(exposed=9, nodes=2, node=1)[0], "loses time, not by communication")
+
+
+class Heat(unittest.TestCase):
+    def test_levels(self):
+        self.assertEqual([heat.level_of(ratio) for ratio in (0.5, 1.04, 1.05, 1.2, 1.3, 1.5, 9)], [0, 0, 1, 2, 3, 4, 5])
+
+    def test_cells(self):
+        """Two ranks, four steps; a step is 130 wide and a rank 18 high. Rank 1 is slow in the third, both in the last."""
+        case = {"id": "r2", "heat": {"launch": 4, "first_step": 11, "own_ms": [[100, 101], [100, 99], [99, 130], [300, 300]]}}
+        plot = heat.heat_map(case)
+        self.assertIn("times the median of 100.5 ms", plot)
+        self.assertEqual(re.findall('<path class="(.*?)" d="(.*?)"', plot),
+                         [("h3", "M320.0 102h130v18h-130z"), ("h5", "M450.0 84h130v18h-130zM450.0 102h130v18h-130z")])
+        self.assertIn("r2, launch 4", plot)
+        self.assertIn(">14</text>", plot, "the last step")
+
+    def test_a_large_job_is_small(self):
+        pick = random.Random(1)
+        steps = [[pick.gauss(100, 20) for _ in range(64)] for _ in range(50)]
+        plot = heat.heat_map({"id": "r64", "heat": {"launch": 1, "first_step": 11, "own_ms": steps}})
+        self.assertLess(len(plot), 60000)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,10 @@ class Time(Workspace):
                     self.assertLess(slowest["rank"], ranks)
                     self.assertGreaterEqual(slowest["ratio"], 1)
                     self.assertGreaterEqual(line["exposed_comm_ms"], slowest["communication_ms"])
+                    self.assertEqual(len(line["own_ms"]), ranks)
+                    own = sum(slowest[part] for part in PARTS if part != "communication_ms")
+                    self.assertAlmostEqual(line["own_ms"][slowest["rank"]], own, delta=0.001)  # rounded to a microsecond
+                    self.assertEqual(max(line["own_ms"]), line["own_ms"][slowest["rank"]])
                 self.assertLess(sum(line["step_ms"] + slowest["saving_ms"] for line, slowest in steps), 1000 * (time.monotonic() - began))
                 self.assertGreater(sum(slowest["optimizer_ms"] for _, slowest in steps), 0)
                 saved = [slowest["saving_ms"] for line, slowest in steps if line["step"] in (5, 9)]

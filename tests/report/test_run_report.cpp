@@ -223,6 +223,7 @@ TEST_F(RunFiles, MetricsHaveMemoryAndWire) {
                 .slowest = {.rank = 1,
                             .ratio = 1.25,
                             .time = {.seconds = 0.175, .parts = {0.1, 0.05, 0, 0.025}}},
+                .own_s = {0.1, 0.1250004},
                 .wire = use.wire,
                 .memory_peak = use.memory_peak,
                 .peak_bytes = use.peak_bytes});
@@ -235,7 +236,16 @@ TEST_F(RunFiles, MetricsHaveMemoryAndWire) {
             "\"peak_bytes\":4194304,"
             "\"wire\":{\"all_reduce\":{\"inside\":1048576,\"between\":2097152},"
             "\"control\":{\"inside\":100,\"between\":0}},"
-            "\"memory\":{\"parameters\":3145728,\"masters\":1048576}}\n");
+            "\"memory\":{\"parameters\":3145728,\"masters\":1048576},\"own_ms\":[100.0,125.0]}\n");
+}
+
+TEST_F(RunFiles, TimesOfAtMost64RanksAreLogged) {
+  RunLog log(config_, directory(), 0, DatasetInfo{}, {"a"});
+  log.training({.step = 1, .steps = 2, .own_s = std::vector<double>(64, 0.0030014), .wire = {}});
+  EXPECT_NE(read_file(directory().metrics()).find("\"own_ms\":[1.501,"), std::string::npos);
+  log.training({.step = 2, .steps = 1, .own_s = std::vector<double>(65, 1.0), .wire = {}});
+  const std::string lines = read_file(directory().metrics());
+  EXPECT_EQ(lines.find("own_ms", lines.find('\n')), std::string::npos);
 }
 
 TEST_F(RunFiles, TheEndShowsAndKeepsWhatWasUsed) {
