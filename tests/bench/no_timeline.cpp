@@ -1,0 +1,24 @@
+// In place of comm/timeline.cpp and src/report/slowest_rank.cpp in tandem_no_timeline: measures no
+// part of a step and sends no message about it. timeline_cost.py compares with it, on the CPU,
+// where the time of a whole step comes from the host's clock.
+#include <utility>
+
+#include "comm/timeline.h"
+#include "src/report/slowest_rank.h"
+
+namespace tandem {
+
+std::string_view name_of(Part /*part*/) { return "none"; }
+Part Timeline::enter(Stream& /*compute*/, Part part) { return std::exchange(part_, part); }
+void Timeline::wait(Stream& compute, const Event& communication) { compute.wait(communication); }
+Timeline Timeline::take(Stream& /*compute*/) { return {}; }
+PartSeconds Timeline::seconds() const { return {}; }
+
+double RankTime::own() const { return 0; }
+std::vector<RankTime> gather_times(Control& /*job*/, const RankTime& own) { return {own}; }
+SlowestRank slowest_rank(const std::vector<RankTime>& /*ranks*/) { return {}; }
+std::optional<int> StragglerWatch::add(const SlowestRank& /*slowest*/, int64_t /*steps*/) {
+  return std::nullopt;
+}
+
+}  // namespace tandem
