@@ -16,9 +16,8 @@ from . import intervals
 from .options import ROOT, assignments
 from .study import run_name, write_json
 
-# Chosen for every launch, unless the command line of the study sets them: nothing but steps. `tandem train` always validates
-# and saves at its end; one micro-batch is the smallest validation, and the checkpoint is removed.
-QUIET = {"train.eval_every": "0", "train.eval_batches": "1", "checkpoint.every_steps": "0", "checkpoint.every_minutes": "0",
+# Chosen for every launch, unless the command line of the study sets them: nothing but steps.
+QUIET = {"train.eval_every": "0", "checkpoint.every_steps": "0", "checkpoint.every_minutes": "0", "checkpoint.at_end": "false",
          "log.tensorboard": "false", "log.progress": "plain"}
 PARTS = ["compute", "communication", "data", "optimizer", "saving"]  # of the slowest rank's time
 GRACE_S = 120  # for a launch to end after SIGTERM
@@ -125,7 +124,7 @@ class Launch:
             record.update(code=failure.code, last_line=str(failure))
         os.makedirs(self.folder, exist_ok=True)
         os.replace(self.log, os.path.join(self.folder, "launch.log"))
-        if not any(key.startswith("checkpoint.") for key in request.settings):
+        if not any(key.startswith("checkpoint.") for key in request.settings):  # a validation that was asked for saves the best
             shutil.rmtree(os.path.join(self.folder, "checkpoints"), ignore_errors=True)
         write_json(os.path.join(self.folder, "launch.json"), record)
         return record

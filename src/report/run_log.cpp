@@ -237,14 +237,17 @@ void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport repor
   console_.print(stopped ? str("stopped on request after step ", report.step,
                                "; the same command goes on from here")
                          : str("finished ", report.step, " steps"));
-  console_.print(str("checkpoint  ", checkpoint));
+  console_.print(str("checkpoint  ", checkpoint.empty() ? "none" : checkpoint));
   console_.print(
       str("metrics     ", directory_.metrics(), "; ", directory_.report(),
           config_.log.tensorboard ? "; tensorboard --logdir " + directory_.tensorboard() : ""));
-  if (!stopped && config_.model.reads_text()) {
+  if (stopped || checkpoint.empty()) {
+    return;
+  }
+  if (config_.model.reads_text()) {
     console_.print(str("next        ", program_invocation_name, " generate --checkpoint ",
                        directory_.path(), " --prompt \"...\""));
-  } else if (!stopped) {
+  } else {
     console_.print(
         str("next        ", program_invocation_name, " eval --checkpoint ", directory_.path()));
   }

@@ -86,7 +86,7 @@ class RunLog {
   // The checkpoint of `step` is committed.
   void saved(int64_t step, const SaveMetrics& metrics);
   // Shows what the ranks used and writes report.json, if a step was done since this start. Sets
-  // first_step of the report.
+  // first_step of the report. `checkpoint`: the newest, or empty.
   void finish(bool stopped, const std::string& checkpoint, RunReport report);
 
  private:

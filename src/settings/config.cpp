@@ -228,6 +228,8 @@ void Config::bind(Options& o) {
         "steps between checkpoints; 0: at the end only");
   o.add("checkpoint.every_minutes", checkpoint.every_minutes,
         "minutes between checkpoints; 0: by steps only");
+  o.add("checkpoint.at_end", checkpoint.at_end,
+        "validate and save after the last step; a run that is stopped saves in any case");
   o.add("checkpoint.keep", checkpoint.keep, "newest checkpoints to keep", 1);
   o.add("checkpoint.keep_every", checkpoint.keep_every,
         "also keep, for ever, checkpoints whose step is a multiple of this; 0: none");

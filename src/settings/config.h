@@ -113,6 +113,7 @@ struct DistConfig {
 struct CheckpointConfig {
   int64_t every_steps = 0;
   double every_minutes = 0;
+  bool at_end = true;
   int64_t keep = 2;
   int64_t keep_every = 0;
   std::string resume = "auto";

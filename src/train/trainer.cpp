@@ -151,7 +151,8 @@ ExitCode Trainer::run() {
     }
     const bool save_due = next.agreed.save;
     next = next.skips ? skip() : step(std::move(next));
-    const bool last = state_.step == config_.train.steps;
+    // finish() does both.
+    const bool last = state_.step == config_.train.steps && config_.checkpoint.at_end;
     if (config_.train.eval_every > 0 && state_.step % config_.train.eval_every == 0 && !last) {
       validate();
     }
@@ -373,11 +374,14 @@ void Trainer::tolerate(const std::function<void()>& saving) {
 ExitCode Trainer::finish(bool stopped) {
   finishing_ = true;
   settle();
-  if (!stopped && dataset_->windows(Split::kVal, config_.model.context) > 0 &&
+  const bool saves = stopped || config_.checkpoint.at_end;
+  if (!stopped && saves && dataset_->windows(Split::kVal, config_.model.context) > 0 &&
       checkpointer_->newest_step() != state_.step) {
     validate();
   }
-  save();
+  if (saves) {
+    save();
+  }
   commit();
   checkpointer_->end_removal();
   const std::vector<RankUse> use = window_->use(checkpointer_->copy_bytes());

@@ -3,6 +3,11 @@ from table import Mutant
 
 BUILD = "release"
 MUTANTS = [
+    Mutant("a run that is stopped saves only at its end", "src/train/trainer.cpp", "const bool saves = stopped || config_",
+           "const bool saves = config_", ["program.settings Settings.test_run_stop_file"]),
+    Mutant("checkpoint.at_end = false also leaves out what is due at the last step", "src/train/trainer.cpp",
+           "== config_.train.steps && config_.checkpoint.at_end;", "== config_.train.steps;",
+           ["program.settings Settings.test_checkpoint_at_end"]),
     Mutant("a step takes the next step's rate", "src/train/trainer.cpp",
            "lr_at(schedule_, state_.step)", "lr_at(schedule_, state_.step + 1)",
            ["program.life_of_a_run Figures.test_the_learning_rate_is_that_of_the_step"]),

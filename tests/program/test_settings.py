@@ -124,7 +124,9 @@ ROWS = {
     "run.threads": [Row(1, 3, gives(printed(r"^machine .*?(\d+) threads? a rank"), ["1"], ["3"]))],
     # words.txt is there.
     "run.stop_file": [Row(None, "words.txt", gives(checkpoints, [2], [0]), gives(steps, [1, 2], []),
-                          ends=(STOPPED, "run.stop_file = words.txt is there: saving after step 0, then stopping; remove the file"))],
+                          ends=(STOPPED, "run.stop_file = words.txt is there: saving after step 0, then stopping; remove the file")),
+                      Row(None, "words.txt", gives(checkpoints, [], [0]), given="checkpoint.at_end=false",
+                          ends=(STOPPED, "saving after step 0"))],
     "run.watch_spot": [Live(spot_notices)],
     "data.path": [Row("words.h5", "other.h5", gives(printed(r"^data +(\S+):"), ["words.h5"], ["other.h5"]), differs(losses))],
     "data.prefetch": [Row(1, 5, gives(lambda run: run.report["read_ahead"], 1, 5), same(losses), given="train.steps=8")],
@@ -223,6 +225,10 @@ ROWS = {
         Row(0, 1e9, same(losses))],
     "checkpoint.every_steps": [Row(0, 1, gives(checkpoints, [3], [1, 2, 3]), given="train.steps=3 checkpoint.keep=9")],
     "checkpoint.every_minutes": [Live(minutes_between_checkpoints)],
+    "checkpoint.at_end": [
+        Row("true", "false", gives(checkpoints, [2], []), gives(validations, [2], []), same(losses)),
+        Row("true", "false", gives(checkpoints, [1, 2], [1, 2]), gives(validations, [1, 2], [1, 2]),
+            given="train.eval_every=1 checkpoint.every_steps=1")],
     "checkpoint.keep": [Row(1, 2, gives(checkpoints, [3], [2, 3]), given="train.steps=3 checkpoint.every_steps=1")],
     "checkpoint.keep_every": [Row(0, 2, gives(checkpoints, [5], [2, 4, 5]),
                                   given="train.steps=5 checkpoint.every_steps=1 checkpoint.keep=1")],
