@@ -145,7 +145,7 @@ def last_line(said):
 
 
 def slowest(lines):
-    """The rank that made the others wait in most of the steps."""
+    """The rank that made the others wait in most of the steps, or saves."""
     ranks = [line["rank"] for line in lines]
     rank = max(sorted(set(ranks)), key=ranks.count)
     own = [line for line in lines if line["rank"] == rank]
@@ -164,12 +164,14 @@ def measure(folder, request):
     `step_ms` is rank 0's. Every step needs the gradients of all ranks, so no rank gets a step ahead, and in the median it is the
     time of the slowest rank."""
     path = os.path.join(folder, "metrics.jsonl")
-    steps = {}
+    steps, saves = {}, []
     try:
         with open(path) as lines:
             for line in map(json.loads, lines):
                 if "loss" in line:
                     steps[line["step"]] = line
+                elif "checkpoint" in line and line["step"] > request.warmup:
+                    saves.append(line["checkpoint"]["slowest"])
         settings = read_file(os.path.join(folder, "config.cfg"))
     except (OSError, ValueError, Failure) as error:
         raise Failure(DATA, f"the run wrote no metrics: {error}; do all hosts share its folder?")
@@ -186,6 +188,7 @@ def measure(folder, request):
         "peak_bytes": max(line["peak_bytes"] for line in kept),
         "parts_ms": {part: sum(line["slowest"][part + "_ms"] for line in kept) / len(kept) for part in PARTS},
         "slowest": slowest([line["slowest"] for line in kept]),
+        "slow_save": slowest(saves) if saves else None,
         "own_ms": [line["own_ms"] for line in kept] if "own_ms" in kept[0] else None,
         "mfu": intervals.median([line["mfu"] for line in kept]),
         "unit": rate.split("_")[0], "units_a_step": round(kept[-1][rate] * kept[-1]["step_ms"] / 1000),

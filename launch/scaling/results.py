@@ -36,7 +36,8 @@ def figures(case, records, plan):
     row.update({key: summary([each[key] for each in measured]) for key in ("step_ms", "exposed_comm_ms", "mfu")})
     row.update(unit=measured[0]["unit"], units_a_step=units, settings=good[0]["settings"], says=good[0]["says"],
                parts_ms={part: median([each["parts_ms"][part] for each in measured]) for part in measured[0]["parts_ms"]},
-               slowest=[each["slowest"] for each in measured], heat=heat(good, plan["request"]["warmup"]),
+               slowest=[each["slowest"] for each in measured],
+               slow_saves=[each["slow_save"] for each in measured if each["slow_save"]], heat=heat(good, plan["request"]["warmup"]),
                wire_bytes=measured[0]["wire_bytes"], between_bytes=measured[0]["between_bytes"],
                peak_bytes=max(each["peak_bytes"] for each in measured),
                loss=median([each["loss"] for each in measured]),

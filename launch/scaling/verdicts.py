@@ -7,6 +7,7 @@ from .losses import loss_text
 EXPOSED = 0.10  # of a step: communication is worth a change of settings
 EFFICIENT = 0.90
 OFTEN, SLOWER = 0.8, 1.1  # of the steps, and times the median: a rank makes the others wait
+SLOW_SAVE = 1.5  # times the median: a rank's writes make the others wait
 WAITS = 0.10  # of a step: waiting for data or saves is worth a change
 LINK = 2  # times the exposed communication of one node: the link between nodes is the cause
 NOISY = 0.10  # width of the interval, of the median
@@ -44,20 +45,31 @@ def saves(case, _rows, _request):
     share = stall / (case["step_ms"]["median"] + stall)
     if share < WAITS:
         return None
+    evidence = (f"checkpoints hold up training for {stall:.4g} ms a step, {share:.0%} of all time, on top of its "
+                f"{case['step_ms']['median']:.4g} ms")
     advice = ["checkpoint.async=true"] if case["settings"]["checkpoint.async"] == "false" else []
-    return ("waits for saves", f"checkpoints hold up training for {stall:.4g} ms a step, {share:.0%} of all time, on top of its "
-            f"{case['step_ms']['median']:.4g} ms", " or ".join([*advice, "rarer checkpoints", "faster storage for run.dir"]))
+    rank, host, ratio, count = often_slow(case["slow_saves"], SLOW_SAVE)
+    if not count:
+        return "waits for saves", evidence, " or ".join([*advice, "rarer checkpoints", "faster storage for run.dir"])
+    evidence += f"; rank {rank} on {host} writes for {ratio:.2f} x the median"
+    return f"waits for saves of rank {rank}", evidence, " or ".join([f"look at the storage of {host}", *advice, "rarer checkpoints"])
 
 
-def slow_rank(case, _rows, _request):
-    """One that is slow in half of the launches or more."""
-    found = [each for each in case["slowest"] if each["share"] >= OFTEN and each["ratio"] >= SLOWER]
+def often_slow(launches, least):
+    """One that is slow in half of the launches or more: rank, host, ratio to the median, and in how many; 0: none is."""
+    found = [each for each in launches if each["share"] >= OFTEN and each["ratio"] >= least]
     ranks = [(each["rank"], each["host"]) for each in found]
     rank, host = max(sorted(set(ranks)), key=ranks.count, default=(None, None))
     count = ranks.count((rank, host))
-    if case["ranks"] == 1 or 2 * count < max(len(case["slowest"]), 1):
+    if not count or 2 * count < len(launches):
+        return None, None, None, 0
+    return rank, host, median([each["ratio"] for each in found if each["rank"] == rank]), count
+
+
+def slow_rank(case, _rows, _request):
+    rank, host, ratio, count = often_slow(case["slowest"], SLOWER)
+    if case["ranks"] == 1 or not count:
         return None
-    ratio = median([each["ratio"] for each in found if each["rank"] == rank])
     parts = case["parts_ms"]
     own = parts["compute"] + parts["data"] + parts["optimizer"]
     evidence = (f"rank {rank} on {host} was slowest in {OFTEN:.0%} of the steps or more of {count} of {len(case['slowest'])} "

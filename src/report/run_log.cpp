@@ -1,5 +1,6 @@
 #include "src/report/run_log.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
@@ -216,10 +217,18 @@ void RunLog::validation(int64_t step, const Evaluation& result) {
 }
 
 void RunLog::saved(int64_t step, const SaveMetrics& m) {
+  const auto slowest = static_cast<size_t>(std::ranges::max_element(m.write_s) - m.write_s.begin());
+  std::vector<double> sorted = m.write_s;
+  std::ranges::sort(sorted);
+  const double median = sorted[(sorted.size() - 1) / 2];
+  const std::vector<Metric> rank = {{"rank", static_cast<int64_t>(slowest)},
+                                    {"host", hosts_[slowest]},
+                                    {"ratio", median > 0 ? sorted.back() / median : 1}};
   log([&] {
     metrics_.append({{"step", step},
                      {"checkpoint", std::vector<Metric>{{"stall_ms", 1000 * m.stall_s},
-                                                        {"write_ms", 1000 * m.write_s},
+                                                        {"write_ms", 1000 * sorted.back()},
+                                                        {"slowest", rank},
                                                         {"steps", m.steps}}}});
   });
 }

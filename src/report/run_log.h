@@ -47,9 +47,9 @@ struct StepMetrics {
 
 // Of one checkpoint.
 struct SaveMetrics {
-  double stall_s = 0;  // training waited
-  double write_s = 0;  // the rank that took longest wrote
-  int64_t steps = 0;   // were done meanwhile
+  double stall_s = 0;             // training waited
+  std::vector<double> write_s{};  // each rank wrote
+  int64_t steps = 0;              // were done meanwhile
 };
 
 // The figures of the table at the start.

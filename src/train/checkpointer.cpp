@@ -233,7 +233,7 @@ bool Checkpointer::is_written() const {
          attempt_->written.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
-double Checkpointer::commit() {
+std::vector<double> Checkpointer::commit() {
   require(attempt_.has_value(), "Checkpointer::commit: no save has begun");
   Attempt attempt = std::move(*std::exchange(attempt_, std::nullopt));
   Written written;
@@ -261,7 +261,7 @@ double Checkpointer::commit() {
   }
   std::vector<double> seconds(static_cast<size_t>(job_.size()));
   seconds[static_cast<size_t>(job_.rank())] = written.seconds;
-  return std::ranges::max(job_.sum(seconds));
+  return job_.sum(seconds);
 }
 
 void Checkpointer::end_removal() {

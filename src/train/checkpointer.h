@@ -46,9 +46,9 @@ class Checkpointer {
   // that writes it.
   void begin(const RunState& state);
   // Waits until every rank has written its file. Then rank 0 makes the checkpoint visible, and
-  // starts to remove those that checkpoint.keep and keep_every do not cover. Returns the longest
-  // time that a rank wrote.
-  double commit();
+  // starts to remove those that checkpoint.keep and keep_every do not cover. Returns how long each
+  // rank wrote, in seconds.
+  std::vector<double> commit();
   // Waits until they are removed. Where that fails a line says why, and they stay.
   void end_removal();
   bool is_writing() const { return attempt_.has_value(); }  // begun, not committed

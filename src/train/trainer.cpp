@@ -335,15 +335,15 @@ void Trainer::commit() {
   if (!checkpointer_->is_writing()) {
     return;
   }
-  std::optional<double> write_s;
+  std::vector<double> write_s;
   tolerate([&] { write_s = checkpointer_->commit(); });
-  if (write_s) {
+  if (!write_s.empty()) {
     failed_saves_ = 0;
     best_saved_ = saving_.best_val_loss;
     stop_signal_.set_last_checkpoint(checkpointer_->path());
     if (log_) {
       log_->saved(saving_.step,
-                  {.stall_s = stall_s_, .write_s = *write_s, .steps = state_.step - saving_.step});
+                  {.stall_s = stall_s_, .write_s = write_s, .steps = state_.step - saving_.step});
     }
   }
 }

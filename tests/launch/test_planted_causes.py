@@ -84,6 +84,11 @@ class Planted(Planting):
         verdict = self.verdict("saves", "--checkpoint.every_steps", 2, SYNC_US=30000)
         self.assertEqual((verdict["finding"], verdict["next"]), ("waits for saves", "rarer checkpoints or faster storage for run.dir"))
 
+    def test_the_saves_of_one_rank_are_slow(self):
+        verdict = self.verdict("save", "--checkpoint.every_steps", 2, SYNC_US=60000, RANK=3)
+        self.assertEqual(verdict["finding"], "waits for saves of rank 3")
+        self.assertEqual(verdict["next"], f"look at the storage of {os.uname().nodename} or rarer checkpoints")
+
 
 class Link(Planting):
     def test_a_slow_link(self):

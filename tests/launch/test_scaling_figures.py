@@ -78,13 +78,16 @@ class Verdicts(unittest.TestCase):
     def interval(median, width=0.0):
         return {"median": median, "low": median * (1 - width / 2), "high": median * (1 + width / 2), "launches": 6}
 
-    def finding(self, exposed=1, width=0.0, efficiency=None, nodes=1, data=1, saving=0, slowest=(), ranks=4, node=None, **settings):
+    def finding(self, exposed=1, width=0.0, efficiency=None, nodes=1, data=1, saving=0, slowest=(), slow_saves=(), ranks=4, node=None,
+                **settings):
         """`node`: the exposed communication of the same job on one node."""
         usual = {"dist.zero": "0", "dist.overlap": "true", "dist.wire_dtype": "f32", "dist.reduce": "ring", "dist.shard": "world",
                  "checkpoint.async": "true"}
-        slowest = [{"rank": rank, "host": f"host{rank}", "share": share, "ratio": ratio} for rank, share, ratio in slowest]
+        def of_launches(found):
+            return [{"rank": rank, "host": f"host{rank}", "share": share, "ratio": ratio} for rank, share, ratio in found]
         parts = {"compute": 90 - data, "communication": exposed, "data": data, "optimizer": 10, "saving": saving}
-        case = {"id": "b", "nodes": nodes, "ranks": ranks, "parts_ms": parts, "slowest": slowest,
+        case = {"id": "b", "nodes": nodes, "ranks": ranks, "parts_ms": parts, "slowest": of_launches(slowest),
+                "slow_saves": of_launches(slow_saves),
                 "step_ms": self.interval(100, width), "exposed_comm_ms": self.interval(exposed), "between_bytes": 3000000,
                 "settings": {**usual, **settings}, "peak_bytes": 90, "loss_check": {"differs": False}, "failed": [],
                 "predicted": {"memory_bytes": 100, "step_ms": 50, "exposed_comm_ms": 2}}
@@ -127,6 +130,11 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(self.finding(saving=11)[0], "a baseline", "11 of 111 ms")
         advice = self.finding(saving=12, slowest=[(2, 1.0, 1.3)], **{"checkpoint.async": "false"})[1]
         self.assertEqual(advice, "checkpoint.async=true or rarer checkpoints or faster storage for run.dir")
+        found = ("waits for saves of rank 3", "look at the storage of host3 or rarer checkpoints")
+        slow, even = (3, 0.8, 1.5), (3, 0.8, 1.4)
+        self.assertEqual(self.finding(saving=12, slow_saves=[slow, even]), found)
+        self.assertEqual(self.finding(saving=12, slow_saves=[slow, even, even])[0], "waits for saves")
+        self.assertEqual(self.finding(saving=11, slow_saves=[slow])[0], "a baseline")
 
     def test_the_link_between_nodes(self):
         """Each of 2 ranks of a node sends 3 MB to the other node, in between 30 and 100 ms."""

@@ -239,6 +239,14 @@ TEST_F(RunFiles, MetricsHaveMemoryAndWire) {
             "\"memory\":{\"parameters\":3145728,\"masters\":1048576},\"own_ms\":[100.0,125.0]}\n");
 }
 
+TEST_F(RunFiles, TheRankThatWroteLongestIsNamed) {
+  RunLog log(config_, directory(), 0, DatasetInfo{}, {"a", "a", "b", "b"});
+  log.saved(3, {.stall_s = 0.5, .write_s = {1, 2, 5, 2}, .steps = 4});
+  EXPECT_EQ(read_file(directory().metrics()),
+            "{\"step\":3,\"checkpoint\":{\"stall_ms\":500.0,\"write_ms\":5000.0,"
+            "\"slowest\":{\"rank\":2,\"host\":\"b\",\"ratio\":2.5},\"steps\":4}}\n");
+}
+
 TEST_F(RunFiles, TimesOfAtMost64RanksAreLogged) {
   RunLog log(config_, directory(), 0, DatasetInfo{}, {"a"});
   log.training({.step = 1, .steps = 2, .own_s = std::vector<double>(64, 0.0030014), .wire = {}});

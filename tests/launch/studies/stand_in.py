@@ -111,7 +111,8 @@ def write(settings, ranks, times, added_loss):
                                   "peak_bytes": peak_bytes(settings, ranks), "slowest": slowest(ms, ranks - 1),
                                   "own_ms": [round(0.93 * ms, 3)] * (ranks - 1) + [round(0.95 * ms, 3)]}) + "\n")
         out.write(json.dumps({"step": len(times), "val_loss": 4, "perplexity": 55}) + "\n")
-        out.write(json.dumps({"step": len(times), "checkpoint": {"stall_ms": 1, "write_ms": 1, "steps": 0}}) + "\n")
+        out.write(json.dumps({"step": len(times), "checkpoint": {"stall_ms": 1, "write_ms": 1, "steps": 0,
+                                                                  "slowest": {"rank": 0, "host": "here", "ratio": 1}}}) + "\n")
 
 
 main(sys.argv[1], sys.argv[2:])
