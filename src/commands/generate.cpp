@@ -29,8 +29,9 @@ struct Request {
 
   Request() {
     options.add("checkpoint", checkpoint, "a run's folder, or a checkpoint's");
-    options.add("prompt", prompt,
-                "text to continue; empty: the tokenizer's end-of-text, or a line end");
+    options.add(
+        "prompt", prompt,
+        "text to continue; empty: the tokenizer's begin-of-text or end-of-text, or a line end");
     options.add("tokens", tokens, "largest number of tokens to print", 1);
     options.add("temperature", sampling.temperature,
                 "divides the logits; 0: always the likeliest token", 0, 1000);
@@ -115,10 +116,12 @@ void generate(Request& request, World& world, Memory& memory) {
       {.stream = *trained.stream, .memory = memory, .gate = trained.values.get()});
   require(decoder != nullptr, [&] { return config.model.kind + " reads text and has no decoder"; });
   std::vector<int32_t> prompt;
-  if (request.prompt.empty() && tokenizer->end_of_text()) {
-    prompt = {*tokenizer->end_of_text()};
-  } else {
-    prompt = tokenizer->encode(request.prompt.empty() ? "\n" : request.prompt);
+  prompt.assign(tokenizer->before_text().begin(), tokenizer->before_text().end());
+  if (!request.prompt.empty()) {
+    tokenizer->encode(request.prompt, &prompt);
+  } else if (prompt.empty()) {
+    prompt =
+        tokenizer->end_of_text() ? std::vector{*tokenizer->end_of_text()} : tokenizer->encode("\n");
   }
   TokenSampler sampler(request.sampling);
   StreamDecoder text(*tokenizer);

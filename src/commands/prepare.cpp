@@ -2,8 +2,12 @@
 #include "src/prepare/prepare.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
+#include <filesystem>
 #include <new>
+#include <string_view>
+#include <utility>
 
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
@@ -44,18 +48,46 @@ bool read_options(Options& options, const bool& help, const CommandLine& line,
   return !help;
 }
 
+// Sets what `--tokenizer` says: a kind, or a folder.
+void choose_tokenizer(const std::string& name, PrepareTextOptions& request,
+                      std::vector<std::string>& problems) {
+  constexpr std::array<std::pair<std::string_view, TokenizerKind>, 4> kKinds = {
+      {{"char", TokenizerKind::kChar},
+       {"bytes", TokenizerKind::kBytes},
+       {"gpt2", TokenizerKind::kGpt2},
+       {"bpe", TokenizerKind::kBpe}}};
+  const auto kind = std::ranges::find(kKinds, name, [](const auto& one) { return one.first; });
+  if (kind != kKinds.end()) {
+    request.tokenizer = kind->second;
+    require_given("vocab", request.tokenizer != TokenizerKind::kGpt2 || !request.vocab.empty(),
+                  problems);
+    require_given("vocab-size", request.tokenizer != TokenizerKind::kBpe || request.vocab_size > 0,
+                  problems);
+  } else if (!request.vocab.empty()) {
+    problems.push_back("--vocab: only --tokenizer gpt2 takes a vocabulary from files");
+  } else if (!std::filesystem::is_directory(name)) {
+    problems.push_back("--tokenizer " + name +
+                       ": no such folder; say char, bytes, gpt2, bpe, or name a folder with "
+                       "tokenizer.json");
+  } else {
+    request.tokenizer = TokenizerKind::kHuggingFace;
+    request.vocab = name;
+  }
+}
+
 ExitCode text(const Words& words) {
   PrepareTextOptions request;
   bool help = false;
   Options options(kTextUsage);
   options.add("input", request.input, "files to read, in this order");
   options.add("output", request.output, "dataset to write");
-  options.add_choice("tokenizer", request.tokenizer,
-                     {{"char", TokenizerKind::kChar},
-                      {"bytes", TokenizerKind::kBytes},
-                      {"gpt2", TokenizerKind::kGpt2}},
-                     "how text becomes tokens");
+  std::string tokenizer = "char";
+  options.add(
+      "tokenizer", tokenizer,
+      "how text becomes tokens: char, bytes, gpt2, bpe (trained on the training part), or a "
+      "folder with tokenizer.json");
   options.add("vocab", request.vocab, "folder with encoder.json and vocab.bpe, for gpt2");
+  options.add("vocab-size", request.vocab_size, "tokens of a trained tokenizer, for bpe");
   options.add("val-fraction", request.val_fraction,
               "part at the end that becomes the validation set", 0, 0.999);
   options.add("field", request.field,
@@ -73,8 +105,7 @@ ExitCode text(const Words& words) {
   request.input.insert(request.input.end(), line.positional.begin(), line.positional.end());
   require_given("input", !request.input.empty(), problems);
   require_given("output", !request.output.empty(), problems);
-  require_given("vocab", request.tokenizer != TokenizerKind::kGpt2 || !request.vocab.empty(),
-                problems);
+  choose_tokenizer(tokenizer, request, problems);
   fail_if_any(problems);
   prepare_text(request);
   return ExitCode::kOk;

@@ -212,6 +212,7 @@ void add_to_hash(const Tokenizer& tokenizer, ContentHash* hash) {
     hash->add(&length, sizeof(length));
     hash->add(piece);
   }
+  hash->add(tokenizer.definition());
 }
 
 void add_to_hash(const std::vector<std::string>& classes, ContentHash* hash) {

@@ -150,9 +150,12 @@ std::unique_ptr<Tokenizer> load_tokenizer(const H5Reader& file, const std::strin
   if (kind == "gpt2") {
     return read_gpt2_tokenizer(file, group);
   }
+  if (kind == "bpe") {
+    return read_bpe_tokenizer(file, group);
+  }
   if (kind != "char") {
-    fail(ExitCode::kData,
-         str(file.path(), ": unknown tokenizer '", kind, "' (char, bytes and gpt2 are known)"));
+    fail(ExitCode::kData, str(file.path(), ": unknown tokenizer '", kind,
+                              "' (char, bytes, gpt2 and bpe are known)"));
   }
   auto code_points = file.read_all<int32_t>(group + "/code_points");
   if (code_points.empty() || code_points.front() < 0 || code_points.back() > 0x10FFFF ||

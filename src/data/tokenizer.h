@@ -1,10 +1,11 @@
 // Tokenizers: text to token ids and back.
 //
-// Responsible for the three kinds a dataset may be prepared with, and for keeping the whole
-// vocabulary inside HDF5 files, so that `generate` needs nothing but the checkpoint:
+// Responsible for the kinds a dataset may be prepared with, and for keeping the whole vocabulary
+// inside HDF5 files, so that `generate` needs nothing but the checkpoint:
 //   char    one token per Unicode code point; the vocabulary: all code points of a text, sorted
 //   bytes   one token per byte (256)
-//   gpt2    GPT-2's byte-level BPE (Radford et al. 2019), with the published ids
+//   gpt2    GPT-2's byte-level BPE (Radford et al. 2019), from OpenAI's two files
+//   bpe     byte-level BPE of Hugging Face's tokenizer.json, or trained here; the same ids
 // Text that is not valid UTF-8 is read as src/data/utf8.h describes, except by `bytes`, which takes
 // bytes as they are. One thread at a time may use a tokenizer.
 #pragma once
@@ -26,18 +27,26 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  virtual std::string_view kind() const = 0;  // "char", "bytes" or "gpt2"
+  virtual std::string_view kind() const = 0;  // "char", "bytes", "gpt2" or "bpe"
   virtual int64_t vocab_size() const = 0;
 
   // The token that separates documents, where there is one.
   virtual std::optional<int32_t> end_of_text() const { return std::nullopt; }
 
+  // The tokens that stand before and after every document (BOS, EOS); mostly none.
+  virtual std::span<const int32_t> before_text() const { return {}; }
+  virtual std::span<const int32_t> after_text() const { return {}; }
+
   // Appends the tokens of `text`. A special token spelled out in the text is encoded as ordinary
-  // text. Throws kData when the vocabulary cannot express a character (char only).
+  // text. Throws kData when the vocabulary cannot express a character (char), or when the regular
+  // expression that cuts words takes too many steps (bpe).
   virtual void encode(std::string_view text, std::vector<int32_t>* tokens) = 0;
 
   // The bytes of one token, which may be a part of a character; 0 <= token < vocab_size().
   virtual std::string_view piece(int32_t token) const = 0;
+
+  // What makes this tokenizer another one than one with the same kind and pieces; "" for nothing.
+  virtual std::string definition() const { return ""; }
 
   // Writes the vocabulary under `group` (usually "/tokenizer"); load_tokenizer reads it back.
   virtual void save(H5Writer* file, const std::string& group) const = 0;
@@ -70,11 +79,20 @@ std::unique_ptr<Tokenizer> make_bytes_tokenizer();
 // line) when a file is missing or malformed, or when the two do not belong together.
 std::unique_ptr<Tokenizer> load_gpt2_tokenizer(const std::string& folder);
 
+// Reads `tokenizer.json` as Hugging Face's library `tokenizers` writes it, and gives its ids. It
+// must be byte-level BPE: the pre-tokenizers ByteLevel, Split, Digits and sequences of them, and
+// the post-processors ByteLevel and TemplateProcessing. Special tokens are never found in text;
+// other added tokens are, before it is cut into words. The end of text is `eos_token` of
+// `tokenizer_config.json`, else the first `eos_token_id` of `generation_config.json`, else there is
+// none. Throws kData naming the file and what is wrong or not supported.
+std::unique_ptr<Tokenizer> load_hugging_face_tokenizer(const std::string& folder);
+
 // Reads a tokenizer that save() wrote.
 std::unique_ptr<Tokenizer> load_tokenizer(const H5Reader& file,
                                           const std::string& group = "/tokenizer");
 
-// The part of load_tokenizer for kind "gpt2" (src/data/gpt2_tokenizer.cpp).
+// The parts of load_tokenizer for the kinds "gpt2" and "bpe" (src/data/bpe/stored.cpp).
 std::unique_ptr<Tokenizer> read_gpt2_tokenizer(const H5Reader& file, const std::string& group);
+std::unique_ptr<Tokenizer> read_bpe_tokenizer(const H5Reader& file, const std::string& group);
 
 }  // namespace tandem

@@ -14,13 +14,16 @@
 
 namespace tandem {
 
-enum class TokenizerKind : uint8_t { kChar, kBytes, kGpt2 };
+enum class TokenizerKind : uint8_t { kChar, kBytes, kGpt2, kHuggingFace, kBpe };
 
 struct PrepareTextOptions {
   std::vector<std::string> input;  // --input: plain text, .jsonl, .ndjson, .csv; each may be .gz
   std::string output;              // --output
   TokenizerKind tokenizer = TokenizerKind::kChar;  // --tokenizer
-  std::string vocab;                  // --vocab: folder with encoder.json and vocab.bpe (gpt2)
+  // --vocab: folder with encoder.json and vocab.bpe (gpt2), or with tokenizer.json (kHuggingFace)
+  std::string vocab;
+  int64_t vocab_size = 0;             // --vocab-size of a trained tokenizer (bpe)
+  int threads = 0;                    // that count words for bpe; 0: one for each core
   double val_fraction = 0.1;          // --val-fraction, in [0, 1)
   std::optional<std::string> field;   // --field of .jsonl; "text" when not given
   std::optional<std::string> column;  // --column of .csv; required for those
@@ -57,10 +60,11 @@ void check_output(const std::string& output, const std::vector<std::string>& inp
 
 // Text is one stream of characters. A line end joins records, and plain files where the earlier one
 // does not end in one. A tokenizer with an end-of-text token puts this token between documents
-// instead. The validation split is the end of the stream: it begins at character floor((1 - f) n)
-// of n, with f = val_fraction. Records are kept whole: the first record that reaches past that
-// character, and all later ones, are validation. The first record is always training.
-// Writes /train/tokens and /val/tokens, uint16 when the vocabulary fits and uint32 otherwise.
+// instead, and one with a template (BOS, EOS) puts its tokens around each document of a split. The
+// validation split is the end of the stream: it begins at character floor((1 - f) n) of n, with f =
+// val_fraction. Records are kept whole: the first record that reaches past that character, and all
+// later ones, are validation. The first record is always training. Writes /train/tokens and
+// /val/tokens, uint16 when the vocabulary fits and uint32 otherwise.
 PrepareReport prepare_text(const PrepareTextOptions& options);
 
 // Reads JPEG and PNG files in class folders, MNIST-style IDX files, or CIFAR-10 binary batches. The

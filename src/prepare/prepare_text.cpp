@@ -1,12 +1,17 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <thread>
 #include <unordered_set>
 
 #include "src/core/error.h"
+#include "src/data/bpe/bpe_tokenizer.h"
+#include "src/data/bpe/trainer.h"
 #include "src/data/dataset.h"
 #include "src/data/tokenizer.h"
 #include "src/data/utf8.h"
@@ -20,6 +25,7 @@ namespace tandem {
 namespace {
 
 constexpr int32_t kCodePoints = 0x110000;
+constexpr int64_t kLargestVocabulary = int64_t{1} << 24;
 
 // What the first pass over the text learns.
 struct Survey {
@@ -73,12 +79,94 @@ Survey survey_text(const TextInput& input, bool joined_by_newline, BadRecords* b
   return survey;
 }
 
-std::unique_ptr<Tokenizer> make_tokenizer(const PrepareTextOptions& options, Survey* survey) {
-  if (options.tokenizer == TokenizerKind::kChar) {
-    return make_char_tokenizer(std::move(survey->code_points));
+// A part of the stream that belongs to one split.
+struct Piece {
+  bool is_val;
+  bool is_joint;  // stands between two documents
+  bool is_record;
+  std::string_view text;
+};
+
+// Cuts the stream of documents into the two splits.
+class Splitter {
+ public:
+  Splitter(bool joined_by_newline, const Survey& survey, double val_fraction)
+      : joiner_(joined_by_newline),
+        split_(static_cast<int64_t>(
+            std::floor(static_cast<double>(survey.characters) * (1.0 - val_fraction)))) {}
+
+  // Calls `use` for each piece that the document adds, in order.
+  template <class Use>
+  void add(const TextDocument& document, const Use& use) {
+    const auto put = [&](bool is_val, bool is_joint, std::string_view text) {
+      if (!text.empty()) {
+        use(Piece{is_val, is_joint, document.is_record, text});
+        has_text_[is_val ? 1 : 0] = true;
+      }
+    };
+    const std::string_view joint = joiner_.before(document);
+    const int64_t joint_at = position_;
+    const int64_t begin = joint_at + static_cast<int64_t>(joint.size());
+    position_ = begin + count_characters(document.text);
+    const std::string_view text = document.text;
+    if (document.is_record) {
+      const bool is_val = begin > 0 && (position_ > split_ || has_text_[1]);
+      if (has_text_[is_val ? 1 : 0]) {
+        put(is_val, true, joint);
+      }
+      put(is_val, false, text);
+      return;
+    }
+    put(joint_at >= split_, true, joint);
+    const size_t cut = byte_of_character(text, std::max<int64_t>(split_ - begin, 0));
+    put(false, false, text.substr(0, cut));
+    put(true, false, text.substr(cut));
   }
-  return options.tokenizer == TokenizerKind::kBytes ? make_bytes_tokenizer()
-                                                    : load_gpt2_tokenizer(options.vocab);
+
+  int64_t characters() const { return position_; }
+
+ private:
+  Joiner joiner_;
+  int64_t split_;  // where validation begins, in characters
+  int64_t position_ = 0;
+  std::array<bool, 2> has_text_{};  // training, validation
+};
+
+// Later passes report nothing that the first one has reported.
+void read_again(const TextInput& input, const std::function<void(const TextDocument&)>& use) {
+  BadRecords already_reported(std::numeric_limits<int64_t>::max(), BadRecords::Printing::kOff);
+  for_each_document(input, &already_reported, use);
+}
+
+// BPE of the training part.
+std::unique_ptr<Tokenizer> train_tokenizer(const PrepareTextOptions& options,
+                                           const TextInput& input, const Survey& survey) {
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  WordCounter counter(options.threads > 0 ? options.threads : cores);
+  Splitter splitter(false, survey, options.val_fraction);
+  read_again(input, [&](const TextDocument& document) {
+    splitter.add(document, [&](const Piece& piece) {
+      if (!piece.is_val) {
+        counter.add(piece.text);
+      }
+    });
+  });
+  return std::make_unique<BpeTokenizer>(train_bpe(counter.finish(), options.vocab_size), "bpe",
+                                        "trained tokenizer");
+}
+
+// The tokenizers that are there before any text is read; null for the others.
+std::unique_ptr<Tokenizer> ready_tokenizer(const PrepareTextOptions& options) {
+  switch (options.tokenizer) {
+    case TokenizerKind::kBytes:
+      return make_bytes_tokenizer();
+    case TokenizerKind::kGpt2:
+      return load_gpt2_tokenizer(options.vocab);
+    case TokenizerKind::kHuggingFace:
+      return load_hugging_face_tokenizer(options.vocab);
+    default:
+      return nullptr;
+  }
 }
 
 // Collects the tokens of both splits, in the narrowest type that holds the vocabulary.
@@ -86,56 +174,46 @@ template <class Token>
 class Parts {
  public:
   Parts(Tokenizer* tokenizer, const Survey& survey, double val_fraction)
-      : tokenizer_(*tokenizer),
-        joiner_(!tokenizer->end_of_text()),
-        split_(static_cast<int64_t>(
-            std::floor(static_cast<double>(survey.characters) * (1.0 - val_fraction)))) {}
+      : tokenizer_(*tokenizer), splitter_(!tokenizer->end_of_text(), survey, val_fraction) {}
 
   void add(const TextDocument& document) {
-    const std::string_view joint = joiner_.before(document);
-    const int64_t joint_at = position_;
-    const int64_t begin = joint_at + static_cast<int64_t>(joint.size());
-    position_ = begin + count_characters(document.text);
-    if (document.is_record) {
-      const bool is_val = begin > 0 && (position_ > split_ || !val_.empty());
-      count_leak(document, is_val);
-      std::vector<Token>* part = is_val ? &val_ : &train_;
-      if (!part->empty()) {
-        append(joint, part);
+    splitter_.add(document, [&](const Piece& piece) {
+      std::vector<Token>* part = piece.is_val ? &val_ : &train_;
+      if (piece.is_joint) {
+        append(piece.text, part);
+        return;
       }
-      append_document(document.text, part);
-      return;
-    }
-    append(joint, joint_at < split_ ? &train_ : &val_);
-    const std::string_view text = document.text;
-    const size_t cut = byte_of_character(text, std::max<int64_t>(split_ - begin, 0));
-    append_document(text.substr(0, cut), &train_);
-    append_document(text.substr(cut), &val_);
+      if (piece.is_record) {
+        count_leak(piece);
+      }
+      append_document(piece.text, part);
+    });
   }
 
-  int64_t characters() const { return position_; }
+  int64_t characters() const { return splitter_.characters(); }
   int64_t leaked() const { return leaked_; }
   const std::vector<Token>& train() const { return train_; }
   const std::vector<Token>& val() const { return val_; }
 
  private:
-  void count_leak(const TextDocument& document, bool is_val) {
+  void count_leak(const Piece& document) {
     const Hash128 hash = hash_of(document.text);
-    if (!is_val) {
+    if (!document.is_val) {
       train_hashes_.insert(hash);
     } else if (train_hashes_.contains(hash)) {
       ++leaked_;
     }
   }
 
+  // The end of text stands between documents, once where the one before ends with it.
   void append_document(std::string_view text, std::vector<Token>* part) {
-    if (text.empty()) {
-      return;
+    const auto end_of_text = tokenizer_.end_of_text();
+    if (end_of_text && !part->empty() && part->back() != static_cast<Token>(*end_of_text)) {
+      part->push_back(static_cast<Token>(*end_of_text));
     }
-    if (!part->empty() && tokenizer_.end_of_text()) {
-      part->push_back(static_cast<Token>(*tokenizer_.end_of_text()));
-    }
+    part->insert(part->end(), tokenizer_.before_text().begin(), tokenizer_.before_text().end());
     append(text, part);
+    part->insert(part->end(), tokenizer_.after_text().begin(), tokenizer_.after_text().end());
   }
 
   void append(std::string_view text, std::vector<Token>* part) {
@@ -145,9 +223,7 @@ class Parts {
   }
 
   Tokenizer& tokenizer_;
-  Joiner joiner_;
-  int64_t split_;  // where validation begins, in characters
-  int64_t position_ = 0;
+  Splitter splitter_;
   int64_t leaked_ = 0;
   std::unordered_set<Hash128, Hash128Hasher> train_hashes_;
   std::vector<Token> train_;
@@ -161,11 +237,23 @@ void check_options(const PrepareTextOptions& options) {
     fail(ExitCode::kConfig, "--output: name the file to write");
   }
   check_output(options.output, options.input);
-  if ((options.tokenizer == TokenizerKind::kGpt2) == options.vocab.empty()) {
+  const bool from_files =
+      options.tokenizer == TokenizerKind::kGpt2 || options.tokenizer == TokenizerKind::kHuggingFace;
+  if (from_files == options.vocab.empty()) {
     fail(ExitCode::kConfig,
          options.vocab.empty()
              ? "--tokenizer gpt2: name the folder of encoder.json and vocab.bpe with --vocab"
              : "--vocab: only --tokenizer gpt2 takes a vocabulary from files");
+  }
+  const bool is_trained = options.tokenizer == TokenizerKind::kBpe;
+  if (options.vocab_size != 0 && !is_trained) {
+    fail(ExitCode::kConfig, "--vocab-size: only --tokenizer bpe is made to a size");
+  }
+  if (is_trained &&
+      (options.vocab_size < kSmallestVocabulary || options.vocab_size > kLargestVocabulary)) {
+    fail(ExitCode::kConfig,
+         str("--tokenizer bpe --vocab-size ", options.vocab_size, ": allowed are ",
+             kSmallestVocabulary, " (the bytes and the end ", "of text) to ", kLargestVocabulary));
   }
   if (!(options.val_fraction >= 0.0 && options.val_fraction < 1.0)) {
     fail(ExitCode::kConfig,
@@ -182,9 +270,7 @@ void encode_and_write(const PrepareTextOptions& options, const TextInput& input,
                       const Survey& survey, Tokenizer* tokenizer, H5Writer* file,
                       PrepareReport* report) {
   Parts<Token> parts(tokenizer, survey, options.val_fraction);
-  BadRecords already_reported(std::numeric_limits<int64_t>::max(), BadRecords::Printing::kOff);
-  for_each_document(input, &already_reported,
-                    [&](const TextDocument& document) { parts.add(document); });
+  read_again(input, [&](const TextDocument& document) { parts.add(document); });
   if (parts.characters() != survey.characters) {
     fail(ExitCode::kData, str(options.input[0], options.input.size() > 1 ? " or another input" : "",
                               ": changed while it was read; prepare again"));
@@ -216,6 +302,10 @@ void print_report(const PrepareTextOptions& options, const Tokenizer& tokenizer,
   std::printf("  train %lld tokens, val %lld tokens, vocabulary %lld (%s)\n",
               number(report.train_count), number(report.val_count), number(report.vocab_size),
               std::string(tokenizer.kind()).c_str());
+  if (options.tokenizer == TokenizerKind::kHuggingFace && !tokenizer.end_of_text()) {
+    std::printf("  no eos_token in %s/tokenizer_config.json: line ends join documents\n",
+                options.vocab.c_str());
+  }
   if (report.broken_utf8 > 0) {
     std::printf("  %lld broken UTF-8 sequences were read as U+FFFD\n", number(report.broken_utf8));
   }
@@ -249,12 +339,19 @@ PrepareReport prepare_text(const PrepareTextOptions& options) {
   // Created first, so that an output that cannot be written fails before the work begins.
   H5Writer file(options.output);
   BadRecords bad(options.max_bad);
-  Survey survey = survey_text(input, options.tokenizer != TokenizerKind::kGpt2, &bad);
+  std::unique_ptr<Tokenizer> tokenizer = ready_tokenizer(options);
+  const bool ends_texts = tokenizer != nullptr ? tokenizer->end_of_text().has_value()
+                                               : options.tokenizer == TokenizerKind::kBpe;
+  Survey survey = survey_text(input, !ends_texts, &bad);
   bad.finish();
   if (survey.characters == 0) {
     fail(ExitCode::kData, str(options.input[0], ": no record holds any text"));
   }
-  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options, &survey);
+  if (options.tokenizer == TokenizerKind::kBpe) {
+    tokenizer = train_tokenizer(options, input, survey);
+  } else if (tokenizer == nullptr) {
+    tokenizer = make_char_tokenizer(std::move(survey.code_points));
+  }
   PrepareReport report;
   report.vocab_size = tokenizer->vocab_size();
   report.documents = survey.counts.documents;

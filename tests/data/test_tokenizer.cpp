@@ -3,9 +3,9 @@
 #include <random>
 #include <sstream>
 
-#include "src/data/bpe.h"
+#include "src/data/bpe/merger.h"
+#include "src/data/bpe/pre_tokenizer.h"
 #include "src/data/tokenizer.h"
-#include "src/data/word_splitter.h"
 #include "tests/data/data_files.h"
 
 namespace tandem::testing {
@@ -131,16 +131,17 @@ void write_small_vocabulary(const TemporaryFolder& folder) {
   folder.write("vocab.bpe", bpe);
 }
 
-TEST(WordSplitter, CutsAsTheReferencePattern) {
-  const WordSplitter splitter;
-  const auto words = [&](const std::string& text) {
-    std::vector<std::string> result;
-    for (size_t at = 0; at < text.size(); at = splitter.word_end(text, at)) {
-      result.push_back(text.substr(at, splitter.word_end(text, at) - at));
-    }
-    return result;
-  };
-  using Words = std::vector<std::string>;
+using Words = std::vector<std::string>;
+
+Words words_of(const PreTokenizer& pre_tokenizer, const std::string& text) {
+  Words words;
+  pre_tokenizer.for_each_word(text, [&](std::string_view word) { words.emplace_back(word); });
+  return words;
+}
+
+TEST(PreTokenizer, CutsAsGpt2sPattern) {
+  const PreTokenizer gpt2(kGpt2PreTokenizer, "test");
+  const auto words = [&](const std::string& text) { return words_of(gpt2, text); };
   EXPECT_EQ(words("it's we'LL 12ab"), (Words{"it", "'s", " we", "'", "LL", " 12", "ab"}));
   EXPECT_EQ(
       words("can't they're I've I'm she'll he'd"),
@@ -151,12 +152,11 @@ TEST(WordSplitter, CutsAsTheReferencePattern) {
   EXPECT_EQ(words("\341\240\216! \034!"), (Words{"\341\240\216!", " \034!"}));
 }
 
-TEST(WordSplitter, LongRunsAreNoTrap) {
-  const WordSplitter splitter;
-  const std::string spaces(5000000, ' ');
-  EXPECT_EQ(splitter.word_end(spaces + "x", 0), spaces.size() - 1);
-  const std::string letters(5000000, 'a');
-  EXPECT_EQ(splitter.word_end(letters, 0), letters.size());
+TEST(PreTokenizer, LongRunsAreNoTrap) {
+  const PreTokenizer gpt2(kGpt2PreTokenizer, "test");
+  const std::string spaces(5000000, ' '), letters(5000000, 'a');
+  EXPECT_EQ(words_of(gpt2, spaces + "x"), (Words{spaces.substr(1), " x"}));
+  EXPECT_EQ(words_of(gpt2, letters), Words{letters});
 }
 
 // The loop of encoder.py: merges all occurrences of the best pair at once, and repeats.

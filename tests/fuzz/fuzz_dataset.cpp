@@ -1,5 +1,5 @@
 // Datasets: src/data/dataset.cpp src/data/token_dataset.cpp src/data/image_dataset.cpp
-// src/data/tokenizer.cpp src/data/gpt2_tokenizer.cpp
+// src/data/tokenizer.cpp src/data/bpe/stored.cpp
 #include <algorithm>
 #include <functional>
 

@@ -1,5 +1,5 @@
-// Encoding and decoding: src/data/tokenizer.cpp src/data/gpt2_tokenizer.cpp src/data/bpe.cpp
-// src/data/word_splitter.cpp
+// Encoding and decoding: src/data/tokenizer.cpp src/data/bpe/bpe_tokenizer.cpp
+// src/data/bpe/merger.cpp src/data/bpe/pre_tokenizer.cpp src/data/bpe/regex.cpp
 #include <algorithm>
 #include <set>
 

@@ -1,4 +1,4 @@
-// The files of GPT-2's vocabulary: src/data/gpt2_tokenizer.cpp
+// The files of GPT-2's vocabulary: src/data/bpe/gpt2_files.cpp
 #include "src/data/tokenizer.h"
 #include "tests/fuzz/support/fuzz.h"
 #include "tests/fuzz/support/vocabulary.h"

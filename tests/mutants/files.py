@@ -3,7 +3,7 @@ from table import Mutant
 
 BUILD = "release"
 MUTANTS = [
-    Mutant("words: 'd is no word of its own", "src/data/word_splitter.cpp", "|'ll|'d| ?", "|'ll| ?",
+    Mutant("words: 'd is no word of its own", "src/data/bpe/pre_tokenizer.cpp", "|'ll|'d| ?", "|'ll| ?",
            ["data.tokenizer"]),
     Mutant("leakage: texts that are twice in validation count", "src/prepare/prepare_text.cpp",
            "    } else if (train_hashes_.contains(hash)) {\n", "    } else if (!train_hashes_.insert(hash).second) {\n",

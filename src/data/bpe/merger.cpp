@@ -1,4 +1,4 @@
-#include "src/data/bpe.h"
+#include "src/data/bpe/merger.h"
 
 #include <cstddef>
 #include <functional>

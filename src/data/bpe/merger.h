@@ -1,7 +1,7 @@
 // Byte pair encoding: merges neighbouring symbols by rank (Sennrich et al. 2016).
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <unordered_map>
 #include <vector>
@@ -16,6 +16,8 @@ struct BpeMerge {
 class BytePairMerger {
  public:
   explicit BytePairMerger(const std::vector<BpeMerge>& merges);
+
+  size_t size() const { return rules_.size(); }  // of different pairs
 
   // Merges the symbols of one word until no rule applies. Each step applies the rule of the lowest
   // rank, at its leftmost place. O(n log n), so that even a word of a million letters is fast.

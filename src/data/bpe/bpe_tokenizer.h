@@ -1,0 +1,84 @@
+// Byte-level BPE: text is cut into words, and the bytes of each word are merged by rank.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "src/data/bpe/merger.h"
+#include "src/data/bpe/model.h"
+#include "src/data/bpe/pre_tokenizer.h"
+#include "src/data/bpe/regex.h"
+#include "src/data/tokenizer.h"
+
+namespace tandem {
+
+// Added tokens that are found in text before it is cut into words: the longest of those that begin
+// first. Special ones are found and left as text, so that they hide what `tokenizers` hides too.
+class AddedTokenFinder {
+ public:
+  // Of the model's added tokens those with this `normalized`.
+  AddedTokenFinder(const BpeModel& model, bool normalized);
+
+  // Calls use_text and use_token for the parts of the text, in order.
+  template <class UseText, class UseToken>
+  void for_each_part(std::string_view text, const UseText& use_text,
+                     const UseToken& use_token) const;
+
+ private:
+  struct Found {
+    int32_t id;
+    bool special;
+  };
+  std::optional<Regex> regex_;  // nothing when no token is ever found
+  std::unordered_map<std::string, Found> tokens_;
+};
+
+class BpeTokenizer : public Tokenizer {
+ public:
+  // `kind`: "bpe", or "gpt2" for a model of read_gpt2_files, which then is kept in files as
+  // earlier versions kept it. `place` begins the messages of errors, all kData.
+  BpeTokenizer(BpeModel model, std::string_view kind, const std::string& place);
+
+  const BpeModel& model() const { return model_; }
+
+  std::string_view kind() const override { return kind_; }
+  int64_t vocab_size() const override { return static_cast<int64_t>(model_.pieces.size()); }
+  std::optional<int32_t> end_of_text() const override { return model_.end_of_text; }
+  std::span<const int32_t> before_text() const override { return model_.before; }
+  std::span<const int32_t> after_text() const override { return model_.after; }
+  std::string_view piece(int32_t token) const override {
+    return model_.pieces[static_cast<size_t>(token)];
+  }
+  std::string definition() const override;
+
+  using Tokenizer::encode;
+  void encode(std::string_view text, std::vector<int32_t>* tokens) override;
+  void save(H5Writer* file, const std::string& group) const override;
+
+ private:
+  // A hash that accepts string_view, so that looking up a word in the cache copies nothing.
+  struct WordHash {
+    using is_transparent = void;
+    size_t operator()(std::string_view word) const { return std::hash<std::string_view>()(word); }
+  };
+
+  void encode_ordinary(std::string_view text, std::vector<int32_t>* tokens);
+  void encode_word(std::string_view word, std::vector<int32_t>* tokens);
+
+  std::string kind_;
+  BpeModel model_;
+  BytePairMerger merger_;
+  PreTokenizer pre_tokenizer_;
+  std::array<AddedTokenFinder, 2> added_;  // in the order in which they are looked for
+  std::array<int32_t, 256> byte_ids_{};
+  std::unordered_map<std::string_view, int32_t> whole_words_;  // with ignore_merges
+  std::unordered_map<std::string, std::vector<int32_t>, WordHash, std::equal_to<>> cache_;
+};
+
+}  // namespace tandem

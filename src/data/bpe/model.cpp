@@ -1,0 +1,48 @@
+#include "src/data/bpe/model.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "src/core/error.h"
+#include "src/data/bpe/byte_alphabet.h"
+
+namespace tandem {
+
+std::unordered_map<std::string_view, int32_t> ordinary_tokens(const BpeModel& model,
+                                                              const std::string& place) {
+  std::unordered_set<int32_t> others;
+  for (const AddedToken& token : model.added) {
+    if (token.special || !token.in_vocabulary) {
+      others.insert(token.id);
+    }
+  }
+  std::unordered_map<std::string_view, int32_t> ids;
+  for (size_t i = 0; i < model.pieces.size(); ++i) {
+    const auto id = static_cast<int32_t>(i);
+    if (model.pieces[i].empty() ||
+        (!others.contains(id) && !ids.emplace(model.pieces[i], id).second)) {
+      fail(ExitCode::kData, str(place, ": token id ", id, " is missing or repeats another token"));
+    }
+  }
+  for (int byte = 0; byte < 256; ++byte) {
+    const auto letter = static_cast<char>(byte);
+    if (!ids.contains(std::string_view(&letter, 1))) {
+      fail(ExitCode::kData, str(place, ": no token for byte ", byte));
+    }
+  }
+  return ids;
+}
+
+void add_merge(std::string_view left, std::string_view right,
+               const std::unordered_map<std::string_view, int32_t>& ids, const std::string& place,
+               std::vector<BpeMerge>* merges) {
+  const std::string result = std::string(left) + std::string(right);
+  if (!ids.contains(left) || !ids.contains(right) || !ids.contains(result)) {
+    fail(ExitCode::kData,
+         str(place, ": the merge of '", printed_form(left), "' and '", printed_form(right),
+             "' has no token in the vocabulary; ", "do the two belong together?"));
+  }
+  merges->push_back({ids.at(left), ids.at(right), ids.at(result)});
+}
+
+}  // namespace tandem

@@ -1,0 +1,62 @@
+// All that a byte-level BPE tokenizer is, as data, and the files it is read from.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "src/data/bpe/merger.h"
+#include "src/data/bpe/pre_tokenizer.h"
+
+namespace tandem {
+
+// A token with a meaning of its own, such as the end of a text. If `special`, text never becomes
+// it. Otherwise it is found in text before everything else.
+struct AddedToken {
+  int32_t id = 0;
+  bool special = true;
+  bool in_vocabulary = true;  // if not special, bytes and merges may make it too
+  bool normalized = false;    // looked for after all that are not
+  bool single_word = false, lstrip = false, rstrip = false;  // of special ones: only kept
+};
+
+struct BpeModel {
+  std::vector<std::string> pieces;  // the bytes of each token, by id
+  std::vector<BpeMerge> merges;     // by rank
+  std::vector<AddedToken> added;    // in the order of the file
+  bool ignore_merges = false;       // a word that is a token becomes it, whatever its merges
+  std::string pre_tokenizer{kGpt2PreTokenizer};  // JSON
+  std::string post_processor = "null";           // JSON
+  std::vector<int32_t> before, after;  // what `post_processor` puts around a text (BOS, EOS)
+  std::optional<int32_t> end_of_text;
+};
+
+// The ids of all tokens that text may become by bytes and merges, by their bytes: those in the
+// vocabulary that are not special. Throws kData, beginning with `place`, when a token repeats
+// another one or a byte has no token.
+std::unordered_map<std::string_view, int32_t> ordinary_tokens(const BpeModel& model,
+                                                              const std::string& place);
+
+// Adds a merge, given by the bytes of its two symbols. Throws kData, beginning with `place`, when
+// one of the symbols or the result is no token.
+void add_merge(std::string_view left, std::string_view right,
+               const std::unordered_map<std::string_view, int32_t>& ids, const std::string& place,
+               std::vector<BpeMerge>* merges);
+
+// OpenAI's `encoder.json` and `vocab.bpe` (tokenizer.h).
+BpeModel read_gpt2_files(const std::string& folder);
+
+// Hugging Face's `tokenizer.json`, and the end of text from `tokenizer_config.json` or
+// `generation_config.json` beside it (tokenizer.h).
+BpeModel read_hugging_face_files(const std::string& folder);
+
+// The content of a tokenizer.json, all but `end_of_text`. Throws kData, beginning with `place`.
+BpeModel parse_tokenizer_json(std::string_view text, const std::string& place);
+
+// The content of a tokenizer.json that parse_tokenizer_json, and `tokenizers`, read as this model.
+std::string tokenizer_json(const BpeModel& model);
+
+}  // namespace tandem

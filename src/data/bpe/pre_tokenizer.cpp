@@ -1,0 +1,154 @@
+#include "src/data/bpe/pre_tokenizer.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "src/core/error.h"
+#include "src/data/bpe/json_fields.h"
+
+namespace tandem {
+namespace {
+
+using Json = nlohmann::json;
+using Behaviour = PreTokenizer::Behaviour;
+
+constexpr std::string_view kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr int kMostNested = 8;
+
+constexpr std::array<std::pair<std::string_view, Behaviour>, 5> kBehaviours = {{
+    {"Isolated", Behaviour::kIsolated},
+    {"Removed", Behaviour::kRemoved},
+    {"MergedWithPrevious", Behaviour::kMergedWithPrevious},
+    {"MergedWithNext", Behaviour::kMergedWithNext},
+    {"Contiguous", Behaviour::kContiguous},
+}};
+
+// Whether a part of the text, which matches or does not, and the next one become one word.
+bool joins(Behaviour behaviour, bool is_match, bool next_is_match) {
+  switch (behaviour) {
+    case Behaviour::kMergedWithPrevious:
+      return !is_match && next_is_match;
+    case Behaviour::kMergedWithNext:
+      return is_match && !next_is_match;
+    case Behaviour::kContiguous:
+      return is_match == next_is_match;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+// Reads the component and what is in it.
+struct PreTokenizer::Reader {
+  const std::string& place;
+  std::vector<Step>& steps;
+  bool ended = false;  // by ByteLevel
+
+  void read(const Json& json, int depth) {
+    const std::string type = string_field(json, "type", place);
+    if (ended) {
+      fail(ExitCode::kData, str(place, ": ", type, " after ByteLevel; ByteLevel must come last"));
+    }
+    if (type == "Sequence" && depth < kMostNested) {
+      for (const Json& part : array_field(json, "pretokenizers", place)) {
+        read(part, depth + 1);
+      }
+    } else if (type == "ByteLevel") {
+      read_byte_level(json);
+    } else if (type == "Digits") {
+      add("\\p{N}", bool_field(json, "individual_digits", false, place) ? Behaviour::kIsolated
+                                                                        : Behaviour::kContiguous);
+    } else if (type == "Split") {
+      read_split(json);
+    } else {
+      fail(ExitCode::kData, str(place, ": ", type, depth < kMostNested ? "" : " in Sequences",
+                                " is not supported; ByteLevel, Split, Digits and Sequence are"));
+    }
+  }
+
+  void read_byte_level(const Json& json) {
+    ended = true;
+    if (bool_field(json, "add_prefix_space", true, place)) {
+      steps.emplace_back();
+    }
+    if (bool_field(json, "use_regex", true, place)) {
+      add(kGpt2Pattern, Behaviour::kIsolated);
+    }
+  }
+
+  void read_split(const Json& json) {
+    const std::string name = string_field(json, "behavior", place);
+    const auto behaviour =
+        std::ranges::find(kBehaviours, name, &std::pair<std::string_view, Behaviour>::first);
+    if (behaviour == kBehaviours.end()) {
+      fail(ExitCode::kData, str(place, ": Split with behavior '", name, "' is not supported"));
+    }
+    const Json& pattern = json.contains("pattern") ? json["pattern"] : Json();
+    const bool is_regex = pattern.is_object() && pattern.contains("Regex");
+    const std::string text = string_field(pattern, is_regex ? "Regex" : "String", place);
+    steps.push_back({is_regex ? make_regex(text) : Regex(regex_of_text(text), place),
+                     behaviour->second, bool_field(json, "invert", false, place)});
+  }
+
+  void add(std::string_view expression, Behaviour behaviour) {
+    steps.push_back({make_regex(expression), behaviour, false});
+  }
+
+  Regex make_regex(std::string_view expression) const {
+    return {translate_regex(expression, place), place};
+  }
+};
+
+PreTokenizer::PreTokenizer(std::string_view json, const std::string& place) {
+  Reader reader{place, steps_};
+  reader.read(Json::parse(json, nullptr, false), 0);
+  if (!reader.ended) {
+    fail(ExitCode::kData, str(place, ": there is no ByteLevel; Tandem reads byte-level BPE only"));
+  }
+}
+
+void PreTokenizer::run(size_t index, std::string_view text, const Use& use) const {
+  if (text.empty()) {
+    return;
+  }
+  if (index == steps_.size()) {
+    use(text);
+    return;
+  }
+  const Step& step = steps_[index];
+  if (!step.regex) {
+    const std::string with_space = text.front() == ' ' ? "" : " " + std::string(text);
+    run(index + 1, with_space.empty() ? text : with_space, use);
+    return;
+  }
+  size_t begin = 0, end = 0;  // a part that the next one may join
+  bool is_match = false;
+  const auto pass_on = [&] {
+    if (!is_match || step.behaviour != Behaviour::kRemoved) {
+      run(index + 1, text.substr(begin, end - begin), use);
+    }
+  };
+  const auto add = [&](size_t next_end, bool next_is_match) {
+    if (end == next_end) {
+      return;
+    }
+    next_is_match = next_is_match != step.invert;
+    if (begin == end || !joins(step.behaviour, is_match, next_is_match)) {
+      pass_on();
+      begin = end;
+    }
+    end = next_end;
+    is_match = next_is_match;
+  };
+  while (end < text.size()) {
+    const Regex::Match match = step.regex->find(text, end);
+    add(match.begin, false);
+    add(match.end, true);
+  }
+  pass_on();
+}
+
+}  // namespace tandem

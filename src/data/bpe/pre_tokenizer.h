@@ -1,0 +1,55 @@
+// The first step of BPE: cuts text into words, by the component "pre_tokenizer" of a
+// tokenizer.json.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/data/bpe/regex.h"
+
+namespace tandem {
+
+// GPT-2's: the pattern of OpenAI's encoder.py, by which every byte belongs to exactly one word.
+//   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+inline constexpr std::string_view kGpt2PreTokenizer =
+    R"({"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true})";
+
+// One thread at a time may use a PreTokenizer.
+class PreTokenizer {
+ public:
+  // `json`: a ByteLevel, or a Sequence of Split, Digits and at its end ByteLevel. Throws kData,
+  // beginning with `place`, and naming what is not supported.
+  PreTokenizer(std::string_view json, const std::string& place);
+
+  // Calls `use` for each word of valid UTF-8, in order.
+  using Use = std::function<void(std::string_view)>;
+  void for_each_word(std::string_view text, const Use& use) const { run(0, text, use); }
+
+  // What becomes of a match of the expression: a word of its own, nothing, or a part of a longer
+  // word.
+  enum class Behaviour : uint8_t {
+    kIsolated,
+    kRemoved,
+    kMergedWithPrevious,
+    kMergedWithNext,
+    kContiguous,
+  };
+
+ private:
+  struct Step {
+    std::optional<Regex> regex;  // nothing: puts a space before what does not begin with one
+    Behaviour behaviour = Behaviour::kIsolated;
+    bool invert = false;  // what does not match counts as a match, and the other way round
+  };
+  struct Reader;
+
+  void run(size_t index, std::string_view text, const Use& use) const;
+
+  std::vector<Step> steps_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,165 @@
+// BPE tokenizers in folders and inside HDF5 files.
+#include <algorithm>
+#include <filesystem>
+
+#include "src/data/bpe/bpe_tokenizer.h"
+#include "src/data/bpe/byte_alphabet.h"
+#include "src/data/bpe/json_fields.h"
+#include "src/io/byte_stream.h"
+
+namespace tandem {
+namespace {
+
+constexpr RecordLimit kLargestFile{1024};
+
+std::string read_json_file(const std::string& path) {
+  return read_whole_file(path, ByteStream::Unpack::kOff, kLargestFile);
+}
+
+// The object in a file of settings; null when there is no such file.
+nlohmann::json optional_settings(const std::string& path) {
+  if (!std::filesystem::exists(path)) {
+    return nullptr;
+  }
+  auto json = nlohmann::json::parse(read_json_file(path), nullptr, false);
+  if (!json.is_object()) {
+    fail(ExitCode::kData, str(path, ": not a JSON object"));
+  }
+  return json;
+}
+
+// The id of a token by its name in tokenizer.json.
+int32_t id_of_name(const BpeModel& model, const std::string& name, const std::string& path) {
+  const auto has_name = [&](const AddedToken& token) {
+    return model.pieces[static_cast<size_t>(token.id)] == name;
+  };
+  const auto added = std::ranges::find_if(model.added, has_name);
+  if (added != model.added.end()) {
+    return added->id;
+  }
+  const auto ids = ordinary_tokens(model, path);
+  const auto found = ids.find(bytes_of_printed(name).value_or(""));
+  if (found == ids.end()) {
+    fail(ExitCode::kData, str(path, ": eos_token '", name, "' is not in tokenizer.json"));
+  }
+  return found->second;
+}
+
+std::optional<int32_t> read_end_of_text(const BpeModel& model, const std::string& folder) {
+  std::string path = folder + "/tokenizer_config.json";
+  const auto config = optional_settings(path);
+  const nlohmann::json& token = field_or_null(config, "eos_token");
+  if (token.is_object()) {
+    return id_of_name(model, string_field(token, "content", path), path);
+  }
+  if (!token.is_null()) {
+    return id_of_name(model, string_field(config, "eos_token", path), path);
+  }
+  path = folder + "/generation_config.json";
+  const auto generation = optional_settings(path);
+  const nlohmann::json& id = field_or_null(generation, "eos_token_id");
+  if (id.is_null()) {
+    return std::nullopt;
+  }
+  return id_of_json(id.is_array() && !id.empty() ? id[0] : id,
+                    static_cast<int64_t>(model.pieces.size()), "eos_token_id", path);
+}
+
+std::string place_of(const H5Reader& file, const std::string& group) {
+  return str(file.path(), ": ", group);
+}
+
+// The id in the attribute end_of_text, which holds none or one.
+std::optional<int32_t> stored_end_of_text(const H5Reader& file, const std::string& group,
+                                          const BpeModel& model) {
+  const auto ids = file.int_attribute(group, "end_of_text");
+  const auto size = static_cast<int64_t>(model.pieces.size());
+  if (ids.size() != 1 || ids[0] < -1 || ids[0] >= size) {
+    fail(ExitCode::kData, str(place_of(file, group), " is damaged: ids outside the vocabulary"));
+  }
+  return ids[0] < 0 ? std::nullopt : std::optional(static_cast<int32_t>(ids[0]));
+}
+
+}  // namespace
+
+BpeModel read_hugging_face_files(const std::string& folder) {
+  const std::string path = folder + "/tokenizer.json";
+  BpeModel model = parse_tokenizer_json(read_json_file(path), path);
+  model.end_of_text = read_end_of_text(model, folder);
+  return model;
+}
+
+std::unique_ptr<Tokenizer> load_gpt2_tokenizer(const std::string& folder) {
+  return std::make_unique<BpeTokenizer>(read_gpt2_files(folder), "gpt2", folder);
+}
+
+std::unique_ptr<Tokenizer> load_hugging_face_tokenizer(const std::string& folder) {
+  return std::make_unique<BpeTokenizer>(read_hugging_face_files(folder), "bpe",
+                                        folder + "/tokenizer.json");
+}
+
+// "bpe" is stored as a tokenizer.json, "gpt2" as its pieces and merges.
+void BpeTokenizer::save(H5Writer* file, const std::string& group) const {
+  file->create_group(group);
+  file->set_attribute(group, "kind", std::string(kind()));
+  file->set_attribute(group, "end_of_text", std::vector<int64_t>{model_.end_of_text.value_or(-1)});
+  std::vector<uint8_t> bytes;
+  if (kind_ != "gpt2") {
+    const std::string json = definition();
+    bytes.assign(json.begin(), json.end());
+    file->write_all<uint8_t>(group + "/tokenizer_json", bytes);
+    return;
+  }
+  std::vector<int64_t> ends;
+  for (const std::string& piece : model_.pieces) {
+    bytes.insert(bytes.end(), piece.begin(), piece.end());
+    ends.push_back(static_cast<int64_t>(bytes.size()));
+  }
+  file->write_all<uint8_t>(group + "/piece_bytes", bytes);
+  file->write_all<int64_t>(group + "/piece_ends", ends);
+  std::vector<int32_t> merges;
+  for (const BpeMerge& merge : model_.merges) {
+    merges.insert(merges.end(), {merge.left, merge.right, merge.result});
+  }
+  file->write_all<int32_t>(group + "/merges", merges);
+}
+
+std::unique_ptr<Tokenizer> read_bpe_tokenizer(const H5Reader& file, const std::string& group) {
+  const auto bytes = file.read_all<uint8_t>(group + "/tokenizer_json");
+  const std::string place = place_of(file, group) + "/tokenizer_json";
+  BpeModel model = parse_tokenizer_json(std::string(bytes.begin(), bytes.end()), place);
+  model.end_of_text = stored_end_of_text(file, group, model);
+  return std::make_unique<BpeTokenizer>(std::move(model), "bpe", place);
+}
+
+std::unique_ptr<Tokenizer> read_gpt2_tokenizer(const H5Reader& file, const std::string& group) {
+  const auto bytes = file.read_all<uint8_t>(group + "/piece_bytes");
+  const auto ends = file.read_all<int64_t>(group + "/piece_ends");
+  const auto merges = file.read_all<int32_t>(group + "/merges");
+  const std::string place = place_of(file, group);
+  BpeModel model;
+  int64_t begin = 0;
+  for (const int64_t end : ends) {
+    if (end < begin || end > static_cast<int64_t>(bytes.size())) {
+      fail(ExitCode::kData, str(place, "/piece_ends is damaged"));
+    }
+    model.pieces.emplace_back(bytes.begin() + begin, bytes.begin() + end);
+    begin = end;
+  }
+  model.end_of_text = stored_end_of_text(file, group, model);
+  if (!model.end_of_text) {
+    fail(ExitCode::kData, str(place, " is damaged: no end of text"));
+  }
+  model.added = {{.id = *model.end_of_text}};
+  const auto size = static_cast<int64_t>(ends.size());
+  const auto is_id = [&](int64_t id) { return id >= 0 && id < size; };
+  if (merges.size() % 3 != 0 || !std::all_of(merges.begin(), merges.end(), is_id)) {
+    fail(ExitCode::kData, str(place, " is damaged: ids outside the vocabulary"));
+  }
+  for (size_t i = 0; i < merges.size(); i += 3) {
+    model.merges.push_back({merges[i], merges[i + 1], merges[i + 2]});
+  }
+  return std::make_unique<BpeTokenizer>(std::move(model), "gpt2", place);
+}
+
+}  // namespace tandem
