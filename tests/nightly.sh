@@ -13,7 +13,7 @@ for job in "tests/run.sh --asan" "tests/run.sh --tsan" tests/style/check_tidy.sh
     tests/launch/check_moto.py tests/launch/check_containers.py \
     "tests/train/crash_states.sh build/tests/test_crash_states mpiexec" \
     "env TANDEM_CRASH_NO_FOLDER_RENAMES=1 tests/train/crash_states.sh build/tests/test_crash_states mpiexec" \
-    tests/fuzz/run.sh tests/mutants/run.py; do
+    "tests/interop/check_tokenizers.py build/tandem_tokenizer" tests/fuzz/run.sh tests/mutants/run.py; do
   echo "nightly: $job"
   $job || failed+=("$job")
 done
