@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Byte-level BPE as users of `tandem` meet it: prepare, train, generate.
+
+    test_tokenizers.py PATH_TO_TANDEM [unittest arguments]
+"""
+import json
+import os
+
+import tandem_program
+from tandem_program import CONFIG, DATA, Workspace, run
+
+GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "interop", "tokenizers.json")
+
+
+class Tokenizers(Workspace):
+    def prepare(self, name, *words, code=0):
+        done = run("prepare", "text", "--input", self.text_file, "--output", self.path(name), *words)
+        return self.check(done, code)
+
+    def generate(self, model, *words):
+        return self.check(run("generate", "--checkpoint", model, "--tokens", "50", "--seed", "3", *words)).stdout
+
+    def write(self, name, value):
+        path = self.path(name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as file:
+            json.dump(value, file)
+
+    def test_a_trained_one(self):
+        printed = self.prepare("bpe.h5", "--tokenizer", "bpe", "--vocab-size", "280").stdout
+        self.assertIn("vocabulary 280 (bpe)", printed)
+        self.train("bpe", data=self.path("bpe.h5"))
+        model = self.run_folder("bpe")
+        os.rename(self.path("bpe.h5"), self.path("moved.h5"))
+        self.assertNotEqual(self.generate(model, "--prompt", "the red \u00e9"), "\n")
+        self.assertNotEqual(self.generate(model), "\n")
+        self.assertIn("tokenizer   bpe, 280 tokens", self.check(run("inspect", self.path("moved.h5"))).stdout)
+
+    def test_one_of_hugging_face(self):
+        with open(GOLDEN, encoding="ascii") as file:
+            tokenizer = next(case["tokenizer"] for case in json.load(file)["cases"] if case["name"] == "Llama 3")
+        self.write("hf/tokenizer.json", tokenizer)
+        self.assertIn("no eos_token in", self.prepare("hf.h5", "--tokenizer", self.path("hf")).stdout)
+        self.write("hf/tokenizer_config.json", {"eos_token": "<|endoftext|>"})
+        self.assertNotIn("no eos_token in", self.prepare("hf.h5", "--tokenizer", self.path("hf")).stdout)
+        self.train("hf", data=self.path("hf.h5"))
+        model = self.run_folder("hf")
+        os.remove(self.path("hf.h5"))
+        with_bos = self.generate(model, "--prompt", "the")
+        self.assertNotEqual(self.generate(model), "\n")
+        # The template puts BOS before the prompt; the model sees it.
+        tokenizer["post_processor"] = None
+        self.write("hf/tokenizer.json", tokenizer)
+        self.prepare("plain.h5", "--tokenizer", self.path("hf"))
+        self.assertNotEqual(self.generate(model, "--prompt", "the", "--tokenizer", self.path("plain.h5")), with_bos)
+        tokenizer["normalizer"] = {"type": "NFC"}
+        self.write("hf/tokenizer.json", tokenizer)
+        self.assert_one_line(self.prepare("no.h5", "--tokenizer", self.path("hf"), code=DATA), "normalizer NFC is not supported")
+        self.assertFalse(os.path.exists(self.path("no.h5")))
+
+    def test_wrong_words_are_named(self):
+        for words, said in [(["nosuch"], "--tokenizer nosuch: no such folder; say char, bytes, gpt2, bpe"),
+                            (["bpe"], "--vocab-size is missing"),
+                            (["bpe", "--vocab-size", "100"], "--vocab-size 100: allowed are 257"),
+                            (["char", "--vocab-size", "300"], "--vocab-size: only --tokenizer bpe"),
+                            ([self.folder, "--vocab", self.folder], "--vocab: only --tokenizer gpt2")]:
+            self.assert_one_line(self.prepare("no.h5", "--tokenizer", *words, code=CONFIG), said)
+
+
+if __name__ == "__main__":
+    tandem_program.main()
