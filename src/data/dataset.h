@@ -39,7 +39,7 @@ struct DatasetInfo {
   int64_t val_count = 0;
 
   // Text.
-  std::string tokenizer{};  // char, bytes, gpt2
+  std::string tokenizer{};  // char, bytes, gpt2, bpe
   int64_t vocab_size = 0;
 
   // Images.

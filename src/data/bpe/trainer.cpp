@@ -29,10 +29,17 @@ struct PairHash {
   size_t operator()(uint64_t key) const { return (key ^ (key >> 29)) * 0x9E3779B97F4A7C15u; }
 };
 
+struct PairState {
+  uint64_t key;
+  int64_t count;                   // in the whole text
+  std::vector<int32_t> new_words;  // in which it came to stand by the last merge
+};
+
 // A pair that may be merged next. Its count may be out of date when its turn comes.
 struct Candidate {
   int64_t count;
   uint64_t key;
+  size_t number;               // of the pair
   std::vector<int32_t> words;  // in which it stood when the candidate was made, rising
 
   // Of two candidates the more frequent one comes first, then the one with the smaller ids.
@@ -60,7 +67,7 @@ class Trainer {
     while (model_.pieces.size() < vocab_size_ && !queue_.empty()) {
       Candidate best = std::move(const_cast<Candidate&>(queue_.top()));  // popped at once
       queue_.pop();
-      const int64_t count = pair_counts_[best.key];
+      const int64_t count = pairs_[best.number].count;
       if (count != best.count) {
         best.count = count;
         queue_.push(std::move(best));
@@ -106,24 +113,30 @@ class Trainer {
   // Pairs have become more or fewer by `by` in each word like words_[word].
   void change(size_t word, Pair pair, int64_t by) {
     const uint64_t key = key_of(pair);
-    pair_counts_[key] += by * counts_[word];
-    if (by > 0) {
-      std::vector<int32_t>& words = new_pairs_[key];
-      const auto number = static_cast<int32_t>(word);
-      if (words.empty() || words.back() != number) {
-        words.push_back(number);
+    const auto [found, is_new] = pair_numbers_.emplace(key, pairs_.size());
+    if (is_new) {
+      pairs_.push_back({key, 0, {}});
+    }
+    PairState& state = pairs_[found->second];
+    state.count += by * counts_[word];
+    const auto number = static_cast<int32_t>(word);
+    if (by > 0 && (state.new_words.empty() || state.new_words.back() != number)) {
+      if (state.new_words.empty()) {
+        changed_.push_back(found->second);
       }
+      state.new_words.push_back(number);
     }
   }
 
   void queue_new_pairs() {
-    for (auto& [key, words] : new_pairs_) {
-      const int64_t count = pair_counts_[key];
-      if (count > 0) {
-        queue_.push({count, key, std::move(words)});
+    for (const size_t number : changed_) {
+      PairState& state = pairs_[number];
+      std::vector<int32_t> words = std::exchange(state.new_words, {});
+      if (state.count > 0) {
+        queue_.push({state.count, state.key, number, std::move(words)});
       }
     }
-    new_pairs_.clear();
+    changed_.clear();
   }
 
   // The count of the merged pair itself stays, as in `tokenizers`: another merge may give a token
@@ -185,8 +198,9 @@ class Trainer {
   std::unordered_map<std::string, int32_t> ids_;  // of tokens that merges may give
   std::vector<std::vector<int32_t>> words_;       // as symbols
   std::vector<int64_t> counts_;                   // of words
-  std::unordered_map<uint64_t, int64_t, PairHash> pair_counts_;
-  std::unordered_map<uint64_t, std::vector<int32_t>, PairHash> new_pairs_;
+  std::unordered_map<uint64_t, size_t, PairHash> pair_numbers_;
+  std::vector<PairState> pairs_;  // by number
+  std::vector<size_t> changed_;   // pairs that have new words
   std::priority_queue<Candidate> queue_;
 };
 
