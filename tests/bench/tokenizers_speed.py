@@ -15,8 +15,11 @@ import tempfile
 import time
 from statistics import median
 
+import tokenizers
+
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "interop"))
 import make_tokenizers  # noqa: E402
+from vs_pytorch import cpu_field  # noqa: E402
 
 ALONE = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 
@@ -54,8 +57,9 @@ def main():
             print(f"{case:30} Tandem {mine:.3f} s, tokenizers {other:.3f} s, ratio {ratio:.3f}", flush=True)
             if options.raw:
                 with open(options.raw, "a") as file:
-                    file.write(json.dumps({"case": case, "bytes": len(text.encode()), "vocabulary": options.size, "seconds": times,
-                                           "ratio": ratio}) + "\n")
+                    file.write(json.dumps({"date": time.strftime("%Y-%m-%d"), "machine": cpu_field("model name"), "tokenizers": tokenizers.__version__,
+                                           "text": os.path.basename(options.text), "bytes": len(text.encode()), "case": case,
+                                           "vocabulary": options.size, "seconds": times, "ratio": ratio}) + "\n")
 
         threads = str(len(os.sched_getaffinity(0)))
         compare(f"train, {threads} threads", lambda: tandem_seconds(options.program, "train", str(options.size), threads, path),
