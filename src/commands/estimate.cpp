@@ -3,10 +3,10 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
+#include "src/commands/estimate_table.h"
 #include "src/commands/settings.h"
 #include "src/estimate/link_bench.h"
 #include "src/io/file.h"
@@ -18,8 +18,8 @@ namespace {
 constexpr const char* kUsage =
     R"(tandem estimate: memory, traffic and time of a training step, without running it
 
-  tandem estimate --config configs/gpt2_124m.cfg --ranks 32 --gpu a100-40 --train.micro_batch 8
-  tandem estimate --config configs/mnist_mlp.cfg --ranks 2
+  tandem estimate configs/gpt2_124m.cfg --ranks 32 --gpu a100-40 --train.micro_batch 8
+  tandem estimate configs/mnist_mlp.cfg --ranks 2
 
 Takes the settings of `tandem train`. Memory and bytes between ranks are those of a dry run of the step; the time
 follows from the rates that are printed, which options replace.)";
@@ -151,25 +151,11 @@ Job job_of(const Request& request) {
   return job;
 }
 
-// One line of the table: the configuration with a ZeRO stage and recomputation of its own.
-struct Row {
-  Config config;
-  Estimate estimate{};
-  int64_t largest_micro_batch = 0;
-  bool is_given = false;  // the configuration that the user gave
-
-  bool fits(const Job& job) const { return estimate.peak_bytes <= job.hardware.memory_bytes; }
-  std::string recompute() const { return config.train.recompute ? "block" : "none"; }
-  std::string setting() const {
-    return str("dist.zero = ", config.dist.zero, " with train.recompute = ", recompute());
-  }
-};
-
-std::vector<Row> rows_of(const Config& config, const DatasetInfo& data, const Job& job) {
-  std::vector<Row> rows;
+std::vector<EstimateRow> rows_of(const Config& config, const DatasetInfo& data, const Job& job) {
+  std::vector<EstimateRow> rows;
   for (int64_t zero = 0; zero < 4; ++zero) {
     for (const bool recompute : {false, true}) {
-      Row row{.config = config};
+      EstimateRow row{.config = config};
       row.config.dist.zero = zero;
       row.config.train.recompute = recompute;
       row.estimate = estimate(row.config, data, job);
@@ -179,157 +165,6 @@ std::vector<Row> rows_of(const Config& config, const DatasetInfo& data, const Jo
     }
   }
   return rows;
-}
-
-// What would make the given row fit: the smallest sufficient change of each setting.
-std::string remedies(const std::vector<Row>& rows, const Row& given, const Job& job) {
-  std::vector<std::string> ways;
-  const auto needs = [](const Row& row) { return format_bytes(row.estimate.peak_bytes); };
-  for (const Row& row : rows) {
-    const bool same_recompute = row.config.train.recompute == given.config.train.recompute;
-    if (same_recompute && row.config.dist.zero > given.config.dist.zero && row.fits(job)) {
-      ways.push_back(str("dist.zero = ", row.config.dist.zero, " (", needs(row), ")"));
-      break;
-    }
-  }
-  for (const Row& row : rows) {
-    if (row.config.dist.zero == given.config.dist.zero && !row.is_given && row.fits(job) &&
-        row.config.train.recompute) {
-      ways.push_back(str("train.recompute = block (", needs(row), ")"));
-    }
-  }
-  if (const int64_t micro_batch =
-          usable_micro_batch(given.config, job, given.largest_micro_batch)) {
-    ways.push_back(str("train.micro_batch = ", micro_batch));
-  }
-  for (const Row& row : rows) {
-    if (ways.empty() && row.fits(job)) {
-      ways.push_back(str(row.setting(), " (", needs(row), ")"));
-    }
-  }
-  for (const Row& row : rows) {
-    const int64_t micro_batch = usable_micro_batch(row.config, job, row.largest_micro_batch);
-    if (ways.empty() && micro_batch > 0) {
-      ways.push_back(str(row.setting(), " and train.micro_batch = ", micro_batch));
-    }
-  }
-  std::string text;
-  for (size_t i = 0; i < ways.size(); ++i) {
-    text += (i == 0 ? "" : i + 1 == ways.size() ? " or " : ", ") + ways[i];
-  }
-  return text.empty()
-             ? "no stage fits, not even with one sample: take more ranks or a smaller model"
-             : "use " + text;
-}
-
-std::string verdict(const std::vector<Row>& rows, const Job& job) {
-  const Row& given = *std::ranges::find_if(rows, &Row::is_given);
-  const std::string room =
-      format_bytes(job.hardware.memory_bytes) +
-      (job.hardware.reserved_bytes > 0 ? str(" (", format_bytes(job.hardware.reserved_bytes),
-                                             " of the GPU are kept for CUDA, "
-                                             "cuBLASLt and NCCL)")
-                                       : "");
-  const std::string peak = format_bytes(given.estimate.peak_bytes);
-  if (given.fits(job)) {
-    return str(given.setting(), " fits in ", room, ": needs ", peak);
-  }
-  return str(given.setting(), " does not fit in ", room, ": needs ", peak, "; ",
-             remedies(rows, given, job));
-}
-
-std::string rates(const Hardware& hardware) {
-  char text[256];
-  std::snprintf(
-      text, sizeof text,
-      "%s; matrix products %.3g TFLOP/s of %.3g, other kernels %.3g GB/s, %.2g us to start "
-      "one; links%s %.3g GB/s and %.2g us inside a node, %.3g GB/s and %.2g us between",
-      hardware.name.c_str(), hardware.speed.flops_per_s / 1e12, hardware.peak_flops / 1e12,
-      hardware.speed.bytes_per_s / 1e9, hardware.speed.launch_s * 1e6,
-      hardware.measured_links ? ", as measured," : "", hardware.network.inside.bytes_per_s / 1e9,
-      hardware.network.inside.latency_s * 1e6, hardware.network.between.bytes_per_s / 1e9,
-      hardware.network.between.latency_s * 1e6);
-  return text;
-}
-
-constexpr std::array kColumns = {MemoryClass::kParameters, MemoryClass::kGradients,
-                                 MemoryClass::kMasters,    MemoryClass::kOptimizer,
-                                 MemoryClass::kStaging,    MemoryClass::kActivations,
-                                 MemoryClass::kWorkspace,  MemoryClass::kData};
-
-void print_table(const std::vector<Row>& rows, const Job& job) {
-  std::printf("%-5s %-9s", "zero", "recompute");
-  for (const MemoryClass column : kColumns) {
-    std::printf(" %11s", std::string(name_of(column)).c_str());
-  }
-  std::printf(" %11s %9s %11s %11s %9s %6s %9s\n", "peak", "max batch", "sent inside",
-              "sent between", "step ms", "mfu", "exposed");
-  for (const Row& row : rows) {
-    const Estimate& e = row.estimate;
-    std::printf("%-5ld %-9s", row.config.dist.zero, row.recompute().c_str());
-    for (const MemoryClass column : kColumns) {
-      std::printf(" %11s", format_bytes(e.class_bytes[static_cast<size_t>(column)]).c_str());
-    }
-    std::printf(" %11s %9ld %11s %12s %9.4g %5.1f%% %9.4g%s\n", format_bytes(e.peak_bytes).c_str(),
-                row.largest_micro_batch, format_bytes(e.wire.inside).c_str(),
-                format_bytes(e.wire.between).c_str(), e.step_s * 1e3, e.mfu * 100,
-                e.exposed_s * 1e3, row.fits(job) ? "" : "  does not fit");
-  }
-}
-
-void print(const std::vector<Row>& rows, const DatasetInfo& data, const Job& job) {
-  const Row& given = *std::ranges::find_if(rows, &Row::is_given);
-  const int64_t micro_batch = given.config.train.batch_plan(job.ranks).micro_batch();
-  std::printf("job      %d ranks, %d a node; global batch %ld, micro-batch %ld; %s\n", job.ranks,
-              job.node_size, given.config.train.global_batch, micro_batch, data.path.c_str());
-  std::printf("compute  %.4g TFLOP a step of the model's own, %.4g TFLOP run\n",
-              given.estimate.model_flops / 1e12, given.estimate.flops / 1e12);
-  std::printf("saving   %s of host memory a rank, for the copy that a checkpoint is written from\n",
-              format_bytes(given.estimate.checkpoint_bytes).c_str());
-  std::printf("assumed  %s\n\n", rates(job.hardware).c_str());
-  print_table(rows, job);
-  std::printf(
-      "\nPer rank: bytes by class at the peak of each, and of all together; what the busiest rank "
-      "sends in a step; times\nin ms, `exposed` of which communication that nothing hides.\n\n");
-  std::printf("%s\n", verdict(rows, job).c_str());
-}
-
-nlohmann::json json_of(const Row& row, const Job& job) {
-  const Estimate& e = row.estimate;
-  nlohmann::json memory;
-  for (const MemoryClass column : kColumns) {
-    memory[std::string(name_of(column))] = e.class_bytes[static_cast<size_t>(column)];
-  }
-  return {{"zero", row.config.dist.zero},
-          {"recompute", row.recompute()},
-          {"given", row.is_given},
-          {"fits", row.fits(job)},
-          {"peak_bytes", e.peak_bytes},
-          {"memory", memory},
-          {"checkpoint_bytes", e.checkpoint_bytes},
-          {"largest_micro_batch", row.largest_micro_batch},
-          {"wire_bytes", e.wire.total()},
-          {"wire_inside", e.wire.inside},
-          {"wire_between", e.wire.between},
-          {"flops", e.flops},
-          {"model_flops", e.model_flops},
-          {"step_ms", e.step_s * 1e3},
-          {"exposed_comm_ms", e.exposed_s * 1e3},
-          {"mfu", e.mfu}};
-}
-
-void print_json(const std::vector<Row>& rows, const DatasetInfo& data, const Job& job) {
-  nlohmann::json all = {{"ranks", job.ranks},
-                        {"node_size", job.node_size},
-                        {"data", data.path},
-                        {"memory_bytes", job.hardware.memory_bytes},
-                        {"assumed", rates(job.hardware)},
-                        {"verdict", verdict(rows, job)},
-                        {"rows", nlohmann::json::array()}};
-  for (const Row& row : rows) {
-    all["rows"].push_back(json_of(row, job));
-  }
-  std::printf("%s\n", all.dump().c_str());
 }
 
 }  // namespace
@@ -348,8 +183,10 @@ ExitCode estimate_command(const Words& words, World& world, Memory&) {
   }
   const DatasetInfo data = describe_data(request);
   const Job job = job_of(request);
-  const std::vector<Row> rows = rows_of(request.config, data, job);
-  request.json ? print_json(rows, data, job) : print(rows, data, job);
+  const std::vector<EstimateRow> rows = rows_of(request.config, data, job);
+  const std::string shown =
+      request.json ? estimate_json(rows, data, job) : estimate_text(rows, data, job);
+  std::printf("%s\n", shown.c_str());
   return ExitCode::kOk;
 }
 

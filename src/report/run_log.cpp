@@ -60,18 +60,12 @@ RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step
 
 void RunLog::start(const RunSummary& s, const std::string& resumed_from,
                    const std::vector<std::string>& changes, const std::string& weights_from) {
-  const ModelConfig& model = config_.model;
-  const std::string shape =
-      model.reads_text()       ? str(model.layers, " layers, ", model.heads, " heads, width ",
-                                     model.width, ", context ", model.context)
-      : model.kind == "resnet" ? str("depth ", model.depth)
-                               : str(model.layers, " layers, width ", model.width);
   const double flops = s.flops_per_sample * static_cast<double>(config_.train.global_batch);
   console_.print(str("run         ", directory_.path()));
   const std::string trained =
       s.parameters.trained < s.parameters.all ? str(", ", s.parameters.trained, " trained") : "";
-  console_.print(
-      str("model       ", model.kind, ": ", shape, "; ", s.parameters.all, " parameters", trained));
+  console_.print(str("model       ", config_.model.description(), "; ", s.parameters.all,
+                     " parameters", trained));
   console_.print(str("data        ", data_.path, ": ", data_.train_count, " ", unit(),
                      " to train, ", data_.val_count, " to validate; an epoch is ",
                      s.samples_per_epoch / config_.train.global_batch, " steps"));
@@ -85,7 +79,7 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
                      s.buckets == 1 ? " bucket of " : " buckets, together ",
                      format_bytes(s.gradient_bytes)));
   console_.print(str("ranks       ", s.sharing));
-  console_.print(str("memory      ", s.memory, " a rank, activations on top"));
+  console_.print(str("memory      ", s.memory, " a rank; activations need more"));
   if (!resumed_from.empty()) {
     console_.print(
         str("resuming    ", resumed_from, " at step ", report_.step, " of ", config_.train.steps));

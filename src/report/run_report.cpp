@@ -6,6 +6,7 @@
 #include <optional>
 #include <sstream>
 
+#include "src/core/counted.h"
 #include "src/core/error.h"
 #include "src/io/file.h"
 
@@ -119,7 +120,7 @@ std::string memory_table(const std::string& title, std::span<const Column> colum
     table.add_bytes(std::string(name_of(static_cast<MemoryClass>(i))),
                     [i](const RankUse& use) { return use.memory_peak[i]; });
   }
-  table.add_bytes("all at once", [](const RankUse& use) { return use.peak_bytes; });
+  table.add_bytes("all together", [](const RankUse& use) { return use.peak_bytes; });
   table.add_bytes("copy to save (host)", [](const RankUse& use) { return use.saved_copy_bytes; });
   return table.text();
 }
@@ -127,7 +128,7 @@ std::string memory_table(const std::string& title, std::span<const Column> colum
 std::string wire_table(const std::string& title, std::span<const Column> columns) {
   const auto nothing = [](const Column& c) { return c.use.wire.by == WireCount{}.by; };
   if (std::ranges::all_of(columns, nothing)) {
-    return title + ": none";
+    return title + ": nothing";
   }
   Table table(title, columns);
   for (int i = 0; i < kTraffics; ++i) {
@@ -314,9 +315,9 @@ std::string RunReport::tables(size_t most_columns) const {
     mean.wire = per_step(ranks[busiest].wire, steps);
     wire.push_back({str("a step, rank ", busiest), mean});
   }
-  return str(memory_table("peak memory", memory), '\n', wire_table("sent since this start", wire),
-             str("\nthis start  ", steps, steps == 1 ? " step" : " steps", " from step ",
-                 first_step, ", on ", ranks.size(), ranks.size() == 1 ? " rank" : " ranks"));
+  return str(memory_table("peak memory", memory), '\n', wire_table("sent to other ranks", wire),
+             str("\nlast start  ", counted(steps, "step"), " from step ", first_step, ", on ",
+                 counted(static_cast<int64_t>(ranks.size()), "rank")));
 }
 
 std::string describe_run(const RunDirectory& directory) {

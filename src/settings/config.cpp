@@ -265,6 +265,14 @@ TrainingStep::Options Config::training_step(int ranks) const {
           .optimizer = optim.optimizer()};
 }
 
+std::string ModelConfig::description() const {
+  const std::string shape =
+      reads_text() ? str(layers, " layers, ", heads, " heads, width ", width, ", context ", context)
+      : kind == "resnet" ? str("depth ", depth)
+                         : str(layers, " layers, width ", width);
+  return kind + ": " + shape;
+}
+
 std::string Config::ini_text() const {
   Config copy = *this;
   Options options("");

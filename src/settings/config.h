@@ -55,6 +55,8 @@ struct ModelConfig {
   // Answered by model_zoo.cpp, which knows each kind.
   bool reads_text() const;
   std::vector<std::string> problems() const;
+  // "gpt: 4 layers, 4 heads, width 128, context 64", "resnet: depth 20"
+  std::string description() const;
 };
 
 struct TrainConfig {

@@ -3,6 +3,7 @@
 #include "comm/agreement.h"
 #include "comm/link_probe.h"
 #include "comm/transport/nccl_collectives.h"
+#include "src/core/counted.h"
 #include "src/device/cuda.h"
 #include "src/device/dispatch.h"
 #include "src/estimate/gemm_rate.h"
@@ -105,19 +106,19 @@ std::string Machine::description() const {
       return str("cuda (", cuda::device_name(), "), ", nccl_ ? "nccl" : "mpi");
     }
   }
-  const std::string threads = str(cpu_threads(), cpu_threads() == 1 ? " thread" : " threads");
+  const std::string threads = counted(cpu_threads(), "thread");
   if constexpr (kHasCuda) {
     if (cuda::device_count() == 0) {
-      return str("no GPU (", cuda::why_no_device(), "); ", threads);
+      return "CPU (no GPU found), " + threads;
     }
   }
-  return threads;
+  return "CPU, " + threads;
 }
 
 std::string Machine::sharing(const DistConfig& dist) const {
   const Hierarchy& data = mesh_->data();
   const int size = data.size(), node = data.node_size();
-  std::string text = str(size, size == 1 ? " rank" : " ranks");
+  std::string text = counted(size, "rank");
   if (node != size) {
     text += node > 0 ? str(", ", node, " on each node") : ", nodes of different sizes";
   }

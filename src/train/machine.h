@@ -39,8 +39,8 @@ class Machine {
   // data sheet, or 0 if it is not listed. For a CPU, the measured rate of an f32 matrix product.
   double peak_flops(DType dtype) const;
   // Texts for the table at the start of a run:
-  std::string description()
-      const;  // "cuda (NVIDIA H200), nccl", or "2 threads", with the reason when there is no GPU
+  // "cuda (NVIDIA H200), nccl" or "CPU, 2 threads"; "CPU (no GPU found)" in a build for GPUs.
+  std::string description() const;
   // "4 ranks, 2 on each node; ZeRO stage 2 over all ranks; ring sums; bus bandwidth 47.6 GB/s"
   std::string sharing(const DistConfig& dist) const;
   std::string memory_at_rest() const;  // "parameters 4.0 MiB, gradients 4.0 MiB": between steps

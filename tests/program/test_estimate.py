@@ -92,16 +92,26 @@ class Estimates(Workspace):
                  "--gpu", "a100-40", "--ranks", "8", "--model.layers", "48", "--model.heads", "25", "--model.width", "1600",
                  "--train.precision", "bf16", "--train.global_batch", "64", "--train.micro_batch", "8"]
         text = self.estimate(*large, "--train.recompute", "none").stdout
-        self.assertRegex(text, r"dist.zero = 0 with train.recompute = none does not fit in 38.5 GiB")
-        self.assertRegex(text, r"needs \d+.\d GiB; use .*train.micro_batch = \d")
+        verdict = " ".join(text.split())
+        self.assertRegex(verdict, r"dist.zero = 0 with train.recompute = none does not fit in 38.5 GiB")
+        self.assertRegex(verdict, r"needs \d+.\d GiB; use .*train.micro_batch = \d")
         rows = [line for line in text.splitlines() if line[:1].isdigit()]
         self.assertEqual(len(rows), 8)
         self.assertIn("does not fit", rows[0])
         self.assertNotIn("does not fit", rows[7])
         self.assertRegex(self.estimate(*large, "--dist.zero", "3", "--train.recompute", "block").stdout,
                          r"dist.zero = 3 with train.recompute = block fits in 38.5 GiB")
-        tiny = self.estimate(*large, "--memory-gib", "0.1").stdout
+        tiny = " ".join(self.estimate(*large, "--memory-gib", "0.1").stdout.split())
         self.assertIn("no stage fits, not even with one sample: take more ranks or a smaller model", tiny)
+
+    def test_the_tables_fit_a_terminal_and_equal_stages_share_a_line(self):
+        job = ["--data.path", self.text, "--train.global_batch", "64"]
+        for ranks, zero in [(1, ["0-3", "0-3"]), (8, ["0", "0", "1", "1", "2", "2", "3", "3"])]:
+            lines = self.estimate(*job, "--ranks", ranks, "--gpu", "a100-40").stdout.splitlines()
+            self.assertLessEqual(max(map(len, lines)), 100)
+            self.assertEqual([line.split()[0] for line in lines if line[:1].isdigit()], zero)
+            self.assertEqual([line.split()[1:] for line in lines if line.startswith("zero ") and "peak" not in line], [zero])
+        self.assertIn("1 rank,", self.estimate(*job).stdout)
 
     def test_times_follow_from_the_rates(self):
         job = ["--data.path", self.text, "--gpu", "a100-40", "--ranks", "16", "--train.global_batch", "32",

@@ -142,14 +142,14 @@ TEST(RunReport, AColumnForEachRank) {
             "peak memory                         rank 0      rank 1\n"
             "  parameters                       3.0 MiB     3.0 MiB\n"
             "  masters                          1.0 MiB     1.0 MiB\n"
-            "  all at once                      5.0 MiB     4.0 MiB\n"
+            "  all together                     5.0 MiB     4.0 MiB\n"
             "  copy to save (host)                  0 B     2.0 MiB\n"
-            "sent since this start               rank 0      rank 1  a step, rank 1\n"
+            "sent to other ranks                 rank 0      rank 1  a step, rank 1\n"
             "  all_reduce inside nodes          1.0 MiB     1.0 MiB       102.4 KiB\n"
             "  all_reduce between nodes             0 B     2.0 MiB       204.8 KiB\n"
             "  control inside nodes               100 B       100 B            10 B\n"
             "  together                         1.0 MiB     3.0 MiB       307.2 KiB\n"
-            "this start  10 steps from step 10, on 2 ranks");
+            "last start  10 steps from step 10, on 2 ranks");
 }
 
 TEST(RunReport, TheLargestAndTheBusiestOfManyRanks) {
@@ -158,13 +158,13 @@ TEST(RunReport, TheLargestAndTheBusiestOfManyRanks) {
             "peak memory                     largest, rank 0\n"
             "  parameters                            3.0 MiB\n"
             "  masters                               1.0 MiB\n"
-            "  all at once                           5.0 MiB\n"
-            "sent since this start           busiest, rank 1  a step, rank 1\n"
+            "  all together                          5.0 MiB\n"
+            "sent to other ranks             busiest, rank 1  a step, rank 1\n"
             "  all_reduce inside nodes               1.0 MiB         1.0 MiB\n"
             "  all_reduce between nodes              2.0 MiB         2.0 MiB\n"
             "  control inside nodes                    100 B           100 B\n"
             "  together                              3.0 MiB         3.0 MiB\n"
-            "this start  1 step from step 0, on 2 ranks");
+            "last start  1 step from step 0, on 2 ranks");
 }
 
 TEST(RunReport, OneRankSendsNothing) {
@@ -174,9 +174,9 @@ TEST(RunReport, OneRankSendsNothing) {
   EXPECT_EQ(report.tables(8),
             "peak memory                         rank 0\n"
             "  data                                64 B\n"
-            "  all at once                         64 B\n"
-            "sent since this start: none\n"
-            "this start  2 steps from step 0, on 1 rank");
+            "  all together                        64 B\n"
+            "sent to other ranks: nothing\n"
+            "last start  2 steps from step 0, on 1 rank");
 }
 
 class RunFiles : public ::testing::Test {
@@ -299,7 +299,7 @@ TEST_F(RunFiles, DescribesARunThatHasNotEnded) {
       "logged      1 line, loss not finite at step 30\n"
       "peak memory                     largest rank\n"
       "  parameters                         1.0 KiB\n"
-      "  all at once                        2.0 KiB\n"
+      "  all together                       2.0 KiB\n"
       "sent in step 30                 busiest rank\n"
       "  all_gather inside nodes              512 B\n"
       "  together                             512 B";

@@ -88,7 +88,7 @@ class Emulated(Workspace):
             result = self.train("none", *QUICK, *SMALL, "--run.device", "cuda", code=CONFIG)
             self.assert_one_line(result, "finds no GPU here: .*run.device = cpu")
             result = self.train("auto", *QUICK, *SMALL, "--run.device", "auto")
-            self.assertRegex(result.stdout, "machine +no GPU .*; 1 thread a rank")
+            self.assertRegex(result.stdout, r"machine +CPU \(no GPU found\), 1 thread a rank")
         finally:
             tandem_program.MPI_ENV = saved
 

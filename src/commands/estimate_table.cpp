@@ -1,0 +1,250 @@
+#include "src/commands/estimate_table.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "src/core/counted.h"
+
+namespace tandem {
+
+namespace {
+
+// What would make the given row fit: the smallest sufficient change of each setting.
+std::string remedies(const std::vector<EstimateRow>& rows, const EstimateRow& given,
+                     const Job& job) {
+  std::vector<std::string> ways;
+  const auto needs = [](const EstimateRow& row) { return format_bytes(row.estimate.peak_bytes); };
+  for (const EstimateRow& row : rows) {
+    const bool same_recompute = row.config.train.recompute == given.config.train.recompute;
+    if (same_recompute && row.config.dist.zero > given.config.dist.zero && row.fits(job)) {
+      ways.push_back(str("dist.zero = ", row.config.dist.zero, " (", needs(row), ")"));
+      break;
+    }
+  }
+  for (const EstimateRow& row : rows) {
+    if (row.config.dist.zero == given.config.dist.zero && !row.is_given && row.fits(job) &&
+        row.config.train.recompute) {
+      ways.push_back(str("train.recompute = block (", needs(row), ")"));
+    }
+  }
+  if (const int64_t micro_batch =
+          usable_micro_batch(given.config, job, given.largest_micro_batch)) {
+    ways.push_back(str("train.micro_batch = ", micro_batch));
+  }
+  for (const EstimateRow& row : rows) {
+    if (ways.empty() && row.fits(job)) {
+      ways.push_back(str(row.setting(), " (", needs(row), ")"));
+    }
+  }
+  for (const EstimateRow& row : rows) {
+    const int64_t micro_batch = usable_micro_batch(row.config, job, row.largest_micro_batch);
+    if (ways.empty() && micro_batch > 0) {
+      ways.push_back(str(row.setting(), " and train.micro_batch = ", micro_batch));
+    }
+  }
+  std::string text;
+  for (size_t i = 0; i < ways.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == ways.size() ? " or " : ", ") + ways[i];
+  }
+  return text.empty()
+             ? "no stage fits, not even with one sample: take more ranks or a smaller model"
+             : "use " + text;
+}
+
+std::string verdict(const std::vector<EstimateRow>& rows, const Job& job) {
+  const EstimateRow& given = *std::ranges::find_if(rows, &EstimateRow::is_given);
+  const std::string room =
+      format_bytes(job.hardware.memory_bytes) +
+      (job.hardware.reserved_bytes > 0 ? str(" (", format_bytes(job.hardware.reserved_bytes),
+                                             " of the GPU are kept for CUDA, "
+                                             "cuBLASLt and NCCL)")
+                                       : "");
+  const std::string peak = format_bytes(given.estimate.peak_bytes);
+  if (given.fits(job)) {
+    return str(given.setting(), " fits in ", room, ": needs ", peak);
+  }
+  return str(given.setting(), " does not fit in ", room, ": needs ", peak, "; ",
+             remedies(rows, given, job));
+}
+
+std::string rates(const Hardware& hardware) {
+  char text[256];
+  std::snprintf(
+      text, sizeof text,
+      "%s; matrix products %.3g TFLOP/s of %.3g, other kernels %.3g GB/s, %.2g us to start "
+      "one; links%s %.3g GB/s and %.2g us inside a node, %.3g GB/s and %.2g us between",
+      hardware.name.c_str(), hardware.speed.flops_per_s / 1e12, hardware.peak_flops / 1e12,
+      hardware.speed.bytes_per_s / 1e9, hardware.speed.launch_s * 1e6,
+      hardware.measured_links ? ", as measured," : "", hardware.network.inside.bytes_per_s / 1e9,
+      hardware.network.inside.latency_s * 1e6, hardware.network.between.bytes_per_s / 1e9,
+      hardware.network.between.latency_s * 1e6);
+  return text;
+}
+
+constexpr std::array kColumns = {MemoryClass::kParameters, MemoryClass::kGradients,
+                                 MemoryClass::kMasters,    MemoryClass::kOptimizer,
+                                 MemoryClass::kStaging,    MemoryClass::kActivations,
+                                 MemoryClass::kWorkspace,  MemoryClass::kData};
+
+// Rows with the same recomputation whose figures are equal, in the order of their stages.
+struct Line {
+  const EstimateRow* row;
+  std::string zero;  // "2", or "0-3"
+};
+
+std::string figures(const EstimateRow& row) {
+  const Estimate& e = row.estimate;
+  std::string text = str(e.peak_bytes, ' ', row.largest_micro_batch, ' ', e.wire.inside, ' ',
+                         e.wire.between, ' ', e.step_s, ' ', e.exposed_s);
+  for (const MemoryClass column : kColumns) {
+    text += str(' ', e.class_bytes[static_cast<size_t>(column)]);
+  }
+  return text;
+}
+
+std::vector<Line> lines_of(const std::vector<EstimateRow>& rows) {
+  std::vector<Line> lines;
+  for (const EstimateRow& row : rows) {
+    const int64_t stage = row.config.dist.zero;
+    const auto same = std::ranges::find_if(lines, [&](const Line& line) {
+      return line.row->config.train.recompute == row.config.train.recompute &&
+             line.zero.ends_with(std::to_string(stage - 1)) && figures(*line.row) == figures(row);
+    });
+    if (same == lines.end()) {
+      lines.push_back({&row, std::to_string(stage)});
+    } else {
+      same->zero = str(same->row->config.dist.zero, '-', stage);
+    }
+  }
+  return lines;
+}
+
+template <class... Args>
+std::string formatted(const char* format, Args... args) {
+  std::array<char, 256> text;
+  std::snprintf(text.data(), text.size(), format, args...);
+  return text.data();
+}
+
+// The words of `text`, broken into lines of at most 100 columns; `indent` spaces begin all but the
+// first.
+std::string wrapped(const std::string& text, size_t indent) {
+  std::istringstream words(text.substr(indent));
+  std::string done = text.substr(0, indent), word;
+  size_t column = indent;
+  while (words >> word) {
+    if (column > indent && column + 1 + word.size() > 100) {
+      done += "\n" + std::string(indent, ' ');
+      column = indent;
+    }
+    done += (column > indent ? " " : "") + word;
+    column += (column > indent ? 1 : 0) + word.size();
+  }
+  return done;
+}
+
+std::string step_table(const std::vector<Line>& lines, const Job& job) {
+  std::string text =
+      formatted("%-4s %-9s %10s %9s %11s %12s %9s %6s %9s\n", "zero", "recompute", "peak",
+                "max batch", "sent inside", "sent between", "step ms", "mfu", "exposed");
+  for (const auto& [row, zero] : lines) {
+    const Estimate& e = row->estimate;
+    text += formatted("%-4s %-9s %10s %9ld %11s %12s %9.4g %5.1f%% %9.4g%s\n", zero.c_str(),
+                      row->recompute().c_str(), format_bytes(e.peak_bytes).c_str(),
+                      row->largest_micro_batch, format_bytes(e.wire.inside).c_str(),
+                      format_bytes(e.wire.between).c_str(), e.step_s * 1e3, e.mfu * 100,
+                      e.exposed_s * 1e3, row->fits(job) ? "" : "  does not fit");
+  }
+  return text;
+}
+
+// A row for each class of memory, a column for each line of the other table.
+std::string memory_table(const std::vector<Line>& lines) {
+  std::string text = formatted("%-11s", "zero");
+  for (const Line& line : lines) {
+    text += formatted(" %10s", line.zero.c_str());
+  }
+  text += formatted("\n%-11s", "recompute");
+  for (const Line& line : lines) {
+    text += formatted(" %10s", line.row->recompute().c_str());
+  }
+  for (const MemoryClass memory_class : kColumns) {
+    text += formatted("\n%-11s", std::string(name_of(memory_class)).c_str());
+    for (const Line& line : lines) {
+      const int64_t bytes = line.row->estimate.class_bytes[static_cast<size_t>(memory_class)];
+      text += formatted(" %10s", format_bytes(bytes).c_str());
+    }
+  }
+  return text + "\n";
+}
+
+nlohmann::json json_of(const EstimateRow& row, const Job& job) {
+  const Estimate& e = row.estimate;
+  nlohmann::json memory;
+  for (const MemoryClass column : kColumns) {
+    memory[std::string(name_of(column))] = e.class_bytes[static_cast<size_t>(column)];
+  }
+  return {{"zero", row.config.dist.zero},
+          {"recompute", row.recompute()},
+          {"given", row.is_given},
+          {"fits", row.fits(job)},
+          {"peak_bytes", e.peak_bytes},
+          {"memory", memory},
+          {"checkpoint_bytes", e.checkpoint_bytes},
+          {"largest_micro_batch", row.largest_micro_batch},
+          {"wire_bytes", e.wire.total()},
+          {"wire_inside", e.wire.inside},
+          {"wire_between", e.wire.between},
+          {"flops", e.flops},
+          {"model_flops", e.model_flops},
+          {"step_ms", e.step_s * 1e3},
+          {"exposed_comm_ms", e.exposed_s * 1e3},
+          {"mfu", e.mfu}};
+}
+
+}  // namespace
+
+std::string estimate_text(const std::vector<EstimateRow>& rows, const DatasetInfo& data,
+                          const Job& job) {
+  const EstimateRow& given = *std::ranges::find_if(rows, &EstimateRow::is_given);
+  const int64_t micro_batch = given.config.train.batch_plan(job.ranks).micro_batch();
+  const std::vector<Line> lines = lines_of(rows);
+  const auto line = [](const auto&... words) { return wrapped(str(words...), 9) + "\n"; };
+  return line("job      ", counted(job.ranks, "rank"), ", ", job.node_size,
+              " on each node; global batch ", given.config.train.global_batch, ", micro-batch ",
+              micro_batch) +
+         line("data     ", data.path) +
+         line(formatted("compute  %.4g TFLOP a step that the model needs, %.4g TFLOP that run",
+                        given.estimate.model_flops / 1e12, given.estimate.flops / 1e12)) +
+         line("saving   ", format_bytes(given.estimate.checkpoint_bytes),
+              " of host memory a rank, for the copy that a checkpoint is written from") +
+         line("assumed  ", rates(job.hardware)) + "\n" + step_table(lines, job) + "\n" +
+         memory_table(lines) + "\n" +
+         wrapped(
+             "For one rank: its peak of memory, and below it each class at its own peak; the "
+             "largest micro-batch that fits; what the busiest rank sends in a step, inside its "
+             "node and between nodes; times in ms. `exposed` is the part of a step that waits "
+             "for other ranks.",
+             0) +
+         "\n\n" + wrapped(verdict(rows, job), 0);
+}
+
+std::string estimate_json(const std::vector<EstimateRow>& rows, const DatasetInfo& data,
+                          const Job& job) {
+  nlohmann::json all = {{"ranks", job.ranks},
+                        {"node_size", job.node_size},
+                        {"data", data.path},
+                        {"memory_bytes", job.hardware.memory_bytes},
+                        {"assumed", rates(job.hardware)},
+                        {"verdict", verdict(rows, job)},
+                        {"rows", nlohmann::json::array()}};
+  for (const EstimateRow& row : rows) {
+    all["rows"].push_back(json_of(row, job));
+  }
+  return all.dump();
+}
+
+}  // namespace tandem

@@ -1,0 +1,33 @@
+// What `tandem estimate` shows.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "src/estimate/estimate.h"
+
+namespace tandem {
+
+// The configuration with a ZeRO stage and recomputation of its own.
+struct EstimateRow {
+  Config config;
+  Estimate estimate{};
+  int64_t largest_micro_batch = 0;
+  bool is_given = false;  // the configuration that the user gave
+
+  bool fits(const Job& job) const { return estimate.peak_bytes <= job.hardware.memory_bytes; }
+  std::string recompute() const { return config.train.recompute ? "block" : "none"; }
+  std::string setting() const {
+    return str("dist.zero = ", config.dist.zero, " with train.recompute = ", recompute());
+  }
+};
+
+// `rows`: without and with recomputation for each ZeRO stage; one of them is the given one. Stages
+// with equal figures share a line. No line is longer than 100 columns; no newline at the end.
+std::string estimate_text(const std::vector<EstimateRow>& rows, const DatasetInfo& data,
+                          const Job& job);
+// One JSON object with an entry for each row.
+std::string estimate_json(const std::vector<EstimateRow>& rows, const DatasetInfo& data,
+                          const Job& job);
+
+}  // namespace tandem
