@@ -1,12 +1,14 @@
 // tandem eval: the loss of a checkpoint on a whole validation set.
 #include <cmath>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
 #include "src/inference/trained_model.h"
 #include "src/io/checkpoint.h"
 #include "src/train/evaluation.h"
+#include "src/train/run_directory.h"
 
 namespace tandem {
 
@@ -15,15 +17,16 @@ namespace {
 constexpr const char* kUsage =
     R"(tandem eval: loss, and perplexity or accuracy, on the whole validation set
 
-  tandem eval --checkpoint runs/NAME
-  mpirun -np 4 tandem eval --checkpoint runs/NAME/checkpoints/best --data other.h5
+  tandem eval runs/NAME
+  mpirun -np 4 tandem eval runs/NAME/checkpoints/best --data other.h5
 
-Every target counts once; the result has the same bits for every number of ranks.)";
+runs/NAME is the same as --checkpoint runs/NAME. The dataset of the run, where its path is relative, is looked for in the
+working directory, then in the run's folder and each folder above that. Every target counts once; the result has the same bits for every number of ranks.)";
 
 struct Request {
   std::string checkpoint, data;
   int64_t batch = 0, threads = 0;
-  bool verify = false, help = false;
+  bool verify = false, json = false, help = false;
   Options options{kUsage};
 
   Request() {
@@ -32,11 +35,25 @@ struct Request {
     options.add("batch", batch, "samples at a time; 0: as in training", 0, 1 << 22);
     options.add("verify", verify, "hash the whole dataset first, also above 512 MiB");
     options.add("threads", threads, "CPU threads a rank; 0: its share of the cores", 0, 4096);
+    options.add("json", json, "print one JSON object");
     options.add("help", help, "print this");
   }
 };
 
-void print(const TrainedModel& trained, const Evaluation& result) {
+void print(const TrainedModel& trained, const Evaluation& result, bool as_json) {
+  if (as_json) {
+    nlohmann::ordered_json json = {{"checkpoint", trained.checkpoint},
+                                   {"step", trained.step},
+                                   {"targets", result.targets},
+                                   {"val_loss", result.loss}};
+    if (trained.config.model.reads_text()) {
+      json["perplexity"] = std::exp(result.loss);
+    } else {
+      json["accuracy"] = result.accuracy;
+    }
+    std::printf("%s\n", json.dump().c_str());
+    return;
+  }
   std::printf("checkpoint  %s (step %ld)\n", trained.checkpoint.c_str(), trained.step);
   std::printf("targets     %ld\n", result.targets);
   std::printf("val_loss    %.6f\n", result.loss);
@@ -53,9 +70,9 @@ ExitCode eval_command(const Words& words, World& world, Memory& memory) {
   Control& control = world.control();
   Request request;
   agree(control, [&] {
-    std::vector<std::string> problems = request.options.apply_words(words);
+    std::vector<std::string> problems = request.options.apply_words(words, "checkpoint");
     if (!request.help && request.checkpoint.empty()) {
-      problems.push_back("--checkpoint is missing; --help shows an example");
+      problems.push_back("--checkpoint is missing, such as `tandem eval runs/NAME`");
     }
     fail_if_any(problems);
   });
@@ -70,7 +87,9 @@ ExitCode eval_command(const Words& words, World& world, Memory& memory) {
       on_root(control, [&] { return resolve_checkpoint(request.checkpoint); });
   std::unique_ptr<Dataset> dataset;
   agree(control, [&] {
-    dataset = open_dataset(request.data.empty() ? config_of(checkpoint).data.path : request.data);
+    const std::string of_run = config_of(checkpoint).data.path;
+    dataset = open_dataset(request.data.empty() ? RunDirectory::of(checkpoint).find(of_run)
+                                                : request.data);
     if (world.local_rank() == 0) {
       verify_content(dataset->info(), request.verify);
     }
@@ -89,7 +108,7 @@ ExitCode eval_command(const Words& words, World& world, Memory& memory) {
       *trained.model, {.stream = *trained.stream, .memory = memory, .gate = trained.values.get()},
       *dataset, trained.config.model.context, batch, 0, upload, control);
   if (world.rank() == 0) {
-    print(trained, result);
+    print(trained, result, request.json);
   }
   if (!std::isfinite(result.loss)) {
     throw AgreedError(ExitCode::kNumerical,

@@ -1,13 +1,16 @@
 // tandem generate: text from a trained language model, token by token.
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
 #include "src/inference/token_sampler.h"
 #include "src/inference/trained_model.h"
 #include "src/io/file.h"
+#include "src/train/run_directory.h"
 
 namespace tandem {
 
@@ -15,16 +18,16 @@ namespace {
 
 constexpr const char* kUsage = R"(tandem generate: continues a text with a trained language model
 
-  tandem generate --checkpoint runs/NAME --prompt "Once upon" --tokens 200 --temperature 0.8 --top-k 40
+  tandem generate runs/NAME --prompt "Once upon" --tokens 200 --temperature 0.8 --top-k 40
 
-Prints the tokens as they come. The same seed gives the same text.)";
+Prints the tokens as they come. The same seed gives the same text. runs/NAME is the same as --checkpoint runs/NAME.)";
 
 struct Request {
   std::string checkpoint, prompt, tokenizer;
   std::vector<std::string> stops;
-  int64_t tokens = 200, threads = 0;
+  int64_t tokens = 200, samples = 1, threads = 0;
   SamplingOptions sampling;
-  bool help = false;
+  bool json = false, help = false;
   Options options{kUsage};
 
   Request() {
@@ -33,6 +36,8 @@ struct Request {
         "prompt", prompt,
         "text to continue; empty: the tokenizer's begin-of-text or end-of-text, or a line end");
     options.add("tokens", tokens, "largest number of tokens to print", 1);
+    options.add("samples", samples, "texts to print, a line of dashes between them", 1, 1 << 20);
+    options.add("json", json, "print one JSON object at the end: the texts, and tokens a second");
     options.add("temperature", sampling.temperature,
                 "divides the logits; 0: always the likeliest token", 0, 1000);
     options.add("top-k", sampling.top_k, "only the k likeliest tokens; 0: all");
@@ -49,18 +54,18 @@ struct Request {
 // RUN/tokenizer.h5 beside RUN/checkpoints/step-..., or the dataset the model was trained on.
 std::string tokenizer_path(const Request& request, const std::string& checkpoint,
                            const Config& config) {
-  namespace fs = std::filesystem;
   if (!request.tokenizer.empty()) {
     return request.tokenizer;
   }
-  const fs::path beside = fs::canonical(checkpoint).parent_path().parent_path() / "tokenizer.h5";
-  return fs::exists(beside) ? beside.string() : config.data.path;
+  const RunDirectory run = RunDirectory::of(checkpoint);
+  return std::filesystem::exists(run.tokenizer()) ? run.tokenizer() : run.find(config.data.path);
 }
 
-// Prints text as it comes, but holds back what may be the beginning of a stop text.
+// Prints text as it comes, or keeps it, but holds back what may be the beginning of a stop text.
 class StoppingPrinter {
  public:
-  explicit StoppingPrinter(const std::vector<std::string>& stops) : stops_(stops) {}
+  StoppingPrinter(const std::vector<std::string>& stops, bool keeps)
+      : stops_(stops), keeps_(keeps) {}
 
   // False when a stop text was reached.
   bool push(const std::string& text) {
@@ -85,17 +90,43 @@ class StoppingPrinter {
     return true;
   }
   void finish() { put(held_.size()); }
+  const std::string& kept() const { return kept_; }
 
  private:
   void put(size_t count) {
-    if (std::fwrite(held_.data(), 1, count, stdout) != count || std::fflush(stdout) != 0) {
+    if (keeps_) {
+      kept_.append(held_, 0, count);
+    } else if (std::fwrite(held_.data(), 1, count, stdout) != count || std::fflush(stdout) != 0) {
       fail_file("standard output", "write", errno);
     }
     held_.erase(0, count);
   }
   std::vector<std::string> stops_;
-  std::string held_;
+  bool keeps_;
+  std::string held_, kept_;
 };
+
+// Feeds up to `most` tokens after the prompt to the printer. Returns how many the model chose, with
+// an end-of-text token that ended the text.
+int64_t continue_text(const std::vector<int32_t>& prompt, int64_t most, const Tokenizer& tokenizer,
+                      Decoder& decoder, TokenSampler& sampler, StoppingPrinter& printer) {
+  StreamDecoder text(tokenizer);
+  Tensor logits = decoder.prefill(prompt);
+  int64_t count = 0;
+  while (count < most) {
+    const int32_t token = sampler.pick(logits.as<float>());
+    ++count;
+    if (token == tokenizer.end_of_text() || !printer.push(text.push(token))) {
+      break;
+    }
+    if (count < most) {
+      logits = decoder.step(token);
+    }
+  }
+  printer.push(text.finish());
+  printer.finish();
+  return count;
+}
 
 void generate(Request& request, World& world, Memory& memory) {
   const std::string checkpoint = resolve_checkpoint(request.checkpoint);
@@ -124,21 +155,26 @@ void generate(Request& request, World& world, Memory& memory) {
         tokenizer->end_of_text() ? std::vector{*tokenizer->end_of_text()} : tokenizer->encode("\n");
   }
   TokenSampler sampler(request.sampling);
-  StreamDecoder text(*tokenizer);
-  StoppingPrinter printer(request.stops);
-  Tensor logits = decoder->prefill(prompt);
-  for (int64_t i = 0; i < request.tokens; ++i) {
-    const int32_t token = sampler.pick(logits.as<float>());
-    if (token == tokenizer->end_of_text() || !printer.push(text.push(token))) {
-      break;
-    }
-    if (i + 1 < request.tokens) {
-      logits = decoder->step(token);
+  nlohmann::ordered_json json = {{"checkpoint", checkpoint}, {"samples", nlohmann::json::array()}};
+  const auto began = std::chrono::steady_clock::now();
+  int64_t tokens = 0;
+  for (int64_t sample = 0; sample < request.samples; ++sample) {
+    StoppingPrinter printer(request.stops, request.json);
+    const int64_t count =
+        continue_text(prompt, request.tokens, *tokenizer, *decoder, sampler, printer);
+    tokens += count;
+    json["samples"].push_back({{"text", printer.kept()}, {"tokens", count}});
+    if (!request.json) {
+      std::printf(sample + 1 < request.samples ? "\n---------------\n" : "\n");
     }
   }
-  printer.push(text.finish());
-  printer.finish();
-  std::printf("\n");
+  if (request.json) {
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
+    json["tokens"] = tokens;
+    json["seconds"] = seconds.count();
+    json["tokens_per_s"] = static_cast<double>(tokens) / seconds.count();
+    std::printf("%s\n", json.dump().c_str());
+  }
 }
 
 }  // namespace
@@ -149,9 +185,9 @@ ExitCode generate_command(const Words& words, World& world, Memory& memory) {
                       "tandem generate runs as one process; start it without mpirun");
   }
   Request request;
-  std::vector<std::string> problems = request.options.apply_words(words);
+  std::vector<std::string> problems = request.options.apply_words(words, "checkpoint");
   if (!request.help && request.checkpoint.empty()) {
-    problems.push_back("--checkpoint is missing; --help shows an example");
+    problems.push_back("--checkpoint is missing, such as `tandem generate runs/NAME`");
   }
   fail_if_any(problems);
   if (request.help) {

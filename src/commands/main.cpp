@@ -12,6 +12,8 @@
 #include "src/commands/commands.h"
 #include "src/core/visible_text.h"
 #include "src/device/device.h"
+#include "src/report/version.h"
+#include "src/settings/hints.h"
 #include "src/stop/stop_signal.h"
 
 namespace tandem {
@@ -21,14 +23,14 @@ constexpr const char* kUsage =
     R"(tandem: distributed training of transformers and convolutional networks
 
   tandem prepare text|images ...   make a dataset from files
-  tandem train --config FILE ...   train a model; under mpirun -np N on N ranks
-  tandem eval --checkpoint DIR     loss, perplexity or accuracy on the whole validation set
-  tandem generate --checkpoint DIR text from a trained language model
+  tandem train FILE.cfg ...        train a model; under mpirun -np N on N ranks
+  tandem eval DIR                  loss, perplexity or accuracy on the whole validation set
+  tandem generate DIR              text from a trained language model
   tandem inspect FILE|DIR          what is in a dataset, a checkpoint or a run
-  tandem estimate --config FILE    memory, traffic and time of a training step, without running it
+  tandem estimate FILE.cfg         memory, traffic and time of a training step, without running it
   tandem bench links               how fast ranks exchange data; under mpirun -np N
 
-Each has --help. Exit codes: 0 finished, 2 bad configuration, 3 bad data or checkpoint, 64 numerical failure,
+Each has --help; tandem --version says what was built. Exit codes: 0 finished, 2 bad configuration, 3 bad data or checkpoint, 64 numerical failure,
 70 internal error, 71 out of memory, 75 temporary (start again), 85 stopped on request with a checkpoint saved.
 )";
 
@@ -87,6 +89,19 @@ void open_standard_streams() {
   }
 }
 
+ExitCode unknown_command(const std::string& word) {
+  std::vector<std::string> names;
+  std::string all;
+  for (const auto& [name, command] : kCommands) {
+    names.push_back(name);
+    all += (all.empty() ? "" : ", ") + name;
+  }
+  const std::string guess = nearest_name(word, names);
+  complain(str("no command ", word, guess.empty() ? "" : "; did you mean " + guess + "?",
+               guess.empty() ? "; there are " + all : ""));
+  return ExitCode::kConfig;
+}
+
 int main_with(int argc, char** argv) {
   open_standard_streams();
   const Words words(argv + 1, argv + argc);
@@ -94,11 +109,13 @@ int main_with(int argc, char** argv) {
     std::fputs(kUsage, stdout);
     return static_cast<int>(words.empty() ? ExitCode::kConfig : ExitCode::kOk);
   }
+  if (words[0] == "--version") {
+    std::fputs(version_text().c_str(), stdout);
+    return static_cast<int>(ExitCode::kOk);
+  }
   const auto found = kCommands.find(words[0]);
   if (found == kCommands.end()) {
-    complain(str("no command ", words[0],
-                 "; there are train, eval, generate, prepare, inspect, estimate and bench"));
-    return static_cast<int>(ExitCode::kConfig);
+    return static_cast<int>(unknown_command(words[0]));
   }
   if (found->first == "train") {
     StopSignal::expect_usr1();

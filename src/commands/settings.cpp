@@ -1,20 +1,23 @@
 #include "src/commands/settings.h"
 
+#include <filesystem>
+
 #include "src/core/error.h"
 #include "src/io/file.h"
 
 namespace tandem {
 
 std::vector<std::string> apply_settings(Options& options, const std::vector<std::string>& words) {
-  const CommandLine line = parse_command_line(words);
+  const CommandLine line = options.parse(words, "config");
   std::vector<std::string> problems;
-  for (const std::string& word : line.positional) {
-    problems.push_back(
-        str("command line: unexpected word ", word, "; settings are --section.key value"));
-  }
   std::vector<Assignment> settings;
   for (const Assignment& assignment : line.assignments) {
     if (assignment.key == "config") {
+      if (!std::filesystem::exists(assignment.value)) {
+        problems.push_back(
+            str("no configuration file ", assignment.value, "; settings are --section.key value"));
+        continue;
+      }
       try {
         const auto from_file = parse_ini(read_file(assignment.value), assignment.value);
         settings.insert(settings.end(), from_file.begin(), from_file.end());

@@ -8,8 +8,8 @@
 
 namespace tandem {
 
-// Applies the files that --config names, in order, then the command line, which wins. Returns a
-// line for each word without a key, for each file that cannot be read, and for each wrong setting.
+// Applies the files that --config or words without a key name, in order, then the command line,
+// which wins. Returns a line for each file that cannot be read and for each wrong setting.
 std::vector<std::string> apply_settings(Options& options, const std::vector<std::string>& words);
 
 }  // namespace tandem

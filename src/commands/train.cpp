@@ -14,11 +14,13 @@ namespace {
 
 constexpr const char* kUsage = R"(tandem train: trains a model
 
-  tandem train --config FILE [--config FILE ...] [--section.key VALUE ...]
-  mpirun -np 8 tandem train --config configs/shakespeare_char.cfg --train.steps 100
+  tandem train FILE.cfg [FILE.cfg ...] [--section.key VALUE ...]
+  mpirun -np 8 tandem train configs/shakespeare_char.cfg --train.steps 100
 
-The command line wins over files, and a later --config over an earlier one. A run that is started again under the same
-run.name goes on from its newest checkpoint. These settings must then be what they were, all others may change:)";
+The command line wins over files, and a later file over an earlier one; --config FILE is the same as FILE. A relative
+data.path begins in the working directory or, where it is not there, in the run's folder or the nearest folder above that.
+A run that is started again under the same run.name goes on from its newest checkpoint.
+These settings must then be what they were, all others may change:)";
 
 std::string usage() {
   std::string text = kUsage;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <sstream>
 
 #include "src/core/error.h"
@@ -119,6 +120,54 @@ void add_vocabulary(const H5Reader& file, const DatasetInfo& info, ContentHash* 
   }
 }
 
+namespace fs = std::filesystem;
+
+struct Source {
+  std::string_view ending, kind, options;
+};
+
+constexpr Source kSources[] = {{".txt", "text", " --tokenizer char"},
+                               {".txt.gz", "text", " --tokenizer char"},
+                               {".jsonl", "text", " --field text --tokenizer char"},
+                               {".jsonl.gz", "text", " --field text --tokenizer char"},
+                               {".csv", "text", " --column text --tokenizer char"},
+                               {".csv.gz", "text", " --column text --tokenizer char"},
+                               {".tar", "images", ""},
+                               {".tar.gz", "images", ""},
+                               {"", "images", ""}};  // a folder
+
+// A path as a shell reads it.
+std::string quoted(const std::string& path) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@%";
+  return path.find_first_not_of(kPlain) == std::string::npos ? path : "'" + path + "'";
+}
+
+// If `path` is a text file, a folder or an archive instead of a dataset, or if there is none and
+// one of these lies beside it under the same name (book.txt beside book.h5): "; make a dataset of
+// book.txt: `tandem prepare text --input book.txt --output book.h5 --tokenizer char`". Otherwise
+// empty.
+std::string source_hint(const std::string& path) {
+  const bool exists = fs::exists(path);
+  for (const Source& source : kSources) {
+    const std::string ending(source.ending);
+    if (exists && !path.ends_with(ending)) {
+      continue;
+    }
+    const std::string stem = exists ? path.substr(0, path.size() - ending.size())
+                                    : fs::path(path).replace_extension().string();
+    const std::string from = stem + ending;
+    if (from == path && !exists) {
+      continue;
+    }
+    if (ending.empty() ? fs::is_directory(from) : fs::is_regular_file(from)) {
+      return str("; make a dataset of ", from, ": `tandem prepare ", source.kind, " --input ",
+                 quoted(from), " --output ", quoted(stem + ".h5"), source.options, "`");
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string_view name_of(DatasetKind kind) {
@@ -136,7 +185,13 @@ std::string vocabulary_hash(const std::string& path) {
   return hash.digest().hex();
 }
 
-DatasetInfo inspect_dataset(const std::string& path) { return inspect(H5Reader(path)); }
+DatasetInfo inspect_dataset(const std::string& path) {
+  try {
+    return inspect(H5Reader(path));
+  } catch (const Error& error) {
+    fail(error.code(), error.what() + source_hint(path));
+  }
+}
 
 std::string compute_content_hash(const std::string& path) {
   const H5Reader file(path);

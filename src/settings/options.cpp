@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "src/core/error.h"
+#include "src/settings/hints.h"
 
 namespace tandem {
 
@@ -14,6 +15,7 @@ namespace {
 namespace po = boost::program_options;
 
 constexpr const char* kText = "text";  // what a setting without restrictions allows
+constexpr const char* kYesOrNo = "true or false";
 
 template <class T>
 bool parse_number(const std::string& text, T& value) {
@@ -34,23 +36,6 @@ template <class T>
 std::string range_text(T low, T high) {
   return str(std::is_integral_v<T> ? "a whole number" : "a number", " in [", number_text(low), ", ",
              number_text(high), "]");
-}
-
-size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) {
-    row[j] = j;
-  }
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
-    }
-  }
-  return row[b.size()];
 }
 
 }  // namespace
@@ -76,7 +61,7 @@ template void Options::add(const std::string&, int64_t&, const std::string&, int
 template void Options::add(const std::string&, double&, const std::string&, double, double);
 
 void Options::add(const std::string& key, bool& value, const std::string& help) {
-  bind({key, help, "true or false", "",
+  bind({key, help, kYesOrNo, "",
         [&value](const std::string& text) {
           const bool yes = text == "true" || text == "1" || text == "yes" || text == "on";
           const bool no = text == "false" || text == "0" || text == "no" || text == "off";
@@ -120,24 +105,64 @@ std::vector<std::string> Options::apply(const std::vector<Assignment>& assignmen
   for (const Assignment& assignment : assignments) {
     const auto setting = std::ranges::find(settings_, assignment.key, &Setting::key);
     if (setting == settings_.end()) {
-      const std::string guess = nearest(assignment.key);
       problems.push_back(
-          str(assignment.origin, ": unknown setting ", assignment.key,
-              guess.empty() ? "; --help lists all" : "; did you mean " + guess + "?"));
+          str(assignment.origin, ": unknown setting ", assignment.key, suggestion(assignment.key)));
     } else if (assignment.bare && setting->allowed == kText) {
       problems.push_back(str(assignment.origin, ": ", assignment.key,
                              " has no value; one that begins with -- is given as --",
                              assignment.key, "=VALUE"));
     } else if (!setting->assign(assignment.value)) {
       problems.push_back(str(assignment.origin, ": ", assignment.key, " = ", assignment.value,
-                             " must be ", setting->allowed));
+                             " must be ", setting->allowed,
+                             other_spelling(*setting, assignment.value)));
     }
   }
   return problems;
 }
 
-std::vector<std::string> Options::apply_words(const std::vector<std::string>& words) {
-  const CommandLine line = parse_command_line(words);
+std::string Options::suggestion(const std::string& key) const {
+  const auto meant = std::ranges::find(settings_, known_elsewhere(key), &Setting::key);
+  if (meant != settings_.end()) {
+    return str("; here it is ", meant->key, ": ", meant->help);
+  }
+  const std::string guess = nearest(key);
+  return guess.empty() ? "; --help lists all" : "; did you mean " + guess + "?";
+}
+
+std::string Options::other_spelling(const Setting& setting, const std::string& value) {
+  const std::string before = setting.text();
+  for (const std::string& spelling : other_spellings(value)) {
+    if (setting.assign(spelling)) {
+      setting.assign(before);
+      return "; write " + spelling;
+    }
+  }
+  return "";
+}
+
+CommandLine Options::parse(std::vector<std::string> words, const std::string& positional) const {
+  const auto is_switch = [&](const std::string& word) {
+    return std::ranges::any_of(settings_, [&](const Setting& setting) {
+      return setting.allowed == kYesOrNo && setting.key.find('.') == std::string::npos &&
+             word == "--" + setting.key;
+    });
+  };
+  for (size_t i = 0; i + 1 < words.size(); ++i) {
+    if (is_switch(words[i]) && words[i + 1] != "true" && words[i + 1] != "false") {
+      words[i] += "=true";
+    }
+  }
+  return parse_command_line(words, positional);
+}
+
+std::vector<std::string> Options::apply_words(const std::vector<std::string>& words,
+                                              const std::string& positional) {
+  CommandLine line = parse(words);
+  if (!positional.empty() && !line.positional.empty() &&
+      std::ranges::count(line.assignments, positional, &Assignment::key) == 0) {
+    line.assignments.push_back({positional, line.positional[0], "command line"});
+    line.positional.erase(line.positional.begin());
+  }
   std::vector<std::string> problems = apply(line.assignments);
   for (const std::string& word : line.positional) {
     problems.push_back(str("command line: unexpected word ", word,
@@ -212,12 +237,17 @@ std::string Options::ini_text() const {
   return out.str();
 }
 
-CommandLine parse_command_line(const std::vector<std::string>& words) {
+CommandLine parse_command_line(const std::vector<std::string>& words,
+                               const std::string& positional) {
   CommandLine line;
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string word = words[i] == "-h" ? "--help" : words[i];
     if (!word.starts_with("--")) {
-      line.positional.push_back(word);
+      if (positional.empty()) {
+        line.positional.push_back(word);
+      } else {
+        line.assignments.push_back({positional, word, "command line"});
+      }
       continue;
     }
     const size_t equals = word.find('=');

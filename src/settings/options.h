@@ -78,11 +78,15 @@ class Options {
   }
 
   // Applies assignments in order. Returns one line for each wrong one: a wrong value with what is
-  // allowed, an unknown key with the nearest known key.
+  // allowed and how to write it, an unknown key with the nearest known key (hints.h).
   std::vector<std::string> apply(const std::vector<Assignment>& assignments);
-  // For commands that take only options: parses and applies the words. A word that belongs to no
-  // option is a problem, too.
-  std::vector<std::string> apply_words(const std::vector<std::string>& words);
+  // As parse_command_line(), but a switch of the command, such as --json, takes the next word only
+  // if that is true or false.
+  CommandLine parse(std::vector<std::string> words, const std::string& positional = "") const;
+  // For commands that take only options: parses and applies the words. A word without an option is
+  // the value of `positional`, unless that was given or is empty; any other one is a problem, too.
+  std::vector<std::string> apply_words(const std::vector<std::string>& words,
+                                       const std::string& positional = "");
   // The current value of a bound setting, as ini_text() writes it.
   std::string text(const std::string& key) const;
 
@@ -96,16 +100,19 @@ class Options {
     std::function<std::string()> text;
   };
   void bind(Setting setting);
+  std::string suggestion(const std::string& key) const;
   std::string nearest(const std::string& key) const;
+  static std::string other_spelling(const Setting& setting, const std::string& value);
 
   std::string usage_;
   std::vector<Setting> settings_;
 };
 
 // Splits `--key value`, `--key=value` and positional words. A key that is followed by nothing or by
-// another key is a switch with the value "true". Throws Error(kConfig) for a word without a key,
-// such as `--` alone.
-CommandLine parse_command_line(const std::vector<std::string>& words);
+// another key is a switch with the value "true". With a `positional` key, each positional word is
+// an assignment to it. Throws Error(kConfig) for a key without a name, such as `--` alone.
+CommandLine parse_command_line(const std::vector<std::string>& words,
+                               const std::string& positional = "");
 
 // Reads INI text: [section], key = value, # comments. Keys become section.key. Throws
 // Error(kConfig) with the origin.

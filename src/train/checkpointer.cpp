@@ -187,7 +187,7 @@ void Checkpointer::load_weights_of(const std::string& checkpoint) {
   agree(job_, [&] {
     const std::vector<Slab> slabs = weights_here(training_.store().values, model_);
     require_tensors(reader, slabs);
-    require_same_vocabulary(checkpoint, reader.manifest(), config_.data.path);
+    require_same_vocabulary(checkpoint, reader.manifest(), dataset_.info().path);
     Config then = config_;
     then.model = config_of(reader).model;
     then.model.freeze = config_.model.freeze;

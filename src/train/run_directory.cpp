@@ -96,11 +96,28 @@ void RunDirectory::require_shared(Control& job, const std::string& host,
   }
 }
 
-void RunDirectory::keep_tokenizer(const Config& config) const {
-  if (config.model.reads_text()) {
-    H5Writer tokenizer_file(tokenizer());
-    load_tokenizer(H5Reader(config.data.path))->save(&tokenizer_file, "/tokenizer");
-    tokenizer_file.commit();
+void RunDirectory::keep_tokenizer(const std::string& dataset) const {
+  H5Writer tokenizer_file(tokenizer());
+  load_tokenizer(H5Reader(dataset))->save(&tokenizer_file, "/tokenizer");
+  tokenizer_file.commit();
+}
+
+RunDirectory RunDirectory::of(const std::string& checkpoint) {
+  return RunDirectory(std::filesystem::canonical(checkpoint).parent_path().parent_path().string());
+}
+
+std::string RunDirectory::find(const std::string& file) const {
+  namespace fs = std::filesystem;
+  if (file.empty() || fs::path(file).is_absolute() || fs::exists(file)) {
+    return file;
+  }
+  for (fs::path folder = fs::absolute(path_).lexically_normal();; folder = folder.parent_path()) {
+    if (fs::exists(folder / file)) {
+      return (folder / file).string();
+    }
+    if (folder == folder.root_path()) {
+      return file;
+    }
   }
 }
 

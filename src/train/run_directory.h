@@ -17,6 +17,9 @@ class RunDirectory {
   explicit RunDirectory(const RunConfig& run) : path_(run.dir + "/" + run.name) {}
   explicit RunDirectory(std::string path) : path_(std::move(path)) {}
 
+  // The run that a checkpoint RUN/checkpoints/step-... belongs to.
+  static RunDirectory of(const std::string& checkpoint);
+
   const std::string& path() const { return path_; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   std::string metrics() const { return path_ + "/metrics.jsonl"; }
@@ -36,8 +39,13 @@ class RunDirectory {
   // just written. Network file systems may be slow, so a rank looks for `patience`.
   void require_shared(Control& job, const std::string& host,
                       std::chrono::milliseconds patience = std::chrono::seconds(5)) const;
-  // Writes tokenizer.h5 for a language model, so that `generate` needs nothing but this folder.
-  void keep_tokenizer(const Config& config) const;
+  // Writes tokenizer.h5 for a language model trained on `dataset`, so that `generate` needs nothing
+  // but this folder.
+  void keep_tokenizer(const std::string& dataset) const;
+  // Where a file of the run is: `file` itself if that exists from the working directory or is an
+  // absolute path; otherwise the first that exists of `file` in the run's folder and in each folder
+  // above it. `file` itself if there is none.
+  std::string find(const std::string& file) const;
 
  private:
   std::string path_;

@@ -42,7 +42,7 @@ Trainer::Trainer(const Config& config, World& world)
 // One rank of each host verifies the content: each may have a copy of its own.
 void Trainer::open_data(bool verifies) {
   agree(job_, [&] {
-    dataset_ = open_dataset(config_.data.path);
+    dataset_ = open_dataset(directory_.find(config_.data.path));
     if (verifies) {
       verify_content(dataset_->info(), config_.data.verify);
     }
@@ -52,7 +52,7 @@ void Trainer::open_data(bool verifies) {
       dataset_->require_windows(Split::kVal, config_.model.context);
     }
   });
-  check_equal(job_, "dataset " + config_.data.path, dataset_->info().fingerprint(),
+  check_equal(job_, "dataset " + dataset_->info().path, dataset_->info().fingerprint(),
               ExitCode::kData);
 }
 
@@ -93,7 +93,9 @@ void Trainer::resume() {
   }
   agree(job_, [&] {
     if (job_.rank() == 0) {
-      directory_.keep_tokenizer(config_);
+      if (config_.model.reads_text()) {
+        directory_.keep_tokenizer(dataset_->info().path);
+      }
       checkpointer_->discard_after(state_.step);
       log_ = std::make_unique<RunLog>(config_, directory_, state_.step, dataset_->info(),
                                       machine_.hosts());

@@ -371,7 +371,8 @@ class BadInput(Workspace):
             self.assertTrue(text.read().startswith(words(3000)[:100]))
 
     def test_unknown_command(self):
-        self.assert_one_line(self.check(run("trian"), CONFIG), "no command trian")
+        self.assert_one_line(self.check(run("trian"), CONFIG), r"no command trian; did you mean train\?$")
+        self.assert_one_line(self.check(run("frobnicate"), CONFIG), "no command frobnicate; there are .*, train$")
 
 
 if __name__ == "__main__":

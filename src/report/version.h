@@ -1,0 +1,16 @@
+// Which Tandem this is, and what it was built with.
+#pragma once
+
+#include <string>
+
+namespace tandem {
+
+// "0.1.0", the version of the CMake project.
+std::string version();
+// The first 12 digits of the git commit of the sources; empty where these were in no repository.
+std::string git_commit();
+// What `tandem --version` prints: a line each for version, compiler, GPU, matrix products, MPI and
+// HDF5, as they were when the program was built.
+std::string version_text();
+
+}  // namespace tandem

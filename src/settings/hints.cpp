@@ -1,0 +1,103 @@
+#include "src/settings/hints.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+namespace tandem {
+
+namespace {
+
+using Pair = std::pair<std::string_view, std::string_view>;
+
+constexpr Pair kNames[] = {{"batch_size", "train.global_batch"},
+                           {"learning_rate", "optim.lr"},
+                           {"max_iters", "train.steps"},
+                           {"max_steps", "train.steps"},
+                           {"eval_interval", "train.eval_every"},
+                           {"eval_iters", "train.eval_batches"},
+                           {"log_interval", "train.log_every"},
+                           {"dtype", "train.precision"},
+                           {"grad_clip", "optim.clip_norm"},
+                           {"warmup_iters", "optim.warmup_steps"},
+                           {"n_layer", "model.layers"},
+                           {"num_layers", "model.layers"},
+                           {"n_head", "model.heads"},
+                           {"num_heads", "model.heads"},
+                           {"n_embd", "model.width"},
+                           {"hidden_size", "model.width"},
+                           {"block_size", "model.context"},
+                           {"seq_len", "model.context"},
+                           {"out_dir", "run.dir"},
+                           {"dataset", "data.path"},
+                           {"max_new_tokens", "tokens"},
+                           {"num_samples", "samples"}};
+
+constexpr Pair kValues[] = {{"fp32", "f32"},     {"float32", "f32"}, {"float", "f32"},
+                            {"float16", "fp16"}, {"f16", "fp16"},    {"half", "fp16"},
+                            {"bfloat16", "bf16"}};
+
+std::string_view partner(const auto& pairs, const std::string& word) {
+  const auto found = std::ranges::find(pairs, word, &Pair::first);
+  return found == std::end(pairs) ? std::string_view() : found->second;
+}
+
+}  // namespace
+
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) {
+    row[j] = j;
+  }
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+    }
+  }
+  return row[b.size()];
+}
+
+std::string nearest_name(const std::string& word, const std::vector<std::string>& candidates) {
+  std::string best;
+  size_t best_distance = 4;
+  for (const std::string& candidate : candidates) {
+    if (const size_t distance = edit_distance(word, candidate); distance < best_distance) {
+      best = candidate;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+std::string known_elsewhere(const std::string& key) {
+  std::string name = key.substr(key.rfind('.') + 1);
+  std::ranges::replace(name, '-', '_');
+  return std::string(partner(kNames, name));
+}
+
+std::vector<std::string> other_spellings(const std::string& value) {
+  std::string lower = value;
+  std::ranges::transform(lower, lower.begin(), [](unsigned char letter) {
+    return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + 'a' - 'A')
+                                          : static_cast<char>(letter);
+  });
+  std::vector<std::string> spellings = {std::string(partner(kValues, lower)), lower};
+  double number = 0;
+  const char* end = value.data() + value.size();
+  const auto [last, error] = std::from_chars(value.data(), end, number);
+  // Whole numbers below 2^53 are exact in a double.
+  if (error == std::errc() && last == end && std::abs(number) < 0x1p53 &&
+      number == std::trunc(number)) {
+    spellings.push_back(std::to_string(static_cast<int64_t>(number)));
+  }
+  return spellings;
+}
+
+}  // namespace tandem
