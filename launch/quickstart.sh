@@ -50,7 +50,7 @@ else
 fi
 
 mkdir -p data
-build/tandem prepare text --input "${texts[@]}" --output "data/$name.h5" --tokenizer char
+build/tandem prepare text --input "${texts[@]}" --output "data/$name.h5" --tokenizer char --force
 phase "4 of 5, training"
 mpirun -np 2 build/tandem train --config configs/quickstart.cfg --run.name "$name" --data.path "data/$name.h5"
 

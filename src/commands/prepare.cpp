@@ -11,6 +11,7 @@
 
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
+#include "src/prepare/output.h"
 #include "src/settings/options.h"
 
 namespace tandem {
@@ -22,14 +23,15 @@ constexpr const char* kTextUsage = R"(tandem prepare text: makes a dataset of to
   tandem prepare text --input FILE [FILE ...] --output FILE.h5 --tokenizer char
 
 Reads plain text, .jsonl (a record a line) and .csv, each also as .gz. The last part of the text becomes the validation
-set.)";
+set; of a list, such as one name a line, --shuffle-records makes it a random part.)";
 
 constexpr const char* kImagesUsage = R"(tandem prepare images: makes a dataset from labelled images
 
   tandem prepare images --input PATH --output FILE.h5
 
 PATH is a folder, or a .tar or .tar.gz of one: class folders of JPEG and PNG files, with train/ and test/ or val/ inside or
-without; IDX files (MNIST, gzip or not); or CIFAR-10 binary batches.)";
+without; IDX files (MNIST: train-images-idx3-ubyte, train-labels-idx1-ubyte and those of t10k, gzip or not); or CIFAR-10 binary
+batches.)";
 
 void require_given(const std::string& what, bool given, std::vector<std::string>& problems) {
   if (!given) {
@@ -77,7 +79,8 @@ void choose_tokenizer(const std::string& name, PrepareTextOptions& request,
 
 ExitCode text(const Words& words) {
   PrepareTextOptions request;
-  bool help = false;
+  bool shuffle = false, force = false, help = false;
+  int64_t seed = 1;
   Options options(kTextUsage);
   options.add("input", request.input, "files to read, in this order");
   options.add("output", request.output, "dataset to write");
@@ -93,12 +96,16 @@ ExitCode text(const Words& words) {
   options.add("field", request.field,
               "field of a .jsonl record that holds the text; \"text\" when not given");
   options.add("column", request.column, "column of a .csv that holds the text");
+  options.add("shuffle-records", shuffle,
+              "put all records into a random order first; a line of plain text is a record");
+  options.add("seed", seed, "of --shuffle-records");
+  options.add("force", force, "replace the dataset if it exists");
   options.add("max-bad", request.max_bad, "broken records that may be left out");
   options.add("max-record-mb", request.limit.mib, "largest record or file inside an archive, MiB",
               1, 1 << 20);
   options.add("help", help, "print this");
   std::vector<std::string> problems;
-  const CommandLine line = parse_command_line(words);
+  const CommandLine line = options.parse(words);
   if (!read_options(options, help, line, problems)) {
     return ExitCode::kOk;
   }
@@ -107,24 +114,31 @@ ExitCode text(const Words& words) {
   require_given("output", !request.output.empty(), problems);
   choose_tokenizer(tokenizer, request, problems);
   fail_if_any(problems);
+  if (shuffle) {
+    request.shuffle_seed = static_cast<uint64_t>(seed);
+  }
+  check_output(request.output, request.input);
+  require_new(request.output, force);
   prepare_text(request);
   return ExitCode::kOk;
 }
 
 ExitCode images(const Words& words) {
   PrepareImagesOptions request;
-  bool help = false;
+  bool force = false, help = false;
   Options options(kImagesUsage);
   options.add("input", request.input, "folder or archive to read");
   options.add("output", request.output, "dataset to write");
-  options.add("val-fraction", request.val_fraction, "validation part where the input has no split",
-              0, 0.999);
+  options.add("val-fraction", request.val_fraction,
+              "validation part of each class where the input has no test/ or val/ (IDX: t10k)", 0,
+              0.999);
+  options.add("force", force, "replace the dataset if it exists");
   options.add("max-bad", request.max_bad, "broken or odd images that may be left out");
   options.add("max-record-mb", request.limit.mib, "largest record or file inside an archive, MiB",
               1, 1 << 20);
   options.add("help", help, "print this");
   std::vector<std::string> problems;
-  const CommandLine line = parse_command_line(words);
+  const CommandLine line = options.parse(words);
   for (const std::string& word : line.positional) {
     problems.push_back(str("unexpected word ", word, "; --input takes one folder or archive"));
   }
@@ -138,6 +152,8 @@ ExitCode images(const Words& words) {
   require_given("input", !request.input.empty(), problems);
   require_given("output", !request.output.empty(), problems);
   fail_if_any(problems);
+  check_output(request.output, {request.input});
+  require_new(request.output, force);
   prepare_images(request);
   return ExitCode::kOk;
 }

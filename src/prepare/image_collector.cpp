@@ -57,6 +57,13 @@ Place place_of(const std::filesystem::path& name) {
   return {ImagePart::kNone, folders.empty() ? "" : folders.back()};
 }
 
+// MNIST's files as they were published, unpacked or renamed: train-images-idx3-ubyte.gz,
+// train-images.idx3-ubyte, t10k_labels.idx1.
+bool is_idx_name(const std::string& base) {
+  return base.find("ubyte") != std::string::npos || base.find("idx1") != std::string::npos ||
+         base.find("idx3") != std::string::npos;
+}
+
 std::string numbered(std::string_view base, int64_t record) {
   std::array<char, 24> digits{};
   std::snprintf(digits.data(), digits.size(), "%08lld", static_cast<long long>(record));
@@ -81,7 +88,7 @@ void ImageCollector::add(const SourceFile& file) {
     for (std::string name; names >> name;) {
       classes_.push_back(name);
     }
-  } else if (base.find("-ubyte") != std::string::npos) {
+  } else if (is_idx_name(base)) {
     add_idx_file(file, base);
   } else if (is_one_of(extension, {".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm",
                                    ".heic", ".avif", ".jp2", ".svg"})) {
@@ -148,13 +155,14 @@ void ImageCollector::add_cifar_batch(const SourceFile& file, std::string_view ba
 // Keeps an IDX file until finish(), because its partner may come later.
 void ImageCollector::add_idx_file(const SourceFile& file, const std::string& base) {
   use_labels(Labels::kNumbers, file.place);
-  const bool is_images = base.find("-images") != std::string::npos;
-  const size_t end = base.find(is_images ? "-images" : "-labels");
-  if (end == std::string::npos) {
-    fail(ExitCode::kData,
-         str(file.place, ": IDX files are called NAME-images... and NAME-labels..."));
+  const bool is_images = base.find("images") != std::string::npos;
+  const size_t end = base.find(is_images ? "images" : "labels");
+  if (end == std::string::npos || end == 0) {
+    fail(ExitCode::kData, str(file.place,
+                              ": IDX files are called NAME-images... and "
+                              "NAME-labels..., such as train-images-idx3-ubyte"));
   }
-  IdxPair& pair = idx_[base.substr(0, end)];
+  IdxPair& pair = idx_[base.substr(0, end - 1)];  // without the - or _ at its end
   std::string& bytes = is_images ? pair.images : pair.labels;
   std::string& place = is_images ? pair.images_place : pair.labels_place;
   if (!place.empty()) {
@@ -176,7 +184,7 @@ void ImageCollector::finish_idx(const std::string& prefix, const IdxPair& pair) 
     fail(ExitCode::kData, str(pair.labels_place, ": ", labels.size(), " labels for the ",
                               images.count, " images of ", pair.images_place));
   }
-  const auto part = part_named(prefix.substr(prefix.rfind('-') + 1));
+  const auto part = part_named(prefix.substr(prefix.find_last_of("-_.") + 1));
   const int64_t size = images.height * images.width;
   Image image{1, images.height, images.width, {}};
   for (int64_t i = 0; i < images.count; ++i) {

@@ -29,6 +29,9 @@ struct PrepareTextOptions {
   std::optional<std::string> column;  // --column of .csv; required for those
   int64_t max_bad = 0;                // --max-bad: records that may be left out
   RecordLimit limit{};                // --max-record-mb
+  // --shuffle-records, with --seed: each line of plain text is a record, and all records are put
+  // into a random order before the split. Holds the text of all records in memory.
+  std::optional<uint64_t> shuffle_seed{};
 };
 
 struct PrepareImagesOptions {
@@ -52,14 +55,12 @@ struct PrepareReport {
   int64_t bad = 0;             // records or images left out
   int64_t leaked = 0;          // validation records or images that are in the training split too
   int64_t ignored_files = 0;   // images: files that are not images, such as a README
+  std::vector<int32_t> first_tokens;  // text: the first ten of the training part
   std::string content_hash;
 };
 
-// Throws Error(kConfig) when the output would replace one of the inputs.
-void check_output(const std::string& output, const std::vector<std::string>& inputs);
-
 // Text is one stream of characters. A line end joins records, and plain files where the earlier one
-// does not end in one. A tokenizer with an end-of-text token puts this token between documents
+// does not end in one. A tokenizer with an end-of-text token puts this token after each document
 // instead, and one with a template (BOS, EOS) puts its tokens around each document of a split. The
 // validation split is the end of the stream: it begins at character floor((1 - f) n) of n, with f =
 // val_fraction. Records are kept whole: the first record that reaches past that character, and all

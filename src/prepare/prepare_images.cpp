@@ -7,6 +7,7 @@
 #include <span>
 #include <unordered_map>
 
+#include "src/core/counted.h"
 #include "src/core/error.h"
 #include "src/data/dataset.h"
 #include "src/io/content_hash.h"
@@ -15,6 +16,7 @@
 #include "src/prepare/file_source.h"
 #include "src/prepare/image_collector.h"
 #include "src/prepare/image_store.h"
+#include "src/prepare/output.h"
 #include "src/prepare/prepare.h"
 
 namespace tandem {
@@ -69,7 +71,9 @@ void split_by_name(double val_fraction, Parts* parts) {
   }
 }
 
-Parts divide(const PrepareImagesOptions& options, const std::vector<StoredImage>& images) {
+// `other_files`: how many files of the input were no images.
+Parts divide(const PrepareImagesOptions& options, const std::vector<StoredImage>& images,
+             int64_t other_files) {
   const bool has_val = std::any_of(images.begin(), images.end(), [](const StoredImage& image) {
     return image.part == ImagePart::kVal;
   });
@@ -87,8 +91,13 @@ Parts divide(const PrepareImagesOptions& options, const std::vector<StoredImage>
     split_by_name(options.val_fraction, &parts);
   }
   if (parts.train.empty()) {
-    fail(ExitCode::kData, str(options.input, images.empty() ? ": no images found"
-                                                            : ": there are no training images"));
+    fail(ExitCode::kData,
+         images.empty()
+             ? str(options.input, ": no images found among ", counted(other_files, "file"),
+                   "; class folders of .jpg and .png files, IDX files such as "
+                   "train-images-idx3-ubyte and train-labels-idx1-ubyte, and CIFAR-10's "
+                   "data_batch_1.bin are read")
+             : str(options.input, ": there are no training images"));
   }
   return parts;
 }
@@ -224,37 +233,31 @@ std::string write_dataset(const Parts& parts, const std::vector<std::string>& cl
 
 void print_report(const PrepareImagesOptions& options, const PrepareReport& report,
                   const ImageStore& store, int64_t left_out) {
-  const auto number = [](int64_t value) { return static_cast<long long>(value); };
-  std::printf(
-      "%s: %lld training and %lld validation images, %lld x %lld pixels, %s, %lld classes\n",
-      options.output.c_str(), number(report.train_count), number(report.val_count),
-      number(store.width()), number(store.height()), store.channels() == 1 ? "grey" : "RGB",
-      number(report.class_count));
-  if (report.bad > 0) {
-    std::printf("  left out: %lld bad images\n", number(report.bad));
-  }
-  if (left_out > 0) {
-    std::printf("  left out: %lld images of test/, because there is val/\n", number(left_out));
-  }
-  if (report.unused_classes > 0) {
-    std::printf("  %lld of the classes have no training image\n", number(report.unused_classes));
-  }
-  if (report.ignored_files > 0) {
-    std::printf("  %lld other files were ignored\n", number(report.ignored_files));
-  }
-  if (report.leaked > 0) {
-    std::printf("  leakage: %lld validation images are in the training part too\n",
-                number(report.leaked));
-  }
-  if (report.val_count == 0) {
-    std::printf("  there is no validation part: `tandem eval` will refuse this dataset\n");
-  }
+  std::string text =
+      str(options.output, ": ", counted(report.train_count, "training image"), " and ",
+          counted(report.val_count, "validation image"), ", ", store.width(), " x ", store.height(),
+          " pixels, ", store.channels() == 1 ? "grey" : "RGB", ", ",
+          counted(report.class_count, "class", "classes"), "\n");
+  const auto add_if = [&](int64_t count, const std::string& line) {
+    text += count > 0 ? "  " + line + "\n" : "";
+  };
+  add_if(report.bad, "left out: " + counted(report.bad, "bad image"));
+  add_if(left_out, "left out: " + counted(left_out, "image") + " of test/, because there is val/");
+  add_if(report.unused_classes,
+         counted(report.unused_classes, "class", "classes") + " without a training image");
+  add_if(report.ignored_files, "ignored: " + counted(report.ignored_files, "other file"));
+  add_if(report.leaked, str("leakage: ", counted(report.leaked, "validation image"),
+                            " also in the training part"));
+  add_if(report.val_count == 0,
+         "there is no validation part: `tandem eval` will refuse this dataset");
+  std::fputs(text.c_str(), stdout);
 }
 
 }  // namespace
 
 PrepareReport prepare_images(const PrepareImagesOptions& options) {
   check_options(options);
+  make_output_folder(options.output);
   // Created first, so that an output that cannot be written fails before the work begins.
   H5Writer file(options.output);
   const std::string folder = std::filesystem::path(options.output).parent_path().string();
@@ -265,7 +268,7 @@ PrepareReport prepare_images(const PrepareImagesOptions& options) {
                 [&](const SourceFile& source) { collector.add(source); });
   collector.finish();
   bad.finish();
-  const Parts parts = divide(options, store.images());
+  const Parts parts = divide(options, store.images(), collector.ignored_files());
   PrepareReport report;
   report.train_count = static_cast<int64_t>(parts.train.size());
   report.val_count = static_cast<int64_t>(parts.val.size());

@@ -9,7 +9,9 @@
 #include <thread>
 #include <unordered_set>
 
+#include "src/core/counted.h"
 #include "src/core/error.h"
+#include "src/core/visible_text.h"
 #include "src/data/bpe/bpe_tokenizer.h"
 #include "src/data/bpe/trainer.h"
 #include "src/data/dataset.h"
@@ -18,6 +20,7 @@
 #include "src/io/content_hash.h"
 #include "src/io/hdf5.h"
 #include "src/prepare/bad_records.h"
+#include "src/prepare/output.h"
 #include "src/prepare/prepare.h"
 #include "src/prepare/text_reader.h"
 
@@ -55,11 +58,18 @@ class Joiner {
   bool ended_ = false;
 };
 
-Survey survey_text(const TextInput& input, bool joined_by_newline, BadRecords* bad) {
+TextReadCounts for_each_text(const TextInput& input, const PrepareTextOptions& options,
+                             BadRecords* bad, const std::function<void(const TextDocument&)>& use) {
+  return options.shuffle_seed ? for_each_shuffled_record(input, *options.shuffle_seed, bad, use)
+                              : for_each_document(input, bad, use);
+}
+
+Survey survey_text(const TextInput& input, const PrepareTextOptions& options,
+                   bool joined_by_newline, BadRecords* bad) {
   Survey survey;
   Joiner joiner(joined_by_newline);
   std::vector<bool> seen(kCodePoints);
-  survey.counts = for_each_document(input, bad, [&](const TextDocument& document) {
+  survey.counts = for_each_text(input, options, bad, [&](const TextDocument& document) {
     if (!joiner.before(document).empty()) {
       ++survey.characters;
       seen['\n'] = true;
@@ -84,6 +94,7 @@ struct Piece {
   bool is_val;
   bool is_joint;  // stands between two documents
   bool is_record;
+  bool is_end;  // reaches to the end of its document
   std::string_view text;
 };
 
@@ -98,9 +109,9 @@ class Splitter {
   // Calls `use` for each piece that the document adds, in order.
   template <class Use>
   void add(const TextDocument& document, const Use& use) {
-    const auto put = [&](bool is_val, bool is_joint, std::string_view text) {
+    const auto put = [&](bool is_val, bool is_joint, std::string_view text, bool is_end = true) {
       if (!text.empty()) {
-        use(Piece{is_val, is_joint, document.is_record, text});
+        use(Piece{is_val, is_joint, document.is_record, is_end, text});
         has_text_[is_val ? 1 : 0] = true;
       }
     };
@@ -119,7 +130,7 @@ class Splitter {
     }
     put(joint_at >= split_, true, joint);
     const size_t cut = byte_of_character(text, std::max<int64_t>(split_ - begin, 0));
-    put(false, false, text.substr(0, cut));
+    put(false, false, text.substr(0, cut), cut == text.size());
     put(true, false, text.substr(cut));
   }
 
@@ -133,9 +144,10 @@ class Splitter {
 };
 
 // Later passes report nothing that the first one has reported.
-void read_again(const TextInput& input, const std::function<void(const TextDocument&)>& use) {
+void read_again(const TextInput& input, const PrepareTextOptions& options,
+                const std::function<void(const TextDocument&)>& use) {
   BadRecords already_reported(std::numeric_limits<int64_t>::max(), BadRecords::Printing::kOff);
-  for_each_document(input, &already_reported, use);
+  for_each_text(input, options, &already_reported, use);
 }
 
 // BPE of the training part.
@@ -144,7 +156,7 @@ std::unique_ptr<Tokenizer> train_tokenizer(const PrepareTextOptions& options,
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   WordCounter counter(options.threads > 0 ? options.threads : cores);
   Splitter splitter(false, survey, options.val_fraction);
-  read_again(input, [&](const TextDocument& document) {
+  read_again(input, options, [&](const TextDocument& document) {
     splitter.add(document, [&](const Piece& piece) {
       if (!piece.is_val) {
         counter.add(piece.text);
@@ -186,7 +198,7 @@ class Parts {
       if (piece.is_record) {
         count_leak(piece);
       }
-      append_document(piece.text, part);
+      append_document(piece, part);
     });
   }
 
@@ -205,15 +217,15 @@ class Parts {
     }
   }
 
-  // The end of text stands between documents, once where the one before ends with it.
-  void append_document(std::string_view text, std::vector<Token>* part) {
+  // The end of text stands after each document, once where its template ends with it.
+  void append_document(const Piece& piece, std::vector<Token>* part) {
+    part->insert(part->end(), tokenizer_.before_text().begin(), tokenizer_.before_text().end());
+    append(piece.text, part);
+    part->insert(part->end(), tokenizer_.after_text().begin(), tokenizer_.after_text().end());
     const auto end_of_text = tokenizer_.end_of_text();
-    if (end_of_text && !part->empty() && part->back() != static_cast<Token>(*end_of_text)) {
+    if (piece.is_end && end_of_text && part->back() != static_cast<Token>(*end_of_text)) {
       part->push_back(static_cast<Token>(*end_of_text));
     }
-    part->insert(part->end(), tokenizer_.before_text().begin(), tokenizer_.before_text().end());
-    append(text, part);
-    part->insert(part->end(), tokenizer_.after_text().begin(), tokenizer_.after_text().end());
   }
 
   void append(std::string_view text, std::vector<Token>* part) {
@@ -270,7 +282,7 @@ void encode_and_write(const PrepareTextOptions& options, const TextInput& input,
                       const Survey& survey, Tokenizer* tokenizer, H5Writer* file,
                       PrepareReport* report) {
   Parts<Token> parts(tokenizer, survey, options.val_fraction);
-  read_again(input, [&](const TextDocument& document) { parts.add(document); });
+  read_again(input, options, [&](const TextDocument& document) { parts.add(document); });
   if (parts.characters() != survey.characters) {
     fail(ExitCode::kData, str(options.input[0], options.input.size() > 1 ? " or another input" : "",
                               ": changed while it was read; prepare again"));
@@ -285,6 +297,8 @@ void encode_and_write(const PrepareTextOptions& options, const TextInput& input,
   report->train_count = static_cast<int64_t>(parts.train().size());
   report->val_count = static_cast<int64_t>(parts.val().size());
   report->leaked = parts.leaked();
+  const size_t shown = std::min<size_t>(parts.train().size(), 10);
+  report->first_tokens.assign(parts.train().begin(), parts.train().begin() + shown);
   add_to_hash({.kind = DatasetKind::kText,
                .format = kDatasetFormat,
                .train_count = report->train_count,
@@ -296,53 +310,45 @@ void encode_and_write(const PrepareTextOptions& options, const TextInput& input,
 
 void print_report(const PrepareTextOptions& options, const Tokenizer& tokenizer,
                   const PrepareReport& report) {
-  const auto number = [](int64_t value) { return static_cast<long long>(value); };
-  std::printf("%s: %lld documents, %lld characters\n", options.output.c_str(),
-              number(report.documents), number(report.characters));
-  std::printf("  train %lld tokens, val %lld tokens, vocabulary %lld (%s)\n",
-              number(report.train_count), number(report.val_count), number(report.vocab_size),
-              std::string(tokenizer.kind()).c_str());
-  if (options.tokenizer == TokenizerKind::kHuggingFace && !tokenizer.end_of_text()) {
-    std::printf("  no eos_token in %s/tokenizer_config.json: line ends join documents\n",
-                options.vocab.c_str());
+  std::string tokens;
+  for (const int32_t token : report.first_tokens) {
+    tokens += str("  ", token, " \"", visible(tokenizer.decode(std::array{token})), "\"");
   }
-  if (report.broken_utf8 > 0) {
-    std::printf("  %lld broken UTF-8 sequences were read as U+FFFD\n", number(report.broken_utf8));
-  }
-  if (report.bad + report.empty > 0) {
-    std::printf("  left out: %lld bad records, %lld without text\n", number(report.bad),
-                number(report.empty));
-  }
-  if (report.leaked > 0) {
-    std::printf("  leakage: %lld validation records are in the training part too\n",
-                number(report.leaked));
-  }
-  if (report.val_count == 0) {
-    std::printf("  there is no validation part: `tandem eval` will refuse this dataset\n");
-  }
+  std::string text = str(options.output, ": ", counted(report.documents, "document"), ", ",
+                         counted(report.characters, "character"), "\n  train ",
+                         counted(report.train_count, "token"), ", val ",
+                         counted(report.val_count, "token"), ", vocabulary ", report.vocab_size,
+                         " (", tokenizer.kind(), ")\n  begins with", tokens, "\n");
+  const auto add_if = [&](int64_t count, const std::string& line) {
+    text += count > 0 ? "  " + line + "\n" : "";
+  };
+  add_if(report.broken_utf8,
+         counted(report.broken_utf8, "broken UTF-8 sequence") + " read as U+FFFD");
+  add_if(report.bad, "left out: " + counted(report.bad, "bad record"));
+  add_if(report.empty, "left out: " + counted(report.empty, "record") + " without text");
+  add_if(report.leaked, str("leakage: ", counted(report.leaked, "validation record"),
+                            " also in the training part"));
+  add_if(
+      options.tokenizer == TokenizerKind::kHuggingFace && !tokenizer.end_of_text(),
+      str("no eos_token in ", options.vocab, "/tokenizer_config.json: line ends join documents"));
+  add_if(report.val_count == 0,
+         "there is no validation part: `tandem eval` will refuse this dataset");
+  std::fputs(text.c_str(), stdout);
 }
 
 }  // namespace
 
-void check_output(const std::string& output, const std::vector<std::string>& inputs) {
-  for (const std::string& input : inputs) {
-    std::error_code missing;
-    if (std::filesystem::equivalent(input, output, missing)) {
-      fail(ExitCode::kConfig, str("--output ", output, " is an input too; write another file"));
-    }
-  }
-}
-
 PrepareReport prepare_text(const PrepareTextOptions& options) {
   check_options(options);
   const TextInput input{options.input, options.field, options.column, options.limit};
+  make_output_folder(options.output);
   // Created first, so that an output that cannot be written fails before the work begins.
   H5Writer file(options.output);
   BadRecords bad(options.max_bad);
   std::unique_ptr<Tokenizer> tokenizer = ready_tokenizer(options);
   const bool ends_texts = tokenizer != nullptr ? tokenizer->end_of_text().has_value()
                                                : options.tokenizer == TokenizerKind::kBpe;
-  Survey survey = survey_text(input, !ends_texts, &bad);
+  Survey survey = survey_text(input, options, !ends_texts, &bad);
   bad.finish();
   if (survey.characters == 0) {
     fail(ExitCode::kData, str(options.input[0], ": no record holds any text"));

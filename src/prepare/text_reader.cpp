@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/core/error.h"
+#include "src/data/sampler.h"
 #include "src/data/utf8.h"
 #include "src/io/byte_stream.h"
 #include "src/io/line_reader.h"
@@ -212,6 +213,42 @@ void check_text_input(const TextInput& input) {
 TextReadCounts for_each_document(const TextInput& input, BadRecords* bad,
                                  const std::function<void(const TextDocument&)>& use) {
   return Pass(input, bad, use).run();
+}
+
+TextReadCounts for_each_shuffled_record(const TextInput& input, uint64_t seed, BadRecords* bad,
+                                        const std::function<void(const TextDocument&)>& use) {
+  std::vector<TextDocument> records;
+  int64_t empty = 0;
+  TextReadCounts counts = for_each_document(input, bad, [&](const TextDocument& document) {
+    if (document.is_record) {
+      records.push_back(document);
+      return;
+    }
+    int64_t line = 0;
+    for (size_t begin = 0; begin < document.text.size();) {
+      const size_t end = std::min(document.text.find('\n', begin), document.text.size());
+      std::string text = document.text.substr(begin, end - begin);
+      if (text.ends_with('\r')) {
+        text.pop_back();
+      }
+      ++line;
+      begin = end + 1;
+      if (text.empty()) {
+        ++empty;
+      } else {
+        records.push_back({std::move(text), str(document.place, ":", line), true});
+      }
+    }
+  });
+  counts.documents = static_cast<int64_t>(records.size());
+  counts.empty += empty;
+  if (!records.empty()) {
+    const SampleOrder order(seed, counts.documents);
+    for (int64_t i = 0; i < counts.documents; ++i) {
+      use(records[static_cast<size_t>(order.at(i).index)]);
+    }
+  }
+  return counts;
 }
 
 }  // namespace tandem

@@ -47,4 +47,10 @@ void check_text_input(const TextInput& input);
 TextReadCounts for_each_document(const TextInput& input, BadRecords* bad,
                                  const std::function<void(const TextDocument&)>& use);
 
+// As for_each_document(), but each line of plain text is a record without its line end, those
+// without any text are left out, and all records come in an order that only `seed` and their number
+// decide. Holds the text of all records in memory.
+TextReadCounts for_each_shuffled_record(const TextInput& input, uint64_t seed, BadRecords* bad,
+                                        const std::function<void(const TextDocument&)>& use);
+
 }  // namespace tandem

@@ -161,7 +161,7 @@ TEST(PrepareText, CsvRowsAreRecords) {
             "plain\nwith, comma and \"quotes\"\nand a line end\na \"quote\" inside");
 }
 
-TEST(PrepareText, EndOfTextStandsBetweenDocuments) {
+TEST(PrepareText, EndOfTextEndsEachDocument) {
   const TemporaryFolder folder;
   // The smallest vocabulary: the bytes, one merge, end-of-text.
   std::string json;
@@ -181,8 +181,25 @@ TEST(PrepareText, EndOfTextStandsBetweenDocuments) {
   EXPECT_EQ(report.vocab_size, 258);
   EXPECT_EQ(report.characters, 6);
   const H5Reader file(folder / "out.h5");
-  EXPECT_EQ(file.read_all<uint16_t>("/train/tokens"), (std::vector<uint16_t>{256, 257, 'c', 256}));
-  EXPECT_EQ(file.read_all<uint16_t>("/val/tokens"), (std::vector<uint16_t>{'d'}));
+  EXPECT_EQ(file.read_all<uint16_t>("/train/tokens"),
+            (std::vector<uint16_t>{256, 257, 'c', 256, 257}));
+  EXPECT_EQ(file.read_all<uint16_t>("/val/tokens"), (std::vector<uint16_t>{'d', 257}));
+  // A document that the split cuts ends once.
+  options.input = {folder.write("a.txt", "abcd")};
+  options.val_fraction = 0.5;
+  prepare_text(options);
+  const H5Reader cut(folder / "out.h5");
+  EXPECT_EQ(cut.read_all<uint16_t>("/train/tokens"), (std::vector<uint16_t>{256}));
+  EXPECT_EQ(cut.read_all<uint16_t>("/val/tokens"), (std::vector<uint16_t>{'c', 'd', 257}));
+}
+
+TEST(PrepareText, TheReportBeginsWithTheFirstTokens) {
+  const TemporaryFolder folder;
+  const std::string file = folder.write("a.txt", "cab cab cab cab");
+  const PrepareReport report = prepare_text(text_options(folder, {file}));
+  EXPECT_EQ(report.first_tokens, (std::vector<int32_t>{3, 1, 2, 0, 3, 1, 2, 0, 3, 1}));
+  const std::string one = folder.write("b.txt", "ab");
+  EXPECT_EQ(prepare_text(text_options(folder, {one})).first_tokens, (std::vector<int32_t>{0}));
 }
 
 TEST(PrepareText, RecordsInBothPartsAreLeaks) {

@@ -158,7 +158,8 @@ class BadInput(Workspace):
         shutil.copy(self.text, self.path("kept.h5"))
         with open(self.path("other.txt"), "w") as out:
             out.write(words(3000, 9))
-        self.check(run("prepare", "text", "--input", self.path("other.txt"), "--output", self.text, "--tokenizer", "char"))
+        self.check(run("prepare", "text", "--input", self.path("other.txt"), "--output", self.text, "--tokenizer", "char",
+                       "--force"))
         try:
             self.assert_one_line(self.train("samples", code=DATA), "words.h5 is not the dataset that .*step-00000010")
         finally:

@@ -73,16 +73,16 @@ class HostileInputs(Workspace):
         shutil.rmtree(self.path("set"), ignore_errors=True)
         for name, content in files.items():
             self.place("set/" + name, content)
-        self.one(what, ["prepare", "images", "--input", self.path("set"), "--output", self.path("out.h5"), *options], code,
+        self.one(what, ["prepare", "images", "--input", self.path("set"), "--output", self.path("out.h5"), "--force", *options], code,
                  names or next(iter(files)))
 
     def archive(self, what, content, code=DATA, name="a.tar", names=None):
-        self.one(what, ["prepare", "images", "--input", self.place(name, content), "--output", self.path("out.h5")], code,
+        self.one(what, ["prepare", "images", "--input", self.place(name, content), "--output", self.path("out.h5"), "--force"], code,
                  names or name)
 
     def text_of(self, what, name, content, code=DATA, names=None, *options):
         options = options or (["--column", "text"] if ".csv" in name else [])
-        self.one(what, ["prepare", "text", "--input", self.place(name, content), "--output", self.path("out.h5"), "--tokenizer",
+        self.one(what, ["prepare", "text", "--input", self.place(name, content), "--output", self.path("out.h5"), "--force", "--tokenizer",
                         "bytes", *options], code, names or name)
 
     def test_png(self):
@@ -198,7 +198,7 @@ class HostileInputs(Workspace):
         self.folder_of("cifar without training images", {"test_batch.bin": record}, DATA, "set")
         with_hole = self.place("set/data_batch_1.bin", b"")
         os.truncate(with_hole, 20 << 30)
-        self.one("cifar of 20 GiB of holes", ["prepare", "images", "--input", self.path("set"), "--output", self.path("out.h5")], DATA,
+        self.one("cifar of 20 GiB of holes", ["prepare", "images", "--input", self.path("set"), "--output", self.path("out.h5"), "--force"], DATA,
                  "data_batch_1.bin")
 
     def test_json_lines(self):

@@ -1,0 +1,33 @@
+#include "src/prepare/output.h"
+
+#include <filesystem>
+
+#include "src/core/error.h"
+#include "src/io/file.h"
+
+namespace tandem {
+
+void check_output(const std::string& output, const std::vector<std::string>& inputs) {
+  for (const std::string& input : inputs) {
+    std::error_code missing;
+    if (std::filesystem::equivalent(input, output, missing)) {
+      fail(ExitCode::kConfig, str("--output ", output, " is an input too; write another file"));
+    }
+  }
+}
+
+void require_new(const std::string& output, bool force) {
+  if (!force && std::filesystem::is_regular_file(output)) {
+    fail(ExitCode::kConfig,
+         str("--output ", output, " exists; --force replaces it, or write another file"));
+  }
+}
+
+void make_output_folder(const std::string& output) {
+  const std::string folder = std::filesystem::path(output).parent_path().string();
+  if (!folder.empty()) {
+    make_directories(folder);
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,18 @@
+// The file that `tandem prepare` writes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tandem {
+
+// Throws Error(kConfig) when the output would replace one of the inputs.
+void check_output(const std::string& output, const std::vector<std::string>& inputs);
+
+// Throws Error(kConfig) when the output is a file that exists and `force` is not set.
+void require_new(const std::string& output, bool force);
+
+// Creates the folder of the output. Error kData when that is impossible.
+void make_output_folder(const std::string& output);
+
+}  // namespace tandem
