@@ -18,6 +18,7 @@ ExitCode eval_command(const Words& words, World& world, Memory& memory);
 ExitCode generate_command(const Words& words, World& world, Memory& memory);
 ExitCode prepare_command(const Words& words, World& world, Memory& memory);
 ExitCode inspect_command(const Words& words, World& world, Memory& memory);
+ExitCode compare_command(const Words& words, World& world, Memory& memory);
 ExitCode bench_command(const Words& words, World& world, Memory& memory);
 ExitCode estimate_command(const Words& words, World& world, Memory& memory);
 

@@ -1,13 +1,17 @@
-// tandem inspect: what is in a dataset, a checkpoint or a run.
+// tandem inspect: what is in a dataset, a checkpoint, a run or a folder of runs.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
+#include "src/core/counted.h"
 #include "src/device/memory.h"
 #include "src/inference/trained_model.h"
 #include "src/io/checkpoint.h"
 #include "src/io/content_hash.h"
+#include "src/report/console.h"
+#include "src/report/run_facts.h"
 #include "src/report/run_report.h"
 #include "src/train/run_directory.h"
 
@@ -15,12 +19,18 @@ namespace tandem {
 
 namespace {
 
-constexpr const char* kUsage = R"(tandem inspect: what is in a dataset, a checkpoint or a run
+constexpr const char* kUsage =
+    R"(tandem inspect: what is in a dataset, a checkpoint, a run or a folder of runs
 
   tandem inspect data/shakespeare_char.h5
-  tandem inspect runs/NAME                  the newest checkpoint of a run, and what the run used
+  tandem inspect runs                       a table of all runs
+  tandem inspect runs/NAME                  how far a run is, its losses, speed and checkpoints
   tandem inspect runs/NAME/checkpoints/step-00000100 --verify
 )";
+
+struct Request {
+  bool tensors = false, ranks = false, verify = false, json = false, help = false;
+};
 
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
@@ -61,42 +71,144 @@ std::string content_hash_of(const CheckpointReader& reader, const CheckpointRead
   return hash_of(data.raw(), elements * size_of(DType::kF32)).hex();
 }
 
-void inspect_checkpoint(const std::string& path, bool verify) {
-  const std::string folder = resolve_checkpoint(path);
+void inspect_checkpoint(const std::string& folder, const Request& request) {
   const CheckpointReader reader(folder);
   const Manifest& manifest = reader.manifest();
-  std::printf("checkpoint  %s\n", folder.c_str());
-  std::printf("step        %ld (sample %ld), written by %ld ranks\n", manifest.step,
-              manifest.sampler_position, static_cast<int64_t>(manifest.world_size));
+  const Config config = config_of(reader);
+  int64_t elements = 0, bytes = 0;
+  for (const CheckpointReader::Entry& tensor : reader.tensors()) {
+    elements += tensor.name.starts_with("param/") ? tensor.shape.elements() : 0;
+  }
+  for (const FileEntry& file : manifest.files) {
+    bytes += file.length;
+  }
+  std::printf("checkpoint  %s (%s)\n", folder.c_str(), format_bytes(bytes).c_str());
+  std::printf("step        %ld (sample %ld), written by %s\n", manifest.step,
+              manifest.sampler_position, counted(manifest.world_size, "rank").c_str());
   if (manifest.validation_loss) {
     std::printf("val_loss    %.6f\n", *manifest.validation_loss);
   }
-  int64_t elements = 0;
-  for (const CheckpointReader::Entry& tensor : reader.tensors()) {
-    std::printf("  %-48s %s%s\n", tensor.name.c_str(), tensor.shape.text().c_str(),
-                verify ? ("  " + content_hash_of(reader, tensor)).c_str() : "");
-    elements += tensor.name.starts_with("param/") ? tensor.shape.elements() : 0;
+  std::printf("model       %s\n", config.model.description().c_str());
+  std::printf("data        %s\n", config.data.path.c_str());
+  if (request.tensors || request.verify) {
+    for (const CheckpointReader::Entry& tensor : reader.tensors()) {
+      std::printf("  %-48s %s%s\n", tensor.name.c_str(), tensor.shape.text().c_str(),
+                  request.verify ? ("  " + content_hash_of(reader, tensor)).c_str() : "");
+    }
   }
   std::printf("parameters  %ld\n", elements);
-  if (verify) {
+  if (request.verify) {
     std::printf("verified    every byte is as it was written\n");
   }
-  std::printf("\n%s", manifest.config.c_str());
+  if (request.tensors || request.verify) {
+    std::printf("\n%s", manifest.config.c_str());
+  }
 }
 
-// Shows a run, a folder of checkpoints, or one checkpoint. A new run may not have a checkpoint yet.
-void inspect_folder(const std::string& path, bool verify) {
-  const bool within_run = std::filesystem::exists(path + "/manifest.json");
-  const std::string run = within_run ? "" : describe_run(RunDirectory(path));
-  if (run.empty() || !list_checkpoints(path + "/checkpoints").empty()) {
-    inspect_checkpoint(path, verify);
-  } else {
-    std::printf("checkpoint  none yet in %s\n", path.c_str());
+std::string at_step(const RunFacts::Loss& loss) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.4f at step %ld", loss.value, loss.step);
+  return text;
+}
+
+void print_run(const RunFacts& run) {
+  std::printf("run         %s: %s, %ld of %s, %s ago\n", run.path.c_str(), run.state().c_str(),
+              run.step, counted(run.steps, "step").c_str(), format_duration(run.age_s).c_str());
+  std::printf("size        %s\n", format_bytes(run.bytes).c_str());
+  if (!run.settings.empty()) {
+    std::printf("training    %s, lr %s, global batch %s, %s\n", run.setting("optim.kind").c_str(),
+                run.setting("optim.lr").c_str(), run.setting("train.global_batch").c_str(),
+                run.setting("train.precision").c_str());
   }
-  if (!run.empty()) {
-    std::printf("\n%s\n", run.c_str());
-  } else if (!within_run) {
-    std::printf("\nrun         no metrics.jsonl and no report.json in %s\n", path.c_str());
+  if (run.loss) {
+    std::printf("loss        %s\n", at_step(*run.loss).c_str());
+  }
+  if (run.val_loss) {
+    std::printf("val_loss    %s; best %s\n", at_step(*run.val_loss).c_str(),
+                at_step(*run.best_val_loss).c_str());
+  }
+  if (run.rate > 0) {
+    std::printf("speed       %s %s, %.4g ms a step\n", format_count(run.rate).c_str(),
+                run.rate_name == "tokens_per_s" ? "tokens/s" : "images/s", run.step_ms);
+    std::printf("memory      %s at the peak of the largest rank; the busiest sends %s a step\n",
+                format_bytes(run.peak_bytes).c_str(), format_bytes(run.wire_bytes).c_str());
+  }
+}
+
+void inspect_run(const std::string& path, const Request& request) {
+  const RunDirectory directory(path);
+  const RunFacts run = read_run(directory);
+  if (request.json) {
+    std::printf("%s\n", run.json().c_str());
+    return;
+  }
+  print_run(run);
+  if (list_checkpoints(directory.checkpoints()).empty()) {
+    std::printf("checkpoint  none yet in %s\n", path.c_str());
+  } else {
+    inspect_checkpoint(resolve_checkpoint(path), request);
+  }
+  if (request.ranks) {
+    std::printf("\n%s\n", describe_run(directory).c_str());
+  }
+}
+
+// The runs in a folder, by name; none where it holds no run.
+std::vector<RunFacts> runs_in(const std::string& folder) {
+  std::vector<RunFacts> runs;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.is_directory() && is_run(entry.path().string())) {
+      runs.push_back(read_run(RunDirectory(entry.path().string())));
+    }
+  }
+  std::ranges::sort(runs, {}, &RunFacts::name);
+  return runs;
+}
+
+void print_table(const std::vector<RunFacts>& runs) {
+  size_t width = 16;
+  for (const RunFacts& run : runs) {
+    width = std::max(width, run.name.size());
+  }
+  const auto name_width = static_cast<int>(width);
+  std::printf("%-*s %-8s %13s %9s %9s %8s %10s\n", name_width, "run", "state", "steps", "loss",
+              "best", "age", "size");
+  for (const RunFacts& run : runs) {
+    const auto number = [](const std::optional<RunFacts::Loss>& loss) {
+      char text[32] = "-";
+      if (loss) {
+        std::snprintf(text, sizeof text, "%.4f", loss->value);
+      }
+      return std::string(text);
+    };
+    std::printf("%-*s %-8s %13s %9s %9s %8s %10s\n", name_width, run.name.c_str(),
+                run.state().c_str(), str(run.step, "/", run.steps).c_str(),
+                number(run.loss).c_str(), number(run.best()).c_str(),
+                format_duration(run.age_s).c_str(), format_bytes(run.bytes).c_str());
+  }
+  std::printf("\nbest: least validation loss, or training loss where nothing was validated\n");
+}
+
+void print_json(const std::vector<RunFacts>& runs) {
+  std::string text;
+  for (const RunFacts& run : runs) {
+    text += (text.empty() ? "[" : ",\n ") + run.json();
+  }
+  std::printf("%s]\n", text.c_str());
+}
+
+void inspect_folder(const std::string& path, const Request& request) {
+  if (is_run(path)) {
+    inspect_run(path, request);
+    return;
+  }
+  const std::vector<RunFacts> runs = runs_in(path);
+  if (runs.empty()) {
+    inspect_checkpoint(resolve_checkpoint(path), request);
+  } else if (request.json) {
+    print_json(runs);
+  } else {
+    print_table(runs);
   }
 }
 
@@ -107,28 +219,26 @@ ExitCode inspect_command(const Words& words, World& world, Memory&) {
     throw AgreedError(ExitCode::kConfig,
                       "tandem inspect runs as one process; start it without mpirun");
   }
-  bool verify = false, help = false;
+  Request request;
   Options options(kUsage);
-  options.add("verify", verify,
+  options.add("tensors", request.tensors, "also list a checkpoint's tensors and its settings");
+  options.add("ranks", request.ranks, "also show what each rank of a run used and sent");
+  options.add("verify", request.verify,
               "read everything and compare hashes; shows those of a checkpoint's tensors");
-  options.add("help", help, "print this");
-  // `--verify PATH` would take PATH as its value; here it is a switch.
-  Words reordered;
-  for (const std::string& word : words) {
-    reordered.push_back(word == "--verify" ? "--verify=true" : word);
-  }
-  const CommandLine line = parse_command_line(reordered);
+  options.add("json", request.json, "of runs: JSON instead of text");
+  options.add("help", request.help, "print this");
+  const CommandLine line = options.parse(words);
   std::vector<std::string> problems = options.apply(line.assignments);
-  if (!help && line.positional.size() != 1) {
+  if (!request.help && line.positional.size() != 1) {
     problems.push_back("tandem inspect takes one file or folder; --help shows examples");
   }
   fail_if_any(problems);
-  if (help) {
+  if (request.help) {
     std::fputs(options.help().c_str(), stdout);
   } else if (std::filesystem::is_directory(line.positional[0])) {
-    inspect_folder(line.positional[0], verify);
+    inspect_folder(line.positional[0], request);
   } else {
-    inspect_data(line.positional[0], verify);
+    inspect_data(line.positional[0], request.verify);
   }
   return ExitCode::kOk;
 }

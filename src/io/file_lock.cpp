@@ -57,6 +57,19 @@ FileLock::FileLock(const std::string& path, const std::string& owner) {
   static_cast<void>(written);  // the text only serves a message; the lock holds without it
 }
 
+bool FileLock::is_held(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) {
+    return false;
+  }
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  const bool known = ::fcntl(descriptor, F_OFD_GETLK, &whole) == 0;
+  ::close(descriptor);
+  return known && whole.l_type != F_UNLCK;
+}
+
 FileLock::~FileLock() { ::close(descriptor_); }
 
 }  // namespace tandem

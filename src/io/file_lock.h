@@ -17,6 +17,10 @@ class FileLock {
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
 
+  // Whether some process holds a FileLock on this file now. False where there is no such file, and
+  // on a file system that has no locks.
+  static bool is_held(const std::string& path);
+
  private:
   int descriptor_ = -1;
 };

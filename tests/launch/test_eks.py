@@ -356,7 +356,7 @@ class Entry(Pods):
             self.hosts.run("host0", [self.ENTRY, "train", "--data.path", self.text, "--run.dir", "runs", "--run.name", "one",
                                      *tandem_program.TINY, "--train.steps", "2"], cwd=folder)
             self.assertEqual(os.stat(os.path.join(folder, "runs", "one", "metrics.jsonl")).st_uid, owner)
-            said = self.hosts.run("host0", [self.ENTRY, "inspect", "runs/one"], cwd=folder).stdout
+            said = self.hosts.run("host0", [self.ENTRY, "inspect", "runs/one", "--tensors"], cwd=folder).stdout
             self.assertIn("param/", said)
 
     def test_a_worker(self):

@@ -1,0 +1,148 @@
+#include "src/report/run_facts.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "src/io/checkpoint.h"
+#include "src/io/file.h"
+#include "src/settings/config.h"
+
+namespace tandem {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+std::optional<RunFacts::Loss> loss_in(const Json& line, const char* key) {
+  const auto loss = line.find(key);
+  if (loss == line.end() || !loss->is_number() || !std::isfinite(loss->get<double>())) {
+    return std::nullopt;
+  }
+  return RunFacts::Loss{line.at("step").get<int64_t>(), loss->get<double>()};
+}
+
+double number_in(const Json& line, const char* key) {
+  const auto number = line.find(key);
+  return number != line.end() && number->is_number() ? number->get<double>() : 0;
+}
+
+void take_line(const Json& line, RunFacts* run) {
+  run->step = std::max(run->step, line.at("step").get<int64_t>());
+  if (line.contains("loss")) {
+    run->loss = loss_in(line, "loss");
+    if (run->loss) {
+      run->curve.push_back(*run->loss);
+    }
+    for (const char* rate : {"tokens_per_s", "images_per_s"}) {
+      if (const double value = number_in(line, rate); value > 0) {
+        run->rate_name = rate;
+        run->rate = value;
+      }
+    }
+    run->step_ms = number_in(line, "step_ms");
+    run->peak_bytes = static_cast<int64_t>(number_in(line, "peak_bytes"));
+    run->wire_bytes = static_cast<int64_t>(number_in(line, "wire_bytes"));
+  } else if (line.contains("val_loss")) {
+    run->val_loss = loss_in(line, "val_loss");
+    if (run->val_loss &&
+        (!run->best_val_loss || run->val_loss->value < run->best_val_loss->value)) {
+      run->best_val_loss = run->val_loss;
+    }
+  }
+}
+
+void read_log(const std::string& path, RunFacts* run) {
+  std::istringstream lines(read_file(path));
+  for (std::string text; std::getline(lines, text);) {
+    const Json line = Json::parse(text, nullptr, false);
+    if (line.is_object() && line.contains("step") && line["step"].is_number_integer()) {
+      take_line(line, run);
+    }
+  }
+}
+
+// Files may vanish meanwhile: the run may be going on.
+int64_t bytes_below(const std::string& folder) {
+  int64_t bytes = 0;
+  std::error_code gone;
+  for (fs::recursive_directory_iterator entry(folder, gone), end; !gone && entry != end;
+       entry.increment(gone)) {
+    std::error_code vanished;
+    const auto size = entry->is_regular_file(vanished) ? entry->file_size(vanished) : 0;
+    bytes += vanished ? 0 : static_cast<int64_t>(size);
+  }
+  return bytes;
+}
+
+double age_of(const std::string& path) {
+  const auto age = fs::file_time_type::clock::now() - fs::last_write_time(path);
+  return std::max(0.0, std::chrono::duration<double>(age).count());
+}
+
+Json json_of(const std::optional<RunFacts::Loss>& loss) {
+  return loss ? Json{{"step", loss->step}, {"value", loss->value}} : Json();
+}
+
+}  // namespace
+
+std::string RunFacts::state() const {
+  return is_running                   ? "running"
+         : steps > 0 && step >= steps ? "finished"
+         : step > 0                   ? "stopped"
+                                      : "new";
+}
+
+std::optional<RunFacts::Loss> RunFacts::best() const {
+  const auto least = std::ranges::min_element(curve, {}, &Loss::value);
+  return best_val_loss || least == curve.end() ? best_val_loss : std::optional(*least);
+}
+
+std::string RunFacts::setting(const std::string& key) const {
+  const auto found = std::ranges::find(settings, key, &Assignment::key);
+  return found == settings.end() ? "" : found->value;
+}
+
+std::string RunFacts::json() const {
+  Json text = {{"name", name},   {"path", path},   {"state", state()}, {"step", step},
+               {"steps", steps}, {"age_s", age_s}, {"bytes", bytes},   {"step_ms", step_ms}};
+  text["loss"] = json_of(loss);
+  text["val_loss"] = json_of(val_loss);
+  text["best"] = json_of(best());
+  if (!rate_name.empty()) {
+    text[rate_name] = rate;
+  }
+  return text.dump();
+}
+
+bool is_run(const std::string& folder) {
+  return fs::exists(folder + "/config.cfg") || fs::exists(RunDirectory(folder).metrics());
+}
+
+RunFacts read_run(const RunDirectory& directory) {
+  const fs::path path = fs::absolute(directory.path()).lexically_normal();
+  RunFacts run{.path = directory.path(),
+               .name = (path.has_filename() ? path : path.parent_path()).filename().string()};
+  const std::string config = directory.path() + "/config.cfg";
+  if (fs::exists(config)) {
+    run.settings = parse_ini(read_file(config), config);
+    run.steps = std::atoll(run.setting("train.steps").c_str());
+    run.age_s = age_of(config);
+  }
+  if (fs::exists(directory.metrics())) {
+    read_log(directory.metrics(), &run);
+    run.age_s = age_of(directory.metrics());
+  }
+  for (const CheckpointName& checkpoint : list_checkpoints(directory.checkpoints())) {
+    run.step = std::max(run.step, checkpoint.step);
+  }
+  run.is_running = FileLock::is_held(directory.path() + "/lock");
+  run.bytes = bytes_below(directory.path());
+  return run;
+}
+
+}  // namespace tandem
