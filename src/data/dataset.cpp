@@ -140,29 +140,45 @@ constexpr Source kSources[] = {{".txt", "text", " --tokenizer char"},
 std::string quoted(const std::string& path) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@%";
-  return path.find_first_not_of(kPlain) == std::string::npos ? path : "'" + path + "'";
+  if (path.find_first_not_of(kPlain) == std::string::npos) {
+    return path;
+  }
+  std::string text = "'";
+  for (const char letter : path) {
+    text += letter == '\'' ? "'\\''" : std::string(1, letter);
+  }
+  return text + "'";
+}
+
+// How to make the dataset `output` of `from`; empty if there is no such file or folder.
+std::string how_to_prepare(const Source& source, const std::string& from,
+                           const std::string& output) {
+  const bool is_there = source.ending.empty() ? fs::is_directory(from) : fs::is_regular_file(from);
+  return is_there
+             ? str("; make a dataset of ", from, ": `tandem prepare ", source.kind, " --input ",
+                   quoted(from), " --output ", quoted(output), source.options, "`")
+             : "";
 }
 
 // If `path` is a text file, a folder or an archive instead of a dataset, or if there is none and
-// one of these lies beside it under the same name (book.txt beside book.h5): "; make a dataset of
-// book.txt: `tandem prepare text --input book.txt --output book.h5 --tokenizer char`". Otherwise
-// empty.
+// one of these lies beside it, or in the working directory, under the same name (book.txt for
+// data/book.h5): "; make a dataset of book.txt: `tandem prepare text --input book.txt --output
+// data/book.h5 --tokenizer char`". Otherwise empty.
 std::string source_hint(const std::string& path) {
   const bool exists = fs::exists(path);
+  const std::string name = path.substr(0, path.find_last_not_of('/') + 1);
+  const fs::path stem = fs::path(path).replace_extension();
   for (const Source& source : kSources) {
     const std::string ending(source.ending);
-    if (exists && !path.ends_with(ending)) {
-      continue;
+    std::string hint;
+    if (exists && name.ends_with(ending)) {
+      hint = how_to_prepare(source, name, name.substr(0, name.size() - ending.size()) + ".h5");
+    } else if (!exists) {
+      hint = how_to_prepare(source, stem.string() + ending, path);
+      hint = hint.empty() ? how_to_prepare(source, stem.filename().string() + ending, path) : hint;
     }
-    const std::string stem = exists ? path.substr(0, path.size() - ending.size())
-                                    : fs::path(path).replace_extension().string();
-    const std::string from = stem + ending;
-    if (from == path && !exists) {
-      continue;
-    }
-    if (ending.empty() ? fs::is_directory(from) : fs::is_regular_file(from)) {
-      return str("; make a dataset of ", from, ": `tandem prepare ", source.kind, " --input ",
-                 quoted(from), " --output ", quoted(stem + ".h5"), source.options, "`");
+    if (!hint.empty()) {
+      return hint;
     }
   }
   return "";

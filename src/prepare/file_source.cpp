@@ -91,7 +91,9 @@ void for_each_file(const std::string& path, RecordLimit limit,
   } else if (TarReader::is_tar(path)) {
     walk_archive(path, limit, use);
   } else {
-    fail(ExitCode::kData, str(path, ": neither a folder nor a .tar or .tar.gz archive"));
+    fail(ExitCode::kData, str(path,
+                              ": neither a folder nor a .tar or .tar.gz archive; of single "
+                              "files, such as MNIST's, name the folder that holds them"));
   }
 }
 

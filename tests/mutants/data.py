@@ -68,8 +68,8 @@ MUTANTS = [
     Mutant("tar: bytes after the end do not matter", "src/prepare/tar_reader.cpp",
            "got < 0 || last_byte_ > end", "got < 0",
            ["prepare.prepare_images"]),
-    Mutant("a dataset is replaced without --force", "src/prepare/output.cpp", "if (!force &&", "if (false &&",
+    Mutant("a dataset is replaced without --force", "src/prepare/output.cpp", "if (!force &&", "if (force &&",
            ["program.first_contact FirstContact.test_a_dataset_is_replaced_only_with_force"]),
     Mutant("records are not shuffled", "src/prepare/text_reader.cpp", "order.at(i).index", "i", ["prepare.shuffled_records"]),
-    Mutant("a document that is cut ends twice", "src/prepare/prepare_text.cpp", "if (is_end && ", "if (", ["prepare.prepare"]),
+    Mutant("a document that is cut ends twice", "src/prepare/prepare_text.cpp", "if (is_end && ", "if ((is_end || true) && ", ["prepare.prepare"]),
 ]

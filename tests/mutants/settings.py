@@ -77,7 +77,7 @@ MUTANTS = [
     Mutant("a relative data.path is looked for in the run's folder only", "src/train/run_directory.cpp",
            "if (folder == folder.root_path())", "if (true)",
            ["program.first_contact FirstContact.test_a_relative_path_is_found_from_elsewhere"]),
-    Mutant("a run is never running", "src/io/file_lock.cpp", "return known && whole.l_type != F_UNLCK;", "return false;",
+    Mutant("a run is running while nobody holds its lock", "src/io/file_lock.cpp", "whole.l_type != F_UNLCK", "whole.l_type == F_UNLCK",
            ["program.looking_back LookingBack.test_a_run_that_goes_on_is_running"]),
     Mutant("the best validation is the last one", "src/report/run_facts.cpp", "run->val_loss->value < run->best_val_loss->value",
            "true", ["program.looking_back"]),

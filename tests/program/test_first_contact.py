@@ -65,6 +65,16 @@ class FirstContact(Workspace):
         line = f"tandem prepare text --input '{text}' --output '{dataset}' --tokenizer char"
         for path in [dataset, text]:
             self.assert_one_line(self.train("x", data=path, code=DATA), re.escape(f"; make a dataset of {text}: `{line}`"))
+        here = self.path("it's here")
+        os.makedirs(here + "/data")
+        shutil.copy(text, here + "/book.txt")
+        result = run("train", "--data.path", "data/book.h5", *TINY, cwd=here)
+        self.assert_one_line(self.check(result, DATA), "`tandem prepare text --input book.txt --output data/book.h5 --tokenizer char`")
+        result = self.check(run("inspect", here + "/data/book.h5"), DATA)
+        self.assertNotIn("tandem prepare", result.stderr)
+        shutil.copy(text, here + "/data/book.txt")
+        line = re.escape(self.folder + "/it'\\''s here/data/book")
+        self.assert_one_line(self.check(run("inspect", here + "/data/book.h5"), DATA), f"--input '{line}.txt' --output '{line}.h5'")
         os.makedirs(self.path("photos"))
         self.assert_one_line(self.train("x", data=self.path("photos.h5"), code=DATA),
                              f"`tandem prepare images --input {self.path('photos')} --output {self.path('photos.h5')}`")
@@ -115,6 +125,8 @@ class FirstContact(Workspace):
         os.makedirs(self.path("unknown"))
         with open(self.path("unknown/train-pictures"), "w") as out:
             out.write("x")
+        prepare[3] = self.path("mnist/train-images.idx3")
+        self.assert_one_line(self.check(run(*prepare, "--force"), DATA), "name the folder that holds them")
         prepare[3] = self.path("unknown")
         self.assert_one_line(self.check(run(*prepare, "--force"), DATA),
                              "no images found among 1 file; .*train-images-idx3-ubyte and train-labels-idx1-ubyte")
