@@ -21,9 +21,9 @@ all on the same axes.)";
 
 constexpr size_t kColumns = 80, kLabel = 28, kPlotLabel = 18, kMostRuns = 6;
 
-// "runs/a/long-name" cut to `width` columns, with a tilde where it was cut.
+// The end of the text in `width` columns, with a tilde where it was cut.
 std::string fitted(const std::string& text, size_t width) {
-  return text.size() <= width ? text : text.substr(0, width - 1) + "~";
+  return text.size() <= width ? text : "~" + text.substr(text.size() - width + 1);
 }
 
 void print_row(const std::string& label, const std::vector<std::string>& cells) {
@@ -43,6 +43,16 @@ void print_for_each(const std::string& label, const std::vector<RunFacts>& runs,
   std::ranges::transform(runs, std::back_inserter(cells), cell);
   if (!std::ranges::all_of(cells, &std::string::empty)) {
     print_row(label, cells);
+  }
+}
+
+// Runs of one name are called by their paths.
+void name_apart(std::vector<RunFacts>& runs) {
+  for (const RunFacts& run : runs) {
+    if (std::ranges::count(runs, run.name, &RunFacts::name) > 1) {
+      std::ranges::for_each(runs, [](RunFacts& each) { each.name = each.path; });
+      return;
+    }
   }
 }
 
@@ -164,6 +174,7 @@ ExitCode compare_command(const Words& words, World& world, Memory&) {
     }
     runs.push_back(read_run(RunDirectory(path)));
   }
+  name_apart(runs);
   print_for_each("", runs, [](const RunFacts& run) { return run.name; });
   print_settings(runs);
   print_results(runs);

@@ -62,6 +62,13 @@ void inspect_data(const std::string& path, bool verify) {
   }
 }
 
+// An option that says nothing about what was named is an error.
+void refuse(bool given, const char* option, const std::string& path, const char* is) {
+  if (given) {
+    fail(ExitCode::kConfig, str(option, " has no meaning for ", path, ", ", is));
+  }
+}
+
 // The hash of the whole tensor, which does not depend on how many ranks wrote it.
 std::string content_hash_of(const CheckpointReader& reader, const CheckpointReader::Entry& tensor) {
   const int64_t elements = tensor.shape.elements();
@@ -138,6 +145,8 @@ void print_run(const RunFacts& run) {
 void inspect_run(const std::string& path, const Request& request) {
   const RunDirectory directory(path);
   const RunFacts run = read_run(directory);
+  refuse(request.json && (request.tensors || request.ranks || request.verify), "--json", path,
+         "together with --tensors, --ranks or --verify");
   if (request.json) {
     std::printf("%s\n", run.json().c_str());
     return;
@@ -203,6 +212,11 @@ void inspect_folder(const std::string& path, const Request& request) {
     return;
   }
   const std::vector<RunFacts> runs = runs_in(path);
+  const char* is = runs.empty() ? "which holds a checkpoint and no run" : "a folder of runs";
+  refuse(request.ranks, "--ranks", path, is);
+  refuse(runs.empty() && request.json, "--json", path, is);
+  refuse(!runs.empty() && request.tensors, "--tensors", path, is);
+  refuse(!runs.empty() && request.verify, "--verify", path, is);
   if (runs.empty()) {
     inspect_checkpoint(resolve_checkpoint(path), request);
   } else if (request.json) {
@@ -238,6 +252,9 @@ ExitCode inspect_command(const Words& words, World& world, Memory&) {
   } else if (std::filesystem::is_directory(line.positional[0])) {
     inspect_folder(line.positional[0], request);
   } else {
+    refuse(request.tensors, "--tensors", line.positional[0], "a file");
+    refuse(request.ranks, "--ranks", line.positional[0], "a file");
+    refuse(request.json, "--json", line.positional[0], "a file");
     inspect_data(line.positional[0], request.verify);
   }
   return ExitCode::kOk;

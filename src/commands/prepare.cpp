@@ -113,6 +113,9 @@ ExitCode text(const Words& words) {
   require_given("input", !request.input.empty(), problems);
   require_given("output", !request.output.empty(), problems);
   choose_tokenizer(tokenizer, request, problems);
+  if (!shuffle && std::ranges::count(line.assignments, std::string("seed"), &Assignment::key)) {
+    problems.push_back("--seed has no meaning without --shuffle-records");
+  }
   fail_if_any(problems);
   if (shuffle) {
     request.shuffle_seed = static_cast<uint64_t>(seed);

@@ -112,6 +112,7 @@ class FirstContact(Workspace):
         for options in [["--shuffle-records"], ["--shuffle-records", "--seed", "2"]]:
             self.check(run(*prepare, *options))
             hashes.append(re.search(r"hash +(\S+)", run("inspect", self.path("names.h5")).stdout)[1])
+        self.assert_one_line(self.check(run(*prepare, "--seed", "2"), CONFIG), "--seed has no meaning without --shuffle-records")
         self.assertEqual(hashes[0], hashes[1])
         self.assertNotEqual(hashes[0], hashes[2])
 

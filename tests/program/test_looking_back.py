@@ -100,13 +100,21 @@ class LookingBack(Workspace):
         self.assertEqual(len(curves), 6)
         self.assertGreater(len("".join(curves[:3]).replace(" ", "")), 50)
         self.assertLess(max(map(len, curves[3:])), 30)  # ten of the twenty steps
-        self.assertIn("settings: all the same", self.shown("compare", self.run_folder("first"), self.run_folder("first")))
+        same = self.shown("compare", self.run_folder("first"), self.run_folder("first"))
+        self.assertIn("settings: all the same", same)
+        self.assertIn(self.run_folder("first")[-20:], same)  # two runs of one name have their paths
 
     def test_wrong_uses(self):
         first = self.run_folder("first")
         for arguments in [[], [first], [first] * 7]:
             self.assert_one_line(self.check(run("compare", *arguments), CONFIG), "takes 2 to 6 runs, not")
         self.assert_one_line(self.check(run("compare", first, self.folder), DATA), "no run here")
+        newest = os.path.join(first, "checkpoints/step-00000020")
+        for path, options in [(self.text, ["--tensors", "--ranks", "--json"]), (newest, ["--ranks", "--json"]),
+                              (self.path("runs"), ["--tensors", "--ranks", "--verify"])]:
+            for option in options:
+                self.assert_one_line(self.check(run("inspect", path, option), CONFIG), f"{option} has no meaning for {path}, ")
+        self.assert_one_line(self.check(run("inspect", first, "--json", "--ranks"), CONFIG), "--json has no meaning for .* together with")
 
     def test_eval_and_generate_as_json(self):
         first = self.run_folder("first")
