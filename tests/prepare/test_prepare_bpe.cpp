@@ -92,7 +92,7 @@ TEST(PrepareText, TheTemplateStandsAroundEachDocument) {
     prepare_text(folder_options(folder, input));
     return H5Reader(folder / "out.h5").read_all<uint16_t>("/train/tokens");
   };
-  EXPECT_EQ(prepared(), (Tokens{256, 257, '<', '/', 's', '>'}));
+  EXPECT_EQ(prepared(), (Tokens{256, 257, '<', '/', 's', '>', 257}));
   const std::string bos = R"({"SpecialToken": {"id": "<s>", "type_id": 0}})";
   const std::string text = R"({"Sequence": {"id": "A", "type_id": 0}})";
   const std::string eos = R"({"SpecialToken": {"id": "</s>", "type_id": 0}})";
@@ -102,7 +102,7 @@ TEST(PrepareText, TheTemplateStandsAroundEachDocument) {
         R"(], "special_tokens": {"<s>": {"ids": [258]}, "</s>": {"ids": [257]}}})";
   };
   with_template(bos + "," + text);
-  EXPECT_EQ(prepared(), (Tokens{258, 256, 257, 258, '<', '/', 's', '>'}));
+  EXPECT_EQ(prepared(), (Tokens{258, 256, 257, 258, '<', '/', 's', '>', 257}));
   with_template(bos + "," + text + "," + eos);
   EXPECT_EQ(prepared(), (Tokens{258, 256, 257, 258, '<', '/', 's', '>', 257}));
   with_template(bos);
@@ -128,7 +128,7 @@ TEST(PrepareText, BpeIsTrainedOnTheTrainingPartAlone) {
   EXPECT_EQ(tokenizer->end_of_text(), 0);
   EXPECT_EQ(tokenizer->kind(), "bpe");
   EXPECT_EQ(file.read_all<uint16_t>("/train/tokens"), (Tokens{259, 260, 221}));
-  EXPECT_EQ(file.read_all<uint16_t>("/val/tokens").size(), 16u);
+  EXPECT_EQ(file.read_all<uint16_t>("/val/tokens").size(), 17u);  // and the end of text
   EXPECT_EQ(compute_content_hash(folder / "out.h5"), report.content_hash);
 }
 

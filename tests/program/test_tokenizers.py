@@ -42,7 +42,7 @@ class Tokenizers(Workspace):
         self.write("hf/tokenizer.json", tokenizer)
         self.assertIn("no eos_token in", self.prepare("hf.h5", "--tokenizer", self.path("hf")).stdout)
         self.write("hf/tokenizer_config.json", {"eos_token": "<|endoftext|>"})
-        self.assertNotIn("no eos_token in", self.prepare("hf.h5", "--tokenizer", self.path("hf")).stdout)
+        self.assertNotIn("no eos_token in", self.prepare("hf.h5", "--tokenizer", self.path("hf"), "--force").stdout)
         self.train("hf", data=self.path("hf.h5"))
         model = self.run_folder("hf")
         os.remove(self.path("hf.h5"))
