@@ -57,14 +57,16 @@ def main():
             print(f"{case:30} Tandem {mine:.3f} s, tokenizers {other:.3f} s, ratio {ratio:.3f}", flush=True)
             if options.raw:
                 with open(options.raw, "a") as file:
-                    file.write(json.dumps({"date": time.strftime("%Y-%m-%d"), "machine": cpu_field("model name"), "tokenizers": tokenizers.__version__,
-                                           "text": os.path.basename(options.text), "bytes": len(text.encode()), "case": case,
+                    file.write(json.dumps({"date": time.strftime("%Y-%m-%d"), "machine": cpu_field("model name"),
+                                           "tokenizers": tokenizers.__version__, "text": os.path.basename(options.text),
+                                           "bytes": len(text.encode()), "case": case,
                                            "vocabulary": options.size, "seconds": times, "ratio": ratio}) + "\n")
 
         threads = str(len(os.sched_getaffinity(0)))
         compare(f"train, {threads} threads", lambda: tandem_seconds(options.program, "train", str(options.size), threads, path),
                 lambda: timed(lambda: make_tokenizers.gpt2_like(parts, options.size)))
-        models = {"GPT-2": make_tokenizers.gpt2_like(parts, options.size), "Llama 3": make_tokenizers.llama3_like(parts, options.size)}
+        models = {"GPT-2": make_tokenizers.gpt2_like(parts, options.size),
+                  "Llama 3": make_tokenizers.llama3_like(parts, options.size)}
         os.environ.update(ALONE)
         for name, tokenizer in models.items():
             tokenizer.save(os.path.join(folder, "tokenizer.json"))

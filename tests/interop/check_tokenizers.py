@@ -84,10 +84,10 @@ class CheckTokenizers(TokenizerTest):
         self.train(make_tokenizers.mixed_texts(20000, 15), 20000)
 
     def test_training_on_the_sources(self):
-        names = subprocess.run(["git", "ls-files", "-z", "src", "layers", "comm", "optim", "launch", "tests/*.py", "*.md"], cwd=ROOT,
-                               check=True, capture_output=True, text=True).stdout.split("\0")[:-1]
+        listing = subprocess.run(["git", "ls-files", "-z", "src", "layers", "comm", "optim", "launch", "tests/*.py", "*.md"],
+                                 cwd=ROOT, check=True, capture_output=True, text=True)
         texts = []
-        for name in names:
+        for name in listing.stdout.split("\0")[:-1]:
             with open(os.path.join(ROOT, name), encoding="utf-8") as file:
                 texts.append(file.read())
         self.train(texts, 10000)

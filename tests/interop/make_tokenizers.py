@@ -10,7 +10,8 @@ import sys
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, processors, trainers
 from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
 
-LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+          r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 GPT4O = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
          r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
          r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -20,10 +21,12 @@ ALPHABETS = [(0x61, 0x7A), (0x41, 0x5A), (0xC0, 0x17F), (0x391, 0x3C9), (0x410, 
              (0x904, 0x939), (0xE01, 0xE2E), (0x4E00, 0x9FA5), (0xAC00, 0xD7A3), (0x3041, 0x3094), (0x10D0, 0x10F0)]
 OTHERS = ["'s", "'T", "'re", "'VE", "'\u017f", "'ll", "n't", "e\u0301", "n\u0303\u0323", "\u093f", "\U0001F600", "\u2764\ufe0f",
           "\U0001F469\u200d\U0001F469\u200d\U0001F467", "\U0001F1E9\U0001F1EA", "  ", "\t", "\n", "\r\n", "\n\n  ", "\u00a0",
-          "\u3000", "\u180e", "\u2028", "\x85", "\x1c", "\x0b", "\u200b", "\u1680", "0", "12", "2024", "1234567", "3.14", "\u00bd",
-          "\u2167", "\u0663\u0664", "\u00b2", "!", "...", "--", "</s>", "://", "\u2014", "\u201c", "\u3002", "$", "\u20ac", "_",
+          "\u3000", "\u180e", "\u2028", "\x85", "\x1c", "\x0b", "\u200b", "\u1680", "0", "12", "2024", "1234567", "3.14",
+          "\u00bd", "\u2167", "\u0663\u0664", "\u00b2", "!", "...", "--", "</s>", "://", "\u2014", "\u201c",
+          "\u3002", "$", "\u20ac", "_",
           "\x00", "\ufeff", "\ufffd", "\u01c5", "\u02b0", *SPECIAL, "<|endoftext|", "added", "addedlong", "\u00e9t\u00e9"]
-WORDS = "the of and to in is that it was for on are as with his they at be this from have or by one had not but what all".split()
+WORDS = ("the of and to in is that it was for on are as with his they at be this from have or by one had not but what "
+         "all").split()
 
 
 def mixed_texts(count, seed):
@@ -34,7 +37,9 @@ def mixed_texts(count, seed):
         return "".join(chr(dice.randint(first, last)) for _ in range(dice.randint(1, 8)))
     def part():
         kind = dice.random()
-        return dice.choice(WORDS) if kind < 0.3 else letters() if kind < 0.6 else dice.choice(OTHERS) * dice.choice([1, 1, 1, 2, 5])
+        if kind < 0.6:
+            return dice.choice(WORDS) if kind < 0.3 else letters()
+        return dice.choice(OTHERS) * dice.choice([1, 1, 1, 2, 5])
     def text():
         return "".join(part() + dice.choice(["", " ", " ", " "]) for _ in range(dice.randint(1, 25)))
     return [text() for _ in range(count)]
