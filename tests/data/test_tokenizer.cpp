@@ -3,6 +3,7 @@
 #include <random>
 #include <sstream>
 
+#include "src/data/bpe/bpe_tokenizer.h"
 #include "src/data/bpe/merger.h"
 #include "src/data/bpe/pre_tokenizer.h"
 #include "src/data/tokenizer.h"
@@ -214,6 +215,16 @@ TEST(Gpt2Tokenizer, GivesTheReferenceIds) {
     EXPECT_EQ(tokenizer->decode(one.small), one.text);
   }
   EXPECT_EQ(tokenizer->encode("a\377b"), tokenizer->encode("a\357\277\275b"));
+}
+
+TEST(Gpt2Tokenizer, GivesTheSameIdsAsTokenizerJson) {
+  const TemporaryFolder folder;
+  write_small_vocabulary(folder);
+  const std::string json = tokenizer_json(read_gpt2_files(folder.path()));
+  BpeTokenizer tokenizer(parse_tokenizer_json(json, "test"), "bpe", "test");
+  for (const Golden& one : golden()) {
+    EXPECT_EQ(tokenizer.encode(one.text), one.small) << one.text;
+  }
 }
 
 TEST(Gpt2Tokenizer, GivesThePublishedIds) {
