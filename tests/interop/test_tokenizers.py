@@ -49,6 +49,14 @@ class Tokenizers(TokenizerTest):
             self.assertEqual(model["vocab"], self.golden["trained"]["vocab"])
         self.assertLess(len(model["merges"]), 700 - 257 + 1)
 
+    @staticmethod
+    def nested(depth):
+        """The file with a pre-tokenizer at that depth."""
+        value = 0
+        for _ in range(depth - 1):
+            value = [value]
+        return {"pre_tokenizer": value}
+
     def test_what_is_not_supported_is_named(self):
         def changed(*path_and_value):
             tokenizer = copy.deepcopy(self.plain)
@@ -89,6 +97,8 @@ class Tokenizers(TokenizerTest):
                 (changed("model", "vocab", {"<|endoftext|>": 0, "a": 1}), "no token for byte 0"),
                 (changed("model", "vocab", "a", -1), "token 'a' has no id from 0 to 299"),
                 (changed("model", "vocab", "a", 5), "two tokens have the id 5"),
+                (self.nested(64), "model without merges is not supported"),
+                (self.nested(65), "nested too deeply"),
                 ([], "not a JSON object")]:
             with self.subTest(said):
                 done = self.encode(tokenizer, ["a"])

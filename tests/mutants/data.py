@@ -50,6 +50,8 @@ MUTANTS = [
            "if (c == 's' || c == 'S') {", "if (c == 'S') {", ["data.tokenizer"]),
     Mutant("regex: no limit of steps", "src/data/bpe/regex.cpp",
            "  pcre2_set_match_limit(c.context, kMostSteps);\n", "", ["interop.tokenizers"]),
+    Mutant("json: nested without end", "src/data/bpe/json_fields.h",
+           "too_deep = too_deep || depth > 64;", "too_deep = too_deep || depth > 100;", ["interop.tokenizers"]),
     Mutant("bpe training: of equal pairs the last comes first", "src/data/bpe/trainer.cpp",
            ": key > other.key;", ": key < other.key;", ["interop.tokenizers"]),
     Mutant("bpe training: validation is trained on", "src/prepare/prepare_text.cpp",

@@ -4,6 +4,7 @@ names the input, and less than 1 GiB of memory. Prints a table of them: exit cod
 
     test_hostile_inputs.py PATH_TO_TANDEM [unittest arguments]
 """
+import json
 import os
 import random
 import shutil
@@ -252,6 +253,22 @@ class HostileInputs(Workspace):
             self.place("vocab/encoder.json", vocabulary)
             self.place("vocab/vocab.bpe", b"#version: 0.2\na b\n")
             self.text_of(f"gpt2 vocabulary {vocabulary!r}"[:44], "a.txt", b"text", DATA, "vocab/", "--tokenizer", "gpt2", "--vocab", self.path("vocab"))
+
+    def test_tokenizers(self):
+        nested = b'{"type": "Sequence", "pretokenizers": [' * 100000 + b"]}" * 100000
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "interop", "tokenizers.json"), "rb") as file:
+            good = json.dumps(json.load(file)["cases"][0]["tokenizer"]).encode()
+        pre_tokenizer = good[good.index(b'{"type": "ByteLevel"'):good.index(b', "post_processor"')]
+        huge = b'{"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "' + b"(" * 100000 + b'"}}'
+        repeats = b'{"type": "Split", "behavior": "Isolated", "pattern": {"Regex": "(((a{999}){999}){999}){999}"}}'
+        for name, content in [("empty", b""), ("object", b"{}"), ("brackets", b"[" * 1000000), ("zeros", bytes(100)),
+                              ("gzip of 1 GiB", zeros(1024)), ("model of brackets", b'{"model": ' + b"[" * 1000000),
+                              ("nested sequences", good.replace(pre_tokenizer, nested)),
+                              ("nested groups", good.replace(pre_tokenizer, huge)),
+                              ("huge repeats", good.replace(pre_tokenizer, repeats)),
+                              ("cut short", good[:-1]), ("huge id", good.replace(b'"a": ', b'"a": 99999999999'))]:
+            self.place("hf/tokenizer.json", content)
+            self.text_of(f"tokenizer.json, {name}", "a.txt", b"text", DATA, "hf/", "--tokenizer", self.path("hf"))
 
     def test_datasets(self):
         for kind, source in [("text", self.text), ("images", self.images)]:

@@ -1,5 +1,5 @@
-// Fields of a JSON object from outside. Every function throws kData, beginning with `place`, when
-// the field has another type.
+// A JSON object from outside, and its fields. Every function throws kData, beginning with `place`,
+// when there is something else.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,6 +9,20 @@
 #include "src/core/error.h"
 
 namespace tandem {
+
+// Nested at most 64 deep, so that functions that call themselves may go through it.
+inline nlohmann::json parse_object(std::string_view text, const std::string& place) {
+  bool too_deep = false;
+  const auto keep = [&](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
+    too_deep = too_deep || depth > 64;
+    return depth <= 64;
+  };
+  auto json = nlohmann::json::parse(text, keep, false);
+  if (too_deep || !json.is_object()) {
+    fail(ExitCode::kData, str(place, too_deep ? ": nested too deeply" : ": not a JSON object"));
+  }
+  return json;
+}
 
 [[noreturn]] inline void fail_field(std::string_view name, std::string_view what,
                                     const std::string& place) {

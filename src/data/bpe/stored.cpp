@@ -21,11 +21,7 @@ nlohmann::json optional_settings(const std::string& path) {
   if (!std::filesystem::exists(path)) {
     return nullptr;
   }
-  auto json = nlohmann::json::parse(read_json_file(path), nullptr, false);
-  if (!json.is_object()) {
-    fail(ExitCode::kData, str(path, ": not a JSON object"));
-  }
-  return json;
+  return parse_object(read_json_file(path), path);
 }
 
 // The id of a token by its name in tokenizer.json.

@@ -209,11 +209,7 @@ Json component(std::string_view json) { return nlohmann::json::parse(json); }
 }  // namespace
 
 BpeModel parse_tokenizer_json(std::string_view text, const std::string& place) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) {
-    fail(ExitCode::kData, str(place, ": not a JSON object"));
-  }
-  return Reader(json, place).run();
+  return Reader(parse_object(text, place), place).run();
 }
 
 std::string tokenizer_json(const BpeModel& model) {
