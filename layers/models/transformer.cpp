@@ -18,23 +18,6 @@ void require_config(bool ok, const std::string& message) {
   }
 }
 
-TransformerConfig resolve(TransformerConfig config) {
-  require_config(config.vocab > 0 && config.context > 0 && config.layers > 0 && config.heads > 0 &&
-                     config.width > 0,
-                 "model: vocab, context, layers, heads and width must be positive");
-  fail_if_any(config.problems());
-  config.kv_heads = config.kv_heads ? config.kv_heads : config.heads;
-  require_config(config.dropout >= 0 && config.dropout < 1,
-                 str("model.dropout ", config.dropout, " is not in [0, 1)"));
-  require_config(config.kv_heads >= 0 && config.ffn_width >= 0,
-                 "model: kv_heads and ffn_width must not be negative");
-  if (config.ffn_width == 0) {
-    config.ffn_width =
-        config.llama ? ((8 * config.width + 2) / 3 + 31) / 32 * 32 : 4 * config.width;
-  }
-  return config;
-}
-
 Parameter matrix(const char* name, int64_t rows, int64_t columns) {
   return {.name = name, .shape = {rows, columns}, .init = Initializer::normal(0.02), .decay = true};
 }
@@ -47,16 +30,34 @@ Variable last_position(const Variable& x) {
 
 }  // namespace
 
+TransformerConfig resolved(TransformerConfig config) {
+  require_config(config.vocab > 0 && config.context > 0 && config.layers > 0 && config.heads > 0 &&
+                     config.width > 0,
+                 "model: vocab, context, layers, heads and width must be positive");
+  fail_if_any(config.problems());
+  config.kv_heads = config.kv_heads ? config.kv_heads : config.heads;
+  config.positions = config.positions ? config.positions : config.context;
+  require_config(config.dropout >= 0 && config.dropout < 1,
+                 str("model.dropout ", config.dropout, " is not in [0, 1)"));
+  require_config(config.kv_heads >= 0 && config.ffn_width >= 0,
+                 "model: kv_heads and ffn_width must not be negative");
+  if (config.ffn_width == 0) {
+    config.ffn_width =
+        config.llama ? ((8 * config.width + 2) / 3 + 31) / 32 * 32 : 4 * config.width;
+  }
+  return config;
+}
+
 Transformer::Transformer(const TransformerConfig& config)
     : Classifier(config.vocab),
-      config_(resolve(config)),
+      config_(resolved(config)),
       wte_(matrix("wte", config_.vocab, config_.width)) {
   wte_.shared = config_.tie_embeddings;
   if (config_.llama) {
-    norm_f_.emplace("norm_f", config_.width);
+    norm_f_.emplace("norm_f", config_.width, config_.norm_epsilon);
   } else {
-    wpe_ = matrix("wpe", config_.context, config_.width);
-    ln_f_.emplace("ln_f", config_.width);
+    wpe_ = matrix("wpe", config_.positions, config_.width);
+    ln_f_.emplace("ln_f", config_.width, config_.norm_epsilon);
   }
   for (int64_t i = 0; i < config_.layers; ++i) {
     layers_.push_back(config_.llama ? llama_block(config_, i) : gpt_block(config_, i));

@@ -1,7 +1,7 @@
 // Decoder-only transformers: GPT-2 (Radford et al. 2019) and Llama (Touvron et al. 2023,
 // arXiv:2302.13971).
 //
-// Parameters of GPT-2: wte [V, C], wpe [context, C], blocks.N.{ln_1, attn.qkv, attn.proj, ln_2,
+// Parameters of GPT-2: wte [V, C], wpe [positions, C], blocks.N.{ln_1, attn.qkv, attn.proj, ln_2,
 // mlp.fc, mlp.proj}, ln_f, and head.weight [V, C] if embeddings are not tied. Of Llama: wte,
 // blocks.N.{norm_1, attn.qkv, attn.proj, norm_2, mlp.gate_up, mlp.down}, norm_f, head.weight.
 // Dropout follows the embedding and both branches of a block, as in GPT-2, but attention
@@ -18,6 +18,10 @@
 #include "layers/models/transformer_block.h"
 
 namespace tandem {
+
+// `config` with a number in place of each 0 that stands for a default. Throws Error(kConfig) if the
+// sizes do not fit together.
+TransformerConfig resolved(TransformerConfig config);
 
 class Transformer final : public Classifier {
  public:

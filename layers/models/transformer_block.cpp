@@ -6,7 +6,6 @@
 #include "layers/add/add.h"
 #include "layers/dropout/dropout.h"
 #include "layers/linear/linear.h"
-#include "layers/rope/rope.h"
 
 namespace tandem {
 
@@ -44,11 +43,11 @@ class GptBlock final : public TransformerBlock {
       : heads_(config.head_layout()),
         dropout_(config.dropout),
         index_(index),
-        ln_1_(block_name(index) + "ln_1", config.width),
+        ln_1_(block_name(index) + "ln_1", config.width, config.norm_epsilon),
         qkv_(block_name(index) + "attn.qkv", config.width, heads_.row(), init_weight()),
         attn_proj_(block_name(index) + "attn.proj", config.width, config.width,
                    init_residual(config)),
-        ln_2_(block_name(index) + "ln_2", config.width),
+        ln_2_(block_name(index) + "ln_2", config.width, config.norm_epsilon),
         fc_(block_name(index) + "mlp.fc", config.width, config.ffn_width, init_weight()),
         mlp_proj_(block_name(index) + "mlp.proj", config.ffn_width, config.width,
                   init_residual(config)) {}
@@ -82,11 +81,12 @@ class LlamaBlock final : public TransformerBlock {
       : heads_(config.head_layout()),
         dropout_(config.dropout),
         index_(index),
-        norm_1_(block_name(index) + "norm_1", config.width),
+        frequencies_(config.rope),
+        norm_1_(block_name(index) + "norm_1", config.width, config.norm_epsilon),
         qkv_(block_name(index) + "attn.qkv", config.width, heads_.row(), init_weight(), false),
         proj_(block_name(index) + "attn.proj", config.width, config.width, init_residual(config),
               false),
-        norm_2_(block_name(index) + "norm_2", config.width),
+        norm_2_(block_name(index) + "norm_2", config.width, config.norm_epsilon),
         gate_up_(block_name(index) + "mlp.gate_up", config.width, 2 * config.ffn_width,
                  init_weight(), false),
         down_(block_name(index) + "mlp.down", config.ffn_width, config.width, init_residual(config),
@@ -94,7 +94,7 @@ class LlamaBlock final : public TransformerBlock {
 
   Flow operator()(Context& context, Flow x, KeyValueCache* cache) override {
     const Variable qkv = rope(context, qkv_(context, normalized(context, x, norm_1_)), heads_,
-                              cache ? cache->length : 0);
+                              cache ? cache->length : 0, frequencies_);
     const Variable y = attend(context, qkv, heads_, cache);
     const Normalized middle = norm_2_.add(
         context, x[0], dropout(context, proj_(context, y), dropout_, attention_site(index_)));
@@ -111,6 +111,7 @@ class LlamaBlock final : public TransformerBlock {
   HeadLayout heads_;
   double dropout_;
   int64_t index_;
+  RopeFrequencies frequencies_;
   RmsNorm norm_1_;
   Linear qkv_, proj_;
   RmsNorm norm_2_;
@@ -130,6 +131,13 @@ std::vector<std::string> TransformerConfig::problems() const {
   if (kv_heads > 0 && heads % kv_heads != 0) {
     problems.push_back(
         str("model.heads = ", heads, " is not divisible by model.kv_heads = ", kv_heads));
+  }
+  if (positions > 0 && positions < context) {
+    problems.push_back(str("model.positions = ", positions, " is below model.context = ", context));
+  }
+  if (rope.high_freq_factor <= rope.low_freq_factor) {
+    problems.push_back(str("model.rope_high_freq_factor = ", rope.high_freq_factor,
+                           " must be above model.rope_low_freq_factor = ", rope.low_freq_factor));
   }
   return problems;
 }

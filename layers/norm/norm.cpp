@@ -29,15 +29,15 @@ T mean_of(const T* x, int64_t width) {
   return total / static_cast<T>(width);
 }
 
-// 1 / sqrt(mean of (x - center)^2 + eps). Subtracting first keeps small variances exact.
+// 1 / sqrt(mean of (x - center)^2 + epsilon). Subtracting first keeps small variances exact.
 template <class T>
-T rstd_of(const T* x, T center, int64_t width) {
+T rstd_of(const T* x, T center, T epsilon, int64_t width) {
   T total = 0;
 #pragma omp simd reduction(+ : total)
   for (int64_t j = 0; j < width; ++j) {
     total += (x[j] - center) * (x[j] - center);
   }
-  return T(1) / std::sqrt(total / static_cast<T>(width) + static_cast<T>(kNormEpsilon));
+  return T(1) / std::sqrt(total / static_cast<T>(width) + epsilon);
 }
 
 template <class T>
@@ -103,7 +103,8 @@ void backward_row(const T* dy, const T* x, const T* gain, T center, T rstd, T* d
 
 template <class T>
 void norm_forward(Cpu device, const T* x, const T* branch, const T* gain, const T* bias, T* sum,
-                  T* y, Wide<T>* mean, Wide<T>* rstd, int64_t rows, int64_t width) {
+                  T* y, Wide<T>* mean, Wide<T>* rstd, Wide<T> epsilon, int64_t rows,
+                  int64_t width) {
   if constexpr (kIs16Bit<T>) {
     if (branch) {
       transform(device, rows * width, sum, Plus{}, x, branch);
@@ -111,8 +112,8 @@ void norm_forward(Cpu device, const T* x, const T* branch, const T* gain, const 
     }
     in_f32(
         [&](const float* x32, const float* gain32, const float* bias32, float* y32) {
-          norm_forward<float>(device, x32, nullptr, gain32, bias32, nullptr, y32, mean, rstd, rows,
-                              width);
+          norm_forward<float>(device, x32, nullptr, gain32, bias32, nullptr, y32, mean, rstd,
+                              epsilon, rows, width);
         },
         in(x, rows * width), in(gain, width), in(bias, width), out(y, rows * width));
   } else {
@@ -124,7 +125,7 @@ void norm_forward(Cpu device, const T* x, const T* branch, const T* gain, const 
         from = sum + r * width;
       }
       const T center = mean ? mean_of(from, width) : T(0);
-      rstd[r] = rstd_of(from, center, width);
+      rstd[r] = rstd_of(from, center, epsilon, width);
       if (mean) {
         mean[r] = center;
       }
@@ -192,13 +193,13 @@ void norm_backward_parameters(Cpu, const W* workspace, W* dgain, W dgain_beta, W
 }
 
 template void norm_forward<float>(Cpu, const float*, const float*, const float*, const float*,
-                                  float*, float*, float*, float*, int64_t, int64_t);
+                                  float*, float*, float*, float*, float, int64_t, int64_t);
 template void norm_forward<double>(Cpu, const double*, const double*, const double*, const double*,
-                                   double*, double*, double*, double*, int64_t, int64_t);
+                                   double*, double*, double*, double*, double, int64_t, int64_t);
 template void norm_forward<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, const Bf16*, Bf16*,
-                                 Bf16*, float*, float*, int64_t, int64_t);
+                                 Bf16*, float*, float*, float, int64_t, int64_t);
 template void norm_forward<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, const Fp16*, Fp16*,
-                                 Fp16*, float*, float*, int64_t, int64_t);
+                                 Fp16*, float*, float*, float, int64_t, int64_t);
 template void norm_backward<float>(Cpu, const float*, const float*, const float*, const float*,
                                    const float*, float*, float, float*, int64_t, int64_t);
 template void norm_backward<double>(Cpu, const double*, const double*, const double*, const double*,
@@ -249,7 +250,7 @@ struct NormOp final : Op {
 // One kernel computes the sum and its norm, but the tape records them as two ops: in backward the
 // norm adds its gradient to the one that the sum already has from the residual stream.
 Normalized normalize(Context& context, const Variable& x, const Variable* branch, Parameter& gain,
-                     Parameter* bias) {
+                     Parameter* bias, double epsilon) {
   const int64_t width = gain.shape[0], rows = x.elements() / width;
   require(x.shape()[-1] == width && (!branch || branch->shape() == x.shape()), [&] {
     return str("norm ", gain.name, ": x ", x.shape(), ", gain ", gain.shape,
@@ -269,10 +270,10 @@ Normalized normalize(Context& context, const Variable& x, const Variable* branch
   Tensor y = context.activation(x.shape(), dtype);
   on_device_and_float(context.stream, dtype, [&]<class T>(auto device) {
     using W = Wide<T>;
-    kernels::norm_forward(device, x.data<T>(), branch ? branch->data<T>() : nullptr,
-                          gain.value.data<T>(), bias ? bias->value.data<T>() : nullptr,
-                          branch ? sum.data<T>() : nullptr, y.data<T>(),
-                          bias ? op->mean.data<W>() : nullptr, op->rstd.data<W>(), rows, width);
+    kernels::norm_forward(
+        device, x.data<T>(), branch ? branch->data<T>() : nullptr, gain.value.data<T>(),
+        bias ? bias->value.data<T>() : nullptr, branch ? sum.data<T>() : nullptr, y.data<T>(),
+        bias ? op->mean.data<W>() : nullptr, op->rstd.data<W>(), W(epsilon), rows, width);
   });
   const Variable total = branch ? record_sum(context, std::move(sum), x, *branch) : x;
   return {total, context.record(std::move(y), std::move(op), {total}, {&gain, bias})};
@@ -284,33 +285,36 @@ Parameter gain_parameter(const std::string& name, int64_t width) {
 
 }  // namespace
 
-Variable layer_norm(Context& context, const Variable& x, Parameter& gain, Parameter& bias) {
-  return normalize(context, x, nullptr, gain, &bias).y;
+Variable layer_norm(Context& context, const Variable& x, Parameter& gain, Parameter& bias,
+                    double epsilon) {
+  return normalize(context, x, nullptr, gain, &bias, epsilon).y;
 }
 
-Variable rms_norm(Context& context, const Variable& x, Parameter& gain) {
-  return normalize(context, x, nullptr, gain, nullptr).y;
+Variable rms_norm(Context& context, const Variable& x, Parameter& gain, double epsilon) {
+  return normalize(context, x, nullptr, gain, nullptr, epsilon).y;
 }
 
 Normalized add_layer_norm(Context& context, const Variable& x, Variable branch, Parameter& gain,
-                          Parameter& bias) {
-  return normalize(context, x, &branch, gain, &bias);
+                          Parameter& bias, double epsilon) {
+  return normalize(context, x, &branch, gain, &bias, epsilon);
 }
 
-Normalized add_rms_norm(Context& context, const Variable& x, Variable branch, Parameter& gain) {
-  return normalize(context, x, &branch, gain, nullptr);
+Normalized add_rms_norm(Context& context, const Variable& x, Variable branch, Parameter& gain,
+                        double epsilon) {
+  return normalize(context, x, &branch, gain, nullptr, epsilon);
 }
 
-LayerNorm::LayerNorm(const std::string& name, int64_t width)
+LayerNorm::LayerNorm(const std::string& name, int64_t width, double epsilon)
     : gain_(gain_parameter(name, width)),
-      bias_{.name = name + ".bias", .shape = {width}, .init = Initializer::constant(0)} {}
+      bias_{.name = name + ".bias", .shape = {width}, .init = Initializer::constant(0)},
+      epsilon_(epsilon) {}
 
 Variable LayerNorm::operator()(Context& context, const Variable& x) {
-  return layer_norm(context, x, gain_, bias_);
+  return layer_norm(context, x, gain_, bias_, epsilon_);
 }
 
 Normalized LayerNorm::add(Context& context, const Variable& x, Variable branch) {
-  return add_layer_norm(context, x, std::move(branch), gain_, bias_);
+  return add_layer_norm(context, x, std::move(branch), gain_, bias_, epsilon_);
 }
 
 void LayerNorm::visit(const ParameterVisitor& visitor) {
@@ -318,14 +322,15 @@ void LayerNorm::visit(const ParameterVisitor& visitor) {
   visitor(bias_);
 }
 
-RmsNorm::RmsNorm(const std::string& name, int64_t width) : gain_(gain_parameter(name, width)) {}
+RmsNorm::RmsNorm(const std::string& name, int64_t width, double epsilon)
+    : gain_(gain_parameter(name, width)), epsilon_(epsilon) {}
 
 Variable RmsNorm::operator()(Context& context, const Variable& x) {
-  return rms_norm(context, x, gain_);
+  return rms_norm(context, x, gain_, epsilon_);
 }
 
 Normalized RmsNorm::add(Context& context, const Variable& x, Variable branch) {
-  return add_rms_norm(context, x, std::move(branch), gain_);
+  return add_rms_norm(context, x, std::move(branch), gain_, epsilon_);
 }
 
 void RmsNorm::visit(const ParameterVisitor& visitor) { visitor(gain_); }

@@ -10,7 +10,6 @@ namespace tandem::kernels {
 namespace {
 
 constexpr int kThreads = 256;  // of norm_forward_any_kernel
-constexpr float kEpsilon = static_cast<float>(kNormEpsilon);
 
 // The sum over the threads of one row.
 template <class Layout>
@@ -26,7 +25,7 @@ template <class Layout, class T = Layout::Element>
 __global__ void __launch_bounds__(Layout::kThreads)
     norm_forward_kernel(Global<const T> x, Global<const T> branch, Global<const T> gain,
                         Global<const T> bias, Global<T> sum, Global<T> y, Global<float> mean,
-                        Global<float> rstd, int64_t rows, int width) {
+                        Global<float> rstd, float epsilon, int64_t rows, int width) {
   constexpr int kP = kPack<T>;
   const Layout layout;
   const int64_t row = int64_t{blockIdx.x} * Layout::kRows + layout.row;
@@ -62,7 +61,7 @@ __global__ void __launch_bounds__(Layout::kThreads)
       total += deviation * deviation;
     }
   });
-  const float factor = 1 / std::sqrt(row_sum<Layout>(total) / count + kEpsilon);
+  const float factor = 1 / std::sqrt(row_sum<Layout>(total) / count + epsilon);
   if (layout.lane == 0) {
     rstd.store(row, factor);
     if (mean) {
@@ -87,7 +86,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     norm_forward_any_kernel(Global<const T> x, Global<const T> branch, Global<const T> gain,
                             Global<const T> bias, Global<T> sum, Global<T> y, Global<float> mean,
-                            Global<float> rstd, int64_t width) {
+                            Global<float> rstd, float epsilon, int64_t width) {
   const int64_t row = blockIdx.x, first = row * width;
   const float count = static_cast<float>(width);
   const Global<const T> from = branch ? Global<const T>(sum) : x;
@@ -106,7 +105,7 @@ __global__ void __launch_bounds__(kThreads)
     const float deviation = float(from.load(first + j)) - center;
     total += deviation * deviation;
   }
-  const float factor = 1 / std::sqrt(block_sum(total) / count + kEpsilon);
+  const float factor = 1 / std::sqrt(block_sum(total) / count + epsilon);
   if (threadIdx.x == 0) {
     rstd.store(row, factor);
     if (mean) {
@@ -124,28 +123,29 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 void norm_forward(Cuda device, const T* x, const T* branch, const T* gain, const T* bias, T* sum,
-                  T* y, Wide<T>* mean, Wide<T>* rstd, int64_t rows, int64_t width) {
+                  T* y, Wide<T>* mean, Wide<T>* rstd, Wide<T> epsilon, int64_t rows,
+                  int64_t width) {
   if (rows == 0) {
     return;
   }
   const auto in_registers = [&]<class Layout>() {
     launch<norm_forward_kernel<Layout>>(device, blocks_for(rows, Layout::kRows), Layout::kThreads,
-                                        0, x, branch, gain, bias, sum, y, mean, rstd, rows,
+                                        0, x, branch, gain, bias, sum, y, mean, rstd, epsilon, rows,
                                         static_cast<int>(width));
   };
   if (!with_layout<T, RowLayout<T, 1, 8>, RowLayout<T, 1, 16>, RowLayout<T, 1, 32>,
                    RowLayout<T, 8, 8>, RowLayout<T, 8, 16>, RowLayout<T, 8, 32>>(
           width, in_registers, x, branch, gain, bias, sum, y)) {
     launch<norm_forward_any_kernel<T>>(device, blocks_for(rows, 1), kThreads, 0, x, branch, gain,
-                                       bias, sum, y, mean, rstd, width);
+                                       bias, sum, y, mean, rstd, epsilon, width);
   }
 }
 
 template void norm_forward<float>(Cuda, const float*, const float*, const float*, const float*,
-                                  float*, float*, float*, float*, int64_t, int64_t);
+                                  float*, float*, float*, float*, float, int64_t, int64_t);
 template void norm_forward<Bf16>(Cuda, const Bf16*, const Bf16*, const Bf16*, const Bf16*, Bf16*,
-                                 Bf16*, float*, float*, int64_t, int64_t);
+                                 Bf16*, float*, float*, float, int64_t, int64_t);
 template void norm_forward<Fp16>(Cuda, const Fp16*, const Fp16*, const Fp16*, const Fp16*, Fp16*,
-                                 Fp16*, float*, float*, int64_t, int64_t);
+                                 Fp16*, float*, float*, float, int64_t, int64_t);
 
 }  // namespace tandem::kernels

@@ -19,11 +19,11 @@ constexpr int64_t kStretch = 16;  // positions that share one computed angle
 // its position.
 class Angles {
  public:
-  Angles(int64_t position, int64_t half)
+  Angles(int64_t position, int64_t half, const RopeFrequencies& frequencies)
       : cosine_(half), sine_(half), step_cosine_(half), step_sine_(half) {
     for (int64_t i = 0; i < half; ++i) {
-      const double frequency =
-          std::pow(kRopeBase, -static_cast<double>(i) / static_cast<double>(half));
+      const double frequency = frequencies.scaled(
+          std::pow(frequencies.theta, -static_cast<double>(i) / static_cast<double>(half)));
       const double angle = static_cast<double>(position) * frequency;
       cosine_[i] = std::cos(angle);
       sine_[i] = std::sin(angle);
@@ -73,12 +73,13 @@ void rotate_row(const T* x, T* y, const Wide<T>* cosine, const Wide<T>* sine, in
 
 template <class T>
 void rope_rotate(Cpu, const T* x, T* y, Wide<T> direction, int64_t first_position, int64_t batch,
-                 int64_t length, int64_t row, int64_t heads, int64_t width) {
+                 int64_t length, int64_t row, int64_t heads, int64_t width,
+                 const RopeFrequencies& frequencies) {
   const int64_t half = width / 2, end = first_position + length;
   const int64_t first_stretch = first_position / kStretch, last_stretch = (end - 1) / kStretch;
 #pragma omp parallel for schedule(static) if (batch * length * row >= kParallelElements)
   for (int64_t stretch = first_stretch; stretch <= last_stretch; ++stretch) {
-    Angles angles(stretch * kStretch, half);
+    Angles angles(stretch * kStretch, half, frequencies);
     std::vector<Wide<T>> cosine(half), sine(half);
     const int64_t last = std::min(end, (stretch + 1) * kStretch);
     for (int64_t position = stretch * kStretch; position < last; ++position) {
@@ -95,13 +96,13 @@ void rope_rotate(Cpu, const T* x, T* y, Wide<T> direction, int64_t first_positio
 }
 
 template void rope_rotate<float>(Cpu, const float*, float*, float, int64_t, int64_t, int64_t,
-                                 int64_t, int64_t, int64_t);
+                                 int64_t, int64_t, int64_t, const RopeFrequencies&);
 template void rope_rotate<double>(Cpu, const double*, double*, double, int64_t, int64_t, int64_t,
-                                  int64_t, int64_t, int64_t);
+                                  int64_t, int64_t, int64_t, const RopeFrequencies&);
 template void rope_rotate<Bf16>(Cpu, const Bf16*, Bf16*, float, int64_t, int64_t, int64_t, int64_t,
-                                int64_t, int64_t);
+                                int64_t, int64_t, const RopeFrequencies&);
 template void rope_rotate<Fp16>(Cpu, const Fp16*, Fp16*, float, int64_t, int64_t, int64_t, int64_t,
-                                int64_t, int64_t);
+                                int64_t, int64_t, const RopeFrequencies&);
 
 }  // namespace kernels
 
@@ -109,12 +110,12 @@ namespace {
 
 // Reuses x's memory if no one else holds it.
 Tensor rotated(Context& context, const Tensor& x, double direction, const HeadLayout& layout,
-               int64_t first_position) {
+               int64_t first_position, const RopeFrequencies& frequencies) {
   Tensor y = x.unique() ? x : context.activation(x.shape(), x.dtype());
   on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
     kernels::rope_rotate(device, x.data<T>(), y.data<T>(), static_cast<Wide<T>>(direction),
                          first_position, x.shape()[0], x.shape()[1], layout.row(),
-                         layout.heads + layout.kv_heads, layout.width);
+                         layout.heads + layout.kv_heads, layout.width, frequencies);
   });
   return y;
 }
@@ -122,22 +123,25 @@ Tensor rotated(Context& context, const Tensor& x, double direction, const HeadLa
 struct RopeOp final : Op {
   HeadLayout layout;
   int64_t first_position = 0;
+  RopeFrequencies frequencies;
 
   std::string_view name() const override { return "rope"; }
   void backward(Context& context, Tensor& dy) override {
-    input(0).add(context, rotated(context, dy, -1, layout, first_position));
+    input(0).add(context, rotated(context, dy, -1, layout, first_position, frequencies));
   }
 };
 
 }  // namespace
 
-Variable rope(Context& context, Variable qkv, const HeadLayout& layout, int64_t first_position) {
+Variable rope(Context& context, Variable qkv, const HeadLayout& layout, int64_t first_position,
+              const RopeFrequencies& frequencies) {
   require(qkv.shape().rank() == 3 && qkv.shape()[2] == layout.row() && layout.width % 2 == 0,
           [&] { return str("rope: qkv ", qkv.shape(), " with heads of width ", layout.width); });
   auto op = std::make_unique<RopeOp>();
   op->layout = layout;
   op->first_position = first_position;
-  Tensor y = rotated(context, qkv.value(), 1, layout, first_position);
+  op->frequencies = frequencies;
+  Tensor y = rotated(context, qkv.value(), 1, layout, first_position, frequencies);
   return context.record(std::move(y), std::move(op), {qkv});
 }
 

@@ -32,11 +32,12 @@ __device__ Angle angle_of(double turns) {
 }
 
 // The angles of one position, [half]. All threads of the block compute them together.
-__device__ const Angle* angles_of(int64_t position, float direction, int half) {
+__device__ const Angle* angles_of(int64_t position, float direction, int half, double log2_theta,
+                                  const RopeFrequencies& frequencies) {
   Angle* angles = dynamic_shared<Angle>();
   const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
   for (int i = thread; i < half; i += static_cast<int>(blockDim.x * blockDim.y)) {
-    const double frequency = exp2(-log2(kRopeBase) * i / half);
+    const double frequency = frequencies.scaled(exp2(-log2_theta * i / half));
     const Angle angle = angle_of(static_cast<double>(position) * frequency * 0.15915494309189535);
     angles[i] = {angle.cosine, direction * angle.sine};  // 0.159... is 1 / (2 pi)
   }
@@ -49,8 +50,10 @@ __device__ const Angle* angles_of(int64_t position, float direction, int half) {
 template <int kWidth, class T>
 __global__ void __launch_bounds__(kThreads)
     rope_kernel(Global<const T> x, Global<T> y, float direction, int64_t first_position,
-                int64_t batch, int64_t row, int heads, int half) {
-  const Angle* angles = angles_of(first_position + blockIdx.x, direction, half);
+                int64_t batch, int64_t row, int heads, int half, double log2_theta,
+                RopeFrequencies frequencies) {
+  const Angle* angles =
+      angles_of(first_position + blockIdx.x, direction, half, log2_theta, frequencies);
   const int step = static_cast<int>(blockDim.x) * kWidth;
   for (int i = static_cast<int>(threadIdx.x) * kWidth; i < half; i += step) {
     float cosine[kWidth], sine[kWidth];
@@ -91,13 +94,15 @@ __global__ void __launch_bounds__(kMatrixThreads)
 
 template <int kWidth, class T>
 void start_rope(Cuda device, const T* x, T* y, float direction, int64_t first_position,
-                int64_t batch, int64_t length, int64_t row, int64_t heads, int64_t half) {
+                int64_t batch, int64_t length, int64_t row, int64_t heads, int64_t half,
+                const RopeFrequencies& frequencies) {
   const int64_t blocks = std::clamp<int64_t>(batch / kSamplesPerBlock, 1, 65535);
   const unsigned across = static_cast<unsigned>(std::min<int64_t>(half / kWidth, kThreads));
   launch<rope_kernel<kWidth, T>>(
       device, dim3(static_cast<unsigned>(length), static_cast<unsigned>(blocks)),
       dim3(across, kThreads / across), static_cast<size_t>(half) * sizeof(Angle), x, y, direction,
-      first_position, batch, row, static_cast<int>(heads), static_cast<int>(half));
+      first_position, batch, row, static_cast<int>(heads), static_cast<int>(half),
+      std::log2(frequencies.theta), frequencies);
   const int64_t turned = heads * 2 * half;
   if (x != y && turned < row) {
     launch<copy_columns_kernel<kWidth, T>>(device,
@@ -110,21 +115,23 @@ void start_rope(Cuda device, const T* x, T* y, float direction, int64_t first_po
 
 template <class T>
 void rope_rotate(Cuda device, const T* x, T* y, Wide<T> direction, int64_t first_position,
-                 int64_t batch, int64_t length, int64_t row, int64_t heads, int64_t width) {
+                 int64_t batch, int64_t length, int64_t row, int64_t heads, int64_t width,
+                 const RopeFrequencies& frequencies) {
   const int64_t half = width / 2;
   if (batch * length * half == 0) {
     return;
   }
   with_pack<T>(packs_fit(half, x, y) && packs_fit(row, x, y), [&]<int kWidth>() {
-    start_rope<kWidth>(device, x, y, direction, first_position, batch, length, row, heads, half);
+    start_rope<kWidth>(device, x, y, direction, first_position, batch, length, row, heads, half,
+                       frequencies);
   });
 }
 
 template void rope_rotate<float>(Cuda, const float*, float*, float, int64_t, int64_t, int64_t,
-                                 int64_t, int64_t, int64_t);
+                                 int64_t, int64_t, int64_t, const RopeFrequencies&);
 template void rope_rotate<Bf16>(Cuda, const Bf16*, Bf16*, float, int64_t, int64_t, int64_t, int64_t,
-                                int64_t, int64_t);
+                                int64_t, int64_t, const RopeFrequencies&);
 template void rope_rotate<Fp16>(Cuda, const Fp16*, Fp16*, float, int64_t, int64_t, int64_t, int64_t,
-                                int64_t, int64_t);
+                                int64_t, int64_t, const RopeFrequencies&);
 
 }  // namespace tandem::kernels

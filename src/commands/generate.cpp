@@ -114,7 +114,8 @@ int64_t continue_text(const std::vector<int32_t>& prompt, int64_t most, const To
   Tensor logits = decoder.prefill(prompt);
   int64_t count = 0;
   while (count < most) {
-    const int32_t token = sampler.pick(logits.as<float>());
+    // Not the model's padding after the tokenizer's vocabulary.
+    const int32_t token = sampler.pick(logits.slice(0, tokenizer.vocab_size()).as<float>());
     ++count;
     if (token == tokenizer.end_of_text() || !printer.push(text.push(token))) {
       break;

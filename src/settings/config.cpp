@@ -23,9 +23,27 @@ void bind_model(Options& o, ModelConfig& model) {
   o.add("model.ffn_width", model.ffn_width,
         "inner size of the feed-forward part; 0: 4 x width (llama 8/3)", 0, 1 << 24);
   o.add("model.context", model.context, "tokens a sequence", 1, 1 << 24);
+  o.add("model.positions", model.positions, "learned positions of gpt; 0: as many as context", 0,
+        1 << 24);
+  o.add("model.vocab", model.vocab,
+        "rows of the embedding; 0: the tokenizer's; more are never sampled", 0, 1 << 24);
   o.add("model.dropout", model.dropout, "probability of dropping an activation", 0, 0.99);
   o.add("model.tie_embeddings", model.tie_embeddings,
         "one matrix for the token embedding and the output");
+  o.add("model.norm_eps", model.norm_eps, "added to the variance in norms", 1e-12, 1);
+  o.add("model.rope_theta", model.rope_theta, "base of llama's rotary frequencies", 1, 1e12);
+  o.add_choice("model.rope_scaling", model.rope_scaling,
+               {{"none", RopeScaling::kNone},
+                {"linear", RopeScaling::kLinear},
+                {"llama3", RopeScaling::kLlama3}},
+               "how rotary frequencies are lowered for long contexts");
+  o.add("model.rope_factor", model.rope_factor, "by which scaling divides frequencies", 1, 1e6);
+  o.add("model.rope_low_freq_factor", model.rope_low_freq_factor,
+        "turns in the original context, up to which llama3 divides a frequency", 0, 1e6);
+  o.add("model.rope_high_freq_factor", model.rope_high_freq_factor,
+        "turns in the original context, from which llama3 keeps a frequency", 0, 1e6);
+  o.add("model.rope_original_context", model.rope_original_context,
+        "context of pretraining, before llama3 scaling", 1, 1 << 24);
   o.add("model.depth", model.depth, "layers of a resnet: 20, 32, 44 or 56", 8, 1202);
   o.add("model.freeze", model.freeze,
         "parameters that keep their values: names, * for any characters, separated by commas");
@@ -101,20 +119,31 @@ void bind_dist(Options& o, DistConfig& dist) {
 // A value of a setting, and the other settings that nothing reads when it is chosen.
 struct Choice {
   const char *key, *value;
-  std::array<const char*, 8> ignores;
+  std::array<const char*, 13> ignores;
 };
 
 constexpr Choice kChoices[] = {
-    {"model.kind", "gpt", {"data.augment", "model.kv_heads", "model.depth"}},
-    {"model.kind", "llama", {"data.augment", "model.depth"}},
+    {"model.kind",
+     "gpt",
+     {"data.augment", "model.kv_heads", "model.rope_theta", "model.rope_scaling", "model.depth"}},
+    {"model.kind", "llama", {"data.augment", "model.positions", "model.depth"}},
     {"model.kind",
      "resnet",
      {"model.layers", "model.heads", "model.kv_heads", "model.width", "model.ffn_width",
-      "model.context", "model.dropout", "model.tie_embeddings"}},
+      "model.context", "model.positions", "model.vocab", "model.dropout", "model.tie_embeddings",
+      "model.norm_eps", "model.rope_theta", "model.rope_scaling"}},
     {"model.kind",
      "mlp",
-     {"model.heads", "model.kv_heads", "model.ffn_width", "model.context", "model.dropout",
-      "model.tie_embeddings", "model.depth"}},
+     {"model.heads", "model.kv_heads", "model.ffn_width", "model.context", "model.positions",
+      "model.vocab", "model.dropout", "model.tie_embeddings", "model.norm_eps", "model.rope_theta",
+      "model.rope_scaling", "model.depth"}},
+    {"model.rope_scaling",
+     "none",
+     {"model.rope_factor", "model.rope_low_freq_factor", "model.rope_high_freq_factor",
+      "model.rope_original_context"}},
+    {"model.rope_scaling",
+     "linear",
+     {"model.rope_low_freq_factor", "model.rope_high_freq_factor", "model.rope_original_context"}},
     {"optim.kind", "adamw", {"optim.momentum", "optim.nesterov"}},
     {"optim.kind", "sgd", {"optim.beta1", "optim.beta2", "optim.eps"}}};
 

@@ -21,6 +21,7 @@ enum class OptimizerKind : uint8_t { kAdamW, kSgd };
 enum class Backend : uint8_t { kAuto, kMpi, kNccl };
 enum class Reduce : uint8_t { kRing, kExact };
 enum class Unused : uint8_t { kIsError, kIsZero };
+enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3 };
 
 struct RunConfig {
   std::string name = "run";
@@ -47,8 +48,17 @@ struct ModelConfig {
   int64_t width = 128;
   int64_t ffn_width = 0;
   int64_t context = 64;
+  int64_t positions = 0;
+  int64_t vocab = 0;
   double dropout = 0;
   bool tie_embeddings = true;
+  double norm_eps = 1e-5;
+  double rope_theta = 10000;
+  RopeScaling rope_scaling = RopeScaling::kNone;
+  double rope_factor = 8;
+  double rope_low_freq_factor = 1;
+  double rope_high_freq_factor = 4;
+  int64_t rope_original_context = 8192;
   int64_t depth = 20;
   std::string freeze{};
 

@@ -191,7 +191,10 @@ void Checkpointer::load_weights_of(const std::string& checkpoint) {
     Config then = config_;
     then.model = config_of(reader).model;
     then.model.freeze = config_.model.freeze;
-    then.model.context = config_.model.context;  // where it matters, shapes differ as well
+    // Where these matter, shapes differ as well.
+    then.model.context = config_.model.context;
+    then.model.positions = config_.model.positions;
+    then.model.vocab = config_.model.vocab;
     require_same_settings(checkpoint, then, config_);
     tandem::load(stream_, reader, slabs);
   });

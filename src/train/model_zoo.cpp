@@ -7,7 +7,6 @@
 
 #include "layers/models/mlp.h"
 #include "layers/models/resnet.h"
-#include "layers/models/transformer.h"
 
 namespace tandem {
 
@@ -15,29 +14,31 @@ namespace {
 
 using Problems = std::vector<std::string>;
 
-std::unique_ptr<Model> make_transformer(const ModelConfig& model, const DatasetInfo& data) {
-  TransformerConfig config;
-  config.llama = model.kind == "llama";
-  config.vocab = data.vocab_size;
-  config.context = model.context;
-  config.layers = model.layers;
-  config.heads = model.heads;
-  config.kv_heads = model.kv_heads;
-  config.width = model.width;
-  config.ffn_width = model.ffn_width;
-  config.dropout = model.dropout;
-  config.tie_embeddings = model.tie_embeddings;
-  return std::make_unique<Transformer>(config);
+RopeFrequencies rope_frequencies(const ModelConfig& model) {
+  RopeFrequencies rope{.theta = model.rope_theta};
+  if (model.rope_scaling != RopeScaling::kNone) {
+    rope.factor = model.rope_factor;
+  }
+  if (model.rope_scaling == RopeScaling::kLlama3) {
+    rope.original_context = static_cast<double>(model.rope_original_context);
+    rope.low_freq_factor = model.rope_low_freq_factor;
+    rope.high_freq_factor = model.rope_high_freq_factor;
+  }
+  return rope;
 }
 
-// A gpt reads no kv_heads; config.cpp refuses them.
+std::unique_ptr<Model> make_transformer(const ModelConfig& model, const DatasetInfo& data) {
+  if (model.vocab > 0 && model.vocab < data.vocab_size) {
+    fail(ExitCode::kData, str(data.path, ": the tokenizer has ", data.vocab_size,
+                              " tokens, but the model's vocabulary is model.vocab = ", model.vocab,
+                              "; prepare the data with the model's tokenizer"));
+  }
+  return std::make_unique<Transformer>(
+      transformer_config(model, model.vocab > 0 ? model.vocab : data.vocab_size));
+}
+
 Problems transformer_problems(const ModelConfig& model) {
-  const bool llama = model.kind == "llama";
-  return TransformerConfig{.llama = llama,
-                           .heads = model.heads,
-                           .kv_heads = llama ? model.kv_heads : 0,
-                           .width = model.width}
-      .problems();
+  return transformer_config(model, 0).problems();
 }
 
 std::unique_ptr<Model> make_resnet_for(const ModelConfig& model, const DatasetInfo& data) {
@@ -78,6 +79,24 @@ const Kind& kind_of(const ModelConfig& model) {
 }
 
 }  // namespace
+
+// What only the other kind reads is left out; config.cpp refuses it.
+TransformerConfig transformer_config(const ModelConfig& model, int64_t vocab) {
+  const bool llama = model.kind == "llama";
+  return {.llama = llama,
+          .vocab = vocab,
+          .context = model.context,
+          .positions = llama ? 0 : model.positions,
+          .layers = model.layers,
+          .heads = model.heads,
+          .kv_heads = llama ? model.kv_heads : 0,
+          .width = model.width,
+          .ffn_width = model.ffn_width,
+          .dropout = model.dropout,
+          .tie_embeddings = model.tie_embeddings,
+          .norm_epsilon = model.norm_eps,
+          .rope = llama ? rope_frequencies(model) : RopeFrequencies{}};
+}
 
 Choices<std::string> model_kinds() {
   Choices<std::string> names;

@@ -3,11 +3,14 @@
 
 #include <memory>
 
-#include "layers/module.h"
+#include "layers/models/transformer.h"
 #include "src/data/dataset.h"
 #include "src/settings/config.h"
 
 namespace tandem {
+
+// The sizes of a gpt or llama whose embedding has `vocab` rows.
+TransformerConfig transformer_config(const ModelConfig& model, int64_t vocab);
 
 // The model of the settings, with the parameters of model.freeze frozen. Vocabulary, classes and
 // image size come from the dataset. Error kData if the dataset is of the wrong kind for the model.

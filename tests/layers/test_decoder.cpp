@@ -35,6 +35,9 @@ TEST(Decoder, StepsEqualTheWholeForwardPass) {
     for (int64_t prompt : {1, 3}) {
       TransformerConfig config = small(llama);
       config.context = 100;
+      config.positions = 120;
+      config.norm_epsilon = 0.1;
+      config.rope = {.theta = 500, .factor = 8, .original_context = 6};
       Generation run(config);
       const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context);
       const std::vector<int32_t> tokens = some_tokens(100);

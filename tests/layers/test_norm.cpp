@@ -228,6 +228,45 @@ TEST(AddNorm, ShapesMustAgree) {
   EXPECT_EQ(norm.add(test.context, x, x).y.shape(), x.shape());
 }
 
+// The variance is about 1/12; 0.5 is added, in the fast kernels (96) and in those for any width
+// (97).
+TEST(Norm, EpsilonIsAddedToTheVariance) {
+  for (int64_t width : {96, 97}) {
+    for (bool centered : {true, false}) {
+      const Tensor x = random_tensor({2, width}, DType::kF32, 5);
+      for_each_device([&](Device device) {
+        TestContext test(device);
+        Parameter gain = make("gain", {width}), bias = make("bias", {width});
+        std::vector<Parameter*> parameters{&gain, &bias};
+        bind_parameters(parameters, DType::kF32);
+        const Tensor gains = gain.value, biases = bias.value;
+        gain.value = to_device(gains, device);
+        bias.value = to_device(biases, device);
+        const Variable input(to_device(x, device));
+        const std::vector<double> actual =
+            values_of((centered ? layer_norm(test.context, input, gain, bias, 0.5)
+                                : rms_norm(test.context, input, gain, 0.5))
+                          .value());
+        for (int64_t r = 0; r < 2; ++r) {
+          const float* row = x.data<float>() + r * width;
+          double mean = 0, variance = 0;
+          for (int64_t j = 0; centered && j < width; ++j) {
+            mean += row[j] / static_cast<double>(width);
+          }
+          for (int64_t j = 0; j < width; ++j) {
+            variance += (row[j] - mean) * (row[j] - mean) / static_cast<double>(width);
+          }
+          for (int64_t j = 0; j < width; ++j) {
+            const double normal = (row[j] - mean) / std::sqrt(variance + 0.5);
+            const double shift = centered ? biases.data<float>()[j] : 0;
+            EXPECT_NEAR(actual[r * width + j], normal * gains.data<float>()[j] + shift, 1e-5);
+          }
+        }
+      });
+    }
+  }
+}
+
 TEST(Norm, SameBitsEachTime) {
   for_each_device([](Device device) {
     for (int64_t width : {96, 100, 1025}) {

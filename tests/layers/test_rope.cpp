@@ -1,4 +1,5 @@
 #include <cmath>
+#include <numbers>
 
 #include "layers/add/add.h"
 #include "layers/rope/rope.h"
@@ -8,11 +9,18 @@ namespace tandem::testing {
 namespace {
 
 constexpr HeadLayout kLayout{.heads = 3, .kv_heads = 1, .width = 6};
+// Its three pairs make 15.9, 2.0 and 0.25 turns: one keeps its frequency, one is in between, and
+// one is divided.
+constexpr RopeFrequencies kLlama3{.theta = 500, .factor = 8, .original_context = 100};
 
 TEST(Rope, GradientsMatchFiniteDifferences) {
   check_gradients({Shape{2, 20, kLayout.row()}}, {},
                   [](Context& context, const std::vector<Variable>& in) {
                     return add(context, in[0], rope(context, in[0], kLayout, 3));
+                  });
+  check_gradients({Shape{2, 20, kLayout.row()}}, {},
+                  [](Context& context, const std::vector<Variable>& in) {
+                    return rope(context, in[0], kLayout, 3, kLlama3);
                   });
 }
 
@@ -27,6 +35,48 @@ TEST(Rope, DevicesAgree) {
                 [&](Context& context, const std::vector<Variable>& in) {
                   return rope(context, in[0], packed, 70);
                 });
+  check_devices({Shape{2, 20, kLayout.row()}}, {},
+                [](Context& context, const std::vector<Variable>& in) {
+                  return rope(context, in[0], kLayout, 3, kLlama3);
+                });
+}
+
+// A frequency of turns / 100 makes so many turns in a context of 200 pi.
+TEST(Rope, FrequenciesAreScaled) {
+  const auto of = [](const RopeFrequencies& frequencies, double turns) {
+    return frequencies.scaled(turns / 100);
+  };
+  const RopeFrequencies llama3{.factor = 4,
+                               .original_context = 200 * std::numbers::pi,
+                               .low_freq_factor = 2,
+                               .high_freq_factor = 8};
+  EXPECT_DOUBLE_EQ(of(llama3, 16), 0.16);
+  EXPECT_DOUBLE_EQ(of(llama3, 8), 0.08);
+  EXPECT_DOUBLE_EQ(of(llama3, 5), 0.05 * (0.5 / 4 + 0.5));
+  EXPECT_DOUBLE_EQ(of(llama3, 2), 0.02 / 4);
+  EXPECT_DOUBLE_EQ(of(llama3, 0.1), 0.001 / 4);
+  EXPECT_DOUBLE_EQ(of({.factor = 4}, 16), 0.16 / 4);
+  EXPECT_EQ(RopeFrequencies{}.scaled(0.1), 0.1);
+}
+
+TEST(Rope, TurnsByItsFrequencies) {
+  const int64_t length = 4, first = 80, row = kLayout.row(), half = kLayout.width / 2;
+  const Tensor x = random_tensor({1, length, row}, DType::kF32, 4);
+  for_each_device([&](Device device) {
+    TestContext test(device);
+    const std::vector<double> y = values_of(
+        rope(test.context, Variable(to_device(x, device)), kLayout, first, kLlama3).value());
+    for (int64_t t = 0; t < length; ++t) {
+      for (int64_t i = 0; i < half; ++i) {
+        const double plain = std::pow(500.0, -static_cast<double>(i) / static_cast<double>(half));
+        const double angle = static_cast<double>(first + t) * kLlama3.scaled(plain);
+        const double a = x.data<float>()[t * row + i], b = x.data<float>()[t * row + half + i];
+        const double tolerance = 5e-7 * std::hypot(a, b);
+        EXPECT_NEAR(y[t * row + i], a * std::cos(angle) - b * std::sin(angle), tolerance);
+        EXPECT_NEAR(y[t * row + half + i], b * std::cos(angle) + a * std::sin(angle), tolerance);
+      }
+    }
+  });
 }
 
 // An f32 angle of 100,000 would be off by 4e-3.

@@ -142,6 +142,43 @@ TEST(Transformer, LlamaParametersByBlock) {
                 "head: norm_f.gain[8]=1 head.weight[11, 8]=0.02\n"));
 }
 
+// What an imported model may have: more positions than the context, another epsilon, and scaled
+// rotary frequencies. Rows beyond the context have no gradient.
+TEST(Transformer, SizesAndConstantsOfImportedModels) {
+  const Tensor tokens = int_tensor({2, 5}, some_tokens(10)),
+               targets = int_tensor({10}, some_tokens(10));
+  const auto losses_of = [&](const TransformerConfig& config) {
+    Transformer model(config);
+    bind_parameters(parameters_of(model), DType::kF64, 1, 0.5);
+    TestContext test;
+    return values_of(model.loss(test.context, tokens, targets).losses.value());
+  };
+  for (bool llama : {false, true}) {
+    TransformerConfig other = small(llama);
+    other.norm_epsilon = 0.1;
+    EXPECT_NE(losses_of(other), losses_of(small(llama)));
+  }
+  TransformerConfig wide = small(true);
+  wide.heads = 2;  // two pairs; the first turns by 1 whatever theta is
+  TransformerConfig turned = wide;
+  turned.rope.theta = 500;
+  EXPECT_NE(losses_of(turned), losses_of(wide));
+  TransformerConfig config = small(false);
+  config.positions = 9;
+  Transformer model(config);
+  Parameter* wpe = parameters_of(model)[1];
+  EXPECT_EQ(str(wpe->name, wpe->shape), "wpe[9, 8]");
+  bind_parameters(parameters_of(model), DType::kF64, 1, 0.5);
+  TestContext test;
+  const Loss loss = model.loss(test.context, tokens, targets);
+  test.tape.backward(test.context, loss.losses, random_tensor({10}, DType::kF64, 4));
+  for (int64_t row = 0; row < 9; ++row) {
+    EXPECT_EQ(wpe->grad.data<double>()[row * 8] != 0, row < 5) << row;
+  }
+  config.positions = 5;
+  EXPECT_THROW(Transformer{config}, Error);
+}
+
 // Widths 768 and 4096 give GPT-2's 3072 and a multiple of 32 above 8 C / 3.
 TEST(Transformer, DefaultSizes) {
   const auto ffn_width = [](bool llama, int64_t width) {

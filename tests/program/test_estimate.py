@@ -19,11 +19,12 @@ CONFIGURATIONS = 10
 
 
 # Settings that a kind of model ignores; draw() leaves them out.
-IGNORED = {"gpt": ["model.kv_heads", "model.depth"],
-           "llama": ["model.depth"],
-           "mlp": ["model.heads", "model.kv_heads", "model.context", "model.dropout", "model.tie_embeddings", "model.depth"],
+IGNORED = {"gpt": ["model.kv_heads", "model.rope_scaling", "model.depth"],
+           "llama": ["model.positions", "model.depth"],
+           "mlp": ["model.heads", "model.kv_heads", "model.context", "model.positions", "model.vocab", "model.rope_scaling",
+                   "model.dropout", "model.tie_embeddings", "model.depth"],
            "resnet": ["model.layers", "model.heads", "model.kv_heads", "model.width", "model.context", "model.dropout",
-                      "model.tie_embeddings"]}
+                      "model.positions", "model.vocab", "model.rope_scaling", "model.tie_embeddings"]}
 
 
 def draw(pick):
@@ -39,6 +40,9 @@ def draw(pick):
         "model.kv_heads": pick.choice([0, 1]) if kind == "llama" else 0,
         "model.width": heads * pick.choice([4, 8, 12]),
         "model.context": pick.randint(4, 24),
+        "model.positions": pick.choice([0, 24]),
+        "model.vocab": pick.choice([0, 300]),
+        "model.rope_scaling": pick.choice(["none", "llama3"]),
         "model.dropout": pick.choice([0, 0.1]),
         "model.tie_embeddings": pick.choice(["true", "false"]),
         "model.depth": 8,

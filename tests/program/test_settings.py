@@ -35,6 +35,9 @@ SIZES = {"gpt": TEXT, "llama": TEXT, "mlp": {"model.layers": "1", "model.width":
 PADDING = 128 * 4 * 2 * 4
 STILL = "optim.lr=0"  # weights do not change, but losses, gradients and moments are computed
 SGD = "optim.kind=sgd"
+# Its pairs of heads of 8 make 2.5, 0.25, 0.025 and 0.0025 turns in the original context.
+LLAMA = STILL + " model.kind=llama"
+LLAMA3 = LLAMA + " model.rope_scaling=llama3 model.rope_original_context=16"
 MLP, RESNET = "model.kind=mlp data.path=digits.h5", "model.kind=resnet data.path=digits.h5"
 
 
@@ -148,6 +151,22 @@ ROWS = {
         Row(0, 24, gives(shape("blocks.0.mlp.fc.weight"), [4 * 16, 16], [24, 16])),
         Row(0, 24, gives(shape("blocks.0.mlp.gate_up.weight"), [2 * 64, 16], [2 * 24, 16]), given="model.kind=llama")],
     "model.context": [Row(8, 12, gives(shape("wpe"), [8, 16], [12, 16]))],
+    "model.positions": [Row(0, 12, gives(shape("wpe"), [8, 16], [12, 16])),
+                        Row(0, 7, ends=(CONFIG, "model.positions = 7 is below model.context = 8"))],
+    # The loss goes over all rows, also those that no token has, as in other programs.
+    "model.vocab": [Row(0, 300, gives(shape("wte"), [256, 16], [300, 16]), differs(losses)),
+                    Row(0, 256, same(losses, weights)),
+                    Row(0, 255, ends=(DATA, "words.h5: the tokenizer has 256 tokens, but the model's vocabulary is model.vocab = 255"))],
+    "model.norm_eps": [Row(1e-5, 1e-3, differs(losses), same(weights), given=STILL),
+                       Row(1e-5, 1e-3, differs(losses), same(weights), given=STILL + " model.kind=llama")],
+    "model.rope_theta": [Row(10000, 100, differs(losses), same(weights), given=LLAMA)],
+    "model.rope_scaling": [Row("none", "linear", differs(losses), same(weights), given=LLAMA),
+                           Row("linear", "llama3", differs(losses), same(weights), given=LLAMA)],
+    "model.rope_factor": [Row(8, 2, differs(losses), same(weights), given=LLAMA + " model.rope_scaling=linear"),
+                          Row(8, 1, differs(losses), same(weights), given=LLAMA3)],
+    "model.rope_low_freq_factor": [Row(1, 3, differs(losses), same(weights), given=LLAMA3)],
+    "model.rope_high_freq_factor": [Row(4, 100, differs(losses), same(weights), given=LLAMA3)],
+    "model.rope_original_context": [Row(16, 8192, differs(losses), same(weights), given=LLAMA3)],
     "model.dropout": [Row(0, 0.5, differs(losses), same(val_losses, weights), given=STILL)],
     "model.tie_embeddings": [Row("true", "false", gives(lambda run: "head.weight" in names(run), False, True))],
     "model.depth": [Row(8, 14, gives(numbered("stages.0."), 1, 2), given=RESNET)],

@@ -174,6 +174,16 @@ TEST(Config, ImpossibleModelsAreNamed) {
   EXPECT_TRUE(
       contains(problems_of(config, 1), "model.width = 128 is not divisible by model.heads = 3"));
   config = valid();
+  config.model.positions = config.model.context - 1;
+  EXPECT_TRUE(contains(problems_of(config, 1), "model.positions = 63 is below model.context = 64"));
+  config = valid();
+  config.model.kind = "llama";
+  config.model.rope_scaling = RopeScaling::kLlama3;
+  config.model.rope_low_freq_factor = config.model.rope_high_freq_factor;
+  EXPECT_TRUE(
+      contains(problems_of(config, 1),
+               "model.rope_high_freq_factor = 4 must be above model.rope_low_freq_factor = 4"));
+  config = valid();
   config.model.kind = "resnet";
   config.model.depth = 21;
   EXPECT_TRUE(contains(problems_of(config, 1), "6n + 2"));
@@ -185,7 +195,10 @@ TEST(Config, ASettingThatTheChoiceIgnoresIsAnError) {
        {Case{"model.kind", "gpt", "data.augment", "true"},
         Case{"model.kind", "gpt", "model.kv_heads", "3"},
         Case{"model.kind", "gpt", "model.depth", "32"},
+        Case{"model.kind", "gpt", "model.rope_theta", "20000"},
+        Case{"model.kind", "gpt", "model.rope_scaling", "linear"},
         Case{"model.kind", "llama", "data.augment", "true"},
+        Case{"model.kind", "llama", "model.positions", "128"},
         Case{"model.kind", "llama", "model.depth", "32"},
         Case{"model.kind", "resnet", "model.layers", "2"},
         Case{"model.kind", "resnet", "model.heads", "2"},
@@ -193,15 +206,29 @@ TEST(Config, ASettingThatTheChoiceIgnoresIsAnError) {
         Case{"model.kind", "resnet", "model.width", "64"},
         Case{"model.kind", "resnet", "model.ffn_width", "64"},
         Case{"model.kind", "resnet", "model.context", "32"},
+        Case{"model.kind", "resnet", "model.positions", "128"},
+        Case{"model.kind", "resnet", "model.vocab", "300"},
+        Case{"model.kind", "resnet", "model.norm_eps", "0.5"},
+        Case{"model.kind", "resnet", "model.rope_theta", "20000"},
+        Case{"model.kind", "resnet", "model.rope_scaling", "linear"},
         Case{"model.kind", "resnet", "model.dropout", "0.1"},
         Case{"model.kind", "resnet", "model.tie_embeddings", "false"},
         Case{"model.kind", "mlp", "model.heads", "2"},
         Case{"model.kind", "mlp", "model.kv_heads", "2"},
         Case{"model.kind", "mlp", "model.ffn_width", "64"},
         Case{"model.kind", "mlp", "model.context", "32"},
+        Case{"model.kind", "mlp", "model.positions", "128"},
+        Case{"model.kind", "mlp", "model.vocab", "300"},
+        Case{"model.kind", "mlp", "model.norm_eps", "0.5"},
+        Case{"model.kind", "mlp", "model.rope_theta", "20000"},
+        Case{"model.kind", "mlp", "model.rope_scaling", "linear"},
         Case{"model.kind", "mlp", "model.dropout", "0.1"},
         Case{"model.kind", "mlp", "model.tie_embeddings", "false"},
         Case{"model.kind", "mlp", "model.depth", "32"},
+        Case{"model.rope_scaling", "none", "model.rope_factor", "2"},
+        Case{"model.rope_scaling", "none", "model.rope_low_freq_factor", "2"},
+        Case{"model.rope_scaling", "none", "model.rope_high_freq_factor", "8"},
+        Case{"model.rope_scaling", "none", "model.rope_original_context", "64"},
         Case{"optim.kind", "adamw", "optim.momentum", "0.5"},
         Case{"optim.kind", "adamw", "optim.nesterov", "true"},
         Case{"optim.kind", "sgd", "optim.beta1", "0.5"},
