@@ -39,7 +39,7 @@ std::string_view safetensors_name_of(DType dtype);
 // Reads any part of any tensor. Any thread may read.
 //
 // The constructor checks all headers, whose bytes may be anybody's, and keeps the files open: at
-// most 512. Links are followed. Nothing is mapped, so a file that shrinks meanwhile is an error too.
+// most 512. Links are followed. Nothing is mapped: a file that shrinks meanwhile is an error too.
 class SafetensorsReader {
  public:
   // `path` is a file, an index, or a folder with one of the two. Files of PyTorch's pickle format
@@ -76,17 +76,17 @@ class SafetensorsReader {
 // Memory holds a piece of one tensor. Files have names that end in `.partial` until commit().
 class SafetensorsWriter {
  public:
-  // `tensors`: F32, BF16 or F16, with unique names, in the order in which they will be written. A
-  // shard has at most `shard_bytes` of data, or a single tensor. The folder exists.
+  // `tensors`: all F32, all BF16 or all F16, with unique names, in the order in which they will be
+  // written. A shard has at most `shard_bytes` of data, or a single tensor. The folder exists.
   SafetensorsWriter(const std::string& folder, std::vector<SafetensorsEntry> tensors,
                     int64_t shard_bytes);
   ~SafetensorsWriter();  // removes what was not committed
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
-  // The next elements of the tensors, one after the other, rounded to nearest even in the type of
-  // their tensor. A finite number that this type cannot hold is an Error(kData), where PyTorch
-  // writes infinity; infinities and NaN stay what they are.
+  // The next elements of the tensors, one after the other, rounded to nearest even. A finite number
+  // that becomes infinite is an Error(kData), where PyTorch's narrowing would write infinity.
+  // Infinities and NaN stay what they are.
   void write(std::span<const float> values);
 
   // All elements were written. Syncs the files and gives them their names, the index last.
@@ -94,20 +94,23 @@ class SafetensorsWriter {
 
  private:
   struct Shard {
-    std::string name;
-    size_t end;  // the first tensor of the next shard
-    int64_t bytes = 0;
+    std::string name{};
+    size_t begin = 0, end = 0;  // of its tensors
+    int64_t bytes = 0;          // of data
   };
-  void begin_shard();
-  void write_some(std::span<const float> values);
+  void divide(int64_t shard_bytes);
+  std::string partial_path(const Shard& shard) const;
+  std::string header_of(const Shard& shard) const;
+  std::string index() const;
+  void skip_complete();
 
   std::string folder_;
   std::vector<SafetensorsEntry> tensors_;
   std::vector<Shard> shards_;
-  std::unique_ptr<FileWriter> file_;  // of the last of the begun shards
+  std::unique_ptr<FileWriter> file_;  // of the last shard that was begun
   size_t begun_ = 0;                  // shards
-  size_t tensor_ = 0;                 // the one that is being written
-  int64_t written_ = 0;               // its elements that are
+  size_t tensor_ = 0;                 // the one whose elements come next
+  int64_t written_ = 0;               // of its elements
   bool committed_ = false;
 };
 
