@@ -73,12 +73,14 @@ DatasetInfo describe_data(const Request& request) {
   DatasetInfo data;
   const bool text = request.config.model.reads_text();
   data.kind = text ? DatasetKind::kText : DatasetKind::kImages;
-  data.vocab_size = request.vocab;
+  const int64_t vocab = request.config.model.vocab;  // 0: not given
+  data.vocab_size = vocab > 0 ? vocab : request.vocab;
   data.channels = request.channels;
   data.height = data.width = request.image;
   data.classes.resize(static_cast<size_t>(request.classes));
   data.path = str(path.empty() ? "no dataset" : "no " + path, ": assuming ",
-                  text ? str(request.vocab, " tokens in the vocabulary (--vocab)")
+                  text ? str(data.vocab_size, " tokens in the vocabulary (",
+                             vocab > 0 ? "model.vocab" : "--vocab", ")")
                        : str(request.image, " x ", request.image, " images of ", request.classes,
                              " classes (--image, --classes)"));
   return data;

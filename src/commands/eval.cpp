@@ -25,20 +25,33 @@ working directory, then in the run's folder and each folder above that. Every ta
 
 struct Request {
   std::string checkpoint, data;
-  int64_t batch = 0, threads = 0;
+  int64_t batch = 0, context = 0, threads = 0;
   bool verify = false, json = false, help = false;
   Options options{kUsage};
 
   Request() {
-    options.add("checkpoint", checkpoint, "a run's folder, or a checkpoint's");
+    options.add("checkpoint", checkpoint,
+                "a run's folder, a checkpoint's or a Hugging Face model's");
     options.add("data", data, "dataset; the one of the training run when not given");
     options.add("batch", batch, "samples at a time; 0: as in training", 0, 1 << 22);
+    options.add("context", context, "tokens a sequence; 0: the model's", 0, 1 << 24);
     options.add("verify", verify, "hash the whole dataset first, also above 512 MiB");
     options.add("threads", threads, "CPU threads a rank; 0: its share of the cores", 0, 4096);
     options.add("json", json, "print one JSON object");
     options.add("help", help, "print this");
   }
 };
+
+int64_t context_of(const ModelConfig& model, const Request& request) {
+  if (request.context == 0) {
+    return model.context;
+  }
+  if (!model.reads_text() || request.context > model.context) {
+    fail(ExitCode::kConfig, str("--context ", request.context, " must be at most model.context = ",
+                                model.context, ", of a model that reads text"));
+  }
+  return request.context;
+}
 
 void print(const TrainedModel& trained, const Evaluation& result, bool as_json) {
   if (as_json) {
@@ -87,26 +100,29 @@ ExitCode eval_command(const Words& words, World& world, Memory& memory) {
       on_root(control, [&] { return resolve_checkpoint(request.checkpoint); });
   std::unique_ptr<Dataset> dataset;
   agree(control, [&] {
-    const std::string of_run = config_of(checkpoint).data.path;
-    dataset = open_dataset(request.data.empty() ? RunDirectory::of(checkpoint).find(of_run)
-                                                : request.data);
+    const Config config = config_of(checkpoint);
+    if (request.data.empty() && config.data.path.empty()) {
+      fail(ExitCode::kConfig, str(checkpoint, " knows no dataset; name one with --data FILE.h5"));
+    }
+    dataset = open_dataset(
+        request.data.empty() ? RunDirectory::of(checkpoint).find(config.data.path) : request.data);
     if (world.local_rank() == 0) {
       verify_content(dataset->info(), request.verify);
     }
   });
   check_equal(control, "dataset " + dataset->info().path, dataset->info().fingerprint(),
               ExitCode::kData);
-  agree(control, [&] {
-    require_same_vocabulary(checkpoint, read_manifest(checkpoint), dataset->info().path);
-  });
+  agree(control, [&] { require_same_vocabulary(checkpoint, dataset->info().path); });
   TrainedModel trained = load_trained_model(checkpoint, dataset->info(),
                                             config_of(checkpoint).train.precision, world, memory);
   Uploader upload(*trained.stream, memory, memory, dataset->info(), trained.values->dtype());
   const TrainConfig& train = trained.config.train;
   const int64_t batch = request.batch > 0 ? request.batch : train.eval_batch();
+  int64_t context = 0;
+  agree(control, [&] { context = context_of(trained.config.model, request); });
   Evaluation result = evaluate(
       *trained.model, {.stream = *trained.stream, .memory = memory, .gate = trained.values.get()},
-      *dataset, trained.config.model.context, batch, 0, upload, control);
+      *dataset, context, batch, 0, upload, control);
   if (world.rank() == 0) {
     print(trained, result, request.json);
   }

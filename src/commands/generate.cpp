@@ -1,4 +1,5 @@
 // tandem generate: text from a trained language model, token by token.
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -10,6 +11,7 @@
 #include "src/inference/token_sampler.h"
 #include "src/inference/trained_model.h"
 #include "src/io/file.h"
+#include "src/train/hugging_face/settings.h"
 #include "src/train/run_directory.h"
 
 namespace tandem {
@@ -31,7 +33,8 @@ struct Request {
   Options options{kUsage};
 
   Request() {
-    options.add("checkpoint", checkpoint, "a run's folder, or a checkpoint's");
+    options.add("checkpoint", checkpoint,
+                "a run's folder, a checkpoint's or a Hugging Face model's");
     options.add(
         "prompt", prompt,
         "text to continue; empty: the tokenizer's begin-of-text or end-of-text, or a line end");
@@ -56,6 +59,10 @@ std::string tokenizer_path(const Request& request, const std::string& checkpoint
                            const Config& config) {
   if (!request.tokenizer.empty()) {
     return request.tokenizer;
+  }
+  if (is_hugging_face(checkpoint)) {
+    fail(ExitCode::kConfig,
+         str(checkpoint, ": name a dataset with its tokenizer: --tokenizer FILE.h5"));
   }
   const RunDirectory run = RunDirectory::of(checkpoint);
   return std::filesystem::exists(run.tokenizer()) ? run.tokenizer() : run.find(config.data.path);
@@ -108,8 +115,9 @@ class StoppingPrinter {
 
 // Feeds up to `most` tokens after the prompt to the printer. Returns how many the model chose, with
 // an end-of-text token that ended the text.
-int64_t continue_text(const std::vector<int32_t>& prompt, int64_t most, const Tokenizer& tokenizer,
-                      Decoder& decoder, TokenSampler& sampler, StoppingPrinter& printer) {
+int64_t continue_text(const std::vector<int32_t>& prompt, const std::vector<int32_t>& ends,
+                      int64_t most, const Tokenizer& tokenizer, Decoder& decoder,
+                      TokenSampler& sampler, StoppingPrinter& printer) {
   StreamDecoder text(tokenizer);
   Tensor logits = decoder.prefill(prompt);
   int64_t count = 0;
@@ -117,7 +125,7 @@ int64_t continue_text(const std::vector<int32_t>& prompt, int64_t most, const To
     // Not the model's padding after the tokenizer's vocabulary.
     const int32_t token = sampler.pick(logits.slice(0, tokenizer.vocab_size()).as<float>());
     ++count;
-    if (token == tokenizer.end_of_text() || !printer.push(text.push(token))) {
+    if (std::ranges::find(ends, token) != ends.end() || !printer.push(text.push(token))) {
       break;
     }
     if (count < most) {
@@ -147,6 +155,12 @@ void generate(Request& request, World& world, Memory& memory) {
   const std::unique_ptr<Decoder> decoder = trained.model->decoder(
       {.stream = *trained.stream, .memory = memory, .gate = trained.values.get()});
   require(decoder != nullptr, [&] { return config.model.kind + " reads text and has no decoder"; });
+  std::vector<int32_t> ends;
+  if (is_hugging_face(checkpoint)) {
+    ends = hugging_face_end_tokens(checkpoint);
+  } else if (tokenizer->end_of_text()) {
+    ends = {*tokenizer->end_of_text()};
+  }
   std::vector<int32_t> prompt;
   prompt.assign(tokenizer->before_text().begin(), tokenizer->before_text().end());
   if (!request.prompt.empty()) {
@@ -162,7 +176,7 @@ void generate(Request& request, World& world, Memory& memory) {
   for (int64_t sample = 0; sample < request.samples; ++sample) {
     StoppingPrinter printer(request.stops, request.json);
     const int64_t count =
-        continue_text(prompt, request.tokens, *tokenizer, *decoder, sampler, printer);
+        continue_text(prompt, ends, request.tokens, *tokenizer, *decoder, sampler, printer);
     tokens += count;
     json["samples"].push_back({{"text", printer.kept()}, {"tokens", count}});
     if (!request.json) {

@@ -13,6 +13,8 @@
 #include "src/report/console.h"
 #include "src/report/run_facts.h"
 #include "src/report/run_report.h"
+#include "src/train/hugging_face/reader.h"
+#include "src/train/hugging_face/settings.h"
 #include "src/train/run_directory.h"
 
 namespace tandem {
@@ -26,6 +28,7 @@ constexpr const char* kUsage =
   tandem inspect runs                       a table of all runs
   tandem inspect runs/NAME                  how far a run is, its losses, speed and checkpoints
   tandem inspect runs/NAME/checkpoints/step-00000100 --verify
+  tandem inspect Llama-3.2-1B               a folder with a config.json and model.safetensors
 )";
 
 struct Request {
@@ -70,22 +73,55 @@ void refuse(bool given, const char* option, const std::string& path, const char*
 }
 
 // The hash of the whole tensor, which does not depend on how many ranks wrote it.
-std::string content_hash_of(const CheckpointReader& reader, const CheckpointReader::Entry& tensor) {
-  const int64_t elements = tensor.shape.elements();
+std::string content_hash_of(const TensorSource& source, const std::string& name,
+                            const Shape& shape) {
+  const int64_t elements = shape.elements();
   Memory host(Device::kCpu);
   const Tensor data = Tensor::empty(host, {elements}, DType::kF32, MemoryClass::kData);
-  reader.read({tensor.name, tensor.shape, 0, data});
+  source.read({name, shape, 0, data});
   return hash_of(data.raw(), elements * size_of(DType::kF32)).hex();
+}
+
+// Names and shapes, and with `verify` hashes.
+template <class Entries>
+void list_tensors(const TensorSource& source, const Entries& tensors, bool verify) {
+  for (const auto& tensor : tensors) {
+    const std::string hash =
+        verify ? "  " + content_hash_of(source, tensor.name, tensor.shape) : "";
+    std::printf("  %-48s %s%s\n", tensor.name.c_str(), tensor.shape.text().c_str(), hash.c_str());
+  }
+}
+
+template <class Entries>
+int64_t parameters_in(const Entries& tensors) {
+  int64_t elements = 0;
+  for (const auto& tensor : tensors) {
+    elements += tensor.name.starts_with("param/") ? tensor.shape.elements() : 0;
+  }
+  return elements;
+}
+
+// A Hugging Face model, with the names and shapes that its parameters have here.
+void inspect_hugging_face(const std::string& folder, const Request& request) {
+  refuse(request.json, "--json", folder, "a Hugging Face model");
+  refuse(request.ranks, "--ranks", folder, "a Hugging Face model");
+  const HuggingFaceReader reader(folder);
+  std::printf("model       %s (Hugging Face)\n", folder.c_str());
+  if (request.tensors || request.verify) {
+    list_tensors(reader, reader.tensors(), request.verify);
+  }
+  std::printf("parameters  %ld\n\n[model]\n", parameters_in(reader.tensors()));
+  for (const Assignment& setting : hugging_face_settings(folder)) {
+    std::printf("%s = %s\n", setting.key.substr(setting.key.find('.') + 1).c_str(),
+                setting.value.c_str());
+  }
 }
 
 void inspect_checkpoint(const std::string& folder, const Request& request) {
   const CheckpointReader reader(folder);
   const Manifest& manifest = reader.manifest();
   const Config config = config_of(reader);
-  int64_t elements = 0, bytes = 0;
-  for (const CheckpointReader::Entry& tensor : reader.tensors()) {
-    elements += tensor.name.starts_with("param/") ? tensor.shape.elements() : 0;
-  }
+  int64_t bytes = 0;
   for (const FileEntry& file : manifest.files) {
     bytes += file.length;
   }
@@ -98,12 +134,9 @@ void inspect_checkpoint(const std::string& folder, const Request& request) {
   std::printf("model       %s\n", config.model.description().c_str());
   std::printf("data        %s\n", config.data.path.c_str());
   if (request.tensors || request.verify) {
-    for (const CheckpointReader::Entry& tensor : reader.tensors()) {
-      std::printf("  %-48s %s%s\n", tensor.name.c_str(), tensor.shape.text().c_str(),
-                  request.verify ? ("  " + content_hash_of(reader, tensor)).c_str() : "");
-    }
+    list_tensors(reader, reader.tensors(), request.verify);
   }
-  std::printf("parameters  %ld\n", elements);
+  std::printf("parameters  %ld\n", parameters_in(reader.tensors()));
   if (request.verify) {
     std::printf("verified    every byte is as it was written\n");
   }
@@ -207,6 +240,10 @@ void print_json(const std::vector<RunFacts>& runs) {
 }
 
 void inspect_folder(const std::string& path, const Request& request) {
+  if (is_hugging_face(path)) {
+    inspect_hugging_face(path, request);
+    return;
+  }
   if (is_run(path)) {
     inspect_run(path, request);
     return;

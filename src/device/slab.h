@@ -18,4 +18,16 @@ struct Slab {
   Range range() const { return {offset, offset + data.elements()}; }
 };
 
+// Where slabs are read from: a checkpoint, or another program's files. Tensors have the names that
+// checkpoints use. Functions throw Error(kData).
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  // Throws unless there is a tensor `name` of shape `shape`.
+  virtual void require_tensor(const std::string& name, const Shape& shape) const = 0;
+  // Fills slab.data (f32, host memory). Throws when require_tensor() does, and when an element is
+  // missing.
+  virtual void read(const Slab& slab) const = 0;
+};
+
 }  // namespace tandem

@@ -3,8 +3,11 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "comm/agreement.h"
 #include "src/estimate/gemm_rate.h"
 #include "src/io/checkpoint.h"
+#include "src/train/hugging_face/reader.h"
+#include "src/train/hugging_face/settings.h"
 #include "src/train/model_zoo.h"
 #include "src/train/snapshot.h"
 
@@ -12,7 +15,7 @@ namespace tandem {
 
 std::string resolve_checkpoint(const std::string& path) {
   namespace fs = std::filesystem;
-  if (fs::exists(path + "/manifest.json")) {
+  if (fs::exists(path + "/manifest.json") || is_hugging_face(path)) {
     return path;
   }
   for (const std::string& folder : {path + "/checkpoints", path}) {
@@ -26,10 +29,14 @@ std::string resolve_checkpoint(const std::string& path) {
   }
   fail(ExitCode::kData,
        str(path,
-           ": no checkpoint here; name a run's folder or a step-... folder with a manifest.json"));
+           ": no checkpoint here; name a run's folder, a step-... folder with a manifest.json, or "
+           "a folder with a config.json and model.safetensors"));
 }
 
 Config config_of(const std::string& checkpoint) {
+  if (is_hugging_face(checkpoint)) {
+    return hugging_face_config(checkpoint);
+  }
   return config_from_text(read_manifest(checkpoint).config, checkpoint + "/manifest.json");
 }
 
@@ -37,21 +44,33 @@ Config config_of(const CheckpointReader& reader) {
   return config_from_text(reader.manifest().config, reader.directory() + "/manifest.json");
 }
 
-void require_same_vocabulary(const std::string& checkpoint, const Manifest& manifest,
-                             const std::string& data) {
-  const std::string& then = manifest.vocabulary_hash;
+void require_same_vocabulary(const std::string& checkpoint, const std::string& data) {
+  if (is_hugging_face(checkpoint)) {
+    return;  // make_model() compares the sizes
+  }
+  const std::string then = read_manifest(checkpoint).vocabulary_hash;
   if (!then.empty() && then != vocabulary_hash(data)) {
     fail(ExitCode::kData, str(data, " has another tokenizer, or other classes, than the data that ",
                               checkpoint, " was trained on; prepare it with those"));
   }
 }
 
+std::unique_ptr<TensorSource> open_weights(Control& control, const std::string& checkpoint) {
+  std::unique_ptr<TensorSource> weights;
+  if (is_hugging_face(checkpoint)) {
+    agree(control, [&] { weights = std::make_unique<HuggingFaceReader>(checkpoint); });
+  } else {
+    weights = std::make_unique<CheckpointReader>(open_checkpoint(control, checkpoint));
+  }
+  return weights;
+}
+
 TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data, DType dtype,
                                 World& world, Memory& memory) {
   claim_gemm_buffers();
-  const CheckpointReader reader = open_checkpoint(world.control(), checkpoint);
-  TrainedModel trained{
-      .config = config_of(reader), .checkpoint = checkpoint, .step = reader.manifest().step};
+  const std::unique_ptr<TensorSource> weights = open_weights(world.control(), checkpoint);
+  TrainedModel trained{.config = config_of(checkpoint), .checkpoint = checkpoint};
+  trained.step = is_hugging_face(checkpoint) ? 0 : read_manifest(checkpoint).step;
   trained.model = make_model(trained.config.model, data);
   for (Parameter* parameter : parameters_of(*trained.model)) {
     parameter->frozen = true;  // no gradient; only values, in the type that layers compute with
@@ -64,7 +83,7 @@ TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo
                                                  ModelLayout::Options{});
   trained.values = std::make_unique<ParamValues>(*trained.layout, *trained.stream, memory, dtype);
   trained.statistics = std::make_unique<BatchStatistics>(*trained.model, *trained.stream, memory);
-  load(*trained.stream, reader, weights_here(*trained.values, *trained.model));
+  load(*trained.stream, *weights, weights_here(*trained.values, *trained.model));
   trained.values->publish();
   return trained;
 }

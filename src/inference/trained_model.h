@@ -16,18 +16,18 @@
 namespace tandem {
 
 // The folder of one checkpoint: `path` itself, or the newest checkpoint when `path` is a run's
-// folder or a `checkpoints` folder. Error kData when there is none.
+// folder or a `checkpoints` folder. The folder of a Hugging Face model is one, too. Error kData
+// when there is none.
 std::string resolve_checkpoint(const std::string& path);
 
 // Error kData if the dataset at `data` has another vocabulary_hash() than the one that the
-// checkpoint was trained on. Checkpoints that do not know it pass.
-void require_same_vocabulary(const std::string& checkpoint, const Manifest& manifest,
-                             const std::string& data);
+// checkpoint was trained on. Checkpoints that do not know it, and Hugging Face models, pass.
+void require_same_vocabulary(const std::string& checkpoint, const std::string& data);
 
 struct TrainedModel {
-  Config config{};  // of the run that trained it
+  Config config{};  // of the run that trained it, or of config.json with defaults
   std::string checkpoint{};
-  int64_t step = 0;
+  int64_t step = 0;  // 0 for a Hugging Face model
   std::unique_ptr<Model> model{};
   std::unique_ptr<Stream> stream{};
   std::unique_ptr<Hierarchy> data{};
@@ -42,7 +42,11 @@ struct TrainedModel {
 TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data, DType dtype,
                                 World& world, Memory& memory);
 
-// The settings stored in a checkpoint.
+// Collective. The weights of a checkpoint or of a Hugging Face model. AgreedError as
+// open_checkpoint(), or as HuggingFaceReader.
+std::unique_ptr<TensorSource> open_weights(Control& control, const std::string& checkpoint);
+
+// The settings stored in a checkpoint, or hugging_face_config().
 Config config_of(const std::string& checkpoint);
 Config config_of(const CheckpointReader& reader);
 

@@ -17,7 +17,7 @@
 namespace tandem {
 
 // Not thread-safe.
-class CheckpointReader {
+class CheckpointReader final : public TensorSource {
  public:
   // `index` holds all files. Throws when pieces contradict each other.
   CheckpointReader(const std::string& directory, Manifest manifest, const CheckpointIndex& index);
@@ -35,11 +35,8 @@ class CheckpointReader {
   std::vector<Entry> tensors() const;  // sorted by name
   bool contains(const std::string& name) const { return tensors_.contains(name); }
 
-  // Throws unless there is a tensor `name` of shape `shape`.
-  void require_tensor(const std::string& name, const Shape& shape) const;
-  // Fills slab.data (f32, host memory). Throws when require_tensor() does, and when an element is
-  // missing.
-  void read(const Slab& slab) const;
+  void require_tensor(const std::string& name, const Shape& shape) const override;
+  void read(const Slab& slab) const override;
 
  private:
   CheckpointReader(const std::string& directory, const Manifest& manifest);

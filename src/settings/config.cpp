@@ -265,7 +265,7 @@ void Config::bind(Options& o) {
   o.add("checkpoint.resume", checkpoint.resume,
         "auto: from the run's newest; none: start anew; or a checkpoint's folder");
   o.add("checkpoint.init_from", checkpoint.init_from,
-        "start with the weights of this checkpoint or run");
+        "start with the weights of this checkpoint, run or Hugging Face model");
   o.add("checkpoint.async", checkpoint.async,
         "write while training goes on, from a copy in host memory");
   o.add_choice("log.progress", log.progress,

@@ -13,6 +13,7 @@
 #include "src/io/checkpoint.h"
 #include "src/io/file.h"
 #include "src/settings/changes.h"
+#include "src/train/hugging_face/settings.h"
 #include "src/train/run_directory.h"
 
 namespace tandem {
@@ -102,6 +103,10 @@ std::vector<std::string> Checkpointer::candidates() const {
   const std::string& resume = config_.checkpoint.resume;
   std::istringstream lines(on_root(job_, [&]() -> std::string {
     if (resume != "auto" && resume != "none") {
+      if (is_hugging_face(resume)) {
+        fail(ExitCode::kConfig, str("checkpoint.resume = ", resume, " is a model, not a run; use ",
+                                    "checkpoint.init_from"));
+      }
       return resolve_checkpoint(resume);
     }
     if (resume == "none") {
@@ -183,20 +188,20 @@ bool Checkpointer::load(const std::string& checkpoint, Start& start) {
 }
 
 void Checkpointer::load_weights_of(const std::string& checkpoint) {
-  const CheckpointReader reader = open_checkpoint(job_, checkpoint);
+  const std::unique_ptr<TensorSource> weights = open_weights(job_, checkpoint);
   agree(job_, [&] {
     const std::vector<Slab> slabs = weights_here(training_.store().values, model_);
-    require_tensors(reader, slabs);
-    require_same_vocabulary(checkpoint, reader.manifest(), dataset_.info().path);
+    require_tensors(*weights, slabs);
+    require_same_vocabulary(checkpoint, dataset_.info().path);
     Config then = config_;
-    then.model = config_of(reader).model;
+    then.model = config_of(checkpoint).model;
     then.model.freeze = config_.model.freeze;
     // Where these matter, shapes differ as well.
     then.model.context = config_.model.context;
     then.model.positions = config_.model.positions;
     then.model.vocab = config_.model.vocab;
     require_same_settings(checkpoint, then, config_);
-    tandem::load(stream_, reader, slabs);
+    tandem::load(stream_, *weights, slabs);
   });
   training_.store().values.publish();
 }

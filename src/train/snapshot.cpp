@@ -155,22 +155,22 @@ std::vector<Slab> state_here(const OptimizerShards& shards, Optimizer& optimizer
   return slabs;
 }
 
-void require_tensors(const CheckpointReader& reader, const std::vector<Slab>& slabs) {
+void require_tensors(const TensorSource& source, const std::vector<Slab>& slabs) {
   for (const Slab& slab : slabs) {
-    reader.require_tensor(slab.name, slab.slice.whole());
+    source.require_tensor(slab.name, slab.slice.whole());
   }
 }
 
-void load(Stream& stream, const CheckpointReader& reader, const std::vector<Slab>& slabs) {
+void load(Stream& stream, const TensorSource& source, const std::vector<Slab>& slabs) {
   Memory host(Device::kCpu);
   for (const Slab& slab : slabs) {
     if (slab.data.device() == Device::kCpu && slab.data.dtype() == DType::kF32) {
-      reader.read(slab);
+      source.read(slab);
       continue;
     }
     Slab here = slab;
     here.data = Tensor::empty(host, slab.data.shape(), DType::kF32, MemoryClass::kData);
-    reader.read(here);
+    source.read(here);
     copy_rounded(stream, here.data, slab.data);
   }
 }

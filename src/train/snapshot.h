@@ -53,9 +53,9 @@ std::vector<Slab> weights_here(const ParamValues& values, Model& model);
 std::vector<Slab> state_here(const OptimizerShards& shards, Optimizer& optimizer);
 
 // Error kData if a tensor is missing or has another shape: the checkpoint is of another model.
-void require_tensors(const CheckpointReader& reader, const std::vector<Slab>& slabs);
+void require_tensors(const TensorSource& source, const std::vector<Slab>& slabs);
 // Fills the slabs. Error kData for a damaged piece.
-void load(Stream& stream, const CheckpointReader& reader, const std::vector<Slab>& slabs);
+void load(Stream& stream, const TensorSource& source, const std::vector<Slab>& slabs);
 
 // The exponents of exact sums, with the names of RunState::exponents; empty if sums are not exact.
 // load_exponents() keeps the present exponent of a name that is missing. Error kData for exponents

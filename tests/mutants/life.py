@@ -132,7 +132,7 @@ MUTANTS = [
            "    sums.set_exponents(std::move(loaded));\n", "",
            ["program.exact Exact.test_mlp"]),
     Mutant("a run with init_from begins with weights of its own", "src/train/checkpointer.cpp",
-           "    tandem::load(stream_, reader, slabs);\n", "",
+           "    tandem::load(stream_, *weights, slabs);\n", "",
            ["program.commands Training.test_init_from_starts_with_the_weights"]),
     Mutant("SIGTERM ends a run at once", "src/stop/stop_signal.cpp", "  sigaction(SIGTERM, &action, &former_term);\n", "",
            ["program.bad_input BadInput.test_termination_of_one_rank_stops_all"]),

@@ -128,6 +128,8 @@ class Estimates(Workspace):
 
     def test_says_what_it_assumes_where_there_is_no_dataset(self):
         self.assertIn("no dataset: assuming 50257 tokens in the vocabulary (--vocab)", self.estimate().stdout)
+        self.assertIn("no dataset: assuming 300 tokens in the vocabulary (model.vocab)",
+                      self.estimate("--model.vocab", "300").stdout)
         self.assertIn("no none.h5: assuming 24 x 24 images of 7 classes (--image, --classes)",
                       self.estimate("--model.kind", "mlp", "--data.path", "none.h5", "--image", "24", "--classes", "7").stdout)
 

@@ -1,0 +1,32 @@
+// What the JSON files of a Hugging Face model say: its settings as ours, and its end tokens.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "src/settings/config.h"
+
+namespace tandem {
+
+// True for a folder with a config.json that is no checkpoint of ours.
+bool is_hugging_face(const std::string& path);
+
+// The settings model.* that the folder's config.json decides, for GPT2LMHeadModel and
+// LlamaForCausalLM, as transformers 4 and 5 write them. Each has config.json as its origin. A key
+// that config.json leaves out has the default of transformers.
+//
+// Error kConfig with key and value for what our models lack: another architecture or activation,
+// biases in Llama, heads of another size than width / heads, a sliding window, quantised weights,
+// other scalings of rotary frequencies. Error kData if the file cannot be read.
+std::vector<Assignment> hugging_face_settings(const std::string& folder);
+
+// The default settings with those of hugging_face_settings(). Error kConfig as there, and for
+// values that our models do not have.
+Config hugging_face_config(const std::string& folder);
+
+// Tokens that end a text: eos_token_id of generation_config.json, or else of config.json. Error
+// kData if they cannot be read.
+std::vector<int32_t> hugging_face_end_tokens(const std::string& folder);
+
+}  // namespace tandem

@@ -1,0 +1,36 @@
+"""Models of other programs."""
+from table import Mutant
+
+BUILD = "release"
+MUTANTS = [
+    Mutant("a transposed matrix is read as it stands", "src/train/hugging_face/reader.cpp",
+           "if (part.transposed) {", "if (false) {",
+           ["train.hugging_face"]),
+    Mutant("a part of a transposed matrix begins with whole rows", "src/train/hugging_face/reader.cpp",
+           "first = range.begin / columns, last", "first = (range.begin + columns - 1) / columns, last",
+           ["train.hugging_face"]),
+    Mutant("tensors without a place in the model are overlooked", "src/train/hugging_face/reader.cpp",
+           "if (!used.contains(entry.name) && ", "if (false && ",
+           ["train.hugging_face"]),
+    Mutant("values stand before keys", "src/train/hugging_face/names.cpp",
+           "self_attn.k_proj.weight", "self_attn.v_proj.weight",
+           ["train.hugging_face"]),
+    Mutant("biases of Llama are overlooked", "src/train/hugging_face/settings.cpp",
+           '  keys_.require("attention_bias", {false}, "false");\n', "",
+           ["train.hugging_face"]),
+    Mutant("rotary frequencies of transformers 4 are overlooked", "src/train/hugging_face/settings.cpp",
+           'is_new ? "rope_parameters" : "rope_scaling"', '"rope_parameters"',
+           ["train.hugging_face"]),
+    Mutant("a setting that disagrees with config.json is taken", "src/commands/settings.cpp",
+           ": ours != value)", ": false)",
+           ["program.hugging_face HuggingFace.test_settings_come_from_config_json"]),
+    Mutant("a given context may be longer than the model's", "src/commands/settings.cpp",
+           "std::stoll(ours) > std::stoll(value)", "false",
+           ["program.hugging_face HuggingFace.test_settings_come_from_config_json"]),
+    Mutant("a text goes on after an end token", "src/commands/generate.cpp",
+           "std::ranges::find(ends, token) != ends.end() || ", "",
+           ["program.hugging_face HuggingFace.test_generation_ends_at_an_end_token"]),
+    Mutant("padding of the vocabulary is generated", "src/commands/generate.cpp",
+           "logits.slice(0, sizes.vocab_size)", "logits",
+           ["program.hugging_face HuggingFace.test_padding_is_never_generated"]),
+]

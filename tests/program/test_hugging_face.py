@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""A folder of a Hugging Face model stands wherever a checkpoint is named. The models are random, and made here.
+
+    test_hugging_face.py PATH_TO_TANDEM [unittest arguments]
+
+tests/interop/check_hugging_face.py compares the numbers with those of transformers.
+"""
+import json
+import os
+import random
+import re
+import struct
+
+import tandem_program
+from tandem_program import CONFIG, DATA, Workspace, run, tensors_in
+
+WIDTH, FFN, VOCAB, POSITIONS = 16, 24, 260, 32  # bytes have 256 tokens
+GPT2 = {"architectures": ["GPT2LMHeadModel"], "n_layer": 2, "n_head": 2, "n_embd": WIDTH, "n_inner": FFN,
+        "n_positions": POSITIONS, "vocab_size": VOCAB, "layer_norm_epsilon": 1e-6}
+LLAMA = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "hidden_size": WIDTH, "intermediate_size": FFN, "max_position_embeddings": POSITIONS, "vocab_size": VOCAB,
+         "rope_parameters": {"rope_theta": 5e5, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                             "high_freq_factor": 4.0, "original_max_position_embeddings": 16}}
+TRAIN = ["--train.global_batch", "6", "--train.steps", "1", "--run.device", "cpu", "--run.threads", "1",
+         "--log.progress", "none", "--run.watch_spot", "off"]
+
+
+def shapes_of(config):
+    vocab = config["vocab_size"]
+    if "n_embd" in config:
+        shapes = {"wte.weight": [vocab, WIDTH], "wpe.weight": [POSITIONS, WIDTH], "ln_f.weight": [WIDTH], "ln_f.bias": [WIDTH]}
+        for i in range(config["n_layer"]):
+            for name, sizes in {"attn.c_attn": [WIDTH, 3 * WIDTH], "attn.c_proj": [WIDTH, WIDTH], "mlp.c_fc": [WIDTH, FFN],
+                                "mlp.c_proj": [FFN, WIDTH], "ln_1": [WIDTH], "ln_2": [WIDTH]}.items():
+                shapes[f"h.{i}.{name}.weight"], shapes[f"h.{i}.{name}.bias"] = sizes, sizes[-1:]
+        return {"transformer." + name: sizes for name, sizes in shapes.items()}
+    shapes = {"model.embed_tokens.weight": [vocab, WIDTH], "model.norm.weight": [WIDTH], "lm_head.weight": [vocab, WIDTH]}
+    for i in range(config["num_hidden_layers"]):
+        for name, sizes in {"input_layernorm": [WIDTH], "post_attention_layernorm": [WIDTH], "self_attn.q_proj": [WIDTH, WIDTH],
+                            "self_attn.k_proj": [WIDTH // 2, WIDTH], "self_attn.v_proj": [WIDTH // 2, WIDTH],
+                            "self_attn.o_proj": [WIDTH, WIDTH], "mlp.gate_proj": [FFN, WIDTH], "mlp.up_proj": [FFN, WIDTH],
+                            "mlp.down_proj": [WIDTH, FFN]}.items():
+            shapes[f"model.layers.{i}.{name}.weight"] = sizes
+    return shapes
+
+
+def write_safetensors(path, shapes, padding, seed=1):
+    pick, header, data = random.Random(seed), {}, b""
+    for name, sizes in shapes.items():
+        count = 1
+        for size in sizes:
+            count *= size
+        numbers = [pick.gauss(0, 0.3) for _ in range(count)]
+        if name == "lm_head.weight" and padding:  # the logit of one of these two rows is the largest
+            numbers[256 * WIDTH:258 * WIDTH] = [padding] * WIDTH + [-padding] * WIDTH
+        values = struct.pack(f"<{count}f", *numbers)
+        header[name] = {"dtype": "F32", "shape": sizes, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    with open(path, "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text + data)
+
+
+class HuggingFace(Workspace):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.bytes = cls.path("bytes.h5")
+        cls.check(run("prepare", "text", "--input", cls.text_file, "--output", cls.bytes, "--tokenizer", "bytes"))
+        for name, config in [("gpt2", GPT2), ("llama", LLAMA)]:
+            cls.make(name, config)
+
+    @classmethod
+    def make(cls, name, config, end_tokens=(), padding=None):
+        folder = cls.path(name)
+        os.makedirs(folder, exist_ok=True)
+        write_safetensors(os.path.join(folder, "model.safetensors"), shapes_of(config), padding)
+        for file, content in [("config.json", config), ("generation_config.json", {"eos_token_id": list(end_tokens)})]:
+            with open(os.path.join(folder, file), "w") as out:
+                json.dump(content, out)
+        return folder
+
+    def start(self, model, name, *settings, code=tandem_program.OK, data=None, ranks=None):
+        words = ["train", "--checkpoint.init_from", self.path(model), "--data.path", data or self.bytes, "--run.dir",
+                 self.path("runs"), "--run.name", name, *TRAIN, *settings]
+        return self.check(run(*words, ranks=ranks), code)
+
+    def test_each_rank_takes_its_part(self):
+        """A step without learning leaves the weights as they came, on any number of ranks, in every stage."""
+        for model in ["gpt2", "llama"]:
+            want = tensors_in(self.path(model))
+            self.assertGreater(len(want), 10)
+            for ranks, zero in [(1, 0), (3, 1), (3, 3)]:
+                name = f"{model}-{ranks}-{zero}"
+                self.start(model, name, "--optim.lr", "0", "--optim.min_lr", "0", "--dist.zero", zero, ranks=ranks)
+                got = {tensor: value for tensor, value in self.tensors(name).items() if tensor.startswith("param/")}
+                self.assertEqual(got, want, name)
+
+    def test_settings_come_from_config_json(self):
+        self.start("llama", "settings")
+        shown = self.check(run("inspect", self.run_folder("settings"))).stdout
+        for line in ["kind = llama", "layers = 2", "heads = 4", "kv_heads = 2", "width = 16", "ffn_width = 24", "context = 32",
+                     "vocab = 260", "tie_embeddings = false", "norm_eps = 1e-06", r"rope_theta = 5e\+05",
+                     "rope_scaling = llama3", "rope_factor = 8", "rope_original_context = 16"]:
+            self.assertRegex(shown, rf"(?m)^{line}$")
+        # Settings that agree may be given, and the context may be shorter.
+        self.start("llama", "agrees", "--model.layers", "2", "--model.context", "8", "--model.norm_eps", "0.000001")
+        self.start("gpt2", "shorter", "--model.context", "8")
+        self.assertEqual(self.tensors("shorter")["param/wpe"][0], [POSITIONS, WIDTH])
+        for settings, line in [
+                (["--model.layers", "3"], r"model.layers = 3, but .*llama/config.json has 2; leave the setting out"),
+                (["--model.rope_theta", "10000"], r"model.rope_theta = 10000, but .*config.json has 5e\+05"),
+                (["--model.context", "33"], r"model.context = 33, but .*config.json has 32")]:
+            self.assert_one_line(self.start("llama", "disagrees", *settings, code=CONFIG), line)
+
+    def test_only_runs_are_resumed(self):
+        result = self.start("gpt2", "resumed", "--checkpoint.resume", self.path("gpt2"), code=CONFIG)
+        self.assert_one_line(result, "checkpoint.resume = .*gpt2 is a model, not a run; use checkpoint.init_from")
+
+    def test_what_is_missing_is_said_before_training(self):
+        folder = self.make("relu", {**GPT2, "activation_function": "relu"})
+        self.assert_one_line(self.start("relu", "relu", code=CONFIG), 'activation_function = "relu" is not in this program')
+        for command in [["inspect", folder], ["eval", "--checkpoint", folder, "--data", self.bytes],
+                        ["generate", "--checkpoint", folder, "--tokenizer", self.bytes]]:
+            self.assert_one_line(self.check(run(*command), CONFIG), 'activation_function = "relu"')
+        os.remove(os.path.join(self.make("empty", GPT2), "model.safetensors"))
+        self.assert_one_line(self.start("empty", "empty", code=DATA, ranks=2), "empty")
+
+    def test_data_with_more_tokens_than_the_model(self):
+        self.make("few", {**GPT2, "vocab_size": 255})
+        line = "bytes.h5: the tokenizer has 256 tokens, but the model's vocabulary is model.vocab = 255"
+        self.assert_one_line(self.start("few", "few", code=DATA), line)
+        for command in [["eval", "--data"], ["generate", "--tokenizer"]]:
+            result = run(command[0], "--checkpoint", self.path("few"), command[1], self.bytes)
+            self.assert_one_line(self.check(result, DATA), line)
+
+    def test_eval_and_inspect(self):
+        """The loss of the model is that of a checkpoint with its weights."""
+        for model in ["gpt2", "llama"]:
+            self.start(model, "eval-" + model, "--optim.lr", "0", "--optim.min_lr", "0")
+            shown = []
+            for path in [self.path(model), self.run_folder("eval-" + model)]:
+                for more in [], ["--context", "8"]:
+                    printed = self.check(run("eval", "--checkpoint", path, "--data", self.bytes, *more)).stdout
+                    shown.append(re.search(r"val_loss +(\S+)", printed)[1])
+            self.assertEqual(shown[:2], shown[2:])
+            self.assertNotEqual(shown[0], shown[1])
+        for more in ["33", "64"]:
+            result = run("eval", "--checkpoint", self.path("gpt2"), "--data", self.bytes, "--context", more)
+            self.assert_one_line(self.check(result, CONFIG), f"--context {more} must be at most model.context = 32")
+        result = run("eval", "--checkpoint", self.path("gpt2"))
+        self.assert_one_line(self.check(result, CONFIG), "knows no dataset.*--data FILE.h5")
+        shown = self.check(run("inspect", self.path("gpt2"))).stdout
+        self.assertRegex(shown, r"(?m)^  param/blocks.1.mlp.fc.weight +\[24, 16\]$")
+        self.assertRegex(shown, r"(?m)^parameters  \d+$")
+        self.assertRegex(shown, r"(?m)^positions = 32$")
+
+    def generated(self, model, *options):
+        return self.check(run("generate", "--checkpoint", self.path(model), "--tokenizer", self.bytes, "--prompt", "the ",
+                              "--tokens", "20", "--threads", "1", *options), tandem_program.OK)
+
+    def test_padding_is_never_generated(self):
+        """Rows that no token has change no text, however large their logits are."""
+        self.make("padded", LLAMA, padding=100)
+        for temperature in ["0", "1"]:
+            want, got = (self.generated(model, "--temperature", temperature).stdout for model in ["llama", "padded"])
+            self.assertGreater(len(want), 5)
+            self.assertEqual(got, want)
+
+    def test_generation_ends_at_an_end_token(self):
+        self.assert_one_line(self.check(run("generate", "--checkpoint", self.path("gpt2")), CONFIG), "--tokenizer FILE.h5")
+        start = tensors_in(self.path("llama"))
+        self.make("ends", LLAMA)
+        self.assertEqual(tensors_in(self.path("ends")), start)
+        free = self.generated("ends", "--temperature", "1").stdout
+        self.make("ends", LLAMA, end_tokens=range(256))
+        self.assertEqual(self.generated("ends", "--temperature", "1").stdout, "\n")
+        self.assertGreater(len(free), 1)
+
+
+if __name__ == "__main__":
+    tandem_program.main()

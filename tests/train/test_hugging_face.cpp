@@ -1,0 +1,300 @@
+// Models in folders as Hugging Face keeps them, made here by our writer.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include "src/train/hugging_face/reader.h"
+#include "src/train/hugging_face/settings.h"
+#include "src/train/model_zoo.h"
+#include "tests/support/harness.h"
+
+namespace tandem::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kGpt2 = R"({"architectures": ["GPT2LMHeadModel"], "n_layer": 2, "n_head": 2,
+  "n_embd": 6, "n_positions": 9, "vocab_size": 11, "n_inner": null})";
+constexpr const char* kLlama = R"({"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1,
+  "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 8, "intermediate_size": 5,
+  "max_position_embeddings": 64, "vocab_size": 7, "rms_norm_eps": 1e-6,
+  "rope_parameters": {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0,
+    "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}})";
+
+class Folder : public ::testing::Test {
+ protected:
+  Folder() {
+    path_ = (fs::temp_directory_path() / "tandem-test-XXXXXX").string();
+    EXPECT_NE(mkdtemp(path_.data()), nullptr);
+  }
+  ~Folder() override { fs::remove_all(path_); }
+
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(path_ + "/" + name) << text;
+  }
+  // Replaces `from`, which must be there, in a config.json.
+  void write_config(std::string json, const std::string& from = "", const std::string& to = "") {
+    const size_t at = json.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    write("config.json", json.replace(at, from.size(), to));
+  }
+  // The tensors of a model without the prefix; each element of all of them is its number.
+  void write_weights(const std::string& dtype = "F32", const std::string& without = "",
+                     const std::vector<SafetensorsEntry>& more = {}) {
+    const ModelConfig model = hugging_face_config(path_).model;
+    std::vector<SafetensorsEntry> entries = more;
+    for (const HuggingFaceParameter& parameter :
+         hugging_face_parameters(resolved(transformer_config(model, model.vocab)))) {
+      for (const HuggingFaceTensor& part : parameter.parts) {
+        const auto sizes = part.shape.sizes();
+        std::string name = part.name.substr(part.name.starts_with(without) ? without.size() : 0);
+        entries.push_back({std::move(name), dtype, {sizes.begin(), sizes.end()}});
+      }
+    }
+    SafetensorsWriter writer(path_, entries, 1 << 20);
+    float first = 0;
+    for (const SafetensorsEntry& entry : entries) {
+      std::vector<float> values(static_cast<size_t>(entry.elements()));
+      std::iota(values.begin(), values.end(), first);
+      first += static_cast<float>(values.size());
+      firsts_[entry.name] = values[0];
+      writer.write(values);
+    }
+    writer.commit();
+  }
+  static std::vector<float> read(const HuggingFaceReader& reader, const std::string& name,
+                                 const Shape& shape, Range range) {
+    const Tensor data =
+        Tensor::empty(test_memory(), {range.count()}, DType::kF32, MemoryClass::kData);
+    reader.read({name, shape, range.begin, data});
+    const std::span<float> values = data.as<float>();
+    return {values.begin(), values.end()};
+  }
+  void expect_error(ExitCode code, const std::string& part, const std::function<void()>& work) {
+    try {
+      work();
+      ADD_FAILURE() << "no error, expected " << part;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code) << error.what();
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
+          << error.what() << "\n  lacks " << part;
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    }
+  }
+
+  std::string path_;
+  std::map<std::string, float> firsts_;  // the first element of each tensor
+};
+
+TEST_F(Folder, SettingsOfGpt2) {
+  write_config(kGpt2);
+  EXPECT_TRUE(is_hugging_face(path_));
+  const ModelConfig model = hugging_face_config(path_).model;
+  EXPECT_EQ(model.kind, "gpt");
+  EXPECT_EQ(model.layers, 2);
+  EXPECT_EQ(model.heads, 2);
+  EXPECT_EQ(model.kv_heads, 0);
+  EXPECT_EQ(model.width, 6);
+  EXPECT_EQ(model.ffn_width, 24);
+  EXPECT_EQ(model.context, 9);
+  EXPECT_EQ(model.positions, 9);
+  EXPECT_EQ(model.vocab, 11);
+  EXPECT_EQ(model.norm_eps, 1e-5);
+  EXPECT_TRUE(model.tie_embeddings);
+  write_config(kGpt2, "\"n_inner\": null", R"("n_inner": 10, "layer_norm_epsilon": 0.5,
+      "tie_word_embeddings": false, "activation_function": "gelu_pytorch_tanh")");
+  const ModelConfig other = hugging_face_config(path_).model;
+  EXPECT_EQ(other.ffn_width, 10);
+  EXPECT_EQ(other.norm_eps, 0.5);
+  EXPECT_FALSE(other.tie_embeddings);
+  write("manifest.json", "{}");
+  EXPECT_FALSE(is_hugging_face(path_));  // a checkpoint
+}
+
+TEST_F(Folder, SettingsOfLlama) {
+  write_config(kLlama);
+  const ModelConfig model = hugging_face_config(path_).model;
+  EXPECT_EQ(model.kind, "llama");
+  EXPECT_EQ(model.layers, 1);
+  EXPECT_EQ(model.heads, 4);
+  EXPECT_EQ(model.kv_heads, 2);
+  EXPECT_EQ(model.width, 8);
+  EXPECT_EQ(model.ffn_width, 5);
+  EXPECT_EQ(model.context, 64);
+  EXPECT_EQ(model.positions, 0);
+  EXPECT_EQ(model.vocab, 7);
+  EXPECT_EQ(model.norm_eps, 1e-6);
+  EXPECT_FALSE(model.tie_embeddings);
+  EXPECT_EQ(model.rope_theta, 500000);
+  EXPECT_EQ(model.rope_scaling, RopeScaling::kLlama3);
+  EXPECT_EQ(model.rope_factor, 32);
+  EXPECT_EQ(model.rope_low_freq_factor, 1);
+  EXPECT_EQ(model.rope_high_freq_factor, 4);
+  EXPECT_EQ(model.rope_original_context, 16);
+}
+
+// As transformers 4 writes them, and older versions of it.
+TEST_F(Folder, RotaryFrequenciesOfOlderFiles) {
+  const std::string all(kLlama);
+  const std::string head = all.substr(0, all.find("\"rope_parameters\""));
+  write("config.json", head + R"("rope_theta": 300.5, "rope_scaling": null})");
+  EXPECT_EQ(hugging_face_config(path_).model.rope_theta, 300.5);
+  EXPECT_EQ(hugging_face_config(path_).model.rope_scaling, RopeScaling::kNone);
+  write("config.json", head + R"("rope_scaling": {"type": "linear", "factor": 2.0}})");
+  const ModelConfig linear = hugging_face_config(path_).model;
+  EXPECT_EQ(linear.rope_theta, 10000);
+  EXPECT_EQ(linear.rope_scaling, RopeScaling::kLinear);
+  EXPECT_EQ(linear.rope_factor, 2);
+  write("config.json", head + R"("rope_scaling": {"rope_type": "default"}})");
+  EXPECT_EQ(hugging_face_config(path_).model.rope_scaling, RopeScaling::kNone);
+}
+
+TEST_F(Folder, WhatOurModelsLackIsAnError) {
+  struct Case {
+    const char *config, *from, *to, *part;
+  };
+  for (const Case& c :
+       {Case{kGpt2, "GPT2LMHeadModel", "BertModel", "architectures = [\"BertModel\"]"},
+        Case{kGpt2, "\"n_inner\": null", R"("activation_function": "relu")",
+             "activation_function = \"relu\" is not in this program, which has gelu_new"},
+        Case{kGpt2, "\"n_inner\": null", R"("scale_attn_by_inverse_layer_idx": true)",
+             "scale_attn_by_inverse_layer_idx = true"},
+        Case{kGpt2, "\"n_inner\": null", R"("quantization_config": {"bits": 4})",
+             "quantization_config = {\"bits\":4}"},
+        Case{kGpt2, "\"n_layer\": 2,", "", "has no n_layer"},
+        Case{kGpt2, "\"n_embd\": 6", "\"n_embd\": \"x\"", "n_embd is not a whole number"},
+        Case{kGpt2, "\"n_head\": 2", "\"n_head\": 4",
+             "model.width = 6 is not divisible by model.heads = 4"},
+        Case{kLlama, "{\"arch", R"({"attention_bias": true, "arch)", "attention_bias = true"},
+        Case{kLlama, "{\"arch", R"({"mlp_bias": true, "arch)", "mlp_bias = true"},
+        Case{kLlama, "{\"arch", R"({"hidden_act": "gelu", "arch)", "hidden_act = \"gelu\""},
+        Case{kLlama, "{\"arch", R"({"head_dim": 4, "arch)", "head_dim = 4"},
+        Case{kLlama, "{\"arch", R"({"sliding_window": 9, "arch)", "sliding_window = 9"},
+        Case{kLlama, "\"rope_type\": \"llama3\"", "\"rope_type\": \"yarn\"",
+             "rope_type = \"yarn\""},
+        Case{kLlama, "\"factor\": 32.0,", "", "has no factor"},
+        Case{kLlama, "\"factor\"", "\"partial_rotary_factor\": 0.5, \"factor\"",
+             "partial_rotary_factor = 0.5"}}) {
+    write_config(c.config, c.from, c.to);
+    expect_error(ExitCode::kConfig, c.part, [&] { hugging_face_config(path_); });
+  }
+  write("config.json", "{");
+  expect_error(ExitCode::kData, "config.json: cannot be read", [&] { hugging_face_config(path_); });
+  write("config.json", "[]");
+  expect_error(ExitCode::kData, "holds no JSON object", [&] { hugging_face_config(path_); });
+  write("config.json", std::string(100000, '['));
+  expect_error(ExitCode::kData, "nested too deeply", [&] { hugging_face_config(path_); });
+}
+
+TEST_F(Folder, EndTokens) {
+  write("config.json", R"({"eos_token_id": 7})");
+  EXPECT_EQ(hugging_face_end_tokens(path_), std::vector<int32_t>{7});
+  write("generation_config.json", R"({"eos_token_id": [3, 128009]})");
+  EXPECT_EQ(hugging_face_end_tokens(path_), (std::vector<int32_t>{3, 128009}));
+  write("generation_config.json", "{}");
+  EXPECT_TRUE(hugging_face_end_tokens(path_).empty());
+  for (const char* wrong : {"\"x\"", "-1", "[1.5]", "4294967296"}) {
+    write("generation_config.json", str("{\"eos_token_id\": ", wrong, "}"));
+    expect_error(ExitCode::kData, "eos_token_id", [&] { hugging_face_end_tokens(path_); });
+  }
+}
+
+// Conv1D matrices are transposed: ours [r, c] is theirs [c, r]. Any range of elements can be read.
+TEST_F(Folder, TransposedMatrices) {
+  write_config(kGpt2);
+  write_weights("F32", "transformer.",
+                {{"h.0.attn.bias", "F32", {1, 1, 9, 9}},
+                 {"h.1.attn.masked_bias", "F32", {}},
+                 {"lm_head.weight", "F32", {11, 6}}});
+  const HuggingFaceReader reader(path_);
+  const std::string name = "param/blocks.1.attn.qkv.weight";
+  const float first = firsts_.at("h.1.attn.c_attn.weight");
+  std::vector<float> whole;
+  for (int64_t row = 0; row < 18; ++row) {
+    for (int64_t column = 0; column < 6; ++column) {
+      whole.push_back(first + static_cast<float>(column * 18 + row));
+    }
+  }
+  for (const Range range : {Range{0, 108}, Range{4, 5}, Range{5, 8}, Range{11, 37}, Range{7, 7}}) {
+    EXPECT_EQ(read(reader, name, {18, 6}, range),
+              std::vector(whole.begin() + range.begin, whole.begin() + range.end));
+  }
+  EXPECT_EQ(read(reader, "param/wpe", {9, 6}, {53, 54})[0], firsts_.at("wpe.weight") + 53);
+  EXPECT_EQ(read(reader, "param/blocks.0.mlp.fc.bias", {24}, {0, 1})[0],
+            firsts_.at("h.0.mlp.c_fc.bias"));
+  expect_error(ExitCode::kData, "has no param/wpe [8, 6]", [&] {
+    reader.require_tensor("param/wpe", {8, 6});
+  });
+  expect_error(ExitCode::kData, "has no param/head.weight", [&] {
+    reader.require_tensor("param/head.weight", {11, 6});
+  });
+}
+
+// Queries, keys and values are stacked, and so are both inputs of SwiGLU. bf16 numbers up to 256
+// are exact.
+TEST_F(Folder, StackedMatrices) {
+  write_config(kLlama);
+  write_weights("BF16");
+  const HuggingFaceReader reader(path_);
+  const auto part = [&](const std::string& name, int64_t count) {
+    std::vector<float> values(static_cast<size_t>(count));
+    std::iota(values.begin(), values.end(), firsts_.at(name));
+    for (float& value : values) {
+      value = static_cast<float>(Bf16(value));
+    }
+    return values;
+  };
+  std::vector<float> qkv = part("model.layers.0.self_attn.q_proj.weight", 64);
+  for (const char* name : {"k", "v"}) {
+    const auto more = part(str("model.layers.0.self_attn.", name, "_proj.weight"), 32);
+    qkv.insert(qkv.end(), more.begin(), more.end());
+  }
+  for (const Range range : {Range{0, 128}, Range{60, 100}, Range{64, 65}}) {
+    EXPECT_EQ(read(reader, "param/blocks.0.attn.qkv.weight", {16, 8}, range),
+              std::vector(qkv.begin() + range.begin, qkv.begin() + range.end));
+  }
+  std::vector<float> both = part("model.layers.0.mlp.gate_proj.weight", 40);
+  const auto up = part("model.layers.0.mlp.up_proj.weight", 40);
+  both.insert(both.end(), up.begin(), up.end());
+  EXPECT_EQ(read(reader, "param/blocks.0.mlp.gate_up.weight", {10, 8}, {0, 80}), both);
+  EXPECT_EQ(read(reader, "param/head.weight", {7, 8}, {0, 56}), part("lm_head.weight", 56));
+}
+
+TEST_F(Folder, TensorsAreThoseOfTheModel) {
+  write_config(kLlama);
+  write_weights("F32", "", {{"model.layers.0.self_attn.q_proj.bias", "F32", {8}}});
+  expect_error(ExitCode::kData, "q_proj.bias has no place in the model",
+               [&] { HuggingFaceReader reader(path_); });
+  write_weights();
+  write_config(kLlama, "\"vocab_size\": 7", "\"vocab_size\": 8");
+  expect_error(ExitCode::kData, "embed_tokens.weight is [7, 8], its config.json asks for [8, 8]",
+               [&] { HuggingFaceReader reader(path_); });
+  write_config(kLlama, "\"num_hidden_layers\": 1", "\"num_hidden_layers\": 2");
+  expect_error(ExitCode::kData, "has no tensor model.layers.1.input_layernorm.weight [8]",
+               [&] { HuggingFaceReader reader(path_); });
+}
+
+// Every parameter of the models has its row in the table.
+TEST_F(Folder, TheTableHasAllParameters) {
+  for (const char* config : {kGpt2, kLlama}) {
+    for (bool tied : {false, true}) {
+      write_config(config, "{\"arch",
+                   str("{\"tie_word_embeddings\": ", tied ? "true" : "false", ", \"arch"));
+      const ModelConfig model = hugging_face_config(path_).model;
+      Transformer transformer(transformer_config(model, model.vocab));
+      std::vector<std::string> ours, listed;
+      for (const Parameter* parameter : parameters_of(transformer)) {
+        ours.push_back(str(parameter->name, parameter->shape));
+      }
+      for (const HuggingFaceParameter& row : hugging_face_parameters(transformer.config())) {
+        listed.push_back(str(row.name, row.shape));
+      }
+      EXPECT_EQ(listed, ours);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::testing
