@@ -27,6 +27,7 @@ import torch
 
 import reference
 import tandem_program
+from sample_order import sample, window_start, windows
 from tandem_program import Workspace, metrics, run, words
 
 STEPS, SEED = 5, 11
@@ -56,41 +57,6 @@ LOSS, GRADIENT, ROUNDING = 1e-6, 1e-5, 2 ** -24
 EXACT = 1e-12  # f64 on both sides
 
 
-# Philox4x32-10 and the order of samples, as in src/core/rng.h and src/data/sampler.h.
-
-def philox(key, counter):
-    c, k, low = list(counter), list(key), 2**32 - 1
-    for _ in range(10):
-        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [b >> 32 ^ c[1] ^ k[0], b & low, a >> 32 ^ c[3] ^ k[1], a & low]
-        k = [k[0] + 0x9E3779B9 & low, k[1] + 0xBB67AE85 & low]
-    return c
-
-
-def sample_order_words(stream, epoch):
-    key = philox([SEED, 0], [3, stream, 0, 0])[:2]
-    return philox(key, [epoch, 0, 0, 0])
-
-
-def permuted(size, key, index):
-    bits = max(2, (size - 1).bit_length())
-    widths = bits // 2, bits - bits // 2
-    while True:
-        left, right = index >> widths[1], index & 2**widths[1] - 1
-        for turn in range(8):
-            words = philox(key, [right, 0, turn, 0])
-            left, right = right, left ^ (words[0] << 32 | words[1]) & 2**widths[turn % 2] - 1
-        index = left << widths[1] | right
-        if index < size:
-            return index
-
-
-def sample(position, size):
-    """(epoch, index of the sample) at this position."""
-    epoch, index = divmod(position, size)
-    return epoch, permuted(size, sample_order_words(0, epoch)[:2], index)
-
-
 class Batches:
     """The global batch of each step: (inputs, targets)."""
 
@@ -100,7 +66,7 @@ class Batches:
             train = file["train"]
             if self.context:
                 self.tokens, self.vocab = train["tokens"][()].astype(np.int64), int(file.attrs["vocab_size"][0])
-                self.size = (len(self.tokens) - self.context) // self.context
+                self.size = windows(self.context, len(self.tokens))
             else:
                 images, channels = train["images"][()] / 255, (1, -1, 1, 1)
                 self.images = (images - file.attrs["mean"].reshape(channels)) / file.attrs["std"].reshape(channels)
@@ -108,12 +74,11 @@ class Batches:
                 self.classes = len(np.unique(self.labels))
 
     def window(self, epoch, index):
-        offsets = min(self.context, len(self.tokens) - self.size * self.context)
-        start = (sample_order_words(1, epoch)[0] * offsets >> 32) + index * self.context
+        start = window_start(SEED, epoch, index, self.context, len(self.tokens))
         return self.tokens[start:start + self.context + 1]
 
     def at(self, step):
-        samples = [sample(step * self.batch + i, self.size) for i in range(self.batch)]
+        samples = [sample(SEED, step * self.batch + i, self.size) for i in range(self.batch)]
         if self.context:
             windows = np.stack([self.window(*place) for place in samples])
             return torch.from_numpy(windows[:, :-1]), torch.from_numpy(windows[:, 1:])

@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""Compares models that transformers made with what the program makes of them: logits, and ten steps of training.
+
+    check_hugging_face.py PATH_TO_TANDEM [unittest arguments]
+
+Part of tests/nightly.sh, because it needs transformers 5 and a recent PyTorch. With TANDEM_REQUIRE_INTEROP=1 they are
+installed beside the program, in a folder interop-venv, unless this Python has them; otherwise their lack skips the check.
+
+Exit codes: 0 all agree, 1 something differs or cannot be installed, 77 a package is missing.
+"""
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, "..", "parity"), os.path.join(HERE, "..", "program")]
+PACKAGES = ["transformers>=5", "torch", "safetensors", "numpy"]
+
+
+def require_packages():
+    names = [package.split(">")[0] for package in PACKAGES]
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if not missing:
+        return
+    if os.environ.get("TANDEM_REQUIRE_INTEROP") != "1":
+        print(f"check of Hugging Face models SKIPPED: no {', '.join(missing)}")
+        sys.exit(77)
+    venv = os.path.join(os.path.dirname(os.path.abspath(sys.argv[1])), "interop-venv")
+    python = os.path.join(venv, "bin", "python")
+    if sys.executable == python:
+        sys.exit(f"check of Hugging Face models FAILED: {venv} has no {', '.join(missing)}")
+    subprocess.run(["/usr/bin/python3", "-m", "venv", venv], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+    os.execv(python, [python, *sys.argv])
+
+
+require_packages()
+
+import numpy as np
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import tandem_program
+from sample_order import sample, window_start, windows
+from tandem_program import Workspace, losses, run, words
+
+CONTEXT, VOCAB, STEPS, SEED, BATCH = 48, 260, 10, 11, 6  # bytes have 256 tokens
+SIZES = {"gpt": dict(vocab_size=VOCAB, n_positions=CONTEXT, n_embd=48, n_layer=3, n_head=4),
+         "llama": dict(vocab_size=VOCAB, max_position_embeddings=CONTEXT, hidden_size=64, intermediate_size=88,
+                       num_hidden_layers=3, num_attention_heads=8, num_key_value_heads=2)}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}
+# transformers computes in f64, but cosines and sines in f32, and both read the same weights. What remains is f32's rounding
+# here: about a hundred roundings of 2^-24 between input and logits.
+LOGITS = 2e-5
+# Losses, and the change of each tensor in ten steps; AdamW's eps is large enough that it does not amplify noise.
+TRAINING = 1e-4
+ADAMW = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-4, "weight_decay": 0.1}
+
+
+def make(kind, folder, dtype=torch.float32, rename=None, config=(), shard="5GB", **settings):
+    """Saves a random model with numbers large enough to matter. `rename`: a change of each tensor's name."""
+    configuration, model = {"gpt": (transformers.GPT2Config, transformers.GPT2LMHeadModel),
+                            "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM)}[kind]
+    torch.manual_seed(3)
+    made = model(configuration(**{**SIZES[kind], "bos_token_id": 0, "eos_token_id": 0, **settings}))
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.15)
+            else:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    made.to(dtype).save_pretrained(folder, max_shard_size=shard)
+    if rename:
+        path = os.path.join(folder, "model.safetensors")
+        tensors = {rename(name): tensor for name, tensor in load_file(path).items()}
+        masks = {f"h.{i}.attn.bias": torch.ones(1, 1, 4, 4) for i in range(3)}
+        save_file({**tensors, **masks}, path, {"format": "pt"})
+    path = os.path.join(folder, "config.json")
+    with open(path) as file:
+        written = json.load(file)
+    for key, value in dict(config).items():
+        written.pop(key) if value is None else written.update({key: value})
+    with open(path, "w") as file:
+        json.dump(written, file)
+    return folder
+
+
+CASES = {
+    "gpt": dict(kind="gpt", layer_norm_epsilon=1e-6),
+    "gpt-untied-inner": dict(kind="gpt", tie_word_embeddings=False, n_inner=80),
+    "gpt-without-prefix": dict(kind="gpt", rename=lambda name: name.removeprefix("transformer.")),
+    "gpt-bf16-shards": dict(kind="gpt", dtype=torch.bfloat16, shard="120KB"),
+    "llama": dict(kind="llama", rms_norm_eps=1e-6),
+    "llama-llama3-bf16-shards": dict(kind="llama", dtype=torch.bfloat16, shard="150KB", rope_parameters=LLAMA3),
+    "llama-tied-theta": dict(kind="llama", tie_word_embeddings=True,
+                             rope_parameters={"rope_type": "default", "rope_theta": 5e5}),
+    "llama-linear-fp16": dict(kind="llama", dtype=torch.float16,
+                              rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}),
+    # As transformers 4 wrote it.
+    "llama-old": dict(kind="llama", num_key_value_heads=8, rope_parameters=LLAMA3,
+                      config={"rope_parameters": None, "rope_theta": 5e5,
+                              "rope_scaling": {key: value for key, value in LLAMA3.items() if key != "rope_theta"}}),
+}
+TRAINED = ["gpt", "llama-llama3-bf16-shards", "llama-tied-theta"]
+
+
+class HuggingFace(Workspace):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.text_tokens = np.frombuffer(words(400).encode(), np.uint8).astype(np.int64)
+        with open(cls.path("few.txt"), "wb") as file:
+            file.write(bytes(cls.text_tokens.astype(np.uint8)))
+        cls.data = cls.path("few.h5")
+        cls.check(run("prepare", "text", "--input", cls.path("few.txt"), "--output", cls.data, "--tokenizer", "bytes"))
+        cls.models = {}
+        for name, case in CASES.items():
+            cls.models[name] = make(folder=cls.path(name), **case)
+
+    def f32(self, what, path, *tokens):
+        program = os.path.join(os.path.dirname(tandem_program.TANDEM), "tandem_interop")
+        done = subprocess.run([program, what, path, *map(str, tokens)], stdout=subprocess.PIPE, check=True)
+        return np.frombuffer(done.stdout, np.float32).astype(np.float64)
+
+    @staticmethod
+    def loaded(folder, dtype=torch.float64):
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+
+    def test_logits(self):
+        tokens = [(7 * i * i + 3 * i) % VOCAB for i in range(CONTEXT)]
+        for name, folder in self.models.items():
+            with self.subTest(name), torch.no_grad():
+                want = self.loaded(folder)(torch.tensor([tokens])).logits[0].numpy()
+                got = self.f32("logits", folder, *tokens).reshape(want.shape)
+                error = np.abs(got - want).max() / np.abs(want).max()
+                print(f"{name}: logits are off by {error:.1e} of the largest, {np.abs(want).max():.2f}")
+                self.assertLess(error, LOGITS)
+
+    def test_shards_were_made(self):
+        for name in self.models:
+            files = [file for file in os.listdir(self.models[name]) if file.endswith(".safetensors")]
+            self.assertEqual(len(files) > 1, "shards" in name, files)
+
+    def batch(self, step):
+        # The first 90 % are for training.
+        train = self.text_tokens[:int(len(self.text_tokens) * 0.9)]
+        size = windows(CONTEXT, len(train))
+        starts = [window_start(SEED, *sample(SEED, step * BATCH + i, size), CONTEXT, len(train)) for i in range(BATCH)]
+        rows = torch.from_numpy(np.stack([train[start:start + CONTEXT + 1] for start in starts]))
+        return rows[:, :-1], rows[:, 1:]
+
+    def train_with_torch(self, folder):
+        model = self.loaded(folder)
+        matrices = [p for p in model.parameters() if p.dim() > 1]
+        optimizer = torch.optim.AdamW([{"params": matrices}, {"params": [p for p in model.parameters() if p.dim() < 2],
+                                                               "weight_decay": 0}], **ADAMW)
+        found = []
+        for step in range(STEPS):
+            tokens, targets = self.batch(step)
+            optimizer.zero_grad()
+            logits = model(tokens).logits
+            loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), targets.reshape(-1))
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1)
+            optimizer.step()
+            found.append(loss.item())
+        return found, model
+
+    def test_ten_steps(self):
+        settings = {"run.seed": SEED, "run.device": "cpu", "run.threads": 1, "run.dir": self.path("runs"),
+                    "log.progress": "none", "run.watch_spot": "off", "data.path": self.data, "train.steps": STEPS,
+                    "train.global_batch": BATCH, "train.log_every": 1, "optim.lr": ADAMW["lr"], "optim.schedule": "constant", "optim.warmup_steps": 0,
+                    "optim.beta1": ADAMW["betas"][0], "optim.beta2": ADAMW["betas"][1], "optim.eps": ADAMW["eps"],
+                    "optim.weight_decay": ADAMW["weight_decay"], "optim.clip_norm": 1}
+        for name in TRAINED:
+            curve, model = self.train_with_torch(self.models[name])
+            after = self.path(name + "-after")
+            model.float().save_pretrained(after)
+            before, want = self.f32("weights", self.models[name]), self.f32("weights", after)
+            moved = np.linalg.norm(want - before)
+            for ranks, zero in [(1, 0), (3, 0), (3, 3)]:
+                with self.subTest(name, ranks=ranks, zero=zero):
+                    run_name = f"{name}-{ranks}-{zero}"
+                    given = {**settings, "run.name": run_name, "dist.zero": zero, "checkpoint.init_from": self.models[name]}
+                    spelled = [word for key, value in given.items() for word in ("--" + key, value)]
+                    self.check(run("train", *spelled, ranks=ranks))
+                    got = list(losses(self.run_folder(run_name)).values())
+                    worst = max(abs(ours - theirs) / theirs for ours, theirs in zip(got, curve, strict=True))
+                    error = np.linalg.norm(self.f32("weights", self.run_folder(run_name)) - want) / moved
+                    print(f"{run_name}: losses {curve[0]:.3f} to {curve[-1]:.3f} are off by {worst:.1e}, "
+                          f"weights by {error:.1e} of how far they came")
+                    self.assertLess(curve[-1], 0.8 * curve[0])
+                    self.assertLess(worst, TRAINING)
+                    self.assertLess(error, TRAINING)
+
+
+if __name__ == "__main__":
+    tandem_program.main()

@@ -1,0 +1,66 @@
+// What tests/interop compares with transformers: logits and weights of a checkpoint, or of a
+// Hugging Face model.
+//
+//     tandem_interop logits PATH TOKEN...     logits [tokens, model.vocab] as f32, to standard
+//     output tandem_interop weights PATH             all parameters as f32, in the order of the
+//     table
+#include <cstdio>
+#include <filesystem>
+
+#include "comm/transport/local_control.h"
+#include "src/inference/trained_model.h"
+#include "src/train/hugging_face/names.h"
+#include "src/train/model_zoo.h"
+
+namespace tandem {
+namespace {
+
+void print(const Tensor& values) {
+  require(std::fwrite(values.raw(), size_of(values.dtype()), values.elements(), stdout) ==
+              static_cast<size_t>(values.elements()),
+          "cannot write");
+}
+
+void run(const std::string& what, const std::string& checkpoint, std::vector<int32_t> tokens) {
+  LocalControl control;
+  Memory memory(Device::kCpu);
+  Stream stream = Stream::compute(Device::kCpu);
+  const ModelConfig config = config_of(checkpoint).model;
+  const std::unique_ptr<TensorSource> weights = open_weights(control, checkpoint);
+  Transformer model(transformer_config(config, config.vocab));
+  for (Parameter* parameter : parameters_of(model)) {
+    parameter->value =
+        Tensor::empty(memory, parameter->shape, DType::kF32, MemoryClass::kParameters);
+    const int64_t elements = parameter->shape.elements();
+    weights->read(
+        {"param/" + parameter->name, parameter->shape, 0, parameter->value.reshape({elements})});
+    if (what == "weights") {
+      print(parameter->value);
+    }
+  }
+  if (what == "logits") {
+    const Tensor input =
+        Tensor::empty(memory, {1, std::ssize(tokens)}, DType::kI32, MemoryClass::kData);
+    std::ranges::copy(tokens, input.data<int32_t>());
+    Context context{.stream = stream, .memory = memory};
+    print(model.logits(context, input).value());
+  }
+}
+
+}  // namespace
+}  // namespace tandem
+
+int main(int argc, char** argv) {
+  try {
+    tandem::require(argc > 2, "tandem_interop logits|weights PATH TOKEN...");
+    std::vector<int32_t> tokens;
+    for (int i = 3; i < argc; ++i) {
+      tokens.push_back(std::stoi(argv[i]));
+    }
+    tandem::run(argv[1], tandem::resolve_checkpoint(argv[2]), tokens);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "tandem_interop: %s\n", error.what());
+    return 1;
+  }
+}
