@@ -3,7 +3,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <numeric>
+#include <random>
 
 #include "src/train/hugging_face/reader.h"
 #include "src/train/hugging_face/settings.h"
@@ -84,6 +86,19 @@ class Folder : public ::testing::Test {
     }
   }
 
+  using Settings = std::map<std::string, std::string>;  // without "model."
+  // What hugging_face_config() says of these keys.
+  Settings settings(const Settings& keys) const {
+    Config config = hugging_face_config(path_);
+    Options options("");
+    config.bind(options);
+    Settings found;
+    for (const auto& [key, value] : keys) {
+      found[key] = options.text("model." + key);
+    }
+    return found;
+  }
+
   std::string path_;
   std::map<std::string, float> firsts_;  // the first element of each tensor
 };
@@ -91,48 +106,118 @@ class Folder : public ::testing::Test {
 TEST_F(Folder, SettingsOfGpt2) {
   write_config(kGpt2);
   EXPECT_TRUE(is_hugging_face(path_));
-  const ModelConfig model = hugging_face_config(path_).model;
-  EXPECT_EQ(model.kind, "gpt");
-  EXPECT_EQ(model.layers, 2);
-  EXPECT_EQ(model.heads, 2);
-  EXPECT_EQ(model.kv_heads, 0);
-  EXPECT_EQ(model.width, 6);
-  EXPECT_EQ(model.ffn_width, 24);
-  EXPECT_EQ(model.context, 9);
-  EXPECT_EQ(model.positions, 9);
-  EXPECT_EQ(model.vocab, 11);
-  EXPECT_EQ(model.norm_eps, 1e-5);
-  EXPECT_TRUE(model.tie_embeddings);
+  const Settings plain{{"kind", "gpt"},    {"layers", "2"},     {"heads", "2"},
+                       {"width", "6"},     {"ffn_width", "24"}, {"context", "9"},
+                       {"positions", "9"}, {"vocab", "11"},     {"norm_eps", "1e-05"},
+                       {"dropout", "0"},   {"freeze", ""},      {"tie_embeddings", "true"}};
+  EXPECT_EQ(settings(plain), plain);
   write_config(kGpt2, "\"n_inner\": null", R"("n_inner": 10, "layer_norm_epsilon": 0.5,
       "tie_word_embeddings": false, "activation_function": "gelu_pytorch_tanh")");
-  const ModelConfig other = hugging_face_config(path_).model;
-  EXPECT_EQ(other.ffn_width, 10);
-  EXPECT_EQ(other.norm_eps, 0.5);
-  EXPECT_FALSE(other.tie_embeddings);
+  const Settings other{{"ffn_width", "10"}, {"norm_eps", "0.5"}, {"tie_embeddings", "false"}};
+  EXPECT_EQ(settings(other), other);
   write("manifest.json", "{}");
   EXPECT_FALSE(is_hugging_face(path_));  // a checkpoint
 }
 
 TEST_F(Folder, SettingsOfLlama) {
   write_config(kLlama);
-  const ModelConfig model = hugging_face_config(path_).model;
-  EXPECT_EQ(model.kind, "llama");
-  EXPECT_EQ(model.layers, 1);
-  EXPECT_EQ(model.heads, 4);
-  EXPECT_EQ(model.kv_heads, 2);
-  EXPECT_EQ(model.width, 8);
-  EXPECT_EQ(model.ffn_width, 5);
-  EXPECT_EQ(model.context, 64);
-  EXPECT_EQ(model.positions, 0);
-  EXPECT_EQ(model.vocab, 7);
-  EXPECT_EQ(model.norm_eps, 1e-6);
-  EXPECT_FALSE(model.tie_embeddings);
-  EXPECT_EQ(model.rope_theta, 500000);
-  EXPECT_EQ(model.rope_scaling, RopeScaling::kLlama3);
-  EXPECT_EQ(model.rope_factor, 32);
-  EXPECT_EQ(model.rope_low_freq_factor, 1);
-  EXPECT_EQ(model.rope_high_freq_factor, 4);
-  EXPECT_EQ(model.rope_original_context, 16);
+  const Settings want{{"kind", "llama"},
+                      {"layers", "1"},
+                      {"heads", "4"},
+                      {"kv_heads", "2"},
+                      {"width", "8"},
+                      {"ffn_width", "5"},
+                      {"context", "64"},
+                      {"positions", "0"},
+                      {"vocab", "7"},
+                      {"norm_eps", "1e-06"},
+                      {"tie_embeddings", "false"},
+                      {"rope_theta", "5e+05"},
+                      {"rope_scaling", "llama3"},
+                      {"rope_factor", "32"},
+                      {"rope_low_freq_factor", "1"},
+                      {"rope_high_freq_factor", "4"},
+                      {"rope_original_context", "16"}};
+  EXPECT_EQ(settings(want), want);
+}
+
+// The published models have as many parameters as their publishers say.
+TEST_F(Folder, PublishedModels) {
+  const auto parameters = [&] {
+    const ModelConfig model = hugging_face_config(path_).model;
+    Transformer transformer(transformer_config(model, model.vocab));
+    return parameter_count(transformer).all;
+  };
+  write("config.json", R"({"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
+    "attn_pdrop": 0.1, "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256,
+    "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024,
+    "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1,
+    "summary_activation": null, "summary_first_dropout": 0.1, "summary_proj_to_labels": true,
+    "summary_type": "cls_index", "summary_use_proj": true, "task_specific_params":
+    {"text-generation": {"do_sample": true, "max_length": 50}}, "vocab_size": 50257})");
+  EXPECT_EQ(parameters(), 124'439'808);
+  write("config.json", R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "bos_token_id": 128000, "eos_token_id": 128001, "head_dim": 64,
+    "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+    "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false,
+    "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16,
+    "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling":
+    {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+     "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "rope_theta": 500000.0,
+    "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true,
+    "vocab_size": 128256})");
+  EXPECT_EQ(parameters(), 1'235'814'400);
+}
+
+// Whatever stands in config.json is read or refused in one line; nothing else is thrown.
+TEST_F(Folder, AnyConfigIsReadOrRefused) {
+  constexpr const char* kPieces[] = {"null",
+                                     "true",
+                                     "-1",
+                                     "1e999",
+                                     "0.5",
+                                     "18446744073709551615",
+                                     "\"x\"",
+                                     "[]",
+                                     "{}",
+                                     "[\"GPT2LMHeadModel\"]",
+                                     "{",
+                                     "}",
+                                     ",",
+                                     "\"",
+                                     "\\",
+                                     "\xff",
+                                     "4294967297",
+                                     "\"llama3\"",
+                                     ""};
+  std::mt19937 random(7);
+  int refused = 0, read = 0;
+  for (int i = 0; i < 1000; ++i) {
+    std::string text = i % 2 ? kGpt2 : kLlama;
+    for (size_t changes = 1 + random() % 2; changes > 0; --changes) {
+      // From a byte, or from after a colon, to the next comma or a little further on.
+      size_t begin = random() % text.size();
+      const size_t colon = text.find(": ", begin);
+      begin = random() % 2 && colon != std::string::npos ? colon + 2 : begin;
+      const size_t comma = text.find(',', begin);
+      const size_t end = random() % 2 && comma != std::string::npos ? comma : begin + random() % 3;
+      text.replace(begin, std::min(end, text.size()) - begin,
+                   kPieces[random() % std::size(kPieces)]);
+    }
+    write("config.json", text);
+    try {
+      hugging_face_config(path_);
+      hugging_face_end_tokens(path_);
+      ++read;
+    } catch (const Error& error) {
+      ++refused;
+      ASSERT_TRUE(error.code() == ExitCode::kConfig || error.code() == ExitCode::kData)
+          << error.what() << "\n"
+          << text;
+    }
+  }
+  EXPECT_GT(refused, 500);
+  EXPECT_GT(read, 10);
 }
 
 // As transformers 4 writes them, and older versions of it.
