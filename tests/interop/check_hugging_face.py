@@ -31,7 +31,8 @@ def require_packages():
     python = os.path.join(venv, "bin", "python")
     if sys.executable == python:
         sys.exit(f"check of Hugging Face models FAILED: {venv} has no {', '.join(missing)}")
-    subprocess.run(["/usr/bin/python3", "-m", "venv", venv], check=True)
+    if not os.path.exists(python):
+        subprocess.run(["/usr/bin/python3", "-m", "venv", venv], check=True)
     subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
     os.execv(python, [python, *sys.argv])
 
