@@ -52,8 +52,9 @@ CONTEXT, VOCAB, STEPS, SEED, BATCH = 48, 260, 10, 11, 6  # bytes have 256 tokens
 SIZES = {"gpt": dict(vocab_size=VOCAB, n_positions=CONTEXT, n_embd=48, n_layer=3, n_head=4),
          "llama": dict(vocab_size=VOCAB, max_position_embeddings=CONTEXT, hidden_size=64, intermediate_size=88,
                        num_hidden_layers=3, num_attention_heads=8, num_key_value_heads=2)}
+# Of the pairs of a head, one keeps its frequency, one is in between, and two are divided.
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 32}
+          "original_max_position_embeddings": 320}
 # transformers computes in f64, but cosines and sines in f32, and both read the same weights. What remains is f32's rounding
 # here: about a hundred roundings of 2^-24 between input and logits.
 LOGITS = 2e-5
@@ -140,6 +141,21 @@ class HuggingFace(Workspace):
                 error = np.abs(got - want).max() / np.abs(want).max()
                 print(f"{name}: logits are off by {error:.1e} of the largest, {np.abs(want).max():.2f}")
                 self.assertLess(error, LOGITS)
+
+    def test_generation(self):
+        """The likeliest tokens, one after the other, with cached keys and values; never one that no byte has."""
+        for name, folder in self.models.items():
+            with self.subTest(name), torch.no_grad():
+                model, tokens = self.loaded(folder), list(b"the old ")
+                begin = len(tokens)
+                while len(tokens) < CONTEXT and 0 not in tokens:  # the end token
+                    tokens.append(int(model(torch.tensor([tokens])).logits[0, -1, :256].argmax()))
+                done = subprocess.run([tandem_program.TANDEM, "generate", "--checkpoint", folder, "--tokenizer", self.data,
+                                       "--prompt", "the old ", "--tokens", str(CONTEXT - begin), "--temperature", "0",
+                                       "--threads", "1"], stdout=subprocess.PIPE, check=True)
+                want = bytes(token for token in tokens[begin:] if token != 0).decode(errors="replace") + "\n"
+                print(f"{name}: {len(tokens) - begin} tokens, {len(set(tokens[begin:]))} of them different")
+                self.assertEqual(done.stdout.decode(), want)
 
     def test_shards_were_made(self):
         for name in self.models:
