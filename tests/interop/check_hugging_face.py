@@ -190,7 +190,8 @@ class HuggingFace(Workspace):
     def test_ten_steps(self):
         settings = {"run.seed": SEED, "run.device": "cpu", "run.threads": 1, "run.dir": self.path("runs"),
                     "log.progress": "none", "run.watch_spot": "off", "data.path": self.data, "train.steps": STEPS,
-                    "train.global_batch": BATCH, "train.log_every": 1, "optim.lr": ADAMW["lr"], "optim.schedule": "constant", "optim.warmup_steps": 0,
+                    "train.global_batch": BATCH, "train.log_every": 1, "optim.lr": ADAMW["lr"],
+                    "optim.schedule": "constant", "optim.warmup_steps": 0,
                     "optim.beta1": ADAMW["betas"][0], "optim.beta2": ADAMW["betas"][1], "optim.eps": ADAMW["eps"],
                     "optim.weight_decay": ADAMW["weight_decay"], "optim.clip_norm": 1}
         for name in TRAINED:

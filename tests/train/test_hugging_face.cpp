@@ -271,6 +271,8 @@ TEST_F(Folder, WhatOurModelsLackIsAnError) {
   expect_error(ExitCode::kData, "holds no JSON object", [&] { hugging_face_config(path_); });
   write("config.json", std::string(100000, '['));
   expect_error(ExitCode::kData, "nested too deeply", [&] { hugging_face_config(path_); });
+  write("config.json", std::string((16 << 20) + 1, ' '));
+  expect_error(ExitCode::kData, "has over 16777216 bytes", [&] { hugging_face_config(path_); });
 }
 
 TEST_F(Folder, EndTokens) {

@@ -17,6 +17,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kDeepest = 16;                    // nesting that is read; dump() is recursive
+constexpr int64_t kMostBytes = 16 << 20;        // of a file
 constexpr int64_t kLargest = int64_t{1} << 30;  // no product of two overflows
 
 // As in the file, fit for a message.
@@ -30,6 +31,9 @@ class Keys {
   Keys(std::string path, Json json) : path_(std::move(path)), json_(std::move(json)) {}
 
   static Keys of(const std::string& path) {
+    if (FileReader(path).bytes() > kMostBytes) {
+      fail(ExitCode::kData, str(path, ": has over ", kMostBytes, " bytes, too many for settings"));
+    }
     const std::string text = read_file(path);
     try {
       Json json = Json::parse(text, [](int depth, Json::parse_event_t, const Json&) {
