@@ -8,36 +8,17 @@ installed beside the program, in a folder interop-venv, unless this Python has t
 
 Exit codes: 0 all agree, 1 something differs or cannot be installed, 77 a package is missing.
 """
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.join(HERE, "..", "parity"), os.path.join(HERE, "..", "program")]
-PACKAGES = ["transformers>=5", "torch", "safetensors", "numpy"]
+sys.path[1:1] = [os.path.join(HERE, "..", "parity"), os.path.join(HERE, "..", "program")]
 
+import packages
 
-def require_packages():
-    names = [package.split(">")[0] for package in PACKAGES]
-    missing = [name for name in names if importlib.util.find_spec(name) is None]
-    if not missing:
-        return
-    if os.environ.get("TANDEM_REQUIRE_INTEROP") != "1":
-        print(f"check of Hugging Face models SKIPPED: no {', '.join(missing)}")
-        sys.exit(77)
-    venv = os.path.join(os.path.dirname(os.path.abspath(sys.argv[1])), "interop-venv")
-    python = os.path.join(venv, "bin", "python")
-    if sys.executable == python:
-        sys.exit(f"check of Hugging Face models FAILED: {venv} has no {', '.join(missing)}")
-    if not os.path.exists(python):
-        subprocess.run(["/usr/bin/python3", "-m", "venv", venv], check=True)
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
-    os.execv(python, [python, *sys.argv])
-
-
-require_packages()
+packages.require("check of Hugging Face models", "transformers", "torch", "safetensors", "numpy")
 
 import numpy as np
 import torch
