@@ -12,6 +12,7 @@ for job in "tests/run.sh --asan" "tests/run.sh --tsan" tests/style/check_tidy.sh
     "env TANDEM_SLURM=all tests/launch/test_slurm.py build/tandem" tests/launch/check_pcluster.py \
     tests/launch/check_moto.py tests/launch/check_containers.py \
     "env TANDEM_REQUIRE_INTEROP=1 tests/interop/check_hugging_face.py build/tandem" \
+    "env TANDEM_REQUIRE_INTEROP=1 tests/interop/check_export.py build/tandem" \
     "tests/train/crash_states.sh build/tests/test_crash_states mpiexec" \
     "env TANDEM_CRASH_NO_FOLDER_RENAMES=1 tests/train/crash_states.sh build/tests/test_crash_states mpiexec" \
     "tests/interop/check_tokenizers.py build/tandem_tokenizer" tests/fuzz/run.sh tests/mutants/run.py; do

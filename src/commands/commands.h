@@ -15,6 +15,7 @@ using Words = std::vector<std::string>;
 
 ExitCode train_command(const Words& words, World& world, Memory& memory);
 ExitCode eval_command(const Words& words, World& world, Memory& memory);
+ExitCode export_command(const Words& words, World& world, Memory& memory);
 ExitCode generate_command(const Words& words, World& world, Memory& memory);
 ExitCode prepare_command(const Words& words, World& world, Memory& memory);
 ExitCode inspect_command(const Words& words, World& world, Memory& memory);

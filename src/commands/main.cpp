@@ -26,6 +26,7 @@ constexpr const char* kUsage =
   tandem train FILE.cfg ...        train a model; under mpirun -np N on N ranks
   tandem eval DIR                  loss, perplexity or accuracy on the whole validation set
   tandem generate DIR              text from a trained language model
+  tandem export DIR                a model for Hugging Face's transformers
   tandem inspect FILE|DIR          what is in a dataset, a checkpoint, a run or a folder of runs
   tandem compare DIR DIR ...       which settings and results of runs differ
   tandem estimate FILE.cfg         memory, traffic and time of a training step, without running it
@@ -39,7 +40,7 @@ using Command = ExitCode (*)(const Words&, World&, Memory&);
 const std::map<std::string, Command> kCommands = {
     {"train", train_command},     {"eval", eval_command},       {"generate", generate_command},
     {"prepare", prepare_command}, {"inspect", inspect_command}, {"estimate", estimate_command},
-    {"bench", bench_command},     {"compare", compare_command}};
+    {"bench", bench_command},     {"compare", compare_command}, {"export", export_command}};
 
 // One line on standard error, also when several ranks write at once.
 void complain(const std::string& message) {

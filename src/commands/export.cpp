@@ -1,0 +1,122 @@
+// tandem export: a checkpoint as Hugging Face and PyTorch read it.
+#include <cstdio>
+#include <filesystem>
+
+#include "comm/agreement.h"
+#include "src/commands/commands.h"
+#include "src/inference/trained_model.h"
+#include "src/io/file.h"
+#include "src/train/hugging_face/tokenizer_files.h"
+#include "src/train/hugging_face/writer.h"
+#include "src/train/model_zoo.h"
+
+namespace tandem {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kUsage = R"(tandem export: writes a model for Hugging Face's transformers
+
+  tandem export runs/NAME --output DIR --dtype bf16
+
+In Python: transformers.AutoModelForCausalLM.from_pretrained("DIR"). The model may be larger than
+memory: one tensor at a time is read. Of a resnet, model.safetensors has the names of torchvision.)";
+
+struct Request {
+  std::string checkpoint, output, tokenizer;
+  DType dtype = DType::kF32;
+  double shard_gb = 5;
+  bool help = false;
+  Options options{kUsage};
+
+  Request() {
+    options.add("checkpoint", checkpoint, "a run's folder, or a checkpoint's");
+    options.add("output", output, "folder to make; there is none of this name, or it is empty");
+    options.add_choice("dtype", dtype,
+                       {{"f32", DType::kF32}, {"bf16", DType::kBf16}, {"fp16", DType::kFp16}},
+                       "type of the weights; rounds to nearest even");
+    options.add("shard-gb", shard_gb, "largest size of a file, in units of 10^9 bytes", 1e-6, 1e6);
+    options.add("tokenizer", tokenizer, "file with the tokenizer; the run's own when not given");
+    options.add("help", help, "print this");
+  }
+};
+
+// Writes the run's tokenizer, and returns the token that ends a text.
+std::optional<int32_t> write_tokenizer(const Request& request, const std::string& checkpoint,
+                                       int64_t context, const std::string& folder) {
+  std::string path = request.tokenizer;
+  if (path.empty()) {
+    path = (fs::canonical(checkpoint).parent_path().parent_path() / "tokenizer.h5").string();
+    if (!fs::exists(path)) {
+      std::fprintf(stderr, "tandem: no %s: the exported model has no tokenizer\n", path.c_str());
+      return std::nullopt;
+    }
+  }
+  return write_tokenizer_files(H5Reader(path), context, folder);
+}
+
+void write_model(const Request& request, const std::string& checkpoint, const std::string& folder) {
+  const CheckpointReader reader(checkpoint);
+  const ModelConfig model = config_of(reader).model;
+  ExportOptions options{.dtype = request.dtype,
+                        .shard_bytes = static_cast<int64_t>(request.shard_gb * 1e9)};
+  if (model.kind == "resnet") {
+    write_torchvision(reader, options, folder);
+    return;
+  }
+  if (!model.reads_text()) {
+    fail(ExitCode::kConfig,
+         str(checkpoint, ": model.kind = ", model.kind,
+             " is in neither transformers nor torchvision; export a gpt, a llama or a resnet"));
+  }
+  int64_t vocab = model.vocab;
+  for (const CheckpointReader::Entry& tensor : reader.tensors()) {
+    vocab = tensor.name == "param/wte" ? tensor.shape[0] : vocab;
+  }
+  options.end_token = write_tokenizer(request, checkpoint, model.context, folder);
+  write_hugging_face(reader, resolved(transformer_config(model, vocab)), options, folder);
+}
+
+void export_model(const Request& request) {
+  std::string output = fs::path(request.output).lexically_normal().string();
+  output = output.ends_with("/") ? output.substr(0, output.size() - 1) : output;
+  if (fs::exists(output) && !(fs::is_directory(output) && fs::is_empty(output))) {
+    fail(ExitCode::kConfig, str("--output ", output, ": exists; name another folder"));
+  }
+  const std::string checkpoint = resolve_checkpoint(request.checkpoint);
+  const std::string partial = output + ".partial";
+  remove_tree(partial);
+  make_directories(partial);
+  try {
+    write_model(request, checkpoint, partial);
+    replace_directory(partial, output, "config.json");
+  } catch (...) {
+    remove_tree(partial);
+    throw;
+  }
+  std::printf("exported    %s\nto          %s\n", checkpoint.c_str(), output.c_str());
+}
+
+}  // namespace
+
+ExitCode export_command(const Words& words, World& world, Memory&) {
+  if (world.size() > 1) {
+    throw AgreedError(ExitCode::kConfig,
+                      "tandem export runs as one process; start it without mpirun");
+  }
+  Request request;
+  std::vector<std::string> problems = request.options.apply_words(words, "checkpoint");
+  if (!request.help && (request.checkpoint.empty() || request.output.empty())) {
+    problems.push_back("--checkpoint and --output are needed; --help shows an example");
+  }
+  fail_if_any(problems);
+  if (request.help) {
+    std::fputs(request.options.help().c_str(), stdout);
+    return ExitCode::kOk;
+  }
+  export_model(request);
+  return ExitCode::kOk;
+}
+
+}  // namespace tandem
