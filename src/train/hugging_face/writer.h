@@ -24,7 +24,7 @@ void write_hugging_face(const CheckpointReader& checkpoint, const TransformerCon
 
 // Writes the weights and the running statistics of a ResNet: conv1, bn1, layer1.0.conv1, fc.
 // Convolutions become [out, in, 3, 3]. Shortcuts have no parameters (option A of He et al.), so a
-// model of torchvision's BasicBlock must pad and stride there.
+// model of torchvision's BasicBlock takes every second pixel there, and appends channels of zeros.
 void write_torchvision(const CheckpointReader& checkpoint, const ExportOptions& options,
                        const std::string& folder);
 
