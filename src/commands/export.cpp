@@ -6,6 +6,8 @@
 #include "src/commands/commands.h"
 #include "src/inference/trained_model.h"
 #include "src/io/file.h"
+#include "src/train/hugging_face/reader.h"
+#include "src/train/hugging_face/settings.h"
 #include "src/train/hugging_face/tokenizer_files.h"
 #include "src/train/hugging_face/writer.h"
 #include "src/train/model_zoo.h"
@@ -31,7 +33,8 @@ struct Request {
   Options options{kUsage};
 
   Request() {
-    options.add("checkpoint", checkpoint, "a run's folder, or a checkpoint's");
+    options.add("checkpoint", checkpoint,
+                "a run's folder, a checkpoint's, or a Hugging Face model's");
     options.add("output", output, "folder to make; there is none of this name, or it is empty");
     options.add_choice("dtype", dtype,
                        {{"f32", DType::kF32}, {"bf16", DType::kBf16}, {"fp16", DType::kFp16}},
@@ -56,26 +59,38 @@ std::optional<int32_t> write_tokenizer(const Request& request, const std::string
   return write_tokenizer_files(H5Reader(path), context, folder);
 }
 
+// The rows of the token embedding.
+int64_t vocabulary_of(const CheckpointReader& reader) {
+  for (const CheckpointReader::Entry& tensor : reader.tensors()) {
+    if (tensor.name == "param/wte") {
+      return tensor.shape[0];
+    }
+  }
+  fail(ExitCode::kData, reader.directory() + ": has no tensor param/wte");
+}
+
 void write_model(const Request& request, const std::string& checkpoint, const std::string& folder) {
-  const CheckpointReader reader(checkpoint);
-  const ModelConfig model = config_of(reader).model;
+  const ModelConfig model = config_of(checkpoint).model;
   ExportOptions options{.dtype = request.dtype,
                         .shard_bytes = static_cast<int64_t>(request.shard_gb * 1e9)};
+  const auto write = [&](const TensorSource& weights, int64_t vocab) {
+    write_hugging_face(weights, resolved(transformer_config(model, vocab)), options, folder);
+  };
   if (model.kind == "resnet") {
-    write_torchvision(reader, options, folder);
-    return;
-  }
-  if (!model.reads_text()) {
+    write_torchvision(CheckpointReader(checkpoint), options, folder);
+  } else if (!model.reads_text()) {
     fail(ExitCode::kConfig,
          str(checkpoint, ": model.kind = ", model.kind,
              " is in neither transformers nor torchvision; export a gpt, a llama or a resnet"));
+  } else if (options.end_token = write_tokenizer(request, checkpoint, model.context, folder);
+             is_hugging_face(checkpoint)) {
+    const std::vector<int32_t> ends = hugging_face_end_tokens(checkpoint);
+    options.end_token = ends.empty() ? options.end_token : ends[0];
+    write(HuggingFaceReader(checkpoint), model.vocab);
+  } else {
+    const CheckpointReader reader(checkpoint);
+    write(reader, vocabulary_of(reader));
   }
-  int64_t vocab = model.vocab;
-  for (const CheckpointReader::Entry& tensor : reader.tensors()) {
-    vocab = tensor.name == "param/wte" ? tensor.shape[0] : vocab;
-  }
-  options.end_token = write_tokenizer(request, checkpoint, model.context, folder);
-  write_hugging_face(reader, resolved(transformer_config(model, vocab)), options, folder);
 }
 
 void export_model(const Request& request) {

@@ -128,6 +128,29 @@ class Exported(Workspace):
             for key, value in model.state_dict().items():
                 self.assertTrue(torch.equal(value, whole[key].to(dtype)), key)
 
+    def test_an_imported_model_keeps_every_byte(self):
+        sizes = dict(vocab_size=40, bos_token_id=0, eos_token_id=3)
+        for name, model in [
+                ("gpt2", transformers.GPT2LMHeadModel(transformers.GPT2Config(
+                    **sizes, n_positions=CONTEXT, n_embd=32, n_layer=2, n_head=4, layer_norm_epsilon=1e-6))),
+                ("llama", transformers.LlamaForCausalLM(transformers.LlamaConfig(
+                    **sizes, max_position_embeddings=CONTEXT, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                    num_attention_heads=4, num_key_value_heads=2, rope_parameters={"rope_type": "linear", "rope_theta": 5e5,
+                                                                                   "factor": 2.0})))]:
+            for word, dtype in [("f32", torch.float32), ("bf16", torch.bfloat16)]:
+                with self.subTest(name, dtype=word):
+                    source, target = self.path(f"{name}-{word}"), self.path(f"{name}-{word}-back")
+                    model.to(dtype).save_pretrained(source, max_shard_size="30KB")
+                    self.check(run("export", "--checkpoint", source, "--output", target, "--dtype", word))
+                    before, after = self.load(source, dtype), self.load(target, "auto")
+                    self.assertEqual(before.state_dict().keys(), after.state_dict().keys())
+                    for key, value in before.state_dict().items():
+                        self.assertTrue(torch.equal(value, after.state_dict()[key]), key)
+                    tokens = torch.arange(CONTEXT)[None] % 40
+                    with torch.no_grad():
+                        self.assertTrue(torch.equal(before(tokens).logits, after(tokens).logits))
+                    self.assertEqual(after.config.eos_token_id, 3)
+
     def test_resnet(self):
         self.make_digits()
         self.train("digits", "--model.kind", "resnet", "--model.depth", "8", data=self.digits)

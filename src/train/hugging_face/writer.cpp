@@ -53,7 +53,7 @@ void write_transposed(std::span<const float> values, int64_t rows, int64_t colum
   }
 }
 
-void write_all(const CheckpointReader& checkpoint, const std::vector<Exported>& tensors,
+void write_all(const TensorSource& weights, const std::vector<Exported>& tensors,
                const ExportOptions& options, const std::string& folder) {
   std::vector<SafetensorsEntry> entries;
   for (const Exported& tensor : tensors) {
@@ -64,7 +64,7 @@ void write_all(const CheckpointReader& checkpoint, const std::vector<Exported>& 
     Memory host(Device::kCpu);
     const Tensor data =
         Tensor::empty(host, {tensor.entry.elements()}, DType::kF32, MemoryClass::kData);
-    checkpoint.read({tensor.source, tensor.shape, tensor.first, data});
+    weights.read({tensor.source, tensor.shape, tensor.first, data});
     if (tensor.columns > 1) {
       write_transposed(data.as<float>(), tensor.rows, tensor.columns, writer);
     } else {
@@ -162,12 +162,12 @@ std::string torchvision_name(const std::string& name) {
 
 }  // namespace
 
-void write_hugging_face(const CheckpointReader& checkpoint, const TransformerConfig& config,
+void write_hugging_face(const TensorSource& weights, const TransformerConfig& config,
                         const ExportOptions& options, const std::string& folder) {
   std::vector<Exported> tensors;
   for (const HuggingFaceParameter& parameter : hugging_face_parameters(config)) {
     const std::string source = "param/" + parameter.name;
-    checkpoint.require_tensor(source, parameter.shape);
+    weights.require_tensor(source, parameter.shape);
     int64_t first = 0;
     for (const HuggingFaceTensor& part : parameter.parts) {
       Exported tensor{.entry = entry_of(part.name, part.shape, options.dtype),
@@ -182,7 +182,7 @@ void write_hugging_face(const CheckpointReader& checkpoint, const TransformerCon
       tensors.push_back(std::move(tensor));
     }
   }
-  write_all(checkpoint, tensors, options, folder);
+  write_all(weights, tensors, options, folder);
   write_settings(config, options, folder);
 }
 

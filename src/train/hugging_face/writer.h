@@ -18,8 +18,8 @@ struct ExportOptions {
 };
 
 // Writes config.json, generation_config.json and the weights into `folder`, which exists. `config`
-// is resolved(). Memory holds one tensor. Error kData as CheckpointReader and SafetensorsWriter.
-void write_hugging_face(const CheckpointReader& checkpoint, const TransformerConfig& config,
+// is resolved(). Memory holds one tensor. Error kData as `weights` and SafetensorsWriter.
+void write_hugging_face(const TensorSource& weights, const TransformerConfig& config,
                         const ExportOptions& options, const std::string& folder);
 
 // Writes the weights and the running statistics of a ResNet: conv1, bn1, layer1.0.conv1, fc.
