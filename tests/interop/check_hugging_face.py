@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compares models that transformers made with what the program makes of them: logits, and ten steps of training.
+"""Compares models that transformers made with what the program makes of them: logits, texts, ten steps of training, and what
+it exports again.
 
     check_hugging_face.py PATH_TO_TANDEM [unittest arguments]
 
@@ -8,6 +9,7 @@ installed beside the program, in a folder interop-venv, unless this Python has t
 
 Exit codes: 0 all agree, 1 something differs or cannot be installed, 77 a package is missing.
 """
+import glob
 import json
 import os
 import subprocess
@@ -137,6 +139,31 @@ class HuggingFace(Workspace):
                 want = bytes(token for token in tokens[begin:] if token != 0).decode(errors="replace") + "\n"
                 print(f"{name}: {len(tokens) - begin} tokens, {len(set(tokens[begin:]))} of them different")
                 self.assertEqual(done.stdout.decode(), want)
+
+    @staticmethod
+    def tensors(folder):
+        """All tensors of a model by name, with the names that transformers gives them."""
+        found = {}
+        for file in glob.glob(os.path.join(folder, "*.safetensors")):
+            found.update(load_file(file))
+        prefix = "transformer." if "h.0.ln_1.weight" in found else ""
+        return {prefix + name: tensor for name, tensor in found.items() if not name.endswith(".attn.bias")}
+
+    def test_import_then_export(self):
+        """Every tensor has the same bytes; a step without learning comes between."""
+        for name, folder in self.models.items():
+            with self.subTest(name):
+                want, out = self.tensors(folder), self.path(name + "-out")
+                stored = CASES[name].get("dtype", torch.float32)
+                dtype = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "fp16"}[stored]
+                self.check(run("train", "--checkpoint.init_from", folder, "--data.path", self.data, "--run.name", name,
+                               "--run.dir", self.path("same"), "--run.device", "cpu", "--log.progress", "none",
+                               "--train.steps", 1, "--train.global_batch", 1, "--optim.lr", 0, "--optim.min_lr", 0))
+                self.check(run("export", "--checkpoint", self.path("same/" + name), "--output", out, "--dtype", dtype))
+                got = self.tensors(out)
+                self.assertEqual(got.keys(), want.keys())
+                for tensor in want:
+                    self.assertTrue(torch.equal(got[tensor], want[tensor]) and got[tensor].dtype == want[tensor].dtype, tensor)
 
     def test_shards_were_made(self):
         for name in self.models:
