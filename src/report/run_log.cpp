@@ -4,9 +4,11 @@
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "src/core/error.h"
+#include "src/report/version.h"
 
 namespace tandem {
 
@@ -20,11 +22,33 @@ MetricsLog open_metrics(const std::string& path, int64_t step) {
   return MetricsLog(path);
 }
 
-// Removes the report of an earlier start that ended at a later step than the one resumed from.
-void remove_later_report(const std::string& path, int64_t step) {
-  if (std::filesystem::exists(path) && RunReport::from_json(read_file(path), path).step > step) {
-    remove_tree(path);
+double unix_now_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// The report of the starts before this one. An end at a later step than `step` counts no more, and
+// a start that has said nothing of its end has died, as this job has the folder for itself.
+RunReport earlier_starts(const std::string& path, int64_t step) {
+  RunReport report;
+  if (std::filesystem::exists(path)) {
+    report = RunReport::from_json(read_file(path), path);
   }
+  if (report.step > step) {
+    report = {.starts = std::move(report.starts)};
+  }
+  for (RunStart& start : report.starts) {
+    if (start.state == "running") {
+      start.state = "died";
+    }
+  }
+  return report;
+}
+
+std::vector<std::string> each_once(const std::vector<std::string>& hosts) {
+  std::vector<std::string> once;
+  std::ranges::copy_if(hosts, std::back_inserter(once),
+                       [&](const std::string& host) { return !std::ranges::count(once, host); });
+  return once;
 }
 
 }  // namespace
@@ -43,6 +67,7 @@ RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step
       directory_(directory),
       data_(data),
       first_step_(step),
+      run_(earlier_starts(directory.report(), step)),
       metrics_(open_metrics(directory.metrics(), step)),
       console_({.mode = config.log.progress,
                 .first_step = step,
@@ -50,7 +75,17 @@ RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step
                 .log_every = config.train.log_every,
                 .unit = unit()}),
       hosts_(hosts) {
-  remove_later_report(directory.report(), step);
+  const LoggedSoFar so_far = read_logged(directory.metrics());
+  elapsed_before_s_ = so_far.elapsed_s;
+  run_.starts.push_back({.version = version(),
+                         .time = unix_now_s(),
+                         .hosts = each_once(hosts),
+                         .ranks = static_cast<int64_t>(hosts.size()),
+                         .first_step = step,
+                         .step = step,
+                         .unit = unit(),
+                         .training = so_far.training,
+                         .validation = so_far.validation});
   if (config.log.tensorboard) {
     const auto resumed = step > 0 ? std::optional(step) : std::nullopt;
     tensorboard_ = std::make_unique<TensorBoardWriter>(directory.tensorboard(), resumed);
@@ -60,6 +95,10 @@ RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step
 
 void RunLog::start(const RunSummary& s, const std::string& resumed_from,
                    const std::vector<std::string>& changes, const std::string& weights_from) {
+  samples_per_epoch_ = s.samples_per_epoch;
+  skipped_batches_ = s.skipped_batches;
+  now().device = s.machine;
+  write_report();
   const double flops = s.flops_per_sample * static_cast<double>(config_.train.global_batch);
   console_.print(str("run         ", directory_.path()));
   const std::string trained =
@@ -104,7 +143,34 @@ void RunLog::log(const std::function<void()>& writing) {
   }
 }
 
+double RunLog::duration_s() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun_).count();
+}
+
+std::vector<Metric> RunLog::place_of(int64_t step) const {
+  const int64_t batch = config_.train.global_batch;
+  return {{"epoch", static_cast<double>(step * batch) / static_cast<double>(samples_per_epoch_)},
+          {config_.model.reads_text() ? "tokens" : "samples",
+           (step - skipped_batches_) * batch * units_per_sample()}};
+}
+
+void RunLog::append(int64_t step, std::vector<Metric> metrics) {
+  metrics.insert(metrics.begin(), {"step", step});
+  metrics.push_back({"elapsed_s", elapsed_before_s_ + duration_s()});
+  metrics.push_back({"time", unix_now_s()});
+  log([&] { metrics_.append(metrics); });
+}
+
+// Writes report.json with how far this start has come.
+void RunLog::write_report() {
+  now().duration_s = duration_s();
+  const int64_t samples = (now().step - first_step_) * config_.train.global_batch;
+  now().units_per_s = static_cast<double>(samples * units_per_sample()) / now().duration_s;
+  log([&] { replace_file(directory_.report(), run_.json()); });
+}
+
 void RunLog::step(int64_t step) {
+  now().step = step;
   report_.step = step;
   console_.step(report_);
 }
@@ -126,7 +192,6 @@ void RunLog::training(const StepMetrics& m) {
   const double units_per_s = static_cast<double>(m.samples * units_per_sample()) / m.seconds;
   const double step_ms = 1000 * m.seconds / static_cast<double>(m.steps);
   std::vector<Metric> metrics = {
-      {"step", m.step},
       {"loss", m.loss},
       {"lr", m.lr},
       {"grad_norm", m.grad_norm},
@@ -139,6 +204,8 @@ void RunLog::training(const StepMetrics& m) {
       {"peak_bytes", m.peak_bytes},
       {"wire", wire_metrics(m.wire)},
       {"memory", memory_metrics(m.memory_peak)}};
+  const std::vector<Metric> place = place_of(m.step);
+  metrics.insert(metrics.begin(), place.begin(), place.end());
   if (m.own_s.size() <= kRanksInLog) {
     std::vector<double> own_ms;
     for (const double seconds : m.own_s) {
@@ -150,7 +217,8 @@ void RunLog::training(const StepMetrics& m) {
     metrics.push_back({"loss_scale", m.loss_scale});
     metrics.push_back({"skipped", m.skipped});
   }
-  log([&] { metrics_.append(metrics); });
+  append(m.step, std::move(metrics));
+  now().training.add(m.loss);
   if (const std::optional<int> rank = stragglers_.add(m.slowest, m.steps)) {
     const RankTime& time = m.slowest.time;
     const auto share = [&](Part part) {
@@ -181,7 +249,11 @@ void RunLog::training(const StepMetrics& m) {
 
 // One line on the console for steps that follow each other.
 void RunLog::skipped(int64_t step) {
-  log([&] { metrics_.append({{"step", step}, {"skipped_batch", true}}); });
+  now().step = step;
+  ++skipped_batches_;
+  std::vector<Metric> metrics = place_of(step);
+  metrics.push_back({"skipped_batch", true});
+  append(step, std::move(metrics));
   if (std::exchange(skipped_, step) != step - 1) {
     console_.print(str("step ", step, "/", config_.train.steps,
                        "  no update, as train.skip_batches = ", config_.train.skip_batches));
@@ -191,11 +263,11 @@ void RunLog::skipped(int64_t step) {
 void RunLog::validation(int64_t step, const Evaluation& result) {
   const bool text = config_.model.reads_text();
   const double second = text ? std::exp(result.loss) : result.accuracy;
-  log([&] {
-    metrics_.append({{"step", step},
-                     {"val_loss", result.loss},
-                     {text ? "perplexity" : "val_accuracy", second}});
-  });
+  std::vector<Metric> metrics = place_of(step);
+  metrics.push_back({"val_loss", result.loss});
+  metrics.push_back({text ? "perplexity" : "val_accuracy", second});
+  append(step, std::move(metrics));
+  now().validation.add(result.loss);
   if (tensorboard_) {
     log([&] {
       tensorboard_->add(
@@ -218,21 +290,23 @@ void RunLog::saved(int64_t step, const SaveMetrics& m) {
   const std::vector<Metric> rank = {{"rank", static_cast<int64_t>(slowest)},
                                     {"host", hosts_[slowest]},
                                     {"ratio", median > 0 ? sorted.back() / median : 1}};
-  log([&] {
-    metrics_.append({{"step", step},
-                     {"checkpoint", std::vector<Metric>{{"stall_ms", 1000 * m.stall_s},
-                                                        {"write_ms", 1000 * sorted.back()},
-                                                        {"slowest", rank},
-                                                        {"steps", m.steps}}}});
-  });
+  append(step, {{"checkpoint", std::vector<Metric>{{"stall_ms", 1000 * m.stall_s},
+                                                   {"write_ms", 1000 * sorted.back()},
+                                                   {"slowest", rank},
+                                                   {"steps", m.steps}}}});
+  write_report();
 }
 
 void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport report) {
   report.first_step = first_step_;
+  now().state = stopped ? "stopped" : "finished";
+  now().step = report.step;
   if (report.step > first_step_) {
     console_.print(report.tables(1));
-    log([&] { replace_file(directory_.report(), report.json()); });
+    report.starts = std::move(run_.starts);
+    run_ = report;
   }
+  write_report();
   if (lost_ > 0) {
     console_.print(str("not logged  ", lost_, lost_ == 1 ? " record" : " records",
                        ": the files could not be written"));

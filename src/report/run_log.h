@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -62,7 +63,8 @@ struct RunSummary {
   std::string sharing;  // nodes, ZeRO stage, kind of sums
   int64_t buckets = 0, gradient_bytes = 0;
   int64_t samples_per_epoch = 0;
-  std::string memory;  // by class, of one rank
+  int64_t skipped_batches = 0;  // steps without a batch, before this start
+  std::string memory;           // by class, of one rank
 };
 
 // For a run whose newest checkpoint is of the last step, or a later one. Writes no file.
@@ -71,8 +73,9 @@ void say_nothing_to_do(const Config& config, const RunDirectory& directory,
 
 class RunLog {
  public:
-  // Opens metrics.jsonl and the event file. Lines of steps after `step` move aside, and a report of
-  // a later step is removed. `hosts`: by rank. Error kData when the files cannot be written.
+  // Opens metrics.jsonl and the event file. Lines of steps after `step` move aside, and the figures
+  // of an end at a later step are dropped from report.json. `hosts`: by rank. Error kData when the
+  // files cannot be written.
   RunLog(const Config& config, const RunDirectory& directory, int64_t step, const DatasetInfo& data,
          const std::vector<std::string>& hosts);
 
@@ -85,8 +88,8 @@ class RunLog {
   void validation(int64_t step, const Evaluation& result);
   // The checkpoint of `step` is committed.
   void saved(int64_t step, const SaveMetrics& metrics);
-  // Shows what the ranks used and writes report.json, if a step was done since this start. Sets
-  // first_step of the report. `checkpoint`: the newest, or empty.
+  // Ends this start in report.json. If a step was done, shows and writes what the ranks used. Sets
+  // first_step and starts of the report. `checkpoint`: the newest, or empty.
   void finish(bool stopped, const std::string& checkpoint, RunReport report);
 
  private:
@@ -96,6 +99,13 @@ class RunLog {
     return config_.model.reads_text() ? config_.model.context : 1;
   }
 
+  RunStart& now() { return run_.starts.back(); }
+  double duration_s() const;  // since this start
+  // Where training is after a step: epochs, and tokens or samples.
+  std::vector<Metric> place_of(int64_t step) const;
+  // A line of metrics.jsonl: the step, these, and the time.
+  void append(int64_t step, std::vector<Metric> metrics);
+  void write_report();
   std::vector<Metric> slowest_metrics(const StepMetrics& m) const;
   // Writes to a file. If that fails, training goes on: the first failure is said, all are counted.
   void log(const std::function<void()>& writing);
@@ -104,9 +114,14 @@ class RunLog {
   RunDirectory directory_;
   DatasetInfo data_;
   int64_t first_step_;
+  RunReport run_;  // what report.json holds: the last end, and all starts with this one
   MetricsLog metrics_;
   std::unique_ptr<TensorBoardWriter> tensorboard_;  // null: switched off
   Console console_;
+  std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
+  double elapsed_before_s_ = 0;  // seconds of training before this start
+  int64_t samples_per_epoch_ = 1;
+  int64_t skipped_batches_ = 0;     // steps without a batch, of the whole run
   StepReport report_;               // the latest measured figures
   int64_t skipped_ = -1;            // the latest step without a batch
   int64_t lost_ = 0;                // writes that failed

@@ -273,6 +273,10 @@ std::string RunReport::json() const {
                                                      {"collectives", use.wire.collectives},
                                                      {"wire", wire_metrics(use.wire)}})));
   }
+  json["starts"] = Json::array();
+  for (const RunStart& start : starts) {
+    json["starts"].push_back(Json::parse(start.json()));
+  }
   return json.dump(2) + "\n";
 }
 
@@ -289,8 +293,11 @@ RunReport RunReport::from_json(const std::string& text, const std::string& path)
     for (const Json& rank : json.at("ranks")) {
       report.ranks.push_back(use_of(rank));
     }
-    if (report.ranks.empty()) {
-      fail(ExitCode::kData, "no ranks");
+    for (const Json& start : json.value("starts", Json::array())) {
+      report.starts.push_back(RunStart::from_json(start.dump()));
+    }
+    if (report.ranks.empty() && report.starts.empty()) {
+      fail(ExitCode::kData, "no ranks and no starts");
     }
     return report;
   });
@@ -334,7 +341,8 @@ std::string describe_run(const RunDirectory& directory) {
   }
   const bool trained = !logged.training.is_null();
   // A run that was started again has logged lines after the report of its earlier end.
-  if (report && trained && logged.training.at("step").get<int64_t>() > report->step) {
+  if (report && (report->ranks.empty() ||
+                 (trained && logged.training.at("step").get<int64_t>() > report->step))) {
     report.reset();
   }
   if (report) {

@@ -1,5 +1,6 @@
 // What a run used: the peak of each class of memory and the bytes that were sent, as every rank
-// measured them. report.json in the run's folder keeps the figures of each rank; tables show them.
+// measured them. report.json in the run's folder keeps the figures of each rank and the starts of
+// the run; tables show the ranks.
 //
 // Bytes sent are counted from the start of the program. A resumed run does not include those of its
 // earlier starts.
@@ -16,6 +17,7 @@
 #include "comm/wire_count.h"
 #include "src/device/memory.h"
 #include "src/report/metrics_log.h"
+#include "src/report/run_start.h"
 #include "src/train/run_directory.h"
 
 namespace tandem {
@@ -51,11 +53,12 @@ struct RunReport {
   int64_t read_ahead = 0;  // the most micro-batches that were ready at once on rank 0
   // In the last step on rank 0; empty where an unused parameter is an error.
   std::optional<int64_t> unused_parameters{};
-  std::vector<RankUse> ranks;
+  std::vector<RankUse> ranks{};    // empty: no start has ended yet
+  std::vector<RunStart> starts{};  // the last one is this
 
   // {"first_step": 0, "step": 20, "read_ahead": 2, "unused_parameters": 0, "ranks":
   //  [{"peak_bytes": ..., "saved_copy_bytes": ..., "memory": {...}, "collectives": ...,
-  //    "wire": {...}}, ...]}, with two spaces a level.
+  //    "wire": {...}}, ...], "starts": [...]}, with two spaces a level.
   std::string json() const;
   // Error kData naming `path` when the text is no report.
   static RunReport from_json(const std::string& text, const std::string& path);

@@ -115,6 +115,7 @@ RunSummary Trainer::summary() const {
           .buckets = training_->store().layout.buckets(),
           .gradient_bytes = training_->store().gradients.bytes(),
           .samples_per_epoch = dataset_->windows(Split::kTrain, config_.model.context),
+          .skipped_batches = state_.skipped_batches,
           .memory = machine_.memory_at_rest()};
 }
 

@@ -22,8 +22,8 @@ class Training(Workspace):
                      "checkpoints/step-00000020/manifest.json", "checkpoints/step-00000020/rank-0000.h5"]:
             self.assertTrue(os.path.exists(os.path.join(self.run_folder("falls"), name)), name)
         line = metrics(self.run_folder("falls"))[0]
-        self.assertEqual(set(line), {"step", "loss", "lr", "grad_norm", "step_ms", "tokens_per_s", "mfu", "wire_bytes",
-                                     "exposed_comm_ms", "slowest", "peak_bytes", "wire", "memory", "own_ms"})
+        self.assertEqual(set(line), {"step", "epoch", "tokens", "loss", "lr", "grad_norm", "step_ms", "tokens_per_s", "mfu",
+                                     "wire_bytes", "exposed_comm_ms", "slowest", "peak_bytes", "wire", "memory", "own_ms", "elapsed_s", "time"})
         validations = [line for line in metrics(self.run_folder("falls")) if "val_loss" in line]
         self.assertEqual([line["step"] for line in validations], [10, 20])
         self.assertNotIn("step 10/20  loss", result.stdout)  # log.progress = none

@@ -105,6 +105,52 @@ class Figures(Life):
             self.assertAlmostEqual(line["mfu"] / (flops_per_s / (2 * peak)), 1, delta=0.00501)
 
 
+class Starts(Life):
+    def starts(self, name):
+        with open(os.path.join(self.run_folder(name), "report.json")) as file:
+            return json.load(file)["starts"]
+
+    def test_lines_say_where_training_is(self):
+        began = time.time()
+        self.small("place", "--train.steps", "8", "--train.eval_every", "4", "--train.skip_batches", "3,6")
+        self.small("place", "--train.steps", "10", "--train.eval_every", "4")  # goes on; one more start
+        lines = tandem_program.logged(self.run_folder("place"))
+        for line in lines:
+            self.assertTrue(began - 1 <= line["time"] <= time.time() + 1, line)
+            if "checkpoint" not in line:
+                self.assertEqual(line["epoch"], 12 * line["step"] / 48)  # 48 images to train, 12 a step
+                skipped = sum(step <= line["step"] for step in (3, 6))
+                self.assertEqual(line["samples"], 12 * (line["step"] - skipped))
+        for key in ["time", "elapsed_s"]:
+            self.assertEqual([line[key] for line in lines], sorted(line[key] for line in lines))
+        last = max(line["elapsed_s"] for line in lines)
+        self.assertLess(last, lines[-1]["time"] - began)  # without start-up, and the time between the starts
+        first, second = self.starts("place")
+        self.assertGreater(last, first["duration_s"])
+        self.assertLess(last, first["duration_s"] + second["duration_s"] + 0.001)
+        self.assertEqual([(start["first_step"], start["step"], start["state"]) for start in (first, second)],
+                         [(0, 8, "finished"), (8, 10, "finished")])
+        self.assertEqual(second["loss"], [line["loss"] for line in lines if "loss" in line][-1])
+        self.assertEqual(second["best_loss"], min(line["loss"] for line in lines if "loss" in line))
+        self.assertEqual(second["best_val_loss"], min(line["val_loss"] for line in lines if "val_loss" in line))
+        self.assertAlmostEqual(second["images_per_s"] * second["duration_s"], 24, delta=1e-9)
+        self.assertEqual((first["version"], first["ranks"], len(first["hosts"])), ("0.1.0", 1, 1))
+        self.assertIn("1 thread", first["device"])
+
+    def test_a_start_that_was_killed_is_in_the_report(self):
+        process = self.start("killed", "--train.steps", "100000000", "--checkpoint.every_steps", "500")
+        self.wait_until(lambda: self.entries("killed")[0])
+        self.assertEqual(self.starts("killed")[0]["state"], "running")
+        process.kill()
+        process.communicate()
+        newest = max(int(name[5:]) for name in self.entries("killed")[0])
+        self.small("killed", "--train.steps", newest + 1, ranks=2)
+        first, second = self.starts("killed")
+        self.assertEqual((first["state"], second["state"]), ("died", "finished"))
+        self.assertTrue(newest - 500 <= first["step"], first)  # as of its last checkpoint, which it may not have written down
+        self.assertEqual((second["first_step"], second["step"], second["ranks"]), (newest, newest + 1, 2))
+
+
 class Checkpoints(Life):
     # A learning rate at which the validation loss goes up and down.
     RESTLESS = ["--optim.lr", "0.1", "--optim.schedule", "constant", "--optim.warmup_steps", "0", "--train.eval_every", "2",

@@ -1,25 +1,14 @@
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <string>
 
 #include "src/core/error.h"
 #include "src/io/file.h"
-#include "src/report/run_log.h"
 #include "src/report/run_report.h"
+#include "tests/report/run_files.h"
 
 namespace tandem {
 namespace {
-
-namespace fs = std::filesystem;
-
-int64_t& peak_of(RankUse& use, MemoryClass memory_class) {
-  return use.memory_peak[static_cast<size_t>(memory_class)];
-}
-
-WireCount::Bytes& sent_by(RankUse& use, Traffic traffic) {
-  return use.wire.by[static_cast<size_t>(traffic)];
-}
 
 // All numbers are different.
 RankUse distinct_use() {
@@ -35,22 +24,6 @@ RankUse distinct_use() {
   use.peak_bytes = ++next;
   use.saved_copy_bytes = ++next;
   return use;
-}
-
-// Two ranks: rank 0 has the most memory, rank 1 sends the most.
-std::vector<RankUse> two_ranks() {
-  std::vector<RankUse> ranks(2);
-  for (RankUse& use : ranks) {
-    peak_of(use, MemoryClass::kParameters) = 3 << 20;
-    peak_of(use, MemoryClass::kMasters) = 1 << 20;
-    sent_by(use, Traffic::kControl) = {.inside = 100, .between = 0};
-    use.wire.collectives = 40;
-  }
-  ranks[0].peak_bytes = 5 << 20;
-  ranks[1].peak_bytes = 4 << 20;
-  sent_by(ranks[0], Traffic::kAllReduce) = {.inside = 1 << 20, .between = 0};
-  sent_by(ranks[1], Traffic::kAllReduce) = {.inside = 1 << 20, .between = 2 << 20};
-  return ranks;
 }
 
 TEST(RankUse, TextGivesTheSameNumbers) {
@@ -77,7 +50,20 @@ TEST(RunReport, JsonGivesTheSameReport) {
                    .step = 20,
                    .read_ahead = 3,
                    .unused_parameters = 0,
-                   .ranks = {distinct_use(), RankUse{}, two_ranks()[1]}};
+                   .ranks = {distinct_use(), RankUse{}, two_ranks()[1]},
+                   .starts = {{.version = "0.1.0",
+                               .time = 1790000000.25,
+                               .hosts = {"a", "b"},
+                               .ranks = 3,
+                               .device = "1 thread",
+                               .first_step = 10,
+                               .step = 20,
+                               .duration_s = 2.5,
+                               .unit = "images",
+                               .units_per_s = 48.5,
+                               .training = {.last = 2.5, .best = 2.25},
+                               .state = "finished"},
+                              {.unit = "tokens"}}};
   EXPECT_EQ(RunReport::from_json(report.json(), "report.json"), report);
   report.unused_parameters.reset();
   EXPECT_EQ(RunReport::from_json(report.json(), "report.json"), report);
@@ -88,7 +74,19 @@ TEST(RunReport, JsonNamesWhatOccurs) {
                          .step = 20,
                          .read_ahead = 2,
                          .unused_parameters = 1,
-                         .ranks = {two_ranks()[1]}};
+                         .ranks = {two_ranks()[1]},
+                         .starts = {{.version = "0.1.0",
+                                     .time = 1790000000.25,
+                                     .hosts = {"a"},
+                                     .ranks = 2,
+                                     .device = "1 thread",
+                                     .step = 20,
+                                     .duration_s = 2.5,
+                                     .unit = "tokens",
+                                     .units_per_s = 48.5,
+                                     .training = {.last = 2.5, .best = 2.25},
+                                     .validation = {.best = 3},
+                                     .state = "stopped"}}};
   EXPECT_EQ(report.json(), R"({
   "first_step": 0,
   "step": 20,
@@ -114,6 +112,25 @@ TEST(RunReport, JsonNamesWhatOccurs) {
         }
       }
     }
+  ],
+  "starts": [
+    {
+      "version": "0.1.0",
+      "time": 1790000000.25,
+      "hosts": [
+        "a"
+      ],
+      "ranks": 2,
+      "device": "1 thread",
+      "first_step": 0,
+      "step": 20,
+      "duration_s": 2.5,
+      "tokens_per_s": 48.5,
+      "loss": 2.5,
+      "best_loss": 2.25,
+      "best_val_loss": 3.0,
+      "state": "stopped"
+    }
   ]
 }
 )");
@@ -123,6 +140,7 @@ TEST(RunReport, ADamagedOneIsNamed) {
   for (
       const std::string text :
       {"", "{", "[]", R"({"first_step": 0, "step": 1, "ranks": []})",
+       R"({"first_step": 0, "step": 1, "ranks": [], "starts": [{"version": "0.1.0"}]})",
        R"({"first_step": 0, "step": 1, "ranks": [{"peak_bytes": 1, "memory": {"?": 1}, "wire": {}}]})",
        R"({"first_step": 0, "step": 1, "ranks": [{"peak_bytes": 1, "memory": {}, "wire": {"data": {}}}]})"}) {
     try {
@@ -177,106 +195,6 @@ TEST(RunReport, OneRankSendsNothing) {
             "  all together                        64 B\n"
             "sent to other ranks: nothing\n"
             "last start  2 steps from step 0, on 1 rank");
-}
-
-class RunFiles : public ::testing::Test {
- protected:
-  void SetUp() override {
-    root_ = ::testing::TempDir() + "tandem-run-report-XXXXXX";
-    ASSERT_NE(mkdtemp(root_.data()), nullptr);
-    config_.run.dir = root_;
-    config_.run.name = "a";
-    config_.model.kind = "mlp";
-    config_.train.steps = 20;
-    config_.log.progress = ProgressMode::kNone;
-    config_.log.tensorboard = false;
-    make_directories(directory().path());
-  }
-  void TearDown() override { fs::remove_all(root_); }
-  RunDirectory directory() const { return RunDirectory(config_.run); }
-  void put(const std::string& path, const std::string& text) {
-    FileWriter(path, FileWriter::Start::kEmpty).write(text);
-  }
-  // What a run prints at its end.
-  std::string finish(int64_t first_step, int64_t step) {
-    RunLog log(config_, directory(), first_step, DatasetInfo{}, {"host"});
-    ::testing::internal::CaptureStdout();
-    log.finish(false, "runs/a/checkpoints/step-00000020", {.step = step, .ranks = two_ranks()});
-    return ::testing::internal::GetCapturedStdout();
-  }
-
-  std::string root_;
-  Config config_;
-};
-
-TEST_F(RunFiles, MetricsHaveMemoryAndWire) {
-  const RankUse use = two_ranks()[1];
-  RunLog log(config_, directory(), 0, DatasetInfo{}, {"a", "b"});
-  log.training({.step = 1,
-                .steps = 1,
-                .samples = 8,
-                .seconds = 0.5,
-                .loss = 2.5,
-                .lr = 0.25,
-                .grad_norm = 1.5,
-                .mfu = 0.5,
-                .slowest = {.rank = 1,
-                            .ratio = 1.25,
-                            .time = {.seconds = 0.175, .parts = {0.1, 0.05, 0, 0.025}}},
-                .own_s = {0.1, 0.1250004},
-                .wire = use.wire,
-                .memory_peak = use.memory_peak,
-                .peak_bytes = use.peak_bytes});
-  EXPECT_EQ(read_file(directory().metrics()),
-            "{\"step\":1,\"loss\":2.5,\"lr\":0.25,\"grad_norm\":1.5,\"step_ms\":500.0,"
-            "\"images_per_s\":16.0,\"mfu\":0.5,\"wire_bytes\":3145728,\"exposed_comm_ms\":0.0,"
-            "\"slowest\":{\"rank\":1,\"host\":\"b\",\"ratio\":1.25,\"step_ms\":175.0,\"compute_"
-            "ms\":100.0,"
-            "\"communication_ms\":50.0,\"data_ms\":0.0,\"optimizer_ms\":25.0,\"saving_ms\":0.0},"
-            "\"peak_bytes\":4194304,"
-            "\"wire\":{\"all_reduce\":{\"inside\":1048576,\"between\":2097152},"
-            "\"control\":{\"inside\":100,\"between\":0}},"
-            "\"memory\":{\"parameters\":3145728,\"masters\":1048576},\"own_ms\":[100.0,125.0]}\n");
-}
-
-TEST_F(RunFiles, TheRankThatWroteLongestIsNamed) {
-  RunLog log(config_, directory(), 0, DatasetInfo{}, {"a", "a", "b", "b"});
-  log.saved(3, {.stall_s = 0.5, .write_s = {1, 2, 5, 2}, .steps = 4});
-  EXPECT_EQ(read_file(directory().metrics()),
-            "{\"step\":3,\"checkpoint\":{\"stall_ms\":500.0,\"write_ms\":5000.0,"
-            "\"slowest\":{\"rank\":2,\"host\":\"b\",\"ratio\":2.5},\"steps\":4}}\n");
-}
-
-TEST_F(RunFiles, TimesOfAtMost64RanksAreLogged) {
-  RunLog log(config_, directory(), 0, DatasetInfo{}, {"a"});
-  log.training({.step = 1, .steps = 2, .own_s = std::vector<double>(64, 0.0030014), .wire = {}});
-  EXPECT_NE(read_file(directory().metrics()).find("\"own_ms\":[1.501,"), std::string::npos);
-  log.training({.step = 2, .steps = 1, .own_s = std::vector<double>(65, 1.0), .wire = {}});
-  const std::string lines = read_file(directory().metrics());
-  EXPECT_EQ(lines.find("own_ms", lines.find('\n')), std::string::npos);
-}
-
-TEST_F(RunFiles, TheEndShowsAndKeepsWhatWasUsed) {
-  const std::string shown = finish(10, 20);
-  const RunReport report{.first_step = 10, .step = 20, .ranks = two_ranks()};
-  EXPECT_TRUE(shown.starts_with(report.tables(1) + "\nfinished 20 steps\n")) << shown;
-  EXPECT_EQ(read_file(directory().report()), report.json());
-  EXPECT_FALSE(fs::exists(directory().report() + ".partial"));
-}
-
-// A finished run that is started again does no step and keeps its report.
-TEST_F(RunFiles, AStartWithoutStepsKeepsTheReport) {
-  finish(10, 20);
-  EXPECT_TRUE(finish(20, 20).starts_with("finished 20 steps\n"));
-  EXPECT_EQ(RunReport::from_json(read_file(directory().report()), "").first_step, 10);
-}
-
-TEST_F(RunFiles, AReportOfALaterEndIsRemoved) {
-  finish(0, 20);
-  const RunLog at_its_end(config_, directory(), 20, DatasetInfo{}, {"host"});
-  EXPECT_TRUE(fs::exists(directory().report()));
-  const RunLog before(config_, directory(), 10, DatasetInfo{}, {"host"});
-  EXPECT_FALSE(fs::exists(directory().report()));
 }
 
 TEST_F(RunFiles, DescribesAFinishedRun) {
