@@ -7,6 +7,7 @@ JOB, MAIN, NODES = "launch/run/job.py", "launch/run/main.py", "launch/run/nodes.
 SAGEMAKER, CONTAINER, MEETING = (f"launch/sagemaker/{name}" for name in ("train", "container.py", "meeting.py"))
 SUBMIT = "launch/sagemaker/submit.py"
 EKS, WORKER = "launch/eks/render.py", "launch/eks/worker.sh"
+TRACK = "launch/track.py"
 SLURM, SBATCH = "launch/platforms/slurm.sh", "launch/slurm/train.sbatch"
 
 VERDICTS = "launch/scaling/verdicts.py"
@@ -150,4 +151,19 @@ MUTANTS = [
            ["report.run_log RunFiles.TimesOfAtMost64RanksAreLogged"]),
     Mutant("a slow save has no verdict", VERDICTS, "other_model, saves, slow", "other_model, slow",
            ["launch.planted_causes Planted.test_a_slow_save"]),
+    Mutant("steps that were done again are tracked again", TRACK,
+           'line["step"] > self.here["steps"].get(self.kind(line), -1)', "True",
+           ["report.track Wandb.test_twice_sends_nothing_twice", "report.track Wandb.test_follows_until_the_run_ends"]),
+    Mutant("a validation of a step that was tracked is left out", TRACK,
+           'return next((kind for kind in KINDS if kind in line), "other")', 'return "other"',
+           ["report.track Wandb.test_twice_sends_nothing_twice"]),
+    Mutant("following ends at once", TRACK, "if not (is_alive and arguments.follow):", "if True:",
+           ["report.track Wandb.test_follows_until_the_run_ends"]),
+    Mutant("a new log of a run that goes on is not seen", TRACK,
+           "if self.file is None or os.stat(path).st_ino != os.fstat(self.file.fileno()).st_ino:", "if self.file is None:",
+           ["report.track Wandb.test_follows_until_the_run_ends"]),
+    Mutant("half a line is read", TRACK, "*whole, self.rest =", "whole =",
+           ["report.track Wandb.test_a_line_that_is_being_written_waits"]),
+    Mutant("two processes track one run", TRACK, "fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass",
+           ["report.track Wandb.test_follows_until_the_run_ends"]),
 ]
