@@ -79,17 +79,19 @@ std::string format_bar(const ProgressView& view, int width) {
   const std::string step = str("step ", report.step, '/', view.steps);
   const std::string loss = str("  ", format_loss(report.loss));
   const std::string left = view.seconds_left ? str("  ", format_left(view)) : "";
+  const bool trains = view.pause.empty();
   const std::string rate = str("  ", format_count(report.units_per_s), ' ', view.unit, "/s");
+  const std::string third = trains ? left : str("  ", view.pause), fourth = trains ? rate : left;
   if (step.size() + loss.size() > room) {
     return step.substr(0, room);
   }
-  if (step.size() + loss.size() + left.size() > room) {
+  if (step.size() + loss.size() + third.size() > room) {
     return step + loss;
   }
-  if (step.size() + loss.size() + left.size() + rate.size() > room) {
-    return step + loss + left;
+  if (step.size() + loss.size() + third.size() + fourth.size() > room) {
+    return step + loss + third;
   }
-  const std::string text = step + loss + rate + left;
+  const std::string text = step + loss + (trains ? rate + left : third + left);
   const double done =
       view.steps > 0
           ? std::clamp(static_cast<double>(report.step) / static_cast<double>(view.steps), 0.0, 1.0)
@@ -126,18 +128,30 @@ void TimeLeft::add(int64_t step, double now_s) {
     const double steps = static_cast<double>(step - *step_);
     const double keep = std::pow(kKeep, steps);
     const double gained = (1 - keep) / (1 - kKeep);  // 1 + kKeep + kKeep^2 ..., a term per step
-    weighted_s_ = weighted_s_ * keep + gained * (now_s - now_s_) / steps;
+    weighted_s_ = weighted_s_ * keep + gained * (now_s - now_s_ - last_pauses_s_) / steps;
     weight_ = weight_ * keep + gained;
   }
+  first_step_ = step_ ? first_step_ : step;
   step_ = step;
   now_s_ = now_s;
+  last_pauses_s_ = 0;
+}
+
+void TimeLeft::pause(double seconds) {
+  pauses_s_ += seconds;
+  last_pauses_s_ += seconds;
+  paused_at_ = step_.value_or(0);
 }
 
 std::optional<double> TimeLeft::until(int64_t steps) const {
   if (weight_ == 0) {
     return std::nullopt;
   }
-  return static_cast<double>(std::max<int64_t>(steps - *step_, 0)) * weighted_s_ / weight_;
+  const auto steps_left = static_cast<double>(std::max<int64_t>(steps - *step_, 0));
+  const int64_t steps_before_pause = paused_at_ - first_step_;
+  const double pauses_s =
+      steps_before_pause > 0 ? pauses_s_ / static_cast<double>(steps_before_pause) : 0;
+  return steps_left * (weighted_s_ / weight_ + pauses_s);
 }
 
 int terminal_width(std::FILE* file) {
@@ -180,6 +194,25 @@ void Console::step(const StepReport& report) {
   }
 }
 
+void Console::pause(std::string_view reason) {
+  pause_ = reason;
+  paused_s_ = now_s_();
+  view_.pause = pause_;
+  if (bar_drawn_) {
+    draw_bar(paused_s_);
+  }
+}
+
+void Console::go_on() {
+  const double now = now_s_();
+  time_left_.pause(now - paused_s_);
+  view_.pause = {};
+  view_.seconds_left = time_left_.until(options_.steps);
+  if (bar_drawn_) {
+    draw_bar(now);
+  }
+}
+
 void Console::print(std::string_view text) {
   const bool redraw = bar_drawn_;
   clear_bar();
@@ -200,14 +233,24 @@ void Console::finish() {
 
 void Console::clear_bar() {
   if (bar_drawn_) {
-    write("\r\033[K");  // back to the first column; erase to the end of the line
+    write(to_start_of_bar() + "\033[K");  // erase to the end of the line
     bar_drawn_ = false;
   }
 }
 
+// Moves the cursor to the first column of the bar. A terminal that has become narrower since has
+// broken the bar into several rows, which this erases.
+std::string Console::to_start_of_bar() const {
+  const int width = terminal_width(out_);
+  const int rows = bar_drawn_ && width > 0 ? std::max(bar_columns_ - 1, 0) / width : 0;
+  return rows > 0 ? str("\033[", rows, "A\r\033[J") : "\r";
+}
+
 void Console::draw_bar(double now_s) {
   const int width = terminal_width(out_);  // asked each time: windows change their size
-  write(str('\r', format_bar(view_, width > 0 ? width : kUnknownWidth), "\033[K"));
+  const std::string bar = format_bar(view_, width > 0 ? width : kUnknownWidth);
+  write(str(to_start_of_bar(), bar, "\033[K"));
+  bar_columns_ = static_cast<int>(bar.size());
   bar_drawn_ = true;
   bar_drawn_s_ = now_s;
 }

@@ -36,6 +36,7 @@ struct ProgressView {
   int64_t steps = 0;      // of the whole run
   std::string_view unit;  // "tokens" or "images"
   std::optional<double> seconds_left;
+  std::string_view pause{};  // what holds up training: "validating"; empty: nothing
 };
 
 // Three digits: "987", "41.2k", "1.05M". `separator` is put between the number and its letter.
@@ -43,8 +44,9 @@ std::string format_count(double count, std::string_view separator = "");
 std::string format_duration(double seconds);  // "0s", "42s", "1m23s", "2h05m", "3d04h"
 
 // One line that is shorter than `width` columns, because terminals wrap at the last column. On a
-// narrow terminal, what fits is taken in this order: step, loss, time left, rate, bar.
+// narrow terminal, what fits is taken in this order: step, loss, pause, time left, rate, bar.
 //     [=====>              ]  25%  step 500/2000  loss 1.9312  41.2k tokens/s  1m23s left
+//     [=====>              ]  25%  step 500/2000  loss 1.9312  validating  1m23s left
 std::string format_bar(const ProgressView& view, int width);
 
 //     step  500/2000  loss 1.9312  lr 9.10e-04  grad 0.53  41.2k tokens/s  24.1 ms/step  1m23s left
@@ -52,11 +54,14 @@ std::string format_line(const ProgressView& view);
 
 // Predicts the time to the end of a run from the mean time of a step. In this mean, the weight of a
 // step falls by 2 % with each later step, so that the prediction follows changes without jumping.
+// Pauses, such as validations, come on top: as much a step as there was up to the last one.
 class TimeLeft {
  public:
   // `step` updates are done at the time `now_s`, in seconds since any fixed time. The first call
   // marks the start.
   void add(int64_t step, double now_s);
+  // Training stood still for so long since the last add(), for another reason than a step.
+  void pause(double seconds);
   // Seconds until `steps` updates are done; empty before the second add().
   std::optional<double> until(int64_t steps) const;
 
@@ -65,6 +70,9 @@ class TimeLeft {
   double now_s_ = 0;
   double weighted_s_ = 0;  // sum of weight * seconds of a step
   double weight_ = 0;
+  int64_t first_step_ = 0, paused_at_ = 0;  // paused_at_: the step before the last pause
+  double pauses_s_ = 0;                     // of all
+  double last_pauses_s_ = 0;                // since the last add()
 };
 
 // Columns of the terminal that `file` writes to; 0 when `file` is no terminal.
@@ -88,6 +96,9 @@ class Console {
 
   // Shows an update. Call it after each update.
   void step(const StepReport& report);
+  // Training stands still for this reason ("validating"), until go_on().
+  void pause(std::string_view reason);
+  void go_on();
   // Writes `text`, which has no newline at its end, as a line of its own, in every mode.
   void print(std::string_view text);
   // Erases the bar and leaves a line for the last step.
@@ -95,6 +106,7 @@ class Console {
 
  private:
   void clear_bar();
+  std::string to_start_of_bar() const;
   void draw_bar(double now_s);
   void write(std::string_view text);
 
@@ -106,6 +118,9 @@ class Console {
   bool line_due_ = false;  // the latest step has no line yet
   bool bar_drawn_ = false;
   double bar_drawn_s_ = 0;
+  int bar_columns_ = 0;
+  std::string pause_;
+  double paused_s_ = 0;  // when the pause began
 };
 
 }  // namespace tandem

@@ -3,6 +3,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <memory>
@@ -75,6 +76,16 @@ TEST(Console, BarTakesWhatFits) {
   EXPECT_EQ(format_bar(view_of(500), 0), "");
 }
 
+TEST(Console, BarSaysWhatHoldsUpTraining) {
+  ProgressView view = view_of(500);
+  view.pause = "validating";
+  const std::string text = "step 500/2000  loss 1.9312  validating  1m23s left";  // 50 columns
+  EXPECT_EQ(format_bar(view, 200), "[=======>" + std::string(22, ' ') + "]  25%  " + text);
+  EXPECT_EQ(format_bar(view, 51), text);
+  EXPECT_EQ(format_bar(view, 50), "step 500/2000  loss 1.9312  validating");
+  EXPECT_EQ(format_bar(view, 38), "step 500/2000  loss 1.9312");
+}
+
 TEST(Console, BarNeverReachesTheLastColumn) {
   for (int width = 1; width < 150; ++width) {
     for (const int64_t step : {0, 1, 1999, 2000, 2500}) {
@@ -115,6 +126,29 @@ TEST(Console, TimeLeftIsSmooth) {
   EXPECT_NEAR(*time.until(1002), 1.38, 1e-6);
   time.add(1201, now + 219);
   EXPECT_NEAR(*time.until(1202), 1 + 0.38 * std::pow(0.98, 200), 1e-6);
+}
+
+// A validation of 10 s after every 100 steps of 0.5 s.
+TEST(Console, TimeLeftCountsPauses) {
+  TimeLeft time;
+  time.add(20, 1000);  // a resumed run
+  time.pause(3);       // before any step: says nothing of how often it comes
+  time.add(21, 1003.5);
+  EXPECT_DOUBLE_EQ(*time.until(31), 5);
+  TimeLeft fresh;
+  fresh.add(0, 0);
+  double now = 0;
+  for (int64_t step = 1; step <= 300; ++step) {
+    now += 0.5;
+    if (step % 100 == 1 && step > 1) {
+      now += 10;
+      fresh.pause(10);
+    }
+    fresh.add(step, now);
+  }
+  // At step 300 there were two pauses, after step 200. The steps are even, so only roundings
+  // differ.
+  EXPECT_NEAR(*fresh.until(1000), 700 * (0.5 + 20.0 / 200), 1e-9);
 }
 
 // Records what a Console writes; its clock is set by hand.
@@ -204,6 +238,21 @@ TEST(Console, BarMakesRoomForLinesAndGoesAway) {
             "24.1 ms/step\n");
 }
 
+TEST(Console, APauseIsShownAtOnce) {
+  Recorder recorder({.mode = ProgressMode::kBar, .steps = 25});
+  recorder.console().step(report_of(1));
+  EXPECT_EQ(recorder.take().find("validating"), std::string::npos);
+  recorder.console().pause("validating");
+  EXPECT_NE(recorder.take().find("loss 1.9312  validating"), std::string::npos);
+  recorder.wait(5);
+  recorder.console().go_on();
+  EXPECT_EQ(recorder.take().find("validating"), std::string::npos);
+  Recorder plain({.mode = ProgressMode::kPlain, .steps = 25});
+  plain.console().pause("validating");
+  plain.console().go_on();
+  EXPECT_EQ(plain.take(), "");
+}
+
 // An exception unwinds the Console: the message that follows must begin on a clean line.
 TEST(Console, DestructionClearsTheBar) {
   Recorder recorder({.mode = ProgressMode::kBar, .steps = 25});
@@ -235,6 +284,41 @@ TEST(Console, AutoIsPlainWithoutATerminal) {
     EXPECT_NE(c, '\r');
   }
   std::fclose(file);
+}
+
+// A terminal that becomes narrower breaks the bar into rows: the next bar begins where it began.
+TEST(Console, ABarThatANarrowerTerminalBrokeIsErased) {
+  setenv("TERM", "xterm", 1);
+  int controller = -1, terminal = -1;
+  winsize size{};
+  size.ws_row = 24;
+  size.ws_col = 100;
+  ASSERT_EQ(openpty(&controller, &terminal, nullptr, nullptr, &size), 0);
+  std::FILE* file = fdopen(terminal, "w");
+  double now_s = 100;
+  const auto read = [&] {
+    char text[4096];
+    const ssize_t count = ::read(controller, text, sizeof text);
+    return std::string(text, static_cast<size_t>(std::max<ssize_t>(count, 0)));
+  };
+  {
+    Console console({.mode = ProgressMode::kBar, .steps = 2000}, file, [&] { return now_s; });
+    console.step(report_of(500));
+    const std::string bar = read();
+    EXPECT_TRUE(bar.starts_with("\r[")) << bar;
+    size.ws_col = 40;
+    ASSERT_EQ(ioctl(controller, TIOCSWINSZ, &size), 0);
+    now_s += 1;
+    console.step(report_of(501));
+    // 91 columns and more of the bar fill three rows of 40.
+    EXPECT_TRUE(read().starts_with("\033[2A\r\033[Jstep 501/2000  loss 1.9312")) << bar.size();
+    now_s += 1;
+    console.step(report_of(502));
+    EXPECT_TRUE(read().starts_with("\rstep 502/2000"));
+  }
+  read();
+  std::fclose(file);
+  ::close(controller);
 }
 
 // mpirun gives its ranks a pseudo-terminal without a size when its own output is redirected.
