@@ -58,6 +58,8 @@ class GradientSync final : public Gate {
   // same bits if their buckets are the same. With exact sums rank 0 holds all of it, and the others
   // 0. Call after finish_backward. scratch: f64 [kReduceScratch].
   void squared_norm(const Tensor& result, const Tensor& scratch);
+  // Whether gradients() hold the sums of a step.
+  bool is_summed() const { return state_ == State::kSummed; }
   // The number of trained parameters without gradient in the last step; no value if that is an
   // error.
   std::optional<int64_t> unused() const;

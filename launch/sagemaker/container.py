@@ -93,7 +93,7 @@ class Container:
         """Copies what is new in the TensorBoard files of a run to the folder that the service uploads."""
         target = self.path("output", "tensorboard")
         os.makedirs(target, exist_ok=True)
-        for path in glob.glob(os.path.join(glob.escape(run), "tensorboard", "*")):
+        for path in glob.glob(os.path.join(glob.escape(run), "events.out.tfevents.*")):
             copy = os.path.join(target, os.path.basename(path))
             if not os.path.exists(copy) or os.path.getsize(copy) != os.path.getsize(path):
                 shutil.copyfile(path, copy)

@@ -44,6 +44,19 @@ RunReport earlier_starts(const std::string& path, int64_t step) {
   return report;
 }
 
+// What the HParams tab shows: the settings that a result may depend on.
+std::vector<HParam> hparams_of(const Config& config) {
+  std::vector<HParam> hparams;
+  for (const Assignment& setting : parse_ini(config.ini_text(), "settings")) {
+    const std::string section = setting.key.substr(0, setting.key.find('.'));
+    const bool matters = section != "log" && section != "checkpoint" && section != "run";
+    if ((matters || setting.key == "run.seed") && !setting.value.empty()) {
+      hparams.push_back({setting.key, setting.value});
+    }
+  }
+  return hparams;
+}
+
 std::vector<std::string> each_once(const std::vector<std::string>& hosts) {
   std::vector<std::string> once;
   std::ranges::copy_if(hosts, std::back_inserter(once),
@@ -99,6 +112,9 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
   skipped_batches_ = s.skipped_batches;
   now().device = s.machine;
   write_report();
+  if (tensorboard_) {
+    log([&] { tensorboard_->add_hparams(hparams_of(config_)); });
+  }
   const double flops = s.flops_per_sample * static_cast<double>(config_.train.global_batch);
   console_.print(str("run         ", directory_.path()));
   const std::string trained =
@@ -169,10 +185,18 @@ void RunLog::write_report() {
   log([&] { replace_file(directory_.report(), run_.json()); });
 }
 
-void RunLog::step(int64_t step) {
+void RunLog::step(int64_t step, double loss) {
   now().step = step;
   report_.step = step;
+  report_.loss = loss;
   console_.step(report_);
+}
+
+void RunLog::add_scalars(int64_t step, const std::string& kind,
+                         const std::vector<Metric>& metrics) {
+  if (tensorboard_) {
+    log([&] { tensorboard_->add_metrics(step, kind, metrics); });
+  }
 }
 
 std::vector<Metric> RunLog::slowest_metrics(const StepMetrics& m) const {
@@ -217,6 +241,7 @@ void RunLog::training(const StepMetrics& m) {
     metrics.push_back({"loss_scale", m.loss_scale});
     metrics.push_back({"skipped", m.skipped});
   }
+  add_scalars(m.step, "train", metrics);
   append(m.step, std::move(metrics));
   now().training.add(m.loss);
   if (const std::optional<int> rank = stragglers_.add(m.slowest, m.steps)) {
@@ -229,15 +254,6 @@ void RunLog::training(const StepMetrics& m) {
                        std::lround(100 * m.slowest.ratio - 100), " % above the median; it spends ",
                        share(Part::kCompute), "computing, ", share(Part::kData),
                        "waiting for data, ", share(Part::kOptimizer), "in the optimizer"));
-  }
-  if (tensorboard_) {
-    const std::string rate_tag = str("train/", unit(), "_per_s");
-    log([&] {
-      tensorboard_->add(m.step, {{"train/loss", m.loss},
-                                 {"train/lr", m.lr},
-                                 {"train/grad_norm", m.grad_norm},
-                                 {rate_tag, units_per_s}});
-    });
   }
   report_ = {.step = m.step,
              .loss = m.loss,
@@ -268,18 +284,40 @@ void RunLog::validation(int64_t step, const Evaluation& result) {
   metrics.push_back({text ? "perplexity" : "val_accuracy", second});
   append(step, std::move(metrics));
   now().validation.add(result.loss);
-  if (tensorboard_) {
-    log([&] {
-      tensorboard_->add(
-          step, {{"val/loss", result.loss}, {text ? "val/perplexity" : "val/accuracy", second}});
-    });
-  }
+  add_scalars(step, "val", {{"loss", result.loss}, {text ? "perplexity" : "accuracy", second}});
   char figures[96];
   std::snprintf(figures, sizeof figures,
                 text ? "val_loss %.4f  perplexity %.2f" : "val_loss %.4f  accuracy %.4f",
                 result.loss, second);
   console_.print(str("step ", step, "/", config_.train.steps, "  ", figures, "  over ",
                      result.targets, " targets"));
+}
+
+// As a block of code, because samples are not Markdown.
+void RunLog::show_text(int64_t step, const std::string& sample) {
+  std::string block = "    ";
+  for (const char letter : sample) {
+    block += letter;
+    block += letter == '\n' ? "    " : "";
+  }
+  if (tensorboard_) {
+    log([&] { tensorboard_->add_text(step, "samples/text", block); });
+  }
+}
+
+void RunLog::show_images(int64_t step, const PredictedImages& predicted) {
+  if (tensorboard_) {
+    log([&] {
+      tensorboard_->add_picture(step, "samples/predictions", grid_of(predicted));
+      tensorboard_->add_text(step, "samples/predictions_table", table_of(predicted));
+    });
+  }
+}
+
+void RunLog::show_histograms(int64_t step, std::span<const NamedHistogram> histograms) {
+  if (tensorboard_) {
+    log([&] { tensorboard_->add_histograms(step, histograms); });
+  }
 }
 
 void RunLog::saved(int64_t step, const SaveMetrics& m) {
@@ -290,10 +328,12 @@ void RunLog::saved(int64_t step, const SaveMetrics& m) {
   const std::vector<Metric> rank = {{"rank", static_cast<int64_t>(slowest)},
                                     {"host", hosts_[slowest]},
                                     {"ratio", median > 0 ? sorted.back() / median : 1}};
-  append(step, {{"checkpoint", std::vector<Metric>{{"stall_ms", 1000 * m.stall_s},
-                                                   {"write_ms", 1000 * sorted.back()},
-                                                   {"slowest", rank},
-                                                   {"steps", m.steps}}}});
+  const std::vector<Metric> figures = {{"stall_ms", 1000 * m.stall_s},
+                                       {"write_ms", 1000 * sorted.back()},
+                                       {"slowest", rank},
+                                       {"steps", m.steps}};
+  append(step, {{"checkpoint", figures}});
+  add_scalars(step, "checkpoint", figures);
   write_report();
 }
 
@@ -307,6 +347,9 @@ void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport repor
     run_ = report;
   }
   write_report();
+  if (tensorboard_) {
+    log([&] { tensorboard_->end_hparams(); });
+  }
   if (lost_ > 0) {
     console_.print(str("not logged  ", lost_, lost_ == 1 ? " record" : " records",
                        ": the files could not be written"));
@@ -315,9 +358,8 @@ void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport repor
                                "; the same command goes on from here")
                          : str("finished ", report.step, " steps"));
   console_.print(str("checkpoint  ", checkpoint.empty() ? "none" : checkpoint));
-  console_.print(
-      str("metrics     ", directory_.metrics(), "; ", directory_.report(),
-          config_.log.tensorboard ? "; tensorboard --logdir " + directory_.tensorboard() : ""));
+  console_.print(str("metrics     ", directory_.metrics(), "; ", directory_.report(),
+                     config_.log.tensorboard ? "; tensorboard --logdir " + config_.run.dir : ""));
   if (stopped || checkpoint.empty()) {
     return;
   }

@@ -82,10 +82,18 @@ class RunLog {
   // `changes`: settings that differ from those of the checkpoint, if the run is resumed.
   void start(const RunSummary& summary, const std::string& resumed_from,
              const std::vector<std::string>& changes, const std::string& weights_from);
-  void step(int64_t step);  // call it after every step, after training() if that is due; cheap
+  // Call it after every step, after training() if that is due; cheap. `loss`: as in StepMetrics.
+  void step(int64_t step, double loss);
+  // Training stands still for this reason ("validating"), until go_on().
+  void pause(std::string_view reason) { console_.pause(reason); }
+  void go_on() { console_.go_on(); }
   void training(const StepMetrics& metrics);
   void skipped(int64_t step);  // in place of step() and training(), for a step without a batch
   void validation(int64_t step, const Evaluation& result);
+  // For TensorBoard, where it is on.
+  void show_text(int64_t step, const std::string& sample);
+  void show_images(int64_t step, const PredictedImages& predicted);
+  void show_histograms(int64_t step, std::span<const NamedHistogram> histograms);
   // The checkpoint of `step` is committed.
   void saved(int64_t step, const SaveMetrics& metrics);
   // Ends this start in report.json. If a step was done, shows and writes what the ranks used. Sets
@@ -107,6 +115,8 @@ class RunLog {
   void append(int64_t step, std::vector<Metric> metrics);
   void write_report();
   std::vector<Metric> slowest_metrics(const StepMetrics& m) const;
+  // The figures as scalars KIND/NAME. Nothing if TensorBoard is off.
+  void add_scalars(int64_t step, const std::string& kind, const std::vector<Metric>& metrics);
   // Writes to a file. If that fails, training goes on: the first failure is said, all are counted.
   void log(const std::function<void()>& writing);
 

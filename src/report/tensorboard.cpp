@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 
 #include "src/core/error.h"
@@ -35,54 +35,52 @@ uint32_t masked_crc(std::string_view bytes) {
   return ((crc >> 15U) | (crc << 17U)) + 0xa282ead8U;
 }
 
-// Protocol buffer encoding: a field is a tag (number and wire type) and its content.
-class Message {
- public:
-  const std::string& bytes() const { return bytes_; }
-
-  void add_int(uint32_t field, int64_t value) {
-    put_varint(field << 3U);
-    put_varint(static_cast<uint64_t>(value));
-  }
-  void add_double(uint32_t field, double value) {
-    put_varint(field << 3U | 1U);
-    put_fixed(std::bit_cast<uint64_t>(value), 8);
-  }
-  void add_float(uint32_t field, float value) {
-    put_varint(field << 3U | 5U);
-    put_fixed(std::bit_cast<uint32_t>(value), 4);
-  }
-  void add_bytes(uint32_t field, std::string_view value) {
-    put_varint(field << 3U | 2U);
-    put_varint(value.size());
-    bytes_ += value;
-  }
-  void put_fixed(uint64_t value, int count) {
-    for (int i = 0; i < count; ++i) {
-      bytes_ += static_cast<char>(value >> (8 * i) & 0xffU);
-    }
-  }
-
- private:
-  void put_varint(uint64_t value) {
-    for (; value >= 0x80; value >>= 7U) {
-      bytes_ += static_cast<char>(value | 0x80U);
-    }
-    bytes_ += static_cast<char>(value);
-  }
-  std::string bytes_;
-};
-
 double now_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 // Event { wall_time = 1, step = 2, file_version = 3, summary = 5, session_log = 7 }.
-Message event_at(int64_t step) {
-  Message event;
+ProtoMessage event_at(int64_t step) {
+  ProtoMessage event;
   event.add_double(1, now_s());
   event.add_int(2, step);
   return event;
+}
+
+// Summary.Value { tag = 1, metadata = 9 }, SummaryMetadata { plugin_data = 1 { plugin_name = 1,
+// content = 2 } }.
+ProtoMessage value_of(std::string_view tag, std::string_view plugin, std::string_view content) {
+  ProtoMessage plugin_data, metadata, value;
+  plugin_data.add_bytes(1, plugin);
+  plugin_data.add_bytes(2, content);
+  metadata.add_message(1, plugin_data);
+  value.add_bytes(1, tag);
+  value.add_message(9, metadata);
+  return value;
+}
+
+// Summary { value = 1 } with this value.
+ProtoMessage only(const ProtoMessage& value) {
+  ProtoMessage summary;
+  summary.add_message(1, value);
+  return summary;
+}
+
+void flatten(const std::string& prefix, std::span<const Metric> metrics,
+             std::vector<Scalar>& scalars) {
+  for (const auto& [key, value] : metrics) {
+    const std::string tag = str(prefix, '/', key);
+    if (const auto* inner = std::get_if<std::vector<Metric>>(&value)) {
+      flatten(tag, *inner, scalars);
+    } else if (const auto* whole = std::get_if<int64_t>(&value)) {
+      scalars.push_back({tag, static_cast<double>(*whole)});
+    } else if (const auto* number = std::get_if<double>(&value)) {
+      const bool is_unknown = key == "mfu" && std::isnan(*number);
+      if (!is_unknown) {
+        scalars.push_back({tag, *number});
+      }
+    }
+  }
 }
 
 // TensorBoard reads the files of a directory in the order of their names, which begin with seconds
@@ -126,39 +124,133 @@ TensorBoardWriter::TensorBoardWriter(const std::string& directory,
                                      std::optional<int64_t> resumed_step) {
   make_directories(directory);
   file_ = std::make_unique<FileWriter>(new_path(directory), FileWriter::Start::kEmpty);
-  Message version;
+  ProtoMessage version;
   version.add_double(1, now_s());
   version.add_bytes(3, "brain.Event:2");
   write_record(version.bytes());
   if (resumed_step) {
-    Message session_log;
+    ProtoMessage session_log;
     session_log.add_int(1, 1);  // status = START
     // TensorBoard drops this step and all after it.
-    Message purge = event_at(*resumed_step + 1);
-    purge.add_bytes(7, session_log.bytes());
+    ProtoMessage purge = event_at(*resumed_step + 1);
+    purge.add_message(7, session_log);
     write_record(purge.bytes());
   }
 }
 
 void TensorBoardWriter::add(int64_t step, std::span<const Scalar> scalars) {
-  Message summary;
+  ProtoMessage summary;
   for (const Scalar& scalar : scalars) {
-    Message value;
+    ProtoMessage value;
     value.add_bytes(1, scalar.tag);
     value.add_float(2, static_cast<float>(scalar.value));
-    summary.add_bytes(1, value.bytes());
+    summary.add_message(1, value);
   }
-  Message event = event_at(step);
-  event.add_bytes(5, summary.bytes());
+  write_summary(step, summary);
+}
+
+void TensorBoardWriter::add_metrics(int64_t step, const std::string& kind,
+                                    std::span<const Metric> metrics) {
+  std::vector<Scalar> scalars;
+  flatten(kind, metrics, scalars);
+  add(step, scalars);
+}
+
+// TensorProto { dtype = 1, tensor_shape = 2, string_val = 8 }.
+void TensorBoardWriter::add_text(int64_t step, std::string_view tag, std::string_view markdown) {
+  constexpr int64_t kString = 7;
+  ProtoMessage one, shape, tensor;
+  one.add_int(1, 1);
+  shape.add_message(2, one);
+  tensor.add_int(1, kString);
+  tensor.add_message(2, shape);
+  tensor.add_bytes(8, markdown);
+  ProtoMessage value = value_of(tag, "text", "");
+  value.add_message(8, tensor);
+  write_summary(step, only(value));
+}
+
+// Image { height = 1, width = 2, colorspace = 3, encoded_image_string = 4 }.
+void TensorBoardWriter::add_picture(int64_t step, std::string_view tag, const Picture& picture) {
+  constexpr int64_t kRgb = 3;
+  ProtoMessage image, value;
+  image.add_int(1, picture.height);
+  image.add_int(2, picture.width);
+  image.add_int(3, kRgb);
+  image.add_bytes(4, picture.png);
+  value.add_bytes(1, tag);
+  value.add_message(4, image);
+  write_summary(step, only(value));
+}
+
+// HistogramProto { min = 1, max = 2, num = 3, sum = 4, sum_squares = 5, bucket_limit = 6,
+// bucket = 7 }.
+void TensorBoardWriter::add_histograms(int64_t step, std::span<const NamedHistogram> histograms) {
+  ProtoMessage summary;
+  for (const auto& [tag, histogram] : histograms) {
+    const Histogram::Bins bins = histogram.bins();
+    ProtoMessage content, value;
+    content.add_double(1, bins.least);
+    content.add_double(2, bins.limits.empty() ? 0 : bins.limits.back());
+    content.add_double(3, histogram.count());
+    content.add_double(4, histogram.sum());
+    content.add_double(5, histogram.sum_squares());
+    content.add_doubles(6, bins.limits);
+    content.add_doubles(7, bins.counts);
+    value.add_bytes(1, tag);
+    value.add_message(5, content);
+    summary.add_message(1, value);
+  }
+  write_summary(step, summary);
+}
+
+// HParamsPluginData { session_start_info = 3 }, SessionStartInfo { hparams = 1, start_time_secs = 5
+// }; a map is a repeated { key = 1, value = 2 }, and google.protobuf.Value has number_value = 2,
+// string_value = 3, bool_value = 4.
+void TensorBoardWriter::add_hparams(std::span<const HParam> hparams) {
+  ProtoMessage info, data;
+  for (const auto& [name, value] : hparams) {
+    ProtoMessage entry, content;
+    double number = 0;
+    const char* end = value.data() + value.size();
+    if (value == "true" || value == "false") {
+      content.add_int(4, value == "true" ? 1 : 0);
+    } else if (std::from_chars(value.data(), end, number).ptr == end && !value.empty()) {
+      content.add_double(2, number);
+    } else {
+      content.add_bytes(3, value);
+    }
+    entry.add_bytes(1, name);
+    entry.add_message(2, content);
+    info.add_message(1, entry);
+  }
+  info.add_double(5, now_s());
+  data.add_message(3, info);
+  write_summary(0, only(value_of("_hparams_/session_start_info", "hparams", data.bytes())));
+}
+
+// HParamsPluginData { session_end_info = 4 }, SessionEndInfo { status = 1, end_time_secs = 2 }.
+void TensorBoardWriter::end_hparams() {
+  constexpr int64_t kSuccess = 1;
+  ProtoMessage info, data;
+  info.add_int(1, kSuccess);
+  info.add_double(2, now_s());
+  data.add_message(4, info);
+  write_summary(0, only(value_of("_hparams_/session_end_info", "hparams", data.bytes())));
+}
+
+void TensorBoardWriter::write_summary(int64_t step, const ProtoMessage& summary) {
+  ProtoMessage event = event_at(step);
+  event.add_message(5, summary);
   write_record(event.bytes());
 }
 
 void TensorBoardWriter::write_record(const std::string& event) {
-  Message length;
+  ProtoMessage length;
   length.put_fixed(event.size(), 8);
-  Message record = length;
+  ProtoMessage record = length;
   record.put_fixed(masked_crc(length.bytes()), 4);
-  Message footer;
+  ProtoMessage footer;
   footer.put_fixed(masked_crc(event), 4);
   file_->write(record.bytes() + event + footer.bytes());
 }

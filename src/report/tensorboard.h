@@ -1,9 +1,11 @@
-// Event files that TensorBoard opens: scalars over steps.
+// Event files that TensorBoard opens: scalars, texts, images and histograms over steps, and the
+// settings of a run for its HParams tab.
 //
 // The file is a series of TFRecords: length (u64), masked CRC32C of the length, content, masked
 // CRC32C of the content, all little-endian. The content is one Event message in protocol buffer
-// encoding (tensorflow/core/util/event.proto and framework/summary.proto), written by hand here:
-// only five fields are ever used. Failures throw Error(kData) naming the file.
+// encoding (tensorflow/core/util/event.proto, framework/summary.proto, and
+// tensorboard/plugins/hparams/plugin_data.proto), written by hand. Failures throw Error(kData)
+// naming the file.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +14,29 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "src/io/file.h"
+#include "src/report/histogram.h"
+#include "src/report/image_grid.h"
+#include "src/report/metrics_log.h"
+#include "src/report/protobuf.h"
 
 namespace tandem {
 
 struct Scalar {
-  std::string_view tag;  // "train/loss": TensorBoard groups by the text before the '/'
-  double value = 0;      // stored as f32
+  std::string tag;   // "train/loss": TensorBoard groups by the text before the first '/'
+  double value = 0;  // stored as f32
+};
+
+struct NamedHistogram {
+  std::string tag;
+  Histogram histogram;
+};
+
+// TensorBoard gets a number or a truth value where the text is one.
+struct HParam {
+  std::string name, value;
 };
 
 class TensorBoardWriter {
@@ -37,8 +54,19 @@ class TensorBoardWriter {
   void add(int64_t step, std::initializer_list<Scalar> scalars) {
     add(step, std::span(scalars.begin(), scalars.size()));
   }
+  // The numbers as scalars KIND/KEY, those of nested objects as KIND/OUTER/INNER; no NaN of `mfu`,
+  // which says that the peak is not known.
+  void add_metrics(int64_t step, const std::string& kind, std::span<const Metric> metrics);
+  void add_text(int64_t step, std::string_view tag, std::string_view markdown);
+  void add_picture(int64_t step, std::string_view tag, const Picture& picture);
+  void add_histograms(int64_t step, std::span<const NamedHistogram> histograms);  // in one event
+  // For the HParams tab, which shows the latest scalars beside them: the start of a session, and
+  // its end.
+  void add_hparams(std::span<const HParam> hparams);
+  void end_hparams();
 
  private:
+  void write_summary(int64_t step, const ProtoMessage& summary);
   void write_record(const std::string& event);
   std::unique_ptr<FileWriter> file_;
 };

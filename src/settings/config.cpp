@@ -275,6 +275,10 @@ void Config::bind(Options& o) {
                 {"none", ProgressMode::kNone}},
                "how progress is shown");
   o.add("log.tensorboard", log.tensorboard, "write TensorBoard event files");
+  o.add("log.sample_every", log.sample_every,
+        "validations between samples in TensorBoard: text, or images with predictions; 0: none");
+  o.add("log.histograms", log.histograms,
+        "histograms of weights and gradients in TensorBoard at each validation");
   o.add("log.trace", log.trace, "write trace.json");
 }
 
@@ -348,6 +352,10 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
   if (!StepRanges::parse(config.train.skip_batches)) {
     problems.push_back(str("train.skip_batches = \"", visible(config.train.skip_batches),
                            "\" must be steps, such as 7, 3-5 or 3-5,9; the first step is 1"));
+  }
+  if (!config.log.tensorboard && (config.log.sample_every > 0 || config.log.histograms)) {
+    problems.push_back(str(config.log.histograms ? "log.histograms = true" : "log.sample_every",
+                           " writes to TensorBoard; set log.tensorboard = true"));
   }
   find_text_problems(config, problems);
   append(config.train.batch_plan(ranks).problems());

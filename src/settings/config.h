@@ -136,6 +136,8 @@ struct CheckpointConfig {
 struct LogConfig {
   ProgressMode progress = ProgressMode::kAuto;
   bool tensorboard = true;
+  int64_t sample_every = 0;
+  bool histograms = false;
   bool trace = false;
 };
 
@@ -153,7 +155,14 @@ struct Config {
   // object.
   void bind(Options& options);
   TrainingStep::Options training_step(int ranks) const;  // `ranks` of the data group
-  std::string ini_text() const;                          // reads back as an equal Config
+  ScheduleOptions schedule() const {
+    return {.kind = optim.schedule,
+            .lr = optim.lr,
+            .min_lr = optim.min_lr,
+            .warmup_steps = optim.warmup_steps,
+            .steps = train.steps};
+  }
+  std::string ini_text() const;  // reads back as an equal Config
 };
 
 // Reads a configuration from INI text that ini_text() wrote (a run's config.cfg, a checkpoint's

@@ -25,7 +25,8 @@ class RunDirectory {
   std::string metrics() const { return path_ + "/metrics.jsonl"; }
   std::string report() const { return path_ + "/report.json"; }
   std::string tokenizer() const { return path_ + "/tokenizer.h5"; }
-  std::string tensorboard() const { return path_ + "/tensorboard"; }
+  // Event files lie in the folder itself, because TensorBoard calls a run by its folder.
+  const std::string& tensorboard() const { return path_; }
 
   // For one rank. Creates the folder and locks it, so that no other job writes into it. Errors: as
   // those of FileLock.

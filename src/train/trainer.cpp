@@ -75,11 +75,9 @@ void Trainer::build(int ranks_here) {
                                             config_.train.global_batch);
   upload_ = std::make_unique<Uploader>(stream_, memory_, machine_.staging, dataset_->info(),
                                        training_->store().values.dtype());
-  schedule_ = {.kind = config_.optim.schedule,
-               .lr = config_.optim.lr,
-               .min_lr = config_.optim.min_lr,
-               .warmup_steps = config_.optim.warmup_steps,
-               .steps = config_.train.steps};
+  views_ =
+      std::make_unique<ModelViews>(config_, *dataset_, *model_, *training_, machine_, *upload_);
+  schedule_ = config_.schedule();
 }
 
 void Trainer::resume() {
@@ -224,7 +222,7 @@ TrainingStep::Input Trainer::input_of(const Pending& step) {
 Trainer::StepPlan Trainer::skip() {
   settle();
   StepPlan after;
-  leave_out(Part::kElsewhere, [&] {
+  leave_out(Part::kElsewhere, "", [&] {
     ++state_.step;
     ++state_.skipped_batches;
     state_.val_loss.reset();
@@ -247,6 +245,7 @@ void Trainer::settle() {
   const Pending done = *std::exchange(pending_, std::nullopt);
   data_.wait(done.record.done);
   const StepState state = done.record.step_state();
+  last_scale_ = state_.step_state(training_->options()).loss_scale;
   state_.take(state, training_->options());
   if (state.halted != 0 || state.exhausted != 0) {
     commit();  // what is being written is of an earlier step
@@ -275,7 +274,7 @@ void Trainer::settle() {
     log_step(done, state);
   }
   if (log_) {
-    log_->step(done.step);
+    log_->step(done.step, done.record.loss() / done.targets);
   }
 }
 
@@ -295,17 +294,18 @@ void Trainer::log_step(const Pending& done, const StepState& state) {
 
 void Trainer::validate() {
   settle();
-  leave_out(Part::kElsewhere, [&] {
+  leave_out(Part::kElsewhere, "validating", [&] {
     const Context context{
         .stream = stream_, .memory = memory_, .gate = &training_->store().gradients};
     const Evaluation result =
         evaluate(*model_, context, *dataset_, config_.model.context, config_.train.eval_batch(),
                  config_.train.eval_batches, *upload_, data_.control());
-    window_->leave_out_messages();
     state_.val_loss = result.loss;
     if (log_) {
       log_->validation(state_.step, result);
     }
+    views_->show(state_.step, last_scale_, log_.get());
+    window_->leave_out_messages();
   });
   if (*state_.val_loss < state_.best_val_loss) {
     state_.best_val_loss = *state_.val_loss;
@@ -355,7 +355,7 @@ void Trainer::commit() {
 // is due. The third failure in a row, or one of the last save, ends the run.
 void Trainer::tolerate(const std::function<void()>& saving) {
   constexpr int kMostFailures = 3;
-  stall_s_ += leave_out(Part::kSaving, [&] {
+  stall_s_ += leave_out(Part::kSaving, "saving", [&] {
     try {
       saving();
     } catch (const AgreedError& error) {

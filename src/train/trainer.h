@@ -19,6 +19,7 @@
 #include "src/train/checkpointer.h"
 #include "src/train/evaluation.h"
 #include "src/train/machine.h"
+#include "src/train/model_views.h"
 #include "src/train/model_zoo.h"
 #include "src/train/run_directory.h"
 #include "src/train/votes.h"
@@ -63,11 +64,19 @@ class Trainer {
   auto during(Part part, F&& work) {
     return training_->timeline().during(stream_, part, std::forward<F>(work));
   }
-  // Runs work(), whose time belongs to no step, and returns its seconds.
+  // Runs work(), whose time belongs to no step, and returns its seconds. `reason`: for the progress
+  // bar; empty: too short to be shown.
   template <class F>
-  double leave_out(Part part, F&& work) {
+  double leave_out(Part part, std::string_view reason, F&& work) {
     const auto start = MetricsWindow::Clock::now();
+    RunLog* shown = reason.empty() ? nullptr : log_.get();
+    if (shown) {
+      shown->pause(reason);
+    }
     during(part, work);
+    if (shown) {
+      shown->go_on();
+    }
     const auto time = MetricsWindow::Clock::now() - start;
     window_->leave_out_time(time);
     return std::chrono::duration<double>(time).count();
@@ -102,6 +111,7 @@ class Trainer {
   std::unique_ptr<Model> model_;
   std::unique_ptr<TrainingStep> training_;
   std::unique_ptr<Uploader> upload_;
+  std::unique_ptr<ModelViews> views_;
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<MetricsWindow> window_;  // since the last logged step
   std::unique_ptr<Checkpointer> checkpointer_;
@@ -114,6 +124,7 @@ class Trainer {
   RunState saving_;         // what the latest save holds
   double stall_s_ = 0;      // how long that save has kept training waiting
   int failed_saves_ = 0;    // since one succeeded
+  double last_scale_ = 1;   // loss scale of the last settled step
   double best_saved_ = 0;   // validation loss of checkpoints/best
   bool is_done_ = false;    // the checkpoint is of the last step, or a later one
   bool finishing_ = false;  // no save comes after the one of this step

@@ -12,7 +12,7 @@ MUTANTS = [
            ["program.settings Settings.test_optim_nesterov"]),
     Mutant("optim.clip_norm is ignored", "src/settings/config.cpp", ".clip_norm = optim.clip_norm,", "",
            ["program.settings Settings.test_optim_clip_norm"]),
-    Mutant("optim.min_lr is ignored", "src/train/trainer.cpp", "               .min_lr = config_.optim.min_lr,\n", "",
+    Mutant("optim.min_lr is ignored", "src/settings/config.h", "            .min_lr = optim.min_lr,\n", "",
            ["program.settings Settings.test_optim_min_lr"]),
     Mutant("dist.overlap is ignored", "src/settings/config.cpp", "                    .overlap = dist.overlap,\n", "",
            ["program.settings Settings.test_dist_overlap"]),

@@ -3,6 +3,7 @@
 
     test_commands.py PATH_TO_TANDEM [unittest arguments]
 """
+import glob
 import json
 import os
 import re
@@ -18,12 +19,14 @@ class Training(Workspace):
         result = self.train("falls", "--train.eval_every", "10")
         curve = losses(self.run_folder("falls"))
         self.assertLess(curve[20], curve[1] - 0.3)
-        for name in ["config.cfg", "metrics.jsonl", "tensorboard", "tokenizer.h5", "checkpoints/best/manifest.json",
+        self.assertEqual(len(glob.glob(self.run_folder("falls") + "/events.out.tfevents.*")), 1)
+        for name in ["config.cfg", "metrics.jsonl", "tokenizer.h5", "checkpoints/best/manifest.json",
                      "checkpoints/step-00000020/manifest.json", "checkpoints/step-00000020/rank-0000.h5"]:
             self.assertTrue(os.path.exists(os.path.join(self.run_folder("falls"), name)), name)
         line = metrics(self.run_folder("falls"))[0]
         self.assertEqual(set(line), {"step", "epoch", "tokens", "loss", "lr", "grad_norm", "step_ms", "tokens_per_s", "mfu",
-                                     "wire_bytes", "exposed_comm_ms", "slowest", "peak_bytes", "wire", "memory", "own_ms", "elapsed_s", "time"})
+                                     "wire_bytes", "exposed_comm_ms", "slowest", "peak_bytes", "wire", "memory", "own_ms",
+                                     "elapsed_s", "time"})
         validations = [line for line in metrics(self.run_folder("falls")) if "val_loss" in line]
         self.assertEqual([line["step"] for line in validations], [10, 20])
         self.assertNotIn("step 10/20  loss", result.stdout)  # log.progress = none
@@ -86,6 +89,21 @@ class Training(Workspace):
         self.assertEqual((line["loss_scale"], line["skipped"]), (65536, 0))
         self.check(run("eval", "--checkpoint", self.run_folder("bf16")))
         self.check(run("generate", "--checkpoint", self.run_folder("bf16"), "--tokens", "3", "--prompt", "a"))
+
+    def test_looking_at_a_model_changes_no_bit(self):
+        """Text, pictures and histograms, on ranks that gather their weights and on ranks that have them, and after a skipped
+        step."""
+        shown = ["--log.sample_every", "1", "--log.histograms", "true"]
+        for ranks, zero, more in [(1, 0, []), (2, 1, ["--train.precision", "fp16"]), (2, 2, ["--dist.reduce", "exact"]),
+                                  (3, 3, []), (2, 3, ["--model.kind", "mlp"]), (2, 0, ["--model.kind", "resnet", "--model.depth", "8"])]:
+            with self.subTest(ranks=ranks, zero=zero, more=more):
+                name = f"looks{ranks}{zero}{''.join(more)}".replace("-", "")
+                data = self.images if more[:1] == ["--model.kind"] else self.text
+                settings = ["--dist.zero", zero, "--train.steps", "4", "--train.eval_every", "1", "--train.skip_batches", "1",
+                            *more]
+                self.train(name, *settings, ranks=ranks, data=data)
+                self.train(name + "-shown", *settings, *shown, ranks=ranks, data=data)
+                self.assert_same_bits(name, name + "-shown")
 
     def test_bf16_on_the_wire_halves_the_bytes(self):
         self.train("wire-f32", ranks=2)

@@ -16,9 +16,9 @@ import tempfile
 import time
 
 import tandem_program
-from ended_run import (Run, buckets, changes_only, checkpoints, differs, exists, figure, gives, losses, lowers, memory,
-                       moments, names, numbered, of_rank_0, places_sent_to, printed, rates, roots, same, saves_beside_steps, scales, sent,
-                       shape, shapes, steps, val_losses, validations, weights)
+from ended_run import (Run, buckets, changes_only, checkpoints, differs, exists, figure, gives, has_events, losses,
+                       lowers, memory, moments, names, numbered, of_rank_0, places_sent_to, printed, rates, roots, same,
+                       saves_beside_steps, scales, sent, shape, shapes, steps, texts_shown, val_losses, validations, weights)
 from fake_imds import NOTICE, FakeImds
 from tandem_program import CONFIG, DATA, MPI_ENV, NUMERICAL, OK, STOPPED, Workspace, run, words
 
@@ -263,7 +263,17 @@ ROWS = {
             given="train.steps=2 checkpoint.every_steps=1")],
     "log.progress": [Row("none", "plain", gives(lambda run: len(printed(r"^step 1/2  loss")(run)), 0, 1)),
                      Row("none", "bar", gives(lambda run: "\033[K" in run.stdout, False, True))],
-    "log.tensorboard": [Row("true", "false", gives(exists("tensorboard"), True, False), same(losses))],
+    "log.tensorboard": [Row("true", "false", same(losses),
+                            gives(has_events("train/loss", "val/loss", "hparams"), [True] * 3, [False] * 3))],
+    # Two validations, of steps 2 and 4, and each of these shows the model.
+    "log.sample_every": [
+        Row(0, 1, gives(texts_shown, 0, 2), same(losses, weights), given="train.steps=4 train.eval_every=2"),
+        Row(1, 2, gives(texts_shown, 4, 2), same(losses, weights), given="train.steps=4 train.eval_every=1"),
+        Row(0, 1, gives(has_events("samples/predictions", "PNG"), [False] * 2, [True] * 2), same(losses, weights), given=MLP),
+        Row(0, 1, ends=(CONFIG, "log.sample_every writes to TensorBoard; set log.tensorboard = true"),
+            given="log.tensorboard=false")],
+    "log.histograms": [Row("false", "true", same(losses, weights),
+                           gives(has_events("weights/wte", "gradients/wte"), [False] * 2, [True] * 2))],
     "log.trace": [Row("false", "true", ends=(CONFIG, "log.trace = true is not in this build"))],
 }
 

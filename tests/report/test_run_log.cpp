@@ -91,11 +91,11 @@ TEST_F(RunFiles, TheReportHasEachStart) {
   put(directory().metrics(), "{\"step\":5,\"loss\":1.5}\n{\"step\":6,\"loss\":null}\n");
   std::unique_ptr<RunLog> log = start(8);
   EXPECT_EQ(report().starts[1].state, "running");
-  log->step(9);
+  log->step(9, 2.5);
   log->validation(9, {.loss = 2.5});
   log->saved(9, {.write_s = {1, 1, 1}});
   log = start(9);  // that one died after a checkpoint
-  log->step(11);
+  log->step(11, 2.5);
   StepMetrics metrics;
   metrics.step = 11;
   metrics.steps = 1;

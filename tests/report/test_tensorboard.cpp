@@ -181,6 +181,109 @@ TEST_F(TensorBoard, ResumeBeginsWithAPurge) {
   EXPECT_EQ(only<int64_t>(fields_of(purge.find(7)->second), 1), 1);  // START
 }
 
+using Fields = std::multimap<uint64_t, std::string>;
+
+// The values of the one summary in a record.
+std::vector<Fields> values_of(const std::string& record) {
+  const Fields event = fields_of(record), summary = fields_of(event.find(5)->second);
+  std::vector<Fields> values;
+  for (const auto& [field, value] : summary) {
+    EXPECT_EQ(field, 1U);
+    values.push_back(fields_of(value));
+  }
+  return values;
+}
+
+std::string text_of(const Fields& fields, uint64_t field) {
+  EXPECT_EQ(fields.count(field), 1U) << field;
+  return fields.find(field)->second;
+}
+
+// Name and content of the plugin in a value's metadata.
+std::pair<std::string, std::string> plugin_of(const Fields& value) {
+  const Fields plugin = fields_of(text_of(fields_of(text_of(value, 9)), 1));
+  return {text_of(plugin, 1), text_of(plugin, 2)};
+}
+
+TEST_F(TensorBoard, MetricsAreScalars) {
+  TensorBoardWriter writer(root_);
+  writer.add_metrics(
+      5, "train",
+      std::vector<Metric>{{"loss", std::nan("")},
+                          {"mfu", std::nan("")},
+                          {"wire", std::vector<Metric>{{"sum", int64_t{3}}, {"host", "a"}}},
+                          {"own_ms", std::vector<double>{1}}});
+  const std::vector<Fields> values = values_of(records_of(writer.path())[1]);
+  ASSERT_EQ(values.size(), 2U);
+  EXPECT_EQ(text_of(values[0], 1), "train/loss");
+  EXPECT_TRUE(std::isnan(only<float>(values[0], 2)));
+  EXPECT_EQ(text_of(values[1], 1), "train/wire/sum");
+  EXPECT_EQ(only<float>(values[1], 2), 3);
+}
+
+TEST_F(TensorBoard, TextAndPictures) {
+  TensorBoardWriter writer(root_);
+  writer.add_text(5, "samples/text", "a *b*");
+  writer.add_picture(6, "samples/picture", {.height = 2, .width = 3, .png = "bytes"});
+  const std::vector<std::string> records = records_of(writer.path());
+  const Fields text = values_of(records[1]).at(0), picture = values_of(records[2]).at(0);
+  EXPECT_EQ(text_of(text, 1), "samples/text");
+  EXPECT_EQ(plugin_of(text).first, "text");
+  const Fields tensor = fields_of(text_of(text, 8));
+  EXPECT_EQ(only<int64_t>(tensor, 1), 7);  // DT_STRING
+  EXPECT_EQ(only<int64_t>(fields_of(text_of(fields_of(text_of(tensor, 2)), 2)), 1), 1);
+  EXPECT_EQ(text_of(tensor, 8), "a *b*");
+  EXPECT_EQ(text_of(picture, 1), "samples/picture");
+  const Fields image = fields_of(text_of(picture, 4));
+  EXPECT_EQ(only<int64_t>(image, 1), 2);
+  EXPECT_EQ(only<int64_t>(image, 2), 3);
+  EXPECT_EQ(only<int64_t>(image, 3), 3);
+  EXPECT_EQ(text_of(image, 4), "bytes");
+}
+
+TEST_F(TensorBoard, Histograms) {
+  NamedHistogram weights{"weights/a", {}};
+  weights.histogram.add(std::vector<float>{-1, 1, 1});
+  TensorBoardWriter writer(root_);
+  writer.add_histograms(5, std::vector{weights, NamedHistogram{"weights/b", {}}});
+  const std::vector<Fields> values = values_of(records_of(writer.path())[1]);
+  ASSERT_EQ(values.size(), 2U);
+  EXPECT_EQ(text_of(values[0], 1), "weights/a");
+  const Fields content = fields_of(text_of(values[0], 5));
+  const std::vector<double> numbers = {-1.125, 1.125, 3, 1, 3};  // min, max, num, sum, squares
+  for (uint64_t field = 1; field <= 5; ++field) {
+    EXPECT_EQ(only<double>(content, field), numbers[field - 1]) << field;
+  }
+  const std::string limits = text_of(content, 6), counts = text_of(content, 7);
+  EXPECT_EQ(limits.size(), counts.size());
+  double last = 0;
+  std::memcpy(&last, counts.data() + counts.size() - sizeof last, sizeof last);
+  EXPECT_EQ(last, 2);
+  EXPECT_EQ(only<double>(fields_of(text_of(values[1], 5)), 3), 0);
+}
+
+TEST_F(TensorBoard, HParams) {
+  TensorBoardWriter writer(root_);
+  writer.add_hparams(
+      std::vector<HParam>{{"optim.lr", "5e-1"}, {"optim.nesterov", "true"}, {"model.kind", "gpt"}});
+  writer.end_hparams();
+  const std::vector<std::string> records = records_of(writer.path());
+  const Fields start = values_of(records[1]).at(0), end = values_of(records[2]).at(0);
+  EXPECT_EQ(text_of(start, 1), "_hparams_/session_start_info");
+  EXPECT_EQ(plugin_of(start).first, "hparams");
+  const Fields info = fields_of(text_of(fields_of(plugin_of(start).second), 3));
+  ASSERT_EQ(info.count(1), 3U);
+  auto entry = info.find(1);
+  EXPECT_EQ(text_of(fields_of(entry->second), 1), "optim.lr");
+  EXPECT_EQ(only<double>(fields_of(text_of(fields_of(entry->second), 2)), 2), 0.5);
+  ++entry;
+  EXPECT_EQ(only<int64_t>(fields_of(text_of(fields_of(entry->second), 2)), 4), 1);
+  ++entry;
+  EXPECT_EQ(text_of(fields_of(text_of(fields_of(entry->second), 2)), 3), "gpt");
+  EXPECT_EQ(text_of(end, 1), "_hparams_/session_end_info");
+  EXPECT_EQ(only<int64_t>(fields_of(text_of(fields_of(plugin_of(end).second), 4)), 1), 1);
+}
+
 TEST_F(TensorBoard, UnwritablePlaceIsNamed) {
   FileWriter(root_ + "/file", FileWriter::Start::kEmpty).write("not a directory");
   try {

@@ -1,0 +1,185 @@
+#include "src/train/model_views.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "comm/agreement.h"
+#include "layers/models/classifier.h"
+#include "src/device/copy.h"
+#include "src/inference/token_sampler.h"
+#include "src/kernels/convert.h"
+
+namespace tandem {
+
+namespace {
+
+constexpr int64_t kTokens = 100, kImages = 16;
+
+// Where a text begins: after the tokens before a document or between documents, or a line end, or
+// else the first token.
+std::vector<int32_t> beginning(Tokenizer& tokenizer) {
+  if (const auto before = tokenizer.before_text(); !before.empty()) {
+    return {before.begin(), before.end()};
+  }
+  if (const auto separator = tokenizer.end_of_text()) {
+    return {*separator};
+  }
+  std::vector<int32_t> line_end;
+  try {
+    line_end = tokenizer.encode("\n");
+  } catch (const Error&) {  // a vocabulary of characters without it
+  }
+  return line_end.empty() ? std::vector<int32_t>{0} : line_end;
+}
+
+}  // namespace
+
+ModelViews::ModelViews(const Config& config, const Dataset& dataset, Model& model,
+                       TrainingStep& training, Machine& machine, Uploader& upload)
+    : config_(config),
+      dataset_(dataset),
+      model_(model),
+      training_(training),
+      machine_(machine),
+      upload_(upload) {
+  agree(machine.mesh()->job(), [&] {
+    if (config.log.sample_every > 0 && config.model.reads_text()) {
+      tokenizer_ = load_tokenizer(H5Reader(config.data.path));
+    }
+  });
+}
+
+void ModelViews::show(int64_t step, double gradient_scale, RunLog* log) {
+  if (samples_are_due(step) && config_.model.reads_text()) {
+    const std::string sample = text();
+    if (log) {
+      log->show_text(step, sample);
+    }
+  } else if (samples_are_due(step)) {
+    const PredictedImages predicted = images();
+    if (log) {
+      log->show_images(step, predicted);
+    }
+  }
+  if (config_.log.histograms) {
+    const std::vector<NamedHistogram> all = histograms(gradient_scale);
+    if (log) {
+      log->show_histograms(step, all);
+    }
+  }
+}
+
+// The validation at the end is shown in any case.
+bool ModelViews::samples_are_due(int64_t step) const {
+  const int64_t every = config_.log.sample_every, validations = config_.train.eval_every;
+  return every > 0 &&
+         (step == config_.train.steps || validations == 0 || step / validations % every == 0);
+}
+
+Context ModelViews::context() {
+  return {
+      .stream = machine_.stream, .memory = machine_.memory, .gate = &training_.store().gradients};
+}
+
+Tensor ModelViews::on_host(const Tensor& data) {
+  if (data.dtype() == DType::kF32) {
+    return copied(machine_.stream, data, host_);
+  }
+  const Tensor wide = context().workspace(data.shape(), DType::kF32);
+  convert(machine_.stream, data, wide);
+  return copied(machine_.stream, wide, host_);
+}
+
+// Where blocks gather their weights, all ranks write the same number of tokens.
+std::string ModelViews::text() {
+  if (!training_.store().gradients.is_collective() && machine_.mesh()->job().rank() > 0) {
+    return "";
+  }
+  const std::unique_ptr<Decoder> decoder = model_.decoder(context());
+  require(decoder != nullptr,
+          [&] { return config_.model.kind + " reads text and has no decoder"; });
+  TokenSampler sampler({.seed = config_.run.seed});
+  std::vector<int32_t> tokens = beginning(*tokenizer_);
+  const auto prompt = static_cast<std::ptrdiff_t>(tokens.size());
+  bool is_finite = true;
+  Tensor logits = decoder->prefill(tokens);
+  for (int64_t i = 0; i < kTokens; ++i) {
+    const Tensor seen = on_host(logits);
+    is_finite = is_finite && std::ranges::all_of(seen.as<float>(),
+                                                 [](float logit) { return std::isfinite(logit); });
+    tokens.push_back(is_finite ? sampler.pick(seen.as<float>()) : 0);
+    if (i + 1 < kTokens) {
+      logits = decoder->step(tokens.back());
+    }
+  }
+  return is_finite ? tokenizer_->decode(std::span(tokens).subspan(static_cast<size_t>(prompt)))
+                   : "(the logits are not finite)";
+}
+
+PredictedImages ModelViews::images() {
+  if (!training_.store().gradients.is_collective() && machine_.mesh()->job().rank() > 0) {
+    return {};
+  }
+  const DatasetInfo& info = dataset_.info();
+  const MicroBatch batch =
+      dataset_.validation_batch(config_.model.context, 0, config_.train.eval_batch());
+  auto* classifier = dynamic_cast<Classifier*>(&model_);
+  require(classifier != nullptr, [&] { return config_.model.kind + " has no classes"; });
+  Context inference = context();
+  const Tensor logits = on_host(classifier->logits(inference, upload_(batch).input).value());
+  const std::span<const float> scores = logits.as<float>();
+  const size_t width = scores.size() / static_cast<size_t>(batch.samples);
+  const auto pixels = static_cast<size_t>(info.height * info.width * info.channels);
+  const auto shown = static_cast<size_t>(std::min(batch.samples, kImages));
+  PredictedImages result{.height = info.height, .width = info.width, .channels = info.channels};
+  for (size_t i = 0; i < shown; ++i) {
+    const auto row = scores.subspan(i * width, info.classes.size());
+    result.predicted.push_back(
+        info.classes[static_cast<size_t>(std::ranges::max_element(row) - row.begin())]);
+    result.truth.push_back(info.classes[static_cast<size_t>(batch.targets[i])]);
+    for (size_t p = i * pixels; p < (i + 1) * pixels; ++p) {
+      const size_t channel = p % static_cast<size_t>(info.channels);
+      const double level = batch.images[p] * info.std[channel] + info.mean[channel];
+      result.pixels.push_back(static_cast<uint8_t>(std::lround(255 * std::clamp(level, 0.0, 1.0))));
+    }
+  }
+  return result;
+}
+
+// Each rank counts what it owns of the optimizer's view, so every element counts once.
+std::vector<NamedHistogram> ModelViews::histograms(double gradient_scale) {
+  const OptimizerShards& shards = training_.store().shards;
+  const bool has_gradients = training_.store().gradients.is_summed();
+  std::map<std::string, Histogram> by_tag;
+  for (const Parameter* parameter : parameters_of(model_)) {
+    if (parameter->wanted()) {
+      by_tag["weights/" + parameter->name];
+      if (has_gradients) {
+        by_tag["gradients/" + parameter->name];
+      }
+    }
+  }
+  const auto add = [&](const std::string& tag, const Tensor& data, const Extent& part,
+                       double scale) {
+    by_tag.at(tag).add(on_host(data.slice(part.in_flat, part.count)).as<float>(),
+                       static_cast<float>(scale));
+  };
+  for (size_t s = 0; s < shards.all().size(); ++s) {
+    for (const Extent& part : shards.owned_extents(s)) {
+      const std::string& name = shards.parameter(part).name;
+      add("weights/" + name, shards.all()[s].value, part, 1);
+      if (has_gradients) {
+        add("gradients/" + name, shards.all()[s].grad, part, 1 / gradient_scale);
+      }
+    }
+  }
+  std::vector<NamedHistogram> all;
+  for (auto& [tag, histogram] : by_tag) {
+    histogram.sums() = machine_.mesh()->job().sum(histogram.sums());
+    all.push_back({tag, histogram});
+  }
+  return all;
+}
+
+}  // namespace tandem
