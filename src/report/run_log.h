@@ -17,7 +17,7 @@
 #include "src/report/metrics_log.h"
 #include "src/report/run_report.h"
 #include "src/report/slowest_rank.h"
-#include "src/report/tensorboard.h"
+#include "src/report/tensorboard/tensorboard.h"
 #include "src/settings/config.h"
 #include "src/train/evaluation.h"
 #include "src/train/model_zoo.h"

@@ -77,7 +77,6 @@ void Trainer::build(int ranks_here) {
                                        training_->store().values.dtype());
   views_ =
       std::make_unique<ModelViews>(config_, *dataset_, *model_, *training_, machine_, *upload_);
-  schedule_ = config_.schedule();
 }
 
 void Trainer::resume() {
@@ -191,7 +190,7 @@ Trainer::StepPlan Trainer::plan_step(int64_t number) {
 // step.
 Trainer::StepPlan Trainer::step(StepPlan plan) {
   Pending next{.step = state_.step + 1,
-               .lr = lr_at(schedule_, state_.step),
+               .lr = lr_at(config_.schedule(), state_.step),
                .targets = plan.agreed.targets,
                .batch = std::move(plan.batch)};
   StepPlan after;

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "comm/world.h"
-#include "optim/schedule.h"
 #include "src/data/loader.h"
 #include "src/report/metrics_window.h"
 #include "src/report/run_log.h"
@@ -116,7 +115,6 @@ class Trainer {
   std::unique_ptr<MetricsWindow> window_;  // since the last logged step
   std::unique_ptr<Checkpointer> checkpointer_;
   std::unique_ptr<RunLog> log_;  // rank 0
-  ScheduleOptions schedule_;
   StopSignal stop_signal_;
   StopFile stop_file_;
   std::unique_ptr<SpotWatch> spot_watch_;  // of the first rank on each host

@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "src/report/histogram.h"
+#include "src/report/tensorboard/histogram.h"
 
 namespace tandem {
 namespace {

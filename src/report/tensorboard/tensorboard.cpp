@@ -1,4 +1,4 @@
-#include "src/report/tensorboard.h"
+#include "src/report/tensorboard/tensorboard.h"
 
 #include <unistd.h>
 

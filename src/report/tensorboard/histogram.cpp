@@ -1,4 +1,4 @@
-#include "src/report/histogram.h"
+#include "src/report/tensorboard/histogram.h"
 
 #include <algorithm>
 #include <bit>

@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "src/io/file.h"
-#include "src/report/histogram.h"
-#include "src/report/image_grid.h"
 #include "src/report/metrics_log.h"
-#include "src/report/protobuf.h"
+#include "src/report/tensorboard/histogram.h"
+#include "src/report/tensorboard/image_grid.h"
+#include "src/report/tensorboard/protobuf.h"
 
 namespace tandem {
 

@@ -1,4 +1,4 @@
-#include "src/report/image_grid.h"
+#include "src/report/tensorboard/image_grid.h"
 
 #include <png.h>
 
