@@ -31,6 +31,6 @@ MUTANTS = [
            "std::ranges::find(ends, token) != ends.end() || ", "",
            ["program.hugging_face HuggingFace.test_generation_ends_at_an_end_token"]),
     Mutant("padding of the vocabulary is generated", "src/commands/generate.cpp",
-           "logits.slice(0, sizes.vocab_size)", "logits",
+           "logits.slice(0, tokenizer.vocab_size())", "logits",
            ["program.hugging_face HuggingFace.test_padding_is_never_generated"]),
 ]
