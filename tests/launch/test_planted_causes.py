@@ -26,15 +26,15 @@ class Planting(Launched):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.library = cls.path("plant.so")
-        command = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", cls.library, PLANT]
+        cls.shim = cls.path("plant.so")
+        command = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", cls.shim, PLANT]
         cls.check(subprocess.run(command, capture_output=True, text=True))
 
     def program(self, name, plants):
         """`tandem` with these plants."""
         path = self.path(name + "-tandem")
         with open(path, "w") as out:
-            out.write(f"#!/bin/sh\nexec env LD_PRELOAD={shlex.quote(self.library)} PLANT_PRODUCT_US={PRODUCT_US} "
+            out.write(f"#!/bin/sh\nexec env LD_PRELOAD={shlex.quote(self.shim)} PLANT_PRODUCT_US={PRODUCT_US} "
                       f'{shlex.join(f"PLANT_{key}={value}" for key, value in plants.items())} '
                       f'{shlex.quote(tandem_program.TANDEM)} "$@"\n')
         os.chmod(path, 0o755)
