@@ -48,24 +48,35 @@ struct Request {
                 "only the likeliest tokens that together have this probability", 1e-6, 1);
     options.add("seed", sampling.seed, "of the random choice");
     options.add("stop", stops, "text that ends the output, itself not printed; may repeat");
-    options.add("tokenizer", tokenizer, "file with the tokenizer; the run's own when not given");
+    options.add("tokenizer", tokenizer,
+                "file with the tokenizer, or folder with its tokenizer.json; the model's own when "
+                "not given");
     options.add("threads", threads, "CPU threads; 0: all cores", 0, 4096);
     options.add("help", help, "print this");
   }
 };
 
-// RUN/tokenizer.h5 beside RUN/checkpoints/step-..., or the dataset the model was trained on.
+// That of the request; else a Hugging Face model's own, or RUN/tokenizer.h5 beside
+// RUN/checkpoints/step-..., or the one of the dataset that the model was trained on.
 std::string tokenizer_path(const Request& request, const std::string& checkpoint,
                            const Config& config) {
   if (!request.tokenizer.empty()) {
     return request.tokenizer;
   }
   if (is_hugging_face(checkpoint)) {
-    fail(ExitCode::kConfig,
-         str(checkpoint, ": name a dataset with its tokenizer: --tokenizer FILE.h5"));
+    if (!std::filesystem::exists(checkpoint + "/tokenizer.json")) {
+      fail(ExitCode::kConfig, str(checkpoint, " has no tokenizer.json: name a folder that has, or ",
+                                  "a dataset with its tokenizer: --tokenizer FILE.h5"));
+    }
+    return checkpoint;
   }
   const RunDirectory run = RunDirectory::of(checkpoint);
   return std::filesystem::exists(run.tokenizer()) ? run.tokenizer() : run.find(config.data.path);
+}
+
+std::unique_ptr<Tokenizer> tokenizer_at(const std::string& path) {
+  return std::filesystem::is_directory(path) ? load_hugging_face_tokenizer(path)
+                                             : load_tokenizer(H5Reader(path));
 }
 
 // Prints text as it comes, or keeps it, but holds back what may be the beginning of a stop text.
@@ -144,10 +155,9 @@ void generate(Request& request, World& world, Memory& memory) {
     fail(ExitCode::kConfig, str(checkpoint, ": model.kind = ", config.model.kind,
                                 " writes no text; use a gpt or llama"));
   }
-  const H5Reader tokenizer_file(tokenizer_path(request, checkpoint, config));
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(tokenizer_file);
   DatasetInfo sizes;
-  sizes.path = tokenizer_file.path();
+  sizes.path = tokenizer_path(request, checkpoint, config);
+  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_at(sizes.path);
   sizes.kind = DatasetKind::kText;
   sizes.vocab_size = tokenizer->vocab_size();
 

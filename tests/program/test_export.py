@@ -61,6 +61,17 @@ class Export(Workspace):
             if name.endswith(".json"):
                 self.assertEqual(read_json(one, name), read_json(three, name))
 
+    def test_a_trained_tokenizer_goes_with_its_model(self):
+        """The exported folder alone gives the text that the run gives."""
+        data = self.path("bpe.h5")
+        self.check(run("prepare", "text", "--input", self.text_file, "--output", data, "--tokenizer", "bpe", "--vocab-size", "300"))
+        self.train("bpe", "--data.path", data, "--train.steps", "3")
+        folder = self.export("bpe")[0]
+        texts = [self.check(run("generate", source, "--prompt", "the ", "--tokens", "40", "--seed", "5")).stdout
+                 for source in [self.run_folder("bpe"), folder]]
+        self.assertGreater(len(texts[0]), 40)
+        self.assertEqual(*texts)
+
     def test_tokenizers(self):
         """char as characters; bytes and gpt2 with the characters that stand for bytes, as in GPT-2's files."""
         vocabulary = self.path("vocabulary")

@@ -98,7 +98,7 @@ class HuggingFace(Workspace):
 
     def test_settings_come_from_config_json(self):
         self.start("llama", "settings")
-        shown = self.check(run("inspect", self.run_folder("settings"))).stdout
+        shown = self.check(run("inspect", self.run_folder("settings"), "--tensors")).stdout
         for line in ["kind = llama", "layers = 2", "heads = 4", "kv_heads = 2", "width = 16", "ffn_width = 24", "context = 32",
                      "vocab = 260", "tie_embeddings = false", "norm_eps = 1e-06", r"rope_theta = 5e\+05",
                      "rope_scaling = llama3", "rope_factor = 8", "rope_original_context = 16"]:
@@ -150,7 +150,7 @@ class HuggingFace(Workspace):
             self.assert_one_line(self.check(result, CONFIG), f"--context {more} must be at most model.context = 32")
         result = run("eval", "--checkpoint", self.path("gpt2"))
         self.assert_one_line(self.check(result, CONFIG), "knows no dataset.*--data FILE.h5")
-        shown = self.check(run("inspect", self.path("gpt2"))).stdout
+        shown = self.check(run("inspect", self.path("gpt2"), "--tensors")).stdout
         self.assertRegex(shown, r"(?m)^  param/blocks.1.mlp.fc.weight +\[24, 16\]$")
         self.assertRegex(shown, r"(?m)^parameters  \d+$")
         self.assertRegex(shown, r"(?m)^positions = 32$")
