@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <new>
 
@@ -76,6 +77,8 @@ ExitCode run(Command command, const Words& words, World& world, Memory& memory) 
   } catch (const std::bad_alloc&) {
     return abort_all(ExitCode::kOutOfMemory,
                      "out of memory outside the tensor pool; use fewer ranks or a smaller model");
+  } catch (const std::filesystem::filesystem_error& error) {
+    return abort_all(ExitCode::kData, str(error.path1().string(), ": ", error.code().message()));
   } catch (const std::exception& error) {
     return abort_all(ExitCode::kInternal, str("internal error: ", error.what()));
   }

@@ -45,7 +45,7 @@ ModelViews::ModelViews(const Config& config, const Dataset& dataset, Model& mode
       upload_(upload) {
   agree(machine.mesh()->job(), [&] {
     if (config.log.sample_every > 0 && config.model.reads_text()) {
-      tokenizer_ = load_tokenizer(H5Reader(config.data.path));
+      tokenizer_ = load_tokenizer(H5Reader(dataset.info().path));
     }
   });
 }
@@ -105,7 +105,8 @@ std::string ModelViews::text() {
   bool is_finite = true;
   Tensor logits = decoder->prefill(tokens);
   for (int64_t i = 0; i < kTokens; ++i) {
-    const Tensor seen = on_host(logits);
+    // Not the model's padding after the tokenizer's vocabulary.
+    const Tensor seen = on_host(logits).slice(0, tokenizer_->vocab_size());
     is_finite = is_finite && std::ranges::all_of(seen.as<float>(),
                                                  [](float logit) { return std::isfinite(logit); });
     tokens.push_back(is_finite ? sampler.pick(seen.as<float>()) : 0);

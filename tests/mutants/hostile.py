@@ -93,4 +93,7 @@ MUTANTS = [
     Mutant("safetensors: a shard may lack a tensor that the index names", "src/io/safetensors/reader.cpp",
            "if (tensors_[i].name > expected->tensor) {\n        break;", "if (tensors_[i].name > expected->tensor) {\n        continue;",
            ["io.hostile_safetensors"]),
+    Mutant("a name that no file can have is an internal error", "src/commands/main.cpp",
+           "return abort_all(ExitCode::kData, str(error.path1()", "return abort_all(ExitCode::kInternal, str(error.path1()",
+           ["program.bad_input BadInput.test_names_that_no_file_can_have"]),
 ]

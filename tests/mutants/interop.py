@@ -33,4 +33,7 @@ MUTANTS = [
     Mutant("padding of the vocabulary is generated", "src/commands/generate.cpp",
            "logits.slice(0, tokenizer.vocab_size())", "logits",
            ["program.hugging_face HuggingFace.test_padding_is_never_generated"]),
+    Mutant("padding of the vocabulary is shown in TensorBoard", "src/train/model_views.cpp",
+           "on_host(logits).slice(0, tokenizer_->vocab_size())", "on_host(logits)",
+           ["program.commands Training.test_looking_at_a_model_changes_no_bit"]),
 ]

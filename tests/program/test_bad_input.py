@@ -340,6 +340,13 @@ class BadInput(Workspace):
             self.train(name, code=CONFIG)
         self.assertFalse(os.path.exists(os.path.join(self.folder, "checkpoints")))
 
+    def test_names_that_no_file_can_have(self):
+        name = "x" * 5000
+        for command in [["inspect", name], ["eval", name], ["generate", name], ["compare", name, name], ["export", name, "--output", "y"],
+                        ["prepare", "images", "--input", name, "--output", self.path("y.h5")], ["estimate", "--data.path", name]]:
+            with self.subTest(command=command[0]):
+                self.assert_one_line(self.check(run(*command), DATA), "File name too long")
+
     def test_words_that_belong_to_nothing(self):
         self.train("words")
         for command in [["eval"], ["generate", "--prompt", "red"]]:

@@ -94,7 +94,7 @@ class Training(Workspace):
         """Text, pictures and histograms, on ranks that gather their weights and on ranks that have them, and after a skipped
         step."""
         shown = ["--log.sample_every", "1", "--log.histograms", "true"]
-        for ranks, zero, more in [(1, 0, []), (2, 1, ["--train.precision", "fp16"]), (2, 2, ["--dist.reduce", "exact"]),
+        for ranks, zero, more in [(1, 0, ["--model.vocab", "1000"]), (2, 1, ["--train.precision", "fp16"]), (2, 2, ["--dist.reduce", "exact"]),
                                   (3, 3, []), (2, 3, ["--model.kind", "mlp"]), (2, 0, ["--model.kind", "resnet", "--model.depth", "8"])]:
             with self.subTest(ranks=ranks, zero=zero, more=more):
                 name = f"looks{ranks}{zero}{''.join(more)}".replace("-", "")

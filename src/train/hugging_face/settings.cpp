@@ -221,7 +221,9 @@ std::string architecture_of(const Keys& keys) {
 
 bool is_hugging_face(const std::string& path) {
   namespace fs = std::filesystem;
-  return fs::exists(path + "/config.json") && !fs::exists(path + "/manifest.json");
+  std::error_code ignored;  // such as a name that is too long
+  return fs::exists(path + "/config.json", ignored) &&
+         !fs::exists(path + "/manifest.json", ignored);
 }
 
 std::vector<Assignment> hugging_face_settings(const std::string& folder) {
