@@ -44,13 +44,14 @@ if [ ${#texts[@]} -eq 0 ]; then
     find "$folder/package" -type f -path '*games/fortunes/*' ! -name '*.dat' ! -name '*.u8' | sort |
       xargs cat | tr -d '\010\r' | tr '\t' ' ' >"$folder/fortunes.txt"
   fi
-  texts=("$folder/fortunes.txt")
+  texts=("$folder/fortunes.txt") tokenizer=(bpe --vocab-size 1024)
 else
+  tokenizer=(char)  # good for any size and language
   name=quickstart-$(basename "${texts[0]}" | tr -c '[:alnum:]\n' '-')
 fi
 
 mkdir -p data
-build/tandem prepare text --input "${texts[@]}" --output "data/$name.h5" --tokenizer char --force
+build/tandem prepare text --input "${texts[@]}" --output "data/$name.h5" --tokenizer "${tokenizer[@]}" --force
 phase "4 of 5, training"
 mpirun -np 2 build/tandem train --config configs/quickstart.cfg --run.name "$name" --data.path "data/$name.h5"
 
@@ -59,7 +60,7 @@ if [ $# -eq 0 ]; then
   echo "Freshly invented fortunes:"
   for seed in 1 2 3; do
     echo
-    build/tandem generate --checkpoint "runs/$name" --prompt $'\n%\n' --tokens 600 --temperature 0.7 --seed $seed --stop $'\n%\n'
+    build/tandem generate --checkpoint "runs/$name" --prompt $'\n%\n' --tokens 250 --temperature 0.7 --seed $seed --stop $'\n%\n'
   done
 else
   echo "A sample:"
