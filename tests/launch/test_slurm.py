@@ -131,11 +131,19 @@ class Slurm(Workspace):
 class WithPmix(Slurm):
     def test_all_hosts(self):
         job = self.submit("all", "--train.steps", 4, options=["--nodes", "4"], OMPI_MCA_plm_base_verbose="5")
-        said = self.finish(job, 0)
+        # Open MPI 4.1.4 under PMIx sometimes (once in some fifteen jobs) dies of a segmentation fault while its ranks connect.
+        crashes = 0
+        self.wait_until(job, lambda said: said["JobState"] in ENDED or int(said["Restarts"]) > 0)
+        if self.pmix and "Signal: Segmentation fault" in self.log(job) and "\nmodel " not in self.log(job):
+            crashes = 1
+            self.start_now(job, crashes)
+        said = self.finish(job, 0, crashes)
         self.assertRegex(said, "\nranks +8 ranks, 2 on each node;")
         if not self.pmix:  # mpirun says how it starts its daemons
             self.assertRegex(said, "srun .*--gres gpu:2 .*orted")
-        self.assertEqual(self.own_lines(job), [f"job {job}, attempt 1 of 21, on host0 host1 host2 host3", "ends with 0"])
+        crashed = [f"job {job}, attempt 1 of 21, on host0 host1 host2 host3", "ended with 143; goes back into the queue"]
+        self.assertEqual(self.own_lines(job), crashed * crashes +
+                         [f"job {job}, attempt {1 + crashes} of 21, on host0 host1 host2 host3", "ends with 0"])
 
     def test_a_stop(self):
         """Saves and requeues after one signal, saves and ends after another."""
