@@ -107,13 +107,6 @@ ExitCode unknown_command(const std::string& word) {
   return ExitCode::kConfig;
 }
 
-// A help text or the version needs no library, so the program need not start twice.
-bool asks_for_text(int argc, char** argv) {
-  return argc < 2 || std::any_of(argv + 1, argv + argc, [](const std::string_view word) {
-           return word == "--help" || word == "-h" || word == "help" || word == "--version";
-         });
-}
-
 int main_with(int argc, char** argv) {
   open_standard_streams();
   const Words words(argv + 1, argv + argc);
@@ -143,8 +136,6 @@ int main_with(int argc, char** argv) {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  if (!tandem::asks_for_text(argc, argv)) {
-    tandem::choose_library_settings(argv);
-  }
+  tandem::choose_library_settings(argv);
   return tandem::main_with(argc, argv);
 }
