@@ -47,6 +47,11 @@ TEST(TokenSampler, LimitsTheChoice) {
   // The first token alone reaches 0.5; a little more needs the second, too.
   EXPECT_EQ(counts({.temperature = 1, .top_p = 0.5}, 50)[2], 50);
   EXPECT_GT(counts({.temperature = 1, .top_p = 0.51}, 50)[1], 0);
+  // Within the nucleus of 4/8 and 2/8 the odds stay 2 to 1: 5 standard deviations of 3000 draws
+  // are 5 * sqrt(3000 * 2 / 9) = 129.
+  const std::vector<int> nucleus = counts({.temperature = 1, .top_p = 0.7}, 3000);
+  EXPECT_EQ(nucleus[0] + nucleus[3], 0);
+  EXPECT_NEAR(nucleus[2], 2000, 129);
 }
 
 // The definition, with a sort of the whole vocabulary: the tokens that top_k and top_p leave.
