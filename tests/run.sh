@@ -8,6 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$(realpath -m "${BUILD:-build}")
 configurations=(release simt) folders=("$build" "$build-simt") labels=() fixed_addresses=()
+cores=$(nproc)  # nproc obeys OMP_NUM_THREADS, which is set below
 case "${1:-}" in
   --asan | --tsan)
     configurations=("${1#--}") folders=("$build-${1#--}") labels=(-L '^(unit|mpi)$')
@@ -56,6 +57,7 @@ for i in "${!folders[@]}"; do
   else
     targets "$folder" "${chosen[@]}" | xargs -r cmake --build "$folder" --target
   fi
-  "${fixed_addresses[@]}" ctest --test-dir "$folder" --output-on-failure --no-tests=error "${chosen[@]}"
+  "${fixed_addresses[@]}" ctest --test-dir "$folder" --parallel "$cores" --output-on-failure --no-tests=error \
+    "${chosen[@]}"
 done
 [ $total -gt 0 ] || { echo "run: no test is chosen by: $*" >&2; exit 1; }
