@@ -79,6 +79,15 @@ int64_t bytes_below(const std::string& folder) {
   return bytes;
 }
 
+// A damaged report says nothing.
+std::string last_end_in(const std::string& report) {
+  const Json json = Json::parse(read_file(report), nullptr, false);
+  const Json starts = json.is_object() ? json.value("starts", Json()) : Json();
+  const Json last = starts.is_array() && !starts.empty() ? starts.back() : Json();
+  const Json state = last.is_object() ? last.value("state", Json()) : Json();
+  return state.is_string() ? state.get<std::string>() : "";
+}
+
 double age_of(const std::string& path) {
   const auto age = fs::file_time_type::clock::now() - fs::last_write_time(path);
   return std::max(0.0, std::chrono::duration<double>(age).count());
@@ -91,10 +100,11 @@ Json json_of(const std::optional<RunFacts::Loss>& loss) {
 }  // namespace
 
 std::string RunFacts::state() const {
-  return is_running                   ? "running"
-         : steps > 0 && step >= steps ? "finished"
-         : step > 0                   ? "stopped"
-                                      : "new";
+  return is_running                                    ? "running"
+         : steps > 0 && step >= steps                  ? "finished"
+         : last_end == "running" || last_end == "died" ? "died"
+         : step > 0                                    ? "stopped"
+                                                       : "new";
 }
 
 std::optional<RunFacts::Loss> RunFacts::best() const {
@@ -136,6 +146,9 @@ RunFacts read_run(const RunDirectory& directory) {
   if (fs::exists(directory.metrics())) {
     read_log(directory.metrics(), &run);
     run.age_s = age_of(directory.metrics());
+  }
+  if (fs::exists(directory.report())) {
+    run.last_end = last_end_in(directory.report());
   }
   for (const CheckpointName& checkpoint : list_checkpoints(directory.checkpoints())) {
     run.step = std::max(run.step, checkpoint.step);

@@ -24,6 +24,7 @@ struct RunFacts {
   std::vector<Assignment> settings{};  // of config.cfg; empty without one
   int64_t step = 0, steps = 0;         // done, as far as was logged or saved; wanted
   bool is_running = false;             // a process of this host or file system holds its lock
+  std::string last_end{};              // RunStart::state of the last start; empty: not known
   int64_t bytes = 0;                   // of all its files
   double age_s = 0;                    // since the last line of metrics.jsonl, or since its start
   std::vector<Loss> curve{};           // training losses in the order of steps
@@ -33,7 +34,8 @@ struct RunFacts {
   double rate = 0, step_ms = 0;
   int64_t peak_bytes = 0, wire_bytes = 0;  // of the last line: memory of the largest rank, and sent
 
-  // "running", "finished", "stopped", or "new" before the first step.
+  // "running", "finished", "died" (its last start never said how it ended), "stopped", or "new"
+  // before the first step.
   std::string state() const;
   // The least validation loss, or, without validations, the least training loss.
   std::optional<Loss> best() const;

@@ -3,6 +3,9 @@ from table import Mutant
 
 BUILD = "release"
 MUTANTS = [
+    Mutant("a run that died is shown as stopped", "src/report/run_facts.cpp",
+           "last_end == \"running\" || last_end == \"died\" ? \"died\"", "last_end == \"died\" ? \"died\"",
+           ["program.looking_back LookingBack.test_a_run_whose_last_start_never_ended_died"]),
     Mutant("a run that is stopped saves only at its end", "src/train/trainer.cpp", "const bool saves = stopped || config_",
            "const bool saves = config_", ["program.settings Settings.test_run_stop_file"]),
     Mutant("checkpoint.at_end = false also leaves out what is due at the last step", "src/train/trainer.cpp",

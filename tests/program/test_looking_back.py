@@ -70,6 +70,20 @@ class LookingBack(Workspace):
             self.assertRegex(self.shown("inspect", self.path("runs")), r"(?m)^wide +running +10/40 ")
         self.assertRegex(self.shown("inspect", self.path("runs")), r"(?m)^wide +stopped +10/40 ")
 
+    def test_a_run_whose_last_start_never_ended_died(self):
+        report = os.path.join(self.run_folder("wide"), "report.json")
+        with open(report) as file:
+            text = file.read()
+        for damaged, state in [(text.replace('"state": "finished"', '"state": "running"'), "died"),
+                               (text.replace('"state": "finished"', '"state": 3'), "stopped"),
+                               (text.replace('"starts"', '"stars"'), "stopped"), ("[]", "stopped"), (text[:-9], "stopped")]:
+            self.assertNotEqual(damaged, text)
+            with open(report, "w") as out:
+                out.write(damaged)
+            self.assertRegex(self.shown("inspect", self.path("runs")), fr"(?m)^wide +{state} +10/40 ")
+        with open(report, "w") as out:
+            out.write(text)
+
     def test_damaged_and_unfinished_runs_do_not_stop_the_table(self):
         shutil.copytree(self.run_folder("first"), self.path("others/cut"))
         with open(self.path("others/cut/metrics.jsonl"), "r+") as log:
