@@ -87,12 +87,14 @@ def with_added_tokens(texts, size):
 
 
 def behaviours(texts, size):
-    """A tokenizer for each way of splitting."""
+    """A tokenizer for each way of splitting. It was trained on words of GPT-2, so that merges would go across these splits."""
     for name in ["isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous"]:
         for invert in [False, True]:
             steps = [Split(Regex(r"[aeiou ]|\d+"), name, invert), Split("th", name, invert), Digits(),
                      ByteLevel(add_prefix_space=False, use_regex=False)]
-            yield f"{name}{' inverted' * invert}", trained(Sequence(steps), texts, size)
+            tokenizer = gpt2_like(texts, size)
+            tokenizer.pre_tokenizer = Sequence(steps)
+            yield f"{name}{' inverted' * invert}", tokenizer
 
 
 def ids_of(tokenizer, texts):

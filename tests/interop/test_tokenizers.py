@@ -108,7 +108,9 @@ class Tokenizers(TokenizerTest):
     def test_an_expression_that_takes_too_long_is_an_error(self):
         tokenizer = copy.deepcopy(self.plain)
         tokenizer["pre_tokenizer"] = split(r"(a+)+\d")
+        before = os.times().children_user
         done = self.encode(tokenizer, ["a" * 60])
+        self.assertLess(os.times().children_user - before, 3)  # ten million steps take 0.05 s; the largest limit 6 s
         self.assertEqual(done.returncode, 3, done.stdout)
         self.assertRegex(done.stderr, "gives up at byte 0 of a text of 60 bytes: match limit exceeded")
 

@@ -173,9 +173,9 @@ class Hosts:
 
     def start(self, name, command, cwd=None, **how):
         """Starts a command in a host. The process is the command itself, so signals reach it."""
-        folder = ["env", "-C", cwd] if cwd else []
+        settings = ["-u", "TMPDIR", *(["-C", cwd] if cwd else [])]  # temporary files are in the host's own /tmp
         holder = str(self.holders[name].pid)
-        return subprocess.Popen(["nsenter", "-t", holder, "-n", "-u", "-m", *folder, *map(str, command)], **how)
+        return subprocess.Popen(["nsenter", "-t", holder, "-n", "-u", "-m", "env", *settings, *map(str, command)], **how)
 
     def run(self, name, command, input=None, timeout=60, check=True, **how):
         """Runs a command in a host to its end, and returns its output and exit code. By default it must end with 0."""

@@ -95,7 +95,7 @@ MUTANTS = [
            ["step.lost_step_np3"]),
     Mutant("the older checkpoint is deleted before the new one is whole", "src/train/checkpointer.cpp",
            "      const std::string committed = commit_checkpoint(attempt.partial, attempt.manifest, files);\n",
-           "      keep_newest(checkpoints_, config_.checkpoint.keep - 1, config_.checkpoint.keep_every, attempt.manifest.step);\n"
+           "      for (const auto& old : list_checkpoints(checkpoints_)) std::filesystem::remove_all(old.path);\n"
            "      const std::string committed = commit_checkpoint(attempt.partial, attempt.manifest, files);\n",
            ["program.life_of_a_run Checkpoints.test_a_full_disk_leaves_the_only_checkpoint"]),
     Mutant("after a crash the best checkpoint is one that is not", "src/train/checkpointer.cpp",

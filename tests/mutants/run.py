@@ -62,7 +62,10 @@ class Mutation:
     def compile(self, kind, tests):
         """Returns what the compiler prints if it fails, otherwise an empty text."""
         suite = self.suites[kind]
-        command = ["cmake", "--build", suite.build, "--parallel", str(os.cpu_count()), "--target", *suite.targets(tests)]
+        targets = suite.targets(tests)
+        if not targets:  # scripts alone
+            return ""
+        command = ["cmake", "--build", suite.build, "--parallel", str(os.cpu_count()), "--target", *targets]
         result = subprocess.run(command, capture_output=True, text=True)
         return result.stdout + result.stderr if result.returncode != 0 else ""
 
