@@ -58,11 +58,11 @@ class Time(Workspace):
                 self.assertEqual([slowest["saving_ms"] for line, slowest in steps if line["step"] in (1, 2, 3, 4)], [0] * 4)
 
     def test_a_slow_rank_is_named(self):
-        """Rank 2 of 4 stands still again and again, mostly while it computes."""
-        width = "256" if DEVICE == "cpu" else "32"
+        """Rank 2 of 4 stands still again and again, mostly while it computes: on a CPU four micro-batches for each message."""
+        large = ["--model.width", "256", "--train.global_batch", "48", "--train.micro_batch", "3"] if DEVICE == "cpu" else []
         command = ["timeout", "-k", "5", "120", "mpirun", "-np", "4", tandem_program.TANDEM, "train", "--data.path", self.text,
                    "--run.dir", self.path("runs"), "--run.name", "slow", *tandem_program.QUICK, *MODEL,
-                   "--model.width", width, "--train.steps", "20"]
+                   *large, "--train.steps", "20"]
         job = subprocess.Popen(command, env=MPI_ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         ended = threading.Event()
         slowing = threading.Thread(target=self.slow_down, args=("2", ended))
