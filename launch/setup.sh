@@ -8,12 +8,12 @@ set -euo pipefail
 packages=(build-essential cmake ninja-build ccache
   openmpi-bin libopenmpi-dev libhdf5-dev libboost-program-options-dev libopenblas-dev
   nlohmann-json3-dev libxxhash-dev zlib1g-dev libarchive-dev libjpeg-dev libpng-dev libpcre2-dev
-  libgtest-dev)
+  libgmock-dev libgtest-dev)
 wanted=()
 if [ "${1:-}" = --tests ]; then
   packages+=(clang-format python3 libboost-context-dev)
   wanted=(python3-torch python3-h5py    # without them the parity tests are skipped, and say so
-    clang-16 libclang-rt-16-dev llvm-16   # for the fuzzers
+    clang-16 clang-tidy-16 libclang-rt-16-dev libomp-16-dev llvm-16   # for the fuzzers and clang-tidy
     shellcheck
     iproute2 iputils-ping openssh-server  # for pretend hosts
     python3-boto3  # the model of requests to SageMaker

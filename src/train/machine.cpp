@@ -13,7 +13,7 @@ namespace tandem {
 
 namespace {
 
-bool uses_nccl(const DistConfig& dist, Device device) {
+[[maybe_unused]] bool uses_nccl(const DistConfig& dist, Device device) {
   return device == Device::kCuda && dist.backend != Backend::kMpi;
 }
 

@@ -2,8 +2,8 @@
 # clang-tidy, with the checks of .clang-tidy, over every C++ file that a build without CUDA compiles. Takes a quarter of
 # an hour on two cores; arguments are files to check instead of all: tests/style/check_tidy.sh comm/transport/ring.cpp
 set -euo pipefail
-tidy=$(command -v clang-tidy-{19,18,17,16} clang-tidy 2>/dev/null | head -1) || true
-[ -n "$tidy" ] || { echo "tidy: no clang-tidy of version 16 or later; Debian: clang-tidy-16" >&2; exit 1; }
+tidy=$(command -v clang-tidy-{19,18,17,16} 2>/dev/null | head -1) || true
+[ -n "$tidy" ] || { echo "tidy: no clang-tidy of version 16 or later; launch/setup.sh --tests installs it on Debian" >&2; exit 1; }
 cd "$(dirname "$0")/../.."
 build=${BUILD:-build}-tidy
 cmake -S . -B "$build" -G Ninja -DTANDEM_CUDA=OFF -DTANDEM_TESTS=ON -DTANDEM_SIMT=OFF >"$build.log" 2>&1 ||

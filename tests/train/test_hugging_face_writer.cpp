@@ -42,6 +42,7 @@ class HuggingFaceWriter : public Checkpoint {
     }
     const std::string partial = begin_checkpoint(checkpoints_, 1);
     std::vector<FileEntry> files;
+    files.reserve(2);
     for (int rank = 0; rank < 2; ++rank) {
       files.push_back(write_rank_file(partial + "/" + rank_file_name(rank), parts[rank]));
     }

@@ -56,6 +56,7 @@ void write_transposed(std::span<const float> values, int64_t rows, int64_t colum
 void write_all(const TensorSource& weights, const std::vector<Exported>& tensors,
                const ExportOptions& options, const std::string& folder) {
   std::vector<SafetensorsEntry> entries;
+  entries.reserve(tensors.size());
   for (const Exported& tensor : tensors) {
     entries.push_back(tensor.entry);
   }
