@@ -45,15 +45,15 @@ struct Request {
   }
 };
 
-// Writes the run's tokenizer, and returns the token that ends a text.
-std::optional<int32_t> write_tokenizer(const Request& request, const std::string& checkpoint,
-                                       int64_t context, const std::string& folder) {
+// Writes the run's tokenizer, and returns the tokens around a text.
+TextTokens write_tokenizer(const Request& request, const std::string& checkpoint, int64_t context,
+                           const std::string& folder) {
   std::string path = request.tokenizer;
   if (path.empty()) {
     path = (fs::canonical(checkpoint).parent_path().parent_path() / "tokenizer.h5").string();
     if (!fs::exists(path)) {
       std::fprintf(stderr, "tandem: no %s: the exported model has no tokenizer\n", path.c_str());
-      return std::nullopt;
+      return {};
     }
   }
   return write_tokenizer_files(H5Reader(path), context, folder);
@@ -82,10 +82,13 @@ void write_model(const Request& request, const std::string& checkpoint, const st
     fail(ExitCode::kConfig,
          str(checkpoint, ": model.kind = ", model.kind,
              " is in neither transformers nor torchvision; export a gpt, a llama or a resnet"));
-  } else if (options.end_token = write_tokenizer(request, checkpoint, model.context, folder);
+  } else if (options.around_text = write_tokenizer(request, checkpoint, model.context, folder);
              is_hugging_face(checkpoint)) {
     const std::vector<int32_t> ends = hugging_face_end_tokens(checkpoint);
-    options.end_token = ends.empty() ? options.end_token : ends[0];
+    if (!ends.empty()) {
+      options.around_text.end = ends[0];
+      options.around_text.before = options.around_text.before.value_or(ends[0]);
+    }
     write(HuggingFaceReader(checkpoint), model.vocab);
   } else {
     const CheckpointReader reader(checkpoint);

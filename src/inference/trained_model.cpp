@@ -7,6 +7,7 @@
 #include "src/estimate/gemm_rate.h"
 #include "src/io/checkpoint.h"
 #include "src/train/hugging_face/reader.h"
+#include "src/train/hugging_face/tokenizer_files.h"
 #include "src/train/hugging_face/settings.h"
 #include "src/train/model_zoo.h"
 #include "src/train/snapshot.h"
@@ -46,7 +47,7 @@ Config config_of(const CheckpointReader& reader) {
 
 void require_same_vocabulary(const std::string& checkpoint, const std::string& data) {
   if (is_hugging_face(checkpoint)) {
-    return;  // make_model() compares the sizes
+    return require_same_tokens(checkpoint, data);
   }
   const std::string then = read_manifest(checkpoint).vocabulary_hash;
   if (!then.empty() && then != vocabulary_hash(data)) {

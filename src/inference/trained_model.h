@@ -21,7 +21,8 @@ namespace tandem {
 std::string resolve_checkpoint(const std::string& path);
 
 // Error kData if the dataset at `data` has another vocabulary_hash() than the one that the
-// checkpoint was trained on. Checkpoints that do not know it, and Hugging Face models, pass.
+// checkpoint was trained on, or, for a Hugging Face model, as require_same_tokens(). Checkpoints
+// that do not know it pass.
 void require_same_vocabulary(const std::string& checkpoint, const std::string& data);
 
 struct TrainedModel {

@@ -106,6 +106,30 @@ class Export(Workspace):
                 for name in ["config.json", "generation_config.json"]:
                     self.assertEqual(read_json(folder, name)["eos_token_id"], end)
 
+    def test_tokens_before_and_after_a_text(self):
+        """A tokenizer whose texts begin with a token of their own: it is the model's bos, the end of text its eos."""
+        tokenizer = self.path("with-start")
+        self.check(run("prepare", "text", "--input", self.text_file, "--output", self.path("start.h5"), "--tokenizer", "bpe",
+                       "--vocab-size", "300"))
+        self.train("ends", "--train.steps", "1", data=self.path("start.h5"))
+        shutil.copytree(self.export("ends")[0], tokenizer)
+        written = read_json(tokenizer, "tokenizer.json")
+        start = 1 + max([*written["model"]["vocab"].values(), written["added_tokens"][0]["id"]])
+        written["added_tokens"].append({**written["added_tokens"][0], "id": start, "content": "<s>"})
+        written["post_processor"] = {"type": "TemplateProcessing", "pair": [], "special_tokens": {
+            "<s>": {"id": "<s>", "ids": [start], "tokens": ["<s>"]}},
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]}
+        with open(os.path.join(tokenizer, "tokenizer.json"), "w") as out:
+            json.dump(written, out)
+        self.check(run("prepare", "text", "--input", self.text_file, "--output", self.path("begins.h5"), "--tokenizer", tokenizer))
+        self.train("begins", "--train.steps", "1", data=self.path("begins.h5"))
+        folder = self.export("begins")[0]
+        end = read_json(tokenizer, "config.json")["eos_token_id"]
+        for name in ["config.json", "generation_config.json"]:
+            self.assertEqual((read_json(folder, name)["bos_token_id"], read_json(folder, name)["eos_token_id"]), (start, end))
+        named = read_json(folder, "tokenizer_config.json")
+        self.assertEqual((named["bos_token"], named["eos_token"]), ("<s>", "<|endoftext|>"))
+
     def test_a_checkpoint_without_its_tokenizer(self):
         self.train("moved", "--train.steps", "1")
         checkpoint = glob.glob(os.path.join(self.run_folder("moved"), "checkpoints", "step-*"))[0]

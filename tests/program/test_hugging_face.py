@@ -134,6 +134,27 @@ class HuggingFace(Workspace):
             result = run(command[0], "--checkpoint", self.path("few"), command[1], self.bytes)
             self.assert_one_line(self.check(result, DATA), line)
 
+    def test_data_of_another_tokenizer(self):
+        """Each token of the data must be the model's token of that number; the model may have more."""
+        self.start("llama", "exported")
+        self.check(run("export", self.run_folder("exported"), "--output", self.path("named")))
+        path = os.path.join(self.path("named"), "tokenizer.json")
+        with open(path) as file:
+            names = json.load(file)
+        vocabulary = names["model"]["vocab"]
+        wrong = {"swapped": {**vocabulary, "a": vocabulary["b"], "b": vocabulary["a"]},
+                 "short": {name: token for name, token in vocabulary.items() if token != 200}, "none": {}}
+        for kind, line in [("same", ""), ("more", ""), ("swapped", "token 97 is 'a', and the model's is 'b'; prepare .*--tokenizer"),
+                           ("short", "token 200 is .*, and the model has none"), ("none", "token 0 is .*, and the model has none")]:
+            names["model"]["vocab"] = wrong.get(kind, vocabulary)
+            names["added_tokens"] = [{"id": 256, "content": "<pad>"}] if kind == "more" else []
+            with open(path, "w") as out:
+                json.dump(names, out)
+            for result in [self.start("named", kind, code=DATA if line else tandem_program.OK),
+                           self.check(run("eval", self.path("named"), "--data", self.bytes), DATA if line else tandem_program.OK)]:
+                if line:
+                    self.assert_one_line(result, "bytes.h5 has another tokenizer than .*named: " + line)
+
     def test_eval_and_inspect(self):
         """The loss of the model is that of a checkpoint with its weights."""
         for model in ["gpt2", "llama"]:

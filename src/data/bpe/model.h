@@ -56,6 +56,9 @@ BpeModel read_hugging_face_files(const std::string& folder);
 // The content of a tokenizer.json, all but `end_of_text`. Throws kData, beginning with `place`.
 BpeModel parse_tokenizer_json(std::string_view text, const std::string& place);
 
+// The content of a file of a tokenizer. Throws kData if it is larger than any should be.
+std::string read_tokenizer_file(const std::string& path);
+
 // The content of a tokenizer.json that parse_tokenizer_json, and `tokenizers`, read as this model.
 std::string tokenizer_json(const BpeModel& model);
 

@@ -8,20 +8,20 @@
 #include "src/io/byte_stream.h"
 
 namespace tandem {
-namespace {
 
-constexpr RecordLimit kLargestFile{1024};
-
-std::string read_json_file(const std::string& path) {
-  return read_whole_file(path, ByteStream::Unpack::kOff, kLargestFile);
+std::string read_tokenizer_file(const std::string& path) {
+  constexpr RecordLimit kLargest{1024};
+  return read_whole_file(path, ByteStream::Unpack::kOff, kLargest);
 }
+
+namespace {
 
 // The object in a file of settings; null when there is no such file.
 nlohmann::json optional_settings(const std::string& path) {
   if (!std::filesystem::exists(path)) {
     return nullptr;
   }
-  return parse_object(read_json_file(path), path);
+  return parse_object(read_tokenizer_file(path), path);
 }
 
 // The id of a token by its name in tokenizer.json.
@@ -80,7 +80,7 @@ std::optional<int32_t> stored_end_of_text(const H5Reader& file, const std::strin
 
 BpeModel read_hugging_face_files(const std::string& folder) {
   const std::string path = folder + "/tokenizer.json";
-  BpeModel model = parse_tokenizer_json(read_json_file(path), path);
+  BpeModel model = parse_tokenizer_json(read_tokenizer_file(path), path);
   model.end_of_text = read_end_of_text(model, folder);
   return model;
 }

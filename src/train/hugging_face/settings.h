@@ -21,8 +21,9 @@ bool is_hugging_face(const std::string& path);
 // other scalings of rotary frequencies. Error kData if the file cannot be read.
 std::vector<Assignment> hugging_face_settings(const std::string& folder);
 
-// The default settings with those of hugging_face_settings(). Error kConfig as there, and for
-// values that our models do not have.
+// The default settings with those of hugging_face_settings(), and as train.precision the type of
+// the weights (`dtype`, or `torch_dtype`). Error kConfig as there, and for values that our models
+// do not have.
 Config hugging_face_config(const std::string& folder);
 
 // Tokens that end a text: eos_token_id of generation_config.json, or else of config.json. Error

@@ -133,15 +133,18 @@ std::string torch_name_of(DType dtype) {
 
 void write_settings(const TransformerConfig& config, const ExportOptions& options,
                     const std::string& folder) {
-  const Json end = options.end_token ? Json(*options.end_token) : Json(nullptr);
+  const auto token = [](const std::optional<int32_t>& id) {
+    return id ? Json(*id) : Json(nullptr);
+  };
+  const Json before = token(options.around_text.before), end = token(options.around_text.end);
   Json json = config.llama ? llama_config(config) : gpt2_config(config);
   json["tie_word_embeddings"] = config.tie_embeddings;
-  json["bos_token_id"] = end;  // documents are separated by it
+  json["bos_token_id"] = before;
   json["eos_token_id"] = end;
   json["torch_dtype"] = torch_name_of(options.dtype);
   replace_file(folder + "/config.json", text_of(json));
   replace_file(folder + "/generation_config.json",
-               text_of({{"bos_token_id", end}, {"eos_token_id", end}}));
+               text_of({{"bos_token_id", before}, {"eos_token_id", end}}));
 }
 
 // torchvision's name of "stem.bn.gain", "stages.0.1.conv_2.weight" or "head.bias".

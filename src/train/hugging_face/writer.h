@@ -3,18 +3,18 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "layers/models/transformer.h"
 #include "src/io/checkpoint_reader.h"
+#include "src/train/hugging_face/tokenizer_files.h"
 
 namespace tandem {
 
 struct ExportOptions {
   DType dtype = DType::kF32;  // f32, bf16 or fp16; rounds to nearest even
   int64_t shard_bytes = 5'000'000'000;
-  std::optional<int32_t> end_token{};  // that ends a text
+  TextTokens around_text{};
 };
 
 // Writes config.json, generation_config.json and the weights into `folder`, which exists. `config`
