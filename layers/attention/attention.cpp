@@ -73,29 +73,32 @@ Variable attention(Context& context, const Variable& qkv, const HeadLayout& layo
 Variable attention_cached(Context& context, const Variable& qkv, const HeadLayout& layout,
                           KeyValueCache& cache) {
   require_layout(qkv, layout);
-  const int64_t length = qkv.shape()[1], capacity = cache.keys.shape()[1];
-  require(!context.tape && qkv.shape()[0] == 1 && cache.length + length <= capacity, [&] {
-    return str("attention_cached: qkv ", qkv.shape(), " on top of ", cache.length, " of ", capacity,
-               " positions");
-  });
-  const int64_t first = cache.length;
-  cache.length += length;
+  const kernels::CacheSizes sizes{.batch = qkv.shape()[0],
+                                  .first = cache.length,
+                                  .length = qkv.shape()[1],
+                                  .capacity = cache.keys.shape()[2]};
+  require(!context.tape && sizes.batch == cache.keys.shape()[0] && sizes.end() <= sizes.capacity,
+          [&] {
+            return str("attention_cached: qkv ", qkv.shape(), " after ", cache.length,
+                       " positions of keys ", cache.keys.shape());
+          });
+  cache.length = sizes.end();
   on_device_and_float(context.stream, qkv.dtype(), [&]<class T>(auto device) {
     kernels::cache_append(device, qkv.data<T>(), cache.keys.data<T>(), cache.values.data<T>(),
-                          first, length, capacity, layout.heads, layout.kv_heads, layout.width);
+                          sizes, layout);
   });
-  if (first == 0) {
+  if (sizes.first == 0) {
     return attention(context, qkv, layout);
   }
-  Tensor y = context.activation({1, length, layout.heads * layout.width}, qkv.dtype());
-  const Tensor workspace =
-      context.workspace({kernels::attention_from_cache_workspace(
-                            context.stream.device(), cache.length, layout.heads, layout.width)},
-                        wide_of(qkv.dtype()));
+  Tensor y =
+      context.activation({sizes.batch, sizes.length, layout.heads * layout.width}, qkv.dtype());
+  const Tensor workspace = context.workspace(
+      {kernels::attention_from_cache_workspace(context.stream.device(), sizes, layout)},
+      wide_of(qkv.dtype()));
   on_device_and_float(context.stream, qkv.dtype(), [&]<class T>(auto device) {
-    kernels::attention_from_cache(
-        device, qkv.data<T>(), cache.keys.data<T>(), cache.values.data<T>(), y.data<T>(), first,
-        length, capacity, layout.heads, layout.kv_heads, layout.width, workspace.data<Wide<T>>());
+    kernels::attention_from_cache(device, qkv.data<T>(), cache.keys.data<T>(),
+                                  cache.values.data<T>(), y.data<T>(), sizes, layout,
+                                  workspace.data<Wide<T>>());
   });
   return Variable(std::move(y));
 }

@@ -24,15 +24,15 @@ struct HeadLayout {
 // qkv [B, T, layout.row()]; returns [B, T, heads * width].
 Variable attention(Context& context, const Variable& qkv, const HeadLayout& layout);
 
-// The keys and values of one sequence's positions so far.
+// The keys and values of the positions so far, of B sequences of one length.
 struct KeyValueCache {
-  Tensor keys, values;  // [kv_heads, capacity, width]
-  int64_t length = 0;   // cached positions
+  Tensor keys, values;  // [B, kv_heads, capacity, width]
+  int64_t length = 0;   // cached positions of each sequence
 };
 
-// Appends the keys and values of qkv [1, T, layout.row()] to the cache. Then each of its queries
-// attends to the cached positions up to its own. Returns [1, T, heads * width]. Saves nothing for
-// backward.
+// Appends the keys and values of qkv [B, T, layout.row()] to the cache. Then each of its queries
+// attends to the cached positions of its sequence up to its own. Returns [B, T, heads * width].
+// Saves nothing for backward.
 Variable attention_cached(Context& context, const Variable& qkv, const HeadLayout& layout,
                           KeyValueCache& cache);
 
@@ -62,29 +62,33 @@ void attention_backward(Cuda, const T* dy, const T* qkv, const T* y, const Wide<
                         T* dqkv, Wide<T> beta, int64_t batch, int64_t length, int64_t heads,
                         int64_t kv_heads, int64_t width, Wide<T>* workspace);
 
-// Copies the keys and values of qkv [length, row] to positions [first, first + length) of keys and
-// values [kv_heads, capacity, width].
-template <class T>
-void cache_append(Cpu, const T* qkv, T* keys, T* values, int64_t first, int64_t length,
-                  int64_t capacity, int64_t heads, int64_t kv_heads, int64_t width);
-template <class T>
-void cache_append(Cuda, const T* qkv, T* keys, T* values, int64_t first, int64_t length,
-                  int64_t capacity, int64_t heads, int64_t kv_heads, int64_t width);
+// What is cached: `batch` sequences, `first` positions of each before those that are added.
+struct CacheSizes {
+  int64_t batch, first, length, capacity;
+  int64_t end() const { return first + length; }
+};
 
-// Workspace for attention_from_cache, in elements; `positions` is the number of cached positions.
-int64_t attention_from_cache_workspace(Device device, int64_t positions, int64_t heads,
-                                       int64_t width);
+// Copies the keys and values of qkv [batch, length, row] to positions [first, end) of keys and
+// values [batch, kv_heads, capacity, width].
+template <class T>
+void cache_append(Cpu, const T* qkv, T* keys, T* values, const CacheSizes& sizes,
+                  const HeadLayout& layout);
+template <class T>
+void cache_append(Cuda, const T* qkv, T* keys, T* values, const CacheSizes& sizes,
+                  const HeadLayout& layout);
 
-// Attention of the queries of qkv [length, row], at positions [first, first + length), to a cache
-// that already contains these positions.
+// Workspace for attention_from_cache, in elements.
+int64_t attention_from_cache_workspace(Device device, const CacheSizes& sizes,
+                                       const HeadLayout& layout);
+
+// Attention of the queries of qkv [batch, length, row], at positions [first, end), to a cache that
+// already contains these positions. y [batch, length, heads * width].
 template <class T>
-void attention_from_cache(Cpu, const T* qkv, const T* keys, const T* values, T* y, int64_t first,
-                          int64_t length, int64_t capacity, int64_t heads, int64_t kv_heads,
-                          int64_t width, Wide<T>* workspace);
+void attention_from_cache(Cpu, const T* qkv, const T* keys, const T* values, T* y,
+                          const CacheSizes& sizes, const HeadLayout& layout, Wide<T>* workspace);
 template <class T>
-void attention_from_cache(Cuda, const T* qkv, const T* keys, const T* values, T* y, int64_t first,
-                          int64_t length, int64_t capacity, int64_t heads, int64_t kv_heads,
-                          int64_t width, Wide<T>* workspace);
+void attention_from_cache(Cuda, const T* qkv, const T* keys, const T* values, T* y,
+                          const CacheSizes& sizes, const HeadLayout& layout, Wide<T>* workspace);
 
 }  // namespace kernels
 }  // namespace tandem

@@ -23,42 +23,46 @@ Wide<T> dot(const T* a, const T* b, int64_t n) {
 }  // namespace
 
 template <class T>
-void cache_append(Cpu, const T* qkv, T* keys, T* values, int64_t first, int64_t length,
-                  int64_t capacity, int64_t heads, int64_t kv_heads, int64_t width) {
-  const int64_t row = (heads + 2 * kv_heads) * width;
-  for (int64_t g = 0; g < kv_heads; ++g) {
-    for (int64_t t = 0; t < length; ++t) {
-      const T* key = qkv + t * row + (heads + g) * width;
-      const int64_t to = (g * capacity + first + t) * width;
-      std::copy_n(key, width, keys + to);
-      std::copy_n(key + kv_heads * width, width, values + to);
+void cache_append(Cpu, const T* qkv, T* keys, T* values, const CacheSizes& sizes,
+                  const HeadLayout& layout) {
+  const int64_t width = layout.width;
+  for (int64_t b = 0; b < sizes.batch; ++b) {
+    for (int64_t g = 0; g < layout.kv_heads; ++g) {
+      for (int64_t t = 0; t < sizes.length; ++t) {
+        const T* key = qkv + (b * sizes.length + t) * layout.row() + (layout.heads + g) * width;
+        const int64_t to = ((b * layout.kv_heads + g) * sizes.capacity + sizes.first + t) * width;
+        std::copy_n(key, width, keys + to);
+        std::copy_n(key + layout.kv_heads * width, width, values + to);
+      }
     }
   }
 }
 
-int64_t attention_from_cache_workspace(Device device, int64_t positions, int64_t heads,
-                                       int64_t width) {
-  return device == Device::kCpu ? heads * (positions + width) : 0;
+int64_t attention_from_cache_workspace(Device device, const CacheSizes& sizes,
+                                       const HeadLayout& layout) {
+  return device == Device::kCpu ? sizes.batch * layout.heads * (sizes.end() + layout.width) : 0;
 }
 
 template <class T>
-void attention_from_cache(Cpu, const T* qkv, const T* keys, const T* values, T* y, int64_t first,
-                          int64_t length, int64_t capacity, int64_t heads, int64_t kv_heads,
-                          int64_t width, Wide<T>* workspace) {
+void attention_from_cache(Cpu, const T* qkv, const T* keys, const T* values, T* y,
+                          const CacheSizes& sizes, const HeadLayout& layout, Wide<T>* workspace) {
   using W = Wide<T>;
-  const int64_t row = (heads + 2 * kv_heads) * width, group = heads / kv_heads;
-  const int64_t end = first + length;
+  const int64_t width = layout.width, heads = layout.heads, end = sizes.end();
+  const int64_t group = heads / layout.kv_heads;
   const W scale = W(1) / std::sqrt(static_cast<W>(width));
-#pragma omp parallel for schedule(static) if (heads * length * end * width >= 8 * kParallelElements)
-  for (int64_t h = 0; h < heads; ++h) {
-    const T* k = keys + h / group * capacity * width;
-    const T* v = values + h / group * capacity * width;
-    W* scores = workspace + h * (end + width);
+#pragma omp parallel for schedule(static) if (sizes.batch * heads * sizes.length * end * width >= \
+                                              8 * kParallelElements)
+  for (int64_t i = 0; i < sizes.batch * heads; ++i) {
+    const int64_t b = i / heads, h = i % heads;
+    const int64_t at = (b * layout.kv_heads + h / group) * sizes.capacity * width;
+    const T *k = keys + at, *v = values + at;
+    W* scores = workspace + i * (end + width);
     W* sums = scores + end;
-    for (int64_t t = 0; t < length; ++t) {
-      const T* q = qkv + t * row + h * width;
-      T* out = y + (t * heads + h) * width;
-      const int64_t count = first + t + 1;
+    for (int64_t t = 0; t < sizes.length; ++t) {
+      const int64_t row = b * sizes.length + t;
+      const T* q = qkv + row * layout.row() + h * width;
+      T* out = y + (row * heads + h) * width;
+      const int64_t count = sizes.first + t + 1;
       for (int64_t j = 0; j < count; ++j) {
         scores[j] = dot(q, k + j * width, width) * scale;
       }
@@ -80,23 +84,21 @@ void attention_from_cache(Cpu, const T* qkv, const T* keys, const T* values, T* 
   }
 }
 
-template void cache_append<float>(Cpu, const float*, float*, float*, int64_t, int64_t, int64_t,
-                                  int64_t, int64_t, int64_t);
+template void cache_append<float>(Cpu, const float*, float*, float*, const CacheSizes&,
+                                  const HeadLayout&);
 template void attention_from_cache<float>(Cpu, const float*, const float*, const float*, float*,
-                                          int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
-                                          float*);
-template void cache_append<double>(Cpu, const double*, double*, double*, int64_t, int64_t, int64_t,
-                                   int64_t, int64_t, int64_t);
+                                          const CacheSizes&, const HeadLayout&, float*);
+template void cache_append<double>(Cpu, const double*, double*, double*, const CacheSizes&,
+                                   const HeadLayout&);
 template void attention_from_cache<double>(Cpu, const double*, const double*, const double*,
-                                           double*, int64_t, int64_t, int64_t, int64_t, int64_t,
-                                           int64_t, double*);
-template void cache_append<Bf16>(Cpu, const Bf16*, Bf16*, Bf16*, int64_t, int64_t, int64_t, int64_t,
-                                 int64_t, int64_t);
-template void attention_from_cache<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, Bf16*, int64_t,
-                                         int64_t, int64_t, int64_t, int64_t, int64_t, float*);
-template void cache_append<Fp16>(Cpu, const Fp16*, Fp16*, Fp16*, int64_t, int64_t, int64_t, int64_t,
-                                 int64_t, int64_t);
-template void attention_from_cache<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, Fp16*, int64_t,
-                                         int64_t, int64_t, int64_t, int64_t, int64_t, float*);
+                                           double*, const CacheSizes&, const HeadLayout&, double*);
+template void cache_append<Bf16>(Cpu, const Bf16*, Bf16*, Bf16*, const CacheSizes&,
+                                 const HeadLayout&);
+template void attention_from_cache<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, Bf16*,
+                                         const CacheSizes&, const HeadLayout&, float*);
+template void cache_append<Fp16>(Cpu, const Fp16*, Fp16*, Fp16*, const CacheSizes&,
+                                 const HeadLayout&);
+template void attention_from_cache<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, Fp16*,
+                                         const CacheSizes&, const HeadLayout&, float*);
 
 }  // namespace tandem::kernels

@@ -13,17 +13,20 @@ using namespace attention_tile;
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    cache_append_kernel(int64_t n, int64_t row, int64_t k_at, int64_t v_at, int64_t first,
-                        int64_t capacity, int64_t kv_width, int64_t width, Global<const T> qkv,
+    cache_append_kernel(int64_t n, CacheSizes sizes, HeadLayout layout, Global<const T> qkv,
                         Global<T> keys, Global<T> values) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) {
     return;
   }
-  const int64_t t = i / kv_width, column = i % kv_width;
-  const int64_t to = (column / width * capacity + first + t) * width + column % width;
-  keys.store(to, qkv.load(t * row + k_at + column));
-  values.store(to, qkv.load(t * row + v_at + column));
+  const int64_t width = layout.width, kv_width = layout.kv_heads * width;
+  const int64_t row = i / kv_width, column = i % kv_width;
+  const int64_t b = row / sizes.length, t = row % sizes.length;
+  const int64_t head = b * layout.kv_heads + column / width;
+  const int64_t to = (head * sizes.capacity + sizes.first + t) * width + column % width;
+  const int64_t key = row * (layout.heads * width + 2 * kv_width) + layout.heads * width + column;
+  keys.store(to, qkv.load(key));
+  values.store(to, qkv.load(key + kv_width));
 }
 
 // The results of the block's rows of threads; each row takes every kDown-th key.
@@ -84,17 +87,18 @@ __device__ void attend(const Rows<const T>& q, const Rows<const T>& k, const Row
   }
 }
 
-// One block for each query of each head. sizes.batch is 1; sizes.length is the number of queries.
+// One block for each query of each head.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     cached_attention_kernel(Sizes sizes, int64_t first, int64_t capacity, bool vector,
                             float exponent_scale, Global<const T> qkv, Global<const T> keys,
                             Global<const T> values, Global<T> y) {
   auto& partial = shared<Partial<kWidth>>();
-  const int64_t t = blockIdx.x / sizes.heads, h = blockIdx.x % sizes.heads;
+  const int64_t row = blockIdx.x / sizes.heads, h = blockIdx.x % sizes.heads;
+  const int64_t b = row / sizes.length, count = first + row % sizes.length + 1;
   const int width = static_cast<int>(sizes.width);
-  const int64_t at = h / sizes.group() * capacity * width, count = first + t + 1;
-  attend<T, kWidth>({qkv + t * sizes.row() + h * width, sizes.row(), 1, width, vector},
+  const int64_t at = (b * sizes.kv_heads + h / sizes.group()) * capacity * width;
+  attend<T, kWidth>({qkv + row * sizes.row() + h * width, sizes.row(), 1, width, vector},
                     {keys + at, width, count, width, vector},
                     {values + at, width, count, width, vector}, exponent_scale, partial);
   __syncthreads();
@@ -112,52 +116,48 @@ __global__ void __launch_bounds__(kThreads)
     total += factor * partial.total[d];
     sum += factor * partial.sums[d][column];
   }
-  y.store((t * sizes.heads + h) * width + column, T(sum / total));
+  y.store((row * sizes.heads + h) * width + column, T(sum / total));
 }
 
 }  // namespace
 
 template <class T>
-void cache_append(Cuda device, const T* qkv, T* keys, T* values, int64_t first, int64_t length,
-                  int64_t capacity, int64_t heads, int64_t kv_heads, int64_t width) {
-  const int64_t kv_width = kv_heads * width, n = length * kv_width;
+void cache_append(Cuda device, const T* qkv, T* keys, T* values, const CacheSizes& sizes,
+                  const HeadLayout& layout) {
+  const int64_t n = sizes.batch * sizes.length * layout.kv_heads * layout.width;
   if (n > 0) {
-    launch<cache_append_kernel<T>>(device, blocks_for(n, kThreads), kThreads, 0, n,
-                                   (heads + 2 * kv_heads) * width, heads * width,
-                                   (heads + kv_heads) * width, first, capacity, kv_width, width,
+    launch<cache_append_kernel<T>>(device, blocks_for(n, kThreads), kThreads, 0, n, sizes, layout,
                                    qkv, keys, values);
   }
 }
 
 template <class T>
 void attention_from_cache(Cuda device, const T* qkv, const T* keys, const T* values, T* y,
-                          int64_t first, int64_t length, int64_t capacity, int64_t heads,
-                          int64_t kv_heads, int64_t width, Wide<T>*) {
-  if (length * heads == 0) {
+                          const CacheSizes& sizes, const HeadLayout& layout, Wide<T>*) {
+  const int64_t queries = sizes.batch * sizes.length * layout.heads;
+  if (queries == 0) {
     return;
   }
-  with_width(width, [&]<int kWidth>() {
+  with_width(layout.width, [&]<int kWidth>() {
     launch<cached_attention_kernel<T, kWidth>>(
-        device, static_cast<unsigned>(length * heads), kThreads, 0,
-        Sizes{1, length, heads, kv_heads, width}, first, capacity,
-        packs_fit(width, qkv, keys, values), scale_of(width) * kLog2E, qkv, keys, values, y);
+        device, static_cast<unsigned>(queries), kThreads, 0,
+        Sizes{sizes.batch, sizes.length, layout.heads, layout.kv_heads, layout.width}, sizes.first,
+        sizes.capacity, packs_fit(layout.width, qkv, keys, values), scale_of(layout.width) * kLog2E,
+        qkv, keys, values, y);
   });
 }
 
-template void cache_append<float>(Cuda, const float*, float*, float*, int64_t, int64_t, int64_t,
-                                  int64_t, int64_t, int64_t);
-template void cache_append<Bf16>(Cuda, const Bf16*, Bf16*, Bf16*, int64_t, int64_t, int64_t,
-                                 int64_t, int64_t, int64_t);
-template void cache_append<Fp16>(Cuda, const Fp16*, Fp16*, Fp16*, int64_t, int64_t, int64_t,
-                                 int64_t, int64_t, int64_t);
+template void cache_append<float>(Cuda, const float*, float*, float*, const CacheSizes&,
+                                  const HeadLayout&);
 template void attention_from_cache<float>(Cuda, const float*, const float*, const float*, float*,
-                                          int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
-                                          float*);
+                                          const CacheSizes&, const HeadLayout&, float*);
+template void cache_append<Bf16>(Cuda, const Bf16*, Bf16*, Bf16*, const CacheSizes&,
+                                 const HeadLayout&);
 template void attention_from_cache<Bf16>(Cuda, const Bf16*, const Bf16*, const Bf16*, Bf16*,
-                                         int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
-                                         float*);
+                                         const CacheSizes&, const HeadLayout&, float*);
+template void cache_append<Fp16>(Cuda, const Fp16*, Fp16*, Fp16*, const CacheSizes&,
+                                 const HeadLayout&);
 template void attention_from_cache<Fp16>(Cuda, const Fp16*, const Fp16*, const Fp16*, Fp16*,
-                                         int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
-                                         float*);
+                                         const CacheSizes&, const HeadLayout&, float*);
 
 }  // namespace tandem::kernels

@@ -5,6 +5,7 @@
 #include "layers/dropout/dropout.h"
 #include "layers/embedding/embedding.h"
 #include "layers/linear/linear.h"
+#include "src/device/copy.h"
 
 namespace tandem {
 
@@ -22,10 +23,19 @@ Parameter matrix(const char* name, int64_t rows, int64_t columns) {
   return {.name = name, .shape = {rows, columns}, .init = Initializer::normal(0.02), .decay = true};
 }
 
-// x [1, T, C] -> [1, C]: the last position, without a gradient.
-Variable last_position(const Variable& x) {
-  const int64_t width = x.shape()[-1];
-  return Variable(x.value().slice(x.elements() - width, width).reshape({1, width}));
+// x [B, T, C] -> [B, C]: the last position of each sequence, without a gradient.
+Variable last_positions(Context& context, const Variable& x) {
+  const int64_t batch = x.shape()[0], length = x.shape()[1], width = x.shape()[2];
+  if (length == 1 || batch == 1) {
+    return Variable(
+        x.value().slice(x.elements() - batch * width, batch * width).reshape({batch, width}));
+  }
+  const Tensor last = context.activation({batch, width}, x.value().dtype());
+  for (int64_t b = 0; b < batch; ++b) {
+    copy(context.stream, x.value().slice(((b + 1) * length - 1) * width, width),
+         last.slice(b * width, width));
+  }
+  return Variable(last);
 }
 
 }  // namespace
@@ -91,7 +101,7 @@ std::vector<Block> Transformer::blocks_over(std::span<KeyValueCache> caches) {
   blocks.push_back({{"head", ln_f_ ? parameters_in(*ln_f_) : parameters_in(*norm_f_)},
                     [this, is_last_alone](Context& context, Flow x) -> Flow {
                       for (Variable& part : x) {
-                        part = is_last_alone ? last_position(part) : part;
+                        part = is_last_alone ? last_positions(context, part) : part;
                       }
                       return {head(context, std::move(x))};
                     }});

@@ -33,9 +33,9 @@ class Transformer final : public Classifier {
   // et al. 2022, appendix B, count the full square of scores; the causal mask leaves half of it.
   double flops_per_sample() const override;
 
-  std::unique_ptr<Decoder> decoder(const Context& context) override;
-  // The blocks for generating one sequence. Tokens [1, T] continue the sequence in `caches` (one
-  // cache for each layer) and give the logits [1, vocab] of the token after the last one. The
+  std::unique_ptr<Decoder> decoder(const Context& context, int64_t sequences) override;
+  // The blocks for generating B sequences. Tokens [B, T] continue the sequences in `caches` (one
+  // cache for each layer) and give the logits [B, columns] of the tokens after the last ones. The
   // blocks refer to the model and to the caches.
   std::vector<Block> blocks_over(std::span<KeyValueCache> caches);
 

@@ -38,8 +38,8 @@ struct TransformerConfig {
 class TransformerBlock {
  public:
   virtual ~TransformerBlock() = default;
-  // Tensors are [B, T, C]. With a cache, B is 1 and x holds the next positions of the sequence.
-  // They attend to themselves and to all earlier positions, and are appended to the cache.
+  // Tensors are [B, T, C]. With a cache, x holds the next positions of its B sequences. They attend
+  // to themselves and to all earlier positions, and are appended to the cache.
   virtual Flow operator()(Context& context, Flow x, KeyValueCache* cache) = 0;
   virtual std::vector<Parameter*> parameters() = 0;
 };

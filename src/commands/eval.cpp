@@ -25,7 +25,8 @@ working directory, then in the run's folder and each folder above that. Every ta
 
 struct Request {
   std::string checkpoint, data;
-  int64_t batch = 0, context = 0, threads = 0;
+  int64_t batch = 0, context = 0;
+  RunConfig run{};
   bool verify = false, json = false, help = false;
   Options options{kUsage};
 
@@ -36,7 +37,8 @@ struct Request {
     options.add("batch", batch, "samples at a time; 0: as in training", 0, 1 << 22);
     options.add("context", context, "tokens a sequence; 0: the model's", 0, 1 << 24);
     options.add("verify", verify, "hash the whole dataset first, also above 512 MiB");
-    options.add("threads", threads, "CPU threads a rank; 0: its share of the cores", 0, 4096);
+    run.bind_device(options, "device");
+    options.add("threads", run.threads, "CPU threads a rank; 0: its share of the cores", 0, 4096);
     options.add("json", json, "print one JSON object");
     options.add("help", help, "print this");
   }
@@ -79,7 +81,7 @@ void print(const TrainedModel& trained, const Evaluation& result, bool as_json) 
 
 }  // namespace
 
-ExitCode eval_command(const Words& words, World& world, Memory& memory) {
+ExitCode eval_command(const Words& words, World& world, Memory&) {
   Control& control = world.control();
   Request request;
   agree(control, [&] {
@@ -95,7 +97,7 @@ ExitCode eval_command(const Words& words, World& world, Memory& memory) {
     }
     return ExitCode::kOk;
   }
-  use_cpu_share(request.threads, world.local_size());
+  Machine machine(request.run, {.backend = Backend::kMpi}, world);
   const std::string checkpoint =
       on_root(control, [&] { return resolve_checkpoint(request.checkpoint); });
   std::unique_ptr<Dataset> dataset;
@@ -113,16 +115,16 @@ ExitCode eval_command(const Words& words, World& world, Memory& memory) {
   check_equal(control, "dataset " + dataset->info().path, dataset->info().fingerprint(),
               ExitCode::kData);
   agree(control, [&] { require_same_vocabulary(checkpoint, dataset->info().path); });
-  TrainedModel trained = load_trained_model(checkpoint, dataset->info(),
-                                            config_of(checkpoint).train.precision, world, memory);
-  Uploader upload(*trained.stream, memory, memory, dataset->info(), trained.values->dtype());
+  TrainedModel trained = load_trained_model(
+      checkpoint, dataset->info(), config_of(checkpoint).train.precision, machine, control);
+  Uploader upload(machine.stream, machine.memory, machine.staging, dataset->info(),
+                  trained.values->dtype());
   const TrainConfig& train = trained.config.train;
   const int64_t batch = request.batch > 0 ? request.batch : train.eval_batch();
   int64_t context = 0;
   agree(control, [&] { context = context_of(trained.config.model, request); });
-  Evaluation result = evaluate(
-      *trained.model, {.stream = *trained.stream, .memory = memory, .gate = trained.values.get()},
-      *dataset, context, batch, 0, upload, control);
+  Evaluation result = evaluate(*trained.model, trained.context(machine), *dataset, context, batch,
+                               0, upload, control);
   if (world.rank() == 0) {
     print(trained, result, request.json);
   }

@@ -11,6 +11,7 @@
 #include "src/inference/token_sampler.h"
 #include "src/inference/trained_model.h"
 #include "src/io/file.h"
+#include "src/kernels/convert.h"
 #include "src/train/hugging_face/settings.h"
 #include "src/train/run_directory.h"
 
@@ -22,13 +23,15 @@ constexpr const char* kUsage = R"(tandem generate: continues a text with a train
 
   tandem generate runs/NAME --prompt "Once upon" --tokens 200 --temperature 0.8 --top-k 40
 
-Prints the tokens as they come. The same seed gives the same text. runs/NAME is the same as --checkpoint runs/NAME.)";
+Prints the tokens as they come. The same seed gives the same text. runs/NAME is the same as --checkpoint runs/NAME.
+A GPU computes in the type that the model was trained in, the CPU in f32.)";
 
 struct Request {
   std::string checkpoint, prompt, tokenizer;
   std::vector<std::string> stops;
-  int64_t tokens = 200, samples = 1, threads = 0;
+  int64_t tokens = 200, samples = 1, batch = 8;
   SamplingOptions sampling;
+  RunConfig run{};
   bool json = false, help = false;
   Options options{kUsage};
 
@@ -40,6 +43,8 @@ struct Request {
         "text to continue; empty: the tokenizer's begin-of-text or end-of-text, or a line end");
     options.add("tokens", tokens, "largest number of tokens to print", 1);
     options.add("samples", samples, "texts to print, a line of dashes between them", 1, 1 << 20);
+    options.add("batch", batch, "texts to write side by side, which is faster and takes memory", 1,
+                1024);
     options.add("json", json, "print one JSON object at the end: the texts, and tokens a second");
     options.add("temperature", sampling.temperature,
                 "divides the logits; 0: always the likeliest token", 0, 1000);
@@ -51,7 +56,8 @@ struct Request {
     options.add("tokenizer", tokenizer,
                 "file with the tokenizer, or folder with its tokenizer.json; the model's own when "
                 "not given");
-    options.add("threads", threads, "CPU threads; 0: all cores", 0, 4096);
+    run.bind_device(options, "device");
+    options.add("threads", run.threads, "CPU threads; 0: all cores", 0, 4096);
     options.add("help", help, "print this");
   }
 };
@@ -79,11 +85,11 @@ std::unique_ptr<Tokenizer> tokenizer_at(const std::string& path) {
                                              : load_tokenizer(H5Reader(path));
 }
 
-// Prints text as it comes, or keeps it, but holds back what may be the beginning of a stop text.
+// Keeps text or, after print(), prints it as it comes. Holds back what may be the beginning of a
+// stop text.
 class StoppingPrinter {
  public:
-  StoppingPrinter(const std::vector<std::string>& stops, bool keeps)
-      : stops_(stops), keeps_(keeps) {}
+  explicit StoppingPrinter(const std::vector<std::string>& stops) : stops_(stops) {}
 
   // False when a stop text was reached.
   bool push(const std::string& text) {
@@ -108,47 +114,122 @@ class StoppingPrinter {
     return true;
   }
   void finish() { put(held_.size()); }
+  // Prints what was kept, and from now on what comes.
+  void print() {
+    prints_ = true;
+    put(0);
+  }
   const std::string& kept() const { return kept_; }
 
  private:
   void put(size_t count) {
-    if (keeps_) {
-      kept_.append(held_, 0, count);
-    } else if (std::fwrite(held_.data(), 1, count, stdout) != count || std::fflush(stdout) != 0) {
-      fail_file("standard output", "write", errno);
-    }
+    kept_.append(held_, 0, count);
     held_.erase(0, count);
+    if (prints_) {
+      if (std::fwrite(kept_.data(), 1, kept_.size(), stdout) != kept_.size() ||
+          std::fflush(stdout) != 0) {
+        fail_file("standard output", "write", errno);
+      }
+      kept_.clear();
+    }
   }
   std::vector<std::string> stops_;
-  bool keeps_;
+  bool prints_ = false;
   std::string held_, kept_;
 };
 
-// Feeds up to `most` tokens after the prompt to the printer. Returns how many the model chose, with
-// an end-of-text token that ended the text.
-int64_t continue_text(const std::vector<int32_t>& prompt, const std::vector<int32_t>& ends,
-                      int64_t most, const Tokenizer& tokenizer, Decoder& decoder,
-                      TokenSampler& sampler, StoppingPrinter& printer) {
-  StreamDecoder text(tokenizer);
-  Tensor logits = decoder.prefill(prompt);
-  int64_t count = 0;
-  while (count < most) {
-    // Not the model's padding after the tokenizer's vocabulary.
-    const int32_t token = sampler.pick(logits.slice(0, tokenizer.vocab_size()).as<float>());
-    ++count;
-    if (std::ranges::find(ends, token) != ends.end() || !printer.push(text.push(token))) {
-      break;
+// What ends a text beside a stop text: its length, and the tokens of `ends`.
+struct Limits {
+  int64_t tokens;
+  std::vector<int32_t> ends;
+};
+
+// One of the texts that continue the prompt side by side.
+class Sample {
+ public:
+  Sample(const Request& request, const Limits& limits, const Tokenizer& tokenizer, int64_t number)
+      : limits_(limits),
+        sampler_(request.sampling, static_cast<uint64_t>(number)),
+        text_(tokenizer),
+        printer_(request.stops) {}
+
+  // Chooses the next token from its logits [vocab]. After the end, always the last token.
+  int32_t next(std::span<const float> logits) {
+    if (!ended_) {
+      last_ = sampler_.pick(logits);
+      ++tokens_;
+      ended_ = std::ranges::count(limits_.ends, last_) > 0 || !printer_.push(text_.push(last_)) ||
+               tokens_ == limits_.tokens;
+      if (ended_) {
+        printer_.push(text_.finish());
+        printer_.finish();
+      }
     }
-    if (count < most) {
-      logits = decoder.step(token);
-    }
+    return last_;
   }
-  printer.push(text.finish());
-  printer.finish();
-  return count;
+  bool ended() const { return ended_; }
+  int64_t tokens() const { return tokens_; }  // chosen, with an end-of-text token that ended it
+  StoppingPrinter& printer() { return printer_; }
+
+ private:
+  const Limits& limits_;
+  TokenSampler sampler_;
+  StreamDecoder text_;
+  StoppingPrinter printer_;
+  int32_t last_ = 0;
+  int64_t tokens_ = 0;
+  bool ended_ = false;
+};
+
+std::vector<int32_t> prompt_of(const Request& request, Tokenizer& tokenizer) {
+  std::vector<int32_t> prompt(tokenizer.before_text().begin(), tokenizer.before_text().end());
+  if (!request.prompt.empty()) {
+    tokenizer.encode(request.prompt, &prompt);
+  } else if (prompt.empty()) {
+    prompt =
+        tokenizer.end_of_text() ? std::vector{*tokenizer.end_of_text()} : tokenizer.encode("\n");
+  }
+  return prompt;
 }
 
-void generate(Request& request, World& world, Memory& memory) {
+std::vector<int32_t> ends_of(const std::string& checkpoint, const Tokenizer& tokenizer) {
+  if (is_hugging_face(checkpoint)) {
+    return hugging_face_end_tokens(checkpoint);
+  }
+  return tokenizer.end_of_text() ? std::vector{*tokenizer.end_of_text()} : std::vector<int32_t>{};
+}
+
+// Continues the prompt with all samples side by side. Without JSON the first one that has not ended
+// is printed as it comes.
+void write_texts(const Request& request, const std::vector<int32_t>& prompt, int64_t vocab,
+                 Decoder& decoder, Stream& stream, std::span<Sample> samples, bool more_follow) {
+  Memory host(Device::kCpu);
+  std::vector<int32_t> tokens(samples.size());
+  Tensor logits = decoder.prefill(prompt);
+  for (auto printed = samples.begin();;) {
+    const Tensor seen = copied_as_f32(stream, logits, host);
+    const int64_t columns = seen.elements() / std::ssize(samples);
+    for (size_t s = 0; s < samples.size(); ++s) {
+      // Not the model's padding after the tokenizer's vocabulary.
+      tokens[s] = samples[s].next(
+          seen.as<float>().subspan(s * static_cast<size_t>(columns), static_cast<size_t>(vocab)));
+    }
+    while (!request.json && printed != samples.end()) {
+      printed->printer().print();
+      if (!printed->ended()) {
+        break;
+      }
+      ++printed;
+      std::printf(more_follow || printed != samples.end() ? "\n---------------\n" : "\n");
+    }
+    if (std::ranges::all_of(samples, &Sample::ended)) {
+      return;
+    }
+    logits = decoder.step(tokens);
+  }
+}
+
+void generate(const Request& request, World& world) {
   const std::string checkpoint = resolve_checkpoint(request.checkpoint);
   const Config config = config_of(checkpoint);
   if (!config.model.reads_text()) {
@@ -160,37 +241,31 @@ void generate(Request& request, World& world, Memory& memory) {
   const std::unique_ptr<Tokenizer> tokenizer = tokenizer_at(sizes.path);
   sizes.kind = DatasetKind::kText;
   sizes.vocab_size = tokenizer->vocab_size();
+  const std::vector<int32_t> prompt = prompt_of(request, *tokenizer);
+  const Limits limits{.tokens = request.tokens, .ends = ends_of(checkpoint, *tokenizer)};
 
-  TrainedModel trained = load_trained_model(checkpoint, sizes, DType::kF32, world, memory);
-  const std::unique_ptr<Decoder> decoder = trained.model->decoder(
-      {.stream = *trained.stream, .memory = memory, .gate = trained.values.get()});
-  require(decoder != nullptr, [&] { return config.model.kind + " reads text and has no decoder"; });
-  std::vector<int32_t> ends;
-  if (is_hugging_face(checkpoint)) {
-    ends = hugging_face_end_tokens(checkpoint);
-  } else if (tokenizer->end_of_text()) {
-    ends = {*tokenizer->end_of_text()};
-  }
-  std::vector<int32_t> prompt;
-  prompt.assign(tokenizer->before_text().begin(), tokenizer->before_text().end());
-  if (!request.prompt.empty()) {
-    tokenizer->encode(request.prompt, &prompt);
-  } else if (prompt.empty()) {
-    prompt =
-        tokenizer->end_of_text() ? std::vector{*tokenizer->end_of_text()} : tokenizer->encode("\n");
-  }
-  TokenSampler sampler(request.sampling);
+  Machine machine(request.run, {.backend = Backend::kMpi}, world);
+  const DType dtype = machine.device() == Device::kCpu ? DType::kF32 : config.train.precision;
+  const TrainedModel trained =
+      load_trained_model(checkpoint, sizes, dtype, machine, world.control());
   nlohmann::ordered_json json = {{"checkpoint", checkpoint}, {"samples", nlohmann::json::array()}};
   const auto began = std::chrono::steady_clock::now();
   int64_t tokens = 0;
-  for (int64_t sample = 0; sample < request.samples; ++sample) {
-    StoppingPrinter printer(request.stops, request.json);
-    const int64_t count =
-        continue_text(prompt, ends, request.tokens, *tokenizer, *decoder, sampler, printer);
-    tokens += count;
-    json["samples"].push_back({{"text", printer.kept()}, {"tokens", count}});
-    if (!request.json) {
-      std::printf(sample + 1 < request.samples ? "\n---------------\n" : "\n");
+  for (int64_t first = 0; first < request.samples; first += request.batch) {
+    const int64_t count = std::min(request.batch, request.samples - first);
+    const std::unique_ptr<Decoder> decoder =
+        trained.model->decoder(trained.context(machine), count);
+    require(decoder != nullptr,
+            [&] { return config.model.kind + " reads text and has no decoder"; });
+    std::vector<Sample> samples;
+    for (int64_t s = first; s < first + count; ++s) {
+      samples.emplace_back(request, limits, *tokenizer, s);
+    }
+    write_texts(request, prompt, tokenizer->vocab_size(), *decoder, machine.stream, samples,
+                first + count < request.samples);
+    for (Sample& sample : samples) {
+      tokens += sample.tokens();
+      json["samples"].push_back({{"text", sample.printer().kept()}, {"tokens", sample.tokens()}});
     }
   }
   if (request.json) {
@@ -204,7 +279,7 @@ void generate(Request& request, World& world, Memory& memory) {
 
 }  // namespace
 
-ExitCode generate_command(const Words& words, World& world, Memory& memory) {
+ExitCode generate_command(const Words& words, World& world, Memory&) {
   if (world.size() > 1) {
     throw AgreedError(ExitCode::kConfig,
                       "tandem generate runs as one process; start it without mpirun");
@@ -219,8 +294,7 @@ ExitCode generate_command(const Words& words, World& world, Memory& memory) {
     std::fputs(request.options.help().c_str(), stdout);
     return ExitCode::kOk;
   }
-  use_cpu_share(request.threads, world.local_size());
-  generate(request, world, memory);
+  generate(request, world);
   return ExitCode::kOk;
 }
 

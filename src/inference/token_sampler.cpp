@@ -14,8 +14,8 @@ int32_t TokenSampler::pick(std::span<const float> logits) {
     fail(ExitCode::kNumerical,
          "generate: the model's logits are not finite; use an earlier checkpoint");
   }
-  const PhiloxCounter words = random_words(
-      random_key(static_cast<uint64_t>(options_.seed), RandomUse::kGenerate), picked_++);
+  const PhiloxCounter words =
+      random_words(random_key(static_cast<uint64_t>(options_.seed), RandomUse::kGenerate), next_++);
   const auto likelier = [&](int32_t a, int32_t b) {
     return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
   };

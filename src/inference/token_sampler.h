@@ -16,9 +16,11 @@ struct SamplingOptions {
 
 class TokenSampler {
  public:
-  explicit TokenSampler(const SamplingOptions& options) : options_(options) {}
-  // logits [V]; the n-th choice is a pure function of (seed, n, logits). Error kNumerical when a
-  // logit is not finite.
+  // Texts of one seed differ by their number, below 2^32.
+  explicit TokenSampler(const SamplingOptions& options, uint64_t text = 0)
+      : options_(options), next_(text << 32) {}
+  // logits [V]; the n-th choice is a pure function of (seed, text, n, logits). Error kNumerical
+  // when a logit is not finite.
   int32_t pick(std::span<const float> logits);
 
  private:
@@ -27,7 +29,7 @@ class TokenSampler {
   double keep_nucleus(double enough, const Likelier& likelier);
 
   SamplingOptions options_;
-  uint64_t picked_ = 0;
+  uint64_t next_;                  // counts the choices, from text * 2^32
   std::vector<int32_t> tokens_{};  // those that may be picked
   std::vector<double> weights_{};  // [V], in proportion to the probabilities of tokens_
 };

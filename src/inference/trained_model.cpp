@@ -4,11 +4,10 @@
 #include <filesystem>
 
 #include "comm/agreement.h"
-#include "src/estimate/gemm_rate.h"
 #include "src/io/checkpoint.h"
 #include "src/train/hugging_face/reader.h"
-#include "src/train/hugging_face/tokenizer_files.h"
 #include "src/train/hugging_face/settings.h"
+#include "src/train/hugging_face/tokenizer_files.h"
 #include "src/train/model_zoo.h"
 #include "src/train/snapshot.h"
 
@@ -67,24 +66,21 @@ std::unique_ptr<TensorSource> open_weights(Control& control, const std::string& 
 }
 
 TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data, DType dtype,
-                                World& world, Memory& memory) {
-  claim_gemm_buffers();
-  const std::unique_ptr<TensorSource> weights = open_weights(world.control(), checkpoint);
+                                Machine& machine, Control& control) {
+  const std::unique_ptr<TensorSource> weights = open_weights(control, checkpoint);
   TrainedModel trained{.config = config_of(checkpoint), .checkpoint = checkpoint};
   trained.step = is_hugging_face(checkpoint) ? 0 : read_manifest(checkpoint).step;
   trained.model = make_model(trained.config.model, data);
   for (Parameter* parameter : parameters_of(*trained.model)) {
     parameter->frozen = true;  // no gradient; only values, in the type that layers compute with
   }
-  trained.stream = std::make_unique<Stream>(Stream::compute(Device::kCpu));
-  trained.data =
-      std::make_unique<Hierarchy>(world.control(), world.collectives(), memory,
-                                  std::vector<int>(static_cast<size_t>(world.size()), 0));
-  trained.layout = std::make_unique<ModelLayout>(parameters_by_block(*trained.model), *trained.data,
-                                                 ModelLayout::Options{});
-  trained.values = std::make_unique<ParamValues>(*trained.layout, *trained.stream, memory, dtype);
-  trained.statistics = std::make_unique<BatchStatistics>(*trained.model, *trained.stream, memory);
-  load(*trained.stream, *weights, weights_here(*trained.values, *trained.model));
+  trained.layout = std::make_unique<ModelLayout>(parameters_by_block(*trained.model),
+                                                 machine.mesh()->data(), ModelLayout::Options{});
+  trained.values =
+      std::make_unique<ParamValues>(*trained.layout, machine.stream, machine.memory, dtype);
+  trained.statistics =
+      std::make_unique<BatchStatistics>(*trained.model, machine.stream, machine.memory);
+  load(machine.stream, *weights, weights_here(*trained.values, *trained.model));
   trained.values->publish();
   return trained;
 }

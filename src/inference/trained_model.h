@@ -5,13 +5,13 @@
 #include <string>
 
 #include "comm/sharding/param_values.h"
-#include "comm/world.h"
 #include "layers/module.h"
 #include "src/data/dataset.h"
 #include "src/io/checkpoint_reader.h"
 #include "src/io/manifest.h"
 #include "src/settings/config.h"
 #include "src/step/batch_statistics.h"
+#include "src/train/machine.h"
 
 namespace tandem {
 
@@ -30,18 +30,21 @@ struct TrainedModel {
   std::string checkpoint{};
   int64_t step = 0;  // 0 for a Hugging Face model
   std::unique_ptr<Model> model{};
-  std::unique_ptr<Stream> stream{};
-  std::unique_ptr<Hierarchy> data{};
   std::unique_ptr<BatchStatistics> statistics{};
   std::unique_ptr<ModelLayout> layout{};
   std::unique_ptr<ParamValues> values{};
+
+  // For forward passes on the machine that it was loaded to.
+  Context context(Machine& machine) const {
+    return {.stream = machine.stream, .memory = machine.memory, .gate = values.get()};
+  }
 };
 
-// Collective. Loads the model to the CPU, with weights rounded to `dtype`. `data` gives the sizes
-// that no setting gives, such as the vocabulary's. Error kData when the checkpoint is of another
-// model.
+// Collective. Loads the model to the machine's device, with weights rounded to `dtype`. `data`
+// gives the sizes that no setting gives, such as the vocabulary's. Error kData when the checkpoint
+// is of another model.
 TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data, DType dtype,
-                                World& world, Memory& memory);
+                                Machine& machine, Control& control);
 
 // Collective. The weights of a checkpoint or of a Hugging Face model. AgreedError as
 // open_checkpoint(), or as HuggingFaceReader.

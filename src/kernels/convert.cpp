@@ -39,4 +39,14 @@ void copy_rounded(Stream& stream, const Tensor& from, const Tensor& to) {
   copy(stream, rounded, to);
 }
 
+Tensor copied_as_f32(Stream& stream, const Tensor& from, Memory& host) {
+  const Tensor same = copied(stream, from, host);
+  if (same.dtype() == DType::kF32) {
+    return same;
+  }
+  const Tensor wide = Tensor::empty(host, from.shape(), DType::kF32, MemoryClass::kStaging);
+  convert(Stream::compute(Device::kCpu), same, wide);
+  return wide;
+}
+
 }  // namespace tandem

@@ -14,4 +14,8 @@ void convert(const Stream& stream, const Tensor& from, const Tensor& to);
 // copy is enqueued on the stream, which belongs to to's device.
 void copy_rounded(Stream& stream, const Tensor& from, const Tensor& to);
 
+// Returns an f32 copy of `from`, which is f32, bf16 or fp16, in `host`, memory of the CPU. Blocks
+// the host until it is complete.
+Tensor copied_as_f32(Stream& stream, const Tensor& from, Memory& host);
+
 }  // namespace tandem

@@ -232,13 +232,18 @@ void find_text_problems(const Config& c, std::vector<std::string>& problems) {
 
 }  // namespace
 
+void RunConfig::bind_device(Options& o, const std::string& key) {
+  device_key = key;
+  o.add_choice(key, device,
+               {{"auto", std::nullopt}, {"cpu", Device::kCpu}, {"cuda", Device::kCuda}},
+               "where to compute");
+}
+
 void Config::bind(Options& o) {
   o.add("run.name", run.name, "name of the run; the same name again resumes it");
   o.add("run.dir", run.dir, "folder of all runs");
   o.add("run.seed", run.seed, "of initial weights, sample order, dropout and augmentation");
-  o.add_choice("run.device", run.device,
-               {{"auto", std::nullopt}, {"cpu", Device::kCpu}, {"cuda", Device::kCuda}},
-               "where to compute");
+  run.bind_device(o, "run.device");
   o.add("run.threads", run.threads, "CPU threads a rank; 0: its share of the cores", 0, 4096);
   o.add("run.stop_file", run.stop_file,
         "when this file exists, save and stop; remove it before the run goes on");

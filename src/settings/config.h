@@ -28,9 +28,13 @@ struct RunConfig {
   std::string dir = "runs";
   int64_t seed = 1;
   std::optional<Device> device;  // empty: CUDA where there is a GPU
+  std::string device_key = "run.device";
   int64_t threads = 0;
   std::string stop_file{};
   WatchSpot watch_spot = WatchSpot::kAuto;
+
+  // Binds `device` as the setting `key`, which messages will name.
+  void bind_device(Options& options, const std::string& key);
 };
 
 struct DataConfig {

@@ -62,11 +62,13 @@ Device device_of(const RunConfig& run) {
     }
     if (run.device == Device::kCuda) {
       fail(ExitCode::kConfig,
-           str("run.device = cuda, and CUDA finds no GPU here: ", cuda::why_no_device(),
-               "; use run.device = cpu, or install a driver"));
+           str(run.device_key, " = cuda, and CUDA finds no GPU here: ", cuda::why_no_device(),
+               "; use ", run.device_key, " = cpu, or install a driver"));
     }
+  } else if (run.device == Device::kCuda) {
+    fail(ExitCode::kConfig,
+         str(run.device_key, " = cuda: this build has no CUDA; use ", run.device_key, " = cpu"));
   }
-  require(run.device != Device::kCuda, "device_of: this build has no CUDA");
   return Device::kCpu;
 }
 

@@ -6,9 +6,7 @@
 
 #include "comm/agreement.h"
 #include "layers/models/classifier.h"
-#include "src/device/copy.h"
 #include "src/inference/token_sampler.h"
-#include "src/kernels/convert.h"
 
 namespace tandem {
 
@@ -82,21 +80,12 @@ Context ModelViews::context() {
       .stream = machine_.stream, .memory = machine_.memory, .gate = &training_.store().gradients};
 }
 
-Tensor ModelViews::on_host(const Tensor& data) {
-  if (data.dtype() == DType::kF32) {
-    return copied(machine_.stream, data, host_);
-  }
-  const Tensor wide = context().workspace(data.shape(), DType::kF32);
-  convert(machine_.stream, data, wide);
-  return copied(machine_.stream, wide, host_);
-}
-
 // Where blocks gather their weights, all ranks write the same number of tokens.
 std::string ModelViews::text() {
   if (!training_.store().gradients.is_collective() && machine_.mesh()->job().rank() > 0) {
     return "";
   }
-  const std::unique_ptr<Decoder> decoder = model_.decoder(context());
+  const std::unique_ptr<Decoder> decoder = model_.decoder(context(), 1);
   require(decoder != nullptr,
           [&] { return config_.model.kind + " reads text and has no decoder"; });
   TokenSampler sampler({.seed = config_.run.seed});
@@ -111,7 +100,7 @@ std::string ModelViews::text() {
                                                  [](float logit) { return std::isfinite(logit); });
     tokens.push_back(is_finite ? sampler.pick(seen.as<float>()) : 0);
     if (i + 1 < kTokens) {
-      logits = decoder->step(tokens.back());
+      logits = decoder->step({&tokens.back(), 1});
     }
   }
   return is_finite ? tokenizer_->decode(std::span(tokens).subspan(static_cast<size_t>(prompt)))

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/data/dataset.h"
+#include "src/kernels/convert.h"
 #include "src/report/run_log.h"
 #include "src/step/training_step.h"
 #include "src/train/machine.h"
@@ -32,8 +33,7 @@ class ModelViews {
   PredictedImages images();
   std::vector<NamedHistogram> histograms(double gradient_scale);
   Context context();
-  // f32 in host memory; blocks the host.
-  Tensor on_host(const Tensor& data);
+  Tensor on_host(const Tensor& data) { return copied_as_f32(machine_.stream, data, host_); }
 
   const Config& config_;
   const Dataset& dataset_;

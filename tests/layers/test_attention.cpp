@@ -4,6 +4,7 @@
 
 #include "layers/add/add.h"
 #include "layers/attention/attention.h"
+#include "src/device/copy.h"
 #include "tests/support/device_check.h"
 
 namespace tandem::testing {
@@ -228,31 +229,44 @@ TEST(Attention, BitsDoNotDependOnThreads) {
   EXPECT_EQ(results[0], results[1]);
 }
 
-// Compares the sequence in pieces of 1, 5, 70 and 4 positions with the whole sequence.
+// Positions [first, first + count) of each of the sequences x [B, T, row].
+Tensor positions_of(TestContext& test, const Tensor& x, int64_t first, int64_t count) {
+  const int64_t batch = x.shape()[0], length = x.shape()[1], row = x.shape()[2];
+  const Tensor piece = test.context.activation({batch, count, row}, x.dtype());
+  for (int64_t b = 0; b < batch; ++b) {
+    copy(test.context.stream, x.slice((b * length + first) * row, count * row),
+         piece.slice(b * count * row, count * row));
+  }
+  return piece;
+}
+
+// Compares two sequences in pieces of 1, 5, 70 and 4 positions with the whole sequences.
 void expect_cached_equals_whole(Device device, DType dtype, int64_t width, double tolerance) {
-  const Sizes sizes{1, 80, {4, 2, width}};
-  const int64_t row = sizes.layout.row(), out = sizes.layout.heads * width;
+  const Sizes sizes{2, 80, {4, 2, width}};
   const Tensor qkv = to_device(rounded_to(random_qkv(sizes, DType::kF64), dtype), device);
   TestContext test(device);
-  const std::vector<double> whole =
-      values_of(attention(test.context, Variable(qkv), sizes.layout).value());
-  const Shape shape{sizes.layout.kv_heads, 90, width};
+  const Tensor whole = attention(test.context, Variable(qkv), sizes.layout).value();
+  const Shape shape{2, sizes.layout.kv_heads, 90, width};
   test.context.tape = nullptr;
   KeyValueCache cache{test.context.activation(shape, dtype), test.context.activation(shape, dtype),
                       0};
   for (int64_t count : {1, 5, 70, 4}) {
     const int64_t first = cache.length;
-    const Variable piece(qkv.slice(first * row, count * row).reshape({1, count, row}));
+    const Variable piece(positions_of(test, qkv, first, count));
     const std::vector<double> y =
         values_of(attention_cached(test.context, piece, sizes.layout, cache).value());
+    const std::vector<double> expected = values_of(positions_of(test, whole, first, count));
     ASSERT_EQ(cache.length, first + count);
+    ASSERT_EQ(y.size(), expected.size());
     for (size_t i = 0; i < y.size(); ++i) {
-      ASSERT_NEAR(y[i], whole[static_cast<size_t>(first * out) + i], tolerance)
-          << "position " << first + static_cast<int64_t>(i) / out;
+      ASSERT_NEAR(y[i], expected[i], tolerance) << "element " << i << " of " << count;
     }
   }
-  const Variable more(to_device(random_tensor({1, 11, row}, dtype, 1), device));
+  const int64_t row = sizes.layout.row();
+  const Variable more(to_device(random_tensor({2, 11, row}, dtype, 1), device));
   EXPECT_THROW(attention_cached(test.context, more, sizes.layout, cache), Error);
+  const Variable fewer(to_device(random_tensor({1, 1, row}, dtype, 1), device));
+  EXPECT_THROW(attention_cached(test.context, fewer, sizes.layout, cache), Error);
 }
 
 // Tolerances for f64 and f32: as above. In 16 bits both results, of up to 4, are rounded once, by

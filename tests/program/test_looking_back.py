@@ -130,6 +130,11 @@ class LookingBack(Workspace):
                 self.assert_one_line(self.check(run("inspect", path, option), CONFIG), f"{option} has no meaning for {path}, ")
         self.assert_one_line(self.check(run("inspect", first, "--json", "--ranks"), CONFIG), "--json has no meaning for .* together with")
 
+    def test_no_gpu(self):
+        for command in ["eval", "generate"]:
+            result = run(command, self.run_folder("first"), "--device", "cuda", environment={"CUDA_VISIBLE_DEVICES": ""})
+            self.assert_one_line(self.check(result, CONFIG), "device = cuda.* (finds no GPU here|has no CUDA).*use device = cpu")
+
     def test_eval_and_generate_as_json(self):
         first = self.run_folder("first")
         text = self.shown("eval", first, "--threads", "1")
@@ -143,6 +148,12 @@ class LookingBack(Workspace):
         self.assertEqual("\n---------------\n".join(texts) + "\n", self.shown(*options))
         self.assertEqual(len(set(texts)), 3)
         self.assertEqual(texts[0] + "\n", self.shown(*options[:-2]))  # the first is what one sample gives
+        for batch in ["1", "2"]:
+            self.assertEqual("\n---------------\n".join(texts) + "\n", self.shown(*options, "--batch", batch))
+        stops = [text[10:13] for text in texts[1:]]  # the texts end one after the other
+        cut = [min([text.find(stop) for stop in stops if stop in text], default=len(text)) for text in texts]
+        self.assertEqual("\n---------------\n".join(text[:end] for text, end in zip(texts, cut)) + "\n",
+                         self.shown(*options, "--stop", stops[0], "--stop", stops[1]))
         self.assertEqual(([sample["tokens"] for sample in generated["samples"]], generated["tokens"]), ([30] * 3, 90))
         self.assertAlmostEqual(generated["tokens_per_s"], 90 / generated["seconds"], delta=1e-6 * generated["tokens_per_s"])
 

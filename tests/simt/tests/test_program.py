@@ -3,12 +3,13 @@
 
     test_program.py PATH_TO_TANDEM [unittest arguments]
 """
+import json
 import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "program"))
 import tandem_program
-from tandem_program import CONFIG, Workspace, losses, metrics
+from tandem_program import CONFIG, Workspace, losses, metrics, run
 
 CUDA = ["--run.device", "cuda", "--dist.backend", "nccl"]
 QUICK = ["--train.steps", "4", "--optim.warmup_steps", "0"]
@@ -76,6 +77,24 @@ class Emulated(Workspace):
         whole = self.curve("constant", "llama", *CUDA, *fp16, "--optim.schedule", "constant", ranks=2)
         self.assertEqual(whole, parts)
         self.assertEqual([line["loss_scale"] for line in metrics(self.run_folder("parts")) if "loss" in line], [65536] * 4)
+
+    def evaluated(self, name, device, ranks=None):
+        return json.loads(self.check(run("eval", self.run_folder(name), "--device", device, "--json", ranks=ranks)).stdout)["val_loss"]
+
+    def test_eval_and_generate_follow_the_cpu(self):
+        likeliest = ["--temperature", "0", "--tokens", "12", "--samples", "3", "--batch", "2"]
+        for model in ["gpt", "llama"]:
+            for precision in BANDS:
+                name = f"{model}-{precision}-shown"
+                self.curve(name, model, *CUDA, "--train.precision", precision)
+                cpu, cuda = self.evaluated(name, "cpu"), self.evaluated(name, "cuda")
+                self.assertAlmostEqual(cpu, cuda, delta=BANDS[precision] * cpu)
+                self.assertEqual(cuda, self.evaluated(name, "cuda", ranks=2))  # which share the GPU of their host
+                texts = {device: self.check(run("generate", self.run_folder(name), *likeliest, "--device", device)).stdout
+                         for device in ["cpu", "cuda"]}
+                if precision == "f32":
+                    self.assertEqual(texts["cpu"], texts["cuda"])
+                self.assertEqual(*texts["cuda"].split("\n---------------\n")[:2])
 
     def test_more_ranks_than_gpus(self):
         environment = dict(tandem_program.MPI_ENV, TANDEM_SIMT_DEVICES="1")
