@@ -1,23 +1,22 @@
 #!/usr/bin/env python3
-"""launch/scaling.py on 4 ranks whose steps are slow for a planted cause, which the verdict must name. Matrix products take a
-given time without a processor (plant.c), as on a device of their own, so that ranks which share this machine's cores hardly
-slow each other.
+"""launch/scaling.py on 4 ranks whose steps are slow for a planted cause, which the verdict must name. Kernels take a given
+time without a processor (plant.c), as on a device of their own, so that ranks which share this machine's cores hardly slow
+each other.
 
     test_planted_causes.py PATH_TO_TANDEM [unittest arguments]
 """
 import json
 import os
 import re
-import shlex
 import subprocess
 
 import pretend_hosts
+from plants import build_shim, planted
 from supervised import ROOT, Launched
 import tandem_program
 from tandem_program import MPI_ENV, SHAPES
 
-PLANT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "studies", "plant.c")
-PRODUCT_US = 2000  # a step has about 30 products
+KERNEL_US = 1500  # a step has about 40 parallel kernels
 
 
 class Planting(Launched):
@@ -26,24 +25,13 @@ class Planting(Launched):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.shim = cls.path("plant.so")
-        command = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", cls.shim, PLANT]
-        cls.check(subprocess.run(command, capture_output=True, text=True))
-
-    def program(self, name, plants):
-        """`tandem` with these plants."""
-        path = self.path(name + "-tandem")
-        with open(path, "w") as out:
-            out.write(f"#!/bin/sh\nexec env LD_PRELOAD={shlex.quote(self.shim)} PLANT_PRODUCT_US={PRODUCT_US} "
-                      f'{shlex.join(f"PLANT_{key}={value}" for key, value in plants.items())} '
-                      f'{shlex.quote(tandem_program.TANDEM)} "$@"\n')
-        os.chmod(path, 0o755)
-        return path
+        cls.shim = build_shim(cls.folder)
 
     def command(self, name, *words, **plants):
-        return [os.path.join(ROOT, "launch", "scaling.py"), "--name", name, "--dir", self.path("studies"), "--tandem",
-                self.program(name, plants), "--launches", "1", "--warmup", "2", "--keep", "16", "--data.path", self.text,
-                *SHAPES["gpt"], "--train.global_batch", "12", "--run.threads", "1", "--run.watch_spot", "off", *map(str, words)]
+        program = planted(self.path(name + "-tandem"), self.shim, tandem_program.TANDEM, KERNEL_US=KERNEL_US, **plants)
+        return [os.path.join(ROOT, "launch", "scaling.py"), "--name", name, "--dir", self.path("studies"), "--tandem", program,
+                "--launches", "1", "--warmup", "2", "--keep", "16", "--data.path", self.text, *SHAPES["gpt"],
+                "--train.global_batch", "12", "--run.threads", "1", "--run.watch_spot", "off", *map(str, words)]
 
     def case(self, name, ranks=4):
         with open(os.path.join(self.path("studies"), name, "results.json")) as file:

@@ -1,9 +1,9 @@
 // Plants causes of slow steps in `tandem train`, which test_planted_causes.py starts with this library preloaded.
 //
-//   PLANT_PRODUCT_US   a matrix product takes this long on top, without a processor: it runs on a timed device
+//   PLANT_KERNEL_US    a parallel kernel takes this long on top, without a processor: it runs on a timed device
 //   PLANT_READ_US      so does a read of the loader's thread
 //   PLANT_SYNC_US      so does an fsync in the folder checkpoints
-//   PLANT_FACTOR       products take so many times as long
+//   PLANT_FACTOR       kernels take so many times as long
 //   PLANT_RANK         reads, fsyncs and the factor concern this rank alone
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -26,12 +26,10 @@ static int planted(void) {
 
 static void take(const char* name, double factor) { usleep((useconds_t)(factor * number(name, 0))); }
 
-void cblas_sgemm(int order, int transa, int transb, int m, int n, int k, float alpha, const float* a, int lda, const float* b,
-                 int ldb, float beta, float* c, int ldc) {
-  void (*real)(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*, int) =
-      dlsym(RTLD_NEXT, "cblas_sgemm");
-  take("PLANT_PRODUCT_US", planted() ? number("PLANT_FACTOR", 1) : 1);
-  real(order, transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+void GOMP_parallel(void (*body)(void*), void* data, unsigned threads, unsigned flags) {
+  void (*real)(void (*)(void*), void*, unsigned, unsigned) = dlsym(RTLD_NEXT, "GOMP_parallel");
+  take("PLANT_KERNEL_US", planted() ? number("PLANT_FACTOR", 1) : 1);
+  real(body, data, threads, flags);
 }
 
 ssize_t pread(int file, void* into, size_t count, off_t at) {
