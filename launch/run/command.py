@@ -3,7 +3,7 @@ import os
 import re
 
 # What the launcher gives to ranks on other hosts, besides Open MPI's own variables.
-FORWARDED = re.compile(r"PATH|LD_LIBRARY_PATH|TMPDIR|TZ|CUDA_\w+|NCCL_\w+|FI_\w+|RDMAV_\w+|OMP_\w+|OPENBLAS_\w+|HDF5_\w+|TANDEM_\w+")
+FORWARDED = re.compile(r"PATH|LD_LIBRARY_PATH|TMPDIR|TZ|CUDA_\w+|NCCL_\w+|FI_\w+|RDMAV_\w+|OMP_\w+|HDF5_\w+|TANDEM_\w+")
 NOT_FOR_JOBS = "lo,docker0,veth_def_agent"
 
 

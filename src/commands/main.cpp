@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -122,6 +123,9 @@ int main_with(int argc, char** argv) {
   if (found == kCommands.end()) {
     return static_cast<int>(unknown_command(words[0]));
   }
+  if (std::ranges::count(words, "--help") == 0) {
+    choose_openmp_settings(argv);  // may start the program again
+  }
   if (found->first == "train") {
     StopSignal::expect_usr1();
   }
@@ -135,7 +139,4 @@ int main_with(int argc, char** argv) {
 }  // namespace
 }  // namespace tandem
 
-int main(int argc, char** argv) {
-  tandem::choose_library_settings(argv);
-  return tandem::main_with(argc, argv);
-}
+int main(int argc, char** argv) { return tandem::main_with(argc, argv); }

@@ -35,16 +35,9 @@ void use_cpu_share(int64_t threads, int processes) {
   set_cpu_threads(threads > 0 ? static_cast<int>(threads) : std::max(1, cores / processes));
 }
 
-void choose_library_settings(char** argv) {
-  bool chosen = false;
-  const auto choose = [&](const char* name, const char* value) {
-    chosen = (!std::getenv(name) && setenv(name, value, 0) == 0) || chosen;
-  };
-  if (!std::getenv("OMP_WAIT_POLICY")) {
-    choose("GOMP_SPINCOUNT", "1000");
-  }
-  choose("OPENBLAS_NUM_THREADS", "1");
-  if (chosen) {                     // false after the restart
+void choose_openmp_settings(char** argv) {
+  if (!std::getenv("OMP_WAIT_POLICY") && !std::getenv("GOMP_SPINCOUNT") &&
+      setenv("GOMP_SPINCOUNT", "1000", 0) == 0) {
     execv("/proc/self/exe", argv);  // if this fails, the process continues as it is
   }
   prctl(PR_SET_NAME, program_invocation_short_name);  // ps and top: the restart made it "exe"

@@ -20,13 +20,10 @@ int cpu_threads();
 // may run on, when `processes` processes run on this host.
 void use_cpu_share(int64_t threads, int processes);
 
-// Call first in main(). Two libraries read environment variables before main(). Where the user has
-// not set these, this function sets them and starts the program again, once:
-// - GOMP_SPINCOUNT: waiting OpenMP threads of libgomp sleep after some 50 microseconds. By default
-//   they spin for milliseconds, which makes a busy machine five to ten times slower. Not set when
-//   the user has set OMP_WAIT_POLICY.
-// - OPENBLAS_NUM_THREADS: 1, because Tandem splits a matrix product over its own threads. Each
-//   thread of OpenBLAS would request 128 MiB at start, and wait forever where memory is limited.
-void choose_library_settings(char** argv);
+// Call before the first thread starts. libgomp reads its environment before main(). Unless the user
+// has set GOMP_SPINCOUNT or OMP_WAIT_POLICY, this function sets the first and starts the program
+// again, once: waiting OpenMP threads then sleep after some 50 microseconds. By default they spin
+// for milliseconds, which makes a busy machine five to ten times slower.
+void choose_openmp_settings(char** argv);
 
 }  // namespace tandem

@@ -1,7 +1,5 @@
 #include "src/estimate/gemm_rate.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <chrono>
 
@@ -41,22 +39,6 @@ double measure_gemm_rate() {
         best_s, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   return 2.0 * kSize * kSize * kSize / best_s;
-}
-
-void claim_gemm_buffers() {
-  // 128 MiB a thread on x86-64, and what the threads themselves need.
-  const size_t wanted = static_cast<size_t>(cpu_threads()) * (size_t{144} << 20);
-  void* probe = ::mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (probe == MAP_FAILED) {
-    fail(ExitCode::kOutOfMemory,
-         str("out of cpu memory: wanted ", format_bytes(static_cast<int64_t>(wanted)),
-             " for the matrix product of ", cpu_threads(),
-             " threads; raise the limit (ulimit -v) or lower run.threads"));
-  }
-  ::munmap(probe, wanted);
-  const Stream stream = Stream::compute(Device::kCpu);
-  Memory memory(stream);
-  multiply(stream, square_product(memory, 512));  // a smaller product may need no buffer
 }
 
 }  // namespace tandem

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "src/kernels/in_f32.h"
 
@@ -36,6 +37,7 @@ void gemm_parallel(const Gemm<T>& whole) {
   const bool by_rows = whole.m >= whole.n;
   const int64_t length = by_rows ? whole.m : whole.n;
   const int64_t step = ((length + threads - 1) / threads + kTile - 1) / kTile * kTile;
+  std::exception_ptr error;  // of memory for panels
 #pragma omp parallel for schedule(static, 1)
   for (int64_t first = 0; first < length; first += step) {
     Gemm<T> piece = whole;
@@ -49,7 +51,15 @@ void gemm_parallel(const Gemm<T>& whole) {
       piece.c += first;
       piece.bias = whole.bias ? whole.bias + first : nullptr;
     }
-    gemm_serial(piece);
+    try {
+      gemm_serial(piece);
+    } catch (...) {
+#pragma omp critical
+      error = std::current_exception();
+    }
+  }
+  if (error) {
+    std::rethrow_exception(error);
   }
 }
 

@@ -43,8 +43,9 @@ struct Gemm {
   const T* bias;
 };
 
-// Uses only the calling thread. Either Tandem's own code (gemm_blocked.cpp) or CBLAS
-// (gemm_cblas.cpp).
+// Uses only the calling thread. Each element of C is summed in the order of k, so its bits depend
+// neither on m and n nor on its place. std::bad_alloc without memory for copies of parts of A and
+// B.
 template <class T>
 void gemm_serial(const Gemm<T>& gemm);
 

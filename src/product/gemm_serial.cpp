@@ -9,11 +9,11 @@ namespace tandem {
 
 namespace {
 
-// A block of A [rows, depth] and a block of B [depth, columns] fit together in the second-level
-// cache.
-constexpr int64_t kBlockRows = 16 * kTileRows;
-constexpr int64_t kBlockColumns = 768;
-constexpr int64_t kBlockDepthBytes = 2048;
+// A block of B [depth, columns] fits in a second-level cache of 1 MiB. A block of A [rows, depth]
+// has fewer panels where registers are wide, because its tiles then read B less often.
+constexpr int64_t kBlockRows = (kVectorBytes == 64 ? 2 : 8) * kTileRows;
+constexpr int64_t kBlockColumns = 512;
+constexpr int64_t kBlockDepthBytes = 1536;
 
 // Memory for the panels of one thread, kept for the next call.
 template <class T>
@@ -68,25 +68,31 @@ void gemm_serial(const Gemm<T>& g) {
   const Operand<T> rows_of_a{g.a, g.transpose_a ? 1 : g.lda, g.transpose_a ? g.lda : 1};
   const Operand<T> columns_of_b{g.b, g.transpose_b ? g.ldb : 1, g.transpose_b ? 1 : g.ldb};
   const int64_t whole_depth = block_depth<T>(k);
+  // With one block of rows each panel of B is used once, so the next one may take its place.
+  const bool keeps_b = m > kBlockRows;
+  const int64_t block_columns = keeps_b ? std::min(n, kBlockColumns) : n;
   thread_local PanelMemory<T> a_memory, b_memory;
   T* const a_block =
       a_memory.of_size(panel_elements<T, kTileRows>(std::min(m, kBlockRows), whole_depth));
-  T* const b_block =
-      b_memory.of_size(panel_elements<T, kTileColumns<T>>(std::min(n, kBlockColumns), whole_depth));
-  for (int64_t j = 0; j < n; j += kBlockColumns) {
-    const int64_t columns = std::min(kBlockColumns, n - j);
+  T* const b_block = b_memory.of_size(
+      panel_elements<T, kTileColumns<T>>(keeps_b ? block_columns : kTileColumns<T>, whole_depth));
+  for (int64_t j = 0; j < n; j += block_columns) {
+    const int64_t end = std::min(n, j + block_columns);
     for (int64_t p = 0; p < k; p += whole_depth) {
       const int64_t depth = std::min(whole_depth, k - p);
-      const Panels<T> b_panels = pack<T, kTileColumns<T>>(
-          {columns_of_b.at(j, p), columns_of_b.outer_step, columns_of_b.depth_step}, columns, depth,
-          b_block);
       for (int64_t i = 0; i < m; i += kBlockRows) {
         const int64_t rows = std::min(kBlockRows, m - i);
-        const Panels<T> a_panels = pack<T, kTileRows>(
-            {rows_of_a.at(i, p), rows_of_a.outer_step, rows_of_a.depth_step}, rows, depth, a_block);
-        multiply_packed<T>(a_panels, b_panels, rows, columns, depth,
-                           {g.c + i * g.ldc + j, g.ldc, g.alpha, p == 0 ? g.beta : T(1),
-                            g.bias && p == 0 ? g.bias + j : nullptr});
+        const Panels<T> a = pack<T, kTileRows>(rows_of_a.from(i, p), rows, depth, a_block);
+        for (int64_t c = j; c < end; c += kTileColumns<T>) {
+          const int64_t columns = std::min(kTileColumns<T>, end - c);
+          T* const b = b_block + (keeps_b ? (c - j) * depth : 0);
+          if (i == 0) {
+            pack<T, kTileColumns<T>>(columns_of_b.from(c, p), columns, depth, b);
+          }
+          multiply_packed<T>(a, {b, 0}, rows, columns, depth,
+                             {g.c + i * g.ldc + c, g.ldc, g.alpha, p == 0 ? g.beta : T(1),
+                              g.bias && p == 0 ? g.bias + c : nullptr});
+        }
       }
     }
   }

@@ -46,8 +46,8 @@ template <class T, int kRows, int kVectors>
   for (int i = 0; i < kRows; ++i) {
     T* c = target.c + i * target.ldc;
     for (int64_t j = 0; j < columns; ++j) {
-      c[j] = target.alpha * tile[i][j] + (target.beta == T(0) ? T(0) : target.beta * c[j]) +
-             (target.bias ? target.bias[j] : T(0));
+      const T value = target.alpha * tile[i][j] + (target.bias ? target.bias[j] : T(0));
+      c[j] = target.beta == T(0) ? value : value + target.beta * c[j];
     }
   }
 }
@@ -87,6 +87,14 @@ void multiply_tile(const T* a, const T* b, int64_t depth, const ProductTarget<T>
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
       sum[i][v] = Vector<T>{};
+    }
+  }
+  // The tile of C arrives while the loop runs.
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      __builtin_prefetch(target.c + i * target.ldc + v * kLanes<T>, 1);
     }
   }
   for (int64_t p = 0; p < depth; ++p, a += kDepthStep, b += kTileColumns<T>) {
@@ -178,6 +186,9 @@ struct Operand {
   const T* at(int64_t outer, int64_t depth) const {
     return data + outer * outer_step + depth * depth_step;
   }
+  Operand from(int64_t outer, int64_t depth) const {
+    return {at(outer, depth), outer_step, depth_step};
+  }
 };
 
 // Copies rows to a panel [depth, kWidth], for an operand that is contiguous along its depth.
@@ -216,19 +227,20 @@ void pack_transposed(const Operand<T>& from, int64_t width, int64_t depth, T* pa
   }
 }
 
-// The same for an operand that is contiguous across its rows; `available` of them may be read.
-// Missing rows stay uninitialized.
+// Copies `count` rows to panels, for an operand that is contiguous across its rows. Missing rows
+// stay uninitialized.
 template <class T, int64_t kWidth>
-void pack_straight(const Operand<T>& from, int64_t available, int64_t depth, T* panel) {
-  // Copying a whole vector is faster. The surplus elements are overwritten by the next copy.
-  constexpr int64_t kCopied = kWidth < kLanes<T> ? kLanes<T> : kWidth;
-  if (available >= kCopied) {
-    for (int64_t p = 0; p < depth; ++p) {
-      std::memcpy(panel + p * kWidth, from.at(0, p), kCopied * sizeof(T));
-    }
-  } else {
-    for (int64_t p = 0; p < depth; ++p) {
-      std::copy_n(from.at(0, p), std::min(kWidth, available), panel + p * kWidth);
+void pack_straight(const Operand<T>& from, int64_t count, int64_t depth, T* panels) {
+  // Copying a whole vector is faster. The next copy overwrites the surplus elements.
+  constexpr int64_t kCopied = std::max<int64_t>(kWidth, kLanes<T>);
+  for (int64_t p = 0; p < depth; ++p) {
+    for (int64_t i = 0; i < count; i += kWidth) {
+      T* to = panels + i * depth + p * kWidth;
+      if (count - i >= kCopied && p + 1 < depth) {
+        std::memcpy(to, from.at(i, p), kCopied * sizeof(T));
+      } else {
+        std::copy_n(from.at(i, p), std::min(kWidth, count - i), to);
+      }
     }
   }
 }
@@ -237,12 +249,12 @@ void pack_straight(const Operand<T>& from, int64_t available, int64_t depth, T* 
 // A and kTileColumns for B.
 template <class T, int64_t kWidth>
 Panels<T> pack(const Operand<T>& from, int64_t count, int64_t depth, T* panels) {
-  for (int64_t i = 0; i < count; i += kWidth) {
-    const Operand<T> part{from.at(i, 0), from.outer_step, from.depth_step};
-    if (from.depth_step == 1) {
-      pack_transposed<T, kWidth>(part, std::min(kWidth, count - i), depth, panels + i * depth);
-    } else {
-      pack_straight<T, kWidth>(part, count - i, depth, panels + i * depth);
+  if (from.depth_step != 1) {
+    pack_straight<T, kWidth>(from, count, depth, panels);
+  } else {
+    for (int64_t i = 0; i < count; i += kWidth) {
+      pack_transposed<T, kWidth>(from.from(i, 0), std::min(kWidth, count - i), depth,
+                                 panels + i * depth);
     }
   }
   return {panels, kWidth * depth};

@@ -45,10 +45,10 @@ struct Product {
 
 // Enqueues the product and charges the stream with its work.
 //
-// CPU: outside a parallel region it uses all CPU threads. With a given number of threads the bits
-// are always the same; with another number a library may round differently.
-// CUDA: the first product of a stream, and the first of each size, allocate memory or choose an
-// algorithm. So they must not run while a graph is captured.
+// CPU: outside a parallel region it uses all CPU threads. The bits of an element of D depend only
+// on its row of A, its column of B and k: not on m, n or the number of threads. CUDA: the first
+// product of a stream, and the first of each size, allocate memory or choose an algorithm. So they
+// must not run while a graph is captured.
 //
 // Throws Error(kInternal), with the product's sizes, if the device cannot compute the product.
 void multiply(const Stream& stream, const Product& product);

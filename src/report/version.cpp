@@ -11,9 +11,8 @@ std::string git_commit() { return TANDEM_COMMIT; }
 std::string version_text() {
   const std::string commit = git_commit();
   return str("tandem ", version(), " (", commit.empty() ? "no git commit" : "commit " + commit,
-             ")\ncompiler  " TANDEM_COMPILER "\nGPU       " TANDEM_GPU
-             "\nproducts  " TANDEM_PRODUCTS "\nMPI       " TANDEM_MPI "\nHDF5      " TANDEM_HDF5
-             "\n");
+             ")\ncompiler  " TANDEM_COMPILER "\nGPU       " TANDEM_GPU "\nMPI       " TANDEM_MPI
+             "\nHDF5      " TANDEM_HDF5 "\n");
 }
 
 }  // namespace tandem

@@ -42,7 +42,6 @@ Stream open_device(const RunConfig& run, const DistConfig& dist, World& world) {
       fail(ExitCode::kConfig, str("dist.backend = nccl moves GPU memory, and there is no GPU on ",
                                   world.host(), "; use dist.backend = auto or mpi"));
     }
-    claim_gemm_buffers();
   });
   return Stream::compute(device);
 }

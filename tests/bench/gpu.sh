@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests and times Tandem on a machine that has a GPU, CUDA and little else: no MPI, HDF5, CBLAS or compiler is needed there.
+# Tests and times Tandem on a machine that has a GPU, CUDA and little else: no MPI, HDF5 or compiler is needed there.
 #   tests/bench/gpu.sh --pack FOLDER [--emulated]   here: builds, and packs programs and sources into FOLDER (at most 60 MiB);
 #                                                   --emulated: for the emulated GPU, to try this script
 #   FOLDER/gpu.sh --run FOLDER [--part N]           there: part 1, correctness; part 2, step times; or both

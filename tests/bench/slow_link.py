@@ -99,7 +99,7 @@ def mpirun(nodes, folder, arguments, seconds):
                 # Both are needed: otherwise all daemons bind their ranks to the same core, and ranks that wait spin.
                 "hwloc_base_binding_policy": "none", "mpi_yield_when_idle": "1"}
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMP_WAIT_POLICY="passive",
-                       OPENBLAS_NUM_THREADS="1", **{f"OMPI_MCA_{key}": value for key, value in settings.items()})
+                       **{f"OMPI_MCA_{key}": value for key, value in settings.items()})
     command = ["timeout", "-k", "5", str(seconds), "ip", "netns", "exec", node_name(1), "unshare", "--uts", "--", "sh", "-c",
                'hostname node1; exec "$@"', "sh", "mpirun", "--hostfile", hosts, "--map-by", "ppr:1:node", *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)

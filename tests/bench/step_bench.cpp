@@ -135,7 +135,7 @@ int run(int argc, char** argv) {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  tandem::choose_library_settings(argv);
+  tandem::choose_openmp_settings(argv);
   try {
     return tandem::run(argc, argv);
   } catch (const tandem::Error& error) {

@@ -328,31 +328,51 @@ TEST(Product, ThreadsMultiplyAtOnceOnTheirOwnStreams) {
   });
 }
 
-// Some kernels of OpenBLAS round differently at the ends of a thread's piece, so the number of
-// threads may change the last bits. Tolerance: sums of 700 products of size one, each rounded by at
-// most 2^-24 of a partial sum below 100.
-TEST(Product, RepeatsItsBitsForEachNumberOfThreads) {
-  const int64_t m = 130, n = 515, k = 700;
-  const Tensor a = random_tensor({m, k}, DType::kF32, 1);
+// The same bits with any number of threads, and for some rows and columns alone, at the ends of
+// tiles and blocks.
+TEST(Product, BitsDependOnlyOnTheRowAndTheColumn) {
+  const int64_t m = 700, n = 1100, k = 900;
   const Tensor b = random_tensor({n, k}, DType::kF32, 2);
-  const auto product = [&](int threads) {
-    omp_set_num_threads(threads);
-    const Tensor c = unwritten({m, n}, DType::kF32);
-    multiply(test_stream(), {.m = m,
-                             .n = n,
-                             .k = k,
-                             .a = {.data = a},
-                             .b = {.data = b, .transposed = true},
-                             .d = {.data = c}});
-    omp_set_num_threads(omp_get_num_procs());
-    return values_of(c);
-  };
-  const std::vector<double> one = product(1);
-  for (int threads : {1, 2, 3}) {
-    const std::vector<double> again = product(threads);
-    EXPECT_EQ(again, product(threads));
-    for (size_t i = 0; i < one.size(); ++i) {
-      ASSERT_NEAR(again[i], one[i], 700 * 100 * 0x1p-24) << threads << " threads, element " << i;
+  for (bool transposed : {false, true}) {
+    const Tensor a = random_tensor({transposed ? k : m, transposed ? m : k}, DType::kF32, 1);
+    const auto product = [&](int threads, int64_t row, int64_t rows, int64_t column,
+                             int64_t columns) {
+      omp_set_num_threads(threads);
+      const Tensor c = random_tensor({m, n}, DType::kF32, 3);  // to be added to
+      const int64_t first = transposed ? row : row * k;
+      multiply(test_stream(),
+               {.m = rows,
+                .n = columns,
+                .k = k,
+                .a = {.data = a.slice(first, m * k - first),
+                      .stride = transposed ? m : k,
+                      .transposed = transposed},
+                .b = {.data = b.slice(column * k, columns * k), .stride = k, .transposed = true},
+                .d = {.data = c.slice(row * n + column, (m - row) * n - column), .stride = n},
+                .alpha = 0.3,
+                .beta = 0.7});
+      omp_set_num_threads(omp_get_num_procs());
+      return values_of(c);
+    };
+    const std::vector<double> whole = product(1, 0, m, 0, n);
+    for (int threads : {2, 3}) {
+      EXPECT_EQ(product(threads, 0, m, 0, n), whole) << threads;
+    }
+    struct Part {
+      int64_t row, rows, column, columns;
+    };
+    for (const Part& part : {Part{0, 1, 0, n},
+                             {m - 1, 1, 3, 5},
+                             {13, 9, 31, 34},
+                             {1, 600, 512, 577},
+                             {300, 400, 1, n - 1}}) {
+      const std::vector<double> some = product(1, part.row, part.rows, part.column, part.columns);
+      for (int64_t i = part.row; i < part.row + part.rows; ++i) {
+        for (int64_t j = part.column; j < part.column + part.columns; ++j) {
+          const auto at = static_cast<size_t>(i * n + j);
+          ASSERT_EQ(some[at], whole[at]) << i << ", " << j;
+        }
+      }
     }
   }
 }

@@ -18,7 +18,7 @@ class FirstContact(Workspace):
         with open(os.path.join(os.path.dirname(__file__), "../../CMakeLists.txt")) as file:
             version = re.search(r"project\(tandem VERSION (\S+)", file.read())[1]
         self.assertRegex(shown, fr"^tandem {re.escape(version)} \((commit [0-9a-f]{{12}}|no git commit)\)\n")
-        self.assertEqual([line.split()[0] for line in shown.splitlines()], ["tandem", "compiler", "GPU", "products", "MPI", "HDF5"])
+        self.assertEqual([line.split()[0] for line in shown.splitlines()], ["tandem", "compiler", "GPU", "MPI", "HDF5"])
         self.assertNotRegex(shown, r"(?m)^\w+ *$")  # nothing is left empty
 
     def test_words_without_keys(self):

@@ -35,32 +35,24 @@ class Startup(Workspace):
         return next(result for result in runs if result.returncode != -signal.SIGSEGV)
 
     def test_little_address_space(self):
-        # First the matrix product's buffers do not fit, then the tensors. The program must never hang.
         for more in [60, 120, 190, 320]:
             result = self.started(self.base + more, "train", "--data.path", self.text, "--run.dir", self.path("runs"),
                                   "--run.name", f"little{more}", "--run.device", "cpu", *TINY, "--model.width", "1024", "--model.layers", "8")
             self.assert_one_line(self.check(result, OUT_OF_MEMORY), "out of cpu memory")
 
-    def test_little_address_space_and_threads_that_sleep(self):
-        # The user chose OpenMP's policy; the program still chooses OpenBLAS's threads. Some limits are too low to start with,
-        # but none may make the program hang.
-        codes = [limited(self.base + more, "--help", OMP_WAIT_POLICY="passive").returncode for more in range(-10, 160, 10)]
-        self.assertIn(OK, codes)
-
-    def test_libraries_get_what_the_user_did_not_choose(self):
+    def test_openmp_gets_what_the_user_did_not_choose(self):
         def environment(**chosen):
-            held = dict({name: value for name, value in MPI_ENV.items() if name not in
-                         ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OPENBLAS_NUM_THREADS"]}, TANDEM_WAIT_RANK="0", **chosen)
+            held = dict({name: value for name, value in MPI_ENV.items() if name not in ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT"]},
+                        TANDEM_WAIT_RANK="0", **chosen)
             job, process = self.start_held(held)
             with open(f"/proc/{process}/environ") as file:
                 got = dict(entry.split("=", 1) for entry in file.read().split("\0") if entry)
             os.kill(process, signal.SIGCONT)
             self.finish(job)
-            return [got.get(name) for name in ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OPENBLAS_NUM_THREADS"]]
-        self.assertEqual(environment(), [None, "1000", "1"])
-        self.assertEqual(environment(OMP_WAIT_POLICY="passive"), ["passive", None, "1"])
-        self.assertEqual(environment(OPENBLAS_NUM_THREADS="2"), [None, "1000", "2"])
-        self.assertEqual(environment(GOMP_SPINCOUNT="5", OPENBLAS_NUM_THREADS="2"), [None, "5", "2"])
+            return [got.get(name) for name in ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT"]]
+        self.assertEqual(environment(), [None, "1000"])
+        self.assertEqual(environment(OMP_WAIT_POLICY="passive"), ["passive", None])
+        self.assertEqual(environment(GOMP_SPINCOUNT="5"), [None, "5"])
 
     def test_memory_outside_the_tensor_pool(self):
         # Tokens of a text are not in tensors, but in vectors: 400 MB.
@@ -88,7 +80,7 @@ class Startup(Workspace):
     def test_its_name(self):
         """As `ps` and `top` show it; the program starts itself again as /proc/self/exe."""
         job, process = self.start_held({name: value for name, value in dict(MPI_ENV, TANDEM_WAIT_RANK="0").items()
-                                        if not name.startswith(("OMP_", "GOMP_", "OPENBLAS_"))})
+                                        if not name.startswith(("OMP_", "GOMP_"))})
         with open(f"/proc/{process}/comm") as file:
             self.assertEqual(file.read(), os.path.basename(tandem_program.TANDEM) + "\n")
         os.kill(process, signal.SIGCONT)

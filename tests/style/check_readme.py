@@ -19,7 +19,7 @@ BEGIN, END = "// The README's block begins.\n", "// The README's block ends.\n"
 SOURCE = re.compile(r"[^/]\.(cpp|h|cu|cuh|py|sh|cfg|md)$")
 PLACEHOLDER = re.compile(r"foo|(^|[/_])[A-Z]+(/|$)")
 # Not in the repository: files of a run, and headers of libraries.
-ELSEWHERE = {"config.cfg", "cblas.h", "cuda.h", "mpi.h"}
+ELSEWHERE = {"config.cfg", "cuda.h", "mpi.h"}
 
 
 def git_files():
