@@ -33,7 +33,7 @@ constexpr int64_t kFirstSteps = 2;
 constexpr int kMostRanks = 8;
 
 Hardware this_cpu(const Config& config, int ranks_here) {
-  use_threads(config.run, config.dist, ranks_here);
+  use_cpu_share(config.run.threads, ranks_here);
   const int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   const double flops = measure_gemm_rate();
   return {.name = "cpu",

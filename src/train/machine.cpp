@@ -20,7 +20,7 @@ namespace {
 // Chooses the GPU of this process. If there are too few GPUs, all ranks give one message.
 Stream open_device(const RunConfig& run, const DistConfig& dist, World& world) {
   world.set_timeout_s(dist.timeout_s);
-  use_threads(run, dist, world.local_size());
+  use_cpu_share(run.threads, world.local_size());
   Device device = Device::kCpu;
   agree(world.control(), [&] {
     device = device_of(run);
@@ -47,12 +47,6 @@ Stream open_device(const RunConfig& run, const DistConfig& dist, World& world) {
 }
 
 }  // namespace
-
-// The last bits of a matrix product may depend on the number of threads, so exact runs use 1.
-void use_threads(const RunConfig& run, const DistConfig& dist, int ranks_here) {
-  const bool exact = dist.reduce == Reduce::kExact && run.threads == 0;
-  use_cpu_share(exact ? 1 : run.threads, ranks_here);
-}
 
 Device device_of(const RunConfig& run) {
   if constexpr (kHasCuda) {

@@ -17,9 +17,6 @@ namespace tandem {
 // for CUDA and there is no GPU.
 Device device_of(const RunConfig& run);
 
-// Sets the number of CPU threads of this rank, one of `ranks_here` ranks on its host.
-void use_threads(const RunConfig& run, const DistConfig& dist, int ranks_here);
-
 class Machine {
  public:
   // Collective. A rank takes the GPU with its local rank as number. With dist.backend = mpi ranks

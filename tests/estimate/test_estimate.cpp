@@ -77,7 +77,7 @@ struct Used {
 };
 
 Used run(const Config& config, const DatasetInfo& data, Device device) {
-  use_threads(config.run, config.dist, ranks());
+  use_cpu_share(config.run.threads, ranks());
   const auto nccl = nccl_for(device);
   Control& control = test_world().control();
   Stream stream = Stream::compute(device);

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""With dist.reduce = exact the number of ranks, the ZeRO stage, bucket sizes, overlap, nodes and restarts change no bit.
+"""With dist.reduce = exact the number of ranks, the ZeRO stage, bucket sizes, overlap, nodes, threads and
+restarts change no bit.
 Also tests how many bytes each stage sends.
 
     test_exact.py PATH_TO_TANDEM [unittest arguments]
@@ -20,6 +21,7 @@ MODELS = {"gpt": ["--model.dropout", "0.1"],
 LATE = ["--dist.overlap", "false"]
 TINY_BUCKETS, ONE_BUCKET = [["--dist.bucket_mb", size] for size in ["0.0009765625", "1000"]]
 NODES = ["--dist.node_size", "2"]
+THREADS = ["--run.threads", "3"]
 
 
 class Exact(Workspace):
@@ -52,17 +54,18 @@ class Exact(Workspace):
 
     def test_gpt(self):
         self.compare("gpt", (4, 0, *TINY_BUCKETS), (3, 1, *LATE, *TINY_BUCKETS), (2, 2, *ONE_BUCKET), (3, 3), (4, 3, *LATE),
-                     (4, 2, *NODES), (4, 3, *NODES, "--dist.shard", "node"), (2, 1, "--train.recompute", "block"))
+                     (4, 2, *NODES), (4, 3, *NODES, "--dist.shard", "node"), (2, 1, "--train.recompute", "block"),
+                     (1, 0, *THREADS), (2, 3, *THREADS))
         self.resumed("gpt", "gpt", ranks=3, zero=3)
         for ranks, zero in (1, 0), (2, 1), (4, 3):
             self.resumed("gpt3", "gpt", ranks=ranks, zero=zero)
 
     def test_mlp(self):
-        self.compare("mlp", (3, 0, *LATE, *ONE_BUCKET), (4, 1), (2, 3, *TINY_BUCKETS))
+        self.compare("mlp", (3, 0, *LATE, *ONE_BUCKET), (4, 1), (2, 3, *TINY_BUCKETS), (1, 0, *THREADS))
         self.resumed("mlp1", "mlp", ranks=2)
 
     def test_resnet(self):
-        self.compare("resnet", (2, 1, *LATE), (3, 2, *TINY_BUCKETS), (4, 3, *ONE_BUCKET))
+        self.compare("resnet", (2, 1, *LATE), (3, 2, *TINY_BUCKETS), (4, 3, *ONE_BUCKET), (1, 0, *THREADS))
         self.resumed("resnet2", "resnet", ranks=2, zero=0)
 
     def test_fp16_resumes_with_its_loss_scale(self):
