@@ -59,10 +59,8 @@ def interval_note(intervals, noun):
     kinds = []
     if any(each["confidence"] for each in intervals):
         kinds.append("the 95 % interval of the median by order statistics")
-    few = sorted({each["launches"] for each in intervals if not each["confidence"]})
-    if few:
-        counts = " or ".join(map(str, few))
-        kinds.append(f"the range where there are only {counts} {noun}, because an interval of 95 % needs 6")
+    if any(not each["confidence"] for each in intervals):
+        kinds.append(f"the range where there are fewer than 6 {noun}, which an interval of 95 % needs")
     return f"<p>In brackets: {'; '.join(kinds)}.</p>" if kinds else ""
 
 

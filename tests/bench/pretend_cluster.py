@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """A scaling study on a pretend cluster: hosts of one rank in network namespaces (tests/launch/pretend_hosts.py), with real
 messages over links of a given rate. Kernels take a given time without a processor (tests/launch/studies/plant.c), as on a
-device of their own, so that the hosts hardly slow each other on this machine's cores. Needs root; takes an hour.
+device of their own, so that the hosts hardly slow each other on this machine's cores. Needs root; takes half an hour.
 
     pretend_cluster.py PATH_TO_TANDEM FOLDER [--ranks 4 8 16] [--rate 200mbit] [--kernel-us 300] [--launches 6]
 
-FOLDER, below /tmp or on a disk that all namespaces see, gets what launch/scaling.py writes. Each host has 4 samples a step in
-the weak mode; 4 of them have 16, and all 16 of them too, in the strong mode.
+FOLDER, below /tmp or on a disk that all namespaces see, gets what launch/scaling.py writes. In the weak mode each of 4, 8 or
+16 hosts has 4 samples a step, in the strong mode all together have 16.
 """
 import argparse
 import os
