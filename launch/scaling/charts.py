@@ -157,10 +157,10 @@ def bar_chart(title, rows, kinds, unit):
 def stacked_chart(title, rows, kinds, unit):
     """A horizontal bar for each row, of one piece for each of `kinds`. `rows`: [(name, [value, ...])]."""
     highest = max(sum(values) for _, values in rows)
-    left, right, parts, y = 240, WIDTH - 70, [], 64
+    left, right, parts, x, y = 240, WIDTH - 70, [], 16, 64
     for index, kind in enumerate(kinds):
-        x = 16 + 115 * index
         parts += [f'<rect x="{x}" y="34" width="12" height="12" fill="var(--c{index})"/>', text(x + 18, 45, kind)]
+        x += 40 + 7 * len(kind)
     for name, values in rows:
         parts.append(text(left - 10, y + 10, name if len(name) <= 36 else name[:35] + "…", "end"))
         x = left
