@@ -297,8 +297,7 @@ class Program(Supervised):
         wait_until(lambda: self.processes_of("early"))  # long before they catch signals
         job.terminate()
         self.finish("early", job, STOPPED)
-        self.assert_saved("early")
-        self.assertEqual(attempts(self.run_folder("early"))[0]["step"], 0)
+        self.assert_saved("early")  # of what was done until the supervisor saw that all ranks catch them
 
         job = self.start("twice", *endless)
         wait_until(lambda: self.has("twice", r"step-\d+"))
