@@ -1,5 +1,6 @@
 // The two 16-bit floating types, for storage; arithmetic happens in f32. Conversions round to
-// nearest even. They give the same bits on the host and on a GPU, except for the payload of NaN.
+// nearest even. They give the same bits on the host and on a GPU, except for the sign of an fp16
+// NaN.
 #pragma once
 
 #include <bit>
@@ -12,12 +13,20 @@ namespace tandem {
 
 namespace float16 {
 
+#if defined(__CUDA_ARCH__)
+__device__ inline uint16_t bf16_from_float(float x) {
+  uint16_t bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));  // NaN gives 0x7fff
+  return bits;
+}
+#else
 TANDEM_HOST_DEVICE inline uint16_t bf16_from_float(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
   return static_cast<uint16_t>(is_nan ? 0x7fffu : rounded);
 }
+#endif
 
 TANDEM_HOST_DEVICE inline float float_from_bf16(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);

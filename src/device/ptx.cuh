@@ -13,4 +13,16 @@ __device__ inline float exp2(float x) {
   return y;
 }
 
+// Two numbers rounded to nearest even, `low` in the lower 16 bits. NaN gives 0x7fff.
+__device__ inline uint32_t bf16_pair(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+__device__ inline uint32_t fp16_pair(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 }  // namespace tandem::ptx

@@ -2,7 +2,10 @@
 // of kPack<T>; a multiple needs a first element that is aligned to 16 bytes.
 #pragma once
 
+#include <bit>
+
 #include "src/device/global.h"
+#include "src/device/ptx.cuh"
 #include "src/kernels/launch.cuh"
 
 namespace tandem {
@@ -37,6 +40,29 @@ __device__ Elements<T, kCount> load_elements(Global<const T> from, int64_t i) {
   return elements;
 }
 
+// kPack<T> numbers, rounded to T. A GPU rounds two f32 numbers to 16 bits in one instruction.
+template <class T, class V>
+__device__ Pack<T> rounded_pack(const V* values) {
+  if constexpr (kIs16Bit<T> && std::is_same_v<V, float>) {
+    struct alignas(16) {
+      uint32_t words[4];
+    } pairs;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      pairs.words[j] = std::is_same_v<T, Bf16> ? ptx::bf16_pair(values[2 * j], values[2 * j + 1])
+                                               : ptx::fp16_pair(values[2 * j], values[2 * j + 1]);
+    }
+    return std::bit_cast<Pack<T>>(pairs);
+  } else {
+    Pack<T> pack;
+#pragma unroll
+    for (int j = 0; j < kPack<T>; ++j) {
+      pack[j] = T(values[j]);
+    }
+    return pack;
+  }
+}
+
 // to[i + j] = values[j], rounded to T.
 template <int kCount, class T, class V>
 __device__ void store_pack(Global<T> to, int64_t i, const V (&values)[kCount]) {
@@ -45,12 +71,7 @@ __device__ void store_pack(Global<T> to, int64_t i, const V (&values)[kCount]) {
   } else {
 #pragma unroll
     for (int p = 0; p < kCount; p += kPack<T>) {
-      Pack<T> pack;
-#pragma unroll
-      for (int j = 0; j < kPack<T>; ++j) {
-        pack[j] = T(values[p + j]);
-      }
-      to.store16(i + p, pack);
+      to.store16(i + p, rounded_pack<T>(values + p));
     }
   }
 }

@@ -16,10 +16,10 @@ inline constexpr int kThreads = 256;
 template <int kCount, class To, class F, class... From>
 __device__ void apply(int64_t i, Global<To> to, F f, Global<const From>... from) {
   const auto values = [&](const Elements<From, kCount>&... inputs) {
-    Elements<To, kCount> results;
+    Elements<Wide<To>, kCount> results;  // rounded where they are stored: in pairs
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
-      results.of[j] = To(f(Wide<From>(inputs.of[j])...));
+      results.of[j] = f(Wide<From>(inputs.of[j])...);
     }
     return results;
   }(load_elements<kCount>(from, i)...);
