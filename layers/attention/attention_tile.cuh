@@ -8,24 +8,22 @@
 // with zeros, so the products need not handle other types or sizes.
 #pragma once
 
-#include <cmath>
-
+#include "layers/attention/attention_sizes.cuh"
 #include "src/device/global.h"
 #include "src/kernels/block.cuh"
 
 namespace tandem::attention_tile {
 
+using namespace attention_sizes;
+
 inline constexpr int kThreads = 128;
 inline constexpr int kAcross = 8;  // threads that share a row; they are in one warp
 inline constexpr int kDown = kThreads / kAcross;
 inline constexpr int kStreamed = 32;
-inline constexpr int kBlocks = 2;                    // blocks that must fit on a multiprocessor
 inline constexpr int kScores = kStreamed / kAcross;  // scores of a row in one thread
 template <int kWidth>
 inline constexpr int kSums = kWidth / kAcross;  // sums of a row in one thread
 inline constexpr int kMaxWidth = 128;
-
-inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
 __device__ inline int across() { return static_cast<int>(threadIdx.x) % kAcross; }
 __device__ inline int down() { return static_cast<int>(threadIdx.x) / kAcross; }
@@ -244,46 +242,6 @@ __device__ void add_weighted(const float (&weights)[kEach][kScores], Tile<kStrea
 }
 
 // --- launching ---
-
-// Factor from <query, key> to score. Times kLog2E, it gives exponents of 2.
-inline float scale_of(int64_t width) { return 1 / std::sqrt(static_cast<float>(width)); }
-
-// Bytes of dynamic shared memory. A multiprocessor of sm_80 has 164 KiB, of which each block takes
-// 1 KiB more than it asks for.
-template <class Tiles>
-constexpr size_t bytes_of() {
-  static_assert(kBlocks * (sizeof(Tiles) + 1024) <= 164 * 1024);
-  return sizeof(Tiles);
-}
-
-// The sizes of one call.
-struct Sizes {
-  int64_t batch, length, heads, kv_heads, width;
-  TANDEM_HOST_DEVICE int64_t row() const { return (heads + 2 * kv_heads) * width; }
-  TANDEM_HOST_DEVICE int64_t group() const { return heads / kv_heads; }
-  // The offset of a head's first element in an array [batch, length, row]; `head` counts query, key
-  // and value heads.
-  TANDEM_HOST_DEVICE int64_t qkv_at(int64_t b, int64_t head) const {
-    return b * length * row() + head * width;
-  }
-  // The same in [batch, length, heads, width] and in [batch, heads, length].
-  TANDEM_HOST_DEVICE int64_t y_at(int64_t b, int64_t head) const {
-    return (b * length * heads + head) * width;
-  }
-  TANDEM_HOST_DEVICE int64_t log_sum_at(int64_t b, int64_t head) const {
-    return (b * heads + head) * length;
-  }
-};
-
-// A block's part of the work. Tiles of a head vary fastest, then heads, then the batch.
-struct Work {
-  int64_t tile, head, b;
-};
-
-__device__ inline Work work_of_block(int64_t tiles, int64_t heads) {
-  const int64_t block = blockIdx.x;
-  return {block % tiles, block / tiles % heads, block / (tiles * heads)};
-}
 
 // Calls f.template operator()<kWidth>() with the smallest supported kWidth >= width. Throws
 // Error(kConfig) for heads wider than kMaxWidth.
