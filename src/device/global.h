@@ -42,6 +42,11 @@ class Global {
   TANDEM_HOST_DEVICE void store16(int64_t i, Pack<Element> pack) const {
     *reinterpret_cast<Pack<Element>*>(data_ + i) = pack;
   }
+  // For an asynchronous copy of kBytes from element i; `read`: the copy reads them.
+  template <int kBytes>
+  TANDEM_HOST_DEVICE const T* address(int64_t i, bool /*read*/) const {
+    return data_ + i;
+  }
 #if defined(__CUDACC__)
   // Adds to an integer of 4 or 8 bytes; returns the old value.
   __device__ Element atomic_add(int64_t i, Element value) const {

@@ -40,7 +40,15 @@ __device__ Elements<T, kCount> load_elements(Global<const T> from, int64_t i) {
   return elements;
 }
 
-// kPack<T> numbers, rounded to T. A GPU rounds two f32 numbers to 16 bits in one instruction.
+// Two numbers rounded to T (bf16 or fp16), `low` in the lower half. A GPU does so in one
+// instruction.
+template <class T>
+__device__ uint32_t rounded_pair(float low, float high) {
+  static_assert(kIs16Bit<T>);
+  return std::is_same_v<T, Bf16> ? ptx::bf16_pair(low, high) : ptx::fp16_pair(low, high);
+}
+
+// kPack<T> numbers, rounded to T.
 template <class T, class V>
 __device__ Pack<T> rounded_pack(const V* values) {
   if constexpr (kIs16Bit<T> && std::is_same_v<V, float>) {
@@ -49,8 +57,7 @@ __device__ Pack<T> rounded_pack(const V* values) {
     } pairs;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      pairs.words[j] = std::is_same_v<T, Bf16> ? ptx::bf16_pair(values[2 * j], values[2 * j + 1])
-                                               : ptx::fp16_pair(values[2 * j], values[2 * j + 1]);
+      pairs.words[j] = rounded_pair<T>(values[2 * j], values[2 * j + 1]);
     }
     return std::bit_cast<Pack<T>>(pairs);
   } else {

@@ -6,14 +6,14 @@ set -euo pipefail
 bits=$(mktemp -d)
 trap 'rm -rf "$bits"' EXIT
 
-run() {  # NAME THREADS STREAMS POISON PROTECT PROGRAM
-  echo "--- threads $2, streams $3, poison $4, protect $5"
-  TANDEM_TEST_BITS="$bits/$1" TANDEM_SIMT_THREADS=$2 TANDEM_SIMT_STREAMS=$3 TANDEM_SIMT_POISON=$4 \
-    TANDEM_SIMT_PROTECT=$5 "${@:6}"
+run() {  # NAME THREADS STREAMS COPIES POISON PROTECT PROGRAM
+  echo "--- threads $2, streams $3, copies $4, poison $5, protect $6"
+  TANDEM_TEST_BITS="$bits/$1" TANDEM_SIMT_THREADS=$2 TANDEM_SIMT_STREAMS=$3 TANDEM_SIMT_COPIES=$4 \
+    TANDEM_SIMT_POISON=$5 TANDEM_SIMT_PROTECT=$6 "${@:7}"
 }
-run first forward in-order 0xff 0 "$@"
-run second backward compute-late 0x7b 0 "$@"
-run third shuffled:7 comm-late 0x00 1 "$@"
+run first forward in-order late 0xff 0 "$@"
+run second backward compute-late at-once 0x7b 0 "$@"
+run third shuffled:7 comm-late late 0x00 1 "$@"
 [ -s "$bits/first" ] || echo "agree: no tensors came back from the GPU, so there are no bits to compare"
 touch "$bits"/{first,second,third}
 for other in second third; do

@@ -29,8 +29,7 @@ constexpr int kWarp = 32, kMaxThreads = 1024;
 constexpr size_t kStackBytes = 128 * 1024, kPage = 4096;
 constexpr size_t kLeastStack = kStackBytes - 32 * 1024;
 
-// The operation that a thread waits in, the lanes that must join (0: the whole block), and the
-// place.
+// What a thread waits in, the lanes that must join (0: the whole block), and where.
 struct Wait {
   const char* operation;
   unsigned mask;
@@ -355,6 +354,27 @@ uint64_t warp_exchange(const char* name, unsigned mask, uint64_t value, int sour
   yield();
   return thread.result;
 }
+
+void warp_together(const char* name, void* argument, void (*run)(const WarpArguments&),
+                   Place place) {
+  Thread& thread = running_thread(name);
+  Thread* const lanes = &thread - thread.lane;
+  thread.wait = {name, ~0u, place};
+  thread.value = reinterpret_cast<uintptr_t>(argument);
+  thread.warp->waiting |= bit_of(thread);
+  if (thread.warp->waiting == ~0u &&
+      std::all_of(lanes, lanes + kWarp, [&](Thread& t) { return t.wait == thread.wait; })) {
+    WarpArguments arguments;
+    for (int lane = 0; lane < kWarp; ++lane) {
+      arguments[lane] = reinterpret_cast<void*>(lanes[lane].value);
+    }
+    run(arguments);
+    std::swap(thread.warp->waiting, thread.warp->ready);
+  }
+  yield();
+}
+
+int thread_number() { return static_cast<int>(block.thread - block.threads.data()); }
 
 int lane_id() { return block.thread->lane; }
 

@@ -33,7 +33,8 @@ struct Shared {
       std::vector<unsigned char>(kStaticShared + 64 * (kCanaryBytes + 16));
   std::vector<unsigned char> dynamic_memory =
       std::vector<unsigned char>(kLargestShared + kCanaryBytes + 16);
-  std::vector<unsigned char*> canaries;
+  std::vector<unsigned char*> canaries;  // each at the end of a piece
+  std::vector<unsigned char*> pieces;    // their beginnings
 };
 
 Shared& shared() {
@@ -54,6 +55,7 @@ unsigned char* align(unsigned char* pointer, size_t alignment) {
 void* prepare(unsigned char* memory, size_t size) {
   std::memset(memory, settings().poison, size);
   std::memset(memory + size, kCanary, kCanaryBytes);
+  shared().pieces.push_back(memory);
   shared().canaries.push_back(memory + size);
   return memory;
 }
@@ -63,6 +65,7 @@ void start_shared_memory() {
   ++s.block;
   s.static_bytes = s.used = 0;
   s.canaries.clear();
+  s.pieces.clear();
   if (running->dynamic_bytes != 0) {
     prepare(align(s.dynamic_memory.data(), 16), running->dynamic_bytes);
   }
@@ -247,6 +250,19 @@ void* dynamic_shared_memory() {
   }
   return align(shared().dynamic_memory.data(), 16);
 }
+
+bool is_shared(const void* pointer, size_t bytes) {
+  const auto* begin = static_cast<const unsigned char*>(pointer);
+  const Shared& s = shared();
+  for (size_t i = 0; i < s.pieces.size(); ++i) {
+    if (begin >= s.pieces[i] && begin + bytes <= s.canaries[i]) {
+      return in_thread();
+    }
+  }
+  return false;
+}
+
+uint64_t block_number() { return shared().block; }
 
 std::string running_place() {
   if (running == nullptr) {

@@ -43,6 +43,8 @@ struct SharedSlot {    // one per type
 };
 void* shared_memory(SharedSlot& slot, size_t size, size_t alignment);
 void* dynamic_shared_memory();
+// Whether these bytes lie in shared memory that the running block has asked for.
+bool is_shared(const void* pointer, size_t bytes);
 
 // "kernel k, block (0,0,0), thread (0,0,0)" of the running thread, or "".
 std::string running_place();

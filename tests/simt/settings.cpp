@@ -49,11 +49,29 @@ void parse_streams(Settings& settings, std::string_view schedule) {
   }
 }
 
+// Whether `value` is `yes`; it must be that or `no`.
+bool parse_choice(const char* what, std::string_view value, const char* yes, const char* no) {
+  if (value != yes && value != no) {
+    fail(std::string("unknown ") + what, std::string(value));
+  }
+  return value == yes;
+}
+
+void parse_copies(Settings& settings, std::string_view schedule) {
+  settings.late_copies = parse_choice("schedule of copies", schedule, "late", "at-once");
+}
+
+void parse_sums(Settings& settings, std::string_view rounding) {
+  settings.truncate_sums = parse_choice("rounding of mma", rounding, "truncate", "nearest");
+}
+
 }  // namespace
 
 Settings::Settings() {
   parse_threads(*this, variable("TANDEM_SIMT_THREADS", "forward"));
   parse_streams(*this, variable("TANDEM_SIMT_STREAMS", "in-order"));
+  parse_copies(*this, variable("TANDEM_SIMT_COPIES", "late"));
+  parse_sums(*this, variable("TANDEM_SIMT_MMA", "nearest"));
   poison = static_cast<uint8_t>(std::strtoul(variable("TANDEM_SIMT_POISON", "0xff"), nullptr, 0));
   protect = std::string_view(variable("TANDEM_SIMT_PROTECT", "0")) != "0";
   devices = std::atoi(variable("TANDEM_SIMT_DEVICES", "8"));
@@ -69,6 +87,8 @@ Settings& settings() {
 
 void set_thread_schedule(std::string_view schedule) { parse_threads(settings(), schedule); }
 void set_stream_schedule(std::string_view schedule) { parse_streams(settings(), schedule); }
+void set_copy_schedule(std::string_view schedule) { parse_copies(settings(), schedule); }
+void set_mma_rounding(std::string_view rounding) { parse_sums(settings(), rounding); }
 void set_poison(uint8_t byte) { settings().poison = byte; }
 
 std::string disagreement(const std::function<Bytes()>& run) {
@@ -89,6 +109,10 @@ std::string disagreement(const std::function<Bytes()>& run) {
        {"in-order", "compute-late", "comm-late", "shuffled:1", "shuffled:2", "shuffled:3"}) {
     set_stream_schedule(schedule);
     compare(std::string("streams=") + schedule);
+  }
+  for (const char* schedule : {"late", "at-once"}) {
+    set_copy_schedule(schedule);
+    compare(std::string("copies=") + schedule);
   }
   for (const uint8_t byte : {uint8_t{0xff}, uint8_t{0x3c}}) {
     set_poison(byte);

@@ -21,7 +21,9 @@ struct Settings {
   int devices = 8;
   size_t memory = size_t{40} << 30;
   std::string coverage;
-  bool lazy_loading = true;  // of kernels, at their first launch
+  bool late_copies = true;     // of copy_async: at the wait, not at once
+  bool truncate_sums = false;  // in mma: as hardware does, not rounded to nearest
+  bool lazy_loading = true;    // of kernels, at their first launch
 };
 
 Settings& settings();

@@ -5,8 +5,12 @@
 // milliseconds; then a background thread goes on. Settings are read from the environment once:
 //   TANDEM_SIMT_THREADS   order of a block's threads: forward, backward or shuffled:SEED
 //   TANDEM_SIMT_STREAMS   which stream goes first: in-order, compute-late, comm-late, shuffled:SEED
-//   TANDEM_SIMT_POISON    byte that fresh device and shared memory is filled with (0xFF: NaN)
-//   TANDEM_SIMT_PROTECT   1: the host cannot touch device memory (single-threaded tests only)
+//   TANDEM_SIMT_COPIES    when asynchronous copies to shared memory arrive: late, at the wait
+//   (until
+//                         then their place is poisoned), or at-once
+//   TANDEM_SIMT_MMA       how sums of matrix products are rounded: nearest, or truncate, as
+//   hardware TANDEM_SIMT_POISON    byte that fresh device and shared memory is filled with (0xFF:
+//   NaN) TANDEM_SIMT_PROTECT   1: the host cannot touch device memory (single-threaded tests only)
 //   TANDEM_SIMT_DEVICES   number of devices (8); 0: a machine without a GPU
 //   TANDEM_SIMT_MEMORY    bytes of memory that the device has (40 GiB)
 //   TANDEM_SIMT_COVERAGE  file that the names of executed kernels are appended to at exit
@@ -61,6 +65,8 @@ bool in_kernel();  // whether this thread runs a kernel now
 
 void set_thread_schedule(std::string_view schedule);  // values as in the environment
 void set_stream_schedule(std::string_view schedule);
+void set_copy_schedule(std::string_view schedule);
+void set_mma_rounding(std::string_view rounding);
 void set_poison(uint8_t byte);
 void set_protect(bool on);  // for memory that is allocated from now on
 
@@ -81,6 +87,8 @@ Bytes bytes_of(const std::vector<T>& values) {
 struct Counters {
   int64_t sectors_read = 0;  // of 32 bytes; see Global in include/src/core/global.h
   int64_t sectors_written = 0;
+  int64_t bank_conflicts = 0;  // of accesses through Shared, ldmatrix and copy_async: extra passes
+  int64_t products = 0;        // mma instructions of a warp
   int64_t launches = 0;
   int64_t host_syncs = 0;          // calls that block the host
   int64_t device_allocations = 0;  // cudaMalloc and cudaMallocAsync

@@ -47,6 +47,14 @@ class Global {
   void store16(int64_t i, Pack<Element> pack) const {
     *at<Pack<Element>>(i, simt::Access::kStore) = pack;
   }
+  // For an asynchronous copy of kBytes from element i; `read`: the copy reads them.
+  template <int kBytes>
+  const T* address(int64_t i, bool read) const {
+    struct alignas(kBytes) Bytes {
+      char of[kBytes];
+    };
+    return read ? reinterpret_cast<const T*>(at<const Bytes>(i, simt::Access::kLoad)) : data_ + i;
+  }
   // Adds to an integer of 4 or 8 bytes; returns the old value.
   Element atomic_add(int64_t i, Element value) const {
     static_assert(std::is_integral_v<Element>, "sums of floats depend on the order");
