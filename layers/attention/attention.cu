@@ -3,6 +3,7 @@
 // base 2, which the GPU has an instruction for.
 #include "layers/attention/attention.h"
 #include "layers/attention/attention_tile.cuh"
+#include "layers/attention/flash.cuh"
 #include "src/device/ptx.cuh"
 #include "src/kernels/pack.cuh"
 
@@ -112,15 +113,20 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 template <class T>
 void attention_forward(Cuda device, const T* qkv, T* y, Wide<T>* log_sum, int64_t batch,
                        int64_t length, int64_t heads, int64_t kv_heads, int64_t width, Wide<T>*) {
+  const Sizes sizes{batch, length, heads, kv_heads, width};
   const int64_t blocks = batch * heads * ((length + kQueries - 1) / kQueries);
   if (blocks == 0) {
     return;
   }
+  if constexpr (kIs16Bit<T>) {
+    if (flash::fits(width, qkv, y)) {
+      return flash::forward(device, sizes, qkv, y, log_sum);
+    }
+  }
   with_width(width, [&]<int kWidth>() {
     launch<attention_kernel<T, kWidth>>(
-        device, static_cast<unsigned>(blocks), kThreads, bytes_of<ForwardTiles<kWidth>>(),
-        Sizes{batch, length, heads, kv_heads, width}, packs_fit(width, qkv, y),
-        scale_of(width) * kLog2E, qkv, y, log_sum);
+        device, static_cast<unsigned>(blocks), kThreads, bytes_of<ForwardTiles<kWidth>>(), sizes,
+        packs_fit(width, qkv, y), scale_of(width) * kLog2E, qkv, y, log_sum);
   });
 }
 

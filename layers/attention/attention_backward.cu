@@ -4,6 +4,7 @@
 // rows in shared memory and streams the other rows past them.
 #include "layers/attention/attention.h"
 #include "layers/attention/attention_tile.cuh"
+#include "layers/attention/flash.cuh"
 #include "src/device/ptx.cuh"
 #include "src/kernels/pack.cuh"
 
@@ -214,6 +215,11 @@ void attention_backward(Cuda device, const T* dy, const T* qkv, const T* y, cons
   const float scale = scale_of(width);
   launch<attention_delta_kernel<T>>(device, blocks_for(rows, kDown), kThreads, 0, sizes, vector, dy,
                                     y, workspace);
+  if constexpr (kIs16Bit<T>) {
+    if (flash::fits(width, qkv, dy, dqkv)) {
+      return flash::backward(device, sizes, dy, qkv, log_sum, workspace, dqkv, beta);
+    }
+  }
   with_width(width, [&]<int kWidth>() {
     const int64_t tiles = batch * ((length + kOwned<kWidth> - 1) / kOwned<kWidth>);
     constexpr size_t kBytes = bytes_of<BackwardTiles<kWidth>>();

@@ -76,7 +76,7 @@ void check_devices(const std::vector<Shape>& input_shapes,
                    const std::vector<Parameter*>& parameters, const OpUnderTest& op,
                    const DeviceCheck& check) {
   for_each_device([&](Device device) {
-    for (DType dtype : {DType::kF32, DType::kBf16, DType::kFp16}) {
+    for (DType dtype : check.dtypes) {
       SCOPED_TRACE(name_of(dtype));
       const Outcome expected =
           run(Device::kCpu, DType::kF64, dtype, input_shapes, parameters, op, check.scale);

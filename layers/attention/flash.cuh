@@ -1,0 +1,107 @@
+// Attention on tensor cores: causal flash attention (Dao et al. 2022, arXiv:2205.14135; Dao 2023,
+// arXiv:2307.08691), for bf16 and fp16 and heads that are 64, 96 or 128 wide. Other types, widths
+// and alignments use attention.cu. Internal to attention.
+//
+// A block of four warps owns a tile of rows and streams tiles of other rows past it. Each warp owns
+// 16 kM of the rows. So scores stay in the registers of their warp, from the product that makes
+// them to the one that uses them, and softmax needs only the four lanes of a row. Each fragment
+// that is read from shared memory for the streamed rows serves kM instructions.
+//
+//              owned rows             streamed rows, at once       products
+//   forward    128 queries            64 keys, values              S = Q K^T; O += P V
+//   dq         128 queries, dy        32 keys, values              S, dP = dY V^T; dQ += dS K
+//   dkv        128 keys, values (64)  32 queries, dy               S^T, dP^T; dV += P^T dY,
+//                                                                  dK += dS^T Q
+//
+// (64 rows for heads wider than 64.) Scores and their gradients are f32. Like all operands of
+// tensor cores, probabilities P and gradients of scores dS are rounded to the storage type.
+//
+// dQ has a pass of its own. It computes S and dP a second time: 7 products of T^2 / 2 x D instead
+// of 5. The alternative without atomics would keep a sum of dQ for each tile of keys and add them
+// in order. For GPT-2 124M, 64 x 1024 tokens, that is 4.5 x 201 MB of f32 a layer on the average,
+// written and read: 1.8 GB, or 16 ms for 12 layers at the 1.35 TB/s of an A100 and 5.3 ms at the
+// 4.1 TB/s of an H200. Two more products are 1.24 TFLOP for 12 layers: 10 ms at 120 TFLOP/s on an
+// A100, 6 ms at 200 TFLOP/s on an H200. The second pass needs no memory, and wins where memory is
+// slow.
+#pragma once
+
+#include "layers/attention/attention_sizes.cuh"
+#include "src/kernels/mma.cuh"
+#include "src/kernels/pack.cuh"
+
+namespace tandem::flash {
+
+using namespace attention_sizes;
+
+inline constexpr int kWarps = 4, kThreads = kWarps * kWarp;
+
+// Whether the kernels of this file can compute this attention.
+template <class T, class... P>
+bool fits(int64_t width, const T* qkv, const P*... others) {
+  return kIs16Bit<T> && (width == 64 || width == 96 || width == 128) && aligned16(qkv, others...);
+}
+
+// Calls f.template operator()<kWidth>().
+template <class F>
+void with_width(int64_t width, F f) {
+  width == 64   ? f.template operator()<64>()
+  : width == 96 ? f.template operator()<96>()
+                : f.template operator()<128>();
+}
+
+// The first of the 16 kM rows of this warp, relative to the block's first row.
+template <int kM>
+__device__ int warp_row() {
+  return static_cast<int>(threadIdx.x) / kWarp * 16 * kM;
+}
+
+// Rows of one head in qkv or its gradient [batch, length, row].
+template <class T>
+__device__ mma::Rows<T> head_rows(Global<T> qkv, const Sizes& sizes, int64_t b, int64_t head) {
+  return {qkv + sizes.qkv_at(b, head), sizes.row(), static_cast<int>(sizes.length)};
+}
+
+// Rows of one head in y or its gradient [batch, length, heads * width].
+template <class T>
+__device__ mma::Rows<T> output_rows(Global<T> y, const Sizes& sizes, int64_t b, int64_t head) {
+  return {y + sizes.y_at(b, head), sizes.heads * sizes.width, static_cast<int>(sizes.length)};
+}
+
+// The sum and the maximum over the four lanes that share a row.
+__device__ inline float row_sum(float value) {
+  value += __shfl_xor_sync(kAllLanes, value, 1);
+  return value + __shfl_xor_sync(kAllLanes, value, 2);
+}
+
+__device__ inline float row_max(float value) {
+  value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, 1));
+  return fmaxf(value, __shfl_xor_sync(kAllLanes, value, 2));
+}
+
+// Scores of keys after their query become -inf. `row` and `column` are the positions of the first
+// score; rows are queries or keys.
+template <bool kRowsAreKeys, int kM, int kN>
+__device__ void mask(mma::Sums<kM, kN>& scores, int row, int column) {
+  const int distance = row - column;
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int below = distance + m * 16 + mma::row_of(i) - n * 8 - mma::column_of(i);
+        scores[m][n][i] = (kRowsAreKeys ? below <= 0 : below >= 0) ? scores[m][n][i] : -INFINITY;
+      }
+    }
+  }
+}
+
+// y and log_sum as attention_forward, and the gradient as attention_backward, without delta: that
+// is [batch, heads, length], <dy, y> of each row. `fits` must be true.
+template <class T>
+void forward(Cuda device, const Sizes& sizes, const T* qkv, T* y, float* log_sum);
+template <class T>
+void backward(Cuda device, const Sizes& sizes, const T* dy, const T* qkv, const float* log_sum,
+              const float* delta, T* dqkv, float beta);
+
+}  // namespace tandem::flash

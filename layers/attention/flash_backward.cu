@@ -1,0 +1,220 @@
+#include "layers/attention/flash.cuh"
+
+namespace tandem::flash {
+
+namespace {
+
+constexpr int kStreamed = 32;  // rows at once
+
+template <int kM>
+constexpr int kOwned = kWarps * 16 * kM;
+
+// Queries and dy on one side, keys and values on the other. Streamed rows have two stages: one
+// arrives while the other is used.
+template <class T, int kM, int kWidth>
+struct BackwardTiles {
+  mma::Tile<T, kOwned<kM>, kWidth> owned[2];
+  struct Stage {
+    mma::Tile<T, kStreamed, kWidth> rows[2];
+    float log_sum[kStreamed], delta[kStreamed];  // if the rows are queries
+  } stages[2];
+};
+
+// Replaces a <query, key> by its probability, and the gradient of the probability by that of
+// <query, key>, without the factor `scale`. log_sum is in base 2.
+__device__ void differentiate(float& score, float& gradient, float exponent_scale, float log_sum,
+                              float delta) {
+  score = ptx::exp2(score * exponent_scale - log_sum);
+  gradient = score * (gradient - delta);
+}
+
+template <int kM>
+__device__ void fill(float (&factor)[kM][2], float value) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+    factor[m][0] = factor[m][1] = value;
+  }
+}
+
+template <class T, int kM, int kWidth>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    flash_dq_kernel(Sizes sizes, float scale, float beta, Global<const T> dy, Global<const T> qkv,
+                    Global<const float> log_sum, Global<const float> delta, Global<T> dqkv) {
+  auto& tiles = *dynamic_shared<BackwardTiles<T, kM, kWidth>>();
+  const int length = static_cast<int>(sizes.length);
+  const int64_t count = (length + kOwned<kM> - 1) / kOwned<kM>;
+  const auto [tile, h, b] = work_of_block(count, sizes.heads);
+  const int first = static_cast<int>(count - 1 - tile) * kOwned<kM>;  // the longest work is first
+  const int64_t k_head = sizes.heads + h / sizes.group();
+  const auto load_keys = [&](int key) {
+    auto& rows = tiles.stages[key / kStreamed % 2].rows;
+    mma::load_async<kThreads>(head_rows(qkv, sizes, b, k_head), key, rows[0]);
+    mma::load_async<kThreads>(head_rows(qkv, sizes, b, k_head + sizes.kv_heads), key, rows[1]);
+    ptx::copies_commit();
+  };
+  mma::load_async<kThreads>(head_rows(qkv, sizes, b, h), first, tiles.owned[0]);
+  mma::load_async<kThreads>(output_rows(dy, sizes, b, h), first, tiles.owned[1]);
+  load_keys(0);
+
+  const int row = warp_row<kM>();
+  const float exponent_scale = scale * kLog2E;
+  float row_log_sum[kM][2], row_delta[kM][2];
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int query = first + row + m * 16 + mma::row_of(2 * half);
+      const int64_t at = sizes.log_sum_at(b, h) + query;
+      row_log_sum[m][half] = query < length ? log_sum.load(at) * kLog2E : 0;
+      row_delta[m][half] = query < length ? delta.load(at) : 0;
+    }
+  }
+  float dq[kM][kWidth / 8][4] = {};
+  const int end = min(first + kOwned<kM>, length);
+  for (int key = 0; key < end; key += kStreamed) {
+    ptx::copies_wait<0>();
+    __syncthreads();  // this stage is there, and all warps have read the other one
+    if (key + kStreamed < end) {
+      load_keys(key + kStreamed);
+    }
+    if (key >= first + row + 16 * kM) {
+      continue;  // not seen by the warp's last query
+    }
+    auto& rows = tiles.stages[key / kStreamed % 2].rows;
+    float scores[kM][kStreamed / 8][4], gradients[kM][kStreamed / 8][4];
+    mma::multiply_transposed(tiles.owned[0], row, rows[0], scores);
+    mma::multiply_transposed(tiles.owned[1], row, rows[1], gradients);
+    if (key + kStreamed > first + row + 1) {
+      mask<false>(scores, first + row, key);
+    }
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int n = 0; n < kStreamed / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          differentiate(scores[m][n][i], gradients[m][n][i], exponent_scale, row_log_sum[m][i / 2],
+                        row_delta[m][i / 2]);
+        }
+      }
+    }
+    uint32_t weights[kM][kStreamed / 8][2];
+    mma::round<T>(gradients, weights);
+    mma::add_product(weights, rows[0], dq);
+  }
+  float factor[kM][2];
+  fill(factor, scale);
+  mma::store_sums(dq, factor, beta, tiles.owned[0], row, head_rows(dqkv, sizes, b, h), first + row);
+}
+
+template <class T, int kM, int kWidth>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    flash_dkv_kernel(Sizes sizes, float scale, float beta, Global<const T> dy, Global<const T> qkv,
+                     Global<const float> log_sum, Global<const float> delta, Global<T> dqkv) {
+  auto& tiles = *dynamic_shared<BackwardTiles<T, kM, kWidth>>();
+  const int length = static_cast<int>(sizes.length);
+  const auto [tile, g, b] = work_of_block((length + kOwned<kM> - 1) / kOwned<kM>, sizes.kv_heads);
+  const int first = static_cast<int>(tile) * kOwned<kM>;
+  const int64_t k_head = sizes.heads + g, v_head = k_head + sizes.kv_heads;
+  const auto load_queries = [&](int h, int query, auto& stage) {
+    mma::load_async<kThreads>(head_rows(qkv, sizes, b, h), query, stage.rows[0]);
+    mma::load_async<kThreads>(output_rows(dy, sizes, b, h), query, stage.rows[1]);
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int64_t at = sizes.log_sum_at(b, h) + query + lane;
+    if (threadIdx.x < kWarp) {
+      ptx::copy_async<4>(Shared(stage.log_sum + lane), log_sum, at, query + lane < length);
+    } else if (threadIdx.x < 2 * kWarp) {
+      ptx::copy_async<4>(Shared(stage.delta + lane), delta, at, query + lane < length);
+    }
+    ptx::copies_commit();
+  };
+  mma::load_async<kThreads>(head_rows(qkv, sizes, b, k_head), first, tiles.owned[0]);
+  mma::load_async<kThreads>(head_rows(qkv, sizes, b, v_head), first, tiles.owned[1]);
+  int h = static_cast<int>(g * sizes.group());
+  const int end = h + static_cast<int>(sizes.group());
+  load_queries(h, first, tiles.stages[0]);
+
+  const int row = warp_row<kM>();
+  const float exponent_scale = scale * kLog2E;
+  float dk[kM][kWidth / 8][4] = {}, dv[kM][kWidth / 8][4] = {};
+  // All tiles with a query that sees the first key, of one head after the other.
+  for (int query = first, current = 0; h < end; current = 1 - current) {
+    ptx::copies_wait<0>();
+    __syncthreads();  // this stage is there, and all warps have read the other one
+    const int this_query = query;
+    query += kStreamed;
+    if (query >= length) {
+      query = first;
+      ++h;
+    }
+    if (h < end) {
+      load_queries(h, query, tiles.stages[1 - current]);
+    }
+    if (this_query + kStreamed <= first + row) {
+      continue;  // no query of the tile sees the warp's first key
+    }
+    auto& stage = tiles.stages[current];
+    float scores[kM][kStreamed / 8][4], gradients[kM][kStreamed / 8][4];
+    mma::multiply_transposed(tiles.owned[0], row, stage.rows[0], scores);
+    mma::multiply_transposed(tiles.owned[1], row, stage.rows[1], gradients);
+    if (this_query < first + row + 16 * kM - 1) {
+      mask<true>(scores, first + row, this_query);
+    }
+#pragma unroll
+    for (int n = 0; n < kStreamed / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int column = n * 8 + mma::column_of(i);
+        const float column_log_sum = Shared(stage.log_sum).load(column) * kLog2E;
+        const float column_delta = Shared(stage.delta).load(column);
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+          differentiate(scores[m][n][i], gradients[m][n][i], exponent_scale, column_log_sum,
+                        column_delta);
+        }
+      }
+    }
+    uint32_t of_v[kM][kStreamed / 8][2], of_k[kM][kStreamed / 8][2];
+    mma::round<T>(scores, of_v);
+    mma::round<T>(gradients, of_k);
+    mma::add_product(of_v, stage.rows[1], dv);
+    mma::add_product(of_k, stage.rows[0], dk);
+  }
+  float factor[kM][2];
+  fill(factor, scale);
+  mma::store_sums(dk, factor, beta, tiles.owned[0], row, head_rows(dqkv, sizes, b, k_head),
+                  first + row);
+  fill(factor, 1);
+  mma::store_sums(dv, factor, beta, tiles.owned[1], row, head_rows(dqkv, sizes, b, v_head),
+                  first + row);
+}
+
+}  // namespace
+
+template <class T>
+void backward(Cuda device, const Sizes& sizes, const T* dy, const T* qkv, const float* log_sum,
+              const float* delta, T* dqkv, float beta) {
+  const auto blocks = [&](int owned, int64_t heads) {
+    return static_cast<unsigned>((sizes.length + owned - 1) / owned * heads * sizes.batch);
+  };
+  // As many rows a warp as registers allow.
+  with_width(sizes.width, [&]<int kWidth>() {
+    constexpr int kM = kWidth == 128 ? 1 : 2;
+    launch<flash_dq_kernel<T, kM, kWidth>>(device, blocks(kOwned<kM>, sizes.heads), kThreads,
+                                           bytes_of<BackwardTiles<T, kM, kWidth>>(), sizes,
+                                           scale_of(kWidth), beta, dy, qkv, log_sum, delta, dqkv);
+  });
+  with_width(sizes.width, [&]<int kWidth>() {
+    constexpr int kM = kWidth == 64 ? 2 : 1;
+    launch<flash_dkv_kernel<T, kM, kWidth>>(device, blocks(kOwned<kM>, sizes.kv_heads), kThreads,
+                                            bytes_of<BackwardTiles<T, kM, kWidth>>(), sizes,
+                                            scale_of(kWidth), beta, dy, qkv, log_sum, delta, dqkv);
+  });
+}
+
+template void backward<Bf16>(Cuda, const Sizes&, const Bf16*, const Bf16*, const float*,
+                             const float*, Bf16*, float);
+template void backward<Fp16>(Cuda, const Sizes&, const Fp16*, const Fp16*, const float*,
+                             const float*, Fp16*, float);
+
+}  // namespace tandem::flash

@@ -1,0 +1,150 @@
+// What the attention kernels for tensor cores do on a GPU: instructions, bytes, bank conflicts, and
+// the same bits under every schedule.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "layers/attention/attention.h"
+#include "tests/simt/device_vector.h"
+#include "tests/simt/simt.h"
+
+namespace tandem {
+namespace {
+
+using simt::DeviceVector;
+
+constexpr int64_t kHeads = 2, kKvHeads = 1;
+
+// One sequence of random numbers, and room for all results.
+struct Attention {
+  int64_t length, width;
+  DeviceVector<Bf16> qkv = random(length * (kHeads + 2 * kKvHeads) * width);
+  DeviceVector<Bf16> dy = random(length * kHeads * width);
+  DeviceVector<Bf16> y = DeviceVector<Bf16>(length * kHeads * width);
+  DeviceVector<Bf16> dqkv = DeviceVector<Bf16>(length * (kHeads + 2 * kKvHeads) * width);
+  DeviceVector<float> log_sum = DeviceVector<float>(kHeads * length);
+  DeviceVector<float> delta = DeviceVector<float>(kHeads * length);
+
+  static DeviceVector<Bf16> random(int64_t size) {
+    std::mt19937 engine(7);
+    std::normal_distribution<float> normal;
+    std::vector<Bf16> values(size);
+    std::generate(values.begin(), values.end(), [&] { return Bf16(normal(engine)); });
+    return DeviceVector<Bf16>(values);
+  }
+  std::vector<Bf16> forward() const {
+    kernels::attention_forward(Cuda{nullptr}, qkv.data(), y.data(), log_sum.data(), 1, length,
+                               kHeads, kKvHeads, width, static_cast<float*>(nullptr));
+    return y.values();
+  }
+  std::vector<Bf16> backward() const {
+    kernels::attention_backward(Cuda{nullptr}, dy.data(), qkv.data(), y.data(), log_sum.data(),
+                                dqkv.data(), 0.0f, 1, length, kHeads, kKvHeads, width,
+                                delta.data());
+    return dqkv.values();
+  }
+};
+
+// Pairs of 16 rows of a warp's tile with 8 streamed rows, where the warp computes scores: of tiles
+// of `streamed` rows with a position that one of the warp's `owned` rows sees (queries), or is seen
+// by (keys).
+int64_t score_fragments(int64_t length, int64_t block, int64_t owned, int64_t streamed,
+                        bool rows_are_queries) {
+  int64_t fragments = 0;
+  for (int64_t first = 0; first < length; first += block) {
+    for (int64_t row = first; row < first + block; row += owned) {
+      const int64_t begin = rows_are_queries ? 0 : first;
+      const int64_t end = rows_are_queries ? std::min(first + block, length) : length;
+      for (int64_t at = begin; at < end; at += streamed) {
+        const bool seen = rows_are_queries ? at < row + owned : at + streamed > row;
+        fragments += seen ? (owned / 16) * (streamed / 8) : 0;
+      }
+    }
+  }
+  return fragments;
+}
+
+struct Rows {
+  int64_t forward_queries = 32, dq_queries, dkv_keys;  // of a warp
+};
+
+Rows rows_of(int64_t width) {
+  return {.dq_queries = width == 128 ? 16 : 32, .dkv_keys = width == 64 ? 32 : 16};
+}
+
+// Each 16 x 8 scores take width / 16 instructions for each product, of which there are `products`.
+TEST(FlashAttention, InstructionsAreThoseOfSeenTiles) {
+  for (int64_t width : {64, 96, 128}) {
+    for (int64_t length : {100, 300}) {
+      const Attention attention{length, width};
+      const Rows rows = rows_of(width);
+      simt::counters() = {};
+      attention.forward();
+      EXPECT_EQ(simt::counters().products, 2 * kHeads * (width / 16) *
+                                               score_fragments(length, 4 * rows.forward_queries,
+                                                               rows.forward_queries, 64, true));
+      simt::counters() = {};
+      attention.backward();
+      const int64_t dq = score_fragments(length, 4 * rows.dq_queries, rows.dq_queries, 32, true);
+      const int64_t dkv = score_fragments(length, 4 * rows.dkv_keys, rows.dkv_keys, 32, false);
+      EXPECT_EQ(simt::counters().products, kHeads * (width / 16) * (3 * dq + 4 * dkv));
+    }
+  }
+}
+
+TEST(FlashAttention, NoBankConflicts) {
+  for (int64_t width : {64, 96, 128}) {
+    const Attention attention{200, width};
+    simt::counters() = {};
+    attention.forward();
+    EXPECT_EQ(simt::counters().bank_conflicts, 0) << "forward, width " << width;
+    attention.backward();
+    EXPECT_EQ(simt::counters().bank_conflicts, 0) << "backward, width " << width;
+  }
+}
+
+// A block reads its own rows and streams those that it sees, and writes its rows once. Statistics
+// are 4 bytes a row.
+TEST(FlashAttention, Bytes) {
+  for (int64_t width : {64, 96, 128}) {
+    constexpr int64_t kLength = 512;
+    const Attention attention{kLength, width};
+    const Rows rows = rows_of(width);
+    const int64_t row = width * 2;
+    int64_t forward = 0, backward = 0;
+    for (int64_t first = 0; first < kLength; first += 4 * rows.forward_queries) {
+      const int64_t own = 4 * rows.forward_queries;
+      forward += kHeads * (2 * own * row + own * 4 + 2 * (first + own) * row);
+    }
+    backward += kHeads * kLength * (2 * row + 4);  // delta from y and dy
+    for (int64_t first = 0; first < kLength; first += 4 * rows.dq_queries) {
+      const int64_t own = 4 * rows.dq_queries;
+      backward += kHeads * (3 * own * row + 2 * own * 4 + 2 * (first + own) * row);
+    }
+    for (int64_t first = 0; first < kLength; first += 4 * rows.dkv_keys) {
+      const int64_t own = 4 * rows.dkv_keys;
+      backward += kKvHeads * 4 * own * row + kHeads * (kLength - first) * (2 * row + 2 * 4);
+    }
+    simt::counters() = {};
+    attention.forward();
+    EXPECT_LE(32 * (simt::counters().sectors_read + simt::counters().sectors_written),
+              1.1 * static_cast<double>(forward))
+        << "forward, width " << width;
+    simt::counters() = {};
+    attention.backward();
+    EXPECT_LE(32 * (simt::counters().sectors_read + simt::counters().sectors_written),
+              1.1 * static_cast<double>(backward))
+        << "backward, width " << width;
+  }
+}
+
+TEST(FlashAttention, TheSameBitsUnderEverySchedule) {
+  for (int64_t width : {64, 96, 128}) {
+    const Attention attention{140, width};
+    EXPECT_EQ(simt::disagreement([&] { return simt::bytes_of(attention.forward()); }), "");
+    EXPECT_EQ(simt::disagreement([&] { return simt::bytes_of(attention.backward()); }), "");
+  }
+}
+
+}  // namespace
+}  // namespace tandem
