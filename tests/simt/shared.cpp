@@ -22,8 +22,8 @@ constexpr int kLanes = 32;
 
 // The n-th access of a warp's lanes.
 struct WarpAccess {
-  std::array<uintptr_t, kLanes> addresses;
-  int lanes = 0;
+  std::array<uintptr_t, kLanes> addresses{};  // 0: this lane has not made it
+  int lanes = 0;                              // that have
   size_t bytes = 0;
 };
 
@@ -56,10 +56,9 @@ struct Block {
 };
 
 void count(const WarpAccess& access) {
-  const int together = access.bytes <= 4 ? 32 : static_cast<int>(128 / access.bytes);
-  for (int first = 0; first < access.lanes; first += together) {
-    counters().bank_conflicts += bank_conflicts(
-        &access.addresses[first], std::min(together, access.lanes - first), access.bytes);
+  const int together = access.bytes <= 4 ? kLanes : static_cast<int>(128 / access.bytes);
+  for (int first = 0; first < kLanes; first += together) {
+    counters().bank_conflicts += bank_conflicts(&access.addresses[first], together, access.bytes);
   }
 }
 
@@ -91,7 +90,8 @@ int bank_conflicts(const uintptr_t* addresses, int lanes, size_t bytes) {
   std::array<std::array<uintptr_t, kLanes>, 32> words;  // by bank
   std::array<int, 32> used{};
   for (int lane = 0; lane < lanes; ++lane) {
-    for (uintptr_t word = addresses[lane] / 4; word * 4 < addresses[lane] + bytes; ++word) {
+    const uintptr_t end = addresses[lane] == 0 ? 0 : addresses[lane] + bytes;
+    for (uintptr_t word = addresses[lane] / 4; word * 4 < end; ++word) {
       auto& in_bank = words[word % 32];
       int& n = used[word % 32];
       if (std::find(in_bank.begin(), in_bank.begin() + n, word) == in_bank.begin() + n) {
@@ -117,7 +117,8 @@ void access_shared(const void* pointer, size_t bytes, Place place) {
     warp.open.emplace_back();
   }
   WarpAccess& access = warp.open[n - warp.first];
-  access.addresses[access.lanes++] = address;
+  access.addresses[thread_number() % kLanes] = address;
+  ++access.lanes;
   access.bytes = std::max(access.bytes, bytes);
   while (!warp.open.empty() && warp.open.front().lanes == kLanes) {
     count(warp.open.front());

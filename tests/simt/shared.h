@@ -16,7 +16,7 @@ namespace simt {
 // Fails unless these bytes are aligned to their size and lie in shared memory of the running block.
 void access_shared(const void* pointer, size_t bytes, Place place);
 
-// Conflicts of `lanes` lanes that access `bytes` bytes each at the same time.
+// Conflicts of `lanes` lanes that access `bytes` bytes each at the same time; address 0: none.
 int bank_conflicts(const uintptr_t* addresses, int lanes, size_t bytes);
 
 // See src/device/ptx.cuh.
