@@ -98,28 +98,37 @@ void check_limits(const Launch& launch) {
   }
 }
 
-// "tandem::{anonymous}::row_sum_kernel<float>" -> "row_sum_kernel".
-std::string bare_name(const std::string& kernel) {
-  return kernel.substr(0, std::min(kernel.find('<'), kernel.size()));
-}
-
-// The kernels that ran, written to the coverage file at exit.
-void record(const std::string& kernel) {
-  static auto* names = new std::set<std::string>;
-  if (names->empty()) {
-    std::atexit([] {
-      std::string lines;
-      for (const std::string& name : *names) {
-        lines += name + "\n";
-      }
-      const int file = open(settings().coverage.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
-      if (file < 0 || write(file, lines.data(), lines.size()) < 0) {
-        fail("cannot write coverage", settings().coverage);
-      }
-      close(file);
-    });
+// Lines that are appended to a file when the process ends, each once; without a path, to none.
+class FileOfLines {
+ public:
+  explicit FileOfLines(const std::string& path) : path_(path) {}
+  ~FileOfLines() {
+    std::string text;
+    for (const std::string& line : lines_) {
+      text += line + "\n";
+    }
+    const int file = path_.empty() ? -1 : open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+    if (!path_.empty() && (file < 0 || write(file, text.data(), text.size()) < 0)) {
+      fail("cannot write the executed kernels", path_);
+    }
+    close(file);
   }
-  names->insert(bare_name(kernel));
+  void add(const std::string& line) { lines_.insert(line); }
+
+ private:
+  std::string path_;
+  std::set<std::string> lines_;
+};
+
+// Notes an executed kernel: for the coverage, its bare name, "row_sum_kernel" of
+// "row_sum_kernel<float>".
+void record(const Launch& launch) {
+  static FileOfLines coverage(settings().coverage), launches(settings().launches);
+  const std::string& kernel = launch.kernel;
+  const dim3 b = launch.block;
+  coverage.add(kernel.substr(0, std::min(kernel.find('<'), kernel.size())));
+  launches.add(kernel + "\t" + std::to_string(b.x * b.y * b.z) + "\t" +
+               std::to_string(launch.dynamic_bytes));
 }
 
 // Before CUDA loads a kernel, it may wait for all work on the GPU. That includes a collective that
@@ -178,9 +187,7 @@ void enqueue_kernel(CUstream_st* stream, Launch launch, std::function<void()> ru
   std::string name = launch.kernel;
   push(lock, stream, {Task::kWork, name, [launch = std::move(launch), run = std::move(run)] {
                         const Running scope(launch);
-                        if (!settings().coverage.empty()) {
-                          record(launch.kernel);
-                        }
+                        record(launch);
                         run();
                         return true;
                       }});

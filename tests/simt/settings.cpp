@@ -77,6 +77,7 @@ Settings::Settings() {
   devices = std::atoi(variable("TANDEM_SIMT_DEVICES", "8"));
   memory = std::strtoull(variable("TANDEM_SIMT_MEMORY", "42949672960"), nullptr, 0);
   coverage = variable("TANDEM_SIMT_COVERAGE", "");
+  launches = variable("TANDEM_SIMT_LAUNCHES", "");
   lazy_loading = std::string_view(variable("CUDA_MODULE_LOADING", "LAZY")) != "EAGER";
 }
 

@@ -20,7 +20,7 @@ struct Settings {
   bool protect = false;
   int devices = 8;
   size_t memory = size_t{40} << 30;
-  std::string coverage;
+  std::string coverage, launches;
   bool late_copies = true;     // of copy_async: at the wait, not at once
   bool truncate_sums = false;  // in mma: as hardware does, not rounded to nearest
   bool lazy_loading = true;    // of kernels, at their first launch

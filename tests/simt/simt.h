@@ -14,6 +14,8 @@
 //   TANDEM_SIMT_DEVICES   number of devices (8); 0: a machine without a GPU
 //   TANDEM_SIMT_MEMORY    bytes of memory that the device has (40 GiB)
 //   TANDEM_SIMT_COVERAGE  file that the names of executed kernels are appended to at exit
+//   TANDEM_SIMT_LAUNCHES  the same for names with template arguments, threads a block, and dynamic
+//                         bytes of shared memory, separated by tabs
 //   CUDA_MODULE_LOADING   LAZY, as in CUDA: a kernel is loaded when it is first launched
 #pragma once
 
