@@ -41,7 +41,7 @@ std::unique_ptr<Model> new_model(const Plan& plan) {
                                                          .layers = 2,
                                                          .heads = 2,
                                                          .kv_heads = llama ? 1 : 0,
-                                                         .width = 16,
+                                                         .width = 2 * plan.head_width,
                                                          .ffn_width = 24,
                                                          .dropout = 0.1,
                                                          .tie_embeddings = !llama});

@@ -22,6 +22,7 @@ int64_t small_micro_batch();
 
 struct Plan {
   std::string model = "gpt";  // gpt, llama, resnet, mlp
+  int64_t head_width = 8;     // of gpt and llama, which have 2 heads
   Device device = Device::kCpu;
   DType dtype = DType::kF32;
   DType wire = DType::kF32;
