@@ -25,7 +25,9 @@ std::vector<Parameter*> parameters_in(Layers&... layers) {
 
 // The result of a model for one batch.
 struct Loss {
-  Variable losses;   // [targets], f32 or f64: one loss per target, 0 for an ignored target
+  // [targets], f32 or f64: one loss per target, 0 for an ignored target. Without a gradient if the
+  // context has a loss_gradient.
+  Variable losses;
   Tensor correct{};  // i64 [1]: how many targets got the highest logit; empty in training
 };
 

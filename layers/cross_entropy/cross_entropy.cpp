@@ -34,49 +34,65 @@ Wide<T> log_sum_exp(const T* x, int64_t n) {
   return largest + std::log(total);
 }
 
+void require_targets(const int32_t* targets, LogitRows shape) {
+  for (int64_t n = 0; n < shape.rows; ++n) {
+    if (targets[n] != kIgnoreTarget && (targets[n] < 0 || targets[n] >= shape.classes)) {
+      fail(ExitCode::kData, str("target ", targets[n], " of row ", n, " is outside the ",
+                                shape.classes, " classes"));
+    }
+  }
+}
+
+// Replaces a row of logits by its gradient.
+template <class T>
+void differentiate_row(T* row, int32_t target, Wide<T> log_sum, Wide<T> scale, LogitRows shape) {
+  const int64_t classes = shape.classes;
+  const Wide<T> logit = row[target];
+  std::fill(row + classes, row + shape.width, T(0));
+#pragma omp simd
+  for (int64_t j = 0; j < classes; ++j) {
+    row[j] = T(math::exp(Wide<T>(row[j]) - log_sum) * scale);
+  }
+  if constexpr (kIs16Bit<T>) {
+    // The rounded probability would lose most digits of p - 1 if p is close to one.
+    row[target] = T(math::exp(logit - log_sum) * scale - scale);
+  } else {
+    row[target] -= scale;
+  }
+}
+
 }  // namespace
 
 template <class T>
-void cross_entropy_forward(Cpu, const T* logits, const int32_t* targets, Wide<T>* losses,
-                           Wide<T>* log_sum, LogitRows shape) {
+void cross_entropy(Cpu, const T* logits, const int32_t* targets, Wide<T>* losses, LogitRows shape) {
   const int64_t rows = shape.rows, classes = shape.classes, width = shape.width;
-  for (int64_t n = 0; n < rows; ++n) {
-    if (targets[n] != kIgnoreTarget && (targets[n] < 0 || targets[n] >= classes)) {
-      fail(ExitCode::kData,
-           str("target ", targets[n], " of row ", n, " is outside the ", classes, " classes"));
-    }
-  }
+  require_targets(targets, shape);
 #pragma omp parallel for schedule(static) if (rows * classes >= kParallelElements)
   for (int64_t n = 0; n < rows; ++n) {
-    const bool counts = targets[n] != kIgnoreTarget;
     const T* row = logits + n * width;
-    log_sum[n] = counts ? log_sum_exp(row, classes) : Wide<T>(0);
-    losses[n] = counts ? log_sum[n] - Wide<T>(row[targets[n]]) : Wide<T>(0);
+    losses[n] = targets[n] == kIgnoreTarget ? Wide<T>(0)
+                                            : log_sum_exp(row, classes) - Wide<T>(row[targets[n]]);
   }
 }
 
 template <class T>
-void cross_entropy_backward(Cpu, const Wide<T>* dlosses, const int32_t* targets,
-                            const Wide<T>* log_sum, T* logits, LogitRows shape) {
+void cross_entropy_gradient(Cpu, T* logits, const int32_t* targets, Wide<T>* losses,
+                            RowScale<Wide<T>> scale, LogitRows shape) {
   const int64_t rows = shape.rows, classes = shape.classes, width = shape.width;
+  require_targets(targets, shape);
 #pragma omp parallel for schedule(static) if (rows * classes >= kParallelElements)
   for (int64_t n = 0; n < rows; ++n) {
     T* row = logits + n * width;
+    Wide<T> loss = 0;
     if (targets[n] == kIgnoreTarget) {
       std::fill_n(row, width, T(0));
-      continue;
-    }
-    std::fill(row + classes, row + width, T(0));
-    const Wide<T> scale = dlosses[n], offset = log_sum[n], logit = row[targets[n]];
-#pragma omp simd
-    for (int64_t j = 0; j < classes; ++j) {
-      row[j] = T(math::exp(Wide<T>(row[j]) - offset) * scale);
-    }
-    if constexpr (kIs16Bit<T>) {
-      // The rounded probability would lose most digits of p - 1 if p is close to one.
-      row[targets[n]] = T(math::exp(logit - offset) * scale - scale);
     } else {
-      row[targets[n]] -= scale;
+      const Wide<T> log_sum = log_sum_exp(row, classes);
+      loss = log_sum - Wide<T>(row[targets[n]]);
+      differentiate_row(row, targets[n], log_sum, scale.values[n * scale.stride], shape);
+    }
+    if (losses) {
+      losses[n] = loss;
     }
   }
 }
@@ -95,21 +111,17 @@ void count_correct(Cpu, const T* logits, const int32_t* targets, LogitRows shape
   *result = correct;
 }
 
-template void cross_entropy_forward<float>(Cpu, const float*, const int32_t*, float*, float*,
-                                           LogitRows);
-template void cross_entropy_forward<double>(Cpu, const double*, const int32_t*, double*, double*,
+template void cross_entropy<float>(Cpu, const float*, const int32_t*, float*, LogitRows);
+template void cross_entropy<double>(Cpu, const double*, const int32_t*, double*, LogitRows);
+template void cross_entropy<Bf16>(Cpu, const Bf16*, const int32_t*, float*, LogitRows);
+template void cross_entropy<Fp16>(Cpu, const Fp16*, const int32_t*, float*, LogitRows);
+template void cross_entropy_gradient<float>(Cpu, float*, const int32_t*, float*, RowScale<float>,
                                             LogitRows);
-template void cross_entropy_forward<Bf16>(Cpu, const Bf16*, const int32_t*, float*, float*,
-                                          LogitRows);
-template void cross_entropy_forward<Fp16>(Cpu, const Fp16*, const int32_t*, float*, float*,
-                                          LogitRows);
-template void cross_entropy_backward<float>(Cpu, const float*, const int32_t*, const float*, float*,
-                                            LogitRows);
-template void cross_entropy_backward<double>(Cpu, const double*, const int32_t*, const double*,
-                                             double*, LogitRows);
-template void cross_entropy_backward<Bf16>(Cpu, const float*, const int32_t*, const float*, Bf16*,
+template void cross_entropy_gradient<double>(Cpu, double*, const int32_t*, double*,
+                                             RowScale<double>, LogitRows);
+template void cross_entropy_gradient<Bf16>(Cpu, Bf16*, const int32_t*, float*, RowScale<float>,
                                            LogitRows);
-template void cross_entropy_backward<Fp16>(Cpu, const float*, const int32_t*, const float*, Fp16*,
+template void cross_entropy_gradient<Fp16>(Cpu, Fp16*, const int32_t*, float*, RowScale<float>,
                                            LogitRows);
 template void count_correct<float>(Cpu, const float*, const int32_t*, LogitRows, int64_t*);
 template void count_correct<double>(Cpu, const double*, const int32_t*, LogitRows, int64_t*);
@@ -123,14 +135,13 @@ namespace {
 struct CrossEntropyOp final : Op {
   Tensor logits;   // [N, width]; backward overwrites it with its gradient
   Tensor targets;  // i32 [N]
-  Tensor log_sum;  // [N], f32 or, for f64 logits, f64
   kernels::LogitRows shape;
 
   std::string_view name() const override { return "cross_entropy"; }
   void backward(Context& context, Tensor& dy) override {
     on_device_and_float(context.stream, logits.dtype(), [&]<class T>(auto device) {
-      kernels::cross_entropy_backward(device, dy.data<Wide<T>>(), targets.data<int32_t>(),
-                                      log_sum.data<Wide<T>>(), logits.data<T>(), shape);
+      kernels::cross_entropy_gradient<T>(device, logits.data<T>(), targets.data<int32_t>(), nullptr,
+                                         {dy.data<Wide<T>>(), 1}, shape);
     });
     input(0).add(context, logits);
   }
@@ -152,16 +163,28 @@ kernels::LogitRows shape_of(const Tensor& logits, const Tensor& targets,
 
 Variable cross_entropy(Context& context, const Variable& logits, const Tensor& targets,
                        std::optional<int64_t> classes) {
+  const kernels::LogitRows shape = shape_of(logits.value(), targets, classes);
+  Tensor losses = context.activation({shape.rows}, wide_of(logits.dtype()));
+  if (context.loss_gradient && logits.wanted() && context.saves()) {
+    on_device_and_float(context.stream, logits.dtype(), [&]<class T>(auto device) {
+      if constexpr (std::is_same_v<T, double>) {
+        fail(ExitCode::kInternal, "cross_entropy: a loss_gradient is f32, the logits are f64");
+      } else {
+        kernels::cross_entropy_gradient<T>(device, logits.data<T>(), targets.data<int32_t>(),
+                                           losses.data<float>(), {context.loss_gradient, 0}, shape);
+      }
+    });
+    Input(logits).add(context, logits.value());
+    return Variable(std::move(losses));
+  }
+  on_device_and_float(context.stream, logits.dtype(), [&]<class T>(auto device) {
+    kernels::cross_entropy(device, logits.data<T>(), targets.data<int32_t>(),
+                           losses.data<Wide<T>>(), shape);
+  });
   auto op = std::make_unique<CrossEntropyOp>();
-  op->shape = shape_of(logits.value(), targets, classes);
   op->logits = logits.value();
   op->targets = targets;
-  op->log_sum = context.activation({op->shape.rows}, wide_of(logits.dtype()));
-  Tensor losses = context.activation({op->shape.rows}, wide_of(logits.dtype()));
-  on_device_and_float(context.stream, logits.dtype(), [&]<class T>(auto device) {
-    kernels::cross_entropy_forward(device, logits.data<T>(), targets.data<int32_t>(),
-                                   losses.data<Wide<T>>(), op->log_sum.data<Wide<T>>(), op->shape);
-  });
+  op->shape = shape;
   return context.record(std::move(losses), std::move(op), {logits});
 }
 

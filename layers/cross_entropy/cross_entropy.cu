@@ -10,35 +10,57 @@ namespace tandem::kernels {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 256, kThreadsOfLongRows = 1024;
+constexpr int64_t kLongRowBytes = 32 * 1024;
+// The longest part of a row that a block can hold in shared memory. sm_80 has 163 KiB; the rest is
+// for the sums of a block.
+constexpr int64_t kHeldBytes = 162 * 1024;
 
 __device__ float exp_of(float x) { return ptx::exp2(x * 1.44269504f); }  // log2(e)
 
-// Calls f<kCount>(i) for elements [i, i + kCount) that together cover [first, last) of an array.
-// Each element is visited by one thread of the block. Elements in whole 16-byte packs are visited
-// as packs, those before and after one by one (`first` may lie inside a pack).
-template <class T, class F>
-__device__ void visit(int64_t first, int64_t last, bool aligned, F f) {
-  const int64_t next_pack = (first + kPack<T> - 1) / kPack<T> * kPack<T>;
-  const int64_t packs = aligned && next_pack < last ? next_pack : last;
-  const int64_t packs_end = last - (last - packs) % kPack<T>;
+// The row of a block. Elements are counted from the last 16-byte boundary before the row, so
+// element `begin` is the first one, and packs begin at multiples of kPack<T>.
+template <class T>
+struct Row {
+  Global<T> data;
+  int begin, classes_end, end;
+  bool aligned;  // the logits are: packs can be accessed as such
+
+  __device__ Row(Global<T> logits, LogitRows shape, bool logits_aligned) : aligned(logits_aligned) {
+    const int64_t first = blockIdx.x * shape.width;
+    begin = static_cast<int>(first % kPack<T>);
+    data = logits + (first - begin);
+    classes_end = begin + static_cast<int>(shape.classes);
+    end = begin + static_cast<int>(shape.width);
+  }
+};
+
+// Calls f<kCount>(i) for elements [i, i + kCount) that together cover [first, last). Each element
+// is visited by one thread of the block, and by the same one in each call. Elements in whole packs
+// are visited as packs, those before and after one by one.
+template <int kBlock, class T, class F>
+__device__ void visit(int first, int last, bool aligned, F f) {
+  const int next_pack = (first + kPack<T> - 1) / kPack<T> * kPack<T>;
+  const int packs = aligned && next_pack < last ? next_pack : last;
+  const int packs_end = last - (last - packs) % kPack<T>;
   const int thread = static_cast<int>(threadIdx.x);
-  for (int64_t i = first + thread; i < packs; i += kThreads) {
+  for (int i = first + thread; i < packs; i += kBlock) {
     f.template operator()<1>(i);
   }
-  for (int64_t i = packs + thread * kPack<T>; i < packs_end; i += kThreads * kPack<T>) {
+#pragma unroll 4
+  for (int i = packs + thread * kPack<T>; i < packs_end; i += kBlock * kPack<T>) {
     f.template operator()<kPack<T>>(i);
   }
-  for (int64_t i = packs_end + thread; i < last; i += kThreads) {
+  for (int i = packs_end + thread; i < last; i += kBlock) {
     f.template operator()<1>(i);
   }
 }
 
-template <class T>
-__device__ void set_to_zero(Global<T> logits, int64_t first, int64_t last, bool aligned) {
-  visit<T>(first, last, aligned, [&]<int kCount>(int64_t i) {
+template <int kBlock, class T>
+__device__ void set_to_zero(const Row<T>& row, int first) {
+  visit<kBlock, T>(first, row.end, row.aligned, [&]<int kCount>(int i) {
     const float zeros[kCount] = {};
-    store_pack(logits, i, zeros);
+    store_pack(row.data, i, zeros);
   });
 }
 
@@ -52,75 +74,118 @@ struct OnlineSum {
   float largest = -INFINITY;
   float total = 0;
 
-  template <int kCount>
-  __device__ void add(const float (&x)[kCount]) {
+  template <class T, int kCount>
+  __device__ void add(const Elements<T, kCount>& x) {
     const float before = largest;
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
-      largest = x[k] > largest ? x[k] : largest;
+      const float value = x.of[k];
+      largest = value > largest ? value : largest;
     }
     const float base = base_of(largest);
     total *= exp_of(before - base);
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
-      total += exp_of(x[k] - base);
+      total += exp_of(float(x.of[k]) - base);
+    }
+  }
+
+  // The logarithm of the sum over the whole block. Every thread must call this.
+  __device__ float log_of_block() const {
+    const float base = base_of(block_max(largest));
+    return base + logf(block_sum(total * exp_of(largest - base)));
+  }
+};
+
+template <int kBlock, class T>
+__global__ void __launch_bounds__(kBlock)
+    cross_entropy_kernel(Global<const T> logits, Global<const int32_t> targets,
+                         Global<float> losses, LogitRows shape, bool aligned) {
+  const Row<const T> row(logits, shape, aligned);
+  const int32_t target = targets.load(blockIdx.x);
+  float loss = 0;
+  if (target != kIgnoreTarget) {
+    OnlineSum sum;
+    visit<kBlock, T>(row.begin, row.classes_end, aligned,
+                     [&]<int kCount>(int i) { sum.add(load_elements<kCount, T>(row.data, i)); });
+    loss = sum.log_of_block() - float(row.data.load(row.begin + target));
+  }
+  if (threadIdx.x == 0) {
+    losses.store(blockIdx.x, loss);
+  }
+}
+
+// A row in shared memory. A thread reads what it stored itself, so no barrier is needed.
+template <class T>
+struct HeldRow {
+  T* elements;
+
+  template <int kCount>
+  __device__ Elements<T, kCount> load(int i) const {
+    if constexpr (kCount == 1) {
+      return {elements[i]};
+    } else {
+      return std::bit_cast<Elements<T, kCount>>(*reinterpret_cast<const Pack<T>*>(elements + i));
+    }
+  }
+  template <int kCount>
+  __device__ void store(int i, const Elements<T, kCount>& x) const {
+    if constexpr (kCount == 1) {
+      elements[i] = x.of[0];
+    } else {
+      *reinterpret_cast<Pack<T>*>(elements + i) = std::bit_cast<Pack<T>>(x);
     }
   }
 };
 
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    cross_entropy_forward_kernel(Global<const T> logits, Global<const int32_t> targets,
-                                 Global<float> losses, Global<float> log_sum, LogitRows shape,
-                                 bool aligned) {
-  const int64_t row = blockIdx.x, first = row * shape.width;
-  const int32_t target = targets.load(row);
-  float loss = 0, log_total = 0;
-  if (target != kIgnoreTarget) {
+// If kHeld, the row's logits stay in shared memory between their sum and their gradient, so each is
+// read once.
+template <bool kHeld, int kBlock, class T>
+__global__ void __launch_bounds__(kBlock)
+    cross_entropy_gradient_kernel(Global<T> logits, Global<const int32_t> targets,
+                                  Global<float> losses, Global<const float> scales,
+                                  int64_t scale_stride, LogitRows shape, bool aligned) {
+  const Row<T> row(logits, shape, aligned);
+  const int32_t target = targets.load(blockIdx.x);
+  float loss = 0;
+  if (target == kIgnoreTarget) {
+    set_to_zero<kBlock>(row, row.begin);
+  } else {
+    const HeldRow<T> held{kHeld ? dynamic_shared<T>() : nullptr};
+    const int at_target = row.begin + target;
+    const float target_logit = threadIdx.x == 0 ? float(row.data.load(at_target)) : 0.0f;
     OnlineSum sum;
-    visit<T>(first, first + shape.classes, aligned, [&]<int kCount>(int64_t i) {
-      float x[kCount];
-      load_pack(logits, i, x);
+    visit<kBlock, T>(row.begin, row.classes_end, aligned, [&]<int kCount>(int i) {
+      const auto x = load_elements<kCount, T>(row.data, i);
+      if constexpr (kHeld) {
+        held.store(i, x);
+      }
       sum.add(x);
     });
-    const float base = base_of(block_max(sum.largest));
-    log_total = base + logf(block_sum(sum.total * exp_of(sum.largest - base)));
-    loss = log_total - float(logits.load(first + target));
-  }
-  if (threadIdx.x == 0) {
-    losses.store(row, loss);
-    log_sum.store(row, log_total);
-  }
-}
-
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    cross_entropy_backward_kernel(Global<const float> dlosses, Global<const int32_t> targets,
-                                  Global<const float> log_sum, Global<T> logits, LogitRows shape,
-                                  bool aligned) {
-  const int64_t row = blockIdx.x, first = row * shape.width;
-  const int32_t target = targets.load(row);
-  if (target == kIgnoreTarget) {
-    set_to_zero(logits, first, first + shape.width, aligned);
-    return;
-  }
-  set_to_zero(logits, first + shape.classes, first + shape.width, aligned);
-  const float scale = dlosses.load(row), offset = log_sum.load(row);
-  const int64_t at_target = first + target;
-  visit<T>(first, first + shape.classes, aligned, [&]<int kCount>(int64_t i) {
-    float x[kCount];
-    load_pack(logits, i, x);
+    const float log_sum = sum.log_of_block();  // after it, the target's logit may be overwritten
+    const float scale = scales.load(blockIdx.x * scale_stride);
+    visit<kBlock, T>(row.begin, row.classes_end, aligned, [&]<int kCount>(int i) {
+      const Elements<T, kCount> x =
+          kHeld ? held.template load<kCount>(i) : load_elements<kCount, T>(row.data, i);
+      float gradient[kCount];
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      x[k] = exp_of(x[k] - offset) * scale - (i + k == at_target ? scale : 0.0f);
-    }
-    store_pack(logits, i, x);
-  });
+      for (int k = 0; k < kCount; ++k) {
+        gradient[k] =
+            exp_of(float(x.of[k]) - log_sum) * scale - (i + k == at_target ? scale : 0.0f);
+      }
+      store_pack(row.data, i, gradient);
+    });
+    set_to_zero<kBlock>(row, row.classes_end);
+    loss = log_sum - target_logit;
+  }
+  if (losses && threadIdx.x == 0) {
+    losses.store(blockIdx.x, loss);
+  }
 }
 
 // Numbers with the same order as the floats. Of equal floats (-0 equals 0) the one in the lower
 // column is larger.
-__device__ uint64_t rank_of(float x, int64_t column) {
+__device__ uint64_t rank_of(float x, int column) {
   const uint32_t bits = std::bit_cast<uint32_t>(x + 0.0f);
   const uint32_t ordered = bits >> 31 ? ~bits : bits | 0x80000000u;
   return uint64_t{ordered} << 32 | ~static_cast<uint32_t>(column);
@@ -130,18 +195,18 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     count_correct_kernel(Global<const T> logits, Global<const int32_t> targets, LogitRows shape,
                          bool aligned, Global<int64_t> result) {
-  const int64_t row = blockIdx.x, first = row * shape.width;
-  const int32_t target = targets.load(row);
+  const Row<const T> row(logits, shape, aligned);
+  const int32_t target = targets.load(blockIdx.x);
   if (target == kIgnoreTarget) {
     return;
   }
   uint64_t best = 0;
-  visit<T>(first, first + shape.classes, aligned, [&]<int kCount>(int64_t i) {
+  visit<kThreads, T>(row.begin, row.classes_end, aligned, [&]<int kCount>(int i) {
     float x[kCount];
-    load_pack(logits, i, x);
+    load_pack(row.data, i, x);
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
-      const uint64_t rank = rank_of(x[k], i + k - first);
+      const uint64_t rank = rank_of(x[k], i + k - row.begin);
       best = rank > best ? rank : best;
     }
   });
@@ -151,25 +216,42 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Calls f<kBlock>() with the number of threads for a row.
+template <class T, class F>
+void with_threads(LogitRows shape, F f) {
+  shape.classes* int64_t{sizeof(T)} > kLongRowBytes ? f.template operator()<kThreadsOfLongRows>()
+                                                    : f.template operator()<kThreads>();
+}
+
 }  // namespace
 
 template <class T>
-void cross_entropy_forward(Cuda device, const T* logits, const int32_t* targets, Wide<T>* losses,
-                           Wide<T>* log_sum, LogitRows shape) {
+void cross_entropy(Cuda device, const T* logits, const int32_t* targets, Wide<T>* losses,
+                   LogitRows shape) {
   if (shape.rows > 0) {
-    launch<cross_entropy_forward_kernel<T>>(device, blocks_for(shape.rows, 1), kThreads, 0, logits,
-                                            targets, losses, log_sum, shape, aligned16(logits));
+    with_threads<T>(shape, [&]<int kBlock>() {
+      launch<cross_entropy_kernel<kBlock, T>>(device, blocks_for(shape.rows, 1), kBlock, 0, logits,
+                                              targets, losses, shape, aligned16(logits));
+    });
   }
 }
 
 template <class T>
-void cross_entropy_backward(Cuda device, const Wide<T>* dlosses, const int32_t* targets,
-                            const Wide<T>* log_sum, T* logits, LogitRows shape) {
-  if (shape.rows > 0) {
-    launch<cross_entropy_backward_kernel<T>>(device, blocks_for(shape.rows, 1), kThreads, 0,
-                                             dlosses, targets, log_sum, logits, shape,
-                                             aligned16(logits));
+void cross_entropy_gradient(Cuda device, T* logits, const int32_t* targets, Wide<T>* losses,
+                            RowScale<Wide<T>> scale, LogitRows shape) {
+  const int64_t held_bytes = (shape.classes + 2 * kPack<T>)*int64_t{sizeof(T)} / 16 * 16;
+  const auto start = [&]<bool kHeld, int kBlock>() {
+    launch<cross_entropy_gradient_kernel<kHeld, kBlock, T>>(
+        device, blocks_for(shape.rows, 1), kBlock, kHeld ? static_cast<size_t>(held_bytes) : 0,
+        logits, targets, losses, scale.values, scale.stride, shape, aligned16(logits));
+  };
+  if (shape.rows == 0) {
+    return;
   }
+  if (held_bytes > kHeldBytes) {
+    return start.template operator()<false, kThreadsOfLongRows>();
+  }
+  with_threads<T>(shape, [&]<int kBlock>() { start.template operator()<true, kBlock>(); });
 }
 
 template <class T>
@@ -182,17 +264,14 @@ void count_correct(Cuda device, const T* logits, const int32_t* targets, LogitRo
   }
 }
 
-template void cross_entropy_forward<float>(Cuda, const float*, const int32_t*, float*, float*,
+template void cross_entropy<float>(Cuda, const float*, const int32_t*, float*, LogitRows);
+template void cross_entropy<Bf16>(Cuda, const Bf16*, const int32_t*, float*, LogitRows);
+template void cross_entropy<Fp16>(Cuda, const Fp16*, const int32_t*, float*, LogitRows);
+template void cross_entropy_gradient<float>(Cuda, float*, const int32_t*, float*, RowScale<float>,
+                                            LogitRows);
+template void cross_entropy_gradient<Bf16>(Cuda, Bf16*, const int32_t*, float*, RowScale<float>,
                                            LogitRows);
-template void cross_entropy_forward<Bf16>(Cuda, const Bf16*, const int32_t*, float*, float*,
-                                          LogitRows);
-template void cross_entropy_forward<Fp16>(Cuda, const Fp16*, const int32_t*, float*, float*,
-                                          LogitRows);
-template void cross_entropy_backward<float>(Cuda, const float*, const int32_t*, const float*,
-                                            float*, LogitRows);
-template void cross_entropy_backward<Bf16>(Cuda, const float*, const int32_t*, const float*, Bf16*,
-                                           LogitRows);
-template void cross_entropy_backward<Fp16>(Cuda, const float*, const int32_t*, const float*, Fp16*,
+template void cross_entropy_gradient<Fp16>(Cuda, Fp16*, const int32_t*, float*, RowScale<float>,
                                            LogitRows);
 template void count_correct<float>(Cuda, const float*, const int32_t*, LogitRows, int64_t*);
 template void count_correct<Bf16>(Cuda, const Bf16*, const int32_t*, LogitRows, int64_t*);

@@ -14,8 +14,10 @@ namespace tandem {
 // gradient is zero. On the CPU throws Error(kData) for a target outside [0, classes), unless it is
 // kIgnoreTarget. For a GPU the host must check.
 //
-// Backward writes (softmax - one hot) * dy into the memory of the logits and passes that on as
-// their gradient. So nothing else may read the logits' values once backward has begun.
+// The gradient (softmax - one hot) * dy is written into the memory of the logits, and that is
+// passed on as their gradient: in the backward pass, or, if the context has a loss_gradient, at
+// once, in the pass that computes the losses. Then the losses have no gradient, and Tape::backward
+// starts from the logits. So nothing else may read the logits' values afterwards.
 Variable cross_entropy(Context& context, const Variable& logits, const Tensor& targets,
                        std::optional<int64_t> classes = {});
 
@@ -31,23 +33,28 @@ struct LogitRows {
   int64_t rows, classes, width;
 };
 
-// log_sum [rows] is saved for backward. For a row with a NaN, log_sum and the loss are NaN. On the
-// CPU throws Error(kData) for a bad target.
-template <class T>
-void cross_entropy_forward(Cpu, const T* logits, const int32_t* targets, Wide<T>* losses,
-                           Wide<T>* log_sum, LogitRows shape);
-template <class T>
-void cross_entropy_forward(Cuda, const T* logits, const int32_t* targets, Wide<T>* losses,
-                           Wide<T>* log_sum, LogitRows shape);
+// What the gradient of row n is multiplied by: values[n * stride], in device memory.
+template <class W>
+struct RowScale {
+  const W* values;
+  int64_t stride;  // 1, or 0: the same number for all rows
+};
 
-// Replaces logits[n, j] by (exp(logits[n, j] - log_sum[n]) - [j == targets[n]]) * dlosses[n], and
-// by zero in the columns after the classes.
+// losses [rows]; for a row with a NaN, NaN. On the CPU throws Error(kData) for a bad target.
 template <class T>
-void cross_entropy_backward(Cpu, const Wide<T>* dlosses, const int32_t* targets,
-                            const Wide<T>* log_sum, T* logits, LogitRows shape);
+void cross_entropy(Cpu, const T* logits, const int32_t* targets, Wide<T>* losses, LogitRows shape);
 template <class T>
-void cross_entropy_backward(Cuda, const Wide<T>* dlosses, const int32_t* targets,
-                            const Wide<T>* log_sum, T* logits, LogitRows shape);
+void cross_entropy(Cuda, const T* logits, const int32_t* targets, Wide<T>* losses, LogitRows shape);
+
+// The same, unless `losses` is null, and replaces the logits by their gradient, zero in the columns
+// after the classes. A GPU reads and writes each logit once if a row of classes fits shared memory
+// (162 KiB); longer rows are read twice.
+template <class T>
+void cross_entropy_gradient(Cpu, T* logits, const int32_t* targets, Wide<T>* losses,
+                            RowScale<Wide<T>> scale, LogitRows shape);
+template <class T>
+void cross_entropy_gradient(Cuda, T* logits, const int32_t* targets, Wide<T>* losses,
+                            RowScale<Wide<T>> scale, LogitRows shape);
 
 // Writes the number of correct rows to *result.
 template <class T>

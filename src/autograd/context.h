@@ -20,6 +20,9 @@ struct Context {
   // In device memory; required for training. Its seed, step and first sample determine the random
   // numbers, so these do not depend on the number of ranks.
   const StepNumbers* numbers = nullptr;
+  // In device memory, f32: the gradient of each loss, if it is known before the losses are. Then
+  // the loss writes its gradient when it is computed, and Tape::backward(context) goes on from it.
+  const float* loss_gradient = nullptr;
   bool training = false;     // dropout is active; BatchNorm uses the micro-batch's statistics
   bool recomputing = false;  // forward runs again inside backward: do not count statistics twice
   Gate* gate = nullptr;      // called around each block; null: parameters are always in memory

@@ -173,15 +173,10 @@ std::string Tape::latest() const {
   return entries_.empty() ? "" : entries_.back().text(entries_.size() - 1);
 }
 
-void Tape::backward(Context& context, const Variable& y, double seed, const float* scale) {
+void Tape::backward(Context& context, const Variable& y, double seed) {
   Tensor dy = context.activation(y.shape(), y.dtype());
   on_device_and_float(context.stream, y.dtype(), [&]<class T>(auto device) {
-    const auto value = static_cast<Wide<T>>(seed);
-    if (scale) {
-      kernels::fill_scaled(device, dy.elements(), dy.data<T>(), value, scale);
-    } else {
-      kernels::fill(device, dy.elements(), dy.data<T>(), value);
-    }
+    kernels::fill(device, dy.elements(), dy.data<T>(), static_cast<Wide<T>>(seed));
   });
   backward(context, y, std::move(dy));
 }

@@ -39,9 +39,11 @@ class Tape {
   // between, both marks are dropped.
   void record_mark(std::unique_ptr<Op> op, BlockId block);
 
-  // Differentiates everything on the tape. Every element of dy is `seed`, multiplied by *scale (in
-  // device memory) unless `scale` is null. Afterwards the tape is empty.
-  void backward(Context& context, const Variable& y, double seed, const float* scale = nullptr);
+  // Differentiates everything on the tape, from gradients that forward left in the slots of
+  // results. Afterwards the tape is empty.
+  void backward(Context& context) { backward(context, std::vector<Variable>(), {}); }
+  // The same, from dy, the gradient with respect to y; every element of it is `seed`.
+  void backward(Context& context, const Variable& y, double seed);
   void backward(Context& context, const Variable& y, Tensor dy);
   // For several results: dy[i] is the gradient with respect to y[i], or empty.
   void backward(Context& context, std::vector<Variable> y, std::vector<Tensor> dy);

@@ -12,11 +12,6 @@ void fill(Cpu device, int64_t n, T* to, Wide<T> value) {
 }
 
 template <class T>
-void fill_scaled(Cpu device, int64_t n, T* to, Wide<T> value, const float* scale) {
-  transform(device, n, to, ScaledConstant<Wide<T>>{value, scale});
-}
-
-template <class T>
 void accumulate(Cpu device, int64_t n, const T* from, T* to) {
   transform(device, n, to, Plus{}, static_cast<const T*>(to), from);
 }
@@ -42,17 +37,13 @@ void activation_backward(Cpu device, int64_t n, const T* dy, const T* saved, T* 
 }
 
 template void fill<float>(Cpu, int64_t, float*, float);
-template void fill_scaled<float>(Cpu, int64_t, float*, float, const float*);
 template void accumulate<float>(Cpu, int64_t, const float*, float*);
 template void fill<double>(Cpu, int64_t, double*, double);
-template void fill_scaled<double>(Cpu, int64_t, double*, double, const float*);
 template void accumulate<double>(Cpu, int64_t, const double*, double*);
 template void accumulate<int64_t>(Cpu, int64_t, const int64_t*, int64_t*);
 template void fill<Bf16>(Cpu, int64_t, Bf16*, float);
-template void fill_scaled<Bf16>(Cpu, int64_t, Bf16*, float, const float*);
 template void accumulate<Bf16>(Cpu, int64_t, const Bf16*, Bf16*);
 template void fill<Fp16>(Cpu, int64_t, Fp16*, float);
-template void fill_scaled<Fp16>(Cpu, int64_t, Fp16*, float, const float*);
 template void accumulate<Fp16>(Cpu, int64_t, const Fp16*, Fp16*);
 template void convert<float, float>(Cpu, int64_t, const float*, float*);
 template void convert<float, Bf16>(Cpu, int64_t, const float*, Bf16*);

@@ -11,11 +11,6 @@ void fill(Cuda device, int64_t n, T* to, Wide<T> value) {
 }
 
 template <class T>
-void fill_scaled(Cuda device, int64_t n, T* to, Wide<T> value, const float* scale) {
-  transform(device, n, to, ScaledConstant<Wide<T>>{value, scale});
-}
-
-template <class T>
 void accumulate(Cuda device, int64_t n, const T* from, T* to) {
   transform(device, n, to, Plus{}, static_cast<const T*>(to), from);
 }
@@ -41,14 +36,11 @@ void activation_backward(Cuda device, int64_t n, const T* dy, const T* saved, T*
 }
 
 template void fill<float>(Cuda, int64_t, float*, float);
-template void fill_scaled<float>(Cuda, int64_t, float*, float, const float*);
 template void accumulate<float>(Cuda, int64_t, const float*, float*);
 template void accumulate<int64_t>(Cuda, int64_t, const int64_t*, int64_t*);
 template void fill<Bf16>(Cuda, int64_t, Bf16*, float);
-template void fill_scaled<Bf16>(Cuda, int64_t, Bf16*, float, const float*);
 template void accumulate<Bf16>(Cuda, int64_t, const Bf16*, Bf16*);
 template void fill<Fp16>(Cuda, int64_t, Fp16*, float);
-template void fill_scaled<Fp16>(Cuda, int64_t, Fp16*, float, const float*);
 template void accumulate<Fp16>(Cuda, int64_t, const Fp16*, Fp16*);
 template void convert<float, float>(Cuda, int64_t, const float*, float*);
 template void convert<float, Bf16>(Cuda, int64_t, const float*, Bf16*);

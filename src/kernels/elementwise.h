@@ -11,12 +11,6 @@ void fill(Cpu, int64_t n, T* to, Wide<T> value);
 template <class T>
 void fill(Cuda, int64_t n, T* to, Wide<T> value);
 
-// to[i] = value * *scale; `scale` is one f32 number in device memory.
-template <class T>
-void fill_scaled(Cpu, int64_t n, T* to, Wide<T> value, const float* scale);
-template <class T>
-void fill_scaled(Cuda, int64_t n, T* to, Wide<T> value, const float* scale);
-
 // to[i] += from[i]; also for i64.
 template <class T>
 void accumulate(Cpu, int64_t n, const T* from, T* to);

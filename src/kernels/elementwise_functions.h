@@ -1,7 +1,7 @@
 // The functors that elementwise.cpp and elementwise.cu pass to transform().
 #pragma once
 
-#include "src/device/global.h"
+#include "src/core/host_device.h"
 
 namespace tandem::kernels {
 
@@ -9,13 +9,6 @@ template <class W>
 struct Constant {
   W value;
   TANDEM_HOST_DEVICE W operator()() const { return value; }
-};
-
-template <class W>
-struct ScaledConstant {
-  W value;
-  Global<const float> scale;
-  TANDEM_HOST_DEVICE W operator()() const { return value * scale.load(0); }
 };
 
 struct Same {

@@ -100,6 +100,7 @@ bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
                   .memory = memory_,
                   .tape = &tape_,
                   .numbers = record_->numbers(),
+                  .loss_gradient = &record_->numbers()->loss_gradient,
                   .training = true,
                   .gate = check_ ? static_cast<Gate*>(&*check_) : &store_->gradients,
                   .recompute = options_.recompute};
@@ -112,7 +113,7 @@ bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
   if (check_) {
     check_->see_loss(losses.value());
   }
-  tape_.backward(context, losses, 1.0, &record_->numbers()->loss_gradient);
+  tape_.backward(context);
   record_->end_micro_step(stream_, losses.value());
   statistics_->end_micro_step();
   return store_->gradients.finish_backward();

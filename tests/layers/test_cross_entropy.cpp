@@ -20,9 +20,10 @@ TEST(CrossEntropy, GradientsMatchFiniteDifferences) {
   }
 }
 
-// Rows that begin inside a 16-byte pack, and rows with more packs than a block has threads.
+// Rows that begin inside a 16-byte pack, rows with more packs than a block has threads, and rows
+// that in f32 are longer than shared memory.
 TEST(CrossEntropy, DevicesAgree) {
-  for (int64_t classes : {1, 3, 65, 128, 2103}) {
+  for (int64_t classes : {1, 3, 65, 128, 2103, 20003, 85001}) {
     const int32_t last = static_cast<int32_t>(classes) - 1;
     const Tensor targets =
         int_tensor({5}, std::vector<int32_t>{0, last, kIgnoreTarget, last / 2, 0});
@@ -164,6 +165,63 @@ TEST(CrossEntropy, ColumnsAfterTheClassesHaveNoPart) {
                   results_of(device, dtype, classes, classes));
       }
     }
+  });
+}
+
+// What a loss in training gives: losses, and gradients that begin in forward.
+Results results_in_training(Device device, const Tensor& logits, const Tensor& targets) {
+  TestContext test(device);
+  const Tensor scale = Tensor::empty(test_memory(), {1}, DType::kF32, MemoryClass::kData);
+  *scale.data<float>() = 0.375f;
+  const Tensor gradient = to_device(scale, device);
+  test.context.loss_gradient = gradient.data<float>();
+  const Variable x = Variable::leaf(to_device(logits, device));
+  const Variable losses = cross_entropy(test.context, x, to_device(targets, device));
+  EXPECT_FALSE(losses.wanted());
+  test.tape.backward(test.context);
+  return {.correct = 0, .losses = values_of(losses.value()), .gradient = values_of(x.slot()->grad)};
+}
+
+Results results_in_two_passes(Device device, const Tensor& logits, const Tensor& targets) {
+  TestContext test(device);
+  const Variable x = Variable::leaf(to_device(logits, device));
+  const Variable losses = cross_entropy(test.context, x, to_device(targets, device));
+  const std::vector<double> values = values_of(losses.value());
+  test.tape.backward(test.context, losses, 0.375);
+  return {.correct = 0, .losses = values, .gradient = values_of(x.slot()->grad)};
+}
+
+// Losses with their gradient have the bits of losses alone, and of a backward pass. The rows: of
+// one class; of bytes; of packs and remainders in blocks of 256 and of 1024 threads; and rows that
+// no shared memory holds.
+TEST(CrossEntropy, InOnePassTheBitsAreThoseOfTwo) {
+  for_each_device([](Device device) {
+    for (DType dtype : {DType::kF32, DType::kBf16, DType::kFp16}) {
+      for (int64_t classes : {1, 7, 1024, 2103, 20003, 85001}) {
+        SCOPED_TRACE(str(name_of(device), ", ", name_of(dtype), ", ", classes, " classes"));
+        const Tensor logits = rounded_to(random_tensor({3, classes}, DType::kF32, 5), dtype);
+        const Tensor targets = int_tensor(
+            {3}, std::vector<int32_t>{static_cast<int32_t>(classes - 1), kIgnoreTarget, 0});
+        EXPECT_EQ(results_in_training(device, logits, targets),
+                  results_in_two_passes(device, logits, targets));
+      }
+    }
+  });
+}
+
+// Without a tape nothing is differentiated, and the logits stay.
+TEST(CrossEntropy, EvaluationLeavesTheLogits) {
+  for_each_device([](Device device) {
+    TestContext test(device);
+    const Tensor scale = to_device(random_tensor({1}, DType::kF32, 1), device);
+    Context evaluation{.stream = test.context.stream,
+                       .memory = test.context.memory,
+                       .loss_gradient = scale.data<float>()};
+    const Tensor logits = to_device(random_tensor({3, 40}, DType::kF32, 2), device);
+    const std::vector<double> before = values_of(logits);
+    cross_entropy(evaluation, Variable::leaf(logits),
+                  to_device(int_tensor({3}, std::vector<int32_t>{1, 2, 3}), device));
+    EXPECT_EQ(values_of(logits), before);
   });
 }
 

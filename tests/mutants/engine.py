@@ -48,7 +48,7 @@ MUTANTS = [
            "weight_workspace(context.stream.device(), dy.dtype(), shape)},\n        wide_of(dy.dtype()));\n    if (false) context.stream.charge(",
            ["comm.dry"]),
     Mutant("cross_entropy: columns after the classes keep their logits as a gradient on the CPU", "layers/cross_entropy/cross_entropy.cpp",
-           "    std::fill(row + classes, row + width, T(0));\n", "",
+           "  std::fill(row + classes, row + shape.width, T(0));\n", "",
            ["layers.cross_entropy"]),
     Mutant("tape: a parameter is final after its first use is differentiated", "src/autograd/tape.cpp",
            "--uses_->count[parameter.id] == 0 && uses_->on_final", "--uses_->count[parameter.id] >= 0 && uses_->on_final",
