@@ -18,6 +18,13 @@ __device__ inline float exp2(float x) {
   return y;
 }
 
+// 1 / x with an error of at most 1 ulp; subnormal arguments and results are zero.
+__device__ inline float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Two numbers rounded to nearest even, `low` in the lower 16 bits. NaN gives 0x7fff.
 __device__ inline uint32_t bf16_pair(float low, float high) {
   uint32_t pair;

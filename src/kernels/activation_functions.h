@@ -10,34 +10,49 @@ namespace tandem {
 
 namespace math {
 
+// The logistic function, and its distance from 1.
+template <class T>
+struct Gate {
+  T open, closed;
+};
+
+// How a device computes a gate: this is the portable way; sigmoid.cuh has the GPU's.
+struct PortableSigmoid {
+  template <class T>
+  TANDEM_HOST_DEVICE static Gate<T> gate(T x) {
+    const T open = sigmoid(x);
+    return {open, T(1) - open};
+  }
+};
+
 // GELU(x) = x sigmoid(2u) with u = sqrt(2 / pi) (x + 0.044715 x^3), because
 // 0.5 (1 + tanh(u)) = sigmoid(2u).
-template <class T>
-TANDEM_HOST_DEVICE inline T gelu_gate(T x) {
-  return sigmoid(T(1.5957691216057308) * x * (T(1) + T(0.044715) * x * x));
+template <class Sigmoid, class T>
+TANDEM_HOST_DEVICE inline Gate<T> gelu_gate(T x) {
+  return Sigmoid::gate(T(1.5957691216057308) * x * (T(1) + T(0.044715) * x * x));
 }
 
-template <class T>
+template <class Sigmoid = PortableSigmoid, class T>
 TANDEM_HOST_DEVICE inline T gelu(T x) {
-  return x * gelu_gate(x);
+  return x * gelu_gate<Sigmoid>(x).open;
 }
 
-template <class T>
+template <class Sigmoid = PortableSigmoid, class T>
 TANDEM_HOST_DEVICE inline T gelu_slope(T x) {
-  const T gate = gelu_gate(x);
-  return gate *
-         (T(1) + x * (T(1) - gate) * T(1.5957691216057308) * (T(1) + T(3 * 0.044715) * x * x));
+  const Gate<T> gate = gelu_gate<Sigmoid>(x);
+  return gate.open *
+         (T(1) + x * gate.closed * T(1.5957691216057308) * (T(1) + T(3 * 0.044715) * x * x));
 }
 
-template <class T>
+template <class Sigmoid = PortableSigmoid, class T>
 TANDEM_HOST_DEVICE inline T silu(T x) {
-  return x * sigmoid(x);
+  return x * Sigmoid::gate(x).open;
 }
 
-template <class T>
+template <class Sigmoid = PortableSigmoid, class T>
 TANDEM_HOST_DEVICE inline T silu_slope(T x) {
-  const T gate = sigmoid(x);
-  return gate * (T(1) + x * (T(1) - gate));
+  const Gate<T> gate = Sigmoid::gate(x);
+  return gate.open * (T(1) + x * gate.closed);
 }
 
 }  // namespace math
@@ -49,11 +64,11 @@ namespace kernels {
 struct Relu {
   static constexpr std::string_view kName = "relu";
   static constexpr bool kSavesResult = true;  // saves memory: the next layer keeps y in any case
-  template <class W>
+  template <class Sigmoid, class W>
   TANDEM_HOST_DEVICE static W value(W x) {
     return x < W(0) ? W(0) : x;  // passes NaN on
   }
-  template <class W>
+  template <class Sigmoid, class W>
   TANDEM_HOST_DEVICE static W slope(W y) {
     return y > W(0) ? W(1) : W(0);
   }
@@ -62,51 +77,51 @@ struct Relu {
 struct Gelu {
   static constexpr std::string_view kName = "gelu";
   static constexpr bool kSavesResult = false;
-  template <class W>
+  template <class Sigmoid, class W>
   TANDEM_HOST_DEVICE static W value(W x) {
-    return math::gelu(x);
+    return math::gelu<Sigmoid>(x);
   }
-  template <class W>
+  template <class Sigmoid, class W>
   TANDEM_HOST_DEVICE static W slope(W x) {
-    return math::gelu_slope(x);
+    return math::gelu_slope<Sigmoid>(x);
   }
 };
 
 struct Silu {
   static constexpr std::string_view kName = "silu";
   static constexpr bool kSavesResult = false;
-  template <class W>
+  template <class Sigmoid, class W>
   TANDEM_HOST_DEVICE static W value(W x) {
-    return math::silu(x);
+    return math::silu<Sigmoid>(x);
   }
-  template <class W>
+  template <class Sigmoid, class W>
   TANDEM_HOST_DEVICE static W slope(W x) {
-    return math::silu_slope(x);
+    return math::silu_slope<Sigmoid>(x);
   }
 };
 
 // Functors for transform().
-template <class Function>
+template <class Function, class Sigmoid>
 struct Value {
   template <class W>
   TANDEM_HOST_DEVICE W operator()(W x) const {
-    return Function::value(x);
+    return Function::template value<Sigmoid>(x);
   }
 };
 
-template <class Function>
+template <class Function, class Sigmoid>
 struct Gradient {
   template <class W>
   TANDEM_HOST_DEVICE W operator()(W dy, W saved) const {
-    return dy * Function::slope(saved);
+    return dy * Function::template slope<Sigmoid>(saved);
   }
 };
 
-template <class Function, class W>
+template <class Function, class Sigmoid, class W>
 struct AddedGradient {
   W beta;
   TANDEM_HOST_DEVICE W operator()(W dx, W dy, W saved) const {
-    return beta * dx + dy * Function::slope(saved);
+    return beta * dx + dy * Function::template slope<Sigmoid>(saved);
   }
 };
 

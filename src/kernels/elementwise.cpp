@@ -23,16 +23,16 @@ void convert(Cpu device, int64_t n, const From* from, To* to) {
 
 template <class Function, class T>
 void activation_forward(Cpu device, int64_t n, const T* x, T* y) {
-  transform(device, n, y, Value<Function>{}, x);
+  transform(device, n, y, Value<Function, math::PortableSigmoid>{}, x);
 }
 
 template <class Function, class T>
 void activation_backward(Cpu device, int64_t n, const T* dy, const T* saved, T* dx, Wide<T> beta) {
   if (beta == 0) {
-    transform(device, n, dx, Gradient<Function>{}, dy, saved);
+    transform(device, n, dx, Gradient<Function, math::PortableSigmoid>{}, dy, saved);
   } else {
-    transform(device, n, dx, AddedGradient<Function, Wide<T>>{beta}, static_cast<const T*>(dx), dy,
-              saved);
+    transform(device, n, dx, AddedGradient<Function, math::PortableSigmoid, Wide<T>>{beta},
+              static_cast<const T*>(dx), dy, saved);
   }
 }
 

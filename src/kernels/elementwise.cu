@@ -1,6 +1,7 @@
 #include "src/kernels/activation_functions.h"
 #include "src/kernels/elementwise.h"
 #include "src/kernels/elementwise_functions.h"
+#include "src/kernels/sigmoid.cuh"
 #include "src/kernels/transform.cuh"
 
 namespace tandem::kernels {
@@ -22,16 +23,16 @@ void convert(Cuda device, int64_t n, const From* from, To* to) {
 
 template <class Function, class T>
 void activation_forward(Cuda device, int64_t n, const T* x, T* y) {
-  transform(device, n, y, Value<Function>{}, x);
+  transform(device, n, y, Value<Function, GpuSigmoid>{}, x);
 }
 
 template <class Function, class T>
 void activation_backward(Cuda device, int64_t n, const T* dy, const T* saved, T* dx, Wide<T> beta) {
   if (beta == 0) {
-    transform(device, n, dx, Gradient<Function>{}, dy, saved);
+    transform(device, n, dx, Gradient<Function, GpuSigmoid>{}, dy, saved);
   } else {
-    transform(device, n, dx, AddedGradient<Function, Wide<T>>{beta}, static_cast<const T*>(dx), dy,
-              saved);
+    transform(device, n, dx, AddedGradient<Function, GpuSigmoid, Wide<T>>{beta},
+              static_cast<const T*>(dx), dy, saved);
   }
 }
 

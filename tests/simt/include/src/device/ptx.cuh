@@ -1,6 +1,7 @@
 // Replaces src/device/ptx.cuh on the emulated GPU: each function does what its instruction does.
 #pragma once
 
+#include <bit>
 #include <cfloat>
 #include <cmath>
 #include <cstdint>
@@ -13,10 +14,30 @@
 
 namespace tandem::ptx {
 
-// 2^x; subnormal arguments and results are zero. 2^-inf = 0.
+// An exact result y of an approximate instruction, off by up to `ulps` units in the last place. By
+// how many depends on the argument x. Subnormal results are zero.
+inline float approximate(float y, float x, int ulps) {
+  if (std::fabs(y) < FLT_MIN) {
+    return std::copysign(0.0f, y);
+  }
+  if (!std::isfinite(y)) {
+    return y;
+  }
+  const uint32_t hash = std::bit_cast<uint32_t>(x) * 0x9e3779b1u >> 16;
+  const int error = static_cast<int>(hash % static_cast<uint32_t>(2 * ulps + 1)) - ulps;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(y) + static_cast<uint32_t>(error));
+}
+
+// 2^x with an error of at most 2 ulp; subnormal arguments and results are zero. 2^-inf = 0, 2^0
+// = 1.
 inline float exp2(float x) {
-  const float y = std::exp2(std::fabs(x) < FLT_MIN ? 0.0f : x);
-  return y < FLT_MIN ? 0.0f : y;
+  return std::fabs(x) < FLT_MIN ? 1.0f : approximate(std::exp2(x), x, 2);
+}
+
+// 1 / x with an error of at most 1 ulp; subnormal arguments and results are zero.
+inline float reciprocal(float x) {
+  const float argument = std::fabs(x) < FLT_MIN ? std::copysign(0.0f, x) : x;
+  return approximate(1.0f / argument, x, 1);
 }
 
 // Two numbers rounded to nearest even, `low` in the lower 16 bits.
