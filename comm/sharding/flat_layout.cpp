@@ -16,7 +16,8 @@ namespace {
 int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 // Numbers the parameters and checks them.
-std::vector<std::vector<Segment>> segments_by_block(std::span<const BlockParameters> blocks) {
+std::vector<std::vector<Segment>> segments_by_block(std::span<const BlockParameters> blocks,
+                                                    Device device) {
   std::unordered_map<uint32_t, std::string> names;  // by the stream of their initial random numbers
   std::vector<std::vector<Segment>> result;
   ParamId next = 0;
@@ -38,6 +39,7 @@ std::vector<std::vector<Segment>> segments_by_block(std::span<const BlockParamet
                           .parameter = next++,
                           .block = static_cast<int64_t>(result.size()) - 1,
                           .count = count,
+                          .stored = stored_shape(*parameter, device).elements(),
                           .decay = parameter->decay,
                           .frozen = parameter->frozen,
                           .shared = parameter->shared});
@@ -49,7 +51,7 @@ std::vector<std::vector<Segment>> segments_by_block(std::span<const BlockParamet
 int64_t bytes_of(std::span<const Segment> segments) {
   int64_t count = 0;
   for (const Segment& segment : segments) {
-    count += segment.count;
+    count += segment.stored;
   }
   return count * static_cast<int64_t>(sizeof(float));
 }
@@ -77,7 +79,7 @@ FlatLayout::FlatLayout(std::span<const BlockParameters> blocks, const Options& o
     }
     group.insert(group.end(), more.begin(), more.end());
   };
-  for (const std::vector<Segment>& block : segments_by_block(blocks)) {
+  for (const std::vector<Segment>& block : segments_by_block(blocks, options.device)) {
     for (const auto& [shared, frozen] :
          {std::pair{true, false}, {true, true}, {false, false}, {false, true}}) {
       std::vector<Segment> kind;
@@ -105,7 +107,7 @@ FlatLayout::FlatLayout(std::span<const BlockParameters> blocks, const Options& o
 
 void FlatLayout::add_bucket(std::vector<Segment> group) {
   std::ranges::stable_sort(group, {}, [](const Segment& segment) {
-    return 2 * !segment.decay + (segment.count % kSegmentAlignment != 0);
+    return 2 * !segment.decay + (segment.stored % kSegmentAlignment != 0);
   });
   Bucket bucket;
   bucket.shared = group.front().shared;
@@ -118,7 +120,7 @@ void FlatLayout::add_bucket(std::vector<Segment> group) {
   for (Segment& segment : group) {
     segment.bucket = static_cast<int64_t>(buckets_.size());
     segment.offset = offset;
-    offset += round_up(segment.count, kSegmentAlignment);
+    offset += round_up(segment.stored, kSegmentAlignment);
     last_decayed = segment.decay ? offset : last_decayed;
     segments_.push_back(std::move(segment));
   }
@@ -206,7 +208,7 @@ uint64_t FlatLayout::hash() const {
     hash.add(static_cast<int64_t>(segment.name.size()));
     hash.add(segment.name);
     for (int64_t number :
-         {int64_t{segment.parameter}, segment.bucket, segment.offset, segment.count,
+         {int64_t{segment.parameter}, segment.bucket, segment.offset, segment.count, segment.stored,
           int64_t{segment.decay}, int64_t{segment.frozen}, int64_t{segment.shared}}) {
       hash.add(number);
     }

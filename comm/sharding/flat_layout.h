@@ -7,7 +7,8 @@
 // the optimizer updates at most two runs: with decay and without. Parameters start at multiples of
 // 8 elements (16 bytes of a 16-bit type). In each run those whose size is not a multiple of 8 come
 // last, which avoids most gaps. A bucket's end is padded to a multiple of ranks * 128 elements, so
-// that all shards have the same size and alignment.
+// that all shards have the same size and alignment. On a GPU a parameter whose rows are classes has
+// room after it for padding rows (stored_shape).
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,8 @@ struct Segment {
   int64_t block = 0;
   int64_t bucket = 0;
   int64_t offset = 0;  // of its first element in the flat buffer
-  int64_t count = 0;
+  int64_t count = 0;   // elements of the parameter
+  int64_t stored = 0;  // and of the padding rows that follow it (stored_shape)
   bool decay = false;
   bool frozen = false;
   bool shared = false;
@@ -55,10 +57,11 @@ class FlatLayout {
  public:
   struct Options {
     int ranks = 1;
-    int parts = 0;             // shards; a divisor of `ranks`; 0: one per rank
-    int64_t bucket_bytes = 0;  // limit, in f32; one parameter or uncut block may exceed it
-    bool split_blocks = true;  // large blocks may be cut between parameters
-    bool merge_blocks = true;  // small neighbouring blocks may share a bucket
+    int parts = 0;                 // shards; a divisor of `ranks`; 0: one per rank
+    Device device = Device::kCpu;  // that the buffers are on
+    int64_t bucket_bytes = 0;      // limit, in f32; one parameter or uncut block may exceed it
+    bool split_blocks = true;      // large blocks may be cut between parameters
+    bool merge_blocks = true;      // small neighbouring blocks may share a bucket
   };
 
   // Parameters are numbered in forward order: blocks, then parameters of a block. Throws
@@ -80,7 +83,7 @@ class FlatLayout {
   Range part(const Bucket& bucket, int part) const;
   // The runs of parameters inside a range, in the order of the flat buffer, without padding.
   std::vector<Extent> extents(Range range) const;
-  // The padding of a bucket: what belongs to no segment.
+  // The padding of a bucket: what belongs to no parameter.
   std::vector<Range> gaps(const Bucket& bucket) const;
 
   // Equal for equal layouts: names, sizes, offsets, buckets, ranks, shards. FNV-1a, 64 bits.

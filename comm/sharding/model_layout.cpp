@@ -28,9 +28,11 @@ std::vector<Parameter*> in_forward_order(const std::vector<BlockParameters>& blo
 }
 
 // Buffers that are freed after use are freed by blocks, so their buckets must not cross blocks.
-FlatLayout::Options layout_options(int zero, int64_t bucket_bytes, const Hierarchy& data) {
+FlatLayout::Options layout_options(int zero, int64_t bucket_bytes, const Hierarchy& data,
+                                   Device device) {
   return {.ranks = data.size(),
           .parts = data.parts(),
+          .device = device,
           .bucket_bytes = bucket_bytes,
           .split_blocks = kZero[zero].gradients != Placement::kSharded,
           .merge_blocks = kZero[zero].parameters != Placement::kSharded};
@@ -46,12 +48,13 @@ int64_t first_trained(const FlatLayout& layout) {
 
 }  // namespace
 
-ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& data,
+ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& data, Device device,
                          const Options& options)
     : data_(data),
+      device_(device),
       zero_(stage_of(options.zero, data)),
       parameters_(in_forward_order(blocks)),
-      flat_(blocks, layout_options(zero_, options.bucket_bytes, data)),
+      flat_(blocks, layout_options(zero_, options.bucket_bytes, data, device)),
       first_trained_block_(first_trained(flat_)) {
   check_equal(data.control(), "the layout of the parameters", flat_.text());
   for (const Segment& segment : flat_.segments()) {
@@ -86,9 +89,9 @@ void ModelLayout::bind(int64_t bucket, const Tensor& flat, Tensor Parameter::*vi
   for (int64_t i = all.first_segment; i < all.last_segment; ++i) {
     const Segment& segment = flat_.segments()[i];
     Parameter& parameter = *parameters_[segment.parameter];
-    parameter.*view =
-        flat ? flat.slice(segment.offset - all.range.begin, segment.count).reshape(parameter.shape)
-             : Tensor();
+    parameter.*view = flat ? flat.slice(segment.offset - all.range.begin, segment.stored)
+                                 .reshape(stored_shape(parameter, device_))
+                           : Tensor();
   }
 }
 

@@ -32,10 +32,11 @@ class ModelLayout {
     int64_t bucket_bytes = int64_t{4} << 20;
   };
   // Collective. Sets the id of every parameter. `blocks` are in forward order; their positions are
-  // the BlockIds. `data`: the ranks that hold the model together. The references must outlive this.
-  // Throws Error(kConfig) for a ZeRO stage that does not exist, and if the layout differs between
-  // ranks.
-  ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& data, const Options& options);
+  // the BlockIds. `data`: the ranks that hold the model together. `device`: where the values are.
+  // The references must outlive this. Throws Error(kConfig) for a ZeRO stage that does not exist,
+  // and if the layout differs between ranks.
+  ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& data, Device device,
+              const Options& options);
 
   const FlatLayout& flat() const { return flat_; }
   Hierarchy& data() const { return data_; }
@@ -48,8 +49,8 @@ class ModelLayout {
   const BucketPlace& place(int64_t bucket) const { return places_[bucket]; }
   int64_t first_trained_block() const { return first_trained_block_; }  // backward ends there
 
-  // Sets `view` of the bucket's parameters to views of `flat`, which holds the whole bucket. If
-  // `flat` is empty, so are the views.
+  // Sets `view` of the bucket's parameters to views of `flat`, which holds the whole bucket. Their
+  // shape is stored_shape(). If `flat` is empty, so are the views.
   void bind(int64_t bucket, const Tensor& flat, Tensor Parameter::*view) const;
 
   // A range that an optimizer updates at once. On this rank a bucket has at most two: its
@@ -65,6 +66,7 @@ class ModelLayout {
   BucketPlace place_of(const Bucket& bucket) const;
 
   Hierarchy& data_;
+  Device device_;
   int zero_;
   std::vector<Parameter*> parameters_;
   FlatLayout flat_;

@@ -21,7 +21,7 @@ struct ParamStore {
   // members throw.
   ParamStore(std::vector<BlockParameters> blocks, Hierarchy& data, Stream& stream, Memory& memory,
              const Options& options)
-      : layout(std::move(blocks), data,
+      : layout(std::move(blocks), data, stream.device(),
                {.zero = options.zero, .bucket_bytes = options.bucket_bytes}),
         values(layout, stream, memory, options.dtype, options.overlap),
         gradients(layout, values, stream, memory,

@@ -6,7 +6,7 @@
 // are gathered while the previous block computes, and freed after use. Besides the shared
 // parameters, which are always whole, at most two blocks are whole at a time. The last block's
 // values are kept from forward to backward. Padding between and after parameters is zero and stays
-// zero.
+// zero, and so do the padding rows of classes, because their gradient is zero.
 #pragma once
 
 #include <optional>

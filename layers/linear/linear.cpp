@@ -51,7 +51,7 @@ struct LinearOp final : Op {
   std::string_view name() const override { return "linear"; }
   void backward(Context& context, Tensor& dy) override {
     const Parameter& weight = parameter(0);
-    const int64_t out = weight.shape[0], in = weight.shape[1], rows = dy.elements() / out;
+    const int64_t out = dy.shape()[-1], in = weight.shape[1], rows = dy.elements() / out;
     if (const GradTarget dbias = parameter_target(1); dbias.into) {
       sum_bias_gradient(context, dy, dbias, rows, out);
     }
@@ -91,20 +91,14 @@ struct LinearOp final : Op {
   }
 };
 
-Shape replace_last(const Shape& shape, int64_t last) {
-  std::vector<int64_t> sizes(shape.sizes().begin(), shape.sizes().end());
-  sizes.back() = last;
-  return Shape(sizes);
-}
-
 // Returns x W^T + b. If `gelu_input` is given, writes x W^T + b to it and returns its GELU.
 Tensor forward(Context& context, const Tensor& x, const Parameter& weight, const Parameter* bias,
                const Tensor& gelu_input = {}) {
-  const int64_t out = weight.shape[0], in = weight.shape[1];
+  const int64_t out = weight.value.shape()[0], in = weight.shape[1];
   require(x.shape()[-1] == in, [&] {
     return str("linear ", weight.name, ": x ", x.shape(), ", weight ", weight.shape);
   });
-  Tensor y = context.activation(replace_last(x.shape(), out), x.dtype());
+  Tensor y = context.activation(x.shape().with(-1, out), x.dtype());
   multiply(context.stream, {.m = x.elements() / in,
                             .n = out,
                             .k = in,
@@ -137,7 +131,7 @@ Variable linear(Context& context, const GeluVariable& x, Parameter& weight, Para
 }
 
 GeluVariable linear_gelu(Context& context, const Variable& x, Parameter& weight, Parameter* bias) {
-  Tensor sum = context.activation(replace_last(x.shape(), weight.shape[0]), x.dtype());
+  Tensor sum = context.activation(x.shape().with(-1, weight.value.shape()[0]), x.dtype());
   Tensor value = forward(context, x.value(), weight, bias, sum);
   Variable input = context.record(std::move(sum), make_op(x.value()), {x}, {&weight, bias});
   if (!input.wanted() || !context.saves()) {
@@ -150,6 +144,12 @@ Linear::Linear(const std::string& name, int64_t in, int64_t out, Initializer ini
     : weight_{.name = name + ".weight", .shape = {out, in}, .init = init, .decay = true},
       bias_{.name = name + ".bias", .shape = {out}, .init = Initializer::constant(0)},
       with_bias_(with_bias) {}
+
+Linear Linear::classifier(const std::string& name, int64_t in, int64_t classes, Initializer init) {
+  Linear layer(name, in, classes, init);
+  layer.weight_.classes = layer.bias_.classes = true;
+  return layer;
+}
 
 Variable Linear::operator()(Context& context, const Variable& x) {
   return linear(context, x, weight_, with_bias_ ? &bias_ : nullptr);

@@ -5,7 +5,9 @@
 
 namespace tandem {
 
-// x [..., in], weight [out, in], bias [out] or null; returns [..., out].
+// x [..., in], weight [out, in], bias [out] or null; returns [..., out]. `out` counts the rows as
+// they are stored: if the weight has padding rows (stored_shape), the result has padding columns.
+// They are zero, and their gradient must be zero.
 Variable linear(Context& context, const Variable& x, Parameter& weight, Parameter* bias);
 
 // gelu(x W^T + b), to be read by one other linear layer only. That layer's backward multiplies its
@@ -24,6 +26,8 @@ Variable linear(Context& context, const GeluVariable& x, Parameter& weight, Para
 class Linear {
  public:
   Linear(const std::string& name, int64_t in, int64_t out, Initializer init, bool with_bias = true);
+  // The outputs are the logits of classes.
+  static Linear classifier(const std::string& name, int64_t in, int64_t classes, Initializer init);
   Variable operator()(Context& context, const Variable& x);
   Variable operator()(Context& context, const GeluVariable& x);
   GeluVariable gelu(Context& context, const Variable& x);

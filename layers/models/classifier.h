@@ -5,8 +5,8 @@
 
 namespace tandem {
 
-// The last block returns only the logits, [targets, width]. The first `classes` columns are
-// classes; the others are padding. The loss is their cross-entropy.
+// The last block returns only the logits, [targets, columns]. The first `classes` columns are
+// classes; the others are padding (stored_shape). The loss is their cross-entropy.
 class Classifier : public Model {
  public:
   explicit Classifier(int64_t classes) : classes_(classes) {}

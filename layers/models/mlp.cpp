@@ -8,8 +8,8 @@ namespace tandem {
 
 namespace {
 
-Linear layer_of(const std::string& name, int64_t in, int64_t out) {
-  return Linear(name, in, out, Initializer::normal(std::sqrt(2.0 / static_cast<double>(in))));
+Initializer he_normal(int64_t in) {
+  return Initializer::normal(std::sqrt(2.0 / static_cast<double>(in)));
 }
 
 int64_t pixels_of(const MlpConfig& config) {
@@ -39,10 +39,11 @@ Variable rows(const Variable& x) {
 Mlp::Mlp(const MlpConfig& config)
     : Classifier(config.classes),
       config_(checked(config)),
-      head_(layer_of("head", last_width(config), config.classes)) {
+      head_(Linear::classifier("head", last_width(config), config.classes,
+                               he_normal(last_width(config)))) {
   for (int64_t i = 0; i < config.layers; ++i) {
-    layers_.push_back(
-        layer_of(str("layers.", i), i == 0 ? pixels_of(config) : config.width, config.width));
+    const int64_t in = i == 0 ? pixels_of(config) : config.width;
+    layers_.emplace_back(str("layers.", i), in, config.width, he_normal(in));
   }
   for (size_t i = 0; i < layers_.size(); ++i) {
     add({{str("layers.", i), parameters_in(layers_[i])},

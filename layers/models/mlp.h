@@ -15,7 +15,8 @@ struct MlpConfig {
 
 // Parameters: layers.N.{weight, bias} and head.{weight, bias}. Weights are initialized from a
 // normal distribution with deviation sqrt(2 / inputs) (He et al. 2015, arXiv:1502.01852). There is
-// one block for each layer and one for the head. Images [B, H, W, C] give logits [B, classes].
+// one block for each layer and one for the head. Images [B, H, W, C] give logits [B, columns], as
+// classifier.h says.
 class Mlp final : public Classifier {
  public:
   // Throws Error(kConfig) for sizes that are not positive.

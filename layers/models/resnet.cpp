@@ -66,7 +66,8 @@ class ResNet final : public Classifier {
       : Classifier(config.classes),
         config_(config),
         stem_("stem.conv", "stem.bn", config.in_channels, kStageChannels[0], 1),
-        head_("head", kStageChannels.back(), config.classes, Initializer::normal(0.01)) {
+        head_(Linear::classifier("head", kStageChannels.back(), config.classes,
+                                 Initializer::normal(0.01))) {
     fail_if_any(config.problems());
     int64_t in = kStageChannels[0];
     for (size_t stage = 0; stage < kStageChannels.size(); ++stage) {

@@ -22,9 +22,9 @@ struct ResNetConfig {
   std::vector<std::string> problems() const;
 };
 
-// Images [B, H, W, C] give logits [B, classes]. Convolution weights are initialized as He normal by
-// fan-out, the head's weights from normal(0.01). Throws Error(kConfig) with the configuration's
-// problems().
+// Images [B, H, W, C] give logits [B, columns], as classifier.h says. Convolution weights are
+// initialized as He normal by fan-out, the head's weights from normal(0.01). Throws Error(kConfig)
+// with the configuration's problems().
 std::unique_ptr<Classifier> make_resnet(const ResNetConfig& config);
 
 }  // namespace tandem

@@ -62,7 +62,7 @@ Transformer::Transformer(const TransformerConfig& config)
     : Classifier(config.vocab),
       config_(resolved(config)),
       wte_(matrix("wte", config_.vocab, config_.width)) {
-  wte_.shared = config_.tie_embeddings;
+  wte_.shared = wte_.classes = config_.tie_embeddings;
   if (config_.llama) {
     norm_f_.emplace("norm_f", config_.width, config_.norm_epsilon);
   } else {
@@ -74,6 +74,7 @@ Transformer::Transformer(const TransformerConfig& config)
   }
   if (!config_.tie_embeddings) {
     head_weight_ = matrix("head.weight", config_.vocab, config_.width);
+    head_weight_->classes = true;
   }
   for (Block& block : blocks_over({})) {
     add(std::move(block));
@@ -123,8 +124,8 @@ Variable Transformer::head(Context& context, Flow x) {
   const Variable normal = ln_f_ ? normalized(context, x, *ln_f_) : normalized(context, x, *norm_f_);
   Parameter& weight = head_weight_ ? *head_weight_ : wte_;
   const Variable logits = linear(context, normal, weight, nullptr);
-  const int64_t width = weight.shape[0];
-  return Variable(logits.value().reshape({logits.elements() / width, width}), logits.slot());
+  const int64_t columns = logits.shape()[-1];
+  return Variable(logits.value().reshape({logits.elements() / columns, columns}), logits.slot());
 }
 
 double Transformer::flops_per_sample() const {

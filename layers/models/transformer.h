@@ -7,8 +7,9 @@
 // Dropout follows the embedding and both branches of a block, as in GPT-2, but attention
 // probabilities have no dropout.
 //
-// Tokens i32 [B, T], T <= context, give logits [B * T, vocab]. The blocks are the embedding, one
-// for each layer, and the head with the final norm. A tied weight is listed with the embedding.
+// Tokens i32 [B, T], T <= context, give logits [B * T, columns], as classifier.h says. The blocks
+// are the embedding, one for each layer, and the head with the final norm. A tied weight is listed
+// with the embedding.
 #pragma once
 
 #include <optional>
@@ -44,8 +45,7 @@ class Transformer final : public Classifier {
 
  private:
   Variable embed(Context& context, const Tensor& tokens, int64_t first_position);
-  // [..., C] -> [rows, width]. If the head's weight is padded, the padding columns come after the
-  // classes.
+  // [..., C] -> [rows, columns]
   Variable head(Context& context, Flow x);
 
   TransformerConfig config_;

@@ -5,6 +5,22 @@
 
 namespace tandem {
 
+namespace {
+
+constexpr int64_t kManyClasses = 1024;
+
+int64_t padded(int64_t classes) {
+  const int64_t multiple = classes < kManyClasses ? 8 : 128;
+  return (classes + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+Shape stored_shape(const Parameter& parameter, Device device) {
+  const bool is_padded = parameter.classes && device == Device::kCuda;
+  return is_padded ? parameter.shape.with(0, padded(parameter.shape[0])) : parameter.shape;
+}
+
 uint32_t random_stream_of(const std::string& parameter_name) {
   Fnv1a<uint32_t> hash;
   hash.add(parameter_name);

@@ -26,7 +26,8 @@ struct Initializer {
 
 // The model does not own the memory: a parameter store binds `value` and `grad` to views of its
 // flat buffers. With ZeRO-3 `value` is gathered and freed again, so ops save a Parameter*, never
-// its tensor.
+// its tensor. `value` and `grad` have stored_shape(): on a GPU there may be padding rows after
+// those of `shape`. These are zero, and no part of the parameter.
 struct Parameter {
   std::string name;
   Shape shape;
@@ -34,6 +35,7 @@ struct Parameter {
   bool decay = false;  // weight decay applies (to matrices and embeddings, not to biases and norms)
   bool shared = false;          // several blocks use it: ZeRO-3 keeps it whole
   bool frozen = false;          // not trained: no gradient is computed
+  bool classes = false;         // its rows are classes, and a product gives their logits
   std::optional<Slice> part{};  // which slice of a larger logical tensor this is
 
   ParamId id = -1;  // position in the model's forward order; the store sets it
@@ -55,7 +57,12 @@ struct BlockParameters {
 // The key of the parameter's random numbers. It depends on the name alone, not on other parameters.
 uint32_t random_stream_of(const std::string& parameter_name);
 
-// Fills parameter.value, which must be f32 or f64 on the CPU.
+// The shape in which a parameter store keeps a parameter on a device. On a GPU the number of
+// classes is rounded up to a multiple of 128 from 1,024 classes on, and of 8 below. Then each row
+// of logits begins at a multiple of 16 bytes, which the fast product kernels of cuBLASLt ask for.
+Shape stored_shape(const Parameter& parameter, Device device);
+
+// Fills the parameter's elements of parameter.value, which must be f32 or f64 on the CPU.
 void initialize(Parameter& parameter, uint64_t seed);
 
 // A mean and a variance that a layer observes in training and uses in inference (BatchNorm). The

@@ -28,6 +28,12 @@ int64_t Shape::elements() const {
   return product;
 }
 
+Shape Shape::with(int axis, int64_t size) const {
+  std::vector<int64_t> sizes(sizes_.begin(), sizes_.begin() + rank_);
+  sizes.at(static_cast<size_t>(axis < 0 ? axis + rank_ : axis)) = size;
+  return Shape(sizes);
+}
+
 std::string Shape::text() const {
   std::string out = "[";
   for (int i = 0; i < rank_; ++i) {

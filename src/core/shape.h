@@ -21,6 +21,7 @@ class Shape {
   int rank() const { return rank_; }
   int64_t operator[](int axis) const;  // a negative axis counts from the end
   int64_t elements() const;
+  Shape with(int axis, int64_t size) const;  // with another size of one axis
   std::span<const int64_t> sizes() const { return {sizes_.data(), static_cast<size_t>(rank_)}; }
   bool operator==(const Shape& other) const = default;
   std::string text() const;  // "[2, 3]"

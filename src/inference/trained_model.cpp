@@ -74,8 +74,9 @@ TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo
   for (Parameter* parameter : parameters_of(*trained.model)) {
     parameter->frozen = true;  // no gradient; only values, in the type that layers compute with
   }
-  trained.layout = std::make_unique<ModelLayout>(parameters_by_block(*trained.model),
-                                                 machine.mesh()->data(), ModelLayout::Options{});
+  trained.layout =
+      std::make_unique<ModelLayout>(parameters_by_block(*trained.model), machine.mesh()->data(),
+                                    machine.device(), ModelLayout::Options{});
   trained.values =
       std::make_unique<ParamValues>(*trained.layout, machine.stream, machine.memory, dtype);
   trained.statistics =

@@ -15,6 +15,8 @@ TEST(Shape, CountsElementsAndRefusesOverflow) {
   EXPECT_EQ(Shape({}).elements(), 1);
   EXPECT_EQ(Shape({7, 0}).elements(), 0);
   EXPECT_EQ(Shape({2, 3})[-1], 3);
+  EXPECT_EQ(Shape({2, 3}).with(0, 5), Shape({5, 3}));
+  EXPECT_EQ(Shape({2, 3}).with(-1, 5), Shape({2, 5}));
   EXPECT_EQ(Shape({int64_t{1} << 40, 3}).elements(), 3 * (int64_t{1} << 40));
   EXPECT_THROW(Shape({int64_t{1} << 40, int64_t{1} << 40}).elements(), Error);
 }

@@ -41,7 +41,7 @@ def draw(pick):
         "model.width": heads * pick.choice([4, 8, 12]),
         "model.context": pick.randint(4, 24),
         "model.positions": pick.choice([0, 24]),
-        "model.vocab": pick.choice([0, 300]),
+        "model.vocab": pick.choice([0, 1025]),
         "model.rope_scaling": pick.choice(["none", "llama3"]),
         "model.dropout": pick.choice([0, 0.1]),
         "model.tie_embeddings": pick.choice(["true", "false"]),

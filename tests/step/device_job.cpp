@@ -22,9 +22,16 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kContext = 5, kVocab = 11, kClasses = 5, kImage = 6 * 6 * 3;
 
+bool reads_text(const Plan& plan) { return plan.model == "gpt" || plan.model == "llama"; }
+
+int64_t classes_of(const Plan& plan) {
+  return plan.classes > 0 ? plan.classes : reads_text(plan) ? kVocab : kClasses;
+}
+
 std::unique_ptr<Model> new_model(const Plan& plan) {
+  const int64_t classes = classes_of(plan);
   if (plan.model == "resnet") {
-    return make_resnet({.depth = 8, .height = 6, .width = 6, .classes = kClasses});
+    return make_resnet({.depth = 8, .height = 6, .width = 6, .classes = classes});
   }
   if (plan.model == "mlp") {
     return std::make_unique<Mlp>(MlpConfig{.image_height = 6,
@@ -32,11 +39,11 @@ std::unique_ptr<Model> new_model(const Plan& plan) {
                                            .channels = 3,
                                            .layers = 1,
                                            .width = 12,
-                                           .classes = kClasses});
+                                           .classes = classes});
   }
   const bool llama = plan.model == "llama";
   return std::make_unique<Transformer>(TransformerConfig{.llama = llama,
-                                                         .vocab = kVocab,
+                                                         .vocab = classes,
                                                          .context = kContext,
                                                          .layers = 2,
                                                          .heads = 2,
@@ -52,6 +59,7 @@ std::unique_ptr<Model> make_model(const Plan& plan) {
   for (const Block& block : model->blocks()) {
     for (Parameter* parameter : block.parameters) {
       parameter->frozen = block.name == plan.frozen;
+      parameter->classes = parameter->classes && plan.padded;
     }
   }
   return model;
@@ -201,6 +209,31 @@ std::vector<double> Job::weights() {
   return all;
 }
 
+std::vector<double> Job::padding() {
+  const OptimizerShards& shards = training_.store().shards;
+  std::vector<double> all;
+  const auto add = [&](size_t shard, const Tensor& flat) {
+    const std::vector<double> values = values_of(flat);
+    auto from = values.begin();
+    for (const Extent& extent : shards.extents(shard)) {
+      all.insert(all.end(), from, values.begin() + extent.in_flat);
+      from = values.begin() + extent.in_flat + extent.count;
+    }
+    all.insert(all.end(), from, values.end());
+  };
+  for (size_t i = 0; i < shards.all().size(); ++i) {
+    const Shard& shard = shards.all()[i];
+    add(i, shard.value);
+    add(i, shard.grad);
+    if (shard.working) {
+      add(i, shard.working);
+    }
+  }
+  training_.optimizer().visit(
+      [&](std::string_view, size_t shard, const Tensor& state) { add(shard, state); });
+  return all;
+}
+
 std::vector<double> Job::statistics() const {
   std::vector<double> all;
   for (const RunningStatistics* statistics : model_->statistics()) {
@@ -212,10 +245,10 @@ std::vector<double> Job::statistics() const {
 
 // Makes a batch, and adds its targets to targets_.
 DeviceBatch Job::make_batch(int64_t first_sample, int64_t samples) {
-  const int64_t each = text() ? kContext : 1;
+  const int64_t each = reads_text(plan_) ? kContext : 1;
   const int group = plan_.samples_of >= 0 ? plan_.samples_of : mesh_.data_group();
   const int64_t first = (group * kGlobalBatch + first_sample) * each;
-  const Tensor targets = numbers(first + 1, samples * each, text() ? kVocab : kClasses);
+  const Tensor targets = numbers(first + 1, samples * each, classes_of(plan_));
   const auto target = targets.as<int32_t>();
   for (int64_t i = 0; i < samples * each; ++i) {
     const int64_t sample = first_sample + i / each;
@@ -225,8 +258,8 @@ DeviceBatch Job::make_batch(int64_t first_sample, int64_t samples) {
     targets_ += is_ignored ? 0 : 1;
   }
   Tensor input;
-  if (text()) {
-    input = numbers(first, samples * each, kVocab);
+  if (reads_text(plan_)) {
+    input = numbers(first, samples * each, classes_of(plan_));
     input = input.reshape({samples, kContext});
   } else {
     const Tensor all = random_tensor({kGlobalBatch * kImage}, DType::kF64, 5 + group);

@@ -41,6 +41,8 @@ struct Plan {
   bool halts = false;    // as in StepOptions
   std::string frozen{};  // a block whose parameters are not trained
   bool uneven = false;   // no targets in the first half of the global batch, few in the second
+  int64_t classes = 0;   // or tokens of the vocabulary; 0: a few
+  bool padded = true;    // rows of classes are padded, on a GPU
 };
 
 class Job {
@@ -60,9 +62,14 @@ class Job {
   // All master weights, in the order of the parameters. Collective. Fails if this rank's own values
   // differ from them.
   std::vector<double> weights();
+  // What belongs to no parameter in this rank's masters, working copies, gradients and optimizer
+  // state.
+  std::vector<double> padding();
   // Running means and variances of BatchNorm.
   std::vector<double> statistics() const;
   Stream& stream() { return stream_; }
+  Model& model() { return *model_; }
+  TrainingStep& training() { return training_; }
   // Called as a micro-step begins.
   std::function<void()> before_micro_step = [] {};
   // Called with each micro-batch, and may change what is in it.
@@ -72,7 +79,6 @@ class Job {
   int64_t micro_batches() const { return static_cast<int64_t>(batches_.size()); }  // of this rank
 
  private:
-  bool text() const { return plan_.model == "gpt" || plan_.model == "llama"; }
   TrainingStep::Input input(int64_t number, bool poison, double lr);
   DeviceBatch batch(int64_t micro_step);
   DeviceBatch make_batch(int64_t first_sample, int64_t samples);

@@ -240,6 +240,44 @@ TEST(FlatLayout, SegmentsAndGapsTileEachBucket) {
   }
 }
 
+// Rows of classes are padded on a GPU. The padding is in no extent, but it is in the gaps, in the
+// run of its parameter, and in what a message may hold.
+TEST(FlatLayout, PaddingOfClassesBelongsToNoParameter) {
+  TestModel model;
+  model.block({{1025, true}, {5, false}, {24, false}}).block({{16, true}});
+  model.parameters[0].classes = model.parameters[1].classes = true;
+  const auto offsets = [](const FlatLayout& layout) {
+    std::vector<int64_t> all;
+    for (ParamId id = 0; id < 4; ++id) {
+      all.push_back(layout.segment_of(id).offset);
+    }
+    return all;
+  };
+  const int64_t kOneBucket = 1 << 20;
+  const FlatLayout cpu(model.blocks, {.ranks = 3, .bucket_bytes = kOneBucket});
+  const FlatLayout gpu(model.blocks,
+                       {.ranks = 3, .device = Device::kCuda, .bucket_bytes = kOneBucket});
+  EXPECT_EQ(offsets(cpu), (std::vector<int64_t>{16, 1072, 1048, 0}));
+  EXPECT_EQ(offsets(gpu), (std::vector<int64_t>{0, 1168, 1176, 1152}));
+  EXPECT_NE(cpu.hash(), gpu.hash());
+  EXPECT_EQ(gpu.buckets()[0].first_plain, 1168);
+  EXPECT_EQ(gpu.elements(), 1536);
+  EXPECT_EQ(gpu.gaps(gpu.buckets()[0]),
+            (std::vector<Range>{{1025, 1152}, {1173, 1176}, {1200, 1536}}));
+  std::vector<int64_t> counts(4, 0);
+  for (int rank = 0; rank < 3; ++rank) {
+    for (const Extent& extent : gpu.extents(gpu.part(gpu.buckets()[0], rank))) {
+      counts[extent.parameter] += extent.count;
+    }
+  }
+  EXPECT_EQ(counts, (std::vector<int64_t>{1025, 5, 24, 16}));
+  // 1,152 + 8 + 24 numbers in the first block.
+  for (const auto& [bytes, buckets] : {std::pair{4 * 1184, 2}, {4 * 1184 + 4 * 16, 1}}) {
+    const FlatLayout layout(model.blocks, {.device = Device::kCuda, .bucket_bytes = bytes});
+    EXPECT_EQ(std::ssize(layout.buckets()), buckets);
+  }
+}
+
 // State is sharded inside nodes of g ranks. The padding is still that of all ranks, which divide
 // each shard further.
 TEST(FlatLayout, FewerPartsThanRanks) {
@@ -309,6 +347,12 @@ TEST(FlatLayout, HashSeesEveryDifference) {
   TestModel frozen = mixed_model();
   frozen.parameters[3].frozen = true;
   EXPECT_NE(hash(frozen), reference);
+  TestModel padded = mixed_model();
+  padded.parameters[3].classes = true;  // no offset changes
+  EXPECT_EQ(hash(padded), reference);
+  EXPECT_NE(
+      FlatLayout(padded.blocks, {.ranks = 2, .device = Device::kCuda, .bucket_bytes = 8192}).hash(),
+      reference);
   TestModel own, shared;  // nothing else changes, as the parameter is a bucket by itself
   EXPECT_NE(hash(own.block({{64, true}})), hash(shared.block({{64, true, true}})));
   TestModel swapped = mixed_model();

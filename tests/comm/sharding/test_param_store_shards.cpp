@@ -166,7 +166,7 @@ TEST(ParamStoreShards, InferenceHoldsValuesAloneInTheTypeThatLayersComputeWith) 
       parameter.frozen = true;
     }
     Memory own{Device::kCpu};
-    const ModelLayout layout(model.blocks, data, {});
+    const ModelLayout layout(model.blocks, data, Device::kCpu, {});
     ParamValues values(layout, test.stream, own, dtype);
     values.initialize(7);
     EXPECT_EQ(own.total().bytes, size_of(dtype) * layout.flat().elements());
