@@ -78,6 +78,21 @@ class Emulated(Workspace):
         self.assertEqual(whole, parts)
         self.assertEqual([line["loss_scale"] for line in metrics(self.run_folder("parts")) if "loss" in line], [65536] * 4)
 
+    def test_a_run_goes_on_on_the_other_device(self):
+        """A GPU stores more rows than there are tokens."""
+        constant = ["--optim.schedule", "constant", "--run.device"]
+        whole = self.curve("stays", "gpt", *constant, "cpu")
+        for name, first, ranks, second in [("to-cpu", "cuda", 2, "cpu"), ("to-gpu", "cpu", 3, "cuda")]:
+            self.curve(name, "gpt", "--train.steps", "2", "--dist.zero", "3", *constant, first, ranks=ranks)
+            self.assert_curves_agree(whole, self.curve(name, "gpt", *constant, second), BANDS["f32"])
+            shapes = {tensor: shape for tensor, (shape, _) in self.tensors(name).items()}
+            self.assertEqual(shapes, {tensor: shape for tensor, (shape, _) in self.tensors("stays").items()})
+        # So hot that all tokens are equally likely; one that is not in the vocabulary has no text.
+        hot = self.check(run("generate", self.run_folder("to-cpu"), "--device", "cuda", "--temperature", "1e6",
+                             "--tokens", "400")).stdout
+        with open(self.text_file) as text:
+            self.assertLessEqual(set(hot), set(text.read()))
+
     def evaluated(self, name, device, ranks=None):
         return json.loads(self.check(run("eval", self.run_folder(name), "--device", device, "--json", ranks=ranks)).stdout)["val_loss"]
 
