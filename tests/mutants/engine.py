@@ -3,6 +3,12 @@ from table import Mutant
 
 BUILD = "release"
 MUTANTS = [
+    Mutant("cost model: attention's backward computes as many products as a plain one", "src/estimate/cost_model.cpp",
+           "ops_.back().flops = 5 * product;", "ops_.back().flops = 4 * product;",
+           ["estimate.cost_model"]),
+    Mutant("cost model: GELU's input is not stored", "src/estimate/cost_model.cpp",
+           "(layer.gelu_after ? 2 : 1) * y", "y",
+           ["estimate.cost_model"]),
     Mutant("tape: a frozen parameter has a gradient", "src/autograd/tape.cpp",
            "if (!parameter || !parameter->wanted()) {", "if (!parameter) {",
            ["autograd.block", "layers.frozen"]),

@@ -1,0 +1,231 @@
+#include "src/estimate/cost_model.h"
+
+#include <algorithm>
+
+namespace tandem {
+
+namespace {
+
+double as_double(int64_t value) { return static_cast<double>(value); }
+
+class StepCosts {
+ public:
+  StepCosts(const TransformerConfig& config, int64_t batch, DType dtype)
+      : config_(config),
+        heads_(config.head_layout()),
+        batch_(batch),
+        rows_(batch * config.context),
+        element_(as_double(size_of(dtype))),
+        layers_(as_double(config.layers)),
+        stream_(activation(config.width)) {}
+
+  std::vector<OpCost> all() {
+    embedding();
+    norms();
+    const int64_t width = config_.width, ffn = config_.ffn_width;
+    linear({.name = "QKV", .in = width, .out = heads_.row(), .calls = layers_});
+    attention();
+    linear({.name = "attention projection", .in = width, .out = width, .calls = layers_});
+    if (config_.llama) {
+      linear({.name = "gate and up", .in = width, .out = 2 * ffn, .calls = layers_});
+      swiglu();
+      linear({.name = "down", .in = ffn, .out = width, .calls = layers_});
+    } else {
+      linear({.name = "FC1", .in = width, .out = ffn, .calls = layers_, .gelu_after = true});
+      gelu();
+      linear({.name = "FC2", .in = ffn, .out = width, .calls = layers_, .gelu_before = true});
+    }
+    linear({.name = "head", .in = width, .out = config_.vocab, .calls = 1, .biased = false});
+    cross_entropy();
+    bias_gradients();
+    optimizer();
+    return std::move(ops_);
+  }
+
+ private:
+  struct Linear {
+    std::string name;
+    int64_t in, out;
+    double calls;
+    bool biased = true;  // in a GPT-2
+    bool gelu_after = false, gelu_before = false;
+  };
+
+  // Bytes of [rows, columns].
+  double activation(int64_t columns) const {
+    return as_double(rows_) * as_double(columns) * element_;
+  }
+
+  // Products of one linear layer. The floor of GELU is in the product beside it: forward stores its
+  // input too, and backward reads that. Our schedule has a pass of its own for it.
+  void linear(const Linear& layer) {
+    const bool bias = layer.biased && !config_.llama;
+    const double x = activation(layer.in), y = activation(layer.out);
+    const double weight = as_double(layer.in) * as_double(layer.out);
+    const auto add = [&](const char* pass, ProductShape shape, double floor, double schedule,
+                         double small) {
+      ops_.push_back({.name = layer.name + pass,
+                      .group = "product",
+                      .calls = layer.calls,
+                      .launches = 1,
+                      .flops = shape.flops(),
+                      .floor_bytes = floor,
+                      .schedule_bytes = schedule,
+                      .small_bytes = small,
+                      .product = shape});
+    };
+    add(" forward",
+        {.m = rows_,
+         .n = layer.out,
+         .k = layer.in,
+         .b_transposed = true,
+         .bias = bias,
+         .epilogue = layer.gelu_after ? Epilogue::kGelu : Epilogue::kNone},
+        x + (layer.gelu_after ? 2 : 1) * y, x + y,
+        (weight + (bias ? as_double(layer.out) : 0)) * element_);
+    add(" weight gradient",
+        {.m = layer.out, .n = layer.in, .k = rows_, .a_transposed = true, .wide = true}, x + y,
+        x + y, weight * kWide);
+    add(" input gradient",
+        {.m = rows_,
+         .n = layer.in,
+         .k = layer.out,
+         .epilogue = layer.gelu_before ? Epilogue::kGeluGradient : Epilogue::kNone},
+        (layer.gelu_before ? 2 : 1) * x + y, x + y, weight * element_);
+  }
+
+  // Forward reads the rows of the tokens and writes them. Backward reads dy and adds each row to a
+  // gradient in f32, where a token that occurs often is summed first. Our schedule reads dy once
+  // more for the positions.
+  void embedding() {
+    const double tokens = as_double(rows_) * sizeof(int32_t);
+    add("embedding forward", "embedding", 1, 1, 2 * stream_, 2 * stream_, tokens);
+    const double touched = as_double(std::min(rows_, config_.vocab)) * as_double(config_.width);
+    add("embedding backward", "embedding", 1, 4, 2 * stream_,
+        (config_.llama ? 1 : 2) * stream_ + 2 * kWide * touched, tokens);
+  }
+
+  // The first norm has nothing to add; the last one's backward has no gradient of the residual
+  // stream to add to. The partial sums of the gains' gradients are small.
+  void norms() {
+    const double norms = 2 * layers_ + 1;
+    const double row = as_double(rows_) * kWide * (config_.llama ? 1 : 2);
+    add("norm forward, the first", "norm", 1, 1, 2 * stream_, 2 * stream_, row);
+    add("residual add + norm forward", "norm", norms - 1, 1, 4 * stream_, 4 * stream_, row);
+    add("norm backward", "norm", norms - 1, 2, 4 * stream_, 4 * stream_, row);
+    add("norm backward, the last", "norm", 1, 2, 3 * stream_, 3 * stream_, row);
+  }
+
+  // Half of the square of scores is masked. Backward computes the scores again: 5 products, not 4.
+  // RoPE could be done where queries and keys are read, so its floor is 0.
+  void attention() {
+    const double length = as_double(config_.context);
+    const double product = length * length * as_double(batch_ * heads_.heads * heads_.width);
+    const double qkv = activation(heads_.row()), y = activation(heads_.heads * heads_.width);
+    const double log_sum = as_double(rows_ * heads_.heads) * kWide;
+    if (config_.llama) {
+      const double turned = activation((heads_.heads + heads_.kv_heads) * heads_.width);
+      add("RoPE forward", "rope", layers_, 1, 0, 2 * turned, 0);
+      add("RoPE backward", "rope", layers_, 1, 0, 2 * turned, 0);
+    }
+    add("attention forward", "attention", layers_, 1, qkv + y, qkv + y, log_sum);
+    ops_.back().flops = 2 * product;
+    add("attention backward", "attention", layers_, 2, 2 * qkv + 2 * y, 2 * qkv + 2 * y, log_sum);
+    ops_.back().flops = 5 * product;
+  }
+
+  void gelu() {
+    const double hidden = activation(config_.ffn_width);
+    add("GELU forward", "activation", layers_, 1, 0, 2 * hidden, 0);
+    add("GELU backward", "activation", layers_, 1, 0, 3 * hidden, 0);
+  }
+
+  void swiglu() {
+    const double hidden = activation(config_.ffn_width);
+    add("SwiGLU forward", "activation", layers_, 1, 3 * hidden, 3 * hidden, 0);
+    add("SwiGLU backward", "activation", layers_, 1, 5 * hidden, 5 * hidden, 0);
+  }
+
+  // The floor is one pass over rows that are held on chip, in place. Our schedule reads the logits
+  // once for the loss (a running maximum and sum), and reads and writes them for the gradient.
+  void cross_entropy() {
+    const double logits = activation(config_.vocab), row = as_double(rows_) * kWide;
+    add("cross-entropy forward", "cross_entropy", 1, 1, logits, logits, 3 * row);
+    add("cross-entropy backward", "cross_entropy", 1, 1, logits, 2 * logits, 3 * row);
+  }
+
+  // Each could be summed by the kernel that writes or reads dy anyway, so the floor is 0.
+  void bias_gradients() {
+    if (config_.llama) {
+      return;
+    }
+    for (const int64_t out : {heads_.row(), config_.width, config_.ffn_width, config_.width}) {
+      add("bias gradient of " + std::to_string(out), "linear", layers_, 2, 0, activation(out),
+          as_double(out) * kWide);
+    }
+  }
+
+  // AdamW reads the gradient, reads and writes the master, m and v, and writes the weight that
+  // layers compute with. In f32 the weight is the master.
+  void optimizer() {
+    const double parameters = transformer_parameters(config_);
+    const double working = element_ < kWide ? element_ : 0;
+    add("gradient norm", "kernels", 1, 2, kWide * parameters, kWide * parameters, 0);
+    add("AdamW", "optim", 1, 2, (7 * kWide + working) * parameters,
+        (7 * kWide + working) * parameters, 0);
+  }
+
+  void add(std::string name, std::string_view group, double calls, double launches, double floor,
+           double schedule, double small) {
+    ops_.push_back({.name = std::move(name),
+                    .group = group,
+                    .calls = calls,
+                    .launches = launches,
+                    .floor_bytes = floor,
+                    .schedule_bytes = schedule,
+                    .small_bytes = small});
+  }
+
+  static constexpr double kWide = sizeof(float);
+
+  TransformerConfig config_;
+  HeadLayout heads_;
+  int64_t batch_, rows_;
+  double element_, layers_;
+  double stream_;  // bytes of the residual stream
+  std::vector<OpCost> ops_;
+};
+
+}  // namespace
+
+std::vector<OpCost> transformer_costs(const TransformerConfig& config, int64_t batch, DType dtype) {
+  return StepCosts(config, batch, dtype).all();
+}
+
+double transformer_parameters(const TransformerConfig& config) {
+  const int64_t width = config.width, ffn = config.ffn_width, qkv = config.head_layout().row();
+  const int64_t norm = config.llama ? width : 2 * width;
+  const int64_t matrices = width * qkv + width * width + (config.llama ? 3 : 2) * width * ffn;
+  const int64_t biases = config.llama ? 0 : qkv + width + ffn + width;
+  const int64_t tables =
+      config.vocab * (config.tie_embeddings ? 1 : 2) + (config.llama ? 0 : config.positions);
+  return as_double(config.layers * (matrices + biases + 2 * norm) + norm + tables * width);
+}
+
+double floor_seconds(const OpCost& op, const Speed& ceilings) {
+  return op.calls * std::max(op.flops / ceilings.flops_per_s,
+                             op.floor_bytes > 0
+                                 ? (op.floor_bytes + op.small_bytes) / ceilings.bytes_per_s
+                                 : 0);
+}
+
+double forecast_seconds(const OpCost& op, const AchievedRates& rates) {
+  const double attention =
+      op.name.ends_with("forward") ? rates.attention_forward : rates.attention_backward;
+  const double flops_per_s = op.group == "attention" ? attention : rates.speed.flops_per_s;
+  const double bytes_s = (op.schedule_bytes + op.small_bytes) / rates.speed.bytes_per_s;
+  return op.calls *
+         (std::max(op.flops / flops_per_s, bytes_s) + op.launches * rates.speed.launch_s);
+}
+
+}  // namespace tandem

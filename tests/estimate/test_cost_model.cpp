@@ -1,0 +1,241 @@
+// The cost model against a floor table that was computed by hand, and against what the layers
+// charge in a dry run.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "comm/transport/local_control.h"
+#include "comm/transport/self_collectives.h"
+#include "layers/models/transformer.h"
+#include "src/estimate/cost_model.h"
+#include "src/estimate/gpu_table.h"
+#include "src/step/training_step.h"
+
+namespace tandem::testing {
+namespace {
+
+// GPT-2 with the vocabulary padded to a multiple of 128.
+TransformerConfig gpt2(int64_t layers, int64_t heads, int64_t width) {
+  return resolved(
+      {.vocab = 50304, .context = 1024, .layers = layers, .heads = heads, .width = width});
+}
+
+constexpr int64_t kBatch = 64;
+constexpr double kRows = 65536, kTera = 1e12, kGiga = 1e9;
+constexpr double kStream = kRows * 768 * 2;  // bytes of the residual stream of GPT-2 124M
+
+// The sum over several ops of a step.
+struct Sum {
+  double tflop = 0, floor_gb = 0, schedule_gb = 0, small_gb = 0, launches = 0;
+};
+Sum sum_of(const std::vector<OpCost>& ops, const std::vector<std::string>& names) {
+  Sum sum;
+  size_t found = 0;
+  for (const OpCost& op : ops) {
+    if (names.empty() || std::ranges::count(names, op.name) > 0) {
+      ++found;
+      sum.tflop += op.calls * op.flops / kTera;
+      sum.floor_gb += op.calls * op.floor_bytes / kGiga;
+      sum.schedule_gb += op.calls * op.schedule_bytes / kGiga;
+      sum.small_gb += op.calls * op.small_bytes / kGiga;
+      sum.launches += op.calls * op.launches;
+    }
+  }
+  EXPECT_TRUE(names.empty() || found == names.size()) << names.front();
+  return sum;
+}
+
+double floor_ms(const std::vector<OpCost>& ops, const Speed& ceilings) {
+  double seconds = 0;
+  for (const OpCost& op : ops) {
+    seconds += floor_seconds(op, ceilings);
+  }
+  return seconds * 1e3;
+}
+
+std::vector<std::string> backward_of(const std::string& layer) {
+  return {layer + " weight gradient", layer + " input gradient"};
+}
+
+// A row of the table: TFLOP to two digits after the point, and GB to one. So 0.005 and 0.05 are its
+// rounding. The table leaves out weights, their gradients and numbers for each row.
+struct Row {
+  std::vector<std::string> ops;
+  double tflop, gb;
+  double added_gb = 0;  // what the table counts and the model's floor does not
+};
+
+TEST(CostModel, IsTheFloorTable) {
+  const auto ops = transformer_costs(gpt2(12, 12, 768), kBatch, DType::kBf16);
+  const double head_weight = 50304.0 * 768 * 2 / kGiga;
+  const std::vector<Row> table = {
+      {{"QKV forward"}, 2.78, 4.8},
+      {backward_of("QKV"), 5.57, 9.7},
+      {{"attention projection forward"}, 0.93, 2.4},
+      {backward_of("attention projection"), 1.86, 4.8},
+      {{"FC1 forward"}, 3.71, 10.9},
+      {backward_of("FC1"), 7.42, 12.1},
+      {{"FC2 forward"}, 3.71, 6.0},
+      {backward_of("FC2"), 7.42, 16.9},
+      // Of the head the table counts the weight, too, once in each direction.
+      {{"head forward"}, 5.06, 6.8, head_weight},
+      {backward_of("head"), 10.13, 13.5, head_weight},
+      {{"attention forward"}, 1.24, 4.8},
+      {{"attention backward"}, 3.09, 9.7},
+      // The table has 25 equal norms. But the first adds nothing, which saves two passes over the
+      // residual stream; the last one's backward has one tensor fewer to read.
+      {{"norm forward, the first", "residual add + norm forward"}, 0, 10.1, 2 * kStream / kGiga},
+      {{"norm backward", "norm backward, the last"}, 0, 10.1, kStream / kGiga},
+      {{"cross-entropy forward", "cross-entropy backward"}, 0, 13.2},
+      {{"embedding forward", "embedding backward"}, 0, 0.4},
+      {{"AdamW"}, 0, 3.7},
+      {{"gradient norm"}, 0, 0.5},
+  };
+  size_t rows = 0;
+  for (const Row& row : table) {
+    const Sum sum = sum_of(ops, row.ops);
+    EXPECT_NEAR(sum.tflop, row.tflop, 0.005) << row.ops.front();
+    EXPECT_NEAR(sum.floor_gb + row.added_gb, row.gb, 0.05) << row.ops.front();
+    rows += row.ops.size();
+  }
+  // All other ops of the model are those that a perfect fusion removes.
+  size_t removed = 0;
+  for (const OpCost& op : ops) {
+    if (op.floor_bytes == 0) {
+      EXPECT_EQ(op.flops, 0) << op.name;
+      ++removed;
+    }
+  }
+  EXPECT_EQ(removed, 6U);  // GELU in both directions, and the biases of four layers
+  EXPECT_EQ(rows + removed, ops.size());
+}
+
+// The table's ceilings: 790 TFLOP/s and 4.3 TB/s. Its total of 75.8 ms is rounded to 0.05, and made
+// of 18 rows that are rounded to 0.005. It has 3 passes over the residual stream more (see above),
+// and leaves out `small_bytes`, which the model's norms, cross-entropy and embedding have.
+TEST(CostModel, HasTheTablesTotal) {
+  const Speed ceilings = gpu_named("h200")->ceilings();
+  EXPECT_NEAR(ceilings.flops_per_s, 790e12, 1e3);
+  EXPECT_NEAR(ceilings.bytes_per_s, 4.3e12, 1e3);
+  const auto ops = transformer_costs(gpt2(12, 12, 768), kBatch, DType::kBf16);
+  double small = 0;
+  for (const OpCost& op : ops) {
+    const bool bound_by_bytes = op.flops == 0 && op.floor_bytes > 0;
+    small += bound_by_bytes ? op.calls * op.small_bytes : 0;
+  }
+  const double table_ms = floor_ms(ops, ceilings) + (3 * kStream - small) / 4.3e9;
+  EXPECT_NEAR(table_ms, 75.8, 0.05 + 18 * 0.005);
+  // The sum of all products in the table.
+  double products = 0;
+  for (const OpCost& op : ops) {
+    products += op.group == "product" ? op.calls * op.flops / kTera : 0;
+  }
+  EXPECT_NEAR(products, 48.59, 0.005);
+}
+
+// Larger models, at the same ceilings. The table of targets gives floors to 0.1 ms; 1 % covers the
+// differences that are named above, which grow with the model.
+TEST(CostModel, HasTheFloorsOfLargerModels) {
+  const Speed ceilings = gpu_named("h200")->ceilings();
+  const auto ms = [&](const TransformerConfig& config, int64_t batch) {
+    return floor_ms(transformer_costs(config, batch, DType::kBf16), ceilings);
+  };
+  EXPECT_NEAR(ms(gpt2(24, 16, 1024), 32), 105.8, 1.06);
+  EXPECT_NEAR(ms(gpt2(36, 20, 1280), 16), 115.5, 1.16);
+  EXPECT_NEAR(ms(gpt2(48, 25, 1600), 16), 227.5, 2.28);
+  const TransformerConfig llama = resolved({.llama = true,
+                                            .vocab = 128256,
+                                            .context = 2048,
+                                            .layers = 16,
+                                            .heads = 32,
+                                            .kv_heads = 8,
+                                            .width = 2048,
+                                            .ffn_width = 8192});
+  EXPECT_NEAR(ms(llama, 8), 188.6, 1.89);
+}
+
+// Where our kernels make more passes than the floor, in passes over the residual stream (A).
+TEST(CostModel, NamesThePassesOfOurScheduleBeyondTheFloor) {
+  const auto ops = transformer_costs(gpt2(12, 12, 768), kBatch, DType::kBf16);
+  std::map<std::string, double> extra;  // in A, of one call
+  for (const OpCost& op : ops) {
+    const double passes = (op.schedule_bytes - op.floor_bytes) / kStream;
+    if (passes != 0) {
+      extra[op.name] = passes;
+    }
+  }
+  const double logits = 50304.0 / 768, embedding = 8.0 * 50304 * 768 / kStream;
+  const std::map<std::string, double> expected = {
+      // The products leave GELU to passes of their own, which read again what was just written.
+      {"FC1 forward", -4},
+      {"GELU forward", 8},
+      {"FC2 input gradient", -4},
+      {"GELU backward", 12},
+      {"bias gradient of 2304", 3},
+      {"bias gradient of 768", 1},
+      {"bias gradient of 3072", 4},
+      // The row of logits is read for the loss, and again for the gradient.
+      {"cross-entropy backward", logits},
+      // Gradients of rows are added in f32: 8 bytes each, and as many rows as the vocabulary has.
+      {"embedding backward", embedding},
+  };
+  ASSERT_EQ(extra.size(), expected.size());
+  for (const auto& [name, passes] : expected) {
+    EXPECT_NEAR(extra[name], passes, 1e-9) << name;
+  }
+}
+
+// A dry run of the real step on a GPU that need not exist.
+Work charged(const TransformerConfig& config, int64_t batch) {
+  Stream stream = Stream::dry(Device::kCuda, {});
+  Memory memory(stream);
+  Stream host = Stream::dry(Device::kCpu, {});
+  Memory staging(host);
+  LocalControl control;
+  SelfCollectives collectives;
+  Hierarchy data(control, collectives, memory, {0});
+  Transformer model(config);
+  TrainingStep training(model, data, stream, memory, staging,
+                        {.batch = {.global_batch = batch, .given_micro_batch = 0, .ranks = 1},
+                         .clip_norm = 1,
+                         .store = {.dtype = DType::kBf16},
+                         .optimizer = AdamWOptions{}});
+  training.run(
+      {.step = 0, .lr = 0, .targets = 1, .batch = [&](int64_t) {
+         const int64_t tokens = batch * config.context;
+         return DeviceBatch{
+             Tensor::empty(memory, {batch, config.context}, DType::kI32, MemoryClass::kData),
+             Tensor::empty(memory, {tokens}, DType::kI32, MemoryClass::kData)};
+       }});
+  return stream.clock().work;
+}
+
+// The layers charge the same operations to the clock of `tandem estimate`: to the last one.
+TEST(CostModel, CountsTheOperationsThatTheLayersCharge) {
+  for (const bool llama : {false, true}) {
+    for (const bool tied : {false, true}) {
+      const TransformerConfig config = resolved({.llama = llama,
+                                                 .vocab = 96,
+                                                 .context = 12,
+                                                 .layers = 3,
+                                                 .heads = 4,
+                                                 .kv_heads = llama ? 2 : 0,
+                                                 .width = 32,
+                                                 .tie_embeddings = tied});
+      double flops = 0;
+      for (const OpCost& op : transformer_costs(config, 5, DType::kBf16)) {
+        flops += op.calls * op.flops;
+      }
+      EXPECT_EQ(flops, charged(config, 5).flops) << "llama " << llama << ", tied " << tied;
+      Transformer model(config);
+      double parameters = 0;
+      for (const Parameter* parameter : parameters_of(model)) {
+        parameters += static_cast<double>(parameter->shape.elements());
+      }
+      EXPECT_EQ(transformer_parameters(config), parameters);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::testing
