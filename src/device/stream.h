@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <source_location>
 
 #include "src/device/device.h"
 
@@ -49,6 +50,14 @@ struct Speed {
   }
 };
 
+// Sees each call of kernels on a stream (on_device), to measure it. `place` is what calls them.
+class CallObserver {
+ public:
+  virtual ~CallObserver() = default;
+  virtual void begin(const std::source_location& place) = 0;
+  virtual void end() = 0;
+};
+
 class Stream {
  public:
   static Stream compute(Device device);     // CPU: inline
@@ -71,6 +80,10 @@ class Stream {
   // CPU stream blocks the host until then.
   void wait(const Event& event);
   void synchronize();  // blocks the host until all work is done; rethrows
+
+  // From now on `observer` sees the calls of kernels on this stream; null: no one does.
+  void observe(CallObserver* observer) { observer_ = observer; }
+  CallObserver* observer() const { return observer_; }
 
   bool is_dry() const { return clock_ != nullptr; }
   // Adds work to the clock of a dry stream; other streams ignore it.
@@ -99,6 +112,7 @@ class Stream {
   Device device_;
   std::unique_ptr<Queue> queue_;
   Dry* clock_ = nullptr;  // the queue of a dry stream
+  CallObserver* observer_ = nullptr;
 };
 
 }  // namespace tandem

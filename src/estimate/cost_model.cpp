@@ -136,8 +136,8 @@ class StepCosts {
 
   void gelu() {
     const double hidden = activation(config_.ffn_width);
-    add("GELU forward", "activation", layers_, 1, 0, 2 * hidden, 0);
-    add("GELU backward", "activation", layers_, 1, 0, 3 * hidden, 0);
+    add("GELU forward", "product", layers_, 1, 0, 2 * hidden, 0);
+    add("GELU backward", "product", layers_, 1, 0, 3 * hidden, 0);
   }
 
   void swiglu() {
@@ -170,7 +170,7 @@ class StepCosts {
   void optimizer() {
     const double parameters = transformer_parameters(config_);
     const double working = element_ < kWide ? element_ : 0;
-    add("gradient norm", "kernels", 1, 2, kWide * parameters, kWide * parameters, 0);
+    add("gradient norm", "sharding", 1, 2, kWide * parameters, kWide * parameters, 0);
     add("AdamW", "optim", 1, 2, (7 * kWide + working) * parameters,
         (7 * kWide + working) * parameters, 0);
   }

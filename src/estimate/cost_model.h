@@ -33,7 +33,7 @@ struct ProductShape {
 
 struct OpCost {
   std::string name{};         // "QKV forward"
-  std::string_view group{};   // the folder of its kernels: "product", "attention", "norm", ...
+  std::string_view group{};   // the folder that calls its kernels: "product", "norm", ...
   double calls = 0;           // in a step of one micro-batch
   double launches = 0;        // kernels of one call
   double flops = 0;           // of products, in one call; a multiply-add counts two

@@ -4,7 +4,7 @@
 For each case two worker processes do a few steps in turn. Only one of them computes at any time, so changes in the machine's
 speed affect both alike. Each pair of turns gives a ratio; the table has their median.
 Prints a Markdown table and writes the same as JSON. The Tandem worker is
-    BUILD/tandem_step_bench --case NAME --threads N
+    BUILD/tandem_gpu_bench step --turns --device cpu --precision f32 --case NAME --threads N
 which reads lines "run K", prints the seconds K steps took, and ends at end of input.
 
 With --pytorch-only the table has only PyTorch's time.
@@ -72,8 +72,9 @@ def torch_worker(args, case, threads):
 
 
 def tandem_worker(args, case, threads):
-    program = os.path.join(args.build, "tandem_step_bench")
-    return Worker([program, "--case", case, "--threads", str(threads)], threads)
+    program = os.path.join(args.build, "tandem_gpu_bench")
+    return Worker([program, "step", "--turns", "--device", "cpu", "--precision", "f32", "--case", case, "--threads", str(threads)],
+                  threads)
 
 
 def measure(args, case, threads):
@@ -116,7 +117,7 @@ def table(results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default="/usr/bin/python3", help="interpreter that has torch")
-    parser.add_argument("--build", default="build", help="folder holding tandem_step_bench")
+    parser.add_argument("--build", default="build", help="folder holding tandem_gpu_bench")
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--alternations", type=int, default=15)

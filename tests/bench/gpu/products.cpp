@@ -1,0 +1,106 @@
+// copy: what memory gives. gemm: the matrix products of a model.
+#include "src/device/copy.h"
+#include "src/estimate/cost_model.h"
+#include "src/kernels/elementwise.h"
+#include "src/kernels/reduce.h"
+#include "tests/bench/gpu/cases.h"
+
+namespace tandem::bench {
+
+void copy_bench(const Options& options) {
+  Bench bench(options);
+  const int64_t elements = (options.mib << 20) / size_of(DType::kF32);
+  const Tensor from = bench.random({elements}, DType::kF32);
+  const Tensor to = bench.random({elements}, DType::kF32);
+  const Tensor sums =
+      Tensor::empty(bench.memory, {1 + kReduceScratch}, DType::kF64, MemoryClass::kWorkspace);
+  const double bytes = static_cast<double>(from.bytes());
+  std::printf("%s, arrays of %ld MiB\n", bench.device_name().c_str(), options.mib);
+  const Table table({"", "us", "TB/s", "of the data sheet"});
+  const auto row = [&](const char* name, double moved, const std::function<void()>& work) {
+    const double s = bench.seconds(work);
+    table.row(name, {number(s * 1e6), rate(moved, s),
+                     bench.gpu() ? percent(moved / s / bench.gpu()->bytes_per_s) : "-"});
+  };
+  row("copy, by the device", 2 * bytes, [&] { copy(bench.stream, from, to); });
+  row("copy, by a kernel", 2 * bytes, [&] {
+    on_device(bench.stream, [&](auto device) {
+      kernels::convert(device, elements, from.data<float>(), to.data<float>());
+    });
+  });
+  row("read", bytes, [&] {
+    on_device(bench.stream, [&](auto device) {
+      squared_norm(device, from.data<float>(), elements, sums.data<double>(),
+                   sums.data<double>() + 1, false);
+    });
+  });
+  row("write", bytes, [&] {
+    on_device(bench.stream,
+              [&](auto device) { kernels::fill(device, elements, to.data<float>(), 1.5F); });
+  });
+}
+
+namespace {
+
+// Seconds of one product as its layer computes it, a pass for GELU included.
+double product_seconds(Bench& bench, const ProductShape& shape) {
+  const DType type = bench.options.precision;
+  const auto matrix = [&](int64_t rows, int64_t columns, bool transposed) {
+    return Product::Operand{
+        .data = bench.random(transposed ? Shape{columns, rows} : Shape{rows, columns}, type),
+        .transposed = transposed};
+  };
+  const Shape d = {shape.m, shape.n};
+  Product product{.m = shape.m,
+                  .n = shape.n,
+                  .k = shape.k,
+                  .a = matrix(shape.m, shape.k, shape.a_transposed),
+                  .b = matrix(shape.k, shape.n, shape.b_transposed),
+                  .d = {.data = bench.random(d, shape.wide ? DType::kF32 : type)},
+                  .epilogue = shape.epilogue};
+  if (shape.bias) {
+    product.bias = bench.random({shape.n}, type);
+  }
+  if (shape.epilogue != Epilogue::kNone) {
+    product.gelu_input = bench.random(d, type);
+  }
+  return bench.seconds([&] { multiply(bench.stream, product); });
+}
+
+}  // namespace
+
+void gemm_bench(const Options& options) {
+  const Case model = transformer_of(options);
+  Bench bench(options);
+  std::printf("%s, %s, %s, batch %ld, vocabulary %ld\n", bench.device_name().c_str(),
+              model.name.c_str(), std::string(name_of(options.precision)).c_str(), model.batch,
+              model.transformer->vocab);
+  const Table table(
+      {"product", "m", "n", "k", "us", "TFLOP/s", "of the peak", "times", "ms a step"}, 44);
+  double total_s = 0, flops = 0;
+  const auto row = [&](const OpCost& op, const ProductShape& shape, const char* what, bool counts) {
+    const double s = product_seconds(bench, shape);
+    table.row(
+        op.name + what,
+        {str(shape.m), str(shape.n), str(shape.k), number(s * 1e6), rate(op.flops, s),
+         bench.gpu() ? percent(op.flops / s / bench.gpu()->peak_flops(options.precision)) : "-",
+         number(op.calls), number(op.calls * s * 1e3)});
+    total_s += counts ? op.calls * s : 0;
+    flops += counts ? op.calls * op.flops : 0;
+  };
+  for (const OpCost& op : transformer_costs(*model.transformer, model.batch, options.precision)) {
+    if (op.product) {
+      const bool gelu = op.product->epilogue != Epilogue::kNone;
+      row(op, *op.product, gelu ? ", with GELU" : "", true);
+      if (gelu) {
+        ProductShape alone = *op.product;
+        alone.epilogue = Epilogue::kNone;
+        row(op, alone, ", without", false);
+      }
+    }
+  }
+  table.row("all of a step, with GELU",
+            {"", "", "", "", rate(flops, total_s), "", "", number(total_s * 1e3)});
+}
+
+}  // namespace tandem::bench
