@@ -2,12 +2,16 @@
 # Tests and times Tandem on a machine that has a GPU, CUDA and little else: no MPI, HDF5 or compiler is needed there.
 #   tests/bench/gpu.sh --pack FOLDER [--emulated]   here: builds, and packs programs and sources into FOLDER (at most 60 MiB);
 #                                                   --emulated: for the emulated GPU, to try this script
-#   FOLDER/gpu.sh --run FOLDER [--part N]           there: part 1, correctness; part 2, step times; or both
-# Results appear in FOLDER/results/ one by one. Exit codes: 0 all went well, 1 something failed, 2 it could not start.
+#   FOLDER/gpu.sh --run FOLDER [--part N]           there, in order of value: part 1, correctness; part 2, ceilings, kernels and
+#                                                   the step of GPT-2 124M; part 3, PyTorch, and other models
+# A part ends within 9 minutes, and what no longer fits is left out. Results appear in FOLDER/results/ one by one; its summary.txt
+# says of each item what became of it. Without a GPU it does what a CPU can do. Exit codes: 0 all went well, 1 something failed or
+# there is no GPU, 2 it could not start.
 set -uo pipefail
 
 largest_mib=60
-programs=(tandem_gpu_check tandem_step_bench)  # on the emulated GPU only the first
+part_seconds=540
+programs=(tandem_gpu_check tandem_gpu_bench)
 # Libraries that are not packed: a machine with CUDA has them, or its driver brings them.
 elsewhere='^(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|cublas|cublasLt|cudart|cuda|nccl)\.)'
 
@@ -27,7 +31,7 @@ pack() {  # FOLDER
   folder=$(cd "$1" && pwd)
   cd "$(dirname "$0")/../.." || fail "no sources"
   build=$PWD/${BUILD:-build}-portable
-  [ -z "$emulated" ] || { build=$build-simt; programs=(tandem_gpu_check); }
+  [ -z "$emulated" ] || { build=$build-simt; touch "$folder/emulated"; }
   mkdir -p "$build"
   rm -f "$build/CMakeCache.txt"
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTANDEM_PORTABLE=ON -DTANDEM_TESTS=ON \
@@ -43,7 +47,7 @@ pack() {  # FOLDER
     done < <(libraries "$build/$program")
   done
   git archive --format=tar.gz --prefix=tandem/ -o "$folder/tandem.tar.gz" HEAD || fail "no sources from git"
-  cp tests/bench/gpu.sh "$folder/"
+  cp tests/bench/gpu.sh tests/bench/gpu/torch_gpu.py "$folder/"
   { git log -1 --format='commit %H'; git status --short; grep -E '^-- Tandem' "$build/configure.log"
     ldd --version | head -1; } >"$folder/built.txt"
   size=$(du -sk "$folder" | cut -f1)
@@ -93,10 +97,15 @@ tandem() {
     "$folder/bin/$1" "${@:2}"
 }
 
+# left_out NAME REASON...: an item that is not done.
+left_out() { echo "$1: left out, ${*:2}" | tee -a "$results/summary.txt"; }
+
 # item NAME SECONDS COMMAND...: its output goes to results/NAME.txt, success or failure to results/summary.txt.
 item() {
   local name=$1 limit=$2 begin=$SECONDS code word
   shift 2
+  [ $((part_end - SECONDS)) -ge 10 ] || { left_out "$name" "no time"; return; }
+  [ "$limit" -le $((part_end - SECONDS)) ] || limit=$((part_end - SECONDS))
   echo "--- $name"
   export -f tandem "${1?}"
   folder=$folder path=$path timeout -k 10 "$limit" bash -c '"$@"' item "$@" 2>&1 | tee "$results/$name.txt"
@@ -133,36 +142,92 @@ same_bits() {
   echo "$(wc -l <"$folder/results/bits.1") tensors had the same bits twice"
 }
 
-steps() {  # CASE
-  printf 'run 2\nrun 5\n' | tandem tandem_step_bench --case "$1" --threads "$(nproc)"
+# The tests of one layer under a tool of compute-sanitizer. Their shapes are small; memory is not reused, so that it sees each
+# use before the allocation and after the free.
+sanitized() {  # TOOL SUITE
+  TANDEM_MEMORY_CACHE=0 LD_LIBRARY_PATH=$path "$sanitizer" --tool "$1" --target-processes all --error-exitcode 9 \
+    "$folder/bin/tandem_gpu_check" --only "$2" --limit 100
+}
+
+bench() { tandem tandem_gpu_bench "$@"; }
+
+torch() { python3 "$folder/torch_gpu.py" "$@"; }
+
+correctness() {
+  local suite
+  item check_1 300 check 1
+  sanitizer=$(PATH=$PATH:$(printf '%s:' /usr/local/cuda*/bin) command -v compute-sanitizer)
+  export sanitizer
+  if [ -z "$sanitizer" ]; then
+    left_out sanitizer "no compute-sanitizer here"
+  else
+    for suite in Attention Norm CrossEntropy Embedding Conv2d; do
+      item "memcheck_$suite" 60 sanitized memcheck "$suite"
+      item "racecheck_$suite" 60 sanitized racecheck "$suite"
+    done
+  fi
+  item check_2 300 check 2
+  item same_bits 10 same_bits
+}
+
+ceilings_and_kernels() {  # the sizes, tiny on the emulated GPU
+  item ceilings 60 bench copy "${small[@]}"
+  item gemm_50304 120 bench gemm "${gpt2[@]}" --vocab 50304
+  item gemm_50257 120 bench gemm "${gpt2[@]}"
+  item kernels 120 bench kernels "${gpt2[@]}"
+  item attention 90 bench attention "${shape[@]}"
+  item step_gpt2_124m 120 bench step "${gpt2[@]}" --profile
+  item step_gpt2_124m_50304 60 bench step "${gpt2[@]}" --vocab 50304
+}
+
+others() {
+  local case
+  if [ -z "$gpu" ] || ! python3 -c 'import torch; torch.compile' 2>/dev/null; then
+    left_out torch "no GPU, or python3 has no PyTorch 2 here"
+  else
+    item torch_gpt2_124m 200 torch step
+    item torch_attention 90 torch attention
+  fi
+  for case in "${models[@]}"; do
+    item "step_$case" 90 bench step --case "$case" "${once[@]}" --profile
+  done
 }
 
 run() {  # FOLDER PART
-  local device
+  local device gpu='' part=$2
+  local once=() gpt2=(--case gpt2_124m) small=() shape=() models=(gpt2_350m gpt2_774m gpt2_1.5b llama_1b resnet20)
   folder=$(cd "$1" 2>/dev/null && pwd) || fail "no folder $1"
   [ -x "$folder/bin/tandem_gpu_check" ] || fail "$1 was not made by --pack"
-  results=$folder/results failures=0
+  results=$folder/results failures=0 part_end=$((SECONDS + part_seconds))
   mkdir -p "$results"
   path=$(library_path) || exit 2
-  device=$(tandem tandem_gpu_check --device) || fail "nothing was tested"
+  device=$(tandem tandem_gpu_check --device 2>&1) && gpu=1
   printf 'gpu.sh: %(%F %T)T, %s\n' -1 "$device" | tee -a "$results/summary.txt"
-  if [ "$2" != 2 ]; then
-    item machine 60 machine
-    item check_1 600 check 1
-    item check_2 600 check 2
-    item same_bits 10 same_bits
+  if [ -e "$folder/emulated" ]; then
+    once=(--warm-up 0 --runs 1) small=("${once[@]}" --mib 1) shape=("${once[@]}" --shape "1,8,2,2,8")
+    gpt2=("${once[@]}" --case tiny_gpt) models=(tiny_llama tiny_resnet)
   fi
-  if [ "$2" != 1 ]; then
+  item machine 60 machine
+  if [ -z "$gpu" ]; then
+    failures=$((failures + 1))
+    left_out "correctness, sanitizer, ceilings, products, kernels, attention, PyTorch" "no GPU"
+    item forecast 10 bench forecast --vocab 50304
     for case in shakespeare_char gpt_384 resnet20; do
-      item "steps_$case" 120 steps "$case"
+      item "cpu_step_$case" 120 bench step --device cpu --precision f32 --case "$case" --warm-up 2 --runs 5 --profile
     done
+  else
+    [ "$part" = 2 ] || [ "$part" = 3 ] || correctness
+    [ "$part" != all ] || part_end=$((SECONDS + part_seconds))
+    [ "$part" = 1 ] || [ "$part" = 3 ] || ceilings_and_kernels
+    [ "$part" != all ] || part_end=$((SECONDS + part_seconds))
+    [ "$part" = 1 ] || [ "$part" = 2 ] || others
   fi
   echo "--- summary"
   cat "$results/summary.txt"
   [ $failures = 0 ] || { echo "gpu.sh: $failures failed" >&2; exit 1; }
 }
 
-usage() { fail "usage: gpu.sh --pack FOLDER [--emulated], or gpu.sh --run FOLDER [--part 1|2]"; }
+usage() { fail "usage: gpu.sh --pack FOLDER [--emulated], or gpu.sh --run FOLDER [--part 1|2|3]"; }
 
 emulated='' part=all
 case "${1:-}" in
@@ -172,7 +237,7 @@ case "${1:-}" in
     pack "$2" ;;
   --run) [ $# -ge 2 ] || usage
     if [ $# -gt 2 ]; then
-      [[ $# = 4 && $3 = --part && $4 =~ ^[12]$ ]] || usage
+      [[ $# = 4 && $3 = --part && $4 =~ ^[123]$ ]] || usage
       part=$4
     fi
     run "$2" "$part" ;;

@@ -16,7 +16,8 @@ namespace {
 constexpr const char* kHelp =
     R"(tandem_gpu_bench MODE [OPTION...]
 
-  copy       bandwidth of copying, reading and writing; --mib N: size of an array (1024)
+  copy       bandwidth of copying, reading and writing, and the rate of a large product;
+             --mib N: size of an array (1024)
   gemm       each matrix product of a model
   kernels    each other kernel of a model: time, bytes, percent of its floor
   attention  forward and backward; --shape B,T,HEADS,KV_HEADS,WIDTH: other shapes than the models'

@@ -1,4 +1,4 @@
-// copy: what memory gives. gemm: the matrix products of a model.
+// copy: what memory gives, and the largest rate of products. gemm: the matrix products of a model.
 #include "src/device/copy.h"
 #include "src/estimate/cost_model.h"
 #include "src/kernels/elementwise.h"
@@ -6,6 +6,44 @@
 #include "tests/bench/gpu/cases.h"
 
 namespace tandem::bench {
+
+namespace {
+
+// Seconds of one product as its layer computes it, a pass for GELU included.
+double product_seconds(Bench& bench, const ProductShape& shape) {
+  const DType type = bench.options.precision;
+  const auto matrix = [&](int64_t rows, int64_t columns, bool transposed) {
+    return Product::Operand{
+        .data = bench.random(transposed ? Shape{columns, rows} : Shape{rows, columns}, type),
+        .transposed = transposed};
+  };
+  const Shape d = {shape.m, shape.n};
+  Product product{.m = shape.m,
+                  .n = shape.n,
+                  .k = shape.k,
+                  .a = matrix(shape.m, shape.k, shape.a_transposed),
+                  .b = matrix(shape.k, shape.n, shape.b_transposed),
+                  .d = {.data = bench.random(d, shape.wide ? DType::kF32 : type)},
+                  .epilogue = shape.epilogue};
+  if (shape.bias) {
+    product.bias = bench.random({shape.n}, type);
+  }
+  if (shape.epilogue != Epilogue::kNone) {
+    product.gelu_input = bench.random(d, type);
+  }
+  return bench.seconds([&] { multiply(bench.stream, product); });
+}
+
+// A product whose three matrices have about half the memory of the arrays: 8192 for 1 GiB.
+int64_t square_side(int64_t mib) {
+  int64_t side = 1;
+  while (4 * side * side * 16 <= mib << 20) {
+    side *= 2;
+  }
+  return side;
+}
+
+}  // namespace
 
 void copy_bench(const Options& options) {
   Bench bench(options);
@@ -38,36 +76,14 @@ void copy_bench(const Options& options) {
     on_device(bench.stream,
               [&](auto device) { kernels::fill(device, elements, to.data<float>(), 1.5F); });
   });
+  const int64_t side = square_side(options.mib);
+  const ProductShape square{.m = side, .n = side, .k = side};
+  const double s = product_seconds(bench, square);
+  table.row(str("product of ", side, " cubed, TFLOP/s"),
+            {number(s * 1e6), rate(square.flops(), s),
+             bench.gpu() ? percent(square.flops() / s / bench.gpu()->peak_flops(options.precision))
+                         : "-"});
 }
-
-namespace {
-
-// Seconds of one product as its layer computes it, a pass for GELU included.
-double product_seconds(Bench& bench, const ProductShape& shape) {
-  const DType type = bench.options.precision;
-  const auto matrix = [&](int64_t rows, int64_t columns, bool transposed) {
-    return Product::Operand{
-        .data = bench.random(transposed ? Shape{columns, rows} : Shape{rows, columns}, type),
-        .transposed = transposed};
-  };
-  const Shape d = {shape.m, shape.n};
-  Product product{.m = shape.m,
-                  .n = shape.n,
-                  .k = shape.k,
-                  .a = matrix(shape.m, shape.k, shape.a_transposed),
-                  .b = matrix(shape.k, shape.n, shape.b_transposed),
-                  .d = {.data = bench.random(d, shape.wide ? DType::kF32 : type)},
-                  .epilogue = shape.epilogue};
-  if (shape.bias) {
-    product.bias = bench.random({shape.n}, type);
-  }
-  if (shape.epilogue != Epilogue::kNone) {
-    product.gelu_input = bench.random(d, type);
-  }
-  return bench.seconds([&] { multiply(bench.stream, product); });
-}
-
-}  // namespace
 
 void gemm_bench(const Options& options) {
   const Case model = transformer_of(options);

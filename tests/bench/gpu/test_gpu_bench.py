@@ -42,7 +42,7 @@ class GpuBench(unittest.TestCase):
 
     def test_copy(self):
         rows = rows_of(self.run_mode("copy", "--mib", 1))
-        for name in ["copy, by the device", "copy, by a kernel", "read", "write"]:
+        for name in ["copy, by the device", "copy, by a kernel", "read", "write", "product of 256 cubed, TFLOP/s"]:
             self.positive(rows[name][0])
 
     def test_each_product_of_a_model(self):
