@@ -95,7 +95,7 @@ class Estimates(Workspace):
         large = ["--config", os.path.join(os.path.dirname(__file__), "..", "..", "configs", "gpt2_124m.cfg"), "--vocab", "50257",
                  "--gpu", "a100-40", "--ranks", "8", "--model.layers", "48", "--model.heads", "25", "--model.width", "1600",
                  "--train.precision", "bf16", "--train.global_batch", "64", "--train.micro_batch", "8"]
-        text = self.estimate(*large, "--train.recompute", "none").stdout
+        text = self.estimate(*large, "--dist.zero", "0", "--train.recompute", "none").stdout
         verdict = " ".join(text.split())
         self.assertRegex(verdict, r"dist.zero = 0 with train.recompute = none does not fit in 38.5 GiB")
         self.assertRegex(verdict, r"needs \d+.\d GiB; use .*train.micro_batch = \d")
@@ -107,6 +107,17 @@ class Estimates(Workspace):
                          r"dist.zero = 3 with train.recompute = block fits in 38.5 GiB")
         tiny = " ".join(self.estimate(*large, "--memory-gib", "0.1").stdout.split())
         self.assertIn("no stage fits, not even with one sample: take more ranks or a smaller model", tiny)
+
+    # What the files in configs/ say of themselves: 8 A100 of 40 GB, and nothing is recomputed.
+    def test_the_settings_for_gpus_fit(self):
+        configs = os.path.join(os.path.dirname(__file__), "..", "..", "configs")
+        for name, parameters in [("gpt2_124m", 124.4e6), ("gpt2_350m", 354.8e6), ("gpt2_774m", 774.0e6), ("gpt2_1558m", 1557.6e6),
+                                 ("llama_1b", 1235.8e6)]:
+            row = self.given(os.path.join(configs, name + ".cfg"), "--vocab", "128256" if name == "llama_1b" else "50257",
+                             "--gpu", "a100-40", "--ranks", "8")
+            self.assertEqual((row["fits"], row["recompute"], row["zero"]), (True, "none", 1), name)
+            # Weights are bf16, in padded buckets.
+            self.assertAlmostEqual(row["memory"]["parameters"] / 2 / parameters, 1, delta=0.001, msg=name)
 
     def test_the_tables_fit_a_terminal_and_equal_stages_share_a_line(self):
         job = ["--data.path", self.text, "--train.global_batch", "64"]
