@@ -52,7 +52,7 @@ class GpuCheck(unittest.TestCase):
         self.assertRegex(result.stdout, failed % "Add" + failed % "AddNorm" + r"0 of 2 suites passed\n$")
         result = check("--only", "Shortcut", TANDEM_SIMT_COVERAGE="/")
         self.assertEqual(result.returncode, 1)
-        self.assertRegex(result.stdout, r"Shortcut: exit code 99\n(.*\n)*simt: cannot write coverage")
+        self.assertRegex(result.stdout, r"Shortcut: exit code 99\n(.*\n)*simt: cannot write the executed kernels")
 
     def test_what_passes_is_one_line(self):
         result = check("--only", "Shortcut")
