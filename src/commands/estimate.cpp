@@ -10,6 +10,7 @@
 #include "src/commands/settings.h"
 #include "src/estimate/link_bench.h"
 #include "src/io/file.h"
+#include "src/train/model_zoo.h"
 
 namespace tandem {
 
@@ -40,7 +41,7 @@ struct Request {
   int64_t vocab = 50257, classes = 10, image = 32, channels = 3;  // as GPT-2's and CIFAR-10's
   double memory_gib = 0, product_tflops = 0, memory_gb_s = 0, inside_gb_s = 0, between_gb_s = 0;
   std::string machine;
-  bool json = false, help = false;
+  bool json = false, ops = false, help = false;
   Options options{kUsage};
 
   Request() {
@@ -59,6 +60,7 @@ struct Request {
     options.add("inside-gb-s", inside_gb_s, "of a rank's link inside its node; 0: as printed");
     options.add("between-gb-s", between_gb_s, "of a node's link to others; 0: as printed");
     options.add("json", json, "print one JSON object instead of a table");
+    options.add("ops", ops, "print instead the floor of each op of a gpt's or llama's step");
     options.add("help", help, "print this");
     config.bind(options);
   }
@@ -169,6 +171,22 @@ std::vector<EstimateRow> rows_of(const Config& config, const DatasetInfo& data, 
   return rows;
 }
 
+// Of a micro-batch and the update after it, on one rank.
+std::string ops_of(const Request& request, const DatasetInfo& data, const Job& job) {
+  const Config& config = request.config;
+  if (!config.model.reads_text()) {
+    fail(ExitCode::kConfig,
+         str("--ops: a ", config.model.kind, " has no list of ops; only gpt and llama have one"));
+  }
+  const int64_t micro_batch = config.train.batch_plan(job.ranks).micro_batch();
+  const std::string title = str("one rank: ", micro_batch, " x ", config.model.context,
+                                " tokens and the update, ", name_of(config.train.precision),
+                                ", vocabulary ", data.vocab_size, ", on ", job.hardware.name);
+  const TransformerConfig model = resolved(transformer_config(config.model, data.vocab_size));
+  return ops_text(title, transformer_costs(model, micro_batch, config.train.precision),
+                  request.gpu ? request.gpu->ceilings() : job.hardware.speed);
+}
+
 }  // namespace
 
 ExitCode estimate_command(const Words& words, World& world, Memory&) {
@@ -185,6 +203,10 @@ ExitCode estimate_command(const Words& words, World& world, Memory&) {
   }
   const DatasetInfo data = describe_data(request);
   const Job job = job_of(request);
+  if (request.ops) {
+    std::printf("%s\n", ops_of(request, data, job).c_str());
+    return ExitCode::kOk;
+  }
   const std::vector<EstimateRow> rows = rows_of(request.config, data, job);
   const std::string shown =
       request.json ? estimate_json(rows, data, job) : estimate_text(rows, data, job);

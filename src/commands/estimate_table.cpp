@@ -247,4 +247,25 @@ std::string estimate_json(const std::vector<EstimateRow>& rows, const DatasetInf
   return all.dump();
 }
 
+std::string ops_text(const std::string& title, const std::vector<OpCost>& ops,
+                     const Speed& ceilings) {
+  std::string text =
+      title + formatted(
+                  "\nceilings: %.4g TFLOP/s, %.4g GB/s; floor: operations or bytes, whichever "
+                  "take longer, all fused\n\n",
+                  ceilings.flops_per_s / 1e12, ceilings.bytes_per_s / 1e9);
+  text += formatted("%-42s %6s %9s %9s %9s %10s\n", "op", "calls", "TFLOP", "GB", "GB, ours",
+                    "floor ms");
+  double total_ms = 0;
+  for (const OpCost& op : ops) {
+    const double ms = floor_seconds(op, ceilings) * 1e3;
+    total_ms += ms;
+    const auto gb = [&](double bytes) { return op.calls * (bytes + op.small_bytes) / 1e9; };
+    text += formatted("%-42s %6.0f %9.3f %9.3f %9.3f %10.4g\n", op.name.c_str(), op.calls,
+                      op.calls * op.flops / 1e12, op.floor_bytes > 0 ? gb(op.floor_bytes) : 0.0,
+                      gb(op.schedule_bytes), ms);
+  }
+  return text + formatted("%-42s %6s %9s %9s %9s %10.4g", "all", "", "", "", "", total_ms);
+}
+
 }  // namespace tandem

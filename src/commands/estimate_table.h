@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "src/estimate/cost_model.h"
 #include "src/estimate/estimate.h"
 
 namespace tandem {
@@ -29,5 +30,9 @@ std::string estimate_text(const std::vector<EstimateRow>& rows, const DatasetInf
 // One JSON object with an entry for each row.
 std::string estimate_json(const std::vector<EstimateRow>& rows, const DatasetInfo& data,
                           const Job& job);
+
+// The floor of each op at the rates of `ceilings`. `title` comes before the table.
+std::string ops_text(const std::string& title, const std::vector<OpCost>& ops,
+                     const Speed& ceilings);
 
 }  // namespace tandem

@@ -237,5 +237,18 @@ TEST(CostModel, CountsTheOperationsThatTheLayersCharge) {
   }
 }
 
+// For bytes that clock has a rougher rule: each activation is touched three times, those of
+// products too. So it charges more than our kernels read and write, but less than twice as much.
+TEST(CostModel, ChargesFewerBytesThanTheClockOfAnEstimate) {
+  const TransformerConfig config = gpt2(12, 12, 768);
+  double bytes = 0;
+  for (const OpCost& op : transformer_costs(config, kBatch, DType::kBf16)) {
+    bytes += op.flops == 0 ? op.calls * (op.schedule_bytes + op.small_bytes) : 0;
+  }
+  const double clock = charged(config, kBatch).bytes;
+  EXPECT_GT(clock, bytes);
+  EXPECT_LT(clock, 2 * bytes);
+}
+
 }  // namespace
 }  // namespace tandem::testing

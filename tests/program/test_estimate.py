@@ -137,6 +137,17 @@ class Estimates(Workspace):
         self.assertLess(slow["mfu"], fast["mfu"])
         self.assertEqual(slow["wire_bytes"], fast["wire_bytes"])
 
+    # The same list as that of the benchmarks; tests/estimate/test_cost_model.cpp compares it with a table made by hand.
+    def test_the_floor_of_each_op(self):
+        text = self.estimate(os.path.join(os.path.dirname(__file__), "..", "..", "configs", "gpt2_124m.cfg"), "--vocab", "50304",
+                             "--gpu", "h200", "--ranks", "8", "--ops").stdout
+        self.assertIn("one rank: 64 x 1024 tokens and the update, bf16, vocabulary 50304, on h200", text)
+        self.assertIn("ceilings: 790 TFLOP/s, 4300 GB/s", text)
+        self.assertRegex(text, r"\nQKV forward +12 +2.783 +4.874 +4.874 +3.523\n")
+        self.assertRegex(text, r"\nGELU forward +12 +0.000 +0.000 +9.664 +0\n(.*\n)*all +75.7\d\n$")
+        self.assertLessEqual(max(map(len, text.splitlines())), 100)
+        self.assert_one_line(self.estimate("--model.kind", "resnet", "--ops", code=CONFIG), "--ops: a resnet has no list of ops")
+
     def test_says_what_it_assumes_where_there_is_no_dataset(self):
         self.assertIn("no dataset: assuming 50257 tokens in the vocabulary (--vocab)", self.estimate().stdout)
         self.assertIn("no dataset: assuming 300 tokens in the vocabulary (model.vocab)",
