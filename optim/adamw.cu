@@ -5,11 +5,11 @@ namespace tandem::kernels {
 
 template void prepare_update<AdamWRule>(Cuda, const AdamWOptions&, const StepInputs&,
                                         AdamWScalars*);
-template void update_shard<AdamWRule>(Cuda, const AdamWScalars*, bool, int64_t, const float*,
-                                      float*, float*, float*, float*);
-template void update_shard<AdamWRule>(Cuda, const AdamWScalars*, bool, int64_t, const float*,
-                                      float*, Bf16*, float*, float*);
-template void update_shard<AdamWRule>(Cuda, const AdamWScalars*, bool, int64_t, const float*,
-                                      float*, Fp16*, float*, float*);
+template void update_shards<AdamWRule, float>(Cuda, const AdamWScalars*,
+                                              const ArrayList<ShardArrays>&);
+template void update_shards<AdamWRule, Bf16>(Cuda, const AdamWScalars*,
+                                             const ArrayList<ShardArrays>&);
+template void update_shards<AdamWRule, Fp16>(Cuda, const AdamWScalars*,
+                                             const ArrayList<ShardArrays>&);
 
 }  // namespace tandem::kernels

@@ -1,7 +1,10 @@
 // The CUDA functions of flat_optimizer.h.
 #pragma once
 
+#include <utility>
+
 #include "optim/optimizer.h"
+#include "optim/shard_arrays.h"
 #include "src/kernels/launch.cuh"
 #include "src/kernels/pack.cuh"
 
@@ -37,24 +40,35 @@ __device__ void update_at(int64_t i, const Rule& rule, Global<const float> grad,
   }(load_elements<kCount, float>(value, i), load_elements<kCount, State>(state, i)...);
 }
 
-template <int kCount, class Rule, class T, class... State>
+// A block updates one chunk; each thread as many neighbouring elements as 16 bytes of T hold.
+template <class Rule, class T>
 __global__ void __launch_bounds__(kThreads)
-    update_shard_kernel(Global<const typename Rule::Scalars> scalars, bool decay, int64_t n,
-                        Global<const float> grad, Global<float> value, Global<T> working,
-                        Global<State>... state) {
+    update_shards_kernel(Global<const typename Rule::Scalars> scalars,
+                         ArrayList<ShardArrays> list) {
   const typename Rule::Scalars shared_by_all = scalars.load(0);
   if (shared_by_all.apply == 0) {
     return;
   }
-  const Rule rule(shared_by_all, decay);
-  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kCount;
-  if (i + kCount <= n) {
-    update_at<kCount>(i, rule, grad, value, working, state...);
-  } else {
-    for (int64_t j = i; j < n; ++j) {
-      update_at<1>(j, rule, grad, value, working, state...);
+  const ArrayChunk chunk = Global<const ArrayChunk>(list.chunks).load(blockIdx.x);
+  const ShardArrays shard = Global<const ShardArrays>(list.arrays).load(chunk.array);
+  const Rule rule(shared_by_all, shard.decay != 0);
+  const int64_t first = int64_t{chunk.number} * kChunkElements;
+  const int64_t end = first + kChunkElements;
+  const int64_t last = end < shard.elements ? end : shard.elements;
+  const int64_t packs_end = shard.aligned != 0 ? last - (last - first) % kPack<T> : first;
+  [&]<size_t... kSlot>(std::index_sequence<kSlot...>) {
+    const auto update = [&]<int kCount>(int64_t i) {
+      update_at<kCount, Rule, T>(i, rule, shard.grad, shard.value, static_cast<T*>(shard.working),
+                                 Global<float>(shard.state[kSlot])...);
+    };
+    for (int64_t i = first + threadIdx.x * kPack<T>; i < packs_end; i += kThreads * kPack<T>) {
+      update.template operator()<kPack<T>>(i);
+    }
+    for (int64_t i = packs_end + threadIdx.x; i < last; i += kThreads) {
+      update.template operator()<1>(i);
     }
   }
+  (std::make_index_sequence<Rule::kSlots.size()>());
 }
 
 }  // namespace flat_optimizer_detail
@@ -67,19 +81,14 @@ void prepare_update(Cuda device, const typename Rule::Options& options, const St
                                       scalars);
 }
 
-// Each thread updates as many neighbouring elements as 16 bytes of T hold.
-template <class Rule, class T, class... State>
-void update_shard(Cuda device, const typename Rule::Scalars* scalars, bool decay, int64_t n,
-                  const float* grad, float* value, T* working, State*... state) {
+template <class Rule, class T>
+void update_shards(Cuda device, const typename Rule::Scalars* scalars,
+                   const ArrayList<ShardArrays>& shards) {
   using namespace flat_optimizer_detail;
-  if (n == 0) {
-    return;
+  if (shards.chunk_count > 0) {
+    launch<update_shards_kernel<Rule, T>>(device, blocks_for(shards.chunk_count, 1), kThreads, 0,
+                                          scalars, shards);
   }
-  with_pack<T>(aligned16(grad, value, working, state...), [&]<int kCount>() {
-    launch<update_shard_kernel<kCount, Rule, T, State...>>(device, blocks_for(n, kThreads * kCount),
-                                                           kThreads, 0, scalars, decay, n, grad,
-                                                           value, working, state...);
-  });
 }
 
 }  // namespace tandem::kernels

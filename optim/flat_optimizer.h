@@ -10,8 +10,8 @@
 //     void operator()(float grad, float& value, float&... state) const;     // host and device
 //   };
 //
-// A step launches one thread that prepares the scalars, and then one kernel per shard. The CUDA
-// functions are in flat_optimizer.cuh; each rule's .cu file instantiates them.
+// On a GPU a step launches one thread that prepares the scalars, and then one kernel for all
+// shards. The CUDA functions are in flat_optimizer.cuh; each rule's .cu file instantiates them.
 #pragma once
 
 #include <array>
@@ -21,6 +21,8 @@
 #include <vector>
 
 #include "optim/optimizer.h"
+#include "optim/shard_arrays.h"
+#include "src/device/global.h"
 #include "src/kernels/map.h"
 
 namespace tandem {
@@ -53,9 +55,21 @@ void update_shard(Cpu, const typename Rule::Scalars* scalars, bool decay, int64_
     }
   });
 }
-template <class Rule, class T, class... State>
-void update_shard(Cuda, const typename Rule::Scalars* scalars, bool decay, int64_t n,
-                  const float* grad, float* value, T* working, State*... state);
+template <class Rule, class T>
+void update_shards(Cpu device, const typename Rule::Scalars* scalars,
+                   std::span<const ShardArrays> shards) {
+  for (const ShardArrays& shard : shards) {
+    [&]<size_t... kSlot>(std::index_sequence<kSlot...>) {
+      update_shard<Rule>(device, scalars, shard.decay != 0, shard.elements, shard.grad, shard.value,
+                         static_cast<T*>(shard.working), shard.state[kSlot]...);
+    }
+    (std::make_index_sequence<Rule::kSlots.size()>());
+  }
+}
+// All shards in one launch.
+template <class Rule, class T>
+void update_shards(Cuda, const typename Rule::Scalars* scalars,
+                   const ArrayList<ShardArrays>& shards);
 
 }  // namespace kernels
 
@@ -74,7 +88,8 @@ class FlatOptimizer final : public Optimizer {
                 Memory& memory)
       : options_(options),
         scalars_(Tensor::empty(memory, Shape{static_cast<int64_t>(sizeof(Scalars))}, DType::kU8,
-                               MemoryClass::kOptimizer)) {
+                               MemoryClass::kOptimizer)),
+        list_(memory) {
     for (const Shard& shard : shards) {
       elements_.push_back(shard.value.elements());
       for (Tensor& state : state_.emplace_back()) {
@@ -90,16 +105,15 @@ class FlatOptimizer final : public Optimizer {
             [] { return str(Rule::kName, ": no step numbers or no step state"); });
     auto* prepared = reinterpret_cast<Scalars*>(scalars_.raw());
     stream.charge({.bytes = bytes_of(shards)});
+    const DType dtype = working_type(shards);
     on_device(stream, [&](auto device) {
       kernels::prepare_update<Rule>(device, options_, inputs, prepared);
-      for (size_t i = 0; i < shards.size(); ++i) {
-        if (!shards[i].working) {
-          update<float>(device, prepared, shards[i], nullptr, state_[i]);
-        } else if (shards[i].working.dtype() == DType::kBf16) {
-          update(device, prepared, shards[i], shards[i].working.data<Bf16>(), state_[i]);
-        } else {
-          update(device, prepared, shards[i], shards[i].working.data<Fp16>(), state_[i]);
-        }
+      if (dtype == DType::kBf16) {
+        update<Bf16>(device, stream, prepared, shards);
+      } else if (dtype == DType::kFp16) {
+        update<Fp16>(device, stream, prepared, shards);
+      } else {
+        update<float>(device, stream, prepared, shards);
       }
     });
   }
@@ -115,6 +129,7 @@ class FlatOptimizer final : public Optimizer {
  private:
   using Scalars = typename Rule::Scalars;
   static constexpr size_t kSlots = Rule::kSlots.size();
+  static_assert(kSlots <= kernels::kMostSlots);
   using State = std::array<Tensor, kSlots>;
 
   void require_own(std::span<const Shard> shards) const {
@@ -145,21 +160,55 @@ class FlatOptimizer final : public Optimizer {
     return bytes;
   }
 
-  template <class T, class D>
-  static void update(D device, const Scalars* scalars, const Shard& shard, T* working,
-                     const State& state) {
-    [&]<size_t... kSlot>(std::index_sequence<kSlot...>) {
-      kernels::update_shard<Rule>(device, scalars, shard.decay, shard.value.elements(),
-                                  shard.grad.data<float>(), shard.value.data<float>(), working,
-                                  state[kSlot].template data<float>()...);
+  // The type of the working copies, the same of all shards; f32 if there are none.
+  static DType working_type(std::span<const Shard> shards) {
+    const auto type = [](const Shard& shard) {
+      return shard.working ? shard.working.dtype() : DType::kF32;
+    };
+    const DType first = shards.empty() ? DType::kF32 : type(shards[0]);
+    for (const Shard& shard : shards) {
+      require(type(shard) == first, [&] {
+        return str(Rule::kName, ": working copies in ", name_of(first), " and ",
+                   name_of(type(shard)));
+      });
     }
-    (std::make_index_sequence<kSlots>());
+    return first;
+  }
+
+  kernels::ShardArrays arrays_of(const Shard& shard, const State& state) const {
+    kernels::ShardArrays arrays{.grad = shard.grad.data<float>(),
+                                .value = shard.value.data<float>(),
+                                .working = shard.working ? shard.working.raw() : nullptr,
+                                .state = {},
+                                .elements = shard.value.elements(),
+                                .decay = shard.decay,
+                                .aligned = 0};
+    for (size_t slot = 0; slot < kSlots; ++slot) {
+      arrays.state[slot] = state[slot].template data<float>();
+    }
+    arrays.aligned =
+        aligned16(arrays.grad, arrays.value, arrays.working, arrays.state[0], arrays.state[1]);
+    return arrays;
+  }
+
+  template <class T, class D>
+  void update(D device, Stream& stream, const Scalars* scalars, std::span<const Shard> shards) {
+    std::vector<kernels::ShardArrays> arrays;
+    for (size_t i = 0; i < shards.size(); ++i) {
+      arrays.push_back(arrays_of(shards[i], state_[i]));
+    }
+    if constexpr (std::is_same_v<D, Cuda>) {
+      kernels::update_shards<Rule, T>(device, scalars, list_.list(stream, arrays));
+    } else {
+      kernels::update_shards<Rule, T>(device, scalars, arrays);
+    }
   }
 
   typename Rule::Options options_;
   std::vector<int64_t> elements_;  // by shard
   std::vector<State> state_;       // by shard
   Tensor scalars_;                 // one Scalars, in device memory
+  ArrayListMemory<kernels::ShardArrays> list_;
 };
 
 }  // namespace tandem

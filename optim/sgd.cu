@@ -4,29 +4,26 @@
 namespace tandem::kernels {
 
 template void prepare_update<SgdRule>(Cuda, const SgdOptions&, const StepInputs&, SgdScalars*);
-template void update_shard<SgdRule>(Cuda, const SgdScalars*, bool, int64_t, const float*, float*,
-                                    float*);
-template void update_shard<SgdRule>(Cuda, const SgdScalars*, bool, int64_t, const float*, float*,
-                                    Bf16*);
-template void update_shard<SgdRule>(Cuda, const SgdScalars*, bool, int64_t, const float*, float*,
-                                    Fp16*);
+template void update_shards<SgdRule, float>(Cuda, const SgdScalars*, const ArrayList<ShardArrays>&);
+template void update_shards<SgdRule, Bf16>(Cuda, const SgdScalars*, const ArrayList<ShardArrays>&);
+template void update_shards<SgdRule, Fp16>(Cuda, const SgdScalars*, const ArrayList<ShardArrays>&);
 
 template void prepare_update<SgdMomentumRule<false>>(Cuda, const SgdOptions&, const StepInputs&,
                                                      SgdScalars*);
-template void update_shard<SgdMomentumRule<false>>(Cuda, const SgdScalars*, bool, int64_t,
-                                                   const float*, float*, float*, float*);
-template void update_shard<SgdMomentumRule<false>>(Cuda, const SgdScalars*, bool, int64_t,
-                                                   const float*, float*, Bf16*, float*);
-template void update_shard<SgdMomentumRule<false>>(Cuda, const SgdScalars*, bool, int64_t,
-                                                   const float*, float*, Fp16*, float*);
+template void update_shards<SgdMomentumRule<false>, float>(Cuda, const SgdScalars*,
+                                                           const ArrayList<ShardArrays>&);
+template void update_shards<SgdMomentumRule<false>, Bf16>(Cuda, const SgdScalars*,
+                                                          const ArrayList<ShardArrays>&);
+template void update_shards<SgdMomentumRule<false>, Fp16>(Cuda, const SgdScalars*,
+                                                          const ArrayList<ShardArrays>&);
 
 template void prepare_update<SgdMomentumRule<true>>(Cuda, const SgdOptions&, const StepInputs&,
                                                     SgdScalars*);
-template void update_shard<SgdMomentumRule<true>>(Cuda, const SgdScalars*, bool, int64_t,
-                                                  const float*, float*, float*, float*);
-template void update_shard<SgdMomentumRule<true>>(Cuda, const SgdScalars*, bool, int64_t,
-                                                  const float*, float*, Bf16*, float*);
-template void update_shard<SgdMomentumRule<true>>(Cuda, const SgdScalars*, bool, int64_t,
-                                                  const float*, float*, Fp16*, float*);
+template void update_shards<SgdMomentumRule<true>, float>(Cuda, const SgdScalars*,
+                                                          const ArrayList<ShardArrays>&);
+template void update_shards<SgdMomentumRule<true>, Bf16>(Cuda, const SgdScalars*,
+                                                         const ArrayList<ShardArrays>&);
+template void update_shards<SgdMomentumRule<true>, Fp16>(Cuda, const SgdScalars*,
+                                                         const ArrayList<ShardArrays>&);
 
 }  // namespace tandem::kernels

@@ -47,7 +47,8 @@ GradientSync::GradientSync(const ModelLayout& layout, ParamValues& values, Strea
       memory_(memory),
       options_(checked(options)),
       buckets_(static_cast<size_t>(layout.buckets())),
-      used_(layout.parameters().size(), true) {
+      used_(layout.parameters().size(), true),
+      own_(memory) {
   allocate();
   if (is_exact()) {
     exact_.emplace(stream, memory, static_cast<int64_t>(layout.parameters().size()),
@@ -359,12 +360,20 @@ void GradientSync::squared_norm(const Tensor& result, const Tensor& scratch) {
     copy(stream_, value, result);
     return;
   }
-  on_device(stream_, [&](auto device) {
-    sum(device, static_cast<const float*>(nullptr), 0, result.data<double>(),
-        scratch.data<double>(), false);
-    for (const Tensor& gradient : own) {
-      tandem::squared_norm(device, gradient.data<float>(), gradient.elements(),
-                           result.data<double>(), scratch.data<double>(), true);
+  on_device(stream_, [&]<class D>(D device) {
+    if constexpr (std::is_same_v<D, Cuda>) {
+      std::vector<FlatArray> arrays;
+      for (const Tensor& gradient : own) {
+        arrays.push_back({gradient.data<float>(), gradient.elements()});
+      }
+      tandem::squared_norm(device, own_.list(stream_, arrays), result.data<double>(),
+                           scratch.data<double>());
+    } else {
+      *result.data<double>() = 0;
+      for (const Tensor& gradient : own) {
+        tandem::squared_norm(device, gradient.data<float>(), gradient.elements(),
+                             result.data<double>(), scratch.data<double>(), true);
+      }
     }
   });
 }

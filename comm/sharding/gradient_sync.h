@@ -18,6 +18,7 @@
 #include "comm/sharding/exact_sums.h"
 #include "comm/sharding/param_values.h"
 #include "comm/turns.h"
+#include "src/kernels/reduce.h"
 
 namespace tandem {
 
@@ -115,7 +116,8 @@ class GradientSync final : public Gate {
   Turns turns_{[this](int64_t bucket) { reduce(bucket); }};
   std::deque<int64_t> in_flight_;  // buckets whose messages are in flight
   bool last_micro_step_ = false;
-  std::vector<bool> used_;  // by ParamId: got a gradient in this step
+  std::vector<bool> used_;          // by ParamId: got a gradient in this step
+  ArrayListMemory<FlatArray> own_;  // on a GPU: this rank's share of the gradients
 };
 
 }  // namespace tandem

@@ -24,31 +24,61 @@ int64_t blocks_of(int64_t n) {
                   (n + kThreads * kThreadElements - 1) / (kThreads * kThreadElements));
 }
 
-// partial[block] = the sum over the block's elements. Threads take packs in turn. Without 16-byte
-// alignment (kAligned is false) a thread loads the same elements one by one.
-template <bool kAligned, class T, class F>
-__global__ void __launch_bounds__(kThreads)
-    reduce_kernel(Global<const T> x, int64_t n, Global<double> partial, F term) {
-  const int64_t step = int64_t{gridDim.x} * kThreads * kPack<T>;
+// The sum of a thread's share of x[first, last): packs in turn, from number `thread` of `threads`.
+// Without 16-byte alignment a thread loads the same elements one by one.
+template <class T, class F>
+__device__ double sum_of_share(Global<const T> x, int64_t first, int64_t last, int64_t thread,
+                               int64_t threads, bool aligned, F term) {
   double total = 0;
-  for (int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kPack<T>; i < n; i += step) {
-    if (kAligned && i + kPack<T> <= n) {
+  for (int64_t i = first + thread * kPack<T>; i < last; i += threads * kPack<T>) {
+    if (aligned && i + kPack<T> <= last) {
       const Pack<T> pack = x.load16(i);
 #pragma unroll
       for (int j = 0; j < kPack<T>; ++j) {
         total += term(pack[j]);
       }
     } else {
-      const int count = static_cast<int>(n - i < kPack<T> ? n - i : kPack<T>);
+      const int count = static_cast<int>(last - i < kPack<T> ? last - i : kPack<T>);
       for (int j = 0; j < count; ++j) {
         total += term(x.load(i + j));
       }
     }
   }
+  return total;
+}
+
+// partial[block] = the sum over the block's threads.
+__device__ void store_partial(Global<double> partial, double total) {
   total = block_sum(total);
   if (threadIdx.x == 0) {
     partial.store(blockIdx.x, total);
   }
+}
+
+template <bool kAligned, class T, class F>
+__global__ void __launch_bounds__(kThreads)
+    reduce_kernel(Global<const T> x, int64_t n, Global<double> partial, F term) {
+  const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  store_partial(partial,
+                sum_of_share(x, 0, n, thread, int64_t{gridDim.x} * kThreads, kAligned, term));
+}
+
+// Blocks take chunks in turn.
+__global__ void __launch_bounds__(kThreads)
+    squared_norm_kernel(ArrayList<FlatArray> list, Global<double> partial) {
+  const Global<const FlatArray> arrays = list.arrays;
+  const Global<const ArrayChunk> chunks = list.chunks;
+  double total = 0;
+  for (int64_t c = blockIdx.x; c < list.chunk_count; c += gridDim.x) {
+    const ArrayChunk chunk = chunks.load(c);
+    const FlatArray array = arrays.load(chunk.array);
+    const int64_t first = int64_t{chunk.number} * kChunkElements;
+    const int64_t end = first + kChunkElements;
+    total += sum_of_share(Global<const float>(array.data), first,
+                          end < array.elements ? end : array.elements, threadIdx.x, kThreads,
+                          reinterpret_cast<uintptr_t>(array.data) % 16 == 0, Square{});
+  }
+  store_partial(partial, total);
 }
 
 // *result = sum of partial[0, count). If `add`, the old *result is added.
@@ -87,6 +117,17 @@ void sum(Cuda device, const T* x, int64_t n, double* result, double* scratch, bo
 template <class T>
 void squared_norm(Cuda device, const T* x, int64_t n, double* result, double* scratch, bool add) {
   reduce(device, x, n, result, scratch, add, Square{});
+}
+
+void squared_norm(Cuda device, const ArrayList<FlatArray>& arrays, double* result,
+                  double* scratch) {
+  const int64_t blocks = std::min(kReduceScratch, arrays.chunk_count);
+  if (blocks > 0) {
+    launch<squared_norm_kernel>(device, static_cast<unsigned>(blocks), kThreads, 0, arrays,
+                                scratch);
+  }
+  launch<reduce_partial_kernel>(device, 1, kReduceScratch, 0, scratch, static_cast<int>(blocks),
+                                result, false);
 }
 
 template void sum<float>(Cuda, const float*, int64_t, double*, double*, bool);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "src/device/dispatch.h"
+#include "src/kernels/array_list.h"
 
 namespace tandem {
 
@@ -21,5 +22,13 @@ template <class T>
 void squared_norm(Cpu, const T* x, int64_t n, double* result, double* scratch, bool add);
 template <class T>
 void squared_norm(Cuda, const T* x, int64_t n, double* result, double* scratch, bool add);
+
+// *result = the sum of squares of all arrays together. The order of additions depends only on their
+// lengths.
+struct alignas(16) FlatArray {
+  const float* data;
+  int64_t elements;
+};
+void squared_norm(Cuda, const ArrayList<FlatArray>& arrays, double* result, double* scratch);
 
 }  // namespace tandem

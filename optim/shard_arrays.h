@@ -1,0 +1,25 @@
+// A shard as kernels see it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/kernels/array_list.h"
+
+namespace tandem::kernels {
+
+inline constexpr size_t kMostSlots = 2;
+
+// All arrays are [elements]. value and state: in and out; grad: in; working: the new values rounded
+// to bf16 or fp16, null in f32.
+struct alignas(16) ShardArrays {
+  const float* grad;
+  float* value;
+  void* working;
+  float* state[kMostSlots];
+  int64_t elements;
+  int32_t decay;
+  int32_t aligned;  // all arrays are aligned to 16 bytes
+};
+
+}  // namespace tandem::kernels
