@@ -26,7 +26,7 @@ struct AddOp final : Op {
   void backward(Context& context, Tensor& dy) override {
     for (size_t i : {0, 1}) {
       if (input(i).wanted()) {
-        input(i).add(context, dy);
+        input(i).add(context, dy, dy_row_sums());
       }
     }
   }
@@ -45,7 +45,11 @@ Variable add(Context& context, const Variable& x, Variable branch) {
 }
 
 Variable record_sum(Context& context, Tensor sum, const Variable& x, const Variable& branch) {
-  return context.record(std::move(sum), std::make_unique<AddOp>(), {x, branch});
+  Variable result = context.record(std::move(sum), std::make_unique<AddOp>(), {x, branch});
+  if (result.wanted()) {
+    result.slot()->wants_row_sums = Input(x).wants_row_sums() || Input(branch).wants_row_sums();
+  }
+  return result;
 }
 
 }  // namespace tandem

@@ -285,7 +285,8 @@ void batchnorm2d_backward_sums(Cuda device, const T* dy, const T* x, const T* y,
                                                     dy, x, y, mask, mean, rstd, gain, bias, g,
                                                     workspace);
   });
-  add_partial_rows(device, workspace, grid.chunks, 2 * channels, sums, 0);
+  const PartialRows<float> all{workspace, sums, grid.chunks, 2 * channels, 0};
+  add_partial_rows<float>(device, {&all, 1});
 }
 
 template <class T>

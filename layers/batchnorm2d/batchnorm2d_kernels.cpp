@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "layers/batchnorm2d/batchnorm2d.h"
-#include "src/kernels/column_chunks.h"
+#include "src/kernels/column_sums.h"
 #include "src/kernels/in_f32.h"
 #include "src/kernels/vector.h"
 

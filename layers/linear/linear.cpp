@@ -1,46 +1,9 @@
 #include "layers/linear/linear.h"
 
-#include <algorithm>
-
-#include "src/kernels/column_chunks.h"
-#include "src/kernels/map.h"
+#include "src/kernels/column_sums.h"
 #include "src/product/product.h"
 
 namespace tandem {
-
-namespace kernels {
-
-int64_t sum_rows_workspace(Device device, int64_t rows, int64_t columns) {
-  return device == Device::kCpu ? 0 : ColumnChunks(rows, columns).chunks * columns;
-}
-
-template <class T>
-void sum_rows(Cpu, const T* dy, Wide<T>* dbias, Wide<T> beta, Wide<T>*, int64_t rows,
-              int64_t columns) {
-  constexpr int64_t kStrip = 64;  // columns summed together: four cache lines of f32
-#pragma omp parallel for schedule(static) if (rows * columns >= kParallelElements)
-  for (int64_t first = 0; first < columns; first += kStrip) {
-    const int64_t count = std::min(kStrip, columns - first);
-    Wide<T> total[kStrip] = {};
-    for (int64_t r = 0; r < rows; ++r) {
-      const T* row = dy + r * columns + first;
-#pragma omp simd
-      for (int64_t j = 0; j < count; ++j) {
-        total[j] += row[j];
-      }
-    }
-    for (int64_t j = 0; j < count; ++j) {
-      dbias[first + j] = total[j] + (beta == 0 ? 0 : beta * dbias[first + j]);
-    }
-  }
-}
-
-template void sum_rows<float>(Cpu, const float*, float*, float, float*, int64_t, int64_t);
-template void sum_rows<double>(Cpu, const double*, double*, double, double*, int64_t, int64_t);
-template void sum_rows<Bf16>(Cpu, const Bf16*, float*, float, float*, int64_t, int64_t);
-template void sum_rows<Fp16>(Cpu, const Fp16*, float*, float, float*, int64_t, int64_t);
-
-}  // namespace kernels
 
 namespace {
 
@@ -52,8 +15,8 @@ struct LinearOp final : Op {
   void backward(Context& context, Tensor& dy) override {
     const Parameter& weight = parameter(0);
     const int64_t out = dy.shape()[-1], in = weight.shape[1], rows = dy.elements() / out;
-    if (const GradTarget dbias = parameter_target(1); dbias.into) {
-      sum_bias_gradient(context, dy, dbias, rows, out);
+    if (parameter_wanted(1)) {
+      add_rows(1, dy_row_sums() ? dy_row_sums() : sum_rows(context, dy, rows, out));
     }
     if (const GradTarget dweight = parameter_target(0); dweight.into) {
       multiply(context.stream, {.m = out,
@@ -64,30 +27,52 @@ struct LinearOp final : Op {
                                 .d = {.data = dweight.into},
                                 .beta = static_cast<double>(dweight.beta)});
     }
-    if (input(0).wanted()) {
-      const GradTarget dx = input(0).target(context);
-      multiply(context.stream, {.m = rows,
-                                .n = in,
-                                .k = out,
-                                .a = {.data = dy},
-                                .b = {.data = weight.value},
-                                .d = {.data = dx.into},
-                                .beta = static_cast<double>(dx.beta),
-                                .epilogue = gelu_input ? Epilogue::kGeluGradient : Epilogue::kNone,
-                                .gelu_input = gelu_input});
+    if (!input(0).wanted()) {
+      return;
+    }
+    const GradTarget dx = input(0).target(context);
+    // A sum over rows is taken in the pass that multiplies by GELU's slope.
+    const bool sums = gelu_input && input(0).wants_row_sums() && dx.beta == 0;
+    multiply(context.stream,
+             {.m = rows,
+              .n = in,
+              .k = out,
+              .a = {.data = dy},
+              .b = {.data = weight.value},
+              .d = {.data = dx.into},
+              .beta = static_cast<double>(dx.beta),
+              .epilogue = gelu_input && !sums ? Epilogue::kGeluGradient : Epilogue::kNone,
+              .gelu_input = sums ? Tensor() : gelu_input});
+    if (sums) {
+      input(0).set_row_sums(times_gelu_slope(context, dx.into, rows, in));
     }
   }
 
  private:
-  static void sum_bias_gradient(Context& context, const Tensor& dy, const GradTarget& bias,
-                                int64_t rows, int64_t out) {
-    const Tensor sums = context.workspace(
-        {kernels::sum_rows_workspace(context.stream.device(), rows, out)}, wide_of(dy.dtype()));
+  static Tensor partial_rows(Context& context, const Tensor& matrix, int64_t rows,
+                             int64_t columns) {
+    return context.workspace({kernels::row_chunks(context.stream.device(), rows, columns), columns},
+                             wide_of(matrix.dtype()));
+  }
+
+  static Tensor sum_rows(Context& context, const Tensor& dy, int64_t rows, int64_t out) {
+    Tensor partial = partial_rows(context, dy, rows, out);
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
-      using W = Wide<T>;
-      kernels::sum_rows(device, dy.data<T>(), bias.into.data<W>(), W(bias.beta), sums.data<W>(),
-                        rows, out);
+      kernels::sum_rows(device, dy.data<T>(), partial.data<Wide<T>>(), rows, out);
     });
+    return partial;
+  }
+
+  // Multiplies dx by GELU's slope, and returns the sums of the result over chunks of its rows.
+  Tensor times_gelu_slope(Context& context, const Tensor& dx, int64_t rows, int64_t in) const {
+    Tensor partial = partial_rows(context, dx, rows, in);
+    on_device_and_float(context.stream, dx.dtype(), [&]<class T, class D>(D device) {
+      if constexpr (std::is_same_v<D, Cuda>) {
+        kernels::gelu_gradient_and_sums(device, dx.data<T>(), gelu_input.data<T>(), dx.data<T>(),
+                                        partial.data<Wide<T>>(), rows, in);
+      }
+    });
+    return partial;
   }
 };
 
@@ -118,22 +103,32 @@ std::unique_ptr<LinearOp> make_op(const Tensor& x, const Tensor& gelu_input = {}
   return op;
 }
 
+Variable record(Context& context, Tensor y, std::unique_ptr<LinearOp> op, const Variable& x,
+                Parameter& weight, Parameter* bias) {
+  Variable result = context.record(std::move(y), std::move(op), {x}, {&weight, bias});
+  // On a CPU the backward pass of this layer takes the sum.
+  if (result.wanted() && bias && bias->wanted() && context.stream.device() == Device::kCuda) {
+    result.slot()->wants_row_sums = true;
+  }
+  return result;
+}
+
 }  // namespace
 
 Variable linear(Context& context, const Variable& x, Parameter& weight, Parameter* bias) {
-  return context.record(forward(context, x.value(), weight, bias), make_op(x.value()), {x},
-                        {&weight, bias});
+  return record(context, forward(context, x.value(), weight, bias), make_op(x.value()), x, weight,
+                bias);
 }
 
 Variable linear(Context& context, const GeluVariable& x, Parameter& weight, Parameter* bias) {
-  return context.record(forward(context, x.value, weight, bias), make_op(x.value, x.input.value()),
-                        {x.input}, {&weight, bias});
+  return record(context, forward(context, x.value, weight, bias), make_op(x.value, x.input.value()),
+                x.input, weight, bias);
 }
 
 GeluVariable linear_gelu(Context& context, const Variable& x, Parameter& weight, Parameter* bias) {
   Tensor sum = context.activation(x.shape().with(-1, weight.value.shape()[0]), x.dtype());
   Tensor value = forward(context, x.value(), weight, bias, sum);
-  Variable input = context.record(std::move(sum), make_op(x.value()), {x}, {&weight, bias});
+  Variable input = record(context, std::move(sum), make_op(x.value()), x, weight, bias);
   if (!input.wanted() || !context.saves()) {
     input = Variable(Tensor(), input.slot());
   }

@@ -1,44 +1,52 @@
 #include "layers/linear/linear.h"
+#include "src/kernels/activation_functions.h"
 #include "src/kernels/column_sums.cuh"
-#include "src/kernels/pack.cuh"
 
 namespace tandem::kernels {
 
 namespace {
 
-// partial[chunk, j] = sum of dy[r, j] over the rows of a chunk.
 template <class T, int kColumns>
 __global__ void __launch_bounds__(ColumnGrid::kThreads)
-    sum_rows_kernel(ColumnGrid grid, Global<const T> dy, Global<float> partial) {
+    gelu_gradient_kernel(ColumnGrid grid, Global<const T> dy, Global<const T> gelu_input,
+                         Global<T> dx, Global<float> partial) {
   const ColumnWalk walk(grid, kColumns);
-  const bool used = walk.column < grid.columns;
   float total[kColumns] = {};
-  for (int64_t row = walk.first; used && row < walk.last; row += walk.step) {
-    float values[kColumns];
-    load_pack(dy, row * grid.columns + walk.column, values);
-    AddAll{}(total, values);
+  for (int64_t row = walk.first; walk.column < grid.columns && row < walk.last; row += walk.step) {
+    const int64_t i = row * grid.columns + walk.column;
+    float gradient[kColumns], input[kColumns];
+    load_pack(dy, i, gradient);
+    load_pack(gelu_input, i, input);
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      gradient[j] = float(T(Gradient<Gelu>{}(gradient[j], input[j])));
+    }
+    store_pack(dx, i, gradient);
+    AddAll{}(total, gradient);
   }
-  combine_rows(total, AddAll{});
-  if (used && threadIdx.y == 0) {
-    store_pack(partial, blockIdx.y * grid.columns + walk.column, total);
-  }
+  store_chunk_sums(grid, walk, total, partial);
 }
 
 }  // namespace
 
 template <class T>
-void sum_rows(Cuda device, const T* dy, Wide<T>* dbias, Wide<T> beta, Wide<T>* workspace,
-              int64_t rows, int64_t columns) {
+void gelu_gradient_and_sums(Cuda device, const T* dy, const T* gelu_input, T* dx, Wide<T>* partial,
+                            int64_t rows, int64_t columns) {
+  if (rows == 0) {
+    return;
+  }
   const ColumnGrid grid(rows, columns);
-  with_pack<T>(packs_fit(columns, dy), [&]<int kColumns>() {
-    launch<sum_rows_kernel<T, kColumns>>(device, grid.grid(kColumns), grid.block(kColumns), 0, grid,
-                                         dy, workspace);
+  with_pack<T>(packs_fit(columns, dy, gelu_input, dx), [&]<int kColumns>() {
+    launch<gelu_gradient_kernel<T, kColumns>>(device, grid.grid(kColumns), grid.block(kColumns), 0,
+                                              grid, dy, gelu_input, dx, partial);
   });
-  add_partial_rows(device, workspace, grid.chunks, columns, dbias, beta);
 }
 
-template void sum_rows<float>(Cuda, const float*, float*, float, float*, int64_t, int64_t);
-template void sum_rows<Bf16>(Cuda, const Bf16*, float*, float, float*, int64_t, int64_t);
-template void sum_rows<Fp16>(Cuda, const Fp16*, float*, float, float*, int64_t, int64_t);
+template void gelu_gradient_and_sums<float>(Cuda, const float*, const float*, float*, float*,
+                                            int64_t, int64_t);
+template void gelu_gradient_and_sums<Bf16>(Cuda, const Bf16*, const Bf16*, Bf16*, float*, int64_t,
+                                           int64_t);
+template void gelu_gradient_and_sums<Fp16>(Cuda, const Fp16*, const Fp16*, Fp16*, float*, int64_t,
+                                           int64_t);
 
 }  // namespace tandem::kernels

@@ -41,16 +41,12 @@ class Linear {
 
 namespace kernels {
 
-// Workspace for sum_rows, in f32 numbers.
-int64_t sum_rows_workspace(Device device, int64_t rows, int64_t columns);
-
-// dbias[j] = beta * dbias[j] + sum over r of dy[r, j]. The order of the sum is fixed.
+// dx = dy * gelu'(gelu_input), and partial [row_chunks, columns] = the sums of dx over chunks of
+// its rows (src/kernels/column_sums.h). dx and dy may be the same array. Only for a GPU, where a
+// pass over memory counts.
 template <class T>
-void sum_rows(Cpu, const T* dy, Wide<T>* dbias, Wide<T> beta, Wide<T>* workspace, int64_t rows,
-              int64_t columns);
-template <class T>
-void sum_rows(Cuda, const T* dy, Wide<T>* dbias, Wide<T> beta, Wide<T>* workspace, int64_t rows,
-              int64_t columns);
+void gelu_gradient_and_sums(Cuda, const T* dy, const T* gelu_input, T* dx, Wide<T>* partial,
+                            int64_t rows, int64_t columns);
 
 }  // namespace kernels
 }  // namespace tandem

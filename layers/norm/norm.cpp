@@ -15,9 +15,9 @@ namespace {
 
 constexpr int64_t kChunkRows = 32;  // rows summed together before the sum over chunks
 
-// Few rows per chunk on a GPU, so that small batches keep it busy. The number of chunks is limited
-// so that their sums stay small beside the operands.
-constexpr int64_t kGpuChunkRows = 16, kMostGpuChunks = 1024;
+// Few rows per chunk on a GPU, so that small batches keep it busy. Each chunk is a block, and the
+// number of blocks is what a large GPU runs at a time: two on each of 132 multiprocessors.
+constexpr int64_t kGpuChunkRows = 16, kMostGpuChunks = 264;
 
 template <class T>
 T mean_of(const T* x, int64_t width) {
@@ -140,55 +140,31 @@ int64_t norm_chunks(Device device, int64_t rows) {
              : std::min(kMostGpuChunks, (rows + kGpuChunkRows - 1) / kGpuChunkRows);
 }
 
-int64_t norm_workspace(Device device, int64_t rows, int64_t width) {
-  return 2 * norm_chunks(device, rows) * width;
-}
-
 template <class T>
 void norm_backward(Cpu device, const T* dy, const T* x, const T* gain, const Wide<T>* mean,
-                   const Wide<T>* rstd, T* dx, Wide<T> dx_beta, Wide<T>* workspace, int64_t rows,
-                   int64_t width) {
+                   const Wide<T>* rstd, T* dx, Wide<T> dx_beta, NormSums<Wide<T>> sums,
+                   int64_t rows, int64_t width) {
   if constexpr (kIs16Bit<T>) {
     in_f32(
         [&](const float* dy32, const float* x32, const float* gain32, float* dx32) {
-          norm_backward<float>(device, dy32, x32, gain32, mean, rstd, dx32, dx_beta, workspace,
-                               rows, width);
+          norm_backward<float>(device, dy32, x32, gain32, mean, rstd, dx32, dx_beta,
+                               {sums.gain, sums.bias, nullptr}, rows, width);
         },
         in(dy, rows * width), in(x, rows * width), in(gain, width), inout(dx, rows * width));
   } else {
 #pragma omp parallel for schedule(static) if (rows * width >= kParallelElements)
     for (int64_t chunk = 0; chunk < norm_chunks(Device::kCpu, rows); ++chunk) {
-      T* gain_sum = workspace + 2 * chunk * width;
-      std::fill_n(gain_sum, 2 * width, T(0));
+      T* gain_sum = sums.gain + chunk * width;
+      T* bias_sum = sums.bias + chunk * width;
+      std::fill_n(gain_sum, width, T(0));
+      std::fill_n(bias_sum, width, T(0));
       const int64_t last = std::min(rows, (chunk + 1) * kChunkRows);
       for (int64_t r = chunk * kChunkRows; r < last; ++r) {
         backward_row(dy + r * width, x + r * width, gain, mean ? mean[r] : T(0), rstd[r],
-                     dx ? dx + r * width : nullptr, dx_beta, gain_sum, gain_sum + width,
-                     mean != nullptr, width);
+                     dx ? dx + r * width : nullptr, dx_beta, gain_sum, bias_sum, mean != nullptr,
+                     width);
       }
     }
-  }
-}
-
-template <class W>
-void norm_backward_parameters(Cpu, const W* workspace, W* dgain, W dgain_beta, W* dbias,
-                              W dbias_beta, int64_t rows, int64_t width) {
-  const auto add_chunks = [&](const W* sums, W* gradient, W beta) {
-    for (int64_t j = 0; beta == W(0) && j < width; ++j) {
-      gradient[j] = W(0);
-    }
-    for (int64_t chunk = 0; chunk < norm_chunks(Device::kCpu, rows); ++chunk) {
-#pragma omp simd
-      for (int64_t j = 0; j < width; ++j) {
-        gradient[j] += sums[2 * chunk * width + j];
-      }
-    }
-  };
-  if (dgain) {
-    add_chunks(workspace, dgain, dgain_beta);
-  }
-  if (dbias) {
-    add_chunks(workspace + width, dbias, dbias_beta);
   }
 }
 
@@ -201,17 +177,14 @@ template void norm_forward<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, con
 template void norm_forward<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, const Fp16*, Fp16*,
                                  Fp16*, float*, float*, float, int64_t, int64_t);
 template void norm_backward<float>(Cpu, const float*, const float*, const float*, const float*,
-                                   const float*, float*, float, float*, int64_t, int64_t);
+                                   const float*, float*, float, NormSums<float>, int64_t, int64_t);
 template void norm_backward<double>(Cpu, const double*, const double*, const double*, const double*,
-                                    const double*, double*, double, double*, int64_t, int64_t);
+                                    const double*, double*, double, NormSums<double>, int64_t,
+                                    int64_t);
 template void norm_backward<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, const float*,
-                                  const float*, Bf16*, float, float*, int64_t, int64_t);
+                                  const float*, Bf16*, float, NormSums<float>, int64_t, int64_t);
 template void norm_backward<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, const float*,
-                                  const float*, Fp16*, float, float*, int64_t, int64_t);
-template void norm_backward_parameters<float>(Cpu, const float*, float*, float, float*, float,
-                                              int64_t, int64_t);
-template void norm_backward_parameters<double>(Cpu, const double*, double*, double, double*, double,
-                                               int64_t, int64_t);
+                                  const float*, Fp16*, float, NormSums<float>, int64_t, int64_t);
 
 }  // namespace kernels
 
@@ -225,22 +198,24 @@ struct NormOp final : Op {
   void backward(Context& context, Tensor& dy) override {
     const Parameter& gain = parameter(0);
     const int64_t width = gain.shape[0], rows = dy.elements() / width;
-    const Tensor sums = context.workspace(
-        {kernels::norm_workspace(context.stream.device(), rows, width)}, wide_of(dy.dtype()));
     const GradTarget dx = input(0).wanted() ? input(0).target(context) : GradTarget{};
-    const GradTarget dgain = parameter_target(0), dbias = parameter_target(1);
+    const auto sums = [&] {
+      return context.workspace({kernels::norm_chunks(context.stream.device(), rows), width},
+                               wide_of(dy.dtype()));
+    };
+    Tensor dgain = sums(), dbias = sums(), dx_sums = input(0).wants_row_sums() ? sums() : Tensor();
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
-      kernels::norm_backward(device, dy.data<T>(), x.data<T>(), gain.value.data<T>(),
-                             mean ? mean.data<W>() : nullptr, rstd.data<W>(),
-                             dx.into ? dx.into.data<T>() : nullptr, W(dx.beta), sums.data<W>(),
-                             rows, width);
-      if (dgain.into || dbias.into) {
-        kernels::norm_backward_parameters(
-            device, sums.data<W>(), dgain.into ? dgain.into.data<W>() : nullptr, W(dgain.beta),
-            dbias.into ? dbias.into.data<W>() : nullptr, W(dbias.beta), rows, width);
-      }
+      const auto wide = [](const Tensor& tensor) { return tensor ? tensor.data<W>() : nullptr; };
+      kernels::norm_backward<T>(device, dy.data<T>(), x.data<T>(), gain.value.data<T>(), wide(mean),
+                                rstd.data<W>(), dx.into ? dx.into.data<T>() : nullptr, W(dx.beta),
+                                {wide(dgain), wide(dbias), wide(dx_sums)}, rows, width);
     });
+    add_rows(0, std::move(dgain));
+    add_rows(1, std::move(dbias));
+    if (dx_sums) {
+      input(0).set_row_sums(std::move(dx_sums));
+    }
   }
 };
 

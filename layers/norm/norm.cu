@@ -1,6 +1,6 @@
 // A row of up to 8192 elements is held in the registers of a warp or of a block, so that each
-// operand is read once. Kernels named _any handle longer rows, and rows that are not whole 16-byte
-// packs: they read the operands several times.
+// operand is read once. While a row is computed, the next one is read. Kernels named _any handle
+// longer rows, and rows that are not whole 16-byte packs: they read the operands several times.
 #include <cmath>
 
 #include "layers/norm/norm_rows.cuh"
@@ -9,17 +9,13 @@ namespace tandem::kernels {
 
 namespace {
 
-constexpr int kThreads = 256;  // of norm_forward_any_kernel
+constexpr int kThreads = 256;         // of norm_forward_any_kernel
+constexpr int64_t kMostBlocks = 528;  // four on each of 132 multiprocessors
 
-// The sum over the threads of one row.
 template <class Layout>
-__device__ float row_sum(float value) {
-  if constexpr (Layout::kWarps == 1) {
-    return warp_sum(value);
-  } else {
-    return block_sum(value);
-  }
-}
+struct RowAndBranch {
+  typename Layout::Row x{}, branch{};
+};
 
 template <class Layout, class T = Layout::Element>
 __global__ void __launch_bounds__(Layout::kThreads)
@@ -28,57 +24,76 @@ __global__ void __launch_bounds__(Layout::kThreads)
                         Global<float> rstd, float epsilon, int64_t rows, int width) {
   constexpr int kP = kPack<T>;
   const Layout layout;
-  const int64_t row = int64_t{blockIdx.x} * Layout::kRows + layout.row;
-  if (row >= rows) {
-    return;  // a whole warp returns; a block that shares a row always has one
-  }
-  const int64_t first = row * width;
+  const auto read = [&](int64_t row) {
+    RowAndBranch<Layout> input;
+    if (row < rows) {
+      layout.load(x, row * width, width, input.x);
+      if (branch) {
+        layout.load(branch, row * width, width, input.branch);
+      }
+    }
+    return input;
+  };
   const float count = static_cast<float>(width);
-  float values[Layout::kElements];
-  float total = 0;
-  layout.for_each_pack(width, [&](int v, int column) {
-    Pack<T> pack = x.load16(first + column);
-    if (branch) {
-      const Pack<T> other = branch.load16(first + column);
+  typename Layout::Row gains, biases{};
+  layout.load_parameter(gain, width, gains);
+  if (bias) {
+    layout.load_parameter(bias, width, biases);
+  }
+  const int64_t stride = int64_t{gridDim.x} * Layout::kRows;
+  int64_t row = int64_t{blockIdx.x} * Layout::kRows + layout.row;
+  RowAndBranch<Layout> input = read(row);
+  int sums = 0;
+  for (int64_t first = int64_t{blockIdx.x} * Layout::kRows; first < rows; first += stride) {
+    const RowAndBranch<Layout> next = read(row + stride);
+    float total[1] = {};
+    layout.for_each_pack(width, [&](int v, int column) {
 #pragma unroll
       for (int j = 0; j < kP; ++j) {
-        pack[j] = T(float(pack[j]) + float(other[j]));
+        if (branch) {
+          input.x[v][j] = T(float(input.x[v][j]) + float(input.branch[v][j]));
+        }
+        total[0] += float(input.x[v][j]);
       }
-      sum.store16(first + column, pack);
-    }
-#pragma unroll
-    for (int j = 0; j < kP; ++j) {
-      values[v * kP + j] = float(pack[j]);
-      total += float(pack[j]);
-    }
-  });
-  const float center = mean ? row_sum<Layout>(total) / count : 0;
-  total = 0;
-  layout.for_each_pack(width, [&](int v, int) {
-#pragma unroll
-    for (int j = 0; j < kP; ++j) {
-      const float deviation = values[v * kP + j] - center;
-      total += deviation * deviation;
-    }
-  });
-  const float factor = 1 / std::sqrt(row_sum<Layout>(total) / count + epsilon);
-  if (layout.lane == 0) {
-    rstd.store(row, factor);
+      if (branch && row < rows) {
+        sum.store16(row * width + column, input.x[v]);
+      }
+    });
+    float center = 0;
     if (mean) {
-      mean.store(row, center);
+      layout.row_sums(total, sums++);
+      center = total[0] / count;
     }
-  }
-  layout.for_each_pack(width, [&](int v, int column) {
-    const Pack<T> gains = gain.load16(column);
-    const Pack<T> biases = bias ? bias.load16(column) : Pack<T>{};
-    Pack<T> result;
+    total[0] = 0;
+    layout.for_each_pack(width, [&](int v, int) {
 #pragma unroll
-    for (int j = 0; j < kP; ++j) {
-      const float normal = (values[v * kP + j] - center) * factor;
-      result[j] = T(normal * float(gains[j]) + float(biases[j]));
+      for (int j = 0; j < kP; ++j) {
+        const float deviation = float(input.x[v][j]) - center;
+        total[0] += deviation * deviation;
+      }
+    });
+    layout.row_sums(total, sums++);
+    const float factor = 1 / std::sqrt(total[0] / count + epsilon);
+    if (row < rows && layout.lane == 0) {
+      rstd.store(row, factor);
+      if (mean) {
+        mean.store(row, center);
+      }
     }
-    y.store16(first + column, result);
-  });
+    layout.for_each_pack(width, [&](int v, int column) {
+      Pack<T> result;
+#pragma unroll
+      for (int j = 0; j < kP; ++j) {
+        const float normal = (float(input.x[v][j]) - center) * factor;
+        result[j] = T(normal * float(gains[v][j]) + float(biases[v][j]));
+      }
+      if (row < rows) {
+        y.store16(row * width + column, result);
+      }
+    });
+    input = next;
+    row += stride;
+  }
 }
 
 // norm_forward_kernel for every width: a block reads its row three times.
@@ -129,13 +144,17 @@ void norm_forward(Cuda device, const T* x, const T* branch, const T* gain, const
     return;
   }
   const auto in_registers = [&]<class Layout>() {
-    launch<norm_forward_kernel<Layout>>(device, blocks_for(rows, Layout::kRows), Layout::kThreads,
-                                        0, x, branch, gain, bias, sum, y, mean, rstd, epsilon, rows,
-                                        static_cast<int>(width));
+    const auto blocks = std::min<unsigned>(blocks_for(rows, Layout::kRows), kMostBlocks);
+    launch<norm_forward_kernel<Layout>>(device, blocks, Layout::kThreads, 0, x, branch, gain, bias,
+                                        sum, y, mean, rstd, epsilon, rows, static_cast<int>(width));
   };
-  if (!with_layout<T, RowLayout<T, 1, 8>, RowLayout<T, 1, 16>, RowLayout<T, 1, 32>,
-                   RowLayout<T, 8, 8>, RowLayout<T, 8, 16>, RowLayout<T, 8, 32>>(
-          width, in_registers, x, branch, gain, bias, sum, y)) {
+  // A thread has registers for more elements of 16 bits than of 32.
+  constexpr bool kNarrow = sizeof(T) == 2;
+  constexpr int kMiddle = kNarrow ? 24 : 16, kMost = kNarrow ? 32 : 16;
+  if (!with_layout<T, RowLayout<T, 1, 8>, RowLayout<T, 1, 16>, RowLayout<T, 1, kMiddle>,
+                   RowLayout<T, 1, kMost>, RowLayout<T, 2, kMost>, RowLayout<T, 4, kMost>,
+                   RowLayout<T, 8, kMost>, RowLayout<T, 16, 16>>(width, in_registers, x, branch,
+                                                                 gain, bias, sum, y)) {
     launch<norm_forward_any_kernel<T>>(device, blocks_for(rows, 1), kThreads, 0, x, branch, gain,
                                        bias, sum, y, mean, rstd, epsilon, width);
   }

@@ -3,7 +3,9 @@
 //
 // Forward saves x and one or two numbers per row. Gradients of gain and bias are first summed over
 // chunks of rows that depend only on the shape, then over the chunks in order. So the bits are the
-// same for every number of threads and on every GPU.
+// same for every number of threads and on every GPU. If the bias of the linear layer before needs
+// the sum of dx over rows, backward takes it in the same pass (GradSlot in
+// src/autograd/variable.h).
 #pragma once
 
 #include "layers/module.h"
@@ -75,30 +77,26 @@ template <class T>
 void norm_forward(Cuda, const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y,
                   Wide<T>* mean, Wide<T>* rstd, Wide<T> epsilon, int64_t rows, int64_t width);
 
-// norm_backward sums the parameters' gradients separately for each chunk of rows. These functions
-// give the number of chunks, and the workspace in elements.
+// norm_backward sums the parameters' gradients separately for each of so many chunks of rows.
 int64_t norm_chunks(Device device, int64_t rows);
-int64_t norm_workspace(Device device, int64_t rows, int64_t width);
 
-// dx = dx_beta * dx + gradient with respect to x; dx may be null. Writes to the workspace what
-// norm_backward_parameters sums.
+// Sums over chunks of rows, each [norm_chunks, width].
+template <class W>
+struct NormSums {
+  W* gain;  // of dy * normalised x
+  W* bias;  // of dy; for RMSNorm what it holds afterwards is not defined
+  W* dx;    // of dx as it is stored; null: not needed. Always null on a CPU
+};
+
+// dx = dx_beta * dx + gradient with respect to x; dx may be null.
 template <class T>
 void norm_backward(Cpu, const T* dy, const T* x, const T* gain, const Wide<T>* mean,
-                   const Wide<T>* rstd, T* dx, Wide<T> dx_beta, Wide<T>* workspace, int64_t rows,
-                   int64_t width);
+                   const Wide<T>* rstd, T* dx, Wide<T> dx_beta, NormSums<Wide<T>> sums,
+                   int64_t rows, int64_t width);
 template <class T>
 void norm_backward(Cuda, const T* dy, const T* x, const T* gain, const Wide<T>* mean,
-                   const Wide<T>* rstd, T* dx, Wide<T> dx_beta, Wide<T>* workspace, int64_t rows,
-                   int64_t width);
-
-// dgain = dgain_beta * dgain + sum over rows of dy * normalised x; dbias the same for dy. Either
-// may be null.
-template <class W>
-void norm_backward_parameters(Cpu, const W* workspace, W* dgain, W dgain_beta, W* dbias,
-                              W dbias_beta, int64_t rows, int64_t width);
-template <class W>
-void norm_backward_parameters(Cuda, const W* workspace, W* dgain, W dgain_beta, W* dbias,
-                              W dbias_beta, int64_t rows, int64_t width);
+                   const Wide<T>* rstd, T* dx, Wide<T> dx_beta, NormSums<Wide<T>> sums,
+                   int64_t rows, int64_t width);
 
 }  // namespace kernels
 }  // namespace tandem

@@ -51,9 +51,10 @@ struct SegmentOp final : Op {
 
   std::string_view name() const override { return "segment"; }
   void backward(Context& context, Tensor&) override {
-    std::vector<Tensor> dy;
+    std::vector<Tensor> dy, row_sums;
     for (const std::shared_ptr<GradSlot>& slot : gradient) {
       dy.push_back(slot ? std::exchange(slot->grad, Tensor()) : Tensor());
+      row_sums.push_back(slot ? std::exchange(slot->row_sums, Tensor()) : Tensor());
     }
     if (std::ranges::none_of(dy, &Tensor::operator bool)) {
       context.tape->release_held(context, held);
@@ -70,7 +71,7 @@ struct SegmentOp final : Op {
       // A replayed input shares the outer slot, so its gradient goes to the outer variable.
       in.emplace_back(std::move(x[i]), input(i).slot());
     }
-    inner.backward(replay, body(replay, std::move(in)), std::move(dy));
+    inner.backward(replay, body(replay, std::move(in)), std::move(dy), std::move(row_sums));
     context.tape->release_held(context, held);
     release(context, id, Pass::kBackward);
   }
@@ -85,7 +86,11 @@ Flow run_segment(Context& context, BlockId id, const BlockBody& body, const Flow
   op->held = holding.take_held();
   const bool is_wanted = !op->held.empty() || std::ranges::any_of(x, &Variable::wanted);
   for (Variable& result : y) {
-    result = result.wanted() ? Variable::leaf(result.value()) : result;
+    if (result.wanted()) {
+      const bool wants_row_sums = result.slot()->wants_row_sums;
+      result = Variable::leaf(result.value());
+      result.slot()->wants_row_sums = wants_row_sums;
+    }
     op->gradient.push_back(result.slot());
   }
   if (is_wanted) {

@@ -24,6 +24,7 @@ Variable Context::record(Tensor result, std::unique_ptr<Op> op,
 
 GradTarget Input::target(Context& context) const {
   Tensor& grad = slot_->grad;
+  slot_->row_sums = {};
   if (!grad) {
     grad = context.activation(slot_->shape, slot_->dtype);
     return {grad, 0};
@@ -37,12 +38,13 @@ GradTarget Input::target(Context& context) const {
   return {grad, 1};
 }
 
-void Input::add(Context& context, const Tensor& grad) const {
+void Input::add(Context& context, const Tensor& grad, const Tensor& row_sums) const {
   require(grad.shape().elements() == slot_->shape.elements() && grad.dtype() == slot_->dtype, [&] {
     return str("gradient ", grad.shape(), " for a variable of shape ", slot_->shape);
   });
   if (!slot_->grad) {
     slot_->grad = grad.reshape(slot_->shape);
+    slot_->row_sums = row_sums;
     return;
   }
   const GradTarget sum = target(context);
@@ -80,8 +82,20 @@ void Tape::use(Parameter& parameter) {
 }
 
 void Tape::release(Context& context, Parameter& parameter) {
-  if (--uses_->count[parameter.id] == 0 && uses_->on_final) {
+  if (--uses_->count[parameter.id] > 0 || !uses_->on_final) {
+    return;
+  }
+  if (sums_.misses(&parameter) || !final_.empty()) {
+    final_.push_back(&parameter);
+  } else {
     uses_->on_final(context, parameter);
+  }
+}
+
+void Tape::finish_sums(Context& context) {
+  sums_.finish(context.stream);
+  for (Parameter* parameter : std::exchange(final_, {})) {
+    uses_->on_final(context, *parameter);
   }
 }
 
@@ -187,17 +201,21 @@ void Tape::backward(Context& context, const Variable& y, Tensor dy) {
   backward(context, std::vector{y}, std::move(all));
 }
 
-void Tape::backward(Context& context, std::vector<Variable> y, std::vector<Tensor> dy) {
+void Tape::backward(Context& context, std::vector<Variable> y, std::vector<Tensor> dy,
+                    std::vector<Tensor> row_sums) {
   require(!holding_, "Tape::backward: a holding tape records nothing");
+  row_sums.resize(y.size());
   for (size_t i = 0; i < y.size(); ++i) {
     require(!dy[i] || y[i].wanted(),
             "Tape::backward: the result depends on nothing that wants a gradient");
     if (dy[i]) {
-      Input(y[i]).add(context, dy[i]);  // a result may also be an input of the tape's first op
+      // A result may also be an input of the tape's first op.
+      Input(y[i]).add(context, dy[i], row_sums[i]);
     }
   }
   y.clear();
   dy.clear();
+  row_sums.clear();
   while (!entries_.empty()) {
     Entry entry = std::move(entries_.back());
     entries_.pop_back();
@@ -209,11 +227,20 @@ void Tape::backward(Context& context, std::vector<Variable> y, std::vector<Tenso
       }
     }
   }
+  finish_sums(context);
 }
 
 void Tape::differentiate(Context& context, Entry& entry) {
+  const auto misses = [&](const Parameter* parameter) { return sums_.misses(parameter); };
+  if (entry.is_block || std::ranges::any_of(entry.op->parameters_, misses)) {
+    finish_sums(context);
+  }
   Tensor dy = entry.is_block ? Tensor() : std::exchange(entry.results[0]->grad, Tensor());
   if (dy || entry.is_block) {
+    entry.op->sums_ = &sums_;
+    if (!entry.is_block) {
+      entry.op->dy_row_sums_ = std::exchange(entry.results[0]->row_sums, Tensor());
+    }
     entry.op->backward(context, dy);
     uses_->on_op(*entry.op, Pass::kBackward);
   }

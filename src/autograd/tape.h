@@ -45,8 +45,10 @@ class Tape {
   // The same, from dy, the gradient with respect to y; every element of it is `seed`.
   void backward(Context& context, const Variable& y, double seed);
   void backward(Context& context, const Variable& y, Tensor dy);
-  // For several results: dy[i] is the gradient with respect to y[i], or empty.
-  void backward(Context& context, std::vector<Variable> y, std::vector<Tensor> dy);
+  // For several results: dy[i] is the gradient with respect to y[i], or empty. row_sums[i], where
+  // there is one, belongs to dy[i] (GradSlot).
+  void backward(Context& context, std::vector<Variable> y, std::vector<Tensor> dy,
+                std::vector<Tensor> row_sums = {});
 
   bool saves() const { return !holding_; }  // whether recorded ops are kept
   int64_t size() const { return static_cast<int64_t>(entries_.size()); }
@@ -84,12 +86,15 @@ class Tape {
   void use(Parameter& parameter);
   void release(Context& context, Parameter& parameter);
   void differentiate(Context& context, Entry& entry);
+  void finish_sums(Context& context);
 
   std::shared_ptr<Uses> uses_;
   bool holding_ = false;
   BlockId block_ = -1;  // the block that is being recorded; -1: none
   std::vector<Parameter*> held_;
   std::vector<Entry> entries_;
+  ParameterSums sums_;             // of the block that is being differentiated
+  std::vector<Parameter*> final_;  // final once sums_ are finished, in order
 };
 
 }  // namespace tandem

@@ -20,7 +20,11 @@ struct GradTarget {
 struct GradSlot {
   Shape shape;
   DType dtype;
-  Tensor grad;  // empty until the first contribution
+  Tensor grad{};  // empty until the first contribution
+  // A sum over the rows of grad, its bias's gradient, is wanted by the op that computed the
+  // variable. Another op that reads or writes all of grad may leave it here.
+  bool wants_row_sums = false;
+  Tensor row_sums{};  // [chunks, columns]: sums over chunks of grad's rows; empty: unknown
 };
 
 class Variable {
@@ -60,8 +64,12 @@ class Input {
   // A tensor of the input's shape to write or add to. The op must write it before the next op's
   // backward runs.
   GradTarget target(Context& context) const;
-  // Adds a gradient that is already computed. The first contribution is kept without a copy.
-  void add(Context& context, const Tensor& grad) const;
+  // Adds a gradient that is already computed; row_sums as in GradSlot. The first contribution is
+  // kept without a copy.
+  void add(Context& context, const Tensor& grad, const Tensor& row_sums = {}) const;
+  // As in GradSlot; to be set after the gradient was written to its target.
+  bool wants_row_sums() const { return slot_ && slot_->wants_row_sums; }
+  void set_row_sums(Tensor sums) const { slot_->row_sums = std::move(sums); }
   const std::shared_ptr<GradSlot>& slot() const { return slot_; }
 
  private:

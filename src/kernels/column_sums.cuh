@@ -1,10 +1,10 @@
-// Sums over the rows of a [rows, columns] matrix on a GPU, in two stages. First each block sums a
-// chunk of rows for a tile of columns. Then the sums of the chunks are added. The chunks and the
-// order of all additions depend only on the shape, so the bits are the same on every GPU.
+// How a GPU sums over the rows of a [rows, columns] matrix (column_sums.h). First each block sums a
+// chunk of rows for a tile of columns. Then the sums of the chunks are added.
 #pragma once
 
 #include "src/kernels/block.cuh"
-#include "src/kernels/column_chunks.h"
+#include "src/kernels/column_sums.h"
+#include "src/kernels/pack.cuh"
 
 namespace tandem {
 
@@ -86,6 +86,17 @@ struct AddAll {
   }
 };
 
+// Adds the sums of a block's threads, in `total`, and writes them to partial [chunks, columns].
+// Every thread must call this.
+template <int kColumns>
+__device__ void store_chunk_sums(const ColumnGrid& grid, const ColumnWalk& walk,
+                                 float (&total)[kColumns], Global<float> partial) {
+  combine_rows(total, AddAll{});
+  if (walk.column < grid.columns && threadIdx.y == 0) {
+    store_pack(partial, blockIdx.y * grid.columns + walk.column, total);
+  }
+}
+
 // The second stage: the sum of term(i) for i in [0, count), in f64. A block has kTotalThreads
 // threads and 32 columns, one for each lane. Every thread must call this, and all threads of a
 // column get its sum.
@@ -113,9 +124,5 @@ __device__ double column_total(int64_t count, Term term) {
   __syncthreads();  // `partial` may be used again
   return total;
 }
-
-// total[c] = beta * total[c] + sum over i of partial[i, c] for partial [count, columns].
-void add_partial_rows(Cuda device, const float* partial, int64_t count, int64_t columns,
-                      float* total, float beta);
 
 }  // namespace tandem

@@ -4,7 +4,9 @@
 #include "layers/activation/activation.h"
 #include "layers/add/add.h"
 #include "layers/linear/linear.h"
+#include "layers/norm/norm.h"
 #include "src/autograd/block.h"
+#include "src/kernels/column_sums.h"
 #include "tests/support/device_check.h"
 
 namespace tandem::testing {
@@ -169,6 +171,38 @@ TEST(LinearGelu, ServesOneLinearLayer) {
   }
 }
 
+// The sum over rows that gives a bias its gradient is taken by the norm after it, and by the
+// product with GELU's slope. The hidden layer has 100 rows, several chunks on a GPU.
+TEST(RowSums, AreTakenByTheNextOp) {
+  const int64_t width = 40;
+  Parameter fc = make("fc", {24, width}), fc_bias = make("fc_bias", {24});
+  Parameter proj = make("proj", {width, 24}), bias = make("bias", {width});
+  Parameter gain = make("gain", {width}), shift = make("shift", {width});
+  check_devices({Shape{100, width}}, {&fc, &fc_bias, &proj, &bias, &gain, &shift},
+                [&](Context& context, const std::vector<Variable>& in) {
+                  const GeluVariable hidden = linear_gelu(context, in[0], fc, &fc_bias);
+                  Variable branch = linear(context, hidden, proj, &bias);
+                  const Normalized both =
+                      add_layer_norm(context, in[0], std::move(branch), gain, shift);
+                  return add(context, both.sum, both.y);
+                },
+                {.terms = 100 + 3 * width, .roundings = 16});
+}
+
+// A later contribution to the gradient makes the norm's sums wrong: they are not used.
+TEST(RowSums, EndWithTheirGradient) {
+  Parameter weight = make("weight", {16, 16}), bias = make("bias", {16});
+  Parameter gain = make("gain", {16}), shift = make("shift", {16});
+  check_devices({Shape{50, 16}}, {&weight, &bias, &gain, &shift},
+                [&](Context& context, const std::vector<Variable>& in) {
+                  const Variable branch = linear(context, in[0], weight, &bias);
+                  const Variable other = add(context, in[0], branch);
+                  const Normalized both = add_layer_norm(context, in[0], branch, gain, shift);
+                  return add(context, both.y, other);
+                },
+                {.terms = 50 + 3 * 16, .roundings = 16});
+}
+
 // Several tiles of columns and several chunks of rows on a GPU; columns that are whole packs of 16
 // bytes or not; with and without adding to old values.
 TEST(SumRows, DevicesAgree) {
@@ -185,10 +219,12 @@ TEST(SumRows, DevicesAgree) {
           const Tensor dbias = to_device(before, device);
           on_device_and_float(test.stream, dtype, [&]<class T>(auto tag) {
             if constexpr (!std::is_same_v<T, double>) {
-              const int64_t size = kernels::sum_rows_workspace(tag, rows, columns);
-              const Tensor workspace = test.context.workspace({size}, DType::kF32);
-              kernels::sum_rows(tag, rounded.data<T>(), dbias.data<float>(), beta,
-                                workspace.data<float>(), rows, columns);
+              const int64_t chunks = kernels::row_chunks(tag, rows, columns);
+              const Tensor partial = test.context.workspace({chunks, columns}, DType::kF32);
+              kernels::sum_rows(tag, rounded.data<T>(), partial.data<float>(), rows, columns);
+              const PartialRows<float> sum{partial.data<float>(), dbias.data<float>(), chunks,
+                                           columns, beta};
+              kernels::add_partial_rows<float>(tag, {&sum, 1});
             }
           });
           const std::vector<double> terms = values_of(rounded), actual = values_of(dbias);

@@ -45,12 +45,12 @@ std::unique_ptr<Model> new_model(const Plan& plan) {
   return std::make_unique<Transformer>(TransformerConfig{.llama = llama,
                                                          .vocab = classes,
                                                          .context = kContext,
-                                                         .layers = 2,
+                                                         .layers = plan.layers,
                                                          .heads = 2,
                                                          .kv_heads = llama ? 1 : 0,
                                                          .width = 2 * plan.head_width,
                                                          .ffn_width = 24,
-                                                         .dropout = 0.1,
+                                                         .dropout = plan.dropout,
                                                          .tie_embeddings = !llama});
 }
 

@@ -32,6 +32,8 @@ struct Plan {
   bool overlap = true;
   int64_t bucket_bytes = 2000;
   int64_t micro_batch = 0;  // samples; 0: a rank's whole share
+  int64_t layers = 2;       // of gpt and llama
+  double dropout = 0.1;     // of gpt and llama
   int node_size = 0;        // ranks a node; 0: all on one
   Sharing sharing = Sharing::kWorld;
   bool staged = false;   // GPU gradients through MPI

@@ -2,6 +2,8 @@
 // The memory pool keeps its blocks: TANDEM_MEMORY_CACHE is not 0.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "tests/simt/simt.h"
 #include "tests/step/device_job.h"
 #include "tests/support/harness.h"
@@ -122,6 +124,43 @@ TEST(Step, MicroStepsOfAKindAreTheSameLaunches) {
                     .zero = zero,
                     .recompute = true,
                     .micro_batch = 1});
+  }
+}
+
+// GPT-2 with twelve layers, one micro-step on one rank. Each layer has 12 products and 12 other
+// launches: 2 norms, attention, GELU; their 2 + 3 + 1 in backward; the sum over rows of attention's
+// gradient; and one that finishes all sums over rows. About 30 launches serve the whole model.
+TEST(Step, TwelveLayersTakeAtMost350Launches) {
+  Job job({.device = Device::kCuda,
+           .dtype = DType::kBf16,
+           .bucket_bytes = 4 << 20,
+           .layers = 12,
+           .dropout = 0,
+           .alone = true});
+  StepRecord::Copy record;
+  cost_of_step(job, 0, record);
+  cost_of_step(job, 1, record);
+  std::map<std::string, int> by_kernel;
+  int64_t all = 0;
+  for (const Launches& part : launches_of_step(job, 2, 0.25)) {
+    for (const std::string& text : part) {
+      ++by_kernel[text.substr(0, text.find_first_of("<( "))];
+      ++all;
+    }
+  }
+  EXPECT_LE(all, 350) << ::testing::PrintToString(by_kernel);
+  EXPECT_EQ(by_kernel["cublasLtMatmul"], 12 * 12 + 3);
+  EXPECT_EQ(by_kernel["sum_rows_kernel"], 12);
+  EXPECT_EQ(by_kernel["add_partial_rows_kernel"], 12 + 1);  // the head has a norm
+}
+
+// A recomputed block takes sums over rows with the norm after it, as a block that is not does.
+TEST(Step, RecomputationChangesNoBitOfSumsOverRows) {
+  for (DType dtype : {DType::kF32, DType::kBf16}) {
+    Plan plan{.device = Device::kCuda, .dtype = dtype, .dropout = 0};
+    const Outcome kept = train(plan, 2);
+    plan.recompute = true;
+    EXPECT_EQ(train(plan, 2), kept);
   }
 }
 

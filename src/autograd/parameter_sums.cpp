@@ -1,0 +1,38 @@
+#include "src/autograd/parameter_sums.h"
+
+#include <algorithm>
+
+#include "src/core/error.h"
+#include "src/kernels/column_sums.h"
+
+namespace tandem {
+
+void ParameterSums::add(Parameter& parameter, Tensor partial) {
+  require(partial.shape()[1] == parameter.shape.elements(), [&] {
+    return str("sums over rows ", partial.shape(), " for parameter ", parameter.name, " ",
+               parameter.shape);
+  });
+  sums_.push_back({&parameter, grad_target(parameter), std::move(partial)});
+}
+
+bool ParameterSums::misses(const Parameter* parameter) const {
+  return std::ranges::find(sums_, parameter, &Sum::parameter) != sums_.end();
+}
+
+void ParameterSums::finish(const Stream& stream) {
+  if (sums_.empty()) {
+    return;
+  }
+  on_device_and_float(stream, sums_[0].partial.dtype(), [&]<class T>(auto device) {
+    using W = Wide<T>;
+    std::vector<PartialRows<W>> all;
+    for (const Sum& sum : sums_) {
+      all.push_back({sum.partial.data<W>(), sum.gradient.into.data<W>(), sum.partial.shape()[0],
+                     sum.partial.shape()[1], static_cast<W>(sum.gradient.beta)});
+    }
+    kernels::add_partial_rows<W>(device, all);
+  });
+  sums_.clear();
+}
+
+}  // namespace tandem
