@@ -15,16 +15,21 @@ inline int64_t stored_elements(const Product::Operand& matrix, int64_t rows, int
 
 namespace kernels {
 
-// Computes a product without its epilogue. The caller has checked it.
+// Computes a product that the caller has checked: on the CPU without its epilogue, on a GPU in one
+// call with all that it asks for.
 void multiply(Cpu, const Product& product);
 void multiply(Cuda device, const Product& product);
 
-// What remains of a product with k = 0: each row of C [m, n] is multiplied by beta, and the bias is
-// added unless it is null.
-template <class C>
-void scale_rows(Cuda device, int64_t m, int64_t n, float beta, C* c, int64_t ldc, const C* bias);
+// The same on a GPU by a kernel of our own, for all types, sizes, strides and alignments. It is
+// slow, with one thread for an element of D, and rounds as multiply() of product.h says.
+void simple_product(Cuda device, const Product& product);
 
 }  // namespace kernels
+
+// A product with a bias or an epilogue in two steps: the product without its last step, and that
+// step, which changes D. The last step is the epilogue, or else the bias.
+Product without_last_step(const Product& product);
+void last_step(const Stream& stream, const Product& product);
 
 // c = alpha * op(A) op(B) + beta * c + bias, for floats or doubles in CPU memory. lda, ldb and ldc
 // are the distances between stored rows. beta = 0 overwrites c. `bias` may be null.

@@ -3,6 +3,7 @@
 #include "src/kernels/activation_functions.h"
 #include "src/kernels/elementwise.h"
 #include "src/product/gemm.h"
+#include "src/product/plan_table.h"
 
 namespace tandem {
 
@@ -46,19 +47,28 @@ std::string Product::text() const {
              matrix_text(d, m, n), bias ? " with bias" : "");
 }
 
-void multiply(const Stream& stream, const Product& product) {
-  require_possible(stream, product);
-  const int64_t elements = product.m * product.n;
-  stream.charge(
-      {.flops = 2.0 * static_cast<double>(product.m) * static_cast<double>(product.n * product.k)});
-  Product plain = product;
-  if (product.epilogue == Epilogue::kGelu) {
-    plain.d = {.data = product.gelu_input, .stride = product.n};
-  }
-  on_device(stream, [&](auto device) { kernels::multiply(device, plain); });
+Product without_last_step(const Product& product) {
+  Product rest = product;
   if (product.epilogue == Epilogue::kNone) {
-    return;
+    rest.bias = {};
+    return rest;
   }
+  if (product.epilogue == Epilogue::kGelu) {
+    rest.d = {.data = product.gelu_input, .stride = product.n};
+  }
+  rest.epilogue = Epilogue::kNone;
+  rest.gelu_input = {};
+  return rest;
+}
+
+void last_step(const Stream& stream, const Product& product) {
+  if (product.epilogue == Epilogue::kNone) {
+    Product sum = product;  // D + bias
+    sum.k = 0;
+    sum.beta = 1;
+    return on_device(stream, [&](auto device) { kernels::multiply(device, sum); });
+  }
+  const int64_t elements = product.m * product.n;
   on_device_and_float(stream, product.d.data.dtype(), [&]<class T>(auto device) {
     T *d = product.d.data.data<T>(), *input = product.gelu_input.data<T>();
     if (product.epilogue == Epilogue::kGelu) {
@@ -67,6 +77,41 @@ void multiply(const Stream& stream, const Product& product) {
       kernels::activation_backward<kernels::Gelu>(device, elements, d, input, d, Wide<T>(0));
     }
   });
+}
+
+namespace {
+
+// Whether a table of plans says so; without one, a bias is fused and an epilogue is not.
+bool is_fused(const Stream& stream, const Product& p) {
+  if (p.epilogue == Epilogue::kNone && !p.bias) {
+    return true;
+  }
+  if (stream.device() == Device::kCuda && !stream.is_dry()) {
+    if (const auto table = plans_in_use()) {
+      if (const auto* row = table->find(ProductKey::of(p), Alignments::of(p))) {
+        return row->is_fused;
+      }
+    }
+  }
+  return p.epilogue == Epilogue::kNone;
+}
+
+void enqueue(const Stream& stream, const Product& p) {
+  if (is_fused(stream, p)) {
+    return on_device(stream, [&](auto device) { kernels::multiply(device, p); });
+  }
+  enqueue(stream, without_last_step(p));
+  last_step(stream, p);
+}
+
+}  // namespace
+
+void multiply(const Stream& stream, const Product& product) {
+  require_possible(stream, product);
+  ProductRecorder::note(product);
+  stream.charge(
+      {.flops = 2.0 * static_cast<double>(product.m) * static_cast<double>(product.n * product.k)});
+  enqueue(stream, product);
 }
 
 }  // namespace tandem

@@ -22,6 +22,13 @@ enum class Epilogue : uint8_t {
 // that gradients of 16-bit weights are summed in f32. Sums are f32 (f64 for f64 operands). The
 // product is rounded to D's type once, and the epilogue starts from the rounded number. So the bits
 // are those of a separate pass after the product.
+//
+// On a GPU a table of plans (plan_table.h) may choose another formulation for some products, where
+// it was faster. Then, with u the unit roundoff of D's type, an element of D differs by at most
+//   u |x|                    where a bias is added after the product x has been rounded;
+//   1.13 u |x|               where GELU starts from the unrounded x (|gelu'| < 1.13);
+//   u |x gelu'(gelu_input)|  where the slope multiplies the unrounded x,
+// beside the one rounding of D, and f32 errors of cuBLASLt's own GELU. gelu_input is rounded once.
 struct Product {
   struct Operand {
     Tensor data{};

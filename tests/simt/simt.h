@@ -16,6 +16,7 @@
 //   TANDEM_SIMT_COVERAGE  file that the names of executed kernels are appended to at exit
 //   TANDEM_SIMT_LAUNCHES  the same for names with template arguments, threads a block, and dynamic
 //                         bytes of shared memory, separated by tabs
+//   TANDEM_SIMT_CUBLASLT  refuse: cuBLASLt does not support any product
 //   CUDA_MODULE_LOADING   LAZY, as in CUDA: a kernel is loaded when it is first launched
 #pragma once
 
@@ -61,6 +62,8 @@ void enqueue_polled(CUstream_st* stream, std::string name, std::function<bool()>
 // Fails unless [pointer, pointer + bytes) lies in one live device allocation; `what` names the
 // operand. Call it inside enqueued work.
 void check_range(const void* pointer, size_t bytes, const char* what);
+// For events that are recorded from now on so many seconds more have passed.
+void pass_time(double seconds);
 bool in_kernel();  // whether this thread runs a kernel now
 
 // --- Settings, for tests of one process. ---

@@ -41,7 +41,7 @@ only 'hdf5\.h' 'src/io/hdf5.*|tests/(io/test_hostile_hdf5|fuzz/support/hdf5_file
 only 'archive' 'src/prepare/tar_reader\.(h|cpp)'
 only 'boost/' '(src/settings/options|src/stop/instance_metadata)\.cpp'
 only 'cuda_runtime' 'src/device/(cuda\.cpp|cuda_check\.h)|src/kernels/launch\.cuh'
-only 'cublas' 'src/product/gemm_cuda\.cpp'
+only 'cublas' 'src/product/cublas_lt\.h'
 only 'nccl\.h' 'comm/transport/nccl_(collectives\.cpp|stream\..*)'
 only 'nvtx3/' 'src/device/nvtx\.cpp'
 only_line '\b_*asm_*( volatile)? *\(' 'assembly' 'src/device/ptx\.cuh|src/core/float16\.h'

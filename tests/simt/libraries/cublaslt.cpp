@@ -1,46 +1,32 @@
-// cuBLASLt on the emulated GPU: the definition of the product, summed in f32 in the order of the
-// depth.
+// The interface of cuBLASLt on the emulated GPU: descriptors, algorithms, and the rules of the
+// library. cublaslt.h says what tests can choose, and cublaslt_run.cpp computes.
 //
 // A call that breaks a rule of the library is a failure: descriptors that were never initialised or
 // do not fit each other, combinations of types that the library lacks, an algorithm used for
 // another product or for operands less aligned than promised, a workspace that is too small.
-#include <cublasLt.h>
+#include "tests/simt/libraries/cublaslt.h"
 
+#include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <string>
-#include <vector>
 
-#include "src/core/float16.h"
 #include "tests/simt/launch.h"
+#include "tests/simt/libraries/cublaslt_product.h"
 #include "tests/simt/simt.h"
 
 struct cublasLtContext {};
 
 namespace {
 
-using tandem::Bf16;
-using tandem::Fp16;
-
-constexpr size_t kWorkspaceBytes = 256;  // for every algorithm, which overwrites it
+using simt::cublas::Call;
+using simt::cublas::kWorkspaceBytes;
+using simt::cublas::Layout;
+using simt::cublas::Operation;
+using simt::cublas::Product;
 
 // --- The contents of the opaque descriptors. ---
-
-struct Operation {
-  static constexpr uint64_t kMark = 0x6f7065726174696f;
-  uint64_t mark = kMark;
-  cublasOperation_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
-  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  const void* bias = nullptr;
-};
-
-struct Layout {
-  static constexpr uint64_t kMark = 0x6c61796f7574206f;
-  uint64_t mark = kMark;
-  uint64_t rows, columns;
-  int64_t stride;
-  cudaDataType_t type;
-};
 
 struct Preference {
   static constexpr uint64_t kMark = 0x7072656665722069;
@@ -56,6 +42,7 @@ struct Algorithm {
   uint64_t mark = kMark;
   uint64_t product;  // hash
   std::array<uint32_t, 4> align;
+  int number;
 };
 
 template <class D, class Opaque>
@@ -86,15 +73,7 @@ void take(V& into, const void* value, size_t bytes) {
   std::memcpy(&into, value, bytes);
 }
 
-size_t size_of(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
-
 // --- One product. ---
-
-struct Product {
-  Operation operation;
-  Layout a, b, c, d;
-  uint64_t m, n, k;
-};
 
 std::string text(const Product& p) {
   return "m " + std::to_string(p.m) + ", n " + std::to_string(p.n) + ", k " + std::to_string(p.k);
@@ -132,14 +111,21 @@ Product product_of(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
   require(p.a.type == p.b.type, "types of A and B differ", p);
   require(p.c.type == p.d.type, "types of C and D differ", p);
   require(p.d.type == p.a.type || p.d.type == CUDA_R_32F, "no such combination of types", p);
-  require(p.operation.epilogue == CUBLASLT_EPILOGUE_DEFAULT || p.operation.bias,
-          "epilogue without a bias pointer", p);
+  const auto is_aligned = [](const void* data) {
+    return data && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  };
   require(p.operation.epilogue == CUBLASLT_EPILOGUE_DEFAULT || p.d.type == p.a.type,
-          "a bias needs D of A's type", p);
+          "an epilogue needs D of A's type", p);
+  require(!p.operation.has_bias() || is_aligned(p.operation.bias),
+          "no bias pointer that is aligned to 16 bytes", p);
+  require(
+      !p.operation.has_aux() || (is_aligned(p.operation.aux) && p.operation.aux_stride % 8 == 0 &&
+                                 p.operation.aux_stride >= static_cast<int64_t>(p.m)),
+      "no auxiliary matrix, aligned to 16 bytes and with a stride of a multiple of 8", p);
   return p;
 }
 
-// FNV-1a over everything but the bias pointer.
+// FNV-1a over everything but addresses.
 uint64_t hash(const Product& p) {
   uint64_t value = 0xcbf29ce484222325;
   const auto add = [&](auto number) {
@@ -148,6 +134,7 @@ uint64_t hash(const Product& p) {
   add(p.operation.transpose_a);
   add(p.operation.transpose_b);
   add(p.operation.epilogue);
+  add(p.operation.aux_stride);
   for (const Layout* one : {&p.a, &p.b, &p.d}) {
     add(one->rows);
     add(one->columns);
@@ -157,87 +144,19 @@ uint64_t hash(const Product& p) {
   return value;
 }
 
-template <class F>
-auto with_type(cudaDataType_t type, F f) {
-  switch (type) {
-    case CUDA_R_16F:
-      return f(Fp16{});
-    case CUDA_R_16BF:
-      return f(Bf16{});
-    default:
-      return f(float{});
-  }
-}
-
-// op(matrix) as f32 [outer, inner]. `inner` runs fastest; it indexes the operand's rows when
-// `inner_is_row`, otherwise its columns.
-std::vector<float> widened(const void* data, const Layout& layout, bool inner_is_row) {
-  std::vector<float> result(layout.rows * layout.columns);
-  with_type(layout.type, [&]<class T>(T) {
-    const T* from = static_cast<const T*>(data);
-    const auto stride = static_cast<uint64_t>(layout.stride);
-    for (uint64_t column = 0; column < layout.columns; ++column) {
-      for (uint64_t row = 0; row < layout.rows; ++row) {
-        const uint64_t at =
-            inner_is_row ? column * layout.rows + row : row * layout.columns + column;
-        result[at] = static_cast<float>(from[column * stride + row]);
-      }
-    }
-  });
-  return result;
-}
-
-void check_operand(const void* data, const Layout& layout, const char* name) {
-  const auto elements = static_cast<size_t>(layout.stride) * (layout.columns - 1) + layout.rows;
-  simt::check_range(data, elements * size_of(layout.type), name);
-}
-
-struct Call {
-  Product product;
-  float alpha, beta;
-  const void *a, *b, *c;
-  void *d, *workspace;
-};
-
-void run(const Call& call) {
-  const Product& p = call.product;
-  check_operand(call.a, p.a, "A of cublasLtMatmul");
-  check_operand(call.b, p.b, "B of cublasLtMatmul");
-  check_operand(call.d, p.d, "D of cublasLtMatmul");
-  simt::check_range(call.workspace, kWorkspaceBytes, "workspace of cublasLtMatmul");
-  const bool has_bias = p.operation.epilogue == CUBLASLT_EPILOGUE_BIAS;
-  if (has_bias) {
-    simt::check_range(p.operation.bias, p.m * size_of(p.d.type), "bias of cublasLtMatmul");
-  }
-  std::memset(call.workspace, 0xA5, kWorkspaceBytes);
-  const std::vector<float> a =
-      widened(call.a, p.a, p.operation.transpose_a == CUBLAS_OP_N);  // [k, m]
-  const std::vector<float> b =
-      widened(call.b, p.b, p.operation.transpose_b == CUBLAS_OP_T);  // [k, n]
-  with_type(p.d.type, [&]<class T>(T) {
-    const T *c = static_cast<const T*>(call.c), *bias = static_cast<const T*>(p.operation.bias);
-    T* d = static_cast<T*>(call.d);
-    std::vector<float> sum(p.m);
-    for (uint64_t column = 0; column < p.n; ++column) {
-      sum.assign(p.m, 0.0f);
-      for (uint64_t depth = 0; depth < p.k; ++depth) {
-        const float factor = b[depth * p.n + column];
-        for (uint64_t row = 0; row < p.m; ++row) {
-          sum[row] += a[depth * p.m + row] * factor;
-        }
-      }
-      for (uint64_t row = 0; row < p.m; ++row) {
-        const uint64_t at = column * static_cast<uint64_t>(p.d.stride) + row;
-        float value = call.alpha * sum[row];
-        value += call.beta == 0 ? 0.0f : call.beta * static_cast<float>(c[at]);
-        value += has_bias ? static_cast<float>(bias[row]) : 0.0f;
-        d[at] = static_cast<T>(value);
-      }
-    }
-  });
-}
-
 }  // namespace
+
+simt::CublasLtBehaviour& simt::cublas_lt() {
+  static CublasLtBehaviour behaviour = [] {
+    CublasLtBehaviour result;
+    if (const char* wish = std::getenv("TANDEM_SIMT_CUBLASLT");
+        wish && wish == std::string("refuse")) {
+      result.answer = [](int, cublasLtEpilogue_t) { return CUBLAS_STATUS_NOT_SUPPORTED; };
+    }
+    return result;
+  }();
+  return behaviour;
+}
 
 const char* cublasLtGetStatusName(cublasStatus_t status) {
   switch (status) {
@@ -253,6 +172,8 @@ const char* cublasLtGetStatusName(cublasStatus_t status) {
 }
 
 const char* cublasLtGetStatusString(cublasStatus_t) { return "the emulated cuBLASLt"; }
+
+size_t cublasLtGetVersion() { return simt::cublas_lt().version; }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   int devices = 0;
@@ -301,6 +222,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       take(description.bias, value, bytes);
       break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+      take(description.aux, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      take(description.aux_stride, value, bytes);
+      break;
     default:
       simt::fail("cublasLt: attribute that is not emulated", std::to_string(attribute));
   }
@@ -347,13 +274,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
   const Product product = product_of(operation, a, b, c, d);
   const Preference wish = read<Preference>(preference, "preference");
   require(handle && wanted > 0, "no handle, or no result wanted", product);
-  *found = wish.workspace_bytes >= kWorkspaceBytes;
-  *results = {.algo = {},
-              .workspaceSize = kWorkspaceBytes,
-              .state = CUBLAS_STATUS_SUCCESS,
-              .wavesCount = 1,
-              .reserved = {}};
-  write(Algorithm{.product = hash(product), .align = wish.align}, &results->algo);
+  *found =
+      wish.workspace_bytes >= kWorkspaceBytes ? std::min(wanted, simt::cublas_lt().algorithms) : 0;
+  for (int i = 0; i < *found; ++i) {
+    results[i] = {.algo = {},
+                  .workspaceSize = kWorkspaceBytes,
+                  .state = CUBLAS_STATUS_SUCCESS,
+                  .wavesCount = 1,
+                  .reserved = {}};
+    write(Algorithm{.product = hash(product), .align = wish.align, .number = i}, &results[i].algo);
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -375,6 +305,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
   require(c == d, "C apart from D is not emulated", product);
   require(workspace_bytes >= kWorkspaceBytes, "workspace smaller than the algorithm needs",
           product);
+  if (const auto& answer = simt::cublas_lt().answer) {
+    const cublasStatus_t status = answer(chosen.number, product.operation.epilogue);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+      return status;
+    }
+  }
+  simt::cublas_lt().last_used = chosen.number;
   Call call{.product = product,
             .alpha = 0,
             .beta = 0,
@@ -382,11 +319,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
             .b = b,
             .c = c,
             .d = d,
-            .workspace = workspace};
+            .workspace = workspace,
+            .algorithm = chosen.number};
   std::memcpy(&call.alpha, alpha, sizeof call.alpha);
   std::memcpy(&call.beta, beta, sizeof call.beta);
   if (simt::launch_observer()) {
     simt::launch_observer()("cublasLtMatmul" + simt::text_of_argument(hash(product)) +
+                            simt::text_of_argument(chosen.number) +
                             simt::text_of_argument(call.alpha) + simt::text_of_argument(call.beta) +
                             simt::text_of_argument(a) + simt::text_of_argument(b) +
                             simt::text_of_argument(d) + simt::text_of_argument(workspace));
