@@ -1,6 +1,6 @@
 #include "layers/linear/linear.h"
-#include "src/kernels/activation_functions.h"
 #include "src/kernels/column_sums.cuh"
+#include "src/kernels/sigmoid.cuh"
 
 namespace tandem::kernels {
 
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(ColumnGrid::kThreads)
     load_pack(gelu_input, i, input);
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) {
-      gradient[j] = float(T(Gradient<Gelu>{}(gradient[j], input[j])));
+      gradient[j] = float(T(Gradient<Gelu, GpuSigmoid>{}(gradient[j], input[j])));
     }
     store_pack(dx, i, gradient);
     AddAll{}(total, gradient);

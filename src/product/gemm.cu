@@ -1,6 +1,6 @@
 #include "src/device/global.h"
-#include "src/kernels/activation_functions.h"
 #include "src/kernels/launch.cuh"
+#include "src/kernels/sigmoid.cuh"
 #include "src/product/gemm.h"
 
 namespace tandem::kernels {
@@ -43,9 +43,9 @@ struct SimpleProduct {
     const D product = D(sum + (bias ? float(bias.load(j)) : 0.0f));
     if (epilogue == Epilogue::kGelu) {
       gelu_input.store(at, product);
-      d.store(at, D(Gelu::value(float(product))));
+      d.store(at, D(Gelu::value<GpuSigmoid>(float(product))));
     } else if (epilogue == Epilogue::kGeluGradient) {
-      d.store(at, D(float(product) * Gelu::slope(float(gelu_input.load(at)))));
+      d.store(at, D(float(product) * Gelu::slope<GpuSigmoid>(float(gelu_input.load(at)))));
     } else {
       d.store(at, product);
     }
