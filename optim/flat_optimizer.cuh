@@ -1,6 +1,7 @@
 // The CUDA functions of flat_optimizer.h.
 #pragma once
 
+#include <bit>
 #include <utility>
 
 #include "optim/optimizer.h"
@@ -22,10 +23,21 @@ __global__ void prepare_update_kernel(typename Rule::Options options,
   scalars.store(0, Rule::prepare(options, numbers.load(0).lr, state.load(0)));
 }
 
+// Four neighbours rounded to 16 bits, as 8 bytes: the threads of a warp then write whole sectors.
+template <class T>
+__device__ void store_four(T* to, int64_t i, const float (&values)[4]) {
+  const float wide[8] = {values[0], values[1], values[2], values[3]};
+  struct alignas(16) Halves {
+    int64_t low, high;
+  };
+  const auto halves = std::bit_cast<Halves>(rounded_pack<T>(wide));
+  Global<int64_t>(reinterpret_cast<int64_t*>(to)).store(i / 4, halves.low);
+}
+
 // Elements [i, i + kCount): all loads first, so that their latencies overlap.
 template <int kCount, class Rule, class T, class... State>
 __device__ void update_at(int64_t i, const Rule& rule, Global<const float> grad,
-                          Global<float> value, Global<T> working, Global<State>... state) {
+                          Global<float> value, T* working, Global<State>... state) {
   const auto gradients = load_elements<kCount, float>(grad, i);
   [&](Elements<float, kCount> values, Elements<State, kCount>... states) {
 #pragma unroll
@@ -34,13 +46,15 @@ __device__ void update_at(int64_t i, const Rule& rule, Global<const float> grad,
     }
     store_pack(value, i, values.of);
     (store_pack(state, i, states.of), ...);
-    if constexpr (kIs16Bit<T>) {
-      store_pack(working, i, values.of);
+    if constexpr (kIs16Bit<T> && kCount == 4) {
+      store_four(working, i, values.of);
+    } else if constexpr (kIs16Bit<T>) {
+      store_pack(Global<T>(working), i, values.of);
     }
   }(load_elements<kCount, float>(value, i), load_elements<kCount, State>(state, i)...);
 }
 
-// A block updates one chunk; each thread as many neighbouring elements as 16 bytes of T hold.
+// A block updates one chunk; each thread as many neighbouring elements as 16 bytes of f32 hold.
 template <class Rule, class T>
 __global__ void __launch_bounds__(kThreads)
     update_shards_kernel(Global<const typename Rule::Scalars> scalars,
@@ -55,14 +69,15 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t first = int64_t{chunk.number} * kChunkElements;
   const int64_t end = first + kChunkElements;
   const int64_t last = end < shard.elements ? end : shard.elements;
-  const int64_t packs_end = shard.aligned != 0 ? last - (last - first) % kPack<T> : first;
+  const int64_t packs_end = shard.aligned != 0 ? last - (last - first) % kPack<float> : first;
   [&]<size_t... kSlot>(std::index_sequence<kSlot...>) {
     const auto update = [&]<int kCount>(int64_t i) {
       update_at<kCount, Rule, T>(i, rule, shard.grad, shard.value, static_cast<T*>(shard.working),
                                  Global<float>(shard.state[kSlot])...);
     };
-    for (int64_t i = first + threadIdx.x * kPack<T>; i < packs_end; i += kThreads * kPack<T>) {
-      update.template operator()<kPack<T>>(i);
+    for (int64_t i = first + threadIdx.x * kPack<float>; i < packs_end;
+         i += kThreads * kPack<float>) {
+      update.template operator()<kPack<float>>(i);
     }
     for (int64_t i = packs_end + threadIdx.x; i < last; i += kThreads) {
       update.template operator()<1>(i);
