@@ -12,7 +12,7 @@ std::string_view name_of(Part part) {
 
 Part Timeline::enter(Stream& compute, Part part) {
   if (compute.device() == Device::kCuda) {
-    on_gpu_.push_back({part, compute.record()});
+    on_gpu_.push_back({part, compute.record_time()});
   } else {
     const Clock::time_point now = Clock::now();
     if (begun_) {

@@ -1,6 +1,10 @@
 #include "src/device/cuda.h"
 
 #include <atomic>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 #include "src/core/error.h"
 #include "src/device/cuda_check.h"
@@ -145,14 +149,41 @@ StreamHandle make_stream(bool high_priority) {
 
 void synchronize(CUstream_st* stream) { check(cudaStreamSynchronize(stream)); }
 
-void EventDeleter::operator()(CUevent_st* event) const {
-  static_cast<void>(cudaEventDestroy(event));
-}
+namespace {
 
-EventHandle record(CUstream_st* stream) {
-  cudaEvent_t event = nullptr;
-  check(cudaEventCreateWithFlags(&event, cudaEventDefault));
-  EventHandle handle(event);
+// Events that nobody holds, of each device, with and without timing. They are never destroyed: at
+// the end of the process CUDA may be gone before they are.
+struct IdleEvents {
+  using Kind = std::pair<int, bool>;
+  std::mutex mutex;
+  std::map<Kind, std::vector<cudaEvent_t>> events;
+
+  cudaEvent_t take(Kind kind) {  // null if there is none
+    std::lock_guard lock(mutex);
+    std::vector<cudaEvent_t>& idle = events[kind];
+    if (idle.empty()) {
+      return nullptr;
+    }
+    const cudaEvent_t event = idle.back();
+    idle.pop_back();
+    return event;
+  }
+  void put(Kind kind, cudaEvent_t event) {
+    std::lock_guard lock(mutex);
+    events[kind].push_back(event);
+  }
+};
+
+}  // namespace
+
+EventHandle record(CUstream_st* stream, bool timed) {
+  static IdleEvents* idle = new IdleEvents;
+  const IdleEvents::Kind kind(device_in_use, timed);
+  cudaEvent_t event = idle->take(kind);
+  if (!event) {
+    check(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming));
+  }
+  EventHandle handle(event, [kind](cudaEvent_t unused) { idle->put(kind, unused); });
   check(cudaEventRecord(event, stream));
   return handle;
 }

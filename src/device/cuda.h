@@ -45,11 +45,9 @@ using StreamHandle = std::unique_ptr<CUstream_st, StreamDeleter>;
 StreamHandle make_stream(bool high_priority);
 void synchronize(CUstream_st* stream);
 
-struct EventDeleter {
-  void operator()(CUevent_st* event) const;
-};
-using EventHandle = std::unique_ptr<CUevent_st, EventDeleter>;
-EventHandle record(CUstream_st* stream);
+// An event that nobody holds is recorded again later. timed: for seconds_between().
+using EventHandle = std::shared_ptr<CUevent_st>;
+EventHandle record(CUstream_st* stream, bool timed);
 void wait(CUstream_st* stream, CUevent_st* event);
 bool reached(CUevent_st* event);
 void synchronize(CUevent_st* event);

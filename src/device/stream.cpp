@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "src/device/cuda.h"
 #include "src/device/dispatch.h"
@@ -17,22 +18,17 @@ class Event::State {
  public:
   State() = default;
   explicit State(double time_s) : time_s_(time_s), done_(true) {}
-  explicit State(cuda::EventHandle event) : gpu_(event.release()) {}
-  ~State() {
-    if constexpr (kHasCuda) {
-      cuda::EventHandle{gpu_};
-    }
-  }
+  explicit State(cuda::EventHandle event) : gpu_(std::move(event)) {}
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  CUevent_st* gpu() const { return gpu_; }
+  CUevent_st* gpu() const { return gpu_.get(); }
   const std::optional<double>& time_s() const { return time_s_; }  // of a dry stream
 
   bool reached() {
     if constexpr (kHasCuda) {
       if (gpu_) {
-        return cuda::reached(gpu_);
+        return cuda::reached(gpu());
       }
     }
     std::lock_guard lock(mutex_);
@@ -42,7 +38,7 @@ class Event::State {
   void synchronize() {
     if constexpr (kHasCuda) {
       if (gpu_) {
-        return cuda::synchronize(gpu_);
+        return cuda::synchronize(gpu());
       }
     }
     std::unique_lock lock(mutex_);
@@ -62,7 +58,7 @@ class Event::State {
   }
 
  private:
-  CUevent_st* gpu_ = nullptr;
+  cuda::EventHandle gpu_;
   std::optional<double> time_s_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -94,7 +90,7 @@ class Stream::Queue {
  public:
   virtual ~Queue() = default;
   virtual void submit(std::function<void()> work) = 0;
-  virtual std::shared_ptr<Event::State> record() = 0;  // null: already reached
+  virtual std::shared_ptr<Event::State> record(bool timed) = 0;  // null: already reached
   virtual void wait(const Event& event) = 0;
   virtual CUstream_st* handle() const {
     fail(ExitCode::kInternal, "Stream::handle: this stream is the CPU's");
@@ -105,7 +101,7 @@ class Stream::Queue {
 class Stream::Inline final : public Queue {
  public:
   void submit(std::function<void()> work) override { work(); }
-  std::shared_ptr<Event::State> record() override { return nullptr; }
+  std::shared_ptr<Event::State> record(bool) override { return nullptr; }
   void wait(const Event& event) override { event.synchronize(); }
 };
 
@@ -134,7 +130,7 @@ class Stream::Background final : public Queue {
     });
   }
 
-  std::shared_ptr<Event::State> record() override {
+  std::shared_ptr<Event::State> record(bool) override {
     auto state = std::make_shared<Event::State>();
     push([state](std::exception_ptr& error) { state->finish(error); });
     return state;
@@ -195,9 +191,9 @@ class Stream::OnGpu final : public Queue {
   void submit(std::function<void()>) override {
     fail(ExitCode::kInternal, "Stream::submit: a CUDA stream runs kernels, not host functions");
   }
-  std::shared_ptr<Event::State> record() override {
+  std::shared_ptr<Event::State> record(bool timed) override {
     if constexpr (kHasCuda) {
-      return std::make_shared<Event::State>(cuda::record(handle_));
+      return std::make_shared<Event::State>(cuda::record(handle_, timed));
     }
     return nullptr;
   }
@@ -221,7 +217,7 @@ class Stream::Dry final : public Queue {
   explicit Dry(const Speed& speed) : speed_(speed) {}
 
   void submit(std::function<void()>) override {}  // the work does not run
-  std::shared_ptr<Event::State> record() override {
+  std::shared_ptr<Event::State> record(bool) override {
     return std::make_shared<Event::State>(clock_.now_s);
   }
   void wait(const Event& event) override {
@@ -304,7 +300,9 @@ CUstream_st* Stream::handle() const { return queue_->handle(); }
 
 void Stream::submit(std::function<void()> work) { queue_->submit(std::move(work)); }
 
-Event Stream::record() { return Event(queue_->record()); }
+Event Stream::record() { return Event(queue_->record(false)); }
+
+Event Stream::record_time() { return Event(queue_->record(true)); }
 
 void Stream::wait(const Event& event) { queue_->wait(event); }
 

@@ -22,8 +22,8 @@ class Event {
   bool reached() const;
   // Blocks the host; rethrows what the stream's work threw before this point.
   void synchronize() const;
-  // Both events must be of CUDA streams and reached, or both of dry streams. Negative when this
-  // event came first.
+  // Both events must be from record_time() of CUDA streams and reached, or both of dry streams.
+  // Negative when this event came first.
   double seconds_since(const Event& earlier) const;
 
  private:
@@ -76,6 +76,7 @@ class Stream {
   // rethrows the exception. A compute stream throws it here.
   void submit(std::function<void()> work);
   Event record();
+  Event record_time();  // the same, for seconds_since()
   // Later work of this stream starts after the event. A CUDA stream that waits for an event of a
   // CPU stream blocks the host until then.
   void wait(const Event& event);

@@ -4,19 +4,34 @@
 
 #include <cuda_runtime.h>
 
+#include <mutex>
+
 #include "src/device/cuda_check.h"
 #include "src/device/dispatch.h"
 
 namespace tandem {
+
+// Lets a kernel have that much dynamic shared memory on the GPU of this process. CUDA is asked only
+// for more than before.
+template <auto kKernel>
+void allow_dynamic_shared(size_t bytes) {
+  static std::mutex mutex;
+  static size_t allowed = 48 * 1024;  // what every kernel may have
+  std::lock_guard lock(mutex);
+  if (bytes > allowed) {
+    cuda::check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     static_cast<int>(bytes)));
+    allowed = bytes;
+  }
+}
 
 // launch<kernel>(device, grid, block, dynamic_bytes, arguments...): asynchronous, on the device's
 // stream. dynamic_bytes is the size of dynamic_shared(). Throws Error(kInternal) with the kernel's
 // name if CUDA refuses the launch.
 template <auto kKernel, class... A>
 void launch(Cuda device, dim3 grid, dim3 block, size_t dynamic_bytes, A... arguments) {
-  if (dynamic_bytes > 48 * 1024) {
-    cuda::check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     static_cast<int>(dynamic_bytes)));
+  if (dynamic_bytes > 0) {
+    allow_dynamic_shared<kKernel>(dynamic_bytes);
   }
   kKernel<<<grid, block, dynamic_bytes, device.stream>>>(arguments...);
   cuda::check_launch(__PRETTY_FUNCTION__);

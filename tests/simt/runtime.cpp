@@ -261,6 +261,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   *event = new CUevent_st{(flags & cudaEventDisableTiming) == 0};
+  ++simt::counters().events;
   return simt::result(simt::no_device());
 }
 

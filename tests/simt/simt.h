@@ -97,6 +97,7 @@ struct Counters {
   int64_t launches = 0;
   int64_t host_syncs = 0;          // calls that block the host
   int64_t device_allocations = 0;  // cudaMalloc and cudaMallocAsync
+  int64_t events = 0;              // created
   int64_t pageable_copies = 0;     // between the device and host memory that is not pinned
 };
 Counters& counters();

@@ -40,6 +40,7 @@ void check_steps(const Plan& plan) {
     const Cost cost = cost_of_step(job, number, record);
     EXPECT_EQ(cost.enqueued.host_syncs, 0);
     EXPECT_EQ(cost.finished.device_allocations, 0);
+    EXPECT_EQ(cost.finished.events, 0);
     EXPECT_EQ(cost.finished.launches, expected.finished.launches);
     EXPECT_EQ(cost.finished.sectors_read, expected.finished.sectors_read);
     EXPECT_EQ(cost.finished.sectors_written, expected.finished.sectors_written);
