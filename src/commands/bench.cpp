@@ -1,4 +1,4 @@
-// tandem bench links: how fast the ranks of a job exchange data.
+// tandem bench, and of its parts links: how fast the ranks of a job exchange data.
 #include <cstdio>
 #include <filesystem>
 
@@ -110,14 +110,17 @@ ExitCode bench_command(const Words& words, World& world, Memory&) {
   if (!words.empty() && words[0] == "links") {
     return links(Words(words.begin() + 1, words.end()), world);
   }
+  if (!words.empty() && words[0] == "gemm") {
+    return bench_gemm(Words(words.begin() + 1, words.end()), world);
+  }
   if (!words.empty() && words[0] == "--help") {
     if (world.rank() == 0) {
-      std::printf("%s\n\nMore: tandem bench links --help\n", kUsage);
+      std::printf("%s\n\nMore: tandem bench links --help, tandem bench gemm --help\n", kUsage);
     }
     return ExitCode::kOk;
   }
   throw AgreedError(ExitCode::kConfig,
-                    str("tandem bench: say links, not \"", words.empty() ? "" : words[0],
+                    str("tandem bench: say links or gemm, not \"", words.empty() ? "" : words[0],
                         "\"; --help shows examples"));
 }
 

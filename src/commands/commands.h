@@ -21,6 +21,7 @@ ExitCode prepare_command(const Words& words, World& world, Memory& memory);
 ExitCode inspect_command(const Words& words, World& world, Memory& memory);
 ExitCode compare_command(const Words& words, World& world, Memory& memory);
 ExitCode bench_command(const Words& words, World& world, Memory& memory);
+ExitCode bench_gemm(const Words& words, World& world);  // of bench_command
 ExitCode estimate_command(const Words& words, World& world, Memory& memory);
 
 }  // namespace tandem

@@ -17,8 +17,8 @@ namespace tandem {
 
 namespace {
 
-void compare_fixed_settings(const Config& config, const std::string& path) {
-  const std::string differences = changed_settings(config_from_text(read_file(path), path), config);
+void compare_fixed_settings(const Config& before, const Config& config, const std::string& path) {
+  const std::string differences = changed_settings(before, config);
   if (!differences.empty()) {
     fail(ExitCode::kConfig,
          str("run ", config.run.name,
@@ -55,13 +55,20 @@ std::unique_ptr<FileLock> RunDirectory::lock() const {
   return std::make_unique<FileLock>(path_ + "/lock", "run " + path_);
 }
 
-void RunDirectory::prepare(const Config& config) const {
+std::string RunDirectory::prepare(const Config& config) const {
   make_directories(checkpoints());
   const std::string config_path = path_ + "/config.cfg";
+  std::string plans = config.run.gemm_plans;  // the file to be copied
   if (std::filesystem::exists(metrics())) {
-    compare_fixed_settings(config, config_path);
+    const Config before = config_from_text(read_file(config_path), config_path);
+    compare_fixed_settings(before, config, config_path);
+    plans = plans == before.run.gemm_plans ? "" : plans;
+  }
+  if (!plans.empty()) {
+    replace_file(gemm_plans(), read_file(find(plans)));
   }
   replace_file(config_path, config.ini_text());
+  return config.run.gemm_plans.empty() ? "" : read_file(gemm_plans());
 }
 
 void RunDirectory::require_shared(Control& job, const std::string& host,

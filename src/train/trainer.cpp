@@ -28,11 +28,11 @@ Trainer::Trainer(const Config& config, World& world)
         watch_spot(world.local_rank() == 0 ? config.run.watch_spot : WatchSpot::kOff, world.host());
   });
   open_data(world.local_rank() == 0);
-  on_root(job_, [&] {
+  const std::string plans = on_root(job_, [&] {
     lock_ = directory_.lock();
-    directory_.prepare(config_);
-    return std::string();
+    return directory_.prepare(config_);
   });
+  machine_.use_gemm_plans(plans, directory_.gemm_plans());
   directory_.require_shared(job_, world.host());
   build(world.local_size());
   resume();

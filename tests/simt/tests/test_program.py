@@ -111,6 +111,33 @@ class Emulated(Workspace):
                     self.assertEqual(texts["cpu"], texts["cuda"])
                 self.assertEqual(*texts["cuda"].split("\n---------------\n")[:2])
 
+    def test_products_follow_a_table(self):
+        model = [*QUICK, *MODELS["gpt"], *CUDA, "--data.path", self.text]
+        path = self.path("plans.txt")
+        self.check(run("bench", "gemm", *model, "--ranks", "2", "--output", path))
+        with open(path) as file:
+            *head, end = file.read().split("\n")
+        def write(number):
+            """The same table, but each fused product takes the algorithm with this number (the fifth of its eight words)."""
+            rows = [line[:-64] + f"{number:016x}" + line[-48:] if " fused " in line else line for line in head]
+            with open(path, "w") as file:
+                file.write("\n".join([*rows, end]))
+        self.assertGreater(sum(" fused " in line for line in head), 10)
+        plans = ["--run.gemm_plans", path, "--optim.schedule", "constant"]
+        write(1)
+        first = self.curve("planned", "gpt", *CUDA, *plans, ranks=2)
+        self.curve("parts", "gpt", *CUDA, *plans, "--train.steps", "2", ranks=2)
+        write(2)
+        self.assertNotEqual(first, self.curve("other", "gpt", *CUDA, *plans, ranks=2))
+        self.assertEqual(first, self.curve("parts", "gpt", *CUDA, *plans, ranks=2))  # by its copy
+        head[2] = "gpu NVIDIA A100"
+        write(1)
+        for ranks in [None, 2]:
+            result = self.train("elsewhere", *QUICK, *MODELS["gpt"], *CUDA, *plans, ranks=ranks, code=CONFIG)
+            self.assert_one_line(result, "elsewhere/gemm_plans.txt: plans for NVIDIA A100, and this is .*tandem bench gemm")
+        self.assert_one_line(self.check(run("bench", "gemm", *model), CONFIG), "with --output FILE")
+        self.assert_one_line(self.check(run("bench", "gemm", *model, "--output", path, "--run.device", "cpu"), CONFIG), "on a GPU")
+
     def test_more_ranks_than_gpus(self):
         environment = dict(tandem_program.MPI_ENV, TANDEM_SIMT_DEVICES="1")
         saved, tandem_program.MPI_ENV = tandem_program.MPI_ENV, environment
