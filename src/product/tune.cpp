@@ -22,12 +22,12 @@ constexpr int64_t kRandom = 1 << 20;  // different random numbers in an operand
 // The median of the seconds that `run` takes on the stream; empty if it returns false.
 std::optional<double> median_seconds(CUstream_st* stream, const std::function<bool()>& run) {
   const auto burst = [&](int runs) {
-    const cuda::EventHandle begin = cuda::record(stream);
+    const cuda::EventHandle begin = cuda::record(stream, true);
     bool is_good = true;
     for (int i = 0; i < runs; ++i) {
       is_good = run() && is_good;
     }
-    const cuda::EventHandle end = cuda::record(stream);
+    const cuda::EventHandle end = cuda::record(stream, true);
     cuda::synchronize(end.get());
     return is_good ? std::optional(cuda::seconds_between(begin.get(), end.get()) / runs)
                    : std::nullopt;

@@ -110,7 +110,7 @@ std::vector<double> Bench::timings(const std::function<void()>& work, int64_t co
   for (int64_t i = 0; i < count; ++i) {
     const auto start = Clock::now();
     if (options.device == Device::kCuda) {
-      events.push_back(stream.record());
+      events.push_back(stream.record_time());
     }
     for (int64_t call = 0; call < calls; ++call) {
       work();
@@ -120,7 +120,7 @@ std::vector<double> Bench::timings(const std::function<void()>& work, int64_t co
     }
   }
   if (options.device == Device::kCuda) {
-    events.push_back(stream.record());
+    events.push_back(stream.record_time());
     stream.synchronize();
     for (size_t i = 1; i < events.size(); ++i) {
       seconds.push_back(events[i].seconds_since(events[i - 1]));

@@ -26,7 +26,7 @@ void Profile::begin(const std::source_location& place) {
   open_.push_back(records_.size());
   records_.push_back({.place = place, .phase = phase_});
   if (stream_.device() == Device::kCuda) {
-    records_.back().begin = stream_.record();
+    records_.back().begin = stream_.record_time();
   } else {
     records_.back().start = Clock::now();
   }
@@ -36,7 +36,7 @@ void Profile::end() {
   Record& record = records_[open_.back()];
   open_.pop_back();
   if (stream_.device() == Device::kCuda) {
-    record.end = stream_.record();
+    record.end = stream_.record_time();
   } else {
     record.seconds = std::chrono::duration<double>(Clock::now() - record.start).count();
   }
