@@ -1,7 +1,7 @@
 #include "layers/activation/activation.h"
-#include "src/kernels/matrix.cuh"
 #include "src/kernels/pack.cuh"
 #include "src/kernels/sigmoid.cuh"
+#include "src/kernels/transform.cuh"
 
 namespace tandem::kernels {
 

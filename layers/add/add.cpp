@@ -1,6 +1,6 @@
 #include "layers/add/add.h"
 
-#include "src/kernels/elementwise_functions.h"
+#include "src/kernels/elementwise.h"
 #include "src/kernels/map.h"
 
 namespace tandem {

@@ -1,5 +1,5 @@
 #include "layers/add/add.h"
-#include "src/kernels/elementwise_functions.h"
+#include "src/kernels/elementwise.h"
 #include "src/kernels/transform.cuh"
 
 namespace tandem::kernels {

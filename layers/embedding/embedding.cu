@@ -1,7 +1,7 @@
 #include "layers/embedding/embedding.h"
 #include "layers/embedding/token_order.h"
-#include "src/kernels/matrix.cuh"
 #include "src/kernels/pack.cuh"
+#include "src/kernels/transform.cuh"
 
 namespace tandem::kernels {
 

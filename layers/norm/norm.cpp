@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "layers/add/add.h"
-#include "src/kernels/elementwise_functions.h"
+#include "src/kernels/elementwise.h"
 #include "src/kernels/in_f32.h"
 
 namespace tandem {

@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "layers/rope/rope.h"
-#include "src/kernels/matrix.cuh"
 #include "src/kernels/pack.cuh"
+#include "src/kernels/transform.cuh"
 
 namespace tandem::kernels {
 

@@ -1,7 +1,6 @@
 #include "src/kernels/elementwise.h"
 
 #include "src/kernels/activation_functions.h"
-#include "src/kernels/elementwise_functions.h"
 #include "src/kernels/map.h"
 
 namespace tandem::kernels {

@@ -1,6 +1,5 @@
 #include "src/kernels/activation_functions.h"
 #include "src/kernels/elementwise.h"
-#include "src/kernels/elementwise_functions.h"
 #include "src/kernels/sigmoid.cuh"
 #include "src/kernels/transform.cuh"
 

@@ -1,9 +1,31 @@
 // Copies, sums and activation functions of flat arrays.
 #pragma once
 
+#include "src/core/host_device.h"
 #include "src/device/dispatch.h"
 
 namespace tandem::kernels {
+
+// Functors for transform().
+template <class W>
+struct Constant {
+  W value;
+  TANDEM_HOST_DEVICE W operator()() const { return value; }
+};
+
+struct Same {
+  template <class W>
+  TANDEM_HOST_DEVICE W operator()(W x) const {
+    return x;
+  }
+};
+
+struct Plus {
+  template <class W>
+  TANDEM_HOST_DEVICE W operator()(W x, W y) const {
+    return x + y;
+  }
+};
 
 // to[i] = value
 template <class T>

@@ -1,5 +1,6 @@
-// transform() of map.h on a GPU. If all pointers are aligned to 16 bytes, a thread takes as many
-// neighbours as fit in 16 bytes of the smallest type; otherwise one element.
+// How threads divide arrays and matrices. transform() is that of map.h on a GPU: if all pointers
+// are aligned to 16 bytes, a thread takes as many neighbours as fit in 16 bytes of the smallest
+// type; otherwise one element.
 #pragma once
 
 #include <algorithm>
@@ -52,6 +53,41 @@ void transform(Cuda device, int64_t n, To* to, F f, const From*... from) {
     launch<transform_kernel<kCount, To, F, From...>>(device, blocks_for(n, kThreads * kCount),
                                                      kThreads, 0, n, to, f, from...);
   });
+}
+
+// --- matrices ---
+//
+// How a kernel divides a matrix [rows, width] among threads. A warp takes neighbouring columns of
+// one row, kWidth columns per thread, so that no thread has to divide by the width.
+
+inline constexpr int kMatrixColumns = 32;  // threads along a row in a block
+inline constexpr int kMatrixRows = 8;      // rows in a block
+inline constexpr int kMatrixThreads = kMatrixColumns * kMatrixRows;
+
+// rows and width are at least 1. The grid has `layers` layers of blocks along z, at most 65535.
+inline dim3 matrix_grid(int64_t rows, int64_t width, int columns_per_thread, int64_t layers = 1) {
+  constexpr int64_t kMost = 65535;
+  const int64_t columns = (width + columns_per_thread - 1) / columns_per_thread;
+  return {blocks_for(rows, kMatrixRows),
+          static_cast<unsigned>(std::min<int64_t>(kMost, blocks_for(columns, kMatrixColumns))),
+          static_cast<unsigned>(std::min(kMost, layers))};
+}
+
+inline dim3 matrix_block() { return {kMatrixColumns, kMatrixRows}; }
+
+// Calls f(row, column) for each group of kWidth columns of this thread. The width must be a
+// multiple of kWidth.
+template <int kWidth, class F>
+__device__ void for_matrix(int64_t rows, int64_t width, F f) {
+  const int64_t row = int64_t{blockIdx.x} * kMatrixRows + threadIdx.y;
+  if (row >= rows) {
+    return;
+  }
+  const int64_t first = (int64_t{blockIdx.y} * kMatrixColumns + threadIdx.x) * kWidth;
+#pragma unroll 1  // one iteration, except for very wide matrices
+  for (int64_t j = first; j < width; j += int64_t{gridDim.y} * kMatrixColumns * kWidth) {
+    f(row, j);
+  }
 }
 
 }  // namespace tandem

@@ -202,6 +202,6 @@ MUTANTS = [
            "if (shared_by_all.apply == 0) {", "if (false) {",
            ["optim.adamw AdamW.ASkippedStepLeavesAllBits"]),
     Mutant("optimizers: weights of 16 bits are not rounded again after the update", "optim/flat_optimizer.cuh",
-           "      store_pack(working, i, values.of);\n", "",
+           "      store_four(working, i, values.of);\n", "",
            ["optim.adamw AdamW.WorkingCopyIsTheRoundedValue"]),
 ]
