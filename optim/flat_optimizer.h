@@ -106,14 +106,26 @@ class FlatOptimizer final : public Optimizer {
     auto* prepared = reinterpret_cast<Scalars*>(scalars_.raw());
     stream.charge({.bytes = bytes_of(shards)});
     const DType dtype = working_type(shards);
-    on_device(stream, [&](auto device) {
+    const std::vector<kernels::ShardArrays> arrays = arrays_of(shards);
+    ArrayList<kernels::ShardArrays> list{};
+    if (stream.device() == Device::kCuda) {  // a dry stream's memory is counted, too
+      list = list_.list(stream, arrays);
+    }
+    on_device(stream, [&]<class D>(D device) {
       kernels::prepare_update<Rule>(device, options_, inputs, prepared);
-      if (dtype == DType::kBf16) {
-        update<Bf16>(device, stream, prepared, shards);
-      } else if (dtype == DType::kFp16) {
-        update<Fp16>(device, stream, prepared, shards);
+      const auto update = [&](const auto& of) {
+        if (dtype == DType::kBf16) {
+          kernels::update_shards<Rule, Bf16>(device, prepared, of);
+        } else if (dtype == DType::kFp16) {
+          kernels::update_shards<Rule, Fp16>(device, prepared, of);
+        } else {
+          kernels::update_shards<Rule, float>(device, prepared, of);
+        }
+      };
+      if constexpr (std::is_same_v<D, Cuda>) {
+        update(list);
       } else {
-        update<float>(device, stream, prepared, shards);
+        update(arrays);
       }
     });
   }
@@ -191,17 +203,12 @@ class FlatOptimizer final : public Optimizer {
     return arrays;
   }
 
-  template <class T, class D>
-  void update(D device, Stream& stream, const Scalars* scalars, std::span<const Shard> shards) {
+  std::vector<kernels::ShardArrays> arrays_of(std::span<const Shard> shards) const {
     std::vector<kernels::ShardArrays> arrays;
     for (size_t i = 0; i < shards.size(); ++i) {
       arrays.push_back(arrays_of(shards[i], state_[i]));
     }
-    if constexpr (std::is_same_v<D, Cuda>) {
-      kernels::update_shards<Rule, T>(device, scalars, list_.list(stream, arrays));
-    } else {
-      kernels::update_shards<Rule, T>(device, scalars, arrays);
-    }
+    return arrays;
   }
 
   typename Rule::Options options_;

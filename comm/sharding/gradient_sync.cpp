@@ -360,14 +360,17 @@ void GradientSync::squared_norm(const Tensor& result, const Tensor& scratch) {
     copy(stream_, value, result);
     return;
   }
+  ArrayList<FlatArray> list{};
+  if (stream_.device() == Device::kCuda) {  // a dry stream's memory is counted, too
+    std::vector<FlatArray> arrays;
+    for (const Tensor& gradient : own) {
+      arrays.push_back({gradient.data<float>(), gradient.elements()});
+    }
+    list = own_.list(stream_, arrays);
+  }
   on_device(stream_, [&]<class D>(D device) {
     if constexpr (std::is_same_v<D, Cuda>) {
-      std::vector<FlatArray> arrays;
-      for (const Tensor& gradient : own) {
-        arrays.push_back({gradient.data<float>(), gradient.elements()});
-      }
-      tandem::squared_norm(device, own_.list(stream_, arrays), result.data<double>(),
-                           scratch.data<double>());
+      tandem::squared_norm(device, list, result.data<double>(), scratch.data<double>());
     } else {
       *result.data<double>() = 0;
       for (const Tensor& gradient : own) {

@@ -8,11 +8,12 @@
 namespace tandem {
 
 void ParameterSums::add(Parameter& parameter, Tensor partial) {
-  require(partial.shape()[1] == parameter.shape.elements(), [&] {
-    return str("sums over rows ", partial.shape(), " for parameter ", parameter.name, " ",
-               parameter.shape);
+  GradTarget gradient = grad_target(parameter);
+  require(partial.shape()[1] == gradient.into.elements(), [&] {
+    return str("sums over rows ", partial.shape(), " for parameter ", parameter.name,
+               ", stored as ", gradient.into.shape());
   });
-  sums_.push_back({&parameter, grad_target(parameter), std::move(partial)});
+  sums_.push_back({&parameter, std::move(gradient), std::move(partial)});
 }
 
 bool ParameterSums::misses(const Parameter* parameter) const {

@@ -6,6 +6,9 @@ namespace tandem {
 
 namespace {
 
+// The longest row of logits that a block holds in shared memory.
+constexpr double kHeldBytes = 162 * 1024;
+
 double as_double(int64_t value) { return static_cast<double>(value); }
 
 class StepCosts {
@@ -112,8 +115,8 @@ class StepCosts {
     const double row = as_double(rows_) * kWide * (config_.llama ? 1 : 2);
     add("norm forward, the first", "norm", 1, 1, 2 * stream_, 2 * stream_, row);
     add("residual add + norm forward", "norm", norms - 1, 1, 4 * stream_, 4 * stream_, row);
-    add("norm backward", "norm", norms - 1, 2, 4 * stream_, 4 * stream_, row);
-    add("norm backward, the last", "norm", 1, 2, 3 * stream_, 3 * stream_, row);
+    add("norm backward", "norm", norms - 1, 1, 4 * stream_, 4 * stream_, row);
+    add("norm backward, the last", "norm", 1, 1, 3 * stream_, 3 * stream_, row);
   }
 
   // Half of the square of scores is masked. Backward computes the scores again: 5 products, not 4.
@@ -130,7 +133,7 @@ class StepCosts {
     }
     add("attention forward", "attention", layers_, 1, qkv + y, qkv + y, log_sum);
     ops_.back().flops = 2 * product;
-    add("attention backward", "attention", layers_, 2, 2 * qkv + 2 * y, 2 * qkv + 2 * y, log_sum);
+    add("attention backward", "attention", layers_, 3, 2 * qkv + 2 * y, 2 * qkv + 2 * y, log_sum);
     ops_.back().flops = 5 * product;
   }
 
@@ -146,23 +149,23 @@ class StepCosts {
     add("SwiGLU backward", "activation", layers_, 1, 5 * hidden, 5 * hidden, 0);
   }
 
-  // The floor is one pass over rows that are held on chip, in place. Our schedule reads the logits
-  // once for the loss (a running maximum and sum), and reads and writes them for the gradient.
+  // Loss and gradient in one pass over rows that are held on chip, in place. Rows that are too long
+  // for that are read twice. Of each row there are a target and a loss.
   void cross_entropy() {
     const double logits = activation(config_.vocab), row = as_double(rows_) * kWide;
-    add("cross-entropy forward", "cross_entropy", 1, 1, logits, logits, 3 * row);
-    add("cross-entropy backward", "cross_entropy", 1, 1, logits, 2 * logits, 3 * row);
+    const bool held = as_double(config_.vocab) * element_ <= kHeldBytes;
+    add("cross-entropy", "cross_entropy", 1, 1, 2 * logits, (held ? 2 : 3) * logits, 2 * row);
   }
 
-  // Each could be summed by the kernel that writes or reads dy anyway, so the floor is 0.
+  // Each could be summed by the kernel that writes or reads dy anyway, so the floor is 0. The
+  // backward passes of norms and GELU do so for all but the first bias of a block. A second launch
+  // finishes all sums over rows of a block.
   void bias_gradients() {
     if (config_.llama) {
       return;
     }
-    for (const int64_t out : {heads_.row(), config_.width, config_.ffn_width, config_.width}) {
-      add("bias gradient of " + std::to_string(out), "linear", layers_, 2, 0, activation(out),
-          as_double(out) * kWide);
-    }
+    add("QKV bias gradient", "linear", layers_, 2, 0, activation(heads_.row()),
+        as_double(heads_.row()) * kWide);
   }
 
   // AdamW reads the gradient, reads and writes the master, m and v, and writes the weight that

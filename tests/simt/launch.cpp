@@ -98,37 +98,55 @@ void check_limits(const Launch& launch) {
   }
 }
 
-// Lines that are appended to a file when the process ends, each once; without a path, to none.
+// Lines that are appended to a file, each once.
 class FileOfLines {
  public:
   explicit FileOfLines(const std::string& path) : path_(path) {}
-  ~FileOfLines() {
+  void add(const std::string& line) { lines_.insert(line); }
+  void write() const {
+    if (path_.empty()) {
+      return;
+    }
     std::string text;
     for (const std::string& line : lines_) {
       text += line + "\n";
     }
-    const int file = path_.empty() ? -1 : open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
-    if (!path_.empty() && (file < 0 || write(file, text.data(), text.size()) < 0)) {
+    const int file = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+    if (file < 0 || ::write(file, text.data(), text.size()) < 0) {
       fail("cannot write the executed kernels", path_);
     }
     close(file);
   }
-  void add(const std::string& line) { lines_.insert(line); }
 
  private:
   std::string path_;
   std::set<std::string> lines_;
 };
 
+// The kernels that ran, written when the process ends. They outlive every thread.
+struct Executed {
+  FileOfLines coverage{settings().coverage}, launches{settings().launches};
+};
+
+Executed& executed() {
+  static auto* executed = [] {
+    std::atexit([] {
+      simt::executed().coverage.write();
+      simt::executed().launches.write();
+    });
+    return new Executed;
+  }();
+  return *executed;
+}
+
 // Notes an executed kernel: for the coverage, its bare name, "row_sum_kernel" of
 // "row_sum_kernel<float>".
 void record(const Launch& launch) {
-  static FileOfLines coverage(settings().coverage), launches(settings().launches);
   const std::string& kernel = launch.kernel;
   const dim3 b = launch.block;
-  coverage.add(kernel.substr(0, std::min(kernel.find('<'), kernel.size())));
-  launches.add(kernel + "\t" + std::to_string(b.x * b.y * b.z) + "\t" +
-               std::to_string(launch.dynamic_bytes));
+  executed().coverage.add(kernel.substr(0, std::min(kernel.find('<'), kernel.size())));
+  executed().launches.add(kernel + "\t" + std::to_string(b.x * b.y * b.z) + "\t" +
+                          std::to_string(launch.dynamic_bytes));
 }
 
 // Before CUDA loads a kernel, it may wait for all work on the GPU. That includes a collective that

@@ -70,6 +70,8 @@ class Job {
   // Running means and variances of BatchNorm.
   std::vector<double> statistics() const;
   Stream& stream() { return stream_; }
+  // Takes the events of the steps so far, as the trainer does after each.
+  void take_timeline() { static_cast<void>(training_.timeline().take(stream_)); }
   Model& model() { return *model_; }
   TrainingStep& training() { return training_; }
   // Called as a micro-step begins.
