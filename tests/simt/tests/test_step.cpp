@@ -41,7 +41,9 @@ void check_steps(const Plan& plan) {
     const Cost cost = cost_of_step(job, number, record);
     EXPECT_EQ(cost.enqueued.host_syncs, 0);
     EXPECT_EQ(cost.finished.device_allocations, 0);
-    EXPECT_EQ(cost.finished.events, 0);
+    // A step of gpt records dozens of events, which are used again. Where a stream is later than in
+    // the steps before, a few more may be held at once.
+    EXPECT_LE(cost.finished.events, 4);
     EXPECT_EQ(cost.finished.launches, expected.finished.launches);
     EXPECT_EQ(cost.finished.sectors_read, expected.finished.sectors_read);
     EXPECT_EQ(cost.finished.sectors_written, expected.finished.sectors_written);
