@@ -126,17 +126,18 @@ class Emulated(Workspace):
         plans = ["--run.gemm_plans", path, "--optim.schedule", "constant"]
         write(1)
         first = self.curve("planned", "gpt", *CUDA, *plans, ranks=2)
-        self.curve("parts", "gpt", *CUDA, *plans, "--train.steps", "2", ranks=2)
+        self.curve("planned-parts", "gpt", *CUDA, *plans, "--train.steps", "2", ranks=2)
         write(2)
         self.assertNotEqual(first, self.curve("other", "gpt", *CUDA, *plans, ranks=2))
-        self.assertEqual(first, self.curve("parts", "gpt", *CUDA, *plans, ranks=2))  # by its copy
+        self.assertEqual(first, self.curve("planned-parts", "gpt", *CUDA, *plans, ranks=2))  # by its copy
         head[2] = "gpu NVIDIA A100"
         write(1)
         for ranks in [None, 2]:
             result = self.train("elsewhere", *QUICK, *MODELS["gpt"], *CUDA, *plans, ranks=ranks, code=CONFIG)
             self.assert_one_line(result, "elsewhere/gemm_plans.txt: plans for NVIDIA A100, and this is .*tandem bench gemm")
         self.assert_one_line(self.check(run("bench", "gemm", *model), CONFIG), "with --output FILE")
-        self.assert_one_line(self.check(run("bench", "gemm", *model, "--output", path, "--run.device", "cpu"), CONFIG), "on a GPU")
+        self.assert_one_line(self.check(run("bench", "gemm", *model, "--output", path, "--run.device", "cpu", "--dist.backend", "mpi"),
+                                        CONFIG), "on a GPU")
 
     def test_more_ranks_than_gpus(self):
         environment = dict(tandem_program.MPI_ENV, TANDEM_SIMT_DEVICES="1")

@@ -136,11 +136,8 @@ TEST(Step, MicroStepsOfAKindAreTheSameLaunches) {
 // gradient; and one that finishes all sums over rows. About 30 launches serve the whole model. Its
 // small buckets make more shards than the 88 of GPT-2 124M, and these cost no launches.
 TEST(Step, TwelveLayersTakeAtMost350Launches) {
-  Job job({.device = Device::kCuda,
-           .dtype = DType::kBf16,
-           .layers = 12,
-           .dropout = 0,
-           .alone = true});
+  Job job(
+      {.device = Device::kCuda, .dtype = DType::kBf16, .layers = 12, .dropout = 0, .alone = true});
   StepRecord::Copy record;
   cost_of_step(job, 0, record);
   cost_of_step(job, 1, record);
