@@ -1,5 +1,7 @@
 #include "layers/attention/attention.h"
 
+#include "layers/attention/cudnn_attention.h"
+
 namespace tandem {
 
 namespace {
@@ -9,6 +11,29 @@ Tensor attention_workspace(const Context& context, const Tensor& qkv, const Head
       {kernels::attention_workspace(context.stream.device(), qkv.dtype(), qkv.shape()[0],
                                     qkv.shape()[1], layout.heads, layout.width)},
       wide_of(qkv.dtype()));
+}
+
+// kAuto means own kernels, until a GPU has measured both.
+bool by_cudnn(const Context& context, DType dtype) {
+  require_attention(context.attention, context.stream, dtype);
+  return context.attention == AttentionKernels::kCudnn;
+}
+
+Tensor cudnn_workspace(const Context& context, const cudnn_attention::Problem& problem, Pass pass) {
+  const int64_t bytes = context.stream.is_dry()
+                            ? cudnn_attention::estimated_workspace_bytes(problem, pass)
+                            : cudnn_attention::workspace_bytes(problem, pass);
+  return context.workspace({(bytes + 3) / 4}, DType::kF32);
+}
+
+// Calls f(Cuda) unless the stream, which is of a GPU, is dry.
+template <class F>
+void on_cuda(const Stream& stream, F&& f) {
+  on_device(stream, [&](auto device) {
+    if constexpr (std::is_same_v<decltype(device), Cuda>) {
+      f(device);
+    }
+  });
 }
 
 // Charges `count` products of [T, T] and [T, width] matrices; the mask leaves half of [T, T].
@@ -26,11 +51,42 @@ struct AttentionOp final : Op {
   Tensor log_sum;  // [B, heads, T], f32 or, for f64 qkv, f64
 
   std::string_view name() const override { return "attention"; }
+
+  cudnn_attention::Problem problem() const {
+    return {
+        .dtype = qkv.dtype(), .batch = qkv.shape()[0], .length = qkv.shape()[1], .layout = layout};
+  }
+
+  void forward(Context& context) {
+    const int64_t batch = qkv.shape()[0], length = qkv.shape()[1];
+    charge_products(context, qkv, layout, 2);
+    if (by_cudnn(context, qkv.dtype())) {
+      const Tensor workspace = cudnn_workspace(context, problem(), Pass::kForward);
+      return on_cuda(context.stream, [&](Cuda device) {
+        cudnn_attention::forward(device, problem(), qkv.raw(), y.raw(), log_sum.data<float>(),
+                                 workspace.raw());
+      });
+    }
+    const Tensor workspace = attention_workspace(context, qkv, layout);
+    on_device_and_float(context.stream, qkv.dtype(), [&]<class T>(auto device) {
+      kernels::attention_forward(device, qkv.data<T>(), y.data<T>(), log_sum.data<Wide<T>>(), batch,
+                                 length, layout.heads, layout.kv_heads, layout.width,
+                                 workspace.data<Wide<T>>());
+    });
+  }
+
   void backward(Context& context, Tensor& dy) override {
     const int64_t batch = qkv.shape()[0], length = qkv.shape()[1];
     const GradTarget dqkv = input(0).target(context);
-    const Tensor workspace = attention_workspace(context, qkv, layout);
     charge_products(context, qkv, layout, 5);  // 5, not 4: the scores are computed again
+    if (by_cudnn(context, qkv.dtype()) && dqkv.beta == 0) {
+      const Tensor workspace = cudnn_workspace(context, problem(), Pass::kBackward);
+      return on_cuda(context.stream, [&](Cuda device) {
+        cudnn_attention::backward(device, problem(), dy.raw(), qkv.raw(), y.raw(),
+                                  log_sum.data<float>(), dqkv.into.raw(), workspace.raw());
+      });
+    }
+    const Tensor workspace = attention_workspace(context, qkv, layout);
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
       kernels::attention_backward(device, dy.data<T>(), qkv.data<T>(), y.data<T>(),
                                   log_sum.data<Wide<T>>(), dqkv.into.data<T>(), Wide<T>(dqkv.beta),
@@ -51,6 +107,25 @@ void require_layout(const Variable& qkv, const HeadLayout& layout) {
 
 }  // namespace
 
+void require_attention(AttentionKernels kernels, const Stream& stream, DType dtype) {
+  if (kernels != AttentionKernels::kCudnn) {
+    return;
+  }
+  const auto refuse = [](const std::string& why) {
+    fail(ExitCode::kConfig, str("kernels.attention = cudnn: ", why, ", or use own"));
+  };
+  if (stream.device() == Device::kCpu) {
+    refuse("cuDNN computes on GPUs; set run.device = cuda");
+  }
+  if (dtype != DType::kBf16 && dtype != DType::kFp16) {
+    refuse(str("cuDNN's attention is for bf16 and fp16, not ", name_of(dtype),
+               "; set train.precision"));
+  }
+  if (!stream.is_dry() && !cudnn_attention::why_missing().empty()) {
+    refuse(cudnn_attention::why_missing());
+  }
+}
+
 Variable attention(Context& context, const Variable& qkv, const HeadLayout& layout) {
   require_layout(qkv, layout);
   const int64_t batch = qkv.shape()[0], length = qkv.shape()[1];
@@ -59,13 +134,7 @@ Variable attention(Context& context, const Variable& qkv, const HeadLayout& layo
   op->qkv = qkv.value();
   op->y = context.activation({batch, length, layout.heads * layout.width}, qkv.dtype());
   op->log_sum = context.activation({batch, layout.heads, length}, wide_of(qkv.dtype()));
-  const Tensor workspace = attention_workspace(context, qkv.value(), layout);
-  charge_products(context, qkv.value(), layout, 2);
-  on_device_and_float(context.stream, qkv.dtype(), [&]<class T>(auto device) {
-    kernels::attention_forward(device, qkv.data<T>(), op->y.data<T>(), op->log_sum.data<Wide<T>>(),
-                               batch, length, layout.heads, layout.kv_heads, layout.width,
-                               workspace.data<Wide<T>>());
-  });
+  op->forward(context);
   Tensor y = op->y;
   return context.record(std::move(y), std::move(op), {qkv});
 }

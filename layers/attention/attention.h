@@ -6,6 +6,9 @@
 // al. 2022, arXiv:2205.14135). There is no dropout on the probabilities.
 //
 // For bf16 and fp16, results are rounded when they are stored; softmax and sums are f32.
+//
+// Context::attention chooses between the kernels declared here and those of cuDNN
+// (cudnn_attention.h).
 #pragma once
 
 #include "layers/module.h"
@@ -19,7 +22,13 @@ struct HeadLayout {
   int64_t kv_heads = 1;
   int64_t width = 1;  // of one head, D
   int64_t row() const { return (heads + 2 * kv_heads) * width; }
+  auto operator<=>(const HeadLayout&) const = default;
 };
+
+// Throws Error(kConfig) unless these kernels can compute attention of `dtype` on the stream's
+// device: those of cuDNN are for GPUs and 16-bit types, and need its library, but not for a dry
+// stream.
+void require_attention(AttentionKernels kernels, const Stream& stream, DType dtype);
 
 // qkv [B, T, layout.row()]; returns [B, T, heads * width].
 Variable attention(Context& context, const Variable& qkv, const HeadLayout& layout);

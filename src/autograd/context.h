@@ -13,6 +13,9 @@ namespace tandem {
 class Gate;
 class Tape;
 
+// Which kernels compute attention.
+enum class AttentionKernels : uint8_t { kAuto, kOwn, kCudnn };
+
 struct Context {
   Stream& stream;
   Memory& memory;
@@ -27,6 +30,7 @@ struct Context {
   bool recomputing = false;  // forward runs again inside backward: do not count statistics twice
   Gate* gate = nullptr;      // called around each block; null: parameters are always in memory
   bool recompute = false;    // keep only a block's inputs, and recompute the rest in backward
+  AttentionKernels attention = AttentionKernels::kAuto;
 
   // Outside matrix products, activations dominate memory traffic: each activation and each gradient
   // of one is written once and read about twice.

@@ -3,6 +3,7 @@
 #include <array>
 #include <charconv>
 
+#include "layers/attention/cudnn_attention.h"
 #include "src/core/visible_text.h"
 #include "src/device/dispatch.h"
 #include "src/settings/step_ranges.h"
@@ -119,7 +120,7 @@ void bind_dist(Options& o, DistConfig& dist) {
 // A value of a setting, and the other settings that nothing reads when it is chosen.
 struct Choice {
   const char *key, *value;
-  std::array<const char*, 13> ignores;
+  std::array<const char*, 14> ignores;
 };
 
 constexpr Choice kChoices[] = {
@@ -131,12 +132,12 @@ constexpr Choice kChoices[] = {
      "resnet",
      {"model.layers", "model.heads", "model.kv_heads", "model.width", "model.ffn_width",
       "model.context", "model.positions", "model.vocab", "model.dropout", "model.tie_embeddings",
-      "model.norm_eps", "model.rope_theta", "model.rope_scaling"}},
+      "model.norm_eps", "model.rope_theta", "model.rope_scaling", "kernels.attention"}},
     {"model.kind",
      "mlp",
      {"model.heads", "model.kv_heads", "model.ffn_width", "model.context", "model.positions",
       "model.vocab", "model.dropout", "model.tie_embeddings", "model.norm_eps", "model.rope_theta",
-      "model.rope_scaling", "model.depth"}},
+      "model.rope_scaling", "model.depth", "kernels.attention"}},
     {"model.rope_scaling",
      "none",
      {"model.rope_factor", "model.rope_low_freq_factor", "model.rope_high_freq_factor",
@@ -187,6 +188,9 @@ void find_missing_features(const Config& c, std::vector<std::string>& problems) 
   refuse(problems, "run.device = cuda", c.run.device == Device::kCuda && !kHasCuda, "cpu or auto");
   refuse(problems, "dist.backend = nccl", c.dist.backend == Backend::kNccl && !kHasCuda,
          "mpi or auto");
+  refuse(problems, "kernels.attention = cudnn",
+         c.kernels.attention == AttentionKernels::kCudnn && !cudnn_attention::in_build(),
+         "own or auto");
   refuse(problems, "log.trace = true", c.log.trace, "false");
 }
 
@@ -259,6 +263,11 @@ void Config::bind(Options& o) {
   o.add("data.verify", data.verify, "hash the whole dataset at the start, also above 512 MiB");
   bind_model(o, model);
   bind_train(o, train);
+  o.add_choice("kernels.attention", kernels.attention,
+               {{"auto", AttentionKernels::kAuto},
+                {"own", AttentionKernels::kOwn},
+                {"cudnn", AttentionKernels::kCudnn}},
+               "who computes attention in training; auto: own, until a GPU has measured both");
   bind_optim(o, optim);
   bind_dist(o, dist);
   o.add("checkpoint.every_steps", checkpoint.every_steps,
@@ -294,6 +303,7 @@ TrainingStep::Options Config::training_step(int ranks) const {
   return {.seed = static_cast<uint64_t>(run.seed),
           .batch = train.batch_plan(ranks),
           .recompute = train.recompute,
+          .attention = kernels.attention,
           .halts = train.on_nonfinite == OnNonfinite::kStop,
           .exact = dist.reduce == Reduce::kExact,
           .clip_norm = optim.clip_norm,

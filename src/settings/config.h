@@ -91,6 +91,10 @@ struct TrainConfig {
   int64_t eval_batch() const { return micro_batch > 0 ? micro_batch : global_batch; }
 };
 
+struct KernelsConfig {
+  AttentionKernels attention = AttentionKernels::kAuto;
+};
+
 struct OptimConfig {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double lr = 1e-3;
@@ -151,6 +155,7 @@ struct Config {
   DataConfig data;
   ModelConfig model;
   TrainConfig train;
+  KernelsConfig kernels;
   OptimConfig optim;
   DistConfig dist;
   CheckpointConfig checkpoint;

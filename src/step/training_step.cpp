@@ -103,7 +103,8 @@ bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
                   .loss_gradient = &record_->numbers()->loss_gradient,
                   .training = true,
                   .gate = check_ ? static_cast<Gate*>(&*check_) : &store_->gradients,
-                  .recompute = options_.recompute};
+                  .recompute = options_.recompute,
+                  .attention = options_.attention};
   if (check_) {
     check_->begin_micro_step(micro_step);
   }

@@ -25,9 +25,10 @@ namespace tandem {
 class TrainingStep {
  public:
   struct Options {
-    uint64_t seed = 1;            // of dropout
-    BatchPlan batch{};            // over the ranks of the data group
-    bool recompute = false;       // blocks run again in the backward pass
+    uint64_t seed = 1;       // of dropout
+    BatchPlan batch{};       // over the ranks of the data group
+    bool recompute = false;  // blocks run again in the backward pass
+    AttentionKernels attention = AttentionKernels::kAuto;
     bool halts = false;           // as in StepOptions
     bool exact = false;           // sums that do not depend on ranks and micro-batches
     double clip_norm = 0;         // 0: no clipping

@@ -1,12 +1,11 @@
 #include "src/train/trainer.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <utility>
 
 #include "comm/agreement.h"
 #include "comm/link_probe.h"
+#include "layers/attention/attention.h"
 #include "src/estimate/memory_check.h"
 
 namespace tandem {
@@ -23,7 +22,8 @@ Trainer::Trainer(const Config& config, World& world)
       stream_(machine_.stream),
       stop_signal_(world.rank() == 0, std::getenv("OMPI_COMM_WORLD_RANK") != nullptr),
       stop_file_(world.rank() == 0 ? config.run.stop_file : "") {
-  agree(job_, [&] {  // a notice is about a machine
+  agree(job_, [&] {  // libraries and notices are those of a machine
+    require_attention(config.kernels.attention, stream_, config.train.precision);
     spot_watch_ =
         watch_spot(world.local_rank() == 0 ? config.run.watch_spot : WatchSpot::kOff, world.host());
   });

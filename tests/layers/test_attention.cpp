@@ -4,6 +4,7 @@
 
 #include "layers/add/add.h"
 #include "layers/attention/attention.h"
+#include "layers/attention/cudnn_attention.h"
 #include "src/device/copy.h"
 #include "tests/support/device_check.h"
 
@@ -290,6 +291,65 @@ TEST(Attention, LayoutMustFit) {
   EXPECT_NO_THROW(attention(test.context, qkv, {2, 2, 4}));
   EXPECT_THROW(attention(test.context, qkv, {2, 2, 3}), Error);
   EXPECT_THROW(attention(test.context, qkv, {3, 2, 4}), Error);
+}
+
+// What attention does with Context::attention = kCudnn. It is an error on the CPU and for f32, and
+// where cuDNN is missing, as on the emulated GPU.
+std::string refusal_of_cudnn(Device device, DType dtype) {
+  const HeadLayout layout{.heads = 2, .kv_heads = 2, .width = 64};
+  const Variable qkv(to_device(random_tensor({1, 8, layout.row()}, dtype, 1), device));
+  TestContext test(device);
+  test.context.attention = AttentionKernels::kCudnn;
+  try {
+    attention(test.context, qkv, layout);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kConfig);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Attention, CudnnIsRefusedWithOneLine) {
+  for_each_device([](Device device) {
+    const std::string start = "kernels.attention = cudnn: ";
+    const std::string bf16 = refusal_of_cudnn(device, DType::kBf16);
+    if (device == Device::kCpu) {
+      EXPECT_EQ(bf16, start + "cuDNN computes on GPUs; set run.device = cuda, or use own");
+      return;
+    }
+    EXPECT_EQ(refusal_of_cudnn(device, DType::kF32),
+              start +
+                  "cuDNN's attention is for bf16 and fp16, not f32; set train.precision, or "
+                  "use own");
+    const std::string why = cudnn_attention::why_missing();
+    EXPECT_EQ(bf16, why.empty() ? "accepted" : start + why + ", or use own");
+  });
+}
+
+// On a real GPU with cuDNN. Tolerances and lengths as in FlashAttention.
+TEST(Attention, CudnnComputesTheSame) {
+  if (!cudnn_attention::why_missing().empty()) {
+    GTEST_SKIP() << cudnn_attention::why_missing();
+  }
+  bool has_gpu = false;
+  for_each_device([&](Device device) { has_gpu |= device == Device::kCuda; });
+  if (!has_gpu) {
+    GTEST_SKIP() << "no GPU";
+  }
+  for (const auto& [heads, kv_heads, width] : {std::tuple{3, 3, 64}, {4, 2, 64}, {4, 1, 128}}) {
+    for (const int64_t length : {1, 64, 100, 300}) {
+      SCOPED_TRACE(str("width ", width, ", length ", length));
+      const HeadLayout layout{.heads = heads, .kv_heads = kv_heads, .width = width};
+      check_devices({Shape{2, length, layout.row()}}, {},
+                    [&](Context& context, const std::vector<Variable>& in) {
+                      if (context.stream.device() == Device::kCuda) {
+                        context.attention = AttentionKernels::kCudnn;
+                      }
+                      return attention(context, in[0], layout);
+                    },
+                    {.terms = 2 * (length + width), .dtypes = {DType::kBf16, DType::kFp16}});
+    }
+  }
 }
 
 // The GPU holds a row of a head in the registers of a few threads, which limits a head's width.

@@ -195,6 +195,8 @@ ROWS = {
         Row(None, "2-3", gives(steps, [1, 2, 3, 4], [1, 4]), gives(figure("lr"), LR, LR), differs(weights),
             given="train.steps=4 optim.schedule=constant"),
         Row(None, "3-2", ends=(CONFIG, 'train.skip_batches = "3-2" must be steps, such as 7, 3-5 or 3-5,9'))],
+    "kernels.attention": [Row("auto", "own", same(losses, weights)),
+                          Row("auto", "cudnn", ends=(CONFIG, "kernels.attention = cudnn"))],
     "optim.kind": [Row("adamw", "sgd", gives(moments, {"m", "v"}, {"momentum"}))],
     "optim.lr": [Row(LR, LR / 4, gives(rates(LR), [1, 1], [0.25, 0.25]), differs(losses), given="optim.schedule=constant")],
     "optim.min_lr": [Row(0, LR / 4, gives(rates(LR), [1, 0.5], [1, 0.625]), differs(weights))],

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "layers/attention/cudnn_attention.h"
 #include "src/core/error.h"
 #include "src/device/dispatch.h"
 #include "src/settings/changes.h"
@@ -101,6 +102,11 @@ TEST(Config, EveryChoiceMeansWhatItSays) {
   expect_choices<bool>(
       "train.recompute", {{"none", false}, {"block", true}},
       [](Config & c) -> auto& { return c.train.recompute; });
+  using Attention = AttentionKernels;
+  expect_choices<Attention>(
+      "kernels.attention",
+      {{"auto", Attention::kAuto}, {"own", Attention::kOwn}, {"cudnn", Attention::kCudnn}},
+      [](Config & c) -> auto& { return c.kernels.attention; });
   expect_choices<OnNonfinite>(
       "train.on_nonfinite", {{"stop", OnNonfinite::kStop}, {"skip", OnNonfinite::kSkip}},
       [](Config & c) -> auto& { return c.train.on_nonfinite; });
@@ -273,6 +279,9 @@ TEST(Config, MissingFeaturesAreErrors) {
   if (!kHasCuda) {
     settings.push_back({"run.device", "cuda"});
     settings.push_back({"dist.backend", "nccl"});
+  }
+  if (!cudnn_attention::in_build()) {
+    settings.push_back({"kernels.attention", "cudnn"});
   }
   for (const auto& [key, value] : settings) {
     Config config = valid();

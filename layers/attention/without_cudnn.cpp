@@ -1,0 +1,25 @@
+// In place of cudnn_attention.cpp where CMake found no cuDNN.
+#include "layers/attention/cudnn_attention.h"
+
+namespace tandem::cudnn_attention {
+
+bool in_build() { return false; }
+
+std::string why_missing() { return "this build has no cuDNN; build with its headers"; }
+
+int64_t workspace_bytes(const Problem&, Pass) { fail(ExitCode::kConfig, why_missing()); }
+
+void forward(Cuda, const Problem&, const void*, void*, float*, void*) {
+  fail(ExitCode::kConfig, why_missing());
+}
+
+void backward(Cuda, const Problem&, const void*, const void*, const void*, const float*, void*,
+              void*) {
+  fail(ExitCode::kConfig, why_missing());
+}
+
+Support support(const Problem&, Pass, const std::string&) {
+  fail(ExitCode::kConfig, why_missing());
+}
+
+}  // namespace tandem::cudnn_attention
