@@ -11,6 +11,7 @@
 #include "src/device/cuda.h"
 #include "src/device/dispatch.h"
 #include "src/kernels/convert.h"
+#include "src/product/tune.h"
 
 namespace tandem::bench {
 
@@ -56,6 +57,13 @@ Bench::Bench(const Options& given)
     if (options.device == Device::kCuda) {
       gpu_ = gpu_with_cuda_name(cuda::device_name());
     }
+  }
+}
+
+void Bench::tune([[maybe_unused]] const ProductSet& products) const {
+  if constexpr (kHasCuda) {
+    use_plans(std::make_shared<const PlanTable>(
+        tune_products(stream, products, [](const ProductKey&, const PlanTable::Row*) {})));
   }
 }
 

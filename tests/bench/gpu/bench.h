@@ -7,11 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "src/autograd/context.h"
 #include "src/core/shape.h"
 #include "src/device/memory.h"
 #include "src/device/stream.h"
 #include "src/device/tensor.h"
 #include "src/estimate/gpu_table.h"
+#include "src/product/plan_table.h"
 
 namespace tandem::bench {
 
@@ -26,9 +28,11 @@ struct Options {
   int64_t threads = 0;           // of the CPU; 0: all
   int64_t mib = 1024;            // of one array of `copy`
   std::vector<int64_t> shape{};  // of `attention`; empty: those of the models
+  AttentionKernels attention = AttentionKernels::kAuto;
   bool recompute = false;
   bool profile = false;
   bool turns = false;
+  bool tune = false;
 };
 
 class Bench {
@@ -52,6 +56,9 @@ class Bench {
   // Median seconds of a call of `work`, which enqueues on the stream, after options.warm_up calls.
   // Short calls are timed several at a time.
   double seconds(const std::function<void()>& work);
+
+  // Times cuBLASLt's algorithms for the products; the fastest are used from then on.
+  void tune(const ProductSet& products) const;
 
  private:
   std::vector<double> timings(const std::function<void()>& work, int64_t count, int64_t calls);

@@ -65,7 +65,8 @@ class Kernels {
                       .memory = bench_.memory,
                       .tape = &tape,
                       .numbers = reinterpret_cast<const StepNumbers*>(numbers_.raw()),
-                      .training = true};
+                      .training = true,
+                      .attention = bench_.options.attention};
       for (const auto& each : parameters_) {
         each->grad_written = false;
       }
@@ -292,8 +293,9 @@ void attention_bench(const Options& options) {
   }
   Bench bench(options);
   Kernels kernels(bench);
-  std::printf("%s, %s, causal\n", bench.device_name().c_str(),
-              std::string(name_of(options.precision)).c_str());
+  std::printf("%s, %s, causal%s\n", bench.device_name().c_str(),
+              std::string(name_of(options.precision)).c_str(),
+              options.attention == AttentionKernels::kCudnn ? ", cuDNN" : "");
   const Table table({"B, T, heads, KV heads, width", "forward us", "TFLOP/s", "backward us",
                      "TFLOP/s", "both TFLOP/s"});
   for (const auto& shape : shapes) {

@@ -34,6 +34,9 @@ constexpr const char* kHelp =
   --vocab N                  tokens of the vocabulary (as the case has)
   --warm-up N, --runs N      calls before the timed ones (10), timings (30)
   --threads N                of the CPU (all)
+  --attention own|cudnn      attention, step: whose kernels (own)
+  --tune                     gemm, step: on a GPU, products use the fastest of cuBLASLt's algorithms, found by timing as
+                             `tandem bench gemm` does; without it they use its first suggestion
 )";
 
 using Run = void (*)(const Options&);
@@ -100,13 +103,19 @@ Options options_of(const std::vector<std::string>& words) {
          options.device =
              choice<Device>(name, text, {"cpu", "cuda"}, {Device::kCpu, Device::kCuda});
        }},
+      {"--attention",
+       [&](auto& text) {
+         options.attention = choice<AttentionKernels>(
+             name, text, {"own", "cudnn"}, {AttentionKernels::kOwn, AttentionKernels::kCudnn});
+       }},
       {"--precision", [&](auto& text) {
          options.precision = choice<DType>(name, text, {"f32", "bf16", "fp16"},
                                            {DType::kF32, DType::kBf16, DType::kFp16});
        }}};
   const std::map<std::string, bool*> flags = {{"--profile", &options.profile},
                                               {"--turns", &options.turns},
-                                              {"--recompute", &options.recompute}};
+                                              {"--recompute", &options.recompute},
+                                              {"--tune", &options.tune}};
   for (size_t i = 1; i < words.size(); ++i) {
     name = words[i];
     if (flags.contains(name)) {
@@ -118,6 +127,9 @@ Options options_of(const std::vector<std::string>& words) {
     } else {
       with_value.at(name)(words[i]);
     }
+  }
+  if (options.tune && options.device == Device::kCpu) {
+    fail(ExitCode::kConfig, "--tune: products on the CPU have no algorithms to choose from");
   }
   return options;
 }

@@ -88,35 +88,52 @@ void copy_bench(const Options& options) {
 void gemm_bench(const Options& options) {
   const Case model = transformer_of(options);
   Bench bench(options);
+  struct Timed {
+    std::string name;
+    ProductShape shape;
+    double calls, flops;
+    bool counts;         // in the sum over a step
+    double first_s = 0;  // with cuBLASLt's first suggestion
+  };
+  std::vector<Timed> all;
+  for (const OpCost& op : transformer_costs(*model.transformer, model.batch, options.precision)) {
+    if (op.product) {
+      const bool gelu = op.product->epilogue != Epilogue::kNone;
+      all.push_back({op.name + (gelu ? ", with GELU" : ""), *op.product, op.calls, op.flops, true});
+      if (gelu) {
+        ProductShape alone = *op.product;
+        alone.epilogue = Epilogue::kNone;
+        all.push_back({op.name + ", without", alone, op.calls, op.flops, false});
+      }
+    }
+  }
+  if (options.tune) {
+    const ProductRecorder recorder;
+    for (Timed& product : all) {
+      product.first_s = product_seconds(bench, product.shape);
+    }
+    bench.tune(recorder.products());
+  }
   std::printf("%s, %s, %s, batch %ld, vocabulary %ld\n", bench.device_name().c_str(),
               model.name.c_str(), std::string(name_of(options.precision)).c_str(), model.batch,
               model.transformer->vocab);
   const Table table(
-      {"product", "m", "n", "k", "us", "TFLOP/s", "of the peak", "times", "ms a step"}, 44);
-  double total_s = 0, flops = 0;
-  const auto row = [&](const OpCost& op, const ProductShape& shape, const char* what, bool counts) {
-    const double s = product_seconds(bench, shape);
-    table.row(
-        op.name + what,
-        {str(shape.m), str(shape.n), str(shape.k), number(s * 1e6), rate(op.flops, s),
-         bench.gpu() ? percent(op.flops / s / bench.gpu()->peak_flops(options.precision)) : "-",
-         number(op.calls), number(op.calls * s * 1e3)});
-    total_s += counts ? op.calls * s : 0;
-    flops += counts ? op.calls * op.flops : 0;
-  };
-  for (const OpCost& op : transformer_costs(*model.transformer, model.batch, options.precision)) {
-    if (op.product) {
-      const bool gelu = op.product->epilogue != Epilogue::kNone;
-      row(op, *op.product, gelu ? ", with GELU" : "", true);
-      if (gelu) {
-        ProductShape alone = *op.product;
-        alone.epilogue = Epilogue::kNone;
-        row(op, alone, ", without", false);
-      }
-    }
+      {"product", "m", "n", "k", "us", "first us", "TFLOP/s", "of the peak", "times", "ms a step"},
+      44);
+  double total_s = 0, total_flops = 0;
+  for (const Timed& product : all) {
+    const double s = product_seconds(bench, product.shape);
+    table.row(product.name,
+              {str(product.shape.m), str(product.shape.n), str(product.shape.k), number(s * 1e6),
+               options.tune ? number(product.first_s * 1e6) : "-", rate(product.flops, s),
+               bench.gpu() ? percent(product.flops / s / bench.gpu()->peak_flops(options.precision))
+                           : "-",
+               number(product.calls), number(product.calls * s * 1e3)});
+    total_s += product.counts ? product.calls * s : 0;
+    total_flops += product.counts ? product.calls * product.flops : 0;
   }
   table.row("all of a step, with GELU",
-            {"", "", "", "", rate(flops, total_s), "", "", number(total_s * 1e3)});
+            {"", "", "", "", "", rate(total_flops, total_s), "", "", number(total_s * 1e3)});
 }
 
 }  // namespace tandem::bench

@@ -43,6 +43,7 @@ class Steps {
     TrainingStep::Options options{
         .batch = {.global_batch = model.batch, .given_micro_batch = 0, .ranks = 1},
         .recompute = bench.options.recompute,
+        .attention = bench.options.attention,
         .clip_norm = model.transformer ? 1.0 : 0.0,
         .store = {.dtype = bench.options.precision}};
     if (model.transformer) {
@@ -157,6 +158,11 @@ void step_bench(const Options& options) {
   const Case model = case_of(options);
   Bench bench(options);
   Steps steps(bench, model);
+  if (options.tune) {
+    const ProductRecorder recorder;
+    steps.run();
+    bench.tune(recorder.products());
+  }
   if (options.turns) {
     return take_turns(bench, steps);
   }
@@ -167,9 +173,10 @@ void step_bench(const Options& options) {
     host_s.push_back(seconds_since(start));
   });
   host_s.erase(host_s.begin(), host_s.end() - static_cast<std::ptrdiff_t>(options.runs));
-  std::printf("%s, %s, %s, batch %ld%s\n", bench.device_name().c_str(), model.name.c_str(),
+  std::printf("%s, %s, %s, batch %ld%s%s\n", bench.device_name().c_str(), model.name.c_str(),
               std::string(name_of(options.precision)).c_str(), model.batch,
-              options.recompute ? ", recomputing" : "");
+              options.recompute ? ", recomputing" : "",
+              options.attention == AttentionKernels::kCudnn ? ", cuDNN's attention" : "");
   const Table table({"step", "value"}, 36);
   table.row("median ms", {number(step_s * 1e3)});
   table.row(model.transformer ? "tokens/s" : "images/s", {number(steps.tokens() / step_s)});
