@@ -26,12 +26,12 @@ std::vector<std::vector<Segment>> segments_by_block(std::span<const BlockParamet
     for (const Parameter* parameter : block.parameters) {
       const int64_t count = parameter->shape.elements();
       require(count > 0, [&] { return str("parameter ", parameter->name, " has no elements"); });
-      const auto [other, is_new] =
-          names.emplace(random_stream_of(parameter->name), parameter->name);
-      require(is_new, [&] {
-        return other->second == parameter->name
+      const auto entry = names.emplace(random_stream_of(parameter->name), parameter->name);
+      require(entry.second, [&] {
+        const std::string& other = entry.first->second;
+        return other == parameter->name
                    ? str("parameter ", parameter->name, " is listed twice")
-                   : str("parameters ", other->second, " and ", parameter->name,
+                   : str("parameters ", other, " and ", parameter->name,
                          " have names of one hash, and would begin with the same random numbers; "
                          "rename one");
       });
@@ -83,9 +83,10 @@ FlatLayout::FlatLayout(std::span<const BlockParameters> blocks, const Options& o
     for (const auto& [shared, frozen] :
          {std::pair{true, false}, {true, true}, {false, false}, {false, true}}) {
       std::vector<Segment> kind;
-      std::ranges::copy_if(block, std::back_inserter(kind), [&](const Segment& segment) {
-        return segment.shared == shared && segment.frozen == frozen;
-      });
+      std::ranges::copy_if(block, std::back_inserter(kind),
+                           [is_shared = shared, is_frozen = frozen](const Segment& segment) {
+                             return segment.shared == is_shared && segment.frozen == is_frozen;
+                           });
       if (kind.empty()) {
         continue;
       }

@@ -206,8 +206,9 @@ TEST(RowSums, EndWithTheirGradient) {
 // Several tiles of columns and several chunks of rows on a GPU; columns that are whole packs of 16
 // bytes or not; with and without adding to old values.
 TEST(SumRows, DevicesAgree) {
-  for (const auto& [rows, columns] : std::vector<std::array<int64_t, 2>>{
+  for (const auto& shape : std::vector<std::array<int64_t, 2>>{
            {1, 1}, {2, 257}, {9000, 1}, {3000, 3}, {700, 12}, {600, 31}, {200, 64}, {65, 520}}) {
+    const int64_t rows = shape[0], columns = shape[1];
     SCOPED_TRACE(str(rows, " x ", columns));
     const Tensor dy = random_tensor({rows, columns}, DType::kF32, 1);
     const Tensor before = random_tensor({columns}, DType::kF32, 2);

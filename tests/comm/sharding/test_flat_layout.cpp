@@ -60,6 +60,7 @@ TEST(FlatLayout, EveryElementIsInExactlyOneRankPart) {
       SCOPED_TRACE(str(ranks, " ranks, buckets of ", bucket_bytes));
       const FlatLayout layout(model.blocks, {.ranks = ranks, .bucket_bytes = bucket_bytes});
       std::vector<std::vector<int>> seen;
+      seen.reserve(model.parameters.size());
       for (const Parameter& parameter : model.parameters) {
         seen.emplace_back(parameter.shape.elements(), 0);
       }
@@ -247,11 +248,8 @@ TEST(FlatLayout, PaddingOfClassesBelongsToNoParameter) {
   model.block({{1025, true}, {5, false}, {24, false}}).block({{16, true}});
   model.parameters[0].classes = model.parameters[1].classes = true;
   const auto offsets = [](const FlatLayout& layout) {
-    std::vector<int64_t> all;
-    for (ParamId id = 0; id < 4; ++id) {
-      all.push_back(layout.segment_of(id).offset);
-    }
-    return all;
+    const auto at = [&](ParamId id) { return layout.segment_of(id).offset; };
+    return std::vector{at(0), at(1), at(2), at(3)};
   };
   const int64_t kOneBucket = 1 << 20;
   const FlatLayout cpu(model.blocks, {.ranks = 3, .bucket_bytes = kOneBucket});
