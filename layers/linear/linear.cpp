@@ -31,18 +31,23 @@ struct LinearOp final : Op {
       return;
     }
     const GradTarget dx = input(0).target(context);
-    // A sum over rows is taken in the pass that multiplies by GELU's slope.
-    const bool sums = gelu_input && input(0).wants_row_sums() && dx.beta == 0;
-    multiply(context.stream,
-             {.m = rows,
-              .n = in,
-              .k = out,
-              .a = {.data = dy},
-              .b = {.data = weight.value},
-              .d = {.data = dx.into},
-              .beta = static_cast<double>(dx.beta),
-              .epilogue = gelu_input && !sums ? Epilogue::kGeluGradient : Epilogue::kNone,
-              .gelu_input = sums ? Tensor() : gelu_input});
+    Product product{.m = rows,
+                    .n = in,
+                    .k = out,
+                    .a = {.data = dy},
+                    .b = {.data = weight.value},
+                    .d = {.data = dx.into},
+                    .beta = static_cast<double>(dx.beta),
+                    .epilogue = gelu_input ? Epilogue::kGeluGradient : Epilogue::kNone,
+                    .gelu_input = gelu_input};
+    // A pass that multiplies by GELU's slope can take the sum over rows.
+    const bool sums = gelu_input && input(0).wants_row_sums() && dx.beta == 0 &&
+                      !fuses_epilogue(context.stream, product);
+    if (sums) {
+      product.epilogue = Epilogue::kNone;
+      product.gelu_input = {};
+    }
+    multiply(context.stream, product);
     if (sums) {
       input(0).set_row_sums(times_gelu_slope(context, dx.into, rows, in));
     }

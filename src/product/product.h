@@ -60,4 +60,9 @@ struct Product {
 // Throws Error(kInternal), with the product's sizes, if the device cannot compute the product.
 void multiply(const Stream& stream, const Product& product);
 
+// Whether a table of plans has multiply() compute the product with its epilogue in one step. If
+// not, the caller may do the epilogue in a pass that it needs anyway. Notes the product, as
+// multiply() does, so that tables get a row for it.
+bool fuses_epilogue(const Stream& stream, const Product& product);
+
 }  // namespace tandem

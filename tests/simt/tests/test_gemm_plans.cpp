@@ -2,6 +2,7 @@
 // epilogues.
 #include <cmath>
 
+#include "layers/linear/linear.h"
 #include "src/kernels/activation_functions.h"
 #include "src/product/gemm.h"
 #include "src/product/plan_table.h"
@@ -247,6 +248,63 @@ TEST_F(GemmPlans, FormulationsAreChosenByTimeAndAgree) {
           }
         }
       }
+    }
+  }
+}
+
+// A layer before GELU has a bias, and the layer after it computes the gradient: a pass that
+// multiplies by GELU's slope sums the gradient over its rows on its way, and where a table fuses
+// the slope with the product, a pass of its own does. The first weight is the identity, so that the
+// gradient of x is that of GELU's input, and its 40 rows are added in f32.
+TEST_F(GemmPlans, TheBiasBeforeGeluHasItsGradientInBothFormulations) {
+  constexpr int64_t kTokens = 40, kWidth = 16;
+  const Tensor identity = random_tensor({kWidth, kWidth}, DType::kF32, 1);
+  for (int64_t i = 0; i < kWidth * kWidth; ++i) {
+    identity.data<float>()[i] = i % (kWidth + 1) == 0 ? 1 : 0;
+  }
+  for (const bool fused_is_fast : {false, true}) {
+    SCOPED_TRACE(fused_is_fast);
+    TearDown();
+    Parameter first{.name = "first", .shape = {kWidth, kWidth}};
+    Parameter bias{.name = "bias", .shape = {kWidth}};
+    Parameter second{.name = "second", .shape = {24, kWidth}};
+    std::vector<cublasLtEpilogue_t> epilogues;
+    const auto backward = [&]() -> std::vector<double> {
+      ParamId id = 0;
+      for (Parameter* parameter : {&first, &bias, &second}) {
+        parameter->id = id++;
+        parameter->grad_written = false;
+        parameter->value = random(parameter->shape, DType::kBf16, 5);
+        parameter->grad = unwritten(parameter->shape, DType::kF32, Device::kCuda);
+      }
+      first.value = to_device(rounded_to(identity, DType::kBf16), Device::kCuda);
+      TestContext test(Device::kCuda);
+      const Variable x = Variable::leaf(random({kTokens, kWidth}, DType::kBf16, 1));
+      const GeluVariable hidden = linear_gelu(test.context, x, first, &bias);
+      const Variable y = linear(test.context, hidden, second, nullptr);
+      epilogues.clear();
+      test.tape.backward(test.context, y, random({kTokens, 24}, DType::kBf16, 2));
+      return values_of(x.slot()->grad);
+    };
+    simt::cublas_lt().seconds = [&](int, cublasLtEpilogue_t epilogue) {
+      return (epilogue == CUBLASLT_EPILOGUE_DGELU) == fused_is_fast ? 0 : 100;
+    };
+    simt::cublas_lt().answer = [&](int, cublasLtEpilogue_t epilogue) {
+      epilogues.push_back(epilogue);
+      return CUBLAS_STATUS_SUCCESS;
+    };
+    const ProductRecorder recorder;
+    backward();
+    use(tune_products(stream, recorder.products(), [](const ProductKey&, const auto*) {}));
+    const std::vector<double> gradient = backward(), sums = values_of(bias.grad);
+    EXPECT_EQ(std::ranges::count(epilogues, CUBLASLT_EPILOGUE_DGELU), fused_is_fast ? 1 : 0);
+    for (int64_t column = 0; column < kWidth; ++column) {
+      double sum = 0, size = 0;
+      for (int64_t row = 0; row < kTokens; ++row) {
+        sum += gradient[row * kWidth + column];
+        size += std::abs(gradient[row * kWidth + column]);
+      }
+      EXPECT_NEAR(sums[column], sum, kTokens * 0x1p-24 * size);
     }
   }
 }
