@@ -56,14 +56,14 @@ void zero_gaps(Stream& stream, const Tensor& flat, std::span<const ExactSegment>
 
 void check(std::span<const ExactSegment> segments, int64_t elements, size_t parameters) {
   int64_t begin = 0;
-  for (const auto& [parameter, offset, count] : segments) {
-    require(parameter >= 0 && parameter < static_cast<int64_t>(parameters) && offset >= begin &&
-                count >= 0 && offset + count <= elements,
+  for (const ExactSegment& s : segments) {
+    require(s.parameter >= 0 && s.parameter < static_cast<int64_t>(parameters) &&
+                s.offset >= begin && s.count >= 0 && s.offset + s.count <= elements,
             [&] {
-              return str("ExactSums: a segment of parameter ", parameter, " at ", offset, ", ",
-                         count, " elements of ", elements, ", after one that ends at ", begin);
+              return str("ExactSums: a segment of parameter ", s.parameter, " at ", s.offset, ", ",
+                         s.count, " elements of ", elements, ", after one that ends at ", begin);
             });
-    begin = offset + count;
+    begin = s.offset + s.count;
   }
 }
 

@@ -363,7 +363,6 @@ void GradientSync::squared_norm(const Tensor& result, const Tensor& scratch) {
   ArrayList<FlatArray> list{};
   if (stream_.device() == Device::kCuda) {  // a dry stream's memory is counted, too
     std::vector<FlatArray> arrays;
-    arrays.reserve(own.size());
     for (const Tensor& gradient : own) {
       arrays.push_back({gradient.data<float>(), gradient.elements()});
     }

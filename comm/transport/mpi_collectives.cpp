@@ -1,7 +1,7 @@
 #include "comm/transport/mpi_collectives.h"
 
 #include <cstring>
-#include <optional>
+#include <memory>
 
 #include "comm/transport/mpi_wire.h"
 #include "src/core/error.h"
@@ -39,11 +39,11 @@ class MpiCollectives::Staging {
   };
   Gpu& gpu() {
     if (!gpu_) {
-      gpu_.emplace();
+      gpu_ = std::make_unique<Gpu>();
     }
     return *gpu_;
   }
-  std::optional<Gpu> gpu_;
+  std::unique_ptr<Gpu> gpu_;
 };
 
 namespace {

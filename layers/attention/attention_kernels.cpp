@@ -261,7 +261,8 @@ void for_each_group(const Sizes& sizes, T* workspace, const F& f) {
 
 template <class T>
 void attend(const Sizes& sizes, const T* qkv, T* y, T* log_sum, T* workspace) {
-  const auto [batch, length, heads, kv_heads, width] = sizes;
+  const int64_t length = sizes.length, width = sizes.width;
+  const int64_t heads = sizes.heads, kv_heads = sizes.kv_heads;
   for_each_group(sizes, workspace, [&](int64_t b, int64_t g, Workspace<T> memory) {
     const T* at = qkv + b * length * sizes.row();
     const Rows<const T> k{at + (heads + g) * width, sizes.row()};
@@ -285,7 +286,8 @@ void attend(const Sizes& sizes, const T* qkv, T* y, T* log_sum, T* workspace) {
 template <class T>
 void differentiate(const Sizes& sizes, const T* dy, const T* qkv, const T* y, const T* log_sum,
                    T* dqkv, T beta, T* workspace) {
-  const auto [batch, length, heads, kv_heads, width] = sizes;
+  const int64_t length = sizes.length, width = sizes.width;
+  const int64_t heads = sizes.heads, kv_heads = sizes.kv_heads;
   const int64_t last_panel = (length - 1) / kPanel<T> * kPanel<T>;
   for_each_group(sizes, workspace, [&](int64_t b, int64_t g, Workspace<T> memory) {
     const int64_t row = sizes.row(), at = b * length * row;

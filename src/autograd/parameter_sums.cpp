@@ -27,7 +27,6 @@ void ParameterSums::finish(const Stream& stream) {
   on_device_and_float(stream, sums_[0].partial.dtype(), [&]<class T>(auto device) {
     using W = Wide<T>;
     std::vector<PartialRows<W>> all;
-    all.reserve(sums_.size());
     for (const Sum& sum : sums_) {
       all.push_back({sum.partial.data<W>(), sum.gradient.into.data<W>(), sum.partial.shape()[0],
                      sum.partial.shape()[1], static_cast<W>(sum.gradient.beta)});

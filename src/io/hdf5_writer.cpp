@@ -184,7 +184,7 @@ void H5Writer::write_list(const std::string& object, const std::string& name, H5
 
 void H5Writer::commit() {
   for (const auto& [name, written] : datasets_) {
-    require(written.elements == written.dataset.count, [&] {
+    require(written.elements == written.dataset.count, [&name = name, &written = written] {
       return str("hdf5: ", name, ": ", written.elements, " of ", written.dataset.count,
                  " elements were written");
     });

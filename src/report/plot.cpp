@@ -27,12 +27,16 @@ std::vector<std::string> braille_plot(const std::vector<std::pair<double, double
                                       const PlotArea& area) {
   require(area.columns > 0 && area.rows > 0, "braille_plot: no area");
   const int width = 2 * area.columns, height = 4 * area.rows;
-  std::vector<int> dots(static_cast<size_t>(area.columns * area.rows));
+  std::vector<int> dots(static_cast<size_t>(area.columns) * static_cast<size_t>(area.rows));
+  const auto place = [&](int row, int column) {
+    return static_cast<size_t>(row) * static_cast<size_t>(area.columns) +
+           static_cast<size_t>(column);
+  };
   const auto dot = [&](int column, double y) {
     const double span = area.top > area.bottom ? area.top - area.bottom : 1;
     const auto row = static_cast<int>(std::lround((area.top - y) / span * (height - 1)));
     if (column >= 0 && column < width && row >= 0 && row < height) {
-      dots[static_cast<size_t>(row / 4 * area.columns + column / 2)] |= kDots[row % 4][column % 2];
+      dots[place(row / 4, column / 2)] |= kDots[row % 4][column % 2];
     }
   };
   const auto column_of = [&](double x) {
@@ -54,7 +58,7 @@ std::vector<std::string> braille_plot(const std::vector<std::pair<double, double
   for (int row = 0; row < area.rows; ++row) {
     std::string line;
     for (int column = 0; column < area.columns; ++column) {
-      line += braille(dots[static_cast<size_t>(row * area.columns + column)]);
+      line += braille(dots[place(row, column)]);
     }
     lines.push_back(line.substr(0, line.find_last_not_of(' ') + 1));
   }

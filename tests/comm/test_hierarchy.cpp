@@ -21,11 +21,6 @@ namespace {
 
 using Nodes = std::vector<int>;  // by rank
 
-bool has_gpus() {
-  return std::ranges::count(available_devices(), Device::kCuda) > 0 &&
-         test_world().local_size() <= cuda::device_count();
-}
-
 class HierarchyTest : public ::testing::Test {
  protected:
   const Ranks world = test_ranks();
@@ -56,7 +51,8 @@ class HierarchyTest : public ::testing::Test {
       body(mpi, Device::kCpu);
     }
     if constexpr (kHasCuda) {
-      if (has_gpus()) {
+      if (std::ranges::count(available_devices(), Device::kCuda) > 0 &&
+          test_world().local_size() <= cuda::device_count()) {
         cuda::use_device(test_world().local_rank());
         {
           SCOPED_TRACE("MPI, GPU memory");

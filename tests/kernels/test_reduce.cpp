@@ -62,7 +62,8 @@ TEST(Reduce, ManyElements) {
     x.data<float>()[i] = static_cast<float>(i % 3 + 1);
   }
   ASSERT_EQ(n % 3, 0);
-  const double rounds = static_cast<double>(n / 3);
+  const int64_t thirds = n / 3;
+  const auto rounds = static_cast<double>(thirds);
   for_each_device([&](Device device) {
     EXPECT_EQ(sums_of(to_device(x, device)), (Sums{6 * rounds, 14 * rounds}));
   });

@@ -86,8 +86,9 @@ TEST(MaxPool2d, GradientsMatchFiniteDifferences) {
 // equal, and the first must win on every device.
 TEST(MaxPool2d, DevicesAgree) {
   for (int64_t channels : {1, 3, 8, 20}) {
-    for (const auto& [kernel, stride, padding] : std::vector<std::array<int64_t, 3>>{
+    for (const auto& window : std::vector<std::array<int64_t, 3>>{
              {1, 1, 0}, {2, 2, 0}, {2, 3, 1}, {3, 1, 1}, {3, 2, 1}, {5, 2, 2}}) {
+      const int64_t kernel = window[0], stride = window[1], padding = window[2];
       SCOPED_TRACE(str(channels, " channels, kernel ", kernel, ", stride ", stride));
       check_devices({Shape{3, 7, 10, channels}}, {},
                     [&](Context& context, const std::vector<Variable>& in) {

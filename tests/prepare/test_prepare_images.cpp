@@ -84,9 +84,9 @@ TEST(PrepareImages, ClassFoldersWithASplit) {
   // Mean and deviation by their definition, over the pixels of one channel.
   double mean = 0;
   double square = 0;
-  for (int image = 0; image < 3; ++image) {
-    for (int i = 0; i < 80; ++i) {
-      const double value = expected[static_cast<size_t>(image * 240 + 80 + i)] / 255.0;
+  for (size_t image = 0; image < 3; ++image) {
+    for (size_t i = 0; i < 80; ++i) {
+      const double value = expected[image * 240 + 80 + i] / 255.0;
       mean += value / 240;
       square += value * value / 240;
     }

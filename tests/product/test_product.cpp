@@ -184,7 +184,8 @@ TEST(Product, EmptyResultsAreLeftAlone) {
 TEST(Product, EpiloguesHaveTheBitsOfSeparatePasses) {
   for_each_device([](Device device) {
     for (DType dtype : {DType::kF32, DType::kBf16, DType::kFp16, DType::kF64}) {
-      for (const auto& [m, n, k] : {Sizes{5, 7, 3}, {130, 96, 65}, {6, 8, 0}}) {
+      for (const Sizes& sizes : {Sizes{5, 7, 3}, {130, 96, 65}, {6, 8, 0}}) {
+        const int64_t m = sizes.m, n = sizes.n, k = sizes.k;
         SCOPED_TRACE(str(name_of(device), ", ", name_of(dtype), ", ", m, " x ", n, " x ", k));
         if (dtype == DType::kF64 && device == Device::kCuda) {
           continue;

@@ -82,7 +82,6 @@ Mesh mesh_for(const Plan& plan, Collectives* nccl, const Ranks& self, Memory& me
                       : nccl     ? Ranks{test_world().control(), *nccl}
                                  : test_ranks();
   std::vector<int> groups;
-  groups.reserve(static_cast<size_t>(ranks.size()));
   for (int rank = 0; rank < ranks.size(); ++rank) {
     groups.push_back(rank * plan.data_groups / ranks.size());
   }

@@ -17,9 +17,9 @@
 
 namespace tandem::testing {
 
-namespace {
-
 using Kind = FileCall::Kind;
+
+namespace {
 
 struct Recorder {
   std::mutex mutex;
@@ -144,7 +144,6 @@ unsigned mode_of(int flags, va_list arguments) {
 }  // namespace tandem::testing
 
 using namespace tandem::testing;
-using Kind = FileCall::Kind;
 
 extern "C" {
 

@@ -92,9 +92,8 @@ TEST(ExactSums, NoOrderOrSplitChangesABit) {
   std::iota(order.begin(), order.end(), 0);
   const Sums reference = summed(Device::kCpu, order, 3, kSegments);
   for_each_device([&](Device device) {
-    for (int trial = 0; trial < 4; ++trial) {
-      const Sums sums =
-          summed(device, order, static_cast<size_t>(1 + trial), cut(trial == 0 ? kCount : 97));
+    for (size_t trial = 0; trial < 4; ++trial) {
+      const Sums sums = summed(device, order, 1 + trial, cut(trial == 0 ? kCount : 97));
       EXPECT_TRUE(same_bits(sums.integers, reference.integers)) << trial;
       EXPECT_TRUE(same_bits(sums.values, reference.values)) << trial;
       EXPECT_EQ(sums.exponents, reference.exponents);

@@ -60,7 +60,6 @@ TEST(FlatLayout, EveryElementIsInExactlyOneRankPart) {
       SCOPED_TRACE(str(ranks, " ranks, buckets of ", bucket_bytes));
       const FlatLayout layout(model.blocks, {.ranks = ranks, .bucket_bytes = bucket_bytes});
       std::vector<std::vector<int>> seen;
-      seen.reserve(model.parameters.size());
       for (const Parameter& parameter : model.parameters) {
         seen.emplace_back(parameter.shape.elements(), 0);
       }
