@@ -1,7 +1,6 @@
 // The CUDA functions of flat_optimizer.h.
 #pragma once
 
-#include <bit>
 #include <utility>
 
 #include "optim/optimizer.h"
@@ -23,17 +22,6 @@ __global__ void prepare_update_kernel(typename Rule::Options options,
   scalars.store(0, Rule::prepare(options, numbers.load(0).lr, state.load(0)));
 }
 
-// Four neighbours rounded to 16 bits, as 8 bytes: the threads of a warp then write whole sectors.
-template <class T>
-__device__ void store_four(T* to, int64_t i, const float (&values)[4]) {
-  const float wide[8] = {values[0], values[1], values[2], values[3]};
-  struct alignas(16) Halves {
-    int64_t low, high;
-  };
-  const auto halves = std::bit_cast<Halves>(rounded_pack<T>(wide));
-  Global<int64_t>(reinterpret_cast<int64_t*>(to)).store(i / 4, halves.low);
-}
-
 // Elements [i, i + kCount): all loads first, so that their latencies overlap.
 template <int kCount, class Rule, class T, class... State>
 __device__ void update_at(int64_t i, const Rule& rule, Global<const float> grad,
@@ -46,9 +34,7 @@ __device__ void update_at(int64_t i, const Rule& rule, Global<const float> grad,
     }
     store_pack(value, i, values.of);
     (store_pack(state, i, states.of), ...);
-    if constexpr (kIs16Bit<T> && kCount == 4) {
-      store_four(working, i, values.of);
-    } else if constexpr (kIs16Bit<T>) {
+    if constexpr (kIs16Bit<T>) {
       store_pack(Global<T>(working), i, values.of);
     }
   }(load_elements<kCount, float>(value, i), load_elements<kCount, State>(state, i)...);

@@ -35,7 +35,7 @@ void sum_parts(Cuda device, int64_t parts, int64_t n, const From* from, To* to) 
   if (n == 0) {
     return;
   }
-  with_pack<From>(packs_fit(n, from, to), [&]<int kCount>() {
+  with_pack<From, To>(packs_fit(n, from, to), [&]<int kCount>() {
     launch<sum_parts_kernel<kCount, From, To>>(device, blocks_for(n, kThreads * kCount), kThreads,
                                                0, parts, n, from, to);
   });

@@ -92,35 +92,39 @@ __global__ void __launch_bounds__(kMatrixThreads, kBlocksPerSm)
   const int64_t first_row = int64_t{blockIdx.x} * kMatrixRows;
   const int64_t j = (int64_t{blockIdx.y} * kMatrixColumns + threadIdx.x) * kWidth;
   const bool used = j < width;
-  const auto count_of = [&](int64_t row) {
-    return row < vocab ? starts.load(row + 1) - starts.load(row) : 0;
+  struct Run {
+    int32_t first = 0, count = 0;  // in `order`
   };
-  const auto add = [&](int64_t row, int64_t first, int64_t count, float(&total)[kWidth]) {
-    const Global<const int32_t> at = order + (starts.load(row) + first);
+  const auto run_of = [&](int64_t row) {
+    const int32_t start = row < vocab ? starts.load(row) : 0;
+    return row < vocab ? Run{start, starts.load(row + 1) - start} : Run{};
+  };
+  const auto add = [&](int64_t first, int64_t count, float(&total)[kWidth]) {
+    const Global<const int32_t> at = order + first;
     add_rows<kWidth>(
         dy, width, j, count, [&](int64_t n) { return at.load(n); }, total);
   };
 
   const int64_t own = first_row + threadIdx.y;
-  const int32_t own_count = count_of(own);
-  if (own < vocab && used && own_count <= kLongRun && (own_count > 0 || beta != 1)) {
+  const Run own_run = run_of(own);
+  if (own < vocab && used && own_run.count <= kLongRun && (own_run.count > 0 || beta != 1)) {
     float total[kWidth] = {};
-    add(own, 0, own_count, total);
+    add(own_run.first, own_run.count, total);
     store_gradient<kWidth>(dweight, own * width + j, beta, total);
   }
-  if (!__syncthreads_or(own_count > kLongRun)) {
+  if (!__syncthreads_or(own_run.count > kLongRun)) {
     return;
   }
   for (int64_t row = first_row; row < first_row + kMatrixRows; ++row) {
-    const int32_t count = count_of(row);
-    if (count <= kLongRun) {
+    const Run run = run_of(row);
+    if (run.count <= kLongRun) {
       continue;
     }
-    const int64_t stretch = (count + kMatrixRows - 1) / kMatrixRows;
-    const int64_t first = stretch * threadIdx.y, left = count - first;
+    const int64_t stretch = (run.count + kMatrixRows - 1) / kMatrixRows;
+    const int64_t first = stretch * threadIdx.y, left = run.count - first;
     float total[kWidth] = {};
     if (used && left > 0) {
-      add(row, first, left < stretch ? left : stretch, total);
+      add(run.first + first, left < stretch ? left : stretch, total);
     }
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) {
@@ -179,7 +183,7 @@ void embedding_backward_tokens(Cuda device, const int32_t* tokens, const T* dy, 
     return;
   }
   const TokenOrder places = order_tokens(device, tokens, count, vocab, workspace);
-  with_pack<T>(packs_fit(width, dy, dweight), [&]<int kWidth>() {
+  with_pack<T, Wide<T>>(packs_fit(width, dy, dweight), [&]<int kWidth>() {
     const dim3 grid(blocks_for(vocab, kMatrixRows), blocks_for(width, kMatrixColumns * kWidth));
     launch<embedding_tokens_kernel<kWidth, T>>(device, grid, matrix_block(), 0, places.order,
                                                places.starts, dy, dweight, beta, vocab, width);
@@ -193,7 +197,7 @@ void embedding_backward_positions(Cuda device, const T* dy, Wide<T>* dweight, Wi
   if (context * width == 0) {
     return;
   }
-  with_pack<T>(packs_fit(width, dy, dweight), [&]<int kWidth>() {
+  with_pack<T, Wide<T>>(packs_fit(width, dy, dweight), [&]<int kWidth>() {
     launch<embedding_positions_kernel<kWidth, T>>(device, matrix_grid(context, width, kWidth),
                                                   matrix_block(), 0, dy, dweight, beta, first,
                                                   batch, length, context, width);

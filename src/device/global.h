@@ -14,9 +14,9 @@ namespace tandem {
 template <class T>
 inline constexpr int kPack = 16 / static_cast<int>(sizeof(T));
 
-template <class T>
-struct alignas(16) Pack {
-  T values[kPack<T>];
+template <class T, int kCount = kPack<T>>
+struct alignas(sizeof(T) * kCount) Pack {
+  T values[kCount];
   TANDEM_HOST_DEVICE T& operator[](int i) { return values[i]; }
   TANDEM_HOST_DEVICE const T& operator[](int i) const { return values[i]; }
 };
@@ -41,6 +41,14 @@ class Global {
   }
   TANDEM_HOST_DEVICE void store16(int64_t i, Pack<Element> pack) const {
     *reinterpret_cast<Pack<Element>*>(data_ + i) = pack;
+  }
+  // Elements [i, i + kPack<T> / 2); the address must be a multiple of 8 bytes.
+  using HalfPack = Pack<Element, kPack<T> / 2>;
+  TANDEM_HOST_DEVICE HalfPack load8(int64_t i) const {
+    return *reinterpret_cast<const HalfPack*>(data_ + i);
+  }
+  TANDEM_HOST_DEVICE void store8(int64_t i, HalfPack pack) const {
+    *reinterpret_cast<HalfPack*>(data_ + i) = pack;
   }
   // For an asynchronous copy of kBytes from element i; `read`: the copy reads them.
   template <int kBytes>

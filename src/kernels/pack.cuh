@@ -1,8 +1,11 @@
-// Loads and stores kCount neighbouring elements as a thread's registers. kCount is 1 or a multiple
-// of kPack<T>; a multiple needs a first element that is aligned to 16 bytes.
+// Loads and stores kCount neighbouring elements as a thread's registers. kCount is 1, kPack<T> / 2
+// (an access of 8 bytes) or a multiple of kPack<T> (accesses of 16 bytes). If it is not 1, the
+// first element must be aligned to 16 bytes.
 #pragma once
 
+#include <algorithm>
 #include <bit>
+#include <iterator>
 
 #include "src/device/global.h"
 #include "src/device/ptx.cuh"
@@ -15,19 +18,26 @@ struct Elements {
   T of[kCount];
 };
 
+template <class T, int kCount>
+inline constexpr bool kIsHalfPack = kCount > 1 && 2 * kCount == kPack<T>;
+
 // values[j] = from[i + j]
 template <int kCount, class T, class V>
 __device__ void load_pack(Global<T> from, int64_t i, V (&values)[kCount]) {
+  const auto copy = [&](int first, const auto& pack) {
+#pragma unroll
+    for (int j = 0; j < static_cast<int>(std::size(pack.values)); ++j) {
+      values[first + j] = V(pack[j]);
+    }
+  };
   if constexpr (kCount == 1) {
     values[0] = V(from.load(i));
+  } else if constexpr (kIsHalfPack<T, kCount>) {
+    copy(0, from.load8(i));
   } else {
 #pragma unroll
     for (int p = 0; p < kCount; p += kPack<T>) {
-      const auto pack = from.load16(i + p);
-#pragma unroll
-      for (int j = 0; j < kPack<T>; ++j) {
-        values[p + j] = V(pack[j]);
-      }
+      copy(p, from.load16(i + p));
     }
   }
 }
@@ -48,22 +58,22 @@ __device__ uint32_t rounded_pair(float low, float high) {
   return std::is_same_v<T, Bf16> ? ptx::bf16_pair(low, high) : ptx::fp16_pair(low, high);
 }
 
-// kPack<T> numbers, rounded to T.
-template <class T, class V>
-__device__ Pack<T> rounded_pack(const V* values) {
+// kCount numbers, rounded to T.
+template <class T, int kCount = kPack<T>, class V>
+__device__ Pack<T, kCount> rounded_pack(const V* values) {
   if constexpr (kIs16Bit<T> && std::is_same_v<V, float>) {
-    struct alignas(16) {
-      uint32_t words[4];
+    struct alignas(2 * kCount) {
+      uint32_t words[kCount / 2];
     } pairs;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
+    for (int j = 0; j < kCount / 2; ++j) {
       pairs.words[j] = rounded_pair<T>(values[2 * j], values[2 * j + 1]);
     }
-    return std::bit_cast<Pack<T>>(pairs);
+    return std::bit_cast<Pack<T, kCount>>(pairs);
   } else {
-    Pack<T> pack;
+    Pack<T, kCount> pack;
 #pragma unroll
-    for (int j = 0; j < kPack<T>; ++j) {
+    for (int j = 0; j < kCount; ++j) {
       pack[j] = T(values[j]);
     }
     return pack;
@@ -75,6 +85,8 @@ template <int kCount, class T, class V>
 __device__ void store_pack(Global<T> to, int64_t i, const V (&values)[kCount]) {
   if constexpr (kCount == 1) {
     to.store(i, T(values[0]));
+  } else if constexpr (kIsHalfPack<T, kCount>) {
+    to.store8(i, rounded_pack<T, kCount>(values));
   } else {
 #pragma unroll
     for (int p = 0; p < kCount; p += kPack<T>) {
@@ -96,10 +108,11 @@ void with_pack(bool whole, F f) {
   whole ? f.template operator()<kMost>() : f.template operator()<1>();
 }
 
-// The same with kMost = kPack<T>.
-template <class T, class F>
+// The same with as many neighbours as 16 bytes of the widest type hold. Neighbouring threads then
+// access neighbouring memory in arrays of all types.
+template <class... T, class F>
 void with_pack(bool whole, F f) {
-  with_pack<kPack<T>>(whole, f);
+  with_pack<std::min({kPack<T>...})>(whole, f);
 }
 
 }  // namespace tandem

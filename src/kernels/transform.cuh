@@ -1,6 +1,6 @@
 // How threads divide arrays and matrices. transform() is that of map.h on a GPU: if all pointers
-// are aligned to 16 bytes, a thread takes as many neighbours as fit in 16 bytes of the smallest
-// type; otherwise one element.
+// are aligned to 16 bytes, a thread takes as many neighbours as 16 bytes of the widest type hold;
+// otherwise one element.
 #pragma once
 
 #include <algorithm>
@@ -45,11 +45,10 @@ __global__ void __launch_bounds__(kThreads)
 template <class To, class F, class... From>
 void transform(Cuda device, int64_t n, To* to, F f, const From*... from) {
   using namespace transform_detail;
-  constexpr int kWidth = std::max({kPack<To>, kPack<From>...});
   if (n == 0) {
     return;
   }
-  with_pack<kWidth>(aligned16(static_cast<const To*>(to), from...), [&]<int kCount>() {
+  with_pack<To, From...>(aligned16(static_cast<const To*>(to), from...), [&]<int kCount>() {
     launch<transform_kernel<kCount, To, F, From...>>(device, blocks_for(n, kThreads * kCount),
                                                      kThreads, 0, n, to, f, from...);
   });

@@ -383,17 +383,17 @@ unsigned active_lanes() {
   return first_bits(std::min(kWarp, block.count - first)) & ~block.thread->warp->returned;
 }
 
-void count_sector(uintptr_t address, Access access) {
+void count_access(uintptr_t address, size_t size, Access access) {
   Thread& thread = *block.thread;
   std::vector<uintptr_t>& sectors = thread.warp->sectors;
-  const uintptr_t sector = address / 32;
   const uint32_t n = thread.accesses++;
   if (n == sectors.size()) {
     sectors.push_back(0);
   }
-  if (std::exchange(sectors[n], sector) != sector) {
+  if (std::exchange(sectors[n], address / 32) != address / 32) {
     counters().sectors_read += access != Access::kStore;
     counters().sectors_written += access != Access::kLoad;
+    counters().narrow_sectors += size < 16;
   }
 }
 

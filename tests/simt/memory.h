@@ -29,7 +29,7 @@ inline const Allocation* home_of(const void* pointer) {
 
 [[noreturn]] void fail_access(const Allocation* home, uintptr_t address, size_t size,
                               Access access);
-void count_sector(uintptr_t address, Access access);
+void count_access(uintptr_t address, size_t size, Access access);
 
 inline void check_access(const Allocation* home, uintptr_t address, size_t size, size_t alignment,
                          Access access) {
@@ -37,7 +37,7 @@ inline void check_access(const Allocation* home, uintptr_t address, size_t size,
       home->begin + home->size - address < size || address % alignment != 0) [[unlikely]] {
     fail_access(home, address, size, access);
   }
-  count_sector(address, access);
+  count_access(address, size, access);
 }
 
 // --- For the runtime, which holds its lock. ---

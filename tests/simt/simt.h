@@ -92,6 +92,7 @@ Bytes bytes_of(const std::vector<T>& values) {
 struct Counters {
   int64_t sectors_read = 0;  // of 32 bytes; see Global in include/src/core/global.h
   int64_t sectors_written = 0;
+  int64_t narrow_sectors = 0;  // of both, whose first access was of less than 16 bytes
   int64_t bank_conflicts = 0;  // of accesses through Shared, ldmatrix and copy_async: extra passes
   int64_t products = 0;        // mma instructions of a warp
   int64_t launches = 0;

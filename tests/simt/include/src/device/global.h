@@ -21,9 +21,9 @@ namespace tandem {
 template <class T>
 inline constexpr int kPack = 16 / static_cast<int>(sizeof(T));
 
-template <class T>
-struct alignas(16) Pack {
-  T values[kPack<T>];
+template <class T, int kCount = kPack<T>>
+struct alignas(sizeof(T) * kCount) Pack {
+  T values[kCount];
   T& operator[](int i) { return values[i]; }
   const T& operator[](int i) const { return values[i]; }
 };
@@ -47,6 +47,10 @@ class Global {
   void store16(int64_t i, Pack<Element> pack) const {
     *at<Pack<Element>>(i, simt::Access::kStore) = pack;
   }
+  // Elements [i, i + kPack<T> / 2); the address must be a multiple of 8 bytes.
+  using HalfPack = Pack<Element, kPack<T> / 2>;
+  HalfPack load8(int64_t i) const { return *at<const HalfPack>(i, simt::Access::kLoad); }
+  void store8(int64_t i, HalfPack pack) const { *at<HalfPack>(i, simt::Access::kStore) = pack; }
   // For an asynchronous copy of kBytes from element i; `read`: the copy reads them.
   template <int kBytes>
   const T* address(int64_t i, bool read) const {
