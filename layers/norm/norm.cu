@@ -48,15 +48,20 @@ __global__ void __launch_bounds__(Layout::kThreads)
     const RowAndBranch<Layout> next = read(row + stride);
     float total[1] = {};
     layout.for_each_pack(width, [&](int v, int column) {
+      if (branch) {
+        float both[kP];
+#pragma unroll
+        for (int j = 0; j < kP; ++j) {
+          both[j] = float(input.x[v][j]) + float(input.branch[v][j]);
+        }
+        input.x[v] = rounded_pack<T>(both);
+        if (row < rows) {
+          sum.store16(row * width + column, input.x[v]);
+        }
+      }
 #pragma unroll
       for (int j = 0; j < kP; ++j) {
-        if (branch) {
-          input.x[v][j] = T(float(input.x[v][j]) + float(input.branch[v][j]));
-        }
         total[0] += float(input.x[v][j]);
-      }
-      if (branch && row < rows) {
-        sum.store16(row * width + column, input.x[v]);
       }
     });
     float center = 0;
@@ -81,14 +86,14 @@ __global__ void __launch_bounds__(Layout::kThreads)
       }
     }
     layout.for_each_pack(width, [&](int v, int column) {
-      Pack<T> result;
+      float result[kP];
 #pragma unroll
       for (int j = 0; j < kP; ++j) {
         const float normal = (float(input.x[v][j]) - center) * factor;
-        result[j] = T(normal * float(gains[v][j]) + float(biases[v][j]));
+        result[j] = normal * float(gains[v][j]) + float(biases[v][j]);
       }
       if (row < rows) {
-        y.store16(row * width + column, result);
+        store_pack(y, row * width + column, result);
       }
     });
     input = next;

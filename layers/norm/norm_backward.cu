@@ -131,13 +131,17 @@ __global__ void __launch_bounds__(Layout::kThreads)
       const RowMeans of_row{means[0] * share, means[1] * share};
       layout.for_each_pack(width, [&](int v, int column) {
         const Pack<T> of_gain = gain_of(v, column);
-        Pack<T> result;
+        float gradient[kP];
 #pragma unroll
         for (int j = 0; j < kP; ++j) {
           const float normal = (float(input.x[v][j]) - input.center) * input.rstd;
           const float g = float(input.dy[v][j]) * float(of_gain[j]);
-          result[j] =
-              T(dx_beta * float(input.old[v][j]) + row_gradient(g, normal, input.rstd, of_row));
+          gradient[j] =
+              dx_beta * float(input.old[v][j]) + row_gradient(g, normal, input.rstd, of_row);
+        }
+        const Pack<T> result = rounded_pack<T>(gradient);
+#pragma unroll
+        for (int j = 0; j < kP; ++j) {
           dx_sum[v * kP + j] += float(result[j]);
         }
         if (row < rows) {
