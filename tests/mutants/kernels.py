@@ -166,7 +166,7 @@ MUTANTS = [
            "total[0] / count + epsilon", "total[0] / count + 1e-5f",
            ["layers.norm"]),
     Mutant("embedding: a token that occurs just often enough is summed twice", "layers/embedding/embedding.cu",
-           "if (count <= kLongRun) {", "if (count < kLongRun) {",
+           "if (run.count <= kLongRun) {", "if (run.count < kLongRun) {",
            ["layers.embedding"]),
     Mutant("embedding: the last warp's stretch of a frequent token runs on into the next token's", "layers/embedding/embedding.cu",
            "left < stretch ? left : stretch", "stretch",
@@ -202,6 +202,6 @@ MUTANTS = [
            "if (shared_by_all.apply == 0) {", "if (false) {",
            ["optim.adamw AdamW.ASkippedStepLeavesAllBits"]),
     Mutant("optimizers: weights of 16 bits are not rounded again after the update", "optim/flat_optimizer.cuh",
-           "      store_four(working, i, values.of);\n", "",
+           "      store_pack(Global<T>(working), i, values.of);\n", "",
            ["optim.adamw AdamW.WorkingCopyIsTheRoundedValue"]),
 ]
