@@ -87,12 +87,21 @@ struct AttentionOp final : Op {
       });
     }
     const Tensor workspace = attention_workspace(context, qkv, layout);
+    const int64_t chunks = kernels::attention_row_chunks(context.stream.device(), qkv.dtype(),
+                                                         batch, length, layout.width);
+    Tensor row_sums;
+    if (chunks > 0 && input(0).wants_row_sums() && dqkv.beta == 0) {
+      row_sums = context.workspace({chunks, layout.row()}, wide_of(qkv.dtype()));
+    }
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
-      kernels::attention_backward(device, dy.data<T>(), qkv.data<T>(), y.data<T>(),
-                                  log_sum.data<Wide<T>>(), dqkv.into.data<T>(), Wide<T>(dqkv.beta),
-                                  batch, length, layout.heads, layout.kv_heads, layout.width,
-                                  workspace.data<Wide<T>>());
+      kernels::attention_backward(
+          device, dy.data<T>(), qkv.data<T>(), y.data<T>(), log_sum.data<Wide<T>>(),
+          dqkv.into.data<T>(), Wide<T>(dqkv.beta), batch, length, layout.heads, layout.kv_heads,
+          layout.width, workspace.data<Wide<T>>(), row_sums ? row_sums.data<Wide<T>>() : nullptr);
     });
+    if (row_sums) {
+      input(0).set_row_sums(std::move(row_sums));
+    }
   }
 };
 

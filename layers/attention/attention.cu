@@ -119,7 +119,7 @@ void attention_forward(Cuda device, const T* qkv, T* y, Wide<T>* log_sum, int64_
     return;
   }
   if constexpr (kIs16Bit<T>) {
-    if (flash::fits(width, qkv, y)) {
+    if (attention_on_tensor_cores(dtype_of<T>, width) && aligned16(qkv, y)) {
       return flash::forward(device, sizes, qkv, y, log_sum);
     }
   }

@@ -62,14 +62,31 @@ void attention_forward(Cuda, const T* qkv, T* y, Wide<T>* log_sum, int64_t batch
                        int64_t heads, int64_t kv_heads, int64_t width, Wide<T>* workspace);
 
 // dqkv = beta * dqkv + gradient with respect to qkv. The same call gives the same bits every time.
+// `row_sums`: null, or [attention_row_chunks, row], which becomes the sums of dqkv over chunks of
+// its rows (src/kernels/column_sums.h), for the gradient of a bias before attention.
 template <class T>
 void attention_backward(Cpu, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum, T* dqkv,
                         Wide<T> beta, int64_t batch, int64_t length, int64_t heads,
-                        int64_t kv_heads, int64_t width, Wide<T>* workspace);
+                        int64_t kv_heads, int64_t width, Wide<T>* workspace, Wide<T>* row_sums);
 template <class T>
 void attention_backward(Cuda, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum,
                         T* dqkv, Wide<T> beta, int64_t batch, int64_t length, int64_t heads,
-                        int64_t kv_heads, int64_t width, Wide<T>* workspace);
+                        int64_t kv_heads, int64_t width, Wide<T>* workspace, Wide<T>* row_sums);
+
+// Whether a GPU computes this on tensor cores, if the arrays are aligned to 16 bytes.
+constexpr bool attention_on_tensor_cores(DType dtype, int64_t width) {
+  return (dtype == DType::kBf16 || dtype == DType::kFp16) &&
+         (width == 64 || width == 96 || width == 128);
+}
+
+// Chunks of up to 64 positions of a sequence; 0 where attention_backward gives no row_sums, because
+// only the kernels on tensor cores do.
+inline constexpr int kAttentionSumRows = 64;
+constexpr int64_t attention_row_chunks(Device device, DType dtype, int64_t batch, int64_t length,
+                                       int64_t width) {
+  const bool sums = device == Device::kCuda && attention_on_tensor_cores(dtype, width);
+  return sums ? batch * ((length + kAttentionSumRows - 1) / kAttentionSumRows) : 0;
+}
 
 // What is cached: `batch` sequences, `first` positions of each before those that are added.
 struct CacheSizes {

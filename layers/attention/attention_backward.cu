@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 template <class T>
 void attention_backward(Cuda device, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum,
                         T* dqkv, Wide<T> beta, int64_t batch, int64_t length, int64_t heads,
-                        int64_t kv_heads, int64_t width, Wide<T>* workspace) {
+                        int64_t kv_heads, int64_t width, Wide<T>* workspace, Wide<T>* row_sums) {
   const Sizes sizes{batch, length, heads, kv_heads, width};
   const int64_t rows = batch * length * heads;
   if (rows == 0) {
@@ -216,10 +216,11 @@ void attention_backward(Cuda device, const T* dy, const T* qkv, const T* y, cons
   launch<attention_delta_kernel<T>>(device, blocks_for(rows, kDown), kThreads, 0, sizes, vector, dy,
                                     y, workspace);
   if constexpr (kIs16Bit<T>) {
-    if (flash::fits(width, qkv, dy, dqkv)) {
-      return flash::backward(device, sizes, dy, qkv, log_sum, workspace, dqkv, beta);
+    if (attention_on_tensor_cores(dtype_of<T>, width) && aligned16(qkv, dy, dqkv)) {
+      return flash::backward(device, sizes, dy, qkv, log_sum, workspace, dqkv, beta, row_sums);
     }
   }
+  require(!row_sums, "attention_backward: arrays must be aligned to 16 bytes for row_sums");
   with_width(width, [&]<int kWidth>() {
     const int64_t tiles = batch * ((length + kOwned<kWidth> - 1) / kOwned<kWidth>);
     constexpr size_t kBytes = bytes_of<BackwardTiles<kWidth>>();
@@ -234,12 +235,12 @@ void attention_backward(Cuda device, const T* dy, const T* qkv, const T* y, cons
 
 template void attention_backward<float>(Cuda, const float*, const float*, const float*,
                                         const float*, float*, float, int64_t, int64_t, int64_t,
-                                        int64_t, int64_t, float*);
+                                        int64_t, int64_t, float*, float*);
 template void attention_backward<Bf16>(Cuda, const Bf16*, const Bf16*, const Bf16*, const float*,
                                        Bf16*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
-                                       float*);
+                                       float*, float*);
 template void attention_backward<Fp16>(Cuda, const Fp16*, const Fp16*, const Fp16*, const float*,
                                        Fp16*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
-                                       float*);
+                                       float*, float*);
 
 }  // namespace tandem::kernels

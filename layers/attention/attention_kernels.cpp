@@ -344,7 +344,7 @@ void attention_forward(Cpu, const T* qkv, T* y, Wide<T>* log_sum, int64_t batch,
 template <class T>
 void attention_backward(Cpu, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum, T* dqkv,
                         Wide<T> beta, int64_t batch, int64_t length, int64_t heads,
-                        int64_t kv_heads, int64_t width, Wide<T>* workspace) {
+                        int64_t kv_heads, int64_t width, Wide<T>* workspace, Wide<T>*) {
   const Sizes sizes{batch, length, heads, kv_heads, width};
   if constexpr (kIs16Bit<T>) {
     in_f32(
@@ -362,21 +362,21 @@ template void attention_forward<float>(Cpu, const float*, float*, float*, int64_
                                        int64_t, int64_t, float*);
 template void attention_backward<float>(Cpu, const float*, const float*, const float*, const float*,
                                         float*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
-                                        float*);
+                                        float*, float*);
 template void attention_forward<double>(Cpu, const double*, double*, double*, int64_t, int64_t,
                                         int64_t, int64_t, int64_t, double*);
 template void attention_backward<double>(Cpu, const double*, const double*, const double*,
                                          const double*, double*, double, int64_t, int64_t, int64_t,
-                                         int64_t, int64_t, double*);
+                                         int64_t, int64_t, double*, double*);
 template void attention_forward<Bf16>(Cpu, const Bf16*, Bf16*, float*, int64_t, int64_t, int64_t,
                                       int64_t, int64_t, float*);
 template void attention_backward<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, const float*,
                                        Bf16*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
-                                       float*);
+                                       float*, float*);
 template void attention_forward<Fp16>(Cpu, const Fp16*, Fp16*, float*, int64_t, int64_t, int64_t,
                                       int64_t, int64_t, float*);
 template void attention_backward<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, const float*,
                                        Fp16*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
-                                       float*);
+                                       float*, float*);
 
 }  // namespace tandem::kernels

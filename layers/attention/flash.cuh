@@ -35,12 +35,6 @@ using namespace attention_sizes;
 
 inline constexpr int kWarps = 4, kThreads = kWarps * kWarp;
 
-// Whether the kernels of this file can compute this attention.
-template <class T, class... P>
-bool fits(int64_t width, const T* qkv, const P*... others) {
-  return kIs16Bit<T> && (width == 64 || width == 96 || width == 128) && aligned16(qkv, others...);
-}
-
 // Calls f.template operator()<kWidth>().
 template <class F>
 void with_width(int64_t width, F f) {
@@ -97,11 +91,12 @@ __device__ void mask(mma::Sums<kM, kN>& scores, int row, int column) {
 }
 
 // y and log_sum as attention_forward, and the gradient as attention_backward, without delta: that
-// is [batch, heads, length], <dy, y> of each row. `fits` must be true.
+// is [batch, heads, length], <dy, y> of each row. Arrays begin at multiples of 16
+// bytes.
 template <class T>
 void forward(Cuda device, const Sizes& sizes, const T* qkv, T* y, float* log_sum);
 template <class T>
 void backward(Cuda device, const Sizes& sizes, const T* dy, const T* qkv, const float* log_sum,
-              const float* delta, T* dqkv, float beta);
+              const float* delta, T* dqkv, float beta, float* row_sums);
 
 }  // namespace tandem::flash

@@ -1,3 +1,4 @@
+#include "layers/attention/attention.h"
 #include "layers/attention/flash.cuh"
 
 namespace tandem::flash {
@@ -36,10 +37,37 @@ __device__ void fill(float (&factor)[kM][2], float value) {
   }
 }
 
+// row_sums [chunks, row]: the sums of one head's columns over the rows of a block, which its tile
+// holds as they were stored, from position `first` of sequence b on. All threads must call this,
+// after the block's barrier.
+template <class T, int kRows, int kWidth>
+__device__ void store_row_sums(mma::Tile<T, kRows, kWidth>& tile, Global<float> row_sums,
+                               const Sizes& sizes, int64_t b, int64_t head, int first) {
+  constexpr int kSumRows = kernels::kAttentionSumRows;
+  constexpr int kGroup = kThreads * kSumRows / kRows;  // threads for a chunk, two columns each
+  static_assert(2 * kGroup >= kWidth);
+  const int chunk = static_cast<int>(threadIdx.x) / kGroup;
+  const int column = static_cast<int>(threadIdx.x) % kGroup * 2;
+  const int length = static_cast<int>(sizes.length);
+  const int rows = min(length - first - chunk * kSumRows, kSumRows);
+  if (column >= kWidth || rows <= 0) {
+    return;
+  }
+  Pack<float, 2> sums = {};
+  for (int r = 0; r < rows; ++r) {
+    const auto pair = tile.at(chunk * kSumRows + r, column).template load_as<Pack<T, 2>>(0);
+    sums[0] += float(pair[0]);
+    sums[1] += float(pair[1]);
+  }
+  const int64_t place = b * ((length + kSumRows - 1) / kSumRows) + first / kSumRows + chunk;
+  row_sums.store8(place * sizes.row() + head * kWidth + column, sums);
+}
+
 template <class T, int kM, int kWidth>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     flash_dq_kernel(Sizes sizes, float scale, float beta, Global<const T> dy, Global<const T> qkv,
-                    Global<const float> log_sum, Global<const float> delta, Global<T> dqkv) {
+                    Global<const float> log_sum, Global<const float> delta, Global<T> dqkv,
+                    Global<float> row_sums) {
   auto& tiles = *dynamic_shared<BackwardTiles<T, kM, kWidth>>();
   const int length = static_cast<int>(sizes.length);
   const int64_t count = (length + kOwned<kM> - 1) / kOwned<kM>;
@@ -105,12 +133,17 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   float factor[kM][2];
   fill(factor, scale);
   mma::store_sums(dq, factor, beta, tiles.owned[0], row, head_rows(dqkv, sizes, b, h), first + row);
+  if (row_sums) {
+    __syncthreads();
+    store_row_sums(tiles.owned[0], row_sums, sizes, b, h, first);
+  }
 }
 
 template <class T, int kM, int kWidth>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     flash_dkv_kernel(Sizes sizes, float scale, float beta, Global<const T> dy, Global<const T> qkv,
-                     Global<const float> log_sum, Global<const float> delta, Global<T> dqkv) {
+                     Global<const float> log_sum, Global<const float> delta, Global<T> dqkv,
+                     Global<float> row_sums) {
   auto& tiles = *dynamic_shared<BackwardTiles<T, kM, kWidth>>();
   const int length = static_cast<int>(sizes.length);
   const auto [tile, g, b] = work_of_block((length + kOwned<kM> - 1) / kOwned<kM>, sizes.kv_heads);
@@ -187,34 +220,40 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   fill(factor, 1);
   mma::store_sums(dv, factor, beta, tiles.owned[1], row, head_rows(dqkv, sizes, b, v_head),
                   first + row);
+  if (row_sums) {
+    __syncthreads();
+    store_row_sums(tiles.owned[0], row_sums, sizes, b, k_head, first);
+    store_row_sums(tiles.owned[1], row_sums, sizes, b, v_head, first);
+  }
 }
 
 }  // namespace
 
 template <class T>
 void backward(Cuda device, const Sizes& sizes, const T* dy, const T* qkv, const float* log_sum,
-              const float* delta, T* dqkv, float beta) {
+              const float* delta, T* dqkv, float beta, float* row_sums) {
   const auto blocks = [&](int owned, int64_t heads) {
     return static_cast<unsigned>((sizes.length + owned - 1) / owned * heads * sizes.batch);
   };
   // As many rows a warp as registers allow.
   with_width(sizes.width, [&]<int kWidth>() {
     constexpr int kM = kWidth == 128 ? 1 : 2;
-    launch<flash_dq_kernel<T, kM, kWidth>>(device, blocks(kOwned<kM>, sizes.heads), kThreads,
-                                           bytes_of<BackwardTiles<T, kM, kWidth>>(), sizes,
-                                           scale_of(kWidth), beta, dy, qkv, log_sum, delta, dqkv);
+    launch<flash_dq_kernel<T, kM, kWidth>>(
+        device, blocks(kOwned<kM>, sizes.heads), kThreads, bytes_of<BackwardTiles<T, kM, kWidth>>(),
+        sizes, scale_of(kWidth), beta, dy, qkv, log_sum, delta, dqkv, row_sums);
   });
   with_width(sizes.width, [&]<int kWidth>() {
     constexpr int kM = kWidth == 64 ? 2 : 1;
     launch<flash_dkv_kernel<T, kM, kWidth>>(device, blocks(kOwned<kM>, sizes.kv_heads), kThreads,
                                             bytes_of<BackwardTiles<T, kM, kWidth>>(), sizes,
-                                            scale_of(kWidth), beta, dy, qkv, log_sum, delta, dqkv);
+                                            scale_of(kWidth), beta, dy, qkv, log_sum, delta, dqkv,
+                                            row_sums);
   });
 }
 
 template void backward<Bf16>(Cuda, const Sizes&, const Bf16*, const Bf16*, const float*,
-                             const float*, Bf16*, float);
+                             const float*, Bf16*, float, float*);
 template void backward<Fp16>(Cuda, const Sizes&, const Fp16*, const Fp16*, const float*,
-                             const float*, Fp16*, float);
+                             const float*, Fp16*, float, float*);
 
 }  // namespace tandem::flash

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "layers/attention/attention.h"
+
 namespace tandem {
 
 namespace {
@@ -18,6 +20,7 @@ class StepCosts {
         heads_(config.head_layout()),
         batch_(batch),
         rows_(batch * config.context),
+        dtype_(dtype),
         element_(as_double(size_of(dtype))),
         layers_(as_double(config.layers)),
         stream_(activation(config.width)) {}
@@ -157,15 +160,18 @@ class StepCosts {
     add("cross-entropy", "cross_entropy", 1, 1, 2 * logits, (held ? 2 : 3) * logits, 2 * row);
   }
 
-  // Each could be summed by the kernel that writes or reads dy anyway, so the floor is 0. The
-  // backward passes of norms and GELU do so for all but the first bias of a block. A second launch
-  // finishes all sums over rows of a block.
+  // The backward passes of norms, GELU and attention on tensor cores sum over chunks of rows on
+  // their way; other attention leaves QKV to a pass of its own. A launch finishes all sums of a
+  // block. Chunks are long, but for attention's: it writes and reads them.
   void bias_gradients() {
     if (config_.llama) {
       return;
     }
-    add("QKV bias gradient", "linear", layers_, 2, 0, activation(heads_.row()),
-        as_double(heads_.row()) * kWide);
+    const int64_t chunks =
+        kernels::attention_row_chunks(Device::kCuda, dtype_, batch_, config_.context, heads_.width);
+    const double row = as_double(heads_.row()) * kWide;
+    add("QKV bias gradient", "linear", layers_, chunks > 0 ? 1 : 2, 0,
+        chunks > 0 ? 2 * as_double(chunks) * row : activation(heads_.row()), row);
   }
 
   // AdamW reads the gradient, reads and writes the master, m and v, and writes the weight that
@@ -194,6 +200,7 @@ class StepCosts {
   TransformerConfig config_;
   HeadLayout heads_;
   int64_t batch_, rows_;
+  DType dtype_;
   double element_, layers_;
   double stream_;  // bytes of the residual stream
   std::vector<OpCost> ops_;

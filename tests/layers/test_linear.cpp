@@ -3,6 +3,7 @@
 
 #include "layers/activation/activation.h"
 #include "layers/add/add.h"
+#include "layers/attention/attention.h"
 #include "layers/linear/linear.h"
 #include "layers/norm/norm.h"
 #include "src/autograd/block.h"
@@ -187,6 +188,17 @@ TEST(RowSums, AreTakenByTheNextOp) {
                   return add(context, both.sum, both.y);
                 },
                 {.terms = 100 + 3 * width, .roundings = 16});
+}
+
+// Those of the queries, keys and values are taken by attention, where it runs on tensor cores.
+TEST(RowSums, AreTakenByAttention) {
+  const HeadLayout layout{.heads = 2, .kv_heads = 1, .width = 64};
+  Parameter weight = make("qkv", {layout.row(), 24}), bias = make("bias", {layout.row()});
+  check_devices({Shape{2, 70, 24}}, {&weight, &bias},
+                [&](Context& context, const std::vector<Variable>& in) {
+                  return attention(context, linear(context, in[0], weight, &bias), layout);
+                },
+                {.terms = 2 * (70 + 64) + 24, .roundings = 16, .scale = 0.25});
 }
 
 // A later contribution to the gradient makes the norm's sums wrong: they are not used.

@@ -136,7 +136,10 @@ class KernelRows {
     } else {
       op("GELU", "activation", {rows, config_.ffn_width},
          [](Context& context, const Variable& x) { return gelu(context, x); });
-      bias_row(rows, config_.head_layout().row());
+      const HeadLayout heads = config_.head_layout();
+      if (!kernels::attention_on_tensor_cores(bench_.options.precision, heads.width)) {
+        bias_row(rows, heads.row());  // otherwise attention takes the sum
+      }
     }
     cross_entropy_rows(rows);
     optimizer_rows();

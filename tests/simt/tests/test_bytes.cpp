@@ -1,4 +1,5 @@
-// The bytes that memory-bound kernels move, in sectors of 32 bytes, against the least possible, and how wide accesses are.
+// The bytes that memory-bound kernels move, in sectors of 32 bytes, against the least possible, and
+// how wide their accesses are.
 #include <gtest/gtest.h>
 
 #include <numeric>

@@ -24,6 +24,9 @@ struct Attention {
   DeviceVector<Bf16> dqkv = DeviceVector<Bf16>(length * (kHeads + 2 * kKvHeads) * width);
   DeviceVector<float> log_sum = DeviceVector<float>(kHeads * length);
   DeviceVector<float> delta = DeviceVector<float>(kHeads * length);
+  int64_t row = (kHeads + 2 * kKvHeads) * width;
+  int64_t chunks = kernels::attention_row_chunks(Device::kCuda, DType::kBf16, 1, length, width);
+  DeviceVector<float> row_sums = DeviceVector<float>(chunks * row);
 
   static DeviceVector<Bf16> random(int64_t size) {
     std::mt19937 engine(7);
@@ -37,10 +40,10 @@ struct Attention {
                                kHeads, kKvHeads, width, static_cast<float*>(nullptr));
     return y.values();
   }
-  std::vector<Bf16> backward() const {
+  std::vector<Bf16> backward(float* sums = nullptr) const {
     kernels::attention_backward(Cuda{nullptr}, dy.data(), qkv.data(), y.data(), log_sum.data(),
-                                dqkv.data(), 0.0f, 1, length, kHeads, kKvHeads, width,
-                                delta.data());
+                                dqkv.data(), 0.0f, 1, length, kHeads, kKvHeads, width, delta.data(),
+                                sums);
     return dqkv.values();
   }
 };
@@ -98,7 +101,7 @@ TEST(FlashAttention, NoBankConflicts) {
     simt::counters() = {};
     attention.forward();
     EXPECT_EQ(simt::counters().bank_conflicts, 0) << "forward, width " << width;
-    attention.backward();
+    attention.backward(attention.row_sums.data());
     EXPECT_EQ(simt::counters().bank_conflicts, 0) << "backward, width " << width;
   }
 }
@@ -144,6 +147,38 @@ TEST(FlashAttention, TheSameBitsUnderEverySchedule) {
     const Attention attention{140, width};
     EXPECT_EQ(simt::disagreement([&] { return simt::bytes_of(attention.forward()); }), "");
     EXPECT_EQ(simt::disagreement([&] { return simt::bytes_of(attention.backward()); }), "");
+    EXPECT_EQ(simt::disagreement([&] {
+                attention.backward(attention.row_sums.data());
+                return simt::bytes_of(attention.row_sums.values());
+              }),
+              "");
+  }
+}
+
+// Of the gradient as it is stored, in chunks of 64 rows; the last one may be short. A sum has at
+// most 64 roundings.
+TEST(FlashAttention, RowSumsAreThoseOfTheGradient) {
+  for (int64_t width : {64, 96, 128}) {
+    for (int64_t length : {1, 63, 64, 65, 127, 128, 129, 300}) {
+      SCOPED_TRACE(str("width ", width, ", length ", length));
+      const Attention attention{length, width};
+      attention.forward();
+      const std::vector<Bf16> alone = attention.backward();
+      const std::vector<Bf16> dqkv = attention.backward(attention.row_sums.data());
+      EXPECT_EQ(simt::bytes_of(dqkv), simt::bytes_of(alone));
+      const std::vector<float> sums = attention.row_sums.values();
+      for (int64_t column = 0; column < attention.row; ++column) {
+        for (int64_t chunk = 0; chunk < attention.chunks; ++chunk) {
+          double sum = 0, size = 0;
+          for (int64_t at = chunk * 64; at < std::min(length, chunk * 64 + 64); ++at) {
+            const auto value = static_cast<double>(dqkv[at * attention.row + column]);
+            sum += value;
+            size += std::abs(value);
+          }
+          ASSERT_NEAR(sums[chunk * attention.row + column], sum, 64 * 0x1p-24 * size);
+        }
+      }
+    }
   }
 }
 
