@@ -220,10 +220,13 @@ Graph::Tensor Graph::reshape(Tensor x, Tensor y) {
 }
 
 Graph::Tensor Graph::pointwise(cudnnPointwiseMode_t mode, std::initializer_list<Tensor> x, Tensor y,
-                               cudnnDataType_t compute) {
+                               cudnnDataType_t compute, std::optional<int64_t> axis) {
   const Descriptor& detail = details_.emplace_back(make(CUDNN_BACKEND_POINTWISE_DESCRIPTOR));
   set(detail, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
   set(detail, CUDNN_ATTR_POINTWISE_MATH_PREC, compute);
+  if (axis) {
+    set(detail, CUDNN_ATTR_POINTWISE_AXIS, *axis);
+  }
   finalize(detail);
   const Descriptor& operation =
       operations_.emplace_back(make(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR));
@@ -241,19 +244,7 @@ Graph::Tensor Graph::pointwise(cudnnPointwiseMode_t mode, std::initializer_list<
 }
 
 Graph::Tensor Graph::index(int64_t axis, Tensor x, Tensor y) {
-  const Descriptor& detail = details_.emplace_back(make(CUDNN_BACKEND_POINTWISE_DESCRIPTOR));
-  constexpr cudnnPointwiseMode_t kMode = CUDNN_POINTWISE_GEN_INDEX;
-  set(detail, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &kMode);
-  set(detail, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_DATA_INT32);
-  set(detail, CUDNN_ATTR_POINTWISE_AXIS, axis);
-  finalize(detail);
-  const Descriptor& operation =
-      operations_.emplace_back(make(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR));
-  set(operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, detail);
-  use(operation, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
-  use(operation, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
-  finalize(operation);
-  return y;
+  return pointwise(CUDNN_POINTWISE_GEN_INDEX, {x}, y, CUDNN_DATA_INT32, axis);
 }
 
 void Graph::finish(const Target& target) {

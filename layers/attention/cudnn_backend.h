@@ -11,6 +11,7 @@
 #include <array>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -65,9 +66,9 @@ class Graph {
   Tensor matmul(Tensor a, Tensor b, Tensor y);
   Tensor reduce(cudnnReduceTensorOp_t op, Tensor x, Tensor y);
   Tensor reshape(Tensor x, Tensor y);  // also transposes, by strides
-  // One to three operands. `compute` is the type to compute in.
+  // One to three operands. `compute` is the type to compute in; `axis` is for modes that have one.
   Tensor pointwise(cudnnPointwiseMode_t mode, std::initializer_list<Tensor> x, Tensor y,
-                   cudnnDataType_t compute = CUDNN_DATA_FLOAT);
+                   cudnnDataType_t compute = CUDNN_DATA_FLOAT, std::optional<int64_t> axis = {});
   // The index along an axis of x, as i32.
   Tensor index(int64_t axis, Tensor x, Tensor y);
 
