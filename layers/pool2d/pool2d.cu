@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 void max_pool2d_forward(Cuda device, const Pool2dShape& shape, const T* x, T* y, int32_t* winner) {
-  with_pack<T>(packs_fit(shape.channels, x, y, winner), [&]<int kC>() {
+  with_pack<T, int32_t>(packs_fit(shape.channels, x, y, winner), [&]<int kC>() {
     const int64_t threads =
         shape.batch * shape.out_height() * shape.out_width() * (shape.channels / kC);
     launch<max_pool2d_forward_kernel<T, kC>>(device, blocks_for(threads, kThreads), kThreads, 0,
@@ -160,7 +160,7 @@ void max_pool2d_forward(Cuda device, const Pool2dShape& shape, const T* x, T* y,
 template <class T>
 void max_pool2d_backward(Cuda device, const Pool2dShape& shape, const T* dy, const int32_t* winner,
                          T* dx, Wide<T> beta) {
-  with_pack<T>(packs_fit(shape.channels, dy, winner, dx), [&]<int kC>() {
+  with_pack<T, int32_t>(packs_fit(shape.channels, dy, winner, dx), [&]<int kC>() {
     const int64_t threads = shape.batch * shape.height * shape.width * (shape.channels / kC);
     launch<max_pool2d_backward_kernel<T, kC>>(device, blocks_for(threads, kThreads), kThreads, 0,
                                               shape, threads, dy, winner, dx, beta);

@@ -20,10 +20,13 @@ struct Elements {
 
 template <class T, int kCount>
 inline constexpr bool kIsHalfPack = kCount > 1 && 2 * kCount == kPack<T>;
+template <class T, int kCount>
+inline constexpr bool kIsWhole = kCount == 1 || kIsHalfPack<T, kCount> || kCount % kPack<T> == 0;
 
 // values[j] = from[i + j]
 template <int kCount, class T, class V>
 __device__ void load_pack(Global<T> from, int64_t i, V (&values)[kCount]) {
+  static_assert(kIsWhole<T, kCount>);
   const auto copy = [&](int first, const auto& pack) {
 #pragma unroll
     for (int j = 0; j < static_cast<int>(std::size(pack.values)); ++j) {
@@ -83,6 +86,7 @@ __device__ Pack<T, kCount> rounded_pack(const V* values) {
 // to[i + j] = values[j], rounded to T.
 template <int kCount, class T, class V>
 __device__ void store_pack(Global<T> to, int64_t i, const V (&values)[kCount]) {
+  static_assert(kIsWhole<T, kCount>);
   if constexpr (kCount == 1) {
     to.store(i, T(values[0]));
   } else if constexpr (kIsHalfPack<T, kCount>) {

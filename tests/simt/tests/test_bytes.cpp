@@ -10,6 +10,7 @@
 #include "layers/dropout/dropout.h"
 #include "layers/embedding/embedding.h"
 #include "layers/linear/linear.h"
+#include "layers/pool2d/pool2d.h"
 #include "layers/rope/rope.h"
 #include "optim/adamw.h"
 #include "optim/sgd.h"
@@ -157,6 +158,27 @@ TEST(Bytes, Embedding) {
                                               0, kBatch, kLength, kLength, kWidth);
       },
       2 * kElements);
+}
+
+// Windows that touch, so that every number is read once. Places of the largest are 4 bytes.
+TEST(Bytes, MaxPooling) {
+  const Pool2dShape shape{.batch = 4,
+                          .height = 64,
+                          .width = 64,
+                          .channels = kElements / (4 * 64 * 64),
+                          .kernel = 2,
+                          .stride = 2,
+                          .padding = 0};
+  const Tensor x = on_gpu({kElements}, DType::kBf16), y = on_gpu({kElements / 4}, DType::kBf16);
+  TestContext test(Device::kCuda);
+  const Tensor winner = test.context.workspace({kElements / 4}, DType::kI32);
+  check(
+      "max pooling", 2 * kElements + 6 * kElements / 4,
+      [&](Cuda device) {
+        kernels::max_pool2d_forward(device, shape, x.data<Bf16>(), y.data<Bf16>(),
+                                    winner.data<int32_t>());
+      },
+      2 * kElements + 2 * kElements / 4);
 }
 
 TEST(Bytes, GradientNorm) {
