@@ -23,6 +23,18 @@ TEST(Linear, GradientsMatchFiniteDifferences) {
                   });
 }
 
+// Products of one shape share a plan on a GPU, but not a bias.
+TEST(Linear, LayersOfOneShapeHaveTheirOwnBiases) {
+  Parameter first = make("w1", {16, 16}), first_bias = make("b1", {16});
+  Parameter second = make("w2", {16, 16}), second_bias = make("b2", {16});
+  check_devices({Shape{3, 16}}, {&first, &first_bias, &second, &second_bias},
+                [&](Context& context, const std::vector<Variable>& in) {
+                  return linear(context, linear(context, in[0], first, &first_bias), second,
+                                &second_bias);
+                },
+                {.terms = 64, .roundings = 8});
+}
+
 TEST(Linear, WithoutBias) {
   Parameter weight = make("w", {3, 4});
   check_gradients({Shape{6, 4}}, {&weight}, [&](Context& context, const std::vector<Variable>& in) {

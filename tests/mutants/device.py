@@ -33,7 +33,7 @@ MUTANTS = [
            ["step.device_training_np1"]),
     Mutant("products go on with the bias of the first product of their shape", "src/product/cublas_lt.cpp",
            "  set_addresses(p);\n  const float alpha", "  const float alpha",
-           ["product.product"]),
+           ["layers.linear"]),
     Mutant("products: the plan of a table is not tried", "src/product/gemm_cuda.cpp",
            "if (row && row->is_fused) {", "if (false) {",
            ["simt.gemm_plans GemmPlans.TheFastestAlgorithmIsKeptAndUsed"]),
