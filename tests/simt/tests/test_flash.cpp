@@ -5,8 +5,10 @@
 #include <random>
 
 #include "layers/attention/attention.h"
+#include "layers/linear/linear.h"
 #include "tests/simt/device_vector.h"
 #include "tests/simt/simt.h"
+#include "tests/support/harness.h"
 
 namespace tandem {
 namespace {
@@ -180,6 +182,31 @@ TEST(FlashAttention, RowSumsAreThoseOfTheGradient) {
       }
     }
   }
+}
+
+// The gradient of a bias before attention needs no pass of its own over the gradient of qkv.
+TEST(FlashAttention, TakesTheSumsOfTheBiasBeforeIt) {
+  const HeadLayout layout{.heads = 2, .kv_heads = 2, .width = 64};
+  Parameter weight{.name = "w", .shape = {layout.row(), 16}, .id = 0};
+  Parameter bias{.name = "b", .shape = {layout.row()}, .id = 1};
+  const auto random = [](const Shape& shape, DType dtype) {
+    return testing::to_device(
+        testing::rounded_to(testing::random_tensor(shape, DType::kF32, 1), dtype), Device::kCuda);
+  };
+  for (Parameter* parameter : {&weight, &bias}) {
+    parameter->value = random(parameter->shape, DType::kBf16);
+    parameter->grad = random(parameter->shape, DType::kF32);
+  }
+  testing::TestContext test(Device::kCuda);
+  const Variable x(random({1, 100, 16}, DType::kBf16));
+  const Variable y = attention(test.context, linear(test.context, x, weight, &bias), layout);
+  std::string launches;
+  simt::launch_observer() = [&](const std::string& text) { launches += text + "\n"; };
+  test.tape.backward(test.context, y, random(y.shape(), DType::kBf16));
+  simt::launch_observer() = nullptr;
+  EXPECT_TRUE(bias.grad_written);
+  EXPECT_NE(launches.find("add_partial_rows_kernel"), std::string::npos) << launches;
+  EXPECT_EQ(launches.find("sum_rows_kernel"), std::string::npos) << launches;
 }
 
 }  // namespace
