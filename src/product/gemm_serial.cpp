@@ -10,8 +10,11 @@ namespace tandem {
 namespace {
 
 // A block of B [depth, columns] fits in a second-level cache of 1 MiB. A block of A [rows, depth]
-// has fewer panels where registers are wide, because its tiles then read B less often.
-constexpr int64_t kBlockRows = (kVectorBytes == 64 ? 2 : 8) * kTileRows;
+// is so wide that packing it reads whole cache lines. A group is what stays in the first-level
+// cache beside a panel of B: fewer rows where registers are wide, because tiles then read B less
+// often.
+constexpr int64_t kBlockRows = 8 * kTileRows;
+constexpr int64_t kGroupRows = kVectorBytes == 64 ? 2 * kTileRows : kBlockRows;
 constexpr int64_t kBlockColumns = 512;
 constexpr int64_t kBlockDepthBytes = 1536;
 
@@ -73,7 +76,7 @@ ProductTarget<T> target_at(const Gemm<T>& g, int64_t i, int64_t j, int64_t p) {
           g.bias && p == 0 ? g.bias + j : nullptr};
 }
 
-// At most kBlockRows rows, and columns of B that are contiguous: reading these takes most of the
+// At most kGroupRows rows, and columns of B that are contiguous: reading these takes most of the
 // time. Each panel of B is packed over the whole depth and used at once.
 template <class T>
 void multiply_few_rows(const Gemm<T>& g, PanelMemory<T>& a_memory, PanelMemory<T>& b_memory) {
@@ -94,28 +97,33 @@ void multiply_few_rows(const Gemm<T>& g, PanelMemory<T>& a_memory, PanelMemory<T
   }
 }
 
-// Blocks of A are multiplied with a block of B that stays in the cache. A panel of B is packed just
-// before its first use.
+// Blocks of columns are as equal as possible in whole panels, because each of them packs all of A.
+template <class T>
+int64_t block_columns(int64_t n) {
+  const int64_t blocks = std::max<int64_t>(1, (n + kBlockColumns - 1) / kBlockColumns);
+  const int64_t even = (n + blocks - 1) / blocks;
+  return (even + kTileColumns<T> - 1) / kTileColumns<T> * kTileColumns<T>;
+}
+
+// Blocks of A are multiplied with a block of B that stays in the cache.
 template <class T>
 void multiply_blocks(const Gemm<T>& g, PanelMemory<T>& a_memory, PanelMemory<T>& b_memory) {
-  const int64_t whole_depth = block_depth<T>(g.k), most_columns = std::min(g.n, kBlockColumns);
+  const int64_t whole_depth = block_depth<T>(g.k), whole_columns = block_columns<T>(g.n);
   T* const a_block = a_memory.of_size(panel_elements<T, kTileRows>(kBlockRows, whole_depth));
   T* const b_block =
-      b_memory.of_size(panel_elements<T, kTileColumns<T>>(most_columns, whole_depth));
-  for (int64_t first = 0; first < g.n; first += most_columns) {
-    const int64_t end = std::min(g.n, first + most_columns);
+      b_memory.of_size(panel_elements<T, kTileColumns<T>>(whole_columns, whole_depth));
+  for (int64_t j = 0; j < g.n; j += whole_columns) {
+    const int64_t columns = std::min(whole_columns, g.n - j);
     for (int64_t p = 0; p < g.k; p += whole_depth) {
       const int64_t depth = std::min(whole_depth, g.k - p);
+      const Panels<T> b =
+          pack<T, kTileColumns<T>>(columns_of_b(g).from(j, p), columns, depth, b_block);
       for (int64_t i = 0; i < g.m; i += kBlockRows) {
         const int64_t rows = std::min(kBlockRows, g.m - i);
         const Panels<T> a = pack<T, kTileRows>(rows_of_a(g).from(i, p), rows, depth, a_block);
-        for (int64_t j = first; j < end; j += kTileColumns<T>) {
-          const int64_t columns = std::min(kTileColumns<T>, end - j);
-          T* const b = b_block + (j - first) * depth;
-          if (i == 0) {
-            pack<T, kTileColumns<T>>(columns_of_b(g).from(j, p), columns, depth, b);
-          }
-          multiply_packed<T>(a, {b, 0}, rows, columns, depth, target_at(g, i, j, p));
+        for (int64_t group = 0; group < rows; group += kGroupRows) {
+          multiply_packed<T>({a[group / kTileRows], a.step}, b, std::min(kGroupRows, rows - group),
+                             columns, depth, target_at(g, i + group, j, p));
         }
       }
     }
@@ -129,7 +137,7 @@ void gemm_serial(const Gemm<T>& g) {
   thread_local PanelMemory<T> a_memory, b_memory;
   if (g.k == 0) {
     scale_only(g);
-  } else if (g.m <= kBlockRows && g.transpose_b) {
+  } else if (g.m <= kGroupRows && g.transpose_b) {
     multiply_few_rows(g, a_memory, b_memory);
   } else {
     multiply_blocks(g, a_memory, b_memory);

@@ -89,25 +89,29 @@ void multiply_tile(const T* a, const T* b, int64_t depth, const ProductTarget<T>
       sum[i][v] = Vector<T>{};
     }
   }
-  // The tile of C arrives while the loop runs.
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
+  // The tile of C arrives while the loop runs, one row in each part of the depth: fetched at once,
+  // its lines would keep those of B waiting.
+  const T* c = target.c;
+  int64_t p = 0;
+#pragma GCC unroll 1
+  for (int part = 1; part <= kRows; ++part, c += target.ldc) {
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
-      __builtin_prefetch(target.c + i * target.ldc + v * kLanes<T>, 1);
+      __builtin_prefetch(c + v * kLanes<T>, 1);
     }
-  }
-  for (int64_t p = 0; p < depth; ++p, a += kDepthStep, b += kTileColumns<T>) {
-    Vector<T> row[kVectors];
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) {
-      row[v] = load(b + v * kLanes<T>);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) {
+    const int64_t end = depth * part / kRows;
+    for (; p < end; ++p, a += kDepthStep, b += kTileColumns<T>) {
+      Vector<T> row[kVectors];
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
-        sum[i][v] += a[i * kRowStep] * row[v];
+        row[v] = load(b + v * kLanes<T>);
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) {
+          sum[i][v] += a[i * kRowStep] * row[v];
+        }
       }
     }
   }
@@ -238,6 +242,8 @@ void pack_straight(const Operand<T>& from, int64_t count, int64_t depth, T* pane
       T* to = panels + i * depth + p * kWidth;
       if (count - i >= kCopied && p + 1 < depth) {
         std::memcpy(to, from.at(i, p), kCopied * sizeof(T));
+      } else if (count - i >= kWidth) {
+        std::memcpy(to, from.at(i, p), kWidth * sizeof(T));
       } else {
         std::copy_n(from.at(i, p), std::min(kWidth, count - i), to);
       }
