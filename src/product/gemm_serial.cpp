@@ -39,13 +39,22 @@ class PanelMemory {
   int64_t size_ = 0;
 };
 
-// The depth of each block. Blocks are as equal as possible in whole vectors.
+// The size of each block, at most `most`. Blocks are as equal as possible in whole units.
+int64_t block_size(int64_t size, int64_t most, int64_t unit) {
+  const int64_t blocks = std::max<int64_t>(1, (size + most - 1) / most);
+  const int64_t even = (size + blocks - 1) / blocks;
+  return (even + unit - 1) / unit * unit;
+}
+
 template <class T>
 int64_t block_depth(int64_t k) {
-  constexpr int64_t kMaxDepth = kBlockDepthBytes / static_cast<int64_t>(sizeof(T));
-  const int64_t blocks = std::max<int64_t>(1, (k + kMaxDepth - 1) / kMaxDepth);
-  const int64_t even = (k + blocks - 1) / blocks;
-  return (even + kLanes<T> - 1) / kLanes<T> * kLanes<T>;
+  return block_size(k, kBlockDepthBytes / static_cast<int64_t>(sizeof(T)), kLanes<T>);
+}
+
+// Equal blocks, because each of them packs all of A.
+template <class T>
+int64_t block_columns(int64_t n) {
+  return block_size(n, kBlockColumns, kTileColumns<T>);
 }
 
 // For k = 0, where there is no product to add.
@@ -95,14 +104,6 @@ void multiply_few_rows(const Gemm<T>& g, PanelMemory<T>& a_memory, PanelMemory<T
                          target_at(g, 0, j, p));
     }
   }
-}
-
-// Blocks of columns are as equal as possible in whole panels, because each of them packs all of A.
-template <class T>
-int64_t block_columns(int64_t n) {
-  const int64_t blocks = std::max<int64_t>(1, (n + kBlockColumns - 1) / kBlockColumns);
-  const int64_t even = (n + blocks - 1) / blocks;
-  return (even + kTileColumns<T> - 1) / kTileColumns<T> * kTileColumns<T>;
 }
 
 // Blocks of A are multiplied with a block of B that stays in the cache.
