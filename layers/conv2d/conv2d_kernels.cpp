@@ -5,6 +5,7 @@
 
 #include "layers/conv2d/conv2d_plan.h"
 #include "layers/conv2d/conv2d_shares.h"
+#include "layers/conv2d/winograd.h"
 #include "src/kernels/in_f32.h"
 
 namespace tandem {
@@ -12,10 +13,6 @@ namespace tandem {
 namespace kernels {
 
 namespace {
-
-// Weight gradients are summed over a fixed number of shares of the batch, whatever the number of
-// threads. The shares are then added in order.
-constexpr int64_t kShares = 16;
 
 int64_t aligned(int64_t elements) { return ceil_divide(elements, kChannelBlock) * kChannelBlock; }
 
@@ -126,7 +123,7 @@ void convolve_grid(const ConvolutionPlan& plan, const Axis& rows, const Axis& co
 }
 
 template <class T>
-int64_t convolve_workspace(const ConvolutionPlan& plan) {
+int64_t direct_workspace(const ConvolutionPlan& plan) {
   int64_t packed = 0;
   for_each_grid<T>(plan, [&](const Axis& rows, const Axis& columns, int64_t) {
     packed += packed_size<T>(plan, rows, columns);
@@ -134,15 +131,11 @@ int64_t convolve_workspace(const ConvolutionPlan& plan) {
   return aligned(packed) + cpu_threads() * aligned(plan.source.size());
 }
 
-int64_t convolve_workspace(DType dtype, const ConvolutionPlan& plan) {
-  return on_float(dtype, [&]<class T>() { return convolve_workspace<Wide<T>>(plan); });
-}
-
 // target = beta * target + convolution.
 template <class T>
-void convolve(const ConvolutionPlan& plan, const T* source, const T* w, T* target, T beta,
-              T* workspace) {
-  const int64_t packed = convolve_workspace<T>(plan) - cpu_threads() * aligned(plan.source.size());
+void convolve_directly(const ConvolutionPlan& plan, const T* source, const T* w, T* target, T beta,
+                       T* workspace) {
+  const int64_t packed = direct_workspace<T>(plan) - cpu_threads() * aligned(plan.source.size());
   pack_weights(plan, w, workspace);
 #pragma omp parallel num_threads(cpu_threads())
   {
@@ -286,18 +279,28 @@ void correlate(const CorrelationPlan<T>& plan, const Conv2dShape& shape, const T
 }  // namespace
 
 int64_t conv2d_forward_workspace(Device device, DType dtype, const Conv2dShape& shape) {
-  return device == Device::kCuda ? 0 : convolve_workspace(dtype, plan_forward(shape));
+  return device == Device::kCuda ? 0 : on_float(dtype, [&]<class T>() {
+    return winograd_pays(shape) ? winograd_workspace<Wide<T>>(shape)
+                                : direct_workspace<Wide<T>>(plan_forward(shape));
+  });
 }
 
 int64_t conv2d_backward_data_workspace(Device device, DType dtype, const Conv2dShape& shape) {
-  return device == Device::kCuda ? 0 : convolve_workspace(dtype, plan_backward_data(shape));
+  const Conv2dShape to_dx = winograd_backward_data(shape);
+  return device == Device::kCuda ? 0 : on_float(dtype, [&]<class T>() {
+    return winograd_pays(to_dx) ? winograd_workspace<Wide<T>>(to_dx)
+                                : direct_workspace<Wide<T>>(plan_backward_data(shape));
+  });
 }
 
 int64_t conv2d_backward_weight_workspace(Device device, DType dtype, const Conv2dShape& shape) {
   if (device == Device::kCuda) {
     return conv2d_detail::Shares(shape).count * shape.w_elements();
   }
-  return on_float(dtype, [&]<class T>() { return CorrelationPlan<Wide<T>>(shape).workspace(); });
+  return on_float(dtype, [&]<class T>() {
+    return winograd_pays(shape) ? winograd_weight_workspace<Wide<T>>(shape)
+                                : CorrelationPlan<Wide<T>>(shape).workspace();
+  });
 }
 
 template <class T>
@@ -307,8 +310,10 @@ void conv2d_forward(Cpu device, const Conv2dShape& shape, const T* x, const T* w
     in_f32([&](const float* x32, const float* w32,
                float* y32) { conv2d_forward(device, shape, x32, w32, y32, workspace); },
            in(x, shape.x_elements()), in(w, shape.w_elements()), out(y, shape.y_elements()));
+  } else if (winograd_pays(shape)) {
+    winograd_convolve(shape, false, x, w, y, T(0), workspace);
   } else {
-    convolve(plan_forward(shape), x, w, y, T(0), workspace);
+    convolve_directly(plan_forward(shape), x, w, y, T(0), workspace);
   }
 }
 
@@ -321,8 +326,10 @@ void conv2d_backward_data(Cpu device, const Conv2dShape& shape, const T* dy, con
           conv2d_backward_data(device, shape, dy32, w32, dx32, beta, workspace);
         },
         in(dy, shape.y_elements()), in(w, shape.w_elements()), inout(dx, shape.x_elements()));
+  } else if (const Conv2dShape to_dx = winograd_backward_data(shape); winograd_pays(to_dx)) {
+    winograd_convolve(to_dx, true, dy, w, dx, beta, workspace);
   } else {
-    convolve(plan_backward_data(shape), dy, w, dx, beta, workspace);
+    convolve_directly(plan_backward_data(shape), dy, w, dx, beta, workspace);
   }
 }
 
@@ -335,6 +342,8 @@ void conv2d_backward_weight(Cpu device, const Conv2dShape& shape, const T* x, co
           conv2d_backward_weight(device, shape, x32, dy32, dw, beta, workspace);
         },
         in(x, shape.x_elements()), in(dy, shape.y_elements()));
+  } else if (winograd_pays(shape)) {
+    winograd_backward_weight(shape, x, dy, dw, beta, workspace);
   } else {
     correlate(CorrelationPlan<T>(shape), shape, x, dy, dw, beta, workspace);
   }

@@ -16,6 +16,10 @@
 
 namespace tandem::kernels {
 
+// Weight gradients are summed over a fixed number of shares of the batch, whatever the number of
+// threads. The shares are then added in order.
+inline constexpr int64_t kShares = 16;
+
 // a / b rounded up; b > 0.
 inline int64_t ceil_divide(int64_t a, int64_t b) { return a > 0 ? (a + b - 1) / b : -(-a / b); }
 

@@ -180,6 +180,14 @@ void multiply_rows(const T* a, Panels<T> b, int64_t rows, int64_t columns, int64
                                          target);
 }
 
+// Like multiply_packed(), but `a` is [depth, kTileColumns]: row i of the product comes from column
+// i of `a`; rows <= kTileColumns.
+template <class T>
+void multiply_columns(const T* a, Panels<T> b, int64_t rows, int64_t columns, int64_t depth,
+                      const ProductTarget<T>& target) {
+  multiply_panels<T, 1, kTileColumns<T>>({a, kTileRows}, b, rows, columns, depth, target);
+}
+
 // A matrix seen as [outer, depth]: the rows of A or the columns of B, with depth the axis that is
 // summed over.
 template <class T>

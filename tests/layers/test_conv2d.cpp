@@ -67,6 +67,7 @@ TEST(Conv2dDevices, ManyTiles) {
   check_conv2d_on_devices({3, 9, 11, 72}, {72, 3, 3, 72}, 1, 1);
   check_conv2d_on_devices({3, 9, 11, 65}, {67, 1, 1, 65}, 1, 0);
   check_conv2d_on_devices({5, 17, 15, 3}, {16, 5, 5, 3}, 2, 2);
+  check_conv2d_on_devices({3, 9, 11, 48}, {32, 3, 3, 48}, 1, 1);
 }
 
 TEST(Conv2dDevices, KernelThatIsNotSquareAndImageSmallerThanIt) {

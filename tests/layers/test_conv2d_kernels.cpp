@@ -99,16 +99,33 @@ Gradients<T> run_kernels(const Conv2dShape& s, const std::vector<T>& x, const st
   return {y.values(), dx.values(), dw.values()};
 }
 
+// Whether Winograd's algorithm may compute the convolution (layers/conv2d/winograd.h).
+bool may_use_winograd(const Conv2dShape& s) {
+  return s.kernel_h == 3 && s.kernel_w == 3 && s.stride == 1 && s.in_channels % 16 == 0 &&
+         s.out_channels % 16 == 0;
+}
+
+// With Winograd's algorithm errors are relative to the largest element, whose sum of n products has
+// the magnitude m. For y and dx with C >= 16 channels, it sums C terms that together are at most 9
+// m for each of nine positions, and rounds up to 12 times more in its transforms: (C + 12) 9 m u =
+// (1 + 12 / C) n m u < 2 n m u. For dw with P tiles of four pixels: (P + 12) 16 m u, and n = 4 P,
+// so 4 (1 + 12 / P) n m u; this is at most 16 n m u for P >= 4.
 template <class T>
 void expect_near(const std::vector<T>& actual, const std::vector<Reference>& expected, double start,
-                 const char* what) {
+                 bool winograd, const char* what) {
   constexpr double kRoundoff = std::numeric_limits<T>::epsilon() / 2;
   ASSERT_EQ(actual.size(), expected.size());
+  Reference largest;
+  for (const Reference& e : expected) {
+    largest.magnitude = std::max(largest.magnitude, e.magnitude);
+    largest.terms = std::max(largest.terms, e.terms);
+  }
   for (size_t i = 0; i < actual.size(); ++i) {
     const Reference& e = expected[i];
+    const Reference& size = winograd ? largest : e;
     // Twice the bound, since the reference is itself a sum in f64; one addition more for beta.
-    const double bound =
-        2 * static_cast<double>(e.terms + 2) * kRoundoff * (e.magnitude + std::abs(start));
+    const double bound = (winograd ? 16 : 1) * 2 * static_cast<double>(size.terms + 2) * kRoundoff *
+                         (size.magnitude + std::abs(start));
     ASSERT_LE(std::abs(static_cast<double>(actual[i]) - (e.value + start)), bound)
         << what << "[" << i << "]";
   }
@@ -130,9 +147,10 @@ void check_against_reference(const Conv2dShape& s, bool add = false) {
   });
   const T start = add ? T(0.5) : T(0);
   const Gradients<T> actual = run_kernels(s, x, w, dy, add, start);
-  expect_near(actual.y, y, 0, "y");
-  expect_near(actual.dx, dx, static_cast<double>(start), "dx");
-  expect_near(actual.dw, dw, static_cast<double>(start), "dw");
+  const bool winograd = may_use_winograd(s);
+  expect_near(actual.y, y, 0, winograd, "y");
+  expect_near(actual.dx, dx, static_cast<double>(start), winograd, "dx");
+  expect_near(actual.dw, dw, static_cast<double>(start), winograd, "dw");
 }
 
 class ThreadCount {
@@ -185,6 +203,48 @@ TEST(Conv2dKernels, BetaOneAdds) {
   check_against_reference<float>(square_kernel(2, 9, 9, 3, 4, 1, 3, 0), true);
 }
 
+// Odd and even sizes, channels that fill blocks or do not, and more tiles than are computed at
+// once.
+TEST(Conv2dKernels, WinogradMatchesPlainLoops) {
+  struct Case {
+    int64_t batch, height, width, in, out;
+  };
+  for (const Case c : {Case{3, 7, 9, 16, 16}, Case{2, 2, 3, 48, 16}, Case{3, 6, 8, 16, 80},
+                       Case{17, 5, 6, 32, 16}, Case{1, 3, 14, 96, 64}}) {
+    for (int64_t padding : {0, 1, 2, 3}) {
+      if (c.height + 2 * padding < 3) {
+        continue;
+      }
+      for (bool add : {false, true}) {
+        const Conv2dShape s = square_kernel(c.batch, c.height, c.width, c.in, c.out, 3, 1, padding);
+        check_against_reference<float>(s, add);
+        check_against_reference<double>(s, add);
+      }
+    }
+  }
+}
+
+TEST(Conv2dKernels, WinogradIsExactForSmallWholeNumbers) {
+  const Conv2dShape s = square_kernel(2, 6, 7, 32, 16, 3, 1, 1);
+  const auto whole = [](int64_t count, int64_t step) {
+    std::vector<float> values(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+      values[i] = static_cast<float>(i * step % 7 - 3);
+    }
+    return values;
+  };
+  const auto x = whole(s.x_elements(), 5), w = whole(s.w_elements(), 3);
+  const auto dy = whole(s.y_elements(), 2);
+  std::vector<float> y(dy.size()), dx(x.size()), dw(w.size());
+  for_each_product(s, [&](int64_t ix, int64_t iw, int64_t iy) {
+    y[iy] += x[ix] * w[iw];
+    dx[ix] += dy[iy] * w[iw];
+    dw[iw] += dy[iy] * x[ix];
+  });
+  const Gradients<float> actual = run_kernels(s, x, w, dy, false, 0.0f);
+  EXPECT_TRUE(actual.y == y && actual.dx == dx && actual.dw == dw);
+}
+
 TEST(Conv2dKernels, KernelThatIsNotSquareAndImageSmallerThanIt) {
   Conv2dShape s = square_kernel(2, 6, 11, 4, 6, 1, 2, 2);
   s.kernel_h = 2;
@@ -205,7 +265,8 @@ TEST(Conv2dKernels, SizesOfAResNet) {
 
 TEST(Conv2dKernels, SameBitsForEveryNumberOfThreads) {
   for (const Conv2dShape& s :
-       {square_kernel(19, 17, 15, 16, 20, 3, 1, 1), square_kernel(19, 17, 15, 5, 32, 3, 2, 1)}) {
+       {square_kernel(19, 17, 15, 16, 20, 3, 1, 1), square_kernel(19, 17, 15, 5, 32, 3, 2, 1),
+        square_kernel(19, 17, 15, 16, 48, 3, 1, 1)}) {
     const auto x = random_values<float>(s.batch * s.height * s.width * s.in_channels, 1);
     const auto w = random_values<float>(s.out_channels * 9 * s.in_channels, 2);
     const auto dy =
