@@ -61,13 +61,12 @@ TransformerConfig resolved(TransformerConfig config) {
 Transformer::Transformer(const TransformerConfig& config)
     : Classifier(config.vocab),
       config_(resolved(config)),
-      wte_(matrix("wte", config_.vocab, config_.width)) {
+      wte_(matrix("wte", config_.vocab, config_.width)),
+      norm_f_(config.llama ? "norm_f" : "ln_f", config_.width, config_.norm_epsilon,
+              !config.llama) {
   wte_.shared = wte_.classes = config_.tie_embeddings;
-  if (config_.llama) {
-    norm_f_.emplace("norm_f", config_.width, config_.norm_epsilon);
-  } else {
+  if (!config_.llama) {
     wpe_ = matrix("wpe", config_.positions, config_.width);
-    ln_f_.emplace("ln_f", config_.width, config_.norm_epsilon);
   }
   for (int64_t i = 0; i < config_.layers; ++i) {
     layers_.push_back(config_.llama ? llama_block(config_, i) : gpt_block(config_, i));
@@ -99,13 +98,13 @@ std::vector<Block> Transformer::blocks_over(std::span<KeyValueCache> caches) {
                       }});
   }
   const bool is_last_alone = !caches.empty();
-  blocks.push_back({{"head", ln_f_ ? parameters_in(*ln_f_) : parameters_in(*norm_f_)},
-                    [this, is_last_alone](Context& context, Flow x) -> Flow {
-                      for (Variable& part : x) {
-                        part = is_last_alone ? last_positions(context, part) : part;
-                      }
-                      return {head(context, std::move(x))};
-                    }});
+  blocks.push_back(
+      {{"head", parameters_in(norm_f_)}, [this, is_last_alone](Context& context, Flow x) -> Flow {
+         for (Variable& part : x) {
+           part = is_last_alone ? last_positions(context, part) : part;
+         }
+         return {head(context, std::move(x))};
+       }});
   if (head_weight_) {
     blocks.back().parameters.push_back(&*head_weight_);
   }
@@ -121,7 +120,7 @@ Variable Transformer::embed(Context& context, const Tensor& tokens, int64_t firs
 }
 
 Variable Transformer::head(Context& context, Flow x) {
-  const Variable normal = ln_f_ ? normalized(context, x, *ln_f_) : normalized(context, x, *norm_f_);
+  const Variable normal = normalized(context, x, norm_f_);
   Parameter& weight = head_weight_ ? *head_weight_ : wte_;
   const Variable logits = linear(context, normal, weight, nullptr);
   const int64_t columns = logits.shape()[-1];

@@ -52,8 +52,7 @@ class Transformer final : public Classifier {
   Parameter wte_;
   std::optional<Parameter> wpe_;
   std::vector<std::unique_ptr<TransformerBlock>> layers_;
-  std::optional<LayerNorm> ln_f_;
-  std::optional<RmsNorm> norm_f_;
+  Norm norm_f_;
   std::optional<Parameter> head_weight_;
 };
 

@@ -69,9 +69,9 @@ class GptBlock final : public TransformerBlock {
   HeadLayout heads_;
   double dropout_;
   int64_t index_;
-  LayerNorm ln_1_;
+  Norm ln_1_;
   Linear qkv_, attn_proj_;
-  LayerNorm ln_2_;
+  Norm ln_2_;
   Linear fc_, mlp_proj_;
 };
 
@@ -82,11 +82,11 @@ class LlamaBlock final : public TransformerBlock {
         dropout_(config.dropout),
         index_(index),
         frequencies_(config.rope),
-        norm_1_(block_name(index) + "norm_1", config.width, config.norm_epsilon),
+        norm_1_(block_name(index) + "norm_1", config.width, config.norm_epsilon, false),
         qkv_(block_name(index) + "attn.qkv", config.width, heads_.row(), init_weight(), false),
         proj_(block_name(index) + "attn.proj", config.width, config.width, init_residual(config),
               false),
-        norm_2_(block_name(index) + "norm_2", config.width, config.norm_epsilon),
+        norm_2_(block_name(index) + "norm_2", config.width, config.norm_epsilon, false),
         gate_up_(block_name(index) + "mlp.gate_up", config.width, 2 * config.ffn_width,
                  init_weight(), false),
         down_(block_name(index) + "mlp.down", config.ffn_width, config.width, init_residual(config),
@@ -112,9 +112,9 @@ class LlamaBlock final : public TransformerBlock {
   double dropout_;
   int64_t index_;
   RopeFrequencies frequencies_;
-  RmsNorm norm_1_;
+  Norm norm_1_;
   Linear qkv_, proj_;
-  RmsNorm norm_2_;
+  Norm norm_2_;
   Linear gate_up_, down_;
 };
 
@@ -140,6 +140,15 @@ std::vector<std::string> TransformerConfig::problems() const {
                            " must be above model.rope_low_freq_factor = ", rope.low_freq_factor));
   }
   return problems;
+}
+
+Variable normalized(Context& context, Flow& x, Norm& norm) {
+  if (x.size() == 1) {
+    return norm(context, x[0]);
+  }
+  Normalized both = norm.add(context, x[0], std::move(x[1]));
+  x = {both.sum};
+  return both.y;
 }
 
 std::unique_ptr<TransformerBlock> gpt_block(const TransformerConfig& config, int64_t index) {

@@ -46,15 +46,7 @@ class TransformerBlock {
 
 // The norm of the residual stream x[0]. If x[1] exists, it is a branch that must be added first;
 // afterwards x holds only the sum.
-template <class Norm>
-Variable normalized(Context& context, Flow& x, Norm& norm) {
-  if (x.size() == 1) {
-    return norm(context, x[0]);
-  }
-  Normalized both = norm.add(context, x[0], std::move(x[1]));
-  x = {both.sum};
-  return both.y;
-}
+Variable normalized(Context& context, Flow& x, Norm& norm);
 
 // Block `index` of a configuration with resolved defaults. Parameters are named blocks.`index`.*.
 // Weights are initialized from a normal distribution with deviation 0.02, or 0.02 / sqrt(2 layers)

@@ -254,10 +254,6 @@ Normalized normalize(Context& context, const Variable& x, const Variable* branch
   return {total, context.record(std::move(y), std::move(op), {total}, {&gain, bias})};
 }
 
-Parameter gain_parameter(const std::string& name, int64_t width) {
-  return {.name = name + ".gain", .shape = {width}, .init = Initializer::constant(1)};
-}
-
 }  // namespace
 
 Variable layer_norm(Context& context, const Variable& x, Parameter& gain, Parameter& bias,
@@ -279,35 +275,25 @@ Normalized add_rms_norm(Context& context, const Variable& x, Variable branch, Pa
   return normalize(context, x, &branch, gain, nullptr, epsilon);
 }
 
-LayerNorm::LayerNorm(const std::string& name, int64_t width, double epsilon)
-    : gain_(gain_parameter(name, width)),
+Norm::Norm(const std::string& name, int64_t width, double epsilon, bool with_bias)
+    : gain_{.name = name + ".gain", .shape = {width}, .init = Initializer::constant(1)},
       bias_{.name = name + ".bias", .shape = {width}, .init = Initializer::constant(0)},
-      epsilon_(epsilon) {}
+      epsilon_(epsilon),
+      with_bias_(with_bias) {}
 
-Variable LayerNorm::operator()(Context& context, const Variable& x) {
-  return layer_norm(context, x, gain_, bias_, epsilon_);
+Variable Norm::operator()(Context& context, const Variable& x) {
+  return normalize(context, x, nullptr, gain_, bias(), epsilon_).y;
 }
 
-Normalized LayerNorm::add(Context& context, const Variable& x, Variable branch) {
-  return add_layer_norm(context, x, std::move(branch), gain_, bias_, epsilon_);
+Normalized Norm::add(Context& context, const Variable& x, Variable branch) {
+  return normalize(context, x, &branch, gain_, bias(), epsilon_);
 }
 
-void LayerNorm::visit(const ParameterVisitor& visitor) {
+void Norm::visit(const ParameterVisitor& visitor) {
   visitor(gain_);
-  visitor(bias_);
+  if (with_bias_) {
+    visitor(bias_);
+  }
 }
-
-RmsNorm::RmsNorm(const std::string& name, int64_t width, double epsilon)
-    : gain_(gain_parameter(name, width)), epsilon_(epsilon) {}
-
-Variable RmsNorm::operator()(Context& context, const Variable& x) {
-  return rms_norm(context, x, gain_, epsilon_);
-}
-
-Normalized RmsNorm::add(Context& context, const Variable& x, Variable branch) {
-  return add_rms_norm(context, x, std::move(branch), gain_, epsilon_);
-}
-
-void RmsNorm::visit(const ParameterVisitor& visitor) { visitor(gain_); }
 
 }  // namespace tandem

@@ -36,31 +36,22 @@ Normalized add_layer_norm(Context& context, const Variable& x, Variable branch, 
 Normalized add_rms_norm(Context& context, const Variable& x, Variable branch, Parameter& gain,
                         double epsilon = kNormEpsilon);
 
-// Parameters `name`.gain (ones) and `name`.bias (zeros).
-class LayerNorm {
+// LayerNorm, or without a bias RMSNorm. Parameters `name`.gain (ones) and `name`.bias (zeros).
+class Norm {
  public:
-  LayerNorm(const std::string& name, int64_t width, double epsilon = kNormEpsilon);
+  Norm(const std::string& name, int64_t width, double epsilon = kNormEpsilon,
+       bool with_bias = true);
   Variable operator()(Context& context, const Variable& x);
   Normalized add(Context& context, const Variable& x, Variable branch);
   void visit(const ParameterVisitor& visitor);
 
  private:
+  Parameter* bias() { return with_bias_ ? &bias_ : nullptr; }
+
   Parameter gain_;
   Parameter bias_;
   double epsilon_;
-};
-
-// Parameter `name`.gain (ones).
-class RmsNorm {
- public:
-  RmsNorm(const std::string& name, int64_t width, double epsilon = kNormEpsilon);
-  Variable operator()(Context& context, const Variable& x);
-  Normalized add(Context& context, const Variable& x, Variable branch);
-  void visit(const ParameterVisitor& visitor);
-
- private:
-  Parameter gain_;
-  double epsilon_;
+  bool with_bias_;
 };
 
 namespace kernels {

@@ -219,7 +219,7 @@ TEST(AddNorm, ReusesOnlyMemoryOfItsOwn) {
 
 TEST(AddNorm, ShapesMustAgree) {
   TestContext test;
-  RmsNorm norm("blocks.3.norm_2", 4);
+  Norm norm("blocks.3.norm_2", 4, kNormEpsilon, false);
   std::vector<Parameter*> parameters;
   norm.visit([&](Parameter& parameter) { parameters.push_back(&parameter); });
   bind_parameters(parameters, DType::kF32);
@@ -354,8 +354,8 @@ TEST(Norm, WrongWidthNamesTheLayer) {
 
 TEST(Norm, ParameterNames) {
   std::vector<std::string> names;
-  LayerNorm layer("ln_f", 3);
-  RmsNorm rms("norm_f", 3);
+  Norm layer("ln_f", 3);
+  Norm rms("norm_f", 3, kNormEpsilon, false);
   const auto collect = [&](Parameter& parameter) {
     names.push_back(parameter.name);
     EXPECT_FALSE(parameter.decay) << parameter.name;

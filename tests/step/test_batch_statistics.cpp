@@ -33,7 +33,7 @@ class OneNorm final : public Classifier {
 
  private:
   BatchNorm2d norm_{"norm", kChannels};
-  RmsNorm head_{"head", kChannels};
+  Norm head_{"head", kChannels, kNormEpsilon, false};
 };
 
 // The mean of channel c in micro-batch `number` (counted over all ranks). It is a whole number, so
