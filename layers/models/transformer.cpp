@@ -69,7 +69,7 @@ Transformer::Transformer(const TransformerConfig& config)
     wpe_ = matrix("wpe", config_.positions, config_.width);
   }
   for (int64_t i = 0; i < config_.layers; ++i) {
-    layers_.push_back(config_.llama ? llama_block(config_, i) : gpt_block(config_, i));
+    layers_.emplace_back(config_, i);
   }
   if (!config_.tie_embeddings) {
     head_weight_ = matrix("head.weight", config_.vocab, config_.width);
@@ -92,8 +92,8 @@ std::vector<Block> Transformer::blocks_over(std::span<KeyValueCache> caches) {
   }
   for (size_t i = 0; i < layers_.size(); ++i) {
     KeyValueCache* cache = caches.empty() ? nullptr : &caches[i];
-    blocks.push_back({{str("blocks.", i), layers_[i]->parameters()},
-                      [&layer = *layers_[i], cache](Context& context, Flow x) {
+    blocks.push_back({{str("blocks.", i), layers_[i].parameters()},
+                      [&layer = layers_[i], cache](Context& context, Flow x) {
                         return layer(context, std::move(x), cache);
                       }});
   }

@@ -51,7 +51,7 @@ class Transformer final : public Classifier {
   TransformerConfig config_;
   Parameter wte_;
   std::optional<Parameter> wpe_;
-  std::vector<std::unique_ptr<TransformerBlock>> layers_;
+  std::vector<TransformerBlock> layers_;
   Norm norm_f_;
   std::optional<Parameter> head_weight_;
 };

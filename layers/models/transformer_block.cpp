@@ -5,27 +5,15 @@
 #include "layers/activation/activation.h"
 #include "layers/add/add.h"
 #include "layers/dropout/dropout.h"
-#include "layers/linear/linear.h"
 
 namespace tandem {
 
 namespace {
 
-std::string block_name(int64_t index) { return str("blocks.", index, "."); }
-
 Initializer init_weight() { return Initializer::normal(0.02); }
 
 Initializer init_residual(const TransformerConfig& config) {
   return Initializer::normal(0.02 / std::sqrt(2.0 * static_cast<double>(config.layers)));
-}
-
-// Dropout sites: 0 is the embedding; then each block has two.
-uint32_t attention_site(int64_t index) { return static_cast<uint32_t>(1 + 2 * index); }
-uint32_t ffn_site(int64_t index) { return attention_site(index) + 1; }
-
-Variable attend(Context& context, const Variable& qkv, const HeadLayout& heads,
-                KeyValueCache* cache) {
-  return cache ? attention_cached(context, qkv, heads, *cache) : attention(context, qkv, heads);
 }
 
 // Ends a block. A recomputed block does the addition, so that the tape keeps one tensor as the next
@@ -36,87 +24,6 @@ Flow hand_on(Context& context, const Variable& residual, Variable branch) {
   }
   return {residual, std::move(branch)};
 }
-
-class GptBlock final : public TransformerBlock {
- public:
-  GptBlock(const TransformerConfig& config, int64_t index)
-      : heads_(config.head_layout()),
-        dropout_(config.dropout),
-        index_(index),
-        ln_1_(block_name(index) + "ln_1", config.width, config.norm_epsilon),
-        qkv_(block_name(index) + "attn.qkv", config.width, heads_.row(), init_weight()),
-        attn_proj_(block_name(index) + "attn.proj", config.width, config.width,
-                   init_residual(config)),
-        ln_2_(block_name(index) + "ln_2", config.width, config.norm_epsilon),
-        fc_(block_name(index) + "mlp.fc", config.width, config.ffn_width, init_weight()),
-        mlp_proj_(block_name(index) + "mlp.proj", config.ffn_width, config.width,
-                  init_residual(config)) {}
-
-  Flow operator()(Context& context, Flow x, KeyValueCache* cache) override {
-    const Variable y = attend(context, qkv_(context, normalized(context, x, ln_1_)), heads_, cache);
-    const Normalized middle = ln_2_.add(
-        context, x[0], dropout(context, attn_proj_(context, y), dropout_, attention_site(index_)));
-    const GeluVariable hidden = fc_.gelu(context, middle.y);
-    return hand_on(context, middle.sum,
-                   dropout(context, mlp_proj_(context, hidden), dropout_, ffn_site(index_)));
-  }
-
-  std::vector<Parameter*> parameters() override {
-    return parameters_in(ln_1_, qkv_, attn_proj_, ln_2_, fc_, mlp_proj_);
-  }
-
- private:
-  HeadLayout heads_;
-  double dropout_;
-  int64_t index_;
-  Norm ln_1_;
-  Linear qkv_, attn_proj_;
-  Norm ln_2_;
-  Linear fc_, mlp_proj_;
-};
-
-class LlamaBlock final : public TransformerBlock {
- public:
-  LlamaBlock(const TransformerConfig& config, int64_t index)
-      : heads_(config.head_layout()),
-        dropout_(config.dropout),
-        index_(index),
-        frequencies_(config.rope),
-        norm_1_(block_name(index) + "norm_1", config.width, config.norm_epsilon, false),
-        qkv_(block_name(index) + "attn.qkv", config.width, heads_.row(), init_weight(), false),
-        proj_(block_name(index) + "attn.proj", config.width, config.width, init_residual(config),
-              false),
-        norm_2_(block_name(index) + "norm_2", config.width, config.norm_epsilon, false),
-        gate_up_(block_name(index) + "mlp.gate_up", config.width, 2 * config.ffn_width,
-                 init_weight(), false),
-        down_(block_name(index) + "mlp.down", config.ffn_width, config.width, init_residual(config),
-              false) {}
-
-  Flow operator()(Context& context, Flow x, KeyValueCache* cache) override {
-    const Variable qkv = rope(context, qkv_(context, normalized(context, x, norm_1_)), heads_,
-                              cache ? cache->length : 0, frequencies_);
-    const Variable y = attend(context, qkv, heads_, cache);
-    const Normalized middle = norm_2_.add(
-        context, x[0], dropout(context, proj_(context, y), dropout_, attention_site(index_)));
-    const Variable hidden = swiglu(context, gate_up_(context, middle.y));
-    return hand_on(context, middle.sum,
-                   dropout(context, down_(context, hidden), dropout_, ffn_site(index_)));
-  }
-
-  std::vector<Parameter*> parameters() override {
-    return parameters_in(norm_1_, qkv_, proj_, norm_2_, gate_up_, down_);
-  }
-
- private:
-  HeadLayout heads_;
-  double dropout_;
-  int64_t index_;
-  RopeFrequencies frequencies_;
-  Norm norm_1_;
-  Linear qkv_, proj_;
-  Norm norm_2_;
-  Linear gate_up_, down_;
-};
 
 }  // namespace
 
@@ -151,12 +58,50 @@ Variable normalized(Context& context, Flow& x, Norm& norm) {
   return both.y;
 }
 
-std::unique_ptr<TransformerBlock> gpt_block(const TransformerConfig& config, int64_t index) {
-  return std::make_unique<GptBlock>(config, index);
+TransformerBlock::TransformerBlock(const TransformerConfig& config, int64_t index)
+    : config_(config),
+      index_(index),
+      norm_1_(str("blocks.", index, config.llama ? ".norm_1" : ".ln_1"), config.width,
+              config.norm_epsilon, !config.llama),
+      qkv_(str("blocks.", index, ".attn.qkv"), config.width, config.head_layout().row(),
+           init_weight(), !config.llama),
+      proj_(str("blocks.", index, ".attn.proj"), config.width, config.width, init_residual(config),
+            !config.llama),
+      norm_2_(str("blocks.", index, config.llama ? ".norm_2" : ".ln_2"), config.width,
+              config.norm_epsilon, !config.llama),
+      up_(str("blocks.", index, config.llama ? ".mlp.gate_up" : ".mlp.fc"), config.width,
+          config.llama ? 2 * config.ffn_width : config.ffn_width, init_weight(), !config.llama),
+      down_(str("blocks.", index, config.llama ? ".mlp.down" : ".mlp.proj"), config.ffn_width,
+            config.width, init_residual(config), !config.llama) {}
+
+Variable TransformerBlock::attend(Context& context, Variable qkv, KeyValueCache* cache) const {
+  const HeadLayout heads = config_.head_layout();
+  if (config_.llama) {
+    qkv = rope(context, std::move(qkv), heads, cache ? cache->length : 0, config_.rope);
+  }
+  return cache ? attention_cached(context, qkv, heads, *cache) : attention(context, qkv, heads);
 }
 
-std::unique_ptr<TransformerBlock> llama_block(const TransformerConfig& config, int64_t index) {
-  return std::make_unique<LlamaBlock>(config, index);
+Variable TransformerBlock::feed_forward(Context& context, const Variable& x) {
+  if (config_.llama) {
+    const Variable hidden = swiglu(context, up_(context, x));
+    return down_(context, hidden);
+  }
+  return down_(context, up_.gelu(context, x));
+}
+
+Flow TransformerBlock::operator()(Context& context, Flow x, KeyValueCache* cache) {
+  const auto site = static_cast<uint32_t>(1 + 2 * index_);  // of dropout: 0 is the embedding
+  Variable qkv = qkv_(context, normalized(context, x, norm_1_));
+  const Variable y = attend(context, std::move(qkv), cache);
+  const Normalized middle =
+      norm_2_.add(context, x[0], dropout(context, proj_(context, y), config_.dropout, site));
+  return hand_on(context, middle.sum,
+                 dropout(context, feed_forward(context, middle.y), config_.dropout, site + 1));
+}
+
+std::vector<Parameter*> TransformerBlock::parameters() {
+  return parameters_in(norm_1_, qkv_, proj_, norm_2_, up_, down_);
 }
 
 }  // namespace tandem

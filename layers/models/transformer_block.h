@@ -6,9 +6,8 @@
 // block adds them.
 #pragma once
 
-#include <memory>
-
 #include "layers/attention/attention.h"
+#include "layers/linear/linear.h"
 #include "layers/norm/norm.h"
 #include "layers/rope/rope.h"
 
@@ -37,21 +36,29 @@ struct TransformerConfig {
 
 class TransformerBlock {
  public:
-  virtual ~TransformerBlock() = default;
+  // Block `index` of a configuration with resolved defaults. Parameters are named blocks.`index`.*.
+  // Weights are initialized from a normal distribution with deviation 0.02, or 0.02 / sqrt(2
+  // layers) if they write to the residual stream (Radford et al. 2019).
+  TransformerBlock(const TransformerConfig& config, int64_t index);
   // Tensors are [B, T, C]. With a cache, x holds the next positions of its B sequences. They attend
   // to themselves and to all earlier positions, and are appended to the cache.
-  virtual Flow operator()(Context& context, Flow x, KeyValueCache* cache) = 0;
-  virtual std::vector<Parameter*> parameters() = 0;
+  Flow operator()(Context& context, Flow x, KeyValueCache* cache);
+  std::vector<Parameter*> parameters();
+
+ private:
+  Variable attend(Context& context, Variable qkv, KeyValueCache* cache) const;
+  Variable feed_forward(Context& context, const Variable& x);
+
+  TransformerConfig config_;
+  int64_t index_;
+  Norm norm_1_;
+  Linear qkv_, proj_;
+  Norm norm_2_;
+  Linear up_, down_;  // up_ of Llama gives the gate, too
 };
 
 // The norm of the residual stream x[0]. If x[1] exists, it is a branch that must be added first;
 // afterwards x holds only the sum.
 Variable normalized(Context& context, Flow& x, Norm& norm);
-
-// Block `index` of a configuration with resolved defaults. Parameters are named blocks.`index`.*.
-// Weights are initialized from a normal distribution with deviation 0.02, or 0.02 / sqrt(2 layers)
-// if they write to the residual stream (Radford et al. 2019).
-std::unique_ptr<TransformerBlock> gpt_block(const TransformerConfig& config, int64_t index);
-std::unique_ptr<TransformerBlock> llama_block(const TransformerConfig& config, int64_t index);
 
 }  // namespace tandem
