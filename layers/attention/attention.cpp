@@ -6,11 +6,9 @@ namespace tandem {
 
 namespace {
 
-Tensor attention_workspace(const Context& context, const Tensor& qkv, const HeadLayout& layout) {
-  return context.workspace(
-      {kernels::attention_workspace(context.stream.device(), qkv.dtype(), qkv.shape()[0],
-                                    qkv.shape()[1], layout.heads, layout.width)},
-      wide_of(qkv.dtype()));
+Tensor attention_workspace(const Context& context, DType dtype, const AttentionSizes& sizes) {
+  return context.workspace({kernels::attention_workspace(context.stream.device(), dtype, sizes)},
+                           wide_of(dtype));
 }
 
 // kAuto means own kernels, until a GPU has measured both.
@@ -37,15 +35,14 @@ void on_cuda(const Stream& stream, F&& f) {
 }
 
 // Charges `count` products of [T, T] and [T, width] matrices; the mask leaves half of [T, T].
-void charge_products(const Context& context, const Tensor& qkv, const HeadLayout& layout,
-                     double count) {
-  const double length = static_cast<double>(qkv.shape()[1]);
-  const double width = static_cast<double>(qkv.shape()[0] * layout.heads * layout.width);
+void charge_products(const Context& context, const AttentionSizes& sizes, double count) {
+  const double length = static_cast<double>(sizes.length);
+  const double width = static_cast<double>(sizes.batch * sizes.heads * sizes.width);
   context.stream.charge({.flops = count * length * length * width});
 }
 
 struct AttentionOp final : Op {
-  HeadLayout layout;
+  AttentionSizes sizes;
   Tensor qkv;      // [B, T, row]
   Tensor y;        // [B, T, heads * width]
   Tensor log_sum;  // [B, heads, T], f32 or, for f64 qkv, f64
@@ -53,13 +50,11 @@ struct AttentionOp final : Op {
   std::string_view name() const override { return "attention"; }
 
   cudnn_attention::Problem problem() const {
-    return {
-        .dtype = qkv.dtype(), .batch = qkv.shape()[0], .length = qkv.shape()[1], .layout = layout};
+    return {.dtype = qkv.dtype(), .batch = sizes.batch, .length = sizes.length, .layout = sizes};
   }
 
   void forward(Context& context) {
-    const int64_t batch = qkv.shape()[0], length = qkv.shape()[1];
-    charge_products(context, qkv, layout, 2);
+    charge_products(context, sizes, 2);
     if (by_cudnn(context, qkv.dtype())) {
       const Tensor workspace = cudnn_workspace(context, problem(), Pass::kForward);
       return on_cuda(context.stream, [&](Cuda device) {
@@ -67,18 +62,16 @@ struct AttentionOp final : Op {
                                  workspace.raw());
       });
     }
-    const Tensor workspace = attention_workspace(context, qkv, layout);
+    const Tensor workspace = attention_workspace(context, qkv.dtype(), sizes);
     on_device_and_float(context.stream, qkv.dtype(), [&]<class T>(auto device) {
-      kernels::attention_forward(device, qkv.data<T>(), y.data<T>(), log_sum.data<Wide<T>>(), batch,
-                                 length, layout.heads, layout.kv_heads, layout.width,
+      kernels::attention_forward(device, qkv.data<T>(), y.data<T>(), log_sum.data<Wide<T>>(), sizes,
                                  workspace.data<Wide<T>>());
     });
   }
 
   void backward(Context& context, Tensor& dy) override {
-    const int64_t batch = qkv.shape()[0], length = qkv.shape()[1];
     const GradTarget dqkv = input(0).target(context);
-    charge_products(context, qkv, layout, 5);  // 5, not 4: the scores are computed again
+    charge_products(context, sizes, 5);  // 5, not 4: the scores are computed again
     if (by_cudnn(context, qkv.dtype()) && dqkv.beta == 0) {
       const Tensor workspace = cudnn_workspace(context, problem(), Pass::kBackward);
       return on_cuda(context.stream, [&](Cuda device) {
@@ -86,18 +79,18 @@ struct AttentionOp final : Op {
                                   log_sum.data<float>(), dqkv.into.raw(), workspace.raw());
       });
     }
-    const Tensor workspace = attention_workspace(context, qkv, layout);
+    const Tensor workspace = attention_workspace(context, qkv.dtype(), sizes);
     const int64_t chunks = kernels::attention_row_chunks(context.stream.device(), qkv.dtype(),
-                                                         batch, length, layout.width);
+                                                         sizes.batch, sizes.length, sizes.width);
     Tensor row_sums;
     if (chunks > 0 && input(0).wants_row_sums() && dqkv.beta == 0) {
-      row_sums = context.workspace({chunks, layout.row()}, wide_of(qkv.dtype()));
+      row_sums = context.workspace({chunks, sizes.row()}, wide_of(qkv.dtype()));
     }
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
-      kernels::attention_backward(
-          device, dy.data<T>(), qkv.data<T>(), y.data<T>(), log_sum.data<Wide<T>>(),
-          dqkv.into.data<T>(), Wide<T>(dqkv.beta), batch, length, layout.heads, layout.kv_heads,
-          layout.width, workspace.data<Wide<T>>(), row_sums ? row_sums.data<Wide<T>>() : nullptr);
+      kernels::attention_backward(device, dy.data<T>(), qkv.data<T>(), y.data<T>(),
+                                  log_sum.data<Wide<T>>(), dqkv.into.data<T>(), Wide<T>(dqkv.beta),
+                                  sizes, workspace.data<Wide<T>>(),
+                                  row_sums ? row_sums.data<Wide<T>>() : nullptr);
     });
     if (row_sums) {
       input(0).set_row_sums(std::move(row_sums));
@@ -139,7 +132,7 @@ Variable attention(Context& context, const Variable& qkv, const HeadLayout& layo
   require_layout(qkv, layout);
   const int64_t batch = qkv.shape()[0], length = qkv.shape()[1];
   auto op = std::make_unique<AttentionOp>();
-  op->layout = layout;
+  op->sizes = {layout, batch, length};
   op->qkv = qkv.value();
   op->y = context.activation({batch, length, layout.heads * layout.width}, qkv.dtype());
   op->log_sum = context.activation({batch, layout.heads, length}, wide_of(qkv.dtype()));
@@ -151,31 +144,27 @@ Variable attention(Context& context, const Variable& qkv, const HeadLayout& layo
 Variable attention_cached(Context& context, const Variable& qkv, const HeadLayout& layout,
                           KeyValueCache& cache) {
   require_layout(qkv, layout);
-  const kernels::CacheSizes sizes{.batch = qkv.shape()[0],
-                                  .first = cache.length,
-                                  .length = qkv.shape()[1],
-                                  .capacity = cache.keys.shape()[2]};
-  require(!context.tape && sizes.batch == cache.keys.shape()[0] && sizes.end() <= sizes.capacity,
-          [&] {
-            return str("attention_cached: qkv ", qkv.shape(), " after ", cache.length,
-                       " positions of keys ", cache.keys.shape());
-          });
+  const int64_t batch = qkv.shape()[0], length = qkv.shape()[1];
+  const kernels::CacheSizes sizes{{layout, batch, length}, cache.length, cache.keys.shape()[2]};
+  require(!context.tape && batch == cache.keys.shape()[0] && sizes.end() <= sizes.capacity, [&] {
+    return str("attention_cached: qkv ", qkv.shape(), " after ", cache.length,
+               " positions of keys ", cache.keys.shape());
+  });
   cache.length = sizes.end();
   on_device_and_float(context.stream, qkv.dtype(), [&]<class T>(auto device) {
     kernels::cache_append(device, qkv.data<T>(), cache.keys.data<T>(), cache.values.data<T>(),
-                          sizes, layout);
+                          sizes);
   });
   if (sizes.first == 0) {
     return attention(context, qkv, layout);
   }
-  Tensor y =
-      context.activation({sizes.batch, sizes.length, layout.heads * layout.width}, qkv.dtype());
-  const Tensor workspace = context.workspace(
-      {kernels::attention_from_cache_workspace(context.stream.device(), sizes, layout)},
-      wide_of(qkv.dtype()));
+  Tensor y = context.activation({batch, length, layout.heads * layout.width}, qkv.dtype());
+  const Tensor workspace =
+      context.workspace({kernels::attention_from_cache_workspace(context.stream.device(), sizes)},
+                        wide_of(qkv.dtype()));
   on_device_and_float(context.stream, qkv.dtype(), [&]<class T>(auto device) {
     kernels::attention_from_cache(device, qkv.data<T>(), cache.keys.data<T>(),
-                                  cache.values.data<T>(), y.data<T>(), sizes, layout,
+                                  cache.values.data<T>(), y.data<T>(), sizes,
                                   workspace.data<Wide<T>>());
   });
   return Variable(std::move(y));

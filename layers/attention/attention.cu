@@ -57,7 +57,7 @@ __device__ void exponentiate(float (&scores)[kEach][kScores], int64_t query, int
 
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads, kBlocks)
-    attention_kernel(Sizes sizes, bool vector, float exponent_scale, Global<const T> qkv,
+    attention_kernel(AttentionSizes sizes, bool vector, float exponent_scale, Global<const T> qkv,
                      Global<T> y, Global<float> log_sum) {
   auto& tiles = *dynamic_shared<ForwardTiles<kWidth>>();
   const int64_t count = (sizes.length + kQueries - 1) / kQueries;
@@ -111,10 +111,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }  // namespace
 
 template <class T>
-void attention_forward(Cuda device, const T* qkv, T* y, Wide<T>* log_sum, int64_t batch,
-                       int64_t length, int64_t heads, int64_t kv_heads, int64_t width, Wide<T>*) {
-  const Sizes sizes{batch, length, heads, kv_heads, width};
-  const int64_t blocks = batch * heads * ((length + kQueries - 1) / kQueries);
+void attention_forward(Cuda device, const T* qkv, T* y, Wide<T>* log_sum,
+                       const AttentionSizes& sizes, Wide<T>*) {
+  const int64_t width = sizes.width;
+  const int64_t blocks = sizes.batch * sizes.heads * ((sizes.length + kQueries - 1) / kQueries);
   if (blocks == 0) {
     return;
   }
@@ -130,11 +130,11 @@ void attention_forward(Cuda device, const T* qkv, T* y, Wide<T>* log_sum, int64_
   });
 }
 
-template void attention_forward<float>(Cuda, const float*, float*, float*, int64_t, int64_t,
-                                       int64_t, int64_t, int64_t, float*);
-template void attention_forward<Bf16>(Cuda, const Bf16*, Bf16*, float*, int64_t, int64_t, int64_t,
-                                      int64_t, int64_t, float*);
-template void attention_forward<Fp16>(Cuda, const Fp16*, Fp16*, float*, int64_t, int64_t, int64_t,
-                                      int64_t, int64_t, float*);
+template void attention_forward<float>(Cuda, const float*, float*, float*, const AttentionSizes&,
+                                       float*);
+template void attention_forward<Bf16>(Cuda, const Bf16*, Bf16*, float*, const AttentionSizes&,
+                                      float*);
+template void attention_forward<Fp16>(Cuda, const Fp16*, Fp16*, float*, const AttentionSizes&,
+                                      float*);
 
 }  // namespace tandem::kernels

@@ -21,8 +21,26 @@ struct HeadLayout {
   int64_t heads = 1;
   int64_t kv_heads = 1;
   int64_t width = 1;  // of one head, D
-  int64_t row() const { return (heads + 2 * kv_heads) * width; }
+  TANDEM_HOST_DEVICE int64_t row() const { return (heads + 2 * kv_heads) * width; }
   auto operator<=>(const HeadLayout&) const = default;
+};
+
+// The sizes of one call.
+struct AttentionSizes : HeadLayout {
+  int64_t batch, length;
+  TANDEM_HOST_DEVICE int64_t group() const { return heads / kv_heads; }
+  // The offset of a head's first element in an array [batch, length, row]; `head` counts query, key
+  // and value heads.
+  TANDEM_HOST_DEVICE int64_t qkv_at(int64_t b, int64_t head) const {
+    return b * length * row() + head * width;
+  }
+  // The same in [batch, length, heads, width] and in [batch, heads, length].
+  TANDEM_HOST_DEVICE int64_t y_at(int64_t b, int64_t head) const {
+    return (b * length * heads + head) * width;
+  }
+  TANDEM_HOST_DEVICE int64_t log_sum_at(int64_t b, int64_t head) const {
+    return (b * heads + head) * length;
+  }
 };
 
 // Throws Error(kConfig) unless these kernels can compute attention of `dtype` on the stream's
@@ -49,29 +67,28 @@ namespace kernels {
 
 // Workspace for attention_forward and attention_backward, in elements. On the CPU it depends on the
 // current number of threads.
-int64_t attention_workspace(Device device, DType dtype, int64_t batch, int64_t length,
-                            int64_t heads, int64_t width);
+int64_t attention_workspace(Device device, DType dtype, const AttentionSizes& sizes);
 
 // log_sum [batch, heads, length]: each row's log-sum-exp, as a natural logarithm. The GPU kernels
 // support head widths up to 128 and throw Error(kConfig) for wider heads.
 template <class T>
-void attention_forward(Cpu, const T* qkv, T* y, Wide<T>* log_sum, int64_t batch, int64_t length,
-                       int64_t heads, int64_t kv_heads, int64_t width, Wide<T>* workspace);
+void attention_forward(Cpu, const T* qkv, T* y, Wide<T>* log_sum, const AttentionSizes& sizes,
+                       Wide<T>* workspace);
 template <class T>
-void attention_forward(Cuda, const T* qkv, T* y, Wide<T>* log_sum, int64_t batch, int64_t length,
-                       int64_t heads, int64_t kv_heads, int64_t width, Wide<T>* workspace);
+void attention_forward(Cuda, const T* qkv, T* y, Wide<T>* log_sum, const AttentionSizes& sizes,
+                       Wide<T>* workspace);
 
 // dqkv = beta * dqkv + gradient with respect to qkv. The same call gives the same bits every time.
 // `row_sums`: null, or [attention_row_chunks, row], which becomes the sums of dqkv over chunks of
 // its rows (src/kernels/column_sums.h), for the gradient of a bias before attention.
 template <class T>
 void attention_backward(Cpu, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum, T* dqkv,
-                        Wide<T> beta, int64_t batch, int64_t length, int64_t heads,
-                        int64_t kv_heads, int64_t width, Wide<T>* workspace, Wide<T>* row_sums);
+                        Wide<T> beta, const AttentionSizes& sizes, Wide<T>* workspace,
+                        Wide<T>* row_sums);
 template <class T>
 void attention_backward(Cuda, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum,
-                        T* dqkv, Wide<T> beta, int64_t batch, int64_t length, int64_t heads,
-                        int64_t kv_heads, int64_t width, Wide<T>* workspace, Wide<T>* row_sums);
+                        T* dqkv, Wide<T> beta, const AttentionSizes& sizes, Wide<T>* workspace,
+                        Wide<T>* row_sums);
 
 // Whether a GPU computes this on tensor cores, if the arrays are aligned to 16 bytes.
 constexpr bool attention_on_tensor_cores(DType dtype, int64_t width) {
@@ -89,32 +106,29 @@ constexpr int64_t attention_row_chunks(Device device, DType dtype, int64_t batch
 }
 
 // What is cached: `batch` sequences, `first` positions of each before those that are added.
-struct CacheSizes {
-  int64_t batch, first, length, capacity;
+struct CacheSizes : AttentionSizes {
+  int64_t first, capacity;
   int64_t end() const { return first + length; }
 };
 
 // Copies the keys and values of qkv [batch, length, row] to positions [first, end) of keys and
 // values [batch, kv_heads, capacity, width].
 template <class T>
-void cache_append(Cpu, const T* qkv, T* keys, T* values, const CacheSizes& sizes,
-                  const HeadLayout& layout);
+void cache_append(Cpu, const T* qkv, T* keys, T* values, const CacheSizes& sizes);
 template <class T>
-void cache_append(Cuda, const T* qkv, T* keys, T* values, const CacheSizes& sizes,
-                  const HeadLayout& layout);
+void cache_append(Cuda, const T* qkv, T* keys, T* values, const CacheSizes& sizes);
 
 // Workspace for attention_from_cache, in elements.
-int64_t attention_from_cache_workspace(Device device, const CacheSizes& sizes,
-                                       const HeadLayout& layout);
+int64_t attention_from_cache_workspace(Device device, const CacheSizes& sizes);
 
 // Attention of the queries of qkv [batch, length, row], at positions [first, end), to a cache that
 // already contains these positions. y [batch, length, heads * width].
 template <class T>
 void attention_from_cache(Cpu, const T* qkv, const T* keys, const T* values, T* y,
-                          const CacheSizes& sizes, const HeadLayout& layout, Wide<T>* workspace);
+                          const CacheSizes& sizes, Wide<T>* workspace);
 template <class T>
 void attention_from_cache(Cuda, const T* qkv, const T* keys, const T* values, T* y,
-                          const CacheSizes& sizes, const HeadLayout& layout, Wide<T>* workspace);
+                          const CacheSizes& sizes, Wide<T>* workspace);
 
 }  // namespace kernels
 }  // namespace tandem

@@ -30,7 +30,7 @@ struct BackwardTiles {
 
 template <class T>
 struct Arguments {
-  Sizes sizes;
+  AttentionSizes sizes;
   bool vector;
   float scale;  // factor from <query, key> to score
   float beta;
@@ -77,7 +77,7 @@ __device__ void differentiate(float& score, float& gradient, bool seen, float sc
 // delta [batch, heads, length] = sum over keys of probability * dprobability = <dy, y>
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    attention_delta_kernel(Sizes sizes, bool vector, Global<const T> dy, Global<const T> y,
+    attention_delta_kernel(AttentionSizes sizes, bool vector, Global<const T> dy, Global<const T> y,
                            Global<float> delta) {
   const int64_t row = int64_t{blockIdx.x} * kDown + down();
   const int64_t count = sizes.batch * sizes.length * sizes.heads;
@@ -103,9 +103,9 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads, kBlocks)
-    attention_dq_kernel(Sizes sizes, bool vector, float scale, float beta, Global<const T> dy,
-                        Global<const T> qkv, Global<const float> log_sum, Global<const float> delta,
-                        Global<T> dqkv) {
+    attention_dq_kernel(AttentionSizes sizes, bool vector, float scale, float beta,
+                        Global<const T> dy, Global<const T> qkv, Global<const float> log_sum,
+                        Global<const float> delta, Global<T> dqkv) {
   const Arguments<T> of{sizes, vector, scale, beta, dy, qkv, log_sum, delta, dqkv};
   auto& tiles = *dynamic_shared<BackwardTiles<kWidth>>();
   constexpr int kQueries = kOwned<kWidth>;
@@ -176,8 +176,8 @@ __device__ void add_head(const Arguments<T>& of, int64_t b, int64_t h, int64_t f
 
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads, kBlocks)
-    attention_dkv_kernel(Sizes sizes, bool vector, float scale, float beta, Global<const T> dy,
-                         Global<const T> qkv, Global<const float> log_sum,
+    attention_dkv_kernel(AttentionSizes sizes, bool vector, float scale, float beta,
+                         Global<const T> dy, Global<const T> qkv, Global<const float> log_sum,
                          Global<const float> delta, Global<T> dqkv) {
   const Arguments<T> of{sizes, vector, scale, beta, dy, qkv, log_sum, delta, dqkv};
   auto& tiles = *dynamic_shared<BackwardTiles<kWidth>>();
@@ -204,10 +204,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 template <class T>
 void attention_backward(Cuda device, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum,
-                        T* dqkv, Wide<T> beta, int64_t batch, int64_t length, int64_t heads,
-                        int64_t kv_heads, int64_t width, Wide<T>* workspace, Wide<T>* row_sums) {
-  const Sizes sizes{batch, length, heads, kv_heads, width};
-  const int64_t rows = batch * length * heads;
+                        T* dqkv, Wide<T> beta, const AttentionSizes& sizes, Wide<T>* workspace,
+                        Wide<T>* row_sums) {
+  const int64_t rows = sizes.batch * sizes.length * sizes.heads, width = sizes.width;
   if (rows == 0) {
     return;
   }
@@ -222,25 +221,23 @@ void attention_backward(Cuda device, const T* dy, const T* qkv, const T* y, cons
   }
   require(!row_sums, "attention_backward: arrays must be aligned to 16 bytes for row_sums");
   with_width(width, [&]<int kWidth>() {
-    const int64_t tiles = batch * ((length + kOwned<kWidth> - 1) / kOwned<kWidth>);
+    const int64_t tiles = sizes.batch * ((sizes.length + kOwned<kWidth> - 1) / kOwned<kWidth>);
     constexpr size_t kBytes = bytes_of<BackwardTiles<kWidth>>();
-    launch<attention_dq_kernel<T, kWidth>>(device, static_cast<unsigned>(tiles * heads), kThreads,
-                                           kBytes, sizes, vector, scale, beta, dy, qkv, log_sum,
-                                           workspace, dqkv);
-    launch<attention_dkv_kernel<T, kWidth>>(device, static_cast<unsigned>(tiles * kv_heads),
+    launch<attention_dq_kernel<T, kWidth>>(device, static_cast<unsigned>(tiles * sizes.heads),
+                                           kThreads, kBytes, sizes, vector, scale, beta, dy, qkv,
+                                           log_sum, workspace, dqkv);
+    launch<attention_dkv_kernel<T, kWidth>>(device, static_cast<unsigned>(tiles * sizes.kv_heads),
                                             kThreads, kBytes, sizes, vector, scale, beta, dy, qkv,
                                             log_sum, workspace, dqkv);
   });
 }
 
 template void attention_backward<float>(Cuda, const float*, const float*, const float*,
-                                        const float*, float*, float, int64_t, int64_t, int64_t,
-                                        int64_t, int64_t, float*, float*);
+                                        const float*, float*, float, const AttentionSizes&, float*,
+                                        float*);
 template void attention_backward<Bf16>(Cuda, const Bf16*, const Bf16*, const Bf16*, const float*,
-                                       Bf16*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
-                                       float*, float*);
+                                       Bf16*, float, const AttentionSizes&, float*, float*);
 template void attention_backward<Fp16>(Cuda, const Fp16*, const Fp16*, const Fp16*, const float*,
-                                       Fp16*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
-                                       float*, float*);
+                                       Fp16*, float, const AttentionSizes&, float*, float*);
 
 }  // namespace tandem::kernels

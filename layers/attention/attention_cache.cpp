@@ -23,44 +23,41 @@ Wide<T> dot(const T* a, const T* b, int64_t n) {
 }  // namespace
 
 template <class T>
-void cache_append(Cpu, const T* qkv, T* keys, T* values, const CacheSizes& sizes,
-                  const HeadLayout& layout) {
-  const int64_t width = layout.width;
+void cache_append(Cpu, const T* qkv, T* keys, T* values, const CacheSizes& sizes) {
+  const int64_t width = sizes.width;
   for (int64_t b = 0; b < sizes.batch; ++b) {
-    for (int64_t g = 0; g < layout.kv_heads; ++g) {
+    for (int64_t g = 0; g < sizes.kv_heads; ++g) {
       for (int64_t t = 0; t < sizes.length; ++t) {
-        const T* key = qkv + (b * sizes.length + t) * layout.row() + (layout.heads + g) * width;
-        const int64_t to = ((b * layout.kv_heads + g) * sizes.capacity + sizes.first + t) * width;
+        const T* key = qkv + sizes.qkv_at(b, sizes.heads + g) + t * sizes.row();
+        const int64_t to = ((b * sizes.kv_heads + g) * sizes.capacity + sizes.first + t) * width;
         std::copy_n(key, width, keys + to);
-        std::copy_n(key + layout.kv_heads * width, width, values + to);
+        std::copy_n(key + sizes.kv_heads * width, width, values + to);
       }
     }
   }
 }
 
-int64_t attention_from_cache_workspace(Device device, const CacheSizes& sizes,
-                                       const HeadLayout& layout) {
-  return device == Device::kCpu ? sizes.batch * layout.heads * (sizes.end() + layout.width) : 0;
+int64_t attention_from_cache_workspace(Device device, const CacheSizes& sizes) {
+  return device == Device::kCpu ? sizes.batch * sizes.heads * (sizes.end() + sizes.width) : 0;
 }
 
 template <class T>
 void attention_from_cache(Cpu, const T* qkv, const T* keys, const T* values, T* y,
-                          const CacheSizes& sizes, const HeadLayout& layout, Wide<T>* workspace) {
+                          const CacheSizes& sizes, Wide<T>* workspace) {
   using W = Wide<T>;
-  const int64_t width = layout.width, heads = layout.heads, end = sizes.end();
-  const int64_t group = heads / layout.kv_heads;
+  const int64_t width = sizes.width, heads = sizes.heads, end = sizes.end();
   const W scale = W(1) / std::sqrt(static_cast<W>(width));
 #pragma omp parallel for schedule(static) if (sizes.batch * heads * sizes.length * end * width >= \
                                               8 * kParallelElements)
   for (int64_t i = 0; i < sizes.batch * heads; ++i) {
     const int64_t b = i / heads, h = i % heads;
-    const int64_t at = (b * layout.kv_heads + h / group) * sizes.capacity * width;
+    const int64_t at = (b * sizes.kv_heads + h / sizes.group()) * sizes.capacity * width;
     const T *k = keys + at, *v = values + at;
     W* scores = workspace + i * (end + width);
     W* sums = scores + end;
     for (int64_t t = 0; t < sizes.length; ++t) {
       const int64_t row = b * sizes.length + t;
-      const T* q = qkv + row * layout.row() + h * width;
+      const T* q = qkv + row * sizes.row() + h * width;
       T* out = y + (row * heads + h) * width;
       const int64_t count = sizes.first + t + 1;
       for (int64_t j = 0; j < count; ++j) {
@@ -84,21 +81,17 @@ void attention_from_cache(Cpu, const T* qkv, const T* keys, const T* values, T* 
   }
 }
 
-template void cache_append<float>(Cpu, const float*, float*, float*, const CacheSizes&,
-                                  const HeadLayout&);
+template void cache_append<float>(Cpu, const float*, float*, float*, const CacheSizes&);
 template void attention_from_cache<float>(Cpu, const float*, const float*, const float*, float*,
-                                          const CacheSizes&, const HeadLayout&, float*);
-template void cache_append<double>(Cpu, const double*, double*, double*, const CacheSizes&,
-                                   const HeadLayout&);
+                                          const CacheSizes&, float*);
+template void cache_append<double>(Cpu, const double*, double*, double*, const CacheSizes&);
 template void attention_from_cache<double>(Cpu, const double*, const double*, const double*,
-                                           double*, const CacheSizes&, const HeadLayout&, double*);
-template void cache_append<Bf16>(Cpu, const Bf16*, Bf16*, Bf16*, const CacheSizes&,
-                                 const HeadLayout&);
+                                           double*, const CacheSizes&, double*);
+template void cache_append<Bf16>(Cpu, const Bf16*, Bf16*, Bf16*, const CacheSizes&);
 template void attention_from_cache<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, Bf16*,
-                                         const CacheSizes&, const HeadLayout&, float*);
-template void cache_append<Fp16>(Cpu, const Fp16*, Fp16*, Fp16*, const CacheSizes&,
-                                 const HeadLayout&);
+                                         const CacheSizes&, float*);
+template void cache_append<Fp16>(Cpu, const Fp16*, Fp16*, Fp16*, const CacheSizes&);
 template void attention_from_cache<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, Fp16*,
-                                         const CacheSizes&, const HeadLayout&, float*);
+                                         const CacheSizes&, float*);
 
 }  // namespace tandem::kernels

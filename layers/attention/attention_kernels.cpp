@@ -237,21 +237,12 @@ int64_t thread_workspace(int64_t length, int64_t width) {
   return (packed + panel + kPieces * kAlign + kAlign - 1) / kAlign * kAlign;
 }
 
-// The sizes of one call.
-struct Sizes {
-  int64_t batch, length, heads, kv_heads, width;
-  int64_t row() const { return (heads + 2 * kv_heads) * width; }
-  int64_t group() const { return heads / kv_heads; }
-  int64_t qkv_elements() const { return batch * length * row(); }
-  int64_t y_elements() const { return batch * length * heads * width; }
-  bool parallel() const { return batch * heads * length * length * width >= 8 * kParallelElements; }
-};
-
 // Calls f(batch index, key-value head, workspace) for all, in parallel if there is enough work.
 template <class T, class F>
-void for_each_group(const Sizes& sizes, T* workspace, const F& f) {
+void for_each_group(const AttentionSizes& sizes, T* workspace, const F& f) {
   const int64_t share = thread_workspace<T>(sizes.length, sizes.width);
-#pragma omp parallel for collapse(2) schedule(static) if (sizes.parallel())
+  const int64_t work = sizes.batch * sizes.heads * sizes.length * sizes.length * sizes.width;
+#pragma omp parallel for collapse(2) schedule(static) if (work >= 8 * kParallelElements)
   for (int64_t b = 0; b < sizes.batch; ++b) {
     for (int64_t g = 0; g < sizes.kv_heads; ++g) {
       f(b, g, Workspace<T>{workspace + omp_get_thread_num() * share});
@@ -260,13 +251,12 @@ void for_each_group(const Sizes& sizes, T* workspace, const F& f) {
 }
 
 template <class T>
-void attend(const Sizes& sizes, const T* qkv, T* y, T* log_sum, T* workspace) {
+void attend(const AttentionSizes& sizes, const T* qkv, T* y, T* log_sum, T* workspace) {
   const int64_t length = sizes.length, width = sizes.width;
-  const int64_t heads = sizes.heads, kv_heads = sizes.kv_heads;
   for_each_group(sizes, workspace, [&](int64_t b, int64_t g, Workspace<T> memory) {
-    const T* at = qkv + b * length * sizes.row();
-    const Rows<const T> k{at + (heads + g) * width, sizes.row()};
-    const Rows<const T> v{k.data + kv_heads * width, sizes.row()};
+    const int64_t k_head = sizes.heads + g;
+    const Rows<const T> k{qkv + sizes.qkv_at(b, k_head), sizes.row()};
+    const Rows<const T> v{qkv + sizes.qkv_at(b, k_head + sizes.kv_heads), sizes.row()};
     PackedKeys<T> packed{};
     packed.k = pack<T, kTileRows>(by_width(k, 0), length, width,
                                   memory.take(panel_elements<T, kTileRows>(length, width)));
@@ -274,9 +264,9 @@ void attend(const Sizes& sizes, const T* qkv, T* y, T* log_sum, T* workspace) {
                                   memory.take(panel_elements<T, kTileRows>(width, length)));
     for (int64_t h = g * sizes.group(); h < (g + 1) * sizes.group(); ++h) {
       for (int64_t first = 0; first < length; first += kPanel<T>) {
-        attend_panel<T>(packed, {at + h * width, sizes.row()},
-                        {y + (b * length * heads + h) * width, heads * width},
-                        log_sum + (b * heads + h) * length, first,
+        attend_panel<T>(packed, {qkv + sizes.qkv_at(b, h), sizes.row()},
+                        {y + sizes.y_at(b, h), sizes.heads * width},
+                        log_sum + sizes.log_sum_at(b, h), first,
                         std::min(kPanel<T>, length - first), width, memory);
       }
     }
@@ -284,14 +274,13 @@ void attend(const Sizes& sizes, const T* qkv, T* y, T* log_sum, T* workspace) {
 }
 
 template <class T>
-void differentiate(const Sizes& sizes, const T* dy, const T* qkv, const T* y, const T* log_sum,
-                   T* dqkv, T beta, T* workspace) {
+void differentiate(const AttentionSizes& sizes, const T* dy, const T* qkv, const T* y,
+                   const T* log_sum, T* dqkv, T beta, T* workspace) {
   const int64_t length = sizes.length, width = sizes.width;
-  const int64_t heads = sizes.heads, kv_heads = sizes.kv_heads;
   const int64_t last_panel = (length - 1) / kPanel<T> * kPanel<T>;
   for_each_group(sizes, workspace, [&](int64_t b, int64_t g, Workspace<T> memory) {
-    const int64_t row = sizes.row(), at = b * length * row;
-    const int64_t k_at = at + (heads + g) * width, v_at = k_at + kv_heads * width;
+    const int64_t row = sizes.row(), y_row = sizes.heads * width;
+    const int64_t k_at = sizes.qkv_at(b, sizes.heads + g), v_at = k_at + sizes.kv_heads * width;
     const Rows<const T> k{qkv + k_at, row}, v{qkv + v_at, row};
     const auto keys_of = [&](Rows<const T> rows) {
       return pack<T, kTileRows>(by_width(rows, 0), length, width,
@@ -302,10 +291,10 @@ void differentiate(const Sizes& sizes, const T* dy, const T* qkv, const T* y, co
         pack<T, kTileRows>(by_rows(k, 0), width, length,
                            memory.take(panel_elements<T, kTileRows>(width, length)))};
     for (int64_t h = g * sizes.group(); h < (g + 1) * sizes.group(); ++h) {
-      const int64_t out = (b * length * heads + h) * width, q_at = at + h * width;
-      const HeadGradient<T> head{{qkv + q_at, row},         {y + out, heads * width},
-                                 {dy + out, heads * width}, log_sum + (b * heads + h) * length,
-                                 {dqkv + q_at, row},        {dqkv + k_at, row},
+      const int64_t out = sizes.y_at(b, h), q_at = sizes.qkv_at(b, h);
+      const HeadGradient<T> head{{qkv + q_at, row},  {y + out, y_row},
+                                 {dy + out, y_row},  log_sum + sizes.log_sum_at(b, h),
+                                 {dqkv + q_at, row}, {dqkv + k_at, row},
                                  {dqkv + v_at, row}};
       // The last panel sees every key, so it comes first and writes every row; later panels add.
       for (int64_t first = last_panel; first >= 0; first -= kPanel<T>) {
@@ -319,23 +308,22 @@ void differentiate(const Sizes& sizes, const T* dy, const T* qkv, const T* y, co
 
 }  // namespace
 
-int64_t attention_workspace(Device device, DType dtype, int64_t batch, int64_t length,
-                            int64_t heads, int64_t width) {
+int64_t attention_workspace(Device device, DType dtype, const AttentionSizes& sizes) {
   if (device == Device::kCuda) {
-    return batch * heads * length;  // delta, in backward
+    return sizes.batch * sizes.heads * sizes.length;  // delta, in backward
   }
   return on_float(dtype, [&]<class T>() {
-    return omp_get_max_threads() * thread_workspace<Wide<T>>(length, width);
+    return omp_get_max_threads() * thread_workspace<Wide<T>>(sizes.length, sizes.width);
   });
 }
 
 template <class T>
-void attention_forward(Cpu, const T* qkv, T* y, Wide<T>* log_sum, int64_t batch, int64_t length,
-                       int64_t heads, int64_t kv_heads, int64_t width, Wide<T>* workspace) {
-  const Sizes sizes{batch, length, heads, kv_heads, width};
+void attention_forward(Cpu, const T* qkv, T* y, Wide<T>* log_sum, const AttentionSizes& sizes,
+                       Wide<T>* workspace) {
   if constexpr (kIs16Bit<T>) {
+    const int64_t rows = sizes.batch * sizes.length;
     in_f32([&](const float* qkv32, float* y32) { attend(sizes, qkv32, y32, log_sum, workspace); },
-           in(qkv, sizes.qkv_elements()), out(y, sizes.y_elements()));
+           in(qkv, rows * sizes.row()), out(y, rows * sizes.heads * sizes.width));
   } else {
     attend(sizes, qkv, y, log_sum, workspace);
   }
@@ -343,40 +331,36 @@ void attention_forward(Cpu, const T* qkv, T* y, Wide<T>* log_sum, int64_t batch,
 
 template <class T>
 void attention_backward(Cpu, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum, T* dqkv,
-                        Wide<T> beta, int64_t batch, int64_t length, int64_t heads,
-                        int64_t kv_heads, int64_t width, Wide<T>* workspace, Wide<T>*) {
-  const Sizes sizes{batch, length, heads, kv_heads, width};
+                        Wide<T> beta, const AttentionSizes& sizes, Wide<T>* workspace, Wide<T>*) {
   if constexpr (kIs16Bit<T>) {
+    const int64_t rows = sizes.batch * sizes.length;
+    const int64_t n = rows * sizes.row(), y_n = rows * sizes.heads * sizes.width;
     in_f32(
         [&](const float* dy32, const float* qkv32, const float* y32, float* dqkv32) {
           differentiate(sizes, dy32, qkv32, y32, log_sum, dqkv32, beta, workspace);
         },
-        in(dy, sizes.y_elements()), in(qkv, sizes.qkv_elements()), in(y, sizes.y_elements()),
-        inout(dqkv, sizes.qkv_elements()));
+        in(dy, y_n), in(qkv, n), in(y, y_n), inout(dqkv, n));
   } else {
     differentiate(sizes, dy, qkv, y, log_sum, dqkv, beta, workspace);
   }
 }
 
-template void attention_forward<float>(Cpu, const float*, float*, float*, int64_t, int64_t, int64_t,
-                                       int64_t, int64_t, float*);
+template void attention_forward<float>(Cpu, const float*, float*, float*, const AttentionSizes&,
+                                       float*);
 template void attention_backward<float>(Cpu, const float*, const float*, const float*, const float*,
-                                        float*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
-                                        float*, float*);
-template void attention_forward<double>(Cpu, const double*, double*, double*, int64_t, int64_t,
-                                        int64_t, int64_t, int64_t, double*);
+                                        float*, float, const AttentionSizes&, float*, float*);
+template void attention_forward<double>(Cpu, const double*, double*, double*, const AttentionSizes&,
+                                        double*);
 template void attention_backward<double>(Cpu, const double*, const double*, const double*,
-                                         const double*, double*, double, int64_t, int64_t, int64_t,
-                                         int64_t, int64_t, double*, double*);
-template void attention_forward<Bf16>(Cpu, const Bf16*, Bf16*, float*, int64_t, int64_t, int64_t,
-                                      int64_t, int64_t, float*);
+                                         const double*, double*, double, const AttentionSizes&,
+                                         double*, double*);
+template void attention_forward<Bf16>(Cpu, const Bf16*, Bf16*, float*, const AttentionSizes&,
+                                      float*);
 template void attention_backward<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, const float*,
-                                       Bf16*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
-                                       float*, float*);
-template void attention_forward<Fp16>(Cpu, const Fp16*, Fp16*, float*, int64_t, int64_t, int64_t,
-                                      int64_t, int64_t, float*);
+                                       Bf16*, float, const AttentionSizes&, float*, float*);
+template void attention_forward<Fp16>(Cpu, const Fp16*, Fp16*, float*, const AttentionSizes&,
+                                      float*);
 template void attention_backward<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, const float*,
-                                       Fp16*, float, int64_t, int64_t, int64_t, int64_t, int64_t,
-                                       float*, float*);
+                                       Fp16*, float, const AttentionSizes&, float*, float*);
 
 }  // namespace tandem::kernels

@@ -1,8 +1,9 @@
-// Sizes and addresses that all GPU attention kernels share. Internal to attention.
+// Constants and functions that all GPU attention kernels share. Internal to attention.
 #pragma once
 
 #include <cmath>
 
+#include "layers/attention/attention.h"
 #include "src/kernels/launch.cuh"
 
 namespace tandem::attention_sizes {
@@ -21,25 +22,6 @@ constexpr size_t bytes_of() {
   static_assert(kBlocks * (sizeof(Tiles) + 1024) <= 164 * 1024);
   return sizeof(Tiles);
 }
-
-// The sizes of one call.
-struct Sizes {
-  int64_t batch, length, heads, kv_heads, width;
-  TANDEM_HOST_DEVICE int64_t row() const { return (heads + 2 * kv_heads) * width; }
-  TANDEM_HOST_DEVICE int64_t group() const { return heads / kv_heads; }
-  // The offset of a head's first element in an array [batch, length, row]; `head` counts query, key
-  // and value heads.
-  TANDEM_HOST_DEVICE int64_t qkv_at(int64_t b, int64_t head) const {
-    return b * length * row() + head * width;
-  }
-  // The same in [batch, length, heads, width] and in [batch, heads, length].
-  TANDEM_HOST_DEVICE int64_t y_at(int64_t b, int64_t head) const {
-    return (b * length * heads + head) * width;
-  }
-  TANDEM_HOST_DEVICE int64_t log_sum_at(int64_t b, int64_t head) const {
-    return (b * heads + head) * length;
-  }
-};
 
 // A block's part of the work. Tiles of a head vary fastest, then heads, then the batch.
 struct Work {

@@ -51,13 +51,15 @@ __device__ int warp_row() {
 
 // Rows of one head in qkv or its gradient [batch, length, row].
 template <class T>
-__device__ mma::Rows<T> head_rows(Global<T> qkv, const Sizes& sizes, int64_t b, int64_t head) {
+__device__ mma::Rows<T> head_rows(Global<T> qkv, const AttentionSizes& sizes, int64_t b,
+                                  int64_t head) {
   return {qkv + sizes.qkv_at(b, head), sizes.row(), static_cast<int>(sizes.length)};
 }
 
 // Rows of one head in y or its gradient [batch, length, heads * width].
 template <class T>
-__device__ mma::Rows<T> output_rows(Global<T> y, const Sizes& sizes, int64_t b, int64_t head) {
+__device__ mma::Rows<T> output_rows(Global<T> y, const AttentionSizes& sizes, int64_t b,
+                                    int64_t head) {
   return {y + sizes.y_at(b, head), sizes.heads * sizes.width, static_cast<int>(sizes.length)};
 }
 
@@ -94,9 +96,9 @@ __device__ void mask(mma::Sums<kM, kN>& scores, int row, int column) {
 // is [batch, heads, length], <dy, y> of each row. Arrays begin at multiples of 16
 // bytes.
 template <class T>
-void forward(Cuda device, const Sizes& sizes, const T* qkv, T* y, float* log_sum);
+void forward(Cuda device, const AttentionSizes& sizes, const T* qkv, T* y, float* log_sum);
 template <class T>
-void backward(Cuda device, const Sizes& sizes, const T* dy, const T* qkv, const float* log_sum,
-              const float* delta, T* dqkv, float beta, float* row_sums);
+void backward(Cuda device, const AttentionSizes& sizes, const T* dy, const T* qkv,
+              const float* log_sum, const float* delta, T* dqkv, float beta, float* row_sums);
 
 }  // namespace tandem::flash

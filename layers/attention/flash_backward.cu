@@ -42,7 +42,7 @@ __device__ void fill(float (&factor)[kM][2], float value) {
 // after the block's barrier.
 template <class T, int kRows, int kWidth>
 __device__ void store_row_sums(mma::Tile<T, kRows, kWidth>& tile, Global<float> row_sums,
-                               const Sizes& sizes, int64_t b, int64_t head, int first) {
+                               const AttentionSizes& sizes, int64_t b, int64_t head, int first) {
   constexpr int kSumRows = kernels::kAttentionSumRows;
   constexpr int kGroup = kThreads * kSumRows / kRows;  // threads for a chunk, two columns each
   static_assert(2 * kGroup >= kWidth);
@@ -65,9 +65,9 @@ __device__ void store_row_sums(mma::Tile<T, kRows, kWidth>& tile, Global<float> 
 
 template <class T, int kM, int kWidth>
 __global__ void __launch_bounds__(kThreads, kBlocks)
-    flash_dq_kernel(Sizes sizes, float scale, float beta, Global<const T> dy, Global<const T> qkv,
-                    Global<const float> log_sum, Global<const float> delta, Global<T> dqkv,
-                    Global<float> row_sums) {
+    flash_dq_kernel(AttentionSizes sizes, float scale, float beta, Global<const T> dy,
+                    Global<const T> qkv, Global<const float> log_sum, Global<const float> delta,
+                    Global<T> dqkv, Global<float> row_sums) {
   auto& tiles = *dynamic_shared<BackwardTiles<T, kM, kWidth>>();
   const int length = static_cast<int>(sizes.length);
   const int64_t count = (length + kOwned<kM> - 1) / kOwned<kM>;
@@ -141,9 +141,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 template <class T, int kM, int kWidth>
 __global__ void __launch_bounds__(kThreads, kBlocks)
-    flash_dkv_kernel(Sizes sizes, float scale, float beta, Global<const T> dy, Global<const T> qkv,
-                     Global<const float> log_sum, Global<const float> delta, Global<T> dqkv,
-                     Global<float> row_sums) {
+    flash_dkv_kernel(AttentionSizes sizes, float scale, float beta, Global<const T> dy,
+                     Global<const T> qkv, Global<const float> log_sum, Global<const float> delta,
+                     Global<T> dqkv, Global<float> row_sums) {
   auto& tiles = *dynamic_shared<BackwardTiles<T, kM, kWidth>>();
   const int length = static_cast<int>(sizes.length);
   const auto [tile, g, b] = work_of_block((length + kOwned<kM> - 1) / kOwned<kM>, sizes.kv_heads);
@@ -230,8 +230,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }  // namespace
 
 template <class T>
-void backward(Cuda device, const Sizes& sizes, const T* dy, const T* qkv, const float* log_sum,
-              const float* delta, T* dqkv, float beta, float* row_sums) {
+void backward(Cuda device, const AttentionSizes& sizes, const T* dy, const T* qkv,
+              const float* log_sum, const float* delta, T* dqkv, float beta, float* row_sums) {
   const auto blocks = [&](int owned, int64_t heads) {
     return static_cast<unsigned>((sizes.length + owned - 1) / owned * heads * sizes.batch);
   };
@@ -251,9 +251,9 @@ void backward(Cuda device, const Sizes& sizes, const T* dy, const T* qkv, const 
   });
 }
 
-template void backward<Bf16>(Cuda, const Sizes&, const Bf16*, const Bf16*, const float*,
+template void backward<Bf16>(Cuda, const AttentionSizes&, const Bf16*, const Bf16*, const float*,
                              const float*, Bf16*, float, float*);
-template void backward<Fp16>(Cuda, const Sizes&, const Fp16*, const Fp16*, const float*,
+template void backward<Fp16>(Cuda, const AttentionSizes&, const Fp16*, const Fp16*, const float*,
                              const float*, Fp16*, float, float*);
 
 }  // namespace tandem::flash

@@ -60,7 +60,7 @@ __device__ void exponentiate(mma::Sums<kM, kN>& scores, float exponent_scale, So
 // probabilities by values, the next keys do.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads, kBlocks)
-    flash_forward_kernel(Sizes sizes, float scale, Global<const T> qkv, Global<T> y,
+    flash_forward_kernel(AttentionSizes sizes, float scale, Global<const T> qkv, Global<T> y,
                          Global<float> log_sum) {
   auto& tiles = *dynamic_shared<ForwardTiles<T, kWidth>>();
   const int length = static_cast<int>(sizes.length);
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }  // namespace
 
 template <class T>
-void forward(Cuda device, const Sizes& sizes, const T* qkv, T* y, float* log_sum) {
+void forward(Cuda device, const AttentionSizes& sizes, const T* qkv, T* y, float* log_sum) {
   with_width(sizes.width, [&]<int kWidth>() {
     const int64_t tiles = (sizes.length + kQueries - 1) / kQueries;
     launch<flash_forward_kernel<T, kWidth>>(
@@ -141,7 +141,7 @@ void forward(Cuda device, const Sizes& sizes, const T* qkv, T* y, float* log_sum
   });
 }
 
-template void forward<Bf16>(Cuda, const Sizes&, const Bf16*, Bf16*, float*);
-template void forward<Fp16>(Cuda, const Sizes&, const Fp16*, Fp16*, float*);
+template void forward<Bf16>(Cuda, const AttentionSizes&, const Bf16*, Bf16*, float*);
+template void forward<Fp16>(Cuda, const AttentionSizes&, const Fp16*, Fp16*, float*);
 
 }  // namespace tandem::flash

@@ -47,7 +47,7 @@ MUTANTS = [
            "count - i >= kCopied && p + 1 < depth", "count - i >= kCopied",
            ["product.product"]),
     Mutant("attention from a cache: all sequences read the keys of the first", "layers/attention/attention_cache.cpp",
-           "(b * layout.kv_heads + h / group)", "(h / group)",
+           "(b * sizes.kv_heads + h / sizes.group())", "(h / sizes.group())",
            ["layers.attention Attention.CachedEqualsWhole", "layers.decoder"]),
     Mutant("decoder: after a slide of the window a sequence has one token too many", "layers/models/decoder.cpp",
            "windows_[s].end() - kept + 1);", "windows_[s].end() - kept);",

@@ -62,7 +62,7 @@ MUTANTS = [
            "if (first + r < to.count)", "if (first + r <= to.count)",
            ["layers.flash_attention"]),
     Mutant("attention from a cache: all sequences are kept in the place of the first", "layers/attention/attention_cache.cu",
-           "const int64_t head = b * layout.kv_heads + column / width;", "const int64_t head = column / width;",
+           "const int64_t head = b * sizes.kv_heads + column / width;", "const int64_t head = column / width;",
            ["layers.attention Attention.CachedEqualsWhole"]),
     Mutant("attention from a cache: all sequences read the keys of the first", "layers/attention/attention_cache.cu",
            "(b * sizes.kv_heads + h / sizes.group())", "(h / sizes.group())",

@@ -37,15 +37,16 @@ struct Attention {
     std::generate(values.begin(), values.end(), [&] { return Bf16(normal(engine)); });
     return DeviceVector<Bf16>(values);
   }
+  AttentionSizes sizes{{kHeads, kKvHeads, width}, 1, length};
+
   std::vector<Bf16> forward() const {
-    kernels::attention_forward(Cuda{nullptr}, qkv.data(), y.data(), log_sum.data(), 1, length,
-                               kHeads, kKvHeads, width, static_cast<float*>(nullptr));
+    kernels::attention_forward(Cuda{nullptr}, qkv.data(), y.data(), log_sum.data(), sizes,
+                               static_cast<float*>(nullptr));
     return y.values();
   }
   std::vector<Bf16> backward(float* sums = nullptr) const {
     kernels::attention_backward(Cuda{nullptr}, dy.data(), qkv.data(), y.data(), log_sum.data(),
-                                dqkv.data(), 0.0f, 1, length, kHeads, kKvHeads, width, delta.data(),
-                                sums);
+                                dqkv.data(), 0.0f, sizes, delta.data(), sums);
     return dqkv.values();
   }
 };
