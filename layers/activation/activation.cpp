@@ -45,17 +45,6 @@ void swiglu_backward(Cpu, const T* dy, const T* x, T* dx, Wide<T> beta, int64_t 
   }
 }
 
-template void swiglu_forward<float>(Cpu, const float*, float*, int64_t, int64_t);
-template void swiglu_forward<double>(Cpu, const double*, double*, int64_t, int64_t);
-template void swiglu_forward<Bf16>(Cpu, const Bf16*, Bf16*, int64_t, int64_t);
-template void swiglu_forward<Fp16>(Cpu, const Fp16*, Fp16*, int64_t, int64_t);
-template void swiglu_backward<float>(Cpu, const float*, const float*, float*, float, int64_t,
-                                     int64_t);
-template void swiglu_backward<double>(Cpu, const double*, const double*, double*, double, int64_t,
-                                      int64_t);
-template void swiglu_backward<Bf16>(Cpu, const Bf16*, const Bf16*, Bf16*, float, int64_t, int64_t);
-template void swiglu_backward<Fp16>(Cpu, const Fp16*, const Fp16*, Fp16*, float, int64_t, int64_t);
-
 }  // namespace kernels
 
 namespace {

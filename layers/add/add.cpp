@@ -12,11 +12,6 @@ void add(Cpu device, int64_t n, const T* a, const T* b, T* y) {
   transform(device, n, y, Plus{}, a, b);
 }
 
-template void add<float>(Cpu, int64_t, const float*, const float*, float*);
-template void add<double>(Cpu, int64_t, const double*, const double*, double*);
-template void add<Bf16>(Cpu, int64_t, const Bf16*, const Bf16*, Bf16*);
-template void add<Fp16>(Cpu, int64_t, const Fp16*, const Fp16*, Fp16*);
-
 }  // namespace kernels
 
 namespace {

@@ -11,9 +11,6 @@ void add_to_gradient(Cpu device, int64_t n, const W* sum, W* gradient, W beta) {
   transform(device, n, gradient, AddToGradient<W>{beta}, sum, static_cast<const W*>(gradient));
 }
 
-template void add_to_gradient<float>(Cpu, int64_t, const float*, float*, float);
-template void add_to_gradient<double>(Cpu, int64_t, const double*, double*, double);
-
 }  // namespace kernels
 
 namespace {

@@ -111,23 +111,6 @@ void count_correct(Cpu, const T* logits, const int32_t* targets, LogitRows shape
   *result = correct;
 }
 
-template void cross_entropy<float>(Cpu, const float*, const int32_t*, float*, LogitRows);
-template void cross_entropy<double>(Cpu, const double*, const int32_t*, double*, LogitRows);
-template void cross_entropy<Bf16>(Cpu, const Bf16*, const int32_t*, float*, LogitRows);
-template void cross_entropy<Fp16>(Cpu, const Fp16*, const int32_t*, float*, LogitRows);
-template void cross_entropy_gradient<float>(Cpu, float*, const int32_t*, float*, RowScale<float>,
-                                            LogitRows);
-template void cross_entropy_gradient<double>(Cpu, double*, const int32_t*, double*,
-                                             RowScale<double>, LogitRows);
-template void cross_entropy_gradient<Bf16>(Cpu, Bf16*, const int32_t*, float*, RowScale<float>,
-                                           LogitRows);
-template void cross_entropy_gradient<Fp16>(Cpu, Fp16*, const int32_t*, float*, RowScale<float>,
-                                           LogitRows);
-template void count_correct<float>(Cpu, const float*, const int32_t*, LogitRows, int64_t*);
-template void count_correct<double>(Cpu, const double*, const int32_t*, LogitRows, int64_t*);
-template void count_correct<Bf16>(Cpu, const Bf16*, const int32_t*, LogitRows, int64_t*);
-template void count_correct<Fp16>(Cpu, const Fp16*, const int32_t*, LogitRows, int64_t*);
-
 }  // namespace kernels
 
 namespace {

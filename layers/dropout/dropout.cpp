@@ -64,15 +64,6 @@ void dropout(Cpu, const T* x, T* y, double p, uint32_t site, const StepNumbers* 
   }
 }
 
-template void dropout<float>(Cpu, const float*, float*, double, uint32_t, const StepNumbers*,
-                             int64_t, int64_t);
-template void dropout<double>(Cpu, const double*, double*, double, uint32_t, const StepNumbers*,
-                              int64_t, int64_t);
-template void dropout<Bf16>(Cpu, const Bf16*, Bf16*, double, uint32_t, const StepNumbers*, int64_t,
-                            int64_t);
-template void dropout<Fp16>(Cpu, const Fp16*, Fp16*, double, uint32_t, const StepNumbers*, int64_t,
-                            int64_t);
-
 }  // namespace kernels
 
 namespace {

@@ -97,31 +97,6 @@ void embedding_backward_positions(Cpu, const T* dy, Wide<T>* dweight, Wide<T> be
   }
 }
 
-template void embedding_forward<float>(Cpu, const int32_t*, const float*, const float*, float*,
-                                       int64_t, int64_t, int64_t, int64_t);
-template void embedding_forward<double>(Cpu, const int32_t*, const double*, const double*, double*,
-                                        int64_t, int64_t, int64_t, int64_t);
-template void embedding_forward<Bf16>(Cpu, const int32_t*, const Bf16*, const Bf16*, Bf16*, int64_t,
-                                      int64_t, int64_t, int64_t);
-template void embedding_forward<Fp16>(Cpu, const int32_t*, const Fp16*, const Fp16*, Fp16*, int64_t,
-                                      int64_t, int64_t, int64_t);
-template void embedding_backward_tokens<float>(Cpu, const int32_t*, const float*, float*, float,
-                                               int64_t, int64_t, int64_t, int32_t*);
-template void embedding_backward_tokens<double>(Cpu, const int32_t*, const double*, double*, double,
-                                                int64_t, int64_t, int64_t, int32_t*);
-template void embedding_backward_tokens<Bf16>(Cpu, const int32_t*, const Bf16*, float*, float,
-                                              int64_t, int64_t, int64_t, int32_t*);
-template void embedding_backward_tokens<Fp16>(Cpu, const int32_t*, const Fp16*, float*, float,
-                                              int64_t, int64_t, int64_t, int32_t*);
-template void embedding_backward_positions<float>(Cpu, const float*, float*, float, int64_t,
-                                                  int64_t, int64_t, int64_t, int64_t);
-template void embedding_backward_positions<double>(Cpu, const double*, double*, double, int64_t,
-                                                   int64_t, int64_t, int64_t, int64_t);
-template void embedding_backward_positions<Bf16>(Cpu, const Bf16*, float*, float, int64_t, int64_t,
-                                                 int64_t, int64_t, int64_t);
-template void embedding_backward_positions<Fp16>(Cpu, const Fp16*, float*, float, int64_t, int64_t,
-                                                 int64_t, int64_t, int64_t);
-
 }  // namespace kernels
 
 namespace {

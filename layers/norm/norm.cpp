@@ -168,24 +168,6 @@ void norm_backward(Cpu device, const T* dy, const T* x, const T* gain, const Wid
   }
 }
 
-template void norm_forward<float>(Cpu, const float*, const float*, const float*, const float*,
-                                  float*, float*, float*, float*, float, int64_t, int64_t);
-template void norm_forward<double>(Cpu, const double*, const double*, const double*, const double*,
-                                   double*, double*, double*, double*, double, int64_t, int64_t);
-template void norm_forward<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, const Bf16*, Bf16*,
-                                 Bf16*, float*, float*, float, int64_t, int64_t);
-template void norm_forward<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, const Fp16*, Fp16*,
-                                 Fp16*, float*, float*, float, int64_t, int64_t);
-template void norm_backward<float>(Cpu, const float*, const float*, const float*, const float*,
-                                   const float*, float*, float, NormSums<float>, int64_t, int64_t);
-template void norm_backward<double>(Cpu, const double*, const double*, const double*, const double*,
-                                    const double*, double*, double, NormSums<double>, int64_t,
-                                    int64_t);
-template void norm_backward<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, const float*,
-                                  const float*, Bf16*, float, NormSums<float>, int64_t, int64_t);
-template void norm_backward<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, const float*,
-                                  const float*, Fp16*, float, NormSums<float>, int64_t, int64_t);
-
 }  // namespace kernels
 
 namespace {

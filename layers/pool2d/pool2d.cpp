@@ -109,31 +109,8 @@ void average_pixels_backward(Cpu, const T* dy, T* dx, Wide<T> beta, int64_t batc
   }
 }
 
+// Tests call it from other files.
 template void max_pool2d_forward<float>(Cpu, const Pool2dShape&, const float*, float*, int32_t*);
-template void max_pool2d_forward<double>(Cpu, const Pool2dShape&, const double*, double*, int32_t*);
-template void max_pool2d_forward<Bf16>(Cpu, const Pool2dShape&, const Bf16*, Bf16*, int32_t*);
-template void max_pool2d_forward<Fp16>(Cpu, const Pool2dShape&, const Fp16*, Fp16*, int32_t*);
-template void max_pool2d_backward<float>(Cpu, const Pool2dShape&, const float*, const int32_t*,
-                                         float*, float);
-template void max_pool2d_backward<double>(Cpu, const Pool2dShape&, const double*, const int32_t*,
-                                          double*, double);
-template void max_pool2d_backward<Bf16>(Cpu, const Pool2dShape&, const Bf16*, const int32_t*, Bf16*,
-                                        float);
-template void max_pool2d_backward<Fp16>(Cpu, const Pool2dShape&, const Fp16*, const int32_t*, Fp16*,
-                                        float);
-template void average_pixels_forward<float>(Cpu, const float*, float*, int64_t, int64_t, int64_t);
-template void average_pixels_forward<double>(Cpu, const double*, double*, int64_t, int64_t,
-                                             int64_t);
-template void average_pixels_forward<Bf16>(Cpu, const Bf16*, Bf16*, int64_t, int64_t, int64_t);
-template void average_pixels_forward<Fp16>(Cpu, const Fp16*, Fp16*, int64_t, int64_t, int64_t);
-template void average_pixels_backward<float>(Cpu, const float*, float*, float, int64_t, int64_t,
-                                             int64_t);
-template void average_pixels_backward<double>(Cpu, const double*, double*, double, int64_t, int64_t,
-                                              int64_t);
-template void average_pixels_backward<Bf16>(Cpu, const Bf16*, Bf16*, float, int64_t, int64_t,
-                                            int64_t);
-template void average_pixels_backward<Fp16>(Cpu, const Fp16*, Fp16*, float, int64_t, int64_t,
-                                            int64_t);
 
 }  // namespace kernels
 

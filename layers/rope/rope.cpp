@@ -95,15 +95,6 @@ void rope_rotate(Cpu, const T* x, T* y, Wide<T> direction, int64_t first_positio
   }
 }
 
-template void rope_rotate<float>(Cpu, const float*, float*, float, int64_t, int64_t, int64_t,
-                                 int64_t, int64_t, int64_t, const RopeFrequencies&);
-template void rope_rotate<double>(Cpu, const double*, double*, double, int64_t, int64_t, int64_t,
-                                  int64_t, int64_t, int64_t, const RopeFrequencies&);
-template void rope_rotate<Bf16>(Cpu, const Bf16*, Bf16*, float, int64_t, int64_t, int64_t, int64_t,
-                                int64_t, int64_t, const RopeFrequencies&);
-template void rope_rotate<Fp16>(Cpu, const Fp16*, Fp16*, float, int64_t, int64_t, int64_t, int64_t,
-                                int64_t, int64_t, const RopeFrequencies&);
-
 }  // namespace kernels
 
 namespace {

@@ -45,15 +45,6 @@ void shortcut_backward(Cpu, const ShortcutShape& s, const T* dy, T* dx, Wide<T> 
   }
 }
 
-template void shortcut_forward<float>(Cpu, const ShortcutShape&, const float*, float*);
-template void shortcut_forward<double>(Cpu, const ShortcutShape&, const double*, double*);
-template void shortcut_forward<Bf16>(Cpu, const ShortcutShape&, const Bf16*, Bf16*);
-template void shortcut_forward<Fp16>(Cpu, const ShortcutShape&, const Fp16*, Fp16*);
-template void shortcut_backward<float>(Cpu, const ShortcutShape&, const float*, float*, float);
-template void shortcut_backward<double>(Cpu, const ShortcutShape&, const double*, double*, double);
-template void shortcut_backward<Bf16>(Cpu, const ShortcutShape&, const Bf16*, Bf16*, float);
-template void shortcut_backward<Fp16>(Cpu, const ShortcutShape&, const Fp16*, Fp16*, float);
-
 }  // namespace kernels
 
 namespace {
