@@ -41,16 +41,20 @@ struct BatchNormOp final : Op {
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
       using enum kernels::ReluMask;
-      const T *gain = parameter(0).value.data<T>(), *bias = parameter(1).value.data<T>();
+      const kernels::BatchChannels<T> of{mean.data<W>(),
+                                         rstd.data<W>(),
+                                         parameter(0).value.data<T>(),
+                                         parameter(1).value.data<T>(),
+                                         rows,
+                                         channels};
       kernels::batchnorm2d_backward_sums(
-          device, dy.data<T>(), x.data<T>(), y ? y.data<T>() : nullptr,
-          y ? kFromOutput : (relu ? kFromInput : kNone), mean.data<W>(), rstd.data<W>(), gain, bias,
-          masked ? masked.data<T>() : nullptr, sums.data<W>(), rows, channels, scratch.data<W>());
+          device, of, dy.data<T>(), x.data<T>(), y ? y.data<T>() : nullptr,
+          y ? kFromOutput : (relu ? kFromInput : kNone), masked ? masked.data<T>() : nullptr,
+          sums.data<W>(), scratch.data<W>());
       if (dx.into) {
-        kernels::batchnorm2d_backward_data(device, g.data<T>(), x.data<T>(),
-                                           relu && !y ? kFromInput : kNone, mean.data<W>(),
-                                           rstd.data<W>(), gain, bias, sums.data<W>(),
-                                           dx.into.data<T>(), W(dx.beta), rows, channels);
+        kernels::batchnorm2d_backward_data(device, of, g.data<T>(), x.data<T>(),
+                                           relu && !y ? kFromInput : kNone, sums.data<W>(),
+                                           dx.into.data<T>(), W(dx.beta));
       }
       if (dbias.into) {
         kernels::add_to_gradient(device, channels, sums.data<W>(), dbias.into.data<W>(),
@@ -115,9 +119,9 @@ Variable batchnorm2d(Context& context, const Variable& x, Parameter& gain, Param
     } else {
       kernels::batchnorm2d_running(device, statistics.running.data<float>(), mean, rstd, channels);
     }
-    kernels::batchnorm2d_normalize(device, x.data<T>(), residual ? residual->data<T>() : nullptr,
-                                   mean, rstd, gain.value.data<T>(), bias.value.data<T>(),
-                                   options.relu, y.data<T>(), rows, channels);
+    kernels::batchnorm2d_normalize<T>(
+        device, {mean, rstd, gain.value.data<T>(), bias.value.data<T>(), rows, channels},
+        x.data<T>(), residual ? residual->data<T>() : nullptr, options.relu, y.data<T>());
   });
   if (options.relu && residual) {
     op->y = y;

@@ -264,41 +264,37 @@ void batchnorm2d_running(Cuda device, const float* running, W* mean, W* rstd, in
 }
 
 template <class T>
-void batchnorm2d_normalize(Cuda device, const T* x, const T* residual, const Wide<T>* mean,
-                           const Wide<T>* rstd, const T* gain, const T* bias, bool relu, T* y,
-                           int64_t rows, int64_t channels) {
-  const ColumnGrid grid(rows, channels);
-  with_pack<T>(packs_fit(channels, x, residual, y), [&]<int kC>() {
+void batchnorm2d_normalize(Cuda device, const BatchChannels<T>& of, const T* x, const T* residual,
+                           bool relu, T* y) {
+  const ColumnGrid grid(of.rows, of.channels);
+  with_pack<T>(packs_fit(of.channels, x, residual, y), [&]<int kC>() {
     launch<batchnorm2d_normalize_kernel<T, kC>>(device, grid.grid(kC), grid.block(kC), 0, grid, x,
-                                                residual, mean, rstd, gain, bias, relu, y);
+                                                residual, of.mean, of.rstd, of.gain, of.bias, relu,
+                                                y);
   });
 }
 
 template <class T>
-void batchnorm2d_backward_sums(Cuda device, const T* dy, const T* x, const T* y, ReluMask mask,
-                               const Wide<T>* mean, const Wide<T>* rstd, const T* gain,
-                               const T* bias, T* g, Wide<T>* sums, int64_t rows, int64_t channels,
-                               Wide<T>* workspace) {
-  const ColumnGrid grid(rows, channels);
-  with_pack<T>(packs_fit(channels, dy, x, y, g), [&]<int kC>() {
+void batchnorm2d_backward_sums(Cuda device, const BatchChannels<T>& of, const T* dy, const T* x,
+                               const T* y, ReluMask mask, T* g, Wide<T>* sums, Wide<T>* workspace) {
+  const ColumnGrid grid(of.rows, of.channels);
+  with_pack<T>(packs_fit(of.channels, dy, x, y, g), [&]<int kC>() {
     launch<batchnorm2d_backward_sums_kernel<T, kC>>(device, grid.grid(kC), grid.block(kC), 0, grid,
-                                                    dy, x, y, mask, mean, rstd, gain, bias, g,
-                                                    workspace);
+                                                    dy, x, y, mask, of.mean, of.rstd, of.gain,
+                                                    of.bias, g, workspace);
   });
-  const PartialRows<float> all{workspace, sums, grid.chunks, 2 * channels, 0};
+  const PartialRows<float> all{workspace, sums, grid.chunks, 2 * of.channels, 0};
   add_partial_rows<float>(device, {&all, 1});
 }
 
 template <class T>
-void batchnorm2d_backward_data(Cuda device, const T* dy, const T* x, ReluMask mask,
-                               const Wide<T>* mean, const Wide<T>* rstd, const T* gain,
-                               const T* bias, const Wide<T>* sums, T* dx, Wide<T> beta,
-                               int64_t rows, int64_t channels) {
-  const ColumnGrid grid(rows, channels);
-  with_pack<T>(packs_fit(channels, dy, x, dx), [&]<int kC>() {
+void batchnorm2d_backward_data(Cuda device, const BatchChannels<T>& of, const T* dy, const T* x,
+                               ReluMask mask, const Wide<T>* sums, T* dx, Wide<T> beta) {
+  const ColumnGrid grid(of.rows, of.channels);
+  with_pack<T>(packs_fit(of.channels, dy, x, dx), [&]<int kC>() {
     launch<batchnorm2d_backward_data_kernel<T, kC>>(device, grid.grid(kC), grid.block(kC), 0, grid,
-                                                    dy, x, mask == ReluMask::kFromInput, mean, rstd,
-                                                    gain, bias, sums, dx, beta);
+                                                    dy, x, mask == ReluMask::kFromInput, of.mean,
+                                                    of.rstd, of.gain, of.bias, sums, dx, beta);
   });
 }
 
@@ -314,35 +310,27 @@ template void batchnorm2d_statistics<Bf16>(Cuda, const Bf16*, float*, float*, fl
 template void batchnorm2d_statistics<Fp16>(Cuda, const Fp16*, float*, float*, float*, int64_t,
                                            int64_t, float*);
 template void batchnorm2d_running<float>(Cuda, const float*, float*, float*, int64_t);
-template void batchnorm2d_normalize<float>(Cuda, const float*, const float*, const float*,
-                                           const float*, const float*, const float*, bool, float*,
-                                           int64_t, int64_t);
-template void batchnorm2d_normalize<Bf16>(Cuda, const Bf16*, const Bf16*, const float*,
-                                          const float*, const Bf16*, const Bf16*, bool, Bf16*,
-                                          int64_t, int64_t);
-template void batchnorm2d_normalize<Fp16>(Cuda, const Fp16*, const Fp16*, const float*,
-                                          const float*, const Fp16*, const Fp16*, bool, Fp16*,
-                                          int64_t, int64_t);
-template void batchnorm2d_backward_sums<float>(Cuda, const float*, const float*, const float*,
-                                               ReluMask, const float*, const float*, const float*,
-                                               const float*, float*, float*, int64_t, int64_t,
+template void batchnorm2d_normalize<float>(Cuda, const BatchChannels<float>&, const float*,
+                                           const float*, bool, float*);
+template void batchnorm2d_normalize<Bf16>(Cuda, const BatchChannels<Bf16>&, const Bf16*,
+                                          const Bf16*, bool, Bf16*);
+template void batchnorm2d_normalize<Fp16>(Cuda, const BatchChannels<Fp16>&, const Fp16*,
+                                          const Fp16*, bool, Fp16*);
+template void batchnorm2d_backward_sums<float>(Cuda, const BatchChannels<float>&, const float*,
+                                               const float*, const float*, ReluMask, float*, float*,
                                                float*);
-template void batchnorm2d_backward_sums<Bf16>(Cuda, const Bf16*, const Bf16*, const Bf16*, ReluMask,
-                                              const float*, const float*, const Bf16*, const Bf16*,
-                                              Bf16*, float*, int64_t, int64_t, float*);
-template void batchnorm2d_backward_sums<Fp16>(Cuda, const Fp16*, const Fp16*, const Fp16*, ReluMask,
-                                              const float*, const float*, const Fp16*, const Fp16*,
-                                              Fp16*, float*, int64_t, int64_t, float*);
-template void batchnorm2d_backward_data<float>(Cuda, const float*, const float*, ReluMask,
-                                               const float*, const float*, const float*,
-                                               const float*, const float*, float*, float, int64_t,
-                                               int64_t);
-template void batchnorm2d_backward_data<Bf16>(Cuda, const Bf16*, const Bf16*, ReluMask,
-                                              const float*, const float*, const Bf16*, const Bf16*,
-                                              const float*, Bf16*, float, int64_t, int64_t);
-template void batchnorm2d_backward_data<Fp16>(Cuda, const Fp16*, const Fp16*, ReluMask,
-                                              const float*, const float*, const Fp16*, const Fp16*,
-                                              const float*, Fp16*, float, int64_t, int64_t);
+template void batchnorm2d_backward_sums<Bf16>(Cuda, const BatchChannels<Bf16>&, const Bf16*,
+                                              const Bf16*, const Bf16*, ReluMask, Bf16*, float*,
+                                              float*);
+template void batchnorm2d_backward_sums<Fp16>(Cuda, const BatchChannels<Fp16>&, const Fp16*,
+                                              const Fp16*, const Fp16*, ReluMask, Fp16*, float*,
+                                              float*);
+template void batchnorm2d_backward_data<float>(Cuda, const BatchChannels<float>&, const float*,
+                                               const float*, ReluMask, const float*, float*, float);
+template void batchnorm2d_backward_data<Bf16>(Cuda, const BatchChannels<Bf16>&, const Bf16*,
+                                              const Bf16*, ReluMask, const float*, Bf16*, float);
+template void batchnorm2d_backward_data<Fp16>(Cuda, const BatchChannels<Fp16>&, const Fp16*,
+                                              const Fp16*, ReluMask, const float*, Fp16*, float);
 template void add_to_gradient<float>(Cuda, int64_t, const float*, float*, float);
 
 }  // namespace tandem::kernels

@@ -46,6 +46,14 @@ inline constexpr double kBatchNormEpsilon = 1e-5;
 // the shape, in a fixed order. So the bits are the same for every number of threads and on every
 // GPU.
 
+// The channels of [rows, channels] arrays, and what they are normalised with, each [channels].
+template <class T>
+struct BatchChannels {
+  const Wide<T>*mean, *rstd;
+  const T *gain, *bias;
+  int64_t rows, channels;
+};
+
 // Workspace, in elements, for each of the two kernels that need one.
 int64_t batchnorm2d_workspace(Device device, int64_t rows, int64_t channels);
 
@@ -66,13 +74,11 @@ void batchnorm2d_running(Cuda, const float* running, W* mean, W* rstd, int64_t c
 
 // y = gain * (x - mean) * rstd + bias, plus residual unless that is null; then ReLU if `relu`.
 template <class T>
-void batchnorm2d_normalize(Cpu, const T* x, const T* residual, const Wide<T>* mean,
-                           const Wide<T>* rstd, const T* gain, const T* bias, bool relu, T* y,
-                           int64_t rows, int64_t channels);
+void batchnorm2d_normalize(Cpu, const BatchChannels<T>& of, const T* x, const T* residual,
+                           bool relu, T* y);
 template <class T>
-void batchnorm2d_normalize(Cuda, const T* x, const T* residual, const Wide<T>* mean,
-                           const Wide<T>* rstd, const T* gain, const T* bias, bool relu, T* y,
-                           int64_t rows, int64_t channels);
+void batchnorm2d_normalize(Cuda, const BatchChannels<T>& of, const T* x, const T* residual,
+                           bool relu, T* y);
 
 // How to find g, the gradient before the ReLU: g = dy where the ReLU passed its input, otherwise 0.
 enum class ReluMask : uint8_t {
@@ -85,28 +91,20 @@ enum class ReluMask : uint8_t {
 // bias and gain. Writes g unless it is null; g may be the same array as dy. y is read only for
 // kFromOutput.
 template <class T>
-void batchnorm2d_backward_sums(Cpu, const T* dy, const T* x, const T* y, ReluMask mask,
-                               const Wide<T>* mean, const Wide<T>* rstd, const T* gain,
-                               const T* bias, T* g, Wide<T>* sums, int64_t rows, int64_t channels,
-                               Wide<T>* workspace);
+void batchnorm2d_backward_sums(Cpu, const BatchChannels<T>& of, const T* dy, const T* x, const T* y,
+                               ReluMask mask, T* g, Wide<T>* sums, Wide<T>* workspace);
 template <class T>
-void batchnorm2d_backward_sums(Cuda, const T* dy, const T* x, const T* y, ReluMask mask,
-                               const Wide<T>* mean, const Wide<T>* rstd, const T* gain,
-                               const T* bias, T* g, Wide<T>* sums, int64_t rows, int64_t channels,
-                               Wide<T>* workspace);
+void batchnorm2d_backward_sums(Cuda, const BatchChannels<T>& of, const T* dy, const T* x,
+                               const T* y, ReluMask mask, T* g, Wide<T>* sums, Wide<T>* workspace);
 
 // dx = beta * dx + gain * rstd * (g - sums[0] / rows - (x - mean) * rstd * sums[1] / rows). `mask`
 // is kFromInput, or kNone if dy already is g. dx may be the same array as dy.
 template <class T>
-void batchnorm2d_backward_data(Cpu, const T* dy, const T* x, ReluMask mask, const Wide<T>* mean,
-                               const Wide<T>* rstd, const T* gain, const T* bias,
-                               const Wide<T>* sums, T* dx, Wide<T> beta, int64_t rows,
-                               int64_t channels);
+void batchnorm2d_backward_data(Cpu, const BatchChannels<T>& of, const T* dy, const T* x,
+                               ReluMask mask, const Wide<T>* sums, T* dx, Wide<T> beta);
 template <class T>
-void batchnorm2d_backward_data(Cuda, const T* dy, const T* x, ReluMask mask, const Wide<T>* mean,
-                               const Wide<T>* rstd, const T* gain, const T* bias,
-                               const Wide<T>* sums, T* dx, Wide<T> beta, int64_t rows,
-                               int64_t channels);
+void batchnorm2d_backward_data(Cuda, const BatchChannels<T>& of, const T* dy, const T* x,
+                               ReluMask mask, const Wide<T>* sums, T* dx, Wide<T> beta);
 
 // gradient = beta * gradient + sum, for n elements.
 template <class W>

@@ -100,13 +100,13 @@ template <class T, int kVectors, bool kFull>
 struct Affine {
   Vector<T> mean[kVectors], scale[kVectors], bias[kVectors];
 
-  Affine(const T* mean_of, const T* rstd, const T* gain, const T* bias_of, int64_t first,
-         int64_t lanes) {
+  Affine(const BatchChannels<T>& of, int64_t first, int64_t lanes) {
     for (int v = 0; v < kVectors; ++v) {
       const int64_t c = first + v * kLanes<T>;
-      mean[v] = load_lanes<T, kFull>(mean_of + c, lanes);
-      scale[v] = load_lanes<T, kFull>(gain + c, lanes) * load_lanes<T, kFull>(rstd + c, lanes);
-      bias[v] = load_lanes<T, kFull>(bias_of + c, lanes);
+      mean[v] = load_lanes<T, kFull>(of.mean + c, lanes);
+      scale[v] =
+          load_lanes<T, kFull>(of.gain + c, lanes) * load_lanes<T, kFull>(of.rstd + c, lanes);
+      bias[v] = load_lanes<T, kFull>(of.bias + c, lanes);
     }
   }
   Vector<T> operator()(Vector<T> x, int v) const { return (x - mean[v]) * scale[v] + bias[v]; }
@@ -219,22 +219,22 @@ void batchnorm2d_running(Cpu, const float* running, W* mean, W* rstd, int64_t ch
 }
 
 template <class T>
-void batchnorm2d_normalize(Cpu device, const T* x, const T* residual, const Wide<T>* mean,
-                           const Wide<T>* rstd, const T* gain, const T* bias, bool relu, T* y,
-                           int64_t rows, int64_t channels) {
+void batchnorm2d_normalize(Cpu device, const BatchChannels<T>& of, const T* x, const T* residual,
+                           bool relu, T* y) {
+  const int64_t rows = of.rows, channels = of.channels;
   if constexpr (kIs16Bit<T>) {
     const int64_t n = rows * channels;
     in_f32(
         [&](const float* x32, const float* residual32, const float* gain32, const float* bias32,
             float* y32) {
-          batchnorm2d_normalize(device, x32, residual32, mean, rstd, gain32, bias32, relu, y32,
-                                rows, channels);
+          batchnorm2d_normalize<float>(device, {of.mean, of.rstd, gain32, bias32, rows, channels},
+                                       x32, residual32, relu, y32);
         },
-        in(x, n), in(residual, n), in(gain, channels), in(bias, channels), out(y, n));
+        in(x, n), in(residual, n), in(of.gain, channels), in(of.bias, channels), out(y, n));
   } else {
     for_each_chunk(rows, channels, [&](RowRange range, int64_t) {
       for_each_group<T>(channels, [&]<int kVectors, bool kFull>(int64_t first, int64_t lanes) {
-        const Affine<T, kVectors, kFull> affine(mean, rstd, gain, bias, first, lanes);
+        const Affine<T, kVectors, kFull> affine(of, first, lanes);
         choose(residual != nullptr, relu, [&]<bool kResidual, bool kRelu>() {
           for_each_vector<T, kVectors>(range, channels, first, [&](int64_t at, int v) {
             Vector<T> value = affine(load_lanes<T, kFull>(x + at, lanes), v);
@@ -250,24 +250,24 @@ void batchnorm2d_normalize(Cpu device, const T* x, const T* residual, const Wide
 }
 
 template <class T>
-void batchnorm2d_backward_sums(Cpu device, const T* dy, const T* x, const T* y, ReluMask mask,
-                               const Wide<T>* mean, const Wide<T>* rstd, const T* gain,
-                               const T* bias, T* g, Wide<T>* sums, int64_t rows, int64_t channels,
-                               Wide<T>* workspace) {
+void batchnorm2d_backward_sums(Cpu device, const BatchChannels<T>& of, const T* dy, const T* x,
+                               const T* y, ReluMask mask, T* g, Wide<T>* sums, Wide<T>* workspace) {
+  const int64_t rows = of.rows, channels = of.channels;
   if constexpr (kIs16Bit<T>) {
     const int64_t n = rows * channels;
     in_f32(
         [&](const float* dy32, const float* x32, const float* y32, const float* gain32,
             const float* bias32, float* g32) {
-          batchnorm2d_backward_sums(device, dy32, x32, y32, mask, mean, rstd, gain32, bias32, g32,
-                                    sums, rows, channels, workspace);
+          batchnorm2d_backward_sums<float>(device,
+                                           {of.mean, of.rstd, gain32, bias32, rows, channels}, dy32,
+                                           x32, y32, mask, g32, sums, workspace);
         },
-        in(dy, n), in(x, n), in(y, n), in(gain, channels), in(bias, channels), out(g, n));
+        in(dy, n), in(x, n), in(y, n), in(of.gain, channels), in(of.bias, channels), out(g, n));
   } else {
     for_each_chunk(rows, channels, [&](RowRange range, int64_t chunk) {
       T* partial = workspace + chunk * 2 * channels;
       for_each_group<T>(channels, [&]<int kVectors, bool kFull>(int64_t first, int64_t lanes) {
-        const Affine<T, kVectors, kFull> affine(mean, rstd, gain, bias, first, lanes);
+        const Affine<T, kVectors, kFull> affine(of, first, lanes);
         Vector<T> sum[kVectors] = {}, product[kVectors] = {};
         choose(mask, [&]<ReluMask kMask>() {
           choose(g != nullptr, false, [&]<bool kWrite, bool>() {
@@ -291,7 +291,7 @@ void batchnorm2d_backward_sums(Cpu device, const T* dy, const T* x, const T* y, 
           const int64_t c = first + v * kLanes<T>;
           store_lanes<T, kFull>(partial + c, sum[v], lanes);
           store_lanes<T, kFull>(partial + channels + c,
-                                product[v] * load_lanes<T, kFull>(rstd + c, lanes), lanes);
+                                product[v] * load_lanes<T, kFull>(of.rstd + c, lanes), lanes);
         }
       });
     });
@@ -300,23 +300,23 @@ void batchnorm2d_backward_sums(Cpu device, const T* dy, const T* x, const T* y, 
 }
 
 template <class T>
-void batchnorm2d_backward_data(Cpu device, const T* dy, const T* x, ReluMask mask,
-                               const Wide<T>* mean, const Wide<T>* rstd, const T* gain,
-                               const T* bias, const Wide<T>* sums, T* dx, Wide<T> beta,
-                               int64_t rows, int64_t channels) {
+void batchnorm2d_backward_data(Cpu device, const BatchChannels<T>& of, const T* dy, const T* x,
+                               ReluMask mask, const Wide<T>* sums, T* dx, Wide<T> beta) {
+  const int64_t rows = of.rows, channels = of.channels;
   if constexpr (kIs16Bit<T>) {
     const int64_t n = rows * channels;
     in_f32(
         [&](const float* dy32, const float* x32, const float* gain32, const float* bias32,
             float* dx32) {
-          batchnorm2d_backward_data(device, dy32, x32, mask, mean, rstd, gain32, bias32, sums, dx32,
-                                    beta, rows, channels);
+          batchnorm2d_backward_data<float>(device,
+                                           {of.mean, of.rstd, gain32, bias32, rows, channels}, dy32,
+                                           x32, mask, sums, dx32, beta);
         },
-        in(dy, n), in(x, n), in(gain, channels), in(bias, channels), inout(dx, n));
+        in(dy, n), in(x, n), in(of.gain, channels), in(of.bias, channels), inout(dx, n));
   } else {
     for_each_chunk(rows, channels, [&](RowRange range, int64_t) {
       for_each_group<T>(channels, [&]<int kVectors, bool kFull>(int64_t first, int64_t lanes) {
-        const Affine<T, kVectors, kFull> affine(mean, rstd, gain, bias, first, lanes);
+        const Affine<T, kVectors, kFull> affine(of, first, lanes);
         // dx = scale * g - (slope * (x - mean) + constant)
         Vector<T> slope[kVectors], constant[kVectors];
         for (int v = 0; v < kVectors; ++v) {
@@ -324,7 +324,7 @@ void batchnorm2d_backward_data(Cpu device, const T* dy, const T* x, ReluMask mas
           const Vector<T> factor = affine.scale[v] / static_cast<T>(rows);
           constant[v] = factor * load_lanes<T, kFull>(sums + c, lanes);
           slope[v] = factor * load_lanes<T, kFull>(sums + channels + c, lanes) *
-                     load_lanes<T, kFull>(rstd + c, lanes);
+                     load_lanes<T, kFull>(of.rstd + c, lanes);
         }
         choose(mask == ReluMask::kFromInput, beta != T(0), [&]<bool kMasked, bool kAdd>() {
           for_each_vector<T, kVectors>(range, channels, first, [&](int64_t at, int v) {
@@ -356,44 +356,35 @@ template void batchnorm2d_statistics<Fp16>(Cpu, const Fp16*, float*, float*, flo
                                            int64_t, float*);
 template void batchnorm2d_running<float>(Cpu, const float*, float*, float*, int64_t);
 template void batchnorm2d_running<double>(Cpu, const float*, double*, double*, int64_t);
-template void batchnorm2d_normalize<float>(Cpu, const float*, const float*, const float*,
-                                           const float*, const float*, const float*, bool, float*,
-                                           int64_t, int64_t);
-template void batchnorm2d_normalize<double>(Cpu, const double*, const double*, const double*,
-                                            const double*, const double*, const double*, bool,
-                                            double*, int64_t, int64_t);
-template void batchnorm2d_normalize<Bf16>(Cpu, const Bf16*, const Bf16*, const float*, const float*,
-                                          const Bf16*, const Bf16*, bool, Bf16*, int64_t, int64_t);
-template void batchnorm2d_normalize<Fp16>(Cpu, const Fp16*, const Fp16*, const float*, const float*,
-                                          const Fp16*, const Fp16*, bool, Fp16*, int64_t, int64_t);
-template void batchnorm2d_backward_sums<float>(Cpu, const float*, const float*, const float*,
-                                               ReluMask, const float*, const float*, const float*,
-                                               const float*, float*, float*, int64_t, int64_t,
+template void batchnorm2d_normalize<float>(Cpu, const BatchChannels<float>&, const float*,
+                                           const float*, bool, float*);
+template void batchnorm2d_normalize<double>(Cpu, const BatchChannels<double>&, const double*,
+                                            const double*, bool, double*);
+template void batchnorm2d_normalize<Bf16>(Cpu, const BatchChannels<Bf16>&, const Bf16*, const Bf16*,
+                                          bool, Bf16*);
+template void batchnorm2d_normalize<Fp16>(Cpu, const BatchChannels<Fp16>&, const Fp16*, const Fp16*,
+                                          bool, Fp16*);
+template void batchnorm2d_backward_sums<float>(Cpu, const BatchChannels<float>&, const float*,
+                                               const float*, const float*, ReluMask, float*, float*,
                                                float*);
-template void batchnorm2d_backward_sums<double>(Cpu, const double*, const double*, const double*,
-                                                ReluMask, const double*, const double*,
-                                                const double*, const double*, double*, double*,
-                                                int64_t, int64_t, double*);
-template void batchnorm2d_backward_sums<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, ReluMask,
-                                              const float*, const float*, const Bf16*, const Bf16*,
-                                              Bf16*, float*, int64_t, int64_t, float*);
-template void batchnorm2d_backward_sums<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, ReluMask,
-                                              const float*, const float*, const Fp16*, const Fp16*,
-                                              Fp16*, float*, int64_t, int64_t, float*);
-template void batchnorm2d_backward_data<float>(Cpu, const float*, const float*, ReluMask,
-                                               const float*, const float*, const float*,
-                                               const float*, const float*, float*, float, int64_t,
-                                               int64_t);
-template void batchnorm2d_backward_data<double>(Cpu, const double*, const double*, ReluMask,
-                                                const double*, const double*, const double*,
-                                                const double*, const double*, double*, double,
-                                                int64_t, int64_t);
-template void batchnorm2d_backward_data<Bf16>(Cpu, const Bf16*, const Bf16*, ReluMask, const float*,
-                                              const float*, const Bf16*, const Bf16*, const float*,
-                                              Bf16*, float, int64_t, int64_t);
-template void batchnorm2d_backward_data<Fp16>(Cpu, const Fp16*, const Fp16*, ReluMask, const float*,
-                                              const float*, const Fp16*, const Fp16*, const float*,
-                                              Fp16*, float, int64_t, int64_t);
+template void batchnorm2d_backward_sums<double>(Cpu, const BatchChannels<double>&, const double*,
+                                                const double*, const double*, ReluMask, double*,
+                                                double*, double*);
+template void batchnorm2d_backward_sums<Bf16>(Cpu, const BatchChannels<Bf16>&, const Bf16*,
+                                              const Bf16*, const Bf16*, ReluMask, Bf16*, float*,
+                                              float*);
+template void batchnorm2d_backward_sums<Fp16>(Cpu, const BatchChannels<Fp16>&, const Fp16*,
+                                              const Fp16*, const Fp16*, ReluMask, Fp16*, float*,
+                                              float*);
+template void batchnorm2d_backward_data<float>(Cpu, const BatchChannels<float>&, const float*,
+                                               const float*, ReluMask, const float*, float*, float);
+template void batchnorm2d_backward_data<double>(Cpu, const BatchChannels<double>&, const double*,
+                                                const double*, ReluMask, const double*, double*,
+                                                double);
+template void batchnorm2d_backward_data<Bf16>(Cpu, const BatchChannels<Bf16>&, const Bf16*,
+                                              const Bf16*, ReluMask, const float*, Bf16*, float);
+template void batchnorm2d_backward_data<Fp16>(Cpu, const BatchChannels<Fp16>&, const Fp16*,
+                                              const Fp16*, ReluMask, const float*, Fp16*, float);
 
 }  // namespace kernels
 
