@@ -72,22 +72,21 @@ void rotate_row(const T* x, T* y, const Wide<T>* cosine, const Wide<T>* sine, in
 }  // namespace
 
 template <class T>
-void rope_rotate(Cpu, const T* x, T* y, Wide<T> direction, int64_t first_position, int64_t batch,
-                 int64_t length, int64_t row, int64_t heads, int64_t width,
-                 const RopeFrequencies& frequencies) {
-  const int64_t half = width / 2, end = first_position + length;
+void rope_rotate(Cpu, const Rotation& of, const T* x, T* y, Wide<T> direction) {
+  const int64_t half = of.width / 2, row = of.row();
+  const int64_t first_position = of.first_position, end = first_position + of.length;
   const int64_t first_stretch = first_position / kStretch, last_stretch = (end - 1) / kStretch;
-#pragma omp parallel for schedule(static) if (batch * length * row >= kParallelElements)
+#pragma omp parallel for schedule(static) if (of.batch * of.length * row >= kParallelElements)
   for (int64_t stretch = first_stretch; stretch <= last_stretch; ++stretch) {
-    Angles angles(stretch * kStretch, half, frequencies);
+    Angles angles(stretch * kStretch, half, of.frequencies);
     std::vector<Wide<T>> cosine(half), sine(half);
     const int64_t last = std::min(end, (stretch + 1) * kStretch);
     for (int64_t position = stretch * kStretch; position < last; ++position) {
       if (position >= first_position) {
         angles.write(direction, cosine.data(), sine.data());
-        for (int64_t b = 0; b < batch; ++b) {
-          const int64_t at = (b * length + position - first_position) * row;
-          rotate_row(x + at, y + at, cosine.data(), sine.data(), row, heads, width);
+        for (int64_t b = 0; b < of.batch; ++b) {
+          const int64_t at = (b * of.length + position - first_position) * row;
+          rotate_row(x + at, y + at, cosine.data(), sine.data(), row, of.turned_heads(), of.width);
         }
       }
       angles.advance();
@@ -99,26 +98,21 @@ void rope_rotate(Cpu, const T* x, T* y, Wide<T> direction, int64_t first_positio
 
 namespace {
 
-// Reuses x's memory if no one else holds it.
-Tensor rotated(Context& context, const Tensor& x, double direction, const HeadLayout& layout,
-               int64_t first_position, const RopeFrequencies& frequencies) {
-  Tensor y = x.unique() ? x : context.activation(x.shape(), x.dtype());
-  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
-    kernels::rope_rotate(device, x.data<T>(), y.data<T>(), static_cast<Wide<T>>(direction),
-                         first_position, x.shape()[0], x.shape()[1], layout.row(),
-                         layout.heads + layout.kv_heads, layout.width, frequencies);
-  });
-  return y;
-}
-
 struct RopeOp final : Op {
-  HeadLayout layout;
-  int64_t first_position = 0;
-  RopeFrequencies frequencies;
+  kernels::Rotation rotation;
 
   std::string_view name() const override { return "rope"; }
   void backward(Context& context, Tensor& dy) override {
-    input(0).add(context, rotated(context, dy, -1, layout, first_position, frequencies));
+    input(0).add(context, rotated(context, dy, -1));
+  }
+  // Reuses x's memory if no one else holds it.
+  Tensor rotated(Context& context, const Tensor& x, double direction) const {
+    Tensor y = x.unique() ? x : context.activation(x.shape(), x.dtype());
+    on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
+      kernels::rope_rotate(device, rotation, x.data<T>(), y.data<T>(),
+                           static_cast<Wide<T>>(direction));
+    });
+    return y;
   }
 };
 
@@ -129,10 +123,8 @@ Variable rope(Context& context, Variable qkv, const HeadLayout& layout, int64_t 
   require(qkv.shape().rank() == 3 && qkv.shape()[2] == layout.row() && layout.width % 2 == 0,
           [&] { return str("rope: qkv ", qkv.shape(), " with heads of width ", layout.width); });
   auto op = std::make_unique<RopeOp>();
-  op->layout = layout;
-  op->first_position = first_position;
-  op->frequencies = frequencies;
-  Tensor y = rotated(context, qkv.value(), 1, layout, first_position, frequencies);
+  op->rotation = {{layout, qkv.shape()[0], qkv.shape()[1]}, first_position, frequencies};
+  Tensor y = op->rotated(context, qkv.value(), 1);
   return context.record(std::move(y), std::move(op), {qkv});
 }
 

@@ -93,45 +93,36 @@ __global__ void __launch_bounds__(kMatrixThreads)
 }
 
 template <int kWidth, class T>
-void start_rope(Cuda device, const T* x, T* y, float direction, int64_t first_position,
-                int64_t batch, int64_t length, int64_t row, int64_t heads, int64_t half,
-                const RopeFrequencies& frequencies) {
-  const int64_t blocks = std::clamp<int64_t>(batch / kSamplesPerBlock, 1, 65535);
+void start_rope(Cuda device, const Rotation& of, const T* x, T* y, float direction) {
+  const int64_t half = of.width / 2, row = of.row();
+  const int64_t blocks = std::clamp<int64_t>(of.batch / kSamplesPerBlock, 1, 65535);
   const unsigned across = static_cast<unsigned>(std::min<int64_t>(half / kWidth, kThreads));
   launch<rope_kernel<kWidth, T>>(
-      device, dim3(static_cast<unsigned>(length), static_cast<unsigned>(blocks)),
+      device, dim3(static_cast<unsigned>(of.length), static_cast<unsigned>(blocks)),
       dim3(across, kThreads / across), static_cast<size_t>(half) * sizeof(Angle), x, y, direction,
-      first_position, batch, row, static_cast<int>(heads), static_cast<int>(half),
-      std::log2(frequencies.theta), frequencies);
-  const int64_t turned = heads * 2 * half;
+      of.first_position, of.batch, row, static_cast<int>(of.turned_heads()), static_cast<int>(half),
+      std::log2(of.frequencies.theta), of.frequencies);
+  const int64_t turned = of.turned_heads() * of.width;
   if (x != y && turned < row) {
-    launch<copy_columns_kernel<kWidth, T>>(device,
-                                           matrix_grid(batch * length, row - turned, kWidth),
-                                           matrix_block(), 0, x, y, batch * length, row, turned);
+    launch<copy_columns_kernel<kWidth, T>>(
+        device, matrix_grid(of.batch * of.length, row - turned, kWidth), matrix_block(), 0, x, y,
+        of.batch * of.length, row, turned);
   }
 }
 
 }  // namespace
 
 template <class T>
-void rope_rotate(Cuda device, const T* x, T* y, Wide<T> direction, int64_t first_position,
-                 int64_t batch, int64_t length, int64_t row, int64_t heads, int64_t width,
-                 const RopeFrequencies& frequencies) {
-  const int64_t half = width / 2;
-  if (batch * length * half == 0) {
+void rope_rotate(Cuda device, const Rotation& of, const T* x, T* y, Wide<T> direction) {
+  if (of.batch * of.length * of.width == 0) {
     return;
   }
-  with_pack<T>(packs_fit(half, x, y) && packs_fit(row, x, y), [&]<int kWidth>() {
-    start_rope<kWidth>(device, x, y, direction, first_position, batch, length, row, heads, half,
-                       frequencies);
-  });
+  with_pack<T>(packs_fit(of.width / 2, x, y) && packs_fit(of.row(), x, y),
+               [&]<int kWidth>() { start_rope<kWidth>(device, of, x, y, direction); });
 }
 
-template void rope_rotate<float>(Cuda, const float*, float*, float, int64_t, int64_t, int64_t,
-                                 int64_t, int64_t, int64_t, const RopeFrequencies&);
-template void rope_rotate<Bf16>(Cuda, const Bf16*, Bf16*, float, int64_t, int64_t, int64_t, int64_t,
-                                int64_t, int64_t, const RopeFrequencies&);
-template void rope_rotate<Fp16>(Cuda, const Fp16*, Fp16*, float, int64_t, int64_t, int64_t, int64_t,
-                                int64_t, int64_t, const RopeFrequencies&);
+template void rope_rotate<float>(Cuda, const Rotation&, const float*, float*, float);
+template void rope_rotate<Bf16>(Cuda, const Rotation&, const Bf16*, Bf16*, float);
+template void rope_rotate<Fp16>(Cuda, const Rotation&, const Fp16*, Fp16*, float);
 
 }  // namespace tandem::kernels

@@ -38,16 +38,19 @@ Variable rope(Context& context, Variable qkv, const HeadLayout& layout, int64_t 
 
 namespace kernels {
 
-// y = x, with the first `heads` heads of each row rotated by direction * angle. direction is 1, or
-// -1 for the inverse. x and y are [batch, length, row]; y may be x. Angles are computed in f64.
+// What is rotated, and by how much.
+struct Rotation : AttentionSizes {
+  int64_t first_position;
+  RopeFrequencies frequencies;
+  int64_t turned_heads() const { return heads + kv_heads; }  // the first ones of a row
+};
+
+// y = x, with queries and keys rotated by direction * angle. direction is 1, or -1 for the inverse.
+// x and y are [batch, length, row]; y may be x. Angles are computed in f64.
 template <class T>
-void rope_rotate(Cpu, const T* x, T* y, Wide<T> direction, int64_t first_position, int64_t batch,
-                 int64_t length, int64_t row, int64_t heads, int64_t width,
-                 const RopeFrequencies& frequencies);
+void rope_rotate(Cpu, const Rotation& of, const T* x, T* y, Wide<T> direction);
 template <class T>
-void rope_rotate(Cuda, const T* x, T* y, Wide<T> direction, int64_t first_position, int64_t batch,
-                 int64_t length, int64_t row, int64_t heads, int64_t width,
-                 const RopeFrequencies& frequencies);
+void rope_rotate(Cuda, const Rotation& of, const T* x, T* y, Wide<T> direction);
 
 }  // namespace kernels
 }  // namespace tandem

@@ -110,7 +110,7 @@ TEST(Bytes, Elementwise) {
       },
       4 * kElements);
   check("RoPE", 4 * kElements * 8 / 12, [&](Cuda device) {
-    kernels::rope_rotate(device, bf16, bf16, 1.0F, 0, 4, kRows / 4, kWidth, 8, 64, {});
+    kernels::rope_rotate(device, {{{4, 4, 64}, 4, kRows / 4}, 0, {}}, bf16, bf16, 1.0F);
   });
   constexpr int64_t kParts = 4, n = kElements / kParts;
   check("sums of parts", 2 * kElements + 2 * n, [&](Cuda device) {
