@@ -1,6 +1,5 @@
 #include "layers/batchnorm2d/running_statistics.h"
 
-#include "layers/batchnorm2d/running_functions.h"
 #include "src/kernels/elementwise.h"
 #include "src/kernels/map.h"
 

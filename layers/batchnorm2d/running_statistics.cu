@@ -1,4 +1,3 @@
-#include "layers/batchnorm2d/running_functions.h"
 #include "layers/batchnorm2d/running_statistics.h"
 #include "src/kernels/elementwise.h"
 #include "src/kernels/transform.cuh"
