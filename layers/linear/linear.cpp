@@ -101,15 +101,12 @@ Tensor forward(Context& context, const Tensor& x, const Parameter& weight, const
   return y;
 }
 
-std::unique_ptr<LinearOp> make_op(const Tensor& x, const Tensor& gelu_input = {}) {
+// Records y, which was computed from `read`: the value of x, or its GELU.
+Variable record(Context& context, Tensor y, const Tensor& read, const Variable& x,
+                Parameter& weight, Parameter* bias, const Tensor& gelu_input = {}) {
   auto op = std::make_unique<LinearOp>();
-  op->x = x;
+  op->x = read;
   op->gelu_input = gelu_input;
-  return op;
-}
-
-Variable record(Context& context, Tensor y, std::unique_ptr<LinearOp> op, const Variable& x,
-                Parameter& weight, Parameter* bias) {
   Variable result = context.record(std::move(y), std::move(op), {x}, {&weight, bias});
   // On a CPU the backward pass of this layer takes the sum.
   if (result.wanted() && bias && bias->wanted() && context.stream.device() == Device::kCuda) {
@@ -121,19 +118,18 @@ Variable record(Context& context, Tensor y, std::unique_ptr<LinearOp> op, const 
 }  // namespace
 
 Variable linear(Context& context, const Variable& x, Parameter& weight, Parameter* bias) {
-  return record(context, forward(context, x.value(), weight, bias), make_op(x.value()), x, weight,
-                bias);
+  return record(context, forward(context, x.value(), weight, bias), x.value(), x, weight, bias);
 }
 
 Variable linear(Context& context, const GeluVariable& x, Parameter& weight, Parameter* bias) {
-  return record(context, forward(context, x.value, weight, bias), make_op(x.value, x.input.value()),
-                x.input, weight, bias);
+  return record(context, forward(context, x.value, weight, bias), x.value, x.input, weight, bias,
+                x.input.value());
 }
 
 GeluVariable linear_gelu(Context& context, const Variable& x, Parameter& weight, Parameter* bias) {
   Tensor sum = context.activation(x.shape().with(-1, weight.value.shape()[0]), x.dtype());
   Tensor value = forward(context, x.value(), weight, bias, sum);
-  Variable input = record(context, std::move(sum), make_op(x.value()), x, weight, bias);
+  Variable input = record(context, std::move(sum), x.value(), x, weight, bias);
   if (!input.wanted() || !context.saves()) {
     input = Variable(Tensor(), input.slot());
   }
