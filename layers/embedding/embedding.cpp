@@ -13,11 +13,11 @@ namespace {
 
 constexpr int64_t kStrip = 32;  // columns that a thread sums at a time: two cache lines of f32
 
+// to = beta * to. If beta is 0, `to` is not read.
 template <class W>
-void scale_row(W* row, W beta, int64_t width) {
-#pragma omp simd
-  for (int64_t j = 0; j < width; ++j) {
-    row[j] = beta == W(0) ? W(0) : beta * row[j];
+void scale(Cpu device, int64_t n, W* to, W beta) {
+  if (beta != 1) {
+    map(device, n, [=](int64_t i) { to[i] = beta == W(0) ? W(0) : beta * to[i]; });
   }
 }
 
@@ -53,15 +53,10 @@ int64_t embedding_workspace(Device device, int64_t count, int64_t vocab) {
 }
 
 template <class T>
-void embedding_backward_tokens(Cpu, const int32_t* tokens, const T* dy, Wide<T>* dweight,
+void embedding_backward_tokens(Cpu device, const int32_t* tokens, const T* dy, Wide<T>* dweight,
                                Wide<T> beta, int64_t count, int64_t vocab, int64_t width,
                                int32_t*) {
-  if (beta != 1) {
-#pragma omp parallel for schedule(static) if (vocab * width >= kParallelElements)
-    for (int64_t v = 0; v < vocab; ++v) {
-      scale_row(dweight + v * width, beta, width);
-    }
-  }
+  scale(device, vocab * width, dweight, beta);
   // Threads divide the columns, not the tokens: two equal tokens add to the same row.
 #pragma omp parallel for schedule(static) if (count * width >= kParallelElements)
   for (int64_t first = 0; first < width; first += kStrip) {
@@ -78,16 +73,14 @@ void embedding_backward_tokens(Cpu, const int32_t* tokens, const T* dy, Wide<T>*
 }
 
 template <class T>
-void embedding_backward_positions(Cpu, const T* dy, Wide<T>* dweight, Wide<T> beta, int64_t first,
-                                  int64_t batch, int64_t length, int64_t context, int64_t width) {
+void embedding_backward_positions(Cpu device, const T* dy, Wide<T>* dweight, Wide<T> beta,
+                                  int64_t first, int64_t batch, int64_t length, int64_t context,
+                                  int64_t width) {
+  scale(device, context * width, dweight, beta);
 #pragma omp parallel for schedule(static) if (batch * length * width >= kParallelElements)
-  for (int64_t row = 0; row < context; ++row) {
-    Wide<T>* to = dweight + row * width;
-    if (beta != 1) {
-      scale_row(to, beta, width);
-    }
-    const int64_t t = row - first;
-    for (int64_t b = 0; t >= 0 && t < length && b < batch; ++b) {
+  for (int64_t t = 0; t < length; ++t) {
+    Wide<T>* to = dweight + (first + t) * width;
+    for (int64_t b = 0; b < batch; ++b) {
       const T* from = dy + (b * length + t) * width;
 #pragma omp simd
       for (int64_t j = 0; j < width; ++j) {
