@@ -98,6 +98,8 @@ struct AttentionOp final : Op {
   }
 };
 
+}  // namespace
+
 void require_layout(const Variable& qkv, const HeadLayout& layout) {
   require(qkv.shape().rank() == 3 && qkv.shape()[2] == layout.row() &&
               layout.heads % layout.kv_heads == 0,
@@ -106,8 +108,6 @@ void require_layout(const Variable& qkv, const HeadLayout& layout) {
                        layout.kv_heads, " key-value heads of width ", layout.width);
           });
 }
-
-}  // namespace
 
 void require_attention(AttentionKernels kernels, const Stream& stream, DType dtype) {
   if (kernels != AttentionKernels::kCudnn) {
@@ -139,35 +139,6 @@ Variable attention(Context& context, const Variable& qkv, const HeadLayout& layo
   op->forward(context);
   Tensor y = op->y;
   return context.record(std::move(y), std::move(op), {qkv});
-}
-
-Variable attention_cached(Context& context, const Variable& qkv, const HeadLayout& layout,
-                          KeyValueCache& cache) {
-  require_layout(qkv, layout);
-  const int64_t batch = qkv.shape()[0], length = qkv.shape()[1];
-  const kernels::CacheSizes sizes{{layout, batch, length}, cache.length, cache.keys.shape()[2]};
-  require(!context.tape && batch == cache.keys.shape()[0] && sizes.end() <= sizes.capacity, [&] {
-    return str("attention_cached: qkv ", qkv.shape(), " after ", cache.length,
-               " positions of keys ", cache.keys.shape());
-  });
-  cache.length = sizes.end();
-  on_device_and_float(context.stream, qkv.dtype(), [&]<class T>(auto device) {
-    kernels::cache_append(device, qkv.data<T>(), cache.keys.data<T>(), cache.values.data<T>(),
-                          sizes);
-  });
-  if (sizes.first == 0) {
-    return attention(context, qkv, layout);
-  }
-  Tensor y = context.activation({batch, length, layout.heads * layout.width}, qkv.dtype());
-  const Tensor workspace =
-      context.workspace({kernels::attention_from_cache_workspace(context.stream.device(), sizes)},
-                        wide_of(qkv.dtype()));
-  on_device_and_float(context.stream, qkv.dtype(), [&]<class T>(auto device) {
-    kernels::attention_from_cache(device, qkv.data<T>(), cache.keys.data<T>(),
-                                  cache.values.data<T>(), y.data<T>(), sizes,
-                                  workspace.data<Wide<T>>());
-  });
-  return Variable(std::move(y));
 }
 
 }  // namespace tandem

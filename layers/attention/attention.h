@@ -48,6 +48,9 @@ struct AttentionSizes : HeadLayout {
 // stream.
 void require_attention(AttentionKernels kernels, const Stream& stream, DType dtype);
 
+// Throws Error(kInternal) unless qkv is [B, T, layout.row()].
+void require_layout(const Variable& qkv, const HeadLayout& layout);
+
 // qkv [B, T, layout.row()]; returns [B, T, heads * width].
 Variable attention(Context& context, const Variable& qkv, const HeadLayout& layout);
 

@@ -1,4 +1,4 @@
-// Attention to a cache of keys and values, on the CPU.
+// Attention to a cache of keys and values: the layer, and its kernels on the CPU.
 #include <algorithm>
 #include <cmath>
 
@@ -6,7 +6,9 @@
 #include "src/core/math.h"
 #include "src/kernels/map.h"
 
-namespace tandem::kernels {
+namespace tandem {
+
+namespace kernels {
 
 namespace {
 
@@ -81,17 +83,35 @@ void attention_from_cache(Cpu, const T* qkv, const T* keys, const T* values, T* 
   }
 }
 
-template void cache_append<float>(Cpu, const float*, float*, float*, const CacheSizes&);
-template void attention_from_cache<float>(Cpu, const float*, const float*, const float*, float*,
-                                          const CacheSizes&, float*);
-template void cache_append<double>(Cpu, const double*, double*, double*, const CacheSizes&);
-template void attention_from_cache<double>(Cpu, const double*, const double*, const double*,
-                                           double*, const CacheSizes&, double*);
-template void cache_append<Bf16>(Cpu, const Bf16*, Bf16*, Bf16*, const CacheSizes&);
-template void attention_from_cache<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, Bf16*,
-                                         const CacheSizes&, float*);
-template void cache_append<Fp16>(Cpu, const Fp16*, Fp16*, Fp16*, const CacheSizes&);
-template void attention_from_cache<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, Fp16*,
-                                         const CacheSizes&, float*);
+}  // namespace kernels
 
-}  // namespace tandem::kernels
+Variable attention_cached(Context& context, const Variable& qkv, const HeadLayout& layout,
+                          KeyValueCache& cache) {
+  require_layout(qkv, layout);
+  const int64_t batch = qkv.shape()[0], length = qkv.shape()[1];
+  const kernels::CacheSizes sizes{{layout, batch, length}, cache.length, cache.keys.shape()[2]};
+  require(!context.tape && batch == cache.keys.shape()[0] && sizes.end() <= sizes.capacity, [&] {
+    return str("attention_cached: qkv ", qkv.shape(), " after ", cache.length,
+               " positions of keys ", cache.keys.shape());
+  });
+  cache.length = sizes.end();
+  on_device_and_float(context.stream, qkv.dtype(), [&]<class T>(auto device) {
+    kernels::cache_append(device, qkv.data<T>(), cache.keys.data<T>(), cache.values.data<T>(),
+                          sizes);
+  });
+  if (sizes.first == 0) {
+    return attention(context, qkv, layout);
+  }
+  Tensor y = context.activation({batch, length, layout.heads * layout.width}, qkv.dtype());
+  const Tensor workspace =
+      context.workspace({kernels::attention_from_cache_workspace(context.stream.device(), sizes)},
+                        wide_of(qkv.dtype()));
+  on_device_and_float(context.stream, qkv.dtype(), [&]<class T>(auto device) {
+    kernels::attention_from_cache(device, qkv.data<T>(), cache.keys.data<T>(),
+                                  cache.values.data<T>(), y.data<T>(), sizes,
+                                  workspace.data<Wide<T>>());
+  });
+  return Variable(std::move(y));
+}
+
+}  // namespace tandem
