@@ -24,14 +24,9 @@ namespace kernels {
 
 // x [rows, 2 * width], y [rows, width].
 template <class T>
-void swiglu_forward(Cpu, const T* x, T* y, int64_t rows, int64_t width);
-template <class T>
 void swiglu_forward(Cuda, const T* x, T* y, int64_t rows, int64_t width);
 
 // dx = beta * dx + gradient with respect to x; beta is 0 or 1.
-template <class T>
-void swiglu_backward(Cpu, const T* dy, const T* x, T* dx, Wide<T> beta, int64_t rows,
-                     int64_t width);
 template <class T>
 void swiglu_backward(Cuda, const T* dy, const T* x, T* dx, Wide<T> beta, int64_t rows,
                      int64_t width);

@@ -16,8 +16,6 @@ namespace kernels {
 
 // y = a + b; y may be the same array as a or b.
 template <class T>
-void add(Cpu, int64_t n, const T* a, const T* b, T* y);
-template <class T>
 void add(Cuda, int64_t n, const T* a, const T* b, T* y);
 
 }  // namespace kernels

@@ -108,8 +108,6 @@ void batchnorm2d_backward_data(Cuda, const BatchChannels<T>& of, const T* dy, co
 
 // gradient = beta * gradient + sum, for n elements.
 template <class W>
-void add_to_gradient(Cpu, int64_t n, const W* sum, W* gradient, W beta);
-template <class W>
 void add_to_gradient(Cuda, int64_t n, const W* sum, W* gradient, W beta);
 
 // The functor of add_to_gradient, for both devices.

@@ -42,23 +42,16 @@ struct RowScale {
 
 // losses [rows]; for a row with a NaN, NaN. On the CPU throws Error(kData) for a bad target.
 template <class T>
-void cross_entropy(Cpu, const T* logits, const int32_t* targets, Wide<T>* losses, LogitRows shape);
-template <class T>
 void cross_entropy(Cuda, const T* logits, const int32_t* targets, Wide<T>* losses, LogitRows shape);
 
 // The same, unless `losses` is null, and replaces the logits by their gradient, zero in the columns
 // after the classes. A GPU reads and writes each logit once if a row of classes fits shared memory
 // (162 KiB); longer rows are read twice.
 template <class T>
-void cross_entropy_gradient(Cpu, T* logits, const int32_t* targets, Wide<T>* losses,
-                            RowScale<Wide<T>> scale, LogitRows shape);
-template <class T>
 void cross_entropy_gradient(Cuda, T* logits, const int32_t* targets, Wide<T>* losses,
                             RowScale<Wide<T>> scale, LogitRows shape);
 
 // Writes the number of correct rows to *result.
-template <class T>
-void count_correct(Cpu, const T* logits, const int32_t* targets, LogitRows shape, int64_t* result);
 template <class T>
 void count_correct(Cuda, const T* logits, const int32_t* targets, LogitRows shape, int64_t* result);
 

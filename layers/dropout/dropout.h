@@ -53,9 +53,6 @@ struct DropoutRule {
 // y = x * mask / (1 - p) for `samples` samples of `elements` elements; y may be x. `numbers` is in
 // device memory. The mask is the same on all devices.
 template <class T>
-void dropout(Cpu, const T* x, T* y, double p, uint32_t site, const StepNumbers* numbers,
-             int64_t samples, int64_t elements);
-template <class T>
 void dropout(Cuda, const T* x, T* y, double p, uint32_t site, const StepNumbers* numbers,
              int64_t samples, int64_t elements);
 

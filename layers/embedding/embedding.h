@@ -22,9 +22,6 @@ namespace kernels {
 // [batch * length, width]. On the CPU throws Error(kData) for a token outside [0, vocab); on a GPU
 // the host must have checked them.
 template <class T>
-void embedding_forward(Cpu, const int32_t* tokens, const T* weight, const T* positions, T* y,
-                       int64_t batch, int64_t length, int64_t vocab, int64_t width);
-template <class T>
 void embedding_forward(Cuda, const int32_t* tokens, const T* weight, const T* positions, T* y,
                        int64_t batch, int64_t length, int64_t vocab, int64_t width);
 
@@ -33,18 +30,11 @@ int64_t embedding_workspace(Device device, int64_t count, int64_t vocab);
 
 // dweight [vocab, width] = beta * dweight, then dweight[tokens[n]] += dy[n] for n in [0, count).
 template <class T>
-void embedding_backward_tokens(Cpu, const int32_t* tokens, const T* dy, Wide<T>* dweight,
-                               Wide<T> beta, int64_t count, int64_t vocab, int64_t width,
-                               int32_t* workspace);
-template <class T>
 void embedding_backward_tokens(Cuda, const int32_t* tokens, const T* dy, Wide<T>* dweight,
                                Wide<T> beta, int64_t count, int64_t vocab, int64_t width,
                                int32_t* workspace);
 
 // dweight [context, width] = beta * dweight, then dweight[first + t] += sum over b of dy[b, t].
-template <class T>
-void embedding_backward_positions(Cpu, const T* dy, Wide<T>* dweight, Wide<T> beta, int64_t first,
-                                  int64_t batch, int64_t length, int64_t context, int64_t width);
 template <class T>
 void embedding_backward_positions(Cuda, const T* dy, Wide<T>* dweight, Wide<T> beta, int64_t first,
                                   int64_t batch, int64_t length, int64_t context, int64_t width);

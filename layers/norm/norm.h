@@ -62,9 +62,6 @@ namespace kernels {
 // If branch is not null, sum = x + branch is written, and the norm is that of sum; sum may be the
 // same array as branch. If branch is null, sum is not used.
 template <class T>
-void norm_forward(Cpu, const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y,
-                  Wide<T>* mean, Wide<T>* rstd, Wide<T> epsilon, int64_t rows, int64_t width);
-template <class T>
 void norm_forward(Cuda, const T* x, const T* branch, const T* gain, const T* bias, T* sum, T* y,
                   Wide<T>* mean, Wide<T>* rstd, Wide<T> epsilon, int64_t rows, int64_t width);
 
@@ -80,10 +77,6 @@ struct NormSums {
 };
 
 // dx = dx_beta * dx + gradient with respect to x; dx may be null.
-template <class T>
-void norm_backward(Cpu, const T* dy, const T* x, const T* gain, const Wide<T>* mean,
-                   const Wide<T>* rstd, T* dx, Wide<T> dx_beta, NormSums<Wide<T>> sums,
-                   int64_t rows, int64_t width);
 template <class T>
 void norm_backward(Cuda, const T* dy, const T* x, const T* gain, const Wide<T>* mean,
                    const Wide<T>* rstd, T* dx, Wide<T> dx_beta, NormSums<Wide<T>> sums,

@@ -37,23 +37,15 @@ void max_pool2d_forward(Cuda, const Pool2dShape& shape, const T* x, T* y, int32_
 
 // Windows may overlap; the order of each sum is fixed. beta = 0 overwrites dx, beta = 1 adds to it.
 template <class T>
-void max_pool2d_backward(Cpu, const Pool2dShape& shape, const T* dy, const int32_t* winner, T* dx,
-                         Wide<T> beta);
-template <class T>
 void max_pool2d_backward(Cuda, const Pool2dShape& shape, const T* dy, const int32_t* winner, T* dx,
                          Wide<T> beta);
 
 // y [batch, channels] = mean over pixels of x [batch, pixels, channels], in a fixed order.
 template <class T>
-void average_pixels_forward(Cpu, const T* x, T* y, int64_t batch, int64_t pixels, int64_t channels);
-template <class T>
 void average_pixels_forward(Cuda, const T* x, T* y, int64_t batch, int64_t pixels,
                             int64_t channels);
 
 // dx = beta * dx + dy / pixels.
-template <class T>
-void average_pixels_backward(Cpu, const T* dy, T* dx, Wide<T> beta, int64_t batch, int64_t pixels,
-                             int64_t channels);
 template <class T>
 void average_pixels_backward(Cuda, const T* dy, T* dx, Wide<T> beta, int64_t batch, int64_t pixels,
                              int64_t channels);

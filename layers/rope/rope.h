@@ -48,8 +48,6 @@ struct Rotation : AttentionSizes {
 // y = x, with queries and keys rotated by direction * angle. direction is 1, or -1 for the inverse.
 // x and y are [batch, length, row]; y may be x. Angles are computed in f64.
 template <class T>
-void rope_rotate(Cpu, const Rotation& of, const T* x, T* y, Wide<T> direction);
-template <class T>
 void rope_rotate(Cuda, const Rotation& of, const T* x, T* y, Wide<T> direction);
 
 }  // namespace kernels

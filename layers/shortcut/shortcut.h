@@ -19,13 +19,9 @@ struct ShortcutShape {
 };
 
 template <class T>
-void shortcut_forward(Cpu, const ShortcutShape& shape, const T* x, T* y);
-template <class T>
 void shortcut_forward(Cuda, const ShortcutShape& shape, const T* x, T* y);
 
 // dx = beta * dx + gradient; beta is 0 or 1.
-template <class T>
-void shortcut_backward(Cpu, const ShortcutShape& shape, const T* dy, T* dx, Wide<T> beta);
 template <class T>
 void shortcut_backward(Cuda, const ShortcutShape& shape, const T* dy, T* dx, Wide<T> beta);
 
