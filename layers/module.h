@@ -1,7 +1,6 @@
 // The interface of a model: a list of blocks, and a loss.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,13 +12,14 @@
 
 namespace tandem {
 
-using ParameterVisitor = std::function<void(Parameter&)>;
-
 // The parameters of several layers, in this order.
 template <class... Layers>
 std::vector<Parameter*> parameters_in(Layers&... layers) {
   std::vector<Parameter*> all;
-  (layers.visit([&](Parameter& parameter) { all.push_back(&parameter); }), ...);
+  const auto append = [&](const std::vector<Parameter*>& some) {
+    all.insert(all.end(), some.begin(), some.end());
+  };
+  (append(layers.parameters()), ...);
   return all;
 }
 

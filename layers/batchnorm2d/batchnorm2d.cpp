@@ -142,9 +142,4 @@ Variable BatchNorm2d::operator()(Context& context, const Variable& x,
   return batchnorm2d(context, x, gain_, bias_, statistics_, options);
 }
 
-void BatchNorm2d::visit(const ParameterVisitor& visitor) {
-  visitor(gain_);
-  visitor(bias_);
-}
-
 }  // namespace tandem

@@ -29,7 +29,7 @@ class BatchNorm2d {
  public:
   BatchNorm2d(const std::string& name, int64_t channels);
   Variable operator()(Context& context, const Variable& x, const BatchNormOptions& options = {});
-  void visit(const ParameterVisitor& visitor);
+  std::vector<Parameter*> parameters() { return {&gain_, &bias_}; }
   RunningStatistics& statistics() { return statistics_; }
 
  private:

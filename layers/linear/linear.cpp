@@ -159,11 +159,8 @@ GeluVariable Linear::gelu(Context& context, const Variable& x) {
   return linear_gelu(context, x, weight_, with_bias_ ? &bias_ : nullptr);
 }
 
-void Linear::visit(const ParameterVisitor& visitor) {
-  visitor(weight_);
-  if (with_bias_) {
-    visitor(bias_);
-  }
+std::vector<Parameter*> Linear::parameters() {
+  return with_bias_ ? std::vector{&weight_, &bias_} : std::vector{&weight_};
 }
 
 }  // namespace tandem

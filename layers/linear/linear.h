@@ -31,7 +31,7 @@ class Linear {
   Variable operator()(Context& context, const Variable& x);
   Variable operator()(Context& context, const GeluVariable& x);
   GeluVariable gelu(Context& context, const Variable& x);
-  void visit(const ParameterVisitor& visitor);
+  std::vector<Parameter*> parameters();
 
  private:
   Parameter weight_;

@@ -29,9 +29,10 @@ class ConvNorm {
   Variable operator()(Context& context, const Variable& x, const BatchNormOptions& options) {
     return norm_(context, conv2d(context, x, weight_, stride_, 1), options);
   }
-  void visit(const ParameterVisitor& visitor) {
-    visitor(weight_);
-    norm_.visit(visitor);
+  std::vector<Parameter*> parameters() {
+    std::vector<Parameter*> all = norm_.parameters();
+    all.insert(all.begin(), &weight_);
+    return all;
   }
   RunningStatistics& statistics() { return norm_.statistics(); }
 

@@ -271,11 +271,8 @@ Normalized Norm::add(Context& context, const Variable& x, Variable branch) {
   return normalize(context, x, &branch, gain_, bias(), epsilon_);
 }
 
-void Norm::visit(const ParameterVisitor& visitor) {
-  visitor(gain_);
-  if (with_bias_) {
-    visitor(bias_);
-  }
+std::vector<Parameter*> Norm::parameters() {
+  return with_bias_ ? std::vector{&gain_, &bias_} : std::vector{&gain_};
 }
 
 }  // namespace tandem

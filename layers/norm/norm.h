@@ -43,7 +43,7 @@ class Norm {
        bool with_bias = true);
   Variable operator()(Context& context, const Variable& x);
   Normalized add(Context& context, const Variable& x, Variable branch);
-  void visit(const ParameterVisitor& visitor);
+  std::vector<Parameter*> parameters();
 
  private:
   Parameter* bias() { return with_bias_ ? &bias_ : nullptr; }

@@ -220,9 +220,7 @@ TEST(AddNorm, ReusesOnlyMemoryOfItsOwn) {
 TEST(AddNorm, ShapesMustAgree) {
   TestContext test;
   Norm norm("blocks.3.norm_2", 4, kNormEpsilon, false);
-  std::vector<Parameter*> parameters;
-  norm.visit([&](Parameter& parameter) { parameters.push_back(&parameter); });
-  bind_parameters(parameters, DType::kF32);
+  bind_parameters(norm.parameters(), DType::kF32);
   const Variable x(random_tensor({3, 4}, DType::kF32, 1)), y(random_tensor({4}, DType::kF32, 1));
   EXPECT_THROW(norm.add(test.context, x, y), Error);
   EXPECT_EQ(norm.add(test.context, x, x).y.shape(), x.shape());
@@ -356,12 +354,10 @@ TEST(Norm, ParameterNames) {
   std::vector<std::string> names;
   Norm layer("ln_f", 3);
   Norm rms("norm_f", 3, kNormEpsilon, false);
-  const auto collect = [&](Parameter& parameter) {
-    names.push_back(parameter.name);
-    EXPECT_FALSE(parameter.decay) << parameter.name;
-  };
-  layer.visit(collect);
-  rms.visit(collect);
+  for (const Parameter* parameter : parameters_in(layer, rms)) {
+    names.push_back(parameter->name);
+    EXPECT_FALSE(parameter->decay) << parameter->name;
+  }
   EXPECT_EQ(names, (std::vector<std::string>{"ln_f.gain", "ln_f.bias", "norm_f.gain"}));
 }
 
