@@ -128,12 +128,12 @@ void DestroyDescriptor::operator()(void* descriptor) const {
   static_cast<void>(library().destroy_descriptor(descriptor));
 }
 
-Target::Target() { check(library().create(&handle_), "cudnnCreate"); }
+Target::Target() { check(library().create(&handle), "cudnnCreate"); }
 
-Target::Target(const std::string& json) : properties_(make(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)) {
-  set(properties_, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, std::ssize(json),
+Target::Target(const std::string& json) : properties(make(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)) {
+  set(properties, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, std::ssize(json),
       json.data());
-  finalize(properties_);
+  finalize(properties);
 }
 
 Layout Layout::packed(int64_t batch, int64_t heads, int64_t rows, int64_t columns) {
@@ -255,9 +255,8 @@ void Graph::finish(const Target& target) {
   }
   set(graph_, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, std::ssize(operations),
       operations.data());
-  if (target.handle()) {
-    const cudnnHandle_t handle = target.handle();
-    set(graph_, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+  if (target.handle) {
+    set(graph_, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &target.handle);
   }
   finalize(graph_);
 }
@@ -267,8 +266,8 @@ std::vector<Engine> engines(const Graph& graph, const Target& target) {
   set(heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph.descriptor());
   constexpr cudnnBackendHeurMode_t kMode = CUDNN_HEUR_MODE_A;
   set(heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &kMode);
-  if (target.properties()) {
-    set(heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, target.properties());
+  if (target.properties) {
+    set(heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, target.properties);
   }
   finalize(heuristic);
   constexpr int kMost = 16;
@@ -306,8 +305,7 @@ Plan::Plan(Graph graph, const Target& target) : graph_(std::move(graph)) {
     try {
       Descriptor plan = make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
       set(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, engine.config);
-      const cudnnHandle_t handle = target.handle();
-      set(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+      set(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &target.handle);
       finalize(plan);
       get(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &workspace_bytes_);
       plan_ = std::move(plan);
@@ -338,8 +336,8 @@ void Plan::run(const Target& target, CUstream_st* stream, std::span<void* const>
       addresses.data());
   set(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
   finalize(pack);
-  check(library().set_stream(target.handle(), stream), "cudnnSetStream");
-  check(library().execute(target.handle(), plan_.get(), pack.get()), "cudnnBackendExecute");
+  check(library().set_stream(target.handle, stream), "cudnnSetStream");
+  check(library().execute(target.handle, plan_.get(), pack.get()), "cudnnBackendExecute");
 }
 
 }  // namespace tandem::cudnn

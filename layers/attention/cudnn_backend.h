@@ -29,20 +29,16 @@ struct DestroyDescriptor {
 using Descriptor = std::unique_ptr<void, DestroyDescriptor>;
 
 // The GPU that is planned for.
-class Target {
- public:
+struct Target {
   Target();  // the one in use
   // The one that a text describes, which need not be there; cuDNN's words are in
   // tests/layers/test_cudnn_support.cpp. Engines can be asked for, but not run.
   // The caller must have loaded a driver library, for which CUDA's stub suffices.
   explicit Target(const std::string& json);
 
-  cudnnHandle_t handle() const { return handle_; }              // null for a text
-  const Descriptor& properties() const { return properties_; }  // null for the GPU in use
-
- private:
-  cudnnHandle_t handle_ = nullptr;  // never destroyed: at exit the driver may be gone
-  Descriptor properties_{};
+  // Null for a text. Never destroyed: at exit the driver may be gone.
+  cudnnHandle_t handle = nullptr;
+  Descriptor properties{};  // null for the GPU in use
 };
 
 // Sizes and strides, in elements, of [batch, heads, rows, columns].
