@@ -47,7 +47,8 @@ cudnnDataType_t type_of(const Problem& problem) {
 // scores where the key is not after the query, elsewhere -infinity.
 Tensor masked(Graph& graph, const Layouts& layouts, Tensor scores) {
   const auto index = [&](int64_t axis) {
-    return graph.index(axis, scores, graph.interim(layouts.scores, CUDNN_DATA_INT32));
+    return graph.pointwise(CUDNN_POINTWISE_GEN_INDEX, {scores},
+                           graph.interim(layouts.scores, CUDNN_DATA_INT32), CUDNN_DATA_INT32, axis);
   };
   const Tensor query = index(2), key = index(3);
   const Tensor seen =

@@ -243,10 +243,6 @@ Graph::Tensor Graph::pointwise(cudnnPointwiseMode_t mode, std::initializer_list<
   return y;
 }
 
-Graph::Tensor Graph::index(int64_t axis, Tensor x, Tensor y) {
-  return pointwise(CUDNN_POINTWISE_GEN_INDEX, {x}, y, CUDNN_DATA_INT32, axis);
-}
-
 void Graph::finish(const Target& target) {
   graph_ = make(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   std::vector<void*> operations;

@@ -65,8 +65,6 @@ class Graph {
   // One to three operands. `compute` is the type to compute in; `axis` is for modes that have one.
   Tensor pointwise(cudnnPointwiseMode_t mode, std::initializer_list<Tensor> x, Tensor y,
                    cudnnDataType_t compute = CUDNN_DATA_FLOAT, std::optional<int64_t> axis = {});
-  // The index along an axis of x, as i32.
-  Tensor index(int64_t axis, Tensor x, Tensor y);
 
   // To be called after the last operation.
   void finish(const Target& target);
