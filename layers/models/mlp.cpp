@@ -12,20 +12,16 @@ Initializer he_normal(int64_t in) {
   return Initializer::normal(std::sqrt(2.0 / static_cast<double>(in)));
 }
 
-int64_t pixels_of(const MlpConfig& config) {
-  return config.image_height * config.image_width * config.channels;
-}
-
-// The width of the head's input.
-int64_t last_width(const MlpConfig& config) {
-  return config.layers > 0 ? config.width : pixels_of(config);
-}
-
-MlpConfig checked(const MlpConfig& config) {
-  if (pixels_of(config) <= 0 || config.layers < 0 || config.width <= 0 || config.classes <= 0) {
+// The width of the pixels, of each hidden layer, and of the logits.
+std::vector<int64_t> widths_of(const MlpConfig& config) {
+  const int64_t pixels = config.image_height * config.image_width * config.channels;
+  if (pixels <= 0 || config.layers < 0 || config.width <= 0 || config.classes <= 0) {
     fail(ExitCode::kConfig, "model: mlp needs images, model.width >= 1 and model.layers >= 0");
   }
-  return config;
+  std::vector<int64_t> widths(static_cast<size_t>(config.layers) + 2, config.width);
+  widths.front() = pixels;
+  widths.back() = config.classes;
+  return widths;
 }
 
 // One row for each image.
@@ -38,12 +34,11 @@ Variable rows(const Variable& x) {
 
 Mlp::Mlp(const MlpConfig& config)
     : Classifier(config.classes),
-      config_(checked(config)),
-      head_(Linear::classifier("head", last_width(config), config.classes,
-                               he_normal(last_width(config)))) {
-  for (int64_t i = 0; i < config.layers; ++i) {
-    const int64_t in = i == 0 ? pixels_of(config) : config.width;
-    layers_.emplace_back(str("layers.", i), in, config.width, he_normal(in));
+      widths_(widths_of(config)),
+      head_(Linear::classifier("head", widths_.end()[-2], config.classes,
+                               he_normal(widths_.end()[-2]))) {
+  for (size_t i = 0; i + 2 < widths_.size(); ++i) {
+    layers_.emplace_back(str("layers.", i), widths_[i], widths_[i + 1], he_normal(widths_[i]));
   }
   for (size_t i = 0; i < layers_.size(); ++i) {
     add({{str("layers.", i), parameters_in(layers_[i])},
@@ -56,9 +51,9 @@ Mlp::Mlp(const MlpConfig& config)
 }
 
 double Mlp::flops_per_sample() const {
-  int64_t weights = last_width(config_) * config_.classes;
-  for (int64_t i = 0; i < config_.layers; ++i) {
-    weights += (i == 0 ? pixels_of(config_) : config_.width) * config_.width;
+  int64_t weights = 0;
+  for (size_t i = 0; i + 1 < widths_.size(); ++i) {
+    weights += widths_[i] * widths_[i + 1];
   }
   return 6.0 * static_cast<double>(weights);
 }

@@ -26,7 +26,7 @@ class Mlp final : public Classifier {
   double flops_per_sample() const override;
 
  private:
-  MlpConfig config_;
+  std::vector<int64_t> widths_;  // of the pixels, of each hidden layer, and of the logits
   std::vector<Linear> layers_;
   Linear head_;
 };
