@@ -117,8 +117,6 @@ struct CacheSizes : AttentionSizes {
 // Copies the keys and values of qkv [batch, length, row] to positions [first, end) of keys and
 // values [batch, kv_heads, capacity, width].
 template <class T>
-void cache_append(Cpu, const T* qkv, T* keys, T* values, const CacheSizes& sizes);
-template <class T>
 void cache_append(Cuda, const T* qkv, T* keys, T* values, const CacheSizes& sizes);
 
 // Workspace for attention_from_cache, in elements.
@@ -126,9 +124,6 @@ int64_t attention_from_cache_workspace(Device device, const CacheSizes& sizes);
 
 // Attention of the queries of qkv [batch, length, row], at positions [first, end), to a cache that
 // already contains these positions. y [batch, length, heads * width].
-template <class T>
-void attention_from_cache(Cpu, const T* qkv, const T* keys, const T* values, T* y,
-                          const CacheSizes& sizes, Wide<T>* workspace);
 template <class T>
 void attention_from_cache(Cuda, const T* qkv, const T* keys, const T* values, T* y,
                           const CacheSizes& sizes, Wide<T>* workspace);
