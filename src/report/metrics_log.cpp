@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 
 #include "src/core/error.h"
 
@@ -14,12 +15,11 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 // The "step" of a line, if it is a whole number.
-std::optional<int64_t> step_of(std::string_view line) {
-  const Json json = Json::parse(line, nullptr, false);
-  if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) {
+std::optional<int64_t> step_of(const Json& line) {
+  if (!line.is_object() || !line.contains("step") || !line["step"].is_number_integer()) {
     return std::nullopt;
   }
-  return json["step"].get<int64_t>();
+  return line["step"].get<int64_t>();
 }
 
 Json json_of(int64_t number) { return number; }
@@ -66,7 +66,8 @@ TruncatedLines truncate_after(const std::string& path, int64_t step) {
     const bool whole = newline != std::string::npos;
     const size_t end = whole ? newline + 1 : text.size();
     const std::string_view line = std::string_view(text).substr(start, end - start);
-    const std::optional<int64_t> at = whole ? step_of(line) : std::nullopt;
+    const std::optional<int64_t> at =
+        whole ? step_of(Json::parse(line, nullptr, false)) : std::nullopt;
     if (!at) {
       ++lines.broken;
     } else if (*at > step) {
@@ -93,6 +94,21 @@ TruncatedLines truncate_after(const std::string& path, int64_t step) {
   }
   replace_file(path, kept);
   return lines;
+}
+
+void read_metrics(const std::string& path, const std::function<void(const Json& line)>& visit) {
+  std::istringstream lines(read_file(path));
+  for (std::string text; std::getline(lines, text);) {
+    const Json line = Json::parse(text, nullptr, false);
+    if (step_of(line)) {
+      visit(line);
+    }
+  }
+}
+
+double number_in(const Json& line, const char* key, double otherwise) {
+  const auto found = line.find(key);
+  return found != line.end() && found->is_number() ? found->get<double>() : otherwise;
 }
 
 }  // namespace tandem

@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <variant>
@@ -50,5 +52,13 @@ struct TruncatedLines {
 // move to the end of STEM.discarded.EXT beside it (metrics.discarded.jsonl). Does nothing when
 // there is no log. A crash in this function loses no line.
 TruncatedLines truncate_after(const std::string& path, int64_t step);
+
+// Calls visit(line) for each line that is a JSON object with a whole number as its "step". Others
+// are passed over, such as a last line that is still being written.
+void read_metrics(const std::string& path,
+                  const std::function<void(const nlohmann::ordered_json& line)>& visit);
+
+// A number of such a line; `otherwise` if it has none of this name.
+double number_in(const nlohmann::ordered_json& line, const char* key, double otherwise);
 
 }  // namespace tandem

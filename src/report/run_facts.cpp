@@ -5,10 +5,10 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "src/io/checkpoint.h"
 #include "src/io/file.h"
+#include "src/report/metrics_log.h"
 #include "src/settings/config.h"
 
 namespace tandem {
@@ -19,16 +19,11 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 std::optional<RunFacts::Loss> loss_in(const Json& line, const char* key) {
-  const auto loss = line.find(key);
-  if (loss == line.end() || !loss->is_number() || !std::isfinite(loss->get<double>())) {
+  const double loss = number_in(line, key, std::nan(""));
+  if (!std::isfinite(loss)) {
     return std::nullopt;
   }
-  return RunFacts::Loss{line.at("step").get<int64_t>(), loss->get<double>()};
-}
-
-double number_in(const Json& line, const char* key) {
-  const auto number = line.find(key);
-  return number != line.end() && number->is_number() ? number->get<double>() : 0;
+  return RunFacts::Loss{line.at("step").get<int64_t>(), loss};
 }
 
 void take_line(const Json& line, RunFacts* run) {
@@ -39,29 +34,19 @@ void take_line(const Json& line, RunFacts* run) {
       run->curve.push_back(*run->loss);
     }
     for (const char* rate : {"tokens_per_s", "images_per_s"}) {
-      if (const double value = number_in(line, rate); value > 0) {
+      if (const double value = number_in(line, rate, 0); value > 0) {
         run->rate_name = rate;
         run->rate = value;
       }
     }
-    run->step_ms = number_in(line, "step_ms");
-    run->peak_bytes = static_cast<int64_t>(number_in(line, "peak_bytes"));
-    run->wire_bytes = static_cast<int64_t>(number_in(line, "wire_bytes"));
+    run->step_ms = number_in(line, "step_ms", 0);
+    run->peak_bytes = static_cast<int64_t>(number_in(line, "peak_bytes", 0));
+    run->wire_bytes = static_cast<int64_t>(number_in(line, "wire_bytes", 0));
   } else if (line.contains("val_loss")) {
     run->val_loss = loss_in(line, "val_loss");
     if (run->val_loss &&
         (!run->best_val_loss || run->val_loss->value < run->best_val_loss->value)) {
       run->best_val_loss = run->val_loss;
-    }
-  }
-}
-
-void read_log(const std::string& path, RunFacts* run) {
-  std::istringstream lines(read_file(path));
-  for (std::string text; std::getline(lines, text);) {
-    const Json line = Json::parse(text, nullptr, false);
-    if (line.is_object() && line.contains("step") && line["step"].is_number_integer()) {
-      take_line(line, run);
     }
   }
 }
@@ -144,7 +129,7 @@ RunFacts read_run(const RunDirectory& directory) {
     run.age_s = age_of(config);
   }
   if (fs::exists(directory.metrics())) {
-    read_log(directory.metrics(), &run);
+    read_metrics(directory.metrics(), [&](const Json& line) { take_line(line, &run); });
     run.age_s = age_of(directory.metrics());
   }
   if (fs::exists(directory.report())) {

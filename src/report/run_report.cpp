@@ -153,7 +153,7 @@ WireCount per_step(const WireCount& wire, int64_t steps) {
   return mean;
 }
 
-// What metrics.jsonl holds, without a last line that is still being written.
+// What metrics.jsonl holds.
 struct Logged {
   int64_t lines = 0;          // of training
   Json training, validation;  // the latest lines; null: none
@@ -161,19 +161,14 @@ struct Logged {
 
 Logged read_log(const std::string& path) {
   Logged logged;
-  std::istringstream lines(read_file(path));
-  for (std::string line; std::getline(lines, line);) {
-    Json json = Json::parse(line, nullptr, false);
-    if (!json.contains("step") || !json["step"].is_number_integer()) {
-      continue;
-    }
-    if (json.contains("loss")) {
+  read_metrics(path, [&](const Json& line) {
+    if (line.contains("loss")) {
       ++logged.lines;
-      logged.training = std::move(json);
-    } else if (json.contains("val_loss")) {
-      logged.validation = std::move(json);
+      logged.training = line;
+    } else if (line.contains("val_loss")) {
+      logged.validation = line;
     }
-  }
+  });
   return logged;
 }
 

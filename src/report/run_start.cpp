@@ -4,10 +4,9 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <utility>
 
-#include "src/io/file.h"
+#include "src/report/metrics_log.h"
 
 namespace tandem {
 
@@ -26,12 +25,6 @@ void for_each_loss(Start& start, F&& visit) {
   visit("best_val_loss", start.validation.best);
 }
 
-// A number of a line; NaN if it has none of this name.
-double number_in(const Json& line, const char* key) {
-  const auto found = line.find(key);
-  return found != line.end() && found->is_number() ? found->get<double>() : std::nan("");
-}
-
 }  // namespace
 
 void Losses::add(double loss) {
@@ -46,21 +39,14 @@ LoggedSoFar read_logged(const std::string& path) {
   if (!std::filesystem::exists(path)) {
     return so_far;
   }
-  std::istringstream lines(read_file(path));
-  for (std::string text; std::getline(lines, text);) {
-    const Json line = Json::parse(text, nullptr, false);
-    if (!line.is_object()) {
-      continue;
-    }
-    if (const double elapsed_s = number_in(line, "elapsed_s"); std::isfinite(elapsed_s)) {
-      so_far.elapsed_s = elapsed_s;
-    }
+  read_metrics(path, [&](const Json& line) {
+    so_far.elapsed_s = number_in(line, "elapsed_s", so_far.elapsed_s);
     if (line.contains("loss")) {
-      so_far.training.add(number_in(line, "loss"));
+      so_far.training.add(number_in(line, "loss", std::nan("")));
     } else if (line.contains("val_loss")) {
-      so_far.validation.add(number_in(line, "val_loss"));
+      so_far.validation.add(number_in(line, "val_loss", std::nan("")));
     }
-  }
+  });
   return so_far;
 }
 

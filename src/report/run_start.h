@@ -22,8 +22,7 @@ struct LoggedSoFar {
   Losses training{}, validation{};
 };
 
-// Reads the log at `path`, which may be missing. Lines that are no JSON objects are left out. Error
-// kData if the file cannot be read.
+// Reads the log at `path`, which may be missing. Error kData if the file cannot be read.
 LoggedSoFar read_logged(const std::string& path);
 
 struct RunStart {
