@@ -22,13 +22,12 @@ std::optional<int64_t> step_of(const Json& line) {
   return line["step"].get<int64_t>();
 }
 
-Json json_of(int64_t number) { return number; }
-Json json_of(double number) { return number; }
-Json json_of(bool is_true) { return is_true; }
-Json json_of(const std::string& text) { return text; }
-Json json_of(const std::vector<double>& numbers) { return numbers; }
+template <class Plain>
+Json json_of(const Plain& value) {
+  return value;
+}
 
-Json json_of(std::span<const Metric> metrics) {
+Json json_of(const std::vector<Metric>& metrics) {
   Json json = Json::object();
   for (const Metric& metric : metrics) {
     json[metric.key] = std::visit([](const auto& value) { return json_of(value); }, metric.value);
@@ -42,7 +41,7 @@ void sync_folder_of(const std::string& path) {
 
 }  // namespace
 
-std::string to_json_line(std::span<const Metric> metrics) {
+std::string to_json_line(const std::vector<Metric>& metrics) {
   return json_of(metrics).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -50,7 +49,7 @@ MetricsLog::MetricsLog(const std::string& path) : file_(path, FileWriter::Start:
   sync_folder_of(path);
 }
 
-void MetricsLog::append(std::span<const Metric> metrics) {
+void MetricsLog::append(const std::vector<Metric>& metrics) {
   file_.write(to_json_line(metrics) + "\n");
 }
 

@@ -6,9 +6,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <nlohmann/json_fwd.hpp>
-#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -25,7 +23,7 @@ struct Metric {
 
 // {"step":10,"loss":2.5,"memory":{"parameters":64}}, without a newline. A double reads back with
 // the same bits; one that is not finite becomes null.
-std::string to_json_line(std::span<const Metric> metrics);
+std::string to_json_line(const std::vector<Metric>& metrics);
 
 class MetricsLog {
  public:
@@ -33,10 +31,7 @@ class MetricsLog {
   explicit MetricsLog(const std::string& path);
 
   // One line. By convention the first metric is "step".
-  void append(std::span<const Metric> metrics);
-  void append(std::initializer_list<Metric> metrics) {
-    append(std::span(metrics.begin(), metrics.size()));
-  }
+  void append(const std::vector<Metric>& metrics);
 
  private:
   FileWriter file_;

@@ -261,12 +261,11 @@ std::string RunReport::json() const {
   }
   json["ranks"] = Json::array();
   for (const RankUse& use : ranks) {
-    json["ranks"].push_back(
-        Json::parse(to_json_line(std::vector<Metric>{{"peak_bytes", use.peak_bytes},
-                                                     {"saved_copy_bytes", use.saved_copy_bytes},
-                                                     {"memory", memory_metrics(use.memory_peak)},
-                                                     {"collectives", use.wire.collectives},
-                                                     {"wire", wire_metrics(use.wire)}})));
+    json["ranks"].push_back(Json::parse(to_json_line({{"peak_bytes", use.peak_bytes},
+                                                      {"saved_copy_bytes", use.saved_copy_bytes},
+                                                      {"memory", memory_metrics(use.memory_peak)},
+                                                      {"collectives", use.wire.collectives},
+                                                      {"wire", wire_metrics(use.wire)}})));
   }
   json["starts"] = Json::array();
   for (const RunStart& start : starts) {
