@@ -53,10 +53,9 @@ void MetricsLog::append(const std::vector<Metric>& metrics) {
   file_.write(to_json_line(metrics) + "\n");
 }
 
-TruncatedLines truncate_after(const std::string& path, int64_t step) {
-  TruncatedLines lines;
+void truncate_after(const std::string& path, int64_t step) {
   if (!fs::exists(path)) {
-    return lines;
+    return;
   }
   const std::string text = read_file(path);
   std::string kept, discarded;
@@ -67,19 +66,13 @@ TruncatedLines truncate_after(const std::string& path, int64_t step) {
     const std::string_view line = std::string_view(text).substr(start, end - start);
     const std::optional<int64_t> at =
         whole ? step_of(Json::parse(line, nullptr, false)) : std::nullopt;
-    if (!at) {
-      ++lines.broken;
-    } else if (*at > step) {
-      ++lines.discarded;
-      discarded += line;
-    } else {
-      ++lines.kept;
-      kept += line;
+    if (at) {
+      (*at > step ? discarded : kept) += line;
     }
     start = end;
   }
   if (kept.size() == text.size()) {
-    return lines;
+    return;
   }
   // Write the discarded lines first: a crash between the two files then leaves lines in both rather
   // than in neither.
@@ -92,7 +85,6 @@ TruncatedLines truncate_after(const std::string& path, int64_t step) {
     sync_folder_of(path);
   }
   replace_file(path, kept);
-  return lines;
 }
 
 void read_metrics(const std::string& path, const std::function<void(const Json& line)>& visit) {

@@ -37,16 +37,11 @@ class MetricsLog {
   FileWriter file_;
 };
 
-struct TruncatedLines {
-  int64_t kept = 0;
-  int64_t discarded = 0;  // moved to the other file
-  int64_t broken = 0;     // dropped: no JSON object with a "step", such as a line cut short
-};
-
 // Prepares the log STEM.EXT at `path` for a run that resumes after `step`: lines of later steps
-// move to the end of STEM.discarded.EXT beside it (metrics.discarded.jsonl). Does nothing when
-// there is no log. A crash in this function loses no line.
-TruncatedLines truncate_after(const std::string& path, int64_t step);
+// move to the end of STEM.discarded.EXT beside it (metrics.discarded.jsonl). Drops what is no JSON
+// object with a "step", such as a line cut short. Does nothing when there is no log. A crash in
+// this function loses no line.
+void truncate_after(const std::string& path, int64_t step);
 
 // Calls visit(line) for each line that is a JSON object with a whole number as its "step". Others
 // are passed over, such as a last line that is still being written.
