@@ -66,19 +66,24 @@ ProtoMessage only(const ProtoMessage& value) {
   return summary;
 }
 
-void flatten(const std::string& prefix, std::span<const Metric> metrics,
-             std::vector<Scalar>& scalars) {
+void add_scalars(const std::string& prefix, const std::vector<Metric>& metrics,
+                 ProtoMessage& summary) {
   for (const auto& [key, value] : metrics) {
     const std::string tag = str(prefix, '/', key);
+    std::optional<double> scalar;
     if (const auto* inner = std::get_if<std::vector<Metric>>(&value)) {
-      flatten(tag, *inner, scalars);
+      add_scalars(tag, *inner, summary);
     } else if (const auto* whole = std::get_if<int64_t>(&value)) {
-      scalars.push_back({tag, static_cast<double>(*whole)});
+      scalar = static_cast<double>(*whole);
     } else if (const auto* number = std::get_if<double>(&value)) {
       const bool is_unknown = key == "mfu" && std::isnan(*number);
-      if (!is_unknown) {
-        scalars.push_back({tag, *number});
-      }
+      scalar = is_unknown ? std::nullopt : std::optional(*number);
+    }
+    if (scalar) {
+      ProtoMessage message;
+      message.add_bytes(1, tag);
+      message.add_float(2, static_cast<float>(*scalar));
+      summary.add_message(1, message);
     }
   }
 }
@@ -138,22 +143,11 @@ TensorBoardWriter::TensorBoardWriter(const std::string& directory,
   }
 }
 
-void TensorBoardWriter::add(int64_t step, std::span<const Scalar> scalars) {
-  ProtoMessage summary;
-  for (const Scalar& scalar : scalars) {
-    ProtoMessage value;
-    value.add_bytes(1, scalar.tag);
-    value.add_float(2, static_cast<float>(scalar.value));
-    summary.add_message(1, value);
-  }
-  write_summary(step, summary);
-}
-
 void TensorBoardWriter::add_metrics(int64_t step, const std::string& kind,
-                                    std::span<const Metric> metrics) {
-  std::vector<Scalar> scalars;
-  flatten(kind, metrics, scalars);
-  add(step, scalars);
+                                    const std::vector<Metric>& metrics) {
+  ProtoMessage summary;
+  add_scalars(kind, metrics, summary);
+  write_summary(step, summary);
 }
 
 // TensorProto { dtype = 1, tensor_shape = 2, string_val = 8 }.

@@ -24,11 +24,6 @@
 
 namespace tandem {
 
-struct Scalar {
-  std::string tag;   // "train/loss": TensorBoard groups by the text before the first '/'
-  double value = 0;  // stored as f32
-};
-
 struct NamedHistogram {
   std::string tag;
   Histogram histogram;
@@ -49,14 +44,11 @@ class TensorBoardWriter {
 
   const std::string& path() const { return file_->path(); }
 
-  // One event of the current time; readers see it at once.
-  void add(int64_t step, std::span<const Scalar> scalars);
-  void add(int64_t step, std::initializer_list<Scalar> scalars) {
-    add(step, std::span(scalars.begin(), scalars.size()));
-  }
-  // The numbers as scalars KIND/KEY, those of nested objects as KIND/OUTER/INNER; no NaN of `mfu`,
-  // which says that the peak is not known.
-  void add_metrics(int64_t step, const std::string& kind, std::span<const Metric> metrics);
+  // Each of these writes one event of the current time; readers see it at once.
+  //
+  // The numbers as scalars KIND/KEY, those of nested objects as KIND/OUTER/INNER, stored as f32; no
+  // NaN of `mfu`, which says that the peak is not known. TensorBoard groups by KIND.
+  void add_metrics(int64_t step, const std::string& kind, const std::vector<Metric>& metrics);
   void add_text(int64_t step, std::string_view tag, std::string_view markdown);
   void add_picture(int64_t step, std::string_view tag, const Picture& picture);
   void add_histograms(int64_t step, std::span<const NamedHistogram> histograms);  // in one event
