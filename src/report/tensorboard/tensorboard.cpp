@@ -240,13 +240,11 @@ void TensorBoardWriter::write_summary(int64_t step, const ProtoMessage& summary)
 }
 
 void TensorBoardWriter::write_record(const std::string& event) {
-  ProtoMessage length;
-  length.put_fixed(event.size(), 8);
-  ProtoMessage record = length;
-  record.put_fixed(masked_crc(length.bytes()), 4);
-  ProtoMessage footer;
+  ProtoMessage header, footer;
+  header.put_fixed(event.size(), 8);
+  header.put_fixed(masked_crc(header.bytes()), 4);
   footer.put_fixed(masked_crc(event), 4);
-  file_->write(record.bytes() + event + footer.bytes());
+  file_->write(header.bytes() + event + footer.bytes());
 }
 
 }  // namespace tandem
