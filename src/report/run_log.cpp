@@ -45,15 +45,13 @@ RunReport earlier_starts(const std::string& path, int64_t step) {
 }
 
 // What the HParams tab shows: the settings that a result may depend on.
-std::vector<HParam> hparams_of(const Config& config) {
-  std::vector<HParam> hparams;
-  for (const Assignment& setting : parse_ini(config.ini_text(), "settings")) {
+std::vector<Assignment> hparams_of(const Config& config) {
+  std::vector<Assignment> hparams = parse_ini(config.ini_text(), "settings");
+  std::erase_if(hparams, [](const Assignment& setting) {
     const std::string section = setting.key.substr(0, setting.key.find('.'));
     const bool matters = section != "log" && section != "checkpoint" && section != "run";
-    if ((matters || setting.key == "run.seed") && !setting.value.empty()) {
-      hparams.push_back({setting.key, setting.value});
-    }
-  }
+    return (!matters && setting.key != "run.seed") || setting.value.empty();
+  });
   return hparams;
 }
 

@@ -265,8 +265,8 @@ TEST_F(TensorBoard, Histograms) {
 
 TEST_F(TensorBoard, HParams) {
   TensorBoardWriter writer(root_);
-  writer.add_hparams(
-      std::vector<HParam>{{"optim.lr", "5e-1"}, {"optim.nesterov", "true"}, {"model.kind", "gpt"}});
+  writer.add_hparams(std::vector<Assignment>{
+      {"optim.lr", "5e-1", ""}, {"optim.nesterov", "true", ""}, {"model.kind", "gpt", ""}});
   writer.end_hparams();
   const std::vector<std::string> records = records_of(writer.path());
   const Fields start = values_of(records[1]).at(0), end = values_of(records[2]).at(0);

@@ -201,9 +201,10 @@ void TensorBoardWriter::add_histograms(int64_t step, std::span<const NamedHistog
 // HParamsPluginData { session_start_info = 3 }, SessionStartInfo { hparams = 1, start_time_secs = 5
 // }; a map is a repeated { key = 1, value = 2 }, and google.protobuf.Value has number_value = 2,
 // string_value = 3, bool_value = 4.
-void TensorBoardWriter::add_hparams(std::span<const HParam> hparams) {
+void TensorBoardWriter::add_hparams(std::span<const Assignment> hparams) {
   ProtoMessage info, data;
-  for (const auto& [name, value] : hparams) {
+  for (const Assignment& hparam : hparams) {
+    const std::string& value = hparam.value;
     ProtoMessage entry, content;
     double number = 0;
     const char* end = value.data() + value.size();
@@ -214,7 +215,7 @@ void TensorBoardWriter::add_hparams(std::span<const HParam> hparams) {
     } else {
       content.add_bytes(3, value);
     }
-    entry.add_bytes(1, name);
+    entry.add_bytes(1, hparam.key);
     entry.add_message(2, content);
     info.add_message(1, entry);
   }

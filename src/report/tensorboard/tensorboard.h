@@ -21,17 +21,13 @@
 #include "src/report/tensorboard/histogram.h"
 #include "src/report/tensorboard/image_grid.h"
 #include "src/report/tensorboard/protobuf.h"
+#include "src/settings/options.h"
 
 namespace tandem {
 
 struct NamedHistogram {
   std::string tag;
   Histogram histogram;
-};
-
-// TensorBoard gets a number or a truth value where the text is one.
-struct HParam {
-  std::string name, value;
 };
 
 class TensorBoardWriter {
@@ -53,8 +49,8 @@ class TensorBoardWriter {
   void add_picture(int64_t step, std::string_view tag, const Picture& picture);
   void add_histograms(int64_t step, std::span<const NamedHistogram> histograms);  // in one event
   // For the HParams tab, which shows the latest scalars beside them: the start of a session, and
-  // its end.
-  void add_hparams(std::span<const HParam> hparams);
+  // its end. TensorBoard gets a number or a truth value where the text of a setting is one.
+  void add_hparams(std::span<const Assignment> hparams);
   void end_hparams();
 
  private:
