@@ -110,9 +110,7 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
   skipped_batches_ = s.skipped_batches;
   now().device = s.machine;
   write_report();
-  if (tensorboard_) {
-    log([&] { tensorboard_->add_hparams(hparams_of(config_)); });
-  }
+  to_tensorboard([&](TensorBoardWriter& writer) { writer.add_hparams(hparams_of(config_)); });
   const double flops = s.flops_per_sample * static_cast<double>(config_.train.global_batch);
   console_.print(str("run         ", directory_.path()));
   const std::string trained =
@@ -157,6 +155,12 @@ void RunLog::log(const std::function<void()>& writing) {
   }
 }
 
+void RunLog::to_tensorboard(const std::function<void(TensorBoardWriter&)>& writing) {
+  if (tensorboard_) {
+    log([&] { writing(*tensorboard_); });
+  }
+}
+
 double RunLog::duration_s() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun_).count();
 }
@@ -192,9 +196,7 @@ void RunLog::step(int64_t step, double loss) {
 
 void RunLog::add_scalars(int64_t step, const std::string& kind,
                          const std::vector<Metric>& metrics) {
-  if (tensorboard_) {
-    log([&] { tensorboard_->add_metrics(step, kind, metrics); });
-  }
+  to_tensorboard([&](TensorBoardWriter& writer) { writer.add_metrics(step, kind, metrics); });
 }
 
 std::vector<Metric> RunLog::slowest_metrics(const StepMetrics& m) const {
@@ -298,24 +300,18 @@ void RunLog::show_text(int64_t step, const std::string& sample) {
     block += letter;
     block += letter == '\n' ? "    " : "";
   }
-  if (tensorboard_) {
-    log([&] { tensorboard_->add_text(step, "samples/text", block); });
-  }
+  to_tensorboard([&](TensorBoardWriter& writer) { writer.add_text(step, "samples/text", block); });
 }
 
 void RunLog::show_images(int64_t step, const PredictedImages& predicted) {
-  if (tensorboard_) {
-    log([&] {
-      tensorboard_->add_picture(step, "samples/predictions", grid_of(predicted));
-      tensorboard_->add_text(step, "samples/predictions_table", table_of(predicted));
-    });
-  }
+  to_tensorboard([&](TensorBoardWriter& writer) {
+    writer.add_picture(step, "samples/predictions", grid_of(predicted));
+    writer.add_text(step, "samples/predictions_table", table_of(predicted));
+  });
 }
 
 void RunLog::show_histograms(int64_t step, std::span<const NamedHistogram> histograms) {
-  if (tensorboard_) {
-    log([&] { tensorboard_->add_histograms(step, histograms); });
-  }
+  to_tensorboard([&](TensorBoardWriter& writer) { writer.add_histograms(step, histograms); });
 }
 
 void RunLog::saved(int64_t step, const SaveMetrics& m) {
@@ -345,9 +341,7 @@ void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport repor
     run_ = report;
   }
   write_report();
-  if (tensorboard_) {
-    log([&] { tensorboard_->end_hparams(); });
-  }
+  to_tensorboard([](TensorBoardWriter& writer) { writer.end_hparams(); });
   if (lost_ > 0) {
     console_.print(str("not logged  ", lost_, lost_ == 1 ? " record" : " records",
                        ": the files could not be written"));

@@ -115,10 +115,12 @@ class RunLog {
   void append(int64_t step, std::vector<Metric> metrics);
   void write_report();
   std::vector<Metric> slowest_metrics(const StepMetrics& m) const;
-  // The figures as scalars KIND/NAME. Nothing if TensorBoard is off.
+  // The figures as scalars KIND/NAME.
   void add_scalars(int64_t step, const std::string& kind, const std::vector<Metric>& metrics);
   // Writes to a file. If that fails, training goes on: the first failure is said, all are counted.
   void log(const std::function<void()>& writing);
+  // The same for the event file. Does nothing if TensorBoard is off.
+  void to_tensorboard(const std::function<void(TensorBoardWriter&)>& writing);
 
   Config config_;
   RunDirectory directory_;
