@@ -215,21 +215,20 @@ std::vector<Metric> RunLog::slowest_metrics(const StepMetrics& m) const {
 void RunLog::training(const StepMetrics& m) {
   const double units_per_s = static_cast<double>(m.samples * units_per_sample()) / m.seconds;
   const double step_ms = 1000 * m.seconds / static_cast<double>(m.steps);
-  std::vector<Metric> metrics = {
-      {"loss", m.loss},
-      {"lr", m.lr},
-      {"grad_norm", m.grad_norm},
-      {"step_ms", step_ms},
-      {std::string(unit()) + "_per_s", units_per_s},
-      {"mfu", m.mfu},
-      {"wire_bytes", m.wire.payload().total()},
-      {"exposed_comm_ms", 1000 * m.exposed_comm_s / static_cast<double>(m.steps)},
-      {"slowest", slowest_metrics(m)},
-      {"peak_bytes", m.peak_bytes},
-      {"wire", wire_metrics(m.wire)},
-      {"memory", memory_metrics(m.memory_peak)}};
-  const std::vector<Metric> place = place_of(m.step);
-  metrics.insert(metrics.begin(), place.begin(), place.end());
+  std::vector<Metric> metrics = place_of(m.step);
+  metrics.insert(metrics.end(),
+                 {{"loss", m.loss},
+                  {"lr", m.lr},
+                  {"grad_norm", m.grad_norm},
+                  {"step_ms", step_ms},
+                  {std::string(unit()) + "_per_s", units_per_s},
+                  {"mfu", m.mfu},
+                  {"wire_bytes", m.wire.payload().total()},
+                  {"exposed_comm_ms", 1000 * m.exposed_comm_s / static_cast<double>(m.steps)},
+                  {"slowest", slowest_metrics(m)},
+                  {"peak_bytes", m.peak_bytes},
+                  {"wire", wire_metrics(m.wire)},
+                  {"memory", memory_metrics(m.memory_peak)}});
   if (m.own_s.size() <= kRanksInLog) {
     std::vector<double> own_ms;
     for (const double seconds : m.own_s) {
@@ -355,13 +354,9 @@ void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport repor
   if (stopped || checkpoint.empty()) {
     return;
   }
-  if (config_.model.reads_text()) {
-    console_.print(str("next        ", program_invocation_name, " generate --checkpoint ",
-                       directory_.path(), " --prompt \"...\""));
-  } else {
-    console_.print(
-        str("next        ", program_invocation_name, " eval --checkpoint ", directory_.path()));
-  }
+  const bool text = config_.model.reads_text();
+  console_.print(str("next        ", program_invocation_name, text ? " generate" : " eval",
+                     " --checkpoint ", directory_.path(), text ? " --prompt \"...\"" : ""));
 }
 
 }  // namespace tandem
