@@ -7,6 +7,7 @@
 #include <iterator>
 #include <utility>
 
+#include "src/core/counted.h"
 #include "src/core/error.h"
 #include "src/report/version.h"
 
@@ -121,8 +122,8 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
                      " to train, ", data_.val_count, " to validate; an epoch is ",
                      s.samples_per_epoch / config_.train.global_batch, " steps"));
   console_.print(str("batch       ", s.batch.global_batch, " = ", s.batch.micro_batch(),
-                     " micro-batch x ", s.batch.accumulation(), " accumulation x ", s.batch.ranks,
-                     s.batch.ranks == 1 ? " rank; " : " ranks; ", format_count(flops, " "),
+                     " micro-batch x ", s.batch.accumulation(), " accumulation x ",
+                     counted(s.batch.ranks, "rank"), "; ", format_count(flops, " "),
                      "FLOP a step"));
   const std::string peak =
       s.peak_flops > 0 ? str(", ", format_count(s.peak_flops, " "), "FLOP/s at best") : "";
@@ -342,8 +343,8 @@ void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport repor
   write_report();
   to_tensorboard([](TensorBoardWriter& writer) { writer.end_hparams(); });
   if (lost_ > 0) {
-    console_.print(str("not logged  ", lost_, lost_ == 1 ? " record" : " records",
-                       ": the files could not be written"));
+    console_.print(
+        str("not logged  ", counted(lost_, "record"), ": the files could not be written"));
   }
   console_.print(stopped ? str("stopped on request after step ", report.step,
                                "; the same command goes on from here")

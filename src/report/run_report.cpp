@@ -180,7 +180,7 @@ std::string loss_text(const Json& line, const char* key) {
 }
 
 std::string describe_log(const Logged& logged) {
-  std::string text = str("logged      ", logged.lines, logged.lines == 1 ? " line" : " lines");
+  std::string text = "logged      " + counted(logged.lines, "line");
   if (!logged.training.is_null()) {
     text += ", " + loss_text(logged.training, "loss");
   }

@@ -30,8 +30,7 @@ Stream open_device(const RunConfig& run, const DistConfig& dist, World& world) {
         const int gpus = cuda::device_count();
         if (uses_nccl(dist, device) && world.size() > 1 && world.local_size() > gpus) {
           fail(ExitCode::kConfig,
-               str(world.host(), " has ", gpus, gpus == 1 ? " GPU for " : " GPUs for ",
-                   world.local_size(),
+               str(world.host(), " has ", counted(gpus, "GPU"), " for ", world.local_size(),
                    " ranks, and NCCL wants one each; start fewer ranks a node, or share GPUs with "
                    "dist.backend = mpi, which stages gradients through the host"));
         }
