@@ -7,8 +7,6 @@ namespace tandem {
 
 // "0.1.0", the version of the CMake project.
 std::string version();
-// The first 12 digits of the git commit of the sources; empty where these were in no repository.
-std::string git_commit();
 // What `tandem --version` prints: a line each for version, compiler, GPU, MPI and HDF5, as they
 // were when the program was built.
 std::string version_text();
