@@ -266,9 +266,9 @@ std::string RunReport::json() const {
   }
   json["starts"] = Json::array();
   for (const RunStart& start : starts) {
-    json["starts"].push_back(Json::parse(start.json()));
+    json["starts"].push_back(start.json());
   }
-  return json.dump(2) + "\n";
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 RunReport RunReport::from_json(const std::string& text, const std::string& path) {
@@ -285,7 +285,7 @@ RunReport RunReport::from_json(const std::string& text, const std::string& path)
       report.ranks.push_back(use_of(rank));
     }
     for (const Json& start : json.value("starts", Json::array())) {
-      report.starts.push_back(RunStart::from_json(start.dump()));
+      report.starts.push_back(RunStart::from_json(start));
     }
     if (report.ranks.empty() && report.starts.empty()) {
       fail(ExitCode::kData, "no ranks and no starts");

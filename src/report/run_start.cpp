@@ -50,7 +50,7 @@ LoggedSoFar read_logged(const std::string& path) {
   return so_far;
 }
 
-std::string RunStart::json() const {
+Json RunStart::json() const {
   Json json = {{"version", version}, {"time", time},
                {"hosts", hosts},     {"ranks", ranks},
                {"device", device},   {"first_step", first_step},
@@ -62,11 +62,10 @@ std::string RunStart::json() const {
     }
   });
   json["state"] = state;
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json;
 }
 
-RunStart RunStart::from_json(const std::string& text) {
-  const Json json = Json::parse(text);
+RunStart RunStart::from_json(const Json& json) {
   RunStart start;
   json.at("version").get_to(start.version);
   json.at("time").get_to(start.time);

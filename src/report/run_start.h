@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,11 +42,11 @@ struct RunStart {
 
   // {"version": "0.1.0", "time": 1790000000.5, "hosts": ["a"], "ranks": 2, "device": "1 thread",
   //  "first_step": 0, "step": 20, "duration_s": 1.5, "tokens_per_s": 900.0, "loss": 2.5,
-  //  "best_loss": 2.4, "val_loss": 2.6, "best_val_loss": 2.6, "state": "finished"}, on one line.
-  // Losses that are empty are left out.
-  std::string json() const;
-  // Throws std::exception when the text is no such object.
-  static RunStart from_json(const std::string& text);
+  //  "best_loss": 2.4, "val_loss": 2.6, "best_val_loss": 2.6, "state": "finished"}. Losses that are
+  // empty are left out.
+  nlohmann::ordered_json json() const;
+  // Throws std::exception when this is no such object.
+  static RunStart from_json(const nlohmann::ordered_json& json);
   bool operator==(const RunStart&) const = default;
 };
 
