@@ -82,16 +82,14 @@ std::string format_bar(const ProgressView& view, int width) {
   const bool trains = view.pause.empty();
   const std::string rate = str("  ", format_count(report.units_per_s), ' ', view.unit, "/s");
   const std::string third = trains ? left : str("  ", view.pause), fourth = trains ? rate : left;
-  if (step.size() + loss.size() > room) {
-    return step.substr(0, room);
+  std::string text = step.substr(0, room);
+  for (const std::string& part : {loss, third, fourth}) {
+    if (text.size() + part.size() > room) {
+      return text;
+    }
+    text += part;
   }
-  if (step.size() + loss.size() + third.size() > room) {
-    return step + loss;
-  }
-  if (step.size() + loss.size() + third.size() + fourth.size() > room) {
-    return step + loss + third;
-  }
-  const std::string text = step + loss + (trains ? rate + left : third + left);
+  text = step + loss + (trains ? rate + left : third + left);
   const double done =
       view.steps > 0
           ? std::clamp(static_cast<double>(report.step) / static_cast<double>(view.steps), 0.0, 1.0)
