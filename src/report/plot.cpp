@@ -27,16 +27,14 @@ std::vector<std::string> braille_plot(const std::vector<std::pair<double, double
                                       const PlotArea& area) {
   require(area.columns > 0 && area.rows > 0, "braille_plot: no area");
   const int width = 2 * area.columns, height = 4 * area.rows;
-  std::vector<int> dots(static_cast<size_t>(area.columns) * static_cast<size_t>(area.rows));
-  const auto place = [&](int row, int column) {
-    return static_cast<size_t>(row) * static_cast<size_t>(area.columns) +
-           static_cast<size_t>(column);
-  };
+  std::vector<std::vector<int>> dots(static_cast<size_t>(area.rows),
+                                     std::vector<int>(static_cast<size_t>(area.columns)));
   const auto dot = [&](int column, double y) {
     const double span = area.top > area.bottom ? area.top - area.bottom : 1;
     const auto row = static_cast<int>(std::lround((area.top - y) / span * (height - 1)));
     if (column >= 0 && column < width && row >= 0 && row < height) {
-      dots[place(row / 4, column / 2)] |= kDots[row % 4][column % 2];
+      dots[static_cast<size_t>(row / 4)][static_cast<size_t>(column / 2)] |=
+          kDots[row % 4][column % 2];
     }
   };
   const auto column_of = [&](double x) {
@@ -55,10 +53,10 @@ std::vector<std::string> braille_plot(const std::vector<std::pair<double, double
     }
   }
   std::vector<std::string> lines;
-  for (int row = 0; row < area.rows; ++row) {
+  for (const std::vector<int>& row : dots) {
     std::string line;
-    for (int column = 0; column < area.columns; ++column) {
-      line += braille(dots[place(row, column)]);
+    for (const int bits : row) {
+      line += braille(bits);
     }
     lines.push_back(line.substr(0, line.find_last_not_of(' ') + 1));
   }
