@@ -1,5 +1,6 @@
 #include "src/train/snapshot.h"
 
+#include <functional>
 #include <optional>
 
 #include "comm/agreement.h"
@@ -14,20 +15,31 @@ namespace {
 // They stay as long as the run, so that their sizes are not rounded up.
 constexpr MemoryClass kCopies = MemoryClass::kMasters;
 
-Slab slab_of(const ParamValues::Weights& weights) {
-  return {"param/" + weights.parameter->name, weights.parameter->slice(), weights.offset,
-          weights.data};
+void add_weights(const std::vector<ParamValues::Weights>& all, std::vector<Slab>& slabs) {
+  for (const ParamValues::Weights& weights : all) {
+    slabs.push_back({"param/" + weights.parameter->name, weights.parameter->slice(), weights.offset,
+                     weights.data});
+  }
 }
 
-Slab slab_of(std::string_view slot, const Parameter& parameter, const Extent& extent,
-             const Tensor& state) {
-  return {str("optim/", slot, "/", parameter.name), parameter.slice(), extent.in_parameter,
-          state.slice(extent.in_flat, extent.count)};
+// `extents`: which ones of a shard.
+template <class F>
+void add_state(const OptimizerShards& shards, const Optimizer& optimizer, F extents,
+               std::vector<Slab>& slabs) {
+  optimizer.visit([&](std::string_view slot, size_t shard, const Tensor& state) {
+    for (const Extent& extent : std::invoke(extents, shards, shard)) {
+      const Parameter& parameter = shards.parameter(extent);
+      slabs.push_back({str("optim/", slot, "/", parameter.name), parameter.slice(),
+                       extent.in_parameter, state.slice(extent.in_flat, extent.count)});
+    }
+  });
 }
 
-Slab slab_of(const RunningStatistics& statistics) {
-  return {"stat/" + statistics.name, Shape{2, statistics.channels}, 0,
-          statistics.running.reshape({2 * statistics.channels})};
+void add_statistics(Model& model, std::vector<Slab>& slabs) {
+  for (const RunningStatistics* statistics : model.statistics()) {
+    slabs.push_back({"stat/" + statistics->name, Shape{2, statistics->channels}, 0,
+                     statistics->running.reshape({2 * statistics->channels})});
+  }
 }
 
 // Calls visit(sums, names of its exponents) for parameters and for statistics.
@@ -52,18 +64,10 @@ void visit_exact_sums(TrainingStep& training, F visit) {
 std::vector<Slab> owned_slabs(const ParamStore& store, const Optimizer& optimizer, Model& model,
                               int rank) {
   std::vector<Slab> slabs;
-  for (const ParamValues::Weights& weights : store.values.owned_weights()) {
-    slabs.push_back(slab_of(weights));
-  }
-  optimizer.visit([&](std::string_view slot, size_t shard, const Tensor& state) {
-    for (const Extent& extent : store.shards.owned_extents(shard)) {
-      slabs.push_back(slab_of(slot, store.shards.parameter(extent), extent, state));
-    }
-  });
+  add_weights(store.values.owned_weights(), slabs);
+  add_state(store.shards, optimizer, &OptimizerShards::owned_extents, slabs);
   if (rank == 0) {
-    for (const RunningStatistics* statistics : model.statistics()) {
-      slabs.push_back(slab_of(*statistics));
-    }
+    add_statistics(model, slabs);
   }
   return slabs;
 }
@@ -136,22 +140,14 @@ CheckpointReader open_checkpoint(Control& control, const std::string& directory)
 
 std::vector<Slab> weights_here(const ParamValues& values, Model& model) {
   std::vector<Slab> slabs;
-  for (const ParamValues::Weights& weights : values.weights()) {
-    slabs.push_back(slab_of(weights));
-  }
-  for (const RunningStatistics* statistics : model.statistics()) {
-    slabs.push_back(slab_of(*statistics));
-  }
+  add_weights(values.weights(), slabs);
+  add_statistics(model, slabs);
   return slabs;
 }
 
 std::vector<Slab> state_here(const OptimizerShards& shards, Optimizer& optimizer) {
   std::vector<Slab> slabs;
-  optimizer.visit([&](std::string_view slot, size_t shard, const Tensor& state) {
-    for (const Extent& extent : shards.extents(shard)) {
-      slabs.push_back(slab_of(slot, shards.parameter(extent), extent, state));
-    }
-  });
+  add_state(shards, optimizer, &OptimizerShards::extents, slabs);
   return slabs;
 }
 
