@@ -49,12 +49,15 @@ ModelViews::ModelViews(const Config& config, const Dataset& dataset, Model& mode
 }
 
 void ModelViews::show(int64_t step, double gradient_scale, RunLog* log) {
-  if (samples_are_due(step) && config_.model.reads_text()) {
+  // Where blocks gather their weights, all ranks compute the same samples.
+  const bool samples = samples_are_due(step) && (training_.store().gradients.is_collective() ||
+                                                 machine_.mesh()->job().rank() == 0);
+  if (samples && config_.model.reads_text()) {
     const std::string sample = text();
     if (log) {
       log->show_text(step, sample);
     }
-  } else if (samples_are_due(step)) {
+  } else if (samples) {
     const PredictedImages predicted = images();
     if (log) {
       log->show_images(step, predicted);
@@ -80,11 +83,7 @@ Context ModelViews::context() {
       .stream = machine_.stream, .memory = machine_.memory, .gate = &training_.store().gradients};
 }
 
-// Where blocks gather their weights, all ranks write the same number of tokens.
 std::string ModelViews::text() {
-  if (!training_.store().gradients.is_collective() && machine_.mesh()->job().rank() > 0) {
-    return "";
-  }
   const std::unique_ptr<Decoder> decoder = model_.decoder(context(), 1);
   require(decoder != nullptr,
           [&] { return config_.model.kind + " reads text and has no decoder"; });
@@ -108,9 +107,6 @@ std::string ModelViews::text() {
 }
 
 PredictedImages ModelViews::images() {
-  if (!training_.store().gradients.is_collective() && machine_.mesh()->job().rank() > 0) {
-    return {};
-  }
   const DatasetInfo& info = dataset_.info();
   const MicroBatch batch =
       dataset_.validation_batch(config_.model.context, 0, config_.train.eval_batch());
