@@ -141,7 +141,7 @@ ExitCode Trainer::run() {
   }
   window_->begin();
   static_cast<void>(training_->timeline().take(stream_));
-  StepPlan next = state_.step < config_.train.steps ? plan_step(state_.step + 1) : StepPlan{};
+  StepPlan next = plan_step(state_.step + 1);
   while (state_.step < config_.train.steps) {
     if (next.agreed.stop) {
       return finish(true);
@@ -167,7 +167,11 @@ ExitCode Trainer::run() {
   return finish(false);
 }
 
+// After the last step there is nothing to plan.
 Trainer::StepPlan Trainer::plan_step(int64_t number) {
+  if (number > config_.train.steps) {
+    return {};
+  }
   StepPlan plan{.skips = skip_batches_.contains(number)};
   Votes votes{.stop = stop_signal_.requested() || stop_file_.requested(number - 1) ||
                       (spot_watch_ && spot_watch_->noticed()),
@@ -195,11 +199,7 @@ Trainer::StepPlan Trainer::step(StepPlan plan) {
                .batch = std::move(plan.batch)};
   StepPlan after;
   TrainingStep::Input input = input_of(next);
-  input.before_gather = [&] {
-    if (state_.step + 1 < config_.train.steps) {
-      after = plan_step(state_.step + 2);
-    }
-  };
+  input.before_gather = [&] { after = plan_step(state_.step + 2); };
   training_->run(input);
   next.timeline = training_->timeline().take(stream_);
   next.record = training_->record().copy_to_host(stream_);
@@ -228,9 +228,7 @@ Trainer::StepPlan Trainer::skip() {
     if (log_) {
       log_->skipped(state_.step);
     }
-    if (state_.step < config_.train.steps) {
-      after = plan_step(state_.step + 1);
-    }
+    after = plan_step(state_.step + 1);
     window_->leave_out_messages();
   });
   return after;
