@@ -206,8 +206,6 @@ void Checkpointer::load_weights_of(const std::string& checkpoint) {
   training_.store().values.publish();
 }
 
-void Checkpointer::discard_after(int64_t step) const { tandem::discard_after(checkpoints_, step); }
-
 void Checkpointer::begin(const RunState& state) {
   require(!attempt_, "Checkpointer::begin: the save before was not committed");
   saved_at_ = Clock::now();  // also if the save fails: the next attempt is due as late

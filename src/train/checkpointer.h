@@ -36,8 +36,6 @@ class Checkpointer {
   // checkpoint, or only the weights of one. AgreedErrors: kData for a checkpoint that cannot be
   // read, kConfig for one that was written with other settings.
   Start resume();
-  // For one rank. Renames the checkpoints after `step`, from which the run goes on.
-  void discard_after(int64_t step) const;
 
   // A save has two halves, and training may go on between them. Both are collective. A failure of
   // either is an AgreedError; it ends this save and leaves the older checkpoints as they were.

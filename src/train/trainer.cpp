@@ -7,6 +7,7 @@
 #include "comm/link_probe.h"
 #include "layers/attention/attention.h"
 #include "src/estimate/memory_check.h"
+#include "src/io/checkpoint.h"
 
 namespace tandem {
 
@@ -93,7 +94,7 @@ void Trainer::resume() {
       if (config_.model.reads_text()) {
         directory_.keep_tokenizer(dataset_->info().path);
       }
-      checkpointer_->discard_after(state_.step);
+      discard_after(directory_.checkpoints(), state_.step);
       log_ = std::make_unique<RunLog>(config_, directory_, state_.step, dataset_->info(),
                                       machine_.hosts());
       log_->start(summary(), start.resumed_from, start.changes, start.weights_from);
