@@ -48,16 +48,11 @@ Tensor Uploader::upload(const std::vector<T>& values, const Shape& shape, Tensor
   return slot;
 }
 
-void Uploader::check(const MicroBatch& batch) const {
-  const bool text = !batch.tokens.empty();
-  const int64_t classes = text ? info_.vocab_size : static_cast<int64_t>(info_.classes.size());
-  require_range(batch.tokens, info_.vocab_size, 0, "token");
-  require_range(batch.targets, classes, kIgnoreTarget, "target");
-}
-
 DeviceBatch Uploader::operator()(const MicroBatch& batch) {
   if (stream_.device() != Device::kCpu) {
-    check(batch);
+    const int64_t classes = batch.tokens.empty() ? std::ssize(info_.classes) : info_.vocab_size;
+    require_range(batch.tokens, info_.vocab_size, 0, "token");
+    require_range(batch.targets, classes, kIgnoreTarget, "target");
   }
   return bring(batch, std::ssize(batch.tokens) / std::max<int64_t>(batch.samples, 1));
 }

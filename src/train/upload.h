@@ -24,7 +24,6 @@ class Uploader {
   DeviceBatch bring(const MicroBatch& batch, int64_t length);
   template <class T>
   Tensor upload(const std::vector<T>& values, const Shape& shape, Tensor& slot);
-  void check(const MicroBatch& batch) const;
 
   Stream& stream_;
   Memory& memory_;
