@@ -17,21 +17,6 @@ namespace tandem {
 
 namespace {
 
-void compare_fixed_settings(const Config& before, const Config& config, const std::string& path) {
-  const std::string differences = changed_settings(before, config);
-  if (!differences.empty()) {
-    fail(ExitCode::kConfig,
-         str("run ", config.run.name,
-             " was started with other settings; choose another run.name, or ", "remove ",
-             std::filesystem::path(path).parent_path().string(), ":", differences));
-  }
-}
-
-std::string random_text() {
-  std::random_device random;
-  return str(random(), " ", random(), " ", random(), " ", random(), "\n");
-}
-
 // Whether the file has this content, or gets it in time.
 bool is_seen(const std::string& path, const std::string& content,
              std::chrono::milliseconds patience) {
@@ -61,7 +46,12 @@ std::string RunDirectory::prepare(const Config& config) const {
   std::string plans = config.run.gemm_plans;  // the file to be copied
   if (std::filesystem::exists(metrics())) {
     const Config before = config_from_text(read_file(config_path), config_path);
-    compare_fixed_settings(before, config, config_path);
+    if (const std::string changes = changed_settings(before, config); !changes.empty()) {
+      fail(ExitCode::kConfig,
+           str("run ", config.run.name,
+               " was started with other settings; choose another run.name, or remove ", path_, ":",
+               changes));
+    }
     plans = plans == before.run.gemm_plans ? "" : plans;
   }
   if (!plans.empty()) {
@@ -78,7 +68,8 @@ void RunDirectory::require_shared(Control& job, const std::string& host,
   }
   const std::string file = path_ + "/shared";
   const std::string content = on_root(job, [&] {
-    const std::string text = random_text();
+    std::random_device random;
+    const std::string text = str(random(), " ", random(), " ", random(), " ", random(), "\n");
     replace_file(file, text);
     return text;
   });
