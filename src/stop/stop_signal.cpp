@@ -17,14 +17,6 @@ volatile std::sig_atomic_t announces = 0, advises = 0;
 char message[1024] = "";
 struct sigaction former_int, former_term, former_usr1;
 
-void set_message(const std::string& checkpoint) {
-  const std::string text =
-      str("\ntandem: stop requested; saving after this step (last checkpoint: ", checkpoint, ")");
-  message[0] = '\0';
-  std::strncpy(message + 1, text.c_str() + 1, sizeof message - 2);
-  message[0] = text[0];
-}
-
 constexpr char kAdvice[] =
     "; mpirun kills the ranks about 2 s after Ctrl-C or SIGTERM, and lets them save after `kill "
     "-USR1`";
@@ -46,26 +38,25 @@ void on_signal(int number) {
   }
 }
 
-}  // namespace
-
-void StopSignal::expect_usr1() {
+// `former`: gets the handler before, unless it is null.
+void install(int number, unsigned flags, struct sigaction* former) {
   struct sigaction action {};
   action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
-  sigaction(SIGUSR1, &action, nullptr);
+  action.sa_flags = static_cast<int>(SA_RESTART | flags);
+  sigaction(number, &action, former);
 }
+
+}  // namespace
+
+void StopSignal::expect_usr1() { install(SIGUSR1, 0, nullptr); }
 
 StopSignal::StopSignal(bool announce, bool under_mpirun) {
   announces = announce;
   advises = under_mpirun;
-  set_message("none yet");
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
-  sigaction(SIGTERM, &action, &former_term);
-  sigaction(SIGUSR1, &action, &former_usr1);
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
-  sigaction(SIGINT, &action, &former_int);
+  set_last_checkpoint("none yet");
+  install(SIGTERM, 0, &former_term);
+  install(SIGUSR1, 0, &former_usr1);
+  install(SIGINT, SA_RESETHAND, &former_int);
 }
 
 StopSignal::~StopSignal() {
@@ -77,6 +68,12 @@ StopSignal::~StopSignal() {
 
 bool StopSignal::requested() const { return requested_flag != 0; }
 
-void StopSignal::set_last_checkpoint(const std::string& path) { set_message(path); }
+void StopSignal::set_last_checkpoint(const std::string& path) {
+  const std::string text =
+      str("\ntandem: stop requested; saving after this step (last checkpoint: ", path, ")");
+  message[0] = '\0';
+  std::strncpy(message + 1, text.c_str() + 1, sizeof message - 2);
+  message[0] = text[0];
+}
 
 }  // namespace tandem
