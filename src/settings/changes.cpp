@@ -17,6 +17,17 @@ std::vector<Assignment> all_of(const Config& config) {
 
 std::string shown(const std::string& value) { return value.empty() ? "\"\"" : value; }
 
+// Calls visit(before, after) for each setting whose value differs.
+template <class F>
+void for_each_change(const Config& then, const Config& now, F visit) {
+  const std::vector<Assignment> before = all_of(then), after = all_of(now);
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (before[i].value != after[i].value) {
+      visit(before[i], after[i]);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> fixed_keys() {
@@ -29,38 +40,25 @@ std::vector<std::string> fixed_keys() {
   return keys;
 }
 
-std::vector<std::string> fixed_settings(const Config& config) {
-  std::vector<std::string> lines;
+std::string changed_settings(const Config& then, const Config& now) {
+  std::string changes;
   // Ignored settings are compared by their defaults: older runs may hold other values, from before
   // these were errors, and can still be resumed.
-  for (const Assignment& setting : all_of(without_ignored_settings(config))) {
-    if (is_fixed(setting.key)) {
-      lines.push_back(setting.key + " = " + setting.value);
-    }
-  }
-  return lines;
-}
-
-std::string changed_settings(const Config& then, const Config& now) {
-  const std::vector<std::string> before = fixed_settings(then), after = fixed_settings(now);
-  std::string changes;
-  for (size_t i = 0; i < before.size() && i < after.size(); ++i) {
-    if (before[i] != after[i]) {
-      changes += str("\n  was ", before[i], ", now ", after[i].substr(after[i].find("= ") + 2));
-    }
-  }
+  for_each_change(without_ignored_settings(then), without_ignored_settings(now),
+                  [&](const Assignment& before, const Assignment& after) {
+                    if (is_fixed(before.key)) {
+                      changes +=
+                          str("\n  was ", before.key, " = ", before.value, ", now ", after.value);
+                    }
+                  });
   return changes;
 }
 
 std::vector<std::string> all_changes(const Config& then, const Config& now) {
-  const std::vector<Assignment> before = all_of(then), after = all_of(now);
   std::vector<std::string> changes;
-  for (size_t i = 0; i < before.size() && i < after.size(); ++i) {
-    if (before[i].value != after[i].value) {
-      changes.push_back(
-          str(before[i].key, " ", shown(before[i].value), " -> ", shown(after[i].value)));
-    }
-  }
+  for_each_change(then, now, [&](const Assignment& before, const Assignment& after) {
+    changes.push_back(str(before.key, " ", shown(before.value), " -> ", shown(after.value)));
+  });
   return changes;
 }
 

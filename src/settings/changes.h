@@ -11,12 +11,8 @@ namespace tandem {
 // The settings that may not change when a run is resumed, in the order of `tandem train --help`.
 std::vector<std::string> fixed_keys();
 
-// Their values, as text to compare: one `key = value` string for each. A setting that nothing reads
-// has its default.
-std::vector<std::string> fixed_settings(const Config& config);
-
 // One indented line `was key = value, now value` for each of these settings that differs; empty
-// when all are equal.
+// when all are equal. A setting that nothing reads counts as its default.
 std::string changed_settings(const Config& then, const Config& now);
 
 // One text `key value -> value` for each setting that differs, whether or not it may.
