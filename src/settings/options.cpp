@@ -140,19 +140,48 @@ std::string Options::other_spelling(const Setting& setting, const std::string& v
   return "";
 }
 
-CommandLine Options::parse(std::vector<std::string> words, const std::string& positional) const {
+CommandLine Options::parse(const std::vector<std::string>& words,
+                           const std::string& positional) const {
   const auto is_switch = [&](const std::string& word) {
     return std::ranges::any_of(settings_, [&](const Setting& setting) {
       return setting.allowed == kYesOrNo && setting.key.find('.') == std::string::npos &&
              word == "--" + setting.key;
     });
   };
-  for (size_t i = 0; i + 1 < words.size(); ++i) {
-    if (is_switch(words[i]) && words[i + 1] != "true" && words[i + 1] != "false") {
-      words[i] += "=true";
+  CommandLine line;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string word = words[i] == "-h" ? "--help" : words[i];
+    if (!word.starts_with("--")) {
+      if (positional.empty()) {
+        line.positional.push_back(word);
+      } else {
+        line.assignments.push_back({positional, word, "command line"});
+      }
+      continue;
     }
+    const size_t equals = word.find('=');
+    std::string key = word.substr(2, equals == std::string::npos ? std::string::npos : equals - 2);
+    if (key.empty()) {
+      fail(ExitCode::kConfig,
+           str("command line: ", word, " is not a setting; write --section.key value"));
+    }
+    // After the last word it is as if another key followed.
+    const std::string next = i + 1 < words.size() ? words[i + 1] : "--";
+    const bool takes_next =
+        is_switch(words[i]) ? next == "true" || next == "false" : !next.starts_with("--");
+    std::string value = "true";
+    bool bare = false;
+    if (equals != std::string::npos) {
+      value = word.substr(equals + 1);
+    } else if (takes_next) {
+      value = next;
+      ++i;
+    } else {
+      bare = true;
+    }
+    line.assignments.push_back({std::move(key), std::move(value), "command line", bare});
   }
-  return parse_command_line(words, positional);
+  return line;
 }
 
 std::vector<std::string> Options::apply_words(const std::vector<std::string>& words,
@@ -235,39 +264,6 @@ std::string Options::ini_text() const {
     out << setting.key.substr(dot + 1) << " = " << setting.text() << "\n";
   }
   return out.str();
-}
-
-CommandLine parse_command_line(const std::vector<std::string>& words,
-                               const std::string& positional) {
-  CommandLine line;
-  for (size_t i = 0; i < words.size(); ++i) {
-    const std::string word = words[i] == "-h" ? "--help" : words[i];
-    if (!word.starts_with("--")) {
-      if (positional.empty()) {
-        line.positional.push_back(word);
-      } else {
-        line.assignments.push_back({positional, word, "command line"});
-      }
-      continue;
-    }
-    const size_t equals = word.find('=');
-    std::string key = word.substr(2, equals == std::string::npos ? std::string::npos : equals - 2);
-    if (key.empty()) {
-      fail(ExitCode::kConfig,
-           str("command line: ", word, " is not a setting; write --section.key value"));
-    }
-    std::string value = "true";
-    bool bare = false;
-    if (equals != std::string::npos) {
-      value = word.substr(equals + 1);
-    } else if (i + 1 < words.size() && !words[i + 1].starts_with("--")) {
-      value = words[++i];
-    } else {
-      bare = true;
-    }
-    line.assignments.push_back({std::move(key), std::move(value), "command line", bare});
-  }
-  return line;
 }
 
 std::vector<Assignment> parse_ini(const std::string& text, const std::string& origin) {

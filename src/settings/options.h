@@ -80,9 +80,13 @@ class Options {
   // Applies assignments in order. Returns one line for each wrong one: a wrong value with what is
   // allowed and how to write it, an unknown key with the nearest known key (hints.h).
   std::vector<std::string> apply(const std::vector<Assignment>& assignments);
-  // As parse_command_line(), but a switch of the command, such as --json, takes the next word only
-  // if that is true or false.
-  CommandLine parse(std::vector<std::string> words, const std::string& positional = "") const;
+  // Splits `--key value`, `--key=value` and positional words. A key that is followed by nothing or
+  // by another key is a switch with the value "true". A switch of the command, such as --json,
+  // takes the next word only if that is true or false. With a `positional` key, each positional
+  // word is an assignment to it. Throws Error(kConfig) for a key without a name, such as `--`
+  // alone.
+  CommandLine parse(const std::vector<std::string>& words,
+                    const std::string& positional = "") const;
   // For commands that take only options: parses and applies the words. A word without an option is
   // the value of `positional`, unless that was given or is empty; any other one is a problem, too.
   std::vector<std::string> apply_words(const std::vector<std::string>& words,
@@ -107,12 +111,6 @@ class Options {
   std::string usage_;
   std::vector<Setting> settings_;
 };
-
-// Splits `--key value`, `--key=value` and positional words. A key that is followed by nothing or by
-// another key is a switch with the value "true". With a `positional` key, each positional word is
-// an assignment to it. Throws Error(kConfig) for a key without a name, such as `--` alone.
-CommandLine parse_command_line(const std::vector<std::string>& words,
-                               const std::string& positional = "");
 
 // Reads INI text: [section], key = value, # comments. Keys become section.key. Throws
 // Error(kConfig) with the origin.

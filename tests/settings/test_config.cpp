@@ -357,7 +357,7 @@ TEST(Config, AllChangesAreListed) {
 
 TEST(CommandLine, ReadsBothForms) {
   const CommandLine line =
-      parse_command_line({"one", "--a.b", "3", "--c=d=e", "--help", "--x", "-1"});
+      Options("").parse({"one", "--a.b", "3", "--c=d=e", "--help", "--x", "-1"});
   EXPECT_EQ(line.positional, std::vector<std::string>{"one"});
   ASSERT_EQ(line.assignments.size(), 4u);
   EXPECT_EQ(line.assignments[0].value, "3");
@@ -371,12 +371,11 @@ TEST(CommandLine, TextWithoutAValueIsAProblem) {
   Config config;
   Options options("");
   config.bind(options);
-  const auto problems =
-      options.apply(parse_command_line({"--run.name", "--data.augment"}).assignments);
+  const auto problems = options.apply(options.parse({"--run.name", "--data.augment"}).assignments);
   EXPECT_EQ(problems.size(), 1U);  // a switch needs none
   EXPECT_TRUE(contains(problems, "run.name has no value"));
   EXPECT_TRUE(config.data.augment);
-  EXPECT_TRUE(options.apply(parse_command_line({"--run.name", "true"}).assignments).empty());
+  EXPECT_TRUE(options.apply(options.parse({"--run.name", "true"}).assignments).empty());
 }
 
 TEST(Ini, AByteOrderMarkIsSkipped) {
