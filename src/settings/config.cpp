@@ -1,11 +1,11 @@
 #include "src/settings/config.h"
 
 #include <array>
-#include <charconv>
 
 #include "layers/attention/cudnn_attention.h"
 #include "src/core/visible_text.h"
 #include "src/device/dispatch.h"
+#include "src/settings/parse_number.h"
 #include "src/settings/step_ranges.h"
 #include "src/train/model_zoo.h"
 
@@ -196,10 +196,8 @@ void find_missing_features(const Config& c, std::vector<std::string>& problems) 
 
 void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::string>& problems) {
   if (dist.node_size != "auto") {
-    int64_t size = 0;
-    const char* end = dist.node_size.data() + dist.node_size.size();
-    const auto [last, error] = std::from_chars(dist.node_size.data(), end, size);
-    if (error != std::errc() || last != end || size < 1 || ranks % size != 0) {
+    const auto size = parse_number<int64_t>(dist.node_size);
+    if (!size || *size < 1 || ranks % *size != 0) {
       problems.push_back(str("dist.node_size = ", dist.node_size,
                              " must be auto, or a number that divides the ", ranks, " ranks"));
     }

@@ -1,11 +1,12 @@
 #include "src/settings/hints.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <string_view>
 #include <utility>
+
+#include "src/settings/parse_number.h"
 
 namespace tandem {
 
@@ -89,13 +90,10 @@ std::vector<std::string> other_spellings(const std::string& value) {
                                           : static_cast<char>(letter);
   });
   std::vector<std::string> spellings = {std::string(partner(kValues, lower)), lower};
-  double number = 0;
-  const char* end = value.data() + value.size();
-  const auto [last, error] = std::from_chars(value.data(), end, number);
+  const auto number = parse_number<double>(value);
   // Whole numbers below 2^53 are exact in a double.
-  if (error == std::errc() && last == end && std::abs(number) < 0x1p53 &&
-      number == std::trunc(number)) {
-    spellings.push_back(std::to_string(static_cast<int64_t>(number)));
+  if (number && std::abs(*number) < 0x1p53 && *number == std::trunc(*number)) {
+    spellings.push_back(std::to_string(static_cast<int64_t>(*number)));
   }
   return spellings;
 }

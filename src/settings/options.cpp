@@ -7,6 +7,7 @@
 
 #include "src/core/error.h"
 #include "src/settings/hints.h"
+#include "src/settings/parse_number.h"
 
 namespace tandem {
 
@@ -16,13 +17,6 @@ namespace po = boost::program_options;
 
 constexpr const char* kText = "text";  // what a setting without restrictions allows
 constexpr const char* kYesOrNo = "true or false";
-
-template <class T>
-bool parse_number(const std::string& text, T& value) {
-  const char* end = text.data() + text.size();
-  const auto [last, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && last == end;
-}
 
 // The shortest text that reads back as the same number.
 template <class T>
@@ -50,9 +44,9 @@ void Options::add(const std::string& key, Number& value, const std::string& help
                   std::type_identity_t<Number> low, std::type_identity_t<Number> high) {
   bind({key, help, range_text(low, high), "",
         [&value, low, high](const std::string& text) {
-          Number parsed = 0;
-          const bool good = parse_number(text, parsed) && parsed >= low && parsed <= high;
-          value = good ? parsed : value;
+          const auto parsed = parse_number<Number>(text);
+          const bool good = parsed && *parsed >= low && *parsed <= high;
+          value = good ? *parsed : value;
           return good;
         },
         [&value] { return number_text(value); }});

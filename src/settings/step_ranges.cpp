@@ -1,20 +1,10 @@
 #include "src/settings/step_ranges.h"
 
 #include <algorithm>
-#include <charconv>
+
+#include "src/settings/parse_number.h"
 
 namespace tandem {
-
-namespace {
-
-std::optional<int64_t> step_in(std::string_view text) {
-  int64_t step = 0;
-  const char* end = text.data() + text.size();
-  const auto [last, error] = std::from_chars(text.data(), end, step);
-  return error == std::errc() && last == end && step > 0 ? std::optional(step) : std::nullopt;
-}
-
-}  // namespace
 
 std::optional<StepRanges> StepRanges::parse(std::string_view text) {
   StepRanges steps;
@@ -24,10 +14,10 @@ std::optional<StepRanges> StepRanges::parse(std::string_view text) {
     more = comma != std::string_view::npos;
     text.remove_prefix(more ? comma + 1 : text.size());
     const size_t dash = range.find('-');
-    const std::optional<int64_t> first = step_in(range.substr(0, dash));
-    const std::optional<int64_t> last =
-        dash == std::string_view::npos ? first : step_in(range.substr(dash + 1));
-    if (!first || !last || *first > *last) {
+    const auto first = parse_number<int64_t>(range.substr(0, dash));
+    const auto last =
+        dash == std::string_view::npos ? first : parse_number<int64_t>(range.substr(dash + 1));
+    if (!first || !last || *first < 1 || *first > *last) {
       return std::nullopt;
     }
     steps.ranges_.emplace_back(*first, *last);
