@@ -32,7 +32,7 @@ std::string format_loss(double loss) {
 }
 
 std::string format_left(const ProgressView& view) {
-  return view.seconds_left ? format_duration(*view.seconds_left) + " left" : "";
+  return view.seconds_left ? str("  ", format_duration(*view.seconds_left), " left") : "";
 }
 
 double steady_now_s() {
@@ -78,7 +78,7 @@ std::string format_bar(const ProgressView& view, int width) {
   const size_t room = static_cast<size_t>(std::max(width - 1, 0));
   const std::string step = str("step ", report.step, '/', view.steps);
   const std::string loss = str("  ", format_loss(report.loss));
-  const std::string left = view.seconds_left ? str("  ", format_left(view)) : "";
+  const std::string left = format_left(view);
   const bool trains = view.pause.empty();
   const std::string rate = str("  ", format_count(report.units_per_s), ' ', view.unit, "/s");
   const std::string third = trains ? left : str("  ", view.pause), fourth = trains ? rate : left;
@@ -114,11 +114,10 @@ std::string format_line(const ProgressView& view) {
   const StepReport& report = view.report;
   const std::string step = std::to_string(report.step), steps = std::to_string(view.steps);
   const std::string pad(steps.size() > step.size() ? steps.size() - step.size() : 0, ' ');
-  const std::string left = format_left(view);
   return str("step ", pad, step, '/', steps, "  ", format_loss(report.loss), "  lr ",
              print_as("%.2e", report.lr), "  grad ", print_as("%.3g", report.grad_norm), "  ",
              format_count(report.units_per_s), ' ', view.unit, "/s  ",
-             print_as("%.1f", report.step_s * 1e3), " ms/step", left.empty() ? "" : "  ", left);
+             print_as("%.1f", report.step_s * 1e3), " ms/step", format_left(view));
 }
 
 void TimeLeft::add(int64_t step, double now_s) {
