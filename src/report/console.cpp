@@ -192,9 +192,8 @@ void Console::step(const StepReport& report) {
 }
 
 void Console::pause(std::string_view reason) {
-  pause_ = reason;
+  view_.pause = reason;
   paused_s_ = now_s_();
-  view_.pause = pause_;
   if (bar_drawn_) {
     draw_bar(paused_s_);
   }
@@ -203,7 +202,7 @@ void Console::pause(std::string_view reason) {
 void Console::go_on() {
   const double now = now_s_();
   time_left_.pause(now - paused_s_);
-  view_.pause = {};
+  view_.pause.clear();
   view_.seconds_left = time_left_.until(options_.steps);
   if (bar_drawn_) {
     draw_bar(now);

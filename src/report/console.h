@@ -36,7 +36,7 @@ struct ProgressView {
   int64_t steps = 0;      // of the whole run
   std::string_view unit;  // "tokens" or "images"
   std::optional<double> seconds_left;
-  std::string_view pause{};  // what holds up training: "validating"; empty: nothing
+  std::string pause{};  // what holds up training: "validating"; empty: nothing
 };
 
 // Three digits: "987", "41.2k", "1.05M". `separator` is put between the number and its letter.
@@ -119,7 +119,6 @@ class Console {
   bool bar_drawn_ = false;
   double bar_drawn_s_ = 0;
   int bar_columns_ = 0;
-  std::string pause_;
   double paused_s_ = 0;  // when the pause began
 };
 
