@@ -1,6 +1,5 @@
 #include "src/report/plot.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "src/core/error.h"

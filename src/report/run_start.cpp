@@ -1,10 +1,8 @@
 #include "src/report/run_start.h"
 
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "src/report/metrics_log.h"
 
