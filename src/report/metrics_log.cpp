@@ -5,8 +5,6 @@
 #include <optional>
 #include <sstream>
 
-#include "src/core/error.h"
-
 namespace tandem {
 
 namespace {

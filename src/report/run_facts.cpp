@@ -9,7 +9,6 @@
 #include "src/io/checkpoint.h"
 #include "src/io/file.h"
 #include "src/report/metrics_log.h"
-#include "src/settings/config.h"
 
 namespace tandem {
 
