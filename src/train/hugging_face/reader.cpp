@@ -12,10 +12,6 @@ namespace tandem {
 
 namespace {
 
-bool is_float(const std::string& dtype) {
-  return dtype == "F32" || dtype == "F16" || dtype == "BF16";
-}
-
 std::string text_of(const std::vector<int64_t>& shape) {
   std::string text;
   for (int64_t size : shape) {
@@ -29,8 +25,7 @@ std::string text_of(const std::vector<int64_t>& shape) {
 HuggingFaceReader::HuggingFaceReader(const std::string& folder) : files_(folder) {
   const ModelConfig model = hugging_face_config(folder).model;
   const TransformerConfig config = resolved(transformer_config(model, model.vocab));
-  const auto is_here = [&](const std::string& name) { return files_.find(name) != nullptr; };
-  const bool has_prefix = config.llama || is_here(std::string(kGpt2Prefix) + "wte.weight");
+  const bool has_prefix = config.llama || files_.find(std::string(kGpt2Prefix) + "wte.weight");
   std::set<std::string> used;
   for (HuggingFaceParameter& parameter : hugging_face_parameters(config)) {
     for (HuggingFaceTensor& part : parameter.parts) {
@@ -42,7 +37,7 @@ HuggingFaceReader::HuggingFaceReader(const std::string& folder) : files_(folder)
         fail(ExitCode::kData, str(folder, ": has no tensor ", part.name, " ", part.shape,
                                   ", which its config.json asks for"));
       }
-      if (!is_float(entry->dtype)) {
+      if (entry->dtype != "F32" && entry->dtype != "F16" && entry->dtype != "BF16") {
         fail(ExitCode::kData, str(folder, ": ", part.name, " has type ", visible(entry->dtype),
                                   "; weights may be F32, F16 or BF16"));
       }

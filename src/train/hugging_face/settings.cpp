@@ -76,7 +76,6 @@ class Keys {
   bool has_objects() const {
     return std::ranges::any_of(json_, [](const Json& value) { return value.is_object(); });
   }
-  bool empty() const { return json_.empty(); }
 
   [[noreturn]] void refuse(const std::string& key, const std::string& known) const {
     fail(ExitCode::kConfig, str(path_, ": ", key, " = ", shown(json_.at(key)),
