@@ -54,12 +54,11 @@ void MetricsWindow::close(const Mark& end, StepMetrics& metrics) {
                                  (end.left_out - std::exchange(left_out_before_, end.left_out));
     own.seconds = std::chrono::duration<double>(time).count();
   } else {  // the host may see the end of a step late
-    own.seconds = own.own() + own.parts[static_cast<size_t>(Part::kCommunication)];
+    own.seconds = own.own() + own.of(Part::kCommunication);
   }
   const std::vector<RankTime> times = gather_times(mesh_.job(), own);
   for (const RankTime& rank : times) {
-    metrics.exposed_comm_s =
-        std::max(metrics.exposed_comm_s, rank.parts[static_cast<size_t>(Part::kCommunication)]);
+    metrics.exposed_comm_s = std::max(metrics.exposed_comm_s, rank.of(Part::kCommunication));
     metrics.own_s.push_back(rank.own());
   }
   metrics.slowest = slowest_rank(times);

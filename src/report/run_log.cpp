@@ -207,8 +207,8 @@ std::vector<Metric> RunLog::slowest_metrics(const StepMetrics& m) const {
       {"ratio", m.slowest.ratio},
       {"step_ms", 1000 * m.slowest.time.seconds / static_cast<double>(m.steps)}};
   for (const Part part : kStepParts) {
-    const double seconds = m.slowest.time.parts[static_cast<size_t>(part)];
-    metrics.push_back({str(name_of(part), "_ms"), 1000 * seconds / static_cast<double>(m.steps)});
+    metrics.push_back(
+        {str(name_of(part), "_ms"), 1000 * m.slowest.time.of(part) / static_cast<double>(m.steps)});
   }
   return metrics;
 }
@@ -247,7 +247,7 @@ void RunLog::training(const StepMetrics& m) {
   if (const std::optional<int> rank = stragglers_.add(m.slowest, m.steps)) {
     const RankTime& time = m.slowest.time;
     const auto share = [&](Part part) {
-      return str(std::lround(100 * time.parts[static_cast<size_t>(part)] / time.own()), " % ");
+      return str(std::lround(100 * time.of(part) / time.own()), " % ");
     };
     console_.print(str("warning     rank ", *rank, " on ", hosts_[static_cast<size_t>(*rank)],
                        " makes the others wait: slowest in 8 of the last 10 logged steps, now ",

@@ -16,10 +16,7 @@ constexpr size_t kNumbers = kParts + 1;
 
 }  // namespace
 
-double RankTime::own() const {
-  const auto of = [this](Part part) { return parts[static_cast<size_t>(part)]; };
-  return of(Part::kCompute) + of(Part::kData) + of(Part::kOptimizer);
-}
+double RankTime::own() const { return of(Part::kCompute) + of(Part::kData) + of(Part::kOptimizer); }
 
 std::vector<RankTime> gather_times(Control& job, const RankTime& own) {
   std::vector<double> numbers(static_cast<size_t>(job.size()) * kNumbers, 0.0);

@@ -19,6 +19,7 @@ struct RankTime {
   double seconds = 0;   // of the steps; on a CPU by the clock of the host
   PartSeconds parts{};  // the same, kSaving and kElsewhere on top
 
+  double of(Part part) const { return parts[static_cast<size_t>(part)]; }
   // What is the rank's own: computing, waiting for data, the optimizer.
   double own() const;
 };
