@@ -19,12 +19,10 @@ Trainer::Trainer(const Config& config, World& world)
       batch_(config.train.batch_plan(data_.size())),
       skip_batches_(StepRanges::parse(config.train.skip_batches).value()),
       directory_(config.run),
-      memory_(machine_.memory),
-      stream_(machine_.stream),
       stop_signal_(world.rank() == 0, std::getenv("OMPI_COMM_WORLD_RANK") != nullptr),
       stop_file_(world.rank() == 0 ? config.run.stop_file : "") {
   agree(job_, [&] {  // libraries and notices are those of a machine
-    require_attention(config.kernels.attention, stream_, config.train.precision);
+    require_attention(config.kernels.attention, machine_.stream, config.train.precision);
     spot_watch_ =
         watch_spot(world.local_rank() == 0 ? config.run.watch_spot : WatchSpot::kOff, world.host());
   });
@@ -61,7 +59,7 @@ void Trainer::build(int ranks_here) {
   TrainingStep::Options options = config_.training_step(data_.size());
   if (config_.dist.bucket_mb == 0) {
     options.store.bucket_bytes =
-        plan_bucket_bytes(probe_link(data_, stream_), parameter_count(*model_).trained * 4);
+        plan_bucket_bytes(probe_link(data_, machine_.stream), parameter_count(*model_).trained * 4);
   }
   agree(job_, [&] {
     Config planned = config_;
@@ -69,13 +67,13 @@ void Trainer::build(int ranks_here) {
     check_memory(planned, dataset_->info(), data_, machine_.device(),
                  available_memory(machine_.device(), ranks_here));
   });
-  training_ =
-      std::make_unique<TrainingStep>(*model_, data_, stream_, memory_, machine_.staging, options);
+  training_ = std::make_unique<TrainingStep>(*model_, data_, machine_.stream, machine_.memory,
+                                             machine_.staging, options);
   training_->store().values.initialize(static_cast<uint64_t>(config_.run.seed));
   window_ = std::make_unique<MetricsWindow>(machine_, *model_, training_->store().values.dtype(),
                                             config_.train.global_batch);
-  upload_ = std::make_unique<Uploader>(stream_, memory_, machine_.staging, dataset_->info(),
-                                       training_->store().values.dtype());
+  upload_ = std::make_unique<Uploader>(machine_.stream, machine_.memory, machine_.staging,
+                                       dataset_->info(), training_->store().values.dtype());
   views_ =
       std::make_unique<ModelViews>(config_, *dataset_, *model_, *training_, machine_, *upload_);
 }
@@ -141,7 +139,7 @@ ExitCode Trainer::run() {
     return ExitCode::kOk;
   }
   window_->begin();
-  static_cast<void>(training_->timeline().take(stream_));
+  static_cast<void>(training_->timeline().take(machine_.stream));
   StepPlan next = plan_step(state_.step + 1);
   while (state_.step < config_.train.steps) {
     if (next.agreed.stop) {
@@ -202,8 +200,8 @@ Trainer::StepPlan Trainer::step(StepPlan plan) {
   TrainingStep::Input input = input_of(next);
   input.before_gather = [&] { after = plan_step(state_.step + 2); };
   training_->run(input);
-  next.timeline = training_->timeline().take(stream_);
-  next.record = training_->record().copy_to_host(stream_);
+  next.timeline = training_->timeline().take(machine_.stream);
+  next.record = training_->record().copy_to_host(machine_.stream);
   next.end = window_->mark();
   settle();
   pending_ = std::move(next);
@@ -293,8 +291,9 @@ void Trainer::log_step(const Pending& done, const StepState& state) {
 void Trainer::validate() {
   settle();
   leave_out(Part::kElsewhere, "validating", [&] {
-    const Context context{
-        .stream = stream_, .memory = memory_, .gate = &training_->store().gradients};
+    const Context context{.stream = machine_.stream,
+                          .memory = machine_.memory,
+                          .gate = &training_->store().gradients};
     const Evaluation result =
         evaluate(*model_, context, *dataset_, config_.model.context, config_.train.eval_batch(),
                  config_.train.eval_batches, *upload_, data_.control());

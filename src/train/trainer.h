@@ -61,7 +61,7 @@ class Trainer {
 
   template <class F>
   auto during(Part part, F&& work) {
-    return training_->timeline().during(stream_, part, std::forward<F>(work));
+    return training_->timeline().during(machine_.stream, part, std::forward<F>(work));
   }
   // Runs work(), whose time belongs to no step, and returns its seconds. `reason`: for the progress
   // bar; empty: too short to be shown.
@@ -103,8 +103,6 @@ class Trainer {
   StepRanges skip_batches_;
   RunDirectory directory_;
   std::unique_ptr<FileLock> lock_;  // of rank 0
-  Memory& memory_;
-  Stream& stream_;
 
   std::unique_ptr<Dataset> dataset_;
   std::unique_ptr<Model> model_;
