@@ -216,16 +216,6 @@ std::string architecture_of(const Keys& keys) {
   keys.refuse(key, known);
 }
 
-// The type that the weights are stored in.
-DType precision_of(const std::string& folder) {
-  const Keys keys = Keys::of(folder + "/config.json");
-  const Json* name = keys.find(keys.find("dtype") ? "dtype" : "torch_dtype");
-  return !name                 ? DType::kF32
-         : *name == "bfloat16" ? DType::kBf16
-         : *name == "float16"  ? DType::kFp16
-                               : DType::kF32;
-}
-
 }  // namespace
 
 bool is_hugging_face(const std::string& path) {
@@ -250,7 +240,12 @@ std::vector<Assignment> hugging_face_settings(const std::string& folder) {
 
 Config hugging_face_config(const std::string& folder) {
   Config config;
-  config.train.precision = precision_of(folder);
+  const Keys keys = Keys::of(folder + "/config.json");
+  if (const Json* name = keys.find(keys.find("dtype") ? "dtype" : "torch_dtype")) {
+    config.train.precision = *name == "bfloat16"  ? DType::kBf16
+                             : *name == "float16" ? DType::kFp16
+                                                  : DType::kF32;
+  }
   Options options("");
   config.bind(options);
   fail_if_any(options.apply(hugging_face_settings(folder)));
