@@ -7,10 +7,11 @@ namespace tandem {
 namespace {
 
 // Adds the parameters of one model to a table.
-class Table {
- public:
+struct Table {
+  std::vector<HuggingFaceParameter> parameters;
+
   void add(const std::string& name, const Shape& shape, const std::string& theirs) {
-    parameters_.push_back({name, shape, {{theirs, shape}}});
+    parameters.push_back({name, shape, {{theirs, shape}}});
   }
   // Matrices of so many rows each, one below the other.
   void add_stacked(const std::string& name, int64_t columns,
@@ -22,12 +23,12 @@ class Table {
       rows += count;
     }
     parameter.shape = {rows, columns};
-    parameters_.push_back(std::move(parameter));
+    parameters.push_back(std::move(parameter));
   }
   // NAME.weight [outputs, inputs] and NAME.bias, as Conv1D has them.
   void add_conv1d(const std::string& name, int64_t outputs, int64_t inputs,
                   const std::string& theirs) {
-    parameters_.push_back(
+    parameters.push_back(
         {name + ".weight", {outputs, inputs}, {{theirs + ".weight", {inputs, outputs}, true}}});
     add(name + ".bias", {outputs}, theirs + ".bias");
   }
@@ -35,10 +36,6 @@ class Table {
     add(name + ".gain", {width}, theirs + ".weight");
     add(name + ".bias", {width}, theirs + ".bias");
   }
-  std::vector<HuggingFaceParameter> take() { return std::move(parameters_); }
-
- private:
-  std::vector<HuggingFaceParameter> parameters_;
 };
 
 void add_gpt2(Table& table, const TransformerConfig& config) {
@@ -86,7 +83,7 @@ std::vector<HuggingFaceParameter> hugging_face_parameters(const TransformerConfi
   if (!config.tie_embeddings) {
     table.add("head.weight", {config.vocab, config.width}, "lm_head.weight");
   }
-  return table.take();
+  return std::move(table.parameters);
 }
 
 bool is_no_hugging_face_parameter(std::string_view name, const TransformerConfig& config) {
