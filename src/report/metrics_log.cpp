@@ -1,5 +1,6 @@
 #include "src/report/metrics_log.h"
 
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -38,6 +39,10 @@ void sync_folder_of(const std::string& path) {
 }
 
 }  // namespace
+
+double unix_now_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 std::string to_json_line(const std::vector<Metric>& metrics) {
   return json_of(metrics).dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -21,6 +21,9 @@ struct Metric {
   std::variant<int64_t, double, bool, std::string, std::vector<Metric>, std::vector<double>> value;
 };
 
+// Seconds since 1970.
+double unix_now_s();
+
 // {"step":10,"loss":2.5,"memory":{"parameters":64}}, without a newline. A double reads back with
 // the same bits; one that is not finite becomes null.
 std::string to_json_line(const std::vector<Metric>& metrics);

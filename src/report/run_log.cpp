@@ -23,10 +23,6 @@ MetricsLog open_metrics(const std::string& path, int64_t step) {
   return MetricsLog(path);
 }
 
-double unix_now_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 // The report of the starts before this one. An end at a later step than `step` counts no more, and
 // a start that has said nothing of its end has died, as this job has the folder for itself.
 RunReport earlier_starts(const std::string& path, int64_t step) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 
@@ -35,14 +34,10 @@ uint32_t masked_crc(std::string_view bytes) {
   return ((crc >> 15U) | (crc << 17U)) + 0xa282ead8U;
 }
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 // Event { wall_time = 1, step = 2, file_version = 3, summary = 5, session_log = 7 }.
 ProtoMessage event_at(int64_t step) {
   ProtoMessage event;
-  event.add_double(1, now_s());
+  event.add_double(1, unix_now_s());
   event.add_int(2, step);
   return event;
 }
@@ -92,7 +87,7 @@ void add_scalars(const std::string& prefix, const std::vector<Metric>& metrics,
 // since 1970: a run that is started again within a second, or after the clock was set back, must
 // still come last.
 std::string new_path(const std::string& directory) {
-  int64_t seconds = static_cast<int64_t>(now_s());
+  int64_t seconds = static_cast<int64_t>(unix_now_s());
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
     const std::string name = entry.path().filename().string();
@@ -130,7 +125,7 @@ TensorBoardWriter::TensorBoardWriter(const std::string& directory,
   make_directories(directory);
   file_ = std::make_unique<FileWriter>(new_path(directory), FileWriter::Start::kEmpty);
   ProtoMessage version;
-  version.add_double(1, now_s());
+  version.add_double(1, unix_now_s());
   version.add_bytes(3, "brain.Event:2");
   write_record(version.bytes());
   if (resumed_step) {
@@ -219,7 +214,7 @@ void TensorBoardWriter::add_hparams(std::span<const Assignment> hparams) {
     entry.add_message(2, content);
     info.add_message(1, entry);
   }
-  info.add_double(5, now_s());
+  info.add_double(5, unix_now_s());
   data.add_message(3, info);
   write_summary(0, only(value_of("_hparams_/session_start_info", "hparams", data.bytes())));
 }
@@ -229,7 +224,7 @@ void TensorBoardWriter::end_hparams() {
   constexpr int64_t kSuccess = 1;
   ProtoMessage info, data;
   info.add_int(1, kSuccess);
-  info.add_double(2, now_s());
+  info.add_double(2, unix_now_s());
   data.add_message(4, info);
   write_summary(0, only(value_of("_hparams_/session_end_info", "hparams", data.bytes())));
 }
