@@ -176,22 +176,19 @@ void find_ignored_settings(Config config, std::vector<std::string>& problems) {
   });
 }
 
-// Reports a setting that asks for a feature which is missing here.
-void refuse(std::vector<std::string>& problems, const std::string& setting, bool missing,
-            const std::string& use) {
-  if (missing) {
-    problems.push_back(str(setting, " is not in this build; use ", use));
-  }
-}
-
 void find_missing_features(const Config& c, std::vector<std::string>& problems) {
-  refuse(problems, "run.device = cuda", c.run.device == Device::kCuda && !kHasCuda, "cpu or auto");
-  refuse(problems, "dist.backend = nccl", c.dist.backend == Backend::kNccl && !kHasCuda,
-         "mpi or auto");
-  refuse(problems, "kernels.attention = cudnn",
+  // Reports a setting that asks for a feature which is missing here.
+  const auto refuse = [&](const std::string& setting, bool missing, const std::string& use) {
+    if (missing) {
+      problems.push_back(str(setting, " is not in this build; use ", use));
+    }
+  };
+  refuse("run.device = cuda", c.run.device == Device::kCuda && !kHasCuda, "cpu or auto");
+  refuse("dist.backend = nccl", c.dist.backend == Backend::kNccl && !kHasCuda, "mpi or auto");
+  refuse("kernels.attention = cudnn",
          c.kernels.attention == AttentionKernels::kCudnn && !cudnn_attention::in_build(),
          "own or auto");
-  refuse(problems, "log.trace = true", c.log.trace, "false");
+  refuse("log.trace = true", c.log.trace, "false");
 }
 
 void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::string>& problems) {
