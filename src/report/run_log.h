@@ -41,7 +41,7 @@ struct StepMetrics {
   double exposed_comm_s = 0;  // communication not hidden by computation, largest of all ranks
   SlowestRank slowest{};
   std::vector<double> own_s{};  // by rank: RankTime::own
-  WireCount wire;               // sent in the last step by the rank that sent the most payload
+  WireCount wire{};             // sent in the last step by the rank that sent the most payload
   std::array<int64_t, kMemoryClasses> memory_peak{};  // by MemoryClass, of the largest rank
   int64_t peak_bytes = 0;                             // of all classes together, largest rank
 };

@@ -275,13 +275,12 @@ void Trainer::settle() {
 }
 
 void Trainer::log_step(const Pending& done, const StepState& state) {
-  StepMetrics metrics;
-  metrics.step = done.step;
-  metrics.loss = done.record.loss() / done.targets;
-  metrics.lr = done.lr;
-  metrics.grad_norm = state.grad_norm;
-  metrics.loss_scale = state.loss_scale;
-  metrics.skipped = state.skipped;
+  StepMetrics metrics{.step = done.step,
+                      .loss = done.record.loss() / done.targets,
+                      .lr = done.lr,
+                      .grad_norm = state.grad_norm,
+                      .loss_scale = state.loss_scale,
+                      .skipped = state.skipped};
   during(Part::kCommunication, [&] { window_->close(done.end, metrics); });
   if (log_) {
     log_->training(metrics);

@@ -15,7 +15,7 @@ MUTANTS = [
            "lr_at(config_.schedule(), state_.step)", "lr_at(config_.schedule(), state_.step + 1)",
            ["program.life_of_a_run Figures.test_the_learning_rate_is_that_of_the_step"]),
     Mutant("the logged norm is the one after clipping", "src/train/trainer.cpp",
-           "metrics.grad_norm = state.grad_norm;", "metrics.grad_norm = state.grad_norm * state.grad_scale;",
+           ".grad_norm = state.grad_norm,", ".grad_norm = state.grad_norm * state.grad_scale,",
            ["program.life_of_a_run Figures.test_the_gradient_norm_is_that_before_clipping"]),
     Mutant("mfu counts all ranks' work as one rank's", "src/report/metrics_window.cpp",
            "(peak_flops_ * static_cast<double>(mesh_.job().size()))", "peak_flops_",
