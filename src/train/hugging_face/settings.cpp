@@ -198,22 +198,17 @@ void Translation::set_rope() {
   }
 }
 
-// Of `architectures`, or of `model_type` in a config.json without one.
-std::string architecture_of(const Keys& keys) {
-  constexpr std::pair<const char*, const char*> kTypes[] = {{"gpt2", "GPT2LMHeadModel"},
-                                                            {"llama", "LlamaForCausalLM"}};
-  const std::string known = "GPT2LMHeadModel and LlamaForCausalLM";
+// By `architectures`, or by `model_type` in a config.json without one.
+bool is_llama(const Keys& keys) {
   const bool is_listed = keys.find("architectures") != nullptr;
   const std::string key = is_listed ? "architectures" : "model_type";
   if (!keys.find(key)) {
     fail(ExitCode::kConfig, keys.path() + ": has neither architectures nor model_type");
   }
-  for (const auto& [type, architecture] : kTypes) {
-    if (*keys.find(key) == (is_listed ? Json::array({architecture}) : Json(type))) {
-      return architecture;
-    }
-  }
-  keys.refuse(key, known);
+  const Json gpt2 = is_listed ? Json::array({"GPT2LMHeadModel"}) : Json("gpt2");
+  const Json llama = is_listed ? Json::array({"LlamaForCausalLM"}) : Json("llama");
+  keys.require(key, {gpt2, llama}, "GPT2LMHeadModel and LlamaForCausalLM");
+  return *keys.find(key) == llama;
 }
 
 }  // namespace
@@ -228,13 +223,9 @@ bool is_hugging_face(const std::string& path) {
 std::vector<Assignment> hugging_face_settings(const std::string& folder) {
   const Keys keys = Keys::of(folder + "/config.json");
   Translation translation(keys);
-  const std::string architecture = architecture_of(keys);
+  const bool llama = is_llama(keys);
   keys.require("quantization_config", {}, "weights of F32, F16 and BF16");
-  if (architecture == "GPT2LMHeadModel") {
-    translation.set_gpt2();
-  } else {
-    translation.set_llama();
-  }
+  llama ? translation.set_llama() : translation.set_gpt2();
   return translation.take();
 }
 
