@@ -63,9 +63,8 @@ void MetricsWindow::close(const Mark& end, StepMetrics& metrics) {
   }
   metrics.slowest = slowest_rank(times);
   const std::vector<RankUse> use = gather_use(sent_);
-  metrics.wire = use[busiest_rank(use)].wire;
-  metrics.memory_peak = use[largest_rank(use)].memory_peak;
-  metrics.peak_bytes = use[largest_rank(use)].peak_bytes;
+  metrics.use = use[largest_rank(use)];
+  metrics.use.wire = use[busiest_rank(use)].wire;
   metrics.seconds = own.seconds;
   metrics.steps = std::exchange(steps_, 0);
   metrics.samples = metrics.steps * global_batch_;

@@ -220,12 +220,12 @@ void RunLog::training(const StepMetrics& m) {
                   {"step_ms", step_ms},
                   {std::string(unit()) + "_per_s", units_per_s},
                   {"mfu", m.mfu},
-                  {"wire_bytes", m.wire.payload().total()},
+                  {"wire_bytes", m.use.wire.payload().total()},
                   {"exposed_comm_ms", 1000 * m.exposed_comm_s / static_cast<double>(m.steps)},
                   {"slowest", slowest_metrics(m)},
-                  {"peak_bytes", m.peak_bytes},
-                  {"wire", wire_metrics(m.wire)},
-                  {"memory", memory_metrics(m.memory_peak)}});
+                  {"peak_bytes", m.use.peak_bytes},
+                  {"wire", wire_metrics(m.use.wire)},
+                  {"memory", memory_metrics(m.use.memory_peak)}});
   if (m.own_s.size() <= kRanksInLog) {
     std::vector<double> own_ms;
     for (const double seconds : m.own_s) {

@@ -2,7 +2,6 @@
 // TensorBoard, report.json, and the lines at the end. Only rank 0 has a RunLog.
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <functional>
 #include <limits>
@@ -10,9 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/wire_count.h"
 #include "src/data/dataset.h"
-#include "src/device/memory.h"
 #include "src/report/console.h"
 #include "src/report/metrics_log.h"
 #include "src/report/run_report.h"
@@ -41,9 +38,9 @@ struct StepMetrics {
   double exposed_comm_s = 0;  // communication not hidden by computation, largest of all ranks
   SlowestRank slowest{};
   std::vector<double> own_s{};  // by rank: RankTime::own
-  WireCount wire{};             // sent in the last step by the rank that sent the most payload
-  std::array<int64_t, kMemoryClasses> memory_peak{};  // by MemoryClass, of the largest rank
-  int64_t peak_bytes = 0;                             // of all classes together, largest rank
+  // Bytes sent in the last step, of the rank that sent the most payload; peaks of memory, of the
+  // largest rank.
+  RankUse use{};
 };
 
 // Of one checkpoint.

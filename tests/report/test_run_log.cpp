@@ -30,9 +30,7 @@ TEST_F(RunFiles, MetricsHaveMemoryAndWire) {
                                   .ratio = 1.25,
                                   .time = {.seconds = 0.175, .parts = {0.1, 0.05, 0, 0.025}}},
                       .own_s = {0.1, 0.1250004},
-                      .wire = use.wire,
-                      .memory_peak = use.memory_peak,
-                      .peak_bytes = use.peak_bytes});
+                      .use = use});
   nlohmann::ordered_json line = last_line(directory().metrics());
   const double now = static_cast<double>(std::time(nullptr));
   EXPECT_LE(line["time"], now + 1);
@@ -66,9 +64,9 @@ TEST_F(RunFiles, TheRankThatWroteLongestIsNamed) {
 
 TEST_F(RunFiles, TimesOfAtMost64RanksAreLogged) {
   RunLog log(config_, directory(), 0, DatasetInfo{}, {"a"});
-  log.training({.step = 1, .steps = 2, .own_s = std::vector<double>(64, 0.0030014), .wire = {}});
+  log.training({.step = 1, .steps = 2, .own_s = std::vector<double>(64, 0.0030014)});
   EXPECT_NE(read_file(directory().metrics()).find("\"own_ms\":[1.501,"), std::string::npos);
-  log.training({.step = 2, .steps = 1, .own_s = std::vector<double>(65, 1.0), .wire = {}});
+  log.training({.step = 2, .steps = 1, .own_s = std::vector<double>(65, 1.0)});
   const std::string lines = read_file(directory().metrics());
   EXPECT_EQ(lines.find("own_ms", lines.find('\n')), std::string::npos);
 }
