@@ -62,17 +62,13 @@ void truncate_after(const std::string& path, int64_t step) {
   }
   const std::string text = read_file(path);
   std::string kept, discarded;
-  for (size_t start = 0; start < text.size();) {
-    const size_t newline = text.find('\n', start);
-    const bool whole = newline != std::string::npos;
-    const size_t end = whole ? newline + 1 : text.size();
-    const std::string_view line = std::string_view(text).substr(start, end - start);
-    const std::optional<int64_t> at =
-        whole ? step_of(Json::parse(line, nullptr, false)) : std::nullopt;
-    if (at) {
+  // A last line without its end was cut short, and is dropped.
+  for (std::string_view rest = text; rest.find('\n') != std::string_view::npos;) {
+    const std::string_view line = rest.substr(0, rest.find('\n') + 1);
+    if (const std::optional<int64_t> at = step_of(Json::parse(line, nullptr, false))) {
       (*at > step ? discarded : kept) += line;
     }
-    start = end;
+    rest.remove_prefix(line.size());
   }
   if (kept.size() == text.size()) {
     return;
