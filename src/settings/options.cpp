@@ -26,12 +26,6 @@ std::string number_text(T value) {
   return std::string(text, result.ptr);
 }
 
-template <class T>
-std::string range_text(T low, T high) {
-  return str(std::is_integral_v<T> ? "a whole number" : "a number", " in [", number_text(low), ", ",
-             number_text(high), "]");
-}
-
 }  // namespace
 
 void Options::bind(Setting setting) {
@@ -42,7 +36,9 @@ void Options::bind(Setting setting) {
 template <class Number>
 void Options::add(const std::string& key, Number& value, const std::string& help,
                   std::type_identity_t<Number> low, std::type_identity_t<Number> high) {
-  bind({key, help, range_text(low, high), "",
+  const std::string allowed = str(std::is_integral_v<Number> ? "a whole number" : "a number",
+                                  " in [", number_text(low), ", ", number_text(high), "]");
+  bind({key, help, allowed, "",
         [&value, low, high](const std::string& text) {
           const auto parsed = parse_number<Number>(text);
           const bool good = parsed && *parsed >= low && *parsed <= high;
