@@ -29,7 +29,6 @@ class InstanceMetadata {
   // the service does not answer, or answers anything else. `stop` ends the waiting.
   std::optional<std::string> get(const std::string& path, const std::stop_token& stop);
 
-  const std::string& server() const { return options_.server; }
   bool has_had_token() const { return !token_.empty(); }
 
  private:

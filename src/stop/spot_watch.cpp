@@ -40,8 +40,8 @@ void SpotWatch::watch(const std::stop_token& stop) {
     } catch (const std::exception& error) {
       const bool gives_up = options_.gives_up && first && !service_.has_had_token();
       if (!stop.stop_requested() && complaints_.insert(error.what()).second) {
-        say(str(options_.host, ": no spot notices: the metadata service ", service_.server(), " ",
-                error.what(),
+        say(str(options_.host, ": no spot notices: the metadata service ", options_.service.server,
+                " ", error.what(),
                 gives_up ? "; it is not asked again (run.watch_spot = auto)" : "; asking again"));
       }
       if (gives_up) {
