@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 namespace tandem {
@@ -82,9 +83,8 @@ std::vector<RankUse> MetricsWindow::gather_use(const WireCount& wire, int64_t sa
     own.memory_peak[i] = memory.use(static_cast<MemoryClass>(i)).peak_bytes;
   }
   std::vector<RankUse> all;
-  for (const std::string& text : mesh_.job().all_gather(own.text())) {
-    all.push_back(RankUse::from_text(text));
-  }
+  std::ranges::transform(mesh_.job().all_gather(own.text()), std::back_inserter(all),
+                         RankUse::from_text);
   return all;
 }
 

@@ -248,9 +248,7 @@ std::vector<double> Checkpointer::commit() {
     const std::vector<std::string> entries = job_.all_gather(written.file.text());
     path_ = on_root(job_, [&] {
       std::vector<FileEntry> files;
-      for (const std::string& text : entries) {
-        files.push_back(FileEntry::from_text(text));
-      }
+      std::ranges::transform(entries, std::back_inserter(files), FileEntry::from_text);
       const std::string committed = commit_checkpoint(attempt.partial, attempt.manifest, files);
       // Beside training: it takes almost a second for each gigabyte.
       removal_ = std::async(std::launch::async, [this, step = attempt.manifest.step] {
