@@ -54,11 +54,7 @@ std::optional<int> StragglerWatch::add(const SlowestRank& slowest, int64_t steps
     last_.pop_front();
   }
   const bool again = clearly && std::ranges::count(last_, slowest.rank) >= kTimes;
-  if (!again || std::ranges::count(named_, slowest.rank) > 0) {
-    return std::nullopt;
-  }
-  named_.push_back(slowest.rank);
-  return slowest.rank;
+  return again && named_.insert(slowest.rank).second ? std::optional(slowest.rank) : std::nullopt;
 }
 
 }  // namespace tandem

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "comm/control.h"
@@ -46,7 +47,7 @@ class StragglerWatch {
 
  private:
   std::deque<int> last_;  // the slowest ranks; -1: none by so much
-  std::vector<int> named_;
+  std::set<int> named_;
 };
 
 }  // namespace tandem
