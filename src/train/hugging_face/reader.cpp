@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <vector>
 
 #include "src/core/visible_text.h"
 #include "src/train/hugging_face/names.h"
@@ -47,8 +48,8 @@ HuggingFaceReader::HuggingFaceReader(const std::string& folder) : files_(folder)
       }
       used.insert(part.name);
     }
-    std::string name = "param/" + parameter.name;
-    parameters_.emplace(std::move(name), std::move(parameter));
+    parameter.name = "param/" + parameter.name;
+    parameters_[parameter.name] = parameter;
   }
   for (const SafetensorsEntry& entry : files_.tensors()) {
     if (!used.contains(entry.name) && !is_no_hugging_face_parameter(entry.name, config)) {
@@ -56,14 +57,6 @@ HuggingFaceReader::HuggingFaceReader(const std::string& folder) : files_(folder)
                                 " has no place in the model that its config.json describes"));
     }
   }
-}
-
-std::vector<HuggingFaceReader::Entry> HuggingFaceReader::tensors() const {
-  std::vector<Entry> entries;
-  for (const auto& [name, parameter] : parameters_) {
-    entries.push_back({name, parameter.shape});
-  }
-  return entries;
 }
 
 void HuggingFaceReader::require_tensor(const std::string& name, const Shape& shape) const {

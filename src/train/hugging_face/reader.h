@@ -2,8 +2,8 @@
 #pragma once
 
 #include <map>
+#include <ranges>
 #include <string>
-#include <vector>
 
 #include "src/device/slab.h"
 #include "src/io/safetensors/safetensors.h"
@@ -19,11 +19,8 @@ class HuggingFaceReader final : public TensorSource {
   // their shapes and as F32, F16 or BF16, and no others; Error(kConfig) as hugging_face_config().
   explicit HuggingFaceReader(const std::string& folder);
 
-  struct Entry {
-    std::string name{};  // as in Slab
-    Shape shape{};
-  };
-  std::vector<Entry> tensors() const;  // sorted by name
+  // The parameters, sorted by name. Their names are as in Slab.
+  auto tensors() const { return std::views::values(parameters_); }
 
   void require_tensor(const std::string& name, const Shape& shape) const override;
   void read(const Slab& slab) const override;
@@ -33,7 +30,7 @@ class HuggingFaceReader final : public TensorSource {
   void read_transposed(const HuggingFaceTensor& tensor, Range range, float* out) const;
 
   SafetensorsReader files_;
-  std::map<std::string, HuggingFaceParameter> parameters_;  // by our name in a Slab
+  std::map<std::string, HuggingFaceParameter> parameters_;  // by name
 };
 
 }  // namespace tandem
