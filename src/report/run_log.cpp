@@ -306,7 +306,7 @@ void RunLog::show_images(int64_t step, const PredictedImages& predicted) {
   });
 }
 
-void RunLog::show_histograms(int64_t step, std::span<const NamedHistogram> histograms) {
+void RunLog::show_histograms(int64_t step, const Histograms& histograms) {
   to_tensorboard([&](TensorBoardWriter& writer) { writer.add_histograms(step, histograms); });
 }
 

@@ -90,7 +90,7 @@ class RunLog {
   // For TensorBoard, where it is on.
   void show_text(int64_t step, const std::string& sample);
   void show_images(int64_t step, const PredictedImages& predicted);
-  void show_histograms(int64_t step, std::span<const NamedHistogram> histograms);
+  void show_histograms(int64_t step, const Histograms& histograms);
   // The checkpoint of `step` is committed.
   void saved(int64_t step, const SaveMetrics& metrics);
   // Ends this start in report.json. If a step was done, shows and writes what the ranks used. Sets

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "comm/agreement.h"
 #include "layers/models/classifier.h"
@@ -64,7 +63,7 @@ void ModelViews::show(int64_t step, double gradient_scale, RunLog* log) {
     }
   }
   if (config_.log.histograms) {
-    const std::vector<NamedHistogram> all = histograms(gradient_scale);
+    const Histograms all = histograms(gradient_scale);
     if (log) {
       log->show_histograms(step, all);
     }
@@ -134,10 +133,10 @@ PredictedImages ModelViews::images() {
 }
 
 // Each rank counts what it owns of the optimizer's view, so every element counts once.
-std::vector<NamedHistogram> ModelViews::histograms(double gradient_scale) {
+Histograms ModelViews::histograms(double gradient_scale) {
   const OptimizerShards& shards = training_.store().shards;
   const bool has_gradients = training_.store().gradients.is_summed();
-  std::map<std::string, Histogram> by_tag;
+  Histograms by_tag;
   for (const Parameter* parameter : parameters_of(model_)) {
     if (parameter->wanted()) {
       by_tag["weights/" + parameter->name];
@@ -160,12 +159,10 @@ std::vector<NamedHistogram> ModelViews::histograms(double gradient_scale) {
       }
     }
   }
-  std::vector<NamedHistogram> all;
   for (auto& [tag, histogram] : by_tag) {
     histogram.sums() = machine_.mesh()->job().sum(histogram.sums());
-    all.push_back({tag, histogram});
   }
-  return all;
+  return by_tag;
 }
 
 }  // namespace tandem

@@ -31,7 +31,7 @@ class ModelViews {
   bool samples_are_due(int64_t step) const;
   std::string text();
   PredictedImages images();
-  std::vector<NamedHistogram> histograms(double gradient_scale);
+  Histograms histograms(double gradient_scale);
   Context context();
   Tensor on_host(const Tensor& data) { return copied_as_f32(machine_.stream, data, host_); }
 

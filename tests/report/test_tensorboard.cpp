@@ -243,10 +243,11 @@ TEST_F(TensorBoard, TextAndPictures) {
 }
 
 TEST_F(TensorBoard, Histograms) {
-  NamedHistogram weights{"weights/a", {}};
-  weights.histogram.add(std::vector<float>{-1, 1, 1});
+  Histograms histograms;
+  histograms["weights/a"].add(std::vector<float>{-1, 1, 1});
+  histograms["weights/b"];
   TensorBoardWriter writer(root_);
-  writer.add_histograms(5, std::vector{weights, NamedHistogram{"weights/b", {}}});
+  writer.add_histograms(5, histograms);
   const std::vector<Fields> values = values_of(records_of(writer.path())[1]);
   ASSERT_EQ(values.size(), 2U);
   EXPECT_EQ(text_of(values[0], 1), "weights/a");

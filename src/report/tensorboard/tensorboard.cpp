@@ -174,7 +174,7 @@ void TensorBoardWriter::add_picture(int64_t step, std::string_view tag, const Pi
 
 // HistogramProto { min = 1, max = 2, num = 3, sum = 4, sum_squares = 5, bucket_limit = 6,
 // bucket = 7 }.
-void TensorBoardWriter::add_histograms(int64_t step, std::span<const NamedHistogram> histograms) {
+void TensorBoardWriter::add_histograms(int64_t step, const Histograms& histograms) {
   ProtoMessage summary;
   for (const auto& [tag, histogram] : histograms) {
     const Histogram::Bins bins = histogram.bins();

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,10 +26,7 @@
 
 namespace tandem {
 
-struct NamedHistogram {
-  std::string tag;
-  Histogram histogram;
-};
+using Histograms = std::map<std::string, Histogram>;  // by tag
 
 class TensorBoardWriter {
  public:
@@ -47,7 +45,7 @@ class TensorBoardWriter {
   void add_metrics(int64_t step, const std::string& kind, const std::vector<Metric>& metrics);
   void add_text(int64_t step, std::string_view tag, std::string_view markdown);
   void add_picture(int64_t step, std::string_view tag, const Picture& picture);
-  void add_histograms(int64_t step, std::span<const NamedHistogram> histograms);  // in one event
+  void add_histograms(int64_t step, const Histograms& histograms);  // in one event
   // For the HParams tab, which shows the latest scalars beside them: the start of a session, and
   // its end. TensorBoard gets a number or a truth value where the text of a setting is one.
   void add_hparams(std::span<const Assignment> hparams);
