@@ -74,7 +74,6 @@ RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step
     : config_(config),
       directory_(directory),
       data_(data),
-      first_step_(step),
       run_(earlier_starts(directory.report(), step)),
       metrics_(open_metrics(directory.metrics(), step)),
       console_({.mode = config.log.progress,
@@ -98,7 +97,6 @@ RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step
     const auto resumed = step > 0 ? std::optional(step) : std::nullopt;
     tensorboard_ = std::make_unique<TensorBoardWriter>(directory.tensorboard(), resumed);
   }
-  report_.step = step;
 }
 
 void RunLog::start(const RunSummary& s, const std::string& resumed_from,
@@ -129,8 +127,8 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
   console_.print(str("ranks       ", s.sharing));
   console_.print(str("memory      ", s.memory, " a rank; activations need more"));
   if (!resumed_from.empty()) {
-    console_.print(
-        str("resuming    ", resumed_from, " at step ", report_.step, " of ", config_.train.steps));
+    console_.print(str("resuming    ", resumed_from, " at step ", now().first_step, " of ",
+                       config_.train.steps));
   } else if (!weights_from.empty()) {
     console_.print(str("weights     ", weights_from));
   }
@@ -179,7 +177,7 @@ void RunLog::append(int64_t step, std::vector<Metric> metrics) {
 // Writes report.json with how far this start has come.
 void RunLog::write_report() {
   now().duration_s = duration_s();
-  const int64_t samples = (now().step - first_step_) * config_.train.global_batch;
+  const int64_t samples = (now().step - now().first_step) * config_.train.global_batch;
   now().units_per_s = static_cast<double>(samples * units_per_sample()) / now().duration_s;
   log([&] { replace_file(directory_.report(), run_.json()); });
 }
@@ -328,10 +326,10 @@ void RunLog::saved(int64_t step, const SaveMetrics& m) {
 }
 
 void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport report) {
-  report.first_step = first_step_;
+  report.first_step = now().first_step;
   now().state = stopped ? "stopped" : "finished";
   now().step = report.step;
-  if (report.step > first_step_) {
+  if (report.step > report.first_step) {
     console_.print(report.tables(1));
     report.starts = std::move(run_.starts);
     run_ = report;

@@ -122,7 +122,6 @@ class RunLog {
   Config config_;
   RunDirectory directory_;
   DatasetInfo data_;
-  int64_t first_step_;
   RunReport run_;  // what report.json holds: the last end, and all starts with this one
   MetricsLog metrics_;
   std::unique_ptr<TensorBoardWriter> tensorboard_;  // null: switched off
