@@ -192,12 +192,10 @@ void find_missing_features(const Config& c, std::vector<std::string>& problems) 
 }
 
 void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::string>& problems) {
-  if (dist.node_size != "auto") {
-    const auto size = parse_number<int64_t>(dist.node_size);
-    if (!size || *size < 1 || ranks % *size != 0) {
-      problems.push_back(str("dist.node_size = ", dist.node_size,
-                             " must be auto, or a number that divides the ", ranks, " ranks"));
-    }
+  const auto size = parse_number<int64_t>(dist.node_size);
+  if (dist.node_size != "auto" && (!size || *size < 1 || ranks % *size != 0)) {
+    problems.push_back(str("dist.node_size = ", dist.node_size,
+                           " must be auto, or a number that divides the ", ranks, " ranks"));
   }
   if (dist.reduce == Reduce::kExact && dist.wire_dtype != DType::kF32) {
     problems.push_back(str("dist.wire_dtype = ", name_of(dist.wire_dtype),
