@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
@@ -124,8 +125,7 @@ class Translation {
   void set(const std::string& setting, const std::string& value) {
     settings_.push_back({setting, value, keys_.path()});
   }
-  template <size_t kCount>
-  void set_all(const Key (&table)[kCount]) {
+  void set_all(std::span<const Key> table) {
     for (const auto& [theirs, ours, otherwise] : table) {
       set(ours, keys_.text(theirs, otherwise));
     }
