@@ -1,44 +1,22 @@
 #include "src/core/dtype.h"
 
-#include "src/core/error.h"
+#include <array>
 
 namespace tandem {
 
-int64_t size_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-    case DType::kI32:
-      return 4;
-    case DType::kF64:
-    case DType::kI64:
-      return 8;
-    case DType::kBf16:
-    case DType::kFp16:
-      return 2;
-    case DType::kU8:
-      return 1;
-  }
-  fail(ExitCode::kInternal, "size_of: unknown dtype");
-}
+namespace {
 
-std::string_view name_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "f32";
-    case DType::kF64:
-      return "f64";
-    case DType::kBf16:
-      return "bf16";
-    case DType::kFp16:
-      return "fp16";
-    case DType::kI32:
-      return "i32";
-    case DType::kI64:
-      return "i64";
-    case DType::kU8:
-      return "u8";
-  }
-  fail(ExitCode::kInternal, "name_of: unknown dtype");
-}
+// In the order of DType.
+struct Kind {
+  std::string_view name;
+  int64_t size;
+};
+constexpr std::array<Kind, 7> kKinds = {
+    {{"f32", 4}, {"f64", 8}, {"bf16", 2}, {"fp16", 2}, {"i32", 4}, {"i64", 8}, {"u8", 1}}};
+
+}  // namespace
+
+int64_t size_of(DType dtype) { return kKinds.at(static_cast<size_t>(dtype)).size; }
+std::string_view name_of(DType dtype) { return kKinds.at(static_cast<size_t>(dtype)).name; }
 
 }  // namespace tandem
