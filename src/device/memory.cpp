@@ -64,19 +64,11 @@ class Heap final : public Source {
   void release(void* data) override { std::free(data); }
 };
 
+// Only builds with CUDA make this and Gpu.
 class PinnedHost final : public Source {
  public:
-  void* allocate(int64_t bytes) override {
-    if constexpr (kHasCuda) {
-      return cuda::allocate_pinned(bytes);
-    }
-    return nullptr;
-  }
-  void release(void* data) override {
-    if constexpr (kHasCuda) {
-      cuda::release_pinned(data);
-    }
-  }
+  void* allocate(int64_t bytes) override { return cuda::allocate_pinned(bytes); }
+  void release(void* data) override { cuda::release_pinned(data); }
 };
 
 bool gpu_keeps_blocks() {
@@ -89,28 +81,14 @@ class Gpu final : public Source {
   explicit Gpu(CUstream_st* stream) : stream_(stream) {}
   Device device() const override { return Device::kCuda; }
   bool keeps() const override { return keeps_; }
-  int64_t bytes() const override {
-    if constexpr (kHasCuda) {
-      return cuda::device_bytes();
-    }
-    return 0;
-  }
+  int64_t bytes() const override { return cuda::device_bytes(); }
   void* allocate(int64_t bytes) override {
-    if constexpr (kHasCuda) {
-      return keeps_ ? cuda::allocate(bytes) : cuda::allocate(bytes, stream_);
-    }
-    return nullptr;
+    return keeps_ ? cuda::allocate(bytes) : cuda::allocate(bytes, stream_);
   }
-  void release(void* data) override {
-    if constexpr (kHasCuda) {
-      keeps_ ? cuda::release(data) : cuda::release(data, stream_);
-    }
-  }
+  void release(void* data) override { keeps_ ? cuda::release(data) : cuda::release(data, stream_); }
   void clear(void* data, int64_t bytes) override {
-    if constexpr (kHasCuda) {
-      cuda::zero(data, bytes, stream_);
-      cuda::synchronize(stream_);
-    }
+    cuda::zero(data, bytes, stream_);
+    cuda::synchronize(stream_);
   }
 
  private:
@@ -143,10 +121,12 @@ std::unique_ptr<Source> source_of(const Stream& stream) {
   if (stream.is_dry()) {
     return std::make_unique<Addresses>(stream.device());
   }
-  if (stream.device() == Device::kCpu) {
-    return std::make_unique<Heap>();
+  if constexpr (kHasCuda) {
+    if (stream.device() == Device::kCuda) {
+      return std::make_unique<Gpu>(stream.handle());
+    }
   }
-  return std::make_unique<Gpu>(stream.handle());
+  return std::make_unique<Heap>();
 }
 
 void add(MemoryUse& use, int64_t bytes) {
@@ -310,8 +290,10 @@ Memory::Memory(const Stream& stream, int64_t limit_bytes)
     : pool_(std::make_shared<MemoryPool>(source_of(stream), limit_bytes)) {}
 
 Memory Memory::pinned() {
-  require(kHasCuda, "Memory::pinned: this build has no CUDA");
-  return Memory(std::make_shared<MemoryPool>(std::make_unique<PinnedHost>(), 0));
+  if constexpr (kHasCuda) {
+    return Memory(std::make_shared<MemoryPool>(std::make_unique<PinnedHost>(), 0));
+  }
+  fail(ExitCode::kInternal, "Memory::pinned: this build has no CUDA");
 }
 
 std::shared_ptr<Storage> Memory::allocate(int64_t bytes, MemoryClass memory_class) {

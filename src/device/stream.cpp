@@ -175,40 +175,26 @@ class Stream::Background final : public Queue {
   std::thread thread_{[this] { run(); }};
 };
 
-// A CUDA stream.
+// A CUDA stream. Only builds with CUDA make it.
 class Stream::OnGpu final : public Queue {
  public:
-  explicit OnGpu(bool high_priority) {
-    if constexpr (kHasCuda) {
-      handle_ = cuda::make_stream(high_priority).release();
-    }
-  }
-  ~OnGpu() override {
-    if constexpr (kHasCuda) {
-      cuda::StreamHandle{handle_};
-    }
-  }
+  explicit OnGpu(bool high_priority) : handle_(cuda::make_stream(high_priority)) {}
   void submit(std::function<void()>) override {
     fail(ExitCode::kInternal, "Stream::submit: a CUDA stream runs kernels, not host functions");
   }
   std::shared_ptr<Event::State> record(bool timed) override {
-    if constexpr (kHasCuda) {
-      return std::make_shared<Event::State>(cuda::record(handle_, timed));
-    }
-    return nullptr;
+    return std::make_shared<Event::State>(cuda::record(handle(), timed));
   }
   void wait(const Event& event) override {
-    if constexpr (kHasCuda) {
-      if (event.state_ && event.state_->gpu()) {
-        return cuda::wait(handle_, event.state_->gpu());
-      }
+    if (event.state_ && event.state_->gpu()) {
+      return cuda::wait(handle(), event.state_->gpu());
     }
     event.synchronize();
   }
-  CUstream_st* handle() const override { return handle_; }
+  CUstream_st* handle() const override { return handle_.get(); }
 
  private:
-  CUstream_st* handle_ = nullptr;
+  cuda::StreamHandle handle_;
 };
 
 // Runs nothing; only its clock advances.
@@ -247,33 +233,24 @@ Work& Work::operator+=(const Work& other) {
   return *this;
 }
 
-namespace {
-
-void require_built(Device device) {
-  require(device == Device::kCpu || kHasCuda, "Stream: this build has no CUDA");
-}
-
-}  // namespace
-
 Stream::Stream(Device device, std::unique_ptr<Queue> queue)
     : device_(device), queue_(std::move(queue)) {}
 Stream::Stream(Stream&&) noexcept = default;
 Stream::~Stream() = default;
 
 Stream Stream::compute(Device device) {
-  require_built(device);
-  if (device == Device::kCuda) {
-    return Stream(device, std::make_unique<OnGpu>(false));
-  }
-  return Stream(device, std::make_unique<Inline>());
+  return device == Device::kCuda ? on_gpu(false) : Stream(device, std::make_unique<Inline>());
 }
 
 Stream Stream::background(Device device) {
-  require_built(device);
-  if (device == Device::kCuda) {
-    return Stream(device, std::make_unique<OnGpu>(true));
+  return device == Device::kCuda ? on_gpu(true) : Stream(device, std::make_unique<Background>());
+}
+
+Stream Stream::on_gpu(bool high_priority) {
+  if constexpr (kHasCuda) {
+    return Stream(Device::kCuda, std::make_unique<OnGpu>(high_priority));
   }
-  return Stream(device, std::make_unique<Background>());
+  fail(ExitCode::kInternal, "Stream: this build has no CUDA");
 }
 
 Stream Stream::dry(Device device, const Speed& speed) {

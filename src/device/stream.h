@@ -109,6 +109,7 @@ class Stream {
   class OnGpu;
   class Dry;
   Stream(Device device, std::unique_ptr<Queue> queue);
+  static Stream on_gpu(bool high_priority);
   void charge_clock(const Work& work) const;
   Device device_;
   std::unique_ptr<Queue> queue_;
