@@ -60,16 +60,10 @@ void use_device(int device) {
   check(cudaSetDevice(device));
 }
 
-int64_t device_bytes() {
+DeviceBytes device_bytes() {
   size_t free_bytes = 0, all_bytes = 0;
   check(cudaMemGetInfo(&free_bytes, &all_bytes));
-  return static_cast<int64_t>(all_bytes);
-}
-
-int64_t free_device_bytes() {
-  size_t free_bytes = 0, all_bytes = 0;
-  check(cudaMemGetInfo(&free_bytes, &all_bytes));
-  return static_cast<int64_t>(free_bytes);
+  return {static_cast<int64_t>(all_bytes), static_cast<int64_t>(free_bytes)};
 }
 
 std::string device_name() {

@@ -18,8 +18,10 @@ std::string why_no_device();
 // Makes `device`, in [0, device_count()), the GPU of this process.
 void use_device(int device);
 // Of the GPU in use: all memory, and what no process has taken.
-int64_t device_bytes();
-int64_t free_device_bytes();
+struct DeviceBytes {
+  int64_t all, free;
+};
+DeviceBytes device_bytes();
 std::string device_name();  // "NVIDIA H200"
 // CUDA versions: the newest that the driver supports, and the one that Tandem was built with.
 std::string versions();  // "driver for CUDA 13.0, built with 13.0"

@@ -81,7 +81,7 @@ class Gpu final : public Source {
   explicit Gpu(CUstream_st* stream) : stream_(stream) {}
   Device device() const override { return Device::kCuda; }
   bool keeps() const override { return keeps_; }
-  int64_t bytes() const override { return cuda::device_bytes(); }
+  int64_t bytes() const override { return cuda::device_bytes().all; }
   void* allocate(int64_t bytes) override {
     return keeps_ ? cuda::allocate(bytes) : cuda::allocate(bytes, stream_);
   }

@@ -10,7 +10,7 @@ namespace tandem {
 int64_t available_memory(Device device, int ranks_here) {
   if constexpr (kHasCuda) {
     if (device == Device::kCuda) {
-      return cuda::free_device_bytes();
+      return cuda::device_bytes().free;
     }
   }
   return available_host_memory() / ranks_here;

@@ -198,7 +198,7 @@ void step_bench(const Options& options) {
             {number(static_cast<double>(bench.memory.total().peak_bytes) / (1 << 30))});
   if constexpr (kHasCuda) {
     if (options.device == Device::kCuda) {
-      const int64_t taken = cuda::device_bytes() - cuda::free_device_bytes();
+      const int64_t taken = cuda::device_bytes().all - cuda::device_bytes().free;
       table.row("taken of the GPU, GiB", {number(static_cast<double>(taken) / (1 << 30))});
     }
   }
