@@ -82,8 +82,9 @@ std::string versions() {
 
 namespace {
 
-// Null instead of an error when there is no memory left.
-void* unless_exhausted(cudaError_t code, void* data) {
+// Null instead of an error when there is no memory left. `data` is read after the call that sets
+// it has returned `code`.
+void* unless_exhausted(cudaError_t code, void* const& data) {
   if (code == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());
     return nullptr;
@@ -96,24 +97,21 @@ void* unless_exhausted(cudaError_t code, void* data) {
 
 void* allocate(int64_t bytes) {
   void* data = nullptr;
-  const cudaError_t code = cudaMalloc(&data, static_cast<size_t>(bytes));
-  return unless_exhausted(code, data);
+  return unless_exhausted(cudaMalloc(&data, static_cast<size_t>(bytes)), data);
 }
 
 void release(void* data) { static_cast<void>(cudaFree(data)); }
 
 void* allocate_pinned(int64_t bytes) {
   void* data = nullptr;
-  const cudaError_t code = cudaMallocHost(&data, static_cast<size_t>(bytes));
-  return unless_exhausted(code, data);
+  return unless_exhausted(cudaMallocHost(&data, static_cast<size_t>(bytes)), data);
 }
 
 void release_pinned(void* data) { static_cast<void>(cudaFreeHost(data)); }
 
 void* allocate(int64_t bytes, CUstream_st* stream) {
   void* data = nullptr;
-  const cudaError_t code = cudaMallocAsync(&data, static_cast<size_t>(bytes), stream);
-  return unless_exhausted(code, data);
+  return unless_exhausted(cudaMallocAsync(&data, static_cast<size_t>(bytes), stream), data);
 }
 
 void release(void* data, CUstream_st* stream) { static_cast<void>(cudaFreeAsync(data, stream)); }
