@@ -47,8 +47,6 @@ template void convert<float, Bf16>(Cuda, int64_t, const float*, Bf16*);
 template void convert<float, Fp16>(Cuda, int64_t, const float*, Fp16*);
 template void convert<Bf16, float>(Cuda, int64_t, const Bf16*, float*);
 template void convert<Fp16, float>(Cuda, int64_t, const Fp16*, float*);
-template void convert<Bf16, Bf16>(Cuda, int64_t, const Bf16*, Bf16*);
-template void convert<Fp16, Fp16>(Cuda, int64_t, const Fp16*, Fp16*);
 template void activation_forward<Relu>(Cuda, int64_t, const float*, float*);
 template void activation_forward<Relu>(Cuda, int64_t, const Bf16*, Bf16*);
 template void activation_forward<Relu>(Cuda, int64_t, const Fp16*, Fp16*);

@@ -39,8 +39,7 @@ void accumulate(Cpu, int64_t n, const T* from, T* to);
 template <class T>
 void accumulate(Cuda, int64_t n, const T* from, T* to);
 
-// to[i] = from[i], rounded to nearest. One type is f32, the other f32, bf16 or fp16; From == To is
-// a plain copy.
+// to[i] = from[i], rounded to nearest. One type is f32, the other f32, bf16 or fp16.
 template <class From, class To>
 void convert(Cpu, int64_t n, const From* from, To* to);
 template <class From, class To>
