@@ -4,6 +4,7 @@
 
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
+#include "src/commands/request.h"
 #include "src/commands/settings.h"
 #include "src/estimate/link_bench.h"
 #include "src/io/file.h"
@@ -69,10 +70,7 @@ ExitCode links(const Words& words, World& world) {
   Request request;
   agree(control, [&] { fail_if_any(apply_settings(request.options, words)); });
   if (request.help) {
-    if (world.rank() == 0) {
-      std::fputs(request.options.help().c_str(), stdout);
-    }
-    return ExitCode::kOk;
+    return print_help(request.options, world);
   }
   const std::filesystem::path output = request.output;
   on_root(control, [&] {  // now, not after minutes

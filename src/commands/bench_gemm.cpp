@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "comm/agreement.h"
 #include "src/commands/commands.h"
+#include "src/commands/request.h"
 #include "src/commands/settings.h"
 #include "src/device/cuda.h"
 #include "src/device/dispatch.h"
@@ -83,16 +83,11 @@ void resolve(Request& request, const Words& words) {
 }  // namespace
 
 ExitCode bench_gemm(const Words& words, World& world) {
-  if (world.size() > 1) {
-    throw AgreedError(
-        ExitCode::kConfig,
-        "tandem bench gemm runs as one process; start it without mpirun and say --ranks N");
-  }
+  require_one_process(world, "bench gemm", " and say --ranks N");
   Request request;
   resolve(request, words);
   if (request.help) {
-    std::fputs(request.options.help().c_str(), stdout);
-    return ExitCode::kOk;
+    return print_help(request.options, world);
   }
   if (device_of(request.config.run) == Device::kCpu) {
     fail(ExitCode::kConfig, "bench gemm times products on a GPU, and there is none to be used");

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "comm/agreement.h"
 #include "src/commands/commands.h"
+#include "src/commands/request.h"
 #include "src/report/console.h"
 #include "src/report/plot.h"
 #include "src/report/run_facts.h"
@@ -148,10 +148,7 @@ void print_curves(const std::vector<RunFacts>& runs) {
 }  // namespace
 
 ExitCode compare_command(const Words& words, World& world, Memory&) {
-  if (world.size() > 1) {
-    throw AgreedError(ExitCode::kConfig,
-                      "tandem compare runs as one process; start it without mpirun");
-  }
+  require_one_process(world, "compare");
   bool help = false;
   Options options(kUsage);
   options.add("help", help, "print this");
@@ -164,8 +161,7 @@ ExitCode compare_command(const Words& words, World& world, Memory&) {
   }
   fail_if_any(problems);
   if (help) {
-    std::fputs(options.help().c_str(), stdout);
-    return ExitCode::kOk;
+    return print_help(options, world);
   }
   std::vector<RunFacts> runs;
   for (const std::string& path : line.positional) {

@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "comm/agreement.h"
 #include "src/commands/commands.h"
 #include "src/commands/estimate_table.h"
+#include "src/commands/request.h"
 #include "src/commands/settings.h"
 #include "src/estimate/link_bench.h"
 #include "src/io/file.h"
@@ -190,16 +190,11 @@ std::string ops_of(const Request& request, const DatasetInfo& data, const Job& j
 }  // namespace
 
 ExitCode estimate_command(const Words& words, World& world, Memory&) {
-  if (world.size() > 1) {
-    throw AgreedError(
-        ExitCode::kConfig,
-        "tandem estimate runs as one process; start it without mpirun and say --ranks N");
-  }
+  require_one_process(world, "estimate", " and say --ranks N");
   Request request;
   resolve(request, words);
   if (request.help) {
-    std::fputs(request.options.help().c_str(), stdout);
-    return ExitCode::kOk;
+    return print_help(request.options, world);
   }
   const DatasetInfo data = describe_data(request);
   const Job job = job_of(request);

@@ -5,6 +5,7 @@
 
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
+#include "src/commands/request.h"
 #include "src/inference/trained_model.h"
 #include "src/io/checkpoint.h"
 #include "src/train/evaluation.h"
@@ -92,10 +93,7 @@ ExitCode eval_command(const Words& words, World& world, Memory&) {
     fail_if_any(problems);
   });
   if (request.help) {
-    if (world.rank() == 0) {
-      std::fputs(request.options.help().c_str(), stdout);
-    }
-    return ExitCode::kOk;
+    return print_help(request.options, world);
   }
   Machine machine(request.run, {.backend = Backend::kMpi}, world);
   const std::string checkpoint =

@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "comm/agreement.h"
 #include "src/commands/commands.h"
+#include "src/commands/request.h"
 #include "src/inference/trained_model.h"
 #include "src/io/file.h"
 #include "src/train/hugging_face/reader.h"
@@ -119,10 +119,7 @@ void export_model(const Request& request) {
 }  // namespace
 
 ExitCode export_command(const Words& words, World& world, Memory&) {
-  if (world.size() > 1) {
-    throw AgreedError(ExitCode::kConfig,
-                      "tandem export runs as one process; start it without mpirun");
-  }
+  require_one_process(world, "export");
   Request request;
   std::vector<std::string> problems = request.options.apply_words(words, "checkpoint");
   if (!request.help && (request.checkpoint.empty() || request.output.empty())) {
@@ -130,8 +127,7 @@ ExitCode export_command(const Words& words, World& world, Memory&) {
   }
   fail_if_any(problems);
   if (request.help) {
-    std::fputs(request.options.help().c_str(), stdout);
-    return ExitCode::kOk;
+    return print_help(request.options, world);
   }
   export_model(request);
   return ExitCode::kOk;

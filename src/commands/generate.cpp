@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "comm/agreement.h"
 #include "src/commands/commands.h"
+#include "src/commands/request.h"
 #include "src/inference/token_sampler.h"
 #include "src/inference/trained_model.h"
 #include "src/io/file.h"
@@ -280,10 +280,7 @@ void generate(const Request& request, World& world) {
 }  // namespace
 
 ExitCode generate_command(const Words& words, World& world, Memory&) {
-  if (world.size() > 1) {
-    throw AgreedError(ExitCode::kConfig,
-                      "tandem generate runs as one process; start it without mpirun");
-  }
+  require_one_process(world, "generate");
   Request request;
   std::vector<std::string> problems = request.options.apply_words(words, "checkpoint");
   if (!request.help && request.checkpoint.empty()) {
@@ -291,8 +288,7 @@ ExitCode generate_command(const Words& words, World& world, Memory&) {
   }
   fail_if_any(problems);
   if (request.help) {
-    std::fputs(request.options.help().c_str(), stdout);
-    return ExitCode::kOk;
+    return print_help(request.options, world);
   }
   generate(request, world);
   return ExitCode::kOk;

@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "comm/agreement.h"
 #include "src/commands/commands.h"
+#include "src/commands/request.h"
 #include "src/core/counted.h"
 #include "src/device/memory.h"
 #include "src/inference/trained_model.h"
@@ -266,10 +266,7 @@ void inspect_folder(const std::string& path, const Request& request) {
 }  // namespace
 
 ExitCode inspect_command(const Words& words, World& world, Memory&) {
-  if (world.size() > 1) {
-    throw AgreedError(ExitCode::kConfig,
-                      "tandem inspect runs as one process; start it without mpirun");
-  }
+  require_one_process(world, "inspect");
   Request request;
   Options options(kUsage);
   options.add("tensors", request.tensors, "also list a checkpoint's tensors and its settings");

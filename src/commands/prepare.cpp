@@ -9,8 +9,8 @@
 #include <string_view>
 #include <utility>
 
-#include "comm/agreement.h"
 #include "src/commands/commands.h"
+#include "src/commands/request.h"
 #include "src/prepare/output.h"
 #include "src/settings/options.h"
 
@@ -164,10 +164,7 @@ ExitCode images(const Words& words) {
 }  // namespace
 
 ExitCode prepare_command(const Words& words, World& world, Memory&) {
-  if (world.size() > 1) {
-    throw AgreedError(ExitCode::kConfig,
-                      "tandem prepare runs as one process; start it without mpirun");
-  }
+  require_one_process(world, "prepare");
   const std::string kind = words.empty() ? "" : words[0];
   const Words rest(words.empty() ? words.begin() : words.begin() + 1, words.end());
   try {

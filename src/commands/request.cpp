@@ -1,0 +1,25 @@
+#include "src/commands/request.h"
+
+#include <cstdio>
+
+#include "comm/agreement.h"
+
+namespace tandem {
+
+void require_one_process(const World& world, const std::string& command,
+                         const std::string& advice) {
+  if (world.size() > 1) {
+    throw AgreedError(
+        ExitCode::kConfig,
+        str("tandem ", command, " runs as one process; start it without mpirun", advice));
+  }
+}
+
+ExitCode print_help(const Options& options, const World& world) {
+  if (world.rank() == 0) {
+    std::fputs(options.help().c_str(), stdout);
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace tandem

@@ -1,0 +1,19 @@
+// What several commands do alike before they begin.
+#pragma once
+
+#include <string>
+
+#include "comm/world.h"
+#include "src/settings/options.h"
+
+namespace tandem {
+
+// Throws AgreedError(kConfig) if several processes run `command`, such as "export". `advice` ends
+// the message.
+void require_one_process(const World& world, const std::string& command,
+                         const std::string& advice = "");
+
+// Prints the help on rank 0.
+ExitCode print_help(const Options& options, const World& world);
+
+}  // namespace tandem
