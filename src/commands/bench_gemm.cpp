@@ -46,8 +46,7 @@ struct Request {
 void resolve(Request& request, const Words& words) {
   std::vector<std::string> problems = apply_settings(request.options, words);
   if (!request.help) {
-    const auto combined = problems_of(request.config, static_cast<int>(request.ranks));
-    problems.insert(problems.end(), combined.begin(), combined.end());
+    append(problems, problems_of(request.config, static_cast<int>(request.ranks)));
     if (request.output.empty()) {
       problems.push_back("bench gemm: name the table to be written, with --output FILE");
     }

@@ -94,8 +94,7 @@ void resolve(Request& request, const Words& words) {
     Config checked = request.config;  // as on the training machine, which has the device and data
     checked.run.device = std::nullopt;
     checked.data.path = "data.h5";
-    const auto combined = problems_of(checked, static_cast<int>(request.ranks));
-    problems.insert(problems.end(), combined.begin(), combined.end());
+    append(problems, problems_of(checked, static_cast<int>(request.ranks)));
   }
   fail_if_any(problems);
 }

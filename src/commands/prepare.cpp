@@ -42,8 +42,7 @@ void require_given(const std::string& what, bool given, std::vector<std::string>
 // Applies the options of `line`. Returns false when help was asked for and printed.
 bool read_options(Options& options, const bool& help, const CommandLine& line,
                   std::vector<std::string>& problems) {
-  const auto wrong = options.apply(line.assignments);
-  problems.insert(problems.end(), wrong.begin(), wrong.end());
+  append(problems, options.apply(line.assignments));
   if (help) {
     std::fputs(options.help().c_str(), stdout);
   }

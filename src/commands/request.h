@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "comm/world.h"
 #include "src/settings/options.h"
@@ -12,6 +13,11 @@ namespace tandem {
 // the message.
 void require_one_process(const World& world, const std::string& command,
                          const std::string& advice = "");
+
+template <class T>
+void append(std::vector<T>& all, const std::vector<T>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
 
 // Prints the help on rank 0.
 ExitCode print_help(const Options& options, const World& world);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "src/commands/request.h"
 #include "src/core/error.h"
 #include "src/io/file.h"
 #include "src/train/hugging_face/settings.h"
@@ -30,8 +31,7 @@ std::vector<std::string> apply_imported(Options& options, const std::string& fol
                              "; leave the setting out"));
     }
   }
-  const auto wrong = options.apply(imported);
-  problems.insert(problems.end(), wrong.begin(), wrong.end());
+  append(problems, options.apply(imported));
   return problems;
 } catch (const Error& error) {
   return {error.what()};
@@ -51,23 +51,20 @@ std::vector<std::string> apply_settings(Options& options, const std::vector<std:
         continue;
       }
       try {
-        const auto from_file = parse_ini(read_file(assignment.value), assignment.value);
-        settings.insert(settings.end(), from_file.begin(), from_file.end());
+        append(settings, parse_ini(read_file(assignment.value), assignment.value));
       } catch (const Error& error) {
         problems.push_back(error.what());
       }
     }
   }
-  settings.insert(settings.end(), line.assignments.begin(), line.assignments.end());
-  const auto wrong = options.apply(settings);
-  problems.insert(problems.end(), wrong.begin(), wrong.end());
+  append(settings, line.assignments);
+  append(problems, options.apply(settings));
   std::string from;
   for (const Assignment& setting : settings) {
     from = setting.key == "checkpoint.init_from" ? setting.value : from;
   }
   if (!from.empty() && is_hugging_face(from)) {
-    const auto disagree = apply_imported(options, from, settings);
-    problems.insert(problems.end(), disagree.begin(), disagree.end());
+    append(problems, apply_imported(options, from, settings));
   }
   return problems;
 }

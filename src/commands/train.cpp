@@ -4,6 +4,7 @@
 
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
+#include "src/commands/request.h"
 #include "src/commands/settings.h"
 #include "src/settings/changes.h"
 #include "src/train/trainer.h"
@@ -51,8 +52,7 @@ struct Request {
 void resolve(Request& request, const Words& words, int ranks) {
   std::vector<std::string> problems = apply_settings(request.options, words);
   if (!request.help) {
-    const auto combined = problems_of(request.config, ranks);
-    problems.insert(problems.end(), combined.begin(), combined.end());
+    append(problems, problems_of(request.config, ranks));
   }
   fail_if_any(problems);
 }
