@@ -23,20 +23,14 @@ constexpr const char* kUsage =
 Measures inside nodes, between nodes (all ranks of a node at once) and over all ranks. Takes run.device and the settings
 dist.* of `tandem train`, and ignores its others.)";
 
-struct Request {
-  Config config;
-  std::vector<std::string> files;
+struct Request : RunRequest {
   std::string output;
   int64_t largest_mib = 256;
-  bool help = false;
-  Options options{kUsage};
 
-  Request() {
-    options.add("config", files, "settings to read; may repeat");
+  Request() : RunRequest(kUsage) {
     options.add("output", output, "file to write, for tandem estimate --machine");
     options.add("largest-mib", largest_mib, "size of the largest array", 1, 1 << 16);
-    options.add("help", help, "print this");
-    config.bind(options);
+    add_settings();
   }
 };
 

@@ -26,20 +26,14 @@ constexpr const char* kUsage =
 Takes the settings of `tandem train`. The products are those of a dry run of the step on one of --ranks ranks; the dataset
 says how large the vocabulary or the images are. A table is for one version of cuBLASLt and one kind of GPU.)";
 
-struct Request {
-  Config config;
-  std::vector<std::string> files;
+struct Request : RunRequest {
   std::string output;
   int64_t ranks = 1;
-  bool help = false;
-  Options options{kUsage};
 
-  Request() {
-    options.add("config", files, "settings to read; may repeat");
+  Request() : RunRequest(kUsage) {
     options.add("output", output, "file to write, for run.gemm_plans");
     options.add("ranks", ranks, "processes of the job, which share its batch", 1, 1 << 20);
-    options.add("help", help, "print this");
-    config.bind(options);
+    add_settings();
   }
 };
 

@@ -33,19 +33,15 @@ Choices<const GpuModel*> gpu_choices() {
   return choices;
 }
 
-struct Request {
-  Config config;
-  std::vector<std::string> files;
+struct Request : RunRequest {
   const GpuModel* gpu = nullptr;  // null: this machine's CPU
   int64_t ranks = 1, node_size = 0;
   int64_t vocab = 50257, classes = 10, image = 32, channels = 3;  // as GPT-2's and CIFAR-10's
   double memory_gib = 0, product_tflops = 0, memory_gb_s = 0, inside_gb_s = 0, between_gb_s = 0;
   std::string machine;
-  bool json = false, ops = false, help = false;
-  Options options{kUsage};
+  bool json = false, ops = false;
 
-  Request() {
-    options.add("config", files, "settings to read; may repeat");
+  Request() : RunRequest(kUsage) {
     options.add("machine", machine, "file of `tandem bench links`: links as they were measured");
     options.add("ranks", ranks, "processes of the job", 1, 1 << 20);
     options.add("node-size", node_size, "ranks a node; 0: dist.node_size, or up to 8 GPUs", 0);
@@ -61,8 +57,7 @@ struct Request {
     options.add("between-gb-s", between_gb_s, "of a node's link to others; 0: as printed");
     options.add("json", json, "print one JSON object instead of a table");
     options.add("ops", ops, "print instead the floor of each op of a gpt's or llama's step");
-    options.add("help", help, "print this");
-    config.bind(options);
+    add_settings();
   }
 };
 

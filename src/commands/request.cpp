@@ -22,4 +22,13 @@ ExitCode print_help(const Options& options, const World& world) {
   return ExitCode::kOk;
 }
 
+RunRequest::RunRequest(const std::string& usage) : options(usage) {
+  options.add("config", files, "settings to read; may repeat");
+}
+
+void RunRequest::add_settings() {
+  options.add("help", help, "print this");
+  config.bind(options);
+}
+
 }  // namespace tandem

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "comm/world.h"
+#include "src/settings/config.h"
 #include "src/settings/options.h"
 
 namespace tandem {
@@ -21,5 +22,17 @@ void append(std::vector<T>& all, const std::vector<T>& more) {
 
 // Prints the help on rank 0.
 ExitCode print_help(const Options& options, const World& world);
+
+// The options of a command that takes the settings of a run. A derived struct adds its own options
+// and then calls add_settings().
+struct RunRequest {
+  explicit RunRequest(const std::string& usage);
+  void add_settings();
+
+  std::vector<std::string> files;
+  Config config;
+  bool help = false;
+  Options options;
+};
 
 }  // namespace tandem

@@ -1,6 +1,5 @@
 // tandem train: resolves the settings, then runs the training loop.
 #include <csignal>
-#include <cstdio>
 
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
@@ -35,39 +34,23 @@ std::string usage() {
   return text;
 }
 
-struct Request {
-  Config config;
-  std::vector<std::string> files;
-  bool help = false;
-  Options options{usage()};
-
-  Request() {
-    options.add("config", files, "settings to read; may repeat");
-    options.add("help", help, "print this");
-    config.bind(options);
-  }
-};
-
-// Files first, in order, then the command line; everything wrong is reported together.
-void resolve(Request& request, const Words& words, int ranks) {
-  std::vector<std::string> problems = apply_settings(request.options, words);
-  if (!request.help) {
-    append(problems, problems_of(request.config, ranks));
-  }
-  fail_if_any(problems);
-}
-
 }  // namespace
 
 ExitCode train_command(const Words& words, World& world, Memory&) {
-  // Rank 0 reads and checks; all ranks get the same text.
+  // Rank 0 reads and checks, and reports everything wrong together; all ranks get the same text.
   const std::string text = on_root(world.control(), [&] {
-    Request request;
-    resolve(request, words, world.size());
-    if (request.help) {
-      std::fputs(request.options.help().c_str(), stdout);
+    RunRequest request(usage());
+    request.add_settings();
+    std::vector<std::string> problems = apply_settings(request.options, words);
+    if (!request.help) {
+      append(problems, problems_of(request.config, world.size()));
     }
-    return request.help ? std::string() : request.config.ini_text();
+    fail_if_any(problems);
+    if (request.help) {
+      print_help(request.options, world);
+      return std::string();
+    }
+    return request.config.ini_text();
   });
   if (text.empty()) {
     return ExitCode::kOk;
