@@ -98,7 +98,7 @@ ExitCode links(const Words& words, World& world) {
 
 }  // namespace
 
-ExitCode bench_command(const Words& words, World& world, Memory&) {
+ExitCode bench_command(const Words& words, World& world) {
   if (!words.empty() && words[0] == "links") {
     return links(Words(words.begin() + 1, words.end()), world);
   }

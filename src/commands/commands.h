@@ -7,21 +7,20 @@
 
 #include "comm/world.h"
 #include "src/core/error.h"
-#include "src/device/memory.h"
 
 namespace tandem {
 
 using Words = std::vector<std::string>;
 
-ExitCode train_command(const Words& words, World& world, Memory& memory);
-ExitCode eval_command(const Words& words, World& world, Memory& memory);
-ExitCode export_command(const Words& words, World& world, Memory& memory);
-ExitCode generate_command(const Words& words, World& world, Memory& memory);
-ExitCode prepare_command(const Words& words, World& world, Memory& memory);
-ExitCode inspect_command(const Words& words, World& world, Memory& memory);
-ExitCode compare_command(const Words& words, World& world, Memory& memory);
-ExitCode bench_command(const Words& words, World& world, Memory& memory);
+ExitCode train_command(const Words& words, World& world);
+ExitCode eval_command(const Words& words, World& world);
+ExitCode export_command(const Words& words, World& world);
+ExitCode generate_command(const Words& words, World& world);
+ExitCode prepare_command(const Words& words, World& world);
+ExitCode inspect_command(const Words& words, World& world);
+ExitCode compare_command(const Words& words, World& world);
+ExitCode bench_command(const Words& words, World& world);
 ExitCode bench_gemm(const Words& words, World& world);  // of bench_command
-ExitCode estimate_command(const Words& words, World& world, Memory& memory);
+ExitCode estimate_command(const Words& words, World& world);
 
 }  // namespace tandem

@@ -147,7 +147,7 @@ void print_curves(const std::vector<RunFacts>& runs) {
 
 }  // namespace
 
-ExitCode compare_command(const Words& words, World& world, Memory&) {
+ExitCode compare_command(const Words& words, World& world) {
   require_one_process(world, "compare");
   bool help = false;
   Options options(kUsage);

@@ -183,7 +183,7 @@ std::string ops_of(const Request& request, const DatasetInfo& data, const Job& j
 
 }  // namespace
 
-ExitCode estimate_command(const Words& words, World& world, Memory&) {
+ExitCode estimate_command(const Words& words, World& world) {
   require_one_process(world, "estimate", " and say --ranks N");
   Request request;
   resolve(request, words);

@@ -82,7 +82,7 @@ void print(const TrainedModel& trained, const Evaluation& result, bool as_json) 
 
 }  // namespace
 
-ExitCode eval_command(const Words& words, World& world, Memory&) {
+ExitCode eval_command(const Words& words, World& world) {
   Control& control = world.control();
   Request request;
   agree(control, [&] {

@@ -118,7 +118,7 @@ void export_model(const Request& request) {
 
 }  // namespace
 
-ExitCode export_command(const Words& words, World& world, Memory&) {
+ExitCode export_command(const Words& words, World& world) {
   require_one_process(world, "export");
   Request request;
   std::vector<std::string> problems = request.options.apply_words(words, "checkpoint");

@@ -279,7 +279,7 @@ void generate(const Request& request, World& world) {
 
 }  // namespace
 
-ExitCode generate_command(const Words& words, World& world, Memory&) {
+ExitCode generate_command(const Words& words, World& world) {
   require_one_process(world, "generate");
   Request request;
   std::vector<std::string> problems = request.options.apply_words(words, "checkpoint");

@@ -265,7 +265,7 @@ void inspect_folder(const std::string& path, const Request& request) {
 
 }  // namespace
 
-ExitCode inspect_command(const Words& words, World& world, Memory&) {
+ExitCode inspect_command(const Words& words, World& world) {
   require_one_process(world, "inspect");
   Request request;
   Options options(kUsage);

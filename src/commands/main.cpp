@@ -39,7 +39,7 @@ Each has --help; tandem --version says what was built. Exit codes: 0 finished, 2
 70 internal error, 71 out of memory, 75 temporary (start again), 85 stopped on request with a checkpoint saved.
 )";
 
-using Command = ExitCode (*)(const Words&, World&, Memory&);
+using Command = ExitCode (*)(const Words&, World&);
 const std::map<std::string, Command> kCommands = {
     {"train", train_command},     {"eval", eval_command},       {"generate", generate_command},
     {"prepare", prepare_command}, {"inspect", inspect_command}, {"estimate", estimate_command},
@@ -54,7 +54,7 @@ void complain(const std::string& message) {
 
 // Runs the command. An error that all ranks agreed on ends the job cleanly. Any other error aborts
 // all ranks at once.
-ExitCode run(Command command, const Words& words, World& world, Memory& memory) {
+ExitCode run(Command command, const Words& words, World& world) {
   const auto abort_all = [&](ExitCode code, const std::string& message) {
     complain(world.size() > 1 ? str("rank ", world.rank(), " on ", world.host(), ": ", message)
                               : message);
@@ -65,7 +65,7 @@ ExitCode run(Command command, const Words& words, World& world, Memory& memory) 
   };
   try {
     hold_for_debugger(world);
-    const ExitCode code = command(words, world, memory);
+    const ExitCode code = command(words, world);
     world.finish();
     return code;
   } catch (const AgreedError& error) {
@@ -131,10 +131,8 @@ int main_with(int argc, char** argv) {
     StopSignal::expect_usr1();
   }
   std::signal(SIGXFSZ, SIG_IGN);  // a write above the limit of file sizes is then an error
-  Memory memory(Device::kCpu);  // outlives the communication's thread, which may hold tensors when
-                                // an error ends the job
   World world;
-  return static_cast<int>(run(found->second, Words(words.begin() + 1, words.end()), world, memory));
+  return static_cast<int>(run(found->second, Words(words.begin() + 1, words.end()), world));
 }
 
 }  // namespace

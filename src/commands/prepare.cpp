@@ -162,7 +162,7 @@ ExitCode images(const Words& words) {
 
 }  // namespace
 
-ExitCode prepare_command(const Words& words, World& world, Memory&) {
+ExitCode prepare_command(const Words& words, World& world) {
   require_one_process(world, "prepare");
   const std::string kind = words.empty() ? "" : words[0];
   const Words rest(words.empty() ? words.begin() : words.begin() + 1, words.end());

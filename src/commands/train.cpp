@@ -36,7 +36,7 @@ std::string usage() {
 
 }  // namespace
 
-ExitCode train_command(const Words& words, World& world, Memory&) {
+ExitCode train_command(const Words& words, World& world) {
   // Rank 0 reads and checks, and reports everything wrong together; all ranks get the same text.
   const std::string text = on_root(world.control(), [&] {
     RunRequest request(usage());
