@@ -4,6 +4,7 @@
 
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
+#include "src/core/formatted.h"
 #include "src/report/console.h"
 #include "src/report/plot.h"
 #include "src/report/run_facts.h"
@@ -77,17 +78,7 @@ void print_settings(const std::vector<RunFacts>& runs) {
 }
 
 std::string loss_text(const std::optional<RunFacts::Loss>& loss) {
-  char text[64] = "";
-  if (loss) {
-    std::snprintf(text, sizeof text, "%.4f", loss->value);
-  }
-  return text;
-}
-
-std::string rounded(double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.4g", value);
-  return value > 0 ? text : "";
+  return loss ? formatted("%.4f", loss->value) : "";
 }
 
 void print_results(const std::vector<RunFacts>& runs) {
@@ -108,7 +99,9 @@ void print_results(const std::vector<RunFacts>& runs) {
       return run.rate_name == name ? format_count(run.rate) : "";
     });
   }
-  print_for_each("  step_ms", runs, [](const RunFacts& run) { return rounded(run.step_ms); });
+  print_for_each("  step_ms", runs, [](const RunFacts& run) {
+    return run.step_ms > 0 ? formatted("%.4g", run.step_ms) : "";
+  });
   print_for_each("  size", runs, [](const RunFacts& run) { return format_bytes(run.bytes); });
 }
 

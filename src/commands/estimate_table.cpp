@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "src/core/counted.h"
+#include "src/core/formatted.h"
 
 namespace tandem {
 
@@ -71,9 +71,7 @@ std::string verdict(const std::vector<EstimateRow>& rows, const Job& job) {
 }
 
 std::string rates(const Hardware& hardware) {
-  char text[256];
-  std::snprintf(
-      text, sizeof text,
+  return formatted(
       "%s; matrix products %.3g TFLOP/s of %.3g, other kernels %.3g GB/s, %.2g us to start "
       "one; links%s %.3g GB/s and %.2g us inside a node, %.3g GB/s and %.2g us between",
       hardware.name.c_str(), hardware.speed.flops_per_s / 1e12, hardware.peak_flops / 1e12,
@@ -81,7 +79,6 @@ std::string rates(const Hardware& hardware) {
       hardware.measured_links ? ", as measured," : "", hardware.network.inside.bytes_per_s / 1e9,
       hardware.network.inside.latency_s * 1e6, hardware.network.between.bytes_per_s / 1e9,
       hardware.network.between.latency_s * 1e6);
-  return text;
 }
 
 constexpr std::array kColumns = {MemoryClass::kParameters, MemoryClass::kGradients,
@@ -120,13 +117,6 @@ std::vector<Line> lines_of(const std::vector<EstimateRow>& rows) {
     }
   }
   return lines;
-}
-
-template <class... Args>
-std::string formatted(const char* format, Args... args) {
-  std::array<char, 256> text;
-  std::snprintf(text.data(), text.size(), format, args...);
-  return text.data();
 }
 
 // The words of `text`, broken into lines of at most 100 columns; `indent` spaces begin all but the

@@ -6,6 +6,7 @@
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
 #include "src/core/counted.h"
+#include "src/core/formatted.h"
 #include "src/device/memory.h"
 #include "src/inference/trained_model.h"
 #include "src/io/checkpoint.h"
@@ -146,9 +147,7 @@ void inspect_checkpoint(const std::string& folder, const Request& request) {
 }
 
 std::string at_step(const RunFacts::Loss& loss) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.4f at step %ld", loss.value, loss.step);
-  return text;
+  return formatted("%.4f at step %ld", loss.value, loss.step);
 }
 
 void print_run(const RunFacts& run) {
@@ -217,11 +216,7 @@ void print_table(const std::vector<RunFacts>& runs) {
               "best", "age", "size");
   for (const RunFacts& run : runs) {
     const auto number = [](const std::optional<RunFacts::Loss>& loss) {
-      char text[32] = "-";
-      if (loss) {
-        std::snprintf(text, sizeof text, "%.4f", loss->value);
-      }
-      return std::string(text);
+      return loss ? formatted("%.4f", loss->value) : "-";
     };
     std::printf("%-*s %-8s %13s %9s %9s %8s %10s\n", name_width, run.name.c_str(),
                 run.state().c_str(), str(run.step, "/", run.steps).c_str(),

@@ -1,7 +1,6 @@
 #include "src/core/visible_text.h"
 
-#include <array>
-#include <cstdio>
+#include "src/core/formatted.h"
 
 namespace tandem {
 
@@ -11,9 +10,7 @@ std::string visible(const std::string& text, char kept) {
     if ((static_cast<unsigned char>(c) >= ' ' && c != 127) || c == kept) {
       shown += c;
     } else {
-      std::array<char, 8> code{};
-      std::snprintf(code.data(), code.size(), "\\x%02X", static_cast<unsigned>(c));
-      shown += code.data();
+      shown += formatted("\\x%02X", static_cast<unsigned>(c));
     }
   }
   return shown;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -14,6 +13,7 @@
 #include <mutex>
 #include <vector>
 
+#include "src/core/formatted.h"
 #include "src/device/cuda.h"
 #include "src/device/dispatch.h"
 
@@ -151,9 +151,7 @@ std::string format_bytes(int64_t bytes) {
     value /= 1024;
     ++unit;
   }
-  char text[32];
-  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
-  return text;
+  return formatted(unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
 }
 
 class MemoryPool {
