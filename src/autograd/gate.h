@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace tandem {
 
 struct Context;
+class Variable;
 
 using BlockId = int32_t;
 enum class Pass : uint8_t { kForward, kBackward };
@@ -16,6 +18,9 @@ class Gate {
   virtual ~Gate() = default;
   // Afterwards, work on the compute stream can read the full values of the block's parameters.
   virtual void acquire(Context& context, BlockId block, Pass pass) = 0;
+  // Called between acquire and release of the forward pass, when the block's work is enqueued; not
+  // when a block is recomputed.
+  virtual void see_output(BlockId /*block*/, const std::vector<Variable>& /*output*/) {}
   // The full values may be freed. After the backward pass the block's gradients are complete,
   // except for shared parameters.
   virtual void release(Context& context, BlockId block, Pass pass) = 0;

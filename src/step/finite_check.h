@@ -8,11 +8,11 @@
 
 #include "comm/hierarchy.h"
 #include "layers/module.h"
-#include "src/autograd/watching_gate.h"
+#include "src/autograd/block.h"
 
 namespace tandem {
 
-class FiniteCheck final : public WatchingGate {
+class FiniteCheck final : public Gate {
  public:
   // The first gradient that is not finite, and what was wrong before it.
   struct Place {
