@@ -68,36 +68,30 @@ class StepCosts {
     const bool bias = layer.biased && !config_.llama;
     const double x = activation(layer.in), y = activation(layer.out);
     const double weight = as_double(layer.in) * as_double(layer.out);
-    const auto add = [&](const char* pass, ProductShape shape, double floor, double schedule,
-                         double small) {
-      ops_.push_back({.name = layer.name + pass,
-                      .group = "product",
-                      .calls = layer.calls,
-                      .launches = 1,
-                      .flops = shape.flops(),
-                      .floor_bytes = floor,
-                      .schedule_bytes = schedule,
-                      .small_bytes = small,
-                      .product = shape});
+    const auto add_product = [&](const char* pass, const ProductShape& shape, double floor,
+                                 double schedule, double small) {
+      add(layer.name + pass, "product", layer.calls, 1, floor, schedule, small);
+      ops_.back().flops = shape.flops();
+      ops_.back().product = shape;
     };
-    add(" forward",
-        {.m = rows_,
-         .n = layer.out,
-         .k = layer.in,
-         .b_transposed = true,
-         .bias = bias,
-         .epilogue = layer.gelu_after ? Epilogue::kGelu : Epilogue::kNone},
-        x + (layer.gelu_after ? 2 : 1) * y, x + y,
-        (weight + (bias ? as_double(layer.out) : 0)) * element_);
-    add(" weight gradient",
-        {.m = layer.out, .n = layer.in, .k = rows_, .a_transposed = true, .wide = true}, x + y,
-        x + y, weight * kWide);
-    add(" input gradient",
-        {.m = rows_,
-         .n = layer.in,
-         .k = layer.out,
-         .epilogue = layer.gelu_before ? Epilogue::kGeluGradient : Epilogue::kNone},
-        (layer.gelu_before ? 2 : 1) * x + y, x + y, weight * element_);
+    add_product(" forward",
+                {.m = rows_,
+                 .n = layer.out,
+                 .k = layer.in,
+                 .b_transposed = true,
+                 .bias = bias,
+                 .epilogue = layer.gelu_after ? Epilogue::kGelu : Epilogue::kNone},
+                x + (layer.gelu_after ? 2 : 1) * y, x + y,
+                (weight + (bias ? as_double(layer.out) : 0)) * element_);
+    add_product(" weight gradient",
+                {.m = layer.out, .n = layer.in, .k = rows_, .a_transposed = true, .wide = true},
+                x + y, x + y, weight * kWide);
+    add_product(" input gradient",
+                {.m = rows_,
+                 .n = layer.in,
+                 .k = layer.out,
+                 .epilogue = layer.gelu_before ? Epilogue::kGeluGradient : Epilogue::kNone},
+                (layer.gelu_before ? 2 : 1) * x + y, x + y, weight * element_);
   }
 
   // Forward reads the rows of the tokens and writes them. Backward reads dy and adds each row to a
