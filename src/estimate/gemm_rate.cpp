@@ -9,28 +9,19 @@
 
 namespace tandem {
 
-namespace {
-
-// A B^T, of f32 matrices [size, size].
-Product square_product(Memory& memory, int64_t size) {
-  const auto matrix = [&] {
-    return Tensor::zeros(memory, {size, size}, DType::kF32, MemoryClass::kWorkspace);
-  };
-  return {.m = size,
-          .n = size,
-          .k = size,
-          .a = {.data = matrix()},
-          .b = {.data = matrix(), .transposed = true},
-          .d = {.data = matrix()}};
-}
-
-}  // namespace
-
 double measure_gemm_rate() {
   constexpr int64_t kSize = 1024;
   const Stream stream = Stream::compute(Device::kCpu);
   Memory memory(stream);
-  const Product product = square_product(memory, kSize);
+  const auto matrix = [&] {
+    return Tensor::zeros(memory, {kSize, kSize}, DType::kF32, MemoryClass::kWorkspace);
+  };
+  const Product product{.m = kSize,
+                        .n = kSize,
+                        .k = kSize,
+                        .a = {.data = matrix()},
+                        .b = {.data = matrix(), .transposed = true},
+                        .d = {.data = matrix()}};
   double best_s = 1e9;
   for (int i = 0; i < 4; ++i) {
     const auto start = std::chrono::steady_clock::now();
