@@ -170,10 +170,7 @@ Alignments Alignments::of(const Product& p) {
           .gelu_input = of(p.gelu_input)};
 }
 
-bool Alignments::at_least(const Alignments& other) const {
-  return a >= other.a && b >= other.b && d >= other.d && bias >= other.bias &&
-         gelu_input >= other.gelu_input;
-}
+bool Alignments::at_least(const Alignments& other) const { return smallest(other) == other; }
 
 Alignments Alignments::smallest(const Alignments& other) const {
   return {.a = std::min(a, other.a),
