@@ -18,7 +18,7 @@ void swiglu_forward(Cpu, const T* x, T* y, int64_t rows, int64_t width) {
     T* out = y + r * width;
 #pragma omp simd
     for (int64_t j = 0; j < width; ++j) {
-      out[j] = T(math::silu(W(gate[j])) * W(up[j]));
+      out[j] = T(Silu::value(W(gate[j])) * W(up[j]));
     }
   }
 }
@@ -39,8 +39,8 @@ void swiglu_backward(Cpu, const T* dy, const T* x, T* dx, Wide<T> beta, int64_t 
     }
 #pragma omp simd
     for (int64_t j = 0; j < width; ++j) {
-      dgate[j] = T(W(dgate[j]) + W(d[j]) * W(up[j]) * math::silu_slope(W(gate[j])));
-      dup[j] = T(W(dup[j]) + W(d[j]) * math::silu(W(gate[j])));
+      dgate[j] = T(W(dgate[j]) + W(d[j]) * W(up[j]) * Silu::slope(W(gate[j])));
+      dup[j] = T(W(dup[j]) + W(d[j]) * Silu::value(W(gate[j])));
     }
   }
 }

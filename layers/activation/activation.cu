@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kMatrixThreads)
     load_pack(x, (2 * r + 1) * width + j, up);
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) {
-      up[k] *= math::silu<GpuSigmoid>(gate[k]);
+      up[k] *= Silu::value<GpuSigmoid>(gate[k]);
     }
     store_pack(y, r * width + j, up);
   });
@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(kMatrixThreads)
     }
 #pragma unroll
     for (int k = 0; k < kWidth; ++k) {
-      dgate[k] += d[k] * up[k] * math::silu_slope<GpuSigmoid>(gate[k]);
-      dup[k] += d[k] * math::silu<GpuSigmoid>(gate[k]);
+      dgate[k] += d[k] * up[k] * Silu::slope<GpuSigmoid>(gate[k]);
+      dup[k] += d[k] * Silu::value<GpuSigmoid>(gate[k]);
     }
     store_pack(dx, at_gate, dgate);
     store_pack(dx, at_up, dup);

@@ -32,29 +32,6 @@ TANDEM_HOST_DEVICE inline Gate<T> gelu_gate(T x) {
   return Sigmoid::gate(T(1.5957691216057308) * x * (T(1) + T(0.044715) * x * x));
 }
 
-template <class Sigmoid = PortableSigmoid, class T>
-TANDEM_HOST_DEVICE inline T gelu(T x) {
-  return x * gelu_gate<Sigmoid>(x).open;
-}
-
-template <class Sigmoid = PortableSigmoid, class T>
-TANDEM_HOST_DEVICE inline T gelu_slope(T x) {
-  const Gate<T> gate = gelu_gate<Sigmoid>(x);
-  return gate.open *
-         (T(1) + x * gate.closed * T(1.5957691216057308) * (T(1) + T(3 * 0.044715) * x * x));
-}
-
-template <class Sigmoid = PortableSigmoid, class T>
-TANDEM_HOST_DEVICE inline T silu(T x) {
-  return x * Sigmoid::gate(x).open;
-}
-
-template <class Sigmoid = PortableSigmoid, class T>
-TANDEM_HOST_DEVICE inline T silu_slope(T x) {
-  const Gate<T> gate = Sigmoid::gate(x);
-  return gate.open * (T(1) + x * gate.closed);
-}
-
 }  // namespace math
 
 namespace kernels {
@@ -64,11 +41,11 @@ namespace kernels {
 struct Relu {
   static constexpr std::string_view kName = "relu";
   static constexpr bool kSavesResult = true;  // saves memory: the next layer keeps y in any case
-  template <class Sigmoid, class W>
+  template <class Sigmoid = math::PortableSigmoid, class W>
   TANDEM_HOST_DEVICE static W value(W x) {
     return x < W(0) ? W(0) : x;  // passes NaN on
   }
-  template <class Sigmoid, class W>
+  template <class Sigmoid = math::PortableSigmoid, class W>
   TANDEM_HOST_DEVICE static W slope(W y) {
     return y > W(0) ? W(1) : W(0);
   }
@@ -77,26 +54,29 @@ struct Relu {
 struct Gelu {
   static constexpr std::string_view kName = "gelu";
   static constexpr bool kSavesResult = false;
-  template <class Sigmoid, class W>
+  template <class Sigmoid = math::PortableSigmoid, class W>
   TANDEM_HOST_DEVICE static W value(W x) {
-    return math::gelu<Sigmoid>(x);
+    return x * math::gelu_gate<Sigmoid>(x).open;
   }
-  template <class Sigmoid, class W>
+  template <class Sigmoid = math::PortableSigmoid, class W>
   TANDEM_HOST_DEVICE static W slope(W x) {
-    return math::gelu_slope<Sigmoid>(x);
+    const math::Gate<W> gate = math::gelu_gate<Sigmoid>(x);
+    return gate.open *
+           (W(1) + x * gate.closed * W(1.5957691216057308) * (W(1) + W(3 * 0.044715) * x * x));
   }
 };
 
 struct Silu {
   static constexpr std::string_view kName = "silu";
   static constexpr bool kSavesResult = false;
-  template <class Sigmoid, class W>
+  template <class Sigmoid = math::PortableSigmoid, class W>
   TANDEM_HOST_DEVICE static W value(W x) {
-    return math::silu<Sigmoid>(x);
+    return x * Sigmoid::gate(x).open;
   }
-  template <class Sigmoid, class W>
+  template <class Sigmoid = math::PortableSigmoid, class W>
   TANDEM_HOST_DEVICE static W slope(W x) {
-    return math::silu_slope<Sigmoid>(x);
+    const math::Gate<W> gate = Sigmoid::gate(x);
+    return gate.open * (W(1) + x * gate.closed);
   }
 };
 

@@ -239,10 +239,10 @@ TEST_F(GemmPlans, FormulationsAreChosenByTimeAndAgree) {
             ASSERT_NEAR(d[at], sum, u * (std::abs(x) + std::abs(sum) + s) + s);
           } else if (one.epilogue == Epilogue::kGelu) {
             ASSERT_NEAR(input[at], sum, u * std::abs(sum) + s);
-            const double y = math::gelu(sum);
+            const double y = kernels::Gelu::value(sum);
             ASSERT_NEAR(d[at], y, u * (std::abs(y) + s) + 1.13 * (u * std::abs(sum) + s));
           } else {
-            const double slope = math::gelu_slope(input[at]);
+            const double slope = kernels::Gelu::slope(input[at]);
             ASSERT_NEAR(d[at], sum * slope,
                         u * (std::abs(sum * slope) + s) + (u * std::abs(sum) + s) * 1.13);
           }
