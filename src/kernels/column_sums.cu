@@ -22,14 +22,7 @@ __global__ void __launch_bounds__(ColumnGrid::kThreads)
 // The sums of one launch. A block has 32 columns of one of them.
 struct SumList {
   static constexpr int kMost = 16;
-
-  struct Sum {
-    Global<const float> partial;
-    Global<float> total;
-    int64_t chunks, columns;
-    float beta;
-  };
-  Sum of[kMost];
+  PartialRows<float> of[kMost];
 };
 
 __global__ void __launch_bounds__(kTotalThreads) add_partial_rows_kernel(SumList list) {
@@ -38,15 +31,17 @@ __global__ void __launch_bounds__(kTotalThreads) add_partial_rows_kernel(SumList
   for (; tile * kWarp >= list.of[which].columns; ++which) {
     tile -= (list.of[which].columns + kWarp - 1) / kWarp;
   }
-  const SumList::Sum& sum = list.of[which];
+  const PartialRows<float>& sum = list.of[which];
+  const Global<const float> partial = sum.partial;
+  const Global<float> totals = sum.total;
   const int64_t column = tile * kWarp + threadIdx.x % kWarp;
   const bool used = column < sum.columns;
   const double total = column_total(used ? sum.chunks : 0, [&](int64_t i) {
-    return double{sum.partial.load(i * sum.columns + column)};
+    return double{partial.load(i * sum.columns + column)};
   });
   if (used && threadIdx.x < kWarp) {
-    const float old = sum.beta == 0 ? 0 : sum.beta * sum.total.load(column);
-    sum.total.store(column, static_cast<float>(total) + old);
+    const float old = sum.beta == 0 ? 0 : sum.beta * totals.load(column);
+    totals.store(column, static_cast<float>(total) + old);
   }
 }
 
@@ -71,9 +66,8 @@ void add_partial_rows<float>(Cuda device, std::span<const PartialRows<float>> su
     int64_t blocks = 0;
     const size_t count = std::min(sums.size(), size_t{SumList::kMost});
     for (size_t i = 0; i < count; ++i) {
-      const PartialRows<float>& sum = sums[i];
-      list.of[i] = {sum.partial, sum.total, sum.chunks, sum.columns, sum.beta};
-      blocks += blocks_for(sum.columns, kWarp);
+      list.of[i] = sums[i];
+      blocks += blocks_for(sums[i].columns, kWarp);
     }
     launch<add_partial_rows_kernel>(device, static_cast<unsigned>(blocks), kTotalThreads, 0, list);
     sums = sums.subspan(count);

@@ -104,7 +104,7 @@ MUTANTS = [
            "    __syncthreads();\n    if (threadIdx.y < half) {", "    if (threadIdx.y < half) {",
            ["layers.linear"]),
     Mutant("column sums: a first sum is added to what was in memory", "src/kernels/column_sums.cu",
-           "sum.beta == 0 ? 0 : sum.beta * sum.total.load(column)", "sum.total.load(column)",
+           "sum.beta == 0 ? 0 : sum.beta * totals.load(column)", "totals.load(column)",
            ["layers.linear"]),
     Mutant("linear: every chunk of rows leaves its bias gradient in the first one's place", "src/kernels/column_sums.cuh",
            "blockIdx.y * grid.columns + walk.column, total", "walk.column, total",
