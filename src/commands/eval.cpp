@@ -57,27 +57,22 @@ int64_t context_of(const ModelConfig& model, const Request& request) {
 }
 
 void print(const TrainedModel& trained, const Evaluation& result, bool as_json) {
+  const bool text = trained.config.model.reads_text();
+  const char* measure = text ? "perplexity" : "accuracy";
+  const double value = text ? std::exp(result.loss) : result.accuracy;
   if (as_json) {
     nlohmann::ordered_json json = {{"checkpoint", trained.checkpoint},
                                    {"step", trained.step},
                                    {"targets", result.targets},
-                                   {"val_loss", result.loss}};
-    if (trained.config.model.reads_text()) {
-      json["perplexity"] = std::exp(result.loss);
-    } else {
-      json["accuracy"] = result.accuracy;
-    }
+                                   {"val_loss", result.loss},
+                                   {measure, value}};
     std::printf("%s\n", json.dump().c_str());
     return;
   }
   std::printf("checkpoint  %s (step %ld)\n", trained.checkpoint.c_str(), trained.step);
   std::printf("targets     %ld\n", result.targets);
   std::printf("val_loss    %.6f\n", result.loss);
-  if (trained.config.model.reads_text()) {
-    std::printf("perplexity  %.4f\n", std::exp(result.loss));
-  } else {
-    std::printf("accuracy    %.4f\n", result.accuracy);
-  }
+  std::printf("%-12s%.4f\n", measure, value);
 }
 
 }  // namespace
