@@ -138,17 +138,13 @@ class StoppingPrinter {
   std::string held_, kept_;
 };
 
-// What ends a text beside a stop text: its length, and the tokens of `ends`.
-struct Limits {
-  int64_t tokens;
-  std::vector<int32_t> ends;
-};
-
-// One of the texts that continue the prompt side by side.
+// One of the texts that continue the prompt side by side. The tokens `ends` end it.
 class Sample {
  public:
-  Sample(const Request& request, const Limits& limits, const Tokenizer& tokenizer, int64_t number)
-      : limits_(limits),
+  Sample(const Request& request, const std::vector<int32_t>& ends, const Tokenizer& tokenizer,
+         int64_t number)
+      : request_(request),
+        ends_(ends),
         sampler_(request.sampling, static_cast<uint64_t>(number)),
         text_(tokenizer),
         printer_(request.stops) {}
@@ -158,8 +154,8 @@ class Sample {
     if (!ended_) {
       last_ = sampler_.pick(logits);
       ++tokens_;
-      ended_ = std::ranges::count(limits_.ends, last_) > 0 || !printer_.push(text_.push(last_)) ||
-               tokens_ == limits_.tokens;
+      ended_ = std::ranges::count(ends_, last_) > 0 || !printer_.push(text_.push(last_)) ||
+               tokens_ == request_.tokens;
       if (ended_) {
         printer_.push(text_.finish());
         printer_.finish();
@@ -172,7 +168,8 @@ class Sample {
   StoppingPrinter& printer() { return printer_; }
 
  private:
-  const Limits& limits_;
+  const Request& request_;
+  const std::vector<int32_t>& ends_;
   TokenSampler sampler_;
   StreamDecoder text_;
   StoppingPrinter printer_;
@@ -242,7 +239,7 @@ void generate(const Request& request, World& world) {
   sizes.kind = DatasetKind::kText;
   sizes.vocab_size = tokenizer->vocab_size();
   const std::vector<int32_t> prompt = prompt_of(request, *tokenizer);
-  const Limits limits{.tokens = request.tokens, .ends = ends_of(checkpoint, *tokenizer)};
+  const std::vector<int32_t> ends = ends_of(checkpoint, *tokenizer);
 
   Machine machine(request.run, {.backend = Backend::kMpi}, world);
   const DType dtype = machine.device() == Device::kCpu ? DType::kF32 : config.train.precision;
@@ -259,7 +256,7 @@ void generate(const Request& request, World& world) {
             [&] { return config.model.kind + " reads text and has no decoder"; });
     std::vector<Sample> samples;
     for (int64_t s = first; s < first + count; ++s) {
-      samples.emplace_back(request, limits, *tokenizer, s);
+      samples.emplace_back(request, ends, *tokenizer, s);
     }
     write_texts(request, prompt, tokenizer->vocab_size(), *decoder, machine.stream, samples,
                 first + count < request.samples);

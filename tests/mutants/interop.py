@@ -28,7 +28,7 @@ MUTANTS = [
            "std::stoll(ours) > std::stoll(value)", "false",
            ["program.hugging_face HuggingFace.test_settings_come_from_config_json"]),
     Mutant("a text goes on after an end token", "src/commands/generate.cpp",
-           "std::ranges::count(limits_.ends, last_) > 0 || ", "",
+           "std::ranges::count(ends_, last_) > 0 || ", "",
            ["program.hugging_face HuggingFace.test_generation_ends_at_an_end_token"]),
     Mutant("padding of the vocabulary is generated", "src/commands/generate.cpp",
            "static_cast<size_t>(vocab)))", "static_cast<size_t>(columns)))",
