@@ -99,21 +99,22 @@ ExitCode links(const Words& words, World& world) {
 }  // namespace
 
 ExitCode bench_command(const Words& words, World& world) {
-  if (!words.empty() && words[0] == "links") {
-    return links(Words(words.begin() + 1, words.end()), world);
+  const std::string kind = words.empty() ? "" : words[0];
+  const Words rest(words.empty() ? words.begin() : words.begin() + 1, words.end());
+  if (kind == "links") {
+    return links(rest, world);
   }
-  if (!words.empty() && words[0] == "gemm") {
-    return bench_gemm(Words(words.begin() + 1, words.end()), world);
+  if (kind == "gemm") {
+    return bench_gemm(rest, world);
   }
-  if (!words.empty() && words[0] == "--help") {
+  if (kind == "--help") {
     if (world.rank() == 0) {
       std::printf("%s\n\nMore: tandem bench links --help, tandem bench gemm --help\n", kUsage);
     }
     return ExitCode::kOk;
   }
-  throw AgreedError(ExitCode::kConfig,
-                    str("tandem bench: say links or gemm, not \"", words.empty() ? "" : words[0],
-                        "\"; --help shows examples"));
+  throw AgreedError(ExitCode::kConfig, str("tandem bench: say links or gemm, not \"", kind,
+                                           "\"; --help shows examples"));
 }
 
 }  // namespace tandem
