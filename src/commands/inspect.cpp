@@ -36,14 +36,6 @@ struct Request {
   bool tensors = false, ranks = false, verify = false, json = false, help = false;
 };
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) {
-    text += (text.empty() ? "" : ", ") + word;
-  }
-  return text;
-}
-
 void inspect_data(const std::string& path, bool verify) {
   const DatasetInfo info = inspect_dataset(path);
   std::printf("dataset     %s (%s)\n", path.c_str(), format_bytes(info.file_bytes).c_str());

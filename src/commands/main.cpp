@@ -98,14 +98,12 @@ void open_standard_streams() {
 
 ExitCode unknown_command(const std::string& word) {
   std::vector<std::string> names;
-  std::string all;
   for (const auto& [name, command] : kCommands) {
     names.push_back(name);
-    all += (all.empty() ? "" : ", ") + name;
   }
   const std::string guess = nearest_name(word, names);
-  complain(str("no command ", word, guess.empty() ? "" : "; did you mean " + guess + "?",
-               guess.empty() ? "; there are " + all : ""));
+  complain(str("no command ", word,
+               guess.empty() ? "; there are " + joined(names) : "; did you mean " + guess + "?"));
   return ExitCode::kConfig;
 }
 

@@ -1,6 +1,16 @@
 #include "src/core/error.h"
 
+#include <algorithm>
+
 namespace tandem {
+
+std::string joined(std::span<const std::string> words, std::string_view separator) {
+  std::string text;
+  for (const std::string& word : words) {
+    text += str(text.empty() ? "" : separator, word);
+  }
+  return text;
+}
 
 void fail(ExitCode code, const std::string& message) { throw Error(code, message); }
 
@@ -9,10 +19,7 @@ void fail_if_any(const std::vector<std::string>& problems) {
     return;
   }
   constexpr size_t kShown = 20;
-  std::string all;
-  for (size_t i = 0; i < problems.size() && i < kShown; ++i) {
-    all += (all.empty() ? "" : "\n") + problems[i];
-  }
+  std::string all = joined(std::span(problems).first(std::min(problems.size(), kShown)), "\n");
   if (problems.size() > kShown) {
     all += str("\nand ", problems.size() - kShown, " more");
   }

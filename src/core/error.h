@@ -2,6 +2,7 @@
 #pragma once
 
 #include <source_location>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -38,6 +39,9 @@ std::string str(const Args&... args) {
   (out << ... << args);
   return out.str();
 }
+
+// The words with `separator` between them.
+std::string joined(std::span<const std::string> words, std::string_view separator = ", ");
 
 // Throws a user-facing error: the message says what, where, and what to do.
 [[noreturn]] void fail(ExitCode code, const std::string& message);

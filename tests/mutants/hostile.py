@@ -73,7 +73,7 @@ MUTANTS = [
            "    StopSignal::expect_usr1();\n", "",
            ["program.bad_input BadInput.test_usr1_before_the_first_step"]),
     Mutant("every one of a thousand problems is printed", "src/core/error.cpp",
-           "i < problems.size() && i < kShown", "i < problems.size()",
+           "std::span(problems).first(std::min(problems.size(), kShown))", "problems",
            ["settings.config"]),
     Mutant("safetensors: tensors may overlap", "src/io/safetensors/header.cpp",
            "if (tensor->begin < at) {", "if (false) {",
