@@ -44,7 +44,6 @@ class Storage {
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
   void* data() const { return data_; }
-  int64_t bytes() const { return bytes_; }
   Device device() const;
   bool is_dry() const;  // an address without memory
   // Sets all bytes to zero, after the work queued on the stream that the memory was made for.
