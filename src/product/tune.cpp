@@ -113,12 +113,15 @@ class Tuner {
     return best;
   }
 
-  double seconds_of_last_step(const Product& p) {
-    return seconds_of([&] { last_step(stream_, p); });
+  double seconds_of(const std::function<void()>& step) {
+    return *median_seconds(stream_.handle(), [&] {
+      step();
+      return true;
+    });
   }
 
-  // Of sums over the rows of D: of GELU's gradient they are the gradient of the bias before GELU,
-  // and a separate last step takes them on its way.
+  // The seconds of sums over the rows of D: of GELU's gradient they are the gradient of the bias
+  // before GELU, and a separate last step takes them on its way.
   double seconds_of_row_sums(const Product& p, Memory& memory) {
     if (p.epilogue != Epilogue::kGeluGradient) {
       return 0;
@@ -134,13 +137,6 @@ class Tuner {
   }
 
  private:
-  double seconds_of(const std::function<void()>& step) {
-    return *median_seconds(stream_.handle(), [&] {
-      step();
-      return true;
-    });
-  }
-
   // With normally distributed numbers, others for each tensor.
   Tensor filled(const Tensor& tensor) {
     const int64_t width = size_of(tensor.dtype()), first = std::min(tensor.elements(), kRandom);
@@ -205,7 +201,7 @@ PlanTable tune_products(const Stream& stream, const ProductSet& products,
     if (key.has_bias || key.epilogue != Epilogue::kNone) {
       const Product part = without_last_step(p);
       if (const auto* rest = table.find(ProductKey::of(part), Alignments::of(part))) {
-        const double last = tuner.seconds_of_last_step(p);
+        const double last = tuner.seconds_of([&] { last_step(stream, p); });
         const PlanTable::Row separate{.alignments = align,
                                       .is_fused = false,
                                       .seconds = rest->seconds + last,
