@@ -45,12 +45,6 @@ TANDEM_HOST_DEVICE inline float exp(float x) {
   return x <= 88.7f ? bounded : x * INFINITY;  // NaN takes this branch too, and stays NaN
 }
 
-// tanh(x) = 1 - 2 / (e^2x + 1)
-template <class T>
-TANDEM_HOST_DEVICE inline T tanh(T x) {
-  return T(1) - T(2) / (exp(T(2) * x) + T(1));
-}
-
 template <class T>
 TANDEM_HOST_DEVICE inline T sigmoid(T x) {
   return T(1) / (T(1) + exp(-x));
