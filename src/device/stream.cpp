@@ -19,9 +19,6 @@ class Event::State {
   State() = default;
   explicit State(double time_s) : time_s_(time_s), done_(true) {}
   explicit State(cuda::EventHandle event) : gpu_(std::move(event)) {}
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-
   CUevent_st* gpu() const { return gpu_.get(); }
   const std::optional<double>& time_s() const { return time_s_; }  // of a dry stream
 
@@ -200,30 +197,22 @@ class Stream::OnGpu final : public Queue {
 // Runs nothing; only its clock advances.
 class Stream::Dry final : public Queue {
  public:
-  explicit Dry(const Speed& speed) : speed_(speed) {}
+  explicit Dry(const Speed& of_device) : speed(of_device) {}
 
   void submit(std::function<void()>) override {}  // the work does not run
   std::shared_ptr<Event::State> record(bool) override {
-    return std::make_shared<Event::State>(clock_.now_s);
+    return std::make_shared<Event::State>(clock.now_s);
   }
   void wait(const Event& event) override {
     const double until = event.state_ ? event.state_->time_s().value_or(0) : 0;
-    if (until > clock_.now_s) {
-      clock_.waited_s += until - clock_.now_s;
-      clock_.now_s = until;
+    if (until > clock.now_s) {
+      clock.waited_s += until - clock.now_s;
+      clock.now_s = until;
     }
   }
 
-  const Clock& clock() const { return clock_; }
-  void spend(double seconds) { clock_.now_s += seconds; }
-  void charge(const Work& work) {
-    clock_.work += work;
-    spend(speed_.seconds(work));
-  }
-
- private:
-  Speed speed_;
-  Clock clock_;
+  const Speed speed;
+  Clock clock;
 };
 
 Work& Work::operator+=(const Work& other) {
@@ -255,22 +244,25 @@ Stream Stream::on_gpu(bool high_priority) {
 
 Stream Stream::dry(Device device, const Speed& speed) {
   auto queue = std::make_unique<Dry>(speed);
-  Dry* clock = queue.get();
+  Dry* dry = queue.get();
   Stream stream(device, std::move(queue));
-  stream.clock_ = clock;
+  stream.dry_ = dry;
   return stream;
 }
 
-void Stream::charge_clock(const Work& work) const { clock_->charge(work); }
+void Stream::charge_clock(const Work& work) const {
+  dry_->clock.work += work;
+  dry_->clock.now_s += dry_->speed.seconds(work);
+}
 
 const Stream::Clock& Stream::clock() const {
   require(is_dry(), "Stream::clock: this stream is not dry");
-  return clock_->clock();
+  return dry_->clock;
 }
 
 void Stream::spend(double seconds) {
   require(is_dry(), "Stream::spend: this stream is not dry");
-  clock_->spend(seconds);
+  dry_->clock.now_s += seconds;
 }
 
 CUstream_st* Stream::handle() const { return queue_->handle(); }

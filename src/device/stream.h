@@ -86,10 +86,10 @@ class Stream {
   void observe(CallObserver* observer) { observer_ = observer; }
   CallObserver* observer() const { return observer_; }
 
-  bool is_dry() const { return clock_ != nullptr; }
+  bool is_dry() const { return dry_ != nullptr; }
   // Adds work to the clock of a dry stream; other streams ignore it.
   void charge(const Work& work) const {
-    if (clock_) {
+    if (dry_) {
       charge_clock(work);
     }
   }
@@ -113,7 +113,7 @@ class Stream {
   void charge_clock(const Work& work) const;
   Device device_;
   std::unique_ptr<Queue> queue_;
-  Dry* clock_ = nullptr;  // the queue of a dry stream
+  Dry* dry_ = nullptr;  // the queue of a dry stream
   CallObserver* observer_ = nullptr;
 };
 
