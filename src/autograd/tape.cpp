@@ -107,10 +107,7 @@ void Tape::release_held(Context& context, const std::vector<Parameter*>& held) {
 
 Variable Tape::record(Tensor result, std::unique_ptr<Op> op, std::initializer_list<Variable> inputs,
                       std::initializer_list<Parameter*> parameters) {
-  bool wanted = false;
-  for (const Variable& input : inputs) {
-    wanted = wanted || input.wanted();
-  }
+  bool wanted = std::ranges::any_of(inputs, &Variable::wanted);
   for (Parameter* parameter : parameters) {
     if (!parameter || !parameter->wanted()) {
       continue;
@@ -126,9 +123,7 @@ Variable Tape::record(Tensor result, std::unique_ptr<Op> op, std::initializer_li
   if (!wanted) {
     return Variable(std::move(result));
   }
-  for (const Variable& input : inputs) {
-    op->inputs_.emplace_back(input);
-  }
+  op->inputs_ = std::vector<Input>(inputs.begin(), inputs.end());
   op->parameters_ = parameters;
   Variable variable = Variable::leaf(std::move(result));
   if (!holding_) {
@@ -140,9 +135,7 @@ Variable Tape::record(Tensor result, std::unique_ptr<Op> op, std::initializer_li
 
 void Tape::record_segment(std::unique_ptr<Op> op, std::span<const Variable> inputs,
                           std::span<const Variable> results, BlockId block) {
-  for (const Variable& input : inputs) {
-    op->inputs_.emplace_back(input);
-  }
+  op->inputs_ = std::vector<Input>(inputs.begin(), inputs.end());
   entries_.push_back({std::move(op), {}, block, true});
   for (const Variable& result : results) {
     entries_.back().results.push_back(result.slot());
