@@ -41,7 +41,7 @@ int64_t physical_bytes() {
   return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
 }
 
-// Where blocks come from.
+// Where blocks come from: the heap, unless a derived class says otherwise.
 class Source {
  public:
   virtual ~Source() = default;
@@ -49,19 +49,13 @@ class Source {
   virtual int64_t bytes() const { return physical_bytes(); }  // capacity
   virtual bool keeps() const { return true; }                 // the pool keeps freed blocks
   virtual bool is_dry() const { return false; }
-  virtual void* allocate(int64_t bytes) = 0;  // null: memory is exhausted
-  virtual void release(void* data) = 0;
+  virtual void* allocate(int64_t bytes) {  // null: memory is exhausted
+    return std::aligned_alloc(kAlignment, static_cast<size_t>(bytes));
+  }
+  virtual void release(void* data) { std::free(data); }
   virtual void clear(void* data, int64_t bytes) {
     std::memset(data, 0, static_cast<size_t>(bytes));
   }
-};
-
-class Heap final : public Source {
- public:
-  void* allocate(int64_t bytes) override {
-    return std::aligned_alloc(kAlignment, static_cast<size_t>(bytes));
-  }
-  void release(void* data) override { std::free(data); }
 };
 
 // Only builds with CUDA make this and Gpu.
@@ -126,7 +120,7 @@ std::unique_ptr<Source> source_of(const Stream& stream) {
       return std::make_unique<Gpu>(stream.handle());
     }
   }
-  return std::make_unique<Heap>();
+  return std::make_unique<Source>();
 }
 
 void add(MemoryUse& use, int64_t bytes) {
@@ -280,7 +274,7 @@ void Storage::clear() { owner_->clear(data_, bytes_); }
 bool Storage::is_dry() const { return owner_->is_dry(); }
 
 Memory::Memory(Device device, int64_t limit_bytes)
-    : pool_(std::make_shared<MemoryPool>(std::make_unique<Heap>(), limit_bytes)) {
+    : pool_(std::make_shared<MemoryPool>(std::make_unique<Source>(), limit_bytes)) {
   require(device == Device::kCpu, "Memory: GPU memory is made for a stream");
 }
 
