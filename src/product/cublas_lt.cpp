@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "src/core/error.h"
-#include "src/device/cuda.h"
 #include "src/device/cuda_check.h"
 #include "src/device/memory.h"
 #include "src/product/plan_table.h"
@@ -88,12 +87,6 @@ CublasLt::CublasLt() {
          str("no GPU memory for the workspace of cuBLASLt, ", format_bytes(kWorkspaceBytes)));
   }
 }
-
-void CublasLt::Destroy::operator()(cublasLtHandle_t handle) const {
-  static_cast<void>(cublasLtDestroy(handle));
-}
-
-void CublasLt::Release::operator()(void* data) const { cuda::release(data); }
 
 std::string CublasLt::version() { return str("cuBLASLt ", cublasLtGetVersion()); }
 

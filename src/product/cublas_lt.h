@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "src/device/cuda.h"
 #include "src/product/product.h"
 
 namespace tandem {
@@ -25,14 +26,9 @@ class CublasLt {
   static std::string version();  // "cuBLASLt 130100"
 
  private:
-  struct Destroy {
-    void operator()(cublasLtHandle_t handle) const;
-  };
-  struct Release {
-    void operator()(void* data) const;
-  };
-  std::unique_ptr<cublasLtContext, Destroy> handle_;
-  std::unique_ptr<void, Release> workspace_;
+  std::unique_ptr<cublasLtContext, cublasStatus_t (*)(cublasLtHandle_t)> handle_{nullptr,
+                                                                                 cublasLtDestroy};
+  std::unique_ptr<void, void (*)(void*)> workspace_{nullptr, cuda::release};
 };
 
 // The descriptors of a product in one call, with its bias and its epilogue. They hold no addresses
