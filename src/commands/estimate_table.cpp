@@ -153,22 +153,22 @@ std::string step_table(const std::vector<Line>& lines, const Job& job) {
 
 // A row for each class of memory, a column for each line of the other table.
 std::string memory_table(const std::vector<Line>& lines) {
-  std::string text = formatted("%-11s", "zero");
-  for (const Line& line : lines) {
-    text += formatted(" %10s", line.zero.c_str());
-  }
-  text += formatted("\n%-11s", "recompute");
-  for (const Line& line : lines) {
-    text += formatted(" %10s", line.row->recompute().c_str());
-  }
-  for (const MemoryClass memory_class : kColumns) {
-    text += formatted("\n%-11s", std::string(name_of(memory_class)).c_str());
+  std::string text;
+  const auto add_row = [&](std::string_view label, const auto& cell) {
+    text += formatted("%-11s", std::string(label).c_str());
     for (const Line& line : lines) {
-      const int64_t bytes = line.row->estimate.class_bytes[static_cast<size_t>(memory_class)];
-      text += formatted(" %10s", format_bytes(bytes).c_str());
+      text += formatted(" %10s", cell(line).c_str());
     }
+    text += "\n";
+  };
+  add_row("zero", [](const Line& line) { return line.zero; });
+  add_row("recompute", [](const Line& line) { return line.row->recompute(); });
+  for (const MemoryClass memory_class : kColumns) {
+    add_row(name_of(memory_class), [&](const Line& line) {
+      return format_bytes(line.row->estimate.class_bytes[static_cast<size_t>(memory_class)]);
+    });
   }
-  return text + "\n";
+  return text;
 }
 
 nlohmann::json json_of(const EstimateRow& row, const Job& job) {
