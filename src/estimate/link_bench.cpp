@@ -80,15 +80,12 @@ class Bench {
   Tensor array_;
 };
 
-double seconds_of(const LinkRates& line, double bytes) {
-  return line.latency_s + bytes / line.bytes_per_s;
-}
-
 // The sum of squared relative errors.
 double error_of(const LinkRates& line, std::span<const LinkSample> samples) {
   double sum = 0;
   for (const LinkSample& sample : samples) {
-    const double error = seconds_of(line, static_cast<double>(sample.bytes)) / sample.seconds - 1;
+    const double seconds = line.latency_s + static_cast<double>(sample.bytes) / line.bytes_per_s;
+    const double error = seconds / sample.seconds - 1;
     sum += error * error;
   }
   return sum;
