@@ -9,7 +9,7 @@ namespace tandem {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kThreadElements = 16;  // minimum, before a second block is worth its cost
+constexpr int64_t kBlockElements = kThreads * 16;  // before a second block is worth its cost
 
 struct Value {
   __device__ double operator()(double x) const { return x; }
@@ -18,11 +18,6 @@ struct Value {
 struct Square {
   __device__ double operator()(double x) const { return x * x; }
 };
-
-int64_t blocks_of(int64_t n) {
-  return std::min(kReduceScratch,
-                  (n + kThreads * kThreadElements - 1) / (kThreads * kThreadElements));
-}
 
 // The sum of a thread's share of x[first, last): packs in turn, from number `thread` of `threads`.
 // Without 16-byte alignment a thread loads the same elements one by one.
@@ -94,7 +89,7 @@ __global__ void __launch_bounds__(kReduceScratch)
 
 template <class T, class F>
 void reduce(Cuda device, const T* x, int64_t n, double* result, double* scratch, bool add, F term) {
-  const int64_t blocks = blocks_of(n);
+  const int64_t blocks = std::min(kReduceScratch, (n + kBlockElements - 1) / kBlockElements);
   if (blocks > 0) {
     const auto grid = static_cast<unsigned>(blocks);
     if (aligned16(x)) {
