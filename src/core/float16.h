@@ -13,26 +13,17 @@ namespace tandem {
 
 namespace float16 {
 
+TANDEM_HOST_DEVICE inline float float_from_bf16(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
 #if defined(__CUDA_ARCH__)
 __device__ inline uint16_t bf16_from_float(float x) {
   uint16_t bits;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));  // NaN gives 0x7fff
   return bits;
 }
-#else
-TANDEM_HOST_DEVICE inline uint16_t bf16_from_float(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  return static_cast<uint16_t>(is_nan ? 0x7fffu : rounded);
-}
-#endif
 
-TANDEM_HOST_DEVICE inline float float_from_bf16(uint16_t bits) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-}
-
-#if defined(__CUDA_ARCH__)
 __device__ inline uint16_t fp16_from_float(float x) {
   uint16_t bits;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
@@ -45,6 +36,13 @@ __device__ inline float float_from_fp16(uint16_t bits) {
   return x;
 }
 #else
+TANDEM_HOST_DEVICE inline uint16_t bf16_from_float(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  return static_cast<uint16_t>(is_nan ? 0x7fffu : rounded);
+}
+
 // Normal results: the rounding bias is added to the bits. Subnormal results: 0.5 is added, because
 // the last bit of 0.5 in f32 has the value of the smallest subnormal fp16, 2^-24.
 TANDEM_HOST_DEVICE inline uint16_t fp16_from_float(float x) {
