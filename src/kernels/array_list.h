@@ -43,17 +43,17 @@ class ArrayListMemory {
         chunks.push_back({static_cast<int32_t>(a), static_cast<int32_t>(first / kChunkElements)});
       }
     }
+    if (chunks.empty()) {
+      return {nullptr, nullptr, 0};
+    }
     const size_t array_bytes = arrays.size() * sizeof(Array);
     std::vector<std::byte> bytes(array_bytes + chunks.size() * sizeof(ArrayChunk));
-    if (!chunks.empty()) {
-      std::memcpy(bytes.data(), arrays.data(), array_bytes);
-      std::memcpy(bytes.data() + array_bytes, chunks.data(), bytes.size() - array_bytes);
-      write(stream, bytes);
-    }
-    return {
-        reinterpret_cast<const Array*>(chunks.empty() ? nullptr : device_.raw()),
-        reinterpret_cast<const ArrayChunk*>(chunks.empty() ? nullptr : device_.raw() + array_bytes),
-        static_cast<int64_t>(chunks.size())};
+    std::memcpy(bytes.data(), arrays.data(), array_bytes);
+    std::memcpy(bytes.data() + array_bytes, chunks.data(), bytes.size() - array_bytes);
+    write(stream, bytes);
+    return {reinterpret_cast<const Array*>(device_.raw()),
+            reinterpret_cast<const ArrayChunk*>(device_.raw() + array_bytes),
+            static_cast<int64_t>(chunks.size())};
   }
 
  private:
