@@ -23,7 +23,8 @@
 
 namespace tandem {
 
-// Element types stored in files, all little-endian.
+// Element types stored in files, all little-endian. size_of, name_of and file_type list them in
+// this order.
 enum class H5Type : uint8_t { kU8, kU16, kU32, kI32, kI64, kF32, kF64 };
 
 int64_t size_of(H5Type type);           // bytes of one element

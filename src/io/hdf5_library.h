@@ -11,7 +11,6 @@
 #include <mutex>
 #include <string>
 
-#include "src/core/error.h"
 #include "src/io/hdf5.h"
 
 namespace tandem::hdf5 {
@@ -78,23 +77,9 @@ inline std::string library_message() {
 }
 
 inline hid_t file_type(H5Type type) {
-  switch (type) {
-    case H5Type::kU8:
-      return H5T_STD_U8LE;
-    case H5Type::kU16:
-      return H5T_STD_U16LE;
-    case H5Type::kU32:
-      return H5T_STD_U32LE;
-    case H5Type::kI32:
-      return H5T_STD_I32LE;
-    case H5Type::kI64:
-      return H5T_STD_I64LE;
-    case H5Type::kF32:
-      return H5T_IEEE_F32LE;
-    case H5Type::kF64:
-      return H5T_IEEE_F64LE;
-  }
-  fail(ExitCode::kInternal, "hdf5: unknown element type");
+  const hid_t types[] = {H5T_STD_U8LE,  H5T_STD_U16LE,  H5T_STD_U32LE, H5T_STD_I32LE,
+                         H5T_STD_I64LE, H5T_IEEE_F32LE, H5T_IEEE_F64LE};
+  return types[static_cast<size_t>(type)];
 }
 
 inline bool type_from_library(hid_t id, H5Type* type) {
