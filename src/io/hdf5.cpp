@@ -1,6 +1,7 @@
 #include "src/io/hdf5.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "src/core/error.h"
 #include "src/io/hdf5_library.h"
@@ -187,40 +188,33 @@ std::string H5Reader::string_attribute(const std::string& object, const std::str
   return value.substr(0, value.find('\0'));
 }
 
-namespace {
-
 template <class T>
-std::vector<T> read_list(hid_t attribute, const std::string& path, const std::string& object,
-                         const std::string& name, H5T_class_t kind, hid_t memory_type) {
-  const Id id(attribute, H5Aclose);
+std::vector<T> H5Reader::list_attribute(const std::string& object, const std::string& name) const {
+  const LibraryLock lock;
+  const Id id(open_attribute(object, name), H5Aclose);
   const Id type(id.ok() ? H5Aget_type(id) : H5I_INVALID_HID, H5Tclose);
-  if (!id.ok() || H5Tget_class(type) != kind) {
-    fail(ExitCode::kData,
-         str(path, ": ", object, " has no ", kind == H5T_INTEGER ? "integer" : "floating-point",
-             " attribute ", name));
+  constexpr bool kIsInteger = std::is_integral_v<T>;
+  if (!id.ok() || H5Tget_class(type) != (kIsInteger ? H5T_INTEGER : H5T_FLOAT)) {
+    fail(ExitCode::kData, str(path(), ": ", object, " has no ",
+                              kIsInteger ? "integer" : "floating-point", " attribute ", name));
   }
   const Id space(H5Aget_space(id), H5Sclose);
   std::vector<T> values(static_cast<size_t>(H5Sget_simple_extent_npoints(space)));
-  if (!values.empty() && H5Aread(id, memory_type, values.data()) < 0) {
-    fail(ExitCode::kData, str(path, ": attribute ", name, " of ", object, ": ", library_message()));
+  if (!values.empty() && H5Aread(id, file_type(h5_type_of<T>), values.data()) < 0) {
+    fail(ExitCode::kData,
+         str(path(), ": attribute ", name, " of ", object, ": ", library_message()));
   }
   return values;
 }
 
-}  // namespace
-
 std::vector<int64_t> H5Reader::int_attribute(const std::string& object,
                                              const std::string& name) const {
-  const LibraryLock lock;
-  return read_list<int64_t>(open_attribute(object, name), path(), object, name, H5T_INTEGER,
-                            H5T_NATIVE_INT64);
+  return list_attribute<int64_t>(object, name);
 }
 
 std::vector<double> H5Reader::double_attribute(const std::string& object,
                                                const std::string& name) const {
-  const LibraryLock lock;
-  return read_list<double>(open_attribute(object, name), path(), object, name, H5T_FLOAT,
-                           H5T_NATIVE_DOUBLE);
+  return list_attribute<double>(object, name);
 }
 
 }  // namespace tandem

@@ -105,6 +105,8 @@ class H5Reader {
 
  private:
   int64_t open_attribute(const std::string& object, const std::string& name) const;
+  template <class T>
+  std::vector<T> list_attribute(const std::string& object, const std::string& name) const;
   void read_bytes(const H5Dataset& dataset, H5Type type, int64_t start, int64_t count,
                   void* out) const;
 
@@ -146,10 +148,11 @@ class H5Writer {
 
   // Attributes of an existing group or dataset ("/" is the root).
   void set_attribute(const std::string& object, const std::string& name, const std::string& value);
+  template <class T>
   void set_attribute(const std::string& object, const std::string& name,
-                     const std::vector<int64_t>& values);
-  void set_attribute(const std::string& object, const std::string& name,
-                     const std::vector<double>& values);
+                     const std::vector<T>& values) {
+    write_list(object, name, h5_type_of<T>, values.size(), values.data());
+  }
 
   // Flushes to the disk (fsync) and renames to the final name. Nothing may be called afterwards.
   void commit();

@@ -159,16 +159,6 @@ void H5Writer::set_attribute(const std::string& object, const std::string& name,
   }
 }
 
-void H5Writer::set_attribute(const std::string& object, const std::string& name,
-                             const std::vector<int64_t>& values) {
-  write_list(object, name, H5Type::kI64, values.size(), values.data());
-}
-
-void H5Writer::set_attribute(const std::string& object, const std::string& name,
-                             const std::vector<double>& values) {
-  write_list(object, name, H5Type::kF64, values.size(), values.data());
-}
-
 void H5Writer::write_list(const std::string& object, const std::string& name, H5Type type,
                           size_t count, const void* values) {
   const LibraryLock lock;
