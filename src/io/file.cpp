@@ -56,11 +56,16 @@ void move_directory(const std::string& from, const std::string& to, std::string_
 
 }  // namespace
 
+bool is_disk_full(int error_number) {
+  return error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG;
+}
+
 void fail_file(const std::string& path, std::string_view doing, int error_number) {
-  const bool full = error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG;
   fail(ExitCode::kData,
        str(path, ": cannot ", doing, ": ", std::strerror(error_number),
-           full ? " (disk full or quota reached: free some space, or write elsewhere)" : ""));
+           is_disk_full(error_number)
+               ? " (disk full or quota reached: free some space, or write elsewhere)"
+               : ""));
 }
 
 std::string read_file(const std::string& path) {

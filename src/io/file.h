@@ -13,6 +13,9 @@ namespace tandem {
 // Throws the error of a system call: "PATH: cannot DOING: reason".
 [[noreturn]] void fail_file(const std::string& path, std::string_view doing, int error_number);
 
+// Whether a system call failed for want of space.
+bool is_disk_full(int error_number);
+
 // The whole content of a file.
 std::string read_file(const std::string& path);
 

@@ -15,14 +15,6 @@ namespace tandem {
 
 using namespace hdf5;
 
-namespace {
-
-bool is_disk_full(int error_number) {
-  return error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG;
-}
-
-}  // namespace
-
 H5Writer::H5Writer(const std::string& path) : path_(path), partial_path_(path + ".partial") {
   std::error_code unknown;
   const std::filesystem::file_status there = std::filesystem::status(path, unknown);
