@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <iomanip>
 #include <optional>
 #include <set>
 
@@ -87,14 +88,10 @@ bool is_layout_name(std::string_view name) {
 
 }  // namespace
 
-std::string step_name(int64_t step) {
-  const std::string digits = std::to_string(step);
-  return std::string(kStep) + std::string(digits.size() < 8 ? 8 - digits.size() : 0, '0') + digits;
-}
+std::string step_name(int64_t step) { return str(kStep, std::setfill('0'), std::setw(8), step); }
 
 std::string rank_file_name(int rank) {
-  const std::string digits = std::to_string(rank);
-  return "rank-" + std::string(digits.size() < 4 ? 4 - digits.size() : 0, '0') + digits + ".h5";
+  return str("rank-", std::setfill('0'), std::setw(4), rank, ".h5");
 }
 
 std::string begin_checkpoint(const std::string& checkpoints, int64_t step) {

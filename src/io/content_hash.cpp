@@ -1,15 +1,13 @@
 #include "src/io/content_hash.h"
 
-#include <array>
-#include <cstdio>
+#include <iomanip>
+
+#include "src/core/error.h"
 
 namespace tandem {
 
 std::string Hash128::hex() const {
-  std::array<char, 33> text{};
-  std::snprintf(text.data(), text.size(), "%016llx%016llx", static_cast<unsigned long long>(high),
-                static_cast<unsigned long long>(low));
-  return text.data();
+  return str(std::hex, std::setfill('0'), std::setw(16), high, std::setw(16), low);
 }
 
 Hash128 hash_of(const void* bytes, int64_t count) {

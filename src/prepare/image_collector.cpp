@@ -1,10 +1,9 @@
 #include "src/prepare/image_collector.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
-#include <cstdio>
 #include <filesystem>
+#include <iomanip>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -65,9 +64,7 @@ bool is_idx_name(const std::string& base) {
 }
 
 std::string numbered(std::string_view base, int64_t record) {
-  std::array<char, 24> digits{};
-  std::snprintf(digits.data(), digits.size(), "%08lld", static_cast<long long>(record));
-  return str(base, "[", digits.data(), "]");
+  return str(base, "[", std::setfill('0'), std::setw(8), record, "]");
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <iomanip>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <utility>
 
 #include "src/core/error.h"
@@ -27,10 +26,8 @@ std::string shard_name(size_t index, size_t count) {
   if (count == 1) {
     return "model.safetensors";
   }
-  std::ostringstream name;
-  name << std::setfill('0') << "model-" << std::setw(5) << index + 1 << "-of-" << std::setw(5)
-       << count << ".safetensors";
-  return name.str();
+  return str("model-", std::setfill('0'), std::setw(5), index + 1, "-of-", std::setw(5), count,
+             ".safetensors");
 }
 
 template <class T>
