@@ -31,10 +31,10 @@ struct ByteStream::Inflater {
   bool member_ended = false;
 };
 
-ByteStream::ByteStream(const std::string& path, Unpack unpack) : path_(path) {
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+ByteStream::ByteStream(const std::string& path, Unpack unpack)
+    : path_(path), descriptor_(path, O_RDONLY) {
   struct stat status {};
-  if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0) {
+  if (::fstat(descriptor_, &status) != 0) {
     fail(ExitCode::kData, str(path, ": cannot open: ", std::strerror(errno)));
   }
   char magic[2] = {};
@@ -44,7 +44,6 @@ ByteStream::ByteStream(const std::string& path, Unpack unpack) : path_(path) {
     inflater_ = std::make_unique<Inflater>();
   }
   if (!readable || (inflater_ && inflateInit2(&inflater_->state, kGzipOnly) != Z_OK)) {
-    ::close(descriptor_);
     fail(ExitCode::kData, str(path, ": not a file that can be read"));
   }
 }
@@ -53,7 +52,6 @@ ByteStream::~ByteStream() {
   if (inflater_) {
     inflateEnd(&inflater_->state);
   }
-  ::close(descriptor_);
 }
 
 int64_t ByteStream::read(char* out, int64_t count) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "src/io/file.h"
 #include "src/io/record_limit.h"
 
 namespace tandem {
@@ -39,7 +40,7 @@ class ByteStream {
   bool begin_next_member();
 
   std::string path_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   int64_t position_ = 0;
   std::unique_ptr<Inflater> inflater_;
 };

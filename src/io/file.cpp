@@ -68,11 +68,21 @@ void fail_file(const std::string& path, std::string_view doing, int error_number
                : ""));
 }
 
-std::string read_file(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) {
-    fail_file(path, "open", errno);
+Descriptor::Descriptor(const std::string& path, int flags, std::string_view doing)
+    : number_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
+  if (number_ < 0) {
+    fail_file(path, doing, errno);
   }
+}
+
+Descriptor::~Descriptor() {
+  if (number_ >= 0) {
+    ::close(number_);
+  }
+}
+
+std::string read_file(const std::string& path) {
+  const Descriptor descriptor(path, O_RDONLY);
   std::string text;
   char buffer[1 << 16];
   ssize_t got = 0;
@@ -80,28 +90,19 @@ std::string read_file(const std::string& path) {
     got = ::read(descriptor, buffer, sizeof(buffer));
     text.append(buffer, got > 0 ? static_cast<size_t>(got) : 0);
   } while (got > 0 || (got < 0 && errno == EINTR));
-  const int error_number = errno;
-  ::close(descriptor);
   if (got < 0) {
-    fail_file(path, "read", error_number);
+    fail_file(path, "read", errno);
   }
   return text;
 }
 
-FileReader::FileReader(const std::string& path) : path_(path) {
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor_ < 0) {
-    fail_file(path, "open", errno);
-  }
+FileReader::FileReader(const std::string& path) : path_(path), descriptor_(path, O_RDONLY) {
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(descriptor_);
     fail(ExitCode::kData, str(path, ": not a file"));
   }
   bytes_ = status.st_size;
 }
-
-FileReader::~FileReader() { ::close(descriptor_); }
 
 void FileReader::read(int64_t at, int64_t count, void* out) const {
   char* bytes = static_cast<char*>(out);
@@ -120,16 +121,11 @@ void FileReader::read(int64_t at, int64_t count, void* out) const {
   }
 }
 
-FileWriter::FileWriter(const std::string& path, Start start) : path_(path) {
-  const int how = start == Start::kEmpty ? O_TRUNC : O_APPEND;
-  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, 0666);
-  if (descriptor_ < 0) {
-    fail_file(path, "open for writing", errno);
-  }
-  bytes_ = ::lseek(descriptor_, 0, SEEK_END);
-}
-
-FileWriter::~FileWriter() { ::close(descriptor_); }
+FileWriter::FileWriter(const std::string& path, Start start)
+    : path_(path),
+      descriptor_(path, O_WRONLY | O_CREAT | (start == Start::kEmpty ? O_TRUNC : O_APPEND),
+                  "open for writing"),
+      bytes_(::lseek(descriptor_, 0, SEEK_END)) {}
 
 void FileWriter::write(std::string_view bytes) {
   size_t done = 0;
@@ -200,16 +196,10 @@ void rename_path(const std::string& from, const std::string& to) {
 }
 
 void sync_path(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) {
-    fail_file(path, "open", errno);
-  }
-  const int status = ::fsync(descriptor);
-  const int error_number = errno;
-  ::close(descriptor);
+  const Descriptor descriptor(path, O_RDONLY);
   // EINVAL: a file system that has nothing to sync for a directory.
-  if (status != 0 && error_number != EINVAL) {
-    fail_file(path, "write to the disk", error_number);
+  if (::fsync(descriptor) != 0 && errno != EINVAL) {
+    fail_file(path, "write to the disk", errno);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace tandem {
 
@@ -16,6 +17,23 @@ namespace tandem {
 // Whether a system call failed for want of space.
 bool is_disk_full(int error_number);
 
+// An open file of the system, closed at the end of its life.
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  // Opens a file. Throws "PATH: cannot DOING: reason" when that is impossible.
+  Descriptor(const std::string& path, int flags, std::string_view doing = "open");
+  ~Descriptor();
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  operator int() const { return number_; }
+  void swap(Descriptor& other) { std::swap(number_, other.number_); }
+
+ private:
+  int number_;
+};
+
 // The whole content of a file.
 std::string read_file(const std::string& path);
 
@@ -23,9 +41,6 @@ std::string read_file(const std::string& path);
 class FileReader {
  public:
   explicit FileReader(const std::string& path);
-  ~FileReader();
-  FileReader(const FileReader&) = delete;
-  FileReader& operator=(const FileReader&) = delete;
 
   const std::string& path() const { return path_; }
   int64_t bytes() const { return bytes_; }  // the size when the file was opened
@@ -34,7 +49,7 @@ class FileReader {
 
  private:
   std::string path_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   int64_t bytes_ = 0;
 };
 
@@ -45,9 +60,6 @@ class FileWriter {
   enum class Start { kEmpty, kEnd };  // replace what the file holds, or append to it
 
   FileWriter(const std::string& path, Start start);
-  ~FileWriter();
-  FileWriter(const FileWriter&) = delete;
-  FileWriter& operator=(const FileWriter&) = delete;
 
   const std::string& path() const { return path_; }
   void write(std::string_view bytes);
@@ -55,7 +67,7 @@ class FileWriter {
 
  private:
   std::string path_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   int64_t bytes_ = 0;
 };
 

@@ -10,7 +10,6 @@
 
 #include "src/core/error.h"
 #include "src/core/visible_text.h"
-#include "src/io/file.h"
 
 namespace tandem {
 
@@ -28,18 +27,14 @@ std::string this_process() {
 
 // An open-file-description lock: unlike those of POSIX, it does not go when another descriptor of
 // the same file is closed.
-FileLock::FileLock(const std::string& path, const std::string& owner) {
-  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) {
-    fail_file(path, "open for writing", errno);
-  }
+FileLock::FileLock(const std::string& path, const std::string& owner)
+    : descriptor_(path, O_RDWR | O_CREAT, "open for writing") {
   struct flock whole {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
   if (::fcntl(descriptor_, F_OFD_SETLK, &whole) != 0) {
     const int error_number = errno;
     if (error_number == EAGAIN || error_number == EACCES) {
-      ::close(descriptor_);
       const std::string holder = visible(read_file(path));
       fail(ExitCode::kConfig,
            str(owner, " is in use by ", holder.empty() ? "another process" : holder,
@@ -58,18 +53,14 @@ FileLock::FileLock(const std::string& path, const std::string& owner) {
 }
 
 bool FileLock::is_held(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (descriptor < 0) {
     return false;
   }
   struct flock whole {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
-  const bool known = ::fcntl(descriptor, F_OFD_GETLK, &whole) == 0;
-  ::close(descriptor);
-  return known && whole.l_type != F_UNLCK;
+  return ::fcntl(descriptor, F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK;
 }
-
-FileLock::~FileLock() { ::close(descriptor_); }
 
 }  // namespace tandem

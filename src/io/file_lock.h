@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "src/io/file.h"
+
 namespace tandem {
 
 class FileLock {
@@ -13,16 +15,13 @@ class FileLock {
   // on any host that shares the file system. Error kData if the file cannot be written. On a file
   // system that has no locks, this prints a warning.
   FileLock(const std::string& path, const std::string& owner);
-  ~FileLock();
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
 
   // Whether some process holds a FileLock on this file now. False where there is no such file, and
   // on a file system that has no locks.
   static bool is_held(const std::string& path);
 
  private:
-  int descriptor_ = -1;
+  Descriptor descriptor_;
 };
 
 }  // namespace tandem

@@ -39,8 +39,6 @@ std::vector<uint8_t> grey_to_rgb(std::span<const uint8_t> plane) {
 ImageStore::ImageStore(const std::string& folder)
     : folder_(folder), descriptor_(open_unnamed(folder)) {}
 
-ImageStore::~ImageStore() { ::close(descriptor_); }
-
 bool ImageStore::add(const Image& image, const std::string& name, ImagePart part, int32_t label,
                      std::string* problem) {
   if (images_.empty()) {
@@ -106,7 +104,7 @@ void ImageStore::turn_to_rgb() {
     wide.write(image.slot, planes);
     image.hash = hash_of(planes.data(), static_cast<int64_t>(planes.size()));
   }
-  std::swap(descriptor_, wide.descriptor_);
+  descriptor_.swap(wide.descriptor_);
   channels_ = 3;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "src/io/content_hash.h"
+#include "src/io/file.h"
 #include "src/prepare/image.h"
 
 namespace tandem {
@@ -29,9 +30,6 @@ class ImageStore {
  public:
   // `folder`: where the output will be written.
   explicit ImageStore(const std::string& folder);
-  ~ImageStore();
-  ImageStore(const ImageStore&) = delete;
-  ImageStore& operator=(const ImageStore&) = delete;
 
   // Adds an image. The first image decides height and width. For an image of another size returns
   // false and the reason. Once one image has colour, all images become RGB, earlier ones too.
@@ -54,7 +52,7 @@ class ImageStore {
   void turn_to_rgb();
 
   std::string folder_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   int64_t channels_ = 0;
   int64_t height_ = 0;
   int64_t width_ = 0;
