@@ -23,10 +23,15 @@ bool has_gzip_magic(const char* bytes, int64_t count) {
          static_cast<uint8_t>(bytes[1]) == 0x8B;
 }
 
+// The state of zlib, freed at the end of its life.
+struct Gzip {
+  z_stream state{};
+  ~Gzip() { inflateEnd(&state); }
+};
+
 }  // namespace
 
-struct ByteStream::Inflater {
-  z_stream state{};
+struct ByteStream::Inflater : Gzip {
   std::vector<char> input = std::vector<char>(kBlock);
   bool member_ended = false;
 };
@@ -48,11 +53,7 @@ ByteStream::ByteStream(const std::string& path, Unpack unpack)
   }
 }
 
-ByteStream::~ByteStream() {
-  if (inflater_) {
-    inflateEnd(&inflater_->state);
-  }
-}
+ByteStream::~ByteStream() = default;
 
 int64_t ByteStream::read(char* out, int64_t count) {
   int64_t done = 0;
@@ -152,7 +153,8 @@ std::string gunzip(const std::string& bytes, const std::string& name, RecordLimi
   if (bytes.size() > std::numeric_limits<uInt>::max()) {
     fail(ExitCode::kData, str(name, ": more than 4 GiB of gzip data; unpack it first"));
   }
-  z_stream state{};
+  Gzip gzip;
+  z_stream& state = gzip.state;
   require(inflateInit2(&state, kGzipOnly) == Z_OK, "zlib");
   std::string content;
   state.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
@@ -165,14 +167,9 @@ std::string gunzip(const std::string& bytes, const std::string& name, RecordLimi
     state.avail_out = static_cast<uInt>(content.size() - before);
     status = ::inflate(&state, Z_NO_FLUSH);
     content.resize(content.size() - state.avail_out);
-    if (!limit.allows(std::ssize(content))) {
-      break;
-    }
+    limit.check(std::ssize(content), [&] { return name; });
   }
-  const bool trailing = state.avail_in > 0;
-  inflateEnd(&state);
-  limit.check(std::ssize(content), [&] { return name; });
-  if (status != Z_STREAM_END || trailing) {
+  if (status != Z_STREAM_END || state.avail_in > 0) {
     fail(ExitCode::kData, str(name, status != Z_STREAM_END ? ": gzip data damaged or cut short"
                                                            : ": other bytes follow the gzip data"));
   }
