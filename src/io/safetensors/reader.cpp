@@ -147,15 +147,15 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
   } else {
     open(file);
   }
-  sort_by_name();
+  std::ranges::sort(tensors_, {}, &SafetensorsEntry::name);
 }
 
 void SafetensorsReader::open(const std::string& path) {
   files_.push_back(open_regular(path));
   int64_t data = 0;
   for (SafetensorsPlace& tensor : read_header(*files_.back(), &data)) {
+    places_.emplace(tensor.entry.name, Place{files_.size() - 1, data + tensor.begin});
     tensors_.push_back(std::move(tensor.entry));
-    places_.push_back({files_.size() - 1, data + tensor.begin});
   }
 }
 
@@ -193,20 +193,6 @@ void SafetensorsReader::open_index(const std::string& path) {
   }
 }
 
-void SafetensorsReader::sort_by_name() {
-  std::vector<size_t> order(tensors_.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::sort(order, {}, [&](size_t i) -> const std::string& { return tensors_[i].name; });
-  std::vector<SafetensorsEntry> tensors;
-  std::vector<Place> places;
-  for (const size_t i : order) {
-    tensors.push_back(std::move(tensors_[i]));
-    places.push_back(places_[i]);
-  }
-  tensors_ = std::move(tensors);
-  places_ = std::move(places);
-}
-
 const SafetensorsEntry* SafetensorsReader::find(std::string_view name) const {
   const auto found = std::ranges::lower_bound(tensors_, name, {}, &SafetensorsEntry::name);
   return found != tensors_.end() && found->name == name ? &*found : nullptr;
@@ -219,7 +205,7 @@ void SafetensorsReader::read(std::string_view name, int64_t first, std::span<flo
   }
   require(first >= 0 && std::ssize(out) <= tensor->elements() - first,
           "safetensors: elements beyond the end of a tensor");
-  const Place& place = places_[static_cast<size_t>(tensor - tensors_.data())];
+  const Place& place = places_.at(tensor->name);
   const FileReader& file = *files_[place.file];
   const auto at = [&](int64_t size) { return place.begin + first * size; };
   try {

@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "src/core/dtype.h"
@@ -61,12 +62,11 @@ class SafetensorsReader {
   };
   void open(const std::string& path);
   void open_index(const std::string& path);
-  void sort_by_name();
 
   std::string path_;
   std::vector<std::unique_ptr<FileReader>> files_;
   std::vector<SafetensorsEntry> tensors_;
-  std::vector<Place> places_;  // of tensors_[i]
+  std::unordered_map<std::string, Place> places_;  // by the tensor's name
 };
 
 // Writes `model.safetensors` into a folder, or, when the tensors have more bytes than a shard may
