@@ -1,5 +1,6 @@
 #include "src/data/utf8.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace tandem {
@@ -127,11 +128,7 @@ int64_t repair_utf8(std::string* text) {
 }
 
 int64_t count_characters(std::string_view text) {
-  int64_t continuations = 0;
-  for (const char byte : text) {
-    continuations += is_continuation(byte) ? 1 : 0;
-  }
-  return static_cast<int64_t>(text.size()) - continuations;
+  return std::ssize(text) - std::ranges::count_if(text, is_continuation);
 }
 
 size_t byte_of_character(std::string_view text, int64_t characters) {

@@ -174,8 +174,7 @@ std::vector<CheckpointName> list_checkpoints(const std::string& checkpoints) {
       found.push_back({*step, join(checkpoints, name)});
     }
   }
-  std::sort(found.begin(), found.end(),
-            [](const CheckpointName& a, const CheckpointName& b) { return a.step < b.step; });
+  std::ranges::sort(found, {}, &CheckpointName::step);
   return found;
 }
 

@@ -122,7 +122,7 @@ std::vector<Range> bytes_of(const std::vector<CheckpointPiece>& pieces) {
       all.push_back({piece.byte, piece.byte + piece.count * static_cast<int64_t>(sizeof(float))});
     }
   }
-  std::sort(all.begin(), all.end(), [](Range a, Range b) { return a.begin < b.begin; });
+  std::ranges::sort(all, {}, &Range::begin);
   std::vector<Range> merged;
   for (const Range& piece : all) {
     if (!merged.empty() && merged.back().end == piece.begin) {

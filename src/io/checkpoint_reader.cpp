@@ -70,8 +70,7 @@ void CheckpointReader::add(size_t file, const CheckpointPiece& piece) {
 
 void CheckpointReader::sort_pieces() {
   for (auto& [name, logical] : tensors_) {
-    std::sort(logical.pieces.begin(), logical.pieces.end(),
-              [](const Piece& a, const Piece& b) { return is_before(a.piece, b.piece); });
+    std::ranges::sort(logical.pieces, is_before, &Piece::piece);
     std::vector<Slice> slices;
     int64_t end = 0;  // of the last slice's elements so far
     for (const auto& [piece, file] : logical.pieces) {

@@ -223,11 +223,8 @@ void ImageCollector::finish() {
   }
   finish_classes();
   std::vector<StoredImage>& images = store_.images();
-  std::sort(images.begin(), images.end(),
-            [](const StoredImage& a, const StoredImage& b) { return a.name < b.name; });
-  const auto twice = std::adjacent_find(
-      images.begin(), images.end(),
-      [](const StoredImage& a, const StoredImage& b) { return a.name == b.name; });
+  std::ranges::sort(images, {}, &StoredImage::name);
+  const auto twice = std::ranges::adjacent_find(images, {}, &StoredImage::name);
   if (twice != images.end()) {
     fail(ExitCode::kData, str(twice->name, ": twice in the input"));
   }

@@ -74,9 +74,7 @@ void split_by_name(double val_fraction, Parts* parts) {
 // `other_files`: how many files of the input were no images.
 Parts divide(const PrepareImagesOptions& options, const std::vector<StoredImage>& images,
              int64_t other_files) {
-  const bool has_val = std::any_of(images.begin(), images.end(), [](const StoredImage& image) {
-    return image.part == ImagePart::kVal;
-  });
+  const bool has_val = std::ranges::count(images, ImagePart::kVal, &StoredImage::part) > 0;
   Parts parts;
   for (const StoredImage& image : images) {
     if (image.part == ImagePart::kTest && has_val) {

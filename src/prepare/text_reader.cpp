@@ -34,8 +34,7 @@ Format format_of(const std::string& file) {
 }
 
 bool any_is(const TextInput& input, Format format) {
-  return std::any_of(input.files.begin(), input.files.end(),
-                     [&](const std::string& file) { return format_of(file) == format; });
+  return std::ranges::count(input.files, format, format_of) > 0;
 }
 
 // The text in `field` of a JSON object. If there is none, returns false with the problem. Other
