@@ -18,6 +18,18 @@ constexpr int64_t kLargestArea = int64_t{1} << 25;
 constexpr const char* kTooLarge = "more than 2^25 pixels";
 constexpr int kMostScans = 64;
 
+// Reorders [H, W, C] samples to the [C, H, W] of an image.
+void planes_from_interleaved(const uint8_t* samples, Image* image) {
+  const int64_t area = image->height * image->width;
+  image->pixels.resize(static_cast<size_t>(image->channels * area));
+  for (int64_t channel = 0; channel < image->channels; ++channel) {
+    uint8_t* plane = image->pixels.data() + channel * area;
+    for (int64_t i = 0; i < area; ++i) {
+      plane[i] = samples[i * image->channels + channel];
+    }
+  }
+}
+
 // Both libraries report errors by longjmp, which runs no destructors. So functions that call setjmp
 // hold no object with a destructor; their callers own the buffers.
 struct JpegErrors {
@@ -78,7 +90,7 @@ bool run_jpeg(jpeg_decompress_struct* state, JpegErrors* errors, std::string_vie
   return true;
 }
 
-bool decode_jpeg(std::string_view file, Image* image, std::string* problem) {
+std::string decode_jpeg(std::string_view file, Image* image) {
   jpeg_decompress_struct state{};
   JpegErrors errors{};
   std::vector<uint8_t> samples;
@@ -90,11 +102,10 @@ bool decode_jpeg(std::string_view file, Image* image, std::string* problem) {
   jpeg_destroy_decompress(&state);
   if (ok) {
     planes_from_interleaved(samples.data(), image);
-  } else {
-    *problem = printing ? "a JPEG with the printing colours CMYK; convert it to RGB"
-                        : std::string("unusable JPEG: ") + errors.message;
+    return "";
   }
-  return ok;
+  return printing ? "a JPEG with the printing colours CMYK; convert it to RGB"
+                  : std::string("unusable JPEG: ") + errors.message;
 }
 
 struct PngInput {
@@ -153,7 +164,7 @@ bool run_png(png_structp state, png_infop info, PngInput* input, Image* image,
   return true;
 }
 
-bool decode_png(std::string_view file, Image* image, std::string* problem) {
+std::string decode_png(std::string_view file, Image* image) {
   PngInput input{file, 0, {}, {}};
   std::vector<uint8_t> samples;
   std::vector<png_bytep> rows;
@@ -164,38 +175,21 @@ bool decode_png(std::string_view file, Image* image, std::string* problem) {
   png_destroy_read_struct(&state, &info, nullptr);
   if (ok) {
     planes_from_interleaved(samples.data(), image);
-  } else {
-    *problem = std::string("unusable PNG: ") + input.message;
+    return "";
   }
-  return ok;
+  return std::string("unusable PNG: ") + input.message;
 }
 
 }  // namespace
 
-bool decode_image(std::string_view file, Image* image, std::string* problem) {
-  if (file.empty()) {
-    *problem = "empty file";
-    return false;
-  }
+std::string decode_image(std::string_view file, Image* image) {
   if (file.starts_with("\xFF\xD8\xFF")) {
-    return decode_jpeg(file, image, problem);
+    return decode_jpeg(file, image);
   }
   if (file.starts_with("\x89PNG\r\n\x1A\n")) {
-    return decode_png(file, image, problem);
+    return decode_png(file, image);
   }
-  *problem = "neither JPEG nor PNG";
-  return false;
-}
-
-void planes_from_interleaved(const uint8_t* samples, Image* image) {
-  const int64_t area = image->height * image->width;
-  image->pixels.resize(static_cast<size_t>(image->channels * area));
-  for (int64_t channel = 0; channel < image->channels; ++channel) {
-    uint8_t* plane = image->pixels.data() + channel * area;
-    for (int64_t i = 0; i < area; ++i) {
-      plane[i] = samples[i * image->channels + channel];
-    }
-  }
+  return file.empty() ? "empty file" : "neither JPEG nor PNG";
 }
 
 }  // namespace tandem

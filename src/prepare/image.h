@@ -16,11 +16,9 @@ struct Image {
 };
 
 // Decodes a JPEG or PNG file, told apart by their first bytes. Alpha is dropped, palettes become
-// RGB, 16-bit samples keep their high byte. Returns false with the reason when the file is corrupt,
-// cut short, or of another format; JPEG counts as corrupt as soon as the decoder has to guess.
-bool decode_image(std::string_view file, Image* image, std::string* problem);
-
-// Reorders [H, W, C] samples to the [C, H, W] of an image.
-void planes_from_interleaved(const uint8_t* samples, Image* image);
+// RGB, 16-bit samples keep their high byte. Returns the problem, or nothing when there is none. It
+// is a problem when the file is corrupt, cut short, or of another format; JPEG counts as corrupt as
+// soon as the decoder has to guess.
+std::string decode_image(std::string_view file, Image* image);
 
 }  // namespace tandem

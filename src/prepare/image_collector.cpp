@@ -105,8 +105,8 @@ void ImageCollector::use_labels(Labels labels, const std::string& place) {
 
 void ImageCollector::store(const Image& image, const std::string& name, const std::string& place,
                            ImagePart part, int32_t label) {
-  std::string problem;
-  if (!store_.add(image, name, part, label, &problem)) {
+  const std::string problem = store_.add(image, name, part, label);
+  if (!problem.empty()) {
     bad_.add(place, problem);
   }
 }
@@ -121,12 +121,11 @@ void ImageCollector::add_image_file(const SourceFile& file) {
              " is not: put all images into such folders, or none"));
   }
   Image image;
-  std::string problem;
   if (file.is_link) {
     bad_.add(file.place, "a link inside an archive");
   } else if (place.class_name.empty()) {
     bad_.add(file.place, "not in a class folder");
-  } else if (!decode_image(file.content(), &image, &problem)) {
+  } else if (const auto problem = decode_image(file.content(), &image); !problem.empty()) {
     bad_.add(file.place, problem);
   } else {
     const auto next = static_cast<int32_t>(folder_labels_.size());

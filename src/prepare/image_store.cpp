@@ -39,17 +39,16 @@ std::vector<uint8_t> grey_to_rgb(std::span<const uint8_t> plane) {
 ImageStore::ImageStore(const std::string& folder)
     : folder_(folder), descriptor_(open_unnamed(folder)) {}
 
-bool ImageStore::add(const Image& image, const std::string& name, ImagePart part, int32_t label,
-                     std::string* problem) {
+std::string ImageStore::add(const Image& image, const std::string& name, ImagePart part,
+                            int32_t label) {
   if (images_.empty()) {
     channels_ = image.channels;
     height_ = image.height;
     width_ = image.width;
   }
   if (image.height != height_ || image.width != width_) {
-    *problem = str(image.width, " x ", image.height, " pixels (width x height) where ",
-                   images_.front().name, " has ", width_, " x ", height_);
-    return false;
+    return str(image.width, " x ", image.height, " pixels (width x height) where ",
+               images_.front().name, " has ", width_, " x ", height_);
   }
   if (image.channels > channels_) {
     turn_to_rgb();
@@ -61,7 +60,7 @@ bool ImageStore::add(const Image& image, const std::string& name, ImagePart part
   write(slot, pixels);
   images_.push_back(
       {name, part, label, slot, hash_of(pixels.data(), static_cast<int64_t>(pixels.size()))});
-  return true;
+  return "";
 }
 
 void ImageStore::write(int64_t slot, std::span<const uint8_t> pixels) {

@@ -31,10 +31,10 @@ class ImageStore {
   // `folder`: where the output will be written.
   explicit ImageStore(const std::string& folder);
 
-  // Adds an image. The first image decides height and width. For an image of another size returns
-  // false and the reason. Once one image has colour, all images become RGB, earlier ones too.
-  bool add(const Image& image, const std::string& name, ImagePart part, int32_t label,
-           std::string* problem);
+  // Adds an image. The first image decides height and width. Returns the problem with an image of
+  // another size, otherwise nothing. Once one image has colour, all images become RGB, earlier ones
+  // too.
+  std::string add(const Image& image, const std::string& name, ImagePart part, int32_t label);
 
   int64_t channels() const { return channels_; }
   int64_t height() const { return height_; }

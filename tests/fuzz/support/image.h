@@ -6,15 +6,12 @@
 
 inline int decode_one_input(const uint8_t* data, size_t size) {
   tandem::Image image;
-  std::string problem;
-  if (tandem::decode_image(tandem::fuzz::text_of(data, size), &image, &problem)) {
+  if (tandem::decode_image(tandem::fuzz::text_of(data, size), &image).empty()) {
     tandem::fuzz::check(image.channels == 1 || image.channels == 3, "images are grey or RGB");
     tandem::fuzz::check(image.height > 0 && image.width > 0, "an image has pixels");
     tandem::fuzz::check(
         static_cast<int64_t>(image.pixels.size()) == image.channels * image.height * image.width,
         "each pixel is there");
-  } else {
-    tandem::fuzz::check(!problem.empty(), "a file that is refused has a problem");
   }
   return 0;
 }
