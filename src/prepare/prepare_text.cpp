@@ -58,18 +58,11 @@ class Joiner {
   bool ended_ = false;
 };
 
-TextReadCounts for_each_text(const TextInput& input, const PrepareTextOptions& options,
-                             BadRecords* bad, const std::function<void(const TextDocument&)>& use) {
-  return options.shuffle_seed ? for_each_shuffled_record(input, *options.shuffle_seed, bad, use)
-                              : for_each_document(input, bad, use);
-}
-
-Survey survey_text(const TextInput& input, const PrepareTextOptions& options,
-                   bool joined_by_newline, BadRecords* bad) {
+Survey survey_text(const PrepareTextOptions& options, bool joined_by_newline, BadRecords* bad) {
   Survey survey;
   Joiner joiner(joined_by_newline);
   std::vector<bool> seen(kCodePoints);
-  survey.counts = for_each_text(input, options, bad, [&](const TextDocument& document) {
+  survey.counts = for_each_document(options, bad, [&](const TextDocument& document) {
     if (!joiner.before(document).empty()) {
       ++survey.characters;
       seen['\n'] = true;
@@ -144,19 +137,19 @@ class Splitter {
 };
 
 // Later passes report nothing that the first one has reported.
-void read_again(const TextInput& input, const PrepareTextOptions& options,
+void read_again(const PrepareTextOptions& options,
                 const std::function<void(const TextDocument&)>& use) {
   BadRecords already_reported(std::numeric_limits<int64_t>::max(), BadRecords::Printing::kOff);
-  for_each_text(input, options, &already_reported, use);
+  for_each_document(options, &already_reported, use);
 }
 
 // BPE of the training part.
 std::unique_ptr<Tokenizer> train_tokenizer(const PrepareTextOptions& options,
-                                           const TextInput& input, const Survey& survey) {
+                                           const Survey& survey) {
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   WordCounter counter(options.threads > 0 ? options.threads : cores);
   Splitter splitter(false, survey, options.val_fraction);
-  read_again(input, options, [&](const TextDocument& document) {
+  read_again(options, [&](const TextDocument& document) {
     splitter.add(document, [&](const Piece& piece) {
       if (!piece.is_val) {
         counter.add(piece.text);
@@ -244,7 +237,7 @@ class Parts {
 };
 
 void check_options(const PrepareTextOptions& options) {
-  check_text_input({options.input, options.field, options.column, options.limit});
+  check_text_input(options);
   if (options.output.empty()) {
     fail(ExitCode::kConfig, "--output: name the file to write");
   }
@@ -278,11 +271,10 @@ void check_options(const PrepareTextOptions& options) {
 
 // The second pass: encodes and writes everything.
 template <class Token>
-void encode_and_write(const PrepareTextOptions& options, const TextInput& input,
-                      const Survey& survey, Tokenizer* tokenizer, H5Writer* file,
-                      PrepareReport* report) {
+void encode_and_write(const PrepareTextOptions& options, const Survey& survey, Tokenizer* tokenizer,
+                      H5Writer* file, PrepareReport* report) {
   Parts<Token> parts(tokenizer, survey, options.val_fraction);
-  read_again(input, options, [&](const TextDocument& document) { parts.add(document); });
+  read_again(options, [&](const TextDocument& document) { parts.add(document); });
   if (parts.characters() != survey.characters) {
     fail(ExitCode::kData, str(options.input[0], options.input.size() > 1 ? " or another input" : "",
                               ": changed while it was read; prepare again"));
@@ -340,7 +332,6 @@ void print_report(const PrepareTextOptions& options, const Tokenizer& tokenizer,
 
 PrepareReport prepare_text(const PrepareTextOptions& options) {
   check_options(options);
-  const TextInput input{options.input, options.field, options.column, options.limit};
   make_output_folder(options.output);
   // Created first, so that an output that cannot be written fails before the work begins.
   H5Writer file(options.output);
@@ -348,13 +339,13 @@ PrepareReport prepare_text(const PrepareTextOptions& options) {
   std::unique_ptr<Tokenizer> tokenizer = ready_tokenizer(options);
   const bool ends_texts = tokenizer != nullptr ? tokenizer->end_of_text().has_value()
                                                : options.tokenizer == TokenizerKind::kBpe;
-  Survey survey = survey_text(input, options, !ends_texts, &bad);
+  Survey survey = survey_text(options, !ends_texts, &bad);
   bad.finish();
   if (survey.characters == 0) {
     fail(ExitCode::kData, str(options.input[0], ": no record holds any text"));
   }
   if (options.tokenizer == TokenizerKind::kBpe) {
-    tokenizer = train_tokenizer(options, input, survey);
+    tokenizer = train_tokenizer(options, survey);
   } else if (tokenizer == nullptr) {
     tokenizer = make_char_tokenizer(std::move(survey.code_points));
   }
@@ -367,9 +358,9 @@ PrepareReport prepare_text(const PrepareTextOptions& options) {
   report.bad = bad.count();
   tokenizer->save(&file, "/tokenizer");
   if (report.vocab_size <= 65536) {
-    encode_and_write<uint16_t>(options, input, survey, tokenizer.get(), &file, &report);
+    encode_and_write<uint16_t>(options, survey, tokenizer.get(), &file, &report);
   } else {
-    encode_and_write<uint32_t>(options, input, survey, tokenizer.get(), &file, &report);
+    encode_and_write<uint32_t>(options, survey, tokenizer.get(), &file, &report);
   }
   file.set_attribute("/", "kind", std::string("text"));
   file.set_attribute("/", "format", std::vector<int64_t>{kDatasetFormat});

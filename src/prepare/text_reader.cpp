@@ -33,8 +33,8 @@ Format format_of(const std::string& file) {
   return extension == ".csv" ? Format::kCsv : Format::kPlain;
 }
 
-bool any_is(const TextInput& input, Format format) {
-  return std::ranges::count(input.files, format, format_of) > 0;
+bool any_is(const PrepareTextOptions& options, Format format) {
+  return std::ranges::count(options.input, format, format_of) > 0;
 }
 
 // The text in `field` of a JSON object. If there is none, returns false with the problem. Other
@@ -80,11 +80,12 @@ bool find_text(std::string_view line, const std::string& field, std::string* tex
 // One pass over all files.
 class Pass {
  public:
-  Pass(const TextInput& input, BadRecords* bad, const std::function<void(const TextDocument&)>& use)
-      : input_(input), bad_(bad), use_(use) {}
+  Pass(const PrepareTextOptions& options, BadRecords* bad,
+       const std::function<void(const TextDocument&)>& use)
+      : options_(options), bad_(bad), use_(use) {}
 
   TextReadCounts run() {
-    for (const std::string& file : input_.files) {
+    for (const std::string& file : options_.input) {
       const TextReadCounts before = counts_;
       const int64_t bad_before = bad_->count();
       switch (format_of(file)) {
@@ -119,14 +120,14 @@ class Pass {
   void read_plain(const std::string& file) {
     const bool unpacks = ByteStream(file).is_unpacked();
     std::string text =
-        read_whole_file(file, ByteStream::Unpack::kAuto, unpacks ? input_.limit : kNoRecordLimit);
+        read_whole_file(file, ByteStream::Unpack::kAuto, unpacks ? options_.limit : kNoRecordLimit);
     counts_.broken_utf8 += repair_utf8(&text);
     emit(std::move(text), file, false);
   }
 
   void read_json_lines(const std::string& file) {
-    const std::string field = input_.field.value_or("text");
-    LineReader lines(file, input_.limit);
+    const std::string field = options_.field.value_or("text");
+    LineReader lines(file, options_.limit);
     for (std::string line; lines.next(&line);) {
       const std::string place = str(file, ":", lines.number());
       counts_.broken_utf8 += repair_utf8(&line);
@@ -147,7 +148,7 @@ class Pass {
   }
 
   void read_csv(const std::string& file) {
-    CsvReader rows(file, input_.limit);
+    CsvReader rows(file, options_.limit);
     std::vector<std::string> fields;
     if (!rows.next(&fields)) {
       return;
@@ -174,7 +175,7 @@ class Pass {
     if (header[0].starts_with(kByteOrderMark)) {
       header[0].erase(0, kByteOrderMark.size());
     }
-    const auto found = std::find(header.begin(), header.end(), *input_.column);
+    const auto found = std::find(header.begin(), header.end(), *options_.column);
     if (found != header.end()) {
       return static_cast<size_t>(found - header.begin());
     }
@@ -183,42 +184,20 @@ class Pass {
       names += (names.empty() ? "" : ", ") + name;
     }
     fail(ExitCode::kData,
-         str(file, ": no column '", *input_.column, "' (--column); there are: ", names));
+         str(file, ": no column '", *options_.column, "' (--column); there are: ", names));
   }
 
-  const TextInput& input_;
+  const PrepareTextOptions& options_;
   BadRecords* bad_;
   const std::function<void(const TextDocument&)>& use_;
   TextReadCounts counts_;
 };
 
-}  // namespace
-
-void check_text_input(const TextInput& input) {
-  if (input.files.empty()) {
-    fail(ExitCode::kConfig, "--input: name at least one file");
-  }
-  if (input.field && !any_is(input, Format::kJsonLines)) {
-    fail(ExitCode::kConfig, "--field: there is no .jsonl file in --input");
-  }
-  if (input.column && !any_is(input, Format::kCsv)) {
-    fail(ExitCode::kConfig, "--column: there is no .csv file in --input");
-  }
-  if (!input.column && any_is(input, Format::kCsv)) {
-    fail(ExitCode::kConfig, "--column: name the column of the .csv files that holds the text");
-  }
-}
-
-TextReadCounts for_each_document(const TextInput& input, BadRecords* bad,
-                                 const std::function<void(const TextDocument&)>& use) {
-  return Pass(input, bad, use).run();
-}
-
-TextReadCounts for_each_shuffled_record(const TextInput& input, uint64_t seed, BadRecords* bad,
+TextReadCounts for_each_shuffled_record(const PrepareTextOptions& options, BadRecords* bad,
                                         const std::function<void(const TextDocument&)>& use) {
   std::vector<TextDocument> records;
   int64_t empty = 0;
-  TextReadCounts counts = for_each_document(input, bad, [&](const TextDocument& document) {
+  const auto keep = [&](const TextDocument& document) {
     if (document.is_record) {
       records.push_back(document);
       return;
@@ -238,16 +217,40 @@ TextReadCounts for_each_shuffled_record(const TextInput& input, uint64_t seed, B
         records.push_back({std::move(text), str(document.place, ":", line), true});
       }
     }
-  });
+  };
+  TextReadCounts counts = Pass(options, bad, keep).run();
   counts.documents = static_cast<int64_t>(records.size());
   counts.empty += empty;
   if (!records.empty()) {
-    const SampleOrder order(seed, counts.documents);
+    const SampleOrder order(*options.shuffle_seed, counts.documents);
     for (int64_t i = 0; i < counts.documents; ++i) {
       use(records[static_cast<size_t>(order.at(i).index)]);
     }
   }
   return counts;
+}
+
+}  // namespace
+
+void check_text_input(const PrepareTextOptions& options) {
+  if (options.input.empty()) {
+    fail(ExitCode::kConfig, "--input: name at least one file");
+  }
+  if (options.field && !any_is(options, Format::kJsonLines)) {
+    fail(ExitCode::kConfig, "--field: there is no .jsonl file in --input");
+  }
+  if (options.column && !any_is(options, Format::kCsv)) {
+    fail(ExitCode::kConfig, "--column: there is no .csv file in --input");
+  }
+  if (!options.column && any_is(options, Format::kCsv)) {
+    fail(ExitCode::kConfig, "--column: name the column of the .csv files that holds the text");
+  }
+}
+
+TextReadCounts for_each_document(const PrepareTextOptions& options, BadRecords* bad,
+                                 const std::function<void(const TextDocument&)>& use) {
+  return options.shuffle_seed ? for_each_shuffled_record(options, bad, use)
+                              : Pass(options, bad, use).run();
 }
 
 }  // namespace tandem

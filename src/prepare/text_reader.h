@@ -9,22 +9,12 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
-#include <string_view>
-#include <vector>
 
-#include "src/io/record_limit.h"
 #include "src/prepare/bad_records.h"
+#include "src/prepare/prepare.h"
 
 namespace tandem {
-
-struct TextInput {
-  std::vector<std::string> files;     // read in this order
-  std::optional<std::string> field;   // of JSON lines; "text" when not given
-  std::optional<std::string> column;  // of CSV; must be given for .csv
-  RecordLimit limit;                  // does not apply to plain text that is not compressed
-};
 
 struct TextDocument {
   std::string text;   // valid UTF-8
@@ -40,17 +30,14 @@ struct TextReadCounts {
 
 // Throws kConfig when `field` is given without a JSON lines file, `column` without a CSV file, or a
 // CSV file without `column`.
-void check_text_input(const TextInput& input);
+void check_text_input(const PrepareTextOptions& options);
 
 // Calls `use` for every document, in order. Records that cannot be read go to `bad`. Throws kData
-// when a file is missing or empty, a record is above the limit, or a CSV file lacks the column.
-TextReadCounts for_each_document(const TextInput& input, BadRecords* bad,
+// when a file is missing or empty, a record is above the limit, or a CSV file lacks the column. The
+// limit does not apply to plain text that is not compressed.
+// With `shuffle_seed` each line of plain text is a record without its line end, those without any
+// text are left out, and all records come in an order that only the seed and their number decide.
+TextReadCounts for_each_document(const PrepareTextOptions& options, BadRecords* bad,
                                  const std::function<void(const TextDocument&)>& use);
-
-// As for_each_document(), but each line of plain text is a record without its line end, those
-// without any text are left out, and all records come in an order that only `seed` and their number
-// decide. Holds the text of all records in memory.
-TextReadCounts for_each_shuffled_record(const TextInput& input, uint64_t seed, BadRecords* bad,
-                                        const std::function<void(const TextDocument&)>& use);
 
 }  // namespace tandem

@@ -10,13 +10,13 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   BadRecords bad(INT64_MAX, BadRecords::Printing::kOff);
   fuzz::accepts(ExitCode::kData, [&] {
     int64_t documents = 0;
-    const auto counts =
-        for_each_document({.files = {file}, .field = {}, .column = {}, .limit = {}}, &bad,
-                          [&](const TextDocument& document) {
-                            fuzz::check(valid_utf8_prefix(document.text) == document.text.size(),
-                                        "documents are valid UTF-8");
-                            ++documents;
-                          });
+    PrepareTextOptions options;
+    options.input = {file};
+    const auto counts = for_each_document(options, &bad, [&](const TextDocument& document) {
+      fuzz::check(valid_utf8_prefix(document.text) == document.text.size(),
+                  "documents are valid UTF-8");
+      ++documents;
+    });
     fuzz::check(counts.documents == documents, "documents are counted");
   });
   return 0;

@@ -22,7 +22,7 @@ MUTANTS = [
            "if (fields->size() == kMostFields) {", "if (false) {",
            ["prepare.limits"]),
     Mutant("plain text has the limit of records", "src/prepare/text_reader.cpp",
-           "unpacks ? input_.limit : kNoRecordLimit", "unpacks ? kNoRecordLimit : input_.limit",
+           "unpacks ? options_.limit : kNoRecordLimit", "unpacks ? kNoRecordLimit : options_.limit",
            ["prepare.limits"]),
     Mutant("a list under the field's name counts, although a text follows", "src/prepare/text_reader.cpp",
            "is_nested = is_nested && !in_field;", "",

@@ -14,8 +14,10 @@ struct Read {
 Read shuffled(const std::string& file, uint64_t seed) {
   Read read;
   BadRecords bad(0);
-  const TextInput input{.files = {file}, .field = {}, .column = {}, .limit = {}};
-  read.counts = for_each_shuffled_record(input, seed, &bad, [&](const TextDocument& document) {
+  PrepareTextOptions options;
+  options.input = {file};
+  options.shuffle_seed = seed;
+  read.counts = for_each_document(options, &bad, [&](const TextDocument& document) {
     EXPECT_TRUE(document.is_record);
     read.texts.push_back(document.text);
   });
