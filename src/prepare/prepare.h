@@ -1,8 +1,9 @@
 // `tandem prepare`: turns raw text and images into datasets.
 //
-// Responsible for what is written; the command line is read elsewhere. Both functions print a
-// report to standard output and bad records to standard error. When the input cannot be used they
-// throw Error(kData) and leave no file. The output appears under its name only when it is complete.
+// Responsible for what is written; the command line is read elsewhere, where each option is checked
+// by itself. Both functions print a report to standard output and bad records to standard error.
+// When the input cannot be used they throw Error(kData) and leave no file. The output appears under
+// its name only when it is complete.
 #pragma once
 
 #include <cstdint>

@@ -30,24 +30,6 @@ struct Parts {
   int64_t left_out = 0;  // images of test/, when there is val/ too
 };
 
-void check_options(const PrepareImagesOptions& options) {
-  if (options.input.empty() || options.output.empty()) {
-    fail(ExitCode::kConfig, options.input.empty() ? "--input: name a folder or an archive"
-                                                  : "--output: name the file to write");
-  }
-  check_output(options.output, {options.input});
-  if (!std::filesystem::exists(options.input)) {
-    fail(ExitCode::kData, str(options.input, ": no such file or folder"));
-  }
-  if (!(options.val_fraction >= 0.0 && options.val_fraction < 1.0)) {
-    fail(ExitCode::kConfig,
-         str("--val-fraction ", options.val_fraction, ": allowed are 0 and more, below 1"));
-  }
-  if (options.max_bad < 0) {
-    fail(ExitCode::kConfig, str("--max-bad ", options.max_bad, ": allowed are 0 and more"));
-  }
-}
-
 // Moves the given fraction of each class to validation: the images whose names have the smallest
 // hashes. A hash of a name does not depend on what else is in the input.
 void split_by_name(double val_fraction, Parts* parts) {
@@ -254,7 +236,9 @@ void print_report(const PrepareImagesOptions& options, const PrepareReport& repo
 }  // namespace
 
 PrepareReport prepare_images(const PrepareImagesOptions& options) {
-  check_options(options);
+  if (!std::filesystem::exists(options.input)) {
+    fail(ExitCode::kData, str(options.input, ": no such file or folder"));
+  }
   make_output_folder(options.output);
   // Created first, so that an output that cannot be written fails before the work begins.
   H5Writer file(options.output);

@@ -2,7 +2,6 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -238,17 +237,9 @@ class Parts {
 
 void check_options(const PrepareTextOptions& options) {
   check_text_input(options);
-  if (options.output.empty()) {
-    fail(ExitCode::kConfig, "--output: name the file to write");
-  }
-  check_output(options.output, options.input);
-  const bool from_files =
-      options.tokenizer == TokenizerKind::kGpt2 || options.tokenizer == TokenizerKind::kHuggingFace;
-  if (from_files == options.vocab.empty()) {
-    fail(ExitCode::kConfig,
-         options.vocab.empty()
-             ? "--tokenizer gpt2: name the folder of encoder.json and vocab.bpe with --vocab"
-             : "--vocab: only --tokenizer gpt2 takes a vocabulary from files");
+  if (options.tokenizer != TokenizerKind::kGpt2 &&
+      options.tokenizer != TokenizerKind::kHuggingFace && !options.vocab.empty()) {
+    fail(ExitCode::kConfig, "--vocab: only --tokenizer gpt2 takes a vocabulary from files");
   }
   const bool is_trained = options.tokenizer == TokenizerKind::kBpe;
   if (options.vocab_size != 0 && !is_trained) {
@@ -259,13 +250,6 @@ void check_options(const PrepareTextOptions& options) {
     fail(ExitCode::kConfig,
          str("--tokenizer bpe --vocab-size ", options.vocab_size, ": allowed are ",
              kSmallestVocabulary, " (the bytes and the end ", "of text) to ", kLargestVocabulary));
-  }
-  if (!(options.val_fraction >= 0.0 && options.val_fraction < 1.0)) {
-    fail(ExitCode::kConfig,
-         str("--val-fraction ", options.val_fraction, ": allowed are 0 and more, below 1"));
-  }
-  if (options.max_bad < 0) {
-    fail(ExitCode::kConfig, str("--max-bad ", options.max_bad, ": allowed are 0 and more"));
   }
 }
 

@@ -233,9 +233,6 @@ TextReadCounts for_each_shuffled_record(const PrepareTextOptions& options, BadRe
 }  // namespace
 
 void check_text_input(const PrepareTextOptions& options) {
-  if (options.input.empty()) {
-    fail(ExitCode::kConfig, "--input: name at least one file");
-  }
   if (options.field && !any_is(options, Format::kJsonLines)) {
     fail(ExitCode::kConfig, "--field: there is no .jsonl file in --input");
   }
