@@ -108,8 +108,7 @@ bool TarReader::next(TarEntry* entry) {
   const auto type = archive_entry_filetype(entry_);
   *entry = {.name = name_of(entry_),
             .is_file = type == AE_IFREG && !is_hard_link,
-            .is_link = type == AE_IFLNK || is_hard_link,
-            .size = archive_entry_size(entry_)};
+            .is_link = type == AE_IFLNK || is_hard_link};
   entry_name_ = entry->name;
   return true;
 }

@@ -24,7 +24,6 @@ struct TarEntry {
   std::string name;
   bool is_file = false;  // a regular file; folders, links and devices are not
   bool is_link = false;
-  int64_t size = 0;
 };
 
 class TarReader {
