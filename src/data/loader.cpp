@@ -16,8 +16,6 @@ Loader::Loader(const Dataset& dataset, const Options& options)
   thread_ = std::jthread([this](std::stop_token stop) { run(stop); });
 }
 
-Loader::~Loader() = default;
-
 // Micro-batch `number` of this rank, counted from step 0.
 MicroBatch Loader::prepare(int64_t number) const {
   const int64_t per_step = options_.share / options_.micro_batch;

@@ -35,9 +35,6 @@ class Loader {
 
   // The dataset must outlive the loader and have at least one training window.
   Loader(const Dataset& dataset, const Options& options);
-  ~Loader();
-  Loader(const Loader&) = delete;
-  Loader& operator=(const Loader&) = delete;
 
   // The next micro-batch of this rank, in the order of steps and micro-steps. Throws the error that
   // occurred while it was prepared.
