@@ -71,9 +71,8 @@ MicroBatch ImageDataset::training_batch(const TrainingOptions& options, int64_t 
   const SampleOrder order(options.seed, windows(Split::kTrain, 0));
   for (int64_t i = 0; i < count; ++i) {
     const Sample sample = order.at(position + i);
-    const Placement placement = options.augment
-                                    ? random_placement(options.seed, sample.epoch, sample.position)
-                                    : Placement{};
+    const Placement placement =
+        options.augment ? random_placement(options.seed, sample.epoch, position + i) : Placement{};
     read_into(Split::kTrain, sample.index, placement, i, &batch);
   }
   return batch;

@@ -65,7 +65,7 @@ Sample SampleOrder::at(int64_t position) const {
   const PhiloxCounter words = random_words(
       random_key(seed_, RandomUse::kSampleOrder, kPermutationStream), static_cast<uint64_t>(epoch));
   const Permutation permutation(samples_per_epoch_, {words[0], words[1]});
-  return {position, epoch, permutation(position % samples_per_epoch_)};
+  return {epoch, permutation(position % samples_per_epoch_)};
 }
 
 int64_t training_windows(int64_t tokens, int64_t context) {

@@ -31,7 +31,6 @@ class Permutation {
 
 // One visit of a sample.
 struct Sample {
-  int64_t position = 0;  // in the endless sequence
   int64_t epoch = 0;
   int64_t index = 0;  // which sample, in [0, samples_per_epoch)
 };
@@ -40,7 +39,7 @@ class SampleOrder {
  public:
   // samples_per_epoch > 0.
   SampleOrder(uint64_t seed, int64_t samples_per_epoch);
-  Sample at(int64_t position) const;
+  Sample at(int64_t position) const;  // in the endless sequence
 
  private:
   uint64_t seed_;
