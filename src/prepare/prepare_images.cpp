@@ -2,10 +2,12 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <set>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "src/core/counted.h"
 #include "src/core/error.h"
@@ -37,20 +39,18 @@ void split_by_name(double val_fraction, Parts* parts) {
   for (const StoredImage* image : parts->train) {
     by_class[image->label].emplace_back(hash_of(image->name), image);
   }
-  std::unordered_map<const StoredImage*, bool> is_val;
+  std::unordered_set<const StoredImage*> chosen;
   for (auto& [label, images] : by_class) {
     std::sort(images.begin(), images.end());
     const auto count =
         static_cast<int64_t>(std::llround(val_fraction * static_cast<double>(images.size())));
     for (int64_t i = 0; i < count; ++i) {
-      is_val[images[static_cast<size_t>(i)].second] = true;
+      chosen.insert(images[static_cast<size_t>(i)].second);
     }
   }
-  Images all;
-  all.swap(parts->train);
-  for (const StoredImage* image : all) {
-    (is_val.contains(image) ? parts->val : parts->train).push_back(image);
-  }
+  const auto is_chosen = [&](const StoredImage* image) { return chosen.contains(image); };
+  std::ranges::copy_if(parts->train, std::back_inserter(parts->val), is_chosen);
+  std::erase_if(parts->train, is_chosen);
 }
 
 // `other_files`: how many files of the input were no images.
