@@ -77,7 +77,7 @@ class BpeTokenizer : public Tokenizer {
   PreTokenizer pre_tokenizer_;
   std::array<AddedTokenFinder, 2> added_;  // in the order in which they are looked for
   std::array<int32_t, 256> byte_ids_{};
-  std::unordered_map<std::string_view, int32_t> whole_words_;  // with ignore_merges
+  TokenIds whole_words_;  // with ignore_merges
   std::unordered_map<std::string, std::vector<int32_t>, WordHash, std::equal_to<>> cache_;
 };
 

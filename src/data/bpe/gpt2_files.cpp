@@ -37,8 +37,7 @@ void read_encoder(const std::string& path, BpeModel* model) {
   }
 }
 
-void read_merges(const std::string& path, const std::unordered_map<std::string_view, int32_t>& ids,
-                 std::vector<BpeMerge>* merges) {
+void read_merges(const std::string& path, const TokenIds& ids, std::vector<BpeMerge>* merges) {
   const std::string text = read_whole_file(path);
   int64_t number = 0;
   for (size_t at = 0; at < text.size();) {

@@ -8,15 +8,14 @@
 
 namespace tandem {
 
-std::unordered_map<std::string_view, int32_t> ordinary_tokens(const BpeModel& model,
-                                                              const std::string& place) {
+TokenIds ordinary_tokens(const BpeModel& model, const std::string& place) {
   std::unordered_set<int32_t> others;
   for (const AddedToken& token : model.added) {
     if (token.special || !token.in_vocabulary) {
       others.insert(token.id);
     }
   }
-  std::unordered_map<std::string_view, int32_t> ids;
+  TokenIds ids;
   for (size_t i = 0; i < model.pieces.size(); ++i) {
     const auto id = static_cast<int32_t>(i);
     if (model.pieces[i].empty() ||
@@ -33,9 +32,8 @@ std::unordered_map<std::string_view, int32_t> ordinary_tokens(const BpeModel& mo
   return ids;
 }
 
-void add_merge(std::string_view left, std::string_view right,
-               const std::unordered_map<std::string_view, int32_t>& ids, const std::string& place,
-               std::vector<BpeMerge>* merges) {
+void add_merge(std::string_view left, std::string_view right, const TokenIds& ids,
+               const std::string& place, std::vector<BpeMerge>* merges) {
   const std::string result = std::string(left) + std::string(right);
   if (!ids.contains(left) || !ids.contains(right) || !ids.contains(result)) {
     fail(ExitCode::kData,

@@ -34,17 +34,18 @@ struct BpeModel {
   std::optional<int32_t> end_of_text;
 };
 
-// The ids of all tokens that text may become by bytes and merges, by their bytes: those in the
+// The ids of tokens, by their bytes.
+using TokenIds = std::unordered_map<std::string_view, int32_t>;
+
+// The ids of all tokens that text may become by bytes and merges: those in the
 // vocabulary that are not special. Throws kData, beginning with `place`, when a token repeats
 // another one or a byte has no token.
-std::unordered_map<std::string_view, int32_t> ordinary_tokens(const BpeModel& model,
-                                                              const std::string& place);
+TokenIds ordinary_tokens(const BpeModel& model, const std::string& place);
 
 // Adds a merge, given by the bytes of its two symbols. Throws kData, beginning with `place`, when
 // one of the symbols or the result is no token.
-void add_merge(std::string_view left, std::string_view right,
-               const std::unordered_map<std::string_view, int32_t>& ids, const std::string& place,
-               std::vector<BpeMerge>* merges);
+void add_merge(std::string_view left, std::string_view right, const TokenIds& ids,
+               const std::string& place, std::vector<BpeMerge>* merges);
 
 // OpenAI's `encoder.json` and `vocab.bpe` (tokenizer.h).
 BpeModel read_gpt2_files(const std::string& folder);

@@ -130,7 +130,7 @@ class Reader {
     return place;
   }
 
-  void read_merges(const std::unordered_map<std::string_view, int32_t>& ids) {
+  void read_merges(const TokenIds& ids) {
     for (const nlohmann::json& merge : array_field(json_, "merges", place_)) {
       std::string left, right;
       if (merge.is_string()) {
