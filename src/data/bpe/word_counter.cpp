@@ -1,8 +1,6 @@
 #include <algorithm>
 #include <atomic>
-#include <exception>
-#include <mutex>
-#include <thread>
+#include <future>
 
 #include "src/data/bpe/trainer.h"
 
@@ -60,28 +58,19 @@ void WordCounter::count() {
     cut(text, &parts);
   }
   std::atomic<size_t> next = 0;
-  std::exception_ptr problem;
-  std::mutex problem_mutex;
   const auto work = [&](WordCounts* counts) {
-    try {
-      const PreTokenizer pre_tokenizer(kGpt2PreTokenizer, "GPT-2's pattern");
-      for (size_t i = next++; i < parts.size(); i = next++) {
-        count_words(pre_tokenizer, parts[i], counts);
-      }
-    } catch (...) {
-      const std::lock_guard lock(problem_mutex);
-      problem = std::current_exception();
+    const PreTokenizer pre_tokenizer(kGpt2PreTokenizer, "GPT-2's pattern");
+    for (size_t i = next++; i < parts.size(); i = next++) {
+      count_words(pre_tokenizer, parts[i], counts);
     }
   };
-  {
-    std::vector<std::jthread> threads;
-    for (size_t i = 1; i < shares_.size(); ++i) {
-      threads.emplace_back(work, &shares_[i]);
-    }
-    work(&shares_[0]);
+  std::vector<std::future<void>> others;
+  for (size_t i = 1; i < shares_.size(); ++i) {
+    others.push_back(std::async(std::launch::async, work, &shares_[i]));
   }
-  if (problem) {
-    std::rethrow_exception(problem);
+  work(&shares_[0]);
+  for (std::future<void>& other : others) {
+    other.get();
   }
   texts_.clear();
   bytes_ = 0;
