@@ -50,10 +50,6 @@ void add_merge(std::string_view left, std::string_view right, const TokenIds& id
 // OpenAI's `encoder.json` and `vocab.bpe` (tokenizer.h).
 BpeModel read_gpt2_files(const std::string& folder);
 
-// Hugging Face's `tokenizer.json`, and the end of text from `tokenizer_config.json` or
-// `generation_config.json` beside it (tokenizer.h).
-BpeModel read_hugging_face_files(const std::string& folder);
-
 // The content of a tokenizer.json, all but `end_of_text`. Throws kData, beginning with `place`.
 BpeModel parse_tokenizer_json(std::string_view text, const std::string& place);
 

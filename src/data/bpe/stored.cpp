@@ -78,20 +78,15 @@ std::optional<int32_t> stored_end_of_text(const H5Reader& file, const std::strin
 
 }  // namespace
 
-BpeModel read_hugging_face_files(const std::string& folder) {
-  const std::string path = folder + "/tokenizer.json";
-  BpeModel model = parse_tokenizer_json(read_tokenizer_file(path), path);
-  model.end_of_text = read_end_of_text(model, folder);
-  return model;
-}
-
 std::unique_ptr<Tokenizer> load_gpt2_tokenizer(const std::string& folder) {
   return std::make_unique<BpeTokenizer>(read_gpt2_files(folder), "gpt2", folder);
 }
 
 std::unique_ptr<Tokenizer> load_hugging_face_tokenizer(const std::string& folder) {
-  return std::make_unique<BpeTokenizer>(read_hugging_face_files(folder), "bpe",
-                                        folder + "/tokenizer.json");
+  const std::string path = folder + "/tokenizer.json";
+  BpeModel model = parse_tokenizer_json(read_tokenizer_file(path), path);
+  model.end_of_text = read_end_of_text(model, folder);
+  return std::make_unique<BpeTokenizer>(std::move(model), "bpe", path);
 }
 
 // "bpe" is stored as a tokenizer.json, "gpt2" as its pieces and merges.
