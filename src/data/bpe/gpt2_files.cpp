@@ -9,8 +9,6 @@
 namespace tandem {
 namespace {
 
-constexpr std::string_view kEndOfText = "<|endoftext|>";
-
 std::string checked_bytes(std::string_view printed, const std::string& place) {
   std::optional<std::string> bytes = bytes_of_printed(printed);
   if (!bytes) {

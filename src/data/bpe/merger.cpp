@@ -6,13 +6,6 @@
 #include <tuple>
 
 namespace tandem {
-namespace {
-
-uint64_t pair_key(int32_t left, int32_t right) {
-  return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
-}
-
-}  // namespace
 
 // A possible merge of the symbol at `at` with the next one. It may be out of date when its turn
 // comes.

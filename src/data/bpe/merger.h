@@ -13,6 +13,11 @@ struct BpeMerge {
   int32_t left, right, result;
 };
 
+// Two symbols as one number.
+inline uint64_t pair_key(int32_t left, int32_t right) {
+  return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
+}
+
 class BytePairMerger {
  public:
   explicit BytePairMerger(const std::vector<BpeMerge>& merges);
@@ -31,7 +36,7 @@ class BytePairMerger {
 
   const Rule* find(int32_t left, int32_t right) const;
 
-  std::unordered_map<uint64_t, Rule> rules_;  // key: left << 32 | right
+  std::unordered_map<uint64_t, Rule> rules_;  // key: pair_key
 };
 
 }  // namespace tandem

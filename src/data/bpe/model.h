@@ -23,6 +23,9 @@ struct AddedToken {
   bool single_word = false, lstrip = false, rstrip = false;  // of special ones: only kept
 };
 
+// GPT-2's name of the token that ends a text.
+inline constexpr std::string_view kEndOfText = "<|endoftext|>";
+
 struct BpeModel {
   std::vector<std::string> pieces;  // the bytes of each token, by id
   std::vector<BpeMerge> merges;     // by rank
@@ -37,9 +40,9 @@ struct BpeModel {
 // The ids of tokens, by their bytes.
 using TokenIds = std::unordered_map<std::string_view, int32_t>;
 
-// The ids of all tokens that text may become by bytes and merges: those in the
-// vocabulary that are not special. Throws kData, beginning with `place`, when a token repeats
-// another one or a byte has no token.
+// The ids of all tokens that text may become by bytes and merges: those in the vocabulary that are
+// not special. Throws kData, beginning with `place`, when a token repeats another one or a byte has
+// no token.
 TokenIds ordinary_tokens(const BpeModel& model, const std::string& place);
 
 // Adds a merge, given by the bytes of its two symbols. Throws kData, beginning with `place`, when

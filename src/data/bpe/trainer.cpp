@@ -11,14 +11,7 @@
 namespace tandem {
 namespace {
 
-constexpr std::string_view kEndOfText = "<|endoftext|>";
-
 using Pair = std::pair<int32_t, int32_t>;
-
-uint64_t key_of(Pair pair) {
-  return (static_cast<uint64_t>(static_cast<uint32_t>(pair.first)) << 32) |
-         static_cast<uint32_t>(pair.second);
-}
 
 Pair pair_of(uint64_t key) {
   return {static_cast<int32_t>(key >> 32), static_cast<int32_t>(key & 0xFFFFFFFF)};
@@ -112,7 +105,7 @@ class Trainer {
 
   // Pairs have become more or fewer by `by` in each word like words_[word].
   void change(size_t word, Pair pair, int64_t by) {
-    const uint64_t key = key_of(pair);
+    const uint64_t key = pair_key(pair.first, pair.second);
     const auto [found, is_new] = pair_numbers_.emplace(key, pairs_.size());
     if (is_new) {
       pairs_.push_back({key, 0, {}});
@@ -180,12 +173,13 @@ class Trainer {
 
   void keep_last_of_equal_merges() {
     std::unordered_map<uint64_t, size_t, PairHash> last;
+    const auto key_of = [](const BpeMerge& merge) { return pair_key(merge.left, merge.right); };
     for (size_t i = 0; i < model_.merges.size(); ++i) {
-      last[key_of({model_.merges[i].left, model_.merges[i].right})] = i;
+      last[key_of(model_.merges[i])] = i;
     }
     std::vector<BpeMerge> kept;
     for (size_t i = 0; i < model_.merges.size(); ++i) {
-      if (last.at(key_of({model_.merges[i].left, model_.merges[i].right})) == i) {
+      if (last.at(key_of(model_.merges[i])) == i) {
         kept.push_back(model_.merges[i]);
       }
     }
