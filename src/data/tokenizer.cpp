@@ -39,13 +39,11 @@ class CharTokenizer : public Tokenizer {
     }
   }
 
-  void save(H5Writer* file, const std::string& group) const override {
-    file->create_group(group);
-    file->set_attribute(group, "kind", std::string(kind()));
-    file->write_all<int32_t>(group + "/code_points", code_points_);
+ private:
+  void save_vocabulary(H5Writer* file) const override {
+    file->write_all<int32_t>("/tokenizer/code_points", code_points_);
   }
 
- private:
   int32_t id_of(int32_t code_point) const {
     if (code_point < 128) {
       const int32_t id = ascii_[static_cast<size_t>(code_point)];
@@ -95,11 +93,6 @@ class BytesTokenizer : public Tokenizer {
     }
   }
 
-  void save(H5Writer* file, const std::string& group) const override {
-    file->create_group(group);
-    file->set_attribute(group, "kind", std::string(kind()));
-  }
-
  private:
   std::array<char, 256> bytes_{};
 };
@@ -129,6 +122,12 @@ std::string Tokenizer::decode(std::span<const int32_t> tokens) const {
   return text;
 }
 
+void Tokenizer::save(H5Writer* file) const {
+  file->create_group("/tokenizer");
+  file->set_attribute("/tokenizer", "kind", std::string(kind()));
+  save_vocabulary(file);
+}
+
 std::string StreamDecoder::push(int32_t token) {
   return stream_.push(checked_piece(tokenizer_, token));
 }
@@ -139,28 +138,28 @@ std::unique_ptr<Tokenizer> make_char_tokenizer(std::vector<int32_t> code_points)
 
 std::unique_ptr<Tokenizer> make_bytes_tokenizer() { return std::make_unique<BytesTokenizer>(); }
 
-std::unique_ptr<Tokenizer> load_tokenizer(const H5Reader& file, const std::string& group) {
-  if (!file.exists(group)) {
-    fail(ExitCode::kData, str(file.path(), ": holds no tokenizer (", group, ")"));
+std::unique_ptr<Tokenizer> load_tokenizer(const H5Reader& file) {
+  if (!file.exists("/tokenizer")) {
+    fail(ExitCode::kData, str(file.path(), ": holds no tokenizer (/tokenizer)"));
   }
-  const std::string kind = file.string_attribute(group, "kind");
+  const std::string kind = file.string_attribute("/tokenizer", "kind");
   if (kind == "bytes") {
     return make_bytes_tokenizer();
   }
   if (kind == "gpt2") {
-    return read_gpt2_tokenizer(file, group);
+    return read_gpt2_tokenizer(file);
   }
   if (kind == "bpe") {
-    return read_bpe_tokenizer(file, group);
+    return read_bpe_tokenizer(file);
   }
   if (kind != "char") {
     fail(ExitCode::kData, str(file.path(), ": unknown tokenizer '", kind,
                               "' (char, bytes, gpt2 and bpe are known)"));
   }
-  auto code_points = file.read_all<int32_t>(group + "/code_points");
+  auto code_points = file.read_all<int32_t>("/tokenizer/code_points");
   if (code_points.empty() || code_points.front() < 0 || code_points.back() > 0x10FFFF ||
       !std::is_sorted(code_points.begin(), code_points.end(), std::less_equal<>())) {
-    fail(ExitCode::kData, str(file.path(), ": ", group, "/code_points is damaged"));
+    fail(ExitCode::kData, str(file.path(), ": /tokenizer/code_points is damaged"));
   }
   return make_char_tokenizer(std::move(code_points));
 }

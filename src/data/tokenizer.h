@@ -48,14 +48,18 @@ class Tokenizer {
   // What makes this tokenizer another one than one with the same kind and pieces; "" for nothing.
   virtual std::string definition() const { return ""; }
 
-  // Writes the vocabulary under `group` (usually "/tokenizer"); load_tokenizer reads it back.
-  virtual void save(H5Writer* file, const std::string& group) const = 0;
+  // Writes kind and vocabulary into the group /tokenizer; load_tokenizer reads them back.
+  void save(H5Writer* file) const;
 
   std::vector<int32_t> encode(std::string_view text);
 
   // The text of the tokens, broken UTF-8 replaced by U+FFFD. Throws kData on an id outside the
   // vocabulary.
   std::string decode(std::span<const int32_t> tokens) const;
+
+ private:
+  // Writes what the kind alone does not say into the group /tokenizer.
+  virtual void save_vocabulary(H5Writer*) const {}
 };
 
 // Decodes tokens as they come. A piece that ends inside a character is held back until the
@@ -88,11 +92,10 @@ std::unique_ptr<Tokenizer> load_gpt2_tokenizer(const std::string& folder);
 std::unique_ptr<Tokenizer> load_hugging_face_tokenizer(const std::string& folder);
 
 // Reads a tokenizer that save() wrote.
-std::unique_ptr<Tokenizer> load_tokenizer(const H5Reader& file,
-                                          const std::string& group = "/tokenizer");
+std::unique_ptr<Tokenizer> load_tokenizer(const H5Reader& file);
 
 // The parts of load_tokenizer for the kinds "gpt2" and "bpe" (src/data/bpe/stored.cpp).
-std::unique_ptr<Tokenizer> read_gpt2_tokenizer(const H5Reader& file, const std::string& group);
-std::unique_ptr<Tokenizer> read_bpe_tokenizer(const H5Reader& file, const std::string& group);
+std::unique_ptr<Tokenizer> read_gpt2_tokenizer(const H5Reader& file);
+std::unique_ptr<Tokenizer> read_bpe_tokenizer(const H5Reader& file);
 
 }  // namespace tandem

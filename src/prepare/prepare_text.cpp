@@ -340,7 +340,7 @@ PrepareReport prepare_text(const PrepareTextOptions& options) {
   report.broken_utf8 = survey.counts.broken_utf8;
   report.empty = survey.counts.empty;
   report.bad = bad.count();
-  tokenizer->save(&file, "/tokenizer");
+  tokenizer->save(&file);
   if (report.vocab_size <= 65536) {
     encode_and_write<uint16_t>(options, survey, tokenizer.get(), &file, &report);
   } else {

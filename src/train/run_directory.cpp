@@ -96,7 +96,7 @@ void RunDirectory::require_shared(Control& job, const std::string& host,
 
 void RunDirectory::keep_tokenizer(const std::string& dataset) const {
   H5Writer tokenizer_file(tokenizer());
-  load_tokenizer(H5Reader(dataset))->save(&tokenizer_file, "/tokenizer");
+  load_tokenizer(H5Reader(dataset))->save(&tokenizer_file);
   tokenizer_file.commit();
 }
 

@@ -20,7 +20,7 @@ std::string write_text(const std::string& path, const std::vector<Token>& train,
   H5Writer file(path);
   std::vector<int32_t> code_points(static_cast<size_t>(vocab_size));
   std::iota(code_points.begin(), code_points.end(), 32);
-  make_char_tokenizer(code_points)->save(&file, "/tokenizer");
+  make_char_tokenizer(code_points)->save(&file);
   file.write_all<Token>("/train/tokens", train);
   file.write_all<Token>("/val/tokens", val);
   file.set_attribute("/", "kind", std::string("text"));
@@ -320,7 +320,7 @@ TEST(Dataset, AttributesWithoutSenseAreNamed) {
   }
   const auto write_vocabulary = [&](int64_t attribute) {
     H5Writer file(path);
-    make_bytes_tokenizer()->save(&file, "/tokenizer");
+    make_bytes_tokenizer()->save(&file);
     file.write_all<uint16_t>("/train/tokens", counting<uint16_t>(10));
     file.write_all<uint16_t>("/val/tokens", {});
     file.set_attribute("/", "kind", std::string("text"));

@@ -20,7 +20,7 @@ std::string text_file(const Tokenizer& tokenizer) {
   writer.set_attribute("/", "content_hash", std::string(32, '0'));
   writer.set_attribute("/", "format", std::vector<int64_t>{kDatasetFormat});
   writer.set_attribute("/", "vocab_size", std::vector<int64_t>{tokenizer.vocab_size()});
-  tokenizer.save(&writer, "/tokenizer");
+  tokenizer.save(&writer);
   writer.write_all<uint16_t>("/train/tokens", std::vector<uint16_t>{0, 1, 2, 1, 0, 2, 1});
   writer.write_all<uint32_t>("/val/tokens", std::vector<uint32_t>{1, 2, 1, 0});
   writer.commit();

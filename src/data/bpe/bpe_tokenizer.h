@@ -59,7 +59,6 @@ class BpeTokenizer : public Tokenizer {
 
   using Tokenizer::encode;
   void encode(std::string_view text, std::vector<int32_t>* tokens) override;
-  void save(H5Writer* file, const std::string& group) const override;
 
  private:
   // A hash that accepts string_view, so that looking up a word in the cache copies nothing.
@@ -68,6 +67,7 @@ class BpeTokenizer : public Tokenizer {
     size_t operator()(std::string_view word) const { return std::hash<std::string_view>()(word); }
   };
 
+  void save_vocabulary(H5Writer* file) const override;
   void encode_ordinary(std::string_view text, std::vector<int32_t>* tokens);
   void encode_word(std::string_view word, std::vector<int32_t>* tokens);
 

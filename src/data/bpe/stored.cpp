@@ -61,17 +61,12 @@ std::optional<int32_t> read_end_of_text(const BpeModel& model, const std::string
                     static_cast<int64_t>(model.pieces.size()), "eos_token_id", path);
 }
 
-std::string place_of(const H5Reader& file, const std::string& group) {
-  return str(file.path(), ": ", group);
-}
-
 // The id in the attribute end_of_text, which holds none or one.
-std::optional<int32_t> stored_end_of_text(const H5Reader& file, const std::string& group,
-                                          const BpeModel& model) {
-  const auto ids = file.int_attribute(group, "end_of_text");
+std::optional<int32_t> stored_end_of_text(const H5Reader& file, const BpeModel& model) {
+  const auto ids = file.int_attribute("/tokenizer", "end_of_text");
   const auto size = static_cast<int64_t>(model.pieces.size());
   if (ids.size() != 1 || ids[0] < -1 || ids[0] >= size) {
-    fail(ExitCode::kData, str(place_of(file, group), " is damaged: ids outside the vocabulary"));
+    fail(ExitCode::kData, str(file.path(), ": /tokenizer is damaged: ids outside the vocabulary"));
   }
   return ids[0] < 0 ? std::nullopt : std::optional(static_cast<int32_t>(ids[0]));
 }
@@ -90,15 +85,14 @@ std::unique_ptr<Tokenizer> load_hugging_face_tokenizer(const std::string& folder
 }
 
 // "bpe" is stored as a tokenizer.json, "gpt2" as its pieces and merges.
-void BpeTokenizer::save(H5Writer* file, const std::string& group) const {
-  file->create_group(group);
-  file->set_attribute(group, "kind", std::string(kind()));
-  file->set_attribute(group, "end_of_text", std::vector<int64_t>{model_.end_of_text.value_or(-1)});
+void BpeTokenizer::save_vocabulary(H5Writer* file) const {
+  file->set_attribute("/tokenizer", "end_of_text",
+                      std::vector<int64_t>{model_.end_of_text.value_or(-1)});
   std::vector<uint8_t> bytes;
   if (kind_ != "gpt2") {
     const std::string json = definition();
     bytes.assign(json.begin(), json.end());
-    file->write_all<uint8_t>(group + "/tokenizer_json", bytes);
+    file->write_all<uint8_t>("/tokenizer/tokenizer_json", bytes);
     return;
   }
   std::vector<int64_t> ends;
@@ -106,28 +100,28 @@ void BpeTokenizer::save(H5Writer* file, const std::string& group) const {
     bytes.insert(bytes.end(), piece.begin(), piece.end());
     ends.push_back(static_cast<int64_t>(bytes.size()));
   }
-  file->write_all<uint8_t>(group + "/piece_bytes", bytes);
-  file->write_all<int64_t>(group + "/piece_ends", ends);
+  file->write_all<uint8_t>("/tokenizer/piece_bytes", bytes);
+  file->write_all<int64_t>("/tokenizer/piece_ends", ends);
   std::vector<int32_t> merges;
   for (const BpeMerge& merge : model_.merges) {
     merges.insert(merges.end(), {merge.left, merge.right, merge.result});
   }
-  file->write_all<int32_t>(group + "/merges", merges);
+  file->write_all<int32_t>("/tokenizer/merges", merges);
 }
 
-std::unique_ptr<Tokenizer> read_bpe_tokenizer(const H5Reader& file, const std::string& group) {
-  const auto bytes = file.read_all<uint8_t>(group + "/tokenizer_json");
-  const std::string place = place_of(file, group) + "/tokenizer_json";
+std::unique_ptr<Tokenizer> read_bpe_tokenizer(const H5Reader& file) {
+  const auto bytes = file.read_all<uint8_t>("/tokenizer/tokenizer_json");
+  const std::string place = file.path() + ": /tokenizer/tokenizer_json";
   BpeModel model = parse_tokenizer_json(std::string(bytes.begin(), bytes.end()), place);
-  model.end_of_text = stored_end_of_text(file, group, model);
+  model.end_of_text = stored_end_of_text(file, model);
   return std::make_unique<BpeTokenizer>(std::move(model), "bpe", place);
 }
 
-std::unique_ptr<Tokenizer> read_gpt2_tokenizer(const H5Reader& file, const std::string& group) {
-  const auto bytes = file.read_all<uint8_t>(group + "/piece_bytes");
-  const auto ends = file.read_all<int64_t>(group + "/piece_ends");
-  const auto merges = file.read_all<int32_t>(group + "/merges");
-  const std::string place = place_of(file, group);
+std::unique_ptr<Tokenizer> read_gpt2_tokenizer(const H5Reader& file) {
+  const auto bytes = file.read_all<uint8_t>("/tokenizer/piece_bytes");
+  const auto ends = file.read_all<int64_t>("/tokenizer/piece_ends");
+  const auto merges = file.read_all<int32_t>("/tokenizer/merges");
+  const std::string place = file.path() + ": /tokenizer";
   BpeModel model;
   int64_t begin = 0;
   for (const int64_t end : ends) {
@@ -137,7 +131,7 @@ std::unique_ptr<Tokenizer> read_gpt2_tokenizer(const H5Reader& file, const std::
     model.pieces.emplace_back(bytes.begin() + begin, bytes.begin() + end);
     begin = end;
   }
-  model.end_of_text = stored_end_of_text(file, group, model);
+  model.end_of_text = stored_end_of_text(file, model);
   if (!model.end_of_text) {
     fail(ExitCode::kData, str(place, " is damaged: no end of text"));
   }
