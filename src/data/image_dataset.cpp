@@ -68,9 +68,9 @@ void ImageDataset::read_into(Split split, int64_t index, const Placement& placem
 MicroBatch ImageDataset::training_batch(const TrainingOptions& options, int64_t position,
                                         int64_t count) const {
   MicroBatch batch = empty_batch(0, count);
-  const SampleOrder order(options.seed, windows(Split::kTrain, 0));
+  const int64_t per_epoch = windows(Split::kTrain, 0);
   for (int64_t i = 0; i < count; ++i) {
-    const Sample sample = order.at(position + i);
+    const Sample sample = sample_at(options.seed, per_epoch, position + i);
     const Placement placement =
         options.augment ? random_placement(options.seed, sample.epoch, position + i) : Placement{};
     read_into(Split::kTrain, sample.index, placement, i, &batch);

@@ -19,53 +19,42 @@ constexpr int kRounds = 8;
 
 constexpr uint64_t mask(int bits) { return (uint64_t{1} << bits) - 1; }
 
-}  // namespace
-
-Permutation::Permutation(int64_t size, PhiloxKey key)
-    : size_(static_cast<uint64_t>(size)), key_(key) {
-  require(size > 0, "Permutation: nothing to permute");
-  const int bits = std::max(2, static_cast<int>(std::bit_width(size_ - 1)));
-  left_bits_ = bits / 2;
-  right_bits_ = bits - left_bits_;
-}
-
-uint64_t Permutation::encrypt(uint64_t value) const {
-  uint64_t left = value >> right_bits_;
-  uint64_t right = value & mask(right_bits_);
+uint64_t encrypt(uint64_t value, int left_bits, int right_bits, PhiloxKey key) {
+  uint64_t left = value >> right_bits;
+  uint64_t right = value & mask(right_bits);
   // Each round swaps the halves and their widths. After an even number of rounds each half is back
   // in its own place.
-  int left_bits = left_bits_;
-  int right_bits = right_bits_;
   for (uint32_t round = 0; round < kRounds; ++round) {
-    const PhiloxCounter words = random_words(key_, right, round);
+    const PhiloxCounter words = random_words(key, right, round);
     const uint64_t mixed = (uint64_t{words[0]} << 32 | words[1]) & mask(left_bits);
     const uint64_t next = left ^ mixed;
     left = right;
     right = next;
     std::swap(left_bits, right_bits);
   }
-  return left << right_bits_ | right;
+  return left << right_bits | right;
 }
 
-int64_t Permutation::operator()(int64_t index) const {
+}  // namespace
+
+int64_t permuted(int64_t index, int64_t size, PhiloxKey key) {
+  require(size > 0, "permuted: nothing to permute");
+  const auto end = static_cast<uint64_t>(size);
+  const int bits = std::max(2, static_cast<int>(std::bit_width(end - 1)));
   auto value = static_cast<uint64_t>(index);
   do {
-    value = encrypt(value);
-  } while (value >= size_);
+    value = encrypt(value, bits / 2, bits - bits / 2, key);
+  } while (value >= end);
   return static_cast<int64_t>(value);
 }
 
-SampleOrder::SampleOrder(uint64_t seed, int64_t samples_per_epoch)
-    : seed_(seed), samples_per_epoch_(samples_per_epoch) {
-  require(samples_per_epoch > 0, "SampleOrder: no samples");
-}
-
-Sample SampleOrder::at(int64_t position) const {
-  const int64_t epoch = position / samples_per_epoch_;
+Sample sample_at(uint64_t seed, int64_t samples_per_epoch, int64_t position) {
+  require(samples_per_epoch > 0, "sample_at: no samples");
+  const int64_t epoch = position / samples_per_epoch;
   const PhiloxCounter words = random_words(
-      random_key(seed_, RandomUse::kSampleOrder, kPermutationStream), static_cast<uint64_t>(epoch));
-  const Permutation permutation(samples_per_epoch_, {words[0], words[1]});
-  return {epoch, permutation(position % samples_per_epoch_)};
+      random_key(seed, RandomUse::kSampleOrder, kPermutationStream), static_cast<uint64_t>(epoch));
+  const PhiloxKey key{words[0], words[1]};
+  return {epoch, permuted(position % samples_per_epoch, samples_per_epoch, key)};
 }
 
 int64_t training_windows(int64_t tokens, int64_t context) {

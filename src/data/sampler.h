@@ -12,22 +12,10 @@
 
 namespace tandem {
 
-// A pseudo-random permutation of [0, size) that is computed, not stored: a Feistel network on the
-// next power of two, applied again until the result is below `size` (Black and Rogaway 2002,
-// "Ciphers with arbitrary finite domains").
-class Permutation {
- public:
-  Permutation(int64_t size, PhiloxKey key);
-  int64_t operator()(int64_t index) const;
-
- private:
-  uint64_t encrypt(uint64_t value) const;
-
-  uint64_t size_;
-  PhiloxKey key_;
-  int left_bits_;
-  int right_bits_;
-};
+// Where a pseudo-random permutation of [0, size) puts `index`. It is computed, not stored: a
+// Feistel network on the next power of two, applied again until the result is below `size` (Black
+// and Rogaway 2002, "Ciphers with arbitrary finite domains").
+int64_t permuted(int64_t index, int64_t size, PhiloxKey key);
 
 // One visit of a sample.
 struct Sample {
@@ -35,16 +23,8 @@ struct Sample {
   int64_t index = 0;  // which sample, in [0, samples_per_epoch)
 };
 
-class SampleOrder {
- public:
-  // samples_per_epoch > 0.
-  SampleOrder(uint64_t seed, int64_t samples_per_epoch);
-  Sample at(int64_t position) const;  // in the endless sequence
-
- private:
-  uint64_t seed_;
-  int64_t samples_per_epoch_;
-};
+// The visit at `position` of the endless sequence; samples_per_epoch > 0.
+Sample sample_at(uint64_t seed, int64_t samples_per_epoch, int64_t position);
 
 // How many windows one epoch cuts from a stream of `tokens` tokens. A window has `context` tokens,
 // and one more as its last target. The number is the same for every epoch, and 0 when not even one

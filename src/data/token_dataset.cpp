@@ -77,9 +77,9 @@ MicroBatch TokenDataset::training_batch(const TrainingOptions& options, int64_t 
   MicroBatch batch{.samples = count,
                    .tokens = std::vector<int32_t>(elements),
                    .targets = std::vector<int32_t>(elements)};
-  const SampleOrder order(options.seed, windows(Split::kTrain, options.context));
+  const int64_t per_epoch = windows(Split::kTrain, options.context);
   for (int64_t i = 0; i < count; ++i) {
-    const Sample sample = order.at(position + i);
+    const Sample sample = sample_at(options.seed, per_epoch, position + i);
     const int64_t start = training_window_start(options.seed, sample.epoch, sample.index,
                                                 train_.count, options.context);
     read_window(Split::kTrain, start, options.context, i, &batch);

@@ -221,11 +221,9 @@ TextReadCounts for_each_shuffled_record(const PrepareTextOptions& options, BadRe
   TextReadCounts counts = Pass(options, bad, keep).run();
   counts.documents = static_cast<int64_t>(records.size());
   counts.empty += empty;
-  if (!records.empty()) {
-    const SampleOrder order(*options.shuffle_seed, counts.documents);
-    for (int64_t i = 0; i < counts.documents; ++i) {
-      use(records[static_cast<size_t>(order.at(i).index)]);
-    }
+  for (int64_t i = 0; i < counts.documents; ++i) {
+    const Sample next = sample_at(*options.shuffle_seed, counts.documents, i);
+    use(records[static_cast<size_t>(next.index)]);
   }
   return counts;
 }

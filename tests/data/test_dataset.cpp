@@ -104,9 +104,8 @@ void check_training_windows(Token first) {
   const MicroBatch batch = dataset->training_batch(options, 5, 20);
   EXPECT_EQ(batch.samples, 20);
   EXPECT_EQ(batch.target_count, 160);
-  const SampleOrder order(3, windows);
   for (int64_t i = 0; i < 20; ++i) {
-    const Sample sample = order.at(5 + i);
+    const Sample sample = sample_at(3, windows, 5 + i);
     const int64_t start = training_window_start(3, sample.epoch, sample.index, 100, 8);
     for (int64_t t = 0; t < 8; ++t) {
       const auto at = static_cast<size_t>(i * 8 + t);

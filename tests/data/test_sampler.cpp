@@ -11,10 +11,9 @@ namespace tandem {
 namespace {
 
 std::vector<int64_t> epoch_of(uint64_t seed, int64_t size, int64_t epoch) {
-  const SampleOrder order(seed, size);
   std::vector<int64_t> indices;
   for (int64_t i = 0; i < size; ++i) {
-    const Sample sample = order.at(epoch * size + i);
+    const Sample sample = sample_at(seed, size, epoch * size + i);
     EXPECT_EQ(sample.epoch, epoch);
     indices.push_back(sample.index);
   }
@@ -28,10 +27,9 @@ TEST(Permutation, IsOneForEverySize) {
   }
   sizes.insert(sizes.end(), {127, 128, 129, 1000, 4096, 50000});
   for (const int64_t size : sizes) {
-    const Permutation permutation(size, {1, static_cast<uint32_t>(size)});
     std::vector<bool> seen(static_cast<size_t>(size));
     for (int64_t i = 0; i < size; ++i) {
-      const int64_t to = permutation(i);
+      const int64_t to = permuted(i, size, {1, static_cast<uint32_t>(size)});
       ASSERT_TRUE(to >= 0 && to < size) << size;
       ASSERT_FALSE(seen[static_cast<size_t>(to)]) << size;
       seen[static_cast<size_t>(to)] = true;
@@ -41,10 +39,9 @@ TEST(Permutation, IsOneForEverySize) {
 
 TEST(Permutation, ReachesHugeSizesWithoutStoringThem) {
   const int64_t size = int64_t{1} << 40;
-  const Permutation permutation(size - 3, {5, 6});
   std::set<int64_t> seen;
   for (int64_t i = 0; i < 1000; ++i) {
-    const int64_t to = permutation(i * 1000003);
+    const int64_t to = permuted(i * 1000003, size - 3, {5, 6});
     EXPECT_TRUE(to >= 0 && to < size - 3);
     seen.insert(to);
   }
@@ -59,9 +56,9 @@ TEST(Permutation, SpreadsEvenly) {
   constexpr int64_t kTrials = 6000;
   std::vector<int64_t> counts(kSize * kSize);
   for (int64_t trial = 0; trial < kTrials; ++trial) {
-    const Permutation permutation(kSize, {static_cast<uint32_t>(trial), 99});
+    const PhiloxKey key{static_cast<uint32_t>(trial), 99};
     for (int64_t i = 0; i < kSize; ++i) {
-      ++counts[static_cast<size_t>(i * kSize + permutation(i))];
+      ++counts[static_cast<size_t>(i * kSize + permuted(i, kSize, key))];
     }
   }
   const double expected = static_cast<double>(kTrials) / kSize;
@@ -78,9 +75,9 @@ TEST(Permutation, SpreadsEvenly) {
 TEST(Permutation, LeavesNoRuns) {
   int64_t runs = 0;
   for (uint32_t trial = 0; trial < 200; ++trial) {
-    const Permutation permutation(1000, {trial, 3});
+    const PhiloxKey key{trial, 3};
     for (int64_t i = 0; i + 1 < 1000; ++i) {
-      runs += permutation(i + 1) == permutation(i) + 1 ? 1 : 0;
+      runs += permuted(i + 1, 1000, key) == permuted(i, 1000, key) + 1 ? 1 : 0;
     }
   }
   EXPECT_NEAR(static_cast<double>(runs), 200.0, 70.0);

@@ -73,6 +73,6 @@ MUTANTS = [
            ["prepare.prepare_images"]),
     Mutant("a dataset is replaced without --force", "src/prepare/output.cpp", "if (!force &&", "if (force &&",
            ["program.first_contact FirstContact.test_a_dataset_is_replaced_only_with_force"]),
-    Mutant("records are not shuffled", "src/prepare/text_reader.cpp", "order.at(i).index", "i", ["prepare.shuffled_records"]),
+    Mutant("records are not shuffled", "src/prepare/text_reader.cpp", "sample_at(*options.shuffle_seed, counts.documents, i)", "Sample{.epoch = 0, .index = i}", ["prepare.shuffled_records"]),
     Mutant("a document that is cut ends twice", "src/prepare/prepare_text.cpp", "if (piece.is_end && ", "if ((piece.is_end || true) && ", ["prepare.prepare"]),
 ]
