@@ -16,27 +16,21 @@ Loader::Loader(const Dataset& dataset, const Options& options)
   thread_ = std::jthread([this](std::stop_token stop) { run(stop); });
 }
 
-// Micro-batch `number` of this rank, counted from step 0.
-MicroBatch Loader::prepare(int64_t number) const {
-  const int64_t per_step = options_.share / options_.micro_batch;
-  const int64_t step = number / per_step;
-  const int64_t first = options_.first_sample + number % per_step * options_.micro_batch;
-  MicroBatch batch = dataset_.training_batch(
-      {.seed = options_.seed, .context = options_.context, .augment = options_.augment},
-      step * options_.global_batch + first, options_.micro_batch);
-  batch.first_sample = first;
-  return batch;
-}
-
 void Loader::run(std::stop_token stop) {
   const auto capacity = static_cast<size_t>(options_.prefetch);
   try {
     const int64_t per_step = options_.share / options_.micro_batch;
+    // The numbers of this rank's micro-batches, counted from step 0.
     for (int64_t number = options_.first_step * per_step; !stop.stop_requested(); ++number) {
-      if (options_.skips && options_.skips(number / per_step)) {
+      const int64_t step = number / per_step;
+      if (options_.skips && options_.skips(step)) {
         continue;
       }
-      MicroBatch batch = prepare(number);
+      const int64_t first = options_.first_sample + number % per_step * options_.micro_batch;
+      MicroBatch batch = dataset_.training_batch(
+          {.seed = options_.seed, .context = options_.context, .augment = options_.augment},
+          step * options_.global_batch + first, options_.micro_batch);
+      batch.first_sample = first;
       std::unique_lock lock(mutex_);
       if (!changed_.wait(lock, stop, [&] { return ready_.size() < capacity; })) {
         return;

@@ -44,7 +44,6 @@ class Loader {
 
  private:
   void run(std::stop_token stop);
-  MicroBatch prepare(int64_t number) const;
 
   const Dataset& dataset_;
   const Options options_;

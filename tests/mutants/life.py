@@ -130,7 +130,7 @@ MUTANTS = [
            "state.updates = step - skipped - skipped_batches;", "state.updates = step - skipped;",
            ["train.run_state", "program.resume SkipBatches.test_a_resumed_run_equals_the_uninterrupted_one"]),
     Mutant("a batch that is left out moves the data", "src/data/loader.cpp",
-           "prepare(number)", "prepare(number - (options_.skips && options_.skips(number / per_step - 1) ? per_step : 0))",
+           "step * options_.global_batch + first", "(step - (options_.skips && options_.skips(step - 1) ? 1 : 0)) * options_.global_batch + first",
            ["data.loader", "program.resume SkipBatches.test_other_steps_have_their_own_batches_and_rates"]),
     Mutant("batches that are left out are not counted", "src/train/trainer.cpp",
            "  ++state_.skipped_batches;\n", "",
