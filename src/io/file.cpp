@@ -204,23 +204,19 @@ void sync_path(const std::string& path) {
 }
 
 void replace_directory(const std::string& from, const std::string& to, std::string_view last) {
-  const std::string folder = parent_of(to);
-  if (!fs::exists(to)) {
-    move_directory(from, to, last);
-    sync_path(folder);
-    return;
+  if (fs::exists(to)) {
+    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
+      sync_path(parent_of(to));
+      remove_tree(from);
+      return;
+    }
+    if (!cannot_rename_directories(errno)) {
+      fail_file(from, str("rename to ", to), errno);
+    }
+    remove_tree(to);
   }
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
-    sync_path(folder);
-    remove_tree(from);
-    return;
-  }
-  if (!cannot_rename_directories(errno)) {
-    fail_file(from, str("rename to ", to), errno);
-  }
-  remove_tree(to);
   move_directory(from, to, last);
-  sync_path(folder);
+  sync_path(parent_of(to));
 }
 
 }  // namespace tandem
