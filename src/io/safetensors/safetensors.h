@@ -98,7 +98,6 @@ class SafetensorsWriter {
     size_t begin = 0, end = 0;  // of its tensors
     int64_t bytes = 0;          // of data
   };
-  void divide(int64_t shard_bytes);
   std::string partial_path(const Shard& shard) const;
   std::string header_of(const Shard& shard) const;
   std::string index() const;

@@ -62,16 +62,6 @@ SafetensorsWriter::SafetensorsWriter(const std::string& folder,
     require((dtype == "F32" || dtype == "BF16" || dtype == "F16") && dtype == tensors_[0].dtype,
             "SafetensorsWriter: all F32, all BF16 or all F16");
   }
-  divide(shard_bytes);
-}
-
-SafetensorsWriter::~SafetensorsWriter() {
-  for (size_t i = 0; i < begun_ && !committed_; ++i) {
-    ::unlink(partial_path(shards_[i]).c_str());
-  }
-}
-
-void SafetensorsWriter::divide(int64_t shard_bytes) {
   shards_.emplace_back();
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const int64_t bytes = bytes_of(tensors_[i]);
@@ -83,6 +73,12 @@ void SafetensorsWriter::divide(int64_t shard_bytes) {
   }
   for (size_t i = 0; i < shards_.size(); ++i) {
     shards_[i].name = shard_name(i, shards_.size());
+  }
+}
+
+SafetensorsWriter::~SafetensorsWriter() {
+  for (size_t i = 0; i < begun_ && !committed_; ++i) {
+    ::unlink(partial_path(shards_[i]).c_str());
   }
 }
 
