@@ -23,6 +23,12 @@ constexpr std::string_view kSpace =
 
 bool is_alphanumeric(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
 
+std::string message_of(int error) {
+  std::array<PCRE2_UCHAR, 256> text{};
+  pcre2_get_error_message(error, text.data(), text.size());
+  return reinterpret_cast<const char*>(text.data());
+}
+
 // Reads an expression from left to right and writes it again. What it does not know means the same
 // in both libraries.
 class Translation {
@@ -184,10 +190,7 @@ Regex::Regex(std::string_view source, const std::string& place)
                          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &error_at, how);
   pcre2_compile_context_free(how);
   if (c.code == nullptr) {
-    std::array<PCRE2_UCHAR, 256> text{};
-    pcre2_get_error_message(error, text.data(), text.size());
-    fail(ExitCode::kData, str(place, ": the regular expression is wrong: ",
-                              reinterpret_cast<const char*>(text.data()), ": ",
+    fail(ExitCode::kData, str(place, ": the regular expression is wrong: ", message_of(error), ": ",
                               source.substr(std::min(error_at, source.size()), 40)));
   }
   uint32_t may_be_empty = 0;
@@ -216,11 +219,8 @@ Regex::Match Regex::find(std::string_view text, size_t at) const {
     return {text.size(), text.size()};
   }
   if (found < 0) {
-    std::array<PCRE2_UCHAR, 256> why{};
-    pcre2_get_error_message(found, why.data(), why.size());
-    fail(ExitCode::kData,
-         str(c.place, ": the regular expression gives up at byte ", at, " of a text of ",
-             text.size(), " bytes: ", reinterpret_cast<const char*>(why.data())));
+    fail(ExitCode::kData, str(c.place, ": the regular expression gives up at byte ", at,
+                              " of a text of ", text.size(), " bytes: ", message_of(found)));
   }
   const PCRE2_SIZE* range = pcre2_get_ovector_pointer(c.match);
   return {range[0], range[1]};
