@@ -119,8 +119,7 @@ ExitCode text(const Words& words) {
   if (shuffle) {
     request.shuffle_seed = static_cast<uint64_t>(seed);
   }
-  check_output(request.output, request.input);
-  require_new(request.output, force);
+  check_output(request.output, request.input, force);
   prepare_text(request);
   return ExitCode::kOk;
 }
@@ -154,8 +153,7 @@ ExitCode images(const Words& words) {
   require_given("input", !request.input.empty(), problems);
   require_given("output", !request.output.empty(), problems);
   fail_if_any(problems);
-  check_output(request.output, {request.input});
-  require_new(request.output, force);
+  check_output(request.output, {request.input}, force);
   prepare_images(request);
   return ExitCode::kOk;
 }

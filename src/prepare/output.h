@@ -6,11 +6,9 @@
 
 namespace tandem {
 
-// Throws Error(kConfig) when the output would replace one of the inputs.
-void check_output(const std::string& output, const std::vector<std::string>& inputs);
-
-// Throws Error(kConfig) when the output is a file that exists and `force` is not set.
-void require_new(const std::string& output, bool force);
+// Throws Error(kConfig) when the output would replace one of the inputs, and when it is a file that
+// exists and `force` is not set.
+void check_output(const std::string& output, const std::vector<std::string>& inputs, bool force);
 
 // Creates the folder of the output. Error kData when that is impossible.
 void make_output_folder(const std::string& output);
