@@ -124,8 +124,6 @@ class H5Writer {
   H5Writer(const H5Writer&) = delete;
   H5Writer& operator=(const H5Writer&) = delete;
 
-  const std::string& path() const { return path_; }
-
   // Creates a group and its missing parents. Names may contain dots: "/param/block.0.weight".
   void create_group(const std::string& name);
 
