@@ -24,14 +24,6 @@ void cut(std::string_view text, std::vector<std::string_view>* parts) {
   parts->push_back(text);
 }
 
-void count_words(const PreTokenizer& pre_tokenizer, std::string_view text, WordCounts* counts) {
-  std::string key;
-  pre_tokenizer.for_each_word(text, [&](std::string_view word) {
-    key = word;
-    ++(*counts)[key];
-  });
-}
-
 }  // namespace
 
 void WordCounter::add(std::string_view text) {
@@ -60,8 +52,12 @@ void WordCounter::count() {
   std::atomic<size_t> next = 0;
   const auto work = [&](WordCounts* counts) {
     const PreTokenizer pre_tokenizer(kGpt2PreTokenizer, "GPT-2's pattern");
+    std::string key;
     for (size_t i = next++; i < parts.size(); i = next++) {
-      count_words(pre_tokenizer, parts[i], counts);
+      pre_tokenizer.for_each_word(parts[i], [&](std::string_view word) {
+        key = word;
+        ++(*counts)[key];
+      });
     }
   };
   std::vector<std::future<void>> others;
