@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <numeric>
 #include <queue>
 #include <tuple>
 
@@ -27,11 +28,6 @@ BytePairMerger::BytePairMerger(const std::vector<BpeMerge>& merges) {
   }
 }
 
-const BytePairMerger::Rule* BytePairMerger::find(int32_t left, int32_t right) const {
-  const auto found = rules_.find(pair_key(left, right));
-  return found == rules_.end() ? nullptr : &found->second;
-}
-
 void BytePairMerger::merge(std::vector<int32_t>* symbols) const {
   constexpr int32_t kGone = -1;
   std::vector<int32_t>& ids = *symbols;
@@ -45,14 +41,12 @@ void BytePairMerger::merge(std::vector<int32_t>* symbols) const {
     }
     const int32_t left = ids[static_cast<size_t>(at)];
     const int32_t right = ids[static_cast<size_t>(next[static_cast<size_t>(at)])];
-    if (const Rule* rule = find(left, right)) {
-      candidates.push({rule->rank, at, left, right, rule->result});
+    if (const auto rule = rules_.find(pair_key(left, right)); rule != rules_.end()) {
+      candidates.push({rule->second.rank, at, left, right, rule->second.result});
     }
   };
-  for (int64_t at = 0; at < count; ++at) {
-    previous[static_cast<size_t>(at)] = at - 1;
-    next[static_cast<size_t>(at)] = at + 1;
-  }
+  std::iota(previous.begin(), previous.end(), int64_t{-1});
+  std::iota(next.begin(), next.end(), int64_t{1});
   for (int64_t at = 0; at + 1 < count; ++at) {
     consider(at);
   }

@@ -34,8 +34,6 @@ class BytePairMerger {
   };
   struct Candidate;
 
-  const Rule* find(int32_t left, int32_t right) const;
-
   std::unordered_map<uint64_t, Rule> rules_;  // key: pair_key
 };
 
