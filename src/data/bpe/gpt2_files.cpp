@@ -1,5 +1,6 @@
 // The two files of GPT-2's vocabulary as OpenAI published them.
 #include <algorithm>
+#include <sstream>
 
 #include "src/data/bpe/byte_alphabet.h"
 #include "src/data/bpe/json_fields.h"
@@ -36,12 +37,9 @@ void read_encoder(const std::string& path, BpeModel* model) {
 }
 
 void read_merges(const std::string& path, const TokenIds& ids, std::vector<BpeMerge>* merges) {
-  const std::string text = read_whole_file(path);
+  std::istringstream lines(read_whole_file(path));
   int64_t number = 0;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    const std::string line = text.substr(at, end - at);
-    at = end + 1;
+  for (std::string line; std::getline(lines, line);) {
     ++number;
     if (line.empty() || (number == 1 && line.starts_with("#version"))) {
       continue;
