@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <numeric>
 #include <utility>
 
 #include "src/core/error.h"
@@ -74,11 +75,7 @@ class CharTokenizer : public Tokenizer {
 
 class BytesTokenizer : public Tokenizer {
  public:
-  BytesTokenizer() {
-    for (size_t byte = 0; byte < bytes_.size(); ++byte) {
-      bytes_[byte] = static_cast<char>(byte);
-    }
-  }
+  BytesTokenizer() { std::iota(bytes_.begin(), bytes_.end(), '\0'); }
 
   std::string_view kind() const override { return "bytes"; }
   int64_t vocab_size() const override { return 256; }

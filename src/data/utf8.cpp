@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace tandem {
 namespace {
@@ -160,8 +161,7 @@ std::string Utf8Stream::push(std::string_view bytes) {
 }
 
 std::string Utf8Stream::finish() {
-  std::string rest;
-  rest.swap(held_);
+  std::string rest = std::exchange(held_, {});
   repair_utf8(&rest);
   return rest;
 }
