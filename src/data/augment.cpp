@@ -37,9 +37,9 @@ ImageNormalizer::ImageNormalizer(int64_t height, int64_t width, const std::vecto
 
 void ImageNormalizer::normalize(std::span<const uint8_t> pixels, const Placement& placement,
                                 std::span<float> out) const {
-  const auto channels = static_cast<int64_t>(value_of_pixel_.size());
+  const auto channels = std::ssize(value_of_pixel_);
   const int64_t area = height_ * width_;
-  require(static_cast<int64_t>(pixels.size()) == channels * area && out.size() == pixels.size(),
+  require(std::ssize(pixels) == channels * area && out.size() == pixels.size(),
           "ImageNormalizer: wrong image size");
   const bool moved = placement.shift_y != 0 || placement.shift_x != 0;
   if (moved) {

@@ -19,7 +19,7 @@ ImageDataset::ImageDataset(DatasetInfo info)
 ImageDataset::Part ImageDataset::open_part(Split split) const {
   const std::string group = str("/", name_of(split));
   Part part{file_.dataset(group + "/images"), file_.read_all<int32_t>(group + "/labels")};
-  if (static_cast<int64_t>(part.labels.size()) != part.images.shape[0]) {
+  if (std::ssize(part.labels) != part.images.shape[0]) {
     fail(ExitCode::kData, str(info_.path, ": ", part.images.name, " holds ", part.images.shape[0],
                               " images, but there are ", part.labels.size(), " labels"));
   }
@@ -38,7 +38,7 @@ int64_t ImageDataset::windows(Split split, int64_t) const { return part(split).i
 
 int32_t ImageDataset::read(Split split, int64_t index, std::span<uint8_t> pixels) const {
   const Part& from = part(split);
-  const auto size = static_cast<int64_t>(pixels.size());
+  const auto size = std::ssize(pixels);
   require(size == info_.channels * info_.height * info_.width && index >= 0 &&
               index < from.images.shape[0],
           "ImageDataset: wrong image");

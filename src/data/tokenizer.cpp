@@ -26,7 +26,7 @@ class CharTokenizer : public Tokenizer {
   }
 
   std::string_view kind() const override { return "char"; }
-  int64_t vocab_size() const override { return static_cast<int64_t>(code_points_.size()); }
+  int64_t vocab_size() const override { return std::ssize(code_points_); }
   std::string_view piece(int32_t token) const override {
     return pieces_[static_cast<size_t>(token)];
   }

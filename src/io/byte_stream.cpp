@@ -147,7 +147,7 @@ std::string read_whole_file(const std::string& path, ByteStream::Unpack unpack, 
 }
 
 std::string gunzip(const std::string& bytes, const std::string& name, RecordLimit limit) {
-  if (!has_gzip_magic(bytes.data(), static_cast<int64_t>(bytes.size()))) {
+  if (!has_gzip_magic(bytes.data(), std::ssize(bytes))) {
     return bytes;
   }
   if (bytes.size() > std::numeric_limits<uInt>::max()) {

@@ -138,12 +138,10 @@ FileEntry write_rank_file(const std::string& path, std::span<const Slab> slabs) 
 
 std::string commit_checkpoint(const std::string& partial, Manifest manifest,
                               std::vector<FileEntry> entries) {
-  require(
-      partial.ends_with(kPartial) && static_cast<int64_t>(entries.size()) == manifest.world_size,
-      [&] {
-        return str("commit_checkpoint: ", partial, " with ", entries.size(), " files of ",
-                   manifest.world_size, " ranks");
-      });
+  require(partial.ends_with(kPartial) && std::ssize(entries) == manifest.world_size, [&] {
+    return str("commit_checkpoint: ", partial, " with ", entries.size(), " files of ",
+               manifest.world_size, " ranks");
+  });
   for (const FileEntry& entry : entries) {
     const std::string path = join(partial, entry.name);
     std::error_code error;
@@ -235,7 +233,7 @@ void keep_newest(const std::string& checkpoints, int64_t keep, int64_t keep_ever
   if (keep <= 0) {
     return;
   }
-  const int64_t surplus = static_cast<int64_t>(names.size()) - keep;
+  const int64_t surplus = std::ssize(names) - keep;
   for (int64_t i = 0; i < surplus; ++i) {
     remove_checkpoint(names[static_cast<size_t>(i)].path);
   }

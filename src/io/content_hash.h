@@ -24,16 +24,14 @@ struct Hash128Hasher {
 };
 
 Hash128 hash_of(const void* bytes, int64_t count);
-inline Hash128 hash_of(std::string_view text) {
-  return hash_of(text.data(), static_cast<int64_t>(text.size()));
-}
+inline Hash128 hash_of(std::string_view text) { return hash_of(text.data(), std::ssize(text)); }
 
 // Hashes bytes that come in pieces; the cuts between the pieces do not matter.
 class ContentHash {
  public:
   ContentHash();
   void add(const void* bytes, int64_t count);
-  void add(std::string_view text) { add(text.data(), static_cast<int64_t>(text.size())); }
+  void add(std::string_view text) { add(text.data(), std::ssize(text)); }
   Hash128 digest() const;
 
  private:

@@ -143,7 +143,7 @@ void FileWriter::write(std::string_view bytes) {
     }
     done += static_cast<size_t>(put);
   }
-  bytes_ += static_cast<int64_t>(bytes.size());
+  bytes_ += std::ssize(bytes);
 }
 
 void FileWriter::sync() {

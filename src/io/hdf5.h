@@ -84,7 +84,7 @@ class H5Reader {
   // thread may call this; it takes no lock.
   template <class T>
   void read(const H5Dataset& dataset, int64_t start, std::span<T> out) const {
-    read_bytes(dataset, h5_type_of<T>, start, static_cast<int64_t>(out.size()), out.data());
+    read_bytes(dataset, h5_type_of<T>, start, std::ssize(out), out.data());
   }
 
   // Reads a whole dataset.
@@ -134,13 +134,13 @@ class H5Writer {
   // is written once, in any order.
   template <class T>
   void write(const std::string& name, int64_t start, std::span<const T> values) {
-    write_bytes(name, h5_type_of<T>, start, static_cast<int64_t>(values.size()), values.data());
+    write_bytes(name, h5_type_of<T>, start, std::ssize(values), values.data());
   }
 
   // Creates a one-dimensional dataset and writes it.
   template <class T>
   void write_all(const std::string& name, std::span<const T> values) {
-    create_dataset(name, h5_type_of<T>, {static_cast<int64_t>(values.size())});
+    create_dataset(name, h5_type_of<T>, {std::ssize(values)});
     write(name, 0, values);
   }
 

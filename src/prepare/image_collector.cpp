@@ -176,7 +176,7 @@ void ImageCollector::finish_idx(const std::string& prefix, const IdxPair& pair) 
   }
   const IdxImages images = parse_idx_images(pair.images, pair.images_place);
   const std::string_view labels = parse_idx_labels(pair.labels, pair.labels_place);
-  if (static_cast<int64_t>(labels.size()) != images.count) {
+  if (std::ssize(labels) != images.count) {
     fail(ExitCode::kData, str(pair.labels_place, ": ", labels.size(), " labels for the ",
                               images.count, " images of ", pair.images_place));
   }

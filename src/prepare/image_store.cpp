@@ -56,10 +56,9 @@ std::string ImageStore::add(const Image& image, const std::string& name, ImagePa
   const std::vector<uint8_t> widened =
       image.channels < channels_ ? grey_to_rgb(image.pixels) : std::vector<uint8_t>();
   const std::span<const uint8_t> pixels = widened.empty() ? image.pixels : widened;
-  const auto slot = static_cast<int64_t>(images_.size());
+  const auto slot = std::ssize(images_);
   write(slot, pixels);
-  images_.push_back(
-      {name, part, label, slot, hash_of(pixels.data(), static_cast<int64_t>(pixels.size()))});
+  images_.push_back({name, part, label, slot, hash_of(pixels.data(), std::ssize(pixels))});
   return "";
 }
 
@@ -78,7 +77,7 @@ void ImageStore::write(int64_t slot, std::span<const uint8_t> pixels) {
 }
 
 void ImageStore::read(const StoredImage& image, std::span<uint8_t> pixels) const {
-  require(static_cast<int64_t>(pixels.size()) == image_bytes(), "ImageStore: wrong image size");
+  require(std::ssize(pixels) == image_bytes(), "ImageStore: wrong image size");
   int64_t at = image.slot * image_bytes();
   while (!pixels.empty()) {
     const ssize_t got = ::pread(descriptor_, pixels.data(), pixels.size(), at);
@@ -101,7 +100,7 @@ void ImageStore::turn_to_rgb() {
     read(image, plane);
     const std::vector<uint8_t> planes = grey_to_rgb(plane);
     wide.write(image.slot, planes);
-    image.hash = hash_of(planes.data(), static_cast<int64_t>(planes.size()));
+    image.hash = hash_of(planes.data(), std::ssize(planes));
   }
   descriptor_.swap(wide.descriptor_);
   channels_ = 3;

@@ -153,7 +153,7 @@ class Moments {
 void write_part(const std::string& group, const Images& images, const ImageStore& store,
                 H5Writer* file, ContentHash* hash, Moments* moments) {
   constexpr int64_t kImagesAtOnce = 256;
-  const auto count = static_cast<int64_t>(images.size());
+  const auto count = std::ssize(images);
   const int64_t size = store.image_bytes();
   file->create_dataset(group + "/images", H5Type::kU8,
                        {count, store.channels(), store.height(), store.width()});
@@ -170,7 +170,7 @@ void write_part(const std::string& group, const Images& images, const ImageStore
       }
     }
     file->write<uint8_t>(group + "/images", first * size, pixels);
-    hash->add(pixels.data(), static_cast<int64_t>(pixels.size()));
+    hash->add(pixels.data(), std::ssize(pixels));
   }
   std::vector<int32_t> labels;
   for (const StoredImage* image : images) {
@@ -252,14 +252,14 @@ PrepareReport prepare_images(const PrepareImagesOptions& options) {
   bad.finish();
   const Parts parts = divide(options, store.images(), collector.ignored_files());
   PrepareReport report;
-  report.train_count = static_cast<int64_t>(parts.train.size());
-  report.val_count = static_cast<int64_t>(parts.val.size());
+  report.train_count = std::ssize(parts.train);
+  report.val_count = std::ssize(parts.val);
   report.class_count = static_cast<int64_t>(collector.classes().size());
   std::set<int32_t> used;
   for (const StoredImage* image : parts.train) {
     used.insert(image->label);
   }
-  report.unused_classes = report.class_count - static_cast<int64_t>(used.size());
+  report.unused_classes = report.class_count - std::ssize(used);
   report.bad = bad.count();
   report.ignored_files = collector.ignored_files();
   report.leaked = count_leaks(parts);

@@ -109,7 +109,7 @@ class Splitter {
     };
     const std::string_view joint = joiner_.before(document);
     const int64_t joint_at = position_;
-    const int64_t begin = joint_at + static_cast<int64_t>(joint.size());
+    const int64_t begin = joint_at + std::ssize(joint);
     position_ = begin + count_characters(document.text);
     const std::string_view text = document.text;
     if (document.is_record) {

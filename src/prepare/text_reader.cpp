@@ -219,7 +219,7 @@ TextReadCounts for_each_shuffled_record(const PrepareTextOptions& options, BadRe
     }
   };
   TextReadCounts counts = Pass(options, bad, keep).run();
-  counts.documents = static_cast<int64_t>(records.size());
+  counts.documents = std::ssize(records);
   counts.empty += empty;
   for (int64_t i = 0; i < counts.documents; ++i) {
     const Sample next = sample_at(*options.shuffle_seed, counts.documents, i);

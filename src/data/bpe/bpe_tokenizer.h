@@ -48,7 +48,7 @@ class BpeTokenizer : public Tokenizer {
   const BpeModel& model() const { return model_; }
 
   std::string_view kind() const override { return kind_; }
-  int64_t vocab_size() const override { return static_cast<int64_t>(model_.pieces.size()); }
+  int64_t vocab_size() const override { return std::ssize(model_.pieces); }
   std::optional<int32_t> end_of_text() const override { return model_.end_of_text; }
   std::span<const int32_t> before_text() const override { return model_.before; }
   std::span<const int32_t> after_text() const override { return model_.after; }

@@ -25,8 +25,7 @@ void read_encoder(const std::string& path, BpeModel* model) {
   }
   model->pieces.resize(json.size());
   for (const auto& [printed, id] : json.items()) {
-    const int32_t place =
-        id_of_json(id, static_cast<int64_t>(json.size()), str("token '", printed, "'"), path);
+    const int32_t place = id_of_json(id, std::ssize(json), str("token '", printed, "'"), path);
     model->pieces[static_cast<size_t>(place)] = checked_bytes(printed, path);
   }
   const auto end_of_text = std::ranges::find(model->pieces, kEndOfText);

@@ -31,7 +31,7 @@ BytePairMerger::BytePairMerger(const std::vector<BpeMerge>& merges) {
 void BytePairMerger::merge(std::vector<int32_t>* symbols) const {
   constexpr int32_t kGone = -1;
   std::vector<int32_t>& ids = *symbols;
-  const auto count = static_cast<int64_t>(ids.size());
+  const auto count = std::ssize(ids);
   std::vector<int64_t> previous(ids.size());
   std::vector<int64_t> next(ids.size());
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;

@@ -57,14 +57,14 @@ std::optional<int32_t> read_end_of_text(const BpeModel& model, const std::string
   if (id.is_null()) {
     return std::nullopt;
   }
-  return id_of_json(id.is_array() && !id.empty() ? id[0] : id,
-                    static_cast<int64_t>(model.pieces.size()), "eos_token_id", path);
+  return id_of_json(id.is_array() && !id.empty() ? id[0] : id, std::ssize(model.pieces),
+                    "eos_token_id", path);
 }
 
 // The id in the attribute end_of_text, which holds none or one.
 std::optional<int32_t> stored_end_of_text(const H5Reader& file, const BpeModel& model) {
   const auto ids = file.int_attribute("/tokenizer", "end_of_text");
-  const auto size = static_cast<int64_t>(model.pieces.size());
+  const auto size = std::ssize(model.pieces);
   if (ids.size() != 1 || ids[0] < -1 || ids[0] >= size) {
     fail(ExitCode::kData, str(file.path(), ": /tokenizer is damaged: ids outside the vocabulary"));
   }
@@ -98,7 +98,7 @@ void BpeTokenizer::save_vocabulary(H5Writer* file) const {
   std::vector<int64_t> ends;
   for (const std::string& piece : model_.pieces) {
     bytes.insert(bytes.end(), piece.begin(), piece.end());
-    ends.push_back(static_cast<int64_t>(bytes.size()));
+    ends.push_back(std::ssize(bytes));
   }
   file->write_all<uint8_t>("/tokenizer/piece_bytes", bytes);
   file->write_all<int64_t>("/tokenizer/piece_ends", ends);
@@ -125,7 +125,7 @@ std::unique_ptr<Tokenizer> read_gpt2_tokenizer(const H5Reader& file) {
   BpeModel model;
   int64_t begin = 0;
   for (const int64_t end : ends) {
-    if (end < begin || end > static_cast<int64_t>(bytes.size())) {
+    if (end < begin || end > std::ssize(bytes)) {
       fail(ExitCode::kData, str(place, "/piece_ends is damaged"));
     }
     model.pieces.emplace_back(bytes.begin() + begin, bytes.begin() + end);
@@ -136,7 +136,7 @@ std::unique_ptr<Tokenizer> read_gpt2_tokenizer(const H5Reader& file) {
     fail(ExitCode::kData, str(place, " is damaged: no end of text"));
   }
   model.added = {{.id = *model.end_of_text}};
-  const auto size = static_cast<int64_t>(ends.size());
+  const auto size = std::ssize(ends);
   const auto is_id = [&](int64_t id) { return id >= 0 && id < size; };
   if (merges.size() % 3 != 0 || !std::all_of(merges.begin(), merges.end(), is_id)) {
     fail(ExitCode::kData, str(place, " is damaged: ids outside the vocabulary"));

@@ -121,8 +121,8 @@ class Reader {
 
   int32_t place_piece(const std::string& bytes, const nlohmann::json& id,
                       std::string_view printed) {
-    const int32_t place = id_of_json(id, static_cast<int64_t>(model_.pieces.size()),
-                                     str("token '", printed, "'"), place_);
+    const int32_t place =
+        id_of_json(id, std::ssize(model_.pieces), str("token '", printed, "'"), place_);
     if (!model_.pieces[static_cast<size_t>(place)].empty()) {
       fail(ExitCode::kData, str(place_, ": two tokens have the id ", place));
     }
@@ -186,8 +186,8 @@ class Reader {
           field_or_null(field_or_null(json, "special_tokens"), name.c_str());
       for (const nlohmann::json& id : array_field(token, "ids", place_)) {
         (texts == 0 ? before : after)
-            .push_back(id_of_json(id, static_cast<int64_t>(model_.pieces.size()),
-                                  str("special token '", name, "'"), place_));
+            .push_back(id_of_json(id, std::ssize(model_.pieces), str("special token '", name, "'"),
+                                  place_));
       }
     }
     if (texts != 1) {
