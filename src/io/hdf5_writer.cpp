@@ -173,10 +173,7 @@ void H5Writer::commit() {
   }
   {
     const LibraryLock lock;
-    if (H5Fflush(file_, H5F_SCOPE_GLOBAL) < 0) {
-      fail_writing(library_message(), 0);
-    }
-    if (H5Fclose(std::exchange(file_, -1)) < 0) {
+    if (H5Fflush(file_, H5F_SCOPE_GLOBAL) < 0 || H5Fclose(std::exchange(file_, -1)) < 0) {
       fail_writing(library_message(), 0);
     }
   }
