@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <filesystem>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -161,34 +162,33 @@ void SafetensorsReader::open(const std::string& path) {
 
 // Each tensor must be in the shard that the index names, and in no other.
 void SafetensorsReader::open_index(const std::string& path) {
-  std::vector<SafetensorsMapping> map = parse_safetensors_index(read_text(path), path);
-  std::ranges::stable_sort(map, {}, &SafetensorsMapping::shard);
+  std::map<std::string, std::vector<std::string>> shards;  // the tensors of each, sorted
+  for (const SafetensorsMapping& one : parse_safetensors_index(read_text(path), path)) {
+    shards[one.shard].push_back(one.tensor);
+  }
   const std::string folder = fs::path(path).parent_path().string();
   const std::string prefix = folder.empty() ? "" : folder + "/";
-  for (auto expected = map.begin(); expected != map.end();) {
-    const std::string shard = expected->shard;
+  for (const auto& [name, expected] : shards) {
+    const std::string shard = prefix + name;
     if (files_.size() == kMostShards) {
       refuse(path, str("more than ", kMostShards, " shards"));
     }
-    if (!exists(prefix + shard)) {
-      refuse(prefix + shard,
-             str("missing; ", path, " says that it has tensor ", shown_name(expected->tensor)));
+    if (!exists(shard)) {
+      refuse(shard, str("missing; ", path, " says that it has tensor ", shown_name(expected[0])));
     }
-    const size_t first = tensors_.size();
-    open(prefix + shard);
-    for (size_t i = first; i < tensors_.size(); ++i, ++expected) {
-      const bool is_known = expected != map.end() && expected->shard == shard;
-      if (!is_known || tensors_[i].name < expected->tensor) {
-        refuse(prefix + shard, str("tensor ", shown_name(tensors_[i].name), ": ", path,
-                                   " does not say that it is here"));
-      }
-      if (tensors_[i].name > expected->tensor) {
-        break;
-      }
+    const auto before = std::ssize(tensors_);
+    open(shard);
+    // Both are sorted by name, so where they part the smaller name is in one of them only.
+    const auto [found, wanted] =
+        std::ranges::mismatch(tensors_.begin() + before, tensors_.end(), expected.begin(),
+                              expected.end(), {}, &SafetensorsEntry::name);
+    if (found != tensors_.end() && (wanted == expected.end() || found->name < *wanted)) {
+      refuse(shard,
+             str("tensor ", shown_name(found->name), ": ", path, " does not say that it is here"));
     }
-    if (expected != map.end() && expected->shard == shard) {
-      refuse(prefix + shard, str("tensor ", shown_name(expected->tensor), " is missing; ", path,
-                                 " says that it is here"));
+    if (wanted != expected.end()) {
+      refuse(shard,
+             str("tensor ", shown_name(*wanted), " is missing; ", path, " says that it is here"));
     }
   }
 }
