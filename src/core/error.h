@@ -45,6 +45,11 @@ std::string joined(std::span<const std::string> words, std::string_view separato
 
 // Throws a user-facing error: the message says what, where, and what to do.
 [[noreturn]] void fail(ExitCode code, const std::string& message);
+// Throws Error(kData) with the printed form of all arguments.
+template <class... Args>
+[[noreturn]] void fail_data(const Args&... args) {
+  fail(ExitCode::kData, str(args...));
+}
 // Throws Error(kConfig) with the first 20 problems, one a line, if there are any.
 void fail_if_any(const std::vector<std::string>& problems);
 

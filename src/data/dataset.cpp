@@ -27,11 +27,11 @@ void inspect_text(const H5Reader& file, DatasetInfo* info) {
   info->vocab_size = integer_of(file, "vocab_size");
   constexpr int64_t kLargestVocabulary = int64_t{1} << 30;
   if (info->vocab_size <= 0 || info->vocab_size > kLargestVocabulary) {
-    fail(ExitCode::kData, str(info->path, ": vocab_size = ", info->vocab_size,
-                              " is not the size of a vocabulary; prepare the data again"));
+    fail_data(info->path, ": vocab_size = ", info->vocab_size,
+              " is not the size of a vocabulary; prepare the data again");
   }
   if (info->train_count == 0) {
-    fail(ExitCode::kData, str(info->path, ": the training set is empty; prepare the data again"));
+    fail_data(info->path, ": the training set is empty; prepare the data again");
   }
 }
 
@@ -46,9 +46,9 @@ void inspect_images(const H5Reader& file, DatasetInfo* info) {
   const H5Dataset val = file.dataset("/val/images");
   if (train.shape.size() != 4 || val.shape.size() != 4 || train.count == 0 ||
       !std::equal(train.shape.begin() + 1, train.shape.end(), val.shape.begin() + 1)) {
-    fail(ExitCode::kData, str(info->path,
-                              ": /train/images and /val/images must be [N, C, H, W] of one image "
-                              "size, with at least one training image"));
+    fail_data(info->path,
+              ": /train/images and /val/images must be [N, C, H, W] of one image size, with at "
+              "least one training image");
   }
   info->train_count = train.shape[0];
   info->val_count = val.shape[0];
@@ -61,9 +61,8 @@ void inspect_images(const H5Reader& file, DatasetInfo* info) {
   const auto is_std = [](double value) { return value >= 1e-6 && value <= 1; };
   if (info->mean.size() != channels || info->std.size() != channels ||
       !std::ranges::all_of(info->mean, is_mean) || !std::ranges::all_of(info->std, is_std)) {
-    fail(ExitCode::kData,
-         str(info->path, ": the attributes mean and std must have one number for each of the ",
-             channels, " channels, mean in [0, 1] and std in [1e-6, 1]"));
+    fail_data(info->path, ": the attributes mean and std must have one number for each of the ",
+              channels, " channels, mean in [0, 1] and std in [1e-6, 1]");
   }
 }
 
@@ -78,18 +77,16 @@ DatasetInfo inspect(const H5Reader& file) {
   const std::string kind =
       file.has_attribute("/", "kind") ? file.string_attribute("/", "kind") : "";
   if (kind != "text" && kind != "images") {
-    fail(ExitCode::kData,
-         str(file.path(), ": an HDF5 file, but not a dataset of `tandem prepare`"));
+    fail_data(file.path(), ": an HDF5 file, but not a dataset of `tandem prepare`");
   }
   info.format = file.has_attribute("/", "format") ? integer_of(file, "format") : 1;
   if (info.format < 1 || info.format > kDatasetFormat) {
-    fail(ExitCode::kData, str(info.path, ": dataset format ", info.format, ", where 1 to ",
-                              kDatasetFormat, " are known; prepare the data again"));
+    fail_data(info.path, ": dataset format ", info.format, ", where 1 to ", kDatasetFormat,
+              " are known; prepare the data again");
   }
   info.content_hash = file.string_attribute("/", "content_hash");
   if (!is_hash(info.content_hash)) {
-    fail(ExitCode::kData,
-         str(info.path, ": the attribute content_hash is damaged; prepare the data again"));
+    fail_data(info.path, ": the attribute content_hash is damaged; prepare the data again");
   }
   info.kind = kind == "text" ? DatasetKind::kText : DatasetKind::kImages;
   if (info.kind == DatasetKind::kText) {
@@ -234,9 +231,9 @@ std::string compute_content_hash(const std::string& path) {
 void verify_content(const DatasetInfo& info, bool also_large) {
   if ((also_large || info.file_bytes <= kQuicklyVerified) &&
       compute_content_hash(info.path) != info.content_hash) {
-    fail(ExitCode::kData, str(info.path,
-                              ": the content does not have the hash that was stored with it: "
-                              "damaged or changed; copy or prepare it again"));
+    fail_data(info.path,
+              ": the content does not have the hash that was stored with it: damaged or changed; "
+              "copy or prepare it again");
   }
 }
 
@@ -245,9 +242,9 @@ void require_kind(const DatasetInfo& info, DatasetKind kind, std::string_view mo
     return;
   }
   const bool wants_text = kind == DatasetKind::kText;
-  fail(ExitCode::kData, str("model ", model, " needs ", wants_text ? "a text" : "an image",
-                            " dataset; ", info.path, " holds ", name_of(info.kind),
-                            "; prepare one with `tandem prepare ", name_of(kind), "`"));
+  fail_data("model ", model, " needs ", wants_text ? "a text" : "an image", " dataset; ", info.path,
+            " holds ", name_of(info.kind), "; prepare one with `tandem prepare ", name_of(kind),
+            "`");
 }
 
 void Dataset::require_windows(Split split, int64_t context) const {
@@ -257,14 +254,15 @@ void Dataset::require_windows(Split split, int64_t context) const {
   const int64_t count = split == Split::kTrain ? info_.train_count : info_.val_count;
   const bool is_text = info_.kind == DatasetKind::kText;
   if (split == Split::kVal) {
-    fail(ExitCode::kData,
-         str(info_.path, ": the validation set is empty (", count, is_text ? " tokens" : " images",
-             "); prepare the data with a larger --val-fraction"));
+    fail_data(info_.path, ": the validation set is empty (", count, is_text ? " tokens" : " images",
+              "); prepare the data with a larger --val-fraction");
   }
-  fail(ExitCode::kData, is_text ? str(info_.path, ": the context of ", context, " tokens needs ",
-                                      context + 1, " tokens of training text; there are ", count,
-                                      ": lower model.context or prepare more text")
-                                : str(info_.path, ": the training set is empty"));
+  if (is_text) {
+    fail_data(info_.path, ": the context of ", context, " tokens needs ", context + 1,
+              " tokens of training text; there are ", count,
+              ": lower model.context or prepare more text");
+  }
+  fail_data(info_.path, ": the training set is empty");
 }
 
 std::unique_ptr<Dataset> open_dataset(const std::string& path) {

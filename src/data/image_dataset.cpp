@@ -20,16 +20,15 @@ ImageDataset::Part ImageDataset::open_part(Split split) const {
   const std::string group = str("/", name_of(split));
   Part part{file_.dataset(group + "/images"), file_.read_all<int32_t>(group + "/labels")};
   if (std::ssize(part.labels) != part.images.shape[0]) {
-    fail(ExitCode::kData, str(info_.path, ": ", part.images.name, " holds ", part.images.shape[0],
-                              " images, but there are ", part.labels.size(), " labels"));
+    fail_data(info_.path, ": ", part.images.name, " holds ", part.images.shape[0],
+              " images, but there are ", part.labels.size(), " labels");
   }
   const auto classes = static_cast<int32_t>(info_.classes.size());
   const auto wrong = std::ranges::find_if(
       part.labels, [&](int32_t label) { return label < 0 || label >= classes; });
   if (wrong != part.labels.end()) {
-    fail(ExitCode::kData,
-         str(info_.path, ": ", group, "/labels: label ", *wrong, " at ",
-             wrong - part.labels.begin(), " is none of the ", classes, " classes"));
+    fail_data(info_.path, ": ", group, "/labels: label ", *wrong, " at ",
+              wrong - part.labels.begin(), " is none of the ", classes, " classes");
   }
   return part;
 }

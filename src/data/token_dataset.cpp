@@ -16,10 +16,9 @@ void read_tokens(const H5Reader& file, const H5Dataset& tokens, int64_t start,
   file.read(tokens, start, std::span<Stored>(stored));
   for (size_t i = 0; i < out.size(); ++i) {
     if (static_cast<int64_t>(stored[i]) >= vocab_size) [[unlikely]] {
-      fail(ExitCode::kData,
-           str(file.path(), ": ", tokens.name, ": token id ", stored[i], " at position ",
-               start + static_cast<int64_t>(i), " is outside the vocabulary of ", vocab_size,
-               "; prepare the data again"));
+      fail_data(file.path(), ": ", tokens.name, ": token id ", stored[i], " at position ",
+                start + static_cast<int64_t>(i), " is outside the vocabulary of ", vocab_size,
+                "; prepare the data again");
     }
     out[i] = static_cast<int32_t>(stored[i]);
   }
@@ -31,15 +30,15 @@ TokenDataset::TokenDataset(DatasetInfo info) : Dataset(std::move(info)), file_(i
   require(info_.kind == DatasetKind::kText, "TokenDataset: not a text dataset");
   const int64_t vocab_size = load_tokenizer(file_)->vocab_size();
   if (vocab_size != info_.vocab_size) {
-    fail(ExitCode::kData, str(info_.path, ": vocab_size = ", info_.vocab_size,
-                              ", but its tokenizer has ", vocab_size, "; prepare the data again"));
+    fail_data(info_.path, ": vocab_size = ", info_.vocab_size, ", but its tokenizer has ",
+              vocab_size, "; prepare the data again");
   }
   train_ = file_.dataset("/train/tokens");
   val_ = file_.dataset("/val/tokens");
   for (const H5Dataset* tokens : {&train_, &val_}) {
     if (tokens->type != H5Type::kU16 && tokens->type != H5Type::kU32) {
-      fail(ExitCode::kData, str(info_.path, ": ", tokens->name, " must hold u16 or u32, not ",
-                                name_of(tokens->type)));
+      fail_data(info_.path, ": ", tokens->name, " must hold u16 or u32, not ",
+                name_of(tokens->type));
     }
   }
 }

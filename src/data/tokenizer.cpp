@@ -60,10 +60,9 @@ class CharTokenizer : public Tokenizer {
       }
       std::array<char, 16> number{};
       std::snprintf(number.data(), number.size(), "U+%04X", static_cast<unsigned>(code_point));
-      fail(ExitCode::kData,
-           str("the character '", shown, "' (", number.data(),
-               ") is not in the vocabulary of the char tokenizer, which holds the ",
-               code_points_.size(), " characters of its training text"));
+      fail_data("the character '", shown, "' (", number.data(),
+                ") is not in the vocabulary of the char tokenizer, which holds the ",
+                code_points_.size(), " characters of its training text");
     }
     return static_cast<int32_t>(found - code_points_.begin());
   }
@@ -96,8 +95,8 @@ class BytesTokenizer : public Tokenizer {
 
 std::string_view checked_piece(const Tokenizer& tokenizer, int32_t token) {
   if (token < 0 || token >= tokenizer.vocab_size()) {
-    fail(ExitCode::kData, str("token id ", token, " is outside the ", tokenizer.kind(),
-                              " vocabulary of ", tokenizer.vocab_size()));
+    fail_data("token id ", token, " is outside the ", tokenizer.kind(), " vocabulary of ",
+              tokenizer.vocab_size());
   }
   return tokenizer.piece(token);
 }
@@ -137,7 +136,7 @@ std::unique_ptr<Tokenizer> make_bytes_tokenizer() { return std::make_unique<Byte
 
 std::unique_ptr<Tokenizer> load_tokenizer(const H5Reader& file) {
   if (!file.exists("/tokenizer")) {
-    fail(ExitCode::kData, str(file.path(), ": holds no tokenizer (/tokenizer)"));
+    fail_data(file.path(), ": holds no tokenizer (/tokenizer)");
   }
   const std::string kind = file.string_attribute("/tokenizer", "kind");
   if (kind == "bytes") {
@@ -150,13 +149,13 @@ std::unique_ptr<Tokenizer> load_tokenizer(const H5Reader& file) {
     return read_bpe_tokenizer(file);
   }
   if (kind != "char") {
-    fail(ExitCode::kData, str(file.path(), ": unknown tokenizer '", kind,
-                              "' (char, bytes, gpt2 and bpe are known)"));
+    fail_data(file.path(), ": unknown tokenizer '", kind,
+              "' (char, bytes, gpt2 and bpe are known)");
   }
   auto code_points = file.read_all<int32_t>("/tokenizer/code_points");
   if (code_points.empty() || code_points.front() < 0 || code_points.back() > 0x10FFFF ||
       !std::is_sorted(code_points.begin(), code_points.end(), std::less_equal<>())) {
-    fail(ExitCode::kData, str(file.path(), ": /tokenizer/code_points is damaged"));
+    fail_data(file.path(), ": /tokenizer/code_points is damaged");
   }
   return make_char_tokenizer(std::move(code_points));
 }

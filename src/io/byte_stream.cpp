@@ -40,7 +40,7 @@ ByteStream::ByteStream(const std::string& path, Unpack unpack)
     : path_(path), descriptor_(path, O_RDONLY) {
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0) {
-    fail(ExitCode::kData, str(path, ": cannot open: ", std::strerror(errno)));
+    fail_data(path, ": cannot open: ", std::strerror(errno));
   }
   char magic[2] = {};
   const bool readable = S_ISREG(status.st_mode);
@@ -49,7 +49,7 @@ ByteStream::ByteStream(const std::string& path, Unpack unpack)
     inflater_ = std::make_unique<Inflater>();
   }
   if (!readable || (inflater_ && inflateInit2(&inflater_->state, kGzipOnly) != Z_OK)) {
-    fail(ExitCode::kData, str(path, ": not a file that can be read"));
+    fail_data(path, ": not a file that can be read");
   }
 }
 
@@ -76,7 +76,7 @@ int64_t ByteStream::read_file(char* out, int64_t count) {
       return got;
     }
     if (errno != EINTR) {
-      fail(ExitCode::kData, str(path_, ": cannot read: ", std::strerror(errno)));
+      fail_data(path_, ": cannot read: ", std::strerror(errno));
     }
   }
 }
@@ -94,8 +94,8 @@ bool ByteStream::begin_next_member() {
     return false;
   }
   if (!has_gzip_magic(reinterpret_cast<const char*>(state.next_in), state.avail_in)) {
-    fail(ExitCode::kData, str(path_, ": other bytes follow the end of the gzip data (after ",
-                              position_, " uncompressed bytes)"));
+    fail_data(path_, ": other bytes follow the end of the gzip data (after ", position_,
+              " uncompressed bytes)");
   }
   inflateReset(&state);
   inflater_->member_ended = false;
@@ -115,15 +115,14 @@ int64_t ByteStream::inflate_some(char* out, int64_t count) {
       state.next_in = reinterpret_cast<Bytef*>(inflater_->input.data());
       state.avail_in = static_cast<uInt>(read_file(inflater_->input.data(), kBlock));
       if (state.avail_in == 0) {
-        fail(ExitCode::kData, str(path_, ": cut short: the gzip data end inside the file, after ",
-                                  position_ + wanted - state.avail_out, " uncompressed bytes"));
+        fail_data(path_, ": cut short: the gzip data end inside the file, after ",
+                  position_ + wanted - state.avail_out, " uncompressed bytes");
       }
     }
     const int status = ::inflate(&state, Z_NO_FLUSH);
     if (status != Z_OK && status != Z_STREAM_END) {
-      fail(ExitCode::kData,
-           str(path_, ": damaged gzip data after ", position_ + wanted - state.avail_out,
-               " uncompressed bytes (", state.msg == nullptr ? "no details" : state.msg, ")"));
+      fail_data(path_, ": damaged gzip data after ", position_ + wanted - state.avail_out,
+                " uncompressed bytes (", state.msg == nullptr ? "no details" : state.msg, ")");
     }
     inflater_->member_ended = status == Z_STREAM_END;
   }
@@ -151,7 +150,7 @@ std::string gunzip(const std::string& bytes, const std::string& name, RecordLimi
     return bytes;
   }
   if (bytes.size() > std::numeric_limits<uInt>::max()) {
-    fail(ExitCode::kData, str(name, ": more than 4 GiB of gzip data; unpack it first"));
+    fail_data(name, ": more than 4 GiB of gzip data; unpack it first");
   }
   Gzip gzip;
   z_stream& state = gzip.state;
@@ -170,8 +169,8 @@ std::string gunzip(const std::string& bytes, const std::string& name, RecordLimi
     limit.check(std::ssize(content), [&] { return name; });
   }
   if (status != Z_STREAM_END || state.avail_in > 0) {
-    fail(ExitCode::kData, str(name, status != Z_STREAM_END ? ": gzip data damaged or cut short"
-                                                           : ": other bytes follow the gzip data"));
+    fail_data(name, status != Z_STREAM_END ? ": gzip data damaged or cut short"
+                                           : ": other bytes follow the gzip data");
   }
   return content;
 }

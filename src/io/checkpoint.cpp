@@ -147,10 +147,9 @@ std::string commit_checkpoint(const std::string& partial, Manifest manifest,
     std::error_code error;
     const auto length = fs::file_size(path, error);
     if (error || static_cast<int64_t>(length) != entry.length) {
-      fail(ExitCode::kData,
-           str(path,
-               ": written by its rank, but not seen by rank 0: run.dir must be on a file "
-               "system that all hosts share"));
+      fail_data(path,
+                ": written by its rank, but not seen by rank 0: run.dir must be on a file system "
+                "that all hosts share");
     }
   }
   manifest.files = std::move(entries);
@@ -182,11 +181,11 @@ bool is_committed(const std::string& directory) {
 
 Manifest read_manifest(const std::string& directory) {
   if (!fs::is_directory(directory)) {
-    fail(ExitCode::kData, str(directory, ": there is no such checkpoint directory"));
+    fail_data(directory, ": there is no such checkpoint directory");
   }
   const std::string path = join(directory, kManifestName);
   if (!fs::exists(path)) {
-    fail(ExitCode::kData, str(directory, ": not a complete checkpoint: it has no manifest.json"));
+    fail_data(directory, ": not a complete checkpoint: it has no manifest.json");
   }
   Manifest manifest = manifest_from_json(read_file(path), path);
   for (const FileEntry& entry : manifest.files) {
@@ -194,12 +193,12 @@ Manifest read_manifest(const std::string& directory) {
     std::error_code error;
     const auto length = fs::file_size(file, error);
     if (error) {
-      fail(ExitCode::kData, str(file, ": missing: the checkpoint cannot be read without it (",
-                                error.message(), ")"));
+      fail_data(file, ": missing: the checkpoint cannot be read without it (", error.message(),
+                ")");
     }
     if (static_cast<int64_t>(length) != entry.length) {
-      fail(ExitCode::kData, str(file, ": has ", length, " bytes, its manifest says ", entry.length,
-                                ": copy it again, or use another checkpoint"));
+      fail_data(file, ": has ", length, " bytes, its manifest says ", entry.length,
+                ": copy it again, or use another checkpoint");
     }
   }
   return manifest;

@@ -51,9 +51,8 @@ CheckpointPiece piece_of(const H5Reader& reader, const std::string& dataset) {
   const std::vector<int64_t> count = reader.int_attribute(dataset, "count");
   if (!slice || offset.size() != 1 || count.size() != 1 || values.type != H5Type::kF32 ||
       values.count != count[0] || offset[0] < 0 || offset[0] > slice->elements() - count[0]) {
-    fail(ExitCode::kData, str(reader.path(), ": ", dataset,
-                              " is not a piece of a tensor as a checkpoint has it; use another "
-                              "checkpoint"));
+    fail_data(reader.path(), ": ", dataset,
+              " is not a piece of a tensor as a checkpoint has it; use another checkpoint");
   }
   return {.name = dataset.substr(1, dataset.find('@') - 1),  // without the first '/'
           .slice = *slice,
@@ -141,16 +140,16 @@ CheckpointIndex index_files(const std::string& directory, const Manifest& manife
     const std::string path = (std::filesystem::path(directory) / manifest.files[i].name).string();
     const FileEntry& file = manifest.files[i];
     if (describe_file(path, file.pieces) != file) {
-      fail(ExitCode::kData, str(path,
-                                ": damaged: its content is not what was written; copy it again, "
-                                "or use another checkpoint"));
+      fail_data(path,
+                ": damaged: its content is not what was written; copy it again, or use another "
+                "checkpoint");
     }
     std::vector<CheckpointPiece> pieces = pieces_in(path);
     for (const CheckpointPiece& piece : pieces) {
       if (piece.hash.empty() && !file.pieces.empty()) {
-        fail(ExitCode::kData, str(path, ": ", piece.name,
-                                  " has no hash, and its bytes are not in that of the file; use "
-                                  "another checkpoint"));
+        fail_data(
+            path, ": ", piece.name,
+            " has no hash, and its bytes are not in that of the file; use another checkpoint");
       }
     }
     index.files.push_back({.file = i, .pieces = std::move(pieces)});

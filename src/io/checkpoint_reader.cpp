@@ -59,9 +59,8 @@ void CheckpointReader::add(size_t file, const CheckpointPiece& piece) {
   Logical& logical =
       tensors_.try_emplace(piece.name, Logical{piece.slice.whole(), {}}).first->second;
   if (logical.shape != piece.slice.whole()) {
-    fail(ExitCode::kData,
-         str(directory_, ": ", piece.name, " is ", piece.slice.whole(), " in ",
-             manifest_.files[file].name, " and ", logical.shape, " in another file"));
+    fail_data(directory_, ": ", piece.name, " is ", piece.slice.whole(), " in ",
+              manifest_.files[file].name, " and ", logical.shape, " in another file");
   }
   if (piece.count > 0) {
     logical.pieces.push_back({piece, file});
@@ -78,14 +77,14 @@ void CheckpointReader::sort_pieces() {
         end = 0;
         for (const Slice& other : slices) {
           if (other.overlaps(piece.slice)) {
-            fail(ExitCode::kData, str(directory_, ": the slices of ", name, " overlap"));
+            fail_data(directory_, ": the slices of ", name, " overlap");
           }
         }
         slices.push_back(piece.slice);
       }
       if (piece.offset < end) {
-        fail(ExitCode::kData, str(directory_, ": element ", piece.slice.run_at(piece.offset).begin,
-                                  " of ", name, " is there twice"));
+        fail_data(directory_, ": element ", piece.slice.run_at(piece.offset).begin, " of ", name,
+                  " is there twice");
       }
       end = piece.range().end;
     }
@@ -116,12 +115,12 @@ std::vector<CheckpointReader::Entry> CheckpointReader::tensors() const {
 void CheckpointReader::require_tensor(const std::string& name, const Shape& shape) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
-    fail(ExitCode::kData, str(directory_, ": has no tensor ", name, " ", shape,
-                              ": it was written by another model or optimizer"));
+    fail_data(directory_, ": has no tensor ", name, " ", shape,
+              ": it was written by another model or optimizer");
   }
   if (found->second.shape != shape) {
-    fail(ExitCode::kData, str(directory_, ": ", name, " is ", found->second.shape,
-                              ", the model wants ", shape, ": it was written by another model"));
+    fail_data(directory_, ": ", name, " is ", found->second.shape, ", the model wants ", shape,
+              ": it was written by another model");
   }
 }
 
@@ -143,10 +142,8 @@ void CheckpointReader::read(const Slab& slab) const {
     });
   }
   if (missing > 0) {
-    fail(ExitCode::kData,
-         str(directory_, ": ", missing, " elements of ", slab.name, " ", slab.slice.whole(),
-             " are in none of its files; use another "
-             "checkpoint"));
+    fail_data(directory_, ": ", missing, " elements of ", slab.name, " ", slab.slice.whole(),
+              " are in none of its files; use another checkpoint");
   }
 }
 
@@ -167,9 +164,8 @@ void CheckpointReader::read_piece(const Piece& piece, F visit) const {
   }
   // Format 1 has hashes of whole files only; they were compared when the files were indexed.
   if (!piece.piece.hash.empty() && hash.digest().hex() != piece.piece.hash) {
-    fail(ExitCode::kData, str(file.path(), ": damaged: ", piece.piece.name,
-                              " is not what was written; copy it again, or use another "
-                              "checkpoint"));
+    fail_data(file.path(), ": damaged: ", piece.piece.name,
+              " is not what was written; copy it again, or use another checkpoint");
   }
 }
 

@@ -61,11 +61,10 @@ bool is_disk_full(int error_number) {
 }
 
 void fail_file(const std::string& path, std::string_view doing, int error_number) {
-  fail(ExitCode::kData,
-       str(path, ": cannot ", doing, ": ", std::strerror(error_number),
-           is_disk_full(error_number)
-               ? " (disk full or quota reached: free some space, or write elsewhere)"
-               : ""));
+  fail_data(path, ": cannot ", doing, ": ", std::strerror(error_number),
+            is_disk_full(error_number)
+                ? " (disk full or quota reached: free some space, or write elsewhere)"
+                : "");
 }
 
 Descriptor::Descriptor(const std::string& path, int flags, std::string_view doing)
@@ -99,7 +98,7 @@ std::string read_file(const std::string& path) {
 FileReader::FileReader(const std::string& path) : path_(path), descriptor_(path, O_RDONLY) {
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
-    fail(ExitCode::kData, str(path, ": not a file"));
+    fail_data(path, ": not a file");
   }
   bytes_ = status.st_size;
 }
@@ -112,8 +111,8 @@ void FileReader::read(int64_t at, int64_t count, void* out) const {
       continue;
     }
     if (got <= 0) {
-      fail(ExitCode::kData, str(path_, ": cannot read byte ", at, ": ",
-                                got == 0 ? "the file was cut short" : std::strerror(errno)));
+      fail_data(path_, ": cannot read byte ", at, ": ",
+                got == 0 ? "the file was cut short" : std::strerror(errno));
     }
     bytes += got;
     at += got;

@@ -35,7 +35,7 @@ H5Reader::H5Reader(const std::string& path) : bytes_(path) {
     problem = str("cut short: its ", file_bytes(),
                   " bytes are fewer than its header says; copy or create it again");
   }
-  fail(ExitCode::kData, str(path, ": ", problem));
+  fail_data(path, ": ", problem);
 }
 
 H5Reader::~H5Reader() {
@@ -55,9 +55,8 @@ bool H5Reader::exists(const std::string& name) const {
     H5L_info_t link{};
     if (part != "/" &&
         (H5Lget_info(file_, part.c_str(), &link, H5P_DEFAULT) < 0 || link.type != H5L_TYPE_HARD)) {
-      fail(ExitCode::kData, str(path(), ": ", part,
-                                " is a link; only what stands in the file "
-                                "itself is read: copy it there"));
+      fail_data(path(), ": ", part,
+                " is a link; only what stands in the file itself is read: copy it there");
     }
     if (end == std::string::npos) {
       return true;
@@ -76,7 +75,7 @@ std::vector<std::string> H5Reader::children(const std::string& group) const {
       },
       &names, H5P_DEFAULT);
   if (status < 0) {
-    fail(ExitCode::kData, str(path(), ": there is no group ", group));
+    fail_data(path(), ": there is no group ", group);
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -87,26 +86,24 @@ H5Dataset H5Reader::dataset(const std::string& name) const {
   const Id id(exists(name) ? H5Dopen2(file_, name.c_str(), H5P_DEFAULT) : H5I_INVALID_HID,
               H5Dclose);
   if (!id.ok()) {
-    fail(ExitCode::kData, str(path(), ": there is no dataset ", name));
+    fail_data(path(), ": there is no dataset ", name);
   }
   H5Dataset found;
   found.name = name;
   const Id type(H5Dget_type(id), H5Tclose);
   if (!type_from_library(type, &found.type)) {
-    fail(ExitCode::kData,
-         str(path(), ": ", name,
-             " has an element type that is not read here (u8, u16, u32, i32, i64, f32 and f64, "
-             "little-endian, are)"));
+    fail_data(path(), ": ", name,
+              " has an element type that is not read here (u8, u16, u32, i32, i64, f32 and f64, "
+              "little-endian, are)");
   }
   const Id properties(H5Dget_create_plist(id), H5Pclose);
   if (H5Pget_layout(properties) != H5D_CONTIGUOUS) {
-    fail(ExitCode::kData, str(path(), ": ", name,
-                              " is chunked, compact, compressed or virtual; store it contiguous"));
+    fail_data(path(), ": ", name,
+              " is chunked, compact, compressed or virtual; store it contiguous");
   }
   if (H5Pget_external_count(properties) != 0) {
-    fail(ExitCode::kData, str(path(), ": ", name,
-                              " lies in another file; only what stands in the "
-                              "file itself is read: copy it there"));
+    fail_data(path(), ": ", name,
+              " lies in another file; only what stands in the file itself is read: copy it there");
   }
   const Id space(H5Dget_space(id), H5Sclose);
   std::vector<hsize_t> dims(static_cast<size_t>(std::max(0, H5Sget_simple_extent_ndims(space))));
@@ -119,13 +116,13 @@ H5Dataset H5Reader::dataset(const std::string& name) const {
   }
   const haddr_t offset = H5Dget_offset(id);
   if (offset == HADDR_UNDEF) {
-    fail(ExitCode::kData, str(path(), ": ", name, " was created but never written"));
+    fail_data(path(), ": ", name, " was created but never written");
   }
   found.offset = static_cast<int64_t>(offset);
   if (found.count > (file_bytes() - found.offset) / size_of(found.type)) {
-    fail(ExitCode::kData, str(path(), ": cut short: ", name, " begins at byte ", found.offset,
-                              " and has ", found.count, " elements, the file ends at byte ",
-                              file_bytes(), "; copy or create it again"));
+    fail_data(path(), ": cut short: ", name, " begins at byte ", found.offset, " and has ",
+              found.count, " elements, the file ends at byte ", file_bytes(),
+              "; copy or create it again");
   }
   return found;
 }
@@ -133,8 +130,8 @@ H5Dataset H5Reader::dataset(const std::string& name) const {
 void H5Reader::read_bytes(const H5Dataset& dataset, H5Type type, int64_t start, int64_t count,
                           void* out) const {
   if (type != dataset.type) {
-    fail(ExitCode::kData, str(path(), ": ", dataset.name, " holds ", name_of(dataset.type),
-                              " elements where ", name_of(type), " was expected"));
+    fail_data(path(), ": ", dataset.name, " holds ", name_of(dataset.type), " elements where ",
+              name_of(type), " was expected");
   }
   require(start >= 0 && count >= 0 && start <= dataset.count - count, [&] {
     return str(path(), ": ", dataset.name, ": elements ", start, " to ", start + count, " of ",
@@ -160,12 +157,12 @@ std::string H5Reader::string_attribute(const std::string& object, const std::str
   const Id id(open_attribute(object, name), H5Aclose);
   const Id type(id.ok() ? H5Aget_type(id) : H5I_INVALID_HID, H5Tclose);
   if (!id.ok() || H5Tget_class(type) != H5T_STRING) {
-    fail(ExitCode::kData, str(path(), ": ", object, " has no text attribute ", name));
+    fail_data(path(), ": ", object, " has no text attribute ", name);
   }
   const Id space(H5Aget_space(id), H5Sclose);
   if (const auto count = H5Sget_simple_extent_npoints(space); count != 1) {
-    fail(ExitCode::kData, str(path(), ": attribute ", name, " of ", object, " holds ", count,
-                              " texts where one is expected"));
+    fail_data(path(), ": attribute ", name, " of ", object, " holds ", count,
+              " texts where one is expected");
   }
   if (H5Tis_variable_str(type) > 0) {
     const Id memory(H5Tcopy(H5T_C_S1), H5Tclose);
@@ -173,8 +170,7 @@ std::string H5Reader::string_attribute(const std::string& object, const std::str
     H5Tset_cset(memory, H5Tget_cset(type));
     char* text = nullptr;
     if (H5Aread(id, memory, &text) < 0) {
-      fail(ExitCode::kData,
-           str(path(), ": attribute ", name, " of ", object, ": ", library_message()));
+      fail_data(path(), ": attribute ", name, " of ", object, ": ", library_message());
     }
     std::string value = text == nullptr ? "" : text;
     H5free_memory(text);
@@ -182,8 +178,7 @@ std::string H5Reader::string_attribute(const std::string& object, const std::str
   }
   std::string value(H5Tget_size(type), '\0');
   if (H5Aread(id, type, value.data()) < 0) {
-    fail(ExitCode::kData,
-         str(path(), ": attribute ", name, " of ", object, ": ", library_message()));
+    fail_data(path(), ": attribute ", name, " of ", object, ": ", library_message());
   }
   return value.substr(0, value.find('\0'));
 }
@@ -195,14 +190,13 @@ std::vector<T> H5Reader::list_attribute(const std::string& object, const std::st
   const Id type(id.ok() ? H5Aget_type(id) : H5I_INVALID_HID, H5Tclose);
   constexpr bool kIsInteger = std::is_integral_v<T>;
   if (!id.ok() || H5Tget_class(type) != (kIsInteger ? H5T_INTEGER : H5T_FLOAT)) {
-    fail(ExitCode::kData, str(path(), ": ", object, " has no ",
-                              kIsInteger ? "integer" : "floating-point", " attribute ", name));
+    fail_data(path(), ": ", object, " has no ", kIsInteger ? "integer" : "floating-point",
+              " attribute ", name);
   }
   const Id space(H5Aget_space(id), H5Sclose);
   std::vector<T> values(static_cast<size_t>(H5Sget_simple_extent_npoints(space)));
   if (!values.empty() && H5Aread(id, file_type(h5_type_of<T>), values.data()) < 0) {
-    fail(ExitCode::kData,
-         str(path(), ": attribute ", name, " of ", object, ": ", library_message()));
+    fail_data(path(), ": attribute ", name, " of ", object, ": ", library_message());
   }
   return values;
 }

@@ -20,12 +20,12 @@ H5Writer::H5Writer(const std::string& path) : path_(path), partial_path_(path + 
   const std::filesystem::file_status there = std::filesystem::status(path, unknown);
   // Otherwise the rename at the end would replace a device such as /dev/null by a file.
   if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
-    fail(ExitCode::kData, str(path, ": cannot write: not a file, but a ",
-                              std::filesystem::is_directory(there) ? "directory" : "device"));
+    fail_data(path, ": cannot write: not a file, but a ",
+              std::filesystem::is_directory(there) ? "directory" : "device");
   }
   descriptor_ = ::open(partial_path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor_ < 0) {
-    fail(ExitCode::kData, str(path, ": cannot write here: ", std::strerror(errno)));
+    fail_data(path, ": cannot write here: ", std::strerror(errno));
   }
   const LibraryLock lock;
   const Id access(access_list(), H5Pclose);
@@ -61,11 +61,10 @@ void H5Writer::fail_writing(const std::string& what, int error_number) {
   }
   discard();
   if (is_disk_full(error_number) || what.find(std::strerror(ENOSPC)) != std::string::npos) {
-    fail(ExitCode::kData,
-         str(path_, ": no space left on the disk (or quota reached); this file needs ", needed,
-             " bytes: free some space, or write elsewhere"));
+    fail_data(path_, ": no space left on the disk (or quota reached); this file needs ", needed,
+              " bytes: free some space, or write elsewhere");
   }
-  fail(ExitCode::kData, str(path_, ": cannot write: ", what));
+  fail_data(path_, ": cannot write: ", what);
 }
 
 void H5Writer::create_group(const std::string& name) {

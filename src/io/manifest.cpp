@@ -156,26 +156,24 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
       return true;
     });
     if (json.at("format") != kFormat) {
-      fail(ExitCode::kData, str(path, ": not the manifest of a checkpoint"));
+      fail_data(path, ": not the manifest of a checkpoint");
     }
     const int version = whole_number<int>(json.at("format_version"));
     if (version < 1 || version > Manifest::kFormatVersion) {
-      fail(ExitCode::kData,
-           str(path, ": format version ", version, "; this program reads versions 1 to ",
-               Manifest::kFormatVersion, ": use the release that wrote it"));
+      fail_data(path, ": format version ", version, "; this program reads versions 1 to ",
+                Manifest::kFormatVersion, ": use the release that wrote it");
     }
     const std::string hash = json.at("xxh3_128").get<std::string>();
     json.erase("xxh3_128");
     if (hash_of_json(json) != hash) {
-      fail(ExitCode::kData, str(path,
-                                ": damaged: its content does not have the hash it states; "
-                                "use another checkpoint"));
+      fail_data(path,
+                ": damaged: its content does not have the hash it states; use another checkpoint");
     }
     return manifest_of(json);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    fail(ExitCode::kData, str(path, ": damaged, use another checkpoint (", error.what(), ")"));
+    fail_data(path, ": damaged, use another checkpoint (", error.what(), ")");
   }
 }
 

@@ -18,8 +18,7 @@ struct RecordLimit {
   template <class Place>
   void check(int64_t bytes, Place&& place) const {
     if (!allows(bytes)) {
-      fail(ExitCode::kData,
-           str(place(), ": more than ", mib, " MiB in one record; --max-record-mb allows more"));
+      fail_data(place(), ": more than ", mib, " MiB in one record; --max-record-mb allows more");
     }
   }
 };

@@ -27,9 +27,8 @@ void BadRecords::finish() const {
 }
 
 void BadRecords::give_up(const char* when) const {
-  fail(ExitCode::kData,
-       str(count_, count_ == 1 ? " bad record" : " bad records", when, ", more than --max-bad ",
-           max_bad_, "; nothing was written. Repair the input, or allow more with --max-bad"));
+  fail_data(count_, count_ == 1 ? " bad record" : " bad records", when, ", more than --max-bad ",
+            max_bad_, "; nothing was written. Repair the input, or allow more with --max-bad");
 }
 
 }  // namespace tandem

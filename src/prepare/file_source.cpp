@@ -36,8 +36,8 @@ bool leads_back(const fs::directory_entry& entry) {
 // Such a name could forge messages and class names.
 void require_visible(const fs::path& name, const std::string& path) {
   if (visible(name.string()) != name.string()) {
-    fail(ExitCode::kData, str(path, ": the name \"", visible(name.string()),
-                              "\" has a control character; rename the file"));
+    fail_data(path, ": the name \"", visible(name.string()),
+              "\" has a control character; rename the file");
   }
 }
 
@@ -58,7 +58,7 @@ void walk_folder(const fs::path& root, RecordLimit limit,
     }
   }
   if (error) {
-    fail(ExitCode::kData, str(root.string(), ": cannot list the folder: ", error.message()));
+    fail_data(root.string(), ": cannot list the folder: ", error.message());
   }
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) {
@@ -91,9 +91,9 @@ void for_each_file(const std::string& path, RecordLimit limit,
   } else if (TarReader::is_tar(path)) {
     walk_archive(path, limit, use);
   } else {
-    fail(ExitCode::kData, str(path,
-                              ": neither a folder nor a .tar or .tar.gz archive; of single "
-                              "files, such as MNIST's, name the folder that holds them"));
+    fail_data(path,
+              ": neither a folder nor a .tar or .tar.gz archive; of single files, such as MNIST's, "
+              "name the folder that holds them");
   }
 }
 

@@ -79,7 +79,7 @@ void ImageCollector::add(const SourceFile& file) {
     add_cifar_batch(file, base);
   } else if (base == "batches.meta.txt") {
     if (!classes_.empty()) {
-      fail(ExitCode::kData, str(file.place, ": a second list of class names; keep one"));
+      fail_data(file.place, ": a second list of class names; keep one");
     }
     std::istringstream names(file.content());
     for (std::string name; names >> name;) {
@@ -97,8 +97,7 @@ void ImageCollector::add(const SourceFile& file) {
 
 void ImageCollector::use_labels(Labels labels, const std::string& place) {
   if (labels_ != Labels::kUnknown && labels_ != labels) {
-    fail(ExitCode::kData,
-         str(place, ": class folders and batch files (IDX, CIFAR-10) in one input"));
+    fail_data(place, ": class folders and batch files (IDX, CIFAR-10) in one input");
   }
   labels_ = labels;
 }
@@ -116,9 +115,8 @@ void ImageCollector::add_image_file(const SourceFile& file) {
   const Place place = place_of(file.name);
   (place.part == ImagePart::kNone ? outside_split_ : inside_split_) = file.place;
   if (!outside_split_.empty() && !inside_split_.empty()) {
-    fail(ExitCode::kData,
-         str(inside_split_, " is in a folder train, val or test, and ", outside_split_,
-             " is not: put all images into such folders, or none"));
+    fail_data(inside_split_, " is in a folder train, val or test, and ", outside_split_,
+              " is not: put all images into such folders, or none");
   }
   Image image;
   if (file.is_link) {
@@ -154,31 +152,32 @@ void ImageCollector::add_idx_file(const SourceFile& file, const std::string& bas
   const bool is_images = base.find("images") != std::string::npos;
   const size_t end = base.find(is_images ? "images" : "labels");
   if (end == std::string::npos || end == 0) {
-    fail(ExitCode::kData, str(file.place,
-                              ": IDX files are called NAME-images... and "
-                              "NAME-labels..., such as train-images-idx3-ubyte"));
+    fail_data(file.place,
+              ": IDX files are called NAME-images... and NAME-labels..., such as "
+              "train-images-idx3-ubyte");
   }
   IdxPair& pair = idx_[base.substr(0, end - 1)];  // without the - or _ at its end
   std::string& bytes = is_images ? pair.images : pair.labels;
   std::string& place = is_images ? pair.images_place : pair.labels_place;
   if (!place.empty()) {
-    fail(ExitCode::kData, str(file.place, ": the same images as ", place, "; keep one"));
+    fail_data(file.place, ": the same images as ", place, "; keep one");
   }
   bytes = gunzip(file.content(), file.place, limit_);
   place = file.place;
 }
 
 void ImageCollector::finish_idx(const std::string& prefix, const IdxPair& pair) {
-  if (pair.images_place.empty() || pair.labels_place.empty()) {
-    fail(ExitCode::kData, pair.images_place.empty()
-                              ? str(pair.labels_place, ": the images that go with it are missing")
-                              : str(pair.images_place, ": the labels that go with it are missing"));
+  if (pair.images_place.empty()) {
+    fail_data(pair.labels_place, ": the images that go with it are missing");
+  }
+  if (pair.labels_place.empty()) {
+    fail_data(pair.images_place, ": the labels that go with it are missing");
   }
   const IdxImages images = parse_idx_images(pair.images, pair.images_place);
   const std::string_view labels = parse_idx_labels(pair.labels, pair.labels_place);
   if (std::ssize(labels) != images.count) {
-    fail(ExitCode::kData, str(pair.labels_place, ": ", labels.size(), " labels for the ",
-                              images.count, " images of ", pair.images_place));
+    fail_data(pair.labels_place, ": ", labels.size(), " labels for the ", images.count,
+              " images of ", pair.images_place);
   }
   const auto part = part_named(prefix.substr(prefix.find_last_of("-_.") + 1));
   const int64_t size = images.height * images.width;
@@ -225,7 +224,7 @@ void ImageCollector::finish() {
   std::ranges::sort(images, {}, &StoredImage::name);
   const auto twice = std::ranges::adjacent_find(images, {}, &StoredImage::name);
   if (twice != images.end()) {
-    fail(ExitCode::kData, str(twice->name, ": twice in the input"));
+    fail_data(twice->name, ": twice in the input");
   }
 }
 

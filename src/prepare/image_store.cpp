@@ -18,7 +18,7 @@ int open_unnamed(const std::string& folder) {
   std::string name = folder + "/.tandem-images-XXXXXX";
   const int descriptor = ::mkstemp(name.data());
   if (descriptor < 0) {
-    fail(ExitCode::kData, str(folder, ": cannot write here: ", std::strerror(errno)));
+    fail_data(folder, ": cannot write here: ", std::strerror(errno));
   }
   ::unlink(name.c_str());
   return descriptor;
@@ -67,9 +67,8 @@ void ImageStore::write(int64_t slot, std::span<const uint8_t> pixels) {
   while (!pixels.empty()) {
     const ssize_t put = ::pwrite(descriptor_, pixels.data(), pixels.size(), at);
     if (put <= 0 && errno != EINTR) {
-      fail(ExitCode::kData,
-           str(folder_, ": cannot write: ", std::strerror(errno),
-               "; until the dataset is complete, free space of twice its size is needed here"));
+      fail_data(folder_, ": cannot write: ", std::strerror(errno),
+                "; until the dataset is complete, free space of twice its size is needed here");
     }
     pixels = pixels.subspan(static_cast<size_t>(std::max<ssize_t>(put, 0)));
     at += std::max<ssize_t>(put, 0);
@@ -82,8 +81,8 @@ void ImageStore::read(const StoredImage& image, std::span<uint8_t> pixels) const
   while (!pixels.empty()) {
     const ssize_t got = ::pread(descriptor_, pixels.data(), pixels.size(), at);
     if (got == 0 || (got < 0 && errno != EINTR)) {
-      fail(ExitCode::kData, str(folder_, ": cannot read an image back: ",
-                                got == 0 ? "the file ends" : std::strerror(errno)));
+      fail_data(folder_,
+                ": cannot read an image back: ", got == 0 ? "the file ends" : std::strerror(errno));
     }
     pixels = pixels.subspan(static_cast<size_t>(std::max<ssize_t>(got, 0)));
     at += std::max<ssize_t>(got, 0);

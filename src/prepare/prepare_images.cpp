@@ -70,14 +70,13 @@ Parts divide(const PrepareImagesOptions& options, const std::vector<StoredImage>
   if (parts.val.empty()) {
     split_by_name(options.val_fraction, &parts);
   }
+  if (images.empty()) {
+    fail_data(options.input, ": no images found among ", counted(other_files, "file"),
+              "; class folders of .jpg and .png files, IDX files such as train-images-idx3-ubyte "
+              "and train-labels-idx1-ubyte, and CIFAR-10's data_batch_1.bin are read");
+  }
   if (parts.train.empty()) {
-    fail(ExitCode::kData,
-         images.empty()
-             ? str(options.input, ": no images found among ", counted(other_files, "file"),
-                   "; class folders of .jpg and .png files, IDX files such as "
-                   "train-images-idx3-ubyte and train-labels-idx1-ubyte, and CIFAR-10's "
-                   "data_batch_1.bin are read")
-             : str(options.input, ": there are no training images"));
+    fail_data(options.input, ": there are no training images");
   }
   return parts;
 }
@@ -237,7 +236,7 @@ void print_report(const PrepareImagesOptions& options, const PrepareReport& repo
 
 PrepareReport prepare_images(const PrepareImagesOptions& options) {
   if (!std::filesystem::exists(options.input)) {
-    fail(ExitCode::kData, str(options.input, ": no such file or folder"));
+    fail_data(options.input, ": no such file or folder");
   }
   make_output_folder(options.output);
   // Created first, so that an output that cannot be written fails before the work begins.

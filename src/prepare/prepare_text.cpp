@@ -260,8 +260,8 @@ void encode_and_write(const PrepareTextOptions& options, const Survey& survey, T
   Parts<Token> parts(tokenizer, survey, options.val_fraction);
   read_again(options, [&](const TextDocument& document) { parts.add(document); });
   if (parts.characters() != survey.characters) {
-    fail(ExitCode::kData, str(options.input[0], options.input.size() > 1 ? " or another input" : "",
-                              ": changed while it was read; prepare again"));
+    fail_data(options.input[0], options.input.size() > 1 ? " or another input" : "",
+              ": changed while it was read; prepare again");
   }
   ContentHash hash;
   add_to_hash(*tokenizer, &hash);
@@ -326,7 +326,7 @@ PrepareReport prepare_text(const PrepareTextOptions& options) {
   Survey survey = survey_text(options, !ends_texts, &bad);
   bad.finish();
   if (survey.characters == 0) {
-    fail(ExitCode::kData, str(options.input[0], ": no record holds any text"));
+    fail_data(options.input[0], ": no record holds any text");
   }
   if (options.tokenizer == TokenizerKind::kBpe) {
     tokenizer = train_tokenizer(options, survey);

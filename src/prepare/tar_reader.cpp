@@ -72,9 +72,9 @@ void TarReader::fail_at(const char* what) {
   if (error_) {
     std::rethrow_exception(error_);
   }
-  fail(ExitCode::kData, str(stream_.path(), ": ", what ? what : "damaged", " at byte ", position(),
-                            entry_name_.empty() ? "" : str(" (last entry: ", entry_name_, ")"),
-                            "; copy or create the archive again"));
+  fail_data(stream_.path(), ": ", what ? what : "damaged", " at byte ", position(),
+            entry_name_.empty() ? "" : str(" (last entry: ", entry_name_, ")"),
+            "; copy or create the archive again");
 }
 
 // The end mark, a block of zeros at least, follows the last entry, and nothing follows the mark.

@@ -101,7 +101,7 @@ class Pass {
       }
       if (counts_.documents == before.documents && counts_.empty == before.empty &&
           bad_->count() == bad_before) {
-        fail(ExitCode::kData, str(file, ": holds no text"));
+        fail_data(file, ": holds no text");
       }
     }
     return counts_;
@@ -154,7 +154,7 @@ class Pass {
       return;
     }
     if (!rows.problem().empty()) {
-      fail(ExitCode::kData, str(file, ":", rows.line(), ": ", rows.problem(), " in the header"));
+      fail_data(file, ":", rows.line(), ": ", rows.problem(), " in the header");
     }
     const size_t width = fields.size();
     const size_t column = find_column(file, std::move(fields));
@@ -183,8 +183,7 @@ class Pass {
     for (const std::string& name : header) {
       names += (names.empty() ? "" : ", ") + name;
     }
-    fail(ExitCode::kData,
-         str(file, ": no column '", *options_.column, "' (--column); there are: ", names));
+    fail_data(file, ": no column '", *options_.column, "' (--column); there are: ", names);
   }
 
   const PrepareTextOptions& options_;

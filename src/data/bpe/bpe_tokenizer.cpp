@@ -71,12 +71,11 @@ BpeTokenizer::BpeTokenizer(BpeModel model, std::string_view kind, const std::str
   for (const BpeMerge& merge : model_.merges) {
     const auto bytes = [&](int32_t id) { return std::string(piece(id)); };
     if (bytes(merge.left) + bytes(merge.right) != bytes(merge.result)) {
-      fail(ExitCode::kData,
-           str(place, ": a merge makes a token of other bytes: id ", merge.result));
+      fail_data(place, ": a merge makes a token of other bytes: id ", merge.result);
     }
   }
   if (merger_.size() != model_.merges.size()) {
-    fail(ExitCode::kData, str(place, ": a merge stands there twice"));
+    fail_data(place, ": a merge stands there twice");
   }
   if (model_.ignore_merges) {
     whole_words_ = std::move(ids);

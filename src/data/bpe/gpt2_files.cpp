@@ -13,7 +13,7 @@ namespace {
 std::string checked_bytes(std::string_view printed, const std::string& place) {
   std::optional<std::string> bytes = bytes_of_printed(printed);
   if (!bytes) {
-    fail(ExitCode::kData, str(place, ": '", printed, "' is not in GPT-2's byte alphabet"));
+    fail_data(place, ": '", printed, "' is not in GPT-2's byte alphabet");
   }
   return *std::move(bytes);
 }
@@ -21,7 +21,7 @@ std::string checked_bytes(std::string_view printed, const std::string& place) {
 void read_encoder(const std::string& path, BpeModel* model) {
   const auto json = nlohmann::json::parse(read_whole_file(path), nullptr, false);
   if (!json.is_object()) {
-    fail(ExitCode::kData, str(path, ": not a JSON object of tokens"));
+    fail_data(path, ": not a JSON object of tokens");
   }
   model->pieces.resize(json.size());
   for (const auto& [printed, id] : json.items()) {
@@ -46,7 +46,7 @@ void read_merges(const std::string& path, const TokenIds& ids, std::vector<BpeMe
     const std::string place = str(path, ":", number);
     const size_t space = line.find(' ');
     if (space == std::string::npos) {
-      fail(ExitCode::kData, str(place, ": expected two symbols and a space between them"));
+      fail_data(place, ": expected two symbols and a space between them");
     }
     add_merge(checked_bytes(line.substr(0, space), place),
               checked_bytes(line.substr(space + 1), place), ids, place, merges);
@@ -61,7 +61,7 @@ BpeModel read_gpt2_files(const std::string& folder) {
   read_encoder(path, &model);
   const auto ids = ordinary_tokens(model, path);
   if (!model.end_of_text) {
-    fail(ExitCode::kData, str(path, ": no token ", kEndOfText));
+    fail_data(path, ": no token ", kEndOfText);
   }
   read_merges(folder + "/vocab.bpe", ids, &model.merges);
   return model;

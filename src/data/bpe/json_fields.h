@@ -19,14 +19,14 @@ inline nlohmann::json parse_object(std::string_view text, const std::string& pla
   };
   auto json = nlohmann::json::parse(text, keep, false);
   if (too_deep || !json.is_object()) {
-    fail(ExitCode::kData, str(place, too_deep ? ": nested too deeply" : ": not a JSON object"));
+    fail_data(place, too_deep ? ": nested too deeply" : ": not a JSON object");
   }
   return json;
 }
 
 [[noreturn]] inline void fail_field(std::string_view name, std::string_view what,
                                     const std::string& place) {
-  fail(ExitCode::kData, str(place, ": \"", name, "\" is missing or is not ", what));
+  fail_data(place, ": \"", name, "\" is missing or is not ", what);
 }
 
 // The field, or null when there is none.
@@ -66,7 +66,7 @@ inline bool bool_field(const nlohmann::json& object, const char* name, bool when
 inline int32_t id_of_json(const nlohmann::json& id, int64_t limit, std::string_view what,
                           const std::string& place) {
   if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(limit)) {
-    fail(ExitCode::kData, str(place, ": ", what, " has no id from 0 to ", limit - 1));
+    fail_data(place, ": ", what, " has no id from 0 to ", limit - 1);
   }
   return id.get<int32_t>();
 }

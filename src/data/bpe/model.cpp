@@ -20,13 +20,13 @@ TokenIds ordinary_tokens(const BpeModel& model, const std::string& place) {
     const auto id = static_cast<int32_t>(i);
     if (model.pieces[i].empty() ||
         (!others.contains(id) && !ids.emplace(model.pieces[i], id).second)) {
-      fail(ExitCode::kData, str(place, ": token id ", id, " is missing or repeats another token"));
+      fail_data(place, ": token id ", id, " is missing or repeats another token");
     }
   }
   for (int byte = 0; byte < 256; ++byte) {
     const auto letter = static_cast<char>(byte);
     if (!ids.contains(std::string_view(&letter, 1))) {
-      fail(ExitCode::kData, str(place, ": no token for byte ", byte));
+      fail_data(place, ": no token for byte ", byte);
     }
   }
   return ids;
@@ -36,9 +36,8 @@ void add_merge(std::string_view left, std::string_view right, const TokenIds& id
                const std::string& place, std::vector<BpeMerge>* merges) {
   const std::string result = std::string(left) + std::string(right);
   if (!ids.contains(left) || !ids.contains(right) || !ids.contains(result)) {
-    fail(ExitCode::kData,
-         str(place, ": the merge of '", printed_form(left), "' and '", printed_form(right),
-             "' has no token in the vocabulary; ", "do the two belong together?"));
+    fail_data(place, ": the merge of '", printed_form(left), "' and '", printed_form(right),
+              "' has no token in the vocabulary; ", "do the two belong together?");
   }
   merges->push_back({ids.at(left), ids.at(right), ids.at(result)});
 }

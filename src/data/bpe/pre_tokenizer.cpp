@@ -50,7 +50,7 @@ struct PreTokenizer::Reader {
   void read(const Json& json, int depth) {
     const std::string type = string_field(json, "type", place);
     if (ended) {
-      fail(ExitCode::kData, str(place, ": ", type, " after ByteLevel; ByteLevel must come last"));
+      fail_data(place, ": ", type, " after ByteLevel; ByteLevel must come last");
     }
     if (type == "Sequence" && depth < kMostNested) {
       for (const Json& part : array_field(json, "pretokenizers", place)) {
@@ -64,8 +64,8 @@ struct PreTokenizer::Reader {
     } else if (type == "Split") {
       read_split(json);
     } else {
-      fail(ExitCode::kData, str(place, ": ", type, depth < kMostNested ? "" : " in Sequences",
-                                " is not supported; ByteLevel, Split, Digits and Sequence are"));
+      fail_data(place, ": ", type, depth < kMostNested ? "" : " in Sequences",
+                " is not supported; ByteLevel, Split, Digits and Sequence are");
     }
   }
 
@@ -84,7 +84,7 @@ struct PreTokenizer::Reader {
     const auto behaviour =
         std::ranges::find(kBehaviours, name, &std::pair<std::string_view, Behaviour>::first);
     if (behaviour == kBehaviours.end()) {
-      fail(ExitCode::kData, str(place, ": Split with behavior '", name, "' is not supported"));
+      fail_data(place, ": Split with behavior '", name, "' is not supported");
     }
     const Json& pattern = json.contains("pattern") ? json["pattern"] : Json();
     const bool is_regex = pattern.is_object() && pattern.contains("Regex");
@@ -106,7 +106,7 @@ PreTokenizer::PreTokenizer(std::string_view json, const std::string& place) {
   Reader reader{place, steps_};
   reader.read(Json::parse(json, nullptr, false), 0);
   if (!reader.ended) {
-    fail(ExitCode::kData, str(place, ": there is no ByteLevel; Tandem reads byte-level BPE only"));
+    fail_data(place, ": there is no ByteLevel; Tandem reads byte-level BPE only");
   }
 }
 

@@ -66,8 +66,8 @@ class Translation {
   }
 
   [[noreturn]] void refuse(std::string_view what) const {
-    fail(ExitCode::kData, str(place_, ": the regular expression uses '", what,
-                              "', which Tandem does not support: ", in_.substr(0, 200)));
+    fail_data(place_, ": the regular expression uses '", what,
+              "', which Tandem does not support: ", in_.substr(0, 200));
   }
 
   void refuse_if_next(const std::vector<std::string_view>& all) const {
@@ -190,14 +190,14 @@ Regex::Regex(std::string_view source, const std::string& place)
                          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &error_at, how);
   pcre2_compile_context_free(how);
   if (c.code == nullptr) {
-    fail(ExitCode::kData, str(place, ": the regular expression is wrong: ", message_of(error), ": ",
-                              source.substr(std::min(error_at, source.size()), 40)));
+    fail_data(place, ": the regular expression is wrong: ", message_of(error), ": ",
+              source.substr(std::min(error_at, source.size()), 40));
   }
   uint32_t may_be_empty = 0;
   pcre2_pattern_info(c.code, PCRE2_INFO_MATCHEMPTY, &may_be_empty);
   if (may_be_empty != 0) {
-    fail(ExitCode::kData, str(place, ": the regular expression may match the empty text, which ",
-                              "Tandem does not support: ", source.substr(0, 200)));
+    fail_data(place, ": the regular expression may match the empty text, which ",
+              "Tandem does not support: ", source.substr(0, 200));
   }
   // Without a just-in-time compiler the same pattern is interpreted, with the same result.
   pcre2_jit_compile(c.code, PCRE2_JIT_COMPLETE);
@@ -219,8 +219,8 @@ Regex::Match Regex::find(std::string_view text, size_t at) const {
     return {text.size(), text.size()};
   }
   if (found < 0) {
-    fail(ExitCode::kData, str(c.place, ": the regular expression gives up at byte ", at,
-                              " of a text of ", text.size(), " bytes: ", message_of(found)));
+    fail_data(c.place, ": the regular expression gives up at byte ", at, " of a text of ",
+              text.size(), " bytes: ", message_of(found));
   }
   const PCRE2_SIZE* range = pcre2_get_ovector_pointer(c.match);
   return {range[0], range[1]};

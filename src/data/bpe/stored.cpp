@@ -36,7 +36,7 @@ int32_t id_of_name(const BpeModel& model, const std::string& name, const std::st
   const auto ids = ordinary_tokens(model, path);
   const auto found = ids.find(bytes_of_printed(name).value_or(""));
   if (found == ids.end()) {
-    fail(ExitCode::kData, str(path, ": eos_token '", name, "' is not in tokenizer.json"));
+    fail_data(path, ": eos_token '", name, "' is not in tokenizer.json");
   }
   return found->second;
 }
@@ -66,7 +66,7 @@ std::optional<int32_t> stored_end_of_text(const H5Reader& file, const BpeModel& 
   const auto ids = file.int_attribute("/tokenizer", "end_of_text");
   const auto size = std::ssize(model.pieces);
   if (ids.size() != 1 || ids[0] < -1 || ids[0] >= size) {
-    fail(ExitCode::kData, str(file.path(), ": /tokenizer is damaged: ids outside the vocabulary"));
+    fail_data(file.path(), ": /tokenizer is damaged: ids outside the vocabulary");
   }
   return ids[0] < 0 ? std::nullopt : std::optional(static_cast<int32_t>(ids[0]));
 }
@@ -126,20 +126,20 @@ std::unique_ptr<Tokenizer> read_gpt2_tokenizer(const H5Reader& file) {
   int64_t begin = 0;
   for (const int64_t end : ends) {
     if (end < begin || end > std::ssize(bytes)) {
-      fail(ExitCode::kData, str(place, "/piece_ends is damaged"));
+      fail_data(place, "/piece_ends is damaged");
     }
     model.pieces.emplace_back(bytes.begin() + begin, bytes.begin() + end);
     begin = end;
   }
   model.end_of_text = stored_end_of_text(file, model);
   if (!model.end_of_text) {
-    fail(ExitCode::kData, str(place, " is damaged: no end of text"));
+    fail_data(place, " is damaged: no end of text");
   }
   model.added = {{.id = *model.end_of_text}};
   const auto size = std::ssize(ends);
   const auto is_id = [&](int64_t id) { return id >= 0 && id < size; };
   if (merges.size() % 3 != 0 || !std::all_of(merges.begin(), merges.end(), is_id)) {
-    fail(ExitCode::kData, str(place, " is damaged: ids outside the vocabulary"));
+    fail_data(place, " is damaged: ids outside the vocabulary");
   }
   for (size_t i = 0; i < merges.size(); i += 3) {
     model.merges.push_back({merges[i], merges[i + 1], merges[i + 2]});

@@ -31,7 +31,7 @@ class Reader {
 
  private:
   [[noreturn]] void refuse(std::string_view what) const {
-    fail(ExitCode::kData, str(place_, ": ", what, " is not supported"));
+    fail_data(place_, ": ", what, " is not supported");
   }
 
   // What would change ids, and is not done here.
@@ -84,7 +84,7 @@ class Reader {
       contents.insert(read_added_token(token, vocabulary));
     }
     if (contents.size() != added.size()) {
-      fail(ExitCode::kData, str(place_, ": two added tokens have the same content"));
+      fail_data(place_, ": two added tokens have the same content");
     }
     for (const auto& [printed, id] : vocabulary.items()) {
       if (contents.contains(printed)) {
@@ -92,7 +92,7 @@ class Reader {
       }
       const std::optional<std::string> bytes = bytes_of_printed(printed);
       if (!bytes) {
-        fail(ExitCode::kData, str(place_, ": token '", printed, "' is not of byte-level BPE"));
+        fail_data(place_, ": token '", printed, "' is not of byte-level BPE");
       }
       place_piece(*bytes, id, printed);
     }
@@ -112,8 +112,7 @@ class Reader {
     }
     token.id = place_piece(content, field_or_null(json, "id"), content);
     if (token.in_vocabulary && vocabulary[content] != token.id) {
-      fail(ExitCode::kData,
-           str(place_, ": added token '", content, "' has another id than in the vocabulary"));
+      fail_data(place_, ": added token '", content, "' has another id than in the vocabulary");
     }
     model_.added.push_back(token);
     return content;
@@ -124,7 +123,7 @@ class Reader {
     const int32_t place =
         id_of_json(id, std::ssize(model_.pieces), str("token '", printed, "'"), place_);
     if (!model_.pieces[static_cast<size_t>(place)].empty()) {
-      fail(ExitCode::kData, str(place_, ": two tokens have the id ", place));
+      fail_data(place_, ": two tokens have the id ", place);
     }
     model_.pieces[static_cast<size_t>(place)] = bytes;
     return place;
@@ -146,7 +145,7 @@ class Reader {
       const std::string place = str(place_, ": merge ", model_.merges.size() + 1);
       const auto left_bytes = bytes_of_printed(left), right_bytes = bytes_of_printed(right);
       if (left.empty() || right.empty() || !left_bytes || !right_bytes) {
-        fail(ExitCode::kData, str(place, ": expected two symbols of byte-level BPE"));
+        fail_data(place, ": expected two symbols of byte-level BPE");
       }
       add_merge(*left_bytes, *right_bytes, ids, place, &model_.merges);
     }

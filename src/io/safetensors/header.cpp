@@ -56,9 +56,7 @@ class StrictReader : public nlohmann::json_sax<Json> {
   virtual bool other() = 0;  // a value that is no text and no whole number
   virtual bool bad_number(const char*) { return other(); }
 
-  [[noreturn]] void refuse(const std::string& why) const {
-    fail(ExitCode::kData, str(path_, ": ", why));
-  }
+  [[noreturn]] void refuse(const std::string& why) const { fail_data(path_, ": ", why); }
   [[noreturn]] void refuse(const std::string& tensor, const std::string& why) const {
     refuse(str("tensor ", shown_name(tensor), ": ", why));
   }

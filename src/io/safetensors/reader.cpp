@@ -21,14 +21,10 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 
 static_assert(std::endian::native == std::endian::little, "safetensors are little-endian");
 
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  fail(ExitCode::kData, str(path, ": ", why));
-}
-
 [[noreturn]] void refuse_pickle(const std::string& path) {
-  refuse(path,
-         "PyTorch's pickle format, which runs code of its author when it is read; convert it "
-         "first: load the model in Python and call save_pretrained, which writes safetensors");
+  fail_data(path,
+            ": PyTorch's pickle format, which runs code of its author when it is read; convert it "
+            "first: load the model in Python and call save_pretrained, which writes safetensors");
 }
 
 // In safetensors the header begins with { after the eight bytes of its length.
@@ -49,10 +45,10 @@ std::unique_ptr<FileReader> open_regular(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found) {
-    refuse(path, "there is no such file");
+    fail_data(path, ": there is no such file");
   }
   if (!fs::is_regular_file(status)) {
-    refuse(path, "not a file");
+    fail_data(path, ": not a file");
   }
   return std::make_unique<FileReader>(path);
 }
@@ -60,8 +56,8 @@ std::unique_ptr<FileReader> open_regular(const std::string& path) {
 std::string read_text(const std::string& path) {
   const std::unique_ptr<FileReader> file = open_regular(path);
   if (file->bytes() > kLargestSafetensorsHeader) {
-    refuse(path, str("an index of ", file->bytes(), " bytes; at most ", kLargestSafetensorsHeader,
-                     " are read"));
+    fail_data(path, ": an index of ", file->bytes(), " bytes; at most ", kLargestSafetensorsHeader,
+              " are read");
   }
   std::string text(static_cast<size_t>(file->bytes()), '\0');
   file->read(0, file->bytes(), text.data());
@@ -77,21 +73,21 @@ std::vector<SafetensorsPlace> read_header(const FileReader& file, int64_t* data)
     refuse_pickle(file.path());
   }
   if (file.bytes() < kLength) {
-    refuse(file.path(), str("not safetensors: it has only ", file.bytes(), " bytes"));
+    fail_data(file.path(), ": not safetensors: it has only ", file.bytes(), " bytes");
   }
   uint64_t length = 0;
   std::copy_n(start, kLength, reinterpret_cast<char*>(&length));
   if (length > static_cast<uint64_t>(kLargestSafetensorsHeader)) {
-    refuse(file.path(), str("not safetensors: a header of ", length, " bytes; at most ",
-                            kLargestSafetensorsHeader, " are allowed"));
+    fail_data(file.path(), ": not safetensors: a header of ", length, " bytes; at most ",
+              kLargestSafetensorsHeader, " are allowed");
   }
   *data = kLength + static_cast<int64_t>(length);
   if (*data > file.bytes()) {
-    refuse(file.path(), str("a header of ", length, " bytes, but the file has only ", file.bytes(),
-                            "; it may be cut short"));
+    fail_data(file.path(), ": a header of ", length, " bytes, but the file has only ", file.bytes(),
+              "; it may be cut short");
   }
   if (start[kLength] != '{') {
-    refuse(file.path(), "not safetensors: the header does not begin with {");
+    fail_data(file.path(), ": not safetensors: the header does not begin with {");
   }
   std::string header(length, '\0');
   file.read(kLength, static_cast<int64_t>(length), header.data());
@@ -112,7 +108,7 @@ std::string choose_in(const std::string& folder) {
       refuse_pickle(file.path().string());
     }
   }
-  refuse(folder, str("there is no ", kSingle, " and no ", kIndex));
+  fail_data(folder, ": there is no ", kSingle, " and no ", kIndex);
 }
 
 template <class T>
@@ -171,10 +167,10 @@ void SafetensorsReader::open_index(const std::string& path) {
   for (const auto& [name, expected] : shards) {
     const std::string shard = prefix + name;
     if (files_.size() == kMostShards) {
-      refuse(path, str("more than ", kMostShards, " shards"));
+      fail_data(path, ": more than ", kMostShards, " shards");
     }
     if (!exists(shard)) {
-      refuse(shard, str("missing; ", path, " says that it has tensor ", shown_name(expected[0])));
+      fail_data(shard, ": missing; ", path, " says that it has tensor ", shown_name(expected[0]));
     }
     const auto before = std::ssize(tensors_);
     open(shard);
@@ -183,12 +179,12 @@ void SafetensorsReader::open_index(const std::string& path) {
         std::ranges::mismatch(tensors_.begin() + before, tensors_.end(), expected.begin(),
                               expected.end(), {}, &SafetensorsEntry::name);
     if (found != tensors_.end() && (wanted == expected.end() || found->name < *wanted)) {
-      refuse(shard,
-             str("tensor ", shown_name(found->name), ": ", path, " does not say that it is here"));
+      fail_data(shard, ": tensor ", shown_name(found->name), ": ", path,
+                " does not say that it is here");
     }
     if (wanted != expected.end()) {
-      refuse(shard,
-             str("tensor ", shown_name(*wanted), " is missing; ", path, " says that it is here"));
+      fail_data(shard, ": tensor ", shown_name(*wanted), " is missing; ", path,
+                " says that it is here");
     }
   }
 }
@@ -201,7 +197,7 @@ const SafetensorsEntry* SafetensorsReader::find(std::string_view name) const {
 void SafetensorsReader::read(std::string_view name, int64_t first, std::span<float> out) const {
   const SafetensorsEntry* tensor = find(name);
   if (tensor == nullptr) {
-    refuse(path_, str("tensor ", shown_name(std::string(name)), " is missing"));
+    fail_data(path_, ": tensor ", shown_name(std::string(name)), " is missing");
   }
   require(first >= 0 && std::ssize(out) <= tensor->elements() - first,
           "safetensors: elements beyond the end of a tensor");
@@ -216,7 +212,7 @@ void SafetensorsReader::read(std::string_view name, int64_t first, std::span<flo
     } else if (tensor->dtype == "F16") {
       read_widened<Fp16>(file, at(sizeof(Fp16)), out);
     } else {
-      refuse(file.path(), str("type ", tensor->dtype, "; only F32, F16 and BF16 are read"));
+      fail_data(file.path(), ": type ", tensor->dtype, "; only F32, F16 and BF16 are read");
     }
   } catch (const Error& error) {
     fail(error.code(), str(error.what(), " (tensor ", shown_name(tensor->name), ")"));

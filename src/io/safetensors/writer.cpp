@@ -36,9 +36,8 @@ std::string rounded(std::span<const float> values, const SafetensorsEntry& tenso
   for (size_t i = 0; i < values.size(); ++i) {
     const T value(values[i]);
     if (std::isinf(static_cast<float>(value)) && !std::isinf(values[i])) {
-      fail(ExitCode::kData,
-           str("tensor ", tensor.name, " has the value ", values[i], ", which is too large for ",
-               tensor.dtype, "; write f32, or for F16 bf16"));
+      fail_data("tensor ", tensor.name, " has the value ", values[i], ", which is too large for ",
+                tensor.dtype, "; write f32, or for F16 bf16");
     }
     std::copy_n(reinterpret_cast<const char*>(&value), sizeof(T), &bytes[i * sizeof(T)]);
   }
