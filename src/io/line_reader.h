@@ -11,8 +11,7 @@ namespace tandem {
 
 class LineReader {
  public:
-  explicit LineReader(const std::string& path, RecordLimit limit = kNoRecordLimit)
-      : stream_(path), limit_(limit) {}
+  LineReader(const std::string& path, RecordLimit limit) : stream_(path), limit_(limit) {}
 
   // Reads the next line without its LF (a CR before it stays). False at the end of the file; text
   // after the last LF is a line too. A line above the limit is Error(kData).

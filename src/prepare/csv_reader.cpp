@@ -19,13 +19,11 @@ bool CsvReader::next(std::vector<std::string>* fields) {
   for (size_t at = 0;;) {
     if (fields->size() == kMostFields) {
       problem_ = str("more than ", kMostFields, " fields");
-      fields->clear();
       return true;
     }
     std::string& field = fields->emplace_back();
     if (at < line_.size() && line_[at] == '"') {
       if (!read_quoted(&at, &field)) {
-        fields->clear();
         return true;
       }
     } else {

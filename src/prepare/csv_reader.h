@@ -15,12 +15,11 @@ class CsvReader {
  public:
   static constexpr size_t kMostFields = 1 << 16;
 
-  explicit CsvReader(const std::string& path, RecordLimit limit = kNoRecordLimit)
-      : lines_(path, limit), limit_(limit) {}
+  CsvReader(const std::string& path, RecordLimit limit) : lines_(path, limit), limit_(limit) {}
 
   // Reads the next row. Returns false at the end of the file. A row whose quoting is broken, or
-  // that has more than kMostFields, has `problem()` set and no fields. A row above the limit is
-  // Error(kData).
+  // that has more than kMostFields, has `problem()` set, and its fields mean nothing. A row above
+  // the limit is Error(kData).
   bool next(std::vector<std::string>* fields);
 
   const std::string& problem() const { return problem_; }
