@@ -181,7 +181,7 @@ class Sample {
 std::vector<int32_t> prompt_of(const Request& request, Tokenizer& tokenizer) {
   std::vector<int32_t> prompt(tokenizer.before_text().begin(), tokenizer.before_text().end());
   if (!request.prompt.empty()) {
-    tokenizer.encode(request.prompt, &prompt);
+    tokenizer.append_tokens(request.prompt, &prompt);
   } else if (prompt.empty()) {
     prompt =
         tokenizer.end_of_text() ? std::vector{*tokenizer.end_of_text()} : tokenizer.encode("\n");

@@ -31,8 +31,7 @@ class CharTokenizer : public Tokenizer {
     return pieces_[static_cast<size_t>(token)];
   }
 
-  using Tokenizer::encode;
-  void encode(std::string_view text, std::vector<int32_t>* tokens) override {
+  void append_tokens(std::string_view text, std::vector<int32_t>* tokens) override {
     for (size_t at = 0; at < text.size();) {
       const Utf8Step step = read_utf8(text, at);
       tokens->push_back(id_of(step.code_point < 0 ? 0xFFFD : step.code_point));
@@ -82,8 +81,7 @@ class BytesTokenizer : public Tokenizer {
     return {&bytes_[static_cast<size_t>(token)], 1};
   }
 
-  using Tokenizer::encode;
-  void encode(std::string_view text, std::vector<int32_t>* tokens) override {
+  void append_tokens(std::string_view text, std::vector<int32_t>* tokens) override {
     for (const char byte : text) {
       tokens->push_back(static_cast<uint8_t>(byte));
     }
@@ -105,7 +103,7 @@ std::string_view checked_piece(const Tokenizer& tokenizer, int32_t token) {
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) {
   std::vector<int32_t> tokens;
-  encode(text, &tokens);
+  append_tokens(text, &tokens);
   return tokens;
 }
 

@@ -40,7 +40,7 @@ class Tokenizer {
   // Appends the tokens of `text`. A special token spelled out in the text is encoded as ordinary
   // text. Throws kData when the vocabulary cannot express a character (char), or when the regular
   // expression that cuts words takes too many steps (bpe).
-  virtual void encode(std::string_view text, std::vector<int32_t>* tokens) = 0;
+  virtual void append_tokens(std::string_view text, std::vector<int32_t>* tokens) = 0;
 
   // The bytes of one token, which may be a part of a character; 0 <= token < vocab_size().
   virtual std::string_view piece(int32_t token) const = 0;

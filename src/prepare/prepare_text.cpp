@@ -222,7 +222,7 @@ class Parts {
 
   void append(std::string_view text, std::vector<Token>* part) {
     tokens_.clear();
-    tokenizer_.encode(text, &tokens_);
+    tokenizer_.append_tokens(text, &tokens_);
     part->insert(part->end(), tokens_.begin(), tokens_.end());
   }
 

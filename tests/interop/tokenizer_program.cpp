@@ -33,7 +33,7 @@ void encode(const std::string& folder, const Texts& texts) {
   std::vector<std::vector<int32_t>> ids(texts.size());
   const auto begin = Clock::now();
   for (size_t i = 0; i < texts.size(); ++i) {
-    tokenizer->encode(texts[i], &ids[i]);
+    tokenizer->append_tokens(texts[i], &ids[i]);
   }
   const auto end = Clock::now();
   for (auto& one : ids) {

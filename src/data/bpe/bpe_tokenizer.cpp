@@ -86,7 +86,7 @@ std::string BpeTokenizer::definition() const {
   return kind_ == "gpt2" ? "" : tokenizer_json(model_);
 }
 
-void BpeTokenizer::encode(std::string_view text, std::vector<int32_t>* tokens) {
+void BpeTokenizer::append_tokens(std::string_view text, std::vector<int32_t>* tokens) {
   std::string repaired;
   if (valid_utf8_prefix(text) != text.size()) {
     repaired = text;

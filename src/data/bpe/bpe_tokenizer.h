@@ -57,8 +57,7 @@ class BpeTokenizer : public Tokenizer {
   }
   std::string definition() const override;
 
-  using Tokenizer::encode;
-  void encode(std::string_view text, std::vector<int32_t>* tokens) override;
+  void append_tokens(std::string_view text, std::vector<int32_t>* tokens) override;
 
  private:
   // A hash that accepts string_view, so that looking up a word in the cache copies nothing.
