@@ -74,22 +74,11 @@ Utf8Step read_utf8(std::string_view text, size_t at) {
 }
 
 void append_utf8(int32_t code_point, std::string* out) {
-  const auto put = [&](int32_t byte) { out->push_back(static_cast<char>(byte)); };
-  const auto put_continuation = [&](int shift) { put(0x80 | ((code_point >> shift) & 0x3F)); };
-  if (code_point < 0x80) {
-    put(code_point);
-  } else if (code_point < 0x800) {
-    put(0xC0 | (code_point >> 6));
-    put_continuation(0);
-  } else if (code_point < 0x10000) {
-    put(0xE0 | (code_point >> 12));
-    put_continuation(6);
-    put_continuation(0);
-  } else {
-    put(0xF0 | (code_point >> 18));
-    put_continuation(12);
-    put_continuation(6);
-    put_continuation(0);
+  constexpr int32_t kLead[] = {0x00, 0xC0, 0xE0, 0xF0};  // by the number of bytes that follow
+  const int trailing = (code_point >= 0x80) + (code_point >= 0x800) + (code_point >= 0x10000);
+  out->push_back(static_cast<char>(kLead[trailing] | (code_point >> (6 * trailing))));
+  for (int shift = 6 * (trailing - 1); shift >= 0; shift -= 6) {
+    out->push_back(static_cast<char>(0x80 | ((code_point >> shift) & 0x3F)));
   }
 }
 
