@@ -11,7 +11,7 @@ struct Alphabet {
   std::array<int32_t, 256> character_of{};  // by byte
   std::array<int16_t, 512> byte_of{};       // by character; -1: none
 
-  Alphabet() {
+  constexpr Alphabet() {
     byte_of.fill(-1);
     int32_t next = 256;
     for (int32_t byte = 0; byte < 256; ++byte) {
@@ -24,17 +24,14 @@ struct Alphabet {
   }
 };
 
-const Alphabet& alphabet() {
-  static const Alphabet instance;
-  return instance;
-}
+constexpr Alphabet kAlphabet;
 
 }  // namespace
 
 std::string printed_form(std::string_view bytes) {
   std::string printed;
   for (const char byte : bytes) {
-    append_utf8(alphabet().character_of[static_cast<uint8_t>(byte)], &printed);
+    append_utf8(kAlphabet.character_of[static_cast<uint8_t>(byte)], &printed);
   }
   return printed;
 }
@@ -44,7 +41,7 @@ std::optional<std::string> bytes_of_printed(std::string_view printed) {
   for (size_t at = 0; at < printed.size();) {
     const Utf8Step step = read_utf8(printed, at);
     const bool is_small = step.code_point >= 0 && step.code_point < 512;
-    const int16_t byte = is_small ? alphabet().byte_of[static_cast<size_t>(step.code_point)]
+    const int16_t byte = is_small ? kAlphabet.byte_of[static_cast<size_t>(step.code_point)]
                                   : static_cast<int16_t>(-1);
     if (byte < 0) {
       return std::nullopt;
