@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "src/core/counted.h"
 #include "src/core/error.h"
 #include "src/core/visible_text.h"
 
@@ -27,8 +28,8 @@ void BadRecords::finish() const {
 }
 
 void BadRecords::give_up(const char* when) const {
-  fail_data(count_, count_ == 1 ? " bad record" : " bad records", when, ", more than --max-bad ",
-            max_bad_, "; nothing was written. Repair the input, or allow more with --max-bad");
+  fail_data(counted(count_, "bad record"), when, ", more than --max-bad ", max_bad_,
+            "; nothing was written. Repair the input, or allow more with --max-bad");
 }
 
 }  // namespace tandem
