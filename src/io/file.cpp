@@ -95,6 +95,23 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
+int write_at(int descriptor, int64_t at, const void* bytes, int64_t count) {
+  const char* from = static_cast<const char*>(bytes);
+  while (count > 0) {
+    const ssize_t put = ::pwrite(descriptor, from, static_cast<size_t>(count), at);
+    if (put < 0 && errno == EINTR) {
+      continue;
+    }
+    if (put <= 0) {
+      return put == 0 ? ENOSPC : errno;
+    }
+    from += put;
+    at += put;
+    count -= put;
+  }
+  return 0;
+}
+
 FileReader::FileReader(const std::string& path) : path_(path), descriptor_(path, O_RDONLY) {
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {

@@ -37,6 +37,9 @@ class Descriptor {
 // The whole content of a file.
 std::string read_file(const std::string& path);
 
+// Writes all bytes at a place of an open file. Returns 0, or the number of the error.
+int write_at(int descriptor, int64_t at, const void* bytes, int64_t count);
+
 // A regular file open for reading at any place. Any thread may read.
 class FileReader {
  public:

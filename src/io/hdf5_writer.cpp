@@ -115,21 +115,9 @@ void H5Writer::write_bytes(const std::string& name, H5Type type, int64_t start, 
     return str("hdf5: ", name, ": elements ", start, " to ", start + count, " of ", dataset.count,
                ", type ", name_of(type), " into ", name_of(dataset.type));
   });
-  const char* bytes = static_cast<const char*>(values);
-  int64_t left = count * size_of(type);
-  int64_t at = dataset.offset + start * size_of(type);
-  while (left > 0) {
-    const ssize_t put = ::pwrite(descriptor_, bytes, static_cast<size_t>(left), at);
-    if (put < 0 && errno == EINTR) {
-      continue;
-    }
-    if (put <= 0) {
-      const int error_number = put == 0 ? ENOSPC : errno;
-      fail_writing(str(name, ": ", std::strerror(error_number)), error_number);
-    }
-    bytes += put;
-    at += put;
-    left -= put;
+  const int64_t at = dataset.offset + start * size_of(type);
+  if (const int problem = write_at(descriptor_, at, values, count * size_of(type)); problem != 0) {
+    fail_writing(str(name, ": ", std::strerror(problem)), problem);
   }
   found->second.elements += count;
 }

@@ -63,15 +63,11 @@ std::string ImageStore::add(const Image& image, const std::string& name, ImagePa
 }
 
 void ImageStore::write(int64_t slot, std::span<const uint8_t> pixels) {
-  int64_t at = slot * image_bytes();
-  while (!pixels.empty()) {
-    const ssize_t put = ::pwrite(descriptor_, pixels.data(), pixels.size(), at);
-    if (put <= 0 && errno != EINTR) {
-      fail_data(folder_, ": cannot write: ", std::strerror(errno),
-                "; until the dataset is complete, free space of twice its size is needed here");
-    }
-    pixels = pixels.subspan(static_cast<size_t>(std::max<ssize_t>(put, 0)));
-    at += std::max<ssize_t>(put, 0);
+  const int problem =
+      write_at(descriptor_, slot * image_bytes(), pixels.data(), std::ssize(pixels));
+  if (problem != 0) {
+    fail_data(folder_, ": cannot write: ", std::strerror(problem),
+              "; until the dataset is complete, free space of twice its size is needed here");
   }
 }
 
