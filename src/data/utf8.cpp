@@ -16,18 +16,11 @@ struct LeadByte {
 
 // trailing is 0 for a byte that cannot begin a character of several bytes.
 LeadByte lead_byte(uint8_t byte) {
-  if (byte >= 0xC2 && byte <= 0xDF) {
-    return {1, 0x80, 0xBF};
-  }
-  if (byte >= 0xE0 && byte <= 0xEF) {
-    return {2, static_cast<uint8_t>(byte == 0xE0 ? 0xA0 : 0x80),
-            static_cast<uint8_t>(byte == 0xED ? 0x9F : 0xBF)};
-  }
-  if (byte >= 0xF0 && byte <= 0xF4) {
-    return {3, static_cast<uint8_t>(byte == 0xF0 ? 0x90 : 0x80),
-            static_cast<uint8_t>(byte == 0xF4 ? 0x8F : 0xBF)};
-  }
-  return {0, 0, 0};
+  const bool is_lead = byte >= 0xC2 && byte <= 0xF4;
+  const int trailing = is_lead ? 1 + (byte >= 0xE0) + (byte >= 0xF0) : 0;
+  const uint8_t low = byte == 0xE0 ? 0xA0 : (byte == 0xF0 ? 0x90 : 0x80);
+  const uint8_t high = byte == 0xED ? 0x9F : (byte == 0xF4 ? 0x8F : 0xBF);
+  return {trailing, low, high};
 }
 
 bool is_continuation(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
