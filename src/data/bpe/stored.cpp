@@ -45,11 +45,10 @@ std::optional<int32_t> read_end_of_text(const BpeModel& model, const std::string
   std::string path = folder + "/tokenizer_config.json";
   const auto config = optional_settings(path);
   const nlohmann::json& token = field_or_null(config, "eos_token");
-  if (token.is_object()) {
-    return id_of_name(model, string_field(token, "content", path), path);
-  }
   if (!token.is_null()) {
-    return id_of_name(model, string_field(config, "eos_token", path), path);
+    const std::string name = token.is_object() ? string_field(token, "content", path)
+                                               : string_field(config, "eos_token", path);
+    return id_of_name(model, name, path);
   }
   path = folder + "/generation_config.json";
   const auto generation = optional_settings(path);
