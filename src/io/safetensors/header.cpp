@@ -34,13 +34,6 @@ class StrictReader : public nlohmann::json_sax<Json> {
  public:
   explicit StrictReader(const std::string& path) : path_(path) {}
 
-  void read(std::string_view json) {
-    if (json.find('\0') != std::string_view::npos) {
-      refuse("not JSON: it has a zero byte");  // the library would end there
-    }
-    Json::sax_parse(json.begin(), json.end(), this);
-  }
-
   bool null() override { return other(); }
   bool boolean(bool) override { return other(); }
   bool number_integer(number_integer_t) override { return bad_number("a negative number"); }
@@ -53,6 +46,13 @@ class StrictReader : public nlohmann::json_sax<Json> {
   }
 
  protected:
+  void read(std::string_view json) {
+    if (json.find('\0') != std::string_view::npos) {
+      refuse("not JSON: it has a zero byte");  // the library would end there
+    }
+    Json::sax_parse(json.begin(), json.end(), this);
+  }
+
   virtual bool other() = 0;  // a value that is no text and no whole number
   virtual bool bad_number(const char*) { return other(); }
 
@@ -69,7 +69,8 @@ class HeaderReader final : public StrictReader {
   HeaderReader(int64_t data_bytes, const std::string& path)
       : StrictReader(path), data_bytes_(data_bytes) {}
 
-  std::vector<SafetensorsPlace> take() {
+  std::vector<SafetensorsPlace> parse(std::string_view header) {
+    read(header);
     std::ranges::sort(tensors_, {}, name_of);
     refuse_twins();
     require_every_byte_once();
@@ -268,7 +269,8 @@ class IndexReader final : public StrictReader {
  public:
   using StrictReader::StrictReader;
 
-  std::vector<SafetensorsMapping> take() {
+  std::vector<SafetensorsMapping> parse(std::string_view index) {
+    read(index);
     if (map_.empty()) {
       refuse("weight_map is missing or empty");
     }
@@ -364,16 +366,12 @@ std::string shown_name(const std::string& name) {
 
 std::vector<SafetensorsPlace> parse_safetensors_header(std::string_view header, int64_t data_bytes,
                                                        const std::string& path) {
-  HeaderReader reader(data_bytes, path);
-  reader.read(header);
-  return reader.take();
+  return HeaderReader(data_bytes, path).parse(header);
 }
 
 std::vector<SafetensorsMapping> parse_safetensors_index(std::string_view json,
                                                         const std::string& path) {
-  IndexReader reader(path);
-  reader.read(json);
-  return reader.take();
+  return IndexReader(path).parse(json);
 }
 
 }  // namespace tandem
