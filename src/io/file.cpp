@@ -18,11 +18,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string parent_of(const std::string& path) {
-  const std::string parent = fs::path(path).parent_path().string();
-  return parent.empty() ? "." : parent;
-}
-
 bool cannot_rename_directories(int error_number) {
   return error_number == EXDEV || error_number == ENOSYS || error_number == EOPNOTSUPP ||
          error_number == EINVAL;
@@ -55,6 +50,11 @@ void move_directory(const std::string& from, const std::string& to, std::string_
 }
 
 }  // namespace
+
+std::string parent_of(const std::string& path) {
+  const std::string parent = fs::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
 
 bool is_disk_full(int error_number) {
   return error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG;

@@ -14,6 +14,9 @@ namespace tandem {
 // Throws the error of a system call: "PATH: cannot DOING: reason".
 [[noreturn]] void fail_file(const std::string& path, std::string_view doing, int error_number);
 
+// The folder that a file is in; "." for a name without one.
+std::string parent_of(const std::string& path);
+
 // Whether a system call failed for want of space.
 bool is_disk_full(int error_number);
 

@@ -170,11 +170,9 @@ void H5Writer::commit() {
   }
   ::close(std::exchange(descriptor_, -1));
   // The rename is durable only after the folder is synced.
-  const std::string folder = std::filesystem::path(path_).parent_path().string();
-  const int folder_descriptor = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_CLOEXEC);
-  if (folder_descriptor >= 0) {
-    ::fsync(folder_descriptor);
-    ::close(folder_descriptor);
+  const Descriptor folder(::open(parent_of(path_).c_str(), O_RDONLY | O_CLOEXEC));
+  if (folder >= 0) {
+    ::fsync(folder);
   }
 }
 

@@ -3,7 +3,6 @@
 #include <filesystem>
 
 #include "src/core/error.h"
-#include "src/io/file.h"
 
 namespace tandem {
 
@@ -17,13 +16,6 @@ void check_output(const std::string& output, const std::vector<std::string>& inp
   if (!force && std::filesystem::is_regular_file(output)) {
     fail(ExitCode::kConfig,
          str("--output ", output, " exists; --force replaces it, or write another file"));
-  }
-}
-
-void make_output_folder(const std::string& output) {
-  const std::string folder = std::filesystem::path(output).parent_path().string();
-  if (!folder.empty()) {
-    make_directories(folder);
   }
 }
 

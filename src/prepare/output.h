@@ -10,7 +10,4 @@ namespace tandem {
 // exists and `force` is not set.
 void check_output(const std::string& output, const std::vector<std::string>& inputs, bool force);
 
-// Creates the folder of the output. Error kData when that is impossible.
-void make_output_folder(const std::string& output);
-
 }  // namespace tandem

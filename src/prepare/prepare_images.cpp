@@ -13,12 +13,12 @@
 #include "src/core/error.h"
 #include "src/data/dataset.h"
 #include "src/io/content_hash.h"
+#include "src/io/file.h"
 #include "src/io/hdf5.h"
 #include "src/prepare/bad_records.h"
 #include "src/prepare/file_source.h"
 #include "src/prepare/image_collector.h"
 #include "src/prepare/image_store.h"
-#include "src/prepare/output.h"
 #include "src/prepare/prepare.h"
 
 namespace tandem {
@@ -238,11 +238,10 @@ PrepareReport prepare_images(const PrepareImagesOptions& options) {
   if (!std::filesystem::exists(options.input)) {
     fail_data(options.input, ": no such file or folder");
   }
-  make_output_folder(options.output);
+  make_directories(parent_of(options.output));
   // Created first, so that an output that cannot be written fails before the work begins.
   H5Writer file(options.output);
-  const std::string folder = std::filesystem::path(options.output).parent_path().string();
-  ImageStore store(folder.empty() ? "." : folder);
+  ImageStore store(parent_of(options.output));
   BadRecords bad(options.max_bad);
   ImageCollector collector(&store, &bad, options.limit);
   for_each_file(options.input, options.limit,

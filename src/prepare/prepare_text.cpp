@@ -17,9 +17,9 @@
 #include "src/data/tokenizer.h"
 #include "src/data/utf8.h"
 #include "src/io/content_hash.h"
+#include "src/io/file.h"
 #include "src/io/hdf5.h"
 #include "src/prepare/bad_records.h"
-#include "src/prepare/output.h"
 #include "src/prepare/prepare.h"
 #include "src/prepare/text_reader.h"
 
@@ -316,7 +316,7 @@ void print_report(const PrepareTextOptions& options, const Tokenizer& tokenizer,
 
 PrepareReport prepare_text(const PrepareTextOptions& options) {
   check_options(options);
-  make_output_folder(options.output);
+  make_directories(parent_of(options.output));
   // Created first, so that an output that cannot be written fails before the work begins.
   H5Writer file(options.output);
   BadRecords bad(options.max_bad);
