@@ -33,7 +33,6 @@ class CheckpointReader final : public TensorSource {
     int64_t elements = 0;  // in the files; if fewer than in the shape, some are missing
   };
   std::vector<Entry> tensors() const;  // sorted by name
-  bool contains(const std::string& name) const { return tensors_.contains(name); }
 
   void require_tensor(const std::string& name, const Shape& shape) const override;
   void read(const Slab& slab) const override;

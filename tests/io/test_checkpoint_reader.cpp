@@ -13,14 +13,12 @@ TEST_F(Checkpoint, GivesBackEveryBit) {
   const CheckpointReader reader(save(100, slabs));
   for (const Slab& slab : slabs) {
     EXPECT_EQ(read_all(reader, slab), values_of(slab.data)) << slab.name;
-    EXPECT_TRUE(reader.contains(slab.name));
   }
   const std::vector<CheckpointReader::Entry> tensors = reader.tensors();
   ASSERT_EQ(tensors.size(), slabs.size());
   EXPECT_EQ(tensors[0].name, "optim/m/head.weight");
   EXPECT_EQ(tensors[0].shape, (Shape{17, 59}));
   EXPECT_EQ(tensors[0].elements, 17 * 59);
-  EXPECT_FALSE(reader.contains("param/other"));
 }
 
 // What other HDF5 tools see in a checkpoint file.
