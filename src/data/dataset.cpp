@@ -286,8 +286,7 @@ void add_to_hash(const Tokenizer& tokenizer, ContentHash* hash) {
 
 void add_to_hash(const std::vector<std::string>& classes, ContentHash* hash) {
   for (const std::string& name : classes) {
-    hash->add(name);
-    hash->add("\n");
+    hash->add(name + "\n");
   }
 }
 
