@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
+#include <iomanip>
 #include <numeric>
 #include <utility>
 
@@ -45,11 +45,8 @@ class CharTokenizer : public Tokenizer {
   }
 
   int32_t id_of(int32_t code_point) const {
-    if (code_point < 128) {
-      const int32_t id = ascii_[static_cast<size_t>(code_point)];
-      if (id >= 0) {
-        return id;
-      }
+    if (const auto at = static_cast<size_t>(code_point); at < ascii_.size() && ascii_[at] >= 0) {
+      return ascii_[at];
     }
     const auto found = std::lower_bound(code_points_.begin(), code_points_.end(), code_point);
     if (found == code_points_.end() || *found != code_point) {
@@ -57,9 +54,9 @@ class CharTokenizer : public Tokenizer {
       if (code_point >= 32) {
         append_utf8(code_point, &shown);
       }
-      std::array<char, 16> number{};
-      std::snprintf(number.data(), number.size(), "U+%04X", static_cast<unsigned>(code_point));
-      fail_data("the character '", shown, "' (", number.data(),
+      const std::string number =
+          str("U+", std::hex, std::uppercase, std::setfill('0'), std::setw(4), code_point);
+      fail_data("the character '", shown, "' (", number,
                 ") is not in the vocabulary of the char tokenizer, which holds the ",
                 code_points_.size(), " characters of its training text");
     }
