@@ -1,4 +1,4 @@
-// The CUDA functions of flat_optimizer.h.
+// The CUDA function of flat_optimizer.h.
 #pragma once
 
 #include <utility>
@@ -75,20 +75,17 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace flat_optimizer_detail
 
 template <class Rule>
-void prepare_update(Cuda device, const typename Rule::Options& options, const StepInputs& inputs,
-                    typename Rule::Scalars* scalars) {
+void update_shards(Cuda device, const typename Rule::Options& options, const StepInputs& inputs,
+                   typename Rule::Scalars* scalars, DType working,
+                   const ArrayList<ShardArrays>& shards) {
   using namespace flat_optimizer_detail;
   launch<prepare_update_kernel<Rule>>(device, 1, 1, 0, options, inputs.numbers, inputs.state,
                                       scalars);
-}
-
-template <class Rule, class T>
-void update_shards(Cuda device, const typename Rule::Scalars* scalars,
-                   const ArrayList<ShardArrays>& shards) {
-  using namespace flat_optimizer_detail;
   if (shards.chunk_count > 0) {
-    launch<update_shards_kernel<Rule, T>>(device, blocks_for(shards.chunk_count, 1), kThreads, 0,
-                                          scalars, shards);
+    on_working_type(working, [&]<class T>() {
+      launch<update_shards_kernel<Rule, T>>(device, blocks_for(shards.chunk_count, 1), kThreads, 0,
+                                            scalars, shards);
+    });
   }
 }
 

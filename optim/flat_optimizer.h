@@ -11,7 +11,7 @@
 //   };
 //
 // On a GPU a step launches one thread that prepares the scalars, and then one kernel for all
-// shards. The CUDA functions are in flat_optimizer.cuh; each rule's .cu file instantiates them.
+// shards. The CUDA function is in flat_optimizer.cuh; each rule's .cu file instantiates it.
 #pragma once
 
 #include <array>
@@ -29,46 +29,44 @@ namespace tandem {
 
 namespace kernels {
 
-// scalars[0] = Rule::prepare(options, numbers[0].lr, state[0])
-template <class Rule>
-void prepare_update(Cpu, const typename Rule::Options& options, const StepInputs& inputs,
-                    typename Rule::Scalars* scalars) {
-  *scalars = Rule::prepare(options, inputs.numbers->lr, *inputs.state);
-}
-template <class Rule>
-void prepare_update(Cuda, const typename Rule::Options& options, const StepInputs& inputs,
-                    typename Rule::Scalars* scalars);
-
 // value, state: in and out; grad: in; all [n]. working [n]: the new values rounded to T, which is
-// Bf16 or Fp16; null for T = float. scalars: in device memory; if their `apply` is 0, nothing is
-// written.
+// Bf16 or Fp16; null for T = float.
 template <class Rule, class T, class... State>
-void update_shard(Cpu, const typename Rule::Scalars* scalars, bool decay, int64_t n,
-                  const float* grad, float* value, T* working, State*... state) {
-  if (scalars->apply == 0) {
-    return;
-  }
-  map(Cpu{}, n, [=, rule = Rule(*scalars, decay)](int64_t i) {
+void update_shard(const Rule& rule, int64_t n, const float* grad, float* value, T* working,
+                  State*... state) {
+  map(Cpu{}, n, [=](int64_t i) {
     rule(grad[i], value[i], state[i]...);
     if constexpr (kIs16Bit<T>) {
       working[i] = T(value[i]);
     }
   });
 }
-template <class Rule, class T>
-void update_shards(Cpu device, const typename Rule::Scalars* scalars,
+
+// scalars[0] = Rule::prepare(options, numbers[0].lr, state[0]); scalars is in device memory. Then
+// updates the shards, whose working copies are of type `working`. If `apply` of the scalars is 0,
+// the shards keep every bit.
+template <class Rule>
+void update_shards(Cpu, const typename Rule::Options& options, const StepInputs& inputs,
+                   typename Rule::Scalars* scalars, DType working,
                    std::span<const ShardArrays> shards) {
-  for (const ShardArrays& shard : shards) {
-    [&]<size_t... kSlot>(std::index_sequence<kSlot...>) {
-      update_shard<Rule>(device, scalars, shard.decay != 0, shard.elements, shard.grad, shard.value,
-                         static_cast<T*>(shard.working), shard.state[kSlot]...);
-    }
-    (std::make_index_sequence<Rule::kSlots.size()>());
+  *scalars = Rule::prepare(options, inputs.numbers->lr, *inputs.state);
+  if (scalars->apply == 0) {
+    return;
   }
+  on_working_type(working, [&]<class T>() {
+    for (const ShardArrays& shard : shards) {
+      [&]<size_t... kSlot>(std::index_sequence<kSlot...>) {
+        update_shard(Rule(*scalars, shard.decay != 0), shard.elements, shard.grad, shard.value,
+                     static_cast<T*>(shard.working), shard.state[kSlot]...);
+      }
+      (std::make_index_sequence<Rule::kSlots.size()>());
+    }
+  });
 }
 // All shards in one launch.
-template <class Rule, class T>
-void update_shards(Cuda, const typename Rule::Scalars* scalars,
+template <class Rule>
+void update_shards(Cuda, const typename Rule::Options& options, const StepInputs& inputs,
+                   typename Rule::Scalars* scalars, DType working,
                    const ArrayList<ShardArrays>& shards);
 
 }  // namespace kernels
@@ -112,20 +110,10 @@ class FlatOptimizer final : public Optimizer {
       list = list_.list(stream, arrays);
     }
     on_device(stream, [&]<class D>(D device) {
-      kernels::prepare_update<Rule>(device, options_, inputs, prepared);
-      const auto update = [&](const auto& of) {
-        if (dtype == DType::kBf16) {
-          kernels::update_shards<Rule, Bf16>(device, prepared, of);
-        } else if (dtype == DType::kFp16) {
-          kernels::update_shards<Rule, Fp16>(device, prepared, of);
-        } else {
-          kernels::update_shards<Rule, float>(device, prepared, of);
-        }
-      };
       if constexpr (std::is_same_v<D, Cuda>) {
-        update(list);
+        kernels::update_shards<Rule>(device, options_, inputs, prepared, dtype, list);
       } else {
-        update(arrays);
+        kernels::update_shards<Rule>(device, options_, inputs, prepared, dtype, arrays);
       }
     });
   }

@@ -22,4 +22,16 @@ struct alignas(16) ShardArrays {
   int32_t aligned;  // all arrays are aligned to 16 bytes
 };
 
+// Calls f.template operator()<T>() with the type of working copies: Bf16, Fp16, or float for none.
+template <class F>
+void on_working_type(DType dtype, F f) {
+  if (dtype == DType::kBf16) {
+    f.template operator()<Bf16>();
+  } else if (dtype == DType::kFp16) {
+    f.template operator()<Fp16>();
+  } else {
+    f.template operator()<float>();
+  }
+}
+
 }  // namespace tandem::kernels
