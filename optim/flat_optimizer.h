@@ -175,28 +175,25 @@ class FlatOptimizer final : public Optimizer {
     return first;
   }
 
-  kernels::ShardArrays arrays_of(const Shard& shard, const State& state) const {
-    kernels::ShardArrays arrays{.grad = shard.grad.data<float>(),
-                                .value = shard.value.data<float>(),
-                                .working = shard.working ? shard.working.raw() : nullptr,
-                                .state = {},
-                                .elements = shard.value.elements(),
-                                .decay = shard.decay,
-                                .aligned = 0};
-    for (size_t slot = 0; slot < kSlots; ++slot) {
-      arrays.state[slot] = state[slot].template data<float>();
-    }
-    arrays.aligned =
-        aligned16(arrays.grad, arrays.value, arrays.working, arrays.state[0], arrays.state[1]);
-    return arrays;
-  }
-
   std::vector<kernels::ShardArrays> arrays_of(std::span<const Shard> shards) const {
-    std::vector<kernels::ShardArrays> arrays;
+    std::vector<kernels::ShardArrays> result;
     for (size_t i = 0; i < shards.size(); ++i) {
-      arrays.push_back(arrays_of(shards[i], state_[i]));
+      const Shard& shard = shards[i];
+      kernels::ShardArrays arrays{.grad = shard.grad.data<float>(),
+                                  .value = shard.value.data<float>(),
+                                  .working = shard.working ? shard.working.raw() : nullptr,
+                                  .state = {},
+                                  .elements = elements_[i],
+                                  .decay = shard.decay,
+                                  .aligned = 0};
+      for (size_t slot = 0; slot < kSlots; ++slot) {
+        arrays.state[slot] = state_[i][slot].template data<float>();
+      }
+      arrays.aligned =
+          aligned16(arrays.grad, arrays.value, arrays.working, arrays.state[0], arrays.state[1]);
+      result.push_back(arrays);
     }
-    return arrays;
+    return result;
   }
 
   typename Rule::Options options_;
