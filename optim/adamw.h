@@ -28,8 +28,8 @@ struct AdamWOptions {
 // Error(kConfig) naming the key that is out of range, Error(kOutOfMemory) from `memory`. An
 // element's new value depends only on that element: cutting parameters into other shards changes no
 // bit.
-std::unique_ptr<Optimizer> make_adamw(const AdamWOptions& options, std::span<const Shard> shards,
-                                      Memory& memory);
+std::unique_ptr<Optimizer> make_optimizer(const AdamWOptions& options,
+                                          std::span<const Shard> shards, Memory& memory);
 
 // What one update needs, computed in f64 and rounded once.
 struct alignas(16) AdamWScalars {

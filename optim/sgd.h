@@ -29,8 +29,8 @@ struct SgdOptions {
 // options.momentum is 0. Throws Error(kConfig) naming the key that is out of range, or the options'
 // problems(), Error(kOutOfMemory) from `memory`. An element's new value depends only on that
 // element.
-std::unique_ptr<Optimizer> make_sgd(const SgdOptions& options, std::span<const Shard> shards,
-                                    Memory& memory);
+std::unique_ptr<Optimizer> make_optimizer(const SgdOptions& options, std::span<const Shard> shards,
+                                          Memory& memory);
 
 struct alignas(16) SgdScalars {
   float lr;

@@ -4,19 +4,6 @@
 
 namespace tandem {
 
-namespace {
-
-std::unique_ptr<Optimizer> make(const AdamWOptions& options, std::span<const Shard> shards,
-                                Memory& memory) {
-  return make_adamw(options, shards, memory);
-}
-std::unique_ptr<Optimizer> make(const SgdOptions& options, std::span<const Shard> shards,
-                                Memory& memory) {
-  return make_sgd(options, shards, memory);
-}
-
-}  // namespace
-
 TrainingStep::TrainingStep(Model& model, Hierarchy& data, Stream& stream, Memory& memory,
                            Memory& staging, const Options& options)
     : model_(model),
@@ -45,9 +32,9 @@ TrainingStep::TrainingStep(Model& model, Hierarchy& data, Stream& stream, Memory
                                .first = batch.accumulation() * data.rank(),
                                .samples = batch.micro_batch()},
       verdict_);
-  optimizer_ =
-      std::visit([&](const auto& chosen) { return make(chosen, store_->shards.all(), memory); },
-                 options.optimizer);
+  optimizer_ = std::visit(
+      [&](const auto& chosen) { return make_optimizer(chosen, store_->shards.all(), memory); },
+      options.optimizer);
 }
 
 void TrainingStep::run(const Input& input) {

@@ -11,7 +11,7 @@ namespace {
 
 MakeOptimizer adamw_with(const AdamWOptions& options) {
   return [=](std::span<const Shard> shards, Memory& memory) {
-    return make_adamw(options, shards, memory);
+    return make_optimizer(options, shards, memory);
   };
 }
 
@@ -50,8 +50,9 @@ TEST(AdamW, BiasCorrectionMakesEveryStepOneLearningRate) {
   for_each_device([&](Device device) {
     const std::vector<Shard> shards = {
         {f32_tensor({0.5, -0.5}, device), f32_tensor({1e-3, -7.0}, device), true}};
-    const auto adamw = make_adamw({.beta1 = 0.9, .beta2 = 0.999, .eps = 0, .weight_decay = 0},
-                                  shards, test_memory(device));
+    const auto adamw =
+        make_optimizer(AdamWOptions{.beta1 = 0.9, .beta2 = 0.999, .eps = 0, .weight_decay = 0},
+                       shards, test_memory(device));
     DeviceState state(device);
     const DeviceNumbers numbers(device, {.lr = 0.01});
     for (int t = 1; t <= 10; ++t) {
@@ -71,7 +72,7 @@ TEST(AdamW, StateIsZeroAndCounted) {
     const std::vector<Shard> shards = {{random(1024), random(1024), true},
                                        {random(64), random(64), false}};
     {
-      const auto adamw = make_adamw({}, shards, memory);
+      const auto adamw = make_optimizer(AdamWOptions{}, shards, memory);
       EXPECT_GE(memory.use(MemoryClass::kOptimizer).bytes, 2 * 4 * (1024 + 64));
       EXPECT_EQ(memory.total().bytes, memory.use(MemoryClass::kOptimizer).bytes);
       std::map<std::string, int64_t> seen;
@@ -90,7 +91,7 @@ TEST(AdamW, StateIsZeroAndCounted) {
 TEST(AdamW, RefusesOptionsOutOfRange) {
   const auto message_of = [](const AdamWOptions& options) -> std::string {
     try {
-      make_adamw(options, {}, test_memory());
+      make_optimizer(options, {}, test_memory());
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::kConfig);
       return error.what();

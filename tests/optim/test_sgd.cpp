@@ -10,7 +10,7 @@ namespace {
 
 MakeOptimizer sgd_with(const SgdOptions& options) {
   return [=](std::span<const Shard> shards, Memory& memory) {
-    return make_sgd(options, shards, memory);
+    return make_optimizer(options, shards, memory);
   };
 }
 
@@ -82,9 +82,9 @@ TEST(Sgd, StateIsOneZeroTensorPerShard) {
   const std::vector<Shard> shards = {
       {random_tensor({1024}, DType::kF32, 1), random_tensor({1024}, DType::kF32, 2), true}};
   {
-    const auto plain = make_sgd(kPlain, shards, memory);
+    const auto plain = make_optimizer(kPlain, shards, memory);
     EXPECT_LT(memory.total().bytes, 1024);
-    const auto sgd = make_sgd({}, shards, memory);
+    const auto sgd = make_optimizer(SgdOptions{}, shards, memory);
     EXPECT_GE(memory.use(MemoryClass::kOptimizer).bytes, 4 * 1024);
     int count = 0;
     sgd->visit([&](std::string_view, size_t shard, const Tensor& state) {
@@ -100,7 +100,7 @@ TEST(Sgd, StateIsOneZeroTensorPerShard) {
 TEST(Sgd, RefusesOptionsOutOfRange) {
   const auto message_of = [](const SgdOptions& options) -> std::string {
     try {
-      make_sgd(options, {}, test_memory());
+      make_optimizer(options, {}, test_memory());
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::kConfig);
       return error.what();

@@ -174,16 +174,16 @@ class Subject {
 std::unique_ptr<Optimizer> make_optimizer(Subject& subject) {
   const Json& optim = subject.optim();
   if (optim["kind"] == "adamw") {
-    return make_adamw({.beta1 = optim["beta1"],
-                       .beta2 = optim["beta2"],
-                       .eps = optim["eps"],
-                       .weight_decay = optim["weight_decay"]},
-                      subject.shards(), subject.memory());
+    return make_optimizer(AdamWOptions{.beta1 = optim["beta1"],
+                                       .beta2 = optim["beta2"],
+                                       .eps = optim["eps"],
+                                       .weight_decay = optim["weight_decay"]},
+                          subject.shards(), subject.memory());
   }
-  return make_sgd({.momentum = optim["momentum"],
-                   .nesterov = optim["nesterov"],
-                   .weight_decay = optim["weight_decay"]},
-                  subject.shards(), subject.memory());
+  return make_optimizer(SgdOptions{.momentum = optim["momentum"],
+                                   .nesterov = optim["nesterov"],
+                                   .weight_decay = optim["weight_decay"]},
+                        subject.shards(), subject.memory());
 }
 
 void write_all(const std::string& folder, const Subject& subject, Tensor Shard::*which) {

@@ -242,7 +242,7 @@ class KernelRows {
         .grad = bench_.random({elements}, DType::kF32, 1e-3),
         .decay = true,
         .working = is_wide ? Tensor() : bench_.random({elements}, bench_.options.precision)};
-    const auto optimizer = make_adamw({}, std::span(&shard, 1), bench_.memory);
+    const auto optimizer = make_optimizer(AdamWOptions{}, std::span(&shard, 1), bench_.memory);
     const Tensor numbers = on_device_memory(bench_, StepNumbers{.lr = 1e-5});
     StepState first = first_state({});
     first.grad_scale = 1;

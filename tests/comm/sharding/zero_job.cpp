@@ -24,10 +24,10 @@ std::unique_ptr<Model> make_model(const ZeroPlan& plan) {
 std::unique_ptr<Optimizer> make_optimizer(const std::string& kind, std::span<const Shard> shards,
                                           Memory& memory) {
   if (kind == "sgd") {
-    return make_sgd({.momentum = 0.9, .weight_decay = 0.1}, shards, memory);
+    return make_optimizer(SgdOptions{.momentum = 0.9, .weight_decay = 0.1}, shards, memory);
   }
-  return kind == "gradient" ? make_adamw({.beta1 = 0, .beta2 = 0}, shards, memory)
-                            : make_adamw({}, shards, memory);
+  return kind == "gradient" ? make_optimizer(AdamWOptions{.beta1 = 0, .beta2 = 0}, shards, memory)
+                            : make_optimizer(AdamWOptions{}, shards, memory);
 }
 
 std::vector<int> nodes_in(const ZeroPlan& plan, const Ranks& ranks) {

@@ -237,13 +237,13 @@ void check_optimizer(
 
 TEST(Bytes, AdamW) {
   check_optimizer("AdamW", 2, [](std::span<const Shard> shards) {
-    return make_adamw({}, shards, test_memory(Device::kCuda));
+    return make_optimizer(AdamWOptions{}, shards, test_memory(Device::kCuda));
   });
 }
 
 TEST(Bytes, Sgd) {
   check_optimizer("SGD", 1, [](std::span<const Shard> shards) {
-    return make_sgd({}, shards, test_memory(Device::kCuda));
+    return make_optimizer(SgdOptions{}, shards, test_memory(Device::kCuda));
   });
 }
 
