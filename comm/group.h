@@ -21,6 +21,8 @@ class Group {
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(job_ranks_.size()); }
+  int next() const { return (rank_ + 1) % size(); }         // in a ring
+  const std::vector<int>& nodes() const { return nodes_; }  // by rank
   int job_rank(int rank) const { return job_ranks_[rank]; }
   bool is_away(int rank) const { return nodes_[rank] != nodes_[rank_]; }  // on another node
 

@@ -32,6 +32,11 @@ struct WireCount {
 
   const Bytes& of(Traffic traffic) const { return by[static_cast<size_t>(traffic)]; }
   Bytes payload() const;  // all except control
+  // Counts bytes that were sent to a rank; `away`: on another node.
+  void add(Traffic traffic, bool away, int64_t bytes) {
+    Bytes& sent = by[static_cast<size_t>(traffic)];
+    (away ? sent.between : sent.inside) += bytes;
+  }
   WireCount& operator+=(const WireCount& other);
   WireCount operator-(const WireCount& earlier) const;
   bool operator==(const WireCount&) const = default;

@@ -9,9 +9,9 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "comm/collectives.h"
+#include "comm/group.h"
 
 namespace tandem {
 
@@ -37,8 +37,8 @@ class DryCollectives final : public Collectives {
   // of `device`; sums and conversions on it take time by `speed`.
   DryCollectives(int rank, int size, Device device, const Speed& speed, const Network& network);
 
-  int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(nodes_.size()); }
+  int rank() const override { return group_.rank(); }
+  int size() const override { return group_.size(); }
   Stream& stream() override { return *stream_; }
 
   void all_reduce(const Tensor& inout, Traffic traffic) override;
@@ -51,17 +51,19 @@ class DryCollectives final : public Collectives {
   WireCount wire() const override { return wire_; }
 
  private:
-  DryCollectives(std::shared_ptr<Stream> stream, const Network& network)
-      : stream_(std::move(stream)), network_(network) {}
-  int next() const { return (rank_ + 1) % size(); }
-  void count(Traffic traffic, int to, int64_t bytes);
+  DryCollectives(std::shared_ptr<Stream> stream, const Network& network, Group group,
+                 int ranks_here)
+      : stream_(std::move(stream)),
+        network_(network),
+        group_(std::move(group)),
+        ranks_here_(ranks_here) {}
+  int ranks_on_this_node() const;  // of the group
   void pass_on(Traffic traffic, int passes, int64_t bytes);
 
   std::shared_ptr<Stream> stream_;  // shared with splits
   Network network_;
-  int rank_ = 0;
-  int ranks_here_ = 1;      // of the job, on this rank's node
-  std::vector<int> nodes_;  // by rank
+  Group group_;
+  int ranks_here_;  // of the job, on this rank's node
   WireCount wire_;
 };
 
