@@ -133,16 +133,15 @@ Stream& NcclCollectives::stream() { return nccl_->stream(); }
 
 void NcclCollectives::wait(const Event& event) { nccl_->wait(event); }
 
-// The NCCL calls in calls(comm, stream) are one NCCL group.
+// The NCCL calls in calls(comm, stream) are one NCCL group. `to_next`: the bytes that this rank
+// sends to the next one in a ring.
 template <class F>
-void NcclCollectives::start(const char* name, int64_t bytes, F calls) {
+void NcclCollectives::start(const char* name, Traffic traffic, int64_t to_next, int64_t bytes,
+                            F calls) {
+  wire_.add(traffic, group_.is_away(group_.next()), to_next);
+  wire_.collectives += traffic != Traffic::kControl;
   nccl_->start(comm_, group_, name, bytes, ++number_,
                [&] { return calls(comm_, stream().handle()); });
-}
-
-void NcclCollectives::count(Traffic traffic, int to, int64_t bytes) {
-  WireCount::Bytes& sum = wire_.by[static_cast<size_t>(traffic)];
-  (group_.is_away(to) ? sum.between : sum.inside) += bytes;
 }
 
 void NcclCollectives::all_reduce(const Tensor& inout, Traffic traffic) {
@@ -150,9 +149,8 @@ void NcclCollectives::all_reduce(const Tensor& inout, Traffic traffic) {
   require_on_gpu("all_reduce", inout);
   const int64_t n = inout.elements(), width = size_of(inout.dtype());
   const Parts parts{n, size()};
-  count(traffic, next(), (2 * n - parts.count(rank()) - parts.count(next())) * width);
-  wire_.collectives += traffic != Traffic::kControl;
-  start("all_reduce", inout.bytes(), [&](auto comm, auto stream) {
+  const int64_t sent = (2 * n - parts.count(rank()) - parts.count(group_.next())) * width;
+  start("all_reduce", traffic, sent, inout.bytes(), [&](auto comm, auto stream) {
     return in_pieces(n, largest_count_, [&](int64_t first, int64_t count) {
       std::byte* data = inout.raw() + first * width;
       return ncclAllReduce(data, data, static_cast<size_t>(count), nccl_type(inout.dtype()),
@@ -171,9 +169,8 @@ void NcclCollectives::reduce_scatter(const Tensor& in, const Tensor& out) {
           [&] { return str("reduce_scatter: ", in.shape(), " into shards of ", out.shape()); });
   const int64_t n = out.elements(), width = size_of(in.dtype());
   const ncclDataType_t type = nccl_type(in.dtype());
-  count(Traffic::kReduceScatter, next(), (size() - 1) * out.bytes());
-  ++wire_.collectives;
-  start("reduce_scatter", in.bytes(), [&](auto comm, auto stream) {
+  const int64_t sent = (size() - 1) * out.bytes();
+  start("reduce_scatter", Traffic::kReduceScatter, sent, in.bytes(), [&](auto comm, auto stream) {
     if (n <= largest_count_) {
       return ncclReduceScatter(in.raw(), out.raw(), static_cast<size_t>(n), type, ncclSum, comm,
                                stream);
@@ -193,9 +190,8 @@ void NcclCollectives::all_gather(const Tensor& in, const Tensor& out) {
           [&] { return str("all_gather: shards of ", in.shape(), " into ", out.shape()); });
   const int64_t n = in.elements(), width = size_of(in.dtype());
   const ncclDataType_t type = nccl_type(in.dtype());
-  count(Traffic::kAllGather, next(), (size() - 1) * in.bytes());
-  ++wire_.collectives;
-  start("all_gather", out.bytes(), [&](auto comm, auto stream) {
+  const int64_t sent = (size() - 1) * in.bytes();
+  start("all_gather", Traffic::kAllGather, sent, out.bytes(), [&](auto comm, auto stream) {
     if (n <= largest_count_) {
       return ncclAllGather(in.raw(), out.raw(), static_cast<size_t>(n), type, comm, stream);
     }
@@ -217,13 +213,12 @@ void NcclCollectives::all_to_all(const Tensor& in, const Tensor& out) {
           });
   const int64_t n = in.elements() / size(), part = in.bytes() / size();
   const ncclDataType_t type = nccl_type(in.dtype());
-  ++wire_.collectives;
   copy(stream(), in.slice(rank() * n, n), out.slice(rank() * n, n));
-  start("all_to_all", in.bytes(), [&](auto comm, auto stream) {
+  start("all_to_all", Traffic::kAllToAll, 0, in.bytes(), [&](auto comm, auto stream) {
     ncclResult_t result = ncclSuccess;
     for (int distance = 1; distance < size() && !is_failure(result); ++distance) {
       const int to = (rank() + distance) % size(), from = (rank() + size() - distance) % size();
-      count(Traffic::kAllToAll, to, part);
+      wire_.add(Traffic::kAllToAll, group_.is_away(to), part);
       result = in_pieces(n, largest_count_, [&](int64_t first, int64_t elements) {
         const int64_t offset = first * size_of(in.dtype());
         const auto pieces = static_cast<size_t>(elements);
@@ -241,10 +236,8 @@ void NcclCollectives::all_to_all(const Tensor& in, const Tensor& out) {
 void NcclCollectives::broadcast(const Tensor& inout, int root) {
   require(root >= 0 && root < size(), [&] { return str("broadcast: there is no rank ", root); });
   require_on_gpu("broadcast", inout);
-  count(Traffic::kBroadcast, next(),
-        next() == root ? 0 : inout.bytes());  // the last rank sends nothing
-  ++wire_.collectives;
-  start("broadcast", inout.bytes(), [&](auto comm, auto stream) {
+  const int64_t sent = group_.next() == root ? 0 : inout.bytes();  // the last rank sends nothing
+  start("broadcast", Traffic::kBroadcast, sent, inout.bytes(), [&](auto comm, auto stream) {
     return in_pieces(inout.elements(), largest_count_, [&](int64_t first, int64_t count) {
       std::byte* data = inout.raw() + first * size_of(inout.dtype());
       return ncclBroadcast(data, data, static_cast<size_t>(count), nccl_type(inout.dtype()), root,

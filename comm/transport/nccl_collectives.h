@@ -55,9 +55,7 @@ class NcclCollectives final : public Collectives {
   NcclCollectives(std::shared_ptr<NcclStream> nccl, std::unique_ptr<Control> control, Group group,
                   int64_t largest_count);
   template <class F>
-  void start(const char* name, int64_t bytes, F calls);
-  int next() const { return (rank() + 1) % size(); }  // in the ring
-  void count(Traffic traffic, int to, int64_t bytes);
+  void start(const char* name, Traffic traffic, int64_t to_next, int64_t bytes, F calls);
 
   std::unique_ptr<Control> own_control_;  // of a split
   Control& control_;
