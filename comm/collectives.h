@@ -9,6 +9,7 @@
 #include <span>
 
 #include "comm/wire_count.h"
+#include "src/core/error.h"
 #include "src/device/stream.h"
 #include "src/device/tensor.h"
 
@@ -53,6 +54,13 @@ class Collectives {
 
   // Bytes sent so far. Tensor collectives in flight may be counted only partly.
   virtual WireCount wire() const = 0;
+
+ protected:
+  // Throws unless `collective` can add elements of this dtype.
+  static void require_sum(const char* collective, DType dtype) {
+    require(dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kI64,
+            [&] { return str(collective, ": cannot add ", name_of(dtype)); });
+  }
 };
 
 }  // namespace tandem

@@ -46,15 +46,6 @@ class MpiCollectives::Staging {
   std::unique_ptr<Gpu> gpu_;
 };
 
-namespace {
-
-void require_sum(const char* collective, DType dtype) {
-  require(dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kI64,
-          [&] { return str(collective, ": cannot add ", name_of(dtype)); });
-}
-
-}  // namespace
-
 MpiCollectives::MpiCollectives(MpiQueue queue)
     : MpiCollectives(std::move(queue), std::make_shared<Staging>()) {}
 

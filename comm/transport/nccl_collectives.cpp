@@ -37,11 +37,6 @@ ncclDataType_t nccl_type(DType dtype) {
   fail(ExitCode::kInternal, "nccl_type: unknown dtype");
 }
 
-void require_sum(const char* collective, DType dtype) {
-  require(dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kI64,
-          [&] { return str(collective, ": cannot add ", name_of(dtype)); });
-}
-
 void require_on_gpu(const char* collective, const Tensor& tensor) {
   require(tensor.device() == Device::kCuda,
           [&] { return str(collective, " over NCCL: ", tensor.shape(), " is in host memory"); });
