@@ -28,6 +28,12 @@ void Timeline::wait(Stream& compute, const Event& communication) {
   during(compute, Part::kCommunication, [&] { compute.wait(communication); });
 }
 
+void Timeline::wait(Stream& compute, std::optional<Event>& communication) {
+  if (communication) {
+    wait(compute, *std::exchange(communication, std::nullopt));
+  }
+}
+
 Timeline Timeline::take(Stream& compute) {
   enter(compute, part_);
   Timeline rest = *this;

@@ -8,6 +8,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -39,6 +40,8 @@ class Timeline {
   Part enter(Stream& compute, Part part);
   // compute.wait(communication), as kCommunication. On the CPU it blocks the host.
   void wait(Stream& compute, const Event& communication);
+  // The same, once for each event: if there is one, waits and takes it away.
+  void wait(Stream& compute, std::optional<Event>& communication);
   // Runs work() and returns its result; its time belongs to `part`. Parts inside kSaving and
   // kElsewhere belong to these.
   template <class F>

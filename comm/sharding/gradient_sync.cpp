@@ -122,12 +122,6 @@ void GradientSync::begin_backward(bool last_micro_step) {
   turns_.begin(std::move(takes_part));
 }
 
-void GradientSync::await(BucketMemory& memory) {
-  if (memory.message_there) {
-    values_.timeline().wait(stream_, *std::exchange(memory.message_there, std::nullopt));
-  }
-}
-
 void GradientSync::acquire(Context& context, BlockId block, Pass pass) {
   values_.acquire(context, block, pass);
   for (const int64_t bucket : layout_.flat().buckets_of(block)) {
@@ -276,7 +270,7 @@ void GradientSync::finish_oldest() {
   in_flight_.pop_front();
   BucketMemory& memory = buckets_[bucket];
   const BucketPlace& place = layout_.place(bucket);
-  await(memory);
+  values_.timeline().wait(stream_, memory.message_there);
   if (place.shards_gradients()) {
     const auto part = [&](const Tensor& whole) {
       return slice_of(whole, place.whole.begin, place.part);

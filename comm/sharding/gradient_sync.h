@@ -100,7 +100,6 @@ class GradientSync final : public Gate {
   void send(int64_t bucket);
   void finish_oldest();
   bool finish_exact();
-  void await(BucketMemory& memory);
   std::vector<ExactSegment> exact_segments(int64_t bucket, Range range) const;
 
   const ModelLayout& layout_;

@@ -79,7 +79,7 @@ void ParamValues::gather() {
     } else if (layout_.place(i).shards_state()) {
       start_gather(i, memory.values);
       if (!overlap_) {
-        await(memory);
+        timeline_.wait(stream_, memory.arrive);
       }
     }
   }
@@ -97,15 +97,10 @@ void ParamValues::start_gather(int64_t bucket, const Tensor& whole) {
   memory.arrive = data.stream().record();
 }
 
-// Afterwards later work on the compute stream may use the values.
-void ParamValues::await(BucketMemory& memory) {
-  if (memory.arrive) {
-    timeline_.wait(stream_, *std::exchange(memory.arrive, std::nullopt));
-  }
-}
-
 void ParamValues::await_all() {
-  std::ranges::for_each(buckets_, [this](BucketMemory& memory) { await(memory); });
+  for (BucketMemory& memory : buckets_) {
+    timeline_.wait(stream_, memory.arrive);
+  }
 }
 
 void ParamValues::fetch(int64_t block) {
@@ -151,7 +146,7 @@ void ParamValues::drop_all_but(int64_t block, int64_t next) {
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     const int64_t owner = layout_.bucket(i).first_block;
     if (buckets_[i].gathered && owner != block && owner != next) {
-      await(buckets_[i]);
+      timeline_.wait(stream_, buckets_[i].arrive);
       buckets_[i].gathered = Tensor();
     }
   }
@@ -165,7 +160,7 @@ void ParamValues::acquire(Context&, BlockId block, Pass pass) {
     fetch(block);
   }
   for (const int64_t bucket : layout_.flat().buckets_of(block)) {
-    await(buckets_[bucket]);
+    timeline_.wait(stream_, buckets_[bucket].arrive);
     if (layout_.place(bucket).shards_values()) {
       layout_.bind(bucket, buckets_[bucket].gathered, &Parameter::value);
     }

@@ -72,7 +72,6 @@ class ParamValues final : public Gate {
   void allocate(Memory& memory);
   Tensor state_in(int64_t bucket, const Tensor& values) const;
   void add_weights(int64_t bucket, Range range, std::vector<Weights>& all) const;
-  void await(BucketMemory& memory);
   void start_gather(int64_t bucket, const Tensor& whole);
   void fetch(int64_t block);
   void drop_all_but(int64_t block, int64_t next);

@@ -17,7 +17,7 @@ MUTANTS = [
            "    redistribute(data, {Placement::kPartial",
            ["step.device_training_np2"]),
     Mutant("a forward pass begins before updated weights have come together", "comm/sharding/param_values.cpp",
-           "    await(buckets_[bucket]);\n    if (layout_", "    if (layout_",
+           "    timeline_.wait(stream_, buckets_[bucket].arrive);\n    if (layout_", "    if (layout_",
            ["step.zero_training_np3", "step.zero_training_np2"]),
     Mutant("norm and losses are summed before they are there", "src/step/training_step.cpp",
            "    communication.wait(stream_.record());\n", "",
