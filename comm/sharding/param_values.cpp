@@ -132,15 +132,6 @@ int64_t ParamValues::next_sharded(int64_t block, Pass pass) const {
   return -1;
 }
 
-bool ParamValues::is_collective() const {
-  for (int64_t i = 0; i < layout_.buckets(); ++i) {
-    if (layout_.place(i).shards_values()) {
-      return true;
-    }
-  }
-  return false;
-}
-
 // Frees values that were fetched for a pass in the other direction.
 void ParamValues::drop_all_but(int64_t block, int64_t next) {
   for (int64_t i = 0; i < layout_.buckets(); ++i) {

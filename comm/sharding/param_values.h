@@ -39,7 +39,8 @@ class ParamValues final : public Gate {
 
   void acquire(Context& context, BlockId block, Pass pass) override;
   void release(Context& context, BlockId block, Pass pass) override;
-  bool is_collective() const override;  // blocks communicate when they begin
+  // Blocks communicate when they begin.
+  bool is_collective() const override { return next_sharded(-1, Pass::kForward) >= 0; }
 
   // The range place(bucket).state(): f32 masters; of a frozen bucket its values, in their dtype.
   const Tensor& masters(int64_t bucket) const { return buckets_[bucket].masters; }
