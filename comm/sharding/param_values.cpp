@@ -174,28 +174,17 @@ void ParamValues::release(Context& context, BlockId block, Pass pass) {
   }
 }
 
-void ParamValues::add_weights(int64_t bucket, Range range, std::vector<Weights>& all) const {
-  const Range state = layout_.place(bucket).state();
-  for (const Extent& extent : layout_.flat().extents(intersection(range, state))) {
-    all.push_back(
-        {.parameter = layout_.parameters()[extent.parameter],
-         .offset = extent.in_parameter,
-         .data = buckets_[bucket].masters.slice(extent.in_flat - state.begin, extent.count)});
-  }
-}
-
-std::vector<ParamValues::Weights> ParamValues::weights() const {
+std::vector<ParamValues::Weights> ParamValues::weights_here(bool only_owned) const {
   std::vector<Weights> all;
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
-    add_weights(i, layout_.place(i).state(), all);
-  }
-  return all;
-}
-
-std::vector<ParamValues::Weights> ParamValues::owned_weights() const {
-  std::vector<Weights> all;
-  for (int64_t i = 0; i < layout_.buckets(); ++i) {
-    add_weights(i, layout_.place(i).owned, all);
+    const BucketPlace& place = layout_.place(i);
+    const Range state = place.state();
+    for (const Extent& extent : layout_.flat().extents(only_owned ? place.owned : state)) {
+      all.push_back(
+          {.parameter = layout_.parameters()[extent.parameter],
+           .offset = extent.in_parameter,
+           .data = buckets_[i].masters.slice(extent.in_flat - state.begin, extent.count)});
+    }
   }
   return all;
 }

@@ -54,8 +54,10 @@ class ParamValues final : public Gate {
     int64_t offset = 0;  // in the parameter
     Tensor data{};       // flat; f32, or for a frozen parameter the dtype of values
   };
-  std::vector<Weights> weights() const;        // all on this rank
-  std::vector<Weights> owned_weights() const;  // over all ranks, every element exactly once
+  // All on this rank.
+  std::vector<Weights> weights() const { return weights_here(false); }
+  // Over all ranks, every element exactly once.
+  std::vector<Weights> owned_weights() const { return weights_here(true); }
 
   DType dtype() const { return dtype_; }
   // Where the compute stream's time goes; waiting for values is in it. Callers may add to it, and
@@ -72,7 +74,7 @@ class ParamValues final : public Gate {
 
   void allocate(Memory& memory);
   Tensor state_in(int64_t bucket, const Tensor& values) const;
-  void add_weights(int64_t bucket, Range range, std::vector<Weights>& all) const;
+  std::vector<Weights> weights_here(bool only_owned) const;
   void start_gather(int64_t bucket, const Tensor& whole);
   void fetch(int64_t block);
   void drop_all_but(int64_t block, int64_t next);
