@@ -20,23 +20,16 @@ OptimizerShards::OptimizerShards(const ModelLayout& layout, const ParamValues& v
   }
 }
 
-std::vector<Extent> OptimizerShards::extents_in(size_t shard, Range range) const {
-  const Range place = runs_[shard].range;
-  std::vector<Extent> result = layout_.flat().extents(intersection(place, range));
+std::vector<Extent> OptimizerShards::extents_of(size_t shard, bool only_owned) const {
+  require(shard < runs_.size(), "OptimizerShards: no such shard");
+  const ModelLayout::Run& run = runs_[shard];
+  const Range wanted =
+      only_owned ? intersection(run.range, layout_.place(run.bucket).owned) : run.range;
+  std::vector<Extent> result = layout_.flat().extents(wanted);
   for (Extent& extent : result) {
-    extent.in_flat -= place.begin;
+    extent.in_flat -= run.range.begin;
   }
   return result;
-}
-
-std::vector<Extent> OptimizerShards::extents(size_t shard) const {
-  require(shard < runs_.size(), "OptimizerShards: no such shard");
-  return extents_in(shard, runs_[shard].range);
-}
-
-std::vector<Extent> OptimizerShards::owned_extents(size_t shard) const {
-  require(shard < runs_.size(), "OptimizerShards: no such shard");
-  return extents_in(shard, layout_.place(runs_[shard].bucket).owned);
 }
 
 }  // namespace tandem

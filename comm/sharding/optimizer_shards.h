@@ -20,15 +20,15 @@ class OptimizerShards {
   // none.
   std::span<const Shard> all() const { return shards_; }
   // The runs of parameters in all()[shard], without padding. in_flat counts from the shard's start.
-  std::vector<Extent> extents(size_t shard) const;
+  std::vector<Extent> extents(size_t shard) const { return extents_of(shard, false); }
   // Those that this rank writes to a checkpoint: over all ranks, every element exactly once.
-  std::vector<Extent> owned_extents(size_t shard) const;
+  std::vector<Extent> owned_extents(size_t shard) const { return extents_of(shard, true); }
   const Parameter& parameter(const Extent& extent) const {
     return *layout_.parameters()[extent.parameter];
   }
 
  private:
-  std::vector<Extent> extents_in(size_t shard, Range range) const;
+  std::vector<Extent> extents_of(size_t shard, bool only_owned) const;
 
   const ModelLayout& layout_;
   std::vector<ModelLayout::Run> runs_;  // by shard
