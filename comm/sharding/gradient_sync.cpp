@@ -49,14 +49,7 @@ GradientSync::GradientSync(const ModelLayout& layout, ParamValues& values, Strea
       buckets_(static_cast<size_t>(layout.buckets())),
       used_(layout.parameters().size(), true),
       own_(memory) {
-  allocate();
-  if (is_exact()) {
-    exact_.emplace(stream, memory, static_cast<int64_t>(layout.parameters().size()),
-                   options_.exact_leaves);
-  }
-}
-
-void GradientSync::allocate() {
+  const bool is_exact = options_.exact_leaves > 0;
   const auto count = [&](int64_t bucket) {
     return layout_.bucket(bucket).frozen ? 0 : layout_.place(bucket).gradients().count();
   };
@@ -65,18 +58,22 @@ void GradientSync::allocate() {
     all += count(i);
   }
   Carver gradients(memory_, all, DType::kF32, MemoryClass::kGradients);
-  Carver sums(memory_, is_exact() ? all : 0, DType::kI64, MemoryClass::kGradients);
+  Carver sums(memory_, is_exact ? all : 0, DType::kI64, MemoryClass::kGradients);
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     if (count(i) == 0) {
       continue;
     }
     buckets_[i].gradients = gradients.take(count(i));
-    if (is_exact()) {
+    if (is_exact) {
       buckets_[i].sums = sums.take(count(i));
     }
     if (!layout_.place(i).shards_gradients()) {
       layout_.bind(i, buckets_[i].gradients, &Parameter::grad);
     }
+  }
+  if (is_exact) {
+    exact_.emplace(stream, memory, static_cast<int64_t>(layout.parameters().size()),
+                   options_.exact_leaves);
   }
 }
 
@@ -112,7 +109,7 @@ void GradientSync::begin_backward(bool last_micro_step) {
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     const Bucket& bucket = layout_.bucket(i);
     // Every micro-step is handled by itself, not only the last.
-    const bool each = is_exact() || layout_.place(i).shards_gradients();
+    const bool each = exact_.has_value() || layout_.place(i).shards_gradients();
     takes_part.push_back(!bucket.frozen && (each || last_micro_step));
     buckets_[i].missing = bucket.parameters();
     for (int64_t s = bucket.first_segment; each && s < bucket.last_segment; ++s) {
@@ -228,7 +225,7 @@ void GradientSync::make_message(int64_t bucket) {
   const auto room = [&](DType dtype) {
     return Tensor::empty(memory_, gradient.shape(), dtype, MemoryClass::kStaging);
   };
-  if (is_exact()) {
+  if (exact_) {
     const bool adds_here = !layout_.place(bucket).shards_gradients();
     memory.message = adds_here ? memory.sums : room(DType::kI64);
     exact_->quantise(gradient, exact_segments(bucket, layout_.bucket(bucket).range), memory.message,
@@ -275,7 +272,7 @@ void GradientSync::finish_oldest() {
     const auto part = [&](const Tensor& whole) {
       return slice_of(whole, place.whole.begin, place.part);
     };
-    if (is_exact()) {
+    if (exact_) {
       add_or_copy<int64_t>(stream_, part(memory.message), memory.sums, memory.written);
     } else {
       add_or_copy<float>(stream_, part(memory.leaf), memory.gradients, memory.written);

@@ -89,9 +89,7 @@ class GradientSync final : public Gate {
   // finish_backward; squared_norm or begin_step.
   enum class State : uint8_t { kIdle, kBegun, kBackward, kSummed };
 
-  void allocate();
   void expect(State state, const char* call) const;
-  bool is_exact() const { return options_.exact_leaves > 0; }
   void open(int64_t bucket);
   void settle(Parameter& parameter);
   void become_ready(int64_t bucket);

@@ -9,10 +9,6 @@ namespace tandem {
 ParamValues::ParamValues(const ModelLayout& layout, Stream& stream, Memory& memory, DType dtype,
                          bool overlap)
     : layout_(layout), stream_(stream), memory_(memory), dtype_(dtype), overlap_(overlap) {
-  allocate(memory);
-}
-
-void ParamValues::allocate(Memory& memory) {
   const auto has_copy = [&](int64_t bucket) {
     return dtype_ != DType::kF32 && !layout_.bucket(bucket).frozen;
   };

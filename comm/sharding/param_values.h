@@ -72,7 +72,6 @@ class ParamValues final : public Gate {
     std::optional<Event> arrive;  // the communication that brings the values
   };
 
-  void allocate(Memory& memory);
   Tensor state_in(int64_t bucket, const Tensor& values) const;
   std::vector<Weights> weights_here(bool only_owned) const;
   void start_gather(int64_t bucket, const Tensor& whole);
