@@ -103,7 +103,10 @@ FlatLayout::FlatLayout(std::span<const BlockParameters> blocks, const Options& o
     }
   }
   std::ranges::for_each(groups, close);
-  index();
+  segment_of_.resize(segments_.size());
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    segment_of_[segments_[i].parameter] = static_cast<int64_t>(i);
+  }
 }
 
 void FlatLayout::add_bucket(std::vector<Segment> group) {
@@ -123,6 +126,10 @@ void FlatLayout::add_bucket(std::vector<Segment> group) {
     segment.offset = offset;
     offset += round_up(segment.stored, kSegmentAlignment);
     last_decayed = segment.decay ? offset : last_decayed;
+    std::vector<int64_t>& buckets = buckets_of_[segment.block];
+    if (buckets.empty() || buckets.back() != segment.bucket) {
+      buckets.push_back(segment.bucket);
+    }
     segments_.push_back(std::move(segment));
   }
   const int64_t end =
@@ -131,18 +138,6 @@ void FlatLayout::add_bucket(std::vector<Segment> group) {
   bucket.range.end = end;
   bucket.first_plain = last_decayed == offset ? end : last_decayed;
   buckets_.push_back(bucket);
-}
-
-void FlatLayout::index() {
-  segment_of_.resize(segments_.size());
-  for (size_t i = 0; i < segments_.size(); ++i) {
-    const Segment& segment = segments_[i];
-    segment_of_[segment.parameter] = static_cast<int64_t>(i);
-    std::vector<int64_t>& buckets = buckets_of_[segment.block];
-    if (std::ranges::find(buckets, segment.bucket) == buckets.end()) {
-      buckets.push_back(segment.bucket);
-    }
-  }
 }
 
 int64_t FlatLayout::elements() const { return buckets_.empty() ? 0 : buckets_.back().range.end; }

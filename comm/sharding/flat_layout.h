@@ -94,7 +94,6 @@ class FlatLayout {
   static constexpr int64_t kSegmentAlignment = 8;
   static constexpr int64_t kPartAlignment = 128;
   void add_bucket(std::vector<Segment> group);
-  void index();
 
   int ranks_, parts_;
   std::vector<Segment> segments_;
