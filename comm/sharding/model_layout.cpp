@@ -1,7 +1,6 @@
 #include "comm/sharding/model_layout.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "comm/agreement.h"
 #include "comm/transport/ring.h"
@@ -38,14 +37,6 @@ FlatLayout::Options layout_options(int zero, int64_t bucket_bytes, const Hierarc
           .merge_blocks = kZero[zero].parameters != Placement::kSharded};
 }
 
-int64_t first_trained(const FlatLayout& layout) {
-  int64_t first = std::numeric_limits<int64_t>::max();
-  for (const Bucket& bucket : layout.buckets()) {
-    first = bucket.frozen ? first : std::min(first, bucket.first_block);
-  }
-  return first;
-}
-
 }  // namespace
 
 ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& data, Device device,
@@ -54,8 +45,7 @@ ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& data, D
       device_(device),
       zero_(stage_of(options.zero, data)),
       parameters_(in_forward_order(blocks)),
-      flat_(blocks, layout_options(zero_, options.bucket_bytes, data, device)),
-      first_trained_block_(first_trained(flat_)) {
+      flat_(blocks, layout_options(zero_, options.bucket_bytes, data, device)) {
   check_equal(data.control(), "the layout of the parameters", flat_.text());
   for (const Segment& segment : flat_.segments()) {
     Parameter& parameter = *parameters_[segment.parameter];
@@ -65,6 +55,9 @@ ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& data, D
   }
   for (const Bucket& bucket : flat_.buckets()) {
     places_.push_back(place_of(bucket));
+    if (!bucket.frozen) {
+      first_trained_block_ = std::min(first_trained_block_, bucket.first_block);
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 // (flat_layout.h), and for each bucket a row of ZeRO's table kZero (flat_buffer.h).
 #pragma once
 
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -71,7 +72,7 @@ class ModelLayout {
   std::vector<Parameter*> parameters_;
   FlatLayout flat_;
   std::vector<BucketPlace> places_;
-  int64_t first_trained_block_;
+  int64_t first_trained_block_ = std::numeric_limits<int64_t>::max();
 };
 
 // Elements `range` of a flat tensor whose first element is number `begin`.
