@@ -18,19 +18,6 @@ Tensor own_part(const Collectives& group, const Tensor& whole) {
   return whole.slice(group.rank() * n, n);
 }
 
-// The number of ranks on each node, by node; and each rank's place on its node.
-struct Places {
-  std::map<int, int> ranks;
-  std::vector<int> local;  // by rank
-};
-Places places_of(const std::vector<int>& node_of_rank) {
-  Places places;
-  for (const int node : node_of_rank) {
-    places.local.push_back(places.ranks[node]++);
-  }
-  return places;
-}
-
 }  // namespace
 
 Hierarchy::Hierarchy(Control& control, Collectives& collectives, Memory& memory,
@@ -41,11 +28,13 @@ Hierarchy::Hierarchy(Control& control, Collectives& collectives, Memory& memory,
           "Hierarchy: control messages are of another group");
   control_.set_nodes(node_of_rank);
   collectives_.set_nodes(node_of_rank);
-  const Places places = places_of(node_of_rank);
-  const int nodes = static_cast<int>(places.ranks.size()), ranks = places.ranks.begin()->second;
-  const bool even = nodes * ranks == size() && std::ranges::all_of(places.ranks, [&](auto node) {
-                      return node.second == ranks;
-                    });
+  std::map<int, int> ranks_on;  // the number of ranks on each node
+  std::vector<int> local;       // each rank's place on its node
+  for (const int node : node_of_rank) {
+    local.push_back(ranks_on[node]++);
+  }
+  const int nodes = static_cast<int>(ranks_on.size()), ranks = ranks_on.begin()->second;
+  const bool even = std::ranges::all_of(ranks_on, [&](auto node) { return node.second == ranks; });
   node_size_ = even ? ranks : 0;
   if (sharing == Sharing::kNode && !even) {
     fail(ExitCode::kConfig,
@@ -54,13 +43,13 @@ Hierarchy::Hierarchy(Control& control, Collectives& collectives, Memory& memory,
   }
   if (even && nodes > 1 && ranks > 1) {
     inside_ = collectives_.split(node_of_rank);
-    between_ = collectives_.split(places.local);
+    between_ = collectives_.split(local);
   }
   parts_ = sharing == Sharing::kNode ? ranks : size();
   if (sharing == Sharing::kWorld) {
     part_ = inside_ ? inside_->rank() * nodes + between_->rank() : rank();
   } else {
-    part_ = places.local[rank()];
+    part_ = local[rank()];
     replica_ = inside_ ? between_->rank() : nodes > 1 ? rank() : 0;
   }
 }
