@@ -132,9 +132,16 @@ void Ring::reduce_parts(T* data, const Parts& parts) {
        });
 }
 
+void Ring::reduce_scatter(std::byte* data, int64_t n, DType dtype) {
+  const Parts parts{n, transport_.size()};
+  on_sum(dtype, [&]<class T>() { reduce_parts(reinterpret_cast<T*>(data), parts); });
+}
+
 // In step s rank r receives shard r - 1 - s and sends shard r - s: its own, or the last one
 // received.
-void Ring::gather_parts(std::byte* data, const Parts& parts, int64_t width) {
+void Ring::all_gather(std::byte* data, int64_t n, DType dtype) {
+  const Parts parts{n, transport_.size()};
+  const int64_t width = size_of(dtype);
   const int64_t piece = piece_bytes_ / width;
   const int64_t pieces = pieces_in(parts.count(0), piece);
   const auto bytes = [&](int64_t round, int ahead) {
@@ -144,15 +151,6 @@ void Ring::gather_parts(std::byte* data, const Parts& parts, int64_t width) {
   };
   pass((parts.ranks - 1) * pieces, [&](int64_t round) { return bytes(round, 0); },
        [&](int64_t round) { return bytes(round, 1); }, [](int64_t) {});
-}
-
-void Ring::reduce_scatter(std::byte* data, int64_t n, DType dtype) {
-  const Parts parts{n, transport_.size()};
-  on_sum(dtype, [&]<class T>() { reduce_parts(reinterpret_cast<T*>(data), parts); });
-}
-
-void Ring::all_gather(std::byte* data, int64_t n, DType dtype) {
-  gather_parts(data, {n, transport_.size()}, size_of(dtype));
 }
 
 void Ring::all_reduce(std::byte* data, int64_t n, DType dtype) {

@@ -77,7 +77,6 @@ class Ring {
   void pass(int64_t rounds, Outgoing outgoing, Landing landing, Arrived arrived);
   template <class T>
   void reduce_parts(T* data, const Parts& parts);
-  void gather_parts(std::byte* data, const Parts& parts, int64_t width);
   void wait_for(const std::vector<Transport::Ticket>& tickets);
   int neighbour(int distance) const;
 
