@@ -1,5 +1,6 @@
 #include "comm/agreement.h"
 
+#include <algorithm>
 #include <sstream>
 
 namespace tandem {
@@ -48,14 +49,11 @@ std::string outcome_of(const std::function<void()>& work) {
 
 void agree(Control& control, const std::function<void()>& work) {
   const std::vector<std::string> outcomes = control.all_gather(outcome_of(work));
-  bool same = true;
-  size_t failed = outcomes.size();
-  for (size_t r = outcomes.size(); r-- > 0;) {
-    same = same && outcomes[r] == outcomes[0];
-    failed = outcomes[r].empty() ? failed : r;
-  }
-  if (failed < outcomes.size()) {
-    throw_outcome(outcomes[failed], same ? "" : str("rank ", failed, ": "));
+  const auto failed =
+      std::ranges::find_if(outcomes, [](const std::string& outcome) { return !outcome.empty(); });
+  if (failed != outcomes.end()) {
+    const bool same = std::ranges::count(outcomes, *failed) == std::ssize(outcomes);
+    throw_outcome(*failed, same ? "" : str("rank ", failed - outcomes.begin(), ": "));
   }
 }
 

@@ -58,7 +58,7 @@ MUTANTS = [
            "[](int32_t a, int32_t b) { return std::max(a, b); }", "[](int32_t, int32_t b) { return b; }",
            ["comm.exact_sums_mpi_np2"]),
     Mutant("agreement: an error of a rank other than the first is not seen", "comm/agreement.cpp",
-           "failed = outcomes[r].empty() ? failed : r;", "failed = outcomes[0].empty() ? failed : r;",
+           "if (failed != outcomes.end()) {", "if (failed == outcomes.begin()) {",
            ["comm.mpi_collectives_np2"]),
     Mutant("timeline: waiting for others is computing", "comm/timeline.cpp",
            "during(compute, Part::kCommunication, [&] { compute.wait(communication); });", "compute.wait(communication);",
