@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <chrono>
 #include <csignal>
@@ -61,13 +63,9 @@ void wait_for_debugger(const std::string& how) {
 
 bool started_by_launcher() {
   // Open MPI; MPICH, Intel MPI and MVAPICH (PMI); any launcher with PMIx; Slurm.
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_FD", "PMIX_RANK",
-                           "MPI_LOCALNRANKS", "SLURM_PROCID"}) {
-    if (std::getenv(name)) {
-      return true;
-    }
-  }
-  return false;
+  constexpr std::array kNames = {"OMPI_COMM_WORLD_SIZE", "PMI_RANK",    "PMI_FD", "PMIX_RANK",
+                                 "MPI_LOCALNRANKS",      "SLURM_PROCID"};
+  return std::ranges::any_of(kNames, [](const char* name) { return std::getenv(name) != nullptr; });
 }
 
 int launched_processes() {
