@@ -16,15 +16,9 @@
 
 namespace tandem {
 
-namespace {
-
-struct Place {
-  int rank, size, local_rank, local_size;
-};
-
 // Runs on the worker. MPI's default error handler is still active here: MPI itself ends the job on
 // a failure.
-Place start_mpi() {
+World::Place World::start_mpi() {
   // The worker sleeps for tens of microseconds while it waits; the kernel's default slack would
   // double that.
   prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
@@ -34,7 +28,7 @@ Place start_mpi() {
     fail(ExitCode::kConfig,
          "the MPI library allows only one thread to call it; use one that was built with threads");
   }
-  Place place{};
+  Place place;
   MPI_Comm_rank(MPI_COMM_WORLD, &place.rank);
   MPI_Comm_size(MPI_COMM_WORLD, &place.size);
   MPI_Comm local = MPI_COMM_NULL;
@@ -45,29 +39,20 @@ Place start_mpi() {
   return place;
 }
 
-// By default CUDA loads a kernel at its first launch, and may then wait for all work on the GPU.
-// That can be a deadlock: the work may be a collective that waits for a rank whose host waits in
-// the same way. A value that the user has set stays. 1 rank does not need this.
-void load_kernels_at_the_start() { setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
-
-}  // namespace
-
 World::World() : host_(host_name()) {
+  // By default CUDA loads a kernel at its first launch, and may then wait for all work on the GPU.
+  // That can be a deadlock: the work may be a collective that waits for a rank whose host waits in
+  // the same way. A value that the user has set stays. 1 rank does not need this.
   if (launched_processes() > 1) {
-    load_kernels_at_the_start();  // before CUDA starts, and before there are threads
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);  // before CUDA starts, and before there are threads
   }
   if (started_by_launcher()) {
     worker_ = std::make_unique<Stream>(Stream::background(Device::kCpu));
-    Place place{};
-    worker_->submit([&] { place = start_mpi(); });
+    worker_->submit([this] { place_ = start_mpi(); });
     worker_->synchronize();
     connected_ = true;
-    rank_ = place.rank;
-    size_ = place.size;
-    local_rank_ = place.local_rank;
-    local_size_ = place.local_size;
   }
-  if (size_ > 1) {
+  if (size() > 1) {
     control_ = std::make_unique<MpiControl>(MpiQueue(*worker_, timeout_s_));
     collectives_ = std::make_unique<MpiCollectives>(MpiQueue(*worker_, timeout_s_));
   } else {

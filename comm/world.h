@@ -29,10 +29,10 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
-  int local_rank() const { return local_rank_; }  // among the ranks on this host
-  int local_size() const { return local_size_; }
+  int rank() const { return place_.rank; }
+  int size() const { return place_.size; }
+  int local_rank() const { return place_.local_rank; }  // among the ranks on this host
+  int local_size() const { return place_.local_size; }
   const std::string& host() const { return host_; }
   // Among all ranks of the job.
   Control& control() { return *control_; }
@@ -63,15 +63,15 @@ class World {
   [[noreturn]] void abort(ExitCode code);
 
  private:
-  static constexpr double kDefaultTimeout_s = 600;
+  struct Place {
+    int rank = 0, size = 1, local_rank = 0, local_size = 1;
+  };
+  static Place start_mpi();
 
-  int rank_ = 0;
-  int size_ = 1;
-  int local_rank_ = 0;
-  int local_size_ = 1;
+  Place place_;
   std::string host_;
   bool waits_without_end_ = false;
-  std::atomic<double> timeout_s_{kDefaultTimeout_s};
+  std::atomic<double> timeout_s_{600};
   std::atomic<bool> connected_{false};  // between MPI's start-up and shutdown
   std::unique_ptr<Stream> worker_;      // null: no MPI
   std::unique_ptr<Control> control_;
