@@ -3,16 +3,15 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/core/counted.h"
+
 namespace tandem {
 
 namespace {
 
 // "rank 1", or "rank 0 (and 3 others)".
 std::string rank_and_others(int64_t rank, int64_t others) {
-  return str("rank ", rank,
-             others == 0   ? ""
-             : others == 1 ? " (and 1 other)"
-                           : str(" (and ", others, " others)"));
+  return str("rank ", rank, others == 0 ? "" : str(" (and ", counted(others, "other"), ")"));
 }
 
 // The place of the lowest rank that has one.

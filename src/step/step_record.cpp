@@ -1,5 +1,7 @@
 #include "src/step/step_record.h"
 
+#include <numeric>
+
 #include "src/device/copy.h"
 #include "src/kernels/reduce.h"
 
@@ -79,11 +81,8 @@ StepRecord::Copy StepRecord::copy_to_host(Stream& stream) {
 }
 
 double StepRecord::Copy::loss() const {
-  double total = 0;
-  for (const double loss : figures.as<double>().subspan(1)) {
-    total += loss;
-  }
-  return total;
+  const std::span<const double> losses = figures.as<double>().subspan(1);
+  return std::accumulate(losses.begin(), losses.end(), 0.0);
 }
 
 }  // namespace tandem
