@@ -16,15 +16,6 @@ namespace {
 // Reductions in flight before we wait for the oldest, which frees its memory.
 constexpr size_t kInFlight = 1;
 
-GradientSync::Options checked(const GradientSync::Options& options) {
-  if (options.exact_leaves > 0 && options.wire_dtype != DType::kF32) {
-    fail(ExitCode::kConfig,
-         str("dist.reduce = exact sends 64-bit integers: dist.wire_dtype = ",
-             name_of(options.wire_dtype), " excludes it; use dist.wire_dtype = f32"));
-  }
-  return options;
-}
-
 // to += from, or to = from.
 template <class T>
 void add_or_copy(Stream& stream, const Tensor& from, const Tensor& to, bool add) {
@@ -45,11 +36,16 @@ GradientSync::GradientSync(const ModelLayout& layout, ParamValues& values, Strea
       values_(values),
       stream_(stream),
       memory_(memory),
-      options_(checked(options)),
+      options_(options),
       buckets_(static_cast<size_t>(layout.buckets())),
       used_(layout.parameters().size(), true),
       own_(memory) {
-  const bool is_exact = options_.exact_leaves > 0;
+  const bool is_exact = options.exact_leaves > 0;
+  if (is_exact && options.wire_dtype != DType::kF32) {
+    fail(ExitCode::kConfig,
+         str("dist.reduce = exact sends 64-bit integers: dist.wire_dtype = ",
+             name_of(options.wire_dtype), " excludes it; use dist.wire_dtype = f32"));
+  }
   const auto count = [&](int64_t bucket) {
     return layout_.bucket(bucket).frozen ? 0 : layout_.place(bucket).gradients().count();
   };
@@ -73,7 +69,7 @@ GradientSync::GradientSync(const ModelLayout& layout, ParamValues& values, Strea
   }
   if (is_exact) {
     exact_.emplace(stream, memory, static_cast<int64_t>(layout.parameters().size()),
-                   options_.exact_leaves);
+                   options.exact_leaves);
   }
 }
 
