@@ -162,7 +162,7 @@ Range FlatLayout::part(const Bucket& bucket, int part) const {
   return {bucket.range.begin + part * size, bucket.range.begin + (part + 1) * size};
 }
 
-std::vector<Extent> FlatLayout::extents(Range range) const {
+std::vector<Extent> FlatLayout::extents(Range range, int64_t begin) const {
   std::vector<Extent> result;
   auto it = std::ranges::upper_bound(segments_, range.begin, {}, &Segment::offset);
   if (it != segments_.begin()) {
@@ -173,7 +173,7 @@ std::vector<Extent> FlatLayout::extents(Range range) const {
     if (common.count() > 0) {
       result.push_back({.parameter = it->parameter,
                         .in_parameter = common.begin - it->offset,
-                        .in_flat = common.begin,
+                        .in_flat = common.begin - begin,
                         .count = common.count()});
     }
   }

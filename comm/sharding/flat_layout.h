@@ -49,7 +49,7 @@ struct Bucket {
 struct Extent {
   ParamId parameter = -1;
   int64_t in_parameter = 0;  // where it begins in the parameter
-  int64_t in_flat = 0;       // ... in the flat buffer, or in a shard, as the function says
+  int64_t in_flat = 0;       // ... in the flat buffer, or in a part of it, as the function says
   int64_t count = 0;
 };
 
@@ -82,7 +82,8 @@ class FlatLayout {
   // Shard number `part` of a bucket; all shards of a bucket have the same size.
   Range part(const Bucket& bucket, int part) const;
   // The runs of parameters inside a range, in the order of the flat buffer, without padding.
-  std::vector<Extent> extents(Range range) const;
+  // in_flat counts from element `begin` of the flat buffer.
+  std::vector<Extent> extents(Range range, int64_t begin = 0) const;
   // The padding of a bucket: what belongs to no parameter.
   std::vector<Range> gaps(const Bucket& bucket) const;
 

@@ -183,13 +183,11 @@ void GradientSync::become_ready(int64_t bucket) {
   }
 }
 
-std::vector<ExactSegment> GradientSync::exact_segments(int64_t bucket, Range range) const {
+std::vector<ExactSegment> GradientSync::exact_segments(Range range) const {
   std::vector<ExactSegment> result;
-  for (const Extent& extent :
-       layout_.flat().extents(intersection(range, layout_.bucket(bucket).range))) {
-    result.push_back({.parameter = extent.parameter,
-                      .offset = extent.in_flat - range.begin,
-                      .count = extent.count});
+  for (const Extent& extent : layout_.flat().extents(range, range.begin)) {
+    result.push_back(
+        {.parameter = extent.parameter, .offset = extent.in_flat, .count = extent.count});
   }
   return result;
 }
@@ -224,7 +222,7 @@ void GradientSync::make_message(int64_t bucket) {
   if (exact_) {
     const bool adds_here = !layout_.place(bucket).shards_gradients();
     memory.message = adds_here ? memory.sums : room(DType::kI64);
-    exact_->quantise(gradient, exact_segments(bucket, layout_.bucket(bucket).range), memory.message,
+    exact_->quantise(gradient, exact_segments(layout_.bucket(bucket).range), memory.message,
                      adds_here && memory.written);
     memory.written = memory.written || adds_here;
   } else if (options_.wire_dtype != DType::kF32 && !layout_.is_alone()) {
@@ -321,7 +319,7 @@ bool GradientSync::finish_exact() {
     const auto state = [&](const Tensor& flat) {
       return slice_of(flat, place.gradients().begin, place.state());
     };
-    exact_->dequantise(state(buckets_[i].sums), exact_segments(i, place.state()),
+    exact_->dequantise(state(buckets_[i].sums), exact_segments(place.state()),
                        state(buckets_[i].gradients));
   }
   return true;

@@ -25,11 +25,7 @@ std::vector<Extent> OptimizerShards::extents_of(size_t shard, bool only_owned) c
   const ModelLayout::Run& run = runs_[shard];
   const Range wanted =
       only_owned ? intersection(run.range, layout_.place(run.bucket).owned) : run.range;
-  std::vector<Extent> result = layout_.flat().extents(wanted);
-  for (Extent& extent : result) {
-    extent.in_flat -= run.range.begin;
-  }
-  return result;
+  return layout_.flat().extents(wanted, run.range.begin);
 }
 
 }  // namespace tandem

@@ -175,11 +175,11 @@ std::vector<ParamValues::Weights> ParamValues::weights_here(bool only_owned) con
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     const BucketPlace& place = layout_.place(i);
     const Range state = place.state();
-    for (const Extent& extent : layout_.flat().extents(only_owned ? place.owned : state)) {
-      all.push_back(
-          {.parameter = layout_.parameters()[extent.parameter],
-           .offset = extent.in_parameter,
-           .data = buckets_[i].masters.slice(extent.in_flat - state.begin, extent.count)});
+    for (const Extent& extent :
+         layout_.flat().extents(only_owned ? place.owned : state, state.begin)) {
+      all.push_back({.parameter = layout_.parameters()[extent.parameter],
+                     .offset = extent.in_parameter,
+                     .data = buckets_[i].masters.slice(extent.in_flat, extent.count)});
     }
   }
   return all;
