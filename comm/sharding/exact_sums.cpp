@@ -40,30 +40,30 @@ double power(int32_t exponent, int sign) {
 }
 
 // Sets the elements of `flat` before, between and after the segments to zero.
-void zero_gaps(Stream& stream, const Tensor& flat, std::span<const ExactSegment> segments) {
+void zero_gaps(Stream& stream, const Tensor& flat, std::span<const Extent> segments) {
   int64_t begin = 0;
   const auto zero_until = [&](int64_t end) {
     if (begin < end) {
       zero(stream, flat.slice(begin, end - begin));
     }
   };
-  for (const ExactSegment& segment : segments) {
-    zero_until(segment.offset);
-    begin = segment.offset + segment.count;
+  for (const Extent& segment : segments) {
+    zero_until(segment.in_flat);
+    begin = segment.in_flat + segment.count;
   }
   zero_until(flat.elements());
 }
 
-void check(std::span<const ExactSegment> segments, int64_t elements, size_t parameters) {
+void check(std::span<const Extent> segments, int64_t elements, size_t parameters) {
   int64_t begin = 0;
-  for (const ExactSegment& s : segments) {
+  for (const Extent& s : segments) {
     require(s.parameter >= 0 && s.parameter < static_cast<int64_t>(parameters) &&
-                s.offset >= begin && s.count >= 0 && s.offset + s.count <= elements,
+                s.in_flat >= begin && s.count >= 0 && s.in_flat + s.count <= elements,
             [&] {
-              return str("ExactSums: a segment of parameter ", s.parameter, " at ", s.offset, ", ",
+              return str("ExactSums: a segment of parameter ", s.parameter, " at ", s.in_flat, ", ",
                          s.count, " elements of ", elements, ", after one that ends at ", begin);
             });
-    begin = s.offset + s.count;
+    begin = s.in_flat + s.count;
   }
 }
 
@@ -89,8 +89,8 @@ void ExactSums::begin_step() {
   zero(stream_, largest_);
 }
 
-void ExactSums::quantise(const Tensor& leaf, std::span<const ExactSegment> segments,
-                         const Tensor& sums, bool add) {
+void ExactSums::quantise(const Tensor& leaf, std::span<const Extent> segments, const Tensor& sums,
+                         bool add) {
   require(leaf.elements() == sums.elements(), "ExactSums: as many sums as elements of a leaf");
   check(segments, leaf.elements(), exponents_.size());
   if (!add) {
@@ -98,23 +98,23 @@ void ExactSums::quantise(const Tensor& leaf, std::span<const ExactSegment> segme
   }
   const double limit = std::ldexp(1, height_);
   on_device(stream_, [&](auto device) {
-    for (const auto& [parameter, offset, count] : segments) {
-      kernels::quantise(device, count, leaf.data<float>() + offset, power(exponents_[parameter], 1),
-                        limit, sums.data<int64_t>() + offset, add,
-                        largest_.data<int32_t>() + parameter);
+    for (const Extent& s : segments) {
+      kernels::quantise(device, s.count, leaf.data<float>() + s.in_flat,
+                        power(exponents_[s.parameter], 1), limit, sums.data<int64_t>() + s.in_flat,
+                        add, largest_.data<int32_t>() + s.parameter);
     }
   });
 }
 
-void ExactSums::dequantise(const Tensor& sums, std::span<const ExactSegment> segments,
+void ExactSums::dequantise(const Tensor& sums, std::span<const Extent> segments,
                            const Tensor& values) const {
   require(sums.elements() == values.elements(), "ExactSums: as many values as sums");
   check(segments, sums.elements(), exponents_.size());
   zero_gaps(stream_, values, segments);
   on_device(stream_, [&](auto device) {
-    for (const auto& [parameter, offset, count] : segments) {
-      kernels::dequantise(device, count, sums.data<int64_t>() + offset,
-                          power(exponents_[parameter], -1), values.data<float>() + offset);
+    for (const Extent& s : segments) {
+      kernels::dequantise(device, s.count, sums.data<int64_t>() + s.in_flat,
+                          power(exponents_[s.parameter], -1), values.data<float>() + s.in_flat);
     }
   });
 }

@@ -21,16 +21,10 @@
 
 #include "comm/collectives.h"
 #include "comm/control.h"
+#include "comm/sharding/flat_layout.h"
 #include "comm/timeline.h"
 
 namespace tandem {
-
-// A parameter, or a run of its elements, in a flat array.
-struct ExactSegment {
-  int64_t parameter = 0;  // its exponent applies
-  int64_t offset = 0;     // of the first element, in the flat array
-  int64_t count = 0;
-};
 
 class ExactSums {
  public:
@@ -45,17 +39,16 @@ class ExactSums {
   // that the last judge() found.
   void begin_step();
 
-  // Segments must be in the order of their offsets and must not overlap.
+  // The segments are runs of parameters in a flat array. They must be in the order of in_flat and
+  // must not overlap.
   //
   // sums[i] (+)= fixed point of leaf[i] on the segments. `add`: adds; otherwise overwrites, with 0
   // outside the segments. Elements that do not fit or are not finite count as 0; judge() reports
   // them. leaf: f32 [n]; sums: i64 [n]. Enqueued on the stream.
-  void quantise(const Tensor& leaf, std::span<const ExactSegment> segments, const Tensor& sums,
-                bool add);
+  void quantise(const Tensor& leaf, std::span<const Extent> segments, const Tensor& sums, bool add);
   // The way back: values[i] = sums[i] 2^-e, rounded once to f32, on the segments; 0 outside. sums:
   // i64 [n]; values: f32 [n]. Call before the next begin_step(). Enqueued on the stream.
-  void dequantise(const Tensor& sums, std::span<const ExactSegment> segments,
-                  const Tensor& values) const;
+  void dequantise(const Tensor& sums, std::span<const Extent> segments, const Tensor& values) const;
 
   enum class Verdict : uint8_t {
     kGood,

@@ -172,9 +172,9 @@ std::vector<Extent> FlatLayout::extents(Range range, int64_t begin) const {
     const Range common = intersection(range, {it->offset, it->offset + it->count});
     if (common.count() > 0) {
       result.push_back({.parameter = it->parameter,
-                        .in_parameter = common.begin - it->offset,
                         .in_flat = common.begin - begin,
-                        .count = common.count()});
+                        .count = common.count(),
+                        .in_parameter = common.begin - it->offset});
     }
   }
   return result;

@@ -48,9 +48,9 @@ struct Bucket {
 // A run of elements of one parameter.
 struct Extent {
   ParamId parameter = -1;
-  int64_t in_parameter = 0;  // where it begins in the parameter
-  int64_t in_flat = 0;       // ... in the flat buffer, or in a part of it, as the function says
+  int64_t in_flat = 0;  // where it begins in the flat buffer, or in a part of it
   int64_t count = 0;
+  int64_t in_parameter = 0;  // where it begins in the parameter
 };
 
 class FlatLayout {

@@ -183,15 +183,6 @@ void GradientSync::become_ready(int64_t bucket) {
   }
 }
 
-std::vector<ExactSegment> GradientSync::exact_segments(Range range) const {
-  std::vector<ExactSegment> result;
-  for (const Extent& extent : layout_.flat().extents(range, range.begin)) {
-    result.push_back(
-        {.parameter = extent.parameter, .offset = extent.in_flat, .count = extent.count});
-  }
-  return result;
-}
-
 // Called when it is the bucket's turn: makes the message, and sends it unless later micro-steps add
 // to it.
 void GradientSync::reduce(int64_t bucket) {
@@ -222,7 +213,8 @@ void GradientSync::make_message(int64_t bucket) {
   if (exact_) {
     const bool adds_here = !layout_.place(bucket).shards_gradients();
     memory.message = adds_here ? memory.sums : room(DType::kI64);
-    exact_->quantise(gradient, exact_segments(layout_.bucket(bucket).range), memory.message,
+    const Range whole = layout_.bucket(bucket).range;
+    exact_->quantise(gradient, layout_.flat().extents(whole, whole.begin), memory.message,
                      adds_here && memory.written);
     memory.written = memory.written || adds_here;
   } else if (options_.wire_dtype != DType::kF32 && !layout_.is_alone()) {
@@ -319,7 +311,8 @@ bool GradientSync::finish_exact() {
     const auto state = [&](const Tensor& flat) {
       return slice_of(flat, place.gradients().begin, place.state());
     };
-    exact_->dequantise(state(buckets_[i].sums), exact_segments(place.state()),
+    exact_->dequantise(state(buckets_[i].sums),
+                       layout_.flat().extents(place.state(), place.state().begin),
                        state(buckets_[i].gradients));
   }
   return true;

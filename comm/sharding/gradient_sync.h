@@ -98,7 +98,6 @@ class GradientSync final : public Gate {
   void send(int64_t bucket);
   void finish_oldest();
   bool finish_exact();
-  std::vector<ExactSegment> exact_segments(Range range) const;
 
   const ModelLayout& layout_;
   ParamValues& values_;

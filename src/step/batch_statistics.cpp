@@ -12,8 +12,8 @@ BatchStatistics::BatchStatistics(Model& model, Stream& stream, Memory& memory, i
   int64_t elements = 0;
   for (const RunningStatistics* statistics : model.statistics()) {
     for (int64_t half = 0; half < 2; ++half) {  // means, then variances
-      segments_.push_back({.parameter = static_cast<int64_t>(segments_.size()),
-                           .offset = elements,
+      segments_.push_back({.parameter = static_cast<ParamId>(segments_.size()),
+                           .in_flat = elements,
                            .count = statistics->channels});
       elements += statistics->channels;
     }

@@ -35,7 +35,7 @@ class BatchStatistics {
   Stream& stream_;
   Tensor sum_{}, running_{};  // f32 [all channels twice]; empty for a model without statistics
   std::optional<ExactSums> exact_;
-  std::vector<ExactSegment> segments_;
+  std::vector<Extent> segments_;
   Tensor exact_sum_{};    // i64
   bool written_ = false;  // exact_sum_ holds values of this step
 };

@@ -20,7 +20,7 @@
 namespace tandem::testing {
 
 using Verdict = ExactSums::Verdict;
-using Segments = std::vector<ExactSegment>;
+using Segments = std::vector<Extent>;
 static_assert(std::numeric_limits<long double>::digits >= 64);
 
 [[noreturn]] inline void unused() { fail(ExitCode::kInternal, "exact sums do not need this"); }
@@ -125,7 +125,7 @@ struct Rank {
     const auto n = static_cast<int64_t>(leaf.size());
     Segments segments;
     for (int64_t i = 0; i < n; ++i) {
-      segments.push_back({i, i, 1});
+      segments.push_back({static_cast<ParamId>(i), i, 1});
     }
     const Tensor sums = empty(n, DType::kI64), values = empty(n, DType::kF32);
     exact.begin_step();

@@ -35,11 +35,11 @@ std::vector<std::vector<float>> random_leaves() {
   std::mt19937_64 random(5);
   std::vector<std::vector<float>> leaves(kLeaves, std::vector<float>(kCount, 7e30f));
   for (auto& leaf : leaves) {
-    for (const ExactSegment& segment : kSegments) {
+    for (const Extent& segment : kSegments) {
       for (int64_t i = 0; i < segment.count; ++i) {
         const double size = std::ldexp(1, -static_cast<int>(random() % 60));
         const double g = (static_cast<double>(random() % 2001) - 1000) * size;
-        leaf[segment.offset + i] = static_cast<float>(g * kScale[segment.parameter]);
+        leaf[segment.in_flat + i] = static_cast<float>(g * kScale[segment.parameter]);
       }
     }
   }
@@ -49,7 +49,7 @@ std::vector<std::vector<float>> random_leaves() {
 // Segments in pieces of `length`.
 Segments cut(int64_t length) {
   Segments pieces;
-  for (const auto& [parameter, offset, count] : kSegments) {
+  for (const auto& [parameter, offset, count, in_parameter] : kSegments) {
     for (int64_t i = 0; i < count; i += length) {
       pieces.push_back({parameter, offset + i, std::min(length, count - i)});
     }
@@ -110,7 +110,7 @@ TEST(ExactSums, AreTheIntegersAndValuesOfTheirDefinition) {
     const Sums sums = summed(device, order, 2, kSegments);
     std::vector<int64_t> integers(kCount, 0);
     std::vector<float> values(kCount, 0), largest(3, 0);
-    for (const auto& [parameter, offset, count] : kSegments) {
+    for (const auto& [parameter, offset, count, in_parameter] : kSegments) {
       const int32_t exponent = sums.exponents[parameter];
       for (int64_t i = offset; i < offset + count; ++i) {
         for (const auto& leaf : leaves) {

@@ -21,7 +21,7 @@ namespace {
 using Verdict = ExactSums::Verdict;
 
 constexpr int64_t kLeaves = 12, kCount = 1000;
-const std::vector<ExactSegment> kSegments = {{0, 0, 400}, {1, 401, 599}};
+const std::vector<Extent> kSegments = {{0, 0, 400}, {1, 401, 599}};
 
 // The second parameter's gradients are much smaller.
 float element(int64_t leaf, int64_t i, float scale) {
@@ -100,7 +100,7 @@ TEST(ExactSumsOfRanks, AreThoseOfTheDefinition) {
     EXPECT_EQ(job.step(1, 0.25f), Verdict::kGood);
     const std::vector<int32_t> exponents = job.exact.exponents();
     std::vector<int64_t> expected(kCount, 0);
-    for (const auto& [parameter, offset, count] : kSegments) {
+    for (const auto& [parameter, offset, count, in_parameter] : kSegments) {
       for (int64_t i = offset; i < offset + count; ++i) {
         for (int64_t l = 0; l < kLeaves; ++l) {
           const float g = l == kLeaves - 1 && i == 5 ? 0.25f : element(l, i, 1);
