@@ -2,7 +2,10 @@
 // stream() runs its work inline.
 #pragma once
 
+#include <cstring>
+
 #include "comm/collectives.h"
+#include "src/core/error.h"
 
 namespace tandem {
 
@@ -14,15 +17,30 @@ class SelfCollectives final : public Collectives {
   int size() const override { return 1; }
   Stream& stream() override { return stream_; }
   void all_reduce(const Tensor&, Traffic) override {}
-  void reduce_scatter(const Tensor& in, const Tensor& out) override;
-  void all_gather(const Tensor& in, const Tensor& out) override;
-  void all_to_all(const Tensor& in, const Tensor& out) override;
-  void broadcast(const Tensor& inout, int root) override;
-  std::unique_ptr<Collectives> split(std::span<const int> colors) override;
+  void reduce_scatter(const Tensor& in, const Tensor& out) override { copy(in, out); }
+  void all_gather(const Tensor& in, const Tensor& out) override { copy(in, out); }
+  void all_to_all(const Tensor& in, const Tensor& out) override { copy(in, out); }
+  void broadcast(const Tensor&, int root) override {
+    require(root == 0, "SelfCollectives: there is only rank 0");
+  }
+  std::unique_ptr<Collectives> split(std::span<const int> colors) override {
+    require(colors.size() == 1, "split: there is not one color for each rank");
+    return std::make_unique<SelfCollectives>();
+  }
   void set_nodes(std::span<const int>) override {}
   WireCount wire() const override { return {}; }
 
  private:
+  static void copy(const Tensor& in, const Tensor& out) {
+    require(in.dtype() == out.dtype() && in.elements() == out.elements(),
+            "SelfCollectives: in and out differ in dtype or size");
+    require(in.raw() == out.raw() || in.device() == Device::kCpu,
+            "SelfCollectives: copies host memory only");
+    if (in.raw() != out.raw()) {
+      std::memcpy(out.raw(), in.raw(), static_cast<size_t>(in.bytes()));
+    }
+  }
+
   Stream stream_;
 };
 
