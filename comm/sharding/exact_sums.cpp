@@ -39,21 +39,6 @@ double power(int32_t exponent, int sign) {
   return exponent == ExactSums::kUnknown ? 0 : std::ldexp(1, sign * exponent);
 }
 
-// Sets the elements of `flat` before, between and after the segments to zero.
-void zero_gaps(Stream& stream, const Tensor& flat, std::span<const Extent> segments) {
-  int64_t begin = 0;
-  const auto zero_until = [&](int64_t end) {
-    if (begin < end) {
-      zero(stream, flat.slice(begin, end - begin));
-    }
-  };
-  for (const Extent& segment : segments) {
-    zero_until(segment.in_flat);
-    begin = segment.in_flat + segment.count;
-  }
-  zero_until(flat.elements());
-}
-
 void check(std::span<const Extent> segments, int64_t elements, size_t parameters) {
   int64_t begin = 0;
   for (const Extent& s : segments) {
@@ -68,6 +53,20 @@ void check(std::span<const Extent> segments, int64_t elements, size_t parameters
 }
 
 }  // namespace
+
+void zero_gaps(Stream& stream, const Tensor& flat, std::span<const Extent> segments) {
+  int64_t begin = 0;
+  const auto zero_until = [&](int64_t end) {
+    if (begin < end) {
+      zero(stream, flat.slice(begin, end - begin));
+    }
+  };
+  for (const Extent& segment : segments) {
+    zero_until(segment.in_flat);
+    begin = segment.in_flat + segment.count;
+  }
+  zero_until(flat.elements());
+}
 
 ExactSums::ExactSums(Stream& stream, Memory& memory, int64_t parameters, int64_t leaves)
     : stream_(stream),

@@ -26,6 +26,10 @@
 
 namespace tandem {
 
+// Sets the elements of `flat` before, between and after the segments to zero. The segments are in
+// the order of in_flat and do not overlap. Enqueued on the stream.
+void zero_gaps(Stream& stream, const Tensor& flat, std::span<const Extent> segments);
+
 class ExactSums {
  public:
   // The exponent before a parameter's first gradient: no leaf fits then, unless it is zero.

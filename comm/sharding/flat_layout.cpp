@@ -180,22 +180,6 @@ std::vector<Extent> FlatLayout::extents(Range range, int64_t begin) const {
   return result;
 }
 
-std::vector<Range> FlatLayout::gaps(const Bucket& bucket) const {
-  std::vector<Range> result;
-  int64_t at = bucket.range.begin;
-  for (int64_t i = bucket.first_segment; i < bucket.last_segment; ++i) {
-    const Segment& segment = segments_[i];
-    if (at < segment.offset) {
-      result.push_back({at, segment.offset});
-    }
-    at = segment.offset + segment.count;
-  }
-  if (at < bucket.range.end) {
-    result.push_back({at, bucket.range.end});
-  }
-  return result;
-}
-
 uint64_t FlatLayout::hash() const {
   Fnv1a<uint64_t> hash;
   hash.add(ranks_);

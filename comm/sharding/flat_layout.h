@@ -84,8 +84,6 @@ class FlatLayout {
   // The runs of parameters inside a range, in the order of the flat buffer, without padding.
   // in_flat counts from element `begin` of the flat buffer.
   std::vector<Extent> extents(Range range, int64_t begin = 0) const;
-  // The padding of a bucket: what belongs to no parameter.
-  std::vector<Range> gaps(const Bucket& bucket) const;
 
   // Equal for equal layouts: names, sizes, offsets, buckets, ranks, shards. FNV-1a, 64 bits.
   uint64_t hash() const;

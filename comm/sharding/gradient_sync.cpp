@@ -143,11 +143,9 @@ void GradientSync::open(int64_t bucket) {
   if (memory.leaf) {
     return;
   }
-  const Bucket& whole = layout_.bucket(bucket);
-  memory.leaf = Tensor::empty(memory_, {whole.range.count()}, DType::kF32, MemoryClass::kStaging);
-  for (const Range& gap : layout_.flat().gaps(whole)) {
-    zero(stream_, memory.leaf.slice(gap.begin - whole.range.begin, gap.count()));
-  }
+  const Range whole = layout_.bucket(bucket).range;
+  memory.leaf = Tensor::empty(memory_, {whole.count()}, DType::kF32, MemoryClass::kStaging);
+  zero_gaps(stream_, memory.leaf, layout_.flat().extents(whole, whole.begin));
   layout_.bind(bucket, memory.leaf, &Parameter::grad);
 }
 

@@ -27,7 +27,7 @@ MUTANTS = [
            "part(memory.leaf), memory.gradients, memory.written);", "part(memory.leaf), memory.gradients, false);",
            ["comm.zero_np2"]),
     Mutant("store: the gaps between gradients hold what was in memory", "comm/sharding/gradient_sync.cpp",
-           "    zero(stream_, memory.leaf.slice(gap.begin - whole.range.begin, gap.count()));\n", "    ;\n",
+           "  zero_gaps(stream_, memory.leaf, layout_.flat().extents(whole, whole.begin));\n", "  ;\n",
            ["comm.zero_np2"]),
     Mutant("values: the backward pass gathers blocks that it does not differentiate", "comm/sharding/param_values.cpp",
            "pass == Pass::kForward ? 0 : layout_.first_trained_block();", "0;",
