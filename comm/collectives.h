@@ -42,7 +42,6 @@ class Collectives {
   // in, out [size * n], without overlap: chunk r of `out` becomes chunk rank() of rank r's `in`.
   // Any dtype.
   virtual void all_to_all(const Tensor& in, const Tensor& out) = 0;
-  virtual void broadcast(const Tensor& inout, int root) = 0;
 
   // Collective: forms a group for each color, with its ranks in the same order as here, and returns
   // this rank's group. It uses the same stream. `colors`: one per rank, the same on all ranks. This

@@ -4,7 +4,7 @@ namespace tandem {
 
 std::string_view name_of(Traffic traffic) {
   constexpr std::array<std::string_view, kTraffics> kNames = {
-      "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "control"};
+      "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "control"};
   return kNames[static_cast<size_t>(traffic)];
 }
 

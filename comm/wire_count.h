@@ -14,10 +14,9 @@ enum class Traffic : uint8_t {
   kReduceScatter,
   kAllGather,
   kAllToAll,
-  kBroadcast,
   kControl,
 };
-inline constexpr int kTraffics = 6;
+inline constexpr int kTraffics = 5;
 std::string_view name_of(Traffic traffic);  // "all_reduce", ..., "control"
 
 // Bytes that this rank has sent since the start, to ranks on its own node and on other nodes.

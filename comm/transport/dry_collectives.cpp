@@ -80,11 +80,6 @@ void DryCollectives::all_to_all(const Tensor& in, const Tensor& out) {
                           seconds(network_.between, static_cast<double>(between) * ranks_here_)));
 }
 
-void DryCollectives::broadcast(const Tensor& inout, int root) {
-  require(root >= 0 && root < size(), [&] { return str("broadcast: there is no rank ", root); });
-  pass_on(Traffic::kBroadcast, 1, group_.next() == root ? 0 : inout.bytes());
-}
-
 std::unique_ptr<Collectives> DryCollectives::split(std::span<const int> colors) {
   return std::unique_ptr<Collectives>(
       new DryCollectives(stream_, network_, group_.split(colors), ranks_here_));

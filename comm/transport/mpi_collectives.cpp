@@ -110,18 +110,6 @@ void MpiCollectives::all_to_all(const Tensor& in, const Tensor& out) {
         });
 }
 
-void MpiCollectives::broadcast(const Tensor& inout, int root) {
-  require(root >= 0 && root < size(), [&] { return str("broadcast: there is no rank ", root); });
-  start(MpiKind::kBroadcast, Traffic::kBroadcast, inout.bytes(),
-        [inout, root, gives = rank() == root](Ring& ring, Staging& staging) {
-          const Tensor host = gives ? staging.host(inout) : staging.room(inout);
-          ring.broadcast(host.raw(), host.bytes(), root);
-          if (!gives) {
-            staging.put_back(host, inout);
-          }
-        });
-}
-
 std::unique_ptr<Collectives> MpiCollectives::split(std::span<const int> colors) {
   return std::unique_ptr<Collectives>(new MpiCollectives(queue_.split(colors), staging_));
 }

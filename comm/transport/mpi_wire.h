@@ -21,7 +21,6 @@ enum class MpiKind : uint8_t {
   kReduceScatter,
   kAllGather,
   kAllToAll,
-  kBroadcast,
   kSum,
   kHandOut,
   kExchange,

@@ -228,19 +228,6 @@ void NcclCollectives::all_to_all(const Tensor& in, const Tensor& out) {
   });
 }
 
-void NcclCollectives::broadcast(const Tensor& inout, int root) {
-  require(root >= 0 && root < size(), [&] { return str("broadcast: there is no rank ", root); });
-  require_on_gpu("broadcast", inout);
-  const int64_t sent = group_.next() == root ? 0 : inout.bytes();  // the last rank sends nothing
-  start("broadcast", Traffic::kBroadcast, sent, inout.bytes(), [&](auto comm, auto stream) {
-    return in_pieces(inout.elements(), largest_count_, [&](int64_t first, int64_t count) {
-      std::byte* data = inout.raw() + first * size_of(inout.dtype());
-      return ncclBroadcast(data, data, static_cast<size_t>(count), nccl_type(inout.dtype()), root,
-                           comm, stream);
-    });
-  });
-}
-
 WireCount NcclCollectives::wire() const {
   WireCount count = wire_;
   return own_control_ ? count += own_control_->wire() : count;

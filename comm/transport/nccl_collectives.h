@@ -44,7 +44,6 @@ class NcclCollectives final : public Collectives {
   void reduce_scatter(const Tensor& in, const Tensor& out) override;
   void all_gather(const Tensor& in, const Tensor& out) override;
   void all_to_all(const Tensor& in, const Tensor& out) override;
-  void broadcast(const Tensor& inout, int root) override;
 
   std::unique_ptr<Collectives> split(std::span<const int> colors) override;
   void set_nodes(std::span<const int> node_of_rank) override { group_.set_nodes(node_of_rank); }

@@ -190,21 +190,6 @@ void Ring::wait_for(const std::vector<Transport::Ticket>& tickets) {
   }
 }
 
-void Ring::broadcast(std::byte* data, int64_t bytes, int root) {
-  const int position = neighbour(-root);  // along the ring; the root's is 0
-  const bool first = position == 0, last = position == transport_.size() - 1;
-  const int64_t pieces = pieces_in(bytes, piece_bytes_);
-  const auto piece = [&](int64_t index) {
-    const int64_t begin = index * piece_bytes_;
-    return Bytes{data + begin, std::min(piece_bytes_, bytes - begin)};
-  };
-  // A piece is passed on in the round after its arrival.
-  pass(
-      pieces + 1, [&](int64_t round) { return last || round == 0 ? Bytes{} : piece(round - 1); },
-      [&](int64_t round) { return first || round == pieces ? Bytes{} : piece(round); },
-      [](int64_t) {});
-}
-
 std::vector<std::string> Ring::exchange(const std::string& text,
                                         const std::vector<int64_t>& bytes) {
   const int ranks = transport_.size();

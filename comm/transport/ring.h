@@ -58,8 +58,6 @@ class Ring {
   // in, out: `bytes` each, in size() equal chunks, without overlap: chunk r of `out` becomes chunk
   // rank() of rank r's `in`. Direct messages: a rank sends all chunks but its own.
   void all_to_all(const std::byte* in, std::byte* out, int64_t bytes);
-  // Pieces run from the root along the ring; every rank but the last one passes them on.
-  void broadcast(std::byte* data, int64_t bytes, int root);
 
   // Small messages from every rank to every other. `bytes`: the length of each rank's text.
   std::vector<std::string> exchange(const std::string& text, const std::vector<int64_t>& bytes);

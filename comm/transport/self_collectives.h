@@ -20,9 +20,6 @@ class SelfCollectives final : public Collectives {
   void reduce_scatter(const Tensor& in, const Tensor& out) override { copy(in, out); }
   void all_gather(const Tensor& in, const Tensor& out) override { copy(in, out); }
   void all_to_all(const Tensor& in, const Tensor& out) override { copy(in, out); }
-  void broadcast(const Tensor&, int root) override {
-    require(root == 0, "SelfCollectives: there is only rank 0");
-  }
   std::unique_ptr<Collectives> split(std::span<const int> colors) override {
     require(colors.size() == 1, "split: there is not one color for each rank");
     return std::make_unique<SelfCollectives>();

@@ -126,16 +126,6 @@ class Check {
     expect_count(wire, Traffic::kAllToAll, (size_ - 1) * n * size_of(dtype));
   }
 
-  void broadcast(DType dtype, int64_t n) {
-    for (int root = 0; root < size_; ++root) {
-      const Tensor data = numbers(dtype, self_, 0, n, device_);
-      const WireCount wire = run([&] { collectives_.broadcast(data, root); });
-      expect_same(data, numbers(dtype, {members_[root]}, 0, n, device_), "broadcast");
-      const bool last = (rank_ + 1) % size_ == root;  // the last rank passes nothing on
-      expect_count(wire, Traffic::kBroadcast, last ? 0 : data.bytes());
-    }
-  }
-
   void control() {
     const double rank = self_[0];
     double sum = 0;
@@ -198,7 +188,6 @@ void check_collectives(const Ranks& ranks, const std::vector<int>& members, Devi
     for (const DType dtype : {DType::kF32, DType::kI64, DType::kU8}) {
       check.all_gather(dtype, n);
       check.all_to_all(dtype, n);
-      check.broadcast(dtype, n);
     }
   }
 }

@@ -54,7 +54,7 @@ void misbehave(World& world, const std::string& way, const Tensor& data) {
   } else if (way == "other-collective") {
     world.set_timeout_s(1);
     if (odd) {
-      collectives.broadcast(data, kOdd);
+      collectives.all_gather(data.slice(0, data.elements() / 2), data);
     } else {
       collectives.all_reduce(data);
     }

@@ -33,10 +33,6 @@ class TappedCollectives final : public Collectives {
     tap_(Traffic::kAllToAll, in);
     inner_.all_to_all(in, out);
   }
-  void broadcast(const Tensor& inout, int root) override {
-    tap_(Traffic::kBroadcast, inout);
-    inner_.broadcast(inout, root);
-  }
   std::unique_ptr<Collectives> split(std::span<const int> colors) override {
     return inner_.split(colors);
   }

@@ -188,19 +188,6 @@ TEST_F(MpiCollectivesTest, AllGather) {
   }
 }
 
-TEST_F(MpiCollectivesTest, BroadcastFromEveryRoot) {
-  for (int root = 0; root < size; ++root) {
-    for (int64_t n : sizes()) {
-      SCOPED_TRACE(str(n, " elements from rank ", root));
-      const Tensor data = filled(n);
-      const WireCount wire = sent([&] { collectives.broadcast(data, root); });
-      EXPECT_EQ(wrong(data, [&](int64_t i) { return element(root, i); }), 0);
-      const bool last = (rank + 1) % size == root;
-      EXPECT_EQ(wire.payload().total(), last ? 0 : data.bytes());
-    }
-  }
-}
-
 TEST_F(MpiCollectivesTest, RedistributeMovesWhatThePlacementsSay) {
   using enum Placement;
   constexpr int64_t kCount = 257;
@@ -289,7 +276,6 @@ TEST_F(MpiCollectivesTest, WrongArgumentsAreErrorsBeforeAnythingIsSent) {
   if (size > 1) {
     EXPECT_THROW(collectives.set_nodes({}), Error);
   }
-  EXPECT_THROW(collectives.broadcast(data, size), Error);
   EXPECT_THROW(control.broadcast("text", -1), Error);
 }
 

@@ -180,19 +180,6 @@ TEST_F(NcclCollectivesTest, AllGather) {
   }
 }
 
-TEST_F(NcclCollectivesTest, BroadcastFromEveryRoot) {
-  for (int root = 0; root < size; ++root) {
-    for (int64_t n : sizes()) {
-      SCOPED_TRACE(str(n, " elements from rank ", root));
-      const Tensor data = filled(n);
-      const WireCount wire = sent([&] { collectives->broadcast(data, root); });
-      EXPECT_EQ(wrong(data, [&](int64_t i) { return element(root, i); }), 0);
-      const bool last = (rank + 1) % size == root;
-      EXPECT_EQ(wire.payload().total(), last ? 0 : data.bytes());
-    }
-  }
-}
-
 // Ranks arrive at different times; the stream, not the host, keeps the order.
 TEST_F(NcclCollectivesTest, CollectivesAreAsynchronousAndInOrder) {
   const Tensor a = filled(1000), b = filled(1000);
@@ -247,7 +234,6 @@ TEST_F(NcclCollectivesTest, WrongArgumentsAreErrorsBeforeAnythingIsSent) {
   EXPECT_THROW(collectives->all_to_all(data, data), Error);
   EXPECT_THROW(collectives->split({}), Error);
   EXPECT_THROW(collectives->all_gather(zeros(5), data), Error);
-  EXPECT_THROW(collectives->broadcast(data, size), Error);
   EXPECT_THROW(collectives->all_reduce(to_host(data)), Error);
   EXPECT_EQ(collectives->wire().collectives, 0);
 }

@@ -276,23 +276,6 @@ TEST(Ring, AllGatherCollectsTheParts) {
   }
 }
 
-TEST(Ring, BroadcastFromEveryRoot) {
-  for (int ranks : {1, 2, 3, 4}) {
-    for (int root = 0; root < ranks; ++root) {
-      for (int64_t n : {0, 1, 15, 16, 17, 1000}) {
-        SCOPED_TRACE(str(ranks, " ranks, root ", root, ", ", n, " elements"));
-        const std::vector<float> expected = filled<float>(root, n);
-        for_ranks(ranks, [&](ThreadTransport& transport) {
-          Ring ring(transport, kSmallPiece);
-          std::vector<float> data = filled<float>(transport.rank(), n);
-          ring.broadcast(bytes_of(data), n * 4, root);
-          EXPECT_TRUE(data == expected) << "rank " << transport.rank();
-        });
-      }
-    }
-  }
-}
-
 TEST(Ring, TextOfDifferentLengths) {
   for (int ranks : {1, 2, 3, 5}) {
     for_ranks(ranks, [&](ThreadTransport& transport) {

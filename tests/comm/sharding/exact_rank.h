@@ -59,7 +59,6 @@ class ThreadCollectives final : public Collectives {
   void reduce_scatter(const Tensor&, const Tensor&) override { unused(); }
   void all_gather(const Tensor&, const Tensor&) override { unused(); }
   void all_to_all(const Tensor&, const Tensor&) override { unused(); }
-  void broadcast(const Tensor&, int) override { unused(); }
   std::unique_ptr<Collectives> split(std::span<const int>) override { unused(); }
   void set_nodes(std::span<const int>) override { unused(); }
   WireCount wire() const override { unused(); }
