@@ -45,7 +45,19 @@ class Timeline {
   // Runs work() and returns its result; its time belongs to `part`. Parts inside kSaving and
   // kElsewhere belong to these.
   template <class F>
-  auto during(Stream& compute, Part part, F&& work);
+  auto during(Stream& compute, Part part, F&& work) {
+    if (part_ == Part::kSaving || part_ == Part::kElsewhere) {
+      return work();
+    }
+    // Also when work() throws: a save that fails does not end the run.
+    struct Back {
+      Timeline& timeline;
+      Stream& compute;
+      Part before;
+      ~Back() { timeline.enter(compute, before); }
+    } const back{*this, compute, enter(compute, part)};
+    return work();
+  }
   // Returns the timeline up to now; this one goes on, in the same part.
   Timeline take(Stream& compute);
 
@@ -63,20 +75,5 @@ class Timeline {
   };
   std::vector<Mark> on_gpu_;
 };
-
-template <class F>
-auto Timeline::during(Stream& compute, Part part, F&& work) {
-  if (part_ == Part::kSaving || part_ == Part::kElsewhere) {
-    return work();
-  }
-  // Also when work() throws: a save that fails does not end the run.
-  struct Back {
-    Timeline& timeline;
-    Stream& compute;
-    Part before;
-    ~Back() { timeline.enter(compute, before); }
-  } const back{*this, compute, enter(compute, part)};
-  return work();
-}
 
 }  // namespace tandem
