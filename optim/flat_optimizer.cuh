@@ -10,9 +10,7 @@
 
 namespace tandem::kernels {
 
-namespace flat_optimizer_detail {
-
-inline constexpr int kThreads = 256;
+inline constexpr int kUpdateThreads = 256;
 
 template <class Rule>
 __global__ void prepare_update_kernel(typename Rule::Options options,
@@ -42,7 +40,7 @@ __device__ void update_at(int64_t i, const Rule& rule, Global<const float> grad,
 
 // A block updates one chunk; each thread as many neighbouring elements as 16 bytes of f32 hold.
 template <class Rule, class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kUpdateThreads)
     update_shards_kernel(Global<const typename Rule::Scalars> scalars,
                          ArrayList<ShardArrays> list) {
   const typename Rule::Scalars shared_by_all = scalars.load(0);
@@ -62,29 +60,26 @@ __global__ void __launch_bounds__(kThreads)
                                  Global<float>(shard.state[kSlot])...);
     };
     for (int64_t i = first + threadIdx.x * kPack<float>; i < packs_end;
-         i += kThreads * kPack<float>) {
+         i += kUpdateThreads * kPack<float>) {
       update.template operator()<kPack<float>>(i);
     }
-    for (int64_t i = packs_end + threadIdx.x; i < last; i += kThreads) {
+    for (int64_t i = packs_end + threadIdx.x; i < last; i += kUpdateThreads) {
       update.template operator()<1>(i);
     }
   }
   (std::make_index_sequence<Rule::kSlots.size()>());
 }
 
-}  // namespace flat_optimizer_detail
-
 template <class Rule>
 void update_shards(Cuda device, const typename Rule::Options& options, const StepInputs& inputs,
                    typename Rule::Scalars* scalars, DType working,
                    const ArrayList<ShardArrays>& shards) {
-  using namespace flat_optimizer_detail;
   launch<prepare_update_kernel<Rule>>(device, 1, 1, 0, options, inputs.numbers, inputs.state,
                                       scalars);
   if (shards.chunk_count > 0) {
     on_working_type(working, [&]<class T>() {
-      launch<update_shards_kernel<Rule, T>>(device, blocks_for(shards.chunk_count, 1), kThreads, 0,
-                                            scalars, shards);
+      launch<update_shards_kernel<Rule, T>>(device, blocks_for(shards.chunk_count, 1),
+                                            kUpdateThreads, 0, scalars, shards);
     });
   }
 }
