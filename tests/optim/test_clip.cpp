@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "optim/clip.h"
+#include "optim/step_control.h"
 
 namespace tandem {
 namespace {
