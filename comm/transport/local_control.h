@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "comm/control.h"
+#include "comm/group.h"
 #include "src/core/error.h"
 
 namespace tandem {
@@ -29,11 +30,8 @@ class LocalControl final : public Control {
   }
   void barrier() override {}
   std::unique_ptr<Control> split(std::span<const int> colors) override {
-    require(std::ssize(colors) == size_, "split: there is not one color for each rank");
-    const auto own = [&](std::span<const int> ranks) {
-      return static_cast<int>(std::ranges::count(ranks, colors[rank_]));
-    };
-    return std::make_unique<LocalControl>(own(colors.first(rank_)), own(colors));
+    const Group part = Group(rank_, size_).split(colors);
+    return std::make_unique<LocalControl>(part.rank(), part.size());
   }
   void set_nodes(std::span<const int>) override {}
   WireCount wire() const override { return {}; }
