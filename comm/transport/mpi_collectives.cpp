@@ -24,11 +24,13 @@ class MpiCollectives::Staging {
                ? tensor
                : Tensor::empty(gpu().memory, tensor.shape(), tensor.dtype(), MemoryClass::kStaging);
   }
-  // Copies the results to the tensor, if it is in GPU memory.
-  void put_back(const Tensor& host, const Tensor& tensor) {
-    if (tensor.device() != Device::kCpu) {
-      copy(gpu().stream, host, tensor);
+  // to = host, unless they are the same memory.
+  void assign(const Tensor& host, const Tensor& to) {
+    if (to.device() != Device::kCpu) {
+      copy(gpu().stream, host, to);
       gpu().stream.synchronize();
+    } else if (host.raw() != to.raw()) {
+      std::memcpy(to.raw(), host.raw(), static_cast<size_t>(to.bytes()));
     }
   }
 
@@ -60,7 +62,7 @@ void MpiCollectives::all_reduce(const Tensor& inout, Traffic traffic) {
   start(MpiKind::kAllReduce, traffic, inout.bytes(), [inout](Ring& ring, Staging& staging) {
     const Tensor host = staging.host(inout);
     ring.all_reduce(host.raw(), host.elements(), host.dtype());
-    staging.put_back(host, inout);
+    staging.assign(host, inout);
   });
 }
 
@@ -72,12 +74,7 @@ void MpiCollectives::reduce_scatter(const Tensor& in, const Tensor& out) {
         [in, out, part = rank()](Ring& ring, Staging& staging) {
           const Tensor host = staging.host(in);
           ring.reduce_scatter(host.raw(), host.elements(), host.dtype());
-          const Tensor sum = host.slice(part * out.elements(), out.elements());
-          if (out.device() != Device::kCpu) {
-            staging.put_back(sum, out);
-          } else if (sum.raw() != out.raw()) {
-            std::memcpy(out.raw(), sum.raw(), static_cast<size_t>(out.bytes()));
-          }
+          staging.assign(host.slice(part * out.elements(), out.elements()), out);
         });
 }
 
@@ -87,12 +84,9 @@ void MpiCollectives::all_gather(const Tensor& in, const Tensor& out) {
   start(MpiKind::kAllGather, Traffic::kAllGather, out.bytes(),
         [in, out, part = rank()](Ring& ring, Staging& staging) {
           const Tensor own = staging.host(in), host = staging.room(out);
-          std::byte* place = host.raw() + part * own.bytes();
-          if (place != own.raw()) {
-            std::memcpy(place, own.raw(), static_cast<size_t>(own.bytes()));
-          }
+          staging.assign(own, host.slice(part * own.elements(), own.elements()));
           ring.all_gather(host.raw(), host.elements(), host.dtype());
-          staging.put_back(host, out);
+          staging.assign(host, out);
         });
 }
 
@@ -106,7 +100,7 @@ void MpiCollectives::all_to_all(const Tensor& in, const Tensor& out) {
         [in, out](Ring& ring, Staging& staging) {
           const Tensor from = staging.host(in), to = staging.room(out);
           ring.all_to_all(from.raw(), to.raw(), in.bytes());
-          staging.put_back(to, out);
+          staging.assign(to, out);
         });
 }
 
