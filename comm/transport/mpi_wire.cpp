@@ -164,7 +164,13 @@ void MpiWire::wait(Ticket ticket) {
   }
   free_.push_back(ticket);
   if (!message.outgoing) {
-    require_length(message, status);
+    int count = 0;
+    check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
+    if (count != message.bytes) {
+      fail(ExitCode::kInternal,
+           str(place(), ": ", other(message), " sent ", count, " bytes where ", message.bytes,
+               " were expected; the ranks disagree about this collective"));
+    }
   }
 }
 
@@ -197,16 +203,6 @@ std::string MpiWire::place() const {
 
 std::string MpiWire::other(const Message& message) const {
   return str("rank ", group_.job_rank(message.peer));
-}
-
-void MpiWire::require_length(const Message& message, const MPI_Status& status) const {
-  int count = 0;
-  check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
-  if (count != message.bytes) {
-    fail(ExitCode::kInternal,
-         str(place(), ": ", other(message), " sent ", count, " bytes where ", message.bytes,
-             " were expected; the ranks disagree about this collective"));
-  }
 }
 
 void MpiWire::fail_silent(const Message& message) const {

@@ -65,7 +65,6 @@ class MpiWire final : public Transport {
   int tag() const;
   std::string place() const;
   std::string other(const Message& message) const;  // "rank 3"
-  void require_length(const Message& message, const MPI_Status& status) const;
   [[noreturn]] void fail_silent(const Message& message) const;
 
   MPI_Comm comm_;
