@@ -11,12 +11,6 @@ namespace {
 // Longer than any healthy shutdown takes.
 constexpr double kFinish_s = 10;
 
-// A wrong call is this program's fault, everything else may be the machine's.
-ExitCode exit_code_of(ncclResult_t result) {
-  return result == ncclInvalidArgument || result == ncclInvalidUsage ? ExitCode::kInternal
-                                                                     : ExitCode::kTemporary;
-}
-
 // Throws on all ranks if NCCL does not work on rank 0.
 ncclUniqueId agree_on_id(Control& control) {
   ncclUniqueId id{};
@@ -128,7 +122,9 @@ void NcclStream::settle(ncclComm_t comm, ncclResult_t result, const std::string&
 }
 
 void NcclStream::abort(ncclResult_t result, ncclComm_t comm, const std::string& what) {
-  abort(exit_code_of(result),
+  // A wrong call is this program's fault, everything else may be the machine's.
+  const bool wrong_call = result == ncclInvalidArgument || result == ncclInvalidUsage;
+  abort(wrong_call ? ExitCode::kInternal : ExitCode::kTemporary,
         str(what, ": NCCL: ", ncclGetErrorString(result), " (", ncclGetLastError(comm), ")"));
 }
 
