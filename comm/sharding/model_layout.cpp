@@ -18,25 +18,6 @@ int stage_of(int zero, const Hierarchy& data) {
   return data.parts() == 1 ? 0 : zero;
 }
 
-std::vector<Parameter*> in_forward_order(const std::vector<BlockParameters>& blocks) {
-  std::vector<Parameter*> result;
-  for (const BlockParameters& block : blocks) {
-    result.insert(result.end(), block.parameters.begin(), block.parameters.end());
-  }
-  return result;
-}
-
-// Buffers that are freed after use are freed by blocks, so their buckets must not cross blocks.
-FlatLayout::Options layout_options(int zero, int64_t bucket_bytes, const Hierarchy& data,
-                                   Device device) {
-  return {.ranks = data.size(),
-          .parts = data.parts(),
-          .device = device,
-          .bucket_bytes = bucket_bytes,
-          .split_blocks = kZero[zero].gradients != Placement::kSharded,
-          .merge_blocks = kZero[zero].parameters != Placement::kSharded};
-}
-
 }  // namespace
 
 ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& data, Device device,
@@ -44,8 +25,17 @@ ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& data, D
     : data_(data),
       device_(device),
       zero_(stage_of(options.zero, data)),
-      parameters_(in_forward_order(blocks)),
-      flat_(blocks, layout_options(zero_, options.bucket_bytes, data, device)) {
+      // Buffers that are freed after use are freed by blocks, so their buckets must not cross
+      // blocks.
+      flat_(blocks, {.ranks = data.size(),
+                     .parts = data.parts(),
+                     .device = device,
+                     .bucket_bytes = options.bucket_bytes,
+                     .split_blocks = kZero[zero_].gradients != Placement::kSharded,
+                     .merge_blocks = kZero[zero_].parameters != Placement::kSharded}) {
+  for (const BlockParameters& block : blocks) {
+    parameters_.insert(parameters_.end(), block.parameters.begin(), block.parameters.end());
+  }
   check_equal(data.control(), "the layout of the parameters", flat_.text());
   for (const Segment& segment : flat_.segments()) {
     Parameter& parameter = *parameters_[segment.parameter];
