@@ -31,7 +31,7 @@ void add_or_copy(Stream& stream, const Tensor& from, const Tensor& to, bool add)
 }  // namespace
 
 GradientSync::GradientSync(const ModelLayout& layout, ParamValues& values, Stream& stream,
-                           Memory& memory, const Options& options)
+                           Memory& memory, const StoreOptions& options)
     : layout_(layout),
       values_(values),
       stream_(stream),

@@ -24,16 +24,9 @@ namespace tandem {
 
 class GradientSync final : public Gate {
  public:
-  struct Options {
-    bool overlap = true;             // communicate during computation
-    bool unused_is_error = true;     // a parameter without gradient; false: its gradient is zero
-    DType wire_dtype = DType::kF32;  // between ranks: f32, bf16
-    int64_t exact_leaves = 0;        // 0: floating-point sums; otherwise exact sums (exact_sums.h),
-                                     // and the number of micro-batches of all ranks in a step
-  };
   // All references must outlive this. Throws Error(kConfig) for options that exclude each other.
   GradientSync(const ModelLayout& layout, ParamValues& values, Stream& stream, Memory& memory,
-               const Options& options);
+               const StoreOptions& options);
 
   // Forgets the gradients: the first write to each overwrites it.
   void begin_step();
@@ -103,7 +96,7 @@ class GradientSync final : public Gate {
   ParamValues& values_;
   Stream& stream_;
   Memory& memory_;
-  Options options_;
+  StoreOptions options_;
   std::vector<BucketMemory> buckets_;
   std::optional<ExactSums> exact_;
   bool is_finite_ = true;  // the leaves of the exact sums were

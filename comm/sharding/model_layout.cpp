@@ -21,7 +21,7 @@ int stage_of(int zero, const Hierarchy& data) {
 }  // namespace
 
 ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& data, Device device,
-                         const Options& options)
+                         const StoreOptions& options)
     : data_(data),
       device_(device),
       zero_(stage_of(options.zero, data)),

@@ -26,18 +26,26 @@ struct BucketPlace {
   Range state() const { return shards_state() ? part : whole; }
 };
 
+// How a model is kept on the ranks. Each class takes what concerns it.
+struct StoreOptions {
+  int64_t bucket_bytes = int64_t{4} << 20;
+  bool overlap = true;             // communicate during computation
+  int zero = 0;                    // ZeRO stage
+  bool unused_is_error = true;     // a parameter without gradient; false: its gradient is zero
+  DType dtype = DType::kF32;       // of parameter values: f32, bf16, fp16
+  DType wire_dtype = DType::kF32;  // of gradients between ranks: f32, bf16
+  int64_t exact_leaves = 0;        // 0: floating-point sums; otherwise exact sums (exact_sums.h),
+                                   // and the number of micro-batches of all ranks in a step
+};
+
 class ModelLayout {
  public:
-  struct Options {
-    int zero = 0;  // ZeRO stage
-    int64_t bucket_bytes = int64_t{4} << 20;
-  };
   // Collective. Sets the id of every parameter. `blocks` are in forward order; their positions are
   // the BlockIds. `data`: the ranks that hold the model together. `device`: where the values are.
   // The references must outlive this. Throws Error(kConfig) for a ZeRO stage that does not exist,
   // and if the layout differs between ranks.
   ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& data, Device device,
-              const Options& options);
+              const StoreOptions& options);
 
   const FlatLayout& flat() const { return flat_; }
   Hierarchy& data() const { return data_; }

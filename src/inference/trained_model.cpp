@@ -76,7 +76,7 @@ TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo
   }
   trained.layout =
       std::make_unique<ModelLayout>(parameters_by_block(*trained.model), machine.mesh()->data(),
-                                    machine.device(), ModelLayout::Options{});
+                                    machine.device(), StoreOptions{});
   trained.values =
       std::make_unique<ParamValues>(*trained.layout, machine.stream, machine.memory, dtype);
   trained.statistics =
