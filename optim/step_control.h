@@ -68,7 +68,7 @@ TANDEM_HOST_DEVICE inline StepNumbers next_micro_step(StepNumbers numbers, int64
   return numbers;
 }
 
-// The state before the first step. Throws Error(kConfig) that names the option that is out of
+// The state before the first step. Throws Error(kConfig) if clip_norm, which users set, is out of
 // range.
 StepState first_state(const StepOptions& options);
 
