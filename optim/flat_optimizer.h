@@ -71,14 +71,6 @@ void update_shards(Cuda, const typename Rule::Options& options, const StepInputs
 
 }  // namespace kernels
 
-// Throws Error(kConfig) unless 0 <= value < below.
-inline void require_in_range(std::string_view key, double value, double below) {
-  if (!(value >= 0 && value < below)) {
-    fail(ExitCode::kConfig, str(key, " = ", value, ": it must be at least 0",
-                                std::isfinite(below) ? str(" and below ", below) : ""));
-  }
-}
-
 template <class Rule>
 class FlatOptimizer final : public Optimizer {
  public:

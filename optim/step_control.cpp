@@ -3,10 +3,7 @@
 namespace tandem {
 
 StepState first_state(const StepOptions& options) {
-  if (!std::isfinite(options.clip_norm) || options.clip_norm < 0) {
-    fail(ExitCode::kConfig,
-         str("optim.clip_norm = ", options.clip_norm, ": it must be at least 0"));
-  }
+  require_in_range("optim.clip_norm", options.clip_norm, INFINITY);
   return {.loss_scale = options.dynamic_scale ? options.initial_scale : 1};
 }
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string_view>
 
 #include "src/core/step_numbers.h"
 #include "src/device/dispatch.h"
@@ -66,6 +67,14 @@ TANDEM_HOST_DEVICE inline StepNumbers next_micro_step(StepNumbers numbers, int64
   numbers.first_sample += samples;
   ++numbers.micro_step;
   return numbers;
+}
+
+// Throws Error(kConfig) unless 0 <= value < below.
+inline void require_in_range(std::string_view key, double value, double below) {
+  if (!(value >= 0 && value < below)) {
+    fail(ExitCode::kConfig, str(key, " = ", value, ": it must be at least 0",
+                                std::isfinite(below) ? str(" and below ", below) : ""));
+  }
 }
 
 // The state before the first step. Throws Error(kConfig) if clip_norm, which users set, is out of
