@@ -3,6 +3,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <exception>
 
@@ -18,23 +19,10 @@ namespace tandem {
 namespace {
 
 ncclDataType_t nccl_type(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return ncclFloat32;
-    case DType::kF64:
-      return ncclFloat64;
-    case DType::kBf16:
-      return ncclBfloat16;
-    case DType::kFp16:
-      return ncclFloat16;
-    case DType::kI32:
-      return ncclInt32;
-    case DType::kI64:
-      return ncclInt64;
-    case DType::kU8:
-      return ncclUint8;
-  }
-  fail(ExitCode::kInternal, "nccl_type: unknown dtype");
+  constexpr std::array kTypes = {ncclFloat32, ncclFloat64, ncclBfloat16, ncclFloat16,
+                                 ncclInt32,   ncclInt64,   ncclUint8};  // by DType
+  static_assert(kTypes.size() == static_cast<size_t>(DType::kU8) + 1);
+  return kTypes[static_cast<size_t>(dtype)];
 }
 
 void require_on_gpu(const char* collective, const Tensor& tensor) {
