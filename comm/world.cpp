@@ -61,8 +61,6 @@ World::World() : host_(host_name()) {
   }
 }
 
-World::~World() = default;
-
 void World::finish() {
   if (!connected_) {
     return;

@@ -25,7 +25,6 @@ class World {
   // Collective. Throws Error(kConfig) when several processes were started by a build without MPI,
   // or when MPI allows no threads.
   World();
-  ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 

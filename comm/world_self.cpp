@@ -21,8 +21,6 @@ World::World()
   }
 }
 
-World::~World() = default;
-
 void World::finish() {}
 
 void World::abort(ExitCode code) {
