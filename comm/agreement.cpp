@@ -9,22 +9,20 @@ namespace {
 
 constexpr size_t kShown = 200;  // characters of a line
 
-struct Difference {
-  std::string here, there;
-};
-
 std::string shown(const std::string& line) {
   return line.size() <= kShown ? line : line.substr(0, kShown) + "...";
 }
 
-Difference first_difference(const std::string& a, const std::string& b) {
+// Both ranks' first differing line: `a` is of rank 0, `b` of rank `other`.
+std::string first_difference(const std::string& a, const std::string& b, size_t other) {
   std::istringstream lines_a(a), lines_b(b);
   std::string line_a, line_b;
   for (;;) {
     const bool more_a = static_cast<bool>(std::getline(lines_a, line_a));
     const bool more_b = static_cast<bool>(std::getline(lines_b, line_b));
     if (!more_a || !more_b || line_a != line_b) {
-      return {more_a ? shown(line_a) : "(nothing)", more_b ? shown(line_b) : "(nothing)"};
+      return str("rank 0 has \"", more_a ? shown(line_a) : "(nothing)", "\", rank ", other,
+                 " has \"", more_b ? shown(line_b) : "(nothing)", "\"");
     }
   }
 }
@@ -82,12 +80,10 @@ void check_equal(Control& control, std::string_view what, const std::string& tex
   if (first == 0) {
     return;
   }
-  const Difference difference = first_difference(texts[0], texts[first]);
   throw AgreedError(
-      code,
-      str(what, " is not the same on all ranks: rank ", ranks,
-          " differs from rank 0 (rank 0 has \"", difference.here, "\", rank ", first, " has \"",
-          difference.there, "\"); start all ranks with the same program, configuration and files"));
+      code, str(what, " is not the same on all ranks: rank ", ranks, " differs from rank 0 (",
+                first_difference(texts[0], texts[first], first),
+                "); start all ranks with the same program, configuration and files"));
 }
 
 }  // namespace tandem
