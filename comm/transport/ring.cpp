@@ -28,22 +28,6 @@ Span piece_of(const Parts& parts, int part, int64_t index, int64_t piece) {
 
 int64_t pieces_in(int64_t count, int64_t piece) { return (count + piece - 1) / piece; }
 
-// Calls f.template operator()<T>() with the type in which sums of the dtype are computed. i64 is
-// added as unsigned, which wraps around.
-template <class F>
-void on_sum(DType dtype, F f) {
-  switch (dtype) {
-    case DType::kF32:
-      return f.template operator()<float>();
-    case DType::kF64:
-      return f.template operator()<double>();
-    case DType::kI64:
-      return f.template operator()<uint64_t>();
-    default:
-      fail(ExitCode::kInternal, str("Ring: cannot add ", name_of(dtype)));
-  }
-}
-
 }  // namespace
 
 int64_t Parts::first(int part) const {
@@ -134,7 +118,16 @@ void Ring::reduce_parts(T* data, const Parts& parts) {
 
 void Ring::reduce_scatter(std::byte* data, int64_t n, DType dtype) {
   const Parts parts{n, transport_.size()};
-  on_sum(dtype, [&]<class T>() { reduce_parts(reinterpret_cast<T*>(data), parts); });
+  switch (dtype) {
+    case DType::kF32:
+      return reduce_parts(reinterpret_cast<float*>(data), parts);
+    case DType::kF64:
+      return reduce_parts(reinterpret_cast<double*>(data), parts);
+    case DType::kI64:  // unsigned sums wrap around
+      return reduce_parts(reinterpret_cast<uint64_t*>(data), parts);
+    default:
+      fail(ExitCode::kInternal, str("Ring: cannot add ", name_of(dtype)));
+  }
 }
 
 // In step s rank r receives shard r - 1 - s and sends shard r - s: its own, or the last one
