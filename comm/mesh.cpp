@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "comm/group.h"
 #include "src/core/error.h"
 
 namespace tandem {
@@ -20,13 +21,9 @@ Mesh::Mesh(Control& job, Collectives& collectives, Memory& memory, std::vector<i
   if (data_groups_ > 1) {
     data_control_ = job_.split(data_of_rank);
     data_collectives_ = collectives_.split(data_of_rank);
-    std::vector<int> nodes;
-    for (int rank = 0; rank < job.size(); ++rank) {
-      if (data_of_rank[rank] == data_group_) {
-        nodes.push_back(node_of_rank[rank]);
-      }
-    }
-    node_of_rank = std::move(nodes);
+    Group all(job.rank(), job.size());
+    all.set_nodes(node_of_rank);
+    node_of_rank = all.split(data_of_rank).nodes();
   }
   data_ = std::make_unique<Hierarchy>(data_control_ ? *data_control_ : job_,
                                       data_collectives_ ? *data_collectives_ : collectives_, memory,
