@@ -186,10 +186,9 @@ void Hierarchy::all_gather(const Tensor& in, const Tensor& out) const {
 WireCount Hierarchy::wire() const {
   WireCount count = collectives_.wire();
   count += control_.wire();
-  for (const auto* level : {inside_.get(), between_.get()}) {
-    if (level) {
-      count += level->wire();
-    }
+  if (!is_flat()) {
+    count += inside_->wire();
+    count += between_->wire();
   }
   return count;
 }
