@@ -19,23 +19,13 @@ WireCount::Bytes WireCount::payload() const {
   return sum;
 }
 
-WireCount& WireCount::operator+=(const WireCount& other) {
+WireCount& WireCount::add(const WireCount& other, int64_t times) {
   for (size_t i = 0; i < by.size(); ++i) {
-    by[i].inside += other.by[i].inside;
-    by[i].between += other.by[i].between;
+    by[i].inside += times * other.by[i].inside;
+    by[i].between += times * other.by[i].between;
   }
-  collectives += other.collectives;
+  collectives += times * other.collectives;
   return *this;
-}
-
-WireCount WireCount::operator-(const WireCount& earlier) const {
-  WireCount difference = *this;
-  for (size_t i = 0; i < by.size(); ++i) {
-    difference.by[i].inside -= earlier.by[i].inside;
-    difference.by[i].between -= earlier.by[i].between;
-  }
-  difference.collectives -= earlier.collectives;
-  return difference;
 }
 
 }  // namespace tandem

@@ -36,8 +36,10 @@ struct WireCount {
     Bytes& sent = by[static_cast<size_t>(traffic)];
     (away ? sent.between : sent.inside) += bytes;
   }
-  WireCount& operator+=(const WireCount& other);
-  WireCount operator-(const WireCount& earlier) const;
+  // Adds `other` that many times.
+  WireCount& add(const WireCount& other, int64_t times);
+  WireCount& operator+=(const WireCount& other) { return add(other, 1); }
+  WireCount operator-(const WireCount& earlier) const { return WireCount(*this).add(earlier, -1); }
   bool operator==(const WireCount&) const = default;
 };
 
