@@ -15,7 +15,6 @@
 #pragma once
 
 #include <array>
-#include <cmath>
 #include <string_view>
 #include <utility>
 #include <vector>
