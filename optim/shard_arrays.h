@@ -18,8 +18,8 @@ struct alignas(16) ShardArrays {
   void* working;
   float* state[kMostSlots];
   int64_t elements;
-  int32_t decay;
-  int32_t aligned;  // all arrays are aligned to 16 bytes
+  int64_t decay;
+  int64_t aligned;  // all arrays are aligned to 16 bytes
 };
 
 // Calls f.template operator()<T>() with the type of working copies: Bf16, Fp16, or float for none.

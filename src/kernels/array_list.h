@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "src/device/copy.h"
@@ -29,7 +30,9 @@ struct ArrayList {
 
 template <class Array>
 class ArrayListMemory {
-  static_assert(std::is_trivially_copyable_v<Array> && sizeof(Array) % alignof(ArrayChunk) == 0);
+  // Lists are compared byte by byte, so an array's description has no padding.
+  static_assert(std::has_unique_object_representations_v<Array> &&
+                sizeof(Array) % alignof(ArrayChunk) == 0);
 
  public:
   // Takes memory when there is a list; `memory` must outlive this.
