@@ -180,14 +180,15 @@ void Console::step(const StepReport& report) {
   time_left_.add(report.step, now);
   view_.report = report;
   view_.seconds_left = time_left_.until(options_.steps);
-  line_due_ = true;
-  if (options_.mode == ProgressMode::kBar) {
-    if (!bar_drawn_ || now - bar_drawn_s_ >= kRedrawS) {
-      draw_bar(now);
-    }
-  } else if (options_.mode == ProgressMode::kPlain && report.step % options_.log_every == 0) {
-    write(format_line(view_) + "\n");
-    line_due_ = false;
+  const bool is_last = report.step == options_.steps;
+  if (options_.mode == ProgressMode::kBar &&
+      (is_last || !bar_drawn_ || now - bar_drawn_s_ >= kRedrawS)) {
+    draw_bar(now);
+  }
+  const bool is_due =
+      options_.mode == ProgressMode::kPlain && report.step % options_.log_every == 0;
+  if (is_due || (is_last && options_.mode != ProgressMode::kNone)) {
+    print(format_line(view_));
   }
 }
 
@@ -216,15 +217,6 @@ void Console::print(std::string_view text) {
   if (redraw) {
     draw_bar(now_s_());
   }
-}
-
-void Console::finish() {
-  clear_bar();
-  if (line_due_ && options_.mode != ProgressMode::kNone) {
-    view_.seconds_left.reset();
-    write(format_line(view_) + "\n");
-  }
-  line_due_ = false;
 }
 
 void Console::clear_bar() {

@@ -94,15 +94,13 @@ class Console {
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
-  // Shows an update. Call it after each update.
+  // Shows an update. Call it after each update. The last one of the run always has a line.
   void step(const StepReport& report);
   // Training stands still for this reason ("validating"), until go_on().
   void pause(std::string_view reason);
   void go_on();
   // Writes `text`, which has no newline at its end, as a line of its own, in every mode.
   void print(std::string_view text);
-  // Erases the bar and leaves a line for the last step.
-  void finish();
 
  private:
   void clear_bar();
@@ -115,7 +113,6 @@ class Console {
   std::function<double()> now_s_;
   TimeLeft time_left_;
   ProgressView view_;
-  bool line_due_ = false;  // the latest step has no line yet
   bool bar_drawn_ = false;
   double bar_drawn_s_ = 0;
   int bar_columns_ = 0;
