@@ -158,7 +158,7 @@ CommandLine Options::parse(const std::vector<std::string>& words,
     // After the last word it is as if another key followed.
     const std::string next = i + 1 < words.size() ? words[i + 1] : "--";
     const bool takes_next =
-        is_switch(words[i]) ? next == "true" || next == "false" : !next.starts_with("--");
+        is_switch(word) ? next == "true" || next == "false" : !next.starts_with("--");
     std::string value = "true";
     bool bare = false;
     if (equals != std::string::npos) {

@@ -367,6 +367,18 @@ TEST(CommandLine, ReadsBothForms) {
   EXPECT_EQ(line.assignments[3].value, "-1");
 }
 
+TEST(CommandLine, HelpTakesNoValue) {
+  bool help = false;
+  Options options("");
+  options.add("help", help, "");
+  for (const char* word : {"--help", "-h"}) {
+    const CommandLine line = options.parse({word, "runs/a"});
+    EXPECT_EQ(line.positional, std::vector<std::string>{"runs/a"}) << word;
+    ASSERT_EQ(line.assignments.size(), 1u);
+    EXPECT_EQ(line.assignments[0].value, "true");
+  }
+}
+
 TEST(CommandLine, TextWithoutAValueIsAProblem) {
   Config config;
   Options options("");
