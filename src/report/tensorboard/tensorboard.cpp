@@ -203,9 +203,10 @@ void TensorBoardWriter::add_hparams(std::span<const Assignment> hparams) {
     ProtoMessage entry, content;
     double number = 0;
     const char* end = value.data() + value.size();
+    const auto [rest, error] = std::from_chars(value.data(), end, number);
     if (value == "true" || value == "false") {
       content.add_int(4, value == "true" ? 1 : 0);
-    } else if (std::from_chars(value.data(), end, number).ptr == end && !value.empty()) {
+    } else if (rest == end && error == std::errc()) {
       content.add_double(2, number);
     } else {
       content.add_bytes(3, value);
