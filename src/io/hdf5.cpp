@@ -194,8 +194,9 @@ std::vector<T> H5Reader::list_attribute(const std::string& object, const std::st
               " attribute ", name);
   }
   const Id space(H5Aget_space(id), H5Sclose);
-  std::vector<T> values(static_cast<size_t>(H5Sget_simple_extent_npoints(space)));
-  if (!values.empty() && H5Aread(id, file_type(h5_type_of<T>), values.data()) < 0) {
+  const auto count = H5Sget_simple_extent_npoints(space);
+  std::vector<T> values(static_cast<size_t>(std::max<hssize_t>(count, 0)));
+  if (count < 0 || (count > 0 && H5Aread(id, file_type(h5_type_of<T>), values.data()) < 0)) {
     fail_data(path(), ": attribute ", name, " of ", object, ": ", library_message());
   }
   return values;

@@ -169,11 +169,7 @@ void H5Writer::commit() {
     fail_writing(std::strerror(error_number), error_number);
   }
   ::close(std::exchange(descriptor_, -1));
-  // The rename is durable only after the folder is synced.
-  const Descriptor folder(::open(parent_of(path_).c_str(), O_RDONLY | O_CLOEXEC));
-  if (folder >= 0) {
-    ::fsync(folder);
-  }
+  sync_path(parent_of(path_));  // the rename is durable only then
 }
 
 }  // namespace tandem
