@@ -32,7 +32,8 @@ template <class T>
 int64_t winograd_weight_workspace(const Conv2dShape& shape);
 
 // y = beta * y + convolution of x. If `turned`, w is [in, 3, 3, out], and its taps are used in
-// reverse order. Sums are taken in an order that depends on the shape alone, here and below.
+// reverse order. Here and below, the order of sums depends only on the shape and on the width of
+// the machine's vectors.
 template <class T>
 void winograd_convolve(const Conv2dShape& shape, bool turned, const T* x, const T* w, T* y, T beta,
                        T* workspace);
