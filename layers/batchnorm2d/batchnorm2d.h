@@ -68,9 +68,14 @@ void batchnorm2d_statistics(Cuda, const T* x, Wide<T>* mean, Wide<T>* rstd, floa
 
 // mean and rstd from running [2, channels], which holds mean and variance.
 template <class W>
+void batchnorm2d_running(Cpu, const float* running, W* mean, W* rstd, int64_t channels);
+template <class W>
 void batchnorm2d_running(Cuda, const float* running, W* mean, W* rstd, int64_t channels);
 
 // y = gain * (x - mean) * rstd + bias, plus residual unless that is null; then ReLU if `relu`.
+template <class T>
+void batchnorm2d_normalize(Cpu, const BatchChannels<T>& of, const T* x, const T* residual,
+                           bool relu, T* y);
 template <class T>
 void batchnorm2d_normalize(Cuda, const BatchChannels<T>& of, const T* x, const T* residual,
                            bool relu, T* y);
@@ -86,11 +91,17 @@ enum class ReluMask : uint8_t {
 // bias and gain. Writes g unless it is null; g may be the same array as dy. y is read only for
 // kFromOutput.
 template <class T>
+void batchnorm2d_backward_sums(Cpu, const BatchChannels<T>& of, const T* dy, const T* x, const T* y,
+                               ReluMask mask, T* g, Wide<T>* sums, Wide<T>* workspace);
+template <class T>
 void batchnorm2d_backward_sums(Cuda, const BatchChannels<T>& of, const T* dy, const T* x,
                                const T* y, ReluMask mask, T* g, Wide<T>* sums, Wide<T>* workspace);
 
 // dx = beta * dx + gain * rstd * (g - sums[0] / rows - (x - mean) * rstd * sums[1] / rows). `mask`
 // is kFromInput, or kNone if dy already is g. dx may be the same array as dy.
+template <class T>
+void batchnorm2d_backward_data(Cpu, const BatchChannels<T>& of, const T* dy, const T* x,
+                               ReluMask mask, const Wide<T>* sums, T* dx, Wide<T> beta);
 template <class T>
 void batchnorm2d_backward_data(Cuda, const BatchChannels<T>& of, const T* dy, const T* x,
                                ReluMask mask, const Wide<T>* sums, T* dx, Wide<T> beta);
