@@ -200,7 +200,7 @@ const PlanTable::Row* PlanTable::find(const ProductKey& key, const Alignments& a
 
 std::string PlanTable::text() const {
   std::ostringstream out;
-  out << kTitle << "\nlibrary " << library << "\ngpu " << gpu << "\n" << kColumns << "\n";
+  out << kTitle << "\nlibrary " << cublas_lt << "\ngpu " << gpu << "\n" << kColumns << "\n";
   for (const auto& [key, row] : rows) {
     const Alignments& align = row.alignments;
     out << key.m << ' ' << key.n << ' ' << key.k << ' ' << name_of(key.in) << ' '
@@ -237,7 +237,7 @@ PlanTable PlanTable::from_text(const std::string& text, const std::string& origi
     return line.substr(begin.size());
   };
   header(kTitle);
-  table.library = header("library ");
+  table.cublas_lt = header("library ");
   table.gpu = header("gpu ");
   header(kColumns);
   while (std::getline(lines, line)) {

@@ -72,8 +72,8 @@ struct PlanTable {
     AlgorithmBytes algorithm{};  // of a fused product
     bool operator==(const Row&) const = default;
   };
-  std::string library{};  // "cuBLASLt 130100"
-  std::string gpu{};      // "NVIDIA H200"
+  std::string cublas_lt{};  // "cuBLASLt 130100"
+  std::string gpu{};        // "NVIDIA H200"
   std::map<ProductKey, Row> rows{};
 
   // The row that serves the product, or null.

@@ -191,7 +191,7 @@ ProductSet with_parts(const ProductSet& products) {
 
 PlanTable tune_products(const Stream& stream, const ProductSet& products,
                         const TuneProgress& progress) {
-  PlanTable table{.library = CublasLt::version(), .gpu = cuda::device_name()};
+  PlanTable table{.cublas_lt = CublasLt::version(), .gpu = cuda::device_name()};
   Tuner tuner(stream);
   // Parts come before the whole: the order of keys is by sizes, then bias, then epilogue.
   for (const auto& [key, align] : with_parts(products)) {
@@ -227,7 +227,7 @@ void require_fitting(const PlanTable& table, const std::string& origin) {
                                   "name to run.gemm_plans"));
     }
   };
-  require_same(table.library, CublasLt::version());
+  require_same(table.cublas_lt, CublasLt::version());
   require_same(table.gpu, cuda::device_name());
 }
 
