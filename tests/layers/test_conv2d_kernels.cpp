@@ -99,36 +99,55 @@ Gradients<T> run_kernels(const Conv2dShape& s, const std::vector<T>& x, const st
   return {y.values(), dx.values(), dw.values()};
 }
 
-// Whether Winograd's algorithm may compute the convolution (layers/conv2d/winograd.h).
+// Largest errors of Winograd's algorithm (layers/conv2d/winograd.h), in units of u, if no product
+// of two elements exceeds `largest`. Transforms of C channels or P tiles have up to 12 roundings,
+// and their sums are added from up to 12 blocks or 16 shares.
+struct WinogradErrors {
+  double y = 0, dx = 0, dw = 0;
+
+  WinogradErrors(const Conv2dShape& s, double largest_xw, double largest_dyw, double largest_dyx) {
+    // |G w G^T| <= (3/2)^2 |w| and |B^T d B| <= 2^2 |d|. An output adds 3 x 3 positions.
+    const auto of_channels = [](int64_t channels) {
+      const auto c = static_cast<double>(channels);
+      return (c + 24) * 81 * c;
+    };
+    y = of_channels(s.in_channels) * largest_xw;
+    dx = of_channels(s.out_channels) * largest_dyw;
+    // |A dy A^T| <= 2^2 |dy|, and G^T (...) G adds positions with weights that sum to 2^2.
+    const auto p =
+        static_cast<double>(s.batch * ((s.out_height() + 1) / 2) * ((s.out_width() + 1) / 2));
+    dw = (p + 28) * 64 * p * largest_dyx;
+  }
+};
+
 bool may_use_winograd(const Conv2dShape& s) {
   return s.kernel_h == 3 && s.kernel_w == 3 && s.stride == 1 && s.in_channels % 16 == 0 &&
          s.out_channels % 16 == 0;
 }
 
-// With Winograd's algorithm errors are relative to the largest element, whose sum of n products has
-// the magnitude m. For y and dx with C >= 16 channels, it sums C terms that together are at most 9
-// m for each of nine positions, and rounds up to 12 times more in its transforms: (C + 12) 9 m u =
-// (1 + 12 / C) n m u < 2 n m u. For dw with P tiles of four pixels: (P + 12) 16 m u, and n = 4 P,
-// so 4 (1 + 12 / P) n m u; this is at most 16 n m u for P >= 4.
+// `errors`: the largest error of any element in units of u; null: each element has its own bound.
 template <class T>
 void expect_near(const std::vector<T>& actual, const std::vector<Reference>& expected, double start,
-                 bool winograd, const char* what) {
+                 const double* errors, const char* what) {
   constexpr double kRoundoff = std::numeric_limits<T>::epsilon() / 2;
   ASSERT_EQ(actual.size(), expected.size());
-  Reference largest;
-  for (const Reference& e : expected) {
-    largest.magnitude = std::max(largest.magnitude, e.magnitude);
-    largest.terms = std::max(largest.terms, e.terms);
-  }
   for (size_t i = 0; i < actual.size(); ++i) {
     const Reference& e = expected[i];
-    const Reference& size = winograd ? largest : e;
     // Twice the bound, since the reference is itself a sum in f64; one addition more for beta.
-    const double bound = (winograd ? 16 : 1) * 2 * static_cast<double>(size.terms + 2) * kRoundoff *
-                         (size.magnitude + std::abs(start));
+    const double own = static_cast<double>(e.terms + 2) * (e.magnitude + std::abs(start));
+    const double bound = 2 * kRoundoff * (errors ? *errors + 2 * std::abs(start) : own);
     ASSERT_LE(std::abs(static_cast<double>(actual[i]) - (e.value + start)), bound)
         << what << "[" << i << "]";
   }
+}
+
+template <class T>
+double largest(const std::vector<T>& values) {
+  double most = 0;
+  for (const T value : values) {
+    most = std::max(most, std::abs(static_cast<double>(value)));
+  }
+  return most;
 }
 
 template <class T>
@@ -147,10 +166,12 @@ void check_against_reference(const Conv2dShape& s, bool add = false) {
   });
   const T start = add ? T(0.5) : T(0);
   const Gradients<T> actual = run_kernels(s, x, w, dy, add, start);
+  const WinogradErrors errors(s, largest(x) * largest(w), largest(dy) * largest(w),
+                              largest(dy) * largest(x));
   const bool winograd = may_use_winograd(s);
-  expect_near(actual.y, y, 0, winograd, "y");
-  expect_near(actual.dx, dx, static_cast<double>(start), winograd, "dx");
-  expect_near(actual.dw, dw, static_cast<double>(start), winograd, "dw");
+  expect_near(actual.y, y, 0, winograd ? &errors.y : nullptr, "y");
+  expect_near(actual.dx, dx, static_cast<double>(start), winograd ? &errors.dx : nullptr, "dx");
+  expect_near(actual.dw, dw, static_cast<double>(start), winograd ? &errors.dw : nullptr, "dw");
 }
 
 class ThreadCount {
