@@ -11,7 +11,7 @@
 //
 // Accuracy: a term of the inner sum is at most nine times as large as a term of the definition, and
 // the sum has a ninth of the terms. So the bound of the error, relative to the largest possible
-// output, is about the same.
+// output, is about the same. That of the gradient of the weights is four times as large.
 #pragma once
 
 #include "layers/conv2d/conv2d.h"

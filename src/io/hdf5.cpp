@@ -11,7 +11,7 @@ namespace tandem {
 using namespace hdf5;
 
 int64_t size_of(H5Type type) {
-  constexpr int64_t kBytes[] = {1, 2, 4, 4, 8, 4, 8};
+  constexpr int64_t kBytes[] = {1, 2, 4, 4, 8, 4, 8};  // in the order of H5Type
   return kBytes[static_cast<size_t>(type)];
 }
 
