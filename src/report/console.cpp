@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "src/core/error.h"
+#include "src/core/formatted.h"
 
 namespace tandem {
 
@@ -19,16 +20,9 @@ constexpr double kRedrawS = 0.1;
 constexpr int kUnknownWidth = 80;
 constexpr double kKeep = 0.98;  // weight of a step relative to the next step's, in TimeLeft
 
-template <class... Args>
-std::string print_as(const char* format, Args... args) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), format, args...);
-  return text.data();
-}
-
 std::string format_loss(double loss) {
   const bool extreme = std::isfinite(loss) && loss != 0 && (std::abs(loss) < 1e-3 || loss >= 1e4);
-  return str("loss ", print_as(extreme ? "%.3e" : "%.4f", loss));
+  return str("loss ", formatted(extreme ? "%.3e" : "%.4f", loss));
 }
 
 std::string format_left(const ProgressView& view) {
@@ -53,7 +47,7 @@ std::string format_count(double count, std::string_view separator) {
   if (suffix == 0 && count > 0 && count < 9.95) {
     format = "%.1f";
   }
-  return str(print_as(format, count), separator, kSuffixes[suffix]);
+  return str(formatted(format, count), separator, kSuffixes[suffix]);
 }
 
 std::string format_duration(double seconds) {
@@ -62,15 +56,15 @@ std::string format_duration(double seconds) {
   }
   const long long s = std::llround(std::max(seconds, 0.0));
   if (s < 60) {
-    return print_as("%llds", s);
+    return formatted("%llds", s);
   }
   if (s < 3600) {
-    return print_as("%lldm%02llds", s / 60, s % 60);
+    return formatted("%lldm%02llds", s / 60, s % 60);
   }
   if (s < 86400) {
-    return print_as("%lldh%02lldm", s / 3600, s / 60 % 60);
+    return formatted("%lldh%02lldm", s / 3600, s / 60 % 60);
   }
-  return print_as("%lldd%02lldh", s / 86400, s / 3600 % 24);
+  return formatted("%lldd%02lldh", s / 86400, s / 3600 % 24);
 }
 
 std::string format_bar(const ProgressView& view, int width) {
@@ -94,7 +88,7 @@ std::string format_bar(const ProgressView& view, int width) {
       view.steps > 0
           ? std::clamp(static_cast<double>(report.step) / static_cast<double>(view.steps), 0.0, 1.0)
           : 0;
-  const std::string percent = print_as(" %3d%%  ", static_cast<int>(done * 100));
+  const std::string percent = formatted(" %3d%%  ", static_cast<int>(done * 100));
   constexpr size_t kLongest = 30, kShortest = 5;
   const size_t around = percent.size() + 2;  // and the brackets
   if (text.size() + around + kShortest > room) {
@@ -115,9 +109,9 @@ std::string format_line(const ProgressView& view) {
   const std::string step = std::to_string(report.step), steps = std::to_string(view.steps);
   const std::string pad(steps.size() > step.size() ? steps.size() - step.size() : 0, ' ');
   return str("step ", pad, step, '/', steps, "  ", format_loss(report.loss), "  lr ",
-             print_as("%.2e", report.lr), "  grad ", print_as("%.3g", report.grad_norm), "  ",
+             formatted("%.2e", report.lr), "  grad ", formatted("%.3g", report.grad_norm), "  ",
              format_count(report.units_per_s), ' ', view.unit, "/s  ",
-             print_as("%.1f", report.step_s * 1e3), " ms/step", format_left(view));
+             formatted("%.1f", report.step_s * 1e3), " ms/step", format_left(view));
 }
 
 void TimeLeft::add(int64_t step, double now_s) {
