@@ -66,10 +66,13 @@ size_t edit_distance(const std::string& a, const std::string& b) {
 }
 
 std::string nearest_name(const std::string& word, const std::vector<std::string>& candidates) {
+  const auto leaf = [](const std::string& name) { return name.substr(name.find('.') + 1); };
   std::string best;
   size_t best_distance = 4;
   for (const std::string& candidate : candidates) {
-    if (const size_t distance = edit_distance(word, candidate); distance < best_distance) {
+    const size_t letters = edit_distance(word, candidate);
+    const size_t distance = leaf(word) == leaf(candidate) ? std::min<size_t>(1, letters) : letters;
+    if (distance < best_distance) {
       best = candidate;
       best_distance = distance;
     }

@@ -9,7 +9,8 @@ namespace tandem {
 // The number of letters to insert, leave out or replace to turn one word into the other.
 size_t edit_distance(const std::string& a, const std::string& b);
 
-// The candidate with the smallest edit distance, if that is at most 3; otherwise an empty text.
+// The candidate with the smallest edit distance, if that is at most 3; otherwise an empty text. The
+// right name in the wrong section ("train.lr" for "optim.lr") counts as one wrong letter.
 std::string nearest_name(const std::string& word, const std::vector<std::string>& candidates);
 
 // What nanoGPT, PyTorch and Hugging Face call otherwise: "train.global_batch" for "batch_size",

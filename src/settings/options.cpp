@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/program_options.hpp>
 #include <charconv>
+#include <iterator>
 #include <sstream>
 
 #include "src/core/error.h"
@@ -115,7 +116,9 @@ std::string Options::suggestion(const std::string& key) const {
   if (meant != settings_.end()) {
     return str("; here it is ", meant->key, ": ", meant->help);
   }
-  const std::string guess = nearest(key);
+  std::vector<std::string> keys;
+  std::ranges::transform(settings_, std::back_inserter(keys), &Setting::key);
+  const std::string guess = nearest_name(key, keys);
   return guess.empty() ? "; --help lists all" : "; did you mean " + guess + "?";
 }
 
@@ -194,24 +197,6 @@ std::string Options::text(const std::string& key) const {
   const auto setting = std::ranges::find(settings_, key, &Setting::key);
   require(setting != settings_.end(), [&] { return "Options: no setting " + key; });
   return setting->text();
-}
-
-std::string Options::nearest(const std::string& key) const {
-  const std::string leaf = key.substr(key.find('.') + 1);
-  std::string best;
-  size_t best_distance = 4;
-  for (const Setting& setting : settings_) {
-    const std::string known_leaf = setting.key.substr(setting.key.find('.') + 1);
-    // The right name in the wrong section counts as one wrong letter.
-    const size_t distance = known_leaf == leaf
-                                ? std::min<size_t>(1, edit_distance(key, setting.key))
-                                : edit_distance(key, setting.key);
-    if (distance < best_distance) {
-      best = setting.key;
-      best_distance = distance;
-    }
-  }
-  return best;
 }
 
 std::string Options::help() const {

@@ -105,7 +105,6 @@ class Options {
   };
   void bind(Setting setting);
   std::string suggestion(const std::string& key) const;
-  std::string nearest(const std::string& key) const;
   static std::string other_spelling(const Setting& setting, const std::string& value);
 
   std::string usage_;
