@@ -1,6 +1,5 @@
 // tandem bench, and of its parts links: how fast the ranks of a job exchange data.
 #include <cstdio>
-#include <filesystem>
 
 #include "comm/agreement.h"
 #include "src/commands/commands.h"
@@ -66,11 +65,8 @@ ExitCode links(const Words& words, World& world) {
   if (request.help) {
     return print_help(request.options, world);
   }
-  const std::filesystem::path output = request.output;
   on_root(control, [&] {  // now, not after minutes
-    if (output.has_parent_path()) {
-      make_directories(output.parent_path());
-    }
+    make_directories(parent_of(request.output));
     return std::string();
   });
   Machine machine(request.config.run, request.config.dist, world);
@@ -85,10 +81,10 @@ ExitCode links(const Words& words, World& world) {
     if (measured.between) {
       print("link of a node to others", *measured.between);
     }
-    if (!output.empty()) {
+    if (!request.output.empty()) {
       const std::string about =
           str(machine.description(), "; ", machine.sharing(request.config.dist));
-      replace_file(output, machine_text(groups, about));
+      replace_file(request.output, machine_text(groups, about));
       std::printf("written to %s\n", request.output.c_str());
     }
     return std::string();

@@ -1,6 +1,5 @@
 // tandem bench gemm: which algorithms of cuBLASLt are fastest for the products of a model.
 #include <cstdio>
-#include <filesystem>
 
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
@@ -86,10 +85,7 @@ ExitCode bench_gemm(const Words& words, World& world) {
     fail(ExitCode::kConfig, "bench gemm times products on a GPU, and there is none to be used");
   }
   if constexpr (kHasCuda) {
-    const std::filesystem::path output = request.output;
-    if (output.has_parent_path()) {
-      make_directories(output.parent_path());
-    }
+    make_directories(parent_of(request.output));
     const Stream stream = Stream::compute(Device::kCuda);
     const PlanTable table = tune_products(stream, products_of(request), print);
     replace_file(request.output, table.text());
