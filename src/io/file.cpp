@@ -144,20 +144,10 @@ FileWriter::FileWriter(const std::string& path, Start start)
       bytes_(::lseek(descriptor_, 0, SEEK_END)) {}
 
 void FileWriter::write(std::string_view bytes) {
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t put = ::write(descriptor_, bytes.data() + done, bytes.size() - done);
-    if (put < 0 && errno == EINTR) {
-      continue;
-    }
-    if (put <= 0) {
-      const int error_number = put == 0 ? ENOSPC : errno;
-      // Best effort: the failure is reported either way.
-      static_cast<void>(::ftruncate(descriptor_, bytes_) == 0);
-      ::lseek(descriptor_, bytes_, SEEK_SET);
-      fail_file(path_, "write", error_number);
-    }
-    done += static_cast<size_t>(put);
+  if (const int problem = write_at(descriptor_, bytes_, bytes.data(), std::ssize(bytes))) {
+    // Best effort: the failure is reported either way.
+    static_cast<void>(::ftruncate(descriptor_, bytes_) == 0);
+    fail_file(path_, "write", problem);
   }
   bytes_ += std::ssize(bytes);
 }
