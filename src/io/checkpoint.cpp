@@ -1,7 +1,6 @@
 #include "src/io/checkpoint.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <iomanip>
@@ -9,6 +8,7 @@
 #include <set>
 
 #include "src/core/error.h"
+#include "src/core/parse_number.h"
 #include "src/io/checkpoint_index.h"
 #include "src/io/content_hash.h"
 #include "src/io/file.h"
@@ -50,12 +50,8 @@ std::optional<int64_t> step_of(std::string_view name) {
     return std::nullopt;
   }
   name.remove_prefix(kStep.size());
-  int64_t step = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
-  if (error != std::errc() || end != name.data() + name.size() || step < 0 || name.size() < 8) {
-    return std::nullopt;
-  }
-  return step;
+  const auto step = parse_number<int64_t>(name);
+  return step && *step >= 0 && name.size() >= 8 ? step : std::nullopt;
 }
 
 // Not synced: what happens to it before it gets its final name does not matter.

@@ -3,9 +3,9 @@
 #include <array>
 
 #include "layers/attention/cudnn_attention.h"
+#include "src/core/parse_number.h"
 #include "src/core/visible_text.h"
 #include "src/device/dispatch.h"
-#include "src/settings/parse_number.h"
 #include "src/settings/step_ranges.h"
 #include "src/train/model_zoo.h"
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "src/settings/parse_number.h"
+#include "src/core/parse_number.h"
 
 namespace tandem {
 

@@ -7,8 +7,8 @@
 #include <sstream>
 
 #include "src/core/error.h"
+#include "src/core/parse_number.h"
 #include "src/settings/hints.h"
-#include "src/settings/parse_number.h"
 
 namespace tandem {
 

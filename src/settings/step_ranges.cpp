@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "src/settings/parse_number.h"
+#include "src/core/parse_number.h"
 
 namespace tandem {
 

@@ -4,10 +4,10 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
-#include <charconv>
 #include <utility>
 
 #include "src/core/error.h"
+#include "src/core/parse_number.h"
 #include "src/core/visible_text.h"
 
 namespace tandem {
@@ -64,11 +64,10 @@ InstanceMetadata::InstanceMetadata(Options options) : options_(std::move(options
   const std::string& server = options_.server;
   const size_t colon = std::min(server.rfind(':'), server.size());
   address_ = server.substr(0, colon);
-  const char *port = server.data() + colon + 1, *end = server.data() + server.size();
+  port_ = parse_number<uint16_t>(server.substr(std::min(colon + 1, server.size()))).value_or(0);
   beast::error_code error;
   asio::ip::make_address(address_, error);
-  if (error || colon == server.size() || std::from_chars(port, end, port_).ptr != end ||
-      port_ == 0) {
+  if (error || port_ == 0) {
     fail(ExitCode::kConfig, str("TANDEM_IMDS = \"", visible(server),
                                 "\" must be ADDRESS:PORT, such as 127.0.0.1:8080"));
   }

@@ -78,7 +78,7 @@ MUTANTS = [
     Mutant("bf16 is read as fp16", "src/settings/config.cpp",
            '{"bf16", DType::kBf16}, {"fp16"', '{"bf16", DType::kFp16}, {"fp16"',
            ["settings.config"]),
-    Mutant("words after a number are overlooked", "src/settings/parse_number.h",
+    Mutant("words after a number are overlooked", "src/core/parse_number.h",
            "error == std::errc() && last == end ?", "error == std::errc() ?",
            ["settings.config"]),
     Mutant("a value that was tried for a hint is kept", "src/settings/options.cpp", "      setting.assign(before);\n", "",

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "src/core/error.h"
+#include "src/core/parse_number.h"
 
 namespace tandem {
 
@@ -201,13 +202,10 @@ void TensorBoardWriter::add_hparams(std::span<const Assignment> hparams) {
   for (const Assignment& hparam : hparams) {
     const std::string& value = hparam.value;
     ProtoMessage entry, content;
-    double number = 0;
-    const char* end = value.data() + value.size();
-    const auto [rest, error] = std::from_chars(value.data(), end, number);
     if (value == "true" || value == "false") {
       content.add_int(4, value == "true" ? 1 : 0);
-    } else if (rest == end && error == std::errc()) {
-      content.add_double(2, number);
+    } else if (const auto number = parse_number<double>(value)) {
+      content.add_double(2, *number);
     } else {
       content.add_bytes(3, value);
     }
