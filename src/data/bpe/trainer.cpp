@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <queue>
+#include <ranges>
+#include <unordered_set>
 #include <utility>
 
 #include "src/core/error.h"
@@ -172,18 +174,14 @@ class Trainer {
   }
 
   void keep_last_of_equal_merges() {
-    std::unordered_map<uint64_t, size_t, PairHash> last;
-    const auto key_of = [](const BpeMerge& merge) { return pair_key(merge.left, merge.right); };
-    for (size_t i = 0; i < model_.merges.size(); ++i) {
-      last[key_of(model_.merges[i])] = i;
-    }
+    std::unordered_set<uint64_t, PairHash> later;
     std::vector<BpeMerge> kept;
-    for (size_t i = 0; i < model_.merges.size(); ++i) {
-      if (last.at(key_of(model_.merges[i])) == i) {
-        kept.push_back(model_.merges[i]);
+    for (const BpeMerge& merge : model_.merges | std::views::reverse) {
+      if (later.insert(pair_key(merge.left, merge.right)).second) {
+        kept.push_back(merge);
       }
     }
-    model_.merges = std::move(kept);
+    model_.merges.assign(kept.rbegin(), kept.rend());
   }
 
   size_t vocab_size_;
