@@ -179,11 +179,7 @@ class Pass {
     if (found != header.end()) {
       return static_cast<size_t>(found - header.begin());
     }
-    std::string names;
-    for (const std::string& name : header) {
-      names += (names.empty() ? "" : ", ") + name;
-    }
-    fail_data(file, ": no column '", *options_.column, "' (--column); there are: ", names);
+    fail_data(file, ": no column '", *options_.column, "' (--column); there are: ", joined(header));
   }
 
   const PrepareTextOptions& options_;

@@ -147,16 +147,14 @@ std::string Machine::sharing(const DistConfig& dist) const {
 }
 
 std::string Machine::memory_at_rest() const {
-  std::string text;
+  std::vector<std::string> used;
   for (MemoryClass memory_class : {MemoryClass::kParameters, MemoryClass::kGradients,
                                    MemoryClass::kMasters, MemoryClass::kOptimizer}) {
-    if (memory.use(memory_class).bytes == 0) {
-      continue;
+    if (const int64_t bytes = memory.use(memory_class).bytes; bytes > 0) {
+      used.push_back(str(name_of(memory_class), " ", format_bytes(bytes)));
     }
-    text += str(text.empty() ? "" : ", ", name_of(memory_class), " ",
-                format_bytes(memory.use(memory_class).bytes));
   }
-  return text;
+  return joined(used);
 }
 
 }  // namespace tandem
