@@ -123,6 +123,13 @@ size_t byte_of_character(std::string_view text, int64_t characters) {
   return at;
 }
 
+std::string lower_case(std::string text) {
+  for (char& letter : text) {
+    letter = letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+  }
+  return text;
+}
+
 std::string Utf8Stream::push(std::string_view bytes) {
   held_ += bytes;
   // Only the last three bytes can belong to a character that is not complete.

@@ -36,6 +36,9 @@ int64_t count_characters(std::string_view text);
 // Byte position of the character number `characters` of valid UTF-8 (text.size() for the end).
 size_t byte_of_character(std::string_view text, int64_t characters);
 
+// With a to z for A to Z; all other characters stay.
+std::string lower_case(std::string text);
+
 // Joins pieces of text that may end in the middle of a character. What push() returns is always
 // whole characters; the rest is held back until it is complete. Broken sequences become U+FFFD.
 class Utf8Stream {

@@ -1,7 +1,6 @@
 #include "src/prepare/image_collector.h"
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <iomanip>
 #include <set>
@@ -9,6 +8,7 @@
 #include <utility>
 
 #include "src/core/error.h"
+#include "src/data/utf8.h"
 #include "src/io/byte_stream.h"
 #include "src/prepare/image_batch_files.h"
 
@@ -16,12 +16,6 @@ namespace tandem {
 namespace {
 
 constexpr int32_t kCifarClasses = 10;
-
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
 
 bool is_one_of(const std::string& text, std::initializer_list<std::string_view> choices) {
   return std::find(choices.begin(), choices.end(), text) != choices.end();

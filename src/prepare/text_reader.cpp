@@ -1,7 +1,6 @@
 #include "src/prepare/text_reader.h"
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -24,9 +23,7 @@ Format format_of(const std::string& file) {
   if (name.extension() == ".gz") {
     name = name.stem();
   }
-  std::string extension = name.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::string extension = lower_case(name.extension().string());
   if (extension == ".jsonl" || extension == ".ndjson") {
     return Format::kJsonLines;
   }

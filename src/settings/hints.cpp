@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/core/parse_number.h"
+#include "src/data/utf8.h"
 
 namespace tandem {
 
@@ -87,11 +88,7 @@ std::string known_elsewhere(const std::string& key) {
 }
 
 std::vector<std::string> other_spellings(const std::string& value) {
-  std::string lower = value;
-  std::ranges::transform(lower, lower.begin(), [](unsigned char letter) {
-    return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + 'a' - 'A')
-                                          : static_cast<char>(letter);
-  });
+  const std::string lower = lower_case(value);
   std::vector<std::string> spellings = {std::string(partner(kValues, lower)), lower};
   const auto number = parse_number<double>(value);
   // Whole numbers below 2^53 are exact in a double.
