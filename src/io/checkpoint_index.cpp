@@ -68,30 +68,23 @@ CheckpointPiece piece_of(const H5Reader& reader, const std::string& dataset) {
 
 std::string CheckpointIndex::text() const {
   Json all = Json::array();
-  for (const File& file : files) {
-    Json pieces = Json::array();
-    for (const CheckpointPiece& piece : file.pieces) {
-      pieces.push_back({piece.name, sizes_of(piece.slice.whole()), sizes_of(piece.slice.start()),
-                        sizes_of(piece.slice.extent()), piece.offset, piece.count, piece.byte,
-                        piece.hash});
-    }
-    all.push_back({file.file, pieces});
+  for (const CheckpointPiece& piece : pieces) {
+    all.push_back({piece.name, sizes_of(piece.slice.whole()), sizes_of(piece.slice.start()),
+                   sizes_of(piece.slice.extent()), piece.offset, piece.count, piece.byte,
+                   piece.hash, piece.file});
   }
   return all.dump();
 }
 
 void CheckpointIndex::add(std::string_view text) {
-  for (const Json& file : Json::parse(text)) {
-    File& added = files.emplace_back(File{.file = file[0]});
-    for (const Json& piece : file[1]) {
-      added.pieces.push_back(
-          {.name = piece[0],
-           .slice = Slice(shape_of(piece[1]), shape_of(piece[2]), shape_of(piece[3])),
-           .offset = piece[4],
-           .count = piece[5],
-           .byte = piece[6],
-           .hash = piece[7]});
-    }
+  for (const Json& piece : Json::parse(text)) {
+    pieces.push_back({.name = piece[0],
+                      .slice = Slice(shape_of(piece[1]), shape_of(piece[2]), shape_of(piece[3])),
+                      .offset = piece[4],
+                      .count = piece[5],
+                      .byte = piece[6],
+                      .hash = piece[7],
+                      .file = piece[8]});
   }
 }
 
@@ -144,15 +137,15 @@ CheckpointIndex index_files(const std::string& directory, const Manifest& manife
                 ": damaged: its content is not what was written; copy it again, or use another "
                 "checkpoint");
     }
-    std::vector<CheckpointPiece> pieces = pieces_in(path);
-    for (const CheckpointPiece& piece : pieces) {
+    for (CheckpointPiece& piece : pieces_in(path)) {
       if (piece.hash.empty() && !file.pieces.empty()) {
         fail_data(
             path, ": ", piece.name,
             " has no hash, and its bytes are not in that of the file; use another checkpoint");
       }
+      piece.file = i;
+      index.pieces.push_back(std::move(piece));
     }
-    index.files.push_back({.file = i, .pieces = std::move(pieces)});
   }
   return index;
 }

@@ -21,26 +21,22 @@ struct CheckpointPiece {
   int64_t count = 0;
   int64_t byte = 0;    // position of the first element in the file
   std::string hash{};  // XXH3-128 of its bytes, 32 hex digits; empty in format 1
+  size_t file = 0;     // number of its file in the manifest
 
   Range range() const { return {offset, offset + count}; }
   bool operator==(const CheckpointPiece&) const = default;
 };
 
 struct CheckpointIndex {
-  // One file: its number in the manifest, and its pieces.
-  struct File {
-    size_t file = 0;
-    std::vector<CheckpointPiece> pieces{};
-    bool operator==(const File&) const = default;
-  };
-  std::vector<File> files{};
+  std::vector<CheckpointPiece> pieces{};
 
   std::string text() const;
-  void add(std::string_view text);  // adds the files of another index's text()
+  void add(std::string_view text);  // adds the pieces of another index's text()
   bool operator==(const CheckpointIndex&) const = default;
 };
 
-// The pieces of one file. Throws Error(kData) naming a dataset that is not a piece of a checkpoint.
+// The pieces of one file; their `file` is 0. Throws Error(kData) naming a dataset that is not a
+// piece of a checkpoint.
 std::vector<CheckpointPiece> pieces_in(const std::string& path);
 
 // The bytes of a file that are in pieces, in order; adjacent ranges are merged.

@@ -41,10 +41,8 @@ bool has_some_of(const CheckpointPiece& piece, const Slab& slab) {
 CheckpointReader::CheckpointReader(const std::string& directory, Manifest manifest,
                                    const CheckpointIndex& index)
     : directory_(directory), manifest_(std::move(manifest)) {
-  for (const CheckpointIndex::File& file : index.files) {
-    for (const CheckpointPiece& piece : file.pieces) {
-      add(file.file, piece);
-    }
+  for (const CheckpointPiece& piece : index.pieces) {
+    add(piece);
   }
   sort_pieces();
 }
@@ -55,24 +53,24 @@ CheckpointReader::CheckpointReader(const std::string& directory, const Manifest&
 CheckpointReader::CheckpointReader(const std::string& directory)
     : CheckpointReader(directory, read_manifest(directory)) {}
 
-void CheckpointReader::add(size_t file, const CheckpointPiece& piece) {
+void CheckpointReader::add(const CheckpointPiece& piece) {
   Logical& logical =
       tensors_.try_emplace(piece.name, Logical{piece.slice.whole(), {}}).first->second;
   if (logical.shape != piece.slice.whole()) {
     fail_data(directory_, ": ", piece.name, " is ", piece.slice.whole(), " in ",
-              manifest_.files[file].name, " and ", logical.shape, " in another file");
+              manifest_.files[piece.file].name, " and ", logical.shape, " in another file");
   }
   if (piece.count > 0) {
-    logical.pieces.push_back({piece, file});
+    logical.pieces.push_back(piece);
   }
 }
 
 void CheckpointReader::sort_pieces() {
   for (auto& [name, logical] : tensors_) {
-    std::ranges::sort(logical.pieces, is_before, &Piece::piece);
+    std::ranges::sort(logical.pieces, is_before);
     std::vector<Slice> slices;
     int64_t end = 0;  // of the last slice's elements so far
-    for (const auto& [piece, file] : logical.pieces) {
+    for (const CheckpointPiece& piece : logical.pieces) {
       if (slices.empty() || slices.back() != piece.slice) {
         end = 0;
         for (const Slice& other : slices) {
@@ -104,7 +102,7 @@ std::vector<CheckpointReader::Entry> CheckpointReader::tensors() const {
   std::vector<Entry> entries;
   for (const auto& [name, logical] : tensors_) {
     Entry entry{.name = name, .shape = logical.shape, .elements = 0};
-    for (const auto& [piece, file] : logical.pieces) {
+    for (const CheckpointPiece& piece : logical.pieces) {
       entry.elements += piece.count;
     }
     entries.push_back(entry);
@@ -128,12 +126,12 @@ void CheckpointReader::read(const Slab& slab) const {
   require_tensor(slab.name, slab.slice.whole());
   const std::span<float> out = slab.data.as<float>();
   int64_t missing = slab.data.elements();
-  for (const Piece& piece : tensors_.at(slab.name).pieces) {
-    if (!has_some_of(piece.piece, slab)) {
+  for (const CheckpointPiece& piece : tensors_.at(slab.name).pieces) {
+    if (!has_some_of(piece, slab)) {
       continue;
     }
     read_piece(piece, [&](Range range, const float* values) {
-      visit_common(piece.piece.slice, range, slab.slice, slab.range(),
+      visit_common(piece.slice, range, slab.slice, slab.range(),
                    [&](int64_t in_piece, int64_t in_slab, int64_t count) {
                      std::copy_n(values + (in_piece - range.begin), count,
                                  out.data() + (in_slab - slab.offset));
@@ -149,22 +147,21 @@ void CheckpointReader::read(const Slab& slab) const {
 
 // Calls visit(range of the slice's elements, their values) for the chunks of a piece, in order.
 template <class F>
-void CheckpointReader::read_piece(const Piece& piece, F visit) const {
+void CheckpointReader::read_piece(const CheckpointPiece& piece, F visit) const {
   const FileReader& file = open(piece.file);
-  const Range all = piece.piece.range();
+  const Range all = piece.range();
   std::vector<float> values(static_cast<size_t>(std::min(kChunk, all.count())));
   constexpr int64_t kBytes = sizeof(float);
   ContentHash hash;
   for (int64_t begin = all.begin; begin < all.end; begin += kChunk) {
     const Range range = intersection({begin, begin + kChunk}, all);
-    file.read(piece.piece.byte + (begin - all.begin) * kBytes, range.count() * kBytes,
-              values.data());
+    file.read(piece.byte + (begin - all.begin) * kBytes, range.count() * kBytes, values.data());
     hash.add(values.data(), range.count() * kBytes);
     visit(range, values.data());
   }
   // Format 1 has hashes of whole files only; they were compared when the files were indexed.
-  if (!piece.piece.hash.empty() && hash.digest().hex() != piece.piece.hash) {
-    fail_data(file.path(), ": damaged: ", piece.piece.name,
+  if (!piece.hash.empty() && hash.digest().hex() != piece.hash) {
+    fail_data(file.path(), ": damaged: ", piece.name,
               " is not what was written; copy it again, or use another checkpoint");
   }
 }

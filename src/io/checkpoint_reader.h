@@ -40,20 +40,16 @@ class CheckpointReader final : public TensorSource {
  private:
   CheckpointReader(const std::string& directory, const Manifest& manifest);
 
-  struct Piece {
-    CheckpointPiece piece;
-    size_t file = 0;
-  };
   struct Logical {
     Shape shape;
-    std::vector<Piece> pieces;  // sorted by slice and offset, without overlaps
+    std::vector<CheckpointPiece> pieces;  // sorted by slice and offset, without overlaps
   };
 
-  void add(size_t file, const CheckpointPiece& piece);
+  void add(const CheckpointPiece& piece);
   void sort_pieces();
   const FileReader& open(size_t file) const;
   template <class F>
-  void read_piece(const Piece& piece, F visit) const;
+  void read_piece(const CheckpointPiece& piece, F visit) const;
 
   std::string directory_;
   Manifest manifest_;

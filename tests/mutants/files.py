@@ -36,7 +36,7 @@ MUTANTS = [
            "if (describe_file(path, file.pieces) != file) {", "if (false) {",
            ["io.checkpoint_reader"]),
     Mutant("checkpoint: a piece is not compared with its hash", "src/io/checkpoint_reader.cpp",
-           "hash.digest().hex() != piece.piece.hash", "false",
+           "hash.digest().hex() != piece.hash", "false",
            ["io.checkpoint_reader"]),
     Mutant("checkpoint: all ranks index all files", "src/io/checkpoint_index.cpp",
            "for (size_t i = share; i < manifest.files.size(); i += shares) {",
