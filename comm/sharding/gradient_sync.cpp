@@ -24,7 +24,7 @@ void add_or_copy(Stream& stream, const Tensor& from, const Tensor& to, bool add)
     return;
   }
   on_device(stream, [&](auto device) {
-    kernels::accumulate(device, to.elements(), from.data<T>(), to.data<T>());
+    kernels::add(device, to.elements(), to.data<T>(), from.data<T>(), to.data<T>());
   });
 }
 

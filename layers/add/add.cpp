@@ -1,18 +1,8 @@
 #include "layers/add/add.h"
 
 #include "src/kernels/elementwise.h"
-#include "src/kernels/map.h"
 
 namespace tandem {
-
-namespace kernels {
-
-template <class T>
-void add(Cpu device, int64_t n, const T* a, const T* b, T* y) {
-  transform(device, n, y, Plus{}, a, b);
-}
-
-}  // namespace kernels
 
 namespace {
 

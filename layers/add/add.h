@@ -12,11 +12,4 @@ Variable add(Context& context, const Variable& x, Variable branch);
 // Records `sum`, which is already x + branch, on the tape.
 Variable record_sum(Context& context, Tensor sum, const Variable& x, const Variable& branch);
 
-namespace kernels {
-
-// y = a + b; y may be the same array as a or b.
-template <class T>
-void add(Cuda, int64_t n, const T* a, const T* b, T* y);
-
-}  // namespace kernels
 }  // namespace tandem

@@ -49,7 +49,8 @@ void Input::add(Context& context, const Tensor& grad, const Tensor& row_sums) co
   }
   const GradTarget sum = target(context);
   on_device_and_float(context.stream, slot_->dtype, [&]<class T>(auto device) {
-    kernels::accumulate(device, grad.elements(), grad.data<T>(), sum.into.data<T>());
+    T* into = sum.into.data<T>();
+    kernels::add(device, grad.elements(), into, grad.data<T>(), into);
   });
 }
 

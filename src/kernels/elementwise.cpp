@@ -11,8 +11,8 @@ void fill(Cpu device, int64_t n, T* to, Wide<T> value) {
 }
 
 template <class T>
-void accumulate(Cpu device, int64_t n, const T* from, T* to) {
-  transform(device, n, to, Plus{}, static_cast<const T*>(to), from);
+void add(Cpu device, int64_t n, const T* a, const T* b, T* y) {
+  transform(device, n, y, Plus{}, a, b);
 }
 
 template <class From, class To>
@@ -36,14 +36,14 @@ void activation_backward(Cpu device, int64_t n, const T* dy, const T* saved, T* 
 }
 
 template void fill<float>(Cpu, int64_t, float*, float);
-template void accumulate<float>(Cpu, int64_t, const float*, float*);
+template void add<float>(Cpu, int64_t, const float*, const float*, float*);
 template void fill<double>(Cpu, int64_t, double*, double);
-template void accumulate<double>(Cpu, int64_t, const double*, double*);
-template void accumulate<int64_t>(Cpu, int64_t, const int64_t*, int64_t*);
+template void add<double>(Cpu, int64_t, const double*, const double*, double*);
+template void add<int64_t>(Cpu, int64_t, const int64_t*, const int64_t*, int64_t*);
 template void fill<Bf16>(Cpu, int64_t, Bf16*, float);
-template void accumulate<Bf16>(Cpu, int64_t, const Bf16*, Bf16*);
+template void add<Bf16>(Cpu, int64_t, const Bf16*, const Bf16*, Bf16*);
 template void fill<Fp16>(Cpu, int64_t, Fp16*, float);
-template void accumulate<Fp16>(Cpu, int64_t, const Fp16*, Fp16*);
+template void add<Fp16>(Cpu, int64_t, const Fp16*, const Fp16*, Fp16*);
 template void convert<float, float>(Cpu, int64_t, const float*, float*);
 template void convert<float, Bf16>(Cpu, int64_t, const float*, Bf16*);
 template void convert<float, Fp16>(Cpu, int64_t, const float*, Fp16*);

@@ -11,8 +11,8 @@ void fill(Cuda device, int64_t n, T* to, Wide<T> value) {
 }
 
 template <class T>
-void accumulate(Cuda device, int64_t n, const T* from, T* to) {
-  transform(device, n, to, Plus{}, static_cast<const T*>(to), from);
+void add(Cuda device, int64_t n, const T* a, const T* b, T* y) {
+  transform(device, n, y, Plus{}, a, b);
 }
 
 template <class From, class To>
@@ -36,12 +36,12 @@ void activation_backward(Cuda device, int64_t n, const T* dy, const T* saved, T*
 }
 
 template void fill<float>(Cuda, int64_t, float*, float);
-template void accumulate<float>(Cuda, int64_t, const float*, float*);
-template void accumulate<int64_t>(Cuda, int64_t, const int64_t*, int64_t*);
+template void add<float>(Cuda, int64_t, const float*, const float*, float*);
+template void add<int64_t>(Cuda, int64_t, const int64_t*, const int64_t*, int64_t*);
 template void fill<Bf16>(Cuda, int64_t, Bf16*, float);
-template void accumulate<Bf16>(Cuda, int64_t, const Bf16*, Bf16*);
+template void add<Bf16>(Cuda, int64_t, const Bf16*, const Bf16*, Bf16*);
 template void fill<Fp16>(Cuda, int64_t, Fp16*, float);
-template void accumulate<Fp16>(Cuda, int64_t, const Fp16*, Fp16*);
+template void add<Fp16>(Cuda, int64_t, const Fp16*, const Fp16*, Fp16*);
 template void convert<float, float>(Cuda, int64_t, const float*, float*);
 template void convert<float, Bf16>(Cuda, int64_t, const float*, Bf16*);
 template void convert<float, Fp16>(Cuda, int64_t, const float*, Fp16*);

@@ -33,11 +33,11 @@ void fill(Cpu, int64_t n, T* to, Wide<T> value);
 template <class T>
 void fill(Cuda, int64_t n, T* to, Wide<T> value);
 
-// to[i] += from[i]; also for i64.
+// y = a + b; also for i64. y may be the same array as a or b.
 template <class T>
-void accumulate(Cpu, int64_t n, const T* from, T* to);
+void add(Cpu, int64_t n, const T* a, const T* b, T* y);
 template <class T>
-void accumulate(Cuda, int64_t n, const T* from, T* to);
+void add(Cuda, int64_t n, const T* a, const T* b, T* y);
 
 // to[i] = from[i], rounded to nearest. One type is f32, the other f32, bf16 or fp16.
 template <class From, class To>

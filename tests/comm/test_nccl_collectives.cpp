@@ -202,8 +202,8 @@ TEST_F(NcclCollectivesTest, EventsOrderItWithComputing) {
   collectives->stream().wait(compute.record());
   collectives->all_reduce(data);
   compute.wait(collectives->stream().record());
-  kernels::accumulate(Cuda{compute.handle()}, data.elements(), data.data<float>(),
-                      data.data<float>());
+  kernels::add(Cuda{compute.handle()}, data.elements(), data.data<float>(), data.data<float>(),
+               data.data<float>());
   collectives->wait(compute.record());
   EXPECT_EQ(wrong(data, [&](int64_t) { return size * (size + 1.0); }), 0);
 }

@@ -99,8 +99,9 @@ TEST(Bytes, Elementwise) {
       "bf16 to f32", 6 * kElements,
       [&](Cuda device) { kernels::convert(device, kElements, bf16, f32); }, 2 * kElements);
   check("fill", 4 * kElements, [&](Cuda device) { kernels::fill(device, kElements, f32, 1.0F); });
-  check("accumulate", 12 * kElements,
-        [&](Cuda device) { kernels::accumulate(device, kElements, f32, other.data<float>()); });
+  check("add", 12 * kElements, [&](Cuda device) {
+    kernels::add(device, kElements, other.data<float>(), f32, other.data<float>());
+  });
   const DeviceNumbers numbers(Device::kCuda, {});
   // Most of dropout's instructions are random numbers: its accesses are of one element.
   check(

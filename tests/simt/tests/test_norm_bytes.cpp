@@ -1,6 +1,6 @@
 // What norms and the residual addition move, at 4,096 rows of 768, in sectors of 32 bytes.
-#include "layers/add/add.h"
 #include "layers/norm/norm.h"
+#include "src/kernels/elementwise.h"
 #include "tests/simt/simt.h"
 #include "tests/support/harness.h"
 
