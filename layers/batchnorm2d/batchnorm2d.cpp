@@ -1,17 +1,6 @@
 #include "layers/batchnorm2d/batchnorm2d.h"
 
-#include "src/kernels/map.h"
-
 namespace tandem {
-
-namespace kernels {
-
-template <class W>
-void add_to_gradient(Cpu device, int64_t n, const W* sum, W* gradient, W beta) {
-  transform(device, n, gradient, AddToGradient<W>{beta}, sum, static_cast<const W*>(gradient));
-}
-
-}  // namespace kernels
 
 namespace {
 
@@ -37,7 +26,6 @@ struct BatchNormOp final : Op {
     }
     const Tensor& g = masked ? masked : dy;
     const GradTarget dx = input(0).wanted() ? x_target(context, dy) : GradTarget{};
-    const GradTarget dgain = parameter_target(0), dbias = parameter_target(1);
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
       using enum kernels::ReluMask;
@@ -56,15 +44,9 @@ struct BatchNormOp final : Op {
                                            relu && !y ? kFromInput : kNone, sums.data<W>(),
                                            dx.into.data<T>(), W(dx.beta));
       }
-      if (dbias.into) {
-        kernels::add_to_gradient(device, channels, sums.data<W>(), dbias.into.data<W>(),
-                                 W(dbias.beta));
-      }
-      if (dgain.into) {
-        kernels::add_to_gradient(device, channels, sums.data<W>() + channels, dgain.into.data<W>(),
-                                 W(dgain.beta));
-      }
     });
+    add_rows(1, sums.slice(0, channels).reshape({1, channels}));
+    add_rows(0, sums.slice(channels, channels).reshape({1, channels}));
     if (residual && input(1).wanted()) {
       input(1).add(context, g);
     }

@@ -5,7 +5,6 @@
 #include "layers/batchnorm2d/batchnorm2d.h"
 #include "src/kernels/column_sums.cuh"
 #include "src/kernels/pack.cuh"
-#include "src/kernels/transform.cuh"
 
 namespace tandem::kernels {
 
@@ -298,11 +297,6 @@ void batchnorm2d_backward_data(Cuda device, const BatchChannels<T>& of, const T*
   });
 }
 
-template <class W>
-void add_to_gradient(Cuda device, int64_t n, const W* sum, W* gradient, W beta) {
-  transform(device, n, gradient, AddToGradient<W>{beta}, sum, static_cast<const W*>(gradient));
-}
-
 template void batchnorm2d_statistics<float>(Cuda, const float*, float*, float*, float*, int64_t,
                                             int64_t, float*);
 template void batchnorm2d_statistics<Bf16>(Cuda, const Bf16*, float*, float*, float*, int64_t,
@@ -331,6 +325,5 @@ template void batchnorm2d_backward_data<Bf16>(Cuda, const BatchChannels<Bf16>&, 
                                               const Bf16*, ReluMask, const float*, Bf16*, float);
 template void batchnorm2d_backward_data<Fp16>(Cuda, const BatchChannels<Fp16>&, const Fp16*,
                                               const Fp16*, ReluMask, const float*, Fp16*, float);
-template void add_to_gradient<float>(Cuda, int64_t, const float*, float*, float);
 
 }  // namespace tandem::kernels

@@ -106,18 +106,5 @@ template <class T>
 void batchnorm2d_backward_data(Cuda, const BatchChannels<T>& of, const T* dy, const T* x,
                                ReluMask mask, const Wide<T>* sums, T* dx, Wide<T> beta);
 
-// gradient = beta * gradient + sum, for n elements.
-template <class W>
-void add_to_gradient(Cuda, int64_t n, const W* sum, W* gradient, W beta);
-
-// The functor of add_to_gradient, for both devices.
-template <class W>
-struct AddToGradient {
-  W beta;
-  TANDEM_HOST_DEVICE W operator()(W sum, W gradient) const {
-    return sum + (beta == 0 ? 0 : beta * gradient);
-  }
-};
-
 }  // namespace kernels
 }  // namespace tandem
