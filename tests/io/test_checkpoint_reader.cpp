@@ -157,6 +157,7 @@ TEST_F(Checkpoint, AnIndexIsReadInShares) {
   CheckpointIndex together;
   for (const size_t share : {0U, 1U, 2U}) {
     const CheckpointIndex index = index_files(path, manifest, share, 3);
+    EXPECT_FALSE(index.pieces.empty());
     EXPECT_TRUE(std::ranges::all_of(
         index.pieces, [&](const CheckpointPiece& piece) { return piece.file % 3 == share; }));
     together.add(index.text());
