@@ -291,7 +291,7 @@ Outcome train(const Plan& plan, int steps) {
     outcome.norms.push_back(copy.step_state().grad_norm);
   };
   for (int step = 0; step < steps; ++step) {
-    job.step(step);
+    job.step(step, false, plan.lr);
     copies.push_back(job.record());
     if (step > 0) {
       read(copies[step - 1]);
