@@ -58,8 +58,8 @@ struct AttentionOp final : Op {
     if (by_cudnn(context, qkv.dtype())) {
       const Tensor workspace = cudnn_workspace(context, problem(), Pass::kForward);
       return on_cuda(context.stream, [&](Cuda device) {
-        cudnn_attention::forward(device, problem(), qkv.raw(), y.raw(), log_sum.data<float>(),
-                                 workspace.raw());
+        cudnn_attention::forward(device.stream, problem(), qkv.raw(), y.raw(),
+                                 log_sum.data<float>(), workspace.raw());
       });
     }
     const Tensor workspace = attention_workspace(context, qkv.dtype(), sizes);
@@ -75,7 +75,7 @@ struct AttentionOp final : Op {
     if (by_cudnn(context, qkv.dtype()) && dqkv.beta == 0) {
       const Tensor workspace = cudnn_workspace(context, problem(), Pass::kBackward);
       return on_cuda(context.stream, [&](Cuda device) {
-        cudnn_attention::backward(device, problem(), dy.raw(), qkv.raw(), y.raw(),
+        cudnn_attention::backward(device.stream, problem(), dy.raw(), qkv.raw(), y.raw(),
                                   log_sum.data<float>(), dqkv.into.raw(), workspace.raw());
       });
     }

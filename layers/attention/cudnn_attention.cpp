@@ -199,17 +199,17 @@ int64_t workspace_bytes(const Problem& problem, Pass pass) {
   });
 }
 
-void forward(Cuda device, const Problem& problem, const void* qkv, void* y, float* log_sum,
+void forward(CUstream_st* stream, const Problem& problem, const void* qkv, void* y, float* log_sum,
              void* workspace) {
   const Parts in(problem, qkv);
   with_plan(problem, Pass::kForward, [&](const Plan& plan, const Target& target) {
     void* const data[] = {in.q, in.k, in.v, y, log_sum};
-    plan.run(target, device.stream, data, workspace);
+    plan.run(target, stream, data, workspace);
   });
 }
 
-void backward(Cuda device, const Problem& problem, const void* dy, const void* qkv, const void* y,
-              const float* log_sum, void* dqkv, void* workspace) {
+void backward(CUstream_st* stream, const Problem& problem, const void* dy, const void* qkv,
+              const void* y, const float* log_sum, void* dqkv, void* workspace) {
   const Parts in(problem, qkv), out(problem, dqkv);
   with_plan(problem, Pass::kBackward, [&](const Plan& plan, const Target& target) {
     void* const data[] = {in.q,
@@ -222,7 +222,7 @@ void backward(Cuda device, const Problem& problem, const void* dy, const void* q
                           out.k,
                           out.v,
                           workspace};
-    plan.run(target, device.stream, data, static_cast<char*>(workspace) + problem.delta_bytes());
+    plan.run(target, stream, data, static_cast<char*>(workspace) + problem.delta_bytes());
   });
 }
 

@@ -45,12 +45,13 @@ int64_t workspace_bytes(const Problem& problem, Pass pass);
 // The same without cuDNN and without a GPU, for estimates: what cuDNN 9.19 takes, within 1 KiB.
 int64_t estimated_workspace_bytes(const Problem& problem, Pass pass);
 
-// As kernels::attention_forward and kernels::attention_backward, the latter with beta = 0.
+// Enqueue on a CUDA stream what kernels::attention_forward and kernels::attention_backward compute,
+// the latter with beta = 0. They launch no kernel of Tandem, so they are plain C++.
 // Addresses are multiples of 16 bytes.
-void forward(Cuda device, const Problem& problem, const void* qkv, void* y, float* log_sum,
+void forward(CUstream_st* stream, const Problem& problem, const void* qkv, void* y, float* log_sum,
              void* workspace);
-void backward(Cuda device, const Problem& problem, const void* dy, const void* qkv, const void* y,
-              const float* log_sum, void* dqkv, void* workspace);
+void backward(CUstream_st* stream, const Problem& problem, const void* dy, const void* qkv,
+              const void* y, const float* log_sum, void* dqkv, void* workspace);
 
 // What cuDNN would do on a GPU that need not be there; `gpu` describes it as cuDNN's JSON. A driver
 // library must have been loaded; CUDA's stub suffices.

@@ -9,12 +9,12 @@ std::string why_missing() { return "this build has no cuDNN; build with its head
 
 int64_t workspace_bytes(const Problem&, Pass) { fail(ExitCode::kConfig, why_missing()); }
 
-void forward(Cuda, const Problem&, const void*, void*, float*, void*) {
+void forward(CUstream_st*, const Problem&, const void*, void*, float*, void*) {
   fail(ExitCode::kConfig, why_missing());
 }
 
-void backward(Cuda, const Problem&, const void*, const void*, const void*, const float*, void*,
-              void*) {
+void backward(CUstream_st*, const Problem&, const void*, const void*, const void*, const float*,
+              void*, void*) {
   fail(ExitCode::kConfig, why_missing());
 }
 
