@@ -49,6 +49,9 @@ class Mutation:
 
     def __init__(self, folder, mutants):
         self.folder = os.path.realpath(folder)
+        is_copy = Path(self.folder, "tests/mutants/run.py").exists() and not Path(self.folder, ".git").exists()
+        if os.path.isdir(self.folder) and os.listdir(self.folder) and not is_copy:
+            sys.exit(f"mutants: {folder} is no earlier copy, and what it holds would be deleted; name a folder that is empty or new")
         self.seconds = {}  # the time of each test without a mutant
         copy_tree(self.folder)
         self.suites = {}
