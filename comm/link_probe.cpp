@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 
-#include "comm/agreement.h"
 #include "src/core/error.h"
+#include "src/device/ranks/agreement.h"
 
 namespace tandem {
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <span>
 
-#include "comm/hierarchy.h"
+#include "comm/sharding/hierarchy.h"
 
 namespace tandem {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "comm/group.h"
+#include "comm/transport/group.h"
 #include "src/core/error.h"
 
 namespace tandem {

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "comm/hierarchy.h"
+#include "comm/sharding/hierarchy.h"
 
 namespace tandem {
 

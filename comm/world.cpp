@@ -8,7 +8,7 @@
 #include <iostream>
 #include <thread>
 
-#include "comm/launcher.h"
+#include "comm/transport/launcher.h"
 #include "comm/transport/local_control.h"
 #include "comm/transport/mpi_collectives.h"
 #include "comm/transport/mpi_control.h"

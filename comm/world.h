@@ -14,9 +14,9 @@
 #include <memory>
 #include <string>
 
-#include "comm/collectives.h"
-#include "comm/control.h"
 #include "src/core/error.h"
+#include "src/device/ranks/collectives.h"
+#include "src/device/ranks/control.h"
 
 namespace tandem {
 

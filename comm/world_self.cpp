@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "comm/launcher.h"
+#include "comm/transport/launcher.h"
 #include "comm/transport/local_control.h"
 #include "comm/transport/self_collectives.h"
 #include "comm/world.h"

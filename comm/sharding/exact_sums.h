@@ -19,10 +19,10 @@
 #include <span>
 #include <vector>
 
-#include "comm/collectives.h"
-#include "comm/control.h"
 #include "comm/sharding/flat_layout.h"
-#include "comm/timeline.h"
+#include "src/device/ranks/collectives.h"
+#include "src/device/ranks/control.h"
+#include "src/trace/timeline.h"
 
 namespace tandem {
 

@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "comm/hierarchy.h"
+#include "comm/sharding/hierarchy.h"
 
 namespace tandem {
 

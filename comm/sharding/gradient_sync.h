@@ -17,7 +17,7 @@
 
 #include "comm/sharding/exact_sums.h"
 #include "comm/sharding/param_values.h"
-#include "comm/turns.h"
+#include "comm/sharding/turns.h"
 #include "src/kernels/reduce.h"
 
 namespace tandem {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "comm/agreement.h"
 #include "comm/transport/ring.h"
+#include "src/device/ranks/agreement.h"
 
 namespace tandem {
 

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "comm/sharding/model_layout.h"
-#include "comm/timeline.h"
 #include "src/autograd/context.h"
 #include "src/autograd/gate.h"
+#include "src/trace/timeline.h"
 
 namespace tandem {
 

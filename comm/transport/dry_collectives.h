@@ -10,8 +10,8 @@
 
 #include <memory>
 
-#include "comm/collectives.h"
-#include "comm/group.h"
+#include "comm/transport/group.h"
+#include "src/device/ranks/collectives.h"
 
 namespace tandem {
 

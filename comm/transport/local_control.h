@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "comm/control.h"
-#include "comm/group.h"
+#include "comm/transport/group.h"
 #include "src/core/error.h"
+#include "src/device/ranks/control.h"
 
 namespace tandem {
 

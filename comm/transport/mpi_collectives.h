@@ -6,8 +6,8 @@
 #include <functional>
 #include <memory>
 
-#include "comm/collectives.h"
 #include "comm/transport/mpi_queue.h"
+#include "src/device/ranks/collectives.h"
 
 namespace tandem {
 

@@ -2,8 +2,8 @@
 // earlier work, tensor collectives included.
 #pragma once
 
-#include "comm/control.h"
 #include "comm/transport/mpi_queue.h"
+#include "src/device/ranks/control.h"
 
 namespace tandem {
 

@@ -12,7 +12,7 @@
 #include <span>
 
 #include "comm/transport/ring.h"
-#include "comm/wire_count.h"
+#include "src/device/ranks/wire_count.h"
 #include "src/device/stream.h"
 
 namespace tandem {

@@ -9,9 +9,9 @@
 #include <memory>
 #include <vector>
 
-#include "comm/group.h"
+#include "comm/transport/group.h"
 #include "comm/transport/ring.h"
-#include "comm/wire_count.h"
+#include "src/device/ranks/wire_count.h"
 
 namespace tandem {
 

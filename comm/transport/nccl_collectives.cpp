@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <exception>
 
-#include "comm/launcher.h"
+#include "comm/transport/launcher.h"
 #include "comm/transport/nccl_stream.h"
 #include "comm/transport/ring.h"
 #include "src/core/error.h"

@@ -10,9 +10,9 @@
 #include <atomic>
 #include <memory>
 
-#include "comm/collectives.h"
-#include "comm/control.h"
-#include "comm/group.h"
+#include "comm/transport/group.h"
+#include "src/device/ranks/collectives.h"
+#include "src/device/ranks/control.h"
 
 struct ncclComm;
 

@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/control.h"
-#include "comm/group.h"
+#include "comm/transport/group.h"
 #include "src/core/error.h"
+#include "src/device/ranks/control.h"
 #include "src/device/stream.h"
 
 namespace tandem {

@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "comm/collectives.h"
 #include "src/core/error.h"
+#include "src/device/ranks/collectives.h"
 
 namespace tandem {
 

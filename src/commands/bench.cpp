@@ -1,13 +1,13 @@
 // tandem bench, and of its parts links: how fast the ranks of a job exchange data.
 #include <cstdio>
 
-#include "comm/agreement.h"
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
 #include "src/commands/settings.h"
+#include "src/device/ranks/agreement.h"
 #include "src/estimate/link_bench.h"
 #include "src/io/file.h"
-#include "src/train/machine.h"
+#include "src/machine/machine.h"
 
 namespace tandem {
 

@@ -8,8 +8,8 @@
 #include "src/device/dispatch.h"
 #include "src/estimate/estimate.h"
 #include "src/io/file.h"
+#include "src/machine/machine.h"
 #include "src/product/tune.h"
-#include "src/train/machine.h"
 
 namespace tandem {
 

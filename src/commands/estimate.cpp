@@ -10,7 +10,7 @@
 #include "src/commands/settings.h"
 #include "src/estimate/link_bench.h"
 #include "src/io/file.h"
-#include "src/train/model_zoo.h"
+#include "src/weights/model_zoo.h"
 
 namespace tandem {
 

@@ -3,13 +3,13 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "comm/agreement.h"
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
+#include "src/device/ranks/agreement.h"
+#include "src/inference/evaluation.h"
 #include "src/inference/trained_model.h"
-#include "src/io/checkpoint.h"
-#include "src/train/evaluation.h"
-#include "src/train/run_directory.h"
+#include "src/io/checkpoint/checkpoint.h"
+#include "src/weights/run_directory.h"
 
 namespace tandem {
 

@@ -6,11 +6,11 @@
 #include "src/commands/request.h"
 #include "src/inference/trained_model.h"
 #include "src/io/file.h"
-#include "src/train/hugging_face/reader.h"
-#include "src/train/hugging_face/settings.h"
-#include "src/train/hugging_face/tokenizer_files.h"
-#include "src/train/hugging_face/writer.h"
-#include "src/train/model_zoo.h"
+#include "src/weights/hugging_face/reader.h"
+#include "src/weights/hugging_face/settings.h"
+#include "src/weights/hugging_face/tokenizer_files.h"
+#include "src/weights/hugging_face/writer.h"
+#include "src/weights/model_zoo.h"
 
 namespace tandem {
 

@@ -12,8 +12,8 @@
 #include "src/inference/trained_model.h"
 #include "src/io/file.h"
 #include "src/kernels/convert.h"
-#include "src/train/hugging_face/settings.h"
-#include "src/train/run_directory.h"
+#include "src/weights/hugging_face/settings.h"
+#include "src/weights/run_directory.h"
 
 namespace tandem {
 

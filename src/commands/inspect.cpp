@@ -9,14 +9,14 @@
 #include "src/core/formatted.h"
 #include "src/device/memory.h"
 #include "src/inference/trained_model.h"
-#include "src/io/checkpoint.h"
+#include "src/io/checkpoint/checkpoint.h"
 #include "src/io/content_hash.h"
 #include "src/report/console.h"
 #include "src/report/run_facts.h"
 #include "src/report/run_report.h"
-#include "src/train/hugging_face/reader.h"
-#include "src/train/hugging_face/settings.h"
-#include "src/train/run_directory.h"
+#include "src/weights/hugging_face/reader.h"
+#include "src/weights/hugging_face/settings.h"
+#include "src/weights/run_directory.h"
 
 namespace tandem {
 

@@ -9,11 +9,11 @@
 #include <map>
 #include <new>
 
-#include "comm/agreement.h"
-#include "comm/launcher.h"
+#include "comm/transport/launcher.h"
 #include "src/commands/commands.h"
 #include "src/core/visible_text.h"
 #include "src/device/device.h"
+#include "src/device/ranks/agreement.h"
 #include "src/report/version.h"
 #include "src/settings/hints.h"
 #include "src/stop/stop_signal.h"

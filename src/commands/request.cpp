@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-#include "comm/agreement.h"
+#include "src/device/ranks/agreement.h"
 
 namespace tandem {
 

@@ -6,7 +6,7 @@
 #include "src/commands/request.h"
 #include "src/core/error.h"
 #include "src/io/file.h"
-#include "src/train/hugging_face/settings.h"
+#include "src/weights/hugging_face/settings.h"
 
 namespace tandem {
 

@@ -1,10 +1,10 @@
 // tandem train: resolves the settings, then runs the training loop.
 #include <csignal>
 
-#include "comm/agreement.h"
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
 #include "src/commands/settings.h"
+#include "src/device/ranks/agreement.h"
 #include "src/settings/changes.h"
 #include "src/train/trainer.h"
 

@@ -19,7 +19,7 @@
 #include "src/data/batch.h"
 #include "src/data/tokenizer.h"
 #include "src/io/content_hash.h"
-#include "src/io/hdf5.h"
+#include "src/io/hdf5/hdf5.h"
 
 namespace tandem {
 

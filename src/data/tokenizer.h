@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "src/data/utf8.h"
-#include "src/io/hdf5.h"
+#include "src/io/hdf5/hdf5.h"
 
 namespace tandem {
 

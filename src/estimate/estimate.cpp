@@ -7,13 +7,13 @@
 
 #include "comm/link_probe.h"
 #include "comm/transport/local_control.h"
-#include "src/estimate/gemm_rate.h"
-#include "src/estimate/gpu_table.h"
+#include "src/machine/gemm_rate.h"
+#include "src/machine/gpu_table.h"
+#include "src/machine/machine.h"
 #include "src/step/training_step.h"
-#include "src/train/machine.h"
-#include "src/train/model_zoo.h"
-#include "src/train/snapshot.h"
-#include "src/train/upload.h"
+#include "src/step/upload.h"
+#include "src/weights/model_zoo.h"
+#include "src/weights/snapshot.h"
 
 namespace tandem {
 

@@ -13,7 +13,7 @@
 #include "comm/transport/dry_collectives.h"
 #include "src/data/dataset.h"
 #include "src/device/memory.h"
-#include "src/estimate/gpu_table.h"
+#include "src/machine/gpu_table.h"
 #include "src/settings/config.h"
 
 namespace tandem {

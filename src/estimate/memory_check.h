@@ -1,7 +1,7 @@
 // Whether the training steps of a run fit into the memory that there is, before the first of them.
 #pragma once
 
-#include "comm/hierarchy.h"
+#include "comm/sharding/hierarchy.h"
 #include "src/data/dataset.h"
 #include "src/settings/config.h"
 

@@ -3,13 +3,13 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "comm/agreement.h"
-#include "src/io/checkpoint.h"
-#include "src/train/hugging_face/reader.h"
-#include "src/train/hugging_face/settings.h"
-#include "src/train/hugging_face/tokenizer_files.h"
-#include "src/train/model_zoo.h"
-#include "src/train/snapshot.h"
+#include "src/device/ranks/agreement.h"
+#include "src/io/checkpoint/checkpoint.h"
+#include "src/weights/hugging_face/reader.h"
+#include "src/weights/hugging_face/settings.h"
+#include "src/weights/hugging_face/tokenizer_files.h"
+#include "src/weights/model_zoo.h"
+#include "src/weights/snapshot.h"
 
 namespace tandem {
 

@@ -7,11 +7,11 @@
 #include "comm/sharding/param_values.h"
 #include "layers/module.h"
 #include "src/data/dataset.h"
-#include "src/io/checkpoint_reader.h"
-#include "src/io/manifest.h"
+#include "src/io/checkpoint/checkpoint_reader.h"
+#include "src/io/checkpoint/manifest.h"
+#include "src/machine/machine.h"
 #include "src/settings/config.h"
 #include "src/step/batch_statistics.h"
-#include "src/train/machine.h"
 
 namespace tandem {
 

@@ -14,7 +14,7 @@
 #include "src/data/dataset.h"
 #include "src/io/content_hash.h"
 #include "src/io/file.h"
-#include "src/io/hdf5.h"
+#include "src/io/hdf5/hdf5.h"
 #include "src/prepare/bad_records.h"
 #include "src/prepare/file_source.h"
 #include "src/prepare/image_collector.h"

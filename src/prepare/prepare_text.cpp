@@ -18,7 +18,7 @@
 #include "src/data/utf8.h"
 #include "src/io/content_hash.h"
 #include "src/io/file.h"
-#include "src/io/hdf5.h"
+#include "src/io/hdf5/hdf5.h"
 #include "src/prepare/bad_records.h"
 #include "src/prepare/prepare.h"
 #include "src/prepare/text_reader.h"

@@ -9,10 +9,10 @@
 #include <memory>
 #include <vector>
 
-#include "comm/timeline.h"
 #include "layers/module.h"
+#include "src/machine/machine.h"
 #include "src/report/run_log.h"
-#include "src/train/machine.h"
+#include "src/trace/timeline.h"
 
 namespace tandem {
 

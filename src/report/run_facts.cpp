@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "src/io/checkpoint.h"
+#include "src/io/checkpoint/checkpoint.h"
 #include "src/io/file.h"
-#include "src/report/metrics_log.h"
+#include "src/report/writers/metrics_log.h"
 
 namespace tandem {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "src/settings/options.h"
-#include "src/train/run_directory.h"
+#include "src/weights/run_directory.h"
 
 namespace tandem {
 

@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "src/data/dataset.h"
+#include "src/inference/evaluation.h"
 #include "src/report/console.h"
-#include "src/report/metrics_log.h"
 #include "src/report/run_report.h"
 #include "src/report/slowest_rank.h"
-#include "src/report/tensorboard/tensorboard.h"
+#include "src/report/writers/metrics_log.h"
+#include "src/report/writers/tensorboard.h"
 #include "src/settings/config.h"
-#include "src/train/evaluation.h"
-#include "src/train/model_zoo.h"
-#include "src/train/run_directory.h"
+#include "src/weights/model_zoo.h"
+#include "src/weights/run_directory.h"
 
 namespace tandem {
 

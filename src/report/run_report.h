@@ -14,11 +14,11 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/wire_count.h"
 #include "src/device/memory.h"
-#include "src/report/metrics_log.h"
+#include "src/device/ranks/wire_count.h"
 #include "src/report/run_start.h"
-#include "src/train/run_directory.h"
+#include "src/report/writers/metrics_log.h"
+#include "src/weights/run_directory.h"
 
 namespace tandem {
 

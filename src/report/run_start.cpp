@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "src/report/metrics_log.h"
+#include "src/report/writers/metrics_log.h"
 
 namespace tandem {
 

@@ -10,8 +10,8 @@
 #include <set>
 #include <vector>
 
-#include "comm/control.h"
-#include "comm/timeline.h"
+#include "src/device/ranks/control.h"
+#include "src/trace/timeline.h"
 
 namespace tandem {
 

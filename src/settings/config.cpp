@@ -7,7 +7,7 @@
 #include "src/core/visible_text.h"
 #include "src/device/dispatch.h"
 #include "src/settings/step_ranges.h"
-#include "src/train/model_zoo.h"
+#include "src/weights/model_zoo.h"
 
 namespace tandem {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/hierarchy.h"
+#include "comm/sharding/hierarchy.h"
 #include "optim/schedule.h"
 #include "src/report/console.h"
 #include "src/settings/options.h"

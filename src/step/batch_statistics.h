@@ -4,8 +4,8 @@
 
 #include <optional>
 
-#include "comm/hierarchy.h"
 #include "comm/sharding/exact_sums.h"
+#include "comm/sharding/hierarchy.h"
 #include "layers/module.h"
 #include "optim/step_control.h"
 

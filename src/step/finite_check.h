@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/hierarchy.h"
+#include "comm/sharding/hierarchy.h"
 #include "layers/module.h"
 #include "src/autograd/block.h"
 

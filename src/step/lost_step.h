@@ -2,7 +2,7 @@
 // inputs. The same bits come out, unless the hardware made an error.
 #pragma once
 
-#include "comm/control.h"
+#include "src/device/ranks/control.h"
 #include "src/step/finite_check.h"
 #include "src/step/step_record.h"
 

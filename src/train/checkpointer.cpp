@@ -8,13 +8,13 @@
 #include <sstream>
 #include <utility>
 
-#include "comm/agreement.h"
+#include "src/device/ranks/agreement.h"
 #include "src/inference/trained_model.h"
-#include "src/io/checkpoint.h"
+#include "src/io/checkpoint/checkpoint.h"
 #include "src/io/file.h"
 #include "src/settings/changes.h"
-#include "src/train/hugging_face/settings.h"
-#include "src/train/run_directory.h"
+#include "src/weights/hugging_face/settings.h"
+#include "src/weights/run_directory.h"
 
 namespace tandem {
 

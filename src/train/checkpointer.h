@@ -12,11 +12,11 @@
 
 #include "layers/module.h"
 #include "src/data/dataset.h"
+#include "src/machine/machine.h"
 #include "src/settings/config.h"
 #include "src/step/training_step.h"
-#include "src/train/machine.h"
-#include "src/train/run_state.h"
-#include "src/train/snapshot.h"
+#include "src/weights/run_state.h"
+#include "src/weights/snapshot.h"
 
 namespace tandem {
 

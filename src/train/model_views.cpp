@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "comm/agreement.h"
 #include "layers/models/classifier.h"
+#include "src/device/ranks/agreement.h"
 #include "src/inference/token_sampler.h"
 
 namespace tandem {

@@ -8,10 +8,10 @@
 
 #include "src/data/dataset.h"
 #include "src/kernels/convert.h"
+#include "src/machine/machine.h"
 #include "src/report/run_log.h"
 #include "src/step/training_step.h"
-#include "src/train/machine.h"
-#include "src/train/upload.h"
+#include "src/step/upload.h"
 
 namespace tandem {
 

@@ -3,11 +3,11 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "comm/agreement.h"
 #include "comm/link_probe.h"
 #include "layers/attention/attention.h"
+#include "src/device/ranks/agreement.h"
 #include "src/estimate/memory_check.h"
-#include "src/io/checkpoint.h"
+#include "src/io/checkpoint/checkpoint.h"
 
 namespace tandem {
 

@@ -8,6 +8,8 @@
 
 #include "comm/world.h"
 #include "src/data/loader.h"
+#include "src/inference/evaluation.h"
+#include "src/machine/machine.h"
 #include "src/report/metrics_window.h"
 #include "src/report/run_log.h"
 #include "src/settings/config.h"
@@ -16,12 +18,10 @@
 #include "src/stop/stop_file.h"
 #include "src/stop/stop_signal.h"
 #include "src/train/checkpointer.h"
-#include "src/train/evaluation.h"
-#include "src/train/machine.h"
 #include "src/train/model_views.h"
-#include "src/train/model_zoo.h"
-#include "src/train/run_directory.h"
 #include "src/train/votes.h"
+#include "src/weights/model_zoo.h"
+#include "src/weights/run_directory.h"
 
 namespace tandem {
 

@@ -1,10 +1,10 @@
-// In place of comm/timeline.cpp and src/report/slowest_rank.cpp in tandem_no_timeline: measures no
-// part of a step and sends no message about it. timeline_cost.py compares with it, on the CPU,
-// where the time of a whole step comes from the host's clock.
+// In place of src/trace/timeline.cpp and src/report/slowest_rank.cpp in tandem_no_timeline:
+// measures no part of a step and sends no message about it. timeline_cost.py compares with it, on
+// the CPU, where the time of a whole step comes from the host's clock.
 #include <utility>
 
-#include "comm/timeline.h"
 #include "src/report/slowest_rank.h"
+#include "src/trace/timeline.h"
 
 namespace tandem {
 

@@ -21,7 +21,7 @@
 #include <memory>
 #include <thread>
 
-#include "comm/hierarchy.h"
+#include "comm/sharding/hierarchy.h"
 #include "comm/sharding/param_store.h"
 #include "comm/transport/local_control.h"
 #include "comm/transport/self_collectives.h"

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "comm/collectives.h"
+#include "src/device/ranks/collectives.h"
 
 namespace tandem::testing {
 

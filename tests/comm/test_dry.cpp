@@ -1,7 +1,7 @@
 // Dry streams, memory, collectives and control messages, which only count.
 #include <array>
 
-#include "comm/hierarchy.h"
+#include "comm/sharding/hierarchy.h"
 #include "comm/transport/dry_collectives.h"
 #include "comm/transport/local_control.h"
 #include "layers/batchnorm2d/running_statistics.h"

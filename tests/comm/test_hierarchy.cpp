@@ -8,7 +8,7 @@
 #include <map>
 #include <numeric>
 
-#include "comm/hierarchy.h"
+#include "comm/sharding/hierarchy.h"
 #include "comm/sharding/sum_parts.h"
 #include "comm/transport/nccl_collectives.h"
 #include "src/device/cuda.h"

@@ -8,8 +8,8 @@
 #include <regex>
 #include <thread>
 
-#include "comm/agreement.h"
 #include "comm/link_probe.h"
+#include "src/device/ranks/agreement.h"
 #include "tests/support/harness.h"
 #include "tests/support/mpi_world.h"
 

@@ -7,9 +7,9 @@
 #include <numeric>
 #include <thread>
 
-#include "comm/agreement.h"
 #include "comm/sharding/flat_buffer.h"
 #include "src/device/dispatch.h"
+#include "src/device/ranks/agreement.h"
 #include "tests/comm/collectives_check.h"
 #include "tests/support/harness.h"
 #include "tests/support/mpi_world.h"

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "comm/timeline.h"
+#include "src/trace/timeline.h"
 
 namespace tandem::testing {
 namespace {

@@ -1,7 +1,7 @@
 // The order in which buckets start.
 #include <gtest/gtest.h>
 
-#include "comm/turns.h"
+#include "comm/sharding/turns.h"
 #include "src/core/error.h"
 
 namespace tandem::testing {

@@ -8,7 +8,7 @@
 #include "comm/transport/self_collectives.h"
 #include "layers/models/transformer.h"
 #include "src/estimate/cost_model.h"
-#include "src/estimate/gpu_table.h"
+#include "src/machine/gpu_table.h"
 #include "src/step/training_step.h"
 
 namespace tandem::testing {

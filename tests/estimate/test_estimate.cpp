@@ -5,10 +5,10 @@
 #include "comm/transport/nccl_collectives.h"
 #include "src/device/cuda.h"
 #include "src/estimate/estimate.h"
+#include "src/machine/machine.h"
 #include "src/step/training_step.h"
-#include "src/train/machine.h"
-#include "src/train/model_zoo.h"
-#include "src/train/upload.h"
+#include "src/step/upload.h"
+#include "src/weights/model_zoo.h"
 #include "tests/support/harness.h"
 #include "tests/support/mpi_world.h"
 

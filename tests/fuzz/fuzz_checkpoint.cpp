@@ -1,11 +1,11 @@
-// Checkpoints: src/io/checkpoint_index.cpp src/io/checkpoint_reader.cpp src/io/checkpoint.cpp
-// src/core/slice.cpp
+// Checkpoints: src/io/checkpoint/checkpoint_index.cpp src/io/checkpoint/checkpoint_reader.cpp
+// src/io/checkpoint/checkpoint.cpp src/core/slice.cpp
 #include <cstring>
 #include <numeric>
 
 #include "src/core/slice.h"
-#include "src/io/checkpoint.h"
-#include "src/io/checkpoint_reader.h"
+#include "src/io/checkpoint/checkpoint.h"
+#include "src/io/checkpoint/checkpoint_reader.h"
 #include "src/io/file.h"
 #include "tests/fuzz/support/fuzz.h"
 #include "tests/fuzz/support/hdf5_file.h"

@@ -1,8 +1,8 @@
-// The reader of HDF5 files: src/io/hdf5.cpp
+// The reader of HDF5 files: src/io/hdf5/reader.cpp
 #include <algorithm>
 
 #include "src/io/file.h"
-#include "src/io/hdf5.h"
+#include "src/io/hdf5/hdf5.h"
 #include "tests/fuzz/support/fuzz.h"
 #include "tests/fuzz/support/hdf5_file.h"
 

@@ -1,8 +1,8 @@
-// The manifest of a checkpoint: src/io/manifest.cpp
+// The manifest of a checkpoint: src/io/checkpoint/manifest.cpp
 #include <nlohmann/json.hpp>
 
+#include "src/io/checkpoint/manifest.h"
 #include "src/io/content_hash.h"
-#include "src/io/manifest.h"
 #include "tests/fuzz/support/fuzz.h"
 
 using namespace tandem;

@@ -9,8 +9,8 @@
 
 #include "comm/transport/local_control.h"
 #include "src/inference/trained_model.h"
-#include "src/train/hugging_face/names.h"
-#include "src/train/model_zoo.h"
+#include "src/weights/hugging_face/names.h"
+#include "src/weights/model_zoo.h"
 
 namespace tandem {
 namespace {

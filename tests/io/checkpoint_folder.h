@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "src/core/error.h"
-#include "src/io/checkpoint.h"
-#include "src/io/checkpoint_reader.h"
+#include "src/io/checkpoint/checkpoint.h"
+#include "src/io/checkpoint/checkpoint_reader.h"
 #include "src/io/file.h"
 #include "tests/support/harness.h"
 

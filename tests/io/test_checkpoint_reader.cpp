@@ -2,7 +2,7 @@
 #include <random>
 
 #include "src/io/content_hash.h"
-#include "src/io/hdf5.h"
+#include "src/io/hdf5/hdf5.h"
 #include "tests/io/checkpoint_folder.h"
 
 namespace tandem::testing {

@@ -4,9 +4,9 @@
 #include <filesystem>
 
 #include "src/core/error.h"
-#include "src/io/checkpoint.h"
+#include "src/io/checkpoint/checkpoint.h"
 #include "src/io/file.h"
-#include "src/io/hdf5.h"
+#include "src/io/hdf5/hdf5.h"
 #include "tests/support/file_calls.h"
 #include "tests/support/harness.h"
 

@@ -11,7 +11,7 @@
 #include <numeric>
 #include <thread>
 
-#include "src/io/hdf5.h"
+#include "src/io/hdf5/hdf5.h"
 #include "tests/data/data_files.h"
 
 namespace tandem::testing {

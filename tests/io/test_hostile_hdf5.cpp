@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "src/io/file.h"
-#include "src/io/hdf5.h"
+#include "src/io/hdf5/hdf5.h"
 #include "tests/data/data_files.h"
 
 namespace tandem::testing {

@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "src/core/error.h"
+#include "src/io/checkpoint/manifest.h"
 #include "src/io/content_hash.h"
 #include "src/io/file.h"
-#include "src/io/manifest.h"
 
 namespace tandem {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "src/report/tensorboard/histogram.h"
+#include "src/report/writers/histogram.h"
 
 namespace tandem {
 namespace {

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 #include <png.h>
 
-#include "src/report/tensorboard/image_grid.h"
+#include "src/report/writers/image_grid.h"
 
 namespace tandem {
 namespace {

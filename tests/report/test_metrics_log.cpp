@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "src/core/error.h"
-#include "src/report/metrics_log.h"
+#include "src/report/writers/metrics_log.h"
 
 namespace tandem {
 namespace {

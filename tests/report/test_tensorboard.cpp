@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "src/core/error.h"
-#include "src/report/tensorboard/tensorboard.h"
+#include "src/report/writers/tensorboard.h"
 
 namespace tandem {
 namespace {

@@ -2,10 +2,10 @@
 // group of 1 rank.
 #pragma once
 
-#include "comm/collectives.h"
-#include "comm/control.h"
 #include "comm/transport/local_control.h"
 #include "comm/transport/self_collectives.h"
+#include "src/device/ranks/collectives.h"
+#include "src/device/ranks/control.h"
 
 namespace tandem::testing {
 

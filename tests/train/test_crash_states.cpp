@@ -15,9 +15,9 @@
 #include <ranges>
 #include <set>
 
-#include "comm/agreement.h"
-#include "src/io/checkpoint.h"
-#include "src/io/checkpoint_reader.h"
+#include "src/device/ranks/agreement.h"
+#include "src/io/checkpoint/checkpoint.h"
+#include "src/io/checkpoint/checkpoint_reader.h"
 #include "src/io/content_hash.h"
 #include "src/prepare/prepare.h"
 #include "src/train/trainer.h"

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <map>
 
-#include "src/io/checkpoint.h"
-#include "src/train/snapshot.h"
+#include "src/io/checkpoint/checkpoint.h"
+#include "src/weights/snapshot.h"
 #include "tests/step/device_job.h"
 #include "tests/support/harness.h"
 #include "tests/support/mpi_world.h"

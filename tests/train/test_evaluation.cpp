@@ -6,7 +6,7 @@
 #include "comm/transport/local_control.h"
 #include "layers/embedding/embedding.h"
 #include "layers/models/classifier.h"
-#include "src/train/evaluation.h"
+#include "src/inference/evaluation.h"
 #include "tests/support/harness.h"
 
 namespace tandem::testing {

@@ -7,9 +7,9 @@
 #include <numeric>
 #include <random>
 
-#include "src/train/hugging_face/reader.h"
-#include "src/train/hugging_face/settings.h"
-#include "src/train/model_zoo.h"
+#include "src/weights/hugging_face/reader.h"
+#include "src/weights/hugging_face/settings.h"
+#include "src/weights/model_zoo.h"
 #include "tests/support/harness.h"
 
 namespace tandem::testing {

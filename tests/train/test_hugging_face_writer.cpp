@@ -3,7 +3,7 @@
 
 #include "layers/models/resnet.h"
 #include "src/io/safetensors/safetensors.h"
-#include "src/train/hugging_face/writer.h"
+#include "src/weights/hugging_face/writer.h"
 #include "tests/io/checkpoint_folder.h"
 
 namespace tandem::testing {

@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "src/train/run_state.h"
+#include "src/weights/run_state.h"
 
 namespace tandem {
 namespace {

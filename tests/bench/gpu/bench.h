@@ -12,7 +12,7 @@
 #include "src/device/memory.h"
 #include "src/device/stream.h"
 #include "src/device/tensor.h"
-#include "src/estimate/gpu_table.h"
+#include "src/machine/gpu_table.h"
 #include "src/product/plan_table.h"
 
 namespace tandem::bench {

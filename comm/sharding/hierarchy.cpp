@@ -1,0 +1,213 @@
+#include "comm/sharding/hierarchy.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "comm/sharding/sum_parts.h"
+#include "src/core/error.h"
+#include "src/device/copy.h"
+#include "src/kernels/convert.h"
+
+namespace tandem {
+
+namespace {
+
+Tensor own_part(const Collectives& group, const Tensor& whole) {
+  const int64_t n = whole.elements() / group.size();
+  return whole.slice(group.rank() * n, n);
+}
+
+}  // namespace
+
+Hierarchy::Hierarchy(Control& control, Collectives& collectives, Memory& memory,
+                     const std::vector<int>& node_of_rank, Sharing sharing)
+    : control_(control), collectives_(collectives), memory_(memory), sharing_(sharing) {
+  require(std::ssize(node_of_rank) == size(), "Hierarchy: there is not one node for each rank");
+  require(control.rank() == rank() && control.size() == size(),
+          "Hierarchy: control messages are of another group");
+  control_.set_nodes(node_of_rank);
+  collectives_.set_nodes(node_of_rank);
+  std::map<int, int> ranks_on;  // the number of ranks on each node
+  std::vector<int> local;       // each rank's place on its node
+  for (const int node : node_of_rank) {
+    local.push_back(ranks_on[node]++);
+  }
+  const int nodes = static_cast<int>(ranks_on.size()), ranks = ranks_on.begin()->second;
+  const bool even = std::ranges::all_of(ranks_on, [&](auto node) { return node.second == ranks; });
+  node_size_ = even ? ranks : 0;
+  if (sharing == Sharing::kNode && !even) {
+    fail(ExitCode::kConfig,
+         "dist.shard = node needs nodes with equal numbers of ranks; start as many ranks on every "
+         "node, set dist.node_size, or use dist.shard = world");
+  }
+  if (even && nodes > 1 && ranks > 1) {
+    inside_ = collectives_.split(node_of_rank);
+    between_ = collectives_.split(local);
+  }
+  parts_ = sharing == Sharing::kNode ? ranks : size();
+  if (sharing == Sharing::kWorld) {
+    part_ = inside_ ? inside_->rank() * nodes + between_->rank() : rank();
+  } else {
+    part_ = local[rank()];
+    replica_ = inside_ ? between_->rank() : nodes > 1 ? rank() : 0;
+  }
+}
+
+// Runs work(stream) in the order of stream(), on the tensors' device. If stream() is a host thread,
+// that thread runs the work and waits for the device. A dry stream only charges the time.
+template <class F>
+void Hierarchy::enqueue(Device device, F work) const {
+  if (stream().device() == Device::kCuda || stream().is_dry()) {
+    return work(stream());
+  }
+  stream().submit([device, work] {
+    Stream own = Stream::compute(device);
+    work(own);
+    own.synchronize();
+  });
+}
+
+// Memory for n elements of bf16, valid until the next call. Its users run one after another on
+// stream(), so they can share it.
+Tensor Hierarchy::scratch(int64_t n) const {
+  if (!scratch_ || scratch_.elements() < n) {
+    if (scratch_) {
+      wait(stream().record());  // for the last user
+    }
+    // zeros() waits for the memory, which belongs to the compute stream: stream() uses it at once.
+    scratch_ = Tensor::zeros(memory_, {n}, DType::kBf16, MemoryClass::kStaging);
+  }
+  return scratch_.slice(0, n);
+}
+
+// out = in, of the same dtype or converted.
+void Hierarchy::assign(const Tensor& in, const Tensor& out) const {
+  if (in.raw() == out.raw() || in.elements() == 0) {
+    return;
+  }
+  enqueue(in.device(), [in, out](Stream& stream) {
+    in.dtype() == out.dtype() ? copy(stream, in, out) : convert(stream, in, out);
+  });
+}
+
+// As Collectives::reduce_scatter, but also of bf16 into bf16 or f32.
+void Hierarchy::scatter_sum(Collectives& group, const Tensor& in, const Tensor& out) const {
+  if (in.dtype() != DType::kBf16) {
+    return group.reduce_scatter(in, out);
+  }
+  const Tensor all = scratch(in.elements());
+  group.all_to_all(in, all);
+  enqueue(in.device(), [parts = group.size(), all, out](Stream& stream) {
+    stream.charge({.bytes = static_cast<double>(all.bytes() + out.bytes())});
+    on_device(stream, [&](auto device) {
+      const int64_t n = out.elements();
+      if (out.dtype() == DType::kF32) {
+        kernels::sum_parts(device, parts, n, all.data<Bf16>(), out.data<float>());
+      } else {
+        kernels::sum_parts(device, parts, n, all.data<Bf16>(), out.data<Bf16>());
+      }
+    });
+  });
+}
+
+// As Collectives::all_reduce, but also of bf16.
+void Hierarchy::sum(Collectives& group, const Tensor& inout) const {
+  if (inout.dtype() != DType::kBf16) {
+    return group.all_reduce(inout);
+  }
+  if (group.size() > 1) {
+    const Tensor own = own_part(group, inout);
+    scatter_sum(group, inout, own);
+    group.all_gather(own, inout);
+  }
+}
+
+void Hierarchy::require_parts(const char* collective, const Tensor& whole,
+                              const Tensor& part) const {
+  require(whole.elements() % size() == 0 && whole.elements() == part.elements() * parts_, [&] {
+    return str(collective, ": ", whole.shape(), " and shards of ", part.shape(), ", with ", parts_,
+               " shards and ", size(), " ranks");
+  });
+}
+
+void Hierarchy::all_reduce(const Tensor& inout) const {
+  require(inout.elements() % size() == 0, [&] {
+    return str("all_reduce: ", inout.shape(), " is no multiple of ", size(), " ranks");
+  });
+  if (is_flat()) {
+    return sum(collectives_, inout);
+  }
+  const Tensor chunk = own_part(*inside_, inout);
+  scatter_sum(*inside_, inout, chunk);
+  sum(*between_, chunk);
+  inside_->all_gather(chunk, inout);
+}
+
+void Hierarchy::reduce_scatter(const Tensor& in, const Tensor& out) const {
+  require_parts("reduce_scatter", in, out);
+  require(out.dtype() == (in.dtype() == DType::kBf16 ? DType::kF32 : in.dtype()), [&] {
+    return str("reduce_scatter: ", name_of(in.dtype()), " into ", name_of(out.dtype()));
+  });
+  if (parts_ == 1) {
+    sum(collectives_, in);
+    assign(in, out);
+  } else if (is_flat()) {
+    scatter_sum(collectives_, in, out);
+  } else if (sharing_ == Sharing::kWorld) {
+    const Tensor chunk = own_part(*inside_, in);
+    scatter_sum(*inside_, in, chunk);
+    scatter_sum(*between_, chunk, out);
+  } else {
+    const Tensor chunk = in.dtype() == out.dtype() ? out : own_part(*inside_, in);
+    scatter_sum(*inside_, in, chunk);
+    sum(*between_, chunk);
+    assign(chunk, out);
+  }
+}
+
+void Hierarchy::all_gather(const Tensor& in, const Tensor& out) const {
+  require_parts("all_gather", out, in);
+  require(in.dtype() == out.dtype(),
+          [&] { return str("all_gather: ", name_of(in.dtype()), " into ", name_of(out.dtype())); });
+  if (parts_ == 1) {
+    assign(in, out);
+  } else if (is_flat()) {
+    collectives_.all_gather(in, out);
+  } else if (sharing_ == Sharing::kWorld) {
+    const Tensor chunk = own_part(*inside_, out);
+    between_->all_gather(in, chunk);
+    inside_->all_gather(chunk, out);
+  } else {
+    inside_->all_gather(in, out);
+  }
+}
+
+WireCount Hierarchy::wire() const {
+  WireCount count = collectives_.wire();
+  count += control_.wire();
+  if (!is_flat()) {
+    count += inside_->wire();
+    count += between_->wire();
+  }
+  return count;
+}
+
+std::vector<int> nodes_of(Control& job, const std::string& host, int node_size) {
+  const std::vector<std::string> hosts = job.all_gather(host);
+  if (node_size < 0 || (node_size > 0 && job.size() % node_size != 0)) {
+    fail(ExitCode::kConfig, str("dist.node_size = ", node_size, " does not divide the ", job.size(),
+                                " ranks; choose a divisor, or 0 for the hosts"));
+  }
+  std::map<std::string, int> numbers;
+  std::vector<int> nodes;
+  for (int rank = 0; rank < job.size(); ++rank) {
+    nodes.push_back(
+        node_size > 0
+            ? rank / node_size
+            : numbers.emplace(hosts[rank], static_cast<int>(numbers.size())).first->second);
+  }
+  return nodes;
+}
+
+}  // namespace tandem

@@ -1,0 +1,62 @@
+#include "comm/transport/group.h"
+
+#include <numeric>
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+Group::Group(int rank, int size)
+    : rank_(rank),
+      job_size_(size),
+      job_ranks_(static_cast<size_t>(size)),
+      nodes_(static_cast<size_t>(size), 0) {
+  std::iota(job_ranks_.begin(), job_ranks_.end(), 0);
+}
+
+Group Group::split(std::span<const int> colors) const {
+  require(colors.size() == job_ranks_.size(), "split: there is not one color for each rank");
+  Group part;
+  part.job_size_ = job_size_;
+  for (size_t r = 0; r < colors.size(); ++r) {
+    if (colors[r] != colors[rank_]) {
+      continue;
+    }
+    if (static_cast<int>(r) == rank_) {
+      part.rank_ = part.size();
+    }
+    part.job_ranks_.push_back(job_ranks_[r]);
+    part.nodes_.push_back(nodes_[r]);
+  }
+  return part;
+}
+
+void Group::set_nodes(std::span<const int> node_of_rank) {
+  require(node_of_rank.size() == nodes_.size(), "set_nodes: there is not one node for each rank");
+  nodes_.assign(node_of_rank.begin(), node_of_rank.end());
+}
+
+namespace {
+
+constexpr size_t kMostNamed = 8;
+
+std::string named(const std::vector<int>& ranks) {
+  if (ranks.size() > kMostNamed) {
+    return str(ranks.size(), " ranks from ", ranks.front(), " to ", ranks.back());
+  }
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    text += str(i == 0 ? " " : ", ", ranks[i]);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string Group::place(std::string_view collective, int64_t bytes, int64_t number) const {
+  return str(collective, " of ", bytes, " bytes (collective ", number, " of ",
+             size() < job_size_ ? named(job_ranks_) : "this run", ", rank ", job_ranks_[rank_],
+             " of ", job_size_, ")");
+}
+
+}  // namespace tandem

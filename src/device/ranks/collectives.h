@@ -1,0 +1,65 @@
+// Collectives on tensors among the ranks of a group. Gradients are summed, never averaged: the
+// factor 1 / targets is in the gradient from which backward starts.
+//
+// Collectives are asynchronous and run in order on stream(). Every rank must call the same
+// collectives in the same order.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "src/core/error.h"
+#include "src/device/ranks/wire_count.h"
+#include "src/device/stream.h"
+#include "src/device/tensor.h"
+
+namespace tandem {
+
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual Stream& stream() = 0;
+
+  // Blocks the host until the event is reached. Throws an Error(kTemporary) that names the
+  // collective if one on stream() failed, or if nothing moved until the deadline. Use it for every
+  // event that may depend on a collective. Errors of other work are thrown as by
+  // event.synchronize().
+  virtual void wait(const Event& event) { event.synchronize(); }
+
+  // Dtypes of sums: f32, f64, and i64, which wraps around. All ranks get the same bits.
+  //
+  // Element-wise sum over ranks, in place. `traffic`, kAllReduce or kControl, only says how wire()
+  // counts the bytes.
+  virtual void all_reduce(const Tensor& inout, Traffic traffic = Traffic::kAllReduce) = 0;
+  // in [size * n], out [n]: out becomes the sum over ranks of shard rank() of `in`. Afterwards the
+  // contents of `in` are undefined. `out` may be shard rank() of `in`.
+  virtual void reduce_scatter(const Tensor& in, const Tensor& out) = 0;
+  // in [n], out [size * n]: shard r of `out` becomes rank r's `in`. `in` may be shard rank() of
+  // `out`. Any dtype.
+  virtual void all_gather(const Tensor& in, const Tensor& out) = 0;
+  // in, out [size * n], without overlap: chunk r of `out` becomes chunk rank() of rank r's `in`.
+  // Any dtype.
+  virtual void all_to_all(const Tensor& in, const Tensor& out) = 0;
+
+  // Collective: forms a group for each color, with its ranks in the same order as here, and returns
+  // this rank's group. It uses the same stream. `colors`: one per rank, the same on all ranks. This
+  // object must outlive the result.
+  virtual std::unique_ptr<Collectives> split(std::span<const int> colors) = 0;
+  // Says which node each rank is on, so that wire() can count traffic between nodes. Call it before
+  // the first tensor collective; later splits inherit it. By default all ranks are on one node.
+  virtual void set_nodes(std::span<const int> node_of_rank) = 0;
+
+  // Bytes sent so far. Tensor collectives in flight may be counted only partly.
+  virtual WireCount wire() const = 0;
+
+ protected:
+  // Throws unless `collective` can add elements of this dtype.
+  static void require_sum(const char* collective, DType dtype) {
+    require(dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kI64,
+            [&] { return str(collective, ": cannot add ", name_of(dtype)); });
+  }
+};
+
+}  // namespace tandem

@@ -1,0 +1,25 @@
+// The loss of a model over a validation set.
+#pragma once
+
+#include "layers/module.h"
+#include "src/data/dataset.h"
+#include "src/device/ranks/control.h"
+#include "src/step/upload.h"
+
+namespace tandem {
+
+struct Evaluation {
+  double loss = 0;      // mean over targets, nats
+  double accuracy = 0;  // share of targets that have the largest logit
+  int64_t targets = 0;
+};
+
+// Runs the model over the validation split, `micro_batch` samples at a time. Batch b runs on rank
+// b mod size of `group`, the ranks that hold the model together. `max_batches` 0 means the whole
+// split. Sums are kept by batch and added in batch order, so that the result has the same bits for
+// every number of ranks. Blocks until all ranks are done. Error kData if the split is empty.
+// `context` has no tape.
+Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64_t context_length,
+                    int64_t micro_batch, int64_t max_batches, Uploader& upload, Control& group);
+
+}  // namespace tandem

@@ -1,0 +1,180 @@
+#include "src/io/checkpoint/manifest.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <utility>
+
+#include "src/core/error.h"
+#include "src/io/content_hash.h"
+#include "src/io/file.h"
+
+namespace tandem {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kFormat = "tandem checkpoint";
+constexpr int64_t kChunk = int64_t{1} << 20;  // bytes read at once
+constexpr int kDeepest = 16;                  // nesting that is read; dump() is recursive
+
+std::string dump(const Json& json, int indent) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+// A hash of the content: it does not depend on the layout of the text.
+std::string hash_of_json(const Json& json) { return hash_of(dump(json, -1)).hex(); }
+
+Json json_of(const FileEntry& file) {
+  Json pieces = Json::array();
+  for (const Range& piece : file.pieces) {
+    pieces.push_back({piece.begin, piece.end});
+  }
+  return {
+      {"name", file.name}, {"length", file.length}, {"pieces", pieces}, {"xxh3_128", file.hash}};
+}
+
+// The library by itself converts any number, and cuts it to fit.
+template <class T>
+T whole_number(const Json& json) {
+  const bool fits = json.is_number_unsigned()
+                        ? std::in_range<T>(json.get<uint64_t>())
+                        : json.is_number_integer() && std::in_range<T>(json.get<int64_t>());
+  if (!fits) {
+    throw std::out_of_range("a number is too large, or not whole");
+  }
+  return json.get<T>();
+}
+
+FileEntry entry_of(const Json& json) {
+  FileEntry file{.name = json.at("name"), .length = whole_number<int64_t>(json.at("length"))};
+  int64_t end = 0;
+  for (const Json& numbers : json.value("pieces", Json::array())) {  // format 1 has none
+    const Range piece{whole_number<int64_t>(numbers.at(0)), whole_number<int64_t>(numbers.at(1))};
+    if (piece.begin < end || piece.end < piece.begin || piece.end > file.length) {
+      throw std::out_of_range("pieces are not in order inside their file");
+    }
+    end = piece.end;
+    file.pieces.push_back(piece);
+  }
+  json.at("xxh3_128").get_to(file.hash);
+  return file;
+}
+
+Manifest manifest_of(const Json& json) {
+  Manifest manifest;
+  manifest.format_version = whole_number<int>(json.at("format_version"));
+  json.at("config").get_to(manifest.config);
+  manifest.step = whole_number<int64_t>(json.at("step"));
+  manifest.sampler_epoch = whole_number<int64_t>(json.at("sampler").at("epoch"));
+  manifest.sampler_position = whole_number<int64_t>(json.at("sampler").at("position"));
+  json.at("data_hash").get_to(manifest.data_hash);
+  manifest.vocabulary_hash = json.value("vocabulary_hash", "");
+  manifest.seed = whole_number<uint64_t>(json.at("seed"));
+  json.at("schedule").get_to(manifest.schedule);
+  manifest.world_size = whole_number<int>(json.at("world_size"));
+  if (json.contains("validation_loss")) {
+    manifest.validation_loss = json.at("validation_loss").get<double>();
+  }
+  for (const Json& file : json.at("files")) {
+    manifest.files.push_back(entry_of(file));
+  }
+  return manifest;
+}
+
+}  // namespace
+
+std::string FileEntry::text() const { return json_of(*this).dump(); }
+
+FileEntry FileEntry::from_text(std::string_view text) { return entry_of(Json::parse(text)); }
+
+FileEntry describe_file(const std::string& path, std::vector<Range> pieces) {
+  const FileReader file(path);
+  ContentHash hash;
+  std::vector<char> buffer(kChunk);
+  int64_t at = 0;
+  const auto hash_up_to = [&](int64_t end) {
+    while (at < end) {
+      const int64_t count = std::min(kChunk, end - at);
+      file.read(at, count, buffer.data());
+      hash.add(buffer.data(), count);
+      at += count;
+    }
+  };
+  for (const Range& piece : pieces) {
+    hash_up_to(piece.begin);
+    at = piece.end;
+  }
+  hash_up_to(file.bytes());
+  return {.name = std::filesystem::path(path).filename().string(),
+          .length = file.bytes(),
+          .pieces = std::move(pieces),
+          .hash = hash.digest().hex()};
+}
+
+std::string to_json(const Manifest& manifest) {
+  Json json;
+  json["format"] = kFormat;
+  json["format_version"] = manifest.format_version;
+  json["step"] = manifest.step;
+  json["sampler"] = {{"epoch", manifest.sampler_epoch}, {"position", manifest.sampler_position}};
+  json["data_hash"] = manifest.data_hash;
+  if (!manifest.vocabulary_hash.empty()) {
+    json["vocabulary_hash"] = manifest.vocabulary_hash;
+  }
+  json["seed"] = manifest.seed;
+  json["schedule"] = Json::object();
+  for (const auto& [name, value] : manifest.schedule) {
+    if (std::isfinite(value)) {
+      json["schedule"][name] = value;
+    }
+  }
+  json["world_size"] = manifest.world_size;
+  if (manifest.validation_loss && std::isfinite(*manifest.validation_loss)) {
+    json["validation_loss"] = *manifest.validation_loss;
+  }
+  json["files"] = Json::array();
+  for (const FileEntry& file : manifest.files) {
+    json["files"].push_back(json_of(file));
+  }
+  json["config"] = manifest.config;
+  // Parsed again first, so that the hash is of what a reader will see.
+  json = Json::parse(dump(json, -1));
+  json["xxh3_128"] = hash_of_json(json);
+  return dump(json, 2) + "\n";
+}
+
+Manifest manifest_from_json(const std::string& text, const std::string& path) {
+  try {
+    Json json = Json::parse(text, [](int depth, Json::parse_event_t, const Json&) {
+      if (depth > kDeepest) {
+        throw std::out_of_range("nested too deeply");
+      }
+      return true;
+    });
+    if (json.at("format") != kFormat) {
+      fail_data(path, ": not the manifest of a checkpoint");
+    }
+    const int version = whole_number<int>(json.at("format_version"));
+    if (version < 1 || version > Manifest::kFormatVersion) {
+      fail_data(path, ": format version ", version, "; this program reads versions 1 to ",
+                Manifest::kFormatVersion, ": use the release that wrote it");
+    }
+    const std::string hash = json.at("xxh3_128").get<std::string>();
+    json.erase("xxh3_128");
+    if (hash_of_json(json) != hash) {
+      fail_data(path,
+                ": damaged: its content does not have the hash it states; use another checkpoint");
+    }
+    return manifest_of(json);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    fail_data(path, ": damaged, use another checkpoint (", error.what(), ")");
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,178 @@
+// Reading and writing HDF5 files: datasets of tokens and images, and the pieces of a checkpoint.
+//
+// Responsible for every call into the HDF5 C library; only src/io/hdf5/hdf5_library.h includes
+// <hdf5.h>. Assumes a little-endian machine. The library is not thread-safe in its usual build, so
+// one process-wide lock guards every call into it; any thread may use these classes. The library's
+// own error printing is off.
+//
+// Datasets are contiguous and uncompressed. HDF5 creates and describes them; the bytes themselves
+// move with pread and pwrite at the dataset's offset in the file, outside the lock, so a loader
+// thread and a checkpoint thread do not wait for each other.
+//
+// Every failure throws Error(ExitCode::kData) with one line that begins with the path of the file.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/io/file.h"
+
+namespace tandem {
+
+// Element types stored in files, all little-endian. size_of, name_of and file_type list them in
+// this order.
+enum class H5Type : uint8_t { kU8, kU16, kU32, kI32, kI64, kF32, kF64 };
+
+int64_t size_of(H5Type type);           // bytes of one element
+std::string_view name_of(H5Type type);  // "u8", "u16", ...
+
+template <class T>
+inline constexpr H5Type h5_type_of = [] { static_assert(sizeof(T) == 0, "not an HDF5 element"); }();
+template <>
+inline constexpr H5Type h5_type_of<uint8_t> = H5Type::kU8;
+template <>
+inline constexpr H5Type h5_type_of<uint16_t> = H5Type::kU16;
+template <>
+inline constexpr H5Type h5_type_of<uint32_t> = H5Type::kU32;
+template <>
+inline constexpr H5Type h5_type_of<int32_t> = H5Type::kI32;
+template <>
+inline constexpr H5Type h5_type_of<int64_t> = H5Type::kI64;
+template <>
+inline constexpr H5Type h5_type_of<float> = H5Type::kF32;
+template <>
+inline constexpr H5Type h5_type_of<double> = H5Type::kF64;
+
+// What a dataset is and where its bytes lie.
+struct H5Dataset {
+  std::string name;  // absolute, such as "/train/tokens"
+  H5Type type = H5Type::kU8;
+  std::vector<int64_t> shape;
+  int64_t count = 0;   // elements: the product of the shape
+  int64_t offset = 0;  // byte offset of the first element in the file; 0 when there are no elements
+};
+
+// An HDF5 file open for reading.
+class H5Reader {
+ public:
+  // Throws when the file is missing, is not HDF5, or was cut short (it is shorter than its header
+  // says).
+  explicit H5Reader(const std::string& path);
+  ~H5Reader();
+  H5Reader(const H5Reader&) = delete;
+  H5Reader& operator=(const H5Reader&) = delete;
+
+  const std::string& path() const { return bytes_.path(); }
+  int64_t file_bytes() const { return bytes_.bytes(); }
+
+  // True when the group or dataset with this absolute name is there. Soft and external links are
+  // errors, here and in all functions below.
+  bool exists(const std::string& name) const;
+
+  // Names of the members of a group, without the group's own name, sorted.
+  std::vector<std::string> children(const std::string& group) const;
+
+  // Describes a dataset. Throws when it is absent, chunked, compressed, virtual, stored in another
+  // file, of another element type, or when the file ends before the dataset does.
+  H5Dataset dataset(const std::string& name) const;
+
+  // Reads `out.size()` elements from flat position `start`. T must be the dataset's own type. Any
+  // thread may call this; it takes no lock.
+  template <class T>
+  void read(const H5Dataset& dataset, int64_t start, std::span<T> out) const {
+    read_bytes(dataset, h5_type_of<T>, start, std::ssize(out), out.data());
+  }
+
+  // Reads a whole dataset.
+  template <class T>
+  std::vector<T> read_all(const std::string& name) const {
+    const H5Dataset found = dataset(name);
+    std::vector<T> values(static_cast<size_t>(found.count));
+    read(found, 0, std::span<T>(values));
+    return values;
+  }
+
+  // Attributes of a group or dataset ("/" is the root). The readers throw when one is absent or of
+  // another kind.
+  bool has_attribute(const std::string& object, const std::string& name) const;
+  std::string string_attribute(const std::string& object, const std::string& name) const;
+  std::vector<int64_t> int_attribute(const std::string& object, const std::string& name) const;
+  std::vector<double> double_attribute(const std::string& object, const std::string& name) const;
+
+ private:
+  int64_t open_attribute(const std::string& object, const std::string& name) const;
+  template <class T>
+  std::vector<T> list_attribute(const std::string& object, const std::string& name) const;
+  void read_bytes(const H5Dataset& dataset, H5Type type, int64_t start, int64_t count,
+                  void* out) const;
+
+  FileReader bytes_;
+  int64_t file_ = -1;  // the library's id
+};
+
+// An HDF5 file being written. Everything goes to PATH.partial, which commit() renames to PATH.
+// Without commit(), or after an error, nothing is left behind, and an older PATH stays as it was.
+class H5Writer {
+ public:
+  // Throws when the folder is missing or not writable.
+  explicit H5Writer(const std::string& path);
+  ~H5Writer();
+  H5Writer(const H5Writer&) = delete;
+  H5Writer& operator=(const H5Writer&) = delete;
+
+  // Creates a group and its missing parents. Names may contain dots: "/param/block.0.weight".
+  void create_group(const std::string& name);
+
+  // Creates a dataset and its missing parent groups. Every element must be written before commit().
+  void create_dataset(const std::string& name, H5Type type, const std::vector<int64_t>& shape);
+
+  // Writes `values` at flat position `start` of a dataset created with the type of T. Each element
+  // is written once, in any order.
+  template <class T>
+  void write(const std::string& name, int64_t start, std::span<const T> values) {
+    write_bytes(name, h5_type_of<T>, start, std::ssize(values), values.data());
+  }
+
+  // Creates a one-dimensional dataset and writes it.
+  template <class T>
+  void write_all(const std::string& name, std::span<const T> values) {
+    create_dataset(name, h5_type_of<T>, {std::ssize(values)});
+    write(name, 0, values);
+  }
+
+  // Attributes of an existing group or dataset ("/" is the root).
+  void set_attribute(const std::string& object, const std::string& name, const std::string& value);
+  template <class T>
+  void set_attribute(const std::string& object, const std::string& name,
+                     const std::vector<T>& values) {
+    write_list(object, name, h5_type_of<T>, values.size(), values.data());
+  }
+
+  // Flushes to the disk (fsync) and renames to the final name. Nothing may be called afterwards.
+  void commit();
+
+ private:
+  struct Written {
+    H5Dataset dataset;
+    int64_t elements = 0;
+  };
+
+  void write_bytes(const std::string& name, H5Type type, int64_t start, int64_t count,
+                   const void* values);
+  void write_list(const std::string& object, const std::string& name, H5Type type, size_t count,
+                  const void* values);
+  void discard();
+  [[noreturn]] void fail_writing(const std::string& what, int error_number);
+
+  std::string path_;
+  std::string partial_path_;
+  int descriptor_ = -1;
+  int64_t file_ = -1;
+  std::map<std::string, Written> datasets_;
+};
+
+}  // namespace tandem

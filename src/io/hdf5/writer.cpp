@@ -1,0 +1,175 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "src/core/error.h"
+#include "src/io/hdf5/hdf5.h"
+#include "src/io/hdf5/hdf5_library.h"
+
+namespace tandem {
+
+using namespace hdf5;
+
+H5Writer::H5Writer(const std::string& path) : path_(path), partial_path_(path + ".partial") {
+  std::error_code unknown;
+  const std::filesystem::file_status there = std::filesystem::status(path, unknown);
+  // Otherwise the rename at the end would replace a device such as /dev/null by a file.
+  if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
+    fail_data(path, ": cannot write: not a file, but a ",
+              std::filesystem::is_directory(there) ? "directory" : "device");
+  }
+  descriptor_ = ::open(partial_path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) {
+    fail_data(path, ": cannot write here: ", std::strerror(errno));
+  }
+  const LibraryLock lock;
+  const Id access(access_list(), H5Pclose);
+  file_ = H5Fcreate(partial_path_.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access);
+  if (file_ < 0) {
+    fail_writing(library_message(), errno);
+  }
+}
+
+H5Writer::~H5Writer() { discard(); }
+
+// Frees the file's space before closing it: on a full disk the library could otherwise not write
+// its last few bytes, and would keep the file open for good.
+void H5Writer::discard() {
+  if (descriptor_ < 0) {
+    return;
+  }
+  static_cast<void>(::ftruncate(descriptor_, 0));
+  if (file_ >= 0) {
+    const LibraryLock lock;
+    H5Fclose(file_);
+    file_ = -1;
+  }
+  ::unlink(partial_path_.c_str());
+  ::close(descriptor_);
+  descriptor_ = -1;
+}
+
+void H5Writer::fail_writing(const std::string& what, int error_number) {
+  int64_t needed = 0;
+  for (const auto& [name, written] : datasets_) {
+    needed += written.dataset.count * size_of(written.dataset.type);
+  }
+  discard();
+  if (is_disk_full(error_number) || what.find(std::strerror(ENOSPC)) != std::string::npos) {
+    fail_data(path_, ": no space left on the disk (or quota reached); this file needs ", needed,
+              " bytes: free some space, or write elsewhere");
+  }
+  fail_data(path_, ": cannot write: ", what);
+}
+
+void H5Writer::create_group(const std::string& name) {
+  const LibraryLock lock;
+  const Id links(H5Pcreate(H5P_LINK_CREATE), H5Pclose);
+  H5Pset_create_intermediate_group(links, 1);
+  const Id id(H5Gcreate2(file_, name.c_str(), links, H5P_DEFAULT, H5P_DEFAULT), H5Gclose);
+  if (!id.ok()) {
+    fail_writing(str("group ", name, ": ", library_message()), 0);
+  }
+}
+
+void H5Writer::create_dataset(const std::string& name, H5Type type,
+                              const std::vector<int64_t>& shape) {
+  const LibraryLock lock;
+  Written entry{{name, type, shape, 1, 0}, 0};
+  for (const int64_t dim : shape) {
+    require(dim >= 0, "hdf5: negative dimension");
+    entry.dataset.count *= dim;
+  }
+  const std::vector<hsize_t> dims(shape.begin(), shape.end());
+  const Id space(H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), H5Sclose);
+  const Id links(H5Pcreate(H5P_LINK_CREATE), H5Pclose);
+  H5Pset_create_intermediate_group(links, 1);
+  // Early allocation fixes the offset now, so that the bytes can be written without the library.
+  const Id properties(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+  H5Pset_layout(properties, H5D_CONTIGUOUS);
+  H5Pset_alloc_time(properties, H5D_ALLOC_TIME_EARLY);
+  H5Pset_fill_time(properties, H5D_FILL_TIME_NEVER);
+  const Id id(
+      H5Dcreate2(file_, name.c_str(), file_type(type), space, links, properties, H5P_DEFAULT),
+      H5Dclose);
+  if (!id.ok()) {
+    fail_writing(str("dataset ", name, ": ", library_message()), 0);
+  }
+  if (entry.dataset.count > 0) {
+    entry.dataset.offset = static_cast<int64_t>(H5Dget_offset(id));
+  }
+  datasets_.emplace(name, std::move(entry));
+}
+
+void H5Writer::write_bytes(const std::string& name, H5Type type, int64_t start, int64_t count,
+                           const void* values) {
+  const auto found = datasets_.find(name);
+  require(found != datasets_.end(), [&] { return str("hdf5: ", name, " was not created"); });
+  const H5Dataset& dataset = found->second.dataset;
+  require(type == dataset.type && start >= 0 && count >= 0 && start <= dataset.count - count, [&] {
+    return str("hdf5: ", name, ": elements ", start, " to ", start + count, " of ", dataset.count,
+               ", type ", name_of(type), " into ", name_of(dataset.type));
+  });
+  const int64_t at = dataset.offset + start * size_of(type);
+  if (const int problem = write_at(descriptor_, at, values, count * size_of(type)); problem != 0) {
+    fail_writing(str(name, ": ", std::strerror(problem)), problem);
+  }
+  found->second.elements += count;
+}
+
+void H5Writer::set_attribute(const std::string& object, const std::string& name,
+                             const std::string& value) {
+  const LibraryLock lock;
+  const Id type(H5Tcopy(H5T_C_S1), H5Tclose);
+  H5Tset_size(type, H5T_VARIABLE);
+  H5Tset_cset(type, H5T_CSET_UTF8);
+  const Id space(H5Screate(H5S_SCALAR), H5Sclose);
+  const Id id(H5Acreate_by_name(file_, object.c_str(), name.c_str(), type, space, H5P_DEFAULT,
+                                H5P_DEFAULT, H5P_DEFAULT),
+              H5Aclose);
+  const char* text = value.c_str();
+  if (!id.ok() || H5Awrite(id, type, &text) < 0) {
+    fail_writing(str("attribute ", name, " of ", object, ": ", library_message()), 0);
+  }
+}
+
+void H5Writer::write_list(const std::string& object, const std::string& name, H5Type type,
+                          size_t count, const void* values) {
+  const LibraryLock lock;
+  const hsize_t dim = count;
+  const Id space(H5Screate_simple(1, &dim, nullptr), H5Sclose);
+  const Id id(H5Acreate_by_name(file_, object.c_str(), name.c_str(), file_type(type), space,
+                                H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+              H5Aclose);
+  if (!id.ok() || (count > 0 && H5Awrite(id, file_type(type), values) < 0)) {
+    fail_writing(str("attribute ", name, " of ", object, ": ", library_message()), 0);
+  }
+}
+
+void H5Writer::commit() {
+  for (const auto& [name, written] : datasets_) {
+    require(written.elements == written.dataset.count, [&name = name, &written = written] {
+      return str("hdf5: ", name, ": ", written.elements, " of ", written.dataset.count,
+                 " elements were written");
+    });
+  }
+  {
+    const LibraryLock lock;
+    if (H5Fflush(file_, H5F_SCOPE_GLOBAL) < 0 || H5Fclose(std::exchange(file_, -1)) < 0) {
+      fail_writing(library_message(), 0);
+    }
+  }
+  if (::fsync(descriptor_) != 0 || ::rename(partial_path_.c_str(), path_.c_str()) != 0) {
+    const int error_number = errno;
+    fail_writing(std::strerror(error_number), error_number);
+  }
+  ::close(std::exchange(descriptor_, -1));
+  sync_path(parent_of(path_));  // the rename is durable only then
+}
+
+}  // namespace tandem

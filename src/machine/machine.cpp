@@ -1,0 +1,160 @@
+#include "src/machine/machine.h"
+
+#include "comm/link_probe.h"
+#include "comm/transport/nccl_collectives.h"
+#include "src/core/counted.h"
+#include "src/device/cuda.h"
+#include "src/device/dispatch.h"
+#include "src/device/ranks/agreement.h"
+#include "src/machine/gemm_rate.h"
+#include "src/machine/gpu_table.h"
+#include "src/product/tune.h"
+
+namespace tandem {
+
+namespace {
+
+[[maybe_unused]] bool uses_nccl(const DistConfig& dist, Device device) {
+  return device == Device::kCuda && dist.backend != Backend::kMpi;
+}
+
+// Chooses the GPU of this process. If there are too few GPUs, all ranks give one message.
+Stream open_device(const RunConfig& run, const DistConfig& dist, World& world) {
+  world.set_timeout_s(dist.timeout_s);
+  use_cpu_share(run.threads, world.local_size());
+  Device device = Device::kCpu;
+  agree(world.control(), [&] {
+    device = device_of(run);
+    if constexpr (kHasCuda) {
+      if (device == Device::kCuda) {
+        const int gpus = cuda::device_count();
+        if (uses_nccl(dist, device) && world.size() > 1 && world.local_size() > gpus) {
+          fail(ExitCode::kConfig,
+               str(world.host(), " has ", counted(gpus, "GPU"), " for ", world.local_size(),
+                   " ranks, and NCCL wants one each; start fewer ranks a node, or share GPUs with "
+                   "dist.backend = mpi, which stages gradients through the host"));
+        }
+        cuda::use_device(world.local_rank() % gpus);
+        return;
+      }
+    }
+    if (dist.backend == Backend::kNccl) {
+      fail(ExitCode::kConfig, str("dist.backend = nccl moves GPU memory, and there is no GPU on ",
+                                  world.host(), "; use dist.backend = auto or mpi"));
+    }
+  });
+  return Stream::compute(device);
+}
+
+}  // namespace
+
+Device device_of(const RunConfig& run) {
+  if constexpr (kHasCuda) {
+    if (run.device != Device::kCpu && cuda::device_count() > 0) {
+      return Device::kCuda;
+    }
+    if (run.device == Device::kCuda) {
+      fail(ExitCode::kConfig,
+           str(run.device_key, " = cuda, and CUDA finds no GPU here: ", cuda::why_no_device(),
+               "; use ", run.device_key, " = cpu, or install a driver"));
+    }
+  } else if (run.device == Device::kCuda) {
+    fail(ExitCode::kConfig,
+         str(run.device_key, " = cuda: this build has no CUDA; use ", run.device_key, " = cpu"));
+  }
+  return Device::kCpu;
+}
+
+Machine::Machine(const RunConfig& run, const DistConfig& dist, World& world)
+    : stream(open_device(run, dist, world)),
+      memory(stream),
+      staging(stream.device() == Device::kCpu ? memory : Memory::pinned()) {
+  if constexpr (kHasCuda) {
+    if (uses_nccl(dist, stream.device()) && (world.size() > 1 || dist.backend == Backend::kNccl)) {
+      nccl_ = std::make_unique<NcclCollectives>(world.control(), world.timeout_s());
+    }
+  }
+  const std::string& size = dist.node_size;
+  node_of_rank_ = nodes_of(world.control(), world.host(), size == "auto" ? 0 : std::stoi(size));
+  hosts_ = world.control().all_gather(world.host());
+  mesh_ = std::make_shared<Mesh>(world.control(), nccl_ ? *nccl_ : world.collectives(), memory,
+                                 node_of_rank_, dist.shard);
+  if (dist.min_gb_s > 0) {
+    bus_gb_s_ = require_bus_bandwidth(mesh_->data(), stream, dist.min_gb_s);
+  }
+}
+
+double Machine::peak_flops(DType dtype) const {
+  if constexpr (kHasCuda) {
+    if (device() == Device::kCuda) {
+      const GpuModel* gpu = gpu_with_cuda_name(cuda::device_name());
+      return gpu ? gpu->peak_flops(dtype) : 0;
+    }
+  }
+  static const double rate = measure_gemm_rate();
+  return rate;
+}
+
+void Machine::use_gemm_plans(const std::string& text, const std::string& origin) const {
+  if (text.empty()) {
+    return;
+  }
+  agree(mesh_->job(), [&] {
+    if constexpr (kHasCuda) {
+      if (device() == Device::kCuda) {
+        auto table = std::make_shared<const PlanTable>(PlanTable::from_text(text, origin));
+        require_fitting(*table, origin);
+        return use_plans(std::move(table));
+      }
+    }
+    fail(ExitCode::kConfig,
+         "run.gemm_plans is for products on a GPU, and this run computes on the CPU; remove it");
+  });
+}
+
+std::string Machine::description() const {
+  if constexpr (kHasCuda) {
+    if (device() == Device::kCuda) {
+      return str("cuda (", cuda::device_name(), "), ", nccl_ ? "nccl" : "mpi");
+    }
+  }
+  const std::string threads = counted(cpu_threads(), "thread");
+  if constexpr (kHasCuda) {
+    if (cuda::device_count() == 0) {
+      return "CPU (no GPU found), " + threads;
+    }
+  }
+  return "CPU, " + threads;
+}
+
+std::string Machine::sharing(const DistConfig& dist) const {
+  const Hierarchy& data = mesh_->data();
+  const int size = data.size(), node = data.node_size();
+  std::string text = counted(size, "rank");
+  if (node != size) {
+    text += node > 0 ? str(", ", node, " on each node") : ", nodes of different sizes";
+  }
+  if (data.parts() > 1) {
+    text += str("; ZeRO stage ", dist.zero);
+    if (dist.zero > 0) {
+      text += data.replicas() > 1 ? " inside a node" : " over all ranks";
+    }
+  }
+  text += dist.reduce == Reduce::kExact     ? "; exact sums"
+          : dist.wire_dtype == DType::kBf16 ? "; ring sums, bf16 on the wire"
+                                            : "; ring sums";
+  return bus_gb_s_ > 0 ? str(text, "; bus bandwidth ", bus_gb_s_, " GB/s") : text;
+}
+
+std::string Machine::memory_at_rest() const {
+  std::vector<std::string> used;
+  for (MemoryClass memory_class : {MemoryClass::kParameters, MemoryClass::kGradients,
+                                   MemoryClass::kMasters, MemoryClass::kOptimizer}) {
+    if (const int64_t bytes = memory.use(memory_class).bytes; bytes > 0) {
+      used.push_back(str(name_of(memory_class), " ", format_bytes(bytes)));
+    }
+  }
+  return joined(used);
+}
+
+}  // namespace tandem

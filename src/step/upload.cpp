@@ -1,0 +1,82 @@
+#include "src/step/upload.h"
+
+#include <algorithm>
+
+#include "src/core/error.h"
+#include "src/kernels/convert.h"
+
+namespace tandem {
+
+namespace {
+
+// Throws for a value outside [0, limit) that is not `ignored`.
+void require_range(const std::vector<int32_t>& values, int64_t limit, int32_t ignored,
+                   const char* what) {
+  const auto bad = std::ranges::find_if(
+      values, [&](int32_t value) { return value != ignored && (value < 0 || value >= limit); });
+  if (bad != values.end()) {
+    fail(ExitCode::kData,
+         str(what, " ", *bad, " is outside [0, ", limit, "); make the dataset again"));
+  }
+}
+
+}  // namespace
+
+Uploader::Uploader(Stream& stream, Memory& memory, Memory& staging, const DatasetInfo& info,
+                   DType dtype)
+    : stream_(stream),
+      memory_(memory),
+      staging_(staging),
+      info_(info),
+      dtype_(dtype),
+      copies_(stream) {}
+
+// If `values` is empty, the elements are undefined.
+template <class T>
+Tensor Uploader::upload(const std::vector<T>& values, const Shape& shape, Tensor& slot) {
+  const DType dtype = dtype_of<T>;
+  Tensor staged = values.empty() ? Tensor::empty(staging_, shape, dtype, MemoryClass::kStaging)
+                                 : Tensor::of(std::as_bytes(std::span(values)), staging_, shape,
+                                              dtype, MemoryClass::kStaging);
+  if (stream_.device() == Device::kCpu) {
+    return staged;
+  }
+  if (!slot || slot.shape() != shape) {
+    slot = Tensor::empty(memory_, shape, dtype, MemoryClass::kData);
+  }
+  copies_.copy(std::move(staged), slot);
+  return slot;
+}
+
+DeviceBatch Uploader::operator()(const MicroBatch& batch) {
+  if (stream_.device() != Device::kCpu) {
+    const int64_t classes = batch.tokens.empty() ? std::ssize(info_.classes) : info_.vocab_size;
+    require_range(batch.tokens, info_.vocab_size, 0, "token");
+    require_range(batch.targets, classes, kIgnoreTarget, "target");
+  }
+  return bring(batch, std::ssize(batch.tokens) / std::max<int64_t>(batch.samples, 1));
+}
+
+DeviceBatch Uploader::blank(int64_t samples, int64_t length) {
+  return bring({.samples = samples}, length);
+}
+
+DeviceBatch Uploader::bring(const MicroBatch& batch, int64_t length) {
+  const bool text = info_.kind == DatasetKind::kText;
+  const Tensor targets = upload(batch.targets, {batch.samples * (text ? length : 1)}, targets_);
+  if (text) {
+    return {upload(batch.tokens, {batch.samples, length}, input_), targets};
+  }
+  const Tensor images =
+      upload(batch.images, {batch.samples, info_.height, info_.width, info_.channels}, input_);
+  if (dtype_ == DType::kF32) {
+    return {images, targets};
+  }
+  if (!rounded_ || rounded_.shape() != images.shape()) {
+    rounded_ = Tensor::empty(memory_, images.shape(), dtype_, MemoryClass::kData);
+  }
+  convert(stream_, images, rounded_);
+  return {rounded_, targets};
+}
+
+}  // namespace tandem

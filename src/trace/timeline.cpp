@@ -1,0 +1,56 @@
+#include "src/trace/timeline.h"
+
+#include <utility>
+
+namespace tandem {
+
+std::string_view name_of(Part part) {
+  constexpr std::array<std::string_view, kParts> kNames = {
+      "compute", "communication", "data", "optimizer", "saving", "elsewhere"};
+  return kNames[static_cast<size_t>(part)];
+}
+
+Part Timeline::enter(Stream& compute, Part part) {
+  if (compute.device() == Device::kCuda) {
+    on_gpu_.push_back({part, compute.record_time()});
+  } else {
+    const Clock::time_point now = Clock::now();
+    if (begun_) {
+      host_s_[static_cast<size_t>(part_)] += std::chrono::duration<double>(now - since_).count();
+    }
+    since_ = now;
+  }
+  begun_ = true;
+  return std::exchange(part_, part);
+}
+
+void Timeline::wait(Stream& compute, const Event& communication) {
+  during(compute, Part::kCommunication, [&] { compute.wait(communication); });
+}
+
+void Timeline::wait(Stream& compute, std::optional<Event>& communication) {
+  if (communication) {
+    wait(compute, *std::exchange(communication, std::nullopt));
+  }
+}
+
+Timeline Timeline::take(Stream& compute) {
+  enter(compute, part_);
+  Timeline rest = *this;
+  rest.host_s_ = {};
+  if (!on_gpu_.empty()) {
+    rest.on_gpu_ = {on_gpu_.back()};
+  }
+  return std::exchange(*this, std::move(rest));
+}
+
+PartSeconds Timeline::seconds() const {
+  PartSeconds seconds = host_s_;
+  for (size_t i = 0; i + 1 < on_gpu_.size(); ++i) {
+    seconds[static_cast<size_t>(on_gpu_[i].part)] +=
+        on_gpu_[i + 1].event.seconds_since(on_gpu_[i].event);
+  }
+  return seconds;
+}
+
+}  // namespace tandem

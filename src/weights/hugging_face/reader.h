@@ -1,0 +1,36 @@
+// Reads the weights of a Hugging Face model as those of ours.
+#pragma once
+
+#include <map>
+#include <ranges>
+#include <string>
+
+#include "src/device/slab.h"
+#include "src/io/safetensors/safetensors.h"
+#include "src/weights/hugging_face/names.h"
+
+namespace tandem {
+
+// Serves "param/NAME" for each parameter of the model. Reads only the bytes that are asked for, and
+// of a transposed matrix the whole rows that they are in. Functions throw Error(kData).
+class HuggingFaceReader final : public TensorSource {
+ public:
+  // Reads config.json and the headers. Throws unless the files hold the tensors of that model, with
+  // their shapes and as F32, F16 or BF16, and no others; Error(kConfig) as hugging_face_config().
+  explicit HuggingFaceReader(const std::string& folder);
+
+  // The parameters, sorted by name. Their names are as in Slab.
+  auto tensors() const { return std::views::values(parameters_); }
+
+  void require_tensor(const std::string& name, const Shape& shape) const override;
+  void read(const Slab& slab) const override;
+
+ private:
+  void read_range(const HuggingFaceParameter& parameter, Range range, float* out) const;
+  void read_transposed(const HuggingFaceTensor& tensor, Range range, float* out) const;
+
+  SafetensorsReader files_;
+  std::map<std::string, HuggingFaceParameter> parameters_;  // by name
+};
+
+}  // namespace tandem

@@ -1,0 +1,267 @@
+#include "src/weights/hugging_face/settings.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <stdexcept>
+#include <utility>
+
+#include "src/core/visible_text.h"
+#include "src/io/file.h"
+
+namespace tandem {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kDeepest = 16;                    // nesting that is read; dump() is recursive
+constexpr int64_t kMostBytes = 16 << 20;        // of a file
+constexpr int64_t kLargest = int64_t{1} << 30;  // no product of two overflows
+
+// As in the file, fit for a message.
+std::string shown(const Json& value) {
+  return visible(value.dump(-1, ' ', false, Json::error_handler_t::replace)).substr(0, 100);
+}
+
+// A JSON object of a file. A key with the value null counts as left out.
+class Keys {
+ public:
+  Keys(std::string path, Json json) : path_(std::move(path)), json_(std::move(json)) {}
+
+  static Keys of(const std::string& path) {
+    if (FileReader(path).bytes() > kMostBytes) {
+      fail(ExitCode::kData, str(path, ": has over ", kMostBytes, " bytes, too many for settings"));
+    }
+    const std::string text = read_file(path);
+    try {
+      Json json = Json::parse(text, [](int depth, Json::parse_event_t, const Json&) {
+        if (depth > kDeepest) {
+          throw std::out_of_range("nested too deeply");
+        }
+        return true;
+      });
+      if (json.is_object()) {
+        return {path, std::move(json)};
+      }
+    } catch (const std::exception& error) {
+      fail(ExitCode::kData, str(path, ": cannot be read: ", visible(error.what())));
+    }
+    fail(ExitCode::kData, path + ": holds no JSON object");
+  }
+
+  const std::string& path() const { return path_; }
+  // nullptr where the key is left out.
+  const Json* find(const std::string& key) const {
+    const auto found = json_.find(key);
+    return found == json_.end() || found->is_null() ? nullptr : &*found;
+  }
+  // The value as text of a setting; `otherwise` where it is left out.
+  std::string text(const std::string& key, const std::string& otherwise = "") const {
+    const Json* value = find(key);
+    if (!value && otherwise.empty()) {
+      fail(ExitCode::kConfig, str(path_, ": has no ", key));
+    }
+    return !value ? otherwise : value->is_string() ? value->get<std::string>() : shown(*value);
+  }
+  // The object of a key; an empty one where it is left out.
+  Keys object(const std::string& key) const {
+    const Json* value = find(key);
+    if (value && !value->is_object()) {
+      refuse(key, "an object");
+    }
+    return {path_, value ? *value : Json::object()};
+  }
+  bool has_objects() const {
+    return std::ranges::any_of(json_, [](const Json& value) { return value.is_object(); });
+  }
+
+  [[noreturn]] void refuse(const std::string& key, const std::string& known) const {
+    fail(ExitCode::kConfig, str(path_, ": ", key, " = ", shown(json_.at(key)),
+                                " is not in this program, which has ", known));
+  }
+  // Refuses a value that is neither left out nor one of these.
+  void require(const std::string& key, std::initializer_list<Json> values,
+               const std::string& known) const {
+    const Json* value = find(key);
+    if (value && std::ranges::find(values, *value) == values.end()) {
+      refuse(key, known);
+    }
+  }
+
+ private:
+  std::string path_;
+  Json json_;
+};
+
+// A key of config.json, our setting, and what transformers takes where the key is left out; without
+// that, the key must be there.
+struct Key {
+  const char *theirs, *ours, *otherwise = "";
+};
+constexpr Key kGpt2Keys[] = {{"n_layer", "model.layers"},
+                             {"n_head", "model.heads"},
+                             {"n_embd", "model.width"},
+                             {"n_positions", "model.context"},
+                             {"n_positions", "model.positions"},
+                             {"vocab_size", "model.vocab"},
+                             {"layer_norm_epsilon", "model.norm_eps", "1e-5"},
+                             {"tie_word_embeddings", "model.tie_embeddings", "true"}};
+constexpr Key kLlamaKeys[] = {{"num_hidden_layers", "model.layers"},
+                              {"num_attention_heads", "model.heads"},
+                              {"hidden_size", "model.width"},
+                              {"intermediate_size", "model.ffn_width"},
+                              {"max_position_embeddings", "model.context"},
+                              {"vocab_size", "model.vocab"},
+                              {"rms_norm_eps", "model.norm_eps", "1e-6"},
+                              {"tie_word_embeddings", "model.tie_embeddings", "false"}};
+
+class Translation {
+ public:
+  explicit Translation(const Keys& keys) : keys_(keys) {}
+
+  void set(const std::string& setting, const std::string& value) {
+    settings_.push_back({setting, value, keys_.path()});
+  }
+  void set_all(std::span<const Key> table) {
+    for (const auto& [theirs, ours, otherwise] : table) {
+      set(ours, keys_.text(theirs, otherwise));
+    }
+  }
+  void set_gpt2();
+  void set_llama();
+  std::vector<Assignment> take() { return std::move(settings_); }
+
+ private:
+  void set_rope();
+  int64_t whole(const std::string& key) const {
+    const Json* value = keys_.find(key);
+    if (!value || !value->is_number_unsigned() || *value > kLargest) {
+      fail(ExitCode::kConfig, str(keys_.path(), ": ", key, " is not a whole number"));
+    }
+    return value->get<int64_t>();
+  }
+
+  const Keys& keys_;
+  std::vector<Assignment> settings_;
+};
+
+void Translation::set_gpt2() {
+  keys_.require("activation_function", {"gelu_new", "gelu_pytorch_tanh"}, "gelu_new");
+  keys_.require("scale_attn_weights", {true}, "true");
+  keys_.require("scale_attn_by_inverse_layer_idx", {false}, "false");
+  keys_.require("add_cross_attention", {false}, "false");
+  set("model.kind", "gpt");
+  set_all(kGpt2Keys);
+  set("model.ffn_width", keys_.find("n_inner") ? keys_.text("n_inner") : str(4 * whole("n_embd")));
+}
+
+void Translation::set_llama() {
+  keys_.require("hidden_act", {"silu", "swish"}, "silu");
+  keys_.require("attention_bias", {false}, "false");
+  keys_.require("mlp_bias", {false}, "false");
+  keys_.require("sliding_window", {}, "no window");
+  keys_.require("partial_rotary_factor", {1.0}, "1");
+  const int64_t width = whole("hidden_size"), heads = whole("num_attention_heads");
+  if (keys_.find("head_dim") && (heads < 1 || whole("head_dim") * heads != width)) {
+    keys_.refuse("head_dim", str("hidden_size / num_attention_heads = ", width, " / ", heads));
+  }
+  set("model.kind", "llama");
+  set_all(kLlamaKeys);
+  set("model.kv_heads", keys_.text("num_key_value_heads", str(heads)));
+  set_rope();
+}
+
+// transformers 5 writes rope_parameters; 4 writes rope_theta, and rope_scaling where there is one.
+void Translation::set_rope() {
+  const bool is_new = keys_.find("rope_parameters") != nullptr;
+  const std::string name = is_new ? "rope_parameters" : "rope_scaling";
+  const Keys rope = keys_.object(name);
+  if (rope.has_objects()) {
+    keys_.refuse(name, "the same for all layers");
+  }
+  rope.require("partial_rotary_factor", {1.0}, "1");
+  set("model.rope_theta", rope.text("rope_theta", keys_.text("rope_theta", "10000")));
+  const std::string type_key = rope.find("rope_type") ? "rope_type" : "type";
+  rope.require(type_key, {"default", "linear", "llama3"}, "default, linear and llama3");
+  const std::string type = rope.text(type_key, "default");
+  set("model.rope_scaling", type == "default" ? "none" : type);
+  if (type != "default") {
+    set("model.rope_factor", rope.text("factor"));
+  }
+  if (type == "llama3") {
+    set("model.rope_low_freq_factor", rope.text("low_freq_factor"));
+    set("model.rope_high_freq_factor", rope.text("high_freq_factor"));
+    set("model.rope_original_context", rope.text("original_max_position_embeddings"));
+  }
+}
+
+// By `architectures`, or by `model_type` in a config.json without one.
+bool is_llama(const Keys& keys) {
+  const bool is_listed = keys.find("architectures") != nullptr;
+  const std::string key = is_listed ? "architectures" : "model_type";
+  if (!keys.find(key)) {
+    fail(ExitCode::kConfig, keys.path() + ": has neither architectures nor model_type");
+  }
+  const Json gpt2 = is_listed ? Json::array({"GPT2LMHeadModel"}) : Json("gpt2");
+  const Json llama = is_listed ? Json::array({"LlamaForCausalLM"}) : Json("llama");
+  keys.require(key, {gpt2, llama}, "GPT2LMHeadModel and LlamaForCausalLM");
+  return *keys.find(key) == llama;
+}
+
+}  // namespace
+
+bool is_hugging_face(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;  // such as a name that is too long
+  return fs::exists(path + "/config.json", ignored) &&
+         !fs::exists(path + "/manifest.json", ignored);
+}
+
+std::vector<Assignment> hugging_face_settings(const std::string& folder) {
+  const Keys keys = Keys::of(folder + "/config.json");
+  Translation translation(keys);
+  const bool llama = is_llama(keys);
+  keys.require("quantization_config", {}, "weights of F32, F16 and BF16");
+  llama ? translation.set_llama() : translation.set_gpt2();
+  return translation.take();
+}
+
+Config hugging_face_config(const std::string& folder) {
+  Config config;
+  const Keys keys = Keys::of(folder + "/config.json");
+  if (const Json* name = keys.find(keys.find("dtype") ? "dtype" : "torch_dtype")) {
+    config.train.precision = *name == "bfloat16"  ? DType::kBf16
+                             : *name == "float16" ? DType::kFp16
+                                                  : DType::kF32;
+  }
+  Options options("");
+  config.bind(options);
+  fail_if_any(options.apply(hugging_face_settings(folder)));
+  fail_if_any(config.model.problems());
+  return config;
+}
+
+std::vector<int32_t> hugging_face_end_tokens(const std::string& folder) {
+  std::string path = folder + "/generation_config.json";
+  if (!std::filesystem::exists(path)) {
+    path = folder + "/config.json";
+  }
+  const Keys keys = Keys::of(path);
+  const Json* value = keys.find("eos_token_id");
+  if (!value) {
+    return {};
+  }
+  std::vector<int32_t> tokens;
+  for (const Json& token : value->is_array() ? *value : Json::array({*value})) {
+    if (!token.is_number_unsigned() || !std::in_range<int32_t>(token.get<uint64_t>())) {
+      fail(ExitCode::kData, str(path, ": eos_token_id = ", shown(*value), " is no token"));
+    }
+    tokens.push_back(token.get<int32_t>());
+  }
+  return tokens;
+}
+
+}  // namespace tandem

@@ -1,0 +1,122 @@
+#include "src/weights/run_directory.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "src/core/error.h"
+#include "src/data/tokenizer.h"
+#include "src/device/ranks/agreement.h"
+#include "src/io/file.h"
+#include "src/settings/changes.h"
+
+namespace tandem {
+
+namespace {
+
+// Whether the file has this content, or gets it in time.
+bool is_seen(const std::string& path, const std::string& content,
+             std::chrono::milliseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    std::ifstream file(path);
+    if (std::string(std::istreambuf_iterator<char>(file), {}) == content) {
+      return true;
+    }
+    if (std::chrono::steady_clock::now() > deadline) {
+      return false;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<FileLock> RunDirectory::lock() const {
+  make_directories(path_);
+  return std::make_unique<FileLock>(path_ + "/lock", "run " + path_);
+}
+
+std::string RunDirectory::prepare(const Config& config) const {
+  make_directories(checkpoints());
+  const std::string config_path = path_ + "/config.cfg";
+  std::string plans = config.run.gemm_plans;  // the file to be copied
+  if (std::filesystem::exists(metrics())) {
+    const Config before = config_from_text(read_file(config_path), config_path);
+    if (const std::string changes = changed_settings(before, config); !changes.empty()) {
+      fail(ExitCode::kConfig,
+           str("run ", config.run.name,
+               " was started with other settings; choose another run.name, or remove ", path_, ":",
+               changes));
+    }
+    plans = plans == before.run.gemm_plans ? "" : plans;
+  }
+  if (!plans.empty()) {
+    replace_file(gemm_plans(), read_file(find(plans)));
+  }
+  replace_file(config_path, config.ini_text());
+  return config.run.gemm_plans.empty() ? "" : read_file(gemm_plans());
+}
+
+void RunDirectory::require_shared(Control& job, const std::string& host,
+                                  std::chrono::milliseconds patience) const {
+  if (job.size() == 1) {
+    return;
+  }
+  const std::string file = path_ + "/shared";
+  const std::string content = on_root(job, [&] {
+    std::random_device random;
+    const std::string text = str(random(), " ", random(), " ", random(), " ", random(), "\n");
+    replace_file(file, text);
+    return text;
+  });
+  const std::vector<std::string> blind =
+      job.all_gather(is_seen(file, content, patience) ? "" : host);
+  const std::string place = on_root(job, [&] {
+    remove_tree(file);
+    return str(std::filesystem::absolute(path_).string(), " on ", host);
+  });
+  std::map<std::string, size_t> first_rank;  // by host
+  for (size_t rank = 0; rank < blind.size(); ++rank) {
+    first_rank.emplace(blind[rank], rank);
+  }
+  first_rank.erase("");
+  std::string hosts;
+  for (const auto& [name, rank] : first_rank) {
+    hosts += str(hosts.empty() ? "" : ", ", name, " (rank ", rank, ")");
+  }
+  if (!hosts.empty()) {
+    throw AgreedError(ExitCode::kData, str("the folder of the run, ", place, ", is not seen on ",
+                                           hosts, "; put run.dir on storage that all hosts share"));
+  }
+}
+
+void RunDirectory::keep_tokenizer(const std::string& dataset) const {
+  H5Writer tokenizer_file(tokenizer());
+  load_tokenizer(H5Reader(dataset))->save(&tokenizer_file);
+  tokenizer_file.commit();
+}
+
+RunDirectory RunDirectory::of(const std::string& checkpoint) {
+  return RunDirectory(std::filesystem::canonical(checkpoint).parent_path().parent_path().string());
+}
+
+std::string RunDirectory::find(const std::string& file) const {
+  namespace fs = std::filesystem;
+  if (file.empty() || fs::path(file).is_absolute() || fs::exists(file)) {
+    return file;
+  }
+  for (fs::path folder = fs::absolute(path_).lexically_normal();; folder = folder.parent_path()) {
+    if (fs::exists(folder / file)) {
+      return (folder / file).string();
+    }
+    if (folder == folder.root_path()) {
+      return file;
+    }
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,60 @@
+// The folder DIR/NAME of a run and the files in it.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "src/device/ranks/control.h"
+#include "src/io/file_lock.h"
+#include "src/settings/config.h"
+
+namespace tandem {
+
+class RunDirectory {
+ public:
+  explicit RunDirectory(const RunConfig& run) : path_(run.dir + "/" + run.name) {}
+  explicit RunDirectory(std::string path) : path_(std::move(path)) {}
+
+  // The run that a checkpoint RUN/checkpoints/step-... belongs to.
+  static RunDirectory of(const std::string& checkpoint);
+
+  const std::string& path() const { return path_; }
+  std::string checkpoints() const { return path_ + "/checkpoints"; }
+  std::string metrics() const { return path_ + "/metrics.jsonl"; }
+  std::string report() const { return path_ + "/report.json"; }
+  std::string tokenizer() const { return path_ + "/tokenizer.h5"; }
+  std::string gemm_plans() const { return path_ + "/gemm_plans.txt"; }
+  // Event files lie in the folder itself, because TensorBoard calls a run by its folder.
+  const std::string& tensorboard() const { return path_; }
+
+  // For one rank. Creates the folder and locks it, so that no other job writes into it. Errors: as
+  // those of FileLock.
+  std::unique_ptr<FileLock> lock() const;
+  // For one rank. Creates the folders and writes config.cfg. An earlier start under the same name
+  // must have had the same model, data and seed. Errors: kData if the folder cannot be written,
+  // kConfig with the settings that differ.
+  //
+  // Returns the run's table of plans (run.gemm_plans), or "". The run keeps a copy and goes on with
+  // it as long as the setting is the same: so a restart keeps its bits, whatever becomes of the
+  // file.
+  std::string prepare(const Config& config) const;
+  // Collective, after lock(). Every rank writes its part of a checkpoint here. Throws
+  // AgreedError(kData), with the names of the hosts, if a rank does not see a file that rank 0 has
+  // just written. Network file systems may be slow, so a rank looks for `patience`.
+  void require_shared(Control& job, const std::string& host,
+                      std::chrono::milliseconds patience = std::chrono::seconds(5)) const;
+  // Writes tokenizer.h5 for a language model trained on `dataset`, so that `generate` needs nothing
+  // but this folder.
+  void keep_tokenizer(const std::string& dataset) const;
+  // Where a file of the run is: `file` itself if that exists from the working directory or is an
+  // absolute path; otherwise the first that exists of `file` in the run's folder and in each folder
+  // above it. `file` itself if there is none.
+  std::string find(const std::string& file) const;
+
+ private:
+  std::string path_;
+};
+
+}  // namespace tandem

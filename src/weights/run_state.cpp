@@ -1,0 +1,80 @@
+#include "src/weights/run_state.h"
+
+#include <cmath>
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+namespace {
+
+constexpr std::string_view kExponent = "exponent/";
+
+}  // namespace
+
+void RunState::take(const StepState& state, const StepOptions& options) {
+  skipped = state.skipped;
+  loss_scale.reset();
+  if (options.dynamic_scale) {
+    loss_scale = {.value = state.loss_scale, .clean_steps = state.clean_steps};
+  }
+}
+
+StepState RunState::step_state(const StepOptions& options) const {
+  StepState state = first_state(options);
+  state.updates = step - skipped - skipped_batches;
+  state.skipped = skipped;
+  if (options.dynamic_scale && loss_scale) {
+    state.loss_scale = loss_scale->value;
+    state.clean_steps = loss_scale->clean_steps;
+  }
+  return state;
+}
+
+void RunState::write(Manifest& manifest) const {
+  manifest.step = step;
+  manifest.validation_loss = val_loss;
+  manifest.schedule = {{"skipped_steps", static_cast<double>(skipped)}};
+  if (skipped_batches > 0) {
+    manifest.schedule["skipped_batches"] = static_cast<double>(skipped_batches);
+  }
+  if (loss_scale) {
+    manifest.schedule["loss_scale"] = loss_scale->value;
+    manifest.schedule["clean_steps"] = static_cast<double>(loss_scale->clean_steps);
+  }
+  if (std::isfinite(best_val_loss)) {
+    manifest.schedule["best_val_loss"] = best_val_loss;
+  }
+  for (const auto& [name, exponent] : exponents) {
+    manifest.schedule[std::string(kExponent) + name] = exponent;
+  }
+}
+
+RunState RunState::read(const Manifest& manifest) {
+  RunState state{.step = manifest.step, .val_loss = manifest.validation_loss};
+  for (const auto& [name, value] : manifest.schedule) {
+    if (name == "best_val_loss") {
+      state.best_val_loss = value;
+    } else if (name == "skipped_batches") {
+      state.skipped_batches = static_cast<int64_t>(value);
+    } else if (name.starts_with(kExponent)) {
+      state.exponents[name.substr(kExponent.size())] = static_cast<int32_t>(value);
+    }
+  }
+  const auto number = [&](const std::string& name) {
+    const auto found = manifest.schedule.find(name);
+    if (found == manifest.schedule.end()) {
+      fail(ExitCode::kData, str("the manifest of step ", manifest.step, " has no ", name,
+                                ": not one of a run; use another checkpoint"));
+    }
+    return found->second;
+  };
+  state.skipped = static_cast<int64_t>(number("skipped_steps"));
+  if (manifest.schedule.contains("loss_scale")) {
+    state.loss_scale = {.value = static_cast<float>(number("loss_scale")),
+                        .clean_steps = static_cast<int64_t>(number("clean_steps"))};
+  }
+  return state;
+}
+
+}  // namespace tandem

@@ -1,0 +1,195 @@
+#include "src/weights/snapshot.h"
+
+#include <functional>
+#include <optional>
+
+#include "src/device/copy.h"
+#include "src/device/ranks/agreement.h"
+#include "src/io/checkpoint/checkpoint.h"
+#include "src/kernels/convert.h"
+
+namespace tandem {
+
+namespace {
+
+// They stay as long as the run, so that their sizes are not rounded up.
+constexpr MemoryClass kCopies = MemoryClass::kMasters;
+
+void add_weights(const std::vector<ParamValues::Weights>& all, std::vector<Slab>& slabs) {
+  for (const ParamValues::Weights& weights : all) {
+    slabs.push_back({"param/" + weights.parameter->name, weights.parameter->slice(), weights.offset,
+                     weights.data});
+  }
+}
+
+// `extents`: which ones of a shard.
+template <class F>
+void add_state(const OptimizerShards& shards, const Optimizer& optimizer, F extents,
+               std::vector<Slab>& slabs) {
+  optimizer.visit([&](std::string_view slot, size_t shard, const Tensor& state) {
+    for (const Extent& extent : std::invoke(extents, shards, shard)) {
+      const Parameter& parameter = shards.parameter(extent);
+      slabs.push_back({str("optim/", slot, "/", parameter.name), parameter.slice(),
+                       extent.in_parameter, state.slice(extent.in_flat, extent.count)});
+    }
+  });
+}
+
+void add_statistics(Model& model, std::vector<Slab>& slabs) {
+  for (const RunningStatistics* statistics : model.statistics()) {
+    slabs.push_back({"stat/" + statistics->name, Shape{2, statistics->channels}, 0,
+                     statistics->running.reshape({2 * statistics->channels})});
+  }
+}
+
+// Calls visit(sums, names of its exponents) for parameters and for statistics.
+template <class F>
+void visit_exact_sums(TrainingStep& training, F visit) {
+  std::vector<std::string> names;
+  if (ExactSums* sums = training.store().gradients.exact()) {
+    for (const Parameter* parameter : training.store().layout.parameters()) {
+      names.push_back("param/" + parameter->name);
+    }
+    visit(*sums, names);
+  }
+  if (ExactSums* sums = training.statistics().exact()) {
+    names.clear();
+    for (size_t i = 0; i < sums->exponents().size(); ++i) {
+      names.push_back(str("stat/", i));
+    }
+    visit(*sums, names);
+  }
+}
+
+std::vector<Slab> owned_slabs(const ParamStore& store, const Optimizer& optimizer, Model& model,
+                              int rank) {
+  std::vector<Slab> slabs;
+  add_weights(store.values.owned_weights(), slabs);
+  add_state(store.shards, optimizer, &OptimizerShards::owned_extents, slabs);
+  if (rank == 0) {
+    add_statistics(model, slabs);
+  }
+  return slabs;
+}
+
+}  // namespace
+
+int64_t snapshot_bytes(const ParamStore& store, const Optimizer& optimizer, Model& model,
+                       int rank) {
+  constexpr int64_t kAlignment = 64;  // of blocks of kCopies
+  int64_t bytes = 0;
+  for (const Slab& slab : owned_slabs(store, optimizer, model, rank)) {
+    const int64_t needed = slab.data.elements() * size_of(DType::kF32);
+    bytes += (needed + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  return bytes;
+}
+
+Snapshot::Snapshot(Stream& stream, bool apart)
+    : stream_(stream),
+      apart_(apart),
+      host_(stream.device() == Device::kCpu ? Memory(Device::kCpu) : Memory::pinned()) {}
+
+std::span<const Slab> Snapshot::take(const ParamStore& store, const Optimizer& optimizer,
+                                     Model& model, int rank) {
+  std::vector<Slab> slabs = owned_slabs(store, optimizer, model, rank);
+  slabs_.resize(slabs.size());
+  for (size_t i = 0; i < slabs.size(); ++i) {
+    slabs[i].data = host_copy(slabs[i].data, slabs_[i].data);
+  }
+  slabs_ = std::move(slabs);
+  stream_.synchronize();
+  return slabs_;
+}
+
+// f32, on the host. `former`: the tensor that the same slab used in the snapshot before. The copy
+// is complete once the stream has been synchronized.
+Tensor Snapshot::host_copy(const Tensor& data, const Tensor& former) {
+  const bool is_f32 = data.dtype() == DType::kF32;
+  if (!apart_ && is_f32 && data.device() == Device::kCpu) {
+    return data;
+  }
+  Tensor here = former && former.shape() == data.shape()
+                    ? former
+                    : Tensor::empty(host_, data.shape(), DType::kF32, kCopies);
+  if (is_f32) {
+    copy(stream_, data, here);
+  } else {
+    convert(Stream::compute(Device::kCpu), copied(stream_, data, host_), here);
+  }
+  return here;
+}
+
+CheckpointReader open_checkpoint(Control& control, const std::string& directory) {
+  Manifest manifest;
+  std::string share;
+  agree(control, [&] {
+    manifest = read_manifest(directory);
+    share = index_files(directory, manifest, static_cast<size_t>(control.rank()),
+                        static_cast<size_t>(control.size()))
+                .text();
+  });
+  CheckpointIndex index;
+  for (const std::string& text : control.all_gather(share)) {
+    index.add(text);
+  }
+  std::optional<CheckpointReader> reader;
+  agree(control, [&] { reader.emplace(directory, manifest, index); });
+  return std::move(*reader);
+}
+
+std::vector<Slab> weights_here(const ParamValues& values, Model& model) {
+  std::vector<Slab> slabs;
+  add_weights(values.weights(), slabs);
+  add_statistics(model, slabs);
+  return slabs;
+}
+
+std::vector<Slab> state_here(const OptimizerShards& shards, Optimizer& optimizer) {
+  std::vector<Slab> slabs;
+  add_state(shards, optimizer, &OptimizerShards::extents, slabs);
+  return slabs;
+}
+
+void require_tensors(const TensorSource& source, const std::vector<Slab>& slabs) {
+  for (const Slab& slab : slabs) {
+    source.require_tensor(slab.name, slab.slice.whole());
+  }
+}
+
+void load(Stream& stream, const TensorSource& source, const std::vector<Slab>& slabs) {
+  Memory host(Device::kCpu);
+  for (const Slab& slab : slabs) {
+    if (slab.data.device() == Device::kCpu && slab.data.dtype() == DType::kF32) {
+      source.read(slab);
+      continue;
+    }
+    Slab here = slab;
+    here.data = Tensor::empty(host, slab.data.shape(), DType::kF32, MemoryClass::kData);
+    source.read(here);
+    copy_rounded(stream, here.data, slab.data);
+  }
+}
+
+std::map<std::string, int32_t> exponents_of(TrainingStep& training) {
+  std::map<std::string, int32_t> exponents;
+  visit_exact_sums(training, [&](const ExactSums& sums, const std::vector<std::string>& names) {
+    for (size_t i = 0; i < sums.exponents().size(); ++i) {
+      exponents[names[i]] = sums.exponents()[i];
+    }
+  });
+  return exponents;
+}
+
+void load_exponents(const std::map<std::string, int32_t>& exponents, TrainingStep& training) {
+  visit_exact_sums(training, [&](ExactSums& sums, const std::vector<std::string>& names) {
+    std::vector<int32_t> loaded = sums.exponents();
+    for (size_t i = 0; i < loaded.size(); ++i) {
+      const auto found = exponents.find(names[i]);
+      loaded[i] = found == exponents.end() ? loaded[i] : found->second;
+    }
+    sums.set_exponents(std::move(loaded));
+  });
+}
+
+}  // namespace tandem

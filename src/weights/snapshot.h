@@ -1,0 +1,66 @@
+// Between the memory of a run and its checkpoint: what this rank writes, and what it loads.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/sharding/param_store.h"
+#include "layers/module.h"
+#include "optim/optimizer.h"
+#include "src/device/slab.h"
+#include "src/io/checkpoint/checkpoint_reader.h"
+#include "src/step/training_step.h"
+
+namespace tandem {
+
+// What this rank writes, in host memory: its shards of /param and /optim; on rank 0 also all of
+// /stat.
+class Snapshot {
+ public:
+  // `stream`: the compute stream, which must outlive this. `apart`: always a copy, so that training
+  // may go on while it is written. Otherwise tensors of the CPU are not copied.
+  Snapshot(Stream& stream, bool apart);
+
+  // Blocks the host until the copy is whole. The slabs are valid until the next call, which uses
+  // their memory again.
+  std::span<const Slab> take(const ParamStore& store, const Optimizer& optimizer, Model& model,
+                             int rank);
+  // The most memory of the host that the copies took.
+  int64_t host_bytes() const { return host_.total().peak_bytes; }
+
+ private:
+  Tensor host_copy(const Tensor& data, const Tensor& former);
+
+  Stream& stream_;
+  bool apart_;
+  Memory host_;  // page-locked for a GPU
+  std::vector<Slab> slabs_;
+};
+
+// The host memory that a Snapshot of f32 tensors takes.
+int64_t snapshot_bytes(const ParamStore& store, const Optimizer& optimizer, Model& model, int rank);
+
+// Collective. Each rank indexes a share of the files. AgreedError(kData) if a file is missing or
+// damaged outside its pieces. A piece is verified when it is read.
+CheckpointReader open_checkpoint(Control& control, const std::string& directory);
+
+// What this rank loads, as views of the memory in use. weights_here(): its shards of the
+// parameters, which the caller publishes after load(), and all running statistics. state_here():
+// its shards of the optimizer's state.
+std::vector<Slab> weights_here(const ParamValues& values, Model& model);
+std::vector<Slab> state_here(const OptimizerShards& shards, Optimizer& optimizer);
+
+// Error kData if a tensor is missing or has another shape: the checkpoint is of another model.
+void require_tensors(const TensorSource& source, const std::vector<Slab>& slabs);
+// Fills the slabs. Error kData for a damaged piece.
+void load(Stream& stream, const TensorSource& source, const std::vector<Slab>& slabs);
+
+// The exponents of exact sums, with the names of RunState::exponents; empty if sums are not exact.
+// load_exponents() keeps the present exponent of a name that is missing. Error kData for exponents
+// that no step can have chosen.
+std::map<std::string, int32_t> exponents_of(TrainingStep& training);
+void load_exponents(const std::map<std::string, int32_t>& exponents, TrainingStep& training);
+
+}  // namespace tandem
