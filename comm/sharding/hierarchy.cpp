@@ -4,10 +4,10 @@
 #include <map>
 #include <string>
 
-#include "comm/sharding/sum_parts.h"
 #include "src/core/error.h"
 #include "src/device/copy.h"
 #include "src/kernels/convert.h"
+#include "src/kernels/reduce.h"
 
 namespace tandem {
 

@@ -15,8 +15,13 @@ DryCollectives::DryCollectives(int rank, int size, Device device, const Speed& s
           [&] { return str("DryCollectives: there is no rank ", rank, " of ", size); });
 }
 
-int DryCollectives::ranks_on_this_node() const {
-  return static_cast<int>(std::ranges::count(group_.nodes(), group_.nodes()[rank()]));
+void DryCollectives::count_nodes() {
+  const std::vector<int>& nodes = group_.nodes();
+  on_this_node_ = static_cast<int>(std::ranges::count(nodes, nodes[rank()]));
+  away_ = 0;
+  for (int r = 0; r < size(); ++r) {
+    away_ += nodes[r] != nodes[(r + 1) % size()];
+  }
 }
 
 // A collective in which each rank sends `bytes` to the next one, in pieces that go around the ring
@@ -27,18 +32,14 @@ void DryCollectives::pass_on(Traffic traffic, int passes, int64_t bytes) {
   if (bytes == 0) {
     return;
   }
-  int away = 0;  // number of links between nodes
-  for (int r = 0; r < size(); ++r) {
-    away += group_.nodes()[r] != group_.nodes()[(r + 1) % size()];
-  }
   // Of one pass. All ranks of this node send equally many bytes at the same time and share the
   // node's link. A ring leaves the node by one link, so the group's ranks on this node count once.
   const double inside = static_cast<double>(bytes) / passes;
-  const double between = inside * ranks_here_ / ranks_on_this_node();
-  const double around =
-      away * network_.between.latency(between) + (size() - away) * network_.inside.latency(inside);
+  const double between = inside * ranks_here_ / on_this_node_;
+  const double around = away_ * network_.between.latency(between) +
+                        (size() - away_) * network_.inside.latency(inside);
   const double transfer = std::max(inside / network_.inside.rate(inside),
-                                   away > 0 ? between / network_.between.rate(between) : 0);
+                                   away_ > 0 ? between / network_.between.rate(between) : 0);
   stream_->spend(passes * (around * (size() - 1) / size() + transfer));
 }
 
@@ -66,8 +67,8 @@ void DryCollectives::all_to_all(const Tensor& in, const Tensor& out) {
       [&] { return str("all_to_all: ", in.shape(), " into ", out.shape()); });
   ++wire_.collectives;
   const int64_t part = in.bytes() / size();
-  const int64_t inside = (ranks_on_this_node() - 1) * part;
-  const int64_t between = (size() - ranks_on_this_node()) * part;
+  const int64_t inside = (on_this_node_ - 1) * part;
+  const int64_t between = (size() - on_this_node_) * part;
   wire_.add(Traffic::kAllToAll, false, inside);
   wire_.add(Traffic::kAllToAll, true, between);
   const auto seconds = [](const Link& link, double passing) {
@@ -84,7 +85,8 @@ std::unique_ptr<Collectives> DryCollectives::split(std::span<const int> colors) 
 
 void DryCollectives::set_nodes(std::span<const int> node_of_rank) {
   group_.set_nodes(node_of_rank);
-  ranks_here_ = ranks_on_this_node();
+  count_nodes();
+  ranks_here_ = on_this_node_;
 }
 
 }  // namespace tandem

@@ -55,13 +55,17 @@ class DryCollectives final : public Collectives {
       : stream_(std::move(stream)),
         network_(network),
         group_(std::move(group)),
-        ranks_here_(ranks_here) {}
-  int ranks_on_this_node() const;  // of the group
+        ranks_here_(ranks_here) {
+    count_nodes();
+  }
+  void count_nodes();
   void pass_on(Traffic traffic, int passes, int64_t bytes);
 
   std::shared_ptr<Stream> stream_;  // shared with splits
   Network network_;
   Group group_;
+  int on_this_node_ = 1,
+      away_ = 0;    // of the group: ranks on this node; links between nodes in a ring
   int ranks_here_;  // of the job, on this rank's node
   WireCount wire_;
 };

@@ -5,8 +5,6 @@
 
 namespace tandem {
 
-class World;
-
 // True when mpirun, mpiexec or srun started this process. It is also true inside a Slurm batch
 // script without srun; such a process then starts MPI needlessly, which does no harm.
 bool started_by_launcher();
@@ -15,10 +13,5 @@ bool started_by_launcher();
 int launched_processes();
 
 std::string host_name();
-
-// Collective. If TANDEM_WAIT_RANK=N is set for rank 0, rank N prints its host and process id and
-// waits here for a debugger or SIGCONT. Collectives of such a job never time out. Throws
-// AgreedError(kConfig) if N is not a rank.
-void hold_for_debugger(World& world);
 
 }  // namespace tandem

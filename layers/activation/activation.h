@@ -2,7 +2,8 @@
 // GPU each is one pass over memory.
 #pragma once
 
-#include "layers/module.h"
+#include "src/autograd/context.h"
+#include "src/device/dispatch.h"
 
 namespace tandem {
 

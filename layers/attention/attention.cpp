@@ -35,10 +35,12 @@ void on_cuda(const Stream& stream, F&& f) {
 }
 
 // Charges `count` products of [T, T] and [T, width] matrices; the mask leaves half of [T, T].
-void charge_products(const Context& context, const AttentionSizes& sizes, double count) {
+void charge_products(const Context& context, const AttentionSizes& sizes, double count,
+                     int64_t bytes) {
   const double length = static_cast<double>(sizes.length);
   const double width = static_cast<double>(sizes.batch * sizes.heads * sizes.width);
-  context.stream.charge({.flops = count * length * length * width});
+  context.stream.charge(
+      {.attention = count * length * length * width, .bytes = static_cast<double>(bytes)});
 }
 
 struct AttentionOp final : Op {
@@ -54,7 +56,7 @@ struct AttentionOp final : Op {
   }
 
   void forward(Context& context) {
-    charge_products(context, sizes, 2);
+    charge_products(context, sizes, 2, qkv.bytes() + y.bytes());
     if (by_cudnn(context, qkv.dtype())) {
       const Tensor workspace = cudnn_workspace(context, problem(), Pass::kForward);
       return on_cuda(context.stream, [&](Cuda device) {
@@ -71,7 +73,8 @@ struct AttentionOp final : Op {
 
   void backward(Context& context, Tensor& dy) override {
     const GradTarget dqkv = input(0).target(context);
-    charge_products(context, sizes, 5);  // 5, not 4: the scores are computed again
+    // 5, not 4: the scores are computed again.
+    charge_products(context, sizes, 5, 2 * (qkv.bytes() + y.bytes()));
     if (by_cudnn(context, qkv.dtype()) && dqkv.beta == 0) {
       const Tensor workspace = cudnn_workspace(context, problem(), Pass::kBackward);
       return on_cuda(context.stream, [&](Cuda device) {

@@ -11,7 +11,8 @@
 // (cudnn_attention.h).
 #pragma once
 
-#include "layers/module.h"
+#include "src/autograd/context.h"
+#include "src/device/dispatch.h"
 
 namespace tandem {
 

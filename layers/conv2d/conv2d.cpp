@@ -4,6 +4,10 @@ namespace tandem {
 
 namespace {
 
+void charge(const Stream& stream, const Conv2dShape& shape, const Tensor& x, const Tensor& y) {
+  stream.charge({.flops = shape.flops(), .bytes = static_cast<double>(x.bytes() + y.bytes())});
+}
+
 struct Conv2dOp final : Op {
   Tensor x;
   Conv2dShape shape;
@@ -23,7 +27,7 @@ struct Conv2dOp final : Op {
     const Tensor scratch = context.workspace(
         {kernels::conv2d_backward_weight_workspace(context.stream.device(), dy.dtype(), shape)},
         wide_of(dy.dtype()));
-    context.stream.charge({.flops = shape.flops()});
+    charge(context.stream, shape, x, dy);
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
       kernels::conv2d_backward_weight(device, shape, x.data<T>(), dy.data<T>(), dw.into.data<W>(),
@@ -36,7 +40,7 @@ struct Conv2dOp final : Op {
     const Tensor scratch = context.workspace(
         {kernels::conv2d_backward_data_workspace(context.stream.device(), dy.dtype(), shape)},
         wide_of(dy.dtype()));
-    context.stream.charge({.flops = shape.flops()});
+    charge(context.stream, shape, x, dy);
     on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
       kernels::conv2d_backward_data(device, shape, dy.data<T>(), parameter(0).value.data<T>(),
@@ -81,7 +85,7 @@ Variable conv2d(Context& context, const Variable& x, Parameter& weight, int64_t 
       wide_of(x.dtype()));
   Tensor y = context.activation(
       {shape.batch, shape.out_height(), shape.out_width(), shape.out_channels}, x.dtype());
-  context.stream.charge({.flops = shape.flops()});
+  charge(context.stream, shape, x.value(), y);
   on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
     kernels::conv2d_forward(device, shape, x.data<T>(), weight.value.data<T>(), y.data<T>(),
                             scratch.data<Wide<T>>());

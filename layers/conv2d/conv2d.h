@@ -6,7 +6,8 @@
 // with x zero outside the image.
 #pragma once
 
-#include "layers/module.h"
+#include "src/autograd/context.h"
+#include "src/device/dispatch.h"
 
 namespace tandem {
 

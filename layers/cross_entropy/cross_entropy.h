@@ -4,8 +4,9 @@
 
 #include <optional>
 
-#include "layers/module.h"
+#include "src/autograd/context.h"
 #include "src/core/ignore_target.h"
+#include "src/device/dispatch.h"
 
 namespace tandem {
 

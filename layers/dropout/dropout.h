@@ -8,7 +8,8 @@
 
 #include <cmath>
 
-#include "layers/module.h"
+#include "src/autograd/context.h"
+#include "src/device/dispatch.h"
 
 namespace tandem {
 

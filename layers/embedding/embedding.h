@@ -5,7 +5,8 @@
 // the number of threads nor on their timing.
 #pragma once
 
-#include "layers/module.h"
+#include "src/autograd/context.h"
+#include "src/device/dispatch.h"
 
 namespace tandem {
 

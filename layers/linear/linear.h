@@ -1,7 +1,8 @@
 // Fully connected layers: y = x W^T + b, and GELU between two of them.
 #pragma once
 
-#include "layers/module.h"
+#include "src/autograd/context.h"
+#include "src/device/dispatch.h"
 
 namespace tandem {
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "layers/cross_entropy/cross_entropy.h"
+#include "layers/models/model.h"
 
 namespace tandem {
 

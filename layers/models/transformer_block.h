@@ -10,6 +10,7 @@
 #include "layers/linear/linear.h"
 #include "layers/norm/norm.h"
 #include "layers/rope/rope.h"
+#include "src/autograd/block.h"
 
 namespace tandem {
 

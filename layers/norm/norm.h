@@ -8,7 +8,8 @@
 // src/autograd/variable.h).
 #pragma once
 
-#include "layers/module.h"
+#include "src/autograd/context.h"
+#include "src/device/dispatch.h"
 
 namespace tandem {
 

@@ -1,7 +1,8 @@
 // Pooling of NHWC images.
 #pragma once
 
-#include "layers/module.h"
+#include "src/autograd/context.h"
+#include "src/device/dispatch.h"
 
 namespace tandem {
 

@@ -2,7 +2,8 @@
 // (arXiv:1512.03385), option A.
 #pragma once
 
-#include "layers/module.h"
+#include "src/autograd/context.h"
+#include "src/device/dispatch.h"
 
 namespace tandem {
 

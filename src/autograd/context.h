@@ -32,9 +32,10 @@ struct Context {
   bool recompute = false;    // keep only a block's inputs, and recompute the rest in backward
   AttentionKernels attention = AttentionKernels::kAuto;
 
-  // Outside matrix products, activations dominate memory traffic: each activation and each gradient
-  // of one is written once and read about twice.
-  static constexpr double kTouches = 3;
+  // Products, convolutions and attention charge what they read and write. Of other kernels'
+  // traffic activations are most: each activation and each gradient of one is written or read by
+  // about two of them.
+  static constexpr double kTouches = 2;
 
   // Uninitialized memory on the compute stream's device.
   Tensor activation(Shape shape, DType dtype) const {

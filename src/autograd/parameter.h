@@ -54,6 +54,17 @@ struct BlockParameters {
   std::vector<Parameter*> parameters;
 };
 
+// The parameters of several layers, in this order.
+template <class... Layers>
+std::vector<Parameter*> parameters_in(Layers&... layers) {
+  std::vector<Parameter*> all;
+  const auto append = [&](const std::vector<Parameter*>& some) {
+    all.insert(all.end(), some.begin(), some.end());
+  };
+  (append(layers.parameters()), ...);
+  return all;
+}
+
 // The key of the parameter's random numbers. It depends on the name alone, not on other parameters.
 uint32_t random_stream_of(const std::string& parameter_name);
 

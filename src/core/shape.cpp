@@ -23,7 +23,9 @@ int64_t Shape::operator[](int axis) const {
 int64_t Shape::elements() const {
   int64_t product = 1;
   for (int64_t size : sizes()) {
-    require(!__builtin_mul_overflow(product, size, &product), "Shape: element count overflows");
+    if (__builtin_mul_overflow(product, size, &product)) {
+      fail(ExitCode::kConfig, str(*this, " has more than 2^63 elements; take smaller sizes"));
+    }
   }
   return product;
 }

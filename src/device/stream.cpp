@@ -217,9 +217,17 @@ class Stream::Dry final : public Queue {
 
 Work& Work::operator+=(const Work& other) {
   flops += other.flops;
+  attention += other.attention;
   bytes += other.bytes;
   launches += other.launches;
   return *this;
+}
+
+// The times add up, as if no kernel loaded or stored while it computes. So a small product or a
+// short attention reaches fewer FLOP/s than a large one.
+double Speed::seconds(const Work& work) const {
+  return work.flops / flops_per_s + work.attention / attention_flops_per_s +
+         work.bytes / bytes_per_s + work.launches * launch_s;
 }
 
 Stream::Stream(Device device, std::unique_ptr<Queue> queue)

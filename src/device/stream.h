@@ -35,19 +35,19 @@ class Event {
 
 // How much kernels do, for estimating their time.
 struct Work {
-  double flops = 0;     // of matrix products and convolutions; a multiply-add counts two
-  double bytes = 0;     // read and written by all other kernels
-  double launches = 0;  // kernels
+  double flops = 0;      // of matrix products and convolutions; a multiply-add counts two
+  double attention = 0;  // the same, of attention
+  double bytes = 0;      // read and written by all kernels
+  double launches = 0;   // kernels
   Work& operator+=(const Work& other);
 };
 
-// How fast a device works. The times for flops, bytes and launches add up; they do not overlap.
+// How fast a device works.
 struct Speed {
   double flops_per_s = 1, bytes_per_s = 1;
-  double launch_s = 0;  // overhead of one kernel
-  double seconds(const Work& work) const {
-    return work.flops / flops_per_s + work.bytes / bytes_per_s + work.launches * launch_s;
-  }
+  double launch_s = 0;               // overhead of one kernel
+  double attention_flops_per_s = 1;  // forward and backward together
+  double seconds(const Work& work) const;
 };
 
 // Sees each call of kernels on a stream (on_device), to measure it. `place` is what calls them.

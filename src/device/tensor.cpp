@@ -12,6 +12,8 @@ namespace tandem {
 
 namespace {
 
+// More than any machine holds, and so few that no sum of bytes overflows.
+constexpr int64_t kMostElements = int64_t{1} << 46;
 constexpr int64_t kShown = 4;  // elements that text() shows at each end
 
 // The element of type T at `bytes`. Plus makes a number of what str() would not print as one.
@@ -57,6 +59,10 @@ Tensor Tensor::empty(Memory& memory, Shape shape, DType dtype, MemoryClass memor
   Tensor tensor;
   tensor.shape_ = shape;
   tensor.elements_ = shape.elements();
+  if (tensor.elements_ > kMostElements) {
+    fail(ExitCode::kConfig,
+         str("a tensor of ", shape, " has more than 2^46 elements; take smaller sizes"));
+  }
   tensor.dtype_ = dtype;
   tensor.storage_ = memory.allocate(tensor.bytes(), memory_class);
   return tensor;

@@ -38,38 +38,47 @@ class ArrayListMemory {
   // Takes memory when there is a list; `memory` must outlive this.
   explicit ArrayListMemory(Memory& memory) : memory_(&memory) {}
 
-  // Work that is enqueued on the stream from now on sees this list.
+  // Work that is enqueued on the stream from now on sees this list. A dry stream only needs its
+  // memory: there it may have any number of chunks.
   ArrayList<Array> list(Stream& stream, const std::vector<Array>& arrays) {
-    std::vector<ArrayChunk> chunks;
-    for (size_t a = 0; a < arrays.size(); ++a) {
-      for (int64_t first = 0; first < arrays[a].elements; first += kChunkElements) {
-        chunks.push_back({static_cast<int32_t>(a), static_cast<int32_t>(first / kChunkElements)});
-      }
+    const auto array_bytes = static_cast<int64_t>(arrays.size() * sizeof(Array));
+    int64_t count = 0;
+    for (const Array& array : arrays) {
+      count += (array.elements + kChunkElements - 1) / kChunkElements;
     }
-    if (chunks.empty()) {
+    if (count == 0) {
       return {nullptr, nullptr, 0};
     }
-    const size_t array_bytes = arrays.size() * sizeof(Array);
-    std::vector<std::byte> bytes(array_bytes + chunks.size() * sizeof(ArrayChunk));
-    std::memcpy(bytes.data(), arrays.data(), array_bytes);
-    std::memcpy(bytes.data() + array_bytes, chunks.data(), bytes.size() - array_bytes);
-    write(stream, bytes);
+    const Shape shape{array_bytes + count * static_cast<int64_t>(sizeof(ArrayChunk))};
+    if (!device_ || device_.shape() != shape) {
+      device_ = Tensor::empty(*memory_, shape, DType::kU8, MemoryClass::kWorkspace);
+    }
+    if (!stream.is_dry()) {
+      write(stream, arrays);
+    }
     return {reinterpret_cast<const Array*>(device_.raw()),
-            reinterpret_cast<const ArrayChunk*>(device_.raw() + array_bytes),
-            static_cast<int64_t>(chunks.size())};
+            reinterpret_cast<const ArrayChunk*>(device_.raw() + array_bytes), count};
   }
 
  private:
-  void write(Stream& stream, const std::vector<std::byte>& bytes) {
+  void write(Stream& stream, const std::vector<Array>& arrays) {
+    std::vector<std::byte> bytes(static_cast<size_t>(device_.bytes()));
+    std::byte* end = bytes.data() + arrays.size() * sizeof(Array);
+    std::memcpy(bytes.data(), arrays.data(), arrays.size() * sizeof(Array));
+    for (size_t a = 0; a < arrays.size(); ++a) {
+      for (int64_t first = 0; first < arrays[a].elements; first += kChunkElements) {
+        const ArrayChunk chunk{static_cast<int32_t>(a),
+                               static_cast<int32_t>(first / kChunkElements)};
+        std::memcpy(end, &chunk, sizeof(chunk));
+        end += sizeof(chunk);
+      }
+    }
     if (bytes == written_) {
       return;
     }
     Memory host(Device::kCpu);
-    const Shape shape{static_cast<int64_t>(bytes.size())};
-    if (bytes.size() != written_.size()) {
-      device_ = Tensor::empty(*memory_, shape, DType::kU8, MemoryClass::kWorkspace);
-    }
-    copy(stream, Tensor::of(bytes, host, shape, DType::kU8, MemoryClass::kWorkspace), device_);
+    copy(stream, Tensor::of(bytes, host, device_.shape(), DType::kU8, MemoryClass::kWorkspace),
+         device_);
     written_ = bytes;
   }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "src/kernels/map.h"
+
 namespace tandem {
 
 namespace {
@@ -46,5 +48,23 @@ template void sum<float>(Cpu, const float*, int64_t, double*, double*, bool);
 template void sum<double>(Cpu, const double*, int64_t, double*, double*, bool);
 template void squared_norm<float>(Cpu, const float*, int64_t, double*, double*, bool);
 template void squared_norm<double>(Cpu, const double*, int64_t, double*, double*, bool);
+
+namespace kernels {
+
+template <class From, class To>
+void sum_parts(Cpu device, int64_t parts, int64_t n, const From* from, To* to) {
+  map(device, n, [=](int64_t i) {
+    float sum = from[i];
+    for (int64_t part = 1; part < parts; ++part) {
+      sum += from[part * n + i];
+    }
+    to[i] = To(sum);
+  });
+}
+
+template void sum_parts<Bf16>(Cpu, int64_t, int64_t, const Bf16*, float*);
+template void sum_parts<Bf16>(Cpu, int64_t, int64_t, const Bf16*, Bf16*);
+
+}  // namespace kernels
 
 }  // namespace tandem

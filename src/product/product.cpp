@@ -115,7 +115,9 @@ void multiply(const Stream& stream, const Product& product) {
   require_possible(stream, product);
   ProductRecorder::note(product);
   stream.charge(
-      {.flops = 2.0 * static_cast<double>(product.m) * static_cast<double>(product.n * product.k)});
+      {.flops = 2.0 * static_cast<double>(product.m) * static_cast<double>(product.n * product.k),
+       .bytes = static_cast<double>(product.a.data.bytes() + product.b.data.bytes() +
+                                    product.d.data.bytes())});
   enqueue(stream, product);
 }
 

@@ -32,7 +32,8 @@ struct BatchPlan {
       return {};
     }
     return {str("train.global_batch = ", global_batch, " is not divisible by ", divisor,
-                "; the nearest that are: ", std::max<int64_t>(units, 1) * unit, " and ",
+                units > 0 ? str("; the nearest that are: ", units * unit, " and ")
+                          : "; the least that is: ",
                 (units + 1) * unit)};
   }
 };

@@ -6,7 +6,7 @@
 
 #include "comm/sharding/exact_sums.h"
 #include "comm/sharding/hierarchy.h"
-#include "layers/module.h"
+#include "layers/models/model.h"
 #include "optim/step_control.h"
 
 namespace tandem {

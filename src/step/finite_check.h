@@ -7,7 +7,7 @@
 #include <string>
 
 #include "comm/sharding/hierarchy.h"
-#include "layers/module.h"
+#include "layers/models/model.h"
 #include "src/autograd/block.h"
 
 namespace tandem {

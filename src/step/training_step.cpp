@@ -75,7 +75,7 @@ bool TrainingStep::run_micro_steps(const Input& input) {
                                 .lr = input.lr,
                                 .mean_factor = static_cast<float>(1.0 / input.targets)});
   bool fits = true;
-  for (int64_t i = 0; i < options_.batch.accumulation(); ++i) {
+  for (int64_t i = 0; i < micro_steps(); ++i) {
     fits = run_micro_step(input, i);
   }
   const bool statistics_fit = statistics_->reduce(data_, timeline());
@@ -96,7 +96,7 @@ bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
     check_->begin_micro_step(micro_step);
   }
   const DeviceBatch batch = input.batch(micro_step);
-  store_->gradients.begin_backward(micro_step + 1 == options_.batch.accumulation());
+  store_->gradients.begin_backward(micro_step + 1 == micro_steps());
   const Variable losses = model_.loss(context, batch.input, batch.targets).losses;
   if (check_) {
     check_->see_loss(losses.value());

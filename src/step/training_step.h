@@ -3,6 +3,7 @@
 // nor who reads the figures.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -10,7 +11,7 @@
 #include <variant>
 
 #include "comm/sharding/param_store.h"
-#include "layers/module.h"
+#include "layers/models/model.h"
 #include "optim/adamw.h"
 #include "optim/sgd.h"
 #include "src/autograd/tape.h"
@@ -25,9 +26,10 @@ namespace tandem {
 class TrainingStep {
  public:
   struct Options {
-    uint64_t seed = 1;       // of dropout
-    BatchPlan batch{};       // over the ranks of the data group
-    bool recompute = false;  // blocks run again in the backward pass
+    uint64_t seed = 1;             // of dropout
+    BatchPlan batch{};             // over the ranks of the data group
+    int64_t most_micro_steps = 0;  // an estimate runs no more of those in `batch`; 0: all
+    bool recompute = false;        // blocks run again in the backward pass
     AttentionKernels attention = AttentionKernels::kAuto;
     bool halts = false;           // as in StepOptions
     bool exact = false;           // sums that do not depend on ranks and micro-batches
@@ -69,6 +71,10 @@ class TrainingStep {
   Timeline& timeline() { return store_->values.timeline(); }
 
  private:
+  int64_t micro_steps() const {
+    const int64_t all = options_.batch.accumulation(), most = options_.most_micro_steps;
+    return most > 0 ? std::min(all, most) : all;
+  }
   bool run_micro_steps(const Input& input);
   bool run_micro_step(const Input& input, int64_t micro_step);
   void sum_figures();

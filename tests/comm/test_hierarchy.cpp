@@ -9,9 +9,9 @@
 #include <numeric>
 
 #include "comm/sharding/hierarchy.h"
-#include "comm/sharding/sum_parts.h"
 #include "comm/transport/nccl_collectives.h"
 #include "src/device/cuda.h"
+#include "src/kernels/reduce.h"
 #include "tests/comm/collectives_check.h"
 #include "tests/support/harness.h"
 #include "tests/support/mpi_world.h"

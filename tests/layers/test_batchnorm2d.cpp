@@ -106,6 +106,11 @@ struct Layer {
   Variable operator()(Context& context, const Variable& x, const BatchNormOptions& options = {}) {
     return batchnorm2d(context, x, gain, bias, statistics, options);
   }
+  void move_to(Device device) {
+    for (Tensor* tensor : {&gain.value, &gain.grad, &bias.value, &bias.grad}) {
+      *tensor = to_device(*tensor, device);
+    }
+  }
   Parameter gain{.name = "gain", .shape = {}};
   Parameter bias{.name = "bias", .shape = {}};
   RunningStatistics statistics{.name = "bn"};
@@ -174,14 +179,12 @@ TEST(BatchNorm2d, DevicesAgreeWhenGradientsAdd) {
 TEST(BatchNorm2d, EveryDeviceObservesTheSame) {
   for (const Shape& shape : kShapes) {
     const int64_t channels = shape[-1];
-    Layer layer(channels, DType::kF32);
     const Tensor x = shifted<float>(shape.elements() / channels, channels, 3);
     const Statistics expected = plain_statistics(x, channels);
-    const Tensor gain = layer.gain.value, bias = layer.bias.value;
     for_each_device([&](Device device) {
       TestContext test(device);
-      layer.gain.value = to_device(gain, device);
-      layer.bias.value = to_device(bias, device);
+      Layer layer(channels, DType::kF32);
+      layer.move_to(device);
       const Tensor ones =
           Tensor::empty(test_memory(), {2, channels}, DType::kF32, MemoryClass::kParameters);
       std::ranges::fill(ones.as<float>(), 1.0f);
@@ -259,16 +262,9 @@ TEST(BatchNorm2d, SharedGradientIsNotOverwritten) {
       if (shared) {
         EXPECT_EQ(values_of(other_owner), before);
       }
-      std::vector<double> all = values_of(x.slot()->grad);
-      for (const Tensor& more : {layer.gain.grad, layer.bias.grad}) {
-        const std::vector<double> values = values_of(more);
-        all.insert(all.end(), values.begin(), values.end());
-      }
-      if (with_residual) {
-        const std::vector<double> values = values_of(residual.slot()->grad);
-        all.insert(all.end(), values.begin(), values.end());
-      }
-      return all;
+      return std::array{values_of(x.slot()->grad), values_of(layer.gain.grad),
+                        values_of(layer.bias.grad),
+                        with_residual ? values_of(residual.slot()->grad) : std::vector<double>()};
     };
     EXPECT_EQ(run(true), run(false));
   }
@@ -328,16 +324,15 @@ TEST(BatchNorm2d, RecomputationObservesNothingAndGivesTheSameBits) {
   TestContext test;
   const Variable x(random_tensor({2, 6, 6, 8}, DType::kF32, 1));
   const Variable first = layer(test.context, x);
-  const std::vector<double> observed = values_of(layer.statistics.sum);
+  std::vector<double> observed = values_of(layer.statistics.sum);
   test.context.recomputing = true;
   const Variable again = layer(test.context, x);
   EXPECT_EQ(values_of(again.value()), values_of(first.value()));
   EXPECT_EQ(values_of(layer.statistics.sum), observed);
   test.context.recomputing = false;
   layer(test.context, x);
-  for (size_t i = 0; i < observed.size(); ++i) {
-    EXPECT_EQ(values_of(layer.statistics.sum)[i], 2 * observed[i]);
-  }
+  std::ranges::for_each(observed, [](double& sum) { sum *= 2; });
+  EXPECT_EQ(values_of(layer.statistics.sum), observed);
 }
 
 TEST(BatchNorm2d, SameBitsForEveryNumberOfThreads) {
@@ -361,18 +356,30 @@ TEST(BatchNorm2d, SameBitsForEveryNumberOfThreads) {
 
 // A ReLU that turned NaN into zero would hide it from the loss.
 TEST(BatchNorm2d, NanStaysVisible) {
-  Layer layer(2, DType::kF32);
   const Tensor x = random_tensor({2, 2, 2, 2}, DType::kF32, 1);
   x.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
-  const Tensor gain = layer.gain.value, bias = layer.bias.value;
   for_each_device([&](Device device) {
     TestContext test(device);
-    layer.gain.value = to_device(gain, device);
-    layer.bias.value = to_device(bias, device);
-    const std::vector<double> y = values_of(
-        in_training(layer, true, false)(test.context, {Variable(to_device(x, device))}).value());
-    EXPECT_TRUE(std::isnan(y[0]));
-    EXPECT_FALSE(std::isnan(y[1]));
+    Layer layer(2, DType::kF32);
+    layer.move_to(device);
+    const OpUnderTest op = in_training(layer, true, false);
+    const auto y = values_of(op(test.context, {Variable(to_device(x, device))}).value());
+    EXPECT_TRUE(std::isnan(y[0]) && !std::isnan(y[1]));
+  });
+}
+
+// Where all inputs are equal and the bias is 0, ReLU's input is 0, and its gradient is 0 as well.
+TEST(BatchNorm2d, ReluPassesNoGradientAtZero) {
+  const Shape shape{2, 3, 3, 16};
+  for_each_device([&](Device device) {
+    Layer layer(16, DType::kF32);
+    layer.bias.value = random_tensor({16}, DType::kF32, 1, 0.0);
+    layer.move_to(device);
+    TestContext test(device);
+    const Variable x = Variable::leaf(to_device(random_tensor(shape, DType::kF32, 1, 0.0), device));
+    const Variable y = in_training(layer, true, false)(test.context, {x});
+    test.tape.backward(test.context, y, to_device(random_tensor(shape, DType::kF32, 2), device));
+    EXPECT_EQ(values_of(x.slot()->grad), std::vector<double>(2 * 3 * 3 * 16));
   });
 }
 
@@ -381,12 +388,7 @@ TEST(BatchNorm2d, ErrorsNameTheLayer) {
   layer.gain.name = "stem.bn.gain";
   TestContext test;
   const auto message = [&](Shape shape) {
-    try {
-      layer(test.context, Variable(random_tensor(shape, DType::kF32, 1)));
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return message_of([&] { layer(test.context, Variable(random_tensor(shape, DType::kF32, 1))); });
   };
   EXPECT_NE(message({2, 2, 2, 4}).find("stem.bn.gain"), std::string::npos);
   EXPECT_NE(message({1, 1, 1, 3}).find("one value per channel"), std::string::npos);

@@ -135,12 +135,9 @@ TEST(Conv2d, ErrorsNameWhatDoesNotFit) {
   bind_parameters(std::vector<Parameter*>{&weight}, DType::kF32);
   TestContext test;
   const auto message = [&](Shape shape) {
-    try {
+    return message_of([&] {
       conv2d(test.context, Variable(random_tensor(shape, DType::kF32, 1)), weight, 1, 0);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    });
   };
   EXPECT_NE(message({1, 8, 8, 4}).find("stem.weight"), std::string::npos);
   EXPECT_NE(message({1, 4, 8, 3}).find("does not fit"), std::string::npos);

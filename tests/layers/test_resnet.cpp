@@ -17,6 +17,21 @@ TEST(ResNet, HasThePublishedSizes) {
   }
 }
 
+// He et al. 2015, "Delving Deep into Rectifiers", equation 14: the variance is 2 / fan-out.
+TEST(ResNet, ConvolutionsBeginWithTheFanOut) {
+  const auto model = make_resnet({.depth = 20});
+  int convolutions = 0;
+  for (const Parameter* parameter : parameters_of(*model)) {
+    if (parameter->shape.rank() == 4) {
+      ++convolutions;
+      const auto fan_out = static_cast<double>(parameter->shape[0] * 3 * 3);
+      EXPECT_EQ(parameter->init.kind, Initializer::Kind::kNormal) << parameter->name;
+      EXPECT_EQ(parameter->init.scale, std::sqrt(2 / fan_out)) << parameter->name;
+    }
+  }
+  EXPECT_EQ(convolutions, 19);
+}
+
 // Recomputing blocks changes no bit of a gradient, and observes their statistics only once.
 TEST(ResNet, RecomputeChangesNoBit) {
   std::vector<std::vector<double>> results[2];

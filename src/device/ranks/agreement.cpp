@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <sstream>
 
+#include "src/core/visible_text.h"
+
 namespace tandem {
 
 namespace {
 
-constexpr size_t kShown = 200;  // characters of a line
-
-std::string shown(const std::string& line) {
-  return line.size() <= kShown ? line : line.substr(0, kShown) + "...";
-}
+constexpr size_t kShown = 200;  // bytes of a line
 
 // Both ranks' first differing line: `a` is of rank 0, `b` of rank `other`.
 std::string first_difference(const std::string& a, const std::string& b, size_t other) {
@@ -21,8 +19,8 @@ std::string first_difference(const std::string& a, const std::string& b, size_t 
     const bool more_a = static_cast<bool>(std::getline(lines_a, line_a));
     const bool more_b = static_cast<bool>(std::getline(lines_b, line_b));
     if (!more_a || !more_b || line_a != line_b) {
-      return str("rank 0 has \"", more_a ? shown(line_a) : "(nothing)", "\", rank ", other,
-                 " has \"", more_b ? shown(line_b) : "(nothing)", "\"");
+      return str("rank 0 has \"", more_a ? shortened(line_a, kShown) : "(nothing)", "\", rank ",
+                 other, " has \"", more_b ? shortened(line_b, kShown) : "(nothing)", "\"");
     }
   }
 }

@@ -4,7 +4,7 @@
 
 #include <deque>
 
-#include "layers/module.h"
+#include "layers/models/model.h"
 
 namespace tandem::testing {
 

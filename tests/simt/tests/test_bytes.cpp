@@ -4,7 +4,6 @@
 
 #include <numeric>
 
-#include "comm/sharding/sum_parts.h"
 #include "layers/activation/activation.h"
 #include "layers/cross_entropy/cross_entropy.h"
 #include "layers/dropout/dropout.h"

@@ -12,17 +12,6 @@
 
 namespace tandem {
 
-// The parameters of several layers, in this order.
-template <class... Layers>
-std::vector<Parameter*> parameters_in(Layers&... layers) {
-  std::vector<Parameter*> all;
-  const auto append = [&](const std::vector<Parameter*>& some) {
-    all.insert(all.end(), some.begin(), some.end());
-  };
-  (append(layers.parameters()), ...);
-  return all;
-}
-
 // The result of a model for one batch.
 struct Loss {
   // [targets], f32 or f64: one loss per target, 0 for an ignored target. Without a gradient if the
