@@ -2,11 +2,27 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace tandem {
 
-// The text with control characters other than `kept` as \xHH: they could forge lines of a message,
-// or command a terminal.
-std::string visible(const std::string& text, char kept = '\0');
+// The text with control characters other than those in `kept` as \xHH: they could forge lines of a
+// message, or command a terminal.
+std::string visible(const std::string& text, std::string_view kept = "");
+
+// The last place up to `at` where a character of UTF-8 begins, or the end of the text.
+size_t begin_of_character(std::string_view text, size_t at);
+
+// Of a text of more than `most` bytes its begin, "..." and its last `end` bytes, together at most
+// `most`; no character of UTF-8 is cut in two.
+std::string shortened(const std::string& text, size_t most, size_t end = 0);
+
+// Writes to standard output as printf() does, with control characters other than line breaks
+// visible. For all text that may have come from a file.
+[[gnu::format(printf, 1, 2)]] void show(const char* format, ...);
+
+// Writes "tandem: MESSAGE" to standard error, whole also when several ranks write at once. A line
+// of a message has at most 400 characters: of a longer one the middle is left out.
+void complain(const std::string& message);
 
 }  // namespace tandem

@@ -145,13 +145,13 @@ std::string Utf8Stream::push(std::string_view bytes) {
   }
   std::string whole = held_.substr(0, end);
   held_.erase(0, end);
-  repair_utf8(&whole);
+  broken_ += repair_utf8(&whole);
   return whole;
 }
 
 std::string Utf8Stream::finish() {
   std::string rest = std::exchange(held_, {});
-  repair_utf8(&rest);
+  broken_ += repair_utf8(&rest);
   return rest;
 }
 

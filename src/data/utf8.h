@@ -48,8 +48,11 @@ class Utf8Stream {
   // What is still held back at the end (U+FFFD, or nothing).
   std::string finish();
 
+  int64_t broken() const { return broken_; }  // sequences that became U+FFFD
+
  private:
   std::string held_;
+  int64_t broken_ = 0;
 };
 
 }  // namespace tandem

@@ -4,6 +4,7 @@
 #include "src/core/error.h"
 #include "src/core/math.h"
 #include "src/core/rng.h"
+#include "src/core/visible_text.h"
 #include "src/product/product.h"
 #include "tests/support/harness.h"
 
@@ -161,6 +162,16 @@ TEST(Philox, GivesThePublishedNumbers) {
             (PhiloxCounter{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   EXPECT_EQ(philox({0xa4093822, 0x299f31d0}, {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}),
             (PhiloxCounter{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(Shortened, KeepsBothEndsAndWholeCharacters) {
+  EXPECT_EQ(shortened("0123456789", 10), "0123456789");
+  EXPECT_EQ(shortened("0123456789A", 10), "0123456...");
+  EXPECT_EQ(shortened("0123456789A", 10, 3), "0123...89A");
+  const std::string accents = "\303\251\303\251\303\251\303\251\303\251";  // 5 of 2 bytes
+  EXPECT_EQ(shortened(accents, 9), accents.substr(0, 6) + "...");
+  EXPECT_EQ(shortened(accents, 8), accents.substr(0, 4) + "...");
+  EXPECT_EQ(shortened(accents, 9, 3), accents.substr(0, 2) + "..." + accents.substr(6));
 }
 
 // The polynomial's own error is below 2e-7 relative (math.h).
