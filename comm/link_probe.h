@@ -1,52 +1,76 @@
-// Measures latency and bandwidth between the ranks at start-up, and chooses the bucket size from
-// them.
+// Measures latency and bandwidth between ranks, and chooses the bucket size from them.
 //
-// The model is Hockney's (1994, "The communication challenge for MPP"): an all_reduce of n bytes
+// The model is Hockney's (1994, "The communication challenge for MPP"): a collective of n bytes
 // takes latency + n / bandwidth. Both contain the effects of the algorithm and of the number of
 // ranks.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "comm/sharding/hierarchy.h"
+#include "comm/transport/dry_collectives.h"
 
 namespace tandem {
 
-// An all_reduce of n bytes among all ranks takes latency_s + n / bytes_per_s.
-struct LinkRates {
-  double latency_s = 0;    // at least 0
-  double bytes_per_s = 0;  // infinite if size made no difference
+// The collectives of training.
+struct CollectiveKind {
+  const char* name;
+  int passes;  // how often the array goes around a ring: bytes / passes x (n - 1) / n each time
 };
+inline constexpr std::array<CollectiveKind, 3> kMeasuredCollectives = {
+    {{"all_reduce", 2}, {"reduce_scatter", 1}, {"all_gather", 1}}};
+inline constexpr size_t kAllReduce = 0, kReduceScatter = 1;  // in that list
+
+// The bytes that a rank sends when an array of `bytes` goes around a ring.
+inline double passed(int ranks, double bytes) { return bytes * (ranks - 1) / ranks; }
 
 struct LinkSample {
-  int64_t bytes = 0;
+  int64_t bytes = 0;   // of the whole array
   double seconds = 0;  // more than 0
 };
 
+// Sizes of arrays in bytes. After the second, larger ones are left out where all would take longer
+// than about `budget_s`.
+struct ProbeSizes {
+  int64_t smallest = 4 << 10, largest = 0;
+  double budget_s = 0;
+};
+
+// Collective among `all`, which are parted into groups; `group` is this rank's. Times of
+// kMeasuredCollectives[kind] on f32 arrays of the smallest size, four times that and so on, rounded
+// down to a multiple of the group's ranks. Each time is the mean over all ranks of each rank's
+// median of 5, after one that does not count; all ranks get the same bits. An all_reduce counts as
+// control messages. `compute`: its device holds the arrays.
+std::vector<LinkSample> sample_link(const Hierarchy& all, Collectives& group, size_t kind,
+                                    const Stream& compute, const ProbeSizes& sizes);
+
+// The largest rate of a link, 10^6 GB/s, which stands for an infinite one.
+inline constexpr double kMostRate = 1e15;
+
 // Least squares of the relative errors, so that short and long messages count alike. Needs at least
-// two samples of different sizes.
-LinkRates fit_link(std::span<const LinkSample> samples);
+// two samples of different sizes. kMostRate if size made no difference.
+Link fit_link(std::span<const LinkSample> samples);
 
-// Collective: fits the median times of all_reduce of 4 KiB, 16 KiB, ... 4 MiB (f32). After the
-// second size it skips sizes that would make the probe take more than about a second. All ranks get
-// the same bits. Bytes count as control messages. `compute`: its device holds the gradients. 1
-// rank: zero latency, infinite bandwidth.
-LinkRates probe_link(const Hierarchy& group, const Stream& compute);
+// Collective: fits the times of all_reduce of 4 KiB to 4 MiB, within about a second. 1 rank: zero
+// latency, kMostRate.
+Link probe_link(const Hierarchy& group, const Stream& compute);
 
-// The bus bandwidth, in 10^9 bytes/s, as nccl-tests define it: 2 (n - 1) / n x bytes / seconds. It
-// is that of the slowest link, whatever the number of ranks.
-double bus_gb_s(int ranks, const LinkSample& all_reduce);
+// The bus bandwidth, in 10^9 bytes/s, as nccl-tests define it (PERFORMANCE.md there): passes x
+// (n - 1) / n x bytes / seconds. It is that of the slowest link, whatever the number of ranks.
+double bus_gb_s(const CollectiveKind& kind, int ranks, const LinkSample& sample);
 
-// Collective: measures it with an all_reduce of 64 MiB (f32, median of 5), or of less if that would
-// take more than about 3 seconds. Throws AgreedError(kConfig) with both figures and likely causes
-// if it is less than `least_gb_s`. Returns it; 0 with 1 rank, where there is nothing to measure.
+// Collective: measures it with an all_reduce of 64 MiB, or of less if that would take more than
+// about 3 seconds. Throws AgreedError(kConfig) with both figures and likely causes if it is less
+// than `least_gb_s`. Returns it; 0 with 1 rank, where there is nothing to measure.
 double require_bus_bandwidth(const Hierarchy& group, const Stream& compute, double least_gb_s);
 
 // The smallest power of two, from 256 KiB on, for which the latency is at most 5 % of the transfer
 // time; but never more than `model_bytes`. Smaller buckets waste time on latency, larger ones
 // overlap less with the backward pass. Only powers of two, so that small differences between
 // measurements rarely change the result.
-int64_t plan_bucket_bytes(const LinkRates& rates, int64_t model_bytes);
+int64_t plan_bucket_bytes(const Link& link, int64_t model_bytes);
 
 }  // namespace tandem

@@ -1,8 +1,7 @@
 #include "src/estimate/link_bench.h"
 
 #include <algorithm>
-#include <chrono>
-#include <limits>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <stdexcept>
@@ -16,72 +15,10 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
-constexpr int64_t kSmallest = 4 << 10, kGrowth = 4;
-constexpr int kRepeats = 5;
 constexpr const char* kFormat = "tandem links 1";
 
-// The bytes that a rank sends in one pass.
-double passed(int ranks, double bytes) { return bytes * (ranks - 1) / ranks; }
-
-class Bench {
- public:
-  Bench(const Mesh& mesh, const Stream& compute, int64_t largest)
-      : mesh_(mesh),
-        memory_(compute),
-        array_(Tensor::zeros(memory_, {largest / size_of(DType::kF32)}, DType::kF32,
-                             MemoryClass::kStaging)) {}
-
-  MeasuredGroup measure(const char* scope, std::span<const int> colors) {
-    const auto group = mesh_.data().collectives().split(colors);
-    MeasuredGroup result{.scope = scope,
-                         .ranks = group->size(),
-                         .groups = static_cast<int>(std::ssize(colors)) / group->size()};
-    for (int64_t bytes = kSmallest; bytes <= array_.bytes(); bytes *= kGrowth) {
-      const int64_t n = bytes / size_of(DType::kF32) / group->size() * group->size();
-      for (size_t kind = 0; kind < result.samples.size(); ++kind) {
-        result.samples[kind].push_back({n * size_of(DType::kF32), typical(*group, kind, n)});
-      }
-    }
-    return result;
-  }
-
- private:
-  double typical(Collectives& group, size_t kind, int64_t n) {
-    seconds_of(group, kind, n);  // not counted: it connects the ranks
-    std::array<double, kRepeats> seconds{};
-    std::ranges::generate(seconds, [&] { return seconds_of(group, kind, n); });
-    std::ranges::sort(seconds);
-    return mesh_.job().sum({&seconds[kRepeats / 2], 1})[0] / mesh_.job().size();
-  }
-
-  double seconds_of(Collectives& group, size_t kind, int64_t n) {
-    const Tensor whole = array_.slice(0, n);
-    const int64_t shard = n / group.size();
-    const Tensor own = whole.slice(group.rank() * shard, shard);
-    mesh_.job().barrier();
-    const auto begin = std::chrono::steady_clock::now();
-    switch (kind) {
-      case 0:
-        group.all_reduce(whole);
-        break;
-      case 1:
-        group.reduce_scatter(whole, own);
-        break;
-      default:
-        group.all_gather(own, whole);
-    }
-    mesh_.data().wait(group.stream().record());
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  }
-
-  const Mesh& mesh_;
-  Memory memory_;
-  Tensor array_;
-};
-
 // The sum of squared relative errors.
-double error_of(const LinkRates& line, std::span<const LinkSample> samples) {
+double error_of(const Link& line, std::span<const LinkSample> samples) {
   double sum = 0;
   for (const LinkSample& sample : samples) {
     const double seconds = line.latency_s + static_cast<double>(sample.bytes) / line.bytes_per_s;
@@ -91,61 +28,69 @@ double error_of(const LinkRates& line, std::span<const LinkSample> samples) {
   return sum;
 }
 
-// A rate is null if the size made no difference.
-json rate_json(double bytes_per_s) {
-  return bytes_per_s == kInfinite ? json() : json(bytes_per_s / 1e9);
-}
-
 json link_json(const Link& link) {
-  json text = {{"latency_us", link.latency_s * 1e6}, {"gb_s", rate_json(link.bytes_per_s)}};
+  json text = {{"latency_us", link.latency_s * 1e6}, {"gb_s", link.bytes_per_s / 1e9}};
   if (link.short_below > 0) {
     text["short"] = {{"below_bytes", link.short_below},
                      {"latency_us", link.short_latency_s * 1e6},
-                     {"gb_s", rate_json(link.short_bytes_per_s)}};
+                     {"gb_s", link.short_bytes_per_s / 1e9}};
   }
   return text;
 }
 
-void expect(bool ok, const char* what) {
+void expect(bool ok, const std::string& what) {
   if (!ok) {
     throw std::invalid_argument(what);
   }
 }
 
-double not_negative(double value) {
-  expect(value >= 0, "a figure is negative");
-  return value;
+// Every figure of a file, and what it may be.
+constexpr struct {
+  std::string_view key;
+  double least, most;
+} kFigures[] = {{"latency_us", 0, 1e9},   {"gb_s", 1e-6, kMostRate / 1e9},
+                {"below_bytes", 0, 1e15}, {"ranks", 2, 1e6},
+                {"bytes", 1, 1e15},       {"seconds", 1e-12, 1e3},
+                {"bus_gb_s", 0, 1e15},    {"algorithm_gb_s", 0, 1e15}};
+
+// Checks all figures in `value`. `path`: the keys that lead to it, "network.inside".
+void check_figures(const json& value, std::string_view key, const std::string& path) {
+  if (const auto* figure = std::ranges::find(kFigures, key, [](const auto& f) { return f.key; });
+      figure != std::end(kFigures)) {
+    const double number = value.is_number() ? value.get<double>() : -1;
+    expect(number >= figure->least && number <= figure->most,
+           str(path, " must be a number from ", figure->least, " to ", figure->most, ", not ",
+               value.is_number() ? str(number) : value.type_name()));
+  }
+  if (value.is_structured()) {
+    expect(path.size() < 200, "its parts are nested too deeply");
+    for (const auto& [name, below] : value.items()) {
+      check_figures(below, name, str(path, path.empty() ? "" : ".", name));
+    }
+  }
 }
 
-double rate_from(const json& value) {
-  if (value.is_null()) {
-    return kInfinite;
-  }
-  expect(value.get<double>() > 0, "a rate is not more than 0");
-  return value.get<double>() * 1e9;
+const json& at(const json& object, const char* name, std::string_view path = "") {
+  expect(object.is_object() && object.contains(name), str(path, name, " is missing"));
+  return object[name];
 }
 
 std::optional<Link> link_from(const json& network, const char* name) {
   if (!network.contains(name)) {
     return std::nullopt;
   }
-  const json& text = network.at(name);
-  Link link{.latency_s = not_negative(text.at("latency_us")) / 1e6,
-            .bytes_per_s = rate_from(text.at("gb_s"))};
-  if (text.contains("short")) {
-    const json& part = text.at("short");
-    link.short_below = not_negative(part.at("below_bytes"));
-    link.short_latency_s = not_negative(part.at("latency_us")) / 1e6;
-    link.short_bytes_per_s = rate_from(part.at("gb_s"));
-  }
-  return link;
+  const json& text = network[name];
+  const bool two = text.contains("short");
+  const json& part = two ? text["short"] : text;
+  const std::string path = str("network.", name, "."), below = path + (two ? "short." : "");
+  return Link{.latency_s = at(text, "latency_us", path).get<double>() / 1e6,
+              .bytes_per_s = at(text, "gb_s", path).get<double>() * 1e9,
+              .short_below = two ? at(part, "below_bytes", below).get<double>() : 0,
+              .short_latency_s = at(part, "latency_us", below).get<double>() / 1e6,
+              .short_bytes_per_s = at(part, "gb_s", below).get<double>() * 1e9};
 }
 
 }  // namespace
-
-double bus_gb_s(const CollectiveKind& kind, int ranks, const LinkSample& sample) {
-  return kind.passes * passed(ranks, static_cast<double>(sample.bytes)) / sample.seconds / 1e9;
-}
 
 std::vector<MeasuredGroup> measure_links(const Mesh& mesh, const std::vector<int>& node_of_rank,
                                          const Stream& compute, int64_t largest) {
@@ -163,16 +108,23 @@ std::vector<MeasuredGroup> measure_links(const Mesh& mesh, const std::vector<int
          "bench links: nodes have different numbers of ranks; start equally "
          "many on each");
   }
-  Bench bench(mesh, compute, largest);
   std::vector<MeasuredGroup> groups;
+  const auto measure = [&](const char* scope, std::span<const int> colors) {
+    const auto group = mesh.data().collectives().split(colors);
+    groups.push_back({.scope = scope, .ranks = group->size(), .groups = ranks / group->size()});
+    for (size_t kind = 0; kind < kMeasuredCollectives.size(); ++kind) {
+      groups.back().samples[kind] = sample_link(mesh.data(), *group, kind, compute,
+                                                {.largest = largest, .budget_s = INFINITY});
+    }
+  };
   if (node_size > 1) {
-    groups.push_back(bench.measure("inside", node_of_rank));
+    measure("inside", node_of_rank);
   }
   if (nodes > 1) {
-    groups.push_back(bench.measure("between", place));
+    measure("between", place);
   }
   if (groups.size() > 1) {
-    groups.push_back(bench.measure("all", std::vector<int>(node_of_rank.size(), 0)));
+    measure("all", std::vector<int>(node_of_rank.size(), 0));
   }
   return groups;
 }
@@ -186,13 +138,12 @@ Link fit_two_lines(std::vector<LinkSample> samples) {
     }
   }
   const std::span<const LinkSample> all(samples);
-  const LinkRates one = fit_link(all);
-  Link best{.latency_s = one.latency_s, .bytes_per_s = one.bytes_per_s};
-  double least = error_of(one, all);
+  Link best = fit_link(all);
+  double least = error_of(best, all);
   for (size_t size = 2; size + 2 <= starts.size(); ++size) {
     const size_t cut = starts[size];
     const auto below = all.first(cut), above = all.subspan(cut);
-    const LinkRates low = fit_link(below), high = fit_link(above);
+    const Link low = fit_link(below), high = fit_link(above);
     if (const double error = error_of(low, below) + error_of(high, above); error < least) {
       least = error;
       best = {.latency_s = high.latency_s,
@@ -265,12 +216,15 @@ std::string machine_text(const std::vector<MeasuredGroup>& groups, const std::st
 MeasuredMachine machine_from_text(const std::string& text, const std::string& path) {
   try {
     const json machine = json::parse(text);
-    expect(machine.at("format") == kFormat, "it has another format");
-    const json& network = machine.at("network");
+    expect(at(machine, "format") == kFormat, str("format is not \"", kFormat, "\""));
+    check_figures(machine, "", "");
+    const json& network = at(machine, "network");
+    expect(network.is_object() && machine.value("groups", json::array()).is_array(),
+           "network must be an object, and groups a list");
     return {.inside = link_from(network, "inside"), .between = link_from(network, "between")};
-  } catch (const json::parse_error&) {  // its text may quote any bytes
+  } catch (const json::exception&) {  // its text may quote any bytes
     fail(ExitCode::kData, str(path, ": no file of `tandem bench links --output`: no JSON"));
-  } catch (const std::exception& error) {
+  } catch (const std::invalid_argument& error) {
     fail(ExitCode::kData, str(path, ": no file of `tandem bench links --output`: ", error.what()));
   }
 }

@@ -17,15 +17,6 @@
 
 namespace tandem {
 
-struct CollectiveKind {
-  const char* name;
-  int passes;  // how often the array goes around a ring: bytes / passes x (n - 1) / n each time
-};
-inline constexpr std::array<CollectiveKind, 3> kMeasuredCollectives = {
-    {{"all_reduce", 2}, {"reduce_scatter", 1}, {"all_gather", 1}}};
-
-double bus_gb_s(const CollectiveKind& kind, int ranks, const LinkSample& sample);
-
 struct MeasuredGroup {
   std::string scope;  // "inside", "between", "all"
   int ranks = 0;      // of each group
@@ -33,11 +24,10 @@ struct MeasuredGroup {
   std::array<std::vector<LinkSample>, kMeasuredCollectives.size()> samples{};
 };
 
-// Collective. f32 arrays of 4 KiB, 16 KiB and so on up to `largest` bytes, rounded down to a
-// multiple of the ranks; the mean over ranks of each rank's median of 5, after one that does not
-// count. A scope of one rank is left out, and "all" if it equals another. `compute`: its device
-// holds the arrays. All ranks get the same bits. Throws Error(kConfig) if nodes have different
-// numbers of ranks, or if there is 1 rank.
+// Collective. Arrays of 4 KiB up to `largest` bytes, as sample_link() measures them. A scope of one
+// rank is left out, and "all" if it equals another. `compute`: its device holds the arrays. All
+// ranks get the same bits. Throws Error(kConfig) if nodes have different numbers of ranks, or if
+// there is 1 rank.
 std::vector<MeasuredGroup> measure_links(const Mesh& mesh, const std::vector<int>& node_of_rank,
                                          const Stream& compute, int64_t largest);
 
@@ -58,7 +48,8 @@ MeasuredMachine machine_of(const std::vector<MeasuredGroup>& groups);
 
 // JSON, with all samples, fits and links. `about`: what was measured, "8 ranks, 4 on each node".
 std::string machine_text(const std::vector<MeasuredGroup>& groups, const std::string& about);
-// The links of such a text. Throws Error(kData) that begins with `path` if it is something else.
+// The links of such a text. Throws Error(kData) that begins with `path`, and names the key, if it
+// is something else, has impossible figures, or if its links do not follow from its samples.
 MeasuredMachine machine_from_text(const std::string& text, const std::string& path);
 
 }  // namespace tandem

@@ -1,14 +1,14 @@
 #include <gtest/gtest.h>
 
-#include <limits>
+#include <nlohmann/json.hpp>
 
 #include "src/core/error.h"
 #include "src/estimate/link_bench.h"
+#include "tests/data/data_files.h"
 
 namespace tandem::testing {
 namespace {
 
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr int64_t kMiB = 1 << 20;
 // Two lines that meet between 16 and 64 KiB, and all figures powers of two, so that nothing is
 // rounded before the fit.
@@ -105,7 +105,7 @@ TEST(MeasuredMachine, IsReadBackFromItsText) {
   }
   const MeasuredMachine machine = machine_from_text(machine_text({group}, "flat"), "machine.json");
   EXPECT_FALSE(machine.inside);
-  EXPECT_EQ(machine.between->bytes_per_s, kInfinite);
+  EXPECT_EQ(machine.between->bytes_per_s, kMostRate);
 }
 
 TEST(MeasuredMachine, AnotherFileIsRefused) {
@@ -114,6 +114,7 @@ TEST(MeasuredMachine, AnotherFileIsRefused) {
         R"({"format": "tandem links 2", "network": {}})",
         R"({"format": "tandem links 1", "network": {"inside": {"latency_us": -1, "gb_s": 1}}})",
         R"({"format": "tandem links 1", "network": {"inside": {"latency_us": 1, "gb_s": 0}}})",
+        R"({"format": "tandem links 1", "network": {"inside": {"latency_us": 1, "gb_s": 1e400}}})",
         R"({"format": "tandem links 1", "network": {"inside": {"latency_us": 1}}})"}) {
     try {
       machine_from_text(text, "m.json");
@@ -125,6 +126,71 @@ TEST(MeasuredMachine, AnotherFileIsRefused) {
           << error.what();
     }
   }
+}
+
+// A file as `bench links` writes it, in which one figure is another.
+std::string changed(const std::string& where, const nlohmann::json& value) {
+  MeasuredGroup group{.scope = "inside", .ranks = 2, .groups = 1};
+  for (auto& samples : group.samples) {
+    samples = {{1024, 1}, {2048, 1.5}};
+  }
+  auto text = nlohmann::json::parse(machine_text({group}, "two ranks"));
+  text[nlohmann::json::json_pointer(where)] = value;
+  return text.dump();
+}
+
+TEST(MeasuredMachine, AnErrorNamesTheKeyAndWhatItMayBe) {
+  const std::string rate = " must be a number from 1e-06 to 1e+06, not ";
+  const std::string at = "/groups/0/collectives/all_gather/",
+                    key = "groups.0.collectives.all_gather.";
+  for (const auto& [where, value, said] : std::vector<std::array<nlohmann::json, 3>>{
+           {"/network/inside/gb_s", nullptr, "network.inside.gb_s" + rate + "null"},
+           {"/network/inside/gb_s", 1e-300, "network.inside.gb_s" + rate + "1e-300"},
+           {"/network/inside/gb_s", 1e300, "network.inside.gb_s" + rate + "1e+300"},
+           {"/network/inside/gb_s", "\x1b[2J", "network.inside.gb_s" + rate + "string"},
+           {"/network/inside/latency_us", 1e300,
+            "network.inside.latency_us must be a number from 0 to 1e+09, not 1e+300"},
+           {"/network/inside/short", {{"gb_s", 1}}, "network.inside.short.below_bytes is missing"},
+           {"/network/inside/short",
+            {{"below_bytes", 1}, {"gb_s", 1}},
+            "network.inside.short.latency_us is missing"},
+           {"/network/inside/short",
+            {{"below_bytes", -1}},
+            "network.inside.short.below_bytes must be a number from 0 to 1e+15, not -1"},
+           {"/network/inside/short", 1, "network.inside.short.below_bytes is missing"},
+           {"/network/inside", 1, "network.inside.latency_us is missing"},
+           {"/network", 1, "network must be an object"},
+           {"/groups", 1, "groups a list"},
+           {"/groups/0/ranks", 1, "groups.0.ranks must be a number from 2 to 1e+06, not 1"},
+           {at + "fit/gb_s", nullptr, key + "fit.gb_s" + rate + "null"},
+           {at + "samples/1/bytes", 0, key + "samples.1.bytes must be a number from 1"},
+           {at + "samples/1/seconds", nlohmann::json::object(),
+            key + "samples.1.seconds must be a number from 1e-12 to 1000, not object"}}) {
+    SCOPED_TRACE(where.get<std::string>());
+    expect_error(ExitCode::kData,
+                 {"m.json: no file of `tandem bench links --output`: ", said.get<std::string>()},
+                 [&] { machine_from_text(changed(where.get<std::string>(), value), "m.json"); });
+  }
+  machine_from_text(changed("/measured", "by hand"), "m.json");
+  std::string deep = "1";
+  for (int i = 0; i < 1000; ++i) {
+    deep = "[" + deep + "]";
+  }
+  expect_error(ExitCode::kData, {"nested too deeply"}, [&] {
+    machine_from_text(changed("/measured", nlohmann::json::parse(deep)), "m.json");
+  });
+}
+
+TEST(MeasuredMachine, ItsLimitsAreAllowed) {
+  const auto link = [](const char* figures) {
+    return machine_from_text(
+               str(R"({"format": "tandem links 1", "network": {"inside": {)", figures, "}}}"), "m")
+        .inside.value();
+  };
+  EXPECT_EQ(link(R"("latency_us": 0, "gb_s": 1e6)").bytes_per_s, kMostRate);
+  const Link slow = link(R"("latency_us": 1e9, "gb_s": 1e-6)");
+  EXPECT_EQ(slow.latency_s, 1000);
+  EXPECT_DOUBLE_EQ(slow.bytes_per_s, 1000);
 }
 
 TEST(BusBandwidth, IsThatOfNcclTests) {

@@ -23,7 +23,7 @@ class Links(Workspace):
 
     def measure(self, ranks, *words):
         """What was printed, and the file."""
-        path = self.path("new/machine.json")
+        path = self.path("machine.json")
         said = self.bench("--output", path, *words, ranks=ranks).stdout
         with open(path) as file:
             return said, json.load(file)
@@ -56,7 +56,7 @@ class Links(Workspace):
         self.assertRegex(machine["measured"], "; 4 ranks, 2 on each node")
         self.assertEqual(said.count("between, 2 ranks in each of 2 groups at once: all_gather\n"), 1)
         self.assertEqual(said.count("\n       1048576 "), 9)
-        self.estimate("--machine", self.path("new/machine.json"))
+        self.estimate("--machine", self.path("machine.json"))
 
     def test_one_node(self):
         said, machine = self.measure(3)
@@ -64,7 +64,7 @@ class Links(Workspace):
         sizes = [sample["bytes"] for sample in machine["groups"][0]["collectives"]["all_reduce"]["samples"]]
         self.assertEqual(sizes, [(4 ** i << 10) // 12 * 12 for i in range(1, 6)])  # whole elements for each of the ranks
         self.assertNotIn("link of a node to others", said)
-        job = ["estimate", "--vocab", "9", "--ranks", "6", "--node-size", "3", "--machine", self.path("new/machine.json")]
+        job = ["estimate", "--vocab", "9", "--ranks", "6", "--node-size", "3", "--machine", self.path("machine.json")]
         self.assert_one_line(self.check(run(*job), CONFIG),
                              "machine.json: has no links between nodes, which 6 ranks with 3 on each node use")
 
@@ -79,7 +79,7 @@ class Links(Workspace):
         self.assertEqual(self.estimate("--machine", slower), self.estimate("--inside-gb-s", "1", "--between-gb-s", "0.5"))
         self.assertNotEqual(self.estimate("--machine", slower), stated)
         short = {"below_bytes": 1e12, "latency_us": 20, "gb_s": 1}
-        one_slower = self.machine("short.json", inside={"latency_us": 20, "gb_s": None, "short": short}, between=STATED["between"])
+        one_slower = self.machine("short.json", inside={"latency_us": 20, "gb_s": 1e6, "short": short}, between=STATED["between"])
         self.assertEqual(self.estimate("--machine", one_slower), self.estimate("--inside-gb-s", "1"))
         self.assertEqual(self.estimate("--machine", one_slower, "--inside-gb-s", "2"), self.estimate("--inside-gb-s", "2"))
 
@@ -89,8 +89,14 @@ class Links(Workspace):
         self.assert_one_line(self.check(run("bench", "link"), CONFIG), 'tandem bench: say links or gemm, not "link"')
         taken = self.machine("taken.json")
         self.assert_one_line(self.bench("--output", taken + "/machine.json", ranks=2, code=DATA), "taken.json")
+        self.assert_one_line(self.bench("--output", self.path("new/machine.json"), ranks=2, code=DATA),
+                             "--output .*new/machine.json: there is no folder .*new; make it first")
+        self.assertFalse(os.path.exists(self.path("new")))
         self.assert_one_line(self.check(run("estimate", "--vocab", "9", "--machine", self.text), DATA),
                              "no file of `tandem bench links --output`")
+        no_rate = self.machine("no_rate.json", inside={"latency_us": 1, "gb_s": None})
+        self.assert_one_line(self.check(run("estimate", "--vocab", "9", "--machine", no_rate), DATA),
+                             "no_rate.json.*: network.inside.gb_s must be a number from 1e-06 to 1e[+]06, not null")
 
 
 if __name__ == "__main__":
