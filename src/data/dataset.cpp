@@ -36,7 +36,8 @@ void inspect_text(const H5Reader& file, DatasetInfo* info) {
 }
 
 void inspect_images(const H5Reader& file, DatasetInfo* info) {
-  std::istringstream names(file.string_attribute("/", "class_names"));
+  const auto bytes = file.read_all<uint8_t>("/class_names");
+  std::istringstream names(std::string(bytes.begin(), bytes.end()));
   for (std::string name; std::getline(names, name);) {
     info->classes.push_back(name);
   }
@@ -79,10 +80,10 @@ DatasetInfo inspect(const H5Reader& file) {
   if (kind != "text" && kind != "images") {
     fail_data(file.path(), ": an HDF5 file, but not a dataset of `tandem prepare`");
   }
-  info.format = file.has_attribute("/", "format") ? integer_of(file, "format") : 1;
-  if (info.format < 1 || info.format > kDatasetFormat) {
-    fail_data(info.path, ": dataset format ", info.format, ", where 1 to ", kDatasetFormat,
-              " are known; prepare the data again");
+  const int64_t format = file.has_attribute("/", "format") ? integer_of(file, "format") : 1;
+  if (format != kDatasetFormat) {
+    fail_data(info.path, ": dataset format ", format, ", where ", kDatasetFormat,
+              " is read; prepare the data again");
   }
   info.content_hash = file.string_attribute("/", "content_hash");
   if (!is_hash(info.content_hash)) {
@@ -160,7 +161,7 @@ std::string how_to_prepare(const Source& source, const std::string& from,
 // If `path` is a text file, a folder or an archive instead of a dataset, or if there is none and
 // one of these lies beside it, or in the working directory, under the same name (book.txt for
 // data/book.h5): "; make a dataset of book.txt: `tandem prepare text --input book.txt --output
-// data/book.h5 --tokenizer char`". Otherwise empty.
+// data/book.h5 --tokenizer char`". If there is nothing, where to read on; otherwise empty.
 std::string source_hint(const std::string& path) {
   const bool exists = fs::exists(path);
   const std::string name = path.substr(0, path.find_last_not_of('/') + 1);
@@ -178,7 +179,9 @@ std::string source_hint(const std::string& path) {
       return hint;
     }
   }
-  return "";
+  return exists || !path.ends_with(".h5")
+             ? ""
+             : "; a shipped configuration says in its first lines how to make its dataset";
 }
 
 }  // namespace
@@ -292,14 +295,11 @@ void add_to_hash(const std::vector<std::string>& classes, ContentHash* hash) {
 
 void add_to_hash(const DatasetInfo& description, ContentHash* hash) {
   const DatasetInfo& d = description;
-  if (d.format < 2) {
-    return;
-  }
   hash->add(name_of(d.kind));
   const auto add_all = [&](const auto& values) {
     hash->add(values.data(), static_cast<int64_t>(values.size() * sizeof(values[0])));
   };
-  add_all(std::array{d.format, d.train_count, d.val_count, d.vocab_size, d.channels, d.height,
+  add_all(std::array{kDatasetFormat, d.train_count, d.val_count, d.vocab_size, d.channels, d.height,
                      d.width});
   add_all(d.mean);
   add_all(d.std);

@@ -1,12 +1,12 @@
 // Datasets as training sees them: HDF5 files that `tandem prepare` wrote.
 //
 // Text:   /train/tokens, /val/tokens [tokens] u16 or u32, and the tokenizer under /tokenizer.
-// Images: /train/images [N, C, H, W] u8, /train/labels [N] i32, and the same under /val; and as
-//         attributes of the root: class_names (one per line), mean and std (per channel of the
-//         training images, pixels scaled to [0, 1]).
-// Both have the root attributes kind ("text" or "images"), format (2; 1 where there is none) and
-// content_hash (XXH3-128, 32 hex digits). Every error is kData and begins with the path. Reading is
-// safe from several threads at once.
+// Images: /train/images [N, C, H, W] u8, /train/labels [N] i32, and the same under /val;
+//         /class_names u8, one a line; and as attributes of the root mean and std (per channel of
+//         the training images, pixels scaled to [0, 1]).
+// Both have the root attributes kind ("text" or "images"), format (3; earlier ones are not read)
+// and content_hash (XXH3-128, 32 hex digits). Every error is kData and begins with the path.
+// Reading is safe from several threads at once.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,6 @@ std::string_view name_of(Split split);       // "train", "val"
 struct DatasetInfo {
   std::string path{};
   DatasetKind kind = DatasetKind::kText;
-  int64_t format = 1;
   int64_t file_bytes = 0;
   std::string content_hash{};
   int64_t train_count = 0;  // tokens or images
@@ -114,9 +113,9 @@ class Dataset {
 std::unique_ptr<Dataset> open_dataset(const std::string& path);
 
 // What the content hash covers, in this order. Text: the tokenizer, then the token bytes of train
-// and val as stored. Images: class names, then images and labels of train and of val. In format 2
-// then the description: kind, format, counts, vocab_size, image shape, mean and std.
-inline constexpr int64_t kDatasetFormat = 2;
+// and val as stored. Images: class names, then images and labels of train and of val. Then the
+// description: kind, format, counts, vocab_size, image shape, mean and std.
+inline constexpr int64_t kDatasetFormat = 3;
 void add_to_hash(const Tokenizer& tokenizer, ContentHash* hash);
 void add_to_hash(const std::vector<std::string>& classes, ContentHash* hash);
 void add_to_hash(const DatasetInfo& description, ContentHash* hash);

@@ -1,5 +1,6 @@
 #include "src/io/content_hash.h"
 
+#include <algorithm>
 #include <iomanip>
 
 #include "src/core/error.h"
@@ -24,6 +25,25 @@ void ContentHash::add(const void* bytes, int64_t count) {
 Hash128 ContentHash::digest() const {
   const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
   return {hash.high64, hash.low64};
+}
+
+Hash128 hash_outside(const FileReader& file, std::vector<Range> ranges, int64_t end) {
+  constexpr int64_t kChunk = int64_t{1} << 20;  // bytes read at once
+  std::vector<char> buffer(kChunk);
+  ContentHash hash;
+  ranges.push_back({end, end});
+  std::ranges::sort(ranges, {}, &Range::begin);
+  int64_t at = 0;
+  for (const Range& range : ranges) {
+    while (at < range.begin) {
+      const int64_t count = std::min(kChunk, range.begin - at);
+      file.read(at, count, buffer.data());
+      hash.add(buffer.data(), count);
+      at += count;
+    }
+    at = std::max(at, range.end);
+  }
+  return hash.digest();
 }
 
 }  // namespace tandem

@@ -8,6 +8,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "src/core/range.h"
+#include "src/io/file.h"
 
 namespace tandem {
 
@@ -40,5 +44,8 @@ class ContentHash {
   };
   std::unique_ptr<XXH3_state_t, Free> state_;
 };
+
+// The hash of bytes 0 to `end` of a file, without those in the ranges.
+Hash128 hash_outside(const FileReader& file, std::vector<Range> ranges, int64_t end);
 
 }  // namespace tandem

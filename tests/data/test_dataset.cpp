@@ -25,6 +25,7 @@ std::string write_text(const std::string& path, const std::vector<Token>& train,
   file.write_all<Token>("/val/tokens", val);
   file.set_attribute("/", "kind", std::string("text"));
   file.set_attribute("/", "vocab_size", std::vector<int64_t>{vocab_size});
+  file.set_attribute("/", "format", std::vector<int64_t>{kDatasetFormat});
   file.set_attribute("/", "content_hash", kHash);
   file.commit();
   return path;
@@ -50,9 +51,11 @@ std::string write_images(const std::string& path, const std::vector<int32_t>& tr
   write("/train", train_images, train_labels);
   write("/val", static_cast<int64_t>(val_labels.size()), val_labels);
   file.set_attribute("/", "kind", std::string("images"));
-  file.set_attribute("/", "class_names", std::string("cat\nold dog\n"));
+  const std::string_view names = "cat\nold dog\n";
+  file.write_all<uint8_t>("/class_names", std::vector<uint8_t>(names.begin(), names.end()));
   file.set_attribute("/", "mean", std::vector<double>{0.5, 0.25});
   file.set_attribute("/", "std", std::vector<double>{0.5, 1.0});
+  file.set_attribute("/", "format", std::vector<int64_t>{kDatasetFormat});
   file.set_attribute("/", "content_hash", kHash);
   file.commit();
   return path;
@@ -248,7 +251,9 @@ TEST(Dataset, WrongFilesAreNamed) {
   const TemporaryFolder folder;
   const std::string text =
       write_text<uint16_t>(folder / "text.h5", counting<uint16_t>(100), {}, 50);
-  expect_error(ExitCode::kData, {"none.h5: cannot open: No such file"},
+  expect_error(ExitCode::kData,
+               {"none.h5: cannot open: No such file",
+                "a shipped configuration says in its first lines how to make"},
                [&] { open_dataset(folder / "none.h5"); });
   expect_error(ExitCode::kData, {"note.txt: not an HDF5 file"},
                [&] { open_dataset(folder.write("note.txt", "hello hello hello")); });
@@ -276,7 +281,7 @@ TEST(Dataset, WrongFilesAreNamed) {
 struct ImageAttributes {
   std::vector<double> mean{0.5}, std{0.5};
   std::string hash = kHash;
-  std::vector<int64_t> format{2};
+  std::vector<int64_t> format{kDatasetFormat};
 
   std::string write(const std::string& path) const {
     H5Writer file(path);
@@ -286,7 +291,7 @@ struct ImageAttributes {
       file.write_all<int32_t>(group + "/labels", std::vector<int32_t>{0});
     }
     file.set_attribute("/", "kind", std::string("images"));
-    file.set_attribute("/", "class_names", std::string("cat\n"));
+    file.write_all<uint8_t>("/class_names", std::vector<uint8_t>{'c', 'a', 't', '\n'});
     file.set_attribute("/", "format", format);
     file.set_attribute("/", "mean", mean);
     file.set_attribute("/", "std", std);
@@ -313,8 +318,8 @@ TEST(Dataset, AttributesWithoutSenseAreNamed) {
     expect_error(ExitCode::kData, {"a.h5: the attribute content_hash is damaged"},
                  [&] { inspect_dataset(ImageAttributes{.hash = hash}.write(path)); });
   }
-  for (const std::vector<int64_t>& format : {std::vector<int64_t>{0}, {3}, {}}) {
-    expect_error(ExitCode::kData, {"a.h5: dataset format ", "where 1 to 2 are known"},
+  for (const std::vector<int64_t>& format : {std::vector<int64_t>{2}, {4}, {}}) {
+    expect_error(ExitCode::kData, {"a.h5: dataset format ", "where 3 is read"},
                  [&] { inspect_dataset(ImageAttributes{.format = format}.write(path)); });
   }
   const auto write_vocabulary = [&](int64_t attribute) {
@@ -323,6 +328,7 @@ TEST(Dataset, AttributesWithoutSenseAreNamed) {
     file.write_all<uint16_t>("/train/tokens", counting<uint16_t>(10));
     file.write_all<uint16_t>("/val/tokens", {});
     file.set_attribute("/", "kind", std::string("text"));
+    file.set_attribute("/", "format", std::vector<int64_t>{kDatasetFormat});
     file.set_attribute("/", "vocab_size", std::vector<int64_t>{attribute});
     file.set_attribute("/", "content_hash", kHash);
     file.commit();
@@ -337,18 +343,17 @@ TEST(Dataset, AttributesWithoutSenseAreNamed) {
                [&] { open_dataset(path); });
 }
 
-// The first format has no description in its hash, and its files are still read.
-TEST(Dataset, TheFirstFormatIsVerified) {
+// The content is read in chunks of 2^20 values.
+TEST(Dataset, TheHashKnowsEveryChunk) {
   const TemporaryFolder folder;
-  const auto tokens = counting<uint16_t>(100);
+  std::vector<uint16_t> tokens((size_t{1} << 20) + 5, 1);
+  tokens.back() = 2;
   const std::string path = write_text<uint16_t>(folder / "a.h5", tokens, {}, 100);
-  ContentHash hash;
-  add_to_hash(*load_tokenizer(H5Reader(path)), &hash);
-  hash.add(tokens.data(), std::ssize(tokens) * 2);
-  EXPECT_EQ(inspect_dataset(path).format, 1);
-  EXPECT_EQ(compute_content_hash(path), hash.digest().hex());
-  expect_error(ExitCode::kData, {"a.h5: the content does not have the hash"},
-               [&] { verify_content(inspect_dataset(path), false); });
+  ContentHash expected;
+  add_to_hash(*load_tokenizer(H5Reader(path)), &expected);
+  expected.add(tokens.data(), std::ssize(tokens) * 2);
+  add_to_hash(inspect_dataset(path), &expected);
+  EXPECT_EQ(compute_content_hash(path), expected.digest().hex());
 }
 
 TEST(Dataset, WrongContentIsNamed) {

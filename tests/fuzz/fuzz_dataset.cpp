@@ -8,6 +8,7 @@
 #include "tests/fuzz/support/fuzz.h"
 #include "tests/fuzz/support/hdf5_file.h"
 #include "tests/fuzz/support/vocabulary.h"
+#include "tests/support/foreign_dataset.h"
 
 using namespace tandem;
 
@@ -40,7 +41,8 @@ std::string image_file() {
   writer.set_attribute("/", "kind", "images");
   writer.set_attribute("/", "content_hash", std::string(32, '0'));
   writer.set_attribute("/", "format", std::vector<int64_t>{kDatasetFormat});
-  writer.set_attribute("/", "class_names", "cat\ndog\n");
+  const std::string_view names = "cat\ndog\n";
+  writer.write_all<uint8_t>("/class_names", std::vector<uint8_t>(names.begin(), names.end()));
   writer.set_attribute("/", "mean", std::vector<double>{0.5, 0.5, 0.5});
   writer.set_attribute("/", "std", std::vector<double>{0.25, 0.25, 0.25});
   for (const std::string split : {"/train", "/val"}) {
@@ -49,6 +51,14 @@ std::string image_file() {
     writer.write_all<int32_t>(split + "/labels", std::vector<int32_t>{0, 1, 0});
   }
   writer.commit();
+  return read_file(path);
+}
+
+// As another program writes it, with texts in a global heap.
+template <class Write>
+std::string foreign_file(Write write, testing::Hdf5Form form) {
+  const std::string path = fuzz::folder().path() + "/good.h5";
+  write(path, form);
   return read_file(path);
 }
 
@@ -63,12 +73,22 @@ void check_batch(const DatasetInfo& info, const MicroBatch& batch) {
 
 }  // namespace
 
-// The first byte chooses the file that the others change.
+// The first byte chooses the file that the others change; the foreign ones are only damaged.
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const std::string good[] = {char_file(), gpt2_file(), image_file()};
-  fuzz::Bytes bytes(data, size);
-  const std::string path = fuzz::folder().write("input.h5", good[bytes.below(std::size(good))]);
-  fuzz::change_file(path, &bytes);
+  using testing::Hdf5Form;
+  static const std::string good[] = {
+      char_file(),
+      gpt2_file(),
+      image_file(),
+      foreign_file(testing::write_foreign_text, Hdf5Form::kEarliest),
+      foreign_file(testing::write_foreign_text, Hdf5Form::kLatest),
+      foreign_file(testing::write_foreign_images, Hdf5Form::kEarliest),
+      foreign_file(testing::write_foreign_images, Hdf5Form::kLatest)};
+  const size_t is_damage = size > 0 && data[0] == fuzz::kDamage ? 1 : 0;
+  fuzz::Bytes bytes(data + is_damage, size - is_damage);
+  const std::string& before = good[bytes.below(is_damage != 0 ? std::size(good) : 3)];
+  const std::string path = fuzz::folder().write("input.h5", before);
+  is_damage != 0 ? fuzz::damage_file(path, &bytes) : fuzz::change_file(path, &bytes);
   fuzz::accepts(ExitCode::kData, [&] { vocabulary_hash(path); });
   fuzz::accepts(ExitCode::kData, [&] { verify_content(inspect_dataset(path), true); });
   fuzz::accepts(ExitCode::kData, [&] {

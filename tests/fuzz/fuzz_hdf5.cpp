@@ -1,10 +1,11 @@
-// The reader of HDF5 files: src/io/hdf5/reader.cpp
+// The reader of HDF5 files: src/io/hdf5/reader.cpp src/io/hdf5/metadata.cpp
 #include <algorithm>
 
 #include "src/io/file.h"
 #include "src/io/hdf5/hdf5.h"
 #include "tests/fuzz/support/fuzz.h"
 #include "tests/fuzz/support/hdf5_file.h"
+#include "tests/support/foreign_dataset.h"
 
 using namespace tandem;
 
@@ -76,13 +77,23 @@ void read_object(const H5Reader& reader, const char* name) {
   }
 }
 
+// A file of the HDF5 library, with texts in a global heap.
+std::string foreign_file(testing::Hdf5Form form) {
+  const std::string path = fuzz::folder().path() + "/good.h5";
+  testing::write_foreign_text(path, form);
+  return read_file(path);
+}
+
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const std::string good = good_file();
-  const std::string path = fuzz::folder().write("input.h5", good);
-  fuzz::Bytes bytes(data, size);
-  fuzz::change_file(path, &bytes);
+  static const std::string good[] = {good_file(), foreign_file(testing::Hdf5Form::kEarliest),
+                                     foreign_file(testing::Hdf5Form::kLatest)};
+  const size_t is_damage = size > 0 && data[0] == fuzz::kDamage ? 1 : 0;
+  fuzz::Bytes bytes(data + is_damage, size - is_damage);
+  const std::string& before = good[is_damage != 0 ? bytes.below(std::size(good)) : 0];
+  const std::string path = fuzz::folder().write("input.h5", before);
+  is_damage != 0 ? fuzz::damage_file(path, &bytes) : fuzz::change_file(path, &bytes);
   fuzz::accepts(ExitCode::kData, [&] {
     const H5Reader reader(path);
     for (const char* object : fuzz::kObjects) {

@@ -3,6 +3,7 @@
 # table, and fails if an input ended a target.
 #   tests/fuzz/run.sh [--seconds 600] [TARGET...]      tests/fuzz/run.sh --seconds 60 tar utf8
 set -euo pipefail
+[ "${1:-}" != --help ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit; }
 cd "$(dirname "$0")/../.."
 seconds=600
 if [ "${1:-}" = --seconds ]; then

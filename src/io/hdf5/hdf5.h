@@ -1,19 +1,20 @@
 // Reading and writing HDF5 files: datasets of tokens and images, and the pieces of a checkpoint.
 //
-// Responsible for every call into the HDF5 C library; only src/io/hdf5/hdf5_library.h includes
-// <hdf5.h>. Assumes a little-endian machine. The library is not thread-safe in its usual build, so
-// one process-wide lock guards every call into it; any thread may use these classes. The library's
-// own error printing is off.
+// Files are written by the HDF5 library (src/io/hdf5/writer.cpp), and read without it
+// (src/io/hdf5/metadata.h), because it does not survive damaged ones. Datasets are contiguous and
+// uncompressed, so their bytes move with pread and pwrite at the dataset's offset in the file.
 //
-// Datasets are contiguous and uncompressed. HDF5 creates and describes them; the bytes themselves
-// move with pread and pwrite at the dataset's offset in the file, outside the lock, so a loader
-// thread and a checkpoint thread do not wait for each other.
+// After what HDF5 wrote, H5Writer adds a seal: a hash of all bytes that are not in datasets. HDF5
+// ignores it. H5Reader compares it, so a changed byte in a description is found when the file is
+// opened. Files without a seal are read, too.
 //
-// Every failure throws Error(ExitCode::kData) with one line that begins with the path of the file.
+// Assumes a little-endian machine. Any thread may use these classes. Every failure throws
+// Error(ExitCode::kData) with one line that begins with the path of the file.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,7 +24,12 @@
 
 namespace tandem {
 
-// Element types stored in files, all little-endian. size_of, name_of and file_type list them in
+namespace hdf5 {
+struct Metadata;
+struct Object;
+}  // namespace hdf5
+
+// Element types stored in files, all little-endian. size_of, name_of and H5Writer list them in
 // this order.
 enum class H5Type : uint8_t { kU8, kU16, kU32, kI32, kI64, kF32, kF64 };
 
@@ -59,8 +65,8 @@ struct H5Dataset {
 // An HDF5 file open for reading.
 class H5Reader {
  public:
-  // Throws when the file is missing, is not HDF5, or was cut short (it is shorter than its header
-  // says).
+  // Throws when the file is missing, is not HDF5, was cut short (it is shorter than its header
+  // says), or is damaged.
   explicit H5Reader(const std::string& path);
   ~H5Reader();
   H5Reader(const H5Reader&) = delete;
@@ -80,8 +86,7 @@ class H5Reader {
   // file, of another element type, or when the file ends before the dataset does.
   H5Dataset dataset(const std::string& name) const;
 
-  // Reads `out.size()` elements from flat position `start`. T must be the dataset's own type. Any
-  // thread may call this; it takes no lock.
+  // Reads `out.size()` elements from flat position `start`. T must be the dataset's own type.
   template <class T>
   void read(const H5Dataset& dataset, int64_t start, std::span<T> out) const {
     read_bytes(dataset, h5_type_of<T>, start, std::ssize(out), out.data());
@@ -104,14 +109,15 @@ class H5Reader {
   std::vector<double> double_attribute(const std::string& object, const std::string& name) const;
 
  private:
-  int64_t open_attribute(const std::string& object, const std::string& name) const;
+  const hdf5::Object* find(const std::string& name) const;
+  void require_readable(const hdf5::Object& object, const std::string& name) const;
   template <class T>
-  std::vector<T> list_attribute(const std::string& object, const std::string& name) const;
+  const T& attribute(const std::string& object, const std::string& name, const char* kind) const;
   void read_bytes(const H5Dataset& dataset, H5Type type, int64_t start, int64_t count,
                   void* out) const;
 
   FileReader bytes_;
-  int64_t file_ = -1;  // the library's id
+  std::unique_ptr<const hdf5::Metadata> metadata_;
 };
 
 // An HDF5 file being written. Everything goes to PATH.partial, which commit() renames to PATH.
@@ -144,7 +150,7 @@ class H5Writer {
     write(name, 0, values);
   }
 
-  // Attributes of an existing group or dataset ("/" is the root).
+  // Attributes of an existing group or dataset ("/" is the root), together less than 64 KiB each.
   void set_attribute(const std::string& object, const std::string& name, const std::string& value);
   template <class T>
   void set_attribute(const std::string& object, const std::string& name,

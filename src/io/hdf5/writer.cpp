@@ -1,29 +1,105 @@
 #include <fcntl.h>
+#include <hdf5.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
 #include <utility>
 
 #include "src/core/error.h"
 #include "src/io/hdf5/hdf5.h"
-#include "src/io/hdf5/hdf5_library.h"
+#include "src/io/hdf5/metadata.h"
 
 namespace tandem {
 
-using namespace hdf5;
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "files are written in the machine's byte order");
+static_assert(sizeof(hid_t) == sizeof(int64_t), "HDF5 1.10 or newer: ids have 64 bits");
+
+// Held during every call into the library. Taking the lock also sets up the library, because the
+// first call may come from any thread.
+class LibraryLock {
+ public:
+  LibraryLock() : guard_(mutex()) {
+    // Turns off the library's clean-up at exit. Files are closed one by one, and the clean-up would
+    // crash on a file that could not be closed because the disk is full.
+    static const herr_t no_exit_handler = H5dont_atexit();
+    static_cast<void>(no_exit_handler);
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  }
+
+ private:
+  static std::recursive_mutex& mutex() {
+    static std::recursive_mutex instance;
+    return instance;
+  }
+  std::lock_guard<std::recursive_mutex> guard_;
+};
+
+// Closes an id at the end of a scope. Used under the lock only.
+class Id {
+ public:
+  using Close = herr_t (*)(hid_t);
+  Id(hid_t id, Close close) : id_(id), close_(close) {}
+  ~Id() {
+    if (id_ >= 0) {
+      close_(id_);
+    }
+  }
+  Id(const Id&) = delete;
+  Id& operator=(const Id&) = delete;
+  operator hid_t() const { return id_; }
+  bool ok() const { return id_ >= 0; }
+
+ private:
+  hid_t id_;
+  Close close_;
+};
+
+// The library's innermost explanation of the last failure, in one line.
+std::string library_message() {
+  std::string text;
+  H5Ewalk2(
+      H5E_DEFAULT, H5E_WALK_UPWARD,
+      [](unsigned, const H5E_error2_t* error, void* out) -> herr_t {
+        auto& message = *static_cast<std::string*>(out);
+        if (message.empty() && error->desc != nullptr) {
+          message = error->desc;
+        }
+        return 0;
+      },
+      &text);
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text.empty() ? "unknown HDF5 error" : text;
+}
+
+hid_t file_type(H5Type type) {
+  const hid_t types[] = {H5T_STD_U8LE,  H5T_STD_U16LE,  H5T_STD_U32LE, H5T_STD_I32LE,
+                         H5T_STD_I64LE, H5T_IEEE_F32LE, H5T_IEEE_F64LE};
+  return types[static_cast<size_t>(type)];
+}
+
+// Locks on files are off: files are never changed in place, and flock fails on some network file
+// systems.
+hid_t access_list() {
+  const hid_t list = H5Pcreate(H5P_FILE_ACCESS);
+  H5Pset_file_locking(list, false, true);
+  return list;
+}
+
+}  // namespace
 
 H5Writer::H5Writer(const std::string& path) : path_(path), partial_path_(path + ".partial") {
-  std::error_code unknown;
-  const std::filesystem::file_status there = std::filesystem::status(path, unknown);
-  // Otherwise the rename at the end would replace a device such as /dev/null by a file.
-  if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
-    fail_data(path, ": cannot write: not a file, but a ",
-              std::filesystem::is_directory(there) ? "directory" : "device");
-  }
-  descriptor_ = ::open(partial_path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  require_replaceable(path);
+  descriptor_ =
+      ::open(partial_path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (descriptor_ < 0) {
     fail_data(path, ": cannot write here: ", std::strerror(errno));
   }
@@ -126,14 +202,14 @@ void H5Writer::set_attribute(const std::string& object, const std::string& name,
                              const std::string& value) {
   const LibraryLock lock;
   const Id type(H5Tcopy(H5T_C_S1), H5Tclose);
-  H5Tset_size(type, H5T_VARIABLE);
+  H5Tset_size(type, std::max<size_t>(1, value.size()));
+  H5Tset_strpad(type, H5T_STR_NULLPAD);
   H5Tset_cset(type, H5T_CSET_UTF8);
   const Id space(H5Screate(H5S_SCALAR), H5Sclose);
   const Id id(H5Acreate_by_name(file_, object.c_str(), name.c_str(), type, space, H5P_DEFAULT,
                                 H5P_DEFAULT, H5P_DEFAULT),
               H5Aclose);
-  const char* text = value.c_str();
-  if (!id.ok() || H5Awrite(id, type, &text) < 0) {
+  if (!id.ok() || H5Awrite(id, type, value.c_str()) < 0) {
     fail_writing(str("attribute ", name, " of ", object, ": ", library_message()), 0);
   }
 }
@@ -163,6 +239,12 @@ void H5Writer::commit() {
     if (H5Fflush(file_, H5F_SCOPE_GLOBAL) < 0 || H5Fclose(std::exchange(file_, -1)) < 0) {
       fail_writing(library_message(), 0);
     }
+  }
+  const FileReader written(partial_path_);
+  const std::string seal = hdf5::seal_of(written, hdf5::read_metadata(written));
+  if (const int problem = write_at(descriptor_, written.bytes(), seal.data(), std::ssize(seal));
+      problem != 0) {
+    fail_writing(std::strerror(problem), problem);
   }
   if (::fsync(descriptor_) != 0 || ::rename(partial_path_.c_str(), path_.c_str()) != 0) {
     const int error_number = errno;

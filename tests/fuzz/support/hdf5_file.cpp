@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "src/io/file.h"
+
 namespace tandem::fuzz {
 
-const char* const kObjects[21] = {"/train",
+const char* const kObjects[22] = {"/train",
                                   "/train/tokens",
                                   "/train/images",
                                   "/train/labels",
@@ -27,7 +29,8 @@ const char* const kObjects[21] = {"/train",
                                   "/optim/m",
                                   "/optim/m/w",
                                   "/stat",
-                                  "/stat/mean"};
+                                  "/stat/mean",
+                                  "/class_names"};
 
 const char* const kAttributes[14] = {
     "kind",  "content_hash", "vocab_size", "class_names", "mean",  "std",      "end_of_text",
@@ -194,6 +197,15 @@ void change_file(const std::string& path, Bytes* bytes) {
     }
   }
   H5Fclose(file);
+}
+
+void damage_file(const std::string& path, Bytes* bytes) {
+  std::string file = read_file(path);
+  while (!bytes->empty()) {
+    const size_t place = bytes->byte() * 256U + bytes->byte();
+    file[place % file.size()] = static_cast<char>(bytes->byte());
+  }
+  FileWriter(path, FileWriter::Start::kEmpty).write(file);
 }
 
 }  // namespace tandem::fuzz

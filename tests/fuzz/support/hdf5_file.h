@@ -1,8 +1,8 @@
-// HDF5 files with a structure that no writer of ours makes.
+// HDF5 files with a structure that no writer of ours makes, and damaged ones.
 //
-// The library does not survive damaged bytes. So the bytes of an input are not those of a file.
-// They say how a good file is changed through the library: which objects are removed, added or
-// replaced, and by what.
+// The bytes of an input are not those of a file. They say how a good file is changed through the
+// HDF5 library: which objects are removed, added or replaced, and by what. After kDamage they say
+// which bytes are changed.
 #pragma once
 
 #include <string>
@@ -12,9 +12,14 @@
 namespace tandem::fuzz {
 
 // The names of the objects and attributes that are changed.
-extern const char* const kObjects[21];
+extern const char* const kObjects[22];
 extern const char* const kAttributes[14];
 
 void change_file(const std::string& path, Bytes* bytes);
+
+// The first byte of an input that changes bytes. Then come a choice of the file, and for each
+// change a place, of two bytes, and a byte.
+inline constexpr uint8_t kDamage = 0xff;
+void damage_file(const std::string& path, Bytes* bytes);
 
 }  // namespace tandem::fuzz
