@@ -132,6 +132,18 @@ TEST_F(Safetensors, WritesShards) {
   EXPECT_NE(index.find("\"b\": \"model-00001-of-00003.safetensors\""), std::string::npos) << index;
 }
 
+// Numbers of 16 bits are rounded in pieces of 2^18, and widened in pieces of 2^15.
+TEST_F(Safetensors, LargeTensorsGoThroughInPieces) {
+  std::vector<float> values((size_t{1} << 19) + 5);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(i % 251);  // exact in bf16
+  }
+  SafetensorsWriter writer(folder_.string(), {{"w", "BF16", {std::ssize(values)}}}, 1 << 21);
+  writer.write(values);
+  writer.commit();
+  EXPECT_TRUE(all_of(SafetensorsReader(folder_.string()), "w") == values);
+}
+
 TEST_F(Safetensors, RoundsToNearestEven) {
   // Between 1 and the next numbers; the first that bf16 and fp16 round to infinity.
   const std::vector<float> values = {1 + 0x1p-8F,  1 + 0x3p-8F, 1 + 0x1p-11F,

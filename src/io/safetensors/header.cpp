@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -17,187 +18,163 @@ using Json = nlohmann::json;
 constexpr int kDeepestIndex = 16;
 constexpr size_t kMostSizes = 64;  // in a shape
 
-std::string shortened(std::string text, size_t limit) {
-  if (text.size() > limit) {
-    while (limit > 0 && (static_cast<unsigned char>(text[limit]) & 0xC0U) == 0x80U) {
-      --limit;  // not within a character
-    }
-    text = text.substr(0, limit) + "...";
-  }
-  return text;
-}
-
 const std::string& name_of(const SafetensorsPlace& tensor) { return tensor.entry.name; }
 
-// Reads JSON without building it, so that memory does not depend on its nesting.
-class StrictReader : public nlohmann::json_sax<Json> {
- public:
-  explicit StrictReader(const std::string& path) : path_(path) {}
+using Event = Json::parse_event_t;
 
-  bool null() override { return other(); }
-  bool boolean(bool) override { return other(); }
-  bool number_integer(number_integer_t) override { return bad_number("a negative number"); }
-  bool number_float(number_float_t, const string_t&) override {
-    return bad_number("a number that is not whole, or too large");
+struct Refusal {
+  const std::string& path;
+  [[noreturn]] void operator()(const std::string& why) const { fail_data(path, ": ", why); }
+  [[noreturn]] void operator()(const std::string& tensor, const std::string& why) const {
+    (*this)(str("tensor ", shown_name(tensor), ": ", why));
   }
-  bool binary(binary_t&) override { return other(); }
-  bool parse_error(size_t, const std::string&, const Json::exception& error) override {
-    refuse(str("not JSON: ", shortened(visible(error.what()), 200)));
-  }
-
- protected:
-  void read(std::string_view json) {
-    if (json.find('\0') != std::string_view::npos) {
-      refuse("not JSON: it has a zero byte");  // the library would end there
-    }
-    Json::sax_parse(json.begin(), json.end(), this);
-  }
-
-  virtual bool other() = 0;  // a value that is no text and no whole number
-  virtual bool bad_number(const char*) { return other(); }
-
-  [[noreturn]] void refuse(const std::string& why) const { fail_data(path_, ": ", why); }
-  [[noreturn]] void refuse(const std::string& tensor, const std::string& why) const {
-    refuse(str("tensor ", shown_name(tensor), ": ", why));
-  }
-
-  const std::string& path_;
 };
 
-class HeaderReader final : public StrictReader {
+// `check` sees each event before anything is stored, and the number of objects and arrays around
+// it. It throws for what may not be there, and gives false for what need not be kept, so memory
+// depends on no nesting.
+Json parsed(std::string_view json, const Refusal& refuse, const Json::parser_callback_t& check) {
+  if (json.find('\0') != std::string_view::npos) {
+    refuse("not JSON: it has a zero byte");  // the library would end there
+  }
+  try {
+    return Json::parse(json.begin(), json.end(), check);
+  } catch (const Json::exception& error) {
+    refuse(str("not JSON: ", shortened(visible(error.what()), 200)));
+  }
+}
+
+void require_no_twin(std::vector<std::string> names,
+                     const std::function<void(const std::string&)>& refuse_twin) {
+  std::ranges::sort(names);
+  const auto twin = std::ranges::adjacent_find(names);
+  if (twin != names.end()) {
+    refuse_twin(*twin);
+  }
+}
+
+class HeaderReader {
  public:
   HeaderReader(int64_t data_bytes, const std::string& path)
-      : StrictReader(path), data_bytes_(data_bytes) {}
+      : refuse_{path}, data_bytes_(data_bytes) {}
 
   std::vector<SafetensorsPlace> parse(std::string_view header) {
-    read(header);
+    parsed(header, refuse_, [&](int around, Event event, Json& value) {
+      switch (around) {
+        case 0:
+          return require_object(event);
+        case 1:
+          return of_header(event, value);
+        case 2:
+          return of_tensor(event, value);
+        default:
+          return number_of_list(event, value);
+      }
+    });
     std::ranges::sort(tensors_, {}, name_of);
     refuse_twins();
     require_every_byte_once();
     return std::move(tensors_);
   }
 
-  bool start_object(size_t) override {
-    if (level_ >= kInTensor || (level_ == kTop && is_array_)) {
-      refuse_here("an object where none may be");
-    }
-    ++level_;
-    return true;
-  }
-
-  bool key(string_t& key) override {
-    if (level_ == kTop) {
-      tensor_ = {.entry = {.name = std::move(key), .dtype = {}, .shape = {}}};
-      fields_ = {};
-      is_metadata_ = tensor_.entry.name == "__metadata__";
-      if (is_metadata_ && std::exchange(has_metadata_, true)) {
-        refuse("__metadata__ stands in it twice");
-      }
-    } else if (is_metadata_) {
-      metadata_keys_.push_back(std::move(key));
-    } else {
-      const auto* field = std::ranges::find(kFields, key);
-      if (field == std::end(kFields)) {
-        refuse_here(str("unknown field ", shown_name(key)));
-      }
-      field_ = static_cast<size_t>(field - kFields);
-      if (std::exchange(fields_[field_], true)) {
-        refuse_here(str(key, " stands in it twice"));
-      }
-    }
-    return true;
-  }
-
-  bool string(string_t& text) override {
-    if (level_ == kInTensor && is_metadata_) {
-      return true;
-    }
-    if (level_ != kInTensor || is_array_ || field_ != kDtype) {
-      return other();
-    }
-    tensor_.entry.dtype = std::move(text);
-    return true;
-  }
-
-  bool start_array(size_t) override {
-    if (level_ != kInTensor || is_metadata_ || is_array_ || field_ == kDtype) {
-      return other();
-    }
-    is_array_ = true;
-    numbers_.clear();
-    return true;
-  }
-
-  bool number_unsigned(number_unsigned_t number) override {
-    if (!is_array_) {
-      return other();
-    }
-    if (!std::in_range<int64_t>(number)) {
-      refuse_here(str(kFields[field_], " has the number ", number, ", which is too large"));
-    }
-    if (numbers_.size() == (field_ == kOffsets ? 2 : kMostSizes)) {
-      refuse_here(str(kFields[field_], " has too many numbers"));
-    }
-    numbers_.push_back(static_cast<int64_t>(number));
-    return true;
-  }
-
-  bool end_array() override {
-    is_array_ = false;
-    if (field_ == kShape) {
-      tensor_.entry.shape = numbers_;
-    } else if (numbers_.size() != 2) {
-      refuse_here("data_offsets are not two numbers");
-    } else {
-      tensor_.begin = numbers_[0];
-      tensor_.end = numbers_[1];
-    }
-    return true;
-  }
-
-  bool end_object() override {
-    if (level_ == kInTensor && !is_metadata_) {
-      check_tensor();
-      tensors_.push_back(std::move(tensor_));
-    } else if (level_ == kInTensor) {
-      std::ranges::sort(metadata_keys_);
-      if (const auto twin = std::ranges::adjacent_find(metadata_keys_);
-          twin != metadata_keys_.end()) {
-        refuse(str("__metadata__ has the key ", shown_name(*twin), " twice"));
-      }
-    }
-    --level_;
-    return true;
-  }
-
  private:
-  enum Level { kOutside, kTop, kInTensor };
   enum Field { kDtype, kShape, kOffsets };
   static constexpr const char* kFields[] = {"dtype", "shape", "data_offsets"};
 
   [[noreturn]] void refuse_here(const std::string& why) const {
-    if (level_ == kOutside) {
-      refuse("the header is not a JSON object");
-    } else if (is_metadata_) {
-      refuse(str("__metadata__: ", why));
+    is_metadata_ ? refuse_("__metadata__: " + why) : refuse_(name_, why);
+  }
+  [[noreturn]] void refuse_type(Event event) const {
+    refuse_here(event == Event::object_start ? "an object where none may be"
+                : is_metadata_               ? "a value that is not a text"
+                                             : "a value of a wrong type");
+  }
+
+  bool require_object(Event event) const {
+    if (event != Event::object_start && event != Event::object_end) {
+      refuse_("the header is not a JSON object");
     }
-    refuse(tensor_.entry.name, why);
+    return true;
   }
 
-  bool other() override {
-    refuse_here(is_metadata_ ? "a value that is not a text" : "a value of a wrong type");
-  }
-  bool bad_number(const char* kind) override {
-    refuse_here(is_array_ ? str(kFields[field_], " has ", kind) : "a value of a wrong type");
+  bool of_header(Event event, const Json& value) {
+    if (event == Event::key) {
+      name_ = value.get<std::string>();
+      fields_ = {};
+      is_metadata_ = name_ == "__metadata__";
+      if (is_metadata_ && std::exchange(has_metadata_, true)) {
+        refuse_("__metadata__ stands in it twice");
+      }
+    } else if (event == Event::object_end && is_metadata_) {
+      require_no_twin(metadata_keys_, [&](const std::string& twin) {
+        refuse_(str("__metadata__ has the key ", shown_name(twin), " twice"));
+      });
+    } else if (event == Event::object_end) {
+      add_tensor(value);
+    } else if (event != Event::object_start) {
+      refuse_type(event);
+    }
+    return event != Event::object_end;
   }
 
-  void check_tensor() const {
+  bool of_tensor(Event event, const Json& value) {
+    if (event == Event::key && is_metadata_) {
+      metadata_keys_.push_back(value.get<std::string>());
+      return false;
+    } else if (event == Event::key) {
+      const auto* field = std::ranges::find(kFields, value.get<std::string>());
+      if (field == std::end(kFields)) {
+        refuse_here(str("unknown field ", shown_name(value.get<std::string>())));
+      }
+      field_ = static_cast<size_t>(field - kFields);
+      if (std::exchange(fields_[field_], true)) {
+        refuse_here(str(*field, " stands in it twice"));
+      }
+      numbers_ = 0;
+    } else if (is_metadata_ || field_ == kDtype
+                   ? event != Event::value || !value.is_string()
+                   : event != Event::array_start && event != Event::array_end) {
+      refuse_type(event);
+    }
+    return true;
+  }
+
+  bool number_of_list(Event event, const Json& value) {
+    const std::string field = kFields[field_];
+    if (event != Event::value || !value.is_number()) {
+      refuse_type(event);
+    } else if (value.is_number_float()) {
+      refuse_here(field + " has a number that is not whole, or too large");
+    } else if (!value.is_number_unsigned()) {
+      refuse_here(field + " has a negative number");
+    } else if (!std::in_range<int64_t>(value.get<uint64_t>())) {
+      refuse_here(str(field, " has the number ", value.dump(), ", which is too large"));
+    } else if (++numbers_ > (field_ == kOffsets ? 2 : kMostSizes)) {
+      refuse_here(field + " has too many numbers");
+    }
+    return true;
+  }
+
+  void add_tensor(const Json& fields) {
     for (size_t field = 0; field < std::size(kFields); ++field) {
       if (!fields_[field]) {
         refuse_here(str(kFields[field], " is missing"));
       }
     }
-    const SafetensorsEntry& entry = tensor_.entry;
+    const auto offsets = fields[kFields[kOffsets]].get<std::vector<int64_t>>();
+    if (offsets.size() != 2) {
+      refuse_here("data_offsets are not two numbers");
+    }
+    tensors_.push_back({.entry = {.name = name_,
+                                  .dtype = fields[kFields[kDtype]].get<std::string>(),
+                                  .shape = fields[kFields[kShape]].get<std::vector<int64_t>>()},
+                        .begin = offsets[0],
+                        .end = offsets[1]});
+    check(tensors_.back());
+  }
+
+  void check(const SafetensorsPlace& tensor) const {
+    const SafetensorsEntry& entry = tensor.entry;
     const int64_t bits = bits_of_safetensors_type(entry.dtype);
     if (bits == 0) {
       refuse_here(str("unknown type ", shown_name(entry.dtype)));
@@ -208,23 +185,23 @@ class HeaderReader final : public StrictReader {
         refuse_here("its shape is too large");
       }
     }
-    if (tensor_.end < tensor_.begin) {
-      refuse_here(str("its bytes end at ", tensor_.end, ", before they begin at ", tensor_.begin));
+    if (tensor.end < tensor.begin) {
+      refuse_here(str("its bytes end at ", tensor.end, ", before they begin at ", tensor.begin));
     }
-    if (tensor_.end > data_bytes_) {
-      refuse_here(str("its bytes end at ", tensor_.end, ", but the file has only ", data_bytes_,
+    if (tensor.end > data_bytes_) {
+      refuse_here(str("its bytes end at ", tensor.end, ", but the file has only ", data_bytes_,
                       " bytes of data; it may be cut short"));
     }
-    if (size % 8 != 0 || size / 8 != tensor_.end - tensor_.begin) {
+    if (size % 8 != 0 || size / 8 != tensor.end - tensor.begin) {
       refuse_here(str("its shape and type need ", size / 8, " bytes, but it has ",
-                      tensor_.end - tensor_.begin));
+                      tensor.end - tensor.begin));
     }
   }
 
   void refuse_twins() const {
     const auto twin = std::ranges::adjacent_find(tensors_, {}, name_of);
     if (twin != tensors_.end()) {
-      refuse(twin->entry.name, "it stands in the header twice");
+      refuse_(twin->entry.name, "it stands in the header twice");
     }
   }
 
@@ -239,113 +216,28 @@ class HeaderReader final : public StrictReader {
     const std::string* before = nullptr;
     for (const SafetensorsPlace* tensor : order) {
       if (tensor->begin < at) {
-        refuse(tensor->entry.name, str("its bytes overlap those of tensor ", shown_name(*before)));
+        refuse_(tensor->entry.name, str("its bytes overlap those of tensor ", shown_name(*before)));
       }
       if (tensor->begin > at) {
-        refuse(tensor->entry.name, str("a gap of ", tensor->begin - at, " bytes before it"));
+        refuse_(tensor->entry.name, str("a gap of ", tensor->begin - at, " bytes before it"));
       }
       at = tensor->end;
       before = &tensor->entry.name;
     }
     if (at != data_bytes_) {
-      refuse(str(data_bytes_ - at, " bytes after the last tensor",
-                 before ? ", " + shown_name(*before) : "", " that belong to none"));
+      refuse_(str(data_bytes_ - at, " bytes after the last tensor",
+                  before ? ", " + shown_name(*before) : "", " that belong to none"));
     }
   }
 
+  Refusal refuse_;
   int64_t data_bytes_;
-  int level_ = kOutside;
-  bool is_array_ = false, is_metadata_ = false, has_metadata_ = false;
-  size_t field_ = 0;
+  std::string name_;  // of the tensor, or __metadata__
+  bool is_metadata_ = false, has_metadata_ = false;
+  size_t field_ = 0, numbers_ = 0;                 // numbers: in the field's list
   std::array<bool, std::size(kFields)> fields_{};  // that the tensor has had
-  std::vector<int64_t> numbers_;
-  SafetensorsPlace tensor_;
   std::vector<SafetensorsPlace> tensors_;
   std::vector<std::string> metadata_keys_;
-};
-
-// Everything but weight_map is passed over.
-class IndexReader final : public StrictReader {
- public:
-  using StrictReader::StrictReader;
-
-  std::vector<SafetensorsMapping> parse(std::string_view index) {
-    read(index);
-    if (map_.empty()) {
-      refuse("weight_map is missing or empty");
-    }
-    std::ranges::sort(map_, {}, &SafetensorsMapping::tensor);
-    if (const auto twin = std::ranges::adjacent_find(map_, {}, &SafetensorsMapping::tensor);
-        twin != map_.end()) {
-      refuse(twin->tensor, "it stands in weight_map twice");
-    }
-    return std::move(map_);
-  }
-
-  bool start_object(size_t) override {
-    if (is_map()) {
-      other();
-    }
-    return enter();
-  }
-  bool start_array(size_t) override {
-    if (level_ == 0 || is_weight_map()) {
-      other();
-    }
-    return enter();
-  }
-  bool end_object() override { return --level_ >= 0; }
-  bool end_array() override { return --level_ >= 0; }
-
-  bool key(string_t& key) override {
-    if (level_ == 1) {
-      is_weights_ = key == "weight_map";
-      if (is_weights_ && std::exchange(had_weights_, true)) {
-        refuse("weight_map stands in it twice");
-      }
-    }
-    key_ = std::move(key);
-    return true;
-  }
-
-  bool string(string_t& shard) override {
-    if (!is_map()) {
-      return other();
-    }
-    if (shard.empty() || shard == "." || shard == ".." || shard.find('/') != std::string::npos ||
-        visible(shard) != shard) {
-      refuse(key_, str("its shard ", shown_name(shard), " is not the name of a file beside it"));
-    }
-    map_.push_back({std::move(key_), std::move(shard)});
-    return true;
-  }
-  bool number_unsigned(number_unsigned_t) override { return other(); }
-
- private:
-  bool is_weight_map() const { return level_ >= 1 && is_weights_; }  // or inside
-  bool is_map() const { return level_ == 2 && is_weights_; }
-
-  bool enter() {
-    if (++level_ > kDeepestIndex) {
-      refuse(str("nested more than ", kDeepestIndex, " levels deep"));
-    }
-    return true;
-  }
-  bool other() override {
-    if (level_ == 0) {
-      refuse("not a JSON object");
-    } else if (is_map()) {
-      refuse(key_, "its shard is not a text");
-    } else if (is_weight_map()) {
-      refuse("weight_map is not an object");
-    }
-    return true;
-  }
-
-  int level_ = 0;
-  bool is_weights_ = false, had_weights_ = false;
-  std::string key_;
-  std::vector<SafetensorsMapping> map_;
 };
 
 }  // namespace
@@ -371,7 +263,43 @@ std::vector<SafetensorsPlace> parse_safetensors_header(std::string_view header, 
 
 std::vector<SafetensorsMapping> parse_safetensors_index(std::string_view json,
                                                         const std::string& path) {
-  return IndexReader(path).parse(json);
+  const Refusal refuse{path};
+  bool in_map = false, had_map = false;
+  std::vector<std::string> names;
+  const Json index = parsed(json, refuse, [&](int around, Event event, const Json& value) {
+    if (around > kDeepestIndex) {
+      refuse(str("nested more than ", kDeepestIndex, " levels deep"));
+    } else if (around == 0 && event != Event::object_start && event != Event::object_end) {
+      refuse("not a JSON object");
+    } else if (event == Event::key && around == 1) {
+      in_map = value == "weight_map";
+      if (in_map && std::exchange(had_map, true)) {
+        refuse("weight_map stands in it twice");
+      }
+      return in_map;  // all else is passed over
+    } else if (event == Event::key && around == 2 && in_map) {
+      names.push_back(value.get<std::string>());
+    }
+    return true;
+  });
+  const Json& map = index.contains("weight_map") ? index["weight_map"] : Json::object();
+  if (!map.is_object() || map.empty()) {
+    refuse(map.is_object() ? "weight_map is missing or empty" : "weight_map is not an object");
+  }
+  require_no_twin(std::move(names),
+                  [&](const std::string& twin) { refuse(twin, "it stands in weight_map twice"); });
+  std::vector<SafetensorsMapping> mappings;
+  for (const auto& [tensor, value] : map.items()) {
+    const std::string shard = value.is_string() ? value.get<std::string>() : "";
+    if (!value.is_string()) {
+      refuse(tensor, "its shard is not a text");
+    } else if (shard.empty() || shard == "." || shard == ".." ||
+               shard.find('/') != std::string::npos || visible(shard) != shard) {
+      refuse(tensor, str("its shard ", shown_name(shard), " is not the name of a file beside it"));
+    }
+    mappings.push_back({tensor, shard});
+  }
+  return mappings;
 }
 
 }  // namespace tandem

@@ -40,27 +40,14 @@ bool exists(const std::string& path) {
   return fs::exists(path, ignored);
 }
 
-// Opening anything else, for example a pipe, could wait for ever.
-std::unique_ptr<FileReader> open_regular(const std::string& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (status.type() == fs::file_type::not_found) {
-    fail_data(path, ": there is no such file");
-  }
-  if (!fs::is_regular_file(status)) {
-    fail_data(path, ": not a file");
-  }
-  return std::make_unique<FileReader>(path);
-}
-
 std::string read_text(const std::string& path) {
-  const std::unique_ptr<FileReader> file = open_regular(path);
-  if (file->bytes() > kLargestSafetensorsHeader) {
-    fail_data(path, ": an index of ", file->bytes(), " bytes; at most ", kLargestSafetensorsHeader,
+  const FileReader file(path);
+  if (file.bytes() > kLargestSafetensorsHeader) {
+    fail_data(path, ": an index of ", file.bytes(), " bytes; at most ", kLargestSafetensorsHeader,
               " are read");
   }
-  std::string text(static_cast<size_t>(file->bytes()), '\0');
-  file->read(0, file->bytes(), text.data());
+  std::string text(static_cast<size_t>(file.bytes()), '\0');
+  file.read(0, file.bytes(), text.data());
   return text;
 }
 
@@ -148,7 +135,7 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
 }
 
 void SafetensorsReader::open(const std::string& path) {
-  files_.push_back(open_regular(path));
+  files_.push_back(std::make_unique<FileReader>(path));
   int64_t data = 0;
   for (SafetensorsPlace& tensor : read_header(*files_.back(), &data)) {
     places_.emplace(tensor.entry.name, Place{files_.size() - 1, data + tensor.begin});
