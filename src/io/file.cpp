@@ -1,6 +1,5 @@
 #include "src/io/file.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,6 +20,11 @@ namespace {
 bool cannot_rename_directories(int error_number) {
   return error_number == EXDEV || error_number == ENOSYS || error_number == EOPNOTSUPP ||
          error_number == EINVAL;
+}
+
+// What `folder` calls the file.
+std::string name_in(int folder, const std::string& path) {
+  return folder == AT_FDCWD ? path : fs::path(path).filename().string();
 }
 
 // Renames a directory. Where that is not possible, the files in it.
@@ -67,10 +71,28 @@ void fail_file(const std::string& path, std::string_view doing, int error_number
                 : "");
 }
 
-Descriptor::Descriptor(const std::string& path, int flags, std::string_view doing)
-    : number_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
-  if (number_ < 0) {
+void require_replaceable(const std::string& path) {
+  std::error_code unknown;
+  const fs::file_status there = fs::status(path, unknown);
+  if (fs::exists(there) && !fs::is_regular_file(there)) {
+    fail_data(path, ": cannot write: not a file, but a ",
+              fs::is_directory(there) ? "directory" : "device");
+  }
+}
+
+Descriptor::Descriptor(const std::string& path, int flags, std::string_view doing, int folder)
+    : Descriptor(::openat(folder, name_in(folder, path).c_str(),
+                          flags | O_CLOEXEC | O_NONBLOCK | (flags & O_CREAT ? O_NOFOLLOW : 0),
+                          0666)) {
+  if (number_ < 0 && errno == ELOOP && (flags & O_CREAT) != 0) {
+    fail_data(path, ": a symbolic link, which is not written through; remove it");
+  }
+  if (number_ < 0 && errno != ENXIO) {
     fail_file(path, doing, errno);
+  }
+  struct stat status {};
+  if (::fstat(number_, &status) != 0 || !(S_ISREG(status.st_mode) || S_ISDIR(status.st_mode))) {
+    fail_data(path, ": not a file");
   }
 }
 
@@ -137,10 +159,10 @@ void FileReader::read(int64_t at, int64_t count, void* out) const {
   }
 }
 
-FileWriter::FileWriter(const std::string& path, Start start)
+FileWriter::FileWriter(const std::string& path, Start start, int folder)
     : path_(path),
       descriptor_(path, O_WRONLY | O_CREAT | (start == Start::kEmpty ? O_TRUNC : O_APPEND),
-                  "open for writing"),
+                  "open for writing", folder),
       bytes_(::lseek(descriptor_, 0, SEEK_END)) {}
 
 void FileWriter::write(std::string_view bytes) {
@@ -158,18 +180,19 @@ void FileWriter::sync() {
   }
 }
 
-void replace_file(const std::string& path, std::string_view content) {
+void replace_file(const std::string& path, std::string_view content, int folder) {
+  require_replaceable(path);
   const std::string partial = path + ".partial";
   try {
-    FileWriter file(partial, FileWriter::Start::kEmpty);
+    FileWriter file(partial, FileWriter::Start::kEmpty, folder);
     file.write(content);
     file.sync();
-    rename_path(partial, path);
+    rename_path(partial, path, folder);
   } catch (const Error&) {
-    ::unlink(partial.c_str());
+    ::unlinkat(folder, name_in(folder, partial).c_str(), 0);
     throw;
   }
-  sync_path(parent_of(path));
+  sync_path(folder == AT_FDCWD ? parent_of(path) : ".", folder);
 }
 
 void make_directories(const std::string& path) {
@@ -195,14 +218,14 @@ void remove_tree(const std::string& path) {
   }
 }
 
-void rename_path(const std::string& from, const std::string& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) {
+void rename_path(const std::string& from, const std::string& to, int folder) {
+  if (::renameat(folder, name_in(folder, from).c_str(), folder, name_in(folder, to).c_str()) != 0) {
     fail_file(from, str("rename to ", to), errno);
   }
 }
 
-void sync_path(const std::string& path) {
-  const Descriptor descriptor(path, O_RDONLY);
+void sync_path(const std::string& path, int folder) {
+  const Descriptor descriptor(path, O_RDONLY, "open", folder);
   // EINVAL: a file system that has nothing to sync for a directory.
   if (::fsync(descriptor) != 0 && errno != EINVAL) {
     fail_file(path, "write to the disk", errno);

@@ -4,6 +4,8 @@
 // to do when the disk is full.
 #pragma once
 
+#include <fcntl.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -20,12 +22,21 @@ std::string parent_of(const std::string& path);
 // Whether a system call failed for want of space.
 bool is_disk_full(int error_number);
 
-// An open file of the system, closed at the end of its life.
+// Throws unless `path` is a file, or free to become one: a rename to it would replace a device such
+// as /dev/null.
+void require_replaceable(const std::string& path);
+
+// An open file of the system, closed at the end of its life. A `folder` here and below is an open
+// directory that holds the file: the file is then opened by the last part of its path, wherever the
+// folder has been moved.
 class Descriptor {
  public:
   explicit Descriptor(int number) : number_(number) {}
-  // Opens a file. Throws "PATH: cannot DOING: reason" when that is impossible.
-  Descriptor(const std::string& path, int flags, std::string_view doing = "open");
+  // Opens a file or directory, nothing else: a pipe could be waited for without end, and a device
+  // may have no end. With O_CREAT, does not follow a symbolic link, which may come from a stranger.
+  // Throws "PATH: cannot DOING: reason" when opening is impossible.
+  Descriptor(const std::string& path, int flags, std::string_view doing = "open",
+             int folder = AT_FDCWD);
   ~Descriptor();
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
@@ -65,7 +76,7 @@ class FileWriter {
  public:
   enum class Start { kEmpty, kEnd };  // replace what the file holds, or append to it
 
-  FileWriter(const std::string& path, Start start);
+  FileWriter(const std::string& path, Start start, int folder = AT_FDCWD);
 
   const std::string& path() const { return path_; }
   void write(std::string_view bytes);
@@ -79,7 +90,7 @@ class FileWriter {
 
 // Gives a file this content, durably and in one step: PATH.partial is written and then renamed.
 // When it fails, the file keeps its former content.
-void replace_file(const std::string& path, std::string_view content);
+void replace_file(const std::string& path, std::string_view content, int folder = AT_FDCWD);
 
 // Creates a directory and its missing parents, durably; does nothing when it exists.
 void make_directories(const std::string& path);
@@ -87,10 +98,10 @@ void make_directories(const std::string& path);
 // Removes a file, or a directory with all it holds; does nothing when there is none.
 void remove_tree(const std::string& path);
 
-void rename_path(const std::string& from, const std::string& to);
+void rename_path(const std::string& from, const std::string& to, int folder = AT_FDCWD);
 
 // Makes the content of a file, or the names in a directory, durable.
-void sync_path(const std::string& path);
+void sync_path(const std::string& path, int folder = AT_FDCWD);
 
 // Gives directory `from` the name `to`, durably. When `to` exists, the two are exchanged in one
 // step and the old one is removed; on a file system that cannot exchange, it is removed before. On

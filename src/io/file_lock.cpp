@@ -1,10 +1,8 @@
 #include "src/io/file_lock.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <ctime>
 
@@ -27,8 +25,8 @@ std::string this_process() {
 
 // An open-file-description lock: unlike those of POSIX, it does not go when another descriptor of
 // the same file is closed.
-FileLock::FileLock(const std::string& path, const std::string& owner)
-    : descriptor_(path, O_RDWR | O_CREAT, "open for writing") {
+FileLock::FileLock(const std::string& path, const std::string& owner, int folder)
+    : descriptor_(path, O_RDWR | O_CREAT, "open for writing", folder) {
   struct flock whole {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
@@ -40,9 +38,8 @@ FileLock::FileLock(const std::string& path, const std::string& owner)
            str(owner, " is in use by ", holder.empty() ? "another process" : holder,
                "; wait until it ends, or choose another run.name"));
     }
-    std::fprintf(stderr,
-                 "tandem: %s: cannot be locked (%s); make sure that no other job writes here\n",
-                 path.c_str(), std::strerror(error_number));
+    complain(str(path, ": cannot be locked (", std::strerror(error_number),
+                 "); make sure that no other job writes here"));
     return;
   }
   const std::string text = this_process();
@@ -53,7 +50,7 @@ FileLock::FileLock(const std::string& path, const std::string& owner)
 }
 
 bool FileLock::is_held(const std::string& path) {
-  const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (descriptor < 0) {
     return false;
   }

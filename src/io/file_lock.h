@@ -14,7 +14,7 @@ class FileLock {
   // kConfig "OWNER is in use by process 123 on HOST since TIME; ..." if another process holds it,
   // on any host that shares the file system. Error kData if the file cannot be written. On a file
   // system that has no locks, this prints a warning.
-  FileLock(const std::string& path, const std::string& owner);
+  FileLock(const std::string& path, const std::string& owner, int folder = AT_FDCWD);
 
   // Whether some process holds a FileLock on this file now. False where there is no such file, and
   // on a file system that has no locks.

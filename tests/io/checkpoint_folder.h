@@ -43,6 +43,7 @@ class Checkpoint : public ::testing::Test {
     root_ = ::testing::TempDir() + "tandem-checkpoint-XXXXXX";
     ASSERT_NE(mkdtemp(root_.data()), nullptr);
     checkpoints_ = root_ + "/checkpoints";
+    fs::create_directory(checkpoints_);
   }
   void TearDown() override { fs::remove_all(root_); }
 

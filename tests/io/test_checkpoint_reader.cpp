@@ -21,6 +21,13 @@ TEST_F(Checkpoint, GivesBackEveryBit) {
   EXPECT_EQ(tensors[0].elements, 17 * 59);
 }
 
+// A reader takes 2^20 elements at a time.
+TEST_F(Checkpoint, PiecesMayBeLongerThanWhatIsReadAtOnce) {
+  constexpr int64_t kElements = (int64_t{1} << 20) + 3;
+  const std::vector<Slab> slabs = {{"param/w", Shape{kElements}, 0, random_values(kElements, 1)}};
+  EXPECT_EQ(read_all(CheckpointReader(save(1, slabs)), slabs[0]), values_of(slabs[0].data));
+}
+
 // What other HDF5 tools see in a checkpoint file.
 TEST_F(Checkpoint, LayoutOfAFile) {
   const std::vector<Slab> slabs = {{"optim/m/a.b", Shape{4, 5}, 6, random_values(9, 1)}};
@@ -75,7 +82,7 @@ TEST_F(Checkpoint, ReadsAtAnyNumberOfRanks) {
           FileEntry::from_text(write_rank_file(partial + "/" + rank_file_name(rank), part).text()));
     }
     Manifest manifest;
-    manifest.world_size = writers;
+    manifest.step = manifest.world_size = writers;
     const CheckpointReader reader(commit_checkpoint(partial, manifest, entries));
     for (const int readers : {1, 2, 3, 5}) {
       for (const std::vector<Slab>& part : cut(slabs, readers)) {
@@ -142,6 +149,21 @@ TEST_F(Checkpoint, SlicesThatOverlapAreFound) {
   expect_mentions(data_error([&] { CheckpointReader reader(path); }), {path, "param/w", "overlap"});
 }
 
+TEST_F(Checkpoint, ATensorHasAtMost1024Slices) {
+  const auto read = [&](int64_t slices) {
+    std::vector<CheckpointPiece> pieces;
+    for (int64_t column = 0; column < slices; ++column) {
+      const Slice slice({2, slices}, {0, column}, {2, 1});
+      pieces.push_back({.name = "param/w", .slice = slice, .count = 2});
+    }
+    Manifest manifest;
+    manifest.files.resize(1);
+    return CheckpointReader(root_, manifest, {pieces}).tensors()[0].elements;
+  };
+  EXPECT_EQ(read(1024), 2 * 1024);
+  expect_mentions(data_error([&] { read(1025); }), {"param/w", "more than 1024"});
+}
+
 // When ranks read together, each file is opened once, and all ranks know all tensors.
 TEST_F(Checkpoint, AnIndexIsReadInShares) {
   const std::string partial = begin_checkpoint(checkpoints_, 1);
@@ -151,6 +173,7 @@ TEST_F(Checkpoint, AnIndexIsReadInShares) {
         write_rank_file(partial + "/" + rank_file_name(static_cast<int>(entries.size())), part));
   }
   Manifest manifest;
+  manifest.step = 1;
   manifest.world_size = 5;
   const std::string path = commit_checkpoint(partial, manifest, entries);
   manifest = read_manifest(path);
@@ -221,9 +244,7 @@ class Damage {
       : checkpoint_(checkpoint),
         file_(checkpoint + "/" + rank_file_name(0)),
         content_(read_file(file_)) {
-    if (read_manifest(checkpoint).format_version > 1) {  // otherwise a hash is of a whole file
-      pieces_ = pieces_in(file_);
-    }
+    pieces_ = pieces_in(file_);
   }
   size_t bytes() const { return content_.size(); }
 
@@ -309,38 +330,6 @@ TEST_F(Checkpoint, PiecesAreVerifiedWhenTheyAreRead) {
                     reader.read({"optim/v/head.weight", Shape{17, 59}, 0, one});
                   }),
                   {file, "damaged", "optim/v/head.weight"});
-}
-
-// Format 1: whole tensors, no hashes of pieces, and the hash of the whole file in the manifest.
-TEST_F(Checkpoint, Format1IsStillRead) {
-  const Slab slab = one_slab()[0];
-  const std::string partial = begin_checkpoint(checkpoints_, 1), file = partial + "/rank-0000.h5";
-  H5Writer writer(file);
-  for (const Range range : {Range{4, 10}, Range{0, 4}}) {
-    const std::string name = range.begin == 4 ? "/param/w" : "/param/w@0";
-    const Tensor part = slab.data.slice(range.begin, range.count());
-    writer.write_all<float>(name, part.as<float>());
-    writer.set_attribute(name, "shape", std::vector<int64_t>{10});
-    writer.set_attribute(name, "offset", std::vector<int64_t>{range.begin});
-    writer.set_attribute(name, "count", std::vector<int64_t>{range.count()});
-  }
-  writer.commit();
-  const std::string content = read_file(file);
-  Manifest manifest;
-  manifest.format_version = 1;
-  const FileEntry entry{
-      "rank-0000.h5", static_cast<int64_t>(content.size()), {}, hash_of(content).hex()};
-  const std::string path = commit_checkpoint(partial, manifest, {entry});
-  Damage(path).expect_all_found();
-
-  // Bytes that no hash covers are not read.
-  manifest.format_version = 2;
-  const std::string unhashed = begin_checkpoint(checkpoints_, 2);
-  fs::copy(path + "/rank-0000.h5", unhashed + "/rank-0000.h5");
-  const FileEntry outside =
-      describe_file(unhashed + "/rank-0000.h5", bytes_of(pieces_in(path + "/rank-0000.h5")));
-  const std::string second = commit_checkpoint(unhashed, manifest, {outside});
-  expect_mentions(data_error([&] { CheckpointReader reader(second); }), {second, "no hash"});
 }
 
 }  // namespace

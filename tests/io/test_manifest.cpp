@@ -44,6 +44,16 @@ TEST(Manifest, TakesAnyConfigAndAnyNumber) {
   EXPECT_TRUE(read.schedule.empty());
 }
 
+TEST(Manifest, NoCountIsNegative) {
+  for (const auto set :
+       {+[](Manifest& m) { m.step = -5; }, +[](Manifest& m) { m.sampler_epoch = -1; },
+        +[](Manifest& m) { m.sampler_position = -1; }, +[](Manifest& m) { m.world_size = -1; }}) {
+    Manifest manifest = full_manifest();
+    set(manifest);
+    EXPECT_THROW(manifest_from_json(to_json(manifest), "m"), Error);
+  }
+}
+
 // Every flipped bit is found, or changes nothing (in white space).
 TEST(Manifest, NoFlippedBitGoesUnnoticed) {
   const std::string text = to_json(full_manifest());

@@ -213,6 +213,14 @@ int open64(const char* path, int flags, ...) {
   return open_recorded("open64", &open64, AT_FDCWD, path, flags, mode);
 }
 
+int openat(int folder, const char* path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const unsigned mode = mode_of(flags, arguments);
+  va_end(arguments);
+  return open_recorded("openat", &openat, folder, path, flags, mode);
+}
+
 int rename(const char* from, const char* to) noexcept {
   if (is_refused(from)) {
     errno = EXDEV;
@@ -220,6 +228,15 @@ int rename(const char* from, const char* to) noexcept {
   }
   FileCall call = about_names(Kind::kRename, from, to);
   return noted(call_next("rename", &rename, from, to), std::move(call));
+}
+
+int renameat(int from_folder, const char* from, int to_folder, const char* to) noexcept {
+  if (is_refused(path_at(from_folder, from))) {
+    errno = EXDEV;
+    return -1;
+  }
+  FileCall call = about_names(Kind::kRename, path_at(from_folder, from), path_at(to_folder, to));
+  return noted(call_next("renameat", &renameat, from_folder, from, to_folder, to), std::move(call));
 }
 
 int renameat2(int from_folder, const char* from, int to_folder, const char* to,

@@ -135,6 +135,15 @@ void bind_parameters(std::span<Parameter* const> parameters, DType dtype, uint64
   }
 }
 
+std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 std::vector<double> values_of(const Tensor& tensor) {
   const Tensor host = to_host(tensor);
   return on_float(host.dtype(), [&]<class T>() {

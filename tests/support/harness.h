@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "src/autograd/context.h"
@@ -16,6 +17,9 @@ namespace tandem::testing {
 // Runs `body` on every available device; with TANDEM_REQUIRE_DEVICES=cpu,cuda a missing one is a
 // failure.
 void for_each_device(const std::function<void(Device)>& body);
+
+// What the Error says that `body` throws; "" if it throws none.
+std::string message_of(const std::function<void()>& body);
 
 // The test program's only compute stream of a device, and the memory for its tensors, which that
 // stream orders.

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "comm/transport/launcher.h"
+#include "comm/debugger.h"
 #include "tests/support/mpi_world.h"
 
 namespace tandem::testing {

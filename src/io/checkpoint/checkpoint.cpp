@@ -24,6 +24,7 @@ constexpr std::string_view kManifestName = "manifest.json";
 constexpr std::string_view kPartial = ".partial";
 constexpr std::string_view kDiscarded = "discarded-";
 constexpr std::string_view kStep = "step-";
+constexpr std::string_view kBest = "best";
 
 std::string join(const std::string& directory, std::string_view name) {
   return (fs::path(directory) / name).string();
@@ -91,9 +92,9 @@ std::string rank_file_name(int rank) {
 }
 
 std::string begin_checkpoint(const std::string& checkpoints, int64_t step) {
-  make_directories(checkpoints);
   for (const std::string& name : names_in(checkpoints)) {
-    if (name.ends_with(kPartial)) {
+    const std::string_view stem = std::string_view(name).substr(0, name.find('.'));
+    if (name == str(stem, kPartial) && (stem == kBest || step_of(stem))) {
       remove_tree(join(checkpoints, name));
     }
   }
@@ -184,6 +185,13 @@ Manifest read_manifest(const std::string& directory) {
     fail_data(directory, ": not a complete checkpoint: it has no manifest.json");
   }
   Manifest manifest = manifest_from_json(read_file(path), path);
+  const auto name_step = step_of(fs::path(directory + "/").parent_path().filename().string());
+  if (manifest.step != name_step.value_or(manifest.step) ||
+      manifest.world_size != std::ssize(manifest.files)) {
+    fail_data(path, ": says step ", manifest.step, ", with the files of ", manifest.world_size,
+              " ranks; the folder's name and its list of files say otherwise: use another "
+              "checkpoint");
+  }
   for (const FileEntry& entry : manifest.files) {
     const std::string file = join(directory, entry.name);
     std::error_code error;
@@ -245,7 +253,7 @@ void discard_after(const std::string& checkpoints, int64_t step) {
 }
 
 void keep_as_best(const std::string& checkpoints, const std::string& path) {
-  const std::string partial = join(checkpoints, "best" + std::string(kPartial));
+  const std::string partial = join(checkpoints, str(kBest, kPartial));
   remove_tree(partial);
   make_partial(partial);
   for (const std::string& name : names_in(path)) {
@@ -260,7 +268,7 @@ void keep_as_best(const std::string& checkpoints, const std::string& path) {
     }
   }
   sync_path(partial);
-  replace_directory(partial, join(checkpoints, "best"), kManifestName);
+  replace_directory(partial, join(checkpoints, kBest), kManifestName);
 }
 
 }  // namespace tandem

@@ -13,9 +13,6 @@
 // A second piece of one tensor in one file has "@<its first element in the tensor>" after its name.
 // The manifest has a hash of all other bytes of each file.
 //
-// Format 1 can be read too. It has whole tensors instead of slices, and hashes of whole files
-// instead of hashes of pieces.
-//
 // To save:  rank 0      begin_checkpoint(checkpoints, step), tells everybody the directory
 //           every rank  write_rank_file(directory/rank_file_name(rank), slabs), sends its entry
 //           rank 0      commit_checkpoint(directory, manifest, entries), then keep_newest(...)
@@ -38,7 +35,7 @@ std::string step_name(int64_t step);   // "step-00000100"
 std::string rank_file_name(int rank);  // "rank-0000.h5"
 
 // Creates CHECKPOINTS/step-XXXXXXXX.partial, empty, and returns its path. Removes what unfinished
-// attempts left behind.
+// attempts left behind, and nothing else. CHECKPOINTS must be there.
 std::string begin_checkpoint(const std::string& checkpoints, int64_t step);
 
 // Writes this rank's pieces, durably. Every element of a tensor must be in exactly one slab of one

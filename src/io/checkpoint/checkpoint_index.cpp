@@ -27,13 +27,9 @@ bool is_shape(const std::vector<int64_t>& sizes) {
          });
 }
 
-// The slice that a dataset's attributes describe; nothing when they describe none. Format 1 has
-// whole tensors only.
+// The slice that a dataset's attributes describe; nothing when they describe none.
 std::optional<Slice> slice_in(const H5Reader& reader, const std::string& dataset) {
   const std::vector<int64_t> whole = reader.int_attribute(dataset, "shape");
-  if (!reader.has_attribute(dataset, "start")) {
-    return is_shape(whole) ? std::optional(Slice(Shape(whole))) : std::nullopt;
-  }
   const std::vector<int64_t> start = reader.int_attribute(dataset, "start");
   const std::vector<int64_t> extent = reader.int_attribute(dataset, "extent");
   bool inside = is_shape(whole) && is_shape(start) && is_shape(extent) &&
@@ -59,9 +55,7 @@ CheckpointPiece piece_of(const H5Reader& reader, const std::string& dataset) {
           .offset = offset[0],
           .count = count[0],
           .byte = values.offset,
-          .hash = reader.has_attribute(dataset, "xxh3_128")
-                      ? reader.string_attribute(dataset, "xxh3_128")
-                      : ""};
+          .hash = reader.string_attribute(dataset, "xxh3_128")};
 }
 
 }  // namespace
@@ -138,11 +132,6 @@ CheckpointIndex index_files(const std::string& directory, const Manifest& manife
                 "checkpoint");
     }
     for (CheckpointPiece& piece : pieces_in(path)) {
-      if (piece.hash.empty() && !file.pieces.empty()) {
-        fail_data(
-            path, ": ", piece.name,
-            " has no hash, and its bytes are not in that of the file; use another checkpoint");
-      }
       piece.file = i;
       index.pieces.push_back(std::move(piece));
     }

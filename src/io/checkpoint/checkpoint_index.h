@@ -20,7 +20,7 @@ struct CheckpointPiece {
   int64_t offset = 0;  // elements [offset, offset + count) of the slice, f32
   int64_t count = 0;
   int64_t byte = 0;    // position of the first element in the file
-  std::string hash{};  // XXH3-128 of its bytes, 32 hex digits; empty in format 1
+  std::string hash{};  // XXH3-128 of its bytes, 32 hex digits
   size_t file = 0;     // number of its file in the manifest
 
   Range range() const { return {offset, offset + count}; }
@@ -43,8 +43,7 @@ std::vector<CheckpointPiece> pieces_in(const std::string& path);
 std::vector<Range> bytes_of(const std::vector<CheckpointPiece>& pieces);
 
 // Indexes the files number share, share + shares, ... of a checkpoint directory. Throws
-// Error(kData) when bytes outside pieces are not those that were written. This is checked before
-// HDF5 opens a file, because the library does not survive all damage.
+// Error(kData) when bytes outside pieces are not those that were written.
 CheckpointIndex index_files(const std::string& directory, const Manifest& manifest,
                             size_t share = 0, size_t shares = 1);
 

@@ -14,6 +14,7 @@ namespace tandem {
 namespace {
 
 constexpr int64_t kChunk = int64_t{1} << 20;  // elements read at once
+constexpr size_t kMostSlices = 1024;          // of a tensor; each is compared with all others
 
 // Slices of one tensor are equal or disjoint, so their starts identify them.
 bool is_before(const CheckpointPiece& a, const CheckpointPiece& b) {
@@ -73,10 +74,10 @@ void CheckpointReader::sort_pieces() {
     for (const CheckpointPiece& piece : logical.pieces) {
       if (slices.empty() || slices.back() != piece.slice) {
         end = 0;
-        for (const Slice& other : slices) {
-          if (other.overlaps(piece.slice)) {
-            fail_data(directory_, ": the slices of ", name, " overlap");
-          }
+        const auto overlaps = [&](const Slice& other) { return other.overlaps(piece.slice); };
+        if (slices.size() == kMostSlices || std::ranges::any_of(slices, overlaps)) {
+          fail_data(directory_, ": the slices of ", name, " overlap, or are more than ",
+                    kMostSlices);
         }
         slices.push_back(piece.slice);
       }
@@ -159,8 +160,7 @@ void CheckpointReader::read_piece(const CheckpointPiece& piece, F visit) const {
     hash.add(values.data(), range.count() * kBytes);
     visit(range, values.data());
   }
-  // Format 1 has hashes of whole files only; they were compared when the files were indexed.
-  if (!piece.hash.empty() && hash.digest().hex() != piece.hash) {
+  if (hash.digest().hex() != piece.hash) {
     fail_data(file.path(), ": damaged: ", piece.name,
               " is not what was written; copy it again, or use another checkpoint");
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "src/core/error.h"
+#include "src/core/visible_text.h"
 #include "src/io/content_hash.h"
 #include "src/io/file.h"
 
@@ -18,8 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "tandem checkpoint";
-constexpr int64_t kChunk = int64_t{1} << 20;  // bytes read at once
-constexpr int kDeepest = 16;                  // nesting that is read; dump() is recursive
+constexpr int kDeepest = 16;  // nesting that is read; dump() is recursive
 
 std::string dump(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
@@ -51,8 +51,11 @@ T whole_number(const Json& json) {
 
 FileEntry entry_of(const Json& json) {
   FileEntry file{.name = json.at("name"), .length = whole_number<int64_t>(json.at("length"))};
+  if (file.name.find('/') != std::string::npos || visible(file.name) != file.name) {
+    throw std::out_of_range("a file's name is not plain");
+  }
   int64_t end = 0;
-  for (const Json& numbers : json.value("pieces", Json::array())) {  // format 1 has none
+  for (const Json& numbers : json.at("pieces")) {
     const Range piece{whole_number<int64_t>(numbers.at(0)), whole_number<int64_t>(numbers.at(1))};
     if (piece.begin < end || piece.end < piece.begin || piece.end > file.length) {
       throw std::out_of_range("pieces are not in order inside their file");
@@ -66,7 +69,6 @@ FileEntry entry_of(const Json& json) {
 
 Manifest manifest_of(const Json& json) {
   Manifest manifest;
-  manifest.format_version = whole_number<int>(json.at("format_version"));
   json.at("config").get_to(manifest.config);
   manifest.step = whole_number<int64_t>(json.at("step"));
   manifest.sampler_epoch = whole_number<int64_t>(json.at("sampler").at("epoch"));
@@ -76,6 +78,10 @@ Manifest manifest_of(const Json& json) {
   manifest.seed = whole_number<uint64_t>(json.at("seed"));
   json.at("schedule").get_to(manifest.schedule);
   manifest.world_size = whole_number<int>(json.at("world_size"));
+  if (std::min({manifest.step, manifest.sampler_epoch, manifest.sampler_position,
+                int64_t{manifest.world_size}}) < 0) {
+    throw std::out_of_range("a number is negative");
+  }
   if (json.contains("validation_loss")) {
     manifest.validation_loss = json.at("validation_loss").get<double>();
   }
@@ -93,32 +99,17 @@ FileEntry FileEntry::from_text(std::string_view text) { return entry_of(Json::pa
 
 FileEntry describe_file(const std::string& path, std::vector<Range> pieces) {
   const FileReader file(path);
-  ContentHash hash;
-  std::vector<char> buffer(kChunk);
-  int64_t at = 0;
-  const auto hash_up_to = [&](int64_t end) {
-    while (at < end) {
-      const int64_t count = std::min(kChunk, end - at);
-      file.read(at, count, buffer.data());
-      hash.add(buffer.data(), count);
-      at += count;
-    }
-  };
-  for (const Range& piece : pieces) {
-    hash_up_to(piece.begin);
-    at = piece.end;
-  }
-  hash_up_to(file.bytes());
+  const std::string hash = hash_outside(file, pieces, file.bytes()).hex();
   return {.name = std::filesystem::path(path).filename().string(),
           .length = file.bytes(),
           .pieces = std::move(pieces),
-          .hash = hash.digest().hex()};
+          .hash = hash};
 }
 
 std::string to_json(const Manifest& manifest) {
   Json json;
   json["format"] = kFormat;
-  json["format_version"] = manifest.format_version;
+  json["format_version"] = Manifest::kFormatVersion;
   json["step"] = manifest.step;
   json["sampler"] = {{"epoch", manifest.sampler_epoch}, {"position", manifest.sampler_position}};
   json["data_hash"] = manifest.data_hash;
@@ -159,8 +150,8 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
       fail_data(path, ": not the manifest of a checkpoint");
     }
     const int version = whole_number<int>(json.at("format_version"));
-    if (version < 1 || version > Manifest::kFormatVersion) {
-      fail_data(path, ": format version ", version, "; this program reads versions 1 to ",
+    if (version != Manifest::kFormatVersion) {
+      fail_data(path, ": format version ", version, "; this program reads version ",
                 Manifest::kFormatVersion, ": use the release that wrote it");
     }
     const std::string hash = json.at("xxh3_128").get<std::string>();

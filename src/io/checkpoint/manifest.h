@@ -19,7 +19,7 @@ namespace tandem {
 struct FileEntry {
   std::string name{};           // "rank-0000.h5", without a directory
   int64_t length = 0;           // bytes
-  std::vector<Range> pieces{};  // the bytes of pieces (checkpoint.h); empty in format 1
+  std::vector<Range> pieces{};  // the bytes of pieces (src/io/checkpoint/checkpoint.h)
   std::string hash{};           // XXH3-128 of all other bytes, 32 hex digits as `xxh128sum` prints
 
   std::string text() const;                           // a line of JSON
@@ -31,15 +31,14 @@ struct FileEntry {
 FileEntry describe_file(const std::string& path, std::vector<Range> pieces);
 
 struct Manifest {
-  static constexpr int kFormatVersion = 2;  // of what is written; format 1 is read too
+  static constexpr int kFormatVersion = 2;
 
-  int format_version = kFormatVersion;
   std::string config;                      // the resolved configuration, as in config.cfg
   int64_t step = 0;                        // updates done
   int64_t sampler_epoch = 0;               // where the data continues: in this epoch,
   int64_t sampler_position = 0;            // after this many samples, over all ranks
   std::string data_hash;                   // content hash of the dataset that the run reads
-  std::string vocabulary_hash{};           // of its tokenizer or classes; empty in older ones
+  std::string vocabulary_hash{};           // of its tokenizer or classes
   uint64_t seed = 0;                       // the key of every random number
   std::map<std::string, double> schedule;  // state of the schedule and the loss scaler, by name
   int world_size = 1;
