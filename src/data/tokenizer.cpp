@@ -31,11 +31,13 @@ class CharTokenizer : public Tokenizer {
     return pieces_[static_cast<size_t>(token)];
   }
 
-  void append_tokens(std::string_view text, std::vector<int32_t>* tokens) override {
+  void append_tokens(std::string_view text, std::vector<int32_t>* tokens,
+                     const Drain& drain) override {
     for (size_t at = 0; at < text.size();) {
       const Utf8Step step = read_utf8(text, at);
       tokens->push_back(id_of(step.code_point < 0 ? 0xFFFD : step.code_point));
       at += static_cast<size_t>(step.length);
+      drain_if_full(*tokens, drain);
     }
   }
 
@@ -78,9 +80,11 @@ class BytesTokenizer : public Tokenizer {
     return {&bytes_[static_cast<size_t>(token)], 1};
   }
 
-  void append_tokens(std::string_view text, std::vector<int32_t>* tokens) override {
+  void append_tokens(std::string_view text, std::vector<int32_t>* tokens,
+                     const Drain& drain) override {
     for (const char byte : text) {
       tokens->push_back(static_cast<uint8_t>(byte));
+      drain_if_full(*tokens, drain);
     }
   }
 

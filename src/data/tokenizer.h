@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -39,8 +40,12 @@ class Tokenizer {
 
   // Appends the tokens of `text`. A special token spelled out in the text is encoded as ordinary
   // text. Throws kData when the vocabulary cannot express a character (char), or when the regular
-  // expression that cuts words takes too many steps (bpe).
-  virtual void append_tokens(std::string_view text, std::vector<int32_t>* tokens) = 0;
+  // expression that cuts words takes too many steps (bpe). `drain` is for long texts, which must be
+  // valid UTF-8: it is called whenever there are kTokensTogether, and may take them away.
+  using Drain = std::function<void()>;
+  static constexpr size_t kTokensTogether = size_t{1} << 16;
+  virtual void append_tokens(std::string_view text, std::vector<int32_t>* tokens,
+                             const Drain& drain = nullptr) = 0;
 
   // The bytes of one token, which may be a part of a character; 0 <= token < vocab_size().
   virtual std::string_view piece(int32_t token) const = 0;
@@ -56,6 +61,13 @@ class Tokenizer {
   // The text of the tokens, broken UTF-8 replaced by U+FFFD. Throws kData on an id outside the
   // vocabulary.
   std::string decode(std::span<const int32_t> tokens) const;
+
+ protected:
+  static void drain_if_full(const std::vector<int32_t>& tokens, const Drain& drain) {
+    if (tokens.size() >= kTokensTogether && drain) {
+      drain();
+    }
+  }
 
  private:
   // Writes what the kind alone does not say into the group /tokenizer.
@@ -84,11 +96,12 @@ std::unique_ptr<Tokenizer> make_bytes_tokenizer();
 std::unique_ptr<Tokenizer> load_gpt2_tokenizer(const std::string& folder);
 
 // Reads `tokenizer.json` as Hugging Face's library `tokenizers` writes it, and gives its ids. It
-// must be byte-level BPE: the pre-tokenizers ByteLevel, Split, Digits and sequences of them, and
-// the post-processors ByteLevel and TemplateProcessing. Special tokens are never found in text;
-// other added tokens are, before it is cut into words. The end of text is `eos_token` of
-// `tokenizer_config.json`, else the first `eos_token_id` of `generation_config.json`, else there is
-// none. Throws kData naming the file and what is wrong or not supported.
+// must be the single characters that `tandem export` writes, or byte-level BPE: the pre-tokenizers
+// ByteLevel, Split, Digits and sequences of them, and the post-processors ByteLevel and
+// TemplateProcessing. Special tokens are never found in text; other added tokens are, before it is
+// cut into words. The end of text is `eos_token` of `tokenizer_config.json`, else the first
+// `eos_token_id` of `generation_config.json`, else there is none. Throws kData naming the file and
+// what is wrong or not supported.
 std::unique_ptr<Tokenizer> load_hugging_face_tokenizer(const std::string& folder);
 
 // Reads a tokenizer that save() wrote.

@@ -4,10 +4,15 @@
 // rest are only counted. Up to `max_bad` records are left out of the dataset. One more ends the
 // command with exit code 3, but not before kShown records were bad or the input has ended, so that
 // a person sees more than the first one.
+//
+// LeakedRecords counts the records that are in both splits.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+
+#include "src/prepare/temporary_file.h"
 
 namespace tandem {
 
@@ -35,6 +40,23 @@ class BadRecords {
   int64_t max_bad_;
   Printing printing_;
   int64_t count_ = 0;
+};
+
+// Counts the validation records that are in the training part, too.
+class LeakedRecords {
+ public:
+  // `folder`: for a temporary file.
+  explicit LeakedRecords(const std::string& folder) : hashes_(folder) {}
+
+  // All records of the training part come first.
+  void add(std::string_view text, bool is_val);
+
+  // Takes as many hashes into memory as fit there, and reads all again for the next ones.
+  int64_t count() const;
+
+ private:
+  TemporaryFile hashes_;
+  int64_t train_count_ = 0;
 };
 
 }  // namespace tandem

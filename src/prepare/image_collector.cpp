@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "src/core/error.h"
+#include "src/core/visible_text.h"
 #include "src/data/utf8.h"
 #include "src/io/byte_stream.h"
 #include "src/prepare/image_batch_files.h"
@@ -85,7 +86,9 @@ void ImageCollector::add(const SourceFile& file) {
                                    ".heic", ".avif", ".jp2", ".svg"})) {
     bad_.add(file.place, "an image format that is not read; convert it to PNG or JPEG");
   } else {
-    ++ignored_;
+    if (++ignored_ <= 3) {
+      some_ignored_.push_back(visible(file.name));
+    }
   }
 }
 

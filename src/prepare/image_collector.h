@@ -30,7 +30,9 @@ class ImageCollector {
   void finish();
 
   const std::vector<std::string>& classes() const { return classes_; }
+  // Files that are neither images nor say something about images, and the names of the first few.
   int64_t ignored_files() const { return ignored_; }
+  const std::vector<std::string>& some_ignored() const { return some_ignored_; }
 
  private:
   // Where the labels come from: names of folders, or numbers in files.
@@ -58,6 +60,7 @@ class ImageCollector {
   std::string outside_split_;  // the first image that is in no split, and the first that is in one
   std::string inside_split_;
   int64_t ignored_ = 0;
+  std::vector<std::string> some_ignored_;
 };
 
 }  // namespace tandem

@@ -1,28 +1,11 @@
 #include "src/prepare/image_store.h"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <utility>
 
 #include "src/core/error.h"
 
 namespace tandem {
 namespace {
-
-// Creates a file and removes its name, so that it vanishes when it is closed.
-int open_unnamed(const std::string& folder) {
-  std::string name = folder + "/.tandem-images-XXXXXX";
-  const int descriptor = ::mkstemp(name.data());
-  if (descriptor < 0) {
-    fail_data(folder, ": cannot write here: ", std::strerror(errno));
-  }
-  ::unlink(name.c_str());
-  return descriptor;
-}
 
 // Repeats the grey plane three times.
 std::vector<uint8_t> grey_to_rgb(std::span<const uint8_t> plane) {
@@ -37,7 +20,7 @@ std::vector<uint8_t> grey_to_rgb(std::span<const uint8_t> plane) {
 }  // namespace
 
 ImageStore::ImageStore(const std::string& folder)
-    : folder_(folder), descriptor_(open_unnamed(folder)) {}
+    : folder_(folder), file_(std::make_unique<TemporaryFile>(folder)) {}
 
 std::string ImageStore::add(const Image& image, const std::string& name, ImagePart part,
                             int32_t label) {
@@ -57,32 +40,14 @@ std::string ImageStore::add(const Image& image, const std::string& name, ImagePa
       image.channels < channels_ ? grey_to_rgb(image.pixels) : std::vector<uint8_t>();
   const std::span<const uint8_t> pixels = widened.empty() ? image.pixels : widened;
   const auto slot = std::ssize(images_);
-  write(slot, pixels);
+  file_->append(pixels.data(), image_bytes());
   images_.push_back({name, part, label, slot, hash_of(pixels.data(), std::ssize(pixels))});
   return "";
 }
 
-void ImageStore::write(int64_t slot, std::span<const uint8_t> pixels) {
-  const int problem =
-      write_at(descriptor_, slot * image_bytes(), pixels.data(), std::ssize(pixels));
-  if (problem != 0) {
-    fail_data(folder_, ": cannot write: ", std::strerror(problem),
-              "; until the dataset is complete, free space of twice its size is needed here");
-  }
-}
-
 void ImageStore::read(const StoredImage& image, std::span<uint8_t> pixels) const {
   require(std::ssize(pixels) == image_bytes(), "ImageStore: wrong image size");
-  int64_t at = image.slot * image_bytes();
-  while (!pixels.empty()) {
-    const ssize_t got = ::pread(descriptor_, pixels.data(), pixels.size(), at);
-    if (got == 0 || (got < 0 && errno != EINTR)) {
-      fail_data(folder_,
-                ": cannot read an image back: ", got == 0 ? "the file ends" : std::strerror(errno));
-    }
-    pixels = pixels.subspan(static_cast<size_t>(std::max<ssize_t>(got, 0)));
-    at += std::max<ssize_t>(got, 0);
-  }
+  file_->read(image.slot * image_bytes(), pixels.data(), image_bytes());
 }
 
 void ImageStore::turn_to_rgb() {
@@ -94,10 +59,10 @@ void ImageStore::turn_to_rgb() {
   for (StoredImage& image : images_) {
     read(image, plane);
     const std::vector<uint8_t> planes = grey_to_rgb(plane);
-    wide.write(image.slot, planes);
+    wide.file_->append(planes.data(), wide.image_bytes());
     image.hash = hash_of(planes.data(), std::ssize(planes));
   }
-  descriptor_.swap(wide.descriptor_);
+  file_.swap(wide.file_);
   channels_ = 3;
 }
 

@@ -1,17 +1,18 @@
 // Holds the images of a dataset being prepared, until it is known which split each belongs to.
 //
-// The pixels wait in an unnamed file beside the output, so that memory does not grow with their
-// number and a killed process leaves nothing behind.
+// The pixels wait in a temporary file beside the output, so that memory does not grow with their
+// number.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "src/io/content_hash.h"
-#include "src/io/file.h"
 #include "src/prepare/image.h"
+#include "src/prepare/temporary_file.h"
 
 namespace tandem {
 
@@ -48,11 +49,10 @@ class ImageStore {
   void read(const StoredImage& image, std::span<uint8_t> pixels) const;
 
  private:
-  void write(int64_t slot, std::span<const uint8_t> pixels);
   void turn_to_rgb();
 
   std::string folder_;
-  Descriptor descriptor_;
+  std::unique_ptr<TemporaryFile> file_;
   int64_t channels_ = 0;
   int64_t height_ = 0;
   int64_t width_ = 0;

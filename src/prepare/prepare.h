@@ -66,7 +66,9 @@ struct PrepareReport {
 // validation split is the end of the stream: it begins at character floor((1 - f) n) of n, with f =
 // val_fraction. Records are kept whole: the first record that reaches past that character, and all
 // later ones, are validation. The first record is always training. Writes /train/tokens and
-// /val/tokens, uint16 when the vocabulary fits and uint32 otherwise.
+// /val/tokens, uint16 when the vocabulary fits and uint32 otherwise. Memory does not grow with the
+// input, only with its longest record or stretch without white space; tokens and long texts wait in
+// temporary files.
 PrepareReport prepare_text(const PrepareTextOptions& options);
 
 // Reads JPEG and PNG files in class folders, MNIST-style IDX files, or CIFAR-10 binary batches. The

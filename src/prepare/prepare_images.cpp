@@ -11,6 +11,7 @@
 
 #include "src/core/counted.h"
 #include "src/core/error.h"
+#include "src/core/visible_text.h"
 #include "src/data/dataset.h"
 #include "src/io/content_hash.h"
 #include "src/io/file.h"
@@ -53,9 +54,12 @@ void split_by_name(double val_fraction, Parts* parts) {
   std::erase_if(parts->train, is_chosen);
 }
 
-// `other_files`: how many files of the input were no images.
+constexpr const char* kLookedFor =
+    "; looked for class folders of .jpg and .png files, IDX files such as train-images-idx3-ubyte "
+    "and train-labels-idx1-ubyte, and CIFAR-10's data_batch_1.bin";
+
 Parts divide(const PrepareImagesOptions& options, const std::vector<StoredImage>& images,
-             int64_t other_files) {
+             const ImageCollector& collector) {
   const bool has_val = std::ranges::count(images, ImagePart::kVal, &StoredImage::part) > 0;
   Parts parts;
   for (const StoredImage& image : images) {
@@ -71,12 +75,15 @@ Parts divide(const PrepareImagesOptions& options, const std::vector<StoredImage>
     split_by_name(options.val_fraction, &parts);
   }
   if (images.empty()) {
-    fail_data(options.input, ": no images found among ", counted(other_files, "file"),
-              "; class folders of .jpg and .png files, IDX files such as train-images-idx3-ubyte "
-              "and train-labels-idx1-ubyte, and CIFAR-10's data_batch_1.bin are read");
+    const int64_t others = collector.ignored_files();
+    const std::vector<std::string>& names = collector.some_ignored();
+    fail_data(options.input, ": no images found among ", counted(others, "file"),
+              names.empty() ? "" : ": ", joined(names), others > std::ssize(names) ? ", ..." : "",
+              kLookedFor);
   }
   if (parts.train.empty()) {
-    fail_data(options.input, ": there are no training images");
+    fail_data(options.input, ": there are no training images; all ", images.size(),
+              " are for validation or test, such as ", visible(images[0].name), kLookedFor);
   }
   return parts;
 }
@@ -191,7 +198,6 @@ std::string write_dataset(const Parts& parts, const std::vector<std::string>& cl
     names += name + "\n";
   }
   add_to_hash({.kind = DatasetKind::kImages,
-               .format = kDatasetFormat,
                .train_count = std::ssize(parts.train),
                .val_count = std::ssize(parts.val),
                .channels = store.channels(),
@@ -203,7 +209,7 @@ std::string write_dataset(const Parts& parts, const std::vector<std::string>& cl
   const std::string content_hash = hash.digest().hex();
   file->set_attribute("/", "kind", std::string("images"));
   file->set_attribute("/", "format", std::vector<int64_t>{kDatasetFormat});
-  file->set_attribute("/", "class_names", names);
+  file->write_all<uint8_t>("/class_names", std::vector<uint8_t>(names.begin(), names.end()));
   file->set_attribute("/", "mean", moments.mean());
   file->set_attribute("/", "std", moments.std());
   file->set_attribute("/", "content_hash", content_hash);
@@ -229,7 +235,7 @@ void print_report(const PrepareImagesOptions& options, const PrepareReport& repo
                             " also in the training part"));
   add_if(report.val_count == 0,
          "there is no validation part: `tandem eval` will refuse this dataset");
-  std::fputs(text.c_str(), stdout);
+  show("%s", text.c_str());
 }
 
 }  // namespace
@@ -248,7 +254,7 @@ PrepareReport prepare_images(const PrepareImagesOptions& options) {
                 [&](const SourceFile& source) { collector.add(source); });
   collector.finish();
   bad.finish();
-  const Parts parts = divide(options, store.images(), collector.ignored_files());
+  const Parts parts = divide(options, store.images(), collector);
   PrepareReport report;
   report.train_count = std::ssize(parts.train);
   report.val_count = std::ssize(parts.val);

@@ -5,8 +5,8 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <span>
 #include <thread>
-#include <unordered_set>
 
 #include "src/core/counted.h"
 #include "src/core/error.h"
@@ -21,6 +21,7 @@
 #include "src/io/hdf5/hdf5.h"
 #include "src/prepare/bad_records.h"
 #include "src/prepare/prepare.h"
+#include "src/prepare/temporary_file.h"
 #include "src/prepare/text_reader.h"
 
 namespace tandem {
@@ -66,12 +67,13 @@ Survey survey_text(const PrepareTextOptions& options, bool joined_by_newline, Ba
       ++survey.characters;
       seen['\n'] = true;
     }
-    survey.characters += count_characters(document.text);
-    for (size_t at = 0; at < document.text.size();) {
-      const Utf8Step step = read_utf8(document.text, at);
-      seen[static_cast<size_t>(step.code_point)] = true;
-      at += static_cast<size_t>(step.length);
-    }
+    for_each_block(document, [&](std::string_view text) {
+      for (size_t at = 0; at < text.size(); ++survey.characters) {
+        const Utf8Step step = read_utf8(text, at);
+        seen[static_cast<size_t>(step.code_point)] = true;
+        at += static_cast<size_t>(step.length);
+      }
+    });
   });
   for (int32_t code_point = 0; code_point < kCodePoints; ++code_point) {
     if (seen[static_cast<size_t>(code_point)]) {
@@ -110,7 +112,12 @@ class Splitter {
     const std::string_view joint = joiner_.before(document);
     const int64_t joint_at = position_;
     const int64_t begin = joint_at + std::ssize(joint);
-    position_ = begin + count_characters(document.text);
+    position_ = begin;
+    size_t cut = 0;  // bytes before the split
+    for_each_block(document, [&](std::string_view text) {
+      cut += byte_of_character(text, std::max<int64_t>(split_ - position_, 0));
+      position_ += count_characters(text);
+    });
     const std::string_view text = document.text;
     if (document.is_record) {
       const bool is_val = begin > 0 && (position_ > split_ || has_text_[1]);
@@ -121,7 +128,6 @@ class Splitter {
       return;
     }
     put(joint_at >= split_, true, joint);
-    const size_t cut = byte_of_character(text, std::max<int64_t>(split_ - begin, 0));
     put(false, false, text.substr(0, cut), cut == text.size());
     put(true, false, text.substr(cut));
   }
@@ -150,8 +156,9 @@ std::unique_ptr<Tokenizer> train_tokenizer(const PrepareTextOptions& options,
   Splitter splitter(false, survey, options.val_fraction);
   read_again(options, [&](const TextDocument& document) {
     splitter.add(document, [&](const Piece& piece) {
-      if (!piece.is_val) {
-        counter.add(piece.text);
+      for (std::string_view rest = piece.is_val ? "" : piece.text; !rest.empty();) {
+        counter.add(WordCounter::take_share(&rest));
+        document.forget();
       }
     });
   });
@@ -177,62 +184,65 @@ std::unique_ptr<Tokenizer> ready_tokenizer(const PrepareTextOptions& options) {
 template <class Token>
 class Parts {
  public:
-  Parts(Tokenizer* tokenizer, const Survey& survey, double val_fraction)
-      : tokenizer_(*tokenizer), splitter_(!tokenizer->end_of_text(), survey, val_fraction) {}
+  Parts(Tokenizer* tokenizer, const Survey& survey, double val_fraction, const std::string& folder)
+      : tokenizer_(*tokenizer),
+        splitter_(!tokenizer->end_of_text(), survey, val_fraction),
+        leaks_(folder),
+        train_(folder),
+        val_(folder) {}
 
   void add(const TextDocument& document) {
     splitter_.add(document, [&](const Piece& piece) {
-      std::vector<Token>* part = piece.is_val ? &val_ : &train_;
+      TemporaryFile* part = &this->part(piece.is_val);
       if (piece.is_joint) {
-        append(piece.text, part);
+        append(piece.text, document, part);
         return;
       }
       if (piece.is_record) {
-        count_leak(piece);
+        leaks_.add(piece.text, piece.is_val);
       }
-      append_document(piece, part);
+      append_document(piece, document, part);
     });
   }
 
   int64_t characters() const { return splitter_.characters(); }
-  int64_t leaked() const { return leaked_; }
-  const std::vector<Token>& train() const { return train_; }
-  const std::vector<Token>& val() const { return val_; }
+  int64_t leaked() { return leaks_.count(); }
+  TemporaryFile& part(bool is_val) { return is_val ? val_ : train_; }
 
  private:
-  void count_leak(const Piece& document) {
-    const Hash128 hash = hash_of(document.text);
-    if (!document.is_val) {
-      train_hashes_.insert(hash);
-    } else if (train_hashes_.contains(hash)) {
-      ++leaked_;
-    }
-  }
-
   // The end of text stands after each document, once where its template ends with it.
-  void append_document(const Piece& piece, std::vector<Token>* part) {
-    part->insert(part->end(), tokenizer_.before_text().begin(), tokenizer_.before_text().end());
-    append(piece.text, part);
-    part->insert(part->end(), tokenizer_.after_text().begin(), tokenizer_.after_text().end());
+  void append_document(const Piece& piece, const TextDocument& document, TemporaryFile* part) {
+    append(tokenizer_.before_text(), part);
+    append(piece.text, document, part);
+    append(tokenizer_.after_text(), part);
     const auto end_of_text = tokenizer_.end_of_text();
-    if (piece.is_end && end_of_text && part->back() != static_cast<Token>(*end_of_text)) {
-      part->push_back(static_cast<Token>(*end_of_text));
+    if (piece.is_end && end_of_text && last_ != *end_of_text) {
+      append(std::array{*end_of_text}, part);
     }
   }
 
-  void append(std::string_view text, std::vector<Token>* part) {
-    tokens_.clear();
-    tokenizer_.append_tokens(text, &tokens_);
-    part->insert(part->end(), tokens_.begin(), tokens_.end());
+  void append(std::string_view text, const TextDocument& document, TemporaryFile* part) {
+    const auto drain = [&] {
+      append(tokens_, part);
+      tokens_.clear();
+      document.forget();
+    };
+    tokenizer_.append_tokens(text, &tokens_, drain);
+    drain();
+  }
+
+  void append(std::span<const int32_t> tokens, TemporaryFile* part) {
+    const std::vector<Token> narrow(tokens.begin(), tokens.end());
+    part->append(narrow.data(), std::ssize(narrow) * static_cast<int64_t>(sizeof(Token)));
+    last_ = tokens.empty() ? last_ : tokens.back();
   }
 
   Tokenizer& tokenizer_;
   Splitter splitter_;
-  int64_t leaked_ = 0;
-  std::unordered_set<Hash128, Hash128Hasher> train_hashes_;
-  std::vector<Token> train_;
-  std::vector<Token> val_;
+  LeakedRecords leaks_;
+  TemporaryFile train_, val_;
   std::vector<int32_t> tokens_;
+  int32_t last_ = -1;
 };
 
 void check_options(const PrepareTextOptions& options) {
@@ -257,7 +267,7 @@ void check_options(const PrepareTextOptions& options) {
 template <class Token>
 void encode_and_write(const PrepareTextOptions& options, const Survey& survey, Tokenizer* tokenizer,
                       H5Writer* file, PrepareReport* report) {
-  Parts<Token> parts(tokenizer, survey, options.val_fraction);
+  Parts<Token> parts(tokenizer, survey, options.val_fraction, parent_of(options.output));
   read_again(options, [&](const TextDocument& document) { parts.add(document); });
   if (parts.characters() != survey.characters) {
     fail_data(options.input[0], options.input.size() > 1 ? " or another input" : "",
@@ -265,18 +275,23 @@ void encode_and_write(const PrepareTextOptions& options, const Survey& survey, T
   }
   ContentHash hash;
   add_to_hash(*tokenizer, &hash);
-  for (const auto* part : {&parts.train(), &parts.val()}) {
-    const std::string name = part == &parts.train() ? "/train/tokens" : "/val/tokens";
-    file->write_all<Token>(name, *part);
-    hash.add(part->data(), static_cast<int64_t>(part->size() * sizeof(Token)));
-  }
-  report->train_count = static_cast<int64_t>(parts.train().size());
-  report->val_count = static_cast<int64_t>(parts.val().size());
+  const auto write = [&](const std::string& name, const TemporaryFile& part) {
+    const int64_t count = part.bytes() / static_cast<int64_t>(sizeof(Token));
+    file->create_dataset(name, h5_type_of<Token>, {count});
+    part.for_each_block<Token>([&](int64_t at, std::span<const Token> tokens) {
+      file->write<Token>(name, at, tokens);
+      hash.add(tokens.data(), static_cast<int64_t>(tokens.size_bytes()));
+      if (report->first_tokens.empty()) {
+        const auto shown = tokens.first(std::min<size_t>(tokens.size(), 10));
+        report->first_tokens.assign(shown.begin(), shown.end());
+      }
+    });
+    return count;
+  };
+  report->train_count = write("/train/tokens", parts.part(false));
+  report->val_count = write("/val/tokens", parts.part(true));
   report->leaked = parts.leaked();
-  const size_t shown = std::min<size_t>(parts.train().size(), 10);
-  report->first_tokens.assign(parts.train().begin(), parts.train().begin() + shown);
   add_to_hash({.kind = DatasetKind::kText,
-               .format = kDatasetFormat,
                .train_count = report->train_count,
                .val_count = report->val_count,
                .vocab_size = report->vocab_size},
@@ -309,7 +324,7 @@ void print_report(const PrepareTextOptions& options, const Tokenizer& tokenizer,
       str("no eos_token in ", options.vocab, "/tokenizer_config.json: line ends join documents"));
   add_if(report.val_count == 0,
          "there is no validation part: `tandem eval` will refuse this dataset");
-  std::fputs(text.c_str(), stdout);
+  show("%s", text.c_str());
 }
 
 }  // namespace

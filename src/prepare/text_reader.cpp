@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "src/core/error.h"
+#include "src/core/visible_text.h"
 #include "src/data/sampler.h"
 #include "src/data/utf8.h"
 #include "src/io/byte_stream.h"
@@ -15,6 +18,8 @@ namespace tandem {
 namespace {
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+constexpr size_t kBlock = size_t{1} << 20;         // bytes that are read at once
+constexpr size_t kMostInMemory = size_t{4} << 20;  // bytes of one plain text
 
 enum class Format { kPlain, kJsonLines, kCsv };
 
@@ -105,21 +110,51 @@ class Pass {
   }
 
  private:
-  void emit(std::string text, const std::string& place, bool is_record) {
-    if (text.empty()) {
-      counts_.empty += is_record ? 1 : 0;
+  void emit(const TextDocument& document) {
+    if (document.text.empty()) {
+      counts_.empty += document.is_record ? 1 : 0;
       return;
     }
     ++counts_.documents;
-    use_({std::move(text), place, is_record});
+    use_(document);
   }
 
   void read_plain(const std::string& file) {
-    const bool unpacks = ByteStream(file).is_unpacked();
-    std::string text =
-        read_whole_file(file, ByteStream::Unpack::kAuto, unpacks ? options_.limit : kNoRecordLimit);
-    counts_.broken_utf8 += repair_utf8(&text);
-    emit(std::move(text), file, false);
+    ByteStream stream(file);
+    Utf8Stream repair;
+    std::string text, block(kBlock, '\0');
+    std::unique_ptr<TemporaryFile> long_text;
+    int64_t characters = 0, zeros = 0;
+    for (int64_t got = 1; got > 0;) {
+      got = stream.read(block.data(), std::ssize(block));
+      if (stream.is_unpacked()) {
+        options_.limit.check(stream.position(), [&] { return file; });
+      }
+      const std::string part =
+          got > 0 ? repair.push({block.data(), static_cast<size_t>(got)}) : repair.finish();
+      characters += count_characters(part);
+      zeros += std::ranges::count(part, '\0');
+      text += part;
+      if (long_text || text.size() > kMostInMemory) {
+        long_text = long_text ? std::move(long_text)
+                              : std::make_unique<TemporaryFile>(parent_of(options_.output));
+        long_text->append(text.data(), std::ssize(text));
+        text.clear();
+      }
+    }
+    require_text(file, characters, repair.broken() + zeros);
+    counts_.broken_utf8 += repair.broken();
+    emit({long_text ? long_text->map() : text, file, false, long_text.get()});
+  }
+
+  // A few characters may be broken even in a short text.
+  static void require_text(const std::string& file, int64_t characters, int64_t odd) {
+    constexpr int64_t kAFew = 8;
+    if (odd > std::max(kAFew, characters / 100)) {
+      fail_data(file, ": this is no text in UTF-8: ", odd, " of ", characters,
+                " characters are broken or zero; name a text file, or convert this one, for ",
+                "example with `iconv -f UTF-16 -t UTF-8`");
+    }
   }
 
   void read_json_lines(const std::string& file) {
@@ -137,7 +172,7 @@ class Pass {
       }
       std::string value, problem;
       if (find_text(text, field, &value, &problem)) {
-        emit(std::move(value), place, true);
+        emit({value, place, true});
       } else {
         bad_->add(place, problem);
       }
@@ -163,7 +198,7 @@ class Pass {
         bad_->add(place, str(fields.size(), " fields where the header has ", width));
       } else {
         counts_.broken_utf8 += repair_utf8(&fields[column]);
-        emit(std::move(fields[column]), place, true);
+        emit({fields[column], place, true});
       }
     }
   }
@@ -187,26 +222,26 @@ class Pass {
 
 TextReadCounts for_each_shuffled_record(const PrepareTextOptions& options, BadRecords* bad,
                                         const std::function<void(const TextDocument&)>& use) {
-  std::vector<TextDocument> records;
+  std::vector<std::pair<std::string, std::string>> records;  // text, place
   int64_t empty = 0;
   const auto keep = [&](const TextDocument& document) {
     if (document.is_record) {
-      records.push_back(document);
+      records.emplace_back(document.text, document.place);
       return;
     }
     int64_t line = 0;
     for (size_t begin = 0; begin < document.text.size();) {
       const size_t end = std::min(document.text.find('\n', begin), document.text.size());
-      std::string text = document.text.substr(begin, end - begin);
+      std::string_view text = document.text.substr(begin, end - begin);
       if (text.ends_with('\r')) {
-        text.pop_back();
+        text.remove_suffix(1);
       }
       ++line;
       begin = end + 1;
       if (text.empty()) {
         ++empty;
       } else {
-        records.push_back({std::move(text), str(document.place, ":", line), true});
+        records.emplace_back(text, str(document.place, ":", line));
       }
     }
   };
@@ -215,12 +250,29 @@ TextReadCounts for_each_shuffled_record(const PrepareTextOptions& options, BadRe
   counts.empty += empty;
   for (int64_t i = 0; i < counts.documents; ++i) {
     const Sample next = sample_at(*options.shuffle_seed, counts.documents, i);
-    use(records[static_cast<size_t>(next.index)]);
+    const auto& [text, place] = records[static_cast<size_t>(next.index)];
+    use({text, place, true});
   }
   return counts;
 }
 
 }  // namespace
+
+void TextDocument::forget() const {
+  if (file != nullptr) {
+    file->forget();
+  }
+}
+
+void for_each_block(const TextDocument& document,
+                    const std::function<void(std::string_view)>& use) {
+  for (std::string_view rest = document.text; !rest.empty();) {
+    const size_t end = begin_of_character(rest, std::min(rest.size(), kBlock));
+    use(rest.substr(0, end));
+    rest.remove_prefix(end);
+    document.forget();
+  }
+}
 
 void check_text_input(const PrepareTextOptions& options) {
   if (options.field && !any_is(options, Format::kJsonLines)) {

@@ -152,6 +152,14 @@ TEST(PrepareText, TheNumberOfThreadsChangesNoResult) {
   WordCounter counter(2);
   counter.add(text);
   EXPECT_TRUE(counter.finish() == whole);
+  WordCounter many(2, 200000);
+  for (std::string_view rest = text; !rest.empty();) {
+    std::string_view next = rest.substr(0, 70000);
+    next = next.size() == rest.size() ? next : next.substr(0, next.rfind("! ") + 1);
+    many.add(next);
+    rest.remove_prefix(next.size());
+  }
+  EXPECT_TRUE(many.finish() == whole);
 }
 
 TEST(PrepareText, WrongVocabularySizesAreNamed) {

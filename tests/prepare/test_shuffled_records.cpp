@@ -19,7 +19,7 @@ Read shuffled(const std::string& file, uint64_t seed) {
   options.shuffle_seed = seed;
   read.counts = for_each_document(options, &bad, [&](const TextDocument& document) {
     EXPECT_TRUE(document.is_record);
-    read.texts.push_back(document.text);
+    read.texts.emplace_back(document.text);
   });
   return read;
 }

@@ -5,6 +5,7 @@
 """
 import json
 import os
+import subprocess
 
 import tandem_program
 from tandem_program import CONFIG, DATA, Workspace, run
@@ -58,6 +59,25 @@ class Tokenizers(Workspace):
         refused = self.prepare("no.h5", "--tokenizer", self.path("hf"), code=DATA)
         self.assert_one_line(refused, "normalizer NFC is not supported")
         self.assertFalse(os.path.exists(self.path("no.h5")))
+
+    def test_memory_does_not_grow_with_a_text(self):
+        """Of TANDEM_LARGE_TEXT_MIB; 96 MiB took 770 MiB where texts and tokens were held at once."""
+        size = int(os.environ.get("TANDEM_LARGE_TEXT_MIB", "96")) << 20
+        line = b"hello world, this is a line of a long text\n"
+        with open(self.path("large.txt"), "wb") as file:
+            while file.tell() < size:
+                file.write(line * 10000)
+
+        def peak_mib(text, *tokenizer):
+            job = subprocess.Popen([tandem_program.TANDEM, "prepare", "text", "--input", text, "--output", self.path("large.h5"),
+                                    "--force", "--tokenizer", *tokenizer], stdout=subprocess.DEVNULL)
+            _, status, usage = os.wait4(job.pid, 0)
+            job.returncode = os.waitstatus_to_exitcode(status)
+            self.assertEqual(job.returncode, 0)
+            return usage.ru_maxrss >> 10
+        least = peak_mib(self.text_file, "bytes")  # with a GPU's libraries more than 200
+        for tokenizer in [["bytes"], ["char"], ["bpe", "--vocab-size", "300"]]:
+            self.assertLess(peak_mib(self.path("large.txt"), *tokenizer), max(256, least + 64), tokenizer)
 
     def test_wrong_words_are_named(self):
         for words, said in [(["nosuch"], "--tokenizer nosuch: no such folder; say char, bytes, gpt2, bpe"),

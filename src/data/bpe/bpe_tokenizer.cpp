@@ -86,25 +86,27 @@ std::string BpeTokenizer::definition() const {
   return kind_ == "gpt2" ? "" : tokenizer_json(model_);
 }
 
-void BpeTokenizer::append_tokens(std::string_view text, std::vector<int32_t>* tokens) {
+void BpeTokenizer::append_tokens(std::string_view text, std::vector<int32_t>* tokens,
+                                 const Drain& drain) {
   std::string repaired;
-  if (valid_utf8_prefix(text) != text.size()) {
+  if (!drain && valid_utf8_prefix(text) != text.size()) {
     repaired = text;
     repair_utf8(&repaired);
     text = repaired;
   }
+  const auto use_word = [&](std::string_view word) {
+    encode_word(word, tokens);
+    drain_if_full(*tokens, drain);
+  };
   const auto use_token = [&](int32_t id) { tokens->push_back(id); };
   added_[0].for_each_part(
       text,
       [&](std::string_view part) {
         added_[1].for_each_part(
-            part, [&](std::string_view rest) { encode_ordinary(rest, tokens); }, use_token);
+            part, [&](std::string_view rest) { pre_tokenizer_.for_each_word(rest, use_word); },
+            use_token);
       },
       use_token);
-}
-
-void BpeTokenizer::encode_ordinary(std::string_view text, std::vector<int32_t>* tokens) {
-  pre_tokenizer_.for_each_word(text, [&](std::string_view word) { encode_word(word, tokens); });
 }
 
 void BpeTokenizer::encode_word(std::string_view word, std::vector<int32_t>* tokens) {

@@ -57,7 +57,8 @@ class BpeTokenizer : public Tokenizer {
   }
   std::string definition() const override;
 
-  void append_tokens(std::string_view text, std::vector<int32_t>* tokens) override;
+  void append_tokens(std::string_view text, std::vector<int32_t>* tokens,
+                     const Drain& drain) override;
 
  private:
   // A hash that accepts string_view, so that looking up a word in the cache copies nothing.
@@ -67,7 +68,6 @@ class BpeTokenizer : public Tokenizer {
   };
 
   void save_vocabulary(H5Writer* file) const override;
-  void encode_ordinary(std::string_view text, std::vector<int32_t>* tokens);
   void encode_word(std::string_view word, std::vector<int32_t>* tokens);
 
   std::string kind_;

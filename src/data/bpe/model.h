@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -53,8 +54,10 @@ void add_merge(std::string_view left, std::string_view right, const TokenIds& id
 // OpenAI's `encoder.json` and `vocab.bpe` (tokenizer.h).
 BpeModel read_gpt2_files(const std::string& folder);
 
-// The content of a tokenizer.json, all but `end_of_text`. Throws kData, beginning with `place`.
+// The content of a tokenizer.json, all but `end_of_text`, as text or as the object in it. Both
+// throw kData, beginning with `place`.
 BpeModel parse_tokenizer_json(std::string_view text, const std::string& place);
+BpeModel model_of_tokenizer_json(const nlohmann::json& object, const std::string& place);
 
 // The content of a file of a tokenizer. Throws kData if it is larger than any should be.
 std::string read_tokenizer_file(const std::string& path);

@@ -1,6 +1,8 @@
 // BPE tokenizers in folders and inside HDF5 files.
 #include <algorithm>
+#include <array>
 #include <filesystem>
+#include <functional>
 
 #include "src/data/bpe/bpe_tokenizer.h"
 #include "src/data/bpe/byte_alphabet.h"
@@ -60,6 +62,29 @@ std::optional<int32_t> read_end_of_text(const BpeModel& model, const std::string
                     "eos_token_id", path);
 }
 
+// A tokenizer of single characters as `tandem export` writes it; null for another one.
+std::unique_ptr<Tokenizer> read_characters(const nlohmann::json& file, const std::string& path) {
+  const nlohmann::json& vocabulary = field_or_null(field_or_null(file, "model"), "vocab");
+  if (field_or_null(file, "decoder") != nlohmann::json{{"type", "Fuse"}} ||
+      !vocabulary.is_object() || vocabulary.empty() ||
+      field_or_null(field_or_null(file, "model"), "merges") != nlohmann::json::array() ||
+      std::ranges::any_of(std::array{"normalizer", "pre_tokenizer", "post_processor"},
+                          [&](const char* name) { return !field_or_null(file, name).is_null(); })) {
+    return nullptr;
+  }
+  std::vector<int32_t> code_points(vocabulary.size(), -1);
+  for (const auto& [name, id] : vocabulary.items()) {
+    const int32_t place = id_of_json(id, std::ssize(code_points), str("'", name, "'"), path);
+    const Utf8Step step = read_utf8(name + '\0', 0);  // an empty name is no character either
+    code_points[static_cast<size_t>(place)] =
+        step.length == std::ssize(name) ? step.code_point : -1;
+  }
+  if (code_points[0] < 0 || !std::ranges::is_sorted(code_points, std::less_equal<>())) {
+    fail_data(path, ": its tokens are not single characters in the order of their code points");
+  }
+  return make_char_tokenizer(std::move(code_points));
+}
+
 // The id in the attribute end_of_text, which holds none or one.
 std::optional<int32_t> stored_end_of_text(const H5Reader& file, const BpeModel& model) {
   const auto ids = file.int_attribute("/tokenizer", "end_of_text");
@@ -78,7 +103,11 @@ std::unique_ptr<Tokenizer> load_gpt2_tokenizer(const std::string& folder) {
 
 std::unique_ptr<Tokenizer> load_hugging_face_tokenizer(const std::string& folder) {
   const std::string path = folder + "/tokenizer.json";
-  BpeModel model = parse_tokenizer_json(read_tokenizer_file(path), path);
+  const nlohmann::json file = parse_object(read_tokenizer_file(path), path);
+  if (auto characters = read_characters(file, path)) {
+    return characters;
+  }
+  BpeModel model = model_of_tokenizer_json(file, path);
   model.end_of_text = read_end_of_text(model, folder);
   return std::make_unique<BpeTokenizer>(std::move(model), "bpe", path);
 }

@@ -208,7 +208,11 @@ Json component(std::string_view json) { return nlohmann::json::parse(json); }
 }  // namespace
 
 BpeModel parse_tokenizer_json(std::string_view text, const std::string& place) {
-  return Reader(parse_object(text, place), place).run();
+  return model_of_tokenizer_json(parse_object(text, place), place);
+}
+
+BpeModel model_of_tokenizer_json(const nlohmann::json& object, const std::string& place) {
+  return Reader(object, place).run();
 }
 
 std::string tokenizer_json(const BpeModel& model) {

@@ -18,16 +18,22 @@ using WordCounts = std::unordered_map<std::string, int64_t>;
 // Counts the words of texts on several threads; their number changes no result.
 class WordCounter {
  public:
-  explicit WordCounter(int threads) : shares_(static_cast<size_t>(threads)) {}
+  // Holds about `counted_together` bytes of text, which are then counted.
+  explicit WordCounter(int threads, size_t counted_together = size_t{32} << 20)
+      : counted_together_(counted_together), shares_(static_cast<size_t>(threads)) {}
 
   // Valid UTF-8. A text shares no word with the one before it.
   void add(std::string_view text);
+
+  // Takes what can be counted by itself from the beginning of a long text: about 4 MiB.
+  static std::string_view take_share(std::string_view* text);
 
   WordCounts finish();
 
  private:
   void count();
 
+  size_t counted_together_;
   std::vector<WordCounts> shares_;  // one for each thread
   std::vector<std::string> texts_;  // not counted yet
   size_t bytes_ = 0;                // of them

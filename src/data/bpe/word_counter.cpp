@@ -7,29 +7,42 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kCountedTogether = size_t{64} << 20;  // bytes of text
-constexpr size_t kShare = size_t{1} << 18;             // bytes that a thread takes at once
+constexpr size_t kShare = size_t{1} << 18;  // bytes that a thread takes at once
 
-// Cuts a text into parts of about kShare bytes. GPT-2's pattern ends a word before a space that
-// follows a visible ASCII character, whatever else stands there; cuts are made only in such places.
-void cut(std::string_view text, std::vector<std::string_view>* parts) {
-  while (text.size() > kShare) {
-    size_t end = kShare;
-    while (end < text.size() && !(text[end] == ' ' && text[end - 1] > ' ' && text[end - 1] < 127)) {
-      ++end;
-    }
-    parts->push_back(text.substr(0, end));
-    text.remove_prefix(end);
+// Whether GPT-2's pattern ends a word before `at`, whatever else stands in the text: a space or a
+// line end that follows a visible ASCII character or one of the characters from U+3001 to U+D7FF,
+// where languages are written that have few spaces.
+bool ends_word(std::string_view text, size_t at) {
+  const auto byte = [&](size_t back) { return static_cast<uint8_t>(text[at - back]); };
+  if ((text[at] != ' ' && text[at] != '\n') || at < 3) {
+    return false;
   }
-  parts->push_back(text);
+  return (byte(1) > ' ' && byte(1) < 127) ||
+         (byte(1) > 0x7F && byte(3) >= 0xE3 && byte(3) <= 0xED &&
+          !(byte(3) == 0xE3 && byte(2) == 0x80 && byte(1) == 0x80));
+}
+
+// Takes at least `bytes` from the text, up to where a word ends.
+std::string_view take(size_t bytes, std::string_view* text) {
+  size_t end = std::min(bytes, text->size());
+  while (end < text->size() && !ends_word(*text, end)) {
+    ++end;
+  }
+  const std::string_view taken = text->substr(0, end);
+  text->remove_prefix(end);
+  return taken;
 }
 
 }  // namespace
 
+std::string_view WordCounter::take_share(std::string_view* text) {
+  return take(size_t{4} << 20, text);
+}
+
 void WordCounter::add(std::string_view text) {
   texts_.emplace_back(text);
   bytes_ += text.size();
-  if (bytes_ >= kCountedTogether) {
+  if (bytes_ >= counted_together_) {
     count();
   }
 }
@@ -46,8 +59,10 @@ WordCounts WordCounter::finish() {
 
 void WordCounter::count() {
   std::vector<std::string_view> parts;
-  for (const std::string& text : texts_) {
-    cut(text, &parts);
+  for (std::string_view text : texts_) {
+    while (!text.empty()) {
+      parts.push_back(take(kShare, &text));
+    }
   }
   std::atomic<size_t> next = 0;
   const auto work = [&](WordCounts* counts) {
