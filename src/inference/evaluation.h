@@ -1,7 +1,7 @@
 // The loss of a model over a validation set.
 #pragma once
 
-#include "layers/module.h"
+#include "layers/models/model.h"
 #include "src/data/dataset.h"
 #include "src/device/ranks/control.h"
 #include "src/step/upload.h"

@@ -11,6 +11,7 @@
 
 #include "src/core/error.h"
 #include "src/core/formatted.h"
+#include "src/core/visible_text.h"
 
 namespace tandem {
 
@@ -207,7 +208,7 @@ void Console::go_on() {
 void Console::print(std::string_view text) {
   const bool redraw = bar_drawn_;
   clear_bar();
-  write(str(text, '\n'));
+  write(visible(std::string(text), "\n") + "\n");
   if (redraw) {
     draw_bar(now_s_());
   }

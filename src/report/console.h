@@ -11,14 +11,9 @@
 #include <string>
 #include <string_view>
 
-namespace tandem {
+#include "src/settings/config.h"
 
-enum class ProgressMode : uint8_t {
-  kAuto,   // kBar on a terminal, otherwise kPlain
-  kBar,    // one line, drawn again at most ten times a second
-  kPlain,  // a line every log_every steps
-  kNone,
-};
+namespace tandem {
 
 // The figures of one update.
 struct StepReport {

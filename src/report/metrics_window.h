@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "layers/module.h"
+#include "layers/models/model.h"
 #include "src/machine/machine.h"
 #include "src/report/run_log.h"
 #include "src/trace/timeline.h"

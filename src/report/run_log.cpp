@@ -9,6 +9,7 @@
 
 #include "src/core/counted.h"
 #include "src/core/error.h"
+#include "src/core/visible_text.h"
 #include "src/report/version.h"
 
 namespace tandem {
@@ -18,9 +19,9 @@ namespace {
 constexpr size_t kRanksInLog = 64;  // so many times, to a microsecond, take half of a line
 
 // Opens metrics.jsonl after moving aside the lines that the resumed run will write again.
-MetricsLog open_metrics(const std::string& path, int64_t step) {
-  truncate_after(path, step);
-  return MetricsLog(path);
+MetricsLog open_metrics(const RunDirectory& directory, int64_t step) {
+  truncate_after(directory.metrics(), step);
+  return MetricsLog(directory.metrics(), directory.folder());
 }
 
 // The report of the starts before this one. An end at a later step than `step` counts no more, and
@@ -75,7 +76,7 @@ RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step
       directory_(directory),
       data_(data),
       run_(earlier_starts(directory.report(), step)),
-      metrics_(open_metrics(directory.metrics(), step)),
+      metrics_(open_metrics(directory, step)),
       console_({.mode = config.log.progress,
                 .first_step = step,
                 .steps = config.train.steps,
@@ -95,7 +96,8 @@ RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step
                          .validation = so_far.validation});
   if (config.log.tensorboard) {
     const auto resumed = step > 0 ? std::optional(step) : std::nullopt;
-    tensorboard_ = std::make_unique<TensorBoardWriter>(directory.tensorboard(), resumed);
+    tensorboard_ =
+        std::make_unique<TensorBoardWriter>(directory.tensorboard(), resumed, directory.folder());
   }
 }
 
@@ -138,14 +140,16 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
 }
 
 void RunLog::log(const std::function<void()>& writing) {
+  directory_.require_in_place();
   try {
     writing();
   } catch (const Error& error) {
     if (error.code() != ExitCode::kData) {
       throw;
     }
+    directory_.require_in_place();
     if (++lost_ == 1) {
-      std::fprintf(stderr, "tandem: not logged: %s; training goes on\n", error.what());
+      complain(str("not logged: ", error.what(), "; training goes on"));
     }
   }
 }
@@ -179,7 +183,7 @@ void RunLog::write_report() {
   now().duration_s = duration_s();
   const int64_t samples = (now().step - now().first_step) * config_.train.global_batch;
   now().units_per_s = static_cast<double>(samples * units_per_sample()) / now().duration_s;
-  log([&] { replace_file(directory_.report(), run_.json()); });
+  log([&] { replace_file(directory_.report(), run_.json(), directory_.folder()); });
 }
 
 void RunLog::step(int64_t step, double loss) {

@@ -1,20 +1,20 @@
 #include "src/train/checkpointer.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <iterator>
 #include <optional>
 #include <sstream>
 #include <utility>
 
+#include "src/core/visible_text.h"
 #include "src/device/ranks/agreement.h"
-#include "src/inference/trained_model.h"
 #include "src/io/checkpoint/checkpoint.h"
 #include "src/io/file.h"
 #include "src/settings/changes.h"
 #include "src/weights/hugging_face/settings.h"
 #include "src/weights/run_directory.h"
+#include "src/weights/stored_weights.h"
 
 namespace tandem {
 
@@ -28,12 +28,18 @@ void require_same_settings(const std::string& checkpoint, const Config& then, co
 }
 
 // Throws when a step number would stand for other samples than it did.
-void require_same_data(const std::string& checkpoint, const Manifest& manifest,
+void require_same_data(const std::string& checkpoint, const Manifest& manifest, const Manifest& now,
                        const DatasetInfo& data) {
   if (manifest.data_hash != data.content_hash) {
     fail(ExitCode::kData, str(data.path, " is not the dataset that ", checkpoint,
                               " was trained on; put that one back, or start ",
                               "a new run with checkpoint.init_from"));
+  }
+  if (manifest.sampler_epoch != now.sampler_epoch ||
+      manifest.sampler_position != now.sampler_position) {
+    fail_data(checkpoint, ": its manifest says sample ", manifest.sampler_position, " of epoch ",
+              manifest.sampler_epoch, " after step ", manifest.step, ", not ", now.sampler_position,
+              " of epoch ", now.sampler_epoch, ": damaged");
   }
 }
 
@@ -123,9 +129,7 @@ std::vector<std::string> Checkpointer::candidates() const {
       if (is_committed(name.path)) {
         newest_first = name.path + "\n" + newest_first;
       } else {
-        std::fprintf(stderr,
-                     "tandem: passed over %s: it has no manifest, so its save did not end\n",
-                     name.path.c_str());
+        complain(str("passed over ", name.path, ": it has no manifest, so its save did not end"));
       }
     }
     return newest_first;
@@ -148,7 +152,7 @@ bool Checkpointer::is_whole(const std::function<void()>& work) const {
       throw;
     }
     if (job_.rank() == 0) {
-      std::fprintf(stderr, "tandem: passed over %s\n", error.what());
+      complain(str("passed over ", error.what()));
     }
     return false;
   }
@@ -169,8 +173,8 @@ bool Checkpointer::load(const std::string& checkpoint, Start& start) {
     const Config then = config_of(*reader);
     require_same_settings(checkpoint, then, config_);
     require_tensors(*reader, slabs);
-    require_same_data(checkpoint, reader->manifest(), dataset_.info());
     state = RunState::read(reader->manifest());
+    require_same_data(checkpoint, reader->manifest(), manifest(state), dataset_.info());
     start.changes = all_changes(then, config_);
   });
   const auto load_all = [&] {
@@ -273,7 +277,7 @@ void Checkpointer::end_removal() {
     try {
       removal_.get();
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "tandem: old checkpoints were not removed: %s\n", error.what());
+      complain(str("old checkpoints were not removed: ", error.what()));
     }
   }
 }

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "layers/module.h"
+#include "layers/models/model.h"
 #include "src/data/dataset.h"
 #include "src/machine/machine.h"
 #include "src/settings/config.h"

@@ -1,10 +1,10 @@
 #include "src/train/trainer.h"
 
-#include <cstdio>
 #include <cstdlib>
 
 #include "comm/link_probe.h"
 #include "layers/attention/attention.h"
+#include "src/core/visible_text.h"
 #include "src/device/ranks/agreement.h"
 #include "src/estimate/memory_check.h"
 #include "src/io/checkpoint/checkpoint.h"
@@ -138,6 +138,7 @@ ExitCode Trainer::run() {
     }
     return ExitCode::kOk;
   }
+  stop_signal_.begin_steps();
   window_->begin();
   static_cast<void>(training_->timeline().take(machine_.stream));
   StepPlan next = plan_step(state_.step + 1);
@@ -351,17 +352,19 @@ void Trainer::commit() {
 // is due. The third failure in a row, or one of the last save, ends the run.
 void Trainer::tolerate(const std::function<void()>& saving) {
   constexpr int kMostFailures = 3;
+  directory_.require_in_place();
   stall_s_ += leave_out(Part::kSaving, "saving", [&] {
     try {
       saving();
     } catch (const AgreedError& error) {
+      directory_.require_in_place();
       const bool last = finishing_ && saving_.step == state_.step;
       if (error.code() != ExitCode::kData || last || ++failed_saves_ == kMostFailures) {
         throw;
       }
       if (log_) {
-        std::fprintf(stderr, "tandem: not saved: %s; training goes on, last checkpoint: %s\n",
-                     error.what(), last_checkpoint().c_str());
+        complain(str("not saved: ", error.what(),
+                     "; training goes on, last checkpoint: ", last_checkpoint()));
       }
       if (state_.best_val_loss == saving_.best_val_loss) {
         state_.best_val_loss = best_saved_;  // no checkpoint has the weights of a better one

@@ -3,20 +3,15 @@
 
 #include <memory>
 
-#include "layers/models/transformer.h"
+#include "layers/models/model.h"
 #include "src/data/dataset.h"
 #include "src/settings/config.h"
 
 namespace tandem {
 
-// The sizes of a gpt or llama whose embedding has `vocab` rows.
-TransformerConfig transformer_config(const ModelConfig& model, int64_t vocab);
-
 // The model of the settings, with the parameters of model.freeze frozen. Vocabulary, classes and
 // image size come from the dataset. Error kData if the dataset is of the wrong kind for the model.
 std::unique_ptr<Model> make_model(const ModelConfig& model, const DatasetInfo& data);
-
-Choices<std::string> model_kinds();  // of model.kind
 
 // Freezes parameters by name. `patterns` are names separated by commas, in which * stands for any
 // characters. Error kConfig if one fits no parameter, or if nothing is left to train.

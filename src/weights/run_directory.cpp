@@ -1,15 +1,19 @@
 #include "src/weights/run_directory.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <random>
 #include <thread>
 
 #include "src/core/error.h"
 #include "src/data/tokenizer.h"
 #include "src/device/ranks/agreement.h"
+#include "src/io/checkpoint/checkpoint.h"
 #include "src/io/file.h"
 #include "src/settings/changes.h"
 
@@ -33,31 +37,60 @@ bool is_seen(const std::string& path, const std::string& content,
   }
 }
 
+// The settings of the start before; if they are lost, those of the newest checkpoint.
+std::optional<Config> settings_before(const std::string& config_path,
+                                      const std::string& checkpoints) {
+  if (std::filesystem::exists(config_path)) {
+    return config_from_text(read_file(config_path), config_path);
+  }
+  const std::string newest = find_latest(checkpoints).path;
+  if (newest.empty()) {
+    return std::nullopt;
+  }
+  return config_from_text(read_manifest(newest).config, newest);
+}
+
 }  // namespace
 
-std::unique_ptr<FileLock> RunDirectory::lock() const {
+std::unique_ptr<FileLock> RunDirectory::lock() {
   make_directories(path_);
-  return std::make_unique<FileLock>(path_ + "/lock", "run " + path_);
+  folder_ = std::make_shared<const Descriptor>(path_, O_RDONLY | O_DIRECTORY);
+  return std::make_unique<FileLock>(path_ + "/lock", "run " + path_, folder());
+}
+
+void RunDirectory::require_in_place() const {
+  struct stat held {
+  }, there{};
+  if (folder_ && (::fstat(*folder_, &held) != 0 || ::stat(path_.c_str(), &there) != 0 ||
+                  held.st_dev != there.st_dev || held.st_ino != there.st_ino)) {
+    fail_data(path_, ": the folder of the run was renamed or removed while the run was writing to ",
+              "it; the run ends here, and goes on from the checkpoints that are there when it is ",
+              "started again");
+  }
 }
 
 std::string RunDirectory::prepare(const Config& config) const {
+  if (std::filesystem::is_symlink(checkpoints())) {
+    fail_data(checkpoints(), ": a symbolic link: what is removed there may be another run's; make ",
+              "it a folder, or choose run.dir on the other disk");
+  }
   make_directories(checkpoints());
   const std::string config_path = path_ + "/config.cfg";
   std::string plans = config.run.gemm_plans;  // the file to be copied
-  if (std::filesystem::exists(metrics())) {
-    const Config before = config_from_text(read_file(config_path), config_path);
-    if (const std::string changes = changed_settings(before, config); !changes.empty()) {
+  const bool is_new = !std::filesystem::exists(metrics());
+  if (const auto before = is_new ? std::nullopt : settings_before(config_path, checkpoints())) {
+    if (const std::string changes = changed_settings(*before, config); !changes.empty()) {
       fail(ExitCode::kConfig,
            str("run ", config.run.name,
                " was started with other settings; choose another run.name, or remove ", path_, ":",
                changes));
     }
-    plans = plans == before.run.gemm_plans ? "" : plans;
+    plans = plans == before->run.gemm_plans ? "" : plans;
   }
   if (!plans.empty()) {
-    replace_file(gemm_plans(), read_file(find(plans)));
+    replace_file(gemm_plans(), read_file(find(plans)), folder());
   }
-  replace_file(config_path, config.ini_text());
+  replace_file(config_path, config.ini_text(), folder());
   return config.run.gemm_plans.empty() ? "" : read_file(gemm_plans());
 }
 
@@ -70,7 +103,7 @@ void RunDirectory::require_shared(Control& job, const std::string& host,
   const std::string content = on_root(job, [&] {
     std::random_device random;
     const std::string text = str(random(), " ", random(), " ", random(), " ", random(), "\n");
-    replace_file(file, text);
+    replace_file(file, text, folder());
     return text;
   });
   const std::vector<std::string> blind =

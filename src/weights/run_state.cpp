@@ -52,12 +52,28 @@ void RunState::write(Manifest& manifest) const {
 
 RunState RunState::read(const Manifest& manifest) {
   RunState state{.step = manifest.step, .val_loss = manifest.validation_loss};
+  const auto require_possible = [&](bool possible, const std::string& name, double value) {
+    if (!possible) {
+      fail(ExitCode::kData, str("the manifest of step ", manifest.step, " says ", name, " = ",
+                                value, ", which cannot be: damaged; use another checkpoint"));
+    }
+  };
+  const auto steps = [&](const std::string& name, double value) {
+    require_possible(
+        value >= 0 && value <= static_cast<double>(state.step) && value == std::trunc(value), name,
+        value);
+    return static_cast<int64_t>(value);
+  };
+  // As train.steps: so that no product with a batch overflows.
+  require_possible(state.step <= int64_t{1} << 40, "step", static_cast<double>(state.step));
   for (const auto& [name, value] : manifest.schedule) {
     if (name == "best_val_loss") {
       state.best_val_loss = value;
     } else if (name == "skipped_batches") {
-      state.skipped_batches = static_cast<int64_t>(value);
+      state.skipped_batches = steps(name, value);
     } else if (name.starts_with(kExponent)) {
+      require_possible(value >= INT32_MIN && value <= INT32_MAX && value == std::trunc(value), name,
+                       value);
       state.exponents[name.substr(kExponent.size())] = static_cast<int32_t>(value);
     }
   }
@@ -69,10 +85,14 @@ RunState RunState::read(const Manifest& manifest) {
     }
     return found->second;
   };
-  state.skipped = static_cast<int64_t>(number("skipped_steps"));
+  state.skipped = steps("skipped_steps", number("skipped_steps"));
+  require_possible(state.skipped + state.skipped_batches <= state.step, "skipped_steps",
+                   number("skipped_steps"));
   if (manifest.schedule.contains("loss_scale")) {
-    state.loss_scale = {.value = static_cast<float>(number("loss_scale")),
-                        .clean_steps = static_cast<int64_t>(number("clean_steps"))};
+    const double scale = number("loss_scale");
+    require_possible(scale > 0 && scale <= std::numeric_limits<float>::max(), "loss_scale", scale);
+    state.loss_scale = {.value = static_cast<float>(scale),
+                        .clean_steps = steps("clean_steps", number("clean_steps"))};
   }
   return state;
 }

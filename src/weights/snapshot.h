@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/sharding/param_store.h"
-#include "layers/module.h"
+#include "layers/models/model.h"
 #include "optim/optimizer.h"
 #include "src/device/slab.h"
 #include "src/io/checkpoint/checkpoint_reader.h"

@@ -54,6 +54,16 @@ TEST(TokenSampler, LimitsTheChoice) {
   EXPECT_NEAR(nucleus[2], 2000, 129);
 }
 
+// Weights of 1 add up without rounding, so two of four equal tokens are just enough for 0.5.
+TEST(TokenSampler, ANucleusEndsWhereItIsEnough) {
+  TokenSampler sampler({.temperature = 1, .top_p = 0.5});
+  std::set<int32_t> picked;
+  for (int i = 0; i < 200; ++i) {  // one of two is missed with a probability of 2^-199
+    picked.insert(sampler.pick(std::vector<float>(4, 0.0f)));
+  }
+  EXPECT_EQ(picked, (std::set<int32_t>{0, 1}));
+}
+
 // The definition, with a sort of the whole vocabulary: the tokens that top_k and top_p leave.
 std::set<int32_t> allowed(const std::vector<float>& logits, const SamplingOptions& options) {
   std::vector<int32_t> order(logits.size());

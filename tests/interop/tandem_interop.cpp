@@ -8,9 +8,9 @@
 #include <filesystem>
 
 #include "comm/transport/local_control.h"
-#include "src/inference/trained_model.h"
+#include "src/settings/model_kinds.h"
 #include "src/weights/hugging_face/names.h"
-#include "src/weights/model_zoo.h"
+#include "src/weights/stored_weights.h"
 
 namespace tandem {
 namespace {

@@ -5,12 +5,13 @@ import glob
 import json
 import math
 import os
+import re
 import shutil
 import struct
 import unittest
 
 import tandem_program
-from tandem_program import CONFIG, DATA, Workspace, run
+from tandem_program import CONFIG, DATA, Workspace, letters_of_bytes, run
 
 FILES = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
 STATISTICS = ["--model.kind", "resnet", "--model.depth", "8", "--train.steps", "2"]
@@ -76,9 +77,7 @@ class Export(Workspace):
         """char as characters; bytes and gpt2 with the characters that stand for bytes, as in GPT-2's files."""
         vocabulary = self.path("vocabulary")
         os.makedirs(vocabulary)
-        shown = {byte: chr(byte) for byte in [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]}
-        others = [byte for byte in range(256) if byte not in shown]
-        shown.update({byte: chr(256 + i) for i, byte in enumerate(others)})
+        shown = letters_of_bytes()
         ids = {shown[byte]: 255 - byte for byte in range(256)}
         ids.update({"th": 256, "\u0120th": 257, "<|endoftext|>": 258})
         with open(os.path.join(vocabulary, "encoder.json"), "w") as file:
@@ -105,6 +104,11 @@ class Export(Workspace):
                 self.assertEqual(read_json(folder, "tokenizer_config.json").get("eos_token"), "<|endoftext|>" if end else None)
                 for name in ["config.json", "generation_config.json"]:
                     self.assertEqual(read_json(folder, name)["eos_token_id"], end)
+                again = self.path(f"{kind}-again.h5")  # what was exported is read back, and gives the same tokens
+                self.check(run("prepare", "text", "--input", self.text_file, "--output", again, "--tokenizer", folder))
+                losses = [re.search(r"val_loss +(\S+)", self.check(run("eval", "--checkpoint", folder, "--data", path)).stdout)[1]
+                          for path in [data, again]]
+                self.assertEqual(*losses)
 
     def test_tokens_before_and_after_a_text(self):
         """A tokenizer whose texts begin with a token of their own: it is the model's bos, the end of text its eos."""

@@ -6,13 +6,14 @@
 tests/interop/check_hugging_face.py compares the numbers with those of transformers.
 """
 import json
+import math
 import os
 import random
 import re
 import struct
 
 import tandem_program
-from tandem_program import CONFIG, DATA, Workspace, run, tensors_in
+from tandem_program import CONFIG, DATA, NUMERICAL, Workspace, run, tensors_in
 
 WIDTH, FFN, VOCAB, POSITIONS = 16, 24, 260, 32  # bytes have 256 tokens
 GPT2 = {"architectures": ["GPT2LMHeadModel"], "n_layer": 2, "n_head": 2, "n_embd": WIDTH, "n_inner": FFN,
@@ -161,11 +162,12 @@ class HuggingFace(Workspace):
             self.start(model, "eval-" + model, "--optim.lr", "0", "--optim.min_lr", "0")
             shown = []
             for path in [self.path(model), self.run_folder("eval-" + model)]:
-                for more in [], ["--context", "8"]:
+                for more in [], ["--context", "8"], ["--context", str(POSITIONS)]:
                     printed = self.check(run("eval", "--checkpoint", path, "--data", self.bytes, *more)).stdout
                     shown.append(re.search(r"val_loss +(\S+)", printed)[1])
-            self.assertEqual(shown[:2], shown[2:])
+            self.assertEqual(shown[:3], shown[3:])
             self.assertNotEqual(shown[0], shown[1])
+            self.assertEqual(shown[0], shown[2])
         for more in ["33", "64"]:
             result = run("eval", "--checkpoint", self.path("gpt2"), "--data", self.bytes, "--context", more)
             self.assert_one_line(self.check(result, CONFIG), f"--context {more} must be at most model.context = 32")
@@ -175,6 +177,42 @@ class HuggingFace(Workspace):
         self.assertRegex(shown, r"(?m)^  param/blocks.1.mlp.fc.weight +\[24, 16\]$")
         self.assertRegex(shown, r"(?m)^parameters  \d+$")
         self.assertRegex(shown, r"(?m)^positions = 32$")
+
+    def test_eval_says_what_it_computes_in(self):
+        """The type of the files, unless --precision asks for another."""
+        self.make("narrow", dict(LLAMA, dtype="bfloat16"))
+        losses = {}
+        for asked, used in [("model", "bf16"), ("bf16", "bf16"), ("f32", "f32")]:
+            printed = self.check(run("eval", "--checkpoint", self.path("narrow"), "--data", self.bytes, "--precision", asked)).stdout
+            self.assertRegex(printed, f"(?m)^precision +{used}$")
+            losses[asked] = re.search(r"val_loss +(\S+)", printed)[1]
+        self.assertEqual(losses["model"], losses["bf16"])
+        self.assertNotEqual(losses["model"], losses["f32"])
+        result = self.check(run("eval", "--checkpoint", self.path("narrow"), "--data", self.bytes, "--precision", "int8"), CONFIG)
+        self.assert_one_line(result, "precision")
+
+    def test_a_tied_head_that_differs(self):
+        """Who reads the weights refuses it, on any number of ranks in one line."""
+        folder = self.make("untied", dict(LLAMA, tie_word_embeddings=True))
+        for ranks, *command in [(2, "train", "--checkpoint.init_from", folder, "--data.path", self.bytes, *TRAIN, "--run.dir", self.path("runs")),
+                                (None, "eval", folder, "--data", self.bytes), (None, "generate", folder, "--tokenizer", self.bytes),
+                                (None, "export", folder, "--tokenizer", self.bytes, "--output", self.path("out")),
+                                (None, "inspect", folder, "--verify")]:
+            with self.subTest(command[0]):
+                result = self.check(run(*command, ranks=ranks), DATA)
+                lines = [line for line in result.stderr.splitlines() if line.startswith("tandem: ")]
+                self.assertEqual(lines, [f"tandem: {folder}: lm_head.weight is not model.embed_tokens.weight, though config.json ties "
+                                         "them; set tie_word_embeddings to false"])
+        self.assertFalse(os.path.exists(self.path("out")))
+
+    def test_a_loss_that_is_not_finite(self):
+        path = os.path.join(self.make("nan", GPT2), "model.safetensors")
+        with open(path, "r+b") as file:
+            file.seek(-4, os.SEEK_END)
+            file.write(struct.pack("<f", math.nan))
+        result = run("eval", "--checkpoint", self.path("nan"), "--data", self.bytes)
+        self.assert_one_line(self.check(result, NUMERICAL), "nan: the loss is not finite; its weights may be damaged")
+        self.assertEqual(result.stdout, "")
 
     def generated(self, model, *options):
         return self.check(run("generate", "--checkpoint", self.path(model), "--tokenizer", self.bytes, "--prompt", "the ",

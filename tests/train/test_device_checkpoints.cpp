@@ -46,6 +46,7 @@ std::string save(Job& job, const std::string& folder) {
   Control& control = control_of(job);
   std::string partial;
   if (control.rank() == 0) {
+    std::filesystem::create_directory(folder);
     partial = begin_checkpoint(folder, 1);
   }
   partial = control.broadcast(partial, 0);
@@ -60,6 +61,7 @@ std::string save(Job& job, const std::string& folder) {
   std::string path;
   if (control.rank() == 0) {
     Manifest manifest;
+    manifest.step = 1;
     manifest.world_size = control.size();
     path = commit_checkpoint(partial, manifest, entries);
   }

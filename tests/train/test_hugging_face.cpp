@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 
+#include "src/settings/model_kinds.h"
 #include "src/weights/hugging_face/reader.h"
 #include "src/weights/hugging_face/settings.h"
 #include "src/weights/model_zoo.h"
@@ -16,7 +17,6 @@ namespace tandem::testing {
 namespace {
 
 namespace fs = std::filesystem;
-
 constexpr const char* kGpt2 = R"({"architectures": ["GPT2LMHeadModel"], "n_layer": 2, "n_head": 2,
   "n_embd": 6, "n_positions": 9, "vocab_size": 11, "n_inner": null})";
 constexpr const char* kLlama = R"({"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1,
@@ -46,7 +46,7 @@ class Folder : public ::testing::Test {
   void write_weights(const std::string& dtype = "F32", const std::string& without = "",
                      const std::vector<SafetensorsEntry>& more = {}) {
     const ModelConfig model = hugging_face_config(path_).model;
-    std::vector<SafetensorsEntry> entries = more;
+    std::vector<SafetensorsEntry> entries;
     for (const HuggingFaceParameter& parameter :
          hugging_face_parameters(resolved(transformer_config(model, model.vocab)))) {
       for (const HuggingFaceTensor& part : parameter.parts) {
@@ -55,11 +55,13 @@ class Folder : public ::testing::Test {
         entries.push_back({std::move(name), dtype, {sizes.begin(), sizes.end()}});
       }
     }
+    entries.insert(entries.end(), more.begin(), more.end());
     SafetensorsWriter writer(path_, entries, 1 << 20);
     float first = 0;
     for (const SafetensorsEntry& entry : entries) {
       std::vector<float> values(static_cast<size_t>(entry.elements()));
-      std::iota(values.begin(), values.end(), first);
+      const bool is_copy = model.tie_embeddings && entry.name == "lm_head.weight";
+      std::iota(values.begin(), values.end(), is_copy ? firsts_.at("wte.weight") : first);
       first += static_cast<float>(values.size());
       firsts_[entry.name] = values[0];
       writer.write(values);
@@ -286,6 +288,17 @@ TEST_F(Folder, EndTokens) {
     write("generation_config.json", str("{\"eos_token_id\": ", wrong, "}"));
     expect_error(ExitCode::kData, "eos_token_id", [&] { hugging_face_end_tokens(path_); });
   }
+}
+
+// A head of its own in the files of a model whose config.json ties it would be lost.
+TEST_F(Folder, ATiedHeadThatDiffers) {
+  write_config(kGpt2);
+  const auto open = [&] { HuggingFaceReader(path_).require_tied(); };
+  const std::string refused = ": lm_head.weight is not wte.weight, though config.json ties them";
+  write_weights("F32", "transformer.", {{"lm_head.weight", "F32", {11, 6}}});
+  open();
+  std::fstream(path_ + "/model.safetensors").seekp(-1, std::ios::end) << '\x7f';
+  expect_error(ExitCode::kData, refused, open);
 }
 
 // Conv1D matrices are transposed: ours [r, c] is theirs [c, r]. Any range of elements can be read.

@@ -145,6 +145,16 @@ TEST_F(HuggingFaceWriter, Gpt2) {
             Json::parse(R"({"bos_token_id": 2, "eos_token_id": 3})"));
 }
 
+// Matrices are transposed in blocks of 2^20 elements: this one has one and a part.
+TEST_F(HuggingFaceWriter, MatricesLargerThanABlock) {
+  const TransformerConfig config =
+      resolved({.vocab = 3, .context = 2, .layers = 1, .heads = 2, .width = 520});
+  Transformer model(config);
+  write_hugging_face(CheckpointReader(save_of(model)), config, {.shard_bytes = 1 << 30}, folder_);
+  EXPECT_TRUE(theirs("transformer.h.0.mlp.c_fc.weight", {520, 2080}) ==
+              transposed("blocks.0.mlp.fc.weight", 2080, 520));
+}
+
 TEST_F(HuggingFaceWriter, Llama) {
   const TransformerConfig config = resolved({.llama = true,
                                              .vocab = 11,

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "src/weights/run_state.h"
+#include "tests/support/harness.h"
 
 namespace tandem {
 namespace {
@@ -18,7 +19,7 @@ RunState read_back(const RunState& state) {
 }
 
 RunState full_state() {
-  return {.step = (int64_t{1} << 53) + 1,
+  return {.step = int64_t{1} << 40,
           .skipped = 7,
           .skipped_batches = 5,
           .loss_scale = RunState::LossScale{.value = 0.1F, .clean_steps = 1999},
@@ -31,6 +32,33 @@ TEST(RunState, SurvivesExactly) {
   EXPECT_EQ(read_back(full_state()), full_state());
   EXPECT_EQ(read_back({}), RunState());
   EXPECT_EQ(read_back({.best_val_loss = 5e-324}).best_val_loss, 5e-324);
+}
+
+// Each number by itself, and skipped steps together: there are no more of them than steps.
+TEST(RunState, NumbersThatCannotBeAreRefused) {
+  const std::map<std::string, std::vector<double>> impossible = {
+      {"skipped_steps", {-1, 0.5, 101, 96, 1e300, -1e300}},
+      {"skipped_batches", {-1, 0.5, 101}},
+      {"loss_scale", {0, -1, 1e39}},
+      {"clean_steps", {-1, 0.5, 101}},
+      {"exponent/param/c", {0.5, 1e300, -1e300, 2147483648.0}}};
+  RunState state = full_state();
+  state.step = 100;
+  state.loss_scale->clean_steps = 100;
+  EXPECT_EQ(read_back(state), state);
+  for (const auto& [name, values] : impossible) {
+    for (const double value : values) {
+      Manifest manifest;
+      state.write(manifest);
+      ASSERT_TRUE(manifest.schedule.contains(name));
+      manifest.schedule[name] = value;
+      EXPECT_NE(testing::message_of([&] { RunState::read(manifest); }).find(name),
+                std::string::npos)
+          << name << " = " << value;
+    }
+  }
+  state.step = (int64_t{1} << 40) + 1;
+  EXPECT_THROW(read_back(state), Error);
 }
 
 // The file keeps the names of format 1, which other versions of the program read and write.

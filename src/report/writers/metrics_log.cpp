@@ -48,7 +48,8 @@ std::string to_json_line(const std::vector<Metric>& metrics) {
   return json_of(metrics).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-MetricsLog::MetricsLog(const std::string& path) : file_(path, FileWriter::Start::kEnd) {
+MetricsLog::MetricsLog(const std::string& path, int folder)
+    : file_(path, FileWriter::Start::kEnd, folder) {
   sync_folder_of(path);
 }
 

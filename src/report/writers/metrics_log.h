@@ -30,8 +30,8 @@ std::string to_json_line(const std::vector<Metric>& metrics);
 
 class MetricsLog {
  public:
-  // Opens `path` to append to it, or creates it.
-  explicit MetricsLog(const std::string& path);
+  // Opens `path` to append to it, or creates it. `folder`: as in file.h.
+  explicit MetricsLog(const std::string& path, int folder = AT_FDCWD);
 
   // One line. By convention the first metric is "step".
   void append(const std::vector<Metric>& metrics);

@@ -122,9 +122,9 @@ uint32_t crc32c(std::string_view bytes) {
 }
 
 TensorBoardWriter::TensorBoardWriter(const std::string& directory,
-                                     std::optional<int64_t> resumed_step) {
+                                     std::optional<int64_t> resumed_step, int folder) {
   make_directories(directory);
-  file_ = std::make_unique<FileWriter>(new_path(directory), FileWriter::Start::kEmpty);
+  file_ = std::make_unique<FileWriter>(new_path(directory), FileWriter::Start::kEmpty, folder);
   ProtoMessage version;
   version.add_double(1, unix_now_s());
   version.add_bytes(3, "brain.Event:2");

@@ -32,9 +32,10 @@ class TensorBoardWriter {
  public:
   // Starts a new events.out.tfevents.* file in `directory`, which is created when missing; its name
   // sorts after those of earlier runs. `resumed_step`: this run goes on after that step, and
-  // TensorBoard drops the later steps of earlier files.
+  // TensorBoard drops the later steps of earlier files. `folder`: as in file.h.
   explicit TensorBoardWriter(const std::string& directory,
-                             std::optional<int64_t> resumed_step = std::nullopt);
+                             std::optional<int64_t> resumed_step = std::nullopt,
+                             int folder = AT_FDCWD);
 
   const std::string& path() const { return file_->path(); }
 

@@ -1,13 +1,14 @@
 #include "src/weights/hugging_face/reader.h"
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 #include <vector>
 
 #include "src/core/visible_text.h"
+#include "src/settings/model_kinds.h"
 #include "src/weights/hugging_face/names.h"
 #include "src/weights/hugging_face/settings.h"
-#include "src/weights/model_zoo.h"
 
 namespace tandem {
 
@@ -56,6 +57,28 @@ HuggingFaceReader::HuggingFaceReader(const std::string& folder) : files_(folder)
       fail(ExitCode::kData, str(folder, ": tensor ", visible(entry.name),
                                 " has no place in the model that its config.json describes"));
     }
+  }
+  is_tied_ = config.tie_embeddings;
+}
+
+// Compares rows, bit by bit.
+void HuggingFaceReader::require_tied() const {
+  constexpr std::string_view head = "lm_head.weight";
+  if (!is_tied_ || !files_.find(head)) {
+    return;
+  }
+  const HuggingFaceTensor& embedding = parameters_.at("param/wte").parts[0];
+  const Shape& shape = embedding.shape;
+  bool same = std::ranges::equal(files_.find(head)->shape, shape.sizes());
+  std::vector<float> ours(static_cast<size_t>(shape[1])), theirs(ours.size());
+  for (int64_t row = 0; same && row < shape[0]; ++row) {
+    files_.read(embedding.name, row * shape[1], ours);
+    files_.read(head, row * shape[1], theirs);
+    same = std::memcmp(ours.data(), theirs.data(), ours.size() * sizeof(float)) == 0;
+  }
+  if (!same) {
+    fail(ExitCode::kData, str(files_.path(), ": ", head, " is not ", embedding.name,
+                              ", though config.json ties them; set tie_word_embeddings to false"));
   }
 }
 

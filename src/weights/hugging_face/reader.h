@@ -4,6 +4,7 @@
 #include <map>
 #include <ranges>
 #include <string>
+#include <string_view>
 
 #include "src/device/slab.h"
 #include "src/io/safetensors/safetensors.h"
@@ -16,11 +17,14 @@ namespace tandem {
 class HuggingFaceReader final : public TensorSource {
  public:
   // Reads config.json and the headers. Throws unless the files hold the tensors of that model, with
-  // their shapes and as F32, F16 or BF16, and no others; Error(kConfig) as hugging_face_config().
+  // their shapes and as F32, F16 or BF16, and no others. Error(kConfig) as hugging_face_config().
   explicit HuggingFaceReader(const std::string& folder);
 
   // The parameters, sorted by name. Their names are as in Slab.
   auto tensors() const { return std::views::values(parameters_); }
+
+  // Reads the copy of a tied head that some files hold, and throws unless it equals the embedding.
+  void require_tied() const;
 
   void require_tensor(const std::string& name, const Shape& shape) const override;
   void read(const Slab& slab) const override;
@@ -30,6 +34,7 @@ class HuggingFaceReader final : public TensorSource {
   void read_transposed(const HuggingFaceTensor& tensor, Range range, float* out) const;
 
   SafetensorsReader files_;
+  bool is_tied_ = false;
   std::map<std::string, HuggingFaceParameter> parameters_;  // by name
 };
 

@@ -207,7 +207,8 @@ bool is_llama(const Keys& keys) {
   }
   const Json gpt2 = is_listed ? Json::array({"GPT2LMHeadModel"}) : Json("gpt2");
   const Json llama = is_listed ? Json::array({"LlamaForCausalLM"}) : Json("llama");
-  keys.require(key, {gpt2, llama}, "GPT2LMHeadModel and LlamaForCausalLM");
+  keys.require(key, {gpt2, llama},
+               "GPT2LMHeadModel and LlamaForCausalLM; save a GPT2Model or a LlamaModel as one");
   return *keys.find(key) == llama;
 }
 

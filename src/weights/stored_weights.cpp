@@ -1,0 +1,87 @@
+#include "src/weights/stored_weights.h"
+
+#include <filesystem>
+
+#include "src/core/visible_text.h"
+#include "src/data/dataset.h"
+#include "src/device/ranks/agreement.h"
+#include "src/io/checkpoint/checkpoint.h"
+#include "src/weights/hugging_face/reader.h"
+#include "src/weights/hugging_face/settings.h"
+#include "src/weights/hugging_face/tokenizer_files.h"
+#include "src/weights/snapshot.h"
+
+namespace tandem {
+
+std::string resolve_checkpoint(const std::string& path) {
+  namespace fs = std::filesystem;
+  if (fs::exists(path + "/manifest.json") || is_hugging_face(path)) {
+    return path;
+  }
+  for (const std::string& folder : {path + "/checkpoints", path}) {
+    const LatestCheckpoint latest = find_latest(folder);
+    for (const std::string& skipped : latest.skipped) {
+      complain("passed over " + skipped);
+    }
+    if (!latest.path.empty()) {
+      return latest.path;
+    }
+  }
+  fail(ExitCode::kData,
+       str(path,
+           ": no checkpoint here; name a run's folder, a step-... folder with a manifest.json, or "
+           "a folder with a config.json and model.safetensors"));
+}
+
+namespace {
+
+// Settings that cannot be are the checkpoint's fault, not the user's.
+Config config_of(const Manifest& manifest, const std::string& folder) {
+  try {
+    return config_from_text(manifest.config, folder + "/manifest.json");
+  } catch (const Error& error) {
+    fail(ExitCode::kData, error.what());
+  }
+}
+
+}  // namespace
+
+Config config_of(const std::string& checkpoint) {
+  if (is_hugging_face(checkpoint)) {
+    return hugging_face_config(checkpoint);
+  }
+  return config_of(read_manifest(checkpoint), checkpoint);
+}
+
+Config config_of(const CheckpointReader& reader) {
+  return config_of(reader.manifest(), reader.directory());
+}
+
+void require_same_vocabulary(const std::string& checkpoint, const std::string& data) {
+  if (is_hugging_face(checkpoint)) {
+    return require_same_tokens(checkpoint, data);
+  }
+  const std::string then = read_manifest(checkpoint).vocabulary_hash;
+  if (!then.empty() && then != vocabulary_hash(data)) {
+    fail(ExitCode::kData, str(data, " has another tokenizer, or other classes, than the data that ",
+                              checkpoint, " was trained on; prepare it with those"));
+  }
+}
+
+std::unique_ptr<TensorSource> open_weights(Control& control, const std::string& checkpoint) {
+  std::unique_ptr<TensorSource> weights;
+  if (is_hugging_face(checkpoint)) {
+    std::unique_ptr<HuggingFaceReader> reader;
+    agree(control, [&] { reader = std::make_unique<HuggingFaceReader>(checkpoint); });
+    on_root(control, [&] {  // it reads much, and every rank would read the same
+      reader->require_tied();
+      return std::string();
+    });
+    weights = std::move(reader);
+  } else {
+    weights = std::make_unique<CheckpointReader>(open_checkpoint(control, checkpoint));
+  }
+  return weights;
+}
+
+}  // namespace tandem
