@@ -6,8 +6,8 @@
 #include "src/core/parse_number.h"
 #include "src/core/visible_text.h"
 #include "src/device/dispatch.h"
+#include "src/settings/model_kinds.h"
 #include "src/settings/step_ranges.h"
-#include "src/weights/model_zoo.h"
 
 namespace tandem {
 

@@ -8,7 +8,6 @@
 
 #include "comm/sharding/hierarchy.h"
 #include "optim/schedule.h"
-#include "src/report/console.h"
 #include "src/settings/options.h"
 #include "src/step/batch_plan.h"
 #include "src/step/training_step.h"
@@ -22,6 +21,13 @@ enum class Backend : uint8_t { kAuto, kMpi, kNccl };
 enum class Reduce : uint8_t { kRing, kExact };
 enum class Unused : uint8_t { kIsError, kIsZero };
 enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3 };
+
+enum class ProgressMode : uint8_t {
+  kAuto,   // kBar on a terminal, otherwise kPlain
+  kBar,    // one line, drawn again at most ten times a second
+  kPlain,  // a line every log_every steps
+  kNone,
+};
 
 struct RunConfig {
   std::string name = "run";
@@ -67,7 +73,7 @@ struct ModelConfig {
   int64_t depth = 20;
   std::string freeze{};
 
-  // Answered by model_zoo.cpp, which knows each kind.
+  // Answered by model_kinds.cpp, which knows each kind.
   bool reads_text() const;
   std::vector<std::string> problems() const;
   // "gpt: 4 layers, 4 heads, width 128, context 64", "resnet: depth 20"

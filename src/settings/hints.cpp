@@ -15,6 +15,13 @@ namespace {
 
 using Pair = std::pair<std::string_view, std::string_view>;
 
+constexpr std::string_view
+    kAccumulation =
+        "set train.micro_batch: a step has global_batch / (micro_batch x ranks) of them",
+    kEpochs = "set train.steps: an epoch has samples / train.global_batch steps",
+    kRanks = "mpirun -np RANKS, or launch/run.sh, says how many";
+
+// A setting, or a sentence.
 constexpr Pair kNames[] = {{"batch_size", "train.global_batch"},
                            {"learning_rate", "optim.lr"},
                            {"max_iters", "train.steps"},
@@ -36,11 +43,31 @@ constexpr Pair kNames[] = {{"batch_size", "train.global_batch"},
                            {"out_dir", "run.dir"},
                            {"dataset", "data.path"},
                            {"max_new_tokens", "tokens"},
-                           {"num_samples", "samples"}};
+                           {"num_samples", "samples"},
+                           {"sample", "generate"},
+                           {"max_lr", "optim.lr"},
+                           {"lr_scheduler", "optim.schedule"},
+                           {"lr_scheduler_type", "optim.schedule"},
+                           {"fp16", "train.precision"},
+                           {"train_micro_batch_size_per_gpu", "train.micro_batch"},
+                           {"per_device_train_batch_size", "train.micro_batch"},
+                           {"zero_stage", "dist.zero"},
+                           {"zero_optimization.stage", "dist.zero"},
+                           {"deepspeed", "dist.zero"},
+                           {"data", "data.path"},
+                           {"gradient_accumulation_steps", kAccumulation},
+                           {"lr_decay_iters", "the learning rate falls until train.steps"},
+                           {"epochs", kEpochs},
+                           {"max_epochs", kEpochs},
+                           {"num_train_epochs", kEpochs},
+                           {"devices", kRanks},
+                           {"num_nodes", kRanks},
+                           {"wandb_log", "launch/track.py feeds runs to W&B"},
+                           {"compile", "kernels need no compilation; leave it out"}};
 
-constexpr Pair kValues[] = {{"fp32", "f32"},     {"float32", "f32"}, {"float", "f32"},
-                            {"float16", "fp16"}, {"f16", "fp16"},    {"half", "fp16"},
-                            {"bfloat16", "bf16"}};
+constexpr Pair kValues[] = {{"fp32", "f32"},      {"float32", "f32"}, {"float", "f32"},
+                            {"float16", "fp16"},  {"f16", "fp16"},    {"half", "fp16"},
+                            {"bfloat16", "bf16"}, {"gpt2", "gpt"},    {"gpu", "cuda"}};
 
 std::string_view partner(const auto& pairs, const std::string& word) {
   const auto found = std::ranges::find(pairs, word, &Pair::first);
@@ -84,7 +111,8 @@ std::string nearest_name(const std::string& word, const std::vector<std::string>
 std::string known_elsewhere(const std::string& key) {
   std::string name = key.substr(key.rfind('.') + 1);
   std::ranges::replace(name, '-', '_');
-  return std::string(partner(kNames, name));
+  const std::string_view found = partner(kNames, key);
+  return std::string(found.empty() ? partner(kNames, name) : found);
 }
 
 std::vector<std::string> other_spellings(const std::string& value) {

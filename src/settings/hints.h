@@ -14,7 +14,8 @@ size_t edit_distance(const std::string& a, const std::string& b);
 std::string nearest_name(const std::string& word, const std::vector<std::string>& candidates);
 
 // What nanoGPT, PyTorch and Hugging Face call otherwise: "train.global_batch" for "batch_size",
-// with or without a section before it. Empty for other names.
+// with or without a section before it; for what is no setting here, a sentence. Empty for other
+// names. A command for a command: "generate" for "sample".
 std::string known_elsewhere(const std::string& key);
 
 // How a value may be written here: "bf16" for "bfloat16", "10000" for "1e4", "true" for "True". The

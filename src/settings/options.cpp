@@ -27,6 +27,19 @@ std::string number_text(T value) {
   return std::string(text, result.ptr);
 }
 
+// `text`, which begins in column 0, in lines of at most 120 columns; later ones begin at `indent`.
+std::string wrapped(std::string text, size_t indent) {
+  for (size_t begin = 0; text.size() - begin > 120;) {
+    const size_t space = text.rfind(' ', begin + 120);
+    if (space == std::string::npos || space < begin + indent) {
+      break;
+    }
+    text.replace(space, 1, "\n" + std::string(indent, ' '));
+    begin = space + 1;
+  }
+  return text + "\n";
+}
+
 }  // namespace
 
 void Options::bind(Setting setting) {
@@ -112,7 +125,11 @@ std::vector<std::string> Options::apply(const std::vector<Assignment>& assignmen
 }
 
 std::string Options::suggestion(const std::string& key) const {
-  const auto meant = std::ranges::find(settings_, known_elsewhere(key), &Setting::key);
+  const std::string known = known_elsewhere(key);
+  if (known.find(' ') != std::string::npos) {
+    return "; " + known;
+  }
+  const auto meant = std::ranges::find(settings_, known, &Setting::key);
   if (meant != settings_.end()) {
     return str("; here it is ", meant->key, ": ", meant->help);
   }
@@ -199,13 +216,19 @@ std::string Options::text(const std::string& key) const {
   return setting->text();
 }
 
-std::string Options::help() const {
+std::string Options::help(const std::vector<std::string>& shown) const {
   std::ostringstream out;
   out << usage_ << "\n";
   std::string section;
   for (const Setting& setting : settings_) {
     const size_t dot = setting.key.find('.');
     const std::string this_section = dot == std::string::npos ? "" : setting.key.substr(0, dot);
+    const auto begins = [&](const std::string& beginning) {
+      return setting.key.starts_with(beginning);
+    };
+    if (!this_section.empty() && !shown.empty() && std::ranges::none_of(shown, begins)) {
+      continue;
+    }
     if (this_section != section || &setting == &settings_.front()) {
       out << "\n" << (this_section.empty() ? "options" : this_section) << ":\n";
       section = this_section;
@@ -215,11 +238,9 @@ std::string Options::help() const {
       left += " " + setting.default_text;
     }
     left.resize(std::max<size_t>(left.size() + 2, 36), ' ');
-    out << left << setting.help;
-    if (setting.allowed.starts_with("one of")) {
-      out << " (" << setting.allowed.substr(7) << ")";
-    }
-    out << "\n";
+    const bool is_choice = setting.allowed.starts_with("one of");
+    out << wrapped(left + setting.help + (is_choice ? " (" + setting.allowed.substr(7) + ")" : ""),
+                   36);
   }
   return out.str();
 }

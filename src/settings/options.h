@@ -94,7 +94,9 @@ class Options {
   // The current value of a bound setting, as ini_text() writes it.
   std::string text(const std::string& key) const;
 
-  std::string help() const;      // usage, then one line for each setting with its default
+  // Usage, then each setting with its default, in lines of at most 120 columns. Of those with a
+  // section only the ones that begin with a text of `shown`, such as "dist."; all if it is empty.
+  std::string help(const std::vector<std::string>& shown = {}) const;
   std::string ini_text() const;  // all settings as a configuration file that gives the same values
 
  private:

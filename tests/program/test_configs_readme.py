@@ -21,7 +21,8 @@ SETTING = re.compile(r"  --(\w+\.\w+)(?: (\S+))? {2,}(.*)")
 
 
 def shown_help():
-    return Workspace.check(run("train", "--help"), OK).stdout
+    """The help of `tandem train`, with each setting in one line."""
+    return re.sub(r"\n {36}", " ", Workspace.check(run("train", "--help"), OK).stdout)
 
 
 def fixed():

@@ -170,8 +170,30 @@ TEST(Config, IndivisibleBatchNamesTheNeighbours) {
       contains(problems_of(config, 3), "not divisible by 3 ranks; the nearest that are: 9 and 12"));
   config.train.micro_batch = 2;
   EXPECT_TRUE(contains(problems_of(config, 3), "2 x 3 = 6; the nearest that are: 6 and 12"));
+  EXPECT_TRUE(contains(problems_of(config, 8), "2 x 8 = 16; the least that is: 16"));
   config.train.global_batch = 12;
   EXPECT_TRUE(problems_of(config, 3).empty());
+}
+
+// With a constant learning rate min_lr has no meaning.
+TEST(Config, TheSmallestLearningRateIsBelowTheOther) {
+  Config config = valid();
+  config.optim.lr = 1e-5;
+  EXPECT_TRUE(contains(problems_of(config, 1), "optim.min_lr = 0.0001 is above optim.lr = 1e-05"));
+  config.optim.schedule = ScheduleKind::kConstant;
+  EXPECT_TRUE(problems_of(config, 1).empty());
+}
+
+TEST(Config, WhatIsShownInTensorBoardNeedsIt) {
+  for (const auto& [key, value, shown] :
+       {std::tuple{"log.histograms", "true", "log.histograms = true"},
+        {"log.sample_every", "7", "log.sample_every"}}) {
+    Config config = valid();
+    ASSERT_TRUE(apply(config, {{key, value, "command line"}}).empty());
+    EXPECT_TRUE(problems_of(config, 1).empty()) << key;
+    config.log.tensorboard = false;
+    EXPECT_TRUE(contains(problems_of(config, 1), str(shown, " writes to TensorBoard"))) << key;
+  }
 }
 
 TEST(Config, ImpossibleModelsAreNamed) {

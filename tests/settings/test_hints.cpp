@@ -23,6 +23,9 @@ TEST(Hints, TheNearestName) {
   EXPECT_EQ(nearest_name("trian", names), "train");
   EXPECT_EQ(nearest_name("inspct", names), "inspect");
   EXPECT_EQ(nearest_name("frobnicate", names), "");
+  // Three letters may be wrong, four may not.
+  EXPECT_EQ(nearest_name("insp123", names), "inspect");
+  EXPECT_EQ(nearest_name("ins1234", names), "");
 }
 
 TEST(Hints, KnowsTheNamesThatOtherProgramsUse) {
@@ -33,7 +36,10 @@ TEST(Hints, KnowsTheNamesThatOtherProgramsUse) {
                                                        {"n_head", "model.heads"},
                                                        {"n_embd", "model.width"},
                                                        {"block_size", "model.context"},
-                                                       {"train.batch-size", "train.global_batch"}};
+                                                       {"train.batch-size", "train.global_batch"},
+                                                       {"zero_optimization.stage", "dist.zero"},
+                                                       {"max_lr", "optim.lr"},
+                                                       {"data", "data.path"}};
   for (const auto& [theirs, ours] : names) {
     Config config;
     EXPECT_NE(only(apply(config, {{theirs, "8", "command line"}}))
@@ -42,7 +48,13 @@ TEST(Hints, KnowsTheNamesThatOtherProgramsUse) {
         << theirs;
   }
   Config config;
-  EXPECT_TRUE(only(apply(config, {{"zzzzzzzz", "1", "a.cfg"}})).ends_with("; --help lists all"));
+  const auto problem = [&](const char* key) { return only(apply(config, {{key, "1", "a.cfg"}})); };
+  EXPECT_TRUE(problem("zzzzzzzz").ends_with("; --help lists all"));
+  EXPECT_TRUE(problem("train.gradient_accumulation_steps")
+                  .ends_with("; set train.micro_batch: a step has global_batch / (micro_batch x "
+                             "ranks) of them"));
+  EXPECT_TRUE(
+      problem("num_nodes").ends_with("; mpirun -np RANKS, or launch/run.sh, says how many"));
 }
 
 TEST(Hints, SaysHowAValueIsWritten) {
@@ -50,7 +62,8 @@ TEST(Hints, SaysHowAValueIsWritten) {
       {"train.precision", "fp32", "f32"},  {"train.precision", "float16", "fp16"},
       {"train.precision", "BF16", "bf16"}, {"train.precision", "bfloat16", "bf16"},
       {"train.steps", "1e4", "10000"},     {"train.steps", "200.0", "200"},
-      {"data.augment", "True", "true"},    {"optim.kind", "AdamW", "adamw"}};
+      {"data.augment", "True", "true"},    {"optim.kind", "AdamW", "adamw"},
+      {"model.kind", "gpt2", "gpt"},       {"run.device", "gpu", "cuda"}};
   for (const auto& [key, theirs, ours] : values) {
     Config config;
     const std::string before = config.ini_text();
