@@ -223,13 +223,4 @@ double floor_seconds(const OpCost& op, const Speed& ceilings) {
                                  : 0);
 }
 
-double forecast_seconds(const OpCost& op, const AchievedRates& rates) {
-  const double attention =
-      op.name.ends_with("forward") ? rates.attention_forward : rates.attention_backward;
-  const double flops_per_s = op.group == "attention" ? attention : rates.speed.flops_per_s;
-  const double bytes_s = (op.schedule_bytes + op.small_bytes) / rates.speed.bytes_per_s;
-  return op.calls *
-         (std::max(op.flops / flops_per_s, bytes_s) + op.launches * rates.speed.launch_s);
-}
-
 }  // namespace tandem

@@ -54,11 +54,4 @@ double transformer_parameters(const TransformerConfig& config);
 // Seconds of all calls at the rates of `ceilings`; launches take no time.
 double floor_seconds(const OpCost& op, const Speed& ceilings);
 
-// What kernels reach, for a forecast.
-struct AchievedRates {
-  Speed speed{};  // of products, of bytes, and the gap before a kernel
-  double attention_forward = 1, attention_backward = 1;  // FLOP/s
-};
-double forecast_seconds(const OpCost& op, const AchievedRates& rates);
-
 }  // namespace tandem

@@ -7,6 +7,7 @@
 
 #include "comm/link_probe.h"
 #include "comm/transport/local_control.h"
+#include "src/core/formatted.h"
 #include "src/machine/gemm_rate.h"
 #include "src/machine/gpu_table.h"
 #include "src/machine/machine.h"
@@ -19,18 +20,24 @@ namespace tandem {
 
 namespace {
 
-// Assumed: the shares of the data-sheet peaks that our kernels reach, and the time of a launch.
-constexpr double kProductShare = 0.6, kMemoryShare = 0.8, kLaunch_s = 3e-6;
 // For the driver's context, cuBLASLt's workspaces and NCCL's buffers.
 constexpr int64_t kReservedOnGpu = int64_t{3} << 29;
 // Ranks of one CPU machine share its memory bus and pass messages through it.
 constexpr double kCpuBytes_per_s = 20e9;
 constexpr Network kCpuNetwork = {{20e-6, 2e9}, {50e-6, 1e9}};
 
-// The first steps differ from later ones: buffers are allocated, and no message is in flight yet.
-constexpr int64_t kFirstSteps = 2;
 // At most this many ranks are tried: all ranks of a large job are nearly alike.
 constexpr int kMostRanks = 8;
+// The blocks of all micro-batches and tried ranks of a step; a search for the largest micro-batch
+// counts as 16 of them.
+constexpr int64_t kMostBlocks = 1 << 14, kSearch = 16;
+
+// The memory check runs at most this many micro-batches of a step: the first, one between and the
+// last. In all but the first a message of the one before is in flight.
+constexpr int64_t kMostMicroBatches = 3;
+
+// The first steps differ from later ones: buffers are allocated, and no message is in flight yet.
+constexpr int64_t kFirstSteps = 2;
 
 Hardware this_cpu(const Config& config, int ranks_here) {
   use_cpu_share(config.run.threads, ranks_here);
@@ -39,7 +46,9 @@ Hardware this_cpu(const Config& config, int ranks_here) {
   return {.name = "cpu",
           .memory_bytes = bytes / ranks_here,
           .peak_flops = flops,
-          .speed = {.flops_per_s = flops, .bytes_per_s = kCpuBytes_per_s / ranks_here},
+          .speed = {.flops_per_s = flops,
+                    .bytes_per_s = kCpuBytes_per_s / ranks_here,
+                    .attention_flops_per_s = flops},
           .network = kCpuNetwork};
 }
 
@@ -53,8 +62,9 @@ std::vector<int> node_of_rank(const Job& job) {
 
 // The options of the step. With dist.bucket_mb = 0 they hold the bucket size that a run would plan
 // over these links: the link probe runs on the clock of dry collectives.
-TrainingStep::Options planned(const Config& config, Model& model, const Job& job) {
+TrainingStep::Options planned(const Config& config, Model& model, const Job& job, int64_t most) {
   TrainingStep::Options options = config.training_step(job.ranks);
+  options.most_micro_steps = most;
   if (config.dist.bucket_mb == 0) {
     std::vector<LinkSample> samples;
     const Stream nothing = Stream::dry(Device::kCpu, {});
@@ -67,16 +77,17 @@ TrainingStep::Options planned(const Config& config, Model& model, const Job& job
       samples.push_back({.bytes = bytes, .seconds = world.stream().clock().now_s});
     }
     const int64_t model_bytes = parameter_count(model).trained * size_of(DType::kF32);
-    const LinkRates rates = job.ranks > 1 ? fit_link(samples) : LinkRates{.bytes_per_s = INFINITY};
-    options.store.bucket_bytes = plan_bucket_bytes(rates, model_bytes);
+    const Link link = job.ranks > 1 ? fit_link(samples) : Link{.bytes_per_s = kMostRate};
+    options.store.bucket_bytes = plan_bucket_bytes(link, model_bytes);
   }
   return options;
 }
 
-// The estimate of one rank: runs kFirstSteps steps, then measures one more.
+// The estimate of one rank: runs kFirstSteps steps, then measures one more. It runs at most `most`
+// micro-batches of a step; 0: all.
 class DryRun {
  public:
-  DryRun(const Config& config, const DatasetInfo& data, const Job& job, int rank)
+  DryRun(const Config& config, const DatasetInfo& data, const Job& job, int rank, int64_t most = 0)
       : job_(job),
         rank_(rank),
         has_copy_(config.checkpoint.async || job.hardware.device != Device::kCpu),
@@ -89,7 +100,7 @@ class DryRun {
         control_(rank, job.ranks),
         data_(control_, world_, memory_, node_of_rank(job), config.dist.shard),
         model_(make_model(config.model, data)),
-        training_(*model_, data_, stream_, memory_, staging_, planned(config, *model_, job)),
+        training_(*model_, data_, stream_, memory_, staging_, planned(config, *model_, job, most)),
         upload_(stream_, memory_, staging_, data, training_.store().values.dtype()),
         micro_batch_(config.train.batch_plan(job.ranks).micro_batch()),
         context_(config.model.context) {}
@@ -106,7 +117,9 @@ class DryRun {
                     .blocks = memory_.system_allocations(),
                     .checkpoint_bytes = checkpoint_bytes(),
                     .wire = (data_.wire() - sent).payload(),
-                    .flops = (after.work.flops - before.work.flops) * job_.ranks,
+                    .flops = (after.work.flops - before.work.flops + after.work.attention -
+                              before.work.attention) *
+                             job_.ranks,
                     .step_s = after.now_s - before.now_s,
                     .exposed_s = after.waited_s - before.waited_s};
     for (int i = 0; i < kMemoryClasses; ++i) {
@@ -163,16 +176,33 @@ Hardware hardware_of(const GpuModel* gpu, const Config& config, int ranks_here) 
   if (!gpu) {
     return this_cpu(config, ranks_here);
   }
-  const double peak = gpu->peak_flops(config.train.precision);
+  const DType dtype = config.train.precision;
+  const int64_t heads = config.model.reads_text() ? config.model.heads : 1;
+  const Speed speed = gpu->reached(dtype, config.kernels.attention, config.model.width / heads);
+  const double sustained = gpu->sustained_flops(dtype);
   return {.name = std::string(gpu->name),
           .device = Device::kCuda,
           .memory_bytes = gpu->memory_bytes - kReservedOnGpu,
           .reserved_bytes = kReservedOnGpu,
-          .peak_flops = peak,
-          .speed = {.flops_per_s = peak * kProductShare,
-                    .bytes_per_s = gpu->bytes_per_s * kMemoryShare,
-                    .launch_s = kLaunch_s},
+          .peak_flops = gpu->peak_flops(dtype),
+          .speed = speed,
+          .basis = formatted(
+              " (%.0f %% of the %.3g that a long run sustains; short bursts reach %.3g)",
+              100 * speed.flops_per_s / sustained, sustained / 1e12,
+              gpu->peak_flops(dtype) * gpu->ceilings().flops_per_s / gpu->half_flops / 1e12),
           .network = gpu->network};
+}
+
+std::vector<std::string> too_long(const Config& config, int ranks) {
+  const bool layers = config.model.kind != "resnet";
+  const int64_t blocks = layers ? config.model.layers : config.model.depth;
+  const int64_t micro_batches = config.train.batch_plan(ranks).accumulation();
+  if (micro_batches * std::min(ranks, kMostRanks) + kSearch <= kMostBlocks / blocks) {
+    return {};
+  }
+  return {str(layers ? "model.layers = " : "model.depth = ", blocks, " with ", micro_batches,
+              " micro-batches a rank would take minutes to estimate; take fewer layers, a larger "
+              "train.micro_batch or a smaller train.global_batch")};
 }
 
 Estimate estimate(const Config& config, const DatasetInfo& data, const Job& job) {
@@ -202,12 +232,7 @@ Estimate estimate(const Config& config, const DatasetInfo& data, const Job& job)
 }
 
 Estimate memory_of_rank(const Config& config, const DatasetInfo& data, const Job& job, int rank) {
-  Config tried = config;
-  const int64_t micro_batches = config.train.batch_plan(job.ranks).accumulation();
-  tried.train.global_batch =
-      config.train.global_batch / micro_batches * std::min<int64_t>(micro_batches, 3);
-  tried.train.micro_batch = config.train.batch_plan(job.ranks).micro_batch();
-  DryRun run(tried, data, job, rank);
+  DryRun run(config, data, job, rank, kMostMicroBatches);
   return {.peak_bytes = run.peak_bytes(), .checkpoint_bytes = run.checkpoint_bytes()};
 }
 

@@ -26,6 +26,7 @@ struct Hardware {
   int64_t reserved_bytes = 0;  // in addition, for CUDA, cuBLASLt and NCCL
   double peak_flops = 0;       // FLOP/s that count as an MFU of 1
   Speed speed{};               // rates that kernels reach
+  std::string basis{};         // what the rate of products is a share of; empty: no table
   Network network{};
   bool measured_links = false;  // `network` is measured, not assumed
 };
@@ -55,13 +56,16 @@ struct Estimate {
   double mfu = 0;
 };
 
+// A message if estimates of this job would take minutes. `config` must be free of problems.
+std::vector<std::string> too_long(const Config& config, int ranks);
+
 // The estimate of one step, after the first steps of the job: later steps are all alike. `config`
 // must be free of problems (problems_of). Errors of the model or the store (kConfig, kData) pass
 // through.
 Estimate estimate(const Config& config, const DatasetInfo& data, const Job& job);
 
 // The same figures of one rank, but only those of memory, without class_bytes. Quicker than
-// estimate(): of the micro-batches of a step only three are tried.
+// estimate(): of the micro-batches of a step only a few are run.
 Estimate memory_of_rank(const Config& config, const DatasetInfo& data, const Job& job, int rank);
 
 // The largest micro-batch whose peak is at most hardware.memory_bytes, whatever the global batch of

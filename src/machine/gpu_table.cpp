@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "layers/attention/attention.h"
+
 namespace tandem {
 
 namespace {
@@ -23,17 +25,66 @@ constexpr std::array<GpuModel, 4> kModels = {{
     {"h200", "H200", 144384 * kMiB, 67e12, 989e12, 4.8e12, kP5},
 }};
 
-// Shares of the data sheet. On an H200 769 to 798 TFLOP/s were measured on random data, and a copy
-// at 4.3 TB/s; for an A100 270 TFLOP/s and 1.35 TB/s of 1.555 are assumed.
-constexpr double kHopperProducts = 790.0 / 989, kHopperCopy = 4.3 / 4.8;
-constexpr double kAmpereProducts = 270.0 / 312, kAmpereCopy = 1.35 / 1.555;
+// What GPUs of a generation reach.
+struct Generation {
+  // Shares of the data sheet: products in short bursts, a copy, products in a long run.
+  double products, copy, sustained;
+  // FLOP/s of attention, forward and backward together (7 products of the causal half), with heads
+  // of up to 64 and of up to 128, without the time of their bytes.
+  double flash[2], cudnn[2];
+};
+
+// 270 TFLOP/s and 1.35 TB/s of 1.555 are assumed. FlashAttention-2 is published with 119 and 140
+// TFLOP/s at 1,024 and 2,048 tokens of width 64, and 133 at 1,024 of 128. cuDNN is taken to do the
+// same.
+constexpr Generation kAmpere{
+    270.0 / 312, 1.35 / 1.555, 270.0 / 312, {164e12, 189e12}, {164e12, 189e12}};
+// On an H200 769 to 798 TFLOP/s were measured on random data in short bursts, and a copy at 4.3
+// TB/s. A long run takes all the power that a GPU may: 400 W an A100, 700 W an H100 or H200. TSMC
+// states 30 % less power for the same speed at 5 nm than at 7 nm, so 700 W sustain 270 x 700 / 400
+// / 0.7 = 675 TFLOP/s. FlashAttention-2 is published with 192, 232 and 221 TFLOP/s on an H100;
+// cuDNN 9.19 with 288 and 334 forward at 1,024 and 2,048 of width 64 there, and on an H200 with 591
+// forward and 474 backward at 4,096 of 128.
+constexpr Generation kHopper{
+    790.0 / 989, 4.3 / 4.8, 270.0 * 700 / 400 / 0.7 / 989, {265e12, 311e12}, {363e12, 541e12}};
+
+const Generation& generation_of(const GpuModel& gpu) {
+  return gpu.cuda_name.starts_with("H") ? kHopper : kAmpere;
+}
+
+// Products reach this share of the sustained rate: the middle between 0.72, taken for cuBLASLt's
+// first heuristic, and 0.88, for measured plans. Other kernels reach this share of a copy's rate.
+constexpr double kProductShare = 0.8, kMemoryShare = 0.85;
+constexpr double kLaunch_s = 3e-6;
+// Our kernels have the structure of FlashAttention-2 and reach 0.9 of it, but compute 9 products.
+constexpr double kOurs = 0.9 * 7 / 9;
+// Attention on FP32 cores reaches this share of their peak, which follows from the arithmetic of
+// tiles in shared memory.
+constexpr double kOnF32Cores = 0.325;
 
 }  // namespace
 
 Speed GpuModel::ceilings() const {
-  const bool hopper = cuda_name.starts_with("H");
-  return {.flops_per_s = half_flops * (hopper ? kHopperProducts : kAmpereProducts),
-          .bytes_per_s = bytes_per_s * (hopper ? kHopperCopy : kAmpereCopy)};
+  return {.flops_per_s = half_flops * generation_of(*this).products,
+          .bytes_per_s = bytes_per_s * generation_of(*this).copy};
+}
+
+double GpuModel::sustained_flops(DType dtype) const {
+  const Generation& generation = generation_of(*this);
+  return dtype == DType::kF32 ? f32_flops * generation.products : half_flops * generation.sustained;
+}
+
+Speed GpuModel::reached(DType dtype, AttentionKernels attention, int64_t head_width) const {
+  const Generation& generation = generation_of(*this);
+  const int wide = head_width > 64 ? 1 : 0;
+  const double ours = kernels::attention_on_tensor_cores(dtype, head_width)
+                          ? kOurs * generation.flash[wide]
+                          : kOnF32Cores * f32_flops;
+  return {.flops_per_s = kProductShare * sustained_flops(dtype),
+          .bytes_per_s = kMemoryShare * ceilings().bytes_per_s,
+          .launch_s = kLaunch_s,
+          .attention_flops_per_s =
+              attention == AttentionKernels::kCudnn ? generation.cudnn[wide] : ours};
 }
 
 std::span<const GpuModel> gpu_models() { return kModels; }

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "comm/transport/dry_collectives.h"
+#include "src/autograd/context.h"
 #include "src/core/dtype.h"
 #include "src/device/stream.h"
 
@@ -20,8 +21,13 @@ struct GpuModel {
   Network network;                       // as NCCL uses it on EC2 nodes of 8 GPUs
 
   double peak_flops(DType dtype) const { return dtype == DType::kF32 ? f32_flops : half_flops; }
-  // The most that programs reach: of a product of 8192 x 8192 bf16 operands, and of a copy.
+  // The most that programs reach for a second: of a product of 8192 x 8192 bf16 operands, and of a
+  // copy.
   Speed ceilings() const;
+  // What products reach in a run of hours, when the power that the GPU may take limits its clock.
+  double sustained_flops(DType dtype) const;
+  // What products, attention with heads of this width, and other kernels reach in training.
+  Speed reached(DType dtype, AttentionKernels attention, int64_t head_width) const;
 };
 
 std::span<const GpuModel> gpu_models();

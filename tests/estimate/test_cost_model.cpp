@@ -183,8 +183,8 @@ TEST(CostModel, NamesThePassesOfOurScheduleBeyondTheFloor) {
 }
 
 // A dry run of the real step on a GPU that need not exist.
-Work charged(const TransformerConfig& config, int64_t batch) {
-  Stream stream = Stream::dry(Device::kCuda, {});
+Stream::Clock charged(const TransformerConfig& config, int64_t batch, const Speed& speed = {}) {
+  Stream stream = Stream::dry(Device::kCuda, speed);
   Memory memory(stream);
   Stream host = Stream::dry(Device::kCpu, {});
   Memory staging(host);
@@ -204,7 +204,7 @@ Work charged(const TransformerConfig& config, int64_t batch) {
              Tensor::empty(memory, {batch, config.context}, DType::kI32, MemoryClass::kData),
              Tensor::empty(memory, {tokens}, DType::kI32, MemoryClass::kData)};
        }});
-  return stream.clock().work;
+  return stream.clock();
 }
 
 // The layers charge the same operations to the clock of `tandem estimate`: to the last one.
@@ -219,11 +219,13 @@ TEST(CostModel, CountsTheOperationsThatTheLayersCharge) {
                                                  .kv_heads = llama ? 2 : 0,
                                                  .width = 32,
                                                  .tie_embeddings = tied});
-      double flops = 0;
+      double products = 0, attention = 0;
       for (const OpCost& op : transformer_costs(config, 5, DType::kBf16)) {
-        flops += op.calls * op.flops;
+        (op.group == "attention" ? attention : products) += op.calls * op.flops;
       }
-      EXPECT_EQ(flops, charged(config, 5).flops) << "llama " << llama << ", tied " << tied;
+      const Work work = charged(config, 5).work;
+      EXPECT_EQ(products, work.flops) << "llama " << llama << ", tied " << tied;
+      EXPECT_EQ(attention, work.attention);
       Transformer model(config);
       double parameters = 0;
       for (const Parameter* parameter : parameters_of(model)) {
@@ -234,17 +236,91 @@ TEST(CostModel, CountsTheOperationsThatTheLayersCharge) {
   }
 }
 
-// For bytes that clock has a rougher rule: each activation is touched three times, those of
-// products too. So it charges more than our kernels read and write, but less than twice as much.
-TEST(CostModel, ChargesFewerBytesThanTheClockOfAnEstimate) {
-  const TransformerConfig config = gpt2(12, 12, 768);
-  double bytes = 0;
-  for (const OpCost& op : transformer_costs(config, kBatch, DType::kBf16)) {
-    bytes += op.flops == 0 ? op.calls * (op.schedule_bytes + op.small_bytes) : 0;
+// For bytes of kernels that are neither products nor attention that clock has a rougher rule: each
+// activation is touched twice. All bytes together are within a sixth of what our kernels read and
+// write, and so is a long text's, of which attention and products have most.
+TEST(CostModel, ChargesAboutTheBytesThatOurKernelsMove) {
+  const TransformerConfig llama = resolved({.llama = true,
+                                            .vocab = 32000,
+                                            .context = 8192,
+                                            .layers = 4,
+                                            .heads = 32,
+                                            .kv_heads = 8,
+                                            .width = 4096,
+                                            .ffn_width = 14336});
+  for (const auto& [config, batch] : {std::pair{gpt2(12, 12, 768), kBatch}, {llama, int64_t{1}}}) {
+    double bytes = 0;
+    for (const OpCost& op : transformer_costs(config, batch, DType::kBf16)) {
+      bytes += op.calls * (op.schedule_bytes + op.small_bytes);
+    }
+    EXPECT_NEAR(charged(config, batch).work.bytes / bytes, 1, 1.0 / 6) << config.context;
   }
-  const double clock = charged(config, kBatch).bytes;
-  EXPECT_GT(clock, bytes);
-  EXPECT_LT(clock, 2 * bytes);
+}
+
+// Attention takes the time of its own rate.
+TEST(CostModel, AttentionHasItsOwnRate) {
+  const Speed speed{
+      .flops_per_s = INFINITY, .bytes_per_s = INFINITY, .attention_flops_per_s = 3e12};
+  // Half a square of 1024 x 1024 scores, a multiply-add counts two; 7 products, 2 layers, 2 texts.
+  EXPECT_DOUBLE_EQ(charged(gpt2(2, 4, 256), 2, speed).now_s,
+                   7 * 1024.0 * 1024 * 256 * 2 * 2 / 3e12);
+}
+
+// With its bytes, attention of n tokens and heads of width d reaches what is published, in TFLOP/s:
+// FlashAttention-2, of whose rate our kernels have 0.9 x 7 / 9; and cuDNN, of which the time of
+// both passes is the sum of theirs. One rate for each width stands for all lengths: it may be off
+// by a seventh.
+TEST(GpuTable, AttentionReachesWhatIsPublished) {
+  constexpr auto kFlash = AttentionKernels::kOwn, kCudnn = AttentionKernels::kCudnn;
+  const auto both = [](double forward, double backward) {
+    return 7 / (2 / forward + 5 / backward);
+  };
+  struct Published {
+    const char* gpu;
+    AttentionKernels kernels;
+    double n, d, tflops;
+  };
+  for (const Published& row : {Published{"a100-80", kFlash, 1024, 64, 119},
+                               {"a100-80", kFlash, 2048, 64, 140},
+                               {"a100-80", kFlash, 1024, 128, 133},
+                               {"h100", kFlash, 1024, 64, 192},
+                               {"h100", kFlash, 2048, 64, 232},
+                               {"h100", kFlash, 1024, 128, 221},
+                               {"h200", kCudnn, 2048, 128, both(484, 370)},
+                               {"h200", kCudnn, 4096, 128, both(591, 474)},
+                               {"h200", kCudnn, 8192, 128, both(644, 541)},
+                               {"h200", kCudnn, 32768, 128, both(688, 581)}}) {
+    const Speed speed =
+        gpu_named(row.gpu)->reached(DType::kBf16, row.kernels, static_cast<int64_t>(row.d));
+    const double rate = speed.attention_flops_per_s / (row.kernels == kFlash ? 0.9 * 7 / 9 : 1);
+    // A query of one head meets half of n keys. Forward reads q, k and v and writes y; backward
+    // reads these and dy, and writes dq, dk and dv.
+    const double flops = 7 * row.n * row.d, bytes = 12 * row.d * 2;
+    const double reached = flops / (flops / rate + bytes / speed.bytes_per_s) / kTera;
+    EXPECT_NEAR(reached / row.tflops, 1, 1.0 / 7) << row.gpu << " " << row.n << " " << row.d;
+  }
+}
+
+TEST(GpuTable, AttentionWithoutTensorCoresIsSlow) {
+  const auto rate = [](DType dtype, int64_t width) {
+    return gpu_named("a100-40")
+        ->reached(dtype, AttentionKernels::kAuto, width)
+        .attention_flops_per_s;
+  };
+  EXPECT_DOUBLE_EQ(rate(DType::kBf16, 80), 0.325 * 19.5e12);
+  EXPECT_DOUBLE_EQ(rate(DType::kF32, 64), 0.325 * 19.5e12);
+  EXPECT_DOUBLE_EQ(rate(DType::kBf16, 64), 0.7 * 164e12);
+  EXPECT_DOUBLE_EQ(rate(DType::kFp16, 128), 0.7 * 189e12);
+}
+
+// 700 W at the A100's energy for an operation, less the 30 % that 5 nm save: a sum made by hand.
+TEST(GpuTable, LongRunsAreLimitedByPower) {
+  for (const char* name : {"h100", "h200"}) {
+    EXPECT_NEAR(gpu_named(name)->sustained_flops(DType::kBf16), 675e12, 1e3);
+    EXPECT_NEAR(gpu_named(name)->ceilings().flops_per_s, 790e12, 1e3);
+    EXPECT_NEAR(gpu_named(name)->sustained_flops(DType::kF32), 67e12 * 790 / 989, 1e3);
+  }
+  EXPECT_NEAR(gpu_named("a100-40")->sustained_flops(DType::kBf16), 270e12, 1e3);
 }
 
 }  // namespace

@@ -88,6 +88,32 @@ TEST(MemoryCheck, AllowsExactlyWhatAStepNeeds) {
   }
 }
 
+// The check runs some of many micro-batches. Later ones have a message of the one before in flight,
+// which the first has not.
+TEST(MemoryCheck, OfManyMicroBatchesIsThatOfTheWholeStep) {
+  for (int64_t zero = 0; zero < 4; ++zero) {
+    for (const bool overlap : {true, false}) {
+      for (const Reduce reduce : {Reduce::kRing, Reduce::kExact}) {
+        for (const int64_t micro_batches : {2, 4, 40}) {
+          SCOPED_TRACE(str("zero ", zero, overlap ? " overlapped " : " ", micro_batches));
+          Case job(2);
+          job.config.dist.zero = zero;
+          job.config.dist.overlap = overlap;
+          job.config.dist.reduce = reduce;
+          job.config.dist.bucket_mb = 0.02;
+          job.config.train.micro_batch = 1;
+          job.config.train.global_batch = job.ranks * micro_batches;
+          int64_t most = 0;
+          for (int rank = 0; rank < job.ranks; ++rank) {
+            most = std::max(most, memory_of_rank(job.config, job.data, job.job(), rank).peak_bytes);
+          }
+          EXPECT_EQ(most, estimate(job.config, job.data, job.job()).peak_bytes);
+        }
+      }
+    }
+  }
+}
+
 // The advice divides the batch, and is true.
 TEST(MemoryCheck, AdvisesTheLargestMicroBatchThatFits) {
   Case small(2);

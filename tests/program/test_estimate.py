@@ -137,12 +137,36 @@ class Estimates(Workspace):
         self.assertLess(slow["mfu"], fast["mfu"])
         self.assertEqual(slow["wire_bytes"], fast["wire_bytes"])
 
+    def test_says_which_rates_are_used(self):
+        job = ["--gpu", "h100", "--model.width", "1024", "--model.heads", "16", "--train.precision", "bf16"]
+        said = " ".join(self.estimate(*job).stdout.split())
+        self.assertIn("matrix products 540 TFLOP/s of 989 (80 % of the 675 that a long run sustains; short bursts reach 790), "
+                      "attention 186;", said)
+        given = " ".join(self.estimate(*job, "--tflops", "400").stdout.split())
+        self.assertIn("matrix products 400 TFLOP/s of 989, attention", given)
+
+    # The same number of tokens: attention grows with the context, and is slower than products of matrices.
+    def test_long_contexts_cost_more_than_products(self):
+        model = ["--gpu", "a100-80", "--model.kind", "llama", "--model.width", "4096", "--model.heads", "32", "--model.layers", "4",
+                 "--train.precision", "bf16"]
+        mfu = [self.given(*model, "--model.context", 65536 // samples, "--train.global_batch", samples)["mfu"]
+               for samples in [32, 8, 2, 1]]
+        self.assertEqual(mfu, sorted(mfu, reverse=True))
+        self.assertLess(mfu[-1], 0.85 * mfu[0])
+
+    def test_recomputation_does_not_fix_the_mfu(self):
+        mfu = [self.given("--gpu", "a100-80", "--model.width", width, "--model.heads", width // 128, "--model.context", "2048",
+                          "--train.precision", "bf16", "--train.global_batch", "8", "--train.recompute", "block")["mfu"]
+               for width in [512, 2048, 8192]]
+        self.assertGreater(mfu[1], 1.1 * mfu[0])
+        self.assertGreater(mfu[2], 1.05 * mfu[1])
+
     # The same list as that of the benchmarks; tests/estimate/test_cost_model.cpp compares it with a table made by hand.
     def test_the_floor_of_each_op(self):
         text = self.estimate(os.path.join(os.path.dirname(__file__), "..", "..", "configs", "gpt2_124m.cfg"), "--vocab", "50304",
                              "--gpu", "h200", "--ranks", "8", "--ops").stdout
         self.assertIn("one rank: 64 x 1024 tokens and the update, bf16, vocabulary 50304, on h200", text)
-        self.assertIn("ceilings: 790 TFLOP/s, 4300 GB/s", text)
+        self.assertIn("ceilings, in short bursts: 790 TFLOP/s, 4300 GB/s", text)
         self.assertRegex(text, r"\nQKV forward +12 +2.783 +4.874 +4.874 +3.523\n")
         self.assertRegex(text, r"\nGELU forward +12 +0.000 +0.000 +9.664 +0\n(.*\n)*all +75.7\d\n$")
         self.assertLessEqual(max(map(len, text.splitlines())), 100)
@@ -154,6 +178,26 @@ class Estimates(Workspace):
                       self.estimate("--model.vocab", "300").stdout)
         self.assertIn("no none.h5: assuming 24 x 24 images of 7 classes (--image, --classes)",
                       self.estimate("--model.kind", "mlp", "--data.path", "none.h5", "--image", "24", "--classes", "7").stdout)
+
+    # Each answers at once: what a GPU's kernels list of a huge model is counted, not built.
+    def test_absurd_sizes(self):
+        job = ["--gpu", "h100", "--ranks", "8", "--train.global_batch", "8"]
+        wide = ["--model.width", "262144", "--model.heads", "1024"]
+        for words in [wide, [*wide, "--dist.reduce", "exact"], ["--model.width", "1048576", "--model.heads", "8192"],
+                      ["--model.context", "16777216"]]:
+            self.assertIn("no stage fits, not even with one sample", " ".join(self.estimate(*job, *words).stdout.split()))
+        many = ["--gpu", "h100", "--train.micro_batch", "1", "--train.global_batch", "4194304"]
+        for words, pattern in [
+                ([*job, "--model.layers", "10000"], "model.layers = 10000 with 1 micro-batches a rank would take minutes.*fewer layers"),
+                ([*job, "--model.kind", "mlp", "--model.layers", "10000"], "model.layers = 10000 with 1 micro-batches a rank"),
+                ([*job, "--model.kind", "resnet", "--model.depth", "1202"], "model.depth = 1202 with 1 micro-batches a rank"),
+                (many, "model.layers = 4 with 4194304 micro-batches a rank.*a larger train.micro_batch"),
+                ([*many, "--ranks", "1048576"], "ranks = 1048576.*65536"),
+                ([*job, "--model.kind", "mlp", "--model.width", "1048576", "--image", "65536", "--channels", "65536"],
+                 "has more than 2.63 elements; take smaller sizes"),
+                ([*job, "--vocab", "1073741824", "--model.width", "1048576", "--model.heads", "8192"],
+                 r"a tensor of \[.*\] has more than 2.46 elements; take smaller sizes")]:
+            self.assert_one_line(self.estimate(*words, code=CONFIG), pattern)
 
     def test_bad_requests(self):
         for settings, pattern in [

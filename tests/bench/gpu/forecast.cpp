@@ -43,6 +43,10 @@ constexpr Assumption kAssumptions[] = {
     {"measured plans, attention on tensor cores", kMeasuredPlans, on_tensor_cores},
 };
 
+struct AchievedRates {
+  Speed speed{};  // of products, of bytes, and the gap before a kernel
+  double attention_forward = 1, attention_backward = 1;  // FLOP/s
+};
 AchievedRates rates_of(const GpuModel& gpu, const Assumption& assumption) {
   const Speed ceilings = gpu.ceilings();
   const AttentionRates attention = assumption.attention(gpu);
@@ -51,6 +55,15 @@ AchievedRates rates_of(const GpuModel& gpu, const Assumption& assumption) {
                     .launch_s = kGap_s},
           .attention_forward = attention.forward,
           .attention_backward = attention.backward};
+}
+
+double forecast_seconds(const OpCost& op, const AchievedRates& rates) {
+  const double attention =
+      op.name.ends_with("forward") ? rates.attention_forward : rates.attention_backward;
+  const double flops_per_s = op.group == "attention" ? attention : rates.speed.flops_per_s;
+  const double bytes_s = (op.schedule_bytes + op.small_bytes) / rates.speed.bytes_per_s;
+  return op.calls *
+         (std::max(op.flops / flops_per_s, bytes_s) + op.launches * rates.speed.launch_s);
 }
 
 // The groups of a forecast, finer than folders.
