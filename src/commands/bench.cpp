@@ -1,5 +1,6 @@
 // tandem bench, and of its parts links: how fast the ranks of a job exchange data.
 #include <cstdio>
+#include <filesystem>
 
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
@@ -19,8 +20,8 @@ constexpr const char* kUsage =
   mpirun -np 8 tandem bench links --output machine.json
   tandem estimate --machine machine.json --config FILE --ranks 64 --gpu a100-40
 
-Measures inside nodes, between nodes (all ranks of a node at once) and over all ranks. Takes run.device and the settings
-dist.* of `tandem train`, and ignores its others.)";
+Measures inside nodes, between nodes (all ranks of a node at once) and over all ranks. Takes run.device, run.threads
+and dist.* of the settings of `tandem train`, and ignores its others.)";
 
 struct Request : RunRequest {
   std::string output;
@@ -63,10 +64,13 @@ ExitCode links(const Words& words, World& world) {
   Request request;
   agree(control, [&] { fail_if_any(apply_settings(request.options, words)); });
   if (request.help) {
-    return print_help(request.options, world);
+    return print_help(request.options, world, {"run.device", "run.threads", "dist."});
   }
   on_root(control, [&] {  // now, not after minutes
-    make_directories(parent_of(request.output));
+    if (const std::string folder = parent_of(request.output);
+        !std::filesystem::is_directory(folder)) {
+      fail_data("--output ", request.output, ": there is no folder ", folder, "; make it first");
+    }
     return std::string();
   });
   Machine machine(request.config.run, request.config.dist, world);

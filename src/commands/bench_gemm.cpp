@@ -22,8 +22,8 @@ constexpr const char* kUsage =
   tandem bench gemm FILE.cfg --ranks 8 --output plans.txt
   mpirun -np 8 tandem train FILE.cfg --run.gemm_plans plans.txt
 
-Takes the settings of `tandem train`. The products are those of a dry run of the step on one of --ranks ranks; the dataset
-says how large the vocabulary or the images are. A table is for one version of cuBLASLt and one kind of GPU.)";
+Takes the settings of `tandem train`. The products are those of a dry run of the step on one of --ranks ranks; the
+dataset says how large the vocabulary or the images are. A table is for one version of cuBLASLt and one kind of GPU.)";
 
 struct Request : RunRequest {
   std::string output;

@@ -5,6 +5,7 @@
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
 #include "src/core/formatted.h"
+#include "src/core/visible_text.h"
 #include "src/report/console.h"
 #include "src/report/plot.h"
 #include "src/report/run_facts.h"
@@ -17,8 +18,8 @@ constexpr const char* kUsage = R"(tandem compare: which settings and results of 
 
   tandem compare runs/first runs/second [runs/third ...]
 
-Takes two to six runs. Shows the settings that are not the same in all of them, results, and curves of the training loss,
-all on the same axes.)";
+Takes two to six runs. Shows the settings that are not the same in all of them, results, and curves of the training
+loss, all on the same axes.)";
 
 constexpr size_t kColumns = 80, kLabel = 28, kPlotLabel = 18, kMostRuns = 6;
 
@@ -34,7 +35,7 @@ void print_row(const std::string& label, const std::vector<std::string>& cells) 
     line.resize(kLabel + i * width, ' ');
     line += fitted(cells[i], width - 1);
   }
-  std::printf("%s\n", line.c_str());
+  show("%s\n", line.c_str());
 }
 
 // A row with cell(run) for each run, unless all cells are empty.
@@ -71,7 +72,7 @@ void print_settings(const std::vector<RunFacts>& runs) {
            std::ranges::all_of(
                runs, [&](const RunFacts& run) { return run.setting(key) == runs[0].setting(key); });
   });
-  std::printf("%s\n", keys.empty() ? "settings: all the same" : "settings that differ");
+  show("%s\n", keys.empty() ? "settings: all the same" : "settings that differ");
   for (const std::string& key : keys) {
     print_for_each("  " + key, runs, [&](const RunFacts& run) { return run.setting(key); });
   }
@@ -82,7 +83,7 @@ std::string loss_text(const std::optional<RunFacts::Loss>& loss) {
 }
 
 void print_results(const std::vector<RunFacts>& runs) {
-  std::printf("results\n");
+  show("results\n");
   print_for_each("  state", runs, [](const RunFacts& run) { return run.state(); });
   print_for_each("  steps", runs, [](const RunFacts& run) {
     return str(run.step, run.step < run.steps ? str(" of ", run.steps) : "");
@@ -115,7 +116,7 @@ void print_curves(const std::vector<RunFacts>& runs) {
   }
   const auto [low, high] = std::ranges::minmax(all, {}, &RunFacts::Loss::value);
   const auto [first, last] = std::ranges::minmax(all, {}, &RunFacts::Loss::step);
-  std::printf("training loss, step %ld to %ld\n", first.step, last.step);
+  show("training loss, step %ld to %ld\n", first.step, last.step);
   for (const RunFacts& run : runs) {
     std::vector<std::pair<double, double>> points;
     for (const RunFacts::Loss& loss : run.curve) {
@@ -132,8 +133,8 @@ void print_curves(const std::vector<RunFacts>& runs) {
       const std::string scale = i == 0                  ? loss_text(high)
                                 : i + 1 == lines.size() ? loss_text(low)
                                                         : "";
-      std::printf("%-*s%8s |%s\n", static_cast<int>(kPlotLabel), name.c_str(), scale.c_str(),
-                  lines[i].c_str());
+      show("%-*s%8s |%s\n", static_cast<int>(kPlotLabel), name.c_str(), scale.c_str(),
+           lines[i].c_str());
     }
   }
 }

@@ -10,7 +10,7 @@
 #include "src/commands/settings.h"
 #include "src/estimate/link_bench.h"
 #include "src/io/file.h"
-#include "src/weights/model_zoo.h"
+#include "src/settings/model_kinds.h"
 
 namespace tandem {
 
@@ -43,18 +43,19 @@ struct Request : RunRequest {
 
   Request() : RunRequest(kUsage) {
     options.add("machine", machine, "file of `tandem bench links`: links as they were measured");
-    options.add("ranks", ranks, "processes of the job", 1, 1 << 20);
+    options.add("ranks", ranks, "processes of the job", 1, 1 << 16);
     options.add("node-size", node_size, "ranks a node; 0: dist.node_size, or up to 8 GPUs", 0);
     options.add_choice("gpu", gpu, gpu_choices(), "of each rank; none: this machine's CPU");
     options.add("vocab", vocab, "tokens in the vocabulary, where there is no dataset", 1, 1 << 30);
     options.add("image", image, "height and width, where there is no dataset", 1, 1 << 16);
     options.add("channels", channels, "of images, where there is no dataset", 1, 1 << 16);
     options.add("classes", classes, "of images, where there is no dataset", 1, 1 << 24);
-    options.add("memory-gib", memory_gib, "for tensors, of a rank; 0: the device's");
-    options.add("tflops", product_tflops, "that matrix products reach; 0: as printed");
-    options.add("memory-gb-s", memory_gb_s, "that other kernels reach; 0: as printed");
-    options.add("inside-gb-s", inside_gb_s, "of a rank's link inside its node; 0: as printed");
-    options.add("between-gb-s", between_gb_s, "of a node's link to others; 0: as printed");
+    options.add("memory-gib", memory_gib, "for tensors, of a rank; 0: the device's", 0, 1e5);
+    options.add("tflops", product_tflops, "that matrix products reach; 0: as printed", 0, 1e6);
+    options.add("memory-gb-s", memory_gb_s, "that other kernels reach; 0: as printed", 0, 1e6);
+    options.add("inside-gb-s", inside_gb_s, "of a rank's link inside its node; 0: as printed", 0,
+                1e6);
+    options.add("between-gb-s", between_gb_s, "of a node's link to others; 0: as printed", 0, 1e6);
     options.add("json", json, "print one JSON object instead of a table");
     options.add("ops", ops, "print instead the floor of each op of a gpt's or llama's step");
     add_settings();
@@ -89,7 +90,9 @@ void resolve(Request& request, const Words& words) {
     Config checked = request.config;  // as on the training machine, which has the device and data
     checked.run.device = std::nullopt;
     checked.data.path = "data.h5";
-    append(problems, problems_of(checked, static_cast<int>(request.ranks)));
+    const int ranks = static_cast<int>(request.ranks);
+    append(problems, problems_of(checked, ranks));
+    append(problems, problems.empty() ? too_long(checked, ranks) : Words());
   }
   fail_if_any(problems);
 }
@@ -132,15 +135,17 @@ Job job_of(const Request& request) {
   if (!request.machine.empty()) {
     use_links(job, request.machine);
   }
-  const auto replace = [](double& rate, double given, double unit) {
-    rate = given > 0 ? given * unit : rate;
-  };
   if (request.memory_gib > 0) {
     job.hardware.memory_bytes = static_cast<int64_t>(request.memory_gib * (1 << 30));
     job.hardware.reserved_bytes = 0;
   }
-  replace(job.hardware.speed.flops_per_s, request.product_tflops, 1e12);
-  replace(job.hardware.speed.bytes_per_s, request.memory_gb_s, 1e9);
+  Speed& speed = job.hardware.speed;
+  if (request.product_tflops > 0) {
+    speed.flops_per_s = request.product_tflops * 1e12;
+    speed.attention_flops_per_s = request.gpu ? speed.attention_flops_per_s : speed.flops_per_s;
+    job.hardware.basis = "";
+  }
+  speed.bytes_per_s = request.memory_gb_s > 0 ? request.memory_gb_s * 1e9 : speed.bytes_per_s;
   const auto replace_link = [](Link& link, double gb_s) {
     link = gb_s > 0 ? Link{.latency_s = link.latency_s, .bytes_per_s = gb_s * 1e9} : link;
   };

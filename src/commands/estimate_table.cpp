@@ -72,9 +72,11 @@ std::string verdict(const std::vector<EstimateRow>& rows, const Job& job) {
 
 std::string rates(const Hardware& hardware) {
   return formatted(
-      "%s; matrix products %.3g TFLOP/s of %.3g, other kernels %.3g GB/s, %.2g us to start "
-      "one; links%s %.3g GB/s and %.2g us inside a node, %.3g GB/s and %.2g us between",
+      "%s; matrix products %.3g TFLOP/s of %.3g%s, attention %.3g; "
+      "their bytes and other kernels %.3g GB/s; %.2g us to start one; links%s %.3g GB/s and %.2g "
+      "us inside a node, %.3g GB/s and %.2g us between",
       hardware.name.c_str(), hardware.speed.flops_per_s / 1e12, hardware.peak_flops / 1e12,
+      hardware.basis.c_str(), hardware.speed.attention_flops_per_s / 1e12,
       hardware.speed.bytes_per_s / 1e9, hardware.speed.launch_s * 1e6,
       hardware.measured_links ? ", as measured," : "", hardware.network.inside.bytes_per_s / 1e9,
       hardware.network.inside.latency_s * 1e6, hardware.network.between.bytes_per_s / 1e9,
@@ -239,11 +241,10 @@ std::string estimate_json(const std::vector<EstimateRow>& rows, const DatasetInf
 
 std::string ops_text(const std::string& title, const std::vector<OpCost>& ops,
                      const Speed& ceilings) {
-  std::string text =
-      title + formatted(
-                  "\nceilings: %.4g TFLOP/s, %.4g GB/s; floor: operations or bytes, whichever "
-                  "take longer, all fused\n\n",
-                  ceilings.flops_per_s / 1e12, ceilings.bytes_per_s / 1e9);
+  std::string text = title + formatted(
+                                 "\nceilings, in short bursts: %.4g TFLOP/s, %.4g GB/s\n"
+                                 "floor: operations or bytes, whichever take longer, all fused\n\n",
+                                 ceilings.flops_per_s / 1e12, ceilings.bytes_per_s / 1e9);
   text += formatted("%-42s %6s %9s %9s %9s %10s\n", "op", "calls", "TFLOP", "GB", "GB, ours",
                     "floor ms");
   double total_ms = 0;

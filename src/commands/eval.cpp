@@ -2,14 +2,18 @@
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
+#include "src/core/visible_text.h"
 #include "src/device/ranks/agreement.h"
 #include "src/inference/evaluation.h"
 #include "src/inference/trained_model.h"
 #include "src/io/checkpoint/checkpoint.h"
+#include "src/weights/hugging_face/settings.h"
 #include "src/weights/run_directory.h"
+#include "src/weights/stored_weights.h"
 
 namespace tandem {
 
@@ -21,12 +25,14 @@ constexpr const char* kUsage =
   tandem eval runs/NAME
   mpirun -np 4 tandem eval runs/NAME/checkpoints/best --data other.h5
 
-runs/NAME is the same as --checkpoint runs/NAME. The dataset of the run, where its path is relative, is looked for in the
-working directory, then in the run's folder and each folder above that. Every target counts once; the result has the same bits for every number of ranks.)";
+runs/NAME is the same as --checkpoint runs/NAME. The dataset of the run, where its path is relative, is looked for in
+the working directory, then in the run's folder and each folder above that. Every target counts once; the result has the
+same bits for every number of ranks.)";
 
 struct Request {
   std::string checkpoint, data;
   int64_t batch = 0, context = 0;
+  std::optional<DType> precision;
   RunConfig run{};
   bool verify = false, json = false, help = false;
   Options options{kUsage};
@@ -37,6 +43,12 @@ struct Request {
     options.add("data", data, "dataset; the one of the training run when not given");
     options.add("batch", batch, "samples at a time; 0: as in training", 0, 1 << 22);
     options.add("context", context, "tokens a sequence; 0: the model's", 0, 1 << 24);
+    options.add_choice("precision", precision,
+                       {{"model", std::nullopt},
+                        {"f32", DType::kF32},
+                        {"bf16", DType::kBf16},
+                        {"fp16", DType::kFp16}},
+                       "type of weights and activations; model: as in training, or in its files");
     options.add("verify", verify, "hash the whole dataset first, also above 512 MiB");
     run.bind_device(options, "device");
     options.add("threads", run.threads, "CPU threads a rank; 0: its share of the cores", 0, 4096);
@@ -63,16 +75,18 @@ void print(const TrainedModel& trained, const Evaluation& result, bool as_json) 
   if (as_json) {
     nlohmann::ordered_json json = {{"checkpoint", trained.checkpoint},
                                    {"step", trained.step},
+                                   {"precision", name_of(trained.values->dtype())},
                                    {"targets", result.targets},
                                    {"val_loss", result.loss},
                                    {measure, value}};
-    std::printf("%s\n", json.dump().c_str());
+    show("%s\n", json.dump().c_str());
     return;
   }
-  std::printf("checkpoint  %s (step %ld)\n", trained.checkpoint.c_str(), trained.step);
-  std::printf("targets     %ld\n", result.targets);
-  std::printf("val_loss    %.6f\n", result.loss);
-  std::printf("%-12s%.4f\n", measure, value);
+  show("checkpoint  %s (step %ld)\n", trained.checkpoint.c_str(), trained.step);
+  show("precision   %s\n", std::string(name_of(trained.values->dtype())).c_str());
+  show("targets     %ld\n", result.targets);
+  show("val_loss    %.6f\n", result.loss);
+  show("%-12s%.4f\n", measure, value);
 }
 
 }  // namespace
@@ -108,8 +122,8 @@ ExitCode eval_command(const Words& words, World& world) {
   check_equal(control, "dataset " + dataset->info().path, dataset->info().fingerprint(),
               ExitCode::kData);
   agree(control, [&] { require_same_vocabulary(checkpoint, dataset->info().path); });
-  TrainedModel trained = load_trained_model(
-      checkpoint, dataset->info(), config_of(checkpoint).train.precision, machine, control);
+  const DType dtype = request.precision.value_or(config_of(checkpoint).train.precision);
+  TrainedModel trained = load_trained_model(checkpoint, dataset->info(), dtype, machine, control);
   Uploader upload(machine.stream, machine.memory, machine.staging, dataset->info(),
                   trained.values->dtype());
   const TrainConfig& train = trained.config.train;
@@ -118,12 +132,15 @@ ExitCode eval_command(const Words& words, World& world) {
   agree(control, [&] { context = context_of(trained.config.model, request); });
   Evaluation result = evaluate(*trained.model, trained.context(machine), *dataset, context, batch,
                                0, upload, control);
-  if (world.rank() == 0) {
-    print(trained, result, request.json);
-  }
   if (!std::isfinite(result.loss)) {
     throw AgreedError(ExitCode::kNumerical,
-                      checkpoint + ": the loss is not finite; use an earlier checkpoint");
+                      str(checkpoint, ": the loss is not finite",
+                          dtype != DType::kF32          ? "; try --precision f32"
+                          : is_hugging_face(checkpoint) ? "; its weights may be damaged"
+                                                        : "; use an earlier checkpoint"));
+  }
+  if (world.rank() == 0) {
+    print(trained, result, request.json);
   }
   return ExitCode::kOk;
 }

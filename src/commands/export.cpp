@@ -4,13 +4,14 @@
 
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
-#include "src/inference/trained_model.h"
+#include "src/core/visible_text.h"
 #include "src/io/file.h"
+#include "src/settings/model_kinds.h"
 #include "src/weights/hugging_face/reader.h"
 #include "src/weights/hugging_face/settings.h"
 #include "src/weights/hugging_face/tokenizer_files.h"
 #include "src/weights/hugging_face/writer.h"
-#include "src/weights/model_zoo.h"
+#include "src/weights/stored_weights.h"
 
 namespace tandem {
 
@@ -52,7 +53,7 @@ TextTokens write_tokenizer(const Request& request, const std::string& checkpoint
   if (path.empty()) {
     path = (fs::canonical(checkpoint).parent_path().parent_path() / "tokenizer.h5").string();
     if (!fs::exists(path)) {
-      std::fprintf(stderr, "tandem: no %s: the exported model has no tokenizer\n", path.c_str());
+      complain(str("no ", path, ": the exported model has no tokenizer"));
       return {};
     }
   }
@@ -89,7 +90,9 @@ void write_model(const Request& request, const std::string& checkpoint, const st
       options.around_text.end = ends[0];
       options.around_text.before = options.around_text.before.value_or(ends[0]);
     }
-    write(HuggingFaceReader(checkpoint), model.vocab);
+    const HuggingFaceReader reader(checkpoint);
+    reader.require_tied();
+    write(reader, model.vocab);
   } else {
     const CheckpointReader reader(checkpoint);
     write(reader, vocabulary_of(reader));
@@ -113,7 +116,7 @@ void export_model(const Request& request) {
     remove_tree(partial);
     throw;
   }
-  std::printf("exported    %s\nto          %s\n", checkpoint.c_str(), output.c_str());
+  show("exported    %s\nto          %s\n", checkpoint.c_str(), output.c_str());
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 // tandem generate: text from a trained language model, token by token.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -8,12 +10,14 @@
 
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
+#include "src/core/visible_text.h"
 #include "src/inference/token_sampler.h"
 #include "src/inference/trained_model.h"
 #include "src/io/file.h"
 #include "src/kernels/convert.h"
 #include "src/weights/hugging_face/settings.h"
 #include "src/weights/run_directory.h"
+#include "src/weights/stored_weights.h"
 
 namespace tandem {
 
@@ -23,8 +27,8 @@ constexpr const char* kUsage = R"(tandem generate: continues a text with a train
 
   tandem generate runs/NAME --prompt "Once upon" --tokens 200 --temperature 0.8 --top-k 40
 
-Prints the tokens as they come. The same seed gives the same text. runs/NAME is the same as --checkpoint runs/NAME.
-A GPU computes in the type that the model was trained in, the CPU in f32.)";
+Prints the tokens as they come, on a terminal after the prompt. The same seed gives the same text. runs/NAME is the same
+as --checkpoint runs/NAME. A GPU computes in the type that the model was trained in, the CPU in f32.)";
 
 struct Request {
   std::string checkpoint, prompt, tokenizer;
@@ -85,11 +89,15 @@ std::unique_ptr<Tokenizer> tokenizer_at(const std::string& path) {
                                              : load_tokenizer(H5Reader(path));
 }
 
+bool on_terminal() { return ::isatty(STDOUT_FILENO) != 0; }
+
 // Keeps text or, after print(), prints it as it comes. Holds back what may be the beginning of a
 // stop text.
 class StoppingPrinter {
  public:
-  explicit StoppingPrinter(const std::vector<std::string>& stops) : stops_(stops) {}
+  // `begin` comes before all other text and ends nothing.
+  StoppingPrinter(const std::vector<std::string>& stops, const std::string& begin)
+      : stops_(stops), kept_(begin) {}
 
   // False when a stop text was reached.
   bool push(const std::string& text) {
@@ -126,7 +134,8 @@ class StoppingPrinter {
     kept_.append(held_, 0, count);
     held_.erase(0, count);
     if (prints_) {
-      if (std::fwrite(kept_.data(), 1, kept_.size(), stdout) != kept_.size() ||
+      const std::string shown = on_terminal() ? visible(kept_, "\n\t") : kept_;
+      if (std::fwrite(shown.data(), 1, shown.size(), stdout) != shown.size() ||
           std::fflush(stdout) != 0) {
         fail_file("standard output", "write", errno);
       }
@@ -147,7 +156,7 @@ class Sample {
         ends_(ends),
         sampler_(request.sampling, static_cast<uint64_t>(number)),
         text_(tokenizer),
-        printer_(request.stops) {}
+        printer_(request.stops, !request.json && on_terminal() ? request.prompt : "") {}
 
   // Chooses the next token from its logits [vocab]. After the end, always the last token.
   int32_t next(std::span<const float> logits) {

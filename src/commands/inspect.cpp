@@ -7,8 +7,9 @@
 #include "src/commands/request.h"
 #include "src/core/counted.h"
 #include "src/core/formatted.h"
+#include "src/core/visible_text.h"
+#include "src/data/dataset.h"
 #include "src/device/memory.h"
-#include "src/inference/trained_model.h"
 #include "src/io/checkpoint/checkpoint.h"
 #include "src/io/content_hash.h"
 #include "src/report/console.h"
@@ -17,6 +18,7 @@
 #include "src/weights/hugging_face/reader.h"
 #include "src/weights/hugging_face/settings.h"
 #include "src/weights/run_directory.h"
+#include "src/weights/stored_weights.h"
 
 namespace tandem {
 
@@ -38,23 +40,22 @@ struct Request {
 
 void inspect_data(const std::string& path, bool verify) {
   const DatasetInfo info = inspect_dataset(path);
-  std::printf("dataset     %s (%s)\n", path.c_str(), format_bytes(info.file_bytes).c_str());
-  std::printf("kind        %s\n", std::string(name_of(info.kind)).c_str());
+  show("dataset     %s (%s)\n", path.c_str(), format_bytes(info.file_bytes).c_str());
+  show("kind        %s\n", std::string(name_of(info.kind)).c_str());
   const char* unit = info.kind == DatasetKind::kText ? "tokens" : "images";
-  std::printf("train       %ld %s\nval         %ld %s\n", info.train_count, unit, info.val_count,
-              unit);
+  show("train       %ld %s\nval         %ld %s\n", info.train_count, unit, info.val_count, unit);
   if (info.kind == DatasetKind::kText) {
-    std::printf("tokenizer   %s, %ld tokens in the vocabulary\n", info.tokenizer.c_str(),
-                info.vocab_size);
+    show("tokenizer   %s, %ld tokens in the vocabulary\n", visible(info.tokenizer).c_str(),
+         info.vocab_size);
   } else {
-    std::printf("image       %ld x %ld x %ld (channels, height, width)\n", info.channels,
-                info.height, info.width);
-    std::printf("classes     %zu: %s\n", info.classes.size(), joined(info.classes).c_str());
+    show("image       %ld x %ld x %ld (channels, height, width)\n", info.channels, info.height,
+         info.width);
+    show("classes     %zu: %s\n", info.classes.size(), visible(joined(info.classes)).c_str());
   }
-  std::printf("hash        %s\n", info.content_hash.c_str());
+  show("hash        %s\n", info.content_hash.c_str());
   if (verify) {
     verify_content(info, true);
-    std::printf("verified    every byte is as prepared\n");
+    show("verified    every byte is as prepared\n");
   }
 }
 
@@ -81,7 +82,7 @@ void list_tensors(const TensorSource& source, const Entries& tensors, bool verif
   for (const auto& tensor : tensors) {
     const std::string hash =
         verify ? "  " + content_hash_of(source, tensor.name, tensor.shape) : "";
-    std::printf("  %-48s %s%s\n", tensor.name.c_str(), tensor.shape.text().c_str(), hash.c_str());
+    show("  %-48s %s%s\n", tensor.name.c_str(), tensor.shape.text().c_str(), hash.c_str());
   }
 }
 
@@ -99,14 +100,16 @@ void inspect_hugging_face(const std::string& folder, const Request& request) {
   refuse(request.json, "--json", folder, "a Hugging Face model");
   refuse(request.ranks, "--ranks", folder, "a Hugging Face model");
   const HuggingFaceReader reader(folder);
-  std::printf("model       %s (Hugging Face)\n", folder.c_str());
+  show("model       %s (Hugging Face)\n", folder.c_str());
   if (request.tensors || request.verify) {
     list_tensors(reader, reader.tensors(), request.verify);
   }
-  std::printf("parameters  %ld\n\n[model]\n", parameters_in(reader.tensors()));
+  if (request.verify) {
+    reader.require_tied();
+  }
+  show("parameters  %ld\n\n[model]\n", parameters_in(reader.tensors()));
   for (const Assignment& setting : hugging_face_settings(folder)) {
-    std::printf("%s = %s\n", setting.key.substr(setting.key.find('.') + 1).c_str(),
-                setting.value.c_str());
+    show("%s = %s\n", setting.key.substr(setting.key.find('.') + 1).c_str(), setting.value.c_str());
   }
 }
 
@@ -118,23 +121,23 @@ void inspect_checkpoint(const std::string& folder, const Request& request) {
   for (const FileEntry& file : manifest.files) {
     bytes += file.length;
   }
-  std::printf("checkpoint  %s (%s)\n", folder.c_str(), format_bytes(bytes).c_str());
-  std::printf("step        %ld (sample %ld), written by %s\n", manifest.step,
-              manifest.sampler_position, counted(manifest.world_size, "rank").c_str());
+  show("checkpoint  %s (%s)\n", folder.c_str(), format_bytes(bytes).c_str());
+  show("step        %ld (sample %ld), written by %s\n", manifest.step, manifest.sampler_position,
+       counted(manifest.world_size, "rank").c_str());
   if (manifest.validation_loss) {
-    std::printf("val_loss    %.6f\n", *manifest.validation_loss);
+    show("val_loss    %.6f\n", *manifest.validation_loss);
   }
-  std::printf("model       %s\n", config.model.description().c_str());
-  std::printf("data        %s\n", config.data.path.c_str());
+  show("model       %s\n", config.model.description().c_str());
+  show("data        %s\n", config.data.path.c_str());
   if (request.tensors || request.verify) {
     list_tensors(reader, reader.tensors(), request.verify);
   }
-  std::printf("parameters  %ld\n", parameters_in(reader.tensors()));
+  show("parameters  %ld\n", parameters_in(reader.tensors()));
   if (request.verify) {
-    std::printf("verified    every byte is as it was written\n");
+    show("verified    every byte is as it was written\n");
   }
   if (request.tensors || request.verify) {
-    std::printf("\n%s", manifest.config.c_str());
+    show("\n%s", manifest.config.c_str());
   }
 }
 
@@ -143,26 +146,26 @@ std::string at_step(const RunFacts::Loss& loss) {
 }
 
 void print_run(const RunFacts& run) {
-  std::printf("run         %s: %s, %ld of %s, %s ago\n", run.path.c_str(), run.state().c_str(),
-              run.step, counted(run.steps, "step").c_str(), format_duration(run.age_s).c_str());
-  std::printf("size        %s\n", format_bytes(run.bytes).c_str());
+  show("run         %s: %s, %ld of %s, %s ago\n", run.path.c_str(), run.state().c_str(), run.step,
+       counted(run.steps, "step").c_str(), format_duration(run.age_s).c_str());
+  show("size        %s\n", format_bytes(run.bytes).c_str());
   if (!run.settings.empty()) {
-    std::printf("training    %s, lr %s, global batch %s, %s\n", run.setting("optim.kind").c_str(),
-                run.setting("optim.lr").c_str(), run.setting("train.global_batch").c_str(),
-                run.setting("train.precision").c_str());
+    show("training    %s, lr %s, global batch %s, %s\n", run.setting("optim.kind").c_str(),
+         run.setting("optim.lr").c_str(), run.setting("train.global_batch").c_str(),
+         run.setting("train.precision").c_str());
   }
   if (run.loss) {
-    std::printf("loss        %s\n", at_step(*run.loss).c_str());
+    show("loss        %s\n", at_step(*run.loss).c_str());
   }
   if (run.val_loss) {
-    std::printf("val_loss    %s; best %s\n", at_step(*run.val_loss).c_str(),
-                at_step(*run.best_val_loss).c_str());
+    show("val_loss    %s; best %s\n", at_step(*run.val_loss).c_str(),
+         at_step(*run.best_val_loss).c_str());
   }
   if (run.rate > 0) {
-    std::printf("speed       %s %s, %.4g ms a step\n", format_count(run.rate).c_str(),
-                run.rate_name == "tokens_per_s" ? "tokens/s" : "images/s", run.step_ms);
-    std::printf("memory      %s at the peak of the largest rank; the busiest sends %s a step\n",
-                format_bytes(run.peak_bytes).c_str(), format_bytes(run.wire_bytes).c_str());
+    show("speed       %s %s, %.4g ms a step\n", format_count(run.rate).c_str(),
+         run.rate_name == "tokens_per_s" ? "tokens/s" : "images/s", run.step_ms);
+    show("memory      %s at the peak of the largest rank; the busiest sends %s a step\n",
+         format_bytes(run.peak_bytes).c_str(), format_bytes(run.wire_bytes).c_str());
   }
 }
 
@@ -172,26 +175,31 @@ void inspect_run(const std::string& path, const Request& request) {
   refuse(request.json && (request.tensors || request.ranks || request.verify), "--json", path,
          "together with --tensors, --ranks or --verify");
   if (request.json) {
-    std::printf("%s\n", run.json().c_str());
+    show("%s\n", run.json().c_str());
     return;
   }
   print_run(run);
   if (list_checkpoints(directory.checkpoints()).empty()) {
-    std::printf("checkpoint  none yet in %s\n", path.c_str());
+    show("checkpoint  none yet in %s\n", path.c_str());
   } else {
     inspect_checkpoint(resolve_checkpoint(path), request);
   }
   if (request.ranks) {
-    std::printf("\n%s\n", describe_run(directory).c_str());
+    show("\n%s\n", describe_run(directory).c_str());
   }
 }
 
-// The runs in a folder, by name; none where it holds no run.
+// The runs in a folder, by name; none where it holds no run. One that cannot be read is passed over
+// with a line.
 std::vector<RunFacts> runs_in(const std::string& folder) {
   std::vector<RunFacts> runs;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.is_directory() && is_run(entry.path().string())) {
-      runs.push_back(read_run(RunDirectory(entry.path().string())));
+    try {
+      if (entry.is_directory() && is_run(entry.path().string())) {
+        runs.push_back(read_run(RunDirectory(entry.path().string())));
+      }
+    } catch (const std::runtime_error& error) {  // of this program, or of a link without an end
+      complain(str("passed over ", entry.path().string(), ": ", error.what()));
     }
   }
   std::ranges::sort(runs, {}, &RunFacts::name);
@@ -204,18 +212,18 @@ void print_table(const std::vector<RunFacts>& runs) {
     width = std::max(width, run.name.size());
   }
   const auto name_width = static_cast<int>(width);
-  std::printf("%-*s %-8s %13s %9s %9s %8s %10s\n", name_width, "run", "state", "steps", "loss",
-              "best", "age", "size");
+  show("%-*s %-8s %13s %9s %9s %8s %10s\n", name_width, "run", "state", "steps", "loss", "best",
+       "age", "size");
   for (const RunFacts& run : runs) {
     const auto number = [](const std::optional<RunFacts::Loss>& loss) {
       return loss ? formatted("%.4f", loss->value) : "-";
     };
-    std::printf("%-*s %-8s %13s %9s %9s %8s %10s\n", name_width, run.name.c_str(),
-                run.state().c_str(), str(run.step, "/", run.steps).c_str(),
-                number(run.loss).c_str(), number(run.best()).c_str(),
-                format_duration(run.age_s).c_str(), format_bytes(run.bytes).c_str());
+    show("%-*s %-8s %13s %9s %9s %8s %10s\n", name_width, run.name.c_str(), run.state().c_str(),
+         str(run.step, "/", run.steps).c_str(), number(run.loss).c_str(),
+         number(run.best()).c_str(), format_duration(run.age_s).c_str(),
+         format_bytes(run.bytes).c_str());
   }
-  std::printf("\nbest: least validation loss, or training loss where nothing was validated\n");
+  show("\nbest: least validation loss, or training loss where nothing was validated\n");
 }
 
 void print_json(const std::vector<RunFacts>& runs) {
@@ -223,7 +231,7 @@ void print_json(const std::vector<RunFacts>& runs) {
   for (const RunFacts& run : runs) {
     text += (text.empty() ? "[" : ",\n ") + run.json();
   }
-  std::printf("%s]\n", text.c_str());
+  show("%s]\n", text.c_str());
 }
 
 void inspect_folder(const std::string& path, const Request& request) {

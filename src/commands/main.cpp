@@ -9,7 +9,7 @@
 #include <map>
 #include <new>
 
-#include "comm/transport/launcher.h"
+#include "comm/debugger.h"
 #include "src/commands/commands.h"
 #include "src/core/visible_text.h"
 #include "src/device/device.h"
@@ -35,8 +35,9 @@ constexpr const char* kUsage =
   tandem bench links               how fast ranks exchange data; under mpirun -np N
   tandem bench gemm FILE.cfg       which algorithms are fastest for a model's products on this GPU
 
-Each has --help; tandem --version says what was built. Exit codes: 0 finished, 2 bad configuration, 3 bad data or checkpoint, 64 numerical failure,
-70 internal error, 71 out of memory, 75 temporary (start again), 85 stopped on request with a checkpoint saved.
+Each has --help; tandem --version says what was built. Exit codes: 0 finished, 2 bad configuration, 3 bad data or
+checkpoint, 64 numerical failure, 70 internal error, 71 out of memory, 75 temporary (start again), 85 stopped on request
+with a checkpoint saved.
 )";
 
 using Command = ExitCode (*)(const Words&, World&);
@@ -44,13 +45,6 @@ const std::map<std::string, Command> kCommands = {
     {"train", train_command},     {"eval", eval_command},       {"generate", generate_command},
     {"prepare", prepare_command}, {"inspect", inspect_command}, {"estimate", estimate_command},
     {"bench", bench_command},     {"compare", compare_command}, {"export", export_command}};
-
-// One line on standard error, also when several ranks write at once.
-void complain(const std::string& message) {
-  const std::string line = "tandem: " + visible(message, '\n') + "\n";
-  std::fwrite(line.data(), 1, line.size(), stderr);
-  std::fflush(stderr);
-}
 
 // Runs the command. An error that all ranks agreed on ends the job cleanly. Any other error aborts
 // all ranks at once.
@@ -66,6 +60,10 @@ ExitCode run(Command command, const Words& words, World& world) {
   try {
     hold_for_debugger(world);
     const ExitCode code = command(words, world);
+    // Training does not end for want of a reader.
+    if (command != train_command && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
+      fail_data("standard output: not all of the output could be written");
+    }
     world.finish();
     return code;
   } catch (const AgreedError& error) {
@@ -101,7 +99,9 @@ ExitCode unknown_command(const std::string& word) {
   for (const auto& [name, command] : kCommands) {
     names.push_back(name);
   }
-  const std::string guess = nearest_name(word, names);
+  names.emplace_back("--version");
+  const std::string known = known_elsewhere(word);
+  const std::string guess = kCommands.contains(known) ? known : nearest_name(word, names);
   complain(str("no command ", word,
                guess.empty() ? "; there are " + joined(names) : "; did you mean " + guess + "?"));
   return ExitCode::kConfig;

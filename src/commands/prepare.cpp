@@ -1,8 +1,12 @@
 // tandem prepare: reads the options of the two kinds of datasets.
 #include "src/prepare/prepare.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <climits>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <new>
@@ -11,7 +15,6 @@
 
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
-#include "src/prepare/output.h"
 #include "src/settings/options.h"
 
 namespace tandem {
@@ -21,6 +24,7 @@ namespace {
 constexpr const char* kTextUsage = R"(tandem prepare text: makes a dataset of tokens from text
 
   tandem prepare text --input FILE [FILE ...] --output FILE.h5 --tokenizer char
+  tandem prepare text --input web.jsonl.gz --output web.h5 --tokenizer gpt2 --vocab FOLDER_OF_ENCODER_JSON_AND_VOCAB_BPE
 
 Reads plain text, .jsonl (a record a line) and .csv, each also as .gz. The last part of the text becomes the validation
 set; of a list, such as one name a line, --shuffle-records makes it a random part.)";
@@ -29,9 +33,9 @@ constexpr const char* kImagesUsage = R"(tandem prepare images: makes a dataset f
 
   tandem prepare images --input PATH --output FILE.h5
 
-PATH is a folder, or a .tar or .tar.gz of one: class folders of JPEG and PNG files, with train/ and test/ or val/ inside or
-without; IDX files (MNIST: train-images-idx3-ubyte, train-labels-idx1-ubyte and those of t10k, gzip or not); or CIFAR-10 binary
-batches.)";
+PATH is a folder, or a .tar or .tar.gz of one: class folders of JPEG and PNG files, with train/ and test/ or val/ inside
+or without; IDX files (MNIST: train-images-idx3-ubyte, train-labels-idx1-ubyte and those of t10k, gzip or not); or
+CIFAR-10 binary batches.)";
 
 void require_given(const std::string& what, bool given, std::vector<std::string>& problems) {
   if (!given) {
@@ -47,6 +51,21 @@ bool read_options(Options& options, const bool& help, const CommandLine& line,
     std::fputs(options.help().c_str(), stdout);
   }
   return !help;
+}
+
+// What a signal leaves behind otherwise; a handler reaches only static memory.
+char partial_output[PATH_MAX] = "";
+
+void remove_output_and_end(int number) {
+  ::unlink(partial_output);
+  std::signal(number, SIG_DFL);
+  std::raise(number);
+}
+
+void clean_up_on_signals(const std::string& output) {
+  std::snprintf(partial_output, sizeof partial_output, "%s.partial", output.c_str());
+  std::signal(SIGINT, remove_output_and_end);
+  std::signal(SIGTERM, remove_output_and_end);
 }
 
 // Sets what `--tokenizer` says: a kind, or a folder.
@@ -73,6 +92,20 @@ void choose_tokenizer(const std::string& name, PrepareTextOptions& request,
   } else {
     request.tokenizer = TokenizerKind::kHuggingFace;
     request.vocab = name;
+  }
+}
+
+// The output must replace no input and, unless `force` is set, no other file.
+void check_output(const std::string& output, const std::vector<std::string>& inputs, bool force) {
+  for (const std::string& input : inputs) {
+    std::error_code missing;
+    if (std::filesystem::equivalent(input, output, missing)) {
+      fail(ExitCode::kConfig, str("--output ", output, " is an input too; write another file"));
+    }
+  }
+  if (!force && std::filesystem::is_regular_file(output)) {
+    fail(ExitCode::kConfig,
+         str("--output ", output, " exists; --force replaces it, or write another file"));
   }
 }
 
@@ -120,6 +153,7 @@ ExitCode text(const Words& words) {
     request.shuffle_seed = static_cast<uint64_t>(seed);
   }
   check_output(request.output, request.input, force);
+  clean_up_on_signals(request.output);
   prepare_text(request);
   return ExitCode::kOk;
 }
@@ -154,6 +188,7 @@ ExitCode images(const Words& words) {
   require_given("output", !request.output.empty(), problems);
   fail_if_any(problems);
   check_output(request.output, {request.input}, force);
+  clean_up_on_signals(request.output);
   prepare_images(request);
   return ExitCode::kOk;
 }

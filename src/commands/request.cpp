@@ -15,9 +15,10 @@ void require_one_process(const World& world, const std::string& command,
   }
 }
 
-ExitCode print_help(const Options& options, const World& world) {
+ExitCode print_help(const Options& options, const World& world,
+                    const std::vector<std::string>& shown) {
   if (world.rank() == 0) {
-    std::fputs(options.help().c_str(), stdout);
+    std::fputs(options.help(shown).c_str(), stdout);
   }
   return ExitCode::kOk;
 }

@@ -20,8 +20,9 @@ void append(std::vector<T>& all, const std::vector<T>& more) {
   all.insert(all.end(), more.begin(), more.end());
 }
 
-// Prints the help on rank 0.
-ExitCode print_help(const Options& options, const World& world);
+// Prints the help on rank 0. `shown`: as for Options::help.
+ExitCode print_help(const Options& options, const World& world,
+                    const std::vector<std::string>& shown = {});
 
 // The options of a command that takes the settings of a run. A derived struct adds its own options
 // and then calls add_settings().

@@ -6,6 +6,7 @@
 #include "src/commands/request.h"
 #include "src/core/error.h"
 #include "src/io/file.h"
+#include "src/settings/hints.h"
 #include "src/weights/hugging_face/settings.h"
 
 namespace tandem {
@@ -37,6 +38,23 @@ std::vector<std::string> apply_imported(Options& options, const std::string& fol
   return {error.what()};
 }
 
+// What may have been meant by a configuration file that is not there.
+std::string hint_for(const std::string& path) {
+  if (path.find('=') != std::string::npos) {
+    return "; settings are --section.key value: write --" + path;
+  }
+  std::vector<std::string> there;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(parent_of(path), none)) {
+    if (entry.path().extension() == ".cfg") {
+      there.push_back(
+          (std::filesystem::path(path).parent_path() / entry.path().filename()).string());
+    }
+  }
+  const std::string guess = nearest_name(path, there);
+  return guess.empty() ? "; settings are --section.key value" : "; did you mean " + guess + "?";
+}
+
 }  // namespace
 
 std::vector<std::string> apply_settings(Options& options, const std::vector<std::string>& words) {
@@ -46,9 +64,7 @@ std::vector<std::string> apply_settings(Options& options, const std::vector<std:
   for (const Assignment& assignment : line.assignments) {
     if (assignment.key == "config") {
       if (!std::filesystem::exists(assignment.value)) {
-        problems.push_back(
-            str("no configuration file ", assignment.value, "; settings are --section.key value"));
-        continue;
+        return {str("no configuration file ", assignment.value, hint_for(assignment.value))};
       }
       try {
         append(settings, parse_ini(read_file(assignment.value), assignment.value));

@@ -1,10 +1,14 @@
 // tandem train: resolves the settings, then runs the training loop.
+#include <algorithm>
 #include <csignal>
+#include <cstdio>
 
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
 #include "src/commands/settings.h"
+#include "src/core/parse_number.h"
 #include "src/device/ranks/agreement.h"
+#include "src/report/writers/metrics_log.h"
 #include "src/settings/changes.h"
 #include "src/train/trainer.h"
 
@@ -17,8 +21,9 @@ constexpr const char* kUsage = R"(tandem train: trains a model
   tandem train FILE.cfg [FILE.cfg ...] [--section.key VALUE ...]
   mpirun -np 8 tandem train configs/shakespeare_char.cfg --train.steps 100
 
-The command line wins over files, and a later file over an earlier one; --config FILE is the same as FILE. A relative
-data.path begins in the working directory or, where it is not there, in the run's folder or the nearest folder above that.
+The command line wins over files, and a later file over an earlier one; --config FILE is the same as FILE. --check tries
+the settings alone, without data and GPUs, and prints them as one line of JSON. A relative data.path begins in the
+working directory or, where it is not there, in the run's folder or the nearest folder above that.
 A run that is started again under the same run.name goes on from its newest checkpoint.
 These settings must then be what they were, all others may change:)";
 
@@ -34,20 +39,42 @@ std::string usage() {
   return text;
 }
 
+// All settings as one line of JSON, {"run.name": "run", ...}: each value as in config.cfg.
+std::string json_line(const Config& config) {
+  std::vector<Metric> line;
+  for (const Assignment& setting : parse_ini(config.ini_text(), "settings")) {
+    line.push_back({setting.key, setting.value});
+  }
+  return to_json_line(line) + "\n";
+}
+
+// A check does not know how many ranks there will be: as few as dist.node_size allows.
+int ranks_of_check(const Config& config) {
+  const int64_t size = parse_number<int64_t>(config.dist.node_size).value_or(1);
+  return static_cast<int>(std::clamp<int64_t>(size, 1, 1 << 20));
+}
+
 }  // namespace
 
 ExitCode train_command(const Words& words, World& world) {
   // Rank 0 reads and checks, and reports everything wrong together; all ranks get the same text.
   const std::string text = on_root(world.control(), [&] {
     RunRequest request(usage());
+    bool check = false;
+    request.options.add("check", check, "try the settings and print them, but train nothing");
     request.add_settings();
     std::vector<std::string> problems = apply_settings(request.options, words);
     if (!request.help) {
-      append(problems, problems_of(request.config, world.size()));
+      append(problems,
+             problems_of(request.config, check ? ranks_of_check(request.config) : world.size()));
     }
     fail_if_any(problems);
     if (request.help) {
       print_help(request.options, world);
+      return std::string();
+    }
+    if (check) {
+      std::fputs(json_line(request.config).c_str(), stdout);
       return std::string();
     }
     return request.config.ini_text();

@@ -13,7 +13,7 @@ namespace {
 
 // A signal handler can reach nothing but static memory, and may call nothing but write().
 volatile std::sig_atomic_t requested_flag = 0;
-volatile std::sig_atomic_t announces = 0, advises = 0;
+volatile std::sig_atomic_t announces = 0, advises = 0, steps_began = 0;
 char message[1024] = "";
 struct sigaction former_int, former_term, former_usr1;
 
@@ -27,6 +27,10 @@ void print(const char* text) {
 }
 
 void on_signal(int number) {
+  if (!steps_began && number != SIGUSR1) {
+    print(announces ? "\ntandem: stop requested before the first step; nothing new to save\n" : "");
+    ::_exit(static_cast<int>(ExitCode::kStopped));
+  }
   const bool is_first = requested_flag == 0;
   requested_flag = 1;
   if (announces && is_first) {
@@ -61,10 +65,13 @@ StopSignal::StopSignal(bool announce, bool under_mpirun) {
 
 StopSignal::~StopSignal() {
   requested_flag = 0;
+  steps_began = 0;
   sigaction(SIGINT, &former_int, nullptr);
   sigaction(SIGTERM, &former_term, nullptr);
   sigaction(SIGUSR1, &former_usr1, nullptr);
 }
+
+void StopSignal::begin_steps() { steps_began = 1; }
 
 bool StopSignal::requested() const { return requested_flag != 0; }
 

@@ -11,6 +11,9 @@ class StopSignal {
   // process at once; the others may come twice, as some job schedulers send them. With `announce`,
   // the handler prints a line at once, for the user who pressed Ctrl-C. With `under_mpirun` it
   // also says how to stop without mpirun's time limit, unless the signal was SIGUSR1.
+  //
+  // Until begin_steps(), SIGINT and SIGTERM end the process at once with code 85: a start may take
+  // long, and has nothing to save.
   StopSignal(bool announce, bool under_mpirun);
   ~StopSignal();  // restores the former handlers
 
@@ -20,6 +23,7 @@ class StopSignal {
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
+  void begin_steps();
   bool requested() const;
   // The handler's line names it, in case the next save does not finish.
   void set_last_checkpoint(const std::string& path);

@@ -6,6 +6,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -71,6 +72,13 @@ def words(count, seed=1):
     pick = random.Random(seed)
     vocabulary = ["red", "green", "blue", "stone", "river", "walks", "sings", "under", "over", "the", "a", "old"]
     return " ".join(pick.choice(vocabulary) for _ in range(count)) + "\n"
+
+
+def letters_of_bytes():
+    """The letter that stands for each byte in GPT-2's files."""
+    shown = {byte: chr(byte) for byte in [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]}
+    others = [byte for byte in range(256) if byte not in shown]
+    return {**shown, **{byte: chr(256 + i) for i, byte in enumerate(others)}}
 
 
 def write_idx(path, dimensions, values):
@@ -184,5 +192,7 @@ class Workspace(unittest.TestCase):
 def main():
     """The first argument is the program, the others are unittest's."""
     global TANDEM
+    for number in (signal.SIGHUP, signal.SIGINT):  # ignored below nohup and in the background, and programs inherit that
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGHUP else signal.default_int_handler)
     TANDEM = os.path.abspath(sys.argv.pop(1))
     unittest.main(module="__main__", verbosity=2)

@@ -224,8 +224,9 @@ class UsingAModel(Workspace):
             os.rename(moved, self.text)
 
     def test_generate_says_when_its_text_is_lost(self):
-        command = f"{tandem_program.TANDEM} generate --checkpoint {self.model} --prompt red > /dev/full"
-        result = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True)
+        with open("/dev/full", "w") as full:
+            result = subprocess.run([tandem_program.TANDEM, "generate", "--checkpoint", self.model, "--prompt", "red"], stdout=full,
+                                    stderr=subprocess.PIPE, text=True)
         self.assertEqual(result.returncode, DATA)
         self.assertIn("standard output: cannot write", result.stderr)
 
@@ -242,10 +243,12 @@ class UsingAModel(Workspace):
         self.assertIn("width = 32", shown)
 
     def test_every_command_has_help(self):
-        for command in [[], ["train"], ["eval"], ["generate"], ["prepare"], ["prepare", "text"], ["prepare", "images"],
-                        ["inspect"]]:
-            result = self.check(run(*command, "--help"))
-            self.assertIn("tandem", result.stdout)
+        for command in ["", "train", "eval", "generate", "prepare", "prepare text", "prepare images", "inspect", "inspect runs",
+                        "compare", "export", "estimate", "bench", "bench links", "bench gemm"]:
+            shown = self.check(run(*command.split(), "--help")).stdout
+            self.assertIn(f"tandem {command}", shown)
+            self.assertEqual([line for line in shown.splitlines() if len(line) > 120 and " " in line[36:120]], [], command)
+        self.assertEqual(set(re.findall(r"(?m)^(\w+):$", run("bench", "links", "--help").stdout)), {"options", "run", "dist"})
         self.assertRegex(run("train", "--help").stdout, r"--optim\.lr 0\.001 +learning rate")
 
 

@@ -36,8 +36,12 @@ class FirstContact(Workspace):
             self.assertEqual(self.check(run(*command, model)).stdout, self.check(run(*command, "--checkpoint", model)).stdout)
         for settings in [[self.path("first.cfg")], ["--config", self.path("first.cfg")]]:
             self.assertIn("0-3  none", self.check(run("estimate", *settings, "--data.path", self.text)).stdout)
-        self.assert_one_line(self.check(run("train", "steps=9", "--data.path", self.text), CONFIG),
-                             "no configuration file steps=9; settings are --section.key value")
+        for word, hint in [("train.steps=9", "settings are --section.key value: write --train.steps=9"),
+                           (self.path("frist.cfg"), "did you mean " + self.path("first.cfg")),
+                           (self.path("none/a.cfg"), "settings are --section.key value")]:
+            self.assert_one_line(self.check(run("train", word), CONFIG), f"no configuration file {word}; {hint}")
+        for word, meant in [("sample", "generate"), ("--verison", "--version"), ("trian", "train")]:
+            self.assert_one_line(self.check(run(word), CONFIG), f"no command {word}; did you mean {meant}")
 
     def test_a_relative_path_is_found_from_elsewhere(self):
         project = self.path("project")
@@ -71,7 +75,8 @@ class FirstContact(Workspace):
         result = run("train", "--data.path", "data/book.h5", *TINY, cwd=here)
         self.assert_one_line(self.check(result, DATA), "`tandem prepare text --input book.txt --output data/book.h5 --tokenizer char`")
         result = self.check(run("inspect", here + "/data/book.h5"), DATA)
-        self.assertNotIn("tandem prepare", result.stderr)
+        self.assertNotIn("tandem prepare text", result.stderr)
+        self.assert_one_line(result, "a shipped configuration says in its first lines how to make its dataset")
         shutil.copy(text, here + "/data/book.txt")
         line = re.escape(self.folder + "/it'\\''s here/data/book")
         self.assert_one_line(self.check(run("inspect", here + "/data/book.h5"), DATA), f"--input '{line}.txt' --output '{line}.h5'")
@@ -130,7 +135,7 @@ class FirstContact(Workspace):
         self.assert_one_line(self.check(run(*prepare, "--force"), DATA), "name the folder that holds them")
         prepare[3] = self.path("unknown")
         self.assert_one_line(self.check(run(*prepare, "--force"), DATA),
-                             "no images found among 1 file; .*train-images-idx3-ubyte and train-labels-idx1-ubyte")
+                             "no images found among 1 file: train-pictures; looked for .*train-images-idx3-ubyte and train-labels-idx1-ubyte")
 
     def test_names_of_other_programs(self):
         result = self.check(run("train", "--data.path", self.text, "--batch_size", "4", "--train.steps", "1e4", "--train.precision",

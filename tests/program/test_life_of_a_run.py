@@ -28,6 +28,14 @@ class Life(Workspace):
         super().setUpClass()
         cls.make_digits()
 
+    @staticmethod
+    def limited(size):
+        """For preexec_fn: files that would grow beyond `size` bytes fail as on a full disk."""
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        return limit
+
     def small(self, name, *settings, **how):
         return self.train(name, *SMALL, *settings, data=self.digits, **how)
 
@@ -103,6 +111,13 @@ class Figures(Life):
             flops_per_s = 6 * WEIGHTS * 12 / (line["step_ms"] / 1000)  # 12 samples; backward has twice the FLOPs of forward
             # The peak is printed with three digits, so it is off by at most half a unit of the third: 0.5 %.
             self.assertAlmostEqual(line["mfu"] / (flops_per_s / (2 * peak)), 1, delta=0.00501)
+
+    def test_perplexity_is_e_to_the_loss(self):
+        result = self.train("perplexity", "--train.steps", "4", "--train.eval_every", "2", "--log.progress", "plain")
+        lines = self.lines("perplexity", "val_loss")
+        self.assertEqual([(line["step"], line["perplexity"]) for line in lines], [(step, math.exp(line["val_loss"])) for step, line in zip([2, 4], lines)])
+        for line in lines:
+            self.assertIn(f"val_loss {line['val_loss']:.4f}  perplexity {math.exp(line['val_loss']):.2f}  over", result.stdout)
 
 
 class Starts(Life):
@@ -189,6 +204,11 @@ class Checkpoints(Life):
             self.assertLess(best, 10)  # the last step is saved in any case
             self.assert_is_copy(name, "best", best)
 
+    def test_all_ranks_save_by_the_clock_of_one(self):
+        self.small("clock", "--checkpoint.every_minutes", "1e-9", "--dist.timeout_s", "10", "--train.steps", "6", ranks=2)
+        # Whether a save is due is agreed one step ahead, and not again for the step after a save.
+        self.assertEqual([line["step"] for line in saves(self.run_folder("clock"))], [1, 3, 5, 6])
+
     def test_a_step_that_is_due_for_all_reasons_is_saved_once(self):
         """Each step is due by steps and by the clock, it is often the best, and one of them is the last or follows a signal."""
         settings = [*self.RESTLESS, "--train.eval_every", "1", "--checkpoint.every_steps", "1", "--checkpoint.every_minutes", "1e-9"]
@@ -254,14 +274,6 @@ class Checkpoints(Life):
                                      f"numerics; last checkpoint: {self.checkpoint('lost', 4)}; lower optim.lr")
         self.small("lost", *settings, "--optim.lr", "0.01", "--train.steps", "8", ranks=2)
         self.assertEqual(self.tensors("straight"), self.tensors("lost"))
-
-    @staticmethod
-    def limited(size):
-        """For preexec_fn: files that would grow beyond `size` bytes fail as on a full disk."""
-        def limit():
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-        return limit
 
     def test_training_goes_on_without_its_log(self):
         settings = ["--model.width", "8", "--train.steps", "200", "--train.log_every", "1"]

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import struct
+import subprocess
 
 import tandem_program
 from tandem_program import CONFIG, DATA, Workspace, losses, metrics, run
@@ -156,6 +157,77 @@ class LookingBack(Workspace):
                          self.shown(*options, "--stop", stops[0], "--stop", stops[1]))
         self.assertEqual(([sample["tokens"] for sample in generated["samples"]], generated["tokens"]), ([30] * 3, 90))
         self.assertAlmostEqual(generated["tokens_per_s"], 90 / generated["seconds"], delta=1e-6 * generated["tokens_per_s"])
+
+    def test_output_that_is_lost_is_an_error(self):
+        first, wide = self.run_folder("first"), self.run_folder("wide")
+        for command in [["inspect", first], ["inspect", first, "--json"], ["inspect", self.path("runs")], ["inspect", self.text],
+                        ["compare", first, wide], ["eval", "--checkpoint", first, "--json"],
+                        ["generate", "--checkpoint", first, "--tokens", "3"], ["generate", "--checkpoint", first, "--tokens", "3", "--json"],
+                        ["estimate", "--data.path", self.text, *tandem_program.TINY, "--json"]]:
+            with open("/dev/full", "w") as full:
+                result = subprocess.run([tandem_program.TANDEM, *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (DATA, 1), result.stderr)
+            self.assertRegex(result.stderr, "^tandem: standard output: ")
+
+    def test_a_folder_that_cannot_be_read_hides_no_other(self):
+        runs = self.path("some")
+        shutil.copytree(self.run_folder("first"), os.path.join(runs, "good"))
+        for name in ["garbage", "pipe", "loop"]:
+            os.makedirs(os.path.join(runs, name))
+        with open(os.path.join(runs, "garbage/config.cfg"), "wb") as file:
+            file.write(b"\0\xff[[[\n" * 50)
+        shutil.copy(os.path.join(runs, "good/config.cfg"), os.path.join(runs, "pipe"))
+        os.mkfifo(os.path.join(runs, "pipe/metrics.jsonl"))
+        os.symlink("config.cfg", os.path.join(runs, "loop/config.cfg"))
+        os.symlink("itself", os.path.join(runs, "itself"))
+        result = self.check(run("inspect", runs, timeout=20))
+        self.assertEqual([line.split()[0] for line in result.stdout.splitlines()[:3] if line], ["run", "good"])
+        for name in ["garbage", "pipe", "loop", "itself"]:
+            self.assertRegex(result.stderr, re.compile(f"^tandem: passed over {runs}/{name}: ", re.MULTILINE))
+        self.assertLess(max(map(len, result.stderr.splitlines())), 401)
+
+    def test_text_of_strangers_commands_no_terminal(self):
+        evil = "evil\x1b]0;title\x07\x1b[2J\r"
+        folder = os.path.join(self.path("strange"), evil)
+        shutil.copytree(self.run_folder("first"), folder)
+        with open(os.path.join(folder, "config.cfg")) as file:
+            text = file.read()
+        with open(os.path.join(folder, "config.cfg"), "w") as file:
+            file.write(re.sub(r"^kind = gpt$", "kind = \x1b[31mgpt", text, flags=re.MULTILINE))
+        for command in [["inspect", folder], ["inspect", self.path("strange")], ["compare", folder, self.run_folder("first")]]:
+            result = subprocess.run([tandem_program.TANDEM, *command], capture_output=True, timeout=60)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn(b"\\x1B", result.stdout)
+            self.assertEqual([byte for byte in result.stdout + result.stderr if byte < 32 and byte != 10], [])
+
+    def test_generated_text_commands_no_terminal(self):
+        text, dataset = self.path("escapes.txt"), self.path("escapes.h5")
+        with open(text, "w") as file:
+            file.write("\x1b[2J" * 400)
+        self.check(run("prepare", "text", "--input", text, "--output", dataset, "--tokenizer", "char"))
+        self.train("escapes", "--run.dir", self.path("apart"), "--train.steps", "2", data=dataset)
+        command = [tandem_program.TANDEM, "generate", "--checkpoint", self.path("apart/escapes"), "--prompt", "J", "--tokens", "60"]
+        def generated(**output):
+            result = subprocess.run(command, **output, stderr=subprocess.PIPE, timeout=60)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            return result.stdout
+        as_it_is = generated(stdout=subprocess.PIPE)  # a file gets what the model says
+        self.assertIn(b"\x1b", as_it_is)
+        ours, theirs = os.openpty()
+        generated(stdout=theirs)
+        os.close(theirs)
+        on_terminal = os.read(ours, 4096)
+        os.close(ours)
+        # A file does not get the prompt either.
+        self.assertEqual(on_terminal.replace(b"\r", b""), b"J" + as_it_is.replace(b"\x1b", b"\\x1B"))
+
+    def test_a_line_has_at_most_400_characters(self):
+        for word in ["c" * 100_000, "é" * 50_000, "\x1b" * 30_000]:
+            result = run("prepare", "text", "--input", self.text, "--output", self.path("none.h5"), "--tokenizer", word)
+            self.assert_one_line(self.check(result, DATA), r"^tandem: .*\.\.\..*")
+            [line] = result.stderr.splitlines()
+            self.assertLess(len(line.encode()), 401)
+            self.assertGreater(len(line.encode()), 390)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""A run of `tandem train` that is started again: what may change, what may not, when there is nothing to do, and what it leaves
-out.
+"""A run of `tandem train` that is started again: what may change, what may not, when there is nothing to do, what it leaves
+out, and checkpoints whose manifests cannot be.
 
     test_resume.py PATH_TO_TANDEM [unittest arguments]
 """
+import ctypes
+import json
 import os
 import re
+import shutil
 
 import tandem_program
-from tandem_program import CONFIG
+from tandem_program import CONFIG, DATA, run
 from test_life_of_a_run import Life
 
 
@@ -78,6 +81,62 @@ class Resuming(Life):
         self.assertEqual(self.contents("again").keys(), before.keys())
         self.small("again", *often, "--train.steps", "25")
         self.assertEqual([line["step"] for line in self.lines("again")], list(range(1, 26)))
+
+
+class Xxh3(ctypes.Structure):
+    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+
+class Manifests(Life):
+    """Manifests that say what cannot be, with a right hash."""
+
+    def rewrite(self, name, which, change):
+        path = os.path.join(self.checkpoint(name, which), "manifest.json")
+        with open(path) as file:
+            manifest = json.load(file)
+        del manifest["xxh3_128"]
+        change(manifest)
+        library = ctypes.CDLL("libxxhash.so.0")
+        library.XXH3_128bits.restype = Xxh3
+        compact = json.dumps(manifest, separators=(",", ":"), ensure_ascii=False).encode()
+        digest = library.XXH3_128bits(compact, ctypes.c_size_t(len(compact)))
+        manifest["xxh3_128"] = f"{digest.high:016x}{digest.low:016x}"
+        with open(path, "w") as file:
+            json.dump(manifest, file)
+
+    def test_what_cannot_be_is_refused(self):
+        self.small("crafted", "--train.steps", "4", "--dist.reduce", "exact")
+        path = os.path.join(self.checkpoint("crafted", 4), "manifest.json")
+        with open(path) as file:
+            before = file.read()
+        self.rewrite("crafted", 4, lambda manifest: None)  # a change of none is none
+        self.assertEqual(json.loads(before), self.manifest("crafted", 4))
+        exponent = next(name for name in self.manifest("crafted", 4)["schedule"] if name.startswith("exponent/"))
+        for keys, value in [(["step"], -5), (["step"], 3), (["sampler", "epoch"], 9), (["sampler", "position"], 7), (["world_size"], 2),
+                            (["schedule", "skipped_steps"], 1e300), (["schedule", exponent], 0.5), (["schedule", exponent], 1e300)]:
+            def change(manifest):
+                for key in keys[:-1]:
+                    manifest = manifest[key]
+                manifest[keys[-1]] = value
+            self.rewrite("crafted", 4, change)
+            result = self.small("crafted", "--train.steps", "6", "--dist.reduce", "exact", "--checkpoint.resume", os.path.dirname(path),
+                                code=DATA, timeout=20)
+            self.assert_one_line(result, "manifest")
+            with open(path, "w") as file:
+                file.write(before)
+        self.rewrite("crafted", 4, lambda manifest: manifest["files"][0].update(name="rank\ntandem: forged"))
+        result = self.check(run("inspect", os.path.dirname(path)), DATA)
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+
+    def test_settings_that_cannot_be_are_the_checkpoints_fault(self):
+        self.train("settings", "--train.steps", "2")
+        for old, new in [("width = 32", "width = 4611686018427387904"), ("heads = 2", "heads = 0"), ("heads = 2", "hands = 2")]:
+            shutil.copytree(self.checkpoint("settings", 2), self.checkpoint("settings", "bad"))
+            self.rewrite("settings", "bad", lambda manifest: manifest.update(config=manifest["config"].replace(old, new)))
+            for command in [["eval", "--checkpoint"], ["inspect"], ["generate", "--checkpoint"]]:
+                result = self.check(run(*command, self.checkpoint("settings", "bad")), DATA)
+                self.assert_one_line(result, "bad/manifest.json")
+            shutil.rmtree(self.checkpoint("settings", "bad"))
 
 
 class SkipBatches(Life):

@@ -1,18 +1,22 @@
 #!/usr/bin/env python3
-"""How the program starts: in little memory, with threads that the user chose, held for a debugger, and on shared storage.
+"""How the program starts: in little memory, with threads that the user chose, held for a debugger, and on shared storage; and
+how signals end it.
 
     test_startup.py PATH_TO_TANDEM [unittest arguments]
 """
+import array
 import ctypes
+import fcntl
 import os
 import re
 import resource
 import signal
 import subprocess
+import termios
 import time
 
 import tandem_program
-from tandem_program import CONFIG, DATA, MPI_ENV, OK, OUT_OF_MEMORY, TINY, Workspace, metrics, run
+from tandem_program import CONFIG, DATA, MPI_ENV, OK, OUT_OF_MEMORY, STOPPED, TINY, Workspace, metrics, run
 
 
 def limited(mib, *arguments, **environment):
@@ -55,10 +59,10 @@ class Startup(Workspace):
         self.assertEqual(environment(GOMP_SPINCOUNT="5"), [None, "5"])
 
     def test_memory_outside_the_tensor_pool(self):
-        # Tokens of a text are not in tensors, but in vectors: 400 MB.
+        # The text of a file is in no tensor, but mapped as a whole.
         big = self.path("big.txt")
         with open(big, "w") as file:
-            file.truncate(200 << 20)
+            file.writelines("x" * 1023 + "\n" for _ in range(200 << 10))
         result = self.started(self.base + 150, "prepare", "text", "--input", big, "--output", self.path("big.h5"),
                               "--tokenizer", "bytes")
         self.assert_one_line(self.check(result, OUT_OF_MEMORY), "out of memory; free memory on this machine, or prepare several smaller datasets")
@@ -162,6 +166,80 @@ class SharedFolder(Workspace):
         output, errors = job.communicate(timeout=60)
         self.assertEqual(job.returncode, DATA, output + errors)
         self.assertIn("is not seen on", errors)
+
+
+class Signals(Workspace):
+    def test_a_second_interrupt_ends_the_run_at_once(self):
+        """A step waits here for as long as it takes: until somebody reads the output, which is more than a pipe holds."""
+        reads, writes = os.pipe()
+        room = fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, 4096)
+        command = [tandem_program.TANDEM, "train", "--data.path", self.text, "--run.dir", self.path("runs"), "--run.name", "twice",
+                   *TINY, "--train.steps", "1000000", "--log.progress", "plain"]
+        job = subprocess.Popen(command, env=MPI_ENV, stdout=writes, stderr=subprocess.PIPE, text=True)
+        os.close(writes)
+        self.addCleanup(lambda: (job.kill(), job.communicate()))
+        waiting = array.array("i", [0])
+        while waiting[0] < room - 300:  # less than two lines
+            self.assertIsNone(job.poll())
+            fcntl.ioctl(reads, termios.FIONREAD, waiting)
+        job.send_signal(signal.SIGINT)
+        while "stop requested" not in job.stderr.readline():
+            self.assertIsNone(job.poll())
+        job.send_signal(signal.SIGINT)
+        with open(reads) as output:
+            output.read()
+        self.assertEqual(job.wait(timeout=60), -signal.SIGINT)
+
+    def blocked(self, *command):
+        """The command, and its standard output: a pipe that is full, so that the first line to print is waited for."""
+        reads, writes = os.pipe()
+        os.write(writes, b" " * fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, 4096))
+        job = subprocess.Popen([tandem_program.TANDEM, *command], env=MPI_ENV, stdout=writes, stderr=subprocess.PIPE, text=True)
+        os.close(writes)
+        self.addCleanup(lambda: (job.kill(), job.communicate(), os.close(reads)))
+        while not self.writes_to_standard_output(job):
+            self.assertIsNone(job.poll())
+        return job
+
+    def writes_to_standard_output(self, job):
+        try:
+            with open(f"/proc/{job.pid}/syscall") as call:
+                return call.read().startswith("1 0x1 ")  # write(), on x86-64
+        except PermissionError:
+            self.skipTest("this system does not show what a process waits for")
+
+    def test_a_stop_ends_a_start_at_once(self):
+        for number in [signal.SIGTERM, signal.SIGINT]:
+            job = self.blocked("train", "--data.path", self.text, "--run.dir", self.path("runs"), "--run.name", f"starting{number}",
+                               *TINY, "--log.progress", "plain")
+            job.send_signal(number)
+            said = job.communicate(timeout=20)[1]
+            self.assertEqual((job.returncode, said),
+                             (STOPPED, "\ntandem: stop requested before the first step; nothing new to save\n"))
+        self.train("starting15")  # the same run goes on
+
+    def test_a_stop_ends_other_commands_at_once(self):
+        self.train("done", "--train.steps", "1")
+        for command in [["inspect", self.run_folder("done")], ["eval", "--checkpoint", self.run_folder("done")],
+                        ["prepare", "text", "--input", __file__, "--output", self.path("shown.h5"), "--tokenizer", "bytes"]]:
+            job = self.blocked(*command)
+            job.terminate()
+            self.assertEqual((job.communicate(timeout=20)[1], job.returncode), ("", -signal.SIGTERM))
+
+    def test_preparing_that_is_stopped_leaves_nothing(self):
+        text, output = self.path("long.txt"), self.path("long.h5")
+        with open(text, "w") as file:
+            file.write("some words \n" * 8_000_000)
+        job = subprocess.Popen([tandem_program.TANDEM, "prepare", "text", "--input", text, "--output", output, "--tokenizer", "bytes"],
+                               stdout=subprocess.DEVNULL)
+        self.addCleanup(lambda: (job.kill(), job.wait()))
+        while not os.path.exists(output + ".partial"):
+            self.assertIsNone(job.poll())
+        job.send_signal(signal.SIGSTOP)
+        job.terminate()  # before it does anything else
+        job.send_signal(signal.SIGCONT)
+        self.assertEqual(job.wait(timeout=60), -signal.SIGTERM)
+        self.assertEqual((os.path.exists(output), os.path.exists(output + ".partial")), (False, False))
 
 
 if __name__ == "__main__":
