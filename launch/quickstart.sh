@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # From nothing to a trained model: packages, build, data, training on two ranks, generated text.
 #   launch/quickstart.sh [--gpu] [TEXT...]   trains on Debian's fortunes, or on your own text files
+#   launch/quickstart.sh --help
+# It takes about six minutes on two cores, most of them for the build.
 # Without a driver for NVIDIA GPUs it builds no CUDA code, which takes most of the time of a build; --gpu builds it anyway.
 set -euo pipefail
+[ "${1:-}" != --help ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit; }
 gpu=OFF
 if [ "${1:-}" = --gpu ]; then
   gpu=REQUIRED
@@ -11,7 +14,8 @@ elif [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi >/dev/null; the
   gpu=ON
 fi
 for text in "$@"; do
-  [ -r "$text" ] || { echo "quickstart: $text is no file that can be read" >&2; exit 2; }
+  [[ $text != --* ]] || { echo "quickstart: unknown option $text: --help shows how" >&2; exit 2; }
+  [[ -f $text && -r $text ]] || { echo "quickstart: $text is no file that can be read" >&2; exit 2; }
 done
 texts=()
 [ $# -eq 0 ] || mapfile -t texts < <(realpath -- "$@")

@@ -4,8 +4,9 @@
 # TANDEM_SYS: another folder than /sys, for tests.
 set -euo pipefail
 trap '' USR1  # run.sh asks again; from its first line on the program takes it
-# Shows run.sh on this host that a rank was started: srun may end with 0 when none was.
-[ -z "${TANDEM_STARTED:-}" ] || { : >"$TANDEM_STARTED"; } 2>/dev/null || true
+# Shows run.sh that this rank was started: mpirun and srun may end with 0 when none was.
+started=${TANDEM_STARTED:-} number=${OMPI_COMM_WORLD_RANK:-${SLURM_PROCID:-}}
+[ -z "$started" ] || { mkdir -p "$started" && : >"$started/$number"; } 2>/dev/null || true
 rank=${OMPI_COMM_WORLD_LOCAL_RANK:-${SLURM_LOCALID:-}}
 sys=${TANDEM_SYS:-/sys}
 

@@ -3,4 +3,7 @@
 #   launch/run.sh --hostfile hosts -- train --config configs/gpt2_124m.cfg --data.path /fsx/docs.h5 --run.dir /fsx/runs
 #   launch/run.sh --help
 set -euo pipefail
-exec python3 "$(dirname "$(realpath "$0")")/run/main.py" "$@"
+trap 'echo "run: ended with 85 before the ranks were started" >&2; exit 85' TERM INT HUP USR1
+hold=(env "--block-signal=TERM,INT,HUP,USR1")  # until main.py can answer
+"${hold[@]}" true 2>/dev/null || hold=()     # a coreutils before 8.31
+exec "${hold[@]}" python3 "$(dirname "$(realpath "$0")")/run/main.py" "$@"

@@ -8,9 +8,8 @@
 
 README.md tells about it. The modules are in the folder scaling.
 """
-import sys
-
 from scaling.main import main
+from command_line import run_script
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script("scaling", main)

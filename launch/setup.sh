@@ -4,21 +4,25 @@
 #   launch/setup.sh --tests    also what the tests need: clang-format, fibers for the emulated GPU; PyTorch, clang 16, an SSH
 #                              server and Slurm if the system has them
 set -euo pipefail
+[ "${1:-}" != --help ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit; }
 
 packages=(build-essential cmake ninja-build ccache
   openmpi-bin libopenmpi-dev libhdf5-dev libboost-program-options-dev
   nlohmann-json3-dev libxxhash-dev zlib1g-dev libarchive-dev libjpeg-dev libpng-dev libpcre2-dev
   libgmock-dev libgtest-dev)
 wanted=()
-if [ "${1:-}" = --tests ]; then
-  packages+=(clang-format python3 libboost-context-dev)
-  wanted=(python3-torch python3-h5py    # without them the parity tests are skipped, and say so
-    clang-16 clang-tidy-16 libclang-rt-16-dev libomp-16-dev llvm-16   # for the fuzzers and clang-tidy
-    shellcheck
-    iproute2 iputils-ping openssh-server  # for pretend hosts
-    python3-boto3  # the model of requests to SageMaker
-    slurmctld slurmd slurm-client munge libslurm-dev)
-fi
+case $* in
+  "") ;;
+  --tests)
+    packages+=(clang-format python3 libboost-context-dev)
+    wanted=(python3-torch python3-h5py    # without them the parity tests are skipped, and say so
+      clang-16 clang-tidy-16 libclang-rt-16-dev libomp-16-dev llvm-16   # for the fuzzers and clang-tidy
+      shellcheck
+      iproute2 iputils-ping openssh-server  # for pretend hosts
+      python3-boto3  # the model of requests to SageMaker
+      slurmctld slurmd slurm-client munge libslurm-dev) ;;
+  *) echo "setup: unknown option $*: --help shows how" >&2; exit 2 ;;
+esac
 
 if ! command -v apt-get >/dev/null; then
   echo "setup: no apt-get here. Install with your package manager: ${packages[*]}" >&2

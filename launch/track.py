@@ -7,9 +7,8 @@
     MLFLOW_TRACKING_URI=sqlite:///mlflow.db launch/track.py mlflow runs/NAME
 
 It may be called again at any time, and sends nothing twice: RUN/track.json says what was sent where. Exit codes: 0 all was
-sent; 2 wrong arguments, or no client; 3 no run; 75 another one tracks this run.
+sent; 2 wrong arguments, no client, or one that refuses; 3 no run; 75 another one tracks this run, or the client failed.
 """
-import argparse
 import fcntl
 import importlib
 import json
@@ -21,6 +20,7 @@ import uuid
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 sys.path.insert(0, os.path.join(HERE, "run"))
+from command_line import Parser, run_script
 from errors import CONFIG, DATA, Failure, TEMPORARY
 from settings import read_file
 
@@ -31,14 +31,11 @@ KINDS = ["loss", "val_loss", "checkpoint", "skipped_batch"]  # the key by which 
 
 def typed(text):
     """A setting as a number or a truth value, where it is one."""
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, (bool, int, float)) else text
 
 
 def figures(line, prefix=""):
@@ -59,18 +56,21 @@ class Run:
         self.folder, self.name = folder, os.path.basename(os.path.abspath(folder))
         if not os.path.exists(self.path("metrics.jsonl")) or not os.path.exists(self.path("config.cfg")):
             raise Failure(DATA, f"{folder}: no metrics.jsonl and config.cfg; name the folder of a run, such as runs/NAME")
-        self.settings = {key: typed(value) for key, value in read_file(self.path("config.cfg")).items() if value}
+        try:
+            self.settings = {key: typed(value) for key, value in read_file(self.path("config.cfg")).items() if value}
+        except UnicodeDecodeError:
+            raise Failure(DATA, f"{self.path('config.cfg')}: is no text; the run writes it anew when it is started again")
         self.file = None
 
     def path(self, name):
         return os.path.join(self.folder, name)
 
     def last_start(self):
-        """Of report.json; {} if there is none."""
+        """Of report.json; {} if it does not say."""
         try:
             with open(self.path("report.json"), encoding="utf-8") as file:
-                return json.load(file).get("starts", [{}])[-1]
-        except (OSError, ValueError, IndexError):
+                return dict(json.load(file)["starts"][-1])
+        except (OSError, ValueError, LookupError, TypeError):
             return {}
 
     def is_alive(self):
@@ -88,8 +88,8 @@ class Run:
         """"running", or how the last start ended."""
         if self.is_alive():
             return "running"
-        state = self.last_start().get("state", "finished")
-        return "died" if state == "running" else state
+        state = self.last_start().get("state")
+        return "died" if state in ("running", "died") else "stopped" if state == "stopped" else "finished"
 
     def fresh_lines(self):
         """The whole lines since the last call. A run that goes on from a checkpoint writes a new file: then all its lines."""
@@ -119,12 +119,14 @@ class Sent:
         except BlockingIOError:
             raise Failure(TEMPORARY, f"{run.folder}: another launch/track.py sends this run; wait until it ends")
         self.file.seek(0)
-        text = self.file.read()
         try:
-            self.places = json.loads(text or "{}")
-        except ValueError:
+            self.places = json.loads(self.file.read() or "{}")
+            self.here = self.places.setdefault(place, {"id": None, "rows": 0, "steps": {}})
+            numbers = [self.here["rows"], *self.here["steps"].values()]
+            if not isinstance(self.here["id"], (str, type(None))) or not all(isinstance(number, int) for number in numbers):
+                raise ValueError
+        except (ValueError, LookupError, TypeError, AttributeError):
             raise Failure(DATA, f"{run.path('track.json')}: damaged; remove it, and the run is sent anew under a new number")
-        self.here = self.places.setdefault(place, {"id": None, "rows": 0, "steps": {}})
 
     def is_new(self, line):
         """Steps that were done again after a restart were sent before it."""
@@ -229,25 +231,28 @@ def track(arguments):
         raise Failure(CONFIG, f"Python has no {error.name}: {sys.executable} -m pip install {arguments.client}")
     place = os.environ.get("WANDB_MODE", "online") if arguments.client == "wandb" else client.get_tracking_uri()
     sent = Sent(run, f"{arguments.client} {arguments.project} {place}")
-    tracker = {"wandb": Wandb, "mlflow": Mlflow}[arguments.client](client, run, sent, arguments.project)
+    tracker = told(CONFIG, {"wandb": Wandb, "mlflow": Mlflow}[arguments.client], client, run, sent, arguments.project)
     rows = 0
     while True:
         is_alive = run.is_alive()  # asked first: what it logged before its end is then read
         for lines in messages(filter(sent.is_new, run.fresh_lines())):
-            tracker.send(lines)
+            told(TEMPORARY, tracker.send, lines)
             sent.add(lines)
             rows += len(lines)
         if not (is_alive and arguments.follow):
             break
         time.sleep(POLL_S)
-    tracker.end(run)
+    told(TEMPORARY, tracker.end, run)
     print(f"track: {rows} {'line' if rows == 1 else 'lines'} of {run.folder} sent to {arguments.client}, "
           f"{arguments.project}, as {sent.here['id']}")
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message):
-        raise Failure(CONFIG, f"{message}; --help shows how")
+def told(code, call, *words):
+    """Calls a client. Its own failures have no common base."""
+    try:
+        return call(*words)
+    except Exception as error:
+        raise Failure(code, f"{type(error).__module__.partition('.')[0]}: {error}")
 
 
 def main(words):
@@ -260,8 +265,4 @@ def main(words):
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except Failure as failure:
-        print(f"track: {failure}", file=sys.stderr)
-        sys.exit(failure.code)
+    run_script("track", main)

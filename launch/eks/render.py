@@ -3,96 +3,81 @@
     launch/eks/render.py --instance p4d.24xlarge --nodes 4 --image URI -- train --config configs/gpt2_124m.cfg \\
         --data.path /fsx/docs.h5 --run.dir /fsx/runs | kubectl apply -f -
 """
-import argparse
 import json
 import os
 import re
 import sys
 
 LAUNCH = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+sys.path.insert(0, os.path.join(LAUNCH, "run"))
+from command_line import Parser, REPOSITORY, like, run_script, settings_in, whole
+from errors import CONFIG, Failure
+
 IN_IMAGE = "/opt/tandem"  # where launch/docker/Dockerfile puts the program and these scripts
 USER, SSH_PORT = 1000, 2222  # of the image, and of worker.sh
 HUGE_PAGES = "5120Mi"  # what EFA needs; the machine images of EKS and HyperPod set 10 GiB aside
 SHARED_MEMORY = "8Gi"
 HEALTH = "sagemaker.amazonaws.com/node-health-status"  # a label of HyperPod
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message):
-        sys.exit(refuse(message))
-
-
-def refuse(message):
-    print(f"render: {message}", file=sys.stderr)
-    return 2
+# Folders that a pod has; a claim there or above would hide what is in them.
+TAKEN = ["/bin", "/dev", "/etc", "/home/tandem", "/lib", "/lib64", IN_IMAGE, "/proc", "/root", "/sbin", "/sys", "/usr"]
+REGISTRY = r"(([a-zA-Z0-9-]+\.)[a-zA-Z0-9.-]+(:[0-9]+)?/|[a-zA-Z0-9-]+:[0-9]+/)?"
+PART = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+WORD = "[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?"
+LABEL = rf"({PART}(\.{PART})*/)?{WORD}=({WORD})?"
+CLAIM = rf"(?=[^:]{{1,253}}:){PART}(\.{PART})*:(/[^/:]+)+"
 
 
 def options(arguments, types):
     parser = Parser(usage="launch/eks/render.py [options] -- train [--section.key VALUE ...]", allow_abbrev=False,
                     description="Prints an MPIJob that trains on whole machines; pipe it into kubectl apply -f -")
     parser.add_argument("--instance", required=True, help="a type of launch/instances.json; HyperPod's ml. may stand before it")
-    parser.add_argument("--nodes", required=True, type=whole, help="machines, with a rank for each GPU")
-    parser.add_argument("--image", required=True, help="an image of launch/docker, as a registry names it")
-    parser.add_argument("--name", default="tandem", help="of the MPIJob (tandem)")
-    parser.add_argument("--volume", action="append", metavar="CLAIM:/FOLDER", help="a claim, and where it is (fsx:/fsx)")
+    parser.add_argument("--nodes", required=True, type=whole(1, 5000), help="machines, with a rank for each GPU")
+    parser.add_argument("--image", required=True, type=like(REGISTRY + REPOSITORY, "registry.example.com/tandem:1", 255),
+                        help="an image of launch/docker, as a registry names it")
+    parser.add_argument("--name", default="tandem", type=like("[a-z]([-a-z0-9]*[a-z0-9])?", "my-job-1", 63), help="of the MPIJob (tandem)")
+    parser.add_argument("--volume", action="append", type=like(CLAIM, "fsx:/fsx", 4096), metavar="CLAIM:/FOLDER",
+                        help="a claim, and where it is (fsx:/fsx)")
+    parser.add_argument("--label", action="append", type=like(LABEL, "team=vision", 400), default=[], metavar="KEY=VALUE",
+                        help="of the MPIJob and of its pods; may be repeated")
     parser.add_argument("--net", choices=["efa", "sockets"], default="efa", help="what NCCL uses between machines (efa)")
-    parser.add_argument("--wait", type=whole, default=1800, metavar="S", help="seconds for workers to come (1800)")
-    parser.add_argument("--grace", type=whole, default=110, metavar="S", help="seconds to save in before pods end (110)")
-    parser.add_argument("--retries", type=whole, default=6, metavar="N", help="new starts after failures, evictions (6)")
+    parser.add_argument("--wait", type=whole(0), default=1800, metavar="S", help="seconds for workers to come (1800)")
+    parser.add_argument("--grace", type=whole(0), default=110, metavar="S", help="seconds to save in before pods end (110)")
+    parser.add_argument("--retries", type=whole(0), default=6, metavar="N", help="new starts after failures, evictions (6)")
     parser.add_argument("--root", action="store_true", help="as root, for volumes where the image's user 1000 cannot write")
     split = arguments.index("--") if "--" in arguments else len(arguments)
     chosen = parser.parse_args(arguments[:split])
     chosen.job = arguments[split + 1:]
     chosen.volumes = [tuple(volume.split(":", 1)) for volume in chosen.volume or ["fsx:/fsx"]]
+    chosen.labels = dict(label.split("=", 1) for label in chosen.label)
     chosen.type = chosen.instance.removeprefix("ml.")
-    wrong = mistake(chosen, types)
-    if wrong:
-        parser.error(wrong)
+    for wrong in mistakes(chosen, types):
+        raise Failure(CONFIG, wrong)
     return chosen
 
 
-def whole(text):
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number")
-    return int(text)
-
-
-def mistake(chosen, types):
-    """What is wrong with the arguments, or None."""
+def mistakes(chosen, types):
+    """What is wrong with the arguments together."""
     last_pod = f"{chosen.name}-worker-{chosen.nodes - 1}"
-    if chosen.type not in types:
-        return f"--instance {chosen.instance}: launch/instances.json has {', '.join(types)}"
-    if chosen.nodes < 1:
-        return "--nodes 0: at least 1 is needed"
-    if chosen.net == "efa" and not types[chosen.type]["efa"]:
-        return f"--net efa: a {chosen.type} has no EFA, take --net sockets"
-    if not chosen.image or re.search(r"\s", chosen.image):
-        return f"--image '{chosen.image}': must be the name of an image"
-    if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", chosen.name) or len(last_pod) > 63:
-        return f"--name {chosen.name}: must be lower-case letters, digits and '-', and {last_pod} at most 63 characters"
-    for volume in chosen.volumes:
-        if not re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?:/[^:]+", ":".join(volume)):
-            return f"--volume {':'.join(volume)}: must be CLAIM:/FOLDER, as fsx:/fsx"
-    folders = [os.path.normpath(folder) for _, folder in chosen.volumes]
-    if len(set(folders)) < len(folders):
-        return "--volume: two have one folder"
-    if chosen.job[:1] != ["train"]:
-        return "nothing to start: end with `-- train --config FILE ...`"
-    run_dir = os.path.normpath(run_folder(chosen.job))
-    if not any(run_dir == folder or run_dir.startswith(folder + "/") for folder in folders):
-        return f"train needs --run.dir below {' or '.join(folders)}: other folders end with their pods"
-    return None
+    folders = [folder for _, folder in chosen.volumes]
+    run_dir = os.path.normpath(dict(settings_in(chosen.job)).get("run.dir") or ".")
+    no_efa = chosen.net == "efa" and not types.get(chosen.type, {}).get("efa")
+    for folder in folders:
+        if os.path.normpath(folder) != folder or any(below(folder, taken) or below(taken, folder) for taken in TAKEN):
+            yield f"--volume {folder}: must be a folder that a pod does not have, as /fsx, without . and .."
+    yield from (line for is_wrong, line in [
+        (chosen.type not in types, f"--instance {chosen.instance}: launch/instances.json has {', '.join(types)}"),
+        (no_efa, f"--net efa: a {chosen.type} has no EFA, take --net sockets"),
+        (len(last_pod) > 63, f"--name {chosen.name}: {last_pod} would be the name of a pod, and has more than 63 letters"),
+        (len(chosen.labels) < len(chosen.label), "--label: a key stands twice"),
+        (len(set(folders)) < len(folders), "--volume: two have one folder"),
+        (chosen.job[:1] != ["train"], "nothing to start: end with `-- train --config FILE ...`"),
+        (not any(below(run_dir, folder) for folder in folders),
+         f"train needs --run.dir below {' or '.join(folders)}: other folders end with their pods"),
+    ] if is_wrong)
 
 
-def run_folder(words):
-    """The value of --run.dir; nothing for a pod's own folders."""
-    found = "."
-    for i, word in enumerate(words):
-        if word.startswith("--run.dir="):
-            found = word.partition("=")[2]
-        elif word == "--run.dir":
-            found = words[i + 1] if i + 1 < len(words) else "."
-    return found
+def below(path, folder):
+    return path == folder or path.startswith(folder + "/")
 
 
 def healthy(*also):
@@ -118,7 +103,7 @@ def replica(chosen, count, container, volumes, affinity):
         # The ranks are asked to save at once, and killed after --grace; then all of this must still end.
         "terminationGracePeriodSeconds": chosen.grace + 20,
     }
-    return {"replicas": count, "restartPolicy": "OnFailure", "template": {"spec": spec}}
+    return {"replicas": count, "restartPolicy": "OnFailure", "template": {"metadata": {"labels": chosen.labels}, "spec": spec}}
 
 
 def worker(chosen, machine):
@@ -146,7 +131,7 @@ def launcher(chosen):
     container = {
         "name": "launcher",
         "command": [f"{IN_IMAGE}/launch/run.sh", "--platform", "kubernetes", "--net", chosen.net, "--wait", str(chosen.wait),
-                    "--grace", str(chosen.grace), "--", *chosen.job],
+                    "--grace", str(chosen.grace), "--", *(word.replace("$", "$$") for word in chosen.job)],  # as Kubernetes reads $
         "workingDir": IN_IMAGE,
         "resources": {"limits": {"memory": small["memory"]}, "requests": small},
     }
@@ -157,7 +142,7 @@ def manifest(chosen, machine):
     return {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
-        "metadata": {"name": chosen.name},
+        "metadata": {"name": chosen.name, "labels": chosen.labels},
         "spec": {
             "slotsPerWorker": machine["gpus"],
             "launcherCreationPolicy": "WaitForWorkersReady",
@@ -173,10 +158,8 @@ def main(arguments):
     with open(os.path.join(LAUNCH, "instances.json"), encoding="utf-8") as file:
         types = json.load(file)["types"]
     chosen = options(arguments, types)
-    json.dump(manifest(chosen, types[chosen.type]), sys.stdout, indent=2)
-    print()
-    return 0
+    print(json.dumps(manifest(chosen, types[chosen.type]), indent=2))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script("render", main)

@@ -23,6 +23,7 @@ case $1 in
         --distribution arbitrary --kill-on-bad-exit=1 --cpu-bind none "${gpus[@]}"
       [ ! -e /opt/sagemaker_cluster ] || echo --auto-resume=1  # HyperPod repairs the hosts of this step
     else
+      ! grep _ "$3" >&2 || { echo "Open MPI takes no underscore in a host's name: use a Slurm with PMIx, or other names" >&2; exit 2; }
       # mpirun starts its daemons on the hosts through srun, from the batch shell.
       printf '%s\n' mpirun -np "$2" --hostfile "$3"
       [ ${#gpus[@]} -eq 0 ] || printf '%s\n' --mca plm_slurm_args "${gpus[*]}"

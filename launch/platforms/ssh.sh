@@ -7,15 +7,13 @@ ssh=(ssh ${TANDEM_SSH_CONFIG:+-F "$TANDEM_SSH_CONFIG"}
 case $1 in
   hosts)
     if [ -n "${TANDEM_HOSTS:-}" ]; then
-      tr , '\n' <<<"$TANDEM_HOSTS" | sed 's/:/ /'
+      tr , '\n' <<<"$TANDEM_HOSTS"
     else
-      # "HOST", "HOST slots=8 max_slots=8", "HOST:8", with comments; written on any system.
-      sed 's/\r$//; s/#.*//; s/[[:space:]]max[_-]slots *= *[0-9]*//; s/[[:space:]]*slots *= */ /; s/:\([0-9]*\)[[:space:]]*$/ \1/; /^[[:space:]]*$/d' \
-        "$TANDEM_HOSTFILE"
+      cat "$TANDEM_HOSTFILE"
     fi ;;
   reach)
     if [ "$2" = "$(hostname)" ]; then exec "${@:3}"; fi
-    exec "${ssh[@]}" "$2" "$(printf '%q ' "${@:3}")" ;;
+    exec "${ssh[@]}" -- "$2" "$(printf '%q ' "${@:3}")" ;;
   launcher)
     printf '%s\n' mpirun -np "$2" --hostfile "$3" --prefix "$(dirname "$(dirname "$(command -v mpirun)")")" \
       --mca plm_rsh_agent "${ssh[*]}" --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_num_concurrent 256 ;;

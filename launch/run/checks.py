@@ -1,5 +1,6 @@
 """What must be true of the hosts before a job starts. A check looks at the facts of launch/node.sh and names what is wrong,
 with its value and what to do."""
+import os
 import re
 from dataclasses import dataclass
 
@@ -27,7 +28,7 @@ HARMFUL = [
 class Problem:
     host: str
     text: str
-    code: int = CONFIG
+    code: int
 
 
 @dataclass
@@ -56,108 +57,102 @@ def number(host, key):
 
 
 def check_program(host, hosts, job):
-    if "program" not in host.facts:
-        yield Problem(host.name, f"{job.program} is not there or cannot be run: put the clone at the same path on all hosts")
-        return
+    there, mine, first_one = "program" in host.facts, first(host, "program"), first(hosts[0], "program")
+    yield not there and f"{job.program} is not there or cannot be run: put the clone at the same path on all hosts"
     if "missing_library" in host.facts:
-        yield Problem(host.name, f"{job.program} does not find {first(host, 'missing_library')}: run launch/setup.sh on this host")
+        yield f"{job.program} does not find {first(host, 'missing_library')}: run launch/setup.sh on this host"
     elif "cannot_start" in host.facts:
-        yield Problem(host.name, f"{job.program} does not start: {first(host, 'cannot_start')}")
-    if first(host, "program") != first(hosts[0], "program"):
-        yield Problem(host.name, f"{job.program} or launch/rank.sh is {first(host, 'program')}, on {hosts[0].name} "
-                                 f"{first(hosts[0], 'program')}: copy one build to all hosts")
+        yield f"{job.program} does not start: {first(host, 'cannot_start')}"
+    yield there and mine != first_one and (f"{job.program} or launch/rank.sh is {mine}, on {hosts[0].name} {first_one}: "
+                                           "copy one build to all hosts")
 
 
 def check_open_mpi(host, hosts, job):
-    if "open_mpi" not in host.facts:
-        yield Problem(host.name, "mpirun is not Open MPI, or is not in PATH for a command over ssh: install it, or set PATH")
-    elif first(host, "open_mpi") != first(hosts[0], "open_mpi"):
-        yield Problem(host.name, f"Open MPI is {first(host, 'open_mpi')}, on {hosts[0].name} {first(hosts[0], 'open_mpi')}: "
-                                 "install one version on all hosts")
+    mine, first_one = first(host, "open_mpi"), first(hosts[0], "open_mpi")
+    yield not mine and "mpirun is not Open MPI, or is not in PATH for a command over ssh: install it, or set PATH"
+    yield mine and mine != first_one and f"Open MPI is {mine}, on {hosts[0].name} {first_one}: install one version on all hosts"
 
 
 def check_name(host, hosts, job):
-    same = [other.name for other in hosts if first(other, "hostname") == first(host, "hostname")]
-    if len(same) > 1 and same[0] != host.name:
-        yield Problem(host.name, f"its hostname is {first(host, 'hostname')}, like that of {same[0]}: give each host a name of its own")
+    name = first(host, "hostname")
+    same = next(other.name for other in hosts if first(other, "hostname") == name)
+    yield same != host.name and f"its hostname is {name}, like that of {same}: give each host a name of its own"
+    yield re.search("[^A-Za-z0-9.-]", name) and not os.environ.get("SLURM_JOB_ID") and (
+        f"its hostname is {name}, but Open MPI takes letters, digits, dots and hyphens only: give it such a name")
 
 
 def check_gpus(host, hosts, job):
     gpus = len(host.facts.get("gpu", []))
     known = job.instances.get(first(host, "machine"))
-    if known and gpus != known["gpus"]:
-        yield Problem(host.name, f"has {gpus} GPUs, a {first(host, 'machine')} has {known['gpus']}: replace the host")
+    yield known and gpus != known["gpus"] and f"has {gpus} GPUs, a {first(host, 'machine')} has {known['gpus']}: replace the host"
     if not job.uses_gpus:
         return
-    if host.slots > max(gpus, known["gpus"] if known else 0):
-        yield Problem(host.name, f"{host.slots} ranks, but {gpus} GPUs: ask for {gpus} ranks")
+    yield host.slots > max(gpus, known["gpus"] if known else 0) and f"{host.slots} ranks, but {gpus} GPUs: ask for {gpus} ranks"
     cuda = number(host, "cuda")
-    for gpu in host.facts.get("gpu", [])[:1]:
-        driver = gpu.split()[1]
-        if cuda in OLDEST_DRIVER and version(driver) < OLDEST_DRIVER[cuda]:
-            oldest = ".".join(map(str, OLDEST_DRIVER[cuda]))
-            yield Problem(host.name, f"its driver is {driver}, this build needs {oldest} for CUDA {cuda}: update the driver")
+    if gpus and cuda in OLDEST_DRIVER:
+        driver, oldest = first(host, "gpu").split()[1], ".".join(map(str, OLDEST_DRIVER[cuda]))
+        yield version(driver) < OLDEST_DRIVER[cuda] and f"its driver is {driver}, this build needs {oldest} for CUDA {cuda}: update the driver"
     for process in host.facts.get("gpu_process", [])[:1]:
-        yield Problem(host.name, f"a GPU is in use by process {process}: end it, or wait for it")
+        yield f"a GPU is in use by process {process}: end it, or wait for it"
     for gpu in host.facts.get("gpu_remapping", []):
-        yield Problem(host.name, f"GPU {gpu} has an ECC remapping that is pending: reset the GPU, or replace the host")
-    if known and known["nvswitch"] and first(host, "fabric_manager", "active") != "active":
-        yield Problem(host.name, f"nvidia-fabricmanager is {first(host, 'fabric_manager')}: systemctl start nvidia-fabricmanager")
+        yield f"GPU {gpu} has an ECC remapping that is pending: reset the GPU, or replace the host"
+    manager = first(host, "fabric_manager", "active")
+    yield known and known["nvswitch"] and manager != "active" and (f"nvidia-fabricmanager is {manager}: "
+                                                                   "systemctl start nvidia-fabricmanager")
 
 
 def check_efa(host, hosts, job):
-    known = job.instances.get(first(host, "machine"))
-    efa = number(host, "efa") or 0
-    if known and job.efa and efa != known["efa"]:
-        yield Problem(host.name, f"has {efa} EFA devices, a {first(host, 'machine')} has {known['efa']}: start it with "
-                                 f"{known['efa']} EFA interfaces, or take --net sockets")
-    elif job.efa and efa == 0:
-        yield Problem(host.name, "has no EFA device: start it with EFA interfaces, or take --net sockets")
-    if not job.efa or efa == 0:
+    if not job.efa:
         return
-    if first(host, "memlock") != "unlimited":
-        yield Problem(host.name, f"locked memory is limited to {first(host, 'memlock')} KiB, which EFA reports as \"(-12) Cannot "
-                                 "allocate memory\": set memlock to unlimited in /etc/security/limits.conf")
-    if "nccl_plugin" not in host.facts:
-        yield Problem(host.name, "libnccl-net.so (aws-ofi-nccl) is not in LD_LIBRARY_PATH: install the EFA software")
-    libfabric = first(host, "libfabric", "missing")
-    if libfabric == "missing" or version(libfabric) < OLDEST_LIBFABRIC:
-        yield Problem(host.name, f"libfabric is {libfabric}, at least {'.'.join(map(str, OLDEST_LIBFABRIC))} is needed: install newer EFA software")
+    known, efa = job.instances.get(first(host, "machine")), number(host, "efa") or 0
+    if known and efa != known["efa"]:
+        yield (f"has {efa} EFA devices, a {first(host, 'machine')} has {known['efa']}: start it with {known['efa']} EFA interfaces, "
+               "or take --net sockets")
+    elif efa == 0:
+        yield "has no EFA device: start it with EFA interfaces, or take --net sockets"
+    if efa == 0:
+        return
+    memlock, libfabric = first(host, "memlock"), first(host, "libfabric", "missing")
+    yield memlock != "unlimited" and (f"locked memory is limited to {memlock} KiB, which EFA reports as \"(-12) Cannot allocate memory\": "
+                                      "set memlock to unlimited in /etc/security/limits.conf")
+    yield "nccl_plugin" not in host.facts and "libnccl-net.so (aws-ofi-nccl) is not in LD_LIBRARY_PATH: install the EFA software"
+    yield version(libfabric) < OLDEST_LIBFABRIC and (f"libfabric is {libfabric}, at least {'.'.join(map(str, OLDEST_LIBFABRIC))} is needed: "
+                                                     "install newer EFA software")
 
 
 def check_limits(host, hosts, job):
     shared_memory, files = number(host, "shared_memory"), number(host, "open_files")
-    if shared_memory is not None and shared_memory < LEAST_SHARED_MEMORY:
-        yield Problem(host.name, f"/dev/shm has {shared_memory // 1024} MiB, at least 1024 are needed: mount -o remount,size=8G /dev/shm, "
-                                 "or start the container with --shm-size 8g")
-    if files is not None and files < LEAST_OPEN_FILES:
-        yield Problem(host.name, f"{files} open files are allowed, at least {LEAST_OPEN_FILES} are needed: ulimit -n 65536")
+    yield shared_memory is not None and shared_memory < LEAST_SHARED_MEMORY and (
+        f"/dev/shm has {shared_memory // 1024} MiB, at least 1024 are needed: mount -o remount,size=8G /dev/shm, "
+        "or start the container with --shm-size 8g")
+    yield files is not None and files < LEAST_OPEN_FILES and (f"{files} open files are allowed, at least {LEAST_OPEN_FILES} are needed: "
+                                                              "ulimit -n 65536")
 
 
 def check_storage(host, hosts, job):
-    disk = number(host, "free_disk")
-    if disk is not None and disk < LEAST_DISK:
-        yield Problem(host.name, f"{job.run_dir} has {disk // 1024} MiB free, at least 1024 are needed: make room, or choose another run.dir", DATA)
-    if job.dataset and "dataset" not in host.facts:
-        yield Problem(host.name, f"cannot read {job.dataset}: copy it there, or put it on storage that all hosts share", DATA)
-    elif job.dataset and first(host, "dataset") != first(hosts[0], "dataset"):
-        yield Problem(host.name, f"{job.dataset} is not the file of {hosts[0].name}: copy that one there", DATA)
-    if "not_shared" in host.facts:
-        yield Problem(host.name, f"{job.run_dir} is not the folder of {hosts[0].name}: put run.dir on storage that all hosts share", DATA)
+    disk, mine = number(host, "free_disk"), first(host, "dataset")
+    yield disk is not None and disk < LEAST_DISK and (f"{job.run_dir} has {disk // 1024} MiB free, at least 1024 are needed: "
+                                                      "make room, or choose another run.dir")
+    yield not mine and f"cannot read {job.dataset}: copy it there, or put it on storage that all hosts share"
+    yield mine and mine != first(hosts[0], "dataset") and f"{job.dataset} is not the file of {hosts[0].name}: copy that one there"
+    yield "not_shared" in host.facts and (f"{job.run_dir} is not the folder of {hosts[0].name}: "
+                                          "put run.dir on storage that all hosts share")
 
 
 def check_variables(host, hosts, job):
     for name in sorted(set(host.facts.get("variable", []))):
         for pattern, why in HARMFUL:
-            if re.fullmatch(pattern, name) and name not in job.allowed:
-                yield Problem(host.name, f"{name} is set, and {why}: unset it, or start with --allow {name}")
+            yield re.fullmatch(pattern, name) and name not in job.allowed and (f"{name} is set, and {why}: unset it, "
+                                                                               f"or start with --allow {name}")
 
 
-CHECKS = [check_program, check_open_mpi, check_name, check_gpus, check_efa, check_limits, check_storage, check_variables]
+# Each yields a line for what is wrong, and something false for what is not. Exit code: what wrong hosts are to the launcher.
+CHECKS = {check_program: CONFIG, check_open_mpi: CONFIG, check_name: CONFIG, check_gpus: CONFIG, check_efa: CONFIG, check_limits: CONFIG,
+          check_storage: DATA, check_variables: CONFIG}
 
 
-def problems(hosts, job):
-    return [problem for host in hosts for check in CHECKS for problem in check(host, hosts, job)]
+def problems(hosts, job, checks=CHECKS):
+    return [Problem(host.name, text, CHECKS[check]) for host in hosts for check in checks for text in check(host, hosts, job) if text]
 
 
 def notes(hosts, job):

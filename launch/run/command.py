@@ -7,9 +7,9 @@ FORWARDED = re.compile(r"PATH|LD_LIBRARY_PATH|TMPDIR|TZ|CUDA_\w+|NCCL_\w+|FI_\w+
 NOT_FOR_JOBS = "lo,docker0,veth_def_agent"
 
 
-def environment(hosts, net, nccl_log, job):
+def environment(hosts, net, nccl_log, own):
     """os.environ and what a job needs; what the user has set stays. net: "efa", "sockets", or "" for a single host.
-    nccl_log: the file pattern of NCCL's log, or ""."""
+    nccl_log: the file pattern of NCCL's log, or "". own: variables of this job alone."""
     wanted = {
         # Open MPI carries start-up and small messages; it must not open EFA devices. A dead link is noticed within 8 s.
         "OMPI_MCA_pml": "ob1",
@@ -35,6 +35,6 @@ def environment(hosts, net, nccl_log, job):
         wanted["NCCL_NET"] = "Socket"
     if nccl_log:
         wanted |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET", "NCCL_DEBUG_FILE": nccl_log}
-    result = {**wanted, **os.environ, "TANDEM_JOB": job}
+    result = {**wanted, **os.environ, **own}
     result["OMPI_MCA_mca_base_env_list"] = ";".join(sorted(name for name in result if FORWARDED.fullmatch(name)))
     return result

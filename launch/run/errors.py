@@ -13,4 +13,4 @@ class Failure(Exception):
 
 
 def say(line):
-    print(f"run: {line}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"run: {line}\n")  # one write, unlike print(): the job writes to the same stream

@@ -1,11 +1,15 @@
 """The hosts of a job: which there are, and how a platform reaches them."""
+import codecs
 import os
+import re
 import socket
 import subprocess
 from dataclasses import dataclass, field
 
 from errors import CONFIG, Failure
+from job import prepare
 
+MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}  # at the begin of a file
 FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "platforms")
 
 
@@ -33,19 +37,27 @@ class Platform:
         self.environment = dict(os.environ, TANDEM_HOSTS=hosts, TANDEM_HOSTFILE=hostfile)
 
     def ask(self, *words):
-        done = subprocess.run([self.script, *words], env=self.environment, capture_output=True, text=True)
+        """The lines that the script prints; README.md says which it knows."""
+        done = subprocess.run([self.script, *words], env=self.environment, capture_output=True)
         if done.returncode != 0:
-            raise Failure(CONFIG, f"{self.name} {' '.join(words)}: {done.stderr.strip()}")
-        return done.stdout.splitlines()
+            raise Failure(CONFIG, f"{self.name} {' '.join(words)}: {done.stderr.decode(errors='replace').strip()}")
+        encoding = next((name for mark, name in MARKS.items() if done.stdout.startswith(mark)), "utf-8")
+        return done.stdout.decode(encoding, "replace").splitlines()
 
     def hosts(self):
         """The hosts in the platform's order, each once: a later line for a host adds its slots, as for mpirun."""
         found = {}
+        # Open MPI 4 hangs on other names. srun takes an underscore, too.
+        pattern = rf"([A-Za-z0-9][A-Za-z0-9.{'_' * (self.name == 'slurm')}-]*)(?:(?::|\s+|\s+slots\s*=\s*)(0*[1-9][0-9]{{0,5}}))?"
         for line in self.ask("hosts"):
-            name, *rest = line.split()
-            if len(rest) > 1 or (rest and not rest[0].isdigit()) or rest == ["0"]:
-                raise Failure(CONFIG, f"host '{line.strip()}': must be NAME, NAME:RANKS or NAME slots=RANKS, with 1 rank or more")
-            slots = int(rest[0]) if rest else 0
+            line = line.partition("#")[0].strip()
+            if not line:
+                continue
+            read = re.fullmatch(pattern, re.sub(r"\s+max[_-]slots\s*=\s*[0-9]+", "", line))
+            if not read:
+                raise Failure(CONFIG, f"host {line!r}: must be NAME, NAME:RANKS or NAME slots=RANKS, with 1 rank or more; a name has letters, "
+                                      "digits, dots and hyphens, for Open MPI takes no underscore and no IPv6 address")
+            name, slots = read[1], int(read[2] or 0)
             if name in found and (not slots or not found[name].slots):
                 raise Failure(CONFIG, f"host {name} stands twice; say how many ranks at both places, or remove one")
             found.setdefault(name, Host(name)).slots += slots
@@ -53,23 +65,16 @@ class Platform:
             raise Failure(CONFIG, "no hosts: --hostfile or --hosts is empty")
         return list(found.values())
 
-    def shared(self):
-        return self.ask("shared")
-
     def reach(self, host, *command, **how):
         """Starts a command on a host."""
-        return subprocess.Popen([self.script, "reach", host.name, *command], env=self.environment, **how)
-
-    def launcher(self, ranks, hostfile):
-        """The words before a command that start `ranks` ranks of it."""
-        return self.ask("launcher", str(ranks), hostfile)
+        return subprocess.Popen([self.script, "reach", host.name, *command], env=self.environment, preexec_fn=prepare, **how)
 
 
 def the_platform_here(hosts, hostfile):
     """What --platform auto means."""
     if os.environ.get("SLURM_JOB_ID"):
         return "slurm"
-    if hostfile or needs_ssh(hosts):
+    if hostfile or {host.strip().partition(":")[0] for host in hosts.split(",")} - {"localhost", socket.gethostname(), ""}:
         return "ssh"
     if hosts:
         return "local"
@@ -77,8 +82,3 @@ def the_platform_here(hosts, hostfile):
         return "kubernetes"
     sagemaker = os.path.join(os.environ.get("TANDEM_OPT_ML", "/opt/ml"), "input", "config", "resourceconfig.json")
     return "sagemaker" if os.path.exists(sagemaker) else "local"
-
-
-def needs_ssh(hosts):
-    here = {"localhost", socket.gethostname()}
-    return bool(hosts) and {host.partition(":")[0] for host in hosts.split(",")} - here != set()

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from errors import STOPPED, TEMPORARY, say
 
@@ -11,6 +12,7 @@ ASK_AGAIN_S = 2  # what is not yet ready to be asked ignores SIGUSR1
 LOST_HOST = (205, 255)  # mpirun: a host's daemon, or ssh itself
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
+POOL = ThreadPoolExecutor(1)
 
 MEANING = {
     0: "finished", 2: "mend the settings or hosts", 3: "mend data, checkpoint or folders", 64: "the loss or gradient is not finite",
@@ -19,9 +21,7 @@ MEANING = {
 
 
 def meaning(code):
-    if code in MEANING:
-        return MEANING[code]
-    return f"a process was ended by {signal.Signals(code - 128).name}" if 128 < code < 160 else "failed"
+    return MEANING.get(code) or (f"a process was ended by {signal.Signals(code - 128).name}" if 128 < code < 160 else "failed")
 
 
 def end_before_start(number, frame):
@@ -31,16 +31,18 @@ def end_before_start(number, frame):
 
 
 def on_stop(handler):
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+    for number in numbers:
         signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # run.sh holds them back
 
 
 class Job:
     """The launcher's process. Signals to this program become requests to stop."""
 
-    def __init__(self, command, environment, grace, end):
-        """end(): kills what is left on all hosts."""
-        self.grace, self.end = grace, end
+    def __init__(self, command, environment, grace, end, lost):
+        """end(): kills what is left on all hosts. lost(): the names of hosts that do not answer, after some seconds."""
+        self.grace, self.end, self.lost = grace, end, lost
         self.stop_at = None
         on_stop(self.request_stop)
         self.process = subprocess.Popen(command, env=environment, start_new_session=True, preexec_fn=prepare)
@@ -52,7 +54,7 @@ class Job:
 
     def wait(self, watch):
         """The exit code. watch() is called about ten times a second; a code that it returns ends the job with that code."""
-        asked_at, verdict = 0, None
+        asked_at, verdict, look = 0, None, None
         while self.process.poll() is None:
             now = time.monotonic()
             if self.stop_at is not None:
@@ -62,6 +64,13 @@ class Job:
                 elif now - asked_at >= ASK_AGAIN_S:
                     asked_at = now
                     self.process.send_signal(signal.SIGUSR1)
+                    # TCP notices no dead link while a signal is on its way through it.
+                    if look is None or look.done():
+                        silent, look = look.result() if look else [], POOL.submit(self.lost)
+                        if silent:
+                            say(f"{', '.join(silent)}: lost; what the ranks were asked to save is not saved, the newest checkpoint stays")
+                            verdict = TEMPORARY
+                            self.kill()
             elif verdict is None:
                 verdict = watch()
                 if verdict is not None:
@@ -83,6 +92,6 @@ class Job:
 
 
 def prepare():
-    """In the launcher's process, before it starts: it dies with this program, and a request that comes too early does no harm."""
+    """In a new process, before it starts: it dies with this program, and a request that comes too early does no harm."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)

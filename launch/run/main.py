@@ -1,9 +1,9 @@
 """launch/run.sh: starts `tandem train` on the hosts of a job. This file says in which order things happen."""
-import argparse
 import json
 import os
 import secrets
 import shlex
+import shutil
 import sys
 import tempfile
 import time
@@ -11,6 +11,7 @@ import time
 import checks
 import nodes
 from command import environment
+from command_line import Parser, whole
 from errors import CONFIG, DATA, STOPPED, TEMPORARY, Failure, say
 from hosts import Host, Platform
 from job import Job, end_before_start, meaning, on_stop
@@ -18,13 +19,8 @@ from nccl_log import PATTERN, NcclLog
 from settings import read_settings
 
 LAUNCH = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-GOES_ON = (TEMPORARY, STOPPED)  # and what signals have ended
+TRIES = 3  # of a launcher that ends with 0 and has not started all ranks
 RANK_SCRIPT = os.path.join(LAUNCH, "rank.sh")
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message):
-        raise Failure(CONFIG, f"{message}; --help shows all options, and what is trained stands after --")
 
 
 def options(arguments):
@@ -34,10 +30,10 @@ def options(arguments):
     parser.add_argument("--hostfile", default="", help="a file with a line HOST slots=RANKS for each host")
     parser.add_argument("--hosts", default="", help="the same as a list: a:8,b:8")
     parser.add_argument("--tandem", default=os.path.join(os.path.dirname(LAUNCH), "build", "tandem"), help="the program (build/tandem)")
-    parser.add_argument("--wait", type=whole, default=300, metavar="S", help="seconds for the hosts to answer (300)")
-    parser.add_argument("--grace", type=whole, default=110, metavar="S", help="seconds from a request to stop until all is killed (110)")
+    parser.add_argument("--wait", type=whole(0), default=300, metavar="S", help="seconds for the hosts to answer (300)")
+    parser.add_argument("--grace", type=whole(0), default=110, metavar="S", help="seconds from a request to stop until all is killed (110)")
     parser.add_argument("--net", choices=["auto", "efa", "sockets"], default="auto", help="what NCCL uses between hosts (auto)")
-    parser.add_argument("--min-hosts", type=whole, default=0, metavar="N", help="go on with N hosts or more if others are silent")
+    parser.add_argument("--min-hosts", type=whole(0), default=0, metavar="N", help="go on with N hosts or more if others are silent")
     parser.add_argument("--allow", action="append", default=[], metavar="NAME", help="an environment variable that the checks refuse")
     parser.add_argument("--print", action="store_true", help="show the command, start nothing")
     split = arguments.index("--") if "--" in arguments else len(arguments)
@@ -51,12 +47,6 @@ def options(arguments):
     if not os.access(chosen.tandem, os.X_OK):
         raise Failure(CONFIG, f"{chosen.tandem} is not there: build it with launch/build.sh, or name it with --tandem")
     return chosen
-
-
-def whole(text):
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number")
-    return int(text)
 
 
 def rank_count(hosts, all_hosts, batch):
@@ -74,19 +64,25 @@ def network(hosts, net, uses_gpus):
     return net if net != "auto" else "efa" if has_efa else "sockets"
 
 
-def least_bandwidth(hosts, instances):
+def instances():
+    """What is known of machine types."""
+    with open(os.path.join(LAUNCH, "instances.json"), encoding="utf-8") as file:
+        return json.load(file)["types"]
+
+
+def least_bandwidth(hosts, types):
     """GB/s that an all_reduce must reach on these hosts by launch/instances.json; None if it does not say."""
-    types = {checks.first(host, "machine") for host in hosts}
-    known = instances.get(types.pop()) if len(types) == 1 else None
+    names = {checks.first(host, "machine") for host in hosts}
+    known = types.get(names.pop()) if len(names) == 1 else None
     return known["bus_gb_s"][{1: "1", 2: "2"}.get(len(hosts), "4")] if known else None
 
 
 def examine(platform, hosts, job):
     """Prints all that is wrong with the hosts, and ends if anything is."""
-    if len(hosts) > 1 and "/" not in platform.shared():
+    if len(hosts) > 1 and "/" not in platform.ask("shared"):
         nodes.find_unshared(platform, hosts, job.run_dir)
     here = Host("this machine", facts={"variable": list(os.environ)})
-    found = checks.problems(hosts, job) + list(checks.check_variables(here, hosts, job))
+    found = checks.problems(hosts, job) + checks.problems([here], job, [checks.check_variables])
     if found:
         raise Failure(CONFIG if any(problem.code == CONFIG for problem in found) else DATA,
                       *dict.fromkeys(f"{problem.host}: {problem.text}" for problem in found))
@@ -94,77 +90,72 @@ def examine(platform, hosts, job):
         say(line)
 
 
-def command_of(platform, ranks, hosts, chosen, hostfile):
-    with open(hostfile, "w", encoding="utf-8") as file:
-        file.writelines(f"{host.name} slots={host.slots}\n" for host in hosts)
-    return [*platform.launcher(ranks, hostfile), RANK_SCRIPT, chosen.tandem, *chosen.job]
-
-
-def show(command, env, hostfile):
-    with open(hostfile, encoding="utf-8") as file:
-        print("".join(f"# {line}" for line in file), end="")
+def show(command, env, hosts):
+    print("\n".join(f"# {host.name} slots={host.slots}" for host in hosts))
     changed = [f"{name}={value}" for name, value in sorted(env.items()) if os.environ.get(name) != value]
     print(shlex.join(["env", *changed, *command]))
-
-
-def empty_folder(folder):
-    os.makedirs(folder, exist_ok=True)
-    for name in os.listdir(folder):
-        os.remove(os.path.join(folder, name))
 
 
 def main(arguments):
     chosen = options(arguments)
     settings = read_settings(chosen.tandem, chosen.job[1:])
-    with open(os.path.join(LAUNCH, "instances.json"), encoding="utf-8") as file:
-        instances = json.load(file)["types"]
+    # On all hosts the ranks start in this folder; a login of ssh may begin in another.
+    dataset, run_dir = os.path.abspath(settings["data.path"]), os.path.abspath(settings["run.dir"])
 
     # Which hosts there are, and what they say of themselves.
     platform = Platform(chosen.platform, chosen.hosts, chosen.hostfile)
     all_hosts = platform.hosts()
-    hosts = nodes.ask_all(platform, all_hosts, [chosen.tandem, RANK_SCRIPT, settings["data.path"], settings["run.dir"]], chosen.wait,
-                          chosen.min_hosts)
+    if chosen.min_hosts > len(all_hosts):
+        raise Failure(CONFIG, f"--min-hosts {chosen.min_hosts}: only {len(all_hosts)} on the list; name more hosts, or ask for fewer")
+    hosts = nodes.ask_all(platform, all_hosts, [chosen.tandem, RANK_SCRIPT, dataset, run_dir],
+                          0 if chosen.print else chosen.wait, chosen.min_hosts, chosen.print)
     for host in hosts:
-        host.slots = host.slots or max(1, len(host.facts.get("gpu", [])))
+        host.slots = host.slots or len(host.facts.get("gpu", [])) or 1
 
     # What follows from that.
     ranks = rank_count(hosts, all_hosts, int(settings["train.global_batch"]))
     uses_gpus = settings["run.device"] != "cpu" and any("gpu" in host.facts for host in hosts)
     net = network(hosts, chosen.net, uses_gpus)
-    least = least_bandwidth(hosts, instances) if uses_gpus else None
+    types = instances()
+    least = least_bandwidth(hosts, types) if uses_gpus else None
     if least and float(settings["dist.min_gb_s"]) == 0:
         chosen.job += ["--dist.min_gb_s", str(least)]
-    logs = os.path.join(settings["run"], "nccl") if net == "efa" else ""
+    logs = os.path.join(run_dir, settings["run.name"], "nccl") if net == "efa" else ""
     identity = secrets.token_hex(8)
-    env = environment(hosts, net, logs and os.path.join(logs, PATTERN), identity)
+    started = os.path.join(run_dir, f".started-{identity}")  # the ranks' marks
+    env = environment(hosts, net, logs and os.path.join(logs, PATTERN),
+                      {"TANDEM_JOB": identity} if chosen.print else {"TANDEM_JOB": identity, "TANDEM_STARTED": started})
 
     if not chosen.print:
-        examine(platform, hosts, checks.Job(instances, chosen.tandem, settings["data.path"], settings["run.dir"], uses_gpus, net == "efa",
-                                            chosen.allow))
+        examine(platform, hosts, checks.Job(types, chosen.tandem, dataset, run_dir, uses_gpus, net == "efa", chosen.allow))
     with tempfile.TemporaryDirectory(prefix="tandem-run-") as folder:
         hostfile = os.path.join(folder, "hosts")
-        command = command_of(platform, ranks, hosts, chosen, hostfile)
+        with open(hostfile, "w", encoding="utf-8") as file:
+            file.writelines(f"{host.name} slots={host.slots}\n" for host in hosts)
+        command = [*platform.ask("launcher", str(ranks), hostfile), RANK_SCRIPT, chosen.tandem, *chosen.job]
         if chosen.print:
-            show(command, env, hostfile)
+            show(command, env, hosts)
             return 0
-        watch = no_watch
+        watch = lambda: None
         if logs:
-            empty_folder(logs)
-            watch = NcclLog(logs, ranks, instances.get(checks.first(hosts[0], "machine"), {}).get("efa", 0)).watch
+            shutil.rmtree(logs, ignore_errors=True)
+            os.makedirs(logs, exist_ok=True)
+            watch = NcclLog(logs, ranks, types.get(checks.first(hosts[0], "machine"), {}).get("efa", 0)).watch
         say(f"{ranks} rank{'s' * (ranks != 1)} on {', '.join(host.name for host in hosts)} ({platform.name})")
-        began, started = time.monotonic(), os.path.join(folder, "started")
-        env["TANDEM_STARTED"] = started  # for rank.sh
-        code = Job(command, env, chosen.grace, lambda: nodes.end_job(platform, hosts, identity)).wait(watch)
-        if code == 0 and platform.name == "slurm" and not os.path.exists(started):
-            say("srun ended with 0, but has started no rank here: see its lines above")
-            code = TEMPORARY
-    again = "; the same command goes on from the newest checkpoint" if code in GOES_ON or code > 128 else ""
+        began = time.monotonic()
+        for left in reversed(range(TRIES)):
+            job = Job(command, env, chosen.grace, lambda: nodes.end_job(platform, hosts, identity), lambda: nodes.lost(platform, hosts))
+            code = job.wait(watch)
+            count = nodes.count_started(platform, hosts[0], started, ranks, nodes.END_S if code else nodes.ANSWER_S)
+            if code != 0 or count == ranks:
+                break
+            code, again = TEMPORARY, left > 0 and job.stop_at is None
+            say(f"the launcher ended with 0, but has started {count} of {ranks} ranks{'; tries again' * again}: see its lines above")
+            if not again:
+                break
+    again = "; the same command goes on from the newest checkpoint" if code in (TEMPORARY, STOPPED) or code > 128 else ""
     say(f"ended with {code} ({meaning(code)}) after {time.monotonic() - began:.0f} s{again}")
     return code
-
-
-def no_watch():
-    """Nothing to see."""
 
 
 if __name__ == "__main__":

@@ -26,8 +26,7 @@ class NcclLog:
         found = {}
         for path, text in sorted(texts.items()):
             host = os.path.basename(path).rsplit(".", 2)[0]
-            wrong = self.problem(text)
-            if wrong:
+            if wrong := self.problem(text):
                 found.setdefault(host, f"{host}: {wrong}: {ADVICE}")
         ready = [text for text in texts.values() if "Init COMPLETE" in text]
         if not found and not self.told and len(ready) == self.ranks:
@@ -36,19 +35,16 @@ class NcclLog:
         return list(found.values())
 
     def problem(self, text):
-        missing = re.search(r"network (.+?) not found", text)
-        if missing:
+        if missing := re.search(r"network (.+?) not found", text):
             return f"NCCL has no network '{missing[1]}'"
-        network = re.search(r"Using network (.+)", text)
-        if network and "Libfabric" not in network[1] and "OFI" not in network[1]:
+        if (network := re.search(r"Using network (.+)", text)) and not re.search("Libfabric|OFI", network[1]):
             return f"NCCL uses the network '{network[1].strip()}', not EFA"
         provider = re.search(r"Selected [Pp]rovider is (\w+).*?\(found (\d+) nics\)", text)
         if provider and provider[1] != "efa":
             return f"libfabric uses the provider '{provider[1]}', not efa"
         if provider and int(provider[2]) < self.devices:
             return f"NCCL found {provider[2]} EFA devices of {self.devices}"
-        channel = re.search(r"via NET/\S+( Libfabric)?/\d+(?!\S*GDRDMA)\S*", text)
-        if channel:
+        if channel := re.search(r"via NET/\S+( Libfabric)?/\d+(?!\S*GDRDMA)\S*", text):
             return f"no GPUDirect RDMA ('{channel[0]}')"
         return ""
 
@@ -65,6 +61,5 @@ def summary(text):
     def first(pattern):
         match = re.search(pattern, text)
         return match[1].strip() if match else "unknown"
-    nccl, plugin, network = first(r"NCCL version (\S+)"), first(r"aws-ofi-nccl (\S+)"), first(r"Using network (.+)")
-    devices = first(r"found (\d+) nics")
+    nccl, plugin, network, devices = map(first, [r"NCCL version (\S+)", r"aws-ofi-nccl (\S+)", r"Using network (.+)", r"found (\d+) nics"])
     return f"NCCL {nccl}, aws-ofi-nccl {plugin}: network {network}, {devices} EFA devices"

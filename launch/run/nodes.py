@@ -1,5 +1,6 @@
 """Asks all hosts at once: what they are (launch/node.sh), and whether they share a folder."""
 import os
+import pathlib
 import secrets
 import subprocess
 import time
@@ -7,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from errors import CONFIG, TEMPORARY, Failure, say
 
-NODE_SCRIPT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "node.sh")
+LAUNCH = pathlib.Path(__file__).resolve().parent.parent
 ANSWER_S = 10  # within which a host must have answered
 SHARED_S = 5   # until a file that one host wrote must be seen by the others
+LOST_S = 9     # for which a host must have been silent to be lost while the ranks are asked to save
 END_S = 2      # for a host to end what is left of a job; a lost one does not answer
 REFUSED = ("Permission denied", "Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED")
 
@@ -30,17 +32,13 @@ def call(platform, host, script, *arguments, seconds=ANSWER_S):
         process.kill()
         process.communicate()
         return "", f"no answer within {seconds} s"
-    if process.returncode != 0:
-        return output, (errors.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
-    return output, ""
+    return output, (errors.strip().splitlines() or [f"exit code {process.returncode}"])[-1] if process.returncode else ""
 
 
 def ask(platform, host, arguments, deadline):
     """Fills host.facts. Returns what is wrong, after `deadline` (of time.monotonic) at the latest; "" if it answered."""
-    with open(NODE_SCRIPT, encoding="utf-8") as file:
-        script = file.read()
     while True:
-        output, error = call(platform, host, script, *arguments)
+        output, error = call(platform, host, (LAUNCH / "node.sh").read_text(), *arguments)
         lines = output.splitlines()
         if not error and lines[-1:] == ["end"]:
             for line in lines[:-1]:
@@ -53,23 +51,31 @@ def ask(platform, host, arguments, deadline):
         time.sleep(1)
 
 
-def ask_all(platform, hosts, arguments, wait, min_hosts):
-    """The hosts that answered within `wait` seconds. Failure when fewer than `min_hosts` did (0: all must)."""
+def ask_all(platform, hosts, arguments, wait, min_hosts, only_show=False):
+    """The hosts that answered within `wait` seconds. Failure when fewer than `min_hosts` did (0: all must). only_show: all."""
     deadline = time.monotonic() + wait
     errors = on_all(hosts, lambda host: ask(platform, host, arguments, deadline))
-    lines, refused = [], False
-    for host, error in zip(hosts, errors):
-        if any(text in error for text in REFUSED):
-            refused = True
-            lines.append(f"{host.name}: ssh is refused ({error}): let this user log in with a key, without a password")
-        elif error:
-            lines.append(f"{host.name}: silent for {wait} s ({error}): start it, or take it off the list")
-    answered = [host for host, error in zip(hosts, errors) if not error]
+    refused = [any(text in error for text in REFUSED) for error in errors]
+    lines = [f"{host.name}: ssh is refused ({error}): let this user log in with a key, without a password" if no_login else
+             f"{host.name}: silent for {wait} s ({error}): start it, or take it off the list"
+             for host, error, no_login in zip(hosts, errors, refused) if error]
+    answered = [host for host, error in zip(hosts, errors) if not error or only_show]
     if len(answered) < (min_hosts or len(hosts)):
-        raise Failure(CONFIG if refused else TEMPORARY, *lines)
+        raise Failure(CONFIG if any(refused) else TEMPORARY, *lines)
     for line in lines:
-        say(f"{line}; goes on without it")
+        say(f"{line}; {'shown as if it had no GPU' if only_show else 'goes on without it'}")
     return answered
+
+
+def lost(platform, hosts):
+    """The names of hosts that do not answer for LOST_S seconds. Slurm watches its own."""
+    deadline, silent = time.monotonic() + LOST_S, hosts if platform.name != "slurm" and len(hosts) > 1 else []
+    while True:
+        errors = on_all(silent, lambda host: call(platform, host, "true", seconds=LOST_S / 2)[1])
+        silent = [host for host, error in zip(silent, errors) if error]
+        if not silent or time.monotonic() >= deadline:
+            return [host.name for host in silent]
+        time.sleep(1)
 
 
 def find_unshared(platform, hosts, folder):
@@ -85,17 +91,12 @@ def find_unshared(platform, hosts, folder):
     call(platform, hosts[0], 'rm -f "$1"', mark)
 
 
-END_SCRIPT = r'''
-pids() { grep -lszxF "TANDEM_JOB=$1" /proc/[0-9]*/environ | tr -dc '0-9\n'; }
-for i in {1..20}; do
-  found=$(pids "$1") || true
-  [ -n "$found" ] || exit 0
-  kill -KILL $found 2>/dev/null
-  sleep 0.1
-done
-'''
+def count_started(platform, host, folder, ranks, seconds):
+    """How many ranks have left their mark in a folder (launch/rank.sh); removes it. A listing may be an older one on NFS."""
+    count = 'n=0; for ((i = 0; i < $2; i++)); do [ ! -e "$1/$i" ] || n=$((n + 1)); done; echo $n; rm -rf "$1"'
+    return int(call(platform, host, count, folder, str(ranks), seconds=seconds)[0] or 0)
 
 
 def end_job(platform, hosts, job):
     """Kills what is left of a job on the hosts that can be reached."""
-    on_all(hosts, lambda host: call(platform, host, END_SCRIPT, job, seconds=END_S))
+    on_all(hosts, lambda host: call(platform, host, (LAUNCH / "end_job.sh").read_text(), job, seconds=END_S))

@@ -1,16 +1,10 @@
-"""The settings of `tandem train` that the launcher must know, as the program itself will read them."""
-import os
-import re
+"""Settings of `tandem`, as the program itself reads them, and files that it wrote."""
+import json
 import subprocess
+import sys
 
 from errors import CONFIG, Failure
-
-
-def read_defaults(program):
-    done = subprocess.run([program, "train", "--help"], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise Failure(CONFIG, f"{program} does not start: {(done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]}")
-    return {key: value or "" for key, value in re.findall(r"^  --(\w+\.\w+)(?: (\S+))?(?=\s|$)", done.stdout, re.MULTILINE)}
+from job import MEANING
 
 
 def read_file(path):
@@ -19,31 +13,28 @@ def read_file(path):
     try:
         with open(path, encoding="utf-8") as file:
             for line in file:
-                line = line.partition("#")[0].strip()
-                if line.startswith("["):
-                    section = line.strip("[]").strip()
-                elif "=" in line:
-                    key, _, value = line.partition("=")
-                    found[f"{section}.{key.strip()}" if section else key.strip()] = value.strip()
+                key, equals, value = map(str.strip, line.partition("#")[0].partition("="))
+                if equals:
+                    found[section + key] = value
+                elif key:
+                    section = key.strip("[] ") + "."
     except OSError as error:
         raise Failure(CONFIG, f"--config {path}: {error.strerror}")
     return found
 
 
 def read_settings(program, arguments):
-    """arguments: those of `tandem train`. The program itself refuses what is wrong with them."""
-    settings, line, files = read_defaults(program), {}, []
-    words = iter(arguments)
-    for word in words:
-        if word.startswith("--"):
-            key, equals, value = word[2:].partition("=")
-            value = value if equals else next(words, "")
-            if key == "config":
-                files.append(value)
-            else:
-                line[key] = value
-    for path in files:
-        settings.update(read_file(path))
-    settings.update(line)
-    settings["run"] = os.path.join(settings["run.dir"], settings["run.name"])
-    return settings
+    """All settings of `tandem train` with these arguments. What the program says of wrong ones, and its exit code, are passed on."""
+    try:
+        done = subprocess.run([program, "train", "--check", *arguments], capture_output=True, text=True, errors="replace")
+    except OSError as error:
+        raise Failure(CONFIG, f"{program} does not start: {error.strerror}")
+    if done.returncode == 0 and not done.stdout.startswith("{"):  # --help
+        print(done.stdout, end="")
+        sys.exit(0)
+    lines = [line.removeprefix("tandem: ") for line in done.stderr.splitlines()]
+    if done.returncode not in MEANING:
+        raise Failure(CONFIG, f"{program} does not start: {' '.join(lines[-1:])}")
+    if done.returncode != 0:
+        raise Failure(done.returncode, *lines)
+    return json.loads(done.stdout)

@@ -24,7 +24,8 @@ def plain(value):
 def write_failure(folder, reason):
     os.makedirs(os.path.join(folder, "output"), exist_ok=True)
     with open(os.path.join(folder, "output", "failure"), "w", encoding="utf-8") as file:
-        file.write(reason[:LONGEST_REASON])
+        half = LONGEST_REASON // 2 - 2  # of a reason with a long value, which stands in the middle
+        file.write(reason if len(reason) <= LONGEST_REASON else f"{reason[:half]}...{reason[-half:]}")
 
 
 class Container:
@@ -32,10 +33,10 @@ class Container:
 
     def __init__(self, folder):
         self.folder = folder
-        resources = self.read("resourceconfig")
-        self.name, self.hosts = resources["current_host"], sorted(resources["hosts"])
-        self.channels = sorted(self.read("inputdataconfig", {}))
-        given = {key: plain(value) for key, value in self.read("hyperparameters", {}).items()
+        resources = self.read("resourceconfig", {"current_host": str, "hosts": list})
+        self.name, self.hosts = resources["current_host"], sorted(map(str, resources["hosts"]))
+        self.channels = sorted(self.read("inputdataconfig"))
+        given = {key: plain(value) for key, value in self.read("hyperparameters").items()
                  if not key.startswith("sagemaker_")}  # of the SDK, for its own entry points
         self.options = {key.removeprefix("launch."): value for key, value in given.items() if key.startswith("launch.")}
         self.settings = {key: value for key, value in given.items() if not key.startswith("launch.")}
@@ -48,15 +49,19 @@ class Container:
     def path(self, *names):
         return os.path.join(self.folder, *names)
 
-    def read(self, name, default=None):
+    def read(self, name, needed={}):
+        """An object with the keys of `needed`, which have these types. A file of which nothing is needed may be missing."""
         path = self.path("input", "config", name + ".json")
-        if default is not None and not os.path.exists(path):
-            return default
+        if not needed and not os.path.exists(path):
+            return {}
         try:
             with open(path, encoding="utf-8") as file:
-                return json.load(file)
+                found = json.load(file)
         except (OSError, ValueError) as error:
             raise Failure(CONFIG, f"{path}: {error}: it is SageMaker that writes this file")
+        if not isinstance(found, dict) or not all(isinstance(found.get(key), kind) for key, kind in needed.items()):
+            raise Failure(CONFIG, f"{path}: must be an object{' with ' * bool(needed)}{' and '.join(needed)}: it is SageMaker that writes this file")
+        return found
 
     def is_leader(self):
         return self.name == self.hosts[0]

@@ -1,6 +1,7 @@
 """How the hosts of a job meet. Their containers know each other's names, and share a folder:
 
     FOLDER/NAME.pub      of each worker: the public key of its sshd, made anew in each container
+    FOLDER/NAME.stop     of a worker that is asked to end, while the leader is perhaps not
     FOLDER/leader.json   of the leader, written again every BEAT_S: the public key with which it logs in, the workers whose keys
                          it has read, and in the end the exit code and the reason
 
@@ -8,6 +9,7 @@ The leader begins with an empty folder, and a worker believes it once it has rea
 an earlier attempt of the same job has left for news. No private key leaves its host.
 """
 import contextlib
+import glob
 import json
 import os
 import secrets
@@ -16,7 +18,8 @@ import subprocess
 import threading
 import time
 
-from errors import CONFIG, STOPPED, TEMPORARY, Failure
+from errors import CONFIG, STOPPED, TEMPORARY, Failure, say
+from files import write
 
 PORT = 2222  # no root is needed for it
 BEAT_S = 2
@@ -54,18 +57,11 @@ def read(path):
     return ""
 
 
-def write(path, text):
-    """All of it at once, for whoever reads it on another host."""
-    with open(path + ".new", "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(path + ".new", path)
-
-
 class Leader:
-    """`private`: a folder of this host alone. The file `ssh_config` there is for ssh."""
+    """`private`: a folder of this host alone. The file `ssh_config` there is for ssh. `stop` is called once when a worker asks for it."""
 
-    def __init__(self, folder, private):
-        self.folder, self.private = folder, private
+    def __init__(self, folder, private, stop):
+        self.folder, self.private, self.stop = folder, private, stop
         old = f"{folder}.{secrets.token_hex(4)}"
         with contextlib.suppress(FileNotFoundError):
             os.rename(folder, old)
@@ -79,7 +75,13 @@ class Leader:
         self.beats.start()
 
     def beat(self):
+        stops = []
         while not self.ended.is_set():
+            if not stops:
+                stops = glob.glob(os.path.join(glob.escape(self.folder), "*.stop"))
+                for path in stops[:1]:
+                    say(f"{os.path.basename(path).removesuffix('.stop')} is asked to end: the job saves and ends")
+                    self.stop()
             with contextlib.suppress(OSError):  # storage that is slow or full for a while
                 self.tell(beat=self.word["beat"] + 1)
             self.ended.wait(BEAT_S)
@@ -138,7 +140,7 @@ class Worker:
                     write(self.announcement, self.key)
             time.sleep(LOOK_S)
         with self.sshd() as sshd:
-            return self.outcome(silent_s, sshd)
+            return self.outcome(silent_s, sshd, stop_asked)
 
     def word(self):
         return json.loads(read(os.path.join(self.folder, "leader.json")) or "{}")
@@ -159,9 +161,12 @@ class Worker:
             process.terminate()
             process.wait()
 
-    def outcome(self, silent_s, sshd):
-        beat, since = None, time.monotonic()
+    def outcome(self, silent_s, sshd, stop_asked):
+        beat, since, asked = None, time.monotonic(), os.path.join(self.folder, self.name + ".stop")
         while True:
+            if stop_asked() and not os.path.exists(asked):
+                with contextlib.suppress(OSError):  # storage that is slow or full for a while
+                    write(asked, "")
             word = self.word()
             if word.get("code") is not None:
                 os.remove(self.announcement)

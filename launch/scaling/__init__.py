@@ -2,7 +2,7 @@
 
 main        the two commands: measure, and report
 options     the command line -> Request
-program     what `tandem` says about settings and estimates
+program     what `tandem` estimates
 prices      dollars of a node and an hour
 plan        the cases, those that are left out, and the order of launches
 plan_text   the plan as text

@@ -107,7 +107,8 @@ def draw_series(series, index, count, x, y, percent):
                   f'<circle cx="{px:.1f}" cy="{y(interval["median"]):.1f}" r="4" fill="{colour}">'
                   f'<title>{escape(series["name"])}, ranks {ranks}: {value}</title></circle>']
         if count == 1:
-            parts.append(text(px + 8, y(interval["median"]) - 8, value))
+            end = px > WIDTH - 90  # of the plot: the text goes to the left
+            parts.append(text(px - 8 if end else px + 8, y(interval["median"]) - 8, value, "end" if end else "start"))
     return parts
 
 
@@ -134,45 +135,27 @@ def draw_legend(rows, y):
     return parts
 
 
-def bar_chart(title, rows, kinds, unit):
-    """Horizontal bars. `rows`: [(name, [value, ...])] with a value for each of `kinds`; None: no bar. `unit`: value -> text."""
-    highest = max((value for _, values in rows for value in values if value), default=1)
-    left, right = 240, WIDTH - 70
-    parts, y = [], 64
-    for index, kind in enumerate(kinds):
-        x = left + 120 * index
-        parts += [f'<rect x="{x}" y="34" width="12" height="12" fill="{bar_colour(index)}"/>', text(x + 18, 45, kind)]
-    for name, values in rows:
-        parts.append(text(left - 10, y + 8 * len(values) + 2, name if len(name) <= 36 else name[:35] + "…", "end"))
-        for index, value in enumerate(values):
-            if value is not None:
-                width = (right - left) * value / highest
-                parts += [f'<rect x="{left}" y="{y + 15 * index}" width="{max(width, 1):.1f}" height="12" rx="2" '
-                          f'fill="{bar_colour(index)}"><title>{escape(name)}: {escape(unit(value))}</title></rect>',
-                          text(left + width + 6, y + 15 * index + 10, unit(value), css="muted", size=11)]
-        y += 15 * len(values) + 10
-    return svg(y + 10, title, parts)
-
-
-def stacked_chart(title, rows, kinds, unit):
-    """A horizontal bar for each row, of one piece for each of `kinds`. `rows`: [(name, [value, ...])]."""
-    highest = max(sum(values) for _, values in rows)
+def bar_chart(title, rows, kinds, unit, stacked=False):
+    """Horizontal bars. `rows`: [(name, [value, ...])] with a value for each of `kinds`; None: no bar. `unit`: value -> text.
+    `stacked`: each row is one bar, of a piece for each value."""
+    highest = max((sum(values) if stacked else max(value or 0 for value in values) for _, values in rows), default=0) or 1
     left, right, parts, x, y = 240, WIDTH - 70, [], 16, 64
-    for index, kind in enumerate(kinds):
-        parts += [f'<rect x="{x}" y="34" width="12" height="12" fill="var(--c{index})"/>', text(x + 18, 45, kind)]
+    colours = range(COLOURS) if stacked else (0, COLOURS - 1)
+    for colour, kind in zip(colours, kinds):
+        parts += [f'<rect x="{x}" y="34" width="12" height="12" fill="var(--c{colour})"/>', text(x + 18, 45, kind)]
         x += 40 + 7 * len(kind)
     for name, values in rows:
-        parts.append(text(left - 10, y + 10, name if len(name) <= 36 else name[:35] + "…", "end"))
+        bars = 1 if stacked else len(values)
+        parts.append(text(left - 10, y + 8 * bars + 2, name if len(name) <= 36 else name[:35] + "…", "end"))
         x = left
         for index, value in enumerate(values):
-            width = (right - left) * value / highest
-            parts.append(f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="12" fill="var(--c{index})">'
-                         f'<title>{escape(name)}, {kinds[index]}: {escape(unit(value))}</title></rect>')
-            x += width
-        parts.append(text(x + 6, y + 10, unit(sum(values)), css="muted", size=11))
-        y += 25
+            if value is not None:
+                width, top = (right - left) * value / highest, y if stacked else y + 15 * index
+                parts.append(f'<rect x="{x:.1f}" y="{top}" width="{max(width, 0 if stacked else 1):.1f}" height="12" '
+                             f'fill="var(--c{colours[index]})"><title>{escape(name)}, {kinds[index]}: {escape(unit(value))}</title></rect>')
+                x = x + width if stacked else left
+                if not stacked or index == len(values) - 1:
+                    shown = unit(sum(values)) if stacked else unit(value)
+                    parts.append(text((x if stacked else left + width) + 6, top + 10, shown, css="muted", size=11))
+        y += 15 * bars + 10
     return svg(y + 10, title, parts)
-
-
-def bar_colour(index):
-    return f"var(--c{(0, 7)[index % 2]})"

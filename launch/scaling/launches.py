@@ -5,9 +5,11 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import time
 
+from command_line import printable
 from errors import CONFIG, DATA, NUMERICAL, Failure
 from hosts import Platform
 from settings import read_file
@@ -32,7 +34,7 @@ def hosts_of(request):
 
 def command_of(request, case, launch, hosts, node_size):
     """The words that start a launch."""
-    settings = {**QUIET, **request.settings, **case["sweep"], "train.global_batch": case["global_batch"],
+    settings = {**QUIET, **equal_threads(request, case, hosts), **request.settings, **case["sweep"], "train.global_batch": case["global_batch"],
                 "train.steps": request.steps, "train.log_every": 1,
                 "run.dir": os.path.join(request.folder, "runs"), "run.name": run_name(case, launch)}
     train = ["train", *request.config_words, *assignments(settings)]
@@ -47,24 +49,22 @@ def command_of(request, case, launch, hosts, node_size):
     return [*words, "--hosts", ",".join(f"{host}:{slots}" for host in hosts[:case["nodes"]]), "--", *train]
 
 
+def equal_threads(request, case, hosts):
+    """On one machine the ranks share the cores. Without this the threads of a rank, and so its speed, depend on how many they are."""
+    here = len(hosts) == 1 and hosts[0] in (socket.gethostname(), "localhost") and not request.gpu and not request.instance
+    return {"run.threads": max(1, len(os.sched_getaffinity(0)) // request.ranks[-1])} if here and case.get("threads") == "0" else {}
+
+
 def from_template(template, case, command):
-    words = []
-    for word in shlex.split(template):
-        if word == "{command}":
-            words += command
-        else:
-            words.append(word.replace("{ranks}", str(case["ranks"])).replace("{nodes}", str(case["nodes"])))
-    return words
-
-
-def check_template(template):
     try:
         words = shlex.split(template)
     except ValueError as error:
         raise Failure(CONFIG, f"--launch '{template}': {error}")
-    if template and "{command}" not in words:
-        raise Failure(CONFIG, f"--launch '{template}' must have {{command}} as a word of its own, "
-                              "such as 'mpirun -np {ranks} {command}'")
+    if "{command}" not in words:
+        raise Failure(CONFIG, f"--launch '{template}' must have {{command}} as a word of its own, such as 'mpirun -np {{ranks}} {{command}}'")
+    words = [word.replace("{ranks}", str(case["ranks"])).replace("{nodes}", str(case["nodes"])) for word in words]
+    at = words.index("{command}")
+    return [*words[:at], *command, *words[at + 1:]]
 
 
 def end_with_driver():
@@ -140,7 +140,7 @@ def last_line(said):
     for start in ("tandem: ", "run: ", ""):
         own = [line for line in said if line.startswith(start)]
         if own:
-            return own[-1]
+            return printable(own[-1])
     return "no output"
 
 

@@ -1,6 +1,5 @@
 """The commands of launch/scaling.py."""
 import os
-import sys
 
 from errors import CONFIG, DATA, STOPPED, Failure
 
@@ -14,19 +13,12 @@ from .study import Study, read_json, write_json
 
 
 def main(words):
-    try:
-        if words[:1] == ["report"]:
-            return report(words[1:])
-        return measure(options.parse(words))
-    except Failure as failure:
-        print(f"scaling: {failure}", file=sys.stderr)
-        return failure.code
-    except KeyboardInterrupt:
-        return STOPPED  # before the first launch
+    if words[:1] == ["report"] and "--help" not in words:
+        return report(words[1:])
+    return measure(options.parse(words))
 
 
 def measure(request):
-    launches.check_template(request.launch)
     study = Study(request.folder)
     hosts = launches.hosts_of(request)
     plan = study.plan_of(request, make_plan)
@@ -45,7 +37,7 @@ def measure(request):
     print("\n".join(plan_text.cost_lines(request, plan, done)), flush=True)
     worst, complete = run_missing(request, plan, study, hosts, lock)
     if study.records(plan):
-        print(f"report     {write_report(study, results_of(plan, study.records(plan)))}")
+        report([study.folder])
     return worst if complete else max(worst, STOPPED)
 
 
@@ -69,9 +61,10 @@ def report(words):
     study = Study(words[0])
     if not os.path.exists(study.plan_path):
         raise Failure(DATA, f"{words[0]} holds no study: there is no plan.json")
-    plan = read_json(study.plan_path)
-    records = study.records(plan)
-    if not records:
-        raise Failure(DATA, f"{words[0]} holds no launch that ended yet")
-    print(f"report     {write_report(study, results_of(plan, records))}")
+    with study.damage_is_a_failure():
+        plan = read_json(study.plan_path)
+        records = study.records(plan)
+        if not records:
+            raise Failure(DATA, f"{words[0]} holds no launch that ended yet")
+        print(f"report     {write_report(study, results_of(plan, records))}")
     return 0

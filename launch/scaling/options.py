@@ -2,8 +2,8 @@
 import argparse
 import os
 import re
-from dataclasses import dataclass, field
 
+from command_line import Parser, like, settings_in, whole
 from errors import CONFIG, Failure
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -17,32 +17,8 @@ RESERVED = {
 }
 
 
-@dataclass
-class Request:
-    """What was asked for."""
-    name: str
-    dir: str
-    ranks: list
-    node_size: int  # 0: not said
-    modes: list
-    sweep: dict  # setting -> values, as text
-    configs: list
-    settings: dict = field(default_factory=dict)  # passed on to `tandem train`
-    launches: int = 6
-    warmup: int = 10
-    keep: int = 50
-    seed: int = 1
-    tandem: str = ""
-    launch: str = ""  # a template; empty: launch/run.sh
-    platform: str = ""
-    hostfile: str = ""
-    hosts: str = ""
-    instance: str = ""
-    gpu: str = ""
-    price: str = "on_demand"
-    usd_per_node_hour: float = None
-    max_dollars: float = None
-    plan: bool = False
+class Request(argparse.Namespace):
+    """What was asked for: the options, `sweep` (setting -> values, as text), and `settings`, which `tandem train` gets."""
 
     @property
     def folder(self):
@@ -62,30 +38,10 @@ def assignments(settings):
     return [f"--{key}={value}" for key, value in settings.items()]
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message):
-        raise Failure(CONFIG, f"{message}; --help lists all options")
-
-
-def whole(low):
-    def convert(text):
-        if not re.fullmatch(r"\d{1,9}", text) or int(text) < low:
-            raise argparse.ArgumentTypeError(f"'{text}' must be a whole number of {low} or more")
-        return int(text)
-    return convert
-
-
 def dollars(text):
     if not re.fullmatch(r"\d{1,9}(\.\d*)?", text):
         raise argparse.ArgumentTypeError(f"'{text}' must be a number of dollars")
     return float(text)
-
-
-def sweep_of(text):
-    key, equals, values = text.partition("=")
-    if not equals or "." not in key or not all(values.split(",")):
-        raise argparse.ArgumentTypeError(f"'{text}' must be SECTION.KEY=VALUE,VALUE such as dist.zero=0,2")
-    return key, values.split(",")
 
 
 def parser():
@@ -99,7 +55,7 @@ def parser():
     p.add_argument("--node-size", type=whole(1), default=0, metavar="N", help="ranks on a full node (GPUs of --instance)")
     p.add_argument("--mode", dest="modes", nargs="+", choices=["weak", "strong"], default=["weak"],
                    help="weak: the samples of a rank stay the same; strong: the global batch does (weak)")
-    p.add_argument("--sweep", type=sweep_of, nargs="+", default=[], metavar="KEY=A,B", help="every combination is measured")
+    p.add_argument("--sweep", type=like(r"[^=]*\.[^=]*=[^,]+(,[^,]+)*", "dist.zero=0,2", 10000), nargs="+", default=[], metavar="KEY=A,B", help="every combination is measured")
     p.add_argument("--launches", type=whole(1), default=6, metavar="N", help="of each case (%(default)s)")
     p.add_argument("--warmup", type=whole(1), default=10, metavar="N", help="steps dropped from each launch (%(default)s)")
     p.add_argument("--keep", type=whole(1), default=50, metavar="N", help="steps measured after them (%(default)s)")
@@ -121,27 +77,23 @@ def parser():
 
 
 def settings_of(words):
-    """The words that the parser did not know: --section.key VALUE or --section.key=VALUE."""
-    settings, rest = {}, list(words)
-    while rest:
-        word = rest.pop(0)
-        key, equals, value = word[2:].partition("=")
-        if not word.startswith("--") or "." not in key:
-            raise Failure(CONFIG, f"unknown argument '{word}'; --help lists all options")
-        if not equals:
-            if not rest or rest[0].startswith("--"):
-                raise Failure(CONFIG, f"{word} has no value; one that begins with -- is given as {word}=VALUE")
-            value = rest.pop(0)
+    """Of the words that the parser did not know."""
+    settings = {}
+    for key, value in settings_in(words):
+        if "." not in key:
+            raise Failure(CONFIG, f"unknown argument '{'--' * bool(key)}{key or value}'; --help shows all options")
+        if value is None:
+            raise Failure(CONFIG, f"--{key} has no value; one that begins with -- is given as --{key}=VALUE")
         settings[key] = value
     return settings
 
 
 def parse(words):
-    known, rest = parser().parse_known_args(words)
-    sweep = dict(known.sweep)
-    if len(sweep) != len(known.sweep):
+    request, rest = parser().parse_known_args(words, Request())
+    sweep = {key: values.split(",") for key, _, values in (text.partition("=") for text in request.sweep)}
+    if len(sweep) != len(request.sweep):
         raise Failure(CONFIG, "--sweep: a setting stands twice; list all of its values once")
-    request = Request(**dict(vars(known), sweep=sweep, settings=settings_of(rest)))
+    request.sweep, request.settings = sweep, settings_of(rest)
     request.ranks = sorted(set(request.ranks))
     request.modes = list(dict.fromkeys(request.modes))
     check(request)
@@ -149,24 +101,18 @@ def parse(words):
 
 
 def check(request):
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", request.name):
-        raise Failure(CONFIG, f"--name '{request.name}' must be letters, digits, '.', '_' and '-', and begin with a letter or digit")
-    for key in [*request.settings, *request.sweep]:
-        if key in RESERVED:
-            raise Failure(CONFIG, f"--{key} cannot be set: {RESERVED[key]}")
-    for path in request.configs:
-        if not os.path.isfile(path):
-            raise Failure(CONFIG, f"--config {path}: no such file")
-    both = sorted(request.settings.keys() & request.sweep.keys())
-    if both:
-        raise Failure(CONFIG, f"{both[0]} stands in --sweep and alone; remove one")
-    repeated = [key for key, values in request.sweep.items() if len(set(values)) != len(values)]
-    if repeated:
-        raise Failure(CONFIG, f"--sweep {repeated[0]}: a value stands twice")
-    if request.hosts and request.hostfile:
-        raise Failure(CONFIG, "--hosts and --hostfile cannot be given together")
-    if request.launch and (request.hosts or request.hostfile or request.platform):
-        raise Failure(CONFIG, "--launch replaces launch/run.sh, so --platform, --hostfile and --hosts mean nothing with it; "
-                              "write them into the template")
-    if not os.access(request.tandem, os.X_OK):
-        raise Failure(CONFIG, f"no program {request.tandem}; build it with launch/build.sh, or name it with --tandem")
+    of_run = request.hosts or request.hostfile or request.platform
+    for is_wrong, line in [
+        (not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", request.name),
+         f"--name '{request.name}' must be letters, digits, '.', '_' and '-', and begin with a letter or digit"),
+        *((key in RESERVED, f"--{key} cannot be set: {RESERVED.get(key)}") for key in [*request.settings, *request.sweep]),
+        *((not os.path.isfile(path), f"--config {path}: no such file") for path in request.configs),
+        *((key in request.settings, f"{key} stands in --sweep and alone; remove one") for key in request.sweep),
+        *((len(set(values)) != len(values), f"--sweep {key}: a value stands twice") for key, values in request.sweep.items()),
+        (request.hosts and request.hostfile, "--hosts and --hostfile cannot be given together"),
+        (request.launch and of_run, "--launch replaces launch/run.sh, so --platform, --hostfile and --hosts mean nothing with it; "
+                                    "write them into the template"),
+        (not os.access(request.tandem, os.X_OK), f"no program {request.tandem}; build it with launch/build.sh, or name it with --tandem"),
+    ]:
+        if is_wrong:
+            raise Failure(CONFIG, line)

@@ -9,8 +9,10 @@ import random
 import re
 
 from errors import CONFIG, Failure
+from settings import read_settings
 
 from . import prices, program
+from .options import assignments
 
 START_S = 20  # assumed for a launch before its first step and after its last one, where nothing was measured yet
 
@@ -18,11 +20,11 @@ START_S = 20  # assumed for a launch before its first step and after its last on
 def make_plan(request):
     node_size = prices.node_size_of(request)
     price = prices.price_of(request)
-    estimates = program.Estimates(request, node_size, prices.gpu_of(request))
+    gpu = prices.gpu_of(request)
     cases, left_out = {}, []
     for sweep in combinations(request.sweep):
-        help_text = program.check_settings(request, sweep)
-        base = int(program.configured(request, sweep, "train.global_batch", help_text))
+        settings = read_settings(request.tandem, [*request.config_words, *assignments({**request.settings, **sweep})])
+        base = int(settings["train.global_batch"])
         for mode, ranks in itertools.product(request.modes, request.ranks):
             batch, reason = batch_of(mode, ranks, base, request.ranks[0])
             key = ranks, batch, *sweep.values()
@@ -31,12 +33,12 @@ def make_plan(request):
                 continue
             predicted = None
             if not reason:
-                predicted, reason = estimates.of(ranks, {**sweep, "train.global_batch": batch})
+                predicted, reason = program.estimate(request, node_size, gpu, ranks, {**sweep, "train.global_batch": batch})
             if reason:
                 left_out.append({"mode": mode, "ranks": ranks, "sweep": sweep, "reason": reason})
                 continue
             cases[key] = {"id": name_of(ranks, batch, sweep), "modes": [mode], "ranks": ranks, "nodes": -(-ranks // node_size),
-                          "global_batch": batch, "sweep": sweep, "predicted": predicted}
+                          "global_batch": batch, "sweep": sweep, "threads": settings["run.threads"], "predicted": predicted}
     if not cases:
         reasons = dict.fromkeys(case["reason"] for case in left_out)
         raise Failure(CONFIG, "no case can run: " + "; ".join(reasons))

@@ -4,9 +4,11 @@ import io
 import json
 from html import escape
 
+from files import write
+
 from . import charts, heat
 from .charts import short
-from .study import write, write_json
+from .study import write_json
 from .tables import STYLE, case_table, efficiency_table, facts, left_out_table, traffic_table, verdict_table
 
 
@@ -51,12 +53,15 @@ def plots_of(results):
     measured = [case for case in results["cases"] if case["step_ms"]]
     plots = {}
     for mode in results["request"]["modes"]:
-        series = throughput_series([case for case in measured if mode in case["modes"]])
+        # The ideal begins at the smallest job and grows with the ranks.
+        series = series_of([case for case in measured if mode in case["modes"]], "throughput",
+                           lambda first, ranks: first[1]["median"] * ranks / first[0])
         if series:
             unit = measured[0]["unit"]
             plots[f"throughput-{mode}"] = charts.line_chart(f"Throughput, {mode} scaling", series, f"{unit} a second")
         for against in ("1 rank", "1 node"):
-            series = efficiency_series([row for row in results["efficiency"] if row["mode"] == mode and row["against"] == against])
+            rows = [row for row in results["efficiency"] if row["mode"] == mode and row["against"] == against]
+            series = [each for each in series_of(rows, "efficiency", lambda *_: 1) if len(each["points"]) > 1]
             if series:
                 name = f"efficiency-{mode}-{against.replace(' ', '-')}"
                 label = f"throughput of a rank, against {against}"
@@ -69,34 +74,20 @@ def plots_of(results):
         sent = [(case["id"], [case["wire_bytes"], case["predicted"]["wire_bytes"]]) for case in measured]
         plots["traffic"] = charts.bar_chart("Sent in a step, in all", sent, kinds, charts.size)
         parts = [(case["id"], list(case["parts_ms"].values())) for case in measured]
-        plots["parts"] = charts.stacked_chart("A step of the slowest rank", parts, list(measured[0]["parts_ms"]),
-                                              lambda ms: f"{ms:.3g} ms")
+        plots["parts"] = charts.bar_chart("A step of the slowest rank", parts, list(measured[0]["parts_ms"]), lambda ms: f"{ms:.3g} ms",
+                                          stacked=True)
         plots.update({f"heat-{case['id']}": heat.heat_map(case) for case in measured if case["ranks"] > 1 and case["heat"]})
         plots["memory"] = charts.bar_chart("Peak memory of the largest rank", memory, kinds, charts.size)
     return plots
 
 
-def throughput_series(cases):
-    """The ideal begins at the smallest job and grows with the ranks."""
-    series = []
-    for sweep in unique(case["sweep"] for case in cases):
-        points = in_order((case["ranks"], case["throughput"]) for case in cases if case["sweep"] == sweep)
-        first, rate = points[0]
-        ideal = [(ranks, rate["median"] * ranks / first) for ranks, _ in points]
-        series.append({"name": sweep_name(sweep), "points": points, "ideal": ideal})
-    return series
-
-
-def efficiency_series(rows):
+def series_of(rows, key, ideal):
+    """A line for each combination of swept settings; `ideal` gives its ideal from the first point and a number of ranks."""
     series = []
     for sweep in unique(row["sweep"] for row in rows):
-        points = in_order((row["ranks"], row["efficiency"]) for row in rows if row["sweep"] == sweep)
-        series.append({"name": sweep_name(sweep), "points": points, "ideal": [(ranks, 1) for ranks, _ in points]})
-    return [each for each in series if len(each["points"]) > 1]
-
-
-def in_order(points):
-    return sorted(points, key=lambda point: point[0])
+        points = sorted(((row["ranks"], row[key]) for row in rows if row["sweep"] == sweep), key=lambda point: point[0])
+        series.append({"name": sweep_name(sweep), "points": points, "ideal": [(ranks, ideal(points[0], ranks)) for ranks, _ in points]})
+    return series
 
 
 def unique(sweeps):

@@ -1,5 +1,5 @@
 """The folder of a study, runs/scaling/NAME: the plan, a folder for each launch, results and report."""
-import dataclasses
+import contextlib
 import fcntl
 import json
 import os
@@ -7,6 +7,7 @@ import shutil
 import time
 
 from errors import CONFIG, DATA, Failure
+from files import write
 
 from .environment import digest
 from .prices import price_of
@@ -14,15 +15,6 @@ from .prices import price_of
 # What may differ when the same study goes on: it changes no launch that is already there.
 MAY_CHANGE = {"launches", "price", "usd_per_node_hour", "max_dollars", "plan", "dir"}
 LOCK_S = 30  # a launch whose driver was killed ends within this time
-
-
-def write(path, text):
-    """All or nothing, also when this process is killed."""
-    with open(path + ".new", "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(path + ".new", path)
 
 
 def write_json(path, value):
@@ -69,20 +61,32 @@ class Study:
 
     def plan_of(self, request, make):
         """The plan of an earlier start of the same command, with its estimates, or a new one."""
-        asked = {**dataclasses.asdict(request), "config_digests": [digest(path) for path in request.configs]}
+        asked = {**vars(request), "config_digests": [digest(path) for path in request.configs]}
         if not os.path.exists(self.plan_path):
             return {**make(request), "request": asked}
-        plan = read_json(self.plan_path)
-        changed = [key for key in asked if key not in MAY_CHANGE and asked[key] != plan["request"].get(key)]
+        with self.damage_is_a_failure():
+            plan = read_json(self.plan_path)
+            changed = [key for key in asked if key not in MAY_CHANGE and asked[key] != plan["request"].get(key)]
         if changed:
             was = ", ".join(f"{key} was {plan['request'].get(key)!r} and is {asked[key]!r}" for key in changed)
             raise Failure(CONFIG, f"{self.folder} holds a study of another command: {was}; choose another --name")
         return {**plan, "request": asked, "price": price_of(request)}
 
+    @contextlib.contextmanager
+    def damage_is_a_failure(self):
+        try:
+            yield
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise Failure(DATA, f"{self.folder}: plan.json or a launch.json is not as it was written ({error!r}); choose another --name, "
+                                "or remove the folder to measure anew")
+
     def record(self, case, launch):
-        """What is known of a launch, or None when it did not end."""
-        path = os.path.join(self.run_folder(case, launch), "launch.json")
-        return read_json(path) if os.path.exists(path) else None
+        """What is known of a launch, or None when it did not end, or its file is cut: it is then launched again."""
+        try:
+            record = read_json(os.path.join(self.run_folder(case, launch), "launch.json"))
+        except Failure:
+            return None
+        return record if isinstance(record, dict) and {"case", "launch", "code", "seconds"} <= record.keys() else None
 
     def records(self, plan):
         found = (self.record(case, launch) for case in plan["cases"] for launch in range(1, plan["request"]["launches"] + 1))

@@ -3,6 +3,7 @@ from html import escape
 
 from .charts import short, size
 from .losses import loss_text
+from .verdicts import EFFICIENCY_ABOVE, MFU_ABOVE
 
 STYLE = """
 :root{--surface:#fff;--page:#f6f8fa;--ink:#1f2328;--muted:#59636e;--rule:#d8dee4;--mark:#dff3e6;--markink:#0b5c2a;--bad:#b42318}
@@ -64,6 +65,11 @@ def interval_note(intervals, noun):
     return f"<p>In brackets: {'; '.join(kinds)}.</p>" if kinds else ""
 
 
+def doubt(intervals, why):
+    """A note where a share is above 100 %."""
+    return f'<p class="bad">Above 100 %: {escape(why)}.</p>' if any(each["median"] > 1 for each in intervals) else ""
+
+
 def case_table(results):
     rows = []
     for case in results["cases"]:
@@ -73,11 +79,13 @@ def case_table(results):
                     percent(case["mfu"]["median"]), with_interval(case["usd"], figure) if results["price"] else ""]
         else:
             row += [0, "", "", "", ""]
-        rows.append(row + ["<br>".join(f"launch {each['launch']}: {each['code']}" for each in case["failed"])])
+        rows.append(row + ["<br>".join(escape(f"launch {each['launch']}: {each['code']}, {each['last_line']}") for each in case["failed"])])
     dollars = f"#$ per {results['per']}" if results["price"] else "#$ (no price given)"
     heads = ["case", "scaling", "#ranks", "#nodes", "#global batch", "#launches", "#step ms", "#a second", "#MFU", dollars,
              "failed"]
-    return interval_note([case["step_ms"] for case in results["cases"] if case["step_ms"]], "launches") + table(heads, rows)
+    measured = [case for case in results["cases"] if case["step_ms"]]
+    return interval_note([case["step_ms"] for case in measured], "launches") + doubt([case["mfu"] for case in measured], MFU_ABOVE) + table(
+        heads, rows)
 
 
 def efficiency_table(results):
@@ -87,7 +95,8 @@ def efficiency_table(results):
         rows.append([row["mode"], sweep_cell(row["sweep"]), row["ranks"], row["against"] + hop,
                      with_interval(row["efficiency"], percent), row["efficiency"]["launches"]])
     heads = ["scaling", "settings", "#ranks", "against", "#efficiency", "#blocks"]
-    return interval_note([row["efficiency"] for row in shown], "blocks") + table(heads, rows)
+    efficiencies = [row["efficiency"] for row in shown]
+    return interval_note(efficiencies, "blocks") + doubt(efficiencies, EFFICIENCY_ABOVE) + table(heads, rows)
 
 
 def verdict_table(results):

@@ -11,6 +11,9 @@ SLOW_SAVE = 1.5  # times the median: a rank's writes make the others wait
 WAITS = 0.10  # of a step: waiting for data or saves is worth a change
 LINK = 2  # times the exposed communication of one node: the link between nodes is the cause
 NOISY = 0.10  # width of the interval, of the median
+DOUBTFUL = 1.05  # an efficiency that noise alone does not give
+EFFICIENCY_ABOVE = "the smaller job was slowed by something else, or had more to do than fits into the caches"
+MFU_ABOVE = "the peak of the device was measured, at the start of a run, while something else slowed it"
 
 
 def verdict(case, rows, request):
@@ -144,9 +147,14 @@ def noise(case, _rows, request):
 
 def efficiency(case, rows, _request):
     row = against(case, rows, "1 node") or against(case, rows, "1 rank")
+    again = "the same again on a machine that does nothing else"
+    if case["mfu"]["median"] > 1:
+        return "an MFU above 100 %", f"{case['mfu']['median']:.0%}: {MFU_ABOVE}", again
     if not row:
         return "a baseline", f"{exposed_share(case):.0%} of its step is exposed communication", memory_advice(case)
     percent = f"{row['efficiency']['median']:.0%} of the throughput of a rank of {row['base']}"
+    if row["efficiency"]["median"] > DOUBTFUL:
+        return "more than can be", f"{percent}: {EFFICIENCY_ABOVE}", again
     if row["efficiency"]["median"] >= EFFICIENT:
         return "scales well", percent, memory_advice(case)
     evidence = f"{percent}, though only {exposed_share(case):.0%} of its step is exposed communication"

@@ -42,7 +42,7 @@ class Containers(unittest.TestCase):
         job = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
         for role, replica in job["spec"]["mpiReplicaSpecs"].items():
             spec = {**replica["template"]["spec"], "restartPolicy": replica["restartPolicy"]}
-            yield {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": role.lower()}, "spec": spec}
+            yield {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": role.lower(), **replica["template"]["metadata"]}, "spec": spec}
 
     def validate(self, pod, version=VERSIONS[-1]):
         done = subprocess.run([os.path.join(self.programs, "python"), "-c", VALIDATE, version], input=json.dumps(pod),
@@ -50,7 +50,7 @@ class Containers(unittest.TestCase):
         return done.returncode, done.stderr
 
     def test_kubernetes_takes_the_pods(self):
-        for options in [[], ["--root", "--net", "sockets", "--volume", "a:/fsx", "--volume", "b:/data"]]:
+        for options in [[], ["--root", "--net", "sockets", "--volume", "a:/fsx", "--volume", "b:/data", "--label", "a.b/c=d"]]:
             for pod in self.pods(*options):
                 for version in VERSIONS:
                     self.assertEqual(self.validate(pod, version), (0, ""))

@@ -26,9 +26,11 @@ POD = {
     "securityContext": {"runAsUser": int, "runAsGroup": int, "runAsNonRoot": bool},
     "terminationGracePeriodSeconds": int,
 }
-REPLICA = {"replicas": int, "restartPolicy": {"Never", "OnFailure"}, "template": {"spec": POD}}
+LABELS = {ANY: r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?"}
+REPLICA = {"replicas": int, "restartPolicy": {"Never", "OnFailure"}, "template": {"metadata": {"labels": LABELS}, "spec": POD}}
 MPIJOB = {
-    "apiVersion": {"kubeflow.org/v2beta1"}, "kind": {"MPIJob"}, "metadata": {"name": r"[a-z]([-a-z0-9]*[a-z0-9])?"},
+    "apiVersion": {"kubeflow.org/v2beta1"}, "kind": {"MPIJob"},
+    "metadata": {"name": r"[a-z]([-a-z0-9]*[a-z0-9])?", "labels": LABELS},
     "spec": {
         "slotsPerWorker": int, "launcherCreationPolicy": {"AtStartup", "WaitForWorkersReady"}, "mpiImplementation": {"OpenMPI"},
         "sshAuthMountPath": r"/.+/\.ssh", "runPolicy": {"cleanPodPolicy": {"Running", "All", "None"}, "backoffLimit": int},

@@ -2,8 +2,9 @@
 """Pretend hosts: several hosts on one machine, for tests of launch/.
 
 Each host has network, UTS and mount namespaces of its own: an address, a host name, and a /tmp, /run and /dev/shm that no
-other host sees; what the user's shell does at a login is left out. The hosts are `host0`, `host1` and so on, and find each other by name. Their links meet in a bridge, which
-has a namespace of its own, so no setting of this machine's network matters. All other folders are those of this machine.
+other host sees; what the user's shell does at a login is left out. The hosts are `host0`, `host1` and so on, and find each
+other by name. Their links meet in a bridge, which has a namespace of its own, so no setting of this machine's network
+matters. All other folders are those of this machine, and so is this clone, wherever it lies.
 
     with Hosts(2) as hosts:
         hosts.run("host0", ["ping", "-c", "1", "host1"])
@@ -23,6 +24,7 @@ import unittest
 
 # tests/run.sh lets Open MPI use shared memory alone, which reaches no other host.
 os.environ.pop("OMPI_MCA_btl", None)
+ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 TOOLS = ["ip", "mount", "nsenter", "tc", "unshare"]
 PRIVATE = ["/tmp", "/run", "/dev/shm"]
 
@@ -38,7 +40,7 @@ mount -t tmpfs tmpfs /run
 mkdir -m 1777 /run/new_tmp
 mount -t tmpfs -o mode=1777 tmpfs /run/new_tmp
 for folder; do
-  case $folder in /tmp/*) mkdir -p "/run/new_tmp${folder#/tmp}"; mount --bind "$folder" "/run/new_tmp${folder#/tmp}" ;; esac
+  mkdir -p "/run/new_tmp${folder#/tmp}"; mount --bind "$folder" "/run/new_tmp${folder#/tmp}"
 done
 mount --rbind /run/new_tmp /tmp
 umount --recursive --lazy /run/new_tmp
@@ -126,8 +128,8 @@ def guard(folder, holders):
 
 
 class Hosts:
-    """`count` hosts. `folder` is a new folder that is the same on all of them. `shared`: further folders below /tmp that they
-    share; each must exist. `shm`: the size of /dev/shm."""
+    """`count` hosts. `folder` is a new folder that is the same on all of them. `shared`: further folders that they share; each
+    must exist. `shm`: the size of /dev/shm."""
 
     def __init__(self, count, shared=(), shm="1g"):
         self.names = [f"host{i}" for i in range(count)]
@@ -136,8 +138,9 @@ class Hosts:
         known = os.path.join(self.folder, "hosts")
         with open(known, "w") as file:
             file.write("127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in self.addresses.items()))
+        covered = [folder for folder in [ROOT, self.folder, *shared] if folder.startswith("/tmp/")]
         self.bridge = self._hold("-n", script="ip link add bridge type bridge; ip link set bridge up; echo ready; exec cat")
-        self.holders = {name: self._hold("-n", "-u", "-m", script=HOLDER, arguments=[name, shm, known, self.folder, *shared])
+        self.holders = {name: self._hold("-n", "-u", "-m", script=HOLDER, arguments=[name, shm, known, *covered])
                         for name in self.names}
         holders = [self.bridge, *self.holders.values()]
         if any([holder.stdout.readline() != "ready\n" for holder in holders]):  # of all: each is in its namespaces then, or ended

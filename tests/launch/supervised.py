@@ -55,10 +55,17 @@ class Launched(Workspace):
 
     @classmethod
     def make_hosts(cls, count):
-        """Pretend hosts that share this clone, the program and the folder of these tests."""
-        folders = {ROOT, os.path.dirname(tandem_program.TANDEM), cls.folder}
-        cls.hosts = Hosts(count, shared=[folder for folder in folders if folder.startswith("/tmp/")])
+        """Pretend hosts that share the program and the folder of these tests."""
+        cls.hosts = Hosts(count, shared=[os.path.dirname(tandem_program.TANDEM), cls.folder])
         cls.addClassCleanup(cls.hosts.close)
+
+    def early_signal(self, number):
+        """The environment with a Python that gets a signal before it has begun."""
+        os.makedirs(self.path("early"), exist_ok=True)
+        with open(self.path("early/python3"), "w") as file:
+            file.write(f'#!/bin/bash\nkill -{number.value} $$\nexec {sys.executable} "$@"\n')
+        os.chmod(self.path("early/python3"), 0o755)
+        return {**os.environ, "PATH": self.path("early") + ":" + os.environ["PATH"]}
 
     def finish(self, process, code):
         """What run.sh said."""

@@ -140,15 +140,22 @@ class Manifest(unittest.TestCase):
             self.assertRegex(found[0], said)
 
     def test_bad_arguments(self):
+        def refused(option, value, like="must be like"):
+            return f"argument --{option}: {re.escape(repr(value[:60]))} {like}", TRAIN, {option: value}
+
+        number = "is no whole number from"
         for said, train, options in [
                 ("--instance p4d: launch/instances.json has p3dn.24xlarge, p4d.24xlarge", TRAIN, {"instance": "p4d"}),
                 ("the following arguments are required: --image", TRAIN, {"image": None}),
-                ("--image '': must be the name of an image", TRAIN, {"image": ""}),
-                ("argument --nodes: 'two' is not a whole number", TRAIN, {"nodes": "two"}),
-                ("--nodes 0: at least 1 is needed", TRAIN, {"nodes": "0"}),
-                ("--name My_Job: must be lower-case letters", TRAIN, {"name": "My_Job"}),
-                ("--name j{60}: .* and j{60}-worker-1 at most 63 characters", TRAIN, {"name": "j" * 60}),
-                ("--volume fsx: must be CLAIM:/FOLDER", TRAIN, {"volume": "fsx"}),
+                *(refused("image", value) for value in ["", 'a";b', "Repo/IMG", "a b", "a\n", "r/" + "a" * 255, "a:", "a@sha256:1"]),
+                *(refused("nodes", value, number) for value in ["two", "0", "1" + "0" * 21, "5001", "\u00b2"]),
+                *(refused(option, "9" * 20, number) for option in ["retries", "wait", "grace"]),
+                *(refused("name", value) for value in ["My_Job", "a" * 64, "1a"]),
+                *(refused("volume", value) for value in ["fsx", "a" * 254 + ":/fsx", "f_x:/fsx", "fsx:/", "fsx:/a//b", "fsx:/a:b"]),
+                *(refused("label", value) for value in ["team", "=a", "a" * 64 + "=b", "team=" + "b" * 64, "team=a b", "A.b/c=d"]),
+                *((f"--volume {name}: must be a folder that a pod does not have", TRAIN, {"volume": "fsx:" + name})
+                  for name in ["/dev/shm", "/opt/tandem", "/opt", "/home/tandem/.ssh", "/fsx/../etc", "/usr", "/a/./b"]),
+                ("--name j{55}: j{55}-worker-1 would be the name of a pod", TRAIN, {"name": "j" * 55}),
                 ("argument --net: invalid choice: 'ib'", TRAIN, {"net": "ib"}),
                 ("nothing to start: end with `-- train", ["eval"], {}),
                 ("train needs --run.dir below /fsx: other folders end with their pods", ["train"], {}),
@@ -156,11 +163,27 @@ class Manifest(unittest.TestCase):
                 ("train needs --run.dir below /data", TRAIN, {"volume": "fsx:/data"}),
                 ("unrecognized arguments: --node", TRAIN, {"node": "2"})]:
             output, errors = io.StringIO(), io.StringIO()
-            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors), self.assertRaises(SystemExit) as ended:
-                render.main(words(train, options))
+            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors), self.assertRaises(SystemExit) as ended, \
+                    mock.patch.object(sys, "argv", ["render.py", *words(train, options)]):
+                render.run_script("render", render.main)
             self.assertEqual((ended.exception.code, output.getvalue()), (CONFIG, ""), said)
             self.assertRegex(errors.getvalue(), f"^render: {said}")
             self.assertEqual(errors.getvalue().count("\n"), 1)
+
+    def test_the_largest_of_everything_is_taken(self):
+        label = "kueue.x-k8s.io/" + "q" * 63
+        job = manifest(nodes="5000", name="j" * 51, label=f"{label}={'v' * 63}", volume="a" * 253 + ":/fsx", image="a.b-c.com:5000/a/b_c:" + "1" * 128)
+        self.assertEqual(mpijob.problems(job), [])
+        templates = [replica["template"] for replica in job["spec"]["mpiReplicaSpecs"].values()]
+        self.assertEqual([each["metadata"]["labels"] for each in [job, *templates]], [{label: "v" * 63}] * 3)
+        for options in [{"image": "tandem"}, {"image": "localhost:5000/a"}, {"image": "a.b/c/d@sha256:" + "0" * 64}, {"volume": "fsx:/tmp/a"}]:
+            self.assertEqual(mpijob.problems(manifest("train", "--run.dir=/tmp/a/b" if "volume" in options else "--run.dir=/fsx", **options)), [])
+
+    def test_arguments_reach_the_program_unchanged(self):
+        """Kubernetes replaces $(NAME) by a variable, and $$ by $."""
+        given = ["$(HOME)", "$$(HOME)", "$", "$$", "cost$"]
+        command = place(manifest(*TRAIN, "--run.name", *given), "Launcher")[1]["command"]
+        self.assertEqual([re.sub(r"\$(\$|\(\w+\))", lambda m: "$" if m[1] == "$" else "replaced", word) for word in command[-5:]], given)
 
     def test_the_command(self):
         done = subprocess.run([RENDER, *words(TRAIN, {})], capture_output=True, text=True)
@@ -202,7 +225,7 @@ class Pods(Launched):
         pretend_hosts.require("sshd", "ssh", "ssh-keygen", "mpirun", "setpriv")
         super().setUpClass()
         programs = os.path.dirname(os.path.abspath(tandem_program.TANDEM))
-        cls.hosts = Hosts(3, shared=[cls.folder])
+        cls.hosts = Hosts(3, shared=[programs, cls.folder])
         cls.addClassCleanup(cls.hosts.close)
         keys, passwd = os.path.join(cls.hosts.folder, "keys"), os.path.join(cls.hosts.folder, "passwd")
         os.mkdir(keys)

@@ -68,7 +68,8 @@ class Planted(Planting):
         self.assertEqual(verdict["next"], f"look at the storage of {os.uname().nodename}")
 
     def test_a_slow_save(self):
-        verdict = self.verdict("saves", "--checkpoint.every_steps", 2, SYNC_US=30000)
+        """The saves are so slow that what other work on this machine adds to one rank's is little."""
+        verdict = self.verdict("saves", "--checkpoint.every_steps", 2, SYNC_US=200000)
         self.assertEqual((verdict["finding"], verdict["next"]), ("waits for saves", "rarer checkpoints or faster storage for run.dir"))
 
     def test_the_saves_of_one_rank_are_slow(self):

@@ -7,6 +7,7 @@ sshd each, and one `fsx`.
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -55,7 +56,7 @@ class Sagemaker(Launched):
 class OneHost(Sagemaker):
     """A host without namespaces, and with another folder than /opt/ml."""
 
-    def start(self, name, steps=4, channels={}, **more):
+    def start(self, name, steps=4, channels={}, written={}, train=TRAIN, environment=os.environ, **more):
         ml = self.ml = self.path(name)
         for channel, files in channels.items():
             os.makedirs(os.path.join(ml, "input/data", channel))
@@ -63,13 +64,13 @@ class OneHost(Sagemaker):
                 os.symlink(source, os.path.join(ml, "input/data", channel, file))
         files = {"resourceconfig": {"current_host": "algo-1", "hosts": ["algo-1"], "current_instance_type": "ml.g5.48xlarge"},
                  "hyperparameters": self.hyperparameters(name, steps, more),
-                 "inputdataconfig": {channel: {"TrainingInputMode": "File"} for channel in channels}}
+                 "inputdataconfig": {channel: {"TrainingInputMode": "File"} for channel in channels}, **written}
         os.makedirs(os.path.join(ml, "input/config"))
         for file, content in files.items():
             with open(os.path.join(ml, "input/config", file + ".json"), "w") as out:
                 json.dump(content, out)
-        process = subprocess.Popen([TRAIN, "train"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                   env={**os.environ, "TANDEM_OPT_ML": ml})
+        process = subprocess.Popen([train, "train"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env={**environment, "TANDEM_OPT_ML": ml})
         self.addCleanup(lambda: (process.kill(), process.communicate()))
         return process
 
@@ -111,7 +112,7 @@ class OneHost(Sagemaker):
 
     def test_hosts_that_are_named_go_before_those_of_the_service(self):
         self.finished(self.start("named", config="no.cfg"), CONFIG)
-        done = subprocess.run([RUN, "--tandem", tandem_program.TANDEM, "--hosts", "localhost:2", "--print", "--", "train"],
+        done = subprocess.run([RUN, "--tandem", tandem_program.TANDEM, "--hosts", "localhost:2", "--print", "--", "train", "--data.path", "x"],
                               env={**os.environ, "TANDEM_OPT_ML": self.ml}, capture_output=True, text=True)
         self.assertRegex(self.check(done).stdout, " mpirun -np 2 ")
 
@@ -128,9 +129,26 @@ class OneHost(Sagemaker):
         self.assertRegex(reason, r"^tandem: .*\nrun: ended with 64 \(the loss or gradient is not finite\) after \d+ s\n$")
         self.assertTrue(all(line in errors for line in reason.splitlines()))
 
-    def test_a_reason_is_not_too_long(self):
-        self.finished(self.start("long", config="c" * 2000), CONFIG)
-        self.assertEqual(self.read("output/failure"), ("config = " + "c" * 2000)[:1024])
+    def test_a_reason_with_a_long_value(self):
+        """What stands after the value is why it was refused."""
+        self.finished(self.start("long", **{"data.path": self.text, "optim.lr": "1" * 3000 + "x"}), CONFIG)
+        self.assertRegex(self.read("output/failure"), r"^command line: optim.lr = 1{200}1*\.\.\.1{60}1*x must be .*$")
+
+    def test_files_of_the_service_that_are_no_objects(self):
+        for name, content in [("hyperparameters", ["a"]), ("hyperparameters", 3), ("inputdataconfig", "x"), ("resourceconfig", []),
+                              ("resourceconfig", {"current_host": "algo-1"}), ("resourceconfig", {"current_host": 1, "hosts": ["1"]})]:
+            with self.subTest(name=name, content=content):
+                self.finished(self.start(f"{name}-{content}", written={name: content}), CONFIG)
+                self.assertRegex(self.read("output/failure"), rf"^/.*/input/config/{name}\.json: must be an object.*: it is SageMaker that")
+
+    def test_a_reason_of_a_launcher_that_breaks(self):
+        """The service takes 1,024 characters of it, so a longer one has no middle."""
+        shutil.copytree(LAUNCH, self.path("launch"))
+        for said, reason in [("4.5", "ValueError: 4.5\n"), ("4" * 2000 + "!", f"ValueError: {'4' * 498}...{'4' * 508}!\n")]:
+            with open(self.path("launch/run.sh"), "w") as file:
+                file.write(f"#!/bin/sh\necho Traceback >&2; echo ValueError: {said} >&2; exit 1\n")
+            self.finished(self.start(f"breaks-{len(said)}", train=self.path("launch/sagemaker/train"), **{"data.path": self.text}), 1)
+            self.assertEqual(self.read("output/failure"), reason)
 
     def test_what_is_refused(self):
         for name, code, line, more in [
@@ -138,13 +156,18 @@ class OneHost(Sagemaker):
                 ("lost", CONFIG, "run.dir = runs is lost with the container: leave it out, or ", {"run.dir": "runs"}),
                 ("several", CONFIG, r"there are several datasets \(/.*/x/a.h5, /.*/y/b.h5\): say which with data.path",
                  {"channels": {"x": {"a.h5": self.text}, "y": {"b.h5": self.text}}}),
-                ("wrong", CONFIG, "ended with 2 ", {"train.stepz": "3", "data.path": self.text}),
-                ("empty", CONFIG, "ended with 2 ", {}),
+                ("wrong", CONFIG, "command line: unknown setting train.stepz; did you mean train.steps?", {"train.stepz": "3", "data.path": self.text}),
+                ("empty", CONFIG, "data.path is empty; make a dataset", {}),
                 ("missing", DATA, ".*cannot read /no.h5: ", {"data.path": "/no.h5"})]:
             with self.subTest(name):
                 errors = self.finished(self.start(name, **more), code)[1]
                 self.assertRegex(errors.splitlines()[-1], "^run: " + line)
                 self.assertRegex(self.read("output/failure"), line)
+
+    def test_a_stop_in_the_first_moment(self):
+        process = self.start("at-once", environment=self.early_signal(signal.SIGTERM), **{"data.path": self.text})
+        self.finished(process, 0)
+        self.assertFalse(os.path.exists(os.path.join(self.ml, "checkpoints")))
 
     def test_a_stop_saves(self):
         process = self.start("stopped", LONG, **{"data.path": self.text})
@@ -261,6 +284,18 @@ class TwoHosts(Sagemaker):
         self.check(tandem_program.run("inspect", self.run, "--verify"))
         self.assertIn(f"step-{last:08d}", os.listdir(os.path.join(self.run, "checkpoints")))
         self.assertIsNone(self.file(0, "output/failure"))
+        self.expect_nothing_left()
+
+    def test_a_stop_of_one_worker_saves(self):
+        """Its container alone is asked to end. The service has not ended the job, so the leader says that it did not finish."""
+        leader, worker = self.begin("parted", LONG)
+        self.wait_for_steps([leader, worker])
+        worker.send_signal(signal.SIGTERM)
+        self.assertIn("run: algo-2 is asked to end: the job saves and ends", self.finished(leader, STOPPED)[1].splitlines())
+        self.finished(worker, 0)
+        self.assertIn(f"step-{max(losses(self.run)):08d}", os.listdir(os.path.join(self.run, "checkpoints")))
+        self.assertRegex(self.file(0, "output/failure"), r"(?m)^run: ended with 85 ")
+        self.assertIsNone(self.file(1, "output/failure"))
         self.expect_nothing_left()
 
     def test_a_worker_that_never_comes(self):

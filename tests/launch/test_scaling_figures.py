@@ -10,7 +10,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "launch"))
-from scaling import heat, intervals, losses, plan, verdicts
+from scaling import charts, heat, intervals, losses, plan, tables, verdicts
 
 
 class Intervals(unittest.TestCase):
@@ -78,7 +78,7 @@ class Verdicts(unittest.TestCase):
     def interval(median, width=0.0):
         return {"median": median, "low": median * (1 - width / 2), "high": median * (1 + width / 2), "launches": 6}
 
-    def finding(self, exposed=1, width=0.0, efficiency=None, nodes=1, data=1, saving=0, slowest=(), slow_saves=(), ranks=4, node=None,
+    def finding(self, exposed=1, width=0.0, efficiency=None, nodes=1, mfu=0.4, data=1, saving=0, slowest=(), slow_saves=(), ranks=4, node=None,
                 **settings):
         """`node`: the exposed communication of the same job on one node."""
         usual = {"dist.zero": "0", "dist.overlap": "true", "dist.wire_dtype": "f32", "dist.reduce": "ring", "dist.shard": "world",
@@ -88,7 +88,7 @@ class Verdicts(unittest.TestCase):
         parts = {"compute": 90 - data, "communication": exposed, "data": data, "optimizer": 10, "saving": saving}
         case = {"id": "b", "nodes": nodes, "ranks": ranks, "parts_ms": parts, "slowest": of_launches(slowest),
                 "slow_saves": of_launches(slow_saves),
-                "step_ms": self.interval(100, width), "exposed_comm_ms": self.interval(exposed), "between_bytes": 3000000,
+                "step_ms": self.interval(100, width), "exposed_comm_ms": self.interval(exposed), "mfu": self.interval(mfu), "between_bytes": 3000000,
                 "settings": {**usual, **settings}, "peak_bytes": 90, "loss_check": {"differs": False}, "failed": [],
                 "predicted": {"memory_bytes": 100, "step_ms": 50, "exposed_comm_ms": 2}}
         row = {"case": "b", "base": "a", "against": "1 rank", "mode": "weak"}
@@ -102,6 +102,11 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(self.finding(), ("a baseline", "more ranks"))
         self.assertEqual(self.finding(efficiency=0.95), ("scales well", "more ranks"))
         self.assertEqual(self.finding(efficiency=0.8)[0], "loses time, not by communication")
+        again = "the same again on a machine that does nothing else"
+        self.assertEqual(self.finding(efficiency=1.06), ("more than can be", again))
+        self.assertEqual(self.finding(efficiency=1.05)[0], "scales well")
+        self.assertEqual(self.finding(mfu=1.01, efficiency=0.95), ("an MFU above 100 %", again))
+        self.assertEqual(self.finding(mfu=1)[0], "a baseline")
         noisy = ("too noisy to say", "--launches 12, on a machine that does nothing else")
         self.assertEqual(self.finding(width=0.3, efficiency=0.8), noisy)
         communication = "waits for communication"
@@ -145,6 +150,33 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(self.finding(exposed=30, nodes=2, node=16)[0], "waits for communication", "so does one node")
         self.assertEqual(self.finding(exposed=30, nodes=2, efficiency=0.7)[0], "waits for communication", "one node was not measured")
         self.assertEqual(self.finding(exposed=9, nodes=2, node=1)[0], "loses time, not by communication")
+
+
+class Tables(unittest.TestCase):
+    def test_shares_above_all_there_is_have_a_note(self):
+        interval = {"median": 1.01, "low": 0.9, "high": 1.1, "launches": 6, "confidence": 0.96}
+        self.assertEqual(tables.doubt([{**interval, "median": 1}], "a < b"), "")
+        self.assertEqual(tables.doubt([{**interval, "median": 1}, interval], "a < b"), '<p class="bad">Above 100 %: a &lt; b.</p>')
+        row = {"mode": "weak", "sweep": {}, "ranks": 2, "against": "1 rank", "base": "a", "case": "b", "first_hop": False}
+        for median, count in [(1, 0), (1.01, 1)]:
+            results = {"efficiency": [{**row, "efficiency": {**interval, "median": median}}], "price": None, "fastest": None, "cheapest": None,
+                       "cases": [{"id": "b", "modes": ["weak"], "ranks": 2, "nodes": 1, "global_batch": 8, "failed": [], "per": "",
+                                  "step_ms": interval, "throughput": interval, "mfu": {**interval, "median": median}}], "per": ""}
+            for table in [tables.efficiency_table(results), tables.case_table(results)]:
+                self.assertEqual(table.count("Above 100 %"), count)
+
+
+class Charts(unittest.TestCase):
+    def test_labels_end_within_the_plot(self):
+        """12 pixels high: a digit is at most 7 wide."""
+        point = {"median": 1.665, "low": 1.6, "high": 1.7}
+        for ranks in [[1, 2], [1, 2, 4, 1024], [3]]:
+            plot = charts.line_chart("Efficiency", [{"name": "a", "points": [(n, point) for n in ranks], "ideal": [(n, 1) for n in ranks]}],
+                                     "of 1 rank", percent=True)
+            labels = re.findall(r'<text x="([0-9.]+)" y="[0-9.]+" text-anchor="(\w+)"[^>]*>166.5%<', plot)
+            self.assertEqual(len(labels), len(ranks))
+            for x, anchor in labels:
+                self.assertLess(float(x) + (anchor == "start") * 7 * len("166.5%"), charts.WIDTH)
 
 
 class Heat(unittest.TestCase):

@@ -25,7 +25,8 @@ LONG = 10**6  # steps
 PATIENCE_S = 180
 # A program that ends every training at once with a code. It takes a while to say what it can do.
 ENDS = """#!/bin/sh
-case "$*" in *--help*) sleep ${{HELP_S:-0}}; exec {} "$@" ;; esac
+case "$*" in *--help* | *--check*) sleep ${{HELP_S:-0}}; exec '{}' "$@" ;; esac
+while [ -n "$UNTIL" ] && [ "$SLURM_JOB_ID" != "$SLURM_ARRAY_JOB_ID" ] && [ ! -e "$UNTIL" ]; do sleep 0.1; done
 echo "trained on GPUs $CUDA_VISIBLE_DEVICES with $*"; exit $CODE
 """
 ENDED = ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"]
@@ -41,11 +42,11 @@ class Slurm(Workspace):
         cls.addClassCleanup(super().tearDownClass)
         cls.cluster = slurm_cluster.Cluster(4, [cls.folder, os.path.dirname(tandem_program.TANDEM)], cls.pmix)
         cls.addClassCleanup(cls.cluster.close)
-        cls.make_clone("clone")
+        cls.make_clone("a clone")
         with open(cls.path("ends.sh"), "w") as file:
             file.write(ENDS.format(tandem_program.TANDEM))
         os.chmod(cls.path("ends.sh"), 0o755)
-        cls.make_clone("ends", cls.path("ends.sh"))
+        cls.make_clone("its ends", cls.path("ends.sh"))
 
     @classmethod
     def tearDownClass(cls):
@@ -57,7 +58,7 @@ class Slurm(Workspace):
         os.mkdir(os.path.join(cls.path(name), "build"))
         os.symlink(program or tandem_program.TANDEM, os.path.join(cls.path(name), "build/tandem"))
 
-    def submit(self, name, *settings, options=("--nodes", "2", "--ntasks-per-node", "1"), clone="clone", **environment):
+    def submit(self, name, *settings, options=("--nodes", "2", "--ntasks-per-node", "1"), clone="a clone", **environment):
         """Queues a run. Its number is that of the job."""
         job = self.cluster.submit(*options, os.path.join(self.path(clone), "launch/slurm/train.sbatch"), "--data.path", self.text,
                                   "--run.dir", self.path("runs"), "--run.name", name, *map(str, [*SETTINGS, *settings]),
@@ -177,7 +178,7 @@ class ExitCodes(Slurm):
 
     def test_the_limit_of_tries(self):
         """A lost host, and a rank that a signal has ended."""
-        jobs = {code: self.submit(f"again{code}", options=["--nodes", "1"], clone="ends", CODE=str(code), TANDEM_MAX_REQUEUES="2")
+        jobs = {code: self.submit(f"again{code}", options=["--nodes", "1"], clone="its ends", CODE=str(code), TANDEM_MAX_REQUEUES="2")
                 for code in [75, 139]}
         for restarts in [1, 2]:
             for job in jobs.values():
@@ -191,14 +192,45 @@ class ExitCodes(Slurm):
             self.assertEqual(lines[1::2], [f"ended with {code}; goes back into the queue"] * 2 +
                              [f"ends with {code}, after 2 times back in the queue"])
 
+    def test_an_array(self):
+        """Each task is tried again by itself, also the one that has the array's number."""
+        array = self.submit("array", options=["--nodes", "1", "--array", "0-1"], clone="its ends", CODE="75", TANDEM_MAX_REQUEUES="1",
+                            UNTIL=self.path("until"))
+        tasks = [f"{array}_{i}" for i in (0, 1)]
+        for task in tasks:
+            self.wait_until(task, lambda said: said["JobState"] == "RUNNING" or said["Restarts"] == "1")
+        tasks.sort(key=lambda task: self.cluster.job(task)["JobId"] != array)
+        self.assertEqual(self.cluster.job(tasks[0])["JobId"], array)
+        self.start_now(tasks[0], 1)
+        self.wait_until(tasks[0], lambda said: said["JobState"] in ENDED)
+        self.assertEqual(self.cluster.job(tasks[1])["Restarts"], "0")
+        with open(self.path("until"), "w"):
+            pass
+        self.start_now(tasks[1], 1)
+        for task in tasks:
+            said = self.wait_until(task, lambda said: said["JobState"] in ENDED)
+            self.assertEqual((said["ExitCode"], said["Restarts"]), ("75:0", "1"))
+            self.assertEqual(len(re.findall("^trained on GPUs", self.log(said["JobId"]), re.MULTILINE)), 2 * slurm_cluster.GPUS)
+
+    def test_a_job_that_is_not_to_be_requeued(self):
+        job = self.submit("no-requeue", options=["--nodes", "1", "--no-requeue"], clone="its ends", CODE="75")
+        self.finish(job, 75)
+        self.assertEqual(self.own_lines(job)[1:], ["ends with 75; with --no-requeue it does not go back into the queue"])
+
+    def test_a_limit_that_is_no_number(self):
+        for limit in ["x", "-1", "1000000000000"]:
+            job = self.submit("limit", options=["--nodes", "1"], clone="its ends", CODE="75", TANDEM_MAX_REQUEUES=limit)
+            self.finish(job, 2)
+            self.assertEqual(self.own_lines(job), [f"TANDEM_MAX_REQUEUES={limit}: must be a whole number"])
+
     def test_what_would_end_alike_is_not_tried_again(self):
-        jobs = {code: self.submit(f"ends{code}", options=["--nodes", "1"], clone="ends", CODE=str(code)) for code in [2, 3, 64]}
+        jobs = {code: self.submit(f"ends{code}", options=["--nodes", "1"], clone="its ends", CODE=str(code)) for code in [2, 3, 64]}
         for code, job in jobs.items():
             self.finish(job, code)
             self.assertEqual(self.own_lines(job)[1:], [f"ends with {code}"])
 
     def test_a_signal_before_anything_has_started(self):
-        job = self.submit("early", options=["--nodes", "1"], clone="ends", CODE="1", HELP_S="5")
+        job = self.submit("early", options=["--nodes", "1"], clone="its ends", CODE="1", HELP_S="5")
         self.wait_until(job, lambda said: self.own_lines(job))
         self.signal(job, "USR2")
         self.finish(job, 85)

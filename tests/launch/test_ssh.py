@@ -136,6 +136,27 @@ class Runs(Ssh):
         self.lose("daemon", kill, LOST)
         self.expect_nothing_left()
 
+    def test_a_cut_link_and_a_stop(self):
+        """mpirun alone would notice the dead link after the grace."""
+        self.addCleanup(self.hosts.mend, "host3")
+        process = self.start("both", "--train.steps", 10**6)
+        self.wait_for_steps("both")
+        began = time.monotonic()
+        self.hosts.cut("host3")
+        process.send_signal(signal.SIGTERM)
+        said = self.finish(process, LOST)
+        self.assertLess(time.monotonic() - began, 60)
+        self.assertIn("run: host3: lost; what the ranks were asked to save is not saved, the newest checkpoint stays", said)
+        self.hosts.mend("host3")
+        self.expect_nothing_left()
+
+    def test_relative_paths_begin_where_the_job_was_started(self):
+        command = [RUN, "--tandem", tandem_program.TANDEM, "--hosts", "host0:1,host1:1", "--", "train", "--data.path",
+                   os.path.relpath(self.text, self.folder), "--run.name", "relative", *tandem_program.TINY, *EXACT, "--train.steps", 2]
+        process = self.hosts.start("host0", command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.finish(process, 0)
+        self.assertEqual(max(losses(self.run_folder("relative"))), 2)
+
     def test_a_cut_link(self):
         self.addCleanup(self.hosts.mend, "host3")
         self.lose("link", lambda: self.hosts.cut("host3"), LOST)
@@ -230,7 +251,7 @@ class Faults(Ssh):
 class Efa(Ssh):
     """Hosts that look as if they had GPUs and EFA, and a program that writes NCCL's log as such hosts do."""
     PROGRAM = """#!/bin/bash
-case "$*" in *--help) exec {tandem} "$@" ;; esac
+case "$*" in *--help* | *--check*) exec '{tandem}' "$@" ;; esac
 rank=${{OMPI_COMM_WORLD_RANK:?}}
 log=${{NCCL_DEBUG_FILE:-/dev/null}} log=${{log//%h/$(hostname)}} log=${{log//%p/$$}}
 echo "$rank $NCCL_NET,$FI_PROVIDER" >>{folder}/environment

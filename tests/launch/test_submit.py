@@ -20,6 +20,8 @@ ONE = {"--name": "book", "--instance": "ml.p4d.24xlarge", "--nodes": "1", "--ima
 FSX = {"--fsx": "fs-0123456789abcdef0:/mount/tandem", "--subnet": "subnet-0123456789abcdef0",
        "--security-group": "sg-0123456789abcdef0"}
 TWO = {**ONE, **FSX, "--nodes": "2"}
+LARGEST = {**TWO, "--name": "b" * 63, "--nodes": "1000", "--role": ROLE + "m" * 2010, "--checkpoints": "s3://b/" + "r" * 1000,
+           "--max-run": "2419200", "--volume": "16384", "--tag": "k" * 128 + "=" + "v" * 256}
 SPOT = {**ONE, "--spot": True, "--max-run": "600", "--max-wait": "900"}
 SETTINGS = ["--config", "configs/gpt2_124m.cfg", "--train.steps=100", "--data.augment", "--optim.lr", "1e-3"]
 TYPES = {"string": str, "integer": int, "long": int, "boolean": bool, "list": list, "map": dict, "structure": dict}
@@ -52,8 +54,9 @@ def faults(shapes, name, value, place="request"):
     size = value if kind in ("integer", "long") else 0 if kind == "boolean" else len(value)
     if not shape.get("min", size) <= size <= shape.get("max", size):
         yield f"{place}: {size} is not within {shape.get('min')} and {shape.get('max')}"
-    if kind == "string" and "pattern" in shape and not re.fullmatch(shape["pattern"], value):
-        yield f"{place}: {value} does not match {shape['pattern']}"
+    pattern = shape.get("pattern", "(?s:.*)").replace(r"\p{L}\p{Z}\p{N}", r"\w ")  # Python has no \p
+    if kind == "string" and not re.fullmatch(pattern, value):
+        yield f"{place}: {value} does not match {pattern}"
     if kind == "string" and "enum" in shape and value not in shape["enum"]:
         yield f"{place}: {value} is none of {shape['enum'][:9]}"
     if kind == "list":
@@ -83,6 +86,7 @@ class Requests(unittest.TestCase):
         self.assertEqual(body["EnableManagedSpotTraining"], False)
         self.assertNotIn("MaxWaitTimeInSeconds", body["StoppingCondition"])
         self.assertNotIn("VpcConfig", body)
+        self.assertNotIn("Tags", body)
         self.assertIn("train:loss", [metric["Name"] for metric in body["AlgorithmSpecification"]["MetricDefinitions"]])
 
     def test_spot(self):
@@ -99,6 +103,12 @@ class Requests(unittest.TestCase):
                          {"FileSystemId": "fs-0123456789abcdef0", "FileSystemAccessMode": "rw", "FileSystemType": "FSxLustre",
                           "DirectoryPath": "/mount/tandem"})
 
+    def test_tags(self):
+        tags = ["--tag", "team=vision", "--tag", "costs=a=b +x", "--tag", "empty="]
+        body = json.loads(submit(ONE, "--dry-run", *tags).stdout)
+        self.assertEqual(body["Tags"], [{"Key": "team", "Value": "vision"}, {"Key": "costs", "Value": "a=b +x"},
+                                        {"Key": "empty", "Value": ""}])
+
     def test_a_name_of_its_own(self):
         self.assertRegex(request(without("--name", ONE))["TrainingJobName"], r"^tandem-\d{8}-\d{6}$")
 
@@ -110,21 +120,46 @@ class Requests(unittest.TestCase):
                 ({**ONE, "--max-wait": "900"}, "--max-wait is for --spot"),
                 ({**ONE, "--instance": "ml.p4d.48xlarge"}, "--instance ml.p4d.48xlarge is not in launch/instances.json, which"),
                 ({**ONE, "--instance": "p4d.24xlarge"}, "--instance p4d.24xlarge is not in launch/instances.json"),
-                ({**ONE, "--name": "b" * 64}, "--name b{64} has 64 letters: SageMaker takes 63"),
-                ({**ONE, "--name": "my_book"}, "--name my_book: letters, digits and hyphens within"),
-                ({**ONE, "--role": "tandem"}, "--role tandem: must be like arn:aws:iam::123456789012:role/NAME"),
-                ({**ONE, "--data": "/data"}, "--data /data: must be like s3://BUCKET/FOLDER"),
-                ({**TWO, "--fsx": "fs-0123456789"}, "--fsx fs-0123456789: must be like fs-0123456789abcdef0:/MOUNT/FOLDER"),
+                ({**ONE, "--name": "b" * 64}, "argument --name: 'b{60}' must be like my-job-1 .*, and has at most 63 letters; --help"),
+                ({**ONE, "--name": "my_book"}, "argument --name: 'my_book' must be like my-job-1 "),
+                ({**ONE, "--name": "my\nbook"}, r"argument --name: 'my\\nbook' must be like "),
+                ({**ONE, "--role": "tandem"}, "argument --role: 'tandem' must be like arn:aws:iam::123456789012:role/NAME, and has "),
+                ({**ONE, "--role": ROLE + " and more"}, "argument --role: .* must be like "),
+                ({**ONE, "--role": ROLE + "m" * 2048}, "argument --role: .* at most 2048 letters"),
+                ({**ONE, "--image": ""}, "argument --image: '' must be like 123456789012.dkr.ecr."),
+                ({**ONE, "--image": IMAGE + " b"}, "argument --image: .* must be like "),
+                ({**ONE, "--image": "tandem:1"}, "argument --image: 'tandem:1' must be like "),
+                ({**ONE, "--data": "/data"}, "argument --data: '/data' must be like s3://BUCKET/FOLDER"),
+                ({**ONE, "--checkpoints": "s3://b/" + "r" * 1018}, "argument --checkpoints: .* at most 1024 letters"),
+                ({**ONE, "--output": "s3://my bucket/o"}, "argument --output: 's3://my bucket/o' must be like "),
+                ({**TWO, "--fsx": "fs-012345"}, "argument --fsx: 'fs-012345' must be like fs-0123456789abcdef0:/MOUNT/FOLDER"),
+                ({**TWO, "--subnet": "junk junk"}, "argument --subnet: 'junk junk' must be like subnet-0123456789abcdef0"),
+                ({**TWO, "--security-group": "junk"}, "argument --security-group: 'junk' must be like sg-0123456789abcdef0"),
+                ({**ONE, "--max-run": "2419201"}, "argument --max-run: '2419201' is no whole number from 1 to 2419200; "),
+                ({**ONE, "--volume": "16385"}, "argument --volume: '16385' is no whole number from 1 to 16384; "),
+                ({**TWO, "--nodes": "1001"}, "argument --nodes: '1001' is no whole number from 1 to 1000; "),
+                ({**TWO, "--nodes": "\u00b2"}, "argument --nodes: '\u00b2' is no whole number"),
+                ({**ONE, "--tag": "team"}, "argument --tag: 'team' must be like team=vision"),
+                ({**ONE, "--tag": "aws:team=a"}, "argument --tag: 'aws:team=a' must be like team=vision"),
+                ({**ONE, "--tag": "a" * 129 + "=b"}, "argument --tag: 'a{60}' must be like team=vision"),
                 (without("--subnet", TWO), "--fsx needs --subnet and --security-group: it is in a VPC"),
                 (without("--data", ONE), "there is no data: give --data or --fsx"),
                 ({**ONE, "--checkpoints": "s3://b"}, "there is no place for the model: give --output"),
-                ({**ONE, "--nodes": "0"}, "argument --nodes: '0' is not a whole number above 0; --help shows all options")]:
+                ({**ONE, "--nodes": "0"}, "argument --nodes: '0' is no whole number from 1 to 1000; --help shows all options")]:
             with self.subTest(line):
                 self.assert_refused(submit(options, "--dry-run"), line)
+        for option, value, most in [("--tag", "k{}=v", 50), ("--subnet", "subnet-{}", 16), ("--security-group", "sg-{}", 5)]:
+            given = [word for number in range(most + 1) for word in (option, value.format(number))]
+            options = without(option, TWO)
+            self.assert_refused(submit(options, "--dry-run", *given), f"{option} stands {most + 1} times: SageMaker takes {most}")
+            self.assertEqual(submit(options, "--dry-run", *given[2:]).returncode, 0)
+        self.assert_refused(submit(ONE, "--dry-run", "--tag", "a=b", "--tag", "a=c"), "--tag: a key stands twice")
         for settings, line in [
+                (["--a.b", "one\ntwo"], "--a.b has 7 letters: SageMaker takes 2500 in one line, of a name 256"),
+                (["--sagemaker_program", "x"], "--sagemaker_program never reaches `tandem train`: "),
                 (["100"], "'100' belongs to no setting: write --section.key VALUE"),
                 (["--a.b", "1", "--a.b", "2"], "--a.b stands twice: SageMaker takes one value"),
-                (["--a.b", "x" * 2501], "--a.b has 2501 letters: SageMaker takes 2500, of a name 256"),
+                (["--a.b", "x" * 2501], "--a.b has 2501 letters: SageMaker takes 2500 in one line, of a name 256"),
                 ([f"--a.b{i}=1" for i in range(101)], "101 settings: SageMaker takes 100, so put them into a file for ")]:
             with self.subTest(line):
                 self.assert_refused(submit(ONE, "--dry-run", settings=settings), line)
@@ -173,7 +208,7 @@ class Model(unittest.TestCase):
         return list(faults(self.shapes, "CreateTrainingJobRequest", body))
 
     def test_it_takes_the_requests(self):
-        for options in [ONE, TWO, SPOT]:
+        for options in [ONE, TWO, SPOT, LARGEST]:
             self.assertEqual(self.faults(request(options)), [])
 
     def test_planted_faults(self):

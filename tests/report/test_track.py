@@ -42,16 +42,20 @@ def init(settings, **more):
 MLFLOW = NOTE + """
 from types import SimpleNamespace
 def get_tracking_uri(): return os.environ.get("MLFLOW_TRACKING_URI", "file:./mlruns")
+class MlflowException(Exception): pass
+def fails(place):
+    if os.environ.get("FAILS") == place: raise MlflowException("no\\n  \\x1b[1mfolder")
 class MlflowClient:
-    def get_experiment_by_name(self, name): return None
+    def get_experiment_by_name(self, name): return fails("begin")
     def create_experiment(self, name): note("experiment", name); return "7"
     def create_run(self, experiment, run_name):
         note("create", experiment, run_name)
         return SimpleNamespace(info=SimpleNamespace(run_id="r1"))
     def log_batch(self, run, metrics=(), params=()):
+        if metrics: fails("send")
         assert len(metrics) <= 1000 and len(params) <= 100
         note("batch", run, [vars(m) for m in metrics], {p.key: p.value for p in params})
-    def set_tag(self, run, key, value): note("tag", run, key, value)
+    def set_tag(self, run, key, value): fails("end") or note("tag", run, key, value)
     def update_run(self, run, status): note("status", run, status)
     def set_terminated(self, run, status): note("end", run, status)
 """
@@ -105,8 +109,8 @@ class Tracked(unittest.TestCase):
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
         return file
 
-    def start(self, *words, clients="clients"):
-        environment = {**os.environ, "PYTHONPATH": os.path.join(self.folder, clients),
+    def start(self, *words, clients="clients", **more):
+        environment = {**os.environ, **more, "PYTHONPATH": os.path.join(self.folder, clients),
                        "CALLS": os.path.join(self.folder, "calls")}
         return subprocess.Popen([sys.executable, TRACK, *words], env=environment, cwd=self.folder, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -261,11 +265,38 @@ class Refused(Tracked):
             said = self.track(client, code=2, clients="nowhere")
             self.assertRegex(said, rf"^track: Python has no {client}: \S+ -m pip install {client}\n$")
         unknown, elsewhere = self.start("comet", self.run_folder), self.start("wandb", self.folder)
-        self.assertRegex(self.end(unknown, 2), "^track: .*invalid choice: 'comet'.*--help shows how\n$")
+        self.assertRegex(self.end(unknown, 2), "^track: .*invalid choice: 'comet'.*--help shows all options\n$")
         self.assertRegex(self.end(elsewhere, 3), "^track: .*no metrics.jsonl and config.cfg; name the folder")
-        self.put("track.json", "{")
-        self.assertRegex(self.track("wandb", code=3), "^track: .*track.json: damaged; remove it")
+        place = "wandb tandem online"
+        for text in ["{", "[]", "3", json.dumps({place: 3}), json.dumps({place: {}}), json.dumps({place: {"id": 3, "rows": 0, "steps": {}}}),
+                     json.dumps({place: {"id": "a", "rows": "b", "steps": {}}}), json.dumps({place: {"id": "a", "rows": 0, "steps": []}})]:
+            self.put("track.json", text)
+            self.assertRegex(self.track("wandb", code=3), "^track: .*track.json: damaged; remove it.*\n$")
+        self.put("config.cfg", b"\xff\0", "wb")
+        self.assertRegex(self.track("wandb", code=3), "^track: .*config.cfg: is no text; .*\n$")
         self.assertEqual(self.calls("init"), [])
+
+    def test_notes_that_cannot_be_kept(self):
+        self.log(training(10))
+        os.mkdir(os.path.join(self.run_folder, "track.json"))
+        self.assertRegex(self.track("wandb", code=3), "^track: .*Is a directory: .*track.json'\n$")
+
+    def test_a_client_that_fails(self):
+        self.log(training(10))
+        self.report("finished")
+        for place, code in [("begin", 2), ("send", 75), ("end", 75)]:
+            self.assertEqual(self.track("mlflow", code=code, FAILS=place), "track: mlflow: no [1mfolder\n")
+        self.track("mlflow")
+        self.assertEqual(self.metrics_sent(), [("loss", 10, 0.1, 1010000), ("slowest/rank", 10, 0, 1010000), ("slowest/ratio", 10, 1.5, 1010000)])
+
+    def test_reports_of_any_shape(self):
+        self.log(training(10))
+        for report in [[], 3, {"starts": 3}, {"starts": []}, {"starts": [3]}, {"starts": {"a": 1}}, {"starts": [{"state": ["x"]}]}, "text"]:
+            self.put("report.json", json.dumps(report))
+            for client in ["wandb", "mlflow"]:
+                self.track(client)
+        self.assertEqual({code for code, in self.calls("finish")}, {0})
+        self.assertEqual({state for _, state in self.calls("end")}, {"FINISHED"})
 
 
 if __name__ == "__main__":

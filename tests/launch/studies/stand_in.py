@@ -18,7 +18,10 @@ import random
 import sys
 import time
 
-DEFAULTS = {"run.name": "run", "run.dir": "runs", "data.path": "", "model.kind": "gpt", "model.width": "128", "train.steps": "1000",
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "launch", "run"))
+from settings import read_file
+
+DEFAULTS = {"run.name": "run", "run.dir": "runs", "run.threads": "0", "data.path": "", "model.kind": "gpt", "model.width": "128", "train.steps": "1000",
             "train.global_batch": "16", "train.micro_batch": "0", "train.precision": "f32", "train.log_every": "10",
             "train.eval_every": "0", "train.eval_batches": "0", "dist.zero": "0", "dist.reduce": "ring", "dist.wire_dtype": "f32",
             "dist.shard": "world", "dist.overlap": "true", "checkpoint.every_steps": "0", "checkpoint.every_minutes": "0",
@@ -29,14 +32,16 @@ MEMORY = 64000  # of a rank; a sample takes 1000, and 2000 in stage 0
 
 
 def main(command, words):
+    files = [path for word, path in zip(words, words[1:]) if word == "--config"]
     words = dict(word[2:].split("=", 1) if "=" in word else (word[2:], "") for word in words if word.startswith("--"))
-    options = {key: words.pop(key) for key in ("ranks", "node-size", "gpu", "json", "help", "config") if key in words}
+    options = {key: words.pop(key) for key in ("ranks", "node-size", "gpu", "json", "check", "config") if key in words}
     for key in words:
         if key not in DEFAULTS:
             sys.exit(error(f"command line: unknown setting {key}; --help lists all"))
-    settings = {**DEFAULTS, **words}
-    if "help" in options:
-        print("\n".join(f"  --{key} {value or ' '}   meaning" for key, value in DEFAULTS.items()))
+    configured = [item for path in files for item in read_file(path).items()]
+    settings = {**DEFAULTS, **dict(configured), **words}
+    if "check" in options:
+        print(json.dumps(settings))
     elif command == "estimate":
         estimate(settings, int(options["ranks"]))
     else:
@@ -78,7 +83,7 @@ def train(settings, ranks):
     time.sleep(truth.get("seconds", 0))
     code = truth.get("fail", {}).get(settings["run.name"], 0)
     if code:
-        print("tandem: rank 1: the planted failure\nmpirun: many more lines", file=sys.stderr)
+        print("tandem: rank 1: the planted \x1b[1mfailure\nmpirun: many more lines", file=sys.stderr)
         sys.exit(code)
     pick = random.Random(settings["run.name"])
     slower = 1 + truth.get("drift", 0) * position / max(1, truth.get("launches", 1) - 1)

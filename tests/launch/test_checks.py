@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""launch/run.sh: what it reads, and what it finds wrong with hosts that are made up."""
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+LAUNCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "launch")
+sys.path.insert(0, os.path.join(LAUNCH, "run"))
+import checks
+import main
+import nccl_log
+from command import environment
+from errors import CONFIG, DATA, Failure
+from hosts import Host, Platform
+from recorded import GOOD, NCCL_LOG
+
+INSTANCES = {"p4d.24xlarge": {"gpus": 8, "efa": 4, "nvswitch": True, "bus_gb_s": {"1": 200, "2": 60, "4": 28}}}
+# A fact that is wrong, and what is said about it: of a host that is called b; None: the fact is missing.
+FAULTS = [
+    ({"program": None}, "t/tandem is not there or cannot be run"),
+    ({"missing_library": ["libmpi.so.40"]}, "does not find libmpi.so.40"),
+    ({"cannot_start": ["Illegal instruction"]}, "does not start: Illegal instruction"),
+    ({"program": ["2"]}, "is 2, on a 1: copy one build"),
+    ({"open_mpi": None}, "mpirun is not Open MPI"),
+    ({"open_mpi": ["5.0.1"]}, "Open MPI is 5.0.1, on a 4.1.7"),
+    ({"hostname": ["a"]}, "its hostname is a, like that of a"),
+    ({"hostname": ["gpu_1"]}, "its hostname is gpu_1, but Open MPI takes letters, digits, dots and hyphens only"),
+    ({"gpu": ["40960 580.95.05"] * 7}, "has 7 GPUs, a p4d.24xlarge has 8"),
+    ({"machine": ["unknown"], "gpu": ["40960 580.95.05"] * 4}, "8 ranks, but 4 GPUs"),
+    ({"gpu": ["40960 535.183.01"] * 8}, "its driver is 535.183.01, this build needs 580.65 for CUDA 13"),
+    ({"gpu_process": ["17, python3"]}, "a GPU is in use by process 17, python3"),
+    ({"gpu_remapping": ["00000000:10:1C.0"]}, "GPU 00000000:10:1C.0 has an ECC remapping that is pending"),
+    ({"fabric_manager": ["failed"]}, "nvidia-fabricmanager is failed"),
+    ({"efa": ["3"]}, "has 3 EFA devices, a p4d.24xlarge has 4"),
+    ({"machine": ["unknown"], "efa": ["0"]}, "has no EFA device"),
+    ({"memlock": ["64"]}, "locked memory is limited to 64 KiB"),
+    ({"nccl_plugin": None}, "libnccl-net.so (aws-ofi-nccl) is not in LD_LIBRARY_PATH"),
+    ({"libfabric": ["1.17.1"]}, "libfabric is 1.17.1, at least 1.18"),
+    ({"libfabric": None}, "libfabric is missing"),
+    ({"shared_memory": ["65536"]}, "/dev/shm has 64 MiB"),
+    ({"open_files": ["1024"]}, "1024 open files are allowed"),
+    ({"free_disk": ["1000"]}, "has 0 MiB free"),
+    ({"dataset": None}, "cannot read data.h5"),
+    ({"dataset": ["9 2"]}, "data.h5 is not the file of a"),
+    ({"not_shared": ["exit code 1"]}, "runs is not the folder of a"),
+    ({"variable": ["NCCL_PROTO"]}, "NCCL_PROTO is set, and it overrules"),
+    ({"variable": ["RDMAV_FORK_SAFE"]}, "RDMAV_FORK_SAFE is set"),
+]
+STORAGE = ("free_disk", "dataset", "not_shared")  # faults of these end with 3
+
+
+def pair(changes):
+    """A host a with which nothing is wrong, and b, which differs from it."""
+    facts = {**GOOD, "hostname": ["b"], **changes}
+    return [Host("a", 8, dict(GOOD)), Host("b", 8, {key: value for key, value in facts.items() if value is not None})]
+
+
+def job(**changes):
+    return checks.Job(**{"instances": INSTANCES, "program": "t/tandem", "dataset": "data.h5", "run_dir": "runs", "uses_gpus": True,
+                         "efa": True, "allowed": [], **changes})
+
+
+class Checks(unittest.TestCase):
+    def test_a_good_pair(self):
+        self.assertEqual(checks.problems(pair({}), job()), [])
+
+    def test_each_fault_is_named(self):
+        for changes, text in FAULTS:
+            with self.subTest(text):
+                found = checks.problems(pair(changes), job())
+                self.assertEqual([problem.host for problem in found], ["b"], found)
+                self.assertIn(text, found[0].text)
+                self.assertEqual(found[0].code, DATA if set(changes) & set(STORAGE) else CONFIG)
+
+    def test_what_is_just_enough(self):
+        for changes in [{"gpu": ["40960 580.65.06"] * 8}, {"open_files": ["8192"]}, {"libfabric": ["1.18.0"]}, {"shared_memory": ["1048576"]},
+                        {"free_disk": ["1048576"]}]:
+            self.assertEqual(checks.problems(pair(changes), job()), [], changes)
+
+    def test_several_at_once(self):
+        changes = {"memlock": ["64"], "shared_memory": ["65536"], "libfabric": ["1.17.1"]}
+        self.assertEqual(len(checks.problems(pair(changes), job())), 3)
+
+    def test_without_efa_its_limits_do_not_matter(self):
+        changes = {"machine": ["unknown"], "memlock": ["64"], "libfabric": None, "nccl_plugin": None, "efa": ["0"]}
+        self.assertEqual(checks.problems(pair(changes), job(efa=False)), [])
+
+    def test_on_the_cpu_gpus_do_not_matter(self):
+        changes = {"machine": ["unknown"], "gpu": ["40960 450.1"] * 4, "gpu_process": ["17, python3"]}
+        self.assertEqual(checks.problems(pair(changes), job(efa=False, uses_gpus=False)), [])
+
+    def test_what_is_allowed(self):
+        self.assertEqual(checks.problems(pair({"variable": ["NCCL_PROTO"]}), job(allowed=["NCCL_PROTO"])), [])
+
+
+class Instances(unittest.TestCase):
+    def test_each_type_says_all(self):
+        with open(os.path.join(LAUNCH, "instances.json")) as file:
+            known = json.load(file)
+        self.assertLessEqual(datetime.date.fromisoformat(known["updated"]), datetime.date.today())
+        self.assertGreater(len(known["types"]), 5)
+        for name, facts in known["types"].items():
+            with self.subTest(name):
+                self.assertEqual(set(facts), {"gpus", "gpu", "gpu_memory_mib", "efa", "nvswitch", "host_memory_gib", "bus_gb_s", "usd_per_hour"})
+                self.assertEqual(set(facts["bus_gb_s"]), {"1", "2", "4"})
+                self.assertEqual(set(facts["usd_per_hour"]), {"on_demand", "spot", "capacity_block", "sagemaker"})
+                for figure in [*facts["bus_gb_s"].values(), *facts["usd_per_hour"].values()]:
+                    self.assertTrue(figure is None or figure > 0)
+        self.assertEqual(known["types"]["p4d.24xlarge"]["efa"], 4)
+
+
+class NcclLogs(unittest.TestCase):
+    WRONG = [
+        (("Using network AWS Libfabric", "Using network Socket"), "NCCL uses the network 'Socket', not EFA"),
+        (("found 4 nics", "found 1 nics"), "NCCL found 1 EFA devices of 4"),
+        (("provider is efa", "provider is tcp"), "libfabric uses the provider 'tcp', not efa"),
+        (("/0/GDRDMA", "/0"), "no GPUDirect RDMA ('via NET/AWS Libfabric/0')"),
+        (("NCCL INFO Using network AWS Libfabric", "NCCL WARN Error: network AWS Libfabric not found."), "NCCL has no network 'AWS Libfabric'"),
+    ]
+
+    def read(self, *texts, ranks=None):
+        with tempfile.TemporaryDirectory() as folder:
+            for i, text in enumerate(texts):
+                with open(os.path.join(folder, f"host{i}.7.log"), "w") as file:
+                    file.write(text)
+            return nccl_log.NcclLog(folder, ranks or len(texts), 4).problems()
+
+    def test_a_good_one(self):
+        self.assertEqual(self.read(NCCL_LOG, NCCL_LOG.replace("AWS Libfabric", "Libfabric")), [])
+        self.assertEqual(nccl_log.summary(NCCL_LOG), "NCCL 2.27.7+cuda12.9, aws-ofi-nccl 1.16.3: network AWS Libfabric, 4 EFA devices")
+
+    def test_every_beginning_of_a_good_one(self):
+        for end in range(len(NCCL_LOG)):
+            self.assertEqual(self.read(NCCL_LOG[:end]), [], NCCL_LOG[:end])
+
+    def test_what_is_wrong(self):
+        for change, text in self.WRONG:
+            with self.subTest(text):
+                found = self.read(NCCL_LOG, NCCL_LOG.replace(*change))
+                self.assertEqual(len(found), 1)
+                self.assertTrue(found[0].startswith(f"host1: {text}: see"), found[0])
+
+
+class HostLists(unittest.TestCase):
+    def parse(self, text="", list=""):
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(text if isinstance(text, bytes) else text.encode())
+            file.flush()
+            return [(host.name, host.slots) for host in Platform("ssh", list, "" if list else file.name).hosts()]
+
+    def test_files(self):
+        text = "# all nodes\r\na slots=8 max_slots=8\r\n\n  b slots = 4 # old\nc:2\nd\n10.0.0.5 max-slots=9 slots=1\n"
+        self.assertEqual(self.parse(text), [("a", 8), ("b", 4), ("c", 2), ("d", 0), ("10.0.0.5", 1)])
+
+    def test_a_host_that_stands_twice_has_the_slots_of_both(self):
+        self.assertEqual(self.parse("a slots=4\nb slots=4\na slots=4\n"), [("a", 8), ("b", 4)])
+
+    def test_files_of_other_systems(self):
+        for encoding in ["utf-8", "utf-8-sig", "utf-16"]:
+            self.assertEqual(self.parse("a slots=2 # für Bälle\r\nb:3".encode(encoding)), [("a", 2), ("b", 3)])
+        self.assertEqual(self.parse("a slots=2 # für".encode("latin-1")), [("a", 2)])
+
+    def test_lists(self):
+        self.assertEqual(self.parse(list="a:8,b"), [("a", 8), ("b", 0)])
+        self.assertEqual(self.parse(list=" a:8 ,, b-2.c:1,"), [("a", 8), ("b-2.c", 1)])
+
+    def test_mistakes(self):
+        for text, said in [("", "no hosts"), ("# none\n", "no hosts"), ("a slots=x\n", "host 'a slots=x': must be"), ("a slots=0\n", "1 rank or more"),
+                           ("a b c\n", "host 'a b c'"), ("a\na slots=4\n", "host a stands twice"), ("a slots=²\n", "host 'a slots=²'"),
+                           ("gpu_1 slots=1\n", "host 'gpu_1 slots=1'"), ("fd00::2 slots=1\n", "takes no underscore and no IPv6 address"),
+                           ("fe80::1\n", "host 'fe80::1'"), ("2001:db8::10\n", "host '2001:db8::10'"), ("[fd00::2]:8\n", "host '[fd00::2]:8'"),
+                           ("-oProxyCommand=reboot\n", "host '-oProxyCommand=reboot'"), ("-x:1\n", "host '-x:1'"), ("höst:1\n", "host 'höst:1'")]:
+            with self.subTest(text), self.assertRaises(Failure) as caught:
+                self.parse(text)
+            self.assertIn(said, str(caught.exception))
+            self.assertEqual(caught.exception.code, CONFIG)
+
+
+class Choices(unittest.TestCase):
+    def test_fewer_hosts_take_ranks_that_divide_the_batch(self):
+        three = [Host(name, 8) for name in "abc"]
+        self.assertEqual(main.rank_count(three, three, 512), 24)  # as asked; the program refuses it
+        self.assertEqual(main.rank_count(three, three + [Host("d", 8)], 512), 16)
+        self.assertEqual(main.rank_count(three[:1], three, 12), 6)
+
+    def test_the_network(self):
+        one, two = pair({})
+        self.assertEqual(main.network([one, two], "auto", True), "efa")
+        self.assertEqual(main.network([one, two], "sockets", True), "sockets")
+        self.assertEqual(main.network([one], "auto", True), "")
+        self.assertEqual(main.network([one, two], "auto", False), "")
+        without = [Host("a", 8, {"efa": ["0"]}), Host("b", 8, {})]
+        self.assertEqual(main.network(without, "auto", True), "sockets")
+        self.assertEqual(main.network(without, "efa", True), "efa")  # the checks then say what is missing
+
+    def test_the_least_bandwidth(self):
+        a, b = pair({})
+        self.assertEqual([main.least_bandwidth([a] * count, INSTANCES) for count in (1, 2, 3, 4, 16)], [200, 60, 28, 28, 28])
+        self.assertIsNone(main.least_bandwidth([a, Host("c", 8, {"machine": ["unknown"]})], INSTANCES))
+
+
+class Environment(unittest.TestCase):
+    def test_what_the_user_has_set_stays(self):
+        with mock.patch.dict(os.environ, NCCL_SOCKET_IFNAME="eth7", OMPI_MCA_btl="self,tcp"):
+            given = environment(pair({}), "efa", "", {"TANDEM_JOB": "7"})
+        self.assertEqual([given[name] for name in ("NCCL_SOCKET_IFNAME", "OMPI_MCA_btl", "FI_PROVIDER", "TANDEM_JOB")],
+                         ["eth7", "self,tcp", "efa", "7"])
+        self.assertIn("NCCL_SOCKET_IFNAME", given["OMPI_MCA_mca_base_env_list"].split(";"))
+
+
+class Binding(unittest.TestCase):
+    """launch/rank.sh, on a machine like a p4d.24xlarge."""
+
+    def test_each_rank_is_bound_to_the_node_of_its_gpu(self):
+        with tempfile.TemporaryDirectory() as sys_folder:
+            def write(path, text):
+                os.makedirs(os.path.dirname(os.path.join(sys_folder, path)), exist_ok=True)
+                with open(os.path.join(sys_folder, path), "w") as file:
+                    file.write(text + "\n")
+            for number in range(8):
+                kind = "0x030000" if number == 0 else "0x030200"  # the first can have a display
+                for name, text in [("vendor", "0x10de"), ("class", kind), ("numa_node", str(number // 4))]:
+                    write(f"bus/pci/devices/0000:{16 * number:02x}:1c.0/{name}", text)
+            write("bus/pci/devices/0000:00:03.0/vendor", "0x1d0f")  # no GPU
+            write("devices/system/node/node0/cpulist", "0")
+            write("devices/system/node/node1/cpulist", str(os.cpu_count() - 1))
+
+            def bound(**environment):
+                script = "print(*os.sched_getaffinity(0), os.environ.get('CUDA_DEVICE_ORDER'))"
+                done = subprocess.run([os.path.join(LAUNCH, "rank.sh"), sys.executable, "-c", "import os; " + script], check=True, text=True,
+                                      env={**os.environ, "TANDEM_SYS": sys_folder, **environment}, stdout=subprocess.PIPE)
+                return done.stdout.split()
+            last = str(os.cpu_count() - 1)
+            self.assertEqual(bound(OMPI_COMM_WORLD_LOCAL_RANK="3"), ["0", "PCI_BUS_ID"])
+            self.assertEqual(bound(OMPI_COMM_WORLD_LOCAL_RANK="4"), [last, "PCI_BUS_ID"])
+            self.assertEqual(bound(SLURM_LOCALID="7"), [last, "PCI_BUS_ID"])
+            self.assertEqual(bound(OMPI_COMM_WORLD_LOCAL_RANK="0", CUDA_VISIBLE_DEVICES="6,7"), [last, "PCI_BUS_ID"])
+            everything = [*map(str, sorted(os.sched_getaffinity(0))), "None"]
+            self.assertEqual(bound(), everything)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
