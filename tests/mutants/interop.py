@@ -3,6 +3,10 @@ from table import Mutant
 
 BUILD = "release"
 MUTANTS = [
+    Mutant("hugging face: a tied head may differ from the embedding", "src/weights/hugging_face/reader.cpp", "  if (!same) {", "  if (false) {",
+           ["train.hugging_face"]),
+    Mutant("hugging face: what trains or evaluates does not look at a tied head", "src/weights/stored_weights.cpp",
+           "      reader->require_tied();\n", "", ["program.hugging_face HuggingFace.test_a_tied_head_that_differs"]),
     Mutant("a transposed matrix is read as it stands", "src/weights/hugging_face/reader.cpp",
            "if (part.transposed) {", "if (false) {",
            ["train.hugging_face"]),
@@ -42,7 +46,7 @@ MUTANTS = [
     Mutant("a text that has ended goes on while others do", "src/commands/generate.cpp",
            "    if (!ended_) {", "    if (true) {",
            ["program.looking_back LookingBack.test_eval_and_generate_as_json"]),
-    Mutant("data of another tokenizer are taken for a model from elsewhere", "src/inference/trained_model.cpp",
+    Mutant("data of another tokenizer are taken for a model from elsewhere", "src/weights/stored_weights.cpp",
            "return require_same_tokens(checkpoint, data);", "return;",
            ["program.hugging_face HuggingFace.test_data_of_another_tokenizer"]),
     Mutant("tokens are compared by their number alone", "src/weights/hugging_face/tokenizer_files.cpp",

@@ -204,4 +204,7 @@ MUTANTS = [
     Mutant("optimizers: weights of 16 bits are not rounded again after the update", "optim/flat_optimizer.cuh",
            "      store_pack(Global<T>(working), i, values.of);\n", "",
            ["optim.adamw AdamW.WorkingCopyIsTheRoundedValue"]),
+    Mutant("batchnorm2d on a GPU: ReLU passes the gradient at 0", "layers/batchnorm2d/batchnorm2d.cu",
+           "const float g = !masked || affine(input[j], j) > 0 ?", "const float g = !masked || affine(input[j], j) >= 0 ?",
+           ["layers.batchnorm2d BatchNorm2d.ReluPassesNoGradientAtZero"]),
 ]
