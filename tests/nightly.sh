@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
+#   tests/nightly.sh
 # Checks that take too long for every change: sanitizers, clang-tidy, hostile inputs, a run that is killed again and again, all
 # that a power failure may leave, fuzzers and mutants. All of them run, also after a failure; the last lines say what failed.
 set -uo pipefail
+[ "${1:-}" != --help ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit; }
+[ $# -eq 0 ] || { echo "nightly: it takes no arguments, and $* is one" >&2; exit 2; }
 cd "$(dirname "$0")/.." || exit 1
 launch/setup.sh --tests || exit 1
 failed=()
-for job in "tests/run.sh --asan" "tests/run.sh --tsan" tests/style/check_tidy.sh launch/build.sh \
-    "tests/program/test_hostile_inputs.py build/tandem" "tests/launch/chaos.py build/tandem" \
+for job in "tests/run.sh --asan" "tests/run.sh --tsan" tests/style/check_tidy.sh \
+    "tests/anywhere.sh user" "tests/anywhere.sh jobs" "tests/anywhere.sh busy" launch/build.sh \
+    "tests/program/test_hostile_inputs.py build/tandem" \
+    "env TANDEM_LARGE_TEXT_MIB=1024 tests/program/test_tokenizers.py build/tandem" "env TANDEM_DAMAGE=all build/tests/test_damaged_hdf5" "tests/launch/chaos.py build/tandem" \
     "launch/build.sh simt" "env TANDEM_CHAOS_DEVICE=cuda tests/launch/chaos.py build-simt/tandem Chaos" \
     "env TANDEM_KILLS=500 tests/launch/test_kills.py build/tandem" \
     "env TANDEM_SLURM=all tests/launch/test_slurm.py build/tandem" tests/launch/check_pcluster.py \

@@ -2,13 +2,15 @@
 # Sets up, builds and tests. Further arguments go to ctest; then only what the chosen tests need is built.
 #   tests/run.sh              all tests: of the program as users build it, then of the same sources on the emulated GPU
 #   tests/run.sh -R attention
+#   JOBS=8 tests/run.sh       eight tests at a time; otherwise as many as there are cores
 #   tests/run.sh --asan       unit and MPI tests under AddressSanitizer and UndefinedBehaviorSanitizer, without a GPU
 #   tests/run.sh --tsan       the same under ThreadSanitizer
 set -euo pipefail
+[ "${1:-}" != --help ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit; }
 cd "$(dirname "$0")/.."
 build=$(realpath -m "${BUILD:-build}")
 configurations=(release simt) folders=("$build" "$build-simt") labels=() fixed_addresses=()
-cores=$(nproc)  # nproc obeys OMP_NUM_THREADS, which is set below
+jobs=${JOBS:-$(nproc)}  # nproc obeys OMP_NUM_THREADS, which is set below
 case "${1:-}" in
   --asan | --tsan)
     configurations=("${1#--}") folders=("$build-${1#--}") labels=(-L '^(unit|mpi)$')
@@ -57,7 +59,7 @@ for i in "${!folders[@]}"; do
   else
     targets "$folder" "${chosen[@]}" | xargs -r cmake --build "$folder" --target
   fi
-  "${fixed_addresses[@]}" ctest --test-dir "$folder" --parallel "$cores" --output-on-failure --no-tests=error \
+  "${fixed_addresses[@]}" ctest --test-dir "$folder" --parallel "$jobs" --output-on-failure --no-tests=error \
     "${chosen[@]}"
 done
 [ $total -gt 0 ] || { echo "run: no test is chosen by: $*" >&2; exit 1; }

@@ -1,32 +1,73 @@
 #!/usr/bin/env bash
-# Which rooms each room may include (its README says the same), which files may include a library; sizes of files and folders.
+# Which folders each folder may include, and no circle among them (READMEs say why); which files may include a library; sizes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+export LC_ALL=C
 failed=0
 
-# allow FOLDER 'PATTERN': project includes in FOLDER must match the pattern.
-allow() {
-  local bad
-  bad=$(git ls-files "$1/*.h" "$1/*.cpp" "$1/*.cu" "$1/*.cuh" |
-    xargs -r grep -nE '^#include "' | grep -vE "#include \"($2)" || true)
-  [ -z "$bad" ] || { echo "include direction: $1 may include only $2"; echo "$bad"; failed=1; }
-}
-allow src/core 'src/core/'
-allow src/device 'src/(core|device)/'
-allow src/kernels 'src/(core|device|kernels)/'
-allow src/product 'src/(core|device|kernels|product)/'
-allow src/autograd 'src/(core|device|kernels|autograd)/'
-engine='src/(core|device|kernels|product)/'
-allow layers "layers/|src/autograd/|$engine"
-allow comm "comm/|src/autograd/(parameter|context|gate)\.h|$engine"
-allow optim "optim/|$engine"
-allow src/step "src/step/|src/autograd/|layers/|comm/|optim/|$engine"
-allow src/io 'src/(core|device|io)/'
-allow src/data 'src/(core|data)/|src/io/(byte_stream|content_hash|hdf5)\.h'
-allow src/prepare 'src/(core|data|io|prepare)/'
-allow src/stop 'src/(core|stop)/'
-training='src/(autograd|data|io|step|settings|stop|train|estimate|inference|report)/|layers/|comm/|optim/'
-for room in settings train estimate inference report; do allow "src/$room" "$training|$engine"; done
+# Which folders each folder includes, sub-rooms named by themselves: FOLDER...: FOLDER...
+allowed='
+src/device:                 src/core
+src/device/ranks:           src/core src/device
+src/kernels:                src/core src/device
+src/product src/autograd:   src/core src/device src/kernels
+src/trace:                  src/device
+layers/activation layers/add layers/batchnorm2d layers/dropout layers/embedding layers/pool2d layers/shortcut:
+                            src/autograd src/device src/kernels
+layers/conv2d layers/linear: src/autograd src/device src/kernels src/product
+layers/attention:           src/autograd src/core src/device src/kernels src/product
+layers/cross_entropy:       src/autograd src/core src/device src/kernels
+layers/norm:                src/autograd src/device src/kernels layers/add
+layers/rope:                src/core src/kernels layers/attention
+layers/models:              src/autograd src/device layers/activation layers/add layers/attention layers/batchnorm2d layers/conv2d
+                            layers/cross_entropy layers/dropout layers/embedding layers/linear layers/norm layers/pool2d
+                            layers/rope layers/shortcut
+comm/transport:             src/core src/device src/device/ranks
+comm/sharding:              src/core src/device src/device/ranks src/kernels src/autograd src/trace comm/transport
+comm:                       src/core src/device/ranks comm/transport comm/sharding
+optim:                      src/core src/device src/kernels
+src/io src/stop:            src/core
+src/io/hdf5 src/io/safetensors: src/core src/io
+src/io/checkpoint:          src/core src/device src/io src/io/hdf5
+src/data:                   src/core src/io src/io/hdf5
+src/data/bpe:               src/core src/io src/data
+src/prepare:                src/core src/io src/io/hdf5 src/data src/data/bpe
+src/step:                   src/core src/device src/device/ranks src/kernels src/autograd src/data layers/batchnorm2d layers/models
+                            comm/sharding optim
+src/settings:               src/core src/device src/data src/stop src/step layers/attention layers/models comm/sharding optim
+src/machine:                src/core src/device src/device/ranks src/product src/autograd layers/attention comm comm/transport
+                            src/settings
+src/weights/hugging_face:   src/core src/device src/io src/io/checkpoint src/io/hdf5 src/io/safetensors src/data/bpe layers/models
+                            src/settings
+src/weights:                src/core src/device src/device/ranks src/kernels src/io src/io/checkpoint src/data layers/models
+                            comm/sharding optim src/step src/settings src/weights/hugging_face
+src/inference:              src/core src/device src/device/ranks src/kernels src/io/checkpoint src/data layers/models comm/sharding
+                            src/step src/settings src/machine src/weights src/weights/hugging_face
+src/estimate:               src/core src/device src/product src/data layers/attention layers/models comm comm/sharding
+                            comm/transport src/step src/settings src/machine src/weights
+src/report/writers:         src/core src/io src/settings
+src/report:                 src/core src/device src/device/ranks src/trace src/io src/io/checkpoint src/data layers/models
+                            src/settings src/machine src/weights src/inference src/report/writers
+src/train:                  src/core src/device/ranks src/kernels src/io src/io/checkpoint src/data src/stop layers/attention
+                            layers/models comm src/step src/settings src/machine src/weights src/weights/hugging_face
+                            src/inference src/estimate src/report
+src/commands:               src/core src/device src/device/ranks src/kernels src/product src/io src/io/checkpoint src/data src/prepare
+                            src/stop comm src/settings src/machine src/weights src/weights/hugging_face src/inference
+                            src/estimate src/report src/report/writers src/train
+'
+listed=$(awk '/^[^ ]/ { n = split(substr($0, 1, index($0, ":") - 1), from); sub(/.*:/, "") }
+  { for (i = 1; i <= n; ++i) for (j = 1; j <= NF; ++j) print from[i], $j }' <<<"$allowed" | sort -u)
+used=$(git ls-files {src,layers,comm,optim}/\*.{h,cpp,cu,cuh} | xargs grep -H '^#include "' |
+  sed -E 's|/[^/:]*:#include "(.*)/.*"| \1|' | awk '$1 != $2' | sort -u)
+while read -r from to; do
+  echo "include direction: $from may not include $to"
+  git grep -n "^#include \"$to/[^/]*\"" -- ":(glob)$from/*"
+  failed=1
+done < <(join -v1 -t, <(echo "$used") <(echo "$listed"))
+unused=$(join -v2 -t, <(echo "$used") <(echo "$listed"))
+[ -z "$unused" ] || { echo "listed, but no file includes it:"; echo "$unused"; failed=1; }
+circle=$(tsort <<<"$used"$'\n'"$listed" 2>&1 >/dev/null | sed -n 1,9p || true)
+[ -z "$circle" ] || { echo "a circle of includes: $circle"; failed=1; }
 
 # only HEADER 'PATTERN': only the named files, and the emulated GPU, may include the library header.
 only() { only_line "^#include <$1" "<$1>" "$2"; }
@@ -37,7 +78,7 @@ only_line() {
   [ -z "$bad" ] || { echo "$2 may stand only in $3, not in: $bad"; failed=1; }
 }
 only 'mpi\.h' 'comm/(world\.cpp|transport/mpi_wire\..*)'
-only 'hdf5\.h' 'src/io/hdf5.*|tests/(io/test_hostile_hdf5|fuzz/support/hdf5_file)\.cpp'
+only 'hdf5\.h' 'src/io/hdf5/writer\.cpp|tests/(io/test_hostile_hdf5|fuzz/support/hdf5_file|support/foreign_dataset)\.cpp'
 only 'archive' 'src/prepare/tar_reader\.(h|cpp)'
 only 'boost/' '(src/settings/options|src/stop/instance_metadata)\.cpp'
 only 'cuda_runtime' 'src/device/(cuda\.cpp|cuda_check\.h)|src/kernels/launch\.cuh'
@@ -45,6 +86,8 @@ only 'cublas' 'src/product/cublas_lt\.h'
 only 'cudnn' 'layers/attention/cudnn_backend\.h'
 only 'nccl\.h' 'comm/transport/nccl_(collectives\.cpp|stream\..*)'
 only 'nvtx3/' 'src/device/nvtx\.cpp'
+only_line '^#include "src/autograd/(block|op|parameter_sums|say_where|tape|variable)\.h"' 'the tape' \
+  '(src/(autograd|step)|layers|tests)/.*'
 only_line '\b_*asm_*( volatile)? *\(' 'assembly' 'src/device/ptx\.cuh|src/core/float16\.h'
 only_line '<<<' 'a kernel launch' 'src/kernels/launch\.cuh'
 only_line '^ *# *(el)?if.*(__CUDA|TANDEM_CUDA)' 'a test for CUDA' 'src/(core|device)/(dispatch|host_device|float16|global|math)\.h'
