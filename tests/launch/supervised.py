@@ -42,7 +42,7 @@ def is_alive(process):
 
 def attempts(folder):
     with open(os.path.join(folder, "attempts.jsonl")) as lines:
-        return [json.loads(line) for line in lines]
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def start(folder, command, *options, **how):

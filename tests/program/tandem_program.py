@@ -44,8 +44,9 @@ def kind_in(settings):
 
 
 def logged(folder):
+    """The whole lines of a log; a run that goes on may have written half of the next one."""
     with open(os.path.join(folder, "metrics.jsonl")) as lines:
-        return [json.loads(line) for line in lines]
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def metrics(folder):

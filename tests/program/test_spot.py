@@ -40,8 +40,9 @@ class Spot(Workspace):
             time.sleep(0.02)
 
     def step(self, name):
-        log = os.path.join(self.run_folder(name), "metrics.jsonl")
-        return metrics(self.run_folder(name))[-1]["step"] if os.path.exists(log) and os.path.getsize(log) else 0
+        """The last one that was logged."""
+        folder = self.run_folder(name)
+        return max((line["step"] for line in metrics(folder)), default=0) if os.path.exists(os.path.join(folder, "metrics.jsonl")) else 0
 
     def saved_step(self, name):
         """The step of the newest checkpoint."""

@@ -124,10 +124,11 @@ class Tracked(unittest.TestCase):
         return self.end(self.start(client, self.run_folder, *more, **how), code)
 
     def calls(self, name):
-        """What the client was told with this call."""
+        """What the client was told with this call, as far as the lines are whole."""
         try:
             with open(os.path.join(self.folder, "calls")) as file:
-                return [call[1:] for call in map(json.loads, file) if call[0] == name]
+                calls = [json.loads(line) for line in file if line.endswith("\n")]
+            return [call[1:] for call in calls if call[0] == name]
         except FileNotFoundError:
             return []
 
