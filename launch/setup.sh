@@ -2,7 +2,7 @@
 # Installs what Tandem needs on Debian and Ubuntu. Prints what it does; quick when nothing is missing.
 #   launch/setup.sh            what building and running needs
 #   launch/setup.sh --tests    also what the tests need: clang-format, fibers for the emulated GPU; PyTorch, clang 16, an SSH
-#                              server and Slurm if the system has them
+#                              server and Slurm if the system has them; headers for cuDNN's attention where there is nvcc
 set -euo pipefail
 [ "${1:-}" != --help ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit; }
 
@@ -39,7 +39,12 @@ extra=()
 for package in "${wanted[@]}"; do
   installed "$package" || extra+=("$package")
 done
-if [ ${#missing[@]} -eq 0 ] && [ ${#extra[@]} -eq 0 ]; then
+headers=
+if [ "$*" = --tests ] && command -v nvcc >/dev/null; then
+  headers=nvidia-cudnn-frontend
+  ! python3 -c "import importlib.metadata as it; it.version('$headers')" 2>/dev/null || headers=
+fi
+if [ ${#missing[@]} -eq 0 ] && [ ${#extra[@]} -eq 0 ] && [ -z "$headers" ]; then
   echo "setup: everything is installed"
   exit 0
 fi
@@ -50,7 +55,7 @@ install() {
   echo "setup: installing $*"
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
-"${sudo[@]}" apt-get update -qq
+[ $((${#missing[@]} + ${#extra[@]})) -eq 0 ] || "${sudo[@]}" apt-get update -qq
 [ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
 for package in "${extra[@]}"; do
   if apt-cache show "$package" >/dev/null 2>&1; then
@@ -59,4 +64,9 @@ for package in "${extra[@]}"; do
     echo "setup: this system has no $package; tests that need it cannot run"
   fi
 done
+if [ -n "$headers" ]; then
+  echo "setup: installing $headers"
+  PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore python3 -m pip install -q --no-deps --disable-pip-version-check $headers ||
+    echo "setup: no $headers; the build leaves out cuDNN's attention"
+fi
 echo "setup: done"

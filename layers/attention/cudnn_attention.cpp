@@ -1,240 +1,213 @@
 #include "layers/attention/cudnn_attention.h"
 
-#include <algorithm>
+#include <dlfcn.h>
+
 #include <cmath>
 #include <limits>
 #include <map>
 #include <mutex>
+#include <unordered_map>
 
-#include "layers/attention/cudnn_backend.h"
+// NVIDIA's library of headers. It finds the functions of cuDNN by dlsym in cudnn_dlhandle.
+#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <cudnn_frontend.h>
+
+#include "src/device/cuda.h"
+
+void* cudnn_frontend::cudnn_dlhandle = nullptr;
 
 namespace tandem::cudnn_attention {
 
 namespace {
 
-using cudnn::Graph;
-using cudnn::Layout;
-using cudnn::Plan;
-using cudnn::Target;
-using Tensor = Graph::Tensor;
+namespace fe = cudnn_frontend;
+using fe::graph::Graph;
+using fe::graph::Tensor_attributes;
 
-// The layouts of a problem's tensors as [batch, heads, rows, columns].
-struct Layouts {
-  explicit Layouts(const Problem& p)
-      : queries(in_rows(p, p.layout.heads, p.layout.row())),
-        keys(in_rows(p, p.layout.kv_heads, p.layout.row())),
-        y(in_rows(p, p.layout.heads, p.layout.heads * p.layout.width)),
-        all_heads(Layout::packed(p.batch, p.layout.heads, p.length, p.layout.width)),
-        scores(Layout::packed(p.batch, p.layout.heads, p.length, p.length)),
-        sums(Layout::packed(p.batch, p.layout.heads, p.length, 1)) {}
+// The numbers of a graph's tensors in memory.
+enum Id : int64_t { kQueries, kKeys, kValues, kY, kLogSum, kDy, kDQueries, kDKeys, kDValues };
+using Addresses = std::unordered_map<int64_t, void*>;
 
-  Layout queries, keys, y;  // parts of qkv; y
-  Layout all_heads;         // gradients of keys before groups are added
-  Layout scores, sums;      // sums: one number for each row of scores
-
- private:
-  // `heads` heads side by side in rows of `row` elements.
-  static Layout in_rows(const Problem& p, int64_t heads, int64_t row) {
-    return {.sizes = {p.batch, heads, p.length, p.layout.width},
-            .strides = {p.length * row, p.layout.width, row, 1}};
+void check(fe::error_t error) {
+  if (error.is_bad()) {
+    const std::string text = error.get_message();
+    const bool memory = text.find("CUDNN_STATUS_ALLOC_FAILED") != std::string::npos;
+    fail(memory ? ExitCode::kOutOfMemory : ExitCode::kConfig, "cuDNN: " + text);
   }
-};
-
-cudnnDataType_t type_of(const Problem& problem) {
-  return problem.dtype == DType::kBf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
 }
 
-// scores where the key is not after the query, elsewhere -infinity.
-Tensor masked(Graph& graph, const Layouts& layouts, Tensor scores) {
-  const auto index = [&](int64_t axis) {
-    return graph.pointwise(CUDNN_POINTWISE_GEN_INDEX, {scores},
-                           graph.interim(layouts.scores, CUDNN_DATA_INT32), CUDNN_DATA_INT32, axis);
-  };
-  const Tensor query = index(2), key = index(3);
-  const Tensor seen =
-      graph.pointwise(CUDNN_POINTWISE_CMP_GE, {query, key},
-                      graph.interim(layouts.scores, CUDNN_DATA_BOOLEAN), CUDNN_DATA_BOOLEAN);
-  return graph.pointwise(CUDNN_POINTWISE_BINARY_SELECT,
-                         {scores, graph.scalar(-std::numeric_limits<float>::infinity()), seen},
-                         graph.interim(layouts.scores));
+// Why cuDNN cannot be loaded; empty if it can.
+std::string load() {
+  const std::string name = str("libcudnn.so.", CUDNN_MAJOR);
+  fe::cudnn_dlhandle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!fe::cudnn_dlhandle) {
+    return str("cuDNN cannot be loaded (", dlerror(),
+               "); install it, or put its folder on LD_LIBRARY_PATH");
+  }
+  if (const size_t version = fe::detail::get_backend_version(); version < 90800) {
+    return str(name, " is version ", version, "; install cuDNN 9.8 or later");
+  }
+  return "";
 }
 
-float scale_of(const Problem& problem) {
-  return 1 / std::sqrt(static_cast<float>(problem.layout.width));
+// A tensor of `heads` heads side by side in rows of `row` elements, as [batch, heads, length,
+// width].
+Tensor_attributes& lay_out(Tensor_attributes& tensor, Id id, const Problem& p, int64_t heads,
+                           int64_t row) {
+  return tensor.set_uid(id)
+      .set_dim({p.batch, heads, p.length, p.layout.width})
+      .set_stride({p.length * row, p.layout.width, row, 1});
 }
 
-// Stored: q, k, v, y, log_sum.
-Graph forward_graph(const Problem& problem) {
-  const Layouts layouts(problem);
-  const cudnnDataType_t type = type_of(problem);
+Tensor_attributes& lay_out_log_sum(Tensor_attributes& tensor, const Problem& p) {
+  return tensor.set_uid(kLogSum)
+      .set_data_type(fe::DataType_t::FLOAT)
+      .set_dim({p.batch, p.layout.heads, p.length, 1})
+      .set_stride({p.layout.heads * p.length, p.length, 1, 1});
+}
+
+// The graph of a pass for GPUs of a compute capability, such as 80.
+Graph graph_of(const Problem& problem, Pass pass, int capability) {
+  const auto& [heads, kv_heads, width] = problem.layout;
+  const int64_t row = problem.layout.row();
+  const float scale = 1 / std::sqrt(static_cast<float>(width));
   Graph graph;
-  const Tensor q = graph.stored(type, layouts.queries);
-  const Tensor k_across = graph.stored(type, layouts.keys.transposed());
-  const Tensor v = graph.stored(type, layouts.keys);
-  const Tensor y = graph.stored(type, layouts.y);
-  const Tensor log_sum = graph.stored(CUDNN_DATA_FLOAT, layouts.sums);
-  const auto score = [&] { return graph.interim(layouts.scores); };
-  const auto sum = [&] { return graph.interim(layouts.sums); };
-
-  const Tensor products = graph.matmul(q, k_across, score());
-  const Tensor scores = masked(
-      graph, layouts,
-      graph.pointwise(CUDNN_POINTWISE_MUL, {products, graph.scalar(scale_of(problem))}, score()));
-  const Tensor largest = graph.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, sum());
-  const Tensor below = graph.pointwise(CUDNN_POINTWISE_SUB, {scores, largest}, score());
-  const Tensor weights = graph.pointwise(CUDNN_POINTWISE_EXP, {below}, score());
-  const Tensor total = graph.reduce(CUDNN_REDUCE_TENSOR_ADD, weights, sum());
-  const Tensor log_total = graph.pointwise(CUDNN_POINTWISE_LOG, {total}, sum());
-  graph.pointwise(CUDNN_POINTWISE_ADD, {largest, log_total}, log_sum);
-  const Tensor probabilities =
-      graph.pointwise(CUDNN_POINTWISE_DIV, {weights, total}, graph.interim(layouts.scores, type));
-  graph.matmul(probabilities, v, y);
+  graph.set_sm_version(capability)
+      .set_io_data_type(problem.dtype == DType::kBf16 ? fe::DataType_t::BFLOAT16
+                                                      : fe::DataType_t::HALF)
+      .set_intermediate_data_type(fe::DataType_t::FLOAT)
+      .set_compute_data_type(fe::DataType_t::FLOAT);
+  const auto input = [&](Id id, int64_t its_heads, int64_t its_row) {
+    Tensor_attributes tensor;
+    return graph.tensor(lay_out(tensor, id, problem, its_heads, its_row));
+  };
+  const auto q = input(kQueries, heads, row);
+  const auto k = input(kKeys, kv_heads, row), v = input(kValues, kv_heads, row);
+  if (pass == Pass::kForward) {
+    const auto [y, log_sum] = graph.sdpa(
+        q, k, v,
+        fe::graph::SDPA_attributes().set_generate_stats(true).set_causal_mask(true).set_attn_scale(
+            scale));
+    lay_out(*y, kY, problem, heads, heads * width).set_output(true);
+    lay_out_log_sum(*log_sum, problem).set_output(true);
+    return graph;
+  }
+  const auto y = input(kY, heads, heads * width), dy = input(kDy, heads, heads * width);
+  Tensor_attributes log_sum;
+  const auto [dq, dk, dv] =
+      graph.sdpa_backward(q, k, v, y, dy, graph.tensor(lay_out_log_sum(log_sum, problem)),
+                          fe::graph::SDPA_backward_attributes()
+                              .set_causal_mask(true)
+                              .set_attn_scale(scale)
+                              .set_deterministic_algorithm(true));
+  lay_out(*dq, kDQueries, problem, heads, row).set_output(true);
+  lay_out(*dk, kDKeys, problem, kv_heads, row).set_output(true);
+  lay_out(*dv, kDValues, problem, kv_heads, row).set_output(true);
   return graph;
 }
 
-// Stored: q, k, v, y, dy, log_sum, dq, dk, dv, delta, which is <dy, y> of each row.
-Graph backward_graph(const Problem& problem) {
-  const Layouts layouts(problem);
-  const cudnnDataType_t type = type_of(problem);
-  Graph graph;
-  const Tensor q = graph.stored(type, layouts.queries);
-  const Tensor k_across = graph.stored(type, layouts.keys.transposed());
-  const Tensor v_across = graph.stored(type, layouts.keys.transposed());
-  const Tensor y = graph.stored(type, layouts.y);
-  const Tensor dy = graph.stored(type, layouts.y);
-  const Tensor log_sum = graph.stored(CUDNN_DATA_FLOAT, layouts.sums);
-  const Tensor dq = graph.stored(type, layouts.queries);
-  const Tensor dk = graph.stored(type, layouts.keys);
-  const Tensor dv = graph.stored(type, layouts.keys);
-  const Tensor delta = graph.stored(CUDNN_DATA_FLOAT, layouts.sums);
-  const auto score = [&] { return graph.interim(layouts.scores); };
-  // The gradient of keys or values: `by_query` [queries, keys], transposed, times rows of queries.
-  const auto by_keys = [&](Tensor by_query, Tensor rows, Tensor into) {
-    const Tensor by_key = graph.reshape(by_query, graph.interim(layouts.scores.transposed(), type));
-    if (problem.layout.heads == problem.layout.kv_heads) {
-      graph.matmul(by_key, rows, into);
-    } else {
-      const Tensor each = graph.matmul(by_key, rows, graph.interim(layouts.all_heads, type));
-      graph.reduce(CUDNN_REDUCE_TENSOR_ADD, each, into);
-    }
-  };
-
-  const Tensor products =
-      graph.pointwise(CUDNN_POINTWISE_MUL, {dy, y}, graph.interim(layouts.all_heads));
-  const Tensor row_sums =
-      graph.reduce(CUDNN_REDUCE_TENSOR_ADD, products, graph.interim(layouts.sums));
-  // Without this factor, which dropout would have, cuDNN does not recognize all of the graph and
-  // takes twice the workspace.
-  graph.pointwise(CUDNN_POINTWISE_MUL, {row_sums, graph.scalar(1)}, delta);
-
-  const Tensor scale = graph.scalar(scale_of(problem));
-  const Tensor unscaled = graph.matmul(q, k_across, score());
-  const Tensor scores = graph.pointwise(CUDNN_POINTWISE_MUL, {unscaled, scale}, score());
-  const Tensor exponents = graph.pointwise(CUDNN_POINTWISE_SUB, {scores, log_sum}, score());
-  const Tensor probabilities =
-      graph.pointwise(CUDNN_POINTWISE_EXP, {masked(graph, layouts, exponents)}, score());
-  by_keys(probabilities, dy, dv);
-
-  const Tensor dprobabilities = graph.matmul(dy, v_across, score());
-  const Tensor centred = graph.pointwise(CUDNN_POINTWISE_SUB, {dprobabilities, delta}, score());
-  const Tensor dscores = graph.pointwise(CUDNN_POINTWISE_MUL, {centred, probabilities}, score());
-  const Tensor scaled = graph.pointwise(CUDNN_POINTWISE_MUL, {dscores, scale}, score());
-  by_keys(scaled, q, dk);
-  graph.matmul(scaled, graph.reshape(k_across, graph.interim(layouts.keys, type)), dq);
-  return graph;
+// Lets cuDNN propose engines for a graph, without those that it calls nondeterministic. `handle` is
+// null where the graph describes its GPU.
+void find_engines(Graph& graph, cudnnHandle_t handle, int64_t most_workspace_bytes) {
+  check(graph.validate());
+  check(handle ? graph.build_operation_graph(handle) : graph.build_operation_graph());
+  check(graph.create_execution_plans({fe::HeurMode_t::A}));
+  graph.deselect_numeric_notes({fe::NumericalNote_t::NONDETERMINISTIC});
+  graph.deselect_workspace_greater_than(most_workspace_bytes);
+  check(graph.check_support());
 }
 
-// cuDNN's handle, and the plans made so far.
+// cuDNN's handle, and the graphs built so far.
 struct Plans {
-  const Target target{};
+  cudnnHandle_t handle = nullptr;
   std::mutex mutex{};
-  std::map<std::pair<Problem, Pass>, Plan> made{};
+  std::map<std::pair<Problem, Pass>, Graph> built{};
 };
 
-Graph graph_of(const Problem& problem, Pass pass, const Target& target) {
-  Graph graph = pass == Pass::kForward ? forward_graph(problem) : backward_graph(problem);
-  graph.finish(target);
-  return graph;
-}
-
-// Calls f(plan, target), one call at a time.
+// Calls f(handle, graph), one call at a time.
 template <class F>
-auto with_plan(const Problem& problem, Pass pass, F&& f) {
+void with_plan(const Problem& problem, Pass pass, F&& f) {
   static auto& plans = *new Plans;  // never destroyed: at exit the driver may be gone
   const std::lock_guard lock(plans.mutex);
-  auto found = plans.made.find({problem, pass});
-  if (found == plans.made.end()) {
+  auto found = plans.built.find({problem, pass});
+  if (found == plans.built.end()) {
     try {
-      Plan plan(graph_of(problem, pass, plans.target), plans.target);
-      found = plans.made.emplace(std::pair(problem, pass), std::move(plan)).first;
+      if (const std::string why = why_missing(); !why.empty()) {
+        fail(ExitCode::kConfig, why);
+      }
+      if (!plans.handle && fe::detail::create_handle(&plans.handle) != CUDNN_STATUS_SUCCESS) {
+        fail(ExitCode::kConfig, str("cuDNN: ", fe::detail::get_last_error_string_()));
+      }
+      Graph graph = graph_of(problem, pass, cuda::compute_capability());
+      find_engines(graph, plans.handle, std::numeric_limits<int64_t>::max());
+      check(graph.build_plans(plans.handle));
+      found = plans.built.emplace(std::pair(problem, pass), std::move(graph)).first;
     } catch (const Error& error) {
       fail(error.code(), str("kernels.attention = cudnn cannot compute ", problem.text(), " (",
                              error.what(), "); use own"));
     }
   }
-  return f(found->second, plans.target);
+  f(plans.handle, found->second);
 }
 
-// Addresses of the queries, the keys and the values in qkv or its gradient.
-struct Parts {
-  Parts(const Problem& problem, const void* qkv) {
-    const int64_t step = problem.layout.width * size_of(problem.dtype);
-    q = static_cast<char*>(const_cast<void*>(qkv));  // cuDNN's addresses are not const
-    k = q + problem.layout.heads * step;
-    v = k + problem.layout.kv_heads * step;
-  }
-  char *q, *k, *v;
-};
+void run(CUstream_st* stream, const Problem& problem, Pass pass, Addresses addresses,
+         void* workspace) {
+  with_plan(problem, pass, [&](cudnnHandle_t handle, const Graph& graph) {
+    require(fe::detail::set_stream(handle, stream) == CUDNN_STATUS_SUCCESS, "cudnnSetStream");
+    check(graph.execute(handle, addresses, workspace));
+  });
+}
+
+// Adds the addresses of queries, keys and values in qkv or its gradient; cuDNN's are not const.
+void add_qkv(Addresses& addresses, const Problem& problem, const void* qkv, Id queries) {
+  const int64_t step = problem.layout.width * size_of(problem.dtype);
+  char* const begin = static_cast<char*>(const_cast<void*>(qkv));
+  addresses[queries] = begin;
+  addresses[queries + 1] = begin + problem.layout.heads * step;
+  addresses[queries + 2] = begin + (problem.layout.heads + problem.layout.kv_heads) * step;
+}
 
 }  // namespace
 
 bool in_build() { return true; }
 
-std::string why_missing() { return cudnn::why_missing(); }
+std::string why_missing() {
+  static const std::string why = load();
+  return why;
+}
 
-// delta stands at the beginning of the workspace of backward.
 int64_t workspace_bytes(const Problem& problem, Pass pass) {
-  return with_plan(problem, pass, [&](const Plan& plan, const Target&) {
-    return plan.workspace_bytes() + (pass == Pass::kBackward ? problem.delta_bytes() : 0);
-  });
+  int64_t bytes = 0;
+  with_plan(problem, pass,
+            [&](cudnnHandle_t, const Graph& graph) { check(graph.get_workspace_size(bytes)); });
+  return bytes;
 }
 
 void forward(CUstream_st* stream, const Problem& problem, const void* qkv, void* y, float* log_sum,
              void* workspace) {
-  const Parts in(problem, qkv);
-  with_plan(problem, Pass::kForward, [&](const Plan& plan, const Target& target) {
-    void* const data[] = {in.q, in.k, in.v, y, log_sum};
-    plan.run(target, stream, data, workspace);
-  });
+  Addresses addresses = {{kY, y}, {kLogSum, log_sum}};
+  add_qkv(addresses, problem, qkv, kQueries);
+  run(stream, problem, Pass::kForward, std::move(addresses), workspace);
 }
 
 void backward(CUstream_st* stream, const Problem& problem, const void* dy, const void* qkv,
               const void* y, const float* log_sum, void* dqkv, void* workspace) {
-  const Parts in(problem, qkv), out(problem, dqkv);
-  with_plan(problem, Pass::kBackward, [&](const Plan& plan, const Target& target) {
-    void* const data[] = {in.q,
-                          in.k,
-                          in.v,
-                          const_cast<void*>(y),
-                          const_cast<void*>(dy),
-                          const_cast<float*>(log_sum),
-                          out.q,
-                          out.k,
-                          out.v,
-                          workspace};
-    plan.run(target, stream, data, static_cast<char*>(workspace) + problem.delta_bytes());
-  });
+  Addresses addresses = {{kY, const_cast<void*>(y)},
+                         {kDy, const_cast<void*>(dy)},
+                         {kLogSum, const_cast<float*>(log_sum)}};
+  add_qkv(addresses, problem, qkv, kQueries);
+  add_qkv(addresses, problem, dqkv, kDQueries);
+  run(stream, problem, Pass::kBackward, std::move(addresses), workspace);
 }
 
-Support support(const Problem& problem, Pass pass, const std::string& gpu) {
-  const Target target(gpu);
-  const Graph graph = graph_of(problem, pass, target);
-  Support result;
-  for (const cudnn::Engine& engine : engines(graph, target)) {
-    result.engines.push_back(engine.number);
-    result.workspace_bytes = std::max(result.workspace_bytes, engine.workspace_bytes);
-  }
-  return result;
+void require_engine(const Problem& problem, Pass pass, const Gpu& gpu,
+                    int64_t most_workspace_bytes) {
+  const auto properties = std::make_shared<fe::DeviceProperties>();
+  check(properties->deserialize({gpu.json.begin(), gpu.json.end()}));
+  Graph graph = graph_of(problem, pass, gpu.capability);
+  graph.set_device_properties(properties);
+  find_engines(graph, nullptr, most_workspace_bytes);
 }
 
 }  // namespace tandem::cudnn_attention

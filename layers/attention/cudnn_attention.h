@@ -4,11 +4,10 @@
 // Never run on a GPU: the emulated GPU of tests/simt does not execute cuDNN. It was only tested, by
 // asking cuDNN 9.19 without a GPU, that the graphs have engines for sm_80 and sm_90.
 //
-// Forward and backward are graphs of single operations (scores, mask, softmax, products), which
-// cuDNN recognizes and fuses. Backward writes dq directly: without a sum in f32 that blocks add to
-// in any order, cuDNN gives the same bits every time (its own library for C++ asks for the
-// deterministic algorithm in the same way). For that, cuDNN keeps the gradients of all scores:
-// 2 * batch * heads * length^2 bytes, 1.6 GB for GPT-2 124M and 64 texts of 1024 tokens.
+// The graphs are built by NVIDIA's library of headers, cudnn-frontend. Backward asks for the
+// deterministic algorithm, which gives the same bits every time. For that, cuDNN keeps the
+// gradients of all scores: 2 * batch * heads * length^2 bytes, 1.6 GB for GPT-2 124M and 64 texts
+// of 1024 tokens.
 //
 // cuDNN cannot add to a gradient. Where qkv already has one, which it has in no model here, own
 // kernels compute the backward pass.
@@ -25,7 +24,7 @@
 
 namespace tandem::cudnn_attention {
 
-bool in_build();  // whether cuDNN's headers were there
+bool in_build();  // whether the headers of cuDNN and cudnn-frontend were there
 // Why cuDNN cannot be used, in one line; empty if it can.
 std::string why_missing();
 
@@ -34,7 +33,7 @@ struct Problem {
   int64_t batch = 1, length = 1;
   HeadLayout layout{};
   std::string text() const;  // "bf16 [8, 1024, 2304] with 12 heads, 12 key-value heads of width 64"
-  // <dy, y> of each row in f32, which backward keeps in its workspace.
+  // <dy, y> of each row in f32, a part of the workspace of backward that the headers ask for.
   int64_t delta_bytes() const;
   auto operator<=>(const Problem&) const = default;
 };
@@ -53,12 +52,14 @@ void forward(CUstream_st* stream, const Problem& problem, const void* qkv, void*
 void backward(CUstream_st* stream, const Problem& problem, const void* dy, const void* qkv,
               const void* y, const float* log_sum, void* dqkv, void* workspace);
 
-// What cuDNN would do on a GPU that need not be there; `gpu` describes it as cuDNN's JSON. A driver
-// library must have been loaded; CUDA's stub suffices.
-struct Support {
-  std::vector<int64_t> engines;  // their numbers, best first; empty: cuDNN cannot compute this
-  int64_t workspace_bytes = 0;   // the largest that one of them takes, without `delta_bytes`
+// A GPU that need not be there: its compute capability (90 for sm_90), and cuDNN's JSON about it.
+struct Gpu {
+  int capability;
+  std::string json;
 };
-Support support(const Problem& problem, Pass pass, const std::string& gpu);
+// Throws unless cuDNN has an engine for the problem on such a GPU that takes at most so much
+// workspace, without delta_bytes(). A driver library must have been loaded; CUDA's stub suffices.
+void require_engine(const Problem& problem, Pass pass, const Gpu& gpu,
+                    int64_t most_workspace_bytes);
 
 }  // namespace tandem::cudnn_attention

@@ -1,11 +1,13 @@
-// In place of cudnn_attention.cpp where CMake found no cuDNN.
+// In place of cudnn_attention.cpp where CMake did not find cuDNN and cudnn-frontend.
 #include "layers/attention/cudnn_attention.h"
 
 namespace tandem::cudnn_attention {
 
 bool in_build() { return false; }
 
-std::string why_missing() { return "this build has no cuDNN; build with its headers"; }
+std::string why_missing() {
+  return "this build has no cuDNN; build with its headers and cudnn-frontend";
+}
 
 int64_t workspace_bytes(const Problem&, Pass) { fail(ExitCode::kConfig, why_missing()); }
 
@@ -18,7 +20,7 @@ void backward(CUstream_st*, const Problem&, const void*, const void*, const void
   fail(ExitCode::kConfig, why_missing());
 }
 
-Support support(const Problem&, Pass, const std::string&) {
+void require_engine(const Problem&, Pass, const Gpu&, int64_t) {
   fail(ExitCode::kConfig, why_missing());
 }
 

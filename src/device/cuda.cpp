@@ -66,11 +66,19 @@ DeviceBytes device_bytes() {
   return {static_cast<int64_t>(all_bytes), static_cast<int64_t>(free_bytes)};
 }
 
-std::string device_name() {
-  cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, device_in_use));
-  return properties.name;
+namespace {
+
+cudaDeviceProp properties() {
+  cudaDeviceProp result{};
+  check(cudaGetDeviceProperties(&result, device_in_use));
+  return result;
 }
+
+}  // namespace
+
+std::string device_name() { return properties().name; }
+
+int compute_capability() { return properties().major * 10 + properties().minor; }
 
 std::string versions() {
   int driver = 0, built = 0;

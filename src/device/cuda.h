@@ -23,6 +23,7 @@ struct DeviceBytes {
 };
 DeviceBytes device_bytes();
 std::string device_name();  // "NVIDIA H200"
+int compute_capability();   // 90 for sm_90
 // CUDA versions: the newest that the driver supports, and the one that Tandem was built with.
 std::string versions();  // "driver for CUDA 13.0, built with 13.0"
 

@@ -11,14 +11,15 @@
 namespace tandem::testing {
 namespace {
 
+using cudnn_attention::Gpu;
 using cudnn_attention::Problem;
-using cudnn_attention::Support;
+using cudnn_attention::require_engine;
 
 // What cuDNN wants to know of a GPU, in its own words.
-std::string gpu(const char* name, int version, int multiprocessors, int shared_bytes) {
-  return str(R"({"deviceName": ")", name, R"(", "deviceVer": )", version,
-             R"(, "multiProcessorCount": )", multiprocessors,
-             R"(, "maxSharedMemoryPerBlockOptin": )", shared_bytes, R"(,
+Gpu gpu(const char* name, int capability, int multiprocessors, int shared_bytes) {
+  const std::string json = str(R"({"deviceName": ")", name, R"(", "deviceVer": )", 10 * capability,
+                               R"(, "multiProcessorCount": )", multiprocessors,
+                               R"(, "maxSharedMemoryPerBlockOptin": )", shared_bytes, R"(,
       "cudaDeviceId": 0, "driverVer": 13000, "totalGlobalMem": 80000000000,
       "maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64],
       "regsPerBlock": 65536, "warpSize": 32, "maxSharedMemoryPerBlock": 49152,
@@ -26,10 +27,11 @@ std::string gpu(const char* name, int version, int multiprocessors, int shared_b
       "maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048, "pciDeviceId": 0, "isTccDriver": 0,
       "supportCoopLaunch": 1, "smClockRateKHz": 1400000, "memClockRateKHz": 1200000,
       "l2CacheSize": 41943040})");
+  return {.capability = capability, .json = json};
 }
 
-const std::pair<const char*, std::string> kGpus[] = {{"A100", gpu("A100", 800, 108, 166912)},
-                                                     {"H200", gpu("H200", 900, 132, 232448)}};
+const std::pair<const char*, Gpu> kGpus[] = {{"A100", gpu("A100", 80, 108, 166912)},
+                                             {"H200", gpu("H200", 90, 132, 232448)}};
 
 constexpr HeadLayout kGpt{.heads = 12, .kv_heads = 12, .width = 64};
 constexpr HeadLayout kLlama{.heads = 32, .kv_heads = 8, .width = 128};
@@ -47,8 +49,20 @@ class CudnnSupport : public ::testing::Test {
   }
 };
 
+// What require_engine() says against it; empty if there is an engine.
+std::string refusal(const Problem& problem, Pass pass, const Gpu& gpu, int64_t most_bytes) {
+  try {
+    require_engine(problem, pass, gpu, most_bytes);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kConfig);
+    return error.what();
+  }
+}
+
+// The estimate is that of the workspace, within 1 KiB.
 TEST_F(CudnnSupport, GptAndLlamaHaveEnginesAndTheEstimatedWorkspace) {
-  for (const auto& [name, text] : kGpus) {
+  for (const auto& [name, gpu] : kGpus) {
     for (const DType dtype : {DType::kBf16, DType::kFp16}) {
       for (const HeadLayout& layout : {kGpt, kLlama}) {
         for (const int64_t length : {1024, 2048, 1000}) {
@@ -56,12 +70,10 @@ TEST_F(CudnnSupport, GptAndLlamaHaveEnginesAndTheEstimatedWorkspace) {
             const Problem problem{.dtype = dtype, .batch = 2, .length = length, .layout = layout};
             SCOPED_TRACE(
                 str(name, pass == Pass::kForward ? " forward " : " backward ", problem.text()));
-            const Support support = cudnn_attention::support(problem, pass, text);
-            EXPECT_FALSE(support.engines.empty());
-            const int64_t expected = cudnn_attention::estimated_workspace_bytes(problem, pass) -
-                                     (pass == Pass::kBackward ? problem.delta_bytes() : 0);
-            EXPECT_LE(std::abs(support.workspace_bytes - expected), 1024)
-                << support.workspace_bytes << " instead of " << expected;
+            const int64_t bytes = cudnn_attention::estimated_workspace_bytes(problem, pass) -
+                                  (pass == Pass::kBackward ? problem.delta_bytes() : 0);
+            EXPECT_EQ(refusal(problem, pass, gpu, bytes + 1024), "");
+            EXPECT_NE(refusal(problem, pass, gpu, bytes - 1025), "");
           }
         }
       }
@@ -69,28 +81,16 @@ TEST_F(CudnnSupport, GptAndLlamaHaveEnginesAndTheEstimatedWorkspace) {
   }
 }
 
-// A test that cannot fail would be worth nothing: heads of 1000 elements have no engine.
 TEST_F(CudnnSupport, HeadsThatAreTooWideHaveNone) {
   const Problem problem{.length = 1024, .layout = {.heads = 2, .kv_heads = 2, .width = 1000}};
-  for (const auto& [name, text] : kGpus) {
-    bool is_supported = false;
-    try {
-      is_supported = !cudnn_attention::support(problem, Pass::kBackward, text).engines.empty();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kConfig);
-    }
-    EXPECT_FALSE(is_supported) << name;
+  for (const auto& [name, gpu] : kGpus) {
+    EXPECT_NE(refusal(problem, Pass::kBackward, gpu, int64_t{1} << 40), "") << name;
   }
 }
 
 TEST_F(CudnnSupport, ATextThatIsNoGpuIsAnError) {
-  try {
-    cudnn_attention::support({.length = 64, .layout = kGpt}, Pass::kForward, "{}");
-    ADD_FAILURE() << "accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kConfig);
-    EXPECT_NE(std::string(error.what()).find("cuDNN: "), std::string::npos) << error.what();
-  }
+  const Problem problem{.length = 64, .layout = kGpt};
+  EXPECT_TRUE(refusal(problem, Pass::kForward, {80, "{}"}, 0).starts_with("cuDNN: "));
 }
 
 }  // namespace

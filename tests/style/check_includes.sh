@@ -83,7 +83,7 @@ only 'archive' 'src/prepare/tar_reader\.(h|cpp)'
 only 'boost/' '(src/settings/options|src/stop/instance_metadata)\.cpp'
 only 'cuda_runtime' 'src/device/(cuda\.cpp|cuda_check\.h)|src/kernels/launch\.cuh'
 only 'cublas' 'src/product/cublas_lt\.h'
-only 'cudnn' 'layers/attention/cudnn_backend\.h'
+only 'cudnn' 'layers/attention/cudnn_attention\.cpp'
 only 'nccl\.h' 'comm/transport/nccl_(collectives\.cpp|stream\..*)'
 only 'nvtx3/' 'src/device/nvtx\.cpp'
 only_line '^#include "src/autograd/(block|op|parameter_sums|say_where|tape|variable)\.h"' 'the tape' \
