@@ -7,12 +7,10 @@
 namespace tandem {
 
 struct ParamStore {
-  using Options = StoreOptions;
-
   // Collective. `stream`: the compute stream. All references must outlive this. Throws what its
   // members throw.
   ParamStore(std::vector<BlockParameters> blocks, Hierarchy& data, Stream& stream, Memory& memory,
-             const Options& options)
+             const StoreOptions& options)
       : layout(std::move(blocks), data, stream.device(), options),
         values(layout, stream, memory, options.dtype, options.overlap),
         gradients(layout, values, stream, memory, options),

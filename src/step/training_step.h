@@ -31,10 +31,10 @@ class TrainingStep {
     int64_t most_micro_steps = 0;  // an estimate runs no more of those in `batch`; 0: all
     bool recompute = false;        // blocks run again in the backward pass
     AttentionKernels attention = AttentionKernels::kAuto;
-    bool halts = false;           // as in StepOptions
-    bool exact = false;           // sums that do not depend on ranks and micro-batches
-    double clip_norm = 0;         // 0: no clipping
-    ParamStore::Options store{};  // except exact_leaves, which `exact` and `batch` set
+    bool halts = false;    // as in StepOptions
+    bool exact = false;    // sums that do not depend on ranks and micro-batches
+    double clip_norm = 0;  // 0: no clipping
+    StoreOptions store{};  // except exact_leaves, which `exact` and `batch` set
     std::variant<AdamWOptions, SgdOptions> optimizer{};
   };
 

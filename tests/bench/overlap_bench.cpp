@@ -72,7 +72,7 @@ class Job {
     }
     store_ = std::make_unique<ParamStore>(
         layout, data, stream_, memory_,
-        ParamStore::Options{.bucket_bytes = block_bytes, .overlap = overlap, .zero = zero});
+        StoreOptions{.bucket_bytes = block_bytes, .overlap = overlap, .zero = zero});
     store_->values.initialize(1);
   }
 

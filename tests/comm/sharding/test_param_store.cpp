@@ -26,7 +26,7 @@ class ParamStoreTest : public ::testing::Test {
                  std::vector<int>(static_cast<size_t>(size), 0)};
   std::mt19937 random{static_cast<uint32_t>(rank)};
 
-  ParamStore make_store(StoreModel& model, const ParamStore::Options& options) {
+  ParamStore make_store(StoreModel& model, const StoreOptions& options) {
     return ParamStore(model.blocks, data, test.stream, memory, options);
   }
 
@@ -380,7 +380,7 @@ TEST_F(ParamStoreTest, DifferentLayoutsAreFoundOnAllRanks) {
 }
 
 TEST_F(ParamStoreTest, ImpossibleOptionsAreRefused) {
-  const auto expect_refused = [&](const ParamStore::Options& options, const std::string& what) {
+  const auto expect_refused = [&](const StoreOptions& options, const std::string& what) {
     StoreModel model = small_model();
     try {
       ParamStore store = make_store(model, options);

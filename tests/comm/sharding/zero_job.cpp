@@ -68,7 +68,7 @@ ZeroJob::ZeroJob(const Ranks& ranks, const ZeroPlan& plan)
         }
         store_->gradients.on_final(context, parameter);
       }) {
-  ParamStore::Options options = plan.store;
+  StoreOptions options = plan.store;
   options.exact_leaves = plan.exact ? leaves() : 0;
   store_ =
       std::make_unique<ParamStore>(parameters_by_block(*model_), data_, stream_, memory_, options);

@@ -15,7 +15,7 @@ namespace tandem::testing {
 
 struct ZeroPlan {
   Links links{};  // of a chain model; empty: a small GPT-2 with dropout and a tied embedding
-  ParamStore::Options store{};
+  StoreOptions store{};
   bool exact = false;  // sets store.exact_leaves
   int micro_steps = 1;
   bool recompute = false;
