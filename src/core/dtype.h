@@ -1,8 +1,10 @@
 // Element types of tensors.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 #include "src/core/float16.h"
 
@@ -16,21 +18,17 @@ std::string_view name_of(DType dtype);  // "f32", "f64", ...
 // The type in which kernels compute on elements of `dtype`: f64 for f64, otherwise f32.
 inline DType wide_of(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
+// The position of T in a list of types, in which it must be.
+template <class T, class... List>
+consteval size_t position_in_list() {
+  static_assert((std::is_same_v<T, List> || ...), "not an element type");
+  const bool is_it[] = {std::is_same_v<T, List>...};
+  return std::ranges::find(is_it, true) - is_it;
+}
+
+// The DType of a type; in the order of DType.
 template <class T>
-inline constexpr DType dtype_of = [] { static_assert(sizeof(T) == 0, "not a tensor element"); }();
-template <>
-inline constexpr DType dtype_of<float> = DType::kF32;
-template <>
-inline constexpr DType dtype_of<double> = DType::kF64;
-template <>
-inline constexpr DType dtype_of<Bf16> = DType::kBf16;
-template <>
-inline constexpr DType dtype_of<Fp16> = DType::kFp16;
-template <>
-inline constexpr DType dtype_of<int32_t> = DType::kI32;
-template <>
-inline constexpr DType dtype_of<int64_t> = DType::kI64;
-template <>
-inline constexpr DType dtype_of<uint8_t> = DType::kU8;
+inline constexpr auto dtype_of =
+    static_cast<DType>(position_in_list<T, float, double, Bf16, Fp16, int32_t, int64_t, uint8_t>());
 
 }  // namespace tandem

@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/core/dtype.h"
 #include "src/io/file.h"
 
 namespace tandem {
@@ -29,29 +30,16 @@ struct Metadata;
 struct Object;
 }  // namespace hdf5
 
-// Element types stored in files, all little-endian. size_of, name_of and H5Writer list them in
-// this order.
+// Element types stored in files, all little-endian. size_of, name_of, h5_type_of and
+// H5Writer list them in this order.
 enum class H5Type : uint8_t { kU8, kU16, kU32, kI32, kI64, kF32, kF64 };
 
 int64_t size_of(H5Type type);           // bytes of one element
 std::string_view name_of(H5Type type);  // "u8", "u16", ...
 
 template <class T>
-inline constexpr H5Type h5_type_of = [] { static_assert(sizeof(T) == 0, "not an HDF5 element"); }();
-template <>
-inline constexpr H5Type h5_type_of<uint8_t> = H5Type::kU8;
-template <>
-inline constexpr H5Type h5_type_of<uint16_t> = H5Type::kU16;
-template <>
-inline constexpr H5Type h5_type_of<uint32_t> = H5Type::kU32;
-template <>
-inline constexpr H5Type h5_type_of<int32_t> = H5Type::kI32;
-template <>
-inline constexpr H5Type h5_type_of<int64_t> = H5Type::kI64;
-template <>
-inline constexpr H5Type h5_type_of<float> = H5Type::kF32;
-template <>
-inline constexpr H5Type h5_type_of<double> = H5Type::kF64;
+inline constexpr auto h5_type_of = static_cast<H5Type>(
+    position_in_list<T, uint8_t, uint16_t, uint32_t, int32_t, int64_t, float, double>());
 
 // What a dataset is and where its bytes lie.
 struct H5Dataset {
