@@ -8,7 +8,6 @@
 #include "comm/link_probe.h"
 #include "comm/transport/local_control.h"
 #include "src/core/formatted.h"
-#include "src/machine/gemm_rate.h"
 #include "src/machine/gpu_table.h"
 #include "src/machine/machine.h"
 #include "src/step/training_step.h"

@@ -1,10 +1,9 @@
-#include "src/machine/gemm_rate.h"
-
 #include <algorithm>
 #include <chrono>
 
 #include "src/core/error.h"
 #include "src/device/device.h"
+#include "src/machine/machine.h"
 #include "src/product/product.h"
 
 namespace tandem {

@@ -6,7 +6,6 @@
 #include "src/device/cuda.h"
 #include "src/device/dispatch.h"
 #include "src/device/ranks/agreement.h"
-#include "src/machine/gemm_rate.h"
 #include "src/machine/gpu_table.h"
 #include "src/product/tune.h"
 

@@ -17,6 +17,11 @@ namespace tandem {
 // for CUDA and there is no GPU.
 Device device_of(const RunConfig& run);
 
+// FLOP/s of the f32 matrix product of 1024 x 1024 operands on all threads of this process: the best
+// of a few tries of about 10 ms each. When all ranks call it at the same time, it measures what one
+// rank gets of the busy machine.
+double measure_gemm_rate();
+
 class Machine {
  public:
   // Collective. A rank takes the GPU with its local rank as number. With dist.backend = mpi ranks
