@@ -66,7 +66,8 @@ for package in "${extra[@]}"; do
 done
 if [ -n "$headers" ]; then
   echo "setup: installing $headers"
-  PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore python3 -m pip install -q --no-deps --disable-pip-version-check $headers ||
+  PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore python3 -m pip install -q --no-deps --retries 1 \
+    --disable-pip-version-check $headers==1.32.0 ||
     echo "setup: no $headers; the build leaves out cuDNN's attention"
 fi
 echo "setup: done"
