@@ -26,8 +26,10 @@ if [ "$case" = busy ]; then
   done
 fi
 git clone -q "$top" "$folder/clone"
-[ "$case" != user ] || chown -R 65534:65534 "$folder"
+if [ "$case" = user ]; then
+  chown -R 65534:65534 "$folder"
+  export HOME=$folder
+fi
 cd "$folder/clone"
-export HOME=$folder
 "${as[@]}" launch/quickstart.sh
 "${as[@]}" tests/run.sh "$@"
