@@ -14,7 +14,7 @@ class StopFileTest : public testing::Test {
   StopFileTest() { std::filesystem::remove(path_); }
   ~StopFileTest() override { std::filesystem::remove(path_); }
 
-  const std::string path_ = testing::TempDir() + "tandem-stop-file-test";
+  const std::string path_ = "tandem-stop-file-test";
   double now_s_ = 100;
 };
 

@@ -108,11 +108,13 @@ void expect_to_move(const Plan& from, const Plan& to) {
   Job first(from), second(to);
   first.step(0);
   first.step(1);
-  const Folder folder(test_world().control());
-  const std::string own = str(folder.path(), "/", test_world().rank());  // of a job of one rank
-  const std::string saved = save(first, from.alone ? own : folder.path());
+  const Folder folder(test_world().control()), other(test_world().control());
+  const auto place = [](const Plan& plan, const Folder& in) {  // a job of one rank has its own
+    return plan.alone ? str(in.path(), "/", test_world().rank()) : in.path();
+  };
+  const std::string saved = save(first, place(from, folder));
   restore(second, saved);
-  const std::string again = save(second, (to.alone ? own : folder.path()) + "-again");
+  const std::string again = save(second, place(to, other));
   EXPECT_EQ(tensors_in(saved), tensors_in(again));
   const std::vector<double> padding = second.padding();
   EXPECT_EQ(std::ranges::count(padding, 0.0), std::ssize(padding));
