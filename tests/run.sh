@@ -33,9 +33,10 @@ launch/setup.sh --tests
 export OMPI_MCA_btl="${OMPI_MCA_btl:-self,vader}" OMPI_MCA_pml="${OMPI_MCA_pml:-ob1}"
 export OMPI_MCA_mpi_yield_when_idle=1
 
-# Prints the build's targets that the commands of the chosen tests name.
+# Prints the build's targets that the commands of the chosen tests name. Spaces in the path stand as they are, or escaped.
 targets() {
-  comm -12 <(ctest --test-dir "$1" -N -V "${@:2}" | tr '" ' '\n' | sed -n "s|^$1/||p" | sort -u) \
+  comm -12 <(ctest --test-dir "$1" -N -V "${@:2}" | sed -e 's/\\ / /g' -e "s|$1/|\n@|g" | tr '" ' '\n' |
+      sed -n 's/^@//p' | sort -u) \
     <(ninja -C "$1" -t targets all | sed -n 's/: [^:]*$//p' | sort -u)
 }
 
