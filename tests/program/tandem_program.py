@@ -191,9 +191,10 @@ class Workspace(unittest.TestCase):
 
 
 def main():
-    """The first argument is the program, the others are unittest's."""
+    """The first argument is the program, the others are unittest's. Ends with 77 where every test was skipped."""
     global TANDEM
     for number in (signal.SIGHUP, signal.SIGINT):  # ignored below nohup and in the background, and programs inherit that
         signal.signal(number, signal.SIG_DFL if number == signal.SIGHUP else signal.default_int_handler)
     TANDEM = os.path.abspath(sys.argv.pop(1))
-    unittest.main(module="__main__", verbosity=2)
+    result = unittest.main(module="__main__", verbosity=2, exit=False).result
+    sys.exit(1 if not result.wasSuccessful() else 0 if result.testsRun else 77)
