@@ -1,4 +1,4 @@
-// In place of cudnn_attention.cpp where CMake did not find cuDNN and cudnn-frontend.
+// This file stands in for cudnn_attention.cpp where CMake did not find cuDNN and cudnn-frontend.
 #include "layers/attention/cudnn_attention.h"
 
 namespace tandem::cudnn_attention {

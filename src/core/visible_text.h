@@ -13,8 +13,8 @@ std::string visible(const std::string& text, std::string_view kept = "");
 // The last place up to `at` where a character of UTF-8 begins, or the end of the text.
 size_t begin_of_character(std::string_view text, size_t at);
 
-// Of a text of more than `most` bytes its begin, "..." and its last `end` bytes, together at most
-// `most`; no character of UTF-8 is cut in two.
+// Returns a text of at most `most` bytes as it is. A longer one becomes its begin, "..." and its
+// last `end` bytes, together at most `most`. No character of UTF-8 is cut in two.
 std::string shortened(const std::string& text, size_t most, size_t end = 0);
 
 // Writes to standard output as printf() does, with control characters other than line breaks

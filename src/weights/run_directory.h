@@ -29,18 +29,19 @@ class RunDirectory {
   // Event files lie in the folder itself, because TensorBoard calls a run by its folder.
   const std::string& tensorboard() const { return path_; }
 
-  // For one rank. Creates the folder, opens it, and locks it, so that no other job writes into it.
-  // The folder stays open as long as this or a copy of it lives. Errors: as those of FileLock.
+  // One rank calls this. It creates the folder, opens it, and locks it, so that no other job writes
+  // into it. The folder stays open as long as this or a copy of it lives. Errors: as those of
+  // FileLock.
   std::unique_ptr<FileLock> lock();
   // The folder that lock() opened, for the functions of file.h.
   int folder() const { return folder_ ? static_cast<int>(*folder_) : AT_FDCWD; }
   // Throws Error(kData) if that folder has been renamed or removed: a run that went on would be in
   // two places.
   void require_in_place() const;
-  // For one rank. Creates the folders and writes config.cfg. An earlier start under the same name
-  // must have had the same model, data and seed; if its config.cfg is lost, the newest checkpoint
-  // says what it had. Errors: kData if the folder cannot be written, kConfig with the settings that
-  // differ.
+  // One rank calls this. It creates the folders and writes config.cfg. An earlier start under the
+  // same name must have had the same model, data and seed; if its config.cfg is lost, the newest
+  // checkpoint says what it had. Errors: kData if the folder cannot be written, kConfig with the
+  // settings that differ.
   //
   // Returns the run's table of plans (run.gemm_plans), or "". The run keeps a copy and goes on with
   // it as long as the setting is the same: so a restart keeps its bits, whatever becomes of the

@@ -64,7 +64,7 @@ RunState RunState::read(const Manifest& manifest) {
         value);
     return static_cast<int64_t>(value);
   };
-  // As train.steps: so that no product with a batch overflows.
+  // The limit is that of train.steps: no product with a batch overflows.
   require_possible(state.step <= int64_t{1} << 40, "step", static_cast<double>(state.step));
   for (const auto& [name, value] : manifest.schedule) {
     if (name == "best_val_loss") {

@@ -54,7 +54,7 @@ std::string image_file() {
   return read_file(path);
 }
 
-// As another program writes it, with texts in a global heap.
+// Returns the bytes of a dataset as another program writes it: its texts lie in a global heap.
 template <class Write>
 std::string foreign_file(Write write, testing::Hdf5Form form) {
   const std::string path = fuzz::folder().path() + "/good.h5";

@@ -24,7 +24,8 @@
 
 namespace tandem::hdf5 {
 
-// Of another type or shape: std::monostate.
+// The value of an attribute. It is std::monostate if its type or shape is one that is not read
+// here.
 using Attribute =
     std::variant<std::monostate, std::string, std::vector<int64_t>, std::vector<double>>;
 
