@@ -47,7 +47,7 @@ fact libfabric "$(/opt/amazon/efa/bin/fi_info --version 2>/dev/null | sed -n 's/
 
 # Limits.
 fact memlock "$(ulimit -l)"
-fact open_files "$(ulimit -n)"
+fact open_files "$(ulimit -Hn)"  # rank.sh takes what is allowed
 fact shared_memory "$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $2}')"
 
 # Data and disk. The same dataset: its size, and a hash of its first and last megabytes.

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Wraps one rank: binds it to the CPUs next to its GPU, if the machine says which these are, and runs it.
+# Wraps one rank: lets it open 65,536 files, or as many as the machine allows, binds it to the CPUs next to its GPU, if the
+# machine says which these are, and runs it.
 #   rank.sh PROGRAM [ARGUMENT...]
 # TANDEM_SYS: another folder than /sys, for tests.
 set -euo pipefail
@@ -7,6 +8,8 @@ trap '' USR1  # run.sh asks again; from its first line on the program takes it
 # Shows run.sh that this rank was started: mpirun and srun may end with 0 when none was.
 started=${TANDEM_STARTED:-} number=${OMPI_COMM_WORLD_RANK:-${SLURM_PROCID:-}}
 [ -z "$started" ] || { mkdir -p "$started" && : >"$started/$number"; } 2>/dev/null || true
+# A login often allows 1,024 at first.
+[ "$(ulimit -Sn)" = unlimited ] || [ "$(ulimit -Sn)" -ge 65536 ] || ulimit -Sn 65536 2>/dev/null || ulimit -Sn "$(ulimit -Hn)"
 rank=${OMPI_COMM_WORLD_LOCAL_RANK:-${SLURM_LOCALID:-}}
 sys=${TANDEM_SYS:-/sys}
 

@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -213,8 +214,15 @@ class Environment(unittest.TestCase):
         self.assertIn("NCCL_SOCKET_IFNAME", given["OMPI_MCA_mca_base_env_list"].split(";"))
 
 
-class Binding(unittest.TestCase):
+class Ranks(unittest.TestCase):
     """launch/rank.sh, on a machine like a p4d.24xlarge."""
+
+    def test_as_many_files_may_be_opened_as_the_machine_allows(self):
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        for hard, expected in [(3000, 3000), (most, 65536 if most == resource.RLIM_INFINITY else min(most, 65536))]:
+            done = subprocess.run([os.path.join(LAUNCH, "rank.sh"), "sh", "-c", "ulimit -Sn"], check=True, stdout=subprocess.PIPE,
+                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard)))
+            self.assertEqual(int(done.stdout), expected)
 
     def test_each_rank_is_bound_to_the_node_of_its_gpu(self):
         with tempfile.TemporaryDirectory() as sys_folder:
