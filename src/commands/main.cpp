@@ -14,8 +14,8 @@
 #include "src/core/visible_text.h"
 #include "src/device/device.h"
 #include "src/device/ranks/agreement.h"
+#include "src/options/hints.h"
 #include "src/report/version.h"
-#include "src/settings/hints.h"
 #include "src/stop/stop_signal.h"
 
 namespace tandem {

@@ -15,7 +15,7 @@
 
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
-#include "src/settings/options.h"
+#include "src/options/options.h"
 
 namespace tandem {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "comm/world.h"
+#include "src/options/options.h"
 #include "src/settings/config.h"
-#include "src/settings/options.h"
 
 namespace tandem {
 

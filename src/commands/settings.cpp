@@ -6,7 +6,7 @@
 #include "src/commands/request.h"
 #include "src/core/error.h"
 #include "src/io/file.h"
-#include "src/settings/hints.h"
+#include "src/options/hints.h"
 #include "src/weights/hugging_face/settings.h"
 
 namespace tandem {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "src/settings/options.h"
+#include "src/options/options.h"
 
 namespace tandem {
 

@@ -2,7 +2,7 @@
 
 #include "src/io/checkpoint/checkpoint.h"
 #include "src/weights/hugging_face/settings.h"
-#include "src/weights/model_zoo.h"
+#include "src/weights/make_model.h"
 #include "src/weights/snapshot.h"
 #include "src/weights/stored_weights.h"
 

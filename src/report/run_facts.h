@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "src/settings/options.h"
+#include "src/options/options.h"
 #include "src/weights/run_directory.h"
 
 namespace tandem {

@@ -17,7 +17,7 @@
 #include "src/report/writers/metrics_log.h"
 #include "src/report/writers/tensorboard.h"
 #include "src/settings/config.h"
-#include "src/weights/model_zoo.h"
+#include "src/weights/make_model.h"
 #include "src/weights/run_directory.h"
 
 namespace tandem {

@@ -8,7 +8,7 @@
 
 #include "comm/sharding/hierarchy.h"
 #include "optim/schedule.h"
-#include "src/settings/options.h"
+#include "src/options/options.h"
 #include "src/step/batch_plan.h"
 #include "src/step/training_step.h"
 #include "src/stop/spot_watch.h"

@@ -20,7 +20,7 @@
 #include "src/train/checkpointer.h"
 #include "src/train/model_views.h"
 #include "src/train/votes.h"
-#include "src/weights/model_zoo.h"
+#include "src/weights/make_model.h"
 #include "src/weights/run_directory.h"
 
 namespace tandem {

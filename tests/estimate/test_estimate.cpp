@@ -8,7 +8,7 @@
 #include "src/machine/machine.h"
 #include "src/step/training_step.h"
 #include "src/step/upload.h"
-#include "src/weights/model_zoo.h"
+#include "src/weights/make_model.h"
 #include "tests/support/harness.h"
 #include "tests/support/mpi_world.h"
 

@@ -1,4 +1,4 @@
-// Settings files: src/settings/options.cpp src/settings/config.cpp
+// Settings files: src/options/options.cpp src/settings/config.cpp
 #include "tests/fuzz/support/settings.h"
 
 using namespace tandem;

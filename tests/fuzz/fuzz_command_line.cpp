@@ -1,4 +1,4 @@
-// The command line: src/settings/options.cpp src/settings/config.cpp
+// The command line: src/options/options.cpp src/settings/config.cpp
 #include <sstream>
 
 #include "tests/fuzz/support/settings.h"

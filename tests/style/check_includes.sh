@@ -32,9 +32,10 @@ src/io/checkpoint:          src/core src/device src/io src/io/hdf5
 src/data:                   src/core src/io src/io/hdf5
 src/data/bpe:               src/core src/io src/data
 src/prepare:                src/core src/io src/io/hdf5 src/data src/data/bpe
+src/options:                src/core src/data
 src/step:                   src/core src/device src/device/ranks src/kernels src/autograd src/data layers/batchnorm2d layers/models
                             comm/sharding optim
-src/settings:               src/core src/device src/data src/stop src/step layers/attention layers/models comm/sharding optim
+src/settings:               src/core src/device src/data src/stop src/options src/step layers/attention layers/models comm/sharding optim
 src/machine:                src/core src/device src/device/ranks src/product src/autograd layers/attention comm comm/transport
                             src/settings
 src/weights/hugging_face:   src/core src/device src/io src/io/checkpoint src/io/hdf5 src/io/safetensors src/data/bpe layers/models
@@ -45,14 +46,14 @@ src/inference:              src/core src/device src/device/ranks src/kernels src
                             src/step src/settings src/machine src/weights src/weights/hugging_face
 src/estimate:               src/core src/device src/product src/data layers/attention layers/models comm comm/sharding
                             comm/transport src/step src/settings src/machine src/weights
-src/report/writers:         src/core src/io src/settings
+src/report/writers:         src/core src/io src/options
 src/report:                 src/core src/device src/device/ranks src/trace src/io src/io/checkpoint src/data layers/models
-                            src/settings src/machine src/weights src/inference src/report/writers
+                            src/options src/settings src/machine src/weights src/inference src/report/writers
 src/train:                  src/core src/device/ranks src/kernels src/io src/io/checkpoint src/data src/stop layers/attention
                             layers/models comm src/step src/settings src/machine src/weights src/weights/hugging_face
                             src/inference src/estimate src/report
 src/commands:               src/core src/device src/device/ranks src/kernels src/product src/io src/io/checkpoint src/data src/prepare
-                            src/stop comm src/settings src/machine src/weights src/weights/hugging_face src/inference
+                            src/options src/stop comm src/settings src/machine src/weights src/weights/hugging_face src/inference
                             src/estimate src/report src/report/writers src/train
 '
 listed=$(awk '/^[^ ]/ { n = split(substr($0, 1, index($0, ":") - 1), from); sub(/.*:/, "") }
@@ -80,7 +81,7 @@ only_line() {
 only 'mpi\.h' 'comm/(world\.cpp|transport/mpi_wire\..*)'
 only 'hdf5\.h' 'src/io/hdf5/writer\.cpp|tests/(io/test_hostile_hdf5|fuzz/support/hdf5_file|support/foreign_dataset)\.cpp'
 only 'archive' 'src/prepare/tar_reader\.(h|cpp)'
-only 'boost/' '(src/settings/options|src/stop/instance_metadata)\.cpp'
+only 'boost/' '(src/options/options|src/stop/instance_metadata)\.cpp'
 only 'cuda_runtime' 'src/device/(cuda\.cpp|cuda_check\.h)|src/kernels/launch\.cuh'
 only 'cublas' 'src/product/cublas_lt\.h'
 only 'cudnn' 'layers/attention/cudnn_attention\.cpp'

@@ -18,11 +18,11 @@
 #include <vector>
 
 #include "src/io/file.h"
+#include "src/options/options.h"
 #include "src/report/writers/histogram.h"
 #include "src/report/writers/image_grid.h"
 #include "src/report/writers/metrics_log.h"
 #include "src/report/writers/protobuf.h"
-#include "src/settings/options.h"
 
 namespace tandem {
 

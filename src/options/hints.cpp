@@ -1,4 +1,4 @@
-#include "src/settings/hints.h"
+#include "src/options/hints.h"
 
 #include <algorithm>
 #include <cmath>

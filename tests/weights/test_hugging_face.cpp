@@ -10,7 +10,7 @@
 #include "src/settings/model_kinds.h"
 #include "src/weights/hugging_face/reader.h"
 #include "src/weights/hugging_face/settings.h"
-#include "src/weights/model_zoo.h"
+#include "src/weights/make_model.h"
 #include "tests/support/harness.h"
 
 namespace tandem::testing {

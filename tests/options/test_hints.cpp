@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
+#include "src/options/hints.h"
 #include "src/settings/config.h"
-#include "src/settings/hints.h"
 
 namespace tandem {
 namespace {

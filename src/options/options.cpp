@@ -1,4 +1,4 @@
-#include "src/settings/options.h"
+#include "src/options/options.h"
 
 #include <algorithm>
 #include <boost/program_options.hpp>
@@ -8,7 +8,7 @@
 
 #include "src/core/error.h"
 #include "src/core/parse_number.h"
-#include "src/settings/hints.h"
+#include "src/options/hints.h"
 
 namespace tandem {
 

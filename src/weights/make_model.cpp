@@ -1,4 +1,4 @@
-#include "src/weights/model_zoo.h"
+#include "src/weights/make_model.h"
 
 #include <fnmatch.h>
 
