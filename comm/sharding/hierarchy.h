@@ -18,15 +18,11 @@
 #include <memory>
 #include <vector>
 
+#include "comm/sharding/store_options.h"
 #include "src/device/ranks/collectives.h"
 #include "src/device/ranks/control.h"
 
 namespace tandem {
-
-enum class Sharing : uint8_t {
-  kWorld,  // a sharded array has one shard for each rank of the group
-  kNode,   // ... for each rank of a node; all nodes hold the same (hybrid sharding)
-};
 
 class Hierarchy {
  public:

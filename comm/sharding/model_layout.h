@@ -8,6 +8,7 @@
 
 #include "comm/sharding/flat_buffer.h"
 #include "comm/sharding/flat_layout.h"
+#include "comm/sharding/store_options.h"
 
 namespace tandem {
 
@@ -24,18 +25,6 @@ struct BucketPlace {
   Range values() const { return shards_values() ? part : whole; }
   Range gradients() const { return shards_gradients() ? part : whole; }
   Range state() const { return shards_state() ? part : whole; }
-};
-
-// How a model is kept on the ranks. Each class takes what concerns it.
-struct StoreOptions {
-  int64_t bucket_bytes = int64_t{4} << 20;
-  bool overlap = true;             // communicate during computation
-  int zero = 0;                    // ZeRO stage
-  bool unused_is_error = true;     // a parameter without gradient; false: its gradient is zero
-  DType dtype = DType::kF32;       // of parameter values: f32, bf16, fp16
-  DType wire_dtype = DType::kF32;  // of gradients between ranks: f32, bf16
-  int64_t exact_leaves = 0;        // 0: floating-point sums; otherwise exact sums (exact_sums.h),
-                                   // and the number of micro-batches of all ranks in a step
 };
 
 class ModelLayout {

@@ -11,20 +11,11 @@
 // (cudnn_attention.h).
 #pragma once
 
+#include "layers/attention/head_layout.h"
 #include "src/autograd/context.h"
 #include "src/device/dispatch.h"
 
 namespace tandem {
-
-// How the last axis of a fused projection [B, T, (heads + 2 * kv_heads) * width] is divided: query
-// heads, then key heads, then value heads. Query head h uses key-value head h / (heads / kv_heads).
-struct HeadLayout {
-  int64_t heads = 1;
-  int64_t kv_heads = 1;
-  int64_t width = 1;  // of one head, D
-  TANDEM_HOST_DEVICE int64_t row() const { return (heads + 2 * kv_heads) * width; }
-  auto operator<=>(const HeadLayout&) const = default;
-};
 
 // The sizes of one call.
 struct AttentionSizes : HeadLayout {

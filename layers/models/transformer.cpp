@@ -13,12 +13,6 @@ namespace {
 
 constexpr uint32_t kEmbeddingSite = 0;
 
-void require_config(bool ok, const std::string& message) {
-  if (!ok) {
-    fail(ExitCode::kConfig, message);
-  }
-}
-
 Parameter matrix(const char* name, int64_t rows, int64_t columns) {
   return {.name = name, .shape = {rows, columns}, .init = Initializer::normal(0.02), .decay = true};
 }
@@ -39,24 +33,6 @@ Variable last_positions(Context& context, const Variable& x) {
 }
 
 }  // namespace
-
-TransformerConfig resolved(TransformerConfig config) {
-  require_config(config.vocab > 0 && config.context > 0 && config.layers > 0 && config.heads > 0 &&
-                     config.width > 0,
-                 "model: vocab, context, layers, heads and width must be positive");
-  fail_if_any(config.problems());
-  config.kv_heads = config.kv_heads ? config.kv_heads : config.heads;
-  config.positions = config.positions ? config.positions : config.context;
-  require_config(config.dropout >= 0 && config.dropout < 1,
-                 str("model.dropout ", config.dropout, " is not in [0, 1)"));
-  require_config(config.kv_heads >= 0 && config.ffn_width >= 0,
-                 "model: kv_heads and ffn_width must not be negative");
-  if (config.ffn_width == 0) {
-    config.ffn_width =
-        config.llama ? ((8 * config.width + 2) / 3 + 31) / 32 * 32 : 4 * config.width;
-  }
-  return config;
-}
 
 Transformer::Transformer(const TransformerConfig& config)
     : Classifier(config.vocab),

@@ -20,10 +20,6 @@
 
 namespace tandem {
 
-// `config` with a number in place of each 0 that stands for a default. Throws Error(kConfig) if the
-// sizes do not fit together.
-TransformerConfig resolved(TransformerConfig config);
-
 class Transformer final : public Classifier {
  public:
   // Throws Error(kConfig) if the sizes do not fit together.

@@ -27,28 +27,6 @@ Flow hand_on(Context& context, const Variable& residual, Variable branch) {
 
 }  // namespace
 
-std::vector<std::string> TransformerConfig::problems() const {
-  std::vector<std::string> problems;
-  if (width % heads != 0) {
-    problems.push_back(str("model.width = ", width, " is not divisible by model.heads = ", heads));
-  } else if (llama && width / heads % 2 != 0) {
-    problems.push_back(str("model.width / model.heads = ", width / heads,
-                           " must be even: rotary positions turn pairs"));
-  }
-  if (kv_heads > 0 && heads % kv_heads != 0) {
-    problems.push_back(
-        str("model.heads = ", heads, " is not divisible by model.kv_heads = ", kv_heads));
-  }
-  if (positions > 0 && positions < context) {
-    problems.push_back(str("model.positions = ", positions, " is below model.context = ", context));
-  }
-  if (rope.high_freq_factor <= rope.low_freq_factor) {
-    problems.push_back(str("model.rope_high_freq_factor = ", rope.high_freq_factor,
-                           " must be above model.rope_low_freq_factor = ", rope.low_freq_factor));
-  }
-  return problems;
-}
-
 Variable normalized(Context& context, Flow& x, Norm& norm) {
   if (x.size() == 1) {
     return norm(context, x[0]);

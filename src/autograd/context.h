@@ -3,6 +3,7 @@
 
 #include <initializer_list>
 
+#include "src/autograd/attention_kernels.h"
 #include "src/autograd/op.h"
 #include "src/autograd/variable.h"
 #include "src/core/step_numbers.h"
@@ -12,9 +13,6 @@ namespace tandem {
 
 class Gate;
 class Tape;
-
-// Which kernels compute attention.
-enum class AttentionKernels : uint8_t { kAuto, kOwn, kCudnn };
 
 struct Context {
   Stream& stream;

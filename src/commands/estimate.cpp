@@ -10,7 +10,6 @@
 #include "src/commands/settings.h"
 #include "src/estimate/link_bench.h"
 #include "src/io/file.h"
-#include "src/settings/model_kinds.h"
 
 namespace tandem {
 
@@ -69,9 +68,10 @@ DatasetInfo describe_data(const Request& request) {
     return inspect_dataset(path);
   }
   DatasetInfo data;
-  const bool text = request.config.model.reads_text();
+  const bool text = request.config.model->reads_text();
   data.kind = text ? DatasetKind::kText : DatasetKind::kImages;
-  const int64_t vocab = request.config.model.vocab;  // 0: not given
+  const std::optional<TransformerConfig> model = request.config.model->transformer();
+  const int64_t vocab = model ? model->vocab : 0;  // 0: not given
   data.vocab_size = vocab > 0 ? vocab : request.vocab;
   data.channels = request.channels;
   data.height = data.width = request.image;
@@ -173,16 +173,17 @@ std::vector<EstimateRow> rows_of(const Config& config, const DatasetInfo& data, 
 // Of a micro-batch and the update after it, on one rank.
 std::string ops_of(const Request& request, const DatasetInfo& data, const Job& job) {
   const Config& config = request.config;
-  if (!config.model.reads_text()) {
-    fail(ExitCode::kConfig,
-         str("--ops: a ", config.model.kind, " has no list of ops; only gpt and llama have one"));
+  std::optional<TransformerConfig> sizes = config.model->transformer();
+  if (!sizes) {
+    fail(ExitCode::kConfig, str("--ops: a ", config.model.kind.name(),
+                                " has no list of ops; only gpt and llama have one"));
   }
   const int64_t micro_batch = config.train.batch_plan(job.ranks).micro_batch();
-  const std::string title = str("one rank: ", micro_batch, " x ", config.model.context,
+  const std::string title = str("one rank: ", micro_batch, " x ", config.model->context(),
                                 " tokens and the update, ", name_of(config.train.precision),
                                 ", vocabulary ", data.vocab_size, ", on ", job.hardware.name);
-  const TransformerConfig model = resolved(transformer_config(config.model, data.vocab_size));
-  return ops_text(title, transformer_costs(model, micro_batch, config.train.precision),
+  sizes->vocab = data.vocab_size;
+  return ops_text(title, transformer_costs(resolved(*sizes), micro_batch, config.train.precision),
                   request.gpu ? request.gpu->ceilings() : job.hardware.speed);
 }
 

@@ -59,17 +59,17 @@ struct Request {
 
 int64_t context_of(const ModelConfig& model, const Request& request) {
   if (request.context == 0) {
-    return model.context;
+    return model->context();
   }
-  if (!model.reads_text() || request.context > model.context) {
+  if (!model->reads_text() || request.context > model->context()) {
     fail(ExitCode::kConfig, str("--context ", request.context, " must be at most model.context = ",
-                                model.context, ", of a model that reads text"));
+                                model->context(), ", of a model that reads text"));
   }
   return request.context;
 }
 
 void print(const TrainedModel& trained, const Evaluation& result, bool as_json) {
-  const bool text = trained.config.model.reads_text();
+  const bool text = trained.config.model->reads_text();
   const char* measure = text ? "perplexity" : "accuracy";
   const double value = text ? std::exp(result.loss) : result.accuracy;
   if (as_json) {

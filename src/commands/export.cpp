@@ -6,7 +6,6 @@
 #include "src/commands/request.h"
 #include "src/core/visible_text.h"
 #include "src/io/file.h"
-#include "src/settings/model_kinds.h"
 #include "src/weights/hugging_face/reader.h"
 #include "src/weights/hugging_face/settings.h"
 #include "src/weights/hugging_face/tokenizer_files.h"
@@ -75,15 +74,17 @@ void write_model(const Request& request, const std::string& checkpoint, const st
   ExportOptions options{.dtype = request.dtype,
                         .shard_bytes = static_cast<int64_t>(request.shard_gb * 1e9)};
   const auto write = [&](const TensorSource& weights, int64_t vocab) {
-    write_hugging_face(weights, resolved(transformer_config(model, vocab)), options, folder);
+    TransformerConfig sizes = *model->transformer();
+    sizes.vocab = vocab;
+    write_hugging_face(weights, resolved(sizes), options, folder);
   };
-  if (model.kind == "resnet") {
+  if (model.kind.name() == "resnet") {
     write_torchvision(CheckpointReader(checkpoint), options, folder);
-  } else if (!model.reads_text()) {
+  } else if (!model->transformer()) {
     fail(ExitCode::kConfig,
-         str(checkpoint, ": model.kind = ", model.kind,
+         str(checkpoint, ": model.kind = ", model.kind.name(),
              " is in neither transformers nor torchvision; export a gpt, a llama or a resnet"));
-  } else if (options.around_text = write_tokenizer(request, checkpoint, model.context, folder);
+  } else if (options.around_text = write_tokenizer(request, checkpoint, model->context(), folder);
              is_hugging_face(checkpoint)) {
     const std::vector<int32_t> ends = hugging_face_end_tokens(checkpoint);
     if (!ends.empty()) {
@@ -92,7 +93,7 @@ void write_model(const Request& request, const std::string& checkpoint, const st
     }
     const HuggingFaceReader reader(checkpoint);
     reader.require_tied();
-    write(reader, model.vocab);
+    write(reader, model->transformer()->vocab);
   } else {
     const CheckpointReader reader(checkpoint);
     write(reader, vocabulary_of(reader));

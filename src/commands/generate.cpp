@@ -238,8 +238,8 @@ void write_texts(const Request& request, const std::vector<int32_t>& prompt, int
 void generate(const Request& request, World& world) {
   const std::string checkpoint = resolve_checkpoint(request.checkpoint);
   const Config config = config_of(checkpoint);
-  if (!config.model.reads_text()) {
-    fail(ExitCode::kConfig, str(checkpoint, ": model.kind = ", config.model.kind,
+  if (!config.model->reads_text()) {
+    fail(ExitCode::kConfig, str(checkpoint, ": model.kind = ", config.model.kind.name(),
                                 " writes no text; use a gpt or llama"));
   }
   DatasetInfo sizes;
@@ -262,7 +262,7 @@ void generate(const Request& request, World& world) {
     const std::unique_ptr<Decoder> decoder =
         trained.model->decoder(trained.context(machine), count);
     require(decoder != nullptr,
-            [&] { return config.model.kind + " reads text and has no decoder"; });
+            [&] { return config.model.kind.name() + " reads text and has no decoder"; });
     std::vector<Sample> samples;
     for (int64_t s = first; s < first + count; ++s) {
       samples.emplace_back(request, ends, *tokenizer, s);

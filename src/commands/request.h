@@ -15,11 +15,6 @@ namespace tandem {
 void require_one_process(const World& world, const std::string& command,
                          const std::string& advice = "");
 
-template <class T>
-void append(std::vector<T>& all, const std::vector<T>& more) {
-  all.insert(all.end(), more.begin(), more.end());
-}
-
 // Prints the help on rank 0. `shown`: as for Options::help.
 ExitCode print_help(const Options& options, const World& world,
                     const std::vector<std::string>& shown = {});

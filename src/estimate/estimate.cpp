@@ -102,7 +102,7 @@ class DryRun {
         training_(*model_, data_, stream_, memory_, staging_, planned(config, *model_, job, most)),
         upload_(stream_, memory_, staging_, data, training_.store().values.dtype()),
         micro_batch_(config.train.batch_plan(job.ranks).micro_batch()),
-        context_(config.model.context) {}
+        context_(config.model->context()) {}
 
   Estimate run() {
     for (int64_t i = 0; i < kFirstSteps; ++i) {
@@ -176,8 +176,9 @@ Hardware hardware_of(const GpuModel* gpu, const Config& config, int ranks_here) 
     return this_cpu(config, ranks_here);
   }
   const DType dtype = config.train.precision;
-  const int64_t heads = config.model.reads_text() ? config.model.heads : 1;
-  const Speed speed = gpu->reached(dtype, config.kernels.attention, config.model.width / heads);
+  const std::optional<TransformerConfig> model = config.model->transformer();
+  const int64_t head_width = model ? model->width / model->heads : 128;  // others have no heads
+  const Speed speed = gpu->reached(dtype, config.kernels.attention, head_width);
   const double sustained = gpu->sustained_flops(dtype);
   return {.name = std::string(gpu->name),
           .device = Device::kCuda,
@@ -193,13 +194,13 @@ Hardware hardware_of(const GpuModel* gpu, const Config& config, int ranks_here) 
 }
 
 std::vector<std::string> too_long(const Config& config, int ranks) {
-  const bool layers = config.model.kind != "resnet";
-  const int64_t blocks = layers ? config.model.layers : config.model.depth;
   const int64_t micro_batches = config.train.batch_plan(ranks).accumulation();
-  if (micro_batches * std::min(ranks, kMostRanks) + kSearch <= kMostBlocks / blocks) {
+  if (micro_batches * std::min(ranks, kMostRanks) + kSearch <=
+      kMostBlocks / config.model->blocks()) {
     return {};
   }
-  return {str(layers ? "model.layers = " : "model.depth = ", blocks, " with ", micro_batches,
+  return {str(config.model.kind.name(), " of ", config.model->description(), " with ",
+              micro_batches,
               " micro-batches a rank would take minutes to estimate; take fewer layers, a larger "
               "train.micro_batch or a smaller train.global_batch")};
 }

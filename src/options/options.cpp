@@ -18,6 +18,8 @@ namespace po = boost::program_options;
 
 constexpr const char* kText = "text";  // what a setting without restrictions allows
 constexpr const char* kYesOrNo = "true or false";
+// A setting that is no more, and the value that meant nothing.
+constexpr std::pair<const char*, const char*> kRemoved = {"log.trace", "false"};
 
 // The shortest text that reads back as the same number.
 template <class T>
@@ -43,8 +45,35 @@ std::string wrapped(std::string text, size_t indent) {
 }  // namespace
 
 void Options::bind(Setting setting) {
+  const Setting* other = find(setting.key);
+  require(!other || other->allowed == setting.allowed,
+          [&] { return setting.key + " is bound with another range"; });
   setting.default_text = setting.text();
+  setting.conditions = conditions_;
   settings_.push_back(std::move(setting));
+}
+
+void Options::only_if(const std::string& choice, const std::function<bool()>& is_read,
+                      const std::function<void()>& bind) {
+  conditions_.push_back({choice, is_read});
+  bind();
+  conditions_.pop_back();
+}
+
+const Options::Condition* Options::Setting::unmet() const {
+  const auto found =
+      std::ranges::find_if(conditions, [](const Condition& it) { return !it.holds(); });
+  return found == conditions.end() ? nullptr : &*found;
+}
+
+const Options::Setting* Options::find(const std::string& key) const {
+  const Setting* found = nullptr;
+  for (const Setting& setting : settings_) {
+    if (setting.key == key && (!found || (found->unmet() && !setting.unmet()))) {
+      found = &setting;
+    }
+  }
+  return found;
 }
 
 template <class Number>
@@ -107,8 +136,8 @@ void Options::add(const std::string& key, std::vector<std::string>& values,
 std::vector<std::string> Options::apply(const std::vector<Assignment>& assignments) {
   std::vector<std::string> problems;
   for (const Assignment& assignment : assignments) {
-    const auto setting = std::ranges::find(settings_, assignment.key, &Setting::key);
-    if (setting == settings_.end()) {
+    const Setting* setting = find(assignment.key);
+    if (!setting) {
       problems.push_back(
           str(assignment.origin, ": unknown setting ", assignment.key, suggestion(assignment.key)));
     } else if (assignment.bare && setting->allowed == kText) {
@@ -119,6 +148,33 @@ std::vector<std::string> Options::apply(const std::vector<Assignment>& assignmen
       problems.push_back(str(assignment.origin, ": ", assignment.key, " = ", assignment.value,
                              " must be ", setting->allowed,
                              other_spelling(*setting, assignment.value)));
+    } else {
+      for (const Setting& other : settings_) {
+        if (other.key == assignment.key && &other != setting) {
+          other.assign(assignment.value);
+        }
+      }
+    }
+  }
+  return problems;
+}
+
+std::vector<std::string> Options::apply_stored(const std::vector<Assignment>& assignments) {
+  const auto is_choice = [&](const std::string& key) {
+    return std::ranges::any_of(settings_, [&](const Setting& setting) {
+      return std::ranges::count(setting.conditions, key, &Condition::choice) > 0;
+    });
+  };
+  std::vector<std::string> problems;
+  for (const bool choices : {true, false}) {
+    for (const Assignment& assignment : assignments) {
+      const auto& [key, value, origin, bare] = assignment;
+      const Setting* setting = find(key);
+      const bool is_left_out =
+          setting ? setting->unmet() != nullptr : key == kRemoved.first && value == kRemoved.second;
+      if (choices == is_choice(key) && !is_left_out) {
+        append(problems, apply({assignment}));
+      }
     }
   }
   return problems;
@@ -129,13 +185,12 @@ std::string Options::suggestion(const std::string& key) const {
   if (known.find(' ') != std::string::npos) {
     return "; " + known;
   }
-  const auto meant = std::ranges::find(settings_, known, &Setting::key);
-  if (meant != settings_.end()) {
+  if (const Setting* meant = find(known)) {
     return str("; here it is ", meant->key, ": ", meant->help);
   }
-  std::vector<std::string> keys;
-  std::ranges::transform(settings_, std::back_inserter(keys), &Setting::key);
-  const std::string guess = nearest_name(key, keys);
+  std::vector<std::string> names;
+  std::ranges::transform(settings_, std::back_inserter(names), &Setting::key);
+  const std::string guess = nearest_name(key, names);
   return guess.empty() ? "; --help lists all" : "; did you mean " + guess + "?";
 }
 
@@ -211,9 +266,32 @@ std::vector<std::string> Options::apply_words(const std::vector<std::string>& wo
 }
 
 std::string Options::text(const std::string& key) const {
-  const auto setting = std::ranges::find(settings_, key, &Setting::key);
-  require(setting != settings_.end(), [&] { return "Options: no setting " + key; });
+  const Setting* setting = find(key);
+  require(setting != nullptr, [&] { return "Options: no setting " + key; });
   return setting->text();
+}
+
+std::vector<std::string> Options::keys() const {
+  std::vector<std::string> keys;
+  for (const Setting& setting : settings_) {
+    if (setting.key.find('.') != std::string::npos && std::ranges::count(keys, setting.key) == 0) {
+      keys.push_back(setting.key);
+    }
+  }
+  return keys;
+}
+
+std::vector<std::string> Options::unread(const Options& defaults) const {
+  std::vector<std::string> lines;
+  for (const std::string& key : keys()) {
+    const Setting* setting = find(key);
+    const Condition* unmet = setting->unmet();
+    if (unmet && setting->text() != defaults.settings_[setting - settings_.data()].text()) {
+      lines.push_back(str(key, " = ", setting->text(), " has no meaning with ", unmet->choice,
+                          " = ", text(unmet->choice), "; remove it"));
+    }
+  }
+  return lines;
 }
 
 std::string Options::help(const std::vector<std::string>& shown) const {
@@ -221,6 +299,9 @@ std::string Options::help(const std::vector<std::string>& shown) const {
   out << usage_ << "\n";
   std::string section;
   for (const Setting& setting : settings_) {
+    if (&setting != std::ranges::find(settings_, setting.key, &Setting::key).base()) {
+      continue;
+    }
     const size_t dot = setting.key.find('.');
     const std::string this_section = dot == std::string::npos ? "" : setting.key.substr(0, dot);
     const auto begins = [&](const std::string& beginning) {
@@ -238,9 +319,14 @@ std::string Options::help(const std::vector<std::string>& shown) const {
       left += " " + setting.default_text;
     }
     left.resize(std::max<size_t>(left.size() + 2, 36), ' ');
+    std::string help = setting.help;
+    for (const Setting& other : settings_) {
+      help += other.key == setting.key && help.find(other.help) == std::string::npos
+                  ? "; " + other.help
+                  : "";
+    }
     const bool is_choice = setting.allowed.starts_with("one of");
-    out << wrapped(left + setting.help + (is_choice ? " (" + setting.allowed.substr(7) + ")" : ""),
-                   36);
+    out << wrapped(left + help + (is_choice ? " (" + setting.allowed.substr(7) + ")" : ""), 36);
   }
   return out.str();
 }
@@ -250,8 +336,8 @@ std::string Options::ini_text() const {
   std::string section;
   for (const Setting& setting : settings_) {
     const size_t dot = setting.key.find('.');
-    if (dot == std::string::npos) {
-      continue;  // a switch of the command, not a setting of the run
+    if (dot == std::string::npos || setting.unmet()) {
+      continue;  // a switch of the command, or nothing reads it
     }
     if (setting.key.substr(0, dot) != section) {
       out << (section.empty() ? "" : "\n") << "[" << setting.key.substr(0, dot) << "]\n";

@@ -42,6 +42,11 @@ inline constexpr Number kNoLimit = INT64_MAX;
 template <>
 inline constexpr double kNoLimit<double> = 1e38;
 
+template <class T>
+void append(std::vector<T>& all, const std::vector<T>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
 class Options {
  public:
   explicit Options(std::string usage) : usage_(std::move(usage)) {}
@@ -77,9 +82,18 @@ class Options {
           }});
   }
 
+  // Binds, in bind(), settings that nothing reads unless is_read(), which the setting `choice`
+  // decides. A key may be bound so several times, always with the same range: an assignment sets
+  // each of them, and at most one is read.
+  void only_if(const std::string& choice, const std::function<bool()>& is_read,
+               const std::function<void()>& bind);
+
   // Applies assignments in order. Returns one line for each wrong one: a wrong value with what is
   // allowed and how to write it, an unknown key with the nearest known key (hints.h).
   std::vector<std::string> apply(const std::vector<Assignment>& assignments);
+  // Applies what a program wrote, maybe an older one. The choices come first. Settings that nothing
+  // reads then are left out, and so are removed ones with a value that meant nothing.
+  std::vector<std::string> apply_stored(const std::vector<Assignment>& assignments);
   // Splits `--key value`, `--key=value` and positional words. A key that is followed by nothing or
   // by another key is a switch with the value "true". A switch of the command, such as --json,
   // takes the next word only if that is true or false. With a `positional` key, each positional
@@ -93,24 +107,37 @@ class Options {
                                        const std::string& positional = "");
   // The current value of a bound setting, as ini_text() writes it.
   std::string text(const std::string& key) const;
+  std::vector<std::string> keys() const;  // those in sections, each once
+  // One line for each setting that nothing reads and that has another value than in `defaults`,
+  // where the same settings were bound.
+  std::vector<std::string> unread(const Options& defaults) const;
 
   // Usage, then each setting with its default, in lines of at most 120 columns. Of those with a
   // section only the ones that begin with a text of `shown`, such as "dist."; all if it is empty.
   std::string help(const std::vector<std::string>& shown = {}) const;
-  std::string ini_text() const;  // all settings as a configuration file that gives the same values
+  std::string ini_text() const;  // all that are read, as a configuration file with these values
 
  private:
+  struct Condition {
+    std::string choice;
+    std::function<bool()> holds;
+  };
   struct Setting {
     std::string key, help, allowed, default_text;
     std::function<bool(const std::string&)> assign;  // false: not a value of this setting
     std::function<std::string()> text;
+    std::vector<Condition> conditions{};  // outer ones first; it is read if all hold
+    const Condition* unmet() const;       // the first that does not hold; null: it is read
   };
   void bind(Setting setting);
+  // The one that is read of those with this key; otherwise the first; null if there is none.
+  const Setting* find(const std::string& key) const;
   std::string suggestion(const std::string& key) const;
   static std::string other_spelling(const Setting& setting, const std::string& value);
 
   std::string usage_;
   std::vector<Setting> settings_;
+  std::vector<Condition> conditions_;  // of what is being bound
 };
 
 // Reads INI text: [section], key = value, # comments. Keys become section.key. Throws

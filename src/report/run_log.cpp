@@ -112,7 +112,7 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
   console_.print(str("run         ", directory_.path()));
   const std::string trained =
       s.parameters.trained < s.parameters.all ? str(", ", s.parameters.trained, " trained") : "";
-  console_.print(str("model       ", config_.model.description(), "; ", s.parameters.all,
+  console_.print(str("model       ", config_.model->description(), "; ", s.parameters.all,
                      " parameters", trained));
   console_.print(str("data        ", data_.path, ": ", data_.train_count, " ", unit(),
                      " to train, ", data_.val_count, " to validate; an epoch is ",
@@ -167,7 +167,7 @@ double RunLog::duration_s() const {
 std::vector<Metric> RunLog::place_of(int64_t step) const {
   const int64_t batch = config_.train.global_batch;
   return {{"epoch", static_cast<double>(step * batch) / static_cast<double>(samples_per_epoch_)},
-          {config_.model.reads_text() ? "tokens" : "samples",
+          {config_.model->reads_text() ? "tokens" : "samples",
            (step - skipped_batches_) * batch * units_per_sample()}};
 }
 
@@ -275,7 +275,7 @@ void RunLog::skipped(int64_t step) {
 }
 
 void RunLog::validation(int64_t step, const Evaluation& result) {
-  const bool text = config_.model.reads_text();
+  const bool text = config_.model->reads_text();
   const double second = text ? std::exp(result.loss) : result.accuracy;
   std::vector<Metric> metrics = place_of(step);
   metrics.push_back({"val_loss", result.loss});
@@ -353,7 +353,7 @@ void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport repor
   if (stopped || checkpoint.empty()) {
     return;
   }
-  const bool text = config_.model.reads_text();
+  const bool text = config_.model->reads_text();
   console_.print(str("next        ", program_invocation_name, text ? " generate" : " eval",
                      " --checkpoint ", directory_.path(), text ? " --prompt \"...\"" : ""));
 }

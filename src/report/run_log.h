@@ -98,10 +98,10 @@ class RunLog {
   void finish(bool stopped, const std::string& checkpoint, RunReport report);
 
  private:
-  const char* unit() const { return config_.model.reads_text() ? "tokens" : "images"; }
+  const char* unit() const { return config_.model->reads_text() ? "tokens" : "images"; }
   // Tokens or images in one sample.
   int64_t units_per_sample() const {
-    return config_.model.reads_text() ? config_.model.context : 1;
+    return config_.model->reads_text() ? config_.model->context() : 1;
   }
 
   RunStart& now() { return run_.starts.back(); }

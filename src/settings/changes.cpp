@@ -17,13 +17,14 @@ std::vector<Assignment> all_of(const Config& config) {
 
 std::string shown(const std::string& value) { return value.empty() ? "\"\"" : value; }
 
-// Calls visit(before, after) for each setting whose value differs.
+// Calls visit(before, after) for each setting that both read and whose value differs.
 template <class F>
 void for_each_change(const Config& then, const Config& now, F visit) {
-  const std::vector<Assignment> before = all_of(then), after = all_of(now);
-  for (size_t i = 0; i < before.size(); ++i) {
-    if (before[i].value != after[i].value) {
-      visit(before[i], after[i]);
+  const std::vector<Assignment> after = all_of(now);
+  for (const Assignment& before : all_of(then)) {
+    const auto same = std::ranges::find(after, before.key, &Assignment::key);
+    if (same != after.end() && same->value != before.value) {
+      visit(before, *same);
     }
   }
 }
@@ -31,26 +32,22 @@ void for_each_change(const Config& then, const Config& now, F visit) {
 }  // namespace
 
 std::vector<std::string> fixed_keys() {
-  std::vector<std::string> keys;
-  for (const Assignment& setting : all_of({})) {
-    if (is_fixed(setting.key)) {
-      keys.push_back(setting.key);
-    }
-  }
+  Config config;
+  Options options("");
+  config.bind(options);
+  std::vector<std::string> keys = options.keys();
+  std::erase_if(keys, [](const std::string& key) { return !is_fixed(key); });
   return keys;
 }
 
-std::string changed_settings(const Config& then, const Config& now) {
+std::string changed_settings(const Config& then, const Config& now,
+                             const std::vector<std::string>& except) {
   std::string changes;
-  // Ignored settings are compared by their defaults: older runs may hold other values, from before
-  // these were errors, and can still be resumed.
-  for_each_change(without_ignored_settings(then), without_ignored_settings(now),
-                  [&](const Assignment& before, const Assignment& after) {
-                    if (is_fixed(before.key)) {
-                      changes +=
-                          str("\n  was ", before.key, " = ", before.value, ", now ", after.value);
-                    }
-                  });
+  for_each_change(then, now, [&](const Assignment& before, const Assignment& after) {
+    if (is_fixed(before.key) && std::ranges::count(except, before.key) == 0) {
+      changes += str("\n  was ", before.key, " = ", before.value, ", now ", after.value);
+    }
+  });
   return changes;
 }
 

@@ -12,8 +12,10 @@ namespace tandem {
 std::vector<std::string> fixed_keys();
 
 // One indented line `was key = value, now value` for each of these settings that differs; empty
-// when all are equal. A setting that nothing reads counts as its default.
-std::string changed_settings(const Config& then, const Config& now);
+// when all are equal. A setting that only one of the two reads is no difference, nor is one of
+// `except`.
+std::string changed_settings(const Config& then, const Config& now,
+                             const std::vector<std::string>& except = {});
 
 // One text `key value -> value` for each setting that differs, whether or not it may.
 std::vector<std::string> all_changes(const Config& then, const Config& now);

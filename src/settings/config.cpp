@@ -1,54 +1,14 @@
 #include "src/settings/config.h"
 
-#include <array>
-
 #include "layers/attention/cudnn_attention.h"
 #include "src/core/parse_number.h"
 #include "src/core/visible_text.h"
 #include "src/device/dispatch.h"
-#include "src/settings/model_kinds.h"
 #include "src/settings/step_ranges.h"
 
 namespace tandem {
 
 namespace {
-
-void bind_model(Options& o, ModelConfig& model) {
-  o.add_choice("model.kind", model.kind, model_kinds(), "architecture");
-  o.add("model.layers", model.layers, "transformer blocks, or hidden layers of an mlp", 1, 10000);
-  o.add("model.heads", model.heads, "attention heads", 1, 10000);
-  o.add("model.kv_heads", model.kv_heads, "key and value heads of llama; 0: as many as heads", 0,
-        10000);
-  o.add("model.width", model.width, "size of the residual stream, or of an mlp's hidden layers", 1,
-        1 << 20);
-  o.add("model.ffn_width", model.ffn_width,
-        "inner size of the feed-forward part; 0: 4 x width (llama 8/3)", 0, 1 << 24);
-  o.add("model.context", model.context, "tokens a sequence", 1, 1 << 24);
-  o.add("model.positions", model.positions, "learned positions of gpt; 0: as many as context", 0,
-        1 << 24);
-  o.add("model.vocab", model.vocab,
-        "rows of the embedding; 0: the tokenizer's; more are never sampled", 0, 1 << 24);
-  o.add("model.dropout", model.dropout, "probability of dropping an activation", 0, 0.99);
-  o.add("model.tie_embeddings", model.tie_embeddings,
-        "one matrix for the token embedding and the output");
-  o.add("model.norm_eps", model.norm_eps, "added to the variance in norms", 1e-12, 1);
-  o.add("model.rope_theta", model.rope_theta, "base of llama's rotary frequencies", 1, 1e12);
-  o.add_choice("model.rope_scaling", model.rope_scaling,
-               {{"none", RopeScaling::kNone},
-                {"linear", RopeScaling::kLinear},
-                {"llama3", RopeScaling::kLlama3}},
-               "how rotary frequencies are lowered for long contexts");
-  o.add("model.rope_factor", model.rope_factor, "by which scaling divides frequencies", 1, 1e6);
-  o.add("model.rope_low_freq_factor", model.rope_low_freq_factor,
-        "turns in the original context, up to which llama3 divides a frequency", 0, 1e6);
-  o.add("model.rope_high_freq_factor", model.rope_high_freq_factor,
-        "turns in the original context, from which llama3 keeps a frequency", 0, 1e6);
-  o.add("model.rope_original_context", model.rope_original_context,
-        "context of pretraining, before llama3 scaling", 1, 1 << 24);
-  o.add("model.depth", model.depth, "layers of a resnet: 20, 32, 44 or 56", 8, 1202);
-  o.add("model.freeze", model.freeze,
-        "parameters that keep their values: names, * for any characters, separated by commas");
-}
 
 void bind_train(Options& o, TrainConfig& train) {
   // Large enough for anything, small enough that no product of two overflows.
@@ -75,8 +35,7 @@ void bind_train(Options& o, TrainConfig& train) {
 }
 
 void bind_optim(Options& o, OptimConfig& optim) {
-  o.add_choice("optim.kind", optim.kind,
-               {{"adamw", OptimizerKind::kAdamW}, {"sgd", OptimizerKind::kSgd}}, "update rule");
+  optim.kind.bind(o, "optim.kind", "update rule");
   o.add("optim.lr", optim.lr, "learning rate after warm-up");
   o.add("optim.min_lr", optim.min_lr, "learning rate at the last step");
   o.add("optim.warmup_steps", optim.warmup_steps, "steps of linear warm-up");
@@ -85,13 +44,6 @@ void bind_optim(Options& o, OptimConfig& optim) {
                 {"linear", ScheduleKind::kLinear},
                 {"constant", ScheduleKind::kConstant}},
                "after warm-up");
-  o.add("optim.beta1", optim.beta1, "decay of AdamW's first moment", 0, 0.999999);
-  o.add("optim.beta2", optim.beta2, "decay of AdamW's second moment", 0, 0.9999999);
-  o.add("optim.eps", optim.eps, "added to AdamW's denominator");
-  o.add("optim.momentum", optim.momentum, "of SGD", 0, 0.999999);
-  o.add("optim.nesterov", optim.nesterov, "Nesterov's form of momentum");
-  o.add("optim.weight_decay", optim.weight_decay,
-        "on matrices only; decoupled with adamw, in the gradient with sgd");
   o.add("optim.clip_norm", optim.clip_norm, "largest global gradient norm; 0: no clipping");
 }
 
@@ -117,63 +69,12 @@ void bind_dist(Options& o, DistConfig& dist) {
         "least bus bandwidth of an all_reduce at the start, in GB/s; 0: not measured");
 }
 
-// A value of a setting, and the other settings that nothing reads when it is chosen.
-struct Choice {
-  const char *key, *value;
-  std::array<const char*, 14> ignores;
-};
-
-constexpr Choice kChoices[] = {
-    {"model.kind",
-     "gpt",
-     {"data.augment", "model.kv_heads", "model.rope_theta", "model.rope_scaling", "model.depth"}},
-    {"model.kind", "llama", {"data.augment", "model.positions", "model.depth"}},
-    {"model.kind",
-     "resnet",
-     {"model.layers", "model.heads", "model.kv_heads", "model.width", "model.ffn_width",
-      "model.context", "model.positions", "model.vocab", "model.dropout", "model.tie_embeddings",
-      "model.norm_eps", "model.rope_theta", "model.rope_scaling", "kernels.attention"}},
-    {"model.kind",
-     "mlp",
-     {"model.heads", "model.kv_heads", "model.ffn_width", "model.context", "model.positions",
-      "model.vocab", "model.dropout", "model.tie_embeddings", "model.norm_eps", "model.rope_theta",
-      "model.rope_scaling", "model.depth", "kernels.attention"}},
-    {"model.rope_scaling",
-     "none",
-     {"model.rope_factor", "model.rope_low_freq_factor", "model.rope_high_freq_factor",
-      "model.rope_original_context"}},
-    {"model.rope_scaling",
-     "linear",
-     {"model.rope_low_freq_factor", "model.rope_high_freq_factor", "model.rope_original_context"}},
-    {"optim.kind", "adamw", {"optim.momentum", "optim.nesterov"}},
-    {"optim.kind", "sgd", {"optim.beta1", "optim.beta2", "optim.eps"}}};
-
-// Calls visit(choice, key, default) for each setting that is ignored because of a choice in
-// `options` and yet differs from its default.
-template <class F>
-void for_each_ignored(const Options& options, F&& visit) {
+void find_unread_settings(Config config, std::vector<std::string>& problems) {
   Config defaults;
-  Options otherwise("");
-  defaults.bind(otherwise);
-  for (const Choice& choice : kChoices) {
-    if (options.text(choice.key) != choice.value) {
-      continue;
-    }
-    for (const char* key : choice.ignores) {
-      if (key && options.text(key) != otherwise.text(key)) {
-        visit(choice, key, otherwise.text(key));
-      }
-    }
-  }
-}
-
-void find_ignored_settings(Config config, std::vector<std::string>& problems) {
-  Options options("");
+  Options options(""), otherwise("");
   config.bind(options);
-  for_each_ignored(options, [&](const Choice& choice, const char* key, const std::string&) {
-    problems.push_back(str(key, " = ", options.text(key), " has no meaning with ", choice.key,
-                           " = ", choice.value, "; remove it"));
-  });
+  defaults.bind(otherwise);
+  append(problems, options.unread(otherwise));
 }
 
 void find_missing_features(const Config& c, std::vector<std::string>& problems) {
@@ -188,7 +89,6 @@ void find_missing_features(const Config& c, std::vector<std::string>& problems) 
   refuse("kernels.attention = cudnn",
          c.kernels.attention == AttentionKernels::kCudnn && !cudnn_attention::in_build(),
          "own or auto");
-  refuse("log.trace = true", c.log.trace, "false");
 }
 
 void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::string>& problems) {
@@ -252,15 +152,24 @@ void Config::bind(Options& o) {
                "save and stop when EC2 takes a spot machine back; auto: on machines of EC2");
   o.add("data.path", data.path, "dataset made by `tandem prepare`");
   o.add("data.prefetch", data.prefetch, "micro-batches read ahead", 1, 1024);
-  o.add("data.augment", data.augment, "crop and flip images while training");
+  o.only_if(
+      "model.kind", [this] { return !model->reads_text(); },
+      [&] { o.add("data.augment", data.augment, "crop and flip images while training"); });
   o.add("data.verify", data.verify, "hash the whole dataset at the start, also above 512 MiB");
-  bind_model(o, model);
+  model.kind.bind(o, "model.kind", "architecture");
+  o.add("model.freeze", model.freeze,
+        "parameters that keep their values: names, * for any characters, separated by commas");
   bind_train(o, train);
-  o.add_choice("kernels.attention", kernels.attention,
-               {{"auto", AttentionKernels::kAuto},
-                {"own", AttentionKernels::kOwn},
-                {"cudnn", AttentionKernels::kCudnn}},
-               "who computes attention in training; auto: own, until a GPU has measured both");
+  o.only_if(
+      "model.kind", [this] { return model->reads_text(); },
+      [&] {
+        o.add_choice(
+            "kernels.attention", kernels.attention,
+            {{"auto", AttentionKernels::kAuto},
+             {"own", AttentionKernels::kOwn},
+             {"cudnn", AttentionKernels::kCudnn}},
+            "who computes attention in training; auto: own, until a GPU has measured both");
+      });
   bind_optim(o, optim);
   bind_dist(o, dist);
   o.add("checkpoint.every_steps", checkpoint.every_steps,
@@ -289,10 +198,9 @@ void Config::bind(Options& o) {
         "validations between samples in TensorBoard: text, or images with predictions; 0: none");
   o.add("log.histograms", log.histograms,
         "histograms of weights and gradients in TensorBoard at each validation");
-  o.add("log.trace", log.trace, "write trace.json");
 }
 
-TrainingStep::Options Config::training_step(int ranks) const {
+TrainingStepOptions Config::training_step(int ranks) const {
   return {.seed = static_cast<uint64_t>(run.seed),
           .batch = train.batch_plan(ranks),
           .recompute = train.recompute,
@@ -306,15 +214,9 @@ TrainingStep::Options Config::training_step(int ranks) const {
                     .unused_is_error = dist.unused == Unused::kIsError,
                     .dtype = train.precision,
                     .wire_dtype = dist.wire_dtype},
-          .optimizer = optim.optimizer()};
-}
-
-std::string ModelConfig::description() const {
-  const std::string shape =
-      reads_text() ? str(layers, " layers, ", heads, " heads, width ", width, ", context ", context)
-      : kind == "resnet" ? str("depth ", depth)
-                         : str(layers, " layers, width ", width);
-  return kind + ": " + shape;
+          .optimizer = [kind = optim.kind](std::span<const Shard> shards, Memory& memory) {
+            return kind.chosen().make(shards, memory);
+          }};
 }
 
 std::string Config::ini_text() const {
@@ -328,15 +230,12 @@ Config config_from_text(const std::string& text, const std::string& origin) {
   Config config;
   Options options("");
   config.bind(options);
-  fail_if_any(options.apply(parse_ini(text, origin)));
+  fail_if_any(options.apply_stored(parse_ini(text, origin)));
   return config;
 }
 
 std::vector<std::string> problems_of(const Config& config, int ranks) {
   std::vector<std::string> problems;
-  const auto append = [&](const std::vector<std::string>& found) {
-    problems.insert(problems.end(), found.begin(), found.end());
-  };
   if (config.data.path.empty()) {
     problems.push_back(
         "data.path is empty; make a dataset with `tandem prepare` and name it with --data.path "
@@ -354,9 +253,7 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
     problems.push_back(
         str("optim.min_lr = ", config.optim.min_lr, " is above optim.lr = ", config.optim.lr));
   }
-  if (config.optim.kind == OptimizerKind::kSgd) {
-    append(std::get<SgdOptions>(config.optim.optimizer()).problems());
-  }
+  append(problems, config.optim.kind.chosen().problems());
   if (config.dist.backend == Backend::kNccl && config.run.device == Device::kCpu) {
     problems.push_back("dist.backend = nccl moves GPU memory; with run.device = cpu use mpi");
   }
@@ -369,22 +266,12 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
                            " writes to TensorBoard; set log.tensorboard = true"));
   }
   find_text_problems(config, problems);
-  append(config.train.batch_plan(ranks).problems());
-  append(config.model.problems());
+  append(problems, config.train.batch_plan(ranks).problems());
+  append(problems, config.model->problems());
   find_dist_problems(config.dist, ranks, problems);
-  find_ignored_settings(config, problems);
+  find_unread_settings(config, problems);
   find_missing_features(config, problems);
   return problems;
-}
-
-Config without_ignored_settings(const Config& config) {
-  Config copy = config;
-  Options options("");
-  copy.bind(options);
-  for_each_ignored(options, [&](const Choice&, const char* key, const std::string& default_text) {
-    options.apply({{key, default_text, "defaults"}});
-  });
-  return copy;
 }
 
 }  // namespace tandem

@@ -6,21 +6,18 @@
 #include <string>
 #include <vector>
 
-#include "comm/sharding/hierarchy.h"
 #include "optim/schedule.h"
-#include "src/options/options.h"
-#include "src/step/batch_plan.h"
-#include "src/step/training_step.h"
+#include "src/settings/model_kind.h"
+#include "src/step/rules.h"
+#include "src/step/training_step_options.h"
 #include "src/stop/spot_watch.h"
 
 namespace tandem {
 
 enum class OnNonfinite : uint8_t { kStop, kSkip };
-enum class OptimizerKind : uint8_t { kAdamW, kSgd };
 enum class Backend : uint8_t { kAuto, kMpi, kNccl };
 enum class Reduce : uint8_t { kRing, kExact };
 enum class Unused : uint8_t { kIsError, kIsZero };
-enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3 };
 
 enum class ProgressMode : uint8_t {
   kAuto,   // kBar on a terminal, otherwise kPlain
@@ -52,32 +49,10 @@ struct DataConfig {
 };
 
 struct ModelConfig {
-  std::string kind = "gpt";
-  int64_t layers = 4;
-  int64_t heads = 4;
-  int64_t kv_heads = 0;
-  int64_t width = 128;
-  int64_t ffn_width = 0;
-  int64_t context = 64;
-  int64_t positions = 0;
-  int64_t vocab = 0;
-  double dropout = 0;
-  bool tie_embeddings = true;
-  double norm_eps = 1e-5;
-  double rope_theta = 10000;
-  RopeScaling rope_scaling = RopeScaling::kNone;
-  double rope_factor = 8;
-  double rope_low_freq_factor = 1;
-  double rope_high_freq_factor = 4;
-  int64_t rope_original_context = 8192;
-  int64_t depth = 20;
+  Kinds<ModelKind> kind = model_kinds();
   std::string freeze{};
 
-  // Answered by model_kinds.cpp, which knows each kind.
-  bool reads_text() const;
-  std::vector<std::string> problems() const;
-  // "gpt: 4 layers, 4 heads, width 128, context 64", "resnet: depth 20"
-  std::string description() const;
+  const ModelKind* operator->() const { return &kind.chosen(); }
 };
 
 struct TrainConfig {
@@ -102,25 +77,12 @@ struct KernelsConfig {
 };
 
 struct OptimConfig {
-  OptimizerKind kind = OptimizerKind::kAdamW;
+  Kinds<UpdateRule> kind = update_rules();
   double lr = 1e-3;
   double min_lr = 1e-4;
   int64_t warmup_steps = 100;
   ScheduleKind schedule = ScheduleKind::kCosine;
-  double beta1 = 0.9;
-  double beta2 = 0.99;
-  double eps = 1e-8;
-  double momentum = 0.9;
-  bool nesterov = false;
-  double weight_decay = 0.1;
   double clip_norm = 1.0;
-
-  std::variant<AdamWOptions, SgdOptions> optimizer() const {
-    if (kind == OptimizerKind::kSgd) {
-      return SgdOptions{.momentum = momentum, .nesterov = nesterov, .weight_decay = weight_decay};
-    }
-    return AdamWOptions{.beta1 = beta1, .beta2 = beta2, .eps = eps, .weight_decay = weight_decay};
-  }
 };
 
 struct DistConfig {
@@ -153,7 +115,6 @@ struct LogConfig {
   bool tensorboard = true;
   int64_t sample_every = 0;
   bool histograms = false;
-  bool trace = false;
 };
 
 struct Config {
@@ -170,7 +131,7 @@ struct Config {
   // Binds all settings, with the help text that documents them. `options` must not outlive this
   // object.
   void bind(Options& options);
-  TrainingStep::Options training_step(int ranks) const;  // `ranks` of the data group
+  TrainingStepOptions training_step(int ranks) const;  // `ranks` of the data group
   ScheduleOptions schedule() const {
     return {.kind = optim.schedule,
             .lr = optim.lr,
@@ -178,18 +139,14 @@ struct Config {
             .warmup_steps = optim.warmup_steps,
             .steps = train.steps};
   }
-  std::string ini_text() const;  // reads back as an equal Config
+  std::string ini_text() const;  // all settings that are read; reads back as an equal Config
 };
 
-// Reads a configuration from INI text that ini_text() wrote (a run's config.cfg, a checkpoint's
-// manifest).
+// Reads a configuration from INI text that ini_text() wrote, of this or an older program (a run's
+// config.cfg, a checkpoint's manifest).
 Config config_from_text(const std::string& text, const std::string& origin);
 
 // Everything that is wrong with the values or their combination on `ranks` ranks, including
 // features that this build lacks. Empty when nothing is wrong.
 std::vector<std::string> problems_of(const Config& config, int ranks);
-
-// With the default of each setting that nothing reads because of another one.
-Config without_ignored_settings(const Config& config);
-
 }  // namespace tandem

@@ -32,9 +32,7 @@ TrainingStep::TrainingStep(Model& model, Hierarchy& data, Stream& stream, Memory
                                .first = batch.accumulation() * data.rank(),
                                .samples = batch.micro_batch()},
       verdict_);
-  optimizer_ = std::visit(
-      [&](const auto& chosen) { return make_optimizer(chosen, store_->shards.all(), memory); },
-      options.optimizer);
+  optimizer_ = options.optimizer(store_->shards.all(), memory);
 }
 
 void TrainingStep::run(const Input& input) {

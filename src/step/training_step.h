@@ -8,35 +8,21 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <variant>
 
 #include "comm/sharding/param_store.h"
 #include "layers/models/model.h"
-#include "optim/adamw.h"
-#include "optim/sgd.h"
 #include "src/autograd/tape.h"
-#include "src/step/batch_plan.h"
 #include "src/step/batch_statistics.h"
 #include "src/step/device_batch.h"
 #include "src/step/lost_step.h"
 #include "src/step/step_record.h"
+#include "src/step/training_step_options.h"
 
 namespace tandem {
 
 class TrainingStep {
  public:
-  struct Options {
-    uint64_t seed = 1;             // of dropout
-    BatchPlan batch{};             // over the ranks of the data group
-    int64_t most_micro_steps = 0;  // an estimate runs no more of those in `batch`; 0: all
-    bool recompute = false;        // blocks run again in the backward pass
-    AttentionKernels attention = AttentionKernels::kAuto;
-    bool halts = false;    // as in StepOptions
-    bool exact = false;    // sums that do not depend on ranks and micro-batches
-    double clip_norm = 0;  // 0: no clipping
-    StoreOptions store{};  // except exact_leaves, which `exact` and `batch` set
-    std::variant<AdamWOptions, SgdOptions> optimizer{};
-  };
+  using Options = TrainingStepOptions;
 
   struct Input {
     int64_t step = 0;  // updates done before

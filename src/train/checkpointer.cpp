@@ -21,8 +21,9 @@ namespace tandem {
 namespace {
 
 // Another model may have the same shapes: 4 heads instead of 2, or more layers.
-void require_same_settings(const std::string& checkpoint, const Config& then, const Config& now) {
-  if (const std::string changes = changed_settings(then, now); !changes.empty()) {
+void require_same_settings(const std::string& checkpoint, const Config& then, const Config& now,
+                           const std::vector<std::string>& except = {}) {
+  if (const std::string changes = changed_settings(then, now, except); !changes.empty()) {
     fail(ExitCode::kConfig, str(checkpoint, " was written with other settings:", changes));
   }
 }
@@ -200,11 +201,9 @@ void Checkpointer::load_weights_of(const std::string& checkpoint) {
     Config then = config_;
     then.model = config_of(checkpoint).model;
     then.model.freeze = config_.model.freeze;
-    // Where these matter, shapes differ as well.
-    then.model.context = config_.model.context;
-    then.model.positions = config_.model.positions;
-    then.model.vocab = config_.model.vocab;
-    require_same_settings(checkpoint, then, config_);
+    // Where these three matter, shapes differ as well.
+    require_same_settings(checkpoint, then, config_,
+                          {"model.context", "model.positions", "model.vocab"});
     tandem::load(stream_, *weights, slabs);
   });
   training_.store().values.publish();
@@ -312,7 +311,7 @@ bool Checkpointer::overdue() const {
 
 Manifest Checkpointer::manifest(RunState state) const {
   const int64_t samples = state.step * config_.train.global_batch;
-  const int64_t epoch = dataset_.windows(Split::kTrain, config_.model.context);
+  const int64_t epoch = dataset_.windows(Split::kTrain, config_.model->context());
   state.exponents = exponents_of(training_);
   Manifest manifest;
   manifest.config = config_.ini_text();

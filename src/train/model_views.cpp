@@ -41,7 +41,7 @@ ModelViews::ModelViews(const Config& config, const Dataset& dataset, Model& mode
       machine_(machine),
       upload_(upload) {
   agree(machine.mesh()->job(), [&] {
-    if (config.log.sample_every > 0 && config.model.reads_text()) {
+    if (config.log.sample_every > 0 && config.model->reads_text()) {
       tokenizer_ = load_tokenizer(H5Reader(dataset.info().path));
     }
   });
@@ -51,7 +51,7 @@ void ModelViews::show(int64_t step, double gradient_scale, RunLog* log) {
   // Where blocks gather their weights, all ranks compute the same samples.
   const bool samples = samples_are_due(step) && (training_.store().gradients.is_collective() ||
                                                  machine_.mesh()->job().rank() == 0);
-  if (samples && config_.model.reads_text()) {
+  if (samples && config_.model->reads_text()) {
     const std::string sample = text();
     if (log) {
       log->show_text(step, sample);
@@ -85,7 +85,7 @@ Context ModelViews::context() {
 std::string ModelViews::text() {
   const std::unique_ptr<Decoder> decoder = model_.decoder(context(), 1);
   require(decoder != nullptr,
-          [&] { return config_.model.kind + " reads text and has no decoder"; });
+          [&] { return config_.model.kind.name() + " reads text and has no decoder"; });
   TokenSampler sampler({.seed = config_.run.seed});
   std::vector<int32_t> tokens = beginning(*tokenizer_);
   const auto prompt = static_cast<std::ptrdiff_t>(tokens.size());
@@ -108,9 +108,9 @@ std::string ModelViews::text() {
 PredictedImages ModelViews::images() {
   const DatasetInfo& info = dataset_.info();
   const MicroBatch batch =
-      dataset_.validation_batch(config_.model.context, 0, config_.train.eval_batch());
+      dataset_.validation_batch(config_.model->context(), 0, config_.train.eval_batch());
   auto* classifier = dynamic_cast<Classifier*>(&model_);
-  require(classifier != nullptr, [&] { return config_.model.kind + " has no classes"; });
+  require(classifier != nullptr, [&] { return config_.model.kind.name() + " has no classes"; });
   Context inference = context();
   const Tensor logits = on_host(classifier->logits(inference, upload_(batch).input).value());
   const std::span<const float> scores = logits.as<float>();

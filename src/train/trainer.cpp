@@ -46,9 +46,9 @@ void Trainer::open_data(bool verifies) {
       verify_content(dataset_->info(), config_.data.verify);
     }
     model_ = make_model(config_.model, dataset_->info());
-    dataset_->require_windows(Split::kTrain, config_.model.context);
+    dataset_->require_windows(Split::kTrain, config_.model->context());
     if (config_.train.eval_every > 0) {
-      dataset_->require_windows(Split::kVal, config_.model.context);
+      dataset_->require_windows(Split::kVal, config_.model->context());
     }
   });
   check_equal(job_, "dataset " + dataset_->info().path, dataset_->info().fingerprint(),
@@ -89,7 +89,7 @@ void Trainer::resume() {
   }
   agree(job_, [&] {
     if (job_.rank() == 0) {
-      if (config_.model.reads_text()) {
+      if (config_.model->reads_text()) {
         directory_.keep_tokenizer(dataset_->info().path);
       }
       discard_after(directory_.checkpoints(), state_.step);
@@ -110,7 +110,7 @@ RunSummary Trainer::summary() const {
           .sharing = machine_.sharing(config_.dist),
           .buckets = training_->store().layout.buckets(),
           .gradient_bytes = training_->store().gradients.bytes(),
-          .samples_per_epoch = dataset_->windows(Split::kTrain, config_.model.context),
+          .samples_per_epoch = dataset_->windows(Split::kTrain, config_.model->context()),
           .skipped_batches = state_.skipped_batches,
           .memory = machine_.memory_at_rest()};
 }
@@ -118,7 +118,7 @@ RunSummary Trainer::summary() const {
 void Trainer::start_loader() {
   loader_ = std::make_unique<Loader>(
       *dataset_, Loader::Options{.seed = static_cast<uint64_t>(config_.run.seed),
-                                 .context = config_.model.context,
+                                 .context = config_.model->context(),
                                  .global_batch = config_.train.global_batch,
                                  .first_sample = batch_.share() * data_.rank(),
                                  .share = batch_.share(),
@@ -295,7 +295,7 @@ void Trainer::validate() {
                           .memory = machine_.memory,
                           .gate = &training_->store().gradients};
     const Evaluation result =
-        evaluate(*model_, context, *dataset_, config_.model.context, config_.train.eval_batch(),
+        evaluate(*model_, context, *dataset_, config_.model->context(), config_.train.eval_batch(),
                  config_.train.eval_batches, *upload_, data_.control());
     state_.val_loss = result.loss;
     if (log_) {
@@ -377,7 +377,7 @@ ExitCode Trainer::finish(bool stopped) {
   finishing_ = true;
   settle();
   const bool saves = stopped || config_.checkpoint.at_end;
-  if (!stopped && saves && dataset_->windows(Split::kVal, config_.model.context) > 0 &&
+  if (!stopped && saves && dataset_->windows(Split::kVal, config_.model->context()) > 0 &&
       checkpointer_->newest_step() != state_.step) {
     validate();
   }

@@ -7,6 +7,7 @@
 #include "comm/transport/local_control.h"
 #include "comm/transport/self_collectives.h"
 #include "layers/models/transformer.h"
+#include "optim/adamw.h"
 #include "src/estimate/cost_model.h"
 #include "src/machine/gpu_table.h"
 #include "src/step/training_step.h"
@@ -196,7 +197,9 @@ Stream::Clock charged(const TransformerConfig& config, int64_t batch, const Spee
                         {.batch = {.global_batch = batch, .given_micro_batch = 0, .ranks = 1},
                          .clip_norm = 1,
                          .store = {.dtype = DType::kBf16},
-                         .optimizer = AdamWOptions{}});
+                         .optimizer = [](std::span<const Shard> shards, Memory& device) {
+                           return make_optimizer(AdamWOptions{}, shards, device);
+                         }});
   training.run(
       {.step = 0, .lr = 0, .targets = 1, .batch = [&](int64_t) {
          const int64_t tokens = batch * config.context;

@@ -11,6 +11,7 @@
 #include "src/weights/make_model.h"
 #include "tests/support/harness.h"
 #include "tests/support/mpi_world.h"
+#include "tests/support/set_config.h"
 
 namespace tandem::testing {
 namespace {
@@ -19,16 +20,20 @@ int ranks() { return test_world().size(); }
 
 Config config_of(const std::string& kind) {
   Config config;
-  config.model = {.kind = kind,
-                  .layers = 3,
-                  .heads = 4,
-                  .kv_heads = kind == "llama" ? 2 : 0,
-                  .width = 32,
-                  .ffn_width = kind == "llama" ? 48 : 0,
-                  .context = 12,
-                  .dropout = 0.1,
-                  .tie_embeddings = kind == "gpt",
-                  .depth = 8};
+  const bool llama = kind == "llama";
+  for (const auto& [key, value] : std::initializer_list<std::pair<const char*, std::string>>{
+           {"kind", kind},
+           {"layers", "3"},
+           {"heads", "4"},
+           {"kv_heads", llama ? "2" : "0"},
+           {"width", "32"},
+           {"ffn_width", llama ? "48" : "0"},
+           {"context", "12"},
+           {"dropout", "0.1"},
+           {"tie_embeddings", kind == "gpt" ? "true" : "false"},
+           {"depth", "8"}}) {
+    set(config, str("model.", key), value);
+  }
   config.train.global_batch = int64_t{4} * ranks();
   config.train.micro_batch = 2;
   config.dist.bucket_mb = 0.02;
@@ -38,7 +43,7 @@ Config config_of(const std::string& kind) {
 
 DatasetInfo data_for(const Config& config) {
   DatasetInfo data;
-  data.kind = config.model.reads_text() ? DatasetKind::kText : DatasetKind::kImages;
+  data.kind = config.model->reads_text() ? DatasetKind::kText : DatasetKind::kImages;
   data.vocab_size = 97;
   data.channels = 3;
   data.height = data.width = 9;
@@ -49,7 +54,7 @@ DatasetInfo data_for(const Config& config) {
 MicroBatch zeros(const Config& config, const DatasetInfo& data) {
   const int64_t samples = config.train.batch_plan(ranks()).micro_batch();
   const bool text = data.kind == DatasetKind::kText;
-  const int64_t targets = samples * (text ? config.model.context : 1);
+  const int64_t targets = samples * (text ? config.model->context() : 1);
   MicroBatch batch{.samples = samples, .target_count = targets};
   batch.targets.resize(static_cast<size_t>(targets));
   batch.tokens.resize(static_cast<size_t>(text ? targets : 0));
@@ -203,7 +208,7 @@ TEST(Estimate, IsWhatAFrozenModelUses) {
 TEST(Estimate, OfOneMatrixCountsThatMatrixAlone) {
   constexpr int64_t kStored = 104, kWidth = 32, kRanks = 2;  // for 97 tokens, on a GPU
   Config config = config_of("gpt");
-  config.model.tie_embeddings = false;
+  set(config, "model.tie_embeddings", "false");
   config.train.global_batch = 8;
   config.train.precision = DType::kBf16;
   config.dist.bucket_mb = 1;
@@ -245,7 +250,7 @@ TEST(Estimate, OfOneMatrixCountsThatMatrixAlone) {
   }
   // Products: 2 operations for each weight and row. The head's input gradient is one product more
   // if a matrix before the head is trained.
-  const double rows = static_cast<double>(config.train.global_batch * config.model.context);
+  const double rows = static_cast<double>(config.train.global_batch * config.model->context());
   const auto product = [&](int64_t out, int64_t in) {
     return 2 * rows * static_cast<double>(out * in);
   };
@@ -300,8 +305,9 @@ TEST(Estimate, CountsTheModelsOperations) {
   EXPECT_GE(attention, 0);
   EXPECT_LT(attention, 0.02 * plain.model_flops);
   // Forward is a third of all products (of attention's, 2 of 7). It runs twice, but the head once.
-  const int64_t rows = config.train.global_batch * config.model.context;
-  const double head = 2.0 * static_cast<double>(rows * data.vocab_size * config.model.width);
+  const int64_t rows = config.train.global_batch * config.model->context();
+  const double head =
+      2.0 * static_cast<double>(rows * data.vocab_size * config.model->transformer()->width);
   EXPECT_EQ(again.flops - plain.flops,
             (plain.flops - 3 * head - 7 * attention) / 3 + 2 * attention);
   EXPECT_GT(again.step_s, plain.step_s);

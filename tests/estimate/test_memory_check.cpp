@@ -4,6 +4,7 @@
 #include "src/estimate/host_memory.h"
 #include "src/estimate/memory_check.h"
 #include "tests/data/data_files.h"
+#include "tests/support/set_config.h"
 
 namespace tandem::testing {
 namespace {
@@ -54,7 +55,10 @@ struct Case {
   int ranks;
 
   explicit Case(int ranks_of_job) : ranks(ranks_of_job) {
-    config.model = {.kind = "gpt", .layers = 2, .heads = 2, .width = 16, .context = 16};
+    for (const auto& [key, value] :
+         {std::pair{"layers", "2"}, {"heads", "2"}, {"width", "16"}, {"context", "16"}}) {
+      set(config, str("model.", key), value);
+    }
     config.train.global_batch = int64_t{12} * ranks;
     config.dist.zero = 1;
   }

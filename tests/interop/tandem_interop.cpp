@@ -8,7 +8,6 @@
 #include <filesystem>
 
 #include "comm/transport/local_control.h"
-#include "src/settings/model_kinds.h"
 #include "src/weights/hugging_face/names.h"
 #include "src/weights/stored_weights.h"
 
@@ -25,9 +24,8 @@ void run(const std::string& what, const std::string& checkpoint, std::vector<int
   LocalControl control;
   Memory memory(Device::kCpu);
   Stream stream = Stream::compute(Device::kCpu);
-  const ModelConfig config = config_of(checkpoint).model;
   const std::unique_ptr<TensorSource> weights = open_weights(control, checkpoint);
-  Transformer model(transformer_config(config, config.vocab));
+  Transformer model(*config_of(checkpoint).model->transformer());
   for (Parameter* parameter : parameters_of(model)) {
     parameter->value =
         Tensor::empty(memory, parameter->shape, DType::kF32, MemoryClass::kParameters);

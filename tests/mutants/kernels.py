@@ -159,7 +159,7 @@ MUTANTS = [
     Mutant("rope: columns that are not turned are left out", "layers/rope/rope.cu",
            "if (x != y && turned < row) {", "if (x == y && turned < row) {",
            ["layers.rope"]),
-    Mutant("rope: a frequency between the two limits is not interpolated", "layers/rope/rope.h",
+    Mutant("rope: a frequency between the two limits is not interpolated", "layers/rope/rope_frequencies.h",
            "share < 0 ? 0 : share > 1 ? 1 : share", "share < 1 ? 0 : 1",
            ["layers.rope"]),
     Mutant("norm: the fast kernels have an epsilon of their own", "layers/norm/norm.cu",

@@ -87,9 +87,6 @@ class BadInput(Workspace):
         self.assertIn("unknown setting train.step; did you mean train.steps?", result.stderr)
         self.assertIn("optim.lr = fast must be a number", result.stderr)
 
-    def test_missing_features_are_refused(self):
-        self.assert_one_line(self.train("x", "--log.trace", "true", code=CONFIG), "not in this build")
-
     def test_ways_to_distribute_that_do_not_exist(self):
         for settings, pattern in [(["--dist.zero", "4"], "dist.zero = 4 must be a whole number in"),
                                   (["--dist.reduce", "tree"], "dist.reduce = tree must be one of ring, exact"),

@@ -6,6 +6,7 @@ their results must differ. A setting without a row fails.
 
 To test one setting: Settings.test_optim_lr.
 """
+import configparser
 import glob
 import os
 import re
@@ -277,7 +278,6 @@ ROWS = {
             given="log.tensorboard=false")],
     "log.histograms": [Row("false", "true", same(losses, weights),
                            gives(has_events("weights/wte", "gradients/wte"), [False] * 2, [True] * 2))],
-    "log.trace": [Row("false", "true", ends=(CONFIG, "log.trace = true is not in this build"))],
 }
 
 
@@ -358,8 +358,11 @@ class Settings(Workspace):
     def test_each_setting_has_a_row(self):
         listed = re.findall(r"^  --(\w+\.\w+)", self.help, re.MULTILINE)
         self.assertEqual(sorted(listed), sorted(ROWS))
-        with open("runs/teacher/config.cfg") as file:
-            self.assertEqual(len(re.findall("^\\w+ =", file.read(), re.MULTILINE)), len(listed))
+        written = configparser.ConfigParser()
+        written.read("runs/teacher/config.cfg")
+        read = {f"{section}.{key}" for section in written.sections() for key in written[section]}
+        self.assertIn("model.heads", read)
+        self.assertLess(read, set(listed))
 
     def test_a_setting_that_the_model_ignores_is_refused(self):
         for given, setting, choice in [(RESNET + " model.heads=2", "model.heads = 2", "model.kind = resnet"),

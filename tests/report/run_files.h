@@ -12,6 +12,7 @@
 #include "src/io/file.h"
 #include "src/report/run_log.h"
 #include "src/report/run_report.h"
+#include "tests/support/set_config.h"
 
 namespace tandem {
 
@@ -48,7 +49,7 @@ class RunFiles : public ::testing::Test {
     ASSERT_NE(mkdtemp(root_.data()), nullptr);
     config_.run.dir = root_;
     config_.run.name = "a";
-    config_.model.kind = "mlp";
+    set(config_, "model.kind", "mlp");
     config_.train.steps = 20;
     config_.log.progress = ProgressMode::kNone;
     config_.log.tensorboard = false;

@@ -9,6 +9,7 @@
 #include "layers/models/mlp.h"
 #include "layers/models/resnet.h"
 #include "layers/models/transformer.h"
+#include "optim/adamw.h"
 #include "src/core/ignore_target.h"
 #include "src/device/copy.h"
 #include "src/device/cuda.h"
@@ -103,7 +104,9 @@ TrainingStep::Options options_of(const Plan& plan, int ranks) {
                     .zero = plan.zero,
                     .dtype = plan.dtype,
                     .wire_dtype = plan.wire},
-          .optimizer = AdamWOptions{.weight_decay = 0.1}};
+          .optimizer = [](std::span<const Shard> shards, Memory& memory) {
+            return make_optimizer(AdamWOptions{.weight_decay = 0.1}, shards, memory);
+          }};
 }
 
 Tensor numbers(int64_t first, int64_t count, int64_t limit) {

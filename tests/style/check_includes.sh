@@ -19,7 +19,7 @@ layers/attention:           src/autograd src/core src/device src/kernels src/pro
 layers/cross_entropy:       src/autograd src/core src/device src/kernels
 layers/norm:                src/autograd src/device src/kernels layers/add
 layers/rope:                src/core src/kernels layers/attention
-layers/models:              src/autograd src/device layers/activation layers/add layers/attention layers/batchnorm2d layers/conv2d
+layers/models:              src/core src/autograd src/device layers/activation layers/add layers/attention layers/batchnorm2d layers/conv2d
                             layers/cross_entropy layers/dropout layers/embedding layers/linear layers/norm layers/pool2d
                             layers/rope layers/shortcut
 comm/transport:             src/core src/device src/device/ranks
@@ -33,11 +33,12 @@ src/data:                   src/core src/io src/io/hdf5
 src/data/bpe:               src/core src/io src/data
 src/prepare:                src/core src/io src/io/hdf5 src/data src/data/bpe
 src/options:                src/core src/data
-src/step:                   src/core src/device src/device/ranks src/kernels src/autograd src/data layers/batchnorm2d layers/models
-                            comm/sharding optim
-src/settings:               src/core src/device src/data src/stop src/options src/step layers/attention layers/models comm/sharding optim
+src/step:                   src/core src/device src/device/ranks src/kernels src/autograd src/data src/options layers/batchnorm2d
+                            layers/models comm/sharding optim
+src/settings:               src/core src/device src/data src/stop src/options src/step layers/attention layers/models optim
 src/machine:                src/core src/device src/device/ranks src/product src/autograd layers/attention comm comm/transport
                             src/settings
+src/weights/kinds:          layers/models src/settings
 src/weights/hugging_face:   src/core src/device src/io src/io/checkpoint src/io/hdf5 src/io/safetensors src/data/bpe layers/models
                             src/settings
 src/weights:                src/core src/device src/device/ranks src/kernels src/io src/io/checkpoint src/data layers/models

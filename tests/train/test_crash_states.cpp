@@ -24,6 +24,7 @@
 #include "tests/support/file_calls.h"
 #include "tests/support/harness.h"
 #include "tests/support/mpi_world.h"
+#include "tests/support/set_config.h"
 
 namespace tandem::testing {
 namespace {
@@ -67,10 +68,10 @@ Config config_of_run(const std::string& folder, const std::string& dir) {
   Config config;
   config.run = {.name = "run", .dir = dir, .seed = 1, .device = Device::kCpu, .threads = 1};
   config.data.path = folder + "/data.h5";
-  config.model.layers = 1;
-  config.model.heads = 1;
-  config.model.width = 24;
-  config.model.context = 8;
+  set(config, "model.layers", "1");
+  set(config, "model.heads", "1");
+  set(config, "model.width", "24");
+  set(config, "model.context", "8");
   config.train = {.steps = kSteps,
                   .global_batch = 3,
                   .micro_batch = 1,

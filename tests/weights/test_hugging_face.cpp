@@ -7,7 +7,6 @@
 #include <numeric>
 #include <random>
 
-#include "src/settings/model_kinds.h"
 #include "src/weights/hugging_face/reader.h"
 #include "src/weights/hugging_face/settings.h"
 #include "src/weights/make_model.h"
@@ -45,10 +44,9 @@ class Folder : public ::testing::Test {
   // The tensors of a model without the prefix; each element of all of them is its number.
   void write_weights(const std::string& dtype = "F32", const std::string& without = "",
                      const std::vector<SafetensorsEntry>& more = {}) {
-    const ModelConfig model = hugging_face_config(path_).model;
+    const TransformerConfig model = *hugging_face_config(path_).model->transformer();
     std::vector<SafetensorsEntry> entries;
-    for (const HuggingFaceParameter& parameter :
-         hugging_face_parameters(resolved(transformer_config(model, model.vocab)))) {
+    for (const HuggingFaceParameter& parameter : hugging_face_parameters(resolved(model))) {
       for (const HuggingFaceTensor& part : parameter.parts) {
         const auto sizes = part.shape.sizes();
         std::string name = part.name.substr(part.name.starts_with(without) ? without.size() : 0);
@@ -146,8 +144,8 @@ TEST_F(Folder, SettingsOfLlama) {
 // The published models have as many parameters as their publishers say.
 TEST_F(Folder, PublishedModels) {
   const auto parameters = [&] {
-    const ModelConfig model = hugging_face_config(path_).model;
-    Transformer transformer(transformer_config(model, model.vocab));
+    const TransformerConfig model = *hugging_face_config(path_).model->transformer();
+    Transformer transformer(model);
     return parameter_count(transformer).all;
   };
   write("config.json", R"({"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
@@ -227,15 +225,15 @@ TEST_F(Folder, RotaryFrequenciesOfOlderFiles) {
   const std::string all(kLlama);
   const std::string head = all.substr(0, all.find("\"rope_parameters\""));
   write("config.json", head + R"("rope_theta": 300.5, "rope_scaling": null})");
-  EXPECT_EQ(hugging_face_config(path_).model.rope_theta, 300.5);
-  EXPECT_EQ(hugging_face_config(path_).model.rope_scaling, RopeScaling::kNone);
+  const auto frequencies = [&] { return hugging_face_config(path_).model->transformer()->rope; };
+  EXPECT_EQ(frequencies().theta, 300.5);
+  EXPECT_EQ(frequencies().factor, 1);
   write("config.json", head + R"("rope_scaling": {"type": "linear", "factor": 2.0}})");
-  const ModelConfig linear = hugging_face_config(path_).model;
-  EXPECT_EQ(linear.rope_theta, 10000);
-  EXPECT_EQ(linear.rope_scaling, RopeScaling::kLinear);
-  EXPECT_EQ(linear.rope_factor, 2);
+  EXPECT_EQ(frequencies().theta, 10000);
+  EXPECT_EQ(frequencies().factor, 2);
+  EXPECT_EQ(frequencies().original_context, 0);  // linear
   write("config.json", head + R"("rope_scaling": {"rope_type": "default"}})");
-  EXPECT_EQ(hugging_face_config(path_).model.rope_scaling, RopeScaling::kNone);
+  EXPECT_EQ(frequencies().factor, 1);
 }
 
 TEST_F(Folder, WhatOurModelsLackIsAnError) {
@@ -382,8 +380,8 @@ TEST_F(Folder, TheTableHasAllParameters) {
     for (bool tied : {false, true}) {
       write_config(config, "{\"arch",
                    str("{\"tie_word_embeddings\": ", tied ? "true" : "false", ", \"arch"));
-      const ModelConfig model = hugging_face_config(path_).model;
-      Transformer transformer(transformer_config(model, model.vocab));
+      const TransformerConfig model = *hugging_face_config(path_).model->transformer();
+      Transformer transformer(model);
       std::vector<std::string> ours, listed;
       for (const Parameter* parameter : parameters_of(transformer)) {
         ours.push_back(str(parameter->name, parameter->shape));

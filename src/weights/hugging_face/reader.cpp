@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "src/core/visible_text.h"
-#include "src/settings/model_kinds.h"
 #include "src/weights/hugging_face/names.h"
 #include "src/weights/hugging_face/settings.h"
 
@@ -25,8 +24,7 @@ std::string text_of(const std::vector<int64_t>& shape) {
 }  // namespace
 
 HuggingFaceReader::HuggingFaceReader(const std::string& folder) : files_(folder) {
-  const ModelConfig model = hugging_face_config(folder).model;
-  const TransformerConfig config = resolved(transformer_config(model, model.vocab));
+  const TransformerConfig config = resolved(*hugging_face_config(folder).model->transformer());
   const bool has_prefix = config.llama || files_.find(std::string(kGpt2Prefix) + "wte.weight");
   std::set<std::string> used;
   for (HuggingFaceParameter& parameter : hugging_face_parameters(config)) {

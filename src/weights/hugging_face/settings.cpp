@@ -241,7 +241,7 @@ Config hugging_face_config(const std::string& folder) {
   Options options("");
   config.bind(options);
   fail_if_any(options.apply(hugging_face_settings(folder)));
-  fail_if_any(config.model.problems());
+  fail_if_any(config.model->problems());
   return config;
 }
 

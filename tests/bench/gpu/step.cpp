@@ -7,6 +7,8 @@
 
 #include "comm/transport/local_control.h"
 #include "comm/transport/self_collectives.h"
+#include "optim/adamw.h"
+#include "optim/sgd.h"
 #include "src/device/cuda.h"
 #include "src/estimate/cost_model.h"
 #include "src/step/training_step.h"
@@ -46,11 +48,11 @@ class Steps {
         .attention = bench.options.attention,
         .clip_norm = model.transformer ? 1.0 : 0.0,
         .store = {.dtype = bench.options.precision}};
-    if (model.transformer) {
-      options.optimizer = AdamWOptions{.weight_decay = 0.1};
-    } else {
-      options.optimizer = SgdOptions{.momentum = 0.9, .weight_decay = 0.1};
-    }
+    options.optimizer = [&](std::span<const Shard> shards, Memory& memory) {
+      return model.transformer
+                 ? make_optimizer(AdamWOptions{.weight_decay = 0.1}, shards, memory)
+                 : make_optimizer(SgdOptions{.momentum = 0.9, .weight_decay = 0.1}, shards, memory);
+    };
     training_ = std::make_unique<TrainingStep>(*model_, data_, bench.stream, bench.memory, staging_,
                                                options);
     training_->store().values.initialize(1);

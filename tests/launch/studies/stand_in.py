@@ -25,8 +25,7 @@ DEFAULTS = {"run.name": "run", "run.dir": "runs", "run.threads": "0", "data.path
             "train.global_batch": "16", "train.micro_batch": "0", "train.precision": "f32", "train.log_every": "10",
             "train.eval_every": "0", "train.eval_batches": "0", "dist.zero": "0", "dist.reduce": "ring", "dist.wire_dtype": "f32",
             "dist.shard": "world", "dist.overlap": "true", "checkpoint.every_steps": "0", "checkpoint.every_minutes": "0",
-            "checkpoint.at_end": "true", "checkpoint.async": "true", "log.tensorboard": "true", "log.progress": "auto",
-            "log.trace": "false"}
+            "checkpoint.at_end": "true", "checkpoint.async": "true", "log.tensorboard": "true", "log.progress": "auto"}
 MS_A_SAMPLE, TOKENS_A_SAMPLE = 10, 1024
 MEMORY = 64000  # of a rank; a sample takes 1000, and 2000 in stage 0
 

@@ -1,0 +1,27 @@
+// How a model is kept on the ranks.
+#pragma once
+
+#include <cstdint>
+
+#include "src/core/dtype.h"
+
+namespace tandem {
+
+enum class Sharing : uint8_t {
+  kWorld,  // a sharded array has one shard for each rank of the group
+  kNode,   // one for each rank of a node; all nodes hold the same (hybrid sharding)
+};
+
+// Each class of a ParamStore takes what concerns it.
+struct StoreOptions {
+  int64_t bucket_bytes = int64_t{4} << 20;
+  bool overlap = true;             // communicate during computation
+  int zero = 0;                    // ZeRO stage
+  bool unused_is_error = true;     // a parameter without gradient; false: its gradient is zero
+  DType dtype = DType::kF32;       // of parameter values: f32, bf16, fp16
+  DType wire_dtype = DType::kF32;  // of gradients between ranks: f32, bf16
+  int64_t exact_leaves = 0;        // 0: floating-point sums; otherwise exact sums (exact_sums.h),
+                                   // and the number of micro-batches of all ranks in a step
+};
+
+}  // namespace tandem

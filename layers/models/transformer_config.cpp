@@ -1,0 +1,57 @@
+#include "layers/models/transformer_config.h"
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+namespace {
+
+void require_config(bool ok, const std::string& message) {
+  if (!ok) {
+    fail(ExitCode::kConfig, message);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> TransformerConfig::problems() const {
+  std::vector<std::string> problems;
+  if (width % heads != 0) {
+    problems.push_back(str("model.width = ", width, " is not divisible by model.heads = ", heads));
+  } else if (llama && width / heads % 2 != 0) {
+    problems.push_back(str("model.width / model.heads = ", width / heads,
+                           " must be even: rotary positions turn pairs"));
+  }
+  if (kv_heads > 0 && heads % kv_heads != 0) {
+    problems.push_back(
+        str("model.heads = ", heads, " is not divisible by model.kv_heads = ", kv_heads));
+  }
+  if (positions > 0 && positions < context) {
+    problems.push_back(str("model.positions = ", positions, " is below model.context = ", context));
+  }
+  if (rope.high_freq_factor <= rope.low_freq_factor) {
+    problems.push_back(str("model.rope_high_freq_factor = ", rope.high_freq_factor,
+                           " must be above model.rope_low_freq_factor = ", rope.low_freq_factor));
+  }
+  return problems;
+}
+
+TransformerConfig resolved(TransformerConfig config) {
+  require_config(config.vocab > 0 && config.context > 0 && config.layers > 0 && config.heads > 0 &&
+                     config.width > 0,
+                 "model: vocab, context, layers, heads and width must be positive");
+  fail_if_any(config.problems());
+  config.kv_heads = config.kv_heads ? config.kv_heads : config.heads;
+  config.positions = config.positions ? config.positions : config.context;
+  require_config(config.dropout >= 0 && config.dropout < 1,
+                 str("model.dropout ", config.dropout, " is not in [0, 1)"));
+  require_config(config.kv_heads >= 0 && config.ffn_width >= 0,
+                 "model: kv_heads and ffn_width must not be negative");
+  if (config.ffn_width == 0) {
+    config.ffn_width =
+        config.llama ? ((8 * config.width + 2) / 3 + 31) / 32 * 32 : 4 * config.width;
+  }
+  return config;
+}
+
+}  // namespace tandem

@@ -1,0 +1,31 @@
+// What a TrainingStep is told once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "comm/sharding/store_options.h"
+#include "optim/optimizer.h"
+#include "src/autograd/attention_kernels.h"
+#include "src/step/batch_plan.h"
+
+namespace tandem {
+
+struct TrainingStepOptions {
+  uint64_t seed = 1;             // of dropout
+  BatchPlan batch{};             // over the ranks of the data group
+  int64_t most_micro_steps = 0;  // an estimate runs no more of those in `batch`; 0: all
+  bool recompute = false;        // blocks run again in the backward pass
+  AttentionKernels attention = AttentionKernels::kAuto;
+  bool halts = false;    // as in StepOptions
+  bool exact = false;    // sums that do not depend on ranks and micro-batches
+  double clip_norm = 0;  // 0: no clipping
+  StoreOptions store{};  // except exact_leaves, which `exact` and `batch` set
+  // Makes the optimizer of these shards, with its state in `memory`.
+  std::function<std::unique_ptr<Optimizer>(std::span<const Shard> shards, Memory& memory)>
+      optimizer{};
+};
+
+}  // namespace tandem
