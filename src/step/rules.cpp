@@ -1,6 +1,7 @@
 #include "src/step/rules.h"
 
 #include "optim/adamw.h"
+#include "optim/lion.h"
 #include "optim/sgd.h"
 
 namespace tandem {
@@ -40,12 +41,19 @@ void bind_sgd(Options& o, SgdOptions& sgd) {
   o.add("optim.weight_decay", sgd.weight_decay, "in the gradient with sgd");
 }
 
+void bind_lion(Options& o, LionOptions& lion) {
+  o.add("optim.beta1", lion.beta1, "share of Lion's mean in the move", 0, 0.999999);
+  o.add("optim.beta2", lion.beta2, "decay of Lion's mean", 0, 0.9999999);
+  o.add("optim.weight_decay", lion.weight_decay, "decoupled with lion");
+}
+
 }  // namespace
 
 Kinds<UpdateRule> update_rules() {
   Kinds<UpdateRule> rules;
   rules.add("adamw", Row(AdamWOptions{.beta2 = 0.99}, bind_adamw));
   rules.add("sgd", Row(SgdOptions{.weight_decay = 0.1}, bind_sgd));
+  rules.add("lion", Row(LionOptions{}, bind_lion));
   return rules;
 }
 

@@ -11,6 +11,11 @@ MUTANTS = [
            "Rule other = rule; if constexpr (requires { other.beta2; }) { other.weight_decay = 0.1; } "
            "return make_optimizer(other, shards, memory);",
            ["program.settings Settings.test_optim_weight_decay"]),
+    Mutant("optim.beta1 is ignored by Lion", "optim/lion.h", ".rate1 = static_cast<float>(1 - options.beta1)",
+           ".rate1 = static_cast<float>(1 - options.beta2)", ["optim.lion"]),
+    Mutant("Lion moves before its mean knows the gradient", "optim/lion.h", "const float move = mean > 0 ? s.lr : mean < 0",
+           "const float move = m > 0 ? s.lr : m < 0", ["optim.lion"]),
+    Mutant("Lion moves where the mean is zero", "optim/lion.h", "mean < 0 ? -s.lr : 0;", "-s.lr;", ["optim.lion"]),
     Mutant("optim.nesterov is ignored", "src/step/rules.cpp", "return make_optimizer(rule, shards, memory);",
            "Rule other = rule; if constexpr (requires { other.nesterov; }) { other.nesterov = false; } "
            "return make_optimizer(other, shards, memory);",

@@ -12,6 +12,7 @@
 #include "layers/pool2d/pool2d.h"
 #include "layers/rope/rope.h"
 #include "optim/adamw.h"
+#include "optim/lion.h"
 #include "optim/sgd.h"
 #include "src/kernels/activation_functions.h"
 #include "src/kernels/array_list.h"
@@ -238,6 +239,12 @@ void check_optimizer(
 TEST(Bytes, AdamW) {
   check_optimizer("AdamW", 2, [](std::span<const Shard> shards) {
     return make_optimizer(AdamWOptions{}, shards, test_memory(Device::kCuda));
+  });
+}
+
+TEST(Bytes, Lion) {
+  check_optimizer("Lion", 1, [](std::span<const Shard> shards) {
+    return make_optimizer(LionOptions{}, shards, test_memory(Device::kCuda));
   });
 }
 
