@@ -261,8 +261,9 @@ void generate(const Request& request, World& world) {
     const int64_t count = std::min(request.batch, request.samples - first);
     const std::unique_ptr<Decoder> decoder =
         trained.model->decoder(trained.context(machine), count);
-    require(decoder != nullptr,
-            [&] { return config.model.kind.name() + " reads text and has no decoder"; });
+    if (!decoder) {
+      fail(ExitCode::kConfig, str(checkpoint, ": a ", config.model.kind.name(), " has no decoder"));
+    }
     std::vector<Sample> samples;
     for (int64_t s = first; s < first + count; ++s) {
       samples.emplace_back(request, ends, *tokenizer, s);

@@ -127,7 +127,7 @@ void inspect_checkpoint(const std::string& folder, const Request& request) {
   if (manifest.validation_loss) {
     show("val_loss    %.6f\n", *manifest.validation_loss);
   }
-  show("model       %s\n", config.model->description().c_str());
+  show("model       %s\n", config.model.description().c_str());
   show("data        %s\n", config.data.path.c_str());
   if (request.tensors || request.verify) {
     list_tensors(reader, reader.tensors(), request.verify);

@@ -1,4 +1,5 @@
-// tandem: dispatches to a subcommand, and turns exceptions into one line and an exit code.
+#include "src/commands/main.h"
+
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -107,7 +108,9 @@ ExitCode unknown_command(const std::string& word) {
   return ExitCode::kConfig;
 }
 
-int main_with(int argc, char** argv) {
+}  // namespace
+
+int main(int argc, char** argv) {
   open_standard_streams();
   const Words words(argv + 1, argv + argc);
   if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
@@ -133,7 +136,4 @@ int main_with(int argc, char** argv) {
   return static_cast<int>(run(found->second, Words(words.begin() + 1, words.end()), world));
 }
 
-}  // namespace
 }  // namespace tandem
-
-int main(int argc, char** argv) { return tandem::main_with(argc, argv); }

@@ -199,8 +199,7 @@ std::vector<std::string> too_long(const Config& config, int ranks) {
       kMostBlocks / config.model->blocks()) {
     return {};
   }
-  return {str(config.model.kind.name(), " of ", config.model->description(), " with ",
-              micro_batches,
+  return {str("a model of ", config.model->description(), " with ", micro_batches,
               " micro-batches a rank would take minutes to estimate; take fewer layers, a larger "
               "train.micro_batch or a smaller train.global_batch")};
 }

@@ -112,7 +112,7 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
   console_.print(str("run         ", directory_.path()));
   const std::string trained =
       s.parameters.trained < s.parameters.all ? str(", ", s.parameters.trained, " trained") : "";
-  console_.print(str("model       ", config_.model->description(), "; ", s.parameters.all,
+  console_.print(str("model       ", config_.model.description(), "; ", s.parameters.all,
                      " parameters", trained));
   console_.print(str("data        ", data_.path, ": ", data_.train_count, " ", unit(),
                      " to train, ", data_.val_count, " to validate; an epoch is ",

@@ -53,6 +53,8 @@ struct ModelConfig {
   std::string freeze{};
 
   const ModelKind* operator->() const { return &kind.chosen(); }
+  // "gpt: 4 layers, 4 heads, width 128, context 64"
+  std::string description() const { return kind.name() + ": " + kind.chosen().description(); }
 };
 
 struct TrainConfig {

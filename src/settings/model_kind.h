@@ -19,7 +19,7 @@ class ModelKind {
   virtual void bind(Options& options) = 0;
   // One line for each pair of sizes that do not fit together, with the settings' names.
   virtual std::vector<std::string> problems() const { return {}; }
-  // "4 layers, 4 heads, width 128, context 64"
+  // "4 layers, 4 heads, width 128, context 64", without the kind's name
   virtual std::string description() const = 0;
   virtual bool reads_text() const = 0;           // otherwise images
   virtual int64_t context() const { return 1; }  // tokens a sample; 1 for images

@@ -84,8 +84,10 @@ Context ModelViews::context() {
 
 std::string ModelViews::text() {
   const std::unique_ptr<Decoder> decoder = model_.decoder(context(), 1);
-  require(decoder != nullptr,
-          [&] { return config_.model.kind.name() + " reads text and has no decoder"; });
+  if (!decoder) {
+    fail(ExitCode::kConfig,
+         str("log.sample_every: a ", config_.model.kind.name(), " has no decoder; set it to 0"));
+  }
   TokenSampler sampler({.seed = config_.run.seed});
   std::vector<int32_t> tokens = beginning(*tokenizer_);
   const auto prompt = static_cast<std::ptrdiff_t>(tokens.size());
@@ -110,7 +112,10 @@ PredictedImages ModelViews::images() {
   const MicroBatch batch =
       dataset_.validation_batch(config_.model->context(), 0, config_.train.eval_batch());
   auto* classifier = dynamic_cast<Classifier*>(&model_);
-  require(classifier != nullptr, [&] { return config_.model.kind.name() + " has no classes"; });
+  if (!classifier) {
+    fail(ExitCode::kConfig,
+         str("log.sample_every: a ", config_.model.kind.name(), " is no classifier; set it to 0"));
+  }
   Context inference = context();
   const Tensor logits = on_host(classifier->logits(inference, upload_(batch).input).value());
   const std::span<const float> scores = logits.as<float>();

@@ -7,6 +7,7 @@
 #include "layers/activation/activation.h"
 #include "layers/linear/linear.h"
 #include "layers/models/classifier.h"
+#include "optim/adamw.h"
 #include "src/core/rng.h"
 #include "src/step/training_step.h"
 
@@ -55,7 +56,10 @@ bool train() {
   TwoLayers model;
   TrainingStep training(
       model, data, stream, memory, memory,
-      {.batch = {.global_batch = kSamples, .given_micro_batch = 0, .ranks = data.size()}});
+      {.batch = {.global_batch = kSamples, .given_micro_batch = 0, .ranks = data.size()},
+       .optimizer = [](std::span<const Shard> shards, Memory& optimizer_memory) {
+         return make_optimizer(AdamWOptions{}, shards, optimizer_memory);
+       }});
   training.store().values.initialize(/*seed=*/1);
 
   const DeviceBatch points = random_points(memory, kSamples);

@@ -188,7 +188,7 @@ class Estimates(Workspace):
             self.assertIn("no stage fits, not even with one sample", " ".join(self.estimate(*job, *words).stdout.split()))
         many = ["--gpu", "h100", "--train.micro_batch", "1", "--train.global_batch", "4194304"]
         for words, pattern in [
-                ([*job, "--model.layers", "10000"], "model.layers = 10000 with 1 micro-batches a rank would take minutes.*fewer layers"),
+                ([*job, "--model.layers", "10000"], "10000 layers, .* with 1 micro-batches a rank would take minutes.*fewer layers"),
                 ([*job, "--model.kind", "mlp", "--model.layers", "10000"], "model.layers = 10000 with 1 micro-batches a rank"),
                 ([*job, "--model.kind", "resnet", "--model.depth", "1202"], "model.depth = 1202 with 1 micro-batches a rank"),
                 (many, "model.layers = 4 with 4194304 micro-batches a rank.*a larger train.micro_batch"),

@@ -9,6 +9,7 @@
 #include "layers/batchnorm2d/batchnorm2d.h"
 #include "layers/models/classifier.h"
 #include "layers/norm/norm.h"
+#include "optim/adamw.h"
 #include "src/step/batch_statistics.h"
 #include "src/step/training_step.h"
 #include "tests/support/harness.h"
@@ -64,7 +65,12 @@ std::vector<double> trained(int64_t accumulation, bool exact, bool recompute, in
                  nodes_of(world.control(), "host", 0));
   OneNorm model;
   TrainingStep training(model, data, test_stream(), memory, memory,
-                        {.batch = batch, .recompute = recompute, .exact = exact});
+                        {.batch = batch,
+                         .recompute = recompute,
+                         .exact = exact,
+                         .optimizer = [](std::span<const Shard> shards, Memory& memory_of_state) {
+                           return make_optimizer(AdamWOptions{}, shards, memory_of_state);
+                         }});
   training.store().values.initialize(1);
   for (int64_t step = 0; step < steps; ++step) {
     const int64_t first = (step * world.size() + world.rank()) * accumulation;
