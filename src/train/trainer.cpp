@@ -28,7 +28,7 @@ Trainer::Trainer(const Config& config, World& world)
   });
   open_data(world.local_rank() == 0);
   const std::string plans = on_root(job_, [&] {
-    lock_ = directory_.lock();
+    directory_.lock();
     return directory_.prepare(config_);
   });
   machine_.use_gemm_plans(plans, directory_.gemm_plans());

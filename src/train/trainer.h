@@ -102,7 +102,6 @@ class Trainer {
   BatchPlan batch_;
   StepRanges skip_batches_;
   RunDirectory directory_;
-  std::unique_ptr<FileLock> lock_;  // of rank 0
 
   std::unique_ptr<Dataset> dataset_;
   std::unique_ptr<Model> model_;

@@ -52,10 +52,10 @@ std::optional<Config> settings_before(const std::string& config_path,
 
 }  // namespace
 
-std::unique_ptr<FileLock> RunDirectory::lock() {
+void RunDirectory::lock() {
   make_directories(path_);
   folder_ = std::make_shared<const Descriptor>(path_, O_RDONLY | O_DIRECTORY);
-  return std::make_unique<FileLock>(path_ + "/lock", "run " + path_, folder());
+  lock_ = std::make_shared<const FileLock>(path_ + "/lock", "run " + path_, folder());
 }
 
 void RunDirectory::require_in_place() const {

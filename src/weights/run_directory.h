@@ -30,9 +30,9 @@ class RunDirectory {
   const std::string& tensorboard() const { return path_; }
 
   // One rank calls this. It creates the folder, opens it, and locks it, so that no other job writes
-  // into it. The folder stays open as long as this or a copy of it lives. Errors: as those of
-  // FileLock.
-  std::unique_ptr<FileLock> lock();
+  // into it. The folder stays open and locked as long as this or a copy of it lives. Errors: as
+  // those of FileLock.
+  void lock();
   // The folder that lock() opened, for the functions of file.h.
   int folder() const { return folder_ ? static_cast<int>(*folder_) : AT_FDCWD; }
   // Throws Error(kData) if that folder has been renamed or removed: a run that went on would be in
@@ -63,6 +63,7 @@ class RunDirectory {
  private:
   std::string path_;
   std::shared_ptr<const Descriptor> folder_;
+  std::shared_ptr<const FileLock> lock_;
 };
 
 }  // namespace tandem
