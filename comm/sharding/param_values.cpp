@@ -1,6 +1,7 @@
 #include "comm/sharding/param_values.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "src/kernels/convert.h"
 
@@ -64,16 +65,20 @@ void ParamValues::publish() {
       convert(stream_, buckets_[i].masters, rounded);
     }
   }
-  gather();
+  outdate();
 }
 
 void ParamValues::gather() {
+  const std::optional<Event> written = std::exchange(written_, std::nullopt);
+  if (!written) {
+    return;
+  }
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     BucketMemory& memory = buckets_[i];
     if (layout_.place(i).shards_values()) {
       memory.gathered = Tensor();  // from before the update
     } else if (layout_.place(i).shards_state()) {
-      start_gather(i, memory.values);
+      start_gather(i, memory.values, *written);
       if (!overlap_) {
         timeline_.wait(stream_, memory.arrive);
       }
@@ -82,13 +87,13 @@ void ParamValues::gather() {
 }
 
 // This rank's shard is in `values` already.
-void ParamValues::start_gather(int64_t bucket, const Tensor& whole) {
+void ParamValues::start_gather(int64_t bucket, const Tensor& whole, const Event& written) {
   BucketMemory& memory = buckets_[bucket];
   const BucketPlace& place = layout_.place(bucket);
   const Tensor part =
       place.shards_values() ? memory.values : slice_of(whole, place.whole.begin, place.part);
   const Hierarchy& data = layout_.data();
-  data.stream().wait(stream_.record());
+  data.stream().wait(written);
   redistribute(data, {Placement::kSharded, part}, {Placement::kReplicated, whole});
   memory.arrive = data.stream().record();
 }
@@ -105,7 +110,7 @@ void ParamValues::fetch(int64_t block) {
     if (layout_.place(bucket).shards_values() && !memory.gathered) {
       memory.gathered = Tensor::empty(memory_, {layout_.bucket(bucket).range.count()}, dtype_,
                                       MemoryClass::kStaging);
-      start_gather(bucket, memory.gathered);
+      start_gather(bucket, memory.gathered, stream_.record());
     }
   }
 }
@@ -140,6 +145,7 @@ void ParamValues::drop_all_but(int64_t block, int64_t next) {
 }
 
 void ParamValues::acquire(Context&, BlockId block, Pass pass) {
+  require(!written_, "ParamValues::acquire: values were written since the last gather()");
   const bool is_sharded = has_sharded(block);
   const int64_t next = next_sharded(block, pass);
   if (is_sharded) {

@@ -26,13 +26,15 @@ class ParamValues final : public Gate {
   ParamValues(const ModelLayout& layout, Stream& stream, Memory& memory, DType dtype,
               bool overlap = true);
 
-  // Collective. Fills all values: a pure function of the seed and the parameters' names.
+  // Each rank fills what it keeps: a pure function of the seed and the parameters' names.
   void initialize(uint64_t seed);
-  // Collective. Call after masters were written from outside: rounds them into the values and
-  // gathers these on all ranks.
+  // Call after masters were written from outside: rounds them into the values.
   void publish();
-  // Collective. Call after the optimizer: starts to gather the updated values on all ranks, in the
-  // order in which the next forward pass needs them. A block waits for its values when it begins.
+  // Call after the optimizer. The values are then not whole, as after initialize() and publish(),
+  // and gather() must come before the next block begins.
+  void outdate() { written_ = stream_.record(); }
+  // Collective. Starts to gather the values on all ranks, in the order in which a forward pass
+  // needs them; does nothing if they are whole. A block waits for its values when it begins.
   void gather();
   // Afterwards later work on the compute stream sees all values that gather() brings.
   void await_all();
@@ -74,7 +76,7 @@ class ParamValues final : public Gate {
 
   Tensor state_in(int64_t bucket, const Tensor& values) const;
   std::vector<Weights> weights_here(bool only_owned) const;
-  void start_gather(int64_t bucket, const Tensor& whole);
+  void start_gather(int64_t bucket, const Tensor& whole, const Event& written);
   void fetch(int64_t block);
   void drop_all_but(int64_t block, int64_t next);
   bool has_sharded(int64_t block) const;
@@ -86,6 +88,7 @@ class ParamValues final : public Gate {
   DType dtype_;
   bool overlap_;
   std::vector<BucketMemory> buckets_;
+  std::optional<Event> written_;  // since the last gather(); null: the values are whole
   Timeline timeline_;
 };
 

@@ -26,6 +26,7 @@ TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo
       std::make_unique<BatchStatistics>(*trained.model, machine.stream, machine.memory);
   load(machine.stream, *weights, weights_here(*trained.values, *trained.model));
   trained.values->publish();
+  trained.values->gather();
   return trained;
 }
 

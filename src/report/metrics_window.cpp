@@ -36,7 +36,7 @@ WireCount MetricsWindow::wire_at(const Mark& mark) {
 }
 
 void MetricsWindow::begin() {
-  leave_out_messages();
+  wire_ = wire_at(mark());
   start_ = Clock::now();
   left_out_before_ = left_out_;
 }

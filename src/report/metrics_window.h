@@ -37,8 +37,9 @@ class MetricsWindow {
 
   // The first window begins now.
   void begin();
-  // Leave out what belongs to no step: messages up to now, and time that something else took.
-  void leave_out_messages() { wire_ = wire_at(mark()); }
+  // Leave out what belongs to no step: messages from `start` up to now, when all steps before are
+  // added, and time that something else took.
+  void leave_out_messages(const Mark& start) { wire_ += wire_at(mark()) - wire_at(start); }
   void leave_out_time(Clock::duration time) { left_out_ += time; }
 
   // Counts a step that has ended. Call it in the order of steps.

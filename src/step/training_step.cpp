@@ -36,6 +36,7 @@ TrainingStep::TrainingStep(Model& model, Hierarchy& data, Stream& stream, Memory
 }
 
 void TrainingStep::run(const Input& input) {
+  store_->values.gather();
   for (int attempt = 1; !run_micro_steps(input); ++attempt) {
     require(attempt == 1, [&] {
       return str("step ", input.step + 1, ": exact sums do not fit exponents of the same step");
@@ -49,8 +50,7 @@ void TrainingStep::run(const Input& input) {
     optimizer_->step(stream_, store_->shards.all(),
                      {.numbers = record_->numbers(), .state = record_->state()});
   });
-  input.before_gather();
-  store_->values.gather();
+  store_->values.outdate();
 }
 
 LostStep TrainingStep::run_again(const Input& input, const StepRecord::Copy& first) {

@@ -1,6 +1,6 @@
-// One step of training on this rank: forward and backward of its micro-batches, sums over ranks,
-// the verdict (finite? clipped? loss scale?), the update. It knows neither where data comes from
-// nor who reads the figures.
+// One step of training on this rank: the gathering of values that the step before updated, forward
+// and backward of micro-batches, sums over ranks, the verdict (finite? clipped? loss scale?), the
+// update. It knows neither where data comes from nor who reads the figures.
 #pragma once
 
 #include <algorithm>
@@ -30,9 +30,6 @@ class TrainingStep {
     double targets = 0;  // in the global batch
     // Returns this rank's micro-batch by number. Called again if the step is run again.
     std::function<DeviceBatch(int64_t micro_step)> batch;
-    // Called when everything is enqueued except the gathering of the updated weights. Send control
-    // messages here: on the CPU, later ones would wait for the gathering.
-    std::function<void()> before_gather = [] {};
   };
 
   // Collective among `data`, the ranks that share the global batch. `staging`: host memory,
@@ -41,7 +38,9 @@ class TrainingStep {
   TrainingStep(Model& model, Hierarchy& data, Stream& stream, Memory& memory, Memory& staging,
                const Options& options);
 
-  // Collective. Enqueues a whole step; with exact sums it waits for the verdict on them.
+  // Collective. Enqueues a whole step; with exact sums it waits for the verdict on them. It begins
+  // with the gathering of the values that were written before it, and leaves those that it updates
+  // to the next one: whoever else wants to read them calls ParamValues::gather() first.
   void run(const Input& input);
   // Collective. Runs a step that halted training once more, with the same input, and says where it
   // goes wrong. Looks at the output of each block and at each gradient, and waits for the device
@@ -53,6 +52,7 @@ class TrainingStep {
   Optimizer& optimizer() { return *optimizer_; }
   BatchStatistics& statistics() { return *statistics_; }
   const StepOptions& options() const { return verdict_; }
+  const BatchPlan& batch() const { return options_.batch; }
   // Where this rank's time goes. run() enters kCommunication and kOptimizer; callers the others.
   Timeline& timeline() { return store_->values.timeline(); }
 

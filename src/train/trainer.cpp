@@ -141,39 +141,35 @@ ExitCode Trainer::run() {
   stop_signal_.begin_steps();
   window_->begin();
   static_cast<void>(training_->timeline().take(machine_.stream));
-  StepPlan next = plan_step(state_.step + 1);
   while (state_.step < config_.train.steps) {
-    if (next.agreed.stop) {
+    StepPlan plan = plan_step();
+    settle(1);
+    if (plan.agreed.stop) {
       return finish(true);
     }
-    if (next.agreed.commit) {
+    if (plan.agreed.commit) {
       commit();
     }
-    const bool save_due = next.agreed.save;
-    next = next.skips ? skip() : step(std::move(next));
-    // finish() does both.
-    const bool last = state_.step == config_.train.steps && config_.checkpoint.at_end;
-    if (config_.train.eval_every > 0 && state_.step % config_.train.eval_every == 0 && !last) {
+    plan.skips ? skip() : step(std::move(plan.batch), plan.agreed.targets);
+    if (state_.step == config_.train.steps && config_.checkpoint.at_end) {
+      break;  // finish() validates and saves
+    }
+    if (config_.train.eval_every > 0 && state_.step % config_.train.eval_every == 0) {
       validate();
     }
-    if (!last && (save_due || (config_.checkpoint.every_steps > 0 &&
-                               state_.step % config_.checkpoint.every_steps == 0))) {
+    if (plan.agreed.save ||
+        (config_.checkpoint.every_steps > 0 && state_.step % config_.checkpoint.every_steps == 0)) {
       save();
-    }
-    if (checkpointer_->newest_step() == state_.step) {
-      next.agreed.save = next.agreed.commit = false;  // they were planned before this save
     }
   }
   return finish(false);
 }
 
-// After the last step there is nothing to plan.
-Trainer::StepPlan Trainer::plan_step(int64_t number) {
-  if (number > config_.train.steps) {
-    return {};
-  }
+// While this rank waits for data and for the other ranks, the step before may still run.
+Trainer::StepPlan Trainer::plan_step() {
+  const int64_t number = state_.step + 1;
   StepPlan plan{.skips = skip_batches_.contains(number)};
-  Votes votes{.stop = stop_signal_.requested() || stop_file_.requested(number - 1) ||
+  Votes votes{.stop = stop_signal_.requested() || stop_file_.requested(state_.step) ||
                       (spot_watch_ && spot_watch_->noticed()),
               .save = job_.rank() == 0 && checkpointer_->overdue(),
               .written = checkpointer_->is_written()};
@@ -190,25 +186,19 @@ Trainer::StepPlan Trainer::plan_step(int64_t number) {
   return plan;
 }
 
-// Enqueues a whole step, then reads the metrics of the step before. Returns the plan of the next
-// step.
-Trainer::StepPlan Trainer::step(StepPlan plan) {
+// Enqueues a whole step.
+void Trainer::step(std::vector<MicroBatch> batch, double targets) {
   Pending next{.step = state_.step + 1,
                .lr = lr_at(config_.schedule(), state_.step),
-               .targets = plan.agreed.targets,
-               .batch = std::move(plan.batch)};
-  StepPlan after;
-  TrainingStep::Input input = input_of(next);
-  input.before_gather = [&] { after = plan_step(state_.step + 2); };
-  training_->run(input);
+               .targets = targets,
+               .batch = std::move(batch)};
+  training_->run(input_of(next));
   next.timeline = training_->timeline().take(machine_.stream);
   next.record = training_->record().copy_to_host(machine_.stream);
   next.end = window_->mark();
-  settle();
-  pending_ = std::move(next);
+  pending_.push_back(std::move(next));
   state_.val_loss.reset();
   ++state_.step;
-  return after;
 }
 
 TrainingStep::Input Trainer::input_of(const Pending& step) {
@@ -217,10 +207,9 @@ TrainingStep::Input Trainer::input_of(const Pending& step) {
           }};
 }
 
-// A step of train.skip_batches counts, but nothing is computed. Returns the plan of the next step.
-Trainer::StepPlan Trainer::skip() {
+// A step of train.skip_batches counts, but nothing is computed.
+void Trainer::skip() {
   settle();
-  StepPlan after;
   leave_out(Part::kElsewhere, "", [&] {
     ++state_.step;
     ++state_.skipped_batches;
@@ -228,18 +217,19 @@ Trainer::StepPlan Trainer::skip() {
     if (log_) {
       log_->skipped(state_.step);
     }
-    after = plan_step(state_.step + 1);
-    window_->leave_out_messages();
   });
-  return after;
 }
 
-// Waits for the step that is running, if any, and checks its result.
-void Trainer::settle() {
-  if (!pending_) {
-    return;
+// Waits for all steps but the newest `running` ones, and checks their results.
+void Trainer::settle(size_t running) {
+  while (pending_.size() > running) {
+    const Pending done = std::move(pending_.front());
+    pending_.pop_front();
+    check(done);
   }
-  const Pending done = *std::exchange(pending_, std::nullopt);
+}
+
+void Trainer::check(const Pending& done) {
   data_.wait(done.record.done);
   const StepState state = done.record.step_state();
   last_scale_ = state_.step_state(training_->options()).loss_scale;
@@ -288,9 +278,16 @@ void Trainer::log_step(const Pending& done, const StepState& state) {
   }
 }
 
-void Trainer::validate() {
+// Waits for all steps, and brings the values together: then others may read the model.
+void Trainer::rest() {
   settle();
+  training_->store().values.gather();
+}
+
+void Trainer::validate() {
+  rest();
   leave_out(Part::kElsewhere, "validating", [&] {
+    const MetricsWindow::Mark start = window_->mark();
     const Context context{.stream = machine_.stream,
                           .memory = machine_.memory,
                           .gate = &training_->store().gradients};
@@ -302,7 +299,7 @@ void Trainer::validate() {
       log_->validation(state_.step, result);
     }
     views_->show(state_.step, last_scale_, log_.get());
-    window_->leave_out_messages();
+    window_->leave_out_messages(start);
   });
   if (*state_.val_loss < state_.best_val_loss) {
     state_.best_val_loss = *state_.val_loss;
@@ -320,7 +317,7 @@ void Trainer::save() {
   if (checkpointer_->newest_step() == state_.step || was_tried) {
     return;
   }
-  settle();
+  rest();
   commit();
   saving_ = state_;
   stall_s_ = 0;

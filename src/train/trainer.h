@@ -1,9 +1,9 @@
 // The training loop: data -> step -> metrics -> validation -> checkpoint.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "comm/world.h"
@@ -43,7 +43,7 @@ class Trainer {
     Decision agreed{};
   };
 
-  // A step that is enqueued. Its metrics are read one step later.
+  // A step that is enqueued. Its metrics are read when the next one is enqueued, too.
   struct Pending {
     int64_t step = 0;  // updates done after it
     double lr = 0, targets = 0;
@@ -80,12 +80,14 @@ class Trainer {
     window_->leave_out_time(time);
     return std::chrono::duration<double>(time).count();
   }
-  StepPlan plan_step(int64_t number);
-  StepPlan step(StepPlan plan);
+  StepPlan plan_step();
+  void step(std::vector<MicroBatch> batch, double targets);
   TrainingStep::Input input_of(const Pending& step);
-  StepPlan skip();
-  void settle();
+  void skip();
+  void settle(size_t running = 0);
+  void check(const Pending& done);
   void log_step(const Pending& done, const StepState& state);
+  void rest();
   void validate();
   void save();
   void commit();
@@ -125,7 +127,7 @@ class Trainer {
   bool finishing_ = false;  // no save comes after the one of this step
 
   RunState state_;  // of the last settled step, except `step`: that one may still be running
-  std::optional<Pending> pending_;
+  std::deque<Pending> pending_;  // oldest first
 };
 
 }  // namespace tandem

@@ -93,7 +93,8 @@ class Job {
     if (times_forward_) {
       start();
     }
-    store_->values.gather();  // as after the optimizer of the previous step
+    store_->values.outdate();  // as after the optimizer of the previous step
+    store_->values.gather();
     const Variable y = forward(context, compute);
     if (!times_forward_) {
       start();

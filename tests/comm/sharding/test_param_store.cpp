@@ -117,7 +117,6 @@ TEST_F(ParamStoreTest, BindsParametersToFlatMemory) {
 TEST_F(ParamStoreTest, ShardedValuesAndGradientsAreThereBetweenAcquireAndRelease) {
   StoreModel model = small_model();
   ParamStore store = make_store(model, {.zero = 3});
-  store.values.initialize(7);
   const bool comes_and_goes = size > 1;
   EXPECT_EQ(store.gradients.is_collective(), comes_and_goes);
   store.gradients.begin_step();
@@ -181,6 +180,7 @@ TEST_F(ParamStoreTest, InitialValuesAreTheSameOnAllRanksAndForEveryLayout) {
   ParamStore large = make_store(other, {.bucket_bytes = 1 << 20, .zero = 3});
   store.values.initialize(7);
   large.values.initialize(7);
+  large.values.gather();
   std::string bytes;
   for (BlockId block = 0; block < 4; ++block) {
     large.values.acquire(test.context, block, Pass::kForward);

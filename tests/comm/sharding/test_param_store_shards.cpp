@@ -55,6 +55,22 @@ TEST(ParamStoreShards, ShardsCoverEverythingOnce) {
   }
 }
 
+TEST(ParamStoreShards, NoBlockBeginsBeforeWrittenValuesAreGathered) {
+  TestContext test;
+  Memory memory{Device::kCpu};
+  Hierarchy data{world().control, world().collectives, memory,
+                 std::vector<int>(static_cast<size_t>(world().size()), 0)};
+  StoreModel model = small_model();
+  ParamStore store(model.blocks, data, test.stream, memory, {.zero = 1});
+  const auto begin = [&] { store.values.acquire(test.context, 0, Pass::kForward); };
+  store.values.initialize(3);
+  EXPECT_THROW(begin(), Error);
+  store.values.gather();
+  begin();
+  store.values.outdate();
+  EXPECT_THROW(begin(), Error);
+}
+
 // A shard, the list of weights and a layer all hold the same number for an element.
 TEST(ParamStoreShards, WeightsAreTheMastersOfTheValues) {
   TestContext test;
@@ -68,6 +84,7 @@ TEST(ParamStoreShards, WeightsAreTheMastersOfTheValues) {
       ParamStore store(model.blocks, data, test.stream, memory,
                        {.bucket_bytes = 1500, .zero = zero, .dtype = dtype});
       store.values.initialize(3);
+      store.values.gather();
       std::vector<std::vector<float>> values;
       for (BlockId block = 0; block < 4; ++block) {
         store.gradients.acquire(test.context, block, Pass::kForward);

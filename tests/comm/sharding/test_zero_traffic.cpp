@@ -111,6 +111,18 @@ TEST(ZeroTraffic, W2AWholeStep) {
   }
 }
 
+TEST(ZeroTraffic, WholeValuesAreNotGatheredAgain) {
+  for (int stage : {1, 2}) {
+    ZeroJob job(world(), {.links = kBlocks, .store = {.zero = stage}});
+    const WireCount before = job.wire();
+    job.store().values.gather();
+    EXPECT_EQ(job.wire(), before) << "stage " << stage;
+    job.store().values.outdate();
+    job.store().values.gather();
+    EXPECT_EQ(job.wire() == before, world().size() == 1) << "stage " << stage;
+  }
+}
+
 TEST(ZeroTraffic, A3CollectivesDoNotCountMicroStepsInStages0And1) {
   for (bool exact : {false, true}) {
     for (int stage : kStages) {

@@ -74,6 +74,7 @@ ZeroJob::ZeroJob(const Ranks& ranks, const ZeroPlan& plan)
       std::make_unique<ParamStore>(parameters_by_block(*model_), data_, stream_, memory_, options);
   optimizer_ = make_optimizer(plan.optimizer, store_->shards.all(), memory_);
   store_->values.initialize(1);
+  store_->values.gather();
 }
 
 Variable ZeroJob::losses(Context& context, int64_t leaf) {
@@ -135,6 +136,7 @@ void ZeroJob::step() {
   state_.squared_norm = squared_norm();
   state_ = decided(state_, {.clip_norm = plan_.clip_norm});
   optimizer_->step(stream_, store_->shards.all(), {.numbers = &numbers_, .state = &state_});
+  store_->values.outdate();
   store_->values.gather();
   ++steps_;
 }
