@@ -1,7 +1,5 @@
 #include "src/train/trainer.h"
 
-#include <cstdlib>
-
 #include "comm/link_probe.h"
 #include "layers/attention/attention.h"
 #include "src/core/visible_text.h"
@@ -14,25 +12,20 @@ namespace tandem {
 Trainer::Trainer(const Config& config, World& world)
     : config_(config),
       machine_(config.run, config.dist, world),
-      job_(machine_.mesh()->job()),
-      data_(machine_.mesh()->data()),
-      batch_(config.train.batch_plan(data_.size())),
       skip_batches_(StepRanges::parse(config.train.skip_batches).value()),
       directory_(config.run),
-      stop_signal_(world.rank() == 0, std::getenv("OMPI_COMM_WORLD_RANK") != nullptr),
-      stop_file_(world.rank() == 0 ? config.run.stop_file : "") {
-  agree(job_, [&] {  // libraries and notices are those of a machine
+      stop_(world.rank() == 0, config.run.stop_file) {
+  agree(job(), [&] {  // libraries and notices are those of a machine
     require_attention(config.kernels.attention, machine_.stream, config.train.precision);
-    spot_watch_ =
-        watch_spot(world.local_rank() == 0 ? config.run.watch_spot : WatchSpot::kOff, world.host());
+    stop_.watch(world.local_rank() == 0 ? config.run.watch_spot : WatchSpot::kOff, world.host());
   });
   open_data(world.local_rank() == 0);
-  const std::string plans = on_root(job_, [&] {
+  const std::string plans = on_root(job(), [&] {
     directory_.lock();
     return directory_.prepare(config_);
   });
   machine_.use_gemm_plans(plans, directory_.gemm_plans());
-  directory_.require_shared(job_, world.host());
+  directory_.require_shared(job(), world.host());
   build(world.local_size());
   resume();
   start_loader();
@@ -40,7 +33,7 @@ Trainer::Trainer(const Config& config, World& world)
 
 // One rank of each host verifies the content: each may have a copy of its own.
 void Trainer::open_data(bool verifies) {
-  agree(job_, [&] {
+  agree(job(), [&] {
     dataset_ = open_dataset(directory_.find(config_.data.path));
     if (verifies) {
       verify_content(dataset_->info(), config_.data.verify);
@@ -51,23 +44,23 @@ void Trainer::open_data(bool verifies) {
       dataset_->require_windows(Split::kVal, config_.model->context());
     }
   });
-  check_equal(job_, "dataset " + dataset_->info().path, dataset_->info().fingerprint(),
+  check_equal(job(), "dataset " + dataset_->info().path, dataset_->info().fingerprint(),
               ExitCode::kData);
 }
 
 void Trainer::build(int ranks_here) {
-  TrainingStep::Options options = config_.training_step(data_.size());
+  TrainingStep::Options options = config_.training_step(data().size());
   if (config_.dist.bucket_mb == 0) {
-    options.store.bucket_bytes =
-        plan_bucket_bytes(probe_link(data_, machine_.stream), parameter_count(*model_).trained * 4);
+    options.store.bucket_bytes = plan_bucket_bytes(probe_link(data(), machine_.stream),
+                                                   parameter_count(*model_).trained * 4);
   }
-  agree(job_, [&] {
+  agree(job(), [&] {
     Config planned = config_;
     planned.dist.bucket_mb = static_cast<double>(options.store.bucket_bytes) / (1 << 20);
-    check_memory(planned, dataset_->info(), data_, machine_.device(),
+    check_memory(planned, dataset_->info(), data(), machine_.device(),
                  available_memory(machine_.device(), ranks_here));
   });
-  training_ = std::make_unique<TrainingStep>(*model_, data_, machine_.stream, machine_.memory,
+  training_ = std::make_unique<TrainingStep>(*model_, data(), machine_.stream, machine_.memory,
                                              machine_.staging, options);
   training_->store().values.initialize(static_cast<uint64_t>(config_.run.seed));
   window_ = std::make_unique<MetricsWindow>(machine_, *model_, training_->store().values.dtype(),
@@ -79,16 +72,15 @@ void Trainer::build(int ranks_here) {
 }
 
 void Trainer::resume() {
-  checkpointer_ = std::make_unique<Checkpointer>(config_, *dataset_, machine_, *model_, *training_);
-  const Checkpointer::Start start = checkpointer_->resume();
-  state_ = start.state;
-  best_saved_ = state_.best_val_loss;
-  is_done_ = !start.resumed_from.empty() && state_.step >= config_.train.steps;
-  if (is_done_) {
+  saver_ = std::make_unique<Saver>(
+      config_, *dataset_, machine_, *model_, *training_, directory_, stop_.signal, state_,
+      [this](const auto& work) { return leave_out(Part::kSaving, "saving", work); });
+  const Checkpointer::Start start = saver_->resume();
+  if (is_done()) {
     return;  // leaves all files as they are
   }
-  agree(job_, [&] {
-    if (job_.rank() == 0) {
+  agree(job(), [&] {
+    if (job().rank() == 0) {
       if (config_.model->reads_text()) {
         directory_.keep_tokenizer(dataset_->info().path);
       }
@@ -96,7 +88,7 @@ void Trainer::resume() {
       log_ = std::make_unique<RunLog>(config_, directory_, state_.step, dataset_->info(),
                                       machine_.hosts());
       log_->start(summary(), start.resumed_from, start.changes, start.weights_from);
-      stop_signal_.set_last_checkpoint(last_checkpoint());
+      saver_->log_to(*log_);
     }
   });
 }
@@ -105,7 +97,7 @@ RunSummary Trainer::summary() const {
   return {.parameters = parameter_count(*model_),
           .flops_per_sample = model_->flops_per_sample(),
           .peak_flops = window_->peak_flops(),
-          .batch = batch_,
+          .batch = training_->batch(),
           .machine = machine_.description(),
           .sharing = machine_.sharing(config_.dist),
           .buckets = training_->store().layout.buckets(),
@@ -116,13 +108,14 @@ RunSummary Trainer::summary() const {
 }
 
 void Trainer::start_loader() {
+  const BatchPlan& batch = training_->batch();
   loader_ = std::make_unique<Loader>(
       *dataset_, Loader::Options{.seed = static_cast<uint64_t>(config_.run.seed),
                                  .context = config_.model->context(),
                                  .global_batch = config_.train.global_batch,
-                                 .first_sample = batch_.share() * data_.rank(),
-                                 .share = batch_.share(),
-                                 .micro_batch = batch_.micro_batch(),
+                                 .first_sample = batch.share() * data().rank(),
+                                 .share = batch.share(),
+                                 .micro_batch = batch.micro_batch(),
                                  .first_step = state_.step,
                                  .prefetch = config_.data.prefetch,
                                  .augment = config_.data.augment,
@@ -132,13 +125,13 @@ void Trainer::start_loader() {
 }
 
 ExitCode Trainer::run() {
-  if (is_done_) {
-    if (job_.rank() == 0) {
-      say_nothing_to_do(config_, directory_, checkpointer_->path());
+  if (is_done()) {
+    if (job().rank() == 0) {
+      say_nothing_to_do(config_, directory_, saver_->last_checkpoint());
     }
     return ExitCode::kOk;
   }
-  stop_signal_.begin_steps();
+  stop_.signal.begin_steps();
   window_->begin();
   static_cast<void>(training_->timeline().take(machine_.stream));
   while (state_.step < config_.train.steps) {
@@ -148,7 +141,7 @@ ExitCode Trainer::run() {
       return finish(true);
     }
     if (plan.agreed.commit) {
-      commit();
+      saver_->commit();
     }
     plan.skips ? skip() : step(std::move(plan.batch), plan.agreed.targets);
     if (state_.step == config_.train.steps && config_.checkpoint.at_end) {
@@ -157,8 +150,7 @@ ExitCode Trainer::run() {
     if (config_.train.eval_every > 0 && state_.step % config_.train.eval_every == 0) {
       validate();
     }
-    if (plan.agreed.save ||
-        (config_.checkpoint.every_steps > 0 && state_.step % config_.checkpoint.every_steps == 0)) {
+    if (plan.agreed.save || saver_->is_due()) {
       save();
     }
   }
@@ -169,11 +161,10 @@ ExitCode Trainer::run() {
 Trainer::StepPlan Trainer::plan_step() {
   const int64_t number = state_.step + 1;
   StepPlan plan{.skips = skip_batches_.contains(number)};
-  Votes votes{.stop = stop_signal_.requested() || stop_file_.requested(state_.step) ||
-                      (spot_watch_ && spot_watch_->noticed()),
-              .save = job_.rank() == 0 && checkpointer_->overdue(),
-              .written = checkpointer_->is_written()};
-  for (int64_t i = 0; i < batch_.accumulation() && !plan.skips; ++i) {
+  Votes votes{.stop = stop_.any(state_.step),
+              .save = job().rank() == 0 && saver_->checkpoints().overdue(),
+              .written = saver_->checkpoints().is_written()};
+  for (int64_t i = 0; i < training_->batch().accumulation() && !plan.skips; ++i) {
     plan.batch.push_back(during(Part::kData, [&] { return loader_->next(); }));
     votes.targets += static_cast<double>(plan.batch.back().target_count);
   }
@@ -220,6 +211,23 @@ void Trainer::skip() {
   });
 }
 
+// Runs work(), whose time belongs to no step, and returns its seconds. `reason`: for the progress
+// bar; empty: too short to be shown.
+double Trainer::leave_out(Part part, std::string_view reason, const std::function<void()>& work) {
+  const auto start = MetricsWindow::Clock::now();
+  RunLog* shown = reason.empty() ? nullptr : log_.get();
+  if (shown) {
+    shown->pause(reason);
+  }
+  during(part, work);
+  if (shown) {
+    shown->go_on();
+  }
+  const auto time = MetricsWindow::Clock::now() - start;
+  window_->leave_out_time(time);
+  return std::chrono::duration<double>(time).count();
+}
+
 // Waits for all steps but the newest `running` ones, and checks their results.
 void Trainer::settle(size_t running) {
   while (pending_.size() > running) {
@@ -230,14 +238,14 @@ void Trainer::settle(size_t running) {
 }
 
 void Trainer::check(const Pending& done) {
-  data_.wait(done.record.done);
+  data().wait(done.record.done);
   const StepState state = done.record.step_state();
   last_scale_ = state_.step_state(training_->options()).loss_scale;
   state_.take(state, training_->options());
   if (state.halted != 0 || state.exhausted != 0) {
-    commit();  // what is being written is of an earlier step
+    saver_->commit();  // what is being written is of an earlier step
   }
-  const std::string saved = last_checkpoint();
+  const std::string saved = saver_->last_checkpoint();
   if (state.exhausted != 0) {
     throw AgreedError(
         ExitCode::kNumerical,
@@ -293,7 +301,7 @@ void Trainer::validate() {
                           .gate = &training_->store().gradients};
     const Evaluation result =
         evaluate(*model_, context, *dataset_, config_.model->context(), config_.train.eval_batch(),
-                 config_.train.eval_batches, *upload_, data_.control());
+                 config_.train.eval_batches, *upload_, data().control());
     state_.val_loss = result.loss;
     if (log_) {
       log_->validation(state_.step, result);
@@ -301,91 +309,29 @@ void Trainer::validate() {
     views_->show(state_.step, last_scale_, log_.get());
     window_->leave_out_messages(start);
   });
-  if (*state_.val_loss < state_.best_val_loss) {
-    state_.best_val_loss = *state_.val_loss;
-    save();
-    if (checkpointer_->newest_step() == state_.step) {
-      checkpointer_->keep_as_best();
-    }
-  }
+  saver_->save_if_best();
 }
 
-// A step that is saved for several reasons (due, best, last) is written once; if that failed, only
-// the end of the run tries again. If the save before is still being written, this waits for it.
 void Trainer::save() {
-  const bool was_tried = saving_.step == state_.step && !finishing_;
-  if (checkpointer_->newest_step() == state_.step || was_tried) {
-    return;
-  }
   rest();
-  commit();
-  saving_ = state_;
-  stall_s_ = 0;
-  tolerate([&] { checkpointer_->begin(saving_); });
-  if (!config_.checkpoint.async) {
-    commit();
-  }
-}
-
-// Ends the save that is being written, if any.
-void Trainer::commit() {
-  if (!checkpointer_->is_writing()) {
-    return;
-  }
-  std::vector<double> write_s;
-  tolerate([&] { write_s = checkpointer_->commit(); });
-  if (!write_s.empty()) {
-    failed_saves_ = 0;
-    best_saved_ = saving_.best_val_loss;
-    stop_signal_.set_last_checkpoint(checkpointer_->path());
-    if (log_) {
-      log_->saved(saving_.step,
-                  {.stall_s = stall_s_, .write_s = write_s, .steps = state_.step - saving_.step});
-    }
-  }
-}
-
-// If saving fails because of the disk, training goes on, and the next checkpoint is tried when it
-// is due. The third failure in a row, or one of the last save, ends the run.
-void Trainer::tolerate(const std::function<void()>& saving) {
-  constexpr int kMostFailures = 3;
-  directory_.require_in_place();
-  stall_s_ += leave_out(Part::kSaving, "saving", [&] {
-    try {
-      saving();
-    } catch (const AgreedError& error) {
-      directory_.require_in_place();
-      const bool last = finishing_ && saving_.step == state_.step;
-      if (error.code() != ExitCode::kData || last || ++failed_saves_ == kMostFailures) {
-        throw;
-      }
-      if (log_) {
-        complain(str("not saved: ", error.what(),
-                     "; training goes on, last checkpoint: ", last_checkpoint()));
-      }
-      if (state_.best_val_loss == saving_.best_val_loss) {
-        state_.best_val_loss = best_saved_;  // no checkpoint has the weights of a better one
-      }
-    }
-  });
+  saver_->save();
 }
 
 ExitCode Trainer::finish(bool stopped) {
-  finishing_ = true;
   settle();
+  saver_->expect_end();
   const bool saves = stopped || config_.checkpoint.at_end;
   if (!stopped && saves && dataset_->windows(Split::kVal, config_.model->context()) > 0 &&
-      checkpointer_->newest_step() != state_.step) {
+      saver_->checkpoints().newest_step() != state_.step) {
     validate();
   }
   if (saves) {
     save();
   }
-  commit();
-  checkpointer_->end_removal();
-  const std::vector<RankUse> use = window_->use(checkpointer_->copy_bytes());
+  saver_->finish();
+  const std::vector<RankUse> use = window_->use(saver_->checkpoints().copy_bytes());
   if (log_) {
-    log_->finish(stopped, checkpointer_->path(),
+    log_->finish(stopped, saver_->checkpoints().path(),
                  {.step = state_.step,
                   .read_ahead = loader_->most_ready(),
                   .unused_parameters = training_->store().gradients.unused(),

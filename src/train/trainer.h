@@ -15,10 +15,9 @@
 #include "src/settings/config.h"
 #include "src/settings/step_ranges.h"
 #include "src/step/training_step.h"
-#include "src/stop/stop_file.h"
-#include "src/stop/stop_signal.h"
-#include "src/train/checkpointer.h"
+#include "src/stop/stop_requests.h"
 #include "src/train/model_views.h"
+#include "src/train/saver.h"
 #include "src/train/votes.h"
 #include "src/weights/make_model.h"
 #include "src/weights/run_directory.h"
@@ -63,23 +62,9 @@ class Trainer {
   auto during(Part part, F&& work) {
     return training_->timeline().during(machine_.stream, part, std::forward<F>(work));
   }
-  // Runs work(), whose time belongs to no step, and returns its seconds. `reason`: for the progress
-  // bar; empty: too short to be shown.
-  template <class F>
-  double leave_out(Part part, std::string_view reason, F&& work) {
-    const auto start = MetricsWindow::Clock::now();
-    RunLog* shown = reason.empty() ? nullptr : log_.get();
-    if (shown) {
-      shown->pause(reason);
-    }
-    during(part, work);
-    if (shown) {
-      shown->go_on();
-    }
-    const auto time = MetricsWindow::Clock::now() - start;
-    window_->leave_out_time(time);
-    return std::chrono::duration<double>(time).count();
-  }
+  double leave_out(Part part, std::string_view reason, const std::function<void()>& work);
+
+  bool is_done() const { return saver_->checkpoints().newest_step() >= config_.train.steps; }
   StepPlan plan_step();
   void step(std::vector<MicroBatch> batch, double targets);
   TrainingStep::Input input_of(const Pending& step);
@@ -90,20 +75,16 @@ class Trainer {
   void rest();
   void validate();
   void save();
-  void commit();
-  void tolerate(const std::function<void()>& saving);
-  std::string last_checkpoint() const {
-    return checkpointer_->path().empty() ? "none" : checkpointer_->path();
-  }
   ExitCode finish(bool stopped);
+
+  Control& job() const { return machine_.mesh()->job(); }
+  Hierarchy& data() const { return machine_.mesh()->data(); }
 
   Config config_;
   Machine machine_;
-  Control& job_;
-  Hierarchy& data_;
-  BatchPlan batch_;
   StepRanges skip_batches_;
   RunDirectory directory_;
+  StopRequests stop_;
 
   std::unique_ptr<Dataset> dataset_;
   std::unique_ptr<Model> model_;
@@ -112,21 +93,11 @@ class Trainer {
   std::unique_ptr<ModelViews> views_;
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<MetricsWindow> window_;  // since the last logged step
-  std::unique_ptr<Checkpointer> checkpointer_;
+  std::unique_ptr<Saver> saver_;
   std::unique_ptr<RunLog> log_;  // rank 0
-  StopSignal stop_signal_;
-  StopFile stop_file_;
-  std::unique_ptr<SpotWatch> spot_watch_;  // of the first rank on each host
 
-  RunState saving_;         // what the latest save holds
-  double stall_s_ = 0;      // how long that save has kept training waiting
-  int failed_saves_ = 0;    // since one succeeded
-  double last_scale_ = 1;   // loss scale of the last settled step
-  double best_saved_ = 0;   // validation loss of checkpoints/best
-  bool is_done_ = false;    // the checkpoint is of the last step, or a later one
-  bool finishing_ = false;  // no save comes after the one of this step
-
-  RunState state_;  // of the last settled step, except `step`: that one may still be running
+  RunState state_;         // of the last settled step, except `step`: that one may still be running
+  double last_scale_ = 1;  // loss scale of the last settled step
   std::deque<Pending> pending_;  // oldest first
 };
 
