@@ -93,14 +93,13 @@ class FlatOptimizer final : public Optimizer {
     require(inputs.numbers && inputs.state,
             [] { return str(Rule::kName, ": no step numbers or no step state"); });
     auto* prepared = reinterpret_cast<Scalars*>(scalars_.raw());
-    stream.charge({.bytes = bytes_of(shards)});
     const DType dtype = working_type(shards);
     const std::vector<kernels::ShardArrays> arrays = arrays_of(shards);
     ArrayList<kernels::ShardArrays> list{};
     if (stream.device() == Device::kCuda) {  // a dry stream's memory is counted, too
       list = list_.list(stream, arrays);
     }
-    on_device(stream, [&]<class D>(D device) {
+    on_device(stream, work_of(shards), [&]<class D>(D device) {
       if constexpr (std::is_same_v<D, Cuda>) {
         kernels::update_shards<Rule>(device, options_, inputs, prepared, dtype, list);
       } else {
@@ -142,13 +141,13 @@ class FlatOptimizer final : public Optimizer {
   }
 
   // Gradients are read, values and state read and written, working copies written.
-  static double bytes_of(std::span<const Shard> shards) {
-    double bytes = 0;
+  static Work work_of(std::span<const Shard> shards) {
+    Work work;
     for (const Shard& shard : shards) {
-      bytes += static_cast<double>(shard.grad.bytes() + 2 * (1 + kSlots) * shard.value.bytes());
-      bytes += shard.working ? static_cast<double>(shard.working.bytes()) : 0;
+      work += touching(shard.grad, shard.working);
+      work.bytes += 2.0 * (1 + kSlots) * static_cast<double>(shard.value.bytes());
     }
-    return bytes;
+    return work;
   }
 
   // The type of the working copies, the same of all shards; f32 if there are none.

@@ -96,7 +96,7 @@ void ExactSums::quantise(const Tensor& leaf, std::span<const Extent> segments, c
     zero_gaps(stream_, sums, segments);
   }
   const double limit = std::ldexp(1, height_);
-  on_device(stream_, [&](auto device) {
+  on_device(stream_, touching(leaf, add ? sums : Tensor(), sums), [&](auto device) {
     for (const Extent& s : segments) {
       kernels::quantise(device, s.count, leaf.data<float>() + s.in_flat,
                         power(exponents_[s.parameter], 1), limit, sums.data<int64_t>() + s.in_flat,
@@ -110,7 +110,7 @@ void ExactSums::dequantise(const Tensor& sums, std::span<const Extent> segments,
   require(sums.elements() == values.elements(), "ExactSums: as many values as sums");
   check(segments, sums.elements(), exponents_.size());
   zero_gaps(stream_, values, segments);
-  on_device(stream_, [&](auto device) {
+  on_device(stream_, touching(sums, values), [&](auto device) {
     for (const Extent& s : segments) {
       kernels::dequantise(device, s.count, sums.data<int64_t>() + s.in_flat,
                           power(exponents_[s.parameter], -1), values.data<float>() + s.in_flat);
@@ -164,12 +164,12 @@ double ExactSums::squared_norm(Collectives& group, std::span<const Tensor> parts
   std::frexp(bound_, &exponent);
   exponent = 31 - exponent;
   zero(stream_, digits_);
-  on_device(stream_, [&](auto device) {
-    for (const Tensor& part : parts) {
+  for (const Tensor& part : parts) {
+    on_device(stream_, touching(part), [&](auto device) {
       kernels::add_squares(device, part.elements(), part.data<float>(), std::ldexp(1, exponent),
                            digits_.data<int64_t>());
-    }
-  });
+    });
+  }
   group.stream().wait(stream_.record());
   group.all_reduce(digits_, Traffic::kControl);
   timeline.during(stream_, Part::kCommunication, [&] { group.wait(group.stream().record()); });

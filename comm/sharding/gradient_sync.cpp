@@ -23,7 +23,7 @@ void add_or_copy(Stream& stream, const Tensor& from, const Tensor& to, bool add)
     copy(stream, from, to);
     return;
   }
-  on_device(stream, [&](auto device) {
+  on_device(stream, touching(to, from, to), [&](auto device) {
     kernels::add(device, to.elements(), to.data<T>(), from.data<T>(), to.data<T>());
   });
 }
@@ -319,11 +319,13 @@ bool GradientSync::finish_exact() {
 void GradientSync::squared_norm(const Tensor& result, const Tensor& scratch) {
   expect(State::kSummed, "squared_norm");
   std::vector<Tensor> own;
+  Work work;
   for (const ModelLayout::Run& run : layout_.runs()) {
     const BucketPlace& place = layout_.place(run.bucket);
     const Range range = intersection(run.range, place.owned);
     if (range.count() > 0) {
       own.push_back(slice_of(buckets_[run.bucket].gradients, place.gradients().begin, range));
+      work += touching(own.back());
     }
   }
   if (exact_) {
@@ -344,7 +346,7 @@ void GradientSync::squared_norm(const Tensor& result, const Tensor& scratch) {
     }
     list = own_.list(stream_, arrays);
   }
-  on_device(stream_, [&]<class D>(D device) {
+  on_device(stream_, work, [&]<class D>(D device) {
     if constexpr (std::is_same_v<D, Cuda>) {
       tandem::squared_norm(device, list, result.data<double>(), scratch.data<double>());
     } else {

@@ -99,8 +99,7 @@ void Hierarchy::scatter_sum(Collectives& group, const Tensor& in, const Tensor& 
   const Tensor all = scratch(in.elements());
   group.all_to_all(in, all);
   enqueue(in.device(), [parts = group.size(), all, out](Stream& stream) {
-    stream.charge({.bytes = static_cast<double>(all.bytes() + out.bytes())});
-    on_device(stream, [&](auto device) {
+    on_device(stream, touching(all, out), [&](auto device) {
       const int64_t n = out.elements();
       if (out.dtype() == DType::kF32) {
         kernels::sum_parts(device, parts, n, all.data<Bf16>(), out.data<float>());

@@ -40,7 +40,7 @@ void DryCollectives::pass_on(Traffic traffic, int passes, int64_t bytes) {
                         (size() - away_) * network_.inside.latency(inside);
   const double transfer = std::max(inside / network_.inside.rate(inside),
                                    away_ > 0 ? between / network_.between.rate(between) : 0);
-  stream_->spend(passes * (around * (size() - 1) / size() + transfer));
+  stream_->clock().advance(passes * (around * (size() - 1) / size() + transfer));
 }
 
 void DryCollectives::all_reduce(const Tensor& inout, Traffic traffic) {
@@ -74,8 +74,9 @@ void DryCollectives::all_to_all(const Tensor& in, const Tensor& out) {
   const auto seconds = [](const Link& link, double passing) {
     return passing > 0 ? link.latency(passing) + passing / link.rate(passing) : 0;
   };
-  stream_->spend(std::max(seconds(network_.inside, static_cast<double>(inside)),
-                          seconds(network_.between, static_cast<double>(between) * ranks_here_)));
+  stream_->clock().advance(
+      std::max(seconds(network_.inside, static_cast<double>(inside)),
+               seconds(network_.between, static_cast<double>(between) * ranks_here_)));
 }
 
 std::unique_ptr<Collectives> DryCollectives::split(std::span<const int> colors) {

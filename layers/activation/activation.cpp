@@ -58,7 +58,7 @@ struct ActivationOp final : Op {
     // If no one else reads dy, its memory becomes dx.
     const bool in_place = dy.unique() && !input(0).slot()->grad;
     const GradTarget dx = in_place ? GradTarget{dy, 0} : input(0).target(context);
-    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+    on_device(context.stream, touching(dy, saved, dx), dy.dtype(), [&]<class T>(auto device) {
       kernels::activation_backward<Function>(device, dy.elements(), dy.data<T>(), saved.data<T>(),
                                              dx.into.data<T>(), Wide<T>(dx.beta));
     });
@@ -71,7 +71,7 @@ struct ActivationOp final : Op {
 template <class Function>
 Variable activate(Context& context, const Variable& x) {
   Tensor y = context.activation(x.shape(), x.dtype());
-  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
+  on_device(context.stream, touching(x.value(), y), x.dtype(), [&]<class T>(auto device) {
     kernels::activation_forward<Function>(device, x.elements(), x.data<T>(), y.data<T>());
   });
   auto op = std::make_unique<ActivationOp<Function>>();
@@ -86,7 +86,7 @@ struct SwigluOp final : Op {
   void backward(Context& context, Tensor& dy) override {
     const int64_t width = x.shape()[-1] / 2, rows = width ? dy.elements() / width : 0;
     const GradTarget dx = input(0).target(context);
-    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+    on_device(context.stream, touching(dy, x, dx), dy.dtype(), [&]<class T>(auto device) {
       kernels::swiglu_backward(device, dy.data<T>(), x.data<T>(), dx.into.data<T>(),
                                Wide<T>(dx.beta), rows, width);
     });
@@ -108,7 +108,7 @@ Variable swiglu(Context& context, const Variable& x) {
   sizes.back() /= 2;
   const int64_t width = sizes.back();
   Tensor y = context.activation(Shape(sizes), x.dtype());
-  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
+  on_device(context.stream, touching(x.value(), y), x.dtype(), [&]<class T>(auto device) {
     kernels::swiglu_forward(device, x.data<T>(), y.data<T>(), width ? y.elements() / width : 0,
                             width);
   });

@@ -23,7 +23,8 @@ Variable add(Context& context, const Variable& x, Variable branch) {
   require(x.shape() == branch.shape(),
           [&] { return str("add: ", x.shape(), " and ", branch.shape()); });
   Tensor y = branch.value().unique() ? branch.value() : context.activation(x.shape(), x.dtype());
-  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
+  const Work work = touching(x.value(), branch.value(), y);
+  on_device(context.stream, work, x.dtype(), [&]<class T>(auto device) {
     kernels::add(device, x.elements(), x.data<T>(), branch.data<T>(), y.data<T>());
   });
   return record_sum(context, std::move(y), x, branch);

@@ -26,21 +26,20 @@ Tensor cudnn_workspace(const Context& context, const cudnn_attention::Problem& p
 
 // Calls f(Cuda) unless the stream, which is of a GPU, is dry.
 template <class F>
-void on_cuda(const Stream& stream, F&& f) {
-  on_device(stream, [&](auto device) {
+void on_cuda(const Stream& stream, const Work& work, F&& f) {
+  on_device(stream, work, [&](auto device) {
     if constexpr (std::is_same_v<decltype(device), Cuda>) {
       f(device);
     }
   });
 }
 
-// Charges `count` products of [T, T] and [T, width] matrices; the mask leaves half of [T, T].
-void charge_products(const Context& context, const AttentionSizes& sizes, double count,
-                     int64_t bytes) {
+// The work of `count` products of [T, T] and [T, width] matrices, of which the mask leaves half of
+// [T, T].
+Work work_of(const AttentionSizes& sizes, double count, double bytes) {
   const double length = static_cast<double>(sizes.length);
   const double width = static_cast<double>(sizes.batch * sizes.heads * sizes.width);
-  context.stream.charge(
-      {.attention = count * length * length * width, .bytes = static_cast<double>(bytes)});
+  return {.attention = count * length * length * width, .bytes = bytes};
 }
 
 struct AttentionOp final : Op {
@@ -56,16 +55,16 @@ struct AttentionOp final : Op {
   }
 
   void forward(Context& context) {
-    charge_products(context, sizes, 2, qkv.bytes() + y.bytes());
+    const Work work = work_of(sizes, 2, touching(qkv, y, log_sum).bytes);
     if (by_cudnn(context, qkv.dtype())) {
       const Tensor workspace = cudnn_workspace(context, problem(), Pass::kForward);
-      return on_cuda(context.stream, [&](Cuda device) {
+      return on_cuda(context.stream, work, [&](Cuda device) {
         cudnn_attention::forward(device.stream, problem(), qkv.raw(), y.raw(),
                                  log_sum.data<float>(), workspace.raw());
       });
     }
     const Tensor workspace = attention_workspace(context, qkv.dtype(), sizes);
-    on_device_and_float(context.stream, qkv.dtype(), [&]<class T>(auto device) {
+    on_device(context.stream, work, qkv.dtype(), [&]<class T>(auto device) {
       kernels::attention_forward(device, qkv.data<T>(), y.data<T>(), log_sum.data<Wide<T>>(), sizes,
                                  workspace.data<Wide<T>>());
     });
@@ -74,10 +73,10 @@ struct AttentionOp final : Op {
   void backward(Context& context, Tensor& dy) override {
     const GradTarget dqkv = input(0).target(context);
     // 5, not 4: the scores are computed again.
-    charge_products(context, sizes, 5, 2 * (qkv.bytes() + y.bytes()));
+    const Work work = work_of(sizes, 5, touching(qkv, y, dy, dqkv, log_sum).bytes);
     if (by_cudnn(context, qkv.dtype()) && dqkv.beta == 0) {
       const Tensor workspace = cudnn_workspace(context, problem(), Pass::kBackward);
-      return on_cuda(context.stream, [&](Cuda device) {
+      return on_cuda(context.stream, work, [&](Cuda device) {
         cudnn_attention::backward(device.stream, problem(), dy.raw(), qkv.raw(), y.raw(),
                                   log_sum.data<float>(), dqkv.into.raw(), workspace.raw());
       });
@@ -89,7 +88,7 @@ struct AttentionOp final : Op {
     if (chunks > 0 && input(0).wants_row_sums() && dqkv.beta == 0) {
       row_sums = context.workspace({chunks, sizes.row()}, wide_of(qkv.dtype()));
     }
-    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+    on_device(context.stream, work, dy.dtype(), [&]<class T>(auto device) {
       kernels::attention_backward(device, dy.data<T>(), qkv.data<T>(), y.data<T>(),
                                   log_sum.data<Wide<T>>(), dqkv.into.data<T>(), Wide<T>(dqkv.beta),
                                   sizes, workspace.data<Wide<T>>(),

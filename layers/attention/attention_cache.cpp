@@ -95,7 +95,9 @@ Variable attention_cached(Context& context, const Variable& qkv, const HeadLayou
                " positions of keys ", cache.keys.shape());
   });
   cache.length = sizes.end();
-  on_device_and_float(context.stream, qkv.dtype(), [&]<class T>(auto device) {
+  const int64_t rows = batch * length * 2 * layout.kv_heads;
+  const Tensor added = qkv.value().slice(0, rows * layout.width);
+  on_device(context.stream, touching(added, added), qkv.dtype(), [&]<class T>(auto device) {
     kernels::cache_append(device, qkv.data<T>(), cache.keys.data<T>(), cache.values.data<T>(),
                           sizes);
   });
@@ -106,7 +108,9 @@ Variable attention_cached(Context& context, const Variable& qkv, const HeadLayou
   const Tensor workspace =
       context.workspace({kernels::attention_from_cache_workspace(context.stream.device(), sizes)},
                         wide_of(qkv.dtype()));
-  on_device_and_float(context.stream, qkv.dtype(), [&]<class T>(auto device) {
+  const Tensor read = cache.keys.slice(0, cache.keys.elements() / sizes.capacity * sizes.end());
+  const Work work = touching(qkv.value(), read, read, y);
+  on_device(context.stream, work, qkv.dtype(), [&]<class T>(auto device) {
     kernels::attention_from_cache(device, qkv.data<T>(), cache.keys.data<T>(),
                                   cache.values.data<T>(), y.data<T>(), sizes,
                                   workspace.data<Wide<T>>());

@@ -26,7 +26,8 @@ struct BatchNormOp final : Op {
     }
     const Tensor& g = masked ? masked : dy;
     const GradTarget dx = input(0).wanted() ? x_target(context, dy) : GradTarget{};
-    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+    const Work work = touching(dy, x, y, masked, g, x, dx);
+    on_device(context.stream, work, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
       using enum kernels::ReluMask;
       const kernels::BatchChannels<T> of{mean.data<W>(),
@@ -91,7 +92,9 @@ Variable batchnorm2d(Context& context, const Variable& x, Parameter& gain, Param
         context.workspace({kernels::batchnorm2d_workspace(context.stream.device(), rows, channels)},
                           wide_of(x.dtype()));
   }
-  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
+  // The statistics read x, too.
+  const Work work = touching(x.value(), x.value(), residual ? y : Tensor(), y);
+  on_device(context.stream, work, x.dtype(), [&]<class T>(auto device) {
     using W = Wide<T>;
     W *mean = op->mean.data<W>(), *rstd = op->rstd.data<W>();
     if (context.training) {

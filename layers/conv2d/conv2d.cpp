@@ -4,10 +4,6 @@ namespace tandem {
 
 namespace {
 
-void charge(const Stream& stream, const Conv2dShape& shape, const Tensor& x, const Tensor& y) {
-  stream.charge({.flops = shape.flops(), .bytes = static_cast<double>(x.bytes() + y.bytes())});
-}
-
 struct Conv2dOp final : Op {
   Tensor x;
   Conv2dShape shape;
@@ -27,8 +23,8 @@ struct Conv2dOp final : Op {
     const Tensor scratch = context.workspace(
         {kernels::conv2d_backward_weight_workspace(context.stream.device(), dy.dtype(), shape)},
         wide_of(dy.dtype()));
-    charge(context.stream, shape, x, dy);
-    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+    const Work work{.flops = shape.flops(), .bytes = touching(x, dy, dw).bytes};
+    on_device(context.stream, work, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
       kernels::conv2d_backward_weight(device, shape, x.data<T>(), dy.data<T>(), dw.into.data<W>(),
                                       W(dw.beta), scratch.data<W>());
@@ -40,8 +36,8 @@ struct Conv2dOp final : Op {
     const Tensor scratch = context.workspace(
         {kernels::conv2d_backward_data_workspace(context.stream.device(), dy.dtype(), shape)},
         wide_of(dy.dtype()));
-    charge(context.stream, shape, x, dy);
-    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+    const Work work{.flops = shape.flops(), .bytes = touching(dy, parameter(0).value, dx).bytes};
+    on_device(context.stream, work, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
       kernels::conv2d_backward_data(device, shape, dy.data<T>(), parameter(0).value.data<T>(),
                                     dx.into.data<T>(), W(dx.beta), scratch.data<W>());
@@ -85,8 +81,8 @@ Variable conv2d(Context& context, const Variable& x, Parameter& weight, int64_t 
       wide_of(x.dtype()));
   Tensor y = context.activation(
       {shape.batch, shape.out_height(), shape.out_width(), shape.out_channels}, x.dtype());
-  charge(context.stream, shape, x.value(), y);
-  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
+  const Work work{.flops = shape.flops(), .bytes = touching(x.value(), weight.value, y).bytes};
+  on_device(context.stream, work, x.dtype(), [&]<class T>(auto device) {
     kernels::conv2d_forward(device, shape, x.data<T>(), weight.value.data<T>(), y.data<T>(),
                             scratch.data<Wide<T>>());
   });

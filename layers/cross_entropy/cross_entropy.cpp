@@ -122,7 +122,8 @@ struct CrossEntropyOp final : Op {
 
   std::string_view name() const override { return "cross_entropy"; }
   void backward(Context& context, Tensor& dy) override {
-    on_device_and_float(context.stream, logits.dtype(), [&]<class T>(auto device) {
+    const Work work = touching(logits, logits, targets, dy);
+    on_device(context.stream, work, logits.dtype(), [&]<class T>(auto device) {
       kernels::cross_entropy_gradient<T>(device, logits.data<T>(), targets.data<int32_t>(), nullptr,
                                          {dy.data<Wide<T>>(), 1}, shape);
     });
@@ -148,8 +149,10 @@ Variable cross_entropy(Context& context, const Variable& logits, const Tensor& t
                        std::optional<int64_t> classes) {
   const kernels::LogitRows shape = shape_of(logits.value(), targets, classes);
   Tensor losses = context.activation({shape.rows}, wide_of(logits.dtype()));
+  Work work = touching(logits.value(), targets, losses);
   if (context.loss_gradient && logits.wanted() && context.saves()) {
-    on_device_and_float(context.stream, logits.dtype(), [&]<class T>(auto device) {
+    work += touching(logits.value());
+    on_device(context.stream, work, logits.dtype(), [&]<class T>(auto device) {
       if constexpr (std::is_same_v<T, double>) {
         fail(ExitCode::kInternal, "cross_entropy: a loss_gradient is f32, the logits are f64");
       } else {
@@ -160,7 +163,7 @@ Variable cross_entropy(Context& context, const Variable& logits, const Tensor& t
     Input(logits).add(context, logits.value());
     return Variable(std::move(losses));
   }
-  on_device_and_float(context.stream, logits.dtype(), [&]<class T>(auto device) {
+  on_device(context.stream, work, logits.dtype(), [&]<class T>(auto device) {
     kernels::cross_entropy(device, logits.data<T>(), targets.data<int32_t>(),
                            losses.data<Wide<T>>(), shape);
   });
@@ -175,7 +178,7 @@ Tensor count_correct(Context& context, const Tensor& logits, const Tensor& targe
                      std::optional<int64_t> classes) {
   const kernels::LogitRows shape = shape_of(logits, targets, classes);
   Tensor result = context.activation({1}, DType::kI64);
-  on_device_and_float(context.stream, logits.dtype(), [&]<class T>(auto device) {
+  on_device(context.stream, touching(logits, targets), logits.dtype(), [&]<class T>(auto device) {
     kernels::count_correct(device, logits.data<T>(), targets.data<int32_t>(), shape,
                            result.data<int64_t>());
   });

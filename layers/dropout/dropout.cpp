@@ -72,7 +72,7 @@ namespace {
 Tensor dropped(Context& context, const Tensor& x, double p, uint32_t site) {
   Tensor y = x.unique() ? x : context.activation(x.shape(), x.dtype());
   const int64_t samples = x.shape()[0];
-  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
+  on_device(context.stream, touching(x, y), x.dtype(), [&]<class T>(auto device) {
     kernels::dropout(device, x.data<T>(), y.data<T>(), p, site, context.numbers, samples,
                      samples ? x.elements() / samples : 0);
   });

@@ -105,7 +105,11 @@ struct EmbeddingOp final : Op {
     const Tensor workspace = context.workspace(
         {kernels::embedding_workspace(context.stream.device(), count, vocab)}, DType::kI32);
     const GradTarget dpositions = parameter_target(1), dweight = parameter_target(0);
-    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+    Work work = touching(tokens, dpositions.into ? dy : Tensor(), dpositions, dy);
+    // All rows are written, or those of tokens are added to.
+    const int64_t rows = dweight.beta == 0 ? vocab : std::min(count, vocab);
+    work.bytes += static_cast<double>(dweight.bytes() / vocab * rows);
+    on_device(context.stream, work, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
       if (dpositions.into) {
         kernels::embedding_backward_positions(device, dy.data<T>(), dpositions.into.data<W>(),
@@ -134,7 +138,9 @@ Variable embedding(Context& context, const Tensor& tokens, Parameter& tokens_wei
                positions_weight->shape[0]);
   });
   Tensor y = context.activation({batch, length, width}, tokens_weight.value.dtype());
-  on_device_and_float(context.stream, y.dtype(), [&]<class T>(auto device) {
+  // Rows of the tables are read again for each token.
+  const Work work = touching(tokens, y, y, positions_weight ? y : Tensor());
+  on_device(context.stream, work, y.dtype(), [&]<class T>(auto device) {
     const T* positions =
         positions_weight ? positions_weight->value.data<T>() + first_position * width : nullptr;
     kernels::embedding_forward(device, tokens.data<int32_t>(), tokens_weight.value.data<T>(),

@@ -62,7 +62,7 @@ struct LinearOp final : Op {
 
   static Tensor sum_rows(Context& context, const Tensor& dy, int64_t rows, int64_t out) {
     Tensor partial = partial_rows(context, dy, rows, out);
-    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+    on_device(context.stream, touching(dy, partial), dy.dtype(), [&]<class T>(auto device) {
       kernels::sum_rows(device, dy.data<T>(), partial.data<Wide<T>>(), rows, out);
     });
     return partial;
@@ -71,7 +71,8 @@ struct LinearOp final : Op {
   // Multiplies dx by GELU's slope, and returns the sums of the result over chunks of its rows.
   Tensor times_gelu_slope(Context& context, const Tensor& dx, int64_t rows, int64_t in) const {
     Tensor partial = partial_rows(context, dx, rows, in);
-    on_device_and_float(context.stream, dx.dtype(), [&]<class T, class D>(D device) {
+    const Work work = touching(dx, dx, gelu_input, partial);
+    on_device(context.stream, work, dx.dtype(), [&]<class T, class D>(D device) {
       if constexpr (std::is_same_v<D, Cuda>) {
         kernels::gelu_gradient_and_sums(device, dx.data<T>(), gelu_input.data<T>(), dx.data<T>(),
                                         partial.data<Wide<T>>(), rows, in);

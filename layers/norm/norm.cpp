@@ -186,7 +186,8 @@ struct NormOp final : Op {
                                wide_of(dy.dtype()));
     };
     Tensor dgain = sums(), dbias = sums(), dx_sums = input(0).wants_row_sums() ? sums() : Tensor();
-    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+    const Work work = touching(dy, x, mean, rstd, dx, dgain, dbias, dx_sums);
+    on_device(context.stream, work, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
       const auto wide = [](const Tensor& tensor) { return tensor ? tensor.data<W>() : nullptr; };
       kernels::norm_backward<T>(device, dy.data<T>(), x.data<T>(), gain.value.data<T>(), wide(mean),
@@ -225,7 +226,9 @@ Normalized normalize(Context& context, const Variable& x, const Variable* branch
     op->mean = context.activation({rows}, wide_of(dtype));
   }
   Tensor y = context.activation(x.shape(), dtype);
-  on_device_and_float(context.stream, dtype, [&]<class T>(auto device) {
+  Work work = touching(sum, y, op->mean, op->rstd);
+  work += branch ? touching(x.value(), branch->value()) : Work();
+  on_device(context.stream, work, dtype, [&]<class T>(auto device) {
     using W = Wide<T>;
     kernels::norm_forward(
         device, x.data<T>(), branch ? branch->data<T>() : nullptr, gain.value.data<T>(),

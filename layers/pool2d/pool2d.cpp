@@ -123,7 +123,7 @@ struct MaxPoolOp final : Op {
   std::string_view name() const override { return "max_pool2d"; }
   void backward(Context& context, Tensor& dy) override {
     const GradTarget dx = input(0).target(context);
-    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+    on_device(context.stream, touching(dy, winner, dx), dy.dtype(), [&]<class T>(auto device) {
       kernels::max_pool2d_backward(device, shape, dy.data<T>(), winner.data<int32_t>(),
                                    dx.into.data<T>(), Wide<T>(dx.beta));
     });
@@ -136,7 +136,7 @@ struct AveragePoolOp final : Op {
   std::string_view name() const override { return "global_average_pool"; }
   void backward(Context& context, Tensor& dy) override {
     const GradTarget dx = input(0).target(context);
-    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+    on_device(context.stream, touching(dy, dx), dy.dtype(), [&]<class T>(auto device) {
       kernels::average_pixels_backward(device, dy.data<T>(), dx.into.data<T>(), Wide<T>(dx.beta),
                                        dy.shape()[0], pixels, dy.shape()[1]);
     });
@@ -168,7 +168,8 @@ Variable max_pool2d(Context& context, const Variable& x, int64_t kernel, int64_t
   op->shape = shape;
   op->winner = context.activation(result, DType::kI32);
   Tensor y = context.activation(result, x.dtype());
-  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
+  const Work work = touching(x.value(), y, op->winner);
+  on_device(context.stream, work, x.dtype(), [&]<class T>(auto device) {
     kernels::max_pool2d_forward(device, shape, x.data<T>(), y.data<T>(),
                                 op->winner.template data<int32_t>());
   });
@@ -181,7 +182,7 @@ Variable global_average_pool(Context& context, const Variable& x) {
   auto op = std::make_unique<AveragePoolOp>();
   op->pixels = x.shape()[1] * x.shape()[2];
   Tensor y = context.activation({batch, channels}, x.dtype());
-  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
+  on_device(context.stream, touching(x.value(), y), x.dtype(), [&]<class T>(auto device) {
     kernels::average_pixels_forward(device, x.data<T>(), y.data<T>(), batch, op->pixels, channels);
   });
   return context.record(std::move(y), std::move(op), {x});

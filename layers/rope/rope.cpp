@@ -108,7 +108,10 @@ struct RopeOp final : Op {
   // Reuses x's memory if no one else holds it.
   Tensor rotated(Context& context, const Tensor& x, double direction) const {
     Tensor y = x.unique() ? x : context.activation(x.shape(), x.dtype());
-    on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
+    // Values stay as they are.
+    const int64_t turned = x.elements() / rotation.row() * rotation.turned_heads() * rotation.width;
+    const Work work = touching(x.slice(0, turned), y.slice(0, turned));
+    on_device(context.stream, work, x.dtype(), [&]<class T>(auto device) {
       kernels::rope_rotate(device, rotation, x.data<T>(), y.data<T>(),
                            static_cast<Wide<T>>(direction));
     });

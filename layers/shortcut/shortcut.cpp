@@ -55,7 +55,7 @@ struct ShortcutOp final : Op {
   std::string_view name() const override { return "shortcut"; }
   void backward(Context& context, Tensor& dy) override {
     const GradTarget dx = input(0).target(context);
-    on_device_and_float(context.stream, dy.dtype(), [&]<class T>(auto device) {
+    on_device(context.stream, touching(dy, dx), dy.dtype(), [&]<class T>(auto device) {
       kernels::shortcut_backward(device, shape, dy.data<T>(), dx.into.data<T>(), Wide<T>(dx.beta));
     });
   }
@@ -70,7 +70,8 @@ Variable shortcut(Context& context, const Variable& x, int64_t stride, int64_t o
   op->shape = {x.shape()[0], x.shape()[1], x.shape()[2], x.shape()[3], out_channels, stride};
   const kernels::ShortcutShape& s = op->shape;
   Tensor y = context.activation({s.batch, s.out_height(), s.out_width(), out_channels}, x.dtype());
-  on_device_and_float(context.stream, x.dtype(), [&]<class T>(auto device) {
+  // Only the pixels of the result are read.
+  on_device(context.stream, touching(y, y), x.dtype(), [&]<class T>(auto device) {
     kernels::shortcut_forward(device, s, x.data<T>(), y.data<T>());
   });
   return context.record(std::move(y), std::move(op), {x});

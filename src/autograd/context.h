@@ -30,16 +30,9 @@ struct Context {
   bool recompute = false;    // keep only a block's inputs, and recompute the rest in backward
   AttentionKernels attention = AttentionKernels::kAuto;
 
-  // Products, convolutions and attention charge what they read and write. Of other kernels'
-  // traffic activations are most: each activation and each gradient of one is written or read by
-  // about two of them.
-  static constexpr double kTouches = 2;
-
   // Uninitialized memory on the compute stream's device.
   Tensor activation(Shape shape, DType dtype) const {
-    Tensor tensor = Tensor::empty(memory, shape, dtype, MemoryClass::kActivations);
-    stream.charge({.bytes = kTouches * static_cast<double>(tensor.bytes())});
-    return tensor;
+    return Tensor::empty(memory, shape, dtype, MemoryClass::kActivations);
   }
   Tensor workspace(Shape shape, DType dtype) const {
     return Tensor::empty(memory, shape, dtype, MemoryClass::kWorkspace);

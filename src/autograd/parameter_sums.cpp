@@ -24,7 +24,11 @@ void ParameterSums::finish(const Stream& stream) {
   if (sums_.empty()) {
     return;
   }
-  on_device_and_float(stream, sums_[0].partial.dtype(), [&]<class T>(auto device) {
+  Work work;
+  for (const Sum& sum : sums_) {
+    work += touching(sum.partial, sum.gradient);
+  }
+  on_device(stream, work, sums_[0].partial.dtype(), [&]<class T>(auto device) {
     using W = Wide<T>;
     std::vector<PartialRows<W>> all;
     for (const Sum& sum : sums_) {

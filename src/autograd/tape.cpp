@@ -48,7 +48,7 @@ void Input::add(Context& context, const Tensor& grad, const Tensor& row_sums) co
     return;
   }
   const GradTarget sum = target(context);
-  on_device_and_float(context.stream, slot_->dtype, [&]<class T>(auto device) {
+  on_device(context.stream, touching(grad, sum), slot_->dtype, [&]<class T>(auto device) {
     T* into = sum.into.data<T>();
     kernels::add(device, grad.elements(), into, grad.data<T>(), into);
   });
@@ -183,7 +183,7 @@ std::string Tape::latest() const {
 
 void Tape::backward(Context& context, const Variable& y, double seed) {
   Tensor dy = context.activation(y.shape(), y.dtype());
-  on_device_and_float(context.stream, y.dtype(), [&]<class T>(auto device) {
+  on_device(context.stream, touching(dy), y.dtype(), [&]<class T>(auto device) {
     kernels::fill(device, dy.elements(), dy.data<T>(), static_cast<Wide<T>>(seed));
   });
   backward(context, y, std::move(dy));

@@ -13,6 +13,7 @@ struct Context;
 struct GradTarget {
   Tensor into;
   int beta = 0;
+  int64_t bytes() const { return (1 + beta) * into.bytes(); }  // that writing or adding moves
 };
 
 // The gradient of one variable during backward. It is separate from the value, so that an op can

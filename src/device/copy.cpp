@@ -15,32 +15,28 @@ void copy(Stream& stream, const Tensor& from, const Tensor& to) {
   if (from.bytes() == 0 || from.raw() == to.raw()) {
     return;
   }
-  if (stream.is_dry()) {
-    return stream.charge({.bytes = 2.0 * static_cast<double>(from.bytes()), .launches = 1});
-  }
-  if constexpr (kHasCuda) {
-    if (stream.device() == Device::kCuda) {
-      return cuda::copy(from.raw(), to.raw(), from.bytes(), stream.handle());
+  on_device(stream, touching(from, to), [&]<class D>(D device) {
+    if constexpr (std::is_same_v<D, Cuda>) {
+      cuda::copy(from.raw(), to.raw(), from.bytes(), device.stream);
+    } else {
+      require(from.device() == Device::kCpu && to.device() == Device::kCpu,
+              "copy: GPU memory on a stream of the CPU");
+      stream.submit([=] { std::memcpy(to.raw(), from.raw(), static_cast<size_t>(to.bytes())); });
     }
-  }
-  require(from.device() == Device::kCpu && to.device() == Device::kCpu,
-          "copy: GPU memory on a stream of the CPU");
-  stream.submit([from, to] { std::memcpy(to.raw(), from.raw(), static_cast<size_t>(to.bytes())); });
+  });
 }
 
 void zero(Stream& stream, const Tensor& tensor) {
   if (tensor.bytes() == 0) {
     return;
   }
-  if (stream.is_dry()) {
-    return stream.charge({.bytes = static_cast<double>(tensor.bytes()), .launches = 1});
-  }
-  if constexpr (kHasCuda) {
-    if (stream.device() == Device::kCuda) {
-      return cuda::zero(tensor.raw(), tensor.bytes(), stream.handle());
+  on_device(stream, touching(tensor), [&]<class D>(D device) {
+    if constexpr (std::is_same_v<D, Cuda>) {
+      cuda::zero(tensor.raw(), tensor.bytes(), device.stream);
+    } else {
+      stream.submit([=] { std::memset(tensor.raw(), 0, static_cast<size_t>(tensor.bytes())); });
     }
-  }
-  stream.submit([tensor] { std::memset(tensor.raw(), 0, static_cast<size_t>(tensor.bytes())); });
+  });
 }
 
 Tensor copied(Stream& stream, const Tensor& from, Memory& memory) {

@@ -27,42 +27,20 @@ struct Cuda {  // enqueued on a stream; the host does not wait
   constexpr operator Device() const { return Device::kCuda; }
 };
 
-// Shows a call of kernels to the stream's observer, if there is one.
-class ObservedCall {
- public:
-  ObservedCall(const Stream& stream, const std::source_location& place)
-      : observer_(stream.observer()) {
-    if (observer_) {
-      observer_->begin(place);
-    }
-  }
-  ~ObservedCall() {
-    if (observer_) {
-      observer_->end();
-    }
-  }
-  ObservedCall(const ObservedCall&) = delete;
-  ObservedCall& operator=(const ObservedCall&) = delete;
-
- private:
-  CallObserver* observer_;
-};
-
-// Calls f(Cpu{}) or f(Cuda{...}), by the stream's device. f must do nothing but call kernels,
-// because it is not called on a dry stream.
+// Calls f(Cpu{}) or f(Cuda{...}), by the stream's device. f must do nothing but call kernels, which
+// do `work`: the stream's meter may run them or not.
 template <class F>
-void on_device(const Stream& stream, F&& f,
+void on_device(const Stream& stream, const Work& work, F&& f,
                const std::source_location& place = std::source_location::current()) {
-  if (stream.is_dry()) {
-    return stream.charge({.launches = 1});
-  }
-  const ObservedCall observed(stream, place);
-  if constexpr (kHasCuda) {
-    if (stream.device() == Device::kCuda) {
-      return f(Cuda{stream.handle()});
+  const auto run = [&] {
+    if constexpr (kHasCuda) {
+      if (stream.device() == Device::kCuda) {
+        return f(Cuda{stream.handle()});
+      }
     }
-  }
-  return f(Cpu{});
+    f(Cpu{});
+  };
+  stream.meter() ? stream.meter()->call(work, place, run) : run();
 }
 
 // Calls f.template operator()<T>() with the C++ type of a floating dtype.
@@ -84,10 +62,10 @@ decltype(auto) on_float(DType dtype, F&& f) {
 
 // Both at once: f.template operator()<T>(device_tag). The GPU has no f64 kernels.
 template <class F>
-void on_device_and_float(const Stream& stream, DType dtype, F&& f,
-                         const std::source_location& place = std::source_location::current()) {
+void on_device(const Stream& stream, const Work& work, DType dtype, F&& f,
+               const std::source_location& place = std::source_location::current()) {
   on_device(
-      stream,
+      stream, work,
       [&]<class D>(D device) {
         on_float(dtype, [&]<class T>() {
           if constexpr (std::is_same_v<D, Cuda> && std::is_same_v<T, double>) {

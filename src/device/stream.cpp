@@ -1,5 +1,6 @@
 #include "src/device/stream.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -197,7 +198,7 @@ class Stream::OnGpu final : public Queue {
 // Runs nothing; only its clock advances.
 class Stream::Dry final : public Queue {
  public:
-  explicit Dry(const Speed& of_device) : speed(of_device) {}
+  explicit Dry(const Speed& speed) : clock(speed) {}
 
   void submit(std::function<void()>) override {}  // the work does not run
   std::shared_ptr<Event::State> record(bool) override {
@@ -205,30 +206,12 @@ class Stream::Dry final : public Queue {
   }
   void wait(const Event& event) override {
     const double until = event.state_ ? event.state_->time_s().value_or(0) : 0;
-    if (until > clock.now_s) {
-      clock.waited_s += until - clock.now_s;
-      clock.now_s = until;
-    }
+    clock.waited_s += std::max(until - clock.now_s, 0.0);
+    clock.now_s = std::max(clock.now_s, until);
   }
 
-  const Speed speed;
-  Clock clock;
+  DryClock clock;
 };
-
-Work& Work::operator+=(const Work& other) {
-  flops += other.flops;
-  attention += other.attention;
-  bytes += other.bytes;
-  launches += other.launches;
-  return *this;
-}
-
-// The times add up, as if no kernel loaded or stored while it computes. So a small product or a
-// short attention reaches fewer FLOP/s than a large one.
-double Speed::seconds(const Work& work) const {
-  return work.flops / flops_per_s + work.attention / attention_flops_per_s +
-         work.bytes / bytes_per_s + work.launches * launch_s;
-}
 
 Stream::Stream(Device device, std::unique_ptr<Queue> queue)
     : device_(device), queue_(std::move(queue)) {}
@@ -252,25 +235,15 @@ Stream Stream::on_gpu(bool high_priority) {
 
 Stream Stream::dry(Device device, const Speed& speed) {
   auto queue = std::make_unique<Dry>(speed);
-  Dry* dry = queue.get();
+  DryClock* clock = &queue->clock;
   Stream stream(device, std::move(queue));
-  stream.dry_ = dry;
+  stream.meter_ = stream.clock_ = clock;
   return stream;
 }
 
-void Stream::charge_clock(const Work& work) const {
-  dry_->clock.work += work;
-  dry_->clock.now_s += dry_->speed.seconds(work);
-}
-
-const Stream::Clock& Stream::clock() const {
+DryClock& Stream::clock() const {
   require(is_dry(), "Stream::clock: this stream is not dry");
-  return dry_->clock;
-}
-
-void Stream::spend(double seconds) {
-  require(is_dry(), "Stream::spend: this stream is not dry");
-  dry_->clock.now_s += seconds;
+  return *clock_;
 }
 
 CUstream_st* Stream::handle() const { return queue_->handle(); }

@@ -108,10 +108,10 @@ class DryRun {
     for (int64_t i = 0; i < kFirstSteps; ++i) {
       step(i);
     }
-    const Stream::Clock before = stream_.clock();
+    const DryClock before = stream_.clock();
     const WireCount sent = data_.wire();
     step(kFirstSteps);
-    const Stream::Clock& after = stream_.clock();
+    const DryClock& after = stream_.clock();
     Estimate result{.peak_bytes = memory_.total().peak_bytes,
                     .blocks = memory_.system_allocations(),
                     .checkpoint_bytes = checkpoint_bytes(),

@@ -20,7 +20,7 @@ struct BatchResult {
 Tensor loss_sum(Context& context, const Tensor& losses) {
   const Tensor result = Tensor::empty(context.memory, {1}, DType::kF64, MemoryClass::kWorkspace);
   const Tensor scratch = context.workspace({kReduceScratch}, DType::kF64);
-  on_device(context.stream, [&](auto device) {
+  on_device(context.stream, touching(losses), [&](auto device) {
     sum(device, losses.data<float>(), losses.elements(), result.data<double>(),
         scratch.data<double>(), false);
   });

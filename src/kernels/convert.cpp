@@ -14,8 +14,7 @@ void convert(const Stream& stream, const Tensor& from, const Tensor& to) {
             return str("convert: ", name_of(from.dtype()), " ", from.shape(), " to ",
                        name_of(to.dtype()), " ", to.shape());
           });
-  stream.charge({.bytes = static_cast<double>(from.bytes() + to.bytes())});
-  on_device(stream, [&](auto device) {
+  on_device(stream, touching(from, to), [&](auto device) {
     const DType other = from.dtype() == DType::kF32 ? to.dtype() : from.dtype();
     on_float(other, [&]<class T>() {
       if constexpr (std::is_same_v<T, double>) {

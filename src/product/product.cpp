@@ -40,6 +40,14 @@ void require_possible(const Stream& stream, const Product& p) {
        "an epilogue needs beta = 0, and rows of D without gaps");
 }
 
+// A, B and the bias are read, D is written or added to, GELU's input is read or written.
+Work work_of(const Product& p) {
+  Work work = touching(p.a.data, p.b.data, p.d.data, p.bias, p.gelu_input);
+  work.bytes += p.beta == 0 ? 0 : static_cast<double>(p.d.data.bytes());
+  work.flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n * p.k);
+  return work;
+}
+
 }  // namespace
 
 std::string Product::text() const {
@@ -66,12 +74,16 @@ void last_step(const Stream& stream, const Product& product) {
     Product sum = product;  // D + bias
     sum.k = 0;
     sum.beta = 1;
-    return on_device(stream, [&](auto device) { kernels::multiply(device, sum); });
+    const Work work = touching(sum.d.data, sum.d.data, sum.bias);
+    return on_device(stream, work, [&](auto device) { kernels::multiply(device, sum); });
   }
   const int64_t elements = product.m * product.n;
-  on_device_and_float(stream, product.d.data.dtype(), [&]<class T>(auto device) {
+  const Tensor& result = product.d.data;
+  const bool forward = product.epilogue == Epilogue::kGelu;
+  const Work work = touching(product.gelu_input, result, forward ? Tensor() : result);
+  on_device(stream, work, result.dtype(), [&]<class T>(auto device) {
     T *d = product.d.data.data<T>(), *input = product.gelu_input.data<T>();
-    if (product.epilogue == Epilogue::kGelu) {
+    if (forward) {
       kernels::activation_forward<kernels::Gelu>(device, elements, input, d);
     } else {
       kernels::activation_backward<kernels::Gelu>(device, elements, d, input, d, Wide<T>(0));
@@ -98,7 +110,7 @@ bool is_fused(const Stream& stream, const Product& p) {
 
 void enqueue(const Stream& stream, const Product& p) {
   if (is_fused(stream, p)) {
-    return on_device(stream, [&](auto device) { kernels::multiply(device, p); });
+    return on_device(stream, work_of(p), [&](auto device) { kernels::multiply(device, p); });
   }
   enqueue(stream, without_last_step(p));
   last_step(stream, p);
@@ -114,10 +126,6 @@ bool fuses_epilogue(const Stream& stream, const Product& product) {
 void multiply(const Stream& stream, const Product& product) {
   require_possible(stream, product);
   ProductRecorder::note(product);
-  stream.charge(
-      {.flops = 2.0 * static_cast<double>(product.m) * static_cast<double>(product.n * product.k),
-       .bytes = static_cast<double>(product.a.data.bytes() + product.b.data.bytes() +
-                                    product.d.data.bytes())});
   enqueue(stream, product);
 }
 

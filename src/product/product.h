@@ -50,7 +50,7 @@ struct Product {
   std::string text() const;  // for messages
 };
 
-// Enqueues the product and charges the stream with its work.
+// Enqueues the product and says its work to the stream's meter.
 //
 // CPU: outside a parallel region it uses all CPU threads. The bits of an element of D depend only
 // on its row of A, its column of B and k: not on m, n or the number of threads. CUDA: the first

@@ -130,7 +130,7 @@ class Tuner {
         Tensor::empty(memory, {kernels::row_chunks(Device::kCuda, p.m, p.n), p.n}, DType::kF32,
                       MemoryClass::kWorkspace);
     return seconds_of([&] {
-      on_device_and_float(stream_, p.d.data.dtype(), [&]<class T>(auto device) {
+      on_device(stream_, touching(p.d.data, partial), p.d.data.dtype(), [&]<class T>(auto device) {
         kernels::sum_rows(device, p.d.data.data<T>(), partial.data<Wide<T>>(), p.m, p.n);
       });
     });

@@ -87,7 +87,7 @@ void BatchStatistics::update(const StepState* state, int64_t micro_batches) {
   }
   constexpr double kMomentum = 0.1;
   const double scale = kMomentum / static_cast<double>(micro_batches);
-  on_device(stream_, [&](auto device) {
+  on_device(stream_, touching(running_, running_, sum_), [&](auto device) {
     kernels::update_running(device, sum_.elements(), running_.data<float>(), sum_.data<float>(),
                             static_cast<float>(kMomentum), static_cast<float>(scale),
                             &state->apply);

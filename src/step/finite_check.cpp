@@ -71,7 +71,7 @@ bool FiniteCheck::is_finite(const Tensor& tensor) {
       convert(stream_, piece, wide);
       piece = wide;
     }
-    on_device(stream_, [&](auto device) {
+    on_device(stream_, touching(piece), [&](auto device) {
       squared_norm(device, piece.data<float>(), piece.elements(), squares_.data<double>(),
                    scratch_.data<double>(), begin > 0);
     });

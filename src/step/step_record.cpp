@@ -49,11 +49,12 @@ void StepRecord::begin_step(Stream& stream, StepNumbers numbers) {
   numbers.first_sample = micro_batches_.first * micro_batches_.samples;
   copies_.copy(staged(staging_, numbers), numbers_);
   copy(stream, zeros_, figures_);
-  on_device(stream, [&](auto device) { kernels::begin_step(device, this->numbers(), state()); });
+  on_device(stream, {},
+            [&](auto device) { kernels::begin_step(device, this->numbers(), state()); });
 }
 
 void StepRecord::end_micro_step(const Stream& stream, const Tensor& losses) const {
-  on_device(stream, [&](auto device) {
+  on_device(stream, touching(losses), [&](auto device) {
     sum(device, losses.data<float>(), losses.elements(), loss_.data<double>(),
         scratch_.data<double>(), false);
     kernels::end_micro_step(device, numbers(), micro_batches_.samples, loss_.data<double>(),
@@ -62,7 +63,7 @@ void StepRecord::end_micro_step(const Stream& stream, const Tensor& losses) cons
 }
 
 void StepRecord::decide(const Stream& stream) const {
-  on_device(stream, [&](auto device) {
+  on_device(stream, touching(figures_), [&](auto device) {
     kernels::decide_step(device, state(), figures_.data<double>(), options_);
   });
 }

@@ -323,7 +323,7 @@ TEST(SumParts, AddsInOrder) {
         const auto sum = [](int64_t i) { return reference(Nodes(kParts, 0), true, i); };
         const Tensor wide = to_device(unset(DType::kF32, n, Device::kCpu), device);
         const Tensor narrow = to_device(unset(DType::kBf16, n, Device::kCpu), device);
-        on_device(stream, [&](auto tag) {
+        on_device(stream, {}, [&](auto tag) {
           const Bf16* parts = from.data<Bf16>() + offset;
           kernels::sum_parts(tag, kParts, n, parts, wide.data<float>());
           kernels::sum_parts(tag, kParts, n, parts, narrow.data<Bf16>());

@@ -26,13 +26,13 @@ class OnGpu : public ::testing::Test {
 };
 
 TEST_F(OnGpu, EveryMomentBelongsToOnePart) {
-  compute_.spend(100);  // before the timeline begins
+  compute_.clock().advance(100);  // before the timeline begins
   timeline_.enter(compute_, Part::kCompute);
-  compute_.spend(1);
+  compute_.clock().advance(1);
   EXPECT_EQ(timeline_.enter(compute_, Part::kOptimizer), Part::kCompute);
-  compute_.spend(2);
+  compute_.clock().advance(2);
   EXPECT_EQ(timeline_.enter(compute_, Part::kCompute), Part::kOptimizer);
-  compute_.spend(4);
+  compute_.clock().advance(4);
   timeline_.enter(compute_, Part::kCompute);
   EXPECT_EQ(of(timeline_, Part::kCompute), 5);
   EXPECT_EQ(of(timeline_, Part::kOptimizer), 2);
@@ -41,11 +41,11 @@ TEST_F(OnGpu, EveryMomentBelongsToOnePart) {
 
 TEST_F(OnGpu, OnlyWhatNothingHidesIsCommunication) {
   timeline_.enter(compute_, Part::kCompute);
-  other_.spend(5);
-  compute_.spend(3);
+  other_.clock().advance(5);
+  compute_.clock().advance(3);
   timeline_.wait(compute_, other_.record());
   timeline_.wait(compute_, other_.record());  // reached already
-  compute_.spend(1);
+  compute_.clock().advance(1);
   timeline_.enter(compute_, Part::kCompute);
   EXPECT_EQ(of(timeline_, Part::kCommunication), 2);
   EXPECT_EQ(of(timeline_, Part::kCompute), 4);
@@ -53,9 +53,9 @@ TEST_F(OnGpu, OnlyWhatNothingHidesIsCommunication) {
 
 TEST_F(OnGpu, GoesOnWhereItWasTaken) {
   timeline_.enter(compute_, Part::kData);
-  compute_.spend(1);
+  compute_.clock().advance(1);
   const Timeline first = timeline_.take(compute_);
-  compute_.spend(2);
+  compute_.clock().advance(2);
   const Timeline second = timeline_.take(compute_);
   EXPECT_EQ(of(first, Part::kData), 1);
   EXPECT_EQ(of(second, Part::kData), 2);
@@ -65,12 +65,12 @@ TEST_F(OnGpu, GoesOnWhereItWasTaken) {
 TEST_F(OnGpu, PartsInsideSavingBelongToIt) {
   timeline_.enter(compute_, Part::kCompute);
   const int result = timeline_.during(compute_, Part::kSaving, [&] {
-    compute_.spend(1);
-    other_.spend(3);
+    compute_.clock().advance(1);
+    other_.clock().advance(3);
     timeline_.wait(compute_, other_.record());
     return 7;
   });
-  compute_.spend(1);
+  compute_.clock().advance(1);
   timeline_.enter(compute_, Part::kCompute);
   EXPECT_EQ(result, 7);
   EXPECT_EQ(of(timeline_, Part::kSaving), 3);

@@ -34,7 +34,7 @@ TEST(DeviceMemory, ZerosComeAfterTheWorkThatTheirMemoryStillHas) {
     stream.wait(other.record());  // keeps the following work queued for a while
     Tensor used = Tensor::empty(memory, {kElements}, DType::kF32, MemoryClass::kActivations);
     const std::byte* place = used.raw();
-    on_device(stream, [&](auto tag) {
+    on_device(stream, {}, [&](auto tag) {
       if constexpr (!std::is_same_v<decltype(tag), Cpu>) {
         kernels::fill(tag, kElements, used.data<float>(), 1.0f);
       }

@@ -184,7 +184,7 @@ TEST(CostModel, NamesThePassesOfOurScheduleBeyondTheFloor) {
 }
 
 // A dry run of the real step on a GPU that need not exist.
-Stream::Clock charged(const TransformerConfig& config, int64_t batch, const Speed& speed = {}) {
+DryClock charged(const TransformerConfig& config, int64_t batch, const Speed& speed = {}) {
   Stream stream = Stream::dry(Device::kCuda, speed);
   Memory memory(stream);
   Stream host = Stream::dry(Device::kCpu, {});
@@ -239,9 +239,8 @@ TEST(CostModel, CountsTheOperationsThatTheLayersCharge) {
   }
 }
 
-// For bytes of kernels that are neither products nor attention that clock has a rougher rule: each
-// activation is touched twice. All bytes together are within a sixth of what our kernels read and
-// write, and so is a long text's, of which attention and products have most.
+// All bytes together are within a twentieth of what our kernels read and write, and so are a long
+// text's, of which attention and products have most. Dropout is off.
 TEST(CostModel, ChargesAboutTheBytesThatOurKernelsMove) {
   const TransformerConfig llama = resolved({.llama = true,
                                             .vocab = 32000,
@@ -256,7 +255,7 @@ TEST(CostModel, ChargesAboutTheBytesThatOurKernelsMove) {
     for (const OpCost& op : transformer_costs(config, batch, DType::kBf16)) {
       bytes += op.calls * (op.schedule_bytes + op.small_bytes);
     }
-    EXPECT_NEAR(charged(config, batch).work.bytes / bytes, 1, 1.0 / 6) << config.context;
+    EXPECT_NEAR(charged(config, batch).work.bytes / bytes, 1, 1.0 / 20) << config.context;
   }
 }
 

@@ -23,7 +23,7 @@ Sums sums_of(const Tensor& x, const double* before = nullptr) {
     // Without `add`, the old value must not matter.
     *start.data<double>() = before ? *before : std::numeric_limits<double>::quiet_NaN();
     const Tensor result = to_device(start, device);
-    on_device(test.stream, [&](auto tag) {
+    on_device(test.stream, {}, [&](auto tag) {
       reduce(tag, x.data<float>(), x.elements(), result.data<double>(), scratch.data<double>(),
              before != nullptr);
     });

@@ -212,7 +212,7 @@ TEST(BatchNorm2d, LargeMeanKeepsTheVariance) {
     const Tensor input = to_device(x, device);
     const Tensor mean = test.context.workspace({16}, DType::kF32);
     const Tensor rstd = test.context.workspace({16}, DType::kF32);
-    on_device(test.stream, [&](auto tag) {
+    on_device(test.stream, {}, [&](auto tag) {
       const int64_t size = kernels::batchnorm2d_workspace(tag, 2000, 16);
       const Tensor workspace = test.context.workspace({size}, DType::kF32);
       kernels::batchnorm2d_statistics(tag, input.data<float>(), mean.data<float>(),

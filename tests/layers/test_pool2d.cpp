@@ -124,7 +124,7 @@ TEST(MaxPool2dKernels, EveryDeviceHasTheSameWinners) {
     const int64_t n = static_cast<int64_t>(expected.size());
     const Tensor y = test.context.activation({n}, DType::kF32);
     const Tensor places = test.context.activation({n}, DType::kI32);
-    on_device(test.stream, [&](auto tag) {
+    on_device(test.stream, {}, [&](auto tag) {
       kernels::max_pool2d_forward(tag, s, input.data<float>(), y.data<float>(),
                                   places.data<int32_t>());
     });

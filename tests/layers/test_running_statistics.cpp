@@ -17,7 +17,7 @@ struct Outcome {
 Outcome update(Device device, const Tensor& running, const Tensor& sum, int32_t apply) {
   const Tensor own = to_device(running, device), added = to_device(sum, device);
   const Tensor flag = to_device(int_tensor({1}, std::vector<int32_t>{apply}), device);
-  on_device(test_stream(device), [&](auto on) {
+  on_device(test_stream(device), {}, [&](auto on) {
     kernels::update_running(on, kCount, own.data<float>(), added.data<float>(), 0.125f, 0.5f,
                             flag.data<int32_t>());
   });

@@ -137,7 +137,7 @@ void DeviceState::decide(double squared_norm, const StepOptions& options) {
   const Tensor host = Tensor::empty(test_memory(), {1}, DType::kF64, MemoryClass::kOptimizer);
   *host.data<double>() = squared_norm;
   const Tensor norm = to_device(host, where);
-  on_device(test_stream(where), [&](auto device) {
+  on_device(test_stream(where), {}, [&](auto device) {
     kernels::decide_step(device, get(), norm.data<double>(), options);
   });
 }

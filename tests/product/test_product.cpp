@@ -227,8 +227,8 @@ TEST(Product, EpiloguesHaveTheBitsOfSeparatePasses) {
   });
 }
 
-// A dry stream is charged with each product, and with a launch for each pass.
-TEST(Product, ChargesItsWork) {
+// The clock of a dry stream counts each product, and a call for each pass.
+TEST(Product, SaysItsWork) {
   Stream stream = Stream::dry(Device::kCpu, {});
   Memory memory(stream);
   const auto matrix = [&](Shape shape) {
@@ -242,12 +242,14 @@ TEST(Product, ChargesItsWork) {
                   .d = {.data = matrix({3, 5})}};
   multiply(stream, product);
   EXPECT_EQ(stream.clock().work.flops, 2 * 3 * 5 * 7);
-  EXPECT_EQ(stream.clock().work.launches, 1);
+  EXPECT_EQ(stream.clock().work.bytes, 2 * (21 + 35 + 15));
+  EXPECT_EQ(stream.clock().calls, 1);
   product.epilogue = Epilogue::kGelu;
   product.gelu_input = matrix({3, 5});
   multiply(stream, product);
   EXPECT_EQ(stream.clock().work.flops, 2 * 2 * 3 * 5 * 7);
-  EXPECT_EQ(stream.clock().work.launches, 3);
+  EXPECT_EQ(stream.clock().work.bytes, 2 * (2 * (21 + 35 + 15) + 2 * 15));  // and a pass for GELU
+  EXPECT_EQ(stream.clock().calls, 3);
 }
 
 // A request that cannot be met is an error, never ignored.

@@ -257,7 +257,7 @@ class KernelRows {
     const Tensor sums =
         Tensor::empty(bench_.memory, {1 + kReduceScratch}, DType::kF64, MemoryClass::kWorkspace);
     const double norm_s = bench_.seconds([&] {
-      on_device(bench_.stream, [&](auto device) {
+      on_device(bench_.stream, {}, [&](auto device) {
         squared_norm(device, shard.grad.data<float>(), elements, sums.data<double>(),
                      sums.data<double>() + 1, false);
       });

@@ -62,18 +62,18 @@ void copy_bench(const Options& options) {
   };
   row("copy, by the device", 2 * bytes, [&] { copy(bench.stream, from, to); });
   row("copy, by a kernel", 2 * bytes, [&] {
-    on_device(bench.stream, [&](auto device) {
+    on_device(bench.stream, {}, [&](auto device) {
       kernels::convert(device, elements, from.data<float>(), to.data<float>());
     });
   });
   row("read", bytes, [&] {
-    on_device(bench.stream, [&](auto device) {
+    on_device(bench.stream, {}, [&](auto device) {
       squared_norm(device, from.data<float>(), elements, sums.data<double>(),
                    sums.data<double>() + 1, false);
     });
   });
   row("write", bytes, [&] {
-    on_device(bench.stream,
+    on_device(bench.stream, {},
               [&](auto device) { kernels::fill(device, elements, to.data<float>(), 1.5F); });
   });
   const int64_t side = square_side(options.mib);

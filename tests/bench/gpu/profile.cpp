@@ -22,24 +22,21 @@ std::string short_name(std::string name) {
 
 }  // namespace
 
-void Profile::begin(const std::source_location& place) {
-  open_.push_back(records_.size());
-  records_.push_back({.place = place, .phase = phase_});
-  if (stream_.device() == Device::kCuda) {
-    records_.back().begin = stream_.record_time();
-  } else {
-    records_.back().start = Clock::now();
+// A call may stand inside another.
+void Profile::call(const Work&, const std::source_location& place,
+                   const std::function<void()>& run) {
+  Record record{.place = place, .phase = phase_};
+  const bool gpu = stream_.device() == Device::kCuda;
+  if (gpu) {
+    record.begin = stream_.record_time();
   }
-}
-
-void Profile::end() {
-  Record& record = records_[open_.back()];
-  open_.pop_back();
-  if (stream_.device() == Device::kCuda) {
+  const auto start = Clock::now();
+  run();
+  record.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  if (gpu) {
     record.end = stream_.record_time();
-  } else {
-    record.seconds = std::chrono::duration<double>(Clock::now() - record.start).count();
   }
+  records_.push_back(record);
 }
 
 std::vector<Profile::Call> Profile::take() {

@@ -10,9 +10,9 @@
 
 namespace tandem::bench {
 
-// Observes a stream until it is destroyed. On a GPU each call stands between two events, which add
-// a few microseconds to the stream, but not to what they measure.
-class Profile final : public CallObserver {
+// Is a stream's meter until it is destroyed. On a GPU each call stands between two events, which
+// add a few microseconds to the stream, but not to what they measure.
+class Profile final : public Meter {
  public:
   struct Call {
     std::string place;  // "norm.cpp:141 NormOp::backward"
@@ -21,13 +21,13 @@ class Profile final : public CallObserver {
     double seconds = 0;
   };
 
-  explicit Profile(Stream& stream) : stream_(stream) { stream.observe(this); }
-  ~Profile() override { stream_.observe(nullptr); }
+  explicit Profile(Stream& stream) : stream_(stream) { stream.report_to(this); }
+  ~Profile() override { stream_.report_to(nullptr); }
   Profile(const Profile&) = delete;
   Profile& operator=(const Profile&) = delete;
 
-  void begin(const std::source_location& place) override;
-  void end() override;
+  void call(const Work& work, const std::source_location& place,
+            const std::function<void()>& run) override;
   // The number of all calls from now on.
   void set_phase(int64_t phase) { phase_ = phase; }
   // All calls since the last time; waits for the device.
@@ -39,13 +39,11 @@ class Profile final : public CallObserver {
     std::source_location place;
     int64_t phase;
     Event begin{}, end{};  // on a GPU
-    Clock::time_point start{};
-    double seconds = 0;  // on the CPU
+    double seconds = 0;    // on the CPU
   };
   Stream& stream_;
   int64_t phase_ = 0;
   std::vector<Record> records_;
-  std::vector<size_t> open_;  // calls may stand inside others
 };
 
 }  // namespace tandem::bench
