@@ -3,6 +3,12 @@ from table import Mutant
 
 BUILD = "simt"
 MUTANTS = [
+    Mutant("norm: backward says nothing of what it moves", "layers/norm/norm.cpp",
+           "touching(dy, x, mean, rstd, dx, dgain, dbias, dx_sums)", "{}",
+           ["simt.meter"]),
+    Mutant("meter: a gradient that is added to counts as one that is written", "src/autograd/variable.h",
+           "return (1 + beta) * into.bytes();", "return into.bytes();",
+           ["simt.meter"]),
     Mutant("attention: keys are replaced while other threads read them", "layers/attention/attention.cu",
            "    __syncthreads();  // all threads have read the previous keys and values\n", "",
            ["layers.attention"]),
