@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Compares the weights that this tree and another commit train, bit by bit, or their step times.
 
-    compare_commits.py COMMIT [--steps N] [--only PATTERN] [--times]
+    compare_commits.py COMMIT [--steps N] [--only PATTERN] [--runs N] [--times]
 
-Builds both for the CPU. Trains each kind of model with exact sums on 1 to 4 ranks in each ZeRO stage, in f32 and bf16,
-and compares the hash of every tensor in the last checkpoints. --times: runs the two programs in turn instead, and prints
-the ratio of their median step times. --only: the runs whose name, such as "gpt bf16 3 ranks zero 2", matches the pattern.
+Builds both for the CPU. Trains each kind of model on 1 to 4 ranks in each ZeRO stage, in f32 and bf16, with ring and exact
+sums, and compares the hash of every tensor in the last checkpoints. --runs: only so many of these runs, spread evenly. --times: runs the two programs in turn instead, and prints
+the ratio of their median step times. --only: the runs whose name, such as "gpt bf16 3 ranks zero 2 ring", matches the pattern.
 """
 import argparse
 import itertools
@@ -47,18 +47,21 @@ def train(program, folder, data, ranks, settings):
 
 
 def compare_weights(programs, folder, data, options):
+    grid = [(kind, precision, ranks, zero, reduce, f"{kind} {precision} {ranks} ranks zero {zero} {reduce}")
+            for kind, precision, ranks, zero, reduce
+            in itertools.product(KINDS, ["f32", "bf16"], range(1, 5), range(4), ["ring", "exact"])
+            if ranks > 1 or zero == 0]  # one rank shards nothing
+    grid = [run for run in grid if re.search(options.only, run[-1])]
+    runs = min(options.runs or len(grid), len(grid))
     compared = 0
-    for kind, precision, ranks, zero in itertools.product(KINDS, ["f32", "bf16"], range(1, 5), range(4)):
-        name = f"{kind} {precision} {ranks} ranks zero {zero}"
-        if not re.search(options.only, name) or ranks == 1 and zero > 0:  # one rank shards nothing
-            continue
+    for kind, precision, ranks, zero, reduce, name in [grid[i * len(grid) // runs] for i in range(runs)]:
         found = []
         for which, program in programs.items():
             at = os.path.join(folder, f"{which}-{name}".replace(" ", "-"))
             train(program, at, data[kind], ranks,
                   ["--model.kind", kind, *KINDS[kind], "--train.steps", str(options.steps), "--train.global_batch", "12",
                    "--train.micro_batch", "1", "--train.precision", precision, "--dist.zero", str(zero),
-                   "--dist.reduce", "exact", "--dist.bucket_mb", "0.02"])
+                   "--dist.reduce", reduce, "--dist.bucket_mb", "0.02"])
             found.append(tensors_in(at))
         if found[0] != found[1] or not found[0]:
             different = sorted(name for name in found[0].keys() | found[1].keys() if found[0].get(name) != found[1].get(name))
@@ -91,6 +94,7 @@ def main():
     parser.add_argument("commit")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--only", default="")
+    parser.add_argument("--runs", type=int, default=0)
     parser.add_argument("--times", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tandem-compare-") as folder:
