@@ -38,10 +38,9 @@ Transformer::Transformer(const TransformerConfig& config)
     : Classifier(config.vocab),
       config_(resolved(config)),
       wte_(matrix("wte", config_.vocab, config_.width)),
-      norm_f_(config.llama ? "norm_f" : "ln_f", config_.width, config_.norm_epsilon,
-              !config.llama) {
+      norm_f_(config.style.norm_f, config_.width, config_.norm_epsilon, config.style.is_biased) {
   wte_.shared = wte_.classes = config_.tie_embeddings;
-  if (!config_.llama) {
+  if (!config_.style.is_rotary) {
     wpe_ = matrix("wpe", config_.positions, config_.width);
   }
   for (int64_t i = 0; i < config_.layers; ++i) {
@@ -106,7 +105,7 @@ Variable Transformer::head(Context& context, Flow x) {
 double Transformer::flops_per_sample() const {
   const HeadLayout heads = config_.head_layout();
   const int64_t attention = config_.width * heads.row() + config_.width * config_.width;
-  const int64_t ffn = (config_.llama ? 3 : 2) * config_.width * config_.ffn_width;
+  const int64_t ffn = (config_.style.is_gated ? 3 : 2) * config_.width * config_.ffn_width;
   const int64_t products = config_.layers * (attention + ffn) + config_.vocab * config_.width;
   const double length = static_cast<double>(config_.context);
   return 6.0 * static_cast<double>(products) * length +

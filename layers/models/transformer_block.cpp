@@ -39,29 +39,33 @@ Variable normalized(Context& context, Flow& x, Norm& norm) {
 TransformerBlock::TransformerBlock(const TransformerConfig& config, int64_t index)
     : config_(config),
       index_(index),
-      norm_1_(str("blocks.", index, config.llama ? ".norm_1" : ".ln_1"), config.width,
-              config.norm_epsilon, !config.llama),
-      qkv_(str("blocks.", index, ".attn.qkv"), config.width, config.head_layout().row(),
-           init_weight(), !config.llama),
-      proj_(str("blocks.", index, ".attn.proj"), config.width, config.width, init_residual(config),
-            !config.llama),
-      norm_2_(str("blocks.", index, config.llama ? ".norm_2" : ".ln_2"), config.width,
-              config.norm_epsilon, !config.llama),
-      up_(str("blocks.", index, config.llama ? ".mlp.gate_up" : ".mlp.fc"), config.width,
-          config.llama ? 2 * config.ffn_width : config.ffn_width, init_weight(), !config.llama),
-      down_(str("blocks.", index, config.llama ? ".mlp.down" : ".mlp.proj"), config.ffn_width,
-            config.width, init_residual(config), !config.llama) {}
+      norm_1_(norm(config.style.norm_1)),
+      qkv_(linear("attn.qkv", config.width, config.head_layout().row(), init_weight())),
+      proj_(linear("attn.proj", config.width, config.width, init_residual(config))),
+      norm_2_(norm(config.style.norm_2)),
+      up_(linear(config.style.up, config.width,
+                 config.style.is_gated ? 2 * config.ffn_width : config.ffn_width, init_weight())),
+      down_(linear(config.style.down, config.ffn_width, config.width, init_residual(config))) {}
+
+Norm TransformerBlock::norm(const char* name) const {
+  return {str("blocks.", index_, ".", name), config_.width, config_.norm_epsilon,
+          config_.style.is_biased};
+}
+
+Linear TransformerBlock::linear(const char* name, int64_t in, int64_t out, Initializer init) const {
+  return {str("blocks.", index_, ".", name), in, out, init, config_.style.is_biased};
+}
 
 Variable TransformerBlock::attend(Context& context, Variable qkv, KeyValueCache* cache) const {
   const HeadLayout heads = config_.head_layout();
-  if (config_.llama) {
+  if (config_.style.is_rotary) {
     qkv = rope(context, std::move(qkv), heads, cache ? cache->length : 0, config_.rope);
   }
   return cache ? attention_cached(context, qkv, heads, *cache) : attention(context, qkv, heads);
 }
 
 Variable TransformerBlock::feed_forward(Context& context, const Variable& x) {
-  if (config_.llama) {
+  if (config_.style.is_gated) {
     const Variable hidden = swiglu(context, up_(context, x));
     return down_(context, hidden);
   }

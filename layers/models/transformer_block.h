@@ -27,6 +27,8 @@ class TransformerBlock {
   std::vector<Parameter*> parameters();
 
  private:
+  Norm norm(const char* name) const;
+  Linear linear(const char* name, int64_t in, int64_t out, Initializer init) const;
   Variable attend(Context& context, Variable qkv, KeyValueCache* cache) const;
   Variable feed_forward(Context& context, const Variable& x);
 
@@ -35,7 +37,7 @@ class TransformerBlock {
   Norm norm_1_;
   Linear qkv_, proj_;
   Norm norm_2_;
-  Linear up_, down_;  // up_ of Llama gives the gate, too
+  Linear up_, down_;  // a gated up_ gives the gate, too
 };
 
 // The norm of the residual stream x[0]. If x[1] exists, it is a branch that must be added first;

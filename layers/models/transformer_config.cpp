@@ -18,7 +18,7 @@ std::vector<std::string> TransformerConfig::problems() const {
   std::vector<std::string> problems;
   if (width % heads != 0) {
     problems.push_back(str("model.width = ", width, " is not divisible by model.heads = ", heads));
-  } else if (llama && width / heads % 2 != 0) {
+  } else if (style.is_rotary && width / heads % 2 != 0) {
     problems.push_back(str("model.width / model.heads = ", width / heads,
                            " must be even: rotary positions turn pairs"));
   }
@@ -49,7 +49,7 @@ TransformerConfig resolved(TransformerConfig config) {
                  "model: kv_heads and ffn_width must not be negative");
   if (config.ffn_width == 0) {
     config.ffn_width =
-        config.llama ? ((8 * config.width + 2) / 3 + 31) / 32 * 32 : 4 * config.width;
+        config.style.is_gated ? ((8 * config.width + 2) / 3 + 31) / 32 * 32 : 4 * config.width;
   }
   return config;
 }

@@ -10,21 +10,32 @@
 
 namespace tandem {
 
+// What a transformer's blocks are made of, and how its parameters are called.
+struct TransformerStyle {
+  const char *norm_1, *norm_2, *norm_f, *up, *down;
+  bool is_biased;  // linear layers have biases, norms are LayerNorms; otherwise RMSNorms
+  bool is_rotary;  // positions turn queries and keys; otherwise they are learned and added
+  bool is_gated;   // SwiGLU; otherwise GELU
+};
+inline constexpr TransformerStyle kGpt2{"ln_1",     "ln_2", "ln_f", "mlp.fc",
+                                        "mlp.proj", true,   false,  false};
+inline constexpr TransformerStyle kLlama{"norm_1",   "norm_2", "norm_f", "mlp.gate_up",
+                                         "mlp.down", false,    true,     true};
+
 struct TransformerConfig {
-  bool llama = false;     // false: GPT-2 (LayerNorm, biases, learned positions, GELU); true: Llama
-                          // (RMSNorm, no biases, RoPE, SwiGLU)
+  TransformerStyle style = kGpt2;
   int64_t vocab = 0;      // logits, and rows of the token embedding
   int64_t context = 0;    // longest sequence
-  int64_t positions = 0;  // rows of GPT-2's learned positions; 0: as many as `context`
+  int64_t positions = 0;  // rows of learned positions; 0: as many as `context`
   int64_t layers = 0;
   int64_t heads = 0;
   int64_t kv_heads = 0;   // 0: as many as `heads`
   int64_t width = 0;      // of the residual stream, C
-  int64_t ffn_width = 0;  // 0: 4 C, or for Llama 8 C / 3 rounded up to a multiple of 32
+  int64_t ffn_width = 0;  // 0: 4 C, or gated 8 C / 3 rounded up to a multiple of 32
   double dropout = 0;     // after the embedding and both branches; not on attention probabilities
   bool tie_embeddings = true;  // the head's weight is the token embedding
   double norm_epsilon = 1e-5;
-  RopeFrequencies rope{};  // of Llama
+  RopeFrequencies rope{};  // of rotary positions
 
   // Messages about sizes that do not fit together, with the settings' names; otherwise empty.
   std::vector<std::string> problems() const;

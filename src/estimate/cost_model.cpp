@@ -32,7 +32,7 @@ class StepCosts {
     linear({.name = "QKV", .in = width, .out = heads_.row(), .calls = layers_});
     attention();
     linear({.name = "attention projection", .in = width, .out = width, .calls = layers_});
-    if (config_.llama) {
+    if (config_.style.is_gated) {
       linear({.name = "gate and up", .in = width, .out = 2 * ffn, .calls = layers_});
       swiglu();
       linear({.name = "down", .in = ffn, .out = width, .calls = layers_});
@@ -65,7 +65,7 @@ class StepCosts {
   // Products of one linear layer. The floor of GELU is in the product beside it: forward stores its
   // input too, and backward reads that. Our schedule has a pass of its own for it.
   void linear(const Linear& layer) {
-    const bool bias = layer.biased && !config_.llama;
+    const bool bias = layer.biased && config_.style.is_biased;
     const double x = activation(layer.in), y = activation(layer.out);
     const double weight = as_double(layer.in) * as_double(layer.out);
     const auto add_product = [&](const char* pass, const ProductShape& shape, double floor,
@@ -102,14 +102,14 @@ class StepCosts {
     add("embedding forward", "embedding", 1, 1, 2 * stream_, 2 * stream_, tokens);
     const double touched = as_double(std::min(rows_, config_.vocab)) * as_double(config_.width);
     add("embedding backward", "embedding", 1, 4, 2 * stream_,
-        (config_.llama ? 1 : 2) * stream_ + 2 * kWide * touched, tokens);
+        (config_.style.is_rotary ? 1 : 2) * stream_ + 2 * kWide * touched, tokens);
   }
 
   // The first norm has nothing to add; the last one's backward has no gradient of the residual
   // stream to add to. The partial sums of the gains' gradients are small.
   void norms() {
     const double norms = 2 * layers_ + 1;
-    const double row = as_double(rows_) * kWide * (config_.llama ? 1 : 2);
+    const double row = as_double(rows_) * kWide * (config_.style.is_biased ? 2 : 1);
     add("norm forward, the first", "norm", 1, 1, 2 * stream_, 2 * stream_, row);
     add("residual add + norm forward", "norm", norms - 1, 1, 4 * stream_, 4 * stream_, row);
     add("norm backward", "norm", norms - 1, 1, 4 * stream_, 4 * stream_, row);
@@ -123,7 +123,7 @@ class StepCosts {
     const double product = length * length * as_double(batch_ * heads_.heads * heads_.width);
     const double qkv = activation(heads_.row()), y = activation(heads_.heads * heads_.width);
     const double log_sum = as_double(rows_ * heads_.heads) * kWide;
-    if (config_.llama) {
+    if (config_.style.is_rotary) {
       const double turned = activation((heads_.heads + heads_.kv_heads) * heads_.width);
       add("RoPE forward", "rope", layers_, 1, 0, 2 * turned, 0);
       add("RoPE backward", "rope", layers_, 1, 0, 2 * turned, 0);
@@ -158,7 +158,7 @@ class StepCosts {
   // their way; other attention leaves QKV to a pass of its own. A launch finishes all sums of a
   // block. Chunks are long, but for attention's: it writes and reads them.
   void bias_gradients() {
-    if (config_.llama) {
+    if (!config_.style.is_biased) {
       return;
     }
     const int64_t chunks =
@@ -208,11 +208,12 @@ std::vector<OpCost> transformer_costs(const TransformerConfig& config, int64_t b
 
 double transformer_parameters(const TransformerConfig& config) {
   const int64_t width = config.width, ffn = config.ffn_width, qkv = config.head_layout().row();
-  const int64_t norm = config.llama ? width : 2 * width;
-  const int64_t matrices = width * qkv + width * width + (config.llama ? 3 : 2) * width * ffn;
-  const int64_t biases = config.llama ? 0 : qkv + width + ffn + width;
-  const int64_t tables =
-      config.vocab * (config.tie_embeddings ? 1 : 2) + (config.llama ? 0 : config.positions);
+  const int64_t norm = config.style.is_biased ? 2 * width : width;
+  const int64_t matrices =
+      width * qkv + width * width + (config.style.is_gated ? 3 : 2) * width * ffn;
+  const int64_t biases = config.style.is_biased ? qkv + width + ffn + width : 0;
+  const int64_t tables = config.vocab * (config.tie_embeddings ? 1 : 2) +
+                         (config.style.is_rotary ? 0 : config.positions);
   return as_double(config.layers * (matrices + biases + 2 * norm) + norm + tables * width);
 }
 

@@ -14,7 +14,7 @@ namespace tandem::testing {
 namespace {
 
 TransformerConfig small() {
-  return {.llama = false,
+  return {.style = kGpt2,
           .vocab = 13,
           .context = 8,
           .layers = 3,

@@ -144,7 +144,7 @@ TEST(CostModel, HasTheFloorsOfLargerModels) {
   EXPECT_NEAR(ms(gpt2(24, 16, 1024), 32), 105.8, 1.06);
   EXPECT_NEAR(ms(gpt2(36, 20, 1280), 16), 115.5, 1.16);
   EXPECT_NEAR(ms(gpt2(48, 25, 1600), 16), 227.5, 2.28);
-  const TransformerConfig llama = resolved({.llama = true,
+  const TransformerConfig llama = resolved({.style = kLlama,
                                             .vocab = 128256,
                                             .context = 2048,
                                             .layers = 16,
@@ -214,7 +214,7 @@ DryClock charged(const TransformerConfig& config, int64_t batch, const Speed& sp
 TEST(CostModel, CountsTheOperationsThatTheLayersCharge) {
   for (const bool llama : {false, true}) {
     for (const bool tied : {false, true}) {
-      const TransformerConfig config = resolved({.llama = llama,
+      const TransformerConfig config = resolved({.style = llama ? kLlama : kGpt2,
                                                  .vocab = 96,
                                                  .context = 12,
                                                  .layers = 3,
@@ -242,7 +242,7 @@ TEST(CostModel, CountsTheOperationsThatTheLayersCharge) {
 // All bytes together are within a twentieth of what our kernels read and write, and so are a long
 // text's, of which attention and products have most. Dropout is off.
 TEST(CostModel, ChargesAboutTheBytesThatOurKernelsMove) {
-  const TransformerConfig llama = resolved({.llama = true,
+  const TransformerConfig llama = resolved({.style = kLlama,
                                             .vocab = 32000,
                                             .context = 8192,
                                             .layers = 4,

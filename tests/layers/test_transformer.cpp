@@ -182,7 +182,7 @@ TEST(Transformer, SizesAndConstantsOfImportedModels) {
 // Widths 768 and 4096 give GPT-2's 3072 and a multiple of 32 above 8 C / 3.
 TEST(Transformer, DefaultSizes) {
   const auto ffn_width = [](bool llama, int64_t width) {
-    return Transformer({.llama = llama,
+    return Transformer({.style = llama ? kLlama : kGpt2,
                         .vocab = 2,
                         .context = 1,
                         .layers = 1,

@@ -26,7 +26,7 @@ std::unique_ptr<Model> make_model(const Json& model) {
   const std::string kind = model["kind"];
   if (kind == "gpt" || kind == "llama") {
     TransformerConfig config;
-    config.llama = kind == "llama";
+    config.style = kind == "llama" ? kLlama : kGpt2;
     config.vocab = model["vocab"];
     config.context = model["context"];
     config.layers = model["layers"];

@@ -43,7 +43,7 @@ std::unique_ptr<Model> new_model(const Plan& plan) {
                                            .classes = classes});
   }
   const bool llama = plan.model == "llama";
-  return std::make_unique<Transformer>(TransformerConfig{.llama = llama,
+  return std::make_unique<Transformer>(TransformerConfig{.style = llama ? kLlama : kGpt2,
                                                          .vocab = classes,
                                                          .context = kContext,
                                                          .layers = plan.layers,

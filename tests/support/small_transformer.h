@@ -8,7 +8,7 @@
 namespace tandem::testing {
 
 inline TransformerConfig small(bool llama) {
-  return {.llama = llama,
+  return {.style = llama ? kLlama : kGpt2,
           .vocab = 11,
           .context = 6,
           .layers = 2,

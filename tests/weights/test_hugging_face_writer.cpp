@@ -156,7 +156,7 @@ TEST_F(HuggingFaceWriter, MatricesLargerThanABlock) {
 }
 
 TEST_F(HuggingFaceWriter, Llama) {
-  const TransformerConfig config = resolved({.llama = true,
+  const TransformerConfig config = resolved({.style = kLlama,
                                              .vocab = 11,
                                              .context = 5,
                                              .layers = 1,

@@ -79,7 +79,7 @@ void add_llama(Table& table, const TransformerConfig& config) {
 
 std::vector<HuggingFaceParameter> hugging_face_parameters(const TransformerConfig& config) {
   Table table;
-  config.llama ? add_llama(table, config) : add_gpt2(table, config);
+  config.style.is_rotary ? add_llama(table, config) : add_gpt2(table, config);
   if (!config.tie_embeddings) {
     table.add("head.weight", {config.vocab, config.width}, "lm_head.weight");
   }
@@ -90,8 +90,9 @@ bool is_no_hugging_face_parameter(std::string_view name, const TransformerConfig
   if (name == "lm_head.weight") {
     return config.tie_embeddings;
   }
-  return config.llama ? name.ends_with(".rotary_emb.inv_freq")
-                      : name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+  return config.style.is_rotary
+             ? name.ends_with(".rotary_emb.inv_freq")
+             : name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
 }  // namespace tandem

@@ -25,7 +25,8 @@ std::string text_of(const std::vector<int64_t>& shape) {
 
 HuggingFaceReader::HuggingFaceReader(const std::string& folder) : files_(folder) {
   const TransformerConfig config = resolved(*hugging_face_config(folder).model->transformer());
-  const bool has_prefix = config.llama || files_.find(std::string(kGpt2Prefix) + "wte.weight");
+  const bool has_prefix =
+      config.style.is_rotary || files_.find(std::string(kGpt2Prefix) + "wte.weight");
   std::set<std::string> used;
   for (HuggingFaceParameter& parameter : hugging_face_parameters(config)) {
     for (HuggingFaceTensor& part : parameter.parts) {

@@ -137,7 +137,7 @@ void write_settings(const TransformerConfig& config, const ExportOptions& option
     return id ? Json(*id) : Json(nullptr);
   };
   const Json before = token(options.around_text.before), end = token(options.around_text.end);
-  Json json = config.llama ? llama_config(config) : gpt2_config(config);
+  Json json = config.style.is_rotary ? llama_config(config) : gpt2_config(config);
   json["tie_word_embeddings"] = config.tie_embeddings;
   json["bos_token_id"] = before;
   json["eos_token_id"] = end;

@@ -59,7 +59,7 @@ class Gpt final : public TransformerKind {
 
 class Llama final : public TransformerKind {
  public:
-  Llama() { sizes_.llama = true; }
+  Llama() { sizes_.style = kLlama; }
 
   void bind(Options& o) override {
     bind_sizes(o);

@@ -27,7 +27,7 @@ std::vector<Case> all_cases() {
       gpt("gpt2_1.5b", 16, 48, 25, 1600),
       // Llama 3.2 1B
       llama("llama_1b", 8,
-            {.llama = true,
+            {.style = kLlama,
              .vocab = 128256,
              .context = 2048,
              .layers = 16,
@@ -42,7 +42,7 @@ std::vector<Case> all_cases() {
       // To try the program.
       gpt("tiny_gpt", 2, 2, 2, 16, 8, 40),
       llama("tiny_llama", 2,
-            {.llama = true,
+            {.style = kLlama,
              .vocab = 40,
              .context = 8,
              .layers = 2,

@@ -126,7 +126,7 @@ class KernelRows {
     const Shape stream = {batch_, config_.context, width};
     embedding_rows();
     norm_rows(stream);
-    if (config_.llama) {
+    if (config_.style.is_rotary) {
       op("RoPE", "rope", {batch_, config_.context, config_.head_layout().row()},
          [this](Context& context, const Variable& x) {
            return rope(context, x, config_.head_layout());
@@ -180,7 +180,7 @@ class KernelRows {
     const Tensor tokens = bench_.random_ints({batch_, config_.context}, config_.vocab);
     Parameter& weight = kernels_.parameter({config_.vocab, config_.width});
     Parameter* positions =
-        config_.llama ? nullptr : &kernels_.parameter({config_.positions, config_.width});
+        config_.style.is_rotary ? nullptr : &kernels_.parameter({config_.positions, config_.width});
     const Passes passes = kernels_.time("embedding", [&](Context& context) {
       return std::vector<Variable>{embedding(context, tokens, weight, positions)};
     });
@@ -195,13 +195,15 @@ class KernelRows {
               &bias = kernels_.parameter({config_.width});
     const Passes alone = kernels_.time("norm", [&](Context& context) {
       const Variable leaf = Variable::leaf(x);
-      return std::vector<Variable>{config_.llama ? rms_norm(context, leaf, gain)
-                                                 : layer_norm(context, leaf, gain, bias)};
+      return std::vector<Variable>{!config_.style.is_biased
+                                       ? rms_norm(context, leaf, gain)
+                                       : layer_norm(context, leaf, gain, bias)};
     });
     const Passes both = kernels_.time("norm", [&](Context& context) {
       const Variable leaf = Variable::leaf(x), other = Variable::leaf(branch);
-      const Normalized made = config_.llama ? add_rms_norm(context, leaf, other, gain)
-                                            : add_layer_norm(context, leaf, other, gain, bias);
+      const Normalized made = !config_.style.is_biased
+                                  ? add_rms_norm(context, leaf, other, gain)
+                                  : add_layer_norm(context, leaf, other, gain, bias);
       return std::vector<Variable>{made.sum, made.y};
     });
     row("norm forward, the first", alone.forward_s);

@@ -116,7 +116,7 @@ void add_calls_of_step(Calls& calls, Model& model, const Input& input, DType dty
 
 void add_calls_of_models(Calls& calls) {
   for (const bool llama : {false, true}) {
-    Transformer model({.llama = llama,
+    Transformer model({.style = llama ? kLlama : kGpt2,
                        .vocab = 2048,
                        .context = 128,
                        .layers = 2,
