@@ -172,7 +172,7 @@ double ExactSums::squared_norm(Collectives& group, std::span<const Tensor> parts
   }
   group.stream().wait(stream_.record());
   group.all_reduce(digits_, Traffic::kControl);
-  timeline.during(stream_, Part::kCommunication, [&] { group.wait(group.stream().record()); });
+  timeline.during(stream_, Phase::kCommunication, [&] { group.wait(group.stream().record()); });
   const Tensor digits = copied(stream_, digits_, host_);
   const std::span<const int64_t> digit = digits.as<int64_t>();
   require(digit[kernels::kSquareDigits] == 0, [&] {

@@ -112,7 +112,7 @@ void GradientSync::begin_backward(bool last_micro_step) {
       layout_.parameters()[layout_.flat().segments()[s].parameter]->grad_written = false;
     }
   }
-  turns_.begin(std::move(takes_part));
+  launch_order_.begin(std::move(takes_part));
 }
 
 void GradientSync::acquire(Context& context, BlockId block, Pass pass) {
@@ -127,7 +127,7 @@ void GradientSync::acquire(Context& context, BlockId block, Pass pass) {
 void GradientSync::release(Context& context, BlockId block, Pass pass) {
   for (const int64_t bucket : layout_.flat().buckets_of(block)) {
     if (pass == Pass::kBackward && layout_.place(bucket).shards_gradients() &&
-        layout_.bucket(bucket).first_block == block && turns_.takes_part(bucket)) {
+        layout_.bucket(bucket).first_block == block && launch_order_.takes_part(bucket)) {
       become_ready(bucket);  // also when a parameter got no gradient
     }
   }
@@ -152,13 +152,13 @@ void GradientSync::open(int64_t bucket) {
 void GradientSync::on_final(Context&, Parameter& parameter) {
   expect(State::kBackward, "on_final");
   const int64_t bucket = layout_.flat().segment_of(parameter.id).bucket;
-  if (turns_.takes_part(bucket) && --buckets_[bucket].missing == 0) {
+  if (launch_order_.takes_part(bucket) && --buckets_[bucket].missing == 0) {
     become_ready(bucket);
   }
 }
 
 // Zeroes a gradient that nobody wrote: old gradients must not be taken for new ones.
-void GradientSync::settle(Parameter& parameter) {
+void GradientSync::require_gradient(Parameter& parameter) {
   if (parameter.grad_written) {
     used_[parameter.id] = true;
     return;
@@ -177,7 +177,7 @@ void GradientSync::settle(Parameter& parameter) {
 // finish_backward(), unless they are sharded: then their memory must be freed soon.
 void GradientSync::become_ready(int64_t bucket) {
   if (options_.overlap || kZero[layout_.zero()].gradients == Placement::kSharded) {
-    turns_.ready(bucket);
+    launch_order_.ready(bucket);
   }
 }
 
@@ -192,7 +192,7 @@ void GradientSync::reduce(int64_t bucket) {
     open(bucket);  // unless a block did: backward skips blocks without gradient
   }
   for (int64_t i = whole.first_segment; i < whole.last_segment; ++i) {
-    settle(*layout_.parameters()[layout_.flat().segments()[i].parameter]);
+    require_gradient(*layout_.parameters()[layout_.flat().segments()[i].parameter]);
   }
   make_message(bucket);
   if (last_micro_step_ || is_sharded) {
@@ -272,7 +272,7 @@ void GradientSync::finish_oldest() {
 
 bool GradientSync::finish_backward() {
   expect(State::kBackward, "finish_backward");
-  turns_.finish();
+  launch_order_.finish();
   while (in_flight_.size() > (last_micro_step_ ? 0 : kInFlight)) {
     finish_oldest();
   }
@@ -296,7 +296,7 @@ std::optional<int64_t> GradientSync::unused() const {
 bool GradientSync::finish_exact() {
   layout_.data().wait(stream_.record());  // has a deadline
   const ExactSums::Verdict verdict = values_.timeline().during(
-      stream_, Part::kCommunication, [&] { return exact_->judge(layout_.data().control()); });
+      stream_, Phase::kCommunication, [&] { return exact_->judge(layout_.data().control()); });
   if (verdict == ExactSums::Verdict::kAgain) {
     return false;
   }

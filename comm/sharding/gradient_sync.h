@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "comm/sharding/exact_sums.h"
+#include "comm/sharding/launch_order.h"
 #include "comm/sharding/param_values.h"
-#include "comm/sharding/turns.h"
 #include "src/kernels/reduce.h"
 
 namespace tandem {
@@ -84,7 +84,7 @@ class GradientSync final : public Gate {
 
   void expect(State state, const char* call) const;
   void open(int64_t bucket);
-  void settle(Parameter& parameter);
+  void require_gradient(Parameter& parameter);
   void become_ready(int64_t bucket);
   void reduce(int64_t bucket);
   void make_message(int64_t bucket);
@@ -102,7 +102,7 @@ class GradientSync final : public Gate {
   bool is_finite_ = true;  // the leaves of the exact sums were
 
   State state_ = State::kIdle;
-  Turns turns_{[this](int64_t bucket) { reduce(bucket); }};
+  LaunchOrder launch_order_{[this](int64_t bucket) { reduce(bucket); }};
   std::deque<int64_t> in_flight_;  // buckets whose messages are in flight
   bool last_micro_step_ = false;
   std::vector<bool> used_;          // by ParamId: got a gradient in this step

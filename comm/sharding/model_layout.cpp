@@ -61,7 +61,7 @@ BucketPlace ModelLayout::place_of(const Bucket& bucket) const {
     place.rests.gradients = Placement::kReplicated;
     place.rests.state = place.rests.parameters;
   }
-  const Parts shares{place.part.count(), data_.replicas()};
+  const RingChunks shares{place.part.count(), data_.replicas()};
   place.owned.begin = place.part.begin + shares.first(data_.replica());
   place.owned.end = place.owned.begin + shares.count(data_.replica());
   return place;

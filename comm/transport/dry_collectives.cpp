@@ -44,7 +44,7 @@ void DryCollectives::pass_on(Traffic traffic, int passes, int64_t bytes) {
 }
 
 void DryCollectives::all_reduce(const Tensor& inout, Traffic traffic) {
-  const Parts parts{inout.elements(), size()};
+  const RingChunks parts{inout.elements(), size()};
   const int64_t sent = 2 * inout.elements() - parts.count(rank()) - parts.count(group_.next());
   pass_on(traffic, 2, sent * size_of(inout.dtype()));
 }

@@ -131,7 +131,7 @@ void NcclCollectives::all_reduce(const Tensor& inout, Traffic traffic) {
   require_sum("all_reduce", inout.dtype());
   require_on_gpu("all_reduce", inout);
   const int64_t n = inout.elements(), width = size_of(inout.dtype());
-  const Parts parts{n, size()};
+  const RingChunks parts{n, size()};
   const int64_t sent = (2 * n - parts.count(rank()) - parts.count(group_.next())) * width;
   start("all_reduce", traffic, sent, inout.bytes(), [&](auto comm, auto stream) {
     return in_pieces(n, largest_count_, [&](int64_t first, int64_t count) {

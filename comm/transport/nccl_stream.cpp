@@ -47,7 +47,7 @@ ncclComm_t NcclStream::join(Control& control) {
   if (comm) {
     comms_.push_back(comm);
   }
-  settle(comm, result, "start of NCCL");
+  wait_for_host(comm, result, "start of NCCL");
   return comm;
 }
 
@@ -106,7 +106,7 @@ bool NcclStream::forget_finished() {
   return pending_.size() < before;
 }
 
-void NcclStream::settle(ncclComm_t comm, ncclResult_t result, const std::string& what) {
+void NcclStream::wait_for_host(ncclComm_t comm, ncclResult_t result, const std::string& what) {
   for (const Patience patience; result == ncclInProgress;) {
     const ncclResult_t asked = ncclCommGetAsyncError(comm, &result);
     result = is_failure(asked) ? asked : result;

@@ -48,7 +48,7 @@ class NcclStream {
       ncclGroupStart();
       const ncclResult_t called = calls();
       const ncclResult_t launched = ncclGroupEnd();
-      settle(comm, is_failure(called) ? called : launched, place);
+      wait_for_host(comm, is_failure(called) ? called : launched, place);
     }
     pending_.push_back({std::move(place), stream_.record()});
   }
@@ -66,7 +66,7 @@ class NcclStream {
   void require_alive() const;
   bool forget_finished();  // true if any has finished
   // Waits until NCCL has done a call's work on the host; `what` names the call in errors.
-  void settle(ncclComm_t comm, ncclResult_t result, const std::string& what);
+  void wait_for_host(ncclComm_t comm, ncclResult_t result, const std::string& what);
   [[noreturn]] void abort(ncclResult_t result, ncclComm_t comm, const std::string& what);
   [[noreturn]] void abort_silent(const std::string& what);
   [[noreturn]] void abort(ExitCode code, const std::string& message);

@@ -20,7 +20,7 @@ int wrap(int64_t rank, int ranks) { return static_cast<int>((rank % ranks + rank
 struct Span {
   int64_t first, count;
 };
-Span piece_of(const Parts& parts, int part, int64_t index, int64_t piece) {
+Span piece_of(const RingChunks& parts, int part, int64_t index, int64_t piece) {
   const int64_t begin = std::min(index * piece, parts.count(part));
   const int64_t end = std::min(begin + piece, parts.count(part));
   return {parts.first(part) + begin, end - begin};
@@ -30,11 +30,11 @@ int64_t pieces_in(int64_t count, int64_t piece) { return (count + piece - 1) / p
 
 }  // namespace
 
-int64_t Parts::first(int part) const {
+int64_t RingChunks::first(int part) const {
   return elements / ranks * part + std::min<int64_t>(part, elements % ranks);
 }
 
-int64_t Parts::count(int part) const { return elements / ranks + (part < elements % ranks); }
+int64_t RingChunks::count(int part) const { return elements / ranks + (part < elements % ranks); }
 
 Ring::Ring(Transport& transport, int64_t piece_bytes, int64_t largest_message)
     : transport_(transport), piece_bytes_(piece_bytes), largest_message_(largest_message) {
@@ -88,7 +88,7 @@ void Ring::pass(int64_t rounds, Outgoing outgoing, Landing landing, Arrived arri
 // In step s rank r sends shard r - 1 - s and adds what it receives to shard r - 2 - s. After N - 1
 // steps its shard r has passed all ranks.
 template <class T>
-void Ring::reduce_parts(T* data, const Parts& parts) {
+void Ring::reduce_chunks(T* data, const RingChunks& parts) {
   const int64_t piece = piece_bytes_ / static_cast<int64_t>(sizeof(T));
   const int64_t pieces = pieces_in(parts.count(0), piece);
   const auto span = [&](int64_t round, int ahead) {
@@ -117,14 +117,14 @@ void Ring::reduce_parts(T* data, const Parts& parts) {
 }
 
 void Ring::reduce_scatter(std::byte* data, int64_t n, DType dtype) {
-  const Parts parts{n, transport_.size()};
+  const RingChunks parts{n, transport_.size()};
   switch (dtype) {
     case DType::kF32:
-      return reduce_parts(reinterpret_cast<float*>(data), parts);
+      return reduce_chunks(reinterpret_cast<float*>(data), parts);
     case DType::kF64:
-      return reduce_parts(reinterpret_cast<double*>(data), parts);
+      return reduce_chunks(reinterpret_cast<double*>(data), parts);
     case DType::kI64:  // unsigned sums wrap around
-      return reduce_parts(reinterpret_cast<uint64_t*>(data), parts);
+      return reduce_chunks(reinterpret_cast<uint64_t*>(data), parts);
     default:
       fail(ExitCode::kInternal, str("Ring: cannot add ", name_of(dtype)));
   }
@@ -133,7 +133,7 @@ void Ring::reduce_scatter(std::byte* data, int64_t n, DType dtype) {
 // In step s rank r receives shard r - 1 - s and sends shard r - s: its own, or the last one
 // received.
 void Ring::all_gather(std::byte* data, int64_t n, DType dtype) {
-  const Parts parts{n, transport_.size()};
+  const RingChunks parts{n, transport_.size()};
   const int64_t width = size_of(dtype);
   const int64_t piece = piece_bytes_ / width;
   const int64_t pieces = pieces_in(parts.count(0), piece);

@@ -34,7 +34,7 @@ class Transport {
 inline constexpr int64_t kLargestMessage = int64_t{1} << 30;  // MPI 3 counts are 32-bit
 
 // n elements cut into one contiguous shard per rank; sizes differ by at most one element.
-struct Parts {
+struct RingChunks {
   int64_t elements = 0;
   int ranks = 1;
   int64_t first(int part) const;
@@ -74,7 +74,7 @@ class Ring {
   template <class Outgoing, class Landing, class Arrived>
   void pass(int64_t rounds, Outgoing outgoing, Landing landing, Arrived arrived);
   template <class T>
-  void reduce_parts(T* data, const Parts& parts);
+  void reduce_chunks(T* data, const RingChunks& parts);
   void wait_for(const std::vector<Transport::Ticket>& tickets);
   int neighbour(int distance) const;
 

@@ -18,7 +18,7 @@ Initializer init_residual(const TransformerConfig& config) {
 
 // Ends a block. A recomputed block does the addition, so that the tape keeps one tensor as the next
 // block's input, not two.
-Flow hand_on(Context& context, const Variable& residual, Variable branch) {
+Flow end_of_block(Context& context, const Variable& residual, Variable branch) {
   if (context.recompute) {
     return {add(context, residual, std::move(branch))};
   }
@@ -78,8 +78,8 @@ Flow TransformerBlock::operator()(Context& context, Flow x, KeyValueCache* cache
   const Variable y = attend(context, std::move(qkv), cache);
   const Normalized middle =
       norm_2_.add(context, x[0], dropout(context, proj_(context, y), config_.dropout, site));
-  return hand_on(context, middle.sum,
-                 dropout(context, feed_forward(context, middle.y), config_.dropout, site + 1));
+  return end_of_block(context, middle.sum,
+                      dropout(context, feed_forward(context, middle.y), config_.dropout, site + 1));
 }
 
 std::vector<Parameter*> TransformerBlock::parameters() {

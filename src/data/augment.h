@@ -10,7 +10,7 @@ namespace tandem {
 
 // How an image is moved. It is shifted by whole pixels, with zeros (after normalisation) where it
 // no longer covers the output, and then mirrored left to right.
-struct Placement {
+struct CropAndFlip {
   int64_t shift_y = 0;  // output row y shows input row y + shift_y
   int64_t shift_x = 0;
   bool flip = false;  // mirrors after the shift
@@ -19,7 +19,7 @@ struct Placement {
 // Padding of four pixels on each side, a random crop of the original size, and a flip with
 // probability 1/2 (He et al. 2016, "Deep residual learning", section 4.2). A pure function of its
 // arguments.
-Placement random_placement(uint64_t seed, int64_t epoch, int64_t position);
+CropAndFlip random_crop_and_flip(uint64_t seed, int64_t epoch, int64_t position);
 
 class ImageNormalizer {
  public:
@@ -28,7 +28,7 @@ class ImageNormalizer {
                   const std::vector<double>& std);
 
   // pixels: [C, H, W]; out: [H, W, C], (pixel / 255 - mean) / std.
-  void normalize(std::span<const uint8_t> pixels, const Placement& placement,
+  void normalize(std::span<const uint8_t> pixels, const CropAndFlip& crop,
                  std::span<float> out) const;
 
  private:

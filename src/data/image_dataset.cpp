@@ -12,31 +12,31 @@ ImageDataset::ImageDataset(DatasetInfo info)
       file_(info_.path),
       normalizer_(info_.height, info_.width, info_.mean, info_.std) {
   require(info_.kind == DatasetKind::kImages, "ImageDataset: not an image dataset");
-  train_ = open_part(Split::kTrain);
-  val_ = open_part(Split::kVal);
+  train_ = open_split(Split::kTrain);
+  val_ = open_split(Split::kVal);
 }
 
-ImageDataset::Part ImageDataset::open_part(Split split) const {
+ImageDataset::SplitImages ImageDataset::open_split(Split split) const {
   const std::string group = str("/", name_of(split));
-  Part part{file_.dataset(group + "/images"), file_.read_all<int32_t>(group + "/labels")};
-  if (std::ssize(part.labels) != part.images.shape[0]) {
-    fail_data(info_.path, ": ", part.images.name, " holds ", part.images.shape[0],
-              " images, but there are ", part.labels.size(), " labels");
+  SplitImages opened{file_.dataset(group + "/images"), file_.read_all<int32_t>(group + "/labels")};
+  if (std::ssize(opened.labels) != opened.images.shape[0]) {
+    fail_data(info_.path, ": ", opened.images.name, " holds ", opened.images.shape[0],
+              " images, but there are ", opened.labels.size(), " labels");
   }
   const auto classes = static_cast<int32_t>(info_.classes.size());
   const auto wrong = std::ranges::find_if(
-      part.labels, [&](int32_t label) { return label < 0 || label >= classes; });
-  if (wrong != part.labels.end()) {
+      opened.labels, [&](int32_t label) { return label < 0 || label >= classes; });
+  if (wrong != opened.labels.end()) {
     fail_data(info_.path, ": ", group, "/labels: label ", *wrong, " at ",
-              wrong - part.labels.begin(), " is none of the ", classes, " classes");
+              wrong - opened.labels.begin(), " is none of the ", classes, " classes");
   }
-  return part;
+  return opened;
 }
 
-int64_t ImageDataset::windows(Split split, int64_t) const { return part(split).images.shape[0]; }
+int64_t ImageDataset::windows(Split split, int64_t) const { return of(split).images.shape[0]; }
 
 int32_t ImageDataset::read(Split split, int64_t index, std::span<uint8_t> pixels) const {
-  const Part& from = part(split);
+  const SplitImages& from = of(split);
   const auto size = std::ssize(pixels);
   require(size == info_.channels * info_.height * info_.width && index >= 0 &&
               index < from.images.shape[0],
@@ -54,13 +54,13 @@ MicroBatch ImageDataset::empty_batch(int64_t first, int64_t count) const {
           .target_count = count};
 }
 
-void ImageDataset::read_into(Split split, int64_t index, const Placement& placement, int64_t row,
+void ImageDataset::read_into(Split split, int64_t index, const CropAndFlip& crop, int64_t row,
                              MicroBatch* batch) const {
   thread_local std::vector<uint8_t> pixels;
   pixels.resize(static_cast<size_t>(info_.channels * info_.height * info_.width));
   batch->targets[static_cast<size_t>(row)] = read(split, index, pixels);
   normalizer_.normalize(
-      pixels, placement,
+      pixels, crop,
       std::span(batch->images).subspan(static_cast<size_t>(row) * pixels.size(), pixels.size()));
 }
 
@@ -70,9 +70,10 @@ MicroBatch ImageDataset::training_batch(const TrainingOptions& options, int64_t 
   const int64_t per_epoch = windows(Split::kTrain, 0);
   for (int64_t i = 0; i < count; ++i) {
     const Sample sample = sample_at(options.seed, per_epoch, position + i);
-    const Placement placement =
-        options.augment ? random_placement(options.seed, sample.epoch, position + i) : Placement{};
-    read_into(Split::kTrain, sample.index, placement, i, &batch);
+    const CropAndFlip crop = options.augment
+                                 ? random_crop_and_flip(options.seed, sample.epoch, position + i)
+                                 : CropAndFlip{};
+    read_into(Split::kTrain, sample.index, crop, i, &batch);
   }
   return batch;
 }
@@ -81,7 +82,7 @@ MicroBatch ImageDataset::validation_batch(int64_t, int64_t first, int64_t count)
   MicroBatch batch =
       empty_batch(first, std::clamp<int64_t>(windows(Split::kVal, 0) - first, 0, count));
   for (int64_t i = 0; i < batch.samples; ++i) {
-    read_into(Split::kVal, first + i, Placement{}, i, &batch);
+    read_into(Split::kVal, first + i, CropAndFlip{}, i, &batch);
   }
   return batch;
 }

@@ -23,20 +23,20 @@ class ImageDataset : public Dataset {
   int32_t read(Split split, int64_t index, std::span<uint8_t> pixels) const;
 
  private:
-  struct Part {
+  struct SplitImages {
     H5Dataset images;
     std::vector<int32_t> labels;
   };
-  Part open_part(Split split) const;
-  const Part& part(Split split) const { return split == Split::kTrain ? train_ : val_; }
+  SplitImages open_split(Split split) const;
+  const SplitImages& of(Split split) const { return split == Split::kTrain ? train_ : val_; }
   MicroBatch empty_batch(int64_t first, int64_t count) const;
-  void read_into(Split split, int64_t index, const Placement& placement, int64_t row,
+  void read_into(Split split, int64_t index, const CropAndFlip& crop, int64_t row,
                  MicroBatch* batch) const;
 
   H5Reader file_;
   ImageNormalizer normalizer_;
-  Part train_;
-  Part val_;
+  SplitImages train_;
+  SplitImages val_;
 };
 
 }  // namespace tandem

@@ -36,7 +36,7 @@ double on_host(Stream& stream, const Tensor& tensor) {
 }  // namespace
 
 Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64_t context_length,
-                    int64_t micro_batch, int64_t max_batches, Uploader& upload, Control& group) {
+                    int64_t micro_batch, int64_t max_batches, Uploader& uploader, Control& group) {
   dataset.require_windows(Split::kVal, context_length);
   const int64_t windows = dataset.windows(Split::kVal, context_length);
   const int64_t all = (windows + micro_batch - 1) / micro_batch;
@@ -50,7 +50,7 @@ Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64
     }
     const MicroBatch micro = dataset.validation_batch(
         context_length, std::min(b, batches - 1) * micro_batch, micro_batch);
-    const DeviceBatch batch = upload(micro);
+    const DeviceBatch batch = uploader.upload(micro);
     const Loss loss = model.loss(context, batch.input, batch.targets);
     if (b >= batches) {
       break;  // this rank has no batch in this round

@@ -20,6 +20,6 @@ struct Evaluation {
 // every number of ranks. Blocks until all ranks are done. Error kData if the split is empty.
 // `context` has no tape.
 Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64_t context_length,
-                    int64_t micro_batch, int64_t max_batches, Uploader& upload, Control& group);
+                    int64_t micro_batch, int64_t max_batches, Uploader& uploader, Control& group);
 
 }  // namespace tandem

@@ -12,14 +12,14 @@ namespace math {
 
 // The logistic function, and its distance from 1.
 template <class T>
-struct Gate {
+struct GateValue {
   T open, closed;
 };
 
 // How a device computes a gate: this is the portable way; sigmoid.cuh has the GPU's.
 struct PortableSigmoid {
   template <class T>
-  TANDEM_HOST_DEVICE static Gate<T> gate(T x) {
+  TANDEM_HOST_DEVICE static GateValue<T> gate(T x) {
     const T open = sigmoid(x);
     return {open, T(1) - open};
   }
@@ -28,7 +28,7 @@ struct PortableSigmoid {
 // GELU(x) = x sigmoid(2u) with u = sqrt(2 / pi) (x + 0.044715 x^3), because
 // 0.5 (1 + tanh(u)) = sigmoid(2u).
 template <class Sigmoid, class T>
-TANDEM_HOST_DEVICE inline Gate<T> gelu_gate(T x) {
+TANDEM_HOST_DEVICE inline GateValue<T> gelu_gate(T x) {
   return Sigmoid::gate(T(1.5957691216057308) * x * (T(1) + T(0.044715) * x * x));
 }
 
@@ -60,7 +60,7 @@ struct Gelu {
   }
   template <class Sigmoid = math::PortableSigmoid, class W>
   TANDEM_HOST_DEVICE static W slope(W x) {
-    const math::Gate<W> gate = math::gelu_gate<Sigmoid>(x);
+    const math::GateValue<W> gate = math::gelu_gate<Sigmoid>(x);
     return gate.open *
            (W(1) + x * gate.closed * W(1.5957691216057308) * (W(1) + W(3 * 0.044715) * x * x));
   }
@@ -75,7 +75,7 @@ struct Silu {
   }
   template <class Sigmoid = math::PortableSigmoid, class W>
   TANDEM_HOST_DEVICE static W slope(W x) {
-    const math::Gate<W> gate = Sigmoid::gate(x);
+    const math::GateValue<W> gate = Sigmoid::gate(x);
     return gate.open * (W(1) + x * gate.closed);
   }
 };

@@ -16,7 +16,7 @@ namespace tandem::kernels {
 // `closed` is computed without a difference and has the error of e and of `open`: at most
 // (12 + 2.46 |x|) u. Numbers below 2^-100 may be anything below 2^-100.
 struct GpuSigmoid {
-  __device__ static math::Gate<float> gate(float x) {
+  __device__ static math::GateValue<float> gate(float x) {
     const float e = ptx::exp2(-1.44269504f * x);
     const float open = ptx::reciprocal(1.0f + e);
     return {open, fminf(e, 0x1p100f) * open};  // infinity times zero is NaN

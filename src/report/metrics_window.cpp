@@ -41,7 +41,7 @@ void MetricsWindow::begin() {
   left_out_before_ = left_out_;
 }
 
-void MetricsWindow::add(const Mark& end, const PartSeconds& parts) {
+void MetricsWindow::add(const Mark& end, const PhaseSeconds& parts) {
   const WireCount wire = wire_at(end);
   sent_ = wire - std::exchange(wire_, wire);
   std::ranges::transform(parts_, parts, parts_.begin(), std::plus());
@@ -49,17 +49,17 @@ void MetricsWindow::add(const Mark& end, const PartSeconds& parts) {
 }
 
 void MetricsWindow::close(const Mark& end, StepMetrics& metrics) {
-  RankTime own{.parts = std::exchange(parts_, PartSeconds{})};
+  RankTime own{.parts = std::exchange(parts_, PhaseSeconds{})};
   if (machine_.device() == Device::kCpu) {  // a step ends when it is enqueued
     const Clock::duration time = end.enqueued - std::exchange(start_, end.enqueued) -
                                  (end.left_out - std::exchange(left_out_before_, end.left_out));
     own.seconds = std::chrono::duration<double>(time).count();
   } else {  // the host may see the end of a step late
-    own.seconds = own.own() + own.of(Part::kCommunication);
+    own.seconds = own.own() + own.of(Phase::kCommunication);
   }
   const std::vector<RankTime> times = gather_times(mesh_.job(), own);
   for (const RankTime& rank : times) {
-    metrics.exposed_comm_s = std::max(metrics.exposed_comm_s, rank.of(Part::kCommunication));
+    metrics.exposed_comm_s = std::max(metrics.exposed_comm_s, rank.of(Phase::kCommunication));
     metrics.own_s.push_back(rank.own());
   }
   metrics.slowest = slowest_rank(times);

@@ -43,7 +43,7 @@ class MetricsWindow {
   void leave_out_time(Clock::duration time) { left_out_ += time; }
 
   // Counts a step that has ended. Call it in the order of steps.
-  void add(const Mark& end, const PartSeconds& parts);
+  void add(const Mark& end, const PhaseSeconds& parts);
   // Collective. Writes what was measured up to the last added step into its fields of `metrics`,
   // and begins the next window.
   void close(const Mark& end, StepMetrics& metrics);
@@ -70,7 +70,7 @@ class MetricsWindow {
   WireCount wire_{};                   // sent up to the end of the last step
   WireCount sent_{};                   // in the last step
   int64_t steps_ = 0;
-  PartSeconds parts_{};  // of this rank
+  PhaseSeconds parts_{};  // of this rank
 };
 
 }  // namespace tandem

@@ -204,9 +204,9 @@ std::vector<Metric> RunLog::slowest_metrics(const StepMetrics& m) const {
       {"host", hosts_[static_cast<size_t>(m.slowest.rank)]},
       {"ratio", m.slowest.ratio},
       {"step_ms", 1000 * m.slowest.time.seconds / static_cast<double>(m.steps)}};
-  for (const Part part : kStepParts) {
-    metrics.push_back(
-        {str(name_of(part), "_ms"), 1000 * m.slowest.time.of(part) / static_cast<double>(m.steps)});
+  for (const Phase phase : kStepPhases) {
+    metrics.push_back({str(name_of(phase), "_ms"),
+                       1000 * m.slowest.time.of(phase) / static_cast<double>(m.steps)});
   }
   return metrics;
 }
@@ -244,14 +244,14 @@ void RunLog::training(const StepMetrics& m) {
   now().training.add(m.loss);
   if (const std::optional<int> rank = stragglers_.add(m.slowest, m.steps)) {
     const RankTime& time = m.slowest.time;
-    const auto share = [&](Part part) {
-      return str(std::lround(100 * time.of(part) / time.own()), " % ");
+    const auto share = [&](Phase phase) {
+      return str(std::lround(100 * time.of(phase) / time.own()), " % ");
     };
     console_.print(str("warning     rank ", *rank, " on ", hosts_[static_cast<size_t>(*rank)],
                        " makes the others wait: slowest in 8 of the last 10 logged steps, now ",
                        std::lround(100 * m.slowest.ratio - 100), " % above the median; it spends ",
-                       share(Part::kCompute), "computing, ", share(Part::kData),
-                       "waiting for data, ", share(Part::kOptimizer), "in the optimizer"));
+                       share(Phase::kCompute), "computing, ", share(Phase::kData),
+                       "waiting for data, ", share(Phase::kOptimizer), "in the optimizer"));
   }
   report_ = {.step = m.step,
              .loss = m.loss,

@@ -12,23 +12,25 @@ namespace {
 constexpr size_t kLooks = 10;
 constexpr std::ptrdiff_t kTimes = 8;
 constexpr double kRatio = 1.1, kMore_s = 1e-3;
-constexpr size_t kNumbers = kParts + 1;
+constexpr size_t kNumbers = kPhases + 1;
 
 }  // namespace
 
-double RankTime::own() const { return of(Part::kCompute) + of(Part::kData) + of(Part::kOptimizer); }
+double RankTime::own() const {
+  return of(Phase::kCompute) + of(Phase::kData) + of(Phase::kOptimizer);
+}
 
 std::vector<RankTime> gather_times(Control& job, const RankTime& own) {
   std::vector<double> numbers(static_cast<size_t>(job.size()) * kNumbers, 0.0);
   const auto rank = static_cast<size_t>(job.rank());
   std::ranges::copy(own.parts, numbers.begin() + static_cast<std::ptrdiff_t>(rank * kNumbers));
-  numbers[rank * kNumbers + kParts] = own.seconds;
+  numbers[rank * kNumbers + kPhases] = own.seconds;
   numbers = job.sum(numbers);
   std::vector<RankTime> ranks(static_cast<size_t>(job.size()));
   for (size_t r = 0; r < ranks.size(); ++r) {
-    std::copy_n(numbers.begin() + static_cast<std::ptrdiff_t>(r * kNumbers), kParts,
+    std::copy_n(numbers.begin() + static_cast<std::ptrdiff_t>(r * kNumbers), kPhases,
                 ranks[r].parts.begin());
-    ranks[r].seconds = numbers[r * kNumbers + kParts];
+    ranks[r].seconds = numbers[r * kNumbers + kPhases];
   }
   return ranks;
 }

@@ -17,10 +17,10 @@ namespace tandem {
 
 // Of the steps since the last logged one, on one rank.
 struct RankTime {
-  double seconds = 0;   // of the steps; on a CPU by the clock of the host
-  PartSeconds parts{};  // the same, kSaving and kElsewhere on top
+  double seconds = 0;    // of the steps; on a CPU by the clock of the host
+  PhaseSeconds parts{};  // the same, kSaving and kElsewhere on top
 
-  double of(Part part) const { return parts[static_cast<size_t>(part)]; }
+  double of(Phase phase) const { return parts[static_cast<size_t>(phase)]; }
   // What is the rank's own: computing, waiting for data, the optimizer.
   double own() const;
 };

@@ -65,7 +65,7 @@ bool BatchStatistics::reduce(const Hierarchy& data, Timeline& timeline) {
   }
   if (exact_) {
     const ExactSums::Verdict verdict = timeline.during(
-        stream_, Part::kCommunication, [&] { return exact_->judge(data.control()); });
+        stream_, Phase::kCommunication, [&] { return exact_->judge(data.control()); });
     if (verdict != ExactSums::Verdict::kGood) {
       return verdict == ExactSums::Verdict::kNonFinite;  // then the step is skipped anyway
     }

@@ -43,7 +43,7 @@ void TrainingStep::run(const Input& input) {
     });
   }
   sum_figures();
-  timeline().during(stream_, Part::kOptimizer, [&] {
+  timeline().during(stream_, Phase::kOptimizer, [&] {
     const ProfilerRange range("optimizer");
     record_->decide(stream_);
     statistics_->update(record_->state(), options_.batch.micro_batches());

@@ -48,7 +48,7 @@ Tensor Uploader::upload(const std::vector<T>& values, const Shape& shape, Tensor
   return slot;
 }
 
-DeviceBatch Uploader::operator()(const MicroBatch& batch) {
+DeviceBatch Uploader::upload(const MicroBatch& batch) {
   if (stream_.device() != Device::kCpu) {
     const int64_t classes = batch.tokens.empty() ? std::ssize(info_.classes) : info_.vocab_size;
     require_range(batch.tokens, info_.vocab_size, 0, "token");

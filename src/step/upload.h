@@ -16,7 +16,7 @@ class Uploader {
   // Enqueues the copies; the host does not wait for them. On a GPU all micro-batches of a size use
   // the same memory: a call overwrites the micro-batch before, in the order of the stream.
   // Error(kData) for a token or a target outside its range, which GPU kernels would not notice.
-  DeviceBatch operator()(const MicroBatch& batch);
+  DeviceBatch upload(const MicroBatch& batch);
   // The memory of `samples` windows of `length` tokens, or images, with undefined contents.
   DeviceBatch blank(int64_t samples, int64_t length);
 

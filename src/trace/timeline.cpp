@@ -4,28 +4,28 @@
 
 namespace tandem {
 
-std::string_view name_of(Part part) {
-  constexpr std::array<std::string_view, kParts> kNames = {
+std::string_view name_of(Phase phase) {
+  constexpr std::array<std::string_view, kPhases> kNames = {
       "compute", "communication", "data", "optimizer", "saving", "elsewhere"};
-  return kNames[static_cast<size_t>(part)];
+  return kNames[static_cast<size_t>(phase)];
 }
 
-Part Timeline::enter(Stream& compute, Part part) {
+Phase Timeline::enter(Stream& compute, Phase phase) {
   if (compute.device() == Device::kCuda) {
-    on_gpu_.push_back({part, compute.record_time()});
+    on_gpu_.push_back({phase, compute.record_time()});
   } else {
     const Clock::time_point now = Clock::now();
     if (begun_) {
-      host_s_[static_cast<size_t>(part_)] += std::chrono::duration<double>(now - since_).count();
+      host_s_[static_cast<size_t>(phase_)] += std::chrono::duration<double>(now - since_).count();
     }
     since_ = now;
   }
   begun_ = true;
-  return std::exchange(part_, part);
+  return std::exchange(phase_, phase);
 }
 
 void Timeline::wait(Stream& compute, const Event& communication) {
-  during(compute, Part::kCommunication, [&] { compute.wait(communication); });
+  during(compute, Phase::kCommunication, [&] { compute.wait(communication); });
 }
 
 void Timeline::wait(Stream& compute, std::optional<Event>& communication) {
@@ -35,7 +35,7 @@ void Timeline::wait(Stream& compute, std::optional<Event>& communication) {
 }
 
 Timeline Timeline::take(Stream& compute) {
-  enter(compute, part_);
+  enter(compute, phase_);
   Timeline rest = *this;
   rest.host_s_ = {};
   if (!on_gpu_.empty()) {
@@ -44,10 +44,10 @@ Timeline Timeline::take(Stream& compute) {
   return std::exchange(*this, std::move(rest));
 }
 
-PartSeconds Timeline::seconds() const {
-  PartSeconds seconds = host_s_;
+PhaseSeconds Timeline::seconds() const {
+  PhaseSeconds seconds = host_s_;
   for (size_t i = 0; i + 1 < on_gpu_.size(); ++i) {
-    seconds[static_cast<size_t>(on_gpu_[i].part)] +=
+    seconds[static_cast<size_t>(on_gpu_[i].phase)] +=
         on_gpu_[i + 1].event.seconds_since(on_gpu_[i].event);
   }
   return seconds;

@@ -117,7 +117,7 @@ PredictedImages ModelViews::images() {
          str("log.sample_every: a ", config_.model.kind.name(), " is no classifier; set it to 0"));
   }
   Context inference = context();
-  const Tensor logits = on_host(classifier->logits(inference, upload_(batch).input).value());
+  const Tensor logits = on_host(classifier->logits(inference, upload_.upload(batch).input).value());
   const std::span<const float> scores = logits.as<float>();
   const size_t width = scores.size() / static_cast<size_t>(batch.samples);
   const auto pixels = static_cast<size_t>(info.height * info.width * info.channels);

@@ -74,7 +74,7 @@ void Trainer::build(int ranks_here) {
 void Trainer::resume() {
   saver_ = std::make_unique<Saver>(
       config_, *dataset_, machine_, *model_, *training_, directory_, stop_.signal, state_,
-      [this](const auto& work) { return leave_out(Part::kSaving, "saving", work); });
+      [this](const auto& work) { return leave_out(Phase::kSaving, "saving", work); });
   const Checkpointer::Start start = saver_->resume();
   if (is_done()) {
     return;  // leaves all files as they are
@@ -136,7 +136,7 @@ ExitCode Trainer::run() {
   static_cast<void>(training_->timeline().take(machine_.stream));
   while (state_.step < config_.train.steps) {
     StepPlan plan = plan_step();
-    settle(1);
+    finish_steps(1);
     if (plan.agreed.stop) {
       return finish(true);
     }
@@ -165,10 +165,10 @@ Trainer::StepPlan Trainer::plan_step() {
               .save = job().rank() == 0 && saver_->checkpoints().overdue(),
               .written = saver_->checkpoints().is_written()};
   for (int64_t i = 0; i < training_->batch().accumulation() && !plan.skips; ++i) {
-    plan.batch.push_back(during(Part::kData, [&] { return loader_->next(); }));
+    plan.batch.push_back(during(Phase::kData, [&] { return loader_->next(); }));
     votes.targets += static_cast<double>(plan.batch.back().target_count);
   }
-  plan.agreed = during(Part::kCommunication, [&] { return decide(votes, *machine_.mesh()); });
+  plan.agreed = during(Phase::kCommunication, [&] { return decide(votes, *machine_.mesh()); });
   if (plan.agreed.empty && !plan.skips) {
     throw AgreedError(
         ExitCode::kData,
@@ -194,14 +194,14 @@ void Trainer::step(std::vector<MicroBatch> batch, double targets) {
 
 TrainingStep::Input Trainer::input_of(const Pending& step) {
   return {.step = step.step - 1, .lr = step.lr, .targets = step.targets, .batch = [&](int64_t i) {
-            return (*upload_)(step.batch[static_cast<size_t>(i)]);
+            return upload_->upload(step.batch[static_cast<size_t>(i)]);
           }};
 }
 
 // A step of train.skip_batches counts, but nothing is computed.
 void Trainer::skip() {
-  settle();
-  leave_out(Part::kElsewhere, "", [&] {
+  finish_steps();
+  leave_out(Phase::kElsewhere, "", [&] {
     ++state_.step;
     ++state_.skipped_batches;
     state_.val_loss.reset();
@@ -213,13 +213,13 @@ void Trainer::skip() {
 
 // Runs work(), whose time belongs to no step, and returns its seconds. `reason`: for the progress
 // bar; empty: too short to be shown.
-double Trainer::leave_out(Part part, std::string_view reason, const std::function<void()>& work) {
+double Trainer::leave_out(Phase phase, std::string_view reason, const std::function<void()>& work) {
   const auto start = MetricsWindow::Clock::now();
   RunLog* shown = reason.empty() ? nullptr : log_.get();
   if (shown) {
     shown->pause(reason);
   }
-  during(part, work);
+  during(phase, work);
   if (shown) {
     shown->go_on();
   }
@@ -229,7 +229,7 @@ double Trainer::leave_out(Part part, std::string_view reason, const std::functio
 }
 
 // Waits for all steps but the newest `running` ones, and checks their results.
-void Trainer::settle(size_t running) {
+void Trainer::finish_steps(size_t running) {
   while (pending_.size() > running) {
     const Pending done = std::move(pending_.front());
     pending_.pop_front();
@@ -280,7 +280,7 @@ void Trainer::log_step(const Pending& done, const StepState& state) {
                       .grad_norm = state.grad_norm,
                       .loss_scale = state.loss_scale,
                       .skipped = state.skipped};
-  during(Part::kCommunication, [&] { window_->close(done.end, metrics); });
+  during(Phase::kCommunication, [&] { window_->close(done.end, metrics); });
   if (log_) {
     log_->training(metrics);
   }
@@ -288,13 +288,13 @@ void Trainer::log_step(const Pending& done, const StepState& state) {
 
 // Waits for all steps, and brings the values together: then others may read the model.
 void Trainer::rest() {
-  settle();
+  finish_steps();
   training_->store().values.gather();
 }
 
 void Trainer::validate() {
   rest();
-  leave_out(Part::kElsewhere, "validating", [&] {
+  leave_out(Phase::kElsewhere, "validating", [&] {
     const MetricsWindow::Mark start = window_->mark();
     const Context context{.stream = machine_.stream,
                           .memory = machine_.memory,
@@ -318,7 +318,7 @@ void Trainer::save() {
 }
 
 ExitCode Trainer::finish(bool stopped) {
-  settle();
+  finish_steps();
   saver_->expect_end();
   const bool saves = stopped || config_.checkpoint.at_end;
   if (!stopped && saves && dataset_->windows(Split::kVal, config_.model->context()) > 0 &&

@@ -59,17 +59,17 @@ class Trainer {
   RunSummary summary() const;
 
   template <class F>
-  auto during(Part part, F&& work) {
-    return training_->timeline().during(machine_.stream, part, std::forward<F>(work));
+  auto during(Phase phase, F&& work) {
+    return training_->timeline().during(machine_.stream, phase, std::forward<F>(work));
   }
-  double leave_out(Part part, std::string_view reason, const std::function<void()>& work);
+  double leave_out(Phase phase, std::string_view reason, const std::function<void()>& work);
 
   bool is_done() const { return saver_->checkpoints().newest_step() >= config_.train.steps; }
   StepPlan plan_step();
   void step(std::vector<MicroBatch> batch, double targets);
   TrainingStep::Input input_of(const Pending& step);
   void skip();
-  void settle(size_t running = 0);
+  void finish_steps(size_t running = 0);
   void check(const Pending& done);
   void log_step(const Pending& done, const StepState& state);
   void rest();

@@ -1,5 +1,5 @@
 // In place of src/trace/timeline.cpp and src/report/slowest_rank.cpp in tandem_no_timeline:
-// measures no part of a step and sends no message about it. timeline_cost.py compares with it, on
+// measures no phase of a step and sends no message about it. timeline_cost.py compares with it, on
 // the CPU, where the time of a whole step comes from the host's clock.
 #include <utility>
 
@@ -8,11 +8,11 @@
 
 namespace tandem {
 
-std::string_view name_of(Part /*part*/) { return "none"; }
-Part Timeline::enter(Stream& /*compute*/, Part part) { return std::exchange(part_, part); }
+std::string_view name_of(Part /*phase*/) { return "none"; }
+Phase Timeline::enter(Stream& /*compute*/, Phase phase) { return std::exchange(phase_, phase); }
 void Timeline::wait(Stream& compute, const Event& communication) { compute.wait(communication); }
 Timeline Timeline::take(Stream& /*compute*/) { return {}; }
-PartSeconds Timeline::seconds() const { return {}; }
+PhaseSeconds Timeline::seconds() const { return {}; }
 
 double RankTime::own() const { return 0; }
 std::vector<RankTime> gather_times(Control& /*job*/, const RankTime& own) { return {own}; }

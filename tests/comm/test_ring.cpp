@@ -218,7 +218,7 @@ TEST(Ring, ReduceScatterGivesEachRankItsPart) {
         Ring ring(transport, kSmallPiece);
         std::vector<float> data = filled<float>(transport.rank(), n);
         ring.reduce_scatter(bytes_of(data), n, DType::kF32);
-        const Parts parts{n, ranks};
+        const RingChunks parts{n, ranks};
         const int64_t first = parts.first(transport.rank());
         for (int64_t i = first; i < first + parts.count(transport.rank()); ++i) {
           ASSERT_EQ(data[i], summed<float>(ranks, i)) << i;
@@ -265,7 +265,7 @@ TEST(Ring, AllGatherCollectsTheParts) {
       const std::vector<int64_t> whole = filled<int64_t>(0, n);
       for_ranks(ranks, [&](ThreadTransport& transport) {
         Ring ring(transport, kSmallPiece);
-        const Parts parts{n, ranks};
+        const RingChunks parts{n, ranks};
         std::vector<int64_t> data(static_cast<size_t>(n), -1);
         const int64_t first = parts.first(transport.rank());
         std::copy_n(whole.begin() + first, parts.count(transport.rank()), data.begin() + first);
@@ -295,11 +295,11 @@ TEST(Ring, TextOfDifferentLengths) {
   }
 }
 
-TEST(Parts, CoverEverythingOnce) {
+TEST(RingChunks, CoverEverythingOnce) {
   for (int ranks : {1, 2, 3, 7}) {
     for (int64_t n :
          {int64_t{0}, int64_t{1}, int64_t{6}, int64_t{7}, int64_t{100}, (int64_t{1} << 40) + 3}) {
-      const Parts parts{n, ranks};
+      const RingChunks parts{n, ranks};
       int64_t next = 0;
       for (int part = 0; part < ranks; ++part) {
         EXPECT_EQ(parts.first(part), next);

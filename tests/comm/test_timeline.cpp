@@ -9,12 +9,12 @@
 namespace tandem::testing {
 namespace {
 
-double of(const Timeline& timeline, Part part) {
-  return timeline.seconds()[static_cast<size_t>(part)];
+double of(const Timeline& timeline, Phase phase) {
+  return timeline.seconds()[static_cast<size_t>(phase)];
 }
 
 double together(const Timeline& timeline) {
-  const PartSeconds seconds = timeline.seconds();
+  const PhaseSeconds seconds = timeline.seconds();
   return std::accumulate(seconds.begin(), seconds.end(), 0.0);
 }
 
@@ -27,61 +27,61 @@ class OnGpu : public ::testing::Test {
 
 TEST_F(OnGpu, EveryMomentBelongsToOnePart) {
   compute_.clock().advance(100);  // before the timeline begins
-  timeline_.enter(compute_, Part::kCompute);
+  timeline_.enter(compute_, Phase::kCompute);
   compute_.clock().advance(1);
-  EXPECT_EQ(timeline_.enter(compute_, Part::kOptimizer), Part::kCompute);
+  EXPECT_EQ(timeline_.enter(compute_, Phase::kOptimizer), Phase::kCompute);
   compute_.clock().advance(2);
-  EXPECT_EQ(timeline_.enter(compute_, Part::kCompute), Part::kOptimizer);
+  EXPECT_EQ(timeline_.enter(compute_, Phase::kCompute), Phase::kOptimizer);
   compute_.clock().advance(4);
-  timeline_.enter(compute_, Part::kCompute);
-  EXPECT_EQ(of(timeline_, Part::kCompute), 5);
-  EXPECT_EQ(of(timeline_, Part::kOptimizer), 2);
+  timeline_.enter(compute_, Phase::kCompute);
+  EXPECT_EQ(of(timeline_, Phase::kCompute), 5);
+  EXPECT_EQ(of(timeline_, Phase::kOptimizer), 2);
   EXPECT_EQ(together(timeline_), 7);
 }
 
 TEST_F(OnGpu, OnlyWhatNothingHidesIsCommunication) {
-  timeline_.enter(compute_, Part::kCompute);
+  timeline_.enter(compute_, Phase::kCompute);
   other_.clock().advance(5);
   compute_.clock().advance(3);
   timeline_.wait(compute_, other_.record());
   timeline_.wait(compute_, other_.record());  // reached already
   compute_.clock().advance(1);
-  timeline_.enter(compute_, Part::kCompute);
-  EXPECT_EQ(of(timeline_, Part::kCommunication), 2);
-  EXPECT_EQ(of(timeline_, Part::kCompute), 4);
+  timeline_.enter(compute_, Phase::kCompute);
+  EXPECT_EQ(of(timeline_, Phase::kCommunication), 2);
+  EXPECT_EQ(of(timeline_, Phase::kCompute), 4);
 }
 
 TEST_F(OnGpu, GoesOnWhereItWasTaken) {
-  timeline_.enter(compute_, Part::kData);
+  timeline_.enter(compute_, Phase::kData);
   compute_.clock().advance(1);
   const Timeline first = timeline_.take(compute_);
   compute_.clock().advance(2);
   const Timeline second = timeline_.take(compute_);
-  EXPECT_EQ(of(first, Part::kData), 1);
-  EXPECT_EQ(of(second, Part::kData), 2);
+  EXPECT_EQ(of(first, Phase::kData), 1);
+  EXPECT_EQ(of(second, Phase::kData), 2);
   EXPECT_EQ(together(timeline_), 0);
 }
 
 TEST_F(OnGpu, PartsInsideSavingBelongToIt) {
-  timeline_.enter(compute_, Part::kCompute);
-  const int result = timeline_.during(compute_, Part::kSaving, [&] {
+  timeline_.enter(compute_, Phase::kCompute);
+  const int result = timeline_.during(compute_, Phase::kSaving, [&] {
     compute_.clock().advance(1);
     other_.clock().advance(3);
     timeline_.wait(compute_, other_.record());
     return 7;
   });
   compute_.clock().advance(1);
-  timeline_.enter(compute_, Part::kCompute);
+  timeline_.enter(compute_, Phase::kCompute);
   EXPECT_EQ(result, 7);
-  EXPECT_EQ(of(timeline_, Part::kSaving), 3);
-  EXPECT_EQ(of(timeline_, Part::kCompute), 1);
+  EXPECT_EQ(of(timeline_, Phase::kSaving), 3);
+  EXPECT_EQ(of(timeline_, Phase::kCompute), 1);
 }
 
 TEST_F(OnGpu, APartEndsWithAnException) {
-  timeline_.enter(compute_, Part::kCompute);
-  EXPECT_THROW(timeline_.during(compute_, Part::kSaving, [] { throw std::runtime_error("full"); }),
+  timeline_.enter(compute_, Phase::kCompute);
+  EXPECT_THROW(timeline_.during(compute_, Phase::kSaving, [] { throw std::runtime_error("full"); }),
                std::runtime_error);
-  EXPECT_EQ(timeline_.enter(compute_, Part::kCompute), Part::kCompute);
+  EXPECT_EQ(timeline_.enter(compute_, Phase::kCompute), Phase::kCompute);
 }
 
 TEST(OnCpu, PartsAddUpToTheTimeOfTheHost) {
@@ -89,16 +89,16 @@ TEST(OnCpu, PartsAddUpToTheTimeOfTheHost) {
   Stream compute = Stream::compute(Device::kCpu);
   Timeline timeline;
   const auto before = Timeline::Clock::now();
-  timeline.enter(compute, Part::kCompute);
+  timeline.enter(compute, Phase::kCompute);
   const auto begin = Timeline::Clock::now();
-  timeline.during(compute, Part::kData, [] { std::this_thread::sleep_for(20ms); });
+  timeline.during(compute, Phase::kData, [] { std::this_thread::sleep_for(20ms); });
   std::this_thread::sleep_for(10ms);
   const auto end = Timeline::Clock::now();
   const Timeline taken = timeline.take(compute);
   const auto after = Timeline::Clock::now();
-  EXPECT_GE(of(taken, Part::kData), 0.02);
-  EXPECT_GE(of(taken, Part::kCompute), 0.01);
-  EXPECT_EQ(of(taken, Part::kCommunication), 0);
+  EXPECT_GE(of(taken, Phase::kData), 0.02);
+  EXPECT_GE(of(taken, Phase::kCompute), 0.01);
+  EXPECT_EQ(of(taken, Phase::kCommunication), 0);
   // The sum of three parts is rounded twice, relative to less than a minute.
   EXPECT_GE(together(taken), std::chrono::duration<double>(end - begin).count() - 1e-13);
   EXPECT_LE(together(taken), std::chrono::duration<double>(after - before).count() + 1e-13);

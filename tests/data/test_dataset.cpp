@@ -223,10 +223,10 @@ TEST(Augmentation, DrawsEveryPlacementEquallyOften) {
   std::vector<int> y_counts(9), x_counts(9);
   int flips = 0;
   for (int64_t position = 0; position < 9000; ++position) {
-    const Placement placement = random_placement(5, 0, position);
-    ++y_counts.at(static_cast<size_t>(placement.shift_y + 4));
-    ++x_counts.at(static_cast<size_t>(placement.shift_x + 4));
-    flips += placement.flip ? 1 : 0;
+    const CropAndFlip crop = random_crop_and_flip(5, 0, position);
+    ++y_counts.at(static_cast<size_t>(crop.shift_y + 4));
+    ++x_counts.at(static_cast<size_t>(crop.shift_x + 4));
+    flips += crop.flip ? 1 : 0;
   }
   for (int i = 0; i < 9; ++i) {
     EXPECT_NEAR(y_counts[static_cast<size_t>(i)], 1000, 150);

@@ -93,7 +93,7 @@ Used run(const Config& config, const DatasetInfo& data, Device device) {
   const auto model = make_model(config.model, data);
   TrainingStep training(*model, group, stream, memory, staging, config.training_step(group.size()));
   training.store().values.initialize(1);
-  Uploader upload(stream, memory, staging, data, training.store().values.dtype());
+  Uploader uploader(stream, memory, staging, data, training.store().values.dtype());
   const MicroBatch batch = zeros(config, data);
   WireCount before;
   StepRecord::Copy pending;
@@ -103,7 +103,7 @@ Used run(const Config& config, const DatasetInfo& data, Device device) {
     training.run({.step = step,
                   .lr = 1e-3,
                   .targets = static_cast<double>(batch.target_count * ranks() * 2),
-                  .batch = [&](int64_t) { return upload(batch); }});
+                  .batch = [&](int64_t) { return uploader.upload(batch); }});
     pending = training.record().copy_to_host(stream);  // read one step late, as Trainer does
   }
   stream.synchronize();

@@ -23,7 +23,7 @@ MUTANTS = [
            "std::copy(window.begin(), window.end() - 1, batch->targets.begin() + at);",
            ["data.dataset"]),
     Mutant("augmentation: a flipped image that is moved begins at the wrong column", "src/data/augment.cpp",
-           "placement.flip ? width_ - 1 - x_begin : x_begin", "placement.flip ? width_ - 1 : x_begin",
+           "crop.flip ? width_ - 1 - x_begin : x_begin", "crop.flip ? width_ - 1 : x_begin",
            ["data.dataset", "data.loader"]),
     Mutant("csv: a doubled quote is dropped", "src/prepare/csv_reader.cpp",
            "      field->push_back('\"');\n", "",

@@ -202,7 +202,7 @@ MUTANTS = [
            "std::chrono::steady_clock::now() > deadline", "std::chrono::steady_clock::now() < deadline",
            ["program.startup SharedFolder.test_storage_that_shows_files_late_is_waited_for"]),
     Mutant("a validation reads values that have not come together", "src/train/trainer.cpp",
-           "  settle();\n  training_->store().values.gather();\n", "  settle();\n",
+           "  finish_steps();\n  training_->store().values.gather();\n", "  finish_steps();\n",
            ["program.exact WireBytes.test_every_stage_sends_what_its_formula_says"]),
     Mutant("values that come together for a validation are in no step's traffic", "src/report/metrics_window.h",
            "wire_ += wire_at(mark()) - wire_at(start);", "wire_ = wire_at(mark()), static_cast<void>(start);",

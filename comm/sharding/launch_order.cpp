@@ -1,4 +1,4 @@
-#include "comm/sharding/turns.h"
+#include "comm/sharding/launch_order.h"
 
 #include <utility>
 
@@ -6,21 +6,21 @@
 
 namespace tandem {
 
-void Turns::begin(std::vector<bool> takes_part) {
-  require(left_ == 0, "Turns: begin() before finish()");
+void LaunchOrder::begin(std::vector<bool> takes_part) {
+  require(left_ == 0, "LaunchOrder: begin() before finish()");
   waits_ = takes_part;
   takes_part_ = std::move(takes_part);
   left_ = static_cast<int64_t>(takes_part_.size());
 }
 
-void Turns::ready(int64_t index) {
+void LaunchOrder::ready(int64_t index) {
   require(index >= 0 && index < static_cast<int64_t>(waits_.size()) && waits_[index],
-          [&] { return str("Turns: ", index, " is ready twice, or does not take part"); });
+          [&] { return str("LaunchOrder: ", index, " is ready twice, or does not take part"); });
   waits_[index] = false;
   start_ready();
 }
 
-void Turns::start_ready() {
+void LaunchOrder::start_ready() {
   while (left_ > 0 && !waits_[left_ - 1]) {
     --left_;
     if (takes_part_[left_]) {
@@ -29,7 +29,7 @@ void Turns::start_ready() {
   }
 }
 
-void Turns::finish() {
+void LaunchOrder::finish() {
   waits_.assign(waits_.size(), false);
   start_ready();
 }

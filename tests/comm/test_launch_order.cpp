@@ -1,7 +1,7 @@
 // The order in which buckets start.
 #include <gtest/gtest.h>
 
-#include "comm/sharding/turns.h"
+#include "comm/sharding/launch_order.h"
 #include "src/core/error.h"
 
 namespace tandem::testing {
@@ -9,7 +9,7 @@ namespace {
 
 struct Recorded {
   std::vector<int64_t> order;
-  Turns turns{[this](int64_t index) { order.push_back(index); }};
+  LaunchOrder turns{[this](int64_t index) { order.push_back(index); }};
 
   void begin(std::vector<bool> takes_part) {
     order.clear();
@@ -17,7 +17,7 @@ struct Recorded {
   }
 };
 
-TEST(Turns, StartInReverseOrderWhateverIsReadyFirst) {
+TEST(LaunchOrder, StartInReverseOrderWhateverIsReadyFirst) {
   for (const std::vector<int64_t>& ready :
        {std::vector<int64_t>{3, 2, 1, 0}, {0, 1, 2, 3}, {2, 3, 0, 1}, {1, 3, 2, 0}}) {
     Recorded recorded;
@@ -31,7 +31,7 @@ TEST(Turns, StartInReverseOrderWhateverIsReadyFirst) {
   }
 }
 
-TEST(Turns, AReadyOneWaitsForItsTurn) {
+TEST(LaunchOrder, AReadyOneWaitsForItsTurn) {
   Recorded recorded;
   recorded.begin({true, true, true, true});
   recorded.turns.ready(2);
@@ -44,7 +44,7 @@ TEST(Turns, AReadyOneWaitsForItsTurn) {
   EXPECT_EQ(recorded.order, (std::vector<int64_t>{3, 2, 1, 0}));
 }
 
-TEST(Turns, ThoseThatDoNotTakePartHoldNobodyUp) {
+TEST(LaunchOrder, ThoseThatDoNotTakePartHoldNobodyUp) {
   Recorded recorded;
   for (int round = 0; round < 2; ++round) {
     recorded.begin({true, false, true, false});
@@ -59,7 +59,7 @@ TEST(Turns, ThoseThatDoNotTakePartHoldNobodyUp) {
   }
 }
 
-TEST(Turns, MisuseIsAnError) {
+TEST(LaunchOrder, MisuseIsAnError) {
   Recorded recorded;
   EXPECT_THROW(recorded.turns.ready(0), Error);  // before begin()
   recorded.begin({true, true, false});

@@ -11,10 +11,10 @@
 
 namespace tandem {
 
-class Turns {
+class LaunchOrder {
  public:
   // `start`: called once for each bucket that takes part.
-  explicit Turns(std::function<void(int64_t)> start) : start_(std::move(start)) {}
+  explicit LaunchOrder(std::function<void(int64_t)> start) : start_(std::move(start)) {}
 
   // Begins a round of the marked buckets. Each of them may become ready once.
   void begin(std::vector<bool> takes_part);
