@@ -1,5 +1,7 @@
 #include "src/device/cuda.h"
 
+#include <nvtx3/nvToolsExt.h>
+
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -8,6 +10,7 @@
 
 #include "src/core/error.h"
 #include "src/device/cuda_check.h"
+#include "src/device/profiler_range.h"
 
 namespace tandem::cuda {
 
@@ -209,3 +212,10 @@ double seconds_between(CUevent_st* earlier, CUevent_st* later) {
 }
 
 }  // namespace tandem::cuda
+
+namespace tandem::nvtx {
+
+void push(const char* name) { nvtxRangePushA(name); }
+void pop() { nvtxRangePop(); }
+
+}  // namespace tandem::nvtx

@@ -87,7 +87,7 @@ only 'cuda_runtime' 'src/device/(cuda\.cpp|cuda_check\.h)|src/kernels/launch\.cu
 only 'cublas' 'src/product/cublas_lt\.h'
 only 'cudnn' 'layers/attention/cudnn_attention\.cpp'
 only 'nccl\.h' 'comm/transport/nccl_(collectives\.cpp|stream\..*)'
-only 'nvtx3/' 'src/device/nvtx\.cpp'
+only 'nvtx3/' 'src/device/cuda\.cpp'
 only_line '^#include "src/autograd/(block|op|parameter_sums|say_where|tape|variable)\.h"' 'the tape' \
   '(src/(autograd|step)|layers|tests)/.*'
 only_line '\b_*asm_*( volatile)? *\(' 'assembly' 'src/device/ptx\.cuh|src/core/float16\.h'
