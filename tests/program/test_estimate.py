@@ -50,7 +50,7 @@ def draw(pick):
         "train.micro_batch": micro_batch,
         "train.recompute": pick.choice(["none", "block"]),
         "train.precision": pick.choice(["f32", "bf16", "fp16"]),
-        "optim.kind": pick.choice(["adamw", "sgd"]),
+        "optim.kind": pick.choice(["adamw", "lion", "sgd"]),
         "dist.zero": pick.randint(0, 3),
         "dist.reduce": pick.choice(["ring", "ring", "exact"]),
         "dist.bucket_mb": pick.choice([0.01, 0.05, 4]),
@@ -87,7 +87,8 @@ class Estimates(Workspace):
                 self.assertEqual(expected["wire_bytes"], used["wire_bytes"])
                 self.assertEqual(expected["peak_bytes"], used["peak_bytes"])
                 with open(os.path.join(self.run_folder(f"drawn{number}"), "report.json")) as file:
-                    self.assertEqual(expected["checkpoint_bytes"], json.load(file)["ranks"][0]["saved_copy_bytes"])
+                    copies = [rank["saved_copy_bytes"] for rank in json.load(file)["ranks"]]
+                self.assertEqual(expected["checkpoint_bytes"], max(copies))
                 for name, bytes in used["memory"].items():
                     self.assertEqual(expected["memory"][name], bytes, name)
 
@@ -189,9 +190,9 @@ class Estimates(Workspace):
         many = ["--gpu", "h100", "--train.micro_batch", "1", "--train.global_batch", "4194304"]
         for words, pattern in [
                 ([*job, "--model.layers", "10000"], "10000 layers, .* with 1 micro-batches a rank would take minutes.*fewer layers"),
-                ([*job, "--model.kind", "mlp", "--model.layers", "10000"], "model.layers = 10000 with 1 micro-batches a rank"),
-                ([*job, "--model.kind", "resnet", "--model.depth", "1202"], "model.depth = 1202 with 1 micro-batches a rank"),
-                (many, "model.layers = 4 with 4194304 micro-batches a rank.*a larger train.micro_batch"),
+                ([*job, "--model.kind", "mlp", "--model.layers", "10000"], "10000 layers, width 128 with 1 micro-batches a rank"),
+                ([*job, "--model.kind", "resnet", "--model.depth", "1202"], "depth 1202 with 1 micro-batches a rank"),
+                (many, "4 layers, .* with 4194304 micro-batches a rank.*a larger train.micro_batch"),
                 ([*many, "--ranks", "1048576"], "ranks = 1048576.*65536"),
                 ([*job, "--model.kind", "mlp", "--model.width", "1048576", "--image", "65536", "--channels", "65536"],
                  "has more than 2.63 elements; take smaller sizes"),
