@@ -17,8 +17,8 @@ namespace tandem {
 template <class Kind>
 class Kinds {
  public:
-  // T is derived from Kind. The first row is the chosen one until choose(). Throws Error(kInternal)
-  // if there is a row of this name.
+  // T is derived from Kind. The first row is chosen until the bound setting names another one.
+  // Throws Error(kInternal) if there is a row of this name.
   template <class T>
   void add(const std::string& name, T kind) {
     require(std::ranges::count(rows_, name, &Row::name) == 0,

@@ -22,7 +22,7 @@ class Saver {
         TrainingStep& training, const RunDirectory& directory, StopSignal& stop, RunState& state,
         LeaveOut leave_out);
 
-  // Collective. As Checkpointer::resume(); afterwards the state of the run is the loaded one.
+  // Collective. Does what Checkpointer::resume() does, and takes over the state that it loaded.
   Checkpointer::Start resume();
   void log_to(RunLog& log) { log_ = &log; }  // rank 0
 
@@ -33,8 +33,8 @@ class Saver {
   // best, last) is written once; if that failed, only the end of the run tries again. If the save
   // before is still being written, this waits for it.
   void save();
-  // The same after a validation, if that has the least loss so far: the checkpoint becomes the
-  // best.
+  // Collective. Call it after a validation. If that has the least loss so far, this saves, and the
+  // checkpoint becomes the best one.
   void save_if_best();
   // Collective. Ends the save that is being written, if any.
   void commit();
