@@ -26,14 +26,22 @@ std::vector<std::vector<Segment>> segments_by_block(std::span<const BlockParamet
     for (const Parameter* parameter : block.parameters) {
       const int64_t count = parameter->shape.elements();
       require(count > 0, [&] { return str("parameter ", parameter->name, " has no elements"); });
-      const auto entry = names.emplace(random_stream_of(parameter->name), parameter->name);
-      require(entry.second, [&] {
-        const std::string& other = entry.first->second;
-        return other == parameter->name
-                   ? str("parameter ", parameter->name, " is listed twice")
-                   : str("parameters ", other, " and ", parameter->name,
-                         " have names of one hash, and would begin with the same random numbers; "
-                         "rename one");
+      int64_t in_pieces = 0;
+      for (const Piece& piece : pieces_of(*parameter)) {
+        in_pieces += piece.slice.elements();
+        const auto entry = names.emplace(random_stream_of(piece.name), piece.name);
+        require(entry.second, [&] {
+          const std::string& other = entry.first->second;
+          return other == piece.name
+                     ? str("parameter ", piece.name, " is listed twice")
+                     : str("parameters ", other, " and ", piece.name,
+                           " have names of one hash, and would begin with the same random "
+                           "numbers; rename one");
+        });
+      }
+      require(in_pieces == count, [&] {
+        return str("parameter ", parameter->name, " has ", count, " elements, its pieces ",
+                   in_pieces);
       });
       segments.push_back({.name = parameter->name,
                           .parameter = next++,

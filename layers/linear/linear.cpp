@@ -142,6 +142,17 @@ Linear::Linear(const std::string& name, int64_t in, int64_t out, Initializer ini
       bias_{.name = name + ".bias", .shape = {out}, .init = Initializer::constant(0)},
       with_bias_(with_bias) {}
 
+Linear::Linear(const std::string& name, int64_t in, const std::vector<Outputs>& layers,
+               Initializer init, bool with_bias)
+    : Linear(name, in, 0, init, with_bias) {
+  for (const Outputs& layer : layers) {
+    weight_.pieces.push_back({layer.name + ".weight", Shape{layer.count, in}});
+    bias_.pieces.push_back({layer.name + ".bias", Shape{layer.count}});
+    weight_.shape = {weight_.shape[0] + layer.count, in};
+  }
+  bias_.shape = {weight_.shape[0]};
+}
+
 Linear Linear::classifier(const std::string& name, int64_t in, int64_t classes, Initializer init) {
   Linear layer(name, in, classes, init);
   layer.weight_.classes = layer.bias_.classes = true;

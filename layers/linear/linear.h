@@ -27,6 +27,13 @@ Variable linear(Context& context, const GeluVariable& x, Parameter& weight, Para
 class Linear {
  public:
   Linear(const std::string& name, int64_t in, int64_t out, Initializer init, bool with_bias = true);
+  // Several linear layers of one input as one. Its weight and its bias are stacks of theirs.
+  struct Outputs {
+    std::string name;
+    int64_t count = 0;
+  };
+  Linear(const std::string& name, int64_t in, const std::vector<Outputs>& layers, Initializer init,
+         bool with_bias);
   // The outputs are the logits of classes.
   static Linear classifier(const std::string& name, int64_t in, int64_t classes, Initializer init);
   Variable operator()(Context& context, const Variable& x);

@@ -40,11 +40,13 @@ TransformerBlock::TransformerBlock(const TransformerConfig& config, int64_t inde
     : config_(config),
       index_(index),
       norm_1_(norm(config.style.norm_1)),
-      qkv_(linear("attn.qkv", config.width, config.head_layout().row(), init_weight())),
+      qkv_(qkv(config.head_layout())),
       proj_(linear("attn.proj", config.width, config.width, init_residual(config))),
       norm_2_(norm(config.style.norm_2)),
-      up_(linear(config.style.up, config.width,
-                 config.style.is_gated ? 2 * config.ffn_width : config.ffn_width, init_weight())),
+      up_(config.style.is_gated
+              ? stacked(config.style.up,
+                        {{"mlp.gate", config.ffn_width}, {"mlp.up", config.ffn_width}})
+              : linear(config.style.up, config.width, config.ffn_width, init_weight())),
       down_(linear(config.style.down, config.ffn_width, config.width, init_residual(config))) {}
 
 Norm TransformerBlock::norm(const char* name) const {
@@ -54,6 +56,22 @@ Norm TransformerBlock::norm(const char* name) const {
 
 Linear TransformerBlock::linear(const char* name, int64_t in, int64_t out, Initializer init) const {
   return {str("blocks.", index_, ".", name), in, out, init, config_.style.is_biased};
+}
+
+// Layers that read the residual stream together.
+Linear TransformerBlock::stacked(const char* name, std::vector<Linear::Outputs> layers) const {
+  const std::string block = str("blocks.", index_, ".");
+  for (Linear::Outputs& layer : layers) {
+    layer.name = block + layer.name;
+  }
+  return {block + name, config_.width, layers, init_weight(), config_.style.is_biased};
+}
+
+Linear TransformerBlock::qkv(const HeadLayout& heads) const {
+  const int64_t kv_width = heads.kv_heads * heads.width;
+  return stacked(
+      "attn.qkv",
+      {{"attn.q", heads.heads * heads.width}, {"attn.k", kv_width}, {"attn.v", kv_width}});
 }
 
 Variable TransformerBlock::attend(Context& context, Variable qkv, KeyValueCache* cache) const {

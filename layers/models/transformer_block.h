@@ -29,6 +29,8 @@ class TransformerBlock {
  private:
   Norm norm(const char* name) const;
   Linear linear(const char* name, int64_t in, int64_t out, Initializer init) const;
+  Linear stacked(const char* name, std::vector<Linear::Outputs> layers) const;
+  Linear qkv(const HeadLayout& heads) const;
   Variable attend(Context& context, Variable qkv, KeyValueCache* cache) const;
   Variable feed_forward(Context& context, const Variable& x);
 

@@ -21,15 +21,14 @@ Shape stored_shape(const Parameter& parameter, Device device) {
   return is_padded ? parameter.shape.with(0, padded(parameter.shape[0])) : parameter.shape;
 }
 
-uint32_t random_stream_of(const std::string& parameter_name) {
+uint32_t random_stream_of(const std::string& piece_name) {
   Fnv1a<uint32_t> hash;
-  hash.add(parameter_name);
+  hash.add(piece_name);
   return hash.value();
 }
 
 void initialize(Parameter& parameter, uint64_t seed) {
-  const PhiloxKey key = random_key(seed, RandomUse::kInit, random_stream_of(parameter.name));
-  const auto element = [&](int64_t i) {
+  const auto element = [&](const PhiloxKey& key, int64_t i) {
     if (parameter.init.kind == Initializer::Kind::kConstant) {
       return parameter.init.scale;
     }
@@ -39,11 +38,14 @@ void initialize(Parameter& parameter, uint64_t seed) {
   };
   on_float(parameter.value.dtype(), [&]<class T>() {
     T* value = parameter.value.data<T>();
-    const Slice slice = parameter.slice();
-    for (int64_t i = 0; i < slice.elements();) {
-      const Range run = slice.run_at(i);
-      for (int64_t logical = run.begin; logical < run.end; ++logical) {
-        value[i++] = T(static_cast<float>(element(logical)));
+    for (const Piece& piece : pieces_of(parameter)) {
+      const PhiloxKey key = random_key(seed, RandomUse::kInit, random_stream_of(piece.name));
+      for (int64_t i = 0; i < piece.slice.elements();) {
+        const Range run = piece.slice.run_at(i);
+        i += run.count();
+        for (int64_t logical = run.begin; logical < run.end; ++logical) {
+          *value++ = T(static_cast<float>(element(key, logical)));
+        }
       }
     }
   });

@@ -1,7 +1,6 @@
 // The parameters that a model learns, and the statistics that it only observes.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,8 +12,8 @@ namespace tandem {
 
 using ParamId = int32_t;
 
-// How a parameter is initialized. The numbers are a pure function of (seed, parameter name, element
-// of the logical tensor).
+// How a parameter is initialized. The numbers are a pure function of (seed, name of the piece,
+// element of the logical tensor).
 struct Initializer {
   enum class Kind : uint8_t { kConstant, kNormal };
   Kind kind = Kind::kConstant;
@@ -24,10 +23,19 @@ struct Initializer {
   static Initializer normal(double deviation) { return {Kind::kNormal, deviation}; }
 };
 
+// A named slice of a logical tensor. Checkpoints and files of other programs hold logical tensors.
+struct Piece {
+  std::string name;  // of the logical tensor: "blocks.0.attn.q.weight"
+  Slice slice;       // of it; lies row-major in the parameter
+};
+
 // The model does not own the memory: a parameter store binds `value` and `grad` to views of its
 // flat buffers. With ZeRO-3 `value` is gathered and freed again, so ops save a Parameter*, never
 // its tensor. `value` and `grad` have stored_shape(): on a GPU there may be padding rows after
-// those of `shape`. These are zero, and no part of the parameter.
+// those of `shape`. These are zero, and do not belong to the parameter.
+//
+// Several tensors that one product reads are one parameter: its pieces lie in its memory one after
+// the other. Queries, keys and values are rows of attn.qkv.weight.
 struct Parameter {
   std::string name;
   Shape shape;
@@ -36,7 +44,7 @@ struct Parameter {
   bool shared = false;          // several blocks use it: ZeRO-3 keeps it whole
   bool frozen = false;          // not trained: no gradient is computed
   bool classes = false;         // its rows are classes, and a product gives their logits
-  std::optional<Slice> part{};  // which slice of a larger logical tensor this is
+  std::vector<Piece> pieces{};  // empty: one, the whole tensor of its name (pieces_of)
 
   ParamId id = -1;  // position in the model's forward order; the store sets it
   Tensor value{};
@@ -44,9 +52,28 @@ struct Parameter {
   bool grad_written = false;  // false: the next write overwrites, true: it adds
 
   bool wanted() const { return !frozen; }  // whether a gradient is needed (requires_grad)
-  // The slice of the logical tensor that this is: `part`, or the whole tensor.
-  Slice slice() const { return part ? *part : Slice(shape); }
 };
+
+// In order of memory. Together they have all elements.
+inline std::vector<Piece> pieces_of(const Parameter& parameter) {
+  return parameter.pieces.empty() ? std::vector<Piece>{{parameter.name, parameter.shape}}
+                                  : parameter.pieces;
+}
+
+// Visits the pieces that are in elements `range` of a parameter, in order. Calls visit(piece,
+// elements of piece.slice, where they begin in `range`).
+template <class F>
+void visit_pieces(const Parameter& parameter, Range range, F visit) {
+  int64_t begin = 0;  // of the piece in the parameter
+  for (const Piece& piece : pieces_of(parameter)) {
+    const Range here =
+        intersection({range.begin - begin, range.end - begin}, {0, piece.slice.elements()});
+    if (here.count() > 0) {
+      visit(piece, here, begin + here.begin - range.begin);
+    }
+    begin += piece.slice.elements();
+  }
+}
 
 // The parameters of one block, in the order of their first use.
 struct BlockParameters {
@@ -65,8 +92,8 @@ std::vector<Parameter*> parameters_in(Layers&... layers) {
   return all;
 }
 
-// The key of the parameter's random numbers. It depends on the name alone, not on other parameters.
-uint32_t random_stream_of(const std::string& parameter_name);
+// The key of a piece's initial random numbers. It depends on the name alone, not on other pieces.
+uint32_t random_stream_of(const std::string& piece_name);
 
 // The shape in which a parameter store keeps a parameter on a device. On a GPU the number of
 // classes is rounded up to a multiple of 128 from 1,024 classes on, and of 8 below. Then each row

@@ -10,6 +10,7 @@
 #include "src/weights/hugging_face/settings.h"
 #include "src/weights/hugging_face/tokenizer_files.h"
 #include "src/weights/hugging_face/writer.h"
+#include "src/weights/piece_source.h"
 #include "src/weights/stored_weights.h"
 
 namespace tandem {
@@ -73,19 +74,18 @@ void write_model(const Request& request, const std::string& checkpoint, const st
   const ModelConfig model = config_of(checkpoint).model;
   ExportOptions options{.dtype = request.dtype,
                         .shard_bytes = static_cast<int64_t>(request.shard_gb * 1e9)};
-  const auto write = [&](const TensorSource& weights, int64_t vocab) {
-    TransformerConfig sizes = *model->transformer();
-    sizes.vocab = vocab;
-    write_hugging_face(weights, resolved(sizes), options, folder);
-  };
-  if (model.kind.name() == "resnet") {
-    write_torchvision(CheckpointReader(checkpoint), options, folder);
-  } else if (!model->transformer()) {
+  const ForeignNames* names = model->foreign_names();
+  if (!names) {
     fail(ExitCode::kConfig,
          str(checkpoint, ": model.kind = ", model.kind.name(),
              " is in neither transformers nor torchvision; export a gpt, a llama or a resnet"));
-  } else if (options.around_text = write_tokenizer(request, checkpoint, model->context(), folder);
-             is_hugging_face(checkpoint)) {
+  }
+  if (!model->transformer()) {
+    return write_torchvision(CheckpointReader(checkpoint), *names, options, folder);
+  }
+  options.around_text = write_tokenizer(request, checkpoint, model->context(), folder);
+  TransformerConfig sizes = *model->transformer();
+  if (is_hugging_face(checkpoint)) {
     const std::vector<int32_t> ends = hugging_face_end_tokens(checkpoint);
     if (!ends.empty()) {
       options.around_text.end = ends[0];
@@ -93,10 +93,14 @@ void write_model(const Request& request, const std::string& checkpoint, const st
     }
     const HuggingFaceReader reader(checkpoint);
     reader.require_tied();
-    write(reader, model->transformer()->vocab);
+    Transformer transformer(sizes);
+    write_hugging_face(reader, transformer, *names, options, folder);
   } else {
-    const CheckpointReader reader(checkpoint);
-    write(reader, vocabulary_of(reader));
+    CheckpointReader reader(checkpoint);
+    sizes.vocab = vocabulary_of(reader);
+    Transformer transformer(sizes);
+    write_hugging_face(PieceSource(std::move(reader), transformer), transformer, *names, options,
+                       folder);
   }
 }
 

@@ -10,7 +10,7 @@
 namespace tandem {
 
 struct Slab {
-  std::string name;    // "param/blocks.0.attn.qkv.weight", "optim/m/...", "stat/..."
+  std::string name;    // "param/blocks.0.attn.q.weight", "optim/m/...", "stat/..."
   Slice slice;         // of the logical tensor
   int64_t offset = 0;  // of data's first element in the slice
   Tensor data;         // flat; elements [offset, offset + data.elements()) of the slice

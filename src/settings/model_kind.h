@@ -4,6 +4,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "layers/models/model.h"
@@ -12,6 +14,15 @@
 #include "src/options/kinds.h"
 
 namespace tandem {
+
+// How the files of another program hold a model's tensors.
+struct ForeignNames {
+  // Ours and theirs. In a name of ours each word is replaced once, in this order.
+  std::vector<std::pair<std::string_view, std::string_view>> words{};
+  bool is_conv1d = false;  // a parameter is one tensor, and a matrix is [inputs, outputs];
+                           // otherwise each piece is one tensor
+  std::vector<std::string_view> buffers{};  // ends of names that are no parameters
+};
 
 class ModelKind {
  public:
@@ -26,6 +37,8 @@ class ModelKind {
   virtual int64_t blocks() const = 0;            // about so many are run, one after the other
   // The sizes of a gpt or llama, as the user gave them; nothing for other models.
   virtual std::optional<TransformerConfig> transformer() const { return {}; }
+  // Names in Hugging Face's or torchvision's files; null if neither has this model.
+  virtual const ForeignNames* foreign_names() const { return nullptr; }
   // The model for this dataset, which is of the right kind and has the vocabulary, the classes and
   // the size of images. Throws Error(kConfig) for sizes that do not fit together, Error(kData) for
   // data that does not fit the model.

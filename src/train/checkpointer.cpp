@@ -163,23 +163,24 @@ bool Checkpointer::is_whole(const std::function<void()>& work) const {
 // with other settings is an error, which is found before anything is loaded.
 bool Checkpointer::load(const std::string& checkpoint, Start& start) {
   RunState& state = start.state;
-  std::optional<CheckpointReader> reader;
-  if (!is_whole([&] { reader.emplace(open_checkpoint(job_, checkpoint)); })) {
+  std::optional<PieceSource> source;
+  if (!is_whole([&] { source.emplace(open_checkpoint(job_, checkpoint, model_)); })) {
     return false;
   }
   std::vector<Slab> slabs = weights_here(training_.store().values, model_);
   std::ranges::move(state_here(training_.store().shards, training_.optimizer()),
                     std::back_inserter(slabs));
   agree(job_, [&] {
-    const Config then = config_of(*reader);
+    const Manifest& written = source->reader().manifest();
+    const Config then = config_of(source->reader());
     require_same_settings(checkpoint, then, config_);
-    require_tensors(*reader, slabs);
-    state = RunState::read(reader->manifest());
-    require_same_data(checkpoint, reader->manifest(), manifest(state), dataset_.info());
+    require_tensors(*source, slabs);
+    state = RunState::read(written);
+    require_same_data(checkpoint, written, manifest(state), dataset_.info());
     start.changes = all_changes(then, config_);
   });
   const auto load_all = [&] {
-    tandem::load(stream_, *reader, slabs);
+    tandem::load(stream_, *source, slabs);
     load_exponents(state.exponents, training_);
   };
   if (!is_whole([&] { agree(job_, load_all); })) {
@@ -193,7 +194,7 @@ bool Checkpointer::load(const std::string& checkpoint, Start& start) {
 }
 
 void Checkpointer::load_weights_of(const std::string& checkpoint) {
-  const std::unique_ptr<TensorSource> weights = open_weights(job_, checkpoint);
+  const std::unique_ptr<TensorSource> weights = open_weights(job_, checkpoint, model_);
   agree(job_, [&] {
     const std::vector<Slab> slabs = weights_here(training_.store().values, model_);
     require_tensors(*weights, slabs);

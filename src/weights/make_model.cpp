@@ -19,9 +19,22 @@ void freeze(Model& model, const std::string& patterns) {
   const std::vector<Parameter*> parameters = parameters_of(model);
   std::istringstream list(patterns);
   for (std::string pattern; std::getline(list, pattern, ',');) {
+    const auto fits = [&](const std::string& name) {
+      return fnmatch(pattern.c_str(), name.c_str(), FNM_NOESCAPE) == 0;
+    };
     bool is_used = false;
     for (Parameter* parameter : parameters) {
-      if (fnmatch(pattern.c_str(), parameter->name.c_str(), FNM_NOESCAPE) == 0) {
+      std::string in, out;
+      for (const Piece& piece : pieces_of(*parameter)) {
+        std::string& names = fits(piece.name) ? in : out;
+        names += (names.empty() ? "" : ", ") + piece.name;
+      }
+      if (!in.empty() && !out.empty() && !fits(parameter->name)) {
+        fail(ExitCode::kConfig,
+             str("model.freeze: ", pattern, " fits ", in, ", but not ", out,
+                 ", which one product reads with it; freeze all of ", parameter->name, " or none"));
+      }
+      if (out.empty() || fits(parameter->name)) {
         parameter->frozen = is_used = true;
       }
     }

@@ -13,8 +13,9 @@ namespace tandem {
 // image size come from the dataset. Error kData if the dataset is of the wrong kind for the model.
 std::unique_ptr<Model> make_model(const ModelConfig& model, const DatasetInfo& data);
 
-// Freezes parameters by name. `patterns` are names separated by commas, in which * stands for any
-// characters. Error kConfig if one fits no parameter, or if nothing is left to train.
+// Freezes parameters by their names or by those of all their pieces. `patterns` are names separated
+// by commas, in which * stands for any characters. Error kConfig if one fits no parameter or only
+// some pieces of one, or if nothing is left to train.
 void freeze(Model& model, const std::string& patterns);
 
 // Elements of all parameters, and of those that are trained.

@@ -3,6 +3,7 @@
 #include <functional>
 #include <optional>
 
+#include "src/core/visible_text.h"
 #include "src/device/copy.h"
 #include "src/device/ranks/agreement.h"
 #include "src/io/checkpoint/checkpoint.h"
@@ -15,10 +16,19 @@ namespace {
 // They stay as long as the run, so that their sizes are not rounded up.
 constexpr MemoryClass kCopies = MemoryClass::kMasters;
 
+// Elements [first, first + n) of a parameter, which `data` holds.
+void add(const std::string& prefix, const Parameter& parameter, int64_t first, const Tensor& data,
+         std::vector<Slab>& slabs) {
+  visit_pieces(parameter, {first, first + data.elements()},
+               [&](const Piece& piece, Range in_slice, int64_t begin) {
+                 slabs.push_back({prefix + piece.name, piece.slice, in_slice.begin,
+                                  data.slice(begin, in_slice.count())});
+               });
+}
+
 void add_weights(const std::vector<ParamValues::Weights>& all, std::vector<Slab>& slabs) {
   for (const ParamValues::Weights& weights : all) {
-    slabs.push_back({"param/" + weights.parameter->name, weights.parameter->slice(), weights.offset,
-                     weights.data});
+    add("param/", *weights.parameter, weights.offset, weights.data, slabs);
   }
 }
 
@@ -28,9 +38,8 @@ void add_state(const OptimizerShards& shards, const Optimizer& optimizer, F exte
                std::vector<Slab>& slabs) {
   optimizer.visit([&](std::string_view slot, size_t shard, const Tensor& state) {
     for (const Extent& extent : std::invoke(extents, shards, shard)) {
-      const Parameter& parameter = shards.parameter(extent);
-      slabs.push_back({str("optim/", slot, "/", parameter.name), parameter.slice(),
-                       extent.in_parameter, state.slice(extent.in_flat, extent.count)});
+      add(str("optim/", slot, "/"), shards.parameter(extent), extent.in_parameter,
+          state.slice(extent.in_flat, extent.count), slabs);
     }
   });
 }
@@ -120,7 +129,7 @@ Tensor Snapshot::host_copy(const Tensor& data, const Tensor& former) {
   return here;
 }
 
-CheckpointReader open_checkpoint(Control& control, const std::string& directory) {
+PieceSource open_checkpoint(Control& control, const std::string& directory, Model& model) {
   Manifest manifest;
   std::string share;
   agree(control, [&] {
@@ -135,7 +144,13 @@ CheckpointReader open_checkpoint(Control& control, const std::string& directory)
   }
   std::optional<CheckpointReader> reader;
   agree(control, [&] { reader.emplace(directory, manifest, index); });
-  return std::move(*reader);
+  if (control.rank() == 0 && manifest.format_version < Manifest::kFormatVersion) {
+    complain(
+        str(directory, ": format ", manifest.format_version,
+            ", whose stacked parameters are cut by rows; what is saved from now on has format ",
+            Manifest::kFormatVersion));
+  }
+  return {std::move(*reader), model};
 }
 
 std::vector<Slab> weights_here(const ParamValues& values, Model& model) {

@@ -10,8 +10,8 @@
 #include "layers/models/model.h"
 #include "optim/optimizer.h"
 #include "src/device/slab.h"
-#include "src/io/checkpoint/checkpoint_reader.h"
 #include "src/step/training_step.h"
+#include "src/weights/piece_source.h"
 
 namespace tandem {
 
@@ -43,8 +43,9 @@ class Snapshot {
 int64_t snapshot_bytes(const ParamStore& store, const Optimizer& optimizer, Model& model, int rank);
 
 // Collective. Each rank indexes a share of the files. AgreedError(kData) if a file is missing or
-// damaged outside its pieces. A piece is verified when it is read.
-CheckpointReader open_checkpoint(Control& control, const std::string& directory);
+// damaged outside its pieces. A piece is verified when it is read. Rank 0 says so on standard error
+// if the format is an older one.
+PieceSource open_checkpoint(Control& control, const std::string& directory, Model& model);
 
 // What this rank loads, as views of the memory in use. weights_here(): its shards of the
 // parameters, which the caller publishes after load(), and all running statistics. state_here():

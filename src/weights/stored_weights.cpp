@@ -68,7 +68,8 @@ void require_same_vocabulary(const std::string& checkpoint, const std::string& d
   }
 }
 
-std::unique_ptr<TensorSource> open_weights(Control& control, const std::string& checkpoint) {
+std::unique_ptr<TensorSource> open_weights(Control& control, const std::string& checkpoint,
+                                           Model& model) {
   std::unique_ptr<TensorSource> weights;
   if (is_hugging_face(checkpoint)) {
     std::unique_ptr<HuggingFaceReader> reader;
@@ -79,7 +80,7 @@ std::unique_ptr<TensorSource> open_weights(Control& control, const std::string& 
     });
     weights = std::move(reader);
   } else {
-    weights = std::make_unique<CheckpointReader>(open_checkpoint(control, checkpoint));
+    weights = std::make_unique<PieceSource>(open_checkpoint(control, checkpoint, model));
   }
   return weights;
 }

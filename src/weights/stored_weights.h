@@ -20,9 +20,10 @@ std::string resolve_checkpoint(const std::string& path);
 // that do not know it pass.
 void require_same_vocabulary(const std::string& checkpoint, const std::string& data);
 
-// Collective. The weights of a checkpoint or of a Hugging Face model. AgreedError as
+// Collective. The weights of a checkpoint or of a Hugging Face model, for `model`. AgreedError as
 // open_checkpoint(), or as HuggingFaceReader.
-std::unique_ptr<TensorSource> open_weights(Control& control, const std::string& checkpoint);
+std::unique_ptr<TensorSource> open_weights(Control& control, const std::string& checkpoint,
+                                           Model& model);
 
 // The settings stored in a checkpoint, or hugging_face_config().
 Config config_of(const std::string& checkpoint);

@@ -103,13 +103,38 @@ TEST(Slice, ParametersStartByLogicalElements) {
   for (const Slice& slice : {Slice(all.shape, {3, 0}, {3, 8}), Slice(all.shape, {0, 2}, {6, 5})}) {
     Parameter part = all;
     part.shape = slice.extent();
-    part.part = slice;
+    part.pieces = {{"w", slice}};
     part.value = Tensor::zeros(test_memory(), part.shape, DType::kF32, MemoryClass::kParameters);
     initialize(part, 7);
     for (int64_t i = 0; i < slice.elements(); ++i) {
       EXPECT_EQ(part.value.data<float>()[i], all.value.data<float>()[slice.run_at(i).begin]);
     }
   }
+}
+
+// A stack starts with the values that its pieces have as parameters of their own.
+TEST(Slice, StacksStartAsTheirPieces) {
+  const auto started = [](Parameter parameter) {
+    parameter.init = Initializer::normal(1);
+    parameter.value =
+        Tensor::empty(test_memory(), parameter.shape, DType::kF32, MemoryClass::kParameters);
+    initialize(parameter, 7);
+    return values_of(parameter.value);
+  };
+  std::vector<double> one = started({.name = "a", .shape = {2, 3}});
+  const std::vector<double> other = started({.name = "b", .shape = {4, 3}});
+  one.insert(one.end(), other.begin(), other.end());
+  const Parameter stack{.name = "ab",
+                        .shape = {6, 3},
+                        .pieces = {{"a", Shape{2, 3}}, {"b", Shape{4, 3}}}};
+  EXPECT_EQ(started(stack), one);
+
+  std::string visited;
+  visit_pieces(stack, {4, 11}, [&](const Piece& piece, Range in_slice, int64_t begin) {
+    visited += str(piece.name, " ", in_slice.begin, "-", in_slice.end, " at ", begin, ", ");
+  });
+  EXPECT_EQ(visited, "a 4-6 at 0, b 0-5 at 2, ");
+  visit_pieces(stack, {6, 6}, [](const Piece&, Range, int64_t) { FAIL() << "nothing is there"; });
 }
 
 }  // namespace

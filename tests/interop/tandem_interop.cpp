@@ -1,14 +1,13 @@
 // What tests/interop compares with transformers: logits and weights of a checkpoint, or of a
-// Hugging Face model.
+// Hugging Face model, as f32 on standard output.
 //
-//     tandem_interop logits PATH TOKEN...     logits [tokens, model.vocab] as f32, to standard
-//     output tandem_interop weights PATH             all parameters as f32, in the order of the
-//     table
+//     tandem_interop logits PATH TOKEN...     logits [tokens, model.vocab]
+//     tandem_interop weights PATH             all parameters, in forward order
 #include <cstdio>
 #include <filesystem>
 
 #include "comm/transport/local_control.h"
-#include "src/weights/hugging_face/names.h"
+#include "layers/models/transformer.h"
 #include "src/weights/stored_weights.h"
 
 namespace tandem {
@@ -24,14 +23,17 @@ void run(const std::string& what, const std::string& checkpoint, std::vector<int
   LocalControl control;
   Memory memory(Device::kCpu);
   Stream stream = Stream::compute(Device::kCpu);
-  const std::unique_ptr<TensorSource> weights = open_weights(control, checkpoint);
   Transformer model(*config_of(checkpoint).model->transformer());
+  const std::unique_ptr<TensorSource> weights = open_weights(control, checkpoint, model);
   for (Parameter* parameter : parameters_of(model)) {
     parameter->value =
         Tensor::empty(memory, parameter->shape, DType::kF32, MemoryClass::kParameters);
-    const int64_t elements = parameter->shape.elements();
-    weights->read(
-        {"param/" + parameter->name, parameter->shape, 0, parameter->value.reshape({elements})});
+    const Range all{0, parameter->shape.elements()};
+    visit_pieces(*parameter, all, [&](const Piece& piece, Range, int64_t begin) {
+      const int64_t count = piece.slice.elements();
+      weights->read({"param/" + piece.name, piece.slice, 0,
+                     parameter->value.reshape({all.end}).slice(begin, count)});
+    });
     if (what == "weights") {
       print(parameter->value);
     }

@@ -86,7 +86,7 @@ inline std::vector<Slab> one_slab(uint64_t seed = 1) {
   return {{"param/w", Shape{10}, 0, random_values(10, seed)}};
 }
 
-inline std::vector<double> read_all(const CheckpointReader& reader, const Slab& slab) {
+inline std::vector<double> read_all(const TensorSource& reader, const Slab& slab) {
   const Tensor out =
       Tensor::empty(test_memory(), {slab.slice.elements()}, DType::kF32, MemoryClass::kParameters);
   reader.read({slab.name, slab.slice, 0, out});

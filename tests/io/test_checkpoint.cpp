@@ -51,8 +51,8 @@ TEST_F(Checkpoint, ManifestErrorsSayWhatIsWrong) {
   expect_mentions(error_with("[1, 2]"), {"manifest.json", "damaged"});
   expect_mentions(error_with(R"({"format": "else"})"), {"not the manifest of a checkpoint"});
   std::string other = text;
-  other.replace(other.find("\"format_version\": 2"), 19, "\"format_version\": 3");
-  expect_mentions(error_with(other), {"version 3", "reads version 2"});
+  other.replace(other.find("\"format_version\": 3"), 19, "\"format_version\": 4");
+  expect_mentions(error_with(other), {"version 4", "reads versions 2 and 3"});
   other = text;
   other.replace(other.find("\"step\": 1"), 9, "\"step\": 2");
   expect_mentions(error_with(other), {"damaged", "hash"});

@@ -122,8 +122,14 @@ def train_with_torch(settings, batches, start):
 
 
 def weights_in(folder, step):
+    """By name of the reference's parameters, some of which are stacks of several tensors."""
     with h5py.File(os.path.join(folder, f"checkpoints/step-{step:08d}/rank-0000.h5")) as file:
-        return {name: data[()].astype(np.float64).reshape(data.attrs["shape"]) for name, data in file["param"].items()}
+        weights = {name: data[()].astype(np.float64).reshape(data.attrs["shape"]) for name, data in file["param"].items()}
+    for stack, pieces in [("attn.qkv.", ["attn.q.", "attn.k.", "attn.v."]), ("mlp.gate_up.", ["mlp.gate.", "mlp.up."])]:
+        for first in [name for name in weights if pieces[0] in name]:
+            rows = [weights.pop(first.replace(pieces[0], piece)) for piece in pieces]
+            weights[first.replace(pieces[0], stack)] = np.concatenate(rows)
+    return weights
 
 
 class Program(Workspace):

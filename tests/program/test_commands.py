@@ -238,7 +238,7 @@ class UsingAModel(Workspace):
         self.assertIn("tokenizer   char", self.check(run("inspect", self.text, "--verify")).stdout)
         self.assertIn("10: ", self.check(run("inspect", self.images)).stdout)
         shown = self.check(run("inspect", self.model, "--verify")).stdout
-        self.assertIn("param/blocks.0.attn.qkv.weight", shown)
+        self.assertIn("param/blocks.0.attn.q.weight", shown)
         self.assertIn("optim/m/wte", shown)
         self.assertIn("width = 32", shown)
 

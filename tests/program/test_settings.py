@@ -144,14 +144,14 @@ ROWS = {
     "model.layers": [Row(1, 3, gives(numbered("blocks."), 1, 3)),
                      Row(1, 3, gives(numbered("layers."), 1, 3), given=MLP)],
     "model.heads": [Row(2, 4, differs(losses), same(shapes, weights), given=STILL)],
-    # Rows of queries, keys and values; heads have 4 elements.
-    "model.kv_heads": [Row(0, 1, gives(shape("blocks.0.attn.qkv.weight"), [3 * 16, 16], [16 + 2 * 4, 16]),
+    # Heads have 4 elements.
+    "model.kv_heads": [Row(0, 1, gives(shape("blocks.0.attn.v.weight"), [16, 16], [4, 16]),
                            given="model.kind=llama model.heads=4")],
     "model.width": [Row(16, 32, gives(shape("wte"), [256, 16], [256, 32])),
                     Row(16, 24, gives(shape("layers.0.weight"), [16, 64], [24, 64]), given=MLP)],
     "model.ffn_width": [
         Row(0, 24, gives(shape("blocks.0.mlp.fc.weight"), [4 * 16, 16], [24, 16])),
-        Row(0, 24, gives(shape("blocks.0.mlp.gate_up.weight"), [2 * 64, 16], [2 * 24, 16]), given="model.kind=llama")],
+        Row(0, 24, gives(shape("blocks.0.mlp.gate.weight"), [64, 16], [24, 16]), given="model.kind=llama")],
     "model.context": [Row(8, 12, gives(shape("wpe"), [8, 16], [12, 16]))],
     "model.positions": [Row(0, 12, gives(shape("wpe"), [8, 16], [12, 16])),
                         Row(0, 7, ends=(CONFIG, "model.positions = 7 is below model.context = 8"))],

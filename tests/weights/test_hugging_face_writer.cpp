@@ -5,12 +5,19 @@
 #include "src/io/safetensors/safetensors.h"
 #include "src/weights/hugging_face/writer.h"
 #include "tests/io/checkpoint_folder.h"
+#include "tests/support/set_config.h"
 
 namespace tandem::testing {
 namespace {
 
 using Json = nlohmann::json;
 using Names = std::set<std::string>;
+
+const ForeignNames& names_of(const std::string& kind) {
+  Config config;
+  set(config, "model.kind", kind);
+  return *config.model->foreign_names();
+}
 
 class HuggingFaceWriter : public Checkpoint {
  protected:
@@ -25,7 +32,9 @@ class HuggingFaceWriter : public Checkpoint {
   std::string save_of(Model& model) {
     std::vector<Slab> whole;
     for (const Parameter* parameter : parameters_of(model)) {
-      whole.push_back({"param/" + parameter->name, parameter->shape, 0, {}});
+      for (const Piece& piece : pieces_of(*parameter)) {
+        whole.push_back({"param/" + piece.name, piece.slice, 0, {}});
+      }
     }
     for (const RunningStatistics* statistics : model.statistics()) {
       whole.push_back({"stat/" + statistics->name, Shape{2, statistics->channels}, 0, {}});
@@ -65,18 +74,17 @@ class HuggingFaceWriter : public Checkpoint {
     }
     return values;
   }
-  // Our values from row `first` on: so many rows.
-  std::vector<float> rows(const std::string& name, int64_t first, int64_t count,
-                          int64_t columns) const {
-    const auto values = ours_.at("param/" + name).as<float>();
-    return {values.begin() + first * columns, values.begin() + (first + count) * columns};
-  }
   std::vector<float> all(const std::string& name) const {
     const auto values = ours_.at(name).as<float>();
     return {values.begin(), values.end()};
   }
-  std::vector<float> transposed(const std::string& name, int64_t rows, int64_t columns) const {
-    const auto values = ours_.at("param/" + name).as<float>();
+  // Of matrices one below the other.
+  std::vector<float> transposed(const std::vector<std::string>& names, int64_t rows,
+                                int64_t columns) const {
+    std::vector<float> values;
+    for (const std::string& name : names) {
+      std::ranges::copy(all("param/" + name), std::back_inserter(values));
+    }
     std::vector<float> result;
     for (int64_t column = 0; column < columns; ++column) {
       for (int64_t row = 0; row < rows; ++row) {
@@ -109,7 +117,7 @@ TEST_F(HuggingFaceWriter, Gpt2) {
                                              .dropout = 0.25,
                                              .norm_epsilon = 1e-6});
   Transformer model(config);
-  write_hugging_face(CheckpointReader(save_of(model)), config,
+  write_hugging_face(CheckpointReader(save_of(model)), model, names_of("gpt"),
                      {.shard_bytes = 1000, .around_text = {.before = 2, .end = 3}}, folder_);
 
   Names expected = {"transformer.wte.weight", "transformer.wpe.weight", "transformer.ln_f.weight",
@@ -126,14 +134,16 @@ TEST_F(HuggingFaceWriter, Gpt2) {
   EXPECT_EQ(theirs("transformer.wpe.weight", {7, 6}), all("param/wpe"));
   EXPECT_EQ(theirs("transformer.h.1.ln_2.weight", {6}), all("param/blocks.1.ln_2.gain"));
   EXPECT_EQ(theirs("transformer.ln_f.bias", {6}), all("param/ln_f.bias"));
-  EXPECT_EQ(theirs("transformer.h.0.attn.c_attn.weight", {6, 18}),
-            transposed("blocks.0.attn.qkv.weight", 18, 6));
+  EXPECT_EQ(
+      theirs("transformer.h.0.attn.c_attn.weight", {6, 18}),
+      transposed({"blocks.0.attn.q.weight", "blocks.0.attn.k.weight", "blocks.0.attn.v.weight"}, 18,
+                 6));
   EXPECT_EQ(theirs("transformer.h.1.attn.c_proj.weight", {6, 6}),
-            transposed("blocks.1.attn.proj.weight", 6, 6));
+            transposed({"blocks.1.attn.proj.weight"}, 6, 6));
   EXPECT_EQ(theirs("transformer.h.1.mlp.c_fc.weight", {6, 24}),
-            transposed("blocks.1.mlp.fc.weight", 24, 6));
+            transposed({"blocks.1.mlp.fc.weight"}, 24, 6));
   EXPECT_EQ(theirs("transformer.h.1.mlp.c_proj.weight", {24, 6}),
-            transposed("blocks.1.mlp.proj.weight", 6, 24));
+            transposed({"blocks.1.mlp.proj.weight"}, 6, 24));
   EXPECT_EQ(theirs("transformer.h.0.mlp.c_fc.bias", {24}), all("param/blocks.0.mlp.fc.bias"));
 
   EXPECT_EQ(json("config.json"), Json::parse(R"({
@@ -150,9 +160,10 @@ TEST_F(HuggingFaceWriter, MatricesLargerThanABlock) {
   const TransformerConfig config =
       resolved({.vocab = 3, .context = 2, .layers = 1, .heads = 2, .width = 520});
   Transformer model(config);
-  write_hugging_face(CheckpointReader(save_of(model)), config, {.shard_bytes = 1 << 30}, folder_);
+  write_hugging_face(CheckpointReader(save_of(model)), model, names_of("gpt"),
+                     {.shard_bytes = 1 << 30}, folder_);
   EXPECT_TRUE(theirs("transformer.h.0.mlp.c_fc.weight", {520, 2080}) ==
-              transposed("blocks.0.mlp.fc.weight", 2080, 520));
+              transposed({"blocks.0.mlp.fc.weight"}, 2080, 520));
 }
 
 TEST_F(HuggingFaceWriter, Llama) {
@@ -171,7 +182,7 @@ TEST_F(HuggingFaceWriter, Llama) {
                                                       .low_freq_factor = 2,
                                                       .high_freq_factor = 4}});
   Transformer model(config);
-  write_hugging_face(CheckpointReader(save_of(model)), config, {}, folder_);
+  write_hugging_face(CheckpointReader(save_of(model)), model, names_of("llama"), {}, folder_);
 
   const std::string layer = "model.layers.0.";
   EXPECT_EQ(names(),
@@ -181,12 +192,15 @@ TEST_F(HuggingFaceWriter, Llama) {
                    layer + "self_attn.v_proj.weight", layer + "self_attn.o_proj.weight",
                    layer + "mlp.gate_proj.weight", layer + "mlp.up_proj.weight",
                    layer + "mlp.down_proj.weight"}));
-  const std::string qkv = "blocks.0.attn.qkv.weight", gate_up = "blocks.0.mlp.gate_up.weight";
-  EXPECT_EQ(theirs(layer + "self_attn.q_proj.weight", {8, 8}), rows(qkv, 0, 8, 8));
-  EXPECT_EQ(theirs(layer + "self_attn.k_proj.weight", {4, 8}), rows(qkv, 8, 4, 8));
-  EXPECT_EQ(theirs(layer + "self_attn.v_proj.weight", {4, 8}), rows(qkv, 12, 4, 8));
-  EXPECT_EQ(theirs(layer + "mlp.gate_proj.weight", {12, 8}), rows(gate_up, 0, 12, 8));
-  EXPECT_EQ(theirs(layer + "mlp.up_proj.weight", {12, 8}), rows(gate_up, 12, 12, 8));
+  for (const std::string name : {"q", "k", "v"}) {
+    const int64_t rows = name == "q" ? 8 : 4;
+    EXPECT_EQ(theirs(layer + "self_attn." + name + "_proj.weight", {rows, 8}),
+              all("param/blocks.0.attn." + name + ".weight"));
+  }
+  for (const std::string name : {"gate", "up"}) {
+    EXPECT_EQ(theirs(layer + "mlp." + name + "_proj.weight", {12, 8}),
+              all("param/blocks.0.mlp." + name + ".weight"));
+  }
   EXPECT_EQ(theirs(layer + "mlp.down_proj.weight", {8, 12}), all("param/blocks.0.mlp.down.weight"));
   EXPECT_EQ(theirs("lm_head.weight", {11, 8}), all("param/head.weight"));
   EXPECT_EQ(theirs("model.norm.weight", {8}), all("param/norm_f.gain"));
@@ -207,7 +221,7 @@ TEST_F(HuggingFaceWriter, RoundsToTheTypeThatIsAskedFor) {
       resolved({.vocab = 7, .context = 4, .layers = 1, .heads = 1, .width = 6});
   Transformer model(config);
   const CheckpointReader checkpoint(save_of(model));
-  write_hugging_face(checkpoint, config, {.dtype = DType::kBf16}, folder_);
+  write_hugging_face(checkpoint, model, names_of("gpt"), {.dtype = DType::kBf16}, folder_);
   std::vector<float> rounded = all("param/wte");
   for (float& value : rounded) {
     value = Bf16(value);
@@ -220,15 +234,15 @@ TEST_F(HuggingFaceWriter, RoundsToTheTypeThatIsAskedFor) {
 TEST_F(HuggingFaceWriter, AnotherModelIsRefused) {
   Transformer model({.vocab = 7, .context = 4, .layers = 1, .heads = 1, .width = 6});
   const CheckpointReader checkpoint(save_of(model));
-  const TransformerConfig other =
-      resolved({.vocab = 7, .context = 4, .layers = 2, .heads = 1, .width = 6});
-  expect_mentions(data_error([&] { write_hugging_face(checkpoint, other, {}, folder_); }),
-                  {"blocks.1.ln_1"});
+  Transformer other({.vocab = 7, .context = 4, .layers = 2, .heads = 1, .width = 6});
+  expect_mentions(
+      data_error([&] { write_hugging_face(checkpoint, other, names_of("gpt"), {}, folder_); }),
+      {"blocks.1.ln_1"});
 }
 
 TEST_F(HuggingFaceWriter, ResNet) {
   const std::unique_ptr<Classifier> model = make_resnet({.depth = 8, .classes = 4});
-  write_torchvision(CheckpointReader(save_of(*model)), {}, folder_);
+  write_torchvision(CheckpointReader(save_of(*model)), names_of("resnet"), {}, folder_);
 
   Names expected = {"conv1.weight", "fc.weight", "fc.bias"};
   for (const std::string norm : {"bn1", "layer1.0.bn1", "layer1.0.bn2", "layer2.0.bn1",

@@ -150,9 +150,10 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
       fail_data(path, ": not the manifest of a checkpoint");
     }
     const int version = whole_number<int>(json.at("format_version"));
-    if (version != Manifest::kFormatVersion) {
-      fail_data(path, ": format version ", version, "; this program reads version ",
-                Manifest::kFormatVersion, ": use the release that wrote it");
+    if (version < Manifest::kOldestFormat || version > Manifest::kFormatVersion) {
+      fail_data(path, ": format version ", version, "; this program reads versions ",
+                Manifest::kOldestFormat, " and ", Manifest::kFormatVersion,
+                ": use the release that wrote it");
     }
     const std::string hash = json.at("xxh3_128").get<std::string>();
     json.erase("xxh3_128");
@@ -160,7 +161,9 @@ Manifest manifest_from_json(const std::string& text, const std::string& path) {
       fail_data(path,
                 ": damaged: its content does not have the hash it states; use another checkpoint");
     }
-    return manifest_of(json);
+    Manifest manifest = manifest_of(json);
+    manifest.format_version = version;
+    return manifest;
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

@@ -31,8 +31,10 @@ struct FileEntry {
 FileEntry describe_file(const std::string& path, std::vector<Range> pieces);
 
 struct Manifest {
-  static constexpr int kFormatVersion = 2;
+  static constexpr int kFormatVersion = 3;
+  static constexpr int kOldestFormat = 2;  // whole parameters, not pieces (piece_source.h)
 
+  int format_version = kFormatVersion;     // that it was read in; it is written in the newest
   std::string config;                      // the resolved configuration, as in config.cfg
   int64_t step = 0;                        // updates done
   int64_t sampler_epoch = 0;               // where the data continues: in this epoch,

@@ -12,16 +12,23 @@
 
 namespace tandem {
 
-// Serves "param/NAME" for each parameter of the model. Reads only the bytes that are asked for, and
-// of a transposed matrix the whole rows that they are in. Functions throw Error(kData).
+// Serves "param/NAME" for each piece of the model. Reads only the bytes that are asked for, and of
+// a transposed matrix the whole rows that they are in. Functions throw Error(kData).
 class HuggingFaceReader final : public TensorSource {
  public:
   // Reads config.json and the headers. Throws unless the files hold the tensors of that model, with
   // their shapes and as F32, F16 or BF16, and no others. Error(kConfig) as hugging_face_config().
   explicit HuggingFaceReader(const std::string& folder);
 
-  // The parameters, sorted by name. Their names are as in Slab.
-  auto tensors() const { return std::views::values(parameters_); }
+  // Where one of our tensors is.
+  struct Entry {
+    std::string name;     // as in Slab
+    Shape shape;          // of ours
+    ForeignTensor there;  // the tensor that holds it
+    int64_t first = 0;    // element of it, in our order, where it begins
+  };
+  // Sorted by name.
+  auto tensors() const { return std::views::values(entries_); }
 
   // Reads the copy of a tied head that some files hold, and throws unless it equals the embedding.
   void require_tied() const;
@@ -30,12 +37,12 @@ class HuggingFaceReader final : public TensorSource {
   void read(const Slab& slab) const override;
 
  private:
-  void read_range(const HuggingFaceParameter& parameter, Range range, float* out) const;
-  void read_transposed(const HuggingFaceTensor& tensor, Range range, float* out) const;
+  void read_range(const Entry& entry, Range range, float* out) const;
+  void read_transposed(const ForeignTensor& tensor, Range range, float* out) const;
 
   SafetensorsReader files_;
   bool is_tied_ = false;
-  std::map<std::string, HuggingFaceParameter> parameters_;  // by name
+  std::map<std::string, Entry> entries_;  // by name
 };
 
 }  // namespace tandem

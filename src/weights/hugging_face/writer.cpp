@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <utility>
 #include <vector>
 
+#include "layers/models/transformer.h"
 #include "src/core/error.h"
 #include "src/device/memory.h"
 #include "src/io/file.h"
 #include "src/io/safetensors/safetensors.h"
-#include "src/weights/hugging_face/names.h"
 
 namespace tandem {
 
@@ -20,11 +19,14 @@ using Json = nlohmann::ordered_json;
 
 // A tensor to be written, and where it comes from.
 struct Exported {
+  struct Source {
+    std::string name;  // of the checkpoint
+    Shape shape;
+    Range elements;
+  };
   SafetensorsEntry entry;
-  std::string source;             // of the checkpoint
-  Shape shape;                    // of the source
-  int64_t first = 0;              // element of the source
-  int64_t rows = 1, columns = 1;  // of the matrices in the source, which are transposed
+  std::vector<Source> sources{};  // one after the other
+  int64_t rows = 1, columns = 1;  // of the matrices in the sources, which are transposed
 };
 
 SafetensorsEntry entry_of(const std::string& name, const Shape& shape, DType dtype) {
@@ -65,7 +67,12 @@ void write_all(const TensorSource& weights, const std::vector<Exported>& tensors
     Memory host(Device::kCpu);
     const Tensor data =
         Tensor::empty(host, {tensor.entry.elements()}, DType::kF32, MemoryClass::kData);
-    weights.read({tensor.source, tensor.shape, tensor.first, data});
+    int64_t done = 0;
+    for (const Exported::Source& source : tensor.sources) {
+      const int64_t count = source.elements.count();
+      weights.read({source.name, source.shape, source.elements.begin, data.slice(done, count)});
+      done += count;
+    }
     if (tensor.columns > 1) {
       write_transposed(data.as<float>(), tensor.rows, tensor.columns, writer);
     } else {
@@ -147,71 +154,50 @@ void write_settings(const TransformerConfig& config, const ExportOptions& option
                text_of({{"bos_token_id", before}, {"eos_token_id", end}}));
 }
 
-// torchvision's name of "stem.bn.gain", "stages.0.1.conv_2.weight" or "head.bias".
-std::string torchvision_name(const std::string& name) {
-  static const std::regex kStage(R"(stages\.(\d+)\.(\d+)\.(conv|bn)_(\d)(.*))");
-  std::smatch match;
-  std::string theirs;
-  if (std::regex_match(name, match, kStage)) {
-    theirs = str("layer", std::stoi(match[1]) + 1, ".", match[2].str(), ".", match[3].str(),
-                 match[4].str(), match[5].str());
-  } else if (name.starts_with("stem.")) {
-    theirs = std::regex_replace(name, std::regex(R"(^stem\.(conv|bn))"), "$011");
-  } else {
-    require(name.starts_with("head."), [&] { return "no parameter of a ResNet: " + name; });
-    theirs = "fc." + name.substr(5);
-  }
-  return std::regex_replace(theirs, std::regex(R"(\.gain$)"), ".weight");
-}
-
 }  // namespace
 
-void write_hugging_face(const TensorSource& weights, const TransformerConfig& config,
+void write_hugging_face(const TensorSource& weights, Transformer& model, const ForeignNames& names,
                         const ExportOptions& options, const std::string& folder) {
   std::vector<Exported> tensors;
-  for (const HuggingFaceParameter& parameter : hugging_face_parameters(config)) {
-    const std::string source = "param/" + parameter.name;
-    weights.require_tensor(source, parameter.shape);
-    int64_t first = 0;
-    for (const HuggingFaceTensor& part : parameter.parts) {
-      Exported tensor{.entry = entry_of(part.name, part.shape, options.dtype),
-                      .source = source,
-                      .shape = parameter.shape,
-                      .first = first};
-      if (part.transposed) {
-        tensor.rows = part.shape[1];
-        tensor.columns = part.shape[0];
-      }
-      first += part.shape.elements();
-      tensors.push_back(std::move(tensor));
+  for (const ForeignTensor& theirs : foreign_tensors(model, names)) {
+    Exported tensor{.entry = entry_of(theirs.name, theirs.shape, options.dtype)};
+    for (const Piece& piece : theirs.pieces) {
+      const Shape& shape = piece.slice.whole();
+      weights.require_tensor("param/" + piece.name, shape);
+      tensor.sources.push_back({"param/" + piece.name, shape, {0, shape.elements()}});
     }
+    if (theirs.transposed) {
+      tensor.rows = theirs.shape[1];
+      tensor.columns = theirs.shape[0];
+    }
+    tensors.push_back(std::move(tensor));
   }
   write_all(weights, tensors, options, folder);
-  write_settings(config, options, folder);
+  write_settings(model.config(), options, folder);
 }
 
-void write_torchvision(const CheckpointReader& checkpoint, const ExportOptions& options,
-                       const std::string& folder) {
+void write_torchvision(const CheckpointReader& checkpoint, const ForeignNames& names,
+                       const ExportOptions& options, const std::string& folder) {
   std::vector<Exported> tensors;
+  const auto add = [&](const CheckpointReader::Entry& from, Range elements, const std::string& ours,
+                       const Shape& shape) -> Exported& {
+    return tensors.emplace_back(
+        Exported{.entry = entry_of(foreign_name(ours, names), shape, options.dtype),
+                 .sources = {{from.name, from.shape, elements}}});
+  };
   for (const CheckpointReader::Entry& entry : checkpoint.tensors()) {
     const Shape& shape = entry.shape;
-    Exported tensor{.entry = {}, .source = entry.name, .shape = shape};
     if (entry.name.starts_with("stat/")) {
-      const std::string name = torchvision_name(entry.name.substr(5));
-      for (const char* statistic : {".running_mean", ".running_var"}) {
-        tensor.entry = entry_of(name + statistic, {shape[1]}, options.dtype);
-        tensors.push_back(tensor);
-        tensor.first += shape[1];
-      }
+      const std::string name = entry.name.substr(5);
+      add(entry, {0, shape[1]}, name + ".running_mean", {shape[1]});
+      add(entry, {shape[1], 2 * shape[1]}, name + ".running_var", {shape[1]});
+    } else if (entry.name.starts_with("param/") && shape.rank() == 4) {
+      Exported& tensor = add(entry, {0, shape.elements()}, entry.name.substr(6),
+                             {shape[0], shape[3], shape[1], shape[2]});
+      tensor.rows = shape[1] * shape[2];
+      tensor.columns = shape[3];
     } else if (entry.name.starts_with("param/")) {
-      const std::string name = torchvision_name(entry.name.substr(6));
-      tensor.entry = entry_of(name, shape, options.dtype);
-      if (shape.rank() == 4) {
-        tensor.entry = entry_of(name, {shape[0], shape[3], shape[1], shape[2]}, options.dtype);
-        tensor.rows = shape[1] * shape[2];
-        tensor.columns = shape[3];
-      }
-      tensors.push_back(tensor);
+      add(entry, {0, shape.elements()}, entry.name.substr(6), shape);
     }
   }
   write_all(checkpoint, tensors, options, folder);

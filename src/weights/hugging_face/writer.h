@@ -7,6 +7,7 @@
 
 #include "layers/models/transformer.h"
 #include "src/io/checkpoint/checkpoint_reader.h"
+#include "src/weights/hugging_face/names.h"
 #include "src/weights/hugging_face/tokenizer_files.h"
 
 namespace tandem {
@@ -17,15 +18,16 @@ struct ExportOptions {
   TextTokens around_text{};
 };
 
-// Writes config.json, generation_config.json and the weights into `folder`, which exists. `config`
-// is resolved(). Memory holds one tensor. Error kData as `weights` and SafetensorsWriter.
-void write_hugging_face(const TensorSource& weights, const TransformerConfig& config,
+// Writes config.json, generation_config.json and the weights into `folder`, which exists. `names`
+// are those of the model's kind. Memory holds one tensor. Error kData as `weights` and
+// SafetensorsWriter.
+void write_hugging_face(const TensorSource& weights, Transformer& model, const ForeignNames& names,
                         const ExportOptions& options, const std::string& folder);
 
 // Writes the weights and the running statistics of a ResNet: conv1, bn1, layer1.0.conv1, fc.
 // Convolutions become [out, in, 3, 3]. Shortcuts have no parameters (option A of He et al.), so a
 // model of torchvision's BasicBlock takes every second pixel there, and appends channels of zeros.
-void write_torchvision(const CheckpointReader& checkpoint, const ExportOptions& options,
-                       const std::string& folder);
+void write_torchvision(const CheckpointReader& checkpoint, const ForeignNames& names,
+                       const ExportOptions& options, const std::string& folder);
 
 }  // namespace tandem

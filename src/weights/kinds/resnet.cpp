@@ -6,6 +6,17 @@ namespace tandem {
 
 namespace {
 
+// Names of torchvision's ResNet.
+const ForeignNames kTorchvision{.words = {{"stem.conv", "conv1"},
+                                          {"stem.bn", "bn1"},
+                                          {"stages.0.", "layer1."},
+                                          {"stages.1.", "layer2."},
+                                          {"stages.2.", "layer3."},
+                                          {"conv_", "conv"},
+                                          {"bn_", "bn"},
+                                          {"head.", "fc."},
+                                          {".gain", ".weight"}}};
+
 struct ResNet final : ModelKind {
   int64_t depth = 20;
 
@@ -18,6 +29,7 @@ struct ResNet final : ModelKind {
   std::string description() const override { return str("depth ", depth); }
   bool reads_text() const override { return false; }
   int64_t blocks() const override { return depth; }
+  const ForeignNames* foreign_names() const override { return &kTorchvision; }
   std::unique_ptr<Model> make(const DatasetInfo& data) const override {
     return make_resnet({.depth = depth,
                         .in_channels = data.channels,

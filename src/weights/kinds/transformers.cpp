@@ -48,6 +48,37 @@ class TransformerKind : public ModelKind {
   TransformerConfig sizes_{.context = 64, .layers = 4, .heads = 4, .width = 128};
 };
 
+// GPT2LMHeadModel; its linear layers are Conv1D.
+const ForeignNames kGpt2LmHeadModel{
+    .words = {{"wte", "transformer.wte.weight"},
+              {"wpe", "transformer.wpe.weight"},
+              {"blocks.", "transformer.h."},
+              {"ln_f.", "transformer.ln_f."},
+              {"head.", "lm_head."},
+              {"attn.qkv.", "attn.c_attn."},
+              {"attn.proj.", "attn.c_proj."},
+              {"mlp.fc.", "mlp.c_fc."},
+              {"mlp.proj.", "mlp.c_proj."},
+              {".gain", ".weight"}},
+    .is_conv1d = true,
+    .buffers = {".attn.bias", ".attn.masked_bias"}};  // causal masks
+
+const ForeignNames kLlamaForCausalLm{.words = {{"wte", "model.embed_tokens.weight"},
+                                               {"blocks.", "model.layers."},
+                                               {"norm_f.", "model.norm."},
+                                               {"head.", "lm_head."},
+                                               {"norm_1.", "input_layernorm."},
+                                               {"norm_2.", "post_attention_layernorm."},
+                                               {"attn.q.", "self_attn.q_proj."},
+                                               {"attn.k.", "self_attn.k_proj."},
+                                               {"attn.v.", "self_attn.v_proj."},
+                                               {"attn.proj.", "self_attn.o_proj."},
+                                               {"mlp.gate.", "mlp.gate_proj."},
+                                               {"mlp.up.", "mlp.up_proj."},
+                                               {"mlp.down.", "mlp.down_proj."},
+                                               {".gain", ".weight"}},
+                                     .buffers = {".rotary_emb.inv_freq"}};
+
 class Gpt final : public TransformerKind {
  public:
   void bind(Options& o) override {
@@ -55,6 +86,7 @@ class Gpt final : public TransformerKind {
     o.add("model.positions", sizes_.positions, "learned positions of gpt; 0: as many as context", 0,
           1 << 24);
   }
+  const ForeignNames* foreign_names() const override { return &kGpt2LmHeadModel; }
 };
 
 class Llama final : public TransformerKind {
@@ -86,6 +118,8 @@ class Llama final : public TransformerKind {
                 "context of pretraining, before llama3 scaling", 1, 1 << 24);
         });
   }
+
+  const ForeignNames* foreign_names() const override { return &kLlamaForCausalLm; }
 
   std::optional<TransformerConfig> transformer() const override {
     TransformerConfig config = sizes_;

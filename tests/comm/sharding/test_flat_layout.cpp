@@ -366,6 +366,18 @@ TEST(FlatLayout, RejectsNamesOfOneHash) {
   EXPECT_THROW(FlatLayout(model.blocks, {}), Error);
   model.parameters[1].name = "liquids";
   EXPECT_NO_THROW(FlatLayout(model.blocks, {}));
+  // A piece's name counts, not the one of its stack.
+  model.parameters[1].pieces = {{"costarring", Shape{4}}};
+  EXPECT_THROW(FlatLayout(model.blocks, {}), Error);
+}
+
+TEST(FlatLayout, RejectsPiecesThatAreNotTheParameter) {
+  TestModel model;
+  model.block({{6, true}});
+  model.parameters[0].pieces = {{"a", Shape{2}}, {"b", Shape{4}}};
+  EXPECT_NO_THROW(FlatLayout(model.blocks, {}));
+  model.parameters[0].pieces.pop_back();
+  EXPECT_THROW(FlatLayout(model.blocks, {}), Error);
 }
 
 TEST(FlatLayout, RejectsDuplicatesAndEmptyParameters) {

@@ -1,0 +1,89 @@
+#include "src/weights/make_model.h"
+#include "src/weights/piece_source.h"
+#include "tests/io/checkpoint_folder.h"
+#include "tests/support/small_transformer.h"
+
+namespace tandem::testing {
+namespace {
+
+using Pieces = Checkpoint;
+
+// A checkpoint of format 2 has whole parameters. Pieces are rows of them, also a box of a piece.
+TEST_F(Pieces, AreCutFromStacks) {
+  Transformer model(small(true));
+  std::vector<Slab> stacks;
+  for (const Parameter* parameter : parameters_of(model)) {
+    const int64_t elements = parameter->shape.elements();
+    for (const std::string prefix : {"param/", "optim/m/"}) {
+      stacks.push_back({prefix + parameter->name, parameter->shape, 0,
+                        random_values(elements, std::size(stacks))});
+    }
+  }
+  const std::string path = save(1, stacks);
+  Manifest manifest = read_manifest(path);
+  const CheckpointIndex index = index_files(path, manifest);
+  manifest.format_version = 2;
+  const PieceSource old(CheckpointReader(path, manifest, index), model);
+  size_t i = 0;
+  for (const Parameter* parameter : parameters_of(model)) {
+    for (const std::string prefix : {"param/", "optim/m/"}) {
+      const std::vector<double> all = values_of(stacks[i++].data);
+      std::vector<double> together;
+      for (const Piece& piece : pieces_of(*parameter)) {
+        old.require_tensor(prefix + piece.name, piece.slice.whole());
+        const std::vector<double> rows = read_all(old, {prefix + piece.name, piece.slice, 0, {}});
+        together.insert(together.end(), rows.begin(), rows.end());
+      }
+      EXPECT_EQ(together, all) << parameter->name;
+    }
+  }
+  // Rows 1 and 2 of the keys are rows of the stack, after the queries.
+  const Piece keys = pieces_of(*parameters_of(model)[2])[1];
+  const Shape whole = keys.slice.whole();
+  const Slice box(whole, {1, 2}, {2, 3});
+  const std::vector<double> all = read_all(old, {"param/" + keys.name, whole, 0, {}});
+  std::vector<double> expected;
+  for (int64_t j = 0; j < box.elements(); j += 3) {
+    const auto first = all.begin() + box.run_at(j).begin;
+    expected.insert(expected.end(), first, first + 3);
+  }
+  EXPECT_EQ(keys.name, "blocks.0.attn.k.weight");
+  EXPECT_EQ(read_all(old, {"param/" + keys.name, box, 0, {}}), expected);
+  // The newest format is not cut, so these files have no pieces for it.
+  const PieceSource now(CheckpointReader(path), model);
+  expect_mentions(data_error([&] { now.require_tensor("param/" + keys.name, whole); }),
+                  {"no tensor param/blocks.0.attn.k.weight"});
+}
+
+TEST(Freeze, StacksWholeOrNotAtAll) {
+  const auto frozen = [](const std::string& patterns) {
+    Transformer model(small(true));
+    freeze(model, patterns);
+    std::string names;
+    for (const Parameter* parameter : parameters_of(model)) {
+      names += parameter->frozen ? parameter->name + " " : "";
+    }
+    return names;
+  };
+  const std::string both = "blocks.0.attn.qkv.weight blocks.1.attn.qkv.weight ";
+  EXPECT_EQ(frozen("*.attn.[qkv].*"), both);
+  EXPECT_EQ(frozen("*.attn.qkv.*"), both);
+  EXPECT_EQ(frozen("blocks.1.mlp.[gu]*"), "blocks.1.mlp.gate_up.weight ");
+}
+
+TEST(Freeze, OnePieceOfAStackIsAnError) {
+  Transformer model(small(true));
+  try {
+    freeze(model, "wte,*.attn.k.weight");
+    FAIL() << "a third of a parameter cannot be frozen";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kConfig);
+    expect_mentions(error.what(),
+                    {"model.freeze: *.attn.k.weight fits blocks.0.attn.k.weight, but not "
+                     "blocks.0.attn.q.weight, blocks.0.attn.v.weight",
+                     "blocks.0.attn.qkv.weight"});
+  }
+}
+
+}  // namespace
+}  // namespace tandem::testing
