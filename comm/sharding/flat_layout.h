@@ -45,14 +45,6 @@ struct Bucket {
   int64_t parameters() const { return last_segment - first_segment; }
 };
 
-// A run of elements of one parameter.
-struct Extent {
-  ParamId parameter = -1;
-  int64_t in_flat = 0;  // where it begins in the flat buffer, or in a part of it
-  int64_t count = 0;
-  int64_t in_parameter = 0;  // where it begins in the parameter
-};
-
 class FlatLayout {
  public:
   struct Options {

@@ -15,7 +15,7 @@
 #include <optional>
 #include <vector>
 
-#include "comm/sharding/exact_sums.h"
+#include "comm/sharding/exact/exact_sums.h"
 #include "comm/sharding/launch_order.h"
 #include "comm/sharding/param_values.h"
 #include "src/kernels/reduce.h"

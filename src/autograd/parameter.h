@@ -75,6 +75,14 @@ void visit_pieces(const Parameter& parameter, Range range, F visit) {
   }
 }
 
+// A run of elements of one parameter.
+struct Extent {
+  ParamId parameter = -1;
+  int64_t in_flat = 0;  // where it begins in a flat array of parameters, or in a part of it
+  int64_t count = 0;
+  int64_t in_parameter = 0;  // where it begins in the parameter
+};
+
 // The parameters of one block, in the order of their first use.
 struct BlockParameters {
   std::string name;

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "comm/sharding/exact_sums.h"
+#include "comm/sharding/exact/exact_sums.h"
 #include "comm/sharding/hierarchy.h"
 #include "layers/models/model.h"
 #include "optim/step_control.h"

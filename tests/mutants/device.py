@@ -74,10 +74,10 @@ MUTANTS = [
     Mutant("step control: the loss scale grows at once after an overflow", "optim/step_control.h",
            "    state.clean_steps = 0;\n    ++state.skipped;", "    ++state.skipped;",
            ["optim.step_control"]),
-    Mutant("fixed point: numbers are cut, not rounded", "comm/sharding/fixed_point_functions.h",
+    Mutant("fixed point: numbers are cut, not rounded", "comm/sharding/exact/fixed_point_functions.h",
            "std::rint(static_cast<double>(x) * scale)", "std::trunc(static_cast<double>(x) * scale)",
            ["comm.exact_sums"]),
-    Mutant("fixed point: sums of more than 53 bits are rounded twice", "comm/sharding/fixed_point_functions.h",
+    Mutant("fixed point: sums of more than 53 bits are rounded twice", "comm/sharding/exact/fixed_point_functions.h",
            "const int64_t held = x > -kExact && x < kExact ? x : odd;", "const int64_t held = x;",
            ["comm.exact_sums"]),
 ]

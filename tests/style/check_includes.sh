@@ -23,7 +23,9 @@ layers/models:              src/core src/autograd src/device layers/activation l
                             layers/cross_entropy layers/dropout layers/embedding layers/linear layers/norm layers/pool2d
                             layers/rope layers/shortcut
 comm/transport:             src/core src/device src/device/ranks
+comm/sharding/exact:        src/core src/device src/device/ranks src/kernels src/autograd src/trace
 comm/sharding:              src/core src/device src/device/ranks src/kernels src/autograd src/trace comm/transport
+                            comm/sharding/exact
 comm:                       src/core src/device/ranks comm/transport comm/sharding
 optim:                      src/core src/device src/kernels
 src/io src/stop:            src/core
@@ -34,7 +36,7 @@ src/data/bpe:               src/core src/io src/data
 src/prepare:                src/core src/io src/io/hdf5 src/data src/data/bpe
 src/options:                src/core src/data
 src/step:                   src/core src/device src/device/ranks src/kernels src/autograd src/data src/options layers/batchnorm2d
-                            layers/models comm/sharding optim
+                            layers/models comm/sharding comm/sharding/exact optim
 src/settings:               src/core src/device src/data src/stop src/options src/step layers/attention layers/models optim
 src/machine:                src/core src/device src/device/ranks src/product src/autograd layers/attention comm comm/transport
                             src/settings

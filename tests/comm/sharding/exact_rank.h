@@ -12,7 +12,7 @@
 #include <limits>
 #include <string>
 
-#include "comm/sharding/exact_sums.h"
+#include "comm/sharding/exact/exact_sums.h"
 #include "src/core/error.h"
 #include "tests/support/harness.h"
 #include "tests/support/ranks.h"

@@ -8,7 +8,7 @@
 #include <functional>
 #include <limits>
 
-#include "comm/sharding/exact_sums.h"
+#include "comm/sharding/exact/exact_sums.h"
 #include "comm/transport/nccl_collectives.h"
 #include "src/device/cuda.h"
 #include "src/device/dispatch.h"

@@ -19,7 +19,7 @@
 #include <span>
 #include <vector>
 
-#include "comm/sharding/flat_layout.h"
+#include "src/autograd/parameter.h"
 #include "src/device/ranks/collectives.h"
 #include "src/device/ranks/control.h"
 #include "src/trace/timeline.h"

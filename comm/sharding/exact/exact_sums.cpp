@@ -1,4 +1,4 @@
-#include "comm/sharding/exact_sums.h"
+#include "comm/sharding/exact/exact_sums.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "comm/sharding/fixed_point.h"
+#include "comm/sharding/exact/fixed_point.h"
 #include "src/core/error.h"
 #include "src/device/copy.h"
 

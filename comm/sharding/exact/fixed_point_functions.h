@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "comm/sharding/fixed_point.h"
+#include "comm/sharding/exact/fixed_point.h"
 #include "src/core/host_device.h"
 
 namespace tandem::kernels {

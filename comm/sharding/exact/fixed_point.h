@@ -1,4 +1,4 @@
-// Kernels of comm/sharding/exact_sums.h: f32 arrays as 64-bit fixed point, where addition is
+// Kernels of comm/sharding/exact/exact_sums.h: f32 arrays as 64-bit fixed point, where addition is
 // associative. The bits do not depend on the device, the order or the number of threads.
 #pragma once
 

@@ -1,8 +1,8 @@
-#include "comm/sharding/fixed_point.h"
+#include "comm/sharding/exact/fixed_point.h"
 
 #include <algorithm>
 
-#include "comm/sharding/fixed_point_functions.h"
+#include "comm/sharding/exact/fixed_point_functions.h"
 #include "src/kernels/map.h"
 
 namespace tandem::kernels {

@@ -1,4 +1,4 @@
-#include "comm/sharding/fixed_point_functions.h"
+#include "comm/sharding/exact/fixed_point_functions.h"
 #include "src/device/global.h"
 #include "src/kernels/block.cuh"
 
