@@ -1,13 +1,9 @@
 #include "comm/sharding/gradient_sync.h"
 
 #include <algorithm>
-#include <limits>
 
-#include "src/device/copy.h"
+#include "comm/sharding/exact/exact_sums.h"
 #include "src/device/profiler_range.h"
-#include "src/kernels/convert.h"
-#include "src/kernels/elementwise.h"
-#include "src/kernels/reduce.h"
 
 namespace tandem {
 
@@ -15,18 +11,6 @@ namespace {
 
 // Reductions in flight before we wait for the oldest, which frees its memory.
 constexpr size_t kInFlight = 1;
-
-// to += from, or to = from.
-template <class T>
-void add_or_copy(Stream& stream, const Tensor& from, const Tensor& to, bool add) {
-  if (!add) {
-    copy(stream, from, to);
-    return;
-  }
-  on_device(stream, touching(to, from, to), [&](auto device) {
-    kernels::add(device, to.elements(), to.data<T>(), from.data<T>(), to.data<T>());
-  });
-}
 
 }  // namespace
 
@@ -38,14 +22,8 @@ GradientSync::GradientSync(const ModelLayout& layout, ParamValues& values, Strea
       memory_(memory),
       options_(options),
       buckets_(static_cast<size_t>(layout.buckets())),
-      used_(layout.parameters().size(), true),
-      own_(memory) {
-  const bool is_exact = options.exact_leaves > 0;
-  if (is_exact && options.wire_dtype != DType::kF32) {
-    fail(ExitCode::kConfig,
-         str("dist.reduce = exact sends 64-bit integers: dist.wire_dtype = ",
-             name_of(options.wire_dtype), " excludes it; use dist.wire_dtype = f32"));
-  }
+      rule_(make_sum_rule({layout, stream, memory, values.timeline()}, options)),
+      used_(layout.parameters().size(), true) {
   const auto count = [&](int64_t bucket) {
     return layout_.bucket(bucket).frozen ? 0 : layout_.place(bucket).gradients().count();
   };
@@ -54,22 +32,17 @@ GradientSync::GradientSync(const ModelLayout& layout, ParamValues& values, Strea
     all += count(i);
   }
   Carver gradients(memory_, all, DType::kF32, MemoryClass::kGradients);
-  Carver sums(memory_, is_exact ? all : 0, DType::kI64, MemoryClass::kGradients);
+  const bool apart = sums_are_apart();
+  Carver sums(memory_, apart ? all : 0, rule_->dtype(), MemoryClass::kGradients);
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     if (count(i) == 0) {
       continue;
     }
     buckets_[i].gradients = gradients.take(count(i));
-    if (is_exact) {
-      buckets_[i].sums = sums.take(count(i));
-    }
+    buckets_[i].sums = apart ? sums.take(count(i)) : buckets_[i].gradients;
     if (!layout_.place(i).shards_gradients()) {
       layout_.bind(i, buckets_[i].gradients, &Parameter::grad);
     }
-  }
-  if (is_exact) {
-    exact_.emplace(stream, memory, static_cast<int64_t>(layout.parameters().size()),
-                   options.exact_leaves);
   }
 }
 
@@ -92,9 +65,7 @@ void GradientSync::begin_step() {
     memory.written = false;
   }
   used_.assign(used_.size(), false);
-  if (exact_) {
-    exact_->begin_step();
-  }
+  rule_->begin_step();
 }
 
 void GradientSync::begin_backward(bool last_micro_step) {
@@ -105,7 +76,7 @@ void GradientSync::begin_backward(bool last_micro_step) {
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     const Bucket& bucket = layout_.bucket(i);
     // Every micro-step is handled by itself, not only the last.
-    const bool each = exact_.has_value() || layout_.place(i).shards_gradients();
+    const bool each = sums_are_apart() || layout_.place(i).shards_gradients();
     takes_part.push_back(!bucket.frozen && (each || last_micro_step));
     buckets_[i].missing = bucket.parameters();
     for (int64_t s = bucket.first_segment; each && s < bucket.last_segment; ++s) {
@@ -137,7 +108,7 @@ void GradientSync::release(Context& context, BlockId block, Pass pass) {
 // Memory for the whole gradients of a bucket, from the first block that needs it on.
 void GradientSync::open(int64_t bucket) {
   BucketMemory& memory = buckets_[bucket];
-  while (in_flight_.size() > kInFlight || memory.message) {
+  while (in_flight_.size() > kInFlight || memory.message.addend) {
     finish_oldest();
   }
   if (memory.leaf) {
@@ -194,35 +165,16 @@ void GradientSync::reduce(int64_t bucket) {
   for (int64_t i = whole.first_segment; i < whole.last_segment; ++i) {
     require_gradient(*layout_.parameters()[layout_.flat().segments()[i].parameter]);
   }
-  make_message(bucket);
+  while (rule_->messages_need_memory() && in_flight_.size() > kInFlight) {
+    finish_oldest();
+  }
+  memory.message = rule_->message(bucket, memory.whole_gradient(),
+                                  is_sharded ? Tensor() : memory.sums, memory.written);
+  memory.written = memory.written || !is_sharded;
   if (last_micro_step_ || is_sharded) {
     send(bucket);
   } else {
-    memory.message = Tensor();
-  }
-}
-
-void GradientSync::make_message(int64_t bucket) {
-  BucketMemory& memory = buckets_[bucket];
-  const Tensor& gradient = memory.whole_gradient();
-  const auto room = [&](DType dtype) {
-    return Tensor::empty(memory_, gradient.shape(), dtype, MemoryClass::kStaging);
-  };
-  if (exact_) {
-    const bool adds_here = !layout_.place(bucket).shards_gradients();
-    memory.message = adds_here ? memory.sums : room(DType::kI64);
-    const Range whole = layout_.bucket(bucket).range;
-    exact_->quantise(gradient, layout_.flat().extents(whole, whole.begin), memory.message,
-                     adds_here && memory.written);
-    memory.written = memory.written || adds_here;
-  } else if (options_.wire_dtype != DType::kF32 && !layout_.is_alone()) {
-    while (in_flight_.size() > kInFlight) {
-      finish_oldest();
-    }
-    memory.message = room(options_.wire_dtype);
-    convert(stream_, gradient, memory.message);
-  } else {
-    memory.message = gradient;
+    memory.message = {};
   }
 }
 
@@ -230,14 +182,12 @@ void GradientSync::send(int64_t bucket) {
   BucketMemory& memory = buckets_[bucket];
   const BucketPlace& place = layout_.place(bucket);
   if (!layout_.is_alone()) {
-    // reduce_scatter of bf16 gives f32, which goes where the unrounded gradients were.
-    const bool widens = memory.message.dtype() == DType::kBf16 && place.shards_state();
-    const Tensor part =
-        slice_of(widens ? memory.whole_gradient() : memory.message, place.whole.begin, place.part);
+    const auto& [addend, sum] = memory.message;
     const Hierarchy& data = layout_.data();
     data.stream().wait(stream_.record());
-    redistribute(data, {Placement::kPartial, memory.message},
-                 {place.rests.state, place.shards_state() ? part : memory.message});
+    redistribute(data, {Placement::kPartial, addend},
+                 {place.rests.state,
+                  place.shards_state() ? slice_of(sum, place.whole.begin, place.part) : sum});
     memory.message_there = data.stream().record();
   }
   in_flight_.push_back(bucket);
@@ -252,22 +202,16 @@ void GradientSync::finish_oldest() {
   BucketMemory& memory = buckets_[bucket];
   const BucketPlace& place = layout_.place(bucket);
   values_.timeline().wait(stream_, memory.message_there);
+  const Tensor& sum = memory.message.sum;
   if (place.shards_gradients()) {
-    const auto part = [&](const Tensor& whole) {
-      return slice_of(whole, place.whole.begin, place.part);
-    };
-    if (exact_) {
-      add_or_copy<int64_t>(stream_, part(memory.message), memory.sums, memory.written);
-    } else {
-      add_or_copy<float>(stream_, part(memory.leaf), memory.gradients, memory.written);
-    }
+    rule_->keep(slice_of(sum, place.whole.begin, place.part), memory.sums, memory.written);
     memory.written = true;
     layout_.bind(bucket, Tensor(), &Parameter::grad);
     memory.leaf = Tensor();
-  } else if (memory.message.dtype() == DType::kBf16 && !place.shards_state()) {
-    convert(stream_, memory.message, memory.gradients);
+  } else if (sum.dtype() != memory.sums.dtype()) {
+    rule_->keep(sum, memory.sums, false);
   }
-  memory.message = Tensor();
+  memory.message = {};
 }
 
 bool GradientSync::finish_backward() {
@@ -281,7 +225,15 @@ bool GradientSync::finish_backward() {
     return true;
   }
   values_.await_all();  // also values of blocks that this step did not use
-  return !exact_ || finish_exact();
+  if (!rule_->finish_step()) {
+    return false;
+  }
+  for (int64_t i = 0; i < layout_.buckets(); ++i) {
+    if (!layout_.bucket(i).frozen) {
+      rule_->read(i, buckets_[i].sums, buckets_[i].gradients);
+    }
+  }
+  return true;
 }
 
 std::optional<int64_t> GradientSync::unused() const {
@@ -293,70 +245,17 @@ std::optional<int64_t> GradientSync::unused() const {
   });
 }
 
-bool GradientSync::finish_exact() {
-  layout_.data().wait(stream_.record());  // has a deadline
-  const ExactSums::Verdict verdict = values_.timeline().during(
-      stream_, Phase::kCommunication, [&] { return exact_->judge(layout_.data().control()); });
-  if (verdict == ExactSums::Verdict::kAgain) {
-    return false;
-  }
-  is_finite_ = verdict == ExactSums::Verdict::kGood;
-  for (int64_t i = 0; is_finite_ && i < layout_.buckets(); ++i) {
-    if (layout_.bucket(i).frozen) {
-      continue;
-    }
-    const BucketPlace& place = layout_.place(i);
-    const auto state = [&](const Tensor& flat) {
-      return slice_of(flat, place.gradients().begin, place.state());
-    };
-    exact_->dequantise(state(buckets_[i].sums),
-                       layout_.flat().extents(place.state(), place.state().begin),
-                       state(buckets_[i].gradients));
-  }
-  return true;
-}
-
 void GradientSync::squared_norm(const Tensor& result, const Tensor& scratch) {
   expect(State::kSummed, "squared_norm");
   std::vector<Tensor> own;
-  Work work;
   for (const ModelLayout::Run& run : layout_.runs()) {
     const BucketPlace& place = layout_.place(run.bucket);
     const Range range = intersection(run.range, place.owned);
     if (range.count() > 0) {
       own.push_back(slice_of(buckets_[run.bucket].gradients, place.gradients().begin, range));
-      work += touching(own.back());
     }
   }
-  if (exact_) {
-    Collectives& data = layout_.data().collectives();
-    const double all = is_finite_ ? exact_->squared_norm(data, own, values_.timeline())
-                                  : std::numeric_limits<double>::quiet_NaN();
-    Memory host(Device::kCpu);
-    const Tensor value = Tensor::empty(host, {1}, DType::kF64, MemoryClass::kData);
-    *value.data<double>() = data.rank() == 0 ? all : 0;
-    copy(stream_, value, result);
-    return;
-  }
-  ArrayList<FlatArray> list{};
-  if (stream_.device() == Device::kCuda) {  // a dry stream's memory is counted, too
-    std::vector<FlatArray> arrays;
-    for (const Tensor& gradient : own) {
-      arrays.push_back({gradient.data<float>(), gradient.elements()});
-    }
-    list = own_.list(stream_, arrays);
-  }
-  on_device(stream_, work, [&]<class D>(D device) {
-    if constexpr (std::is_same_v<D, Cuda>) {
-      tandem::squared_norm(device, list, result.data<double>(), scratch.data<double>());
-    } else {
-      *result.data<double>() = 0;
-      for (const Tensor& gradient : own) {
-        tandem::squared_norm(device, gradient.data<float>(), gradient.elements(),
-                             result.data<double>(), scratch.data<double>(), true);
-      }
-    }
-  });
+  rule_->squared_norm(own, result, scratch);
 }
 
 }  // namespace tandem

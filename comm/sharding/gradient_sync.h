@@ -1,9 +1,9 @@
 // Brings the gradients of a model's parameters from the layers to their sums over all ranks.
 //
 // Gradients are flat f32 arrays, cut into buckets. A bucket is summed over ranks during the
-// backward pass, in f32, bf16 or fixed point. Gradients are not averaged: the factor 1 / targets is
-// in the gradient from which backward starts. Besides its shards, a rank in ZeRO stages 2 and 3
-// holds the whole gradients of at most two blocks.
+// backward pass, by a SumRule; here are the order of that and its states. Gradients are not
+// averaged: the factor 1 / targets is in the gradient from which backward starts. Besides its
+// shards, a rank in ZeRO stages 2 and 3 holds the whole gradients of at most two blocks.
 //
 // A step: begin_step; for each micro-step begin_backward, the model's forward pass with this gate,
 // the tape's backward pass with on_final as its callback, finish_backward. Then the optimizer
@@ -15,10 +15,9 @@
 #include <optional>
 #include <vector>
 
-#include "comm/sharding/exact/exact_sums.h"
 #include "comm/sharding/launch_order.h"
 #include "comm/sharding/param_values.h"
-#include "src/kernels/reduce.h"
+#include "comm/sharding/sum_rule.h"
 
 namespace tandem {
 
@@ -37,8 +36,8 @@ class GradientSync final : public Gate {
   // sees the sums over ranks. Throws an Error(kConfig) that names a parameter without gradient in
   // the whole step, unless unused_is_error is false.
   //
-  // False if the sums are exact and did not fit. Then nothing was changed, and all ranks must run
-  // the whole step again, from begin_step.
+  // False if the rule cannot give the sums of this step. Then nothing was changed, and all ranks
+  // must run the whole step again, from begin_step.
   [[nodiscard]] bool finish_backward();
 
   // As in ParamValues. Sharded gradients get memory before a block's backward pass, and are sent
@@ -49,8 +48,8 @@ class GradientSync final : public Gate {
 
   // result (f64 [1]) = the sum of squares of this rank's share of the gradients. Summed over ranks,
   // this is the global squared norm; NaN or infinite if a gradient is. All ZeRO stages give the
-  // same bits if their buckets are the same. With exact sums rank 0 holds all of it, and the others
-  // 0. Call after finish_backward. scratch: f64 [kReduceScratch].
+  // same bits if their buckets are the same. Call after finish_backward. scratch: f64
+  // [kReduceScratch].
   void squared_norm(const Tensor& result, const Tensor& scratch);
   // Whether gradients() hold the sums of a step.
   bool is_summed() const { return state_ == State::kSummed; }
@@ -63,17 +62,17 @@ class GradientSync final : public Gate {
   const Tensor& gradients(int64_t bucket) const { return buckets_[bucket].gradients; }
   // The size of all gradients in f32, padding included.
   int64_t bytes() const { return layout_.flat().trained_elements() * size_of(DType::kF32); }
-  // The exact sums, for their exponents in checkpoints; null for floating-point sums.
-  ExactSums* exact() { return exact_ ? &*exact_ : nullptr; }
+  // For what it remembers from step to step, which checkpoints keep.
+  SumRule& rule() { return *rule_; }
 
  private:
   struct BucketMemory {
     Tensor gradients;  // f32, place.gradients()
-    Tensor sums;       // i64: exact sums of the same range
+    Tensor sums;       // of the rule's dtype, the same range; the gradients themselves if it is f32
     Tensor leaf;       // f32: of sharded gradients the whole bucket, in one micro-step
-    Tensor message;    // to send: leaf or gradients, as they are or converted, or sums
-    std::optional<Event> message_there;  // holds the sum over ranks
-    bool written = false;                // sharded gradients, or sums, hold values of this step
+    SumRule::Message message;
+    std::optional<Event> message_there;  // its sum has arrived
+    bool written = false;                // the sums hold values of this step
     int64_t missing = 0;                 // parameters that are not final yet in this micro-step
 
     const Tensor& whole_gradient() const { return leaf ? leaf : gradients; }
@@ -83,14 +82,14 @@ class GradientSync final : public Gate {
   enum class State : uint8_t { kIdle, kBegun, kBackward, kSummed };
 
   void expect(State state, const char* call) const;
+  // Whether the rule sums each micro-step by itself, apart from the gradients.
+  bool sums_are_apart() const { return rule_->dtype() != DType::kF32; }
   void open(int64_t bucket);
   void require_gradient(Parameter& parameter);
   void become_ready(int64_t bucket);
   void reduce(int64_t bucket);
-  void make_message(int64_t bucket);
   void send(int64_t bucket);
   void finish_oldest();
-  bool finish_exact();
 
   const ModelLayout& layout_;
   ParamValues& values_;
@@ -98,15 +97,13 @@ class GradientSync final : public Gate {
   Memory& memory_;
   StoreOptions options_;
   std::vector<BucketMemory> buckets_;
-  std::optional<ExactSums> exact_;
-  bool is_finite_ = true;  // the leaves of the exact sums were
+  std::unique_ptr<SumRule> rule_;
 
   State state_ = State::kIdle;
   LaunchOrder launch_order_{[this](int64_t bucket) { reduce(bucket); }};
   std::deque<int64_t> in_flight_;  // buckets whose messages are in flight
   bool last_micro_step_ = false;
-  std::vector<bool> used_;          // by ParamId: got a gradient in this step
-  ArrayListMemory<FlatArray> own_;  // on a GPU: this rank's share of the gradients
+  std::vector<bool> used_;  // by ParamId: got a gradient in this step
 };
 
 }  // namespace tandem

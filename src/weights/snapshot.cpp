@@ -53,14 +53,12 @@ void add_statistics(Model& model, std::vector<Slab>& slabs) {
 
 // Calls visit(sums, names of its exponents) for parameters and for statistics.
 template <class F>
-void visit_exact_sums(TrainingStep& training, F visit) {
+void visit_sums(TrainingStep& training, F visit) {
   std::vector<std::string> names;
-  if (ExactSums* sums = training.store().gradients.exact()) {
-    for (const Parameter* parameter : training.store().layout.parameters()) {
-      names.push_back("param/" + parameter->name);
-    }
-    visit(*sums, names);
+  for (const Parameter* parameter : training.store().layout.parameters()) {
+    names.push_back("param/" + parameter->name);
   }
+  visit(training.store().gradients.rule(), names);
   if (ExactSums* sums = training.statistics().exact()) {
     names.clear();
     for (size_t i = 0; i < sums->exponents().size(); ++i) {
@@ -188,7 +186,7 @@ void load(Stream& stream, const TensorSource& source, const std::vector<Slab>& s
 
 std::map<std::string, int32_t> exponents_of(TrainingStep& training) {
   std::map<std::string, int32_t> exponents;
-  visit_exact_sums(training, [&](const ExactSums& sums, const std::vector<std::string>& names) {
+  visit_sums(training, [&](const auto& sums, const std::vector<std::string>& names) {
     for (size_t i = 0; i < sums.exponents().size(); ++i) {
       exponents[names[i]] = sums.exponents()[i];
     }
@@ -197,8 +195,8 @@ std::map<std::string, int32_t> exponents_of(TrainingStep& training) {
 }
 
 void load_exponents(const std::map<std::string, int32_t>& exponents, TrainingStep& training) {
-  visit_exact_sums(training, [&](ExactSums& sums, const std::vector<std::string>& names) {
-    std::vector<int32_t> loaded = sums.exponents();
+  visit_sums(training, [&](auto& sums, const std::vector<std::string>& names) {
+    std::vector<int32_t> loaded(sums.exponents().begin(), sums.exponents().end());
     for (size_t i = 0; i < loaded.size(); ++i) {
       const auto found = exponents.find(names[i]);
       loaded[i] = found == exponents.end() ? loaded[i] : found->second;

@@ -178,6 +178,22 @@ TEST(ZeroMemory, Z4NeverMoreThanTheTwoLargestBlocks) {
   }
 }
 
+// Gradients that are whole on each rank need memory for what is sent only if that is rounded.
+TEST(ZeroMemory, Z4AtMostTwoRoundedMessagesAreThere) {
+  const int64_t block = 12 * 128 * world().size();
+  for (int stage : {0, 1}) {
+    for (DType wire : {DType::kF32, DType::kBf16}) {
+      ZeroJob job(world(), {.links = blocks_of({12, 12, 12, 12, 12}),
+                            .store = {.bucket_bytes = 4, .zero = stage, .wire_dtype = wire}});
+      job.train(2);
+      const bool is_rounded = wire == DType::kBf16 && world().size() > 1;
+      EXPECT_EQ(job.memory().use(MemoryClass::kStaging).peak_bytes,
+                is_rounded ? 2 * block * size_of(wire) : 0)
+          << "stage " << stage << ", " << name_of(wire);
+    }
+  }
+}
+
 // Records the order in which blocks are gathered; a block is known by its size.
 struct Gathers {
   std::vector<int64_t> sizes;
