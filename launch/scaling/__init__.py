@@ -10,7 +10,7 @@ environment commit, versions and devices
 study       the folder runs/scaling/NAME: what is done, what is missing
 launches    one launch: its command, its process, what it measured
 running     all launches that are missing
-intervals   medians and their confidence intervals
+intervals   confidence intervals of medians
 losses      do cases of one global batch train the same model?
 results     from launches to the figures of each case
 verdicts    what a case shows, and what to try next

@@ -1,6 +1,7 @@
 """A heat map of ranks and steps: which rank was slow, and when."""
+from statistics import median
+
 from .charts import WIDTH, svg, text
-from .intervals import median
 
 LEVELS = [1.05, 1.1, 1.25, 1.5, 2]  # times the median of all; a cell's colour is that of the first it is below
 LIGHT = ["#edf2f9", "#f6d9a8", "#efa968", "#dd6b3c", "#b3341f", "#6d1212"]

@@ -1,4 +1,4 @@
-"""Medians and their confidence intervals.
+"""Confidence intervals.
 
 The interval of a median is a pair of order statistics, which assumes nothing about the distribution but that the values are
 independent. Of n values the k-th smallest is above the true median when fewer than k values are below it, which happens with
@@ -7,14 +7,9 @@ the median with probability 1 - 2 P(heads < k). The largest k that keeps 95 % is
 interval, with 1 - 2 / 64 = 96.9 %. Fewer than 6 cannot reach 95 %: then the range is given, and called so.
 """
 from math import comb
+from statistics import median
 
 CONFIDENCE = 0.95
-
-
-def median(values):
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def confidence(count, k):

@@ -8,13 +8,13 @@ import signal
 import socket
 import subprocess
 import time
+from statistics import median
 
 from command_line import printable
 from errors import CONFIG, DATA, NUMERICAL, Failure
 from hosts import Platform
 from settings import read_file
 
-from . import intervals
 from .options import ROOT, assignments
 from .study import run_name, write_json
 
@@ -150,7 +150,7 @@ def slowest(lines):
     rank = max(sorted(set(ranks)), key=ranks.count)
     own = [line for line in lines if line["rank"] == rank]
     return {"rank": rank, "host": own[0]["host"], "share": len(own) / len(lines),
-            "ratio": intervals.median([line["ratio"] for line in own])}
+            "ratio": median([line["ratio"] for line in own])}
 
 
 def between_bytes(wire):
@@ -182,15 +182,15 @@ def measure(folder, request):
         raise Failure(NUMERICAL, f"{path}: the loss of step {request.steps} is not finite")
     [rate] = [key for key in kept[-1] if key in ("tokens_per_s", "images_per_s")]
     figures = {
-        "step_ms": intervals.median([line["step_ms"] for line in kept]),
-        "exposed_comm_ms": intervals.median([line["exposed_comm_ms"] for line in kept]),
+        "step_ms": median([line["step_ms"] for line in kept]),
+        "exposed_comm_ms": median([line["exposed_comm_ms"] for line in kept]),
         "wire_bytes": kept[-1]["wire_bytes"], "between_bytes": between_bytes(kept[-1]["wire"]),
         "peak_bytes": max(line["peak_bytes"] for line in kept),
         "parts_ms": {part: sum(line["slowest"][part + "_ms"] for line in kept) / len(kept) for part in PARTS},
         "slowest": slowest([line["slowest"] for line in kept]),
         "slow_save": slowest(saves) if saves else None,
         "own_ms": [line["own_ms"] for line in kept] if "own_ms" in kept[0] else None,
-        "mfu": intervals.median([line["mfu"] for line in kept]),
+        "mfu": median([line["mfu"] for line in kept]),
         "unit": rate.split("_")[0], "units_a_step": round(kept[-1][rate] * kept[-1]["step_ms"] / 1000),
         "loss": kept[-1]["loss"]}
     return figures, settings

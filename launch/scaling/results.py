@@ -1,6 +1,8 @@
 """From launches to the figures of each case, as results.json has them."""
+from statistics import median
+
 from . import losses, verdicts
-from .intervals import median, summary
+from .intervals import summary
 
 UNITS = {"tokens": (1e9, "billion tokens"), "images": (1e6, "million images")}
 

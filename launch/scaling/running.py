@@ -1,7 +1,7 @@
 """Launches everything that is missing, block by block."""
 import signal
+from statistics import median
 
-from .intervals import median
 from .launches import Launch, command_of
 from .plan import expected_s
 from .plan_text import duration

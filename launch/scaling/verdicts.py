@@ -1,7 +1,8 @@
 """What a case shows, by what evidence, and what to try next. Only what the metrics of a run measure is judged: step time and
 its parts, the slowest rank, bytes sent, memory and loss."""
+from statistics import median
+
 from .charts import size
-from .intervals import median
 from .losses import loss_text
 
 EXPOSED = 0.10  # of a step: communication is worth a change of settings

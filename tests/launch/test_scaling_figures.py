@@ -8,6 +8,7 @@ import random
 import re
 import sys
 import unittest
+from statistics import median
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "launch"))
 from scaling import charts, heat, intervals, losses, plan, tables, verdicts
@@ -32,7 +33,7 @@ class Intervals(unittest.TestCase):
             pick, held = random.Random(count), 0
             for _ in range(1000):
                 levels = [100 * pick.lognormvariate(0, 0.05) for _ in range(count)]
-                interval = intervals.summary([intervals.median([level + pick.gauss(0, 1) for _ in range(50)]) for level in levels])
+                interval = intervals.summary([median([level + pick.gauss(0, 1) for _ in range(50)]) for level in levels])
                 held += interval["low"] <= 100 <= interval["high"]
             self.assertGreaterEqual(held, 940, f"{count} launches")
 
