@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what Tandem needs on Debian and Ubuntu. Prints what it does; quick when nothing is missing.
 #   launch/setup.sh            what building and running needs
-#   launch/setup.sh --tests    also what the tests need: clang-format, fibers for the emulated GPU; PyTorch, clang 16, an SSH
-#                              server and Slurm if the system has them; headers for cuDNN's attention where there is nvcc
+#   launch/setup.sh --tests    also what the tests need: clang-format, matplotlib, fibers for the emulated GPU; PyTorch, clang 16,
+#                              an SSH server and Slurm if the system has them; headers for cuDNN's attention where there is nvcc
 set -euo pipefail
 [ "${1:-}" != --help ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit; }
 
@@ -14,7 +14,7 @@ wanted=()
 case $* in
   "") ;;
   --tests)
-    packages+=(clang-format python3 libboost-context-dev)
+    packages+=(clang-format python3 python3-matplotlib libboost-context-dev)
     wanted=(python3-torch python3-h5py    # without them the parity tests are skipped, and say so
       clang-16 clang-tidy-16 libclang-rt-16-dev libomp-16-dev llvm-16   # for the fuzzers and clang-tidy
       shellcheck

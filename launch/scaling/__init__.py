@@ -11,11 +11,12 @@ study       the folder runs/scaling/NAME: what is done, what is missing
 launches    one launch: its command, its process, what it measured
 running     all launches that are missing
 intervals   confidence intervals of medians
+amounts     large numbers as short texts
 losses      do cases of one global batch train the same model?
 results     from launches to the figures of each case
 verdicts    what a case shows, and what to try next
-charts      line and bar charts as SVG
-heat        a heat map of ranks and steps
+charts      line charts, bar charts and heat maps, by matplotlib
+plots       which charts show the results
 tables      the tables of the report
 report      results as HTML, CSV and plots
 

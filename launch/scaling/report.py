@@ -6,20 +6,21 @@ from html import escape
 
 from files import write
 
-from . import charts, heat
-from .charts import short
+from .amounts import short
 from .study import write_json
 from .tables import STYLE, case_table, efficiency_table, facts, left_out_table, traffic_table, verdict_table
 
 
 def write_report(study, results):
     """The path of the report."""
-    plots = plots_of(results)
     write_json(study.path("results.json"), results)
     write(study.path("results.csv"), csv_of(results))
+    plots, lack = drawn(results)
     for name, plot in plots.items():
         write(study.path(name + ".svg"), plot)
-    write(study.path("report.html"), html_of(results, plots))
+    write(study.path("report.html"), html_of(results, plots, lack))
+    if lack:
+        print(lack)
     return study.path("report.html")
 
 
@@ -45,62 +46,19 @@ def csv_of(results):
     return out.getvalue()
 
 
-def sweep_name(sweep):
-    return ", ".join(f"{key} = {value}" for key, value in sweep.items()) or "measured"
+def drawn(results):
+    """The plots as SVG by name, and why there are none."""
+    try:
+        from .plots import plots_of
+    except Exception as error:  # a damaged installation fails in many ways
+        return {}, f"Charts were left out ({error}): pip install matplotlib"
+    return plots_of(results), ""
 
 
-def plots_of(results):
-    measured = [case for case in results["cases"] if case["step_ms"]]
-    plots = {}
-    for mode in results["request"]["modes"]:
-        # The ideal begins at the smallest job and grows with the ranks.
-        series = series_of([case for case in measured if mode in case["modes"]], "throughput",
-                           lambda first, ranks: first[1]["median"] * ranks / first[0])
-        if series:
-            unit = measured[0]["unit"]
-            plots[f"throughput-{mode}"] = charts.line_chart(f"Throughput, {mode} scaling", series, f"{unit} a second")
-        for against in ("1 rank", "1 node"):
-            rows = [row for row in results["efficiency"] if row["mode"] == mode and row["against"] == against]
-            series = [each for each in series_of(rows, "efficiency", lambda *_: 1) if len(each["points"]) > 1]
-            if series:
-                name = f"efficiency-{mode}-{against.replace(' ', '-')}"
-                label = f"throughput of a rank, against {against}"
-                plots[name] = charts.line_chart(f"Efficiency, {mode} scaling", series, label, percent=True)
-    if measured:
-        kinds = ["measured", "tandem estimate"]
-        exposed = [(case["id"], [case["exposed_comm_ms"]["median"], case["predicted"]["exposed_comm_ms"]]) for case in measured]
-        memory = [(case["id"], [case["peak_bytes"], case["predicted"]["peak_bytes"]]) for case in measured]
-        plots["communication"] = charts.bar_chart("Exposed communication a step", exposed, kinds, lambda ms: f"{ms:.3g} ms")
-        sent = [(case["id"], [case["wire_bytes"], case["predicted"]["wire_bytes"]]) for case in measured]
-        plots["traffic"] = charts.bar_chart("Sent in a step, in all", sent, kinds, charts.size)
-        parts = [(case["id"], list(case["parts_ms"].values())) for case in measured]
-        plots["parts"] = charts.bar_chart("A step of the slowest rank", parts, list(measured[0]["parts_ms"]), lambda ms: f"{ms:.3g} ms",
-                                          stacked=True)
-        plots.update({f"heat-{case['id']}": heat.heat_map(case) for case in measured if case["ranks"] > 1 and case["heat"]})
-        plots["memory"] = charts.bar_chart("Peak memory of the largest rank", memory, kinds, charts.size)
-    return plots
-
-
-def series_of(rows, key, ideal):
-    """A line for each combination of swept settings; `ideal` gives its ideal from the first point and a number of ranks."""
-    series = []
-    for sweep in unique(row["sweep"] for row in rows):
-        points = sorted(((row["ranks"], row[key]) for row in rows if row["sweep"] == sweep), key=lambda point: point[0])
-        series.append({"name": sweep_name(sweep), "points": points, "ideal": [(ranks, ideal(points[0], ranks)) for ranks, _ in points]})
-    return series
-
-
-def unique(sweeps):
-    found = []
-    for sweep in sweeps:
-        if sweep not in found:
-            found.append(sweep)
-    return found
-
-
-def html_of(results, plots):
+def html_of(results, plots, lack):
     data = json.dumps(results).replace("</", "<\\/")
     name = escape(results["name"])
+    lack = f"<p>{escape(lack)}</p>" if lack else ""
     sections = [
         ("Throughput and efficiency", "Dashed: the ideal. Vertical bars: the intervals of the table.", "throughput- efficiency-",
          efficiency_table(results)),
@@ -122,7 +80,7 @@ def html_of(results, plots):
     return ('<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
             f"<title>Scaling of {name}</title><style>{STYLE}</style></head><body><main>"
-            f"<h1>Scaling of {name}</h1>{summary_line(results)}{''.join(body)}</main>"
+            f"<h1>Scaling of {name}</h1>{summary_line(results)}{lack}{''.join(body)}</main>"
             f'<script type="application/json" id="results">{data}</script></body></html>\n')
 
 

@@ -1,7 +1,7 @@
 """The tables of the report, as HTML."""
 from html import escape
 
-from .charts import short, size
+from .amounts import short, size
 from .losses import loss_text
 from .verdicts import EFFICIENCY_ABOVE, MFU_ABOVE
 
@@ -15,6 +15,7 @@ main{max-width:1240px;margin:0 auto;padding:24px 16px}h1{font-size:26px;margin:8
 section{background:var(--surface);border:1px solid var(--rule);border-radius:8px;padding:16px;margin:16px 0;overflow-x:auto}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(480px,100%),1fr));gap:12px;margin-bottom:12px}figure{margin:0}
 figure svg{width:100%;max-width:600px;height:auto}
+@media(prefers-color-scheme:dark){figure svg{filter:invert(.92) hue-rotate(180deg)}}
 table{border-collapse:collapse;font-size:13px;width:100%}
 th,td{text-align:left;padding:6px 8px;border-bottom:1px solid var(--rule);vertical-align:top}
 th{color:var(--muted);font-weight:600}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}

@@ -2,7 +2,7 @@
 its parts, the slowest rank, bytes sent, memory and loss."""
 from statistics import median
 
-from .charts import size
+from .amounts import size
 from .losses import loss_text
 
 EXPOSED = 0.10  # of a step: communication is worth a change of settings

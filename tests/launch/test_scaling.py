@@ -3,9 +3,11 @@
 
     test_scaling.py PATH_TO_TANDEM [unittest arguments]
 """
+import html
 import json
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -15,7 +17,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "..", "program"), os.path.join(HERE, "studies")]
-from scaling_studies import LAUNCH, STAND_IN, Studies, check_report
+from scaling_studies import SCALING, STAND_IN, Studies, check_report
 import tandem_program
 from tandem_program import MPI_ENV, SHAPES, Workspace
 
@@ -68,6 +70,7 @@ class Truth(Studies):
         self.assertEqual(self.results()["fastest"], "r1-b16", "though 2 ranks took half the time")
 
     def test_the_report_again(self):
+        self.charts = True
         self.say_truth(noise=0.01)
         self.measure("--launches", 2, "--ranks", 1, 2, 4, "--node-size", 2)
         files = sorted(set(os.listdir(self.study())) - {"runs", "lock", "plan.json"})
@@ -77,8 +80,17 @@ class Truth(Studies):
         before = {name: self.read(name) for name in files}
         for name in files:
             os.remove(self.study(name))
-        subprocess.run([os.path.join(LAUNCH, "scaling.py"), "report", self.study()], check=True, capture_output=True)
+        subprocess.run([*SCALING, "report", self.study()], check=True, env=self.environment(), capture_output=True)
         self.assertEqual({name: self.read(name) for name in files}, before)
+        check_report(self, self.study())
+
+    def test_without_matplotlib(self):
+        said = self.measure("--launches", 1)
+        lack = "Charts were left out (No module named 'matplotlib'): pip install matplotlib"
+        self.assertRegex(said, rf"\n{re.escape(lack)}\nreport +\S")
+        self.assertEqual(sorted(set(os.listdir(self.study())) - {"runs", "lock", "plan.json"}), ["report.html", "results.csv", "results.json"])
+        page = self.read("report.html")
+        self.assertEqual((page.count(f"<p>{html.escape(lack)}</p>"), page.count("<svg"), page.count("<table>")), (1, 0, 5))
         check_report(self, self.study())
 
 
@@ -165,12 +177,11 @@ class GoingOn(Studies):
 
     def test_a_damaged_plan(self):
         self.measure("--launches", 1)
-        report = [os.path.join(LAUNCH, "scaling.py"), "report", self.study()]
+        report = [*SCALING, "report", self.study()]
         for text in ["{}", "[]", "3", '{"cases": 3}', '{"cases": [{}], "request": 3}', "{"]:
             with open(self.study("plan.json"), "w") as out:
                 out.write(text)
-            for done in [subprocess.run(command, capture_output=True, text=True, cwd=self.folder,
-                                        env=dict(os.environ, STAND_IN=self.path("truth.json")))
+            for done in [subprocess.run(command, capture_output=True, text=True, cwd=self.folder, env=self.environment())
                          for command in [report, self.command("--launches", 2)]]:
                 self.assertEqual((done.returncode, done.stdout), (3, ""), done.stderr)
                 self.assertRegex(done.stderr, "^scaling: .*study.*\n$")
@@ -201,7 +212,7 @@ class Training(Workspace):
     """The real program, started by launch/run.sh on 1 and 2 ranks of one thread."""
 
     def test_a_study(self):
-        words = [os.path.join(LAUNCH, "scaling.py"), "--name", "real", "--dir", self.path("studies"),
+        words = [*SCALING, "--name", "real", "--dir", self.path("studies"),
                  "--tandem", tandem_program.TANDEM, "--ranks", "1", "2", "--mode", "weak", "strong", "--launches", "1", "--keep", "20",
                  "--data.path", self.text, *SHAPES["gpt"], "--run.threads", "1", "--train.global_batch", "4"]
         done = self.check(subprocess.run(words, env=MPI_ENV, capture_output=True, text=True, timeout=300))

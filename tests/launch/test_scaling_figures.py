@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""The figures of launch/scaling.py: intervals, the tolerance of losses, the order of launches, verdicts.
+"""The figures of launch/scaling.py: intervals, the tolerance of losses, the order of launches, verdicts, charts.
 
     test_scaling_figures.py [unittest arguments]
 """
 import os
 import random
-import re
 import sys
 import unittest
 from statistics import median
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "launch"))
-from scaling import charts, heat, intervals, losses, plan, tables, verdicts
+from scaling import charts, intervals, losses, plan, plots, tables, verdicts
 
 
 class Intervals(unittest.TestCase):
@@ -167,37 +168,128 @@ class Tables(unittest.TestCase):
                 self.assertEqual(table.count("Above 100 %"), count)
 
 
+def is_cut(figure):
+    """Something reaches beyond the figure. In inches; lines of an axis are a hundredth thick."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    drawn, whole = figure.get_tightbbox(canvas.get_renderer()), figure.bbox_inches
+    return drawn.x0 < -0.02 or drawn.y0 < -0.02 or drawn.x1 > whole.x1 + 0.02 or drawn.y1 > whole.y1 + 0.02
+
+
+def legend(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
 class Charts(unittest.TestCase):
-    def test_labels_end_within_the_plot(self):
-        """12 pixels high: a digit is at most 7 wide."""
-        point = {"median": 1.665, "low": 1.6, "high": 1.7}
-        for ranks in [[1, 2], [1, 2, 4, 1024], [3]]:
-            plot = charts.line_chart("Efficiency", [{"name": "a", "points": [(n, point) for n in ranks], "ideal": [(n, 1) for n in ranks]}],
-                                     "of 1 rank", percent=True)
-            labels = re.findall(r'<text x="([0-9.]+)" y="[0-9.]+" text-anchor="(\w+)"[^>]*>166.5%<', plot)
-            self.assertEqual(len(labels), len(ranks))
-            for x, anchor in labels:
-                self.assertLess(float(x) + (anchor == "start") * 7 * len("166.5%"), charts.WIDTH)
+    POINT = {"median": 1.665, "low": 1.6, "high": 1.7}
+    NAMES = ["r2-b64-train.global_batch=64-dist.zero=3-train.precision=bf16", "r4"]
+
+    def line_chart(self, ranks, count=1, **words):
+        series = [{"name": f"dist.zero = {index}", "points": [(n, self.POINT) for n in ranks], "ideal": [(n, n) for n in ranks]}
+                  for index in range(count)]
+        return charts.line_chart("Throughput", series, "tokens a second", **words)
+
+    def bar_chart(self, **words):
+        kinds = {"measured": [30, 10], "estimate": [5, 20]}
+        return charts.bar_chart("Memory", "ms", "{:.0f} ms".format, self.NAMES, kinds, **words)
+
+    def test_lines_go_through_medians_and_bars_reach_the_ends_of_intervals(self):
+        [axes] = self.line_chart([1, 2, 8]).axes
+        line, _, [bars] = axes.containers[0].lines
+        self.assertEqual(line.get_xydata().tolist(), [[ranks, 1.665] for ranks in (1, 2, 8)])
+        for bar, ranks in zip(bars.get_segments(), (1, 2, 8)):
+            for end, value in zip(bar, (1.6, 1.7)):
+                self.assertAlmostEqual(end[0], ranks)
+                self.assertAlmostEqual(end[1], value)
+        self.assertEqual(axes.lines[0].get_xydata().tolist(), [[1, 1], [2, 2], [8, 8]], "the ideal")
+        self.assertEqual((axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel()), ("Throughput", "ranks", "tokens a second"))
+        self.assertEqual((axes.get_xscale(), axes.get_yscale()), ("log", "log"))
+        self.assertEqual([label.get_text() for label in axes.get_xticklabels()], ["1", "2", "8"])
+        self.assertEqual(legend(axes), ["ideal", "dist.zero = 0"])
+
+    def test_a_percentage_begins_at_0(self):
+        [axes] = self.line_chart([1, 2], percent=True).axes
+        self.assertEqual((axes.get_yscale(), axes.get_ylim()[0]), ("linear", 0))
+        self.assertEqual([text.get_text() for text in axes.texts], ["166.5%"] * 2)
+
+    def test_bars(self):
+        """Two bars beside each other for a case, or one of two pieces."""
+        for stacked, begins, said in [(False, [0] * 4, ["30 ms", "10 ms", "5 ms", "20 ms"]),
+                                      (True, [0, 0, 30, 10], ["30 ms", "10 ms", "5 ms", "20 ms", "35 ms", "30 ms"])]:
+            [axes] = self.bar_chart(stacked=stacked).axes
+            self.assertEqual([bar.get_width() for bar in axes.patches], [30, 10, 5, 20])
+            self.assertEqual([bar.get_x() for bar in axes.patches], begins)
+            self.assertEqual(len({round(bar.get_y(), 9) for bar in axes.patches}), 2 if stacked else 4, "none covers another")
+            self.assertEqual([text.get_text() for text in axes.texts], said)
+            self.assertEqual(["".join(label.get_text().split()) for label in axes.get_yticklabels()], self.NAMES)
+            self.assertEqual((axes.get_xlabel(), legend(axes)), ("ms", ["measured", "estimate"]))
+
+    def test_nothing_is_cut(self):
+        for figure in [self.line_chart([1, 2], percent=True), self.line_chart([1, 2, 4, 1024], percent=True), self.line_chart([3]),
+                       self.line_chart([1, 2], 8), self.bar_chart(), self.bar_chart(stacked=True)]:
+            self.assertFalse(is_cut(figure))
+
+    def test_colours_differ_in_grey(self):
+        """By 5 % of white, for eight lines."""
+        greys = [0.299 * red + 0.587 * green + 0.114 * blue for red, green, blue, _ in charts.shades(8)]
+        self.assertGreater(min(after - before for before, after in zip(greys, greys[1:])), 0.05)
+
+    def test_the_same_figures_give_the_same_bytes(self):
+        plot = charts.svg(self.line_chart([1, 2], 2))
+        self.assertTrue(plot.startswith("<svg "))
+        self.assertEqual(plot, charts.svg(self.line_chart([1, 2], 2)))
+        self.assertIn(">tokens a second</text>", plot, "text is text")
+
+
+class Plots(unittest.TestCase):
+    def test_lines(self):
+        """One for each setting. The ideal begins at the smallest job, of 2 ranks, and is twice as fast on twice the ranks."""
+        def interval(median):
+            return {"median": median, "low": median, "high": median}
+        cases = [{"ranks": ranks, "modes": ["weak"], "sweep": {"dist.zero": zero}, "unit": "tokens", "throughput": interval(speed)}
+                 for zero, ranks, speed in [("0", 4, 180), ("0", 2, 100), ("2", 2, 80), ("2", 4, 120)]]
+        rows = [{"mode": "weak", "against": "1 node", "ranks": case["ranks"], "sweep": case["sweep"], "efficiency": interval(0.9)} for case in cases]
+        found = plots.lines({"request": {"modes": ["weak", "strong"]}, "efficiency": rows[:3]}, cases)
+        self.assertEqual(list(found), ["throughput-weak", "efficiency-weak-1-node"])
+        [throughput], [efficiency] = (figure.axes for figure in found.values())
+        self.assertEqual(legend(throughput), ["ideal", "dist.zero = 0", "dist.zero = 2"])
+        ideals = [line.get_xydata().tolist() for line in throughput.lines if line.get_linestyle() == "--" and len(line.get_xydata())]
+        self.assertEqual(ideals, [[[2, 100], [4, 200]], [[2, 80], [4, 160]]])
+        self.assertEqual([group.lines[0].get_ydata().tolist() for group in throughput.containers], [[100, 180], [80, 120]])
+        self.assertEqual(legend(efficiency), ["ideal", "dist.zero = 0"], "one point is no line")
+
+    def test_bars(self):
+        """Each chart shows what it says, beside its estimate."""
+        predicted = {"exposed_comm_ms": 1, "wire_bytes": 2, "peak_bytes": 3}
+        case = {"id": "r2", "exposed_comm_ms": {"median": 4}, "wire_bytes": 5, "peak_bytes": 6, "predicted": predicted,
+                "parts_ms": {"compute": 7, "data": 8}}
+        drawn = {name: [bar.get_width() for bar in figure.axes[0].patches] for name, figure in plots.bars([case]).items()}
+        self.assertEqual(drawn, {"communication": [4, 1], "traffic": [5, 2], "parts": [7, 8], "memory": [6, 3]})
 
 
 class Heat(unittest.TestCase):
-    def test_levels(self):
-        self.assertEqual([heat.level_of(ratio) for ratio in (0.5, 1.04, 1.05, 1.2, 1.3, 1.5, 9)], [0, 0, 1, 2, 3, 4, 5])
+    CASE = {"id": "r2", "heat": {"launch": 4, "first_step": 11, "own_ms": [[100, 101], [100, 99], [99, 130], [300, 300]]}}
 
     def test_cells(self):
-        """Two ranks, four steps; a step is 130 wide and a rank 18 high. Rank 1 is slow in the third, both in the last."""
-        case = {"id": "r2", "heat": {"launch": 4, "first_step": 11, "own_ms": [[100, 101], [100, 99], [99, 130], [300, 300]]}}
-        plot = heat.heat_map(case)
-        self.assertIn("times the median of 100.5 ms", plot)
-        self.assertEqual(re.findall('<path class="(.*?)" d="(.*?)"', plot),
-                         [("h3", "M320.0 102h130v18h-130z"), ("h5", "M450.0 84h130v18h-130zM450.0 102h130v18h-130z")])
-        self.assertIn("r2, launch 4", plot)
-        self.assertIn(">14</text>", plot, "the last step")
+        """A row for each of two ranks, a column for each of four steps. Rank 1 is slow in the third, both in the last."""
+        figure = charts.heat_map(self.CASE)
+        axes, bar = figure.axes
+        [image] = axes.images
+        self.assertEqual([[round(ratio * 100.5) for ratio in row] for row in image.get_array()], [[100, 100, 99, 300], [101, 99, 130, 300]])
+        self.assertEqual(list(image.get_extent()), [10.5, 14.5, 1.5, -0.5])
+        self.assertEqual((axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel()), ("r2, launch 4", "step", "rank"))
+        self.assertEqual(bar.get_xlabel(), "own time / median of 100.5 ms")
+        self.assertFalse(is_cut(figure))
+
+    def test_levels(self):
+        [image] = charts.heat_map(self.CASE).axes[0].images
+        colours = [image.cmap(image.norm(ratio)) for ratio in (0.5, 1.04, 1.05, 1.2, 1.3, 1.5, 9)]
+        self.assertEqual([colours.index(colour) for colour in colours], [0, 0, 2, 3, 4, 5, 6])
 
     def test_a_large_job_is_small(self):
         pick = random.Random(1)
         steps = [[pick.gauss(100, 20) for _ in range(64)] for _ in range(50)]
-        plot = heat.heat_map({"id": "r64", "heat": {"launch": 1, "first_step": 11, "own_ms": steps}})
+        plot = charts.svg(charts.heat_map({"id": "r64", "heat": {"launch": 1, "first_step": 11, "own_ms": steps}}))
         self.assertLess(len(plot), 60000)
 
 

@@ -11,6 +11,7 @@ EKS, WORKER = "launch/eks/render.py", "launch/eks/worker.sh"
 TRACK = "launch/track.py"
 SLURM, SBATCH = "launch/platforms/slurm.sh", "launch/slurm/train.sbatch"
 
+CHARTS = "launch/scaling/charts.py"
 VERDICTS = "launch/scaling/verdicts.py"
 
 
@@ -202,8 +203,8 @@ MUTANTS = [
            "launch.planted_causes Planted.test_the_saves_of_one_rank_are_slow"]),
     Mutant("the first rank's write is the longest", "src/report/run_log.cpp", "max_element(m.write_s)", "min_element(m.write_s)",
            ["report.run_log RunFiles.TheRankThatWroteLongestIsNamed"]),
-    Mutant("the heat map has ranks as columns", "launch/scaling/heat.py", "for rank in range(ranks) for column",
-           "for column in range(ranks) for rank", ["launch.scaling_figures Heat.test_cells"]),
+    Mutant("the heat map has ranks as columns", CHARTS, "for rank in zip(*steps)", "for rank in steps",
+           ["launch.scaling_figures Heat.test_cells"]),
     Mutant("the heat map is of the slowest launch", "launch/scaling/results.py", "[(len(good) - 1) // 2]", "[-1]",
            ["launch.scaling Truth.test_every_figure"]),
     Mutant("times of ranks are logged whole", "src/report/run_log.cpp", "static_cast<double>(m.steps)) / 1000);", "1.0) / 1000);",
@@ -237,7 +238,9 @@ MUTANTS = [
            "        except FileNotFoundError:\n            return None\n", ["launch.scaling GoingOn.test_damaged_files_of_launches"]),
     Mutant("ranks of a small job have more threads", "launch/scaling/launches.py", "**equal_threads(request, case, hosts), ", "",
            ["launch.scaling_plans Plans.test_ranks_of_one_machine_have_equal_threads"]),
-    Mutant("labels at the right end are cut", "launch/scaling/charts.py", "end = px > WIDTH - 90", "end = px > WIDTH",
-           ["launch.scaling_figures Charts.test_labels_end_within_the_plot"]),
+    Mutant("labels are cut", CHARTS, '"figure.constrained_layout.use": True', '"figure.constrained_layout.use": False',
+           ["launch.scaling_figures Charts.test_nothing_is_cut"]),
+    Mutant("a matplotlib that cannot be imported ends the report", "launch/scaling/report.py", "except Exception",
+           "except ModuleNotFoundError", ["launch.scaling Truth.test_without_matplotlib"]),
     Mutant("an efficiency that cannot be scales well", VERDICTS, 'median"] > DOUBTFUL', 'median"] > 2 * DOUBTFUL', verdict("test_each")),
 ]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import unittest
 
-from scaling_studies import FOLDER, LAUNCH, STAND_IN, Studies
+from scaling_studies import FOLDER, LAUNCH, SCALING, STAND_IN, Studies
 
 sys.path.insert(0, LAUNCH)
 import scaling.main
@@ -76,7 +76,7 @@ class Plans(Studies):
         for words, message in table:
             with self.subTest(words=words):
                 with self.assertRaises(Failure) as refused:
-                    scaling.main.main(self.command(*words)[1:])
+                    scaling.main.main(self.command(*words)[len(SCALING):])
                 self.assertEqual((refused.exception.code, str(refused.exception)), (2, message))
         self.assertEqual(os.listdir(self.folder), ["truth.json"], "before any start")
 
@@ -114,7 +114,7 @@ class Plans(Studies):
     def test_reports_that_cannot_be(self):
         for words, code, message in [([], 2, "report wants one folder, such as launch/scaling.py report runs/scaling/NAME"),
                                      ([self.folder], 3, f"{self.folder} holds no study: there is no plan.json")]:
-            done = subprocess.run([os.path.join(LAUNCH, "scaling.py"), "report", *words], capture_output=True, text=True)
+            done = subprocess.run([*SCALING, "report", *words], capture_output=True, text=True)
             self.assertEqual((done.returncode, done.stderr), (code, f"scaling: {message}\n"))
 
     def test_folders_that_cannot_be(self):

@@ -1,0 +1,2 @@
+"""First in PYTHONPATH: as if matplotlib were not installed."""
+raise ImportError("No module named 'matplotlib'")
