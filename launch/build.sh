@@ -30,7 +30,7 @@ case $configuration in
 esac
 
 mkdir -p "$build"
-rm -f "$build/CMakeCache.txt"  # it would keep earlier options, and earlier packages as missing
+rm -f "$build/CMakeCache.txt"  # the cache would keep earlier options, and packages that were missing earlier as missing
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=$type -DTANDEM_NATIVE=ON -DTANDEM_TESTS=ON \
   -DTANDEM_CUDA=$cuda -DTANDEM_SIMT=$simt -DTANDEM_SANITIZE=$sanitize -DTANDEM_WERROR="${TANDEM_WERROR:-OFF}" "$@" \
   >"$build/configure.log" 2>&1 || { cat "$build/configure.log" >&2; exit 1; }

@@ -10,7 +10,7 @@ fact hostname "$(hostname)"
 fact machine "$(cat /sys/devices/virtual/dmi/id/product_name 2>/dev/null)"
 fact cores "$(nproc)"
 
-# The program: that it is the same everywhere, and starts.
+# The program, which must be the same everywhere, and start.
 if [ -x "$program" ] && [ -r "$rank_script" ]; then
   fact program "$(cat "$program" "$rank_script" | sha256sum | cut -c1-16)"
   fact missing_library "$(ldd "$program" | awk '/not found/ {print $1; exit}')"
@@ -50,7 +50,7 @@ fact memlock "$(ulimit -l)"
 fact open_files "$(ulimit -Hn)"  # rank.sh takes what is allowed
 fact shared_memory "$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $2}')"
 
-# Data and disk. The same dataset: its size, and a hash of its first and last megabytes.
+# Data and disk. Datasets are the same when their sizes and the hashes of their first and last megabytes are.
 if [ -r "$dataset" ]; then
   fact dataset "$(stat -Lc %s "$dataset") $({ head -c 1048576 "$dataset"; tail -c 1048576 "$dataset"; } | sha256sum | cut -c1-16)"
 fi

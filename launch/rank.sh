@@ -4,7 +4,7 @@
 #   rank.sh PROGRAM [ARGUMENT...]
 # TANDEM_SYS: another folder than /sys, for tests.
 set -euo pipefail
-trap '' USR1  # run.sh asks again; from its first line on the program takes it
+trap '' USR1  # run.sh sends the signal again; the program takes it from its first line on
 # Shows run.sh that this rank was started: mpirun and srun may end with 0 when none was.
 started=${TANDEM_STARTED:-} number=${OMPI_COMM_WORLD_RANK:-${SLURM_PROCID:-}}
 [ -z "$started" ] || { mkdir -p "$started" && : >"$started/$number"; } 2>/dev/null || true

@@ -4,6 +4,6 @@
 #   launch/run.sh --help
 set -euo pipefail
 trap 'echo "run: ended with 85 before the ranks were started" >&2; exit 85' TERM INT HUP USR1
-hold=(env "--block-signal=TERM,INT,HUP,USR1")  # until main.py can answer
-"${hold[@]}" true 2>/dev/null || hold=()     # a coreutils before 8.31
+hold=(env "--block-signal=TERM,INT,HUP,USR1")  # signals wait until main.py can answer
+"${hold[@]}" true 2>/dev/null || hold=()     # coreutils before 8.31 cannot
 exec "${hold[@]}" python3 "$(dirname "$(realpath "$0")")/run/main.py" "$@"

@@ -16,7 +16,7 @@ The exit code is that of the last attempt."
 say() { echo "supervise: $*" >&2 || true; }
 refuse() { say "$*"; exit 2; }
 exec {never}<> <(:)  # a pipe that nobody writes to
-pause() { read -rt "$1" -u "$never" || true; }  # no process, so that none is left when this one is killed
+pause() { read -rt "$1" -u "$never" || true; }  # it starts no process, which would stay when this one is killed
 
 # Kills every process that an attempt started, also those in sessions of their own, and waits until they are gone.
 kill_rest() {
@@ -24,7 +24,7 @@ kill_rest() {
   while pids=$(grep -lszxF "TANDEM_SUPERVISOR=$id" /proc/[0-9]*/environ | tr -dc '0-9\n' || true)
     [ -n "$pids" ] && [ "$SECONDS" -lt "$until" ]; do
     for pid in $pids; do kill -KILL "$pid" 2>/dev/null || true; done
-    for pid in $pids; do  # a dead one has no environment any more, but may still hold a GPU
+    for pid in $pids; do  # a dead process has no environment any more, but may still hold a GPU
       while grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$pid/status" && [ "$SECONDS" -lt "$until" ]; do pause 0.1; done
     done
   done
@@ -89,7 +89,7 @@ meaning() {
   esac
 }
 
-# The step of the newest checkpoint; null without one.
+# The step of the newest checkpoint; null without a checkpoint.
 newest_step() {
   local path step newest=-1
   for path in "$run"/checkpoints/step-*; do

@@ -25,7 +25,7 @@ from errors import CONFIG, DATA, Failure, TEMPORARY
 from settings import read_file
 
 POLL_S = 1
-MOST_FIGURES = 1000  # in one message; MLflow takes no more
+MOST_FIGURES = 1000  # figures in one message; MLflow takes no more
 KINDS = ["loss", "val_loss", "checkpoint", "skipped_batch"]  # the key by which lines of a kind are known
 
 
@@ -66,7 +66,7 @@ class Run:
         return os.path.join(self.folder, name)
 
     def last_start(self):
-        """Of report.json; {} if it does not say."""
+        """The last start in report.json; {} if there is none."""
         try:
             with open(self.path("report.json"), encoding="utf-8") as file:
                 return dict(json.load(file)["starts"][-1])

@@ -6,7 +6,7 @@ tandem=$(dirname "$(dirname "$(dirname "$(realpath "$0")")")")
 case ${1:-} in
   train)
     if [ -e /opt/ml/input/config/resourceconfig.json ]; then
-      exec "$tandem/launch/sagemaker/train" "${@:2}"  # as root, to whom the service's folders belong
+      exec "$tandem/launch/sagemaker/train" "${@:2}"  # stays root, to whom the service's folders belong
     fi
     set -- "$tandem/launch/run.sh" -- "$@" ;;
   worker) set -- "$tandem/launch/eks/worker.sh" "${@:2}" ;;

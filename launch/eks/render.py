@@ -14,7 +14,7 @@ from command_line import Parser, REPOSITORY, like, run_script, settings_in, whol
 from errors import CONFIG, Failure
 
 IN_IMAGE = "/opt/tandem"  # where launch/docker/Dockerfile puts the program and these scripts
-USER, SSH_PORT = 1000, 2222  # of the image, and of worker.sh
+USER, SSH_PORT = 1000, 2222  # the image's user, and the port of worker.sh's sshd
 HUGE_PAGES = "5120Mi"  # what EFA needs; the machine images of EKS and HyperPod set 10 GiB aside
 SHARED_MEMORY = "8Gi"
 HEALTH = "sagemaker.amazonaws.com/node-health-status"  # a label of HyperPod
@@ -131,7 +131,7 @@ def launcher(chosen):
     container = {
         "name": "launcher",
         "command": [f"{IN_IMAGE}/launch/run.sh", "--platform", "kubernetes", "--net", chosen.net, "--wait", str(chosen.wait),
-                    "--grace", str(chosen.grace), "--", *(word.replace("$", "$$") for word in chosen.job)],  # as Kubernetes reads $
+                    "--grace", str(chosen.grace), "--", *(word.replace("$", "$$") for word in chosen.job)],  # Kubernetes reads $$ as $
         "workingDir": IN_IMAGE,
         "resources": {"limits": {"memory": small["memory"]}, "requests": small},
     }

@@ -10,7 +10,7 @@ trap 'stop=yes' TERM INT
 keys=$(mktemp -d)
 ssh-keygen -q -t ed25519 -N "" -f "$keys/host" || exit 2
 [ "$(id -u)" -ne 0 ] || mkdir -p /run/sshd
-# Commands that come through it find what the image has set.
+# Commands that come through sshd find what the image has set.
 /usr/sbin/sshd -D -e -f /dev/null -p 2222 -h "$keys/host" -o PidFile=none -o StrictModes=no -o PasswordAuthentication=no \
   -o KbdInteractiveAuthentication=no -o MaxStartups=1000 -o LogLevel=ERROR \
   -o "SetEnv=PATH=$PATH LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}" &

@@ -2,7 +2,7 @@
 # The hosts of a Slurm job, for a script that runs inside it. README.md lists what a platform answers.
 set -euo pipefail
 slots=${SLURM_NTASKS_PER_NODE:-${SLURM_GPUS_ON_NODE:-}}
-unset SLURM_NTASKS_PER_NODE  # srun would hold each of its steps to it
+unset SLURM_NTASKS_PER_NODE  # srun would hold each of its steps to this number
 gpus=()  # a step of an exclusive job has no GPUs unless it asks for them
 [ -z "${SLURM_GPUS_ON_NODE:-}" ] || gpus=(--gres "gpu:$SLURM_GPUS_ON_NODE")
 

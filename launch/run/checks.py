@@ -146,7 +146,8 @@ def check_variables(host, hosts, job):
                                                                                f"or start with --allow {name}")
 
 
-# Each yields a line for what is wrong, and something false for what is not. Exit code: what wrong hosts are to the launcher.
+# A check yields a line for what is wrong, and something false for what is not. Its exit code says what wrong hosts are to the
+# launcher.
 CHECKS = {check_program: CONFIG, check_open_mpi: CONFIG, check_name: CONFIG, check_gpus: CONFIG, check_efa: CONFIG, check_limits: CONFIG,
           check_storage: DATA, check_variables: CONFIG}
 

@@ -7,7 +7,7 @@ from errors import CONFIG, DATA, STOPPED, Failure
 
 # An image in a registry, after the registry's name.
 REPOSITORY = r"[a-z0-9]+([._/-]+[a-z0-9]+)*(:[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?"
-SHOWN = 60  # letters of a value that is refused
+SHOWN = 60  # a refused value is shown up to this many letters
 
 
 class Parser(argparse.ArgumentParser):
@@ -48,7 +48,7 @@ def settings_in(words):
 
 
 def printable(text):
-    """In one line, and without what would move the cursor of a terminal."""
+    """The text in one line, and without what would move the cursor of a terminal."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 

@@ -3,7 +3,7 @@ import os
 
 
 def write(path, text):
-    """All or nothing, also for a reader on another host, and when this process is killed."""
+    """Writes all or nothing, also for a reader on another host, and when this process is killed."""
     with open(path + ".new", "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

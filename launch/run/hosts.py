@@ -47,7 +47,7 @@ class Platform:
     def hosts(self):
         """The hosts in the platform's order, each once: a later line for a host adds its slots, as for mpirun."""
         found = {}
-        # Open MPI 4 hangs on other names. srun takes an underscore, too.
+        # Open MPI 4 hangs on names that have other characters. srun takes an underscore, too.
         pattern = rf"([A-Za-z0-9][A-Za-z0-9.{'_' * (self.name == 'slurm')}-]*)(?:(?::|\s+|\s+slots\s*=\s*)(0*[1-9][0-9]{{0,5}}))?"
         for line in self.ask("hosts"):
             line = line.partition("#")[0].strip()

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from errors import STOPPED, TEMPORARY, say
 
-ASK_AGAIN_S = 2  # what is not yet ready to be asked ignores SIGUSR1
-LOST_HOST = (205, 255)  # mpirun: a host's daemon, or ssh itself
+ASK_AGAIN_S = 2  # ranks are asked again, because one that is not ready yet ignores SIGUSR1
+LOST_HOST = (205, 255)  # mpirun's codes when it lost a host's daemon, or ssh itself failed
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
 POOL = ThreadPoolExecutor(1)
@@ -78,12 +78,12 @@ class Job:
             time.sleep(0.1)
         code = self.process.returncode
         code = 128 - code if code < 0 else code
-        if code not in MEANING:  # not the ranks' own
+        if code not in MEANING:  # the ranks themselves end with no such code
             self.end()
         if verdict is not None:
             return verdict
         if self.stop_at is not None and code == 128 + signal.SIGUSR1:
-            return STOPPED  # asked before there was a rank to ask
+            return STOPPED  # the stop was asked for before there was a rank
         return TEMPORARY if code in LOST_HOST else code
 
     def kill(self):

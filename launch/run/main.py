@@ -19,7 +19,7 @@ from nccl_log import PATTERN, NcclLog
 from settings import read_settings
 
 LAUNCH = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-TRIES = 3  # of a launcher that ends with 0 and has not started all ranks
+TRIES = 3  # a launcher that ends with 0 before all ranks were started is called this often
 RANK_SCRIPT = os.path.join(LAUNCH, "rank.sh")
 
 
@@ -112,7 +112,7 @@ def main(arguments):
     for host in hosts:
         host.slots = host.slots or len(host.facts.get("gpu", [])) or 1
 
-    # What follows from that.
+    # What follows for the job from its hosts.
     ranks = rank_count(hosts, all_hosts, int(settings["train.global_batch"]))
     uses_gpus = settings["run.device"] != "cpu" and any("gpu" in host.facts for host in hosts)
     net = network(hosts, chosen.net, uses_gpus)
@@ -122,7 +122,7 @@ def main(arguments):
         chosen.job += ["--dist.min_gb_s", str(least)]
     logs = os.path.join(run_dir, settings["run.name"], "nccl") if net == "efa" else ""
     identity = secrets.token_hex(8)
-    started = os.path.join(run_dir, f".started-{identity}")  # the ranks' marks
+    started = os.path.join(run_dir, f".started-{identity}")  # ranks leave their marks there
     env = environment(hosts, net, logs and os.path.join(logs, PATTERN),
                       {"TANDEM_JOB": identity} if chosen.print else {"TANDEM_JOB": identity, "TANDEM_STARTED": started})
 

@@ -5,7 +5,7 @@ import re
 
 from errors import CONFIG, say
 
-PATTERN = "%h.%p.log"  # NCCL_DEBUG_FILE
+PATTERN = "%h.%p.log"  # the value of NCCL_DEBUG_FILE
 ADVICE = "see `NCCL INFO NET` in its log; is aws-ofi-nccl in LD_LIBRARY_PATH on this host, and EFA allowed by the security group?"
 
 
@@ -22,7 +22,7 @@ class NcclLog:
         texts = {}
         for path in glob.glob(os.path.join(glob.escape(self.folder), "*.log")):
             with open(path, encoding="utf-8", errors="replace") as file:
-                texts[path] = file.read().rpartition("\n")[0] + "\n"  # whole lines
+                texts[path] = file.read().rpartition("\n")[0] + "\n"  # the last line may not be whole yet
         found = {}
         for path, text in sorted(texts.items()):
             host = os.path.basename(path).rsplit(".", 2)[0]

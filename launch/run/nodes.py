@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from errors import CONFIG, TEMPORARY, Failure, say
 
 LAUNCH = pathlib.Path(__file__).resolve().parent.parent
-ANSWER_S = 10  # within which a host must have answered
-SHARED_S = 5   # until a file that one host wrote must be seen by the others
-LOST_S = 9     # for which a host must have been silent to be lost while the ranks are asked to save
-END_S = 2      # for a host to end what is left of a job; a lost one does not answer
+ANSWER_S = 10  # a host must answer within this time
+SHARED_S = 5   # the other hosts must see a file that one of them wrote within this time
+LOST_S = 9     # a host that is silent for so long is lost, while the ranks are asked to save
+END_S = 2      # a host has this time to end what is left of a job; a lost one does not answer
 REFUSED = ("Permission denied", "Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED")
 
 
@@ -52,7 +52,7 @@ def ask(platform, host, arguments, deadline):
 
 
 def ask_all(platform, hosts, arguments, wait, min_hosts, only_show=False):
-    """The hosts that answered within `wait` seconds. Failure when fewer than `min_hosts` did (0: all must). only_show: all."""
+    """The hosts that answered within `wait` seconds. Failure when fewer than `min_hosts` did (0: all must). only_show: all hosts."""
     deadline = time.monotonic() + wait
     errors = on_all(hosts, lambda host: ask(platform, host, arguments, deadline))
     refused = [any(text in error for text in REFUSED) for error in errors]
@@ -68,7 +68,7 @@ def ask_all(platform, hosts, arguments, wait, min_hosts, only_show=False):
 
 
 def lost(platform, hosts):
-    """The names of hosts that do not answer for LOST_S seconds. Slurm watches its own."""
+    """The names of hosts that do not answer for LOST_S seconds. Slurm watches its hosts itself."""
     deadline, silent = time.monotonic() + LOST_S, hosts if platform.name != "slurm" and len(hosts) > 1 else []
     while True:
         errors = on_all(silent, lambda host: call(platform, host, "true", seconds=LOST_S / 2)[1])

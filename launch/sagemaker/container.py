@@ -9,7 +9,7 @@ from errors import CONFIG, Failure
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SHARED = "fsx"  # the channel that all hosts write to
-LONGEST_REASON = 1024  # of which the service takes no more
+LONGEST_REASON = 1024  # letters; the service takes no more of a reason
 
 
 def plain(value):
@@ -24,7 +24,7 @@ def plain(value):
 def write_failure(folder, reason):
     os.makedirs(os.path.join(folder, "output"), exist_ok=True)
     with open(os.path.join(folder, "output", "failure"), "w", encoding="utf-8") as file:
-        half = LONGEST_REASON // 2 - 2  # of a reason with a long value, which stands in the middle
+        half = LONGEST_REASON // 2 - 2  # a long value stands in the middle of a reason
         file.write(reason if len(reason) <= LONGEST_REASON else f"{reason[:half]}...{reason[-half:]}")
 
 
@@ -37,7 +37,7 @@ class Container:
         self.name, self.hosts = resources["current_host"], sorted(map(str, resources["hosts"]))
         self.channels = sorted(self.read("inputdataconfig"))
         given = {key: plain(value) for key, value in self.read("hyperparameters").items()
-                 if not key.startswith("sagemaker_")}  # of the SDK, for its own entry points
+                 if not key.startswith("sagemaker_")}  # the SDK has these keys for its own entry points
         self.options = {key.removeprefix("launch."): value for key, value in given.items() if key.startswith("launch.")}
         self.settings = {key: value for key, value in given.items() if not key.startswith("launch.")}
         self.settings["run.dir"] = self.run_dir()
@@ -111,5 +111,5 @@ class Container:
         with open(os.path.join(source, "manifest.json"), encoding="utf-8") as file:
             name = f"step-{json.load(file)['step']:08d}"
         shutil.copytree(source, self.path("model", "checkpoints", name), dirs_exist_ok=True)
-        if os.path.exists(os.path.join(run, "tokenizer.h5")):  # not of images
+        if os.path.exists(os.path.join(run, "tokenizer.h5")):  # a run on images has none
             shutil.copy(os.path.join(run, "tokenizer.h5"), self.path("model"))

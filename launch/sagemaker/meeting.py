@@ -1,9 +1,9 @@
 """How the hosts of a job meet. Their containers know each other's names, and share a folder:
 
-    FOLDER/NAME.pub      of each worker: the public key of its sshd, made anew in each container
-    FOLDER/NAME.stop     of a worker that is asked to end, while the leader is perhaps not
-    FOLDER/leader.json   of the leader, written again every BEAT_S: the public key with which it logs in, the workers whose keys
-                         it has read, and in the end the exit code and the reason
+    FOLDER/NAME.pub      the public key of a worker's sshd, made anew in each container
+    FOLDER/NAME.stop     there when a worker is asked to end, while the leader is perhaps not
+    FOLDER/leader.json   written again by the leader every BEAT_S: the public key with which it logs in, the workers whose
+                         keys it has read, and in the end the exit code and the reason
 
 The leader begins with an empty folder, and a worker believes it once it has read this worker's own key. So nobody takes what
 an earlier attempt of the same job has left for news. No private key leaves its host.
@@ -21,10 +21,10 @@ import time
 from errors import CONFIG, STOPPED, TEMPORARY, Failure, say
 from files import write
 
-PORT = 2222  # no root is needed for it
+PORT = 2222  # a port that also a process without root may have
 BEAT_S = 2
 LOOK_S = 0.5
-PARTING_S = 5  # for the workers to read the outcome, before the folder is removed
+PARTING_S = 5  # workers have this time to read the outcome before the folder is removed
 SSHD = """Port {port}
 HostKey {private}/host
 AuthorizedKeysFile {private}/authorized_keys
@@ -82,7 +82,7 @@ class Leader:
                 for path in stops[:1]:
                     say(f"{os.path.basename(path).removesuffix('.stop')} is asked to end: the job saves and ends")
                     self.stop()
-            with contextlib.suppress(OSError):  # storage that is slow or full for a while
+            with contextlib.suppress(OSError):  # storage may be slow or full for a while
                 self.tell(beat=self.word["beat"] + 1)
             self.ended.wait(BEAT_S)
 
@@ -92,7 +92,7 @@ class Leader:
             write(os.path.join(self.folder, "leader.json"), json.dumps(self.word))
 
     def wait_for(self, workers, seconds, stop_asked):
-        """Until all of them have come."""
+        """Waits until all workers have come."""
         deadline = time.monotonic() + seconds
         while True:
             keys = {name: read(os.path.join(self.folder, name + ".pub")) for name in workers}
@@ -165,7 +165,7 @@ class Worker:
         beat, since, asked = None, time.monotonic(), os.path.join(self.folder, self.name + ".stop")
         while True:
             if stop_asked() and not os.path.exists(asked):
-                with contextlib.suppress(OSError):  # storage that is slow or full for a while
+                with contextlib.suppress(OSError):  # storage may be slow or full for a while
                     write(asked, "")
             word = self.word()
             if word.get("code") is not None:

@@ -16,7 +16,7 @@ from command_line import Parser, REPOSITORY, like, run_script, settings_in, whol
 from errors import CONFIG, Failure
 
 DAY_S = 86400
-# Of the service: what a request may have.
+# What the service allows in a request.
 MOST_PARAMETERS, LONGEST_KEY, LONGEST_VALUE, MOST_TAGS, MOST_SUBNETS, MOST_GROUPS = 100, 256, 2500, 50, 16, 5
 FILE_SYSTEM = r"(fs-[0-9a-f]{8,17}):(/\S+)"
 TAG = r"(?!aws:)[\w .:/+@-]{1,128}=[\w .:/=+@-]{0,256}"
@@ -95,7 +95,8 @@ def problems(chosen):
 
 
 def beside(checkpoints):
-    """s3://b/runs/book -> s3://b/runs/output/book; empty for a whole bucket. Not below the checkpoints, which come back."""
+    """s3://b/runs/book -> s3://b/runs/output/book; empty for a whole bucket. It is not below the checkpoints, because those
+    are copied back at a restart."""
     folder, _, name = checkpoints.rstrip("/").rpartition("/")
     return f"{folder}/output/{name}" if folder not in ("", "s3:/", "s3:") else ""
 
@@ -150,7 +151,7 @@ def main(arguments):
 def send(body):
     """The job's ARN."""
     try:
-        import boto3  # needed for this alone
+        import boto3  # nothing else needs it
     except ImportError:
         raise Failure(CONFIG, "boto3 is not installed: pip install boto3, or send what --dry-run prints")
     try:

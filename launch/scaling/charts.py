@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from .amounts import short
 
 MARKERS = "osD^vPX*"
-LEVELS = [1.05, 1.1, 1.25, 1.5, 2]  # times the median of all: where the colour of a heat map changes
+LEVELS = [1.05, 1.1, 1.25, 1.5, 2]  # at these multiples of the median the colour of a heat map changes
 # What a user has chosen for matplotlib changes nothing. The salt gives the same results the same bytes.
 matplotlib.rcdefaults()
 matplotlib.rcParams.update({
@@ -37,13 +37,13 @@ def shades(count):
 
 
 def add_legend(axes, names):
-    """Below the axes, in as many columns as the longest name leaves room for."""
+    """A legend below the axes, in as many columns as the longest name leaves room for."""
     columns = max(1, 80 // (max(map(len, names)) + 7))
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.6 / axes.figure.get_figheight()), ncol=columns)
 
 
 def line_chart(title, series, label, percent=False):
-    """Over the number of ranks. `series`: {"name", "points": [(ranks, interval)], "ideal": [(ranks, value)]}. Throughput has
+    """Lines over the number of ranks. `series`: {"name", "points": [(ranks, interval)], "ideal": [(ranks, value)]}. Throughput has
     logarithmic axes, where the ideal is a straight line; a percentage begins at 0."""
     axes = new_axes(3.6 + 0.1 * len(series), title=title, xlabel="ranks", ylabel=label, xscale="log",
                     yscale="linear" if percent else "log", autoscale_on=False)
@@ -69,7 +69,7 @@ def line_chart(title, series, label, percent=False):
 
 
 def draw_intervals(axes, series, shift, **look):
-    """`shift` keeps the intervals of several series apart, which have one number of ranks."""
+    """Medians with their intervals. `shift` keeps those of several series apart, which have one number of ranks."""
     ranks, intervals = zip(*series["points"])
     medians, lows, highs = ([interval[key] for interval in intervals] for key in ("median", "low", "high"))
     reach = [[middle - low for middle, low in zip(medians, lows)], [high - middle for middle, high in zip(medians, highs)]]
@@ -101,7 +101,7 @@ def bar_chart(title, label, show, names, kinds, stacked=False):
 
 
 def heat_map(case):
-    """Of ranks and steps: which rank was slow, and when. `case["heat"]`: see results.py."""
+    """A cell for each rank and step, which shows what rank was slow, and when. `case["heat"]`: see results.py."""
     steps, first = case["heat"]["own_ms"], case["heat"]["first_step"]
     middle = median(ms for step in steps for ms in step)
     ratios = [[ms / middle for ms in rank] for rank in zip(*steps)]

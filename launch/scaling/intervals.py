@@ -13,7 +13,7 @@ CONFIDENCE = 0.95
 
 
 def confidence(count, k):
-    """That the k-th smallest and the k-th largest of `count` values enclose the median."""
+    """The probability that the k-th smallest and the k-th largest of `count` values enclose the median."""
     return 1 - 2 * sum(comb(count, below) for below in range(k)) / 2**count
 
 

@@ -21,8 +21,8 @@ from .study import run_name, write_json
 # Chosen for every launch, unless the command line of the study sets them: nothing but steps.
 QUIET = {"train.eval_every": "0", "checkpoint.every_steps": "0", "checkpoint.every_minutes": "0", "checkpoint.at_end": "false",
          "log.tensorboard": "false", "log.progress": "plain"}
-PARTS = ["compute", "communication", "data", "optimizer", "saving"]  # of the slowest rank's time
-GRACE_S = 120  # for a launch to end after SIGTERM
+PARTS = ["compute", "communication", "data", "optimizer", "saving"]  # parts of the slowest rank's time
+GRACE_S = 120  # a launch has this time to end after SIGTERM
 
 
 def hosts_of(request):
@@ -92,7 +92,7 @@ class Launch:
         while True:
             try:
                 code = self.process.wait(timeout=0.1)
-                self.kill()  # what the launcher left of its own; nothing may disturb the next launch
+                self.kill()  # ends what the launcher left, which would disturb the next launch
                 return code if code >= 0 else 128 - code
             except subprocess.TimeoutExpired:
                 pass
@@ -106,7 +106,7 @@ class Launch:
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
-            pass  # none is left
+            pass  # no process is left
 
     def record(self, request, case, launch, code):
         """Keeps what the launch measured, or how it failed, in its folder."""
@@ -136,7 +136,7 @@ def read_lines(path):
 
 
 def last_line(said):
-    """The program's own last line, or that of run.sh, or else the last one. mpirun adds many."""
+    """The program's own last line, or that of run.sh, or else the last one. mpirun adds many lines."""
     for start in ("tandem: ", "run: ", ""):
         own = [line for line in said if line.startswith(start)]
         if own:
@@ -154,7 +154,7 @@ def slowest(lines):
 
 
 def between_bytes(wire):
-    """That a rank sent to other nodes in a step. Messages of control are no payload."""
+    """The bytes that a rank sent to other nodes in a step. Messages of control are no payload."""
     return sum(sent["between"] for traffic, sent in wire.items() if traffic != "control")
 
 

@@ -77,7 +77,7 @@ def parser():
 
 
 def settings_of(words):
-    """Of the words that the parser did not know."""
+    """The settings among the words that the parser did not know."""
     settings = {}
     for key, value in settings_in(words):
         if "." not in key:

@@ -14,7 +14,7 @@ from settings import read_settings
 from . import prices, program
 from .options import assignments
 
-START_S = 20  # assumed for a launch before its first step and after its last one, where nothing was measured yet
+START_S = 20  # seconds assumed for a launch before its first step and after its last one, where nothing was measured yet
 
 
 def make_plan(request):

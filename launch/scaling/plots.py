@@ -4,7 +4,7 @@ from .amounts import size
 
 
 def plots_of(results):
-    """SVG by name."""
+    """The charts as SVG, by name."""
     measured = [case for case in results["cases"] if case["step_ms"]]
     figures = lines(results, measured)
     if measured:

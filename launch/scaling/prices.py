@@ -21,7 +21,7 @@ def instance(name):
 
 
 def gpu_of(request):
-    """For `tandem estimate --gpu`."""
+    """The GPU's name for `tandem estimate --gpu`."""
     if request.gpu or not request.instance:
         return request.gpu or "none"
     entry = instance(request.instance)
@@ -37,7 +37,7 @@ def node_size_of(request):
     if not size:
         if request.hosts or request.hostfile:
             raise Failure(CONFIG, "how many ranks has a node? Say --node-size N or --instance TYPE")
-        return max(request.ranks)  # all on this machine
+        return max(request.ranks)  # all ranks are on this machine
     for ranks in request.ranks:
         if ranks > size and ranks % size != 0:
             raise Failure(CONFIG, f"--ranks {ranks} is over one node of {size} and no multiple of it; "

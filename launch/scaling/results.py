@@ -52,7 +52,7 @@ def figures(case, records, plan):
 
 
 def heat(good, warmup):
-    """Own times by step and rank, of the launch whose step is the median, or the nearest below it. None: not in its metrics."""
+    """Own times by step and rank, of the launch whose step is the median, or the nearest below it. None: its metrics have none."""
     record = sorted(good, key=lambda record: record["measured"]["step_ms"])[(len(good) - 1) // 2]
     own_ms = record["measured"]["own_ms"]
     return own_ms and {"launch": record["launch"], "first_step": warmup + 1, "own_ms": own_ms}
@@ -63,7 +63,7 @@ def scaled(interval, factor):
 
 
 def inverse(interval, numerator):
-    """Of numerator / value; the ends change places."""
+    """The interval of numerator / value, whose ends change places."""
     ends = {"low": numerator / interval["high"], "high": numerator / interval["low"]}
     return {**interval, "median": numerator / interval["median"], **ends}
 

@@ -15,7 +15,7 @@ class Stop:
     def __init__(self):
         self.signals = 0
         for number in SIGNALS:
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup lets it ignore SIGHUP
                 signal.signal(number, self.ask)
 
     def ask(self, *_):
@@ -49,7 +49,7 @@ def run_missing(request, plan, study, hosts, lock):
 
 
 def time_left(request, plan, study, missing):
-    """As long as the case's launches took so far; before the first one, what the plan expects."""
+    """Seconds: as long as the case's launches took so far; before the first one, what the plan expects."""
     took = {}
     for record in study.records(plan):
         took.setdefault(record["case"], []).append(record["seconds"])

@@ -42,7 +42,8 @@ class Study:
         return os.path.join(self.runs, run_name(case, launch))
 
     def log(self, case, launch):
-        """What a launch says, until it has ended. Not in its folder, which `tandem train` makes."""
+        """What a launch says, until it has ended. It is not in the launch's folder, because `tandem train`
+        makes that."""
         return self.run_folder(case, launch) + ".log"
 
     def lock(self):
@@ -93,11 +94,11 @@ class Study:
         return [record for record in found if record]
 
     def measured(self, plan):
-        """(case, launch) of all that need not be launched again. One that failed is tried again."""
+        """(case, launch) of all that need not be launched again. A launch that failed is tried again."""
         return {(record["case"], record["launch"]) for record in self.records(plan) if record["code"] == 0}
 
     def remove_run(self, case, launch):
-        """A launch that did not end, or failed."""
+        """Removes a launch that did not end, or failed."""
         shutil.rmtree(self.run_folder(case, launch), ignore_errors=True)
         if os.path.exists(self.log(case, launch)):
             os.remove(self.log(case, launch))

@@ -5,13 +5,13 @@ from statistics import median
 from .amounts import size
 from .losses import loss_text
 
-EXPOSED = 0.10  # of a step: communication is worth a change of settings
+EXPOSED = 0.10  # communication that takes this part of a step is worth a change of settings
 EFFICIENT = 0.90
-OFTEN, SLOWER = 0.8, 1.1  # of the steps, and times the median: a rank makes the others wait
-SLOW_SAVE = 1.5  # times the median: a rank's writes make the others wait
-WAITS = 0.10  # of a step: waiting for data or saves is worth a change
-LINK = 2  # times the exposed communication of one node: the link between nodes is the cause
-NOISY = 0.10  # width of the interval, of the median
+OFTEN, SLOWER = 0.8, 1.1  # in this part of the steps, and so many times the median: a rank makes the others wait
+SLOW_SAVE = 1.5  # writes of so many times the median: a rank makes the others wait
+WAITS = 0.10  # waiting for data or saves that takes this part of a step is worth a change
+LINK = 2  # so many times the exposed communication of one node: the link between nodes is the cause
+NOISY = 0.10  # an interval is too wide at this part of the median
 DOUBTFUL = 1.05  # an efficiency that noise alone does not give
 EFFICIENCY_ABOVE = "the smaller job was slowed by something else, or had more to do than fits into the caches"
 MFU_ABOVE = "the peak of the device was measured, at the start of a run, while something else slowed it"
@@ -44,7 +44,7 @@ def other_model(case, _rows, _request):
 
 
 def saves(case, _rows, _request):
-    """They come on top of the step."""
+    """Saves come on top of the step."""
     stall = case["parts_ms"]["saving"]
     share = stall / (case["step_ms"]["median"] + stall)
     if share < WAITS:
@@ -60,7 +60,7 @@ def saves(case, _rows, _request):
 
 
 def often_slow(launches, least):
-    """One that is slow in half of the launches or more: rank, host, ratio to the median, and in how many; 0: none is."""
+    """The rank that is slow in half of the launches or more: rank, host, ratio to the median, and in how many; 0: none is."""
     found = [each for each in launches if each["share"] >= OFTEN and each["ratio"] >= least]
     ranks = [(each["rank"], each["host"]) for each in found]
     rank, host = max(sorted(set(ranks)), key=ranks.count, default=(None, None))
@@ -78,7 +78,7 @@ def slow_rank(case, _rows, _request):
     own = parts["compute"] + parts["data"] + parts["optimizer"]
     evidence = (f"rank {rank} on {host} was slowest in {OFTEN:.0%} of the steps or more of {count} of {len(case['slowest'])} "
                 f"launches, its own time {ratio:.2f} x the median; {parts['data']:.4g} of its {own:.4g} ms it waits for data")
-    if 2 * parts["data"] >= own * (1 - 1 / ratio):  # half of what it takes longer
+    if 2 * parts["data"] >= own * (1 - 1 / ratio):  # data takes half of the time that the rank takes longer
         return f"waits for rank {rank}, which waits for data", evidence, f"look at the storage of {host}"
     return f"waits for rank {rank}, which computes longer", evidence, f"look at {host} for another process or a hot GPU"
 
@@ -95,12 +95,12 @@ def data_share(case):
 
 
 def link(case, rows, _request):
-    """Of a job on several nodes whose ranks, on one node, wait much less for each other."""
+    """The link holds up a job on several nodes whose ranks, on one node, wait much less for each other."""
     row = against(case, rows, "1 node")
     if not row or exposed_share(case) < EXPOSED or case["exposed_comm_ms"]["median"] < LINK * row["base_exposed_ms"]:
         return None
     sent = case["between_bytes"] * case["ranks"] // case["nodes"]
-    # It may also send while something hides that, so the time that it sends lies between these two.
+    # A node may also send while something hides that, so the time that it sends lies between these two.
     slow, fast = (sent / case[key]["median"] / 1e6 for key in ("step_ms", "exposed_comm_ms"))
     return (f"waits for the link between nodes: {slow:.2g} to {fast:.2g} GB/s", f"{exposed(case)}, against "
             f"{row['base_exposed_ms']:.4g} ms on one node; a node sends {size(sent)} to others in a step",
