@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Compares the weights that this tree and another commit train, bit by bit, or their step times.
 
-    compare_commits.py COMMIT [--steps N] [--only PATTERN] [--runs N] [--times]
+    compare_commits.py COMMIT [--steps N] [--only PATTERN] [--runs N] [--from-before] [--times]
 
 Builds both for the CPU. Trains each kind of model on 1 to 4 ranks in each ZeRO stage, in f32 and bf16, with ring and exact
-sums, and compares the hash of every tensor in the last checkpoints. --runs: only so many of these runs, spread evenly. --times: runs the two programs in turn instead, and prints
+sums, and compares every tensor in the last checkpoints. --from-before: both begin with weights that the other commit made. --runs: only so many of these runs, spread evenly. --times: runs the two programs in turn instead, and prints
 the ratio of their median step times. --only: the runs whose name, such as "gpt bf16 3 ranks zero 2 ring", matches the pattern.
 """
 import argparse
+import glob
 import itertools
 import os
 import re
@@ -16,16 +17,19 @@ import subprocess
 import sys
 import tempfile
 
+import h5py
+
 TESTS = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(TESTS, "program"))
 import tandem_program  # noqa: E402
-from tandem_program import Workspace, metrics, run, tensors_in  # noqa: E402
+from tandem_program import Workspace, metrics, run  # noqa: E402
 
 ROOT = os.path.dirname(TESTS)
 KINDS = {"gpt": ["--model.dropout", "0.1", "--model.heads", "2", "--model.context", "16", "--model.width", "32"],
          "llama": ["--model.kv_heads", "1", "--model.heads", "2", "--model.context", "16", "--model.width", "32"],
          "resnet": ["--model.depth", "8", "--optim.kind", "sgd", "--data.augment", "true"],
          "mlp": ["--model.width", "32"]}
+STACKS = {".attn.qkv.": [".attn.q.", ".attn.k.", ".attn.v."], ".mlp.gate_up.": [".mlp.gate.", ".mlp.up."]}
 TIMED = {"gpt": ["--model.layers", "4", "--model.width", "256", "--model.context", "128"],
          "resnet": ["--model.depth", "20"]}
 TIMED_STEPS, ROUNDS = 12, 5
@@ -46,6 +50,22 @@ def train(program, folder, data, ranks, settings):
                         *settings, ranks=ranks))
 
 
+def parameters_in(folder):
+    """The bytes of every tensor in the newest checkpoint. Tensors that are one parameter are joined: some commits keep it whole."""
+    newest, tensors = max(glob.glob(os.path.join(folder, "checkpoints", "step-*"))), {}
+    for path in sorted(glob.glob(os.path.join(newest, "rank-*.h5"))):
+        with h5py.File(path) as file:
+            def add(name, piece):
+                if isinstance(piece, h5py.Dataset) and piece.size:
+                    tensors.setdefault(name.split("@")[0], {})[int(piece.attrs["offset"][0])] = piece[()].tobytes()
+            file.visititems(add)
+    whole = {name: b"".join(pieces[offset] for offset in sorted(pieces)) for name, pieces in tensors.items()}
+    for stack, pieces in STACKS.items():
+        for first in [name for name in whole if pieces[0] in name]:
+            whole[first.replace(pieces[0], stack)] = b"".join(whole.pop(first.replace(pieces[0], piece)) for piece in pieces)
+    return whole
+
+
 def compare_weights(programs, folder, data, options):
     grid = [(kind, precision, ranks, zero, reduce, f"{kind} {precision} {ranks} ranks zero {zero} {reduce}")
             for kind, precision, ranks, zero, reduce
@@ -55,19 +75,25 @@ def compare_weights(programs, folder, data, options):
     runs = min(options.runs or len(grid), len(grid))
     compared = 0
     for kind, precision, ranks, zero, reduce, name in [grid[i * len(grid) // runs] for i in range(runs)]:
-        found = []
+        found, start = [], []
+        if options.from_before:
+            start = ["--checkpoint.init_from", os.path.join(folder, f"start-{kind}")]
+            if not os.path.exists(start[1]):
+                train(programs["before"], start[1], data[kind], 1,
+                      ["--model.kind", kind, *KINDS[kind], "--train.steps", "1", "--train.global_batch", "12"])
         for which, program in programs.items():
             at = os.path.join(folder, f"{which}-{name}".replace(" ", "-"))
             train(program, at, data[kind], ranks,
                   ["--model.kind", kind, *KINDS[kind], "--train.steps", str(options.steps), "--train.global_batch", "12",
                    "--train.micro_batch", "1", "--train.precision", precision, "--dist.zero", str(zero),
-                   "--dist.reduce", reduce, "--dist.bucket_mb", "0.02"])
-            found.append(tensors_in(at))
-        if found[0] != found[1] or not found[0]:
-            different = sorted(name for name in found[0].keys() | found[1].keys() if found[0].get(name) != found[1].get(name))
-            sys.exit(f"{name}: {len(different)} tensors differ: {', '.join(different[:5])}")
+                   "--dist.reduce", reduce, "--dist.bucket_mb", "0.02", *start])
+            found.append(parameters_in(at))
+        before, after = found
+        different = [name for name in sorted(before.keys() | after.keys()) if before.get(name) != after.get(name)]
+        if different or not before:
+            sys.exit(f"{name}: {len(different)} parameters differ: {', '.join(different[:5])}")
         compared += 1
-        print(f"same bits  {len(found[0]):3} tensors  {name}", flush=True)
+        print(f"same bits  {len(before):3} tensors  {name}", flush=True)
     print(f"{compared} runs of {options.steps} steps: same bits")
     if compared == 0:
         sys.exit("none was compared")
@@ -95,6 +121,7 @@ def main():
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--only", default="")
     parser.add_argument("--runs", type=int, default=0)
+    parser.add_argument("--from-before", action="store_true")
     parser.add_argument("--times", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tandem-compare-") as folder:
