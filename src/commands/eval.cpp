@@ -30,7 +30,7 @@ the working directory, then in the run's folder and each folder above that. Ever
 same bits for every number of ranks.)";
 
 struct Request {
-  std::string checkpoint, data;
+  std::string checkpoint, base, data;
   int64_t batch = 0, context = 0;
   std::optional<DType> precision;
   RunConfig run{};
@@ -40,6 +40,7 @@ struct Request {
   Request() {
     options.add("checkpoint", checkpoint,
                 "a run's folder, a checkpoint's or a Hugging Face model's");
+    options.add("base", base, "where the weights are now that the checkpoint refers to");
     options.add("data", data, "dataset; the one of the training run when not given");
     options.add("batch", batch, "samples at a time; 0: as in training", 0, 1 << 22);
     options.add("context", context, "tokens a sequence; 0: the model's", 0, 1 << 24);
@@ -123,7 +124,8 @@ ExitCode eval_command(const Words& words, World& world) {
               ExitCode::kData);
   agree(control, [&] { require_same_vocabulary(checkpoint, dataset->info().path); });
   const DType dtype = request.precision.value_or(config_of(checkpoint).train.precision);
-  TrainedModel trained = load_trained_model(checkpoint, dataset->info(), dtype, machine, control);
+  TrainedModel trained =
+      load_trained_model(checkpoint, request.base, dataset->info(), dtype, machine, control);
   Uploader upload(machine.stream, machine.memory, machine.staging, dataset->info(),
                   trained.values->dtype());
   const TrainConfig& train = trained.config.train;

@@ -1,12 +1,13 @@
 // tandem export: a checkpoint as Hugging Face and PyTorch read it.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
 #include "src/core/visible_text.h"
+#include "src/io/checkpoint/checkpoint.h"
 #include "src/io/file.h"
-#include "src/weights/hugging_face/reader.h"
 #include "src/weights/hugging_face/settings.h"
 #include "src/weights/hugging_face/tokenizer_files.h"
 #include "src/weights/hugging_face/writer.h"
@@ -19,6 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kEmbedding = "param/wte";
+
 constexpr const char* kUsage = R"(tandem export: writes a model for Hugging Face's transformers
 
   tandem export runs/NAME --output DIR --dtype bf16
@@ -27,7 +30,7 @@ In Python: transformers.AutoModelForCausalLM.from_pretrained("DIR"). The model m
 memory: one tensor at a time is read. Of a resnet, model.safetensors has the names of torchvision.)";
 
 struct Request {
-  std::string checkpoint, output, tokenizer;
+  std::string checkpoint, base, output, tokenizer;
   DType dtype = DType::kF32;
   double shard_gb = 5;
   bool help = false;
@@ -36,6 +39,7 @@ struct Request {
   Request() {
     options.add("checkpoint", checkpoint,
                 "a run's folder, a checkpoint's, or a Hugging Face model's");
+    options.add("base", base, "where the weights are now that the checkpoint refers to");
     options.add("output", output, "folder to make; there is none of this name, or it is empty");
     options.add_choice("dtype", dtype,
                        {{"f32", DType::kF32}, {"bf16", DType::kBf16}, {"fp16", DType::kFp16}},
@@ -60,17 +64,49 @@ TextTokens write_tokenizer(const Request& request, const std::string& checkpoint
   return write_tokenizer_files(H5Reader(path), context, folder);
 }
 
-// The rows of the token embedding.
-int64_t vocabulary_of(const CheckpointReader& reader) {
-  for (const CheckpointReader::Entry& tensor : reader.tensors()) {
-    if (tensor.name == "param/wte") {
+// The rows of the token embedding in this folder.
+int64_t vocabulary_in(const std::string& folder) {
+  if (is_hugging_face(folder)) {
+    return config_of(folder).model->transformer()->vocab;
+  }
+  for (const CheckpointReader::Entry& tensor : CheckpointReader(folder).tensors()) {
+    if (tensor.name == kEmbedding) {
       return tensor.shape[0];
     }
   }
-  fail(ExitCode::kData, reader.directory() + ": has no tensor param/wte");
+  fail(ExitCode::kData, str(folder, ": has no tensor ", kEmbedding));
 }
 
-void write_model(const Request& request, const std::string& checkpoint, const std::string& folder) {
+int64_t vocabulary_of(const std::string& checkpoint, const std::string& moved_to) {
+  const std::vector<Manifest::Base> bases =
+      is_hugging_face(checkpoint) ? std::vector<Manifest::Base>() : read_manifest(checkpoint).bases;
+  for (const Manifest::Base& base : bases) {
+    if (std::ranges::count(base.tensors, kEmbedding) > 0) {
+      const std::string& folder = moved_to.empty() ? base.path : moved_to;
+      try {
+        return vocabulary_in(resolve_checkpoint(folder));
+      } catch (const Error& error) {
+        fail_base(checkpoint, folder, error.what());
+      }
+    }
+  }
+  return vocabulary_in(checkpoint);
+}
+
+void write_resnet(const std::string& checkpoint, const ForeignNames& names,
+                  const ExportOptions& options, const std::string& folder) {
+  const CheckpointReader reader(checkpoint);
+  if (!reader.manifest().bases.empty()) {
+    fail(ExitCode::kConfig,
+         checkpoint +
+             ": refers to weights in another folder, which export does not follow for a "
+             "resnet; resume the run with checkpoint.self_contained = true and export that");
+  }
+  write_torchvision(reader, names, options, folder);
+}
+
+void write_model(const Request& request, Control& control, const std::string& checkpoint,
+                 const std::string& folder) {
   const ModelConfig model = config_of(checkpoint).model;
   ExportOptions options{.dtype = request.dtype,
                         .shard_bytes = static_cast<int64_t>(request.shard_gb * 1e9)};
@@ -81,30 +117,24 @@ void write_model(const Request& request, const std::string& checkpoint, const st
              " is in neither transformers nor torchvision; export a gpt, a llama or a resnet"));
   }
   if (!model->transformer()) {
-    return write_torchvision(CheckpointReader(checkpoint), *names, options, folder);
+    return write_resnet(checkpoint, *names, options, folder);
   }
   options.around_text = write_tokenizer(request, checkpoint, model->context(), folder);
-  TransformerConfig sizes = *model->transformer();
   if (is_hugging_face(checkpoint)) {
     const std::vector<int32_t> ends = hugging_face_end_tokens(checkpoint);
     if (!ends.empty()) {
       options.around_text.end = ends[0];
       options.around_text.before = options.around_text.before.value_or(ends[0]);
     }
-    const HuggingFaceReader reader(checkpoint);
-    reader.require_tied();
-    Transformer transformer(sizes);
-    write_hugging_face(reader, transformer, *names, options, folder);
-  } else {
-    CheckpointReader reader(checkpoint);
-    sizes.vocab = vocabulary_of(reader);
-    Transformer transformer(sizes);
-    write_hugging_face(PieceSource(std::move(reader), transformer), transformer, *names, options,
-                       folder);
   }
+  TransformerConfig sizes = *model->transformer();
+  sizes.vocab = vocabulary_of(checkpoint, request.base);
+  Transformer transformer(sizes);
+  const auto weights = open_weights(control, checkpoint, transformer, request.base);
+  write_hugging_face(*weights, transformer, *names, options, folder);
 }
 
-void export_model(const Request& request) {
+void export_model(const Request& request, Control& control) {
   std::string output = fs::path(request.output).lexically_normal().string();
   output = output.ends_with("/") ? output.substr(0, output.size() - 1) : output;
   if (fs::exists(output) && !(fs::is_directory(output) && fs::is_empty(output))) {
@@ -115,7 +145,7 @@ void export_model(const Request& request) {
   remove_tree(partial);
   make_directories(partial);
   try {
-    write_model(request, checkpoint, partial);
+    write_model(request, control, checkpoint, partial);
     replace_directory(partial, output, "config.json");
   } catch (...) {
     remove_tree(partial);
@@ -137,7 +167,7 @@ ExitCode export_command(const Words& words, World& world) {
   if (request.help) {
     return print_help(request.options, world);
   }
-  export_model(request);
+  export_model(request, world.control());
   return ExitCode::kOk;
 }
 

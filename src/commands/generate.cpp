@@ -31,7 +31,7 @@ Prints the tokens as they come, on a terminal after the prompt. The same seed gi
 as --checkpoint runs/NAME. A GPU computes in the type that the model was trained in, the CPU in f32.)";
 
 struct Request {
-  std::string checkpoint, prompt, tokenizer;
+  std::string checkpoint, base, prompt, tokenizer;
   std::vector<std::string> stops;
   int64_t tokens = 200, samples = 1, batch = 8;
   SamplingOptions sampling;
@@ -42,6 +42,7 @@ struct Request {
   Request() {
     options.add("checkpoint", checkpoint,
                 "a run's folder, a checkpoint's or a Hugging Face model's");
+    options.add("base", base, "where the weights are now that the checkpoint refers to");
     options.add(
         "prompt", prompt,
         "text to continue; empty: the tokenizer's begin-of-text or end-of-text, or a line end");
@@ -253,7 +254,7 @@ void generate(const Request& request, World& world) {
   Machine machine(request.run, {.backend = Backend::kMpi}, world);
   const DType dtype = machine.device() == Device::kCpu ? DType::kF32 : config.train.precision;
   const TrainedModel trained =
-      load_trained_model(checkpoint, sizes, dtype, machine, world.control());
+      load_trained_model(checkpoint, request.base, sizes, dtype, machine, world.control());
   nlohmann::ordered_json json = {{"checkpoint", checkpoint}, {"samples", nlohmann::json::array()}};
   const auto began = std::chrono::steady_clock::now();
   int64_t tokens = 0;

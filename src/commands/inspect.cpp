@@ -129,6 +129,10 @@ void inspect_checkpoint(const std::string& folder, const Request& request) {
   }
   show("model       %s\n", config.model.description().c_str());
   show("data        %s\n", config.data.path.c_str());
+  for (const Manifest::Base& base : manifest.bases) {
+    show("base        %s (%s)\n", visible(base.path).c_str(),
+         counted(std::ssize(base.tensors), "tensor").c_str());
+  }
   if (request.tensors || request.verify) {
     list_tensors(reader, reader.tensors(), request.verify);
   }

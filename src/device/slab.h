@@ -28,6 +28,8 @@ class TensorSource {
   // Fills slab.data (f32, host memory). Throws when require_tensor() does, and when an element is
   // missing.
   virtual void read(const Slab& slab) const = 0;
+  // The folder that holds the tensor.
+  virtual std::string home_of(const std::string& name) const = 0;
 };
 
 }  // namespace tandem

@@ -8,12 +8,14 @@
 
 namespace tandem {
 
-TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data, DType dtype,
-                                Machine& machine, Control& control) {
+TrainedModel load_trained_model(const std::string& checkpoint, const std::string& base,
+                                const DatasetInfo& data, DType dtype, Machine& machine,
+                                Control& control) {
   TrainedModel trained{.config = config_of(checkpoint), .checkpoint = checkpoint};
   trained.step = is_hugging_face(checkpoint) ? 0 : read_manifest(checkpoint).step;
   trained.model = make_model(trained.config.model, data);
-  const std::unique_ptr<TensorSource> weights = open_weights(control, checkpoint, *trained.model);
+  const std::unique_ptr<TensorSource> weights =
+      open_weights(control, checkpoint, *trained.model, base);
   for (Parameter* parameter : parameters_of(*trained.model)) {
     parameter->frozen = true;  // no gradient; only values, in the type that layers compute with
   }

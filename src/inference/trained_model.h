@@ -29,9 +29,11 @@ struct TrainedModel {
 };
 
 // Collective. Loads the model to the machine's device, with weights rounded to `dtype`. `data`
-// gives the sizes that no setting gives, such as the vocabulary's. Error kData when the checkpoint
-// is of another model.
-TrainedModel load_trained_model(const std::string& checkpoint, const DatasetInfo& data, DType dtype,
-                                Machine& machine, Control& control);
+// gives the sizes that no setting gives, such as the vocabulary's. `base`: where the weights are
+// now that the checkpoint refers to; empty: where it says. Error kData when the checkpoint is of
+// another model.
+TrainedModel load_trained_model(const std::string& checkpoint, const std::string& base,
+                                const DatasetInfo& data, DType dtype, Machine& machine,
+                                Control& control);
 
 }  // namespace tandem

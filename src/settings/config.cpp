@@ -104,6 +104,14 @@ void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::stri
   }
 }
 
+void find_checkpoint_problems(const CheckpointConfig& c, std::vector<std::string>& problems) {
+  if (!c.self_contained && c.init_from.empty()) {
+    problems.push_back(
+        "checkpoint.self_contained = false needs checkpoint.init_from, where the frozen weights "
+        "stay; name it, or leave checkpoint.self_contained = true");
+  }
+}
+
 // Finds text that would not read back from config.cfg, where # begins a comment and white space at
 // the ends is dropped, and control characters, which nobody sees in a path.
 void find_text_problems(const Config& c, std::vector<std::string>& problems) {
@@ -115,7 +123,8 @@ void find_text_problems(const Config& c, std::vector<std::string>& problems) {
       {"data.path", c.data.path},
       {"model.freeze", c.model.freeze},
       {"checkpoint.resume", c.checkpoint.resume},
-      {"checkpoint.init_from", c.checkpoint.init_from}};
+      {"checkpoint.init_from", c.checkpoint.init_from},
+      {"checkpoint.base", c.checkpoint.base}};
   for (const auto& [key, text] : texts) {
     const auto is_bad = [](unsigned char letter) {
       return letter < ' ' || letter == 127 || letter == '#';
@@ -185,6 +194,10 @@ void Config::bind(Options& o) {
         "auto: from the run's newest; none: start anew; or a checkpoint's folder");
   o.add("checkpoint.init_from", checkpoint.init_from,
         "start with the weights of this checkpoint, run or Hugging Face model");
+  o.add("checkpoint.self_contained", checkpoint.self_contained,
+        "false: frozen weights from checkpoint.init_from stay there; checkpoints refer to them");
+  o.add("checkpoint.base", checkpoint.base,
+        "where the weights are now that a checkpoint refers to, if they were moved");
   o.add("checkpoint.async", checkpoint.async,
         "write while training goes on, from a copy in host memory");
   o.add_choice("log.progress", log.progress,
@@ -265,6 +278,7 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
     problems.push_back(str(config.log.histograms ? "log.histograms = true" : "log.sample_every",
                            " writes to TensorBoard; set log.tensorboard = true"));
   }
+  find_checkpoint_problems(config.checkpoint, problems);
   find_text_problems(config, problems);
   append(problems, config.train.batch_plan(ranks).problems());
   append(problems, config.model->problems());

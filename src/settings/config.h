@@ -109,6 +109,8 @@ struct CheckpointConfig {
   int64_t keep_every = 0;
   std::string resume = "auto";
   std::string init_from;
+  bool self_contained = true;
+  std::string base;
   bool async = true;
 };
 

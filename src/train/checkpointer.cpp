@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "src/io/file.h"
 #include "src/settings/changes.h"
 #include "src/weights/hugging_face/settings.h"
+#include "src/weights/piece_source.h"
 #include "src/weights/run_directory.h"
 #include "src/weights/stored_weights.h"
 
@@ -167,6 +169,7 @@ bool Checkpointer::load(const std::string& checkpoint, Start& start) {
   if (!is_whole([&] { source.emplace(open_checkpoint(job_, checkpoint, model_)); })) {
     return false;
   }
+  open_bases(job_, *source, model_, config_.checkpoint.base);
   std::vector<Slab> slabs = weights_here(training_.store().values, model_);
   std::ranges::move(state_here(training_.store().shards, training_.optimizer()),
                     std::back_inserter(slabs));
@@ -186,6 +189,13 @@ bool Checkpointer::load(const std::string& checkpoint, Start& start) {
   if (!is_whole([&] { agree(job_, load_all); })) {
     return false;
   }
+  if (!config_.checkpoint.self_contained) {
+    std::vector<std::string> elsewhere;
+    for (const Manifest::Base& base : source->reader().manifest().bases) {
+      elsewhere.insert(elsewhere.end(), base.tensors.begin(), base.tensors.end());
+    }
+    refer_to(elsewhere, *source);
+  }
   training_.store().values.publish();
   const StepState step_state = state.step_state(training_.options());
   training_.record().restore(stream_, step_state);
@@ -194,7 +204,8 @@ bool Checkpointer::load(const std::string& checkpoint, Start& start) {
 }
 
 void Checkpointer::load_weights_of(const std::string& checkpoint) {
-  const std::unique_ptr<TensorSource> weights = open_weights(job_, checkpoint, model_);
+  const std::unique_ptr<TensorSource> weights =
+      open_weights(job_, checkpoint, model_, config_.checkpoint.base);
   agree(job_, [&] {
     const std::vector<Slab> slabs = weights_here(training_.store().values, model_);
     require_tensors(*weights, slabs);
@@ -207,7 +218,30 @@ void Checkpointer::load_weights_of(const std::string& checkpoint) {
                           {"model.context", "model.positions", "model.vocab"});
     tandem::load(stream_, *weights, slabs);
   });
+  if (!config_.checkpoint.self_contained) {
+    std::vector<std::string> frozen;
+    for (const Parameter* parameter : parameters_of(model_)) {
+      for (const Piece& piece : pieces_of(*parameter)) {
+        if (parameter->frozen) {
+          frozen.push_back("param/" + piece.name);
+        }
+      }
+    }
+    refer_to(frozen, *weights);
+  }
   training_.store().values.publish();
+}
+
+// Collective. From now on checkpoints refer to these tensors, in the folders that hold them.
+void Checkpointer::refer_to(const std::vector<std::string>& tensors, const TensorSource& source) {
+  std::map<std::string, std::vector<std::string>> by_folder;
+  for (const std::string& name : tensors) {
+    by_folder[std::filesystem::absolute(source.home_of(name)).lexically_normal()].push_back(name);
+  }
+  for (const auto& [folder, names] : by_folder) {
+    bases_.push_back({folder, hash_of_tensors(job_, source, names, model_), names});
+  }
+  snapshot_.leave_out({tensors.begin(), tensors.end()});
 }
 
 void Checkpointer::begin(const RunState& state) {
@@ -322,6 +356,7 @@ Manifest Checkpointer::manifest(RunState state) const {
   manifest.vocabulary_hash = vocabulary_hash_;
   manifest.seed = static_cast<uint64_t>(config_.run.seed);
   manifest.world_size = job_.size();
+  manifest.bases = bases_;
   state.write(manifest);
   return manifest;
 }

@@ -81,6 +81,7 @@ class Checkpointer {
   void repair_best(const RunState& state);
   bool load(const std::string& checkpoint, Start& start);
   void load_weights_of(const std::string& checkpoint);
+  void refer_to(const std::vector<std::string>& tensors, const TensorSource& source);
   std::span<const Slab> copy();
   Manifest manifest(RunState state) const;
   void abandon(const Attempt& attempt);
@@ -93,6 +94,7 @@ class Checkpointer {
   TrainingStep& training_;
   std::string checkpoints_;  // the directory
   std::string vocabulary_hash_;
+  std::vector<Manifest::Base> bases_;  // of all checkpoints that this run saves
   int64_t newest_step_ = -1;
   std::string path_;
   Clock::time_point saved_at_{};  // when the last save began, or the run

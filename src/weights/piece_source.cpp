@@ -1,6 +1,17 @@
 #include "src/weights/piece_source.h"
 
+#include <numeric>
+#include <optional>
+#include <set>
+#include <sstream>
 #include <utility>
+
+#include "src/core/visible_text.h"
+#include "src/device/ranks/agreement.h"
+#include "src/io/checkpoint/checkpoint.h"
+#include "src/io/content_hash.h"
+#include "src/weights/hugging_face/settings.h"
+#include "src/weights/stored_weights.h"
 
 namespace tandem {
 
@@ -14,20 +25,34 @@ size_t prefix_of(std::string_view name) { return name.rfind('/') + 1; }
 }  // namespace
 
 PieceSource::PieceSource(CheckpointReader reader, Model& model) : reader_(std::move(reader)) {
-  if (reader_.manifest().format_version >= kPiecesByName) {
-    return;
-  }
+  const bool has_pieces = reader_.manifest().format_version >= kPiecesByName;
+  std::set<std::string> known;
   for (const Parameter* parameter : parameters_of(model)) {
-    int64_t rows = 0;
-    for (const Piece& piece : parameter->pieces) {
-      rows += piece.slice.whole()[0];
+    if (!has_pieces) {
+      known.insert("param/" + parameter->name);
+      add_rows(*parameter);
     }
-    int64_t first = 0;
-    for (const Piece& piece : parameter->pieces) {
-      const Shape& whole = piece.slice.whole();
-      rows_[piece.name] = {parameter->name, whole.with(0, rows), first};
-      first += whole[0];
+    for (const Piece& piece : pieces_of(*parameter)) {
+      known.insert("param/" + piece.name);
     }
+  }
+  for (const CheckpointReader::Entry& tensor : reader_.tensors()) {
+    if (tensor.name.starts_with("param/") && !known.contains(tensor.name)) {
+      unknown_ = tensor.name;
+    }
+  }
+}
+
+void PieceSource::add_rows(const Parameter& parameter) {
+  int64_t rows = 0;
+  for (const Piece& piece : parameter.pieces) {
+    rows += piece.slice.whole()[0];
+  }
+  int64_t first = 0;
+  for (const Piece& piece : parameter.pieces) {
+    const Shape& whole = piece.slice.whole();
+    rows_[piece.name] = {parameter.name, whole.with(0, rows), first};
+    first += whole[0];
   }
 }
 
@@ -36,13 +61,36 @@ const PieceSource::Rows* PieceSource::rows_of(const std::string& name) const {
   return found == rows_.end() ? nullptr : &found->second;
 }
 
+void PieceSource::refer(const std::vector<std::string>& names,
+                        std::unique_ptr<TensorSource> source) {
+  const std::shared_ptr<TensorSource> shared = std::move(source);
+  for (const std::string& name : names) {
+    elsewhere_[name] = shared;
+  }
+}
+
+std::string PieceSource::home_of(const std::string& name) const {
+  const auto found = elsewhere_.find(name);
+  return found == elsewhere_.end() ? reader_.directory() : found->second->home_of(name);
+}
+
 void PieceSource::require_tensor(const std::string& name, const Shape& shape) const {
+  if (!unknown_.empty()) {
+    fail_data(reader_.directory(), ": has a tensor ", visible(unknown_),
+              ", which the model has not: it was written by another model");
+  }
+  if (const auto found = elsewhere_.find(name); found != elsewhere_.end()) {
+    return found->second->require_tensor(name, shape);
+  }
   const Rows* rows = rows_of(name);
   reader_.require_tensor(rows ? name.substr(0, prefix_of(name)) + rows->stack : name,
                          rows ? rows->whole : shape);
 }
 
 void PieceSource::read(const Slab& slab) const {
+  if (const auto found = elsewhere_.find(slab.name); found != elsewhere_.end()) {
+    return found->second->read(slab);
+  }
   const Rows* rows = rows_of(slab.name);
   if (!rows) {
     return reader_.read(slab);
@@ -52,6 +100,107 @@ void PieceSource::read(const Slab& slab) const {
       {slab.name.substr(0, prefix_of(slab.name)) + rows->stack,
        Slice(rows->whole, piece.start().with(0, rows->first + piece.start()[0]), piece.extent()),
        slab.offset, slab.data});
+}
+
+PieceSource open_checkpoint(Control& control, const std::string& directory, Model& model) {
+  Manifest manifest;
+  std::string share;
+  agree(control, [&] {
+    manifest = read_manifest(directory);
+    share = index_files(directory, manifest, static_cast<size_t>(control.rank()),
+                        static_cast<size_t>(control.size()))
+                .text();
+  });
+  CheckpointIndex index;
+  for (const std::string& text : control.all_gather(share)) {
+    index.add(text);
+  }
+  std::optional<PieceSource> source;
+  agree(control, [&] { source.emplace(CheckpointReader(directory, manifest, index), model); });
+  if (control.rank() == 0 && manifest.format_version < Manifest::kFormatVersion) {
+    complain(
+        str(directory, ": format ", manifest.format_version,
+            ", whose stacked parameters are cut by rows; what is saved from now on has format ",
+            Manifest::kFormatVersion));
+  }
+  return std::move(*source);
+}
+
+namespace {
+
+// Collective. A base's own base is not followed: a manifest names the folder that holds a tensor.
+std::unique_ptr<TensorSource> open_base(Control& control, const std::string& directory,
+                                        const Manifest::Base& base, Model& model,
+                                        const std::string& moved_to) {
+  std::string folder = moved_to.empty() ? base.path : moved_to, wrong;
+  try {
+    folder = on_root(control, [&] { return resolve_checkpoint(folder); });
+    std::unique_ptr<TensorSource> source;
+    if (is_hugging_face(folder)) {
+      source = open_hugging_face(control, folder);
+    } else {
+      source = std::make_unique<PieceSource>(open_checkpoint(control, folder, model));
+    }
+    const std::string hash = hash_of_tensors(control, *source, base.tensors, model);
+    if (hash == base.hash) {
+      return source;
+    }
+    wrong = str("its ", base.tensors.size(), " tensors had the hash ", visible(base.hash),
+                " and have ", hash);
+  } catch (const AgreedError& error) {
+    wrong = error.what();
+  }
+  fail_base(directory, folder, wrong);
+}
+
+}  // namespace
+
+void fail_base(const std::string& checkpoint, const std::string& folder, const std::string& wrong) {
+  throw AgreedError(
+      ExitCode::kData,
+      str(checkpoint, " refers to weights in ", visible(folder), ": ", wrong,
+          "; if they were moved, say where to: checkpoint.base in training, otherwise --base"));
+}
+
+void open_bases(Control& control, PieceSource& source, Model& model, const std::string& moved_to) {
+  for (const Manifest::Base& base : source.reader().manifest().bases) {
+    source.refer(base.tensors,
+                 open_base(control, source.reader().directory(), base, model, moved_to));
+  }
+}
+
+std::string hash_of_tensors(Control& control, const TensorSource& source,
+                            const std::vector<std::string>& names, Model& model) {
+  std::set<std::string> left(names.begin(), names.end());
+  std::string share;
+  agree(control, [&] {
+    Memory host(Device::kCpu);
+    for (const Parameter* parameter : parameters_of(model)) {
+      for (const Piece& piece : pieces_of(*parameter)) {
+        const std::string name = "param/" + piece.name;
+        if (left.erase(name) == 0 ||
+            static_cast<int>(left.size()) % control.size() != control.rank()) {
+          continue;
+        }
+        const Slice whole(piece.slice.whole());
+        const Tensor data =
+            Tensor::empty(host, {whole.elements()}, DType::kF32, MemoryClass::kData);
+        source.read({name, whole, 0, data});
+        share += str(name, " ", hash_of(data.raw(), data.bytes()).hex(), "\n");
+      }
+    }
+    if (!left.empty()) {
+      fail(ExitCode::kData, str("the model has no tensor ", visible(*left.begin())));
+    }
+  });
+  std::set<std::string> lines;
+  for (const std::string& text : control.all_gather(share)) {
+    std::istringstream in(text);
+    for (std::string line; std::getline(in, line);) {
+      lines.insert(line + "\n");
+    }
+  }
+  return hash_of(std::accumulate(lines.begin(), lines.end(), std::string())).hex();
 }
 
 }  // namespace tandem

@@ -3,10 +3,7 @@
 #include <functional>
 #include <optional>
 
-#include "src/core/visible_text.h"
 #include "src/device/copy.h"
-#include "src/device/ranks/agreement.h"
-#include "src/io/checkpoint/checkpoint.h"
 #include "src/kernels/convert.h"
 
 namespace tandem {
@@ -100,6 +97,7 @@ Snapshot::Snapshot(Stream& stream, bool apart)
 std::span<const Slab> Snapshot::take(const ParamStore& store, const Optimizer& optimizer,
                                      Model& model, int rank) {
   std::vector<Slab> slabs = owned_slabs(store, optimizer, model, rank);
+  std::erase_if(slabs, [&](const Slab& slab) { return left_out_.contains(slab.name); });
   slabs_.resize(slabs.size());
   for (size_t i = 0; i < slabs.size(); ++i) {
     slabs[i].data = host_copy(slabs[i].data, slabs_[i].data);
@@ -125,30 +123,6 @@ Tensor Snapshot::host_copy(const Tensor& data, const Tensor& former) {
     convert(Stream::compute(Device::kCpu), copied(stream_, data, host_), here);
   }
   return here;
-}
-
-PieceSource open_checkpoint(Control& control, const std::string& directory, Model& model) {
-  Manifest manifest;
-  std::string share;
-  agree(control, [&] {
-    manifest = read_manifest(directory);
-    share = index_files(directory, manifest, static_cast<size_t>(control.rank()),
-                        static_cast<size_t>(control.size()))
-                .text();
-  });
-  CheckpointIndex index;
-  for (const std::string& text : control.all_gather(share)) {
-    index.add(text);
-  }
-  std::optional<CheckpointReader> reader;
-  agree(control, [&] { reader.emplace(directory, manifest, index); });
-  if (control.rank() == 0 && manifest.format_version < Manifest::kFormatVersion) {
-    complain(
-        str(directory, ": format ", manifest.format_version,
-            ", whose stacked parameters are cut by rows; what is saved from now on has format ",
-            Manifest::kFormatVersion));
-  }
-  return {std::move(*reader), model};
 }
 
 std::vector<Slab> weights_here(const ParamValues& values, Model& model) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,12 +12,11 @@
 #include "optim/optimizer.h"
 #include "src/device/slab.h"
 #include "src/step/training_step.h"
-#include "src/weights/piece_source.h"
 
 namespace tandem {
 
-// What this rank writes, in host memory: its shards of /param and /optim; on rank 0 also all of
-// /stat.
+// What this rank writes, in host memory: its shards of /param, but for those that stand elsewhere,
+// and of /optim; on rank 0 also all of /stat.
 class Snapshot {
  public:
   // `stream`: the compute stream, which must outlive this. `apart`: always a copy, so that training
@@ -27,6 +27,8 @@ class Snapshot {
   // their memory again.
   std::span<const Slab> take(const ParamStore& store, const Optimizer& optimizer, Model& model,
                              int rank);
+  // Later snapshots are without these tensors.
+  void leave_out(std::set<std::string> names) { left_out_ = std::move(names); }
   // The most memory of the host that the copies took.
   int64_t host_bytes() const { return host_.total().peak_bytes; }
 
@@ -37,15 +39,11 @@ class Snapshot {
   bool apart_;
   Memory host_;  // page-locked for a GPU
   std::vector<Slab> slabs_;
+  std::set<std::string> left_out_;
 };
 
 // The host memory that a Snapshot of f32 tensors takes.
 int64_t snapshot_bytes(const ParamStore& store, const Optimizer& optimizer, Model& model, int rank);
-
-// Collective. Each rank indexes a share of the files. AgreedError(kData) if a file is missing or
-// damaged outside its pieces. A piece is verified when it is read. Rank 0 says so on standard error
-// if the format is an older one.
-PieceSource open_checkpoint(Control& control, const std::string& directory, Model& model);
 
 // What this rank loads, as views of the memory in use. weights_here(): its shards of the
 // parameters, which the caller publishes after load(), and all running statistics. state_here():

@@ -9,7 +9,7 @@
 #include "src/weights/hugging_face/reader.h"
 #include "src/weights/hugging_face/settings.h"
 #include "src/weights/hugging_face/tokenizer_files.h"
-#include "src/weights/snapshot.h"
+#include "src/weights/piece_source.h"
 
 namespace tandem {
 
@@ -68,21 +68,24 @@ void require_same_vocabulary(const std::string& checkpoint, const std::string& d
   }
 }
 
+std::unique_ptr<TensorSource> open_hugging_face(Control& control, const std::string& folder) {
+  std::unique_ptr<HuggingFaceReader> reader;
+  agree(control, [&] { reader = std::make_unique<HuggingFaceReader>(folder); });
+  on_root(control, [&] {  // it reads much, and every rank would read the same
+    reader->require_tied();
+    return std::string();
+  });
+  return reader;
+}
+
 std::unique_ptr<TensorSource> open_weights(Control& control, const std::string& checkpoint,
-                                           Model& model) {
-  std::unique_ptr<TensorSource> weights;
+                                           Model& model, const std::string& moved_to) {
   if (is_hugging_face(checkpoint)) {
-    std::unique_ptr<HuggingFaceReader> reader;
-    agree(control, [&] { reader = std::make_unique<HuggingFaceReader>(checkpoint); });
-    on_root(control, [&] {  // it reads much, and every rank would read the same
-      reader->require_tied();
-      return std::string();
-    });
-    weights = std::move(reader);
-  } else {
-    weights = std::make_unique<PieceSource>(open_checkpoint(control, checkpoint, model));
+    return open_hugging_face(control, checkpoint);
   }
-  return weights;
+  auto source = std::make_unique<PieceSource>(open_checkpoint(control, checkpoint, model));
+  open_bases(control, *source, model, moved_to);
+  return source;
 }
 
 }  // namespace tandem

@@ -20,10 +20,13 @@ std::string resolve_checkpoint(const std::string& path);
 // that do not know it pass.
 void require_same_vocabulary(const std::string& checkpoint, const std::string& data);
 
+// Collective. The weights of a Hugging Face model. AgreedError as HuggingFaceReader.
+std::unique_ptr<TensorSource> open_hugging_face(Control& control, const std::string& folder);
+
 // Collective. The weights of a checkpoint or of a Hugging Face model, for `model`. AgreedError as
-// open_checkpoint(), or as HuggingFaceReader.
+// open_checkpoint() and open_bases(), which says what `moved_to` is, or as open_hugging_face().
 std::unique_ptr<TensorSource> open_weights(Control& control, const std::string& checkpoint,
-                                           Model& model);
+                                           Model& model, const std::string& moved_to = "");
 
 // The settings stored in a checkpoint, or hugging_face_config().
 Config config_of(const std::string& checkpoint);

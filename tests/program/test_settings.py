@@ -111,6 +111,9 @@ def spot_notices(test, key):
             test.assertEqual(len(imds.requests) > 0, asks)
 
 
+# Its checkpoints refer to the teacher's.
+BORROWER = "run.name=borrower checkpoint.init_from=runs/teacher checkpoint.self_contained=false model.freeze=wpe"
+
 ROWS = {
     "run.name": [Row("one", "two", gives(printed(r"^run +(\S+)"), ["runs/one"], ["runs/two"]), same(losses))],
     "run.dir": [Row("here", "there", gives(printed(r"^run +(\S+)"), ["here/r"], ["there/r"]), given="run.name=r")],
@@ -263,6 +266,12 @@ ROWS = {
     "checkpoint.init_from": [
         Row(None, "runs/teacher", gives(lambda run: weights(run) == weights(Run("runs/teacher")), False, True),
             gives(steps, [1, 2], [1, 2]), given=STILL)],
+    "checkpoint.self_contained": [
+        Row("true", "false", gives(lambda run: "wpe" in names(run), True, False), same(losses),
+            given="checkpoint.init_from=runs/teacher model.freeze=wpe"),
+        Row("true", "false", ends=(CONFIG, "checkpoint.self_contained = false needs checkpoint.init_from"))],
+    "checkpoint.base": [Row(None, "runs/images", ends=(DATA, "runs/borrower/.* refers to weights in runs/images/"),
+                            given=BORROWER + " train.steps=3")],
     "checkpoint.async": [
         Row("false", "true", same(weights), gives(saves_beside_steps, [(1, False), (2, False)], [(1, True), (2, False)]),
             given="train.steps=2 checkpoint.every_steps=1")],
@@ -307,6 +316,7 @@ class Settings(Workspace):
             out.write(content)
             out.truncate(2**29 + 1)  # as large as a file that is not verified
         cls.run_of({"run.name": "teacher", "train.steps": "3", "checkpoint.every_steps": "1", "checkpoint.keep": "9"})
+        cls.run_of({**settings_of(BORROWER), "train.steps": "1"})
         cls.run_of({"run.name": "images", "model.kind": "mlp", "data.path": "same.h5"})
 
     @classmethod

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "src/io/checkpoint/checkpoint.h"
+#include "src/weights/piece_source.h"
 #include "src/weights/snapshot.h"
 #include "tests/step/device_job.h"
 #include "tests/support/harness.h"
@@ -70,12 +71,12 @@ std::string save(Job& job, const std::string& folder) {
 
 void restore(Job& job, const std::string& checkpoint) {
   TrainingStep& training = job.training();
-  const CheckpointReader reader = open_checkpoint(control_of(job), checkpoint);
+  const PieceSource source = open_checkpoint(control_of(job), checkpoint, job.model());
   for (const std::vector<Slab>& slabs :
        {weights_here(training.store().values, job.model()),
         state_here(training.store().shards, training.optimizer())}) {
-    require_tensors(reader, slabs);
-    load(job.stream(), reader, slabs);
+    require_tensors(source, slabs);
+    load(job.stream(), source, slabs);
   }
   training.store().values.publish();
 }

@@ -1,3 +1,4 @@
+#include "comm/transport/local_control.h"
 #include "src/weights/make_model.h"
 #include "src/weights/piece_source.h"
 #include "tests/io/checkpoint_folder.h"
@@ -52,7 +53,37 @@ TEST_F(Pieces, AreCutFromStacks) {
   // The newest format is not cut, so these files have no pieces for it.
   const PieceSource now(CheckpointReader(path), model);
   expect_mentions(data_error([&] { now.require_tensor("param/" + keys.name, whole); }),
-                  {"no tensor param/blocks.0.attn.k.weight"});
+                  {", which the model has not: it was written by another model"});
+}
+
+TEST_F(Pieces, AParameterThatTheModelHasNot) {
+  Transformer model(small(true));
+  const PieceSource source(CheckpointReader(save(1, one_slab())), model);
+  expect_mentions(data_error([&] {
+                    source.require_tensor("param/wte", {11, 8});
+                  }),
+                  {"has a tensor param/w, which the model has not"});
+}
+
+// Manifests with a hash that is right, as only a program can write them.
+TEST_F(Pieces, BasesThatCannotBe) {
+  Transformer model(small(true));
+  LocalControl control;
+  const std::string path = checkpoints_ + "/step-00000001";
+  const auto opened = [&](const std::string& folder, const std::string& tensor) {
+    fs::remove_all(path);
+    Manifest manifest;
+    manifest.bases = {{folder, "00", {tensor}}};
+    save(1, {}, manifest);
+    return data_error([&] {
+      PieceSource source = open_checkpoint(control, path, model);
+      open_bases(control, source, model, "");
+    });
+  };
+  expect_mentions(opened(path, "param/wte"),
+                  {path + " refers to weights in " + path, "has no tensor param/wte"});
+  expect_mentions(opened(path, "param/other"), {"the model has no tensor param/other"});
+  expect_mentions(opened(root_ + "/gone", "param/wte"), {root_ + "/gone: no checkpoint here"});
 }
 
 TEST(Freeze, StacksWholeOrNotAtAll) {

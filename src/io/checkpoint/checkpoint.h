@@ -7,7 +7,7 @@
 //                 step-00000200.partial/        not finished; never read
 //
 // A rank's file has one flat f32 dataset per piece: /param/<name>, /optim/<slot>/<name> or
-// /stat/<name>. A piece is `count` elements, from `offset` on, of a slice (row-major). The slice
+// /stat/<name>. Names are those of logical tensors (src/autograd/parameter.h). A piece is `count` elements, from `offset` on, of a slice (row-major). The slice
 // begins at `start` and has the size `extent`, in a logical tensor of shape `shape`. These are
 // attributes of the dataset, and so is `xxh3_128`, the hash of the piece's bytes in 32 hex digits.
 // A second piece of one tensor in one file has "@<its first element in the tensor>" after its name.

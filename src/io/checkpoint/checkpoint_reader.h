@@ -36,6 +36,7 @@ class CheckpointReader final : public TensorSource {
 
   void require_tensor(const std::string& name, const Shape& shape) const override;
   void read(const Slab& slab) const override;
+  std::string home_of(const std::string& /*name*/) const override { return directory_; }
 
  private:
   CheckpointReader(const std::string& directory, const Manifest& manifest);

@@ -88,6 +88,10 @@ Manifest manifest_of(const Json& json) {
   for (const Json& file : json.at("files")) {
     manifest.files.push_back(entry_of(file));
   }
+  for (const Json& base : json.value("bases", Json::array())) {
+    manifest.bases.push_back(
+        {base.at("path"), base.at("xxh3_128"), base.at("tensors").get<std::vector<std::string>>()});
+  }
   return manifest;
 }
 
@@ -130,6 +134,10 @@ std::string to_json(const Manifest& manifest) {
   json["files"] = Json::array();
   for (const FileEntry& file : manifest.files) {
     json["files"].push_back(json_of(file));
+  }
+  for (const Manifest::Base& base : manifest.bases) {
+    json["bases"].push_back(
+        {{"path", base.path}, {"xxh3_128", base.hash}, {"tensors", base.tensors}});
   }
   json["config"] = manifest.config;
   // Parsed again first, so that the hash is of what a reader will see.

@@ -46,6 +46,14 @@ struct Manifest {
   int world_size = 1;
   std::optional<double> validation_loss;  // at `step`, if it was measured
   std::vector<FileEntry> files;           // by rank
+  // Tensors that stand in another checkpoint or in a Hugging Face model.
+  struct Base {
+    std::string path;                  // its folder
+    std::string hash;                  // of these tensors: hash_of_tensors()
+    std::vector<std::string> tensors;  // names as in Slab
+    bool operator==(const Base&) const = default;
+  };
+  std::vector<Base> bases{};
 
   bool operator==(const Manifest&) const = default;
 };

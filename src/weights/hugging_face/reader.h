@@ -35,6 +35,7 @@ class HuggingFaceReader final : public TensorSource {
 
   void require_tensor(const std::string& name, const Shape& shape) const override;
   void read(const Slab& slab) const override;
+  std::string home_of(const std::string& /*name*/) const override { return files_.path(); }
 
  private:
   void read_range(const Entry& entry, Range range, float* out) const;
