@@ -2,6 +2,7 @@
 // (exact/exact_sums.h).
 #pragma once
 
+#include <algorithm>
 #include <limits>
 
 #include "comm/sharding/exact/exact_sums.h"
@@ -12,10 +13,11 @@ namespace tandem {
 
 class ExactRule final : public SumRule {
  public:
-  ExactRule(const Setting& setting, int64_t leaves)
+  ExactRule(const Setting& setting, int64_t micro_batches)
       : SumRule(setting),
         exact_(setting.stream, setting.memory,
-               static_cast<int64_t>(setting.layout.parameters().size()), leaves) {}
+               static_cast<int64_t>(setting.layout.parameters().size()),
+               micro_batches * most_blocks(setting.layout)) {}
 
   DType dtype() const override { return DType::kI64; }
 
@@ -44,7 +46,7 @@ class ExactRule final : public SumRule {
     const auto state = [&](const Tensor& flat) {
       return slice_of(flat, place.gradients().begin, place.state());
     };
-    if (is_finite_) {
+    if (is_finite_ && sums) {
       exact_.dequantise(state(sums), extents(place.state()), state(gradients));
     }
   }
@@ -66,6 +68,15 @@ class ExactRule final : public SumRule {
   }
 
  private:
+  // That give a gradient to one parameter: so many leaves of it come from a micro-batch.
+  static int most_blocks(const ModelLayout& layout) {
+    int most = 1;
+    for (const Parameter* parameter : layout.parameters()) {
+      most = parameter->wanted() ? std::max(most, parameter->blocks) : most;
+    }
+    return most;
+  }
+
   std::vector<Extent> extents(Range range) const {
     return setting_.layout.flat().extents(range, range.begin);
   }

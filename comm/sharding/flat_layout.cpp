@@ -50,7 +50,7 @@ std::vector<std::vector<Segment>> segments_by_block(std::span<const BlockParamet
                           .stored = stored_shape(*parameter, device).elements(),
                           .decay = parameter->decay,
                           .frozen = parameter->frozen,
-                          .shared = parameter->shared});
+                          .shared = parameter->shared()});
     }
   }
   return result;

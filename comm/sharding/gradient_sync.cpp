@@ -32,14 +32,13 @@ GradientSync::GradientSync(const ModelLayout& layout, ParamValues& values, Strea
     all += count(i);
   }
   Carver gradients(memory_, all, DType::kF32, MemoryClass::kGradients);
-  const bool apart = sums_are_apart();
-  Carver sums(memory_, apart ? all : 0, rule_->dtype(), MemoryClass::kGradients);
+  Carver sums(memory_, sums_are_apart() ? all : 0, rule_->dtype(), MemoryClass::kGradients);
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     if (count(i) == 0) {
       continue;
     }
     buckets_[i].gradients = gradients.take(count(i));
-    buckets_[i].sums = apart ? sums.take(count(i)) : buckets_[i].gradients;
+    buckets_[i].sums = sums_are_apart() ? sums.take(count(i)) : buckets_[i].gradients;
     if (!layout_.place(i).shards_gradients()) {
       layout_.bind(i, buckets_[i].gradients, &Parameter::grad);
     }
@@ -74,13 +73,12 @@ void GradientSync::begin_backward(bool last_micro_step) {
   last_micro_step_ = last_micro_step;
   std::vector<bool> takes_part;
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
-    const Bucket& bucket = layout_.bucket(i);
     // Every micro-step is handled by itself, not only the last.
     const bool each = sums_are_apart() || layout_.place(i).shards_gradients();
-    takes_part.push_back(!bucket.frozen && (each || last_micro_step));
-    buckets_[i].missing = bucket.parameters();
-    for (int64_t s = bucket.first_segment; each && s < bucket.last_segment; ++s) {
-      layout_.parameters()[layout_.flat().segments()[s].parameter]->grad_written = false;
+    takes_part.push_back(!layout_.bucket(i).frozen && (each || last_micro_step));
+    buckets_[i].missing = layout_.bucket(i).parameters();
+    for (Parameter* parameter : layout_.parameters_in(i)) {
+      parameter->grad_written = parameter->grad_written && !each;
     }
   }
   launch_order_.begin(std::move(takes_part));
@@ -101,6 +99,9 @@ void GradientSync::release(Context& context, BlockId block, Pass pass) {
         layout_.bucket(bucket).first_block == block && launch_order_.takes_part(bucket)) {
       become_ready(bucket);  // also when a parameter got no gradient
     }
+  }
+  if (pass == Pass::kBackward && sums_are_apart()) {
+    add_shared();
   }
   values_.release(context, block, pass);
 }
@@ -128,13 +129,14 @@ void GradientSync::on_final(Context&, Parameter& parameter) {
   }
 }
 
-// Zeroes a gradient that nobody wrote: old gradients must not be taken for new ones.
-void GradientSync::require_gradient(Parameter& parameter) {
+// Zeroes a gradient that nobody wrote: old gradients must not be taken for new ones. `last`: no
+// later one of this step is coming.
+void GradientSync::require_gradient(Parameter& parameter, bool last) {
   if (parameter.grad_written) {
     used_[parameter.id] = true;
     return;
   }
-  if (last_micro_step_ && !used_[parameter.id] && options_.unused_is_error) {
+  if (last && !used_[parameter.id] && options_.unused_is_error) {
     fail(ExitCode::kConfig,
          str("parameter ", parameter.name, " got no gradient on rank ", layout_.data().rank(),
              ": the loss does not depend on it; take it out of the model, or set "
@@ -142,6 +144,23 @@ void GradientSync::require_gradient(Parameter& parameter) {
   }
   zero(stream_, parameter.grad);
   parameter.grad_written = true;
+}
+
+// Adds what a block gave to shared parameters, so that it is not first added to what other blocks
+// give. What the last of their blocks gives is added by reduce().
+void GradientSync::add_shared() {
+  for (int64_t i = 0; i < layout_.buckets(); ++i) {
+    BucketMemory& memory = buckets_[i];
+    const std::vector<Parameter*> parameters = layout_.parameters_in(i);
+    const bool is_written = std::ranges::any_of(parameters, &Parameter::grad_written);
+    if (layout_.bucket(i).shared && memory.missing > 0 && is_written) {
+      for (Parameter* parameter : parameters) {
+        require_gradient(*parameter, false);
+        parameter->grad_written = false;
+      }
+      rule_->message(i, memory.gradients, memory.sums, std::exchange(memory.written, true));
+    }
+  }
 }
 
 // A bucket's gradients of this micro-step are complete. Without overlap they wait for
@@ -156,19 +175,18 @@ void GradientSync::become_ready(int64_t bucket) {
 // to it.
 void GradientSync::reduce(int64_t bucket) {
   BucketMemory& memory = buckets_[bucket];
-  const Bucket& whole = layout_.bucket(bucket);
   const ProfilerRange range(str("bucket ", bucket));
   const bool is_sharded = layout_.place(bucket).shards_gradients();
   if (is_sharded) {
     open(bucket);  // unless a block did: backward skips blocks without gradient
   }
-  for (int64_t i = whole.first_segment; i < whole.last_segment; ++i) {
-    require_gradient(*layout_.parameters()[layout_.flat().segments()[i].parameter]);
+  for (Parameter* parameter : layout_.parameters_in(bucket)) {
+    require_gradient(*parameter, last_micro_step_);
   }
   while (rule_->messages_need_memory() && in_flight_.size() > kInFlight) {
     finish_oldest();
   }
-  memory.message = rule_->message(bucket, memory.whole_gradient(),
+  memory.message = rule_->message(bucket, is_sharded ? memory.leaf : memory.gradients,
                                   is_sharded ? Tensor() : memory.sums, memory.written);
   memory.written = memory.written || !is_sharded;
   if (last_micro_step_ || is_sharded) {
@@ -183,11 +201,10 @@ void GradientSync::send(int64_t bucket) {
   const BucketPlace& place = layout_.place(bucket);
   if (!layout_.is_alone()) {
     const auto& [addend, sum] = memory.message;
+    const Tensor to = place.shards_state() ? slice_of(sum, place.whole.begin, place.part) : sum;
     const Hierarchy& data = layout_.data();
     data.stream().wait(stream_.record());
-    redistribute(data, {Placement::kPartial, addend},
-                 {place.rests.state,
-                  place.shards_state() ? slice_of(sum, place.whole.begin, place.part) : sum});
+    redistribute(data, {Placement::kPartial, addend}, {place.rests.state, to});
     memory.message_there = data.stream().record();
   }
   in_flight_.push_back(bucket);
@@ -229,9 +246,7 @@ bool GradientSync::finish_backward() {
     return false;
   }
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
-    if (!layout_.bucket(i).frozen) {
-      rule_->read(i, buckets_[i].sums, buckets_[i].gradients);
-    }
+    rule_->read(i, buckets_[i].sums, buckets_[i].gradients);
   }
   return true;
 }

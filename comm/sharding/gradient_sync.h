@@ -74,8 +74,6 @@ class GradientSync final : public Gate {
     std::optional<Event> message_there;  // its sum has arrived
     bool written = false;                // the sums hold values of this step
     int64_t missing = 0;                 // parameters that are not final yet in this micro-step
-
-    const Tensor& whole_gradient() const { return leaf ? leaf : gradients; }
   };
   // In each state the calls that may come next: begin_step; begin_backward; on_final or
   // finish_backward; squared_norm or begin_step.
@@ -85,7 +83,8 @@ class GradientSync final : public Gate {
   // Whether the rule sums each micro-step by itself, apart from the gradients.
   bool sums_are_apart() const { return rule_->dtype() != DType::kF32; }
   void open(int64_t bucket);
-  void require_gradient(Parameter& parameter);
+  void require_gradient(Parameter& parameter, bool last);
+  void add_shared();
   void become_ready(int64_t bucket);
   void reduce(int64_t bucket);
   void send(int64_t bucket);

@@ -67,6 +67,15 @@ BucketPlace ModelLayout::place_of(const Bucket& bucket) const {
   return place;
 }
 
+std::vector<Parameter*> ModelLayout::parameters_in(int64_t bucket) const {
+  const Bucket& all = flat_.buckets()[bucket];
+  std::vector<Parameter*> parameters;
+  for (int64_t i = all.first_segment; i < all.last_segment; ++i) {
+    parameters.push_back(parameters_[flat_.segments()[i].parameter]);
+  }
+  return parameters;
+}
+
 void ModelLayout::bind(int64_t bucket, const Tensor& flat, Tensor Parameter::*view) const {
   const Bucket& all = flat_.buckets()[bucket];
   for (int64_t i = all.first_segment; i < all.last_segment; ++i) {

@@ -45,6 +45,7 @@ class ModelLayout {
   int64_t buckets() const { return static_cast<int64_t>(places_.size()); }
   const Bucket& bucket(int64_t bucket) const { return flat_.buckets()[bucket]; }
   const BucketPlace& place(int64_t bucket) const { return places_[bucket]; }
+  std::vector<Parameter*> parameters_in(int64_t bucket) const;          // by offset
   int64_t first_trained_block() const { return first_trained_block_; }  // backward ends there
 
   // Sets `view` of the bucket's parameters to views of `flat`, which holds the whole bucket. Their

@@ -20,8 +20,9 @@ struct StoreOptions {
   bool unused_is_error = true;     // a parameter without gradient; false: its gradient is zero
   DType dtype = DType::kF32;       // of parameter values: f32, bf16, fp16
   DType wire_dtype = DType::kF32;  // of gradients between ranks: f32, bf16
-  int64_t exact_leaves = 0;        // 0: floating-point sums; otherwise exact sums (exact_sums.h),
-                                   // and the number of micro-batches of all ranks in a step
+  // 0: floating-point sums. Otherwise exact sums (exact/exact_sums.h), and the number of
+  // micro-batches of all ranks in a step.
+  int64_t exact_micro_batches = 0;
 };
 
 }  // namespace tandem

@@ -47,12 +47,12 @@ void SumRule::squared_norm(std::span<const Tensor> own, const Tensor& result,
 std::unique_ptr<SumRule> make_sum_rule(const SumRule::Setting& setting,
                                        const StoreOptions& options) {
   const DType wire = options.wire_dtype;
-  if (options.exact_leaves > 0) {
+  if (options.exact_micro_batches > 0) {
     if (wire != DType::kF32) {
       fail(ExitCode::kConfig, str("dist.reduce = exact sends 64-bit integers: dist.wire_dtype = ",
                                   name_of(wire), " excludes it; use dist.wire_dtype = f32"));
     }
-    return std::make_unique<ExactRule>(setting, options.exact_leaves);
+    return std::make_unique<ExactRule>(setting, options.exact_micro_batches);
   }
   if (wire == DType::kBf16 && !setting.layout.is_alone()) {
     return std::make_unique<RoundedRule>(setting);

@@ -48,22 +48,23 @@ class SumRule {
   };
   // gradient: f32 [n], with 0 in the gaps between parameters. sums: dtype() [n], or empty if they
   // are sharded between micro-steps. A rule whose dtype() is not f32 adds the gradient to `sums`
-  // and sends these; `add`: they hold values of this step. Enqueued on the compute stream.
+  // and sends these; `add`: they hold values of this step. Of a shared parameter it gets the
+  // gradient of each block by itself. Enqueued on the compute stream.
   virtual Message message(int64_t /*bucket*/, const Tensor& gradient, const Tensor& /*sums*/,
                           bool /*add*/) {
     return {gradient, gradient};
   }
 
-  // sums (+)= sum, the part of Message::sum that they hold; dtype(). `add`: adds; otherwise
-  // overwrites. Enqueued on the compute stream.
+  // sums (+)= sum, which is Message::sum or this rank's part of it. `add`: adds; otherwise
+  // overwrites. Both are of dtype(); without `add` sum may be bf16. Enqueued on the compute stream.
   void keep(const Tensor& sum, const Tensor& sums, bool add) const;
 
   // Collective; call when all messages of a step have arrived. False if the sums mean nothing and
   // all ranks must run the step again.
   [[nodiscard]] virtual bool finish_step() { return true; }
   // gradients = f32 of the sums, on the range place(bucket).state(), of which this rank has the sum
-  // over ranks. Both tensors have the range place(bucket).gradients(). Call after a finish_step()
-  // that returned true. Enqueued on the compute stream.
+  // over ranks. Both tensors have the range place(bucket).gradients(), or are empty if the bucket
+  // is frozen. Call after a finish_step() that returned true. Enqueued on the compute stream.
   virtual void read(int64_t /*bucket*/, const Tensor& /*sums*/, const Tensor& /*gradients*/) {}
 
   // result (f64 [1]) = this rank's part of the squared norm; the parts of all ranks add up to it.

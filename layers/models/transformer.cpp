@@ -39,7 +39,8 @@ Transformer::Transformer(const TransformerConfig& config)
       config_(resolved(config)),
       wte_(matrix("wte", config_.vocab, config_.width)),
       norm_f_(config.style.norm_f, config_.width, config_.norm_epsilon, config.style.is_biased) {
-  wte_.shared = wte_.classes = config_.tie_embeddings;
+  wte_.classes = config_.tie_embeddings;
+  wte_.blocks = config_.tie_embeddings ? 2 : 1;
   if (!config_.style.is_rotary) {
     wpe_ = matrix("wpe", config_.positions, config_.width);
   }

@@ -41,7 +41,7 @@ struct Parameter {
   Shape shape;
   Initializer init{};
   bool decay = false;  // weight decay applies (to matrices and embeddings, not to biases and norms)
-  bool shared = false;          // several blocks use it: ZeRO-3 keeps it whole
+  int blocks = 1;      // how many blocks use it
   bool frozen = false;          // not trained: no gradient is computed
   bool classes = false;         // its rows are classes, and a product gives their logits
   std::vector<Piece> pieces{};  // empty: one, the whole tensor of its name (pieces_of)
@@ -51,7 +51,8 @@ struct Parameter {
   Tensor grad{};
   bool grad_written = false;  // false: the next write overwrites, true: it adds
 
-  bool wanted() const { return !frozen; }  // whether a gradient is needed (requires_grad)
+  bool wanted() const { return !frozen; }     // whether a gradient is needed (requires_grad)
+  bool shared() const { return blocks > 1; }  // ZeRO-3 keeps it whole
 };
 
 // In order of memory. Together they have all elements.

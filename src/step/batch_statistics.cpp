@@ -7,7 +7,8 @@
 
 namespace tandem {
 
-BatchStatistics::BatchStatistics(Model& model, Stream& stream, Memory& memory, int64_t exact_leaves)
+BatchStatistics::BatchStatistics(Model& model, Stream& stream, Memory& memory,
+                                 int64_t exact_micro_batches)
     : stream_(stream) {
   int64_t elements = 0;
   for (const RunningStatistics* statistics : model.statistics()) {
@@ -37,8 +38,8 @@ BatchStatistics::BatchStatistics(Model& model, Stream& stream, Memory& memory, i
     at += 2 * channels;
   }
   copy(stream, start, running_);
-  if (exact_leaves > 0) {
-    exact_.emplace(stream, memory, static_cast<int64_t>(segments_.size()), exact_leaves);
+  if (exact_micro_batches > 0) {
+    exact_.emplace(stream, memory, static_cast<int64_t>(segments_.size()), exact_micro_batches);
     exact_sum_ = zeros(memory, DType::kI64);
   }
 }

@@ -13,9 +13,9 @@ namespace tandem {
 
 class BatchStatistics {
  public:
-  // Gives the model's running statistics memory, with mean 0 and variance 1. `exact_leaves`: as in
-  // StoreOptions. The references must outlive this.
-  BatchStatistics(Model& model, Stream& stream, Memory& memory, int64_t exact_leaves = 0);
+  // Gives the model's running statistics memory, with mean 0 and variance 1. `exact_micro_batches`:
+  // as in StoreOptions. The references must outlive this.
+  BatchStatistics(Model& model, Stream& stream, Memory& memory, int64_t exact_micro_batches = 0);
 
   // Call before the first micro-step, also of a step that is run again; and after each micro-step.
   void begin_step();

@@ -40,6 +40,16 @@ void FiniteCheck::see_output(BlockId block, const Flow& output) {
   }
 }
 
+// The gradient store may take what the block gave to shared parameters before that is final.
+void FiniteCheck::release(Context& context, BlockId block, Pass pass) {
+  for (const Parameter* parameter : parameters_of(model_)) {
+    if (pass == Pass::kBackward && parameter->shared()) {
+      see_gradient(*parameter);
+    }
+  }
+  gate_.release(context, block, pass);
+}
+
 void FiniteCheck::see_loss(const Tensor& losses) {
   if (here_.output.empty() && !is_finite(losses)) {
     here_.output = "the loss";

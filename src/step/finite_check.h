@@ -36,9 +36,7 @@ class FiniteCheck final : public Gate {
     gate_.acquire(context, block, pass);
   }
   void see_output(BlockId block, const Flow& output) override;
-  void release(Context& context, BlockId block, Pass pass) override {
-    gate_.release(context, block, pass);
-  }
+  void release(Context& context, BlockId block, Pass pass) override;
   bool is_collective() const override { return gate_.is_collective(); }
 
  private:

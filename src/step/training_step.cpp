@@ -21,11 +21,11 @@ TrainingStep::TrainingStep(Model& model, Hierarchy& data, Stream& stream, Memory
         store_->gradients.on_final(context, parameter);
       }) {
   const BatchPlan& batch = options_.batch;
-  options_.store.exact_leaves = options.exact ? batch.micro_batches() : 0;
+  options_.store.exact_micro_batches = options.exact ? batch.micro_batches() : 0;
   store_ = std::make_unique<ParamStore>(parameters_by_block(model), data, stream, memory,
                                         options_.store);
   statistics_ =
-      std::make_unique<BatchStatistics>(model, stream, memory, options_.store.exact_leaves);
+      std::make_unique<BatchStatistics>(model, stream, memory, options_.store.exact_micro_batches);
   record_ = std::make_unique<StepRecord>(
       stream, memory, staging,
       StepRecord::MicroBatches{.all = batch.micro_batches(),

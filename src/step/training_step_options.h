@@ -22,7 +22,7 @@ struct TrainingStepOptions {
   bool halts = false;    // as in StepOptions
   bool exact = false;    // sums that do not depend on ranks and micro-batches
   double clip_norm = 0;  // 0: no clipping
-  StoreOptions store{};  // except exact_leaves, which `exact` and `batch` set
+  StoreOptions store{};  // except exact_micro_batches, which `exact` and `batch` set
   // Makes the optimizer of these shards, with its state in `memory`.
   std::function<std::unique_ptr<Optimizer>(std::span<const Shard> shards, Memory& memory)>
       optimizer{};

@@ -9,6 +9,7 @@
 #include "tests/step/device_job.h"
 #include "tests/support/harness.h"
 #include "tests/support/mpi_world.h"
+#include "tests/support/small_transformer.h"
 
 namespace tandem::testing {
 namespace {
@@ -91,6 +92,26 @@ TEST(FiniteCheckTest, SeesTheFirstAndTheLastElementOfALargeTensor) {
       }
     }
   });
+}
+
+// What the head gives to a tied embedding, before the embedding adds to it.
+TEST(FiniteCheckTest, SeesWhatEachBlockGivesToASharedParameter) {
+  OneRank self;
+  const Mesh mesh(self.control, self.collectives, test_memory(), {0});
+  Transformer model(small(false));
+  Parameter& shared = *parameters_of(model).front();
+  shared.grad = Tensor::zeros(test_memory(), {8}, DType::kF32, MemoryClass::kGradients);
+  shared.grad_written = true;
+  make_infinite(test_stream(), shared.grad, 5);
+  NoStore store;
+  FiniteCheck check(model, store, mesh.data(), test_stream(), test_memory());
+  check.begin_micro_step(0);
+  TestContext test;
+  check.release(test.context, 3, Pass::kForward);
+  EXPECT_FALSE(check.place());
+  check.release(test.context, 3, Pass::kBackward);
+  ASSERT_TRUE(check.place());
+  EXPECT_EQ(check.place()->parameter, "wte");
 }
 
 struct Halted {

@@ -2,14 +2,14 @@
 // They use 64-bit fixed point, where addition is associative (Demmel and Nguyen 2013, "Fast
 // reproducible floating-point summation", reach the same goal in another way).
 //
-// The addends of a step are its leaves: a leaf is the gradient of one micro-batch. A leaf's element
-// g becomes the integer nearest to g 2^e, with one exponent e for each parameter. Let 2^h be the
-// largest power of two that all leaves can reach without overflow of their sum: h is 62 -
-// log2(leaves), rounded down. e brings the parameter's largest |g| in the previous step, over all
-// leaves, to [2^(h-11), 2^(h-10)). So growth by 2^10 fits. If a parameter's largest |g| 2^e in a
-// step is not in [2^(h-26), 2^h), all ranks run the step again, with exponents chosen from that
-// step. The first step finds its exponents in the same way. A sum is therefore off by less than
-// leaves 2^(25-h) of the largest |g|.
+// The addends of a step are its leaves: a leaf is the gradient that one block gives to a parameter
+// in one micro-batch. A leaf's element g becomes the integer nearest to g 2^e, with one exponent e
+// for each parameter. Let 2^h be the largest power of two that all leaves can reach without
+// overflow of their sum: h is 62 - log2(leaves), rounded down. e brings the parameter's largest |g|
+// in the previous step, over all leaves, to [2^(h-11), 2^(h-10)). So growth by 2^10 fits. If a
+// parameter's largest |g| 2^e in a step is not in [2^(h-26), 2^h), all ranks run the step again,
+// with exponents chosen from that step. The first step finds its exponents in the same way. A sum
+// is therefore off by less than leaves 2^(25-h) of the largest |g|.
 //
 // A step: begin_step; quantise, for each leaf; the sum over ranks, by any route; judge; then
 // dequantise and squared_norm.
@@ -36,7 +36,8 @@ class ExactSums {
   static constexpr int32_t kUnknown = INT32_MIN;
 
   // `stream`: the compute stream, on the device of all tensors and of `memory`. `leaves`: the
-  // number of leaves of all ranks in a step; 1 to 2^24. Both references must outlive this.
+  // largest number of leaves of a parameter in a step, over all ranks; 1 to 2^24. Both references
+  // must outlive this.
   ExactSums(Stream& stream, Memory& memory, int64_t parameters, int64_t leaves);
 
   // Call before the first leaf of a step, also of a step that is run again. Applies the exponents

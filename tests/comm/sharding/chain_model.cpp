@@ -73,7 +73,7 @@ ChainModel::ChainModel(const Links& links) : uses_(links.size()) {
                              .shape = {link.count},
                              .init = Initializer::normal(1),
                              .decay = link.decay,
-                             .shared = link.tied,
+                             .blocks = link.tied ? 2 : 1,
                              .frozen = link.frozen});
       Parameter* parameter = &parameters_.back();
       own.push_back(parameter);

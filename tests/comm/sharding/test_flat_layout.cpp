@@ -28,7 +28,7 @@ struct TestModel {
       parameters.push_back({.name = str("p", parameters.size()),
                             .shape = Shape{size.count},
                             .decay = size.decay,
-                            .shared = size.shared,
+                            .blocks = size.shared ? 2 : 1,
                             .frozen = size.frozen});
       added.parameters.push_back(&parameters.back());
     }

@@ -392,7 +392,7 @@ TEST_F(ParamStoreTest, ImpossibleOptionsAreRefused) {
   };
   expect_refused({.zero = -1}, "dist.zero = -1");
   expect_refused({.zero = 4}, "dist.zero = 4");
-  expect_refused({.wire_dtype = DType::kBf16, .exact_leaves = 4}, "dist.wire_dtype = bf16");
+  expect_refused({.wire_dtype = DType::kBf16, .exact_micro_batches = 4}, "dist.wire_dtype = bf16");
 }
 
 }  // namespace

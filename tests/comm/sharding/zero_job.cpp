@@ -69,7 +69,7 @@ ZeroJob::ZeroJob(const Ranks& ranks, const ZeroPlan& plan)
         store_->gradients.on_final(context, parameter);
       }) {
   StoreOptions options = plan.store;
-  options.exact_leaves = plan.exact ? leaves() : 0;
+  options.exact_micro_batches = plan.exact ? leaves() : 0;
   store_ =
       std::make_unique<ParamStore>(parameters_by_block(*model_), data_, stream_, memory_, options);
   optimizer_ = make_optimizer(plan.optimizer, store_->shards.all(), memory_);

@@ -16,7 +16,7 @@ namespace tandem::testing {
 struct ZeroPlan {
   Links links{};  // of a chain model; empty: a small GPT-2 with dropout and a tied embedding
   StoreOptions store{};
-  bool exact = false;  // sets store.exact_leaves
+  bool exact = false;  // sets store.exact_micro_batches
   int micro_steps = 1;
   bool recompute = false;
   std::string optimizer = "adamw";  // adamw, sgd (with momentum), gradient (betas 0)
