@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "comm/transport/group.h"
+#include "comm/transport/ranks.h"
 #include "src/core/error.h"
 
 namespace tandem {
@@ -21,7 +21,7 @@ Mesh::Mesh(Control& job, Collectives& collectives, Memory& memory, std::vector<i
   if (data_groups_ > 1) {
     data_control_ = job_.split(data_of_rank);
     data_collectives_ = collectives_.split(data_of_rank);
-    Group all(job.rank(), job.size());
+    Ranks all(job.rank(), job.size());
     all.set_nodes(node_of_rank);
     node_of_rank = all.split(data_of_rank).nodes();
   }

@@ -10,7 +10,7 @@ namespace tandem {
 DryCollectives::DryCollectives(int rank, int size, Device device, const Speed& speed,
                                const Network& network)
     : DryCollectives(std::make_shared<Stream>(Stream::dry(device, speed)), network,
-                     Group(rank, size), size) {
+                     Ranks(rank, size), size) {
   require(rank >= 0 && rank < size,
           [&] { return str("DryCollectives: there is no rank ", rank, " of ", size); });
 }

@@ -10,7 +10,7 @@
 
 #include <memory>
 
-#include "comm/transport/group.h"
+#include "comm/transport/ranks.h"
 #include "src/device/ranks/collectives.h"
 
 namespace tandem {
@@ -50,7 +50,7 @@ class DryCollectives final : public Collectives {
   WireCount wire() const override { return wire_; }
 
  private:
-  DryCollectives(std::shared_ptr<Stream> stream, const Network& network, Group group,
+  DryCollectives(std::shared_ptr<Stream> stream, const Network& network, Ranks group,
                  int ranks_here)
       : stream_(std::move(stream)),
         network_(network),
@@ -63,7 +63,7 @@ class DryCollectives final : public Collectives {
 
   std::shared_ptr<Stream> stream_;  // shared with splits
   Network network_;
-  Group group_;
+  Ranks group_;
   int on_this_node_ = 1,
       away_ = 0;    // of the group: ranks on this node; links between nodes in a ring
   int ranks_here_;  // of the job, on this rank's node

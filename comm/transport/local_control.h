@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "comm/transport/group.h"
+#include "comm/transport/ranks.h"
 #include "src/core/error.h"
 #include "src/device/ranks/control.h"
 
@@ -30,7 +30,7 @@ class LocalControl final : public Control {
   }
   void barrier() override {}
   std::unique_ptr<Control> split(std::span<const int> colors) override {
-    const Group part = Group(rank_, size_).split(colors);
+    const Ranks part = Ranks(rank_, size_).split(colors);
     return std::make_unique<LocalControl>(part.rank(), part.size());
   }
   void set_nodes(std::span<const int>) override {}

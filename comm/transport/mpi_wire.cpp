@@ -96,7 +96,7 @@ std::string absent_ranks() {
 
 }  // namespace
 
-MpiWire::MpiWire(MPI_Comm comm, Group group, const std::atomic<double>& timeout_s)
+MpiWire::MpiWire(MPI_Comm comm, Ranks group, const std::atomic<double>& timeout_s)
     : comm_(comm), group_(std::move(group)), timeout_s_(timeout_s) {
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
 }
@@ -107,11 +107,11 @@ std::unique_ptr<MpiWire> MpiWire::of_the_job(const std::atomic<double>& timeout_
   int rank = 0, size = 1;
   check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
-  return std::make_unique<MpiWire>(MPI_COMM_WORLD, Group(rank, size), timeout_s);
+  return std::make_unique<MpiWire>(MPI_COMM_WORLD, Ranks(rank, size), timeout_s);
 }
 
 std::unique_ptr<MpiWire> MpiWire::split(std::span<const int> colors) const {
-  Group part = group_.split(colors);
+  Ranks part = group_.split(colors);
   MPI_Comm comm = MPI_COMM_NULL;
   check(MPI_Comm_split(comm_, colors[rank()], rank(), &comm), "MPI_Comm_split");
   return std::make_unique<MpiWire>(comm, std::move(part), timeout_s_);

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "comm/transport/group.h"
+#include "comm/transport/ranks.h"
 #include "comm/transport/ring.h"
 #include "src/device/ranks/wire_count.h"
 
@@ -32,7 +32,7 @@ class MpiWire final : public Transport {
  public:
   // `comm` has the group's ranks, and nobody else sends messages over it. It is never freed,
   // because MPI_Comm_free is a collective; MPI_Finalize ends it.
-  MpiWire(MPI_Comm comm, Group group, const std::atomic<double>& timeout_s);
+  MpiWire(MPI_Comm comm, Ranks group, const std::atomic<double>& timeout_s);
   // All ranks of the job. MPI must be initialised.
   static std::unique_ptr<MpiWire> of_the_job(const std::atomic<double>& timeout_s);
   // Collective. Call it after a collective with a deadline, which shows that all ranks are here:
@@ -68,7 +68,7 @@ class MpiWire final : public Transport {
   [[noreturn]] void fail_silent(const Message& message) const;
 
   MPI_Comm comm_;
-  Group group_;
+  Ranks group_;
   const std::atomic<double>& timeout_s_;
   MpiKind kind_ = MpiKind::kBarrier;
   Traffic traffic_ = Traffic::kControl;

@@ -93,7 +93,7 @@ NcclCollectives::NcclCollectives(Control& control, const std::atomic<double>& ti
 }
 
 NcclCollectives::NcclCollectives(std::shared_ptr<NcclStream> nccl, std::unique_ptr<Control> control,
-                                 Group group, int64_t largest_count)
+                                 Ranks group, int64_t largest_count)
     : own_control_(std::move(control)),
       control_(*own_control_),
       largest_count_(largest_count),

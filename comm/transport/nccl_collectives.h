@@ -10,7 +10,7 @@
 #include <atomic>
 #include <memory>
 
-#include "comm/transport/group.h"
+#include "comm/transport/ranks.h"
 #include "src/device/ranks/collectives.h"
 #include "src/device/ranks/control.h"
 
@@ -51,7 +51,7 @@ class NcclCollectives final : public Collectives {
   WireCount wire() const override;
 
  private:
-  NcclCollectives(std::shared_ptr<NcclStream> nccl, std::unique_ptr<Control> control, Group group,
+  NcclCollectives(std::shared_ptr<NcclStream> nccl, std::unique_ptr<Control> control, Ranks group,
                   int64_t largest_count);
   template <class F>
   void start(const char* name, Traffic traffic, int64_t to_next, int64_t bytes, F calls);
@@ -59,7 +59,7 @@ class NcclCollectives final : public Collectives {
   std::unique_ptr<Control> own_control_;  // of a split
   Control& control_;
   int64_t largest_count_;
-  Group group_;
+  Ranks group_;
   std::shared_ptr<NcclStream> nccl_;  // shared with splits
   int exceptions_;                    // in flight when this was made
   ncclComm* comm_;

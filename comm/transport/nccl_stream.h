@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/transport/group.h"
+#include "comm/transport/ranks.h"
 #include "src/core/error.h"
 #include "src/device/ranks/control.h"
 #include "src/device/stream.h"
@@ -39,7 +39,7 @@ class NcclStream {
 
   // Enqueues a collective: the calls in calls() are one NCCL group. With 0 bytes they are skipped.
   template <class F>
-  void start(ncclComm_t comm, const Group& group, std::string_view name, int64_t bytes,
+  void start(ncclComm_t comm, const Ranks& group, std::string_view name, int64_t bytes,
              int64_t number, F calls) {
     require_alive();
     forget_finished();

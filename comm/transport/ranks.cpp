@@ -1,4 +1,4 @@
-#include "comm/transport/group.h"
+#include "comm/transport/ranks.h"
 
 #include <numeric>
 
@@ -6,7 +6,7 @@
 
 namespace tandem {
 
-Group::Group(int rank, int size)
+Ranks::Ranks(int rank, int size)
     : rank_(rank),
       job_size_(size),
       job_ranks_(static_cast<size_t>(size)),
@@ -14,9 +14,9 @@ Group::Group(int rank, int size)
   std::iota(job_ranks_.begin(), job_ranks_.end(), 0);
 }
 
-Group Group::split(std::span<const int> colors) const {
+Ranks Ranks::split(std::span<const int> colors) const {
   require(colors.size() == job_ranks_.size(), "split: there is not one color for each rank");
-  Group part;
+  Ranks part;
   part.job_size_ = job_size_;
   for (size_t r = 0; r < colors.size(); ++r) {
     if (colors[r] != colors[rank_]) {
@@ -31,7 +31,7 @@ Group Group::split(std::span<const int> colors) const {
   return part;
 }
 
-void Group::set_nodes(std::span<const int> node_of_rank) {
+void Ranks::set_nodes(std::span<const int> node_of_rank) {
   require(node_of_rank.size() == nodes_.size(), "set_nodes: there is not one node for each rank");
   nodes_.assign(node_of_rank.begin(), node_of_rank.end());
 }
@@ -53,7 +53,7 @@ std::string named(const std::vector<int>& ranks) {
 
 }  // namespace
 
-std::string Group::place(std::string_view collective, int64_t bytes, int64_t number) const {
+std::string Ranks::place(std::string_view collective, int64_t bytes, int64_t number) const {
   return str(collective, " of ", bytes, " bytes (collective ", number, " of ",
              size() < job_size_ ? named(job_ranks_) : "this run", ", rank ", job_ranks_[rank_],
              " of ", job_size_, ")");

@@ -10,12 +10,12 @@
 
 namespace tandem {
 
-class Group {
+class Ranks {
  public:
   // All ranks of the job, on one node.
-  Group(int rank, int size);
+  Ranks(int rank, int size);
   // The ranks with this rank's color, in the same order. `colors`: one for each rank of this group.
-  Group split(std::span<const int> colors) const;
+  Ranks split(std::span<const int> colors) const;
   // `node_of_rank`: one for each rank of this group.
   void set_nodes(std::span<const int> node_of_rank);
 
@@ -31,7 +31,7 @@ class Group {
   std::string place(std::string_view collective, int64_t bytes, int64_t number) const;
 
  private:
-  Group() = default;
+  Ranks() = default;
 
   int rank_ = 0;
   int job_size_ = 1;
