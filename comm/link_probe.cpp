@@ -20,7 +20,7 @@ constexpr ProbeSizes kForBandwidth{.smallest = 64 << 10, .largest = 64 << 20, .b
 constexpr double kLatencyShare = 0.05;
 constexpr int64_t kSmallestBucket = 256 << 10;
 
-double seconds_of(const Hierarchy& all, Collectives& group, size_t kind, const Tensor& whole) {
+double seconds_of(const Group& all, Collectives& group, size_t kind, const Tensor& whole) {
   const int64_t shard = whole.elements() / group.size();
   const Tensor own = whole.slice(group.rank() * shard, shard);
   all.control().barrier();
@@ -40,7 +40,7 @@ double seconds_of(const Hierarchy& all, Collectives& group, size_t kind, const T
 }
 
 // The mean over ranks, so that all get the same bits, and go on or stop together.
-double typical_seconds(const Hierarchy& all, Collectives& group, size_t kind, const Tensor& whole) {
+double typical_seconds(const Group& all, Collectives& group, size_t kind, const Tensor& whole) {
   seconds_of(all, group, kind, whole);  // not counted: it connects the ranks
   std::array<double, kRepeats> seconds{};
   std::ranges::generate(seconds, [&] { return seconds_of(all, group, kind, whole); });
@@ -50,7 +50,7 @@ double typical_seconds(const Hierarchy& all, Collectives& group, size_t kind, co
 
 }  // namespace
 
-std::vector<LinkSample> sample_link(const Hierarchy& all, Collectives& group, size_t kind,
+std::vector<LinkSample> sample_link(const Group& all, Collectives& group, size_t kind,
                                     const Stream& compute, const ProbeSizes& sizes) {
   const int64_t width = size_of(DType::kF32);
   Memory memory(compute);
@@ -95,7 +95,7 @@ Link fit_link(std::span<const LinkSample> samples) {
   return {.latency_s = a, .bytes_per_s = std::min(1 / b, kMostRate)};
 }
 
-Link probe_link(const Hierarchy& group, const Stream& compute) {
+Link probe_link(const Group& group, const Stream& compute) {
   if (group.size() == 1) {
     return {.latency_s = 0, .bytes_per_s = kMostRate};
   }
@@ -106,7 +106,7 @@ double bus_gb_s(const CollectiveKind& kind, int ranks, const LinkSample& sample)
   return kind.passes * passed(ranks, static_cast<double>(sample.bytes)) / sample.seconds / 1e9;
 }
 
-double require_bus_bandwidth(const Hierarchy& group, const Stream& compute, double least_gb_s) {
+double require_bus_bandwidth(const Group& group, const Stream& compute, double least_gb_s) {
   if (group.size() == 1) {
     return 0;
   }

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "comm/sharding/hierarchy.h"
+#include "comm/sharding/group.h"
 #include "comm/transport/dry_collectives.h"
 
 namespace tandem {
@@ -44,7 +44,7 @@ struct ProbeSizes {
 // down to a multiple of the group's ranks. Each time is the mean over all ranks of each rank's
 // median of 5, after one that does not count; all ranks get the same bits. An all_reduce counts as
 // control messages. `compute`: its device holds the arrays.
-std::vector<LinkSample> sample_link(const Hierarchy& all, Collectives& group, size_t kind,
+std::vector<LinkSample> sample_link(const Group& all, Collectives& group, size_t kind,
                                     const Stream& compute, const ProbeSizes& sizes);
 
 // The largest rate of a link, 10^6 GB/s, which stands for an infinite one.
@@ -56,7 +56,7 @@ Link fit_link(std::span<const LinkSample> samples);
 
 // Collective: fits the times of all_reduce of 4 KiB to 4 MiB, within about a second. 1 rank: zero
 // latency, kMostRate.
-Link probe_link(const Hierarchy& group, const Stream& compute);
+Link probe_link(const Group& group, const Stream& compute);
 
 // The bus bandwidth, in 10^9 bytes/s, as nccl-tests define it (PERFORMANCE.md there): passes x
 // (n - 1) / n x bytes / seconds. It is that of the slowest link, whatever the number of ranks.
@@ -65,7 +65,7 @@ double bus_gb_s(const CollectiveKind& kind, int ranks, const LinkSample& sample)
 // Collective: measures it with an all_reduce of 64 MiB, or of less if that would take more than
 // about 3 seconds. Throws AgreedError(kConfig) with both figures and likely causes if it is less
 // than `least_gb_s`. Returns it; 0 with 1 rank, where there is nothing to measure.
-double require_bus_bandwidth(const Hierarchy& group, const Stream& compute, double least_gb_s);
+double require_bus_bandwidth(const Group& group, const Stream& compute, double least_gb_s);
 
 // The smallest power of two, from 256 KiB on, for which the latency is at most 5 % of the transfer
 // time; but never more than `model_bytes`. Smaller buckets waste time on latency, larger ones

@@ -25,7 +25,7 @@ Mesh::Mesh(Control& job, Collectives& collectives, Memory& memory, std::vector<i
     all.set_nodes(node_of_rank);
     node_of_rank = all.split(data_of_rank).nodes();
   }
-  data_ = std::make_unique<Hierarchy>(data_control_ ? *data_control_ : job_,
+  data_ = std::make_unique<Group>(data_control_ ? *data_control_ : job_,
                                       data_collectives_ ? *data_collectives_ : collectives_, memory,
                                       node_of_rank, sharing);
 }

@@ -32,7 +32,7 @@ class ExactRule final : public SumRule {
   }
 
   bool finish_step() override {
-    const Hierarchy& data = setting_.layout.data();
+    const Group& data = setting_.layout.data();
     data.wait(setting_.stream.record());  // has a deadline
     const ExactSums::Verdict verdict = setting_.timeline.during(
         setting_.stream, Phase::kCommunication, [&] { return exact_.judge(data.control()); });

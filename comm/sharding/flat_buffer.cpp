@@ -13,7 +13,7 @@ std::string_view name_of(Placement placement) {
 
 }  // namespace
 
-void redistribute(const Hierarchy& group, const FlatBuffer& from, const FlatBuffer& to) {
+void redistribute(const Group& group, const FlatBuffer& from, const FlatBuffer& to) {
   const auto is = [&](Placement before, Placement after) {
     return from.placement == before && to.placement == after;
   };

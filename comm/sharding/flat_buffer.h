@@ -5,14 +5,14 @@
 
 #include <array>
 
-#include "comm/sharding/hierarchy.h"
+#include "comm/sharding/group.h"
 
 namespace tandem {
 
 enum class Placement : uint8_t {
   kReplicated,  // every rank has the whole array, the same bits
   kPartial,     // every rank has an addend; the array is their sum
-  kSharded,     // every rank has one of parts() equal shards (hierarchy.h)
+  kSharded,     // every rank has one of parts() equal shards (group.h)
 };
 
 struct FlatBuffer {
@@ -25,8 +25,8 @@ struct FlatBuffer {
 //   partial -> sharded        reduce_scatter; afterwards the contents of `from` are undefined; `to`
 //                             may be this rank's shard of it, and is f32 if `from` is bf16
 //   sharded -> replicated     all_gather; `from` may be this rank's shard of `to`
-// Anything else is a programming error. Sums: f32, bf16, i64 (hierarchy.h).
-void redistribute(const Hierarchy& group, const FlatBuffer& from, const FlatBuffer& to);
+// Anything else is a programming error. Sums: f32, bf16, i64 (group.h).
+void redistribute(const Group& group, const FlatBuffer& from, const FlatBuffer& to);
 
 // The placement of each buffer in each ZeRO stage. `gradients`: between micro-steps; the sums that
 // the optimizer reads are placed as `state`, like its own state and the master weights.

@@ -202,7 +202,7 @@ void GradientSync::send(int64_t bucket) {
   if (!layout_.is_alone()) {
     const auto& [addend, sum] = memory.message;
     const Tensor to = place.shards_state() ? slice_of(sum, place.whole.begin, place.part) : sum;
-    const Hierarchy& data = layout_.data();
+    const Group& data = layout_.data();
     data.stream().wait(stream_.record());
     redistribute(data, {Placement::kPartial, addend}, {place.rests.state, to});
     memory.message_there = data.stream().record();

@@ -10,7 +10,7 @@ namespace tandem {
 namespace {
 
 // With one shard every stage is stage 0.
-int stage_of(int zero, const Hierarchy& data) {
+int stage_of(int zero, const Group& data) {
   const int stages = static_cast<int>(kZero.size());
   if (zero < 0 || zero >= stages) {
     fail(ExitCode::kConfig, str("dist.zero = ", zero, ": no such stage, use 0 to ", stages - 1));
@@ -20,7 +20,7 @@ int stage_of(int zero, const Hierarchy& data) {
 
 }  // namespace
 
-ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& data, Device device,
+ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, Group& data, Device device,
                          const StoreOptions& options)
     : data_(data),
       device_(device),

@@ -33,11 +33,11 @@ class ModelLayout {
   // the BlockIds. `data`: the ranks that hold the model together. `device`: where the values are.
   // The references must outlive this. Throws Error(kConfig) for a ZeRO stage that does not exist,
   // and if the layout differs between ranks.
-  ModelLayout(std::vector<BlockParameters> blocks, Hierarchy& data, Device device,
+  ModelLayout(std::vector<BlockParameters> blocks, Group& data, Device device,
               const StoreOptions& options);
 
   const FlatLayout& flat() const { return flat_; }
-  Hierarchy& data() const { return data_; }
+  Group& data() const { return data_; }
   bool is_alone() const { return data_.size() == 1; }
   int zero() const { return zero_; }  // 0 if there is only one shard
   const std::vector<Parameter*>& parameters() const { return parameters_; }  // by ParamId
@@ -64,7 +64,7 @@ class ModelLayout {
  private:
   BucketPlace place_of(const Bucket& bucket) const;
 
-  Hierarchy& data_;
+  Group& data_;
   Device device_;
   int zero_;
   std::vector<Parameter*> parameters_;

@@ -9,7 +9,7 @@ namespace tandem {
 struct ParamStore {
   // Collective. `stream`: the compute stream. All references must outlive this. Throws what its
   // members throw.
-  ParamStore(std::vector<BlockParameters> blocks, Hierarchy& data, Stream& stream, Memory& memory,
+  ParamStore(std::vector<BlockParameters> blocks, Group& data, Stream& stream, Memory& memory,
              const StoreOptions& options)
       : layout(std::move(blocks), data, stream.device(), options),
         values(layout, stream, memory, options.dtype, options.overlap),

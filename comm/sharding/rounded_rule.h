@@ -1,4 +1,4 @@
-// Gradients are rounded to bf16 before they are sent, and added in f32 (hierarchy.h). For more than
+// Gradients are rounded to bf16 before they are sent, and added in f32 (group.h). For more than
 // one rank.
 #pragma once
 

@@ -161,7 +161,7 @@ class DryRun {
   Memory staging_;
   DryCollectives world_;
   LocalControl control_;
-  Hierarchy data_;
+  Group data_;
   std::unique_ptr<Model> model_;
   TrainingStep training_;
   Uploader upload_;

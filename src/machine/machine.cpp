@@ -127,7 +127,7 @@ std::string Machine::description() const {
 }
 
 std::string Machine::sharing(const DistConfig& dist) const {
-  const Hierarchy& data = mesh_->data();
+  const Group& data = mesh_->data();
   const int size = data.size(), node = data.node_size();
   std::string text = counted(size, "rank");
   if (node != size) {

@@ -60,7 +60,7 @@ void BatchStatistics::end_micro_step() {
   zero(stream_, sum_);
 }
 
-bool BatchStatistics::reduce(const Hierarchy& data, Timeline& timeline) {
+bool BatchStatistics::reduce(const Group& data, Timeline& timeline) {
   if (!sum_) {
     return true;
   }

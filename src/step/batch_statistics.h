@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "comm/sharding/exact/exact_sums.h"
-#include "comm/sharding/hierarchy.h"
+#include "comm/sharding/group.h"
 #include "layers/models/model.h"
 #include "optim/step_control.h"
 
@@ -22,7 +22,7 @@ class BatchStatistics {
   void end_micro_step();
   // Enqueues the sum over ranks; later work on the compute stream sees it. False if the sums are
   // exact and did not fit: then the step must be run again.
-  [[nodiscard]] bool reduce(const Hierarchy& data, Timeline& timeline);
+  [[nodiscard]] bool reduce(const Group& data, Timeline& timeline);
   // running = (1 - momentum) * running + momentum * mean over the step's micro-batches on all
   // ranks, with momentum 0.1, as in PyTorch: once a step, whatever the number of ranks and
   // micro-batches. Statistics of a skipped step are dropped. Call after reduce() and after the

@@ -20,7 +20,7 @@ std::string FiniteCheck::Place::text() const {
              output.empty() ? "" : output + ", then in ", "the gradient of ", parameter);
 }
 
-FiniteCheck::FiniteCheck(const Model& model, Gate& gate, const Hierarchy& data, Stream& stream,
+FiniteCheck::FiniteCheck(const Model& model, Gate& gate, const Group& data, Stream& stream,
                          Memory& memory)
     : model_(model),
       gate_(gate),

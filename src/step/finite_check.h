@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/sharding/hierarchy.h"
+#include "comm/sharding/group.h"
 #include "layers/models/model.h"
 #include "src/autograd/block.h"
 
@@ -23,7 +23,7 @@ class FiniteCheck final : public Gate {
   };
 
   // `gate`: the gradient store. All references must outlive this.
-  FiniteCheck(const Model& model, Gate& gate, const Hierarchy& data, Stream& stream,
+  FiniteCheck(const Model& model, Gate& gate, const Group& data, Stream& stream,
               Memory& memory);
 
   void begin_micro_step(int64_t micro_batch);
@@ -44,7 +44,7 @@ class FiniteCheck final : public Gate {
 
   const Model& model_;
   Gate& gate_;
-  const Hierarchy& data_;
+  const Group& data_;
   Stream& stream_;
   Memory& memory_;
   Tensor squares_, scratch_;  // f64 [1], [kReduceScratch]

@@ -4,7 +4,7 @@
 
 namespace tandem {
 
-TrainingStep::TrainingStep(Model& model, Hierarchy& data, Stream& stream, Memory& memory,
+TrainingStep::TrainingStep(Model& model, Group& data, Stream& stream, Memory& memory,
                            Memory& staging, const Options& options)
     : model_(model),
       data_(data),

@@ -35,7 +35,7 @@ class TrainingStep {
   // Collective among `data`, the ranks that share the global batch. `staging`: host memory,
   // page-locked for a GPU. All references must outlive this. Weights are not initialised. With fp16
   // values the loss is scaled.
-  TrainingStep(Model& model, Hierarchy& data, Stream& stream, Memory& memory, Memory& staging,
+  TrainingStep(Model& model, Group& data, Stream& stream, Memory& memory, Memory& staging,
                const Options& options);
 
   // Collective. Enqueues a whole step; with exact sums it waits for the verdict on them. It begins
@@ -66,7 +66,7 @@ class TrainingStep {
   void sum_figures();
 
   Model& model_;
-  Hierarchy& data_;
+  Group& data_;
   Stream& stream_;
   Memory& memory_;
   Options options_;

@@ -78,7 +78,7 @@ class Trainer {
   ExitCode finish(bool stopped);
 
   Control& job() const { return machine_.mesh()->job(); }
-  Hierarchy& data() const { return machine_.mesh()->data(); }
+  Group& data() const { return machine_.mesh()->data(); }
 
   Config config_;
   Machine machine_;

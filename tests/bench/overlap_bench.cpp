@@ -21,7 +21,7 @@
 #include <memory>
 #include <thread>
 
-#include "comm/sharding/hierarchy.h"
+#include "comm/sharding/group.h"
 #include "comm/sharding/param_store.h"
 #include "comm/transport/local_control.h"
 #include "comm/transport/self_collectives.h"
@@ -58,7 +58,7 @@ struct TimedOp final : Op {
 // A model of equal blocks, one bucket each, and its store among the ranks of a group.
 class Job {
  public:
-  Job(Hierarchy& data, int64_t blocks, int64_t block_bytes, int zero, bool overlap)
+  Job(Group& data, int64_t blocks, int64_t block_bytes, int zero, bool overlap)
       : ranks_(data.size()),
         tape_([this](Context& context, Parameter& parameter) {
           store_->gradients.on_final(context, parameter);
@@ -192,7 +192,7 @@ class Bench {
  private:
   static constexpr int kFirstSteps = 5;
 
-  std::unique_ptr<Job> job(Hierarchy& data, int64_t blocks, bool overlap) const {
+  std::unique_ptr<Job> job(Group& data, int64_t blocks, bool overlap) const {
     return std::make_unique<Job>(data, blocks, bytes_ / blocks_, zero_, overlap);
   }
 
@@ -222,10 +222,10 @@ class Bench {
 
   Memory memory_{Device::kCpu};
   Control& control_;
-  Hierarchy all_;
+  Group all_;
   LocalControl own_control_;
   SelfCollectives self_;
-  Hierarchy one_{own_control_, self_, memory_, {0}};
+  Group one_{own_control_, self_, memory_, {0}};
   int zero_;
   int64_t blocks_, bytes_;
   int steps_;

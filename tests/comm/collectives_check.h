@@ -32,7 +32,7 @@ void expect_same(const Tensor& tensor, const Tensor& expected, const std::string
 void order_behind_compute(Stream& stream, Device device);
 
 // Runs work() after the work of the device's compute stream, waits for it, and returns what was
-// sent. `group`: Collectives, or a Hierarchy.
+// sent. `group`: Collectives, or a Group.
 template <class C, class F>
 WireCount sent(C& group, Device device, F work) {
   group.wait(group.stream().record());

@@ -1,7 +1,7 @@
 // Dry streams, memory, collectives and control messages, which only count.
 #include <array>
 
-#include "comm/sharding/hierarchy.h"
+#include "comm/sharding/group.h"
 #include "comm/transport/dry_collectives.h"
 #include "comm/transport/local_control.h"
 #include "layers/batchnorm2d/running_statistics.h"
@@ -303,7 +303,7 @@ TEST_F(DryRanks, SumsOfBf16TakeTimeByTheSpeedOfTheDevice) {
     LocalControl control(0, 4);
     const std::vector<int> nodes =
         two_nodes ? std::vector<int>{0, 0, 1, 1} : std::vector<int>{0, 0, 0, 0};
-    const Hierarchy ranks(control, *world, memory_, nodes, sharing);
+    const Group ranks(control, *world, memory_, nodes, sharing);
     const double before = world->stream().clock().now_s;
     ranks.reduce_scatter(
         Tensor::empty(memory_, {40}, DType::kBf16, MemoryClass::kStaging),

@@ -176,7 +176,7 @@ TEST(BusBandwidth, IsMeasuredWithLessOnASlowLink) {
 TEST(BusBandwidth, OfOneRankIsNotMeasured) {
   OneRank alone;
   const Ranks ranks = alone;
-  const Hierarchy group(ranks.control, ranks.collectives, test_memory(), {0});
+  const Group group(ranks.control, ranks.collectives, test_memory(), {0});
   require_bus_bandwidth(group, test_stream(), 1e300);
   EXPECT_EQ(group.wire(), WireCount{});
 }
@@ -184,7 +184,7 @@ TEST(BusBandwidth, OfOneRankIsNotMeasured) {
 TEST(LinkProbe, AllRanksFindTheSame) {
   for_each_device([](Device device) {
     const Ranks world = test_ranks();
-    const Hierarchy ranks(world.control, world.collectives, test_memory(device),
+    const Group ranks(world.control, world.collectives, test_memory(device),
                           std::vector<int>(static_cast<size_t>(world.size()), 0));
     const int64_t payload = ranks.wire().payload().total();
     const Link rates = probe_link(ranks, test_stream(device));

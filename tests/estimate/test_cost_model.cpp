@@ -191,7 +191,7 @@ DryClock charged(const TransformerConfig& config, int64_t batch, const Speed& sp
   Memory staging(host);
   LocalControl control;
   SelfCollectives collectives;
-  Hierarchy data(control, collectives, memory, {0});
+  Group data(control, collectives, memory, {0});
   Transformer model(config);
   TrainingStep training(model, data, stream, memory, staging,
                         {.batch = {.global_batch = batch, .given_micro_batch = 0, .ranks = 1},

@@ -88,7 +88,7 @@ Used run(const Config& config, const DatasetInfo& data, Device device) {
   Stream stream = Stream::compute(device);
   Memory memory(stream);
   Memory staging = device == Device::kCpu ? memory : Memory::pinned();
-  Hierarchy group(control, nccl ? *nccl : test_world().collectives(), memory,
+  Group group(control, nccl ? *nccl : test_world().collectives(), memory,
                   nodes_of(control, "host", std::stoi(config.dist.node_size)), config.dist.shard);
   const auto model = make_model(config.model, data);
   TrainingStep training(*model, group, stream, memory, staging, config.training_step(group.size()));

@@ -68,7 +68,7 @@ struct Case {
     Memory memory(Device::kCpu);
     LocalControl control(0, ranks);
     DryCollectives collectives(0, ranks, Device::kCpu, {}, {});
-    const Hierarchy group(control, collectives, memory, std::vector<int>(ranks, 0));
+    const Group group(control, collectives, memory, std::vector<int>(ranks, 0));
     check_memory(config, data, group, Device::kCpu, available);
   }
 };

@@ -52,7 +52,7 @@ bool train() {
   Stream stream = Stream::compute(Device::kCpu);
   LocalControl control;
   SelfCollectives collectives;
-  Hierarchy data(control, collectives, memory, {0});  // one rank, on node 0
+  Group data(control, collectives, memory, {0});  // one rank, on node 0
   TwoLayers model;
   TrainingStep training(
       model, data, stream, memory, memory,

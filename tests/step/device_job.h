@@ -94,7 +94,7 @@ class Job {
   Stream& stream_;
   Memory memory_, staging_;
   Mesh mesh_;
-  Hierarchy& data_;
+  Group& data_;
   std::unique_ptr<Model> model_;
   TrainingStep training_;
   std::vector<DeviceBatch> batches_;

@@ -39,7 +39,7 @@ TEST_F(MeshTest, GroupsTalkAmongThemselves) {
   }
   const Mesh mesh(world.control, world.collectives, memory, {0, 0, 1, 1}, Sharing::kWorld,
                   {0, 1, 0, 1});
-  Hierarchy& data = mesh.data();
+  Group& data = mesh.data();
   EXPECT_EQ(mesh.data_groups(), 2);
   EXPECT_EQ(mesh.data_group(), rank % 2);
   EXPECT_EQ(data.size(), 2);

@@ -77,7 +77,7 @@ class Steps {
   Memory staging_;
   LocalControl control_;
   SelfCollectives collectives_;
-  Hierarchy data_;
+  Group data_;
   DeviceBatch samples_;
   std::unique_ptr<TrainingStep> training_;
   double lr_ = 0;

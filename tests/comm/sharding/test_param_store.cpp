@@ -22,7 +22,7 @@ class ParamStoreTest : public ::testing::Test {
   const int size = world.size();
   TestContext test;
   Memory memory{Device::kCpu};
-  Hierarchy data{world.control, world.collectives, memory,
+  Group data{world.control, world.collectives, memory,
                  std::vector<int>(static_cast<size_t>(size), 0)};
   std::mt19937 random{static_cast<uint32_t>(rank)};
 

@@ -15,7 +15,7 @@ Ranks world() { return test_ranks(); }
 TEST(ParamStoreShards, ShardsCoverEverythingOnce) {
   TestContext test;
   Memory memory{Device::kCpu};
-  Hierarchy data{world().control, world().collectives, memory,
+  Group data{world().control, world().collectives, memory,
                  std::vector<int>(static_cast<size_t>(world().size()), 0)};
   for (int zero : {0, 1, 2, 3}) {
     SCOPED_TRACE(str("stage ", zero));
@@ -58,7 +58,7 @@ TEST(ParamStoreShards, ShardsCoverEverythingOnce) {
 TEST(ParamStoreShards, NoBlockBeginsBeforeWrittenValuesAreGathered) {
   TestContext test;
   Memory memory{Device::kCpu};
-  Hierarchy data{world().control, world().collectives, memory,
+  Group data{world().control, world().collectives, memory,
                  std::vector<int>(static_cast<size_t>(world().size()), 0)};
   StoreModel model = small_model();
   ParamStore store(model.blocks, data, test.stream, memory, {.zero = 1});
@@ -75,7 +75,7 @@ TEST(ParamStoreShards, NoBlockBeginsBeforeWrittenValuesAreGathered) {
 TEST(ParamStoreShards, WeightsAreTheMastersOfTheValues) {
   TestContext test;
   Memory memory{Device::kCpu};
-  Hierarchy data{world().control, world().collectives, memory,
+  Group data{world().control, world().collectives, memory,
                  std::vector<int>(static_cast<size_t>(world().size()), 0)};
   for (int zero : {0, 1, 2, 3}) {
     for (DType dtype : {DType::kF32, DType::kBf16}) {
@@ -136,7 +136,7 @@ TEST(ParamStoreShards, TheNormCountsEachElementOnceHoweverOftenItRests) {
   for (Sharing sharing : {Sharing::kWorld, Sharing::kNode}) {
     const std::vector<int> nodes =
         size == 4 ? std::vector<int>{0, 0, 1, 1} : std::vector<int>(static_cast<size_t>(size), 0);
-    Hierarchy data(world().control, world().collectives, memory, nodes, sharing);
+    Group data(world().control, world().collectives, memory, nodes, sharing);
     for (int zero : {0, 1, 2, 3}) {
       SCOPED_TRACE(str("stage ", zero, sharing == Sharing::kNode ? ", shared by a node" : ""));
       StoreModel model = small_model();
@@ -174,7 +174,7 @@ TEST(ParamStoreShards, TheNormCountsEachElementOnceHoweverOftenItRests) {
 TEST(ParamStoreShards, InferenceHoldsValuesAloneInTheTypeThatLayersComputeWith) {
   TestContext test;
   Memory memory{Device::kCpu};
-  Hierarchy data{world().control, world().collectives, memory,
+  Group data{world().control, world().collectives, memory,
                  std::vector<int>(static_cast<size_t>(world().size()), 0)};
   for (DType dtype : {DType::kF32, DType::kBf16}) {
     SCOPED_TRACE(name_of(dtype));

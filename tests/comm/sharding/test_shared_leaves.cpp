@@ -46,7 +46,7 @@ class SharedLeaves : public ::testing::Test {
   const Ranks world = test_ranks();
   TestContext test;
   Memory memory{Device::kCpu};
-  Hierarchy data{world.control, world.collectives, memory,
+  Group data{world.control, world.collectives, memory,
                  std::vector<int>(static_cast<size_t>(world.size()), 0)};
 };
 

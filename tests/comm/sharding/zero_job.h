@@ -75,7 +75,7 @@ class ZeroJob {
   ZeroPlan plan_;
   Stream& stream_ = test_stream();
   Memory memory_{Device::kCpu}, scratch_memory_{Device::kCpu};
-  Hierarchy data_;
+  Group data_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<ParamStore> store_;
   std::unique_ptr<Gate> gate_;

@@ -90,7 +90,7 @@ void add_calls_of_step(Calls& calls, Model& model, const Input& input, DType dty
   Memory memory(stream), staging = Memory::pinned();
   LocalControl control;
   SelfCollectives collectives;
-  Hierarchy data(control, collectives, memory, {0});
+  Group data(control, collectives, memory, {0});
   const int64_t samples = input.shape[0];
   TrainingStep training(
       model, data, stream, memory, staging,

@@ -8,7 +8,7 @@
 #include <map>
 #include <numeric>
 
-#include "comm/sharding/hierarchy.h"
+#include "comm/sharding/group.h"
 #include "comm/transport/nccl_collectives.h"
 #include "src/device/cuda.h"
 #include "src/kernels/reduce.h"
@@ -21,7 +21,7 @@ namespace {
 
 using Nodes = std::vector<int>;  // by rank
 
-class HierarchyTest : public ::testing::Test {
+class GroupTest : public ::testing::Test {
  protected:
   const Ranks world = test_ranks();
   const int rank = world.rank();
@@ -64,15 +64,15 @@ class HierarchyTest : public ::testing::Test {
       }
     }
   }
-  // body(hierarchy, nodes, device)
+  // body(group, nodes, device)
   template <class F>
-  void for_each_hierarchy(F body) {
+  void for_each_group(F body) {
     for_each_way([&](const Ranks& way, Device device) {
       for (const Nodes& nodes : placements()) {
         for (const Sharing sharing : kSharings) {
           SCOPED_TRACE(str("nodes ", ::testing::PrintToString(nodes),
                            sharing == Sharing::kWorld ? ", shared by all" : ", shared by a node"));
-          const Hierarchy ranks(way.control, way.collectives, test_memory(device), nodes, sharing);
+          const Group ranks(way.control, way.collectives, test_memory(device), nodes, sharing);
           body(ranks, nodes, device);
         }
       }
@@ -82,8 +82,8 @@ class HierarchyTest : public ::testing::Test {
 
 // --- Who has which shard ---
 
-TEST_F(HierarchyTest, EveryPartRestsOnceInEachReplica) {
-  for_each_hierarchy([&](const Hierarchy& ranks, const Nodes&, Device) {
+TEST_F(GroupTest, EveryPartRestsOnceInEachReplica) {
+  for_each_group([&](const Group& ranks, const Nodes&, Device) {
     ASSERT_EQ(ranks.parts() * ranks.replicas(), size);
     std::vector<int> owners(static_cast<size_t>(size), 0);
     for (const std::string& text :
@@ -94,12 +94,12 @@ TEST_F(HierarchyTest, EveryPartRestsOnceInEachReplica) {
   });
 }
 
-TEST_F(HierarchyTest, PartsOfTwoNodesWithTwoRanks) {
+TEST_F(GroupTest, PartsOfTwoNodesWithTwoRanks) {
   if (size != 4) {
     GTEST_SKIP() << "needs four ranks";
   }
   const auto at = [&](const Nodes& nodes, Sharing sharing) {
-    const Hierarchy ranks(world.control, world.collectives, test_memory(), nodes, sharing);
+    const Group ranks(world.control, world.collectives, test_memory(), nodes, sharing);
     EXPECT_FALSE(ranks.is_flat());
     EXPECT_EQ(ranks.node_size(), 2);
     return std::vector<int>{ranks.parts(), ranks.part(), ranks.replicas(), ranks.replica()};
@@ -112,13 +112,13 @@ TEST_F(HierarchyTest, PartsOfTwoNodesWithTwoRanks) {
   EXPECT_EQ(at({0, 1, 0, 1}, Sharing::kNode), (std::vector<int>{2, rank / 2, 2, rank % 2}));
 }
 
-TEST_F(HierarchyTest, FlatWhereThereAreNoTwoLevels) {
-  const Hierarchy one_node(world.control, world.collectives, test_memory(),
+TEST_F(GroupTest, FlatWhereThereAreNoTwoLevels) {
+  const Group one_node(world.control, world.collectives, test_memory(),
                            Nodes(static_cast<size_t>(size), 0));
   EXPECT_TRUE(one_node.is_flat());
   EXPECT_EQ(one_node.node_size(), size);
   EXPECT_EQ(one_node.part(), rank);
-  const Hierarchy alone(world.control, world.collectives, test_memory(), everybody(),
+  const Group alone(world.control, world.collectives, test_memory(), everybody(),
                         Sharing::kNode);
   EXPECT_TRUE(alone.is_flat());
   EXPECT_EQ(alone.node_size(), 1);
@@ -126,18 +126,18 @@ TEST_F(HierarchyTest, FlatWhereThereAreNoTwoLevels) {
   EXPECT_EQ(alone.replica(), rank);
 }
 
-TEST_F(HierarchyTest, NodesOfDifferentSizesAreFlat) {
+TEST_F(GroupTest, NodesOfDifferentSizesAreFlat) {
   if (size < 3) {
     GTEST_SKIP() << "needs three ranks";
   }
   Nodes uneven(static_cast<size_t>(size), 0);
   uneven.back() = 1;
-  const Hierarchy ranks(world.control, world.collectives, test_memory(), uneven);
+  const Group ranks(world.control, world.collectives, test_memory(), uneven);
   EXPECT_TRUE(ranks.is_flat());
   EXPECT_EQ(ranks.parts(), size);
   EXPECT_EQ(ranks.node_size(), 0);
   try {
-    const Hierarchy shared(world.control, world.collectives, test_memory(), uneven, Sharing::kNode);
+    const Group shared(world.control, world.collectives, test_memory(), uneven, Sharing::kNode);
     ADD_FAILURE() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kConfig);
@@ -145,7 +145,7 @@ TEST_F(HierarchyTest, NodesOfDifferentSizesAreFlat) {
   }
 }
 
-TEST_F(HierarchyTest, NodesOfHostsOrOfNeighbours) {
+TEST_F(GroupTest, NodesOfHostsOrOfNeighbours) {
   Nodes by_host, by_two;
   for (int r = 0; r < size; ++r) {
     by_host.push_back(r % 2);
@@ -163,8 +163,8 @@ TEST_F(HierarchyTest, NodesOfHostsOrOfNeighbours) {
 
 // --- Sums without rounding ---
 
-TEST_F(HierarchyTest, SumsAndGathersAreThoseOfAllRanks) {
-  for_each_hierarchy([&](const Hierarchy& ranks, const Nodes&, Device device) {
+TEST_F(GroupTest, SumsAndGathersAreThoseOfAllRanks) {
+  for_each_group([&](const Group& ranks, const Nodes&, Device device) {
     for (const DType dtype : {DType::kF32, DType::kI64}) {
       for (const int64_t n : {1, 3, 501}) {
         SCOPED_TRACE(str(n, " elements a rank of ", name_of(dtype)));
@@ -200,8 +200,8 @@ TEST_F(HierarchyTest, SumsAndGathersAreThoseOfAllRanks) {
   });
 }
 
-TEST_F(HierarchyTest, WrongArgumentsAreErrorsBeforeAnythingIsSent) {
-  const Hierarchy ranks(world.control, world.collectives, test_memory(),
+TEST_F(GroupTest, WrongArgumentsAreErrorsBeforeAnythingIsSent) {
+  const Group ranks(world.control, world.collectives, test_memory(),
                         Nodes(static_cast<size_t>(size), 0));
   const auto tensor = [](int64_t n, DType dtype) {
     return Tensor::zeros(test_memory(), {n}, dtype, MemoryClass::kGradients);
@@ -260,8 +260,8 @@ Tensor made(int64_t n, Device device, const std::function<T(int64_t)>& element) 
   return to_device(host, device);
 }
 
-TEST_F(HierarchyTest, Bf16IsAddedInF32InRankOrder) {
-  for_each_hierarchy([&](const Hierarchy& ranks, const Nodes& nodes, Device device) {
+TEST_F(GroupTest, Bf16IsAddedInF32InRankOrder) {
+  for_each_group([&](const Group& ranks, const Nodes& nodes, Device device) {
     // The scratch memory grows, and then serves smaller sums.
     for (const int64_t n : {8, 1, 2003, 40}) {
       SCOPED_TRACE(str(n, " elements a rank"));
@@ -290,8 +290,8 @@ TEST_F(HierarchyTest, Bf16IsAddedInF32InRankOrder) {
 }
 
 // The scratch memory must grow while it is still in use.
-TEST_F(HierarchyTest, Bf16SumsFollowEachOtherAtOnce) {
-  for_each_hierarchy([&](const Hierarchy& ranks, const Nodes& nodes, Device device) {
+TEST_F(GroupTest, Bf16SumsFollowEachOtherAtOnce) {
+  for_each_group([&](const Group& ranks, const Nodes& nodes, Device device) {
     std::vector<Tensor> tensors;
     for (const int64_t n : {500, 2000, 100}) {
       tensors.push_back(made<Bf16>(n * size, device, [&](int64_t i) { return addend(rank, i); }));
@@ -337,8 +337,8 @@ TEST(SumParts, AddsInOrder) {
 
 // --- What is sent ---
 
-TEST_F(HierarchyTest, BetweenNodesGoesTheShareOfOneRank) {
-  for_each_hierarchy([&](const Hierarchy& ranks, const Nodes&, Device device) {
+TEST_F(GroupTest, BetweenNodesGoesTheShareOfOneRank) {
+  for_each_group([&](const Group& ranks, const Nodes&, Device device) {
     if (ranks.is_flat()) {
       return;
     }
@@ -373,9 +373,9 @@ TEST_F(HierarchyTest, BetweenNodesGoesTheShareOfOneRank) {
   });
 }
 
-TEST_F(HierarchyTest, AFlatRingSendsAllThatItSendsToItsNeighbour) {
+TEST_F(GroupTest, AFlatRingSendsAllThatItSendsToItsNeighbour) {
   for_each_way([&](const Ranks& way, Device device) {
-    const Hierarchy ranks(way.control, way.collectives, test_memory(device), everybody());
+    const Group ranks(way.control, way.collectives, test_memory(device), everybody());
     const Tensor data = numbers(DType::kF32, {rank}, 0, 128 * size, device);
     const WireCount wire = sent(ranks, device, [&] { ranks.all_reduce(data); });
     EXPECT_EQ(wire.payload(), (WireCount::Bytes{0, 2 * (size - 1) * data.bytes() / size}));

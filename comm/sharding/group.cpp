@@ -1,4 +1,4 @@
-#include "comm/sharding/hierarchy.h"
+#include "comm/sharding/group.h"
 
 #include <algorithm>
 #include <map>
@@ -20,12 +20,12 @@ Tensor own_part(const Collectives& group, const Tensor& whole) {
 
 }  // namespace
 
-Hierarchy::Hierarchy(Control& control, Collectives& collectives, Memory& memory,
+Group::Group(Control& control, Collectives& collectives, Memory& memory,
                      const std::vector<int>& node_of_rank, Sharing sharing)
     : control_(control), collectives_(collectives), memory_(memory), sharing_(sharing) {
-  require(std::ssize(node_of_rank) == size(), "Hierarchy: there is not one node for each rank");
+  require(std::ssize(node_of_rank) == size(), "Group: there is not one node for each rank");
   require(control.rank() == rank() && control.size() == size(),
-          "Hierarchy: control messages are of another group");
+          "Group: control messages are of another group");
   control_.set_nodes(node_of_rank);
   collectives_.set_nodes(node_of_rank);
   std::map<int, int> ranks_on;  // the number of ranks on each node
@@ -57,7 +57,7 @@ Hierarchy::Hierarchy(Control& control, Collectives& collectives, Memory& memory,
 // Runs work(stream) in the order of stream(), on the tensors' device. If stream() is a host thread,
 // that thread runs the work and waits for the device. A dry stream only charges the time.
 template <class F>
-void Hierarchy::enqueue(Device device, F work) const {
+void Group::enqueue(Device device, F work) const {
   if (stream().device() == Device::kCuda || stream().is_dry()) {
     return work(stream());
   }
@@ -70,7 +70,7 @@ void Hierarchy::enqueue(Device device, F work) const {
 
 // Memory for n elements of bf16, valid until the next call. Its users run one after another on
 // stream(), so they can share it.
-Tensor Hierarchy::scratch(int64_t n) const {
+Tensor Group::scratch(int64_t n) const {
   if (!scratch_ || scratch_.elements() < n) {
     if (scratch_) {
       wait(stream().record());  // for the last user
@@ -82,7 +82,7 @@ Tensor Hierarchy::scratch(int64_t n) const {
 }
 
 // out = in, of the same dtype or converted.
-void Hierarchy::assign(const Tensor& in, const Tensor& out) const {
+void Group::assign(const Tensor& in, const Tensor& out) const {
   if (in.raw() == out.raw() || in.elements() == 0) {
     return;
   }
@@ -92,7 +92,7 @@ void Hierarchy::assign(const Tensor& in, const Tensor& out) const {
 }
 
 // As Collectives::reduce_scatter, but also of bf16 into bf16 or f32.
-void Hierarchy::scatter_sum(Collectives& group, const Tensor& in, const Tensor& out) const {
+void Group::scatter_sum(Collectives& group, const Tensor& in, const Tensor& out) const {
   if (in.dtype() != DType::kBf16) {
     return group.reduce_scatter(in, out);
   }
@@ -111,7 +111,7 @@ void Hierarchy::scatter_sum(Collectives& group, const Tensor& in, const Tensor& 
 }
 
 // As Collectives::all_reduce, but also of bf16.
-void Hierarchy::sum(Collectives& group, const Tensor& inout) const {
+void Group::sum(Collectives& group, const Tensor& inout) const {
   if (inout.dtype() != DType::kBf16) {
     return group.all_reduce(inout);
   }
@@ -122,7 +122,7 @@ void Hierarchy::sum(Collectives& group, const Tensor& inout) const {
   }
 }
 
-void Hierarchy::require_parts(const char* collective, const Tensor& whole,
+void Group::require_parts(const char* collective, const Tensor& whole,
                               const Tensor& part) const {
   require(whole.elements() % size() == 0 && whole.elements() == part.elements() * parts_, [&] {
     return str(collective, ": ", whole.shape(), " and shards of ", part.shape(), ", with ", parts_,
@@ -130,7 +130,7 @@ void Hierarchy::require_parts(const char* collective, const Tensor& whole,
   });
 }
 
-void Hierarchy::all_reduce(const Tensor& inout) const {
+void Group::all_reduce(const Tensor& inout) const {
   require(inout.elements() % size() == 0, [&] {
     return str("all_reduce: ", inout.shape(), " is no multiple of ", size(), " ranks");
   });
@@ -143,7 +143,7 @@ void Hierarchy::all_reduce(const Tensor& inout) const {
   inside_->all_gather(chunk, inout);
 }
 
-void Hierarchy::reduce_scatter(const Tensor& in, const Tensor& out) const {
+void Group::reduce_scatter(const Tensor& in, const Tensor& out) const {
   require_parts("reduce_scatter", in, out);
   require(out.dtype() == (in.dtype() == DType::kBf16 ? DType::kF32 : in.dtype()), [&] {
     return str("reduce_scatter: ", name_of(in.dtype()), " into ", name_of(out.dtype()));
@@ -165,7 +165,7 @@ void Hierarchy::reduce_scatter(const Tensor& in, const Tensor& out) const {
   }
 }
 
-void Hierarchy::all_gather(const Tensor& in, const Tensor& out) const {
+void Group::all_gather(const Tensor& in, const Tensor& out) const {
   require_parts("all_gather", out, in);
   require(in.dtype() == out.dtype(),
           [&] { return str("all_gather: ", name_of(in.dtype()), " into ", name_of(out.dtype())); });
@@ -182,7 +182,7 @@ void Hierarchy::all_gather(const Tensor& in, const Tensor& out) const {
   }
 }
 
-WireCount Hierarchy::wire() const {
+WireCount Group::wire() const {
   WireCount count = collectives_.wire();
   count += control_.wire();
   if (!is_flat()) {

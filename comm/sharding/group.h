@@ -1,5 +1,6 @@
-// Collectives that know which ranks share a node: they move most bytes inside nodes and as few as
-// possible between them. Also says which shard of a sharded array each rank holds.
+// A group of ranks: its control messages, its collectives, and which shard of a sharded array each
+// rank holds. The collectives know which ranks share a node. They move most bytes inside nodes and
+// as few as possible between them.
 //
 // Links inside a node are many times faster than links between nodes. So each collective has two
 // levels: one among the ranks of a node, and one among the ranks that have the same place on their
@@ -24,12 +25,12 @@
 
 namespace tandem {
 
-class Hierarchy {
+class Group {
  public:
   // Collective. `control`: of the same ranks. `memory`: for the scratch memory of bf16 sums. All
   // three references must outlive this. `node_of_rank`: the same on all ranks. Throws
   // Error(kConfig) if `sharing` is kNode and nodes have different numbers of ranks.
-  Hierarchy(Control& control, Collectives& collectives, Memory& memory,
+  Group(Control& control, Collectives& collectives, Memory& memory,
             const std::vector<int>& node_of_rank, Sharing sharing = Sharing::kWorld);
 
   Control& control() const { return control_; }
