@@ -1,11 +1,19 @@
 // The groups of ranks in a job.
 //
-// `job` is all ranks: they agree on errors, on stopping and on checkpoints. `data` is a
-// data-parallel group: its ranks take different samples of one global batch and hold one model
-// together. They sum gradients and statistics over this group, and shard over it. Its ranks may be
-// on several nodes (group.h).
+// The ranks are a grid with named axes. Rank numbers count along the last axis first, so that
+// neighbours along `tensor` share a node. The ranks that differ only along some axes are a group.
+// Its ranks may be on several nodes (group.h).
+//
+//   job     All ranks. They agree on errors, on stopping and on checkpoints.
+//   data    They take different samples of one global batch, and hold the same slices of one model
+//           together. They sum gradients and statistics over this group, and shard over it.
+//   tensor  They take the same samples, and hold different slices of the same blocks.
+//   stage   data x tensor: they hold the same blocks.
+//
+// Islands train apart. Ranks that differ along `pipeline` hold different blocks.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -13,28 +21,52 @@
 
 namespace tandem {
 
+enum class Axis : uint8_t { kPipeline, kIslands, kData, kTensor };
+inline constexpr int kAxes = 4;
+
+// The number of ranks along each axis. 0 for `data`: as many as there are.
+struct MeshShape {
+  int pipeline = 1, islands = 1, data = 0, tensor = 1;
+};
+
 class Mesh {
  public:
   // Collective. `job`, `collectives`: of all ranks; these and `memory` must outlive this.
-  // `node_of_rank`: the same on all ranks. `data_of_rank`: the number of each rank's data group,
-  // from 0 on; empty: all ranks are one group. Throws what Group throws.
+  // `node_of_rank`: the same on all ranks. Throws Error(kInternal) unless the axes multiply to the
+  // number of ranks, and what Group throws.
   Mesh(Control& job, Collectives& collectives, Memory& memory, std::vector<int> node_of_rank,
-       Sharing sharing = Sharing::kWorld, std::vector<int> data_of_rank = {});
+       Sharing sharing = Sharing::kWorld, const MeshShape& shape = {});
 
   Control& job() const { return job_; }
-  Group& data() const { return *data_; }  // of this rank
-  int data_groups() const { return data_groups_; }
-  int data_group() const { return data_group_; }  // of this rank
+  // Of this rank.
+  Group& data() const { return *data_.group; }
+  Group* tensor() const { return tensor_.group.get(); }  // null if the axis has one rank
+  Group& stage() const { return stage_.group ? *stage_.group : data(); }
+
+  int size(Axis axis) const { return sizes_[static_cast<size_t>(axis)]; }
+  int index(Axis axis) const { return index_of(job_.rank(), axis); }  // of this rank
+  // The number of data groups in the job, and of this rank's.
+  int data_groups() const { return job_.size() / size(Axis::kData); }
+  int data_group() const { return color_of(job_.rank(), {Axis::kData}); }
 
   WireCount wire() const;  // of all groups, control messages too
 
  private:
+  using Axes = std::initializer_list<Axis>;
+  struct Member {
+    std::unique_ptr<Control> control;          // null: the job's
+    std::unique_ptr<Collectives> collectives;  // null: the job's
+    std::unique_ptr<Group> group;
+  };
+
+  int index_of(int rank, Axis axis) const;
+  int color_of(int rank, Axes axes) const;
+  Member member(Axes axes, Memory& memory, const std::vector<int>& node_of_rank, Sharing sharing);
+
   Control& job_;
   Collectives& collectives_;
-  int data_groups_ = 1, data_group_ = 0;
-  std::unique_ptr<Control> data_control_;          // null: the job's
-  std::unique_ptr<Collectives> data_collectives_;  // null: the job's
-  std::unique_ptr<Group> data_;
+  std::array<int, kAxes> sizes_;
+  Member data_, tensor_, stage_;
 };
 
 }  // namespace tandem

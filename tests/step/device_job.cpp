@@ -82,13 +82,9 @@ Mesh mesh_for(const Plan& plan, Collectives* nccl, const Ranks& self, Memory& me
   const Ranks ranks = plan.alone ? self
                       : nccl     ? Ranks{test_world().control(), *nccl}
                                  : test_ranks();
-  std::vector<int> groups;
-  for (int rank = 0; rank < ranks.size(); ++rank) {
-    groups.push_back(rank * plan.data_groups / ranks.size());
-  }
   return {ranks.control, ranks.collectives,
           memory,        nodes_of(ranks.control, "host", plan.alone ? 0 : plan.node_size),
-          plan.sharing,  std::move(groups)};
+          plan.sharing,  {.islands = plan.alone ? 1 : plan.islands}};
 }
 
 TrainingStep::Options options_of(const Plan& plan, int ranks) {
@@ -249,7 +245,7 @@ std::vector<double> Job::statistics() const {
 // Makes a batch, and adds its targets to targets_.
 DeviceBatch Job::make_batch(int64_t first_sample, int64_t samples) {
   const int64_t each = reads_text(plan_) ? kContext : 1;
-  const int group = plan_.samples_of >= 0 ? plan_.samples_of : mesh_.data_group();
+  const int group = plan_.samples_of >= 0 ? plan_.samples_of : mesh_.index(Axis::kIslands);
   const int64_t first = (group * kGlobalBatch + first_sample) * each;
   const Tensor targets = numbers(first + 1, samples * each, classes_of(plan_));
   const auto target = targets.as<int32_t>();

@@ -39,7 +39,7 @@ struct Plan {
   Sharing sharing = Sharing::kWorld;
   bool staged = false;   // GPU gradients through MPI
   bool alone = false;    // every rank does the whole job by itself
-  int data_groups = 1;   // groups of neighbouring ranks; each group has its own samples
+  int islands = 1;       // groups of neighbouring ranks; each has its own samples
   int samples_of = -1;   // the data group whose samples these are; -1: this rank's own
   bool halts = false;    // as in StepOptions
   std::string frozen{};  // a block whose parameters are not trained

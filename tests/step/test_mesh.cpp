@@ -38,13 +38,19 @@ TEST_F(MeshTest, GroupsTalkAmongThemselves) {
     GTEST_SKIP() << "for four ranks";
   }
   const Mesh mesh(world.control, world.collectives, memory, {0, 0, 1, 1}, Sharing::kWorld,
-                  {0, 1, 0, 1});
+                  {.data = 2, .tensor = 2});
   Group& data = mesh.data();
   EXPECT_EQ(mesh.data_groups(), 2);
   EXPECT_EQ(mesh.data_group(), rank % 2);
   EXPECT_EQ(data.size(), 2);
   EXPECT_EQ(data.rank(), rank / 2);
   EXPECT_EQ(data.node_size(), 1);
+  EXPECT_EQ(mesh.tensor()->size(), 2);
+  EXPECT_EQ(mesh.tensor()->rank(), rank % 2);
+  EXPECT_EQ(sum(mesh.tensor()->control(), rank), rank < 2 ? 0 + 1 : 2 + 3);
+  EXPECT_EQ(mesh.tensor()->node_size(), 2);
+  EXPECT_EQ(mesh.stage().size(), 4);
+  EXPECT_EQ(mesh.stage().rank(), rank);
 
   const WireCount before = mesh.wire();
   EXPECT_EQ(sum(mesh.job(), rank), 0 + 1 + 2 + 3);
@@ -59,19 +65,44 @@ TEST_F(MeshTest, GroupsTalkAmongThemselves) {
   EXPECT_EQ(sent.payload(), (WireCount::Bytes{.inside = 0, .between = 10 * 4}));
 }
 
-TEST_F(MeshTest, WrongArgumentsAreErrorsBeforeAnythingIsSent) {
-  const std::vector<int> nodes(static_cast<size_t>(size), 0);
-  const auto mesh_of = [&](std::vector<int> node_of_rank, std::vector<int> data_of_rank) {
-    Mesh(world.control, world.collectives, memory, std::move(node_of_rank), Sharing::kWorld,
-         std::move(data_of_rank));
-  };
-  EXPECT_THROW(mesh_of({}, {}), Error);
-  EXPECT_THROW(mesh_of(nodes, std::vector<int>(static_cast<size_t>(size) + 1, 0)), Error);
+// The last axis is the innermost.
+TEST_F(MeshTest, RankNumbersCountAlongTheLastAxisFirst) {
+  if (size != 4) {
+    GTEST_SKIP() << "for four ranks";
+  }
+  const std::vector<int> nodes(4, 0);
+  for (const Axis outer : {Axis::kPipeline, Axis::kIslands, Axis::kData}) {
+    MeshShape shape{.data = 1, .tensor = 2};
+    (outer == Axis::kPipeline  ? shape.pipeline
+     : outer == Axis::kIslands ? shape.islands
+                               : shape.data) = 2;
+    const Mesh mesh(world.control, world.collectives, memory, nodes, Sharing::kWorld, shape);
+    EXPECT_EQ(mesh.size(outer), 2);
+    EXPECT_EQ(mesh.index(outer), rank / 2);
+    EXPECT_EQ(mesh.index(Axis::kTensor), rank % 2);
+    EXPECT_EQ(sum(mesh.tensor()->control(), rank), rank < 2 ? 0 + 1 : 2 + 3);
+    const bool is_data = outer == Axis::kData;
+    EXPECT_EQ(mesh.data().size(), is_data ? 2 : 1);
+    EXPECT_EQ(mesh.data_groups(), is_data ? 2 : 4);
+    EXPECT_EQ(mesh.data_group(), is_data ? rank % 2 : rank);
+    EXPECT_EQ(mesh.stage().size(), is_data ? 4 : 2);
+  }
 }
 
-// Two data groups of two ranks in a job of four. Each must equal 1 rank that trains on the same
-// samples, and differ from the other group.
-TEST_F(MeshTest, DataGroupsTrainApart) {
+TEST_F(MeshTest, WrongArgumentsAreErrorsBeforeAnythingIsSent) {
+  const std::vector<int> nodes(static_cast<size_t>(size), 0);
+  const auto mesh_of = [&](std::vector<int> node_of_rank, const MeshShape& shape) {
+    Mesh(world.control, world.collectives, memory, std::move(node_of_rank), Sharing::kWorld, shape);
+  };
+  EXPECT_THROW(mesh_of({}, {}), Error);
+  EXPECT_THROW(mesh_of(nodes, {.data = size + 1}), Error);
+  EXPECT_THROW(mesh_of(nodes, {.islands = size + 1}), Error);
+  EXPECT_THROW(mesh_of(nodes, {.tensor = 0}), Error);
+}
+
+// Two islands of two ranks in a job of four. Each must equal 1 rank that trains on the same
+// samples, and differ from the other island.
+TEST_F(MeshTest, IslandsTrainApart) {
   if (size != 4) {
     GTEST_SKIP() << "for four ranks";
   }
@@ -83,7 +114,7 @@ TEST_F(MeshTest, DataGroupsTrainApart) {
     const Outcome own = train(alone);
     alone.samples_of = 1 - rank / 2;
     EXPECT_NE(own.weights, train(alone).weights);
-    plan.data_groups = 2;
+    plan.islands = 2;
     for (const int zero : {0, 1, 2, 3}) {
       SCOPED_TRACE(str("stage ", zero));
       plan.zero = zero;
