@@ -181,6 +181,10 @@ bool Checkpointer::load(const std::string& checkpoint, Start& start) {
     state = RunState::read(written);
     require_same_data(checkpoint, written, manifest(state), dataset_.info());
     start.changes = all_changes(then, config_);
+    if (written.format_version < Manifest::kFormatVersion && then.dist.reduce == Reduce::kExact &&
+        std::ranges::any_of(parameters_of(model_), &Parameter::shared)) {
+      start.changes.push_back("last bits of exact sums of the tied weight, since format 2");
+    }
   });
   const auto load_all = [&] {
     tandem::load(stream_, *source, slabs);

@@ -4,6 +4,8 @@
     tandem train --data.path data.h5 --run.dir . --run.name run --model.layers 1 --model.heads 2 --model.width 8
         --model.context 8 --train.steps 4 --train.global_batch 2 --optim.warmup_steps 1 --log.tensorboard false
 
+and `tied` likewise, with exact sums and plain SGD. Their checkpoints have format 2. `pieces`, of one step later, has format 3.
+
     test_stored.py PATH_TO_TANDEM [unittest arguments]
 """
 import os
@@ -32,7 +34,7 @@ class Stored(Workspace):
         return result
 
     def test_each_file_is_shown(self):
-        for path in ["data.h5", "run", "run/checkpoints/step-00000004", "."]:
+        for path in ["data.h5", "run", "pieces", "run/checkpoints/step-00000004", "pieces/checkpoints/step-00000005", "."]:
             self.check(run("inspect", path, cwd=self.here))
 
     def test_the_weights_give_the_stored_loss(self):
@@ -46,6 +48,14 @@ class Stored(Workspace):
         self.assertEqual(re.findall(r"^changed {5}(\S.*)$", shown.stdout, re.MULTILINE), ["train.steps 4 -> 6"])
         steps = [line["step"] for line in logged(os.path.join(self.here, "run")) if "lr" in line]
         self.assertEqual(steps[-1], 6)
+
+    def test_what_is_not_as_it_was_is_said(self):
+        """Format 2 has whole stacks, and its exact sums added the two uses of a tied weight before they rounded."""
+        settings = ["--run.dir", ".", "--run.name", "tied", "--dist.reduce", "exact", "--optim.kind", "sgd", "--optim.momentum", "0"]
+        for steps, said in [("5", True), ("6", False)]:
+            shown = self.train(*settings, "--train.steps", steps)
+            self.assertEqual("tied/checkpoints/step-00000004: format 2, whose stacked parameters" in shown.stderr, said)
+            self.assertEqual("changed     last bits of exact sums of the tied weight" in shown.stdout, said)
 
     def test_a_fixed_setting_is_compared(self):
         refused = self.train("--run.dir", ".", "--model.width", "16", code=CONFIG)
