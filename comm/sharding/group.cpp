@@ -21,7 +21,7 @@ Tensor own_part(const Collectives& group, const Tensor& whole) {
 }  // namespace
 
 Group::Group(Control& control, Collectives& collectives, Memory& memory,
-                     const std::vector<int>& node_of_rank, Sharing sharing)
+             const std::vector<int>& node_of_rank, Sharing sharing)
     : control_(control), collectives_(collectives), memory_(memory), sharing_(sharing) {
   require(std::ssize(node_of_rank) == size(), "Group: there is not one node for each rank");
   require(control.rank() == rank() && control.size() == size(),
@@ -122,8 +122,7 @@ void Group::sum(Collectives& group, const Tensor& inout) const {
   }
 }
 
-void Group::require_parts(const char* collective, const Tensor& whole,
-                              const Tensor& part) const {
+void Group::require_parts(const char* collective, const Tensor& whole, const Tensor& part) const {
   require(whole.elements() % size() == 0 && whole.elements() == part.elements() * parts_, [&] {
     return str(collective, ": ", whole.shape(), " and shards of ", part.shape(), ", with ", parts_,
                " shards and ", size(), " ranks");

@@ -31,7 +31,7 @@ class Group {
   // three references must outlive this. `node_of_rank`: the same on all ranks. Throws
   // Error(kConfig) if `sharing` is kNode and nodes have different numbers of ranks.
   Group(Control& control, Collectives& collectives, Memory& memory,
-            const std::vector<int>& node_of_rank, Sharing sharing = Sharing::kWorld);
+        const std::vector<int>& node_of_rank, Sharing sharing = Sharing::kWorld);
 
   Control& control() const { return control_; }
   Collectives& collectives() const { return collectives_; }

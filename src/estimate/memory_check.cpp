@@ -16,8 +16,8 @@ int64_t available_memory(Device device, int ranks_here) {
   return available_host_memory() / ranks_here;
 }
 
-void check_memory(const Config& config, const DatasetInfo& data, const Group& group,
-                  Device device, int64_t available) {
+void check_memory(const Config& config, const DatasetInfo& data, const Group& group, Device device,
+                  int64_t available) {
   Job job{.ranks = group.size(),
           .node_size = group.node_size() > 0 ? group.node_size() : group.size(),
           .hardware = {.device = device}};

@@ -15,7 +15,7 @@ int64_t available_memory(Device device, int ranks_here);
 // says the need, what there is, and the largest micro-batch that fits. Without this check the
 // system would kill the process in the middle of a step. `config`: with the bucket size of the run.
 // Takes some 20 ms.
-void check_memory(const Config& config, const DatasetInfo& data, const Group& group,
-                  Device device, int64_t available);
+void check_memory(const Config& config, const DatasetInfo& data, const Group& group, Device device,
+                  int64_t available);
 
 }  // namespace tandem

@@ -23,8 +23,7 @@ class FiniteCheck final : public Gate {
   };
 
   // `gate`: the gradient store. All references must outlive this.
-  FiniteCheck(const Model& model, Gate& gate, const Group& data, Stream& stream,
-              Memory& memory);
+  FiniteCheck(const Model& model, Gate& gate, const Group& data, Stream& stream, Memory& memory);
 
   void begin_micro_step(int64_t micro_batch);
   void see_loss(const Tensor& losses);

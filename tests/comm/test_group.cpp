@@ -114,12 +114,11 @@ TEST_F(GroupTest, PartsOfTwoNodesWithTwoRanks) {
 
 TEST_F(GroupTest, FlatWhereThereAreNoTwoLevels) {
   const Group one_node(world.control, world.collectives, test_memory(),
-                           Nodes(static_cast<size_t>(size), 0));
+                       Nodes(static_cast<size_t>(size), 0));
   EXPECT_TRUE(one_node.is_flat());
   EXPECT_EQ(one_node.node_size(), size);
   EXPECT_EQ(one_node.part(), rank);
-  const Group alone(world.control, world.collectives, test_memory(), everybody(),
-                        Sharing::kNode);
+  const Group alone(world.control, world.collectives, test_memory(), everybody(), Sharing::kNode);
   EXPECT_TRUE(alone.is_flat());
   EXPECT_EQ(alone.node_size(), 1);
   EXPECT_EQ(alone.parts(), 1);
@@ -202,7 +201,7 @@ TEST_F(GroupTest, SumsAndGathersAreThoseOfAllRanks) {
 
 TEST_F(GroupTest, WrongArgumentsAreErrorsBeforeAnythingIsSent) {
   const Group ranks(world.control, world.collectives, test_memory(),
-                        Nodes(static_cast<size_t>(size), 0));
+                    Nodes(static_cast<size_t>(size), 0));
   const auto tensor = [](int64_t n, DType dtype) {
     return Tensor::zeros(test_memory(), {n}, dtype, MemoryClass::kGradients);
   };

@@ -185,7 +185,7 @@ TEST(LinkProbe, AllRanksFindTheSame) {
   for_each_device([](Device device) {
     const Ranks world = test_ranks();
     const Group ranks(world.control, world.collectives, test_memory(device),
-                          std::vector<int>(static_cast<size_t>(world.size()), 0));
+                      std::vector<int>(static_cast<size_t>(world.size()), 0));
     const int64_t payload = ranks.wire().payload().total();
     const Link rates = probe_link(ranks, test_stream(device));
     EXPECT_EQ(ranks.wire().payload().total(), payload);

@@ -196,8 +196,7 @@ TEST_F(MpiCollectivesTest, RedistributeMovesWhatThePlacementsSay) {
     EXPECT_EQ(wrong(result, [&](int64_t i) { return summed(first + i); }), 0);
   };
   Memory memory(Device::kCpu);
-  const Group ranks(control, collectives, memory,
-                        std::vector<int>(static_cast<size_t>(size), 0));
+  const Group ranks(control, collectives, memory, std::vector<int>(static_cast<size_t>(size), 0));
   const Tensor partial = filled(kCount * size), part = tensor(kCount);
   redistribute(ranks, {kPartial, partial}, {kSharded, part});
   expect(part, kCount * rank);

@@ -124,9 +124,8 @@ TEST(Slice, StacksStartAsTheirPieces) {
   std::vector<double> one = started({.name = "a", .shape = {2, 3}});
   const std::vector<double> other = started({.name = "b", .shape = {4, 3}});
   one.insert(one.end(), other.begin(), other.end());
-  const Parameter stack{.name = "ab",
-                        .shape = {6, 3},
-                        .pieces = {{"a", Shape{2, 3}}, {"b", Shape{4, 3}}}};
+  const Parameter stack{
+      .name = "ab", .shape = {6, 3}, .pieces = {{"a", Shape{2, 3}}, {"b", Shape{4, 3}}}};
   EXPECT_EQ(started(stack), one);
 
   std::string visited;

@@ -89,7 +89,7 @@ Used run(const Config& config, const DatasetInfo& data, Device device) {
   Memory memory(stream);
   Memory staging = device == Device::kCpu ? memory : Memory::pinned();
   Group group(control, nccl ? *nccl : test_world().collectives(), memory,
-                  nodes_of(control, "host", std::stoi(config.dist.node_size)), config.dist.shard);
+              nodes_of(control, "host", std::stoi(config.dist.node_size)), config.dist.shard);
   const auto model = make_model(config.model, data);
   TrainingStep training(*model, group, stream, memory, staging, config.training_step(group.size()));
   training.store().values.initialize(1);

@@ -304,7 +304,7 @@ MUTANTS = [
            "random_stream_of(piece.name)", "random_stream_of(parameter.name)",
            ["core.slice"]),
     Mutant("each piece of a stack of format 2 is its first rows", "src/weights/piece_source.cpp",
-           "      first += whole[0];\n", "",
+           "    first += whole[0];\n", "",
            ["weights.pieces", "weights.stored"]),
     Mutant("a pattern may freeze one piece of a stack", "src/weights/make_model.cpp",
            "!in.empty() && !out.empty() && !fits(parameter->name)", "false",

@@ -40,6 +40,7 @@ SGD = "optim.kind=sgd"
 LLAMA = STILL + " model.kind=llama"
 LLAMA3 = LLAMA + " model.rope_scaling=llama3 model.rope_original_context=16"
 MLP, RESNET = "model.kind=mlp data.path=digits.h5", "model.kind=resnet data.path=digits.h5"
+BORROWS = "checkpoint.init_from=runs/teacher checkpoint.self_contained=false model.freeze=wpe"
 
 
 def settings_of(text):
@@ -111,9 +112,6 @@ def spot_notices(test, key):
             test.assertEqual(len(imds.requests) > 0, asks)
 
 
-# Its checkpoints refer to the teacher's.
-BORROWER = "run.name=borrower checkpoint.init_from=runs/teacher checkpoint.self_contained=false model.freeze=wpe"
-
 ROWS = {
     "run.name": [Row("one", "two", gives(printed(r"^run +(\S+)"), ["runs/one"], ["runs/two"]), same(losses))],
     "run.dir": [Row("here", "there", gives(printed(r"^run +(\S+)"), ["here/r"], ["there/r"]), given="run.name=r")],
@@ -139,8 +137,7 @@ ROWS = {
     "data.path": [Row("words.h5", "other.h5", gives(printed(r"^data +(\S+):"), ["words.h5"], ["other.h5"]), differs(losses))],
     "data.prefetch": [Row(1, 5, gives(lambda run: run.report["read_ahead"], 1, 5), same(losses), given="train.steps=8")],
     "data.augment": [Row("false", "true", differs(losses), same(weights), given=f"{MLP} {STILL} train.steps=1")],
-    "data.verify": [Row("false", "true", ends=(DATA, "changed.h5: the content does not have the hash"),
-                        given="data.path=changed.h5")],
+    "data.verify": [Row("false", "true", ends=(DATA, "changed.h5: the content does not have the hash"), given="data.path=changed.h5")],
     "model.kind": [
         Row("gpt", "llama", gives(roots, {"wte", "wpe", "blocks", "ln_f"}, {"wte", "blocks", "norm_f"})),
         Row("mlp", "resnet", gives(roots, {"layers", "head"}, {"stem", "stages", "head"}), given="data.path=digits.h5")],
@@ -267,11 +264,10 @@ ROWS = {
         Row(None, "runs/teacher", gives(lambda run: weights(run) == weights(Run("runs/teacher")), False, True),
             gives(steps, [1, 2], [1, 2]), given=STILL)],
     "checkpoint.self_contained": [
-        Row("true", "false", gives(lambda run: "wpe" in names(run), True, False), same(losses),
-            given="checkpoint.init_from=runs/teacher model.freeze=wpe"),
+        Row("true", "false", gives(lambda run: "wpe" in names(run), True, False), given=BORROWS),
         Row("true", "false", ends=(CONFIG, "checkpoint.self_contained = false needs checkpoint.init_from"))],
     "checkpoint.base": [Row(None, "runs/images", ends=(DATA, "runs/borrower/.* refers to weights in runs/images/"),
-                            given=BORROWER + " train.steps=3")],
+                            given=BORROWS + " run.name=borrower train.steps=3")],
     "checkpoint.async": [
         Row("false", "true", same(weights), gives(saves_beside_steps, [(1, False), (2, False)], [(1, True), (2, False)]),
             given="train.steps=2 checkpoint.every_steps=1")],
@@ -316,7 +312,7 @@ class Settings(Workspace):
             out.write(content)
             out.truncate(2**29 + 1)  # as large as a file that is not verified
         cls.run_of({"run.name": "teacher", "train.steps": "3", "checkpoint.every_steps": "1", "checkpoint.keep": "9"})
-        cls.run_of({**settings_of(BORROWER), "train.steps": "1"})
+        cls.run_of(settings_of(BORROWS + " run.name=borrower train.steps=1"))
         cls.run_of({"run.name": "images", "model.kind": "mlp", "data.path": "same.h5"})
 
     @classmethod

@@ -61,8 +61,7 @@ std::vector<double> trained(int64_t accumulation, bool exact, bool recompute, in
                         .given_micro_batch = kSamples,
                         .ranks = world.size()};
   Memory memory(test_stream());
-  Group data(world.control(), world.collectives(), memory,
-                 nodes_of(world.control(), "host", 0));
+  Group data(world.control(), world.collectives(), memory, nodes_of(world.control(), "host", 0));
   OneNorm model;
   TrainingStep training(model, data, test_stream(), memory, memory,
                         {.batch = batch,

@@ -23,7 +23,7 @@ class ParamStoreTest : public ::testing::Test {
   TestContext test;
   Memory memory{Device::kCpu};
   Group data{world.control, world.collectives, memory,
-                 std::vector<int>(static_cast<size_t>(size), 0)};
+             std::vector<int>(static_cast<size_t>(size), 0)};
   std::mt19937 random{static_cast<uint32_t>(rank)};
 
   ParamStore make_store(StoreModel& model, const StoreOptions& options) {

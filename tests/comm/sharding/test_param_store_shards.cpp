@@ -16,7 +16,7 @@ TEST(ParamStoreShards, ShardsCoverEverythingOnce) {
   TestContext test;
   Memory memory{Device::kCpu};
   Group data{world().control, world().collectives, memory,
-                 std::vector<int>(static_cast<size_t>(world().size()), 0)};
+             std::vector<int>(static_cast<size_t>(world().size()), 0)};
   for (int zero : {0, 1, 2, 3}) {
     SCOPED_TRACE(str("stage ", zero));
     StoreModel model = small_model();
@@ -59,7 +59,7 @@ TEST(ParamStoreShards, NoBlockBeginsBeforeWrittenValuesAreGathered) {
   TestContext test;
   Memory memory{Device::kCpu};
   Group data{world().control, world().collectives, memory,
-                 std::vector<int>(static_cast<size_t>(world().size()), 0)};
+             std::vector<int>(static_cast<size_t>(world().size()), 0)};
   StoreModel model = small_model();
   ParamStore store(model.blocks, data, test.stream, memory, {.zero = 1});
   const auto begin = [&] { store.values.acquire(test.context, 0, Pass::kForward); };
@@ -76,7 +76,7 @@ TEST(ParamStoreShards, WeightsAreTheMastersOfTheValues) {
   TestContext test;
   Memory memory{Device::kCpu};
   Group data{world().control, world().collectives, memory,
-                 std::vector<int>(static_cast<size_t>(world().size()), 0)};
+             std::vector<int>(static_cast<size_t>(world().size()), 0)};
   for (int zero : {0, 1, 2, 3}) {
     for (DType dtype : {DType::kF32, DType::kBf16}) {
       SCOPED_TRACE(str("stage ", zero, ", ", name_of(dtype)));
@@ -175,7 +175,7 @@ TEST(ParamStoreShards, InferenceHoldsValuesAloneInTheTypeThatLayersComputeWith) 
   TestContext test;
   Memory memory{Device::kCpu};
   Group data{world().control, world().collectives, memory,
-                 std::vector<int>(static_cast<size_t>(world().size()), 0)};
+             std::vector<int>(static_cast<size_t>(world().size()), 0)};
   for (DType dtype : {DType::kF32, DType::kBf16}) {
     SCOPED_TRACE(name_of(dtype));
     StoreModel model = small_model();

@@ -47,7 +47,7 @@ class SharedLeaves : public ::testing::Test {
   TestContext test;
   Memory memory{Device::kCpu};
   Group data{world.control, world.collectives, memory,
-                 std::vector<int>(static_cast<size_t>(world.size()), 0)};
+             std::vector<int>(static_cast<size_t>(world.size()), 0)};
 };
 
 TEST_F(SharedLeaves, AreNotRoundedTogether) {
