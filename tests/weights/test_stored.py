@@ -4,7 +4,7 @@
     tandem train --data.path data.h5 --run.dir . --run.name run --model.layers 1 --model.heads 2 --model.width 8
         --model.context 8 --train.steps 4 --train.global_batch 2 --optim.warmup_steps 1 --log.tensorboard false
 
-and `tied` likewise, with exact sums and plain SGD. Their checkpoints have format 2. `pieces`, of one step later, has format 3.
+and `tied` likewise, with exact sums and plain SGD. Their checkpoints have format 2. `pieces`, of five steps and plain SGD, has format 3.
 
     test_stored.py PATH_TO_TANDEM [unittest arguments]
 """
