@@ -17,7 +17,7 @@ class ExactRule final : public SumRule {
       : SumRule(setting),
         exact_(setting.stream, setting.memory,
                static_cast<int64_t>(setting.layout.parameters().size()),
-               micro_batches * most_blocks(setting.layout)) {}
+               micro_batches * most_leaves(setting.layout)) {}
 
   DType dtype() const override { return DType::kI64; }
 
@@ -32,10 +32,10 @@ class ExactRule final : public SumRule {
   }
 
   bool finish_step() override {
-    const Group& data = setting_.layout.data();
-    data.wait(setting_.stream.record());  // has a deadline
+    const Group& stage = setting_.layout.stage();
+    stage.wait(setting_.stream.record());  // has a deadline
     const ExactSums::Verdict verdict = setting_.timeline.during(
-        setting_.stream, Phase::kCommunication, [&] { return exact_.judge(data.control()); });
+        setting_.stream, Phase::kCommunication, [&] { return exact_.judge(stage.control()); });
     is_finite_ = verdict != ExactSums::Verdict::kNonFinite;
     return verdict != ExactSums::Verdict::kAgain;
   }
@@ -53,12 +53,12 @@ class ExactRule final : public SumRule {
 
   // Rank 0 has all of the norm, or NaN; the other ranks have 0.
   void squared_norm(std::span<const Tensor> own, const Tensor& result, const Tensor&) override {
-    Collectives& data = setting_.layout.data().collectives();
-    const double all = is_finite_ ? exact_.squared_norm(data, own, setting_.timeline)
+    Collectives& stage = setting_.layout.stage().collectives();
+    const double all = is_finite_ ? exact_.squared_norm(stage, own, setting_.timeline)
                                   : std::numeric_limits<double>::quiet_NaN();
     Memory host(Device::kCpu);
     const Tensor value = Tensor::empty(host, {1}, DType::kF64, MemoryClass::kData);
-    *value.data<double>() = data.rank() == 0 ? all : 0;
+    *value.data<double>() = stage.rank() == 0 ? all : 0;
     copy(setting_.stream, value, result);
   }
 
@@ -68,13 +68,14 @@ class ExactRule final : public SumRule {
   }
 
  private:
-  // That give a gradient to one parameter: so many leaves of it come from a micro-batch.
-  static int most_blocks(const ModelLayout& layout) {
+  // The largest number of leaves that a parameter can have in a micro-batch: one from each block
+  // that uses it, on each rank that has some of the rows.
+  static int most_leaves(const ModelLayout& layout) {
     int most = 1;
     for (const Parameter* parameter : layout.parameters()) {
       most = parameter->wanted() ? std::max(most, parameter->blocks) : most;
     }
-    return most;
+    return most * (layout.stage().size() / layout.groups().data.size());
   }
 
   std::vector<Extent> extents(Range range) const {
@@ -82,7 +83,7 @@ class ExactRule final : public SumRule {
   }
 
   ExactSums exact_;
-  bool is_finite_ = true;  // the leaves of this step were
+  bool is_finite_ = true;  // whether all leaves of this step are
 };
 
 }  // namespace tandem

@@ -15,6 +15,8 @@ namespace {
 
 int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
+bool is_cut(const Piece& piece) { return piece.slice.extent() != piece.slice.whole(); }
+
 // Numbers the parameters and checks them.
 std::vector<std::vector<Segment>> segments_by_block(std::span<const BlockParameters> blocks,
                                                     Device device) {
@@ -50,7 +52,8 @@ std::vector<std::vector<Segment>> segments_by_block(std::span<const BlockParamet
                           .stored = stored_shape(*parameter, device).elements(),
                           .decay = parameter->decay,
                           .frozen = parameter->frozen,
-                          .shared = parameter->shared()});
+                          .shared = parameter->shared(),
+                          .cut = std::ranges::any_of(pieces_of(*parameter), is_cut)});
     }
   }
   return result;
@@ -67,38 +70,36 @@ int64_t bytes_of(std::span<const Segment> segments) {
 }  // namespace
 
 FlatLayout::FlatLayout(std::span<const BlockParameters> blocks, const Options& options)
-    : ranks_(options.ranks),
-      parts_(options.parts > 0 ? options.parts : options.ranks),
-      buckets_of_(blocks.size()) {
-  require(ranks_ > 0 && ranks_ % parts_ == 0 && options.bucket_bytes >= 0,
-          "FlatLayout: wrong options");
-  // Segments of the next bucket: trained, frozen. A frozen segment does not end a trained bucket,
-  // nor the reverse.
-  std::array<std::vector<Segment>, 2> groups;
+    : whole_(options.whole), cut_(options.cut), buckets_of_(blocks.size()) {
+  for (Options::Spread* spread : {&whole_, &cut_}) {
+    spread->parts = spread->parts > 0 ? spread->parts : spread->ranks;
+    require(spread->ranks > 0 && spread->ranks % spread->parts == 0 && options.bucket_bytes >= 0,
+            "FlatLayout: wrong options");
+  }
+  // Segments of the next buckets: trained, frozen, cut, both. None of these ends another's bucket.
+  std::array<std::vector<Segment>, 4> groups;
   const auto close = [&](std::vector<Segment>& group) {
     if (!group.empty()) {
       add_bucket(std::exchange(group, {}));
     }
   };
   const auto take = [&](std::span<const Segment> more) {
-    std::vector<Segment>& group = groups[more.front().frozen ? 1 : 0];
+    std::vector<Segment>& group = groups[more.front().frozen + 2 * more.front().cut];
     if (bytes_of(group) + bytes_of(more) > options.bucket_bytes || !options.merge_blocks) {
       close(group);
     }
     group.insert(group.end(), more.begin(), more.end());
   };
   for (const std::vector<Segment>& block : segments_by_block(blocks, options.device)) {
-    for (const auto& [shared, frozen] :
-         {std::pair{true, false}, {true, true}, {false, false}, {false, true}}) {
+    for (int number = 0; number < 8; ++number) {  // shared ones first; of these trained ones first
       std::vector<Segment> kind;
-      std::ranges::copy_if(block, std::back_inserter(kind),
-                           [is_shared = shared, is_frozen = frozen](const Segment& segment) {
-                             return segment.shared == is_shared && segment.frozen == is_frozen;
-                           });
+      std::ranges::copy_if(block, std::back_inserter(kind), [&](const Segment& segment) {
+        return 4 * !segment.shared + 2 * segment.frozen + segment.cut == number;
+      });
       if (kind.empty()) {
         continue;
       }
-      if (shared) {
+      if (kind.front().shared) {
         std::ranges::for_each(groups, close);
         add_bucket(std::move(kind));
       } else if (!options.split_blocks || bytes_of(kind) <= options.bucket_bytes) {
@@ -124,6 +125,7 @@ void FlatLayout::add_bucket(std::vector<Segment> group) {
   Bucket bucket;
   bucket.shared = group.front().shared;
   bucket.frozen = group.front().frozen;
+  bucket.cut = group.front().cut;
   bucket.first_segment = static_cast<int64_t>(segments_.size());
   bucket.last_segment = bucket.first_segment + static_cast<int64_t>(group.size());
   bucket.first_block = std::ranges::min(group, {}, &Segment::block).block;
@@ -140,8 +142,8 @@ void FlatLayout::add_bucket(std::vector<Segment> group) {
     }
     segments_.push_back(std::move(segment));
   }
-  const int64_t end =
-      bucket.range.begin + round_up(offset - bucket.range.begin, ranks_ * kPartAlignment);
+  const int64_t end = bucket.range.begin + round_up(offset - bucket.range.begin,
+                                                    spread_of(bucket.cut).ranks * kPartAlignment);
   // The padding belongs to the last run.
   bucket.range.end = end;
   bucket.first_plain = last_decayed == offset ? end : last_decayed;
@@ -165,8 +167,9 @@ const Segment& FlatLayout::segment_of(ParamId parameter) const {
 }
 
 Range FlatLayout::part(const Bucket& bucket, int part) const {
-  require(part >= 0 && part < parts_, [&] { return str("FlatLayout: no shard ", part); });
-  const int64_t size = bucket.range.count() / parts_;
+  const int parts = spread_of(bucket.cut).parts;
+  require(part >= 0 && part < parts, [&] { return str("FlatLayout: no shard ", part); });
+  const int64_t size = bucket.range.count() / parts;
   return {bucket.range.begin + part * size, bucket.range.begin + (part + 1) * size};
 }
 
@@ -190,14 +193,16 @@ std::vector<Extent> FlatLayout::extents(Range range, int64_t begin) const {
 
 uint64_t FlatLayout::hash() const {
   Fnv1a<uint64_t> hash;
-  hash.add(ranks_);
-  hash.add(parts_);
+  for (const int number : {whole_.ranks, whole_.parts, cut_.ranks, cut_.parts}) {
+    hash.add(number);
+  }
   for (const Segment& segment : segments_) {
     hash.add(static_cast<int64_t>(segment.name.size()));
     hash.add(segment.name);
     for (int64_t number :
          {int64_t{segment.parameter}, segment.bucket, segment.offset, segment.count, segment.stored,
-          int64_t{segment.decay}, int64_t{segment.frozen}, int64_t{segment.shared}}) {
+          int64_t{segment.decay}, int64_t{segment.frozen}, int64_t{segment.shared},
+          int64_t{segment.cut}}) {
       hash.add(number);
     }
   }

@@ -3,7 +3,8 @@
 //
 // A bucket is communicated at once: the parameters of a block, of several small neighbouring
 // blocks, or some of a large block. Parameters that several blocks share have buckets of their own,
-// and so have frozen parameters. In a bucket the parameters with weight decay come first, so that
+// and so have frozen parameters, and those that are cut: they live on fewer ranks than the others.
+// In a bucket the parameters with weight decay come first, so that
 // the optimizer updates at most two runs: with decay and without. Parameters start at multiples of
 // 8 elements (16 bytes of a 16-bit type). In each run those whose size is not a multiple of 8 come
 // last, which avoids most gaps. A bucket's end is padded to a multiple of ranks * 128 elements, so
@@ -33,6 +34,7 @@ struct Segment {
   bool decay = false;
   bool frozen = false;
   bool shared = false;
+  bool cut = false;  // a piece of it is less than its logical tensor
 };
 
 struct Bucket {
@@ -42,14 +44,18 @@ struct Bucket {
   int64_t first_block = 0;                      // the first one with parameters in this bucket
   bool shared = false;                          // its parameters are used by several blocks
   bool frozen = false;                          // its parameters are not trained
+  bool cut = false;                             // its parameters are cut
   int64_t parameters() const { return last_segment - first_segment; }
 };
 
 class FlatLayout {
  public:
   struct Options {
-    int ranks = 1;
-    int parts = 0;                 // shards; a divisor of `ranks`; 0: one per rank
+    // The ranks that hold a bucket, and its shards: a divisor of `ranks`; 0: one per rank.
+    struct Spread {
+      int ranks = 1, parts = 0;
+    };
+    Spread whole{}, cut{};         // of parameters that are not cut, and of those that are
     Device device = Device::kCpu;  // that the buffers are on
     int64_t bucket_bytes = 0;      // limit, in f32; one parameter or uncut block may exceed it
     bool split_blocks = true;      // large blocks may be cut between parameters
@@ -86,7 +92,9 @@ class FlatLayout {
   static constexpr int64_t kPartAlignment = 128;
   void add_bucket(std::vector<Segment> group);
 
-  int ranks_, parts_;
+  const Options::Spread& spread_of(bool cut) const { return cut ? cut_ : whole_; }
+
+  Options::Spread whole_, cut_;
   std::vector<Segment> segments_;
   std::vector<Bucket> buckets_;
   std::vector<int64_t> segment_of_;               // by ParamId

@@ -129,8 +129,8 @@ void GradientSync::on_final(Context&, Parameter& parameter) {
   }
 }
 
-// Zeroes a gradient that nobody wrote: old gradients must not be taken for new ones. `last`: no
-// later one of this step is coming.
+// Zeroes a gradient that nobody wrote: old gradients must not be taken for new ones. `last`: the
+// step has no later micro-step.
 void GradientSync::require_gradient(Parameter& parameter, bool last) {
   if (parameter.grad_written) {
     used_[parameter.id] = true;
@@ -138,7 +138,7 @@ void GradientSync::require_gradient(Parameter& parameter, bool last) {
   }
   if (last && !used_[parameter.id] && options_.unused_is_error) {
     fail(ExitCode::kConfig,
-         str("parameter ", parameter.name, " got no gradient on rank ", layout_.data().rank(),
+         str("parameter ", parameter.name, " got no gradient on rank ", layout_.stage().rank(),
              ": the loss does not depend on it; take it out of the model, or set "
              "dist.unused = zero"));
   }
@@ -199,13 +199,13 @@ void GradientSync::reduce(int64_t bucket) {
 void GradientSync::send(int64_t bucket) {
   BucketMemory& memory = buckets_[bucket];
   const BucketPlace& place = layout_.place(bucket);
-  if (!layout_.is_alone()) {
+  const Group& group = layout_.group(bucket);
+  if (group.size() > 1) {
     const auto& [addend, sum] = memory.message;
     const Tensor to = place.shards_state() ? slice_of(sum, place.whole.begin, place.part) : sum;
-    const Group& data = layout_.data();
-    data.stream().wait(stream_.record());
-    redistribute(data, {Placement::kPartial, addend}, {place.rests.state, to});
-    memory.message_there = data.stream().record();
+    group.stream().wait(stream_.record());
+    redistribute(group, {Placement::kPartial, addend}, {place.rests.state, to});
+    memory.message_there = group.stream().record();
   }
   in_flight_.push_back(bucket);
   if (!options_.overlap && place.shards_gradients()) {

@@ -10,25 +10,25 @@ namespace tandem {
 namespace {
 
 // With one shard every stage is stage 0.
-int stage_of(int zero, const Group& data) {
+int stage_of(int zero, const Group& group) {
   const int stages = static_cast<int>(kZero.size());
   if (zero < 0 || zero >= stages) {
     fail(ExitCode::kConfig, str("dist.zero = ", zero, ": no such stage, use 0 to ", stages - 1));
   }
-  return data.parts() == 1 ? 0 : zero;
+  return group.parts() == 1 ? 0 : zero;
 }
 
 }  // namespace
 
-ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, Group& data, Device device,
-                         const StoreOptions& options)
-    : data_(data),
+ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, const ModelGroups& groups,
+                         Device device, const StoreOptions& options)
+    : groups_(groups),
       device_(device),
-      zero_(stage_of(options.zero, data)),
+      zero_(stage_of(options.zero, groups.stage)),
       // Buffers that are freed after use are freed by blocks, so their buckets must not cross
       // blocks.
-      flat_(blocks, {.ranks = data.size(),
-                     .parts = data.parts(),
+      flat_(blocks, {.whole = {groups.stage.size(), groups.stage.parts()},
+                     .cut = {groups.data.size(), groups.data.parts()},
                      .device = device,
                      .bucket_bytes = options.bucket_bytes,
                      .split_blocks = kZero[zero_].gradients != Placement::kSharded,
@@ -36,7 +36,7 @@ ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, Group& data, Devic
   for (const BlockParameters& block : blocks) {
     parameters_.insert(parameters_.end(), block.parameters.begin(), block.parameters.end());
   }
-  check_equal(data.control(), "the layout of the parameters", flat_.text());
+  check_equal(stage().control(), "the layout of the parameters", flat_.text());
   for (const Segment& segment : flat_.segments()) {
     Parameter& parameter = *parameters_[segment.parameter];
     parameter.id = segment.parameter;
@@ -54,16 +54,18 @@ ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, Group& data, Devic
 // Shared parameters are always whole; only their state is sharded. A frozen bucket has no
 // gradients, and its values are its state.
 BucketPlace ModelLayout::place_of(const Bucket& bucket) const {
-  BucketPlace place{.rests = kZero[bucket.shared ? std::min(zero_, 1) : zero_],
+  const Group& group = group_of(bucket);
+  const int zero = stage_of(zero_, group);
+  BucketPlace place{.rests = kZero[bucket.shared ? std::min(zero, 1) : zero],
                     .whole = bucket.range,
-                    .part = flat_.part(bucket, data_.part())};
+                    .part = flat_.part(bucket, group.part())};
   if (bucket.frozen) {
     place.rests.gradients = Placement::kReplicated;
     place.rests.state = place.rests.parameters;
   }
-  const RingChunks shares{place.part.count(), data_.replicas()};
-  place.owned.begin = place.part.begin + shares.first(data_.replica());
-  place.owned.end = place.owned.begin + shares.count(data_.replica());
+  const RingChunks shares{place.part.count(), group.replicas()};
+  place.owned.begin = place.part.begin + shares.first(group.replica());
+  place.owned.end = place.owned.begin + shares.count(group.replica());
   return place;
 }
 

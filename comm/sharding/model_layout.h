@@ -12,6 +12,15 @@
 
 namespace tandem {
 
+// The groups of ranks that hold a model together. A model that is not cut is held by one group.
+struct ModelGroups {
+  ModelGroups(Group& all) : stage(all), data(all) {}  // NOLINT(google-explicit-constructor)
+  ModelGroups(Group& all, Group& same_slices) : stage(all), data(same_slices) {}
+
+  Group& stage;  // all of its ranks: they hold each parameter that is not cut
+  Group& data;   // those that hold the same slices of parameters that are
+};
+
 // Which elements of a bucket this rank holds. Ranges are in the flat buffers, padding included.
 struct BucketPlace {
   Resting rests{};
@@ -30,15 +39,17 @@ struct BucketPlace {
 class ModelLayout {
  public:
   // Collective. Sets the id of every parameter. `blocks` are in forward order; their positions are
-  // the BlockIds. `data`: the ranks that hold the model together. `device`: where the values are.
+  // the BlockIds. `groups`: the ranks that hold the model together. `device`: where the values are.
   // The references must outlive this. Throws Error(kConfig) for a ZeRO stage that does not exist,
   // and if the layout differs between ranks.
-  ModelLayout(std::vector<BlockParameters> blocks, Group& data, Device device,
+  ModelLayout(std::vector<BlockParameters> blocks, const ModelGroups& groups, Device device,
               const StoreOptions& options);
 
   const FlatLayout& flat() const { return flat_; }
-  Group& data() const { return data_; }
-  bool is_alone() const { return data_.size() == 1; }
+  const ModelGroups& groups() const { return groups_; }
+  Group& stage() const { return groups_.stage; }  // all ranks that hold the model
+  // The ranks that hold a bucket's parameters, sum their gradients and shard them.
+  Group& group(int64_t bucket) const { return group_of(flat_.buckets()[bucket]); }
   int zero() const { return zero_; }  // 0 if there is only one shard
   const std::vector<Parameter*>& parameters() const { return parameters_; }  // by ParamId
 
@@ -62,9 +73,10 @@ class ModelLayout {
   std::vector<Run> runs() const;
 
  private:
+  Group& group_of(const Bucket& bucket) const { return bucket.cut ? groups_.data : groups_.stage; }
   BucketPlace place_of(const Bucket& bucket) const;
 
-  Group& data_;
+  ModelGroups groups_;
   Device device_;
   int zero_;
   std::vector<Parameter*> parameters_;

@@ -9,9 +9,9 @@ namespace tandem {
 struct ParamStore {
   // Collective. `stream`: the compute stream. All references must outlive this. Throws what its
   // members throw.
-  ParamStore(std::vector<BlockParameters> blocks, Group& data, Stream& stream, Memory& memory,
-             const StoreOptions& options)
-      : layout(std::move(blocks), data, stream.device(), options),
+  ParamStore(std::vector<BlockParameters> blocks, const ModelGroups& groups, Stream& stream,
+             Memory& memory, const StoreOptions& options)
+      : layout(std::move(blocks), groups, stream.device(), options),
         values(layout, stream, memory, options.dtype, options.overlap),
         gradients(layout, values, stream, memory, options),
         shards(layout, values, gradients) {}

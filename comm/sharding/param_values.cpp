@@ -92,10 +92,10 @@ void ParamValues::start_gather(int64_t bucket, const Tensor& whole, const Event&
   const BucketPlace& place = layout_.place(bucket);
   const Tensor part =
       place.shards_values() ? memory.values : slice_of(whole, place.whole.begin, place.part);
-  const Group& data = layout_.data();
-  data.stream().wait(written);
-  redistribute(data, {Placement::kSharded, part}, {Placement::kReplicated, whole});
-  memory.arrive = data.stream().record();
+  const Group& group = layout_.group(bucket);
+  group.stream().wait(written);
+  redistribute(group, {Placement::kSharded, part}, {Placement::kReplicated, whole});
+  memory.arrive = group.stream().record();
 }
 
 void ParamValues::await_all() {

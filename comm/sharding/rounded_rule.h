@@ -1,5 +1,5 @@
-// Gradients are rounded to bf16 before they are sent, and added in f32 (group.h). For more than
-// one rank.
+// Gradients are rounded to bf16 before they are sent, and added in f32 (group.h). One rank
+// alone sends nothing.
 #pragma once
 
 #include "comm/sharding/sum_rule.h"
@@ -15,6 +15,9 @@ class RoundedRule final : public SumRule {
 
   // reduce_scatter gives f32, which goes where the unrounded gradients were.
   Message message(int64_t bucket, const Tensor& gradient, const Tensor&, bool) override {
+    if (setting_.layout.group(bucket).size() == 1) {
+      return {gradient, gradient};
+    }
     const Tensor rounded =
         Tensor::empty(setting_.memory, gradient.shape(), DType::kBf16, MemoryClass::kStaging);
     convert(setting_.stream, gradient, rounded);

@@ -54,7 +54,7 @@ std::unique_ptr<SumRule> make_sum_rule(const SumRule::Setting& setting,
     }
     return std::make_unique<ExactRule>(setting, options.exact_micro_batches);
   }
-  if (wire == DType::kBf16 && !setting.layout.is_alone()) {
+  if (wire == DType::kBf16 && setting.layout.stage().size() > 1) {
     return std::make_unique<RoundedRule>(setting);
   }
   return std::make_unique<SumRule>(setting);

@@ -20,7 +20,7 @@ TrainedModel load_trained_model(const std::string& checkpoint, const std::string
     parameter->frozen = true;  // no gradient; only values, in the type that layers compute with
   }
   trained.layout =
-      std::make_unique<ModelLayout>(parameters_by_block(*trained.model), machine.mesh()->data(),
+      std::make_unique<ModelLayout>(parameters_by_block(*trained.model), machine.mesh()->model(),
                                     machine.device(), StoreOptions{});
   trained.values =
       std::make_unique<ParamValues>(*trained.layout, machine.stream, machine.memory, dtype);

@@ -4,10 +4,10 @@
 
 namespace tandem {
 
-TrainingStep::TrainingStep(Model& model, Group& data, Stream& stream, Memory& memory,
+TrainingStep::TrainingStep(Model& model, const ModelGroups& groups, Stream& stream, Memory& memory,
                            Memory& staging, const Options& options)
     : model_(model),
-      data_(data),
+      groups_(groups),
       stream_(stream),
       memory_(memory),
       options_(options),
@@ -22,14 +22,14 @@ TrainingStep::TrainingStep(Model& model, Group& data, Stream& stream, Memory& me
       }) {
   const BatchPlan& batch = options_.batch;
   options_.store.exact_micro_batches = options.exact ? batch.micro_batches() : 0;
-  store_ = std::make_unique<ParamStore>(parameters_by_block(model), data, stream, memory,
+  store_ = std::make_unique<ParamStore>(parameters_by_block(model), groups, stream, memory,
                                         options_.store);
   statistics_ =
       std::make_unique<BatchStatistics>(model, stream, memory, options_.store.exact_micro_batches);
   record_ = std::make_unique<StepRecord>(
       stream, memory, staging,
       StepRecord::MicroBatches{.all = batch.micro_batches(),
-                               .first = batch.accumulation() * data.rank(),
+                               .first = batch.accumulation() * groups.data.rank(),
                                .samples = batch.micro_batch()},
       verdict_);
   optimizer_ = options.optimizer(store_->shards.all(), memory);
@@ -55,13 +55,14 @@ void TrainingStep::run(const Input& input) {
 
 LostStep TrainingStep::run_again(const Input& input, const StepRecord::Copy& first) {
   require(first.step_state().halted != 0, "TrainingStep::run_again: training is not halted");
-  check_.emplace(model_, store_->gradients, data_, stream_, memory_);
+  check_.emplace(model_, store_->gradients, groups_.stage, stream_, memory_);
   run(input);  // updates nothing, because training is halted
   const std::optional<FiniteCheck::Place> place = check_->place();
   check_.reset();
   const StepRecord::Copy second = record_->copy_to_host(stream_);
-  data_.wait(second.done);
-  return agree_on_lost_step(data_.control(), place, first, second, options_.batch.accumulation());
+  groups_.stage.wait(second.done);
+  return agree_on_lost_step(groups_.stage.control(), place, first, second,
+                            options_.batch.accumulation());
 }
 
 // False when exact sums did not fit: all ranks run the micro-steps again.
@@ -76,7 +77,7 @@ bool TrainingStep::run_micro_steps(const Input& input) {
   for (int64_t i = 0; i < micro_steps(); ++i) {
     fits = run_micro_step(input, i);
   }
-  const bool statistics_fit = statistics_->reduce(data_, timeline());
+  const bool statistics_fit = statistics_->reduce(groups_.data, timeline());
   return fits && statistics_fit;
 }
 
@@ -108,10 +109,10 @@ bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
 // Sums norm and losses over ranks: one small message.
 void TrainingStep::sum_figures() {
   store_->gradients.squared_norm(record_->squared_norm(), record_->scratch());
-  if (data_.size() > 1) {
-    Stream& communication = data_.stream();
+  if (Group& stage = groups_.stage; stage.size() > 1) {
+    Stream& communication = stage.stream();
     communication.wait(stream_.record());
-    data_.collectives().all_reduce(record_->figures(), Traffic::kControl);
+    stage.collectives().all_reduce(record_->figures(), Traffic::kControl);
     timeline().wait(stream_, communication.record());
   }
 }

@@ -32,11 +32,11 @@ class TrainingStep {
     std::function<DeviceBatch(int64_t micro_step)> batch;
   };
 
-  // Collective among `data`, the ranks that share the global batch. `staging`: host memory,
-  // page-locked for a GPU. All references must outlive this. Weights are not initialised. With fp16
-  // values the loss is scaled.
-  TrainingStep(Model& model, Group& data, Stream& stream, Memory& memory, Memory& staging,
-               const Options& options);
+  // Collective among `groups`. The ranks of groups.data share the global batch, those of other data
+  // groups of the stage take the same samples. `staging`: host memory, page-locked for a GPU. All
+  // references must outlive this. Weights are not initialised. With fp16 values the loss is scaled.
+  TrainingStep(Model& model, const ModelGroups& groups, Stream& stream, Memory& memory,
+               Memory& staging, const Options& options);
 
   // Collective. Enqueues a whole step; with exact sums it waits for the verdict on them. It begins
   // with the gathering of the values that were written before it, and leaves those that it updates
@@ -66,7 +66,7 @@ class TrainingStep {
   void sum_figures();
 
   Model& model_;
-  Group& data_;
+  ModelGroups groups_;
   Stream& stream_;
   Memory& memory_;
   Options options_;

@@ -60,8 +60,8 @@ void Trainer::build(int ranks_here) {
     check_memory(planned, dataset_->info(), data(), machine_.device(),
                  available_memory(machine_.device(), ranks_here));
   });
-  training_ = std::make_unique<TrainingStep>(*model_, data(), machine_.stream, machine_.memory,
-                                             machine_.staging, options);
+  training_ = std::make_unique<TrainingStep>(*model_, machine_.mesh()->model(), machine_.stream,
+                                             machine_.memory, machine_.staging, options);
   training_->store().values.initialize(static_cast<uint64_t>(config_.run.seed));
   window_ = std::make_unique<MetricsWindow>(machine_, *model_, training_->store().values.dtype(),
                                             config_.train.global_batch);

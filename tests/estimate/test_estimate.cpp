@@ -240,7 +240,7 @@ TEST(Estimate, OfOneMatrixCountsThatMatrixAlone) {
       // In each of two micro-steps a rank sends its own half of all values, and the other rank's
       // half of the gradients.
       const auto model = make_model(config.model, data);
-      const FlatLayout layout(parameters_by_block(*model), {.ranks = kRanks,
+      const FlatLayout layout(parameters_by_block(*model), {.whole = {kRanks},
                                                             .device = Device::kCuda,
                                                             .bucket_bytes = 1 << 20,
                                                             .split_blocks = false,

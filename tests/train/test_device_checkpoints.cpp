@@ -40,7 +40,7 @@ class Folder {
   std::string path_;
 };
 
-Control& control_of(Job& job) { return job.training().store().layout.data().control(); }
+Control& control_of(Job& job) { return job.training().store().layout.stage().control(); }
 
 // Collective over the ranks of the job.
 std::string save(Job& job, const std::string& folder) {

@@ -58,7 +58,7 @@ TEST(FlatLayout, EveryElementIsInExactlyOneRankPart) {
   for (int ranks : {1, 2, 3, 4, 5, 7, 8, 16, 64}) {
     for (int64_t bucket_bytes : {0, 4096, 20000, 1 << 20}) {
       SCOPED_TRACE(str(ranks, " ranks, buckets of ", bucket_bytes));
-      const FlatLayout layout(model.blocks, {.ranks = ranks, .bucket_bytes = bucket_bytes});
+      const FlatLayout layout(model.blocks, {.whole = {ranks}, .bucket_bytes = bucket_bytes});
       std::vector<std::vector<int>> seen;
       for (const Parameter& parameter : model.parameters) {
         seen.emplace_back(parameter.shape.elements(), 0);
@@ -90,7 +90,7 @@ TEST(FlatLayout, EveryElementIsInExactlyOneRankPart) {
 TEST(FlatLayout, BucketsAreAlignedAndContiguous) {
   const TestModel model = mixed_model();
   for (int ranks : {1, 3, 8}) {
-    const FlatLayout layout(model.blocks, {.ranks = ranks, .bucket_bytes = 8192});
+    const FlatLayout layout(model.blocks, {.whole = {ranks}, .bucket_bytes = 8192});
     int64_t next = 0;
     for (const Bucket& bucket : layout.buckets()) {
       EXPECT_EQ(bucket.range.begin, next);
@@ -111,7 +111,7 @@ TEST(FlatLayout, BucketsAreAlignedAndContiguous) {
 
 TEST(FlatLayout, DecayedFirstAndOddSizesLastInForwardOrder) {
   const TestModel model = mixed_model();
-  const FlatLayout layout(model.blocks, {.ranks = 2, .bucket_bytes = 4 * 1080});
+  const FlatLayout layout(model.blocks, {.whole = {2}, .bucket_bytes = 4 * 1080});
   std::vector<std::string> first;
   for (const Segment& segment : layout.segments()) {
     if (segment.bucket == 0) {
@@ -132,7 +132,7 @@ TEST(FlatLayout, SmallNeighboursShareABucketAndLargeBlocksSplit) {
   const auto parameters_by_bucket = [&](bool split, bool merge) {
     const FlatLayout layout(
         model.blocks,
-        {.ranks = 1, .bucket_bytes = 4 * 650, .split_blocks = split, .merge_blocks = merge});
+        {.whole = {1}, .bucket_bytes = 4 * 650, .split_blocks = split, .merge_blocks = merge});
     std::vector<int64_t> result;
     for (const Bucket& bucket : layout.buckets()) {
       result.push_back(bucket.parameters());
@@ -156,7 +156,7 @@ TestModel tied_model() {
 
 TEST(FlatLayout, WhatABlockSharesIsABucketOfItsOwn) {
   const TestModel model = tied_model();
-  const FlatLayout layout(model.blocks, {.ranks = 2, .bucket_bytes = 1 << 20});
+  const FlatLayout layout(model.blocks, {.whole = {2}, .bucket_bytes = 1 << 20});
   std::vector<std::vector<std::string>> names(layout.buckets().size());
   for (const Segment& segment : layout.segments()) {
     names[segment.bucket].push_back(segment.name);
@@ -168,7 +168,7 @@ TEST(FlatLayout, WhatABlockSharesIsABucketOfItsOwn) {
 
 TEST(FlatLayout, BlocksKnowTheirBucketsAndBucketsTheirFirstBlock) {
   const TestModel model = tied_model();
-  const FlatLayout merged(model.blocks, {.ranks = 2, .bucket_bytes = 1 << 20});
+  const FlatLayout merged(model.blocks, {.whole = {2}, .bucket_bytes = 1 << 20});
   EXPECT_EQ(merged.buckets_of(0), (std::vector<int64_t>{0, 1}));
   EXPECT_EQ(merged.buckets_of(1), (std::vector<int64_t>{1}));
   EXPECT_EQ(merged.buckets_of(2), (std::vector<int64_t>{2, 3}));
@@ -178,7 +178,7 @@ TEST(FlatLayout, BlocksKnowTheirBucketsAndBucketsTheirFirstBlock) {
   }
   EXPECT_EQ(first, (std::vector<int64_t>{0, 0, 2, 2}));
   // A split block has several buckets.
-  const FlatLayout split(model.blocks, {.ranks = 2, .bucket_bytes = 4});
+  const FlatLayout split(model.blocks, {.whole = {2}, .bucket_bytes = 4});
   EXPECT_EQ(split.buckets_of(2), (std::vector<int64_t>{3, 4}));
   // A block without parameters has no bucket.
   TestModel gap;
@@ -221,7 +221,7 @@ TEST(FlatLayout, SegmentsDoNotOverlap) {
   const TestModel mixed = mixed_model(), tied = tied_model();
   for (const TestModel* model : {&mixed, &tied}) {
     for (int ranks : {1, 3, 4}) {
-      const FlatLayout layout(model->blocks, {.ranks = ranks, .bucket_bytes = 8192});
+      const FlatLayout layout(model->blocks, {.whole = {ranks}, .bucket_bytes = 8192});
       std::vector<int> seen(layout.elements(), 0);
       for (const Segment& segment : layout.segments()) {
         std::for_each_n(seen.begin() + segment.offset, segment.count, [](int& times) { ++times; });
@@ -242,9 +242,9 @@ TEST(FlatLayout, PaddingOfClassesBelongsToNoParameter) {
     return std::vector{at(0), at(1), at(2), at(3)};
   };
   const int64_t kOneBucket = 1 << 20;
-  const FlatLayout cpu(model.blocks, {.ranks = 3, .bucket_bytes = kOneBucket});
+  const FlatLayout cpu(model.blocks, {.whole = {3}, .bucket_bytes = kOneBucket});
   const FlatLayout gpu(model.blocks,
-                       {.ranks = 3, .device = Device::kCuda, .bucket_bytes = kOneBucket});
+                       {.whole = {3}, .device = Device::kCuda, .bucket_bytes = kOneBucket});
   EXPECT_EQ(offsets(cpu), (std::vector<int64_t>{16, 1072, 1048, 0}));
   EXPECT_EQ(offsets(gpu), (std::vector<int64_t>{0, 1168, 1176, 1152}));
   EXPECT_NE(cpu.hash(), gpu.hash());
@@ -273,8 +273,8 @@ TEST(FlatLayout, PaddingOfClassesBelongsToNoParameter) {
 // each shard further.
 TEST(FlatLayout, FewerPartsThanRanks) {
   const TestModel model = mixed_model();
-  const FlatLayout layout(model.blocks, {.ranks = 8, .parts = 2, .bucket_bytes = 8192});
-  const FlatLayout fully(model.blocks, {.ranks = 8, .bucket_bytes = 8192});
+  const FlatLayout layout(model.blocks, {.whole = {8, 2}, .bucket_bytes = 8192});
+  const FlatLayout fully(model.blocks, {.whole = {8}, .bucket_bytes = 8192});
   EXPECT_EQ(layout.elements(), fully.elements());
   for (const Bucket& bucket : layout.buckets()) {
     EXPECT_EQ(layout.part(bucket, 0).begin, bucket.range.begin);
@@ -283,13 +283,13 @@ TEST(FlatLayout, FewerPartsThanRanks) {
     EXPECT_EQ(layout.part(bucket, 0).count() % (4 * 128), 0);
     EXPECT_THROW(layout.part(bucket, 2), Error);
   }
-  EXPECT_THROW(FlatLayout(model.blocks, {.ranks = 8, .parts = 3}), Error);
+  EXPECT_THROW(FlatLayout(model.blocks, {.whole = {8, 3}}), Error);
 }
 
 TEST(FlatLayout, OnlyOneKindOwnsThePadding) {
   TestModel model;
   model.block({{100, true}}).block({{100, false}});
-  const FlatLayout layout(model.blocks, {.ranks = 2, .bucket_bytes = 1});
+  const FlatLayout layout(model.blocks, {.whole = {2}, .bucket_bytes = 1});
   ASSERT_EQ(layout.buckets().size(), 2u);
   EXPECT_EQ(layout.buckets()[0].first_plain, 256);
   EXPECT_EQ(layout.buckets()[1].first_plain, 256);
@@ -301,7 +301,7 @@ TEST(FlatLayout, PaddedSizeOfAnAwkwardParameter) {
   TestModel model;
   model.block({{1000003, true}});
   for (const auto& [ranks, bytes] : {std::pair{2, 4000768}, {3, 5335040}, {4, 6002688}}) {
-    const FlatLayout layout(model.blocks, {.ranks = ranks, .bucket_bytes = 1 << 20});
+    const FlatLayout layout(model.blocks, {.whole = {ranks}, .bucket_bytes = 1 << 20});
     EXPECT_EQ(2 * (ranks - 1) * layout.elements() * 4 / ranks, bytes) << ranks;
   }
 }
@@ -309,7 +309,7 @@ TEST(FlatLayout, PaddedSizeOfAnAwkwardParameter) {
 TEST(FlatLayout, SizesBeyond32Bits) {
   TestModel model;
   model.block({{int64_t{5} << 30, true}, {3, false}}).block({{int64_t{5} << 30, true}});
-  const FlatLayout layout(model.blocks, {.ranks = 3, .bucket_bytes = 1 << 20});
+  const FlatLayout layout(model.blocks, {.whole = {3}, .bucket_bytes = 1 << 20});
   EXPECT_GT(layout.elements(), int64_t{10} << 30);
   EXPECT_EQ(layout.segment_of(2).offset % 384, 0);
   const auto extents = layout.extents(layout.part(layout.buckets().back(), 2));
@@ -319,7 +319,7 @@ TEST(FlatLayout, SizesBeyond32Bits) {
 }
 
 TEST(FlatLayout, HashSeesEveryDifference) {
-  const FlatLayout::Options options{.ranks = 2, .bucket_bytes = 8192};
+  const FlatLayout::Options options{.whole = {2}, .bucket_bytes = 8192};
   const auto hash = [&](const TestModel& model) {
     return FlatLayout(model.blocks, options).hash();
   };
@@ -341,19 +341,18 @@ TEST(FlatLayout, HashSeesEveryDifference) {
   TestModel padded = mixed_model();
   padded.parameters[3].classes = true;  // no offset changes
   EXPECT_EQ(hash(padded), reference);
-  EXPECT_NE(
-      FlatLayout(padded.blocks, {.ranks = 2, .device = Device::kCuda, .bucket_bytes = 8192}).hash(),
-      reference);
+  EXPECT_NE(FlatLayout(padded.blocks, {.whole = {2}, .device = Device::kCuda, .bucket_bytes = 8192})
+                .hash(),
+            reference);
   TestModel own, shared;  // nothing else changes, as the parameter is a bucket by itself
   EXPECT_NE(hash(own.block({{64, true}})), hash(shared.block({{64, true, true}})));
   TestModel swapped = mixed_model();
   std::swap(swapped.parameters[11].name, swapped.parameters[12].name);
   EXPECT_NE(hash(swapped), reference);
   const TestModel same = mixed_model();
-  EXPECT_NE(FlatLayout(same.blocks, {.ranks = 3, .bucket_bytes = 8192}).hash(), reference);
-  EXPECT_NE(FlatLayout(same.blocks, {.ranks = 2, .parts = 1, .bucket_bytes = 8192}).hash(),
-            reference);
-  EXPECT_NE(FlatLayout(same.blocks, {.ranks = 2, .bucket_bytes = 64}).hash(), reference);
+  EXPECT_NE(FlatLayout(same.blocks, {.whole = {3}, .bucket_bytes = 8192}).hash(), reference);
+  EXPECT_NE(FlatLayout(same.blocks, {.whole = {2, 1}, .bucket_bytes = 8192}).hash(), reference);
+  EXPECT_NE(FlatLayout(same.blocks, {.whole = {2}, .bucket_bytes = 64}).hash(), reference);
 }
 
 // Two parameters whose names have one hash would start with the same random numbers.
