@@ -75,10 +75,6 @@ std::string PieceSource::home_of(const std::string& name) const {
 }
 
 void PieceSource::require_tensor(const std::string& name, const Shape& shape) const {
-  if (!unknown_.empty()) {
-    fail_data(reader_.directory(), ": has a tensor ", visible(unknown_),
-              ", which the model has not: it was written by another model");
-  }
   if (const auto found = elsewhere_.find(name); found != elsewhere_.end()) {
     return found->second->require_tensor(name, shape);
   }
@@ -88,6 +84,10 @@ void PieceSource::require_tensor(const std::string& name, const Shape& shape) co
 }
 
 void PieceSource::read(const Slab& slab) const {
+  if (!unknown_.empty()) {
+    fail_data(reader_.directory(), ": has a tensor ", visible(unknown_),
+              ", which the model has not: it was written by another model");
+  }
   if (const auto found = elsewhere_.find(slab.name); found != elsewhere_.end()) {
     return found->second->read(slab);
   }

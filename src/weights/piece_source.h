@@ -14,7 +14,7 @@ namespace tandem {
 
 // Checkpoints of format 2 hold whole parameters, "param/blocks.0.attn.qkv.weight". Pieces are cut
 // out of these by rows. Other tensors are passed on. A parameter that the model has not is an error
-// of require_tensor().
+// of read(): by then settings have been compared, which says more.
 class PieceSource final : public TensorSource {
  public:
   PieceSource(CheckpointReader reader, Model& model);
