@@ -42,7 +42,7 @@ class Mesh {
   Group& data() const { return *data_.group; }
   Group* tensor() const { return tensor_.group.get(); }  // null if the axis has one rank
   Group& stage() const { return stage_.group ? *stage_.group : data(); }
-  ModelGroups model() const { return {stage(), data()}; }
+  ModelGroups model() const { return {stage(), data(), tensor()}; }
 
   int size(Axis axis) const { return sizes_[static_cast<size_t>(axis)]; }
   int index(Axis axis) const { return index_of(job_.rank(), axis); }  // of this rank

@@ -15,10 +15,12 @@ namespace tandem {
 // The groups of ranks that hold a model together. A model that is not cut is held by one group.
 struct ModelGroups {
   ModelGroups(Group& all) : stage(all), data(all) {}  // NOLINT(google-explicit-constructor)
-  ModelGroups(Group& all, Group& same_slices) : stage(all), data(same_slices) {}
+  ModelGroups(Group& all, Group& same_slices, Group* other_slices)
+      : stage(all), data(same_slices), tensor(other_slices) {}
 
-  Group& stage;  // all of its ranks: they hold each parameter that is not cut
-  Group& data;   // those that hold the same slices of parameters that are
+  Group& stage;             // all of its ranks: they hold each parameter that is not cut
+  Group& data;              // those that hold the same slices of parameters that are
+  Group* tensor = nullptr;  // one for each slice: layers exchange rows among them; null: uncut
 };
 
 // Which elements of a bucket this rank holds. Ranges are in the flat buffers, padding included.

@@ -11,6 +11,7 @@
 
 namespace tandem {
 
+class Collectives;
 class Gate;
 class Tape;
 
@@ -29,6 +30,7 @@ struct Context {
   Gate* gate = nullptr;      // called around each block; null: parameters are always in memory
   bool recompute = false;    // keep only a block's inputs, and recompute the rest in backward
   AttentionKernels attention = AttentionKernels::kAuto;
+  Collectives* tensor = nullptr;  // the ranks that hold other slices of layers; null: none
 
   // Uninitialized memory on the compute stream's device.
   Tensor activation(Shape shape, DType dtype) const {

@@ -54,7 +54,7 @@ namespace kernels {
 template <class From, class To>
 void sum_parts(Cpu device, int64_t parts, int64_t n, const From* from, To* to) {
   map(device, n, [=](int64_t i) {
-    float sum = from[i];
+    Wide<From> sum = from[i];
     for (int64_t part = 1; part < parts; ++part) {
       sum += from[part * n + i];
     }
@@ -64,6 +64,9 @@ void sum_parts(Cpu device, int64_t parts, int64_t n, const From* from, To* to) {
 
 template void sum_parts<Bf16>(Cpu, int64_t, int64_t, const Bf16*, float*);
 template void sum_parts<Bf16>(Cpu, int64_t, int64_t, const Bf16*, Bf16*);
+template void sum_parts<Fp16>(Cpu, int64_t, int64_t, const Fp16*, Fp16*);
+template void sum_parts<float>(Cpu, int64_t, int64_t, const float*, float*);
+template void sum_parts<double>(Cpu, int64_t, int64_t, const double*, double*);
 
 }  // namespace kernels
 

@@ -17,6 +17,7 @@ layers/activation layers/add layers/batchnorm2d layers/dropout layers/embedding 
 layers/conv2d layers/linear: src/autograd src/device src/kernels src/product
 layers/attention:           src/autograd src/core src/device src/kernels src/product
 layers/cross_entropy:       src/autograd src/core src/device src/kernels
+layers/exchange:            src/autograd src/device src/device/ranks src/kernels
 layers/norm:                src/autograd src/device src/kernels layers/add
 layers/rope:                src/core src/kernels layers/attention
 layers/models:              src/core src/autograd src/device layers/activation layers/add layers/attention layers/batchnorm2d layers/conv2d
