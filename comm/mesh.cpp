@@ -33,8 +33,10 @@ Mesh::Mesh(Control& job, Collectives& collectives, Memory& memory, std::vector<i
   collectives_.set_nodes(node_of_rank);
   data_ = member({Axis::kData}, memory, node_of_rank, sharing);
   if (size(Axis::kTensor) > 1) {
-    tensor_ = member({Axis::kTensor}, memory, node_of_rank, Sharing::kWorld);
-    stage_ = member({Axis::kData, Axis::kTensor}, memory, node_of_rank, sharing);
+    tensor_ = member({Axis::kTensor}, memory, node_of_rank, sharing);
+    if (size(Axis::kData) > 1) {
+      stage_ = member({Axis::kData, Axis::kTensor}, memory, node_of_rank, sharing);
+    }
   }
 }
 

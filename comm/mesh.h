@@ -41,7 +41,9 @@ class Mesh {
   // Of this rank.
   Group& data() const { return *data_.group; }
   Group* tensor() const { return tensor_.group.get(); }  // null if the axis has one rank
-  Group& stage() const { return stage_.group ? *stage_.group : data(); }
+  Group& stage() const {
+    return stage_.group ? *stage_.group : tensor_.group ? *tensor_.group : data();
+  }
   ModelGroups model() const { return {stage(), data(), tensor()}; }
 
   int size(Axis axis) const { return sizes_[static_cast<size_t>(axis)]; }
@@ -67,7 +69,7 @@ class Mesh {
   Control& job_;
   Collectives& collectives_;
   std::array<int, kAxes> sizes_;
-  Member data_, tensor_, stage_;
+  Member data_, tensor_, stage_;  // each of other ranks; empty if another one is the same
 };
 
 }  // namespace tandem

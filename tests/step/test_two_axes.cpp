@@ -93,6 +93,7 @@ class TwoAxes : public ::testing::Test {
     training.store().values.initialize(1);
     Trained trained;
     for (int64_t step = 0; step < 3; ++step) {
+      const WireCount before = mesh.wire();
       training.run(
           {.step = step, .lr = 0.01, .targets = CutMlp::kBatch, .batch = [&](int64_t number) {
              const DeviceBatch rows = rows_of(mesh, kMicroBatch, number, DType::kF32);
@@ -101,6 +102,17 @@ class TwoAxes : public ::testing::Test {
       const StepRecord::Copy copy = training.record().copy_to_host(test.stream);
       mesh.stage().wait(copy.done);
       trained.losses.push_back(copy.loss());
+      sent_ = (mesh.wire() - before).payload().total();
+    }
+    // A rank sends its part of each gradient and of each value to the k - 1 others that hold it,
+    // and in each micro-step its rows of four activations to the other slices.
+    expected_ = (CutMlp::kBatch / mesh.size(Axis::kData) / kMicroBatch) * 4 *
+                (mesh.size(Axis::kTensor) - 1) * (kMicroBatch / mesh.size(Axis::kTensor)) *
+                CutMlp::kWidth * size_of(DType::kF32);
+    for (int64_t i = 0; i < training.store().layout.buckets(); ++i) {
+      const int64_t k = training.store().layout.group(i).size();
+      expected_ +=
+          2 * (k - 1) * training.store().layout.bucket(i).range.count() / k * size_of(DType::kF32);
     }
     for (const ParamValues::Weights& weights : training.store().values.owned_weights()) {
       put(trained.weights, *weights.parameter, weights.offset, weights.data);
@@ -119,6 +131,7 @@ class TwoAxes : public ::testing::Test {
 
   const Ranks world = test_ranks();
   std::unique_ptr<Collectives> nccl_;
+  int64_t sent_ = 0, expected_ = 0;  // payload bytes of this rank in the last step of train()
 };
 
 // Both compute the same sums of products in f64, in another order: of at most 12 addends a row, 8
@@ -154,6 +167,18 @@ TEST_F(TwoAxes, ExactSumsHaveOneHash) {
       EXPECT_EQ(train({.data = 2, .tensor = 2}, {.zero = zero}, true, device), alone);
     }
   });
+}
+
+TEST_F(TwoAxes, BytesAreThoseOfTheFormula) {
+  if (world.size() % 2 != 0) {
+    GTEST_SKIP() << "for two or four ranks";
+  }
+  for (const int zero : {0, 1}) {
+    for (const MeshShape& shape : {MeshShape{.tensor = 2}, MeshShape{}}) {
+      train(shape, {.zero = zero}, false, Device::kCpu);
+      EXPECT_EQ(sent_, expected_) << "stage " << zero << ", " << shape.tensor << " slices";
+    }
+  }
 }
 
 // Gradients in f32 differ by roundings: by about 1e-6 of the largest. An element with a gradient no
