@@ -151,7 +151,7 @@ void GradientSync::require_gradient(Parameter& parameter, bool last) {
 void GradientSync::add_shared() {
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     BucketMemory& memory = buckets_[i];
-    const std::vector<Parameter*> parameters = layout_.parameters_in(i);
+    const std::span<Parameter* const> parameters = layout_.parameters_in(i);
     const bool is_written = std::ranges::any_of(parameters, &Parameter::grad_written);
     if (layout_.bucket(i).shared && memory.missing > 0 && is_written) {
       for (Parameter* parameter : parameters) {

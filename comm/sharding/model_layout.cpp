@@ -40,6 +40,7 @@ ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, const ModelGroups&
   for (const Segment& segment : flat_.segments()) {
     Parameter& parameter = *parameters_[segment.parameter];
     parameter.id = segment.parameter;
+    by_offset_.push_back(&parameter);
     parameter.value = parameter.grad = Tensor();
     parameter.grad_written = false;
   }
@@ -69,13 +70,10 @@ BucketPlace ModelLayout::place_of(const Bucket& bucket) const {
   return place;
 }
 
-std::vector<Parameter*> ModelLayout::parameters_in(int64_t bucket) const {
+std::span<Parameter* const> ModelLayout::parameters_in(int64_t bucket) const {
   const Bucket& all = flat_.buckets()[bucket];
-  std::vector<Parameter*> parameters;
-  for (int64_t i = all.first_segment; i < all.last_segment; ++i) {
-    parameters.push_back(parameters_[flat_.segments()[i].parameter]);
-  }
-  return parameters;
+  return std::span(by_offset_)
+      .subspan(static_cast<size_t>(all.first_segment), static_cast<size_t>(all.parameters()));
 }
 
 void ModelLayout::bind(int64_t bucket, const Tensor& flat, Tensor Parameter::*view) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <limits>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -58,7 +59,7 @@ class ModelLayout {
   int64_t buckets() const { return static_cast<int64_t>(places_.size()); }
   const Bucket& bucket(int64_t bucket) const { return flat_.buckets()[bucket]; }
   const BucketPlace& place(int64_t bucket) const { return places_[bucket]; }
-  std::vector<Parameter*> parameters_in(int64_t bucket) const;          // by offset
+  std::span<Parameter* const> parameters_in(int64_t bucket) const;      // by offset
   int64_t first_trained_block() const { return first_trained_block_; }  // backward ends there
 
   // Sets `view` of the bucket's parameters to views of `flat`, which holds the whole bucket. Their
@@ -83,6 +84,7 @@ class ModelLayout {
   int zero_;
   std::vector<Parameter*> parameters_;
   FlatLayout flat_;
+  std::vector<Parameter*> by_offset_;
   std::vector<BucketPlace> places_;
   int64_t first_trained_block_ = std::numeric_limits<int64_t>::max();
 };

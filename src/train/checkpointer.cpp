@@ -5,6 +5,7 @@
 #include <iterator>
 #include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -194,11 +195,7 @@ bool Checkpointer::load(const std::string& checkpoint, Start& start) {
     return false;
   }
   if (!config_.checkpoint.self_contained) {
-    std::vector<std::string> elsewhere;
-    for (const Manifest::Base& base : source->reader().manifest().bases) {
-      elsewhere.insert(elsewhere.end(), base.tensors.begin(), base.tensors.end());
-    }
-    refer_to(elsewhere, *source);
+    refer_to(source->bases());
   }
   training_.store().values.publish();
   const StepState step_state = state.step_state(training_.options());
@@ -223,29 +220,38 @@ void Checkpointer::load_weights_of(const std::string& checkpoint) {
     tandem::load(stream_, *weights, slabs);
   });
   if (!config_.checkpoint.self_contained) {
-    std::vector<std::string> frozen;
-    for (const Parameter* parameter : parameters_of(model_)) {
-      for (const Piece& piece : pieces_of(*parameter)) {
-        if (parameter->frozen) {
-          frozen.push_back("param/" + piece.name);
-        }
-      }
-    }
-    refer_to(frozen, *weights);
+    refer_to(bases_in(*weights));
   }
   training_.store().values.publish();
 }
 
-// Collective. From now on checkpoints refer to these tensors, in the folders that hold them.
-void Checkpointer::refer_to(const std::vector<std::string>& tensors, const TensorSource& source) {
+// Collective. The frozen weights, by the folder that holds them.
+std::vector<Manifest::Base> Checkpointer::bases_in(const TensorSource& weights) const {
   std::map<std::string, std::vector<std::string>> by_folder;
-  for (const std::string& name : tensors) {
-    by_folder[std::filesystem::absolute(source.home_of(name)).lexically_normal()].push_back(name);
+  for (const Parameter* parameter : parameters_of(model_)) {
+    for (const Piece& piece : pieces_of(*parameter)) {
+      const std::string name = "param/" + piece.name;
+      if (parameter->frozen) {
+        const std::filesystem::path folder = std::filesystem::absolute(weights.home_of(name));
+        by_folder[folder.lexically_normal()].push_back(name);
+      }
+    }
   }
+  std::vector<Manifest::Base> bases;
   for (const auto& [folder, names] : by_folder) {
-    bases_.push_back({folder, hash_of_tensors(job_, source, names, model_), names});
+    bases.push_back({folder, hash_of_tensors(job_, weights, names, model_), names});
   }
-  snapshot_.leave_out({tensors.begin(), tensors.end()});
+  return bases;
+}
+
+// From now on checkpoints refer to these tensors.
+void Checkpointer::refer_to(std::vector<Manifest::Base> bases) {
+  bases_ = std::move(bases);
+  std::set<std::string> elsewhere;
+  for (const Manifest::Base& base : bases_) {
+    elsewhere.insert(base.tensors.begin(), base.tensors.end());
+  }
+  snapshot_.leave_out(std::move(elsewhere));
 }
 
 void Checkpointer::begin(const RunState& state) {

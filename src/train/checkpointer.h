@@ -81,7 +81,8 @@ class Checkpointer {
   void repair_best(const RunState& state);
   bool load(const std::string& checkpoint, Start& start);
   void load_weights_of(const std::string& checkpoint);
-  void refer_to(const std::vector<std::string>& tensors, const TensorSource& source);
+  std::vector<Manifest::Base> bases_in(const TensorSource& weights) const;
+  void refer_to(std::vector<Manifest::Base> bases);
   std::span<const Slab> copy();
   Manifest manifest(RunState state) const;
   void abandon(const Attempt& attempt);

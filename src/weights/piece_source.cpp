@@ -1,5 +1,6 @@
 #include "src/weights/piece_source.h"
 
+#include <filesystem>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -61,10 +62,10 @@ const PieceSource::Rows* PieceSource::rows_of(const std::string& name) const {
   return found == rows_.end() ? nullptr : &found->second;
 }
 
-void PieceSource::refer(const std::vector<std::string>& names,
-                        std::unique_ptr<TensorSource> source) {
+void PieceSource::refer(const Manifest::Base& base, std::unique_ptr<TensorSource> source) {
+  bases_.push_back(base);
   const std::shared_ptr<TensorSource> shared = std::move(source);
-  for (const std::string& name : names) {
+  for (const std::string& name : base.tensors) {
     elsewhere_[name] = shared;
   }
 }
@@ -128,9 +129,10 @@ PieceSource open_checkpoint(Control& control, const std::string& directory, Mode
 
 namespace {
 
-// Collective. A base's own base is not followed: a manifest names the folder that holds a tensor.
+// Collective. Sets base.path to the folder that was opened. A base's own base is not followed: a
+// manifest names the folder that holds a tensor.
 std::unique_ptr<TensorSource> open_base(Control& control, const std::string& directory,
-                                        const Manifest::Base& base, Model& model,
+                                        Manifest::Base& base, Model& model,
                                         const std::string& moved_to) {
   std::string folder = moved_to.empty() ? base.path : moved_to, wrong;
   try {
@@ -143,6 +145,7 @@ std::unique_ptr<TensorSource> open_base(Control& control, const std::string& dir
     }
     const std::string hash = hash_of_tensors(control, *source, base.tensors, model);
     if (hash == base.hash) {
+      base.path = std::filesystem::absolute(folder).lexically_normal();
       return source;
     }
     wrong = str("its ", base.tensors.size(), " tensors had the hash ", visible(base.hash),
@@ -163,9 +166,9 @@ void fail_base(const std::string& checkpoint, const std::string& folder, const s
 }
 
 void open_bases(Control& control, PieceSource& source, Model& model, const std::string& moved_to) {
-  for (const Manifest::Base& base : source.reader().manifest().bases) {
-    source.refer(base.tensors,
-                 open_base(control, source.reader().directory(), base, model, moved_to));
+  for (Manifest::Base base : source.reader().manifest().bases) {
+    auto opened = open_base(control, source.reader().directory(), base, model, moved_to);
+    source.refer(base, std::move(opened));
   }
 }
 

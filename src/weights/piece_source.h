@@ -18,8 +18,10 @@ namespace tandem {
 class PieceSource final : public TensorSource {
  public:
   PieceSource(CheckpointReader reader, Model& model);
-  // From now on serves these tensors from `source`.
-  void refer(const std::vector<std::string>& names, std::unique_ptr<TensorSource> source);
+  // From now on serves the tensors of `base` from `source`.
+  void refer(const Manifest::Base& base, std::unique_ptr<TensorSource> source);
+  // What it refers to, with the folders that were opened.
+  const std::vector<Manifest::Base>& bases() const { return bases_; }
 
   const CheckpointReader& reader() const { return reader_; }
 
@@ -40,6 +42,7 @@ class PieceSource final : public TensorSource {
   CheckpointReader reader_;
   std::map<std::string, Rows, std::less<>> rows_;  // by piece; empty from format 3 on
   std::map<std::string, std::shared_ptr<TensorSource>> elsewhere_;  // by name
+  std::vector<Manifest::Base> bases_;
   std::string unknown_;  // a parameter that the model has not, or empty
 };
 
