@@ -38,7 +38,7 @@ class Mesh {
        Sharing sharing = Sharing::kWorld, const MeshShape& shape = {});
 
   Control& job() const { return job_; }
-  // Of this rank.
+  // The groups that this rank is in.
   Group& data() const { return *data_.group; }
   Group* tensor() const { return tensor_.group.get(); }  // null if the axis has one rank
   Group& stage() const {

@@ -46,7 +46,7 @@ class TwoAxes : public ::testing::Test {
                 Sharing::kWorld, shape);
   }
 
-  // Of the sum of the losses of the global batch, in f64.
+  // Returns the gradients of the sum of the losses of the global batch, in f64.
   Tensors gradients(const MeshShape& shape) {
     const Mesh mesh = mesh_of(shape);
     CutMlp model(mesh.index(Axis::kTensor), mesh.size(Axis::kTensor));

@@ -78,7 +78,7 @@ class HuggingFaceWriter : public Checkpoint {
     const auto values = ours_.at(name).as<float>();
     return {values.begin(), values.end()};
   }
-  // Of matrices one below the other.
+  // The matrices stand one below the other before they are transposed.
   std::vector<float> transposed(const std::vector<std::string>& names, int64_t rows,
                                 int64_t columns) const {
     std::vector<float> values;

@@ -74,8 +74,8 @@ TEST_F(SharedLeaves, AreNotRoundedTogether) {
   }
 }
 
-// As many leaves as there can be, all as large as the exponents allow: neither their sum nor its
-// square overflows.
+// There are as many leaves as there can be, all as large as the exponents allow. Neither their sum
+// nor its square overflows.
 TEST_F(SharedLeaves, HaveRoomForTheirSum) {
   StoreModel model{{{7}}, {{5}}};
   model.parameters[0].blocks = 2;
