@@ -46,6 +46,7 @@ struct ncclConfig_t {
 
 using ncclComm_t = struct ncclComm*;
 
+ncclResult_t ncclGetVersion(int* version);
 const char* ncclGetErrorString(ncclResult_t result);
 const char* ncclGetLastError(ncclComm_t comm);
 

@@ -5,16 +5,22 @@
 // all ranks have come; other streams do not wait. Sums are added in rank order.
 //
 // A call that breaks a rule of the library is a failure: ranks that call different collectives or
-// in a different order, sends that do not match what is received, a communicator that is used
-// before it is ready, while the last call is not finished, or after its end, and buffers that
-// overlap but are not in place.
+// in a different order, also of different communicators; sends that do not match what is received;
+// a communicator that is used before it is ready, while the last call is not finished, or after its
+// end; buffers that overlap but are not in place; groups of two communicators that could start in
+// another order than that of their calls. NCCL_LAUNCH_ORDER_IMPLICIT=1 keeps that order, as in NCCL
+// 2.26; otherwise the streams must.
 #include <nccl.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,13 +40,88 @@ struct ncclComm {
   std::vector<std::byte> id, ids = {};
   std::mutex mutex = {};  // never held while calling the emulator, whose lock is taken before it
   State state = kConnecting;
-  uint64_t calls = 0;
+  std::atomic<uint64_t> calls = 0;
   std::shared_ptr<Group> launching = {};  // called, not yet enqueued; only the host uses it
   std::deque<std::shared_ptr<Group>> groups = {};  // enqueued, in the order of the calls
 
   void start_up();
   bool poll(const std::shared_ptr<Group>& group);
 };
+
+namespace {
+
+// The communicators of this process; their groups that are called and not finished, in the order of
+// the calls.
+class Launches {
+ public:
+  void open(ncclComm_t comm) {
+    const std::lock_guard lock(mutex_);
+    comms_.push_back(comm);
+    if (comms_.size() > std::tuple_size_v<simt::CallCounts>) {
+      simt::fail_nccl("more communicators of a process than are emulated");
+    }
+  }
+  void close(ncclComm_t comm) {
+    const std::lock_guard lock(mutex_);
+    std::erase(comms_, comm);
+    for (const std::shared_ptr<Group>& group : comm->groups) {
+      std::erase(groups_, group);
+    }
+  }
+  // The calls so far of all communicators.
+  simt::CallCounts calls() {
+    const std::lock_guard lock(mutex_);
+    simt::CallCounts counts{};
+    for (size_t i = 0; i < comms_.size(); ++i) {
+      const std::string_view id(reinterpret_cast<const char*>(comms_[i]->id.data()),
+                                comms_[i]->id.size());
+      counts[i] = {std::hash<std::string_view>{}(id), comms_[i]->calls};
+    }
+    return counts;
+  }
+  void add(const std::shared_ptr<Group>& group) {
+    const std::lock_guard lock(mutex_);
+    groups_.push_back(group);
+  }
+  void remove(const std::shared_ptr<Group>& group) {
+    const std::lock_guard lock(mutex_);
+    std::erase(groups_, group);
+  }
+  // Whether a group may begin whose stream has reached it.
+  bool may_begin(const std::shared_ptr<Group>& group) {
+    const std::lock_guard lock(mutex_);
+    for (const std::shared_ptr<Group>& earlier : groups_) {
+      if (earlier == group) {
+        break;
+      }
+      if (!keeps_order()) {
+        simt::fail_nccl("nothing orders groups of two communicators",
+                        earlier->title() + "; " + group->title());
+      }
+      if (!earlier->begun()) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  static bool keeps_order() {
+    const char* set = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    return set && std::atoi(set) != 0;
+  }
+
+  std::mutex mutex_;  // taken last
+  std::vector<ncclComm_t> comms_;
+  std::list<std::shared_ptr<Group>> groups_;
+};
+
+Launches& launches() {
+  static Launches all;
+  return all;
+}
+
+}  // namespace
 
 // Connects, and checks that all ranks use the same unique id.
 void ncclComm::start_up() {
@@ -65,10 +146,12 @@ bool ncclComm::poll(const std::shared_ptr<Group>& group) {
   if (state == kOver) {
     return true;  // aborted; the buffers of unfinished MPI calls are kept
   }
-  if (groups.front() != group || !group->advance(*wire, ranks, rank)) {
+  if (groups.front() != group || (!group->begun() && !launches().may_begin(group)) ||
+      !group->advance(*wire, ranks, rank)) {
     return false;
   }
   groups.pop_front();
+  launches().remove(group);
   return true;
 }
 
@@ -114,13 +197,19 @@ ncclResult_t call(Operation operation, ncclComm_t comm, cudaStream_t stream) {
   ncclGroupStart();
   if (!open.group) {
     open.comm = comm;
-    open.group = std::make_shared<Group>(stream, ++comm->calls);
+    ++comm->calls;
+    open.group = std::make_shared<Group>(stream, comm->calls.load(), launches().calls());
   }
   open.group->add(operation);
   return ncclGroupEnd();
 }
 
 }  // namespace
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = 22809;
+  return ncclSuccess;
+}
 
 const char* ncclGetErrorString(ncclResult_t result) {
   switch (result) {
@@ -156,6 +245,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
                        .rank = rank,
                        .wire = simt::connect(id, ranks, rank),
                        .id = {bytes, bytes + sizeof id.internal}};
+  launches().open(*comm);
   return ncclInProgress;
 }
 
@@ -170,6 +260,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
     group = std::exchange(comm->launching, nullptr);
     if (group) {
       comm->groups.push_back(group);
+      launches().add(group);
     }
     const bool finishing = comm->state == ncclComm::kFinalized && !comm->groups.empty();
     *state = comm->state < ncclComm::kReady || finishing ? ncclInProgress : ncclSuccess;
@@ -196,6 +287,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     simt::fail_nccl("communicator destroyed before it was finalized");
   }
   comm->state = ncclComm::kOver;
+  launches().close(comm);
   return ncclSuccess;
 }
 
@@ -203,6 +295,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (comm) {
     const std::lock_guard lock(comm->mutex);
     comm->state = ncclComm::kOver;
+    launches().close(comm);
   }
   return ncclSuccess;
 }

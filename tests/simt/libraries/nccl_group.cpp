@@ -1,5 +1,6 @@
 #include "tests/simt/libraries/nccl_group.h"
 
+#include <algorithm>
 #include <climits>
 #include <cstring>
 #include <functional>
@@ -10,7 +11,7 @@ namespace simt {
 
 namespace {
 
-constexpr size_t kTitleBytes = 256;
+constexpr size_t kTitleBytes = 256, kHeadBytes = kTitleBytes + sizeof(CallCounts);
 constexpr const char* kNames[] = {"all_reduce", "reduce", "reduce_scatter", "all_gather",
                                   "broadcast",  "send",   "receive"};
 
@@ -82,6 +83,15 @@ void check_buffers(const Operation& o, int ranks, int rank) {
   if (!in_place && !apart) {
     fail_nccl("buffers overlap and are not in place", text(o));
   }
+}
+
+// Whether two ranks have called a communicator that they share a different number of times.
+bool in_other_order(const CallCounts& one, const CallCounts& other) {
+  return std::ranges::any_of(one, [&](const CallCount& a) {
+    return a.communicator != 0 && std::ranges::any_of(other, [&](const CallCount& b) {
+             return b.communicator == a.communicator && b.calls != a.calls;
+           });
+  });
 }
 
 // Adds over ranks the elements from `first` on.
@@ -158,7 +168,6 @@ bool Group::advance(Wire& wire, int ranks, int rank) {
   return true;
 }
 
-// Names the collectives. Ranks must agree on this text, but may send to different ranks.
 std::string Group::title() const {
   std::string texts, first;
   int collectives = 0;
@@ -192,15 +201,16 @@ std::vector<uint64_t> Group::messages(int ranks) const {
   return marks;
 }
 
-// Exchanges introductions, which have a fixed length: the title, then the messages.
+// Exchanges introductions, which have a fixed length: the title, the calls of other communicators,
+// then the messages.
 void Group::introduce(Wire& wire, int ranks, int rank) {
   std::string words = title();
   words.resize(kTitleBytes);
   const std::vector<uint64_t> marks = messages(ranks);
-  own_introduction_.resize(kTitleBytes + marks.size() * sizeof(uint64_t));
+  own_introduction_.resize(kHeadBytes + marks.size() * sizeof(uint64_t));
   std::memcpy(own_introduction_.data(), words.data(), kTitleBytes);
-  std::memcpy(own_introduction_.data() + kTitleBytes, marks.data(),
-              marks.size() * sizeof(uint64_t));
+  std::memcpy(own_introduction_.data() + kTitleBytes, &others_, sizeof others_);
+  std::memcpy(own_introduction_.data() + kHeadBytes, marks.data(), marks.size() * sizeof(uint64_t));
   gather(wire, ranks, rank, own_introduction_, introductions_);
 }
 
@@ -213,8 +223,13 @@ void Group::compare(int ranks) const {
   };
   const auto mark = [&](int rank, int index) {
     uint64_t value = 0;
-    std::memcpy(&value, introduction(rank) + kTitleBytes + index * sizeof value, sizeof value);
+    std::memcpy(&value, introduction(rank) + kHeadBytes + index * sizeof value, sizeof value);
     return value;
+  };
+  const auto calls_of = [&](int rank) {
+    CallCounts counts;
+    std::memcpy(&counts, introduction(rank) + kTitleBytes, sizeof counts);
+    return counts;
   };
   for (int rank = 0; rank < ranks; ++rank) {
     if (title_of(rank) != title_of(0)) {
@@ -223,6 +238,11 @@ void Group::compare(int ranks) const {
           "rank 0: " + title_of(0) + "; rank " + std::to_string(rank) + ": " + title_of(rank));
     }
     for (int other = 0; other < ranks; ++other) {
+      if (in_other_order(calls_of(rank), calls_of(other))) {
+        fail_nccl("ranks call communicators in different orders",
+                  "ranks " + std::to_string(other) + " and " + std::to_string(rank) + ", at " +
+                      title_of(rank));
+      }
       if (mark(rank, other) != mark(other, ranks + rank)) {
         fail_nccl("a rank sends other messages than the receiver expects",
                   title_of(rank) + ": from rank " + std::to_string(rank) + " to rank " +

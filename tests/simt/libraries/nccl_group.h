@@ -3,6 +3,7 @@
 
 #include <nccl.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -33,27 +34,39 @@ struct Operation {
   bool is_message() const { return kind == Kind::kSend || kind == Kind::kReceive; }
 };
 
+// The number of calls of each communicator of a process so far. Unused places are empty.
+struct CallCount {
+  uint64_t communicator = 0;  // a hash of its unique id
+  uint64_t calls = 0;
+};
+using CallCounts = std::array<CallCount, 16>;
+
 // Collectives, or sends and receives, that start together, on one stream.
 class Group {
  public:
-  Group(cudaStream_t stream, uint64_t number) : stream_(stream), number_(number) {}
+  // `number`: among this communicator's groups.
+  Group(cudaStream_t stream, uint64_t number, const CallCounts& others)
+      : stream_(stream), number_(number), others_(others) {}
   cudaStream_t stream() const { return stream_; }
+  bool begun() const { return phase_ != Phase::kQueued; }
   void add(const Operation& operation) { operations_.push_back(operation); }
 
   // Goes on as far as the other ranks allow, and returns true when finished. It is a failure when
-  // ranks call different collectives.
+  // ranks call different collectives, or the communicators that they share in different orders.
   bool advance(Wire& wire, int ranks, int rank);
+  // Names the collectives. Ranks must agree on this text, but may send to different ranks.
+  std::string title() const;
 
  private:
   enum class Phase { kQueued, kIntroducing, kMoving };
   void introduce(Wire& wire, int ranks, int rank);
   void compare(int ranks) const;
   void move(Wire& wire, int ranks, int rank);
-  std::string title() const;
   std::vector<uint64_t> messages(int ranks) const;
 
   cudaStream_t stream_;
-  uint64_t number_;  // counts this communicator's groups
+  uint64_t number_;
+  CallCounts others_;
   Phase phase_ = Phase::kQueued;
   std::vector<Operation> operations_;
   Bytes own_introduction_, introductions_;

@@ -120,20 +120,23 @@ class NcclRules : public ::testing::Test {
   Control& control = test_world().control();
   const int rank = control.rank();
   const int size = control.size();
-  ncclComm_t comm = nullptr;
-  cudaStream_t stream = nullptr;
+  ncclComm_t comm = nullptr, other_comm = nullptr;
+  cudaStream_t stream = nullptr, other_stream = nullptr;
   float *in = nullptr, *out = nullptr;  // [size * kCount]
 
   void SetUp() override {
     ASSERT_EQ(cudaSetDevice(rank), cudaSuccess);
     ASSERT_EQ(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, -1), cudaSuccess);
+    ASSERT_EQ(cudaStreamCreateWithFlags(&other_stream, cudaStreamNonBlocking), cudaSuccess);
     in = device_floats(size * kCount);
     out = device_floats(size * kCount);
     cudaMemset(in, 0, static_cast<size_t>(size * kCount) * sizeof(float));
   }
   void TearDown() override {
     ncclCommAbort(comm);
+    ncclCommAbort(other_comm);
     cudaStreamDestroy(stream);
+    cudaStreamDestroy(other_stream);
     cudaFree(in);
     cudaFree(out);
   }
@@ -159,6 +162,19 @@ class NcclRules : public ::testing::Test {
   void start() {
     start(shared_id());
     settle();
+  }
+  // With a second communicator.
+  void start_both() {
+    start();
+    std::swap(comm, other_comm);
+    start();
+  }
+  // A collective of the second communicator, on its stream.
+  void other_all_reduce(float* data) {
+    std::swap(comm, other_comm);
+    ncclAllReduce(data, data, kCount, ncclFloat32, ncclSum, comm, other_stream);
+    settle();
+    std::swap(comm, other_comm);
   }
   void all_reduce() { ncclAllReduce(in, out, kCount, ncclFloat32, ncclSum, comm, stream); }
   void all_gather() { ncclAllGather(in, out, kCount, ncclFloat32, comm, stream); }
@@ -194,6 +210,47 @@ TEST_F(NcclRules, RanksCallInTheSameOrder) {
   EXPECT_NE(message.find("ranks call different collectives"), std::string::npos) << message;
   EXPECT_NE(message.find("rank 0: call 1, all_reduce of 64 x f32"), std::string::npos) << message;
   EXPECT_NE(message.find("call 1, all_gather of 64 x f32"), std::string::npos) << message;
+}
+
+TEST_F(NcclRules, RanksCallCommunicatorsInTheSameOrder) {
+  start_both();
+  const bool odd = rank == size - 1;
+  float* data = device_floats(kCount);
+  const std::string message = simt::failure_of([&] {
+    if (odd) {
+      other_all_reduce(data);
+    }
+    all_reduce();
+    settle();
+    if (!odd) {
+      other_all_reduce(data);
+    }
+  });
+  EXPECT_EQ(message.find("ranks call communicators in different orders") != std::string::npos,
+            size > 1)
+      << message;
+  cudaFree(data);
+}
+
+// A GPU that may start the second first could do so while another one starts the first.
+TEST_F(NcclRules, CommunicatorsStartInTheOrderOfTheCalls) {
+  start_both();
+  float* data = device_floats(kCount);
+  const auto message = [&](const char* keeps_order) {
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", keeps_order, 1);
+    simt::set_stream_schedule("comm-late");  // `stream` has a high priority
+    return simt::failure_of([&] {
+      all_reduce();
+      settle();
+      other_all_reduce(data);
+    });
+  };
+  EXPECT_EQ(message("1"), "");
+  const std::string unordered = message("0");
+  EXPECT_NE(unordered.find("nothing orders groups of two communicators"), std::string::npos)
+      << unordered;
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+  cudaFree(data);
 }
 
 TEST_F(NcclRules, GroupsAreAlike) {
