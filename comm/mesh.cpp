@@ -33,7 +33,7 @@ Mesh::Mesh(Control& job, Collectives& collectives, Memory& memory, std::vector<i
   collectives_.set_nodes(node_of_rank);
   data_ = member({Axis::kData}, memory, node_of_rank, sharing);
   if (size(Axis::kTensor) > 1) {
-    tensor_ = member({Axis::kTensor}, memory, node_of_rank, sharing);
+    tensor_ = member({Axis::kTensor}, memory, node_of_rank, sharing, true);
     if (size(Axis::kData) > 1) {
       stage_ = member({Axis::kData, Axis::kTensor}, memory, node_of_rank, sharing);
     }
@@ -59,7 +59,7 @@ int Mesh::color_of(int rank, Axes axes) const {
 }
 
 Mesh::Member Mesh::member(Axes axes, Memory& memory, const std::vector<int>& node_of_rank,
-                          Sharing sharing) {
+                          Sharing sharing, bool apart) {
   std::vector<int> colors;
   for (int rank = 0; rank < job_.size(); ++rank) {
     colors.push_back(color_of(rank, axes));
@@ -69,7 +69,7 @@ Mesh::Member Mesh::member(Axes axes, Memory& memory, const std::vector<int>& nod
   ranks.set_nodes(node_of_rank);
   if (std::ranges::max(colors) > 0) {
     member.control = job_.split(colors);
-    member.collectives = collectives_.split(colors);
+    member.collectives = apart ? collectives_.split_apart(colors) : collectives_.split(colors);
     ranks = ranks.split(colors);
   }
   member.group = std::make_unique<Group>(member.control ? *member.control : job_,

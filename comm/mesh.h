@@ -7,7 +7,8 @@
 //   job     All ranks. They agree on errors, on stopping and on checkpoints.
 //   data    They take different samples of one global batch, and hold the same slices of one model
 //           together. They sum gradients and statistics over this group, and shard over it.
-//   tensor  They take the same samples, and hold different slices of the same blocks.
+//   tensor  They take the same samples, and hold different slices of the same blocks. Blocks wait
+//           for what they exchange, so this group's collectives do not wait for sums of gradients.
 //   stage   data x tensor: they hold the same blocks.
 //
 // Islands train apart. Ranks that differ along `pipeline` hold different blocks.
@@ -64,7 +65,9 @@ class Mesh {
 
   int index_of(int rank, Axis axis) const;
   int color_of(int rank, Axes axes) const;
-  Member member(Axes axes, Memory& memory, const std::vector<int>& node_of_rank, Sharing sharing);
+  // `apart`: work of the group need not wait for that of others.
+  Member member(Axes axes, Memory& memory, const std::vector<int>& node_of_rank, Sharing sharing,
+                bool apart = false);
 
   Control& job_;
   Collectives& collectives_;

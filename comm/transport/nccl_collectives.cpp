@@ -87,18 +87,20 @@ NcclCollectives::NcclCollectives(Control& control, const std::atomic<double>& ti
       largest_count_(largest_count),
       group_(control.rank(), control.size()),
       nccl_(std::make_shared<NcclStream>(timeout_s)),
+      stream_(std::make_shared<Stream>(Stream::background(Device::kCuda))),
       exceptions_(std::uncaught_exceptions()) {
   require_own_gpus(control_);
   comm_ = nccl_->join(control_);
 }
 
-NcclCollectives::NcclCollectives(std::shared_ptr<NcclStream> nccl, std::unique_ptr<Control> control,
-                                 Ranks group, int64_t largest_count)
-    : own_control_(std::move(control)),
+NcclCollectives::NcclCollectives(const NcclCollectives& all, std::shared_ptr<Stream> stream,
+                                 std::span<const int> colors)
+    : own_control_(all.control_.split(colors)),
       control_(*own_control_),
-      largest_count_(largest_count),
-      group_(std::move(group)),
-      nccl_(std::move(nccl)),
+      largest_count_(all.largest_count_),
+      group_(all.group_.split(colors)),
+      nccl_(all.nccl_),
+      stream_(std::move(stream)),
       exceptions_(std::uncaught_exceptions()),
       comm_(nccl_->join(control_)) {}
 
@@ -108,11 +110,13 @@ NcclCollectives::~NcclCollectives() {
 }
 
 std::unique_ptr<Collectives> NcclCollectives::split(std::span<const int> colors) {
-  return std::unique_ptr<Collectives>(
-      new NcclCollectives(nccl_, control_.split(colors), group_.split(colors), largest_count_));
+  return std::unique_ptr<Collectives>(new NcclCollectives(*this, stream_, colors));
 }
 
-Stream& NcclCollectives::stream() { return nccl_->stream(); }
+std::unique_ptr<Collectives> NcclCollectives::split_apart(std::span<const int> colors) {
+  auto stream = std::make_shared<Stream>(Stream::background(Device::kCuda));
+  return std::unique_ptr<Collectives>(new NcclCollectives(*this, std::move(stream), colors));
+}
 
 void NcclCollectives::wait(const Event& event) { nccl_->wait(event); }
 
@@ -123,7 +127,7 @@ void NcclCollectives::start(const char* name, Traffic traffic, int64_t to_next, 
                             F calls) {
   wire_.add(traffic, group_.is_away(group_.next()), to_next);
   wire_.collectives += traffic != Traffic::kControl;
-  nccl_->start(comm_, group_, name, bytes, ++number_,
+  nccl_->start(comm_, *stream_, group_, name, bytes, ++number_,
                [&] { return calls(comm_, stream().handle()); });
 }
 

@@ -1,4 +1,4 @@
-// Collectives among GPUs over NCCL, on a CUDA stream of their own with high priority.
+// Collectives among GPUs over NCCL, on CUDA streams of their own with high priority.
 //
 // The host enqueues a collective and goes on. A lost or stuck rank is noticed by wait(), which has
 // a deadline; Event::synchronize() would wait for ever. A failure aborts the communicators of the
@@ -35,8 +35,8 @@ class NcclCollectives final : public Collectives {
 
   int rank() const override { return control_.rank(); }
   int size() const override { return control_.size(); }
-  Stream& stream() override;
-  // Throws for failures of all collectives on the stream, also those of other splits.
+  Stream& stream() override { return *stream_; }
+  // Throws for failures of all collectives of the job, also those of other splits.
   void wait(const Event& event) override;
 
   // Tensors must be in this GPU's memory and live until the collective has been waited for.
@@ -46,13 +46,14 @@ class NcclCollectives final : public Collectives {
   void all_to_all(const Tensor& in, const Tensor& out) override;
 
   std::unique_ptr<Collectives> split(std::span<const int> colors) override;
+  std::unique_ptr<Collectives> split_apart(std::span<const int> colors) override;
   void set_nodes(std::span<const int> node_of_rank) override { group_.set_nodes(node_of_rank); }
   // Tensor bytes are those of a ring, though NCCL may choose another algorithm.
   WireCount wire() const override;
 
  private:
-  NcclCollectives(std::shared_ptr<NcclStream> nccl, std::unique_ptr<Control> control, Ranks group,
-                  int64_t largest_count);
+  NcclCollectives(const NcclCollectives& all, std::shared_ptr<Stream> stream,
+                  std::span<const int> colors);
   template <class F>
   void start(const char* name, Traffic traffic, int64_t to_next, int64_t bytes, F calls);
 
@@ -61,7 +62,8 @@ class NcclCollectives final : public Collectives {
   int64_t largest_count_;
   Ranks group_;
   std::shared_ptr<NcclStream> nccl_;  // shared with splits
-  int exceptions_;                    // in flight when this was made
+  std::shared_ptr<Stream> stream_;
+  int exceptions_;  // in flight when this was made
   ncclComm* comm_;
   WireCount wire_;
   int64_t number_ = 0;  // of the last collective

@@ -1,6 +1,7 @@
 #include "comm/transport/nccl_stream.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "comm/transport/patience.h"
 
@@ -31,10 +32,19 @@ ncclUniqueId agree_on_id(Control& control) {
   return id;
 }
 
+// Whether NCCL starts collectives in the order of the calls, whatever their streams.
+bool nccl_keeps_order() {
+  constexpr int kFirstVersion = 22600;
+  int version = 0;
+  const char* set = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  return ncclGetVersion(&version) == ncclSuccess && version >= kFirstVersion && set &&
+         std::atoi(set) != 0;
+}
+
 }  // namespace
 
 NcclStream::NcclStream(const std::atomic<double>& timeout_s)
-    : timeout_s_(timeout_s), stream_(Stream::background(Device::kCuda)) {}
+    : timeout_s_(timeout_s), keeps_order_(nccl_keeps_order()) {}
 
 ncclComm_t NcclStream::join(Control& control) {
   require_alive();

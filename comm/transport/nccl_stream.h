@@ -1,6 +1,12 @@
-// A CUDA stream for the NCCL collectives of one or several communicators. NCCL runs in non-blocking
-// mode, so this class polls it; what makes no progress until a deadline counts as stuck. A failure
-// aborts all communicators of the stream; every later call throws the same error.
+// The NCCL calls of a job. NCCL runs in non-blocking mode, so this class polls it; what makes no
+// progress until a deadline counts as stuck. A failure aborts all communicators; every later call
+// throws the same error.
+//
+// Collectives of different communicators may run at once, on streams of their own. Each occupies a
+// part of the GPU until the other ranks come, so GPUs must start them in one order, or they wait
+// for each other for ever. The host's calls have the same order on all ranks. NCCL keeps the
+// launches in it where NCCL_LAUNCH_ORDER_IMPLICIT is set, which World does; before NCCL 2.26 a
+// collective waits for the one before it.
 #pragma once
 
 #include <nccl.h>
@@ -28,8 +34,6 @@ class NcclStream {
   // `timeout_s`: the deadline in seconds without progress; read at every wait.
   explicit NcclStream(const std::atomic<double>& timeout_s);
 
-  Stream& stream() { return stream_; }
-
   // Collective: a communicator among the ranks of `control`. Each rank uses the current GPU of its
   // calling thread. Throws Error(kTemporary) if NCCL does not start.
   ncclComm_t join(Control& control);
@@ -37,11 +41,15 @@ class NcclStream {
   // not wait for long.
   void leave(ncclComm_t comm, bool at_once) noexcept;
 
-  // Enqueues a collective: the calls in calls() are one NCCL group. With 0 bytes they are skipped.
+  // Enqueues a collective on `stream`: the calls in calls() are one NCCL group. With 0 bytes they
+  // are skipped.
   template <class F>
-  void start(ncclComm_t comm, const Ranks& group, std::string_view name, int64_t bytes,
-             int64_t number, F calls) {
+  void start(ncclComm_t comm, Stream& stream, const Ranks& group, std::string_view name,
+             int64_t bytes, int64_t number, F calls) {
     require_alive();
+    if (!keeps_order_ && !pending_.empty()) {
+      stream.wait(pending_.back().done);
+    }
     forget_finished();
     std::string place = group.place(name, bytes, number);
     if (bytes > 0) {
@@ -50,7 +58,7 @@ class NcclStream {
       const ncclResult_t launched = ncclGroupEnd();
       wait_for_host(comm, is_failure(called) ? called : launched, place);
     }
-    pending_.push_back({std::move(place), stream_.record()});
+    pending_.push_back({std::move(place), stream.record()});
   }
 
   // Blocks the host until the event is reached, and polls NCCL while collectives are in flight.
@@ -72,7 +80,7 @@ class NcclStream {
   [[noreturn]] void abort(ExitCode code, const std::string& message);
 
   const std::atomic<double>& timeout_s_;
-  Stream stream_;
+  const bool keeps_order_;  // whether NCCL does
   std::vector<ncclComm_t> comms_;
   std::deque<Collective> pending_;
   std::unique_ptr<Error> error_;

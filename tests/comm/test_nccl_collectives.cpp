@@ -112,6 +112,24 @@ TEST_F(NcclCollectivesTest, SplitsShareTheStream) {
   EXPECT_EQ(wrong(data, [&](int64_t i) { return (odd * odd + even * even) * summed(i); }), 0);
 }
 
+TEST_F(NcclCollectivesTest, SplitsApartHaveAStream) {
+  const auto apart = collectives->split_apart(std::vector<int>(static_cast<size_t>(size), 0));
+  EXPECT_NE(&apart->stream(), &collectives->stream());
+  EXPECT_EQ(&apart->split(std::vector<int>(static_cast<size_t>(size), 0))->stream(),
+            &apart->stream());
+  const Tensor one = filled(100), other = filled(200);
+  for (Collectives* each : {collectives.get(), apart.get()}) {
+    each->stream().wait(test_stream(Device::kCuda).record());
+  }
+  collectives->all_reduce(one);
+  apart->all_reduce(other);
+  apart->stream().wait(collectives->stream().record());
+  apart->all_reduce(one);
+  apart->wait(apart->stream().record());
+  EXPECT_EQ(wrong(one, [&](int64_t i) { return size * summed(i); }), 0);
+  EXPECT_EQ(wrong(other, [&](int64_t i) { return summed(i); }), 0);
+}
+
 TEST_F(NcclCollectivesTest, BytesAreCountedByNode) {
   std::vector<int> nodes;
   for (int r = 0; r < size; ++r) {

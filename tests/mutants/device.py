@@ -3,6 +3,21 @@ from table import Mutant
 
 BUILD = "simt"
 MUTANTS = [
+    Mutant("launches: an older NCCL's collectives on two streams have no order", "comm/transport/nccl_stream.h",
+           "    if (!keeps_order_ && !pending_.empty()) {\n", "    if (false && !pending_.empty()) {\n",
+           ["step.two_axes_in-order_0"]),
+    Mutant("launches: NCCL keeps an order that it was not asked for", "comm/transport/nccl_stream.cpp",
+           "std::atoi(set) != 0", "*set",
+           ["step.two_axes_comm-late_0"]),
+    Mutant("exchange: rows are sent before they are computed", "layers/exchange/exchange.cpp",
+           "  ranks.stream().wait(context.stream.record());\n", "",
+           ["step.two_axes_comm-late_1", "step.two_axes_compute-late_1"]),
+    Mutant("exchange: rows are read before they have come over NCCL", "layers/exchange/exchange.cpp",
+           "  context.stream.wait(ranks.stream().record());\n", "",
+           ["step.two_axes_comm-late_1"]),
+    Mutant("mesh: exchanges wait for sums of gradients", "comm/mesh.cpp",
+           "memory, node_of_rank, sharing, true);", "memory, node_of_rank, sharing);",
+           ["step.two_axes_in-order_1"]),
     Mutant("streams do not wait for events", "src/device/cuda.cpp",
            "check(cudaStreamWaitEvent(stream, event, 0));", ";",
            ["step.device_training_np2"]),

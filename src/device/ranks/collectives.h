@@ -47,6 +47,11 @@ class Collectives {
   // this rank's group. It uses the same stream. `colors`: one per rank, the same on all ranks. This
   // object must outlive the result.
   virtual std::unique_ptr<Collectives> split(std::span<const int> colors) = 0;
+  // As split(), but where the transport allows it, the group has a stream of its own. Its
+  // collectives then need not wait for those that other groups have started before.
+  virtual std::unique_ptr<Collectives> split_apart(std::span<const int> colors) {
+    return split(colors);
+  }
   // Says which node each rank is on, so that wire() can count traffic between nodes. Call it before
   // the first tensor collective; later splits inherit it. By default all ranks are on one node.
   virtual void set_nodes(std::span<const int> node_of_rank) = 0;
