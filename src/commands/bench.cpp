@@ -104,17 +104,14 @@ ExitCode bench_command(const Words& words, World& world) {
   if (kind == "links") {
     return links(rest, world);
   }
-  if (kind == "gemm") {
-    return bench_gemm(rest, world);
-  }
   if (kind == "--help") {
     if (world.rank() == 0) {
-      std::printf("%s\n\nMore: tandem bench links --help, tandem bench gemm --help\n", kUsage);
+      std::printf("%s\n\nMore: tandem bench links --help\n", kUsage);
     }
     return ExitCode::kOk;
   }
-  throw AgreedError(ExitCode::kConfig, str("tandem bench: say links or gemm, not \"", kind,
-                                           "\"; --help shows examples"));
+  throw AgreedError(ExitCode::kConfig,
+                    str("tandem bench: say links, not \"", kind, "\"; --help shows examples"));
 }
 
 }  // namespace tandem

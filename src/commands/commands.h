@@ -20,7 +20,6 @@ ExitCode prepare_command(const Words& words, World& world);
 ExitCode inspect_command(const Words& words, World& world);
 ExitCode compare_command(const Words& words, World& world);
 ExitCode bench_command(const Words& words, World& world);
-ExitCode bench_gemm(const Words& words, World& world);  // of bench_command
 ExitCode estimate_command(const Words& words, World& world);
 
 }  // namespace tandem

@@ -34,7 +34,6 @@ constexpr const char* kUsage =
   tandem compare DIR DIR ...       which settings and results of runs differ
   tandem estimate FILE.cfg         memory, traffic and time of a training step, without running it
   tandem bench links               how fast ranks exchange data; under mpirun -np N
-  tandem bench gemm FILE.cfg       which algorithms are fastest for a model's products on this GPU
 
 Each has --help; tandem --version says what was built. Exit codes: 0 finished, 2 bad configuration, 3 bad data or
 checkpoint, 64 numerical failure, 70 internal error, 71 out of memory, 75 temporary (start again), 85 stopped on request

@@ -1,8 +1,11 @@
 #include "src/inference/trained_model.h"
 
+#include "src/device/ranks/agreement.h"
 #include "src/io/checkpoint/checkpoint.h"
+#include "src/machine/choices.h"
 #include "src/weights/hugging_face/settings.h"
 #include "src/weights/make_model.h"
+#include "src/weights/run_directory.h"
 #include "src/weights/snapshot.h"
 #include "src/weights/stored_weights.h"
 
@@ -11,6 +14,7 @@ namespace tandem {
 TrainedModel load_trained_model(const std::string& checkpoint, const std::string& base,
                                 const DatasetInfo& data, DType dtype, Machine& machine,
                                 Control& control) {
+  agree(control, [&] { use_kept_choices(machine, RunDirectory::of(checkpoint).choices()); });
   TrainedModel trained{.config = config_of(checkpoint), .checkpoint = checkpoint};
   trained.step = is_hugging_face(checkpoint) ? 0 : read_manifest(checkpoint).step;
   trained.model = make_model(trained.config.model, data);

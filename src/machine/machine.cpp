@@ -7,7 +7,6 @@
 #include "src/device/dispatch.h"
 #include "src/device/ranks/agreement.h"
 #include "src/machine/gpu_table.h"
-#include "src/product/tune.h"
 
 namespace tandem {
 
@@ -92,23 +91,6 @@ double Machine::peak_flops(DType dtype) const {
   }
   static const double rate = measure_gemm_rate();
   return rate;
-}
-
-void Machine::use_gemm_plans(const std::string& text, const std::string& origin) const {
-  if (text.empty()) {
-    return;
-  }
-  agree(mesh_->job(), [&] {
-    if constexpr (kHasCuda) {
-      if (device() == Device::kCuda) {
-        auto table = std::make_shared<const PlanTable>(PlanTable::from_text(text, origin));
-        require_fitting(*table, origin);
-        return use_plans(std::move(table));
-      }
-    }
-    fail(ExitCode::kConfig,
-         "run.gemm_plans is for products on a GPU, and this run computes on the CPU; remove it");
-  });
 }
 
 std::string Machine::description() const {

@@ -40,10 +40,6 @@ class Machine {
   // The peak FLOP/s of one rank's device in this type, for `mfu`. For a GPU, the dense peak of its
   // data sheet, or 0 if it is not listed. For a CPU, the measured rate of an f32 matrix product.
   double peak_flops(DType dtype) const;
-  // Collective. Products on the GPU follow the table of plans with this text, which is the same on
-  // all ranks; nothing happens if it is empty. Error kConfig, with `origin`, if the text is no
-  // table or for another cuBLASLt or GPU than a rank has, and on a CPU.
-  void use_gemm_plans(const std::string& text, const std::string& origin) const;
   // Texts for the table at the start of a run:
   // "cuda (NVIDIA H200), nccl" or "CPU, 2 threads"; "CPU (no GPU found)" in a build for GPUs.
   std::string description() const;

@@ -18,8 +18,16 @@ namespace po = boost::program_options;
 
 constexpr const char* kText = "text";  // what a setting without restrictions allows
 constexpr const char* kYesOrNo = "true or false";
-// A setting that is no more, and the value that meant nothing.
-constexpr std::pair<const char*, const char*> kRemoved = {"log.trace", "false"};
+// Settings that are no more, with the value that meant nothing; null: what they said is no longer
+// needed.
+constexpr std::pair<std::string_view, const char*> kRemoved[] = {{"log.trace", "false"},
+                                                                 {"run.gemm_plans", nullptr}};
+
+bool is_removed(const std::string& key, const std::string& value) {
+  return std::ranges::any_of(kRemoved, [&](const auto& removed) {
+    return key == removed.first && (!removed.second || value == removed.second);
+  });
+}
 
 // The shortest text that reads back as the same number.
 template <class T>
@@ -170,8 +178,7 @@ std::vector<std::string> Options::apply_stored(const std::vector<Assignment>& as
     for (const Assignment& assignment : assignments) {
       const auto& [key, value, origin, bare] = assignment;
       const Setting* setting = find(key);
-      const bool is_left_out =
-          setting ? setting->unmet() != nullptr : key == kRemoved.first && value == kRemoved.second;
+      const bool is_left_out = setting ? setting->unmet() != nullptr : is_removed(key, value);
       if (choices == is_choice(key) && !is_left_out) {
         append(problems, apply({assignment}));
       }

@@ -92,7 +92,7 @@ class Options {
   // allowed and how to write it, an unknown key with the nearest known key (hints.h).
   std::vector<std::string> apply(const std::vector<Assignment>& assignments);
   // Applies what a program wrote, maybe an older one. The choices come first. Settings that nothing
-  // reads then are left out, and so are removed ones with a value that meant nothing.
+  // reads then are left out, and so are removed ones that say nothing now.
   std::vector<std::string> apply_stored(const std::vector<Assignment>& assignments);
   // Splits `--key value`, `--key=value` and positional words. A key that is followed by nothing or
   // by another key is a switch with the value "true". A switch of the command, such as --json,

@@ -8,7 +8,7 @@
 #include "src/core/error.h"
 #include "src/device/cuda_check.h"
 #include "src/device/memory.h"
-#include "src/product/plan_table.h"
+#include "src/product/product_choice.h"
 
 namespace tandem {
 

@@ -96,12 +96,39 @@ void simple(Cuda device, const Product& p) {
                           .gelu_input = p.gelu_input ? p.gelu_input.data<D>() : nullptr});
 }
 
+template <class T>
+__global__ void compare_kernel(int64_t n, Global<const T> found, Global<const T> expected,
+                               Global<const T> size, float slack, Global<int32_t> differs) {
+  const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  int32_t any = 0;
+  for (int64_t i = first; i < n; i += int64_t{gridDim.x} * blockDim.x) {
+    const float a = float(found.load(i)), b = float(expected.load(i));
+    const float most = size ? fmaxf(fabsf(b), fabsf(float(size.load(i)))) : fabsf(b);
+    if (!(a == b || fabsf(a - b) <= slack * most || (a != a && b != b))) {
+      any = 1;
+    }
+  }
+  differs.store(first, any);
+}
+
 }  // namespace
 
 void simple_product(Cuda device, const Product& p) {
   on_float(p.a.data.dtype(), [&]<class T>() {
     if constexpr (!std::is_same_v<T, double>) {
       p.d.data.dtype() == DType::kF32 ? simple<T, float>(device, p) : simple<T, T>(device, p);
+    }
+  });
+}
+
+void compare(Cuda device, const Tensor& found, const Tensor& expected, const Tensor& size,
+             float slack, int32_t* differs) {
+  on_float(found.dtype(), [&]<class T>() {
+    if constexpr (!std::is_same_v<T, double>) {
+      const int64_t n = found.elements();
+      launch<compare_kernel<T>>(device, blocks_for(compare_threads(n), 256), 256, 0, n,
+                                found.data<T>(), expected.data<T>(),
+                                size ? size.data<T>() : nullptr, slack, differs);
     }
   });
 }

@@ -1,6 +1,8 @@
 // What implements multiply() of product.h: one function for each device, and the CPU's GEMM.
 #pragma once
 
+#include <algorithm>
+
 #include "src/device/dispatch.h"
 #include "src/product/product.h"
 
@@ -23,6 +25,13 @@ void multiply(Cuda device, const Product& product);
 // The same on a GPU by a kernel of our own, for all types, sizes, strides and alignments. It is
 // slow, with one thread for an element of D, and rounds as multiply() of product.h says.
 void simple_product(Cuda device, const Product& product);
+
+// Compares two arrays of f32, bf16 or fp16 on a GPU: writes for each of compare_threads(n) threads
+// whether one of its elements differs. They are alike if they are equal, both no number, or no
+// further apart than slack * max(|expected|, |size|); `size` may be empty.
+inline int64_t compare_threads(int64_t n) { return std::min((n + 255) / 256 * 256, 1L << 16); }
+void compare(Cuda device, const Tensor& found, const Tensor& expected, const Tensor& size,
+             float slack, int32_t* differs);
 
 }  // namespace kernels
 

@@ -9,7 +9,7 @@
 
 #include "src/product/cublas_lt.h"
 #include "src/product/gemm.h"
-#include "src/product/plan_table.h"
+#include "src/product/product_choice.h"
 
 namespace tandem {
 
@@ -19,7 +19,7 @@ struct Plan {
   CublasLtProduct product;
   std::vector<cublasLtMatmulAlgo_t> algorithms{};  // to be tried from `next` on
   size_t next = 0;
-  bool is_timed = false;  // the first algorithm is that of a table
+  bool is_chosen = false;  // the first algorithm was chosen by measuring
 };
 
 // What one stream needs. A stream belongs to one GPU, and its products run one after the other, so
@@ -28,10 +28,10 @@ class Lane {
  public:
   void multiply(CUstream_st* stream, const Product& p) {
     const std::lock_guard lock(mutex_);
-    const auto table = plans_in_use();
-    if (table != table_) {
+    const auto choices = choices_in_use();
+    if (choices != choices_) {
       plans_.clear();
-      table_ = table;
+      choices_ = choices;
     }
     const std::pair key(ProductKey::of(p), Alignments::of(p));
     auto found = plans_.find(key);
@@ -43,8 +43,8 @@ class Lane {
       if (plan.product.run(library_, stream, p, plan.algorithms[plan.next])) {
         return;
       }
-      if (++plan.next == 1 && plan.is_timed) {
-        say("its own suggestion takes the place of the refused plan of the table", p);
+      if (++plan.next == 1 && plan.is_chosen) {
+        say("its first suggestion takes the place of the chosen one, which it refuses", p);
       }
       if (plan.next == plan.algorithms.size()) {
         say_last_resort(p);
@@ -59,13 +59,13 @@ class Lane {
     if (CublasLtProduct::is_possible(p)) {
       plan.algorithms = plan.product.suggestions(library_, p);
     }
-    const PlanTable::Row* row = table_ ? table_->find(key, alignments) : nullptr;
-    if (row && row->is_fused) {
-      cublasLtMatmulAlgo_t timed;
-      static_assert(sizeof timed == sizeof row->algorithm);
-      std::memcpy(&timed, row->algorithm.data(), sizeof timed);
-      plan.algorithms.insert(plan.algorithms.begin(), timed);
-      plan.is_timed = true;
+    const ProductChoice* choice = choices_ ? choices_->find(key, alignments) : nullptr;
+    if (choice && choice->is_fused) {
+      cublasLtMatmulAlgo_t chosen;
+      static_assert(sizeof chosen == sizeof choice->algorithm);
+      std::memcpy(&chosen, choice->algorithm.data(), sizeof chosen);
+      plan.algorithms.insert(plan.algorithms.begin(), chosen);
+      plan.is_chosen = true;
     }
     if (plan.algorithms.empty()) {
       say_last_resort(p);
@@ -82,7 +82,7 @@ class Lane {
 
   CublasLt library_;
   std::mutex mutex_;
-  std::shared_ptr<const PlanTable> table_;  // that plans_ were made with
+  std::shared_ptr<const ProductChoices> choices_;  // that plans_ follow
   std::map<std::pair<ProductKey, Alignments>, Plan> plans_;
 };
 

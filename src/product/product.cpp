@@ -3,7 +3,7 @@
 #include "src/kernels/activation_functions.h"
 #include "src/kernels/elementwise.h"
 #include "src/product/gemm.h"
-#include "src/product/plan_table.h"
+#include "src/product/product_choice.h"
 
 namespace tandem {
 
@@ -93,15 +93,15 @@ void last_step(const Stream& stream, const Product& product) {
 
 namespace {
 
-// Whether a table of plans says so; without one, a bias is fused and an epilogue is not.
+// Whether the choice for the product says so; without one, a bias is fused and an epilogue is not.
 bool is_fused(const Stream& stream, const Product& p) {
   if (p.epilogue == Epilogue::kNone && !p.bias) {
     return true;
   }
   if (stream.device() == Device::kCuda && !stream.is_dry()) {
-    if (const auto table = plans_in_use()) {
-      if (const auto* row = table->find(ProductKey::of(p), Alignments::of(p))) {
-        return row->is_fused;
+    if (const auto choices = choices_in_use()) {
+      if (const auto* choice = choices->find(ProductKey::of(p), Alignments::of(p))) {
+        return choice->is_fused;
       }
     }
   }

@@ -23,8 +23,8 @@ enum class Epilogue : uint8_t {
 // product is rounded to D's type once, and the epilogue starts from the rounded number. So the bits
 // are those of a separate pass after the product.
 //
-// On a GPU a table of plans (plan_table.h) may choose another formulation for some products, where
-// it was faster. Then, with u the unit roundoff of D's type, an element of D differs by at most
+// On a GPU the choice for a product (product_choice.h) may be another formulation, where it was
+// faster. Then, with u the unit roundoff of D's type, an element of D differs by at most
 //   u |x|                    where a bias is added after the product x has been rounded;
 //   1.13 u |x|               where GELU starts from the unrounded x (|gelu'| < 1.13);
 //   u |x gelu'(gelu_input)|  where the slope multiplies the unrounded x,
@@ -60,9 +60,9 @@ struct Product {
 // Throws Error(kInternal), with the product's sizes, if the device cannot compute the product.
 void multiply(const Stream& stream, const Product& product);
 
-// Whether a table of plans has multiply() compute the product with its epilogue in one step. If
-// not, the caller may do the epilogue in a pass that it needs anyway. Notes the product, as
-// multiply() does, so that tables get a row for it.
+// Whether multiply() computes the product with its epilogue in one step, as the choice for it says.
+// If not, the caller may do the epilogue in a pass that it needs anyway. Notes the product, as
+// multiply() does, so that it is measured.
 bool fuses_epilogue(const Stream& stream, const Product& product);
 
 }  // namespace tandem

@@ -62,6 +62,8 @@ struct RunSummary {
   int64_t samples_per_epoch = 0;
   int64_t skipped_batches = 0;  // steps without a batch, before this start
   std::string memory;           // by class, of one rank
+  int64_t measured_products = 0;
+  double measuring_s = 0;
 };
 
 // For a run whose newest checkpoint is of the last step, or a later one. Writes no file.

@@ -118,7 +118,7 @@ void find_text_problems(const Config& c, std::vector<std::string>& problems) {
   const std::pair<const char*, const std::string&> texts[] = {
       {"run.name", c.run.name},
       {"run.dir", c.run.dir},
-      {"run.gemm_plans", c.run.gemm_plans},
+      {"run.choices", c.run.choices},
       {"run.stop_file", c.run.stop_file},
       {"data.path", c.data.path},
       {"model.freeze", c.model.freeze},
@@ -152,8 +152,8 @@ void Config::bind(Options& o) {
   o.add("run.seed", run.seed, "of initial weights, sample order, dropout and augmentation");
   run.bind_device(o, "run.device");
   o.add("run.threads", run.threads, "CPU threads a rank; 0: its share of the cores", 0, 4096);
-  o.add("run.gemm_plans", run.gemm_plans,
-        "table of `tandem bench gemm`, for products on GPUs; the run keeps a copy");
+  o.add("run.choices", run.choices,
+        "choices.json of another run, for a new one on the same GPUs: what it has is not measured");
   o.add("run.stop_file", run.stop_file,
         "when this file exists, save and stop; remove it before the run goes on");
   o.add_choice("run.watch_spot", run.watch_spot,

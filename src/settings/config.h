@@ -33,7 +33,7 @@ struct RunConfig {
   std::optional<Device> device;  // empty: CUDA where there is a GPU
   std::string device_key = "run.device";
   int64_t threads = 0;
-  std::string gemm_plans{};
+  std::string choices{};
   std::string stop_file{};
   WatchSpot watch_spot = WatchSpot::kAuto;
 

@@ -186,6 +186,10 @@ bool Checkpointer::load(const std::string& checkpoint, Start& start) {
         std::ranges::any_of(parameters_of(model_), &Parameter::shared)) {
       start.changes.push_back("last bits of exact sums of the tied weight, since format 2");
     }
+    if (const std::string plans = "\ngemm_plans = ";
+        written.config.find(plans) != written.config.find(plans + "\n")) {
+      start.changes.push_back("run.gemm_plans is ignored: products are measured");
+    }
   });
   const auto load_all = [&] {
     tandem::load(stream_, *source, slabs);

@@ -1,11 +1,14 @@
 #include "src/train/trainer.h"
 
+#include <filesystem>
+
 #include "comm/link_probe.h"
 #include "layers/attention/attention.h"
 #include "src/core/visible_text.h"
 #include "src/device/ranks/agreement.h"
 #include "src/estimate/memory_check.h"
 #include "src/io/checkpoint/checkpoint.h"
+#include "src/io/file.h"
 
 namespace tandem {
 
@@ -20,11 +23,11 @@ Trainer::Trainer(const Config& config, World& world)
     stop_.watch(world.local_rank() == 0 ? config.run.watch_spot : WatchSpot::kOff, world.host());
   });
   open_data(world.local_rank() == 0);
-  const std::string plans = on_root(job(), [&] {
+  on_root(job(), [&] {
     directory_.lock();
-    return directory_.prepare(config_);
+    directory_.prepare(config_);
+    return std::string();
   });
-  machine_.use_gemm_plans(plans, directory_.gemm_plans());
   directory_.require_shared(job(), world.host());
   build(world.local_size());
   resume();
@@ -54,12 +57,14 @@ void Trainer::build(int ranks_here) {
     options.store.bucket_bytes = plan_bucket_bytes(probe_link(data(), machine_.stream),
                                                    parameter_count(*model_).trained * 4);
   }
+  const ProductRecorder recorder;
   agree(job(), [&] {
     Config planned = config_;
     planned.dist.bucket_mb = static_cast<double>(options.store.bucket_bytes) / (1 << 20);
     check_memory(planned, dataset_->info(), data(), machine_.device(),
                  available_memory(machine_.device(), ranks_here));
   });
+  products_ = recorder.products();
   training_ = std::make_unique<TrainingStep>(*model_, machine_.mesh()->model(), machine_.stream,
                                              machine_.memory, machine_.staging, options);
   training_->store().values.initialize(static_cast<uint64_t>(config_.run.seed));
@@ -79,6 +84,7 @@ void Trainer::resume() {
   if (is_done()) {
     return;  // leaves all files as they are
   }
+  choose();
   agree(job(), [&] {
     if (job().rank() == 0) {
       if (config_.model->reads_text()) {
@@ -93,6 +99,29 @@ void Trainer::resume() {
   });
 }
 
+// What the run has chosen before stays, whatever run.choices says now.
+void Trainer::choose() {
+  const std::string& other = config_.run.choices;
+  agree(job(), [&] {
+    if (!other.empty() && machine_.device() == Device::kCpu) {
+      fail(ExitCode::kConfig,
+           "run.choices is for products on a GPU, and this run computes on the CPU; remove it");
+    }
+  });
+  const std::string file = on_root(job(), [&] {
+    return std::filesystem::exists(directory_.choices()) ? directory_.choices()
+                                                         : directory_.find(other);
+  });
+  const std::string kept = on_root(job(), [&] { return file.empty() ? file : read_file(file); });
+  chosen_ = choose_products(machine_, products_, kept, file);
+  on_root(job(), [&] {
+    if (!chosen_.text.empty()) {
+      replace_file(directory_.choices(), chosen_.text, directory_.folder());
+    }
+    return std::string();
+  });
+}
+
 RunSummary Trainer::summary() const {
   return {.parameters = parameter_count(*model_),
           .flops_per_sample = model_->flops_per_sample(),
@@ -104,7 +133,9 @@ RunSummary Trainer::summary() const {
           .gradient_bytes = training_->store().gradients.bytes(),
           .samples_per_epoch = dataset_->windows(Split::kTrain, config_.model->context()),
           .skipped_batches = state_.skipped_batches,
-          .memory = machine_.memory_at_rest()};
+          .memory = machine_.memory_at_rest(),
+          .measured_products = chosen_.measured,
+          .measuring_s = chosen_.seconds};
 }
 
 void Trainer::start_loader() {

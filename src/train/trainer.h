@@ -9,6 +9,7 @@
 #include "comm/world.h"
 #include "src/data/loader.h"
 #include "src/inference/evaluation.h"
+#include "src/machine/choices.h"
 #include "src/machine/machine.h"
 #include "src/report/metrics_window.h"
 #include "src/report/run_log.h"
@@ -64,6 +65,7 @@ class Trainer {
   }
   double leave_out(Phase phase, std::string_view reason, const std::function<void()>& work);
 
+  void choose();
   bool is_done() const { return saver_->checkpoints().newest_step() >= config_.train.steps; }
   StepPlan plan_step();
   void step(std::vector<MicroBatch> batch, double targets);
@@ -85,6 +87,9 @@ class Trainer {
   StepRanges skip_batches_;
   RunDirectory directory_;
   StopRequests stop_;
+
+  ProductSet products_;  // of a step of this rank
+  Chosen chosen_;
 
   std::unique_ptr<Dataset> dataset_;
   std::unique_ptr<Model> model_;

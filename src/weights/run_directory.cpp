@@ -69,14 +69,13 @@ void RunDirectory::require_in_place() const {
   }
 }
 
-std::string RunDirectory::prepare(const Config& config) const {
+void RunDirectory::prepare(const Config& config) const {
   if (std::filesystem::is_symlink(checkpoints())) {
     fail_data(checkpoints(), ": a symbolic link: what is removed there may be another run's; make ",
               "it a folder, or choose run.dir on the other disk");
   }
   make_directories(checkpoints());
   const std::string config_path = path_ + "/config.cfg";
-  std::string plans = config.run.gemm_plans;  // the file to be copied
   const bool is_new = !std::filesystem::exists(metrics());
   if (const auto before = is_new ? std::nullopt : settings_before(config_path, checkpoints())) {
     if (const std::string changes = changed_settings(*before, config); !changes.empty()) {
@@ -85,13 +84,8 @@ std::string RunDirectory::prepare(const Config& config) const {
                " was started with other settings; choose another run.name, or remove ", path_, ":",
                changes));
     }
-    plans = plans == before->run.gemm_plans ? "" : plans;
-  }
-  if (!plans.empty()) {
-    replace_file(gemm_plans(), read_file(find(plans)), folder());
   }
   replace_file(config_path, config.ini_text(), folder());
-  return config.run.gemm_plans.empty() ? "" : read_file(gemm_plans());
 }
 
 void RunDirectory::require_shared(Control& job, const std::string& host,

@@ -25,7 +25,7 @@ class RunDirectory {
   std::string metrics() const { return path_ + "/metrics.jsonl"; }
   std::string report() const { return path_ + "/report.json"; }
   std::string tokenizer() const { return path_ + "/tokenizer.h5"; }
-  std::string gemm_plans() const { return path_ + "/gemm_plans.txt"; }
+  std::string choices() const { return path_ + "/choices.json"; }
   // Event files lie in the folder itself, because TensorBoard calls a run by its folder.
   const std::string& tensorboard() const { return path_; }
 
@@ -42,11 +42,7 @@ class RunDirectory {
   // same name must have had the same model, data and seed; if its config.cfg is lost, the newest
   // checkpoint says what it had. Errors: kData if the folder cannot be written, kConfig with the
   // settings that differ.
-  //
-  // Returns the run's table of plans (run.gemm_plans), or "". The run keeps a copy and goes on with
-  // it as long as the setting is the same: so a restart keeps its bits, whatever becomes of the
-  // file.
-  std::string prepare(const Config& config) const;
+  void prepare(const Config& config) const;
   // Collective, after lock(). Every rank writes its part of a checkpoint here. Throws
   // AgreedError(kData), with the names of the hosts, if a rank does not see a file that rank 0 has
   // just written. Network file systems may be slow, so a rank looks for `patience`.

@@ -172,19 +172,19 @@ correctness() {
 
 ceilings_and_kernels() {  # the sizes, tiny on the emulated GPU
   item ceilings 60 bench copy "${small[@]}"
-  item gemm_50304 120 bench gemm "${gpt2[@]}" --vocab 50304 --tune
+  item gemm_50304 120 bench gemm "${gpt2[@]}" --vocab 50304 --choose
   item kernels 120 bench kernels "${gpt2[@]}"
   item attention 90 bench attention "${shape[@]}"
-  item step_gpt2_124m_tuned 120 bench step "${gpt2[@]}" --vocab 50304 --tune --profile
+  item step_gpt2_124m_tuned 120 bench step "${gpt2[@]}" --vocab 50304 --choose --profile
   item step_gpt2_124m_50304 60 bench step "${gpt2[@]}" --vocab 50304
   item step_gpt2_124m 60 bench step "${gpt2[@]}"
   if [ -e "$folder/emulated" ]; then
     left_out cudnn "the emulated GPU does not execute it"
   else
     item attention_cudnn 90 bench attention --attention cudnn
-    item step_gpt2_124m_cudnn 120 bench step "${gpt2[@]}" --vocab 50304 --tune --attention cudnn
+    item step_gpt2_124m_cudnn 120 bench step "${gpt2[@]}" --vocab 50304 --choose --attention cudnn
   fi
-  item gemm_50257 120 bench gemm "${gpt2[@]}" --tune
+  item gemm_50257 120 bench gemm "${gpt2[@]}" --choose
 }
 
 others() {

@@ -246,7 +246,7 @@ class UsingAModel(Workspace):
 
     def test_every_command_has_help(self):
         for command in ["", "train", "eval", "generate", "prepare", "prepare text", "prepare images", "inspect", "inspect runs",
-                        "compare", "export", "estimate", "bench", "bench links", "bench gemm"]:
+                        "compare", "export", "estimate", "bench", "bench links"]:
             shown = self.check(run(*command.split(), "--help")).stdout
             self.assertIn(f"tandem {command}", shown)
             self.assertEqual([line for line in shown.splitlines() if len(line) > 120 and " " in line[36:120]], [], command)

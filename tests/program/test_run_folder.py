@@ -156,7 +156,7 @@ class RunFolder(Life):
             refused(manifest, lambda: run("eval", "--checkpoint", os.path.dirname(manifest), timeout=20), kind=kind)
         refused(os.path.join(folder, "metrics.jsonl"), lambda: self.small("special", *more, code=DATA))
         refused(os.path.join(folder, "lock"), lambda: self.small("special", *more, code=DATA))
-        for setting, code in [("--config", CONFIG), ("--run.gemm_plans", DATA)]:
+        for setting, code in [("--config", CONFIG)]:
             result = run("train", "--data.path", self.text, "--run.dir", self.path("zero"), setting, "/dev/zero", *tandem_program.TINY, timeout=20)
             self.assert_one_line(self.check(result, code), "/dev/zero: not a file")
         model = self.path("model")

@@ -16,7 +16,9 @@
 //   TANDEM_SIMT_COVERAGE  file that the names of executed kernels are appended to at exit
 //   TANDEM_SIMT_LAUNCHES  the same for names with template arguments, threads a block, and dynamic
 //                         bytes of shared memory, separated by tabs
-//   TANDEM_SIMT_CUBLASLT  refuse: cuBLASLt does not support any product
+//   TANDEM_SIMT_CUBLASLT  refuse: cuBLASLt does not support any product; timed: its products take
+//                         seconds, the second algorithm the fewest, and less with an epilogue;
+//                         timed-errs: the same, and that algorithm is wrong
 //   CUDA_MODULE_LOADING   LAZY, as in CUDA: a kernel is loaded when it is first launched
 #pragma once
 

@@ -39,7 +39,7 @@ src/options:                src/core src/data
 src/step:                   src/core src/device src/device/ranks src/kernels src/autograd src/data src/options layers/batchnorm2d
                             layers/models comm/sharding comm/sharding/exact optim
 src/settings:               src/core src/device src/data src/stop src/options src/step layers/attention layers/models optim
-src/machine:                src/core src/device src/device/ranks src/product src/autograd layers/attention comm comm/transport
+src/machine:                src/core src/device src/device/ranks src/product src/autograd src/io layers/attention comm comm/transport
                             src/settings
 src/weights/kinds:          layers/models src/settings
 src/weights/hugging_face:   src/core src/device src/io src/io/checkpoint src/io/hdf5 src/io/safetensors src/data/bpe layers/models
@@ -56,7 +56,7 @@ src/report:                 src/core src/device src/device/ranks src/trace src/i
 src/train:                  src/core src/device/ranks src/kernels src/io src/io/checkpoint src/data src/stop layers/attention
                             layers/models comm src/step src/settings src/machine src/weights src/weights/hugging_face
                             src/inference src/estimate src/report
-src/commands:               src/core src/device src/device/ranks src/kernels src/product src/io src/io/checkpoint src/data src/prepare
+src/commands:               src/core src/device src/device/ranks src/kernels src/io src/io/checkpoint src/data src/prepare
                             src/options src/stop comm src/settings src/machine src/weights src/weights/hugging_face src/inference
                             src/estimate src/report src/report/writers src/train
 '

@@ -11,7 +11,7 @@
 #include "src/device/cuda.h"
 #include "src/device/dispatch.h"
 #include "src/kernels/convert.h"
-#include "src/product/tune.h"
+#include "src/product/measure.h"
 
 namespace tandem::bench {
 
@@ -60,10 +60,11 @@ Bench::Bench(const Options& given)
   }
 }
 
-void Bench::tune([[maybe_unused]] const ProductSet& products) const {
+void Bench::choose([[maybe_unused]] const ProductSet& products) const {
   if constexpr (kHasCuda) {
-    use_plans(std::make_shared<const PlanTable>(
-        tune_products(stream, products, [](const ProductKey&, const PlanTable::Row*) {})));
+    use_choices(std::make_shared<const ProductChoices>(measure_products(
+        stream, products,
+        [](const std::string& warning) { std::fprintf(stderr, "%s\n", warning.c_str()); })));
   }
 }
 

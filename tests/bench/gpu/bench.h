@@ -13,7 +13,7 @@
 #include "src/device/stream.h"
 #include "src/device/tensor.h"
 #include "src/machine/gpu_table.h"
-#include "src/product/plan_table.h"
+#include "src/product/product_choice.h"
 
 namespace tandem::bench {
 
@@ -32,7 +32,7 @@ struct Options {
   bool recompute = false;
   bool profile = false;
   bool turns = false;
-  bool tune = false;
+  bool choose = false;
 };
 
 class Bench {
@@ -58,7 +58,7 @@ class Bench {
   double seconds(const std::function<void()>& work);
 
   // Times cuBLASLt's algorithms for the products; the fastest are used from then on.
-  void tune(const ProductSet& products) const;
+  void choose(const ProductSet& products) const;
 
  private:
   std::vector<double> timings(const std::function<void()>& work, int64_t count, int64_t calls);

@@ -35,8 +35,8 @@ constexpr const char* kHelp =
   --warm-up N, --runs N      calls before the timed ones (10), timings (30)
   --threads N                of the CPU (all)
   --attention own|cudnn      attention, step: whose kernels (own)
-  --tune                     gemm, step: on a GPU, products use the fastest of cuBLASLt's algorithms, found by timing as
-                             `tandem bench gemm` does; without it they use its first suggestion
+  --choose                   gemm, step: on a GPU, products use the fastest of cuBLASLt's suggestions, as `tandem train`
+                             does; without it they use the first one
 )";
 
 using Run = void (*)(const Options&);
@@ -115,7 +115,7 @@ Options options_of(const std::vector<std::string>& words) {
   const std::map<std::string, bool*> flags = {{"--profile", &options.profile},
                                               {"--turns", &options.turns},
                                               {"--recompute", &options.recompute},
-                                              {"--tune", &options.tune}};
+                                              {"--choose", &options.choose}};
   for (size_t i = 1; i < words.size(); ++i) {
     name = words[i];
     if (flags.contains(name)) {
@@ -128,8 +128,8 @@ Options options_of(const std::vector<std::string>& words) {
       with_value.at(name)(words[i]);
     }
   }
-  if (options.tune && options.device == Device::kCpu) {
-    fail(ExitCode::kConfig, "--tune: products on the CPU have no algorithms to choose from");
+  if (options.choose && options.device == Device::kCpu) {
+    fail(ExitCode::kConfig, "--choose: products on the CPU have no algorithms to choose from");
   }
   return options;
 }

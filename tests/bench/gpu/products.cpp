@@ -107,12 +107,12 @@ void gemm_bench(const Options& options) {
       }
     }
   }
-  if (options.tune) {
+  if (options.choose) {
     const ProductRecorder recorder;
     for (Timed& product : all) {
       product.first_s = product_seconds(bench, product.shape);
     }
-    bench.tune(recorder.products());
+    bench.choose(recorder.products());
   }
   std::printf("%s, %s, %s, batch %ld, vocabulary %ld\n", bench.device_name().c_str(),
               model.name.c_str(), std::string(name_of(options.precision)).c_str(), model.batch,
@@ -125,7 +125,7 @@ void gemm_bench(const Options& options) {
     const double s = product_seconds(bench, product.shape);
     table.row(product.name,
               {str(product.shape.m), str(product.shape.n), str(product.shape.k), number(s * 1e6),
-               options.tune ? number(product.first_s * 1e6) : "-", rate(product.flops, s),
+               options.choose ? number(product.first_s * 1e6) : "-", rate(product.flops, s),
                bench.gpu() ? percent(product.flops / s / bench.gpu()->peak_flops(options.precision))
                            : "-",
                number(product.calls), number(product.calls * s * 1e3)});

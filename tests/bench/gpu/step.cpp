@@ -160,10 +160,10 @@ void step_bench(const Options& options) {
   const Case model = case_of(options);
   Bench bench(options);
   Steps steps(bench, model);
-  if (options.tune) {
+  if (options.choose) {
     const ProductRecorder recorder;
     steps.run();
-    bench.tune(recorder.products());
+    bench.choose(recorder.products());
   }
   if (options.turns) {
     return take_turns(bench, steps);

@@ -59,12 +59,12 @@ class GpuBench(unittest.TestCase):
 
     @unittest.skipUnless(DEVICE == "cuda", "algorithms are chosen on GPUs")
     def test_tuned_products(self):
-        rows = rows_of(self.run_mode("gemm", "--case", "tiny_gpt", "--tune"))
+        rows = rows_of(self.run_mode("gemm", "--case", "tiny_gpt", "--choose"))
         for name, row in rows.items():
             if re.match("QKV|attention|FC|head", name):
                 self.positive(row[3])  # of the fastest, and of the first
                 self.positive(row[4])
-        self.positive(rows_of(self.run_mode("step", "--case", "tiny_gpt", "--tune"))["median ms"][0])
+        self.positive(rows_of(self.run_mode("step", "--case", "tiny_gpt", "--choose"))["median ms"][0])
 
     def test_each_kernel_of_a_model(self):
         rows = rows_of(self.run_mode("kernels", "--case", "tiny_gpt"))
@@ -118,7 +118,7 @@ class GpuBench(unittest.TestCase):
                 (["gemm", "--case", "resnet20"], "--case resnet20: gemm needs a transformer"),
                 (["step", "--case", "resnet20", "--vocab", 7], "--vocab 7: resnet20 reads images"),
                 (["step", "--precision", "f8"], "--precision f8: must be one of f32, bf16, fp16"),
-                (["gemm", "--device", "cpu", "--tune"], "--tune: products on the CPU have no algorithms"),
+                (["gemm", "--device", "cpu", "--choose"], "--choose: products on the CPU have no algorithms"),
                 (["step", "--device", "tpu"], "--device tpu: must be one of cpu, cuda"),
                 (["attention", "--shape", "1,2,3"], "--shape 1,2,3: must be B,T,HEADS,KV_HEADS,WIDTH"),
                 (["attention", "--shape", "1,2,3,2,8"], ".*where KV_HEADS divides HEADS")]:

@@ -18,6 +18,10 @@ struct CublasLtBehaviour {
   // Seconds that an algorithm takes by the clock of events, beside those that the emulation really
   // takes; null: none.
   std::function<double(int algorithm, cublasLtEpilogue_t epilogue)> seconds{};
+  // Algorithms that give one element of D, or of the auxiliary matrix of GELU, another value.
+  std::function<bool(int algorithm)> errs{};
+  std::function<bool(int algorithm)> idles{};  // algorithms that write nothing
+  bool errs_aside = false;
   int last_used = -1;  // the algorithm of the newest product
 };
 CublasLtBehaviour& cublas_lt();

@@ -5,11 +5,12 @@
 """
 import json
 import os
+import re
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "program"))
 import tandem_program
-from tandem_program import CONFIG, Workspace, losses, metrics, run
+from tandem_program import CONFIG, DATA, Workspace, losses, metrics, run
 
 CUDA = ["--run.device", "cuda", "--dist.backend", "nccl"]
 QUICK = ["--train.steps", "4", "--optim.warmup_steps", "0"]
@@ -93,8 +94,8 @@ class Emulated(Workspace):
         with open(self.text_file) as text:
             self.assertLessEqual(set(hot), set(text.read()))
 
-    def evaluated(self, name, device, ranks=None):
-        return json.loads(self.check(run("eval", self.run_folder(name), "--device", device, "--json", ranks=ranks)).stdout)["val_loss"]
+    def evaluated(self, name, device, *more, ranks=None):
+        return json.loads(self.check(run("eval", self.run_folder(name), "--device", device, "--json", *more, ranks=ranks)).stdout)["val_loss"]
 
     def test_eval_and_generate_follow_the_cpu(self):
         likeliest = ["--temperature", "0", "--tokens", "12", "--samples", "3", "--batch", "2"]
@@ -111,33 +112,69 @@ class Emulated(Workspace):
                     self.assertEqual(texts["cpu"], texts["cuda"])
                 self.assertEqual(*texts["cuda"].split("\n---------------\n")[:2])
 
-    def test_products_follow_a_table(self):
-        model = [*QUICK, *MODELS["gpt"], *CUDA, "--data.path", self.text]
-        path = self.path("plans.txt")
-        self.check(run("bench", "gemm", *model, "--ranks", "2", "--output", path))
-        with open(path) as file:
-            *head, end = file.read().split("\n")
-        def write(number):
-            """The same table, but each fused product takes the algorithm with this number (the fifth of its eight words)."""
-            rows = [line[:-64] + f"{number:016x}" + line[-48:] if " fused " in line else line for line in head]
+    def choices(self, name):
+        with open(os.path.join(self.run_folder(name), "choices.json")) as file:
+            return json.load(file)
+
+    def algorithms(self, name):
+        """Those of all products that are computed in one call (the fifth of an algorithm's eight words)."""
+        [choices] = self.choices(name)
+        return [choice["algorithm"][4] for _, choice in choices["products"] if choice["is_fused"]]
+
+    def test_choices_are_measured_and_kept(self):
+        constant = [*QUICK, *MODELS["gpt"], *CUDA, "--optim.schedule", "constant"]
+        shown = self.train("chosen", *constant, ranks=2).stdout
+        self.assertRegex(shown, r"choices +\d\d products measured in .*; kept in .*runs/chosen/choices.json")
+        self.assertGreater(len(self.algorithms("chosen")), 10)
+        self.assertEqual(set(self.algorithms("chosen")), {1})
+        kept = self.choices("chosen")
+        self.train("chosen-parts", *constant, "--train.steps", "2", ranks=2)
+        self.assertNotIn("choices ", self.train("chosen-parts", *constant, ranks=2).stdout)
+        self.assertEqual(losses(self.run_folder("chosen")), losses(self.run_folder("chosen-parts")))
+        self.assertEqual(self.tensors("chosen"), self.tensors("chosen-parts"))
+        # A file of another run decides for a new run, and not for one that has chosen.
+        file = self.path("choices.json")
+        for _, choice in kept[0]["products"]:
+            choice["algorithm"][4] = 2
+        with open(file, "w") as stream:
+            json.dump(kept, stream)
+        shown = self.train("other", *constant, "--train.steps", "2", "--run.choices", file, ranks=2).stdout
+        self.assertNotIn("choices ", shown)
+        self.assertEqual(set(self.algorithms("other")), {2})
+        os.remove(file)
+        self.train("other", *constant, "--run.choices", file, ranks=2)
+        self.assertNotEqual(losses(self.run_folder("chosen")), losses(self.run_folder("other")))
+        # `eval` follows the run whose checkpoint it reads.
+        batch = ["--batch", "4"]  # as a rank has
+        follows = self.evaluated("other", "cuda", *batch)
+        os.remove(os.path.join(self.run_folder("other"), "choices.json"))
+        self.assertNotEqual(follows, self.evaluated("other", "cuda", *batch))
+
+    def test_choices_are_for_a_gpu_and_a_library(self):
+        model = [*QUICK, *MODELS["gpt"], *CUDA]
+        self.train("here", *model, "--train.steps", "2")
+        [here] = self.choices("here")
+        path = os.path.join(self.run_folder("here"), "choices.json")
+        with open(path, "w") as file:
+            json.dump([dict(here, gpu="NVIDIA A100")], file)
+        self.assertIn("products measured", self.train("here", *model, "--train.steps", "3").stdout)
+        self.assertEqual([choices["gpu"] for choices in self.choices("here")], ["NVIDIA A100", here["gpu"]])
+        for wrong in ["[", "{}", json.dumps([dict(here, library=1)]), json.dumps([here]).replace("f32", "f8")]:
             with open(path, "w") as file:
-                file.write("\n".join([*rows, end]))
-        self.assertGreater(sum(" fused " in line for line in head), 10)
-        plans = ["--run.gemm_plans", path, "--optim.schedule", "constant"]
-        write(1)
-        first = self.curve("planned", "gpt", *CUDA, *plans, ranks=2)
-        self.curve("planned-parts", "gpt", *CUDA, *plans, "--train.steps", "2", ranks=2)
-        write(2)
-        self.assertNotEqual(first, self.curve("other", "gpt", *CUDA, *plans, ranks=2))
-        self.assertEqual(first, self.curve("planned-parts", "gpt", *CUDA, *plans, ranks=2))  # by its copy
-        head[2] = "gpu NVIDIA A100"
-        write(1)
-        for ranks in [None, 2]:
-            result = self.train("elsewhere", *QUICK, *MODELS["gpt"], *CUDA, *plans, ranks=ranks, code=CONFIG)
-            self.assert_one_line(result, "elsewhere/gemm_plans.txt: plans for NVIDIA A100, and this is .*tandem bench gemm")
-        self.assert_one_line(self.check(run("bench", "gemm", *model), CONFIG), "with --output FILE")
-        self.assert_one_line(self.check(run("bench", "gemm", *model, "--output", path, "--run.device", "cpu", "--dist.backend", "mpi"),
-                                        CONFIG), "on a GPU")
+                file.write(wrong)
+            result = self.train("here", *model, ranks=2, code=DATA)
+            self.assert_one_line(result, "here/choices.json: no choices of products .*remove it")
+        result = self.train("cpu", *QUICK, *SMALL, "--run.device", "cpu", "--run.choices", path, code=CONFIG)
+        self.assert_one_line(result, "run.choices is for products on a GPU")
+
+    def test_a_wrong_suggestion_is_left_out(self):
+        for ranks in [1, 3]:
+            name = f"wrong-{ranks}"
+            result = self.train(name, *QUICK, *MODELS["gpt"], *CUDA, ranks=ranks, environment={"TANDEM_SIMT_CUBLASLT": "timed-errs"})
+            self.assertEqual(set(self.algorithms(name)), {2})
+            warnings = re.findall("tandem: warning: rank 0: suggestion 2 of cuBLASLt gives another result.*", result.stderr)
+            self.assertGreaterEqual(len(warnings), len(self.algorithms(name)))
+            self.assertNotIn("rank 1: suggestion", result.stderr)
 
     def test_more_ranks_than_gpus(self):
         environment = dict(tandem_program.MPI_ENV, TANDEM_SIMT_DEVICES="1")

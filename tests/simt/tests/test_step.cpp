@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "src/product/tune.h"
+#include "src/product/measure.h"
 #include "tests/simt/libraries/cublaslt.h"
 #include "tests/simt/simt.h"
 #include "tests/step/device_job.h"
@@ -138,7 +138,7 @@ TEST(Step, MicroStepsOfAKindAreTheSameLaunches) {
 // launches: 2 norms, attention, GELU; their 2 + 3 + 1 in backward; the sum over rows of attention's
 // gradient; and one that finishes all sums over rows. About 30 launches serve the whole model. Its
 // small buckets make more shards than the 88 of GPT-2 124M, and these cost no launches.
-// Where a table fuses GELU and its slope, the forward pass of GELU is gone, and that of the slope
+// Where choices fuse GELU and its slope, the forward pass of GELU is gone, and that of the slope
 // is one that sums over rows.
 TEST(Step, TwelveLayersTakeAtMost350Launches) {
   Job job(
@@ -151,8 +151,8 @@ TEST(Step, TwelveLayersTakeAtMost350Launches) {
       simt::cublas_lt().seconds = [](int, cublasLtEpilogue_t epilogue) {
         return epilogue == CUBLASLT_EPILOGUE_DEFAULT ? 100 : 0;
       };
-      use_plans(std::make_shared<const PlanTable>(tune_products(
-          job.stream(), recorder.products(), [](const ProductKey&, const PlanTable::Row*) {})));
+      use_choices(std::make_shared<const ProductChoices>(
+          measure_products(job.stream(), recorder.products(), [](const std::string&) {})));
       simt::cublas_lt() = {};
     }
     cost_of_step(job, 1, record);
@@ -169,7 +169,7 @@ TEST(Step, TwelveLayersTakeAtMost350Launches) {
     EXPECT_EQ(by_kernel["sum_rows_kernel"], fused ? 24 : 12);
     EXPECT_EQ(by_kernel["add_partial_rows_kernel"], 12 + 1);  // the head has a norm
   }
-  use_plans(nullptr);
+  use_choices(nullptr);
 }
 
 // A recomputed block takes sums over rows with the norm after it, as a block that is not does.

@@ -1,24 +1,24 @@
-// Plans of products against a cuBLASLt that refuses algorithms, takes its time, and fuses
-// epilogues.
+// Measured products against a cuBLASLt that refuses algorithms, takes its time, fuses epilogues and
+// errs.
 #include <cmath>
 
 #include "layers/linear/linear.h"
 #include "src/kernels/activation_functions.h"
 #include "src/product/gemm.h"
-#include "src/product/plan_table.h"
-#include "src/product/tune.h"
+#include "src/product/measure.h"
 #include "tests/simt/libraries/cublaslt.h"
 #include "tests/support/harness.h"
 
 namespace tandem::testing {
 namespace {
 
-class GemmPlans : public ::testing::Test {
+class MeasuredProducts : public ::testing::Test {
  protected:
   Stream& stream = test_stream(Device::kCuda);
+  std::vector<std::string> warnings;
 
   void TearDown() override {
-    use_plans(nullptr);
+    use_choices(nullptr);
     simt::cublas_lt() = {};
   }
 
@@ -57,24 +57,29 @@ class GemmPlans : public ::testing::Test {
   static ProductSet products_of(const Product& p) {
     return {{ProductKey::of(p), Alignments::of(p)}};
   }
-  PlanTable tuned(const Product& p) {
-    return tune_products(stream, products_of(p), [](const ProductKey&, const PlanTable::Row*) {});
+  // Lines that it warns with are added to `warnings`.
+  ProductChoices measured(const ProductSet& products) {
+    return measure_products(stream, products,
+                            [this](const std::string& line) { warnings.push_back(line); });
   }
-  void use(const PlanTable& table) { use_plans(std::make_shared<const PlanTable>(table)); }
-  // A table in which this product has a fused plan.
-  PlanTable fusing(const Product& p) {
+  ProductChoices measured(const Product& p) { return measured(products_of(p)); }
+  static void use(const ProductChoices& choices) {
+    use_choices(std::make_shared<const ProductChoices>(choices));
+  }
+  // Choices in which this product is fused.
+  ProductChoices fusing(const Product& p) {
     simt::cublas_lt().seconds = [](int, cublasLtEpilogue_t epilogue) {
       return epilogue == CUBLASLT_EPILOGUE_DEFAULT || epilogue == CUBLASLT_EPILOGUE_BIAS ? 100 : 0;
     };
     simt::cublas_lt().algorithms = 1;
-    PlanTable table = tuned(p);
+    ProductChoices choices = measured(p);
     simt::cublas_lt() = {};
-    EXPECT_TRUE(table.rows.at(ProductKey::of(p)).is_fused);
-    return table;
+    EXPECT_TRUE(choices.products.at(ProductKey::of(p)).is_fused);
+    return choices;
   }
 };
 
-TEST_F(GemmPlans, RefusedAlgorithmsArePassedOverAndNotTriedAgain) {
+TEST_F(MeasuredProducts, RefusedAlgorithmsArePassedOverAndNotTriedAgain) {
   const Product p = product(3, DType::kF32);
   int asked = 0;
   simt::cublas_lt().answer = [&](int algorithm, cublasLtEpilogue_t) {
@@ -90,13 +95,13 @@ TEST_F(GemmPlans, RefusedAlgorithmsArePassedOverAndNotTriedAgain) {
   EXPECT_EQ(asked, 4);
 }
 
-TEST_F(GemmPlans, OtherFailuresAreErrors) {
+TEST_F(MeasuredProducts, OtherFailuresAreErrors) {
   simt::cublas_lt().answer = [](int, cublasLtEpilogue_t) { return CUBLAS_STATUS_EXECUTION_FAILED; };
   EXPECT_THROW(multiply(stream, product(4, DType::kF32)), Error);
 }
 
 // Its numbers are tested by simt.refused_products.
-TEST_F(GemmPlans, TheLastResortSaysSoOnce) {
+TEST_F(MeasuredProducts, TheLastResortSaysSoOnce) {
   const Product p = product(5, DType::kBf16);
   simt::cublas_lt().answer = [](int, cublasLtEpilogue_t) { return CUBLAS_STATUS_NOT_SUPPORTED; };
   const std::string line = said(p);
@@ -109,20 +114,20 @@ TEST_F(GemmPlans, TheLastResortSaysSoOnce) {
   EXPECT_EQ(std::ranges::count(said(product(6, DType::kBf16)), '\n'), 1);
 }
 
-// The kernel's own epilogues, which a table asks for, have the bits of separate passes. A sum in
-// another order differs, so all products here are the kernel's.
-TEST_F(GemmPlans, TheLastResortHasEveryEpilogue) {
+// The kernel's own epilogues, which a choice may ask for, have the bits of separate passes. A sum
+// in another order differs, so all products here are the kernel's.
+TEST_F(MeasuredProducts, TheLastResortHasEveryEpilogue) {
   for (const DType dtype : {DType::kF32, DType::kBf16, DType::kFp16}) {
     for (const Epilogue epilogue : {Epilogue::kGelu, Epilogue::kGeluGradient}) {
       SCOPED_TRACE(str(name_of(dtype), ", epilogue ", static_cast<int>(epilogue)));
       TearDown();
       const Product p = product(7, dtype, epilogue, epilogue == Epilogue::kGelu);
-      const PlanTable table = fusing(p);
+      const ProductChoices choices = fusing(p);
       simt::cublas_lt().answer = [](int, cublasLtEpilogue_t) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
       };
       const std::vector<double> separate = result(p), input = values_of(p.gelu_input);
-      use(table);
+      use(choices);
       EXPECT_NE(said(p), "");
       EXPECT_EQ(values_of(p.d.data), separate);
       EXPECT_EQ(values_of(p.gelu_input), input);
@@ -130,7 +135,7 @@ TEST_F(GemmPlans, TheLastResortHasEveryEpilogue) {
   }
 }
 
-TEST_F(GemmPlans, TheFastestAlgorithmIsKeptAndUsed) {
+TEST_F(MeasuredProducts, TheFastestAlgorithmIsKeptAndUsed) {
   const Product p = product(70, DType::kF32);
   const std::vector<double> first = result(p);
   simt::cublas_lt().seconds = [](int algorithm, cublasLtEpilogue_t) {
@@ -139,34 +144,26 @@ TEST_F(GemmPlans, TheFastestAlgorithmIsKeptAndUsed) {
   simt::cublas_lt().answer = [](int algorithm, cublasLtEpilogue_t) {
     return algorithm == 1 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
   };
-  const PlanTable table = tuned(p);
+  const ProductChoices choices = measured(p);
   simt::cublas_lt() = {};
-  EXPECT_EQ(table.rows.size(), 2u);  // with the bias, and without
-  const PlanTable::Row& row = table.rows.at(ProductKey::of(p));
-  EXPECT_EQ(row.candidates, 3);
-  EXPECT_LT(row.seconds, row.first_seconds);
-  use(table);
+  EXPECT_EQ(choices.products.size(), 2u);  // with the bias, and without
+  const ProductChoice& choice = choices.products.at(ProductKey::of(p));
+  EXPECT_LT(choice.seconds, choice.first_seconds);
+  use(choices);
   const std::vector<double> timed = result(p);
   EXPECT_EQ(simt::cublas_lt().last_used, 2);
   EXPECT_NE(timed, first);
-  // Read from its text, the table gives the same bits, also at better aligned addresses.
-  const std::string text = table.text();
-  const PlanTable read = PlanTable::from_text(text, "plans.txt");
-  EXPECT_EQ(read.text(), text);
-  use(read);
-  EXPECT_EQ(result(p), timed);
-  EXPECT_EQ(simt::cublas_lt().last_used, 2);
-  use_plans(nullptr);
+  use_choices(nullptr);
   EXPECT_EQ(result(p), first);
 }
 
-// A row for aligned operands does not serve misaligned ones.
-TEST_F(GemmPlans, MisalignedOperandsDoNotUseTheTable) {
+// A choice for aligned operands does not serve misaligned ones.
+TEST_F(MeasuredProducts, MisalignedOperandsHaveNoChoice) {
   Product p = product(8, DType::kF32);
   simt::cublas_lt().seconds = [](int algorithm, cublasLtEpilogue_t) {
     return algorithm == 1 ? 0 : 100;
   };
-  use(tuned(p));
+  use(measured(p));
   simt::cublas_lt() = {};
   const Tensor shifted = random({8 * 70 + 1}, DType::kF32, 1);
   p.a = {.data = shifted.slice(1, 8 * 70), .stride = 70};
@@ -174,17 +171,17 @@ TEST_F(GemmPlans, MisalignedOperandsDoNotUseTheTable) {
   EXPECT_EQ(simt::cublas_lt().last_used, 0);
 }
 
-TEST_F(GemmPlans, ARefusedPlanOfATableIsReplacedAndNamed) {
+TEST_F(MeasuredProducts, ARefusedChoiceIsReplacedAndNamed) {
   const Product p = product(9, DType::kF32, Epilogue::kNone, false);
   simt::cublas_lt().seconds = [](int algorithm, cublasLtEpilogue_t) {
     return algorithm == 3 ? 0 : 100;
   };
-  use(tuned(p));
+  use(measured(p));
   simt::cublas_lt() = {.answer = [](int algorithm, cublasLtEpilogue_t) {
     return algorithm == 3 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
   }};
   const std::string line = said(p);
-  EXPECT_NE(line.find("its own suggestion takes the place"), std::string::npos) << line;
+  EXPECT_NE(line.find("its first suggestion takes the place"), std::string::npos) << line;
   EXPECT_EQ(simt::cublas_lt().last_used, 0);
 }
 
@@ -193,7 +190,7 @@ TEST_F(GemmPlans, ARefusedPlanOfATableIsReplacedAndNamed) {
 //   bias: u (|x| + |x + bias|) + s;   GELU: u |gelu(x)| + 1.13 (u |x| + s);
 //   GELU's gradient: u |d| + (u |x| + s) |gelu'|.
 // cuBLASLt's GELU and ours are off by some f32 roundings, which s covers as well.
-TEST_F(GemmPlans, FormulationsAreChosenByTimeAndAgree) {
+TEST_F(MeasuredProducts, FormulationsAreChosenByTimeAndAgree) {
   struct Case {
     Epilogue epilogue;
     bool has_bias;
@@ -213,10 +210,10 @@ TEST_F(GemmPlans, FormulationsAreChosenByTimeAndAgree) {
           return (epilogue == one.fused) == fused_is_fast ? 0 : 100;
         };
         simt::cublas_lt().algorithms = 1;
-        const PlanTable table = tuned(p);
+        const ProductChoices choices = measured(p);
         simt::cublas_lt() = {};
-        EXPECT_EQ(table.rows.at(ProductKey::of(p)).is_fused, fused_is_fast);
-        use(table);
+        EXPECT_EQ(choices.products.at(ProductKey::of(p)).is_fused, fused_is_fast);
+        use(choices);
         cublasLtEpilogue_t newest{};
         simt::cublas_lt().answer = [&](int, cublasLtEpilogue_t epilogue) {
           newest = epilogue;
@@ -253,10 +250,10 @@ TEST_F(GemmPlans, FormulationsAreChosenByTimeAndAgree) {
 }
 
 // A layer before GELU has a bias, and the layer after it computes the gradient: a pass that
-// multiplies by GELU's slope sums the gradient over its rows on its way, and where a table fuses
+// multiplies by GELU's slope sums the gradient over its rows on its way, and where a choice fuses
 // the slope with the product, a pass of its own does. The first weight is the identity, so that the
 // gradient of x is that of GELU's input, and its 40 rows are added in f32.
-TEST_F(GemmPlans, TheBiasBeforeGeluHasItsGradientInBothFormulations) {
+TEST_F(MeasuredProducts, TheBiasBeforeGeluHasItsGradientInBothFormulations) {
   constexpr int64_t kTokens = 40, kWidth = 16;
   const Tensor identity = random_tensor({kWidth, kWidth}, DType::kF32, 1);
   for (int64_t i = 0; i < kWidth * kWidth; ++i) {
@@ -295,7 +292,7 @@ TEST_F(GemmPlans, TheBiasBeforeGeluHasItsGradientInBothFormulations) {
     };
     const ProductRecorder recorder;
     backward();
-    use(tune_products(stream, recorder.products(), [](const ProductKey&, const auto*) {}));
+    use(measured(recorder.products()));
     const std::vector<double> gradient = backward(), sums = values_of(bias.grad);
     EXPECT_EQ(std::ranges::count(epilogues, CUBLASLT_EPILOGUE_DGELU), fused_is_fast ? 1 : 0);
     for (int64_t column = 0; column < kWidth; ++column) {
@@ -310,90 +307,85 @@ TEST_F(GemmPlans, TheBiasBeforeGeluHasItsGradientInBothFormulations) {
 }
 
 // Rows of 20 elements, a bias or an input of GELU that is not aligned to 16 bytes.
-TEST_F(GemmPlans, WhatCuBlasLtCannotFuseIsSeparate) {
+TEST_F(MeasuredProducts, WhatCuBlasLtCannotFuseIsSeparate) {
   Product p = product(10, DType::kBf16, Epilogue::kGelu);
   p.n = 20;
   p.d.data = unwritten({10, 20}, DType::kBf16, Device::kCuda);
   p.gelu_input = unwritten({10, 20}, DType::kBf16, Device::kCuda);
-  EXPECT_FALSE(tuned(p).rows.at(ProductKey::of(p)).is_fused);
+  EXPECT_FALSE(measured(p).products.at(ProductKey::of(p)).is_fused);
   p = product(10, DType::kBf16);
   p.bias = random({25}, DType::kBf16, 3).slice(1, 24);
-  EXPECT_FALSE(tuned(p).rows.at(ProductKey::of(p)).is_fused);
+  EXPECT_FALSE(measured(p).products.at(ProductKey::of(p)).is_fused);
 }
 
-TEST_F(GemmPlans, ATableIsForOneLibraryAndOneGpu) {
-  const PlanTable table = tuned(product(3, DType::kF32));
-  const auto expect_error = [](const PlanTable& other, const std::string& text) {
-    try {
-      require_fitting(other, "plans.txt");
-      FAIL() << "no error: " << text;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kConfig);
-      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+// A suggestion that errs is left out, however fast it is, and the fastest of the others is taken.
+TEST_F(MeasuredProducts, WrongSuggestionsAreLeftOutAndNamed) {
+  simt::cublas_lt().seconds = [](int algorithm, cublasLtEpilogue_t epilogue) {
+    return (epilogue == CUBLASLT_EPILOGUE_DEFAULT ? 200 : 100) - 10 * algorithm;
+  };
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kFp16}) {
+    for (const Epilogue epilogue : {Epilogue::kNone, Epilogue::kGelu, Epilogue::kGeluGradient}) {
+      SCOPED_TRACE(str(name_of(dtype), ", epilogue ", static_cast<int>(epilogue)));
+      warnings.clear();
+      const Product p = product(11, dtype, epilogue, false);
+      simt::cublas_lt().errs = [](int algorithm) { return algorithm == 3; };
+      simt::cublas_lt().answer = [](int algorithm, cublasLtEpilogue_t) {
+        return algorithm == 2 ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
+      };
+      use(measured(p));
+      const size_t ways = epilogue == Epilogue::kNone ? 1 : 2;
+      ASSERT_EQ(warnings.size(), 2 * ways);
+      EXPECT_TRUE(warnings[0].starts_with("suggestion 3 of cuBLASLt fails (")) << warnings[0];
+      EXPECT_TRUE(
+          warnings[1].starts_with("suggestion 4 of cuBLASLt gives another result than "
+                                  "Tandem's kernel, and is left out, for a product of "))
+          << warnings[1];
+      simt::cublas_lt().errs = nullptr;
+      simt::cublas_lt().answer = nullptr;
+      result(p);
+      EXPECT_EQ(simt::cublas_lt().last_used, 1);
     }
-  };
-  require_fitting(table, "plans.txt");
-  PlanTable other = table;
-  other.gpu = "NVIDIA A100";
-  expect_error(other, "plans.txt: plans for NVIDIA A100, and this is ");
-  simt::cublas_lt().version = 140000;
-  expect_error(table, "plans for cuBLASLt 130100, and this is cuBLASLt 140000");
-}
-
-TEST_F(GemmPlans, WrongTextIsAnErrorWithItsLine) {
-  const std::string text = tuned(product(3, DType::kF32)).text();
-  const auto expect_error = [&](const std::string& from, const std::string& to,
-                                const std::string& said) {
-    std::string wrong = text;
-    const size_t at = wrong.find(from);
-    ASSERT_NE(at, std::string::npos) << from;
-    wrong.replace(at, from.size(), to);
-    try {
-      PlanTable::from_text(wrong, "plans.txt");
-      FAIL() << "no error: " << said;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kConfig);
-      EXPECT_NE(std::string(error.what()).find(said), std::string::npos) << error.what();
-    }
-  };
-  expect_error("plans 1", "plans 2", "plans.txt:1: no line \"tandem gemm plans 1\"");
-  expect_error("\ngpu ", "\n", "plans.txt:3: no line \"gpu \"");
-  expect_error("\n3 24 ", "\nthree 24 ", "plans.txt:5: has \"three\" for a number");
-  expect_error(" f32 f32 ", " f32 f8 ", "unknown type \"f8\"");
-  expect_error(" N T ", " N X ", "unknown word \"X\"");
-  expect_error(" 64 64 64 ", " 64 48 64 ", "alignment");
-  expect_error(" fused ", " fused", "unknown word \"fused");
-  expect_error(text.substr(text.size() - 100), "\n", "plans.txt:6: ");
-  const std::string end = text.substr(text.size() - 20, 19);
-  expect_error(end + "\n", end + " 1\n", "goes on with \"1\"");
-}
-
-// What a stream that only counts is asked for, with the smallest alignments.
-TEST(ProductRecorder, NotesEachProductOnce) {
-  Stream dry = Stream::dry(Device::kCuda, {});
-  Memory memory(dry);
-  const auto matrix = [&](int64_t elements) {
-    return Tensor::empty(memory, {elements}, DType::kBf16, MemoryClass::kData);
-  };
-  Product p{.m = 4,
-            .n = 8,
-            .k = 16,
-            .a = {.data = matrix(64), .stride = 16},
-            .b = {.data = matrix(136), .stride = 8},
-            .d = {.data = matrix(32), .stride = 8}};
-  ProductRecorder outer;
-  {
-    const ProductRecorder recorder;
-    multiply(dry, p);
-    p.b.data = p.b.data.slice(8, 128);
-    multiply(dry, p);
-    EXPECT_EQ(recorder.products(), (ProductSet{{ProductKey::of(p), Alignments::of(p)}}));
-    EXPECT_EQ(Alignments::of(p).b, 16u);
-    p.beta = 1;
-    multiply(dry, p);
-    EXPECT_EQ(recorder.products().size(), 2u);
   }
-  EXPECT_TRUE(outer.products().empty());
+}
+
+// Its result is not that of the run before.
+TEST_F(MeasuredProducts, WhatIsNotWrittenIsNoticed) {
+  simt::cublas_lt().idles = [](int algorithm) { return algorithm == 2; };
+  simt::cublas_lt().seconds = [](int algorithm, cublasLtEpilogue_t) {
+    return algorithm == 2 ? 0 : 100;
+  };
+  const Product p = product(15, DType::kF32, Epilogue::kNone, false);
+  use(measured(p));
+  EXPECT_EQ(warnings.size(), 1u);
+  result(p);
+  EXPECT_EQ(simt::cublas_lt().last_used, 0);
+}
+
+// GELU's input is a result of its own.
+TEST_F(MeasuredProducts, AWrongSideResultIsNoticed) {
+  simt::cublas_lt().errs_aside = true;
+  simt::cublas_lt().seconds = [](int, cublasLtEpilogue_t epilogue) {
+    return epilogue == CUBLASLT_EPILOGUE_DEFAULT ? 100 : 0;
+  };
+  const Product p = product(12, DType::kBf16, Epilogue::kGelu, false);
+  EXPECT_FALSE(measured(p).products.at(ProductKey::of(p)).is_fused);
+  EXPECT_EQ(warnings.size(), 4u);
+}
+
+TEST_F(MeasuredProducts, ALibraryThatIsNeverRightIsAnError) {
+  simt::cublas_lt().errs = [](int) { return true; };
+  EXPECT_THROW(measured(product(13, DType::kF32)), Error);
+}
+
+// Of suggestions that are nearly as fast, the first one stays.
+TEST_F(MeasuredProducts, ALittleFasterIsNotWorthIt) {
+  simt::cublas_lt().seconds = [](int algorithm, cublasLtEpilogue_t) {
+    return algorithm == 0 ? 100 : 99;
+  };
+  const Product p = product(14, DType::kF32, Epilogue::kNone, false);
+  use(measured(p));
+  result(p);
+  EXPECT_EQ(simt::cublas_lt().last_used, 0);
 }
 
 }  // namespace

@@ -1,0 +1,86 @@
+// What the way of computing a product depends on, and ways that were chosen by timing them on a
+// GPU. Nothing here needs a GPU.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+
+#include "src/product/product.h"
+
+namespace tandem {
+
+// All that describes a product but its numbers, its addresses and alpha.
+struct ProductKey {
+  int64_t m, n, k;
+  DType in, out;  // of A and B, and of D
+  bool a_transposed, b_transposed;
+  int64_t a_stride, b_stride, d_stride;  // elements
+  bool has_bias;
+  bool accumulates;  // beta is not 0
+  Epilogue epilogue;
+  auto operator<=>(const ProductKey&) const = default;
+
+  static ProductKey of(const Product& product);
+};
+
+// Of a product's addresses, in bytes: the largest power of 2 up to 64 that divides each of them.
+// Memory promises no more than 64 for a block, so that these numbers, and with them the algorithms,
+// do not depend on where blocks happen to lie. Operands that a product lacks have 64.
+struct Alignments {
+  uint32_t a, b, d, bias, gelu_input;
+  auto operator<=>(const Alignments&) const = default;
+
+  static Alignments of(const Product& product);
+  // Whether a choice for `other` serves operands with these.
+  bool at_least(const Alignments& other) const { return smallest(other) == other; }
+  Alignments smallest(const Alignments& other) const;  // of each operand
+};
+uint32_t alignment(const void* address);
+
+// Different products, each with the smallest alignments that were seen.
+using ProductSet = std::map<ProductKey, Alignments>;
+void add(ProductSet& set, const ProductKey& key, const Alignments& alignments);
+
+// While it lives, notes the products that its thread asks for, on dry streams, too.
+class ProductRecorder {
+ public:
+  ProductRecorder();
+  ~ProductRecorder();
+  ProductRecorder(const ProductRecorder&) = delete;
+  const ProductSet& products() const { return products_; }
+
+  static void note(const Product& product);  // multiply() calls it
+
+ private:
+  ProductSet products_;
+  ProductRecorder* outer_;
+};
+
+// A product with a bias or an epilogue can be computed in two ways. Fused: in one call of cuBLASLt.
+// Separate: without its last step, which is the epilogue or else the bias; a pass of our own then
+// does that step. The product without its last step has a choice of its own.
+struct ProductChoice {
+  Alignments alignments{};              // that it needs
+  bool is_fused = true;                 // so is every product without bias and epilogue
+  double seconds = 0;                   // of the whole product
+  double first_seconds = 0;             // with the library's first suggestion, of the same kind
+  std::array<uint64_t, 8> algorithm{};  // a cublasLtMatmulAlgo_t, of a fused product
+  bool operator==(const ProductChoice&) const = default;
+};
+
+struct ProductChoices {
+  std::string gpu{};      // "NVIDIA H200"
+  std::string library{};  // "cuBLASLt 130100"
+  std::map<ProductKey, ProductChoice> products{};
+
+  // The choice that serves the product, or null.
+  const ProductChoice* find(const ProductKey& key, const Alignments& alignments) const;
+};
+
+// What products of this process follow from now on; null: cuBLASLt's first suggestion is used,
+// biases are fused, and epilogues are separate.
+void use_choices(std::shared_ptr<const ProductChoices> choices);
+std::shared_ptr<const ProductChoices> choices_in_use();
+
+}  // namespace tandem
