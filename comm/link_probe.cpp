@@ -14,11 +14,7 @@ namespace {
 
 constexpr int64_t kGrowth = 4;
 constexpr int kRepeats = 5;
-constexpr ProbeSizes kProbed{.largest = 4 << 20, .budget_s = 1};
 constexpr ProbeSizes kForBandwidth{.smallest = 64 << 10, .largest = 64 << 20, .budget_s = 3};
-
-constexpr double kLatencyShare = 0.05;
-constexpr int64_t kSmallestBucket = 256 << 10;
 
 double seconds_of(const Group& all, Collectives& group, size_t kind, const Tensor& whole) {
   const int64_t shard = whole.elements() / group.size();
@@ -95,13 +91,6 @@ Link fit_link(std::span<const LinkSample> samples) {
   return {.latency_s = a, .bytes_per_s = std::min(1 / b, kMostRate)};
 }
 
-Link probe_link(const Group& group, const Stream& compute) {
-  if (group.size() == 1) {
-    return {.latency_s = 0, .bytes_per_s = kMostRate};
-  }
-  return fit_link(sample_link(group, group.collectives(), kAllReduce, compute, kProbed));
-}
-
 double bus_gb_s(const CollectiveKind& kind, int ranks, const LinkSample& sample) {
   return kind.passes * passed(ranks, static_cast<double>(sample.bytes)) / sample.seconds / 1e9;
 }
@@ -122,15 +111,6 @@ double require_bus_bandwidth(const Group& group, const Stream& compute, double l
             "in no placement group; another job on the same links"));
   }
   return measured;
-}
-
-int64_t plan_bucket_bytes(const Link& link, int64_t model_bytes) {
-  int64_t bucket = kSmallestBucket;
-  const auto transfer_s = [&] { return static_cast<double>(bucket) / link.bytes_per_s; };
-  while (bucket < model_bytes && link.latency_s > kLatencyShare * transfer_s()) {
-    bucket *= 2;
-  }
-  return std::min(bucket, model_bytes);
 }
 
 }  // namespace tandem

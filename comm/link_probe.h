@@ -1,4 +1,4 @@
-// Measures latency and bandwidth between ranks, and chooses the bucket size from them.
+// Measures latency and bandwidth between ranks.
 //
 // The model is Hockney's (1994, "The communication challenge for MPP"): a collective of n bytes
 // takes latency + n / bandwidth. Both contain the effects of the algorithm and of the number of
@@ -54,10 +54,6 @@ inline constexpr double kMostRate = 1e15;
 // two samples of different sizes. kMostRate if size made no difference.
 Link fit_link(std::span<const LinkSample> samples);
 
-// Collective: fits the times of all_reduce of 4 KiB to 4 MiB, within about a second. 1 rank: zero
-// latency, kMostRate.
-Link probe_link(const Group& group, const Stream& compute);
-
 // The bus bandwidth, in 10^9 bytes/s, as nccl-tests define it (PERFORMANCE.md there): passes x
 // (n - 1) / n x bytes / seconds. It is that of the slowest link, whatever the number of ranks.
 double bus_gb_s(const CollectiveKind& kind, int ranks, const LinkSample& sample);
@@ -66,11 +62,5 @@ double bus_gb_s(const CollectiveKind& kind, int ranks, const LinkSample& sample)
 // about 3 seconds. Throws AgreedError(kConfig) with both figures and likely causes if it is less
 // than `least_gb_s`. Returns it; 0 with 1 rank, where there is nothing to measure.
 double require_bus_bandwidth(const Group& group, const Stream& compute, double least_gb_s);
-
-// The smallest power of two, from 256 KiB on, for which the latency is at most 5 % of the transfer
-// time; but never more than `model_bytes`. Smaller buckets waste time on latency, larger ones
-// overlap less with the backward pass. Only powers of two, so that small differences between
-// measurements rarely change the result.
-int64_t plan_bucket_bytes(const Link& link, int64_t model_bytes);
 
 }  // namespace tandem

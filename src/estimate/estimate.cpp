@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "comm/link_probe.h"
 #include "comm/transport/local_control.h"
 #include "src/core/formatted.h"
 #include "src/machine/gpu_table.h"
@@ -59,26 +58,11 @@ std::vector<int> node_of_rank(const Job& job) {
   return nodes;
 }
 
-// The options of the step. With dist.bucket_mb = 0 they hold the bucket size that a run would plan
-// over these links: the link probe runs on the clock of dry collectives.
-TrainingStep::Options planned(const Config& config, Model& model, const Job& job, int64_t most) {
+// The options of the step.
+TrainingStep::Options planned(Config config, const Job& job, int64_t most) {
+  config.dist.resolve_bucket_mb(job.hardware.device);
   TrainingStep::Options options = config.training_step(job.ranks);
   options.most_micro_steps = most;
-  if (config.dist.bucket_mb == 0) {
-    std::vector<LinkSample> samples;
-    const Stream nothing = Stream::dry(Device::kCpu, {});
-    Memory memory(nothing);
-    for (const int64_t bytes : {int64_t{4} << 10, int64_t{4} << 20}) {
-      DryCollectives world(0, job.ranks, Device::kCpu, job.hardware.speed, job.hardware.network);
-      world.set_nodes(node_of_rank(job));
-      world.all_reduce(Tensor::empty(memory, {bytes / 4}, DType::kF32, MemoryClass::kStaging),
-                       Traffic::kControl);
-      samples.push_back({.bytes = bytes, .seconds = world.stream().clock().now_s});
-    }
-    const int64_t model_bytes = parameter_count(model).trained * size_of(DType::kF32);
-    const Link link = job.ranks > 1 ? fit_link(samples) : Link{.bytes_per_s = kMostRate};
-    options.store.bucket_bytes = plan_bucket_bytes(link, model_bytes);
-  }
   return options;
 }
 
@@ -99,7 +83,7 @@ class DryRun {
         control_(rank, job.ranks),
         data_(control_, world_, memory_, node_of_rank(job), config.dist.shard),
         model_(make_model(config.model, data)),
-        training_(*model_, data_, stream_, memory_, staging_, planned(config, *model_, job, most)),
+        training_(*model_, data_, stream_, memory_, staging_, planned(config, job, most)),
         upload_(stream_, memory_, staging_, data, training_.store().values.dtype()),
         micro_batch_(config.train.batch_plan(job.ranks).micro_batch()),
         context_(config.model->context()) {}

@@ -101,6 +101,18 @@ void Options::add(const std::string& key, Number& value, const std::string& help
 template void Options::add(const std::string&, int64_t&, const std::string&, int64_t, int64_t);
 template void Options::add(const std::string&, double&, const std::string&, double, double);
 
+void Options::add_or_auto(const std::string& key, double& value, const std::string& help,
+                          double high) {
+  bind({key, help, str("auto, or a number in [0, ", number_text(high), "]"), "",
+        [&value, high](const std::string& text) {
+          const auto parsed = text == "auto" ? 0 : parse_number<double>(text);
+          const bool good = parsed && *parsed >= 0 && *parsed <= high;
+          value = good ? *parsed : value;
+          return good;
+        },
+        [&value] { return value == 0 ? "auto" : number_text(value); }});
+}
+
 void Options::add(const std::string& key, bool& value, const std::string& help) {
   bind({key, help, kYesOrNo, "",
         [&value](const std::string& text) {

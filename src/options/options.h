@@ -56,6 +56,8 @@ class Options {
   void add(const std::string& key, Number& value, const std::string& help,
            std::type_identity_t<Number> low = 0,
            std::type_identity_t<Number> high = kNoLimit<Number>);
+  // 0 stands for "auto".
+  void add_or_auto(const std::string& key, double& value, const std::string& help, double high);
   void add(const std::string& key, bool& value, const std::string& help);
   void add(const std::string& key, std::string& value, const std::string& help);
   void add(const std::string& key, std::optional<std::string>& value, const std::string& help);

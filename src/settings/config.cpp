@@ -54,8 +54,8 @@ void bind_dist(Options& o, DistConfig& dist) {
                "library that moves gradients");
   o.add_choice("dist.reduce", dist.reduce, {{"ring", Reduce::kRing}, {"exact", Reduce::kExact}},
                "how gradients are summed");
-  o.add("dist.bucket_mb", dist.bucket_mb,
-        "MiB of gradients sent together; 0: planned from a probe of the link", 0, 1e6);
+  o.add_or_auto("dist.bucket_mb", dist.bucket_mb,
+                "MiB of gradients sent together; auto: 4 over MPI, 25 over NCCL", 1e6);
   o.add_choice("dist.wire_dtype", dist.wire_dtype, {{"f32", DType::kF32}, {"bf16", DType::kBf16}},
                "type of gradients on the wire");
   o.add("dist.overlap", dist.overlap, "send gradients while backward goes on");

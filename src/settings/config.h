@@ -91,7 +91,7 @@ struct DistConfig {
   int64_t zero = 0;
   Backend backend = Backend::kAuto;
   Reduce reduce = Reduce::kRing;
-  double bucket_mb = 4;
+  double bucket_mb = 0;  // 0: auto
   DType wire_dtype = DType::kF32;
   bool overlap = true;
   Sharing shard = Sharing::kWorld;
@@ -99,6 +99,15 @@ struct DistConfig {
   Unused unused = Unused::kIsError;
   double timeout_s = 600;
   double min_gb_s = 0;
+
+  // Whether gradients on such a device go over NCCL.
+  bool over_nccl(Device device) const {
+    return device == Device::kCuda && backend != Backend::kMpi;
+  }
+  // What auto means: an NCCL call costs the host 50 to 150 us, so that few and large ones pay.
+  void resolve_bucket_mb(Device device) {
+    bucket_mb = bucket_mb > 0 ? bucket_mb : over_nccl(device) ? 25 : 4;
+  }
 };
 
 struct CheckpointConfig {

@@ -1,8 +1,8 @@
 #include "src/train/trainer.h"
 
+#include <array>
 #include <filesystem>
 
-#include "comm/link_probe.h"
 #include "layers/attention/attention.h"
 #include "src/core/visible_text.h"
 #include "src/device/ranks/agreement.h"
@@ -25,9 +25,11 @@ Trainer::Trainer(const Config& config, World& world)
   open_data(world.local_rank() == 0);
   on_root(job(), [&] {
     directory_.lock();
-    directory_.prepare(config_);
+    directory_.prepare(config_, machine_.device());
     return std::string();
   });
+  // The same on all ranks.
+  config_.dist.bucket_mb = job().sum(std::array{job().rank() == 0 ? config_.dist.bucket_mb : 0})[0];
   directory_.require_shared(job(), world.host());
   build(world.local_size());
   resume();
@@ -52,21 +54,15 @@ void Trainer::open_data(bool verifies) {
 }
 
 void Trainer::build(int ranks_here) {
-  TrainingStep::Options options = config_.training_step(data().size());
-  if (config_.dist.bucket_mb == 0) {
-    options.store.bucket_bytes = plan_bucket_bytes(probe_link(data(), machine_.stream),
-                                                   parameter_count(*model_).trained * 4);
-  }
   const ProductRecorder recorder;
   agree(job(), [&] {
-    Config planned = config_;
-    planned.dist.bucket_mb = static_cast<double>(options.store.bucket_bytes) / (1 << 20);
-    check_memory(planned, dataset_->info(), data(), machine_.device(),
+    check_memory(config_, dataset_->info(), data(), machine_.device(),
                  available_memory(machine_.device(), ranks_here));
   });
   products_ = recorder.products();
   training_ = std::make_unique<TrainingStep>(*model_, machine_.mesh()->model(), machine_.stream,
-                                             machine_.memory, machine_.staging, options);
+                                             machine_.memory, machine_.staging,
+                                             config_.training_step(data().size()));
   training_->store().values.initialize(static_cast<uint64_t>(config_.run.seed));
   window_ = std::make_unique<MetricsWindow>(machine_, *model_, training_->store().values.dtype(),
                                             config_.train.global_batch);

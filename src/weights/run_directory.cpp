@@ -69,7 +69,7 @@ void RunDirectory::require_in_place() const {
   }
 }
 
-void RunDirectory::prepare(const Config& config) const {
+void RunDirectory::prepare(Config& config, Device device) const {
   if (std::filesystem::is_symlink(checkpoints())) {
     fail_data(checkpoints(), ": a symbolic link: what is removed there may be another run's; make ",
               "it a folder, or choose run.dir on the other disk");
@@ -84,7 +84,10 @@ void RunDirectory::prepare(const Config& config) const {
                " was started with other settings; choose another run.name, or remove ", path_, ":",
                changes));
     }
+    config.dist.bucket_mb =
+        config.dist.bucket_mb > 0 ? config.dist.bucket_mb : before->dist.bucket_mb;
   }
+  config.dist.resolve_bucket_mb(device);
   replace_file(config_path, config.ini_text(), folder());
 }
 

@@ -70,21 +70,9 @@ TEST(LinkFit, OneSizeIsNotEnough) {
   EXPECT_THROW(fit_link(same), Error);
 }
 
-TEST(BucketPlan, IsTheSmallestPowerOfTwoWhereLatencyIsFivePercent) {
-  const int64_t large = 1 << 30;
-  EXPECT_EQ(plan_bucket_bytes({1e-3, 20e6}, large), 512 << 10);   // 20 * 20 kB = 400 kB
-  EXPECT_EQ(plan_bucket_bytes({1e-3, 26e6}, large), 512 << 10);   // 520 kB
-  EXPECT_EQ(plan_bucket_bytes({1e-3, 27e6}, large), kMiB);        // 540 kB, more than 2^19
-  EXPECT_EQ(plan_bucket_bytes({50e-6, 25e9}, large), 32 * kMiB);  // 25 MB
-  EXPECT_EQ(plan_bucket_bytes({1.0 / 20, kMiB}, large), kMiB);    // exactly
-}
-
-TEST(BucketPlan, StaysBetweenTheSmallestBucketAndTheModel) {
-  EXPECT_EQ(plan_bucket_bytes({1e-6, 1e6}, 1 << 30), 256 << 10);
-  EXPECT_EQ(plan_bucket_bytes({0, kMostRate}, 1 << 30), 256 << 10);
-  EXPECT_EQ(plan_bucket_bytes({1, 1e9}, 3 * kMiB), 3 * kMiB);
-  EXPECT_EQ(plan_bucket_bytes({1e-6, kMostRate}, 5 * kMiB), 5 * kMiB);
-  EXPECT_EQ(plan_bucket_bytes({0, 1e9}, 1000), 1000);
+Link probe(const Group& group, const Stream& compute) {
+  return fit_link(sample_link(group, group.collectives(), kAllReduce, compute,
+                              {.largest = 4 * kMiB, .budget_s = 1}));
 }
 
 // Two ranks in one process; the link between them sleeps.
@@ -119,7 +107,7 @@ class SleepingLink final : public Collectives {
 
 Link probe(SleepingLink& link) {
   LocalControl control(0, 2);  // both ranks measure the same
-  return probe_link({control, link, test_memory(), {0, 0}}, test_stream());
+  return probe({control, link, test_memory(), {0, 0}}, test_stream());
 }
 
 TEST(LinkProbe, FindsTheRatesOfALink) {
@@ -187,13 +175,8 @@ TEST(LinkProbe, AllRanksFindTheSame) {
     const Group ranks(world.control, world.collectives, test_memory(device),
                       std::vector<int>(static_cast<size_t>(world.size()), 0));
     const int64_t payload = ranks.wire().payload().total();
-    const Link rates = probe_link(ranks, test_stream(device));
+    const Link rates = probe(ranks, test_stream(device));
     EXPECT_EQ(ranks.wire().payload().total(), payload);
-    if (ranks.size() == 1) {
-      EXPECT_EQ(rates.latency_s, 0);
-      EXPECT_EQ(rates.bytes_per_s, kMostRate);
-      return;
-    }
     EXPECT_TRUE(std::isfinite(rates.latency_s));
     EXPECT_GT(rates.bytes_per_s, 0);
     std::string bits(sizeof rates, '\0');

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+from pathlib import Path
 
 import tandem_program
 from tandem_program import CONFIG, DATA, run
@@ -34,6 +35,13 @@ class Resuming(Life):
         self.assertEqual(changes("--optim.lr", "0.0005", "--train.micro_batch", "4", "--run.stop_file", "stop", "--log.progress", "plain"),
                          ["run.stop_file \"\" -> stop", "train.steps 10 -> 20", "train.micro_batch 0 -> 4", "optim.lr 0.001 -> 5e-04",
                           "log.progress none -> plain"])
+
+    def test_what_auto_meant_stays(self):
+        for name, first, then, stays in [("new", "auto", "auto", "4"), ("older", "1", "auto", "1"), ("given", "auto", "2", "2")]:
+            self.small(name, "--train.steps", "5", "--dist.bucket_mb", first)
+            shown = self.small(name, "--dist.bucket_mb", then).stdout
+            self.assertIn(f"bucket_mb = {stays}\n", Path(self.run_folder(name), "config.cfg").read_text())
+            self.assertEqual("dist.bucket_mb" in shown, name == "given")
 
     def test_another_optimizer_or_batch_is_refused(self):
         self.small("fixed", "--train.steps", "5")
@@ -127,6 +135,15 @@ class Manifests(Life):
         self.rewrite("crafted", 4, lambda manifest: manifest["files"][0].update(name="rank\ntandem: forged"))
         result = self.check(run("inspect", os.path.dirname(path)), DATA)
         self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+
+    def test_a_setting_that_is_no_more_is_named(self):
+        self.small("plans", "--train.steps", "5")
+        config = Path(self.run_folder("plans"), "config.cfg")
+        def older(text):
+            return text.replace("\nchoices = ", "\ngemm_plans = plans.txt\nchoices = ")
+        config.write_text(older(config.read_text()))
+        self.rewrite("plans", 5, lambda manifest: manifest.update(config=older(manifest["config"])))
+        self.assertRegex(self.small("plans").stdout, r"(?m)^changed +run\.gemm_plans is ignored: products are measured$")
 
     def test_settings_that_cannot_be_are_the_checkpoints_fault(self):
         self.train("settings", "--train.steps", "2")

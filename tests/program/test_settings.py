@@ -227,11 +227,10 @@ ROWS = {
         Row(2, 3, lowers(memory("parameters")), scales(memory("optimizer"), 1, PADDING), ranks=2)],
     "dist.backend": [Row("mpi", "nccl", ends=(CONFIG, "dist.backend = nccl"), given="run.device=auto")],
     "dist.reduce": [Row("ring", "exact", scales(sent("inside"), 2), ranks=2)],
-    # One bucket for wte, which is used twice, and at least one for the rest. 0: the link is probed, which sends megabytes.
+    # One bucket for wte, which is used twice, and at least one for the rest.
     "dist.bucket_mb": [
         Row(0.001, 100, lowers(buckets), lowers(of_rank_0("collectives")), ranks=2),
-        Row(4, 100, gives(buckets, 2, 2), ranks=2),
-        Row(100, 0, gives(lambda run: of_rank_0("wire", "control", "inside")(run) > 2**20, False, True), ranks=2)],
+        Row(4, "auto", gives(buckets, 2, 2), same(losses), ranks=2)],
     "dist.wire_dtype": [Row("f32", "bf16", scales(sent("inside"), 0.5), ranks=2)],
     # In stage 3 with overlap, the next block's weights are gathered while one computes: there is memory for both.
     "dist.overlap": [Row("true", "false", lowers(memory("staging")), same(losses, sent("inside")), ranks=2,
