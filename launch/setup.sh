@@ -2,7 +2,8 @@
 # Installs what Tandem needs on Debian and Ubuntu. Prints what it does; quick when nothing is missing.
 #   launch/setup.sh            what building and running needs
 #   launch/setup.sh --tests    also what the tests need: clang-format, matplotlib, fibers for the emulated GPU; PyTorch, clang 16,
-#                              an SSH server and Slurm if the system has them; headers for cuDNN's attention where there is nvcc
+#                              an SSH server and Slurm if the system has them; where there is nvcc, headers
+#                              for cuDNN's attention and a disassembler
 set -euo pipefail
 [ "${1:-}" != --help ] || { sed -n '2,/^set /s/^# \{0,1\}//p' "$0"; exit; }
 
@@ -39,12 +40,13 @@ extra=()
 for package in "${wanted[@]}"; do
   installed "$package" || extra+=("$package")
 done
-headers=
+from_pip=()
 if [ "$*" = --tests ] && command -v nvcc >/dev/null; then
-  headers=nvidia-cudnn-frontend
-  ! python3 -c "import importlib.metadata as it; it.version('$headers')" 2>/dev/null || headers=
+  for package in nvidia-cudnn-frontend==1.32.0 nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37; do
+    python3 -c "import importlib.metadata as it; it.version('${package%%=*}')" 2>/dev/null || from_pip+=("$package")
+  done
 fi
-if [ ${#missing[@]} -eq 0 ] && [ ${#extra[@]} -eq 0 ] && [ -z "$headers" ]; then
+if [ ${#missing[@]} -eq 0 ] && [ ${#extra[@]} -eq 0 ] && [ ${#from_pip[@]} -eq 0 ]; then
   echo "setup: everything is installed"
   exit 0
 fi
@@ -64,10 +66,11 @@ for package in "${extra[@]}"; do
     echo "setup: this system has no $package; tests that need it cannot run"
   fi
 done
-if [ -n "$headers" ]; then
-  echo "setup: installing $headers"
+for package in "${from_pip[@]}"; do
+  echo "setup: installing $package"
   PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore python3 -m pip install -q --no-deps --retries 1 \
-    --disable-pip-version-check $headers==1.32.0 ||
-    echo "setup: no $headers; the build leaves out cuDNN's attention"
-fi
+    --disable-pip-version-check "$package" ||
+    echo "setup: no $package; the build leaves out cuDNN's attention without nvidia-cudnn-frontend, and the check of machine code" \
+      "is skipped without the other two"
+done
 echo "setup: done"

@@ -10,13 +10,12 @@ Toolkit, or of pip's nvidia-cuda-cuobjdump (with nvidia-cuda-nvdisasm beside it)
 the CUDA Programming Guide, "Technical Specifications per Compute Capability".
 """
 import argparse
-import collections
 import re
 import subprocess
 import sys
 
 SHARED_KIB = {"sm_80": 164, "sm_90": 228}  # of a multiprocessor
-RESERVED = 1024  # bytes of shared memory that each block takes beside its own; objects for sm_90 count them as its own
+RESERVED = 1024  # bytes of shared memory that each block takes beside its own; objects for sm_90 add them where a kernel has any
 REGISTERS, MAX_WARPS, MAX_BLOCKS = 65536, 64, 32
 
 
@@ -49,20 +48,39 @@ def usage(cuobjdump, path):
         elif found := re.search(r"Function (\S+):", line):
             name = found[1]
         elif found := re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)", line):
-            yield arch, name, int(found[1]), int(found[3]) - (RESERVED if arch == "sm_90" else 0), int(found[2])
+            yield arch, name, int(found[1]), max(0, int(found[3]) - (RESERVED if arch == "sm_90" else 0)), int(found[2])
 
 
-def products(cuobjdump, path):
-    """Tensor-core instructions of each architecture and mangled name."""
-    count, arch, name = collections.Counter(), None, None
+def functions(cuobjdump, path):
+    """Yields architecture, mangled name, and the instructions: address, opcode with its suffixes, operands."""
+    arch, name, code = None, None, []
     for line in run(cuobjdump, "-sass", path).splitlines():
-        if found := re.search(r"arch = (sm_\d+)", line):
-            arch = found[1]
-        elif found := re.search(r"Function : (\S+)", line):
-            name = found[1]
-        elif re.search(r"\bHMMA\.", line):
-            count[arch, name] += 1
-    return count
+        if found := re.match(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*) ?(.*?)\s*;", line):
+            code.append((int(found[1], 16), found[2], found[3]))
+        elif found := re.search(r"arch = (sm_\d+)|Function : (\S+)", line):
+            if code:
+                yield arch, name, code
+            arch, name, code = found[1] or arch, found[2] or name, []
+    if code:
+        yield arch, name, code
+
+
+def launches_of(path):
+    """Threads of a block and bytes of dynamic shared memory, by the plain name of the kernel."""
+    launches = {}
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            name, threads, dynamic = line.rstrip("\n").split("\t")
+            launches[plain(name)] = int(threads), int(dynamic)
+    return launches
+
+
+def launch_of(launches, name):
+    """A launch is known without the default arguments of a template."""
+    for launched in launches:
+        if name == launched or name.startswith(launched.removesuffix(">") + ", "):
+            return launches[launched]
+    sys.exit(f"{name} is not among the launches: run a test that launches it")
 
 
 def blocks_of(arch, threads, registers, shared):
@@ -81,16 +99,13 @@ def main():
     parser.add_argument("--cuobjdump", default="cuobjdump")
     parser.add_argument("objects", nargs="+")
     options = parser.parse_args()
-    launches = {}
-    with open(options.launches, encoding="utf-8") as file:
-        for line in file:
-            name, threads, dynamic = line.rstrip("\n").split("\t")
-            launches[plain(name)] = int(threads), int(dynamic)
+    launches = launches_of(options.launches)
     rows = []
     for path in options.objects:
-        count = products(options.cuobjdump, path)
+        products = {(arch, mangled): sum(opcode.startswith("HMMA.") for _, opcode, _ in code)
+                    for arch, mangled, code in functions(options.cuobjdump, path)}
         for arch, mangled, registers, static, stack in usage(options.cuobjdump, path):
-            rows.append((mangled, arch, registers, static, stack, count[arch, mangled]))
+            rows.append((mangled, arch, registers, static, stack, products[arch, mangled]))
     if not rows:
         sys.exit("kernel_resources: no kernels in these objects")
     names = demangled(sorted({row[0] for row in rows}))
@@ -100,9 +115,7 @@ def main():
         name = plain(names[mangled])
         if not re.search(options.kernels, name):
             continue
-        if name not in launches:
-            sys.exit(f"kernel_resources: {name} is not in {options.launches}: run a test that launches it")
-        threads, dynamic = launches[name]
+        threads, dynamic = launch_of(launches, name)
         blocks = blocks_of(arch, threads, registers, static + dynamic)
         print(f"| `{name}` | {arch} | {threads} | {registers} | {stack} | {(static + dynamic) / 1024:.1f} | {blocks} | "
               f"{blocks * threads / 32 / MAX_WARPS:.0%} | {hmma} |")

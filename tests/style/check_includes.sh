@@ -93,7 +93,7 @@ only 'nccl\.h' 'comm/transport/nccl_(collectives\.cpp|stream\..*)'
 only 'nvtx3/' 'src/device/cuda\.cpp'
 only_line '^#include "src/autograd/(block|op|parameter_sums|say_where|tape|variable)\.h"' 'the tape' \
   '(src/(autograd|step)|layers|tests)/.*'
-only_line '\b_*asm_*( volatile)? *\(' 'assembly' 'src/device/ptx\.cuh|src/core/float16\.h'
+only_line '\b_*asm_*( volatile)? *\(' 'assembly' 'src/device/(ptx\.cuh|global\.h)|src/core/float16\.h'
 only_line '<<<' 'a kernel launch' 'src/kernels/launch\.cuh'
 only_line '^ *# *(el)?if.*(__CUDA|TANDEM_CUDA)' 'a test for CUDA' 'src/(core|device)/(dispatch|host_device|float16|global|math)\.h'
 
