@@ -3,9 +3,6 @@ from table import Mutant
 
 BUILD = "release"
 MUTANTS = [
-    Mutant("kernels: a pack is stored as the copy of a struct", "src/device/global.h",
-           "store_words(data_ + i, std::bit_cast<uint4>(pack));", "*reinterpret_cast<Pack<Element>*>(data_ + i) = pack;",
-           ["bench.packed_accesses"]),
     Mutant("cost model: attention's backward computes as many products as a plain one", "src/estimate/cost_model.cpp",
            "ops_.back().flops = 5 * product;", "ops_.back().flops = 4 * product;",
            ["estimate.cost_model"]),

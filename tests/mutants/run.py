@@ -5,7 +5,7 @@
     run.py --list                               shows the table
     run.py --check [--build DIR]                checks only that every mutant's text and tests exist
 
-The copy and its two builds stay in DIR (build-mutants), so that a later run compiles little. The exit code is 0 when every
+The copy and its builds stay in DIR (build-mutants), so that a later run compiles little. The exit code is 0 when every
 mutant was noticed: a test failed, or took ten times as long as it should. A mutant that does not compile is an error of the
 table.
 """
@@ -21,8 +21,10 @@ from pathlib import Path
 from suite import FAILED, HUNG, PASSED, Suite
 from table import AREAS, ROOT, all_mutants, problems_of_texts
 
-FOLDERS = {"release": "build", "simt": "build-simt"}  # by configuration, as launch/build.sh names them
-OPTIONS = {"release": ["-DTANDEM_CUDA=OFF"], "simt": []}  # nvcc would take most of the time, and no test runs its output
+# By kind: what launch/build.sh is called with, $BUILD for it, and the folder that it then builds in. nvcc would take most of the
+# time, and few tests read its output, so only one kind has it.
+BUILDS = {"release": (["release", "-DTANDEM_CUDA=OFF"], "build", "build"), "simt": (["simt"], "build", "build-simt"),
+          "cuda": (["release", "-DTANDEM_CUDA=REQUIRED"], "build-cuda", "build-cuda")}
 
 
 def copy_tree(to):
@@ -56,11 +58,11 @@ class Mutation:
         copy_tree(self.folder)
         self.suites = {}
         for kind in sorted({mutant.build for mutant in mutants}):
-            build = os.path.join(self.folder, FOLDERS[kind])
-            own = {"BUILD": os.path.join(self.folder, "build"), "CONFIGURE_ONLY": "1", "TANDEM_WERROR": "OFF"}
-            subprocess.run(["launch/build.sh", kind, *OPTIONS[kind]], cwd=self.folder, env={**os.environ, **own}, check=True,
+            words, prefix, build = BUILDS[kind]
+            own = {"BUILD": os.path.join(self.folder, prefix), "CONFIGURE_ONLY": "1", "TANDEM_WERROR": "OFF"}
+            subprocess.run(["launch/build.sh", *words], cwd=self.folder, env={**os.environ, **own}, check=True,
                            stdout=subprocess.DEVNULL)
-            self.suites[kind] = Suite(build)
+            self.suites[kind] = Suite(os.path.join(self.folder, build))
 
     def compile(self, kind, tests):
         """Returns what the compiler prints if it fails, otherwise an empty text."""
@@ -115,8 +117,8 @@ def report(results):
 
 
 def check(mutants, build):
-    kind = "simt" if "TANDEM_SIMT:BOOL=ON" in Path(build, "CMakeCache.txt").read_text() else "release"
-    problems = problems_of_texts(mutants) + Suite(build).problems([mutant for mutant in mutants if mutant.build == kind])
+    kinds = ["simt"] if "TANDEM_SIMT:BOOL=ON" in Path(build, "CMakeCache.txt").read_text() else ["release", "cuda"]
+    problems = problems_of_texts(mutants) + Suite(build).problems([mutant for mutant in mutants if mutant.build in kinds])
     print("\n".join(problems) or f"{len(mutants)} mutants")
     return not problems
 
@@ -140,6 +142,9 @@ def main():
         sys.exit(0 if check(mutants, options.build) else 1)
     if problems := problems_of_texts(mutants):
         sys.exit("\n".join(problems))
+    if not shutil.which("nvcc"):
+        print(f"left out, there is no nvcc: {sum(mutant.build == 'cuda' for mutant in mutants)}")
+        mutants = [mutant for mutant in mutants if mutant.build != "cuda"]
     mutation = Mutation(options.folder, mutants)
     problems = [problem for kind, suite in mutation.suites.items()
                 for problem in suite.problems([mutant for mutant in mutants if mutant.build == kind])]

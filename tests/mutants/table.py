@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-AREAS = ["settings", "life", "files", "data", "interop", "engine", "collectives", "device", "kernels", "hostile", "launch"]
+AREAS = ["settings", "life", "files", "data", "interop", "engine", "collectives", "device", "kernels", "hostile", "launch", "machine_code"]
 
 
 class Mutant(NamedTuple):
@@ -20,7 +20,7 @@ class Mutant(NamedTuple):
     replacement: str
     tests: list
     area: str = ""
-    build: str = ""  # the configuration of launch/build.sh whose tests notice it: "simt" for what the emulated GPU executes
+    build: str = ""  # whose tests notice it: "release", "simt" for what the emulated GPU executes, "cuda" for what nvcc makes
 
     def mutated(self, source):
         return source.replace(self.text, self.replacement)
