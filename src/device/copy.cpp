@@ -43,6 +43,7 @@ Tensor copied(Stream& stream, const Tensor& from, Memory& memory) {
   Tensor to = stream.is_dry()
                   ? Tensor::zeros(memory, from.shape(), from.dtype(), MemoryClass::kData)
                   : Tensor::empty(memory, from.shape(), from.dtype(), MemoryClass::kData);
+  stream.synchronize();  // may have a deadline; a copy to memory that is not pinned has none
   copy(stream, from, to);
   stream.synchronize();
   return to;

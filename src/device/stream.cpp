@@ -256,6 +256,9 @@ Event Stream::record_time() { return Event(queue_->record(true)); }
 
 void Stream::wait(const Event& event) { queue_->wait(event); }
 
-void Stream::synchronize() { record().synchronize(); }
+void Stream::synchronize() {
+  const Event now = record();
+  wait_ ? wait_(now) : now.synchronize();
+}
 
 }  // namespace tandem

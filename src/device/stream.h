@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "src/device/device.h"
 #include "src/device/meter.h"
@@ -55,6 +56,8 @@ class Stream {
   // CPU stream blocks the host until then.
   void wait(const Event& event);
   void synchronize();  // blocks the host until all work is done; rethrows
+  // From now on synchronize() waits by this, which may have a deadline.
+  void synchronize_by(std::function<void(const Event&)> wait) { wait_ = std::move(wait); }
 
   // Calls of kernels on this stream go through the meter from now on; null: they run.
   void report_to(Meter* meter) { meter_ = meter; }
@@ -74,6 +77,7 @@ class Stream {
   std::unique_ptr<Queue> queue_;
   DryClock* clock_ = nullptr;  // in the queue of a dry stream
   Meter* meter_ = nullptr;
+  std::function<void(const Event&)> wait_;  // null: Event::synchronize()
 };
 
 }  // namespace tandem

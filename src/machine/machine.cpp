@@ -65,6 +65,9 @@ Device device_of(const RunConfig& run) {
 
 Machine::Machine(const RunConfig& run, const DistConfig& dist, World& world)
     : stream(open_device(run, dist, world)),
+  // What the compute stream waits for may come from other ranks.
+  Collectives& ranks = nccl_ ? *nccl_ : world.collectives();
+  stream.synchronize_by([&ranks](const Event& event) { ranks.wait(event); });
       memory(stream),
       staging(stream.device() == Device::kCpu ? memory : Memory::pinned()) {
   if constexpr (kHasCuda) {
@@ -75,8 +78,7 @@ Machine::Machine(const RunConfig& run, const DistConfig& dist, World& world)
   const std::string& size = dist.node_size;
   node_of_rank_ = nodes_of(world.control(), world.host(), size == "auto" ? 0 : std::stoi(size));
   hosts_ = world.control().all_gather(world.host());
-  mesh_ = std::make_shared<Mesh>(world.control(), nccl_ ? *nccl_ : world.collectives(), memory,
-                                 node_of_rank_, dist.shard);
+  mesh_ = std::make_shared<Mesh>(world.control(), ranks, memory, node_of_rank_, dist.shard);
   if (dist.min_gb_s > 0) {
     bus_gb_s_ = require_bus_bandwidth(mesh_->data(), stream, dist.min_gb_s);
   }

@@ -26,7 +26,7 @@ class Machine {
  public:
   // Collective. A rank takes the GPU with its local rank as number. With dist.backend = mpi ranks
   // may share GPUs: then modulo the number of GPUs. Error kConfig if the settings ask for something
-  // that the machine lacks.
+  // that the machine lacks. stream.synchronize() ends by dist.timeout_s when a rank is lost.
   Machine(const RunConfig& run, const DistConfig& dist, World& world);
 
   Stream stream;
