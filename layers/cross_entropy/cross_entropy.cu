@@ -12,9 +12,8 @@ namespace {
 
 constexpr int kThreads = 256, kThreadsOfLongRows = 1024;
 constexpr int64_t kLongRowBytes = 32 * 1024;
-// The longest part of a row that a block can hold in shared memory. sm_80 has 163 KiB; the rest is
-// for the sums of a block.
-constexpr int64_t kHeldBytes = 162 * 1024;
+// Shared memory for the sums of a block, beside the row that it holds.
+constexpr int64_t kSumBytes = 1024;
 
 __device__ float exp_of(float x) { return ptx::exp2(x * 1.44269504f); }  // log2(e)
 
@@ -248,7 +247,7 @@ void cross_entropy_gradient(Cuda device, T* logits, const int32_t* targets, Wide
   if (shape.rows == 0) {
     return;
   }
-  if (held_bytes > kHeldBytes) {
+  if (held_bytes > cuda::largest_shared_bytes() - kSumBytes) {
     return start.template operator()<false, kThreadsOfLongRows>();
   }
   with_threads<T>(shape, [&]<int kBlock>() { start.template operator()<true, kBlock>(); });

@@ -83,6 +83,12 @@ std::string device_name() { return properties().name; }
 
 int compute_capability() { return properties().major * 10 + properties().minor; }
 
+int64_t largest_shared_bytes() {
+  int bytes = 0;
+  check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_in_use));
+  return bytes;
+}
+
 std::string versions() {
   int driver = 0, built = 0;
   check(cudaDriverGetVersion(&driver));

@@ -22,8 +22,9 @@ struct DeviceBytes {
   int64_t all, free;
 };
 DeviceBytes device_bytes();
-std::string device_name();  // "NVIDIA H200"
-int compute_capability();   // 90 for sm_90
+std::string device_name();       // "NVIDIA H200"
+int compute_capability();        // 90 for sm_90
+int64_t largest_shared_bytes();  // of a block that asks for them, static and dynamic together
 // CUDA versions: the newest that the driver supports, and the one that Tandem was built with.
 std::string versions();  // "driver for CUDA 13.0, built with 13.0"
 

@@ -20,7 +20,7 @@ namespace simt {
 
 namespace {
 
-constexpr size_t kStaticShared = 48 * 1024, kLargestShared = 163 * 1024;
+constexpr size_t kStaticShared = 48 * 1024;
 constexpr unsigned kMaxThreads = 1024;
 constexpr size_t kCanaryBytes = 64;
 constexpr unsigned char kCanary = 0xa5;
@@ -32,7 +32,7 @@ struct Shared {
   std::vector<unsigned char> static_memory =
       std::vector<unsigned char>(kStaticShared + 64 * (kCanaryBytes + 16));
   std::vector<unsigned char> dynamic_memory =
-      std::vector<unsigned char>(kLargestShared + kCanaryBytes + 16);
+      std::vector<unsigned char>(settings().shared + kCanaryBytes + 16);
   std::vector<unsigned char*> canaries;  // each at the end of a piece
   std::vector<unsigned char*> pieces;    // their beginnings
 };
@@ -92,7 +92,7 @@ void check_limits(const Launch& launch) {
   if (g.x == 0 || g.y == 0 || g.z == 0 || g.x > 0x7fffffffu || g.y > 65535 || g.z > 65535) {
     refuse("launch with an impossible grid", text(g.x, g.y, g.z));
   }
-  if (launch.dynamic_bytes > kLargestShared) {
+  if (launch.dynamic_bytes > settings().shared) {
     refuse("launch with too much shared memory",
            std::to_string(launch.dynamic_bytes) + " dynamic bytes");
   }
@@ -258,7 +258,7 @@ void* shared_memory(SharedSlot& slot, size_t size, size_t alignment) {
   if (slot.block != s.block) {
     s.static_bytes += size;
     if (s.static_bytes > kStaticShared ||
-        s.static_bytes + running->dynamic_bytes > kLargestShared) {
+        s.static_bytes + running->dynamic_bytes > settings().shared) {
       fail("too much shared memory", std::to_string(s.static_bytes) + " static bytes and " +
                                          std::to_string(running->dynamic_bytes) + " dynamic ones");
     }

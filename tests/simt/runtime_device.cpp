@@ -13,7 +13,7 @@
 namespace {
 
 constexpr int kVersion = 13000;
-constexpr size_t kStaticShared = 48 * 1024, kLargestShared = 163 * 1024;
+constexpr size_t kStaticShared = 48 * 1024;
 
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int current_device = 0;
@@ -130,7 +130,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::snprintf(properties->name, sizeof properties->name, "emulated GPU");
   properties->totalGlobalMem = simt::settings().memory;
   properties->sharedMemPerBlock = kStaticShared;
-  properties->sharedMemPerBlockOptin = kLargestShared;
+  properties->sharedMemPerBlockOptin = simt::settings().shared;
   properties->major = 8;
   properties->minor = 0;
   properties->multiProcessorCount = 108;
@@ -145,7 +145,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   const std::map<cudaDeviceAttr, int> values = {
       {cudaDevAttrMaxThreadsPerBlock, 1024},
       {cudaDevAttrMaxSharedMemoryPerBlock, static_cast<int>(kStaticShared)},
-      {cudaDevAttrMaxSharedMemoryPerBlockOptin, static_cast<int>(kLargestShared)},
+      {cudaDevAttrMaxSharedMemoryPerBlockOptin, static_cast<int>(simt::settings().shared)},
       {cudaDevAttrWarpSize, warpSize},
       {cudaDevAttrClockRate, 1410000},
       {cudaDevAttrMultiProcessorCount, 108},

@@ -75,6 +75,7 @@ Settings::Settings() {
   poison = static_cast<uint8_t>(std::strtoul(variable("TANDEM_SIMT_POISON", "0xff"), nullptr, 0));
   protect = std::string_view(variable("TANDEM_SIMT_PROTECT", "0")) != "0";
   devices = std::atoi(variable("TANDEM_SIMT_DEVICES", "8"));
+  shared = std::strtoull(variable("TANDEM_SIMT_SHARED", "166912"), nullptr, 0);
   memory = std::strtoull(variable("TANDEM_SIMT_MEMORY", "42949672960"), nullptr, 0);
   coverage = variable("TANDEM_SIMT_COVERAGE", "");
   launches = variable("TANDEM_SIMT_LAUNCHES", "");

@@ -13,6 +13,7 @@
 //   NaN) TANDEM_SIMT_PROTECT   1: the host cannot touch device memory (single-threaded tests only)
 //   TANDEM_SIMT_DEVICES   number of devices (8); 0: a machine without a GPU
 //   TANDEM_SIMT_MEMORY    bytes of memory that the device has (40 GiB)
+//   TANDEM_SIMT_SHARED    the most bytes of shared memory that a block may have (166912)
 //   TANDEM_SIMT_COVERAGE  file that the names of executed kernels are appended to at exit
 //   TANDEM_SIMT_LAUNCHES  the same for names with template arguments, threads a block, and dynamic
 //                         bytes of shared memory, separated by tabs
