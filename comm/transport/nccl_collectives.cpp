@@ -13,6 +13,7 @@
 #include "src/core/error.h"
 #include "src/device/copy.h"
 #include "src/device/cuda_check.h"
+#include "src/device/ranks/agreement.h"
 
 namespace tandem {
 
@@ -49,10 +50,11 @@ void require_own_gpus(Control& control) {
   for (size_t rank = 1; rank < gpus.size(); ++rank) {
     const auto first = std::find(gpus.begin(), gpus.end(), gpus[rank]);
     if (const auto other = first - gpus.begin(); other != static_cast<int64_t>(rank)) {
-      fail(ExitCode::kConfig,
-           str("ranks ", other, " and ", rank, " both use ", gpus[rank],
-               ": a host has more ranks than GPUs; start fewer, or let ranks share a GPU with "
-               "--dist.backend mpi, which passes messages through the host"));
+      throw AgreedError(
+          ExitCode::kConfig,
+          str("ranks ", other, " and ", rank, " both use ", gpus[rank],
+              ": a host has more ranks than GPUs; start fewer, or let ranks share a GPU with "
+              "--dist.backend mpi, which passes messages through the host"));
     }
   }
 }

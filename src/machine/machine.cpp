@@ -16,7 +16,8 @@ namespace {
   return device == Device::kCuda && dist.backend != Backend::kMpi;
 }
 
-// Chooses the GPU of this process. If there are too few GPUs, all ranks give one message.
+// Chooses the GPU of this process. A launcher may show each rank one GPU only, its own. Whether two
+// ranks have the same GPU is known once all have chosen.
 Stream open_device(const RunConfig& run, const DistConfig& dist, World& world) {
   world.set_timeout_s(dist.timeout_s);
   use_cpu_share(run.threads, world.local_size());
@@ -25,15 +26,7 @@ Stream open_device(const RunConfig& run, const DistConfig& dist, World& world) {
     device = device_of(run);
     if constexpr (kHasCuda) {
       if (device == Device::kCuda) {
-        const int gpus = cuda::device_count();
-        if (uses_nccl(dist, device) && world.size() > 1 && world.local_size() > gpus) {
-          fail(ExitCode::kConfig,
-               str(world.host(), " has ", counted(gpus, "GPU"), " for ", world.local_size(),
-                   " ranks, and NCCL wants one each; start fewer ranks a node, or share GPUs with "
-                   "dist.backend = mpi, which stages gradients through the host"));
-        }
-        cuda::use_device(world.local_rank() % gpus);
-        return;
+        return cuda::use_device(world.local_rank() % cuda::device_count());
       }
     }
     if (dist.backend == Backend::kNccl) {
@@ -65,9 +58,6 @@ Device device_of(const RunConfig& run) {
 
 Machine::Machine(const RunConfig& run, const DistConfig& dist, World& world)
     : stream(open_device(run, dist, world)),
-  // What the compute stream waits for may come from other ranks.
-  Collectives& ranks = nccl_ ? *nccl_ : world.collectives();
-  stream.synchronize_by([&ranks](const Event& event) { ranks.wait(event); });
       memory(stream),
       staging(stream.device() == Device::kCpu ? memory : Memory::pinned()) {
   if constexpr (kHasCuda) {
@@ -75,6 +65,9 @@ Machine::Machine(const RunConfig& run, const DistConfig& dist, World& world)
       nccl_ = std::make_unique<NcclCollectives>(world.control(), world.timeout_s());
     }
   }
+  // What the compute stream waits for may come from other ranks.
+  Collectives& ranks = nccl_ ? *nccl_ : world.collectives();
+  stream.synchronize_by([&ranks](const Event& event) { ranks.wait(event); });
   const std::string& size = dist.node_size;
   node_of_rank_ = nodes_of(world.control(), world.host(), size == "auto" ? 0 : std::stoi(size));
   hosts_ = world.control().all_gather(world.host());

@@ -24,9 +24,10 @@ double measure_gemm_rate();
 
 class Machine {
  public:
-  // Collective. A rank takes the GPU with its local rank as number. With dist.backend = mpi ranks
-  // may share GPUs: then modulo the number of GPUs. Error kConfig if the settings ask for something
-  // that the machine lacks. stream.synchronize() ends by dist.timeout_s when a rank is lost.
+  // Collective. A rank takes the GPU with its local rank as number, modulo the number of GPUs that
+  // it sees. With NCCL no two ranks may have the same GPU. Error kConfig if the settings ask for
+  // something that the machine lacks. stream.synchronize() ends by dist.timeout_s when a rank is
+  // lost.
   Machine(const RunConfig& run, const DistConfig& dist, World& world);
 
   Stream stream;

@@ -137,7 +137,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->maxThreadsPerBlock = 1024;
   properties->warpSize = warpSize;
   properties->l2CacheSize = 40 << 20;
-  properties->pciBusID = device + 1;
+  properties->pciBusID = simt::settings().first_device + device + 1;
   return cudaSuccess;
 }
 

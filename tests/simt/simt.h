@@ -12,6 +12,7 @@
 //   hardware TANDEM_SIMT_POISON    byte that fresh device and shared memory is filled with (0xFF:
 //   NaN) TANDEM_SIMT_PROTECT   1: the host cannot touch device memory (single-threaded tests only)
 //   TANDEM_SIMT_DEVICES   number of devices (8); 0: a machine without a GPU
+//   CUDA_VISIBLE_DEVICES  a number: the process sees this device alone; empty: none
 //   TANDEM_SIMT_MEMORY    bytes of memory that the device has (40 GiB)
 //   TANDEM_SIMT_SHARED    the most bytes of shared memory that a block may have (166912)
 //   TANDEM_SIMT_COVERAGE  file that the names of executed kernels are appended to at exit

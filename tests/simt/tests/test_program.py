@@ -181,7 +181,7 @@ class Emulated(Workspace):
         saved, tandem_program.MPI_ENV = tandem_program.MPI_ENV, environment
         try:
             result = self.train("crowded", *QUICK, *SMALL, *CUDA, ranks=2, code=CONFIG)
-            self.assert_one_line(result, "1 GPU for 2 ranks.*dist.backend = mpi")
+            self.assert_one_line(result, "ranks 0 and 1 both use GPU .*--dist.backend mpi")
             self.train("shared", *QUICK, *SMALL, "--run.device", "cuda", "--dist.backend", "mpi", ranks=2)
             environment["TANDEM_SIMT_DEVICES"] = "0"
             result = self.train("none", *QUICK, *SMALL, "--run.device", "cuda", code=CONFIG)
@@ -190,6 +190,18 @@ class Emulated(Workspace):
             self.assertRegex(result.stdout, r"machine +CPU \(no GPU found\), 1 thread a rank")
         finally:
             tandem_program.MPI_ENV = saved
+
+    def test_each_rank_sees_a_gpu_of_its_own(self):
+        """As under srun --gpus-per-task=1."""
+        program, tandem_program.TANDEM = tandem_program.TANDEM, self.path("one_gpu")
+        with open(tandem_program.TANDEM, "w") as script:
+            script.write(f'#!/bin/sh\nCUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK exec {program} "$@"\n')
+        os.chmod(tandem_program.TANDEM, 0o755)
+        try:
+            alone = self.curve("sees-one", "gpt", *CUDA, ranks=2)
+        finally:
+            tandem_program.TANDEM = program
+        self.assertEqual(alone, self.curve("sees-all", "gpt", *CUDA, ranks=2))
 
 
 if __name__ == "__main__":
