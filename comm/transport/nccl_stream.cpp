@@ -132,10 +132,17 @@ void NcclStream::wait_for_host(ncclComm_t comm, ncclResult_t result, const std::
 }
 
 void NcclStream::abort(ncclResult_t result, ncclComm_t comm, const std::string& what) {
+  const std::string why = ncclGetLastError(comm);
+  // NCCL often clears CUDA's error, but then has its words.
+  const bool memory = cudaGetLastError() == cudaErrorMemoryAllocation ||
+                      why.find("out of memory") != std::string::npos ||
+                      why.find("Failed to CUDA") != std::string::npos;  // calloc, or host alloc
   // A wrong call is this program's fault, everything else may be the machine's.
   const bool wrong_call = result == ncclInvalidArgument || result == ncclInvalidUsage;
-  abort(wrong_call ? ExitCode::kInternal : ExitCode::kTemporary,
-        str(what, ": NCCL: ", ncclGetErrorString(result), " (", ncclGetLastError(comm), ")"));
+  abort(memory       ? ExitCode::kOutOfMemory
+        : wrong_call ? ExitCode::kInternal
+                     : ExitCode::kTemporary,
+        str(what, ": NCCL: ", ncclGetErrorString(result), " (", why, ")"));
 }
 
 void NcclStream::abort_silent(const std::string& what) {

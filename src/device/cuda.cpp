@@ -1,10 +1,12 @@
 #include "src/device/cuda.h"
 
 #include <nvtx3/nvToolsExt.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,35 +16,65 @@
 
 namespace tandem::cuda {
 
-void check(cudaError_t code, std::source_location place) {
-  if (code == cudaSuccess) {
-    return;
+namespace {
+
+std::atomic<int> device_in_use{0};
+
+std::string gpu_and_host() {
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  return str("GPU ", device_in_use.load(), " of host ", host);
+}
+
+// The GPU, or the Fabric Manager that connects it with others, is at fault: another machine may do
+// the same work. An illegal address is not among these: it is a wrong kernel.
+bool is_sick(cudaError_t code) {
+  switch (code) {
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorDeviceUninitialized:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorHardwareStackError:
+    case cudaErrorLaunchFailure:
+    case cudaErrorSystemNotReady:
+    case cudaErrorUnknown:
+      return true;
+    default:
+      return false;
   }
-  static_cast<void>(cudaGetLastError());  // clears it: it is reported here
+}
+
+[[noreturn]] void fail_cuda(cudaError_t code, std::string_view place) {
   const ExitCode exit_code = code == cudaErrorMemoryAllocation ? ExitCode::kOutOfMemory
-                             : code == cudaErrorECCUncorrectable ||
-                                     code == cudaErrorDevicesUnavailable ||
-                                     code == cudaErrorDeviceUninitialized
-                                 ? ExitCode::kTemporary
-                                 : ExitCode::kInternal;
-  fail(exit_code, str("CUDA: ", cudaGetErrorName(code), " (", cudaGetErrorString(code), ") in ",
-                      place.function_name()));
+                             : is_sick(code)                   ? ExitCode::kTemporary
+                                                               : ExitCode::kInternal;
+  fail(exit_code, str("CUDA: ", cudaGetErrorName(code), " (", cudaGetErrorString(code), ") ", place,
+                      ", on ", gpu_and_host()));
+}
+
+}  // namespace
+
+void check(cudaError_t code, std::source_location place) {
+  if (code != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());  // clears it: it is reported here
+    fail_cuda(code, str("in ", place.function_name()));
+  }
 }
 
 void check_launch(const char* launch) {
   if (const cudaError_t code = cudaGetLastError(); code != cudaSuccess) {
-    fail(ExitCode::kInternal, str("CUDA: ", cudaGetErrorName(code), " (", cudaGetErrorString(code),
-                                  ") when starting a kernel, in ", launch));
+    fail_cuda(code, str("when starting a kernel, in ", launch));
   }
 }
 
 int device_count() {
   int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
-    return 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaErrorSystemNotReady) {
+    check(code);  // there are GPUs, and their Fabric Manager does not run
   }
-  return count;
+  static_cast<void>(cudaGetLastError());
+  return code == cudaSuccess ? count : 0;
 }
 
 std::string why_no_device() {
@@ -52,15 +84,14 @@ std::string why_no_device() {
   return cudaGetErrorString(code);
 }
 
-namespace {
-
-std::atomic<int> device_in_use{0};
-
-}  // namespace
-
 void use_device(int device) {
   device_in_use = device;
   check(cudaSetDevice(device));
+  if (compute_capability() < TANDEM_OLDEST_GPU) {
+    fail(ExitCode::kConfig, str(gpu_and_host(), ", ", device_name(), ", is of generation sm_",
+                                compute_capability(), ", and this program has code from sm_",
+                                TANDEM_OLDEST_GPU, " on; use a newer GPU, or compute on the CPU"));
+  }
 }
 
 DeviceBytes device_bytes() {

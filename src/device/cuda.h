@@ -11,11 +11,12 @@ struct CUevent_st;
 
 namespace tandem::cuda {
 
-// GPUs that this process can use: 0 without a driver.
+// GPUs that this process can use: 0 without a driver. Error kTemporary if they are not ready.
 int device_count();
 // Why there are none, in CUDA's words.
 std::string why_no_device();
-// Makes `device`, in [0, device_count()), the GPU of this process.
+// Makes `device`, in [0, device_count()), the GPU of this process. Error kConfig if it is older
+// than the code in this program.
 void use_device(int device);
 // Of the GPU in use: all memory, and what no process has taken.
 struct DeviceBytes {

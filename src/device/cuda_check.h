@@ -8,8 +8,9 @@
 
 namespace tandem::cuda {
 
-// Throws Error for anything but cudaSuccess: kOutOfMemory, kTemporary for a lost device, kInternal
-// otherwise. The message has CUDA's own words and the name of the calling function.
+// Throws Error for anything but cudaSuccess: kOutOfMemory, kTemporary for a device that is lost or
+// sick, kInternal otherwise. The message has CUDA's own words, the name of the calling function,
+// the GPU and its host.
 void check(cudaError_t code, std::source_location place = std::source_location::current());
 
 // The same for the kernel launched last; `launch` is the launching function's signature, which

@@ -145,7 +145,7 @@ class Manifest(unittest.TestCase):
 
         number = "is no whole number from"
         for said, train, options in [
-                ("--instance p4d: launch/instances.json has p3dn.24xlarge, p4d.24xlarge", TRAIN, {"instance": "p4d"}),
+                ("--instance p4d: launch/instances.json has p4d.24xlarge, p4de.24xlarge", TRAIN, {"instance": "p4d"}),
                 ("the following arguments are required: --image", TRAIN, {"image": None}),
                 *(refused("image", value) for value in ["", 'a";b', "Repo/IMG", "a b", "a\n", "r/" + "a" * 255, "a:", "a@sha256:1"]),
                 *(refused("nodes", value, number) for value in ["two", "0", "1" + "0" * 21, "5001", "\u00b2"]),

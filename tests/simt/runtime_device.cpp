@@ -60,6 +60,7 @@ const std::map<cudaError_t, Text>& texts() {
       TEXT(cudaErrorNotReady, "device not ready"),
       TEXT(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
       TEXT(cudaErrorLaunchFailure, "unspecified launch failure"),
+      TEXT(cudaErrorSystemNotReady, "system not yet initialized"),
       TEXT(cudaErrorUnknown, "unknown error"),
   };
 #undef TEXT
@@ -78,7 +79,11 @@ bool is_device_number(int device) { return device >= 0 && device < simt::setting
 
 namespace simt {
 
-cudaError_t no_device() { return settings().devices > 0 ? cudaSuccess : cudaErrorNoDevice; }
+cudaError_t no_device() {
+  return !settings().ready         ? cudaErrorSystemNotReady
+         : settings().devices == 0 ? cudaErrorNoDevice
+                                   : cudaSuccess;
+}
 
 cudaError_t result(cudaError_t error, const char* call) {
   if (error != cudaSuccess) {
@@ -131,8 +136,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->totalGlobalMem = simt::settings().memory;
   properties->sharedMemPerBlock = kStaticShared;
   properties->sharedMemPerBlockOptin = simt::settings().shared;
-  properties->major = 8;
-  properties->minor = 0;
+  properties->major = simt::settings().capability / 10;
+  properties->minor = simt::settings().capability % 10;
   properties->multiProcessorCount = 108;
   properties->maxThreadsPerBlock = 1024;
   properties->warpSize = warpSize;
@@ -150,8 +155,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       {cudaDevAttrClockRate, 1410000},
       {cudaDevAttrMultiProcessorCount, 108},
       {cudaDevAttrL2CacheSize, 40 << 20},
-      {cudaDevAttrComputeCapabilityMajor, 8},
-      {cudaDevAttrComputeCapabilityMinor, 0},
+      {cudaDevAttrComputeCapabilityMajor, simt::settings().capability / 10},
+      {cudaDevAttrComputeCapabilityMinor, simt::settings().capability % 10},
       {cudaDevAttrMemoryPoolsSupported, 1},
   };
   const auto found = values.find(attribute);

@@ -74,11 +74,14 @@ Settings::Settings() {
   parse_sums(*this, variable("TANDEM_SIMT_MMA", "nearest"));
   poison = static_cast<uint8_t>(std::strtoul(variable("TANDEM_SIMT_POISON", "0xff"), nullptr, 0));
   protect = std::string_view(variable("TANDEM_SIMT_PROTECT", "0")) != "0";
-  devices = std::atoi(variable("TANDEM_SIMT_DEVICES", "8"));
+  const std::string_view gpus = variable("TANDEM_SIMT_DEVICES", "8");
+  ready = gpus != "not-ready";
+  devices = std::atoi(gpus.data());
   if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible && devices > 0) {
     devices = *visible ? 1 : 0;
     first_device = std::atoi(visible);
   }
+  capability = std::atoi(variable("TANDEM_SIMT_CAPABILITY", "80"));
   shared = std::strtoull(variable("TANDEM_SIMT_SHARED", "166912"), nullptr, 0);
   memory = std::strtoull(variable("TANDEM_SIMT_MEMORY", "42949672960"), nullptr, 0);
   coverage = variable("TANDEM_SIMT_COVERAGE", "");

@@ -20,6 +20,8 @@ struct Settings {
   bool protect = false;
   int devices = 8;
   int first_device = 0;  // of the machine's, from CUDA_VISIBLE_DEVICES
+  bool ready = true;     // the Fabric Manager runs
+  int capability = 80;
   size_t shared = 163 * 1024;  // of a block that asks for it
   size_t memory = size_t{40} << 30;
   std::string coverage, launches;

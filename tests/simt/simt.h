@@ -11,8 +11,10 @@
 //   TANDEM_SIMT_MMA       how sums of matrix products are rounded: nearest, or truncate, as
 //   hardware TANDEM_SIMT_POISON    byte that fresh device and shared memory is filled with (0xFF:
 //   NaN) TANDEM_SIMT_PROTECT   1: the host cannot touch device memory (single-threaded tests only)
-//   TANDEM_SIMT_DEVICES   number of devices (8); 0: a machine without a GPU
+//   TANDEM_SIMT_DEVICES   number of devices (8); 0: a machine without a GPU; not-ready: one whose
+//                         Fabric Manager does not run
 //   CUDA_VISIBLE_DEVICES  a number: the process sees this device alone; empty: none
+//   TANDEM_SIMT_CAPABILITY  the generation of the device (80)
 //   TANDEM_SIMT_MEMORY    bytes of memory that the device has (40 GiB)
 //   TANDEM_SIMT_SHARED    the most bytes of shared memory that a block may have (166912)
 //   TANDEM_SIMT_COVERAGE  file that the names of executed kernels are appended to at exit

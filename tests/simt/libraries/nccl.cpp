@@ -219,12 +219,17 @@ const char* ncclGetErrorString(ncclResult_t result) {
       return "in progress";
     case ncclInvalidArgument:
       return "invalid argument";
+    case ncclUnhandledCudaError:
+      return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
     default:
       return "an error that the emulation never gives";
   }
 }
 
-const char* ncclGetLastError(ncclComm_t) { return "emulated NCCL"; }
+// NCCL gives its last warning, also for a communicator that it did not make.
+const char* ncclGetLastError(ncclComm_t comm) {
+  return comm ? "emulated NCCL" : "Cuda failure 2 'out of memory'";
+}
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   *id = simt::new_id();
@@ -239,6 +244,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   }
   if (config->blocking != 0) {
     simt::fail_nccl("communicators that block the host are not emulated");
+  }
+  constexpr size_t kBuffers = 1 << 20;  // what NCCL takes at least
+  size_t free_bytes = 0, all_bytes = 0;
+  if (cudaMemGetInfo(&free_bytes, &all_bytes) != cudaSuccess || free_bytes < kBuffers) {
+    return ncclUnhandledCudaError;
   }
   const auto* bytes = reinterpret_cast<const std::byte*>(id.internal);
   *comm = new ncclComm{.ranks = ranks,

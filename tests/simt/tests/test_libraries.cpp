@@ -1,5 +1,5 @@
-// The emulated cuBLASLt and NCCL report each broken rule by name. Runs on every rank of a job of 1
-// to 4 ranks (tests/support/mpi_main.cpp).
+// The emulated cuBLASLt and NCCL report each broken rule by name, and CUDA's errors are those of
+// the program. Runs on every rank of a job of 1 to 4 ranks (tests/support/mpi_main.cpp).
 #include <cublasLt.h>
 #include <gtest/gtest.h>
 #include <nccl.h>
@@ -7,6 +7,8 @@
 #include <functional>
 #include <string>
 
+#include "src/core/error.h"
+#include "src/device/cuda_check.h"
 #include "tests/simt/simt.h"
 #include "tests/support/mpi_world.h"
 
@@ -22,6 +24,34 @@ float* device_floats(int64_t n) {
   float* data = nullptr;
   EXPECT_EQ(cudaMalloc(&data, static_cast<size_t>(n) * sizeof(float)), cudaSuccess);
   return data;
+}
+
+// --- CUDA ---
+
+// Another machine may do what a sick GPU cannot. A wrong kernel is wrong everywhere.
+TEST(CudaErrors, OfASickGpuAreTemporaryAndNameTheHost) {
+  const auto error_of = [](cudaError_t code) {
+    try {
+      cuda::check(code);
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("of host " + test_world().host()), std::string::npos)
+          << error.what();
+      return error.code();
+    }
+    return ExitCode::kOk;
+  };
+  for (const cudaError_t code :
+       {cudaErrorDevicesUnavailable, cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable,
+        cudaErrorHardwareStackError, cudaErrorLaunchFailure, cudaErrorSystemNotReady,
+        cudaErrorUnknown}) {
+    EXPECT_EQ(error_of(code), ExitCode::kTemporary) << code;
+  }
+  for (const cudaError_t code :
+       {cudaErrorInvalidValue, cudaErrorIllegalAddress, cudaErrorMisalignedAddress}) {
+    EXPECT_EQ(error_of(code), ExitCode::kInternal) << code;
+  }
+  EXPECT_EQ(error_of(cudaErrorMemoryAllocation), ExitCode::kOutOfMemory);
+  EXPECT_EQ(error_of(cudaSuccess), ExitCode::kOk);
 }
 
 // --- cuBLASLt ---

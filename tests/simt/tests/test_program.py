@@ -203,6 +203,16 @@ class Emulated(Workspace):
             tandem_program.TANDEM = program
         self.assertEqual(alone, self.curve("sees-all", "gpt", *CUDA, ranks=2))
 
+    def refused(self, code, pattern, ranks, **variables):
+        result = self.train("refused", *QUICK, *SMALL, *CUDA, ranks=ranks, code=code, environment=variables)
+        self.assert_one_line(result, pattern)
+
+    def test_gpus_that_cannot_be_used(self):
+        self.refused(CONFIG, "GPU 0 of host .*emulated GPU, is of generation sm_70, and .* from sm_80 on",
+                     2, TANDEM_SIMT_CAPABILITY="70")
+        self.refused(75, "cudaErrorSystemNotReady .*GPU 0 of host", 2, TANDEM_SIMT_DEVICES="not-ready")
+        self.refused(71, "start of NCCL: .*out of memory", None, TANDEM_SIMT_MEMORY="1000000")
+
 
 if __name__ == "__main__":
     tandem_program.main()
