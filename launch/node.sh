@@ -42,7 +42,14 @@ library() {
   done
   ldconfig -p 2>/dev/null | awk -v name="$1" '$1 == name {print $NF; exit}' | xargs -r readlink -f
 }
-fact nccl_plugin "$(library libnccl-net.so)"
+# Prints the version that a library's own text says after these words, or nothing.
+version_in() {
+  if [ -n "$1" ]; then grep -aom1 "$2[0-9][0-9.]*" "$1" | sed "s/^$2//"; fi
+}
+plugin=$(library libnccl-net.so)
+fact nccl_plugin "$plugin"
+fact nccl_plugin_version "$(version_in "$plugin" 'aws-ofi-nccl ')"
+fact nccl_version "$(version_in "$(library libnccl.so.2)" 'NCCL version ')"
 fact libfabric "$(/opt/amazon/efa/bin/fi_info --version 2>/dev/null | sed -n 's/^libfabric: //p')"
 
 # Limits.

@@ -5,7 +5,7 @@ set -euo pipefail
 version=${1:?}
 [ "$version" != none ] || exit 0
 if ! [[ $version =~ ^[0-9]+(\.[0-9]+)+$ ]]; then
-  echo "efa: '$version' must be a version of the EFA installer, as 1.48.0, or none" >&2
+  echo "efa: '$version' must be a version of the EFA installer, as 1.49.0, or none" >&2
   exit 2
 fi
 export DEBIAN_FRONTEND=noninteractive

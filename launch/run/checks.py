@@ -9,6 +9,11 @@ from errors import CONFIG, DATA
 # The oldest driver for a major version of CUDA (its release notes, "minor version compatibility").
 OLDEST_DRIVER = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
 OLDEST_LIBFABRIC = (1, 18)
+# Versions of NCCL and of aws-ofi-nccl that hang together, as patterns, and where that is said.
+HANGING = [
+    (r"2\.28\.", r"1\.17\.", "aws-ofi-nccl issue 1055"),
+    (r"", r"1\.18\.", "large broadcasts, which AWS mended with EFA 1.49.0"),
+]
 LEAST_SHARED_MEMORY = 1 << 20  # KiB; NCCL and Open MPI need it
 LEAST_OPEN_FILES = 8192
 LEAST_DISK = 1 << 20  # KiB
@@ -116,6 +121,10 @@ def check_efa(host, hosts, job):
     yield memlock != "unlimited" and (f"locked memory is limited to {memlock} KiB, which EFA reports as \"(-12) Cannot allocate memory\": "
                                       "set memlock to unlimited in /etc/security/limits.conf")
     yield "nccl_plugin" not in host.facts and "libnccl-net.so (aws-ofi-nccl) is not in LD_LIBRARY_PATH: install the EFA software"
+    nccl, plugin = first(host, "nccl_version"), first(host, "nccl_plugin_version")
+    for bad_nccl, bad_plugin, why in HANGING:
+        yield nccl and re.match(bad_nccl, nccl) and re.match(bad_plugin, plugin) and (
+            f"NCCL {nccl} with aws-ofi-nccl {plugin} hangs ({why}): install EFA 1.49.0 or newer")
     yield version(libfabric) < OLDEST_LIBFABRIC and (f"libfabric is {libfabric}, at least {'.'.join(map(str, OLDEST_LIBFABRIC))} is needed: "
                                                      "install newer EFA software")
 
@@ -162,4 +171,5 @@ def notes(hosts, job):
     if unknown and job.uses_gpus and any("gpu" in host.facts for host in hosts):
         yield f"{', '.join(unknown)}: not in launch/instances.json, so GPUs and EFA devices are not compared with what they should be"
     if job.efa:
-        yield f"libfabric {first(hosts[0], 'libfabric')}, network plugin {first(hosts[0], 'nccl_plugin')}"
+        yield (f"libfabric {first(hosts[0], 'libfabric')}, NCCL {first(hosts[0], 'nccl_version', '?')}, network plugin "
+               f"{first(hosts[0], 'nccl_plugin_version', '?')} in {first(hosts[0], 'nccl_plugin')}")

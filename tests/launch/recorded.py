@@ -10,5 +10,6 @@ a:7:9 [0] NCCL INFO ncclCommInitRankConfig comm 0x55 rank 0 nranks 2 cudaDev 0 n
 # A p4d.24xlarge with which nothing is wrong.
 GOOD = {"hostname": ["a"], "machine": ["p4d.24xlarge"], "cores": ["96"], "program": ["1"], "cuda": ["13"], "open_mpi": ["4.1.7"],
         "gpu": ["40960 580.95.05"] * 8, "fabric_manager": ["active"], "efa": ["4"], "nccl_plugin": ["/opt/libnccl-net.so"],
+        "nccl_version": ["2.28.9"], "nccl_plugin_version": ["1.20.0"],
         "libfabric": ["2.1.0"], "memlock": ["unlimited"], "open_files": ["65536"], "shared_memory": ["8388608"], "dataset": ["9 1"],
         "free_disk": ["99999999"]}

@@ -41,6 +41,8 @@ FAULTS = [
     ({"machine": ["unknown"], "efa": ["0"]}, "has no EFA device"),
     ({"memlock": ["64"]}, "locked memory is limited to 64 KiB"),
     ({"nccl_plugin": None}, "libnccl-net.so (aws-ofi-nccl) is not in LD_LIBRARY_PATH"),
+    ({"nccl_plugin_version": ["1.17.2"]}, "NCCL 2.28.9 with aws-ofi-nccl 1.17.2 hangs (aws-ofi-nccl issue 1055): install EFA 1.49.0"),
+    ({"nccl_version": ["2.27.7"], "nccl_plugin_version": ["1.18.0"]}, "NCCL 2.27.7 with aws-ofi-nccl 1.18.0 hangs (large broadcasts"),
     ({"libfabric": ["1.17.1"]}, "libfabric is 1.17.1, at least 1.18"),
     ({"libfabric": None}, "libfabric is missing"),
     ({"shared_memory": ["65536"]}, "/dev/shm has 64 MiB"),

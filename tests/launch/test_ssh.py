@@ -267,7 +267,8 @@ sleep {seconds}
             cls.hosts.replace(host, os.path.expanduser("~/.bashrc"), f"ulimit {UNLIMITED}; export -f ulimit\n")  # for ssh's commands
             cls.hosts.replace(host, "/usr/bin/nvidia-smi", SMI.format(processes=":", pending="No"))
             cls.hosts.replace(host, "/opt/amazon/efa/bin/fi_info", "#!/bin/sh\necho libfabric: 2.1.0amzn1.0\n")
-            cls.hosts.run(host, ["sh", "-c", "mkdir -p /opt/amazon/ofi-nccl/lib; touch /opt/amazon/ofi-nccl/lib/libnccl-net.so"])
+            cls.hosts.run(host, ["sh", "-c", "mkdir -p /opt/amazon/ofi-nccl/lib; cd /opt/amazon/ofi-nccl/lib;"
+                                 "printf '\\0aws-ofi-nccl 1.20.0\\0' > libnccl-net.so; printf 'NCCL version 2.29.3+cuda13.0' > libnccl.so.2"])
             cls.hosts.replace(host, "/sys/class/infiniband/efa0/port", "")
             cls.hosts.run(host, ["sh", "-c", "mkdir -p /run/efa /sys/class/infiniband/efa0/device; ln -s /run/efa /sys/class/infiniband/efa0/device/driver"])
 
@@ -290,7 +291,7 @@ sleep {seconds}
 
     def test_a_good_network(self):
         said = self.finish(self.job("good", NCCL_LOG, NCCL_LOG), 0)
-        self.assertEqual(said[0], "run: libfabric 2.1.0amzn1.0, network plugin /opt/amazon/ofi-nccl/lib/libnccl-net.so")
+        self.assertEqual(said[0], "run: libfabric 2.1.0amzn1.0, NCCL 2.29.3, network plugin 1.20.0 in /opt/amazon/ofi-nccl/lib/libnccl-net.so")
         self.assertIn("run: NCCL 2.27.7+cuda12.9, aws-ofi-nccl 1.16.3: network AWS Libfabric, 4 EFA devices", said)
         self.assertEqual(self.seen(), ["0 AWS Libfabric,efa", "1 AWS Libfabric,efa"])
 
