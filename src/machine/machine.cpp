@@ -12,10 +12,6 @@ namespace tandem {
 
 namespace {
 
-[[maybe_unused]] bool uses_nccl(const DistConfig& dist, Device device) {
-  return device == Device::kCuda && dist.backend != Backend::kMpi;
-}
-
 // Chooses the GPU of this process. A launcher may show each rank one GPU only, its own. Whether two
 // ranks have the same GPU is known once all have chosen.
 Stream open_device(const RunConfig& run, const DistConfig& dist, World& world) {
@@ -61,7 +57,7 @@ Machine::Machine(const RunConfig& run, const DistConfig& dist, World& world)
       memory(stream),
       staging(stream.device() == Device::kCpu ? memory : Memory::pinned()) {
   if constexpr (kHasCuda) {
-    if (uses_nccl(dist, stream.device()) && (world.size() > 1 || dist.backend == Backend::kNccl)) {
+    if (dist.over_nccl(stream.device()) && (world.size() > 1 || dist.backend == Backend::kNccl)) {
       nccl_ = std::make_unique<NcclCollectives>(world.control(), world.timeout_s());
     }
   }
