@@ -96,13 +96,14 @@ class StepCosts {
   }
 
   // Forward reads the rows of the tokens and writes them. Backward reads dy and adds each row to a
-  // gradient in f32, where a token that occurs often is summed first. Our schedule reads dy once
-  // more for the positions.
+  // gradient in f32, where a token that occurs often is summed first. Our schedule sorts the tokens
+  // by two digits, and reads dy once more for the positions.
   void embedding() {
     const double tokens = as_double(rows_) * sizeof(int32_t);
     add("embedding forward", "embedding", 1, 1, 2 * stream_, 2 * stream_, tokens);
     const double touched = as_double(std::min(rows_, config_.vocab)) * as_double(config_.width);
-    add("embedding backward", "embedding", 1, 4, 2 * stream_,
+    add("token order", "embedding", 1, config_.vocab > 256 ? 7 : 4, 0, 4 * tokens, 0);
+    add("embedding backward", "embedding", 1, config_.style.is_rotary ? 1 : 2, 2 * stream_,
         (config_.style.is_rotary ? 1 : 2) * stream_ + 2 * kWide * touched, tokens);
   }
 
@@ -118,6 +119,7 @@ class StepCosts {
   }
 
   // Half of the square of scores is masked. Backward computes the scores again: 5 products, not 4.
+  // A pass before it takes <dy, y> of each row.
   // RoPE could be done where queries and keys are read, so its floor is 0.
   void attention() {
     const double length = as_double(config_.context);
@@ -131,7 +133,8 @@ class StepCosts {
     }
     add("attention forward", "attention", layers_, 1, qkv + y, qkv + y, log_sum);
     ops_.back().flops = 2 * product;
-    add("attention backward", "attention", layers_, 3, 2 * qkv + 2 * y, 2 * qkv + 2 * y, log_sum);
+    add("attention delta", "attention", layers_, 1, 0, 2 * y, log_sum);
+    add("attention backward", "attention", layers_, 2, 2 * qkv + 2 * y, 2 * qkv + y, log_sum);
     ops_.back().flops = 5 * product;
   }
 

@@ -10,60 +10,65 @@ namespace tandem::bench {
 
 namespace {
 
-// Of the ceiling of products: the first heuristic of cuBLASLt, and the best of measured plans.
-constexpr double kFirstHeuristic = 0.72, kMeasuredPlans = 0.88;
-// Of the bandwidth of a copy: memory-bound kernels.
-constexpr double kMemoryBound = 0.85;
+struct Range {
+  double low = 0, high = 0;
+
+  void add(const Range& other) { low += other.low, high += other.high; }
+  double middle() const { return (low + high) / 2; }
+};
+
 // Between two kernels of one stream, with the host ahead.
 constexpr double kGap_s = 2e-6;
 
-// Attention of head width 64 at 1,024 tokens. On FP32 cores: of their peak, from the arithmetic of
-// tiles in shared memory. On tensor cores (mma.sync): FLOP/s that FlashAttention-2 publishes for
-// forward and backward together (A100: 119, H100: 192 TFLOP/s), of which a first version of one's
-// own reaches 85 to 90 %.
-struct AttentionRates {
-  double forward, backward;
+// What kernels reach.
+struct Reached {
+  // Of the ceiling of products, which a GPU of 700 W keeps for short bursts only: cuBLASLt's first
+  // suggestion, and the fastest of the first eight.
+  Range first, measured;
+  // FLOP/s of attention for causal texts of 1,024 tokens in heads of 64, as its pipelines of tensor
+  // cores and of shared memory allow (results/2026-11-23_flash_resources.md). Backward computes
+  // seven products, and five count.
+  Range forward, backward;
+  // Of the bandwidth of a copy. A multiprocessor has one block of norm_backward, eight warps whose
+  // registers hold two rows each, and one of cross-entropy, whose phases take turns
+  // (results/2026-11-26_sass_stores.md). Others have six to eight blocks and stores of 16 bytes.
+  Range norm_backward, cross_entropy, others;
 };
-AttentionRates on_f32_cores(const GpuModel& gpu) {
-  return {0.41 * gpu.f32_flops, 0.30 * gpu.f32_flops};
-}
-AttentionRates on_tensor_cores(const GpuModel& gpu) {
-  const bool hopper = gpu.cuda_name.starts_with("H");
-  return hopper ? AttentionRates{200e12, 165e12} : AttentionRates{115e12, 103e12};
+constexpr Reached kHopper{.first = {0.65, 0.76},
+                          .measured = {0.73, 0.85},
+                          .forward = {146e12, 206e12},
+                          .backward = {110e12, 165e12},
+                          .norm_backward = {0.65, 0.82},
+                          .cross_entropy = {0.34, 0.56},
+                          .others = {0.80, 0.90}};
+constexpr Reached kAmpere{.first = {0.70, 0.80},
+                          .measured = {0.79, 0.88},
+                          .forward = {95e12, 110e12},
+                          .backward = {74e12, 94e12},
+                          .norm_backward = {0.75, 0.85},
+                          .cross_entropy = {0.52, 0.65},
+                          .others = {0.80, 0.90}};
+
+Range bandwidth_of(const OpCost& op, const Reached& reached) {
+  return op.name.starts_with("norm backward") ? reached.norm_backward
+         : op.group == "cross_entropy"        ? reached.cross_entropy
+                                              : reached.others;
 }
 
-struct Assumption {
-  const char* what;
-  double products;
-  AttentionRates (*attention)(const GpuModel&);
-};
-constexpr Assumption kAssumptions[] = {
-    {"first heuristic, attention on FP32 cores", kFirstHeuristic, on_f32_cores},
-    {"measured plans, attention on FP32 cores", kMeasuredPlans, on_f32_cores},
-    {"measured plans, attention on tensor cores", kMeasuredPlans, on_tensor_cores},
-};
-
-struct AchievedRates {
-  Speed speed{};  // of products, of bytes, and the gap before a kernel
-  double attention_forward = 1, attention_backward = 1;  // FLOP/s
-};
-AchievedRates rates_of(const GpuModel& gpu, const Assumption& assumption) {
+// Seconds of all calls, from the fastest to the slowest.
+Range seconds_of(const OpCost& op, const GpuModel& gpu, const Reached& reached,
+                 const Range& products) {
   const Speed ceilings = gpu.ceilings();
-  const AttentionRates attention = assumption.attention(gpu);
-  return {.speed = {.flops_per_s = ceilings.flops_per_s * assumption.products,
-                    .bytes_per_s = ceilings.bytes_per_s * kMemoryBound,
-                    .launch_s = kGap_s},
-          .attention_forward = attention.forward,
-          .attention_backward = attention.backward};
-}
-
-double forecast_seconds(const OpCost& op, const AchievedRates& rates) {
-  const double attention =
-      op.name.ends_with("forward") ? rates.attention_forward : rates.attention_backward;
-  const double flops_per_s = op.group == "attention" ? attention : rates.speed.flops_per_s;
-  const double bytes_s = (op.schedule_bytes + op.small_bytes) / rates.speed.bytes_per_s;
-  return op.calls *
-         (std::max(op.flops / flops_per_s, bytes_s) + op.launches * rates.speed.launch_s);
+  const Range attention = op.name.ends_with("forward") ? reached.forward : reached.backward;
+  const Range bandwidth = bandwidth_of(op, reached);
+  const auto seconds = [&](double share, double attention_rate, double copies) {
+    const double rate = op.group == "attention" ? attention_rate : ceilings.flops_per_s * share;
+    const double bytes = op.schedule_bytes + op.small_bytes;
+    return op.calls * (std::max(op.flops / rate, bytes / (ceilings.bytes_per_s * copies)) +
+                       op.launches * kGap_s);
+  };
+  return {seconds(products.high, attention.high, bandwidth.high),
+          seconds(products.low, attention.low, bandwidth.low)};
 }
 
 // The groups of a forecast, finer than folders.
@@ -74,39 +79,36 @@ std::string kind_of(const OpCost& op) {
                                         : "GELU";
   }
   if (op.group == "attention") {
-    return op.name;
+    return op.name.ends_with("forward") ? "attention forward" : "attention backward, with delta";
   }
   const std::map<std::string_view, std::string> names = {
       {"norm", "residual add and norm"}, {"rope", "RoPE"},
       {"activation", "SwiGLU"},          {"cross_entropy", "cross-entropy"},
-      {"linear", "bias gradients"},      {"embedding", "embedding"}};
+      {"linear", "bias gradients"},      {"embedding", "embedding, with token order"}};
   return names.contains(op.group) ? names.at(op.group) : "AdamW and gradient norm";
 }
 
 void print(const Case& model, const GpuModel& gpu, DType precision) {
   struct Sums {
-    double tflop = 0, floor_gb = 0, schedule_gb = 0, floor_ms = 0;
-    double ms[std::size(kAssumptions)] = {};
-    double launches = 0;
+    double tflop = 0, floor_gb = 0, schedule_gb = 0, launches = 0, floor_s = 0;
+    Range first_s{}, measured_s{};
     void add(const Sums& other) {
       tflop += other.tflop, floor_gb += other.floor_gb, schedule_gb += other.schedule_gb;
-      floor_ms += other.floor_ms, launches += other.launches;
-      for (size_t i = 0; i < std::size(kAssumptions); ++i) {
-        ms[i] += other.ms[i];
-      }
+      launches += other.launches, floor_s += other.floor_s;
+      first_s.add(other.first_s), measured_s.add(other.measured_s);
     }
   };
+  const Reached& reached = gpu.cuda_name.starts_with("H") ? kHopper : kAmpere;
   std::vector<std::pair<std::string, Sums>> rows;
   Sums all;
   for (const OpCost& op : transformer_costs(*model.transformer, model.batch, precision)) {
-    Sums sums{.tflop = op.calls * op.flops / 1e12,
-              .floor_gb = op.calls * op.floor_bytes / 1e9,
-              .schedule_gb = op.calls * (op.schedule_bytes + op.small_bytes) / 1e9,
-              .floor_ms = floor_seconds(op, gpu.ceilings()) * 1e3,
-              .launches = op.calls * op.launches};
-    for (size_t i = 0; i < std::size(kAssumptions); ++i) {
-      sums.ms[i] = forecast_seconds(op, rates_of(gpu, kAssumptions[i])) * 1e3;
-    }
+    const Sums sums{.tflop = op.calls * op.flops / 1e12,
+                    .floor_gb = op.calls * op.floor_bytes / 1e9,
+                    .schedule_gb = op.calls * (op.schedule_bytes + op.small_bytes) / 1e9,
+                    .launches = op.calls * op.launches,
+                    .floor_s = floor_seconds(op, gpu.ceilings()),
+                    .first_s = seconds_of(op, gpu, reached, reached.first),
+                    .measured_s = seconds_of(op, gpu, reached, reached.measured)};
     const std::string kind = kind_of(op);
     auto row = std::ranges::find(rows, kind, &std::pair<std::string, Sums>::first);
     row = row == rows.end() ? rows.insert(rows.end(), {kind, Sums{}}) : row;
@@ -114,12 +116,10 @@ void print(const Case& model, const GpuModel& gpu, DType precision) {
     all.add(sums);
   }
   const auto line = [](const std::string& name, const Sums& sums) {
-    std::printf("| %s | %.2f | %.1f | %.1f | %.0f | %.1f |", name.c_str(), sums.tflop,
-                sums.floor_gb, sums.schedule_gb, sums.launches, sums.floor_ms);
-    for (const double ms : sums.ms) {
-      std::printf(" %.1f |", ms);
-    }
-    std::printf("\n");
+    std::printf("| %s | %.2f | %.1f | %.1f | %.0f | %.1f | %.1f to %.1f | %.1f to %.1f |\n",
+                name.c_str(), sums.tflop, sums.floor_gb, sums.schedule_gb, sums.launches,
+                sums.floor_s * 1e3, sums.first_s.low * 1e3, sums.first_s.high * 1e3,
+                sums.measured_s.low * 1e3, sums.measured_s.high * 1e3);
   };
   const Speed ceilings = gpu.ceilings();
   std::printf(
@@ -128,21 +128,20 @@ void print(const Case& model, const GpuModel& gpu, DType precision) {
       model.name.c_str(), std::string(gpu.name).c_str(), model.batch, model.transformer->context,
       model.transformer->vocab, std::string(name_of(precision)).c_str(),
       ceilings.flops_per_s / 1e12, ceilings.bytes_per_s / 1e12);
-  std::printf("| group | TFLOP | GB, floor | GB, ours | launches | floor ms |");
-  for (const Assumption& assumption : kAssumptions) {
-    std::printf(" %s |", assumption.what);
-  }
-  std::printf("\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
+  std::printf(
+      "| group | TFLOP | GB, floor | GB, ours | launches | floor ms | ms with the first suggestion "
+      "| ms after measuring |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n");
   for (const auto& [name, sums] : rows) {
     line(name, sums);
   }
   line("all", all);
   const double tokens = static_cast<double>(model.batch * model.transformer->context);
-  std::printf("| tokens/s | | | | | %.0f |", tokens / all.floor_ms * 1e3);
-  for (const double ms : all.ms) {
-    std::printf(" %.0f |", tokens / ms * 1e3);
-  }
-  std::printf("\n");
+  const auto rate = [&](double seconds) { return tokens / seconds; };
+  std::printf("| tokens/s | | | | | %.0f | %.0f to %.0f | %.0f to %.0f |\n", rate(all.floor_s),
+              rate(all.first_s.high), rate(all.first_s.low), rate(all.measured_s.high),
+              rate(all.measured_s.low));
+  std::printf("| tokens/s in the middle of the range | | | | | | %.0f | %.0f |\n",
+              rate(all.first_s.middle()), rate(all.measured_s.middle()));
 }
 
 }  // namespace
