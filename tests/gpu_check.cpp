@@ -2,7 +2,8 @@
 //
 //   tandem_gpu_check             all suites, one line each
 //   tandem_gpu_check --device    prints which GPU there is, and exits
-//   --only TEXT                  runs only suites whose names contain TEXT
+//   --only TEXT[,TEXT...]        runs only suites whose names contain one of the texts
+//   --jobs N                     suites at a time (1)
 //   --limit SECONDS              time limit of one suite (300)
 //   --results FILE               appends each suite's line to this file at once
 //   --log FILE                   appends what the tests print
@@ -10,7 +11,6 @@
 // Each suite runs in a process of its own, because after a fault CUDA refuses all further work of
 // the process. Matrix products come first, because everything else needs them, and misaligned
 // operands last. Exit codes: 0 all passed, 1 some did not, 2 there is no GPU or an option is wrong.
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +22,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <list>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <thread>
 #include <vector>
@@ -48,43 +50,62 @@ std::string value_of(const Options& options, const std::string& name,
   return options.contains(name) ? options.at(name) : otherwise;
 }
 
-// The process of one suite.
+using Clock = std::chrono::steady_clock;
+
+// The process of one suite, and what it prints.
 class Child {
  public:
-  // Starts this program again; its output is appended to `log`.
-  Child(const std::string& suite, const std::string& log) {
+  // Starts this program again. It has `limit_s` seconds.
+  Child(std::string suite, double limit_s)
+      : suite_(std::move(suite)), limit_s_(limit_s), printed_(std::tmpfile(), std::fclose) {
+    require(printed_ != nullptr, "no temporary file can be made");
     id_ = fork();
     if (id_ == 0) {
-      const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666);
-      dup2(file, STDOUT_FILENO);
-      dup2(file, STDERR_FILENO);
+      dup2(fileno(printed_.get()), STDOUT_FILENO);
+      dup2(fileno(printed_.get()), STDERR_FILENO);
       setenv("TANDEM_REQUIRE_DEVICES", "cpu,cuda", 1);
-      execl("/proc/self/exe", "tandem_gpu_check", "--suite", suite.c_str(), nullptr);
+      execl("/proc/self/exe", "tandem_gpu_check", "--suite", suite_.c_str(), nullptr);
       _exit(127);
     }
   }
 
-  // Returns "" when the process ended well within the time, otherwise what happened.
-  std::string wait(double limit_s) {
-    using Clock = std::chrono::steady_clock;
-    const auto end = Clock::now() + std::chrono::duration<double>(limit_s);
+  const std::string& suite() const { return suite_; }
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
+
+  // Whether the process has ended; it is killed when its time is over.
+  bool has_ended() {
     int status = 0;
-    while (waitpid(id_, &status, WNOHANG) == 0) {
-      if (Clock::now() > end) {
-        kill(id_, SIGKILL);
-        waitpid(id_, &status, 0);
-        return str("not finished after ", limit_s, " s");
+    if (waitpid(id_, &status, WNOHANG) == 0) {
+      if (seconds() <= limit_s_) {
+        return false;
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      kill(id_, SIGKILL);
+      waitpid(id_, &status, 0);
+      wrong_ = str("not finished after ", limit_s_, " s");
+    } else if (WIFSIGNALED(status)) {
+      wrong_ = str("ended by signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
+    } else if (WEXITSTATUS(status) != 0) {
+      wrong_ = str("exit code ", WEXITSTATUS(status));
     }
-    if (WIFSIGNALED(status)) {
-      return str("ended by signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
+    return true;
+  }
+  // Of a process that has ended: "" if it ended well within the time, otherwise what happened.
+  const std::string& wrong() const { return wrong_; }
+  std::string printed() const {
+    std::rewind(printed_.get());
+    std::string text;
+    for (int c = 0; (c = std::fgetc(printed_.get())) != EOF;) {
+      text += static_cast<char>(c);
     }
-    return WEXITSTATUS(status) == 0 ? "" : str("exit code ", WEXITSTATUS(status));
+    return text;
   }
 
  private:
-  pid_t id_;
+  std::string suite_, wrong_{};
+  double limit_s_;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> printed_;
+  Clock::time_point begin_ = Clock::now();
+  pid_t id_ = 0;
 };
 
 std::vector<std::string> suites_in_order(const std::string& only) {
@@ -93,20 +114,20 @@ std::vector<std::string> suites_in_order(const std::string& only) {
   for (int i = 0; i < tests->total_test_suite_count(); ++i) {
     names.emplace_back(tests->GetTestSuite(i)->name());
   }
-  std::erase_if(names, [&](const std::string& name) { return name.find(only) == name.npos; });
+  std::erase_if(names, [&](const std::string& name) {
+    std::istringstream texts(only);
+    std::string text;
+    bool wanted = only.empty();
+    while (std::getline(texts, text, ',')) {
+      wanted = wanted || name.find(text) != name.npos;
+    }
+    return !wanted;
+  });
   const auto turn = [](const std::string& name) {
     return name.find("Misaligned") != name.npos ? 2 : name.starts_with("Product") ? 0 : 1;
   };
   std::ranges::stable_sort(names, {}, turn);
   return names;
-}
-
-std::string end_of(const std::string& path, std::streamoff from) {
-  std::ifstream file(path);
-  file.seekg(from);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
 }
 
 // "[  SKIPPED ] 2 tests" in what GoogleTest printed -> " 2 tests skipped".
@@ -130,18 +151,16 @@ void say(const std::string& line, const Options& options) {
   }
 }
 
-bool passes(const std::string& suite, const std::string& log, const Options& options) {
-  const auto begin = std::chrono::steady_clock::now();
-  std::ofstream(log, std::ios::app).flush();
-  const auto log_begin = static_cast<std::streamoff>(std::ifstream(log, std::ios::ate).tellg());
-  const double limit_s = std::atof(value_of(options, "--limit", "300").c_str());
-  const std::string wrong = Child(suite, log).wait(limit_s);
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  const std::string printed = end_of(log, log_begin);
+// Says how a suite went; whether it passed.
+bool passed(const Child& child, const Options& options) {
+  const std::string printed = child.printed(), &wrong = child.wrong();
+  if (options.contains("--log")) {
+    std::ofstream(options.at("--log"), std::ios::app) << printed;
+  }
   char start[64];
-  std::snprintf(start, sizeof start, "%s %7.2f s  ", wrong.empty() ? "passed" : "FAILED", seconds);
-  say(str(start, suite, wrong.empty() ? skipped_in(printed) : ": " + wrong), options);
+  std::snprintf(start, sizeof start, "%s %7.2f s  ", wrong.empty() ? "passed" : "FAILED",
+                child.seconds());
+  say(str(start, child.suite(), wrong.empty() ? skipped_in(printed) : ": " + wrong), options);
   if (!wrong.empty()) {
     constexpr size_t kMost = 3000;  // print the end, where GoogleTest names what failed
     std::puts(printed.substr(printed.size() - std::min(printed.size(), kMost)).c_str());
@@ -157,36 +176,38 @@ int run_suite(const std::string& suite) {
 }
 
 int check_all(const Options& options) {
-  std::string log = value_of(options, "--log", "");
-  if (log.empty()) {
-    char path[] = "/tmp/tandem_gpu_check.XXXXXX";
-    ::close(mkstemp(path));
-    log = path;
-  }
+  const double limit_s = std::atof(value_of(options, "--limit", "300").c_str());
+  const size_t jobs = static_cast<size_t>(std::atoi(value_of(options, "--jobs", "1").c_str()));
   const auto suites = suites_in_order(value_of(options, "--only", ""));
   int failed = 0;
-  for (const std::string& suite : suites) {
-    failed += passes(suite, log, options) ? 0 : 1;
+  std::list<Child> running;
+  for (size_t next = 0; next < suites.size() || !running.empty();) {
+    while (next < suites.size() && running.size() < jobs) {
+      running.emplace_back(suites[next++], limit_s);
+    }
+    running.remove_if([&](Child& child) {
+      const bool ended = child.has_ended();
+      failed += ended && !passed(child, options) ? 1 : 0;
+      return ended;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   say(str(suites.size() - static_cast<size_t>(failed), " of ", suites.size(), " suites passed"),
       options);
-  if (!options.contains("--log")) {
-    ::unlink(log.c_str());
-  }
   return failed == 0 && !suites.empty() ? 0 : 1;
 }
 
 Options options_of(int argc, char** argv) {
   const auto refuse = [](const std::string& what) {
     fail(ExitCode::kConfig, str(what,
-                                "; there are --device, --only TEXT, --limit SECONDS, --results "
-                                "FILE and --log FILE"));
+                                "; there are --device, --only TEXT, --jobs N, --limit SECONDS, "
+                                "--results FILE and --log FILE"));
   };
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
-    const std::vector<std::string> with_value = {"--only", "--limit", "--results", "--log",
-                                                 "--suite"};
+    const std::vector<std::string> with_value = {"--only",    "--jobs", "--limit",
+                                                 "--results", "--log",  "--suite"};
     if (name != "--device" && std::ranges::count(with_value, name) == 0) {
       refuse("there is no option " + name);
     }
@@ -197,6 +218,9 @@ Options options_of(int argc, char** argv) {
   }
   if (options.contains("--limit") && std::atof(options["--limit"].c_str()) <= 0) {
     refuse("--limit " + options["--limit"] + " is no number of seconds");
+  }
+  if (options.contains("--jobs") && std::atoi(options["--jobs"].c_str()) <= 0) {
+    refuse("--jobs " + options["--jobs"] + " is no number of suites");
   }
   return options;
 }

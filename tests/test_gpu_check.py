@@ -54,6 +54,23 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stdout, r"Shortcut: exit code 99\n(.*\n)*simt: cannot write the executed kernels")
 
+    # Each suite ends by writing the kernels that it ran to a pipe, which nobody reads before both have begun.
+    def test_suites_at_a_time(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pipe = os.path.join(folder, "pipe")
+            os.mkfifo(pipe)
+            with subprocess.Popen([PROGRAM, "--only", "Shortcut,Rope", "--jobs", "2", "--limit", "60"], stdout=subprocess.PIPE,
+                                  text=True, env=dict(os.environ, TANDEM_SIMT_COVERAGE=pipe)) as process:
+                children = ""
+                while len(children.split()) < 2 and process.poll() is None:
+                    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+                        children = file.read()
+                reader = os.open(pipe, os.O_RDWR)
+                printed, _ = process.communicate()
+                os.close(reader)
+        self.assertEqual(process.returncode, 0, printed)
+        self.assertEqual(set(re.findall(r"(?m)^passed .*  (\w+)$", printed)), {"Shortcut", "Rope"})
+
     def test_what_passes_is_one_line(self):
         result = check("--only", "Shortcut")
         self.assertEqual(result.returncode, 0, result.stdout)
@@ -64,7 +81,8 @@ class GpuCheck(unittest.TestCase):
 
     def test_wrong_options_are_named(self):
         for arguments, words in [(["--onyl", "Sgd"], "there is no option --onyl; there are .*--only TEXT"),
-                                 (["--only"], "--only has no value"), (["--limit", "soon"], "--limit soon is no number")]:
+                                 (["--only"], "--only has no value"), (["--limit", "soon"], "--limit soon is no number"),
+                                 (["--jobs", "0"], "--jobs 0 is no number")]:
             result = check(*arguments)
             self.assertEqual((result.returncode, result.stdout), (2, ""))
             self.assertRegex(result.stderr, f"^tandem_gpu_check: {words}")
