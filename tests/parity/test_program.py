@@ -27,7 +27,8 @@ import torch
 
 import reference
 import tandem_program
-from sample_order import sample, window_start, windows
+from run_files import TokenBatches, weights_in
+from sample_order import sample
 from tandem_program import Workspace, metrics, run, words
 
 STEPS, SEED = 5, 11
@@ -62,32 +63,25 @@ class Batches:
 
     def __init__(self, dataset, settings):
         self.batch, self.context = settings["train.global_batch"], settings.get("model.context")
+        if self.context:
+            self.texts = TokenBatches(dataset, SEED, self.batch, self.context)
+            return
         with h5py.File(dataset) as file:
             train = file["train"]
-            if self.context:
-                self.tokens, self.vocab = train["tokens"][()].astype(np.int64), int(file.attrs["vocab_size"][0])
-                self.size = windows(self.context, len(self.tokens))
-            else:
-                images, channels = train["images"][()] / 255, (1, -1, 1, 1)
-                self.images = (images - file.attrs["mean"].reshape(channels)) / file.attrs["std"].reshape(channels)
-                self.labels, self.size = train["labels"][()].astype(np.int64), len(images)
-                self.classes = len(np.unique(self.labels))
-
-    def window(self, epoch, index):
-        start = window_start(SEED, epoch, index, self.context, len(self.tokens))
-        return self.tokens[start:start + self.context + 1]
+            images, channels = train["images"][()] / 255, (1, -1, 1, 1)
+            self.images = (images - file.attrs["mean"].reshape(channels)) / file.attrs["std"].reshape(channels)
+            self.labels, self.size = train["labels"][()].astype(np.int64), len(images)
+            self.classes = len(np.unique(self.labels))
 
     def at(self, step):
-        samples = [sample(SEED, step * self.batch + i, self.size) for i in range(self.batch)]
         if self.context:
-            windows = np.stack([self.window(*place) for place in samples])
-            return torch.from_numpy(windows[:, :-1]), torch.from_numpy(windows[:, 1:])
-        indices = [index for _, index in samples]
+            return tuple(map(torch.from_numpy, self.texts.at(step)))
+        indices = [sample(SEED, step * self.batch + i, self.size)[1] for i in range(self.batch)]
         return torch.from_numpy(self.images[indices]), torch.from_numpy(self.labels[indices])
 
     def model(self, settings):
         config = {key.removeprefix("model."): value for key, value in settings.items() if key.startswith("model.")}
-        sizes = {"vocab": self.vocab} if self.context else {"classes": self.classes, "image": list(self.images.shape[1:])}
+        sizes = {"vocab": self.texts.vocab} if self.context else {"classes": self.classes, "image": list(self.images.shape[1:])}
         return reference.build({**config, **sizes}).double()
 
 
@@ -119,17 +113,6 @@ def train_with_torch(settings, batches, start):
         optimizer.step()
         figures.append({"loss": loss.item(), "lr": lr_at(settings, step), "grad_norm": norm.item()})
     return figures, {name: reference.to_tandem(p.detach().numpy()) for name, p in model.named_parameters()}
-
-
-def weights_in(folder, step):
-    """By name of the reference's parameters, some of which are stacks of several tensors."""
-    with h5py.File(os.path.join(folder, f"checkpoints/step-{step:08d}/rank-0000.h5")) as file:
-        weights = {name: data[()].astype(np.float64).reshape(data.attrs["shape"]) for name, data in file["param"].items()}
-    for stack, pieces in [("attn.qkv.", ["attn.q.", "attn.k.", "attn.v."]), ("mlp.gate_up.", ["mlp.gate.", "mlp.up."])]:
-        for first in [name for name in weights if pieces[0] in name]:
-            rows = [weights.pop(first.replace(pieces[0], piece)) for piece in pieces]
-            weights[first.replace(pieces[0], stack)] = np.concatenate(rows)
-    return weights
 
 
 class Program(Workspace):

@@ -1,0 +1,38 @@
+"""What a run of `tandem train` used, for programs that repeat it in PyTorch: the weights in a checkpoint, and each step's tokens.
+"""
+import os
+
+import h5py
+import numpy as np
+
+from sample_order import sample, window_start, windows
+
+
+def weights_in(folder, step):
+    """By name of the reference's parameters, some of which are stacks of several tensors."""
+    with h5py.File(os.path.join(folder, f"checkpoints/step-{step:08d}/rank-0000.h5")) as file:
+        weights = {name: data[()].astype(np.float64).reshape(data.attrs["shape"]) for name, data in file["param"].items()}
+    for stack, pieces in [("attn.qkv.", ["attn.q.", "attn.k.", "attn.v."]), ("mlp.gate_up.", ["mlp.gate.", "mlp.up."])]:
+        for first in [name for name in weights if pieces[0] in name]:
+            rows = [weights.pop(first.replace(pieces[0], piece)) for piece in pieces]
+            weights[first.replace(pieces[0], stack)] = np.concatenate(rows)
+    return weights
+
+
+class TokenBatches:
+    """The global batch of each step of a run on text."""
+
+    def __init__(self, dataset, seed, batch, context):
+        with h5py.File(dataset) as file:
+            self.tokens, self.vocab = file["train/tokens"][()].astype(np.int64), int(file.attrs["vocab_size"][0])
+        self.seed, self.batch, self.context = seed, batch, context
+
+    def window(self, epoch, index):
+        start = window_start(self.seed, epoch, index, self.context, len(self.tokens))
+        return self.tokens[start:start + self.context + 1]
+
+    def at(self, step):
+        """(inputs, targets)"""
+        size = windows(self.context, len(self.tokens))
+        rows = np.stack([self.window(*sample(self.seed, step * self.batch + i, size)) for i in range(self.batch)])
+        return rows[:, :-1], rows[:, 1:]
