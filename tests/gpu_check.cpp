@@ -177,7 +177,8 @@ int run_suite(const std::string& suite) {
 
 int check_all(const Options& options) {
   const double limit_s = std::atof(value_of(options, "--limit", "300").c_str());
-  const size_t jobs = static_cast<size_t>(std::atoi(value_of(options, "--jobs", "1").c_str()));
+  const size_t jobs =
+      static_cast<size_t>(std::max(1, std::atoi(value_of(options, "--jobs", "1").c_str())));
   const auto suites = suites_in_order(value_of(options, "--only", ""));
   int failed = 0;
   std::list<Child> running;
