@@ -86,7 +86,7 @@ class Links(Workspace):
     def test_bad_requests(self):
         self.assert_one_line(self.bench(ranks=1, code=CONFIG), "1 rank has no links; start it under mpirun -np N")
         self.assert_one_line(self.bench("--largest-mib", "0", ranks=2, code=CONFIG), "largest-mib = 0")
-        self.assert_one_line(self.check(run("bench", "link"), CONFIG), 'tandem bench: say links or gemm, not "link"')
+        self.assert_one_line(self.check(run("bench", "link"), CONFIG), 'tandem bench: say links, not "link"')
         taken = self.machine("taken.json")
         self.assert_one_line(self.bench("--output", taken + "/machine.json", ranks=2, code=DATA), "taken.json")
         self.assert_one_line(self.bench("--output", self.path("new/machine.json"), ranks=2, code=DATA),
