@@ -17,7 +17,13 @@ class MpiCollectives::Staging {
   // The tensor itself if it is in host memory; otherwise host() returns a copy, and room() memory
   // for its elements.
   Tensor host(const Tensor& tensor) {
-    return tensor.device() == Device::kCpu ? tensor : copied(gpu().stream, tensor, gpu().memory);
+    if (tensor.device() == Device::kCpu) {
+      return tensor;
+    }
+    Tensor host = room(tensor);
+    copy(gpu().stream, tensor, host);
+    gpu().stream.synchronize();
+    return host;
   }
   Tensor room(const Tensor& tensor) {
     return tensor.device() == Device::kCpu

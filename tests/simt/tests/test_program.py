@@ -145,7 +145,7 @@ class Emulated(Workspace):
         self.train("other", *constant, "--run.choices", file, ranks=2)
         self.assertNotEqual(losses(self.run_folder("chosen")), losses(self.run_folder("other")))
         # `eval` follows the run whose checkpoint it reads.
-        batch = ["--batch", "4"]  # as a rank has
+        batch = ["--batch", "6"]  # as a rank has
         follows = self.evaluated("other", "cuda", *batch)
         os.remove(os.path.join(self.run_folder("other"), "choices.json"))
         self.assertNotEqual(follows, self.evaluated("other", "cuda", *batch))
@@ -195,7 +195,7 @@ class Emulated(Workspace):
         """As under srun --gpus-per-task=1."""
         program, tandem_program.TANDEM = tandem_program.TANDEM, self.path("one_gpu")
         with open(tandem_program.TANDEM, "w") as script:
-            script.write(f'#!/bin/sh\nCUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK exec {program} "$@"\n')
+            script.write(f'#!/bin/sh\nCUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK exec "{program}" "$@"\n')
         os.chmod(tandem_program.TANDEM, 0o755)
         try:
             alone = self.curve("sees-one", "gpt", *CUDA, ranks=2)
