@@ -22,7 +22,7 @@ MUTANTS = [
            ["simt.program Emulated.test_choices_are_for_a_gpu_and_a_library"]),
     Mutant("choices: a run measures again what it has chosen", "src/machine/choices.cpp",
            "return !own.find(each.first, each.second);", "return true;",
-           ["simt.program Emulated.test_choices_are_measured_and_kept"]),
+           ["simt.program Emulated.test_a_wrong_suggestion_is_left_out"]),
     Mutant("choices: eval does not follow the run", "src/inference/trained_model.cpp",
            "use_kept_choices(machine, RunDirectory::of(checkpoint).choices());", "",
            ["simt.program Emulated.test_choices_are_measured_and_kept"]),
