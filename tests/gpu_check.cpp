@@ -89,7 +89,7 @@ class Child {
     }
     return true;
   }
-  // Of a process that has ended: "" if it ended well within the time, otherwise what happened.
+  // Says, once the process has ended, what went wrong; "" if it ended well within the time.
   const std::string& wrong() const { return wrong_; }
   std::string printed() const {
     std::rewind(printed_.get());

@@ -23,7 +23,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ProductKey, m, n, k, in, out, a_transposed, b
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Alignments, a, b, d, bias, gelu_input)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ProductChoice, alignments, is_fused, seconds, first_seconds,
                                    algorithm)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ProductChoices, gpu, library, products)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ProductChoices, gpu, cublas_lt, products)
 
 namespace {
 
@@ -44,25 +44,25 @@ AllChoices read_choices(const std::string& text, const std::string& origin) {
   fail_data(origin, ": no choices of products (", why, "); remove it, and they are measured again");
 }
 
-// Those of the same GPU and library as `other`.
+// Returns the choices for the GPU and the library that `other` is for.
 ProductChoices& choices_like(AllChoices& all, const ProductChoices& other) {
   for (ProductChoices& choices : all) {
-    if (choices.gpu == other.gpu && choices.library == other.library) {
+    if (choices.gpu == other.gpu && choices.cublas_lt == other.cublas_lt) {
       return choices;
     }
   }
-  return all.emplace_back(ProductChoices{.gpu = other.gpu, .library = other.library});
+  return all.emplace_back(ProductChoices{.gpu = other.gpu, .cublas_lt = other.cublas_lt});
 }
 
-// The products that this rank measures: those that no earlier rank with such a GPU lacks as well.
-// Alignments are the smallest of all such ranks.
+// Collective. Returns the products that this rank measures: no earlier rank with such a GPU lacks
+// them as well. Alignments are the smallest of all such ranks.
 ProductSet to_measure(Control& job, const ProductChoices& own, const ProductSet& missing) {
   std::map<ProductKey, int> measured_by;
   ProductSet all;
   int rank = 0;
-  for (const std::string& text : job.all_gather(json({own.gpu, own.library, missing}).dump())) {
+  for (const std::string& text : job.all_gather(json({own.gpu, own.cublas_lt, missing}).dump())) {
     const json request = json::parse(text);
-    if (request[0] == own.gpu && request[1] == own.library) {
+    if (request[0] == own.gpu && request[1] == own.cublas_lt) {
       for (const auto& [key, alignments] : request[2].get<ProductSet>()) {
         measured_by.emplace(key, rank);
         add(all, key, alignments);

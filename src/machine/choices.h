@@ -1,7 +1,6 @@
-// Which of several ways a GPU computes each product of a step. The ways are measured before the
-// first step and kept with the run in choices.json, so that a run that is started again has the
-// same bits. Choices are for one kind of GPU and one version of cuBLASLt; the file may hold those
-// of several.
+// A GPU has several ways of computing a product. Those of a step are measured before the first step
+// and kept with the run in choices.json, so that a run that is started again has the same bits.
+// Choices are for one kind of GPU and one version of cuBLASLt; the file may hold those of several.
 #pragma once
 
 #include <string>
@@ -12,10 +11,9 @@
 namespace tandem {
 
 struct Chosen {
-  std::string text{};  // of choices.json: what was kept, and what was measured
-  // Of the job: products that were measured, and the time this took.
-  int64_t measured = 0;
-  double seconds = 0;
+  std::string text{};    // of choices.json: what was kept, and what was measured
+  int64_t measured = 0;  // products that the job has measured
+  double seconds = 0;    // that this took
 };
 
 // Collective. Products on the GPU then follow `kept`, the text of a choices.json or "", and

@@ -16,13 +16,13 @@ namespace tandem {
 
 namespace {
 
-constexpr size_t kMeasured = 8;       // suggestions
-constexpr double kWorth = 0.98;       // of an earlier suggestion's time
-constexpr int kSamples = 5;           // timed runs, or bursts of runs, of a suggestion
-constexpr double kBurst_s = 200e-6;   // a burst is long beside the resolution of events
-constexpr int kMostRuns = 10;         // in a burst
-constexpr int64_t kRandom = 1 << 20;  // different random numbers in an operand
-constexpr int64_t kExact = 1 << 24;   // integers up to it are exact in f32
+constexpr size_t kMeasured = 8;      // suggestions
+constexpr double kWorth = 0.98;      // of an earlier suggestion's time
+constexpr int kSamples = 5;          // timed runs, or bursts of runs, of a suggestion
+constexpr double kBurst_s = 200e-6;  // a burst is long beside the resolution of events
+constexpr int kMostRuns = 10;        // in a burst
+constexpr int64_t kRandom = 65521;   // numbers of an operand, then repeated; a prime: rows differ
+constexpr int64_t kExact = 1 << 24;  // integers up to it are exact in f32
 
 // The median of the seconds that `run` takes on the stream.
 double median_seconds(CUstream_st* stream, const std::function<void()>& run) {
@@ -135,7 +135,7 @@ class Trial {
     return Tensor::empty(memory_, tensor.shape(), tensor.dtype(), MemoryClass::kWorkspace);
   }
 
-  // With random integers, unless the tensor is empty.
+  // Fills a tensor with random integers; an empty one stays.
   void fill(const Tensor& tensor, uint64_t seed, int least, int most) {
     if (!tensor) {
       return;
@@ -152,13 +152,13 @@ class Trial {
       cuda::copy(numbers.data(), tensor.raw(), first * width, stream_.handle());
       cuda::synchronize(stream_.handle());
     });
-    for (int64_t done = first; done < tensor.elements(); done += first) {
+    for (int64_t done = first; done < tensor.elements(); done *= 2) {
       cuda::copy(tensor.raw(), tensor.raw() + done * width,
-                 std::min(first, tensor.elements() - done) * width, stream_.handle());
+                 std::min(done, tensor.elements() - done) * width, stream_.handle());
     }
   }
 
-  // What results are written to, so that nothing is left of an earlier run.
+  // Prepares the memory of results, so that nothing is left of an earlier run.
   void prepare(const Product& p) {
     cuda::zero(p.d.data.raw(), p.d.data.bytes(), stream_.handle());
     if (p.beta != 0) {
@@ -238,7 +238,7 @@ class Measurement {
   }
 
  private:
-  // What is wrong with a way of computing, or "".
+  // Says what is wrong with a way of computing; "" if nothing is.
   static std::string fault_of(Trial& trial, const std::function<void()>& run) {
     try {
       return trial.is_right(run) ? "" : "gives another result than Tandem's kernel";
@@ -278,7 +278,9 @@ ProductSet with_parts(const ProductSet& products) {
 
 }  // namespace
 
-ProductChoices no_choices() { return {.gpu = cuda::device_name(), .library = CublasLt::version()}; }
+ProductChoices no_choices() {
+  return {.gpu = cuda::device_name(), .cublas_lt = CublasLt::version()};
+}
 
 ProductChoices measure_products(const Stream& stream, const ProductSet& products,
                                 const std::function<void(const std::string&)>& warn) {

@@ -9,11 +9,11 @@
 
 namespace tandem {
 
-// The GPU and library of this process, without choices.
+// Names the GPU and the library of this process, and has no choices.
 ProductChoices no_choices();
 
-// no_choices(), with a choice for each product, and for each of them without its last step. The
-// first 8 suggestions of cuBLASLt are tried. A time is the median of several runs. A suggestion
+// Returns a choice for each product, and for each of them without its last step. The first 8
+// suggestions of cuBLASLt are tried. A time is the median of several runs. A suggestion
 // takes the place of an earlier one if it is 2 % faster, so that choices depend little on noise.
 //
 // Operands are small integers at addresses with just these alignments. So their products and all

@@ -1,5 +1,5 @@
-// What the way of computing a product depends on, and ways that were chosen by timing them on a
-// GPU. Nothing here needs a GPU.
+// A product as far as its way of computing depends on it, and ways that were chosen by timing them
+// on a GPU. Nothing here needs a GPU.
 #pragma once
 
 #include <array>
@@ -24,7 +24,8 @@ struct ProductKey {
   static ProductKey of(const Product& product);
 };
 
-// Of a product's addresses, in bytes: the largest power of 2 up to 64 that divides each of them.
+// How a product's addresses are aligned, in bytes: the largest power of 2 up to 64 that divides
+// each of them.
 // Memory promises no more than 64 for a block, so that these numbers, and with them the algorithms,
 // do not depend on where blocks happen to lie. Operands that a product lacks have 64.
 struct Alignments {
@@ -70,16 +71,16 @@ struct ProductChoice {
 };
 
 struct ProductChoices {
-  std::string gpu{};      // "NVIDIA H200"
-  std::string library{};  // "cuBLASLt 130100"
+  std::string gpu{};        // "NVIDIA H200"
+  std::string cublas_lt{};  // "cuBLASLt 130100"
   std::map<ProductKey, ProductChoice> products{};
 
   // The choice that serves the product, or null.
   const ProductChoice* find(const ProductKey& key, const Alignments& alignments) const;
 };
 
-// What products of this process follow from now on; null: cuBLASLt's first suggestion is used,
-// biases are fused, and epilogues are separate.
+// Products of this process follow these choices from now on. With null, cuBLASLt's first suggestion
+// is used, biases are fused, and epilogues are separate.
 void use_choices(std::shared_ptr<const ProductChoices> choices);
 std::shared_ptr<const ProductChoices> choices_in_use();
 

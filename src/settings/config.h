@@ -100,11 +100,11 @@ struct DistConfig {
   double timeout_s = 600;
   double min_gb_s = 0;
 
-  // Whether gradients on such a device go over NCCL.
+  // Says whether gradients on such a device go over NCCL.
   bool over_nccl(Device device) const {
     return device == Device::kCuda && backend != Backend::kMpi;
   }
-  // What auto means: an NCCL call costs the host 50 to 150 us, so that few and large ones pay.
+  // Replaces auto. An NCCL call costs the host 50 to 150 us, so that few and large ones pay.
   void resolve_bucket_mb(Device device) {
     bucket_mb = bucket_mb > 0 ? bucket_mb : over_nccl(device) ? 25 : 4;
   }

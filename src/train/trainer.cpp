@@ -28,7 +28,7 @@ Trainer::Trainer(const Config& config, World& world)
     directory_.prepare(config_, machine_.device());
     return std::string();
   });
-  // The same on all ranks.
+  // Rank 0 knows what auto means.
   config_.dist.bucket_mb = job().sum(std::array{job().rank() == 0 ? config_.dist.bucket_mb : 0})[0];
   directory_.require_shared(job(), world.host());
   build(world.local_size());
@@ -95,7 +95,7 @@ void Trainer::resume() {
   });
 }
 
-// What the run has chosen before stays, whatever run.choices says now.
+// A run keeps what it has chosen before, whatever run.choices says now.
 void Trainer::choose() {
   const std::string& other = config_.run.choices;
   agree(job(), [&] {

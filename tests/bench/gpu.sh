@@ -191,7 +191,7 @@ train() {  # NAME ARGUMENT...
   cp "$runs/$1/metrics.jsonl" "$results/$1.jsonl"
   [ ! -e "$runs/$1/choices.json" ] || cp "$runs/$1/choices.json" "$results/$1.choices.json"
 }
-# The same from the weights that all of these runs begin with, with the choices of one of them.
+# Trains from the weights that all of these runs begin with.
 train_on() { train "$1" --train.global_batch 8 --checkpoint.init_from "$runs/start" "${@:2}"; }
 
 # Losses of Tandem and of PyTorch from the same weights on the same samples. The first run only writes its weights.

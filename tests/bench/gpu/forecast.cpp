@@ -20,18 +20,19 @@ struct Range {
 // Between two kernels of one stream, with the host ahead.
 constexpr double kGap_s = 2e-6;
 
-// What kernels reach.
+// Kernels reach these rates.
 struct Reached {
-  // Of the ceiling of products, which a GPU of 700 W keeps for short bursts only: cuBLASLt's first
-  // suggestion, and the fastest of the first eight.
+  // Products reach shares of a ceiling that a GPU of 700 W keeps for short bursts only: with
+  // cuBLASLt's first suggestion, and with the fastest of the first eight.
   Range first, measured;
-  // FLOP/s of attention for causal texts of 1,024 tokens in heads of 64, as its pipelines of tensor
-  // cores and of shared memory allow (results/2026-11-23_flash_resources.md). Backward computes
-  // seven products, and five count.
+  // Attention reaches so many FLOP/s for causal texts of 1,024 tokens in heads of 64, as pipelines
+  // of tensor cores and of shared memory allow (results/2026-11-23_flash_resources.md). Backward
+  // computes seven products, and five count.
   Range forward, backward;
-  // Of the bandwidth of a copy. A multiprocessor has one block of norm_backward, eight warps whose
-  // registers hold two rows each, and one of cross-entropy, whose phases take turns
-  // (results/2026-11-26_sass_stores.md). Others have six to eight blocks and stores of 16 bytes.
+  // Kernels reach shares of a copy's bandwidth. A multiprocessor has one block of norm_backward,
+  // eight warps whose registers hold two rows each, and one of cross-entropy, whose phases take
+  // turns (results/2026-11-26_sass_stores.md). Others have six to eight blocks and stores of 16
+  // bytes.
   Range norm_backward, cross_entropy, others;
 };
 constexpr Reached kHopper{.first = {0.65, 0.76},

@@ -193,7 +193,7 @@ class NcclRules : public ::testing::Test {
     start(shared_id());
     settle();
   }
-  // With a second communicator.
+  // Starts a second communicator, too.
   void start_both() {
     start();
     std::swap(comm, other_comm);

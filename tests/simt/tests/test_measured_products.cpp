@@ -348,7 +348,7 @@ TEST_F(MeasuredProducts, WrongSuggestionsAreLeftOutAndNamed) {
   }
 }
 
-// Its result is not that of the run before.
+// A suggestion that writes nothing does not pass for the run before it.
 TEST_F(MeasuredProducts, WhatIsNotWrittenIsNoticed) {
   simt::cublas_lt().idles = [](int algorithm) { return algorithm == 2; };
   simt::cublas_lt().seconds = [](int algorithm, cublasLtEpilogue_t) {
@@ -377,7 +377,7 @@ TEST_F(MeasuredProducts, ALibraryThatIsNeverRightIsAnError) {
   EXPECT_THROW(measured(product(13, DType::kF32)), Error);
 }
 
-// Of suggestions that are nearly as fast, the first one stays.
+// The first one stays if others are only nearly 2 % faster.
 TEST_F(MeasuredProducts, ALittleFasterIsNotWorthIt) {
   simt::cublas_lt().seconds = [](int algorithm, cublasLtEpilogue_t) {
     return algorithm == 0 ? 100 : 99;

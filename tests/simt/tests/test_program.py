@@ -159,7 +159,7 @@ class Emulated(Workspace):
             json.dump([dict(here, gpu="NVIDIA A100")], file)
         self.assertIn("products measured", self.train("here", *model, "--train.steps", "3").stdout)
         self.assertEqual([choices["gpu"] for choices in self.choices("here")], ["NVIDIA A100", here["gpu"]])
-        for wrong in ["[", "{}", json.dumps([dict(here, library=1)]), json.dumps([here]).replace("f32", "f8")]:
+        for wrong in ["[", "{}", json.dumps([dict(here, cublas_lt=1)]), json.dumps([here]).replace("f32", "f8")]:
             with open(path, "w") as file:
                 file.write(wrong)
             result = self.train("here", *model, ranks=2, code=DATA)
