@@ -100,7 +100,7 @@ class GpuPack(unittest.TestCase):
             self.assertRegex(said, "^left out, " if name in here else r"^good \(\d+ s\)$", name)
         # Only the pack was used.
         self.assertRegex(found["machine.txt"], rf"libhdf5\S* => {re.escape(self.path('tandem-gpu/lib'))}/")
-        self.assertIn('"library": "cuBLASLt', found["choices.choices.json"])
+        self.assertIn('"cublas_lt": "cuBLASLt ', found["choices.choices.json"])
         self.assertIn("tensors had the same bits twice", found["same_bits.txt"])
         self.assertRegex(found["choices.txt"], r"tokens/s")
         self.assertRegex(found["nccl.txt"], r"machine .*, nccl")
