@@ -1,6 +1,6 @@
 #include "layers/attention/attention.h"
 
-#include "layers/attention/cudnn_attention.h"
+#include "layers/attention/attention_choice.h"
 
 namespace tandem {
 
@@ -11,9 +11,13 @@ Tensor attention_workspace(const Context& context, DType dtype, const AttentionS
                            wide_of(dtype));
 }
 
-// kAuto means own kernels, until a GPU has measured both.
-bool by_cudnn(const Context& context, DType dtype) {
-  require_attention(context.attention, context.stream, dtype);
+bool by_cudnn(const Context& context, const cudnn_attention::Problem& problem) {
+  require_attention(context.attention, context.stream, problem.dtype);
+  if constexpr (kHasCuda) {
+    if (context.attention == AttentionKernels::kAuto) {
+      return is_by_cudnn(context.stream, problem);
+    }
+  }
   return context.attention == AttentionKernels::kCudnn;
 }
 
@@ -56,7 +60,7 @@ struct AttentionOp final : Op {
 
   void forward(Context& context) {
     const Work work = work_of(sizes, 2, touching(qkv, y, log_sum).bytes);
-    if (by_cudnn(context, qkv.dtype())) {
+    if (by_cudnn(context, problem())) {
       const Tensor workspace = cudnn_workspace(context, problem(), Pass::kForward);
       return on_cuda(context.stream, work, [&](Cuda device) {
         cudnn_attention::forward(device.stream, problem(), qkv.raw(), y.raw(),
@@ -74,7 +78,7 @@ struct AttentionOp final : Op {
     const GradTarget dqkv = input(0).target(context);
     // 5, not 4: the scores are computed again.
     const Work work = work_of(sizes, 5, touching(qkv, y, dy, dqkv, log_sum).bytes);
-    if (by_cudnn(context, qkv.dtype()) && dqkv.beta == 0) {
+    if (by_cudnn(context, problem()) && dqkv.beta == 0) {
       const Tensor workspace = cudnn_workspace(context, problem(), Pass::kBackward);
       return on_cuda(context.stream, work, [&](Cuda device) {
         cudnn_attention::backward(device.stream, problem(), dy.raw(), qkv.raw(), y.raw(),

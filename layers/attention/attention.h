@@ -8,7 +8,7 @@
 // For bf16 and fp16, results are rounded when they are stored; softmax and sums are f32.
 //
 // Context::attention chooses between the kernels declared here and those of cuDNN
-// (cudnn_attention.h).
+// (cudnn_attention.h); kAuto means what was measured to be faster (attention_choice.h).
 #pragma once
 
 #include "layers/attention/head_layout.h"

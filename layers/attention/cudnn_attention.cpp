@@ -177,6 +177,8 @@ std::string why_missing() {
   return why;
 }
 
+std::string version() { return std::to_string(fe::detail::get_backend_version()); }
+
 int64_t workspace_bytes(const Problem& problem, Pass pass) {
   int64_t bytes = 0;
   with_plan(problem, pass,

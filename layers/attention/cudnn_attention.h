@@ -27,6 +27,7 @@ namespace tandem::cudnn_attention {
 bool in_build();  // whether the headers of cuDNN and cudnn-frontend were there
 // Why cuDNN cannot be used, in one line; empty if it can.
 std::string why_missing();
+std::string version();  // "91900", of a cuDNN that is not missing
 
 struct Problem {
   DType dtype = DType::kBf16;  // or kFp16

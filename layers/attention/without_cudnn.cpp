@@ -9,6 +9,8 @@ std::string why_missing() {
   return "this build has no cuDNN; build with its headers and cudnn-frontend";
 }
 
+std::string version() { fail(ExitCode::kConfig, why_missing()); }
+
 int64_t workspace_bytes(const Problem&, Pass) { fail(ExitCode::kConfig, why_missing()); }
 
 void forward(CUstream_st*, const Problem&, const void*, void*, float*, void*) {

@@ -82,7 +82,7 @@ class Lane {
 
   CublasLt library_;
   std::mutex mutex_;
-  std::shared_ptr<const ProductChoices> choices_;  // that plans_ follow
+  std::shared_ptr<const KernelChoices> choices_;  // that plans_ follow
   std::map<std::pair<ProductKey, Alignments>, Plan> plans_;
 };
 

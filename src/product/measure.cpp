@@ -17,34 +17,11 @@ namespace tandem {
 namespace {
 
 constexpr size_t kMeasured = 8;      // suggestions
-constexpr double kWorth = 0.98;      // of an earlier suggestion's time
 constexpr int kSamples = 5;          // timed runs, or bursts of runs, of a suggestion
 constexpr double kBurst_s = 200e-6;  // a burst is long beside the resolution of events
 constexpr int kMostRuns = 10;        // in a burst
 constexpr int64_t kRandom = 65521;   // numbers of an operand, then repeated; a prime: rows differ
 constexpr int64_t kExact = 1 << 24;  // integers up to it are exact in f32
-
-// The median of the seconds that `run` takes on the stream.
-double median_seconds(CUstream_st* stream, const std::function<void()>& run) {
-  const auto burst = [&](int runs) {
-    const cuda::EventHandle begin = cuda::record(stream, true);
-    for (int i = 0; i < runs; ++i) {
-      run();
-    }
-    const cuda::EventHandle end = cuda::record(stream, true);
-    cuda::synchronize(end.get());
-    return cuda::seconds_between(begin.get(), end.get()) / runs;
-  };
-  burst(1);  // loads the kernel
-  const double most = kBurst_s / std::max(burst(1), 1e-9);
-  const int runs = static_cast<int>(std::clamp(most, 1.0, double{kMostRuns}));
-  std::vector<double> seconds;
-  for (int i = 0; i < kSamples; ++i) {
-    seconds.push_back(burst(runs));
-  }
-  std::ranges::nth_element(seconds, seconds.begin() + kSamples / 2);
-  return seconds[kSamples / 2];
-}
 
 // How far two results of a fused GELU may be apart, as a share of |d| and |gelu_input|: by 1.13 u
 // before D is rounded and u for either rounding (product.h), and by f32 errors of two GELUs.
@@ -101,9 +78,9 @@ class Trial {
     run();
     const bool forward = product.epilogue == Epilogue::kGelu;
     const double slack = product.epilogue == Epilogue::kNone ? 0 : 2 * band(product.d.data.dtype());
-    return agree(product.d.data, expected_.d.data, forward ? expected_.gelu_input : Tensor(),
-                 slack) &&
-           (!forward || agree(product.gelu_input, expected_.gelu_input, {}, 0));
+    return agree(stream_, memory_, product.d.data, expected_.d.data,
+                 forward ? expected_.gelu_input : Tensor(), slack) &&
+           (!forward || agree(stream_, memory_, product.gelu_input, expected_.gelu_input, {}, 0));
   }
 
   // The seconds of sums over the rows of D: of GELU's gradient they are the gradient of the bias
@@ -140,7 +117,7 @@ class Trial {
     if (!tensor) {
       return;
     }
-    const int64_t width = size_of(tensor.dtype()), first = std::min(tensor.elements(), kRandom);
+    const int64_t first = std::min(tensor.elements(), kRandom);
     const PhiloxKey key = random_key(seed, RandomUse::kInit);
     on_float(tensor.dtype(), [&]<class T>() {
       std::vector<T> numbers;
@@ -149,13 +126,10 @@ class Trial {
         const auto choices = static_cast<uint32_t>(most - least + 1);
         numbers.push_back(T(static_cast<float>(least + static_cast<int>(word % choices))));
       }
-      cuda::copy(numbers.data(), tensor.raw(), first * width, stream_.handle());
+      cuda::copy(numbers.data(), tensor.raw(), first * size_of(tensor.dtype()), stream_.handle());
       cuda::synchronize(stream_.handle());
     });
-    for (int64_t done = first; done < tensor.elements(); done *= 2) {
-      cuda::copy(tensor.raw(), tensor.raw() + done * width,
-                 std::min(done, tensor.elements() - done) * width, stream_.handle());
-    }
+    repeat(stream_, tensor, first);
   }
 
   // Prepares the memory of results, so that nothing is left of an earlier run.
@@ -169,17 +143,6 @@ class Trial {
     }
   }
 
-  bool agree(const Tensor& found, const Tensor& wanted, const Tensor& input, double slack) {
-    const int64_t threads = kernels::compare_threads(found.elements());
-    const Tensor differs = Tensor::empty(memory_, {threads}, DType::kI32, MemoryClass::kWorkspace);
-    kernels::compare(Cuda{stream_.handle()}, found, wanted, input, static_cast<float>(slack),
-                     differs.data<int32_t>());
-    std::vector<int32_t> host(static_cast<size_t>(threads));
-    cuda::copy(differs.raw(), host.data(), differs.bytes(), stream_.handle());
-    cuda::synchronize(stream_.handle());
-    return std::ranges::count(host, 0) == threads;
-  }
-
   const Stream& stream_;
   Memory memory_;
   int most_;  // so that k most^2 is exact
@@ -189,8 +152,7 @@ class Trial {
 
 class Measurement {
  public:
-  Measurement(const Stream& stream, const std::function<void(const std::string&)>& warn)
-      : stream_(stream), warn_(warn) {}
+  Measurement(const Stream& stream, const Warn& warn) : stream_(stream), warn_(warn) {}
 
   // The fastest right suggestion of cuBLASLt for the whole product; empty if there is none.
   std::optional<ProductChoice> fused(Trial& trial, const Alignments& align) {
@@ -251,7 +213,7 @@ class Measurement {
   }
 
   const Stream& stream_;
-  const std::function<void(const std::string&)>& warn_;
+  const Warn& warn_;
   CublasLt library_;
 };
 
@@ -278,13 +240,61 @@ ProductSet with_parts(const ProductSet& products) {
 
 }  // namespace
 
-ProductChoices no_choices() {
+double median_seconds(CUstream_st* stream, const std::function<void()>& run) {
+  const auto burst = [&](int runs) {
+    const cuda::EventHandle begin = cuda::record(stream, true);
+    for (int i = 0; i < runs; ++i) {
+      run();
+    }
+    const cuda::EventHandle end = cuda::record(stream, true);
+    cuda::synchronize(end.get());
+    return cuda::seconds_between(begin.get(), end.get()) / runs;
+  };
+  burst(1);  // loads the kernel
+  const double most = kBurst_s / std::max(burst(1), 1e-9);
+  const int runs = static_cast<int>(std::clamp(most, 1.0, double{kMostRuns}));
+  std::vector<double> seconds;
+  for (int i = 0; i < kSamples; ++i) {
+    seconds.push_back(burst(runs));
+  }
+  std::ranges::nth_element(seconds, seconds.begin() + kSamples / 2);
+  return seconds[kSamples / 2];
+}
+
+bool agree(const Stream& stream, Memory& memory, const Tensor& found, const Tensor& expected,
+           const Tensor& size, double slack) {
+  const int64_t threads = kernels::compare_threads(found.elements());
+  const Tensor differs = Tensor::empty(memory, {threads}, DType::kI32, MemoryClass::kWorkspace);
+  kernels::compare(Cuda{stream.handle()}, found, expected, size, static_cast<float>(slack),
+                   differs.data<int32_t>());
+  std::vector<int32_t> host(static_cast<size_t>(threads));
+  cuda::copy(differs.raw(), host.data(), differs.bytes(), stream.handle());
+  cuda::synchronize(stream.handle());
+  return std::ranges::count(host, 0) == threads;
+}
+
+void repeat(const Stream& stream, const Tensor& tensor, int64_t first) {
+  const int64_t width = size_of(tensor.dtype());
+  for (int64_t done = first; done < tensor.elements(); done *= 2) {
+    cuda::copy(tensor.raw(), tensor.raw() + done * width,
+               std::min(done, tensor.elements() - done) * width, stream.handle());
+  }
+}
+
+KernelChoices no_choices() {
   return {.gpu = cuda::device_name(), .cublas_lt = CublasLt::version()};
 }
 
-ProductChoices measure_products(const Stream& stream, const ProductSet& products,
-                                const std::function<void(const std::string&)>& warn) {
-  ProductChoices choices = no_choices();
+KernelChoices measure(const Stream& stream, const OpenChoices& open, const Warn& warn) {
+  KernelChoices choices = measure_products(stream, open.products, warn);
+  for (const auto& [name, measure_library] : open.libraries) {
+    choices.libraries.emplace(name, measure_library(stream, warn));
+  }
+  return choices;
+}
+
+KernelChoices measure_products(const Stream& stream, const ProductSet& products, const Warn& warn) {
+  KernelChoices choices = no_choices();
   Measurement measurement(stream, warn);
   // Parts come before the whole: the order of keys is by sizes, then bias, then epilogue.
   for (const auto& [key, align] : with_parts(products)) {

@@ -1,8 +1,6 @@
-// Times the ways of computing given products on the GPU in use, and chooses the fastest that is
-// right. Only builds with CUDA have it; it needs neither MPI nor HDF5.
+// Times the ways of computing what a step leaves open on the GPU in use, and chooses the fastest
+// that is right. Only builds with CUDA have it; it needs neither MPI nor HDF5.
 #pragma once
-
-#include <functional>
 
 #include "src/device/stream.h"
 #include "src/product/product_choice.h"
@@ -10,7 +8,7 @@
 namespace tandem {
 
 // Names the GPU and the library of this process, and has no choices.
-ProductChoices no_choices();
+KernelChoices no_choices();
 
 // Returns a choice for each product, and for each of them without its last step. The first 8
 // suggestions of cuBLASLt are tried. A time is the median of several runs. A suggestion
@@ -23,7 +21,23 @@ ProductChoices no_choices();
 //
 // The stream is a CUDA stream, and blocks the host. Errors: kOutOfMemory if the operands of one
 // product do not fit; kInternal if each suggestion for a product without a last step is wrong.
-ProductChoices measure_products(const Stream& stream, const ProductSet& products,
-                                const std::function<void(const std::string&)>& warn);
+KernelChoices measure_products(const Stream& stream, const ProductSet& products, const Warn& warn);
+
+// The same for all open choices.
+KernelChoices measure(const Stream& stream, const OpenChoices& open, const Warn& warn);
+
+// A way takes the place of an earlier one if it takes less than this share of its time.
+inline constexpr double kWorth = 0.98;
+
+// The median of the seconds that `run` takes on a CUDA stream.
+double median_seconds(CUstream_st* stream, const std::function<void()>& run);
+
+// Whether no element is further from the expected one than kernels::compare (gemm.h) allows. Blocks
+// the host.
+bool agree(const Stream& stream, Memory& memory, const Tensor& found, const Tensor& expected,
+           const Tensor& size, double slack);
+
+// Fills the rest of a GPU's tensor with copies of its first elements.
+void repeat(const Stream& stream, const Tensor& tensor, int64_t first);
 
 }  // namespace tandem

@@ -119,13 +119,13 @@ void enqueue(const Stream& stream, const Product& p) {
 }  // namespace
 
 bool fuses_epilogue(const Stream& stream, const Product& product) {
-  ProductRecorder::note(product);
+  ChoiceRecorder::note(product);
   return is_fused(stream, product);
 }
 
 void multiply(const Stream& stream, const Product& product) {
   require_possible(stream, product);
-  ProductRecorder::note(product);
+  ChoiceRecorder::note(product);
   enqueue(stream, product);
 }
 

@@ -7,10 +7,10 @@ namespace tandem {
 
 namespace {
 
-thread_local ProductRecorder* recorder = nullptr;
+thread_local ChoiceRecorder* recorder = nullptr;
 
 std::mutex choices_mutex;
-std::shared_ptr<const ProductChoices> choices_of_process;
+std::shared_ptr<const KernelChoices> choices_of_process;
 
 }  // namespace
 
@@ -57,28 +57,36 @@ void add(ProductSet& set, const ProductKey& key, const Alignments& alignments) {
   least = least.smallest(alignments);
 }
 
-ProductRecorder::ProductRecorder() : outer_(recorder) { recorder = this; }
-ProductRecorder::~ProductRecorder() { recorder = outer_; }
+ChoiceRecorder::ChoiceRecorder() : outer_(recorder) { recorder = this; }
+ChoiceRecorder::~ChoiceRecorder() { recorder = outer_; }
 
-void ProductRecorder::note(const Product& product) {
+bool ChoiceRecorder::is_active() { return recorder != nullptr; }
+
+void ChoiceRecorder::note(const Product& product) {
   if (recorder && product.m > 0 && product.n > 0 && product.k > 0) {
-    add(recorder->products_, ProductKey::of(product), Alignments::of(product));
+    add(recorder->noted_.products, ProductKey::of(product), Alignments::of(product));
   }
 }
 
-const ProductChoice* ProductChoices::find(const ProductKey& key,
-                                          const Alignments& alignments) const {
+void ChoiceRecorder::note(const std::string& name, const MeasureLibrary& measure) {
+  if (recorder) {
+    recorder->noted_.libraries.emplace(name, measure);
+  }
+}
+
+const ProductChoice* KernelChoices::find(const ProductKey& key,
+                                         const Alignments& alignments) const {
   const auto found = products.find(key);
   return found != products.end() && alignments.at_least(found->second.alignments) ? &found->second
                                                                                   : nullptr;
 }
 
-void use_choices(std::shared_ptr<const ProductChoices> choices) {
+void use_choices(std::shared_ptr<const KernelChoices> choices) {
   const std::lock_guard lock(choices_mutex);
   choices_of_process = std::move(choices);
 }
 
-std::shared_ptr<const ProductChoices> choices_in_use() {
+std::shared_ptr<const KernelChoices> choices_in_use() {
   const std::lock_guard lock(choices_mutex);
   return choices_of_process;
 }

@@ -1,10 +1,13 @@
 // A product as far as its way of computing depends on it, and ways that were chosen by timing them
-// on a GPU. Nothing here needs a GPU.
+// on a GPU: of products, and of what a library computes beside Tandem's kernels. Nothing here needs
+// a GPU.
 #pragma once
 
 #include <array>
+#include <functional>
 #include <map>
 #include <memory>
+#include <string>
 
 #include "src/product/product.h"
 
@@ -43,19 +46,37 @@ uint32_t alignment(const void* address);
 using ProductSet = std::map<ProductKey, Alignments>;
 void add(ProductSet& set, const ProductKey& key, const Alignments& alignments);
 
-// While it lives, notes the products that its thread asks for, on dry streams, too.
-class ProductRecorder {
- public:
-  ProductRecorder();
-  ~ProductRecorder();
-  ProductRecorder(const ProductRecorder&) = delete;
-  const ProductSet& products() const { return products_; }
+// Whether a library computes something, and what Tandem's kernels and the library took.
+struct LibraryChoice {
+  bool by_library = false;
+  double own_seconds = 0;
+  double library_seconds = 0;  // 0: the library was left out, with a warning
+  bool operator==(const LibraryChoice&) const = default;
+};
+using Warn = std::function<void(const std::string&)>;
+using MeasureLibrary = std::function<LibraryChoice(const Stream&, const Warn&)>;
 
+// What a step leaves open. A name says all that times depend on, with the library and its version.
+struct OpenChoices {
+  ProductSet products{};
+  std::map<std::string, MeasureLibrary> libraries{};  // by name
+};
+
+// While it lives, notes what its thread asks for, on dry streams, too.
+class ChoiceRecorder {
+ public:
+  ChoiceRecorder();
+  ~ChoiceRecorder();
+  ChoiceRecorder(const ChoiceRecorder&) = delete;
+  const OpenChoices& noted() const { return noted_; }
+
+  static bool is_active();
   static void note(const Product& product);  // multiply() calls it
+  static void note(const std::string& name, const MeasureLibrary& measure);
 
  private:
-  ProductSet products_;
-  ProductRecorder* outer_;
+  OpenChoices noted_;
+  ChoiceRecorder* outer_;
 };
 
 // A product with a bias or an epilogue can be computed in two ways. Fused: in one call of cuBLASLt.
@@ -70,18 +91,19 @@ struct ProductChoice {
   bool operator==(const ProductChoice&) const = default;
 };
 
-struct ProductChoices {
+struct KernelChoices {
   std::string gpu{};        // "NVIDIA H200"
   std::string cublas_lt{};  // "cuBLASLt 130100"
   std::map<ProductKey, ProductChoice> products{};
+  std::map<std::string, LibraryChoice> libraries{};  // by name
 
   // The choice that serves the product, or null.
   const ProductChoice* find(const ProductKey& key, const Alignments& alignments) const;
 };
 
-// Products of this process follow these choices from now on. With null, cuBLASLt's first suggestion
-// is used, biases are fused, and epilogues are separate.
-void use_choices(std::shared_ptr<const ProductChoices> choices);
-std::shared_ptr<const ProductChoices> choices_in_use();
+// This process follows these choices from now on. With null, cuBLASLt's first suggestion is used,
+// biases are fused, and epilogues are separate; for all else Tandem's kernels are used.
+void use_choices(std::shared_ptr<const KernelChoices> choices);
+std::shared_ptr<const KernelChoices> choices_in_use();
 
 }  // namespace tandem

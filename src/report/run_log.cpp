@@ -128,8 +128,8 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
                      format_bytes(s.gradient_bytes)));
   console_.print(str("ranks       ", s.sharing));
   console_.print(str("memory      ", s.memory, " a rank; activations need more"));
-  if (s.measured_products > 0) {
-    console_.print(str("choices     ", counted(s.measured_products, "product"), " measured in ",
+  if (s.measured_choices > 0) {
+    console_.print(str("choices     ", s.measured_choices, " measured in ",
                        format_duration(s.measuring_s), "; kept in ", directory_.choices()));
   }
   if (!resumed_from.empty()) {

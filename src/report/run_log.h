@@ -62,7 +62,7 @@ struct RunSummary {
   int64_t samples_per_epoch = 0;
   int64_t skipped_batches = 0;  // steps without a batch, before this start
   std::string memory;           // by class, of one rank
-  int64_t measured_products = 0;
+  int64_t measured_choices = 0;
   double measuring_s = 0;
 };
 

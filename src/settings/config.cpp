@@ -172,12 +172,11 @@ void Config::bind(Options& o) {
   o.only_if(
       "model.kind", [this] { return model->reads_text(); },
       [&] {
-        o.add_choice(
-            "kernels.attention", kernels.attention,
-            {{"auto", AttentionKernels::kAuto},
-             {"own", AttentionKernels::kOwn},
-             {"cudnn", AttentionKernels::kCudnn}},
-            "who computes attention in training; auto: own, until a GPU has measured both");
+        o.add_choice("kernels.attention", kernels.attention,
+                     {{"auto", AttentionKernels::kAuto},
+                      {"own", AttentionKernels::kOwn},
+                      {"cudnn", AttentionKernels::kCudnn}},
+                     "who computes attention in training; auto: the faster one, as measured");
       });
   bind_optim(o, optim);
   bind_dist(o, dist);

@@ -36,6 +36,12 @@ Trainer::Trainer(const Config& config, World& world)
   start_loader();
 }
 
+void Trainer::check_fit() {
+  agree(job(), [&] {
+    check_memory(config_, dataset_->info(), data(), machine_.device(), available_bytes_);
+  });
+}
+
 // One rank of each host verifies the content: each may have a copy of its own.
 void Trainer::open_data(bool verifies) {
   agree(job(), [&] {
@@ -54,12 +60,10 @@ void Trainer::open_data(bool verifies) {
 }
 
 void Trainer::build(int ranks_here) {
-  const ProductRecorder recorder;
-  agree(job(), [&] {
-    check_memory(config_, dataset_->info(), data(), machine_.device(),
-                 available_memory(machine_.device(), ranks_here));
-  });
-  products_ = recorder.products();
+  const ChoiceRecorder recorder;
+  available_bytes_ = available_memory(machine_.device(), ranks_here);
+  check_fit();
+  open_choices_ = recorder.noted();
   training_ = std::make_unique<TrainingStep>(*model_, machine_.mesh()->model(), machine_.stream,
                                              machine_.memory, machine_.staging,
                                              config_.training_step(data().size()));
@@ -101,7 +105,7 @@ void Trainer::choose() {
   agree(job(), [&] {
     if (!other.empty() && machine_.device() == Device::kCpu) {
       fail(ExitCode::kConfig,
-           "run.choices is for products on a GPU, and this run computes on the CPU; remove it");
+           "run.choices is for a GPU, and this run computes on the CPU; remove it");
     }
   });
   const std::string file = on_root(job(), [&] {
@@ -109,7 +113,7 @@ void Trainer::choose() {
                                                          : directory_.find(other);
   });
   const std::string kept = on_root(job(), [&] { return file.empty() ? file : read_file(file); });
-  chosen_ = choose_products(machine_, products_, kept, file);
+  chosen_ = tandem::choose(machine_, open_choices_, kept, file, [this] { check_fit(); });
   on_root(job(), [&] {
     if (!chosen_.text.empty()) {
       replace_file(directory_.choices(), chosen_.text, directory_.folder());
@@ -130,7 +134,7 @@ RunSummary Trainer::summary() const {
           .samples_per_epoch = dataset_->windows(Split::kTrain, config_.model->context()),
           .skipped_batches = state_.skipped_batches,
           .memory = machine_.memory_at_rest(),
-          .measured_products = chosen_.measured,
+          .measured_choices = chosen_.measured,
           .measuring_s = chosen_.seconds};
 }
 

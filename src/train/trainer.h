@@ -55,6 +55,7 @@ class Trainer {
 
   void open_data(bool verifies);
   void build(int ranks_here);
+  void check_fit();  // in memory
   void resume();
   void start_loader();
   RunSummary summary() const;
@@ -88,7 +89,8 @@ class Trainer {
   RunDirectory directory_;
   StopRequests stop_;
 
-  ProductSet products_;  // of a step of this rank
+  int64_t available_bytes_ = 0;  // of memory, before anything is allocated
+  OpenChoices open_choices_;     // of a step of this rank
   Chosen chosen_;
 
   std::unique_ptr<Dataset> dataset_;

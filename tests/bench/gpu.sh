@@ -286,7 +286,7 @@ on_gpu() {
   local models=(gpt2_350m gpt2_774m gpt2_1.5b llama_1b resnet20)
   if [ -n "$emulated" ]; then
     once=(--warm-up 0 --runs 1) shape=(--shape "1,8,2,2,8") small=("${once[@]}" --mib 1) shapes=("${once[@]}" "${shape[@]}")
-    gpt2=("${once[@]}" --case tiny_gpt) first=ProductRecorder,Rope all=Shortcut suites=(Rope) models=(tiny_llama tiny_resnet)
+    gpt2=("${once[@]}" --case tiny_gpt) first=ChoiceRecorder,Rope all=Shortcut suites=(Rope) models=(tiny_llama tiny_resnet)
   fi
   item check_1 150 check check_1 $first
   item check_2 150 check check_2 $first

@@ -5,7 +5,7 @@ namespace tandem::testing {
 namespace {
 
 // What a stream that only counts is asked for, with the smallest alignments.
-TEST(ProductRecorder, NotesEachProductOnce) {
+TEST(ChoiceRecorder, NotesEachProductOnce) {
   Stream dry = Stream::dry(Device::kCuda, {});
   Memory memory(dry);
   const auto matrix = [&](int64_t elements) {
@@ -17,19 +17,19 @@ TEST(ProductRecorder, NotesEachProductOnce) {
             .a = {.data = matrix(64), .stride = 16},
             .b = {.data = matrix(136), .stride = 8},
             .d = {.data = matrix(32), .stride = 8}};
-  ProductRecorder outer;
+  ChoiceRecorder outer;
   {
-    const ProductRecorder recorder;
+    const ChoiceRecorder recorder;
     multiply(dry, p);
     p.b.data = p.b.data.slice(8, 128);
     multiply(dry, p);
-    EXPECT_EQ(recorder.products(), (ProductSet{{ProductKey::of(p), Alignments::of(p)}}));
+    EXPECT_EQ(recorder.noted().products, (ProductSet{{ProductKey::of(p), Alignments::of(p)}}));
     EXPECT_EQ(Alignments::of(p).b, 16u);
     p.beta = 1;
     multiply(dry, p);
-    EXPECT_EQ(recorder.products().size(), 2u);
+    EXPECT_EQ(recorder.noted().products.size(), 2u);
   }
-  EXPECT_TRUE(outer.products().empty());
+  EXPECT_TRUE(outer.noted().products.empty());
 }
 
 }  // namespace

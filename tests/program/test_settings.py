@@ -127,7 +127,7 @@ ROWS = {
         Row(1, 2, same(losses, weights), given=STILL + " checkpoint.init_from=runs/images model.kind=mlp data.path=same.h5")],
     "run.device": [Row("cpu", "cuda", ends=(CONFIG, "run.device = cuda"))],
     "run.threads": [Row(1, 3, gives(printed(r"^machine .*?(\d+) threads? a rank"), ["1"], ["3"]))],
-    "run.choices": [Row(None, "words.txt", ends=(CONFIG, "run.choices is for products on a GPU"))],
+    "run.choices": [Row(None, "words.txt", ends=(CONFIG, "run.choices is for a GPU"))],
     # words.txt is there.
     "run.stop_file": [Row(None, "words.txt", gives(checkpoints, [2], [0]), gives(steps, [1, 2], []),
                           ends=(STOPPED, "run.stop_file = words.txt is there: saving after step 0, then stopping; remove the file")),

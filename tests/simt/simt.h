@@ -23,6 +23,9 @@
 //   TANDEM_SIMT_CUBLASLT  refuse: cuBLASLt does not support any product; timed: its products take
 //                         seconds, the second algorithm the fewest, and less with an epilogue;
 //                         timed-errs: the same, and that algorithm is wrong
+//   TANDEM_SIMT_CUDNN     fast, slow: there is a cuDNN, faster or slower than Tandem's attention by
+//   the
+//                         clock of events; fast-errs: the first, and its gradient is wrong
 //   CUDA_MODULE_LOADING   LAZY, as in CUDA: a kernel is loaded when it is first launched
 #pragma once
 

@@ -60,11 +60,12 @@ Bench::Bench(const Options& given)
   }
 }
 
-void Bench::choose([[maybe_unused]] const ProductSet& products) const {
+void Bench::choose([[maybe_unused]] const OpenChoices& open) const {
   if constexpr (kHasCuda) {
-    use_choices(std::make_shared<const ProductChoices>(measure_products(
-        stream, products,
-        [](const std::string& warning) { std::fprintf(stderr, "%s\n", warning.c_str()); })));
+    use_choices(
+        std::make_shared<const KernelChoices>(measure(stream, open, [](const std::string& warning) {
+          std::fprintf(stderr, "%s\n", warning.c_str());
+        })));
   }
 }
 

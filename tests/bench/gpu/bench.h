@@ -58,7 +58,7 @@ class Bench {
   double seconds(const std::function<void()>& work);
 
   // Times cuBLASLt's algorithms for the products; the fastest are used from then on.
-  void choose(const ProductSet& products) const;
+  void choose(const OpenChoices& open) const;
 
  private:
   std::vector<double> timings(const std::function<void()>& work, int64_t count, int64_t calls);

@@ -108,11 +108,11 @@ void gemm_bench(const Options& options) {
     }
   }
   if (options.choose) {
-    const ProductRecorder recorder;
+    const ChoiceRecorder recorder;
     for (Timed& product : all) {
       product.first_s = product_seconds(bench, product.shape);
     }
-    bench.choose(recorder.products());
+    bench.choose(recorder.noted());
   }
   std::printf("%s, %s, %s, batch %ld, vocabulary %ld\n", bench.device_name().c_str(),
               model.name.c_str(), std::string(name_of(options.precision)).c_str(), model.batch,

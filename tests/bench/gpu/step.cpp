@@ -161,9 +161,9 @@ void step_bench(const Options& options) {
   Bench bench(options);
   Steps steps(bench, model);
   if (options.choose) {
-    const ProductRecorder recorder;
+    const ChoiceRecorder recorder;
     steps.run();
-    bench.choose(recorder.products());
+    bench.choose(recorder.noted());
   }
   if (options.turns) {
     return take_turns(bench, steps);

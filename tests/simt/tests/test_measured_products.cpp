@@ -58,21 +58,21 @@ class MeasuredProducts : public ::testing::Test {
     return {{ProductKey::of(p), Alignments::of(p)}};
   }
   // Lines that it warns with are added to `warnings`.
-  ProductChoices measured(const ProductSet& products) {
+  KernelChoices measured(const ProductSet& products) {
     return measure_products(stream, products,
                             [this](const std::string& line) { warnings.push_back(line); });
   }
-  ProductChoices measured(const Product& p) { return measured(products_of(p)); }
-  static void use(const ProductChoices& choices) {
-    use_choices(std::make_shared<const ProductChoices>(choices));
+  KernelChoices measured(const Product& p) { return measured(products_of(p)); }
+  static void use(const KernelChoices& choices) {
+    use_choices(std::make_shared<const KernelChoices>(choices));
   }
-  // Choices in which this product is fused.
-  ProductChoices fusing(const Product& p) {
+  // KernelChoices in which this product is fused.
+  KernelChoices fusing(const Product& p) {
     simt::cublas_lt().seconds = [](int, cublasLtEpilogue_t epilogue) {
       return epilogue == CUBLASLT_EPILOGUE_DEFAULT || epilogue == CUBLASLT_EPILOGUE_BIAS ? 100 : 0;
     };
     simt::cublas_lt().algorithms = 1;
-    ProductChoices choices = measured(p);
+    KernelChoices choices = measured(p);
     simt::cublas_lt() = {};
     EXPECT_TRUE(choices.products.at(ProductKey::of(p)).is_fused);
     return choices;
@@ -122,7 +122,7 @@ TEST_F(MeasuredProducts, TheLastResortHasEveryEpilogue) {
       SCOPED_TRACE(str(name_of(dtype), ", epilogue ", static_cast<int>(epilogue)));
       TearDown();
       const Product p = product(7, dtype, epilogue, epilogue == Epilogue::kGelu);
-      const ProductChoices choices = fusing(p);
+      const KernelChoices choices = fusing(p);
       simt::cublas_lt().answer = [](int, cublasLtEpilogue_t) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
       };
@@ -144,7 +144,7 @@ TEST_F(MeasuredProducts, TheFastestAlgorithmIsKeptAndUsed) {
   simt::cublas_lt().answer = [](int algorithm, cublasLtEpilogue_t) {
     return algorithm == 1 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
   };
-  const ProductChoices choices = measured(p);
+  const KernelChoices choices = measured(p);
   simt::cublas_lt() = {};
   EXPECT_EQ(choices.products.size(), 2u);  // with the bias, and without
   const ProductChoice& choice = choices.products.at(ProductKey::of(p));
@@ -210,7 +210,7 @@ TEST_F(MeasuredProducts, FormulationsAreChosenByTimeAndAgree) {
           return (epilogue == one.fused) == fused_is_fast ? 0 : 100;
         };
         simt::cublas_lt().algorithms = 1;
-        const ProductChoices choices = measured(p);
+        const KernelChoices choices = measured(p);
         simt::cublas_lt() = {};
         EXPECT_EQ(choices.products.at(ProductKey::of(p)).is_fused, fused_is_fast);
         use(choices);
@@ -290,9 +290,9 @@ TEST_F(MeasuredProducts, TheBiasBeforeGeluHasItsGradientInBothFormulations) {
       epilogues.push_back(epilogue);
       return CUBLAS_STATUS_SUCCESS;
     };
-    const ProductRecorder recorder;
+    const ChoiceRecorder recorder;
     backward();
-    use(measured(recorder.products()));
+    use(measured(recorder.noted().products));
     const std::vector<double> gradient = backward(), sums = values_of(bias.grad);
     EXPECT_EQ(std::ranges::count(epilogues, CUBLASLT_EPILOGUE_DGELU), fused_is_fast ? 1 : 0);
     for (int64_t column = 0; column < kWidth; ++column) {

@@ -124,7 +124,7 @@ class Emulated(Workspace):
     def test_choices_are_measured_and_kept(self):
         constant = [*QUICK, *MODELS["gpt"], *CUDA, "--optim.schedule", "constant"]
         shown = self.train("chosen", *constant, ranks=2).stdout
-        self.assertRegex(shown, r"choices +\d\d products measured in .*; kept in .*runs/chosen/choices.json")
+        self.assertRegex(shown, r"choices +\d\d measured in .*; kept in .*runs/chosen/choices.json")
         self.assertGreater(len(self.algorithms("chosen")), 10)
         self.assertEqual(set(self.algorithms("chosen")), {1})
         kept = self.choices("chosen")
@@ -157,15 +157,15 @@ class Emulated(Workspace):
         path = os.path.join(self.run_folder("here"), "choices.json")
         with open(path, "w") as file:
             json.dump([dict(here, gpu="NVIDIA A100")], file)
-        self.assertIn("products measured", self.train("here", *model, "--train.steps", "3").stdout)
+        self.assertIn(" measured in ", self.train("here", *model, "--train.steps", "3").stdout)
         self.assertEqual([choices["gpu"] for choices in self.choices("here")], ["NVIDIA A100", here["gpu"]])
         for wrong in ["[", "{}", json.dumps([dict(here, cublas_lt=1)]), json.dumps([here]).replace("f32", "f8")]:
             with open(path, "w") as file:
                 file.write(wrong)
             result = self.train("here", *model, ranks=2, code=DATA)
-            self.assert_one_line(result, "here/choices.json: no choices of products .*remove it")
+            self.assert_one_line(result, "here/choices.json: no measured choices .*remove it")
         result = self.train("cpu", *QUICK, *SMALL, "--run.device", "cpu", "--run.choices", path, code=CONFIG)
-        self.assert_one_line(result, "run.choices is for products on a GPU")
+        self.assert_one_line(result, "run.choices is for a GPU")
 
     def test_a_wrong_suggestion_is_left_out(self):
         for ranks in [1, 3]:
@@ -179,6 +179,25 @@ class Emulated(Workspace):
             self.assertGreaterEqual(len(warnings), len(self.algorithms(name)))
             self.assertNotIn("rank 1: suggestion", result.stderr)
             self.assertNotIn("suggestion", train(6).stderr)  # nothing is measured again
+
+    def test_attention_is_by_cudnn_where_it_is_faster_and_right(self):
+        wide = [*QUICK, *MODELS["gpt"], *CUDA, "--model.width", "64", "--model.heads", "1", "--train.precision", "bf16"]
+        def train(name, ranks, cudnn="", steps=4):
+            return self.train(name, *wide, "--optim.schedule", "constant", "--train.steps", str(steps), ranks=ranks,
+                              environment={"TANDEM_SIMT_CUDNN": cudnn} if cudnn else {})
+        for ranks in [1, 3]:
+            train(f"own-{ranks}", ranks)
+            for cudnn in ["fast", "slow", "fast-errs"]:
+                name = f"{cudnn}-{ranks}"
+                said = train(name, ranks, cudnn, 2).stderr
+                self.assertEqual(len(re.findall("tandem: warning: rank 0: cuDNN gives another result", said)), cudnn == "fast-errs")
+                self.assertNotIn("choices ", train(name, ranks, cudnn).stdout)
+                [choices] = self.choices(name)
+                self.assertEqual([choice["by_library"] for choice in choices["libraries"].values()], [cudnn == "fast"])
+                self.assertEqual(losses(self.run_folder(name)) == losses(self.run_folder(f"own-{ranks}")), cudnn != "fast")
+        self.assertIn("take the place of the choice attention of bf16", train("fast-3", 3, steps=5).stderr)
+        self.train("own-wide", *wide, "--kernels.attention", "own", environment={"TANDEM_SIMT_CUDNN": "fast"})
+        self.assertEqual(self.choices("own-wide")[0]["libraries"], {})
 
     def test_more_ranks_than_gpus(self):
         environment = dict(tandem_program.MPI_ENV, TANDEM_SIMT_DEVICES="1")

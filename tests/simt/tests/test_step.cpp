@@ -144,15 +144,15 @@ TEST(Step, TwelveLayersTakeAtMost350Launches) {
   Job job(
       {.device = Device::kCuda, .dtype = DType::kBf16, .layers = 12, .dropout = 0, .alone = true});
   StepRecord::Copy record;
-  const ProductRecorder recorder;
+  const ChoiceRecorder recorder;
   cost_of_step(job, 0, record);
   for (const bool fused : {false, true}) {
     if (fused) {
       simt::cublas_lt().seconds = [](int, cublasLtEpilogue_t epilogue) {
         return epilogue == CUBLASLT_EPILOGUE_DEFAULT ? 100 : 0;
       };
-      use_choices(std::make_shared<const ProductChoices>(
-          measure_products(job.stream(), recorder.products(), [](const std::string&) {})));
+      use_choices(std::make_shared<const KernelChoices>(
+          measure_products(job.stream(), recorder.noted().products, [](const std::string&) {})));
       simt::cublas_lt() = {};
     }
     cost_of_step(job, 1, record);
