@@ -96,7 +96,7 @@ NcclCollectives::NcclCollectives(Control& control, const std::atomic<double>& ti
 }
 
 NcclCollectives::NcclCollectives(const NcclCollectives& all, std::shared_ptr<Stream> stream,
-                                 std::span<const int> colors)
+                                 std::span<const int> colors, bool is_apart)
     : own_control_(all.control_.split(colors)),
       control_(*own_control_),
       largest_count_(all.largest_count_),
@@ -104,7 +104,8 @@ NcclCollectives::NcclCollectives(const NcclCollectives& all, std::shared_ptr<Str
       nccl_(all.nccl_),
       stream_(std::move(stream)),
       exceptions_(std::uncaught_exceptions()),
-      comm_(nccl_->join(control_)) {}
+      comm_(is_apart ? nccl_->join(control_)
+                     : nccl_->split(all.comm_, colors[all.rank()], all.rank())) {}
 
 // During an exception a rank must not wait for others.
 NcclCollectives::~NcclCollectives() {
@@ -112,12 +113,12 @@ NcclCollectives::~NcclCollectives() {
 }
 
 std::unique_ptr<Collectives> NcclCollectives::split(std::span<const int> colors) {
-  return std::unique_ptr<Collectives>(new NcclCollectives(*this, stream_, colors));
+  return std::unique_ptr<Collectives>(new NcclCollectives(*this, stream_, colors, false));
 }
 
 std::unique_ptr<Collectives> NcclCollectives::split_apart(std::span<const int> colors) {
   auto stream = std::make_shared<Stream>(Stream::background(Device::kCuda));
-  return std::unique_ptr<Collectives>(new NcclCollectives(*this, std::move(stream), colors));
+  return std::unique_ptr<Collectives>(new NcclCollectives(*this, std::move(stream), colors, true));
 }
 
 void NcclCollectives::wait(const Event& event) { nccl_->wait(event); }

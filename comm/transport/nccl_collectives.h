@@ -53,7 +53,7 @@ class NcclCollectives final : public Collectives {
 
  private:
   NcclCollectives(const NcclCollectives& all, std::shared_ptr<Stream> stream,
-                  std::span<const int> colors);
+                  std::span<const int> colors, bool is_apart);
   template <class F>
   void start(const char* name, Traffic traffic, int64_t to_next, int64_t bytes, F calls);
 

@@ -51,6 +51,7 @@ ncclComm_t NcclStream::join(Control& control) {
   const ncclUniqueId id = agree_on_id(control);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  config.splitShare = 1;
   ncclComm_t comm = nullptr;
   const ncclResult_t result =
       ncclCommInitRankConfig(&comm, control.size(), id, control.rank(), &config);
@@ -59,6 +60,16 @@ ncclComm_t NcclStream::join(Control& control) {
   }
   wait_for_host(comm, result, "start of NCCL");
   return comm;
+}
+
+ncclComm_t NcclStream::split(ncclComm_t whole, int color, int rank) {
+  require_alive();
+  const std::string name = "split of NCCL";
+  ncclComm_t part = nullptr;
+  wait_for_host(whole, ncclCommSplit(whole, color, rank, &part, nullptr), name);
+  comms_.push_back(part);  // which is there since the whole is ready again
+  wait_for_host(part, ncclInProgress, name);
+  return part;
 }
 
 void NcclStream::leave(ncclComm_t comm, bool at_once) noexcept {

@@ -37,6 +37,10 @@ class NcclStream {
   // Collective: a communicator among the ranks of `control`. Each rank uses the current GPU of its
   // calling thread. Throws Error(kTemporary) if NCCL does not start.
   ncclComm_t join(Control& control);
+  // Collective: a communicator among the ranks of `whole` with this color, in the order of its
+  // ranks. It shares the buffers of `whole`, so NCCL lets the collectives of both wait for each
+  // other. Throws Error(kTemporary) if NCCL does not start.
+  ncclComm_t split(ncclComm_t whole, int color, int rank);
   // Ends a communicator, together with its other ranks unless `at_once`. Does not throw, and does
   // not wait for long.
   void leave(ncclComm_t comm, bool at_once) noexcept;

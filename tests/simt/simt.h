@@ -108,6 +108,7 @@ struct Counters {
   int64_t host_syncs = 0;          // calls that block the host
   int64_t device_allocations = 0;  // cudaMalloc and cudaMallocAsync
   int64_t events = 0;              // created
+  int64_t nccl_buffers = 0;        // that communicators have for themselves
   int64_t pageable_copies = 0;     // between the device and host memory that is not pinned
 };
 Counters& counters();

@@ -39,10 +39,11 @@ struct ncclConfig_t {
   size_t size;
   unsigned magic;
   int blocking;
+  int splitShare;
 };
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 #define NCCL_CONFIG_INITIALIZER \
-  { sizeof(ncclConfig_t), 0xcafebeef, NCCL_CONFIG_UNDEF_INT }
+  { sizeof(ncclConfig_t), 0xcafebeef, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT }
 
 using ncclComm_t = struct ncclComm*;
 
@@ -53,6 +54,8 @@ const char* ncclGetLastError(ncclComm_t comm);
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t* config);
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part,
+                           ncclConfig_t* config);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);

@@ -12,11 +12,6 @@
 // 2.26; otherwise the streams must.
 #include <nccl.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <cstring>
-#include <deque>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -24,136 +19,12 @@
 #include <utility>
 #include <vector>
 
-#include "tests/simt/libraries/nccl_group.h"
+#include "tests/simt/libraries/nccl_comm.h"
 #include "tests/simt/simt.h"
 
 using simt::Group;
 using simt::Kind;
 using simt::Operation;
-using simt::Wire;
-
-struct ncclComm {
-  enum State { kConnecting, kComparing, kReady, kFinalized, kOver };
-
-  int ranks, rank;
-  std::unique_ptr<Wire> wire;
-  std::vector<std::byte> id, ids = {};
-  std::mutex mutex = {};  // never held while calling the emulator, whose lock is taken before it
-  State state = kConnecting;
-  std::atomic<uint64_t> calls = 0;
-  std::shared_ptr<Group> launching = {};  // called, not yet enqueued; only the host uses it
-  std::deque<std::shared_ptr<Group>> groups = {};  // enqueued, in the order of the calls
-
-  void start_up();
-  bool poll(const std::shared_ptr<Group>& group);
-};
-
-namespace {
-
-// The communicators of this process; their groups that are called and not finished, in the order of
-// the calls.
-class Launches {
- public:
-  void open(ncclComm_t comm) {
-    const std::lock_guard lock(mutex_);
-    comms_.push_back(comm);
-    if (comms_.size() > std::tuple_size_v<simt::CallCounts>) {
-      simt::fail_nccl("more communicators of a process than are emulated");
-    }
-  }
-  void close(ncclComm_t comm) {
-    const std::lock_guard lock(mutex_);
-    std::erase(comms_, comm);
-    for (const std::shared_ptr<Group>& group : comm->groups) {
-      std::erase(groups_, group);
-    }
-  }
-  // The calls so far of all communicators.
-  simt::CallCounts calls() {
-    const std::lock_guard lock(mutex_);
-    simt::CallCounts counts{};
-    for (size_t i = 0; i < comms_.size(); ++i) {
-      const std::string_view id(reinterpret_cast<const char*>(comms_[i]->id.data()),
-                                comms_[i]->id.size());
-      counts[i] = {std::hash<std::string_view>{}(id), comms_[i]->calls};
-    }
-    return counts;
-  }
-  void add(const std::shared_ptr<Group>& group) {
-    const std::lock_guard lock(mutex_);
-    groups_.push_back(group);
-  }
-  void remove(const std::shared_ptr<Group>& group) {
-    const std::lock_guard lock(mutex_);
-    std::erase(groups_, group);
-  }
-  // Whether a group may begin whose stream has reached it.
-  bool may_begin(const std::shared_ptr<Group>& group) {
-    const std::lock_guard lock(mutex_);
-    for (const std::shared_ptr<Group>& earlier : groups_) {
-      if (earlier == group) {
-        break;
-      }
-      if (!keeps_order()) {
-        simt::fail_nccl("nothing orders groups of two communicators",
-                        earlier->title() + "; " + group->title());
-      }
-      if (!earlier->begun()) {
-        return false;
-      }
-    }
-    return true;
-  }
-
- private:
-  static bool keeps_order() {
-    const char* set = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
-    return set && std::atoi(set) != 0;
-  }
-
-  std::mutex mutex_;  // taken last
-  std::vector<ncclComm_t> comms_;
-  std::list<std::shared_ptr<Group>> groups_;
-};
-
-Launches& launches() {
-  static Launches all;
-  return all;
-}
-
-}  // namespace
-
-// Connects, and checks that all ranks use the same unique id.
-void ncclComm::start_up() {
-  if (state == kConnecting && wire->connected()) {
-    simt::gather(*wire, ranks, rank, id, ids);
-    state = kComparing;
-  }
-  if (state == kComparing && wire->arrived()) {
-    for (int r = 0; r < ranks; ++r) {
-      if (std::memcmp(&ids[id.size() * r], id.data(), id.size()) != 0) {
-        simt::fail_nccl("ranks start with different unique ids",
-                        "ranks " + std::to_string(r) + " and " + std::to_string(rank));
-      }
-    }
-    state = kReady;
-  }
-}
-
-// Groups run one after another in the order of the calls, even on different streams.
-bool ncclComm::poll(const std::shared_ptr<Group>& group) {
-  const std::lock_guard lock(mutex);
-  if (state == kOver) {
-    return true;  // aborted; the buffers of unfinished MPI calls are kept
-  }
-  if (groups.front() != group || (!group->begun() && !launches().may_begin(group)) ||
-      !group->advance(*wire, ranks, rank)) {
-    return false;
-  }
-  groups.pop_front();
-  launches().remove(group);
-  return true;
-}
 
 namespace {
 
@@ -175,9 +46,16 @@ void require_ready(ncclComm_t comm) {
     default:
       simt::fail_nccl("communicator used before it is ready");
   }
-  if (comm->launching) {
+  if (comm->launching || comm->split) {
     simt::fail_nccl("communicator used while its last call is in progress");
   }
+}
+
+bool takes_buffers() {
+  constexpr size_t kBuffers = 1 << 20;  // what NCCL takes at least
+  size_t free_bytes = 0, all_bytes = 0;
+  ++simt::counters().nccl_buffers;
+  return cudaMemGetInfo(&free_bytes, &all_bytes) == cudaSuccess && free_bytes >= kBuffers;
 }
 
 ncclResult_t call(Operation operation, ncclComm_t comm, cudaStream_t stream) {
@@ -198,7 +76,7 @@ ncclResult_t call(Operation operation, ncclComm_t comm, cudaStream_t stream) {
   if (!open.group) {
     open.comm = comm;
     ++comm->calls;
-    open.group = std::make_shared<Group>(stream, comm->calls.load(), launches().calls());
+    open.group = std::make_shared<Group>(stream, comm->calls.load(), simt::launches().calls());
   }
   open.group->add(operation);
   return ncclGroupEnd();
@@ -245,17 +123,30 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   if (config->blocking != 0) {
     simt::fail_nccl("communicators that block the host are not emulated");
   }
-  constexpr size_t kBuffers = 1 << 20;  // what NCCL takes at least
-  size_t free_bytes = 0, all_bytes = 0;
-  if (cudaMemGetInfo(&free_bytes, &all_bytes) != cudaSuccess || free_bytes < kBuffers) {
+  if (!takes_buffers()) {
     return ncclUnhandledCudaError;
   }
-  const auto* bytes = reinterpret_cast<const std::byte*>(id.internal);
-  *comm = new ncclComm{.ranks = ranks,
-                       .rank = rank,
-                       .wire = simt::connect(id, ranks, rank),
-                       .id = {bytes, bytes + sizeof id.internal}};
-  launches().open(*comm);
+  *comm = ncclComm::make(id, ranks, rank, config->splitShare == 1);
+  return ncclInProgress;
+}
+
+// The ranks exchange messages of their own while no collective does.
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part,
+                           ncclConfig_t* config) {
+  const std::lock_guard lock(comm->mutex);
+  require_ready(comm);
+  if (color < 0 || config || !comm->groups.empty()) {
+    simt::fail_nccl(
+        "splits without a color, with other settings, or beside collectives are not emulated");
+  }
+  if (!comm->shares && !takes_buffers()) {
+    return ncclUnhandledCudaError;
+  }
+  const ncclComm::Split::Member member = {color, key, simt::new_id()};
+  const auto* bytes = reinterpret_cast<const std::byte*>(&member);
+  *part = nullptr;
+  comm->split.reset(new ncclComm::Split{part, {bytes, bytes + sizeof member}});
+  simt::gather(*comm->wire, comm->ranks, comm->rank, comm->split->own, comm->split->members);
   return ncclInProgress;
 }
 
@@ -267,13 +158,15 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
       simt::fail_nccl("communicator used after its end");
     }
     comm->start_up();
+    comm->finish_split();
     group = std::exchange(comm->launching, nullptr);
     if (group) {
       comm->groups.push_back(group);
-      launches().add(group);
+      simt::launches().add(group);
     }
     const bool finishing = comm->state == ncclComm::kFinalized && !comm->groups.empty();
-    *state = comm->state < ncclComm::kReady || finishing ? ncclInProgress : ncclSuccess;
+    *state =
+        comm->state < ncclComm::kReady || finishing || comm->split ? ncclInProgress : ncclSuccess;
   }
   if (group) {
     simt::enqueue_polled(
@@ -297,7 +190,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     simt::fail_nccl("communicator destroyed before it was finalized");
   }
   comm->state = ncclComm::kOver;
-  launches().close(comm);
+  simt::launches().close(comm);
   return ncclSuccess;
 }
 
@@ -305,7 +198,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (comm) {
     const std::lock_guard lock(comm->mutex);
     comm->state = ncclComm::kOver;
-    launches().close(comm);
+    simt::launches().close(comm);
   }
   return ncclSuccess;
 }
