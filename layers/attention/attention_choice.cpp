@@ -67,7 +67,8 @@ class Trial {
     });
   }
 
-  // Both passes by cuDNN, and a pass for the sums of rows.
+  // Both passes by cuDNN, the second one from the results of Tandem's first, and a pass for the
+  // sums of rows.
   void run_cudnn() {
     if (!theirs_.y) {
       theirs_ = make_result();
@@ -77,8 +78,8 @@ class Trial {
     }
     cudnn_attention::forward(stream_.handle(), p_, qkv_.raw(), theirs_.y.raw(),
                              theirs_.log_sum.data<float>(), workspace_.raw());
-    cudnn_attention::backward(stream_.handle(), p_, dy_.raw(), qkv_.raw(), theirs_.y.raw(),
-                              theirs_.log_sum.data<float>(), theirs_.dqkv.raw(), workspace_.raw());
+    cudnn_attention::backward(stream_.handle(), p_, dy_.raw(), qkv_.raw(), own_.y.raw(),
+                              own_.log_sum.data<float>(), theirs_.dqkv.raw(), workspace_.raw());
     on_device(stream_, {}, p_.dtype, [&]<class T>(auto device) {
       kernels::sum_rows(device, theirs_.dqkv.data<T>(), row_sums_.data<Wide<T>>(),
                         p_.batch * p_.length, p_.layout.row());
