@@ -13,6 +13,7 @@
 #include "comm/transport/mpi_collectives.h"
 #include "comm/transport/mpi_control.h"
 #include "comm/transport/self_collectives.h"
+#include "src/trace/flight_log.h"
 
 namespace tandem {
 
@@ -65,9 +66,10 @@ World::World() : host_(host_name()) {
 
 void World::finish() {
   if (!connected_) {
-    return;
+    return flight_log().close(ExitCode::kOk);
   }
   control_->barrier();  // has a deadline; MPI_Finalize would wait for ever
+  flight_log().close(ExitCode::kOk);
   worker_->submit([] { MPI_Finalize(); });
   worker_->synchronize();
   connected_ = false;
@@ -82,6 +84,7 @@ void World::abort(ExitCode code) {
     std::_Exit(status);
   }).detach();
   std::cout.flush();
+  flight_log().close(code);
   if (connected_) {
     MPI_Abort(MPI_COMM_WORLD, status);
   }

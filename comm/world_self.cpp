@@ -6,6 +6,7 @@
 #include "comm/transport/local_control.h"
 #include "comm/transport/self_collectives.h"
 #include "comm/world.h"
+#include "src/trace/flight_log.h"
 
 namespace tandem {
 
@@ -21,10 +22,11 @@ World::World()
   }
 }
 
-void World::finish() {}
+void World::finish() { flight_log().close(ExitCode::kOk); }
 
 void World::abort(ExitCode code) {
   std::cout.flush();
+  flight_log().close(code);
   std::_Exit(static_cast<int>(code));
 }
 

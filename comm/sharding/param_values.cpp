@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/device/profiler_range.h"
 #include "src/kernels/convert.h"
 
 namespace tandem {
@@ -88,6 +89,7 @@ void ParamValues::gather() {
 
 // This rank's shard is in `values` already.
 void ParamValues::start_gather(int64_t bucket, const Tensor& whole, const Event& written) {
+  const ProfilerRange range(str("values of bucket ", bucket));
   BucketMemory& memory = buckets_[bucket];
   const BucketPlace& place = layout_.place(bucket);
   const Tensor part =

@@ -2,6 +2,7 @@
 
 #include "comm/transport/mpi_wire.h"
 #include "src/core/error.h"
+#include "src/trace/flight_log.h"
 
 namespace tandem {
 
@@ -10,6 +11,9 @@ struct MpiQueue::Channel {
 
   std::unique_ptr<MpiWire> wire;
   Ring ring{*wire};
+  const std::string ranks = wire->ranks().name();
+  const uint64_t flight_group = flight_log().open_group(ranks);
+  std::atomic<int64_t> queued{0};
 };
 
 MpiQueue::MpiQueue(Stream& worker, const std::atomic<double>& timeout_s) : worker_(worker) {
@@ -24,9 +28,14 @@ int MpiQueue::rank() const { return channel_->wire->rank(); }
 int MpiQueue::size() const { return channel_->wire->size(); }
 
 void MpiQueue::start(MpiKind kind, Traffic traffic, int64_t bytes, Work work) const {
-  worker_.submit([channel = channel_, kind, traffic, bytes, work = std::move(work)] {
+  FlightLog& log = flight_log();
+  const uint64_t noted = log.enqueue(channel_->flight_group, channel_->ranks, ++channel_->queued,
+                                     name_of(kind), bytes);
+  worker_.submit([channel = channel_, kind, traffic, bytes, noted, &log, work = std::move(work)] {
+    log.begin(noted);
     channel->wire->begin(kind, traffic, bytes);
     work(channel->ring);
+    log.end(noted);
   });
 }
 

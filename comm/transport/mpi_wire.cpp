@@ -5,6 +5,7 @@
 
 #include "comm/transport/patience.h"
 #include "src/core/error.h"
+#include "src/trace/flight_verdict.h"
 
 namespace tandem {
 
@@ -95,6 +96,8 @@ std::string absent_ranks() {
 }
 
 }  // namespace
+
+std::string_view name_of(MpiKind kind) { return kNames[static_cast<int>(kind)]; }
 
 MpiWire::MpiWire(MPI_Comm comm, Ranks group, const std::atomic<double>& timeout_s)
     : comm_(comm), group_(std::move(group)), timeout_s_(timeout_s) {
@@ -197,9 +200,7 @@ int MpiWire::tag() const {
   return static_cast<int>(number_ % kNumbers) * kKinds + static_cast<int>(kind_);
 }
 
-std::string MpiWire::place() const {
-  return group_.place(kNames[static_cast<int>(kind_)], bytes_, number_);
-}
+std::string MpiWire::place() const { return group_.place(name_of(kind_), bytes_, number_); }
 
 std::string MpiWire::other(const Message& message) const {
   return str("rank ", group_.job_rank(message.peer));
@@ -212,7 +213,8 @@ void MpiWire::fail_silent(const Message& message) const {
            " for ", timeout_s_.load(), " s; ",
            absent.empty() ? "all ranks wait, but not for the same: this is a bug"
                           : str("missing: rank ", absent, " (lost, stuck or very late)"),
-           "; start the job again from its last checkpoint, or raise dist.timeout_s"));
+           "; start the job again from its last checkpoint, or raise dist.timeout_s",
+           flight_verdict_of_job()));
 }
 
 }  // namespace tandem

@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "comm/transport/ranks.h"
@@ -28,6 +29,8 @@ enum class MpiKind : uint8_t {
   kSplit,
 };
 
+std::string_view name_of(MpiKind kind);  // "all_reduce"
+
 class MpiWire final : public Transport {
  public:
   // `comm` has the group's ranks, and nobody else sends messages over it. It is never freed,
@@ -39,6 +42,7 @@ class MpiWire final : public Transport {
   // MPI_Comm_split itself waits for ever.
   std::unique_ptr<MpiWire> split(std::span<const int> colors) const;
 
+  const Ranks& ranks() const { return group_; }
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.size(); }
   void set_nodes(std::span<const int> node_of_rank) { group_.set_nodes(node_of_rank); }

@@ -130,7 +130,7 @@ void NcclCollectives::start(const char* name, Traffic traffic, int64_t to_next, 
                             F calls) {
   wire_.add(traffic, group_.is_away(group_.next()), to_next);
   wire_.collectives += traffic != Traffic::kControl;
-  nccl_->start(comm_, *stream_, group_, name, bytes, ++number_,
+  nccl_->start(comm_, *stream_, group_, flight_group_, name, bytes, ++number_,
                [&] { return calls(comm_, stream().handle()); });
 }
 

@@ -13,6 +13,7 @@
 #include "comm/transport/ranks.h"
 #include "src/device/ranks/collectives.h"
 #include "src/device/ranks/control.h"
+#include "src/trace/flight_log.h"
 
 struct ncclComm;
 
@@ -61,6 +62,7 @@ class NcclCollectives final : public Collectives {
   Control& control_;
   int64_t largest_count_;
   Ranks group_;
+  const uint64_t flight_group_ = flight_log().open_group(group_.name());
   std::shared_ptr<NcclStream> nccl_;  // shared with splits
   std::shared_ptr<Stream> stream_;
   int exceptions_;  // in flight when this was made

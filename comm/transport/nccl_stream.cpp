@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "comm/transport/patience.h"
+#include "src/trace/flight_verdict.h"
 
 namespace tandem {
 
@@ -122,6 +123,7 @@ void NcclStream::require_alive() const {
 bool NcclStream::forget_finished() {
   const size_t before = pending_.size();
   while (!pending_.empty() && pending_.front().done.reached()) {
+    flight_log().end(pending_.front().noted);
     pending_.pop_front();
   }
   return pending_.size() < before;
@@ -160,7 +162,8 @@ void NcclStream::abort_silent(const std::string& what) {
   abort(ExitCode::kTemporary,
         str(what, ": nothing moved for ", timeout_s_.load(),
             " s; a rank is lost, stuck or very late; start the job again from its last "
-            "checkpoint, or raise dist.timeout_s"));
+            "checkpoint, or raise dist.timeout_s",
+            flight_verdict_of_job()));
 }
 
 void NcclStream::abort(ExitCode code, const std::string& message) {

@@ -22,6 +22,7 @@
 #include "src/core/error.h"
 #include "src/device/ranks/control.h"
 #include "src/device/stream.h"
+#include "src/trace/flight_log.h"
 
 namespace tandem {
 
@@ -46,23 +47,25 @@ class NcclStream {
   void leave(ncclComm_t comm, bool at_once) noexcept;
 
   // Enqueues a collective on `stream`: the calls in calls() are one NCCL group. With 0 bytes they
-  // are skipped.
+  // are skipped. `flight_group`: of the communicator, for the flight log.
   template <class F>
-  void start(ncclComm_t comm, Stream& stream, const Ranks& group, std::string_view name,
-             int64_t bytes, int64_t number, F calls) {
+  void start(ncclComm_t comm, Stream& stream, const Ranks& group, uint64_t flight_group,
+             std::string_view name, int64_t bytes, int64_t number, F calls) {
     require_alive();
     if (!keeps_order_ && !pending_.empty()) {
       stream.wait(pending_.back().done);
     }
     forget_finished();
     std::string place = group.place(name, bytes, number);
+    FlightLog& log = flight_log();
+    const uint64_t noted = log.enqueue(flight_group, group.name(), number, name, bytes);
     if (bytes > 0) {
       ncclGroupStart();
       const ncclResult_t called = calls();
       const ncclResult_t launched = ncclGroupEnd();
       wait_for_host(comm, is_failure(called) ? called : launched, place);
     }
-    pending_.push_back({std::move(place), stream.record()});
+    pending_.push_back({std::move(place), stream.record(), noted});
   }
 
   // Blocks the host until the event is reached, and polls NCCL while collectives are in flight.
@@ -73,6 +76,7 @@ class NcclStream {
   struct Collective {
     std::string place;
     Event done;
+    uint64_t noted;  // in the flight log
   };
 
   void require_alive() const;

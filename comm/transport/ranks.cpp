@@ -53,10 +53,11 @@ std::string named(const std::vector<int>& ranks) {
 
 }  // namespace
 
+std::string Ranks::name() const { return size() < job_size_ ? named(job_ranks_) : "this run"; }
+
 std::string Ranks::place(std::string_view collective, int64_t bytes, int64_t number) const {
-  return str(collective, " of ", bytes, " bytes (collective ", number, " of ",
-             size() < job_size_ ? named(job_ranks_) : "this run", ", rank ", job_ranks_[rank_],
-             " of ", job_size_, ")");
+  return str(collective, " of ", bytes, " bytes (collective ", number, " of ", name(), ", rank ",
+             job_ranks_[rank_], " of ", job_size_, ")");
 }
 
 }  // namespace tandem

@@ -26,6 +26,7 @@ class Ranks {
   int job_rank(int rank) const { return job_ranks_[rank]; }
   bool is_away(int rank) const { return nodes_[rank] != nodes_[rank_]; }  // on another node
 
+  std::string name() const;  // "ranks 1, 3", or "this run" for the whole job
   // "all_reduce of 64 bytes (collective 2 of this run, rank 1 of 4)"; for a group that is not the
   // whole job: "... (collective 2 of ranks 1, 3, rank 1 of 4)".
   std::string place(std::string_view collective, int64_t bytes, int64_t number) const;

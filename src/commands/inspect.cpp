@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "src/commands/commands.h"
+#include "src/commands/inspect_flight.h"
 #include "src/commands/request.h"
 #include "src/core/counted.h"
 #include "src/core/formatted.h"
@@ -35,7 +36,7 @@ constexpr const char* kUsage =
 )";
 
 struct Request {
-  bool tensors = false, ranks = false, verify = false, json = false, help = false;
+  bool tensors = false, ranks = false, verify = false, flight = false, json = false, help = false;
 };
 
 void inspect_data(const std::string& path, bool verify) {
@@ -99,6 +100,7 @@ int64_t parameters_in(const Entries& tensors) {
 void inspect_hugging_face(const std::string& folder, const Request& request) {
   refuse(request.json, "--json", folder, "a Hugging Face model");
   refuse(request.ranks, "--ranks", folder, "a Hugging Face model");
+  refuse(request.flight, "--flight", folder, "a Hugging Face model");
   const HuggingFaceReader reader(folder);
   show("model       %s (Hugging Face)\n", folder.c_str());
   if (request.tensors || request.verify) {
@@ -175,6 +177,12 @@ void print_run(const RunFacts& run) {
 
 void inspect_run(const std::string& path, const Request& request) {
   const RunDirectory directory(path);
+  if (request.flight) {
+    refuse(request.tensors || request.ranks || request.verify, "--flight", path,
+           "together with --tensors, --ranks or --verify");
+    inspect_flight(directory.flight(), request.json);
+    return;
+  }
   const RunFacts run = read_run(directory);
   refuse(request.json && (request.tensors || request.ranks || request.verify), "--json", path,
          "together with --tensors, --ranks or --verify");
@@ -250,6 +258,7 @@ void inspect_folder(const std::string& path, const Request& request) {
   const std::vector<RunFacts> runs = runs_in(path);
   const char* is = runs.empty() ? "which holds a checkpoint and no run" : "a folder of runs";
   refuse(request.ranks, "--ranks", path, is);
+  refuse(request.flight, "--flight", path, is);
   refuse(runs.empty() && request.json, "--json", path, is);
   refuse(!runs.empty() && request.tensors, "--tensors", path, is);
   refuse(!runs.empty() && request.verify, "--verify", path, is);
@@ -272,6 +281,8 @@ ExitCode inspect_command(const Words& words, World& world) {
   options.add("ranks", request.ranks, "also show what each rank of a run used and sent");
   options.add("verify", request.verify,
               "read everything and compare hashes; shows those of a checkpoint's tensors");
+  options.add("flight", request.flight,
+              "of a run: what each rank did last, and what a run that hangs waits for");
   options.add("json", request.json, "of runs: JSON instead of text");
   options.add("help", request.help, "print this");
   const CommandLine line = options.parse(words);
@@ -287,6 +298,7 @@ ExitCode inspect_command(const Words& words, World& world) {
   } else {
     refuse(request.tensors, "--tensors", line.positional[0], "a file");
     refuse(request.ranks, "--ranks", line.positional[0], "a file");
+    refuse(request.flight, "--flight", line.positional[0], "a file");
     refuse(request.json, "--json", line.positional[0], "a file");
     inspect_data(line.positional[0], request.verify);
   }

@@ -1,8 +1,11 @@
-// Names a section of the host's work, and the kernels that it enqueues, for profilers (NVTX). Costs
-// next to nothing when no profiler is attached.
+// Names a section of the host's work, and the kernels and collectives that it enqueues: for
+// profilers (NVTX), and for the flight log. Costs next to nothing when no profiler is attached.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "src/device/dispatch.h"
 
@@ -15,6 +18,9 @@ void pop();
 
 class ProfilerRange {
  public:
+  // Gets the name of a thread's innermost range after each begin and end, on that thread.
+  using Listener = std::function<void(const std::string& innermost)>;
+
   explicit ProfilerRange(const std::string& name) { begin(name); }
   ~ProfilerRange() { end(); }
   ProfilerRange(const ProfilerRange&) = delete;
@@ -22,15 +28,34 @@ class ProfilerRange {
 
   // For ranges that do not match a scope. Ranges nest.
   static void begin(const std::string& name) {
+    names_.push_back(name);
     if constexpr (kHasCuda) {
       nvtx::push(name.c_str());
     }
+    tell();
   }
   static void end() {
+    names_.pop_back();
     if constexpr (kHasCuda) {
       nvtx::pop();
     }
+    tell();
   }
+
+  // The name of the innermost range of this thread; "" outside of all.
+  static const std::string& innermost() { return names_.back(); }
+  // Call it once, before there are other threads.
+  static void listen(Listener listener) { listener_ = std::move(listener); }
+
+ private:
+  static void tell() {
+    if (listener_) {
+      listener_(innermost());
+    }
+  }
+
+  static inline thread_local std::vector<std::string> names_{""};
+  static inline Listener listener_;
 };
 
 }  // namespace tandem

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "src/trace/flight_log.h"
+
 namespace tandem {
 
 std::string_view name_of(Phase phase) {
@@ -21,6 +23,7 @@ Phase Timeline::enter(Stream& compute, Phase phase) {
     since_ = now;
   }
   begun_ = true;
+  flight_log().enter(name_of(phase));
   return std::exchange(phase_, phase);
 }
 

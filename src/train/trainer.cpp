@@ -1,14 +1,17 @@
 #include "src/train/trainer.h"
 
 #include <array>
+#include <chrono>
 #include <filesystem>
 
 #include "layers/attention/attention.h"
 #include "src/core/visible_text.h"
+#include "src/device/profiler_range.h"
 #include "src/device/ranks/agreement.h"
 #include "src/estimate/memory_check.h"
 #include "src/io/checkpoint/checkpoint.h"
 #include "src/io/file.h"
+#include "src/trace/flight_log.h"
 
 namespace tandem {
 
@@ -31,6 +34,11 @@ Trainer::Trainer(const Config& config, World& world)
   // Rank 0 knows what auto means.
   config_.dist.bucket_mb = job().sum(std::array{job().rank() == 0 ? config_.dist.bucket_mb : 0})[0];
   directory_.require_shared(job(), world.host());
+  const std::string start = on_root(job(), [] {
+    return std::to_string(std::chrono::system_clock::now().time_since_epoch().count());
+  });
+  flight_log().keep_in(directory_.flight(), std::stoll(start), job().rank(), job().size(),
+                       world.host());
   build(world.local_size());
   resume();
   start_loader();
@@ -210,6 +218,7 @@ Trainer::StepPlan Trainer::plan_step() {
 
 // Enqueues a whole step.
 void Trainer::step(std::vector<MicroBatch> batch, double targets) {
+  flight_log().set_step(state_.step + 1);
   Pending next{.step = state_.step + 1,
                .lr = lr_at(config_.schedule(), state_.step),
                .targets = targets,
@@ -250,7 +259,10 @@ double Trainer::leave_out(Phase phase, std::string_view reason, const std::funct
   if (shown) {
     shown->pause(reason);
   }
-  during(phase, work);
+  {
+    const ProfilerRange range{std::string(reason)};
+    during(phase, work);
+  }
   if (shown) {
     shown->go_on();
   }

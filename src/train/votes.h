@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "comm/mesh.h"
+#include "src/device/profiler_range.h"
 
 namespace tandem {
 
@@ -27,6 +28,7 @@ struct Decision {
 
 // Collective. One message: the votes of all ranks, then the number of targets of each data group.
 inline Decision decide(const Votes& votes, const Mesh& mesh) {
+  const ProfilerRange range("votes");
   constexpr int kStop = 0, kSave = 1, kWritten = 2, kTargets = 3;
   std::vector<double> sums(static_cast<size_t>(kTargets + mesh.data_groups()), 0.0);
   sums[kStop] = votes.stop ? 1 : 0;

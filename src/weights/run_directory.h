@@ -26,6 +26,7 @@ class RunDirectory {
   std::string report() const { return path_ + "/report.json"; }
   std::string tokenizer() const { return path_ + "/tokenizer.h5"; }
   std::string choices() const { return path_ + "/choices.json"; }
+  std::string flight() const { return path_ + "/flight"; }  // a record of each rank
   // Event files lie in the folder itself, because TensorBoard calls a run by its folder.
   const std::string& tensorboard() const { return path_; }
 

@@ -3,6 +3,20 @@ from table import Mutant
 
 BUILD = "release"
 MUTANTS = [
+    Mutant("flight: a stopped rank runs", "src/trace/flight_verdict.cpp", "state == 'T' || state == 't'", "false",
+           ["trace.flight FlightLog.OutlivesItsProcess"]),
+    Mutant("flight: who waited in vain is the cause", "src/trace/flight_verdict.cpp",
+           "code == static_cast<int64_t>(ExitCode::kTemporary)", "false", ["trace.flight FlightVerdict.ALostProcessComesFirst"]),
+    Mutant("flight: half written collectives count", "src/trace/flight_verdict.cpp",
+           "collective.number_before == collective.number_after", "true", ["trace.flight FlightRank.CollectivesAreTheLastWholeOnes"]),
+    Mutant("flight: every rank is in every group", "src/trace/flight_verdict.cpp",
+           "newest[c.group][&rank]", "newest[0][&rank]", ["trace.flight FlightVerdict.OtherGroupsAreNotWaitedFor"]),
+    Mutant("flight: other sizes are alike", "src/trace/flight_verdict.cpp", " || called.bytes != wanted.bytes", "",
+           ["trace.flight FlightVerdict.ACallOfAnotherKindOrSizeIsNamed"]),
+    Mutant("flight: what a dead process left stays", "src/trace/flight_log.cpp",
+           "std::filesystem::remove(each.path(), ignored);", "", ["trace.flight FlightLog.OutlivesItsProcess"]),
+    Mutant("flight: nobody notes the end", "comm/transport/mpi_queue.cpp", "    log.end(noted);\n", "",
+           ["trace.hangs Hangs.test_a_run_that_ended_waits_for_nobody"]),
     Mutant("a run that died is shown as stopped", "src/report/run_facts.cpp",
            "last_end == \"running\" || last_end == \"died\" ? \"died\"", "last_end == \"died\" ? \"died\"",
            ["program.looking_back LookingBack.test_a_run_whose_last_start_never_ended_died"]),

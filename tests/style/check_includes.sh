@@ -11,7 +11,7 @@ src/device:                 src/core
 src/device/ranks:           src/core src/device
 src/kernels:                src/core src/device
 src/product src/autograd:   src/core src/device src/kernels
-src/trace:                  src/device
+src/trace:                  src/core src/device
 layers/activation layers/add layers/batchnorm2d layers/dropout layers/embedding layers/pool2d layers/shortcut:
                             src/autograd src/device src/kernels
 layers/conv2d layers/linear: src/autograd src/device src/kernels src/product
@@ -23,11 +23,11 @@ layers/rope:                src/core src/kernels layers/attention
 layers/models:              src/core src/autograd src/device layers/activation layers/add layers/attention layers/batchnorm2d layers/conv2d
                             layers/cross_entropy layers/dropout layers/embedding layers/linear layers/norm layers/pool2d
                             layers/rope layers/shortcut
-comm/transport:             src/core src/device src/device/ranks
+comm/transport:             src/core src/device src/device/ranks src/trace
 comm/sharding/exact:        src/core src/device src/device/ranks src/kernels src/autograd src/trace
 comm/sharding:              src/core src/device src/device/ranks src/kernels src/autograd src/trace comm/transport
                             comm/sharding/exact
-comm:                       src/core src/device/ranks comm/transport comm/sharding
+comm:                       src/core src/device/ranks src/trace comm/transport comm/sharding
 optim:                      src/core src/device src/kernels
 src/io src/stop:            src/core
 src/io/hdf5 src/io/safetensors: src/core src/io
@@ -53,10 +53,10 @@ src/estimate:               src/core src/device src/product src/data layers/atte
 src/report/writers:         src/core src/io src/options
 src/report:                 src/core src/device src/device/ranks src/trace src/io src/io/checkpoint src/data layers/models
                             src/options src/settings src/machine src/weights src/inference src/report/writers
-src/train:                  src/core src/device/ranks src/kernels src/io src/io/checkpoint src/data src/stop layers/attention
+src/train:                  src/core src/device src/device/ranks src/trace src/kernels src/io src/io/checkpoint src/data src/stop layers/attention
                             layers/models comm src/step src/settings src/machine src/weights src/weights/hugging_face
                             src/inference src/estimate src/report
-src/commands:               src/core src/device src/device/ranks src/kernels src/io src/io/checkpoint src/data src/prepare
+src/commands:               src/core src/device src/device/ranks src/trace src/kernels src/io src/io/checkpoint src/data src/prepare
                             src/options src/stop comm src/settings src/machine src/weights src/weights/hugging_face src/inference
                             src/estimate src/report src/report/writers src/train
 '

@@ -1,0 +1,252 @@
+#include "src/trace/flight_log.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "src/core/error.h"
+#include "src/core/formatted.h"
+#include "src/device/profiler_range.h"
+
+namespace tandem {
+
+namespace {
+
+constexpr std::chrono::seconds kBeat{1};
+constexpr int kBeatsPerWrite = 5;
+constexpr const char* kShared = "/dev/shm";
+constexpr const char* kPrefix = "tandem-flight-";
+
+int64_t now() {
+  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+void say_unwritten(const std::string& path, int error) {
+  std::fprintf(stderr, "tandem: warning: %s: cannot write: %s; go on without it\n", path.c_str(),
+               std::strerror(error));
+}
+
+template <size_t N>
+void set(char (&place)[N], std::string_view text) {
+  const size_t length = std::min(text.size(), N - 1);
+  std::memcpy(place, text.data(), length);
+  std::memset(place + length, 0, N - length);
+}
+
+// Memory of zeros that is there: a full file system cannot take it away later. Null where there is
+// none.
+FlightRecord* map_shared(const std::string& path) {
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (file < 0) {
+    return nullptr;
+  }
+  void* memory = MAP_FAILED;
+  if (posix_fallocate(file, 0, sizeof(FlightRecord)) == 0) {
+    memory = mmap(nullptr, sizeof(FlightRecord), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  }
+  ::close(file);
+  if (memory == MAP_FAILED) {
+    unlink(path.c_str());
+    return nullptr;
+  }
+  return static_cast<FlightRecord*>(memory);
+}
+
+// An id of this host since it was switched on.
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
+}
+
+// What dead processes of this user left in /dev/shm is removed at the next start.
+void remove_remains(const std::filesystem::path& folder, const std::string& boot) {
+  std::error_code ignored;
+  for (const auto& each : std::filesystem::directory_iterator(folder, ignored)) {
+    FlightRecord record{};
+    if (!each.path().filename().string().starts_with(kPrefix)) {
+      continue;
+    }
+    std::ifstream file(each.path(), std::ios::binary);
+    file.read(reinterpret_cast<char*>(&record), offsetof(FlightRecord, last));
+    if (file && boot == record.boot && !std::filesystem::exists(str("/proc/", record.process))) {
+      std::filesystem::remove(each.path(), ignored);
+    }
+  }
+}
+
+}  // namespace
+
+std::string FlightCollective::text() const {
+  const std::string size =
+      bytes < 1000 ? str(bytes, " bytes") : formatted("%.3g MB", static_cast<double>(bytes) * 1e-6);
+  return str(kind, " ", number, " of ", ranks, " (", purpose, purpose[0] ? ", " : "", size,
+             ") of step ", step);
+}
+
+std::string FlightCollective::time(int64_t now) const {
+  const auto since = [](int64_t from, int64_t to) { return static_cast<double>(to - from) * 1e-9; };
+  return ended > 0 ? formatted("took %.3g ms", since(enqueued, ended) * 1e3)
+                   : formatted("waits for %.1f s", since(enqueued, now));
+}
+
+std::string flight_path(const std::string& folder, int rank) {
+  char name[16] = {};
+  std::snprintf(name, sizeof name, "/rank-%04d", rank);
+  return folder + name;
+}
+
+std::string shared_flight_path(int64_t start, int rank) {
+  return str(kShared, "/", kPrefix, start, "-", rank);
+}
+
+FlightLog::FlightLog() : record_(new FlightRecord{}) {
+  const std::thread::id main_thread = std::this_thread::get_id();
+  ProfilerRange::listen([this, main_thread](const std::string& innermost) {
+    if (std::this_thread::get_id() == main_thread) {
+      set(record_->range, innermost);
+      record_->range_since = now();
+    }
+  });
+  record_->exit_code = kFlightRuns;
+  enter("start-up");
+}
+
+void FlightLog::keep_in(const std::string& folder, int64_t start, int rank, int ranks,
+                        const std::string& host) {
+  require(folder_.empty(), "FlightLog: keep_in() twice");
+  folder_ = folder;
+  std::memcpy(record_->magic, FlightRecord::kMagic, sizeof record_->magic);
+  record_->start = start;
+  record_->rank = rank;
+  record_->ranks = ranks;
+  record_->process = getpid();
+  set(record_->host, host);
+  set(record_->boot, boot_id());
+  remove_remains(kShared, record_->boot);
+  shared_ = shared_flight_path(start, rank);
+  if (FlightRecord* shared = map_shared(shared_)) {
+    std::memcpy(shared, record_, sizeof *shared);
+    record_ = shared;  // the other one stays: a thread may still write there
+  } else {
+    shared_.clear();
+  }
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  const std::string path = flight_path(folder, rank);
+  file_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (file_ < 0) {
+    say_unwritten(path, errno);
+  }
+  record_->beat = now();
+  write();
+  beating_ = std::jthread([this](const std::stop_token& stop) { beat(stop); });
+}
+
+void FlightLog::beat(const std::stop_token& stop) {
+  std::mutex mutex;
+  std::condition_variable_any stopped;
+  std::unique_lock lock(mutex);
+  for (int beats = 1; !stop.stop_requested(); ++beats) {
+    stopped.wait_for(lock, stop, kBeat, [] { return false; });
+    record_->beat = now();
+    if (beats % kBeatsPerWrite == 0 || stop.stop_requested()) {
+      write();
+    }
+  }
+}
+
+void FlightLog::write() {
+  if (file_ < 0) {
+    return;
+  }
+  const char* bytes = reinterpret_cast<const char*>(record_);
+  for (size_t done = 0; done < sizeof *record_;) {
+    const ssize_t count =
+        pwrite(file_, bytes + done, sizeof *record_ - done, static_cast<off_t>(done));
+    if (count < 0 && errno != EINTR) {
+      say_unwritten(flight_path(folder_, record_->rank), errno);
+      ::close(std::exchange(file_, -1));
+      return;
+    }
+    done += static_cast<size_t>(std::max<ssize_t>(count, 0));
+  }
+}
+
+void FlightLog::close(ExitCode code) {
+  record_->exit_code = static_cast<int64_t>(code);
+  if (beating_.joinable()) {
+    beating_.request_stop();
+    beating_.join();
+  }
+  if (file_ >= 0) {
+    ::close(std::exchange(file_, -1));
+  }
+  if (!shared_.empty()) {
+    unlink(std::exchange(shared_, "").c_str());
+  }
+}
+
+void FlightLog::enter(std::string_view part) {
+  set(record_->part, part);
+  record_->part_since = now();
+}
+
+uint64_t FlightLog::open_group(const std::string& ranks) {
+  const std::lock_guard lock(mutex_);
+  return std::hash<std::string>{}(str(ranks, " ", ++groups_[ranks]));
+}
+
+uint64_t FlightLog::enqueue(uint64_t group, std::string_view ranks, int64_t number,
+                            std::string_view kind, int64_t bytes) {
+  const uint64_t count =
+      std::atomic_ref(record_->collectives).fetch_add(1, std::memory_order_relaxed) + 1;
+  FlightCollective& place = entry(count);
+  place.number_before = count;
+  place.group = group;
+  place.number = number;
+  place.bytes = bytes;
+  place.step = record_->step;
+  place.enqueued = now();
+  place.begun = place.ended = 0;
+  set(place.kind, kind);
+  set(place.purpose, ProfilerRange::innermost());
+  set(place.ranks, ranks);
+  place.number_after = count;
+  return count;
+}
+
+void FlightLog::begin(uint64_t collective) {
+  FlightCollective& place = entry(collective);
+  if (place.number_before == collective) {
+    place.begun = now();
+  }
+}
+
+void FlightLog::end(uint64_t collective) {
+  FlightCollective& place = entry(collective);
+  if (place.number_before == collective) {
+    place.ended = now();
+  }
+}
+
+// Never destroyed: the host's threads may note collectives until the end.
+FlightLog& flight_log() {
+  static auto& log = *new FlightLog;
+  return log;
+}
+
+}  // namespace tandem

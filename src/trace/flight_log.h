@@ -1,0 +1,114 @@
+// What a process of a job does, in memory that outlives it: its step, what it works on, and its
+// last collectives. Other ranks read it when they wait in vain, and `tandem inspect --flight` shows
+// it.
+//
+// Writing is a few plain stores: no lock and no system call. An entry has its number at both ends,
+// so that one which was only half written shows. Until keep_in() the record is ordinary memory.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+// Times are nanoseconds since 1970 by the host's clock; 0: not yet.
+struct FlightCollective {
+  uint64_t number_before;  // counts this process' collectives, from 1
+  uint64_t group;          // FlightLog::open_group
+  int64_t number;          // among those of the group, from 1
+  int64_t bytes;
+  int64_t step;
+  int64_t enqueued, begun, ended;
+  char kind[24];     // "all_reduce"
+  char purpose[40];  // "bucket 3": the innermost ProfilerRange of the caller
+  char ranks[40];    // "ranks 1, 3", or "this run"
+  uint64_t number_after;
+
+  // "all_reduce 1234 of this run (bucket 3, 25 MB) of step 412"
+  std::string text() const;
+  // "took 1.2 ms", "waits for 5.0 s" at the time `now`
+  std::string time(int64_t now) const;
+};
+
+inline constexpr int64_t kFlightRuns = -1;
+
+// The record of one rank as it lies in memory and in its file.
+struct FlightRecord {
+  static constexpr char kMagic[8] = {'T', 'A', 'N', 'D', 'E', 'M', 'F', '1'};
+  static constexpr size_t kCollectives = 1024;  // the last ones
+
+  char magic[8];
+  int64_t start;  // of the run, the same on all ranks
+  int32_t rank, ranks;
+  int64_t process;    // number, as its host counts
+  int64_t exit_code;  // an ExitCode; kFlightRuns before the end
+  char host[64];
+  char boot[40];  // an id of the host since it was switched on
+  int64_t beat;   // when its thread last ran
+  int64_t step;   // that it computes
+  char part[32];  // of a step or a run (Phase), and since when
+  int64_t part_since;
+  char range[64];  // the innermost ProfilerRange of the main thread, and since when
+  int64_t range_since;
+  uint64_t collectives;  // so far
+  FlightCollective last[kCollectives];
+};
+static_assert(std::is_trivially_copyable_v<FlightRecord>);
+
+class FlightLog {
+ public:
+  FlightLog();  // of the calling thread, as the main thread
+  FlightLog(const FlightLog&) = delete;
+
+  // From now on the record lies in /dev/shm, where it outlives the process, and a thread writes it
+  // to FOLDER/rank-0000 every 5 s; it beats every second. A file that cannot be written costs one
+  // line on stderr. `start`: the same on all ranks, another one for each start of a run.
+  void keep_in(const std::string& folder, int64_t start, int rank, int ranks,
+               const std::string& host);
+  // The folder of keep_in(), or "".
+  const std::string& folder() const { return folder_; }
+  // Writes the file once more, with how the process ends, and removes what is in /dev/shm.
+  void close(ExitCode code);
+
+  void set_step(int64_t step) { record_->step = step; }
+  void enter(std::string_view part);
+
+  // A name for the collectives of one communicator. All ranks of a group open it in the same order
+  // among the groups of these ranks.
+  uint64_t open_group(const std::string& ranks);
+  // Notes a collective; returns its number for begin() and end(), which may come from any thread.
+  uint64_t enqueue(uint64_t group, std::string_view ranks, int64_t number, std::string_view kind,
+                   int64_t bytes);
+  void begin(uint64_t collective);
+  void end(uint64_t collective);
+
+ private:
+  FlightCollective& entry(uint64_t collective) {
+    return record_->last[collective % FlightRecord::kCollectives];
+  }
+  void beat(const std::stop_token& stop);
+  void write();
+
+  FlightRecord* record_;
+  std::string folder_, shared_;  // shared_: the file in /dev/shm, or ""
+  int file_ = -1;
+  std::mutex mutex_;  // of groups_
+  std::map<std::string, int> groups_;
+  std::jthread beating_;
+};
+
+// Where a rank's record lies: in the run's folder for flight records, and on its host.
+std::string flight_path(const std::string& folder, int rank);  // FOLDER/rank-0000
+std::string shared_flight_path(int64_t start, int rank);
+
+// That of this process.
+FlightLog& flight_log();
+
+}  // namespace tandem

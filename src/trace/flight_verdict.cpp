@@ -1,0 +1,251 @@
+#include "src/trace/flight_verdict.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <thread>
+#include <tuple>
+
+#include "src/core/error.h"
+#include "src/core/formatted.h"
+
+namespace tandem {
+
+namespace {
+
+using Life = FlightRank::Life;
+
+constexpr std::chrono::seconds kBetweenLooks{12};  // twice a write, and a bit
+
+int64_t now_of_host() {
+  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string seconds(int64_t from, int64_t to) {
+  return formatted("%.0f s", static_cast<double>(std::max<int64_t>(to - from, 0)) * 1e-9);
+}
+
+// Whether a record was read whole; strings end.
+bool read(const std::string& path, FlightRecord& record) {
+  std::ifstream file(path, std::ios::binary);
+  file.read(reinterpret_cast<char*>(&record), sizeof record);
+  const auto end = [](auto& text) { text[sizeof text - 1] = 0; };
+  end(record.host), end(record.boot), end(record.part), end(record.range);
+  for (FlightCollective& collective : record.last) {
+    end(collective.kind), end(collective.purpose), end(collective.ranks);
+  }
+  return file && std::memcmp(record.magic, FlightRecord::kMagic, sizeof record.magic) == 0;
+}
+
+Life life_on_this_host(int64_t process) {
+  std::ifstream file(str("/proc/", process, "/stat"));
+  std::string text;
+  std::getline(file, text);
+  const size_t name_end = text.rfind(')');
+  const char state = name_end + 2 < text.size() ? text[name_end + 2] : 'X';
+  return state == 'T' || state == 't'            ? Life::kStopped
+         : state == 'X' || state == 'Z' || !file ? Life::kGone
+                                                 : Life::kRuns;
+}
+
+std::string boot_of_host() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
+}
+
+// "5 on node1 (process 4711)"
+std::string name(const FlightRank& rank) {
+  return str("rank ", rank.record.rank, " on ", rank.record.host, " (process ", rank.record.process,
+             ")");
+}
+
+// "rank 3", "ranks 0-3, 7"
+std::string list(const std::vector<int>& ranks) {
+  std::string text;
+  for (size_t first = 0, last = 0; first < ranks.size(); first = last + 1) {
+    for (last = first; last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1;) {
+      ++last;
+    }
+    text += str(text.empty() ? "" : ", ", ranks[first]);
+    text += last > first ? str(last > first + 1 ? "-" : ", ", ranks[last]) : "";
+  }
+  return (ranks.size() == 1 ? "rank " : "ranks ") + text;
+}
+
+// The rank that has not run for longest, or null if all run. A rank that came to its end is not
+// lost, nor is one that waited in vain: it ended with code 75 because another one is.
+const FlightRank* first_lost(const std::vector<FlightRank>& ranks) {
+  const FlightRank* lost = nullptr;
+  for (const FlightRank& rank : ranks) {
+    const int64_t code = rank.record.exit_code;
+    const bool ended = code == static_cast<int64_t>(ExitCode::kOk) ||
+                       code == static_cast<int64_t>(ExitCode::kTemporary);
+    if (rank.life != Life::kRuns && rank.life != Life::kUnknown && !ended &&
+        (!lost || rank.record.beat < lost->record.beat)) {
+      lost = &rank;
+    }
+  }
+  return lost;
+}
+
+// What all ranks know of the collective with one number in a group.
+struct Meeting {
+  std::vector<std::pair<const FlightRank*, FlightCollective>> came{};
+  std::vector<const FlightRank*> missing{};
+  std::optional<int64_t> waits_since{};  // the first that came and still waits
+};
+
+std::vector<Meeting> meetings_of(const std::vector<FlightRank>& ranks) {
+  std::map<std::pair<uint64_t, int64_t>, Meeting> all;
+  std::map<uint64_t, std::map<const FlightRank*, int64_t>> newest;  // by group and member
+  for (const FlightRank& rank : ranks) {
+    for (const FlightCollective& c : rank.collectives()) {
+      Meeting& meeting = all[{c.group, c.number}];
+      meeting.came.emplace_back(&rank, c);
+      if (c.ended == 0) {
+        meeting.waits_since = std::min(meeting.waits_since.value_or(c.enqueued), c.enqueued);
+      }
+      int64_t& last = newest[c.group][&rank];
+      last = std::max(last, c.number);
+    }
+  }
+  std::vector<Meeting> open;
+  for (auto& [key, meeting] : all) {
+    if (!meeting.waits_since) {
+      continue;
+    }
+    for (const auto& [member, last] : newest[key.first]) {
+      if (last < key.second) {
+        meeting.missing.push_back(member);
+      }
+    }
+    open.push_back(std::move(meeting));
+  }
+  std::ranges::sort(open, {}, &Meeting::waits_since);
+  return open;
+}
+
+}  // namespace
+
+std::string FlightRank::state() const {
+  constexpr const char* kStates[] = {"runs", "is stopped", "is gone", "is silent, or its host",
+                                     "is on another host"};
+  return record.exit_code == kFlightRuns ? kStates[static_cast<size_t>(life)]
+                                         : str("ended with code ", record.exit_code);
+}
+
+std::string FlightRank::place(int64_t now) const {
+  return record.range[0] ? str("in ", record.range, " for ", seconds(record.range_since, now))
+                         : str("in ", record.part, " for ", seconds(record.part_since, now));
+}
+
+std::vector<FlightCollective> FlightRank::collectives(size_t most) const {
+  std::vector<FlightCollective> all;
+  for (const FlightCollective& collective : record.last) {
+    if (collective.number_before > 0 && collective.number_before == collective.number_after) {
+      all.push_back(collective);
+    }
+  }
+  std::ranges::sort(all, {}, &FlightCollective::number_before);
+  all.erase(all.begin(), all.end() - static_cast<int64_t>(std::min(all.size(), most)));
+  return all;
+}
+
+std::vector<FlightRank> read_flight(const std::string& folder, bool looks_twice) {
+  const std::string boot = boot_of_host();
+  std::map<int, FlightRank> found;
+  for (const auto& each : std::filesystem::directory_iterator(folder)) {
+    FlightRank rank{};
+    if (!each.is_regular_file() || !read(each.path().string(), rank.record)) {
+      fail_data(each.path().string(), ": it is no whole flight record; remove it");
+    }
+    if (boot == rank.record.boot) {
+      rank.life = life_on_this_host(rank.record.process);
+      FlightRecord shared;
+      if (read(shared_flight_path(rank.record.start, rank.record.rank), shared)) {
+        rank.record = shared;
+      }
+    }
+    found.insert_or_assign(rank.record.rank, rank);
+  }
+  int64_t start = 0;
+  for (const auto& [number, rank] : found) {
+    start = std::max(start, rank.record.start);
+  }
+  std::vector<FlightRank> ranks;
+  for (const auto& [number, rank] : found) {
+    if (rank.record.start == start) {
+      ranks.push_back(rank);
+    }
+  }
+  const auto is_away = [](const FlightRank& rank) { return rank.life == Life::kUnknown; };
+  if (looks_twice && std::ranges::any_of(ranks, is_away)) {
+    std::this_thread::sleep_for(kBetweenLooks);
+    std::vector<FlightRank> again = read_flight(folder, false);
+    for (size_t i = 0; i < again.size() && again.size() == ranks.size(); ++i) {
+      if (is_away(again[i])) {
+        again[i].life = again[i].record.beat > ranks[i].record.beat ? Life::kRuns : Life::kSilent;
+      }
+    }
+    return again;
+  }
+  return ranks;
+}
+
+std::string flight_verdict(const std::vector<FlightRank>& ranks, int64_t now) {
+  if (const FlightRank* lost = first_lost(ranks)) {
+    return str(name(*lost), " ", lost->state(), ", ",
+               lost->place(lost->life == Life::kStopped ? now : lost->record.beat));
+  }
+  const std::vector<Meeting> open = meetings_of(ranks);
+  for (const Meeting& meeting : open) {
+    const auto& [first, wanted] = meeting.came.front();
+    for (const auto& [other, called] : meeting.came) {
+      if (std::strcmp(called.kind, wanted.kind) != 0 || called.bytes != wanted.bytes) {
+        return str("rank ", other->record.rank, " calls ", called.text(), ", where rank ",
+                   first->record.rank, " calls ", wanted.text());
+      }
+    }
+  }
+  if (open.empty()) {
+    return "";
+  }
+  const Meeting& longest = open.front();
+  const FlightCollective& collective = longest.came.front().second;
+  std::vector<int> waiting;
+  for (const auto& [rank, called] : longest.came) {
+    if (called.ended == 0) {
+      waiting.push_back(rank->record.rank);
+    }
+  }
+  const std::string waits = str(list(waiting), waiting.size() == 1 ? " waits for " : " wait for ",
+                                seconds(*longest.waits_since, now));
+  if (longest.missing.empty()) {
+    return str("all ranks came to ", collective.text(), ", in which ", waits,
+               ": look at the link between them");
+  }
+  const FlightRank& missing = *longest.missing.front();
+  return str("rank ", missing.record.rank, " on ", missing.record.host, " did not join ",
+             collective.text(), ", in which ", waits, ": it is ", missing.place(now));
+}
+
+std::string flight_verdict_of_job() {
+  const std::string folder = flight_log().folder();
+  if (folder.empty()) {
+    return "";
+  }
+  try {
+    const std::string verdict = flight_verdict(read_flight(folder, true), now_of_host());
+    return verdict.empty() ? "" : "; " + verdict;
+  } catch (const std::exception&) {
+    return "";  // the error that this would explain is said in any case
+  }
+}
+
+}  // namespace tandem

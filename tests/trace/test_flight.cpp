@@ -1,0 +1,221 @@
+// The flight log's record, in its file and in memory that outlives the process, and what is read
+// from it.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "src/device/profiler_range.h"
+#include "src/trace/flight_verdict.h"
+#include "tests/data/data_files.h"
+
+namespace tandem::testing {
+namespace {
+
+using Life = FlightRank::Life;
+
+constexpr int64_t kSecond = 1'000'000'000, kNow = 1000 * kSecond;
+
+template <size_t N>
+void set(char (&place)[N], const char* text) {
+  std::strncpy(place, text, N - 1);
+}
+
+// A collective of the group of all ranks that began `age_s` seconds ago.
+FlightCollective collective(int64_t number, int64_t age_s, bool ended = false,
+                            const char* kind = "all_reduce", int64_t bytes = 25'000'000) {
+  FlightCollective c{};
+  c.group = 7;
+  c.number = number;
+  c.bytes = bytes;
+  c.step = 412;
+  c.enqueued = kNow - age_s * kSecond;
+  c.ended = ended ? c.enqueued + 1 : 0;
+  set(c.kind, kind);
+  set(c.purpose, "bucket 3");
+  set(c.ranks, "this run");
+  return c;
+}
+
+FlightRank rank(int number, const std::vector<FlightCollective>& collectives,
+                Life life = Life::kRuns) {
+  FlightRank rank{};
+  rank.life = life;
+  rank.record.rank = number;
+  rank.record.process = 100 + number;
+  rank.record.exit_code = kFlightRuns;
+  rank.record.beat = kNow - number * kSecond;
+  set(rank.record.host, "node1");
+  set(rank.record.part, "data");
+  rank.record.part_since = kNow - 75 * kSecond;
+  uint64_t count = 0;
+  for (const FlightCollective& c : collectives) {
+    FlightCollective& place = rank.record.last[++count % FlightRecord::kCollectives];
+    place = c;
+    place.number_before = place.number_after = count;
+  }
+  return rank;
+}
+
+TEST(FlightVerdict, NothingIsWrongWhereAllEnded) {
+  EXPECT_EQ(flight_verdict({}, kNow), "");
+  EXPECT_EQ(
+      flight_verdict({rank(0, {collective(1, 9, true)}), rank(1, {collective(1, 9, true)})}, kNow),
+      "");
+}
+
+TEST(FlightVerdict, ARankThatHasNotComeIsNamedWithWhatItDoes) {
+  const std::vector<FlightCollective> waits = {collective(1233, 70, true), collective(1234, 60),
+                                               collective(1235, 59)};
+  std::vector<FlightRank> ranks = {rank(0, waits), rank(1, waits), rank(2, waits),
+                                   rank(3, {collective(1233, 70, true)}), rank(4, waits)};
+  const std::string start =
+      "rank 3 on node1 did not join all_reduce 1234 of this run (bucket 3, 25 MB) of step 412, in "
+      "which ranks 0-2, 4 wait for 60 s: it is in ";
+  EXPECT_EQ(flight_verdict(ranks, kNow), start + "data for 75 s");
+  set(ranks[3].record.range, "block 7 backward");
+  ranks[3].record.range_since = kNow - 5 * kSecond;
+  EXPECT_EQ(flight_verdict(ranks, kNow), start + "block 7 backward for 5 s");
+}
+
+// Of several that are open, the one that waits longest counts. Groups that a rank is not in do not
+// miss it.
+TEST(FlightVerdict, OtherGroupsAreNotWaitedFor) {
+  FlightCollective other = collective(1, 80);
+  other.group = 8;
+  set(other.ranks, "ranks 0, 1");
+  EXPECT_EQ(flight_verdict({rank(0, {other, collective(5, 60)}), rank(1, {other}),
+                            rank(2, {collective(4, 90, true)})},
+                           kNow),
+            "all ranks came to all_reduce 1 of ranks 0, 1 (bucket 3, 25 MB) of step 412, in which "
+            "ranks 0, 1 wait for 80 s: look at the link between them");
+}
+
+TEST(FlightVerdict, ACallOfAnotherKindOrSizeIsNamed) {
+  for (const FlightCollective& odd :
+       {collective(4, 50, false, "all_gather"), collective(4, 50, false, "all_reduce", 8)}) {
+    EXPECT_EQ(flight_verdict({rank(0, {collective(4, 60)}), rank(1, {odd})}, kNow),
+              str("rank 1 calls ", odd.text(),
+                  ", where rank 0 calls all_reduce 4 of this run (bucket 3, 25 MB) of step 412"));
+  }
+}
+
+// Before what waits: who is lost. Of several, the one that has not run for longest; one that ended
+// because it waited in vain is not the cause.
+TEST(FlightVerdict, ALostProcessComesFirst) {
+  const std::vector<FlightCollective> waits = {collective(1, 60)};
+  EXPECT_EQ(flight_verdict({rank(0, waits), rank(1, {}, Life::kStopped)}, kNow),
+            "rank 1 on node1 (process 101) is stopped, in data for 75 s");
+  EXPECT_EQ(flight_verdict({rank(0, waits, Life::kGone), rank(2, {}, Life::kGone)}, kNow),
+            "rank 2 on node1 (process 102) is gone, in data for 73 s");
+  std::vector<FlightRank> ranks = {rank(0, waits, Life::kSilent), rank(1, waits, Life::kGone),
+                                   rank(2, waits, Life::kGone), rank(3, waits, Life::kGone)};
+  ranks[3].record.exit_code = static_cast<int64_t>(ExitCode::kTemporary);
+  ranks[2].record.exit_code = static_cast<int64_t>(ExitCode::kOk);
+  ranks[1].record.exit_code = static_cast<int64_t>(ExitCode::kOutOfMemory);
+  EXPECT_EQ(flight_verdict(ranks, kNow),
+            "rank 1 on node1 (process 101) ended with code 71, in data for 74 s");
+  ranks[1].record.exit_code = static_cast<int64_t>(ExitCode::kTemporary);
+  EXPECT_EQ(flight_verdict(ranks, kNow),
+            "rank 0 on node1 (process 100) is silent, or its host, in data for 75 s");
+}
+
+// A record holds the last 1024 collectives, and shows no half of one.
+TEST(FlightRank, CollectivesAreTheLastWholeOnes) {
+  std::vector<FlightCollective> many;
+  for (int64_t number = 1; number <= 1500; ++number) {
+    many.push_back(collective(number, 1, true));
+  }
+  FlightRank one = rank(0, many);
+  std::vector<FlightCollective> last = one.collectives();
+  ASSERT_EQ(last.size(), FlightRecord::kCollectives);
+  EXPECT_EQ(last.front().number, 1500 - 1023);
+  EXPECT_EQ(last.back().number, 1500);
+  ++one.record.last[1500 % FlightRecord::kCollectives].number_before;
+  last = one.collectives(2);
+  ASSERT_EQ(last.size(), 2u);
+  EXPECT_EQ(last.back().number, 1499);
+}
+
+// In a process of its own: keeps a record of rank 1 in the folder, whose last collective waits.
+pid_t start_process(const std::string& folder, const std::function<void(FlightLog&)>& end) {
+  int there[2] = {};
+  EXPECT_EQ(pipe(there), 0);
+  const pid_t process = fork();
+  if (process == 0) {
+    FlightLog log;
+    log.keep_in(folder, 4711, 1, 2, "node1");
+    log.set_step(3);
+    const uint64_t group = log.open_group("this run");
+    const uint64_t first = log.enqueue(group, "this run", 1, "barrier", 1);
+    log.begin(first);
+    log.end(first);
+    const ProfilerRange range("bucket 5");
+    log.enqueue(group, "this run", 2, "all_gather", 64);
+    EXPECT_EQ(write(there[1], "x", 1), 1);
+    end(log);
+    _exit(0);
+  }
+  char byte = 0;
+  EXPECT_EQ(read(there[0], &byte, 1), 1);
+  return process;
+}
+
+FlightRank read_one(const std::string& folder) {
+  const std::vector<FlightRank> ranks = read_flight(folder, false);
+  EXPECT_EQ(ranks.size(), 1u);
+  const FlightRank& rank = ranks.at(0);
+  EXPECT_EQ(rank.record.rank, 1);
+  EXPECT_EQ(rank.record.step, 3);
+  EXPECT_STREQ(rank.record.range, "bucket 5");
+  const std::vector<FlightCollective> all = rank.collectives();
+  EXPECT_EQ(all.size(), 2u);
+  EXPECT_TRUE(all[0].ended >= all[0].begun && all[0].begun >= all[0].enqueued &&
+              all[0].enqueued > 0);
+  EXPECT_EQ(all[1].text(), "all_gather 2 of this run (bucket 5, 64 bytes) of step 3");
+  EXPECT_EQ(all[1].ended, 0);
+  return rank;
+}
+
+TEST(FlightLog, OutlivesItsProcess) {
+  const TemporaryFolder root;
+  const std::string folder = root.path() + "/flight", shared = shared_flight_path(4711, 1);
+  const pid_t process = start_process(folder, [](FlightLog&) { pause(); });
+  kill(process, SIGSTOP);
+  waitpid(process, nullptr, WUNTRACED);
+  EXPECT_EQ(read_one(folder).state(), "is stopped");
+  kill(process, SIGKILL);
+  waitpid(process, nullptr, 0);
+  EXPECT_EQ(read_one(folder).state(), "is gone");
+  EXPECT_TRUE(std::filesystem::exists(shared));
+  // The next one removes what it left, and its own at the end.
+  const pid_t next = start_process(folder, [](FlightLog& log) { log.close(ExitCode::kStopped); });
+  waitpid(next, nullptr, 0);
+  EXPECT_FALSE(std::filesystem::exists(shared));
+  EXPECT_EQ(read_one(folder).state(), "ended with code 85");
+}
+
+TEST(FlightLog, WhatIsNoRecordIsRefused) {
+  const TemporaryFolder root;
+  root.write("rank-0000", "TANDEMF1");
+  EXPECT_THROW(read_flight(root.path(), false), Error);
+  std::string zeros(sizeof(FlightRecord), '\0');
+  root.write("rank-0000", zeros);
+  EXPECT_THROW(read_flight(root.path(), false), Error);
+  // Numbers and texts may be anything.
+  zeros.replace(0, 8, "TANDEMF1");
+  std::fill(zeros.begin() + 8, zeros.end(), '\xff');
+  root.write("rank-0000", zeros);
+  const std::vector<FlightRank> ranks = read_flight(root.path(), false);
+  EXPECT_NE(flight_verdict(ranks, kNow), "?");
+  std::filesystem::remove(root.path() + "/rank-0000");
+  std::filesystem::create_directory(root.path() + "/rank-0001");
+  EXPECT_THROW(read_flight(root.path(), false), Error);
+}
+
+}  // namespace
+}  // namespace tandem::testing

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""A job that hangs, or loses a rank, says which rank is the cause and what it does.
+
+    test_hangs.py TANDEM [unittest arguments]       $TANDEM_HANGS_DEVICE: cpu, or cuda over NCCL
+"""
+import glob
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+sys.path[:0] = [os.path.join(TESTS, "program"), os.path.join(TESTS, "launch")]
+import tandem_program  # noqa: E402
+from plants import build_shim  # noqa: E402
+from tandem_program import MPI_ENV, OK, TINY, Workspace, logged, main, run  # noqa: E402
+
+TEMPORARY = 75
+DEVICE = os.environ.get("TANDEM_HANGS_DEVICE", "cpu")
+SETTINGS = [*TINY, "--train.steps", "100000", "--run.device", DEVICE, "--dist.timeout_s", "5",
+            *(["--dist.backend", "nccl"] if DEVICE == "cuda" else [])]
+
+
+class Job:
+    """3 ranks that train."""
+
+    def __init__(self, test, name, **environment):
+        self.folder = test.run_folder(name)
+        command = [tandem_program.TANDEM, "train", "--data.path", test.text, "--run.dir", test.path("runs"), "--run.name", name,
+                   *SETTINGS]
+        self.process = subprocess.Popen(
+            ["timeout", "-k", "5", "120", "mpirun", "-np", "3", *command], env=dict(MPI_ENV, **environment), stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True)
+
+    def wait_for_step(self, step):
+        while not os.path.exists(os.path.join(self.folder, "metrics.jsonl")) or \
+                not any(line.get("step", 0) >= step for line in logged(self.folder)):
+            assert self.process.poll() is None, self.process.communicate()
+            time.sleep(0.05)
+
+    def flight(self):
+        result = run("inspect", self.folder, "--flight", "--json")
+        assert result.returncode == OK, result.stderr
+        return json.loads(result.stdout)
+
+    def number_of(self, rank):
+        return self.flight()["ranks"][rank]["process"]
+
+    def end(self):
+        """The exit code, what was said, and the seconds until then."""
+        begin = time.monotonic()
+        said = self.process.communicate()[1]
+        return self.process.returncode, said, time.monotonic() - begin
+
+
+class Hangs(Workspace):
+    def test_a_stopped_rank_is_named(self):
+        job = Job(self, "stopped")
+        job.wait_for_step(3)
+        process = job.number_of(1)
+        os.kill(process, signal.SIGSTOP)
+        try:
+            code, said, seconds = job.end()
+        finally:
+            os.kill(process, signal.SIGKILL)
+        self.assertEqual(code, TEMPORARY)
+        self.assertLess(seconds, 15)
+        self.assertRegex(said, rf"tandem: rank \d on .*: nothing moved for 5 s.*; rank 1 on \S+ \(process {process}\) is stopped, in"
+                         if DEVICE == "cuda" else
+                         rf"tandem: rank \d on .*: rank \d sent nothing for 5 s.*; rank 1 on \S+ \(process {process}\) is stopped, in")
+
+    def test_a_loader_that_hangs_is_named(self):
+        job = Job(self, "loader", LD_PRELOAD=build_shim(self.folder), PLANT_RANK="2", PLANT_READ_US="60000000")
+        code, said, _ = job.end()
+        self.assertEqual(code, TEMPORARY)
+        self.assertRegex(said, r"rank 2 on \S+ did not join sum \d+ of this run \(votes, \d+ bytes\) of step 0, in which "
+                               r"ranks 0, 1 wait for [5-7] s: it is in data for [5-7] s")
+
+    def test_a_killed_rank_is_known_afterwards(self):
+        job = Job(self, "killed")
+        job.wait_for_step(3)
+        process = job.number_of(2)
+        os.kill(process, signal.SIGKILL)
+        code, _, _ = job.end()
+        self.assertNotEqual(code, OK)
+        flight = job.flight()
+        self.assertRegex(flight["verdict"], rf"^rank 2 on \S+ \(process {process}\) is gone, in ")
+        last = flight["ranks"][2]["collectives"]
+        self.assertEqual(len(last), 20)
+        self.assertTrue(all(each["ended_ns"] >= each["enqueued_ns"] for each in last[:10]))
+        shown = self.check(run("inspect", job.folder, "--flight")).stdout
+        self.assertRegex(shown, rf"(?m)^rank 2 on \S+ \(process {process}\) is gone, step \d+, in .*\n"
+                                r"  \w+ \d+ of this run \(.*bytes|MB\) of step \d+ took .* ms$")
+        self.assertEqual(shown.splitlines()[-1].split(", in ")[0], flight["verdict"].split(", in ")[0])
+
+    def test_a_run_that_ended_waits_for_nobody(self):
+        before = set(glob.glob("/dev/shm/tandem-flight-*"))
+        self.check(self.run_train("ended", ranks=3))
+        shown = self.check(run("inspect", self.run_folder("ended"), "--flight")).stdout
+        self.assertEqual(len(re.findall(r"(?m)^rank \d on \S+ \(process \d+\) ended with code 0, step 4, ", shown)), 3)
+        self.assertTrue(shown.endswith("\nno rank waits for another\n"))
+        self.assertEqual(set(glob.glob("/dev/shm/tandem-flight-*")) - before, set())
+
+    def run_train(self, name, ranks):
+        return run("train", "--data.path", self.text, "--run.dir", self.path("runs"), "--run.name", name, *SETTINGS,
+                   "--train.steps", "4", ranks=ranks)
+
+    def test_wrong_requests(self):
+        self.assert_one_line(run("inspect", self.text, "--flight"), "--flight has no meaning for .*, a file")
+        self.check(self.run_train("damaged", ranks=1))
+        folder = os.path.join(self.run_folder("damaged"), "flight")
+        with open(os.path.join(folder, "rank-0000"), "r+") as record:
+            record.truncate(1000)
+        self.assert_one_line(run("inspect", self.run_folder("damaged"), "--flight"), "rank-0000: it is no whole flight record")
+        os.remove(os.path.join(folder, "rank-0000"))
+        os.rmdir(folder)
+        self.assert_one_line(run("inspect", self.run_folder("damaged"), "--flight"), "this run has no flight records")
+
+
+if __name__ == "__main__":
+    main()
