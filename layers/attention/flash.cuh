@@ -9,20 +9,17 @@
 //
 //              owned rows             streamed rows, at once       products
 //   forward    128 queries            64 keys, values              S = Q K^T; O += P V
-//   dq         128 queries, dy        32 keys, values              S, dP = dY V^T; dQ += dS K
+//   dq         128 queries, dy        16 keys, values (32)         S, dP = dY V^T; dQ += dS K
 //   dkv        128 keys, values (64)  32 queries, dy               S^T, dP^T; dV += P^T dY,
 //                                                                  dK += dS^T Q
 //
-// (64 rows for heads wider than 64.) Scores and their gradients are f32. Like all operands of
-// tensor cores, probabilities P and gradients of scores dS are rounded to the storage type.
+// (dkv has 64 rows for heads wider than 64, dq for heads 128 wide; dq has 32 keys for heads 96
+// wide.) Scores and their gradients are f32. Like all operands of tensor cores, probabilities P and
+// gradients of scores dS are rounded to the storage type.
 //
 // dQ has a pass of its own. It computes S and dP a second time: 7 products of T^2 / 2 x D instead
-// of 5. The alternative without atomics would keep a sum of dQ for each tile of keys and add them
-// in order. For GPT-2 124M, 64 x 1024 tokens, that is 4.5 x 201 MB of f32 a layer on the average,
-// written and read: 1.8 GB, or 16 ms for 12 layers at the 1.35 TB/s of an A100 and 5.3 ms at the
-// 4.1 TB/s of an H200. Two more products are 1.24 TFLOP for 12 layers: 10 ms at 120 TFLOP/s on an
-// A100, 6 ms at 200 TFLOP/s on an H200. The second pass needs no memory, and wins where memory is
-// slow.
+// of 5. tests/bench/results/2026-11-26_attention_backward.md weighs this against one pass that
+// stores dS or sums of dQ, which needs memory and is slower where memory is slow.
 #pragma once
 
 #include "layers/attention/attention_sizes.cuh"
@@ -42,6 +39,12 @@ void with_width(int64_t width, F f) {
   : width == 96 ? f.template operator()<96>()
                 : f.template operator()<128>();
 }
+
+// Whether forward and dq have registers for the fragments of a warp's 16 kM owned rows. Else these
+// are read from shared memory again for each tile of streamed rows, as in dkv, whose sums alone
+// take 128 registers.
+template <int kM, int kWidth>
+inline constexpr bool kHeld = kWidth <= 128 / kM;
 
 // The first of the 16 kM rows of this warp, relative to the block's first row.
 template <int kM>

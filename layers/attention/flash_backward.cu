@@ -5,20 +5,24 @@ namespace tandem::flash {
 
 namespace {
 
-constexpr int kStreamed = 32;  // rows at once
+// Rows that are streamed at once: queries in dkv, keys in dq.
+constexpr int kQueries = 32;
+template <int kM, int kWidth>
+constexpr int kKeys = kHeld<kM, kWidth> ? 16 : 32;
 
 template <int kM>
 constexpr int kOwned = kWarps * 16 * kM;
 
-// Queries and dy on one side, keys and values on the other. Streamed rows have two stages: one
-// arrives while the other is used.
-template <class T, int kM, int kWidth>
+// Queries and dy on one side, keys and values on the other. One stage of streamed rows is used
+// while the others arrive.
+template <class T, int kM, int kWidth, int kStreamed>
 struct BackwardTiles {
   mma::Tile<T, kOwned<kM>, kWidth> owned[2];
+  static constexpr int kStages = 64 / kStreamed;
   struct Stage {
     mma::Tile<T, kStreamed, kWidth> rows[2];
     float log_sum[kStreamed], delta[kStreamed];  // if the rows are queries
-  } stages[2];
+  } stages[kStages];
 };
 
 // Replaces a <query, key> by its probability, and the gradient of the probability by that of
@@ -68,21 +72,30 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     flash_dq_kernel(AttentionSizes sizes, float scale, float beta, Global<const T> dy,
                     Global<const T> qkv, Global<const float> log_sum, Global<const float> delta,
                     Global<T> dqkv, Global<float> row_sums) {
-  auto& tiles = *dynamic_shared<BackwardTiles<T, kM, kWidth>>();
+  constexpr int kStreamed = kKeys<kM, kWidth>;
+  using Tiles = BackwardTiles<T, kM, kWidth, kStreamed>;
+  constexpr int kAhead = Tiles::kStages - 1;
+  auto& tiles = *dynamic_shared<Tiles>();
   const int length = static_cast<int>(sizes.length);
   const int64_t count = (length + kOwned<kM> - 1) / kOwned<kM>;
   const auto [tile, h, b] = work_of_block(count, sizes.heads);
   const int first = static_cast<int>(count - 1 - tile) * kOwned<kM>;  // the longest work is first
   const int64_t k_head = sizes.heads + h / sizes.group();
+  const int end = min(first + kOwned<kM>, length);
   const auto load_keys = [&](int key) {
-    auto& rows = tiles.stages[key / kStreamed % 2].rows;
-    mma::load_async<kThreads>(head_rows(qkv, sizes, b, k_head), key, rows[0]);
-    mma::load_async<kThreads>(head_rows(qkv, sizes, b, k_head + sizes.kv_heads), key, rows[1]);
+    if (key < end) {
+      auto& rows = tiles.stages[key / kStreamed % Tiles::kStages].rows;
+      mma::load_async<kThreads>(head_rows(qkv, sizes, b, k_head), key, rows[0]);
+      mma::load_async<kThreads>(head_rows(qkv, sizes, b, k_head + sizes.kv_heads), key, rows[1]);
+    }
     ptx::copies_commit();
   };
   mma::load_async<kThreads>(head_rows(qkv, sizes, b, h), first, tiles.owned[0]);
   mma::load_async<kThreads>(output_rows(dy, sizes, b, h), first, tiles.owned[1]);
-  load_keys(0);
+#pragma unroll
+  for (int ahead = 0; ahead < kAhead; ++ahead) {
+    load_keys(ahead * kStreamed);
+  }
 
   const int row = warp_row<kM>();
   const float exponent_scale = scale * kLog2E;
@@ -98,20 +111,23 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     }
   }
   float dq[kM][kWidth / 8][4] = {};
-  const int end = min(first + kOwned<kM>, length);
+  auto queries = mma::rows_of_a<kHeld<kM, kWidth>, kM>(tiles.owned[0], row);
+  auto dy_rows = mma::rows_of_a<kHeld<kM, kWidth>, kM>(tiles.owned[1], row);
   for (int key = 0; key < end; key += kStreamed) {
-    ptx::copies_wait<0>();
-    __syncthreads();  // this stage is there, and all warps have read the other one
-    if (key + kStreamed < end) {
-      load_keys(key + kStreamed);
-    }
+    ptx::copies_wait<kAhead - 1>();
+    __syncthreads();  // this stage is there, and all warps have read the one before it
+    load_keys(key + kAhead * kStreamed);
     if (key >= first + row + 16 * kM) {
       continue;  // not seen by the warp's last query
     }
-    auto& rows = tiles.stages[key / kStreamed % 2].rows;
+    auto& rows = tiles.stages[key / kStreamed % Tiles::kStages].rows;
+    if (key == 0) {
+      queries.hold();
+      dy_rows.hold();
+    }
     float scores[kM][kStreamed / 8][4], gradients[kM][kStreamed / 8][4];
-    mma::multiply_transposed(tiles.owned[0], row, rows[0], scores);
-    mma::multiply_transposed(tiles.owned[1], row, rows[1], gradients);
+    mma::multiply_transposed(queries, rows[0], scores);
+    mma::multiply_transposed(dy_rows, rows[1], gradients);
     if (key + kStreamed > first + row + 1) {
       mask<false>(scores, first + row, key);
     }
@@ -144,7 +160,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     flash_dkv_kernel(AttentionSizes sizes, float scale, float beta, Global<const T> dy,
                      Global<const T> qkv, Global<const float> log_sum, Global<const float> delta,
                      Global<T> dqkv, Global<float> row_sums) {
-  auto& tiles = *dynamic_shared<BackwardTiles<T, kM, kWidth>>();
+  constexpr int kStreamed = kQueries;
+  auto& tiles = *dynamic_shared<BackwardTiles<T, kM, kWidth, kStreamed>>();
   const int length = static_cast<int>(sizes.length);
   const auto [tile, g, b] = work_of_block((length + kOwned<kM> - 1) / kOwned<kM>, sizes.kv_heads);
   const int first = static_cast<int>(tile) * kOwned<kM>;
@@ -170,6 +187,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const int row = warp_row<kM>();
   const float exponent_scale = scale * kLog2E;
   float dk[kM][kWidth / 8][4] = {}, dv[kM][kWidth / 8][4] = {};
+  auto keys = mma::rows_of_a<false, kM>(tiles.owned[0], row);
+  auto values = mma::rows_of_a<false, kM>(tiles.owned[1], row);
   // All tiles with a query that sees the first key, of one head after the other.
   for (int query = first, current = 0; h < end; current = 1 - current) {
     ptx::copies_wait<0>();
@@ -188,8 +207,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     }
     auto& stage = tiles.stages[current];
     float scores[kM][kStreamed / 8][4], gradients[kM][kStreamed / 8][4];
-    mma::multiply_transposed(tiles.owned[0], row, stage.rows[0], scores);
-    mma::multiply_transposed(tiles.owned[1], row, stage.rows[1], gradients);
+    mma::multiply_transposed(keys, stage.rows[0], scores);
+    mma::multiply_transposed(values, stage.rows[1], gradients);
     if (this_query < first + row + 16 * kM - 1) {
       mask<true>(scores, first + row, this_query);
     }
@@ -239,15 +258,16 @@ void backward(Cuda device, const AttentionSizes& sizes, const T* dy, const T* qk
   with_width(sizes.width, [&]<int kWidth>() {
     constexpr int kM = kWidth == 128 ? 1 : 2;
     launch<flash_dq_kernel<T, kM, kWidth>>(
-        device, blocks(kOwned<kM>, sizes.heads), kThreads, bytes_of<BackwardTiles<T, kM, kWidth>>(),
-        sizes, scale_of(kWidth), beta, dy, qkv, log_sum, delta, dqkv, row_sums);
+        device, blocks(kOwned<kM>, sizes.heads), kThreads,
+        bytes_of<BackwardTiles<T, kM, kWidth, kKeys<kM, kWidth>>>(), sizes, scale_of(kWidth), beta,
+        dy, qkv, log_sum, delta, dqkv, row_sums);
   });
   with_width(sizes.width, [&]<int kWidth>() {
     constexpr int kM = kWidth == 64 ? 2 : 1;
     launch<flash_dkv_kernel<T, kM, kWidth>>(device, blocks(kOwned<kM>, sizes.kv_heads), kThreads,
-                                            bytes_of<BackwardTiles<T, kM, kWidth>>(), sizes,
-                                            scale_of(kWidth), beta, dy, qkv, log_sum, delta, dqkv,
-                                            row_sums);
+                                            bytes_of<BackwardTiles<T, kM, kWidth, kQueries>>(),
+                                            sizes, scale_of(kWidth), beta, dy, qkv, log_sum, delta,
+                                            dqkv, row_sums);
   });
 }
 

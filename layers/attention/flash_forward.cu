@@ -84,6 +84,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     softmax.largest[m][0] = softmax.largest[m][1] = -INFINITY;
     softmax.total[m][0] = softmax.total[m][1] = 0;
   }
+  auto queries = mma::rows_of_a<kHeld<kM, kWidth>, kM>(tiles.queries, row);
   const int end = min(first + kQueries, length);
   for (int key = 0; key < end; key += kKeys) {
     const bool seen = key < first + row + 16 * kM;  // by the warp's last query
@@ -94,7 +95,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     uint32_t weights[kM][kKeys / 8][2];
     if (seen) {
       float scores[kM][kKeys / 8][4];
-      mma::multiply_transposed(tiles.queries, row, tiles.keys, scores);
+      if (key == 0) {
+        queries.hold();
+      }
+      mma::multiply_transposed(queries, tiles.keys, scores);
       if (key + kKeys > first + row + 1) {
         mask<false>(scores, first + row, key);
       }

@@ -59,11 +59,41 @@ __device__ void load_b(Tile<T, kRows, kColumns>& from, int row, int column, uint
   ptx::ldmatrix_transposed(b, from.at(row + lane % 16, column + lane / 16 * 8));
 }
 
-// sums = A B^T, with A the 16 kM rows of `a` that begin at `row`, and B the first 8 kN rows of `b`.
-template <class T, int kM, int kN, int kRowsA, int kRowsB, int kDepth>
-__device__ void multiply_transposed(Tile<T, kRowsA, kDepth>& a, int row, Tile<T, kRowsB, kDepth>& b,
-                                    Sums<kM, kN>& sums) {
-  static_assert(kN % 2 == 0 && kN * 8 <= kRowsB && kM * 16 <= kRowsA);
+// The A of products: 16 kM rows of a tile, which begin at `row`. If kHeld, hold() reads their
+// fragments once, into registers; else each product reads them.
+template <bool kHeld, int kM, class T, int kRows, int kColumns>
+struct RowsOfA {
+  static_assert(kM * 16 <= kRows);
+  Tile<T, kRows, kColumns>& tile;
+  int row;
+  uint32_t fragments[kHeld ? kColumns / 16 : 1][kM][4];
+
+  __device__ auto& at(int column) { return fragments[kHeld ? column / 16 : 0]; }
+  __device__ void load(int column) {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      load_a(tile, row + m * 16, column, at(column)[m]);
+    }
+  }
+  __device__ void hold() {
+#pragma unroll
+    for (int column = 0; column < (kHeld ? kColumns : 0); column += 16) {
+      load(column);
+    }
+  }
+};
+
+template <bool kHeld, int kM, class T, int kRows, int kColumns>
+__device__ RowsOfA<kHeld, kM, T, kRows, kColumns> rows_of_a(Tile<T, kRows, kColumns>& tile,
+                                                            int row) {
+  return {tile, row, {}};
+}
+
+// sums = A B^T, with B the first 8 kN rows of `b`.
+template <bool kHeld, class T, int kM, int kN, int kRowsA, int kRowsB, int kDepth>
+__device__ void multiply_transposed(RowsOfA<kHeld, kM, T, kRowsA, kDepth>& a,
+                                    Tile<T, kRowsB, kDepth>& b, Sums<kM, kN>& sums) {
+  static_assert(kN % 2 == 0 && kN * 8 <= kRowsB);
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -73,10 +103,8 @@ __device__ void multiply_transposed(Tile<T, kRowsA, kDepth>& a, int row, Tile<T,
   }
 #pragma unroll
   for (int k = 0; k < kDepth; k += 16) {
-    uint32_t of_a[kM][4];
-#pragma unroll
-    for (int m = 0; m < kM; ++m) {
-      load_a(a, row + m * 16, k, of_a[m]);
+    if constexpr (!kHeld) {
+      a.load(k);
     }
 #pragma unroll
     for (int n = 0; n < kN; n += 2) {
@@ -84,8 +112,8 @@ __device__ void multiply_transposed(Tile<T, kRowsA, kDepth>& a, int row, Tile<T,
       load_b_transposed(b, n * 8, k, of_b);
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
-        ptx::mma<T>(sums[m][n], of_a[m], of_b[0], of_b[1]);
-        ptx::mma<T>(sums[m][n + 1], of_a[m], of_b[2], of_b[3]);
+        ptx::mma<T>(sums[m][n], a.at(k)[m], of_b[0], of_b[1]);
+        ptx::mma<T>(sums[m][n + 1], a.at(k)[m], of_b[2], of_b[3]);
       }
     }
   }

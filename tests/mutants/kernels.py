@@ -52,6 +52,12 @@ MUTANTS = [
            "    __syncthreads();  // this stage is there, and all warps have read the other one\n"
            "    const int this_query", "    const int this_query",
            ["layers.flash_attention"]),
+    Mutant("flash attention: a tile of keys is used while it arrives", "layers/attention/flash_backward.cu",
+           "copies_wait<kAhead - 1>", "copies_wait<kAhead>",
+           ["layers.flash_attention"]),
+    Mutant("tiles of tensor cores: all fragments that are held are those of the last columns", "src/kernels/mma.cuh",
+           "kHeld ? column / 16 : 0", "0",
+           ["simt TensorCore.MultipliesTiles"]),
     Mutant("flash attention: only the first query head of a group reaches its keys", "layers/attention/flash_backward.cu",
            "const int end = h + static_cast<int>(sizes.group());", "const int end = h + 1;",
            ["layers.flash_attention"]),

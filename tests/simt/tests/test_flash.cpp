@@ -72,10 +72,13 @@ int64_t score_fragments(int64_t length, int64_t block, int64_t owned, int64_t st
 
 struct Rows {
   int64_t forward_queries = 32, dq_queries, dkv_keys;  // of a warp
+  int64_t dq_streamed;                                 // at once
 };
 
 Rows rows_of(int64_t width) {
-  return {.dq_queries = width == 128 ? 16 : 32, .dkv_keys = width == 64 ? 32 : 16};
+  return {.dq_queries = width == 128 ? 16 : 32,
+          .dkv_keys = width == 64 ? 32 : 16,
+          .dq_streamed = width == 96 ? 32 : 16};
 }
 
 // Each 16 x 8 scores take width / 16 instructions for each product, of which there are `products`.
@@ -91,7 +94,8 @@ TEST(FlashAttention, InstructionsAreThoseOfSeenTiles) {
                                                                rows.forward_queries, 64, true));
       simt::counters() = {};
       attention.backward();
-      const int64_t dq = score_fragments(length, 4 * rows.dq_queries, rows.dq_queries, 32, true);
+      const int64_t dq =
+          score_fragments(length, 4 * rows.dq_queries, rows.dq_queries, rows.dq_streamed, true);
       const int64_t dkv = score_fragments(length, 4 * rows.dkv_keys, rows.dkv_keys, 32, false);
       EXPECT_EQ(simt::counters().products, kHeads * (width / 16) * (3 * dq + 4 * dkv));
     }

@@ -29,7 +29,7 @@ std::vector<Bf16> random_values(size_t size, unsigned seed) {
 
 constexpr int kSize = 32;
 
-template <bool kTransposed>
+template <bool kTransposed, bool kHeld>
 __global__ void product_kernel(Global<const Bf16> a, Global<const Bf16> b, Global<float> c) {
   struct Tiles {
     mma::Tile<Bf16, kSize, kSize> a, b;
@@ -42,7 +42,9 @@ __global__ void product_kernel(Global<const Bf16> a, Global<const Bf16> b, Globa
   __syncwarp();
   float sums[kSize / 16][kSize / 8][4] = {};
   if constexpr (kTransposed) {
-    mma::multiply_transposed(tiles.a, 0, tiles.b, sums);
+    auto rows = mma::rows_of_a<kHeld, kSize / 16>(tiles.a, 0);
+    rows.hold();
+    mma::multiply_transposed(rows, tiles.b, sums);
   } else {  // A is the fragments of a product with the unit matrix
     float unit[kSize / 16][kSize / 8][4];
     for (int m = 0; m < kSize / 16; ++m) {
@@ -66,12 +68,12 @@ __global__ void product_kernel(Global<const Bf16> a, Global<const Bf16> b, Globa
   }
 }
 
-template <bool kTransposed>
+template <bool kTransposed, bool kHeld = false>
 std::vector<float> product(const std::vector<Bf16>& a, const std::vector<Bf16>& b) {
   const DeviceVector<Bf16> on_a(a), on_b(b);
   const DeviceVector<float> c(kSize * kSize);
-  launch<product_kernel<kTransposed>>(Cuda{nullptr}, 1, kWarp, 0, on_a.data(), on_b.data(),
-                                      c.data());
+  launch<product_kernel<kTransposed, kHeld>>(Cuda{nullptr}, 1, kWarp, 0, on_a.data(), on_b.data(),
+                                             c.data());
   return c.values();
 }
 
@@ -111,6 +113,7 @@ TEST(TensorCore, MultipliesTiles) {
   expect_products<true>(product<true>(a, b), a, b, 2 * 0x1p-24);
   EXPECT_EQ(simt::counters().products, (kSize / 16) * (kSize / 8) * (kSize / 16));
   EXPECT_EQ(simt::counters().bank_conflicts, 0);
+  EXPECT_EQ((product<true, true>(a, b)), product<true>(a, b));
   expect_products<false>(product<false>(a, b), a, b, 2 * 0x1p-24);
 }
 
