@@ -35,7 +35,8 @@ struct Arguments {
   float scale;  // factor from <query, key> to score
   float beta;
   Global<const T> dy, qkv;
-  Global<const float> log_sum, delta;
+  Global<const float> log_sum;
+  Global<float> delta;
   Global<T> dqkv;
 
   __device__ Rows<const T> qkv_rows(int64_t b, int64_t head) const {
@@ -46,8 +47,9 @@ struct Arguments {
     return {dqkv + sizes.qkv_at(b, head), sizes.row(), sizes.length, static_cast<int>(sizes.width),
             vector};
   }
-  __device__ Rows<const T> dy_rows(int64_t b, int64_t head) const {
-    return {dy + sizes.y_at(b, head), sizes.heads * sizes.width, sizes.length,
+  // Of y or its gradient.
+  __device__ Rows<const T> output_rows(Global<const T> y, int64_t b, int64_t head) const {
+    return {y + sizes.y_at(b, head), sizes.heads * sizes.width, sizes.length,
             static_cast<int>(sizes.width), vector};
   }
 };
@@ -74,38 +76,12 @@ __device__ void differentiate(float& score, float& gradient, bool seen, float sc
   gradient = seen ? score * (gradient - row.delta) * scale : 0;
 }
 
-// delta [batch, heads, length] = sum over keys of probability * dprobability = <dy, y>
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    attention_delta_kernel(AttentionSizes sizes, bool vector, Global<const T> dy, Global<const T> y,
-                           Global<float> delta) {
-  const int64_t row = int64_t{blockIdx.x} * kDown + down();
-  const int64_t count = sizes.batch * sizes.length * sizes.heads;
-  const int width = static_cast<int>(sizes.width);
-  const Rows<const T> dy_rows{dy, width, count, width, vector},
-      y_rows{y, width, count, width, vector};
-  float sum = 0;
-#pragma unroll
-  for (int first = 0; first < kMaxWidth; first += kAcross * kPack<T>) {
-    const int column = first + across() * kPack<T>;
-    const Pack<T> a = load_run(dy_rows, row, column), b = load_run(y_rows, row, column);
-#pragma unroll
-    for (int j = 0; j < kPack<T>; ++j) {
-      sum += float(a[j]) * float(b[j]);
-    }
-  }
-  sum = row_sum(sum);
-  if (across() == 0 && row < count) {
-    const int64_t h = row % sizes.heads, position = row / sizes.heads;
-    delta.store(sizes.log_sum_at(position / sizes.length, h) + position % sizes.length, sum);
-  }
-}
-
+// Also writes delta [batch, heads, length] = sum over keys of probability * dprobability = <dy, y>.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     attention_dq_kernel(AttentionSizes sizes, bool vector, float scale, float beta,
-                        Global<const T> dy, Global<const T> qkv, Global<const float> log_sum,
-                        Global<const float> delta, Global<T> dqkv) {
+                        Global<const T> dy, Global<const T> qkv, Global<const T> y,
+                        Global<const float> log_sum, Global<float> delta, Global<T> dqkv) {
   const Arguments<T> of{sizes, vector, scale, beta, dy, qkv, log_sum, delta, dqkv};
   auto& tiles = *dynamic_shared<BackwardTiles<kWidth>>();
   constexpr int kQueries = kOwned<kWidth>;
@@ -113,15 +89,35 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const auto [tile, h, b] = work_of_block(count, of.sizes.heads);
   const int64_t first = (count - 1 - tile) * kQueries;  // the longest work comes first
   const int64_t k_head = of.sizes.heads + h / of.sizes.group();
-  load_tile(of.qkv_rows(b, h), first, tiles.owned[0]);
-  load_tile(of.dy_rows(b, h), first, tiles.owned[1]);
+  load_tile(of.output_rows(y, b, h), first, tiles.owned[0]);
+  load_tile(of.output_rows(dy, b, h), first, tiles.owned[1]);
+  __syncthreads();
   QueryRow row[kEach<kWidth>];
   float dq[kEach<kWidth>][kSums<kWidth>] = {}, ones[kEach<kWidth>];
 #pragma unroll
   for (int i = 0; i < kEach<kWidth>; ++i) {
-    row[i] = load_query_row(of, b, h, first + owned_row(i));
+    float sum = 0;
+#pragma unroll
+    for (int c = 0; c < kSums<kWidth>; c += 4) {
+      const int group = across() + c / 4 * kAcross;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        sum += tiles.owned[0].rows[owned_row(i)][group][k] *
+               tiles.owned[1].rows[owned_row(i)][group][k];
+      }
+    }
+    row[i] = {0, row_sum(sum)};
     ones[i] = 1;
+    const int64_t query = first + owned_row(i), at = of.sizes.log_sum_at(b, h) + query;
+    if (query < length) {
+      row[i].log_sum = of.log_sum.load(at) * kLog2E;
+      if (across() == 0) {
+        of.delta.store(at, row[i].delta);
+      }
+    }
   }
+  __syncthreads();  // all threads have read y
+  load_tile(of.qkv_rows(b, h), first, tiles.owned[0]);
   const int64_t end = first + kQueries < length ? first + kQueries : length;
   for (int64_t key = 0; key < end; key += kStreamed) {
     __syncthreads();  // all threads have read the previous keys and values
@@ -154,7 +150,7 @@ __device__ void add_head(const Arguments<T>& of, int64_t b, int64_t h, int64_t f
   for (int64_t begin = first; begin < of.sizes.length; begin += kStreamed) {
     __syncthreads();  // all threads have read the previous queries
     load_tile(of.qkv_rows(b, h), begin, tiles.streamed[0]);
-    load_tile(of.dy_rows(b, h), begin, tiles.streamed[1]);
+    load_tile(of.output_rows(of.dy, b, h), begin, tiles.streamed[1]);
     __syncthreads();
     float scores[kEach<kWidth>][kScores], gradients[kEach<kWidth>][kScores];
     multiply(tiles.owned[0], tiles.streamed[0], scores);
@@ -178,7 +174,7 @@ template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     attention_dkv_kernel(AttentionSizes sizes, bool vector, float scale, float beta,
                          Global<const T> dy, Global<const T> qkv, Global<const float> log_sum,
-                         Global<const float> delta, Global<T> dqkv) {
+                         Global<float> delta, Global<T> dqkv) {
   const Arguments<T> of{sizes, vector, scale, beta, dy, qkv, log_sum, delta, dqkv};
   auto& tiles = *dynamic_shared<BackwardTiles<kWidth>>();
   constexpr int kKeys = kOwned<kWidth>;
@@ -206,25 +202,22 @@ template <class T>
 void attention_backward(Cuda device, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum,
                         T* dqkv, Wide<T> beta, const AttentionSizes& sizes, Wide<T>* workspace,
                         Wide<T>* row_sums) {
-  const int64_t rows = sizes.batch * sizes.length * sizes.heads, width = sizes.width;
-  if (rows == 0) {
+  if (sizes.batch * sizes.length * sizes.heads == 0) {
     return;
   }
-  const bool vector = packs_fit(width, dy, qkv, y, dqkv);
-  const float scale = scale_of(width);
-  launch<attention_delta_kernel<T>>(device, blocks_for(rows, kDown), kThreads, 0, sizes, vector, dy,
-                                    y, workspace);
+  const bool vector = packs_fit(sizes.width, dy, qkv, y, dqkv);
+  const float scale = scale_of(sizes.width);
   if constexpr (kIs16Bit<T>) {
-    if (attention_on_tensor_cores(dtype_of<T>, width) && aligned16(qkv, dy, dqkv)) {
-      return flash::backward(device, sizes, dy, qkv, log_sum, workspace, dqkv, beta, row_sums);
+    if (attention_on_tensor_cores(dtype_of<T>, sizes.width) && aligned16(qkv, y, dy, dqkv)) {
+      return flash::backward(device, sizes, dy, qkv, y, log_sum, workspace, dqkv, beta, row_sums);
     }
   }
   require(!row_sums, "attention_backward: arrays must be aligned to 16 bytes for row_sums");
-  with_width(width, [&]<int kWidth>() {
+  with_width(sizes.width, [&]<int kWidth>() {
     const int64_t tiles = sizes.batch * ((sizes.length + kOwned<kWidth> - 1) / kOwned<kWidth>);
     constexpr size_t kBytes = bytes_of<BackwardTiles<kWidth>>();
     launch<attention_dq_kernel<T, kWidth>>(device, static_cast<unsigned>(tiles * sizes.heads),
-                                           kThreads, kBytes, sizes, vector, scale, beta, dy, qkv,
+                                           kThreads, kBytes, sizes, vector, scale, beta, dy, qkv, y,
                                            log_sum, workspace, dqkv);
     launch<attention_dkv_kernel<T, kWidth>>(device, static_cast<unsigned>(tiles * sizes.kv_heads),
                                             kThreads, kBytes, sizes, vector, scale, beta, dy, qkv,

@@ -15,7 +15,8 @@
 //
 // (dkv has 64 rows for heads wider than 64, dq for heads 128 wide; dq has 32 keys for heads 96
 // wide.) Scores and their gradients are f32. Like all operands of tensor cores, probabilities P and
-// gradients of scores dS are rounded to the storage type.
+// gradients of scores dS are rounded to the storage type. dq runs first and also takes
+// delta = <dy, y> of its rows, which dkv reads.
 //
 // dQ has a pass of its own. It computes S and dP a second time: 7 products of T^2 / 2 x D instead
 // of 5. tests/bench/results/2026-11-26_attention_backward.md weighs this against one pass that
@@ -95,13 +96,12 @@ __device__ void mask(mma::Sums<kM, kN>& scores, int row, int column) {
   }
 }
 
-// y and log_sum as attention_forward, and the gradient as attention_backward, without delta: that
-// is [batch, heads, length], <dy, y> of each row. Arrays begin at multiples of 16
-// bytes.
+// As attention_forward and attention_backward; `delta` is the workspace of the latter. Arrays begin
+// at multiples of 16 bytes.
 template <class T>
 void forward(Cuda device, const AttentionSizes& sizes, const T* qkv, T* y, float* log_sum);
 template <class T>
-void backward(Cuda device, const AttentionSizes& sizes, const T* dy, const T* qkv,
-              const float* log_sum, const float* delta, T* dqkv, float beta, float* row_sums);
+void backward(Cuda device, const AttentionSizes& sizes, const T* dy, const T* qkv, const T* y,
+              const float* log_sum, float* delta, T* dqkv, float beta, float* row_sums);
 
 }  // namespace tandem::flash

@@ -25,6 +25,29 @@ struct BackwardTiles {
   } stages[kStages];
 };
 
+// products[m][half] = <row of a, row of b> of this lane's rows of the 16 kM that begin at `row`.
+template <class T, int kM, int kRows, int kWidth>
+__device__ void multiply_rows(mma::Tile<T, kRows, kWidth>& a, mma::Tile<T, kRows, kWidth>& b,
+                              int row, float (&products)[kM][2]) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+    products[m][0] = products[m][1] = 0;
+#pragma unroll
+    for (int k = 0; k < kWidth; k += 16) {
+      uint32_t of_a[4], of_b[4];
+      mma::load_a(a, row + m * 16, k, of_a);
+      mma::load_a(b, row + m * 16, k, of_b);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const auto x = std::bit_cast<Pack<T, 2>>(of_a[i]), y = std::bit_cast<Pack<T, 2>>(of_b[i]);
+        products[m][i % 2] += float(x[0]) * float(y[0]) + float(x[1]) * float(y[1]);
+      }
+    }
+    products[m][0] = row_sum(products[m][0]);
+    products[m][1] = row_sum(products[m][1]);
+  }
+}
+
 // Replaces a <query, key> by its probability, and the gradient of the probability by that of
 // <query, key>, without the factor `scale`. log_sum is in base 2.
 __device__ void differentiate(float& score, float& gradient, float exponent_scale, float log_sum,
@@ -70,8 +93,8 @@ __device__ void store_row_sums(mma::Tile<T, kRows, kWidth>& tile, Global<float> 
 template <class T, int kM, int kWidth>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     flash_dq_kernel(AttentionSizes sizes, float scale, float beta, Global<const T> dy,
-                    Global<const T> qkv, Global<const float> log_sum, Global<const float> delta,
-                    Global<T> dqkv, Global<float> row_sums) {
+                    Global<const T> qkv, Global<const T> y, Global<const float> log_sum,
+                    Global<float> delta, Global<T> dqkv, Global<float> row_sums) {
   constexpr int kStreamed = kKeys<kM, kWidth>;
   using Tiles = BackwardTiles<T, kM, kWidth, kStreamed>;
   constexpr int kAhead = Tiles::kStages - 1;
@@ -90,16 +113,22 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     }
     ptx::copies_commit();
   };
-  mma::load_async<kThreads>(head_rows(qkv, sizes, b, h), first, tiles.owned[0]);
+  mma::load_async<kThreads>(output_rows(y, sizes, b, h), first, tiles.owned[0]);
   mma::load_async<kThreads>(output_rows(dy, sizes, b, h), first, tiles.owned[1]);
+  ptx::copies_commit();
+  ptx::copies_wait<0>();
+  __syncthreads();
+  const int row = warp_row<kM>();
+  float row_log_sum[kM][2], row_delta[kM][2];
+  multiply_rows(tiles.owned[0], tiles.owned[1], row, row_delta);
+  __syncthreads();  // all warps have read y
+  mma::load_async<kThreads>(head_rows(qkv, sizes, b, h), first, tiles.owned[0]);
 #pragma unroll
   for (int ahead = 0; ahead < kAhead; ++ahead) {
     load_keys(ahead * kStreamed);
   }
 
-  const int row = warp_row<kM>();
   const float exponent_scale = scale * kLog2E;
-  float row_log_sum[kM][2], row_delta[kM][2];
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -107,7 +136,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       const int query = first + row + m * 16 + mma::row_of(2 * half);
       const int64_t at = sizes.log_sum_at(b, h) + query;
       row_log_sum[m][half] = query < length ? log_sum.load(at) * kLog2E : 0;
-      row_delta[m][half] = query < length ? delta.load(at) : 0;
     }
   }
   float dq[kM][kWidth / 8][4] = {};
@@ -149,6 +177,16 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   float factor[kM][2];
   fill(factor, scale);
   mma::store_sums(dq, factor, beta, tiles.owned[0], row, head_rows(dqkv, sizes, b, h), first + row);
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int query = first + row + m * 16 + mma::row_of(2 * half);
+      if (threadIdx.x % 4 == 0 && query < length) {
+        delta.store(sizes.log_sum_at(b, h) + query, row_delta[m][half]);
+      }
+    }
+  }
   if (row_sums) {
     __syncthreads();
     store_row_sums(tiles.owned[0], row_sums, sizes, b, h, first);
@@ -249,8 +287,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }  // namespace
 
 template <class T>
-void backward(Cuda device, const AttentionSizes& sizes, const T* dy, const T* qkv,
-              const float* log_sum, const float* delta, T* dqkv, float beta, float* row_sums) {
+void backward(Cuda device, const AttentionSizes& sizes, const T* dy, const T* qkv, const T* y,
+              const float* log_sum, float* delta, T* dqkv, float beta, float* row_sums) {
   const auto blocks = [&](int owned, int64_t heads) {
     return static_cast<unsigned>((sizes.length + owned - 1) / owned * heads * sizes.batch);
   };
@@ -260,7 +298,7 @@ void backward(Cuda device, const AttentionSizes& sizes, const T* dy, const T* qk
     launch<flash_dq_kernel<T, kM, kWidth>>(
         device, blocks(kOwned<kM>, sizes.heads), kThreads,
         bytes_of<BackwardTiles<T, kM, kWidth, kKeys<kM, kWidth>>>(), sizes, scale_of(kWidth), beta,
-        dy, qkv, log_sum, delta, dqkv, row_sums);
+        dy, qkv, y, log_sum, delta, dqkv, row_sums);
   });
   with_width(sizes.width, [&]<int kWidth>() {
     constexpr int kM = kWidth == 64 ? 2 : 1;
@@ -271,9 +309,9 @@ void backward(Cuda device, const AttentionSizes& sizes, const T* dy, const T* qk
   });
 }
 
-template void backward<Bf16>(Cuda, const AttentionSizes&, const Bf16*, const Bf16*, const float*,
-                             const float*, Bf16*, float, float*);
-template void backward<Fp16>(Cuda, const AttentionSizes&, const Fp16*, const Fp16*, const float*,
-                             const float*, Fp16*, float, float*);
+template void backward<Bf16>(Cuda, const AttentionSizes&, const Bf16*, const Bf16*, const Bf16*,
+                             const float*, float*, Bf16*, float, float*);
+template void backward<Fp16>(Cuda, const AttentionSizes&, const Fp16*, const Fp16*, const Fp16*,
+                             const float*, float*, Fp16*, float, float*);
 
 }  // namespace tandem::flash

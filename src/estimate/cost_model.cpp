@@ -119,7 +119,7 @@ class StepCosts {
   }
 
   // Half of the square of scores is masked. Backward computes the scores again: 5 products, not 4.
-  // A pass before it takes <dy, y> of each row.
+  // Its first launch writes <dy, y> of each row for its second one.
   // RoPE could be done where queries and keys are read, so its floor is 0.
   void attention() {
     const double length = as_double(config_.context);
@@ -133,8 +133,8 @@ class StepCosts {
     }
     add("attention forward", "attention", layers_, 1, qkv + y, qkv + y, log_sum);
     ops_.back().flops = 2 * product;
-    add("attention delta", "attention", layers_, 1, 0, 2 * y, log_sum);
-    add("attention backward", "attention", layers_, 2, 2 * qkv + 2 * y, 2 * qkv + y, log_sum);
+    add("attention backward", "attention", layers_, 2, 2 * qkv + 2 * y, 2 * qkv + 2 * y,
+        2 * log_sum);
     ops_.back().flops = 5 * product;
   }
 

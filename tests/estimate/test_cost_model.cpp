@@ -107,8 +107,8 @@ TEST(CostModel, IsTheFloorTable) {
       ++removed;
     }
   }
-  // GELU in both directions, the bias of QKV, attention's delta, and the order of tokens.
-  EXPECT_EQ(removed, 5U);
+  // GELU in both directions, the bias of QKV, and the order of tokens.
+  EXPECT_EQ(removed, 4U);
   EXPECT_EQ(rows + removed, ops.size());
 }
 
@@ -175,9 +175,6 @@ TEST(CostModel, NamesThePassesOfOurScheduleBeyondTheFloor) {
       {"GELU backward", 12},
       // Sums over 64 rows each, in f32, are written and read.
       {"QKV bias gradient", 8.0 * (64 * 1024 / 64) * 2304 / kStream},
-      // Backward reads <dy, y> of each row, which a pass before it takes, and not y.
-      {"attention delta", 2},
-      {"attention backward", -1},
       // Two digits of the tokens, each read and written.
       {"token order", 4.0 * 64 * 1024 * 4 / kStream},
       // Gradients of rows are added in f32: 8 bytes each, and as many rows as the vocabulary has.

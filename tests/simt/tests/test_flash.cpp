@@ -127,7 +127,7 @@ TEST(FlashAttention, Bytes) {
       const int64_t own = 4 * rows.forward_queries;
       forward += kHeads * (2 * own * row + own * 4 + 2 * (first + own) * row);
     }
-    backward += kHeads * kLength * (2 * row + 4);  // delta from y and dy
+    backward += kHeads * kLength * row;  // y, for delta
     for (int64_t first = 0; first < kLength; first += 4 * rows.dq_queries) {
       const int64_t own = 4 * rows.dq_queries;
       backward += kHeads * (3 * own * row + 2 * own * 4 + 2 * (first + own) * row);
