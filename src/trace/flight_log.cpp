@@ -33,11 +33,6 @@ int64_t now() {
   return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-void say_unwritten(const std::string& path, int error) {
-  std::fprintf(stderr, "tandem: warning: %s: cannot write: %s; go on without it\n", path.c_str(),
-               std::strerror(error));
-}
-
 template <size_t N>
 void set(char (&place)[N], std::string_view text) {
   const size_t length = std::min(text.size(), N - 1);
@@ -64,16 +59,8 @@ FlightRecord* map_shared(const std::string& path) {
   return static_cast<FlightRecord*>(memory);
 }
 
-// An id of this host since it was switched on.
-std::string boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return id;
-}
-
 // What dead processes of this user left in /dev/shm is removed at the next start.
-void remove_remains(const std::filesystem::path& folder, const std::string& boot) {
+void remove_remains(const std::filesystem::path& folder) {
   std::error_code ignored;
   for (const auto& each : std::filesystem::directory_iterator(folder, ignored)) {
     FlightRecord record{};
@@ -82,7 +69,8 @@ void remove_remains(const std::filesystem::path& folder, const std::string& boot
     }
     std::ifstream file(each.path(), std::ios::binary);
     file.read(reinterpret_cast<char*>(&record), offsetof(FlightRecord, last));
-    if (file && boot == record.boot && !std::filesystem::exists(str("/proc/", record.process))) {
+    if (file && flight_home() == record.home &&
+        !std::filesystem::exists(str("/proc/", record.process))) {
       std::filesystem::remove(each.path(), ignored);
     }
   }
@@ -101,6 +89,14 @@ std::string FlightCollective::time(int64_t now) const {
   const auto since = [](int64_t from, int64_t to) { return static_cast<double>(to - from) * 1e-9; };
   return ended > 0 ? formatted("took %.3g ms", since(enqueued, ended) * 1e3)
                    : formatted("waits for %.1f s", since(enqueued, now));
+}
+
+std::string flight_home() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  std::getline(file, boot);
+  std::error_code ignored;
+  return boot + " " + std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string();
 }
 
 std::string flight_path(const std::string& folder, int rank) {
@@ -135,8 +131,8 @@ void FlightLog::keep_in(const std::string& folder, int64_t start, int rank, int 
   record_->ranks = ranks;
   record_->process = getpid();
   set(record_->host, host);
-  set(record_->boot, boot_id());
-  remove_remains(kShared, record_->boot);
+  set(record_->home, flight_home());
+  remove_remains(kShared);
   shared_ = shared_flight_path(start, rank);
   if (FlightRecord* shared = map_shared(shared_)) {
     std::memcpy(shared, record_, sizeof *shared);
@@ -148,9 +144,6 @@ void FlightLog::keep_in(const std::string& folder, int64_t start, int rank, int 
   std::filesystem::create_directories(folder, error);
   const std::string path = flight_path(folder, rank);
   file_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (file_ < 0) {
-    say_unwritten(path, errno);
-  }
   record_->beat = now();
   write();
   beating_ = std::jthread([this](const std::stop_token& stop) { beat(stop); });
@@ -163,23 +156,24 @@ void FlightLog::beat(const std::stop_token& stop) {
   for (int beats = 1; !stop.stop_requested(); ++beats) {
     stopped.wait_for(lock, stop, kBeat, [] { return false; });
     record_->beat = now();
-    if (beats % kBeatsPerWrite == 0 || stop.stop_requested()) {
+    if (beats % kBeatsPerWrite == 0) {
       write();
     }
   }
+  write();
 }
 
+// Says once that the file cannot be written, and tries again every time.
 void FlightLog::write() {
-  if (file_ < 0) {
-    return;
-  }
   const char* bytes = reinterpret_cast<const char*>(record_);
   for (size_t done = 0; done < sizeof *record_;) {
     const ssize_t count =
         pwrite(file_, bytes + done, sizeof *record_ - done, static_cast<off_t>(done));
     if (count < 0 && errno != EINTR) {
-      say_unwritten(flight_path(folder_, record_->rank), errno);
-      ::close(std::exchange(file_, -1));
+      if (!std::exchange(is_said_, true)) {
+        std::fprintf(stderr, "tandem: not recorded: %s: cannot write: %s; training goes on\n",
+                     flight_path(folder_, record_->rank).c_str(), std::strerror(errno));
+      }
       return;
     }
     done += static_cast<size_t>(std::max<ssize_t>(count, 0));

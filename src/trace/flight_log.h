@@ -50,7 +50,7 @@ struct FlightRecord {
   int64_t process;    // number, as its host counts
   int64_t exit_code;  // an ExitCode; kFlightRuns before the end
   char host[64];
-  char boot[40];  // an id of the host since it was switched on
+  char home[96];  // flight_home()
   int64_t beat;   // when its thread last ran
   int64_t step;   // that it computes
   char part[32];  // of a step or a run (Phase), and since when
@@ -99,10 +99,15 @@ class FlightLog {
   FlightRecord* record_;
   std::string folder_, shared_;  // shared_: the file in /dev/shm, or ""
   int file_ = -1;
+  bool is_said_ = false;  // that the file cannot be written
   std::mutex mutex_;  // of groups_
   std::map<std::string, int> groups_;
   std::jthread beating_;
 };
+
+// An id of where processes have these numbers: the host since it was switched on, and the
+// container.
+std::string flight_home();
 
 // Where a rank's record lies: in the run's folder for flight records, and on its host.
 std::string flight_path(const std::string& folder, int rank);  // FOLDER/rank-0000

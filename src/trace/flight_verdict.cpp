@@ -34,14 +34,14 @@ bool read(const std::string& path, FlightRecord& record) {
   std::ifstream file(path, std::ios::binary);
   file.read(reinterpret_cast<char*>(&record), sizeof record);
   const auto end = [](auto& text) { text[sizeof text - 1] = 0; };
-  end(record.host), end(record.boot), end(record.part), end(record.range);
+  end(record.host), end(record.home), end(record.part), end(record.range);
   for (FlightCollective& collective : record.last) {
     end(collective.kind), end(collective.purpose), end(collective.ranks);
   }
   return file && std::memcmp(record.magic, FlightRecord::kMagic, sizeof record.magic) == 0;
 }
 
-Life life_on_this_host(int64_t process) {
+Life life_here(int64_t process) {
   std::ifstream file(str("/proc/", process, "/stat"));
   std::string text;
   std::getline(file, text);
@@ -50,13 +50,6 @@ Life life_on_this_host(int64_t process) {
   return state == 'T' || state == 't'            ? Life::kStopped
          : state == 'X' || state == 'Z' || !file ? Life::kGone
                                                  : Life::kRuns;
-}
-
-std::string boot_of_host() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return id;
 }
 
 // "5 on node1 (process 4711)"
@@ -158,15 +151,15 @@ std::vector<FlightCollective> FlightRank::collectives(size_t most) const {
 }
 
 std::vector<FlightRank> read_flight(const std::string& folder, bool looks_twice) {
-  const std::string boot = boot_of_host();
+  const std::string home = flight_home();
   std::map<int, FlightRank> found;
   for (const auto& each : std::filesystem::directory_iterator(folder)) {
     FlightRank rank{};
     if (!each.is_regular_file() || !read(each.path().string(), rank.record)) {
       fail_data(each.path().string(), ": it is no whole flight record; remove it");
     }
-    if (boot == rank.record.boot) {
-      rank.life = life_on_this_host(rank.record.process);
+    if (home == rank.record.home) {
+      rank.life = life_here(rank.record.process);
       FlightRecord shared;
       if (read(shared_flight_path(rank.record.start, rank.record.rank), shared)) {
         rank.record = shared;

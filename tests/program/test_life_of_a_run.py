@@ -293,7 +293,8 @@ class Checkpoints(Life):
         # before the second reason comes up: there must be no second attempt.
         for name, more in [("never", []), ("never-best", ["--train.eval_every", "10", "--checkpoint.async", "false"])]:
             result = self.small(name, *settings, *more, code=DATA, preexec_fn=self.limited(45000), restore_signals=False)
-            said = [line for line in result.stderr.splitlines() if line.startswith("tandem:")]
+            recorded, *said = [line for line in result.stderr.splitlines() if line.startswith("tandem:")]
+            self.assertRegex(recorded, "^tandem: not recorded: .*/flight/rank-0000: cannot write: .*; training goes on")
             self.assertEqual(len(said), 3, result.stderr)
             for step, line in zip([10, 20], said):
                 self.assertRegex(line, f"^tandem: not saved: .*step-000000{step}.*no space left.*; training goes on, "
@@ -305,6 +306,7 @@ class Checkpoints(Life):
         run_ = self.start("while", "--model.width", 256, "--train.steps", 10**6, "--train.log_every", 10**6,
                           "--checkpoint.every_steps", 1000,
                           preexec_fn=self.limited(45000), restore_signals=False)
+        self.assertRegex(run_.stderr.readline(), "not recorded: .*/flight/rank-0000: .*; training goes on")
         self.assertRegex(run_.stderr.readline(), "not saved: .*step-00001000.*no space left.*; training goes on")
         resource.prlimit(run_.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         self.wait_until(lambda: self.entries("while")[0])

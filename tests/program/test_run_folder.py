@@ -48,7 +48,7 @@ class RunFolder(Life):
         os.rename(self.run_folder("before"), self.run_folder("after"))
         self.assert_ends(run_, r"^tandem: \S+/runs/before: the folder of the run was renamed or removed")
         self.assertFalse(os.path.exists(self.run_folder("before")))
-        self.assertEqual(sorted(os.listdir(self.run_folder("after"))), ["checkpoints", "config.cfg", "lock", "metrics.jsonl", "report.json"])
+        self.assertEqual(sorted(os.listdir(self.run_folder("after"))), ["checkpoints", "config.cfg", "flight", "lock", "metrics.jsonl", "report.json"])
         newest = int(max(self.entries("after")[0])[5:])
         self.small("after", "--train.steps", newest + 1)
         self.assertEqual([line["step"] for line in self.lines("after")][-1], newest + 1)
