@@ -1,5 +1,10 @@
-// A fixed number of blocks go through the rows. While a row's gradient is computed, the next row is
-// read. Each block keeps its sums over rows in registers, and writes them at its end.
+// A fixed number of blocks go through the rows. A thread widens each element once: it keeps a row's
+// normalised x and dy * gain as f32, beside its sums over rows, which it writes at its end. As soon
+// as the gradient of a pack is stored, that pack of the next row is read.
+//
+// Two blocks of eight warps with 16 elements a thread (at most 128 registers) fit a multiprocessor,
+// or two of six warps with 24 (168 registers), or one of sixteen warps. With 24 elements of 16
+// bits, as in rows of 768, a row with dx_beta and a mean takes a warp 610 instructions.
 #include "layers/norm/norm_rows.cuh"
 
 namespace tandem::kernels {
@@ -19,16 +24,9 @@ __device__ float row_gradient(float g, float normal, float rstd, RowMeans means)
   return rstd * (g - means.plain - normal * means.along);
 }
 
-// A block of 512 threads has registers neither for the next row nor for the gain.
+// The blocks that must fit a multiprocessor's registers.
 template <class Layout>
-inline constexpr bool kHasRoom = Layout::kThreads <= 256;
-
-// What backward reads of a row. Past the last row all is zero.
-template <class Layout>
-struct RowInput {
-  typename Layout::Row dy{}, x{}, old{};
-  float center = 0, rstd = 0;
-};
+inline constexpr int kBlocksAtOnce = Layout::kThreads <= 256 ? 2 : 1;
 
 // Adds the sums of the block's rows in order and writes the result to partial [width].
 template <class Layout, int kElements>
@@ -68,93 +66,88 @@ __device__ void store_block_sums(const Layout& layout, const float (&sums)[kElem
 }
 
 template <class Layout, bool kCentered, class T = Layout::Element>
-__global__ void __launch_bounds__(Layout::kThreads)
+__global__ void __launch_bounds__(Layout::kThreads, kBlocksAtOnce<Layout>)
     norm_backward_kernel(Global<const T> dy, Global<const T> x, Global<const T> gain,
                          Global<const float> mean, Global<const float> rstd, Global<T> dx,
                          float dx_beta, Global<float> gain_sums, Global<float> bias_sums,
-                         Global<float> dx_sums, int64_t rows, int width) {
+                         Global<float> dx_sums, int64_t rows, int width, float share) {
   constexpr int kP = kPack<T>, kElements = Layout::kElements;
   const Layout layout;
-  const auto read = [&](int64_t row) {
-    RowInput<Layout> input;
-    if (row < rows) {
-      layout.load(dy, row * width, width, input.dy);
-      layout.load(x, row * width, width, input.x);
+  const Pack<T>* const gains = layout.shared_parameter(gain, width);
+  typename Layout::Row of_dy, of_x, of_dx;
+  float center, factor;
+  // Past the last row and column there are zeros.
+  const auto read_pack = [&](int64_t row, int v) {
+    of_dy[v] = of_x[v] = of_dx[v] = {};
+    if (row < rows && layout.column(v) < width) {
+      const int64_t i = row * width + layout.column(v);
+      of_dy[v] = dy.load16(i);
+      of_x[v] = x.load16(i);
       if (dx_beta != 0) {
-        layout.load(dx, row * width, width, input.old);
+        of_dx[v] = dx.load16(i);
       }
-      input.center = kCentered ? mean.load(row) : 0;
-      input.rstd = rstd.load(row);
     }
-    return input;
   };
-  const float share = 1 / static_cast<float>(width);
-  typename Layout::Row gains;
-  if constexpr (kHasRoom<Layout>) {
-    layout.load_parameter(gain, width, gains);
-  }
-  const auto gain_of = [&](int v, int column) {
-    if constexpr (kHasRoom<Layout>) {
-      return gains[v];
-    } else {
-      return gain.load16(column);
-    }
+  // Past the last row they are those of the last row.
+  const auto read_numbers = [&](int64_t row) {
+    const int64_t i = std::min(row, rows - 1);
+    center = kCentered ? mean.load(i) : 0;
+    factor = rstd.load(i);
   };
   float gain_sum[kElements] = {}, dx_sum[kElements] = {};
   float bias_sum[kCentered ? kElements : 1] = {};
-  const int64_t stride = int64_t{gridDim.x} * Layout::kRows;
-  int64_t row = int64_t{blockIdx.x} * Layout::kRows + layout.row;
-  RowInput<Layout> input = read(row);
-  int step = 0;
-  for (int64_t first = int64_t{blockIdx.x} * Layout::kRows; first < rows; first += stride, ++step) {
-    RowInput<Layout> next;
-    if constexpr (kHasRoom<Layout>) {
-      next = read(row + stride);
-    }
-    float means[2] = {};
-    layout.for_each_pack(width, [&](int v, int column) {
-      const Pack<T> of_gain = gain_of(v, column);
+  int64_t first = int64_t{blockIdx.x} * Layout::kRows;
+#pragma unroll
+  for (int v = 0; v < Layout::kPacks; ++v) {
+    read_pack(first + layout.row, v);
+  }
+  read_numbers(first + layout.row);
+  for (int step = 0; first < rows; ++step) {
+    const int64_t row = first + layout.row;
+    float means[2] = {}, normal[kElements], g[kElements];
+#pragma unroll
+    for (int v = 0; v < Layout::kPacks; ++v) {
+      const PackedWords<T> of_gain = gains[layout.column(v) / kP];
 #pragma unroll
       for (int j = 0; j < kP; ++j) {
-        const float d = float(input.dy[v][j]), g = d * float(of_gain[j]);
-        const float normal = (float(input.x[v][j]) - input.center) * input.rstd;
-        means[1] += g * normal;
-        gain_sum[v * kP + j] += d * normal;
+        const int i = v * kP + j;
+        const float d = of_dy[v][j];
+        g[i] = d * of_gain[j];
+        normal[i] = (of_x[v][j] - center) * factor;
+        means[1] += g[i] * normal[i];
+        gain_sum[i] += d * normal[i];
         if constexpr (kCentered) {
-          means[0] += g;
-          bias_sum[v * kP + j] += d;
+          means[0] += g[i];
+          bias_sum[i] += d;
         }
       }
-    });
+    }
     if (dx) {
       layout.row_sums(means, step);
-      const RowMeans of_row{means[0] * share, means[1] * share};
-      layout.for_each_pack(width, [&](int v, int column) {
-        const Pack<T> of_gain = gain_of(v, column);
+    }
+    const RowMeans of_row{means[0] * share, means[1] * share};
+    first += int64_t{gridDim.x} * Layout::kRows;
+#pragma unroll
+    for (int v = 0; v < Layout::kPacks; ++v) {
+      if (dx && row < rows) {
         float gradient[kP];
 #pragma unroll
         for (int j = 0; j < kP; ++j) {
-          const float normal = (float(input.x[v][j]) - input.center) * input.rstd;
-          const float g = float(input.dy[v][j]) * float(of_gain[j]);
-          gradient[j] =
-              dx_beta * float(input.old[v][j]) + row_gradient(g, normal, input.rstd, of_row);
+          const int i = v * kP + j;
+          gradient[j] = dx_beta * of_dx[v][j] + row_gradient(g[i], normal[i], factor, of_row);
         }
-        const Pack<T> result = rounded_pack<T>(gradient);
+        const PackedWords<T> result = rounded_pack<T>(gradient);
 #pragma unroll
         for (int j = 0; j < kP; ++j) {
-          dx_sum[v * kP + j] += float(result[j]);
+          dx_sum[v * kP + j] += result[j];
         }
-        if (row < rows) {
-          dx.store16(row * width + column, result);
+        if (layout.column(v) < width) {
+          dx.store16(row * width + layout.column(v), result);
         }
-      });
+      }
+      read_pack(first + layout.row, v);
     }
-    row += stride;
-    if constexpr (kHasRoom<Layout>) {
-      input = next;
-    } else {
-      input = read(row);
-    }
+    read_numbers(first + layout.row);
   }
   const int64_t place = int64_t{blockIdx.x} * width;
   store_block_sums(layout, gain_sum, gain_sums + place, width);
@@ -224,16 +217,18 @@ void norm_backward(Cuda device, const T* dy, const T* x, const T* gain, const Wi
     const auto run = [&]<bool kCentered>() {
       launch<norm_backward_kernel<Layout, kCentered>>(
           device, blocks, Layout::kThreads, 0, dy, x, gain, mean, rstd, dx, dx_beta, sums.gain,
-          sums.bias, sums.dx, rows, static_cast<int>(width));
+          sums.bias, sums.dx, rows, static_cast<int>(width), 1 / static_cast<float>(width));
     };
     mean ? run.template operator()<true>() : run.template operator()<false>();
   };
   // A thread has registers for more elements of 16 bits than of 32.
-  constexpr int kMiddle = sizeof(T) == 2 ? 24 : 16;
-  if (!with_layout<T, RowLayout<T, 1, 8>, RowLayout<T, 1, 16>, RowLayout<T, 1, kMiddle>,
-                   RowLayout<T, 2, 16>, RowLayout<T, 2, kMiddle>, RowLayout<T, 4, 16>,
-                   RowLayout<T, 8, 16>, RowLayout<T, 16, 16>>(width, in_registers, dy, x, gain, dx,
-                                                              sums.gain, sums.bias, sums.dx)) {
+  constexpr bool kNarrow = sizeof(T) == 2;
+  constexpr int kMiddle = kNarrow ? 24 : 16, kMiddleWarps = kNarrow ? 6 : 8;
+  if (!with_layout<T, RowLayout<T, 1, 8>, RowLayout<T, 1, 16>,
+                   RowLayout<T, 1, kMiddle, kMiddleWarps>, RowLayout<T, 2, 16>,
+                   RowLayout<T, 2, kMiddle, kMiddleWarps>, RowLayout<T, 4, 16>, RowLayout<T, 8, 16>,
+                   RowLayout<T, 16, 16>>(width, in_registers, dy, x, gain, dx, sums.gain, sums.bias,
+                                         sums.dx)) {
     launch<norm_backward_any_kernel<T>>(device, blocks, kThreads, 0, dy, x, gain, mean, rstd, dx,
                                         dx_beta, sums.gain, sums.bias, sums.dx, rows, width);
   }

@@ -84,6 +84,10 @@ TEST(Norm, DevicesAgreeOnWideRows) {
   for (int64_t width : {264, 520, 1032, 2056, 4104, 8200}) {
     check_norms(3, width);
   }
+  // In a GPU's backward, blocks of several rows that take several steps, the last one partial.
+  for (int64_t width : {520, 776, 1032, 1544}) {
+    check_norms(40, width);
+  }
 }
 
 // In a row of one element, the value equals its mean if both are rounded alike: the result is the
