@@ -47,7 +47,8 @@ void cross_entropy(Cuda, const T* logits, const int32_t* targets, Wide<T>* losse
 
 // The same, unless `losses` is null, and replaces the logits by their gradient, zero in the columns
 // after the classes. A GPU reads and writes each logit once if a row of classes fits shared memory
-// (162 KiB on sm_80, 98 KiB on sm_89); longer rows are read twice.
+// (162 KiB on sm_80, 98 KiB on sm_89), and reads the next row while it computes; longer rows are
+// read twice.
 template <class T>
 void cross_entropy_gradient(Cuda, T* logits, const int32_t* targets, Wide<T>* losses,
                             RowScale<Wide<T>> scale, LogitRows shape);

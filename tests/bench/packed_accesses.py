@@ -19,7 +19,7 @@ import sys
 from kernel_resources import blocks_of, demangled, functions, launch_of, launches_of, plain, usage
 
 NOT_ROWS = {"end_micro_step_kernel"}  # one thread copies a struct of doubles
-ACCESSES = {"LDG": "load", "LD": "load", "LDS": "load", "STG": "store", "ST": "store", "STS": "store"}
+ACCESSES = {"LDG": "load", "LDGSTS": "load", "LD": "load", "LDS": "load", "STG": "store", "ST": "store", "STS": "store"}
 SKIPPED = 77
 KINDS = {  # of the table: what the opcode begins with
     "LDG.128": None, "other LDG": None, "STG.128": None, "other STG": None, "shared": r"LDS|STS", "MUFU": "MUFU", "PRMT": "PRMT",

@@ -209,6 +209,31 @@ TEST(CrossEntropy, InOnePassTheBitsAreThoseOfTwo) {
   });
 }
 
+// Eleven long rows are more than a block of a GPU takes one after the other. Each has the bits that
+// it has alone, whatever rows are ignored beside it. Of the rows of 60,000 classes less than two
+// fit shared memory, of those of 20,000 more than two.
+TEST(CrossEntropy, EachRowHasTheBitsThatItHasAlone) {
+  const std::vector<int32_t> targets{
+      kIgnoreTarget, 7, 0, 19999, kIgnoreTarget, kIgnoreTarget, 8, 12345, 1, 100, kIgnoreTarget};
+  const auto rows = static_cast<int64_t>(targets.size());
+  for_each_device([&](Device device) {
+    for (int64_t classes : {20000, 60000}) {
+      SCOPED_TRACE(str(name_of(device), ", ", classes, " classes"));
+      const Tensor all = rounded_to(random_tensor({rows, classes}, DType::kF32, 5), DType::kBf16);
+      const Results together = results_in_training(device, all, int_tensor({rows}, targets));
+      Results alone;
+      for (int64_t n = 0; n < rows; ++n) {
+        const Tensor row = unwritten({1, classes}, DType::kBf16);
+        std::copy_n(all.data<Bf16>() + n * classes, classes, row.data<Bf16>());
+        const Results result = results_in_training(device, row, int_tensor({1}, {&targets[n], 1}));
+        alone.losses.push_back(result.losses[0]);
+        alone.gradient.insert(alone.gradient.end(), result.gradient.begin(), result.gradient.end());
+      }
+      EXPECT_TRUE(together == alone);
+    }
+  });
+}
+
 // Without a tape nothing is differentiated, and the logits stay.
 TEST(CrossEntropy, EvaluationLeavesTheLogits) {
   for_each_device([](Device device) {
