@@ -100,7 +100,7 @@ class FlightLog {
   std::string folder_, shared_;  // shared_: the file in /dev/shm, or ""
   int file_ = -1;
   bool is_said_ = false;  // that the file cannot be written
-  std::mutex mutex_;  // of groups_
+  std::mutex mutex_;      // of groups_
   std::map<std::string, int> groups_;
   std::jthread beating_;
 };
