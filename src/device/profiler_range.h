@@ -44,7 +44,7 @@ class ProfilerRange {
 
   // The name of the innermost range of this thread; "" outside of all.
   static const std::string& innermost() { return names_.back(); }
-  // Call it once, before there are other threads.
+  // Call it while no other thread begins or ends a range.
   static void listen(Listener listener) { listener_ = std::move(listener); }
 
  private:

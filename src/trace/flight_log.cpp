@@ -110,21 +110,15 @@ std::string shared_flight_path(int64_t start, int rank) {
 }
 
 FlightLog::FlightLog() : record_(new FlightRecord{}) {
-  const std::thread::id main_thread = std::this_thread::get_id();
-  ProfilerRange::listen([this, main_thread](const std::string& innermost) {
-    if (std::this_thread::get_id() == main_thread) {
-      set(record_->range, innermost);
-      record_->range_since = now();
-    }
-  });
   record_->exit_code = kFlightRuns;
   enter("start-up");
 }
 
 void FlightLog::keep_in(const std::string& folder, int64_t start, int rank, int ranks,
                         const std::string& host) {
-  require(folder_.empty(), "FlightLog: keep_in() twice");
+  close(ExitCode::kOk);
   folder_ = folder;
+  record_->exit_code = kFlightRuns;
   std::memcpy(record_->magic, FlightRecord::kMagic, sizeof record_->magic);
   record_->start = start;
   record_->rank = rank;
@@ -140,10 +134,12 @@ void FlightLog::keep_in(const std::string& folder, int64_t start, int rank, int 
   } else {
     shared_.clear();
   }
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  const std::string path = flight_path(folder, rank);
-  file_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+  ProfilerRange::listen([this, thread = std::this_thread::get_id()](const std::string& innermost) {
+    if (std::this_thread::get_id() == thread) {
+      set(record_->range, innermost);
+      record_->range_since = now();
+    }
+  });
   record_->beat = now();
   write();
   beating_ = std::jthread([this](const std::stop_token& stop) { beat(stop); });
@@ -165,18 +161,20 @@ void FlightLog::beat(const std::stop_token& stop) {
 
 // Says once that the file cannot be written, and tries again every time.
 void FlightLog::write() {
+  const std::string path = flight_path(folder_, record_->rank);
+  if (file_ < 0) {
+    std::error_code ignored;
+    std::filesystem::create_directories(folder_, ignored);
+    file_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+  }
   const char* bytes = reinterpret_cast<const char*>(record_);
-  for (size_t done = 0; done < sizeof *record_;) {
-    const ssize_t count =
-        pwrite(file_, bytes + done, sizeof *record_ - done, static_cast<off_t>(done));
-    if (count < 0 && errno != EINTR) {
-      if (!std::exchange(is_said_, true)) {
-        std::fprintf(stderr, "tandem: not recorded: %s: cannot write: %s; training goes on\n",
-                     flight_path(folder_, record_->rank).c_str(), std::strerror(errno));
-      }
-      return;
-    }
-    done += static_cast<size_t>(std::max<ssize_t>(count, 0));
+  ssize_t count = file_ < 0 ? -1 : 0;
+  for (size_t done = 0; count >= 0 && done < sizeof *record_; done += static_cast<size_t>(count)) {
+    count = pwrite(file_, bytes + done, sizeof *record_ - done, static_cast<off_t>(done));
+  }
+  if (count < 0 && !std::exchange(is_said_, true)) {
+    std::fprintf(stderr, "tandem: not recorded: %s: cannot write: %s; training goes on\n",
+                 path.c_str(), std::strerror(errno));
   }
 }
 

@@ -55,7 +55,7 @@ struct FlightRecord {
   int64_t step;   // that it computes
   char part[32];  // of a step or a run (Phase), and since when
   int64_t part_since;
-  char range[64];  // the innermost ProfilerRange of the main thread, and since when
+  char range[64];  // the innermost ProfilerRange of the main thread, or "", and since when
   int64_t range_since;
   uint64_t collectives;  // so far
   FlightCollective last[kCollectives];
@@ -64,18 +64,21 @@ static_assert(std::is_trivially_copyable_v<FlightRecord>);
 
 class FlightLog {
  public:
-  FlightLog();  // of the calling thread, as the main thread
+  FlightLog();
   FlightLog(const FlightLog&) = delete;
 
   // From now on the record lies in /dev/shm, where it outlives the process, and a thread writes it
   // to FOLDER/rank-0000 every 5 s; it beats every second. A file that cannot be written costs one
-  // line on stderr. `start`: the same on all ranks, another one for each start of a run.
+  // line on stderr. The calling thread is the one whose ranges are noted. `start`: the same on all
+  // ranks, another one for each start of a run. Closes the record before, if there is one.
   void keep_in(const std::string& folder, int64_t start, int rank, int ranks,
                const std::string& host);
   // The folder of keep_in(), or "".
   const std::string& folder() const { return folder_; }
   // Writes the file once more, with how the process ends, and removes what is in /dev/shm.
   void close(ExitCode code);
+
+  int rank() const { return record_->rank; }
 
   void set_step(int64_t step) { record_->step = step; }
   void enter(std::string_view part);
