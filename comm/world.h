@@ -70,7 +70,7 @@ class World {
   Place place_;
   std::string host_;
   bool waits_without_end_ = false;
-  std::atomic<double> timeout_s_{600};
+  std::atomic<double> timeout_s_{300};
   std::atomic<bool> connected_{false};  // between MPI's start-up and shutdown
   std::unique_ptr<Stream> worker_;      // null: no MPI
   std::unique_ptr<Control> control_;

@@ -3,9 +3,9 @@
 #include <chrono>
 #include <thread>
 
+#include "comm/transport/deadline.h"
 #include "comm/transport/patience.h"
 #include "src/core/error.h"
-#include "src/trace/flight_verdict.h"
 
 namespace tandem {
 
@@ -147,6 +147,7 @@ void MpiWire::wait(Ticket ticket) {
   Message& message = messages_[ticket];
   MPI_Status status{};
   const Patience patience;
+  Deadline deadline(timeout_s_);
   for (;;) {
     int done = 0;
     const int code = MPI_Test(&message.request, &done, &status);
@@ -157,8 +158,8 @@ void MpiWire::wait(Ticket ticket) {
       break;
     }
     const double waited = patience.waited_s();
-    if (waited > timeout_s_) {
-      fail_silent(message);
+    if (deadline.is_over(waited)) {
+      fail_silent(message, deadline.seconds());
     }
     if (waited > kAnswerAfter_s) {
       answer_roll_call();
@@ -206,11 +207,11 @@ std::string MpiWire::other(const Message& message) const {
   return str("rank ", group_.job_rank(message.peer));
 }
 
-void MpiWire::fail_silent(const Message& message) const {
+void MpiWire::fail_silent(const Message& message, double seconds) const {
   const std::string absent = absent_ranks();
   fail(ExitCode::kTemporary,
        str(place(), ": ", other(message), message.outgoing ? " took nothing" : " sent nothing",
-           " for ", timeout_s_.load(), " s; ",
+           " for ", seconds, " s; ",
            absent.empty() ? "all ranks wait, but not for the same: this is a bug"
                           : str("missing: rank ", absent, " (lost, stuck or very late)"),
            "; start the job again from its last checkpoint, or raise dist.timeout_s",

@@ -69,7 +69,7 @@ class MpiWire final : public Transport {
   int tag() const;
   std::string place() const;
   std::string other(const Message& message) const;  // "rank 3"
-  [[noreturn]] void fail_silent(const Message& message) const;
+  [[noreturn]] void fail_silent(const Message& message, double seconds) const;
 
   MPI_Comm comm_;
   Ranks group_;

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 
+#include "comm/transport/deadline.h"
 #include "comm/transport/patience.h"
-#include "src/trace/flight_verdict.h"
 
 namespace tandem {
 
@@ -94,6 +95,7 @@ void NcclStream::leave(ncclComm_t comm, bool at_once) noexcept {
 void NcclStream::wait(const Event& event) {
   require_alive();
   forget_finished();
+  std::optional<Deadline> deadline(timeout_s_);
   for (Patience patience; !pending_.empty() && !event.reached();) {
     for (ncclComm_t comm : comms_) {
       ncclResult_t state = ncclSuccess;
@@ -103,12 +105,13 @@ void NcclStream::wait(const Event& event) {
       }
     }
     const double waited = patience.waited_s();
-    if (waited > timeout_s_) {
-      abort_silent(pending_.front().place);
+    if (deadline->is_over(waited)) {
+      abort_silent(pending_.front().place, deadline->seconds());
     }
     patience.pause(waited);
     if (forget_finished()) {
       patience = {};
+      deadline.emplace(timeout_s_);
     }
   }
   event.synchronize();
@@ -130,12 +133,13 @@ bool NcclStream::forget_finished() {
 }
 
 void NcclStream::wait_for_host(ncclComm_t comm, ncclResult_t result, const std::string& what) {
+  Deadline deadline(timeout_s_);
   for (const Patience patience; result == ncclInProgress;) {
     const ncclResult_t asked = ncclCommGetAsyncError(comm, &result);
     result = is_failure(asked) ? asked : result;
     const double waited = patience.waited_s();
-    if (result == ncclInProgress && waited > timeout_s_) {
-      abort_silent(what);
+    if (result == ncclInProgress && deadline.is_over(waited)) {
+      abort_silent(what, deadline.seconds());
     }
     patience.pause(waited);
   }
@@ -158,9 +162,9 @@ void NcclStream::abort(ncclResult_t result, ncclComm_t comm, const std::string& 
         str(what, ": NCCL: ", ncclGetErrorString(result), " (", why, ")"));
 }
 
-void NcclStream::abort_silent(const std::string& what) {
+void NcclStream::abort_silent(const std::string& what, double seconds) {
   abort(ExitCode::kTemporary,
-        str(what, ": nothing moved for ", timeout_s_.load(),
+        str(what, ": nothing moved for ", seconds,
             " s; a rank is lost, stuck or very late; start the job again from its last "
             "checkpoint, or raise dist.timeout_s",
             flight_verdict_of_job()));

@@ -84,7 +84,7 @@ class NcclStream {
   // Waits until NCCL has done a call's work on the host; `what` names the call in errors.
   void wait_for_host(ncclComm_t comm, ncclResult_t result, const std::string& what);
   [[noreturn]] void abort(ncclResult_t result, ncclComm_t comm, const std::string& what);
-  [[noreturn]] void abort_silent(const std::string& what);
+  [[noreturn]] void abort_silent(const std::string& what, double seconds);
   [[noreturn]] void abort(ExitCode code, const std::string& message);
 
   const std::atomic<double>& timeout_s_;

@@ -15,7 +15,7 @@ namespace {
 // Chooses the GPU of this process. A launcher may show each rank one GPU only, its own. Whether two
 // ranks have the same GPU is known once all have chosen.
 Stream open_device(const RunConfig& run, const DistConfig& dist, World& world) {
-  world.set_timeout_s(dist.timeout_s);
+  world.set_timeout_s(dist.timeout_s > 0 ? dist.timeout_s : DistConfig::kFirstTimeout_s);
   use_cpu_share(run.threads, world.local_size());
   Device device = Device::kCpu;
   agree(world.control(), [&] {

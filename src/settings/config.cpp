@@ -64,7 +64,8 @@ void bind_dist(Options& o, DistConfig& dist) {
   o.add("dist.node_size", dist.node_size, "ranks a node: auto, or a number for trials");
   o.add_choice("dist.unused", dist.unused, {{"error", Unused::kIsError}, {"zero", Unused::kIsZero}},
                "for a parameter without a gradient");
-  o.add("dist.timeout_s", dist.timeout_s, "seconds to wait for another rank", 0.1);
+  o.add_or_auto("dist.timeout_s", dist.timeout_s,
+                "seconds to wait for a silent rank; auto: 300, and 60 after the first step", 1e9);
   o.add("dist.min_gb_s", dist.min_gb_s,
         "least bus bandwidth of an all_reduce at the start, in GB/s; 0: not measured");
 }

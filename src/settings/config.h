@@ -97,7 +97,8 @@ struct DistConfig {
   Sharing shard = Sharing::kWorld;
   std::string node_size = "auto";
   Unused unused = Unused::kIsError;
-  double timeout_s = 600;
+  double timeout_s = 0;  // 0: auto
+  static constexpr double kFirstTimeout_s = 300, kLaterTimeout_s = 60;
   double min_gb_s = 0;
 
   // Says whether gradients on such a device go over NCCL.

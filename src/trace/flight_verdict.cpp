@@ -20,6 +20,8 @@ namespace {
 using Life = FlightRank::Life;
 
 constexpr std::chrono::seconds kBetweenLooks{12};  // twice a write, and a bit
+// In which a rank may take longer than others wait in a step (Phase).
+constexpr std::string_view kPatientParts[] = {"start-up", "data", "saving", "elsewhere"};
 
 int64_t now_of_host() {
   return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -122,6 +124,17 @@ std::vector<Meeting> meetings_of(const std::vector<FlightRank>& ranks) {
   }
   std::ranges::sort(open, {}, &Meeting::waits_since);
   return open;
+}
+
+// The records of this job; none where it keeps none, or they cannot be read: what they would
+// explain is said in any case.
+std::vector<FlightRank> ranks_of_job() {
+  const std::string folder = flight_log().folder();
+  try {
+    return folder.empty() ? std::vector<FlightRank>() : read_flight(folder, true);
+  } catch (const std::exception&) {
+    return {};
+  }
 }
 
 }  // namespace
@@ -229,16 +242,23 @@ std::string flight_verdict(const std::vector<FlightRank>& ranks, int64_t now) {
 }
 
 std::string flight_verdict_of_job() {
-  const std::string folder = flight_log().folder();
-  if (folder.empty()) {
-    return "";
+  const std::string verdict = flight_verdict(ranks_of_job(), now_of_host());
+  return verdict.empty() ? "" : "; " + verdict;
+}
+
+LateRank late_rank_of_job() {
+  const std::vector<FlightRank> ranks = ranks_of_job();
+  const std::vector<Meeting> open = meetings_of(ranks);
+  if (first_lost(ranks) || open.empty() || open.front().missing.empty()) {
+    return {};
   }
-  try {
-    const std::string verdict = flight_verdict(read_flight(folder, true), now_of_host());
-    return verdict.empty() ? "" : "; " + verdict;
-  } catch (const std::exception&) {
-    return "";  // the error that this would explain is said in any case
+  const FlightRank& missing = *open.front().missing.front();
+  if (std::ranges::count(kPatientParts, std::string_view(missing.record.part)) == 0) {
+    return {};
   }
+  return {.text = str("rank ", missing.record.rank, " on ", missing.record.host, ", which is ",
+                      missing.place(now_of_host())),
+          .is_said_here = open.front().came.front().first->record.rank == flight_log().rank()};
 }
 
 }  // namespace tandem

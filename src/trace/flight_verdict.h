@@ -37,6 +37,13 @@ std::vector<FlightRank> read_flight(const std::string& folder, bool looks_twice)
 // come to the collective that waits longest, and what it does; or all came, and it does not end.
 std::string flight_verdict(const std::vector<FlightRank>& ranks, int64_t now);
 
+// A rank that others wait for, and that is only late; see Deadline.
+struct LateRank {
+  std::string text;           // "rank 2 on node1, which is in saving for 75 s"; "" if none is
+  bool is_said_here = false;  // whether this rank is the first of those that wait
+};
+LateRank late_rank_of_job();
+
 // For the end of an error: "; " and the verdict on the job of this process. "" where the job keeps
 // no records, or they cannot be read.
 std::string flight_verdict_of_job();

@@ -68,7 +68,7 @@ void Saver::commit() {
 
 void Saver::finish() {
   commit();
-  checkpointer_.end_removal();
+  leave_out_([this] { checkpointer_.end_removal(); });
 }
 
 // If saving fails because of the disk, training goes on, and the next checkpoint is tried when it

@@ -16,7 +16,8 @@
 namespace tandem {
 
 Trainer::Trainer(const Config& config, World& world)
-    : config_(config),
+    : world_(world),
+      config_(config),
       machine_(config.run, config.dist, world),
       skip_batches_(StepRanges::parse(config.train.skip_batches).value()),
       directory_(config.run),
@@ -305,6 +306,9 @@ void Trainer::check(const Pending& done) {
             lost.happens_again
                 ? "; lower optim.lr, set optim.clip_norm, or go on with train.on_nonfinite = skip"
                 : "; start again, and look for a machine that is at fault"));
+  }
+  if (config_.dist.timeout_s == 0) {
+    world_.set_timeout_s(DistConfig::kLaterTimeout_s);
   }
   window_->add(done.end, done.timeline.seconds());
   if (done.step % config_.train.log_every == 0 || done.step == 1 ||

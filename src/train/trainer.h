@@ -83,6 +83,7 @@ class Trainer {
   Control& job() const { return machine_.mesh()->job(); }
   Group& data() const { return machine_.mesh()->data(); }
 
+  World& world_;
   Config config_;
   Machine machine_;
   StepRanges skip_batches_;

@@ -27,10 +27,10 @@ SETTINGS = [*TINY, "--train.steps", "100000", "--run.device", DEVICE, "--dist.ti
 class Job:
     """3 ranks that train."""
 
-    def __init__(self, test, name, **environment):
+    def __init__(self, test, name, *settings, **environment):
         self.folder = test.run_folder(name)
         command = [tandem_program.TANDEM, "train", "--data.path", test.text, "--run.dir", test.path("runs"), "--run.name", name,
-                   *SETTINGS]
+                   *SETTINGS, *settings]
         self.process = subprocess.Popen(
             ["timeout", "-k", "5", "120", "mpirun", "-np", "3", *command], env=dict(MPI_ENV, **environment), stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True)
@@ -73,15 +73,24 @@ class Hangs(Workspace):
                          rf"tandem: rank \d on .*: rank \d sent nothing for 5 s.*; rank 1 on \S+ \(process {process}\) is stopped, in")
 
     def test_a_loader_that_hangs_is_named(self):
-        job = Job(self, "loader", LD_PRELOAD=build_shim(self.folder), PLANT_RANK="2", PLANT_READ_US="60000000")
+        job = Job(self, "loader", "--dist.timeout_s", "1", LD_PRELOAD=build_shim(self.folder), PLANT_RANK="2",
+                  PLANT_READ_US="60000000")
         code, said, _ = job.end()
         self.assertEqual(code, TEMPORARY)
+        self.assertEqual(len(re.findall(r"(?m)^tandem: waiting for rank 2 on \S+, which is in data for \d+ s$", said)), 9, said)
         self.assertRegex(said, r"rank 2 on \S+ did not join sum \d+ of this run \(votes, \d+ bytes\) of step 0, in which "
-                               r"ranks 0, 1 wait for [5-7] s: it is in data for [5-7] s")
+                               r"ranks 0, 1 wait for 1\d s: it is in data for 1\d s")
+
+    def test_a_slow_save_is_waited_for(self):
+        job = Job(self, "slow", "--dist.timeout_s", "1", "--train.steps", "4", "--checkpoint.every_steps", "2",
+                  "--checkpoint.async", "false", LD_PRELOAD=build_shim(self.folder), PLANT_RANK="1", PLANT_SYNC_US="1500000")
+        code, said, _ = job.end()
+        self.assertEqual(code, OK, said)
+        self.assertRegex(said, r"(?m)^tandem: waiting for rank 1 on \S+, which is in saving for \d s$")
 
     def test_a_killed_rank_is_known_afterwards(self):
         job = Job(self, "killed")
-        job.wait_for_step(3)
+        job.wait_for_step(10)
         process = job.number_of(2)
         os.kill(process, signal.SIGKILL)
         code, _, _ = job.end()
