@@ -35,11 +35,6 @@ Trainer::Trainer(const Config& config, World& world)
   // Rank 0 knows what auto means.
   config_.dist.bucket_mb = job().sum(std::array{job().rank() == 0 ? config_.dist.bucket_mb : 0})[0];
   directory_.require_shared(job(), world.host());
-  const std::string start = on_root(job(), [] {
-    return std::to_string(std::chrono::system_clock::now().time_since_epoch().count());
-  });
-  flight_log().keep_in(directory_.flight(), std::stoll(start), job().rank(), job().size(),
-                       world.host());
   build(world.local_size());
   resume();
   start_loader();
@@ -93,6 +88,11 @@ void Trainer::resume() {
   if (is_done()) {
     return;  // leaves all files as they are
   }
+  const std::string begun = on_root(job(), [] {
+    return std::to_string(std::chrono::system_clock::now().time_since_epoch().count());
+  });
+  flight_log().keep_in(directory_.flight(), std::stoll(begun), job().rank(), job().size(),
+                       world_.host());
   choose();
   agree(job(), [&] {
     if (job().rank() == 0) {
