@@ -128,10 +128,10 @@ std::vector<Meeting> meetings_of(const std::vector<FlightRank>& ranks) {
 
 // The records of this job; none where it keeps none, or they cannot be read: what they would
 // explain is said in any case.
-std::vector<FlightRank> ranks_of_job() {
+std::vector<FlightRank> ranks_of_job(bool looks_twice) {
   const std::string folder = flight_log().folder();
   try {
-    return folder.empty() ? std::vector<FlightRank>() : read_flight(folder, true);
+    return folder.empty() ? std::vector<FlightRank>() : read_flight(folder, looks_twice);
   } catch (const std::exception&) {
     return {};
   }
@@ -242,12 +242,12 @@ std::string flight_verdict(const std::vector<FlightRank>& ranks, int64_t now) {
 }
 
 std::string flight_verdict_of_job() {
-  const std::string verdict = flight_verdict(ranks_of_job(), now_of_host());
+  const std::string verdict = flight_verdict(ranks_of_job(true), now_of_host());
   return verdict.empty() ? "" : "; " + verdict;
 }
 
 LateRank late_rank_of_job() {
-  const std::vector<FlightRank> ranks = ranks_of_job();
+  const std::vector<FlightRank> ranks = ranks_of_job(false);
   const std::vector<Meeting> open = meetings_of(ranks);
   if (first_lost(ranks) || open.empty() || open.front().missing.empty()) {
     return {};

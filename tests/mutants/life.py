@@ -15,6 +15,8 @@ MUTANTS = [
            ["trace.flight FlightVerdict.ACallOfAnotherKindOrSizeIsNamed"]),
     Mutant("flight: what a dead process left stays", "src/trace/flight_log.cpp",
            "std::filesystem::remove(each.path(), ignored);", "", ["trace.flight FlightLog.OutlivesItsProcess"]),
+    Mutant("time-outs: a late rank is lost", "comm/transport/deadline.h", "kMostTimeouts = 10", "kMostTimeouts = 1",
+           ["trace.hangs Hangs.test_a_slow_save_is_waited_for"]),
     Mutant("flight: nobody notes the end", "comm/transport/mpi_queue.cpp", "    log.end(noted);\n", "",
            ["trace.hangs Hangs.test_a_run_that_ended_waits_for_nobody"]),
     Mutant("a run that died is shown as stopped", "src/report/run_facts.cpp",
