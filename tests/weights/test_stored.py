@@ -45,7 +45,7 @@ class Stored(Workspace):
 
     def test_the_run_goes_on(self):
         shown = self.train("--run.dir", ".", "--train.steps", "6")
-        self.assertEqual(re.findall(r"^changed {5}(\S.*)$", shown.stdout, re.MULTILINE), ["train.steps 4 -> 6"])
+        self.assertEqual(re.findall(r"^changed {5}(\S.*)$", shown.stdout, re.MULTILINE), ["train.steps 4 -> 6", "dist.timeout_s 600 -> auto"])
         steps = [line["step"] for line in logged(os.path.join(self.here, "run")) if "lr" in line]
         self.assertEqual(steps[-1], 6)
 
