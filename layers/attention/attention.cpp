@@ -51,6 +51,7 @@ struct AttentionOp final : Op {
   Tensor qkv;      // [B, T, row]
   Tensor y;        // [B, T, heads * width]
   Tensor log_sum;  // [B, heads, T], f32 or, for f64 qkv, f64
+  bool is_by_cudnn = false;
 
   std::string_view name() const override { return "attention"; }
 
@@ -60,7 +61,8 @@ struct AttentionOp final : Op {
 
   void forward(Context& context) {
     const Work work = work_of(sizes, 2, touching(qkv, y, log_sum).bytes);
-    if (by_cudnn(context, problem())) {
+    is_by_cudnn = by_cudnn(context, problem());
+    if (is_by_cudnn) {
       const Tensor workspace = cudnn_workspace(context, problem(), Pass::kForward);
       return on_cuda(context.stream, work, [&](Cuda device) {
         cudnn_attention::forward(device.stream, problem(), qkv.raw(), y.raw(),
@@ -78,7 +80,7 @@ struct AttentionOp final : Op {
     const GradTarget dqkv = input(0).target(context);
     // 5, not 4: the scores are computed again.
     const Work work = work_of(sizes, 5, touching(qkv, y, dy, dqkv, log_sum).bytes);
-    if (by_cudnn(context, problem()) && dqkv.beta == 0) {
+    if (is_by_cudnn && dqkv.beta == 0) {
       const Tensor workspace = cudnn_workspace(context, problem(), Pass::kBackward);
       return on_cuda(context.stream, work, [&](Cuda device) {
         cudnn_attention::backward(device.stream, problem(), dy.raw(), qkv.raw(), y.raw(),
