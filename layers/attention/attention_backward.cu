@@ -47,7 +47,7 @@ struct Arguments {
     return {dqkv + sizes.qkv_at(b, head), sizes.row(), sizes.length, static_cast<int>(sizes.width),
             vector};
   }
-  // Of y or its gradient.
+  // The rows of y, or of its gradient.
   __device__ Rows<const T> output_rows(Global<const T> y, int64_t b, int64_t head) const {
     return {y + sizes.y_at(b, head), sizes.heads * sizes.width, sizes.length,
             static_cast<int>(sizes.width), vector};
@@ -76,7 +76,8 @@ __device__ void differentiate(float& score, float& gradient, bool seen, float sc
   gradient = seen ? score * (gradient - row.delta) * scale : 0;
 }
 
-// Also writes delta [batch, heads, length] = sum over keys of probability * dprobability = <dy, y>.
+// The kernel also writes delta [batch, heads, length] = <dy, y>, which is the sum over keys of
+// probability * dprobability.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     attention_dq_kernel(AttentionSizes sizes, bool vector, float scale, float beta,

@@ -107,7 +107,7 @@ class Trial {
             .dqkv = make(qkv_.shape(), p_.dtype)};
   }
 
-  // Of queries, keys and values.
+  // An element of qkv: of a query, a key or a value.
   int element(int64_t position, int64_t column, bool bit) const {
     const auto& [heads, kv_heads, width] = p_.layout;
     const int64_t half = (p_.length + 1) / 2, head = column / width, at = column % width;
@@ -154,8 +154,8 @@ LibraryChoice measure(const Stream& stream, const Problem& problem, const Warn& 
     trial.run_cudnn();
     fault = trial.agree() ? "" : "gives another result than Tandem's kernels";
     if (fault.empty()) {
-      choice.library_seconds = median_seconds(stream.handle(), [&] { trial.run_cudnn(); });
-      choice.by_library = choice.library_seconds < kWorth * choice.own_seconds;
+      choice.other_seconds = median_seconds(stream.handle(), [&] { trial.run_cudnn(); });
+      choice.by_library = choice.other_seconds < kWorth * choice.own_seconds;
     }
   } catch (const Error& error) {
     fault = str("fails (", error.what(), ")");
@@ -188,7 +188,7 @@ bool is_by_cudnn(const Stream& stream, const Problem& problem) {
     return false;
   }
   const auto chosen = choices_in_use();
-  if (!chosen && !ChoiceRecorder::is_active()) {
+  if ((!chosen || chosen->libraries.empty()) && !ChoiceRecorder::is_active()) {
     return false;
   }
   const std::string any_version = problem.text() + ", cuDNN ";

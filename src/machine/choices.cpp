@@ -23,7 +23,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ProductKey, m, n, k, in, out, a_transposed, b
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Alignments, a, b, d, bias, gelu_input)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ProductChoice, alignments, is_fused, seconds, first_seconds,
                                    algorithm)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LibraryChoice, by_library, own_seconds, library_seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LibraryChoice, by_library, own_seconds, other_seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(KernelChoices, gpu, cublas_lt, products, libraries)
 
 namespace {

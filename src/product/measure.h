@@ -23,7 +23,7 @@ KernelChoices no_choices();
 // product do not fit; kInternal if each suggestion for a product without a last step is wrong.
 KernelChoices measure_products(const Stream& stream, const ProductSet& products, const Warn& warn);
 
-// The same for all open choices.
+// Measures all open choices: products as above, and each library by its own function.
 KernelChoices measure(const Stream& stream, const OpenChoices& open, const Warn& warn);
 
 // A way takes the place of an earlier one if it takes less than this share of its time.

@@ -50,7 +50,7 @@ void add(ProductSet& set, const ProductKey& key, const Alignments& alignments);
 struct LibraryChoice {
   bool by_library = false;
   double own_seconds = 0;
-  double library_seconds = 0;  // 0: the library was left out, with a warning
+  double other_seconds = 0;  // of the library; 0: it was left out, with a warning
   bool operator==(const LibraryChoice&) const = default;
 };
 using Warn = std::function<void(const std::string&)>;

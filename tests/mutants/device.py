@@ -37,7 +37,7 @@ MUTANTS = [
                          ("log-sum-exp", "close(theirs_.log_sum, own_.log_sum, 0x1p-20)"),
                          ("gradient", "close(theirs_.dqkv, own_.dqkv, 3 * u)")]],
     Mutant("choices: a slower cuDNN is used", "layers/attention/attention_choice.cpp",
-           "choice.library_seconds < kWorth * choice.own_seconds", "true",
+           "choice.other_seconds < kWorth * choice.own_seconds", "true",
            ["simt.measured_attention MeasuredAttention.ASlowerCudnnIsNot"]),
     Mutant("choices: eval does not follow the run", "src/inference/trained_model.cpp",
            "use_kept_choices(machine, RunDirectory::of(checkpoint).choices());", "",
