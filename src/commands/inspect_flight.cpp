@@ -1,6 +1,5 @@
 #include "src/commands/inspect_flight.h"
 
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -52,8 +51,7 @@ void inspect_flight(const std::string& folder, bool as_json) {
   if (!std::filesystem::exists(folder)) {
     fail_data(folder, ": this run has no flight records");
   }
-  const int64_t now =
-      std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+  const int64_t now = flight_now();
   const std::vector<FlightRank> ranks = read_flight(folder, true);
   const std::string verdict = visible(flight_verdict(ranks, now));
   if (as_json) {

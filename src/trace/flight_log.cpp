@@ -29,10 +29,6 @@ constexpr int kBeatsPerWrite = 5;
 constexpr const char* kShared = "/dev/shm";
 constexpr const char* kPrefix = "tandem-flight-";
 
-int64_t now() {
-  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 template <size_t N>
 void set(char (&place)[N], std::string_view text) {
   const size_t length = std::min(text.size(), N - 1);
@@ -77,6 +73,10 @@ void remove_remains(const std::filesystem::path& folder) {
 }
 
 }  // namespace
+
+int64_t flight_now() {
+  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 std::string FlightCollective::text() const {
   const std::string size =
@@ -137,10 +137,10 @@ void FlightLog::keep_in(const std::string& folder, int64_t start, int rank, int 
   ProfilerRange::listen([this, thread = std::this_thread::get_id()](const std::string& innermost) {
     if (std::this_thread::get_id() == thread) {
       set(record_->range, innermost);
-      record_->range_since = now();
+      record_->range_since = flight_now();
     }
   });
-  record_->beat = now();
+  record_->beat = flight_now();
   write();
   beating_ = std::jthread([this](const std::stop_token& stop) { beat(stop); });
 }
@@ -151,7 +151,7 @@ void FlightLog::beat(const std::stop_token& stop) {
   std::unique_lock lock(mutex);
   for (int beats = 1; !stop.stop_requested(); ++beats) {
     stopped.wait_for(lock, stop, kBeat, [] { return false; });
-    record_->beat = now();
+    record_->beat = flight_now();
     if (beats % kBeatsPerWrite == 0) {
       write();
     }
@@ -179,6 +179,7 @@ void FlightLog::write() {
 }
 
 void FlightLog::close(ExitCode code) {
+  const std::lock_guard lock(mutex_);
   record_->exit_code = static_cast<int64_t>(code);
   if (beating_.joinable()) {
     beating_.request_stop();
@@ -194,7 +195,7 @@ void FlightLog::close(ExitCode code) {
 
 void FlightLog::enter(std::string_view part) {
   set(record_->part, part);
-  record_->part_since = now();
+  record_->part_since = flight_now();
 }
 
 uint64_t FlightLog::open_group(const std::string& ranks) {
@@ -212,7 +213,7 @@ uint64_t FlightLog::enqueue(uint64_t group, std::string_view ranks, int64_t numb
   place.number = number;
   place.bytes = bytes;
   place.step = record_->step;
-  place.enqueued = now();
+  place.enqueued = flight_now();
   place.begun = place.ended = 0;
   set(place.kind, kind);
   set(place.purpose, ProfilerRange::innermost());
@@ -224,14 +225,14 @@ uint64_t FlightLog::enqueue(uint64_t group, std::string_view ranks, int64_t numb
 void FlightLog::begin(uint64_t collective) {
   FlightCollective& place = entry(collective);
   if (place.number_before == collective) {
-    place.begun = now();
+    place.begun = flight_now();
   }
 }
 
 void FlightLog::end(uint64_t collective) {
   FlightCollective& place = entry(collective);
   if (place.number_before == collective) {
-    place.ended = now();
+    place.ended = flight_now();
   }
 }
 

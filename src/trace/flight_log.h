@@ -37,6 +37,8 @@ struct FlightCollective {
   std::string time(int64_t now) const;
 };
 
+int64_t flight_now();  // by the host's clock
+
 inline constexpr int64_t kFlightRuns = -1;
 
 // The record of one rank as it lies in memory and in its file.
@@ -103,7 +105,7 @@ class FlightLog {
   std::string folder_, shared_;  // shared_: the file in /dev/shm, or ""
   int file_ = -1;
   bool is_said_ = false;  // that the file cannot be written
-  std::mutex mutex_;      // of groups_
+  std::mutex mutex_;      // of groups_ and close()
   std::map<std::string, int> groups_;
   std::jthread beating_;
 };

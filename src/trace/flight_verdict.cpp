@@ -23,10 +23,6 @@ constexpr std::chrono::seconds kBetweenLooks{12};  // twice a write, and a bit
 // In which a rank may take longer than others wait in a step (Phase).
 constexpr std::string_view kPatientParts[] = {"start-up", "data", "saving", "elsewhere"};
 
-int64_t now_of_host() {
-  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 std::string seconds(int64_t from, int64_t to) {
   return formatted("%.0f s", static_cast<double>(std::max<int64_t>(to - from, 0)) * 1e-9);
 }
@@ -94,6 +90,7 @@ struct Meeting {
   std::vector<std::pair<const FlightRank*, FlightCollective>> came{};
   std::vector<const FlightRank*> missing{};
   std::optional<int64_t> waits_since{};  // the first that came and still waits
+  bool runs = false;                     // on some rank, as far as is known
 };
 
 std::vector<Meeting> meetings_of(const std::vector<FlightRank>& ranks) {
@@ -105,6 +102,7 @@ std::vector<Meeting> meetings_of(const std::vector<FlightRank>& ranks) {
       meeting.came.emplace_back(&rank, c);
       if (c.ended == 0) {
         meeting.waits_since = std::min(meeting.waits_since.value_or(c.enqueued), c.enqueued);
+        meeting.runs = meeting.runs || c.begun > 0;
       }
       int64_t& last = newest[c.group][&rank];
       last = std::max(last, c.number);
@@ -124,6 +122,15 @@ std::vector<Meeting> meetings_of(const std::vector<FlightRank>& ranks) {
   }
   std::ranges::sort(open, {}, &Meeting::waits_since);
   return open;
+}
+
+// The one of the open meetings that the others wait for: the oldest that runs, or that a rank is
+// missing in. One that nobody saw begin may have ended: a host looks for the end of a collective of
+// GPUs only when it waits for it.
+const Meeting& cause_of(const std::vector<Meeting>& open) {
+  const auto found = std::ranges::find_if(
+      open, [](const Meeting& meeting) { return meeting.runs || !meeting.missing.empty(); });
+  return found != open.end() ? *found : open.front();
 }
 
 // The records of this job; none where it keeps none, or they cannot be read: what they would
@@ -222,7 +229,7 @@ std::string flight_verdict(const std::vector<FlightRank>& ranks, int64_t now) {
   if (open.empty()) {
     return "";
   }
-  const Meeting& longest = open.front();
+  const Meeting& longest = cause_of(open);
   const FlightCollective& collective = longest.came.front().second;
   std::vector<int> waiting;
   for (const auto& [rank, called] : longest.came) {
@@ -242,23 +249,24 @@ std::string flight_verdict(const std::vector<FlightRank>& ranks, int64_t now) {
 }
 
 std::string flight_verdict_of_job() {
-  const std::string verdict = flight_verdict(ranks_of_job(true), now_of_host());
+  const std::string verdict = flight_verdict(ranks_of_job(true), flight_now());
   return verdict.empty() ? "" : "; " + verdict;
 }
 
 LateRank late_rank_of_job() {
   const std::vector<FlightRank> ranks = ranks_of_job(false);
   const std::vector<Meeting> open = meetings_of(ranks);
-  if (first_lost(ranks) || open.empty() || open.front().missing.empty()) {
+  if (first_lost(ranks) || open.empty() || cause_of(open).missing.empty()) {
     return {};
   }
-  const FlightRank& missing = *open.front().missing.front();
+  const Meeting& cause = cause_of(open);
+  const FlightRank& missing = *cause.missing.front();
   if (std::ranges::count(kPatientParts, std::string_view(missing.record.part)) == 0) {
     return {};
   }
   return {.text = str("rank ", missing.record.rank, " on ", missing.record.host, ", which is ",
-                      missing.place(now_of_host())),
-          .is_said_here = open.front().came.front().first->record.rank == flight_log().rank()};
+                      missing.place(flight_now())),
+          .is_said_here = cause.came.front().first->record.rank == flight_log().rank()};
 }
 
 }  // namespace tandem

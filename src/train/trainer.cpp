@@ -88,9 +88,7 @@ void Trainer::resume() {
   if (is_done()) {
     return;  // leaves all files as they are
   }
-  const std::string begun = on_root(job(), [] {
-    return std::to_string(std::chrono::system_clock::now().time_since_epoch().count());
-  });
+  const std::string begun = on_root(job(), [] { return std::to_string(flight_now()); });
   flight_log().keep_in(directory_.flight(), std::stoll(begun), job().rank(), job().size(),
                        world_.host());
   choose();

@@ -89,12 +89,31 @@ TEST(FlightVerdict, ARankThatHasNotComeIsNamedWithWhatItDoes) {
 TEST(FlightVerdict, OtherGroupsAreNotWaitedFor) {
   FlightCollective other = collective(1, 80);
   other.group = 8;
+  other.begun = other.enqueued;
   set(other.ranks, "ranks 0, 1");
   EXPECT_EQ(flight_verdict({rank(0, {other, collective(5, 60)}), rank(1, {other}),
                             rank(2, {collective(4, 90, true)})},
                            kNow),
             "all ranks came to all_reduce 1 of ranks 0, 1 (bucket 3, 25 MB) of step 412, in which "
             "ranks 0, 1 wait for 80 s: look at the link between them");
+}
+
+// A host that waits for a control message has not looked whether its collectives on the GPU ended.
+TEST(FlightVerdict, WhatNobodySawBeginIsNotTheCauseWhereARankIsMissing) {
+  FlightCollective votes = collective(9, 60, false, "sum", 32);
+  votes.group = 8;
+  FlightCollective earlier = votes;
+  earlier.number = 8;
+  earlier.ended = earlier.enqueued;
+  const FlightCollective on_gpu = collective(4, 90);
+  std::vector<FlightRank> ranks = {rank(0, {earlier, on_gpu, votes}), rank(1, {earlier, on_gpu})};
+  EXPECT_TRUE(flight_verdict(ranks, kNow).starts_with("rank 1 on node1 did not join sum 9"));
+  for (FlightRank& one : ranks) {  // by the record, it runs
+    one.record.last[2].begun = one.record.last[2].enqueued;
+  }
+  EXPECT_TRUE(flight_verdict(ranks, kNow).starts_with("all ranks came to all_reduce 4"));
+  EXPECT_TRUE(flight_verdict({rank(0, {on_gpu}), rank(1, {on_gpu})}, kNow)
+                  .starts_with("all ranks came to all_reduce 4"));
 }
 
 TEST(FlightVerdict, ACallOfAnotherKindOrSizeIsNamed) {

@@ -102,7 +102,7 @@ class Hangs(Workspace):
         self.assertTrue(all(each["ended_ns"] >= each["enqueued_ns"] for each in last[:10]))
         shown = self.check(run("inspect", job.folder, "--flight")).stdout
         self.assertRegex(shown, rf"(?m)^rank 2 on \S+ \(process {process}\) is gone, step \d+, in .*\n"
-                                r"  \w+ \d+ of this run \(.*bytes|MB\) of step \d+ took .* ms$")
+                                r"  \w+ \d+ of this run \(.*(?:bytes|MB)\) of step \d+ took .* ms$")
         self.assertEqual(shown.splitlines()[-1].split(", in ")[0], flight["verdict"].split(", in ")[0])
 
     def test_a_run_that_ended_waits_for_nobody(self):
