@@ -36,6 +36,8 @@ MUTANTS = [
       for name, text in [("y", "close(theirs_.y, own_.y, 3 * u)"),
                          ("log-sum-exp", "close(theirs_.log_sum, own_.log_sum, 0x1p-20)"),
                          ("gradient", "close(theirs_.dqkv, own_.dqkv, 3 * u)")]],
+    Mutant("choices: all keys of one code are alike, so queries have no gradient", "layers/attention/attention_choice.cpp",
+           "head < heads ? 0 : 2 * bit - 1", "0", ["simt.measured_attention MeasuredAttention.AWrongCudnnIsLeftOutAndNamed"]),
     Mutant("choices: a slower cuDNN is used", "layers/attention/attention_choice.cpp",
            "choice.other_seconds < kWorth * choice.own_seconds", "true",
            ["simt.measured_attention MeasuredAttention.ASlowerCudnnIsNot"]),

@@ -1,6 +1,7 @@
 // On the emulated GPU this file takes the place of layers/attention/cudnn_attention.cpp.
 #include "layers/attention/cudnn_attention.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -93,10 +94,17 @@ void backward(CUstream_st* stream, const Problem& p, const void* dy, const void*
     fail(ExitCode::kConfig, "cuDNN: CUDNN_STATUS_EXECUTION_FAILED");
   }
   run(stream, p, workspace, fault(Errs::kGradient, dqkv, p.batch * p.length * p.layout.row()),
-      [=]<class T>(float* own) {
+      [=, errs = simt::cudnn().errs]<class T>(float* own) {
         kernels::attention_backward(Cpu{}, static_cast<const T*>(dy), static_cast<const T*>(qkv),
                                     static_cast<const T*>(y), log_sum, static_cast<T*>(dqkv), 0.0f,
                                     sizes_of(p), own, nullptr);
+        const auto& [heads, kv_heads, width] = p.layout;
+        T* const queries = static_cast<T*>(dqkv) + (p.batch * p.length - 1) * p.layout.row();
+        if (errs == Errs::kQueries) {
+          std::fill_n(queries, heads * width, T(0.0f));
+        } else if (errs == Errs::kKeys) {
+          std::fill_n(queries + heads * width, kv_heads * width, T(0.0f));
+        }
       });
 }
 

@@ -104,7 +104,7 @@ TEST_F(MeasuredAttention, AWrongCudnnIsLeftOutAndNamed) {
   const std::string end =
       ", and is left out, for attention of bf16 [2, 70, 512] with 4 heads, 2 key-value heads of "
       "width 64";
-  for (const Errs errs : {Errs::kY, Errs::kLogSum, Errs::kGradient}) {
+  for (const Errs errs : {Errs::kY, Errs::kLogSum, Errs::kGradient, Errs::kQueries, Errs::kKeys}) {
     EXPECT_EQ(fault({.is_there = true, .errs = errs}),
               "cuDNN gives another result than Tandem's kernels" + end);
   }
