@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 
 #include "comm/transport/ranks.h"
 #include "src/core/error.h"
@@ -29,6 +30,11 @@ class LocalControl final : public Control {
     return std::vector<std::string>(static_cast<size_t>(size_), text);
   }
   void barrier() override {}
+  ClockReading read_clock() override {
+    return {
+        .at =
+            std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count()};
+  }
   std::unique_ptr<Control> split(std::span<const int> colors) override {
     const Ranks part = Ranks(rank_, size_).split(colors);
     return std::make_unique<LocalControl>(part.rank(), part.size());

@@ -40,6 +40,13 @@ std::vector<std::string> MpiControl::all_gather(const std::string& text) {
   return all;
 }
 
+ClockReading MpiControl::read_clock() {
+  ClockReading reading;
+  queue_.run(MpiKind::kClock, sizeof reading.offset,
+             [&](Ring& ring) { reading = ring.read_clock(); });
+  return reading;
+}
+
 void MpiControl::barrier() { queue_.meet(MpiKind::kBarrier); }
 
 }  // namespace tandem

@@ -17,6 +17,7 @@ class MpiControl final : public Control {
   std::string broadcast(std::string text, int root) override;
   std::vector<std::string> all_gather(const std::string& text) override;
   void barrier() override;
+  ClockReading read_clock() override;
   std::unique_ptr<Control> split(std::span<const int> colors) override {
     return std::make_unique<MpiControl>(queue_.split(colors));
   }

@@ -11,10 +11,10 @@ namespace tandem {
 
 namespace {
 
-constexpr int kKinds = 9;
+constexpr int kKinds = 10;
 constexpr const char* kNames[kKinds] = {
     "all_reduce",        "reduce_scatter",    "all_gather", "all_to_all", "sum",
-    "broadcast of text", "gathering of text", "barrier",    "split"};
+    "broadcast of text", "gathering of text", "barrier",    "split",      "clock"};
 
 // Every MPI allows tags up to 32767. A collective's number modulo kNumbers and its kind use the
 // tags below kNumbers * kKinds; the roll call uses the last two.

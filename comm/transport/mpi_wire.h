@@ -27,6 +27,7 @@ enum class MpiKind : uint8_t {
   kExchange,
   kBarrier,
   kSplit,
+  kClock,
 };
 
 std::string_view name_of(MpiKind kind);  // "all_reduce"

@@ -1,7 +1,9 @@
 #include "comm/transport/ring.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <limits>
 
 #include "src/core/error.h"
 
@@ -240,6 +242,39 @@ std::string Ring::hand_out(std::string text, int root) {
   }
   wait_for(tickets);
   return text;
+}
+
+ClockReading Ring::read_clock() {
+  constexpr int kQuestions = 16;
+  const auto now = [] {
+    return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+  };
+  int64_t time = 0;
+  auto* bytes = reinterpret_cast<std::byte*>(&time);
+  const auto send = [&](int to) { transport_.wait(transport_.send(to, bytes, sizeof time)); };
+  const auto receive = [&](int from) {
+    transport_.wait(transport_.receive(from, bytes, sizeof time));
+  };
+  if (transport_.rank() == 0) {
+    for (int question = 0; question < kQuestions * (transport_.size() - 1); ++question) {
+      const int from = 1 + question / kQuestions;
+      receive(from);
+      time = now();
+      send(from);
+    }
+    return {.at = now()};
+  }
+  ClockReading best{.bound = std::numeric_limits<int64_t>::max()};
+  for (int question = 0; question < kQuestions; ++question) {
+    const int64_t asked = now();
+    send(0);
+    receive(0);
+    const int64_t bound = (now() - asked + 1) / 2;
+    if (bound < best.bound) {
+      best = {.at = asked + bound, .offset = time - (asked + bound), .bound = bound};
+    }
+  }
+  return best;
 }
 
 }  // namespace tandem

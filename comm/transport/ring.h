@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "src/core/dtype.h"
+#include "src/device/ranks/control.h"
 
 namespace tandem {
 
@@ -65,6 +66,8 @@ class Ring {
   std::vector<std::string> exchange(const std::string& text);
   // Sends the root's text to every other rank.
   std::string hand_out(std::string text, int root);
+  // As Control::read_clock(): the ranks ask one after the other.
+  ClockReading read_clock();
 
   static constexpr int64_t kPieceBytes = 512 << 10;
 

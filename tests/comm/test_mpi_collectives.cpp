@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <limits>
 #include <numeric>
 #include <thread>
@@ -209,6 +210,19 @@ TEST_F(MpiCollectivesTest, RedistributeMovesWhatThePlacementsSay) {
   EXPECT_THROW(redistribute(ranks, {kPartial, in_place}, {kReplicated, whole}), Error);
   EXPECT_THROW(redistribute(ranks, {kReplicated, whole}, {kSharded, part}), Error);
   EXPECT_THROW(redistribute(ranks, {kSharded, part}, {kPartial, whole}), Error);
+}
+
+// All ranks of this test have the clock of one host.
+TEST_F(MpiCollectivesTest, RanksKnowTheClockOfRank0) {
+  const auto now = [] {
+    return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+  };
+  const int64_t before = now();
+  const ClockReading reading = control.read_clock();
+  EXPECT_GE(reading.at, before);
+  EXPECT_LE(reading.at, now());
+  EXPECT_LE(std::abs(reading.offset), reading.bound);
+  EXPECT_EQ(reading.bound > 0, rank > 0);
 }
 
 TEST_F(MpiCollectivesTest, ControlMessages) {

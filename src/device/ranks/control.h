@@ -2,6 +2,7 @@
 // count as Traffic::kControl. Every rank must make the same calls in the same order.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -10,6 +11,12 @@
 #include "src/device/ranks/wire_count.h"
 
 namespace tandem {
+
+// How the steady clock of rank 0 compares with that of this rank, in nanoseconds: when this one
+// shows `at`, that one shows at + offset, give or take `bound`.
+struct ClockReading {
+  int64_t at = 0, offset = 0, bound = 0;
+};
 
 class Control {
  public:
@@ -22,6 +29,9 @@ class Control {
   virtual std::string broadcast(std::string text, int root) = 0;
   virtual std::vector<std::string> all_gather(const std::string& text) = 0;  // by rank
   virtual void barrier() = 0;
+  // Of 16 questions to rank 0, the answer that took least time (Cristian 1989, "Probabilistic clock
+  // synchronization").
+  virtual ClockReading read_clock() = 0;
 
   // As in Collectives.
   virtual std::unique_ptr<Control> split(std::span<const int> colors) = 0;

@@ -84,6 +84,7 @@ class ThreadControl final : public Control {
   std::vector<double> sum(std::span<const double>) override { unused(); }
   std::string broadcast(std::string, int) override { unused(); }
   void barrier() override { unused(); }
+  ClockReading read_clock() override { unused(); }
   std::unique_ptr<Control> split(std::span<const int>) override { unused(); }
   void set_nodes(std::span<const int>) override { unused(); }
   WireCount wire() const override { unused(); }
