@@ -13,17 +13,21 @@ std::string_view name_of(Phase phase) {
 }
 
 Phase Timeline::enter(Stream& compute, Phase phase) {
-  if (compute.device() == Device::kCuda) {
-    on_gpu_.push_back({phase, compute.record_time()});
-  } else {
-    const Clock::time_point now = Clock::now();
-    if (begun_) {
-      host_s_[static_cast<size_t>(phase_)] += std::chrono::duration<double>(now - since_).count();
-    }
-    since_ = now;
-  }
-  begun_ = true;
   flight_log().enter(name_of(phase));
+  return mark(compute, phase);
+}
+
+void Timeline::enter_range(Stream& compute, const std::string& range) {
+  range_ = range;
+  mark(compute, phase_);
+}
+
+Phase Timeline::mark(Stream& compute, Phase phase) {
+  const bool on_gpu = compute.device() == Device::kCuda;
+  marks_.push_back({.phase = phase,
+                    .range = range_,
+                    .event = on_gpu ? compute.record_time() : Event(),
+                    .host = on_gpu ? Clock::time_point() : Clock::now()});
   return std::exchange(phase_, phase);
 }
 
@@ -39,19 +43,22 @@ void Timeline::wait(Stream& compute, std::optional<Event>& communication) {
 
 Timeline Timeline::take(Stream& compute) {
   enter(compute, phase_);
-  Timeline rest = *this;
-  rest.host_s_ = {};
-  if (!on_gpu_.empty()) {
-    rest.on_gpu_ = {on_gpu_.back()};
-  }
+  Timeline rest;
+  rest.phase_ = phase_;
+  rest.range_ = range_;
+  rest.marks_ = {marks_.back()};
   return std::exchange(*this, std::move(rest));
 }
 
+double Timeline::Mark::seconds_since(const Mark& earlier) const {
+  return host == Clock::time_point() ? event.seconds_since(earlier.event)
+                                     : std::chrono::duration<double>(host - earlier.host).count();
+}
+
 PhaseSeconds Timeline::seconds() const {
-  PhaseSeconds seconds = host_s_;
-  for (size_t i = 0; i + 1 < on_gpu_.size(); ++i) {
-    seconds[static_cast<size_t>(on_gpu_[i].phase)] +=
-        on_gpu_[i + 1].event.seconds_since(on_gpu_[i].event);
+  PhaseSeconds seconds{};
+  for (size_t i = 0; i + 1 < marks_.size(); ++i) {
+    seconds[static_cast<size_t>(marks_[i].phase)] += marks_[i + 1].seconds_since(marks_[i]);
   }
   return seconds;
 }

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -35,9 +36,21 @@ class Timeline {
  public:
   using Clock = std::chrono::steady_clock;
 
+  // A point of the compute stream, and what the time after it belongs to.
+  struct Mark {
+    Phase phase{};
+    std::string range{};  // "block 3 backward"; "" outside of all ranges
+    Event event{};        // on a GPU, where `host` is not set
+    Clock::time_point host{};
+
+    double seconds_since(const Mark& earlier) const;
+  };
+
   // From now on, time belongs to `phase`. Returns the phase until now. The first call begins the
   // timeline.
   Phase enter(Stream& compute, Phase phase);
+  // From now on, time belongs to this range of the same phase.
+  void enter_range(Stream& compute, const std::string& range);
   // compute.wait(communication), as kCommunication. On the CPU it blocks the host.
   void wait(Stream& compute, const Event& communication);
   // The same, once for each event: if there is one, waits and takes it away.
@@ -61,19 +74,17 @@ class Timeline {
   // Returns the timeline up to now; this one goes on, in the same phase.
   Timeline take(Stream& compute);
 
-  // On a GPU, call it only after the compute stream has passed the last call of the others.
+  // In the order of the stream.
+  const std::vector<Mark>& marks() const { return marks_; }
+  // On a GPU, call it only after the compute stream has passed the last mark.
   PhaseSeconds seconds() const;
 
  private:
-  bool begun_ = false;
+  Phase mark(Stream& compute, Phase phase);
+
   Phase phase_ = Phase::kCompute;
-  Clock::time_point since_{};
-  PhaseSeconds host_s_{};
-  struct Mark {
-    Phase phase;  // from here on
-    Event event;
-  };
-  std::vector<Mark> on_gpu_;
+  std::string range_;
+  std::vector<Mark> marks_;
 };
 
 }  // namespace tandem
