@@ -126,7 +126,11 @@ void NcclStream::require_alive() const {
 bool NcclStream::forget_finished() {
   const size_t before = pending_.size();
   while (!pending_.empty() && pending_.front().done.reached()) {
-    flight_log().end(pending_.front().noted);
+    const Collective& done = pending_.front();
+    flight_log().end(done.noted);
+    if (done.is_traced && recorder().is_on()) {
+      recorder().add(flight_log().entry(done.noted), done.first, done.done);
+    }
     pending_.pop_front();
   }
   return pending_.size() < before;

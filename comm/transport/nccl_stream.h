@@ -22,7 +22,7 @@
 #include "src/core/error.h"
 #include "src/device/ranks/control.h"
 #include "src/device/stream.h"
-#include "src/trace/flight_log.h"
+#include "src/trace/recorder.h"
 
 namespace tandem {
 
@@ -57,15 +57,18 @@ class NcclStream {
     }
     forget_finished();
     std::string place = group.place(name, bytes, number);
+    const bool is_traced = recorder().is_on();
     FlightLog& log = flight_log();
     const uint64_t noted = log.enqueue(flight_group, group.name(), number, name, bytes);
+    Event first = is_traced ? stream.record_time() : Event();
     if (bytes > 0) {
       ncclGroupStart();
       const ncclResult_t called = calls();
       const ncclResult_t launched = ncclGroupEnd();
       wait_for_host(comm, is_failure(called) ? called : launched, place);
     }
-    pending_.push_back({std::move(place), stream.record(), noted});
+    Event done = is_traced ? stream.record_time() : stream.record();
+    pending_.push_back({std::move(place), std::move(done), noted, is_traced, std::move(first)});
   }
 
   // Blocks the host until the event is reached, and polls NCCL while collectives are in flight.
@@ -77,6 +80,8 @@ class NcclStream {
     std::string place;
     Event done;
     uint64_t noted;  // in the flight log
+    bool is_traced;
+    Event first{};  // if it is traced
   };
 
   void require_alive() const;

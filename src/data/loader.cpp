@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "src/core/error.h"
+#include "src/device/profiler_range.h"
 
 namespace tandem {
 
@@ -27,9 +28,13 @@ void Loader::run(std::stop_token stop) {
         continue;
       }
       const int64_t first = options_.first_sample + number % per_step * options_.micro_batch;
-      MicroBatch batch = dataset_.training_batch(
-          {.seed = options_.seed, .context = options_.context, .augment = options_.augment},
-          step * options_.global_batch + first, options_.micro_batch);
+      const auto read = [&] {
+        const ProfilerRange range("loader");
+        return dataset_.training_batch(
+            {.seed = options_.seed, .context = options_.context, .augment = options_.augment},
+            step * options_.global_batch + first, options_.micro_batch);
+      };
+      MicroBatch batch = read();
       batch.first_sample = first;
       std::unique_lock lock(mutex_);
       if (!changed_.wait(lock, stop, [&] { return ready_.size() < capacity; })) {

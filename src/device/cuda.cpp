@@ -1,5 +1,6 @@
 #include "src/device/cuda.h"
 
+#include <cuda_profiler_api.h>
 #include <nvtx3/nvToolsExt.h>
 #include <unistd.h>
 
@@ -254,5 +255,11 @@ namespace tandem::nvtx {
 
 void push(const char* name) { nvtxRangePushA(name); }
 void pop() { nvtxRangePop(); }
+void capture(bool on) {
+  // An error means that no profiler listens. It must not be taken for that of a later launch.
+  if ((on ? cudaProfilerStart() : cudaProfilerStop()) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+  }
+}
 
 }  // namespace tandem::nvtx

@@ -14,6 +14,7 @@ namespace tandem {
 namespace nvtx {
 void push(const char* name);
 void pop();
+void capture(bool on);
 }  // namespace nvtx
 
 class ProfilerRange {
@@ -40,6 +41,14 @@ class ProfilerRange {
       nvtx::pop();
     }
     tell();
+  }
+
+  // From now on, or no longer: what a profiler shows that was told to wait for this, such as
+  // nsys profile --capture-range=cudaProfilerApi. Call it only where there is a GPU.
+  static void capture([[maybe_unused]] bool on) {
+    if constexpr (kHasCuda) {
+      nvtx::capture(on);
+    }
   }
 
   // The name of the innermost range of this thread; "" outside of all.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/core/error.h"
+#include "src/device/profiler_range.h"
 #include "src/kernels/convert.h"
 
 namespace tandem {
@@ -49,6 +50,7 @@ Tensor Uploader::upload(const std::vector<T>& values, const Shape& shape, Tensor
 }
 
 DeviceBatch Uploader::upload(const MicroBatch& batch) {
+  const ProfilerRange range("upload");
   if (stream_.device() != Device::kCpu) {
     const int64_t classes = batch.tokens.empty() ? std::ssize(info_.classes) : info_.vocab_size;
     require_range(batch.tokens, info_.vocab_size, 0, "token");

@@ -19,6 +19,7 @@
 #include "src/core/error.h"
 #include "src/core/formatted.h"
 #include "src/device/profiler_range.h"
+#include "src/trace/recorder.h"
 
 namespace tandem {
 
@@ -26,6 +27,7 @@ namespace {
 
 constexpr std::chrono::seconds kBeat{1};
 constexpr int kBeatsPerWrite = 5;
+constexpr int64_t kKept_ns = 600'000'000'000;
 constexpr const char* kShared = "/dev/shm";
 constexpr const char* kPrefix = "tandem-flight-";
 
@@ -55,7 +57,8 @@ FlightRecord* map_shared(const std::string& path) {
   return static_cast<FlightRecord*>(memory);
 }
 
-// What dead processes of this user left in /dev/shm is removed at the next start.
+// What dead processes of this user left in /dev/shm is removed at a later start. It stays for a
+// while, because it says more about a job that has just died than the files in its folder.
 void remove_remains(const std::filesystem::path& folder) {
   std::error_code ignored;
   for (const auto& each : std::filesystem::directory_iterator(folder, ignored)) {
@@ -65,7 +68,7 @@ void remove_remains(const std::filesystem::path& folder) {
     }
     std::ifstream file(each.path(), std::ios::binary);
     file.read(reinterpret_cast<char*>(&record), offsetof(FlightRecord, last));
-    if (file && flight_home() == record.home &&
+    if (file && flight_home() == record.home && record.beat < flight_now() - kKept_ns &&
         !std::filesystem::exists(str("/proc/", record.process))) {
       std::filesystem::remove(each.path(), ignored);
     }
@@ -73,6 +76,10 @@ void remove_remains(const std::filesystem::path& folder) {
 }
 
 }  // namespace
+
+bool moves_tensors(std::string_view kind) {
+  return kind.starts_with("all_") || kind == "reduce_scatter";
+}
 
 int64_t flight_now() {
   return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -139,6 +146,7 @@ void FlightLog::keep_in(const std::string& folder, int64_t start, int rank, int 
       set(record_->range, innermost);
       record_->range_since = flight_now();
     }
+    recorder().enter_range(innermost);
   });
   record_->beat = flight_now();
   write();
@@ -233,6 +241,10 @@ void FlightLog::end(uint64_t collective) {
   FlightCollective& place = entry(collective);
   if (place.number_before == collective) {
     place.ended = flight_now();
+    if (place.begun > 0 && recorder().is_on()) {
+      const int64_t now = trace_now();
+      recorder().add(place, {now - (place.ended - place.begun), now});
+    }
   }
 }
 

@@ -37,6 +37,9 @@ struct FlightCollective {
   std::string time(int64_t now) const;
 };
 
+// Whether a collective is one of Collectives, not of Control.
+bool moves_tensors(std::string_view kind);
+
 int64_t flight_now();  // by the host's clock
 
 inline constexpr int64_t kFlightRuns = -1;
@@ -93,11 +96,11 @@ class FlightLog {
                    int64_t bytes);
   void begin(uint64_t collective);
   void end(uint64_t collective);
-
- private:
   FlightCollective& entry(uint64_t collective) {
     return record_->last[collective % FlightRecord::kCollectives];
   }
+
+ private:
   void beat(const std::stop_token& stop);
   void write();
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "src/core/visible_text.h"
+#include "src/device/profiler_range.h"
 #include "src/device/ranks/agreement.h"
 #include "src/io/checkpoint/checkpoint.h"
 #include "src/io/file.h"
@@ -271,6 +272,7 @@ void Checkpointer::begin(const RunState& state) {
   const std::string path = attempt.partial + "/" + rank_file_name(job_.rank());
   const std::string log = job_.rank() == 0 ? RunDirectory(config_.run).metrics() : "";
   attempt.written = std::async(std::launch::async, [path, slabs, log] {
+    const ProfilerRange range("checkpoint writer");
     const Clock::time_point start = Clock::now();
     FileEntry file = write_rank_file(path, slabs);
     if (std::filesystem::exists(log)) {  // a run that resumes must find the lines up to this step

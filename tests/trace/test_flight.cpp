@@ -213,6 +213,10 @@ TEST(FlightLog, OutlivesItsProcess) {
   waitpid(process, nullptr, 0);
   EXPECT_EQ(read_one(folder).state(), "is gone");
   EXPECT_TRUE(std::filesystem::exists(shared));
+  {  // as if it had died long ago
+    std::fstream file(shared, std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(offsetof(FlightRecord, beat)).write("\1\0\0\0\0\0\0\0", 8);
+  }
   // The next one removes what it left, and its own at the end.
   const pid_t next = start_process(folder, [](FlightLog& log) { log.close(ExitCode::kStopped); });
   waitpid(next, nullptr, 0);
