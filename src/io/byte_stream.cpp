@@ -175,4 +175,22 @@ std::string gunzip(const std::string& bytes, const std::string& name, RecordLimi
   return content;
 }
 
+std::string gzip(const std::string& bytes) {
+  require(bytes.size() <= std::numeric_limits<uInt>::max(), "gzip: more than 4 GiB");
+  z_stream state{};
+  require(deflateInit2(&state, Z_DEFAULT_COMPRESSION, Z_DEFLATED, kGzipOnly, 8,
+                       Z_DEFAULT_STRATEGY) == Z_OK,
+          "zlib");
+  std::string packed(deflateBound(&state, bytes.size()), '\0');
+  state.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+  state.avail_in = static_cast<uInt>(bytes.size());
+  state.next_out = reinterpret_cast<Bytef*>(packed.data());
+  state.avail_out = static_cast<uInt>(packed.size());
+  const int status = deflate(&state, Z_FINISH);
+  packed.resize(state.total_out);
+  deflateEnd(&state);
+  require(status == Z_STREAM_END, "zlib");
+  return packed;
+}
+
 }  // namespace tandem

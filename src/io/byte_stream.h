@@ -54,4 +54,7 @@ std::string read_whole_file(const std::string& path,
 // `name` is used in errors. Errors also above the limit.
 std::string gunzip(const std::string& bytes, const std::string& name, RecordLimit limit);
 
+// A gzip stream of these bytes, less than 4 GiB.
+std::string gzip(const std::string& bytes);
+
 }  // namespace tandem
