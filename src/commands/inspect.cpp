@@ -5,6 +5,7 @@
 
 #include "src/commands/commands.h"
 #include "src/commands/inspect_flight.h"
+#include "src/commands/inspect_trace.h"
 #include "src/commands/request.h"
 #include "src/core/counted.h"
 #include "src/core/formatted.h"
@@ -36,7 +37,8 @@ constexpr const char* kUsage =
 )";
 
 struct Request {
-  bool tensors = false, ranks = false, verify = false, flight = false, json = false, help = false;
+  bool tensors = false, ranks = false, verify = false, flight = false, trace = false, json = false,
+       help = false;
 };
 
 void inspect_data(const std::string& path, bool verify) {
@@ -101,6 +103,7 @@ void inspect_hugging_face(const std::string& folder, const Request& request) {
   refuse(request.json, "--json", folder, "a Hugging Face model");
   refuse(request.ranks, "--ranks", folder, "a Hugging Face model");
   refuse(request.flight, "--flight", folder, "a Hugging Face model");
+  refuse(request.trace, "--trace", folder, "a Hugging Face model");
   const HuggingFaceReader reader(folder);
   show("model       %s (Hugging Face)\n", folder.c_str());
   if (request.tensors || request.verify) {
@@ -177,10 +180,11 @@ void print_run(const RunFacts& run) {
 
 void inspect_run(const std::string& path, const Request& request) {
   const RunDirectory directory(path);
-  if (request.flight) {
-    refuse(request.tensors || request.ranks || request.verify, "--flight", path,
-           "together with --tensors, --ranks or --verify");
-    inspect_flight(directory.flight(), request.json);
+  if (request.flight || request.trace) {
+    refuse((request.flight && request.trace) || request.tensors || request.ranks || request.verify,
+           request.flight ? "--flight" : "--trace", path, "together with others than --json");
+    request.flight ? inspect_flight(directory.flight(), request.json)
+                   : inspect_trace(directory.trace(), request.json);
     return;
   }
   const RunFacts run = read_run(directory);
@@ -259,6 +263,7 @@ void inspect_folder(const std::string& path, const Request& request) {
   const char* is = runs.empty() ? "which holds a checkpoint and no run" : "a folder of runs";
   refuse(request.ranks, "--ranks", path, is);
   refuse(request.flight, "--flight", path, is);
+  refuse(request.trace, "--trace", path, is);
   refuse(runs.empty() && request.json, "--json", path, is);
   refuse(!runs.empty() && request.tensors, "--tensors", path, is);
   refuse(!runs.empty() && request.verify, "--verify", path, is);
@@ -283,6 +288,8 @@ ExitCode inspect_command(const Words& words, World& world) {
               "read everything and compare hashes; shows those of a checkpoint's tensors");
   options.add("flight", request.flight,
               "of a run: what each rank did last, and what a run that hangs waits for");
+  options.add("trace", request.trace,
+              "of a run: where the time of the steps of log.trace went, and who waited for whom");
   options.add("json", request.json, "of runs: JSON instead of text");
   options.add("help", request.help, "print this");
   const CommandLine line = options.parse(words);
@@ -299,6 +306,7 @@ ExitCode inspect_command(const Words& words, World& world) {
     refuse(request.tensors, "--tensors", line.positional[0], "a file");
     refuse(request.ranks, "--ranks", line.positional[0], "a file");
     refuse(request.flight, "--flight", line.positional[0], "a file");
+    refuse(request.trace, "--trace", line.positional[0], "a file");
     refuse(request.json, "--json", line.positional[0], "a file");
     inspect_data(line.positional[0], request.verify);
   }

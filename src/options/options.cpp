@@ -18,14 +18,13 @@ namespace po = boost::program_options;
 
 constexpr const char* kText = "text";  // what a setting without restrictions allows
 constexpr const char* kYesOrNo = "true or false";
-// Settings that are no more, with the value that meant nothing; null: what they said is no longer
-// needed.
-constexpr std::pair<std::string_view, const char*> kRemoved[] = {{"log.trace", "false"},
-                                                                 {"run.gemm_plans", nullptr}};
+// What older programs wrote: settings with a value that says nothing now; null: whatever the value.
+constexpr std::pair<std::string_view, const char*> kOld[] = {{"log.trace", "false"},
+                                                             {"run.gemm_plans", nullptr}};
 
-bool is_removed(const std::string& key, const std::string& value) {
-  return std::ranges::any_of(kRemoved, [&](const auto& removed) {
-    return key == removed.first && (!removed.second || value == removed.second);
+bool is_old(const std::string& key, const std::string& value) {
+  return std::ranges::any_of(kOld, [&](const auto& old) {
+    return key == old.first && (!old.second || value == old.second);
   });
 }
 
@@ -190,7 +189,7 @@ std::vector<std::string> Options::apply_stored(const std::vector<Assignment>& as
     for (const Assignment& assignment : assignments) {
       const auto& [key, value, origin, bare] = assignment;
       const Setting* setting = find(key);
-      const bool is_left_out = setting ? setting->unmet() != nullptr : is_removed(key, value);
+      const bool is_left_out = is_old(key, value) || (setting && setting->unmet() != nullptr);
       if (choices == is_choice(key) && !is_left_out) {
         append(problems, apply({assignment}));
       }

@@ -10,6 +10,8 @@ namespace tandem {
 
 namespace {
 
+constexpr int64_t kMostTracedSteps = 1000;  // a step has thousands of events
+
 void bind_train(Options& o, TrainConfig& train) {
   // Large enough for anything, small enough that no product of two overflows.
   constexpr int64_t kMostSteps = int64_t{1} << 40, kLargestBatch = 1 << 22;
@@ -211,6 +213,8 @@ void Config::bind(Options& o) {
         "validations between samples in TensorBoard: text, or images with predictions; 0: none");
   o.add("log.histograms", log.histograms,
         "histograms of weights and gradients in TensorBoard at each validation");
+  o.add("log.trace", log.trace,
+        "steps of which trace.json.gz shows every moment, such as 20-25; empty: none");
 }
 
 TrainingStepOptions Config::training_step(int ranks) const {
@@ -273,6 +277,11 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
   if (!StepRanges::parse(config.train.skip_batches)) {
     problems.push_back(str("train.skip_batches = \"", visible(config.train.skip_batches),
                            "\" must be steps, such as 7, 3-5 or 3-5,9; the first step is 1"));
+  }
+  const std::optional<StepRanges> traced = StepRanges::parse(config.log.trace);
+  if (!traced || traced->all().size() > 1 || traced->count() > kMostTracedSteps) {
+    problems.push_back(str("log.trace = \"", visible(config.log.trace), "\" must be up to ",
+                           kMostTracedSteps, " steps in a row, such as 20-25; the first is 1"));
   }
   if (!config.log.tensorboard && (config.log.sample_every > 0 || config.log.histograms)) {
     problems.push_back(str(config.log.histograms ? "log.histograms = true" : "log.sample_every",

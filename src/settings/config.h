@@ -129,6 +129,7 @@ struct LogConfig {
   bool tensorboard = true;
   int64_t sample_every = 0;
   bool histograms = false;
+  std::string trace{};
 };
 
 struct Config {

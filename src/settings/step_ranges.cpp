@@ -25,6 +25,14 @@ std::optional<StepRanges> StepRanges::parse(std::string_view text) {
   return steps;
 }
 
+int64_t StepRanges::count() const {
+  int64_t count = 0;
+  for (const auto& [first, last] : ranges_) {
+    count += last - first + 1;
+  }
+  return count;
+}
+
 bool StepRanges::contains(int64_t step) const {
   return std::ranges::any_of(ranges_, [&](const std::pair<int64_t, int64_t>& range) {
     return range.first <= step && step <= range.second;

@@ -15,9 +15,12 @@ class StepRanges {
   static std::optional<StepRanges> parse(std::string_view text);
 
   bool contains(int64_t step) const;
+  int64_t count() const;  // of steps; one that is named twice counts twice
+  // First and last step of each range.
+  const std::vector<std::pair<int64_t, int64_t>>& all() const { return ranges_; }
 
  private:
-  std::vector<std::pair<int64_t, int64_t>> ranges_;  // first and last step of each
+  std::vector<std::pair<int64_t, int64_t>> ranges_;
 };
 
 }  // namespace tandem

@@ -76,6 +76,8 @@ void Trainer::build(int ranks_here) {
                                             config_.train.global_batch);
   upload_ = std::make_unique<Uploader>(machine_.stream, machine_.memory, machine_.staging,
                                        dataset_->info(), training_->store().values.dtype());
+  tracing_ = std::make_unique<Tracing>(config_.log.trace, machine_, training_->timeline(),
+                                       directory_, world_.host());
   views_ =
       std::make_unique<ModelViews>(config_, *dataset_, *model_, *training_, machine_, *upload_);
 }
@@ -173,6 +175,10 @@ ExitCode Trainer::run() {
   window_->begin();
   static_cast<void>(training_->timeline().take(machine_.stream));
   while (state_.step < config_.train.steps) {
+    if (tracing_->is_due(state_.step + 1)) {
+      finish_steps();
+      leave_out(Phase::kElsewhere, "tracing", [&] { tracing_->turn(); });
+    }
     StepPlan plan = plan_step();
     finish_steps(1);
     if (plan.agreed.stop) {
@@ -260,7 +266,11 @@ double Trainer::leave_out(Phase phase, std::string_view reason, const std::funct
   }
   {
     const ProfilerRange range{std::string(reason)};
+    const MetricsWindow::Mark begin = window_->mark();
     during(phase, work);
+    if (phase == Phase::kElsewhere) {
+      window_->leave_out_messages(begin);
+    }
   }
   if (shown) {
     shown->go_on();
@@ -309,6 +319,7 @@ void Trainer::check(const Pending& done) {
     world_.set_timeout_s(DistConfig::kLaterTimeout_s);
   }
   window_->add(done.end, done.timeline.seconds());
+  tracing_->add(done.step, done.timeline);
   if (done.step % config_.train.log_every == 0 || done.step == 1 ||
       done.step == config_.train.steps) {
     log_step(done, state);
@@ -340,7 +351,6 @@ void Trainer::rest() {
 void Trainer::validate() {
   rest();
   leave_out(Phase::kElsewhere, "validating", [&] {
-    const MetricsWindow::Mark start = window_->mark();
     const Context context{.stream = machine_.stream,
                           .memory = machine_.memory,
                           .gate = &training_->store().gradients};
@@ -352,7 +362,6 @@ void Trainer::validate() {
       log_->validation(state_.step, result);
     }
     views_->show(state_.step, last_scale_, log_.get());
-    window_->leave_out_messages(start);
   });
   saver_->save_if_best();
 }
@@ -364,6 +373,7 @@ void Trainer::save() {
 
 ExitCode Trainer::finish(bool stopped) {
   finish_steps();
+  leave_out(Phase::kElsewhere, "", [&] { tracing_->finish(); });
   saver_->expect_end();
   const bool saves = stopped || config_.checkpoint.at_end;
   if (!stopped && saves && dataset_->windows(Split::kVal, config_.model->context()) > 0 &&

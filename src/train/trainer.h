@@ -19,6 +19,7 @@
 #include "src/stop/stop_requests.h"
 #include "src/train/model_views.h"
 #include "src/train/saver.h"
+#include "src/train/tracing.h"
 #include "src/train/votes.h"
 #include "src/weights/make_model.h"
 #include "src/weights/run_directory.h"
@@ -102,6 +103,7 @@ class Trainer {
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<MetricsWindow> window_;  // since the last logged step
   std::unique_ptr<Saver> saver_;
+  std::unique_ptr<Tracing> tracing_;
   std::unique_ptr<RunLog> log_;  // rank 0
 
   RunState state_;         // of the last settled step, except `step`: that one may still be running

@@ -27,6 +27,8 @@ class RunDirectory {
   std::string tokenizer() const { return path_ + "/tokenizer.h5"; }
   std::string choices() const { return path_ + "/choices.json"; }
   std::string flight() const { return path_ + "/flight"; }  // a record of each rank
+  std::string trace() const { return path_ + "/trace"; }    // a file of each rank
+  std::string job_trace() const { return path_ + "/trace.json.gz"; }
   // Event files lie in the folder itself, because TensorBoard calls a run by its folder.
   const std::string& tensorboard() const { return path_; }
 

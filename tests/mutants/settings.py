@@ -27,7 +27,7 @@ MUTANTS = [
     Mutant("of stored settings the kind is read in its turn", "src/options/options.cpp",
            "if (choices == is_choice(key) && !is_left_out) {", "if (choices && !is_left_out) {", ["settings.kinds"]),
     Mutant("stored settings that nothing reads are errors", "src/options/options.cpp",
-           "setting ? setting->unmet() != nullptr : ", "setting ? false : ", ["settings.kinds", "weights.stored"]),
+           " || (setting && setting->unmet() != nullptr)", "", ["settings.kinds", "weights.stored"]),
     Mutant("optim.clip_norm is ignored", "src/settings/config.cpp", ".clip_norm = optim.clip_norm,", "",
            ["program.settings Settings.test_optim_clip_norm"]),
     Mutant("optim.min_lr is ignored", "src/settings/config.h", "            .min_lr = optim.min_lr,\n", "",

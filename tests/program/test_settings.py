@@ -281,6 +281,7 @@ ROWS = {
         Row(0, 1, gives(has_events("samples/predictions", "PNG"), [False] * 2, [True] * 2), same(losses, weights), given=MLP),
         Row(0, 1, ends=(CONFIG, "log.sample_every writes to TensorBoard; set log.tensorboard = true"),
             given="log.tensorboard=false")],
+    "log.trace": [Row("", "1-2", same(losses, weights), gives(exists("trace.json.gz"), False, True))],
     "log.histograms": [Row("false", "true", same(losses, weights),
                            gives(has_events("weights/wte", "gradients/wte"), [False] * 2, [True] * 2))],
 }

@@ -11,7 +11,7 @@ src/device:                 src/core
 src/device/ranks:           src/core src/device
 src/kernels:                src/core src/device
 src/product src/autograd:   src/core src/device src/kernels
-src/trace:                  src/core src/device
+src/trace:                  src/core src/device src/device/ranks
 layers/activation layers/add layers/batchnorm2d layers/dropout layers/embedding layers/pool2d layers/shortcut:
                             src/autograd src/device src/kernels
 layers/conv2d layers/linear: src/autograd src/device src/kernels src/product
@@ -32,7 +32,7 @@ optim:                      src/core src/device src/kernels
 src/io src/stop:            src/core
 src/io/hdf5 src/io/safetensors: src/core src/io
 src/io/checkpoint:          src/core src/device src/io src/io/hdf5
-src/data:                   src/core src/io src/io/hdf5
+src/data:                   src/core src/device src/io src/io/hdf5
 src/data/bpe:               src/core src/io src/data
 src/prepare:                src/core src/io src/io/hdf5 src/data src/data/bpe
 src/options:                src/core src/data
@@ -51,14 +51,15 @@ src/inference:              src/core src/device src/device/ranks src/kernels src
 src/estimate:               src/core src/device src/product src/data layers/attention layers/models comm comm/sharding
                             comm/transport src/step src/settings src/machine src/weights
 src/report/writers:         src/core src/io src/options
+src/report/trace:           src/core src/io src/trace
 src/report:                 src/core src/device src/device/ranks src/trace src/io src/io/checkpoint src/data layers/models
                             src/options src/settings src/machine src/weights src/inference src/report/writers
 src/train:                  src/core src/device src/device/ranks src/trace src/kernels src/io src/io/checkpoint src/data src/stop layers/attention
                             layers/models comm src/step src/settings src/machine src/weights src/weights/hugging_face
-                            src/inference src/estimate src/report
+                            src/inference src/estimate src/report src/report/trace
 src/commands:               src/core src/device src/device/ranks src/trace src/kernels src/io src/io/checkpoint src/data src/prepare
                             src/options src/stop comm src/settings src/machine src/weights src/weights/hugging_face src/inference
-                            src/estimate src/report src/report/writers src/train
+                            src/estimate src/report src/report/trace src/report/writers src/train
 '
 listed=$(awk '/^[^ ]/ { n = split(substr($0, 1, index($0, ":") - 1), from); sub(/.*:/, "") }
   { for (i = 1; i <= n; ++i) for (j = 1; j <= NF; ++j) print from[i], $j }' <<<"$allowed" | sort -u)
