@@ -37,7 +37,8 @@ void check(int code, const std::string& what) {
                           error_class == MPI_ERR_RANK || error_class == MPI_ERR_TAG ||
                           error_class == MPI_ERR_BUFFER || error_class == MPI_ERR_COMM ||
                           error_class == MPI_ERR_TYPE || error_class == MPI_ERR_ARG;
-  fail(wrong_call ? ExitCode::kInternal : ExitCode::kTemporary, str(what, ": ", text));
+  fail(wrong_call ? ExitCode::kInternal : ExitCode::kTemporary,
+       str(what, ": ", text, wrong_call ? flight_verdict_of_job().text : ""));
 }
 
 // --- The roll call: when a peer is silent, this rank asks all ranks of the job who waits in a
@@ -173,7 +174,8 @@ void MpiWire::wait(Ticket ticket) {
     if (count != message.bytes) {
       fail(ExitCode::kInternal,
            str(place(), ": ", other(message), " sent ", count, " bytes where ", message.bytes,
-               " were expected; the ranks disagree about this collective"));
+               " were expected; the ranks disagree about this collective",
+               flight_verdict_of_job().text));
     }
   }
 }
@@ -209,13 +211,14 @@ std::string MpiWire::other(const Message& message) const {
 
 void MpiWire::fail_silent(const Message& message, double seconds) const {
   const std::string absent = absent_ranks();
-  fail(ExitCode::kTemporary,
-       str(place(), ": ", other(message), message.outgoing ? " took nothing" : " sent nothing",
-           " for ", seconds, " s; ",
-           absent.empty() ? "all ranks wait, but not for the same: this is a bug"
-                          : str("missing: rank ", absent, " (lost, stuck or very late)"),
-           "; start the job again from its last checkpoint, or raise dist.timeout_s",
-           flight_verdict_of_job()));
+  const JobVerdict verdict = flight_verdict_of_job();
+  fail(
+      verdict.code,
+      str(place(), ": ", other(message), message.outgoing ? " took nothing" : " sent nothing",
+          " for ", seconds, " s; ",
+          absent.empty() ? "all ranks wait, but not for the same: this is a bug"
+                         : str("missing: rank ", absent, " (lost, stuck or very late)"),
+          "; start the job again from its last checkpoint, or raise dist.timeout_s", verdict.text));
 }
 
 }  // namespace tandem

@@ -167,11 +167,12 @@ void NcclStream::abort(ncclResult_t result, ncclComm_t comm, const std::string& 
 }
 
 void NcclStream::abort_silent(const std::string& what, double seconds) {
-  abort(ExitCode::kTemporary,
+  const JobVerdict verdict = flight_verdict_of_job();
+  abort(verdict.code,
         str(what, ": nothing moved for ", seconds,
             " s; a rank is lost, stuck or very late; start the job again from its last "
             "checkpoint, or raise dist.timeout_s",
-            flight_verdict_of_job()));
+            verdict.text));
 }
 
 void NcclStream::abort(ExitCode code, const std::string& message) {

@@ -77,12 +77,13 @@ void remove_remains(const std::filesystem::path& folder) {
 
 }  // namespace
 
-bool moves_tensors(std::string_view kind) {
-  return kind.starts_with("all_") || kind == "reduce_scatter";
-}
-
 int64_t flight_now() {
   return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+bool moves_tensors(std::string_view kind) {
+  return kind == "all_reduce" || kind == "reduce_scatter" || kind == "all_gather" ||
+         kind == "all_to_all";
 }
 
 std::string FlightCollective::text() const {

@@ -37,10 +37,11 @@ struct FlightCollective {
   std::string time(int64_t now) const;
 };
 
-// Whether a collective is one of Collectives, not of Control.
-bool moves_tensors(std::string_view kind);
-
 int64_t flight_now();  // by the host's clock
+
+// Whether collectives of this kind pass tensors on; those of the others are control messages, whose
+// sizes may differ between ranks.
+bool moves_tensors(std::string_view kind);
 
 inline constexpr int64_t kFlightRuns = -1;
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <optional>
 #include <thread>
@@ -93,6 +94,7 @@ struct Meeting {
   bool runs = false;                     // on some rank, as far as is known
 };
 
+// Those that ended, too. By group and number.
 std::vector<Meeting> meetings_of(const std::vector<FlightRank>& ranks) {
   std::map<std::pair<uint64_t, int64_t>, Meeting> all;
   std::map<uint64_t, std::map<const FlightRank*, int64_t>> newest;  // by group and member
@@ -108,20 +110,42 @@ std::vector<Meeting> meetings_of(const std::vector<FlightRank>& ranks) {
       last = std::max(last, c.number);
     }
   }
-  std::vector<Meeting> open;
+  std::vector<Meeting> meetings;
   for (auto& [key, meeting] : all) {
-    if (!meeting.waits_since) {
-      continue;
-    }
     for (const auto& [member, last] : newest[key.first]) {
       if (last < key.second) {
         meeting.missing.push_back(member);
       }
     }
-    open.push_back(std::move(meeting));
+    meetings.push_back(std::move(meeting));
   }
-  std::ranges::sort(open, {}, &Meeting::waits_since);
-  return open;
+  return meetings;
+}
+
+// Those that a rank waits in, the longest first.
+std::vector<Meeting> open_of(std::vector<Meeting> meetings) {
+  std::erase_if(meetings, [](const Meeting& meeting) { return !meeting.waits_since; });
+  std::ranges::sort(meetings, {}, &Meeting::waits_since);
+  return meetings;
+}
+
+// What ranks called differently under one number, the first time; "" if nothing is known of it.
+std::string difference_in(const std::vector<Meeting>& meetings) {
+  std::string text;
+  int64_t earliest = std::numeric_limits<int64_t>::max();
+  for (const Meeting& meeting : meetings) {
+    const auto& [first, wanted] = meeting.came.front();
+    for (const auto& [other, called] : meeting.came) {
+      const bool differs = std::strcmp(called.kind, wanted.kind) != 0 ||
+                           (called.bytes != wanted.bytes && moves_tensors(wanted.kind));
+      if (differs && called.enqueued < earliest) {
+        earliest = called.enqueued;
+        text = str("rank ", other->record.rank, " on ", other->record.host, " calls ",
+                   called.text(), ", where rank ", first->record.rank, " calls ", wanted.text());
+      }
+    }
+  }
+  return text;
 }
 
 // The one of the open meetings that the others wait for: the oldest that runs, or that a rank is
@@ -216,18 +240,11 @@ std::string flight_verdict(const std::vector<FlightRank>& ranks, int64_t now) {
     return str(name(*lost), " ", lost->state(), ", ",
                lost->place(lost->life == Life::kStopped ? now : lost->record.beat));
   }
-  const std::vector<Meeting> open = meetings_of(ranks);
-  for (const Meeting& meeting : open) {
-    const auto& [first, wanted] = meeting.came.front();
-    for (const auto& [other, called] : meeting.came) {
-      if (std::strcmp(called.kind, wanted.kind) != 0 || called.bytes != wanted.bytes) {
-        return str("rank ", other->record.rank, " calls ", called.text(), ", where rank ",
-                   first->record.rank, " calls ", wanted.text());
-      }
-    }
-  }
-  if (open.empty()) {
-    return "";
+  std::vector<Meeting> meetings = meetings_of(ranks);
+  const std::string difference = difference_in(meetings);
+  const std::vector<Meeting> open = open_of(std::move(meetings));
+  if (!difference.empty() || open.empty()) {
+    return difference;
   }
   const Meeting& longest = cause_of(open);
   const FlightCollective& collective = longest.came.front().second;
@@ -248,14 +265,20 @@ std::string flight_verdict(const std::vector<FlightRank>& ranks, int64_t now) {
              collective.text(), ", in which ", waits, ": it is ", missing.place(now));
 }
 
-std::string flight_verdict_of_job() {
-  const std::string verdict = flight_verdict(ranks_of_job(true), flight_now());
-  return verdict.empty() ? "" : "; " + verdict;
+JobVerdict flight_verdict_of_job() {
+  const std::vector<FlightRank> ranks = ranks_of_job(true);
+  const std::string verdict = flight_verdict(ranks, flight_now());
+  if (verdict.empty()) {
+    return {};
+  }
+  return {.text = "; " + verdict,
+          .code = verdict == difference_in(meetings_of(ranks)) ? ExitCode::kInternal
+                                                               : ExitCode::kTemporary};
 }
 
 LateRank late_rank_of_job() {
   const std::vector<FlightRank> ranks = ranks_of_job(false);
-  const std::vector<Meeting> open = meetings_of(ranks);
+  const std::vector<Meeting> open = open_of(meetings_of(ranks));
   if (first_lost(ranks) || open.empty() || cause_of(open).missing.empty()) {
     return {};
   }

@@ -33,7 +33,7 @@ struct FlightRank {
 std::vector<FlightRank> read_flight(const std::string& folder, bool looks_twice);
 
 // One line, or "" if nothing is wrong. The first that fits: a process that is gone, stopped or
-// silent; ranks that call different collectives under one number of a group; a rank that has not
+// silent; ranks that called different collectives under one number of a group; a rank that has not
 // come to the collective that waits longest, and what it does; or all came, and it does not end.
 std::string flight_verdict(const std::vector<FlightRank>& ranks, int64_t now);
 
@@ -44,8 +44,15 @@ struct LateRank {
 };
 LateRank late_rank_of_job();
 
-// For the end of an error: "; " and the verdict on the job of this process. "" where the job keeps
-// no records, or they cannot be read.
-std::string flight_verdict_of_job();
+// For an error of a job that waits in vain.
+struct JobVerdict {
+  // "; " and the verdict on the job of this process. "" where the job keeps no records, or they
+  // cannot be read.
+  std::string text{};
+  // kInternal where ranks called different collectives: to start again does not help. Otherwise
+  // kTemporary.
+  ExitCode code = ExitCode::kTemporary;
+};
+JobVerdict flight_verdict_of_job();
 
 }  // namespace tandem

@@ -119,10 +119,28 @@ TEST(FlightVerdict, WhatNobodySawBeginIsNotTheCauseWhereARankIsMissing) {
 TEST(FlightVerdict, ACallOfAnotherKindOrSizeIsNamed) {
   for (const FlightCollective& odd :
        {collective(4, 50, false, "all_gather"), collective(4, 50, false, "all_reduce", 8)}) {
-    EXPECT_EQ(flight_verdict({rank(0, {collective(4, 60)}), rank(1, {odd})}, kNow),
-              str("rank 1 calls ", odd.text(),
-                  ", where rank 0 calls all_reduce 4 of this run (bucket 3, 25 MB) of step 412"));
+    const std::string verdict =
+        str("rank 1 on node1 calls ", odd.text(),
+            ", where rank 0 calls all_reduce 4 of this run (bucket 3, 25 MB) of step 412");
+    EXPECT_EQ(flight_verdict({rank(0, {collective(4, 60)}), rank(1, {odd})}, kNow), verdict);
+    // Also where both ended, before all that is different later.
+    FlightCollective ended = odd;
+    ended.ended = ended.enqueued + 1;
+    EXPECT_EQ(
+        flight_verdict({rank(0, {collective(4, 60, true), collective(5, 40, true)}),
+                        rank(1, {ended, collective(5, 40, true, "all_to_all"), collective(6, 40)})},
+                       kNow),
+        verdict);
   }
+}
+
+// A rank that only receives a text knows no length.
+TEST(FlightVerdict, SizesOfTextsMayDiffer) {
+  const auto text = [](int64_t bytes) {
+    return collective(4, 50, false, "broadcast of text", bytes);
+  };
+  EXPECT_TRUE(flight_verdict({rank(0, {text(90)}), rank(1, {text(0)})}, kNow)
+                  .starts_with("all ranks came to broadcast of text 4"));
 }
 
 // Before what waits: who is lost. Of several, the one that has not run for longest; one that ended
