@@ -52,6 +52,9 @@ class Mesh {
   // The number of data groups in the job, and of this rank's.
   int data_groups() const { return job_.size() / size(Axis::kData); }
   int data_group() const { return color_of(job_.rank(), {Axis::kData}); }
+  // The same for stages, all of one size.
+  int stages() const { return job_.size() / (size(Axis::kData) * size(Axis::kTensor)); }
+  int stage_number() const { return color_of(job_.rank(), {Axis::kData, Axis::kTensor}); }
 
   WireCount wire() const;  // of all groups, control messages too
 

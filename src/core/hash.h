@@ -1,5 +1,5 @@
-// FNV-1a (Fowler, Noll, Vo), for names and layouts: the same on every machine and in every version,
-// because initial weights depend on the hashes of names.
+// FNV-1a (Fowler, Noll, Vo), for names, layouts and calls: the same on every machine and in every
+// version, because initial weights depend on the hashes of names.
 #pragma once
 
 #include <cstdint>

@@ -228,7 +228,16 @@ uint64_t FlightLog::enqueue(uint64_t group, std::string_view ranks, int64_t numb
   set(place.purpose, ProfilerRange::innermost());
   set(place.ranks, ranks);
   place.number_after = count;
+  if (moves_tensors(kind)) {
+    calls_.add(kind);
+    calls_.add(bytes);
+  }
   return count;
+}
+
+// The upper bits depend on all of the hash, the lower ones do not.
+uint32_t FlightLog::take_calls() {
+  return static_cast<uint32_t>(std::exchange(calls_, {}).value() >> (64 - kCallsBits));
 }
 
 void FlightLog::begin(uint64_t collective) {

@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "src/core/error.h"
+#include "src/core/hash.h"
 
 namespace tandem {
 
@@ -100,6 +101,10 @@ class FlightLog {
   FlightCollective& entry(uint64_t collective) {
     return record_->last[collective % FlightRecord::kCollectives];
   }
+  // What this rank did with tensors since the last call, in kCallsBits bits: a hash of the kinds
+  // and the bytes of the collectives, in order. All of these come from the calling thread.
+  uint32_t take_calls();
+  static constexpr int kCallsBits = 20;
 
  private:
   void beat(const std::stop_token& stop);
@@ -111,6 +116,7 @@ class FlightLog {
   bool is_said_ = false;  // that the file cannot be written
   std::mutex mutex_;      // of groups_ and close()
   std::map<std::string, int> groups_;
+  Fnv1a<uint64_t> calls_;
   std::jthread beating_;
 };
 

@@ -207,17 +207,14 @@ Trainer::StepPlan Trainer::plan_step() {
   StepPlan plan{.skips = skip_batches_.contains(number)};
   Votes votes{.stop = stop_.any(state_.step),
               .save = job().rank() == 0 && saver_->checkpoints().overdue(),
-              .written = saver_->checkpoints().is_written()};
+              .written = saver_->checkpoints().is_written(),
+              .calls = flight_log().take_calls()};
   for (int64_t i = 0; i < training_->batch().accumulation() && !plan.skips; ++i) {
     plan.batch.push_back(during(Phase::kData, [&] { return loader_->next(); }));
     votes.targets += static_cast<double>(plan.batch.back().target_count);
   }
   plan.agreed = during(Phase::kCommunication, [&] { return decide(votes, *machine_.mesh()); });
-  if (plan.agreed.empty && !plan.skips) {
-    throw AgreedError(
-        ExitCode::kData,
-        str("step ", number, ": the global batch has no targets; every one is ignored"));
-  }
+  require_good(plan.agreed, !plan.skips, number, world_);
   return plan;
 }
 
