@@ -2,6 +2,7 @@
 # Runs a launcher, and starts the same command again when the run has died; launch/README.md says after which exit codes.
 #   launch/supervise.sh --run runs/NAME [options] -- mpirun -np 8 build/tandem train --run.name NAME ...
 set -euo pipefail
+here=$(dirname "$(realpath "$0")")
 
 usage="usage: launch/supervise.sh --run FOLDER [options] -- COMMAND [ARGUMENT...]
 
@@ -30,10 +31,12 @@ kill_rest() {
   done
 }
 
+# Moves what dead ranks of this run left of their flight records to its folder; a start of tandem removes those of other runs.
 # Removes this user's shared memory and session folders that dead runs of Open MPI and NCCL left. Files are listed before
 # their users: one that is created meanwhile stays. Whoever creates one has it open until it is mapped.
 remove_leftovers() {
   local files used folder
+  "$here/keep_flight.sh" "$run/flight" || true
   files=$(find /dev/shm -maxdepth 1 -type f -uid "$EUID" \( -name 'vader_segment.*' -o -name 'sm_segment.*' -o -name 'nccl-*' \) || true)
   if [ -n "$files" ]; then
     used=$({ find /proc/[0-9]*/fd -lname '/dev/shm/*' -printf '%l\n'; grep -ho '/dev/shm/.*' /proc/[0-9]*/maps; } 2>/dev/null || true)
@@ -46,7 +49,7 @@ remove_leftovers() {
 
 # The guard, a process of its own, cleans up when the supervisor has ended in any way.
 if [ "${1:-}" = --guard ]; then
-  id=$2
+  id=$2 run=$3
   trap '' TERM INT HUP USR1 PIPE
   read -r || true  # until the supervisor's end of the pipe is closed
   kill_rest
@@ -110,7 +113,7 @@ trap request_stop TERM INT HUP USR1
 trap : PIPE  # nobody need read the output
 
 id=$$-$(date +%s%N)
-coproc guard { exec setsid "$BASH" "$0" --guard "$id"; }
+coproc guard { exec setsid "$BASH" "$0" --guard "$id" "$run"; }
 guard_pid=${guard_PID:?} guard_input=${guard[1]}
 finish() {
   exec {guard_input}>&-
@@ -140,6 +143,23 @@ attempt() {
   wait "$child" 2>/dev/null || code=$?
 }
 
+# Says which rank is the cause of an attempt's end, as its flight records tell. The program is the last word of the command that
+# ends in /tandem and can be run, or else build/tandem. It looks twice in 12 s at ranks on other hosts. A request to stop does
+# not wait for it.
+say_cause() {
+  local word tandem=$here/../build/tandem cause=""
+  for word; do
+    if [[ $word == */tandem && -f $word && -x $word ]]; then tandem=$word; fi
+  done
+  # The guard waits for the end of its input, and then kills what is left.
+  exec {told}< <(exec {guard_input}>&-; TANDEM_SUPERVISOR=$id timeout -k 1 30 "$tandem" inspect "$run" --flight 2>/dev/null | tail -n 1)
+  until read -rt 0.1 -u "$told" cause; do
+    if [ $? -le 128 ] || [ -n "$stop_at" ]; then break; fi  # nothing was said, or the time is over
+  done
+  exec {told}<&-
+  [[ ! $cause =~ ^(rank|all ranks) ]] || say "$cause"
+}
+
 remove_leftovers
 best=$(newest_step) failures=0 delay=$backoff
 while :; do
@@ -149,6 +169,8 @@ while :; do
   kill_rest
   remove_leftovers
 
+  recorded=""  # whether this attempt has flight records
+  [ ! "$run/flight/rank-0000" -nt "$attempts" ] || recorded=yes
   step=$(newest_step)
   failures=$((failures + 1))
   if [ "$step" != null ] && { [ "$best" = null ] || [ "$step" -gt "$best" ]; }; then
@@ -164,10 +186,9 @@ while :; do
     "$(date -u -d "@${started%?????????}" +%Y-%m-%dT%H:%M:%SZ)" $((tenths / 10)) $((tenths % 10)) "$code" "$(meaning "$code")" \
     "$step" "$next" >>"$attempts" || say "cannot write to $attempts"
   say "attempt $number ended with $code ($(meaning "$code")), last saved step: ${step/null/none}; $next"
+  if [ -n "$again" ] && [ -n "$recorded" ] && [ -z "$stop_at" ]; then say_cause "$@"; fi
   [ "$next" != stop ] || exit "$code"
   until=$((SECONDS + delay)) delay=$((2 * delay > 60 ? 60 : 2 * delay))
-  while [ "$SECONDS" -lt "$until" ]; do
-    [ -z "$stop_at" ] || exit "$code"
-    pause 0.1
-  done
+  while [ -z "$stop_at" ] && [ "$SECONDS" -lt "$until" ]; do pause 0.1; done
+  [ -z "$stop_at" ] || exit "$code"
 done

@@ -41,7 +41,8 @@ class Job:
     """The launcher's process. Signals to this program become requests to stop."""
 
     def __init__(self, command, environment, grace, end, lost):
-        """end(): kills what is left on all hosts. lost(): the names of hosts that do not answer, after some seconds."""
+        """end(): kills what is left on all hosts, and keeps the flight records. lost(): the names of hosts that do not answer,
+        after some seconds."""
         self.grace, self.end, self.lost = grace, end, lost
         self.stop_at = None
         on_stop(self.request_stop)
@@ -78,7 +79,7 @@ class Job:
             time.sleep(0.1)
         code = self.process.returncode
         code = 128 - code if code < 0 else code
-        if code not in MEANING:  # the ranks themselves end with no such code
+        if code not in MEANING or code == TEMPORARY:  # otherwise the ranks themselves came to an end
             self.end()
         if verdict is not None:
             return verdict

@@ -9,6 +9,7 @@ import tempfile
 import time
 
 import checks
+import flight
 import nodes
 from command import environment
 from command_line import Parser, whole
@@ -120,7 +121,8 @@ def main(arguments):
     least = least_bandwidth(hosts, types) if uses_gpus else None
     if least and float(settings["dist.min_gb_s"]) == 0:
         chosen.job += ["--dist.min_gb_s", str(least)]
-    logs = os.path.join(run_dir, settings["run.name"], "nccl") if net == "efa" else ""
+    run = os.path.join(run_dir, settings["run.name"])
+    logs = os.path.join(run, "nccl") if net == "efa" else ""
     identity = secrets.token_hex(8)
     started = os.path.join(run_dir, f".started-{identity}")  # ranks leave their marks there
     env = environment(hosts, net, logs and os.path.join(logs, PATTERN),
@@ -142,9 +144,10 @@ def main(arguments):
             os.makedirs(logs, exist_ok=True)
             watch = NcclLog(logs, ranks, types.get(checks.first(hosts[0], "machine"), {}).get("efa", 0)).watch
         say(f"{ranks} rank{'s' * (ranks != 1)} on {', '.join(host.name for host in hosts)} ({platform.name})")
-        began = time.monotonic()
+        began, records = time.monotonic(), os.path.join(run, "flight")
+        older = flight.start_in(records)
         for left in reversed(range(TRIES)):
-            job = Job(command, env, chosen.grace, lambda: nodes.end_job(platform, hosts, identity), lambda: nodes.lost(platform, hosts))
+            job = Job(command, env, chosen.grace, lambda: nodes.end_job(platform, hosts, identity, records), lambda: nodes.lost(platform, hosts))
             code = job.wait(watch)
             count = nodes.count_started(platform, hosts[0], started, ranks, nodes.END_S if code else nodes.ANSWER_S)
             if code != 0 or count == ranks:
@@ -155,6 +158,12 @@ def main(arguments):
                 break
     again = "; the same command goes on from the newest checkpoint" if code in (TEMPORARY, STOPPED) or code > 128 else ""
     say(f"ended with {code} ({meaning(code)}) after {time.monotonic() - began:.0f} s{again}")
+    if code == TEMPORARY or code > 128:
+        on_stop(lambda *_: os._exit(code))  # a request to stop does not wait for the cause
+        # Under supervise.sh the supervisor says it. A job that died early has no records, and those of an older start stay.
+        is_wanted = job.stop_at is None and "TANDEM_SUPERVISOR" not in os.environ and flight.start_in(records) != older
+        if is_wanted and (cause := flight.cause(chosen.tandem, run)):
+            say(cause)
     return code
 
 

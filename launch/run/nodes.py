@@ -97,6 +97,7 @@ def count_started(platform, host, folder, ranks, seconds):
     return int(call(platform, host, count, folder, str(ranks), seconds=seconds)[0] or 0)
 
 
-def end_job(platform, hosts, job):
-    """Kills what is left of a job on the hosts that can be reached."""
-    on_all(hosts, lambda host: call(platform, host, (LAUNCH / "end_job.sh").read_text(), job, seconds=END_S))
+def end_job(platform, hosts, job, records):
+    """Kills what is left of a job on the hosts that can be reached, and keeps its flight records in the folder `records`."""
+    script = (LAUNCH / "end_job.sh").read_text() + "shift\n" + (LAUNCH / "keep_flight.sh").read_text()
+    on_all(hosts, lambda host: call(platform, host, script, job, records, seconds=END_S))

@@ -1,8 +1,11 @@
 """What the tests of launch/supervise.sh and run.sh share: starting them, what they write, and runs of `tandem` under them."""
+import glob
 import json
 import os
 import random
 import re
+import signal
+import struct
 import subprocess
 import sys
 import time
@@ -15,6 +18,7 @@ from tandem_program import MPI_ENV, STOPPED, Workspace, metrics
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 SUPERVISE = os.path.join(ROOT, "launch", "supervise.sh")
 AT_ONCE = ["--backoff", "0"]
+RESTARTED = [75, 134, 135, 137, 139, 205, 255]  # the codes after which an attempt is started again
 
 
 def wait_until(condition, seconds=60, every=0.02):
@@ -43,6 +47,38 @@ def is_alive(process):
 def attempts(folder):
     with open(os.path.join(folder, "attempts.jsonl")) as lines:
         return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def records_in_memory(folder):
+    """Pattern of the flight records in /dev/shm that belong to the newest start of a run."""
+    with open(os.path.join(folder, "flight", "rank-0000"), "rb") as record:
+        return f"/dev/shm/tandem-flight-{struct.unpack('=8xq', record.read(16))[0]}-*"
+
+
+def in_memory(folder):
+    return glob.glob(records_in_memory(folder))
+
+
+def process_of(folder, rank):
+    result = tandem_program.run("inspect", folder, "--flight", "--json")
+    return json.loads(Workspace.check(result).stdout)["ranks"][rank]["process"]
+
+
+def trained(folder, step):
+    """Whether a run has logged this step."""
+    return os.path.exists(os.path.join(folder, "metrics.jsonl")) and any(line.get("step", 0) >= step for line in tandem_program.logged(folder))
+
+
+def record_in(folder, rank):
+    with open(os.path.join(folder, "flight", f"rank-{rank:04d}"), "rb") as record:
+        return record.read()
+
+
+# A signal that a rank gets, and the exit code of its job.
+CAUSES = [(signal.SIGKILL, 137), (signal.SIGSTOP, 75)]
+# In place of tandem: `inspect` never ends and leaves its process in "inspects"; else it dies, with a record in the folder RUN.
+HANGS = """if [ "$1" = inspect ]; then echo $$ >{inspects}; exec sleep 1000; fi
+mkdir -p {run}/flight; head -c 16 /dev/urandom >{run}/flight/rank-0000; kill -KILL $$"""
 
 
 def start(folder, command, *options, **how):

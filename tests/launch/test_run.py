@@ -25,7 +25,7 @@ from errors import CONFIG, DATA, Failure
 from hosts import Host
 from recorded import GOOD
 from settings import read_file, read_settings
-from supervised import Launched, is_alive, wait_until
+from supervised import CAUSES, HANGS, Launched, in_memory, is_alive, process_of, record_in, trained, wait_until
 from tandem_program import STOPPED, losses
 
 RUN = os.path.join(LAUNCH, "run.sh")
@@ -217,6 +217,40 @@ class OneMachine(Launched):
             with self.subTest(ended):
                 said = self.finish(self.start("codes", tandem=self.script("ends", ended)), code)
                 self.assertTrue(said[-1].startswith(f"run: ended with {code} ("), said)
+
+    def test_the_last_line_names_the_rank_that_is_the_cause(self):
+        for number, code in CAUSES:
+            with self.subTest(number.name):
+                name, folder = number.name, self.run_folder(number.name)
+                process = self.start(name, "--train.steps", 10**6, "--dist.timeout_s", 5, options=["--hosts", "localhost:3"])
+                wait_until(lambda: trained(folder, 3))
+                self.assertEqual(len(in_memory(folder)), 3)
+                rank = process_of(folder, 1)
+                memory = open(next(path for path in in_memory(folder) if path.endswith("-1")), "rb")
+                self.addCleanup(memory.close)
+                os.kill(rank, number)
+                errors = process.communicate(timeout=120)[1]
+                self.assertEqual(process.returncode, code, errors)
+                ended, cause = errors.splitlines()[-2:]
+                self.assertRegex(ended, rf"^run: ended with {code} \(.*; the same command goes on from the newest checkpoint$")
+                self.assertRegex(cause, rf"^run: rank 1 on \S+ \(process {rank}\) is gone, in ")
+                self.assertEqual(in_memory(folder), [])
+                self.assertEqual(record_in(folder, 1), memory.read())
+                # The records are not those of a start that died before it had any.
+                early = self.script("ends-early", f'[ "$1" != inspect ] || exec "{tandem_program.TANDEM}" "$@"\nkill -KILL $$')
+                said = self.finish(self.start(name, tandem=early), 137)
+                self.assertRegex(said[-1], "^run: ended with 137 ")
+
+    def test_a_stop_waits_for_no_verdict(self):
+        tandem = self.script("hangs", HANGS.format(inspects=self.path("inspects"), run=self.run_folder("hangs")))
+        process = self.start("hangs", options=["--hosts", "localhost:1"], tandem=tandem)
+        wait_until(lambda: self.lines("inspects"))
+        began = time.monotonic()
+        process.terminate()
+        said = self.finish(process, 137)
+        self.assertLess(time.monotonic() - began, 20)  # not the 30 s that it may take
+        self.assertRegex(said[-1], "^run: ended with 137 ")
+        wait_until(lambda: not is_alive(self.lines("inspects")[0]))
 
     def launcher(self, text):
         """The environment with another mpirun, whose words from rank.sh on are in "$@"; tries.N is there after its Nth try."""

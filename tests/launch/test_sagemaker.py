@@ -267,7 +267,8 @@ class TwoHosts(Sagemaker):
         os.kill(rank, signal.SIGKILL)
         for number, process in enumerate(processes):
             self.finished(process, 137)
-            self.assertRegex(self.file(number, "output/failure"), r"run: ended with 137 \(a process was ended by SIGKILL\)")
+            self.assertRegex(self.file(number, "output/failure"), 
+                             rf"(?m)^run: ended with 137 \(a process was ended by SIGKILL\).*\nrun: rank \d on \S+ \(process {rank}\) is gone, in ")
         self.expect_nothing_left()
 
     def test_a_stop_saves(self):

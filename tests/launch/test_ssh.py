@@ -12,7 +12,7 @@ import time
 
 import pretend_hosts
 from recorded import NCCL_LOG
-from supervised import ROOT, Launched, wait_until
+from supervised import ROOT, Launched, records_in_memory, wait_until
 import tandem_program
 from tandem_program import STOPPED, losses, tensors_in
 
@@ -116,24 +116,34 @@ class Runs(Ssh):
         self.assertEqual(max(losses(self.run_folder("spot"))), last + 1)
 
     def lose(self, name, kill, code):
-        """What run.sh says after a part of a job was killed."""
+        """What run.sh says about the cause after a part of a job was killed."""
         process = self.start(name, "--train.steps", 10**6)
         self.wait_for_steps(name)
         began = time.monotonic()
         kill()
         said = self.finish(process, code)
         self.assertLess(time.monotonic() - began, SOON_S)
-        self.assertRegex(said[-1], f"^run: ended with {code} .*; the same command goes on from the newest checkpoint$")
+        ended = next(i for i, line in enumerate(said) if line.startswith("run: ended with "))
+        self.assertRegex(said[ended], f"^run: ended with {code} .*; the same command goes on from the newest checkpoint$")
+        return said[ended + 1:]
 
     def test_a_killed_rank(self):
-        self.lose("rank", lambda: os.kill(self.ranks("host2")[0], signal.SIGKILL), 137)
+        killed = []
+        def kill():
+            killed.append(self.ranks("host2")[0])
+            os.kill(killed[0], signal.SIGKILL)
+        [cause] = self.lose("rank", kill, 137)
+        self.assertRegex(cause, rf"^run: rank [45] on host2 \(process {killed[0]}\) is gone, in ")
         self.expect_nothing_left()
+        for host in self.hosts.names:
+            self.assertEqual(self.hosts.run(host, ["sh", "-c", f"ls {records_in_memory(self.run_folder('rank'))}"], check=False).stdout, "")
 
     def test_a_killed_daemon(self):
         def kill():
             os.kill(next(process for process, command in self.hosts.processes("host1").items() if "orted" in command.split()[0]),
                     signal.SIGKILL)
-        self.lose("daemon", kill, LOST)
+        [cause] = self.lose("daemon", kill, LOST)
+        self.assertRegex(cause, r"^run: rank [23] on host1 \(process \d+\) is gone, in ")
         self.expect_nothing_left()
 
     def test_a_cut_link_and_a_stop(self):

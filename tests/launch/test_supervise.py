@@ -10,16 +10,16 @@ import mmap
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import time
 import unittest
 
-from supervised import AT_ONCE, SUPERVISE, Supervised, attempts, is_alive, start, wait_until
+from supervised import (AT_ONCE, CAUSES, HANGS, RESTARTED, SUPERVISE, Supervised, attempts, in_memory, is_alive, process_of,
+                        record_in, start, trained, wait_until)
 import tandem_program
 from tandem_program import MPI_ENV, STOPPED
-
-RESTARTED = [75, 134, 135, 137, 139, 205, 255]
 
 
 class Scripts(unittest.TestCase):
@@ -192,6 +192,21 @@ class Signals(Scripts):
         self.finish(job, 139)
         self.assertEqual(self.attempts("code"), [139])
 
+    def test_a_stop_waits_for_no_verdict(self):
+        with open(self.path("tandem"), "w") as file:
+            file.write("#!/bin/bash\n" + HANGS.format(inspects="child", run="run"))
+        os.chmod(self.path("tandem"), 0o755)
+        job = start(self.run_folder, [self.path("tandem")], *AT_ONCE, cwd=self.folder)
+        self.addCleanup(self.end, job)
+        wait_until(lambda: os.path.exists(self.path("child")) and self.read("child"))
+        job.terminate()
+        begun = time.monotonic()
+        said = self.finish(job, 137)
+        self.assertLess(time.monotonic() - begun, 20)  # not the 30 s that it may take
+        self.assertRegex(said, r"^supervise: attempt 1 ended with 137 .*\nsupervise: stop requested.*\n$")
+        self.assertEqual(self.attempts("code"), [137])
+        self.assert_ended("child")
+
     # Processes that end by nothing but SIGKILL; one is in a session of its own, as are the daemons of a launcher.
     DEAF = """trap '' TERM INT HUP USR1; mkdir -p run; touch run/config.cfg
               sleep 1000 & echo $! >child; setsid bash -c 'echo $$ >daemon.new; mv daemon.new daemon; exec sleep 1000' &
@@ -270,6 +285,22 @@ class Leftovers(Scripts):
         self.assertEqual([file for file in dead if os.path.exists(file)], [])
         self.assertEqual([file for file in living if not os.path.exists(file)], [])
 
+    def test_flight_records(self):
+        """Those of dead ranks of this run move to its folder; a living rank keeps its own, and another run has no place there."""
+        dead = 2**22 + 1  # above the largest possible
+        start = time.time_ns()
+        places = [(start, 0, os.getpid()), (start, 1, dead), (start + 1, 2, dead)]
+        os.makedirs(self.path("run/flight"))
+        for of, rank, process in places:
+            self.files.append(f"/dev/shm/tandem-flight-{of}-{rank}")
+            for path, began, text in [(self.path(f"run/flight/rank-{rank:04d}"), start, b"old"), (self.files[-1], of, b"newer")]:
+                with open(path, "wb") as file:
+                    file.write(struct.pack("=8sqiiq", b"TANDEMF1", began, rank, 3, process) + text)
+        with open(self.files[0]):
+            self.finish(self.start("exit 3"), 3)
+        self.assertEqual([os.path.exists(file) for file in self.files], [True, False, True])
+        self.assertEqual([record_in(self.run_folder, rank)[32:] for rank in range(3)], [b"old", b"newer", b"old"])
+
     def test_session_folders(self):
         folder = self.path(f"ompi.{os.uname().nodename.split('.')[0]}.{os.geteuid()}")
         for process in [os.getpid(), 2**22 + 1]:  # the second is above the largest possible
@@ -290,6 +321,35 @@ class Program(Supervised):
         self.finish("killed", job, 0)
         self.assertEqual([line["code"] for line in attempts(self.run_folder("killed"))], [137, 137, 0])
         self.assertEqual(self.tensors("killed"), self.tensors("whole"))
+
+    def test_the_last_line_names_the_rank_that_is_the_cause(self):
+        for number, code in CAUSES:
+            name, folder = number.name, self.run_folder(number.name)
+            job = self.start(name, "--train.steps", 10**6, "--dist.timeout_s", 5, options=["--max-restarts", 0], ranks=3)
+            wait_until(lambda: trained(folder, 3))
+            self.assertEqual(len(in_memory(folder)), 3)
+            rank = process_of(folder, 1)
+            memory = open(next(path for path in in_memory(folder) if path.endswith("-1")), "rb")
+            self.addCleanup(memory.close)
+            os.kill(rank, number)
+            ended, cause = self.finish(name, job, code).splitlines()[-2:]
+            self.assertRegex(ended, rf"^supervise: attempt 1 ended with {code} \(.*\), last saved step: \w+; stop$")
+            self.assertRegex(cause, rf"^supervise: rank 1 on \S+ \(process {rank}\) is gone, in ")
+            self.assertEqual(in_memory(folder), [])
+            self.assertEqual(record_in(folder, 1), memory.read())
+            # The records are not those of an attempt that died before it had any.
+            said = start(folder, ["bash", "-c", "exit 137", tandem_program.TANDEM], "--max-restarts", 0).communicate(timeout=60)[1]
+            self.assertRegex(said, r"^supervise: attempt 2 ended with 137 .*\n$")
+
+    def test_a_killed_supervisor_keeps_the_records(self):
+        job = self.start("kept", "--train.steps", 10**6)
+        wait_until(lambda: trained(self.run_folder("kept"), 3))
+        memory = open(next(path for path in in_memory(self.run_folder("kept")) if path.endswith("-1")), "rb")
+        self.addCleanup(memory.close)
+        job.kill()
+        job.communicate(timeout=60)  # to the end of the output, which the last process closes
+        wait_until(lambda: not in_memory(self.run_folder("kept")))
+        self.assertEqual(record_in(self.run_folder("kept"), 1), memory.read())
 
     def test_a_stop_saves(self):
         endless = ["--train.steps", 10**6, "--checkpoint.every_steps", 20]
