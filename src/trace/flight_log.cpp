@@ -94,7 +94,10 @@ std::string FlightCollective::text() const {
 }
 
 std::string FlightCollective::time(int64_t now) const {
-  const auto since = [](int64_t from, int64_t to) { return static_cast<double>(to - from) * 1e-9; };
+  // A damaged record may hold any number.
+  const auto since = [](int64_t from, int64_t to) {
+    return (static_cast<double>(to) - static_cast<double>(from)) * 1e-9;
+  };
   return ended > 0 ? formatted("took %.3g ms", since(enqueued, ended) * 1e3)
                    : formatted("waits for %.1f s", since(enqueued, now));
 }

@@ -25,7 +25,8 @@ constexpr std::chrono::seconds kBetweenLooks{12};  // twice a write, and a bit
 constexpr std::string_view kPatientParts[] = {"start-up", "data", "saving", "elsewhere"};
 
 std::string seconds(int64_t from, int64_t to) {
-  return formatted("%.0f s", static_cast<double>(std::max<int64_t>(to - from, 0)) * 1e-9);
+  const double passed = static_cast<double>(to) - static_cast<double>(from);
+  return formatted("%.0f s", std::max(passed, 0.0) * 1e-9);
 }
 
 // Whether a record was read whole; strings end.

@@ -152,8 +152,16 @@ void add_all(const Trace& trace, bool for_tools, Events& events) {
 
 Json json_of(const ClockReading& reading) { return {reading.at, reading.offset, reading.bound}; }
 
+constexpr int64_t kMostTime = int64_t{1} << 60;  // 36 years; sums of a few do not overflow
+
+int64_t time_of(const Json& json) {
+  const auto time = json.get<int64_t>();
+  require(time > -kMostTime && time < kMostTime, "a time out of range");
+  return time;
+}
+
 ClockReading reading_of(const Json& json) {
-  return {json.at(0).get<int64_t>(), json.at(1).get<int64_t>(), json.at(2).get<int64_t>()};
+  return {time_of(json.at(0)), time_of(json.at(1)), time_of(json.at(2))};
 }
 
 int64_t nanoseconds(const Json& microseconds) {
@@ -287,7 +295,7 @@ Trace read_trace(const std::string& path) {
                 .host = file.at("host"),
                 .first = reading_of(file.at("clock_first")),
                 .last = reading_of(file.at("clock_last"))};
-    const auto base = file.at("base_ns").get<int64_t>();
+    const int64_t base = time_of(file.at("base_ns"));
     for (const Json& event : file.at("traceEvents")) {
       take(event, base, trace);
     }
