@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What it costs to measure where each step goes: `tandem` beside `tandem_no_timeline`, which measures only whole steps.
+"""What it costs to measure where each step goes and to note collectives: `tandem` beside `tandem_no_timeline`, which measures
+only whole steps. And what it costs to trace all steps (log.trace): `tandem` beside itself.
 
     timeline_cost.py PATH_TO_TANDEM [--ranks 2] [--pairs 12] [--steps 40] [--zero 0 3]
 
-Needs the target tandem_no_timeline, in the same folder. The two programs take turns, in the reverse order in every second pair;
-every step is logged, which costs the most. A pair gives the ratio of its median steps. Shown is the median of the pairs with its
-95 % interval (under 6 pairs: the range). A 4-layer, 128-wide GPT (context 64, batch 8), one thread a rank: steps are short,
+Needs the target tandem_no_timeline, in the same folder. Programs take turns, in the reverse order in every second round; every
+step is logged, which costs the most. A round gives ratios of median steps. Shown is the median of the rounds with its 95 %
+interval (under 6 rounds: the range). A 4-layer, 128-wide GPT (context 64, batch 8), one thread a rank: steps are short,
 so the share is large.
 """
 import argparse
@@ -32,25 +33,27 @@ def main():
     parser.add_argument("--zero", type=int, nargs="+", default=[0, 3])
     options = parser.parse_args()
     tandem = os.path.abspath(options.tandem)
-    programs = [tandem, tandem + "_no_timeline"]
-    if not os.path.exists(programs[1]):
-        sys.exit(f"timeline_cost.py: there is no {programs[1]}: build the target tandem_no_timeline")
-    print(f"| {options.ranks} ranks | ms a step | ratio to no timeline | interval |\n| --- | --- | --- | --- |")
+    bare = tandem + "_no_timeline"
+    if not os.path.exists(bare):
+        sys.exit(f"timeline_cost.py: there is no {bare}: build the target tandem_no_timeline")
+    print(f"| {options.ranks} ranks | ms a step | measured, to bare | interval | traced, to measured | interval |\n" + "| --- " * 6 + "|")
     with tempfile.TemporaryDirectory() as folder:
         gpt_run.prepare(tandem, folder)
         for zero in options.zero:
             settings = {**MODEL, "train.steps": options.steps, "dist.zero": zero}
-            ratios, times = [], []
+            kinds = {"bare": (bare, settings), "measured": (tandem, settings),
+                     "traced": (tandem, {**settings, "log.trace": f"1-{options.steps}"})}
+            times = {kind: [] for kind in kinds}
             for pair in range(options.pairs):
-                medians = {}
-                for program in programs[::-1] if pair % 2 else programs:
-                    steps = gpt_run.steps(program, folder, options.ranks, settings)
-                    medians[program] = statistics.median(step["step_ms"] for step in steps)
-                times.append(medians[tandem])
-                ratios.append(medians[tandem] / medians[programs[1]])
-            found = intervals.summary(ratios)
-            print(f"| stage {zero} | {statistics.median(times):.2f} | {found['median']:.4f} | {found['low']:.4f} to {found['high']:.4f} |",
-                  flush=True)
+                for kind in reversed(kinds) if pair % 2 else kinds:
+                    program, chosen = kinds[kind]
+                    steps = gpt_run.steps(program, folder, options.ranks, chosen)
+                    times[kind].append(statistics.median(step["step_ms"] for step in steps))
+            cells = [f"stage {zero}", f"{statistics.median(times['measured']):.2f}"]
+            for kind, reference in (("measured", "bare"), ("traced", "measured")):
+                found = intervals.summary([one / other for one, other in zip(times[kind], times[reference])])
+                cells += [f"{found['median']:.4f}", f"{found['low']:.4f} to {found['high']:.4f}"]
+            print("| " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":
