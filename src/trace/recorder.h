@@ -27,6 +27,9 @@ class Recorder {
   // With the bounds of the GPU's clock in `first` and `last`, and nothing else there.
   Trace end();
 
+  // Forgets what it recorded: the references of begin() are no more.
+  void abandon() { is_on_ = false; }
+
   // A step that has settled, with all of its timeline.
   void add_step(int64_t number, const Timeline& timeline);
   // Any thread that has entered a range, or is back in the one around it.

@@ -55,6 +55,13 @@ Tracing::Tracing(const std::string& steps, Machine& machine, Timeline& timeline,
       directory_(directory),
       host_(std::move(host)) {}
 
+// A run that fails in a traced step leaves no trace.
+Tracing::~Tracing() {
+  if (is_on()) {
+    recorder().abandon();
+  }
+}
+
 void Tracing::capture(bool on) {
   if (machine_.device() == Device::kCuda) {
     ProfilerRange::capture(on);

@@ -18,6 +18,9 @@ class Tracing {
   Tracing(const std::string& steps, Machine& machine, Timeline& timeline,
           const RunDirectory& directory, std::string host);
 
+  ~Tracing();
+  Tracing(const Tracing&) = delete;
+
   bool is_on() const { return first_.has_value(); }
   // Whether turn() is to be called before step `next`.
   bool is_due(int64_t next) const { return is_on() != steps_.contains(next); }

@@ -6,12 +6,14 @@
 import glob
 import json
 import os
+import random
 import re
 import signal
 import struct
 import subprocess
 import sys
 import time
+import unittest
 
 TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 sys.path[:0] = [os.path.join(TESTS, "program"), os.path.join(TESTS, "launch")]
@@ -20,6 +22,11 @@ from plants import build_shim  # noqa: E402
 from tandem_program import MPI_ENV, OK, TINY, Workspace, logged, main, run  # noqa: E402
 
 TEMPORARY = 75
+KILLS = int(os.environ.get("TANDEM_FLIGHT_KILLS", 5))
+# As in comm/transport/mpi_wire.cpp: a tag is the number of a collective, modulo NUMBERS, times the number of kinds, plus its kind.
+KINDS = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "sum", "broadcast of text", "gathering of text", "barrier", "split",
+         "clock"]
+NUMBERS = 32766 // len(KINDS)
 DEVICE = os.environ.get("TANDEM_HANGS_DEVICE", "cpu")
 SETTINGS = [*TINY, "--train.steps", "100000", "--run.device", DEVICE, "--dist.timeout_s", "5",
             *(["--dist.backend", "nccl"] if DEVICE == "cuda" else [])]
@@ -105,6 +112,40 @@ class Hangs(Workspace):
         self.assertRegex(shown, rf"(?m)^rank 2 on \S+ \(process {process}\) is gone, step \d+, in .*\n"
                                 r"  \w+ \d+ of this run \(.*(?:bytes|MB)\) of step \d+ took .* ms$")
         self.assertEqual(shown.splitlines()[-1].split(", in ")[0], flight["verdict"].split(", in ")[0])
+
+    @unittest.skipIf(DEVICE == "cuda", "it records messages of MPI")
+    def test_killed_ranks_leave_their_last_collective(self):
+        recorder, noted = self.path("last_call.so"), self.path("last_call")
+        source = os.path.join(TESTS, "trace", "last_call.c")
+        self.check(subprocess.run(["mpicc", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC", "-o", recorder, source],
+                                  capture_output=True, text=True))
+        pick = random.Random(40)
+        for kill in range(KILLS):
+            job = Job(self, f"kill-{kill}", LD_PRELOAD=recorder, LAST_CALL=noted)
+            job.wait_for_step(pick.randrange(1, 60))
+            rank = pick.randrange(3)
+            os.kill(job.number_of(rank), signal.SIGKILL)
+            job.end()
+            with open(f"{noted}-{rank}", "rb") as file:
+                number, kind = divmod(struct.unpack("<i", file.read())[0], len(KINDS))
+            # The record is written first: a rank that dies between the two has begun one more.
+            begun = sorted((each["begun_ns"], each["number"] % NUMBERS, each["kind"])
+                           for each in job.flight()["ranks"][rank]["collectives"] if each["begun_ns"])
+            self.assertIn((number, KINDS[kind]), [last[1:] for last in begun[-2:]], (kill, begun))
+
+    @unittest.skipUnless("TANDEM_HANGS_LONG" in os.environ, "it takes more than a minute")
+    def test_a_hang_is_named_within_75_s_by_default(self):
+        job = Job(self, "default", "--dist.timeout_s", "auto")
+        job.wait_for_step(3)
+        process = job.number_of(1)
+        os.kill(process, signal.SIGSTOP)
+        try:
+            code, said, seconds = job.end()
+        finally:
+            os.kill(process, signal.SIGKILL)
+        self.assertEqual(code, TEMPORARY)
+        self.assertRegex(said, rf"rank 1 on \S+ \(process {process}\) is stopped, in")
+        self.assertLess(seconds, 75)
 
     def test_a_run_that_ended_waits_for_nobody(self):
         self.check(self.run_train("ended", ranks=3))

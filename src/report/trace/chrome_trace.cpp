@@ -61,8 +61,9 @@ class Events {
   void memory(const Trace::MemoryUse& use) {
     add("C", "memory", kSteps, clock_(use.at), {{"args", {{"bytes", use.bytes}}}});
   }
-  int track_of(const std::string& name) {
-    const auto [place, is_new] = tracks_.emplace(name, kFirstOther + std::ssize(tracks_));
+  // The track of a group or a thread.
+  int track_of(const std::string& id, const std::string& name) {
+    const auto [place, is_new] = tracks_.emplace(id, kFirstOther + std::ssize(tracks_));
     if (is_new) {
       meta("thread_name", static_cast<int>(place->second), name);
     }
@@ -103,8 +104,9 @@ std::string id_of(const Trace::Collective& collective) {
 }
 
 int track_of(const Trace::Collective& collective, Events& events) {
-  return moves_tensors(collective.kind) ? events.track_of("collectives of " + collective.ranks)
-                                        : kControl;
+  return moves_tensors(collective.kind)
+             ? events.track_of(str(collective.group), "collectives of " + collective.ranks)
+             : kControl;
 }
 
 // `for_tools`: with the names that they know.
@@ -142,7 +144,7 @@ void add_all(const Trace& trace, bool for_tools, Events& events) {
                  collective.span, std::move(args));
   }
   for (const Trace::HostWork& work : trace.host_work) {
-    events.slice("host", work.name, events.track_of(work.thread), work.span,
+    events.slice("host", work.name, events.track_of(work.thread, work.thread), work.span,
                  {{"thread", work.thread}});
   }
   for (const Trace::MemoryUse& use : trace.memory) {
