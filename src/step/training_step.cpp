@@ -82,6 +82,7 @@ bool TrainingStep::run_micro_steps(const Input& input) {
 }
 
 bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
+  const ProfilerRange range(str("micro-step ", micro_step + 1));
   Context context{.stream = stream_,
                   .memory = memory_,
                   .tape = &tape_,

@@ -132,7 +132,7 @@ class Trace(Traced):
                 _, events = events_of(os.path.join(folder, "trace.json.gz"))
                 self.assert_well_formed(os.path.join(folder, "trace.json.gz"), range(ranks))
                 names = {event["name"] for event in events}
-                self.assertLessEqual({"step 4", "block 0 forward", "block 0 backward", "optimizer", "memory", "upload", "loader",
+                self.assertLessEqual({"step 4", "block 0 forward", "block 0 backward", "micro-step 1", "optimizer", "memory", "upload", "loader",
                                       "validating" if DEVICE == "cpu" else "saving"}, names)
                 arrows = collections.Counter(event["id"] for event in events if event["ph"] in "sf")
                 self.assertEqual(set(arrows.values()), {2} if ranks > 1 else set())
