@@ -7,6 +7,7 @@ import collections
 import gzip
 import json
 import os
+import shlex
 import subprocess
 import sys
 import unittest
@@ -205,7 +206,7 @@ class Causes(Traced):
         own_clock = self.path("own_clock")
         with open(own_clock, "w") as script:
             script.write('#!/bin/sh\nexec unshare --time --fork --monotonic $((OMPI_COMM_WORLD_RANK * 259200)) '
-                         f'{tandem_program.TANDEM} "$@"\n')
+                         f'{shlex.quote(os.path.abspath(tandem_program.TANDEM))} "$@"\n')
         os.chmod(own_clock, 0o755)
         if subprocess.run(["unshare", "--time", "--fork", "true"], capture_output=True).returncode != 0:
             self.skipTest("a time namespace needs root")
