@@ -62,6 +62,20 @@ TEST_F(OnGpu, GoesOnWhereItWasTaken) {
   EXPECT_EQ(together(timeline_), 0);
 }
 
+TEST_F(OnGpu, ARangeNamesWhatFollows) {
+  timeline_.enter(compute_, Phase::kOptimizer);
+  timeline_.enter_range(compute_, "update");
+  compute_.clock().advance(1);
+  timeline_.enter_range(compute_, "");
+  compute_.clock().advance(2);
+  const Timeline taken = timeline_.take(compute_);
+  ASSERT_EQ(taken.marks().size(), 4u);
+  EXPECT_EQ(taken.marks()[1].range, "update");
+  EXPECT_EQ(taken.marks()[2].range, "");
+  EXPECT_EQ(taken.marks()[2].seconds_since(taken.marks()[1]), 1);
+  EXPECT_EQ(of(taken, Phase::kOptimizer), 3);
+}
+
 TEST_F(OnGpu, PartsInsideSavingBelongToIt) {
   timeline_.enter(compute_, Phase::kCompute);
   const int result = timeline_.during(compute_, Phase::kSaving, [&] {

@@ -50,7 +50,8 @@ class OneStep {
     std::ranges::stable_sort(collectives_, {}, [](const auto& one) { return one.span.begin; });
   }
 
-  std::map<int, double> waiting(int rank, const std::map<Key, Last>& last) const {
+  // A rank that is the last itself has begun the collective before it waits.
+  std::map<int, double> waiting(const std::map<Key, Last>& last) const {
     std::map<int, double> waiting;
     for (const Trace::Piece& piece : pieces_) {
       if (piece.phase != Phase::kCommunication) {
@@ -65,7 +66,7 @@ class OneStep {
         at = waited.end;
         const Last& came = last.at({one.group, one.number});
         const TraceSpan before = intersection(waited, {waited.begin, came.at});
-        if (came.rank != rank && before.length() > 0) {
+        if (before.length() > 0) {
           waiting[came.rank] += seconds(before);
         }
       }
@@ -199,7 +200,7 @@ TraceAccount account_of(const std::vector<Trace>& traces) {
       account.steps[i].number = trace.steps[i].number;
       account.steps[i].ranks.push_back({.rank = trace.rank,
                                         .parts = trace.steps[i].parts,
-                                        .waiting_s = step.waiting(trace.rank, last),
+                                        .waiting_s = step.waiting(last),
                                         .together_s = step.together(false),
                                         .hidden_s = step.together(true)});
     }
