@@ -52,7 +52,7 @@ class Mesh {
   // The number of data groups in the job, and of this rank's.
   int data_groups() const { return job_.size() / size(Axis::kData); }
   int data_group() const { return color_of(job_.rank(), {Axis::kData}); }
-  // The same for stages, all of one size.
+  // The number of stages in the job, all of one size, and of this rank's.
   int stages() const { return job_.size() / (size(Axis::kData) * size(Axis::kTensor)); }
   int stage_number() const { return color_of(job_.rank(), {Axis::kData, Axis::kTensor}); }
 

@@ -66,7 +66,7 @@ class Ring {
   std::vector<std::string> exchange(const std::string& text);
   // Sends the root's text to every other rank.
   std::string hand_out(std::string text, int root);
-  // As Control::read_clock(): the ranks ask one after the other.
+  // Control::read_clock() among these ranks, which ask one after the other.
   ClockReading read_clock();
 
   static constexpr int64_t kPieceBytes = 512 << 10;

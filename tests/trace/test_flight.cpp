@@ -123,7 +123,7 @@ TEST(FlightVerdict, ACallOfAnotherKindOrSizeIsNamed) {
         str("rank 1 on node1 calls ", odd.text(),
             ", where rank 0 calls all_reduce 4 of this run (bucket 3, 25 MB) of step 412");
     EXPECT_EQ(flight_verdict({rank(0, {collective(4, 60)}), rank(1, {odd})}, kNow), verdict);
-    // Also where both ended, before all that is different later.
+    // The first difference counts, and it does where both collectives ended.
     FlightCollective ended = odd;
     ended.ended = ended.enqueued + 1;
     EXPECT_EQ(

@@ -65,8 +65,9 @@ class Job:
 
 
 class Hangs(Workspace):
-    def test_a_stopped_rank_is_named(self):
-        job = Job(self, "stopped")
+    def stop_a_rank(self, name, *settings, within):
+        """The process of rank 1, and what the job said when it ended because of this."""
+        job = Job(self, name, *settings)
         job.wait_for_step(3)
         process = job.number_of(1)
         os.kill(process, signal.SIGSTOP)
@@ -75,7 +76,11 @@ class Hangs(Workspace):
         finally:
             os.kill(process, signal.SIGKILL)
         self.assertEqual(code, TEMPORARY)
-        self.assertLess(seconds, 15)
+        self.assertLess(seconds, within)
+        return process, said
+
+    def test_a_stopped_rank_is_named(self):
+        process, said = self.stop_a_rank("stopped", within=15)
         self.assertRegex(said, rf"tandem: rank \d on .*: nothing moved for 5 s.*; rank 1 on \S+ \(process {process}\) is stopped, in"
                          if DEVICE == "cuda" else
                          rf"tandem: rank \d on .*: rank \d sent nothing for 5 s.*; rank 1 on \S+ \(process {process}\) is stopped, in")
@@ -135,17 +140,8 @@ class Hangs(Workspace):
 
     @unittest.skipUnless("TANDEM_HANGS_LONG" in os.environ, "it takes more than a minute")
     def test_a_hang_is_named_within_75_s_by_default(self):
-        job = Job(self, "default", "--dist.timeout_s", "auto")
-        job.wait_for_step(3)
-        process = job.number_of(1)
-        os.kill(process, signal.SIGSTOP)
-        try:
-            code, said, seconds = job.end()
-        finally:
-            os.kill(process, signal.SIGKILL)
-        self.assertEqual(code, TEMPORARY)
+        process, said = self.stop_a_rank("default", "--dist.timeout_s", "auto", within=75)
         self.assertRegex(said, rf"rank 1 on \S+ \(process {process}\) is stopped, in")
-        self.assertLess(seconds, 75)
 
     def test_a_run_that_ended_waits_for_nobody(self):
         self.check(self.run_train("ended", ranks=3))

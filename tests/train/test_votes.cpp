@@ -19,7 +19,7 @@ using Calls = std::vector<std::pair<const char*, int64_t>>;  // kinds and bytes
 const Calls kUsual = {
     {"reduce_scatter", 1024}, {"sum", 32}, {"all_gather", 1024}, {"all_gather", 64}};
 
-// Of a log of its own, which knows nothing of this job's collectives.
+// The hash is that of a log of its own, which knows nothing of this job's collectives.
 uint32_t hash_of(const Calls& calls) {
   static auto& log = *new FlightLog;
   for (const auto& [kind, bytes] : calls) {

@@ -29,8 +29,8 @@ class Control {
   virtual std::string broadcast(std::string text, int root) = 0;
   virtual std::vector<std::string> all_gather(const std::string& text) = 0;  // by rank
   virtual void barrier() = 0;
-  // Of 16 questions to rank 0, the answer that took least time (Cristian 1989, "Probabilistic clock
-  // synchronization").
+  // Asks rank 0 for the time 16 times, and returns the answer that took least time (Cristian 1989,
+  // "Probabilistic clock synchronization").
   virtual ClockReading read_clock() = 0;
 
   // As in Collectives.
