@@ -27,6 +27,7 @@ namespace {
 
 constexpr std::chrono::seconds kBeat{1};
 constexpr int kBeatsPerWrite = 5;
+constexpr int64_t kStands_ns = 3'000'000'000;  // three beats: longer than a busy host takes
 constexpr int64_t kKept_ns = 600'000'000'000;
 constexpr const char* kShared = "/dev/shm";
 constexpr const char* kPrefix = "tandem-flight-";
@@ -157,17 +158,27 @@ void FlightLog::keep_in(const std::string& folder, int64_t start, int rank, int 
   beating_ = std::jthread([this](const std::stop_token& stop) { beat(stop); });
 }
 
+void FlightLog::beat() {
+  const int64_t now = flight_now();
+  if (now - record_->beat > kStands_ns) {
+    record_->stood_from = record_->beat;
+    record_->stood_to = now;
+  }
+  record_->beat = now;
+}
+
 void FlightLog::beat(const std::stop_token& stop) {
   std::mutex mutex;
   std::condition_variable_any stopped;
   std::unique_lock lock(mutex);
   for (int beats = 1; !stop.stop_requested(); ++beats) {
     stopped.wait_for(lock, stop, kBeat, [] { return false; });
-    record_->beat = flight_now();
+    beat();
     if (beats % kBeatsPerWrite == 0) {
       write();
     }
   }
+  beat();
   write();
 }
 

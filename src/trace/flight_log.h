@@ -64,7 +64,8 @@ struct FlightRecord {
   int64_t part_since;
   char range[64];  // the innermost ProfilerRange of the main thread, or "", and since when
   int64_t range_since;
-  uint64_t collectives;  // so far
+  int64_t stood_from, stood_to;  // when the process last stood still for several beats
+  uint64_t collectives;          // so far
   FlightCollective last[kCollectives];
 };
 static_assert(std::is_trivially_copyable_v<FlightRecord>);
@@ -107,6 +108,7 @@ class FlightLog {
   static constexpr int kCallsBits = 20;
 
  private:
+  void beat();
   void beat(const std::stop_token& stop);
   void write();
 

@@ -71,14 +71,24 @@ std::string list(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + text;
 }
 
+// Whether a process ended with code 75 because it had stood still until just before.
+bool stood_still(const FlightRecord& record) {
+  constexpr double kJust_ns = 5e9;
+  const double since = static_cast<double>(record.beat) - static_cast<double>(record.stood_to);
+  return record.exit_code == static_cast<int64_t>(ExitCode::kTemporary) && record.stood_to > 0 &&
+         since <= kJust_ns;
+}
+
 // The rank that has not run for longest, or null if all run. A rank that came to its end is not
-// lost, nor is one that waited in vain: it ended with code 75 because another one is.
+// lost, nor is one that waited in vain: it ended with code 75 because another one is. One that
+// stood still before is the cause itself: a launcher wakes a stopped process to end it.
 const FlightRank* first_lost(const std::vector<FlightRank>& ranks) {
   const FlightRank* lost = nullptr;
   for (const FlightRank& rank : ranks) {
     const int64_t code = rank.record.exit_code;
-    const bool ended = code == static_cast<int64_t>(ExitCode::kOk) ||
-                       code == static_cast<int64_t>(ExitCode::kTemporary);
+    const bool ended =
+        code == static_cast<int64_t>(ExitCode::kOk) ||
+        (code == static_cast<int64_t>(ExitCode::kTemporary) && !stood_still(rank.record));
     if (rank.life != Life::kRuns && rank.life != Life::kUnknown && !ended &&
         (!lost || rank.record.beat < lost->record.beat)) {
       lost = &rank;
@@ -175,6 +185,7 @@ std::string FlightRank::state() const {
   constexpr const char* kStates[] = {"runs", "is stopped", "is gone", "is silent, or its host",
                                      "is on another host"};
   return record.exit_code == kFlightRuns ? kStates[static_cast<size_t>(life)]
+         : stood_still(record)           ? "stood still, then ended"
                                          : str("ended with code ", record.exit_code);
 }
 

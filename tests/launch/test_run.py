@@ -233,7 +233,7 @@ class OneMachine(Launched):
                 self.assertEqual(process.returncode, code, errors)
                 ended, cause = errors.splitlines()[-2:]
                 self.assertRegex(ended, rf"^run: ended with {code} \(.*; the same command goes on from the newest checkpoint$")
-                self.assertRegex(cause, rf"^run: rank 1 on \S+ \(process {rank}\) is gone, in ")
+                self.assertRegex(cause, rf"^run: rank 1 on \S+ \(process {rank}\) (is gone|stood still, then ended), in ")
                 self.assertEqual(in_memory(folder), [])
                 self.assertEqual(record_in(folder, 1), memory.read())
                 # The records are not those of a start that died before it had any.

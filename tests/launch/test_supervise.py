@@ -334,7 +334,7 @@ class Program(Supervised):
             os.kill(rank, number)
             ended, cause = self.finish(name, job, code).splitlines()[-2:]
             self.assertRegex(ended, rf"^supervise: attempt 1 ended with {code} \(.*\), last saved step: \w+; stop$")
-            self.assertRegex(cause, rf"^supervise: rank 1 on \S+ \(process {rank}\) is gone, in ")
+            self.assertRegex(cause, rf"^supervise: rank 1 on \S+ \(process {rank}\) (is gone|stood still, then ended), in ")
             self.assertEqual(in_memory(folder), [])
             self.assertEqual(record_in(folder, 1), memory.read())
             # The records are not those of an attempt that died before it had any.

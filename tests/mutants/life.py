@@ -6,7 +6,7 @@ MUTANTS = [
     Mutant("flight: a stopped rank runs", "src/trace/flight_verdict.cpp", "state == 'T' || state == 't'", "false",
            ["trace.flight FlightLog.OutlivesItsProcess"]),
     Mutant("flight: who waited in vain is the cause", "src/trace/flight_verdict.cpp",
-           "code == static_cast<int64_t>(ExitCode::kTemporary)", "false", ["trace.flight FlightVerdict.ALostProcessComesFirst"]),
+           "(code == static_cast<int64_t>(ExitCode::kTemporary)", "(false", ["trace.flight FlightVerdict.ALostProcessComesFirst"]),
     Mutant("flight: half written collectives count", "src/trace/flight_verdict.cpp",
            "collective.number_before == collective.number_after", "true", ["trace.flight FlightRank.CollectivesAreTheLastWholeOnes"]),
     Mutant("flight: who has not come is not named", "src/trace/flight_verdict.cpp",
@@ -380,4 +380,6 @@ MUTANTS = [
     Mutant("trace: a rank cannot write, and the run ends", "src/train/tracing.cpp",
            "catch (const AgreedError& error) {\n", "catch (const AgreedError& error) {\n    throw;\n",
            ["trace.trace Trace.test_other_ends"]),
+    Mutant("flight: a stopped rank that was woken to be ended is like those that waited for it", "src/trace/flight_verdict.cpp",
+           " && !stood_still(rank.record));", ");", ["trace.flight FlightVerdict.ALostProcessComesFirst"]),
 ]

@@ -161,6 +161,12 @@ TEST(FlightVerdict, ALostProcessComesFirst) {
   ranks[1].record.exit_code = static_cast<int64_t>(ExitCode::kTemporary);
   EXPECT_EQ(flight_verdict(ranks, kNow),
             "rank 0 on node1 (process 100) is silent, or its host, in data for 75 s");
+  ranks[1].record.stood_to = ranks[1].record.beat - 4 * kSecond;
+  EXPECT_EQ(flight_verdict(ranks, kNow),
+            "rank 1 on node1 (process 101) stood still, then ended, in data for 74 s");
+  ranks[1].record.stood_to -= 2 * kSecond;
+  EXPECT_EQ(flight_verdict(ranks, kNow),
+            "rank 0 on node1 (process 100) is silent, or its host, in data for 75 s");
 }
 
 // A record holds the last 1024 collectives, and shows no half of one.
