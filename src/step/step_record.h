@@ -9,8 +9,8 @@
 #include <span>
 
 #include "optim/step_control.h"
-#include "src/device/staged_copies.h"
 #include "src/device/tensor.h"
+#include "src/step/staged_copies.h"
 
 namespace tandem {
 

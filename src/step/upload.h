@@ -3,8 +3,8 @@
 
 #include "src/data/batch.h"
 #include "src/data/dataset.h"
-#include "src/device/staged_copies.h"
 #include "src/step/device_batch.h"
+#include "src/step/staged_copies.h"
 
 namespace tandem {
 

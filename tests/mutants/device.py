@@ -114,7 +114,7 @@ MUTANTS = [
     Mutant("the loss scale is taken out of gradients that never had it", "optim/step_control.h",
            "numbers.mean_factor * state.loss_scale;", "numbers.mean_factor;",
            ["step.device_training_np1"]),
-    Mutant("a batch's staging memory is free before it has been copied", "src/device/staged_copies.cpp",
+    Mutant("a batch's staging memory is free before it has been copied", "src/step/staged_copies.cpp",
            "    in_flight_.push_back({stream_.record(), std::move(staged)});\n", "",
            ["simt.program Emulated.test_recomputation_and_staging"]),
     Mutant("later micro-batches have the random numbers of the first", "optim/step_control.h",

@@ -1,4 +1,4 @@
-#include "src/device/staged_copies.h"
+#include "src/step/staged_copies.h"
 
 #include <utility>
 
