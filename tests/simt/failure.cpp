@@ -4,7 +4,7 @@
 
 #include "tests/simt/launch.h"
 #include "tests/simt/simt.h"
-#include "tests/simt/stream.h"
+#include "tests/simt/streams/stream.h"
 
 namespace simt {
 

@@ -14,7 +14,7 @@
 #include "tests/simt/runtime.h"
 #include "tests/simt/settings.h"
 #include "tests/simt/simt.h"
-#include "tests/simt/stream.h"
+#include "tests/simt/streams/stream.h"
 
 namespace simt {
 

@@ -12,7 +12,7 @@
 
 #include "tests/simt/settings.h"
 #include "tests/simt/simt.h"
-#include "tests/simt/stream.h"
+#include "tests/simt/streams/stream.h"
 
 namespace simt {
 

@@ -6,7 +6,7 @@
 
 #include "tests/simt/memory.h"
 #include "tests/simt/simt.h"
-#include "tests/simt/stream.h"
+#include "tests/simt/streams/stream.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "tests/simt/stream.h"
+#include "tests/simt/streams/stream.h"
 
 #include <cuda_runtime.h>
 
