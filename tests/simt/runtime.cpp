@@ -6,6 +6,7 @@
 
 #include "tests/simt/memory.h"
 #include "tests/simt/simt.h"
+#include "tests/simt/streams/graph.h"
 #include "tests/simt/streams/stream.h"
 
 namespace {
@@ -45,8 +46,13 @@ Direction direction(const void* to, const void* from, cudaMemcpyKind kind) {
 void copy_async(RuntimeLock& lock, void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                 cudaStream_t stream) {
   const auto [to_device, from_device] = direction(to, from, kind);
-  if (to_device != from_device && !simt::is_pinned(to_device ? from : to)) {
+  const void* const host = to_device ? from : to;
+  const bool pinned = to_device != from_device && simt::is_pinned(host);
+  if (to_device != from_device && !pinned) {
     ++simt::counters().pageable_copies;
+    if (stream != nullptr && stream->capture) {
+      simt::fail("copy of pageable memory in a graph", "it may be gone when the graph is launched");
+    }
   }
   // CUDA stages pageable memory before the call returns; pinned memory is read when the copy runs.
   std::vector<std::byte> staged;
@@ -57,6 +63,9 @@ void copy_async(RuntimeLock& lock, void* to, const void* from, size_t bytes, cud
   push(lock, stream,
        work("cudaMemcpyAsync",
             [=, to_device = to_device, from_device = from_device, staged = std::move(staged)] {
+              if (pinned && !simt::is_pinned(host)) {
+                simt::fail("copy of page-locked memory that was freed");
+              }
               if (to_device) {
                 simt::check_range(to, bytes, "destination of cudaMemcpyAsync");
               }
@@ -78,6 +87,9 @@ void set_async(RuntimeLock& lock, void* to, int value, size_t bytes, cudaStream_
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   RuntimeLock lock;
+  if (const cudaError_t refused = simt::refuse_in_capture(); refused != cudaSuccess) {
+    return refused;
+  }
   *pointer = nullptr;
   if (bytes == 0 || simt::no_device() != cudaSuccess) {
     return simt::result(simt::no_device());
@@ -94,6 +106,9 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
 
 cudaError_t cudaFree(void* pointer) {
   RuntimeLock lock;
+  if (const cudaError_t refused = simt::refuse_in_capture(); refused != cudaSuccess) {
+    return refused;
+  }
   if (pointer == nullptr) {
     return simt::result(simt::no_device());
   }
@@ -110,6 +125,9 @@ cudaError_t cudaFree(void* pointer) {
 
 cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
   RuntimeLock lock;
+  if (const cudaError_t refused = simt::refuse_in_capture(); refused != cudaSuccess) {
+    return refused;
+  }
   *pointer = nullptr;
   if (bytes == 0 || simt::no_device() != cudaSuccess) {
     return simt::result(simt::no_device());
@@ -131,6 +149,9 @@ cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
 
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   RuntimeLock lock;
+  if (const cudaError_t refused = simt::refuse_in_capture(); refused != cudaSuccess) {
+    return refused;
+  }
   simt::Allocation* allocation = simt::find_to_free(pointer);
   if (allocation == nullptr) {
     return pointer == nullptr ? cudaSuccess : simt::result(cudaErrorInvalidValue);
@@ -143,6 +164,9 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
 
 cudaError_t cudaMallocHost(void** pointer, size_t bytes, unsigned) {
   RuntimeLock lock;
+  if (const cudaError_t refused = simt::refuse_in_capture(); refused != cudaSuccess) {
+    return refused;
+  }
   *pointer = nullptr;
   if (simt::no_device() != cudaSuccess) {
     return simt::result(simt::no_device());
@@ -157,6 +181,9 @@ cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned flags) {
 
 cudaError_t cudaFreeHost(void* pointer) {
   RuntimeLock lock;
+  if (const cudaError_t refused = simt::refuse_in_capture(); refused != cudaSuccess) {
+    return refused;
+  }
   if (pointer == nullptr) {
     return cudaSuccess;
   }
@@ -186,6 +213,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   RuntimeLock lock;
+  if (const cudaError_t refused = simt::refuse_in_capture(); refused != cudaSuccess) {
+    return refused;
+  }
   if (bytes != 0) {
     copy_async(lock, to, from, bytes, kind, nullptr);
     block_until(lock, simt::stream_is_empty(nullptr));
@@ -222,6 +252,9 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   RuntimeLock lock;
+  if (const cudaError_t refused = simt::refuse_in_capture(); refused != cudaSuccess) {
+    return refused;
+  }
   if (stream == nullptr || !simt::is_stream(stream)) {
     return simt::result(cudaErrorInvalidResourceHandle);
   }
@@ -231,6 +264,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   RuntimeLock lock;
+  if (const cudaError_t refused = simt::refuse_in_capture(); refused != cudaSuccess) {
+    return refused;
+  }
   if (!simt::is_stream(stream)) {
     return simt::result(cudaErrorInvalidResourceHandle);
   }
@@ -240,6 +276,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   RuntimeLock lock;
+  if (const cudaError_t refused = simt::refuse_in_capture(); refused != cudaSuccess) {
+    return refused;
+  }
   if (!simt::is_stream(stream)) {
     return simt::result(cudaErrorInvalidResourceHandle);
   }
@@ -249,6 +288,9 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 
 cudaError_t cudaDeviceSynchronize() {
   RuntimeLock lock;
+  if (const cudaError_t refused = simt::refuse_in_capture(); refused != cudaSuccess) {
+    return refused;
+  }
   block_until(lock, simt::all_streams_empty);
   return simt::result(simt::no_device());
 }
@@ -291,6 +333,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return simt::result(cudaErrorInvalidResourceHandle);
   }
   if (event->mark != nullptr) {
+    if (const cudaError_t error = join_capture(stream, *event->mark); error != cudaSuccess) {
+      return simt::result(error);
+    }
     push(lock, stream, {Task::kWait, "cudaStreamWaitEvent", nullptr, event->mark});
   }
   return cudaSuccess;
@@ -298,11 +343,17 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   RuntimeLock lock;
+  if (const cudaError_t refused = simt::refuse_in_capture(); refused != cudaSuccess) {
+    return refused;
+  }
   if (event == nullptr) {
     return simt::result(cudaErrorInvalidResourceHandle);
   }
   if (event->mark == nullptr) {
     return cudaSuccess;
+  }
+  if (event->mark->capture) {
+    return simt::result(cudaErrorCapturedEvent);
   }
   if (!event->mark->reached) {
     run_a_little(lock);
@@ -312,8 +363,14 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   RuntimeLock lock;
+  if (const cudaError_t refused = simt::refuse_in_capture(); refused != cudaSuccess) {
+    return refused;
+  }
   if (event == nullptr) {
     return simt::result(cudaErrorInvalidResourceHandle);
+  }
+  if (event->mark != nullptr && event->mark->capture) {
+    return simt::result(cudaErrorCapturedEvent);
   }
   block_until(lock, [mark = event->mark] { return mark == nullptr || mark->reached; });
   return cudaSuccess;
@@ -323,6 +380,9 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
   RuntimeLock lock;
   if (!start->timing || !end->timing || start->mark == nullptr || end->mark == nullptr) {
     return simt::result(cudaErrorInvalidResourceHandle);
+  }
+  if (start->mark->capture || end->mark->capture) {
+    return simt::result(cudaErrorCapturedEvent);
   }
   if (!start->mark->reached || !end->mark->reached) {
     return cudaErrorNotReady;

@@ -57,10 +57,23 @@ const std::map<cudaError_t, Text>& texts() {
       TEXT(cudaErrorInvalidDevice, "invalid device ordinal"),
       TEXT(cudaErrorECCUncorrectable, "uncorrectable ECC error encountered"),
       TEXT(cudaErrorInvalidResourceHandle, "invalid resource handle"),
+      TEXT(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
       TEXT(cudaErrorNotReady, "device not ready"),
       TEXT(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
       TEXT(cudaErrorLaunchFailure, "unspecified launch failure"),
       TEXT(cudaErrorSystemNotReady, "system not yet initialized"),
+      TEXT(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
+      TEXT(cudaErrorStreamCaptureInvalidated,
+           "operation failed due to a previous error during capture"),
+      TEXT(cudaErrorStreamCaptureUnmatched, "capture was not initiated in this stream"),
+      TEXT(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"),
+      TEXT(cudaErrorStreamCaptureIsolation,
+           "dependency created on uncaptured work in another stream"),
+      TEXT(cudaErrorStreamCaptureImplicit,
+           "operation would make the legacy stream depend on a capturing blocking stream"),
+      TEXT(cudaErrorCapturedEvent,
+           "operation not permitted on an event last recorded in a "
+           "capturing stream"),
       TEXT(cudaErrorUnknown, "unknown error"),
   };
 #undef TEXT

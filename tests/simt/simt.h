@@ -68,12 +68,17 @@ void enqueue(CUstream_st* stream, std::string name, std::function<void()> work);
 // for it. `with_others`: other processes take part in the work.
 void enqueue_polled(CUstream_st* stream, std::string name, std::function<bool()> poll,
                     bool with_others = false);
+// The same for work that has a state: begin() is called now, or at each launch of the graph for
+// which the stream is captured, and returns `poll`.
+void enqueue_begun(CUstream_st* stream, std::string name,
+                   std::function<std::function<bool()>()> begin, bool with_others = false);
 // Fails unless [pointer, pointer + bytes) lies in one live device allocation; `what` names the
 // operand. Call it inside enqueued work.
 void check_range(const void* pointer, size_t bytes, const char* what);
 // For events that are recorded from now on so many seconds more have passed.
 void pass_time(double seconds);
-bool in_kernel();  // whether this thread runs a kernel now
+int64_t time_ns();  // that the clock of the device shows, in nanoseconds
+bool in_kernel();   // whether this thread runs a kernel now
 
 // --- Settings, for tests of one process. ---
 
@@ -105,7 +110,9 @@ struct Counters {
   int64_t bank_conflicts = 0;  // of accesses through Shared, ldmatrix and copy_async: extra passes
   int64_t products = 0;        // mma instructions of a warp
   int64_t launches = 0;
-  int64_t host_syncs = 0;          // calls that block the host
+  int64_t graph_launches = 0;
+  int64_t enqueued = 0;    // work, records and waits in streams, except those that graphs hold
+  int64_t host_syncs = 0;  // calls that block the host
   int64_t device_allocations = 0;  // cudaMalloc and cudaMallocAsync
   int64_t events = 0;              // created
   int64_t nccl_buffers = 0;        // that communicators have for themselves

@@ -160,17 +160,21 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
     comm->start_up();
     comm->finish_split();
     group = std::exchange(comm->launching, nullptr);
-    if (group) {
-      comm->groups.push_back(group);
-      simt::launches().add(group);
-    }
     const bool finishing = comm->state == ncclComm::kFinalized && !comm->groups.empty();
     *state =
         comm->state < ncclComm::kReady || finishing || comm->split ? ncclInProgress : ncclSuccess;
   }
   if (group) {
-    simt::enqueue_polled(
-        group->stream(), "an NCCL group", [comm, group] { return comm->poll(group); },
+    cudaStreamCaptureStatus capture{};
+    cudaStreamIsCapturing(group->stream(), &capture);
+    const bool captured = capture != cudaStreamCaptureStatusNone;
+    simt::enqueue_begun(
+        group->stream(), "an NCCL group",
+        [comm, group, captured] {
+          auto launched = captured ? comm->again(*group) : group;
+          comm->enqueue(launched);
+          return [comm, launched] { return comm->poll(launched); };
+        },
         comm->ranks > 1);
   }
   return ncclSuccess;

@@ -126,6 +126,17 @@ void ncclComm::finish_split() {
   split.reset();
 }
 
+std::shared_ptr<simt::Group> ncclComm::again(const simt::Group& group) {
+  const uint64_t number = ++calls;
+  return group.again(number, simt::launches().calls());
+}
+
+void ncclComm::enqueue(const std::shared_ptr<simt::Group>& group) {
+  const std::lock_guard lock(mutex);
+  groups.push_back(group);
+  simt::launches().add(group);
+}
+
 // Groups run one after another in the order of the calls, even on different streams.
 bool ncclComm::poll(const std::shared_ptr<simt::Group>& group) {
   const std::lock_guard lock(mutex);

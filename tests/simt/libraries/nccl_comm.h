@@ -40,6 +40,8 @@ struct ncclComm {
 
   void start_up();
   void finish_split();
+  std::shared_ptr<simt::Group> again(const simt::Group& group);  // of a graph, at a launch
+  void enqueue(const std::shared_ptr<simt::Group>& group);
   bool poll(const std::shared_ptr<simt::Group>& group);
 };
 

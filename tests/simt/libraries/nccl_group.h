@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,12 @@ class Group {
   cudaStream_t stream() const { return stream_; }
   bool begun() const { return phase_ != Phase::kQueued; }
   void add(const Operation& operation) { operations_.push_back(operation); }
+  // The same operations once more, as a graph starts them.
+  std::shared_ptr<Group> again(uint64_t number, const CallCounts& others) const {
+    auto group = std::make_shared<Group>(stream_, number, others);
+    group->operations_ = operations_;
+    return group;
+  }
 
   // Goes on as far as the other ranks allow, and returns true when finished. It is a failure when
   // ranks call different collectives, or the communicators that they share in different orders.

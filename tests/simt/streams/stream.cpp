@@ -13,6 +13,7 @@
 #include "tests/simt/memory.h"
 #include "tests/simt/settings.h"
 #include "tests/simt/simt.h"
+#include "tests/simt/streams/graph.h"
 
 namespace simt {
 
@@ -106,7 +107,8 @@ bool run_first(CUstream_st* stream) {
   if (task.kind == Task::kWait) {
     finished = task.mark->reached;
   } else if (task.kind == Task::kRecord) {
-    *task.mark = {true, Clock::now() + passed.load()};
+    task.mark->reached = true;
+    task.mark->time = Clock::now() + passed.load();
   } else {
     const Running scope(task);
     finished = task.run();
@@ -211,6 +213,13 @@ void push(RuntimeLock& lock, CUstream_st* stream, Task task) {
   if (!is_stream(stream)) {
     fail("work on a stream that does not exist", task.name);
   }
+  if (keep_in_capture(stream, task)) {
+    return;
+  }
+  if (task.begin) {
+    task.run = task.begin();
+  }
+  ++counters().enqueued;
   // The legacy stream and those created without cudaStreamNonBlocking wait for each other.
   for (CUstream_st* other : e.streams) {
     if ((stream == nullptr && other->number != 0 && other->flags == cudaStreamDefault) ||
@@ -269,6 +278,10 @@ void fail_later(const std::string& message) {
   executor().later_failure = std::make_exception_ptr(Failure(message));
 }
 
+int64_t time_ns() {
+  return std::chrono::nanoseconds((Clock::now() + passed.load()).time_since_epoch()).count();
+}
+
 void pass_time(double seconds) {
   passed = passed.load() +
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -284,9 +297,16 @@ void enqueue(CUstream_st* stream, std::string name, std::function<void()> work) 
 
 void enqueue_polled(CUstream_st* stream, std::string name, std::function<bool()> poll,
                     bool with_others) {
+  enqueue_begun(
+      stream, std::move(name), [poll = std::move(poll)] { return poll; }, with_others);
+}
+
+void enqueue_begun(CUstream_st* stream, std::string name,
+                   std::function<std::function<bool()>()> begin, bool with_others) {
   RuntimeLock lock;
-  Task task{Task::kPoll, std::move(name), std::move(poll)};
+  Task task{Task::kPoll, std::move(name), nullptr};
   task.with_others = with_others;
+  task.begin = std::move(begin);
   push(lock, stream, std::move(task));
 }
 

@@ -8,14 +8,19 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 struct CUstream_st;
 
 namespace simt {
 
+struct Capture;
+
 struct Mark {  // one recording of an event
   bool reached = false;
-  std::chrono::steady_clock::time_point time;
+  std::chrono::steady_clock::time_point time = {};
+  std::shared_ptr<Capture> capture = {};  // that it was recorded in; it is never reached
+  std::vector<size_t> seen = {};  // of each branch of the capture, so many tasks come before
 };
 
 struct Task {
@@ -26,6 +31,7 @@ struct Task {
   std::shared_ptr<Mark> mark = {};  // kRecord, kWait
   uint64_t sequence = 0;            // over all streams, in the order of the host's calls
   bool with_others = false;         // kPoll: other processes take part
+  std::function<std::function<bool()>()> begin = {};  // in a graph: returns `run` at each launch
 };
 
 // Held by every call of the runtime API. Tasks run under it; calling the API in one is a failure.
@@ -64,6 +70,8 @@ struct CUstream_st {
   unsigned flags;
   int priority;  // below zero: communication
   std::deque<simt::Task> queue = {};
+  std::shared_ptr<simt::Capture> capture = {};  // that keeps its work now
+  size_t branch = 0;                            // of the capture
 };
 
 struct CUevent_st {

@@ -10,9 +10,12 @@
 #include "src/core/float16.h"
 #include "src/device/global.h"
 #include "src/device/shared.h"
+#include "tests/simt/simt.h"
 #include "tests/simt/tensor_core.h"
 
 namespace tandem::ptx {
+
+inline int64_t global_timer() { return simt::time_ns(); }
 
 // An exact result y of an approximate instruction, off by up to `ulps` units in the last place. By
 // how many depends on the argument x. Subnormal results are zero.
