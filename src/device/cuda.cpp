@@ -249,6 +249,38 @@ double seconds_between(CUevent_st* earlier, CUevent_st* later) {
   return 1e-3 * milliseconds;
 }
 
+// Other threads may call CUDA meanwhile, as that which writes checkpoints does.
+void begin_capture(CUstream_st* stream) {
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+}
+
+bool is_capturing(CUstream_st* stream) {
+  cudaStreamCaptureStatus status{};
+  check(cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+GraphHandle end_capture(CUstream_st* stream) {
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(stream, &graph));
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t code = cudaGraphInstantiate(&executable, graph, 0);
+  static_cast<void>(cudaGraphDestroy(graph));
+  check(code);
+  return {executable,
+          [](cudaGraphExec_t unused) { static_cast<void>(cudaGraphExecDestroy(unused)); }};
+}
+
+void drop_capture(CUstream_st* stream) {
+  cudaGraph_t graph = nullptr;
+  if (cudaStreamEndCapture(stream, &graph) == cudaSuccess) {
+    static_cast<void>(cudaGraphDestroy(graph));
+  }
+  static_cast<void>(cudaGetLastError());
+}
+
+void launch(CUgraphExec_st* graph, CUstream_st* stream) { check(cudaGraphLaunch(graph, stream)); }
+
 }  // namespace tandem::cuda
 
 namespace tandem::nvtx {

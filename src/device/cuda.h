@@ -8,6 +8,7 @@
 
 struct CUstream_st;
 struct CUevent_st;
+struct CUgraphExec_st;
 
 namespace tandem::cuda {
 
@@ -57,5 +58,14 @@ void wait(CUstream_st* stream, CUevent_st* event);
 bool reached(CUevent_st* event);
 void synchronize(CUevent_st* event);
 double seconds_between(CUevent_st* earlier, CUevent_st* later);
+
+// Until end_capture, what is asked of the stream, and of streams that wait for its events, is kept
+// for a graph and does not run.
+void begin_capture(CUstream_st* stream);
+bool is_capturing(CUstream_st* stream);
+using GraphHandle = std::shared_ptr<CUgraphExec_st>;
+GraphHandle end_capture(CUstream_st* stream);
+void drop_capture(CUstream_st* stream);  // ends it without a graph; does not throw
+void launch(CUgraphExec_st* graph, CUstream_st* stream);
 
 }  // namespace tandem::cuda

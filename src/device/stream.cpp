@@ -248,6 +248,13 @@ DryClock& Stream::clock() const {
 
 CUstream_st* Stream::handle() const { return queue_->handle(); }
 
+bool Stream::is_captured() const {
+  if constexpr (kHasCuda) {
+    return device_ == Device::kCuda && !is_dry() && cuda::is_capturing(handle());
+  }
+  return false;
+}
+
 void Stream::submit(std::function<void()> work) { queue_->submit(std::move(work)); }
 
 Event Stream::record() { return Event(queue_->record(false)); }

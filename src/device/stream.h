@@ -46,6 +46,7 @@ class Stream {
 
   Device device() const { return device_; }
   CUstream_st* handle() const;  // of a CUDA stream; throws for other streams
+  bool is_captured() const;     // whether its work is kept for a Graph now
   // CPU only: runs `work` after everything enqueued before. A background stream keeps an exception
   // of `work`: it skips later work, and synchronize() of the stream and of its later events
   // rethrows the exception. A compute stream throws it here.
