@@ -70,16 +70,16 @@ void ParamValues::publish() {
 }
 
 void ParamValues::gather() {
-  const std::optional<Event> written = std::exchange(written_, std::nullopt);
-  if (!written) {
+  if (!std::exchange(are_outdated_, false)) {
     return;
   }
+  const Event written = stream_.record();
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     BucketMemory& memory = buckets_[i];
     if (layout_.place(i).shards_values()) {
       memory.gathered = Tensor();  // from before the update
     } else if (layout_.place(i).shards_state()) {
-      start_gather(i, memory.values, *written);
+      start_gather(i, memory.values, written);
       if (!overlap_) {
         timeline_.wait(stream_, memory.arrive);
       }
@@ -147,7 +147,7 @@ void ParamValues::drop_all_but(int64_t block, int64_t next) {
 }
 
 void ParamValues::acquire(Context&, BlockId block, Pass pass) {
-  require(!written_, "ParamValues::acquire: values were written since the last gather()");
+  require(!are_outdated_, "ParamValues::acquire: values were written since the last gather()");
   const bool is_sharded = has_sharded(block);
   const int64_t next = next_sharded(block, pass);
   if (is_sharded) {

@@ -32,7 +32,7 @@ class ParamValues final : public Gate {
   void publish();
   // Call after the optimizer. The values are then not whole, as after initialize() and publish(),
   // and gather() must come before the next block begins.
-  void outdate() { written_ = stream_.record(); }
+  void outdate() { are_outdated_ = true; }
   // Collective. Starts to gather the values on all ranks, in the order in which a forward pass
   // needs them; does nothing if they are whole. A block waits for its values when it begins.
   void gather();
@@ -88,7 +88,7 @@ class ParamValues final : public Gate {
   DType dtype_;
   bool overlap_;
   std::vector<BucketMemory> buckets_;
-  std::optional<Event> written_;  // since the last gather(); null: the values are whole
+  bool are_outdated_ = false;  // since the last gather()
   Timeline timeline_;
 };
 
