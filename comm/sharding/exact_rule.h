@@ -25,8 +25,7 @@ class ExactRule final : public SumRule {
 
   Message message(int64_t bucket, const Tensor& gradient, const Tensor& sums, bool add) override {
     const Tensor addend =
-        sums ? sums
-             : Tensor::empty(setting_.memory, gradient.shape(), DType::kI64, MemoryClass::kStaging);
+        sums ? sums : Tensor::empty(scratch_, gradient.shape(), DType::kI64, MemoryClass::kStaging);
     exact_.quantise(gradient, extents(setting_.layout.bucket(bucket).range), addend, sums && add);
     return {addend, addend};
   }

@@ -19,7 +19,7 @@ GradientSync::GradientSync(const ModelLayout& layout, ParamValues& values, Strea
     : layout_(layout),
       values_(values),
       stream_(stream),
-      memory_(memory),
+      scratch_(memory.scratch()),
       options_(options),
       buckets_(static_cast<size_t>(layout.buckets())),
       rule_(make_sum_rule({layout, stream, memory, values.timeline()}, options)),
@@ -31,8 +31,8 @@ GradientSync::GradientSync(const ModelLayout& layout, ParamValues& values, Strea
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     all += count(i);
   }
-  Carver gradients(memory_, all, DType::kF32, MemoryClass::kGradients);
-  Carver sums(memory_, sums_are_apart() ? all : 0, rule_->dtype(), MemoryClass::kGradients);
+  Carver gradients(memory, all, DType::kF32, MemoryClass::kGradients);
+  Carver sums(memory, sums_are_apart() ? all : 0, rule_->dtype(), MemoryClass::kGradients);
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     if (count(i) == 0) {
       continue;
@@ -116,7 +116,7 @@ void GradientSync::open(int64_t bucket) {
     return;
   }
   const Range whole = layout_.bucket(bucket).range;
-  memory.leaf = Tensor::empty(memory_, {whole.count()}, DType::kF32, MemoryClass::kStaging);
+  memory.leaf = Tensor::empty(scratch_, {whole.count()}, DType::kF32, MemoryClass::kStaging);
   zero_gaps(stream_, memory.leaf, layout_.flat().extents(whole, whole.begin));
   layout_.bind(bucket, memory.leaf, &Parameter::grad);
 }

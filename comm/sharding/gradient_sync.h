@@ -93,7 +93,7 @@ class GradientSync final : public Gate {
   const ModelLayout& layout_;
   ParamValues& values_;
   Stream& stream_;
-  Memory& memory_;
+  Memory scratch_;
   StoreOptions options_;
   std::vector<BucketMemory> buckets_;
   std::unique_ptr<SumRule> rule_;

@@ -10,7 +10,11 @@ namespace tandem {
 
 ParamValues::ParamValues(const ModelLayout& layout, Stream& stream, Memory& memory, DType dtype,
                          bool overlap)
-    : layout_(layout), stream_(stream), memory_(memory), dtype_(dtype), overlap_(overlap) {
+    : layout_(layout),
+      stream_(stream),
+      scratch_(memory.scratch()),
+      dtype_(dtype),
+      overlap_(overlap) {
   const auto has_copy = [&](int64_t bucket) {
     return dtype_ != DType::kF32 && !layout_.bucket(bucket).frozen;
   };
@@ -110,7 +114,7 @@ void ParamValues::fetch(int64_t block) {
   for (const int64_t bucket : layout_.flat().buckets_of(block)) {
     BucketMemory& memory = buckets_[bucket];
     if (layout_.place(bucket).shards_values() && !memory.gathered) {
-      memory.gathered = Tensor::empty(memory_, {layout_.bucket(bucket).range.count()}, dtype_,
+      memory.gathered = Tensor::empty(scratch_, {layout_.bucket(bucket).range.count()}, dtype_,
                                       MemoryClass::kStaging);
       start_gather(bucket, memory.gathered, stream_.record());
     }

@@ -84,7 +84,7 @@ class ParamValues final : public Gate {
 
   const ModelLayout& layout_;
   Stream& stream_;
-  Memory& memory_;
+  Memory scratch_;
   DType dtype_;
   bool overlap_;
   std::vector<BucketMemory> buckets_;

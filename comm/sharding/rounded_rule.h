@@ -19,7 +19,7 @@ class RoundedRule final : public SumRule {
       return {gradient, gradient};
     }
     const Tensor rounded =
-        Tensor::empty(setting_.memory, gradient.shape(), DType::kBf16, MemoryClass::kStaging);
+        Tensor::empty(scratch_, gradient.shape(), DType::kBf16, MemoryClass::kStaging);
     convert(setting_.stream, gradient, rounded);
     return {rounded, setting_.layout.place(bucket).shards_state() ? gradient : rounded};
   }

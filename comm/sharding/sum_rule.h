@@ -27,7 +27,8 @@ class SumRule {
     Memory& memory;      // on its device
     Timeline& timeline;  // gets the time that waiting takes
   };
-  explicit SumRule(const Setting& setting) : setting_(setting), own_(setting.memory) {}
+  explicit SumRule(const Setting& setting)
+      : setting_(setting), scratch_(setting.memory.scratch()), own_(setting.memory) {}
   virtual ~SumRule() = default;
 
   // The dtype of sums between micro-steps. With f32 they are the gradients themselves, and layers
@@ -79,6 +80,7 @@ class SumRule {
 
  protected:
   const Setting setting_;
+  Memory scratch_;  // what begins and ends inside a step
 
  private:
   ArrayListMemory<FlatArray> own_;  // on a GPU

@@ -49,7 +49,8 @@ class Source {
   virtual int64_t bytes() const { return physical_bytes(); }  // capacity
   virtual bool keeps() const { return true; }                 // the pool keeps freed blocks
   virtual bool is_dry() const { return false; }
-  virtual void* allocate(int64_t bytes) {  // null: memory is exhausted
+  virtual bool is_captured() const { return false; }  // the stream that the memory is made for
+  virtual void* allocate(int64_t bytes) {             // null: memory is exhausted
     return std::aligned_alloc(kAlignment, static_cast<size_t>(bytes));
   }
   virtual void release(void* data) { std::free(data); }
@@ -65,16 +66,12 @@ class PinnedHost final : public Source {
   void release(void* data) override { cuda::release_pinned(data); }
 };
 
-bool gpu_keeps_blocks() {
-  const char* cache = std::getenv("TANDEM_MEMORY_CACHE");
-  return !cache || std::string_view(cache) != "0";
-}
-
 class Gpu final : public Source {
  public:
   explicit Gpu(CUstream_st* stream) : stream_(stream) {}
   Device device() const override { return Device::kCuda; }
   bool keeps() const override { return keeps_; }
+  bool is_captured() const override { return cuda::is_capturing(stream_); }
   int64_t bytes() const override { return cuda::device_bytes().all; }
   void* allocate(int64_t bytes) override {
     return keeps_ ? cuda::allocate(bytes) : cuda::allocate(bytes, stream_);
@@ -87,7 +84,7 @@ class Gpu final : public Source {
 
  private:
   CUstream_st* stream_;
-  bool keeps_ = gpu_keeps_blocks();
+  bool keeps_ = Memory::keeps_gpu_blocks();
 };
 
 // The memory of dry streams. No process has these addresses, so touching one crashes.
@@ -95,7 +92,7 @@ class Addresses final : public Source {
  public:
   explicit Addresses(Device device) : device_(device) {}
   Device device() const override { return device_; }
-  bool keeps() const override { return device_ == Device::kCpu || gpu_keeps_blocks(); }
+  bool keeps() const override { return device_ == Device::kCpu || Memory::keeps_gpu_blocks(); }
   bool is_dry() const override { return true; }
   int64_t bytes() const override { return std::numeric_limits<int64_t>::max(); }
   void* allocate(int64_t bytes) override {
@@ -153,23 +150,31 @@ class MemoryPool {
   MemoryPool(std::unique_ptr<Source> source, int64_t limit_bytes)
       : source_(std::move(source)),
         limit_bytes_(limit_bytes > 0 ? limit_bytes : source_->bytes()) {}
-  ~MemoryPool() { trim(); }
+  ~MemoryPool() {
+    trim(free_[false]);
+    trim(free_[true]);
+  }
 
   Device device() const { return source_->device(); }
   bool is_dry() const { return source_->is_dry(); }
 
   // Returns the block and its size.
-  std::pair<void*, int64_t> allocate(int64_t bytes, MemoryClass memory_class) {
+  std::pair<void*, int64_t> allocate(int64_t bytes, MemoryClass memory_class, bool is_scratch) {
     const int64_t size =
         source_->keeps() ? rounded(bytes, memory_class) : std::max<int64_t>(bytes, 1);
     std::lock_guard lock(mutex_);
-    void* data = reuse(size);
+    void* data = reuse(free_[is_scratch], size);
     if (!data) {
-      if (total_.bytes + cached_bytes_ + size > limit_bytes_) {
+      require(!source_->is_captured(), [&] {
+        return str("a step that is captured takes new memory: ", format_bytes(bytes), " for ",
+                   name_of(memory_class));
+      });
+      const auto fits = [&] { return total_.bytes + cached_bytes_ + size <= limit_bytes_; };
+      if (!fits()) {
         trim();
       }
-      data = total_.bytes + size <= limit_bytes_ ? source_->allocate(size) : nullptr;
-      if (!data && cached_bytes_ > 0) {
+      data = fits() ? source_->allocate(size) : nullptr;
+      if (!data && fits()) {  // the system has less than the limit
         trim();
         data = source_->allocate(size);
       }
@@ -180,25 +185,36 @@ class MemoryPool {
     }
     add(use_[static_cast<size_t>(memory_class)], size);
     add(total_, size);
+    scratch_bytes_[static_cast<size_t>(memory_class)] += is_scratch ? size : 0;
     return {data, size};
   }
 
-  void release(void* data, int64_t bytes, MemoryClass memory_class) {
+  void release(void* data, int64_t bytes, MemoryClass memory_class, bool is_scratch) {
     std::lock_guard lock(mutex_);
     use_[static_cast<size_t>(memory_class)].bytes -= bytes;
+    scratch_bytes_[static_cast<size_t>(memory_class)] -= is_scratch ? bytes : 0;
     total_.bytes -= bytes;
     if (!source_->keeps()) {
       source_->release(data);
       return;
     }
     cached_bytes_ += bytes;
-    std::vector<void*>& blocks = free_[bytes];
+    std::vector<void*>& blocks = free_[is_scratch][bytes];
     blocks.push_back(data);
     std::ranges::push_heap(blocks, std::greater{});
   }
 
   void clear(void* data, int64_t bytes) { source_->clear(data, bytes); }
 
+  void keep_scratch() {
+    std::lock_guard lock(mutex_);
+    keeps_scratch_ = true;
+  }
+
+  std::string held(bool only_scratch) const {
+    std::lock_guard lock(mutex_);
+    return held_by_class(only_scratch);
+  }
   MemoryUse use(MemoryClass memory_class) const {
     std::lock_guard lock(mutex_);
     return use_[static_cast<size_t>(memory_class)];
@@ -213,11 +229,14 @@ class MemoryPool {
   }
 
  private:
+  using FreeBlocks =
+      std::map<int64_t, std::vector<void*>>;  // by rounded size; heaps, the lowest address first
+
   // Takes the free block with the lowest address. The same work then gets the same memory every
   // time, in whatever order blocks were freed.
-  void* reuse(int64_t size) {
-    const auto found = free_.find(size);
-    if (found == free_.end() || found->second.empty()) {
+  void* reuse(FreeBlocks& free, int64_t size) {
+    const auto found = free.find(size);
+    if (found == free.end() || found->second.empty()) {
       return nullptr;
     }
     std::vector<void*>& blocks = found->second;
@@ -229,13 +248,31 @@ class MemoryPool {
   }
 
   void trim() {
-    for (auto& [size, blocks] : free_) {
+    trim(free_[false]);
+    if (!keeps_scratch_) {
+      trim(free_[true]);
+    }
+  }
+  void trim(FreeBlocks& free) {
+    for (auto& [size, blocks] : free) {
       for (void* block : blocks) {
         source_->release(block);
       }
+      cached_bytes_ -= size * std::ssize(blocks);
       blocks.clear();
     }
-    cached_bytes_ = 0;
+  }
+
+  std::string held_by_class(bool only_scratch) const {
+    std::string text;
+    for (size_t i = 0; i < kMemoryClasses; ++i) {
+      const int64_t bytes = only_scratch ? scratch_bytes_[i] : use_[i].bytes;
+      if (bytes > 0) {
+        text += str(text.empty() ? "" : ", ", name_of(static_cast<MemoryClass>(i)), " ",
+                    format_bytes(bytes));
+      }
+    }
+    return text;
   }
 
   [[noreturn]] void fail_out_of_memory(int64_t bytes, MemoryClass memory_class) const;
@@ -247,28 +284,28 @@ class MemoryPool {
   MemoryUse total_;
   int64_t cached_bytes_ = 0;
   int64_t system_allocations_ = 0;
-  std::map<int64_t, std::vector<void*>> free_;  // by rounded size; heaps, the lowest address first
+  std::array<int64_t, kMemoryClasses> scratch_bytes_{};  // in use, a part of use_
+  std::array<FreeBlocks, 2> free_;                       // of scratch(): the second
+  bool keeps_scratch_ = false;
 };
 
 void MemoryPool::fail_out_of_memory(int64_t bytes, MemoryClass memory_class) const {
-  std::string held;
-  for (int i = 0; i < kMemoryClasses; ++i) {
-    if (use_[i].bytes > 0) {
-      held += str(held.empty() ? "" : ", ", name_of(static_cast<MemoryClass>(i)), " ",
-                  format_bytes(use_[i].bytes));
-    }
-  }
+  const std::string in_use = held_by_class(false);
   fail(ExitCode::kOutOfMemory,
        str("out of ", name_of(device()), " memory: wanted ", format_bytes(bytes), " for ",
-           name_of(memory_class), "; held: ", held.empty() ? "nothing" : held, "; limit ",
+           name_of(memory_class), "; held: ", in_use.empty() ? "nothing" : in_use, "; limit ",
            format_bytes(limit_bytes_),
            "; lower train.micro_batch, set train.recompute=block, or use a smaller model"));
 }
 
 Storage::Storage(std::shared_ptr<MemoryPool> owner, void* data, int64_t bytes,
-                 MemoryClass memory_class)
-    : owner_(std::move(owner)), data_(data), bytes_(bytes), memory_class_(memory_class) {}
-Storage::~Storage() { owner_->release(data_, bytes_, memory_class_); }
+                 MemoryClass memory_class, bool is_scratch)
+    : owner_(std::move(owner)),
+      data_(data),
+      bytes_(bytes),
+      memory_class_(memory_class),
+      is_scratch_(is_scratch) {}
+Storage::~Storage() { owner_->release(data_, bytes_, memory_class_, is_scratch_); }
 Device Storage::device() const { return owner_->device(); }
 void Storage::clear() { owner_->clear(data_, bytes_); }
 bool Storage::is_dry() const { return owner_->is_dry(); }
@@ -281,6 +318,11 @@ Memory::Memory(Device device, int64_t limit_bytes)
 Memory::Memory(const Stream& stream, int64_t limit_bytes)
     : pool_(std::make_shared<MemoryPool>(source_of(stream), limit_bytes)) {}
 
+bool Memory::keeps_gpu_blocks() {
+  const char* cache = std::getenv("TANDEM_MEMORY_CACHE");
+  return !cache || std::string_view(cache) != "0";
+}
+
 Memory Memory::pinned() {
   if constexpr (kHasCuda) {
     return Memory(std::make_shared<MemoryPool>(std::make_unique<PinnedHost>(), 0));
@@ -289,9 +331,22 @@ Memory Memory::pinned() {
 }
 
 std::shared_ptr<Storage> Memory::allocate(int64_t bytes, MemoryClass memory_class) {
-  const auto [data, size] = pool_->allocate(bytes, memory_class);
-  return std::make_shared<Storage>(pool_, data, size, memory_class);
+  const auto [data, size] = pool_->allocate(bytes, memory_class, is_scratch_);
+  return std::make_shared<Storage>(pool_, data, size, memory_class, is_scratch_);
 }
+
+Memory Memory::scratch() const {
+  Memory scratch(pool_);
+  scratch.is_scratch_ = true;
+  return scratch;
+}
+
+void Memory::keep_blocks() {
+  require(is_scratch_, "Memory::keep_blocks is for scratch()");
+  pool_->keep_scratch();
+}
+
+std::string Memory::held() const { return pool_->held(is_scratch_); }
 
 Device Memory::device() const { return pool_->device(); }
 bool Memory::is_dry() const { return pool_->is_dry(); }

@@ -39,7 +39,8 @@ class MemoryPool;
 // destroyed.
 class Storage {
  public:
-  Storage(std::shared_ptr<MemoryPool> owner, void* data, int64_t bytes, MemoryClass memory_class);
+  Storage(std::shared_ptr<MemoryPool> owner, void* data, int64_t bytes, MemoryClass memory_class,
+          bool is_scratch);
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -55,6 +56,7 @@ class Storage {
   void* data_;
   int64_t bytes_;
   MemoryClass memory_class_;
+  bool is_scratch_;
 };
 
 // The memory of one device. Thread safe. Blocks may outlive it.
@@ -72,8 +74,17 @@ class Memory {
   // is dry too: its blocks are addresses without memory, which nobody may touch, and without
   // `limit_bytes` there is no limit. Sizes, reuse and statistics are as on the device.
   explicit Memory(const Stream& stream, int64_t limit_bytes = 0);
+  // Whether memory of GPUs keeps freed blocks: not with TANDEM_MEMORY_CACHE=0.
+  static bool keeps_gpu_blocks();
   // Page-locked memory of the host: GPUs copy from and to it without waiting for the host.
   static Memory pinned();
+  // The same memory, for what begins and ends inside a step. Its limit and statistics are those of
+  // the whole, and its free blocks serve only scratch(). So equal steps get equal addresses,
+  // whatever lasts between them.
+  Memory scratch() const;
+  // From now on free blocks of scratch() are never returned to the system, because a graph uses
+  // them. Only scratch() may call it.
+  void keep_blocks();
 
   // Contents are undefined. Throws Error(kOutOfMemory); the message says what was requested and
   // what holds the memory.
@@ -82,12 +93,16 @@ class Memory {
   bool is_dry() const;
   MemoryUse use(MemoryClass memory_class) const;
   MemoryUse total() const;
+  // What is in use, by class: "activations 1.5 MiB, workspace 64 B"; empty if nothing is. For
+  // scratch() it is what scratch() has given out.
+  std::string held() const;
   // Blocks taken from the system so far; constant while the pool serves every request.
   int64_t system_allocations() const;
 
  private:
   explicit Memory(std::shared_ptr<MemoryPool> pool) : pool_(std::move(pool)) {}
   std::shared_ptr<MemoryPool> pool_;
+  bool is_scratch_ = false;
 };
 
 std::string format_bytes(int64_t bytes);  // "12.3 MiB"

@@ -55,6 +55,7 @@ Device device_of(const RunConfig& run) {
 Machine::Machine(const RunConfig& run, const DistConfig& dist, World& world)
     : stream(open_device(run, dist, world)),
       memory(stream),
+      scratch(memory.scratch()),
       staging(stream.device() == Device::kCpu ? memory : Memory::pinned()) {
   if constexpr (kHasCuda) {
     if (dist.over_nccl(stream.device()) && (world.size() > 1 || dist.backend == Backend::kNccl)) {

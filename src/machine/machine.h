@@ -32,6 +32,7 @@ class Machine {
 
   Stream stream;
   Memory memory;   // of the stream's device
+  Memory scratch;  // of it, for what begins and ends inside a step or a validation
   Memory staging;  // host memory that the device copies from and to; page-locked for a GPU
   Device device() const { return stream.device(); }
   // All ranks are one data group.

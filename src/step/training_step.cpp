@@ -10,6 +10,7 @@ TrainingStep::TrainingStep(Model& model, const ModelGroups& groups, Stream& stre
       groups_(groups),
       stream_(stream),
       memory_(memory),
+      scratch_(memory.scratch()),
       options_(options),
       verdict_{.clip_norm = options.clip_norm,
                .halts = options.halts,
@@ -84,7 +85,7 @@ bool TrainingStep::run_micro_steps(const Input& input) {
 bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
   const ProfilerRange range(str("micro-step ", micro_step + 1));
   Context context{.stream = stream_,
-                  .memory = memory_,
+                  .memory = scratch_,
                   .tape = &tape_,
                   .numbers = record_->numbers(),
                   .loss_gradient = &record_->numbers()->loss_gradient,

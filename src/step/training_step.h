@@ -69,6 +69,7 @@ class TrainingStep {
   ModelGroups groups_;
   Stream& stream_;
   Memory& memory_;
+  Memory scratch_;  // what begins and ends in a step
   Options options_;
   StepOptions verdict_;
   std::unique_ptr<ParamStore> store_;

@@ -79,7 +79,7 @@ bool ModelViews::samples_are_due(int64_t step) const {
 
 Context ModelViews::context() {
   return {
-      .stream = machine_.stream, .memory = machine_.memory, .gate = &training_.store().gradients};
+      .stream = machine_.stream, .memory = machine_.scratch, .gate = &training_.store().gradients};
 }
 
 std::string ModelViews::text() {

@@ -349,7 +349,7 @@ void Trainer::validate() {
   rest();
   leave_out(Phase::kElsewhere, "validating", [&] {
     const Context context{.stream = machine_.stream,
-                          .memory = machine_.memory,
+                          .memory = machine_.scratch,
                           .gate = &training_->store().gradients};
     const Evaluation result =
         evaluate(*model_, context, *dataset_, config_.model->context(), config_.train.eval_batch(),

@@ -77,6 +77,49 @@ TEST(Memory, FreedBlocksAreGivenBackUnderPressure) {
   EXPECT_NO_THROW(Tensor::empty(memory, {200000}, DType::kF32, MemoryClass::kActivations));
 }
 
+TEST(Memory, ScratchHasFreeBlocksOfItsOwn) {
+  Memory memory(Device::kCpu);
+  Memory scratch = memory.scratch();
+  const auto take = [](Memory& from) {
+    return Tensor::empty(from, {100000}, DType::kF32, MemoryClass::kActivations);
+  };
+  {
+    const Tensor inside = take(scratch);
+    EXPECT_EQ(scratch.held(), "activations 416.0 KiB");
+    EXPECT_EQ(memory.held(), "activations 416.0 KiB");
+    const Tensor outside = take(memory);
+    EXPECT_EQ(scratch.held(), "activations 416.0 KiB");
+    EXPECT_EQ(memory.total().bytes, 2 * 416 << 10);
+  }
+  EXPECT_EQ(scratch.held(), "");
+  EXPECT_EQ(memory.system_allocations(), 2);
+  const Tensor again = take(scratch), outside = take(memory);
+  EXPECT_EQ(memory.system_allocations(), 2);
+  { take(scratch); }
+  take(memory);  // not the block that scratch has set free
+  EXPECT_EQ(memory.system_allocations(), 4);
+}
+
+TEST(Memory, KeptScratchIsNotGivenBackUnderPressure) {
+  for (const bool keeps : {false, true}) {
+    Memory memory(Device::kCpu, 1 << 20);
+    Memory scratch = memory.scratch();
+    if (keeps) {
+      scratch.keep_blocks();
+    }
+    { Tensor::empty(scratch, {150000}, DType::kF32, MemoryClass::kActivations); }
+    const auto take = [&] {
+      Tensor::empty(memory, {200000}, DType::kF32, MemoryClass::kActivations);
+    };
+    if (keeps) {
+      EXPECT_THROW(take(), Error);
+    } else {
+      EXPECT_NO_THROW(take());
+    }
+  }
+  EXPECT_THROW(Memory(Device::kCpu).keep_blocks(), Error);
+}
+
 TEST(Stream, BackgroundRunsInOrderAndKeepsTheFirstError) {
   Stream stream = Stream::background(Device::kCpu);
   std::vector<int> order;

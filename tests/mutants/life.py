@@ -382,4 +382,8 @@ MUTANTS = [
            ["trace.trace Trace.test_other_ends"]),
     Mutant("flight: a stopped rank that was woken to be ended is like those that waited for it", "src/trace/flight_verdict.cpp",
            " && !stood_still(rank.record));", ");", ["trace.flight FlightVerdict.ALostProcessComesFirst"]),
+    Mutant("memory: scratch blocks serve all", "src/device/memory.cpp", "reuse(free_[is_scratch], size)", "reuse(free_[false], size)",
+           ["core.core Memory.ScratchHasFreeBlocksOfItsOwn"]),
+    Mutant("memory: kept blocks are given back", "src/device/memory.cpp", "if (!keeps_scratch_) {", "if (true) {",
+           ["core.core Memory.KeptScratchIsNotGivenBackUnderPressure"]),
 ]
