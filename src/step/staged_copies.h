@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <vector>
 
 #include "src/device/stream.h"
 #include "src/device/tensor.h"
@@ -13,16 +14,19 @@ class StagedCopies {
  public:
   // The stream must outlive this.
   explicit StagedCopies(Stream& stream) : stream_(stream) {}
-  // to = staged, in the order of the stream. Equal dtypes and sizes.
+  // to = staged, in the order of the stream. Equal dtypes and sizes. finish() must follow.
   void copy(Tensor staged, const Tensor& to);
+  // Call it after the last of some copies.
+  void finish();
 
  private:
   struct InFlight {
     Event done;
-    Tensor staged;
+    std::vector<Tensor> staged;
   };
   Stream& stream_;
   std::deque<InFlight> in_flight_;
+  std::vector<Tensor> enqueued_;  // since finish()
 };
 
 }  // namespace tandem

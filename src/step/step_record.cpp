@@ -9,22 +9,13 @@ namespace tandem {
 
 namespace {
 
-template <class T>
-Tensor room_for(Memory& memory) {
-  return Tensor::empty(memory, {static_cast<int64_t>(sizeof(T))}, DType::kU8,
-                       MemoryClass::kOptimizer);
-}
+static_assert(sizeof(StepState) % sizeof(double) == 0);
+constexpr int64_t kState = sizeof(StepState) / sizeof(double);
 
 template <class T>
-Tensor staged(Memory& staging, const T& value) {
-  return Tensor::of(std::as_bytes(std::span(&value, 1)), staging, {static_cast<int64_t>(sizeof(T))},
-                    DType::kU8, MemoryClass::kStaging);
-}
-
-Tensor on_host(Stream& stream, Memory& staging, const Tensor& tensor) {
-  Tensor host = Tensor::empty(staging, tensor.shape(), tensor.dtype(), MemoryClass::kStaging);
-  copy(stream, tensor, host);
-  return host;
+Tensor staged(Memory& staging, const T& value, const Tensor& to) {
+  return Tensor::of(std::as_bytes(std::span(&value, 1)), staging, to.shape(), to.dtype(),
+                    MemoryClass::kStaging);
 }
 
 }  // namespace
@@ -35,22 +26,26 @@ StepRecord::StepRecord(Stream& stream, Memory& memory, Memory& staging,
       micro_batches_(micro_batches),
       options_(options),
       copies_(stream),
-      numbers_(room_for<StepNumbers>(memory)),
-      state_(room_for<StepState>(memory)),
-      figures_(
-          Tensor::zeros(memory, {1 + micro_batches.all}, DType::kF64, MemoryClass::kOptimizer)),
+      numbers_(Tensor::empty(memory, {static_cast<int64_t>(sizeof(StepNumbers))}, DType::kU8,
+                             MemoryClass::kOptimizer)),
+      results_(Tensor::zeros(memory, {kState + 1 + micro_batches.all}, DType::kF64,
+                             MemoryClass::kOptimizer)),
+      figures_(results_.slice(kState, 1 + micro_batches.all)),
       zeros_(Tensor::zeros(memory, {1 + micro_batches.all}, DType::kF64, MemoryClass::kOptimizer)),
       loss_(Tensor::empty(memory, {1}, DType::kF64, MemoryClass::kOptimizer)),
       scratch_(Tensor::empty(memory, {kReduceScratch}, DType::kF64, MemoryClass::kWorkspace)) {
   restore(stream, first_state(options));
 }
 
-void StepRecord::begin_step(Stream& stream, StepNumbers numbers) {
+void StepRecord::send(StepNumbers numbers) {
   numbers.first_sample = micro_batches_.first * micro_batches_.samples;
-  copies_.copy(staged(staging_, numbers), numbers_);
+  copies_.copy(staged(staging_, numbers, numbers_), numbers_);
+  copies_.finish();
+}
+
+void StepRecord::begin_step(Stream& stream) const {
   copy(stream, zeros_, figures_);
-  on_device(stream, {},
-            [&](auto device) { kernels::begin_step(device, this->numbers(), state()); });
+  on_device(stream, {}, [&](auto device) { kernels::begin_step(device, numbers(), state()); });
 }
 
 void StepRecord::end_micro_step(const Stream& stream, const Tensor& losses) const {
@@ -69,16 +64,19 @@ void StepRecord::decide(const Stream& stream) const {
 }
 
 void StepRecord::restore(Stream& stream, const StepState& state) {
-  copies_.copy(staged(staging_, state), state_);
+  const Tensor to = results_.slice(0, kState);
+  copies_.copy(staged(staging_, state, to), to);
   stream.synchronize();
+  copies_.finish();
 }
 
 StepRecord::Copy StepRecord::copy_to_host(Stream& stream) {
-  Copy result{.done = {},
-              .state = on_host(stream, staging_, state_),
-              .figures = on_host(stream, staging_, figures_)};
-  result.done = stream.record();
-  return result;
+  const Tensor host =
+      Tensor::empty(staging_, results_.shape(), results_.dtype(), MemoryClass::kStaging);
+  copy(stream, results_, host);
+  return {.done = stream.record(),
+          .state = host.slice(0, kState),
+          .figures = host.slice(kState, figures_.elements())};
 }
 
 double StepRecord::Copy::loss() const {

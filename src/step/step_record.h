@@ -27,14 +27,17 @@ class StepRecord {
 
   // In the memory of the device.
   StepNumbers* numbers() const { return reinterpret_cast<StepNumbers*>(numbers_.raw()); }
-  StepState* state() const { return reinterpret_cast<StepState*>(state_.raw()); }
+  StepState* state() const { return reinterpret_cast<StepState*>(results_.raw()); }
   // f64 [1 + micro_batches]: squared norm, losses. Sum it over ranks before decide().
   const Tensor& figures() const { return figures_; }
   Tensor squared_norm() const { return figures_.slice(0, 1); }
   const Tensor& scratch() const { return scratch_; }  // f64 [kReduceScratch], for sums
 
-  // Sets all figures to zero. `numbers`: seed, step, lr and mean_factor; the others are computed.
-  void begin_step(Stream& stream, StepNumbers numbers);
+  // Brings the numbers of a step to the device: seed, step, lr and mean_factor; the others are
+  // computed. Call it before begin_step().
+  void send(StepNumbers numbers);
+  // Sets all figures to zero.
+  void begin_step(Stream& stream) const;
   // Call after the backward pass of this rank's next micro-batch. Its loss is the sum of `losses`,
   // f32.
   void end_micro_step(const Stream& stream, const Tensor& losses) const;
@@ -57,7 +60,7 @@ class StepRecord {
   StepOptions options_;
   StagedCopies copies_;
   Tensor numbers_;  // u8 [sizeof(StepNumbers)]
-  Tensor state_;    // u8 [sizeof(StepState)]
+  Tensor results_;  // f64: the state, then the figures, so that one copy brings both to the host
   Tensor figures_, zeros_;
   Tensor loss_;     // f64 [1]: of the current micro-batch
   Tensor scratch_;  // f64

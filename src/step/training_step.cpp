@@ -70,10 +70,11 @@ LostStep TrainingStep::run_again(const Input& input, const StepRecord::Copy& fir
 bool TrainingStep::run_micro_steps(const Input& input) {
   store_->gradients.begin_step();
   statistics_->begin_step();
-  record_->begin_step(stream_, {.seed = options_.seed,
-                                .step = static_cast<uint64_t>(input.step),
-                                .lr = input.lr,
-                                .mean_factor = static_cast<float>(1.0 / input.targets)});
+  record_->send({.seed = options_.seed,
+                 .step = static_cast<uint64_t>(input.step),
+                 .lr = input.lr,
+                 .mean_factor = static_cast<float>(1.0 / input.targets)});
+  record_->begin_step(stream_);
   bool fits = true;
   for (int64_t i = 0; i < micro_steps(); ++i) {
     fits = run_micro_step(input, i);

@@ -66,18 +66,18 @@ DeviceBatch Uploader::blank(int64_t samples, int64_t length) {
 DeviceBatch Uploader::bring(const MicroBatch& batch, int64_t length) {
   const bool text = info_.kind == DatasetKind::kText;
   const Tensor targets = upload(batch.targets, {batch.samples * (text ? length : 1)}, targets_);
-  if (text) {
-    return {upload(batch.tokens, {batch.samples, length}, input_), targets};
+  const Tensor input =
+      text ? upload(batch.tokens, {batch.samples, length}, input_)
+           : upload(batch.images, {batch.samples, info_.height, info_.width, info_.channels},
+                    input_);
+  copies_.finish();
+  if (text || dtype_ == DType::kF32) {
+    return {input, targets};
   }
-  const Tensor images =
-      upload(batch.images, {batch.samples, info_.height, info_.width, info_.channels}, input_);
-  if (dtype_ == DType::kF32) {
-    return {images, targets};
+  if (!rounded_ || rounded_.shape() != input.shape()) {
+    rounded_ = Tensor::empty(memory_, input.shape(), dtype_, MemoryClass::kData);
   }
-  if (!rounded_ || rounded_.shape() != images.shape()) {
-    rounded_ = Tensor::empty(memory_, images.shape(), dtype_, MemoryClass::kData);
-  }
-  convert(stream_, images, rounded_);
+  convert(stream_, input, rounded_);
   return {rounded_, targets};
 }
 

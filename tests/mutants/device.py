@@ -115,7 +115,7 @@ MUTANTS = [
            "numbers.mean_factor * state.loss_scale;", "numbers.mean_factor;",
            ["step.device_training_np1"]),
     Mutant("a batch's staging memory is free before it has been copied", "src/step/staged_copies.cpp",
-           "    in_flight_.push_back({stream_.record(), std::move(staged)});\n", "",
+           "    in_flight_.push_back({stream_.record(), std::move(staged)});\n", "    staged.clear();\n",
            ["simt.program Emulated.test_recomputation_and_staging"]),
     Mutant("later micro-batches have the random numbers of the first", "optim/step_control.h",
            "  numbers.first_sample += samples;\n", "",

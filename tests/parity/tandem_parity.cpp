@@ -221,7 +221,8 @@ int run(int argc, char** argv) {
     if (step == 0) {
       write_all(out + "/grads", subject, &Shard::grad);
     }
-    record.begin_step(subject.stream(), {.lr = subject.optim()["lr"]});
+    record.send({.lr = subject.optim()["lr"]});
+    record.begin_step(subject.stream());
     *record.squared_norm().data<double>() = squared_norm_of(subject);
     record.decide(subject.stream());
     optimizer->step(subject.stream(), subject.shards(),
