@@ -37,6 +37,13 @@ __device__ inline uint32_t fp16_pair(float low, float high) {
   return pair;
 }
 
+// Nanoseconds by the GPU's clock.
+__device__ inline int64_t global_timer() {
+  int64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
 // --- matrix products of a warp (sm_80) ---
 //
 // All 32 lanes must call these together. Lane l holds, with g = l / 4 and t = l % 4, two 16-bit

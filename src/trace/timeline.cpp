@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "src/core/error.h"
 #include "src/trace/flight_log.h"
+#include "src/trace/stamp.h"
 
 namespace tandem {
 
@@ -23,6 +25,14 @@ void Timeline::enter_range(Stream& compute, const std::string& range) {
 }
 
 Phase Timeline::mark(Stream& compute, Phase phase) {
+  if (stamps_) {
+    const int64_t number = std::ssize(marks_);
+    require(number < stamps_.elements(), "Timeline: the graph has more marks than stamps");
+    int64_t* const to = stamps_.data<int64_t>() + number;
+    on_device(compute, {}, [&](auto device) { stamp(device, to); });
+    marks_.push_back({.phase = phase, .range = range_, .stamp = number});
+    return std::exchange(phase_, phase);
+  }
   const bool on_gpu = compute.device() == Device::kCuda;
   marks_.push_back({.phase = phase,
                     .range = range_,
@@ -50,15 +60,39 @@ Timeline Timeline::take(Stream& compute) {
   return std::exchange(*this, std::move(rest));
 }
 
+void Timeline::append(const Timeline& graph, const Tensor& stamps) {
+  for (Mark mark : graph.marks_) {
+    mark.stamps = stamps;
+    marks_.push_back(std::move(mark));
+  }
+}
+
 double Timeline::Mark::seconds_since(const Mark& earlier) const {
+  if (stamp >= 0) {
+    const auto clock = stamps.as<int64_t>();
+    return 1e-9 * static_cast<double>(clock[stamp] - clock[earlier.stamp]);
+  }
   return host == Clock::time_point() ? event.seconds_since(earlier.event)
                                      : std::chrono::duration<double>(host - earlier.host).count();
 }
 
+// Stamps and events are two clocks. The time around a graph that its stamps do not cover belongs to
+// the mark before it.
 PhaseSeconds Timeline::seconds() const {
   PhaseSeconds seconds{};
-  for (size_t i = 0; i + 1 < marks_.size(); ++i) {
-    seconds[static_cast<size_t>(marks_[i].phase)] += marks_[i + 1].seconds_since(marks_[i]);
+  const auto add = [&](const Mark& mark, double time) {
+    seconds[static_cast<size_t>(mark.phase)] += time;
+  };
+  for (size_t i = 0, next = 1; next < marks_.size(); i = next++) {
+    double inside = 0;
+    for (; marks_[next].stamp >= 0; ++next) {
+      if (marks_[next - 1].stamp >= 0) {
+        const double time = marks_[next].seconds_since(marks_[next - 1]);
+        add(marks_[next - 1], time);
+        inside += time;
+      }
+    }
+    add(marks_[i], marks_[next].seconds_since(marks_[i]) - inside);
   }
   return seconds;
 }

@@ -2,7 +2,8 @@
 //
 // The parts add up to the whole time. On a GPU they are measured by events of the stream, so work
 // that hides behind earlier work of the stream takes no time here. On the CPU, where the stream is
-// the host thread, by the host's clock.
+// the host thread, by the host's clock. A graph has marks of its own: the GPU stores its clock at
+// each, and the timeline of a step that launches the graph takes them in.
 #pragma once
 
 #include <array>
@@ -11,9 +12,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "src/device/stream.h"
+#include "src/device/tensor.h"
 
 namespace tandem {
 
@@ -42,9 +45,16 @@ class Timeline {
     std::string range{};  // "block 3 backward"; "" outside of all ranges
     Event event{};        // on a GPU, where `host` is not set
     Clock::time_point host{};
+    int64_t stamp = -1;  // inside a graph: its element of `stamps`, without event and host
+    Tensor stamps{};     // i64, nanoseconds, in host memory
 
     double seconds_since(const Mark& earlier) const;
   };
+
+  Timeline() = default;
+  // Makes the timeline of a graph. `stamps`: i64, in the memory of the device, an element for each
+  // mark; there may be more.
+  explicit Timeline(Tensor stamps) : stamps_(std::move(stamps)) {}
 
   // From now on, time belongs to `phase`. Returns the phase until now. The first call begins the
   // timeline.
@@ -74,6 +84,10 @@ class Timeline {
   // Returns the timeline up to now; this one goes on, in the same phase.
   Timeline take(Stream& compute);
 
+  // After a launch of the graph that `graph` belongs to. `stamps`: a copy of them in host memory,
+  // which the stream will have made before the timeline is read. A mark must follow.
+  void append(const Timeline& graph, const Tensor& stamps);
+
   // In the order of the stream.
   const std::vector<Mark>& marks() const { return marks_; }
   // On a GPU, call it only after the compute stream has passed the last mark.
@@ -85,6 +99,7 @@ class Timeline {
   Phase phase_ = Phase::kCompute;
   std::string range_;
   std::vector<Mark> marks_;
+  Tensor stamps_{};  // of a graph
 };
 
 }  // namespace tandem

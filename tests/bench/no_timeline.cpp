@@ -20,6 +20,7 @@ void Timeline::wait(Stream& compute, std::optional<Event>& communication) {
   }
 }
 Timeline Timeline::take(Stream& /*compute*/) { return {}; }
+void Timeline::append(const Timeline& /*graph*/, const Tensor& /*stamps*/) {}
 double Timeline::Mark::seconds_since(const Mark& /*earlier*/) const { return 0; }
 PhaseSeconds Timeline::seconds() const { return {}; }
 

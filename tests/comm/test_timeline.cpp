@@ -1,10 +1,13 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <span>
 #include <stdexcept>
 #include <thread>
 
+#include "src/core/error.h"
 #include "src/trace/timeline.h"
+#include "tests/support/harness.h"
 
 namespace tandem::testing {
 namespace {
@@ -74,6 +77,30 @@ TEST_F(OnGpu, ARangeNamesWhatFollows) {
   EXPECT_EQ(taken.marks()[2].range, "");
   EXPECT_EQ(taken.marks()[2].seconds_since(taken.marks()[1]), 1);
   EXPECT_EQ(of(taken, Phase::kOptimizer), 3);
+}
+
+// The graph takes 10 s of the stream, and 6 s lie between its first stamp and its last one.
+TEST_F(OnGpu, AGraphHasAClockOfItsOwn) {
+  Timeline graph(Tensor::zeros(test_memory(), {3}, DType::kI64, MemoryClass::kData));
+  graph.enter(compute_, Phase::kCompute);
+  graph.enter(compute_, Phase::kOptimizer);
+  graph.enter(compute_, Phase::kCompute);
+  EXPECT_THROW(graph.enter(compute_, Phase::kCompute), Error);  // there is no fourth stamp
+  timeline_.enter(compute_, Phase::kData);
+  for (const int64_t start : {5, 100}) {
+    compute_.clock().advance(1);
+    timeline_.enter(compute_, Phase::kCompute);
+    compute_.clock().advance(10);
+    const std::vector<int64_t> stamps = {start * 1'000'000'000, (start + 2) * 1'000'000'000,
+                                         (start + 6) * 1'000'000'000};
+    timeline_.append(graph, Tensor::of(std::as_bytes(std::span(stamps)), test_memory(), {3},
+                                       DType::kI64, MemoryClass::kData));
+    timeline_.enter(compute_, Phase::kData);
+  }
+  EXPECT_EQ(of(timeline_, Phase::kData), 2);
+  EXPECT_EQ(of(timeline_, Phase::kOptimizer), 2 * 4);
+  EXPECT_EQ(of(timeline_, Phase::kCompute), 2 * (2 + 4));
+  EXPECT_EQ(together(timeline_), 22);
 }
 
 TEST_F(OnGpu, PartsInsideSavingBelongToIt) {

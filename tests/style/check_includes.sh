@@ -11,7 +11,7 @@ src/device:                 src/core
 src/device/ranks:           src/core src/device
 src/kernels:                src/core src/device
 src/product src/autograd:   src/core src/device src/kernels
-src/trace:                  src/core src/device src/device/ranks
+src/trace:                  src/core src/device src/device/ranks src/kernels
 layers/activation layers/add layers/batchnorm2d layers/dropout layers/embedding layers/pool2d layers/shortcut:
                             src/autograd src/device src/kernels
 layers/conv2d layers/linear: src/autograd src/device src/kernels src/product
