@@ -121,6 +121,12 @@ std::unique_ptr<Collectives> NcclCollectives::split_apart(std::span<const int> c
   return std::unique_ptr<Collectives>(new NcclCollectives(*this, std::move(stream), colors, true));
 }
 
+void NcclCollectives::before_graph(Stream& compute) { nccl_->before_graph(compute); }
+
+void NcclCollectives::add_graph(const Event& done) {
+  nccl_->add_graph(group_, flight_group_, ++number_, done);
+}
+
 void NcclCollectives::wait(const Event& event) { nccl_->wait(event); }
 
 // The NCCL calls in calls(comm, stream) are one NCCL group. `to_next`: the bytes that this rank

@@ -46,6 +46,9 @@ class NcclCollectives final : public Collectives {
   void all_gather(const Tensor& in, const Tensor& out) override;
   void all_to_all(const Tensor& in, const Tensor& out) override;
 
+  void before_graph(Stream& compute) override;
+  void add_graph(const Event& done) override;
+
   std::unique_ptr<Collectives> split(std::span<const int> colors) override;
   std::unique_ptr<Collectives> split_apart(std::span<const int> colors) override;
   void set_nodes(std::span<const int> node_of_rank) override { group_.set_nodes(node_of_rank); }

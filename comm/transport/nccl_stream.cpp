@@ -92,6 +92,28 @@ void NcclStream::leave(ncclComm_t comm, bool at_once) noexcept {
   static_cast<void>(state == ncclSuccess ? ncclCommDestroy(comm) : ncclCommAbort(comm));
 }
 
+void NcclStream::before_graph(Stream& compute) {
+  forget_finished();
+  for (const Collective& collective : pending_) {
+    if (!collective.is_graph) {
+      compute.wait(collective.done);
+    }
+  }
+}
+
+void NcclStream::add_graph(const Ranks& group, uint64_t flight_group, int64_t number, Event done) {
+  if (captured_.empty()) {
+    return;
+  }
+  constexpr const char* kGraph = "graph";
+  pending_.push_back(
+      {.place = str(group.place(kGraph, captured_bytes_, number), ", from ",
+                    captured_.front().place, " to ", captured_.back().place),
+       .done = std::move(done),
+       .noted = flight_log().enqueue(flight_group, group.name(), number, kGraph, captured_bytes_),
+       .is_graph = true});
+}
+
 void NcclStream::wait(const Event& event) {
   require_alive();
   forget_finished();

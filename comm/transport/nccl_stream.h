@@ -52,24 +52,36 @@ class NcclStream {
   void start(ncclComm_t comm, Stream& stream, const Ranks& group, uint64_t flight_group,
              std::string_view name, int64_t bytes, int64_t number, F calls) {
     require_alive();
-    if (!keeps_order_ && !pending_.empty()) {
-      stream.wait(pending_.back().done);
+    const bool is_captured = stream.is_captured();
+    std::deque<Collective>& before = is_captured ? captured_ : pending_;
+    if (!keeps_order_ && !before.empty()) {
+      stream.wait(before.back().done);
     }
-    forget_finished();
-    std::string place = group.place(name, bytes, number);
-    const bool is_traced = recorder().is_on();
-    FlightLog& log = flight_log();
-    const uint64_t noted = log.enqueue(flight_group, group.name(), number, name, bytes);
-    Event first = is_traced ? stream.record_time() : Event();
+    Collective own{.place = group.place(name, bytes, number)};
+    if (is_captured) {
+      captured_bytes_ += bytes;
+    } else {
+      forget_finished();
+      own.noted = flight_log().enqueue(flight_group, group.name(), number, name, bytes);
+      own.is_traced = recorder().is_on();
+      own.first = own.is_traced ? stream.record_time() : Event();
+    }
     if (bytes > 0) {
       ncclGroupStart();
       const ncclResult_t called = calls();
       const ncclResult_t launched = ncclGroupEnd();
-      wait_for_host(comm, is_failure(called) ? called : launched, place);
+      wait_for_host(comm, is_failure(called) ? called : launched, own.place);
     }
-    Event done = is_traced ? stream.record_time() : stream.record();
-    pending_.push_back({std::move(place), std::move(done), noted, is_traced, std::move(first)});
+    own.done = own.is_traced ? stream.record_time() : stream.record();
+    before.push_back(std::move(own));
   }
+
+  // Lets the stream wait for what it has not yet waited for, before it launches a graph: streams of
+  // a graph are others than those that it was captured from.
+  void before_graph(Stream& compute);
+  // Call it after a graph was launched that holds all collectives of captured streams so far:
+  // together they count as one collective, which ends at `done`.
+  void add_graph(const Ranks& group, uint64_t flight_group, int64_t number, Event done);
 
   // Blocks the host until the event is reached, and polls NCCL while collectives are in flight.
   // Without any, the event cannot depend on other ranks.
@@ -77,11 +89,12 @@ class NcclStream {
 
  private:
   struct Collective {
-    std::string place;
-    Event done;
-    uint64_t noted;  // in the flight log
-    bool is_traced;
+    std::string place{};
+    Event done{};
+    uint64_t noted = 0;  // in the flight log
+    bool is_traced = false;
     Event first{};  // if it is traced
+    bool is_graph = false;
   };
 
   void require_alive() const;
@@ -96,6 +109,8 @@ class NcclStream {
   const bool keeps_order_;  // whether NCCL does
   std::vector<ncclComm_t> comms_;
   std::deque<Collective> pending_;
+  std::deque<Collective> captured_;  // those of a graph; they never end
+  int64_t captured_bytes_ = 0;
   std::unique_ptr<Error> error_;
 };
 

@@ -84,7 +84,7 @@ int64_t flight_now() {
 
 bool moves_tensors(std::string_view kind) {
   return kind == "all_reduce" || kind == "reduce_scatter" || kind == "all_gather" ||
-         kind == "all_to_all";
+         kind == "all_to_all" || kind == "graph";
 }
 
 std::string FlightCollective::text() const {

@@ -43,6 +43,12 @@ class Collectives {
   // Any dtype.
   virtual void all_to_all(const Tensor& in, const Tensor& out) = 0;
 
+  // Call these before and after `compute` launches the graph that holds collectives of all groups
+  // of this job. The graph begins after what they have started by themselves, and ends at `done`,
+  // which wait() watches.
+  virtual void before_graph(Stream& /*compute*/) {}
+  virtual void add_graph(const Event& /*done*/) {}
+
   // Collective: forms a group for each color, with its ranks in the same order as here, and returns
   // this rank's group. It uses the same stream. `colors`: one per rank, the same on all ranks. This
   // object must outlive the result.
