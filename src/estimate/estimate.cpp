@@ -61,7 +61,7 @@ std::vector<int> node_of_rank(const Job& job) {
 // The options of the step.
 TrainingStep::Options planned(Config config, const Job& job, int64_t most) {
   config.dist.resolve_bucket_mb(job.hardware.device);
-  TrainingStep::Options options = config.training_step(job.ranks);
+  TrainingStep::Options options = config.training_step(job.hardware.device, job.ranks);
   options.most_micro_steps = most;
   return options;
 }
@@ -129,8 +129,8 @@ class DryRun {
 
   // Like a step of Trainer, which reads a step's record one step late.
   void step(int64_t number) {
-    training_.run({.step = number, .lr = 0, .targets = 1, .batch = [this](int64_t) {
-                     return upload_.blank(micro_batch_, context_);
+    training_.run({.step = number, .lr = 0, .targets = 1, .batch = [this](int64_t i) {
+                     return upload_.blank(micro_batch_, context_, training_.input_slot(i));
                    }});
     static_cast<void>(training_.timeline().take(stream_));
     pending_ = training_.record().copy_to_host(stream_);

@@ -38,8 +38,9 @@ class ArrayListMemory {
   // Takes memory when there is a list; `memory` must outlive this.
   explicit ArrayListMemory(Memory& memory) : memory_(&memory) {}
 
-  // Work that is enqueued on the stream from now on sees this list. A dry stream only needs its
-  // memory: there it may have any number of chunks.
+  // Work that is enqueued on the stream from now on sees this list. It is copied from memory that a
+  // graph would not find again, so a captured stream must get the list of before. A dry stream only
+  // needs its memory: there it may have any number of chunks.
   ArrayList<Array> list(Stream& stream, const std::vector<Array>& arrays) {
     const auto array_bytes = static_cast<int64_t>(arrays.size() * sizeof(Array));
     int64_t count = 0;
@@ -76,6 +77,7 @@ class ArrayListMemory {
     if (bytes == written_) {
       return;
     }
+    require(!stream.is_captured(), "ArrayListMemory: a list changes in a step that is captured");
     Memory host(Device::kCpu);
     copy(stream, Tensor::of(bytes, host, device_.shape(), DType::kU8, MemoryClass::kWorkspace),
          device_);

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "src/device/cuda.h"
 #include "src/product/cublas_lt.h"
 #include "src/product/gemm.h"
 #include "src/product/product_choice.h"
@@ -36,6 +37,8 @@ class Lane {
     const std::pair key(ProductKey::of(p), Alignments::of(p));
     auto found = plans_.find(key);
     if (found == plans_.end()) {
+      require(!cuda::is_capturing(stream),
+              [&] { return str("a step that is captured has a new product: ", p.text()); });
       found = plans_.emplace(key, plan(p, key.first, key.second)).first;
     }
     Plan& plan = found->second;

@@ -54,8 +54,8 @@ struct Product {
 //
 // CPU: outside a parallel region it uses all CPU threads. The bits of an element of D depend only
 // on its row of A, its column of B and k: not on m, n or the number of threads. CUDA: the first
-// product of a stream, and the first of each size, allocate memory or choose an algorithm. So they
-// must not run while a graph is captured.
+// product of a stream, and the first of each size, allocate memory or choose an algorithm. While a
+// graph is captured they are an Error(kInternal).
 //
 // Throws Error(kInternal), with the product's sizes, if the device cannot compute the product.
 void multiply(const Stream& stream, const Product& product);

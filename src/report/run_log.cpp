@@ -127,6 +127,9 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
                      s.buckets == 1 ? " bucket of " : " buckets, together ",
                      format_bytes(s.gradient_bytes)));
   console_.print(str("ranks       ", s.sharing));
+  if (!s.graph.empty()) {
+    console_.print(str("step        ", s.graph));
+  }
   console_.print(str("memory      ", s.memory, " a rank; activations need more"));
   if (s.measured_choices > 0) {
     console_.print(str("choices     ", s.measured_choices, " measured in ",

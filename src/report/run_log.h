@@ -61,6 +61,7 @@ struct RunSummary {
   int64_t buckets = 0, gradient_bytes = 0;
   int64_t samples_per_epoch = 0;
   int64_t skipped_batches = 0;  // steps without a batch, before this start
+  std::string graph;            // whether a step is one, and why not; empty for a CPU
   std::string memory;           // by class, of one rank
   int64_t measured_choices = 0;
   double measuring_s = 0;

@@ -4,6 +4,7 @@
 #include "src/core/parse_number.h"
 #include "src/core/visible_text.h"
 #include "src/device/dispatch.h"
+#include "src/device/memory.h"
 #include "src/settings/step_ranges.h"
 
 namespace tandem {
@@ -25,6 +26,9 @@ void bind_train(Options& o, TrainConfig& train) {
                "type of weights and activations");
   o.add_choice("train.recompute", train.recompute, {{"none", false}, {"block", true}},
                "keep only block inputs, run forward again");
+  o.add_choice("train.graphs", train.graphs,
+               {{"auto", Graphs::kAuto}, {"on", Graphs::kOn}, {"off", Graphs::kOff}},
+               "on a GPU, start each step by one call, as a CUDA graph");
   o.add("train.eval_every", train.eval_every, "steps between validations; 0: at the end only");
   o.add("train.eval_batches", train.eval_batches,
         "micro-batches a validation; 0: the whole validation set");
@@ -104,6 +108,15 @@ void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::stri
     problems.push_back(str("dist.wire_dtype = ", name_of(dist.wire_dtype),
                            " has no meaning with dist.reduce = exact, which sends 64-bit integers; "
                            "use f32, or dist.reduce = ring"));
+  }
+}
+
+void find_graph_problems(const Config& c, int ranks, std::vector<std::string>& problems) {
+  if (c.train.graphs == Graphs::kOn) {
+    const std::string why = c.why_no_graph(c.run.device.value_or(Device::kCuda), ranks);
+    if (!why.empty()) {
+      problems.push_back(str("train.graphs = on is not possible with ", why, "; use auto or off"));
+    }
   }
 }
 
@@ -217,10 +230,42 @@ void Config::bind(Options& o) {
         "steps of which trace.json.gz shows every moment, such as 20-25; empty: none");
 }
 
-TrainingStepOptions Config::training_step(int ranks) const {
+std::string Config::why_no_graph(Device device, int ranks) const {
+  constexpr int64_t kMostMicroSteps = 32;  // a graph has about 300 nodes for each
+  if (train.graphs == Graphs::kOff) {
+    return "train.graphs = off";
+  }
+  if (device == Device::kCpu) {
+    return "a CPU";
+  }
+  if (ranks > 1 && !dist.over_nccl(device)) {
+    return "dist.backend = mpi";
+  }
+  if (dist.reduce == Reduce::kExact) {
+    return "dist.reduce = exact";
+  }
+  if (!Memory::keeps_gpu_blocks()) {
+    return "TANDEM_MEMORY_CACHE = 0";
+  }
+  if (const int64_t micro_steps = train.batch_plan(ranks).accumulation();
+      train.graphs == Graphs::kAuto && micro_steps > kMostMicroSteps) {
+    return str(micro_steps, " micro-steps");
+  }
+  return "";
+}
+
+std::string Config::graph_text(Device device, int ranks) const {
+  const std::string why = why_no_graph(device, ranks);
+  return device == Device::kCpu ? ""
+         : why.empty()          ? "one CUDA graph"
+                                : "no CUDA graph, because of " + why;
+}
+
+TrainingStepOptions Config::training_step(Device device, int ranks) const {
   return {.seed = static_cast<uint64_t>(run.seed),
           .batch = train.batch_plan(ranks),
           .recompute = train.recompute,
+          .graph = why_no_graph(device, ranks).empty(),
           .attention = kernels.attention,
           .halts = train.on_nonfinite == OnNonfinite::kStop,
           .exact = dist.reduce == Reduce::kExact,
@@ -292,6 +337,7 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
   append(problems, config.train.batch_plan(ranks).problems());
   append(problems, config.model->problems());
   find_dist_problems(config.dist, ranks, problems);
+  find_graph_problems(config, ranks, problems);
   find_unread_settings(config, problems);
   find_missing_features(config, problems);
   return problems;

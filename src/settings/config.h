@@ -57,12 +57,15 @@ struct ModelConfig {
   std::string description() const { return kind.name() + ": " + kind.chosen().description(); }
 };
 
+enum class Graphs : uint8_t { kAuto, kOn, kOff };
+
 struct TrainConfig {
   int64_t steps = 1000;
   int64_t global_batch = 12;
   int64_t micro_batch = 0;
   DType precision = DType::kF32;
   bool recompute = false;  // run each block's forward again in backward
+  Graphs graphs = Graphs::kAuto;
   int64_t eval_every = 0;
   int64_t eval_batches = 0;
   int64_t log_every = 10;
@@ -146,7 +149,11 @@ struct Config {
   // Binds all settings, with the help text that documents them. `options` must not outlive this
   // object.
   void bind(Options& options);
-  TrainingStepOptions training_step(int ranks) const;  // `ranks` of the data group
+  // `ranks` of the data group.
+  TrainingStepOptions training_step(Device device, int ranks) const;
+  // Why a step is not one CUDA graph on such a device; empty if it is.
+  std::string why_no_graph(Device device, int ranks) const;
+  std::string graph_text(Device device, int ranks) const;  // for a GPU: "one CUDA graph"
   ScheduleOptions schedule() const {
     return {.kind = optim.schedule,
             .lr = optim.lr,

@@ -1,8 +1,27 @@
 #include "src/step/training_step.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "src/device/copy.h"
 #include "src/device/profiler_range.h"
+#include "src/trace/recorder.h"
 
 namespace tandem {
+
+namespace {
+
+bool stand_together(const DeviceBatch& a, const DeviceBatch& b) {
+  return a.input.raw() == b.input.raw() && a.input.shape() == b.input.shape() &&
+         a.targets.raw() == b.targets.raw() && a.targets.shape() == b.targets.shape();
+}
+
+TrainingStep::Input with(const std::vector<DeviceBatch>& batches, TrainingStep::Input input) {
+  input.batch = [&batches](int64_t i) { return batches[static_cast<size_t>(i)]; };
+  return input;
+}
+
+}  // namespace
 
 TrainingStep::TrainingStep(Model& model, const ModelGroups& groups, Stream& stream, Memory& memory,
                            Memory& staging, const Options& options)
@@ -10,6 +29,7 @@ TrainingStep::TrainingStep(Model& model, const ModelGroups& groups, Stream& stre
       groups_(groups),
       stream_(stream),
       memory_(memory),
+      staging_(staging),
       scratch_(memory.scratch()),
       options_(options),
       verdict_{.clip_norm = options.clip_norm,
@@ -34,14 +54,39 @@ TrainingStep::TrainingStep(Model& model, const ModelGroups& groups, Stream& stre
                                .samples = batch.micro_batch()},
       verdict_);
   optimizer_ = options.optimizer(store_->shards.all(), memory);
+  if (options.graph) {
+    require(Memory::keeps_gpu_blocks(), "TrainingStep: a graph needs memory that keeps its blocks");
+    constexpr int64_t kMostMarks = 16384;
+    stamps_ = Tensor::empty(memory, {kMostMarks}, DType::kI64, MemoryClass::kWorkspace);
+  }
 }
 
 void TrainingStep::run(const Input& input) {
+  send(input);
+  const bool is_metered = stream_.meter() && !stream_.is_dry();
+  if (options_.graph && has_run_ && !check_ && !recorder().is_on() && !is_metered) {
+    return launch(input);
+  }
+  enqueue(input);
+  has_run_ = true;
+}
+
+// Brings the numbers of a step to the device.
+void TrainingStep::send(const Input& input) {
+  record_->send({.seed = options_.seed,
+                 .step = static_cast<uint64_t>(input.step),
+                 .lr = input.lr,
+                 .mean_factor = static_cast<float>(1.0 / input.targets)});
+}
+
+// Enqueues everything else.
+void TrainingStep::enqueue(const Input& input) {
   store_->values.gather();
   for (int attempt = 1; !run_micro_steps(input); ++attempt) {
     require(attempt == 1, [&] {
       return str("step ", input.step + 1, ": exact sums do not fit exponents of the same step");
     });
+    send(input);
   }
   sum_figures();
   timeline().during(stream_, Phase::kOptimizer, [&] {
@@ -52,6 +97,77 @@ void TrainingStep::run(const Input& input) {
                      {.numbers = record_->numbers(), .state = record_->state()});
   });
   store_->values.outdate();
+}
+
+std::vector<Group*> TrainingStep::groups() const {
+  std::vector<Group*> all{&groups_.data};
+  if (groups_.tensor) {
+    all.push_back(groups_.tensor);
+  }
+  if (std::ranges::find(all, &groups_.stage) == all.end()) {
+    all.push_back(&groups_.stage);
+  }
+  return all;
+}
+
+void TrainingStep::launch(const Input& input) {
+  std::vector<DeviceBatch> batches;
+  for (int64_t i = 0; i < options_.batch.accumulation(); ++i) {
+    batches.push_back(input.batch(i));
+  }
+  if (stream_.is_dry()) {
+    return enqueue(with(batches, input));
+  }
+  require(scratch_.held().empty(),
+          [&] { return str("TrainingStep: between steps there is ", scratch_.held()); });
+  if (!captured_) {
+    capture(input, batches);
+  }
+  require(std::ranges::equal(batches, captured_->batches, stand_together),
+          "TrainingStep: the batches do not stand where the graph reads them");
+  for (const auto& [group, sent] : captured_->sent) {
+    group->add_sent(sent);
+  }
+  Collectives& collectives = groups_.stage.collectives();
+  collectives.before_graph(stream_);
+  timeline().enter(stream_, Phase::kCompute);
+  captured_->graph.launch(stream_);
+  const Tensor stamps = stamps_.slice(0, std::ssize(captured_->timeline.marks()));
+  const Tensor on_host =
+      Tensor::empty(staging_, stamps.shape(), stamps.dtype(), MemoryClass::kStaging);
+  copy(stream_, stamps, on_host);
+  const Event done = stream_.record();
+  collectives.add_graph(done);
+  while (!launched_.empty() && launched_.front().done.reached()) {
+    launched_.pop_front();
+  }
+  launched_.push_back({done, on_host});
+  timeline().append(captured_->timeline, on_host);
+  store_->values.outdate();
+}
+
+// Steps before may have left values that are whole already. The graph gathers them all the same.
+void TrainingStep::capture(const Input& input, const std::vector<DeviceBatch>& batches) {
+  scratch_.keep_blocks();
+  store_->values.outdate();
+  std::vector<std::pair<Group*, WireCount>> sent;
+  for (Group* group : groups()) {
+    sent.emplace_back(group, group->wire());
+  }
+  Timeline outside = std::exchange(timeline(), Timeline(stamps_));
+  Graph graph(stream_, [&] {
+    timeline().enter(stream_, Phase::kCompute);
+    enqueue(with(batches, input));
+    timeline().enter(stream_, Phase::kCompute);
+  });
+  for (auto& [group, count] : sent) {
+    count = group->wire() - count;
+    group->add_sent(WireCount() - count);  // nothing was sent so far
+  }
+  captured_.emplace(Captured{.graph = std::move(graph),
+                             .timeline = std::exchange(timeline(), std::move(outside)),
+                             .batches = batches,
+                             .sent = std::move(sent)});
 }
 
 LostStep TrainingStep::run_again(const Input& input, const StepRecord::Copy& first) {
@@ -70,10 +186,6 @@ LostStep TrainingStep::run_again(const Input& input, const StepRecord::Copy& fir
 bool TrainingStep::run_micro_steps(const Input& input) {
   store_->gradients.begin_step();
   statistics_->begin_step();
-  record_->send({.seed = options_.seed,
-                 .step = static_cast<uint64_t>(input.step),
-                 .lr = input.lr,
-                 .mean_factor = static_cast<float>(1.0 / input.targets)});
   record_->begin_step(stream_);
   bool fits = true;
   for (int64_t i = 0; i < micro_steps(); ++i) {

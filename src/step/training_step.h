@@ -4,14 +4,17 @@
 #pragma once
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "comm/sharding/param_store.h"
 #include "layers/models/model.h"
 #include "src/autograd/tape.h"
+#include "src/device/graph.h"
 #include "src/step/batch_statistics.h"
 #include "src/step/device_batch.h"
 #include "src/step/lost_step.h"
@@ -41,11 +44,19 @@ class TrainingStep {
   // Collective. Enqueues a whole step; with exact sums it waits for the verdict on them. It begins
   // with the gathering of the values that were written before it, and leaves those that it updates
   // to the next one: whoever else wants to read them calls ParamValues::gather() first.
+  //
+  // With options.graph the first step is enqueued like that, the second is captured, and it and
+  // later ones are launches of this graph. Then all of the scratch memory must be free, and
+  // input.batch() must return the same tensors in each step, others for each micro-step. Steps that
+  // are traced, metered or run again stay outside the graph.
   void run(const Input& input);
   // Collective. Runs a step that halted training once more, with the same input, and says where it
   // goes wrong. Looks at the output of each block and at each gradient, and waits for the device
   // each time. Changes nothing that lasts. `first`: the record of the lost step.
   LostStep run_again(const Input& input, const StepRecord::Copy& first);
+
+  // Where the input of a micro-step stands, so that no two that are needed at once share a place.
+  int64_t input_slot(int64_t micro_step) const { return options_.graph ? micro_step : 0; }
 
   ParamStore& store() { return *store_; }
   StepRecord& record() { return *record_; }
@@ -61,6 +72,24 @@ class TrainingStep {
     const int64_t all = options_.batch.accumulation(), most = options_.most_micro_steps;
     return most > 0 ? std::min(all, most) : all;
   }
+  // A captured step. Its timeline has stamps.
+  struct Captured {
+    Graph graph;
+    Timeline timeline;
+    std::vector<DeviceBatch> batches;
+    std::vector<std::pair<Group*, WireCount>> sent;  // in a launch
+  };
+
+  struct Launched {
+    Event done;
+    Tensor stamps;  // on the host, where they are written until then
+  };
+
+  std::vector<Group*> groups() const;  // each once
+  void send(const Input& input);
+  void enqueue(const Input& input);
+  void launch(const Input& input);
+  void capture(const Input& input, const std::vector<DeviceBatch>& batches);
   bool run_micro_steps(const Input& input);
   bool run_micro_step(const Input& input, int64_t micro_step);
   void sum_figures();
@@ -68,7 +97,7 @@ class TrainingStep {
   Model& model_;
   ModelGroups groups_;
   Stream& stream_;
-  Memory& memory_;
+  Memory &memory_, &staging_;
   Memory scratch_;  // what begins and ends in a step
   Options options_;
   StepOptions verdict_;
@@ -77,6 +106,10 @@ class TrainingStep {
   std::unique_ptr<StepRecord> record_;
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<FiniteCheck> check_{};  // while a lost step is run again
+  bool has_run_ = false;
+  Tensor stamps_{};  // i64, on the device; with options.graph
+  std::optional<Captured> captured_{};
+  std::deque<Launched> launched_{};
   Tape tape_;
 };
 

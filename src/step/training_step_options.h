@@ -18,6 +18,7 @@ struct TrainingStepOptions {
   BatchPlan batch{};             // over the ranks of the data group
   int64_t most_micro_steps = 0;  // an estimate runs no more of those in `batch`; 0: all
   bool recompute = false;        // blocks run again in the backward pass
+  bool graph = false;            // on a GPU, a step is one CUDA graph
   AttentionKernels attention = AttentionKernels::kAuto;
   bool halts = false;    // as in StepOptions
   bool exact = false;    // sums that do not depend on ranks and micro-batches

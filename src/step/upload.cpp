@@ -34,7 +34,7 @@ Uploader::Uploader(Stream& stream, Memory& memory, Memory& staging, const Datase
 
 // If `values` is empty, the elements are undefined.
 template <class T>
-Tensor Uploader::upload(const std::vector<T>& values, const Shape& shape, Tensor& slot) {
+Tensor Uploader::upload(const std::vector<T>& values, const Shape& shape, Tensor& place) {
   const DType dtype = dtype_of<T>;
   Tensor staged = values.empty() ? Tensor::empty(staging_, shape, dtype, MemoryClass::kStaging)
                                  : Tensor::of(std::as_bytes(std::span(values)), staging_, shape,
@@ -42,43 +42,44 @@ Tensor Uploader::upload(const std::vector<T>& values, const Shape& shape, Tensor
   if (stream_.device() == Device::kCpu) {
     return staged;
   }
-  if (!slot || slot.shape() != shape) {
-    slot = Tensor::empty(memory_, shape, dtype, MemoryClass::kData);
+  if (!place || place.shape() != shape) {
+    place = Tensor::empty(memory_, shape, dtype, MemoryClass::kData);
   }
-  copies_.copy(std::move(staged), slot);
-  return slot;
+  copies_.copy(std::move(staged), place);
+  return place;
 }
 
-DeviceBatch Uploader::upload(const MicroBatch& batch) {
+DeviceBatch Uploader::upload(const MicroBatch& batch, int64_t slot) {
   const ProfilerRange range("upload");
   if (stream_.device() != Device::kCpu) {
     const int64_t classes = batch.tokens.empty() ? std::ssize(info_.classes) : info_.vocab_size;
     require_range(batch.tokens, info_.vocab_size, 0, "token");
     require_range(batch.targets, classes, kIgnoreTarget, "target");
   }
-  return bring(batch, std::ssize(batch.tokens) / std::max<int64_t>(batch.samples, 1));
+  return bring(batch, std::ssize(batch.tokens) / std::max<int64_t>(batch.samples, 1), slot);
 }
 
-DeviceBatch Uploader::blank(int64_t samples, int64_t length) {
-  return bring({.samples = samples}, length);
+DeviceBatch Uploader::blank(int64_t samples, int64_t length, int64_t slot) {
+  return bring({.samples = samples}, length, slot);
 }
 
-DeviceBatch Uploader::bring(const MicroBatch& batch, int64_t length) {
+DeviceBatch Uploader::bring(const MicroBatch& batch, int64_t length, int64_t slot) {
   const bool text = info_.kind == DatasetKind::kText;
-  const Tensor targets = upload(batch.targets, {batch.samples * (text ? length : 1)}, targets_);
+  Slot& to = slots_[{slot, batch.samples}];
+  const Tensor targets = upload(batch.targets, {batch.samples * (text ? length : 1)}, to.targets);
   const Tensor input =
-      text ? upload(batch.tokens, {batch.samples, length}, input_)
+      text ? upload(batch.tokens, {batch.samples, length}, to.input)
            : upload(batch.images, {batch.samples, info_.height, info_.width, info_.channels},
-                    input_);
+                    to.input);
   copies_.finish();
   if (text || dtype_ == DType::kF32) {
     return {input, targets};
   }
-  if (!rounded_ || rounded_.shape() != input.shape()) {
-    rounded_ = Tensor::empty(memory_, input.shape(), dtype_, MemoryClass::kData);
+  if (!to.rounded || to.rounded.shape() != input.shape()) {
+    to.rounded = Tensor::empty(memory_, input.shape(), dtype_, MemoryClass::kData);
   }
-  convert(stream_, input, rounded_);
-  return {rounded_, targets};
+  convert(stream_, input, to.rounded);
+  return {to.rounded, targets};
 }
 
 }  // namespace tandem

@@ -1,6 +1,10 @@
 // Brings micro-batches from the loader to the device.
 #pragma once
 
+#include <map>
+#include <utility>
+#include <vector>
+
 #include "src/data/batch.h"
 #include "src/data/dataset.h"
 #include "src/step/device_batch.h"
@@ -13,17 +17,20 @@ class Uploader {
   // All of these must outlive the uploader. `staging`: host memory, page-locked for a GPU.
   Uploader(Stream& stream, Memory& memory, Memory& staging, const DatasetInfo& info, DType dtype);
 
-  // Enqueues the copies; the host does not wait for them. On a GPU all micro-batches of a size use
-  // the same memory: a call overwrites the micro-batch before, in the order of the stream.
+  // Enqueues the copies; the host does not wait for them. On a GPU all micro-batches of a size and
+  // slot use the same memory: a call overwrites the micro-batch before, in the order of the stream.
   // Error(kData) for a token or a target outside its range, which GPU kernels would not notice.
-  DeviceBatch upload(const MicroBatch& batch);
+  DeviceBatch upload(const MicroBatch& batch, int64_t slot = 0);
   // The memory of `samples` windows of `length` tokens, or images, with undefined contents.
-  DeviceBatch blank(int64_t samples, int64_t length);
+  DeviceBatch blank(int64_t samples, int64_t length, int64_t slot = 0);
 
  private:
-  DeviceBatch bring(const MicroBatch& batch, int64_t length);
+  struct Slot {
+    Tensor input{}, rounded{}, targets{};
+  };
+  DeviceBatch bring(const MicroBatch& batch, int64_t length, int64_t slot);
   template <class T>
-  Tensor upload(const std::vector<T>& values, const Shape& shape, Tensor& slot);
+  Tensor upload(const std::vector<T>& values, const Shape& shape, Tensor& place);
 
   Stream& stream_;
   Memory& memory_;
@@ -31,7 +38,7 @@ class Uploader {
   const DatasetInfo& info_;
   DType dtype_;
   StagedCopies copies_;
-  Tensor input_{}, rounded_{}, targets_{};  // the slots
+  std::map<std::pair<int64_t, int64_t>, Slot> slots_;  // by number and samples
 };
 
 }  // namespace tandem

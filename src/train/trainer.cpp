@@ -24,6 +24,9 @@ Trainer::Trainer(const Config& config, World& world)
       stop_(world.rank() == 0, config.run.stop_file) {
   agree(job(), [&] {  // libraries and notices are those of a machine
     require_attention(config.kernels.attention, machine_.stream, config.train.precision);
+    if (config.train.graphs == Graphs::kOn && machine_.device() == Device::kCpu) {
+      fail(ExitCode::kConfig, "train.graphs = on is for a GPU; use auto or off");
+    }
     stop_.watch(world.local_rank() == 0 ? config.run.watch_spot : WatchSpot::kOff, world.host());
   });
   open_data(world.local_rank() == 0);
@@ -68,9 +71,9 @@ void Trainer::build(int ranks_here) {
   available_bytes_ = available_memory(machine_.device(), ranks_here);
   check_fit();
   open_choices_ = recorder.noted();
-  training_ = std::make_unique<TrainingStep>(*model_, machine_.mesh()->model(), machine_.stream,
-                                             machine_.memory, machine_.staging,
-                                             config_.training_step(data().size()));
+  training_ = std::make_unique<TrainingStep>(
+      *model_, machine_.mesh()->model(), machine_.stream, machine_.memory, machine_.staging,
+      config_.training_step(machine_.device(), data().size()));
   training_->store().values.initialize(static_cast<uint64_t>(config_.run.seed));
   window_ = std::make_unique<MetricsWindow>(machine_, *model_, training_->store().values.dtype(),
                                             config_.train.global_batch);
@@ -142,6 +145,7 @@ RunSummary Trainer::summary() const {
           .gradient_bytes = training_->store().gradients.bytes(),
           .samples_per_epoch = dataset_->windows(Split::kTrain, config_.model->context()),
           .skipped_batches = state_.skipped_batches,
+          .graph = config_.graph_text(machine_.device(), data().size()),
           .memory = machine_.memory_at_rest(),
           .measured_choices = chosen_.measured,
           .measuring_s = chosen_.seconds};
@@ -236,7 +240,7 @@ void Trainer::step(std::vector<MicroBatch> batch, double targets) {
 
 TrainingStep::Input Trainer::input_of(const Pending& step) {
   return {.step = step.step - 1, .lr = step.lr, .targets = step.targets, .batch = [&](int64_t i) {
-            return upload_->upload(step.batch[static_cast<size_t>(i)]);
+            return upload_->upload(step.batch[static_cast<size_t>(i)], training_->input_slot(i));
           }};
 }
 

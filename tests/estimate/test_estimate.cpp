@@ -91,7 +91,8 @@ Used run(const Config& config, const DatasetInfo& data, Device device) {
   Group group(control, nccl ? *nccl : test_world().collectives(), memory,
               nodes_of(control, "host", std::stoi(config.dist.node_size)), config.dist.shard);
   const auto model = make_model(config.model, data);
-  TrainingStep training(*model, group, stream, memory, staging, config.training_step(group.size()));
+  TrainingStep training(*model, group, stream, memory, staging,
+                        config.training_step(stream.device(), group.size()));
   training.store().values.initialize(1);
   Uploader uploader(stream, memory, staging, data, training.store().values.dtype());
   const MicroBatch batch = zeros(config, data);
@@ -100,11 +101,14 @@ Used run(const Config& config, const DatasetInfo& data, Device device) {
   for (int64_t step = 0; step < 3; ++step) {
     group.stream().synchronize();
     before = group.wire();
-    training.run({.step = step,
-                  .lr = 1e-3,
-                  .targets = static_cast<double>(batch.target_count * ranks() * 2),
-                  .batch = [&](int64_t) { return uploader.upload(batch); }});
-    pending = training.record().copy_to_host(stream);  // read one step late, as Trainer does
+    training.run(
+        {.step = step,
+         .lr = 1e-3,
+         .targets = static_cast<double>(batch.target_count * ranks() * 2),
+         .batch = [&](int64_t i) { return uploader.upload(batch, training.input_slot(i)); }});
+    StepRecord::Copy next = training.record().copy_to_host(stream);
+    group.wait(pending.done);  // read one step late, as Trainer does
+    pending = std::move(next);
   }
   stream.synchronize();
   group.stream().synchronize();

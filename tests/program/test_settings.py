@@ -185,13 +185,13 @@ ROWS = {
     "train.precision": [
         Row("f32", "bf16", scales(memory("parameters"), 0.5), gives(lambda run: memory("masters")(run) > 0, False, True)),
         Row("f32", "fp16", scales(memory("parameters"), 0.5), gives(figure("loss_scale"), None, 65536))],
+    "train.graphs": [Row("auto", "on", given="run.device=auto", ends=(CONFIG, "train.graphs = on is for a GPU; use auto or off"))],
     "train.recompute": [Row("none", "block", lowers(memory("activations")), same(losses, weights), given="model.layers=3")],
     "train.eval_every": [Row(0, 1, gives(validations, [3], [1, 2, 3]), given="train.steps=3")],
     "train.eval_batches": [Row(0, 1, gives(printed(r"over (\d+) targets"), [str(VALIDATED)], [str(BATCH * CONTEXT)]))],
     "train.log_every": [Row(1, 3, gives(steps, [1, 2, 3, 4, 5, 6, 7], [1, 3, 6, 7]), given="train.steps=7")],
-    "train.on_nonfinite": [
-        Row("skip", "stop", gives(steps, [1, 2, 3], [1]), ends=(NUMERICAL, "step 2: the gradient is not finite"),
-            given="optim.lr=1e30 optim.clip_norm=0 train.steps=3")],
+    "train.on_nonfinite": [Row("skip", "stop", gives(steps, [1, 2, 3], [1]), ends=(NUMERICAL, "step 2: the gradient is not finite"),
+                               given="optim.lr=1e30 optim.clip_norm=0 train.steps=3")],
     "train.skip_batches": [
         Row(None, "2-3", gives(steps, [1, 2, 3, 4], [1, 4]), gives(figure("lr"), LR, LR), differs(weights),
             given="train.steps=4 optim.schedule=constant"),

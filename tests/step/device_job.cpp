@@ -92,6 +92,7 @@ TrainingStep::Options options_of(const Plan& plan, int ranks) {
                     .given_micro_batch = plan.micro_batch,
                     .ranks = ranks},
           .recompute = plan.recompute,
+          .graph = plan.graph,
           .halts = plan.halts,
           .exact = plan.exact,
           .clip_norm = 1,
@@ -136,9 +137,17 @@ Job::Job(const Plan& plan)
   for (int64_t i = 0; i < share; i += samples) {
     batches_.push_back(make_batch(data_.rank() * share + i, samples));
   }
-  slot_ = {to_device(to_host(batches_[0].input), plan.device),
-           to_device(to_host(batches_[0].targets), plan.device)};
+  move_inputs();
   targets_ = data_.control().sum(std::vector<double>{targets_})[0];
+}
+
+void Job::move_inputs() {
+  std::vector<DeviceBatch> slots;
+  for (int64_t i = 0; i <= training_.input_slot(std::ssize(batches_) - 1); ++i) {
+    slots.push_back({to_device(to_host(batches_[0].input), plan_.device),
+                     to_device(to_host(batches_[0].targets), plan_.device)});
+  }
+  slots_ = std::move(slots);
 }
 
 Job::~Job() {
@@ -173,10 +182,11 @@ void Job::spoil(const std::string& parameter) {
 DeviceBatch Job::batch(int64_t micro_step) {
   before_micro_step();
   const DeviceBatch& batch = batches_[static_cast<size_t>(micro_step)];
-  copy(stream_, batch.input, slot_.input);
-  copy(stream_, batch.targets, slot_.targets);
-  change(micro_step, slot_);
-  return slot_;
+  const DeviceBatch& slot = slots_[static_cast<size_t>(training_.input_slot(micro_step))];
+  copy(stream_, batch.input, slot.input);
+  copy(stream_, batch.targets, slot.targets);
+  change(micro_step, slot);
+  return slot;
 }
 
 double Job::loss_of(const StepRecord::Copy& copy) {

@@ -38,6 +38,7 @@ struct Plan {
   int node_size = 0;        // ranks a node; 0: all on one
   Sharing sharing = Sharing::kWorld;
   bool staged = false;   // GPU gradients through MPI
+  bool graph = false;    // a step is one CUDA graph
   bool alone = false;    // every rank does the whole job by itself
   int islands = 1;       // groups of neighbouring ranks; each has its own samples
   int samples_of = -1;   // the data group whose samples these are; -1: this rank's own
@@ -74,11 +75,14 @@ class Job {
   // Takes the events of the steps so far, as the trainer does after each.
   void take_timeline() { static_cast<void>(training_.timeline().take(stream_)); }
   Model& model() { return *model_; }
+  Memory& memory() { return memory_; }
   TrainingStep& training() { return training_; }
   // Called as a micro-step begins.
   std::function<void()> before_micro_step = [] {};
   // Called with each micro-batch, and may change what is in it.
   std::function<void(int64_t micro_step, const DeviceBatch&)> change = [](int64_t, auto&) {};
+  // From now on micro-batches stand in other memory.
+  void move_inputs();
   // Makes the last element of a parameter infinite. Collective.
   void spoil(const std::string& parameter);
   int64_t micro_batches() const { return static_cast<int64_t>(batches_.size()); }  // of this rank
@@ -98,8 +102,8 @@ class Job {
   std::unique_ptr<Model> model_;
   TrainingStep training_;
   std::vector<DeviceBatch> batches_;
-  DeviceBatch slot_;    // each batch is copied here when its turn comes
-  double targets_ = 0;  // in the global batch
+  std::vector<DeviceBatch> slots_;  // where batches are copied when their turn comes
+  double targets_ = 0;              // in the global batch
 };
 
 // The visible results of a job. They are compared by == where ranks, stage, buckets or another part

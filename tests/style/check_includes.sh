@@ -36,7 +36,7 @@ src/data:                   src/core src/device src/io src/io/hdf5
 src/data/bpe:               src/core src/io src/data
 src/prepare:                src/core src/io src/io/hdf5 src/data src/data/bpe
 src/options:                src/core src/data
-src/step:                   src/core src/device src/device/ranks src/kernels src/autograd src/data src/options layers/batchnorm2d
+src/step:                   src/core src/device src/device/ranks src/trace src/kernels src/autograd src/data src/options layers/batchnorm2d
                             layers/models comm/sharding comm/sharding/exact optim
 src/settings:               src/core src/device src/data src/stop src/options src/step layers/attention layers/models optim
 src/machine:                src/core src/device src/device/ranks src/product src/autograd src/io layers/attention comm comm/transport

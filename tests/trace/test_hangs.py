@@ -81,7 +81,7 @@ class Hangs(Workspace):
 
     def test_a_stopped_rank_is_named(self):
         process, said = self.stop_a_rank("stopped", within=15)
-        self.assertRegex(said, rf"tandem: rank \d on .*: nothing moved for 5 s.*; rank 1 on \S+ \(process {process}\) is stopped, in"
+        self.assertRegex(said, rf"tandem: rank \d on .*: graph of \d+ bytes .*, from \w+ of .* to \w+ of .*: nothing moved for 5 s.*; rank 1 on \S+ \(process {process}\) is stopped, in"
                          if DEVICE == "cuda" else
                          rf"tandem: rank \d on .*: rank \d sent nothing for 5 s.*; rank 1 on \S+ \(process {process}\) is stopped, in")
 

@@ -12,7 +12,7 @@ inline void check_settings(const Config& config) {
   check(accepts(ExitCode::kConfig, [&] { again = config_from_text(text, "config.cfg"); }),
         "settings are read from what was written");
   check(again.ini_text() == text, "written settings read back as they were");
-  again.training_step(2);
+  again.training_step(Device::kCuda, 2);
 }
 
 }  // namespace tandem::fuzz
