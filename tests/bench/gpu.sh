@@ -218,6 +218,10 @@ nccl() {
   rm -rf "$runs/nccl"
   train_on nccl --train.steps 20 --dist.backend nccl --run.choices "$runs/losses/choices.json" && same_losses nccl
 }
+eager() {  # steps that are no CUDA graphs
+  rm -rf "$runs/eager"
+  train_on eager --train.steps 20 --train.graphs off --run.choices "$runs/losses/choices.json" && same_losses eager
+}
 resumed() {
   rm -rf "$runs/resumed"
   local last
@@ -283,10 +287,10 @@ captures() {
 on_gpu() {
   local once=() gpt2=(--case gpt2_124m) small=() shape=(--shape "64,1024,12,12,64") shapes=() case
   local first=Product,Attention all='' suites=(Attention Norm CrossEntropy Embedding Conv2d)
-  local models=(gpt2_350m gpt2_774m gpt2_1.5b llama_1b resnet20)
+  local models=(gpt2_350m gpt2_774m gpt2_1.5b llama_1b) small_models=(gpt_384 resnet20)
   if [ -n "$emulated" ]; then
     once=(--warm-up 0 --runs 1) shape=(--shape "1,8,2,2,8") small=("${once[@]}" --mib 1) shapes=("${once[@]}" "${shape[@]}")
-    gpt2=("${once[@]}" --case tiny_gpt) first=ChoiceRecorder,Rope all=Shortcut suites=(Rope) models=(tiny_llama tiny_resnet)
+    gpt2=("${once[@]}" --case tiny_gpt) first=ChoiceRecorder,Rope all=Shortcut suites=(Rope) models=(tiny_llama) small_models=(tiny_resnet)
   fi
   item check_1 150 check check_1 $first
   item check_2 150 check check_2 $first
@@ -298,6 +302,8 @@ on_gpu() {
   item torch_losses 150 torch_losses
   item nccl 90 nccl
   item resumed 120 resumed
+  item eager 90 eager
+  item step_graph 90 bench step "${gpt2[@]}" --vocab 50304 --choose --graph
   item check_all_1 300 check check_all_1 "$all"
   item check_all_2 300 check check_all_2 "$all"
   item same_bits_all 10 same_bits check_all_1 check_all_2
@@ -318,6 +324,10 @@ on_gpu() {
   sanitizers
   for case in "${models[@]}"; do
     item "step_$case" 90 bench step --case "$case" "${once[@]}" --profile
+  done
+  for case in "${small_models[@]}"; do
+    item "step_$case" 60 bench step --case "$case" "${once[@]}"
+    item "step_${case}_graph" 60 bench step --case "$case" "${once[@]}" --graph
   done
   item gemm_50257 120 bench gemm "${gpt2[@]}" --choose
 }
@@ -346,7 +356,7 @@ run() {  # MINUTES ONLY OUT
   sanitizer=$(PATH=$PATH:$(printf '%s:' /usr/local/cuda*/bin) command -v compute-sanitizer)
   ncu=$(PATH=$PATH:$(printf '%s:' /usr/local/cuda*/bin /opt/nvidia/nsight-compute/*) command -v ncu)
   export folder results runs path steps batch emulated sanitizer ncu
-  export -f tandem machine check same_bits bench torch choices train train_on losses torch_losses same_losses nccl resumed sanitized \
+  export -f tandem machine check same_bits bench torch choices train train_on losses torch_losses same_losses nccl resumed eager sanitized \
     sanitizer_trial captured
   say "$(printf 'gpu.sh: %(%F %T)T, %s' -1 "$device")"
   item machine 60 machine

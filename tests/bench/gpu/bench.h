@@ -30,6 +30,7 @@ struct Options {
   std::vector<int64_t> shape{};  // of `attention`; empty: those of the models
   AttentionKernels attention = AttentionKernels::kAuto;
   bool recompute = false;
+  bool graph = false;
   bool profile = false;
   bool turns = false;
   bool choose = false;

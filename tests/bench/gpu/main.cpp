@@ -25,6 +25,7 @@ constexpr const char* kHelp =
              --profile: then each call of kernels by time, beside the floors
              --turns: reads lines "run K", runs K steps, prints their seconds
              --recompute: blocks run again in backward
+             --graph: on a GPU, each is one CUDA graph
   forecast   what the cost model expects on GPUs of the table, in Markdown; needs no GPU
 
   --device cpu|cuda          (cuda where there is one)
@@ -115,6 +116,7 @@ Options options_of(const std::vector<std::string>& words) {
   const std::map<std::string, bool*> flags = {{"--profile", &options.profile},
                                               {"--turns", &options.turns},
                                               {"--recompute", &options.recompute},
+                                              {"--graph", &options.graph},
                                               {"--choose", &options.choose}};
   for (size_t i = 1; i < words.size(); ++i) {
     name = words[i];

@@ -45,6 +45,7 @@ class Steps {
     TrainingStep::Options options{
         .batch = {.global_batch = model.batch, .given_micro_batch = 0, .ranks = 1},
         .recompute = bench.options.recompute,
+        .graph = bench.options.graph,
         .attention = bench.options.attention,
         .clip_norm = model.transformer ? 1.0 : 0.0,
         .store = {.dtype = bench.options.precision}};
@@ -158,6 +159,9 @@ void print_profile(Bench& bench, Steps& steps, const Case& model) {
 
 void step_bench(const Options& options) {
   const Case model = case_of(options);
+  if (options.graph && options.device == Device::kCpu) {
+    fail(ExitCode::kConfig, "--graph: steps on the CPU are no CUDA graphs");
+  }
   Bench bench(options);
   Steps steps(bench, model);
   if (options.choose) {
@@ -175,9 +179,9 @@ void step_bench(const Options& options) {
     host_s.push_back(seconds_since(start));
   });
   host_s.erase(host_s.begin(), host_s.end() - static_cast<std::ptrdiff_t>(options.runs));
-  std::printf("%s, %s, %s, batch %ld%s%s\n", bench.device_name().c_str(), model.name.c_str(),
+  std::printf("%s, %s, %s, batch %ld%s%s%s\n", bench.device_name().c_str(), model.name.c_str(),
               std::string(name_of(options.precision)).c_str(), model.batch,
-              options.recompute ? ", recomputing" : "",
+              options.recompute ? ", recomputing" : "", options.graph ? ", one graph" : "",
               options.attention == AttentionKernels::kCudnn ? ", cuDNN's attention" : "");
   const Table table({"step", "value"}, 36);
   table.row("median ms", {number(step_s * 1e3)});

@@ -31,8 +31,8 @@ def rows_of(text):
 
 
 class GpuBench(unittest.TestCase):
-    def run_mode(self, *words, stdin=""):
-        result = bench(*words, *ONCE, stdin=stdin)
+    def run_mode(self, *words, stdin="", **environment):
+        result = bench(*words, *ONCE, stdin=stdin, **environment)
         self.assertEqual((result.returncode, result.stderr if "--turns" not in words else ""), (0, ""), result.stdout)
         return result.stdout
 
@@ -96,6 +96,12 @@ class GpuBench(unittest.TestCase):
             calls = [row[2] for name, row in rows.items() if re.match(r"\w+/\w+\.\w+:\d+ ", name)]
             self.assertAlmostEqual(sum(map(float, calls)), float(rows["all"][1]), delta=0.5)
 
+    @unittest.skipUnless(DEVICE == "cuda", "graphs are for GPUs")
+    def test_a_step_as_one_graph(self):
+        text = self.run_mode("step", "--case", "tiny_gpt", "--graph", TANDEM_MEMORY_CACHE="1")
+        self.assertIn(", one graph", text.splitlines()[0])
+        self.positive(rows_of(text)["median ms"][0])
+
     def test_turns(self):
         lines = self.run_mode("step", "--case", "tiny_gpt", "--turns", stdin="run 1\nrun 2\n").splitlines()
         self.assertEqual(len(lines), 2)
@@ -119,6 +125,7 @@ class GpuBench(unittest.TestCase):
                 (["step", "--case", "resnet20", "--vocab", 7], "--vocab 7: resnet20 reads images"),
                 (["step", "--precision", "f8"], "--precision f8: must be one of f32, bf16, fp16"),
                 (["gemm", "--device", "cpu", "--choose"], "--choose: products on the CPU have no algorithms"),
+                (["step", "--device", "cpu", "--graph"], "--graph: steps on the CPU are no CUDA graphs"),
                 (["step", "--device", "tpu"], "--device tpu: must be one of cpu, cuda"),
                 (["attention", "--shape", "1,2,3"], "--shape 1,2,3: must be B,T,HEADS,KV_HEADS,WIDTH"),
                 (["attention", "--shape", "1,2,3,2,8"], ".*where KV_HEADS divides HEADS")]:

@@ -93,7 +93,7 @@ class GpuPack(unittest.TestCase):
         found = self.results(out)
         lines = dict(line.split(": ", 1) for line in found["summary.txt"].splitlines()[1:-1])
         expected = ["machine", "check_1", "check_2", "same_bits", "choices", "step", "torch_step", "losses", "torch_losses", "nccl",
-                    "resumed", "check_all_1", "check_all_2", "same_bits_all", "gemm_50304", "kernels", "attention"]
+                    "resumed", "eager", "step_graph", "check_all_1", "check_all_2", "same_bits_all", "gemm_50304", "kernels", "attention"]
         self.assertEqual(list(lines)[:len(expected)], expected)
         here = {"torch_step", "torch_attention", "cudnn"} | (set() if HAS_TORCH else {"torch_losses"})
         for name, said in lines.items():
@@ -104,7 +104,7 @@ class GpuPack(unittest.TestCase):
         self.assertIn("tensors had the same bits twice", found["same_bits.txt"])
         self.assertRegex(found["choices.txt"], r"tokens/s")
         self.assertRegex(found["nccl.txt"], r"machine .*, nccl")
-        for name in ["nccl", "resumed"]:
+        for name in ["nccl", "resumed", "eager"]:
             self.assertIn("20 steps had the same losses, bit for bit", found[name + ".txt"])
         if HAS_TORCH:
             self.assertEqual(len(re.findall(r"(?m)^ +\d+ +\d\.\d{5} +\d\.\d{5} +\d\.\d{5}$", found["torch_losses.txt"])), 24)
