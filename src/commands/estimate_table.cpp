@@ -184,6 +184,7 @@ nlohmann::json json_of(const EstimateRow& row, const Job& job) {
           {"given", row.is_given},
           {"fits", row.fits(job)},
           {"peak_bytes", e.peak_bytes},
+          {"reserved_bytes", e.reserved_bytes},
           {"memory", memory},
           {"checkpoint_bytes", e.checkpoint_bytes},
           {"largest_micro_batch", row.largest_micro_batch},

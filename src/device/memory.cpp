@@ -186,6 +186,7 @@ class MemoryPool {
     add(use_[static_cast<size_t>(memory_class)], size);
     add(total_, size);
     scratch_bytes_[static_cast<size_t>(memory_class)] += is_scratch ? size : 0;
+    reserved_bytes_ = std::max(reserved_bytes_, total_.bytes + cached_bytes_);
     return {data, size};
   }
 
@@ -222,6 +223,10 @@ class MemoryPool {
   MemoryUse total() const {
     std::lock_guard lock(mutex_);
     return total_;
+  }
+  int64_t reserved_bytes() const {
+    std::lock_guard lock(mutex_);
+    return reserved_bytes_;
   }
   int64_t system_allocations() const {
     std::lock_guard lock(mutex_);
@@ -282,7 +287,7 @@ class MemoryPool {
   mutable std::mutex mutex_;
   std::array<MemoryUse, kMemoryClasses> use_{};
   MemoryUse total_;
-  int64_t cached_bytes_ = 0;
+  int64_t cached_bytes_ = 0, reserved_bytes_ = 0;
   int64_t system_allocations_ = 0;
   std::array<int64_t, kMemoryClasses> scratch_bytes_{};  // in use, a part of use_
   std::array<FreeBlocks, 2> free_;                       // of scratch(): the second
@@ -352,6 +357,7 @@ Device Memory::device() const { return pool_->device(); }
 bool Memory::is_dry() const { return pool_->is_dry(); }
 MemoryUse Memory::use(MemoryClass memory_class) const { return pool_->use(memory_class); }
 MemoryUse Memory::total() const { return pool_->total(); }
+int64_t Memory::reserved_bytes() const { return pool_->reserved_bytes(); }
 int64_t Memory::system_allocations() const { return pool_->system_allocations(); }
 
 }  // namespace tandem

@@ -93,6 +93,8 @@ class Memory {
   bool is_dry() const;
   MemoryUse use(MemoryClass memory_class) const;
   MemoryUse total() const;
+  // The most that was taken from the system at once: blocks in use and free ones.
+  int64_t reserved_bytes() const;
   // What is in use, by class: "activations 1.5 MiB, workspace 64 B"; empty if nothing is. For
   // scratch() it is what scratch() has given out.
   std::string held() const;

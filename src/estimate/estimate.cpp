@@ -97,6 +97,7 @@ class DryRun {
     step(kFirstSteps);
     const DryClock& after = stream_.clock();
     Estimate result{.peak_bytes = memory_.total().peak_bytes,
+                    .reserved_bytes = memory_.reserved_bytes(),
                     .blocks = memory_.system_allocations(),
                     .checkpoint_bytes = checkpoint_bytes(),
                     .wire = (data_.wire() - sent).payload(),
@@ -196,6 +197,7 @@ Estimate estimate(const Config& config, const DatasetInfo& data, const Job& job)
     const Estimate one = rank.run();
     if (one.peak_bytes > all.peak_bytes) {
       all.peak_bytes = one.peak_bytes;
+      all.reserved_bytes = one.reserved_bytes;
       all.class_bytes = one.class_bytes;
       all.blocks = one.blocks;
     }

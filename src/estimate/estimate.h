@@ -44,6 +44,7 @@ struct Job {
 struct Estimate {
   // Of the rank with the largest peak:
   int64_t peak_bytes = 0;
+  int64_t reserved_bytes = 0;                            // with free blocks that the pool keeps
   std::array<int64_t, kMemoryClasses> class_bytes = {};  // each class at its own peak
   int64_t blocks = 0;                                    // that its pool took from the system
   int64_t checkpoint_bytes = 0;  // host memory for the copy that a checkpoint is written from

@@ -77,8 +77,10 @@ void MetricsWindow::close(const Mark& end, StepMetrics& metrics) {
 
 std::vector<RankUse> MetricsWindow::gather_use(const WireCount& wire, int64_t saved_copy_bytes) {
   const Memory& memory = machine_.memory;
-  RankUse own{
-      .wire = wire, .peak_bytes = memory.total().peak_bytes, .saved_copy_bytes = saved_copy_bytes};
+  RankUse own{.wire = wire,
+              .peak_bytes = memory.total().peak_bytes,
+              .reserved_bytes = memory.reserved_bytes(),
+              .saved_copy_bytes = saved_copy_bytes};
   for (size_t i = 0; i < own.memory_peak.size(); ++i) {
     own.memory_peak[i] = memory.use(static_cast<MemoryClass>(i)).peak_bytes;
   }

@@ -32,6 +32,7 @@ void for_each_number(Use& use, F&& visit) {
     visit(peak);
   }
   visit(use.peak_bytes);
+  visit(use.reserved_bytes);
   visit(use.saved_copy_bytes);
 }
 
@@ -50,6 +51,7 @@ size_t index_named(std::string_view name, int count) {
 RankUse use_of(const Json& json) {
   RankUse use;
   json.at("peak_bytes").get_to(use.peak_bytes);
+  use.reserved_bytes = json.value("reserved_bytes", int64_t{0});
   use.saved_copy_bytes = json.value("saved_copy_bytes", int64_t{0});
   for (const auto& [name, bytes] : json.at("memory").items()) {
     use.memory_peak[index_named<MemoryClass>(name, kMemoryClasses)] = bytes.get<int64_t>();
@@ -259,6 +261,7 @@ std::string RunReport::json() const {
   json["ranks"] = Json::array();
   for (const RankUse& use : ranks) {
     json["ranks"].push_back(Json::parse(to_json_line({{"peak_bytes", use.peak_bytes},
+                                                      {"reserved_bytes", use.reserved_bytes},
                                                       {"saved_copy_bytes", use.saved_copy_bytes},
                                                       {"memory", memory_metrics(use.memory_peak)},
                                                       {"collectives", use.wire.collectives},

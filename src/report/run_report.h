@@ -28,6 +28,7 @@ struct RankUse {
   WireCount wire;
   std::array<int64_t, kMemoryClasses> memory_peak{};  // by MemoryClass
   int64_t peak_bytes = 0;                             // of all classes together
+  int64_t reserved_bytes = 0;                         // with free blocks that the pool kept
   // Host memory of the copy that checkpoints are written from; not in peak_bytes.
   int64_t saved_copy_bytes = 0;
 

@@ -98,6 +98,7 @@ TEST(Memory, ScratchHasFreeBlocksOfItsOwn) {
   { take(scratch); }
   take(memory);  // not the block that scratch has set free
   EXPECT_EQ(memory.system_allocations(), 4);
+  EXPECT_EQ(memory.reserved_bytes(), 4 * 416 << 10);
 }
 
 TEST(Memory, KeptScratchIsNotGivenBackUnderPressure) {

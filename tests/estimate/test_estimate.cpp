@@ -75,7 +75,7 @@ std::unique_ptr<Collectives> nccl_for(Device device) {
 
 // What each rank of the job really used in the last of a few steps.
 struct Used {
-  int64_t peak_bytes = 0;
+  int64_t peak_bytes = 0, reserved_bytes = 0;
   std::array<int64_t, kMemoryClasses> class_bytes{};
   int64_t blocks = 0;
   WireCount::Bytes wire;
@@ -113,6 +113,7 @@ Used run(const Config& config, const DatasetInfo& data, Device device) {
   stream.synchronize();
   group.stream().synchronize();
   Used used{.peak_bytes = memory.total().peak_bytes,
+            .reserved_bytes = memory.reserved_bytes(),
             .blocks = memory.system_allocations(),
             .wire = (group.wire() - before).payload()};
   for (int i = 0; i < kMemoryClasses; ++i) {
@@ -138,6 +139,8 @@ void expect_estimated(Config config, Device device, int node_size) {
   const std::vector<double> peaks = gathered(static_cast<double>(used.peak_bytes));
   const auto largest = std::ranges::max_element(peaks) - peaks.begin();
   EXPECT_EQ(static_cast<double>(expected.peak_bytes), peaks[static_cast<size_t>(largest)]);
+  const auto reserved = gathered(static_cast<double>(used.reserved_bytes));
+  EXPECT_EQ(static_cast<double>(expected.reserved_bytes), reserved[static_cast<size_t>(largest)]);
   for (int i = 0; i < kMemoryClasses; ++i) {
     const auto bytes = gathered(static_cast<double>(used.class_bytes[static_cast<size_t>(i)]));
     EXPECT_EQ(static_cast<double>(expected.class_bytes[static_cast<size_t>(i)]),

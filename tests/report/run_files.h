@@ -32,6 +32,7 @@ inline std::vector<RankUse> two_ranks() {
   for (RankUse& use : ranks) {
     peak_of(use, MemoryClass::kParameters) = 3 << 20;
     peak_of(use, MemoryClass::kMasters) = 1 << 20;
+    use.reserved_bytes = 6 << 20;
     sent_by(use, Traffic::kControl) = {.inside = 100, .between = 0};
     use.wire.collectives = 40;
   }

@@ -22,6 +22,7 @@ RankUse distinct_use() {
     peak = ++next;
   }
   use.peak_bytes = ++next;
+  use.reserved_bytes = ++next;
   use.saved_copy_bytes = ++next;
   return use;
 }
@@ -95,6 +96,7 @@ TEST(RunReport, JsonNamesWhatOccurs) {
   "ranks": [
     {
       "peak_bytes": 4194304,
+      "reserved_bytes": 6291456,
       "saved_copy_bytes": 0,
       "memory": {
         "parameters": 3145728,
