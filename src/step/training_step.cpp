@@ -5,6 +5,7 @@
 
 #include "src/device/copy.h"
 #include "src/device/profiler_range.h"
+#include "src/device/ranks/agreement.h"
 #include "src/trace/recorder.h"
 
 namespace tandem {
@@ -41,6 +42,8 @@ TrainingStep::TrainingStep(Model& model, const ModelGroups& groups, Stream& stre
         }
         store_->gradients.on_final(context, parameter);
       }) {
+  check_equal(groups.stage.control(), "what decides whether steps are CUDA graphs",
+              options.graph ? "they are" : "they are not");
   const BatchPlan& batch = options_.batch;
   options_.store.exact_micro_batches = options.exact ? batch.micro_batches() : 0;
   store_ = std::make_unique<ParamStore>(parameters_by_block(model), groups, stream, memory,

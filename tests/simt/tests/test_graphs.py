@@ -6,7 +6,9 @@
 import itertools
 import os
 import re
+import shlex
 import sys
+import unittest.mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "program"))
 import tandem_program  # noqa: E402
@@ -95,6 +97,15 @@ class Graphs(Workspace):
                                      (OFF, "train.graphs = off", 1)]:
             self.assertIn(f"\nstep        no CUDA graph, because of {why}\n", first_lines(*settings, ranks=ranks))
         self.assertIn("because of TANDEM_MEMORY_CACHE = 0", first_lines(environment={"TANDEM_MEMORY_CACHE": "0"}))
+
+    def test_ranks_decide_alike(self):
+        wrapper = self.path("wrapper")
+        with open(wrapper, "w") as file:
+            file.write(f'#!/bin/sh\nTANDEM_MEMORY_CACHE=$OMPI_COMM_WORLD_RANK exec {shlex.quote(tandem_program.TANDEM)} "$@"\n')
+        os.chmod(wrapper, 0o755)
+        with unittest.mock.patch("tandem_program.TANDEM", wrapper):
+            result = self.train("unlike", *CUDA, *GPT, ranks=2, code=CONFIG)
+        self.assert_one_line(result, "what decides whether steps are CUDA graphs")
 
     def test_what_cannot_be_a_graph_is_refused(self):
         for settings, why in [(["--dist.reduce", "exact"], "dist.reduce = exact"), (["--dist.backend", "mpi"], "dist.backend = mpi"),
