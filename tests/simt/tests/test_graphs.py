@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs on the emulated GPU whose steps are CUDA graphs, against the same runs without.
 
-    test_graphs.py PATH_TO_TANDEM [unittest arguments]
+    test_graphs.py PATH_TO_TANDEM [unittest arguments]       $TANDEM_GRAPH_STEPS: in a long run (14)
 """
 import itertools
 import os
@@ -19,6 +19,7 @@ CUDA = ["--run.device", "cuda"]
 GPT = [*TINY, "--model.dropout", "0.1", "--train.global_batch", "12", "--train.precision", "bf16", "--optim.warmup_steps", "0"]
 RESNET = ["--model.kind", "resnet", "--model.depth", "8", "--optim.kind", "sgd", "--train.global_batch", "12",
           "--train.precision", "bf16"]
+STEPS = int(os.environ.get("TANDEM_GRAPH_STEPS", 14))
 # What graphs may change: times, and the memory for inputs and stamps.
 OTHER = re.compile("time|_ms$|_s$|mfu|flops|slowest|memory|peak_bytes")
 
@@ -50,7 +51,7 @@ class Graphs(Workspace):
         often = ["--train.eval_every", "4", "--checkpoint.every_steps", "8", "--train.log_every", "1"]
         for ranks, zero, micro in [(1, 0, 0), (1, 0, 4), (2, 1, 2), (2, 2, 0), (3, 3, 2), (4, 0, 1)]:
             with self.subTest(ranks=ranks, zero=zero, micro_batch=micro):
-                self.both(f"gpt-{ranks}-{zero}-{micro}", *GPT, *often, "--train.steps", 14, "--dist.zero", zero,
+                self.both(f"gpt-{ranks}-{zero}-{micro}", *GPT, *often, "--train.steps", STEPS, "--dist.zero", zero,
                           "--train.micro_batch", micro, ranks=ranks)
         self.both("resnet", *RESNET, *often, "--train.steps", 6, "--train.micro_batch", 2, ranks=2, data=self.digits)
 
