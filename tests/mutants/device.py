@@ -189,7 +189,7 @@ MUTANTS = [
            "require(scratch_.held().empty(),", "require(true,", ["simt.step_graph_np1 LaunchedStep.NothingOutlivesIt"]),
     Mutant("graphs: values that are whole already are not gathered", "src/step/training_step.cpp",
            "  store_->values.outdate();\n  std::vector<std::pair", "  std::vector<std::pair",
-           ["simt.graphs Graphs.test_validation_and_checkpoints_between_launches_change_no_bit"]),
+           ["simt.graphs Graphs.test_a_resumed_run_equals_one_that_went_on"]),
     Mutant("graphs: later launches send nothing", "src/step/training_step.cpp",
            "    group->add_sent(sent);\n", "",
            ["simt.graphs Graphs.test_validation_and_checkpoints_between_launches_change_no_bit"]),
