@@ -55,7 +55,8 @@ int64_t left_in_groups(const std::string& root, const Version& version, const st
       for (const std::string& name : version.cache) {
         cache += number_of(folder / "memory.stat", name).value_or(0);
       }
-      left = std::min(left, std::max<int64_t>(*limit - (*usage - cache), 0));
+      const int64_t used = std::max<int64_t>(*usage - cache, 0);
+      left = std::min(left, std::max<int64_t>(*limit - used, 0));
     }
     if (inner.empty()) {
       return left;

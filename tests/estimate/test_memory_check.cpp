@@ -20,6 +20,18 @@ TEST(HostMemory, IsWhatTheKernelCallsAvailable) {
   EXPECT_EQ(available_host_memory(root.path()), 5 * kMiB);
 }
 
+// The kernel adds up usage and statistics at different times, and version 1 writes almost INT64_MAX
+// where there is no limit.
+TEST(HostMemory, AGroupMaySeemToHaveMoreCacheThanItUses) {
+  const TemporaryFolder root;
+  root.write("proc/meminfo", "MemAvailable: 4096 kB\n");
+  root.write("proc/self/cgroup", "4:memory:/\n");
+  root.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  root.write("sys/fs/cgroup/memory/memory.usage_in_bytes", str(kMiB));
+  root.write("sys/fs/cgroup/memory/memory.stat", "total_active_file " + str(2 * kMiB) + "\n");
+  EXPECT_EQ(available_host_memory(root.path()), 4 * kMiB);
+}
+
 // A limit of 3 MiB, of which 2 are taken, half of them by page cache that the kernel would drop.
 TEST(HostMemory, ControlGroupsLimitIt) {
   const std::string limit = str(3 * kMiB), usage = str(2 * kMiB);

@@ -63,7 +63,7 @@ MUTANTS = [
            "    if (inner.empty()) {\n", "    {\n",
            ["estimate.memory_check"]),
     Mutant("page cache counts as taken", "src/estimate/host_memory.cpp",
-           "*limit - (*usage - cache)", "*limit - *usage",
+           "std::max<int64_t>(*usage - cache, 0)", "*usage",
            ["estimate.memory_check"]),
     Mutant("a run does not look at the memory before it begins", "src/train/trainer.cpp",
            "available_memory(machine_.device(), ranks_here)", "ranks_here * (int64_t{1} << 50)",
