@@ -163,12 +163,12 @@ void step_bench(const Options& options) {
     fail(ExitCode::kConfig, "--graph: steps on the CPU are no CUDA graphs");
   }
   Bench bench(options);
-  Steps steps(bench, model);
   if (options.choose) {
     const ChoiceRecorder recorder;
-    steps.run();
+    Steps(bench, model).run();
     bench.choose(recorder.noted());
   }
+  Steps steps(bench, model);
   if (options.turns) {
     return take_turns(bench, steps);
   }
