@@ -134,7 +134,7 @@ class DryRun {
                      return upload_.blank(micro_batch_, context_, training_.input_slot(i));
                    }});
     static_cast<void>(training_.timeline().take(stream_));
-    pending_ = training_.record().copy_to_host(stream_);
+    pending_ = training_.record().copy_to_host();
   }
 
   const Job& job_;

@@ -6,19 +6,21 @@
 
 namespace tandem {
 
-void StagedCopies::copy(Tensor staged, const Tensor& to) {
-  tandem::copy(stream_, staged, to);
-  enqueued_.push_back(std::move(staged));
+void StagedCopies::copy(const Tensor& from, const Tensor& to) {
+  tandem::copy(stream_, from, to);
+  enqueued_.insert(enqueued_.end(), {from, to});
 }
 
-void StagedCopies::finish() {
+Event StagedCopies::finish() {
   while (!in_flight_.empty() && in_flight_.front().done.reached()) {
     in_flight_.pop_front();
   }
-  std::vector<Tensor> staged = std::exchange(enqueued_, {});
-  if (stream_.device() != Device::kCpu && !staged.empty()) {
-    in_flight_.push_back({stream_.record(), std::move(staged)});
+  const Event done = stream_.record();
+  std::vector<Tensor> tensors = std::exchange(enqueued_, {});
+  if (stream_.device() != Device::kCpu) {
+    in_flight_.push_back({done, std::move(tensors)});
   }
+  return done;
 }
 
 }  // namespace tandem

@@ -40,7 +40,7 @@ StepRecord::StepRecord(Stream& stream, Memory& memory, Memory& staging,
 void StepRecord::send(StepNumbers numbers) {
   numbers.first_sample = micro_batches_.first * micro_batches_.samples;
   copies_.copy(staged(staging_, numbers, numbers_), numbers_);
-  copies_.finish();
+  static_cast<void>(copies_.finish());
 }
 
 void StepRecord::begin_step(Stream& stream) const {
@@ -66,15 +66,15 @@ void StepRecord::decide(const Stream& stream) const {
 void StepRecord::restore(Stream& stream, const StepState& state) {
   const Tensor to = results_.slice(0, kState);
   copies_.copy(staged(staging_, state, to), to);
+  static_cast<void>(copies_.finish());
   stream.synchronize();
-  copies_.finish();
 }
 
-StepRecord::Copy StepRecord::copy_to_host(Stream& stream) {
+StepRecord::Copy StepRecord::copy_to_host() {
   const Tensor host =
       Tensor::empty(staging_, results_.shape(), results_.dtype(), MemoryClass::kStaging);
-  copy(stream, results_, host);
-  return {.done = stream.record(),
+  copies_.copy(results_, host);
+  return {.done = copies_.finish(),
           .state = host.slice(0, kState),
           .figures = host.slice(kState, figures_.elements())};
 }

@@ -52,7 +52,7 @@ class StepRecord {
     const StepState& step_state() const { return *reinterpret_cast<StepState*>(state.raw()); }
     double loss() const;  // sum over the targets of the global batch, in the order of micro-batches
   };
-  Copy copy_to_host(Stream& stream);
+  Copy copy_to_host();
 
  private:
   Memory& staging_;

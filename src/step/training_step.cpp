@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "src/device/copy.h"
 #include "src/device/profiler_range.h"
 #include "src/device/ranks/agreement.h"
 #include "src/trace/recorder.h"
@@ -32,6 +31,7 @@ TrainingStep::TrainingStep(Model& model, const ModelGroups& groups, Stream& stre
       memory_(memory),
       staging_(staging),
       scratch_(memory.scratch()),
+      copies_(stream),
       options_(options),
       verdict_{.clip_norm = options.clip_norm,
                .halts = options.halts,
@@ -102,17 +102,6 @@ void TrainingStep::enqueue(const Input& input) {
   store_->values.outdate();
 }
 
-std::vector<Group*> TrainingStep::groups() const {
-  std::vector<Group*> all{&groups_.data};
-  if (groups_.tensor) {
-    all.push_back(groups_.tensor);
-  }
-  if (std::ranges::find(all, &groups_.stage) == all.end()) {
-    all.push_back(&groups_.stage);
-  }
-  return all;
-}
-
 void TrainingStep::launch(const Input& input) {
   std::vector<DeviceBatch> batches;
   for (int64_t i = 0; i < options_.batch.accumulation(); ++i) {
@@ -121,16 +110,13 @@ void TrainingStep::launch(const Input& input) {
   if (stream_.is_dry()) {
     return enqueue(with(batches, input));
   }
-  require(scratch_.held().empty(),
-          [&] { return str("TrainingStep: between steps there is ", scratch_.held()); });
+  const std::string held = scratch_.held();
+  require(held.empty(), [&] { return str("TrainingStep: between steps there is ", held); });
   if (!captured_) {
     capture(input, batches);
   }
   require(std::ranges::equal(batches, captured_->batches, stand_together),
           "TrainingStep: the batches do not stand where the graph reads them");
-  for (const auto& [group, sent] : captured_->sent) {
-    group->add_sent(sent);
-  }
   Collectives& collectives = groups_.stage.collectives();
   collectives.before_graph(stream_);
   timeline().enter(stream_, Phase::kCompute);
@@ -138,13 +124,8 @@ void TrainingStep::launch(const Input& input) {
   const Tensor stamps = stamps_.slice(0, std::ssize(captured_->timeline.marks()));
   const Tensor on_host =
       Tensor::empty(staging_, stamps.shape(), stamps.dtype(), MemoryClass::kStaging);
-  copy(stream_, stamps, on_host);
-  const Event done = stream_.record();
-  collectives.add_graph(done);
-  while (!launched_.empty() && launched_.front().done.reached()) {
-    launched_.pop_front();
-  }
-  launched_.push_back({done, on_host});
+  copies_.copy(stamps, on_host);
+  collectives.add_graph(copies_.finish());
   timeline().append(captured_->timeline, on_host);
   store_->values.outdate();
 }
@@ -153,24 +134,15 @@ void TrainingStep::launch(const Input& input) {
 void TrainingStep::capture(const Input& input, const std::vector<DeviceBatch>& batches) {
   scratch_.keep_blocks();
   store_->values.outdate();
-  std::vector<std::pair<Group*, WireCount>> sent;
-  for (Group* group : groups()) {
-    sent.emplace_back(group, group->wire());
-  }
   Timeline outside = std::exchange(timeline(), Timeline(stamps_));
   Graph graph(stream_, [&] {
     timeline().enter(stream_, Phase::kCompute);
     enqueue(with(batches, input));
     timeline().enter(stream_, Phase::kCompute);
   });
-  for (auto& [group, count] : sent) {
-    count = group->wire() - count;
-    group->add_sent(WireCount() - count);  // nothing was sent so far
-  }
   captured_.emplace(Captured{.graph = std::move(graph),
                              .timeline = std::exchange(timeline(), std::move(outside)),
-                             .batches = batches,
-                             .sent = std::move(sent)});
+                             .batches = batches});
 }
 
 LostStep TrainingStep::run_again(const Input& input, const StepRecord::Copy& first) {
@@ -179,7 +151,7 @@ LostStep TrainingStep::run_again(const Input& input, const StepRecord::Copy& fir
   run(input);  // updates nothing, because training is halted
   const std::optional<FiniteCheck::Place> place = check_->place();
   check_.reset();
-  const StepRecord::Copy second = record_->copy_to_host(stream_);
+  const StepRecord::Copy second = record_->copy_to_host();
   groups_.stage.wait(second.done);
   return agree_on_lost_step(groups_.stage.control(), place, first, second,
                             options_.batch.accumulation());

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -77,15 +76,8 @@ class TrainingStep {
     Graph graph;
     Timeline timeline;
     std::vector<DeviceBatch> batches;
-    std::vector<std::pair<Group*, WireCount>> sent;  // in a launch
   };
 
-  struct Launched {
-    Event done;
-    Tensor stamps;  // on the host, where they are written until then
-  };
-
-  std::vector<Group*> groups() const;  // each once
   void send(const Input& input);
   void enqueue(const Input& input);
   void launch(const Input& input);
@@ -99,6 +91,7 @@ class TrainingStep {
   Stream& stream_;
   Memory &memory_, &staging_;
   Memory scratch_;  // what begins and ends in a step
+  StagedCopies copies_;
   Options options_;
   StepOptions verdict_;
   std::unique_ptr<ParamStore> store_;
@@ -109,7 +102,6 @@ class TrainingStep {
   bool has_run_ = false;
   Tensor stamps_{};  // i64, on the device; with options.graph
   std::optional<Captured> captured_{};
-  std::deque<Launched> launched_{};
   Tape tape_;
 };
 

@@ -45,7 +45,7 @@ Tensor Uploader::upload(const std::vector<T>& values, const Shape& shape, Tensor
   if (!place || place.shape() != shape) {
     place = Tensor::empty(memory_, shape, dtype, MemoryClass::kData);
   }
-  copies_.copy(std::move(staged), place);
+  copies_.copy(staged, place);
   return place;
 }
 
@@ -71,7 +71,7 @@ DeviceBatch Uploader::bring(const MicroBatch& batch, int64_t length, int64_t slo
       text ? upload(batch.tokens, {batch.samples, length}, to.input)
            : upload(batch.images, {batch.samples, info_.height, info_.width, info_.channels},
                     to.input);
-  copies_.finish();
+  static_cast<void>(copies_.finish());
   if (text || dtype_ == DType::kF32) {
     return {input, targets};
   }

@@ -231,7 +231,7 @@ void Trainer::step(std::vector<MicroBatch> batch, double targets) {
                .batch = std::move(batch)};
   training_->run(input_of(next));
   next.timeline = training_->timeline().take(machine_.stream);
-  next.record = training_->record().copy_to_host(machine_.stream);
+  next.record = training_->record().copy_to_host();
   next.end = window_->mark();
   pending_.push_back(std::move(next));
   state_.val_loss.reset();

@@ -106,9 +106,7 @@ Used run(const Config& config, const DatasetInfo& data, Device device) {
          .lr = 1e-3,
          .targets = static_cast<double>(batch.target_count * ranks() * 2),
          .batch = [&](int64_t i) { return uploader.upload(batch, training.input_slot(i)); }});
-    StepRecord::Copy next = training.record().copy_to_host(stream);
-    group.wait(pending.done);  // read one step late, as Trainer does
-    pending = std::move(next);
+    pending = training.record().copy_to_host();  // read one step late, as Trainer does
   }
   stream.synchronize();
   group.stream().synchronize();

@@ -67,7 +67,7 @@ bool train() {
   for (int64_t step = 0; step < kSteps; ++step) {
     training.run(
         {.step = step, .lr = 0.01, .targets = kSamples, .batch = [&](int64_t) { return points; }});
-    const StepRecord::Copy record = training.record().copy_to_host(stream);
+    const StepRecord::Copy record = training.record().copy_to_host();
     record.done.synchronize();
     loss = record.loss() / kSamples;
     first = step == 0 ? loss : first;

@@ -61,7 +61,7 @@ class Job {
   // Runs a step that halted training once more. Collective.
   LostStep run_again(int64_t number, const StepRecord::Copy& first, bool poison = false);
   // The record is read one step late, as in the trainer.
-  StepRecord::Copy record() { return training_.record().copy_to_host(stream_); }
+  StepRecord::Copy record() { return training_.record().copy_to_host(); }
   double loss_of(const StepRecord::Copy& copy);  // mean over the global batch
   // All master weights, in the order of the parameters. Collective. Fails if this rank's own values
   // differ from them.
