@@ -184,7 +184,6 @@ void Group::all_gather(const Tensor& in, const Tensor& out) const {
 WireCount Group::wire() const {
   WireCount count = collectives_.wire();
   count += control_.wire();
-  count += sent_again_;
   if (!is_flat()) {
     count += inside_->wire();
     count += between_->wire();

@@ -60,8 +60,6 @@ class Group {
   // Like Collectives::wait, for all levels.
   void wait(const Event& event) const { collectives_.wait(event); }
   WireCount wire() const;  // of all levels, and control messages
-  // Counts in wire() what a graph has sent again.
-  void add_sent(const WireCount& again) { sent_again_ += again; }
 
  private:
   template <class F>
@@ -79,7 +77,6 @@ class Group {
   Sharing sharing_;
   int node_size_ = 1, parts_ = 1, part_ = 0, replica_ = 0;
   mutable Tensor scratch_;  // bf16; grows
-  WireCount sent_again_{};
 };
 
 // The number of each rank's node. With `node_size` 0 ranks with the same host name are a node,

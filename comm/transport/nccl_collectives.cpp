@@ -127,6 +127,9 @@ void NcclCollectives::add_graph(const Event& done) {
   nccl_->add_graph(group_, flight_group_, ++number_, done);
 }
 
+// Counts what is called now, or what a graph will do at each launch.
+WireCount& NcclCollectives::counter() { return stream().is_captured() ? wire_of_graph_ : wire_; }
+
 void NcclCollectives::wait(const Event& event) { nccl_->wait(event); }
 
 // The NCCL calls in calls(comm, stream) are one NCCL group. `to_next`: the bytes that this rank
@@ -134,8 +137,9 @@ void NcclCollectives::wait(const Event& event) { nccl_->wait(event); }
 template <class F>
 void NcclCollectives::start(const char* name, Traffic traffic, int64_t to_next, int64_t bytes,
                             F calls) {
-  wire_.add(traffic, group_.is_away(group_.next()), to_next);
-  wire_.collectives += traffic != Traffic::kControl;
+  WireCount& wire = counter();
+  wire.add(traffic, group_.is_away(group_.next()), to_next);
+  wire.collectives += traffic != Traffic::kControl;
   nccl_->start(comm_, *stream_, group_, flight_group_, name, bytes, ++number_,
                [&] { return calls(comm_, stream().handle()); });
 }
@@ -214,7 +218,7 @@ void NcclCollectives::all_to_all(const Tensor& in, const Tensor& out) {
     ncclResult_t result = ncclSuccess;
     for (int distance = 1; distance < size() && !is_failure(result); ++distance) {
       const int to = (rank() + distance) % size(), from = (rank() + size() - distance) % size();
-      wire_.add(Traffic::kAllToAll, group_.is_away(to), part);
+      counter().add(Traffic::kAllToAll, group_.is_away(to), part);
       result = in_pieces(n, largest_count_, [&](int64_t first, int64_t elements) {
         const int64_t offset = first * size_of(in.dtype());
         const auto pieces = static_cast<size_t>(elements);
@@ -231,6 +235,7 @@ void NcclCollectives::all_to_all(const Tensor& in, const Tensor& out) {
 
 WireCount NcclCollectives::wire() const {
   WireCount count = wire_;
+  count.add(wire_of_graph_, nccl_->launches());
   return own_control_ ? count += own_control_->wire() : count;
 }
 

@@ -58,6 +58,7 @@ class NcclCollectives final : public Collectives {
  private:
   NcclCollectives(const NcclCollectives& all, std::shared_ptr<Stream> stream,
                   std::span<const int> colors, bool is_apart);
+  WireCount& counter();
   template <class F>
   void start(const char* name, Traffic traffic, int64_t to_next, int64_t bytes, F calls);
 
@@ -70,8 +71,8 @@ class NcclCollectives final : public Collectives {
   std::shared_ptr<Stream> stream_;
   int exceptions_;  // in flight when this was made
   ncclComm* comm_;
-  WireCount wire_;
-  int64_t number_ = 0;  // of the last collective
+  WireCount wire_, wire_of_graph_;  // the latter at each launch
+  int64_t number_ = 0;              // of the last collective
 };
 
 }  // namespace tandem

@@ -105,6 +105,7 @@ void NcclStream::add_graph(const Ranks& group, uint64_t flight_group, int64_t nu
   if (captured_.empty()) {
     return;
   }
+  ++launches_;
   constexpr const char* kGraph = "graph";
   pending_.push_back(
       {.place = str(group.place(kGraph, captured_bytes_, number), ", from ",

@@ -82,6 +82,7 @@ class NcclStream {
   // Call it after a graph was launched that holds all collectives of captured streams so far:
   // together they count as one collective, which ends at `done`.
   void add_graph(const Ranks& group, uint64_t flight_group, int64_t number, Event done);
+  int64_t launches() const { return launches_; }  // of the graph, so far
 
   // Blocks the host until the event is reached, and polls NCCL while collectives are in flight.
   // Without any, the event cannot depend on other ranks.
@@ -110,7 +111,7 @@ class NcclStream {
   std::vector<ncclComm_t> comms_;
   std::deque<Collective> pending_;
   std::deque<Collective> captured_;  // those of a graph; they never end
-  int64_t captured_bytes_ = 0;
+  int64_t captured_bytes_ = 0, launches_ = 0;
   std::unique_ptr<Error> error_;
 };
 

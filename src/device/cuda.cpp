@@ -250,18 +250,18 @@ double seconds_between(CUevent_st* earlier, CUevent_st* later) {
 }
 
 // Other threads may call CUDA meanwhile, as that which writes checkpoints does.
-void begin_capture(CUstream_st* stream) {
+GraphHandle capture(CUstream_st* stream, const std::function<void()>& run) {
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-}
-
-bool is_capturing(CUstream_st* stream) {
-  cudaStreamCaptureStatus status{};
-  check(cudaStreamIsCapturing(stream, &status));
-  return status != cudaStreamCaptureStatusNone;
-}
-
-GraphHandle end_capture(CUstream_st* stream) {
   cudaGraph_t graph = nullptr;
+  try {
+    run();
+  } catch (...) {
+    if (cudaStreamEndCapture(stream, &graph) == cudaSuccess) {
+      static_cast<void>(cudaGraphDestroy(graph));
+    }
+    static_cast<void>(cudaGetLastError());  // the exception says more
+    throw;
+  }
   check(cudaStreamEndCapture(stream, &graph));
   cudaGraphExec_t executable = nullptr;
   const cudaError_t code = cudaGraphInstantiate(&executable, graph, 0);
@@ -271,12 +271,10 @@ GraphHandle end_capture(CUstream_st* stream) {
           [](cudaGraphExec_t unused) { static_cast<void>(cudaGraphExecDestroy(unused)); }};
 }
 
-void drop_capture(CUstream_st* stream) {
-  cudaGraph_t graph = nullptr;
-  if (cudaStreamEndCapture(stream, &graph) == cudaSuccess) {
-    static_cast<void>(cudaGraphDestroy(graph));
-  }
-  static_cast<void>(cudaGetLastError());
+bool is_capturing(CUstream_st* stream) {
+  cudaStreamCaptureStatus status{};
+  check(cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
 }
 
 void launch(CUgraphExec_st* graph, CUstream_st* stream) { check(cudaGraphLaunch(graph, stream)); }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -59,13 +60,11 @@ bool reached(CUevent_st* event);
 void synchronize(CUevent_st* event);
 double seconds_between(CUevent_st* earlier, CUevent_st* later);
 
-// Until end_capture, what is asked of the stream, and of streams that wait for its events, is kept
-// for a graph and does not run.
-void begin_capture(CUstream_st* stream);
-bool is_capturing(CUstream_st* stream);
+// Calls run(), and keeps for a graph what it asks of the stream, and of streams that wait for its
+// events. Nothing of that runs before launch().
 using GraphHandle = std::shared_ptr<CUgraphExec_st>;
-GraphHandle end_capture(CUstream_st* stream);
-void drop_capture(CUstream_st* stream);  // ends it without a graph; does not throw
+GraphHandle capture(CUstream_st* stream, const std::function<void()>& run);
+bool is_capturing(CUstream_st* stream);
 void launch(CUgraphExec_st* graph, CUstream_st* stream);
 
 }  // namespace tandem::cuda

@@ -6,14 +6,7 @@ namespace tandem {
 
 Graph::Graph(Stream& stream, const std::function<void()>& run) {
   if constexpr (kHasCuda) {
-    cuda::begin_capture(stream.handle());
-    try {
-      run();
-    } catch (...) {
-      cuda::drop_capture(stream.handle());
-      throw;
-    }
-    handle_ = cuda::end_capture(stream.handle());
+    handle_ = cuda::capture(stream.handle(), run);
   } else {
     fail(ExitCode::kInternal, "Graph: this build has no CUDA");
   }

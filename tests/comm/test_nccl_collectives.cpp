@@ -9,7 +9,9 @@
 
 #include "comm/transport/nccl_collectives.h"
 #include "comm/transport/patience.h"
+#include "src/device/copy.h"
 #include "src/device/cuda.h"
+#include "src/device/graph.h"
 #include "src/kernels/elementwise.h"
 #include "tests/comm/collectives_check.h"
 #include "tests/support/harness.h"
@@ -81,6 +83,31 @@ class NcclCollectivesTest : public ::testing::Test {
   }
   std::vector<int64_t> sizes() const { return {0, 1, size - 1, 999, 1000, 1001, 2503}; }
 };
+
+// The graph copies x, which a collective of the same stream changes just before the launch.
+TEST_F(NcclCollectivesTest, AGraphBeginsAfterWhatWasStartedBefore) {
+  constexpr int64_t kCount = 1500;
+  Stream& compute = test_stream(Device::kCuda);
+  Stream& own = collectives->stream();
+  const Tensor x = filled(kCount), y = zeros(kCount);
+  const WireCount one = sent([&] { collectives->all_reduce(y); });
+  const Graph graph(compute, [&] {
+    copy(compute, x, y);
+    own.wait(compute.record());
+    collectives->all_reduce(y);
+    compute.wait(own.record());
+  });
+  const WireCount two = sent([&] {
+    collectives->all_reduce(x);
+    collectives->before_graph(compute);
+    graph.launch(compute);
+    const Event done = compute.record();
+    collectives->add_graph(done);
+    collectives->wait(done);
+  });
+  EXPECT_EQ(wrong(y, [&](int64_t i) { return size * summed(i); }), 0);
+  EXPECT_EQ(two, WireCount(one) += one);
+}
 
 TEST_F(NcclCollectivesTest, KeepsTheContract) {
   std::vector<int> all(static_cast<size_t>(size));
