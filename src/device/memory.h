@@ -78,9 +78,9 @@ class Memory {
   static bool keeps_gpu_blocks();
   // Page-locked memory of the host: GPUs copy from and to it without waiting for the host.
   static Memory pinned();
-  // The same memory, for what begins and ends inside a step. Its limit and statistics are those of
-  // the whole, and its free blocks serve only scratch(). So equal steps get equal addresses,
-  // whatever lasts between them.
+  // A part of this memory, for what begins and ends inside a step. Limit and statistics are those
+  // of the whole, but free blocks of the part serve only the part. So equal steps get equal
+  // addresses, whatever lasts between them.
   Memory scratch() const;
   // From now on free blocks of scratch() are never returned to the system, because a graph uses
   // them. Only scratch() may call it.

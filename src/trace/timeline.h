@@ -84,7 +84,7 @@ class Timeline {
   // Returns the timeline up to now; this one goes on, in the same phase.
   Timeline take(Stream& compute);
 
-  // After a launch of the graph that `graph` belongs to. `stamps`: a copy of them in host memory,
+  // Takes in the marks of a graph that was launched. `stamps`: a copy of its stamps in host memory,
   // which the stream will have made before the timeline is read. A mark must follow.
   void append(const Timeline& graph, const Tensor& stamps);
 

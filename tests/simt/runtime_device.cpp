@@ -69,8 +69,6 @@ const std::map<cudaError_t, Text>& texts() {
       TEXT(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"),
       TEXT(cudaErrorStreamCaptureIsolation,
            "dependency created on uncaptured work in another stream"),
-      TEXT(cudaErrorStreamCaptureImplicit,
-           "operation would make the legacy stream depend on a capturing blocking stream"),
       TEXT(cudaErrorCapturedEvent,
            "operation not permitted on an event last recorded in a "
            "capturing stream"),

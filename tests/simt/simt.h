@@ -68,8 +68,8 @@ void enqueue(CUstream_st* stream, std::string name, std::function<void()> work);
 // for it. `with_others`: other processes take part in the work.
 void enqueue_polled(CUstream_st* stream, std::string name, std::function<bool()> poll,
                     bool with_others = false);
-// The same for work that has a state: begin() is called now, or at each launch of the graph for
-// which the stream is captured, and returns `poll`.
+// Enqueues polled work that has a state. begin() returns `poll`; it is called now, or at each
+// launch of the graph for which the stream is captured.
 void enqueue_begun(CUstream_st* stream, std::string name,
                    std::function<std::function<bool()>()> begin, bool with_others = false);
 // Fails unless [pointer, pointer + bytes) lies in one live device allocation; `what` names the

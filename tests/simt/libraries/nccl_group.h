@@ -51,7 +51,7 @@ class Group {
   cudaStream_t stream() const { return stream_; }
   bool begun() const { return phase_ != Phase::kQueued; }
   void add(const Operation& operation) { operations_.push_back(operation); }
-  // The same operations once more, as a graph starts them.
+  // Makes a group of the same operations, for a launch of the graph that has captured this one.
   std::shared_ptr<Group> again(uint64_t number, const CallCounts& others) const {
     auto group = std::make_shared<Group>(stream_, number, others);
     group->operations_ = operations_;

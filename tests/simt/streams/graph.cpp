@@ -26,7 +26,7 @@ void add(const std::shared_ptr<Capture>& capture, CUstream_st* stream) {
   stream->capture = capture;
   stream->branch = capture->branches.size();
   capture->streams.push_back(stream);
-  capture->branches.push_back({stream->flags, stream->priority});
+  capture->branches.push_back({stream->priority});
 }
 
 // What comes before one task or the other.

@@ -15,7 +15,6 @@
 namespace simt {
 
 struct Branch {
-  unsigned flags;
   int priority;
   std::vector<Task> tasks = {};
   std::vector<size_t> seen = {};  // of each branch, so many tasks come before the next one here
