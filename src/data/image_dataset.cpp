@@ -3,14 +3,12 @@
 #include <algorithm>
 
 #include "src/core/error.h"
+#include "src/data/augment.h"
 #include "src/data/sampler.h"
 
 namespace tandem {
 
-ImageDataset::ImageDataset(DatasetInfo info)
-    : Dataset(std::move(info)),
-      file_(info_.path),
-      normalizer_(info_.height, info_.width, info_.mean, info_.std) {
+ImageDataset::ImageDataset(DatasetInfo info) : Dataset(std::move(info)), file_(info_.path) {
   require(info_.kind == DatasetKind::kImages, "ImageDataset: not an image dataset");
   train_ = open_split(Split::kTrain);
   val_ = open_split(Split::kVal);
@@ -50,18 +48,14 @@ MicroBatch ImageDataset::empty_batch(int64_t first, int64_t count) const {
   return {.first_sample = first,
           .samples = count,
           .targets = std::vector<int32_t>(static_cast<size_t>(count)),
-          .images = std::vector<float>(static_cast<size_t>(count * size)),
+          .pixels = std::vector<uint8_t>(static_cast<size_t>(count * size)),
+          .placements = std::vector<ImagePlacement>(static_cast<size_t>(count)),
           .target_count = count};
 }
 
-void ImageDataset::read_into(Split split, int64_t index, const CropAndFlip& crop, int64_t row,
-                             MicroBatch* batch) const {
-  thread_local std::vector<uint8_t> pixels;
-  pixels.resize(static_cast<size_t>(info_.channels * info_.height * info_.width));
-  batch->targets[static_cast<size_t>(row)] = read(split, index, pixels);
-  normalizer_.normalize(
-      pixels, crop,
-      std::span(batch->images).subspan(static_cast<size_t>(row) * pixels.size(), pixels.size()));
+void ImageDataset::read_into(Split split, int64_t index, int64_t row, MicroBatch* batch) const {
+  const auto at = static_cast<size_t>(row), size = batch->pixels.size() / batch->targets.size();
+  batch->targets[at] = read(split, index, std::span(batch->pixels).subspan(at * size, size));
 }
 
 MicroBatch ImageDataset::training_batch(const TrainingOptions& options, int64_t position,
@@ -70,10 +64,11 @@ MicroBatch ImageDataset::training_batch(const TrainingOptions& options, int64_t 
   const int64_t per_epoch = windows(Split::kTrain, 0);
   for (int64_t i = 0; i < count; ++i) {
     const Sample sample = sample_at(options.seed, per_epoch, position + i);
-    const CropAndFlip crop = options.augment
-                                 ? random_crop_and_flip(options.seed, sample.epoch, position + i)
-                                 : CropAndFlip{};
-    read_into(Split::kTrain, sample.index, crop, i, &batch);
+    read_into(Split::kTrain, sample.index, i, &batch);
+    if (options.augment) {
+      batch.placements[static_cast<size_t>(i)] =
+          random_crop_and_flip(options.seed, sample.epoch, position + i);
+    }
   }
   return batch;
 }
@@ -82,7 +77,7 @@ MicroBatch ImageDataset::validation_batch(int64_t, int64_t first, int64_t count)
   MicroBatch batch =
       empty_batch(first, std::clamp<int64_t>(windows(Split::kVal, 0) - first, 0, count));
   for (int64_t i = 0; i < batch.samples; ++i) {
-    read_into(Split::kVal, first + i, CropAndFlip{}, i, &batch);
+    read_into(Split::kVal, first + i, i, &batch);
   }
   return batch;
 }

@@ -3,7 +3,6 @@
 
 #include <span>
 
-#include "src/data/augment.h"
 #include "src/data/dataset.h"
 
 namespace tandem {
@@ -30,11 +29,9 @@ class ImageDataset : public Dataset {
   SplitImages open_split(Split split) const;
   const SplitImages& of(Split split) const { return split == Split::kTrain ? train_ : val_; }
   MicroBatch empty_batch(int64_t first, int64_t count) const;
-  void read_into(Split split, int64_t index, const CropAndFlip& crop, int64_t row,
-                 MicroBatch* batch) const;
+  void read_into(Split split, int64_t index, int64_t row, MicroBatch* batch) const;
 
   H5Reader file_;
-  ImageNormalizer normalizer_;
   SplitImages train_;
   SplitImages val_;
 };

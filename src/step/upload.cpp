@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "layers/image_input/image_input.h"
 #include "src/core/error.h"
 #include "src/device/profiler_range.h"
-#include "src/kernels/convert.h"
 
 namespace tandem {
 
@@ -30,12 +30,18 @@ Uploader::Uploader(Stream& stream, Memory& memory, Memory& staging, const Datase
       staging_(staging),
       info_(info),
       dtype_(dtype),
-      copies_(stream) {}
+      copies_(stream) {
+  if (info.kind == DatasetKind::kImages) {
+    values_ =
+        upload(values_of_levels(info.mean, info.std), {info.channels, 256}, DType::kF32, values_);
+    static_cast<void>(copies_.finish());
+  }
+}
 
 // If `values` is empty, the elements are undefined.
 template <class T>
-Tensor Uploader::upload(const std::vector<T>& values, const Shape& shape, Tensor& place) {
-  const DType dtype = dtype_of<T>;
+Tensor Uploader::upload(const std::vector<T>& values, const Shape& shape, DType dtype,
+                        Tensor& place) {
   Tensor staged = values.empty() ? Tensor::empty(staging_, shape, dtype, MemoryClass::kStaging)
                                  : Tensor::of(std::as_bytes(std::span(values)), staging_, shape,
                                               dtype, MemoryClass::kStaging);
@@ -66,20 +72,24 @@ DeviceBatch Uploader::blank(int64_t samples, int64_t length, int64_t slot) {
 DeviceBatch Uploader::bring(const MicroBatch& batch, int64_t length, int64_t slot) {
   const bool text = info_.kind == DatasetKind::kText;
   Slot& to = slots_[{slot, batch.samples}];
-  const Tensor targets = upload(batch.targets, {batch.samples * (text ? length : 1)}, to.targets);
-  const Tensor input =
-      text ? upload(batch.tokens, {batch.samples, length}, to.input)
-           : upload(batch.images, {batch.samples, info_.height, info_.width, info_.channels},
-                    to.input);
+  const int64_t samples = batch.samples;
+  const Tensor targets =
+      upload(batch.targets, {samples * (text ? length : 1)}, DType::kI32, to.targets);
+  if (text) {
+    const Tensor tokens = upload(batch.tokens, {samples, length}, DType::kI32, to.input);
+    static_cast<void>(copies_.finish());
+    return {tokens, targets};
+  }
+  const Tensor pixels = upload(batch.pixels, {samples, info_.channels, info_.height, info_.width},
+                               DType::kU8, to.input);
+  const Tensor placements = upload(batch.placements, {samples, 3}, DType::kI32, to.placements);
   static_cast<void>(copies_.finish());
-  if (text || dtype_ == DType::kF32) {
-    return {input, targets};
+  if (!to.images) {
+    to.images = Tensor::empty(memory_, {samples, info_.height, info_.width, info_.channels}, dtype_,
+                              MemoryClass::kData);
   }
-  if (!to.rounded || to.rounded.shape() != input.shape()) {
-    to.rounded = Tensor::empty(memory_, input.shape(), dtype_, MemoryClass::kData);
-  }
-  convert(stream_, input, to.rounded);
-  return {to.rounded, targets};
+  image_input(stream_, pixels, placements, values_, to.images);
+  return {to.images, targets};
 }
 
 }  // namespace tandem

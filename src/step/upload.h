@@ -26,11 +26,11 @@ class Uploader {
 
  private:
   struct Slot {
-    Tensor input{}, rounded{}, targets{};
+    Tensor input{}, placements{}, images{}, targets{};
   };
   DeviceBatch bring(const MicroBatch& batch, int64_t length, int64_t slot);
   template <class T>
-  Tensor upload(const std::vector<T>& values, const Shape& shape, Tensor& place);
+  Tensor upload(const std::vector<T>& values, const Shape& shape, DType dtype, Tensor& place);
 
   Stream& stream_;
   Memory& memory_;
@@ -38,6 +38,7 @@ class Uploader {
   const DatasetInfo& info_;
   DType dtype_;
   StagedCopies copies_;
+  Tensor values_{};                                    // of the levels of images
   std::map<std::pair<int64_t, int64_t>, Slot> slots_;  // by number and samples
 };
 

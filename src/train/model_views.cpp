@@ -120,7 +120,8 @@ PredictedImages ModelViews::images() {
   const Tensor logits = on_host(classifier->logits(inference, upload_.upload(batch).input).value());
   const std::span<const float> scores = logits.as<float>();
   const size_t width = scores.size() / static_cast<size_t>(batch.samples);
-  const auto pixels = static_cast<size_t>(info.height * info.width * info.channels);
+  const auto area = static_cast<size_t>(info.height * info.width);
+  const auto channels = static_cast<size_t>(info.channels);
   const auto shown = static_cast<size_t>(std::min(batch.samples, kImages));
   PredictedImages result{.height = info.height, .width = info.width, .channels = info.channels};
   for (size_t i = 0; i < shown; ++i) {
@@ -128,10 +129,10 @@ PredictedImages ModelViews::images() {
     result.predicted.push_back(
         info.classes[static_cast<size_t>(std::ranges::max_element(row) - row.begin())]);
     result.truth.push_back(info.classes[static_cast<size_t>(batch.targets[i])]);
-    for (size_t p = i * pixels; p < (i + 1) * pixels; ++p) {
-      const size_t channel = p % static_cast<size_t>(info.channels);
-      const double level = batch.images[p] * info.std[channel] + info.mean[channel];
-      result.pixels.push_back(static_cast<uint8_t>(std::lround(255 * std::clamp(level, 0.0, 1.0))));
+    for (size_t p = 0; p < area; ++p) {
+      for (size_t channel = 0; channel < channels; ++channel) {
+        result.pixels.push_back(batch.pixels[(i * channels + channel) * area + p]);
+      }
     }
   }
   return result;

@@ -2,6 +2,7 @@
 #include <limits>
 #include <numeric>
 
+#include "src/data/augment.h"
 #include "src/data/dataset.h"
 #include "src/data/image_dataset.h"
 #include "src/data/sampler.h"
@@ -59,11 +60,6 @@ std::string write_images(const std::string& path, const std::vector<int32_t>& tr
   file.set_attribute("/", "content_hash", kHash);
   file.commit();
   return path;
-}
-
-float normalized(int pixel, int channel) {
-  return static_cast<float>(channel == 0 ? (pixel / 255.0 - 0.5) / 0.5
-                                         : (pixel / 255.0 - 0.25) / 1.0);
 }
 
 TEST(Dataset, TextIsDescribed) {
@@ -170,50 +166,22 @@ TEST(Dataset, ValidationPredictsEveryTokenOnce) {
   }
 }
 
-TEST(Dataset, ImagesComeNormalisedWithChannelsLast) {
+TEST(Dataset, ImagesComeAsStored) {
   const TemporaryFolder folder;
   const auto dataset = open_dataset(write_images(folder / "a.h5", {0, 1, 1}, {1, 0}, 3));
   const MicroBatch batch = dataset->validation_batch(0, 1, 5);
   EXPECT_EQ(batch.samples, 1);
   EXPECT_EQ(batch.target_count, 1);
   EXPECT_EQ(batch.targets, std::vector<int32_t>{0});
-  ASSERT_EQ(batch.images.size(), 12u);
-  for (int y = 0; y < 2; ++y) {
-    for (int x = 0; x < 3; ++x) {
-      for (int c = 0; c < 2; ++c) {
-        const int pixel = 12 + c * 6 + y * 3 + x;  // of the second image, [C, H, W]
-        EXPECT_EQ(batch.images[static_cast<size_t>((y * 3 + x) * 2 + c)], normalized(pixel, c));
-      }
-    }
-  }
+  std::vector<uint8_t> second(12);
+  std::iota(second.begin(), second.end(), uint8_t{12});
+  EXPECT_EQ(batch.pixels, second);
+  EXPECT_EQ(batch.placements, std::vector<ImagePlacement>(1));
   const MicroBatch train = dataset->training_batch({.seed = 1}, 0, 3);
   EXPECT_EQ(std::accumulate(train.targets.begin(), train.targets.end(), 0), 2);
-}
-
-// Every output pixel is either zero or the input pixel that the shift and the flip name.
-TEST(Augmentation, ShiftsAndFlips) {
-  const ImageNormalizer normalizer(5, 6, {0.0}, {1.0});
-  std::vector<uint8_t> pixels(30);
-  std::iota(pixels.begin(), pixels.end(), uint8_t{1});
-  for (int64_t dy = -4; dy <= 4; ++dy) {
-    for (int64_t dx = -4; dx <= 4; ++dx) {
-      for (const bool flip : {false, true}) {
-        std::vector<float> out(30, -1.0f);
-        normalizer.normalize(pixels, {dy, dx, flip}, out);
-        for (int64_t y = 0; y < 5; ++y) {
-          for (int64_t x = 0; x < 6; ++x) {
-            const int64_t from_y = y + dy;
-            const int64_t from_x = (flip ? 5 - x : x) + dx;
-            const bool inside = from_y >= 0 && from_y < 5 && from_x >= 0 && from_x < 6;
-            const float expected =
-                inside
-                    ? static_cast<float>(pixels[static_cast<size_t>(from_y * 6 + from_x)] / 255.0)
-                    : 0.0f;
-            ASSERT_EQ(out[static_cast<size_t>(y * 6 + x)], expected) << dy << " " << dx << flip;
-          }
-        }
-      }
-    }
+  EXPECT_EQ(train.placements, std::vector<ImagePlacement>(3));
+  for (int64_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(train.pixels[static_cast<size_t>(i * 12)], sample_at(1, 3, i).index * 12);
   }
 }
 
@@ -223,10 +191,10 @@ TEST(Augmentation, DrawsEveryPlacementEquallyOften) {
   std::vector<int> y_counts(9), x_counts(9);
   int flips = 0;
   for (int64_t position = 0; position < 9000; ++position) {
-    const CropAndFlip crop = random_crop_and_flip(5, 0, position);
-    ++y_counts.at(static_cast<size_t>(crop.shift_y + 4));
-    ++x_counts.at(static_cast<size_t>(crop.shift_x + 4));
-    flips += crop.flip ? 1 : 0;
+    const ImagePlacement placement = random_crop_and_flip(5, 0, position);
+    ++y_counts.at(static_cast<size_t>(placement.shift_y + 4));
+    ++x_counts.at(static_cast<size_t>(placement.shift_x + 4));
+    flips += placement.flip;
   }
   for (int i = 0; i < 9; ++i) {
     EXPECT_NEAR(y_counts[static_cast<size_t>(i)], 1000, 150);
@@ -241,10 +209,15 @@ TEST(Augmentation, DependsOnSeedEpochAndPositionAlone) {
   const TrainingOptions options{.seed = 8, .augment = true};
   const MicroBatch whole = dataset->training_batch(options, 0, 10);
   const MicroBatch part = dataset->training_batch(options, 7, 2);
-  EXPECT_EQ(std::vector<float>(whole.images.begin() + 7 * 12, whole.images.begin() + 9 * 12),
-            part.images);
-  EXPECT_NE(dataset->training_batch({.seed = 9, .augment = true}, 0, 10).images, whole.images);
-  EXPECT_NE(dataset->training_batch({.seed = 8, .augment = false}, 0, 10).images, whole.images);
+  EXPECT_EQ(std::vector<uint8_t>(whole.pixels.begin() + 7 * 12, whole.pixels.begin() + 9 * 12),
+            part.pixels);
+  EXPECT_EQ(std::vector<ImagePlacement>(whole.placements.begin() + 7, whole.placements.begin() + 9),
+            part.placements);
+  const auto placements = [&](const TrainingOptions& other) {
+    return dataset->training_batch(other, 0, 10).placements;
+  };
+  EXPECT_NE(placements({.seed = 9, .augment = true}), whole.placements);
+  EXPECT_EQ(placements({.seed = 8, .augment = false}), std::vector<ImagePlacement>(10));
 }
 
 TEST(Dataset, WrongFilesAreNamed) {

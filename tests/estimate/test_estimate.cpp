@@ -58,8 +58,9 @@ MicroBatch zeros(const Config& config, const DatasetInfo& data) {
   MicroBatch batch{.samples = samples, .target_count = targets};
   batch.targets.resize(static_cast<size_t>(targets));
   batch.tokens.resize(static_cast<size_t>(text ? targets : 0));
-  batch.images.resize(
+  batch.pixels.resize(
       static_cast<size_t>(text ? 0 : samples * data.height * data.width * data.channels));
+  batch.placements.resize(static_cast<size_t>(text ? 0 : samples));
   return batch;
 }
 

@@ -26,6 +26,11 @@ std::string read_dataset(const std::string& path) {
   const DatasetInfo& info = dataset->info();
   std::string text = str(info.content_hash, info.train_count, info.val_count, info.tokenizer,
                          info.vocab_size, info.height, vocabulary_hash(path));
+  for (const auto* figures : {&info.mean, &info.std}) {
+    for (const double figure : *figures) {
+      text += str(" ", figure);
+    }
+  }
   for (const MicroBatch& batch : {dataset->training_batch({.seed = 1, .context = 2}, 0, 3),
                                   dataset->validation_batch(2, 0, 2)}) {
     for (const int32_t token : batch.tokens) {
@@ -34,8 +39,8 @@ std::string read_dataset(const std::string& path) {
     for (const int32_t target : batch.targets) {
       text += str(" ", target);
     }
-    for (const float pixel : batch.images) {
-      text += str(" ", pixel);
+    for (const uint8_t pixel : batch.pixels) {
+      text += str(" ", +pixel);
     }
   }
   return text;

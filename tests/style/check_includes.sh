@@ -17,6 +17,7 @@ layers/activation layers/add layers/batchnorm2d layers/dropout layers/embedding 
 layers/conv2d layers/linear: src/autograd src/device src/kernels src/product
 layers/attention:           src/autograd src/core src/device src/kernels src/product
 layers/cross_entropy:       src/autograd src/core src/device src/kernels
+layers/image_input:         src/core src/device src/kernels
 layers/exchange:            src/autograd src/device src/device/ranks src/kernels
 layers/norm:                src/autograd src/device src/kernels layers/add
 layers/rope:                src/core src/kernels layers/attention
@@ -37,7 +38,7 @@ src/data/bpe:               src/core src/io src/data
 src/prepare:                src/core src/io src/io/hdf5 src/data src/data/bpe
 src/options:                src/core src/data
 src/step:                   src/core src/device src/device/ranks src/trace src/kernels src/autograd src/data src/options layers/batchnorm2d
-                            layers/models comm/sharding comm/sharding/exact optim
+                            layers/image_input layers/models comm/sharding comm/sharding/exact optim
 src/settings:               src/core src/device src/data src/stop src/options src/step layers/attention layers/models optim
 src/machine:                src/core src/device src/device/ranks src/product src/autograd src/io layers/attention comm comm/transport
                             src/settings
