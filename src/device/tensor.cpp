@@ -134,6 +134,17 @@ Tensor Tensor::slice(int64_t first, int64_t count) const {
   return view;
 }
 
+Tensor Tensor::view(int64_t first_byte, Shape shape, DType dtype) const {
+  require_dtype(DType::kU8);
+  Tensor view = slice(first_byte, shape.elements() * size_of(dtype));
+  require(view.offset_bytes_ % size_of(dtype) == 0,
+          [&] { return str("Tensor::view: byte ", first_byte, " begins no ", name_of(dtype)); });
+  view.shape_ = shape;
+  view.elements_ = shape.elements();
+  view.dtype_ = dtype;
+  return view;
+}
+
 void Tensor::require_dtype(DType dtype) const {
   require(dtype == dtype_,
           [&] { return str("Tensor: holds ", name_of(dtype_), ", read as ", name_of(dtype)); });

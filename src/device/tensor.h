@@ -50,6 +50,8 @@ class Tensor {
 
   Tensor reshape(Shape shape) const;                 // same elements
   Tensor slice(int64_t first, int64_t count) const;  // elements [first, first + count), flat
+  // The bytes of a u8 tensor from `first_byte` on, as elements of another type.
+  Tensor view(int64_t first_byte, Shape shape, DType dtype) const;
 
  private:
   void require_dtype(DType dtype) const;

@@ -32,6 +32,17 @@ TEST(Tensor, SlicesShareMemoryAndStayInside) {
   EXPECT_THROW(whole.reshape({7}), Error);
 }
 
+TEST(Tensor, ViewsOfBytesHaveOtherTypes) {
+  const Tensor bytes = Tensor::zeros(test_memory(), {20}, DType::kU8, MemoryClass::kData);
+  const Tensor view = bytes.view(4, {2, 2}, DType::kI32);
+  view.data<int32_t>()[3] = 0x01020304;
+  EXPECT_EQ(bytes.data<uint8_t>()[16], 4);
+  EXPECT_EQ(view.shape(), Shape({2, 2}));
+  EXPECT_THROW(bytes.view(8, {2, 2}, DType::kI32), Error);  // reaches beyond
+  EXPECT_THROW(bytes.view(2, {2}, DType::kI32), Error);     // between elements
+  EXPECT_THROW(view.view(0, {1}, DType::kF32), Error);
+}
+
 TEST(Memory, ReusesBlocksAndCountsByClass) {
   Memory memory(Device::kCpu);
   { Tensor::empty(memory, {1000}, DType::kF32, MemoryClass::kActivations); }
