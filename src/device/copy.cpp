@@ -12,7 +12,7 @@ void copy(Stream& stream, const Tensor& from, const Tensor& to) {
     return str("copy: ", name_of(from.dtype()), " ", from.shape(), " to ", name_of(to.dtype()), " ",
                to.shape());
   });
-  if (from.bytes() == 0 || from.raw() == to.raw()) {
+  if (from.bytes() == 0 || (from.raw() == to.raw() && from.device() == to.device())) {
     return;
   }
   on_device(stream, touching(from, to), [&]<class D>(D device) {
