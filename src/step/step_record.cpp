@@ -39,8 +39,7 @@ StepRecord::StepRecord(Stream& stream, Memory& memory, Memory& staging,
 
 void StepRecord::send(StepNumbers numbers) {
   numbers.first_sample = micro_batches_.first * micro_batches_.samples;
-  copies_.copy(staged(staging_, numbers, numbers_), numbers_);
-  static_cast<void>(copies_.finish());
+  copies_.copy(staged(staging_, numbers, numbers_), numbers_);  // copy_to_host() finishes it
 }
 
 void StepRecord::begin_step(Stream& stream) const {

@@ -34,7 +34,8 @@ class StepRecord {
   const Tensor& scratch() const { return scratch_; }  // f64 [kReduceScratch], for sums
 
   // Brings the numbers of a step to the device: seed, step, lr and mean_factor; the others are
-  // computed. Call it before begin_step().
+  // computed. Call it before begin_step(). Host memory that it takes is free again after
+  // copy_to_host().
   void send(StepNumbers numbers);
   // Sets all figures to zero.
   void begin_step(Stream& stream) const;
