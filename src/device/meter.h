@@ -55,6 +55,7 @@ class DryClock final : public Meter {
             of_call.attention / speed_.attention_flops_per_s + speed_.launch_s);
   }
   void advance(double seconds) { now_s += seconds; }
+  const Speed& speed() const { return speed_; }
 
   double now_s = 0;
   double waited_s = 0;  // the part of now_s spent waiting for other streams

@@ -66,6 +66,15 @@ TrainingStep::Options planned(Config config, const Job& job, int64_t most) {
   return options;
 }
 
+// The micro-batches of a step, without their contents.
+std::vector<MicroBatch> blank_batches(const Config& config, const BatchPlan& plan) {
+  const int64_t targets =
+      plan.micro_batch() * (config.model->reads_text() ? config.model->context() : 1);
+  const MicroBatch batch{.samples = plan.micro_batch(),
+                         .targets = std::vector<int32_t>(static_cast<size_t>(targets))};
+  return std::vector<MicroBatch>(static_cast<size_t>(plan.accumulation()), batch);
+}
+
 // The estimate of one rank: runs kFirstSteps steps, then measures one more. It runs at most `most`
 // micro-batches of a step; 0: all.
 class DryRun {
@@ -85,8 +94,7 @@ class DryRun {
         model_(make_model(config.model, data)),
         training_(*model_, data_, stream_, memory_, staging_, planned(config, job, most)),
         upload_(stream_, memory_, staging_, data, training_.store().values.dtype()),
-        micro_batch_(config.train.batch_plan(job.ranks).micro_batch()),
-        context_(config.model->context()) {}
+        batches_(blank_batches(config, training_.batch())) {}
 
   Estimate run() {
     for (int64_t i = 0; i < kFirstSteps; ++i) {
@@ -130,8 +138,9 @@ class DryRun {
 
   // Like a step of Trainer, which reads a step's record one step late.
   void step(int64_t number) {
+    upload_.send(batches_);
     training_.run({.step = number, .lr = 0, .targets = 1, .batch = [this](int64_t i) {
-                     return upload_.blank(micro_batch_, context_, training_.input_slot(i));
+                     return upload_.fetch(i, training_.input_slot(i));
                    }});
     static_cast<void>(training_.timeline().take(stream_));
     pending_ = training_.record().copy_to_host();
@@ -150,7 +159,7 @@ class DryRun {
   std::unique_ptr<Model> model_;
   TrainingStep training_;
   Uploader upload_;
-  int64_t micro_batch_, context_;
+  std::vector<MicroBatch> batches_;
   StepRecord::Copy pending_{};
 };
 

@@ -50,7 +50,8 @@ Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64
     }
     const MicroBatch micro = dataset.validation_batch(
         context_length, std::min(b, batches - 1) * micro_batch, micro_batch);
-    const DeviceBatch batch = uploader.upload(micro);
+    uploader.send({&micro, 1});
+    const DeviceBatch batch = uploader.fetch(0);
     const Loss loss = model.loss(context, batch.input, batch.targets);
     if (b >= batches) {
       break;  // this rank has no batch in this round

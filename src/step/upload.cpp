@@ -4,11 +4,15 @@
 
 #include "layers/image_input/image_input.h"
 #include "src/core/error.h"
+#include "src/device/copy.h"
 #include "src/device/profiler_range.h"
 
 namespace tandem {
 
 namespace {
+
+// A multiple of the alignment of blocks of memory.
+int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Throws for a value outside [0, limit) that is not `ignored`.
 void require_range(const std::vector<int32_t>& values, int64_t limit, int32_t ignored,
@@ -21,75 +25,114 @@ void require_range(const std::vector<int32_t>& values, int64_t limit, int32_t ig
   }
 }
 
+template <class T>
+void fill(const Tensor& to, const std::vector<T>& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  require(std::ssize(bytes) == to.bytes(), "Uploader: a micro-batch of another size");
+  std::ranges::copy(bytes, to.raw());
+}
+
 }  // namespace
 
 Uploader::Uploader(Stream& stream, Memory& memory, Memory& staging, const DatasetInfo& info,
                    DType dtype)
     : stream_(stream),
+      copying_(stream.is_dry() ? Stream::dry(stream.device(), stream.clock().speed())
+                               : Stream::compute(stream.device())),
       memory_(memory),
       staging_(staging),
       info_(info),
       dtype_(dtype),
-      copies_(stream) {
-  if (info.kind == DatasetKind::kImages) {
-    values_ =
-        upload(values_of_levels(info.mean, info.std), {info.channels, 256}, DType::kF32, values_);
-    static_cast<void>(copies_.finish());
+      copies_(copying_) {
+  if (is_text()) {
+    return;
+  }
+  values_ = Tensor::empty(memory, {info.channels, 256}, DType::kF32, MemoryClass::kData);
+  if (!stream.is_dry()) {
+    Memory host(Device::kCpu);
+    const Tensor values = Tensor::empty(host, values_.shape(), DType::kF32, MemoryClass::kData);
+    fill(values, values_of_levels(info.mean, info.std));
+    copy(stream, values, values_);
   }
 }
 
-// If `values` is empty, the elements are undefined.
-template <class T>
-Tensor Uploader::upload(const std::vector<T>& values, const Shape& shape, DType dtype,
-                        Tensor& place) {
-  Tensor staged = values.empty() ? Tensor::empty(staging_, shape, dtype, MemoryClass::kStaging)
-                                 : Tensor::of(std::as_bytes(std::span(values)), staging_, shape,
-                                              dtype, MemoryClass::kStaging);
-  if (stream_.device() == Device::kCpu) {
-    return staged;
+void Uploader::require_ranges(const MicroBatch& batch) const {
+  require_range(batch.tokens, info_.vocab_size, 0, "token");
+  require_range(batch.targets, is_text() ? info_.vocab_size : std::ssize(info_.classes),
+                kIgnoreTarget, "target");
+}
+
+Uploader::Parcel Uploader::parcel(Memory& memory, MemoryClass memory_class,
+                                  const MicroBatch& batch) const {
+  const int64_t samples = batch.samples, targets = std::ssize(batch.targets);
+  const DType dtype = is_text() ? DType::kI32 : DType::kU8;
+  const Shape input = is_text() ? Shape{samples, targets / std::max<int64_t>(samples, 1)}
+                                : Shape{samples, info_.channels, info_.height, info_.width};
+  const Shape placements{is_text() ? 0 : samples, 3};
+  const int64_t second = aligned(input.elements() * size_of(dtype));
+  const int64_t third = second + aligned(placements.elements() * size_of(DType::kI32));
+  const Tensor bytes =
+      Tensor::empty(memory, {third + targets * size_of(DType::kI32)}, DType::kU8, memory_class);
+  return {bytes, bytes.view(0, input, dtype), bytes.view(second, placements, DType::kI32),
+          bytes.view(third, {targets}, DType::kI32)};
+}
+
+// In host memory.
+Uploader::Parcel Uploader::packed(const MicroBatch& batch) {
+  const Parcel result = parcel(staging_, MemoryClass::kStaging, batch);
+  if (!stream_.is_dry()) {
+    is_text() ? fill(result.input, batch.tokens) : fill(result.input, batch.pixels);
+    fill(result.placements, batch.placements);
+    fill(result.targets, batch.targets);
   }
-  if (!place || place.shape() != shape) {
-    place = Tensor::empty(memory_, shape, dtype, MemoryClass::kData);
+  return result;
+}
+
+// In the memory of the device.
+const Uploader::Parcel& Uploader::landing(int64_t i, const MicroBatch& batch,
+                                          const Parcel& packed) {
+  Parcel& place = landings_[{i, batch.samples}];
+  if (!place.bytes || place.bytes.shape() != packed.bytes.shape()) {
+    place = parcel(memory_, MemoryClass::kData, batch);
+    copying_.wait(stream_.record());  // before, the compute stream may have used the memory
   }
-  copies_.copy(staged, place);
   return place;
 }
 
-DeviceBatch Uploader::upload(const MicroBatch& batch, int64_t slot) {
+void Uploader::send(std::span<const MicroBatch> batches) {
   const ProfilerRange range("upload");
-  if (stream_.device() != Device::kCpu) {
-    const int64_t classes = batch.tokens.empty() ? std::ssize(info_.classes) : info_.vocab_size;
-    require_range(batch.tokens, info_.vocab_size, 0, "token");
-    require_range(batch.targets, classes, kIgnoreTarget, "target");
+  sent_.clear();
+  copying_.wait(fetched_);
+  for (const MicroBatch& batch : batches) {
+    const Parcel here = packed(batch);
+    if (stream_.device() == Device::kCpu) {
+      sent_.push_back(here);
+      continue;
+    }
+    require_ranges(batch);
+    sent_.push_back(landing(std::ssize(sent_), batch, here));
+    copies_.copy(here.bytes, sent_.back().bytes);
   }
-  return bring(batch, std::ssize(batch.tokens) / std::max<int64_t>(batch.samples, 1), slot);
+  stream_.wait(copies_.finish());
 }
 
-DeviceBatch Uploader::blank(int64_t samples, int64_t length, int64_t slot) {
-  return bring({.samples = samples}, length, slot);
-}
-
-DeviceBatch Uploader::bring(const MicroBatch& batch, int64_t length, int64_t slot) {
-  const bool text = info_.kind == DatasetKind::kText;
-  Slot& to = slots_[{slot, batch.samples}];
-  const int64_t samples = batch.samples;
-  const Tensor targets =
-      upload(batch.targets, {samples * (text ? length : 1)}, DType::kI32, to.targets);
-  if (text) {
-    const Tensor tokens = upload(batch.tokens, {samples, length}, DType::kI32, to.input);
-    static_cast<void>(copies_.finish());
-    return {tokens, targets};
+DeviceBatch Uploader::fetch(int64_t i, int64_t slot) {
+  const Parcel& from = sent_.at(static_cast<size_t>(i));
+  const Shape& sent = from.input.shape();
+  const Shape shape = is_text() ? sent : Shape{sent[0], sent[2], sent[3], sent[1]};
+  DeviceBatch& to = slots_[{slot, sent[0]}];
+  if (!to.input || to.input.shape() != shape) {
+    to.input = Tensor::empty(memory_, shape, is_text() ? DType::kI32 : dtype_, MemoryClass::kData);
+    to.targets = Tensor::empty(memory_, from.targets.shape(), DType::kI32, MemoryClass::kData);
   }
-  const Tensor pixels = upload(batch.pixels, {samples, info_.channels, info_.height, info_.width},
-                               DType::kU8, to.input);
-  const Tensor placements = upload(batch.placements, {samples, 3}, DType::kI32, to.placements);
-  static_cast<void>(copies_.finish());
-  if (!to.images) {
-    to.images = Tensor::empty(memory_, {samples, info_.height, info_.width, info_.channels}, dtype_,
-                              MemoryClass::kData);
+  if (is_text()) {
+    copy(stream_, from.input, to.input);
+  } else {
+    image_input(stream_, from.input, from.placements, values_, to.input);
   }
-  image_input(stream_, pixels, placements, values_, to.images);
-  return {to.images, targets};
+  copy(stream_, from.targets, to.targets);
+  fetched_ = stream_.record();
+  return to;
 }
 
 }  // namespace tandem

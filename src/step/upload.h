@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -12,34 +13,45 @@
 
 namespace tandem {
 
+// Copies to a GPU run on a stream of their own, beside the step that computes. They land in memory
+// of their own, too; from there the compute stream fetches each micro-batch when its turn comes.
 class Uploader {
  public:
-  // All of these must outlive the uploader. `staging`: host memory, page-locked for a GPU.
+  // All of these must outlive the uploader. `staging`: host memory, page-locked for a GPU. `dtype`:
+  // of images.
   Uploader(Stream& stream, Memory& memory, Memory& staging, const DatasetInfo& info, DType dtype);
 
-  // Enqueues the copies; the host does not wait for them. On a GPU all micro-batches of a size and
-  // slot use the same memory: a call overwrites the micro-batch before, in the order of the stream.
-  // Error(kData) for a token or a target outside its range, which GPU kernels would not notice.
-  DeviceBatch upload(const MicroBatch& batch, int64_t slot = 0);
-  // The memory of `samples` windows of `length` tokens, or images, with undefined contents.
-  DeviceBatch blank(int64_t samples, int64_t length, int64_t slot = 0);
+  // Enqueues the copies of a step's micro-batches, in place of those sent before; the host does not
+  // wait for them. A dry run needs samples and targets only. Error(kData) for a token or a target
+  // outside its range, which GPU kernels would not notice.
+  void send(std::span<const MicroBatch> batches);
+  // Fetches micro-batch i of those sent. Those of a size and slot stand in the same memory: a call
+  // overwrites the one before, in the order of the compute stream.
+  DeviceBatch fetch(int64_t i, int64_t slot = 0);
 
  private:
-  struct Slot {
-    Tensor input{}, placements{}, images{}, targets{};
+  // A micro-batch as it travels: a block of bytes, and its parts.
+  struct Parcel {
+    Tensor bytes, input, placements, targets;
   };
-  DeviceBatch bring(const MicroBatch& batch, int64_t length, int64_t slot);
-  template <class T>
-  Tensor upload(const std::vector<T>& values, const Shape& shape, DType dtype, Tensor& place);
+  bool is_text() const { return info_.kind == DatasetKind::kText; }
+  void require_ranges(const MicroBatch& batch) const;
+  Parcel parcel(Memory& memory, MemoryClass memory_class, const MicroBatch& batch) const;
+  Parcel packed(const MicroBatch& batch);
+  const Parcel& landing(int64_t i, const MicroBatch& batch, const Parcel& packed);
 
   Stream& stream_;
+  Stream copying_;
   Memory& memory_;
   Memory& staging_;
   const DatasetInfo& info_;
   DType dtype_;
   StagedCopies copies_;
-  Tensor values_{};                                    // of the levels of images
-  std::map<std::pair<int64_t, int64_t>, Slot> slots_;  // by number and samples
+  Tensor values_{};                                         // of the levels of images: f32 [C, 256]
+  std::map<std::pair<int64_t, int64_t>, Parcel> landings_;  // by micro-step and samples
+  std::map<std::pair<int64_t, int64_t>, DeviceBatch> slots_;  // by slot and samples
+  std::vector<Parcel> sent_;
+  Event fetched_;
 };
 
 }  // namespace tandem

@@ -117,7 +117,8 @@ PredictedImages ModelViews::images() {
          str("log.sample_every: a ", config_.model.kind.name(), " is no classifier; set it to 0"));
   }
   Context inference = context();
-  const Tensor logits = on_host(classifier->logits(inference, upload_.upload(batch).input).value());
+  upload_.send({&batch, 1});
+  const Tensor logits = on_host(classifier->logits(inference, upload_.fetch(0).input).value());
   const std::span<const float> scores = logits.as<float>();
   const size_t width = scores.size() / static_cast<size_t>(batch.samples);
   const auto area = static_cast<size_t>(info.height * info.width);

@@ -239,9 +239,9 @@ void Trainer::step(std::vector<MicroBatch> batch, double targets) {
 }
 
 TrainingStep::Input Trainer::input_of(const Pending& step) {
-  return {.step = step.step - 1, .lr = step.lr, .targets = step.targets, .batch = [&](int64_t i) {
-            return upload_->upload(step.batch[static_cast<size_t>(i)], training_->input_slot(i));
-          }};
+  upload_->send(step.batch);
+  const auto batch = [this](int64_t i) { return upload_->fetch(i, training_->input_slot(i)); };
+  return {.step = step.step - 1, .lr = step.lr, .targets = step.targets, .batch = batch};
 }
 
 // A step of train.skip_batches counts, but nothing is computed.

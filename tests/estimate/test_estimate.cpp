@@ -48,6 +48,8 @@ DatasetInfo data_for(const Config& config) {
   data.channels = 3;
   data.height = data.width = 9;
   data.classes.resize(7);
+  data.mean = {0.5, 0.25, 0.125};
+  data.std = {1, 1, 1};
   return data;
 }
 
@@ -97,16 +99,18 @@ Used run(const Config& config, const DatasetInfo& data, Device device) {
   training.store().values.initialize(1);
   Uploader uploader(stream, memory, staging, data, training.store().values.dtype());
   const MicroBatch batch = zeros(config, data);
+  const std::vector<MicroBatch> batches(static_cast<size_t>(training.batch().accumulation()),
+                                        batch);
   WireCount before;
   StepRecord::Copy pending;
   for (int64_t step = 0; step < 3; ++step) {
     group.stream().synchronize();
     before = group.wire();
-    training.run(
-        {.step = step,
-         .lr = 1e-3,
-         .targets = static_cast<double>(batch.target_count * ranks() * 2),
-         .batch = [&](int64_t i) { return uploader.upload(batch, training.input_slot(i)); }});
+    uploader.send(batches);
+    training.run({.step = step,
+                  .lr = 1e-3,
+                  .targets = static_cast<double>(batch.target_count * ranks() * 2),
+                  .batch = [&](int64_t i) { return uploader.fetch(i, training.input_slot(i)); }});
     pending = training.record().copy_to_host();  // read one step late, as Trainer does
   }
   stream.synchronize();

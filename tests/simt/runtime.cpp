@@ -54,6 +54,9 @@ void copy_async(RuntimeLock& lock, void* to, const void* from, size_t bytes, cud
       simt::fail("copy of pageable memory in a graph", "it may be gone when the graph is launched");
     }
   }
+  if (to_device && !from_device) {
+    simt::counters().bytes_to_device += static_cast<int64_t>(bytes);
+  }
   // CUDA stages pageable memory before the call returns; pinned memory is read when the copy runs.
   std::vector<std::byte> staged;
   if (to_device && !from_device && !simt::is_pinned(from)) {
