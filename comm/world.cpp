@@ -64,12 +64,12 @@ World::World() : host_(host_name()) {
   }
 }
 
-void World::finish() {
+void World::finish(ExitCode code) {
   if (!connected_) {
-    return flight_log().close(ExitCode::kOk);
+    return flight_log().close(code);
   }
   control_->barrier();  // has a deadline; MPI_Finalize would wait for ever
-  flight_log().close(ExitCode::kOk);
+  flight_log().close(code);
   worker_->submit([] { MPI_Finalize(); });
   worker_->synchronize();
   connected_ = false;

@@ -53,8 +53,9 @@ class World {
     timeout_s_ = std::numeric_limits<double>::infinity();
   }
 
-  // Collective: waits for all ranks, then ends MPI. Call it last, and only if there was no error.
-  void finish();
+  // Collective: waits for all ranks, then ends MPI. Call it last, with the code that all processes
+  // end with, and only after an error that all ranks see, or none.
+  void finish(ExitCode code = ExitCode::kOk);
 
   // The only way out after an error: ends all ranks at once. The job's exit code is `code`; if
   // several ranks abort, the first one's. May be called from any thread, whatever the worker is

@@ -22,7 +22,7 @@ World::World()
   }
 }
 
-void World::finish() { flight_log().close(ExitCode::kOk); }
+void World::finish(ExitCode code) { flight_log().close(code); }
 
 void World::abort(ExitCode code) {
   std::cout.flush();

@@ -64,13 +64,13 @@ ExitCode run(Command command, const Words& words, World& world) {
     if (command != train_command && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
       fail_data("standard output: not all of the output could be written");
     }
-    world.finish();
+    world.finish(code);
     return code;
   } catch (const AgreedError& error) {
     if (world.rank() == 0) {
       complain(error.what());
     }
-    world.finish();
+    world.finish(error.code());
     return error.code();
   } catch (const Error& error) {
     return abort_all(error.code(), error.what());

@@ -80,15 +80,20 @@ bool stood_still(const FlightRecord& record) {
 }
 
 // The rank that has not run for longest, or null if all run. A rank that came to its end is not
-// lost, nor is one that waited in vain: it ended with code 75 because another one is. One that
-// stood still before is the cause itself: a launcher wakes a stopped process to end it.
+// lost: it ended with code 0, with the code of all others, or with 75, because it waited in vain.
+// One that stood still before is the cause itself: a launcher wakes a stopped process to end it.
 const FlightRank* first_lost(const std::vector<FlightRank>& ranks) {
+  const auto ends_as_rank_0 = [&](const FlightRank& rank) {
+    return rank.record.exit_code == ranks.front().record.exit_code;
+  };
+  const bool all_alike = std::ranges::all_of(ranks, ends_as_rank_0);
   const FlightRank* lost = nullptr;
   for (const FlightRank& rank : ranks) {
     const int64_t code = rank.record.exit_code;
     const bool ended =
-        code == static_cast<int64_t>(ExitCode::kOk) ||
-        (code == static_cast<int64_t>(ExitCode::kTemporary) && !stood_still(rank.record));
+        code == static_cast<int64_t>(ExitCode::kTemporary)
+            ? !stood_still(rank.record)
+            : code == static_cast<int64_t>(ExitCode::kOk) || (all_alike && code != kFlightRuns);
     if (rank.life != Life::kRuns && rank.life != Life::kUnknown && !ended &&
         (!lost || rank.record.beat < lost->record.beat)) {
       lost = &rank;

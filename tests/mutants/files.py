@@ -66,7 +66,7 @@ MUTANTS = [
     Mutant("metrics: the resumed step's own line is discarded", "src/report/writers/metrics_log.cpp", "*at > step", "*at >= step",
            ["report.metrics_log"]),
     Mutant("an error that all ranks agree on is an internal one", "src/commands/main.cpp",
-           "    world.finish();\n    return error.code();", "    world.finish();\n    return ExitCode::kInternal;",
+           "    return error.code();", "    return ExitCode::kInternal;",
            ["program.bad_input BadInput.test_missing_dataset"]),
     Mutant("a model is evaluated on data of another tokenizer", "src/commands/eval.cpp",
            "  agree(control, [&] { require_same_vocabulary(checkpoint, dataset->info().path); });\n", "",

@@ -272,6 +272,9 @@ class Checkpoints(Life):
         self.assert_one_line(result, r"step 6: the gradient is not finite: rank 0 \(and 1 other\), micro-batch 0, first in the output of "
                                      r"block \S+, then in the gradient of head.bias; again when the step was run once more, so data or "
                                      f"numerics; last checkpoint: {self.checkpoint('lost', 4)}; lower optim.lr")
+        flight = self.check(run("inspect", self.run_folder("lost"), "--flight")).stdout
+        self.assertEqual(len(re.findall(rf"(?m)^rank \d on .* ended with code {NUMERICAL}, ", flight)), 2)
+        self.assertTrue(flight.endswith("\nno rank waits for another\n"), flight)
         self.small("lost", *settings, "--optim.lr", "0.01", "--train.steps", "8", ranks=2)
         self.assertEqual(self.tensors("straight"), self.tensors("lost"))
 

@@ -169,6 +169,16 @@ TEST(FlightVerdict, ALostProcessComesFirst) {
             "rank 0 on node1 (process 100) is silent, or its host, in data for 75 s");
 }
 
+// As after an error that all ranks agreed on, or a run that was asked to stop.
+TEST(FlightVerdict, RanksThatEndedAlikeAreNotLost) {
+  std::vector<FlightRank> ranks = {rank(0, {}, Life::kGone), rank(1, {}, Life::kGone)};
+  ranks[0].record.exit_code = ranks[1].record.exit_code =
+      static_cast<int64_t>(ExitCode::kNumerical);
+  EXPECT_EQ(flight_verdict(ranks, kNow), "");
+  ranks[1].record.exit_code = kFlightRuns;
+  EXPECT_NE(flight_verdict(ranks, kNow), "");
+}
+
 // A record holds the last 1024 collectives, and shows no half of one.
 TEST(FlightRank, CollectivesAreTheLastWholeOnes) {
   std::vector<FlightCollective> many;
