@@ -13,7 +13,7 @@ from tandem_program import Workspace, main
 
 INTERNAL = 70
 WHERE = r"\d+ of this run \(.*(B|bytes)\) of step \d+"
-NO_VOTE = r"rank \d on .*: (rank \d sent nothing for 5 s|message from rank \d: MPI_ERR_TRUNCATE|rank \d sent \d+ bytes where).*"
+NO_VOTE = r"rank \d on .*: (rank \d (sent|took) nothing for 5 s|message from rank \d: MPI_ERR_TRUNCATE|rank \d sent \d+ bytes where).*"
 VOTE = r"before step \d+ the ranks called different collectives; this is a bug"
 
 
