@@ -9,7 +9,9 @@ namespace tandem {
 
 namespace {
 
-constexpr int64_t kMostPixels = int64_t{1} << 23;  // of an image; a grid has 65,535 rows of blocks
+// The most pixels of an image: a GPU's grid has at most 65,535 blocks in the dimension that they
+// take.
+constexpr int64_t kMostPixels = int64_t{1} << 23;
 
 }  // namespace
 

@@ -11,7 +11,7 @@ namespace tandem {
 
 namespace {
 
-// A multiple of the alignment of blocks of memory.
+// Rounds up to the alignment of blocks of memory.
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Throws for a value outside [0, limit) that is not `ignored`.
@@ -77,7 +77,7 @@ Uploader::Parcel Uploader::parcel(Memory& memory, MemoryClass memory_class,
           bytes.view(third, {targets}, DType::kI32)};
 }
 
-// In host memory.
+// Packs a micro-batch into host memory.
 Uploader::Parcel Uploader::packed(const MicroBatch& batch) {
   const Parcel result = parcel(staging_, MemoryClass::kStaging, batch);
   if (!stream_.is_dry()) {
@@ -88,7 +88,7 @@ Uploader::Parcel Uploader::packed(const MicroBatch& batch) {
   return result;
 }
 
-// In the memory of the device.
+// Returns where micro-batch i lands in the memory of the device.
 const Uploader::Parcel& Uploader::landing(int64_t i, const MicroBatch& batch,
                                           const Parcel& packed) {
   Parcel& place = landings_[{i, batch.samples}];

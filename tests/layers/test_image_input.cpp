@@ -7,8 +7,7 @@ namespace {
 constexpr int64_t kChannels = 3, kHeight = 5, kWidth = 6, kSize = kChannels * kHeight * kWidth;
 const std::vector<double> kMean = {0.5, 0.25, 0.125}, kStd = {0.5, 1.0, 0.3};
 
-// Every shift up to the largest that leaves something of the image, and one more; each mirrored and
-// not.
+// Every shift up to one that leaves nothing of the image, mirrored and not.
 std::vector<ImagePlacement> all_placements() {
   std::vector<ImagePlacement> all;
   for (int32_t y = -kHeight; y <= kHeight; ++y) {

@@ -83,8 +83,8 @@ class Upload : public ::testing::TestWithParam<DatasetInfo> {
   std::vector<Tensor> seen_;
 };
 
-// Two steps of three micro-batches and a validation of another size, enqueued without waiting. A
-// step must not find what was sent for the next one.
+// Three steps of three micro-batches, each with a validation of another size, are enqueued without
+// waiting. A step must not find what was sent for the next one.
 TEST_P(Upload, EachStepReadsItsOwnMicroBatches) {
   for_each_device([&](Device device) {
     seen_.clear();

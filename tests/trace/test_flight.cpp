@@ -169,7 +169,7 @@ TEST(FlightVerdict, ALostProcessComesFirst) {
             "rank 0 on node1 (process 100) is silent, or its host, in data for 75 s");
 }
 
-// As after an error that all ranks agreed on, or a run that was asked to stop.
+// Ranks end alike after an error that they agreed on, or when they were asked to stop.
 TEST(FlightVerdict, RanksThatEndedAlikeAreNotLost) {
   std::vector<FlightRank> ranks = {rank(0, {}, Life::kGone), rank(1, {}, Life::kGone)};
   ranks[0].record.exit_code = ranks[1].record.exit_code =
