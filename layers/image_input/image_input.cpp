@@ -1,19 +1,12 @@
 #include "layers/image_input/image_input.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "src/core/error.h"
 #include "src/kernels/map.h"
 
 namespace tandem {
-
-namespace {
-
-// The most pixels of an image: a GPU's grid has at most 65,535 blocks in the dimension that they
-// take.
-constexpr int64_t kMostPixels = int64_t{1} << 23;
-
-}  // namespace
 
 namespace kernels {
 
@@ -67,7 +60,7 @@ void image_input(const Stream& stream, const Tensor& pixels, const Tensor& place
   require(from.rank() == 4 && placements.shape() == Shape{from[0], 3} &&
               values.shape() == Shape{from[1], 256} &&
               images.shape() == Shape{from[0], from[2], from[3], from[1]} &&
-              from[2] * from[3] <= kMostPixels,
+              from[1] * from[2] * from[3] <= std::numeric_limits<int32_t>::max(),
           [&] {
             return str("image_input: pixels ", from, ", placements ", placements.shape(),
                        ", values ", values.shape(), ", images ", images.shape());

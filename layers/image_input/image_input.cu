@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A thread makes all channels of a pixel, so that a warp reads and writes neighbouring ones. The
-// blocks of an image have the same blockIdx.x.
+// A thread makes all channels of a pixel, so that a warp reads and writes neighbouring ones. Each
+// image has blocks of its own.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     image_input_kernel(ImageShape s, Global<const uint8_t> pixels,
@@ -17,12 +17,13 @@ __global__ void __launch_bounds__(kThreads)
                        Global<T> images) {
   const int height = static_cast<int>(s.height), width = static_cast<int>(s.width);
   const int area = height * width, channels = static_cast<int>(s.channels);
-  const int at = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
+  const unsigned blocks = gridDim.x / static_cast<unsigned>(s.batch), image = blockIdx.x / blocks;
+  const int at = static_cast<int>(blockIdx.x % blocks * kThreads + threadIdx.x);
   if (at >= area) {
     return;
   }
-  const int64_t first = int64_t{blockIdx.x} * channels * area;
-  const ImagePlacement placement = placements.load(blockIdx.x);
+  const int64_t first = int64_t{image} * channels * area;
+  const ImagePlacement placement = placements.load(image);
   const int column = at % width;
   const int y = at / width + placement.shift_y;
   const int x = (placement.flip != 0 ? width - 1 - column : column) + placement.shift_x;
@@ -30,10 +31,10 @@ __global__ void __launch_bounds__(kThreads)
   for (int channel = 0; channel < channels; ++channel) {
     float value = 0;
     if (inside) {
-      const int level = pixels.load(first + int64_t{channel} * area + y * width + x);
+      const int level = pixels.load(first + channel * area + y * width + x);
       value = values.load(channel * 256 + level);
     }
-    images.store(first + int64_t{at} * channels + channel, T(value));
+    images.store(first + at * channels + channel, T(value));
   }
 }
 
@@ -42,10 +43,9 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 void image_input(Cuda device, const ImageShape& shape, const uint8_t* pixels,
                  const ImagePlacement* placements, const float* values, T* images) {
-  const dim3 grid(static_cast<unsigned>(shape.batch),
-                  blocks_for(shape.height * shape.width, kThreads));
-  launch<image_input_kernel<T>>(device, grid, kThreads, 0, shape, pixels, placements, values,
-                                images);
+  const int64_t blocks = shape.batch * blocks_for(shape.height * shape.width, kThreads);
+  launch<image_input_kernel<T>>(device, static_cast<unsigned>(blocks), kThreads, 0, shape, pixels,
+                                placements, values, images);
 }
 
 template void image_input<float>(Cuda, const ImageShape&, const uint8_t*, const ImagePlacement*,

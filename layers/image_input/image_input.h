@@ -18,7 +18,7 @@ std::vector<float> values_of_levels(std::span<const double> mean, std::span<cons
 // x' is W - 1 - x if the image is flipped and x otherwise; 0 outside of the image. pixels: u8
 // [B, C, H, W]; placements: i32 [B, 3], one ImagePlacement each; values: f32 [C, 256]; images: f32,
 // bf16 or fp16 [B, H, W, C]; all on the stream's device. Error kInternal for other shapes, or for
-// images of more than 2^23 pixels.
+// images of 2^31 or more elements.
 void image_input(const Stream& stream, const Tensor& pixels, const Tensor& placements,
                  const Tensor& values, const Tensor& images);
 

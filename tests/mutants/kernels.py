@@ -221,6 +221,8 @@ MUTANTS = [
            "(placement.flip != 0 ? width - 1 - column : column) + placement.shift_x",
            "placement.flip != 0 ? width - 1 - column - placement.shift_x : column + placement.shift_x",
            ["layers.image_input"]),
+    Mutant("image input: all blocks of an image make its first pixels", "layers/image_input/image_input.cu",
+           "blockIdx.x % blocks * kThreads + threadIdx.x", "threadIdx.x", ["layers.image_input"]),
     Mutant("image input, CPU: a mirrored image that is moved begins at the wrong column", "layers/image_input/image_input.cpp",
            "flip != 0 ? width - 1 - x_begin : x_begin", "flip != 0 ? width - 1 : x_begin", ["layers.image_input"]),
     Mutant("image input, CPU: what a shift uncovers is not zero", "layers/image_input/image_input.cpp",
