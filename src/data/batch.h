@@ -10,8 +10,7 @@
 namespace tandem {
 
 struct MicroBatch {
-  int64_t first_sample = 0;  // training: place in the global batch; validation: place in the split
-  int64_t samples = 0;       // B
+  int64_t samples = 0;                // B
   std::vector<int32_t> tokens = {};   // text: [B, T]
   std::vector<int32_t> targets = {};  // text: [B, T], one token later; images: [B], classes
   std::vector<uint8_t> pixels = {};   // images: [B, C, H, W], as stored

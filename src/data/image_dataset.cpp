@@ -43,10 +43,9 @@ int32_t ImageDataset::read(Split split, int64_t index, std::span<uint8_t> pixels
   return from.labels[static_cast<size_t>(index)];
 }
 
-MicroBatch ImageDataset::empty_batch(int64_t first, int64_t count) const {
+MicroBatch ImageDataset::empty_batch(int64_t count) const {
   const int64_t size = info_.channels * info_.height * info_.width;
-  return {.first_sample = first,
-          .samples = count,
+  return {.samples = count,
           .targets = std::vector<int32_t>(static_cast<size_t>(count)),
           .pixels = std::vector<uint8_t>(static_cast<size_t>(count * size)),
           .placements = std::vector<ImagePlacement>(static_cast<size_t>(count)),
@@ -60,7 +59,7 @@ void ImageDataset::read_into(Split split, int64_t index, int64_t row, MicroBatch
 
 MicroBatch ImageDataset::training_batch(const TrainingOptions& options, int64_t position,
                                         int64_t count) const {
-  MicroBatch batch = empty_batch(0, count);
+  MicroBatch batch = empty_batch(count);
   const int64_t per_epoch = windows(Split::kTrain, 0);
   for (int64_t i = 0; i < count; ++i) {
     const Sample sample = sample_at(options.seed, per_epoch, position + i);
@@ -74,8 +73,7 @@ MicroBatch ImageDataset::training_batch(const TrainingOptions& options, int64_t 
 }
 
 MicroBatch ImageDataset::validation_batch(int64_t, int64_t first, int64_t count) const {
-  MicroBatch batch =
-      empty_batch(first, std::clamp<int64_t>(windows(Split::kVal, 0) - first, 0, count));
+  MicroBatch batch = empty_batch(std::clamp<int64_t>(windows(Split::kVal, 0) - first, 0, count));
   for (int64_t i = 0; i < batch.samples; ++i) {
     read_into(Split::kVal, first + i, i, &batch);
   }

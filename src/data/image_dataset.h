@@ -28,7 +28,7 @@ class ImageDataset : public Dataset {
   };
   SplitImages open_split(Split split) const;
   const SplitImages& of(Split split) const { return split == Split::kTrain ? train_ : val_; }
-  MicroBatch empty_batch(int64_t first, int64_t count) const;
+  MicroBatch empty_batch(int64_t count) const;
   void read_into(Split split, int64_t index, int64_t row, MicroBatch* batch) const;
 
   H5Reader file_;

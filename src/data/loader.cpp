@@ -35,7 +35,6 @@ void Loader::run(std::stop_token stop) {
             step * options_.global_batch + first, options_.micro_batch);
       };
       MicroBatch batch = read();
-      batch.first_sample = first;
       std::unique_lock lock(mutex_);
       if (!changed_.wait(lock, stop, [&] { return ready_.size() < capacity; })) {
         return;

@@ -89,8 +89,7 @@ MicroBatch TokenDataset::training_batch(const TrainingOptions& options, int64_t 
 MicroBatch TokenDataset::validation_batch(int64_t context, int64_t first, int64_t count) const {
   count = std::clamp<int64_t>(windows(Split::kVal, context) - first, 0, count);
   const auto elements = static_cast<size_t>(count * context);
-  MicroBatch batch{.first_sample = first,
-                   .samples = count,
+  MicroBatch batch{.samples = count,
                    .tokens = std::vector<int32_t>(elements, 0),
                    .targets = std::vector<int32_t>(elements, kIgnoreTarget)};
   for (int64_t i = 0; i < count; ++i) {

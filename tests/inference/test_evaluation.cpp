@@ -40,7 +40,7 @@ class SevenWindows final : public Dataset {
     const auto cut = [&](const std::vector<int32_t>& all) {
       return std::vector(all.begin() + first * context, all.begin() + (first + samples) * context);
     };
-    MicroBatch batch{.first_sample = first, .samples = samples};
+    MicroBatch batch{.samples = samples};
     batch.tokens = cut(tokens_);
     batch.targets = cut(targets_);
     batch.target_count = samples * context - std::ranges::count(batch.targets, kIgnoreTarget);
