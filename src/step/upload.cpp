@@ -11,9 +11,6 @@ namespace tandem {
 
 namespace {
 
-// Rounds up to the alignment of blocks of memory.
-int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
 // Throws for a value outside [0, limit) that is not `ignored`.
 void require_range(const std::vector<int32_t>& values, int64_t limit, int32_t ignored,
                    const char* what) {
@@ -50,9 +47,11 @@ Uploader::Uploader(Stream& stream, Memory& memory, Memory& staging, const Datase
   values_ = Tensor::empty(memory, {info.channels, 256}, DType::kF32, MemoryClass::kData);
   if (!stream.is_dry()) {
     Memory host(Device::kCpu);
-    const Tensor values = Tensor::empty(host, values_.shape(), DType::kF32, MemoryClass::kData);
-    fill(values, values_of_levels(info.mean, info.std));
-    copy(stream, values, values_);
+    const std::vector<float> values = values_of_levels(info.mean, info.std);
+    copy(stream,
+         Tensor::of(std::as_bytes(std::span(values)), host, values_.shape(), DType::kF32,
+                    MemoryClass::kData),
+         values_);
   }
 }
 
@@ -69,18 +68,22 @@ Uploader::Parcel Uploader::parcel(Memory& memory, MemoryClass memory_class,
   const Shape input = is_text() ? Shape{samples, targets / std::max<int64_t>(samples, 1)}
                                 : Shape{samples, info_.channels, info_.height, info_.width};
   const Shape placements{is_text() ? 0 : samples, 3};
-  const int64_t second = aligned(input.elements() * size_of(dtype));
-  const int64_t third = second + aligned(placements.elements() * size_of(DType::kI32));
+  // Pixels come last, because they may end at any byte.
+  const int64_t second = targets * size_of(DType::kI32);
+  const int64_t third = second + placements.elements() * size_of(DType::kI32);
   const Tensor bytes =
-      Tensor::empty(memory, {third + targets * size_of(DType::kI32)}, DType::kU8, memory_class);
-  return {bytes, bytes.view(0, input, dtype), bytes.view(second, placements, DType::kI32),
-          bytes.view(third, {targets}, DType::kI32)};
+      Tensor::empty(memory, {third + input.elements() * size_of(dtype)}, DType::kU8, memory_class);
+  return {bytes, bytes.view(0, {targets}, DType::kI32), bytes.view(second, placements, DType::kI32),
+          bytes.view(third, input, dtype)};
 }
 
 // Packs a micro-batch into host memory.
 Uploader::Parcel Uploader::packed(const MicroBatch& batch) {
   const Parcel result = parcel(staging_, MemoryClass::kStaging, batch);
   if (!stream_.is_dry()) {
+    if (stream_.device() != Device::kCpu) {
+      require_ranges(batch);
+    }
     is_text() ? fill(result.input, batch.tokens) : fill(result.input, batch.pixels);
     fill(result.placements, batch.placements);
     fill(result.targets, batch.targets);
@@ -105,12 +108,8 @@ void Uploader::send(std::span<const MicroBatch> batches) {
   copying_.wait(fetched_);
   for (const MicroBatch& batch : batches) {
     const Parcel here = packed(batch);
-    if (stream_.device() == Device::kCpu) {
-      sent_.push_back(here);
-      continue;
-    }
-    require_ranges(batch);
-    sent_.push_back(landing(std::ssize(sent_), batch, here));
+    const bool stays = stream_.device() == Device::kCpu;
+    sent_.push_back(stays ? here : landing(std::ssize(sent_), batch, here));
     copies_.copy(here.bytes, sent_.back().bytes);
   }
   stream_.wait(copies_.finish());

@@ -229,7 +229,7 @@ void Trainer::step(std::vector<MicroBatch> batch, double targets) {
                .lr = lr_at(config_.schedule(), state_.step),
                .targets = targets,
                .batch = std::move(batch)};
-  training_->run(input_of(next));
+  training_->run(send_input(next));
   next.timeline = training_->timeline().take(machine_.stream);
   next.record = training_->record().copy_to_host();
   next.end = window_->mark();
@@ -238,7 +238,7 @@ void Trainer::step(std::vector<MicroBatch> batch, double targets) {
   ++state_.step;
 }
 
-TrainingStep::Input Trainer::input_of(const Pending& step) {
+TrainingStep::Input Trainer::send_input(const Pending& step) {
   upload_->send(step.batch);
   const auto batch = [this](int64_t i) { return upload_->fetch(i, training_->input_slot(i)); };
   return {.step = step.step - 1, .lr = step.lr, .targets = step.targets, .batch = batch};
@@ -307,7 +307,7 @@ void Trainer::check(const Pending& done) {
             "; lower optim.lr, or set train.precision = bf16"));
   }
   if (state.halted != 0) {
-    const LostStep lost = training_->run_again(input_of(done), done.record);
+    const LostStep lost = training_->run_again(send_input(done), done.record);
     throw AgreedError(
         ExitCode::kNumerical,
         str("step ", done.step, ": the gradient is not finite: ", lost.text,

@@ -71,7 +71,7 @@ class Trainer {
   bool is_done() const { return saver_->checkpoints().newest_step() >= config_.train.steps; }
   StepPlan plan_step();
   void step(std::vector<MicroBatch> batch, double targets);
-  TrainingStep::Input input_of(const Pending& step);
+  TrainingStep::Input send_input(const Pending& step);
   void skip();
   void finish_steps(size_t running = 0);
   void check(const Pending& done);
