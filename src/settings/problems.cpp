@@ -1,0 +1,141 @@
+// What is wrong with settings.
+#include "layers/attention/cudnn_attention.h"
+#include "src/core/parse_number.h"
+#include "src/core/visible_text.h"
+#include "src/device/dispatch.h"
+#include "src/settings/config.h"
+#include "src/settings/step_ranges.h"
+
+namespace tandem {
+
+namespace {
+
+constexpr int64_t kMostTracedSteps = 1000;  // a step has thousands of events
+
+void find_unread_settings(Config config, std::vector<std::string>& problems) {
+  Config defaults;
+  Options options(""), otherwise("");
+  config.bind(options);
+  defaults.bind(otherwise);
+  append(problems, options.unread(otherwise));
+}
+
+void find_missing_features(const Config& c, std::vector<std::string>& problems) {
+  // Reports a setting that asks for a feature which is missing here.
+  const auto refuse = [&](const std::string& setting, bool missing, const std::string& use) {
+    if (missing) {
+      problems.push_back(str(setting, " is not in this build; use ", use));
+    }
+  };
+  refuse("run.device = cuda", c.run.device == Device::kCuda && !kHasCuda, "cpu or auto");
+  refuse("dist.backend = nccl", c.dist.backend == Backend::kNccl && !kHasCuda, "mpi or auto");
+  refuse("kernels.attention = cudnn",
+         c.kernels.attention == AttentionKernels::kCudnn && !cudnn_attention::in_build(),
+         "own or auto");
+}
+
+void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::string>& problems) {
+  const auto size = parse_number<int64_t>(dist.node_size);
+  if (dist.node_size != "auto" && (!size || *size < 1 || ranks % *size != 0)) {
+    problems.push_back(str("dist.node_size = ", dist.node_size,
+                           " must be auto, or a number that divides the ", ranks, " ranks"));
+  }
+  if (dist.reduce == Reduce::kExact && dist.wire_dtype != DType::kF32) {
+    problems.push_back(str("dist.wire_dtype = ", name_of(dist.wire_dtype),
+                           " has no meaning with dist.reduce = exact, which sends 64-bit integers; "
+                           "use f32, or dist.reduce = ring"));
+  }
+}
+
+void find_graph_problems(const Config& c, int ranks, std::vector<std::string>& problems) {
+  if (c.train.graphs == Graphs::kOn) {
+    const std::string why = c.why_no_graph(c.run.device.value_or(Device::kCuda), ranks);
+    if (!why.empty()) {
+      problems.push_back(str("train.graphs = on is not possible with ", why, "; use auto or off"));
+    }
+  }
+}
+
+void find_checkpoint_problems(const CheckpointConfig& c, std::vector<std::string>& problems) {
+  if (!c.self_contained && c.init_from.empty()) {
+    problems.push_back(
+        "checkpoint.self_contained = false needs checkpoint.init_from, where the frozen weights "
+        "stay; name it, or leave checkpoint.self_contained = true");
+  }
+}
+
+// Finds text that would not read back from config.cfg, where # begins a comment and white space at
+// the ends is dropped, and control characters, which nobody sees in a path.
+void find_text_problems(const Config& c, std::vector<std::string>& problems) {
+  const std::pair<const char*, const std::string&> texts[] = {
+      {"run.name", c.run.name},
+      {"run.dir", c.run.dir},
+      {"run.choices", c.run.choices},
+      {"run.stop_file", c.run.stop_file},
+      {"data.path", c.data.path},
+      {"model.freeze", c.model.freeze},
+      {"checkpoint.resume", c.checkpoint.resume},
+      {"checkpoint.init_from", c.checkpoint.init_from},
+      {"checkpoint.base", c.checkpoint.base}};
+  for (const auto& [key, text] : texts) {
+    const auto is_bad = [](unsigned char letter) {
+      return letter < ' ' || letter == 127 || letter == '#';
+    };
+    if (std::ranges::any_of(text, is_bad) || text.starts_with(' ') || text.ends_with(' ')) {
+      problems.push_back(str(key, " = \"", visible(text),
+                             "\" must not hold # or a control character, nor begin or end in a "
+                             "space"));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> problems_of(const Config& config, int ranks) {
+  std::vector<std::string> problems;
+  if (config.data.path.empty()) {
+    problems.push_back(
+        "data.path is empty; make a dataset with `tandem prepare` and name it with --data.path "
+        "FILE.h5");
+  }
+  if (config.run.name.empty() || config.run.name.find('/') != std::string::npos ||
+      config.run.name == "." || config.run.name == "..") {
+    problems.push_back(
+        str("run.name = \"", visible(config.run.name), "\" must be a plain folder name"));
+  }
+  if (config.run.dir.empty()) {
+    problems.push_back("run.dir is empty; name a folder, such as runs");
+  }
+  if (config.optim.min_lr > config.optim.lr && config.optim.schedule != ScheduleKind::kConstant) {
+    problems.push_back(
+        str("optim.min_lr = ", config.optim.min_lr, " is above optim.lr = ", config.optim.lr));
+  }
+  append(problems, config.optim.kind.chosen().problems());
+  if (config.dist.backend == Backend::kNccl && config.run.device == Device::kCpu) {
+    problems.push_back("dist.backend = nccl moves GPU memory; with run.device = cpu use mpi");
+  }
+  if (!StepRanges::parse(config.train.skip_batches)) {
+    problems.push_back(str("train.skip_batches = \"", visible(config.train.skip_batches),
+                           "\" must be steps, such as 7, 3-5 or 3-5,9; the first step is 1"));
+  }
+  const std::optional<StepRanges> traced = StepRanges::parse(config.log.trace);
+  if (!traced || traced->all().size() > 1 || traced->count() > kMostTracedSteps) {
+    problems.push_back(str("log.trace = \"", visible(config.log.trace), "\" must be up to ",
+                           kMostTracedSteps, " steps in a row, such as 20-25; the first is 1"));
+  }
+  if (!config.log.tensorboard && (config.log.sample_every > 0 || config.log.histograms)) {
+    problems.push_back(str(config.log.histograms ? "log.histograms = true" : "log.sample_every",
+                           " writes to TensorBoard; set log.tensorboard = true"));
+  }
+  find_checkpoint_problems(config.checkpoint, problems);
+  find_text_problems(config, problems);
+  append(problems, config.train.batch_plan(ranks).problems());
+  append(problems, config.model->problems());
+  find_dist_problems(config.dist, ranks, problems);
+  find_graph_problems(config, ranks, problems);
+  find_unread_settings(config, problems);
+  find_missing_features(config, problems);
+  return problems;
+}
+
+}  // namespace tandem
