@@ -162,7 +162,7 @@ MUTANTS = [
     Mutant("cross_entropy: columns after the classes keep their logits as a gradient", "layers/cross_entropy/cross_entropy.cu",
            "    set_to_zero<kBlock>(row, row.classes_end);\n", "",
            ["layers.cross_entropy"]),
-    Mutant("cross_entropy: the elements after the last whole pack are left out", "layers/cross_entropy/cross_entropy.cu",
+    Mutant("cross_entropy: the elements after the last whole pack are left out", "layers/cross_entropy/logit_row.cuh",
            "for (int i = packs.end + thread; i < last; i += kBlock)",
            "for (int i = packs.end + thread; i < packs.end; i += kBlock)",
            ["layers.cross_entropy"]),
