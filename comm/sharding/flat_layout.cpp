@@ -199,10 +199,10 @@ uint64_t FlatLayout::hash() const {
   for (const Segment& segment : segments_) {
     hash.add(static_cast<int64_t>(segment.name.size()));
     hash.add(segment.name);
-    for (int64_t number :
-         {int64_t{segment.parameter}, segment.bucket, segment.offset, segment.count, segment.stored,
-          int64_t{segment.decay}, int64_t{segment.frozen}, int64_t{segment.shared},
-          int64_t{segment.cut}}) {
+    for (int64_t number : {int64_t{segment.parameter}, segment.bucket, segment.offset,
+                           segment.cut ? 0 : segment.count,  // slices need not be equal
+                           segment.stored, int64_t{segment.decay}, int64_t{segment.frozen},
+                           int64_t{segment.shared}, int64_t{segment.cut}}) {
       hash.add(number);
     }
   }

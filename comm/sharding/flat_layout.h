@@ -83,7 +83,7 @@ class FlatLayout {
   // in_flat counts from element `begin` of the flat buffer.
   std::vector<Extent> extents(Range range, int64_t begin = 0) const;
 
-  // Equal for equal layouts: names, sizes, offsets, buckets, ranks, shards. FNV-1a, 64 bits.
+  // Equal for equal layouts: names, stored sizes, offsets, buckets, ranks, shards. FNV-1a, 64 bits.
   uint64_t hash() const;
   std::string text() const;  // one line: hash and figures
 

@@ -44,6 +44,9 @@ class GradientSync final : public Gate {
   // after it.
   void acquire(Context& context, BlockId block, Pass pass) override;
   void release(Context& context, BlockId block, Pass pass) override;
+  void await_exchange(Stream& compute, const Event& done) override {
+    values_.timeline().wait(compute, done);
+  }
   bool is_collective() const override { return values_.is_collective(); }
 
   // result (f64 [1]) = the sum of squares of this rank's share of the gradients. Summed over ranks,

@@ -1,5 +1,7 @@
 #include "layers/linear/linear.h"
 
+#include <optional>
+
 #include "src/kernels/column_sums.h"
 #include "src/product/product.h"
 
@@ -8,29 +10,60 @@ namespace tandem {
 namespace {
 
 struct LinearOp final : Op {
-  Tensor x;           // [rows, in]
+  Tensor x;           // [rows, in]: all that were read, or, if `gathers`, those of this rank
   Tensor gelu_input;  // if set, x is its GELU, and input(0) gets the gradient with respect to it
+  bool gathers = false;
 
   std::string_view name() const override { return "linear"; }
   void backward(Context& context, Tensor& dy) override {
-    const Parameter& weight = parameter(0);
-    const int64_t out = dy.shape()[-1], in = weight.shape[1], rows = dy.elements() / out;
     if (parameter_wanted(1)) {
-      add_rows(1, dy_row_sums() ? dy_row_sums() : sum_rows(context, dy, rows, out));
+      add_rows(1, dy_row_sums() ? dy_row_sums() : sums_of_rows(context, dy));
     }
+    if (gathers) {
+      return backward_of_all_rows(context, dy);
+    }
+    differentiate_weight(context, dy, x);
+    if (input(0).wanted()) {
+      differentiate_input(context, dy, input(0).target(context));
+    }
+  }
+
+ private:
+  // The product for dx needs no x, and that for dW needs no dx: rows are on their way meanwhile.
+  void backward_of_all_rows(Context& context, const Tensor& dy) {
+    std::optional<RowsInFlight> all_x, dx;
+    if (parameter_wanted(0)) {
+      all_x = RowsInFlight::gather(context, x);
+    }
+    if (input(0).wanted()) {
+      const Tensor all_dx = context.workspace(dy.shape().with(-1, x.shape()[-1]), dy.dtype());
+      differentiate_input(context, dy, {.into = all_dx});
+      dx = RowsInFlight::scatter(context, all_dx);
+    }
+    if (all_x) {
+      differentiate_weight(context, dy, all_x->take(context));
+    }
+    if (dx) {
+      input(0).add(context, dx->take(context));
+    }
+  }
+
+  void differentiate_weight(Context& context, const Tensor& dy, const Tensor& all_x) {
+    const int64_t out = dy.shape()[-1];
     if (const GradTarget dweight = parameter_target(0); dweight.into) {
       multiply(context.stream, {.m = out,
-                                .n = in,
-                                .k = rows,
+                                .n = all_x.shape()[-1],
+                                .k = dy.elements() / out,
                                 .a = {.data = dy, .transposed = true},
-                                .b = {.data = x},
+                                .b = {.data = all_x},
                                 .d = {.data = dweight.into},
                                 .beta = static_cast<double>(dweight.beta)});
     }
-    if (!input(0).wanted()) {
-      return;
-    }
-    const GradTarget dx = input(0).target(context);
+  }
+
+  void differentiate_input(Context& context, const Tensor& dy, const GradTarget& dx) {
+    const Parameter& weight = parameter(0);
+    const int64_t out = dy.shape()[-1], in = weight.shape[1], rows = dy.elements() / out;
     Product product{.m = rows,
                     .n = in,
                     .k = out,
@@ -53,24 +86,10 @@ struct LinearOp final : Op {
     }
   }
 
- private:
-  static Tensor partial_rows(Context& context, const Tensor& matrix, int64_t rows,
-                             int64_t columns) {
-    return context.workspace({kernels::row_chunks(context.stream.device(), rows, columns), columns},
-                             wide_of(matrix.dtype()));
-  }
-
-  static Tensor sum_rows(Context& context, const Tensor& dy, int64_t rows, int64_t out) {
-    Tensor partial = partial_rows(context, dy, rows, out);
-    on_device(context.stream, touching(dy, partial), dy.dtype(), [&]<class T>(auto device) {
-      kernels::sum_rows(device, dy.data<T>(), partial.data<Wide<T>>(), rows, out);
-    });
-    return partial;
-  }
-
   // Multiplies dx by GELU's slope, and returns the sums of the result over chunks of its rows.
   Tensor times_gelu_slope(Context& context, const Tensor& dx, int64_t rows, int64_t in) const {
-    Tensor partial = partial_rows(context, dx, rows, in);
+    Tensor partial = context.workspace({kernels::row_chunks(context.stream.device(), rows, in), in},
+                                       wide_of(dx.dtype()));
     const Work work = touching(dx, dx, gelu_input, partial);
     on_device(context.stream, work, dx.dtype(), [&]<class T, class D>(D device) {
       if constexpr (std::is_same_v<D, Cuda>) {
@@ -104,10 +123,11 @@ Tensor forward(Context& context, const Tensor& x, const Parameter& weight, const
 
 // Records y, which was computed from `read`: the value of x, or its GELU.
 Variable record(Context& context, Tensor y, const Tensor& read, const Variable& x,
-                Parameter& weight, Parameter* bias, const Tensor& gelu_input = {}) {
+                Parameter& weight, Parameter* bias, bool gathers, const Tensor& gelu_input = {}) {
   auto op = std::make_unique<LinearOp>();
   op->x = read;
   op->gelu_input = gelu_input;
+  op->gathers = gathers;
   Variable result = context.record(std::move(y), std::move(op), {x}, {&weight, bias});
   // On a CPU the backward pass of this layer takes the sum.
   if (result.wanted() && bias && bias->wanted() && context.stream.device() == Device::kCuda) {
@@ -116,21 +136,32 @@ Variable record(Context& context, Tensor y, const Tensor& read, const Variable& 
   return result;
 }
 
+// The rows that a product reads.
+Tensor rows_of(Context& context, const Tensor& x, bool gathers) {
+  return gathers ? RowsInFlight::gather(context, x).take(context) : x;
+}
+
 }  // namespace
 
-Variable linear(Context& context, const Variable& x, Parameter& weight, Parameter* bias) {
-  return record(context, forward(context, x.value(), weight, bias), x.value(), x, weight, bias);
+Variable linear(Context& context, const Variable& x, Parameter& weight, Parameter* bias,
+                Reads reads) {
+  const bool gathers = reads == Reads::kAllRows && context.tensor;
+  Tensor y = forward(context, rows_of(context, x.value(), gathers), weight, bias);
+  return record(context, std::move(y), x.value(), x, weight, bias, gathers);
 }
 
 Variable linear(Context& context, const GeluVariable& x, Parameter& weight, Parameter* bias) {
   return record(context, forward(context, x.value, weight, bias), x.value, x.input, weight, bias,
-                x.input.value());
+                false, x.input.value());
 }
 
-GeluVariable linear_gelu(Context& context, const Variable& x, Parameter& weight, Parameter* bias) {
-  Tensor sum = context.activation(x.shape().with(-1, weight.value.shape()[0]), x.dtype());
-  Tensor value = forward(context, x.value(), weight, bias, sum);
-  Variable input = record(context, std::move(sum), x.value(), x, weight, bias);
+GeluVariable linear_gelu(Context& context, const Variable& x, Parameter& weight, Parameter* bias,
+                         Reads reads) {
+  const bool gathers = reads == Reads::kAllRows && context.tensor;
+  const Tensor rows = rows_of(context, x.value(), gathers);
+  Tensor sum = context.activation(rows.shape().with(-1, weight.value.shape()[0]), rows.dtype());
+  Tensor value = forward(context, rows, weight, bias, sum);
+  Variable input = record(context, std::move(sum), x.value(), x, weight, bias, gathers);
   if (!input.wanted() || !context.saves()) {
     input = Variable(Tensor(), input.slot());
   }
@@ -153,6 +184,32 @@ Linear::Linear(const std::string& name, int64_t in, const std::vector<Outputs>& 
   bias_.shape = {weight_.shape[0]};
 }
 
+Linear Linear::cut_by_outputs(const std::string& name, int64_t in,
+                              const std::vector<Outputs>& layers, Initializer init, bool with_bias,
+                              Cut cut) {
+  Linear linear(name, in, layers, init, with_bias);
+  linear.reads_ = Reads::kAllRows;
+  for (Parameter* parameter : {&linear.weight_, &linear.bias_}) {
+    int64_t rows = 0;
+    for (Piece& piece : parameter->pieces) {
+      piece.slice = cut.of(piece.slice.whole(), 0);
+      rows += piece.slice.extent()[0];
+    }
+    parameter->shape = parameter->shape.with(0, rows);
+  }
+  return linear;
+}
+
+Linear Linear::cut_by_inputs(const std::string& name, int64_t in, int64_t out, Initializer init,
+                             bool with_bias, Cut cut) {
+  Linear linear(name, in, out, init, with_bias);
+  linear.adds_rows_ = true;
+  Parameter& weight = linear.weight_;
+  weight.pieces = {{weight.name, cut.of(weight.shape, 1)}};
+  weight.shape = weight.pieces[0].slice.extent();
+  return linear;
+}
+
 Linear Linear::classifier(const std::string& name, int64_t in, int64_t classes, Initializer init) {
   Linear layer(name, in, classes, init);
   layer.weight_.classes = layer.bias_.classes = true;
@@ -160,15 +217,21 @@ Linear Linear::classifier(const std::string& name, int64_t in, int64_t classes, 
 }
 
 Variable Linear::operator()(Context& context, const Variable& x) {
-  return linear(context, x, weight_, with_bias_ ? &bias_ : nullptr);
+  if (adds_rows_ && context.tensor) {
+    return scatter_add_rows(context, linear(context, x, weight_, nullptr), bias());
+  }
+  return linear(context, x, weight_, bias(), reads_);
 }
 
 Variable Linear::operator()(Context& context, const GeluVariable& x) {
-  return linear(context, x, weight_, with_bias_ ? &bias_ : nullptr);
+  if (adds_rows_ && context.tensor) {
+    return scatter_add_rows(context, linear(context, x, weight_, nullptr), bias());
+  }
+  return linear(context, x, weight_, bias());
 }
 
 GeluVariable Linear::gelu(Context& context, const Variable& x) {
-  return linear_gelu(context, x, weight_, with_bias_ ? &bias_ : nullptr);
+  return linear_gelu(context, x, weight_, bias(), reads_);
 }
 
 std::vector<Parameter*> Linear::parameters() {

@@ -1,15 +1,18 @@
-// Fully connected layers: y = x W^T + b, and GELU between two of them.
+// Fully connected layers: y = x W^T + b, and GELU between two of them. Over the ranks of
+// context.tensor a layer is cut by outputs or by inputs (Shoeybi et al. 2019, "Megatron-LM").
 #pragma once
 
-#include "src/autograd/context.h"
-#include "src/device/dispatch.h"
+#include "layers/exchange/exchange.h"
 
 namespace tandem {
 
 // x [..., in], weight [out, in], bias [out] or null; returns [..., out]. `out` counts the rows as
 // they are stored: if the weight has padding rows (stored_shape), the result has padding columns.
-// They are zero, and their gradient must be zero.
-Variable linear(Context& context, const Variable& x, Parameter& weight, Parameter* bias);
+// They are zero, and their gradient must be zero. With Reads::kAllRows x is gather_rows(x), of
+// which only this rank's rows are kept for backward: they are gathered again.
+enum class Reads : uint8_t { kOwnRows, kAllRows };
+Variable linear(Context& context, const Variable& x, Parameter& weight, Parameter* bias,
+                Reads reads = Reads::kOwnRows);
 
 // gelu(x W^T + b), to be read by one other linear layer only. That layer's backward multiplies its
 // gradient by GELU's derivative. So `input` has a gradient, and `value` has none.
@@ -20,7 +23,8 @@ struct GeluVariable {
 
 // A linear layer and GELU as one product, and the linear layer that reads the result. The bits are
 // the same as with gelu() between two calls of linear().
-GeluVariable linear_gelu(Context& context, const Variable& x, Parameter& weight, Parameter* bias);
+GeluVariable linear_gelu(Context& context, const Variable& x, Parameter& weight, Parameter* bias,
+                         Reads reads = Reads::kOwnRows);
 Variable linear(Context& context, const GeluVariable& x, Parameter& weight, Parameter* bias);
 
 // Weight and bias of a linear layer, named `name`.weight and `name`.bias.
@@ -34,6 +38,14 @@ class Linear {
   };
   Linear(const std::string& name, int64_t in, const std::vector<Outputs>& layers, Initializer init,
          bool with_bias);
+  // Of ranks that have slices of each layer's outputs. x [rows, in], the rows of this rank; returns
+  // all rows, [N rows, this rank's outputs].
+  static Linear cut_by_outputs(const std::string& name, int64_t in,
+                               const std::vector<Outputs>& layers, Initializer init, bool with_bias,
+                               Cut cut);
+  // Of ranks that have slices of the inputs. x [N rows, this rank's inputs]; returns [rows, out].
+  static Linear cut_by_inputs(const std::string& name, int64_t in, int64_t out, Initializer init,
+                              bool with_bias, Cut cut);
   // The outputs are the logits of classes.
   static Linear classifier(const std::string& name, int64_t in, int64_t classes, Initializer init);
   Variable operator()(Context& context, const Variable& x);
@@ -42,9 +54,13 @@ class Linear {
   std::vector<Parameter*> parameters();
 
  private:
+  Parameter* bias() { return with_bias_ ? &bias_ : nullptr; }
+
   Parameter weight_;
   Parameter bias_;
   bool with_bias_;
+  Reads reads_ = Reads::kOwnRows;
+  bool adds_rows_ = false;  // its result is a part of a sum over ranks
 };
 
 namespace kernels {

@@ -6,6 +6,7 @@
 #include "src/autograd/attention_kernels.h"
 #include "src/autograd/op.h"
 #include "src/autograd/variable.h"
+#include "src/core/range.h"
 #include "src/core/step_numbers.h"
 #include "src/device/stream.h"
 
@@ -14,6 +15,13 @@ namespace tandem {
 class Collectives;
 class Gate;
 class Tape;
+
+// Which rows of a batch of sequences [batch, length] the activations between blocks have. Ranks
+// that cut layers have a run of whole rows each.
+struct BatchRows {
+  int64_t batch = 0, length = 0;  // 0: activations have whole samples along axis 0
+  Range here{};                   // in [0, batch * length)
+};
 
 struct Context {
   Stream& stream;
@@ -31,6 +39,7 @@ struct Context {
   bool recompute = false;    // keep only a block's inputs, and recompute the rest in backward
   AttentionKernels attention = AttentionKernels::kAuto;
   Collectives* tensor = nullptr;  // the ranks that hold other slices of layers; null: none
+  BatchRows rows{};               // of a model that reads sequences
 
   // Uninitialized memory on the compute stream's device.
   Tensor activation(Shape shape, DType dtype) const {

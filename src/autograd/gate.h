@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "src/device/stream.h"
+
 namespace tandem {
 
 struct Context;
@@ -24,6 +26,8 @@ class Gate {
   // The full values may be freed. After the backward pass the block's gradients are complete,
   // except for shared parameters.
   virtual void release(Context& context, BlockId block, Pass pass) = 0;
+  // Makes later work on the compute stream wait for an exchange that layers have started.
+  virtual void await_exchange(Stream& compute, const Event& done) { compute.wait(done); }
   // True if acquire communicates: then all ranks must run the same passes.
   virtual bool is_collective() const { return false; }
 };

@@ -1,5 +1,7 @@
 #include "src/autograd/parameter.h"
 
+#include <algorithm>
+
 #include "src/core/hash.h"
 #include "src/device/dispatch.h"
 
@@ -17,8 +19,9 @@ int64_t padded(int64_t classes) {
 }  // namespace
 
 Shape stored_shape(const Parameter& parameter, Device device) {
+  const int64_t rows = std::max(parameter.shape[0], parameter.stored_rows);
   const bool is_padded = parameter.classes && device == Device::kCuda;
-  return is_padded ? parameter.shape.with(0, padded(parameter.shape[0])) : parameter.shape;
+  return parameter.shape.with(0, is_padded ? padded(rows) : rows);
 }
 
 uint32_t random_stream_of(const std::string& piece_name) {

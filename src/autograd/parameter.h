@@ -31,8 +31,8 @@ struct Piece {
 
 // The model does not own the memory: a parameter store binds `value` and `grad` to views of its
 // flat buffers. With ZeRO-3 `value` is gathered and freed again, so ops save a Parameter*, never
-// its tensor. `value` and `grad` have stored_shape(): on a GPU there may be padding rows after
-// those of `shape`. These are zero, and do not belong to the parameter.
+// its tensor. `value` and `grad` have stored_shape(): there may be padding rows after those of
+// `shape`. These are zero, and do not belong to the parameter.
 //
 // Several tensors that one product reads are one parameter: its pieces lie in its memory one after
 // the other. Queries, keys and values are rows of attn.qkv.weight.
@@ -44,6 +44,7 @@ struct Parameter {
   int blocks = 1;      // how many blocks use it
   bool frozen = false;          // not trained: no gradient is computed
   bool classes = false;         // its rows are classes, and a product gives their logits
+  int64_t stored_rows = 0;      // at least, in memory: as many on all ranks that cut the rows
   std::vector<Piece> pieces{};  // empty: one, the whole tensor of its name (pieces_of)
 
   ParamId id = -1;  // position in the model's forward order; the store sets it
@@ -104,9 +105,10 @@ std::vector<Parameter*> parameters_in(Layers&... layers) {
 // The key of a piece's initial random numbers. It depends on the name alone, not on other pieces.
 uint32_t random_stream_of(const std::string& piece_name);
 
-// The shape in which a parameter store keeps a parameter on a device. On a GPU the number of
-// classes is rounded up to a multiple of 128 from 1,024 classes on, and of 8 below. Then each row
-// of logits begins at a multiple of 16 bytes, which the fast product kernels of cuBLASLt ask for.
+// The shape in which a parameter store keeps a parameter on a device: with at least its
+// stored_rows. On a GPU the number of classes is rounded up to a multiple of 128 from 1,024 classes
+// on, and of 8 below. Then each row of logits begins at a multiple of 16 bytes, which the fast
+// product kernels of cuBLASLt ask for.
 Shape stored_shape(const Parameter& parameter, Device device);
 
 // Fills the parameter's elements of parameter.value, which must be f32 or f64 on the CPU.

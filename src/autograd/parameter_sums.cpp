@@ -2,10 +2,22 @@
 
 #include <algorithm>
 
+#include "src/autograd/context.h"
 #include "src/core/error.h"
 #include "src/kernels/column_sums.h"
 
 namespace tandem {
+
+Tensor sums_of_rows(const Context& context, const Tensor& matrix) {
+  const int64_t columns = matrix.shape()[-1], rows = matrix.elements() / columns;
+  Tensor partial =
+      context.workspace({kernels::row_chunks(context.stream.device(), rows, columns), columns},
+                        wide_of(matrix.dtype()));
+  on_device(context.stream, touching(matrix, partial), matrix.dtype(), [&]<class T>(auto device) {
+    kernels::sum_rows(device, matrix.data<T>(), partial.data<Wide<T>>(), rows, columns);
+  });
+  return partial;
+}
 
 void ParameterSums::add(Parameter& parameter, Tensor partial) {
   GradTarget gradient = grad_target(parameter);

@@ -10,6 +10,12 @@
 
 namespace tandem {
 
+struct Context;
+
+// The sums over chunks of the rows of a matrix [..., columns], as ParameterSums wants them: f32, or
+// f64 of f64, [chunks, columns].
+Tensor sums_of_rows(const Context& context, const Tensor& matrix);
+
 class ParameterSums {
  public:
   // The gradient of `parameter`, which is wanted, gets the sum of the rows of partial [chunks,

@@ -4,13 +4,16 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "src/core/host_device.h"
+
 namespace tandem {
 
 // Elements [begin, end).
 struct Range {
   int64_t begin = 0;
   int64_t end = 0;
-  int64_t count() const { return end - begin; }
+  TANDEM_HOST_DEVICE int64_t count() const { return end - begin; }
+  TANDEM_HOST_DEVICE bool has(int64_t i) const { return begin <= i && i < end; }
   bool operator==(const Range&) const = default;
 };
 

@@ -30,6 +30,21 @@ class Slice {
   Shape whole_, start_, extent_;
 };
 
+// One of `count` ranges of an axis, all alike but for one element: what a rank has of it.
+struct Cut {
+  int index = 0, count = 1;
+  Range of(int64_t size) const {
+    const int64_t least = size / count, more = size % count;
+    const int64_t begin = index * least + std::min<int64_t>(index, more);
+    return {begin, begin + least + (index < more)};
+  }
+  // Of a whole tensor, cut along an axis.
+  Slice of(const Shape& whole, int axis) const {
+    const Range here = of(whole[axis]);
+    return {whole, Slice(whole).start().with(axis, here.begin), whole.with(axis, here.count())};
+  }
+};
+
 // Visits the elements of the logical tensor that are both in elements `of_a` of slice a and in
 // elements `of_b` of slice b, in order. Calls visit(in_a, in_b, count) for each contiguous run of
 // them; it begins at element in_a of slice a and element in_b of slice b.

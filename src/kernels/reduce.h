@@ -34,9 +34,8 @@ void squared_norm(Cuda, const ArrayList<FlatArray>& arrays, double* result, doub
 namespace kernels {
 
 // Adds equal chunks of an array, such as those that a rank received from all ranks: to[i] = from[0,
-// i] + from[1, i] + ..., added in f32 (f64 of f64) in this order, then rounded to To. from [parts,
-// n]; to [n], apart from `from`. From: f32, f64 (CPU only), bf16, fp16; To: the same, or f32 of
-// bf16.
+// i] + from[1, i] + ..., added in f32 in this order, then rounded to To. from [parts, n]; to [n],
+// apart from `from`. From: bf16; To: bf16, f32.
 template <class From, class To>
 void sum_parts(Cpu, int64_t parts, int64_t n, const From* from, To* to);
 template <class From, class To>

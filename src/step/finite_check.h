@@ -36,6 +36,9 @@ class FiniteCheck final : public Gate {
   }
   void see_output(BlockId block, const Flow& output) override;
   void release(Context& context, BlockId block, Pass pass) override;
+  void await_exchange(Stream& compute, const Event& done) override {
+    gate_.await_exchange(compute, done);
+  }
   bool is_collective() const override { return gate_.is_collective(); }
 
  private:

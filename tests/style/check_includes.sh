@@ -14,7 +14,8 @@ src/product src/autograd:   src/core src/device src/kernels
 src/trace:                  src/core src/device src/device/ranks src/kernels
 layers/activation layers/add layers/batchnorm2d layers/dropout layers/embedding layers/pool2d layers/shortcut:
                             src/autograd src/device src/kernels
-layers/conv2d layers/linear: src/autograd src/device src/kernels src/product
+layers/conv2d:              src/autograd src/device src/kernels src/product
+layers/linear:              src/kernels src/product layers/exchange
 layers/attention:           src/autograd src/core src/device src/kernels src/product
 layers/cross_entropy:       src/autograd src/core src/device src/kernels
 layers/image_input:         src/core src/device src/kernels
