@@ -43,22 +43,31 @@ RunWords run_words(const DropoutMask& mask, uint64_t sample, uint32_t run) {
 
 template <class T>
 void dropout(Cpu, const T* x, T* y, double p, uint32_t site, const StepNumbers* numbers,
-             int64_t samples, int64_t elements) {
+             const DropoutElements& elements) {
+  if (elements.here.count() == 0) {
+    return;
+  }
   const DropoutMask mask = DropoutMask::of(*numbers, site);
-  const int64_t runs = (elements + kRun - 1) / kRun;
+  const int64_t runs = (elements.sample + kRun - 1) / kRun;
+  const int64_t first_sample = elements.first_sample(), samples = elements.samples();
   const DropoutRule<Wide<T>> rule(p);
 #pragma omp parallel for collapse(2) schedule(static) \
-    firstprivate(rule) if (samples * elements >= kParallelElements)
-  for (int64_t sample = 0; sample < samples; ++sample) {
+    firstprivate(rule) if (elements.here.count() >= kParallelElements)
+  for (int64_t i = 0; i < samples; ++i) {
     for (int64_t run = 0; run < runs; ++run) {
+      const int64_t sample = first_sample + i, first = sample * elements.sample + run * kRun;
+      const int64_t end = std::min(first + kRun, (sample + 1) * elements.sample);
+      const Range here = intersection({first, end}, elements.here);
+      if (here.count() == 0) {
+        continue;
+      }
       const RunWords random = run_words(mask, mask.first_sample + static_cast<uint64_t>(sample),
                                         static_cast<uint32_t>(run));
-      const int64_t at = sample * elements + run * kRun;
-      const int64_t count = std::min(kRun, elements - run * kRun);
-      const uint32_t* words = random.words[0];  // all kRun words are contiguous
+      const uint32_t* words = random.words[0] + (here.begin - first);  // all are contiguous
+      const int64_t at = here.begin - elements.here.begin;
 #pragma omp simd
-      for (int64_t i = 0; i < count; ++i) {
-        y[at + i] = T(rule(words[i], Wide<T>(x[at + i])));
+      for (int64_t j = 0; j < here.count(); ++j) {
+        y[at + j] = T(rule(words[j], Wide<T>(x[at + j])));
       }
     }
   }
@@ -68,13 +77,22 @@ void dropout(Cpu, const T* x, T* y, double p, uint32_t site, const StepNumbers* 
 
 namespace {
 
+kernels::DropoutElements elements_of(const BatchRows& rows, const Tensor& x) {
+  const int64_t count = std::max<int64_t>(1, x.shape()[0]), row = x.elements() / count;
+  if (rows.length == 0) {
+    return {{0, x.elements()}, std::max<int64_t>(1, row)};
+  }
+  require(rows.here.count() == x.shape()[0],
+          [&] { return str("dropout: ", x.shape(), " for ", rows.here.count(), " rows"); });
+  return {{rows.here.begin * row, rows.here.end * row}, rows.length * row};
+}
+
 // Reuses x's memory if no one else holds it.
 Tensor dropped(Context& context, const Tensor& x, double p, uint32_t site) {
   Tensor y = x.unique() ? x : context.activation(x.shape(), x.dtype());
-  const int64_t samples = x.shape()[0];
   on_device(context.stream, touching(x, y), x.dtype(), [&]<class T>(auto device) {
-    kernels::dropout(device, x.data<T>(), y.data<T>(), p, site, context.numbers, samples,
-                     samples ? x.elements() / samples : 0);
+    kernels::dropout(device, x.data<T>(), y.data<T>(), p, site, context.numbers,
+                     elements_of(context.rows, x));
   });
   return y;
 }

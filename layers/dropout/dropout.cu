@@ -16,7 +16,8 @@ constexpr int kRunsPerBlock = 16;
 template <class T>
 __global__ void __launch_bounds__(kRunsPerBlock* kDropoutCounters)
     dropout_kernel(Global<const T> x, Global<T> y, DropoutRule<float> rule, uint32_t site,
-                   Global<const StepNumbers> numbers, int64_t samples, int64_t elements) {
+                   Global<const StepNumbers> numbers, DropoutElements elements,
+                   int64_t first_sample, int64_t samples) {
   // Only one thread computes the key, because that takes as long as the words of one counter.
   DropoutMask& mask = shared<DropoutMask>();
   if (threadIdx.x == 0 && threadIdx.y == 0) {
@@ -26,14 +27,16 @@ __global__ void __launch_bounds__(kRunsPerBlock* kDropoutCounters)
   const int64_t run = int64_t{blockIdx.x} * kRunsPerBlock + threadIdx.y;
   const int64_t first = run * kDropoutRun + threadIdx.x;
   const uint32_t counter = static_cast<uint32_t>(run) * kDropoutCounters + threadIdx.x;
-  for (int64_t sample = blockIdx.y; sample < samples; sample += gridDim.y) {
+  for (int64_t i = blockIdx.y; i < samples; i += gridDim.y) {
+    const int64_t sample = first_sample + i;
     const PhiloxCounter words = random_words(
         mask.key, mask.first_sample + static_cast<uint64_t>(sample), mask.step, counter);
+    const int64_t begin = sample * elements.sample - elements.here.begin;  // of the sample in x
 #pragma unroll
     for (int word = 0; word < 4; ++word) {
-      const int64_t e = first + word * kDropoutCounters;
-      if (e < elements) {
-        y.store(sample * elements + e, T(rule(words[word], x.load(sample * elements + e))));
+      const int64_t e = first + word * kDropoutCounters, at = begin + e;
+      if (e < elements.sample && at >= 0 && at < elements.here.count()) {
+        y.store(at, T(rule(words[word], x.load(at))));
       }
     }
   }
@@ -43,21 +46,23 @@ __global__ void __launch_bounds__(kRunsPerBlock* kDropoutCounters)
 
 template <class T>
 void dropout(Cuda device, const T* x, T* y, double p, uint32_t site, const StepNumbers* numbers,
-             int64_t samples, int64_t elements) {
-  if (samples * elements == 0) {
+             const DropoutElements& elements) {
+  if (elements.here.count() == 0) {
     return;
   }
-  const dim3 grid(blocks_for(elements, kRunsPerBlock * kDropoutRun),
+  const int64_t samples = elements.samples();
+  const dim3 grid(blocks_for(elements.sample, kRunsPerBlock * kDropoutRun),
                   static_cast<unsigned>(std::min<int64_t>(samples, 65535)));
   launch<dropout_kernel<T>>(device, grid, dim3(kDropoutCounters, kRunsPerBlock), 0, x, y,
-                            DropoutRule<float>(p), site, numbers, samples, elements);
+                            DropoutRule<float>(p), site, numbers, elements, elements.first_sample(),
+                            samples);
 }
 
 template void dropout<float>(Cuda, const float*, float*, double, uint32_t, const StepNumbers*,
-                             int64_t, int64_t);
-template void dropout<Bf16>(Cuda, const Bf16*, Bf16*, double, uint32_t, const StepNumbers*, int64_t,
-                            int64_t);
-template void dropout<Fp16>(Cuda, const Fp16*, Fp16*, double, uint32_t, const StepNumbers*, int64_t,
-                            int64_t);
+                             const DropoutElements&);
+template void dropout<Bf16>(Cuda, const Bf16*, Bf16*, double, uint32_t, const StepNumbers*,
+                            const DropoutElements&);
+template void dropout<Fp16>(Cuda, const Fp16*, Fp16*, double, uint32_t, const StepNumbers*,
+                            const DropoutElements&);
 
 }  // namespace tandem::kernels

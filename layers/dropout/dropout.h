@@ -13,9 +13,10 @@
 
 namespace tandem {
 
-// x [B, ...], where axis 0 counts the samples of the micro-batch. `site` is a number for the place
-// in the model. Returns x if p is 0 or context.training is false; p is in [0, 1). If no one else
-// holds x's memory, the result reuses it.
+// x [rows, ...] are the rows of the micro-batch that context.rows says; without it axis 0 counts
+// the samples of the micro-batch. `site` is a number for the place in the model. Returns x if p is
+// 0 or context.training is false; p is in [0, 1). If no one else holds x's memory, the result
+// reuses it.
 Variable dropout(Context& context, Variable x, double p, uint32_t site);
 
 namespace kernels {
@@ -51,11 +52,20 @@ struct DropoutRule {
   W factor;
 };
 
-// y = x * mask / (1 - p) for `samples` samples of `elements` elements; y may be x. `numbers` is in
-// device memory. The mask is the same on all devices.
+// Which elements of a micro-batch there are: [here.begin, here.end), of samples of `sample`
+// elements.
+struct DropoutElements {
+  Range here;
+  int64_t sample;
+  int64_t first_sample() const { return here.begin / sample; }
+  int64_t samples() const { return (here.end + sample - 1) / sample - first_sample(); }
+};
+
+// y = x * mask / (1 - p); y may be x. `numbers` is in device memory. The mask is the same on all
+// devices.
 template <class T>
 void dropout(Cuda, const T* x, T* y, double p, uint32_t site, const StepNumbers* numbers,
-             int64_t samples, int64_t elements);
+             const DropoutElements& elements);
 
 }  // namespace kernels
 }  // namespace tandem

@@ -25,22 +25,26 @@ void scale(Cpu device, int64_t n, W* to, W beta) {
 
 template <class T>
 void embedding_forward(Cpu, const int32_t* tokens, const T* weight, const T* positions, T* y,
-                       int64_t batch, int64_t length, int64_t vocab, int64_t width) {
-  for (int64_t n = 0; n < batch * length; ++n) {
-    if (tokens[n] < 0 || tokens[n] >= vocab) {
+                       const EmbeddingSizes& sizes) {
+  const int64_t length = sizes.length, width = sizes.width;
+  for (int64_t n = 0; n < sizes.count(); ++n) {
+    if (tokens[n] < 0 || tokens[n] >= sizes.vocab) {
       fail(ExitCode::kData, str("token ", tokens[n], " at position ", n % length, " of sample ",
-                                n / length, " is outside the vocabulary of ", vocab));
+                                n / length, " is outside the vocabulary of ", sizes.vocab));
     }
   }
-#pragma omp parallel for schedule(static) if (batch * length * width >= kParallelElements)
-  for (int64_t n = 0; n < batch * length; ++n) {
-    const T* token = weight + tokens[n] * width;
+#pragma omp parallel for schedule(static) if (sizes.count() * width >= kParallelElements)
+  for (int64_t n = 0; n < sizes.count(); ++n) {
+    const bool is_here = sizes.tokens.has(tokens[n]), is_placed = positions && sizes.placed.has(n);
+    const T* token = weight + (tokens[n] - sizes.tokens.begin) * width;
+    const T* position = positions + n % length * width;
     T* to = y + n * width;
-    if (!positions) {
-      std::copy_n(token, width, to);
+    if (!is_here || !is_placed) {
+      is_here     ? std::copy_n(token, width, to)
+      : is_placed ? std::copy_n(position, width, to)
+                  : std::fill_n(to, width, T(0));
       continue;
     }
-    const T* position = positions + n % length * width;
 #pragma omp simd
     for (int64_t j = 0; j < width; ++j) {
       to[j] = T(Wide<T>(token[j]) + Wide<T>(position[j]));
@@ -54,16 +58,19 @@ int64_t embedding_workspace(Device device, int64_t count, int64_t vocab) {
 
 template <class T>
 void embedding_backward_tokens(Cpu device, const int32_t* tokens, const T* dy, Wide<T>* dweight,
-                               Wide<T> beta, int64_t count, int64_t vocab, int64_t width,
-                               int32_t*) {
-  scale(device, vocab * width, dweight, beta);
+                               Wide<T> beta, const EmbeddingSizes& sizes, int32_t*) {
+  const int64_t count = sizes.count(), width = sizes.width;
+  scale(device, sizes.rows() * width, dweight, beta);
   // Threads divide the columns, not the tokens: two equal tokens add to the same row.
 #pragma omp parallel for schedule(static) if (count * width >= kParallelElements)
   for (int64_t first = 0; first < width; first += kStrip) {
     const int64_t columns = std::min(kStrip, width - first);
     for (int64_t n = 0; n < count; ++n) {
+      if (!sizes.tokens.has(tokens[n])) {
+        continue;
+      }
       const T* from = dy + n * width + first;
-      Wide<T>* to = dweight + tokens[n] * width + first;
+      Wide<T>* to = dweight + (tokens[n] - sizes.tokens.begin) * width + first;
 #pragma omp simd
       for (int64_t j = 0; j < columns; ++j) {
         to[j] += from[j];
@@ -74,14 +81,17 @@ void embedding_backward_tokens(Cpu device, const int32_t* tokens, const T* dy, W
 
 template <class T>
 void embedding_backward_positions(Cpu device, const T* dy, Wide<T>* dweight, Wide<T> beta,
-                                  int64_t first, int64_t batch, int64_t length, int64_t context,
-                                  int64_t width) {
+                                  int64_t first, int64_t context, const EmbeddingSizes& sizes) {
+  const int64_t length = sizes.length, width = sizes.width;
   scale(device, context * width, dweight, beta);
-#pragma omp parallel for schedule(static) if (batch * length * width >= kParallelElements)
+#pragma omp parallel for schedule(static) if (sizes.count() * width >= kParallelElements)
   for (int64_t t = 0; t < length; ++t) {
     Wide<T>* to = dweight + (first + t) * width;
-    for (int64_t b = 0; b < batch; ++b) {
-      const T* from = dy + (b * length + t) * width;
+    for (int64_t n = t; n < sizes.count(); n += length) {
+      if (!sizes.placed.has(n)) {
+        continue;
+      }
+      const T* from = dy + n * width;
 #pragma omp simd
       for (int64_t j = 0; j < width; ++j) {
         to[j] += from[j];
@@ -97,29 +107,29 @@ namespace {
 struct EmbeddingOp final : Op {
   Tensor tokens;  // i32 [B, T]
   int64_t first_position = 0;
+  kernels::EmbeddingSizes sizes;
 
   std::string_view name() const override { return "embedding"; }
   void backward(Context& context, Tensor& dy) override {
-    const Parameter& weight = parameter(0);
-    const int64_t vocab = weight.shape[0], width = weight.shape[1], count = tokens.elements();
+    const int64_t vocab = sizes.vocab, count = sizes.count();
     const Tensor workspace = context.workspace(
         {kernels::embedding_workspace(context.stream.device(), count, vocab)}, DType::kI32);
     const GradTarget dpositions = parameter_target(1), dweight = parameter_target(0);
     Work work = touching(tokens, dpositions.into ? dy : Tensor(), dpositions, dy);
     // All rows are written, or those of tokens are added to.
-    const int64_t rows = dweight.beta == 0 ? vocab : std::min(count, vocab);
-    work.bytes += static_cast<double>(dweight.bytes() / vocab * rows);
+    const int64_t rows = dweight.beta == 0 ? sizes.rows() : std::min(count, sizes.rows());
+    work.bytes += static_cast<double>(dweight.bytes() / sizes.rows() * rows);
     on_device(context.stream, work, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
       if (dpositions.into) {
         kernels::embedding_backward_positions(device, dy.data<T>(), dpositions.into.data<W>(),
-                                              W(dpositions.beta), first_position, tokens.shape()[0],
-                                              tokens.shape()[1], parameter(1).shape[0], width);
+                                              W(dpositions.beta), first_position,
+                                              parameter(1).shape[0], sizes);
       }
       if (dweight.into) {
         kernels::embedding_backward_tokens(device, tokens.data<int32_t>(), dy.data<T>(),
-                                           dweight.into.data<W>(), W(dweight.beta), count, vocab,
-                                           width, workspace.data<int32_t>());
+                                           dweight.into.data<W>(), W(dweight.beta), sizes,
+                                           workspace.data<int32_t>());
       }
     });
   }
@@ -132,7 +142,13 @@ Variable embedding(Context& context, const Tensor& tokens, Parameter& tokens_wei
   require(tokens.shape().rank() == 2,
           [&] { return str("embedding: tokens ", tokens.shape(), ", want [batch, length]"); });
   const int64_t batch = tokens.shape()[0], length = tokens.shape()[1];
-  const int64_t vocab = tokens_weight.shape[0], width = tokens_weight.shape[1];
+  const Slice rows = pieces_of(tokens_weight)[0].slice;
+  const int64_t width = tokens_weight.shape[1], first = rows.start()[0];
+  kernels::EmbeddingSizes sizes{batch, length, width, rows.whole()[0]};
+  sizes.tokens = {first, first + rows.extent()[0]};
+  if (context.rows.length > 0) {
+    sizes.placed = context.rows.here;
+  }
   require(!positions_weight || first_position + length <= positions_weight->shape[0], [&] {
     return str("embedding: positions up to ", first_position + length, " of a context of ",
                positions_weight->shape[0]);
@@ -144,11 +160,12 @@ Variable embedding(Context& context, const Tensor& tokens, Parameter& tokens_wei
     const T* positions =
         positions_weight ? positions_weight->value.data<T>() + first_position * width : nullptr;
     kernels::embedding_forward(device, tokens.data<int32_t>(), tokens_weight.value.data<T>(),
-                               positions, y.data<T>(), batch, length, vocab, width);
+                               positions, y.data<T>(), sizes);
   });
   auto op = std::make_unique<EmbeddingOp>();
   op->tokens = tokens;
   op->first_position = first_position;
+  op->sizes = sizes;
   return context.record(std::move(y), std::move(op), {}, {&tokens_weight, positions_weight});
 }
 

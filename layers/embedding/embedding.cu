@@ -11,24 +11,40 @@ constexpr int kAhead = 8;        // rows of dy that a thread loads at the same t
 constexpr int kBlocksPerSm = 3;  // few enough for the rows to fit in registers
 constexpr int kLongRun = 64;     // a row with more tokens is summed by all warps of a block
 
+// A row n of [batch, length], as a sample and a position.
+struct Place {
+  int64_t sample, position;
+  __device__ int64_t sample_of(int64_t t) const { return sample + (t < position); }  // n or later
+};
+
+// The rows [first, end).
+struct Placed {
+  Place first, end;
+};
+
 // A row of the matrix is a position. Blocks with different blockIdx.z take different samples.
 template <int kWidth, class T>
 __global__ void __launch_bounds__(kMatrixThreads)
     embedding_forward_kernel(Global<const int32_t> tokens, Global<const T> weight,
-                             Global<const T> positions, Global<T> y, int64_t batch, int64_t length,
-                             int64_t width) {
+                             Global<const T> positions, Global<T> y, EmbeddingSizes sizes) {
+  const int64_t length = sizes.length, width = sizes.width;
   for_matrix<kWidth>(length, width, [&](int64_t t, int64_t j) {
     float position[kWidth] = {};
     if (positions) {
       load_pack(positions, t * width + j, position);
     }
-    for (int64_t b = blockIdx.z; b < batch; b += gridDim.z) {
+    for (int64_t b = blockIdx.z; b < sizes.batch; b += gridDim.z) {
       const int64_t n = b * length + t;
-      float token[kWidth];
-      load_pack(weight, tokens.load(n) * width + j, token);
+      const int64_t id = tokens.load(n);
+      float token[kWidth] = {};
+      if (sizes.tokens.has(id)) {
+        load_pack(weight, (id - sizes.tokens.begin) * width + j, token);
+      }
+      if (sizes.placed.has(n)) {
 #pragma unroll
-      for (int k = 0; k < kWidth; ++k) {
-        token[k] += position[k];
+        for (int k = 0; k < kWidth; ++k) {
+          token[k] += position[k];
+        }
       }
       store_pack(y, n * width + j, token);
     }
@@ -147,14 +163,16 @@ __global__ void __launch_bounds__(kMatrixThreads, kBlocksPerSm)
 template <int kWidth, class T>
 __global__ void __launch_bounds__(kMatrixThreads, kBlocksPerSm)
     embedding_positions_kernel(Global<const T> dy, Global<float> dweight, float beta, int64_t first,
-                               int64_t batch, int64_t length, int64_t context, int64_t width) {
+                               int64_t context, int64_t length, int64_t width, Placed placed) {
   for_matrix<kWidth>(context, width, [&](int64_t row, int64_t j) {
     const int64_t t = row - first;
     const bool seen = t >= 0 && t < length;
     if (seen || beta != 1) {
+      const int64_t from = placed.first.sample_of(t), to = placed.end.sample_of(t);
       float total[kWidth] = {};
       add_rows<kWidth>(
-          dy, width, j, seen ? batch : 0, [&](int64_t b) { return b * length + t; }, total);
+          dy, width, j, seen ? to - from : 0, [&](int64_t b) { return (from + b) * length + t; },
+          total);
       store_gradient<kWidth>(dweight, row * width + j, beta, total);
     }
   });
@@ -164,63 +182,69 @@ __global__ void __launch_bounds__(kMatrixThreads, kBlocksPerSm)
 
 template <class T>
 void embedding_forward(Cuda device, const int32_t* tokens, const T* weight, const T* positions,
-                       T* y, int64_t batch, int64_t length, int64_t, int64_t width) {
-  if (batch * length * width == 0) {
+                       T* y, const EmbeddingSizes& sizes) {
+  const int64_t width = sizes.width;
+  if (sizes.count() * width == 0) {
     return;
   }
   with_pack<T>(packs_fit(width, weight, positions, y), [&]<int kWidth>() {
-    launch<embedding_forward_kernel<kWidth, T>>(device, matrix_grid(length, width, kWidth, batch),
-                                                matrix_block(), 0, tokens, weight, positions, y,
-                                                batch, length, width);
+    launch<embedding_forward_kernel<kWidth, T>>(
+        device, matrix_grid(sizes.length, width, kWidth, sizes.batch), matrix_block(), 0, tokens,
+        weight, positions, y, sizes);
   });
 }
 
 template <class T>
 void embedding_backward_tokens(Cuda device, const int32_t* tokens, const T* dy, Wide<T>* dweight,
-                               Wide<T> beta, int64_t count, int64_t vocab, int64_t width,
-                               int32_t* workspace) {
-  if (vocab * width == 0) {
+                               Wide<T> beta, const EmbeddingSizes& sizes, int32_t* workspace) {
+  const int64_t rows = sizes.rows(), width = sizes.width;
+  if (rows * width == 0) {
     return;
   }
-  const TokenOrder places = order_tokens(device, tokens, count, vocab, workspace);
+  const TokenOrder places = order_tokens(device, tokens, sizes.count(), sizes.vocab, workspace);
   with_pack<T, Wide<T>>(packs_fit(width, dy, dweight), [&]<int kWidth>() {
-    const dim3 grid(blocks_for(vocab, kMatrixRows), blocks_for(width, kMatrixColumns * kWidth));
+    const dim3 grid(blocks_for(rows, kMatrixRows), blocks_for(width, kMatrixColumns * kWidth));
     launch<embedding_tokens_kernel<kWidth, T>>(device, grid, matrix_block(), 0, places.order,
-                                               places.starts, dy, dweight, beta, vocab, width);
+                                               places.starts + sizes.tokens.begin, dy, dweight,
+                                               beta, rows, width);
   });
 }
 
 template <class T>
 void embedding_backward_positions(Cuda device, const T* dy, Wide<T>* dweight, Wide<T> beta,
-                                  int64_t first, int64_t batch, int64_t length, int64_t context,
-                                  int64_t width) {
+                                  int64_t first, int64_t context, const EmbeddingSizes& sizes) {
+  const int64_t length = sizes.length, width = sizes.width;
   if (context * width == 0) {
     return;
   }
+  const auto place = [&](int64_t n) {
+    return Place{n / std::max<int64_t>(1, length), n % std::max<int64_t>(1, length)};
+  };
+  const Placed placed{place(sizes.placed.begin), place(sizes.placed.end)};
   with_pack<T, Wide<T>>(packs_fit(width, dy, dweight), [&]<int kWidth>() {
     launch<embedding_positions_kernel<kWidth, T>>(device, matrix_grid(context, width, kWidth),
                                                   matrix_block(), 0, dy, dweight, beta, first,
-                                                  batch, length, context, width);
+                                                  context, length, width, placed);
   });
 }
 
 template void embedding_forward<float>(Cuda, const int32_t*, const float*, const float*, float*,
-                                       int64_t, int64_t, int64_t, int64_t);
+                                       const EmbeddingSizes&);
 template void embedding_forward<Bf16>(Cuda, const int32_t*, const Bf16*, const Bf16*, Bf16*,
-                                      int64_t, int64_t, int64_t, int64_t);
+                                      const EmbeddingSizes&);
 template void embedding_forward<Fp16>(Cuda, const int32_t*, const Fp16*, const Fp16*, Fp16*,
-                                      int64_t, int64_t, int64_t, int64_t);
+                                      const EmbeddingSizes&);
 template void embedding_backward_tokens<float>(Cuda, const int32_t*, const float*, float*, float,
-                                               int64_t, int64_t, int64_t, int32_t*);
+                                               const EmbeddingSizes&, int32_t*);
 template void embedding_backward_tokens<Bf16>(Cuda, const int32_t*, const Bf16*, float*, float,
-                                              int64_t, int64_t, int64_t, int32_t*);
+                                              const EmbeddingSizes&, int32_t*);
 template void embedding_backward_tokens<Fp16>(Cuda, const int32_t*, const Fp16*, float*, float,
-                                              int64_t, int64_t, int64_t, int32_t*);
+                                              const EmbeddingSizes&, int32_t*);
 template void embedding_backward_positions<float>(Cuda, const float*, float*, float, int64_t,
-                                                  int64_t, int64_t, int64_t, int64_t);
+                                                  int64_t, const EmbeddingSizes&);
 template void embedding_backward_positions<Bf16>(Cuda, const Bf16*, float*, float, int64_t, int64_t,
-                                                 int64_t, int64_t, int64_t);
+                                                 const EmbeddingSizes&);
 template void embedding_backward_positions<Fp16>(Cuda, const Fp16*, float*, float, int64_t, int64_t,
-                                                 int64_t, int64_t, int64_t);
+                                                 const EmbeddingSizes&);
 
 }  // namespace tandem::kernels

@@ -14,31 +14,42 @@ namespace tandem {
 // i32 [B, T], tokens_weight [V, C], positions_weight [context, C] or null. Returns [B, T, C] of the
 // weights' dtype. Throws Error(kData) for a token outside [0, V) on the CPU; for a GPU the host
 // must check.
+//
+// If ranks cut the rows of tokens_weight, y is a rank's part of the sum over them: 0 instead of the
+// rows of tokens that it has not, and instead of positions outside of context.rows.
 Variable embedding(Context& context, const Tensor& tokens, Parameter& tokens_weight,
                    Parameter* positions_weight, int64_t first_position = 0);
 
 namespace kernels {
 
-// tokens [batch * length]. `positions` points to the row of the first position, or is null. y
-// [batch * length, width]. On the CPU throws Error(kData) for a token outside [0, vocab); on a GPU
-// the host must have checked them.
+struct EmbeddingSizes {
+  int64_t batch, length, width, vocab;
+  Range tokens{0, vocab};          // those whose rows the weight has
+  Range placed{0, batch* length};  // the rows of y that get positions
+  int64_t count() const { return batch * length; }
+  int64_t rows() const { return tokens.count(); }  // of the weight
+};
+
+// tokens [batch * length], weight [tokens.count(), width]. `positions` points to the row of the
+// first position, or is null. y [batch * length, width]. On the CPU throws Error(kData) for a token
+// outside [0, vocab); on a GPU the host must have checked them.
 template <class T>
 void embedding_forward(Cuda, const int32_t* tokens, const T* weight, const T* positions, T* y,
-                       int64_t batch, int64_t length, int64_t vocab, int64_t width);
+                       const EmbeddingSizes& sizes);
 
 // Workspace for embedding_backward_tokens, in i32 elements; count is below 2^31.
 int64_t embedding_workspace(Device device, int64_t count, int64_t vocab);
 
-// dweight [vocab, width] = beta * dweight, then dweight[tokens[n]] += dy[n] for n in [0, count).
+// dweight [tokens.count(), width] = beta * dweight, then dweight[tokens[n] - first] += dy[n] for n
+// in [0, count).
 template <class T>
 void embedding_backward_tokens(Cuda, const int32_t* tokens, const T* dy, Wide<T>* dweight,
-                               Wide<T> beta, int64_t count, int64_t vocab, int64_t width,
-                               int32_t* workspace);
+                               Wide<T> beta, const EmbeddingSizes& sizes, int32_t* workspace);
 
 // dweight [context, width] = beta * dweight, then dweight[first + t] += sum over b of dy[b, t].
 template <class T>
 void embedding_backward_positions(Cuda, const T* dy, Wide<T>* dweight, Wide<T> beta, int64_t first,
-                                  int64_t batch, int64_t length, int64_t context, int64_t width);
+                                  int64_t context, const EmbeddingSizes& sizes);
 
 }  // namespace kernels
 }  // namespace tandem

@@ -82,6 +82,32 @@ TEST(Dropout, MaskBelongsToTheGlobalSample) {
   EXPECT_EQ(part, std::vector<double>(all.begin() + 2 * sample, all.begin() + 4 * sample));
 }
 
+// Rows that begin and end inside samples, and inside the runs of 64 elements that share random
+// words.
+TEST(Dropout, RowsHaveTheirPartOfTheMask) {
+  const int64_t batch = 3, length = 5, width = 37, rows = batch * length;
+  const StepNumbers numbers{.seed = 3, .step = 8, .first_sample = 10};
+  const std::vector<double> all = mask_of(numbers, {batch, length, width}, 0.4, 1);
+  for_each_device([&](Device device) {
+    for (const auto& [begin, end] : {std::pair{0, 15}, {0, 3}, {3, 6}, {7, 15}, {4, 4}}) {
+      TestContext test(device, numbers);
+      test.context.rows = {batch, length, {begin, end}};
+      Tensor ones =
+          Tensor::empty(test_memory(), {end - begin, width}, DType::kF32, MemoryClass::kData);
+      std::fill_n(ones.data<float>(), ones.elements(), 1.0f);
+      const Variable y = dropout(test.context, Variable(to_device(ones, device)), 0.4, 1);
+      EXPECT_EQ(values_of(y.value()),
+                std::vector<double>(all.begin() + begin * width, all.begin() + end * width));
+    }
+    TestContext test(device, numbers);
+    test.context.rows = {batch, length, {0, rows}};
+    EXPECT_THROW(
+        dropout(test.context, Variable(to_device(random_tensor({4, 2}, DType::kF32, 1), device)),
+                0.4, 1),
+        Error);
+  });
+}
+
 TEST(Dropout, EveryCoordinateMatters) {
   const Shape shape{2, 300};
   const std::vector<double> mask = mask_of({.seed = 1, .step = 2}, shape, 0.5, 3);

@@ -190,5 +190,69 @@ TEST(Embedding, PositionsBeyondTheContext) {
   EXPECT_THROW(embedding(test.context, tokens, weight, &positions, 2), Error);
 }
 
+// Ranks that cut the vocabulary: their results and gradients add up to those of one.
+TEST(Embedding, SlicesAddUpToTheWhole) {
+  constexpr int64_t kVocab = 11, kWidth = 6, kBatch = 3, kLength = 4, kRows = kBatch * kLength;
+  const Tensor whole = random_tensor({kVocab, kWidth}, DType::kF32, 1);
+  const Tensor table = random_tensor({kLength + 1, kWidth}, DType::kF32, 2);
+  const Tensor dy = random_tensor({kBatch, kLength, kWidth}, DType::kF32, 3);
+  std::vector<int32_t> ids;
+  for (int32_t n = 0; n < kRows; ++n) {
+    ids.push_back(n * n % kVocab);
+  }
+  struct Sums {
+    std::vector<double> y, dtokens, dpositions;
+  };
+  const auto run = [&](int ranks, Device device) {
+    Sums sums{std::vector<double>(kRows * kWidth), std::vector<double>(kVocab * kWidth),
+              std::vector<double>((kLength + 1) * kWidth)};
+    const auto add = [](std::vector<double>& to, const Tensor& from, int64_t first = 0) {
+      const std::vector<double> values = values_of(from);
+      for (size_t i = 0; i < values.size(); ++i) {
+        to[static_cast<size_t>(first) + i] += values[i];
+      }
+    };
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Cut cut{rank, ranks};
+      const Range tokens = cut.of(kVocab);
+      Parameter weight{.name = "wte", .shape = {tokens.count(), kWidth}};
+      weight.pieces = {{"wte", cut.of(Shape{kVocab, kWidth}, 0)}};
+      Parameter positions{.name = "wpe", .shape = {kLength + 1, kWidth}};
+      weight.id = 0, positions.id = 1;
+      weight.value = to_device(whole.reshape({kVocab * kWidth})
+                                   .slice(tokens.begin * kWidth, tokens.count() * kWidth)
+                                   .reshape(weight.shape),
+                               device);
+      positions.value = to_device(table, device);
+      weight.grad = unwritten(weight.shape, DType::kF32, device);
+      positions.grad = unwritten(positions.shape, DType::kF32, device);
+      TestContext test(device);
+      test.context.rows = {kBatch, kLength, cut.of(kRows)};
+      const Variable y =
+          embedding(test.context, to_device(int_tensor({kBatch, kLength}, ids), device), weight,
+                    &positions, 1);
+      test.tape.backward(test.context, y, to_device(dy, device));
+      add(sums.y, y.value());
+      add(sums.dtokens, weight.grad, tokens.begin * kWidth);
+      add(sums.dpositions, positions.grad);
+    }
+    return sums;
+  };
+  for_each_device([&](Device device) {
+    const Sums one = run(1, device);
+    for (const int ranks : {2, 4, 5}) {
+      SCOPED_TRACE(ranks);
+      const Sums cut = run(ranks, device);
+      EXPECT_EQ(cut.dtokens, one.dtokens);         // one rank has a token's row
+      for (size_t i = 0; i < one.y.size(); ++i) {  // here they are added in f64
+        EXPECT_NEAR(cut.y[i], one.y[i], 0x1p-24 * std::fabs(one.y[i]));
+      }
+      for (size_t i = 0; i < one.dpositions.size(); ++i) {  // sums of 3 numbers of at most 4
+        EXPECT_NEAR(cut.dpositions[i], one.dpositions[i], 3 * 12 * 0x1p-24);
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tandem::testing

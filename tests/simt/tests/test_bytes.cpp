@@ -107,7 +107,8 @@ TEST(Bytes, Elementwise) {
   check(
       "dropout", 4 * kElements,
       [&](Cuda device) {
-        kernels::dropout(device, bf16, bf16, 0.1, 1, numbers.get(), 4, kElements / 4);
+        kernels::dropout(device, bf16, bf16, 0.1, 1, numbers.get(),
+                         {{0, kElements}, kElements / 4});
       },
       4 * kElements);
   check("RoPE", 4 * kElements * 8 / 12, [&](Cuda device) {
@@ -121,6 +122,11 @@ TEST(Bytes, Elementwise) {
       "sums of parts, f32", 2 * kElements + 4 * n,
       [&](Cuda device) { kernels::sum_parts<Bf16, float>(device, kParts, n, bf16, f32); },
       2 * kElements);
+  // The bias is read again for each row.
+  check("rows of all ranks and a bias", 2 * kElements + 4 * n, [&](Cuda device) {
+    kernels::add_row_parts(device, kParts, n / kWidth, kWidth, bf16, bf16,
+                           reinterpret_cast<Bf16*>(f32));
+  });
 }
 
 // Different tokens, so that every row of the table is read or written once.
@@ -136,11 +142,11 @@ TEST(Bytes, Embedding) {
   TestContext test(Device::kCuda);
   const Tensor workspace = test.context.workspace(
       {kernels::embedding_workspace(Device::kCuda, kRows, kRows)}, DType::kI32);
+  const kernels::EmbeddingSizes sizes{kBatch, kLength, kWidth, kRows};
   // Positions are read again for each sequence.
   check("embedding", 3 * 2 * kElements + 4 * kRows, [&](Cuda device) {
     kernels::embedding_forward(device, tokens.data<int32_t>(), weight.data<Bf16>(),
-                               positions.data<Bf16>(), y.data<Bf16>(), kBatch, kLength, kRows,
-                               kWidth);
+                               positions.data<Bf16>(), y.data<Bf16>(), sizes);
   });
   // A warp has 128 columns of a row, and finds the row's tokens in three sectors of its own.
   constexpr int64_t kPlaces = kElements / 128 * 3 * 32;
@@ -148,7 +154,7 @@ TEST(Bytes, Embedding) {
       "embedding's gradient", 6 * kElements + kPlaces,
       [&](Cuda device) {
         kernels::embedding_backward_tokens(device, tokens.data<int32_t>(), y.data<Bf16>(),
-                                           gradient.data<float>(), 0.0F, kRows, kRows, kWidth,
+                                           gradient.data<float>(), 0.0F, sizes,
                                            workspace.data<int32_t>());
       },
       2 * kElements + kPlaces);
@@ -156,7 +162,7 @@ TEST(Bytes, Embedding) {
       "positions' gradient", 2 * kElements + 4 * kLength * kWidth,
       [&](Cuda device) {
         kernels::embedding_backward_positions(device, y.data<Bf16>(), gradient.data<float>(), 0.0F,
-                                              0, kBatch, kLength, kLength, kWidth);
+                                              0, kLength, sizes);
       },
       2 * kElements);
 }
