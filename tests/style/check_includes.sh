@@ -17,7 +17,7 @@ layers/activation layers/add layers/batchnorm2d layers/dropout layers/embedding 
 layers/conv2d:              src/autograd src/device src/kernels src/product
 layers/linear:              src/kernels src/product layers/exchange
 layers/attention:           src/autograd src/core src/device src/kernels src/product
-layers/cross_entropy:       src/autograd src/core src/device src/kernels
+layers/cross_entropy:       src/autograd src/core src/device src/device/ranks src/kernels layers/exchange
 layers/image_input:         src/core src/device src/kernels
 layers/exchange:            src/autograd src/device src/device/ranks src/kernels
 layers/norm:                src/autograd src/device src/kernels layers/add
