@@ -22,6 +22,7 @@ struct ModelGroups {
   Group& stage;             // all of its ranks: they hold each parameter that is not cut
   Group& data;              // those that hold the same slices of parameters that are
   Group* tensor = nullptr;  // one for each slice: layers exchange rows among them; null: uncut
+  Collectives* exchange() const { return tensor ? &tensor->collectives() : nullptr; }
 };
 
 // Which elements of a bucket this rank holds. Ranges are in the flat buffers, padding included.

@@ -1,7 +1,7 @@
 // A model that predicts one of several classes for each target: a label of an image, or a token.
 #pragma once
 
-#include "layers/cross_entropy/cross_entropy.h"
+#include "layers/cross_entropy/cut_cross_entropy.h"
 #include "layers/models/model.h"
 
 namespace tandem {
@@ -10,13 +10,21 @@ namespace tandem {
 // classes; the others are padding (stored_shape). The loss is their cross-entropy.
 class Classifier : public Model {
  public:
-  explicit Classifier(int64_t classes) : classes_(classes) {}
-  Variable logits(Context& context, const Tensor& input) {
+  // `here`: the ranks of context.tensor cut the classes, and these are those of this rank.
+  explicit Classifier(int64_t classes, std::optional<Range> here = {})
+      : classes_(classes), here_(here) {}
+  virtual Variable logits(Context& context, const Tensor& input) {
     return run_blocks(context, blocks(), {Variable(input)})[0];
   }
   // targets: i32 [targets]; a target of kIgnoreTarget is ignored.
   Loss loss(Context& context, const Tensor& input, const Tensor& targets) override {
     const Variable scores = logits(context, input);
+    if (here_) {
+      const ClassesHere classes{*here_, classes_};
+      return {cut_cross_entropy(context, scores, targets, classes),
+              context.training ? Tensor()
+                               : cut_count_correct(context, scores.value(), targets, classes)};
+    }
     return {
         cross_entropy(context, scores, targets, classes_),
         context.training ? Tensor() : count_correct(context, scores.value(), targets, classes_)};
@@ -24,6 +32,7 @@ class Classifier : public Model {
 
  private:
   int64_t classes_;
+  std::optional<Range> here_;
 };
 
 }  // namespace tandem

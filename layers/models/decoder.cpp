@@ -65,6 +65,7 @@ class CachingDecoder final : public Decoder {
     }
     const Tensor input = context_.activation(ids.shape(), DType::kI32);
     copy(context_.stream, ids, input);
+    context_.rows = {sequences, count, {0, sequences * count}};
     return run_blocks(context_, blocks_, {Variable(input)})[0].value();
   }
 

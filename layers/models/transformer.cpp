@@ -17,9 +17,18 @@ Parameter matrix(const char* name, int64_t rows, int64_t columns) {
   return {.name = name, .shape = {rows, columns}, .init = Initializer::normal(0.02), .decay = true};
 }
 
-// x [B, T, C] -> [B, C]: the last position of each sequence, without a gradient.
+// A row for each token, which ranks cut.
+Parameter vocabulary(const char* name, const TransformerConfig& config) {
+  Parameter parameter = matrix(name, config.vocab, config.width);
+  parameter.pieces = {{name, config.cut.of(parameter.shape, 0)}};
+  parameter.shape = parameter.pieces[0].slice.extent();
+  parameter.stored_rows = Cut{0, config.cut.count}.of(config.vocab).count();
+  return parameter;
+}
+
+// x [B * T, C] -> [B, C]: the last position of each sequence, without a gradient.
 Variable last_positions(Context& context, const Variable& x) {
-  const int64_t batch = x.shape()[0], length = x.shape()[1], width = x.shape()[2];
+  const int64_t batch = context.rows.batch, length = context.rows.length, width = x.shape()[1];
   if (length == 1 || batch == 1) {
     return Variable(
         x.value().slice(x.elements() - batch * width, batch * width).reshape({batch, width}));
@@ -35,9 +44,10 @@ Variable last_positions(Context& context, const Variable& x) {
 }  // namespace
 
 Transformer::Transformer(const TransformerConfig& config)
-    : Classifier(config.vocab),
+    : Classifier(config.vocab,
+                 config.cut.count > 1 ? std::optional(config.cut.of(config.vocab)) : std::nullopt),
       config_(resolved(config)),
-      wte_(matrix("wte", config_.vocab, config_.width)),
+      wte_(vocabulary("wte", config_)),
       norm_f_(config.style.norm_f, config_.width, config_.norm_epsilon, config.style.is_biased) {
   wte_.classes = config_.tie_embeddings;
   wte_.blocks = config_.tie_embeddings ? 2 : 1;
@@ -48,12 +58,23 @@ Transformer::Transformer(const TransformerConfig& config)
     layers_.emplace_back(config_, i);
   }
   if (!config_.tie_embeddings) {
-    head_weight_ = matrix("head.weight", config_.vocab, config_.width);
+    head_weight_ = vocabulary("head.weight", config_);
     head_weight_->classes = true;
   }
   for (Block& block : blocks_over({})) {
     add(std::move(block));
   }
+}
+
+Variable Transformer::logits(Context& context, const Tensor& tokens) {
+  require(tokens.shape().rank() == 2 && tokens.shape()[1] <= config_.context, [&] {
+    return str("Transformer: tokens ", tokens.shape(), " with a context of ", config_.context);
+  });
+  const int64_t rows = tokens.elements(), ranks = config_.cut.count;
+  require(rows % ranks == 0,
+          [&] { return str("Transformer: ", ranks, " ranks cannot divide ", rows, " rows"); });
+  context.rows = {tokens.shape()[0], tokens.shape()[1], config_.cut.of(rows)};
+  return Classifier::logits(context, tokens);
 }
 
 // Empty caches: whole sequences.
@@ -63,6 +84,7 @@ std::vector<Block> Transformer::blocks_over(std::span<KeyValueCache> caches) {
       {{"embedding", {&wte_}}, [this, caches](Context& context, const Flow& x) -> Flow {
          return {embed(context, x[0].value(), caches.empty() ? 0 : caches[0].length)};
        }});
+  blocks.back().recomputes = config_.cut.count == 1;  // what ranks exchange for it is more
   if (wpe_) {
     blocks.back().parameters.push_back(&*wpe_);
   }
@@ -88,19 +110,16 @@ std::vector<Block> Transformer::blocks_over(std::span<KeyValueCache> caches) {
 }
 
 Variable Transformer::embed(Context& context, const Tensor& tokens, int64_t first_position) {
-  require(tokens.shape().rank() == 2 && tokens.shape()[1] <= config_.context, [&] {
-    return str("Transformer: tokens ", tokens.shape(), " with a context of ", config_.context);
-  });
-  return dropout(context, embedding(context, tokens, wte_, wpe_ ? &*wpe_ : nullptr, first_position),
-                 config_.dropout, kEmbeddingSite);
+  Variable all = embedding(context, tokens, wte_, wpe_ ? &*wpe_ : nullptr, first_position);
+  Variable rows = std::move(all).reshape({tokens.elements(), config_.width});
+  return dropout(context, scatter_add_rows(context, std::move(rows)), config_.dropout,
+                 kEmbeddingSite);
 }
 
 Variable Transformer::head(Context& context, Flow x) {
   const Variable normal = normalized(context, x, norm_f_);
   Parameter& weight = head_weight_ ? *head_weight_ : wte_;
-  const Variable logits = linear(context, normal, weight, nullptr);
-  const int64_t columns = logits.shape()[-1];
-  return Variable(logits.value().reshape({logits.elements() / columns, columns}), logits.slot());
+  return linear(context, normal, weight, nullptr, Reads::kAllRows);
 }
 
 double Transformer::flops_per_sample() const {

@@ -7,9 +7,10 @@
 // Dropout follows the embedding and both branches of a block, as in GPT-2, but attention
 // probabilities have no dropout.
 //
-// Tokens i32 [B, T], T <= context, give logits [B * T, columns], as classifier.h says. The blocks
-// are the embedding, one for each layer, and the head with the final norm. A tied weight is listed
-// with the embedding.
+// Tokens i32 [B, T], T <= context, give logits [B * T, columns], as classifier.h says. Between
+// blocks there are rows of [B * T, C], those of context.rows: all, or this rank's. The blocks are
+// the embedding, one for each layer, and the head with the final norm. A tied weight is listed with
+// the embedding.
 #pragma once
 
 #include <optional>
@@ -24,6 +25,9 @@ class Transformer final : public Classifier {
  public:
   // Throws Error(kConfig) if the sizes do not fit together.
   explicit Transformer(const TransformerConfig& config);
+
+  // Sets context.rows. Throws Error(kInternal) if the ranks of context.tensor do not divide B * T.
+  Variable logits(Context& context, const Tensor& tokens) override;
 
   // 6 T operations for each parameter of a matrix product. A tied embedding counts once, as the
   // head; looking up tokens is no product. Attention adds 12 * layers * width * T^2 / 2. Chowdhery
@@ -41,7 +45,6 @@ class Transformer final : public Classifier {
 
  private:
   Variable embed(Context& context, const Tensor& tokens, int64_t first_position);
-  // [..., C] -> [rows, columns]
   Variable head(Context& context, Flow x);
 
   TransformerConfig config_;

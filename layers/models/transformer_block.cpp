@@ -10,12 +10,6 @@ namespace tandem {
 
 namespace {
 
-Initializer init_weight() { return Initializer::normal(0.02); }
-
-Initializer init_residual(const TransformerConfig& config) {
-  return Initializer::normal(0.02 / std::sqrt(2.0 * static_cast<double>(config.layers)));
-}
-
 // Ends a block. A recomputed block does the addition, so that the tape keeps one tensor as the next
 // block's input, not two.
 Flow end_of_block(Context& context, const Variable& residual, Variable branch) {
@@ -41,45 +35,58 @@ TransformerBlock::TransformerBlock(const TransformerConfig& config, int64_t inde
       index_(index),
       norm_1_(norm(config.style.norm_1)),
       qkv_(qkv(config.head_layout())),
-      proj_(linear("attn.proj", config.width, config.width, init_residual(config))),
+      proj_(writer("attn.proj", config.width)),
       norm_2_(norm(config.style.norm_2)),
-      up_(config.style.is_gated
-              ? stacked(config.style.up,
-                        {{"mlp.gate", config.ffn_width}, {"mlp.up", config.ffn_width}})
-              : linear(config.style.up, config.width, config.ffn_width, init_weight())),
-      down_(linear(config.style.down, config.ffn_width, config.width, init_residual(config))) {}
+      up_(up()),
+      down_(writer(config.style.down, config.ffn_width)) {}
 
 Norm TransformerBlock::norm(const char* name) const {
   return {str("blocks.", index_, ".", name), config_.width, config_.norm_epsilon,
           config_.style.is_biased};
 }
 
-Linear TransformerBlock::linear(const char* name, int64_t in, int64_t out, Initializer init) const {
-  return {str("blocks.", index_, ".", name), in, out, init, config_.style.is_biased};
-}
-
-// Layers that read the residual stream together.
-Linear TransformerBlock::stacked(const char* name, std::vector<Linear::Outputs> layers) const {
+// Layers that read the residual stream together. Ranks cut them by outputs.
+Linear TransformerBlock::reader(const char* name, std::vector<Linear::Outputs> layers) const {
   const std::string block = str("blocks.", index_, ".");
   for (Linear::Outputs& layer : layers) {
     layer.name = block + layer.name;
   }
-  return {block + name, config_.width, layers, init_weight(), config_.style.is_biased};
+  return Linear::cut_by_outputs(block + name, config_.width, layers, Initializer::normal(0.02),
+                                config_.style.is_biased, config_.cut);
+}
+
+// A layer that writes to the residual stream. Ranks cut it by inputs.
+Linear TransformerBlock::writer(const char* name, int64_t in) const {
+  const double deviation = 0.02 / std::sqrt(2.0 * static_cast<double>(config_.layers));
+  return Linear::cut_by_inputs(str("blocks.", index_, ".", name), in, config_.width,
+                               Initializer::normal(deviation), config_.style.is_biased,
+                               config_.cut);
 }
 
 Linear TransformerBlock::qkv(const HeadLayout& heads) const {
   const int64_t kv_width = heads.kv_heads * heads.width;
-  return stacked(
+  return reader(
       "attn.qkv",
       {{"attn.q", heads.heads * heads.width}, {"attn.k", kv_width}, {"attn.v", kv_width}});
 }
 
+Linear TransformerBlock::up() const {
+  const char* name = config_.style.up;
+  const int64_t width = config_.ffn_width;
+  return config_.style.is_gated ? reader(name, {{"mlp.gate", width}, {"mlp.up", width}})
+                                : reader(name, {{name, width}});
+}
+
 Variable TransformerBlock::attend(Context& context, Variable qkv, KeyValueCache* cache) const {
-  const HeadLayout heads = config_.head_layout();
+  const HeadLayout heads = config_.heads_here();
+  const int64_t batch = context.rows.batch, length = context.rows.length;
+  qkv = std::move(qkv).reshape({batch, length, heads.row()});
   if (config_.style.is_rotary) {
     qkv = rope(context, std::move(qkv), heads, cache ? cache->length : 0, config_.rope);
   }
-  return cache ? attention_cached(context, qkv, heads, *cache) : attention(context, qkv, heads);
+  Variable y =
+      cache ? attention_cached(context, qkv, heads, *cache) : attention(context, qkv, heads);
+  return std::move(y).reshape({batch * length, heads.heads * heads.width});
 }
 
 Variable TransformerBlock::feed_forward(Context& context, const Variable& x) {

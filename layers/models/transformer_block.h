@@ -21,16 +21,18 @@ class TransformerBlock {
   // Weights are initialized from a normal distribution with deviation 0.02, or 0.02 / sqrt(2
   // layers) if they write to the residual stream (Radford et al. 2019).
   TransformerBlock(const TransformerConfig& config, int64_t index);
-  // Tensors are [B, T, C]. With a cache, x holds the next positions of its B sequences. They attend
-  // to themselves and to all earlier positions, and are appended to the cache.
+  // Tensors are [rows, C]: context.rows of [B, T]. With a cache, x holds the next positions of its
+  // B sequences. They attend to themselves and to all earlier positions, and are appended to the
+  // cache.
   Flow operator()(Context& context, Flow x, KeyValueCache* cache);
   std::vector<Parameter*> parameters();
 
  private:
   Norm norm(const char* name) const;
-  Linear linear(const char* name, int64_t in, int64_t out, Initializer init) const;
-  Linear stacked(const char* name, std::vector<Linear::Outputs> layers) const;
+  Linear reader(const char* name, std::vector<Linear::Outputs> layers) const;
+  Linear writer(const char* name, int64_t in) const;
   Linear qkv(const HeadLayout& heads) const;
+  Linear up() const;
   Variable attend(Context& context, Variable qkv, KeyValueCache* cache) const;
   Variable feed_forward(Context& context, const Variable& x);
 

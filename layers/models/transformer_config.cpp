@@ -12,6 +12,10 @@ void require_config(bool ok, const std::string& message) {
   }
 }
 
+int64_t default_ffn_width(const TransformerConfig& config) {
+  return config.style.is_gated ? ((8 * config.width + 2) / 3 + 31) / 32 * 32 : 4 * config.width;
+}
+
 }  // namespace
 
 std::vector<std::string> TransformerConfig::problems() const {
@@ -36,6 +40,19 @@ std::vector<std::string> TransformerConfig::problems() const {
   return problems;
 }
 
+std::string TransformerConfig::why_not_cut(int64_t ranks) const {
+  const std::pair<const char*, int64_t> sizes[] = {
+      {"model.heads", heads},
+      {"model.kv_heads", kv_heads ? kv_heads : heads},
+      {"model.ffn_width", ffn_width ? ffn_width : default_ffn_width(*this)}};
+  for (const auto& [name, size] : sizes) {
+    if (size % ranks != 0) {
+      return str(name, " = ", size);
+    }
+  }
+  return "";
+}
+
 TransformerConfig resolved(TransformerConfig config) {
   require_config(config.vocab > 0 && config.context > 0 && config.layers > 0 && config.heads > 0 &&
                      config.width > 0,
@@ -48,9 +65,11 @@ TransformerConfig resolved(TransformerConfig config) {
   require_config(config.kv_heads >= 0 && config.ffn_width >= 0,
                  "model: kv_heads and ffn_width must not be negative");
   if (config.ffn_width == 0) {
-    config.ffn_width =
-        config.style.is_gated ? ((8 * config.width + 2) / 3 + 31) / 32 * 32 : 4 * config.width;
+    config.ffn_width = default_ffn_width(config);
   }
+  const std::string problem = config.why_not_cut(config.cut.count);
+  require_config(problem.empty(),
+                 str("model: ", config.cut.count, " ranks cannot divide ", problem));
   return config;
 }
 

@@ -7,6 +7,7 @@
 
 #include "layers/attention/head_layout.h"
 #include "layers/rope/rope_frequencies.h"
+#include "src/core/slice.h"
 
 namespace tandem {
 
@@ -36,10 +37,16 @@ struct TransformerConfig {
   bool tie_embeddings = true;  // the head's weight is the token embedding
   double norm_epsilon = 1e-5;
   RopeFrequencies rope{};  // of rotary positions
+  // What this rank has of the heads, of the feed-forward network and of the vocabulary, among the
+  // ranks of context.tensor.
+  Cut cut{};
 
   // Messages about sizes that do not fit together, with the settings' names; otherwise empty.
   std::vector<std::string> problems() const;
+  // Names a setting that so many ranks cannot divide evenly; empty: they can cut the model.
+  std::string why_not_cut(int64_t ranks) const;
   HeadLayout head_layout() const { return {heads, kv_heads, width / heads}; }
+  HeadLayout heads_here() const { return {heads / cut.count, kv_heads / cut.count, width / heads}; }
 };
 
 // `config` with a number in place of each 0 that stands for a default. Throws Error(kConfig) if the

@@ -135,7 +135,7 @@ Flow run_block(Context& context, BlockId id, const BlockBody& body, Flow x) {
 Flow run_blocks(Context& context, std::span<const Block> blocks, Flow x) {
   for (size_t i = 0; i < blocks.size(); ++i) {
     Context own = context;
-    own.recompute = context.recompute && i + 1 < blocks.size();
+    own.recompute = context.recompute && blocks[i].recomputes && i + 1 < blocks.size();
     x = run_block(own, static_cast<BlockId>(i), blocks[i].body, std::move(x));
   }
   return x;

@@ -17,6 +17,7 @@ using BlockBody = std::function<Flow(Context&, Flow x)>;
 // A parameter that several blocks use is listed only with the first of them.
 struct Block : BlockParameters {
   BlockBody body;
+  bool recomputes = true;  // with context.recompute; false: it keeps little
 };
 
 // Runs body(x) as block `id`: context.gate acquires the block's parameters before and releases them

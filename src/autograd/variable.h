@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "src/autograd/parameter.h"
 
@@ -50,6 +51,10 @@ class Variable {
   }
   bool wanted() const { return slot_ != nullptr; }
   const std::shared_ptr<GradSlot>& slot() const { return slot_; }
+  // The same elements in another shape; this variable becomes empty. The gradient keeps its shape.
+  Variable reshape(const Shape& shape) && {
+    return {std::exchange(value_, Tensor()).reshape(shape), std::move(slot_)};
+  }
 
  private:
   Tensor value_;

@@ -253,16 +253,16 @@ TEST(Block, OfATransformerHandsItsBranchOn) {
     return text.find(part) != std::string::npos;
   };
   EXPECT_TRUE(has(texts[0], "block_entry, block 1\nop 5: layer_norm blocks.0.ln_1.gain"));
-  EXPECT_TRUE(has(texts[0], "block_entry, block 4\nop 43: add -> f32 [1, 8, 8], block 4\n"))
+  EXPECT_TRUE(has(texts[0], "block_entry, block 4\nop 43: add -> f32 [8, 8], block 4\n"))
       << texts[0];
   EXPECT_EQ(texts[1],
-            "op 0: segment -> f32 [1, 8, 8], block 0\n"
-            "op 1: segment -> f32 [1, 8, 8], block 1\n"
-            "op 2: segment -> f32 [1, 8, 8], block 2\n"
-            "op 3: segment -> f32 [1, 8, 8], block 3\n"
+            "op 0: segment -> f32 [8, 8], block 0\n"
+            "op 1: segment -> f32 [8, 8], block 1\n"
+            "op 2: segment -> f32 [8, 8], block 2\n"
+            "op 3: segment -> f32 [8, 8], block 3\n"
             "op 4: block_entry, block 4\n"
-            "op 5: layer_norm ln_f.gain ln_f.bias -> f32 [1, 8, 8], block 4\n"
-            "op 6: linear wte -> f32 [1, 8, 13], block 4\n"
+            "op 5: layer_norm ln_f.gain ln_f.bias -> f32 [8, 8], block 4\n"
+            "op 6: linear wte -> f32 [8, 13], block 4\n"
             "op 7: block_exit, block 4\n");
 }
 

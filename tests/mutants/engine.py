@@ -101,7 +101,7 @@ MUTANTS = [
            "      context.tape->release_held(context, held);\n      return;", "      return;",
            ["autograd.block"]),
     Mutant("block: the head is run again as well", "src/autograd/block.cpp",
-           "context.recompute && i + 1 < blocks.size()", "context.recompute",
+           "blocks[i].recomputes && i + 1 < blocks.size()", "blocks[i].recomputes",
            ["autograd.block"]),
     Mutant("block: a recomputed block hands two tensors on, and its tape keeps both", "layers/models/transformer_block.cpp",
            "if (context.recompute) {", "if (false) {",

@@ -2,35 +2,18 @@
 // among the others. Runs on every rank of a job of 1, 2 or 4 ranks.
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include "comm/mesh.h"
 #include "comm/transport/nccl_collectives.h"
 #include "optim/adamw.h"
 #include "src/device/cuda.h"
 #include "src/step/training_step.h"
 #include "tests/step/cut_mlp.h"
+#include "tests/step/logical_tensors.h"
 #include "tests/support/harness.h"
 #include "tests/support/mpi_world.h"
 
 namespace tandem::testing {
 namespace {
-
-// Logical tensors by name, put together from what the ranks of a group say of each element.
-using Tensors = std::map<std::string, std::vector<double>>;
-
-void put(Tensors& tensors, const Parameter& parameter, int64_t first, const Tensor& data) {
-  const std::vector<double> values = values_of(data);
-  visit_pieces(parameter, {first, first + data.elements()},
-               [&](const Piece& piece, Range here, int64_t begin) {
-                 std::vector<double>& all = tensors[piece.name];
-                 all.resize(static_cast<size_t>(piece.slice.whole().elements()));
-                 for (int64_t i = 0; i < here.count(); ++i) {
-                   all[static_cast<size_t>(piece.slice.run_at(here.begin + i).begin)] +=
-                       values[static_cast<size_t>(begin + i)];
-                 }
-               });
-}
 
 class TwoAxes : public ::testing::Test {
  protected:
