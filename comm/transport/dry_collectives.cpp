@@ -84,6 +84,16 @@ std::unique_ptr<Collectives> DryCollectives::split(std::span<const int> colors) 
       new DryCollectives(stream_, network_, group_.split(colors), ranks_here_));
 }
 
+// Over MPI one thread makes all calls.
+std::unique_ptr<Collectives> DryCollectives::split_apart(std::span<const int> colors) {
+  const auto stream =
+      stream_->device() == Device::kCpu
+          ? stream_
+          : std::make_shared<Stream>(Stream::dry(stream_->device(), stream_->clock().speed()));
+  return std::unique_ptr<Collectives>(
+      new DryCollectives(stream, network_, group_.split(colors), ranks_here_));
+}
+
 void DryCollectives::set_nodes(std::span<const int> node_of_rank) {
   group_.set_nodes(node_of_rank);
   count_nodes();

@@ -46,6 +46,7 @@ class DryCollectives final : public Collectives {
   void all_gather(const Tensor& in, const Tensor& out) override;
   void all_to_all(const Tensor& in, const Tensor& out) override;
   std::unique_ptr<Collectives> split(std::span<const int> colors) override;
+  std::unique_ptr<Collectives> split_apart(std::span<const int> colors) override;
   void set_nodes(std::span<const int> node_of_rank) override;
   WireCount wire() const override { return wire_; }
 

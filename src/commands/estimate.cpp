@@ -178,7 +178,7 @@ std::string ops_of(const Request& request, const DatasetInfo& data, const Job& j
     fail(ExitCode::kConfig, str("--ops: a ", config.model.kind.name(),
                                 " has no list of ops; only gpt and llama have one"));
   }
-  const int64_t micro_batch = config.train.batch_plan(job.ranks).micro_batch();
+  const int64_t micro_batch = config.batch_plan(job.ranks).micro_batch();
   const std::string title = str("one rank: ", micro_batch, " x ", config.model->context(),
                                 " tokens and the update, ", name_of(config.train.precision),
                                 ", vocabulary ", data.vocab_size, ", on ", job.hardware.name);

@@ -203,7 +203,7 @@ nlohmann::json json_of(const EstimateRow& row, const Job& job) {
 std::string estimate_text(const std::vector<EstimateRow>& rows, const DatasetInfo& data,
                           const Job& job) {
   const EstimateRow& given = *std::ranges::find_if(rows, &EstimateRow::is_given);
-  const int64_t micro_batch = given.config.train.batch_plan(job.ranks).micro_batch();
+  const int64_t micro_batch = given.config.batch_plan(job.ranks).micro_batch();
   const std::vector<Line> lines = lines_of(rows);
   const auto line = [](const auto&... words) { return wrapped(str(words...), 9) + "\n"; };
   return line("job      ", counted(job.ranks, "rank"), ", ", job.node_size,

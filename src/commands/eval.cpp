@@ -133,7 +133,7 @@ ExitCode eval_command(const Words& words, World& world) {
   int64_t context = 0;
   agree(control, [&] { context = context_of(trained.config.model, request); });
   Evaluation result = evaluate(*trained.model, trained.context(machine), *dataset, context, batch,
-                               0, upload, control);
+                               0, upload, machine.mesh()->model());
   if (!std::isfinite(result.loss)) {
     throw AgreedError(ExitCode::kNumerical,
                       str(checkpoint, ": the loss is not finite",

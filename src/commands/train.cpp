@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <numeric>
 
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
@@ -48,10 +49,11 @@ std::string json_line(const Config& config) {
   return to_json_line(line) + "\n";
 }
 
-// A check does not know how many ranks there will be: as few as dist.node_size allows.
+// A check does not know how many ranks there will be: as few as dist.node_size and dist.tensor
+// allow.
 int ranks_of_check(const Config& config) {
   const int64_t size = parse_number<int64_t>(config.dist.node_size).value_or(1);
-  return static_cast<int>(std::clamp<int64_t>(size, 1, 1 << 20));
+  return static_cast<int>(std::lcm(std::clamp<int64_t>(size, 1, 1 << 20), config.dist.tensor));
 }
 
 }  // namespace

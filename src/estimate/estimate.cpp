@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "comm/mesh.h"
 #include "comm/transport/local_control.h"
 #include "src/core/formatted.h"
 #include "src/machine/gpu_table.h"
@@ -90,9 +91,10 @@ class DryRun {
         world_(rank, job.ranks, collectives_device(config, job), job.hardware.speed,
                job.hardware.network),
         control_(rank, job.ranks),
-        data_(control_, world_, memory_, node_of_rank(job), config.dist.shard),
-        model_(make_model(config.model, data)),
-        training_(*model_, data_, stream_, memory_, staging_, planned(config, job, most)),
+        mesh_(control_, world_, memory_, node_of_rank(job), config.dist.shard,
+              {.tensor = static_cast<int>(config.dist.tensor)}),
+        model_(make_model(config.model, data, mesh_.cut())),
+        training_(*model_, mesh_.model(), stream_, memory_, staging_, planned(config, job, most)),
         upload_(stream_, memory_, staging_, data, training_.store().values.dtype()),
         batches_(blank_batches(config, training_.batch())) {}
 
@@ -101,14 +103,14 @@ class DryRun {
       step(i);
     }
     const DryClock before = stream_.clock();
-    const WireCount sent = data_.wire();
+    const WireCount sent = mesh_.wire();
     step(kFirstSteps);
     const DryClock& after = stream_.clock();
     Estimate result{.peak_bytes = memory_.total().peak_bytes,
                     .reserved_bytes = memory_.reserved_bytes(),
                     .blocks = memory_.system_allocations(),
                     .checkpoint_bytes = checkpoint_bytes(),
-                    .wire = (data_.wire() - sent).payload(),
+                    .wire = (mesh_.wire() - sent).payload(),
                     .flops = (after.work.flops - before.work.flops + after.work.attention -
                               before.work.attention) *
                              job_.ranks,
@@ -155,7 +157,7 @@ class DryRun {
   Memory staging_;
   DryCollectives world_;
   LocalControl control_;
-  Group data_;
+  Mesh mesh_;
   std::unique_ptr<Model> model_;
   TrainingStep training_;
   Uploader upload_;
@@ -188,7 +190,7 @@ Hardware hardware_of(const GpuModel* gpu, const Config& config, int ranks_here) 
 }
 
 std::vector<std::string> too_long(const Config& config, int ranks) {
-  const int64_t micro_batches = config.train.batch_plan(ranks).accumulation();
+  const int64_t micro_batches = config.batch_plan(ranks).accumulation();
   if (micro_batches * std::min(ranks, kMostRanks) + kSearch <=
       kMostBlocks / config.model->blocks()) {
     return {};
@@ -234,7 +236,7 @@ int64_t largest_micro_batch(const Config& config, const DatasetInfo& data, const
   const auto fits = [&](int64_t micro_batch) {
     Config tried = config;
     tried.train.micro_batch = micro_batch;
-    tried.train.global_batch = micro_batch * job.ranks;
+    tried.train.global_batch = micro_batch * config.batch_plan(job.ranks).ranks;
     return DryRun(tried, data, job, 0).peak_bytes() <= job.hardware.memory_bytes;
   };
   int64_t fit = 0, too_large = 1;
@@ -253,12 +255,12 @@ int64_t largest_micro_batch(const Config& config, const DatasetInfo& data, const
 }
 
 int64_t usable_micro_batch(const Config& config, const Job& job, int64_t most) {
-  const int64_t global_batch = config.train.global_batch;
-  int64_t micro_batch = std::min(most, global_batch / job.ranks);
-  while (micro_batch > 0 && !BatchPlan{global_batch, micro_batch, job.ranks}.problems().empty()) {
-    --micro_batch;
+  BatchPlan plan = config.batch_plan(job.ranks);
+  plan.given_micro_batch = std::min(most, plan.share());
+  while (plan.given_micro_batch > 0 && !plan.problems().empty()) {
+    --plan.given_micro_batch;
   }
-  return micro_batch;
+  return plan.given_micro_batch;
 }
 
 }  // namespace tandem

@@ -36,16 +36,19 @@ double on_host(Stream& stream, const Tensor& tensor) {
 }  // namespace
 
 Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64_t context_length,
-                    int64_t micro_batch, int64_t max_batches, Uploader& uploader, Control& group) {
+                    int64_t micro_batch, int64_t max_batches, Uploader& uploader,
+                    const ModelGroups& groups) {
   dataset.require_windows(Split::kVal, context_length);
   const int64_t windows = dataset.windows(Split::kVal, context_length);
   const int64_t all = (windows + micro_batch - 1) / micro_batch;
   const int64_t batches = max_batches > 0 ? std::min(max_batches, all) : all;
   std::vector<BatchResult> results;
-  const int64_t ranks = group.size(), rounds = (batches + ranks - 1) / ranks;
+  const int64_t ranks = groups.data.size(), rounds = (batches + ranks - 1) / ranks;
+  const bool counts = !groups.tensor || groups.tensor->rank() == 0;  // the targets of a batch
+  const bool is_collective = groups.tensor || (context.gate && context.gate->is_collective());
   for (int64_t round = 0; round < rounds; ++round) {
-    const int64_t b = round * ranks + group.rank();
-    if (b >= batches && !(context.gate && context.gate->is_collective())) {
+    const int64_t b = round * ranks + groups.data.rank();
+    if (b >= batches && !is_collective) {
       break;
     }
     const MicroBatch micro = dataset.validation_batch(
@@ -57,7 +60,7 @@ Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64
       break;  // this rank has no batch in this round
     }
     results.push_back({.batch = b,
-                       .targets = micro.target_count,
+                       .targets = counts ? micro.target_count : 0,
                        .loss = loss_sum(context, loss.losses.value()),
                        .correct = loss.correct});
   }
@@ -68,7 +71,7 @@ Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64
     sums[3 * result.batch + 1] = on_host<int64_t>(context.stream, result.correct);
     sums[3 * result.batch + 2] = static_cast<double>(result.targets);
   }
-  sums = group.sum(sums);
+  sums = groups.stage.control().sum(sums);
   double loss = 0, correct = 0, targets = 0;
   for (int64_t b = 0; b < batches; ++b) {
     loss += sums[3 * b];

@@ -1,9 +1,9 @@
 // The loss of a model over a validation set.
 #pragma once
 
+#include "comm/sharding/model_layout.h"
 #include "layers/models/model.h"
 #include "src/data/dataset.h"
-#include "src/device/ranks/control.h"
 #include "src/step/upload.h"
 
 namespace tandem {
@@ -15,11 +15,12 @@ struct Evaluation {
 };
 
 // Runs the model over the validation split, `micro_batch` samples at a time. Batch b runs on rank
-// b mod size of `group`, the ranks that hold the model together. `max_batches` 0 means the whole
-// split. Sums are kept by batch and added in batch order, so that the result has the same bits for
-// every number of ranks. Blocks until all ranks are done. Error kData if the split is empty.
-// `context` has no tape.
+// b mod size of groups.data. `max_batches` 0 means the whole split. Sums are kept by batch and
+// added in batch order, so that the result has the same bits for every number of ranks that take
+// different samples. Blocks until all ranks are done. Error kData if the split is empty. `context`
+// has no tape.
 Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64_t context_length,
-                    int64_t micro_batch, int64_t max_batches, Uploader& uploader, Control& group);
+                    int64_t micro_batch, int64_t max_batches, Uploader& uploader,
+                    const ModelGroups& groups);
 
 }  // namespace tandem

@@ -24,7 +24,10 @@ struct TrainedModel {
 
   // For forward passes on the machine that it was loaded to.
   Context context(Machine& machine) const {
-    return {.stream = machine.stream, .memory = machine.memory, .gate = values.get()};
+    return {.stream = machine.stream,
+            .memory = machine.memory,
+            .gate = values.get(),
+            .tensor = machine.mesh()->model().exchange()};
   }
 };
 

@@ -68,7 +68,8 @@ Machine::Machine(const RunConfig& run, const DistConfig& dist, World& world)
   const std::string& size = dist.node_size;
   node_of_rank_ = nodes_of(world.control(), world.host(), size == "auto" ? 0 : std::stoi(size));
   hosts_ = world.control().all_gather(world.host());
-  mesh_ = std::make_shared<Mesh>(world.control(), ranks, memory, node_of_rank_, dist.shard);
+  mesh_ = std::make_shared<Mesh>(world.control(), ranks, memory, node_of_rank_, dist.shard,
+                                 MeshShape{.tensor = static_cast<int>(dist.tensor)});
   if (dist.min_gb_s > 0) {
     bus_gb_s_ = require_bus_bandwidth(mesh_->data(), stream, dist.min_gb_s);
   }

@@ -48,6 +48,7 @@ void bind_optim(Options& o, OptimConfig& optim) {
 
 void bind_dist(Options& o, DistConfig& dist) {
   o.add("dist.zero", dist.zero, "ZeRO stage: what is sharded over ranks", 0, 3);
+  o.add("dist.tensor", dist.tensor, "ranks that cut each layer of a gpt or llama", 1, 1024);
   o.add_choice("dist.backend", dist.backend,
                {{"auto", Backend::kAuto}, {"mpi", Backend::kMpi}, {"nccl", Backend::kNccl}},
                "library that moves gradients");
@@ -163,7 +164,7 @@ std::string Config::why_no_graph(Device device, int ranks) const {
   if (!Memory::keeps_gpu_blocks()) {
     return "TANDEM_MEMORY_CACHE = 0";
   }
-  if (const int64_t micro_steps = train.batch_plan(ranks).accumulation();
+  if (const int64_t micro_steps = batch_plan(ranks).accumulation();
       train.graphs == Graphs::kAuto && micro_steps > kMostMicroSteps) {
     return str(micro_steps, " micro-steps");
   }
@@ -179,7 +180,7 @@ std::string Config::graph_text(Device device, int ranks) const {
 
 TrainingStepOptions Config::training_step(Device device, int ranks) const {
   return {.seed = static_cast<uint64_t>(run.seed),
-          .batch = train.batch_plan(ranks),
+          .batch = batch_plan(ranks),
           .recompute = train.recompute,
           .graph = why_no_graph(device, ranks).empty(),
           .attention = kernels.attention,

@@ -2,6 +2,7 @@
 // struct, and a component receives only the structs that it needs.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -72,7 +73,6 @@ struct TrainConfig {
   OnNonfinite on_nonfinite = OnNonfinite::kStop;
   std::string skip_batches{};
 
-  BatchPlan batch_plan(int ranks) const { return {global_batch, micro_batch, ranks}; }
   // Independent of the number of ranks, so that validation losses have the same bits on any number.
   int64_t eval_batch() const { return micro_batch > 0 ? micro_batch : global_batch; }
 };
@@ -92,6 +92,7 @@ struct OptimConfig {
 
 struct DistConfig {
   int64_t zero = 0;
+  int64_t tensor = 1;
   Backend backend = Backend::kAuto;
   Reduce reduce = Reduce::kRing;
   double bucket_mb = 0;  // 0: auto
@@ -149,7 +150,11 @@ struct Config {
   // Binds all settings, with the help text that documents them. `options` must not outlive this
   // object.
   void bind(Options& options);
-  // `ranks` of the data group.
+  // In what follows `ranks` are those of the job.
+  BatchPlan batch_plan(int ranks) const {
+    const int tensor = static_cast<int>(dist.tensor);
+    return {train.global_batch, train.micro_batch, std::max(1, ranks / tensor), tensor};
+  }
   TrainingStepOptions training_step(Device device, int ranks) const;
   // Why a step is not one CUDA graph on such a device; empty if it is.
   std::string why_no_graph(Device device, int ranks) const;

@@ -43,6 +43,10 @@ class ModelKind {
   // the size of images. Throws Error(kConfig) for sizes that do not fit together, Error(kData) for
   // data that does not fit the model.
   virtual std::unique_ptr<Model> make(const DatasetInfo& data) const = 0;
+  // The same of one rank among those that cut the model. Only of kinds with transformer().
+  virtual std::unique_ptr<Model> make_cut(const DatasetInfo&, const Cut&) const {
+    fail(ExitCode::kInternal, "this kind of model cannot be cut");
+  }
 };
 
 // All kinds, with the defaults of their settings: those in src/weights/kinds, and what

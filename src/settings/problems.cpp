@@ -1,5 +1,6 @@
 // What is wrong with settings.
 #include "layers/attention/cudnn_attention.h"
+#include "src/core/counted.h"
 #include "src/core/parse_number.h"
 #include "src/core/visible_text.h"
 #include "src/device/dispatch.h"
@@ -45,6 +46,63 @@ void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::stri
                            " has no meaning with dist.reduce = exact, which sends 64-bit integers; "
                            "use f32, or dist.reduce = ring"));
   }
+}
+
+// Names what `tensor` ranks cannot divide; empty: they can cut the model.
+std::string why_not_cut(const Config& c, const TransformerConfig& model, int64_t tensor,
+                        int ranks) {
+  if (ranks % tensor != 0) {
+    return "the " + counted(ranks, "rank");
+  }
+  if (const std::string why = model.why_not_cut(tensor); !why.empty()) {
+    return why;
+  }
+  const int64_t samples =
+      BatchPlan{c.train.global_batch, c.train.micro_batch, static_cast<int>(ranks / tensor)}
+          .micro_batch();
+  const int64_t rows = samples * model.context;
+  return rows % tensor == 0
+             ? ""
+             : str("the ", rows, " rows of a micro-batch (", samples, " x ", model.context, ")");
+}
+
+// False if the model cannot be cut.
+bool find_tensor_problems(const Config& c, int ranks, std::vector<std::string>& problems) {
+  const int64_t tensor = c.dist.tensor;
+  const std::optional<TransformerConfig> model = c.model->transformer();
+  if (tensor == 1) {
+    return true;
+  }
+  if (!model) {
+    problems.push_back(str("dist.tensor = ", tensor, " cuts gpt and llama, and model.kind = ",
+                           c.model.kind.name(), "; use dist.tensor = 1"));
+    return false;
+  }
+  if (c.log.sample_every > 0) {
+    problems.push_back(str("log.sample_every = ", c.log.sample_every, " with dist.tensor = ",
+                           tensor, ": a model that is cut writes no samples; set it to 0"));
+  }
+  if (!model->problems().empty()) {
+    return true;
+  }
+  const std::string why = why_not_cut(c, *model, tensor, ranks);
+  if (why.empty()) {
+    return true;
+  }
+  std::string nearest;  // below and above
+  for (int64_t other = 1; other <= ranks; ++other) {
+    if (!why_not_cut(c, *model, other, ranks).empty()) {
+      continue;
+    }
+    if (other > tensor) {
+      nearest += str(nearest.empty() ? "" : " or ", other);
+      break;
+    }
+    nearest = str(other);
+  }
+  problems.push_back(str("dist.tensor = ", tensor, " does not divide ", why,
+                         nearest.empty() ? "" : "; the nearest that works: ", nearest));
+  return false;
 }
 
 void find_graph_problems(const Config& c, int ranks, std::vector<std::string>& problems) {
@@ -129,8 +187,10 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
   }
   find_checkpoint_problems(config.checkpoint, problems);
   find_text_problems(config, problems);
-  append(problems, config.train.batch_plan(ranks).problems());
   append(problems, config.model->problems());
+  if (find_tensor_problems(config, ranks, problems)) {
+    append(problems, config.batch_plan(ranks).problems());
+  }
   find_dist_problems(config.dist, ranks, problems);
   find_graph_problems(config, ranks, problems);
   find_unread_settings(config, problems);

@@ -13,7 +13,8 @@ namespace tandem {
 
 struct BatchPlan {
   int64_t global_batch, given_micro_batch;  // samples; a micro-batch of 0 is a rank's whole share
-  int ranks;
+  int ranks;                                // that take different samples
+  int tensor = 1;                           // that take the same samples each
 
   int64_t share() const { return global_batch / ranks; }
   int64_t micro_batch() const { return given_micro_batch > 0 ? given_micro_batch : share(); }
@@ -24,10 +25,13 @@ struct BatchPlan {
   std::vector<std::string> problems() const {
     const int64_t unit = std::max<int64_t>(given_micro_batch, 1) * ranks,
                   units = global_batch / unit;
-    const std::string divisor =
-        given_micro_batch == 0
-            ? str(ranks, " ranks")
-            : str("train.micro_batch x ranks = ", given_micro_batch, " x ", ranks, " = ", unit);
+    const std::string all =
+        tensor == 1 ? str(ranks) : str("ranks / dist.tensor = ", ranks * tensor, " / ", tensor);
+    const std::string divisor = given_micro_batch > 0
+                                    ? str("train.micro_batch x ", tensor == 1 ? "ranks = " : "",
+                                          given_micro_batch, " x ", all, " = ", unit)
+                                : tensor == 1 ? all + " ranks"
+                                              : str(all, " = ", ranks);
     if (global_batch % unit == 0) {
       return {};
     }

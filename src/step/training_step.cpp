@@ -181,7 +181,7 @@ bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
                   .gate = check_ ? static_cast<Gate*>(&*check_) : &store_->gradients,
                   .recompute = options_.recompute,
                   .attention = options_.attention,
-                  .tensor = groups_.tensor ? &groups_.tensor->collectives() : nullptr};
+                  .tensor = groups_.exchange()};
   if (check_) {
     check_->begin_micro_step(micro_step);
   }

@@ -54,6 +54,13 @@ class TrainingStep {
   // each time. Changes nothing that lasts. `first`: the record of the lost step.
   LostStep run_again(const Input& input, const StepRecord::Copy& first);
 
+  // For forward passes between steps, in `memory` of the same device.
+  Context forward_context(Memory& memory) {
+    return {.stream = stream_,
+            .memory = memory,
+            .gate = &store_->gradients,
+            .tensor = groups_.exchange()};
+  }
   // Where the input of a micro-step stands, so that no two that are needed at once share a place.
   int64_t input_slot(int64_t micro_step) const { return options_.graph ? micro_step : 0; }
 

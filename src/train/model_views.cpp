@@ -77,13 +77,9 @@ bool ModelViews::samples_are_due(int64_t step) const {
          (step == config_.train.steps || validations == 0 || step / validations % every == 0);
 }
 
-Context ModelViews::context() {
-  return {
-      .stream = machine_.stream, .memory = machine_.scratch, .gate = &training_.store().gradients};
-}
-
 std::string ModelViews::text() {
-  const std::unique_ptr<Decoder> decoder = model_.decoder(context(), 1);
+  const std::unique_ptr<Decoder> decoder =
+      model_.decoder(training_.forward_context(machine_.scratch), 1);
   if (!decoder) {
     fail(ExitCode::kConfig,
          str("log.sample_every: a ", config_.model.kind.name(), " has no decoder; set it to 0"));
@@ -116,7 +112,7 @@ PredictedImages ModelViews::images() {
     fail(ExitCode::kConfig,
          str("log.sample_every: a ", config_.model.kind.name(), " is no classifier; set it to 0"));
   }
-  Context inference = context();
+  Context inference = training_.forward_context(machine_.scratch);
   upload_.send({&batch, 1});
   const Tensor logits = on_host(classifier->logits(inference, upload_.fetch(0).input).value());
   const std::span<const float> scores = logits.as<float>();

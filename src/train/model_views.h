@@ -32,7 +32,6 @@ class ModelViews {
   std::string text();
   PredictedImages images();
   Histograms histograms(double gradient_scale);
-  Context context();
   Tensor on_host(const Tensor& data) { return copied_as_f32(machine_.stream, data, host_); }
 
   const Config& config_;

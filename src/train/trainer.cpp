@@ -45,7 +45,8 @@ Trainer::Trainer(const Config& config, World& world)
 
 void Trainer::check_fit() {
   agree(job(), [&] {
-    check_memory(config_, dataset_->info(), data(), machine_.device(), available_bytes_);
+    check_memory(config_, dataset_->info(), machine_.mesh()->stage(), machine_.device(),
+                 available_bytes_);
   });
 }
 
@@ -56,7 +57,7 @@ void Trainer::open_data(bool verifies) {
     if (verifies) {
       verify_content(dataset_->info(), config_.data.verify);
     }
-    model_ = make_model(config_.model, dataset_->info());
+    model_ = make_model(config_.model, dataset_->info(), machine_.mesh()->cut());
     dataset_->require_windows(Split::kTrain, config_.model->context());
     if (config_.train.eval_every > 0) {
       dataset_->require_windows(Split::kVal, config_.model->context());
@@ -73,7 +74,7 @@ void Trainer::build(int ranks_here) {
   open_choices_ = recorder.noted();
   training_ = std::make_unique<TrainingStep>(
       *model_, machine_.mesh()->model(), machine_.stream, machine_.memory, machine_.staging,
-      config_.training_step(machine_.device(), data().size()));
+      config_.training_step(machine_.device(), job().size()));
   training_->store().values.initialize(static_cast<uint64_t>(config_.run.seed));
   window_ = std::make_unique<MetricsWindow>(machine_, *model_, training_->store().values.dtype(),
                                             config_.train.global_batch);
@@ -145,7 +146,7 @@ RunSummary Trainer::summary() const {
           .gradient_bytes = training_->store().gradients.bytes(),
           .samples_per_epoch = dataset_->windows(Split::kTrain, config_.model->context()),
           .skipped_batches = state_.skipped_batches,
-          .graph = config_.graph_text(machine_.device(), data().size()),
+          .graph = config_.graph_text(machine_.device(), job().size()),
           .memory = machine_.memory_at_rest(),
           .measured_choices = chosen_.measured,
           .measuring_s = chosen_.seconds};
@@ -352,12 +353,9 @@ void Trainer::rest() {
 void Trainer::validate() {
   rest();
   leave_out(Phase::kElsewhere, "validating", [&] {
-    const Context context{.stream = machine_.stream,
-                          .memory = machine_.scratch,
-                          .gate = &training_->store().gradients};
-    const Evaluation result =
-        evaluate(*model_, context, *dataset_, config_.model->context(), config_.train.eval_batch(),
-                 config_.train.eval_batches, *upload_, data().control());
+    const Evaluation result = evaluate(
+        *model_, training_->forward_context(machine_.scratch), *dataset_, config_.model->context(),
+        config_.train.eval_batch(), config_.train.eval_batches, *upload_, machine_.mesh()->model());
     state_.val_loss = result.loss;
     if (log_) {
       log_->validation(state_.step, result);

@@ -7,10 +7,11 @@
 
 namespace tandem {
 
-std::unique_ptr<Model> make_model(const ModelConfig& config, const DatasetInfo& data) {
+std::unique_ptr<Model> make_model(const ModelConfig& config, const DatasetInfo& data,
+                                  const Cut& cut) {
   require_kind(data, config->reads_text() ? DatasetKind::kText : DatasetKind::kImages,
                config.kind.name());
-  std::unique_ptr<Model> model = config->make(data);
+  std::unique_ptr<Model> model = cut.count > 1 ? config->make_cut(data, cut) : config->make(data);
   freeze(*model, config.freeze);
   return model;
 }
@@ -52,9 +53,11 @@ void freeze(Model& model, const std::string& patterns) {
 ParameterCount parameter_count(Model& model) {
   ParameterCount count;
   for (const Parameter* parameter : parameters_of(model)) {
-    const int64_t elements = parameter->shape.elements();
-    count.all += elements;
-    count.trained += parameter->wanted() ? elements : 0;
+    for (const Piece& piece : pieces_of(*parameter)) {
+      const int64_t elements = piece.slice.whole().elements();
+      count.all += elements;
+      count.trained += parameter->wanted() ? elements : 0;
+    }
   }
   return count;
 }

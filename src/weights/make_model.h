@@ -10,15 +10,17 @@
 namespace tandem {
 
 // The model of the settings, with the parameters of model.freeze frozen. Vocabulary, classes and
-// image size come from the dataset. Error kData if the dataset is of the wrong kind for the model.
-std::unique_ptr<Model> make_model(const ModelConfig& model, const DatasetInfo& data);
+// image size come from the dataset. `cut`: what this rank has of it. Error kData if the dataset is
+// of the wrong kind for the model.
+std::unique_ptr<Model> make_model(const ModelConfig& model, const DatasetInfo& data,
+                                  const Cut& cut = {});
 
 // Freezes parameters by their names or by those of all their pieces. `patterns` are names separated
 // by commas, in which * stands for any characters. Error kConfig if one fits no parameter or only
 // some pieces of one, or if nothing is left to train.
 void freeze(Model& model, const std::string& patterns);
 
-// Elements of all parameters, and of those that are trained.
+// Elements of all parameters of the whole model, and of those that are trained.
 struct ParameterCount {
   int64_t all = 0;
   int64_t trained = 0;

@@ -2,6 +2,7 @@
 // must be equal.
 #include <algorithm>
 
+#include "comm/mesh.h"
 #include "comm/transport/nccl_collectives.h"
 #include "src/device/cuda.h"
 #include "src/estimate/estimate.h"
@@ -54,7 +55,7 @@ DatasetInfo data_for(const Config& config) {
 }
 
 MicroBatch zeros(const Config& config, const DatasetInfo& data) {
-  const int64_t samples = config.train.batch_plan(ranks()).micro_batch();
+  const int64_t samples = config.batch_plan(ranks()).micro_batch();
   const bool text = data.kind == DatasetKind::kText;
   const int64_t targets = samples * (text ? config.model->context() : 1);
   MicroBatch batch{.samples = samples, .target_count = targets};
@@ -91,11 +92,13 @@ Used run(const Config& config, const DatasetInfo& data, Device device) {
   Stream stream = Stream::compute(device);
   Memory memory(stream);
   Memory staging = device == Device::kCpu ? memory : Memory::pinned();
-  Group group(control, nccl ? *nccl : test_world().collectives(), memory,
-              nodes_of(control, "host", std::stoi(config.dist.node_size)), config.dist.shard);
-  const auto model = make_model(config.model, data);
-  TrainingStep training(*model, group, stream, memory, staging,
-                        config.training_step(stream.device(), group.size()));
+  const Mesh mesh(control, nccl ? *nccl : test_world().collectives(), memory,
+                  nodes_of(control, "host", std::stoi(config.dist.node_size)), config.dist.shard,
+                  {.tensor = static_cast<int>(config.dist.tensor)});
+  const Group& group = mesh.stage();
+  const auto model = make_model(config.model, data, mesh.cut());
+  TrainingStep training(*model, mesh.model(), stream, memory, staging,
+                        config.training_step(stream.device(), ranks()));
   training.store().values.initialize(1);
   Uploader uploader(stream, memory, staging, data, training.store().values.dtype());
   const MicroBatch batch = zeros(config, data);
@@ -105,7 +108,7 @@ Used run(const Config& config, const DatasetInfo& data, Device device) {
   StepRecord::Copy pending;
   for (int64_t step = 0; step < 3; ++step) {
     group.stream().synchronize();
-    before = group.wire();
+    before = mesh.wire();
     uploader.send(batches);
     training.run({.step = step,
                   .lr = 1e-3,
@@ -118,7 +121,7 @@ Used run(const Config& config, const DatasetInfo& data, Device device) {
   Used used{.peak_bytes = memory.total().peak_bytes,
             .reserved_bytes = memory.reserved_bytes(),
             .blocks = memory.system_allocations(),
-            .wire = (group.wire() - before).payload()};
+            .wire = (mesh.wire() - before).payload()};
   for (int i = 0; i < kMemoryClasses; ++i) {
     used.class_bytes[static_cast<size_t>(i)] = memory.use(static_cast<MemoryClass>(i)).peak_bytes;
   }
@@ -195,6 +198,25 @@ TEST(Estimate, IsWhatEveryStageUses) {
           config.train.recompute = true;
           expect_estimated(config, device, ranks());
         }
+      }
+    }
+  });
+}
+
+TEST(Estimate, IsWhatAModelUsesThatIsCut) {
+  if (ranks() % 2 != 0) {
+    GTEST_SKIP() << "for two or four ranks";
+  }
+  for_each_device([](Device device) {
+    for (const char* kind : {"gpt", "llama"}) {
+      for (int64_t zero = 0; zero < 4; ++zero) {
+        SCOPED_TRACE(str(kind, ", zero ", zero));
+        Config config = config_of(kind);
+        config.dist.tensor = 2;
+        config.dist.zero = zero;
+        config.train.recompute = zero % 2 == 1;
+        config.train.precision = zero > 1 ? DType::kBf16 : DType::kF32;
+        expect_estimated(config, device, ranks());
       }
     }
   });

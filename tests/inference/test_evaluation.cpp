@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "comm/transport/local_control.h"
+#include "comm/transport/self_collectives.h"
 #include "layers/embedding/embedding.h"
 #include "layers/models/classifier.h"
 #include "src/inference/evaluation.h"
@@ -103,7 +104,9 @@ class EvaluationOfBigrams : public ::testing::Test {
 
   SevenWindows data_;
   Bigrams model_;
-  LocalControl alone_;
+  LocalControl control_;
+  SelfCollectives collectives_;
+  Group alone_{control_, collectives_, test_memory(), {0}};
 };
 
 TEST_F(EvaluationOfBigrams, IsTheMeanOverTargets) {

@@ -57,7 +57,7 @@ class LostPeer : public ::testing::Test {
     model_ = make_model(config_.model, data_.info());
     training_ = std::make_unique<TrainingStep>(
         *model_, machine_->mesh()->model(), machine_->stream, machine_->memory, machine_->staging,
-        config_.training_step(Device::kCuda, machine_->mesh()->data().size()));
+        config_.training_step(Device::kCuda, machine_->mesh()->job().size()));
     training_->store().values.initialize(1);
     training_->store().values.gather();
     machine_->stream.synchronize();
@@ -112,7 +112,7 @@ TEST_F(LostPeer, EndsAValidation) {
                         .gate = &training_->store().gradients};
   expect_end([&] {
     evaluate(*model_, context, data_, config_.model->context(), 1, 0, upload,
-             machine_->mesh()->data().control());
+             machine_->mesh()->model());
   });
 }
 
