@@ -13,8 +13,11 @@ namespace {
 class CachingDecoder final : public Decoder {
  public:
   CachingDecoder(Transformer& model, const Context& context, int64_t sequences)
-      : context_(context), length_limit_(model.config().context), windows_(sequences) {
-    const HeadLayout heads = model.config().head_layout();
+      : context_(context),
+        cut_(model.config().cut),
+        length_limit_(model.config().context),
+        windows_(sequences) {
+    const HeadLayout heads = model.config().heads_here();
     const Shape shape{sequences, heads.kv_heads, length_limit_, heads.width};
     for (int64_t i = 0; i < model.config().layers; ++i) {
       caches_.push_back({context_.activation(shape, model.dtype()),
@@ -65,11 +68,12 @@ class CachingDecoder final : public Decoder {
     }
     const Tensor input = context_.activation(ids.shape(), DType::kI32);
     copy(context_.stream, ids, input);
-    context_.rows = {sequences, count, {0, sequences * count}};
+    context_.rows = BatchRows::of(ids.shape(), cut_);
     return run_blocks(context_, blocks_, {Variable(input)})[0].value();
   }
 
   Context context_;
+  Cut cut_;
   int64_t length_limit_;
   std::vector<KeyValueCache> caches_;          // one for each layer
   std::vector<Block> blocks_;                  // the model's blocks, which use the caches

@@ -16,6 +16,8 @@ namespace tandem {
 // / 2 tokens (at least one) are kept and read again as a sequence that starts at position 0.
 // Generation continues from there.
 //
+// Ranks that cut the model call it alike, and get the same logits.
+//
 // Logits are [S, columns], of the type of the parameters, on the model's device; the first `vocab`
 // of the columns are the vocabulary.
 class Decoder {

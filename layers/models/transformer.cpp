@@ -26,19 +26,36 @@ Parameter vocabulary(const char* name, const TransformerConfig& config) {
   return parameter;
 }
 
-// x [B * T, C] -> [B, C]: the last position of each sequence, without a gradient.
+// x [B * T, C], or more rows, -> [B, C]: the last position of each sequence, without a gradient.
 Variable last_positions(Context& context, const Variable& x) {
   const int64_t batch = context.rows.batch, length = context.rows.length, width = x.shape()[1];
+  const auto row = [&](int64_t n, int64_t count) {
+    return x.value().slice(n * width, count * width);
+  };
   if (length == 1 || batch == 1) {
-    return Variable(
-        x.value().slice(x.elements() - batch * width, batch * width).reshape({batch, width}));
+    return Variable(row(batch * length - batch, batch).reshape({batch, width}));
   }
   const Tensor last = context.activation({batch, width}, x.value().dtype());
   for (int64_t b = 0; b < batch; ++b) {
-    copy(context.stream, x.value().slice(((b + 1) * length - 1) * width, width),
-         last.slice(b * width, width));
+    copy(context.stream, row((b + 1) * length - 1, 1), last.slice(b * width, width));
   }
   return Variable(last);
+}
+
+// logits [B, columns] of this rank's part of the vocabulary -> [B, vocab], on all ranks.
+Variable of_whole_vocabulary(Context& context, const Variable& logits, int64_t vocab) {
+  const int64_t batch = logits.shape()[0], columns = logits.shape()[1];
+  const Variable all = gather_rows(context, logits);
+  const Tensor whole = context.activation({batch, vocab}, logits.dtype());
+  const int ranks = static_cast<int>(all.shape()[0] / batch);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Range here = Cut{rank, ranks}.of(vocab);
+    for (int64_t b = 0; b < batch; ++b) {
+      copy(context.stream, all.value().slice((rank * batch + b) * columns, here.count()),
+           whole.slice(b * vocab + here.begin, here.count()));
+    }
+  }
+  return Variable(whole);
 }
 
 }  // namespace
@@ -71,10 +88,10 @@ Variable Transformer::logits(Context& context, const Tensor& tokens) {
     return str("Transformer: tokens ", tokens.shape(), " with a context of ", config_.context);
   });
   const int64_t rows = tokens.elements(), ranks = config_.cut.count;
-  require(rows % ranks == 0,
+  require(rows % ranks == 0 || !context.tape,
           [&] { return str("Transformer: ", ranks, " ranks cannot divide ", rows, " rows"); });
-  context.rows = {tokens.shape()[0], tokens.shape()[1], config_.cut.of(rows)};
-  return Classifier::logits(context, tokens);
+  context.rows = BatchRows::of(tokens.shape(), config_.cut);
+  return with_rows(context, Classifier::logits(context, tokens), rows);
 }
 
 // Empty caches: whole sequences.
@@ -98,10 +115,8 @@ std::vector<Block> Transformer::blocks_over(std::span<KeyValueCache> caches) {
   const bool is_last_alone = !caches.empty();
   blocks.push_back(
       {{"head", parameters_in(norm_f_)}, [this, is_last_alone](Context& context, Flow x) -> Flow {
-         for (Variable& part : x) {
-           part = is_last_alone ? last_positions(context, part) : part;
-         }
-         return {head(context, std::move(x))};
+         const Variable normal = normalized(context, x, norm_f_);
+         return {is_last_alone ? last_logits(context, normal) : head(context, normal)};
        }});
   if (head_weight_) {
     blocks.back().parameters.push_back(&*head_weight_);
@@ -112,14 +127,19 @@ std::vector<Block> Transformer::blocks_over(std::span<KeyValueCache> caches) {
 Variable Transformer::embed(Context& context, const Tensor& tokens, int64_t first_position) {
   Variable all = embedding(context, tokens, wte_, wpe_ ? &*wpe_ : nullptr, first_position);
   Variable rows = std::move(all).reshape({tokens.elements(), config_.width});
+  rows = with_rows(context, std::move(rows), context.rows.here.count() * config_.cut.count);
   return dropout(context, scatter_add_rows(context, std::move(rows)), config_.dropout,
                  kEmbeddingSite);
 }
 
-Variable Transformer::head(Context& context, Flow x) {
-  const Variable normal = normalized(context, x, norm_f_);
-  Parameter& weight = head_weight_ ? *head_weight_ : wte_;
-  return linear(context, normal, weight, nullptr, Reads::kAllRows);
+Variable Transformer::head(Context& context, const Variable& x) {
+  return linear(context, x, head_weight_ ? *head_weight_ : wte_, nullptr, Reads::kAllRows);
+}
+
+Variable Transformer::last_logits(Context& context, const Variable& x) {
+  const Variable last = last_positions(context, gather_rows(context, x));
+  const Variable logits = linear(context, last, head_weight_ ? *head_weight_ : wte_, nullptr);
+  return context.tensor ? of_whole_vocabulary(context, logits, config_.vocab) : logits;
 }
 
 double Transformer::flops_per_sample() const {

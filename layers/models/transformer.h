@@ -45,7 +45,9 @@ class Transformer final : public Classifier {
 
  private:
   Variable embed(Context& context, const Tensor& tokens, int64_t first_position);
-  Variable head(Context& context, Flow x);
+  // x: rows of this rank, normalised. Logits of all rows, and of the last ones of sequences.
+  Variable head(Context& context, const Variable& x);
+  Variable last_logits(Context& context, const Variable& x);
 
   TransformerConfig config_;
   Parameter wte_;

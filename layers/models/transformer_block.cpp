@@ -1,10 +1,12 @@
 #include "layers/models/transformer_block.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "layers/activation/activation.h"
 #include "layers/add/add.h"
 #include "layers/dropout/dropout.h"
+#include "src/device/copy.h"
 
 namespace tandem {
 
@@ -20,6 +22,21 @@ Flow end_of_block(Context& context, const Variable& residual, Variable branch) {
 }
 
 }  // namespace
+
+Variable with_rows(Context& context, Variable x, int64_t rows) {
+  const int64_t width = x.shape()[1], here = x.shape()[0], common = std::min(here, rows) * width;
+  if (rows == here) {
+    return x;
+  }
+  require(!context.tape, "with_rows: only without a tape");
+  if (rows < here) {
+    return Variable(x.value().slice(0, common).reshape({rows, width}));
+  }
+  const Tensor all = context.activation({rows, width}, x.dtype());
+  copy(context.stream, x.value(), all.slice(0, common));
+  zero(context.stream, all.slice(common, rows * width - common));
+  return Variable(all);
+}
 
 Variable normalized(Context& context, Flow& x, Norm& norm) {
   if (x.size() == 1) {
@@ -80,13 +97,15 @@ Linear TransformerBlock::up() const {
 Variable TransformerBlock::attend(Context& context, Variable qkv, KeyValueCache* cache) const {
   const HeadLayout heads = config_.heads_here();
   const int64_t batch = context.rows.batch, length = context.rows.length;
-  qkv = std::move(qkv).reshape({batch, length, heads.row()});
+  const int64_t rows = qkv.shape()[0];
+  qkv = with_rows(context, std::move(qkv), batch * length).reshape({batch, length, heads.row()});
   if (config_.style.is_rotary) {
     qkv = rope(context, std::move(qkv), heads, cache ? cache->length : 0, config_.rope);
   }
   Variable y =
       cache ? attention_cached(context, qkv, heads, *cache) : attention(context, qkv, heads);
-  return std::move(y).reshape({batch * length, heads.heads * heads.width});
+  return with_rows(context, std::move(y).reshape({batch * length, heads.heads * heads.width}),
+                   rows);
 }
 
 Variable TransformerBlock::feed_forward(Context& context, const Variable& x) {

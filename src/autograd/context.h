@@ -6,7 +6,7 @@
 #include "src/autograd/attention_kernels.h"
 #include "src/autograd/op.h"
 #include "src/autograd/variable.h"
-#include "src/core/range.h"
+#include "src/core/slice.h"
 #include "src/core/step_numbers.h"
 #include "src/device/stream.h"
 
@@ -17,10 +17,14 @@ class Gate;
 class Tape;
 
 // Which rows of a batch of sequences [batch, length] the activations between blocks have. Ranks
-// that cut layers have a run of whole rows each.
+// that cut layers have equally many rows each. Without a tape, the last ones may be padding.
 struct BatchRows {
   int64_t batch = 0, length = 0;  // 0: activations have whole samples along axis 0
-  Range here{};                   // in [0, batch * length)
+  Range here{};                   // of rows
+  static BatchRows of(const Shape& tokens, const Cut& cut) {
+    const int64_t rows = (tokens.elements() + cut.count - 1) / cut.count * cut.count;
+    return {tokens[0], tokens[1], cut.of(rows)};
+  }
 };
 
 struct Context {

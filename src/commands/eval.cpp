@@ -6,6 +6,7 @@
 
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
+#include "src/core/counted.h"
 #include "src/core/visible_text.h"
 #include "src/device/ranks/agreement.h"
 #include "src/inference/evaluation.h"
@@ -31,7 +32,7 @@ same bits for every number of ranks.)";
 
 struct Request {
   std::string checkpoint, base, data;
-  int64_t batch = 0, context = 0;
+  int64_t batch = 0, context = 0, tensor = 1;
   std::optional<DType> precision;
   RunConfig run{};
   bool verify = false, json = false, help = false;
@@ -50,6 +51,7 @@ struct Request {
                         {"bf16", DType::kBf16},
                         {"fp16", DType::kFp16}},
                        "type of weights and activations; model: as in training, or in its files");
+    options.add("tensor", tensor, "ranks that cut each layer of a gpt or llama", 1, 1024);
     options.add("verify", verify, "hash the whole dataset first, also above 512 MiB");
     run.bind_device(options, "device");
     options.add("threads", run.threads, "CPU threads a rank; 0: its share of the cores", 0, 4096);
@@ -100,12 +102,16 @@ ExitCode eval_command(const Words& words, World& world) {
     if (!request.help && request.checkpoint.empty()) {
       problems.push_back("--checkpoint is missing, such as `tandem eval runs/NAME`");
     }
+    if (world.size() % request.tensor != 0) {
+      problems.push_back(
+          str("--tensor ", request.tensor, " does not divide the ", counted(world.size(), "rank")));
+    }
     fail_if_any(problems);
   });
   if (request.help) {
     return print_help(request.options, world);
   }
-  Machine machine(request.run, {.backend = Backend::kMpi}, world);
+  Machine machine(request.run, {.tensor = request.tensor, .backend = Backend::kMpi}, world);
   const std::string checkpoint =
       on_root(control, [&] { return resolve_checkpoint(request.checkpoint); });
   std::unique_ptr<Dataset> dataset;

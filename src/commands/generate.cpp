@@ -11,6 +11,7 @@
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
 #include "src/core/visible_text.h"
+#include "src/device/ranks/agreement.h"
 #include "src/inference/token_sampler.h"
 #include "src/inference/trained_model.h"
 #include "src/io/file.h"
@@ -28,7 +29,8 @@ constexpr const char* kUsage = R"(tandem generate: continues a text with a train
   tandem generate runs/NAME --prompt "Once upon" --tokens 200 --temperature 0.8 --top-k 40
 
 Prints the tokens as they come, on a terminal after the prompt. The same seed gives the same text. runs/NAME is the same
-as --checkpoint runs/NAME. A GPU computes in the type that the model was trained in, the CPU in f32.)";
+as --checkpoint runs/NAME. A GPU computes in the type that the model was trained in, the CPU in f32. The ranks of
+`mpirun -np N tandem generate` cut each layer, for a model that is too large for one.)";
 
 struct Request {
   std::string checkpoint, base, prompt, tokenizer;
@@ -206,10 +208,23 @@ std::vector<int32_t> ends_of(const std::string& checkpoint, const Tokenizer& tok
   return tokenizer.end_of_text() ? std::vector{*tokenizer.end_of_text()} : std::vector<int32_t>{};
 }
 
-// Continues the prompt with all samples side by side. Without JSON the first one that has not ended
-// is printed as it comes.
-void write_texts(const Request& request, const std::vector<int32_t>& prompt, int64_t vocab,
-                 Decoder& decoder, Stream& stream, std::span<Sample> samples, bool more_follow) {
+// Throws Error(kConfig) unless so many ranks can cut the model.
+void require_cut(const Config& config, int ranks) {
+  const std::optional<TransformerConfig> model = config.model->transformer();
+  const std::string why = ranks == 1 ? ""
+                          : model    ? model->why_not_cut(ranks)
+                                     : "a model of this kind";
+  if (!why.empty()) {
+    fail(ExitCode::kConfig,
+         str("tandem generate cuts a model over its ranks, and ", ranks, " cannot divide ", why,
+             "; start it with another number, or without mpirun"));
+  }
+}
+
+// Continues the prompt with all samples side by side. If it prints, the first one that has not
+// ended is printed as it comes.
+void write_texts(const std::vector<int32_t>& prompt, int64_t vocab, Decoder& decoder,
+                 Stream& stream, std::span<Sample> samples, bool more_follow, bool prints) {
   Memory host(Device::kCpu);
   std::vector<int32_t> tokens(samples.size());
   Tensor logits = decoder.prefill(prompt);
@@ -221,7 +236,7 @@ void write_texts(const Request& request, const std::vector<int32_t>& prompt, int
       tokens[s] = samples[s].next(
           seen.as<float>().subspan(s * static_cast<size_t>(columns), static_cast<size_t>(vocab)));
     }
-    while (!request.json && printed != samples.end()) {
+    while (prints && printed != samples.end()) {
       printed->printer().print();
       if (!printed->ended()) {
         break;
@@ -237,21 +252,28 @@ void write_texts(const Request& request, const std::vector<int32_t>& prompt, int
 }
 
 void generate(const Request& request, World& world) {
-  const std::string checkpoint = resolve_checkpoint(request.checkpoint);
-  const Config config = config_of(checkpoint);
-  if (!config.model->reads_text()) {
-    fail(ExitCode::kConfig, str(checkpoint, ": model.kind = ", config.model.kind.name(),
-                                " writes no text; use a gpt or llama"));
-  }
-  DatasetInfo sizes;
-  sizes.path = tokenizer_path(request, checkpoint, config);
-  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_at(sizes.path);
-  sizes.kind = DatasetKind::kText;
-  sizes.vocab_size = tokenizer->vocab_size();
-  const std::vector<int32_t> prompt = prompt_of(request, *tokenizer);
-  const std::vector<int32_t> ends = ends_of(checkpoint, *tokenizer);
+  std::string checkpoint;
+  Config config;
+  DatasetInfo sizes{.kind = DatasetKind::kText};
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::vector<int32_t> prompt, ends;
+  agree(world.control(), [&] {
+    checkpoint = resolve_checkpoint(request.checkpoint);
+    config = config_of(checkpoint);
+    if (!config.model->reads_text()) {
+      fail(ExitCode::kConfig, str(checkpoint, ": model.kind = ", config.model.kind.name(),
+                                  " writes no text; use a gpt or llama"));
+    }
+    require_cut(config, world.size());
+    sizes.path = tokenizer_path(request, checkpoint, config);
+    tokenizer = tokenizer_at(sizes.path);
+    sizes.vocab_size = tokenizer->vocab_size();
+    prompt = prompt_of(request, *tokenizer);
+    ends = ends_of(checkpoint, *tokenizer);
+  });
 
-  Machine machine(request.run, {.backend = Backend::kMpi}, world);
+  const bool is_first = world.rank() == 0;
+  Machine machine(request.run, {.tensor = world.size(), .backend = Backend::kMpi}, world);
   const DType dtype = machine.device() == Device::kCpu ? DType::kF32 : config.train.precision;
   const TrainedModel trained =
       load_trained_model(checkpoint, request.base, sizes, dtype, machine, world.control());
@@ -269,14 +291,14 @@ void generate(const Request& request, World& world) {
     for (int64_t s = first; s < first + count; ++s) {
       samples.emplace_back(request, ends, *tokenizer, s);
     }
-    write_texts(request, prompt, tokenizer->vocab_size(), *decoder, machine.stream, samples,
-                first + count < request.samples);
+    write_texts(prompt, tokenizer->vocab_size(), *decoder, machine.stream, samples,
+                first + count < request.samples, is_first && !request.json);
     for (Sample& sample : samples) {
       tokens += sample.tokens();
       json["samples"].push_back({{"text", sample.printer().kept()}, {"tokens", sample.tokens()}});
     }
   }
-  if (request.json) {
+  if (request.json && is_first) {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
     json["tokens"] = tokens;
     json["seconds"] = seconds.count();
@@ -288,13 +310,14 @@ void generate(const Request& request, World& world) {
 }  // namespace
 
 ExitCode generate_command(const Words& words, World& world) {
-  require_one_process(world, "generate");
   Request request;
-  std::vector<std::string> problems = request.options.apply_words(words, "checkpoint");
-  if (!request.help && request.checkpoint.empty()) {
-    problems.push_back("--checkpoint is missing, such as `tandem generate runs/NAME`");
-  }
-  fail_if_any(problems);
+  agree(world.control(), [&] {
+    std::vector<std::string> problems = request.options.apply_words(words, "checkpoint");
+    if (!request.help && request.checkpoint.empty()) {
+      problems.push_back("--checkpoint is missing, such as `tandem generate runs/NAME`");
+    }
+    fail_if_any(problems);
+  });
   if (request.help) {
     return print_help(request.options, world);
   }

@@ -78,10 +78,6 @@ bool find_tensor_problems(const Config& c, int ranks, std::vector<std::string>& 
                            c.model.kind.name(), "; use dist.tensor = 1"));
     return false;
   }
-  if (c.log.sample_every > 0) {
-    problems.push_back(str("log.sample_every = ", c.log.sample_every, " with dist.tensor = ",
-                           tensor, ": a model that is cut writes no samples; set it to 0"));
-  }
   if (!model->problems().empty()) {
     return true;
   }

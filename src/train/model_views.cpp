@@ -48,9 +48,10 @@ ModelViews::ModelViews(const Config& config, const Dataset& dataset, Model& mode
 }
 
 void ModelViews::show(int64_t step, double gradient_scale, RunLog* log) {
-  // Where blocks gather their weights, all ranks compute the same samples.
-  const bool samples = samples_are_due(step) && (training_.store().gradients.is_collective() ||
-                                                 machine_.mesh()->job().rank() == 0);
+  // Where blocks gather their weights or exchange rows, all ranks compute the same samples.
+  const Mesh& mesh = *machine_.mesh();
+  const bool is_collective = training_.store().gradients.is_collective() || mesh.tensor();
+  const bool samples = samples_are_due(step) && (is_collective || mesh.job().rank() == 0);
   if (samples && config_.model->reads_text()) {
     const std::string sample = text();
     if (log) {

@@ -57,7 +57,7 @@ MUTANTS = [
            "  ranks.stream().wait(context.stream.record());\n", "",
            ["step.two_axes_comm-late_1", "step.two_axes_compute-late_1", "step.tensor_parallel_compute-late"]),
     Mutant("exchange: rows are read before they have come over NCCL", "layers/exchange/exchange.cpp",
-           "  context.gate ? context.gate->await_exchange(context.stream, there_)\n               : context.stream.wait(there_);\n", "",
+           "  context.gate ? context.gate->await_exchange(context.stream, there_) : context.stream.wait(there_);\n", "",
            ["step.two_axes_comm-late_1", "step.tensor_parallel_comm-late"]),
     Mutant("mesh: exchanges wait for sums of gradients", "comm/mesh.cpp",
            "memory, node_of_rank, sharing, true);", "memory, node_of_rank, sharing);",

@@ -60,7 +60,7 @@ MUTANTS = [
            "windows_[s].end() - kept + 1);", "windows_[s].end() - kept);",
            ["layers.decoder"]),
     Mutant("decoder: the last position of the first sequence stands for all", "layers/models/transformer.cpp",
-           "slice(((b + 1) * length - 1) * width, width)", "slice((length - 1) * width, width)",
+           "row((b + 1) * length - 1, 1)", "row(length - 1, 1)",
            ["layers.decoder"]),
     Mutant("attention: the CPU takes its own kernels in place of cuDNN's", "layers/attention/attention.cpp",
            'refuse("cuDNN computes on GPUs; set run.device = cuda");', "return;",

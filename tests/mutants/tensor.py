@@ -14,7 +14,7 @@ MUTANTS = [
            "kernels::add_row_parts(device, parts_, ", "kernels::add_row_parts(device, 1, ",
            ["step.two_axes_np2"]),
     Mutant("tensor: an exchange is not waited for", "layers/exchange/exchange.cpp",
-           "  context.gate ? context.gate->await_exchange(context.stream, there_)\n               : context.stream.wait(there_);\n", "",
+           "  context.gate ? context.gate->await_exchange(context.stream, there_) : context.stream.wait(there_);\n", "",
            ["step.two_axes_np2"]),
     Mutant("tensor: a mask begins with the first row of each rank", "layers/dropout/dropout.cpp",
            "{{rows.here.begin * row, rows.here.end * row}, ", "{{0, rows.here.count() * row}, ",
