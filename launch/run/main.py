@@ -50,12 +50,14 @@ def options(arguments):
     return chosen
 
 
-def rank_count(hosts, all_hosts, batch):
-    """All slots; with fewer hosts than asked for, the most of them that share the global batch evenly."""
+def rank_count(hosts, all_hosts, batch, tensor):
+    """All slots; with fewer hosts than asked for, the most that dist.tensor divides into groups that share the global batch evenly."""
     ranks = sum(host.slots for host in hosts)
     if len(hosts) == len(all_hosts):
         return ranks
-    return next(count for count in range(ranks, 0, -1) if batch % count == 0)
+    if ranks < tensor:
+        raise Failure(TEMPORARY, f"dist.tensor = {tensor} needs as many ranks, and the hosts that answered have {ranks}: start more hosts")
+    return next(tensor * groups for groups in range(ranks // tensor, 0, -1) if batch % groups == 0)
 
 
 def network(hosts, net, uses_gpus):
@@ -114,7 +116,7 @@ def main(arguments):
         host.slots = host.slots or len(host.facts.get("gpu", [])) or 1
 
     # What follows for the job from its hosts.
-    ranks = rank_count(hosts, all_hosts, int(settings["train.global_batch"]))
+    ranks = rank_count(hosts, all_hosts, int(settings["train.global_batch"]), int(settings["dist.tensor"]))
     uses_gpus = settings["run.device"] != "cpu" and any("gpu" in host.facts for host in hosts)
     net = network(hosts, chosen.net, uses_gpus)
     types = instances()
