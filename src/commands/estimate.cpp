@@ -84,15 +84,19 @@ DatasetInfo describe_data(const Request& request) {
   return data;
 }
 
+// On the training machine, which has the device and data.
+std::vector<std::string> problems_there(Config config, int ranks) {
+  config.run.device = std::nullopt;
+  config.data.path = "data.h5";
+  return problems_of(config, ranks);
+}
+
 void resolve(Request& request, const Words& words) {
   std::vector<std::string> problems = apply_settings(request.options, words);
   if (!request.help) {
-    Config checked = request.config;  // as on the training machine, which has the device and data
-    checked.run.device = std::nullopt;
-    checked.data.path = "data.h5";
     const int ranks = static_cast<int>(request.ranks);
-    append(problems, problems_of(checked, ranks));
-    append(problems, problems.empty() ? too_long(checked, ranks) : Words());
+    append(problems, problems_there(request.config, ranks));
+    append(problems, problems.empty() ? too_long(request.config, ranks) : Words());
   }
   fail_if_any(problems);
 }
@@ -156,15 +160,26 @@ Job job_of(const Request& request) {
 
 std::vector<EstimateRow> rows_of(const Config& config, const DatasetInfo& data, const Job& job) {
   std::vector<EstimateRow> rows;
+  const auto add = [&](const Config& tried, bool is_given) {
+    rows.push_back({.config = tried,
+                    .estimate = estimate(tried, data, job),
+                    .largest_micro_batch = largest_micro_batch(tried, data, job),
+                    .is_given = is_given});
+  };
   for (int64_t zero = 0; zero < 4; ++zero) {
     for (const bool recompute : {false, true}) {
-      EstimateRow row{.config = config};
-      row.config.dist.zero = zero;
-      row.config.train.recompute = recompute;
-      row.estimate = estimate(row.config, data, job);
-      row.largest_micro_batch = largest_micro_batch(row.config, data, job);
-      row.is_given = zero == config.dist.zero && config.train.recompute == recompute;
-      rows.push_back(std::move(row));
+      Config tried = config;
+      tried.dist.zero = zero;
+      tried.train.recompute = recompute;
+      add(tried, zero == config.dist.zero && config.train.recompute == recompute);
+    }
+  }
+  for (const int64_t tensor : {1, 2, 4, 8}) {
+    Config tried = config;
+    tried.dist.tensor = tensor;
+    if (config.model->transformer() && tensor != config.dist.tensor && tensor <= job.node_size &&
+        problems_there(tried, job.ranks).empty()) {
+      add(tried, false);
     }
   }
   return rows;

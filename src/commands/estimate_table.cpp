@@ -17,6 +17,9 @@ std::string remedies(const std::vector<EstimateRow>& rows, const EstimateRow& gi
                      const Job& job) {
   std::vector<std::string> ways;
   const auto needs = [](const EstimateRow& row) { return format_bytes(row.estimate.peak_bytes); };
+  const auto is_cut_alike = [&](const EstimateRow& row) {
+    return row.config.dist.tensor == given.config.dist.tensor;
+  };
   for (const EstimateRow& row : rows) {
     const bool same_recompute = row.config.train.recompute == given.config.train.recompute;
     if (same_recompute && row.config.dist.zero > given.config.dist.zero && row.fits(job)) {
@@ -26,8 +29,14 @@ std::string remedies(const std::vector<EstimateRow>& rows, const EstimateRow& gi
   }
   for (const EstimateRow& row : rows) {
     if (row.config.dist.zero == given.config.dist.zero && !row.is_given && row.fits(job) &&
-        row.config.train.recompute) {
+        is_cut_alike(row) && row.config.train.recompute) {
       ways.push_back(str("train.recompute = block (", needs(row), ")"));
+    }
+  }
+  for (const EstimateRow& row : rows) {
+    if (!is_cut_alike(row) && row.fits(job)) {
+      ways.push_back(str("dist.tensor = ", row.config.dist.tensor, " (", needs(row), ")"));
+      break;
     }
   }
   if (const int64_t micro_batch =
@@ -35,14 +44,16 @@ std::string remedies(const std::vector<EstimateRow>& rows, const EstimateRow& gi
     ways.push_back(str("train.micro_batch = ", micro_batch));
   }
   for (const EstimateRow& row : rows) {
-    if (ways.empty() && row.fits(job)) {
+    if (ways.empty() && is_cut_alike(row) && row.fits(job)) {
       ways.push_back(str(row.setting(), " (", needs(row), ")"));
     }
   }
   for (const EstimateRow& row : rows) {
     const int64_t micro_batch = usable_micro_batch(row.config, job, row.largest_micro_batch);
     if (ways.empty() && micro_batch > 0) {
-      ways.push_back(str(row.setting(), " and train.micro_batch = ", micro_batch));
+      ways.push_back(
+          str(is_cut_alike(row) ? row.setting() : str("dist.tensor = ", row.config.dist.tensor),
+              " and train.micro_batch = ", micro_batch));
     }
   }
   std::string text;
@@ -88,10 +99,11 @@ constexpr std::array kColumns = {MemoryClass::kParameters, MemoryClass::kGradien
                                  MemoryClass::kStaging,    MemoryClass::kActivations,
                                  MemoryClass::kWorkspace,  MemoryClass::kData};
 
-// Rows with the same recomputation whose figures are equal, in the order of their stages.
+// Rows with the same recomputation whose figures are equal, in the order of their stages; or a row
+// with a dist.tensor.
 struct Line {
   const EstimateRow* row;
-  std::string zero;  // "2", or "0-3"
+  std::string label;  // "2", or "0-3"
 };
 
 std::string figures(const EstimateRow& row) {
@@ -106,19 +118,36 @@ std::string figures(const EstimateRow& row) {
 
 std::vector<Line> lines_of(const std::vector<EstimateRow>& rows) {
   std::vector<Line> lines;
+  const EstimateRow& given = *std::ranges::find_if(rows, &EstimateRow::is_given);
   for (const EstimateRow& row : rows) {
     const int64_t stage = row.config.dist.zero;
+    if (row.config.dist.tensor != given.config.dist.tensor) {
+      continue;
+    }
     const auto same = std::ranges::find_if(lines, [&](const Line& line) {
       return line.row->config.train.recompute == row.config.train.recompute &&
-             line.zero.ends_with(std::to_string(stage - 1)) && figures(*line.row) == figures(row);
+             line.label.ends_with(std::to_string(stage - 1)) && figures(*line.row) == figures(row);
     });
     if (same == lines.end()) {
       lines.push_back({&row, std::to_string(stage)});
     } else {
-      same->zero = str(same->row->config.dist.zero, '-', stage);
+      same->label = str(same->row->config.dist.zero, '-', stage);
     }
   }
   return lines;
+}
+
+// The given row and those with another dist.tensor; none if there are no others.
+std::vector<Line> lines_of_tensor_sizes(const std::vector<EstimateRow>& rows) {
+  const EstimateRow& given = *std::ranges::find_if(rows, &EstimateRow::is_given);
+  std::vector<Line> lines;
+  for (const EstimateRow& row : rows) {
+    if (row.is_given || row.config.dist.tensor != given.config.dist.tensor) {
+      lines.push_back({&row, std::to_string(row.config.dist.tensor)});
+    }
+  }
+  std::ranges::sort(lines, {}, [](const Line& line) { return line.row->config.dist.tensor; });
+  return lines.size() > 1 ? lines : std::vector<Line>();
 }
 
 // The words of `text`, broken into lines of at most 100 columns; `indent` spaces begin all but the
@@ -138,13 +167,13 @@ std::string wrapped(const std::string& text, size_t indent) {
   return done;
 }
 
-std::string step_table(const std::vector<Line>& lines, const Job& job) {
+std::string step_table(const std::vector<Line>& lines, const Job& job, const char* label) {
   std::string text =
-      formatted("%-4s %-9s %10s %9s %11s %12s %9s %6s %9s\n", "zero", "recompute", "peak",
+      formatted("%-4s %-9s %10s %9s %11s %12s %9s %6s %9s\n", label, "recompute", "peak",
                 "max batch", "sent inside", "sent between", "step ms", "mfu", "exposed");
-  for (const auto& [row, zero] : lines) {
+  for (const auto& [row, value] : lines) {
     const Estimate& e = row->estimate;
-    text += formatted("%-4s %-9s %10s %9ld %11s %12s %9.4g %5.1f%% %9.4g%s\n", zero.c_str(),
+    text += formatted("%-4s %-9s %10s %9ld %11s %12s %9.4g %5.1f%% %9.4g%s\n", value.c_str(),
                       row->recompute().c_str(), format_bytes(e.peak_bytes).c_str(),
                       row->largest_micro_batch, format_bytes(e.wire.inside).c_str(),
                       format_bytes(e.wire.between).c_str(), e.step_s * 1e3, e.mfu * 100,
@@ -163,7 +192,7 @@ std::string memory_table(const std::vector<Line>& lines) {
     }
     text += "\n";
   };
-  add_row("zero", [](const Line& line) { return line.zero; });
+  add_row("zero", [](const Line& line) { return line.label; });
   add_row("recompute", [](const Line& line) { return line.row->recompute(); });
   for (const MemoryClass memory_class : kColumns) {
     add_row(name_of(memory_class), [&](const Line& line) {
@@ -180,6 +209,7 @@ nlohmann::json json_of(const EstimateRow& row, const Job& job) {
     memory[std::string(name_of(column))] = e.class_bytes[static_cast<size_t>(column)];
   }
   return {{"zero", row.config.dist.zero},
+          {"tensor", row.config.dist.tensor},
           {"recompute", row.recompute()},
           {"given", row.is_given},
           {"fits", row.fits(job)},
@@ -204,7 +234,7 @@ std::string estimate_text(const std::vector<EstimateRow>& rows, const DatasetInf
                           const Job& job) {
   const EstimateRow& given = *std::ranges::find_if(rows, &EstimateRow::is_given);
   const int64_t micro_batch = given.config.batch_plan(job.ranks).micro_batch();
-  const std::vector<Line> lines = lines_of(rows);
+  const std::vector<Line> lines = lines_of(rows), sizes = lines_of_tensor_sizes(rows);
   const auto line = [](const auto&... words) { return wrapped(str(words...), 9) + "\n"; };
   return line("job      ", counted(job.ranks, "rank"), ", ", job.node_size,
               " on each node; global batch ", given.config.train.global_batch, ", micro-batch ",
@@ -214,15 +244,15 @@ std::string estimate_text(const std::vector<EstimateRow>& rows, const DatasetInf
                         given.estimate.model_flops / 1e12, given.estimate.flops / 1e12)) +
          line("saving   ", format_bytes(given.estimate.checkpoint_bytes),
               " of host memory a rank, for the copy that a checkpoint is written from") +
-         line("assumed  ", rates(job.hardware)) + "\n" + step_table(lines, job) + "\n" +
-         memory_table(lines) + "\n" +
+         line("assumed  ", rates(job.hardware)) + "\n" + step_table(lines, job, "zero") + "\n" +
+         (sizes.empty() ? "" : step_table(sizes, job, "tp") + "\n") + memory_table(lines) + "\n" +
          wrapped(
              "For one rank: its peak of memory, and below it each class at its own peak; the "
              "largest micro-batch that fits; what the busiest rank sends in a step, inside its "
              "node and between nodes; times in ms. `exposed` is the part of a step that waits "
              "for other ranks.",
              0) +
-         "\n\n" + wrapped(verdict(rows, job), 0);
+         (sizes.empty() ? "" : " `tp` is dist.tensor.") + "\n\n" + wrapped(verdict(rows, job), 0);
 }
 
 std::string estimate_json(const std::vector<EstimateRow>& rows, const DatasetInfo& data,

@@ -9,7 +9,7 @@
 
 namespace tandem {
 
-// The configuration with a ZeRO stage and recomputation of its own.
+// The configuration with another ZeRO stage and recomputation, or another dist.tensor.
 struct EstimateRow {
   Config config;
   Estimate estimate{};
@@ -23,8 +23,9 @@ struct EstimateRow {
   }
 };
 
-// `rows`: without and with recomputation for each ZeRO stage; one of them is the given one. Stages
-// with equal figures share a line. No line is longer than 100 columns; no newline at the end.
+// `rows`: without and with recomputation for each ZeRO stage; one of them is the given one. After
+// these come rows that differ from it in dist.tensor alone. Stages with equal figures share a line.
+// No line is longer than 100 columns; no newline at the end.
 std::string estimate_text(const std::vector<EstimateRow>& rows, const DatasetInfo& data,
                           const Job& job);
 // One JSON object with an entry for each row.

@@ -106,6 +106,13 @@ class Estimates(Workspace):
         self.assertNotIn("does not fit", rows[7])
         self.assertRegex(self.estimate(*large, "--dist.zero", "3", "--train.recompute", "block").stdout,
                          r"dist.zero = 3 with train.recompute = block fits in 38.5 GiB")
+        heads = [*large, "--model.heads", "20", "--dist.zero", "0"]
+        self.assertRegex(" ".join(self.estimate(*heads).stdout.split()), r"dist.tensor = 2 \(\d+.\d GiB\)")
+        rows = json.loads(self.estimate(*heads, "--json").stdout)["rows"]
+        self.assertEqual([row["tensor"] for row in rows], [1] * 8 + [2, 4])
+        whole, halves = rows[0]["memory"]["parameters"], rows[8]["memory"]["parameters"]
+        self.assertAlmostEqual(halves / whole, 0.5, delta=0.01)
+        self.assertEqual(rows[9]["fits"], True)
         tiny = " ".join(self.estimate(*large, "--memory-gib", "0.1").stdout.split())
         self.assertIn("no stage fits, not even with one sample: take more ranks or a smaller model", tiny)
 
@@ -122,10 +129,10 @@ class Estimates(Workspace):
 
     def test_the_tables_fit_a_terminal_and_equal_stages_share_a_line(self):
         job = ["--data.path", self.text, "--train.global_batch", "64"]
-        for ranks, zero in [(1, ["0-3", "0-3"]), (8, ["0", "0", "1", "1", "2", "2", "3", "3"])]:
+        for ranks, zero, tensor in [(1, ["0-3", "0-3"], []), (8, ["0", "0", "1", "1", "2", "2", "3", "3"], ["1", "2", "4"])]:
             lines = self.estimate(*job, "--ranks", ranks, "--gpu", "a100-40").stdout.splitlines()
             self.assertLessEqual(max(map(len, lines)), 100)
-            self.assertEqual([line.split()[0] for line in lines if line[:1].isdigit()], zero)
+            self.assertEqual([line.split()[0] for line in lines if line[:1].isdigit()], zero + tensor)
             self.assertEqual([line.split()[1:] for line in lines if line.startswith("zero ") and "peak" not in line], [zero])
         self.assertIn("1 rank,", self.estimate(*job).stdout)
 
