@@ -235,8 +235,8 @@ ROWS = {
     # In stage 3 with overlap, the next block's weights are gathered while one computes: there is memory for both.
     "dist.overlap": [Row("true", "false", lowers(memory("staging")), same(losses, sent("inside")), ranks=2,
                          given="dist.zero=3 model.layers=3")],
-    "dist.shard": [Row("world", "node", scales(memory("optimizer"), 2, PADDING), ranks=4,
-                       given="dist.zero=1 dist.node_size=2")],
+    "dist.tensor": [Row(1, 2, lowers(memory("parameters")), lowers(memory("optimizer")), ranks=2)],
+    "dist.shard": [Row("world", "node", scales(memory("optimizer"), 2, PADDING), ranks=4, given="dist.zero=1 dist.node_size=2")],
     "dist.node_size": [Row(2, 1, gives(places_sent_to, ["inside"], ["between"]), ranks=2)],
     "dist.unused": [Row("error", "zero", gives(lambda run: run.report.get("unused_parameters"), None, 0), same(losses))],
     "dist.timeout_s": [Live(timeouts)],
