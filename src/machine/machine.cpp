@@ -102,16 +102,20 @@ std::string Machine::description() const {
 }
 
 std::string Machine::sharing(const DistConfig& dist) const {
-  const Group& data = mesh_->data();
-  const int size = data.size(), node = data.node_size();
+  const Group& all = mesh_->stage();
+  const int size = all.size(), node = all.node_size();
   std::string text = counted(size, "rank");
   if (node != size) {
     text += node > 0 ? str(", ", node, " on each node") : ", nodes of different sizes";
   }
-  if (data.parts() > 1) {
+  if (const Group* tensor = mesh_->tensor()) {
+    text += str("; ", tensor->size(), " cut each layer");
+    text += tensor->node_size() == tensor->size() ? "" : ", across nodes, which is slow";
+  }
+  if (all.parts() > 1) {
     text += str("; ZeRO stage ", dist.zero);
     if (dist.zero > 0) {
-      text += data.replicas() > 1 ? " inside a node" : " over all ranks";
+      text += all.replicas() > 1 ? " inside a node" : " over all ranks";
     }
   }
   text += dist.reduce == Reduce::kExact     ? "; exact sums"

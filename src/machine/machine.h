@@ -35,7 +35,7 @@ class Machine {
   Memory scratch;  // of it, for what begins and ends inside a step or a validation
   Memory staging;  // host memory that the device copies from and to; page-locked for a GPU
   Device device() const { return stream.device(); }
-  // All ranks are one data group.
+  // All ranks hold the model together; dist.tensor of them cut it.
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
   const std::vector<int>& node_of_rank() const { return node_of_rank_; }
   const std::vector<std::string>& hosts() const { return hosts_; }  // by rank
@@ -45,7 +45,8 @@ class Machine {
   // Texts for the table at the start of a run:
   // "cuda (NVIDIA H200), nccl" or "CPU, 2 threads"; "CPU (no GPU found)" in a build for GPUs.
   std::string description() const;
-  // "4 ranks, 2 on each node; ZeRO stage 2 over all ranks; ring sums; bus bandwidth 47.6 GB/s"
+  // "4 ranks, 2 on each node; 2 cut each layer; ZeRO stage 2 over all ranks; ring sums; bus
+  // bandwidth 47.6 GB/s"
   std::string sharing(const DistConfig& dist) const;
   std::string memory_at_rest() const;  // "parameters 4.0 MiB, gradients 4.0 MiB": between steps
 

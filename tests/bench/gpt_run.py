@@ -16,13 +16,20 @@ def prepare(tandem, folder):
                    stdout=subprocess.DEVNULL)
 
 
-def started(launcher, tandem, folder, settings):
+def arguments(folder, settings):
+    words = ["train", "--run.name", "r", "--data.path", os.path.join(folder, "text.h5"), "--run.dir", os.path.join(folder, "runs"),
+             "--run.device", "cpu", "--run.threads", "1", "--train.log_every", "1", "--train.eval_batches", "1", "--log.progress", "none",
+             "--log.tensorboard", "false"]
+    return words + [word for key, value in settings.items() for word in ("--" + key, str(value))]
+
+
+def remove_run(folder):
     subprocess.run(["rm", "-rf", "runs"], cwd=folder, check=True)
-    command = ["timeout", "-k", "5", "600", *launcher, tandem, "train", "--run.name", "r", "--data.path", "text.h5",
-               "--run.device", "cpu", "--run.threads", "1", "--train.log_every", "1", "--train.eval_batches", "1",
-               "--log.progress", "none", "--log.tensorboard", "false"]
-    for key, value in settings.items():
-        command += ["--" + key, str(value)]
+
+
+def started(launcher, tandem, folder, settings):
+    remove_run(folder)
+    command = ["timeout", "-k", "5", "600", *launcher, tandem, *arguments(folder, settings)]
     return subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.DEVNULL)
 
 

@@ -248,6 +248,9 @@ class TensorTraining : public ::testing::Test {
       mesh.stage().wait(copy.done);
       trained.losses.push_back(copy.loss());
       trained.norms.push_back(copy.step_state().grad_norm);
+      if (!plan.exact) {
+        expect_norm(trained.norms.back(), training, mesh, model);
+      }
       if (mesh.tensor()) {  // it may sum gradients, too
         const WireCount sent = mesh.tensor()->wire() - before;
         exchanged_ = sent.of(Traffic::kAllGather).total() + sent.of(Traffic::kAllToAll).total();
@@ -279,6 +282,30 @@ class TensorTraining : public ::testing::Test {
     mesh.stage().stream().synchronize();
     test.stream.synchronize();
     return trained;
+  }
+
+  // Each element of the gradient counts once, whoever has it. The norm is a sum in f64.
+  static void expect_norm(double norm, TrainingStep& training, const Mesh& mesh,
+                          const Transformer& model) {
+    const OptimizerShards& shards = training.store().shards;
+    double squares = 0, elements = 0, expected = 0;
+    for (size_t shard = 0; shard < shards.all().size(); ++shard) {
+      for (const Extent& extent : shards.owned_extents(shard)) {
+        elements += static_cast<double>(extent.count);
+        for (const double g :
+             values_of(shards.all()[shard].grad.slice(extent.in_flat, extent.count))) {
+          squares += g * g;
+        }
+      }
+    }
+    for (const Parameter* parameter : parameters_of(model)) {
+      for (const Piece& piece : pieces_of(*parameter)) {
+        expected += static_cast<double>(piece.slice.whole().elements());
+      }
+    }
+    const std::vector<double> sums = mesh.stage().control().sum(std::vector{squares, elements});
+    EXPECT_EQ(sums[1], expected);
+    EXPECT_NEAR(norm, std::sqrt(sums[0]), 1e-12 * norm);
   }
 
   const Ranks world = test_ranks();

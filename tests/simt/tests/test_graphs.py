@@ -49,10 +49,10 @@ class Graphs(Workspace):
 
     def test_validation_and_checkpoints_between_launches_change_no_bit(self):
         often = ["--train.eval_every", "4", "--checkpoint.every_steps", "8", "--train.log_every", "1"]
-        for ranks, zero, micro in [(1, 0, 0), (1, 0, 4), (2, 1, 2), (2, 2, 0), (3, 3, 2), (4, 0, 1)]:
-            with self.subTest(ranks=ranks, zero=zero, micro_batch=micro):
-                self.both(f"gpt-{ranks}-{zero}-{micro}", *GPT, *often, "--train.steps", STEPS, "--dist.zero", zero,
-                          "--train.micro_batch", micro, ranks=ranks)
+        for ranks, zero, micro, tensor in [(1, 0, 0, 1), (1, 0, 4, 1), (2, 1, 2, 1), (2, 2, 0, 1), (3, 3, 2, 1), (4, 0, 1, 1), (4, 2, 2, 2)]:
+            with self.subTest(ranks=ranks, zero=zero, micro_batch=micro, tensor=tensor):
+                self.both(f"gpt-{ranks}-{zero}-{micro}-{tensor}", *GPT, *often, "--train.steps", STEPS, "--dist.zero", zero,
+                          "--train.micro_batch", micro, "--dist.tensor", tensor, ranks=ranks)
         self.both("resnet", *RESNET, *often, "--train.steps", 6, "--train.micro_batch", 2, ranks=2, data=self.digits)
 
     def test_a_resumed_run_equals_one_that_went_on(self):
