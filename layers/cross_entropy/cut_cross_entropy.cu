@@ -85,17 +85,7 @@ __global__ void __launch_bounds__(kThreads)
   if (at < 0 || at >= slice.classes) {
     return;
   }
-  uint64_t best = 0;
-  visit<kThreads, T>(row.begin, row.classes_end, aligned, [&]<int kCount>(int i) {
-    float x[kCount];
-    load_pack(row.data, i, x);
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      const uint64_t place = rank_of(x[k], i + k - row.begin);
-      best = place > best ? place : best;
-    }
-  });
-  best = block_max(best);
+  const uint64_t best = largest_of<T>(row);
   if (threadIdx.x != 0 || ~static_cast<uint32_t>(best) != static_cast<uint32_t>(at)) {
     return;
   }

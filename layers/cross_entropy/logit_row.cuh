@@ -120,6 +120,22 @@ inline __device__ uint64_t rank_of(float x, int column) {
   return uint64_t{ordered} << 32 | ~static_cast<uint32_t>(column);
 }
 
+// rank_of() the largest logit, for a block of kThreads. Every thread must call this.
+template <class T>
+__device__ uint64_t largest_of(const Row<const T>& row) {
+  uint64_t best = 0;
+  visit<kThreads, T>(row.begin, row.classes_end, row.aligned, [&]<int kCount>(int i) {
+    float x[kCount];
+    load_pack(row.data, i, x);
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const uint64_t rank = rank_of(x[k], i + k - row.begin);
+      best = rank > best ? rank : best;
+    }
+  });
+  return block_max(best);
+}
+
 // Calls f<kBlock>() with the number of threads for a row.
 template <class T, class F>
 void with_threads(LogitRows shape, F f) {

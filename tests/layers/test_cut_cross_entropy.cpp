@@ -4,12 +4,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "comm/transport/nccl_collectives.h"
 #include "layers/cross_entropy/cut_cross_entropy.h"
 #include "src/core/slice.h"
-#include "src/device/cuda.h"
+#include "tests/support/device_ranks.h"
 #include "tests/support/harness.h"
-#include "tests/support/mpi_world.h"
 
 namespace tandem::testing {
 namespace {
@@ -20,19 +18,6 @@ class CutCrossEntropy : public ::testing::Test {
     std::vector<double> losses{}, gradient{};  // [rows], [rows, classes]
     double correct = 0;
   };
-
-  Collectives& ranks_of(Device device) {
-    if constexpr (kHasCuda) {
-      if (device == Device::kCuda) {
-        if (!nccl_) {
-          cuda::use_device(test_world().local_rank() % cuda::device_count());
-          nccl_ = std::make_unique<NcclCollectives>(world.control, test_world().timeout_s());
-        }
-        return *nccl_;
-      }
-    }
-    return world.collectives;
-  }
 
   // logits: f32 [rows, classes] on the host. Each rank has its slice of them, with `padding` more
   // columns. The gradient of each loss is 0.25, known before the losses or not.
@@ -47,7 +32,7 @@ class CutCrossEntropy : public ::testing::Test {
                   slice.data<float>() + n * width);
     }
     TestContext test(device);
-    test.context.tensor = &ranks_of(device);
+    test.context.tensor = &collectives_.of(device);
     const Tensor ids = to_device(int_tensor({rows}, targets), device);
     const Variable x = Variable::leaf(to_device(rounded_to(slice, dtype), device));
     Joined result;
@@ -78,7 +63,7 @@ class CutCrossEntropy : public ::testing::Test {
   }
 
   const Ranks world = test_ranks();
-  std::unique_ptr<Collectives> nccl_;
+  DeviceRanks collectives_;
 };
 
 // The whole layer computes the same sums in another order. With logits of order one, sums of
