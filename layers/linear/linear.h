@@ -6,11 +6,12 @@
 
 namespace tandem {
 
+// kAllRows: a layer reads gather_rows(x). For backward it keeps x, and gathers it again.
+enum class Reads : uint8_t { kOwnRows, kAllRows };
+
 // x [..., in], weight [out, in], bias [out] or null; returns [..., out]. `out` counts the rows as
 // they are stored: if the weight has padding rows (stored_shape), the result has padding columns.
-// They are zero, and their gradient must be zero. With Reads::kAllRows x is gather_rows(x), of
-// which only this rank's rows are kept for backward: they are gathered again.
-enum class Reads : uint8_t { kOwnRows, kAllRows };
+// They are zero, and their gradient must be zero.
 Variable linear(Context& context, const Variable& x, Parameter& weight, Parameter* bias,
                 Reads reads = Reads::kOwnRows);
 

@@ -117,10 +117,12 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
   console_.print(str("data        ", data_.path, ": ", data_.train_count, " ", unit(),
                      " to train, ", data_.val_count, " to validate; an epoch is ",
                      s.samples_per_epoch / config_.train.global_batch, " steps"));
+  const std::string takers =
+      s.batch.tensor > 1 ? str(counted(s.batch.ranks, "group"), " of ", s.batch.tensor, " ranks")
+                         : counted(s.batch.ranks, "rank");
   console_.print(str("batch       ", s.batch.global_batch, " = ", s.batch.micro_batch(),
-                     " micro-batch x ", s.batch.accumulation(), " accumulation x ",
-                     counted(s.batch.ranks, "rank"), "; ", format_count(flops, " "),
-                     "FLOP a step"));
+                     " micro-batch x ", s.batch.accumulation(), " accumulation x ", takers, "; ",
+                     format_count(flops, " "), "FLOP a step"));
   const std::string peak =
       s.peak_flops > 0 ? str(", ", format_count(s.peak_flops, " "), "FLOP/s at best") : "";
   console_.print(str("machine     ", s.machine, " a rank", peak, "; gradients in ", s.buckets,

@@ -56,6 +56,13 @@ class Tensor(Workspace):
         shutil.copytree(self.run_folder(source), self.run_folder(name))
         self.train(name, *SIZES, *cut(size, *settings), "--train.steps", step, "--train.skip_batches", step, ranks=ranks)
 
+    def test_the_first_lines_say_it(self):
+        shown = self.train("lines", *SIZES, *cut(2), "--train.steps", 1, "--log.progress", "plain", ranks=4).stdout
+        self.assertRegex(shown, r"batch +12 = 6 micro-batch x 1 accumulation x 2 groups of 2 ranks;")
+        self.assertRegex(shown, r"ranks +4 ranks; 2 cut each layer; ZeRO stage 0; ring sums")
+        shown = self.train("far", *SIZES, *cut(4), "--train.steps", 1, "--dist.node_size", 2, "--log.progress", "plain", ranks=4).stdout
+        self.assertRegex(shown, r"ranks +4 ranks, 2 on each node; 4 cut each layer, across nodes, which is slow;")
+
     def test_a_run_goes_on_with_any_tensor_size(self):
         self.train("saved", *SIZES, *cut(2, "--dist.zero", 3), "--train.steps", 5, ranks=4)
         saved = self.tensors("saved")
