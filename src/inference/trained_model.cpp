@@ -17,7 +17,8 @@ TrainedModel load_trained_model(const std::string& checkpoint, const std::string
   agree(control, [&] { use_kept_choices(machine, RunDirectory::of(checkpoint).choices()); });
   TrainedModel trained{.config = config_of(checkpoint), .checkpoint = checkpoint};
   trained.step = is_hugging_face(checkpoint) ? 0 : read_manifest(checkpoint).step;
-  trained.model = make_model(trained.config.model, data, machine.mesh()->cut());
+  agree(control,
+        [&] { trained.model = make_model(trained.config.model, data, machine.mesh()->cut()); });
   const std::unique_ptr<TensorSource> weights =
       open_weights(control, checkpoint, *trained.model, base);
   for (Parameter* parameter : parameters_of(*trained.model)) {

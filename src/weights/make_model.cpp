@@ -11,6 +11,10 @@ std::unique_ptr<Model> make_model(const ModelConfig& config, const DatasetInfo& 
                                   const Cut& cut) {
   require_kind(data, config->reads_text() ? DatasetKind::kText : DatasetKind::kImages,
                config.kind.name());
+  if (cut.count > 1 && !config->transformer()) {
+    fail(ExitCode::kConfig,
+         str("ranks cannot cut model.kind = ", config.kind.name(), ", only gpt and llama"));
+  }
   std::unique_ptr<Model> model = cut.count > 1 ? config->make_cut(data, cut) : config->make(data);
   freeze(*model, config.freeze);
   return model;

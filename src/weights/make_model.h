@@ -10,8 +10,8 @@
 namespace tandem {
 
 // The model of the settings, with the parameters of model.freeze frozen. Vocabulary, classes and
-// image size come from the dataset. `cut`: what this rank has of it. Error kData if the dataset is
-// of the wrong kind for the model.
+// image size come from the dataset. `cut`: what this rank has of it. Error kConfig if it cannot be
+// cut like that; kData if the dataset is of the wrong kind for the model.
 std::unique_ptr<Model> make_model(const ModelConfig& model, const DatasetInfo& data,
                                   const Cut& cut = {});
 

@@ -183,7 +183,7 @@ MUTANTS = [
            ["layers.dropout Dropout.RowsHaveTheirPartOfTheMask"]),
     Mutant("exchange: the bias is not added", "layers/exchange/exchange.cu",
            "    if (bias) {", "    if (false) {",
-           ["step.tensor_parallel_np2"]),
+           ["step.tensor_training_np2"]),
     Mutant("cross_entropy: a row is read from shared memory before it has come", "layers/cross_entropy/cross_entropy.cu",
            "ptx::copies_wait<1>();", "ptx::copies_wait<2>();",
            ["layers.cross_entropy"]),

@@ -117,6 +117,13 @@ class Tensor(Workspace):
             with self.subTest(message):
                 result = self.train("refused", *SIZES, *settings, ranks=ranks, code=CONFIG)
                 self.assert_one_line(result, message)
+        self.train("whole", *SIZES, "--train.steps", 1)
+        self.train("images", "--model.kind", "mlp", "--train.steps", 1, data=self.images)
+        for words, message in [(["eval", self.run_folder("whole"), "--tensor", 2], "--tensor 2 does not divide the 3 ranks"),
+                               (["eval", self.run_folder("whole"), "--tensor", 3], "3 ranks cannot divide model.heads = 4"),
+                               (["eval", self.run_folder("images"), "--tensor", 3], "ranks cannot cut model.kind = mlp, only gpt and llama"),
+                               (["generate", self.run_folder("whole")], "and 3 cannot divide model.heads = 4")]:
+            self.assert_one_line(self.check(run(*words, ranks=3), CONFIG), message)
         result = self.check(run("generate", self.path("nothing"), ranks=2), DATA)
         self.assert_one_line(result, "no checkpoint here")
         self.assertFalse(os.path.exists(self.run_folder("refused")))
