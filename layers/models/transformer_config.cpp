@@ -67,12 +67,11 @@ TransformerConfig resolved(TransformerConfig config) {
   if (config.ffn_width == 0) {
     config.ffn_width = default_ffn_width(config);
   }
-  require_config(
-      config.vocab >= config.cut.count,
-      str("model: ", config.cut.count, " ranks cannot cut a vocabulary of ", config.vocab));
+  require_config(config.vocab >= config.cut.count,
+                 str("a vocabulary of ", config.vocab, " cannot be cut by ", config.cut.count,
+                     " ranks; take fewer"));
   const std::string problem = config.why_not_cut(config.cut.count);
-  require_config(problem.empty(),
-                 str("model: ", config.cut.count, " ranks cannot divide ", problem));
+  require_config(problem.empty(), str(config.cut.count, " ranks cannot divide ", problem));
   return config;
 }
 
