@@ -1,12 +1,13 @@
 // Runs a model on arrays that tests/parity/test_parity.py wrote, and writes back the loss, the
 // gradients and the results of ten optimizer steps. That script compares them with PyTorch, and
-// describes files and options.
+// describes files and options. Several ranks cut a gpt or llama; arrays in files are whole.
 #include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "comm/world.h"
 #include "layers/models/mlp.h"
 #include "layers/models/resnet.h"
 #include "layers/models/transformer.h"
@@ -22,7 +23,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::unique_ptr<Model> make_model(const Json& model) {
+std::unique_ptr<Model> make_model(const Json& model, const Cut& cut) {
   const std::string kind = model["kind"];
   if (kind == "gpt" || kind == "llama") {
     TransformerConfig config;
@@ -35,6 +36,7 @@ std::unique_ptr<Model> make_model(const Json& model) {
     config.width = model["width"];
     config.ffn_width = model.value("ffn_width", 0);
     config.tie_embeddings = model["tie_embeddings"];
+    config.cut = cut;
     return std::make_unique<Transformer>(config);
   }
   const std::vector<int64_t> image = model["image"];
@@ -53,15 +55,39 @@ std::unique_ptr<Model> make_model(const Json& model) {
                                          .classes = model["classes"]});
 }
 
+Shape whole_shape(const Parameter& parameter) {
+  Shape shape = parameter.shape;
+  int64_t rows = 0;
+  for (const Piece& piece : pieces_of(parameter)) {
+    shape = piece.slice.whole();
+    rows += shape[0];
+  }
+  return shape.with(0, rows);
+}
+
+// Calls visit(element of the parameter, element of the whole one, whose pieces are whole, too).
+template <class F>
+void for_each_element(const Parameter& parameter, F visit) {
+  int64_t here = 0, whole = 0;
+  for (const Piece& piece : pieces_of(parameter)) {
+    for (int64_t i = 0; i < piece.slice.elements(); ++i) {
+      visit(here++, whole + piece.slice.run_at(i).begin);
+    }
+    whole += piece.slice.whole().elements();
+  }
+}
+
+bool is_cut(const Parameter& parameter) { return whole_shape(parameter) != parameter.shape; }
+
 // A model whose parameters each have their own memory: f32 shards for the optimizer, and the same
 // values in the dtype under test.
 class Subject {
  public:
-  Subject(const std::string& in, DType dtype)
-      : in_(in), dtype_(dtype), stream_(Stream::compute(Device::kCpu)) {
+  Subject(const std::string& in, DType dtype, World& world)
+      : in_(in), dtype_(dtype), world_(world), stream_(Stream::compute(Device::kCpu)) {
     std::ifstream file(in + "/config.json");
     config_ = Json::parse(file);
-    model_ = make_model(config_["model"]);
+    model_ = make_model(config_["model"], {world.rank(), world.size()});
     ParamId id = 0;
     for (Parameter* parameter : parameters_of(*model_)) {
       parameter->id = id++;
@@ -81,14 +107,23 @@ class Subject {
   Memory& memory() { return memory_; }
   Stream& stream() { return stream_; }
   int steps() const { return config_["steps"]; }
+  std::vector<double> over_ranks(const std::vector<double>& values) const {
+    return world_.control().sum(values);
+  }
+  bool is_first() const { return world_.rank() == 0; }
 
-  // Mean loss, with gradients in the shards.
+  // Mean loss, with gradients in the shards. What is not cut has a part of its gradient on each
+  // rank.
   double forward_backward() {
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      copy(shards_[i].value, parameters_[i]->value);
+      copy(shards_[i].value, of_parameter(*parameters_[i], parameters_[i]->value));
       parameters_[i]->grad_written = false;
     }
-    Context context{.stream = stream_, .memory = memory_, .tape = &tape_, .training = true};
+    Context context{.stream = stream_,
+                    .memory = memory_,
+                    .tape = &tape_,
+                    .training = true,
+                    .tensor = world_.size() > 1 ? &world_.collectives() : nullptr};
     const Variable losses = model_->loss(context, input_, targets_).losses;
     const double count = static_cast<double>(targets_.elements());
     double loss = 0;
@@ -99,9 +134,12 @@ class Subject {
     });
     tape_.backward(context, losses, 1.0 / count);
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      copy(parameters_[i]->grad, shards_[i].grad);
+      copy(of_parameter(*parameters_[i], parameters_[i]->grad), shards_[i].grad);
+      if (const std::span<float> grad = shards_[i].grad.as<float>(); !is_cut(*parameters_[i])) {
+        std::ranges::copy(over_ranks({grad.begin(), grad.end()}), grad.begin());
+      }
     }
-    return loss / count;
+    return over_ranks({loss / count})[0];
   }
 
  private:
@@ -111,15 +149,22 @@ class Subject {
 
   void add_shard(Parameter& parameter) {
     const auto values = read_npy<float>(in_ + "/params/" + parameter.name + ".npy");
-    require(Shape(values.shape) == parameter.shape, [&] {
-      return str(parameter.name, ": ", Shape(values.shape), " for ", parameter.shape);
-    });
+    const Shape whole = whole_shape(parameter), stored = stored_shape(parameter, Device::kCpu);
+    require(Shape(values.shape) == whole,
+            [&] { return str(parameter.name, ": ", Shape(values.shape), " for ", whole); });
     Shard shard{memory_for({parameter.shape.elements()}, DType::kF32),
                 memory_for({parameter.shape.elements()}, DType::kF32), parameter.decay};
-    std::ranges::copy(values.values, shard.value.data<float>());
-    parameter.value = memory_for(parameter.shape, dtype_);
-    parameter.grad = memory_for(parameter.shape, dtype_);
+    for_each_element(parameter, [&](int64_t here, int64_t there) {
+      shard.value.data<float>()[here] = values.values[static_cast<size_t>(there)];
+    });
+    parameter.value = memory_for(stored, dtype_);
+    parameter.grad = memory_for(stored, dtype_);
     shards_.push_back(shard);
+  }
+
+  // Without padding rows.
+  static Tensor of_parameter(const Parameter& parameter, const Tensor& stored) {
+    return stored.slice(0, parameter.shape.elements());
   }
 
   static void copy(const Tensor& from, const Tensor& to) {
@@ -161,6 +206,7 @@ class Subject {
 
   std::string in_;
   DType dtype_;
+  World& world_;
   Json config_;
   Memory memory_{Device::kCpu};
   Stream stream_;
@@ -190,28 +236,40 @@ void write_all(const std::string& folder, const Subject& subject, Tensor Shard::
   std::filesystem::create_directories(folder);
   for (size_t i = 0; i < subject.parameters().size(); ++i) {
     const Parameter& parameter = *subject.parameters()[i];
-    const auto sizes = parameter.shape.sizes();
-    write_npy(folder + "/" + parameter.name + ".npy",
-              std::vector<int64_t>(sizes.begin(), sizes.end()),
-              (subject.shards()[i].*which).data<float>());
+    const Shape shape = whole_shape(parameter);
+    std::vector<double> all(static_cast<size_t>(shape.elements()));
+    if (is_cut(parameter) || subject.is_first()) {
+      for_each_element(parameter, [&](int64_t here, int64_t there) {
+        all[static_cast<size_t>(there)] = (subject.shards()[i].*which).data<float>()[here];
+      });
+    }
+    all = subject.over_ranks(all);
+    if (const auto sizes = shape.sizes(); subject.is_first()) {
+      write_npy(folder + "/" + parameter.name + ".npy",
+                std::vector<int64_t>(sizes.begin(), sizes.end()),
+                std::vector<float>(all.begin(), all.end()).data());
+    }
   }
 }
 
 double squared_norm_of(const Subject& subject) {
   double sum = 0;
-  for (const Shard& shard : subject.shards()) {
-    squared_norm(Cpu{}, shard.grad.data<float>(), shard.grad.elements(), &sum, nullptr, true);
+  for (size_t i = 0; i < subject.shards().size(); ++i) {
+    const Tensor& grad = subject.shards()[i].grad;
+    if (is_cut(*subject.parameters()[i]) || subject.is_first()) {
+      squared_norm(Cpu{}, grad.data<float>(), grad.elements(), &sum, nullptr, true);
+    }
   }
-  return sum;
+  return subject.over_ranks({sum})[0];
 }
 
-int run(int argc, char** argv) {
+int run(int argc, char** argv, World& world) {
   std::map<std::string, std::string> options;
   for (int i = 1; i + 1 < argc; i += 2) {
     options[argv[i]] = argv[i + 1];
   }
   const std::string out = options["--out"];
-  Subject subject(options["--in"], options["--dtype"] == "f64" ? DType::kF64 : DType::kF32);
+  Subject subject(options["--in"], options["--dtype"] == "f64" ? DType::kF64 : DType::kF32, world);
   const std::unique_ptr<Optimizer> optimizer = make_optimizer(subject);
   StepRecord record(subject.stream(), subject.memory(), subject.memory(), {},
                     {.clip_norm = subject.optim()["clip_norm"]});
@@ -229,8 +287,11 @@ int run(int argc, char** argv) {
                     {.numbers = record.numbers(), .state = record.state()});
   }
   write_all(out + "/params", subject, &Shard::value);
-  write_npy(out + "/loss.npy", {1}, losses.data());
-  write_npy(out + "/losses.npy", {static_cast<int64_t>(losses.size())}, losses.data());
+  if (subject.is_first()) {
+    write_npy(out + "/loss.npy", {1}, losses.data());
+    write_npy(out + "/losses.npy", {static_cast<int64_t>(losses.size())}, losses.data());
+  }
+  world.finish();
   return 0;
 }
 
@@ -238,10 +299,11 @@ int run(int argc, char** argv) {
 }  // namespace tandem::parity
 
 int main(int argc, char** argv) {
+  tandem::World world;
   try {
-    return tandem::parity::run(argc, argv);
+    return tandem::parity::run(argc, argv, world);
   } catch (const std::exception& error) {
     std::cerr << "tandem_parity: " << error.what() << "\n";
-    return 1;
+    world.abort(tandem::ExitCode::kInternal);
   }
 }

@@ -30,7 +30,7 @@ import tempfile
 from unittest import mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "program")]
 
 import packages
 
@@ -40,6 +40,7 @@ import numpy as np
 import torch
 
 import reference
+import tandem_program
 
 STEPS = 10
 # Relative tolerances. f32: what the project promises. f64: the loss is computed and written in f64; gradients are
@@ -68,7 +69,7 @@ def sgd(**changes):
             "clip_norm": 0.0, **changes}
 
 
-# name -> model, batch, sequence length (tokens), optimizer. Sequences are shorter than the context on purpose.
+# name -> model, batch, sequence length (tokens), optimizer, ranks if they are several. Sequences are shorter than the context on purpose.
 # A ReLU network in f32 departs from f64 in jumps: an input of a ReLU that is almost zero changes its sign (which changes a
 # gradient of ResNet-20 by 1e-2), and training amplifies that (PyTorch's own f32 differs from its f64 by 1e-3 after ten
 # steps at lr 0.02). So make_inputs chooses images that keep these inputs away from zero, and the steps are small; a mistake
@@ -81,6 +82,9 @@ CASES = {
     "llama_adamw": (LLAMA, 3, 21, adamw()),
     "llama_tied_mha_adamw": ({**LLAMA, "tie_embeddings": True, "kv_heads": 4}, 3, 21, adamw()),
     "llama_sgd_nesterov": (LLAMA, 3, 21, sgd(nesterov=True)),
+    # Ranks cut the model, whose 65 tokens they cannot divide.
+    "gpt_adamw_clip_2_ranks": (GPT, 4, 21, adamw(clip_norm=0.5), 2),
+    "llama_adamw_2_ranks": (LLAMA, 4, 21, adamw(), 2),
     "resnet_sgd": (RESNET, 8, 0, sgd(lr=0.002)),
     "resnet_sgd_nesterov": (RESNET, 8, 0, sgd(lr=0.002, nesterov=True)),
     "resnet_adamw": (RESNET, 8, 0, adamw(lr=1e-4)),
@@ -241,7 +245,8 @@ def compare(report, label, config, optim, dtype, out, want):
 
 
 def run_case(report, program, name, dtypes, seed, folder):
-    config, batch, length, optim = CASES[name]
+    config, batch, length, optim, *ranks = CASES[name]
+    launcher = ["timeout", "-k", "5", "300", "mpirun", "-np", str(*ranks)] if ranks else []
     model = make_model(config, seed)
     inputs, targets = make_inputs(config, model, batch, length, seed)
     source = os.path.join(folder, name, "in")
@@ -250,9 +255,10 @@ def run_case(report, program, name, dtypes, seed, folder):
     for dtype in dtypes:
         label, out = f"{name} {dtype}", os.path.join(folder, name, dtype)
         os.makedirs(out)
-        command = [*program, "--model", config["kind"], "--dtype", dtype, "--seed", str(seed),
+        command = [*launcher, *program, "--model", config["kind"], "--dtype", dtype, "--seed", str(seed),
                    "--in", source, "--out", out]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=310,
+                              env=tandem_program.MPI_ENV)
         if done.returncode != 0:
             report.broken(label, f"tandem_parity ended with {done.returncode}: {done.stdout.strip()[-500:]}")
             continue
