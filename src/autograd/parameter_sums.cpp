@@ -8,14 +8,18 @@
 
 namespace tandem {
 
-Tensor sums_of_rows(const Context& context, const Tensor& matrix) {
+Tensor sums_of_rows(const Context& context, const Tensor& matrix,
+                    const std::source_location& place) {
   const int64_t columns = matrix.shape()[-1], rows = matrix.elements() / columns;
   Tensor partial =
       context.workspace({kernels::row_chunks(context.stream.device(), rows, columns), columns},
                         wide_of(matrix.dtype()));
-  on_device(context.stream, touching(matrix, partial), matrix.dtype(), [&]<class T>(auto device) {
-    kernels::sum_rows(device, matrix.data<T>(), partial.data<Wide<T>>(), rows, columns);
-  });
+  on_device(
+      context.stream, touching(matrix, partial), matrix.dtype(),
+      [&]<class T>(auto device) {
+        kernels::sum_rows(device, matrix.data<T>(), partial.data<Wide<T>>(), rows, columns);
+      },
+      place);
   return partial;
 }
 

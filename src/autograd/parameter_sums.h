@@ -3,6 +3,7 @@
 // block are finished in one launch.
 #pragma once
 
+#include <source_location>
 #include <vector>
 
 #include "src/autograd/variable.h"
@@ -13,8 +14,9 @@ namespace tandem {
 struct Context;
 
 // The sums over chunks of the rows of a matrix [..., columns], as ParameterSums wants them: f32, or
-// f64 of f64, [chunks, columns].
-Tensor sums_of_rows(const Context& context, const Tensor& matrix);
+// f64 of f64, [chunks, columns]. The meter gets them as a call of `place`.
+Tensor sums_of_rows(const Context& context, const Tensor& matrix,
+                    const std::source_location& place = std::source_location::current());
 
 class ParameterSums {
  public:
