@@ -34,15 +34,6 @@ Wide<T> log_sum_exp(const T* x, int64_t n) {
   return largest + std::log(total);
 }
 
-void require_targets(const int32_t* targets, LogitRows shape) {
-  for (int64_t n = 0; n < shape.rows; ++n) {
-    if (targets[n] != kIgnoreTarget && (targets[n] < 0 || targets[n] >= shape.classes)) {
-      fail(ExitCode::kData, str("target ", targets[n], " of row ", n, " is outside the ",
-                                shape.classes, " classes"));
-    }
-  }
-}
-
 // Replaces a row of logits by its gradient.
 template <class T>
 void differentiate_row(T* row, int32_t target, Wide<T> log_sum, Wide<T> scale, LogitRows shape) {
@@ -63,10 +54,19 @@ void differentiate_row(T* row, int32_t target, Wide<T> log_sum, Wide<T> scale, L
 
 }  // namespace
 
+void require_targets(const int32_t* targets, int64_t rows, int64_t classes) {
+  for (int64_t n = 0; n < rows; ++n) {
+    if (targets[n] != kIgnoreTarget && (targets[n] < 0 || targets[n] >= classes)) {
+      fail(ExitCode::kData,
+           str("target ", targets[n], " of row ", n, " is outside the ", classes, " classes"));
+    }
+  }
+}
+
 template <class T>
 void cross_entropy(Cpu, const T* logits, const int32_t* targets, Wide<T>* losses, LogitRows shape) {
   const int64_t rows = shape.rows, classes = shape.classes, width = shape.width;
-  require_targets(targets, shape);
+  require_targets(targets, rows, classes);
 #pragma omp parallel for schedule(static) if (rows * classes >= kParallelElements)
   for (int64_t n = 0; n < rows; ++n) {
     const T* row = logits + n * width;
@@ -79,7 +79,7 @@ template <class T>
 void cross_entropy_gradient(Cpu, T* logits, const int32_t* targets, Wide<T>* losses,
                             RowScale<Wide<T>> scale, LogitRows shape) {
   const int64_t rows = shape.rows, classes = shape.classes, width = shape.width;
-  require_targets(targets, shape);
+  require_targets(targets, rows, classes);
 #pragma omp parallel for schedule(static) if (rows * classes >= kParallelElements)
   for (int64_t n = 0; n < rows; ++n) {
     T* row = logits + n * width;

@@ -34,6 +34,9 @@ struct LogitRows {
   int64_t rows, classes, width;
 };
 
+// On the host. Throws Error(kData) for a target that is neither in [0, classes) nor kIgnoreTarget.
+void require_targets(const int32_t* targets, int64_t rows, int64_t classes);
+
 // What the gradient of row n is multiplied by: values[n * stride], in device memory.
 template <class W>
 struct RowScale {

@@ -27,6 +27,7 @@ template <class T>
 void logit_parts(Cpu, const T* logits, const int32_t* targets, LogitPart<Wide<T>>* parts,
                  LogitSlice slice) {
   const int64_t rows = slice.rows, classes = slice.classes;
+  require_targets(targets, rows, slice.all);
 #pragma omp parallel for schedule(static) if (rows * classes >= kParallelElements)
   for (int64_t n = 0; n < rows; ++n) {
     const T* row = logits + n * slice.width;
@@ -124,7 +125,8 @@ kernels::LogitSlice slice_of(const Tensor& logits, const Tensor& targets,
                              const ClassesHere& classes) {
   const kernels::LogitSlice slice{
       {.rows = logits.shape()[0], .classes = classes.here.count(), .width = logits.shape()[-1]},
-      classes.here.begin};
+      classes.here.begin,
+      classes.all};
   require(logits.shape().rank() == 2 && targets.elements() == slice.rows && slice.classes > 0 &&
               slice.classes <= slice.width,
           [&] {
@@ -170,26 +172,24 @@ struct CutCrossEntropyOp final : Op {
   }
 };
 
-void require_targets(const Context& context, const Tensor& targets, int64_t classes) {
-  if (context.stream.device() != Device::kCpu || context.stream.is_dry()) {
-    return;
-  }
-  for (int64_t n = 0; n < targets.elements(); ++n) {
-    const int32_t target = targets.data<int32_t>()[n];
-    if (target != kIgnoreTarget && (target < 0 || target >= classes)) {
-      fail(ExitCode::kData,
-           str("target ", target, " of row ", n, " is outside the ", classes, " classes"));
-    }
-  }
+Tensor count_correct_here(Context& context, const Tensor& logits, const Tensor& targets,
+                          const Tensor& parts, const kernels::LogitSlice& slice) {
+  Tensor result = context.activation({1}, DType::kI64);
+  on_device(context.stream, touching(logits, targets, parts), logits.dtype(),
+            [&]<class T>(auto device) {
+              kernels::cut_count_correct(device, logits.data<T>(), targets.data<int32_t>(),
+                                         data_of<Wide<T>>(parts), context.tensor->size(),
+                                         context.tensor->rank(), slice, result.data<int64_t>());
+            });
+  return result;
 }
 
 }  // namespace
 
-Variable cut_cross_entropy(Context& context, const Variable& logits, const Tensor& targets,
-                           const ClassesHere& classes) {
+CutLoss cut_cross_entropy(Context& context, const Variable& logits, const Tensor& targets,
+                          const ClassesHere& classes) {
   auto op = std::make_unique<CutCrossEntropyOp>();
   op->slice = slice_of(logits.value(), targets, classes);
-  require_targets(context, targets, classes.all);
   const int64_t rows = op->slice.rows, ranks = context.tensor->size();
   const DType wide = wide_of(logits.dtype());
   const Tensor parts = parts_of_all(context, logits.value(), targets, op->slice);
@@ -207,6 +207,10 @@ Variable cut_cross_entropy(Context& context, const Variable& logits, const Tenso
   if (!is_first) {
     zero(context.stream, losses);
   }
+  Tensor correct;
+  if (!context.training) {
+    correct = count_correct_here(context, logits.value(), targets, parts, op->slice);
+  }
   if (context.loss_gradient && logits.wanted() && context.saves()) {
     on_device(context.stream, touching(logits.value(), logits.value(), targets, op->log_sums),
               logits.dtype(), [&]<class T>(auto device) {
@@ -220,25 +224,11 @@ Variable cut_cross_entropy(Context& context, const Variable& logits, const Tenso
                 }
               });
     Input(logits).add(context, logits.value());
-    return Variable(std::move(losses));
+    return {Variable(std::move(losses)), std::move(correct)};
   }
   op->logits = logits.value();
   op->targets = targets;
-  return context.record(std::move(losses), std::move(op), {logits});
-}
-
-Tensor cut_count_correct(Context& context, const Tensor& logits, const Tensor& targets,
-                         const ClassesHere& classes) {
-  const kernels::LogitSlice slice = slice_of(logits, targets, classes);
-  const Tensor parts = parts_of_all(context, logits, targets, slice);
-  Tensor result = context.activation({1}, DType::kI64);
-  on_device(context.stream, touching(logits, targets, parts), logits.dtype(),
-            [&]<class T>(auto device) {
-              kernels::cut_count_correct(device, logits.data<T>(), targets.data<int32_t>(),
-                                         data_of<Wide<T>>(parts), context.tensor->size(),
-                                         context.tensor->rank(), slice, result.data<int64_t>());
-            });
-  return result;
+  return {context.record(std::move(losses), std::move(op), {logits}), std::move(correct)};
 }
 
 }  // namespace tandem

@@ -14,14 +14,16 @@ struct ClassesHere {
   int64_t all;
 };
 
-// As cross_entropy(). logits [N, width], with classes of this rank; targets [N], of all classes.
-// The losses are those of rank 0; those of other ranks are 0, so that losses add up over ranks.
-Variable cut_cross_entropy(Context& context, const Variable& logits, const Tensor& targets,
-                           const ClassesHere& classes);
+// Both add up over ranks.
+struct CutLoss {
+  Variable losses;   // [N], as those of cross_entropy(), on rank 0; zeros on other ranks
+  Tensor correct{};  // i64 [1], of the rows whose target is here (count_correct); empty in training
+};
 
-// As count_correct(), for the rows whose target is a class of this rank.
-Tensor cut_count_correct(Context& context, const Tensor& logits, const Tensor& targets,
-                         const ClassesHere& classes);
+// logits [N, width] of the classes here; targets [N] of all classes. The logits' gradient is
+// written as by cross_entropy(), and targets are checked as there.
+CutLoss cut_cross_entropy(Context& context, const Variable& logits, const Tensor& targets,
+                          const ClassesHere& classes);
 
 namespace kernels {
 
@@ -31,18 +33,18 @@ struct LogitPart {
   W largest, sum, target;  // sum of exp(logit - largest); 0 if the target is not here
 };
 
-// Logits of the classes [first, first + shape.classes) of each row.
+// Logits of the classes [first, first + classes) of each row, among so many of all ranks.
 struct LogitSlice : LogitRows {
-  int64_t first;
+  int64_t first, all;
 };
 
-// parts [rows]
+// Writes parts [rows]. On the CPU throws Error(kData) for a bad target.
 template <class T>
 void logit_parts(Cuda, const T* logits, const int32_t* targets, LogitPart<Wide<T>>* parts,
                  LogitSlice slice);
 
-// log_sums [rows] and, unless null, losses [rows], from the parts of all ranks, [ranks, rows].
-// W is float, or double on the CPU.
+// Writes log_sums [rows] and, unless null, losses [rows], from the parts of all ranks, [ranks,
+// rows]. W is float, or double on the CPU.
 template <class W>
 void join_logit_parts(Cuda, const LogitPart<W>* parts, int64_t ranks, int64_t rows,
                       const int32_t* targets, W* log_sums, W* losses);
@@ -52,7 +54,7 @@ template <class T>
 void cut_cross_entropy_gradient(Cuda, T* logits, const int32_t* targets, const Wide<T>* log_sums,
                                 RowScale<Wide<T>> scale, LogitSlice slice);
 
-// *result = how many rows have their target here, and their largest logit there.
+// Writes to *result how many rows have their target here, and their largest logit there.
 template <class T>
 void cut_count_correct(Cuda, const T* logits, const int32_t* targets,
                        const LogitPart<Wide<T>>* parts, int64_t ranks, int64_t rank,

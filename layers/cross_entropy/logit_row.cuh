@@ -120,7 +120,7 @@ inline __device__ uint64_t rank_of(float x, int column) {
   return uint64_t{ordered} << 32 | ~static_cast<uint32_t>(column);
 }
 
-// rank_of() the largest logit, for a block of kThreads. Every thread must call this.
+// Returns rank_of() of the largest logit. Every thread of a block of kThreads must call this.
 template <class T>
 __device__ uint64_t largest_of(const Row<const T>& row) {
   uint64_t best = 0;

@@ -20,10 +20,8 @@ class Classifier : public Model {
   Loss loss(Context& context, const Tensor& input, const Tensor& targets) override {
     const Variable scores = logits(context, input);
     if (here_) {
-      const ClassesHere classes{*here_, classes_};
-      return {cut_cross_entropy(context, scores, targets, classes),
-              context.training ? Tensor()
-                               : cut_count_correct(context, scores.value(), targets, classes)};
+      const CutLoss loss = cut_cross_entropy(context, scores, targets, {*here_, classes_});
+      return {loss.losses, loss.correct};
     }
     return {
         cross_entropy(context, scores, targets, classes_),

@@ -36,14 +36,16 @@ class CutCrossEntropy : public ::testing::Test {
     const Tensor ids = to_device(int_tensor({rows}, targets), device);
     const Variable x = Variable::leaf(to_device(rounded_to(slice, dtype), device));
     Joined result;
-    result.correct = static_cast<double>(
-        to_host(cut_count_correct(test.context, x.value(), ids, here)).data<int64_t>()[0]);
+    test.context.training = false;
+    const Tensor correct = cut_cross_entropy(test.context, Variable(x.value()), ids, here).correct;
+    result.correct = static_cast<double>(to_host(correct).data<int64_t>()[0]);
+    test.context.training = true;
     const float known = 0.25F;
     const Tensor gradient = to_device(Tensor::of(std::as_bytes(std::span(&known, 1)), test_memory(),
                                                  {1}, DType::kF32, MemoryClass::kData),
                                       device);
     test.context.loss_gradient = is_known ? gradient.data<float>() : nullptr;
-    const Variable losses = cut_cross_entropy(test.context, x, ids, here);
+    const Variable losses = cut_cross_entropy(test.context, x, ids, here).losses;
     if (is_known) {
       test.tape.backward(test.context);
     } else {
@@ -113,7 +115,7 @@ TEST_F(CutCrossEntropy, SlicesGiveWhatTheWholeGives) {
   }
 }
 
-// Of equal logits the lowest class wins, whichever rank has it.
+// The lowest class wins among equal logits, whichever rank has it.
 TEST_F(CutCrossEntropy, TiesBelongToTheLowestClass) {
   const std::vector<float> rows[] = {{1, 0, 1, 0}, {0, 1, 0, 1}, {0, 0, 2, 2}, {3, 3, 3, 3}};
   const Tensor logits = Tensor::zeros(test_memory(), {8, 4}, DType::kF32, MemoryClass::kData);
