@@ -80,18 +80,22 @@ void DryCollectives::all_to_all(const Tensor& in, const Tensor& out) {
 }
 
 std::unique_ptr<Collectives> DryCollectives::split(std::span<const int> colors) {
-  return std::unique_ptr<Collectives>(
-      new DryCollectives(stream_, network_, group_.split(colors), ranks_here_));
+  return split_onto(stream_, colors);
 }
 
-// Over MPI one thread makes all calls.
+// Over MPI one thread makes the calls of all groups.
 std::unique_ptr<Collectives> DryCollectives::split_apart(std::span<const int> colors) {
-  const auto stream =
-      stream_->device() == Device::kCpu
-          ? stream_
-          : std::make_shared<Stream>(Stream::dry(stream_->device(), stream_->clock().speed()));
+  const Device device = stream_->device();
+  return device == Device::kCpu
+             ? split(colors)
+             : split_onto(std::make_shared<Stream>(Stream::dry(device, stream_->clock().speed())),
+                          colors);
+}
+
+std::unique_ptr<Collectives> DryCollectives::split_onto(std::shared_ptr<Stream> stream,
+                                                        std::span<const int> colors) const {
   return std::unique_ptr<Collectives>(
-      new DryCollectives(stream, network_, group_.split(colors), ranks_here_));
+      new DryCollectives(std::move(stream), network_, group_.split(colors), ranks_here_));
 }
 
 void DryCollectives::set_nodes(std::span<const int> node_of_rank) {

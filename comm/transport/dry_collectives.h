@@ -59,6 +59,8 @@ class DryCollectives final : public Collectives {
         ranks_here_(ranks_here) {
     count_nodes();
   }
+  std::unique_ptr<Collectives> split_onto(std::shared_ptr<Stream> stream,
+                                          std::span<const int> colors) const;
   void count_nodes();
   void pass_on(Traffic traffic, int passes, int64_t bytes);
 

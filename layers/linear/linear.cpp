@@ -216,19 +216,19 @@ Linear Linear::classifier(const std::string& name, int64_t in, int64_t classes, 
   return layer;
 }
 
-Variable Linear::operator()(Context& context, const Variable& x) {
+template <class X, class... How>
+Variable Linear::apply(Context& context, const X& x, How... how) {
   if (adds_rows_ && context.tensor) {
-    return scatter_add_rows(context, linear(context, x, weight_, nullptr), bias());
+    return scatter_add_rows(context, linear(context, x, weight_, nullptr, how...), bias());
   }
-  return linear(context, x, weight_, bias(), reads_);
+  return linear(context, x, weight_, bias(), how...);
 }
 
-Variable Linear::operator()(Context& context, const GeluVariable& x) {
-  if (adds_rows_ && context.tensor) {
-    return scatter_add_rows(context, linear(context, x, weight_, nullptr), bias());
-  }
-  return linear(context, x, weight_, bias());
+Variable Linear::operator()(Context& context, const Variable& x) {
+  return apply(context, x, reads_);
 }
+
+Variable Linear::operator()(Context& context, const GeluVariable& x) { return apply(context, x); }
 
 GeluVariable Linear::gelu(Context& context, const Variable& x) {
   return linear_gelu(context, x, weight_, bias(), reads_);

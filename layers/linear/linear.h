@@ -39,12 +39,12 @@ class Linear {
   };
   Linear(const std::string& name, int64_t in, const std::vector<Outputs>& layers, Initializer init,
          bool with_bias);
-  // Of ranks that have slices of each layer's outputs. x [rows, in], the rows of this rank; returns
-  // all rows, [N rows, this rank's outputs].
+  // Makes layers whose outputs ranks cut, each by itself. x [rows, in] are the rows of this rank;
+  // the result has all rows, [N rows, this rank's outputs].
   static Linear cut_by_outputs(const std::string& name, int64_t in,
                                const std::vector<Outputs>& layers, Initializer init, bool with_bias,
                                Cut cut);
-  // Of ranks that have slices of the inputs. x [N rows, this rank's inputs]; returns [rows, out].
+  // Makes a layer whose inputs ranks cut. It maps x [N rows, this rank's inputs] to [rows, out].
   static Linear cut_by_inputs(const std::string& name, int64_t in, int64_t out, Initializer init,
                               bool with_bias, Cut cut);
   // The outputs are the logits of classes.
@@ -56,6 +56,8 @@ class Linear {
 
  private:
   Parameter* bias() { return with_bias_ ? &bias_ : nullptr; }
+  template <class X, class... How>
+  Variable apply(Context& context, const X& x, How... how);
 
   Parameter weight_;
   Parameter bias_;

@@ -5,8 +5,8 @@ BUILD = "release"
 GRADIENTS = "step.tensor_parallel_np2 TensorParallel.GradientsAreThoseOfOneRank"
 MUTANTS = [
     Mutant("tensor: every rank adds the bias", "layers/linear/linear.cpp",
-           "  if (adds_rows_ && context.tensor) {\n    return scatter_add_rows(context, linear(context, x, weight_, nullptr), bias());\n  }\n  return linear(context, x, weight_, bias(), reads_);",
-           "  if (adds_rows_ && context.tensor) {\n    return scatter_add_rows(context, linear(context, x, weight_, bias()));\n  }\n  return linear(context, x, weight_, bias(), reads_);",
+           "scatter_add_rows(context, linear(context, x, weight_, nullptr, how...), bias());",
+           "scatter_add_rows(context, linear(context, x, weight_, bias(), how...));",
            [GRADIENTS]),
     Mutant("tensor: the gradient of a bias is lost", "layers/exchange/exchange.cpp",
            "    if (parameter_wanted(0)) {", "    if (false) {", [GRADIENTS]),
