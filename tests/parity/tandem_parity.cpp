@@ -162,7 +162,7 @@ class Subject {
     shards_.push_back(shard);
   }
 
-  // Without padding rows.
+  // Returns the elements before the padding rows.
   static Tensor of_parameter(const Parameter& parameter, const Tensor& stored) {
     return stored.slice(0, parameter.shape.elements());
   }
@@ -268,7 +268,8 @@ int run(int argc, char** argv, World& world) {
   for (int i = 1; i + 1 < argc; i += 2) {
     options[argv[i]] = argv[i + 1];
   }
-  const std::string out = options["--out"];
+  const std::string out = options["--out"], ranks = options["--ranks"];
+  require(ranks == str(world.size()), [&] { return str(world.size(), " ranks, not ", ranks); });
   Subject subject(options["--in"], options["--dtype"] == "f64" ? DType::kF64 : DType::kF32, world);
   const std::unique_ptr<Optimizer> optimizer = make_optimizer(subject);
   StepRecord record(subject.stream(), subject.memory(), subject.memory(), {},

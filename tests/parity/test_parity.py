@@ -8,7 +8,7 @@ PyTorch computes in float64, so the differences are Tandem's own errors. For eac
     IN/tokens.npy          int32 [B, T]           (gpt, llama)
     IN/images.npy          float32 [B, C, H, W]   (resnet, mlp)
     IN/targets.npy         int32 [B, T] or [B]
-runs `tandem_parity --model KIND --dtype f32|f64 --seed N --in IN --out OUT`, and reads
+runs `tandem_parity --model KIND --dtype f32|f64 --seed N --ranks N --in IN --out OUT`, and reads
     OUT/loss.npy           float64 [1], of the first forward pass
     OUT/grads/<name>.npy   float32, of the first backward pass, before clipping
     OUT/losses.npy         float64 [10], the loss before each step's update (losses[0] equals the loss in loss.npy)
@@ -246,7 +246,8 @@ def compare(report, label, config, optim, dtype, out, want):
 
 def run_case(report, program, name, dtypes, seed, folder):
     config, batch, length, optim, *ranks = CASES[name]
-    launcher = ["timeout", "-k", "5", "300", "mpirun", "-np", str(*ranks)] if ranks else []
+    ranks = ranks[0] if ranks else 1
+    launcher = ["timeout", "-k", "5", "300", "mpirun", "-np", str(ranks)] if ranks > 1 else []
     model = make_model(config, seed)
     inputs, targets = make_inputs(config, model, batch, length, seed)
     source = os.path.join(folder, name, "in")
@@ -255,7 +256,7 @@ def run_case(report, program, name, dtypes, seed, folder):
     for dtype in dtypes:
         label, out = f"{name} {dtype}", os.path.join(folder, name, dtype)
         os.makedirs(out)
-        command = [*launcher, *program, "--model", config["kind"], "--dtype", dtype, "--seed", str(seed),
+        command = [*launcher, *program, "--model", config["kind"], "--dtype", dtype, "--seed", str(seed), "--ranks", str(ranks),
                    "--in", source, "--out", out]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=310,
                               env=tandem_program.MPI_ENV)
