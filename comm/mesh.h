@@ -46,7 +46,7 @@ class Mesh {
     return stage_.group ? *stage_.group : tensor_.group ? *tensor_.group : data();
   }
   ModelGroups model() const { return {stage(), data(), tensor()}; }
-  Cut cut() const { return {index(Axis::kTensor), size(Axis::kTensor)}; }  // of layers, here
+  Cut cut() const { return {index(Axis::kTensor), size(Axis::kTensor)}; }  // what this rank has
 
   int size(Axis axis) const { return sizes_[static_cast<size_t>(axis)]; }
   int index(Axis axis) const { return index_of(job_.rank(), axis); }  // of this rank

@@ -23,7 +23,7 @@ Variable gather_rows(Context& context, const Variable& x);
 // not divide that of rows.
 Variable scatter_add_rows(Context& context, Variable x, Parameter* bias = nullptr);
 
-// The same for an op that computes while rows are on their way. Tensors may be freed after take().
+// Rows on their way, for an op that computes meanwhile. Its tensors may be freed after take().
 class RowsInFlight {
  public:
   // Begins to gather x [rows, ...].

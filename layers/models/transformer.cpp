@@ -17,7 +17,7 @@ Parameter matrix(const char* name, int64_t rows, int64_t columns) {
   return {.name = name, .shape = {rows, columns}, .init = Initializer::normal(0.02), .decay = true};
 }
 
-// A row for each token, which ranks cut.
+// Makes a matrix with a row for each token. Ranks cut its rows.
 Parameter vocabulary(const char* name, const TransformerConfig& config) {
   Parameter parameter = matrix(name, config.vocab, config.width);
   parameter.pieces = {{name, config.cut.of(parameter.shape, 0)}};

@@ -44,7 +44,8 @@ class TransformerBlock {
   Linear up_, down_;  // a gated up_ gives the gate, too
 };
 
-// x [n, C] with so many rows: without its last ones, or with rows of zeros. Only without a tape.
+// Returns x [n, C] with `rows` rows: it drops the last ones, or adds zeros. Throws Error(kInternal)
+// if a tape records.
 Variable with_rows(Context& context, Variable x, int64_t rows);
 
 // The norm of the residual stream x[0]. If x[1] exists, it is a branch that must be added first;

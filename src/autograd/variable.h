@@ -51,7 +51,7 @@ class Variable {
   }
   bool wanted() const { return slot_ != nullptr; }
   const std::shared_ptr<GradSlot>& slot() const { return slot_; }
-  // The same elements in another shape; this variable becomes empty. The gradient keeps its shape.
+  // Returns the elements in another shape, and becomes empty. The gradient keeps its shape.
   Variable reshape(const Shape& shape) && {
     return {std::exchange(value_, Tensor()).reshape(shape), std::move(slot_)};
   }

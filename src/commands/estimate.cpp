@@ -84,7 +84,7 @@ DatasetInfo describe_data(const Request& request) {
   return data;
 }
 
-// On the training machine, which has the device and data.
+// Finds what is wrong on the training machine, which has the device and data.
 std::vector<std::string> problems_there(Config config, int ranks) {
   config.run.device = std::nullopt;
   config.data.path = "data.h5";

@@ -30,7 +30,7 @@ class Slice {
   Shape whole_, start_, extent_;
 };
 
-// One of `count` ranges of an axis, all alike but for one element: what a rank has of it.
+// One of `count` ranges of an axis, whose sizes differ by one element at most.
 struct Cut {
   int index = 0, count = 1;
   Range of(int64_t size) const {
@@ -38,7 +38,7 @@ struct Cut {
     const int64_t begin = index * least + std::min<int64_t>(index, more);
     return {begin, begin + least + (index < more)};
   }
-  // Of a whole tensor, cut along an axis.
+  // Returns this range of a whole tensor's axis as a slice.
   Slice of(const Shape& whole, int axis) const {
     const Range here = of(whole[axis]);
     return {whole, Slice(whole).start().with(axis, here.begin), whole.with(axis, here.count())};

@@ -43,7 +43,7 @@ class ModelKind {
   // the size of images. Throws Error(kConfig) for sizes that do not fit together, Error(kData) for
   // data that does not fit the model.
   virtual std::unique_ptr<Model> make(const DatasetInfo& data) const = 0;
-  // The same of one rank among those that cut the model. Only of kinds with transformer().
+  // Makes what one rank has of a model that ranks cut. Called only for kinds with transformer().
   virtual std::unique_ptr<Model> make_cut(const DatasetInfo&, const Cut&) const {
     fail(ExitCode::kInternal, "this kind of model cannot be cut");
   }

@@ -54,7 +54,7 @@ class TrainingStep {
   // each time. Changes nothing that lasts. `first`: the record of the lost step.
   LostStep run_again(const Input& input, const StepRecord::Copy& first);
 
-  // For forward passes between steps, in `memory` of the same device.
+  // Makes a context for forward passes between steps. `memory` is of the same device.
   Context forward_context(Memory& memory) {
     return {.stream = stream_,
             .memory = memory,

@@ -22,7 +22,7 @@ CASES = {"data 2": {}, "tensor 2": {"dist.tensor": 2}, "data 2, recomputed": {"t
 
 
 def steps_over_link(tandem, folder, settings):
-    """As gpt_run.steps(), with a rank in each of two namespaces."""
+    """Trains with a rank in each of two namespaces, and returns what gpt_run.steps() would."""
     gpt_run.remove_run(folder)
     slow_link.mpirun(2, folder, [tandem, *gpt_run.arguments(folder, settings)], 600)
     return [line for line in gpt_run.logged(folder) if "step_ms" in line][3:]

@@ -47,7 +47,7 @@ class TensorParallel : public ::testing::Test {
     Tensors values{}, gradients{};
     std::vector<double> losses{}, correct{};
   };
-  // Of f64 models, put together.
+  // Runs an f64 model, and puts together what its ranks have.
   Result run(const Case& of, int tensor) {
     const Mesh mesh = mesh_of(tensor);
     TransformerConfig config = of.config;
