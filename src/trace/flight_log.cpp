@@ -179,7 +179,6 @@ void FlightLog::beat(const std::stop_token& stop) {
     }
   }
   beat();
-  write();
 }
 
 // Says once that the file cannot be written, and tries again every time.
@@ -203,10 +202,11 @@ void FlightLog::write() {
 
 void FlightLog::close(ExitCode code) {
   const std::lock_guard lock(mutex_);
-  record_->exit_code = static_cast<int64_t>(code);
   if (beating_.joinable()) {
     beating_.request_stop();
-    beating_.join();
+    beating_.join();  // after its last beat, which says whether the process stood still
+    record_->exit_code = static_cast<int64_t>(code);
+    write();
   }
   if (file_ >= 0) {
     ::close(std::exchange(file_, -1));

@@ -71,17 +71,25 @@ std::string list(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + text;
 }
 
-// Whether a process ended with code 75 because it had stood still until just before.
+// Whether a process had stood still before its end, and did not then run for longer: it ended with
+// code 75, or was killed.
 bool stood_still(const FlightRecord& record) {
-  constexpr double kJust_ns = 5e9;
-  const double since = static_cast<double>(record.beat) - static_cast<double>(record.stood_to);
-  return record.exit_code == static_cast<int64_t>(ExitCode::kTemporary) && record.stood_to > 0 &&
-         since <= kJust_ns;
+  constexpr double kSlack_ns = 5e9;
+  const auto time = [](int64_t ns) { return static_cast<double>(ns); };
+  const double stood = time(record.stood_to) - time(record.stood_from);
+  return (record.exit_code == static_cast<int64_t>(ExitCode::kTemporary) ||
+          record.exit_code == kFlightRuns) &&
+         record.stood_to > 0 && time(record.beat) - time(record.stood_to) <= stood + kSlack_ns;
+}
+
+// A launcher wakes a process that stands still, to end it.
+int64_t last_ran(const FlightRecord& record) {
+  return stood_still(record) ? record.stood_from : record.beat;
 }
 
 // The rank that has not run for longest, or null if all run. A rank that came to its end is not
 // lost: it ended with code 0, with the code of all others, or with 75, because it waited in vain.
-// One that stood still before is the cause itself: a launcher wakes a stopped process to end it.
+// One that stood still before is the cause itself.
 const FlightRank* first_lost(const std::vector<FlightRank>& ranks) {
   const auto ends_as_rank_0 = [&](const FlightRank& rank) {
     return rank.record.exit_code == ranks.front().record.exit_code;
@@ -95,7 +103,7 @@ const FlightRank* first_lost(const std::vector<FlightRank>& ranks) {
             ? !stood_still(rank.record)
             : code == static_cast<int64_t>(ExitCode::kOk) || (all_alike && code != kFlightRuns);
     if (rank.life != Life::kRuns && rank.life != Life::kUnknown && !ended &&
-        (!lost || rank.record.beat < lost->record.beat)) {
+        (!lost || last_ran(rank.record) < last_ran(lost->record))) {
       lost = &rank;
     }
   }

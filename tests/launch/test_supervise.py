@@ -332,14 +332,14 @@ class Program(Supervised):
             memory = open(next(path for path in in_memory(folder) if path.endswith("-1")), "rb")
             self.addCleanup(memory.close)
             os.kill(rank, number)
-            ended, cause = self.finish(name, job, code).splitlines()[-2:]
-            self.assertRegex(ended, rf"^supervise: attempt 1 ended with {code} \(.*\), last saved step: \w+; stop$")
+            ended, cause = (errors := self.finish(name, job, code)).splitlines()[-2:]
+            self.assertRegex(ended, rf"^supervise: attempt 1 ended with {code} \(.*\), last saved step: \w+; stop$",
+                             errors + tandem_program.run("inspect", folder, "--flight").stdout)
             self.assertRegex(cause, rf"^supervise: rank 1 on \S+ \(process {rank}\) (is gone|stood still, then ended), in ")
             self.assertEqual(in_memory(folder), [])
             self.assertEqual(record_in(folder, 1), memory.read())
-            # The records are not those of an attempt that died before it had any.
             said = start(folder, ["bash", "-c", "exit 137", tandem_program.TANDEM], "--max-restarts", 0).communicate(timeout=60)[1]
-            self.assertRegex(said, r"^supervise: attempt 2 ended with 137 .*\n$")
+            self.assertRegex(said, r"^supervise: attempt 2 ended with 137 .*\n$", "it died before it had records")
 
     def test_a_killed_supervisor_keeps_the_records(self):
         job = self.start("kept", "--train.steps", 10**6)

@@ -161,12 +161,24 @@ TEST(FlightVerdict, ALostProcessComesFirst) {
   ranks[1].record.exit_code = static_cast<int64_t>(ExitCode::kTemporary);
   EXPECT_EQ(flight_verdict(ranks, kNow),
             "rank 0 on node1 (process 100) is silent, or its host, in data for 75 s");
-  ranks[1].record.stood_to = ranks[1].record.beat - 4 * kSecond;
-  EXPECT_EQ(flight_verdict(ranks, kNow),
-            "rank 1 on node1 (process 101) stood still, then ended, in data for 74 s");
-  ranks[1].record.stood_to -= 2 * kSecond;
-  EXPECT_EQ(flight_verdict(ranks, kNow),
-            "rank 0 on node1 (process 100) is silent, or its host, in data for 75 s");
+}
+
+// A launcher wakes it to end it: then it may end by itself, or be killed after others.
+TEST(FlightVerdict, ARankThatStoodStillIsTheCause) {
+  std::vector<FlightRank> ranks = {rank(0, {}, Life::kGone), rank(1, {}, Life::kGone)};
+  FlightRecord& stood = ranks[1].record;
+  const auto verdict = [&](int64_t code, int64_t has_run_for) {
+    stood.exit_code = code;
+    stood.beat = ranks[0].record.beat + kSecond;
+    stood.stood_to = stood.beat - has_run_for * kSecond;
+    stood.stood_from = stood.stood_to - 4 * kSecond;
+    return flight_verdict(ranks, kNow);
+  };
+  const auto kWaited = static_cast<int64_t>(ExitCode::kTemporary);
+  EXPECT_EQ(verdict(kWaited, 9),
+            "rank 1 on node1 (process 101) stood still, then ended, in data for 76 s");
+  EXPECT_EQ(verdict(kFlightRuns, 1), "rank 1 on node1 (process 101) is gone, in data for 76 s");
+  EXPECT_EQ(verdict(kWaited, 10), "rank 0 on node1 (process 100) is gone, in data for 75 s");
 }
 
 // Ranks end alike after an error that they agreed on, or when they were asked to stop.
