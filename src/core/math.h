@@ -11,6 +11,11 @@
 
 namespace tandem::math {
 
+// The bits of |x|. As integers they have the order of the numbers, then infinity, then NaN.
+TANDEM_HOST_DEVICE inline int32_t magnitude_bits(float x) {
+  return std::bit_cast<int32_t>(x) & 0x7fffffff;
+}
+
 // a * b + c, rounded once where the processor has a fused multiply-add. Written as a function
 // because in a sum of two products a compiler may fuse either one, and may choose differently for
 // the vectorised loop and for its remainder.

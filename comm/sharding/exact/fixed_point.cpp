@@ -13,7 +13,7 @@ void quantise(Cpu, int64_t n, const float* from, double scale, double limit, int
   int32_t most = *largest;
 #pragma omp parallel for simd schedule(static) reduction(max : most) if (n >= kParallelElements)
   for (int64_t i = 0; i < n; ++i) {
-    most = std::max(most, magnitude_bits(from[i]));
+    most = std::max(most, math::magnitude_bits(from[i]));
     to[i] = fixed_point(from[i]) + (add ? to[i] : 0);
   }
   *largest = most;

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads)
   int32_t most = 0;
   for_elements(n, [&](int64_t i) {
     const float x = from.load(i);
-    const int32_t magnitude = magnitude_bits(x);
+    const int32_t magnitude = math::magnitude_bits(x);
     most = magnitude > most ? magnitude : most;
     to.store(i, fixed_point(x) + (add ? to.load(i) : 0));
   });

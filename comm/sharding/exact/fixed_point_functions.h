@@ -1,12 +1,11 @@
 // The arithmetic of fixed_point.h, for both devices.
 #pragma once
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 
 #include "comm/sharding/exact/fixed_point.h"
-#include "src/core/host_device.h"
+#include "src/core/math.h"
 
 namespace tandem::kernels {
 
@@ -36,10 +35,6 @@ struct FloatingPoint {
     return static_cast<float>(static_cast<double>(held) * scale);
   }
 };
-
-TANDEM_HOST_DEVICE inline int32_t magnitude_bits(float x) {
-  return std::bit_cast<int32_t>(x) & 0x7fffffff;
-}
 
 struct SquareDigits {
   int64_t of[kSquareDigits + 1] = {};  // the last counts elements that do not fit
