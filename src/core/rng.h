@@ -52,7 +52,8 @@ enum class RandomUse : uint32_t {
   kDropout = 2,
   kSampleOrder = 3,
   kAugment = 4,
-  kGenerate = 5
+  kGenerate = 5,
+  kRound = 6
 };
 
 // Key of one named stream of numbers under one seed.

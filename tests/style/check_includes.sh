@@ -27,8 +27,9 @@ layers/models:              src/core src/autograd src/device layers/activation l
                             layers/rope layers/shortcut
 comm/transport:             src/core src/device src/device/ranks src/trace
 comm/sharding/exact:        src/core src/device src/device/ranks src/kernels src/autograd src/trace
+comm/sharding/eight_bits:   src/core src/device src/kernels
 comm/sharding:              src/core src/device src/device/ranks src/kernels src/autograd src/trace comm/transport
-                            comm/sharding/exact
+                            comm/sharding/exact comm/sharding/eight_bits
 comm:                       src/core src/device/ranks src/trace comm/transport comm/sharding
 optim:                      src/core src/device src/kernels
 src/io src/stop:            src/core
