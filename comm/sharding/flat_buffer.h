@@ -25,8 +25,9 @@ struct FlatBuffer {
 //   partial -> sharded        reduce_scatter; afterwards the contents of `from` are undefined; `to`
 //                             may be this rank's shard of it, and is f32 if `from` is bf16
 //   sharded -> replicated     all_gather; `from` may be this rank's shard of `to`
-// Anything else is a programming error. Sums: f32, bf16, i64 (group.h).
-void redistribute(const Group& group, const FlatBuffer& from, const FlatBuffer& to);
+// Anything else is a programming error. Sums: f32, bf16, i64 (group.h); `eight_bits`, too.
+void redistribute(const Group& group, const FlatBuffer& from, const FlatBuffer& to,
+                  const EightBits& eight_bits = {});
 
 // The placement of each buffer in each ZeRO stage. `gradients`: between micro-steps; the sums that
 // the optimizer reads are placed as `state`, like its own state and the master weights.

@@ -18,6 +18,11 @@ Tensor own_part(const Collectives& group, const Tensor& whole) {
   return whole.slice(group.rank() * n, n);
 }
 
+void require_blocks(const Tensor& elements) {
+  require(elements.elements() % kBlockElements == 0,
+          [&] { return str("eight bits: ", elements.shape(), " are no whole blocks"); });
+}
+
 }  // namespace
 
 Group::Group(Control& control, Collectives& collectives, Memory& memory,
@@ -68,15 +73,16 @@ void Group::enqueue(Device device, F work) const {
   });
 }
 
-// Memory for n elements of bf16, valid until the next call. Its users run one after another on
-// stream(), so they can share it.
-Tensor Group::scratch(int64_t n) const {
-  if (!scratch_ || scratch_.elements() < n) {
+// Memory for n elements, valid until the next call. Its users run one after another on stream(), so
+// they can share it.
+Tensor Group::scratch(int64_t n, DType dtype) const {
+  if (!scratch_ || scratch_.elements() < n || scratch_.dtype() != dtype) {
     if (scratch_) {
       wait(stream().record());  // for the last user
+      scratch_ = Tensor();
     }
     // zeros() waits for the memory, which belongs to the compute stream: stream() uses it at once.
-    scratch_ = Tensor::zeros(memory_, {n}, DType::kBf16, MemoryClass::kStaging);
+    scratch_ = Tensor::zeros(memory_, {n}, dtype, MemoryClass::kStaging);
   }
   return scratch_.slice(0, n);
 }
@@ -91,12 +97,53 @@ void Group::assign(const Tensor& in, const Tensor& out) const {
   });
 }
 
-// As Collectives::reduce_scatter, but also of bf16 into bf16 or f32.
-void Group::scatter_sum(Collectives& group, const Tensor& in, const Tensor& out) const {
+void Group::write_blocks(const Tensor& in, const BlockRounding& rounding,
+                         const Tensor& message) const {
+  require_blocks(in);
+  enqueue(in.device(), [in, rounding, message](Stream& stream) {
+    on_device(stream, touching(in, message), in.dtype(), [&]<class T>(auto device) {
+      kernels::write_blocks(device, in.elements(), in.data<T>(), rounding, message.data<int32_t>());
+    });
+  });
+}
+
+void Group::sum_blocks(int parts, const Tensor& messages, const Tensor& out) const {
+  require_blocks(out);
+  enqueue(out.device(), [parts, messages, out](Stream& stream) {
+    on_device(stream, touching(messages, out), out.dtype(), [&]<class T>(auto device) {
+      kernels::sum_blocks(device, parts, out.elements(), messages.data<int32_t>(), out.data<T>());
+    });
+  });
+}
+
+// As Collectives::all_gather, but also in eight bits.
+void Group::gather(Collectives& group, const Tensor& in, const Tensor& out,
+                   const EightBits& eight_bits) const {
+  if (!eight_bits) {
+    return group.all_gather(in, out);
+  }
+  const Tensor all = scratch(block_words(out.elements()), DType::kI32);
+  const Tensor own = own_part(group, all);
+  write_blocks(in, *eight_bits, own);
+  group.all_gather(own, all);
+  sum_blocks(1, all, out);
+}
+
+// As Collectives::reduce_scatter, but also of bf16 into bf16 or f32, and in eight bits.
+void Group::scatter_sum(Collectives& group, const Tensor& in, const Tensor& out,
+                        const EightBits& eight_bits) const {
+  if (eight_bits) {
+    const int64_t words = block_words(in.elements());
+    const Tensor both = scratch(2 * words, DType::kI32);
+    const Tensor own = both.slice(0, words), all = both.slice(words, words);
+    write_blocks(in, *eight_bits, own);
+    group.all_to_all(own, all);
+    return sum_blocks(group.size(), all, out);
+  }
   if (in.dtype() != DType::kBf16) {
     return group.reduce_scatter(in, out);
   }
-  const Tensor all = scratch(in.elements());
+  const Tensor all = scratch(in.elements(), DType::kBf16);
   group.all_to_all(in, all);
   enqueue(in.device(), [parts = group.size(), all, out](Stream& stream) {
     on_device(stream, touching(all, out), [&](auto device) {
@@ -110,15 +157,18 @@ void Group::scatter_sum(Collectives& group, const Tensor& in, const Tensor& out)
   });
 }
 
-// As Collectives::all_reduce, but also of bf16.
-void Group::sum(Collectives& group, const Tensor& inout) const {
-  if (inout.dtype() != DType::kBf16) {
+// As Collectives::all_reduce, but also of bf16 and in eight bits.
+void Group::sum(Collectives& group, const Tensor& inout, EightBits eight_bits) const {
+  if (!eight_bits && inout.dtype() != DType::kBf16) {
     return group.all_reduce(inout);
   }
   if (group.size() > 1) {
     const Tensor own = own_part(group, inout);
-    scatter_sum(group, inout, own);
-    group.all_gather(own, inout);
+    scatter_sum(group, inout, own, eight_bits);
+    if (eight_bits) {
+      ++eight_bits->turn;
+    }
+    gather(group, own, inout, eight_bits);
   }
 }
 
@@ -129,52 +179,52 @@ void Group::require_parts(const char* collective, const Tensor& whole, const Ten
   });
 }
 
-void Group::all_reduce(const Tensor& inout) const {
+void Group::all_reduce(const Tensor& inout, const EightBits& eight_bits) const {
   require(inout.elements() % size() == 0, [&] {
     return str("all_reduce: ", inout.shape(), " is no multiple of ", size(), " ranks");
   });
   if (is_flat()) {
-    return sum(collectives_, inout);
+    return sum(collectives_, inout, eight_bits);
   }
   const Tensor chunk = own_part(*inside_, inout);
   scatter_sum(*inside_, inout, chunk);
-  sum(*between_, chunk);
+  sum(*between_, chunk, eight_bits);
   inside_->all_gather(chunk, inout);
 }
 
-void Group::reduce_scatter(const Tensor& in, const Tensor& out) const {
+void Group::reduce_scatter(const Tensor& in, const Tensor& out, const EightBits& eight_bits) const {
   require_parts("reduce_scatter", in, out);
   require(out.dtype() == (in.dtype() == DType::kBf16 ? DType::kF32 : in.dtype()), [&] {
     return str("reduce_scatter: ", name_of(in.dtype()), " into ", name_of(out.dtype()));
   });
   if (parts_ == 1) {
-    sum(collectives_, in);
+    sum(collectives_, in, eight_bits);
     assign(in, out);
   } else if (is_flat()) {
-    scatter_sum(collectives_, in, out);
+    scatter_sum(collectives_, in, out, eight_bits);
   } else if (sharing_ == Sharing::kWorld) {
     const Tensor chunk = own_part(*inside_, in);
     scatter_sum(*inside_, in, chunk);
-    scatter_sum(*between_, chunk, out);
+    scatter_sum(*between_, chunk, out, eight_bits);
   } else {
     const Tensor chunk = in.dtype() == out.dtype() ? out : own_part(*inside_, in);
     scatter_sum(*inside_, in, chunk);
-    sum(*between_, chunk);
+    sum(*between_, chunk, eight_bits);
     assign(chunk, out);
   }
 }
 
-void Group::all_gather(const Tensor& in, const Tensor& out) const {
+void Group::all_gather(const Tensor& in, const Tensor& out, const EightBits& eight_bits) const {
   require_parts("all_gather", out, in);
   require(in.dtype() == out.dtype(),
           [&] { return str("all_gather: ", name_of(in.dtype()), " into ", name_of(out.dtype())); });
   if (parts_ == 1) {
     assign(in, out);
   } else if (is_flat()) {
-    collectives_.all_gather(in, out);
+    gather(collectives_, in, out, eight_bits);
   } else if (sharing_ == Sharing::kWorld) {
     const Tensor chunk = own_part(*inside_, out);
-    between_->all_gather(in, chunk);
+    gather(*between_, in, chunk, eight_bits);
     inside_->all_gather(chunk, out);
   } else {
     inside_->all_gather(in, out);

@@ -10,24 +10,29 @@
 // With 1 node, with 1 rank on each node, or with nodes of different sizes, there is only one level:
 // the collectives are flat.
 //
-// Sums of bf16 need scratch memory of the size of the largest array so far. When it grows, the host
-// waits for stream() and for the memory's stream. Before a call, stream() must already wait for the
-// compute work that produced the inputs. All work on stream() must be done before this object is
-// destroyed.
+// Sums of bf16 and messages of eight bits need scratch memory for the largest array so far. When it
+// grows, the host waits for stream() and for the memory's stream. Before a call, stream() must
+// already wait for the compute work that produced the inputs. All work on stream() must be done
+// before this object is destroyed.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "comm/sharding/eight_bits/blocks.h"
 #include "comm/sharding/store_options.h"
 #include "src/device/ranks/collectives.h"
 #include "src/device/ranks/control.h"
 
 namespace tandem {
 
+// How messages of eight bits are rounded; empty: elements are sent as they are.
+using EightBits = std::optional<BlockRounding>;
+
 class Group {
  public:
-  // Collective. `control`: of the same ranks. `memory`: for the scratch memory of bf16 sums. All
+  // Collective. `control`: of the same ranks. `memory`: for the scratch memory. All
   // three references must outlive this. `node_of_rank`: the same on all ranks. Throws
   // Error(kConfig) if `sharing` is kNode and nodes have different numbers of ranks.
   Group(Control& control, Collectives& collectives, Memory& memory,
@@ -53,9 +58,14 @@ class Group {
   //
   // Dtypes of sums: f32, i64 and bf16. bf16 is added in f32 in the order of ranks and rounded once
   // on each level. For bf16, `out` of reduce_scatter is f32, and all_reduce leaves the rounded sum.
-  void all_reduce(const Tensor& inout) const;
-  void reduce_scatter(const Tensor& in, const Tensor& out) const;
-  void all_gather(const Tensor& in, const Tensor& out) const;
+  //
+  // `eight_bits`: f32 is sent in blocks (eight_bits/blocks.h), where there are two levels only
+  // between nodes. Shards are a multiple of kBlockElements. Sums are added in f32 in the order of
+  // ranks, and all_reduce rounds its sum once more, in the next turn. all_gather, also of bf16 and
+  // fp16, gives all ranks the rounded elements, those of their own shard too.
+  void all_reduce(const Tensor& inout, const EightBits& eight_bits = {}) const;
+  void reduce_scatter(const Tensor& in, const Tensor& out, const EightBits& eight_bits = {}) const;
+  void all_gather(const Tensor& in, const Tensor& out, const EightBits& eight_bits = {}) const;
 
   // Like Collectives::wait, for all levels.
   void wait(const Event& event) const { collectives_.wait(event); }
@@ -64,10 +74,15 @@ class Group {
  private:
   template <class F>
   void enqueue(Device device, F work) const;
-  Tensor scratch(int64_t n) const;
+  Tensor scratch(int64_t n, DType dtype) const;
   void assign(const Tensor& in, const Tensor& out) const;
-  void scatter_sum(Collectives& group, const Tensor& in, const Tensor& out) const;
-  void sum(Collectives& group, const Tensor& inout) const;
+  void write_blocks(const Tensor& in, const BlockRounding& rounding, const Tensor& message) const;
+  void sum_blocks(int parts, const Tensor& messages, const Tensor& out) const;
+  void gather(Collectives& group, const Tensor& in, const Tensor& out,
+              const EightBits& eight_bits) const;
+  void scatter_sum(Collectives& group, const Tensor& in, const Tensor& out,
+                   const EightBits& eight_bits = {}) const;
+  void sum(Collectives& group, const Tensor& inout, EightBits eight_bits) const;
   void require_parts(const char* collective, const Tensor& whole, const Tensor& part) const;
 
   Control& control_;
@@ -76,7 +91,7 @@ class Group {
   std::unique_ptr<Collectives> inside_, between_;  // null: flat
   Sharing sharing_;
   int node_size_ = 1, parts_ = 1, part_ = 0, replica_ = 0;
-  mutable Tensor scratch_;  // bf16; grows
+  mutable Tensor scratch_;  // bf16, or i32 for words of blocks; grows
 };
 
 // The number of each rank's node. With `node_size` 0 ranks with the same host name are a node,

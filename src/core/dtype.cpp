@@ -11,8 +11,14 @@ struct Kind {
   std::string_view name;
   int64_t size;
 };
-constexpr std::array<Kind, 7> kKinds = {
-    {{"f32", 4}, {"f64", 8}, {"bf16", 2}, {"fp16", 2}, {"i32", 4}, {"i64", 8}, {"u8", 1}}};
+constexpr std::array<Kind, 8> kKinds = {{{"f32", 4},
+                                         {"f64", 8},
+                                         {"bf16", 2},
+                                         {"fp16", 2},
+                                         {"i32", 4},
+                                         {"i64", 8},
+                                         {"u8", 1},
+                                         {"int8", 1}}};
 
 }  // namespace
 

@@ -10,7 +10,7 @@
 
 namespace tandem {
 
-enum class DType : uint8_t { kF32, kF64, kBf16, kFp16, kI32, kI64, kU8 };
+enum class DType : uint8_t { kF32, kF64, kBf16, kFp16, kI32, kI64, kU8, kI8 };
 
 int64_t size_of(DType dtype);           // bytes of one element
 std::string_view name_of(DType dtype);  // "f32", "f64", ...
@@ -28,7 +28,7 @@ consteval size_t position_in_list() {
 
 // The DType of a type; in the order of DType.
 template <class T>
-inline constexpr auto dtype_of =
-    static_cast<DType>(position_in_list<T, float, double, Bf16, Fp16, int32_t, int64_t, uint8_t>());
+inline constexpr auto dtype_of = static_cast<DType>(
+    position_in_list<T, float, double, Bf16, Fp16, int32_t, int64_t, uint8_t, int8_t>());
 
 }  // namespace tandem

@@ -33,6 +33,8 @@ std::string element_text(DType dtype, const std::byte* bytes) {
       return text_of<int64_t>(bytes);
     case DType::kU8:
       return text_of<uint8_t>(bytes);
+    case DType::kI8:
+      return text_of<int8_t>(bytes);
     default:
       return on_float(dtype, [&]<class T>() { return text_of<T>(bytes); });
   }

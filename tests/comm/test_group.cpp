@@ -1,84 +1,13 @@
 // Runs on every rank of a job of 1 to 4 ranks (tests/support/mpi_main.cpp), with every transport:
 // MPI with tensors in host memory, MPI with tensors in GPU memory, and NCCL.
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <cmath>
-#include <functional>
 #include <map>
-#include <numeric>
 
-#include "comm/sharding/group.h"
-#include "comm/transport/nccl_collectives.h"
-#include "src/device/cuda.h"
 #include "src/kernels/reduce.h"
-#include "tests/comm/collectives_check.h"
-#include "tests/support/harness.h"
-#include "tests/support/mpi_world.h"
+#include "tests/comm/group_test.h"
 
 namespace tandem::testing {
 namespace {
-
-using Nodes = std::vector<int>;  // by rank
-
-class GroupTest : public ::testing::Test {
- protected:
-  const Ranks world = test_ranks();
-  const int rank = world.rank();
-  const int size = world.size();
-
-  std::vector<int> everybody() const {
-    std::vector<int> ranks(static_cast<size_t>(size));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    return ranks;
-  }
-  // All on one node, each on its own node, and what else this number of ranks allows.
-  std::vector<Nodes> placements() const {
-    std::vector<Nodes> all = {Nodes(static_cast<size_t>(size), 0), everybody()};
-    if (size == 4) {
-      all.insert(all.end(), {{0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 0}});
-    }
-    return all;
-  }
-  static constexpr auto kSharings = {Sharing::kWorld, Sharing::kNode};
-
-  // body(ranks, device of the tensors)
-  template <class F>
-  void for_each_way(F body) {
-    const Ranks mpi = test_ranks();
-    {
-      SCOPED_TRACE("MPI, host memory");
-      body(mpi, Device::kCpu);
-    }
-    if constexpr (kHasCuda) {
-      if (std::ranges::count(available_devices(), Device::kCuda) > 0 &&
-          test_world().local_size() <= cuda::device_count()) {
-        cuda::use_device(test_world().local_rank());
-        {
-          SCOPED_TRACE("MPI, GPU memory");
-          body(mpi, Device::kCuda);
-        }
-        SCOPED_TRACE("NCCL");
-        NcclCollectives nccl(mpi.control, test_world().timeout_s());
-        body(Ranks{mpi.control, nccl}, Device::kCuda);
-      }
-    }
-  }
-  // body(group, nodes, device)
-  template <class F>
-  void for_each_group(F body) {
-    for_each_way([&](const Ranks& way, Device device) {
-      for (const Nodes& nodes : placements()) {
-        for (const Sharing sharing : kSharings) {
-          SCOPED_TRACE(str("nodes ", ::testing::PrintToString(nodes),
-                           sharing == Sharing::kWorld ? ", shared by all" : ", shared by a node"));
-          const Group ranks(way.control, way.collectives, test_memory(device), nodes, sharing);
-          body(ranks, nodes, device);
-        }
-      }
-    });
-  }
-};
 
 // --- Who has which shard ---
 
@@ -250,15 +179,6 @@ float reference(const Nodes& nodes, bool flat, int64_t i) {
   return sum(sums);
 }
 
-template <class T>
-Tensor made(int64_t n, Device device, const std::function<T(int64_t)>& element) {
-  const Tensor host = Tensor::zeros(test_memory(), {n}, dtype_of<T>, MemoryClass::kGradients);
-  for (int64_t i = 0; i < n; ++i) {
-    host.data<T>()[i] = element(i);
-  }
-  return to_device(host, device);
-}
-
 TEST_F(GroupTest, Bf16IsAddedInF32InRankOrder) {
   for_each_group([&](const Group& ranks, const Nodes& nodes, Device device) {
     // The scratch memory grows, and then serves smaller sums.
@@ -342,17 +262,20 @@ TEST_F(GroupTest, BetweenNodesGoesTheShareOfOneRank) {
       return;
     }
     const int64_t g = ranks.node_size(), n = size / g;
-    for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    for (const DType dtype : {DType::kF32, DType::kBf16, DType::kI8}) {
       SCOPED_TRACE(name_of(dtype));
+      const EightBits eight_bits = dtype == DType::kI8 ? EightBits(BlockRounding{}) : EightBits();
       // E' bytes, n nodes of g ranks: for a reduce-scatter, a rank sends (g - 1)/g E' inside its
-      // node and (n - 1)/n E'/g between nodes; for an all-gather, as much.
+      // node and (n - 1)/n E'/g between nodes; for an all-gather, as much. Eight bits take 132 of
+      // f32's 512 bytes, and only between nodes.
       const Tensor whole = numbers(DType::kF32, {rank}, 0, 128 * size, device);
-      const Tensor in = dtype == DType::kF32 ? whole : unset(dtype, 128 * size, device);
+      const Tensor in = dtype == DType::kBf16 ? unset(dtype, 128 * size, device) : whole;
       const int64_t bytes = in.bytes();
-      const int64_t inside = (g - 1) * bytes / g, between = (n - 1) * bytes / (n * g);
-      const Traffic summing = dtype == DType::kF32 ? Traffic::kReduceScatter : Traffic::kAllToAll;
+      const int64_t inside = (g - 1) * bytes / g;
+      const int64_t between = (n - 1) * bytes / (n * g) * (eight_bits ? 132 : 512) / 512;
+      const Traffic summing = dtype == DType::kBf16 ? Traffic::kAllToAll : Traffic::kReduceScatter;
 
-      const WireCount sum = sent(ranks, device, [&] { ranks.all_reduce(in); });
+      const WireCount sum = sent(ranks, device, [&] { ranks.all_reduce(in, eight_bits); });
       EXPECT_EQ(sum.payload(), (WireCount::Bytes{2 * inside, 2 * between}));
       EXPECT_EQ(sum.of(summing).inside, inside);
       EXPECT_EQ(sum.of(Traffic::kAllGather).inside, inside);
@@ -361,11 +284,13 @@ TEST_F(GroupTest, BetweenNodesGoesTheShareOfOneRank) {
       const bool shared_by_all = ranks.replicas() == 1;
       const int64_t part = in.elements() / ranks.parts();
       const Tensor out = unset(DType::kF32, part, device);
-      const WireCount parts = sent(ranks, device, [&] { ranks.reduce_scatter(in, out); });
+      const WireCount parts =
+          sent(ranks, device, [&] { ranks.reduce_scatter(in, out, eight_bits); });
       EXPECT_EQ(parts.payload(), (WireCount::Bytes{inside, shared_by_all ? between : 2 * between}));
 
       const Tensor own = in.slice(part * ranks.part(), part);
-      const WireCount gathering = sent(ranks, device, [&] { ranks.all_gather(own, in); });
+      const WireCount gathering =
+          sent(ranks, device, [&] { ranks.all_gather(own, in, eight_bits); });
       EXPECT_EQ(gathering.payload(), (WireCount::Bytes{inside, shared_by_all ? between : 0}));
       EXPECT_EQ(gathering.of(Traffic::kAllGather), gathering.payload());
     }

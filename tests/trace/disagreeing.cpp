@@ -15,14 +15,17 @@
 #include "src/trace/flight_log.h"
 
 // The names that the linker gives to what is called, and to what is called instead.
-#define REDISTRIBUTE(prefix) prefix##_ZN6tandem12redistributeERKNS_5GroupERKNS_10FlatBufferES5_
+#define REDISTRIBUTE(prefix) \
+  prefix##_ZN6tandem12redistributeERKNS_5GroupERKNS_10FlatBufferES5_RKSt8optionalINS_13BlockRoundingEE
 #define TAKE_CALLS(prefix) prefix##_ZN6tandem9FlightLog10take_callsEv
 
 namespace tandem {
 
 extern "C" {
-void REDISTRIBUTE(__real_)(const Group& group, const FlatBuffer& from, const FlatBuffer& to);
-void REDISTRIBUTE(__wrap_)(const Group& group, const FlatBuffer& from, const FlatBuffer& to);
+void REDISTRIBUTE(__real_)(const Group& group, const FlatBuffer& from, const FlatBuffer& to,
+                           const EightBits& eight_bits);
+void REDISTRIBUTE(__wrap_)(const Group& group, const FlatBuffer& from, const FlatBuffer& to,
+                           const EightBits& eight_bits);
 uint32_t TAKE_CALLS(__real_)(FlightLog* log);
 uint32_t TAKE_CALLS(__wrap_)(FlightLog* log);
 }
@@ -40,7 +43,8 @@ std::string way_of(int call) {
 
 }  // namespace
 
-void REDISTRIBUTE(__wrap_)(const Group& group, const FlatBuffer& from, const FlatBuffer& to) {
+void REDISTRIBUTE(__wrap_)(const Group& group, const FlatBuffer& from, const FlatBuffer& to,
+                           const EightBits& eight_bits) {
   static int calls = 0;
   const std::string way = group.rank() == 1 ? way_of(++calls) : "";
   const int64_t n = to.data.elements() / group.size();
@@ -51,7 +55,7 @@ void REDISTRIBUTE(__wrap_)(const Group& group, const FlatBuffer& from, const Fla
   } else if (way == "bytes") {
     group.all_reduce(to.data.slice(0, to.data.elements() / 2));
   } else if (way != "none") {
-    REDISTRIBUTE(__real_)(group, from, to);
+    REDISTRIBUTE(__real_)(group, from, to, eight_bits);
   }
 }
 
