@@ -67,8 +67,9 @@ void GradientSync::begin_step() {
   rule_->begin_step();
 }
 
-void GradientSync::begin_backward(bool last_micro_step) {
+void GradientSync::begin_backward(bool last_micro_step, const StepNumbers* numbers) {
   expect(State::kBegun, "begin_backward");
+  rule_->begin_micro_step(numbers);
   state_ = State::kBackward;
   last_micro_step_ = last_micro_step;
   std::vector<bool> takes_part;
@@ -201,10 +202,12 @@ void GradientSync::send(int64_t bucket) {
   const BucketPlace& place = layout_.place(bucket);
   const Group& group = layout_.group(bucket);
   if (group.size() > 1) {
-    const auto& [addend, sum] = memory.message;
-    const Tensor to = place.shards_state() ? slice_of(sum, place.whole.begin, place.part) : sum;
+    const SumRule::Message& message = memory.message;
+    const Tensor to =
+        place.shards_state() ? slice_of(message.sum, place.whole.begin, place.part) : message.sum;
     group.stream().wait(stream_.record());
-    redistribute(group, {Placement::kPartial, addend}, {place.rests.state, to});
+    redistribute(group, {Placement::kPartial, message.addend}, {place.rests.state, to},
+                 message.eight_bits);
     memory.message_there = group.stream().record();
   }
   in_flight_.push_back(bucket);

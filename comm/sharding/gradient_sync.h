@@ -29,7 +29,8 @@ class GradientSync final : public Gate {
 
   // Forgets the gradients: the first write to each overwrites it.
   void begin_step();
-  void begin_backward(bool last_micro_step);
+  // numbers: of this micro-step, in device memory; needed if its gradients are rounded at random.
+  void begin_backward(bool last_micro_step, const StepNumbers* numbers = nullptr);
   // The tape's OnFinal callback: this micro-step adds nothing more to the parameter's gradient.
   void on_final(Context& context, Parameter& parameter);
   // Starts the remaining reductions. After the last micro-step, later work on the compute stream

@@ -12,7 +12,7 @@ struct ParamStore {
   ParamStore(std::vector<BlockParameters> blocks, const ModelGroups& groups, Stream& stream,
              Memory& memory, const StoreOptions& options)
       : layout(std::move(blocks), groups, stream.device(), options),
-        values(layout, stream, memory, options.dtype, options.overlap),
+        values(layout, stream, memory, options),
         gradients(layout, values, stream, memory, options),
         shards(layout, values, gradients) {}
   ParamStore(const ParamStore&) = delete;  // its members refer to each other

@@ -8,22 +8,21 @@
 
 namespace tandem {
 
-ParamValues::ParamValues(const ModelLayout& layout, Stream& stream, Memory& memory, DType dtype,
-                         bool overlap)
-    : layout_(layout),
-      stream_(stream),
-      scratch_(memory.scratch()),
-      dtype_(dtype),
-      overlap_(overlap) {
+ParamValues::ParamValues(const ModelLayout& layout, Stream& stream, Memory& memory,
+                         const StoreOptions& options)
+    : layout_(layout), stream_(stream), scratch_(memory.scratch()), options_(options) {
   const auto has_copy = [&](int64_t bucket) {
-    return dtype_ != DType::kF32 && !layout_.bucket(bucket).frozen;
+    const BucketPlace& place = layout_.place(bucket);
+    const bool is_rounded_in_place =
+        options_.gather_int8 && place.shards_state() && !place.shards_values();
+    return !layout_.bucket(bucket).frozen && (dtype() != DType::kF32 || is_rounded_in_place);
   };
   int64_t values = 0, masters = 0;
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     values += layout_.place(i).values().count();
     masters += has_copy(i) ? layout_.place(i).state().count() : 0;
   }
-  Carver all_values(memory, values, dtype_, MemoryClass::kParameters);
+  Carver all_values(memory, values, dtype(), MemoryClass::kParameters);
   Carver all_masters(memory, masters, DType::kF32, MemoryClass::kMasters);
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     const BucketPlace& place = layout_.place(i);
@@ -45,7 +44,7 @@ Tensor ParamValues::state_in(int64_t bucket, const Tensor& values) const {
 
 Tensor ParamValues::working(int64_t bucket) const {
   const BucketMemory& memory = buckets_[bucket];
-  return memory.masters.dtype() == dtype_ ? Tensor() : state_in(bucket, memory.values);
+  return memory.masters.dtype() == dtype() ? Tensor() : state_in(bucket, memory.values);
 }
 
 void ParamValues::initialize(uint64_t seed) {
@@ -84,23 +83,22 @@ void ParamValues::gather() {
       memory.gathered = Tensor();  // from before the update
     } else if (layout_.place(i).shards_state()) {
       start_gather(i, memory.values, written);
-      if (!overlap_) {
+      if (!options_.overlap) {
         timeline_.wait(stream_, memory.arrive);
       }
     }
   }
 }
 
-// This rank's shard is in `values` already.
 void ParamValues::start_gather(int64_t bucket, const Tensor& whole, const Event& written) {
   const ProfilerRange range(str("values of bucket ", bucket));
   BucketMemory& memory = buckets_[bucket];
-  const BucketPlace& place = layout_.place(bucket);
-  const Tensor part =
-      place.shards_values() ? memory.values : slice_of(whole, place.whole.begin, place.part);
+  const Tensor narrow = working(bucket);
+  const Tensor part = narrow ? narrow : memory.masters;
   const Group& group = layout_.group(bucket);
   group.stream().wait(written);
-  redistribute(group, {Placement::kSharded, part}, {Placement::kReplicated, whole});
+  redistribute(group, {Placement::kSharded, part}, {Placement::kReplicated, whole},
+               options_.gather_int8 ? EightBits(BlockRounding{}) : EightBits());
   memory.arrive = group.stream().record();
 }
 
@@ -114,7 +112,7 @@ void ParamValues::fetch(int64_t block) {
   for (const int64_t bucket : layout_.flat().buckets_of(block)) {
     BucketMemory& memory = buckets_[bucket];
     if (layout_.place(bucket).shards_values() && !memory.gathered) {
-      memory.gathered = Tensor::empty(scratch_, {layout_.bucket(bucket).range.count()}, dtype_,
+      memory.gathered = Tensor::empty(scratch_, {layout_.bucket(bucket).range.count()}, dtype(),
                                       MemoryClass::kStaging);
       start_gather(bucket, memory.gathered, stream_.record());
     }
@@ -164,7 +162,7 @@ void ParamValues::acquire(Context&, BlockId block, Pass pass) {
       layout_.bind(bucket, buckets_[bucket].gathered, &Parameter::value);
     }
   }
-  if (is_sharded && next >= 0 && overlap_) {
+  if (is_sharded && next >= 0 && options_.overlap) {
     fetch(next);
   }
 }

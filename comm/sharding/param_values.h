@@ -2,11 +2,12 @@
 // master weights that an optimizer updates.
 //
 // Values are the masters themselves, or a copy rounded to bf16 or fp16 (Micikevicius et al. 2018,
-// "Mixed precision training"). A frozen parameter has only values. In ZeRO stage 3 a block's values
-// are gathered while the previous block computes, and freed after use. Besides the shared
-// parameters, which are always whole, at most two blocks are whole at a time. The last block's
-// values are kept from forward to backward. Padding between and after parameters is zero and stays
-// zero, and so do the padding rows of classes, because their gradient is zero.
+// "Mixed precision training"). Values that are gathered in eight bits are rounded on all ranks; if
+// they are f32, then they are a copy, too. A frozen parameter has only values. In ZeRO stage 3 a
+// block's values are gathered while the previous block computes, and freed after use. Besides the
+// shared parameters, which are always whole, at most two blocks are whole at a time. The last
+// block's values are kept from forward to backward. Padding between and after parameters is zero
+// and stays zero, and so do the padding rows of classes, because their gradient is zero.
 #pragma once
 
 #include <optional>
@@ -21,10 +22,9 @@ namespace tandem {
 
 class ParamValues final : public Gate {
  public:
-  // `dtype`: f32, bf16 or fp16. `overlap`: gather during computation. `stream`: the compute stream.
-  // All references must outlive this.
-  ParamValues(const ModelLayout& layout, Stream& stream, Memory& memory, DType dtype,
-              bool overlap = true);
+  // `stream`: the compute stream. All references must outlive this.
+  ParamValues(const ModelLayout& layout, Stream& stream, Memory& memory,
+              const StoreOptions& options);
 
   // Each rank fills what it keeps: a pure function of the seed and the parameters' names.
   void initialize(uint64_t seed);
@@ -46,8 +46,7 @@ class ParamValues final : public Gate {
 
   // The range place(bucket).state(): f32 masters; of a frozen bucket its values, in their dtype.
   const Tensor& masters(int64_t bucket) const { return buckets_[bucket].masters; }
-  // The rounded values of the same range, which an optimizer writes; empty if values are the
-  // masters.
+  // The values of the same range in bf16 or fp16, which an optimizer writes; empty if they are f32.
   Tensor working(int64_t bucket) const;
 
   // A run of a parameter's masters in this rank's memory.
@@ -61,7 +60,7 @@ class ParamValues final : public Gate {
   // Over all ranks, every element exactly once.
   std::vector<Weights> owned_weights() const { return weights_here(true); }
 
-  DType dtype() const { return dtype_; }
+  DType dtype() const { return options_.dtype; }
   // Where the compute stream's time goes; waiting for values is in it. Callers may add to it, and
   // take it.
   Timeline& timeline() { return timeline_; }
@@ -69,7 +68,7 @@ class ParamValues final : public Gate {
  private:
   struct BucketMemory {
     Tensor values;                // place.values(); the compute dtype
-    Tensor masters;               // place.state(); views of `values`, unless these are a copy
+    Tensor masters;               // place.state(); a view of `values`, unless these are a copy
     Tensor gathered;              // the whole bucket of sharded values: from fetch to release
     std::optional<Event> arrive;  // the communication that brings the values
   };
@@ -85,8 +84,7 @@ class ParamValues final : public Gate {
   const ModelLayout& layout_;
   Stream& stream_;
   Memory scratch_;
-  DType dtype_;
-  bool overlap_;
+  StoreOptions options_;
   std::vector<BucketMemory> buckets_;
   bool are_outdated_ = false;  // since the last gather()
   Timeline timeline_;

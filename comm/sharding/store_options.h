@@ -19,7 +19,8 @@ struct StoreOptions {
   int zero = 0;                    // ZeRO stage
   bool unused_is_error = true;     // a parameter without gradient; false: its gradient is zero
   DType dtype = DType::kF32;       // of parameter values: f32, bf16, fp16
-  DType wire_dtype = DType::kF32;  // of gradients between ranks: f32, bf16
+  DType wire_dtype = DType::kF32;  // of gradients between ranks: f32, bf16, int8
+  bool gather_int8 = false;        // values are gathered in blocks of eight bits
   // 0: floating-point sums. Otherwise exact sums (exact/exact_sums.h), and the number of
   // micro-batches of all ranks in a step.
   int64_t exact_micro_batches = 0;

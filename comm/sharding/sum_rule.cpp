@@ -1,5 +1,6 @@
 #include "comm/sharding/sum_rule.h"
 
+#include "comm/sharding/eight_bit_rule.h"
 #include "comm/sharding/exact_rule.h"
 #include "comm/sharding/rounded_rule.h"
 #include "src/device/copy.h"
@@ -56,6 +57,9 @@ std::unique_ptr<SumRule> make_sum_rule(const SumRule::Setting& setting,
   }
   if (wire == DType::kBf16 && setting.layout.stage().size() > 1) {
     return std::make_unique<RoundedRule>(setting);
+  }
+  if (wire == DType::kI8) {
+    return std::make_unique<EightBitRule>(setting);
   }
   return std::make_unique<SumRule>(setting);
 }

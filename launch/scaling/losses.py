@@ -4,14 +4,14 @@ They take the same samples in the same order, so their losses may differ by roun
 
     2 u + 10 x steps x (ranks - 1) x 2^-24
 
-u is the unit roundoff of the coarsest type that one of the two cases stores weights in or sends gradients in (f32 2^-24, fp16
-2^-11, bf16 2^-8). Each case's loss is computed from values rounded to that type, which is off by at most u: 2 u for two cases.
+u is the unit roundoff of the coarsest type that one of the two cases stores weights in or sends gradients or values in (f32
+2^-24, fp16 2^-11, bf16 2^-8; int8 1 / 127, of a block's largest element). Each case's loss is computed from values rounded to that type, which is off by at most u: 2 u for two cases.
 Then, gradients are summed over ranks in f32 in different orders. A sum of n terms is off by at most (n - 1) x 2^-24 of the sum
 of their magnitudes. Cancellation within a gradient makes this about 10 times larger relative to the gradient. An optimizer
 such as Adam divides by the gradient's own size, so each step adds one such error.
 """
 
-ROUNDOFF = {"f32": 2**-24, "fp16": 2**-11, "bf16": 2**-8}
+ROUNDOFF = {"auto": 0, "f32": 2**-24, "fp16": 2**-11, "bf16": 2**-8, "int8": 1 / 127}
 CANCELLATION = 10
 # Swept settings that may change rounding only. All others change what is trained.
 SAME_MODEL = ("dist.", "checkpoint.", "log.", "data.prefetch", "run.device", "run.threads", "train.precision", "train.recompute",
@@ -19,7 +19,8 @@ SAME_MODEL = ("dist.", "checkpoint.", "log.", "data.prefetch", "run.device", "ru
 
 
 def tolerance(one, other, steps):
-    u = max(ROUNDOFF[case["settings"][key]] for case in (one, other) for key in ("train.precision", "dist.wire_dtype"))
+    u = max(ROUNDOFF[case["settings"].get(key, "auto")] for case in (one, other)
+            for key in ("train.precision", "dist.wire_dtype", "dist.gather_dtype"))
     ranks = max(one["ranks"], other["ranks"])
     return 2 * u + CANCELLATION * steps * (ranks - 1) * 2**-24
 

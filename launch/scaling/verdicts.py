@@ -131,8 +131,8 @@ def less_communication(case):
         yield "dist.zero=2, if it fits"
     if case["nodes"] > 1 and settings["dist.zero"] != "0" and settings["dist.shard"] == "world":
         yield "dist.shard=node"
-    if settings["dist.wire_dtype"] == "f32" and settings["dist.reduce"] == "ring":
-        yield "dist.wire_dtype=bf16"
+    if settings["dist.wire_dtype"] != "int8" and settings["dist.reduce"] == "ring":
+        yield f"dist.wire_dtype={'bf16' if settings['dist.wire_dtype'] == 'f32' else 'int8'}"
     yield "a larger train.global_batch"
     yield "another dist.bucket_mb"
 

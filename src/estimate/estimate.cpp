@@ -96,7 +96,9 @@ class DryRun {
         model_(make_model(config.model, data, mesh_.cut())),
         training_(*model_, mesh_.model(), stream_, memory_, staging_, planned(config, job, most)),
         upload_(stream_, memory_, staging_, data, training_.store().values.dtype()),
-        batches_(blank_batches(config, training_.batch())) {}
+        batches_(blank_batches(config, training_.batch())) {
+    training_.store().values.outdate();  // as when a run has loaded them
+  }
 
   Estimate run() {
     for (int64_t i = 0; i < kFirstSteps; ++i) {

@@ -27,8 +27,8 @@ TrainedModel load_trained_model(const std::string& checkpoint, const std::string
   trained.layout =
       std::make_unique<ModelLayout>(parameters_by_block(*trained.model), machine.mesh()->model(),
                                     machine.device(), StoreOptions{});
-  trained.values =
-      std::make_unique<ParamValues>(*trained.layout, machine.stream, machine.memory, dtype);
+  trained.values = std::make_unique<ParamValues>(*trained.layout, machine.stream, machine.memory,
+                                                 StoreOptions{.dtype = dtype});
   trained.statistics =
       std::make_unique<BatchStatistics>(*trained.model, machine.stream, machine.memory);
   load(machine.stream, *weights, weights_here(*trained.values, *trained.model));

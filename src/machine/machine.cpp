@@ -118,9 +118,9 @@ std::string Machine::sharing(const DistConfig& dist) const {
       text += all.replicas() > 1 ? " inside a node" : " over all ranks";
     }
   }
-  text += dist.reduce == Reduce::kExact     ? "; exact sums"
-          : dist.wire_dtype == DType::kBf16 ? "; ring sums, bf16 on the wire"
-                                            : "; ring sums";
+  text += dist.reduce == Reduce::kExact ? "; exact sums" : "; ring sums";
+  text += dist.wire_dtype != DType::kF32 ? str(", ", name_of(dist.wire_dtype), " on the wire") : "";
+  text += dist.gather_int8 ? "; values gathered in int8" : "";
   return bus_gb_s_ > 0 ? str(text, "; bus bandwidth ", bus_gb_s_, " GB/s") : text;
 }
 

@@ -56,8 +56,11 @@ void bind_dist(Options& o, DistConfig& dist) {
                "how gradients are summed");
   o.add_or_auto("dist.bucket_mb", dist.bucket_mb,
                 "MiB of gradients sent together; auto: 4 over MPI, 25 over NCCL", 1e6);
-  o.add_choice("dist.wire_dtype", dist.wire_dtype, {{"f32", DType::kF32}, {"bf16", DType::kBf16}},
+  o.add_choice("dist.wire_dtype", dist.wire_dtype,
+               {{"f32", DType::kF32}, {"bf16", DType::kBf16}, {"int8", DType::kI8}},
                "type of gradients on the wire");
+  o.add_choice("dist.gather_dtype", dist.gather_int8, {{"auto", false}, {"int8", true}},
+               "type of values on the wire; auto: their own");
   o.add("dist.overlap", dist.overlap, "send gradients while backward goes on");
   o.add_choice("dist.shard", dist.shard, {{"world", Sharing::kWorld}, {"node", Sharing::kNode}},
                "ranks that share a sharded state");
@@ -192,7 +195,8 @@ TrainingStepOptions Config::training_step(Device device, int ranks) const {
                     .zero = static_cast<int>(dist.zero),
                     .unused_is_error = dist.unused == Unused::kIsError,
                     .dtype = train.precision,
-                    .wire_dtype = dist.wire_dtype},
+                    .wire_dtype = dist.wire_dtype,
+                    .gather_int8 = dist.gather_int8},
           .optimizer = [kind = optim.kind](std::span<const Shard> shards, Memory& memory) {
             return kind.chosen().make(shards, memory);
           }};

@@ -97,6 +97,7 @@ struct DistConfig {
   Reduce reduce = Reduce::kRing;
   double bucket_mb = 0;  // 0: auto
   DType wire_dtype = DType::kF32;
+  bool gather_int8 = false;
   bool overlap = true;
   Sharing shard = Sharing::kWorld;
   std::string node_size = "auto";

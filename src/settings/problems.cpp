@@ -41,6 +41,16 @@ void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::stri
     problems.push_back(str("dist.node_size = ", dist.node_size,
                            " must be auto, or a number that divides the ", ranks, " ranks"));
   }
+  if (dist.gather_int8 && dist.zero == 0) {
+    problems.emplace_back(
+        "dist.gather_dtype = int8 has no meaning with dist.zero = 0, which gathers no values; use "
+        "auto, or dist.zero = 1 to 3");
+  }
+  if (dist.gather_int8 && dist.reduce == Reduce::kExact) {
+    problems.emplace_back(
+        "dist.gather_dtype = int8 has no meaning with dist.reduce = exact, whose values do not "
+        "depend on ZeRO stages; use auto, or dist.reduce = ring");
+  }
   if (dist.reduce == Reduce::kExact && dist.wire_dtype != DType::kF32) {
     problems.push_back(str("dist.wire_dtype = ", name_of(dist.wire_dtype),
                            " has no meaning with dist.reduce = exact, which sends 64-bit integers; "

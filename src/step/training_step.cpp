@@ -186,7 +186,7 @@ bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
     check_->begin_micro_step(micro_step);
   }
   const DeviceBatch batch = input.batch(micro_step);
-  store_->gradients.begin_backward(micro_step + 1 == micro_steps());
+  store_->gradients.begin_backward(micro_step + 1 == micro_steps(), context.numbers);
   const Variable losses = model_.loss(context, batch.input, batch.targets).losses;
   if (check_) {
     check_->see_loss(losses.value());

@@ -194,7 +194,8 @@ TEST(Estimate, IsWhatEveryStageUses) {
           config.dist.zero = zero;
           config.dist.overlap = overlap;
           config.train.precision = precision;
-          config.dist.wire_dtype = precision == DType::kBf16 ? DType::kBf16 : DType::kF32;
+          config.dist.wire_dtype = precision == DType::kFp16 ? DType::kI8 : precision;
+          config.dist.gather_int8 = zero > 0 && overlap;
           config.train.recompute = true;
           expect_estimated(config, device, ranks());
         }

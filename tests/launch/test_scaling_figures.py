@@ -52,6 +52,9 @@ class Losses(unittest.TestCase):
     def test_rounding_is_allowed_and_no_more(self):
         self.assertAlmostEqual(losses.tolerance(self.case("a", 4), self.case("b", 4, ranks=2), 60), 2 * 2**-24 + 600 * 2**-24, 12)
         self.assertEqual(self.differs(self.case("a", 4.0), self.case("b", 4.0001, ranks=2), self.case("c", 4.0002, ranks=2)), ["c"])
+        gathered = self.case("d", 4.06, ranks=2)
+        gathered["settings"]["dist.gather_dtype"] = "int8"
+        self.assertEqual(self.differs(self.case("a", 4.0), gathered), [], "2 / 127 is allowed")
         small, large = self.case("b", 4.02, precision="bf16"), self.case("c", 4.04, precision="bf16")
         self.assertEqual(self.differs(self.case("a", 4.0), small, large), ["c"])
 
@@ -114,6 +117,7 @@ class Verdicts(unittest.TestCase):
         communication = "waits for communication"
         advice = "dist.wire_dtype=bf16 or a larger train.global_batch or another dist.bucket_mb"
         self.assertEqual(self.finding(exposed=30), (communication, advice))
+        self.assertEqual(self.finding(exposed=30, **{"dist.wire_dtype": "bf16"}), (communication, advice.replace("bf16", "int8")))
         advice = self.finding(exposed=30, nodes=2, **{"dist.zero": "3", "dist.overlap": "false"})
         self.assertEqual(advice, (communication, "dist.overlap=true or dist.zero=2, if it fits or dist.shard=node"))
 

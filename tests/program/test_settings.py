@@ -229,9 +229,9 @@ ROWS = {
     "dist.reduce": [Row("ring", "exact", scales(sent("inside"), 2), ranks=2)],
     # One bucket for wte, which is used twice, and at least one for the rest.
     "dist.bucket_mb": [
-        Row(0.001, 100, lowers(buckets), lowers(of_rank_0("collectives")), ranks=2),
-        Row(4, "auto", gives(buckets, 2, 2), same(losses), ranks=2)],
-    "dist.wire_dtype": [Row("f32", "bf16", scales(sent("inside"), 0.5), ranks=2)],
+        Row(0.001, 100, lowers(buckets), lowers(of_rank_0("collectives")), ranks=2), Row(4, "auto", gives(buckets, 2, 2), same(losses), ranks=2)],
+    "dist.wire_dtype": [Row("f32", to, scales(sent("inside"), part), ranks=2) for to, part in [("bf16", 0.5), ("int8", 0.2578125)]],
+    "dist.gather_dtype": [Row("auto", "int8", scales(sent("inside"), 0.62890625), ranks=2, given="dist.zero=1")],
     # In stage 3 with overlap, the next block's weights are gathered while one computes: there is memory for both.
     "dist.overlap": [Row("true", "false", lowers(memory("staging")), same(losses, sent("inside")), ranks=2,
                          given="dist.zero=3 model.layers=3")],

@@ -104,8 +104,11 @@ TEST(Config, EveryChoiceMeansWhatItSays) {
       "dist.reduce", {{"ring", Reduce::kRing}, {"exact", Reduce::kExact}},
       [](Config & c) -> auto& { return c.dist.reduce; });
   expect_choices<DType>(
-      "dist.wire_dtype", {{"f32", DType::kF32}, {"bf16", DType::kBf16}},
+      "dist.wire_dtype", {{"f32", DType::kF32}, {"bf16", DType::kBf16}, {"int8", DType::kI8}},
       [](Config & c) -> auto& { return c.dist.wire_dtype; });
+  expect_choices<bool>(
+      "dist.gather_dtype", {{"auto", false}, {"int8", true}},
+      [](Config & c) -> auto& { return c.dist.gather_int8; });
   expect_choices<Sharing>(
       "dist.shard", {{"world", Sharing::kWorld}, {"node", Sharing::kNode}},
       [](Config & c) -> auto& { return c.dist.shard; });
@@ -224,6 +227,10 @@ TEST(Config, ExactSumsAreNotRounded) {
   EXPECT_TRUE(problems_of(config, 1).empty());
   config.dist.reduce = Reduce::kExact;
   EXPECT_TRUE(contains(problems_of(config, 1), "dist.wire_dtype = bf16 has no meaning"));
+  config.dist.gather_int8 = true;
+  const std::string found = problems_of(config, 1);
+  EXPECT_TRUE(contains(found, "dist.gather_dtype = int8 has no meaning with dist.zero = 0"));
+  EXPECT_TRUE(contains(found, "dist.gather_dtype = int8 has no meaning with dist.reduce = exact"));
 }
 
 TEST(Config, NcclNeedsAGpu) {

@@ -100,7 +100,8 @@ TrainingStep::Options options_of(const Plan& plan, int ranks) {
                     .overlap = plan.overlap,
                     .zero = plan.zero,
                     .dtype = plan.dtype,
-                    .wire_dtype = plan.wire},
+                    .wire_dtype = plan.wire,
+                    .gather_int8 = plan.gather_int8},
           .optimizer = [](std::span<const Shard> shards, Memory& memory) {
             return make_optimizer(AdamWOptions{.weight_decay = 0.1}, shards, memory);
           }};

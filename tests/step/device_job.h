@@ -26,6 +26,7 @@ struct Plan {
   Device device = Device::kCpu;
   DType dtype = DType::kF32;
   DType wire = DType::kF32;
+  bool gather_int8 = false;
   int zero = 0;
   bool exact = false;
   bool recompute = false;

@@ -123,6 +123,15 @@ TEST(DeviceTraining, Bf16OnTheWire) {
   });
 }
 
+TEST(DeviceTraining, EightBitsOnTheWire) {
+  for_each_device([&](Device device) {
+    const Plan plan{.device = device, .wire = DType::kI8};
+    const Outcome outcome = train(plan);
+    EXPECT_EQ(test_world().size() > 1, train({.device = device}).weights != outcome.weights);
+    EXPECT_EQ(train(plan), outcome);
+  });
+}
+
 // Some ranks have no target and others have few: every target must have the same weight.
 TEST(DeviceTraining, UnequalTargetsGiveTheLossOfOneProcess) {
   for_each_device([&](Device device) {

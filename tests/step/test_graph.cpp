@@ -48,10 +48,15 @@ TEST_F(StepGraph, ChangesNoBitWhereStateIsSharded) {
                        .wire = DType::kBf16,
                        .zero = zero,
                        .overlap = false});
+    expect_equal_bits({.wire = DType::kI8,
+                       .gather_int8 = true,
+                       .zero = zero,
+                       .micro_batch = small_micro_batch()});
   }
   if (test_world().size() == 4) {
     expect_equal_bits({.zero = 2, .node_size = 2, .sharing = Sharing::kNode});
     expect_equal_bits({.zero = 3, .node_size = 2});
+    expect_equal_bits({.wire = DType::kI8, .node_size = 2});
   }
 }
 

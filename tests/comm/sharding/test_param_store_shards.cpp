@@ -184,7 +184,7 @@ TEST(ParamStoreShards, InferenceHoldsValuesAloneInTheTypeThatLayersComputeWith) 
     }
     Memory own{Device::kCpu};
     const ModelLayout layout(model.blocks, data, Device::kCpu, {});
-    ParamValues values(layout, test.stream, own, dtype);
+    ParamValues values(layout, test.stream, own, StoreOptions{.dtype = dtype});
     values.initialize(7);
     EXPECT_EQ(own.total().bytes, size_of(dtype) * layout.flat().elements());
     EXPECT_EQ(own.total().bytes, own.use(MemoryClass::kParameters).bytes);

@@ -48,13 +48,20 @@ TEST(ZeroTraffic, W1AMillionAndThreeParameters) {
 
 struct Format {
   DType values, wire;
-  bool exact;
+  bool exact = false, gather_int8 = false;
 };
-constexpr std::array<Format, 5> kFormats = {{{DType::kF32, DType::kF32, false},
-                                             {DType::kBf16, DType::kF32, false},
-                                             {DType::kF32, DType::kBf16, false},
-                                             {DType::kBf16, DType::kBf16, false},
-                                             {DType::kBf16, DType::kF32, true}}};
+constexpr std::array<Format, 7> kFormats = {{{DType::kF32, DType::kF32},
+                                             {DType::kBf16, DType::kF32},
+                                             {DType::kF32, DType::kBf16},
+                                             {DType::kBf16, DType::kBf16},
+                                             {DType::kBf16, DType::kF32, true},
+                                             {DType::kF32, DType::kI8, false, true},
+                                             {DType::kBf16, DType::kI8, false, true}}};
+
+// Bytes of `elements`, a multiple of 128, on the wire.
+int64_t bytes_of(DType dtype, int64_t elements) {
+  return dtype == DType::kI8 ? elements / 128 * 132 : elements * size_of(dtype);
+}
 
 // Elements that are reduced and gathered in a step of k micro-steps, by ZeRO stage. In stage 3, as
 // in stage 1, shared parameters are reduced once and gathered once. Blocks are gathered for each
@@ -83,20 +90,22 @@ TEST(ZeroTraffic, W2AWholeStep) {
         for (const Format& format : kFormats) {
           SCOPED_TRACE(str("stage ", stage, ", ", micro_steps, " micro-steps, values ",
                            name_of(format.values), ", wire ", name_of(format.wire), ", exact ",
-                           format.exact));
+                           format.exact, ", gathered in int8 ", format.gather_int8));
           ZeroJob job(world(), {.links = links,
                                 .store = {.bucket_bytes = 4 * 2000,
                                           .zero = stage,
                                           .dtype = format.values,
-                                          .wire_dtype = format.wire},
+                                          .wire_dtype = format.wire,
+                                          .gather_int8 = format.gather_int8},
                                 .exact = format.exact,
                                 .micro_steps = micro_steps});
           const WireCount sent = traffic_of(job);
           const Amounts amount = amounts(job.store(), stage, micro_steps);
-          const int64_t width = format.exact ? 8 : size_of(format.wire);
-          const int64_t reduction = fraction(amount.reduced * width);
-          const int64_t gather = fraction(amount.gathered * size_of(format.values));
-          const bool rounds = format.wire == DType::kBf16;  // scattered by all-to-all
+          const DType sum = format.exact ? DType::kI64 : format.wire;
+          const DType value = format.gather_int8 ? DType::kI8 : format.values;
+          const int64_t reduction = fraction(bytes_of(sum, amount.reduced));
+          const int64_t gather = fraction(bytes_of(value, amount.gathered));
+          const bool rounds = format.wire != DType::kF32;  // scattered by all-to-all
           const int64_t scattered =
               sent.of(rounds ? Traffic::kAllToAll : Traffic::kReduceScatter).total();
           if (stage > 0) {
@@ -164,8 +173,12 @@ TEST(ZeroTraffic, W3BetweenNodes) {
       for (int micro_steps : {1, 3}) {
         SCOPED_TRACE(str("stage ", stage, sharing == Sharing::kNode ? ", parts for a node" : "",
                          ", ", micro_steps, " micro-steps"));
+        const bool rounds = micro_steps == 1;  // between nodes only
         ZeroJob job(world(), {.links = kTied,
-                              .store = {.bucket_bytes = 4 * 2000, .zero = stage},
+                              .store = {.bucket_bytes = 4 * 2000,
+                                        .zero = stage,
+                                        .wire_dtype = rounds ? DType::kI8 : DType::kF32,
+                                        .gather_int8 = rounds},
                               .micro_steps = micro_steps,
                               .nodes = {0, 0, 1, 1},
                               .sharing = sharing});
@@ -174,8 +187,8 @@ TEST(ZeroTraffic, W3BetweenNodes) {
         const int64_t reduced = 4 * amount.reduced, gathered = 4 * amount.gathered;
         const bool world_wide = sharing == Sharing::kWorld;
         const int64_t sums = stage == 0 ? 2 : 1;  // stage 0: reduce-scatter and all-gather
-        EXPECT_EQ(sent.payload().between,
-                  world_wide ? (sums * reduced + gathered) / 4 : 2 * reduced / 4);
+        const int64_t between = world_wide ? (sums * reduced + gathered) / 4 : 2 * reduced / 4;
+        EXPECT_EQ(sent.payload().between, rounds ? between / 512 * 132 : between);
         EXPECT_EQ(sent.payload().inside, (sums * reduced + gathered) / 2);
       }
     }

@@ -18,6 +18,7 @@ struct ZeroPlan {
   StoreOptions store{};
   bool exact = false;  // sets store.exact_micro_batches
   int micro_steps = 1;
+  uint64_t seed = 1;  // of dropout and rounding
   bool recompute = false;
   std::string optimizer = "adamw";  // adamw, sgd (with momentum), gradient (betas 0)
   double clip_norm = 0.1;           // low enough to clip
