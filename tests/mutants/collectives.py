@@ -14,7 +14,7 @@ MUTANTS = [
            "inside_->rank() * nodes + between_->rank()", "between_->rank() * ranks + inside_->rank()",
            ["comm.group_np4"]),
     Mutant("group: sums between nodes are left out when state is shared inside them", "comm/sharding/group.cpp",
-           "    scatter_sum(*inside_, in, chunk);\n    sum(*between_, chunk);\n    assign(chunk, out);",
+           "    scatter_sum(*inside_, in, chunk);\n    sum(*between_, chunk, eight_bits);\n    assign(chunk, out);",
            "    scatter_sum(*inside_, in, chunk);\n    assign(chunk, out);",
            ["comm.group_np4"]),
     Mutant("store: a parameter without a gradient keeps that of the step before", "comm/sharding/gradient_sync.cpp",

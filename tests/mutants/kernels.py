@@ -275,4 +275,8 @@ MUTANTS = [
     Mutant("batchnorm2d on a GPU: ReLU passes the gradient at 0", "layers/batchnorm2d/batchnorm2d.cu",
            "const float g = !masked || affine(input[j], j) > 0 ?", "const float g = !masked || affine(input[j], j) >= 0 ?",
            ["layers.batchnorm2d BatchNorm2d.ReluPassesNoGradientAtZero"]),
+    Mutant("eight bits: a lane reads its neighbour's word", "comm/sharding/eight_bits/blocks.cu", "from.load(words + lane)",
+           "from.load(words + (lane ^ 1))", ["comm.eight_bits EightBits.AllDevicesGiveTheSameBits"]),
+    Mutant("eight bits: a warp forgets the magnitudes of its lanes", "comm/sharding/eight_bits/blocks.cu",
+           "  largest = warp_reduce<true>(largest);\n", "", ["comm.eight_bits EightBits.AllDevicesGiveTheSameBits"]),
 ]
