@@ -1,4 +1,5 @@
 // Gradients are sent in blocks of eight-bit numbers, rounded at random, and added in f32 (group.h).
+// One rank alone sends nothing.
 #pragma once
 
 #include "comm/sharding/sum_rule.h"
@@ -14,10 +15,13 @@ class EightBitRule final : public SumRule {
   // come to the next micro-step.
   Message message(int64_t bucket, const Tensor& gradient, const Tensor&, bool) override {
     const ModelLayout& layout = setting_.layout;
+    if (layout.group(bucket).size() == 1) {
+      return {gradient, gradient};
+    }
     const Tensor noise =
         Tensor::empty(scratch_, {sizeof(BlockNoise)}, DType::kU8, MemoryClass::kStaging);
     auto* to = reinterpret_cast<BlockNoise*>(noise.raw());
-    require(numbers_ != nullptr, "EightBitRule: random numbers need the numbers of the step");
+    require(numbers_ != nullptr, "EightBitRule: rounding at random needs the numbers of the step");
     on_device(setting_.stream, touching(noise), [&](auto device) {
       kernels::make_noise(device, numbers_, static_cast<uint32_t>(layout.stage().rank()), to);
     });

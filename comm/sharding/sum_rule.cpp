@@ -55,13 +55,13 @@ std::unique_ptr<SumRule> make_sum_rule(const SumRule::Setting& setting,
     }
     return std::make_unique<ExactRule>(setting, options.exact_micro_batches);
   }
-  if (wire == DType::kBf16 && setting.layout.stage().size() > 1) {
+  if (setting.layout.stage().size() == 1 || wire == DType::kF32) {
+    return std::make_unique<SumRule>(setting);
+  }
+  if (wire == DType::kBf16) {
     return std::make_unique<RoundedRule>(setting);
   }
-  if (wire == DType::kI8) {
-    return std::make_unique<EightBitRule>(setting);
-  }
-  return std::make_unique<SumRule>(setting);
+  return std::make_unique<EightBitRule>(setting);
 }
 
 }  // namespace tandem

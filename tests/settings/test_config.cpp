@@ -228,7 +228,7 @@ TEST(Config, ExactSumsAreNotRounded) {
   config.dist.reduce = Reduce::kExact;
   EXPECT_TRUE(contains(problems_of(config, 1), "dist.wire_dtype = bf16 has no meaning"));
   config.dist.gather_int8 = true;
-  const std::string found = problems_of(config, 1);
+  const auto found = problems_of(config, 1);
   EXPECT_TRUE(contains(found, "dist.gather_dtype = int8 has no meaning with dist.zero = 0"));
   EXPECT_TRUE(contains(found, "dist.gather_dtype = int8 has no meaning with dist.reduce = exact"));
 }

@@ -34,10 +34,11 @@ struct alignas(16) BlockNoise {
   uint32_t step, micro_step;
 };
 
-// How a message is rounded. Random numbers are a function of the noise, the element and the turn.
+// How a message is rounded. Random numbers are a function of the noise, the element's number in the
+// message plus `first`, and the turn.
 struct BlockRounding {
   const BlockNoise* noise = nullptr;  // in device memory; null: to nearest, ties down
-  uint64_t first = 0;                 // number of the message's first element in the model
+  uint64_t first = 0;                 // a multiple of kBlockElements; another one for each bucket
   uint32_t turn = 0;                  // another one for each rounding of the same element
 };
 
@@ -47,8 +48,7 @@ namespace kernels {
 void make_noise(Cpu, const StepNumbers* numbers, uint32_t rank, BlockNoise* to);
 void make_noise(Cuda, const StepNumbers* numbers, uint32_t rank, BlockNoise* to);
 
-// to [block_words(n)] = the message of from [n]. T: f32, bf16, fp16; on the CPU
-// f64, too.
+// to [block_words(n)] = the message of from [n]. T: f32, bf16, fp16; on the CPU f64, too.
 template <class T>
 void write_blocks(Cpu, int64_t n, const T* from, BlockRounding rounding, int32_t* to);
 template <class T>
