@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/core/philox.h"
 #include "src/kernels/map.h"
 
 namespace tandem {
@@ -17,8 +18,7 @@ struct RunWords {
   uint32_t words[4][kCounters];
 };
 
-// random_words(key, sample, step, run * kCounters + i) for all i. Works through Philox round by
-// round, so that each round is a loop over neighbouring counters, which vectorises.
+// random_words(key, sample, step, run * kCounters + i) for all i.
 RunWords run_words(const DropoutMask& mask, uint64_t sample, uint32_t run) {
   RunWords out;
   uint32_t(&c)[4][kCounters] = out.words;
@@ -28,14 +28,7 @@ RunWords run_words(const DropoutMask& mask, uint64_t sample, uint32_t run) {
     c[2][i] = mask.step;
     c[3][i] = run * static_cast<uint32_t>(kCounters) + i;
   }
-  PhiloxKey key = mask.key;
-  for (int round = 0; round < kPhiloxRounds; ++round) {
-#pragma omp simd
-    for (int64_t i = 0; i < kCounters; ++i) {
-      philox_round(key, c[0][i], c[1][i], c[2][i], c[3][i]);
-    }
-    key = philox_next_key(key);
-  }
+  philox(mask.key, c);
   return out;
 }
 

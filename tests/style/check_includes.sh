@@ -12,7 +12,7 @@ src/device/ranks:           src/core src/device
 src/kernels:                src/core src/device
 src/product src/autograd:   src/core src/device src/kernels
 src/trace:                  src/core src/device src/device/ranks src/kernels
-layers/activation layers/add layers/batchnorm2d layers/dropout layers/embedding layers/pool2d layers/shortcut:
+layers/activation layers/add layers/batchnorm2d layers/embedding layers/pool2d layers/shortcut:
                             src/autograd src/device src/kernels
 layers/conv2d:              src/autograd src/device src/kernels src/product
 layers/linear:              src/kernels src/product layers/exchange
@@ -21,6 +21,7 @@ layers/cross_entropy:       src/autograd src/core src/device src/device/ranks sr
 layers/image_input:         src/core src/device src/kernels
 layers/exchange:            src/autograd src/device src/device/ranks src/kernels
 layers/norm:                src/autograd src/device src/kernels layers/add
+layers/dropout:             src/core src/autograd src/device src/kernels
 layers/rope:                src/core src/kernels layers/attention
 layers/models:              src/core src/autograd src/device layers/activation layers/add layers/attention layers/batchnorm2d layers/conv2d
                             layers/cross_entropy layers/dropout layers/embedding layers/linear layers/norm layers/pool2d

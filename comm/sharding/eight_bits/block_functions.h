@@ -13,6 +13,7 @@ namespace tandem::kernels {
 inline constexpr int kBlockLanes = 32;
 inline constexpr int kLaneElements = 4;
 inline constexpr int32_t kBlockInfinity = 0x7f800000;  // its bits; those of NaN are above
+inline constexpr uint32_t kNearest = 1u << 31;         // a word that rounds to nearest: 0.5
 
 // The scale of a block whose largest magnitude has these bits; NaN if it is not finite.
 TANDEM_HOST_DEVICE inline float block_scale(int32_t largest) {
@@ -27,12 +28,11 @@ TANDEM_HOST_DEVICE inline BlockNoise noise_of(const StepNumbers& numbers, uint32
           static_cast<uint32_t>(numbers.micro_step)};
 }
 
-// The random words of a lane's elements. The turn is in the highest bits of the counter.
-TANDEM_HOST_DEVICE inline PhiloxCounter noise_at(const BlockNoise& noise, uint64_t first,
-                                                 uint32_t turn, int64_t block, int lane) {
+// A lane's elements have the random words of this counter. The turn is in its highest bits.
+TANDEM_HOST_DEVICE inline uint64_t noise_counter(uint64_t first, uint32_t turn, int64_t block,
+                                                 int lane) {
   const uint64_t index = (first / kBlockElements + static_cast<uint64_t>(block)) * kBlockLanes;
-  return random_words(noise.key, (uint64_t{turn} << 62) + index + static_cast<uint64_t>(lane),
-                      noise.step, noise.micro_step);
+  return (uint64_t{turn} << 62) + index + static_cast<uint64_t>(lane);
 }
 
 // x / scale, rounded up with the probability of its fraction: if u, uniform in [0, 1), is below it.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "comm/sharding/eight_bits/block_functions.h"
+#include "src/core/philox.h"
 #include "src/kernels/map.h"
 
 namespace tandem::kernels {
@@ -33,26 +34,25 @@ void write_block(const T* from, const BlockRounding& rounding, int64_t block, in
     std::fill_n(to, kBlockLanes, 0);
     return;
   }
-  float u[kBlockElements];
+  uint32_t words[kLaneElements][kBlockLanes];
   if (rounding.noise) {
-    const BlockNoise noise = *rounding.noise;
-#pragma omp simd
     for (int lane = 0; lane < kBlockLanes; ++lane) {
-      const PhiloxCounter words = noise_at(noise, rounding.first, rounding.turn, block, lane);
-      u[lane] = uniform_from(words[0]);
-      u[lane + kBlockLanes] = uniform_from(words[1]);
-      u[lane + 2 * kBlockLanes] = uniform_from(words[2]);
-      u[lane + 3 * kBlockLanes] = uniform_from(words[3]);
+      const uint64_t counter = noise_counter(rounding.first, rounding.turn, block, lane);
+      words[0][lane] = static_cast<uint32_t>(counter);
+      words[1][lane] = static_cast<uint32_t>(counter >> 32);
+      words[2][lane] = rounding.noise->step;
+      words[3][lane] = rounding.noise->micro_step;
     }
+    philox(rounding.noise->key, words);
   } else {
-    std::fill_n(u, kBlockElements, 0.5f);
+    std::fill_n(words[0], kBlockElements, kNearest);
   }
 #pragma omp simd
   for (int lane = 0; lane < kBlockLanes; ++lane) {
     uint32_t word = 0;
     for (int j = 0; j < kLaneElements; ++j) {
-      const int i = j * kBlockLanes + lane;
-      word |= block_byte(x[i], scale, u[i]) << 8 * j;
+      const float u = uniform_from(words[j][lane]);
+      word |= block_byte(x[j * kBlockLanes + lane], scale, u) << 8 * j;
     }
     to[lane] = static_cast<int32_t>(word);
   }

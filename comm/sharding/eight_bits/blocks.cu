@@ -46,18 +46,16 @@ __global__ void __launch_bounds__(kThreads)
   }
   largest = warp_reduce<true>(largest);
   const float scale = block_scale(largest);
-  float u[kLaneElements] = {0.5f, 0.5f, 0.5f, 0.5f};
+  PhiloxCounter words = {kNearest, kNearest, kNearest, kNearest};
   if (noise) {
-    const PhiloxCounter words = noise_at(noise.load(0), first, turn, block, lane);
-#pragma unroll
-    for (int j = 0; j < kLaneElements; ++j) {
-      u[j] = uniform_from(words[j]);
-    }
+    const BlockNoise own = noise.load(0);
+    words =
+        random_words(own.key, noise_counter(first, turn, block, lane), own.step, own.micro_step);
   }
   uint32_t word = 0;
 #pragma unroll
   for (int j = 0; j < kLaneElements; ++j) {
-    word |= largest < kBlockInfinity ? block_byte(x[j], scale, u[j]) << 8 * j : 0;
+    word |= largest < kBlockInfinity ? block_byte(x[j], scale, uniform_from(words[j])) << 8 * j : 0;
   }
   to.store(block * kBlockWords + lane, static_cast<int32_t>(word));
   if (lane == 0) {
