@@ -76,15 +76,16 @@ void Group::enqueue(Device device, F work) const {
 // Memory for n elements, valid until the next call. Its users run one after another on stream(), so
 // they can share it.
 Tensor Group::scratch(int64_t n, DType dtype) const {
-  if (!scratch_ || scratch_.elements() < n || scratch_.dtype() != dtype) {
+  const int64_t bytes = n * size_of(dtype);
+  if (!scratch_ || scratch_.elements() < bytes) {
     if (scratch_) {
       wait(stream().record());  // for the last user
       scratch_ = Tensor();
     }
     // zeros() waits for the memory, which belongs to the compute stream: stream() uses it at once.
-    scratch_ = Tensor::zeros(memory_, {n}, dtype, MemoryClass::kStaging);
+    scratch_ = Tensor::zeros(memory_, {bytes}, DType::kU8, MemoryClass::kStaging);
   }
-  return scratch_.slice(0, n);
+  return scratch_.view(0, {n}, dtype);
 }
 
 // out = in, of the same dtype or converted.

@@ -91,7 +91,7 @@ class Group {
   std::unique_ptr<Collectives> inside_, between_;  // null: flat
   Sharing sharing_;
   int node_size_ = 1, parts_ = 1, part_ = 0, replica_ = 0;
-  mutable Tensor scratch_;  // bf16, or i32 for words of blocks; grows
+  mutable Tensor scratch_;  // u8; grows
 };
 
 // The number of each rank's node. With `node_size` 0 ranks with the same host name are a node,

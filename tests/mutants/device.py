@@ -186,7 +186,7 @@ MUTANTS = [
     Mutant("graphs: memory is taken from the system inside", "src/device/memory.cpp",
            "void* data = reuse(free_[is_scratch], size);", "void* data = nullptr;", ["step.graph_np1 StepGraph.ChangesNoBit"]),
     Mutant("graphs: memory for rounded messages is taken inside", "comm/sharding/group.cpp",
-           "if (!scratch_ || scratch_.elements() < n || scratch_.dtype() != dtype) {", "if (true) {",
+           "if (!scratch_ || scratch_.elements() < bytes) {", "if (true) {",
            ["step.graph_np4 StepGraph.ChangesNoBitWhereStateIsSharded"]),
     Mutant("graphs: products are chosen inside", "src/product/gemm_cuda.cpp",
            "    auto found = plans_.find(key);\n", "    plans_.clear();\n    auto found = plans_.find(key);\n",

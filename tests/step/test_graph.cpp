@@ -46,6 +46,7 @@ TEST_F(StepGraph, ChangesNoBitWhereStateIsSharded) {
     expect_equal_bits({.model = "resnet",
                        .dtype = DType::kBf16,
                        .wire = DType::kBf16,
+                       .gather_int8 = true,
                        .zero = zero,
                        .overlap = false});
     expect_equal_bits({.wire = DType::kI8,
