@@ -11,27 +11,33 @@ class EightBitRule final : public SumRule {
  public:
   using SumRule::SumRule;
 
-  // The noise is kept by itself, because the message may be written when the compute stream has
-  // come to the next micro-step.
+  // The noise is kept by itself, because messages may be written when the compute stream has come
+  // to the next micro-step.
+  void begin_micro_step(const StepNumbers* numbers) override {
+    require(numbers != nullptr, "EightBitRule: rounding at random needs the numbers of the step");
+    noise_ = Tensor::empty(scratch_, {sizeof(BlockNoise)}, DType::kU8, MemoryClass::kStaging);
+    const auto rank = static_cast<uint32_t>(setting_.layout.stage().rank());
+    on_device(setting_.stream, touching(noise_),
+              [&](auto device) { kernels::make_noise(device, numbers, rank, noise()); });
+  }
+
   Message message(int64_t bucket, const Tensor& gradient, const Tensor&, bool) override {
-    const ModelLayout& layout = setting_.layout;
-    if (layout.group(bucket).size() == 1) {
-      return {gradient, gradient};
-    }
-    const Tensor noise =
-        Tensor::empty(scratch_, {sizeof(BlockNoise)}, DType::kU8, MemoryClass::kStaging);
-    auto* to = reinterpret_cast<BlockNoise*>(noise.raw());
-    require(numbers_ != nullptr, "EightBitRule: rounding at random needs the numbers of the step");
-    on_device(setting_.stream, touching(noise), [&](auto device) {
-      kernels::make_noise(device, numbers_, static_cast<uint32_t>(layout.stage().rank()), to);
-    });
+    const auto first = static_cast<uint64_t>(setting_.layout.place(bucket).whole.begin);
     return {.addend = gradient,
             .sum = gradient,
-            .eight_bits =
-                BlockRounding{.noise = to,
-                              .first = static_cast<uint64_t>(layout.place(bucket).whole.begin)},
-            .noise = noise};
+            .eight_bits = BlockRounding{.noise = noise(), .first = first},
+            .noise = noise_};
   }
+
+  bool finish_step() override {
+    noise_ = Tensor();
+    return true;
+  }
+
+ private:
+  BlockNoise* noise() const { return reinterpret_cast<BlockNoise*>(noise_.raw()); }
+
+  Tensor noise_;  // u8 [sizeof(BlockNoise)], of this micro-step
 };
 
 }  // namespace tandem

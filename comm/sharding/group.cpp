@@ -117,7 +117,7 @@ void Group::sum_blocks(int parts, const Tensor& messages, const Tensor& out) con
   });
 }
 
-// As Collectives::all_gather, but also in eight bits.
+// Does what Collectives::all_gather does, also in eight bits.
 void Group::gather(Collectives& group, const Tensor& in, const Tensor& out,
                    const EightBits& eight_bits) const {
   if (!eight_bits) {
@@ -130,7 +130,7 @@ void Group::gather(Collectives& group, const Tensor& in, const Tensor& out,
   sum_blocks(1, all, out);
 }
 
-// As Collectives::reduce_scatter, but also of bf16 into bf16 or f32, and in eight bits.
+// Does what Collectives::reduce_scatter does, also of bf16 into bf16 or f32, and in eight bits.
 void Group::scatter_sum(Collectives& group, const Tensor& in, const Tensor& out,
                         const EightBits& eight_bits) const {
   if (eight_bits) {
@@ -158,7 +158,7 @@ void Group::scatter_sum(Collectives& group, const Tensor& in, const Tensor& out,
   });
 }
 
-// As Collectives::all_reduce, but also of bf16 and in eight bits.
+// Does what Collectives::all_reduce does, also of bf16 and in eight bits.
 void Group::sum(Collectives& group, const Tensor& inout, EightBits eight_bits) const {
   if (!eight_bits && inout.dtype() != DType::kBf16) {
     return group.all_reduce(inout);

@@ -41,15 +41,16 @@ class SumRule {
 
   // Call before the first message of a step, also of a step that is run again.
   virtual void begin_step() {}
-  // Call before the first message of a micro-step; its numbers in device memory, or null.
-  void begin_micro_step(const StepNumbers* numbers) { numbers_ = numbers; }
+  // Call before the first message of a micro-step. Its numbers are in device memory; null: unknown.
+  // Enqueued on the compute stream.
+  virtual void begin_micro_step(const StepNumbers* /*numbers*/) {}
 
   // Two arrays of a bucket's n elements, which may be the same memory.
   struct Message {
     Tensor addend{};  // [n]: what this rank sends; the `from` of redistribute() (flat_buffer.h)
     Tensor sum{};     // [n]: where the sum arrives, all of it or this rank's part
-    EightBits eight_bits{};
-    Tensor noise{};  // what eight_bits points to
+    EightBits eight_bits{};  // of f32: how it is rounded on its way
+    Tensor noise{};          // what eight_bits points to
   };
   // gradient: f32 [n], with 0 in the gaps between parameters. sums: dtype() [n], or empty if they
   // are sharded between micro-steps. A rule whose dtype() is not f32 adds the gradient to `sums`
@@ -85,7 +86,6 @@ class SumRule {
  protected:
   const Setting setting_;
   Memory scratch_;  // what begins and ends inside a step
-  const StepNumbers* numbers_ = nullptr;
 
  private:
   ArrayListMemory<FlatArray> own_;  // on a GPU

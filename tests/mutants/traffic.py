@@ -28,6 +28,6 @@ MUTANTS = [
     Mutant("traffic: f32 masters are rounded with the values", "comm/sharding/param_values.cpp",
            "(dtype() != DType::kF32 || is_rounded_in_place)", "dtype() != DType::kF32",
            ["comm.zero_np2 ZeroEightBits.AllRanksReadTheSameRoundedValues"]),
-    Mutant("traffic: gradients are rounded to nearest", "comm/sharding/eight_bit_rule.h", ".noise = to,", ".noise = nullptr,",
+    Mutant("traffic: gradients are rounded to nearest", "comm/sharding/eight_bit_rule.h", "{.noise = noise(), ", "{.noise = nullptr, ",
            ["comm.zero_np2 ZeroEightBits.GradientsAreRoundedAtRandom"]),
 ]

@@ -78,7 +78,6 @@ ZeroJob::ZeroJob(const Ranks& ranks, const ZeroPlan& plan)
 }
 
 Variable ZeroJob::losses(Context& context, int64_t leaf) {
-  numbers_ = {.seed = plan_.seed, .step = steps_, .lr = 0.02, .first_sample = leaf * kSamples};
   context.numbers = &numbers_;
   context.gate = gate_.get();
   context.recompute = plan_.recompute;
@@ -96,6 +95,7 @@ Variable ZeroJob::losses(Context& context, int64_t leaf) {
 
 bool ZeroJob::micro_step(int64_t leaf, bool last) {
   Context context{.stream = stream_, .memory = scratch_memory_, .tape = &tape_, .training = true};
+  numbers_ = {.seed = plan_.seed, .step = steps_, .lr = 0.02, .first_sample = leaf * kSamples};
   store_->gradients.begin_backward(last, &numbers_);
   const Variable y = losses(context, leaf);
   tape_.backward(context, y, 1.0 / static_cast<double>(y.elements() * leaves()));
