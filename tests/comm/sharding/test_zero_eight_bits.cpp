@@ -48,7 +48,7 @@ std::vector<double> read_in_a_step(ZeroJob& job) {
   return read;
 }
 
-// The owner, too, computes with the rounded values. The masters are what they would be without.
+// The owner, too, computes with the rounded values, beside masters that are not rounded.
 TEST(ZeroEightBits, AllRanksReadTheSameRoundedValues) {
   for (const int stage : kStages) {
     for (const DType dtype : {DType::kF32, DType::kBf16}) {
