@@ -97,7 +97,7 @@ void Trainer::resume() {
   const std::string begun = on_root(job(), [] { return std::to_string(flight_now()); });
   flight_log().keep_in(directory_.flight(), std::stoll(begun), job().rank(), job().size(),
                        world_.host());
-  choose();
+  chosen_ = choose_for_run(config_, directory_, machine_, open_choices_, [this] { check_fit(); });
   agree(job(), [&] {
     if (job().rank() == 0) {
       if (config_.model->reads_text()) {
@@ -109,29 +109,6 @@ void Trainer::resume() {
       log_->start(summary(), start.resumed_from, start.changes, start.weights_from);
       saver_->log_to(*log_);
     }
-  });
-}
-
-// A run keeps what it has chosen before, whatever run.choices says now.
-void Trainer::choose() {
-  const std::string& other = config_.run.choices;
-  agree(job(), [&] {
-    if (!other.empty() && machine_.device() == Device::kCpu) {
-      fail(ExitCode::kConfig,
-           "run.choices is for a GPU, and this run computes on the CPU; remove it");
-    }
-  });
-  const std::string file = on_root(job(), [&] {
-    return std::filesystem::exists(directory_.choices()) ? directory_.choices()
-                                                         : directory_.find(other);
-  });
-  const std::string kept = on_root(job(), [&] { return file.empty() ? file : read_file(file); });
-  chosen_ = tandem::choose(machine_, open_choices_, kept, file, [this] { check_fit(); });
-  on_root(job(), [&] {
-    if (!chosen_.text.empty()) {
-      replace_file(directory_.choices(), chosen_.text, directory_.folder());
-    }
-    return std::string();
   });
 }
 

@@ -9,7 +9,6 @@
 #include "comm/world.h"
 #include "src/data/loader.h"
 #include "src/inference/evaluation.h"
-#include "src/machine/choices.h"
 #include "src/machine/machine.h"
 #include "src/report/metrics_window.h"
 #include "src/report/run_log.h"
@@ -18,6 +17,7 @@
 #include "src/step/training_step.h"
 #include "src/stop/stop_requests.h"
 #include "src/train/model_views.h"
+#include "src/train/run_choices.h"
 #include "src/train/saver.h"
 #include "src/train/tracing.h"
 #include "src/train/votes.h"
@@ -67,7 +67,6 @@ class Trainer {
   }
   double leave_out(Phase phase, std::string_view reason, const std::function<void()>& work);
 
-  void choose();
   bool is_done() const { return saver_->checkpoints().newest_step() >= config_.train.steps; }
   StepPlan plan_step();
   void step(std::vector<MicroBatch> batch, double targets);
