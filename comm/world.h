@@ -1,7 +1,8 @@
 // The processes of a job: who am I, how do I reach the others, how does the job end.
 //
-// One process per rank. All MPI calls, including start-up and shutdown, run on one worker thread:
-// the background stream of the collectives. A process that no launcher started is a world of 1 rank
+// One process per rank. MPI calls, including start-up and shutdown, run on one worker thread: the
+// background stream of the collectives. Only groups that were split apart have threads of their
+// own. A process that no launcher started is a world of 1 rank
 // and does not start MPI, which would cost about a third of a second. In a build without MPI every
 // world has 1 rank.
 //

@@ -83,13 +83,9 @@ std::unique_ptr<Collectives> DryCollectives::split(std::span<const int> colors) 
   return split_onto(stream_, colors);
 }
 
-// Over MPI one thread makes the calls of all groups.
 std::unique_ptr<Collectives> DryCollectives::split_apart(std::span<const int> colors) {
-  const Device device = stream_->device();
-  return device == Device::kCpu
-             ? split(colors)
-             : split_onto(std::make_shared<Stream>(Stream::dry(device, stream_->clock().speed())),
-                          colors);
+  return split_onto(
+      std::make_shared<Stream>(Stream::dry(stream_->device(), stream_->clock().speed())), colors);
 }
 
 std::unique_ptr<Collectives> DryCollectives::split_onto(std::shared_ptr<Stream> stream,

@@ -55,7 +55,7 @@ class MpiCollectives::Staging {
 };
 
 MpiCollectives::MpiCollectives(MpiQueue queue)
-    : MpiCollectives(std::move(queue), std::make_shared<Staging>()) {}
+    : MpiCollectives(std::move(queue), std::make_shared<Staging>(), nullptr) {}
 
 void MpiCollectives::start(MpiKind kind, Traffic traffic, int64_t bytes, Work work) {
   collectives_ += traffic != Traffic::kControl;
@@ -111,7 +111,15 @@ void MpiCollectives::all_to_all(const Tensor& in, const Tensor& out) {
 }
 
 std::unique_ptr<Collectives> MpiCollectives::split(std::span<const int> colors) {
-  return std::unique_ptr<Collectives>(new MpiCollectives(queue_.split(colors), staging_));
+  return std::unique_ptr<Collectives>(
+      new MpiCollectives(queue_.split(colors), staging_, own_worker_));
+}
+
+std::unique_ptr<Collectives> MpiCollectives::split_apart(std::span<const int> colors) {
+  auto worker = std::make_shared<Stream>(Stream::background(Device::kCpu));
+  MpiQueue queue = queue_.split(colors, *worker);
+  return std::unique_ptr<Collectives>(
+      new MpiCollectives(std::move(queue), std::make_shared<Staging>(), std::move(worker)));
 }
 
 WireCount MpiCollectives::wire() const {

@@ -1,4 +1,5 @@
-// Collectives over MPI point-to-point messages, on the world's worker thread.
+// Collectives over MPI point-to-point messages, on the world's worker thread, or apart from it on a
+// thread of their own.
 //
 // Tensors in GPU memory are staged through the host: slow, but it lets ranks share a GPU.
 #pragma once
@@ -27,6 +28,7 @@ class MpiCollectives final : public Collectives {
   void all_to_all(const Tensor& in, const Tensor& out) override;
 
   std::unique_ptr<Collectives> split(std::span<const int> colors) override;
+  std::unique_ptr<Collectives> split_apart(std::span<const int> colors) override;
   void set_nodes(std::span<const int> node_of_rank) override { queue_.set_nodes(node_of_rank); }
   // Bytes that the worker has sent so far: exact after stream().synchronize().
   WireCount wire() const override;
@@ -34,10 +36,11 @@ class MpiCollectives final : public Collectives {
  private:
   class Staging;
   using Work = std::function<void(Ring&, Staging&)>;
-  MpiCollectives(MpiQueue queue, std::shared_ptr<Staging> staging)
-      : queue_(std::move(queue)), staging_(std::move(staging)) {}
+  MpiCollectives(MpiQueue queue, std::shared_ptr<Staging> staging, std::shared_ptr<Stream> own)
+      : own_worker_(std::move(own)), queue_(std::move(queue)), staging_(std::move(staging)) {}
   void start(MpiKind kind, Traffic traffic, int64_t bytes, Work work);
 
+  std::shared_ptr<Stream> own_worker_;  // shared with splits; null: the world's
   MpiQueue queue_;
   std::shared_ptr<Staging> staging_;  // shared with splits: the worker runs one at a time
   int64_t collectives_ = 0;

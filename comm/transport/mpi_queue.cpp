@@ -51,13 +51,13 @@ void MpiQueue::meet(MpiKind kind) const {
   });
 }
 
-MpiQueue MpiQueue::split(std::span<const int> colors) const {
+MpiQueue MpiQueue::split(std::span<const int> colors, Stream& worker) const {
   require(static_cast<int>(colors.size()) == size(), "split: there is not one color for each rank");
   meet(MpiKind::kSplit);  // has a deadline; MPI_Comm_split has none
   std::shared_ptr<Channel> part;
   worker_.submit([&] { part = std::make_shared<Channel>(channel_->wire->split(colors)); });
   worker_.synchronize();
-  return {worker_, std::move(part)};
+  return {worker, std::move(part)};
 }
 
 void MpiQueue::set_nodes(std::span<const int> node_of_rank) const {

@@ -1,5 +1,5 @@
-// A queue of a group's messages. The worker thread that started MPI runs them in the order in which
-// they were queued.
+// A queue of a group's messages. A worker thread, as a rule the one that started MPI, runs them in
+// the order in which they were queued.
 //
 // Each collective has a number, which is in the message tags. So ranks that call different
 // collectives never mix up their bytes: they run into the deadline, and each rank's error names its
@@ -25,8 +25,10 @@ class MpiQueue {
   // seconds without any message after which a collective fails; read at every wait. Control
   // messages and tensor collectives may each have their own queue: their tags differ in the kind.
   MpiQueue(Stream& worker, const std::atomic<double>& timeout_s);
-  // Collective: a queue for the ranks with this rank's color.
-  MpiQueue split(std::span<const int> colors) const;
+  // Collective: a queue for the ranks with this rank's color. `worker`: whose thread runs it, if not
+  // the same one.
+  MpiQueue split(std::span<const int> colors) const { return split(colors, worker_); }
+  MpiQueue split(std::span<const int> colors, Stream& worker) const;
 
   Stream& worker() const { return worker_; }
   int rank() const;

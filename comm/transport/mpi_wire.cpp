@@ -1,6 +1,7 @@
 #include "comm/transport/mpi_wire.h"
 
 #include <chrono>
+#include <mutex>
 #include <thread>
 
 #include "comm/transport/deadline.h"
@@ -22,6 +23,12 @@ constexpr int kAskTag = 32766, kAnswerTag = 32767;
 constexpr int kNumbers = kAskTag / kKinds;
 
 constexpr double kAnswerAfter_s = 0.1, kRollCall_s = 1;
+
+// MPI may allow only one call at a time (MPI_THREAD_SERIALIZED). None of those below waits.
+std::mutex& turns() {
+  static std::mutex turn;
+  return turn;
+}
 
 void check(int code, const std::string& what) {
   if (code == MPI_SUCCESS) {
@@ -46,6 +53,7 @@ void check(int code, const std::string& what) {
 
 // Receives one empty message with this tag if there is one; returns its sender, or -1.
 int taken(int tag) {
+  const std::lock_guard turn(turns());
   int there = 0;
   MPI_Status status{};
   MPI_Iprobe(MPI_ANY_SOURCE, tag, MPI_COMM_WORLD, &there, &status);
@@ -57,6 +65,7 @@ int taken(int tag) {
 }
 
 void send_empty(int to, int tag) {
+  const std::lock_guard turn(turns());
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Isend(nullptr, 0, MPI_BYTE, to, tag, MPI_COMM_WORLD, &request);
   MPI_Request_free(&request);
@@ -130,6 +139,7 @@ void MpiWire::begin(MpiKind kind, Traffic traffic, int64_t bytes) {
 
 Transport::Ticket MpiWire::send(int to, const std::byte* data, int64_t bytes) {
   Message message{.peer = to, .bytes = bytes, .outgoing = true};
+  const std::lock_guard turn(turns());
   check(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, tag(), comm_, &message.request),
         str(place(), ": sending to ", other(message)));
   Sent& sent = sent_[static_cast<size_t>(traffic_)];
@@ -139,6 +149,7 @@ Transport::Ticket MpiWire::send(int to, const std::byte* data, int64_t bytes) {
 
 Transport::Ticket MpiWire::receive(int from, std::byte* data, int64_t bytes) {
   Message message{.peer = from, .bytes = bytes, .outgoing = false};
+  const std::lock_guard turn(turns());
   check(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, from, tag(), comm_, &message.request),
         str(place(), ": receiving from ", other(message)));
   return keep(message);
@@ -151,7 +162,10 @@ void MpiWire::wait(Ticket ticket) {
   Deadline deadline(timeout_s_);
   for (;;) {
     int done = 0;
-    const int code = MPI_Test(&message.request, &done, &status);
+    const int code = [&] {
+      const std::lock_guard turn(turns());
+      return MPI_Test(&message.request, &done, &status);
+    }();
     if (code != MPI_SUCCESS) {
       check(code, str(place(), ": message ", message.outgoing ? "to " : "from ", other(message)));
     }

@@ -1,5 +1,5 @@
-// Point-to-point messages over MPI among a group of ranks, with a deadline. Only the thread that
-// runs MPI may use it; any thread may read the counters.
+// Point-to-point messages over MPI among a group of ranks, with a deadline. Only one thread may use
+// it; any thread may read the counters. The threads of several groups take turns to call MPI.
 #pragma once
 
 #include <mpi.h>

@@ -53,8 +53,8 @@ class Collectives {
   // this rank's group. It uses the same stream. `colors`: one per rank, the same on all ranks. This
   // object must outlive the result.
   virtual std::unique_ptr<Collectives> split(std::span<const int> colors) = 0;
-  // Splits as split() does. Where the transport allows it, the group has a stream of its own, and
-  // its collectives need not wait for those that other groups have started before.
+  // Splits as split() does, but the group has a stream of its own, and its collectives need not
+  // wait for those that other groups have started before.
   virtual std::unique_ptr<Collectives> split_apart(std::span<const int> colors) {
     return split(colors);
   }
