@@ -38,6 +38,9 @@ Mesh::Mesh(Control& job, Collectives& collectives, Memory& memory, std::vector<i
       stage_ = member({Axis::kData, Axis::kTensor}, memory, node_of_rank, sharing);
     }
   }
+  if (size(Axis::kIslands) > 1) {
+    islands_ = member({Axis::kIslands}, memory, node_of_rank, Sharing::kWorld, true);
+  }
 }
 
 int Mesh::index_of(int rank, Axis axis) const {
@@ -67,7 +70,7 @@ Mesh::Member Mesh::member(Axes axes, Memory& memory, const std::vector<int>& nod
   Member member;
   Ranks ranks(job_.rank(), job_.size());
   ranks.set_nodes(node_of_rank);
-  if (std::ranges::max(colors) > 0) {
+  if (apart || std::ranges::max(colors) > 0) {
     member.control = job_.split(colors);
     member.collectives = apart ? collectives_.split_apart(colors) : collectives_.split(colors);
     ranks = ranks.split(colors);
@@ -86,6 +89,9 @@ WireCount Mesh::wire() const {
       count += member->group->wire();
       has_job = has_job || !member->control;
     }
+  }
+  if (islands_.control) {
+    count += islands_.control->wire();
   }
   if (!has_job) {
     count += job_.wire();

@@ -10,8 +10,10 @@
 //   tensor  They take the same samples, and hold different slices of the same blocks. Blocks wait
 //           for what they exchange, so this group's collectives do not wait for sums of gradients.
 //   stage   data x tensor: they hold the same blocks.
+//   islands They hold the same shards of copies of the model. Each island trains its own copy, and
+//           now and then they exchange what they moved (src/step/island_sync.h).
 //
-// Islands train apart. Ranks that differ along `pipeline` hold different blocks.
+// Ranks that differ along `pipeline` hold different blocks.
 #pragma once
 
 #include <array>
@@ -45,7 +47,8 @@ class Mesh {
   Group& stage() const {
     return stage_.group ? *stage_.group : tensor_.group ? *tensor_.group : data();
   }
-  ModelGroups model() const { return {stage(), data(), tensor()}; }
+  Group* islands() const { return islands_.group.get(); }  // null if the axis has one rank
+  ModelGroups model() const { return {stage(), data(), tensor(), islands()}; }
   Cut cut() const { return {index(Axis::kTensor), size(Axis::kTensor)}; }  // what this rank has
 
   int size(Axis axis) const { return sizes_[static_cast<size_t>(axis)]; }
@@ -57,7 +60,9 @@ class Mesh {
   int stages() const { return job_.size() / (size(Axis::kData) * size(Axis::kTensor)); }
   int stage_number() const { return color_of(job_.rank(), {Axis::kData, Axis::kTensor}); }
 
-  WireCount wire() const;  // of all groups, control messages too
+  // Of all groups, control messages too; without tensors that islands exchange, because that may go
+  // on beside a step.
+  WireCount wire() const;
 
  private:
   using Axes = std::initializer_list<Axis>;
@@ -69,14 +74,14 @@ class Mesh {
 
   int index_of(int rank, Axis axis) const;
   int color_of(int rank, Axes axes) const;
-  // `apart`: work of the group need not wait for that of others.
+  // `apart`: work of the group need not wait for that of others, even if it has the same ranks.
   Member member(Axes axes, Memory& memory, const std::vector<int>& node_of_rank, Sharing sharing,
                 bool apart = false);
 
   Control& job_;
   Collectives& collectives_;
   std::array<int, kAxes> sizes_;
-  Member data_, tensor_, stage_;  // each of other ranks; empty if another one is the same
+  Member data_, tensor_, stage_, islands_;  // each of other ranks; empty if one would be the same
 };
 
 }  // namespace tandem

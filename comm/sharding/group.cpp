@@ -130,9 +130,10 @@ void Group::gather(Collectives& group, const Tensor& in, const Tensor& out,
   sum_blocks(1, all, out);
 }
 
-// Does what Collectives::reduce_scatter does, also of bf16 into bf16 or f32, and in eight bits.
+// Does what Collectives::reduce_scatter does, also of bf16 into bf16 or f32, and in eight bits. Both
+// are added in the order of ranks; f32 is if `in_order`.
 void Group::scatter_sum(Collectives& group, const Tensor& in, const Tensor& out,
-                        const EightBits& eight_bits) const {
+                        const EightBits& eight_bits, bool in_order) const {
   if (eight_bits) {
     const int64_t words = block_words(in.elements());
     const Tensor both = scratch(2 * words, DType::kI32);
@@ -141,31 +142,36 @@ void Group::scatter_sum(Collectives& group, const Tensor& in, const Tensor& out,
     group.all_to_all(own, all);
     return sum_blocks(group.size(), all, out);
   }
-  if (in.dtype() != DType::kBf16) {
+  if (in.dtype() != DType::kBf16 && !in_order) {
     return group.reduce_scatter(in, out);
   }
-  const Tensor all = scratch(in.elements(), DType::kBf16);
+  const Tensor all = scratch(in.elements(), in.dtype());
   group.all_to_all(in, all);
   enqueue(in.device(), [parts = group.size(), all, out](Stream& stream) {
     on_device(stream, touching(all, out), [&](auto device) {
-      const int64_t n = out.elements();
-      if (out.dtype() == DType::kF32) {
-        kernels::sum_parts(device, parts, n, all.data<Bf16>(), out.data<float>());
+      const auto add = [&]<class From, class To>(const From* from, To* to) {
+        kernels::sum_parts(device, parts, out.elements(), from, to);
+      };
+      if (all.dtype() == DType::kF32) {
+        add(all.data<float>(), out.data<float>());
+      } else if (out.dtype() == DType::kF32) {
+        add(all.data<Bf16>(), out.data<float>());
       } else {
-        kernels::sum_parts(device, parts, n, all.data<Bf16>(), out.data<Bf16>());
+        add(all.data<Bf16>(), out.data<Bf16>());
       }
     });
   });
 }
 
 // Does what Collectives::all_reduce does, also of bf16 and in eight bits.
-void Group::sum(Collectives& group, const Tensor& inout, EightBits eight_bits) const {
-  if (!eight_bits && inout.dtype() != DType::kBf16) {
+void Group::sum(Collectives& group, const Tensor& inout, EightBits eight_bits,
+                bool in_order) const {
+  if (!eight_bits && inout.dtype() != DType::kBf16 && !in_order) {
     return group.all_reduce(inout);
   }
   if (group.size() > 1) {
     const Tensor own = own_part(group, inout);
-    scatter_sum(group, inout, own, eight_bits);
+    scatter_sum(group, inout, own, eight_bits, in_order);
     if (eight_bits) {
       ++eight_bits->turn;
     }
@@ -180,10 +186,19 @@ void Group::require_parts(const char* collective, const Tensor& whole, const Ten
   });
 }
 
-void Group::all_reduce(const Tensor& inout, const EightBits& eight_bits) const {
-  require(inout.elements() % size() == 0, [&] {
-    return str("all_reduce: ", inout.shape(), " is no multiple of ", size(), " ranks");
+void Group::require_divisible(const Tensor& whole) const {
+  require(whole.elements() % size() == 0, [&] {
+    return str("all_reduce: ", whole.shape(), " is no multiple of ", size(), " ranks");
   });
+}
+
+void Group::all_reduce_in_order(const Tensor& inout, const EightBits& eight_bits) const {
+  require_divisible(inout);
+  sum(collectives_, inout, eight_bits, true);
+}
+
+void Group::all_reduce(const Tensor& inout, const EightBits& eight_bits) const {
+  require_divisible(inout);
   if (is_flat()) {
     return sum(collectives_, inout, eight_bits);
   }

@@ -64,6 +64,9 @@ class Group {
   // ranks, and all_reduce rounds its sum once more, in the next turn. all_gather, also of bf16 and
   // fp16, gives all ranks the rounded elements, those of their own shard too.
   void all_reduce(const Tensor& inout, const EightBits& eight_bits = {}) const;
+  // The same for f32 and bf16, but added in the order of ranks, on one level: the bits of the sum
+  // depend neither on nodes nor on where an element stands in the array.
+  void all_reduce_in_order(const Tensor& inout, const EightBits& eight_bits = {}) const;
   void reduce_scatter(const Tensor& in, const Tensor& out, const EightBits& eight_bits = {}) const;
   void all_gather(const Tensor& in, const Tensor& out, const EightBits& eight_bits = {}) const;
 
@@ -81,8 +84,10 @@ class Group {
   void gather(Collectives& group, const Tensor& in, const Tensor& out,
               const EightBits& eight_bits) const;
   void scatter_sum(Collectives& group, const Tensor& in, const Tensor& out,
-                   const EightBits& eight_bits = {}) const;
-  void sum(Collectives& group, const Tensor& inout, EightBits eight_bits) const;
+                   const EightBits& eight_bits = {}, bool in_order = false) const;
+  void sum(Collectives& group, const Tensor& inout, EightBits eight_bits,
+           bool in_order = false) const;
+  void require_divisible(const Tensor& whole) const;
   void require_parts(const char* collective, const Tensor& whole, const Tensor& part) const;
 
   Control& control_;

@@ -67,6 +67,9 @@ BucketPlace ModelLayout::place_of(const Bucket& bucket) const {
   const RingChunks shares{place.part.count(), group.replicas()};
   place.owned.begin = place.part.begin + shares.first(group.replica());
   place.owned.end = place.owned.begin + shares.count(group.replica());
+  const RingChunks copies{place.owned.count(), groups_.islands ? groups_.islands->size() : 1};
+  place.saved.begin = place.owned.begin + copies.first(groups_.island());
+  place.saved.end = place.saved.begin + copies.count(groups_.island());
   return place;
 }
 

@@ -16,20 +16,24 @@ namespace tandem {
 // The groups of ranks that hold a model together. A model that is not cut is held by one group.
 struct ModelGroups {
   ModelGroups(Group& all) : stage(all), data(all) {}  // NOLINT(google-explicit-constructor)
-  ModelGroups(Group& all, Group& same_slices, Group* other_slices)
-      : stage(all), data(same_slices), tensor(other_slices) {}
+  ModelGroups(Group& all, Group& same_slices, Group* other_slices, Group* other_islands = nullptr)
+      : stage(all), data(same_slices), tensor(other_slices), islands(other_islands) {}
 
   Group& stage;             // all of its ranks: they hold each parameter that is not cut
   Group& data;              // those that hold the same slices of parameters that are
   Group* tensor = nullptr;  // one for each slice: layers exchange rows among them; null: uncut
+  // One on each island, which holds the same shards of another copy of the model; null: one island.
+  Group* islands = nullptr;
   Collectives* exchange() const { return tensor ? &tensor->collectives() : nullptr; }
+  int island() const { return islands ? islands->rank() : 0; }
 };
 
 // Which elements of a bucket this rank holds. Ranges are in the flat buffers, padding included.
 struct BucketPlace {
   Resting rests{};
   Range whole{}, part{};  // the bucket; this rank's shard of it, if it is sharded
-  Range owned{};          // each element is owned by exactly one rank
+  Range owned{};          // each element is owned by exactly one rank of those that hold it together
+  Range saved{};          // a part of that: over all islands, each element is in exactly one
 
   bool shards_values() const { return rests.parameters == Placement::kSharded; }
   bool shards_gradients() const { return rests.gradients == Placement::kSharded; }

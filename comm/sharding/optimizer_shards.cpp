@@ -20,11 +20,11 @@ OptimizerShards::OptimizerShards(const ModelLayout& layout, const ParamValues& v
   }
 }
 
-std::vector<Extent> OptimizerShards::extents_of(size_t shard, bool only_owned) const {
+std::vector<Extent> OptimizerShards::extents_of(size_t shard, bool only_saved) const {
   require(shard < runs_.size(), "OptimizerShards: no such shard");
   const ModelLayout::Run& run = runs_[shard];
   const Range wanted =
-      only_owned ? intersection(run.range, layout_.place(run.bucket).owned) : run.range;
+      only_saved ? intersection(run.range, layout_.place(run.bucket).saved) : run.range;
   return layout_.flat().extents(wanted, run.range.begin);
 }
 

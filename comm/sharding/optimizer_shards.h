@@ -22,13 +22,13 @@ class OptimizerShards {
   // The runs of parameters in all()[shard], without padding. in_flat counts from the shard's start.
   std::vector<Extent> extents(size_t shard) const { return extents_of(shard, false); }
   // Those that this rank writes to a checkpoint: over all ranks, every element exactly once.
-  std::vector<Extent> owned_extents(size_t shard) const { return extents_of(shard, true); }
+  std::vector<Extent> saved_extents(size_t shard) const { return extents_of(shard, true); }
   const Parameter& parameter(const Extent& extent) const {
     return *layout_.parameters()[extent.parameter];
   }
 
  private:
-  std::vector<Extent> extents_of(size_t shard, bool only_owned) const;
+  std::vector<Extent> extents_of(size_t shard, bool only_saved) const;
 
   const ModelLayout& layout_;
   std::vector<ModelLayout::Run> runs_;  // by shard

@@ -180,13 +180,13 @@ void ParamValues::release(Context& context, BlockId block, Pass pass) {
   }
 }
 
-std::vector<ParamValues::Weights> ParamValues::weights_here(bool only_owned) const {
+std::vector<ParamValues::Weights> ParamValues::weights_here(bool only_saved) const {
   std::vector<Weights> all;
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     const BucketPlace& place = layout_.place(i);
     const Range state = place.state();
     for (const Extent& extent :
-         layout_.flat().extents(only_owned ? place.owned : state, state.begin)) {
+         layout_.flat().extents(only_saved ? place.saved : state, state.begin)) {
       all.push_back({.parameter = layout_.parameters()[extent.parameter],
                      .offset = extent.in_parameter,
                      .data = buckets_[i].masters.slice(extent.in_flat, extent.count)});

@@ -58,7 +58,7 @@ class ParamValues final : public Gate {
   // All on this rank.
   std::vector<Weights> weights() const { return weights_here(false); }
   // Over all ranks, every element exactly once.
-  std::vector<Weights> owned_weights() const { return weights_here(true); }
+  std::vector<Weights> saved_weights() const { return weights_here(true); }
 
   DType dtype() const { return options_.dtype; }
   // Where the compute stream's time goes; waiting for values is in it. Callers may add to it, and
@@ -74,7 +74,7 @@ class ParamValues final : public Gate {
   };
 
   Tensor state_in(int64_t bucket, const Tensor& values) const;
-  std::vector<Weights> weights_here(bool only_owned) const;
+  std::vector<Weights> weights_here(bool only_saved) const;
   void start_gather(int64_t bucket, const Tensor& whole, const Event& written);
   void fetch(int64_t block);
   void drop_all_but(int64_t block, int64_t next);

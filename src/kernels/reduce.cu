@@ -169,6 +169,7 @@ void sum_parts(Cuda device, int64_t parts, int64_t n, const From* from, To* to) 
 
 template void sum_parts<Bf16>(Cuda, int64_t, int64_t, const Bf16*, float*);
 template void sum_parts<Bf16>(Cuda, int64_t, int64_t, const Bf16*, Bf16*);
+template void sum_parts<float>(Cuda, int64_t, int64_t, const float*, float*);
 
 }  // namespace kernels
 

@@ -35,7 +35,7 @@ namespace kernels {
 
 // Adds equal chunks of an array, such as those that a rank received from all ranks: to[i] = from[0,
 // i] + from[1, i] + ..., added in f32 in this order, then rounded to To. from [parts, n]; to [n],
-// apart from `from`. From: bf16; To: bf16, f32.
+// apart from `from`. From and To: bf16 and bf16 or f32; f32 and f32.
 template <class From, class To>
 void sum_parts(Cpu, int64_t parts, int64_t n, const From* from, To* to);
 template <class From, class To>

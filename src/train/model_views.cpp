@@ -155,7 +155,7 @@ Histograms ModelViews::histograms(double gradient_scale) {
                        static_cast<float>(scale));
   };
   for (size_t s = 0; s < shards.all().size(); ++s) {
-    for (const Extent& part : shards.owned_extents(s)) {
+    for (const Extent& part : shards.saved_extents(s)) {
       const std::string& name = shards.parameter(part).name;
       add("weights/" + name, shards.all()[s].value, part, 1);
       if (has_gradients) {

@@ -68,8 +68,8 @@ void visit_sums(TrainingStep& training, F visit) {
 std::vector<Slab> owned_slabs(const ParamStore& store, const Optimizer& optimizer, Model& model,
                               int rank) {
   std::vector<Slab> slabs;
-  add_weights(store.values.owned_weights(), slabs);
-  add_state(store.shards, optimizer, &OptimizerShards::owned_extents, slabs);
+  add_weights(store.values.saved_weights(), slabs);
+  add_state(store.shards, optimizer, &OptimizerShards::saved_extents, slabs);
   if (rank == 0) {
     add_statistics(model, slabs);
   }

@@ -207,7 +207,7 @@ std::vector<double> Job::weights() {
     return static_cast<int64_t>(places[piece.parameter->id]) + piece.offset;
   };
   std::vector<double> own(elements, 0);
-  for (const ParamValues::Weights& piece : store.values.owned_weights()) {
+  for (const ParamValues::Weights& piece : store.values.saved_weights()) {
     std::ranges::copy(values_of(piece.data), own.begin() + place(piece));
   }
   const std::vector<double> all = data_.control().sum(own);  // zeros and one number: exact

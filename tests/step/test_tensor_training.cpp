@@ -101,7 +101,7 @@ class TensorTraining : public ::testing::Test {
       }
     }
     test.stream.synchronize();
-    for (const ParamValues::Weights& weights : training.store().values.owned_weights()) {
+    for (const ParamValues::Weights& weights : training.store().values.saved_weights()) {
       put(trained.weights, *weights.parameter, weights.offset, weights.data);
     }
     join(trained.weights, model, mesh);
@@ -137,7 +137,7 @@ class TensorTraining : public ::testing::Test {
   template <class F>
   static void for_each_owned(const OptimizerShards& shards, F visit) {
     for (size_t shard = 0; shard < shards.all().size(); ++shard) {
-      for (const Extent& extent : shards.owned_extents(shard)) {
+      for (const Extent& extent : shards.saved_extents(shard)) {
         visit(shards.parameter(extent), extent.in_parameter,
               shards.all()[shard].grad.slice(extent.in_flat, extent.count));
       }

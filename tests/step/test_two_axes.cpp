@@ -94,7 +94,7 @@ class TwoAxes : public ::testing::Test {
       elements += times * (k - 1) * layout.bucket(i).range.count() / k;
     }
     expected_ = elements * size_of(DType::kF32);
-    for (const ParamValues::Weights& weights : training.store().values.owned_weights()) {
+    for (const ParamValues::Weights& weights : training.store().values.saved_weights()) {
       put(trained.weights, *weights.parameter, weights.offset, weights.data);
     }
     for (const Parameter* parameter : parameters_of(model)) {

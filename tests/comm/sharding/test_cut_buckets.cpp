@@ -145,7 +145,7 @@ TEST_F(CutBuckets, EachElementOfALogicalTensorIsOwnedOnce) {
       elements += parameter.shape.elements();
     }
     std::vector<double> found(static_cast<size_t>(elements), 0.0), owners = found;
-    for (const ParamValues::Weights& weights : store.values.owned_weights()) {
+    for (const ParamValues::Weights& weights : store.values.saved_weights()) {
       const std::vector<double> values = values_of(weights.data);
       const Range range{weights.offset, weights.offset + weights.data.elements()};
       visit_pieces(*weights.parameter, range, [&](const Piece& piece, Range here, int64_t begin) {

@@ -38,7 +38,7 @@ TEST(ParamStoreShards, ShardsCoverEverythingOnce) {
           ++all[extent.parameter][extent.in_parameter + i];
         }
       }
-      for (const auto& extent : store.shards.owned_extents(shard)) {
+      for (const auto& extent : store.shards.saved_extents(shard)) {
         for (int64_t i = 0; i < extent.count; ++i) {
           ++owned[extent.parameter][extent.in_parameter + i];
         }
@@ -101,7 +101,7 @@ TEST(ParamStoreShards, WeightsAreTheMastersOfTheValues) {
             << parameter.name << "[" << i << "]";
       };
       std::vector<double> seen(values.size(), 0.0);
-      for (const ParamValues::Weights& weights : store.values.owned_weights()) {
+      for (const ParamValues::Weights& weights : store.values.saved_weights()) {
         for (int64_t i = 0; i < weights.data.elements(); ++i) {
           expect_value(*weights.parameter, weights.offset + i, weights.data.as<float>()[i]);
         }

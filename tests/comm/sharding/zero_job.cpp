@@ -183,7 +183,7 @@ std::vector<double> ZeroJob::collect(const std::function<Tensor(size_t)>& flat_o
   std::vector<double> all(static_cast<size_t>(first.back()), 0.0);
   for (size_t shard = 0; shard < store_->shards.all().size(); ++shard) {
     const Tensor flat = flat_of_shard(shard);
-    for (const Extent& extent : store_->shards.owned_extents(shard)) {
+    for (const Extent& extent : store_->shards.saved_extents(shard)) {
       const std::vector<double> values = values_of(flat.slice(extent.in_flat, extent.count));
       std::ranges::copy(values, all.begin() + first[extent.parameter] + extent.in_parameter);
     }
@@ -208,7 +208,7 @@ std::vector<double> ZeroJob::state(std::string_view slot) const {
 std::vector<double> ZeroJob::weights() const {
   const std::vector<int64_t> first = first_elements();
   std::vector<double> all(static_cast<size_t>(first.back()), 0.0);
-  for (const ParamValues::Weights& weights : store_->values.owned_weights()) {
+  for (const ParamValues::Weights& weights : store_->values.saved_weights()) {
     std::ranges::copy(values_of(weights.data),
                       all.begin() + first[weights.parameter->id] + weights.offset);
   }
