@@ -1,5 +1,5 @@
-// How a step's global batch is divided: each rank has an equal share, which it processes one
-// micro-batch after the other.
+// How a step's global batch is divided: each island has an equal part, and each of its ranks an equal
+// share of that, which it processes one micro-batch after the other.
 #pragma once
 
 #include <algorithm>
@@ -13,25 +13,29 @@ namespace tandem {
 
 struct BatchPlan {
   int64_t global_batch, given_micro_batch;  // samples; a micro-batch of 0 is a rank's whole share
-  int ranks;                                // that take different samples
+  int ranks;                                // of an island, that take different samples
   int tensor = 1;                           // that take the same samples each
+  int islands = 1;
 
-  int64_t share() const { return global_batch / ranks; }
+  int64_t share() const { return global_batch / (ranks * islands); }
   int64_t micro_batch() const { return given_micro_batch > 0 ? given_micro_batch : share(); }
   int64_t accumulation() const { return share() / micro_batch(); }  // micro-batches of a rank
-  int64_t micro_batches() const { return accumulation() * ranks; }  // of all ranks
+  int64_t micro_batches() const { return accumulation() * ranks; }  // of an island
+  // Of a rank's share in the global batch, by the numbers of the island and of the rank in it.
+  int64_t first_sample(int island, int rank) const { return (island * ranks + rank) * share(); }
 
   // A message if the settings do not divide evenly; empty if they do.
   std::vector<std::string> problems() const {
-    const int64_t unit = std::max<int64_t>(given_micro_batch, 1) * ranks,
+    const int takers = ranks * islands;
+    const int64_t unit = std::max<int64_t>(given_micro_batch, 1) * takers,
                   units = global_batch / unit;
     const std::string all =
-        tensor == 1 ? str(ranks) : str("ranks / dist.tensor = ", ranks * tensor, " / ", tensor);
+        tensor == 1 ? str(takers) : str("ranks / dist.tensor = ", takers * tensor, " / ", tensor);
     const std::string divisor = given_micro_batch > 0
                                     ? str("train.micro_batch x ", tensor == 1 ? "ranks = " : "",
                                           given_micro_batch, " x ", all, " = ", unit)
                                 : tensor == 1 ? all + " ranks"
-                                              : str(all, " = ", ranks);
+                                              : str(all, " = ", takers);
     if (global_batch % unit == 0) {
       return {};
     }

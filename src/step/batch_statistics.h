@@ -29,6 +29,7 @@ class BatchStatistics {
   // step's verdict.
   void update(const StepState* state, int64_t micro_batches);
 
+  const Tensor& running() const { return running_; }  // f32, all of them; or empty
   ExactSums* exact() { return exact_ ? &*exact_ : nullptr; }
 
  private:

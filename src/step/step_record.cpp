@@ -38,7 +38,7 @@ StepRecord::StepRecord(Stream& stream, Memory& memory, Memory& staging,
 }
 
 void StepRecord::send(StepNumbers numbers) {
-  numbers.first_sample = micro_batches_.first * micro_batches_.samples;
+  numbers.first_sample = micro_batches_.first_sample;
   copies_.copy(staged(staging_, numbers, numbers_), numbers_);  // copy_to_host() finishes it
 }
 

@@ -54,9 +54,14 @@ TrainingStep::TrainingStep(Model& model, const ModelGroups& groups, Stream& stre
       stream, memory, staging,
       StepRecord::MicroBatches{.all = batch.micro_batches(),
                                .first = batch.accumulation() * groups.data.rank(),
-                               .samples = batch.micro_batch()},
+                               .samples = batch.micro_batch(),
+                               .first_sample =
+                                   batch.first_sample(groups.island(), groups.data.rank())},
       verdict_);
   optimizer_ = options.optimizer(store_->shards.all(), memory);
+  if (groups.islands) {
+    make_islands();
+  }
   if (options.graph) {
     require(Memory::keeps_gpu_blocks(), "TrainingStep: a graph needs memory that keeps its blocks");
     constexpr int64_t kMostMarks = 16384;
@@ -64,7 +69,20 @@ TrainingStep::TrainingStep(Model& model, const ModelGroups& groups, Stream& stre
   }
 }
 
+void TrainingStep::make_islands() {
+  require(!options_.graph, "TrainingStep: what islands exchange is not in a graph");
+  auto outer = std::make_unique<OuterOptimizer>(std::move(optimizer_), options_.islands.outer,
+                                                store_->shards.all(), memory_);
+  islands_.emplace(IslandSync::Setting{groups_, *store_, *outer, *statistics_, stream_, memory_,
+                                       staging_},
+                   options_.islands, options_.store.wire_dtype, options_.seed);
+  optimizer_ = std::move(outer);
+}
+
 void TrainingStep::run(const Input& input) {
+  if (islands_) {
+    islands_->begin();
+  }
   send(input);
   const bool is_metered = stream_.meter() && !stream_.is_dry();
   if (options_.graph && has_run_ && !check_ && !recorder().is_on() && !is_metered) {

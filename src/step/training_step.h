@@ -16,6 +16,7 @@
 #include "src/device/graph.h"
 #include "src/step/batch_statistics.h"
 #include "src/step/device_batch.h"
+#include "src/step/island_sync.h"
 #include "src/step/lost_step.h"
 #include "src/step/step_record.h"
 #include "src/step/training_step_options.h"
@@ -49,6 +50,8 @@ class TrainingStep {
   // input.batch() must return the same tensors in each step, others for each micro-step. Steps that
   // are traced, metered or run again stay outside the graph.
   void run(const Input& input);
+  // What the islands exchange; null if there is one. The caller tells it when a step has ended.
+  IslandSync* islands() { return islands_ ? &*islands_ : nullptr; }
   // Collective. Runs a step that halted training once more, with the same input, and says where it
   // goes wrong. Looks at the output of each block and at each gradient, and waits for the device
   // each time. Changes nothing that lasts. `first`: the record of the lost step.
@@ -85,6 +88,7 @@ class TrainingStep {
     std::vector<DeviceBatch> batches;
   };
 
+  void make_islands();
   void send(const Input& input);
   void enqueue(const Input& input);
   void launch(const Input& input);
@@ -105,6 +109,7 @@ class TrainingStep {
   std::unique_ptr<BatchStatistics> statistics_;
   std::unique_ptr<StepRecord> record_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::optional<IslandSync> islands_{};
   std::optional<FiniteCheck> check_{};  // while a lost step is run again
   bool has_run_ = false;
   Tensor stamps_{};  // i64, on the device; with options.graph

@@ -10,6 +10,7 @@
 #include "optim/optimizer.h"
 #include "src/autograd/attention_kernels.h"
 #include "src/step/batch_plan.h"
+#include "src/step/island_sync.h"
 
 namespace tandem {
 
@@ -23,6 +24,7 @@ struct TrainingStepOptions {
   bool halts = false;    // as in StepOptions
   bool exact = false;    // sums that do not depend on ranks and micro-batches
   double clip_norm = 0;  // 0: no clipping
+  IslandOptions islands{};
   StoreOptions store{};  // except exact_micro_batches, which `exact` and `batch` set
   // Makes the optimizer of these shards, with its state in `memory`.
   std::function<std::unique_ptr<Optimizer>(std::span<const Shard> shards, Memory& memory)>
