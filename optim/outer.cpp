@@ -27,8 +27,8 @@ void OuterOptimizer::for_each(std::span<const Shard> shards, F work) const {
   for (size_t i = 0; i < shards.size(); ++i) {
     const Range here{begins_[i], begins_[i + 1]};
     require(shards[i].value.elements() == here.count(), [&] {
-      return str("OuterOptimizer: shard ", i, " has ", shards[i].value.elements(), " values, made for ",
-                 here.count());
+      return str("OuterOptimizer: shard ", i, " has ", shards[i].value.elements(),
+                 " values, made for ", here.count());
     });
     work(shards[i].value, [here](const Tensor& all) {
       return all ? all.slice(here.begin, here.count()) : Tensor();
@@ -40,7 +40,8 @@ void OuterOptimizer::start(Stream& stream, std::span<const Shard> shards) const 
   for_each(shards, [&](const Tensor& value, auto part) { copy(stream, value, part(anchor_)); });
 }
 
-void OuterOptimizer::measure(Stream& stream, std::span<const Shard> shards, const Tensor& moved) const {
+void OuterOptimizer::measure(Stream& stream, std::span<const Shard> shards,
+                             const Tensor& moved) const {
   for_each(shards, [&](const Tensor& value, auto part) {
     const Tensor anchor = part(anchor_), to = part(moved);
     on_device(stream, touching(anchor, value, to), [&](auto device) {

@@ -44,8 +44,8 @@ class OuterOptimizer final : public Optimizer {
   void start(Stream& stream, std::span<const Shard> shards) const;
   // moved = anchor - value. moved: f32 [elements()].
   void measure(Stream& stream, std::span<const Shard> shards, const Tensor& moved) const;
-  // The outer step. d: f32 [elements()]. before: the values when d was measured, f32 [elements()]; empty
-  // if they have not changed since. Working copies of the values are left to the caller.
+  // The outer step. d: f32 [elements()]. before: the values when d was measured, f32 [elements()];
+  // empty if they have not changed since. Working copies of the values are left to the caller.
   void outer_step(Stream& stream, std::span<const Shard> shards, const Tensor& d,
                   const Tensor& before) const;
 

@@ -32,8 +32,8 @@ struct ModelGroups {
 struct BucketPlace {
   Resting rests{};
   Range whole{}, part{};  // the bucket; this rank's shard of it, if it is sharded
-  Range owned{};          // each element is owned by exactly one rank of those that hold it together
-  Range saved{};          // a part of that: over all islands, each element is in exactly one
+  Range owned{};  // each element is owned by exactly one rank of those that hold it together
+  Range saved{};  // a part of that: over all islands, each element is in exactly one
 
   bool shards_values() const { return rests.parameters == Placement::kSharded; }
   bool shards_gradients() const { return rests.gradients == Placement::kSharded; }

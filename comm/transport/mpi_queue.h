@@ -25,8 +25,8 @@ class MpiQueue {
   // seconds without any message after which a collective fails; read at every wait. Control
   // messages and tensor collectives may each have their own queue: their tags differ in the kind.
   MpiQueue(Stream& worker, const std::atomic<double>& timeout_s);
-  // Collective: a queue for the ranks with this rank's color. `worker`: whose thread runs it, if not
-  // the same one.
+  // Collective: a queue for the ranks with this rank's color. `worker`: whose thread runs it, if
+  // not the same one.
   MpiQueue split(std::span<const int> colors) const { return split(colors, worker_); }
   MpiQueue split(std::span<const int> colors, Stream& worker) const;
 

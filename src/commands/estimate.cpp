@@ -171,7 +171,10 @@ std::vector<EstimateRow> rows_of(const Config& config, const DatasetInfo& data, 
       Config tried = config;
       tried.dist.zero = zero;
       tried.train.recompute = recompute;
-      add(tried, zero == config.dist.zero && config.train.recompute == recompute);
+      const bool is_given = zero == config.dist.zero && config.train.recompute == recompute;
+      if (is_given || problems_there(tried, job.ranks).empty()) {
+        add(tried, is_given);
+      }
     }
   }
   for (const int64_t tensor : {1, 2, 4, 8}) {

@@ -94,6 +94,15 @@ std::string rates(const Hardware& hardware) {
       hardware.network.between.latency_s * 1e6);
 }
 
+std::string exchange_text(const EstimateRow& given) {
+  const Estimate& e = given.estimate;
+  const DistConfig& dist = given.config.dist;
+  return formatted("%ld, which exchange %s a rank every %s; that adds %.4g ms to the step%s",
+                   static_cast<long>(dist.islands), format_bytes(e.sync_wire.total()).c_str(),
+                   counted(dist.sync_every, "step").c_str(), e.sync_s * 1e3,
+                   dist.sync_delay > 0 ? str(" ", dist.sync_delay, " later").c_str() : "");
+}
+
 constexpr std::array kColumns = {MemoryClass::kParameters, MemoryClass::kGradients,
                                  MemoryClass::kMasters,    MemoryClass::kOptimizer,
                                  MemoryClass::kStaging,    MemoryClass::kActivations,
@@ -225,7 +234,9 @@ nlohmann::json json_of(const EstimateRow& row, const Job& job) {
           {"model_flops", e.model_flops},
           {"step_ms", e.step_s * 1e3},
           {"exposed_comm_ms", e.exposed_s * 1e3},
-          {"mfu", e.mfu}};
+          {"mfu", e.mfu},
+          {"sync_wire_bytes", e.sync_wire.total()},
+          {"sync_ms", e.sync_s * 1e3}};
 }
 
 }  // namespace
@@ -244,6 +255,7 @@ std::string estimate_text(const std::vector<EstimateRow>& rows, const DatasetInf
                         given.estimate.model_flops / 1e12, given.estimate.flops / 1e12)) +
          line("saving   ", format_bytes(given.estimate.checkpoint_bytes),
               " of host memory a rank, for the copy that a checkpoint is written from") +
+         (given.config.dist.islands > 1 ? line("islands  ", exchange_text(given)) : "") +
          line("assumed  ", rates(job.hardware)) + "\n" + step_table(lines, job, "zero") + "\n" +
          (sizes.empty() ? "" : step_table(sizes, job, "tp") + "\n") + memory_table(lines) + "\n" +
          wrapped(

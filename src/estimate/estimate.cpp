@@ -92,7 +92,7 @@ class DryRun {
                job.hardware.network),
         control_(rank, job.ranks),
         mesh_(control_, world_, memory_, node_of_rank(job), config.dist.shard,
-              {.tensor = static_cast<int>(config.dist.tensor)}),
+              mesh_shape(config.dist)),
         model_(make_model(config.model, data, mesh_.cut())),
         training_(*model_, mesh_.model(), stream_, memory_, staging_, planned(config, job, most)),
         upload_(stream_, memory_, staging_, data, training_.store().values.dtype()),
@@ -101,13 +101,11 @@ class DryRun {
   }
 
   Estimate run() {
-    for (int64_t i = 0; i < kFirstSteps; ++i) {
-      step(i);
-    }
+    run_first_steps();
     const DryClock before = stream_.clock();
     const WireCount sent = mesh_.wire();
     step(kFirstSteps);
-    const DryClock& after = stream_.clock();
+    const DryClock after = stream_.clock();
     Estimate result{.peak_bytes = memory_.total().peak_bytes,
                     .reserved_bytes = memory_.reserved_bytes(),
                     .blocks = memory_.system_allocations(),
@@ -121,12 +119,15 @@ class DryRun {
     for (int i = 0; i < kMemoryClasses; ++i) {
       result.class_bytes[i] = memory_.use(static_cast<MemoryClass>(i)).peak_bytes;
     }
+    if (const IslandSync* islands = training_.islands()) {
+      const WireCount exchanged = islands->exchanged();
+      result.sync_s = exchange(result.step_s);
+      result.sync_wire = (islands->exchanged() - exchanged).payload();
+    }
     return result;
   }
   int64_t peak_bytes() {
-    for (int64_t i = 0; i < kFirstSteps; ++i) {
-      step(i);
-    }
+    run_first_steps();
     return memory_.total().peak_bytes;
   }
   // On a CPU, a save that training waits for needs no copy.
@@ -138,6 +139,34 @@ class DryRun {
  private:
   static Device collectives_device(const Config& config, const Job& job) {
     return config.dist.backend == Backend::kMpi ? Device::kCpu : job.hardware.device;
+  }
+
+  void run_first_steps() {
+    for (int64_t i = 0; i < kFirstSteps; ++i) {
+      step(i);
+    }
+    if (IslandSync* islands = training_.islands()) {
+      exchange(0);
+      islands->settle(0);
+      step(kFirstSteps - 1);  // beside what exchanges keep
+    }
+  }
+
+  // Returns the seconds that an exchange adds to steps of `step_s`.
+  double exchange(double step_s) {
+    IslandSync& islands = *training_.islands();
+    const int64_t every = islands.options().every, delay = islands.options().delay;
+    const double begin_s = stream_.clock().now_s;
+    const int64_t at = every * ++exchanges_;
+    islands.end_step(at);
+    if (delay > 0) {
+      step(kFirstSteps);
+      stream_.clock().advance(static_cast<double>(delay - 1) * step_s);
+      islands.end_step(at + delay);
+    }
+    static_cast<void>(training_.timeline().take(stream_));
+    static_cast<void>(islands.take_drift());
+    return stream_.clock().now_s - begin_s - static_cast<double>(delay) * step_s;
   }
 
   // Like a step of Trainer, which reads a step's record one step late.
@@ -165,6 +194,7 @@ class DryRun {
   Uploader upload_;
   std::vector<MicroBatch> batches_;
   StepRecord::Copy pending_{};
+  int64_t exchanges_ = 0;
 };
 
 }  // namespace
@@ -222,6 +252,10 @@ Estimate estimate(const Config& config, const DatasetInfo& data, const Job& job)
       all.step_s = one.step_s;
       all.exposed_s = one.exposed_s;
     }
+    if (one.sync_wire.total() > all.sync_wire.total()) {
+      all.sync_wire = one.sync_wire;
+    }
+    all.sync_s = std::max(all.sync_s, one.sync_s);
     all.flops = std::max(all.flops, one.flops);
     all.model_flops = rank.flops_per_sample() * static_cast<double>(config.train.global_batch);
   }
@@ -238,7 +272,8 @@ int64_t largest_micro_batch(const Config& config, const DatasetInfo& data, const
   const auto fits = [&](int64_t micro_batch) {
     Config tried = config;
     tried.train.micro_batch = micro_batch;
-    tried.train.global_batch = micro_batch * config.batch_plan(job.ranks).ranks;
+    const BatchPlan plan = config.batch_plan(job.ranks);
+    tried.train.global_batch = micro_batch * plan.ranks * plan.islands;
     return DryRun(tried, data, job, 0).peak_bytes() <= job.hardware.memory_bytes;
   };
   int64_t fit = 0, too_large = 1;

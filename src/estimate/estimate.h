@@ -52,9 +52,12 @@ struct Estimate {
   WireCount::Bytes wire{};  // payload that the busiest rank sends
   double flops = 0;         // executed by all ranks, recomputation included
   double model_flops = 0;   // needed by the model, on all ranks
-  double step_s = 0;        // of the slowest rank
+  double step_s = 0;        // of the slowest rank, without exchanges of islands
   double exposed_s = 0;     // its time of waiting for communication
   double mfu = 0;
+  // With islands, what an exchange adds to a step, or to several if it takes effect later.
+  WireCount::Bytes sync_wire{};
+  double sync_s = 0;
 };
 
 // A message if estimates of this job would take minutes. `config` must be free of problems.

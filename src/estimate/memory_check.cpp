@@ -1,5 +1,7 @@
 #include "src/estimate/memory_check.h"
 
+#include <algorithm>
+
 #include "src/device/cuda.h"
 #include "src/device/dispatch.h"
 #include "src/estimate/estimate.h"
@@ -16,12 +18,16 @@ int64_t available_memory(Device device, int ranks_here) {
   return available_host_memory() / ranks_here;
 }
 
-void check_memory(const Config& config, const DatasetInfo& data, const Group& group, Device device,
-                  int64_t available) {
-  Job job{.ranks = group.size(),
-          .node_size = group.node_size() > 0 ? group.node_size() : group.size(),
+void check_memory(const Config& config, const DatasetInfo& data, int rank,
+                  const std::vector<int>& node_of_rank, Device device, int64_t available) {
+  const int ranks = static_cast<int>(node_of_rank.size());
+  const auto on = [&](int node) { return std::ranges::count(node_of_rank, node); };
+  const bool even =
+      std::ranges::all_of(node_of_rank, [&](int node) { return on(node) == on(node_of_rank[0]); });
+  Job job{.ranks = ranks,
+          .node_size = even ? static_cast<int>(on(node_of_rank[0])) : ranks,
           .hardware = {.device = device}};
-  const Estimate need = memory_of_rank(config, data, job, group.rank());
+  const Estimate need = memory_of_rank(config, data, job, rank);
   const int64_t copy = device == Device::kCpu ? need.checkpoint_bytes : 0;
   if (need.peak_bytes + copy <= available) {
     return;

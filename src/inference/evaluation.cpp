@@ -43,11 +43,12 @@ Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64
   const int64_t all = (windows + micro_batch - 1) / micro_batch;
   const int64_t batches = max_batches > 0 ? std::min(max_batches, all) : all;
   std::vector<BatchResult> results;
-  const int64_t ranks = groups.data.size(), rounds = (batches + ranks - 1) / ranks;
+  const int64_t islands = groups.islands ? groups.islands->size() : 1;
+  const int64_t ranks = groups.data.size() * islands, rounds = (batches + ranks - 1) / ranks;
   const bool counts = !groups.tensor || groups.tensor->rank() == 0;  // the targets of a batch
   const bool is_collective = groups.tensor || (context.gate && context.gate->is_collective());
   for (int64_t round = 0; round < rounds; ++round) {
-    const int64_t b = round * ranks + groups.data.rank();
+    const int64_t b = round * ranks + groups.island() * groups.data.size() + groups.data.rank();
     if (b >= batches && !is_collective) {
       break;
     }
@@ -72,6 +73,9 @@ Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64
     sums[3 * result.batch + 2] = static_cast<double>(result.targets);
   }
   sums = groups.stage.control().sum(sums);
+  if (groups.islands) {  // a batch runs on one of them, so this adds zeros
+    sums = groups.islands->control().sum(sums);
+  }
   double loss = 0, correct = 0, targets = 0;
   for (int64_t b = 0; b < batches; ++b) {
     loss += sums[3 * b];

@@ -14,11 +14,12 @@ struct Evaluation {
   int64_t targets = 0;
 };
 
-// Runs the model over the validation split, `micro_batch` samples at a time. Batch b runs on rank
-// b mod size of groups.data. `max_batches` 0 means the whole split. Sums are kept by batch and
-// added in batch order, so that the result has the same bits for every number of ranks that take
-// different samples. Blocks until all ranks are done. Error kData if the split is empty. `context`
-// has no tape.
+// Runs the model over the validation split, `micro_batch` samples at a time. The ranks that would
+// take different samples take turns: those of groups.data, on one island after the other. All
+// islands must hold the same values. `max_batches` 0 means the whole split. Sums are kept by batch
+// and added in batch order, so that the result has the same bits for every number of ranks that
+// take different samples. Blocks until all ranks are done. Error kData if the split is empty.
+// `context` has no tape.
 Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64_t context_length,
                     int64_t micro_batch, int64_t max_batches, Uploader& uploader,
                     const ModelGroups& groups);

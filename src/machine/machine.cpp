@@ -69,7 +69,7 @@ Machine::Machine(const RunConfig& run, const DistConfig& dist, World& world)
   node_of_rank_ = nodes_of(world.control(), world.host(), size == "auto" ? 0 : std::stoi(size));
   hosts_ = world.control().all_gather(world.host());
   mesh_ = std::make_shared<Mesh>(world.control(), ranks, memory, node_of_rank_, dist.shard,
-                                 MeshShape{.tensor = static_cast<int>(dist.tensor)});
+                                 mesh_shape(dist));
   if (dist.min_gb_s > 0) {
     bus_gb_s_ = require_bus_bandwidth(mesh_->data(), stream, dist.min_gb_s);
   }
@@ -105,6 +105,11 @@ std::string Machine::sharing(const DistConfig& dist) const {
   const Group& all = mesh_->stage();
   const int size = all.size(), node = all.node_size();
   std::string text = counted(size, "rank");
+  if (const Group* islands = mesh_->islands()) {
+    text = str(islands->size(), " islands of ", text, ", which meet every ",
+               counted(dist.sync_every, "step"));
+    text += dist.sync_delay > 0 ? str(" with a delay of ", dist.sync_delay) : "";
+  }
   if (node != size) {
     text += node > 0 ? str(", ", node, " on each node") : ", nodes of different sizes";
   }
@@ -115,7 +120,9 @@ std::string Machine::sharing(const DistConfig& dist) const {
   if (all.parts() > 1) {
     text += str("; ZeRO stage ", dist.zero);
     if (dist.zero > 0) {
-      text += all.replicas() > 1 ? " inside a node" : " over all ranks";
+      text += all.replicas() > 1 ? " inside a node"
+              : mesh_->islands() ? " over an island"
+                                 : " over all ranks";
     }
   }
   text += dist.reduce == Reduce::kExact ? "; exact sums" : "; ring sums";

@@ -22,6 +22,11 @@ Device device_of(const RunConfig& run);
 // rank gets of the busy machine.
 double measure_gemm_rate();
 
+// The axes of a job's ranks.
+inline MeshShape mesh_shape(const DistConfig& dist) {
+  return {.islands = static_cast<int>(dist.islands), .tensor = static_cast<int>(dist.tensor)};
+}
+
 class Machine {
  public:
   // Collective. A rank takes the GPU with its local rank as number, modulo the number of GPUs that
@@ -35,7 +40,7 @@ class Machine {
   Memory scratch;  // of it, for what begins and ends inside a step or a validation
   Memory staging;  // host memory that the device copies from and to; page-locked for a GPU
   Device device() const { return stream.device(); }
-  // All ranks hold the model together; dist.tensor of them cut it.
+  // The ranks of an island hold the model together; dist.tensor of them cut it.
   const std::shared_ptr<Mesh>& mesh() const { return mesh_; }
   const std::vector<int>& node_of_rank() const { return node_of_rank_; }
   const std::vector<std::string>& hosts() const { return hosts_; }  // by rank
@@ -46,7 +51,7 @@ class Machine {
   // "cuda (NVIDIA H200), nccl" or "CPU, 2 threads"; "CPU (no GPU found)" in a build for GPUs.
   std::string description() const;
   // "4 ranks, 2 on each node; 2 cut each layer; ZeRO stage 2 over all ranks; ring sums; bus
-  // bandwidth 47.6 GB/s"
+  // bandwidth 47.6 GB/s", "2 islands of 4 ranks, which meet every 20 steps, ..."
   std::string sharing(const DistConfig& dist) const;
   std::string memory_at_rest() const;  // "parameters 4.0 MiB, gradients 4.0 MiB": between steps
 

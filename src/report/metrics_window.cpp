@@ -8,11 +8,12 @@
 namespace tandem {
 
 MetricsWindow::MetricsWindow(Machine& machine, const Model& model, DType dtype,
-                             int64_t global_batch)
+                             int64_t global_batch, const WireCount* exchanged)
     : machine_(machine),
       mesh_(*machine.mesh()),
       model_(model),
       global_batch_(global_batch),
+      exchanged_(exchanged),
       peak_flops_(machine.peak_flops(dtype)) {}
 
 MetricsWindow::Mark MetricsWindow::mark() {
@@ -25,6 +26,7 @@ MetricsWindow::Mark MetricsWindow::mark() {
   } else {
     read();  // NCCL's messages are counted when they are enqueued
   }
+  mark.exchanged = exchanged_ ? *exchanged_ : WireCount();
   mark.enqueued = Clock::now();
   mark.left_out = left_out_;
   return mark;
@@ -32,7 +34,8 @@ MetricsWindow::Mark MetricsWindow::mark() {
 
 WireCount MetricsWindow::wire_at(const Mark& mark) {
   mesh_.data().wait(mark.there);
-  return *mark.sent;
+  WireCount sent = *mark.sent;
+  return sent += mark.exchanged;
 }
 
 void MetricsWindow::begin() {
@@ -48,7 +51,8 @@ void MetricsWindow::add(const Mark& end, const PhaseSeconds& parts) {
   ++steps_;
 }
 
-void MetricsWindow::close(const Mark& end, StepMetrics& metrics) {
+void MetricsWindow::close(const Mark& end, bool by_all, StepMetrics& metrics) {
+  Control& among = by_all ? mesh_.job() : mesh_.stage().control();
   RankTime own{.parts = std::exchange(parts_, PhaseSeconds{})};
   if (machine_.device() == Device::kCpu) {  // a step ends when it is enqueued
     const Clock::duration time = end.enqueued - std::exchange(start_, end.enqueued) -
@@ -57,13 +61,13 @@ void MetricsWindow::close(const Mark& end, StepMetrics& metrics) {
   } else {  // the host may see the end of a step late
     own.seconds = own.own() + own.of(Phase::kCommunication);
   }
-  const std::vector<RankTime> times = gather_times(mesh_.job(), own);
+  const std::vector<RankTime> times = gather_times(among, own);
   for (const RankTime& rank : times) {
     metrics.exposed_comm_s = std::max(metrics.exposed_comm_s, rank.of(Phase::kCommunication));
     metrics.own_s.push_back(rank.own());
   }
   metrics.slowest = slowest_rank(times);
-  const std::vector<RankUse> use = gather_use(sent_);
+  const std::vector<RankUse> use = gather_use(among, sent_);
   metrics.use = use[largest_rank(use)];
   metrics.use.wire = use[busiest_rank(use)].wire;
   metrics.seconds = own.seconds;
@@ -75,7 +79,8 @@ void MetricsWindow::close(const Mark& end, StepMetrics& metrics) {
   }
 }
 
-std::vector<RankUse> MetricsWindow::gather_use(const WireCount& wire, int64_t saved_copy_bytes) {
+std::vector<RankUse> MetricsWindow::gather_use(Control& among, const WireCount& wire,
+                                               int64_t saved_copy_bytes) {
   const Memory& memory = machine_.memory;
   RankUse own{.wire = wire,
               .peak_bytes = memory.total().peak_bytes,
@@ -85,8 +90,7 @@ std::vector<RankUse> MetricsWindow::gather_use(const WireCount& wire, int64_t sa
     own.memory_peak[i] = memory.use(static_cast<MemoryClass>(i)).peak_bytes;
   }
   std::vector<RankUse> all;
-  std::ranges::transform(mesh_.job().all_gather(own.text()), std::back_inserter(all),
-                         RankUse::from_text);
+  std::ranges::transform(among.all_gather(own.text()), std::back_inserter(all), RankUse::from_text);
   return all;
 }
 

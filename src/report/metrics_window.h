@@ -20,15 +20,17 @@ class MetricsWindow {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `machine` and `model` must outlive this object. Takes the machine's peak FLOP/s, which on a CPU
-  // is measured here.
-  MetricsWindow(Machine& machine, const Model& model, DType dtype, int64_t global_batch);
+  // Takes the machine's peak FLOP/s, which on a CPU is measured here. `exchanged`: bytes between
+  // islands, null if there is one. The references must outlive this object.
+  MetricsWindow(Machine& machine, const Model& model, DType dtype, int64_t global_batch,
+                const WireCount* exchanged);
 
   double peak_flops() const { return peak_flops_; }  // of one rank; 0: not known
 
   // The end of what is enqueued so far: the time, and the bytes sent when communication gets there.
   struct Mark {
     std::shared_ptr<WireCount> sent{};
+    WireCount exchanged{};
     Event there{};
     Clock::time_point enqueued{};
     Clock::duration left_out{};  // up to then, in all
@@ -44,24 +46,26 @@ class MetricsWindow {
 
   // Counts a step that has ended. Call it in the order of steps.
   void add(const Mark& end, const PhaseSeconds& parts);
-  // Collective. Writes what was measured up to the last added step into its fields of `metrics`,
-  // and begins the next window.
-  void close(const Mark& end, StepMetrics& metrics);
+  // Collective among all ranks, or among those of an island. Writes what was measured up to the
+  // last added step into its fields of `metrics`, and begins the next window.
+  void close(const Mark& end, bool by_all, StepMetrics& metrics);
 
   // Collective. What every rank used since the start of the program. `saved_copy_bytes`: see
   // RankUse.
   std::vector<RankUse> use(int64_t saved_copy_bytes) {
-    return gather_use(wire_at(mark()), saved_copy_bytes);
+    return gather_use(mesh_.job(), wire_at(mark()), saved_copy_bytes);
   }
 
  private:
   WireCount wire_at(const Mark& mark);
-  std::vector<RankUse> gather_use(const WireCount& wire, int64_t saved_copy_bytes = 0);
+  std::vector<RankUse> gather_use(Control& among, const WireCount& wire,
+                                  int64_t saved_copy_bytes = 0);
 
   Machine& machine_;
   Mesh& mesh_;
   const Model& model_;
   int64_t global_batch_;
+  const WireCount* exchanged_;
   double peak_flops_;
 
   Clock::time_point start_{};

@@ -121,7 +121,8 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
       s.batch.tensor > 1 ? str(counted(s.batch.ranks, "group"), " of ", s.batch.tensor, " ranks")
                          : counted(s.batch.ranks, "rank");
   console_.print(str("batch       ", s.batch.global_batch, " = ", s.batch.micro_batch(),
-                     " micro-batch x ", s.batch.accumulation(), " accumulation x ", takers, "; ",
+                     " micro-batch x ", s.batch.accumulation(), " accumulation x ", takers,
+                     s.batch.islands > 1 ? str(" x ", s.batch.islands, " islands; ") : "; ",
                      format_count(flops, " "), "FLOP a step"));
   const std::string peak =
       s.peak_flops > 0 ? str(", ", format_count(s.peak_flops, " "), "FLOP/s at best") : "";
@@ -248,6 +249,9 @@ void RunLog::training(const StepMetrics& m) {
     metrics.push_back({"loss_scale", m.loss_scale});
     metrics.push_back({"skipped", m.skipped});
   }
+  if (m.drift) {
+    metrics.push_back({"drift", *m.drift});
+  }
   add_scalars(m.step, "train", metrics);
   append(m.step, std::move(metrics));
   now().training.add(m.loss);
@@ -262,12 +266,26 @@ void RunLog::training(const StepMetrics& m) {
                        share(Phase::kCompute), "computing, ", share(Phase::kData),
                        "waiting for data, ", share(Phase::kOptimizer), "in the optimizer"));
   }
+  warn_of_long_ways(step_ms / 1000, m.step);
   report_ = {.step = m.step,
              .loss = m.loss,
              .lr = m.lr,
              .grad_norm = m.grad_norm,
              .step_s = step_ms / 1000,
              .units_per_s = units_per_s};
+}
+
+// A request to stop takes effect where islands meet. The first step does not count: it is slower.
+void RunLog::warn_of_long_ways(double step_s, int64_t step) {
+  constexpr double kGrace_s = 110;  // as in launch/run and launch/supervise.sh
+  const double apart_s = step_s * static_cast<double>(config_.dist.sync_every);
+  if (config_.dist.islands == 1 || step == 1 || std::exchange(knows_ways_, true) ||
+      apart_s <= kGrace_s) {
+    return;
+  }
+  console_.print(str("warning     islands meet every ", std::lround(apart_s),
+                     " s, and a request to stop takes effect only then, but launchers wait ",
+                     kGrace_s, " s for it; lower dist.sync_every, or give more --grace"));
 }
 
 // One line on the console for steps that follow each other.

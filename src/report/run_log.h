@@ -34,8 +34,9 @@ struct StepMetrics {
   double mfu = std::numeric_limits<double>::quiet_NaN();  // model FLOP/s over the peak of all
                                                           // ranks; NaN: peak not known
   double loss_scale = 1;
-  int64_t skipped = 0;        // updates skipped so far because a gradient was not finite
-  double exposed_comm_s = 0;  // communication not hidden by computation, largest of all ranks
+  int64_t skipped = 0;            // updates skipped so far because a gradient was not finite
+  std::optional<double> drift{};  // of islands (src/step/island_sync.h), if they have met
+  double exposed_comm_s = 0;      // communication not hidden by computation, largest of all ranks
   SlowestRank slowest{};
   std::vector<double> own_s{};  // by rank: RankTime::own
   // Bytes sent in the last step, of the rank that sent the most payload; peaks of memory, of the
@@ -115,6 +116,7 @@ class RunLog {
   void append(int64_t step, std::vector<Metric> metrics);
   void write_report();
   std::vector<Metric> slowest_metrics(const StepMetrics& m) const;
+  void warn_of_long_ways(double step_s, int64_t step);
   // The figures as scalars KIND/NAME.
   void add_scalars(int64_t step, const std::string& kind, const std::vector<Metric>& metrics);
   // Writes to a file. If that fails, training goes on: the first failure is said, all are counted.
@@ -136,6 +138,7 @@ class RunLog {
   StepReport report_;               // the latest measured figures
   int64_t skipped_ = -1;            // the latest step without a batch
   int64_t lost_ = 0;                // writes that failed
+  bool knows_ways_ = false;         // how long islands are apart
   std::vector<std::string> hosts_;  // by rank
   StragglerWatch stragglers_;
 };

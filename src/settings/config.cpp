@@ -44,6 +44,8 @@ void bind_optim(Options& o, OptimConfig& optim) {
                 {"constant", ScheduleKind::kConstant}},
                "after warm-up");
   o.add("optim.clip_norm", optim.clip_norm, "largest global gradient norm; 0: no clipping");
+  o.add("optim.outer_lr", optim.outer.lr, "of the step by which islands come together", 0, 1e3);
+  o.add("optim.outer_momentum", optim.outer.momentum, "Nesterov's, of that step", 0, 0.999999);
 }
 
 void bind_dist(Options& o, DistConfig& dist) {
@@ -61,6 +63,10 @@ void bind_dist(Options& o, DistConfig& dist) {
                "type of gradients on the wire");
   o.add_choice("dist.gather_dtype", dist.gather_int8, {{"auto", false}, {"int8", true}},
                "type of values on the wire; auto: their own");
+  o.add("dist.islands", dist.islands, "groups of neighbouring ranks that train apart", 1, 1 << 20);
+  o.add("dist.sync_every", dist.sync_every, "steps between exchanges of islands", 1, 1 << 30);
+  o.add("dist.sync_delay", dist.sync_delay, "steps until such an exchange takes effect", 0,
+        1 << 30);
   o.add("dist.overlap", dist.overlap, "send gradients while backward goes on");
   o.add_choice("dist.shard", dist.shard, {{"world", Sharing::kWorld}, {"node", Sharing::kNode}},
                "ranks that share a sharded state");
@@ -164,6 +170,9 @@ std::string Config::why_no_graph(Device device, int ranks) const {
   if (dist.reduce == Reduce::kExact) {
     return "dist.reduce = exact";
   }
+  if (dist.islands > 1) {
+    return str("dist.islands = ", dist.islands);
+  }
   if (!Memory::keeps_gpu_blocks()) {
     return "TANDEM_MEMORY_CACHE = 0";
   }
@@ -190,6 +199,7 @@ TrainingStepOptions Config::training_step(Device device, int ranks) const {
           .halts = train.on_nonfinite == OnNonfinite::kStop,
           .exact = dist.reduce == Reduce::kExact,
           .clip_norm = optim.clip_norm,
+          .islands = {.every = dist.sync_every, .delay = dist.sync_delay, .outer = optim.outer},
           .store = {.bucket_bytes = static_cast<int64_t>(dist.bucket_mb * (1 << 20)),
                     .overlap = dist.overlap,
                     .zero = static_cast<int>(dist.zero),

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "optim/outer.h"
 #include "optim/schedule.h"
 #include "src/settings/model_kind.h"
 #include "src/step/rules.h"
@@ -88,6 +89,7 @@ struct OptimConfig {
   int64_t warmup_steps = 100;
   ScheduleKind schedule = ScheduleKind::kCosine;
   double clip_norm = 1.0;
+  OuterOptions outer;  // where dist.islands is above 1
 };
 
 struct DistConfig {
@@ -98,6 +100,9 @@ struct DistConfig {
   double bucket_mb = 0;  // 0: auto
   DType wire_dtype = DType::kF32;
   bool gather_int8 = false;
+  int64_t islands = 1;
+  int64_t sync_every = 20;
+  int64_t sync_delay = 0;
   bool overlap = true;
   Sharing shard = Sharing::kWorld;
   std::string node_size = "auto";
@@ -153,8 +158,9 @@ struct Config {
   void bind(Options& options);
   // In what follows `ranks` are those of the job.
   BatchPlan batch_plan(int ranks) const {
-    const int tensor = static_cast<int>(dist.tensor);
-    return {train.global_batch, train.micro_batch, std::max(1, ranks / tensor), tensor};
+    const int tensor = static_cast<int>(dist.tensor), islands = static_cast<int>(dist.islands);
+    return {train.global_batch, train.micro_batch, std::max(1, ranks / (tensor * islands)), tensor,
+            islands};
   }
   TrainingStepOptions training_step(Device device, int ranks) const;
   // Why a step is not one CUDA graph on such a device; empty if it is.

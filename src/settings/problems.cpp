@@ -1,4 +1,6 @@
 // What is wrong with settings.
+#include <functional>
+
 #include "layers/attention/cudnn_attention.h"
 #include "src/core/counted.h"
 #include "src/core/parse_number.h"
@@ -58,6 +60,23 @@ void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::stri
   }
 }
 
+// "; the nearest that works: 2 or 4": below and above `value`, from 1 to `most`; empty if none
+// does.
+std::string nearest(int64_t value, int64_t most, const std::function<bool(int64_t)>& works) {
+  std::string found;
+  for (int64_t other = 1; other <= most; ++other) {
+    if (!works(other)) {
+      continue;
+    }
+    if (other > value) {
+      found += str(found.empty() ? "" : " or ", other);
+      break;
+    }
+    found = str(other);
+  }
+  return found.empty() ? "" : "; the nearest that works: " + found;
+}
+
 // Names what `tensor` ranks cannot divide; empty: they can cut the model.
 std::string why_not_cut(const Config& c, const TransformerConfig& model, int64_t tensor,
                         int ranks) {
@@ -95,20 +114,54 @@ bool find_tensor_problems(const Config& c, int ranks, std::vector<std::string>& 
   if (why.empty()) {
     return true;
   }
-  std::string nearest;  // below and above
-  for (int64_t other = 1; other <= ranks; ++other) {
-    if (!why_not_cut(c, *model, other, ranks).empty()) {
-      continue;
-    }
-    if (other > tensor) {
-      nearest += str(nearest.empty() ? "" : " or ", other);
-      break;
-    }
-    nearest = str(other);
-  }
   problems.push_back(str("dist.tensor = ", tensor, " does not divide ", why,
-                         nearest.empty() ? "" : "; the nearest that works: ", nearest));
+                         nearest(tensor, ranks, [&](int64_t other) {
+                           return why_not_cut(c, *model, other, ranks).empty();
+                         })));
   return false;
+}
+
+// The settings of islands, where there are several. False if they do not divide the ranks.
+bool find_island_problems(const Config& c, int ranks, std::vector<std::string>& problems) {
+  const int64_t islands = c.dist.islands, every = c.dist.sync_every;
+  if (islands == 1) {
+    return true;
+  }
+  const std::string given = str("dist.islands = ", islands);
+  const bool divides = ranks % islands == 0;
+  if (!divides) {
+    problems.push_back(str(given, " does not divide the ", counted(ranks, "rank"),
+                           nearest(islands, ranks, [&](int64_t k) { return ranks % k == 0; })));
+  } else if (ranks > islands && c.dist.zero == 0) {
+    problems.push_back(str(given, " with ", ranks / islands,
+                           " ranks each needs dist.zero = 1 to 3, "
+                           "so that each rank exchanges its own shard; dist.zero = 0 has none"));
+  }
+  if (c.dist.tensor > 1) {
+    problems.push_back(str(given, " is not possible with dist.tensor = ", c.dist.tensor,
+                           "; set one of them to 1"));
+  }
+  if (c.dist.shard == Sharing::kNode) {
+    problems.push_back(str(given,
+                           " is not possible with dist.shard = node, where several ranks of "
+                           "an island have the same shard; use dist.shard = world"));
+  }
+  if (c.dist.sync_delay >= every) {
+    problems.push_back(str("dist.sync_delay = ", c.dist.sync_delay,
+                           " must be below "
+                           "dist.sync_every = ",
+                           every, "; use at most ", every - 1));
+  }
+  for (const auto& [key, steps] : {std::pair{"checkpoint.every_steps", c.checkpoint.every_steps},
+                                   {"train.eval_every", c.train.eval_every}}) {
+    if (steps % every != 0) {
+      const int64_t below = steps / every * every;
+      problems.push_back(str(key, " = ", steps, " must be a multiple of dist.sync_every = ", every,
+                             ", when all islands are alike; the nearest: ",
+                             below > 0 ? str(below, " and ") : "", below + every));
+    }
+  }
+  return divides;
 }
 
 void find_graph_problems(const Config& c, int ranks, std::vector<std::string>& problems) {
@@ -194,7 +247,8 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
   find_checkpoint_problems(config.checkpoint, problems);
   find_text_problems(config, problems);
   append(problems, config.model->problems());
-  if (find_tensor_problems(config, ranks, problems)) {
+  const bool is_divided = find_island_problems(config, ranks, problems);
+  if (find_tensor_problems(config, ranks, problems) && is_divided) {
     append(problems, config.batch_plan(ranks).problems());
   }
   find_dist_problems(config.dist, ranks, problems);

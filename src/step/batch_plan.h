@@ -1,5 +1,5 @@
-// How a step's global batch is divided: each island has an equal part, and each of its ranks an equal
-// share of that, which it processes one micro-batch after the other.
+// How a step's global batch is divided: each island has an equal part, and each of its ranks an
+// equal share of that, which it processes one micro-batch after the other.
 #pragma once
 
 #include <algorithm>

@@ -103,8 +103,7 @@ EightBits IslandSync::noise(Exchange& exchange) {
                                  {sizeof numbers}, DType::kU8, MemoryClass::kStaging);
   const Tensor there = Tensor::empty(scratch_, here.shape(), here.dtype(), MemoryClass::kStaging);
   copies_.copy(here, there);
-  exchange.noise =
-      Tensor::empty(scratch_, {sizeof(BlockNoise)}, DType::kU8, MemoryClass::kStaging);
+  exchange.noise = Tensor::empty(scratch_, {sizeof(BlockNoise)}, DType::kU8, MemoryClass::kStaging);
   auto* result = reinterpret_cast<BlockNoise*>(exchange.noise.raw());
   const Group& stage = setting_.groups.stage;
   const auto rank = static_cast<uint32_t>(islands_.rank() * stage.size() + stage.rank());
@@ -128,7 +127,8 @@ void IslandSync::start_exchange(int64_t step, bool may_wait) {
     setting_.optimizer.measure(stream, shards, exchange.moved.slice(0, elements));
     exchange.message = exchange.moved;
     if (wire_ == DType::kBf16) {
-      exchange.message = Tensor::empty(scratch_, exchange.moved.shape(), wire_, MemoryClass::kStaging);
+      exchange.message =
+          Tensor::empty(scratch_, exchange.moved.shape(), wire_, MemoryClass::kStaging);
       convert(stream, exchange.moved, exchange.message);
     }
     if (may_wait) {
@@ -169,10 +169,12 @@ void IslandSync::finish_exchange() {
 void IslandSync::measure_drift(const Tensor& d) {
   Stream& stream = setting_.stream;
   const Tensor sums = Tensor::empty(scratch_, {2}, DType::kF64, MemoryClass::kStaging);
-  const Tensor scratch = Tensor::empty(scratch_, {kReduceScratch}, DType::kF64, MemoryClass::kStaging);
+  const Tensor scratch =
+      Tensor::empty(scratch_, {kReduceScratch}, DType::kF64, MemoryClass::kStaging);
   const auto add = [&](const Tensor& array, double* to) {
     on_device(stream, touching(array), [&](auto device) {
-      squared_norm(device, array.data<float>(), array.elements(), to, scratch.data<double>(), false);
+      squared_norm(device, array.data<float>(), array.elements(), to, scratch.data<double>(),
+                   false);
     });
   };
   add(d, sums.data<double>());
@@ -182,7 +184,8 @@ void IslandSync::measure_drift(const Tensor& d) {
     stage.collectives().all_reduce(sums, Traffic::kControl);
     setting_.store.values.timeline().wait(stream, stage.stream().record());
   }
-  const Tensor host = Tensor::empty(setting_.staging, sums.shape(), sums.dtype(), MemoryClass::kStaging);
+  const Tensor host =
+      Tensor::empty(setting_.staging, sums.shape(), sums.dtype(), MemoryClass::kStaging);
   copies_.copy(sums, host);
   drift_ = {.done = copies_.finish(), .sums = host};
 }

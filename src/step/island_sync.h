@@ -69,10 +69,10 @@ class IslandSync {
 
  private:
   struct Exchange {
-    int64_t step = 0;         // after which it began
-    Tensor moved{}, message{};// f32 [padded]; the same, or rounded
-    Tensor before{};          // f32 [elements]: the values then; empty without delay
-    Tensor noise{};           // of rounding to int8
+    int64_t step = 0;           // after which it began
+    Tensor moved{}, message{};  // f32 [padded]; the same, or rounded
+    Tensor before{};            // f32 [elements]: the values then; empty without delay
+    Tensor noise{};             // of rounding to int8
     Event there{};
   };
 

@@ -17,9 +17,9 @@ namespace tandem {
 class StepRecord {
  public:
   struct MicroBatches {
-    int64_t all = 1;      // of all ranks that sum them, in a step
-    int64_t first = 0;    // this rank's first, by number
-    int64_t samples = 1;  // in each
+    int64_t all = 1;           // of all ranks that sum them, in a step
+    int64_t first = 0;         // this rank's first, by number
+    int64_t samples = 1;       // in each
     int64_t first_sample = 0;  // of this rank's first, in the global batch
   };
   // `staging`: host memory, page-locked for a GPU. Stream and staging must outlive this.

@@ -52,11 +52,11 @@ TrainingStep::TrainingStep(Model& model, const ModelGroups& groups, Stream& stre
       std::make_unique<BatchStatistics>(model, stream, memory, options_.store.exact_micro_batches);
   record_ = std::make_unique<StepRecord>(
       stream, memory, staging,
-      StepRecord::MicroBatches{.all = batch.micro_batches(),
-                               .first = batch.accumulation() * groups.data.rank(),
-                               .samples = batch.micro_batch(),
-                               .first_sample =
-                                   batch.first_sample(groups.island(), groups.data.rank())},
+      StepRecord::MicroBatches{
+          .all = batch.micro_batches(),
+          .first = batch.accumulation() * groups.data.rank(),
+          .samples = batch.micro_batch(),
+          .first_sample = batch.first_sample(groups.island(), groups.data.rank())},
       verdict_);
   optimizer_ = options.optimizer(store_->shards.all(), memory);
   if (groups.islands) {
@@ -73,9 +73,9 @@ void TrainingStep::make_islands() {
   require(!options_.graph, "TrainingStep: what islands exchange is not in a graph");
   auto outer = std::make_unique<OuterOptimizer>(std::move(optimizer_), options_.islands.outer,
                                                 store_->shards.all(), memory_);
-  islands_.emplace(IslandSync::Setting{groups_, *store_, *outer, *statistics_, stream_, memory_,
-                                       staging_},
-                   options_.islands, options_.store.wire_dtype, options_.seed);
+  islands_.emplace(
+      IslandSync::Setting{groups_, *store_, *outer, *statistics_, stream_, memory_, staging_},
+      options_.islands, options_.store.wire_dtype, options_.seed);
   optimizer_ = std::move(outer);
 }
 

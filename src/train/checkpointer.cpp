@@ -175,6 +175,12 @@ bool Checkpointer::load(const std::string& checkpoint, Start& start) {
   std::vector<Slab> slabs = weights_here(training_.store().values, model_);
   std::ranges::move(state_here(training_.store().shards, training_.optimizer()),
                     std::back_inserter(slabs));
+  const auto is_outer = [](const auto& tensor) {
+    return tensor.name.starts_with("optim/outer_m/");
+  };
+  if (std::ranges::none_of(source->reader().tensors(), is_outer)) {
+    std::erase_if(slabs, is_outer);  // of one island; several go on without momentum
+  }
   agree(job_, [&] {
     const Manifest& written = source->reader().manifest();
     const Config then = config_of(source->reader());

@@ -45,8 +45,8 @@ Trainer::Trainer(const Config& config, World& world)
 
 void Trainer::check_fit() {
   agree(job(), [&] {
-    check_memory(config_, dataset_->info(), machine_.mesh()->stage(), machine_.device(),
-                 available_bytes_);
+    check_memory(config_, dataset_->info(), job().rank(), machine_.node_of_rank(),
+                 machine_.device(), available_bytes_);
   });
 }
 
@@ -76,8 +76,9 @@ void Trainer::build(int ranks_here) {
       *model_, machine_.mesh()->model(), machine_.stream, machine_.memory, machine_.staging,
       config_.training_step(machine_.device(), job().size()));
   training_->store().values.initialize(static_cast<uint64_t>(config_.run.seed));
+  islands_ = std::make_unique<Islands>(*training_, machine_);
   window_ = std::make_unique<MetricsWindow>(machine_, *model_, training_->store().values.dtype(),
-                                            config_.train.global_batch);
+                                            config_.train.global_batch, islands_->exchanged());
   upload_ = std::make_unique<Uploader>(machine_.stream, machine_.memory, machine_.staging,
                                        dataset_->info(), training_->store().values.dtype());
   tracing_ = std::make_unique<Tracing>(config_.log.trace, machine_, training_->timeline(),
@@ -132,18 +133,18 @@ RunSummary Trainer::summary() const {
 void Trainer::start_loader() {
   const BatchPlan& batch = training_->batch();
   loader_ = std::make_unique<Loader>(
-      *dataset_, Loader::Options{.seed = static_cast<uint64_t>(config_.run.seed),
-                                 .context = config_.model->context(),
-                                 .global_batch = config_.train.global_batch,
-                                 .first_sample = batch.share() * data().rank(),
-                                 .share = batch.share(),
-                                 .micro_batch = batch.micro_batch(),
-                                 .first_step = state_.step,
-                                 .prefetch = config_.data.prefetch,
-                                 .augment = config_.data.augment,
-                                 .skips = [steps = skip_batches_](int64_t step) {
-                                   return steps.contains(step + 1);
-                                 }});
+      *dataset_,
+      Loader::Options{
+          .seed = static_cast<uint64_t>(config_.run.seed),
+          .context = config_.model->context(),
+          .global_batch = config_.train.global_batch,
+          .first_sample = batch.first_sample(machine_.mesh()->index(Axis::kIslands), data().rank()),
+          .share = batch.share(),
+          .micro_batch = batch.micro_batch(),
+          .first_step = state_.step,
+          .prefetch = config_.data.prefetch,
+          .augment = config_.data.augment,
+          .skips = [steps = skip_batches_](int64_t step) { return steps.contains(step + 1); }});
 }
 
 ExitCode Trainer::run() {
@@ -163,20 +164,26 @@ ExitCode Trainer::run() {
     }
     StepPlan plan = plan_step();
     finish_steps(1);
+    if (plan.agreed.lost) {
+      end_lost();
+    }
     if (plan.agreed.stop) {
       return finish(true);
     }
     if (plan.agreed.commit) {
       saver_->commit();
     }
+    if (plan.agreed.save) {
+      save();
+    }
     plan.skips ? skip() : step(std::move(plan.batch), plan.agreed.targets);
-    if (state_.step == config_.train.steps && config_.checkpoint.at_end) {
+    if (is_last() && config_.checkpoint.at_end) {
       break;  // finish() validates and saves
     }
-    if (config_.train.eval_every > 0 && state_.step % config_.train.eval_every == 0) {
+    if (validates()) {
       validate();
     }
-    if (plan.agreed.save || saver_->is_due()) {
+    if (saver_->is_due()) {
       save();
     }
   }
@@ -186,16 +193,21 @@ ExitCode Trainer::run() {
 // While this rank waits for data and for the other ranks, the step before may still run.
 Trainer::StepPlan Trainer::plan_step() {
   const int64_t number = state_.step + 1;
+  const bool all_meet = islands_->all_meet_after(state_.step);
   StepPlan plan{.skips = skip_batches_.contains(number)};
   Votes votes{.stop = stop_.any(state_.step),
               .save = job().rank() == 0 && saver_->checkpoints().overdue(),
               .written = saver_->checkpoints().is_written(),
-              .calls = flight_log().take_calls()};
+              .lost = lost_.found(),
+              .calls = all_meet ? flight_log().take_calls() : 0};
   for (int64_t i = 0; i < training_->batch().accumulation() && !plan.skips; ++i) {
     plan.batch.push_back(during(Phase::kData, [&] { return loader_->next(); }));
     votes.targets += static_cast<double>(plan.batch.back().target_count);
   }
-  plan.agreed = during(Phase::kCommunication, [&] { return decide(votes, *machine_.mesh()); });
+  plan.agreed = during(Phase::kCommunication, [&] {
+    const Mesh& mesh = *machine_.mesh();
+    return all_meet ? decide(votes, mesh) : decide_apart(votes.targets, mesh);
+  });
   require_good(plan.agreed, !plan.skips, number, world_);
   return plan;
 }
@@ -208,12 +220,13 @@ void Trainer::step(std::vector<MicroBatch> batch, double targets) {
                .targets = targets,
                .batch = std::move(batch)};
   training_->run(send_input(next));
-  next.timeline = training_->timeline().take(machine_.stream);
   next.record = training_->record().copy_to_host();
-  next.end = window_->mark();
-  pending_.push_back(std::move(next));
   state_.val_loss.reset();
   ++state_.step;
+  next.drift = islands_->end_step(state_.step, settles(), [&] { look(next); });
+  next.timeline = training_->timeline().take(machine_.stream);
+  next.end = window_->mark();
+  pending_.push_back(std::move(next));
 }
 
 TrainingStep::Input Trainer::send_input(const Pending& step) {
@@ -229,6 +242,7 @@ void Trainer::skip() {
     ++state_.step;
     ++state_.skipped_batches;
     state_.val_loss.reset();
+    islands_->end_step(state_.step, settles(), [] {});
     if (log_) {
       log_->skipped(state_.step);
     }
@@ -268,36 +282,33 @@ void Trainer::finish_steps(size_t running) {
   }
 }
 
-void Trainer::check(const Pending& done) {
+void Trainer::look(const Pending& done) {
   data().wait(done.record.done);
+  lost_.look(done.step, done.record.step_state(), training_->options(), islands_->number(),
+             [&] { return training_->run_again(send_input(done), done.record); });
+}
+
+void Trainer::end_lost() {
+  saver_->commit();  // what is being written is of an earlier step
+  lost_.end(job(), saver_->last_checkpoint());
+}
+
+void Trainer::check(const Pending& done) {
+  look(done);
+  if (lost_.found()) {
+    return islands_->number() < 0 ? end_lost() : void();
+  }
   const StepState state = done.record.step_state();
   last_scale_ = state_.step_state(training_->options()).loss_scale;
   state_.take(state, training_->options());
-  if (state.halted != 0 || state.exhausted != 0) {
-    saver_->commit();  // what is being written is of an earlier step
-  }
-  const std::string saved = saver_->last_checkpoint();
-  if (state.exhausted != 0) {
-    throw AgreedError(
-        ExitCode::kNumerical,
-        str("step ", done.step, ": the gradients overflow fp16 even with a loss scale of ",
-            training_->options().smallest_scale, "; last checkpoint: ", saved,
-            "; lower optim.lr, or set train.precision = bf16"));
-  }
-  if (state.halted != 0) {
-    const LostStep lost = training_->run_again(send_input(done), done.record);
-    throw AgreedError(
-        ExitCode::kNumerical,
-        str("step ", done.step, ": the gradient is not finite: ", lost.text,
-            "; last checkpoint: ", saved,
-            lost.happens_again
-                ? "; lower optim.lr, set optim.clip_norm, or go on with train.on_nonfinite = skip"
-                : "; start again, and look for a machine that is at fault"));
-  }
   if (config_.dist.timeout_s == 0) {
     world_.set_timeout_s(DistConfig::kLaterTimeout_s);
   }
   window_->add(done.end, done.timeline.seconds());
+  if (done.drift) {
+    data().wait(done.drift->done);
+    drift_ = done.drift->value();
+  }
   tracing_->add(done.step, done.timeline);
   if (done.step % config_.train.log_every == 0 || done.step == 1 ||
       done.step == config_.train.steps) {
@@ -310,20 +321,26 @@ void Trainer::check(const Pending& done) {
 
 void Trainer::log_step(const Pending& done, const StepState& state) {
   StepMetrics metrics{.step = done.step,
-                      .loss = done.record.loss() / done.targets,
+                      .loss = islands_->mean_loss(done.step, done.record.loss(), done.targets),
                       .lr = done.lr,
                       .grad_norm = state.grad_norm,
                       .loss_scale = state.loss_scale,
-                      .skipped = state.skipped};
-  during(Phase::kCommunication, [&] { window_->close(done.end, metrics); });
+                      .skipped = state.skipped,
+                      .drift = std::exchange(drift_, std::nullopt)};
+  during(Phase::kCommunication,
+         [&] { window_->close(done.end, islands_->all_meet_after(done.step), metrics); });
   if (log_) {
     log_->training(metrics);
   }
 }
 
-// Waits for all steps, and brings the values together: then others may read the model.
+// Waits for all steps, and brings islands and values together: then others may read the model.
 void Trainer::rest() {
   finish_steps();
+  if (islands_->number() >= 0 && job().sum(std::array{lost_.found() ? 1.0 : 0.0})[0] > 0) {
+    end_lost();
+  }
+  islands_->settle(state_);
   training_->store().values.gather();
 }
 

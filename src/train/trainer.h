@@ -9,6 +9,7 @@
 #include "comm/world.h"
 #include "src/data/loader.h"
 #include "src/inference/evaluation.h"
+#include "src/machine/choices.h"
 #include "src/machine/machine.h"
 #include "src/report/metrics_window.h"
 #include "src/report/run_log.h"
@@ -16,6 +17,8 @@
 #include "src/settings/step_ranges.h"
 #include "src/step/training_step.h"
 #include "src/stop/stop_requests.h"
+#include "src/train/islands.h"
+#include "src/train/lost_run.h"
 #include "src/train/model_views.h"
 #include "src/train/run_choices.h"
 #include "src/train/saver.h"
@@ -51,6 +54,7 @@ class Trainer {
     std::vector<MicroBatch> batch{};  // in case the step must be run again
     Timeline timeline{};              // of this step
     StepRecord::Copy record{};
+    std::optional<IslandSync::Drift> drift{};
     MetricsWindow::Mark end{};
   };
 
@@ -70,6 +74,14 @@ class Trainer {
   bool is_done() const { return saver_->checkpoints().newest_step() >= config_.train.steps; }
   StepPlan plan_step();
   void step(std::vector<MicroBatch> batch, double targets);
+  bool is_last() const { return state_.step == config_.train.steps; }
+  bool validates() const {
+    return config_.train.eval_every > 0 && state_.step % config_.train.eval_every == 0;
+  }
+  // Whether the islands must be alike after this step.
+  bool settles() const { return is_last() || validates() || saver_->is_due(); }
+  void look(const Pending& done);
+  [[noreturn]] void end_lost();
   TrainingStep::Input send_input(const Pending& step);
   void skip();
   void finish_steps(size_t running = 0);
@@ -98,6 +110,7 @@ class Trainer {
   std::unique_ptr<Model> model_;
   std::unique_ptr<TrainingStep> training_;
   std::unique_ptr<Uploader> upload_;
+  std::unique_ptr<Islands> islands_;
   std::unique_ptr<ModelViews> views_;
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<MetricsWindow> window_;  // since the last logged step
@@ -107,6 +120,8 @@ class Trainer {
 
   RunState state_;         // of the last settled step, except `step`: that one may still be running
   double last_scale_ = 1;  // loss scale of the last settled step
+  std::optional<double> drift_{};  // since the last logged step
+  LostRun lost_;
   std::deque<Pending> pending_;  // oldest first
 };
 

@@ -28,9 +28,11 @@ void require_good(const Decision& agreed, bool has_batch, int64_t step, World& w
     end_unlike(step, world);
   }
   if (agreed.empty && has_batch) {
-    throw AgreedError(
-        ExitCode::kData,
-        str("step ", step, ": the global batch has no targets; every one is ignored"));
+    const std::string what = str("step ", step, ": the batch has no targets; every one is ignored");
+    if (agreed.by_all) {
+      throw AgreedError(ExitCode::kData, what);
+    }
+    fail(ExitCode::kData, what);
   }
 }
 

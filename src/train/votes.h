@@ -1,4 +1,5 @@
-// What all ranks agree on before a step, with one control message.
+// What ranks agree on before a step, with one control message: all of the job where islands meet,
+// otherwise those of an island.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +18,7 @@ struct Votes {
   bool stop = false;     // it was asked to stop
   bool save = false;     // a checkpoint is due by its clock
   bool written = false;  // it has written its file of a checkpoint
+  bool lost = false;     // a step was lost (lost_run.h)
   double targets = 0;    // in its share of the global batch
   uint32_t calls = 0;    // FlightLog::take_calls
 };
@@ -26,9 +28,11 @@ struct Decision {
   bool stop = false;    // a rank was asked to stop
   bool save = false;    // a checkpoint is due by the clock
   bool commit = false;  // every rank has written its file of a checkpoint
-  double targets = 0;   // in the global batch of this rank's data group
-  bool empty = false;   // the global batch of a data group has no targets
+  bool lost = false;    // a rank has lost a step
+  double targets = 0;   // in the batch of this rank's data group
+  bool empty = false;   // the batch of a data group has no targets
   bool alike = true;    // the ranks of each stage called the same collectives of tensors
+  bool by_all = true;   // all ranks have agreed, not only those of an island
 };
 
 inline constexpr int kMostRanksAlike = 1 << (53 - 2 * FlightLog::kCallsBits);
@@ -51,13 +55,14 @@ inline bool are_alike(int ranks, double sum, double squares) {
 // do not fit runs its step again. One difference in 2^kCallsBits is not seen.
 inline Decision decide(const Votes& votes, const Mesh& mesh) {
   const ProfilerRange range("votes");
-  constexpr int kStop = 0, kSave = 1, kWritten = 2, kTargets = 3;
+  constexpr int kStop = 0, kSave = 1, kWritten = 2, kLost = 3, kTargets = 4;
   const int calls = kTargets + mesh.data_groups(), stage_size = mesh.stage().size();
   require(stage_size <= kMostRanksAlike, "decide: a stage has too many ranks to compare");
   std::vector<double> sums(static_cast<size_t>(calls + 2 * mesh.stages()), 0.0);
   sums[kStop] = votes.stop ? 1 : 0;
   sums[kSave] = votes.save ? 1 : 0;
   sums[kWritten] = votes.written ? 1 : 0;
+  sums[kLost] = votes.lost ? 1 : 0;
   sums[kTargets + mesh.data_group()] = votes.targets;
   sums[calls + 2 * mesh.stage_number()] = votes.calls;
   sums[calls + 2 * mesh.stage_number() + 1] = static_cast<double>(votes.calls) * votes.calls;
@@ -69,13 +74,21 @@ inline Decision decide(const Votes& votes, const Mesh& mesh) {
   return {.stop = sums[kStop] > 0,
           .save = sums[kSave] > 0,
           .commit = sums[kWritten] == mesh.job().size(),
+          .lost = sums[kLost] > 0,
           .targets = sums[kTargets + mesh.data_group()],
           .empty = std::count(sums.begin() + kTargets, sums.begin() + calls, 0.0) > 0,
           .alike = alike};
 }
 
-// On all ranks. Throws AgreedError(kData) if the batch of a step that has one is empty. If ranks
-// called different collectives, rank 0 says which, and the process ends with code 70.
+// Collective among an island's data group: it agrees on the targets, and on nothing else.
+inline Decision decide_apart(double targets, const Mesh& mesh) {
+  const double all = mesh.data().control().sum({&targets, 1})[0];
+  return {.targets = all, .empty = all == 0, .by_all = false};
+}
+
+// On all ranks that have agreed. Throws Error(kData) if the batch of a step that has one is empty;
+// an AgreedError if all ranks know. If ranks called different collectives, rank 0 says which, and
+// the process ends with code 70.
 void require_good(const Decision& agreed, bool has_batch, int64_t step, World& world);
 
 }  // namespace tandem
