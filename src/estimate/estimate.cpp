@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 
 #include "comm/mesh.h"
 #include "comm/transport/local_control.h"
@@ -146,8 +147,9 @@ class DryRun {
       step(i);
     }
     if (IslandSync* islands = training_.islands()) {
-      exchange(0);
       islands->settle(0);
+      static_cast<void>(islands->take_drift());
+      exchange(0);
       step(kFirstSteps - 1);  // beside what exchanges keep
     }
   }
@@ -165,18 +167,21 @@ class DryRun {
       islands.end_step(at + delay);
     }
     static_cast<void>(training_.timeline().take(stream_));
-    static_cast<void>(islands.take_drift());
+    pending_.back().drift = islands.take_drift();
     return stream_.clock().now_s - begin_s - static_cast<double>(delay) * step_s;
   }
 
   // Like a step of Trainer, which reads a step's record one step late.
   void step(int64_t number) {
+    while (pending_.size() > 1) {
+      pending_.pop_front();
+    }
     upload_.send(batches_);
     training_.run({.step = number, .lr = 0, .targets = 1, .batch = [this](int64_t i) {
                      return upload_.fetch(i, training_.input_slot(i));
                    }});
     static_cast<void>(training_.timeline().take(stream_));
-    pending_ = training_.record().copy_to_host();
+    pending_.push_back({.record = training_.record().copy_to_host()});
   }
 
   const Job& job_;
@@ -193,7 +198,11 @@ class DryRun {
   TrainingStep training_;
   Uploader upload_;
   std::vector<MicroBatch> batches_;
-  StepRecord::Copy pending_{};
+  struct Pending {
+    StepRecord::Copy record{};
+    std::optional<IslandSync::Drift> drift{};
+  };
+  std::deque<Pending> pending_;
   int64_t exchanges_ = 0;
 };
 

@@ -91,6 +91,30 @@ TEST_F(GroupTest, NodesOfHostsOrOfNeighbours) {
 
 // --- Sums without rounding ---
 
+// In f32 another order gives other bits.
+TEST_F(GroupTest, SumsInOrderHaveTheSameBitsEverywhere) {
+  const auto number = [](int from, int64_t i) {
+    return static_cast<float>(std::sin(static_cast<double>(from * 1000 + i)));
+  };
+  for_each_group([&](const Group& ranks, const Nodes&, Device device) {
+    const int64_t n = int64_t{12} * size;
+    const Tensor sum = made<float>(n, device, [&](int64_t i) { return number(rank, i); });
+    const WireCount before = ranks.wire();
+    ranks.stream().wait(test_stream(device).record());
+    ranks.all_reduce_in_order(sum);
+    ranks.wait(ranks.stream().record());
+    EXPECT_EQ((ranks.wire() - before).payload().total(), 2 * (size - 1) * n / size * 4);
+    const Tensor host = to_host(sum);
+    for (int64_t i = 0; i < n; ++i) {
+      float expected = number(0, i);
+      for (int from = 1; from < size; ++from) {
+        expected += number(from, i);
+      }
+      ASSERT_EQ(host.data<float>()[i], expected) << i;
+    }
+  });
+}
+
 TEST_F(GroupTest, SumsAndGathersAreThoseOfAllRanks) {
   for_each_group([&](const Group& ranks, const Nodes&, Device device) {
     for (const DType dtype : {DType::kF32, DType::kI64}) {

@@ -81,6 +81,28 @@ TEST_F(MpiCollectivesTest, KeepsTheContract) {
   check_collectives({control, collectives}, all, Device::kCpu);
 }
 
+// Groups that are split apart do not wait for others: here rank 0 starts the collective of all
+// ranks only when that of the other group has ended.
+TEST_F(MpiCollectivesTest, SplitsApartHaveAThread) {
+  const std::vector<int> one_color(static_cast<size_t>(size), 0);
+  const auto apart = collectives.split_apart(one_color);
+  EXPECT_NE(&apart->stream(), &collectives.stream());
+  EXPECT_EQ(&apart->split(one_color)->stream(), &apart->stream());
+  const Tensor first = filled(100), second = filled(200);
+  if (rank > 0) {
+    collectives.all_reduce(first);
+  }
+  apart->all_reduce(second);
+  apart->wait(apart->stream().record());
+  if (rank == 0) {
+    collectives.all_reduce(first);
+  }
+  collectives.wait(collectives.stream().record());
+  for (const Tensor& data : {first, second}) {
+    EXPECT_EQ(wrong(data, [&](int64_t i) { return summed(i); }), 0);
+  }
+}
+
 TEST_F(MpiCollectivesTest, SplitsKeepTheContract) {
   check_splits({control, collectives}, Device::kCpu);
 }

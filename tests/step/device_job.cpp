@@ -90,12 +90,13 @@ Mesh mesh_for(const Plan& plan, Collectives* nccl, const Ranks& self, Memory& me
 TrainingStep::Options options_of(const Plan& plan, int ranks) {
   return {.batch = {.global_batch = kGlobalBatch,
                     .given_micro_batch = plan.micro_batch,
-                    .ranks = ranks},
+                    .ranks = ranks},  // each island has a global batch of its own
           .recompute = plan.recompute,
           .graph = plan.graph,
           .halts = plan.halts,
           .exact = plan.exact,
           .clip_norm = 1,
+          .islands = plan.exchange.value_or(IslandOptions()),
           .store = {.bucket_bytes = plan.bucket_bytes,
                     .overlap = plan.overlap,
                     .zero = plan.zero,
@@ -131,7 +132,8 @@ Job::Job(const Plan& plan)
       mesh_(mesh_for(plan, nccl_.get(), self_, memory_)),
       data_(mesh_.data()),
       model_(make_model(plan)),
-      training_(*model_, data_, stream_, memory_, staging_, options_of(plan, data_.size())) {
+      training_(*model_, plan.exchange ? mesh_.model() : ModelGroups(data_), stream_, memory_,
+                staging_, options_of(plan, data_.size())) {
   training_.store().values.initialize(1);
   const int64_t share = kGlobalBatch / data_.size();
   const int64_t samples = plan.micro_batch > 0 ? plan.micro_batch : share;
@@ -206,11 +208,16 @@ std::vector<double> Job::weights() {
   const auto place = [&](const ParamValues::Weights& piece) {
     return static_cast<int64_t>(places[piece.parameter->id]) + piece.offset;
   };
-  std::vector<double> own(elements, 0);
-  for (const ParamValues::Weights& piece : store.values.saved_weights()) {
+  std::vector<double> own(elements, 0), holders(elements, 0);
+  for (const ParamValues::Weights& piece : store.values.weights()) {
     std::ranges::copy(values_of(piece.data), own.begin() + place(piece));
+    std::fill_n(holders.begin() + place(piece), piece.data.elements(), 1);
   }
-  const std::vector<double> all = data_.control().sum(own);  // zeros and one number: exact
+  std::vector<double> all = data_.control().sum(own);  // equal f32 numbers and zeros: exact
+  holders = data_.control().sum(holders);
+  for (size_t i = 0; i < elements; ++i) {
+    all[i] /= holders[i];
+  }
   for (const ParamValues::Weights& piece : store.values.weights()) {
     const std::vector<double> here = values_of(piece.data);
     EXPECT_TRUE(std::equal(here.begin(), here.end(), all.begin() + place(piece)))

@@ -6,6 +6,7 @@
 #include <functional>
 #include <iosfwd>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,10 +39,11 @@ struct Plan {
   double lr = 0.01;         // of train()
   int node_size = 0;        // ranks a node; 0: all on one
   Sharing sharing = Sharing::kWorld;
-  bool staged = false;   // GPU gradients through MPI
-  bool graph = false;    // a step is one CUDA graph
-  bool alone = false;    // every rank does the whole job by itself
-  int islands = 1;       // groups of neighbouring ranks; each has its own samples
+  bool staged = false;  // GPU gradients through MPI
+  bool graph = false;   // a step is one CUDA graph
+  bool alone = false;   // every rank does the whole job by itself
+  int islands = 1;      // groups of neighbouring ranks; each has its own samples
+  std::optional<IslandOptions> exchange{};  // of islands; empty: none
   int samples_of = -1;   // the data group whose samples these are; -1: this rank's own
   bool halts = false;    // as in StepOptions
   std::string frozen{};  // a block whose parameters are not trained
