@@ -40,6 +40,7 @@ SGD = "optim.kind=sgd"
 LLAMA = STILL + " model.kind=llama"
 LLAMA3 = LLAMA + " model.rope_scaling=llama3 model.rope_original_context=16"
 MLP, RESNET = "model.kind=mlp data.path=digits.h5", "model.kind=resnet data.path=digits.h5"
+ISLANDS = "dist.islands=2 train.steps=4"
 BORROWS = "checkpoint.init_from=runs/teacher checkpoint.self_contained=false model.freeze=wpe"
 
 
@@ -119,8 +120,7 @@ ROWS = {
     "run.seed": [
         Row(1, 2, changes_only("param/", least_dimensions=2, among="param/"), given=STILL),
         Row(1, 2, differs(losses), same(weights), given=STILL + " checkpoint.init_from=runs/teacher"),
-        Row(1, 2, differs(losses), same(weights),
-            given=STILL + " checkpoint.init_from=runs/teacher data.path=window.h5 model.dropout=0.5"),
+        Row(1, 2, differs(losses), same(weights), given=STILL + " checkpoint.init_from=runs/teacher data.path=window.h5 model.dropout=0.5"),
         Row(1, 2, same(losses, weights), given=STILL + " checkpoint.init_from=runs/teacher data.path=window.h5"),
         Row(1, 2, differs(losses), same(weights),
             given=STILL + " checkpoint.init_from=runs/images model.kind=mlp data.path=same.h5 data.augment=true"),
@@ -218,9 +218,10 @@ ROWS = {
     "optim.weight_decay": [Row(0, 0.5, changes_only("param/", least_dimensions=2), given="train.steps=1"),
                            Row(0, 0.5, changes_only("param/", "optim/", least_dimensions=2), given=SGD + " train.steps=1")],
     # The norm that is logged is the one before clipping.
-    "optim.clip_norm": [
-        Row(0, 0.01, changes_only("param/", "optim/"), same(figure("grad_norm")), given=SGD + " train.steps=1"),
-        Row(0, 1000, changes_only(), given=SGD)],
+    "optim.clip_norm": [Row(0, 0.01, changes_only("param/", "optim/"), same(figure("grad_norm")), given=SGD + " train.steps=1"),
+                        Row(0, 1000, changes_only(), given=SGD)],
+    "optim.outer_lr": [Row(0.7, 1, differs(losses), given=ISLANDS + " dist.sync_every=1", ranks=2)],
+    "optim.outer_momentum": [Row(0.9, 0, differs(losses), given=ISLANDS + " dist.sync_every=1", ranks=2)],
     "dist.zero": [
         Row(0, 1, scales(memory("optimizer"), 0.5, PADDING), same(memory("gradients"), memory("parameters")), ranks=2),
         Row(1, 2, lowers(memory("gradients")), scales(memory("optimizer"), 1, PADDING), ranks=2),
@@ -233,8 +234,10 @@ ROWS = {
     "dist.wire_dtype": [Row("f32", to, scales(sent("inside"), part), ranks=2) for to, part in [("bf16", 0.5), ("int8", 0.2578125)]],
     "dist.gather_dtype": [Row("auto", "int8", scales(sent("inside"), 0.62890625), ranks=2, given="dist.zero=1")],
     # In stage 3 with overlap, the next block's weights are gathered while one computes: there is memory for both.
-    "dist.overlap": [Row("true", "false", lowers(memory("staging")), same(losses, sent("inside")), ranks=2,
-                         given="dist.zero=3 model.layers=3")],
+    "dist.overlap": [Row("true", "false", lowers(memory("staging")), same(losses, sent("inside")), ranks=2, given="dist.zero=3 model.layers=3")],
+    "dist.islands": [Row(1, 2, scales(memory("optimizer"), 2, PADDING), differs(losses), ranks=2)],
+    "dist.sync_every": [Row(1, 2, differs(losses), given=ISLANDS, ranks=2)],
+    "dist.sync_delay": [Row(0, 1, differs(losses), given=ISLANDS + " dist.sync_every=2", ranks=2)],
     "dist.tensor": [Row(1, 2, lowers(memory("parameters")), lowers(memory("optimizer")), ranks=2)],
     "dist.shard": [Row("world", "node", scales(memory("optimizer"), 2, PADDING), ranks=4, given="dist.zero=1 dist.node_size=2")],
     "dist.node_size": [Row(2, 1, gives(places_sent_to, ["inside"], ["between"]), ranks=2)],
@@ -250,14 +253,11 @@ ROWS = {
     "checkpoint.every_minutes": [Live(minutes_between_checkpoints)],
     "checkpoint.at_end": [
         Row("true", "false", gives(checkpoints, [2], []), gives(validations, [2], []), same(losses)),
-        Row("true", "false", gives(checkpoints, [1, 2], [1, 2]), gives(validations, [1, 2], [1, 2]),
-            given="train.eval_every=1 checkpoint.every_steps=1")],
+        Row("true", "false", gives(checkpoints, [1, 2], [1, 2]), gives(validations, [1, 2], [1, 2]), given="train.eval_every=1 checkpoint.every_steps=1")],
     "checkpoint.keep": [Row(1, 2, gives(checkpoints, [3], [2, 3]), given="train.steps=3 checkpoint.every_steps=1")],
-    "checkpoint.keep_every": [Row(0, 2, gives(checkpoints, [5], [2, 4, 5]),
-                                  given="train.steps=5 checkpoint.every_steps=1 checkpoint.keep=1")],
+    "checkpoint.keep_every": [Row(0, 2, gives(checkpoints, [5], [2, 4, 5]), given="train.steps=5 checkpoint.every_steps=1 checkpoint.keep=1")],
     "checkpoint.resume": [
-        Row("auto", "runs/teacher/checkpoints/step-00000001", gives(steps, [1, 2, 3], [2, 3]), same(weights),
-            given="train.steps=3"),
+        Row("auto", "runs/teacher/checkpoints/step-00000001", gives(steps, [1, 2, 3], [2, 3]), same(weights), given="train.steps=3"),
         Row("auto", "none", ends=(CONFIG, "has checkpoints up to runs/teacher"), given="run.name=teacher train.steps=3")],
     "checkpoint.init_from": [
         Row(None, "runs/teacher", gives(lambda run: weights(run) == weights(Run("runs/teacher")), False, True),
