@@ -6,9 +6,11 @@
 import json
 import os
 import shutil
+import sys
 
-import tandem_program
-from tandem_program import CONFIG, NUMERICAL, STOPPED, Workspace, metrics, run
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "program"))
+import tandem_program  # noqa: E402
+from tandem_program import CONFIG, NUMERICAL, STOPPED, Workspace, metrics, run  # noqa: E402
 
 SGD = ["--optim.kind", "sgd", "--optim.momentum", 0, "--optim.weight_decay", 0, "--optim.clip_norm", 0]
 EVERY_4 = ["--dist.sync_every", 4, "--checkpoint.every_steps", 8, "--checkpoint.keep", 9]
