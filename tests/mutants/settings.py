@@ -43,7 +43,7 @@ MUTANTS = [
            "initialize(static_cast<uint64_t>(config_.run.seed));", "initialize(1);",
            ["program.settings Settings.test_run_seed"]),
     Mutant("run.seed is ignored by the order of samples", "src/train/trainer.cpp",
-           "Loader::Options{.seed = static_cast<uint64_t>(config_.run.seed),", "Loader::Options{.seed = 1,",
+           "Loader::Options{\n          .seed = static_cast<uint64_t>(config_.run.seed),", "Loader::Options{\n          .seed = 1,",
            ["program.settings Settings.test_run_seed"]),
     Mutant("data.augment is ignored", "src/train/trainer.cpp", ".augment = config_.data.augment", ".augment = false",
            ["program.settings Settings.test_data_augment"]),

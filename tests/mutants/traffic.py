@@ -1,4 +1,4 @@
-"""Messages of eight bits."""
+"""Messages of eight bits, and islands."""
 from table import Mutant
 
 BUILD = "release"
@@ -30,4 +30,25 @@ MUTANTS = [
            ["comm.zero_np2 ZeroEightBits.AllRanksReadTheSameRoundedValues"]),
     Mutant("traffic: gradients are rounded to nearest", "comm/sharding/eight_bit_rule.h", "{.noise = noise(), ", "{.noise = nullptr, ",
            ["comm.zero_np2 ZeroEightBits.GradientsAreRoundedAtRandom"]),
+    Mutant("traffic: islands forget the momentum of their outer step", "optim/outer.h",
+           "momentum = d + s.momentum * momentum;", "momentum = d;", ["optim.outer"]),
+    Mutant("traffic: what an island moves during a delay is lost", "optim/outer.h",
+           "value = anchor + moved_since;", "value = anchor;", ["optim.outer"]),
+    Mutant("traffic: islands add in the order of a ring", "comm/sharding/group.cpp",
+           "sum(collectives_, inout, eight_bits, true);", "sum(collectives_, inout, eight_bits);", ["comm.group_np3"]),
+    Mutant("traffic: moments are not averaged", "src/step/island_sync.cpp", "    average(arrays);", "    static_cast<void>(arrays);",
+           ["step.islands_np2"]),
+    Mutant("traffic: running statistics are not averaged", "src/step/island_sync.cpp",
+           "if (const Tensor& running = setting_.statistics.running())", "if (const Tensor running = Tensor())",
+           ["step.islands_np2"]),
+    Mutant("traffic: an exchange takes effect at once", "src/step/island_sync.cpp",
+           "if (options_.delay == 0) {", "if (options_.delay >= 0) {", ["step.islands_np2"]),
+    Mutant("traffic: the islands keep their own state of the loss scale", "src/train/islands.cpp",
+           "job.rank() == 0 ? number : 0", "number / job.size()", ["train.islands"]),
+    Mutant("traffic: all islands take the samples of the first", "src/train/trainer.cpp",
+           "machine_.mesh()->index(Axis::kIslands), data().rank())", "0, data().rank())", ["train.islands"]),
+    Mutant("traffic: an island does not wait for the others to stop", "src/train/trainer.cpp",
+           "const bool all_meet = islands_->all_meet_after(state_.step);", "const bool all_meet = true;", ["train.islands"]),
+    Mutant("traffic: each island saves all", "comm/sharding/model_layout.cpp",
+           "groups_.islands ? groups_.islands->size() : 1}", "1}", ["train.islands"]),
 ]
