@@ -22,8 +22,14 @@ import slow_link
 
 CASES = {"f32": {}, "bf16": {"dist.wire_dtype": "bf16"}, "int8": {"dist.wire_dtype": "int8"},
          "int8, values too": {"dist.wire_dtype": "int8", "dist.gather_dtype": "int8"}}
+ISLANDS = {"islands": {"dist.sync_every": 20}, "islands, with a delay": {"dist.sync_every": 20, "dist.sync_delay": 5}}
 CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "configs", "shakespeare_char.cfg")
 MODEL = {"model.layers": 4, "model.heads": 4, "model.width": 256, "model.context": 128}
+
+
+def cases(ranks):
+    """Settings by case. Each rank is an island where there are islands."""
+    return CASES | {case: settings | {"dist.islands": ranks} for case, settings in ISLANDS.items()}
 
 
 def heading(*columns):
@@ -35,7 +41,7 @@ def quality(tandem, folder, options):
                    cwd=folder, check=True, stdout=subprocess.DEVNULL)
     heading("case", "mean val_loss", "of f32", *(f"seed {seed}" for seed in options.seeds), "MiB sent a step")
     base = None
-    for case, settings in CASES.items():
+    for case, settings in cases(options.ranks).items():
         losses = []
         for seed in options.seeds:
             gpt_run.remove_run(folder)
@@ -52,11 +58,22 @@ def quality(tandem, folder, options):
 
 
 def estimated(tandem, folder, nodes, settings):
-    """Milliseconds of a step."""
+    """Milliseconds of a step, with its share of an exchange of islands."""
     command = [tandem, "estimate", "--machine", "links.json", "--ranks", str(nodes), "--node-size", "1", "--json", "true",
                *gpt_run.arguments(folder, settings)[1:]]
     shown = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout
-    return next(row["step_ms"] for row in json.loads(shown)["rows"] if row["given"])
+    row = next(row for row in json.loads(shown)["rows"] if row["given"])
+    return row["step_ms"] + row["sync_ms"] / settings.get("dist.sync_every", 20)
+
+
+def of_steps(lines, settings):
+    """Figures of a step: medians, or where islands meet now and then, means over the steps from one exchange to the next."""
+    keys = "step_ms", "exposed_comm_ms", "wire_bytes"
+    every = settings.get("dist.sync_every")
+    if not every:
+        return [statistics.median(line[key] for run in lines for line in run[3:]) for key in keys]
+    first = settings.get("dist.sync_delay", 0) + 2
+    return [statistics.mean(line[key] for run in lines for line in run[first:first + every]) for key in keys]
 
 
 def time(tandem, folder, options):
@@ -64,22 +81,23 @@ def time(tandem, folder, options):
     gpt_run.prepare(tandem, folder)
     heading("nodes", "case", "ms a step", "of f32", "of these waiting", "MiB sent", "estimate")
     for nodes in options.nodes:
-        lines = {case: [] for case in CASES}
-        common = MODEL | {"train.global_batch": 2 * nodes, "train.steps": options.steps, "dist.zero": 1}
+        lines = {case: [] for case in cases(nodes)}
+        common = MODEL | {"train.global_batch": 2 * nodes, "dist.zero": 1}
         with slow_link.network(nodes, options.rate):
             links = [tandem, "bench", "links", "--output", os.path.join(folder, "links.json"), "--largest-mib", "4", "--run.device", "cpu"]
             slow_link.mpirun(nodes, folder, links, 600)
             for _ in range(options.rounds):
-                for case, settings in CASES.items():
+                for case, settings in cases(nodes).items():
                     gpt_run.remove_run(folder)
-                    settings = common | settings
+                    # With islands, up to where an exchange begins, which is after some twenty steps, and all that it adds.
+                    steps = settings["dist.sync_every"] + 9 if case in ISLANDS else options.steps
+                    settings = common | settings | {"train.steps": steps}
                     slow_link.mpirun(nodes, folder, [tandem, *gpt_run.arguments(folder, settings)], 600)
-                    lines[case] += [line for line in gpt_run.logged(folder) if "step_ms" in line][3:]
-        middle = {case: [statistics.median(line[key] for line in of_case) for key in ("step_ms", "exposed_comm_ms", "wire_bytes")]
-                  for case, of_case in lines.items()}
+                    lines[case].append([line for line in gpt_run.logged(folder) if "step_ms" in line])
+        middle = {case: of_steps(of_case, cases(nodes)[case]) for case, of_case in lines.items()}
         for case, (step, waiting, sent) in middle.items():
             print(f"| {nodes} | {case} | {step:.1f} | {step / middle['f32'][0]:.3f} | {waiting:.1f} | {sent / 2**20:.2f} | "
-                  f"{estimated(tandem, folder, nodes, common | CASES[case]) / step:.2f} |", flush=True)
+                  f"{estimated(tandem, folder, nodes, common | cases(nodes)[case]) / step:.2f} |", flush=True)
 
 
 def main():

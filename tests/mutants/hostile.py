@@ -54,7 +54,7 @@ MUTANTS = [
     Mutant("the memory check runs one micro-batch only", "src/estimate/estimate.cpp",
            "kMostMicroBatches = 3", "kMostMicroBatches = 1", ["estimate.memory_check"]),
     Mutant("the memory check forgets the figures of later micro-batches", "src/step/training_step.cpp",
-           "{.all = batch.micro_batches(),", "{.all = micro_steps() * groups.data.size(),", ["estimate.memory_check"]),
+           "          .all = batch.micro_batches(),", "          .all = micro_steps() * groups.data.size(),", ["estimate.memory_check"]),
     Mutant("the advised micro-batch need not divide the batch", "src/estimate/memory_check.cpp",
            "usable_micro_batch(config, job, largest_micro_batch(config, data, job))", "largest_micro_batch(config, data, job)",
            ["estimate.memory_check"]),
