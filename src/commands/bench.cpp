@@ -73,6 +73,7 @@ ExitCode links(const Words& words, World& world) {
     }
     return std::string();
   });
+  request.config.dist.islands = request.config.dist.tensor = 1;  // links are those of all ranks
   Machine machine(request.config.run, request.config.dist, world);
   const auto groups = measure_links(*machine.mesh(), machine.node_of_rank(), machine.stream,
                                     request.largest_mib << 20);

@@ -22,7 +22,8 @@ class Islands {
   // Whether all ranks of the job agree on what follows this step, not only those of an island.
   bool all_meet_after(int64_t step) const { return !sync_ || sync_->meet_after(step); }
   // Collective. Exchanges what is due after a step. `settles`: so that the islands are alike, for a
-  // validation or a checkpoint. `look`: called before values change.
+  // validation or a checkpoint. `look`: called before values change, which a lost step must not
+  // see.
   std::optional<IslandSync::Drift> end_step(int64_t step, bool settles,
                                             const std::function<void()>& look);
   // Collective, when no step is running. Makes the islands alike, as if the run had been resumed

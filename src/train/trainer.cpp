@@ -223,7 +223,10 @@ void Trainer::step(std::vector<MicroBatch> batch, double targets) {
   next.record = training_->record().copy_to_host();
   state_.val_loss.reset();
   ++state_.step;
-  next.drift = islands_->end_step(state_.step, settles(), [&] { look(next); });
+  next.drift = islands_->end_step(state_.step, settles(), [&] {
+    finish_steps();
+    look(next);
+  });
   next.timeline = training_->timeline().take(machine_.stream);
   next.end = window_->mark();
   pending_.push_back(std::move(next));

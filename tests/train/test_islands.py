@@ -118,12 +118,16 @@ class Islands(Workspace):
         self.assertEqual(os.listdir(os.path.join(self.run_folder("stops"), "checkpoints")), ["step-00000001"])
 
     def test_a_lost_step_ends_the_run_where_the_islands_meet(self):
-        for delay in 0, 1:
-            with self.subTest(delay=delay):
-                lost = self.train(f"lost{delay}", "--dist.islands", 2, "--dist.sync_every", 4, "--dist.sync_delay", delay, *SGD,
+        # It is found before that, or where they exchange: when the step after it, or it itself, has just been enqueued.
+        for every, delay in (4, 0), (4, 1), (3, 0), (2, 0):
+            with self.subTest(every=every, delay=delay):
+                lost = self.train(f"lost{every}{delay}", "--dist.islands", 2, "--dist.sync_every", every, "--dist.sync_delay", delay, *SGD,
                                   "--optim.lr", 1e30, "--optim.schedule", "constant", "--optim.warmup_steps", 0, ranks=2,
                                   code=NUMERICAL)
                 self.assert_one_line(lost, r"step 2, island 0: the gradient is not finite: .* again when the step was run once more")
+
+    def test_links_are_measured_among_all_ranks(self):
+        self.check(run("bench", "links", "--dist.islands", 2, "--largest-mib", 1, "--run.device", "cpu", ranks=2))
 
     def test_what_cannot_be_is_refused(self):
         for settings, ranks, message in [
