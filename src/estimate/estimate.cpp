@@ -142,11 +142,18 @@ class DryRun {
     return config.dist.backend == Backend::kMpi ? Device::kCpu : job.hardware.device;
   }
 
+  void finish_steps(size_t running) {
+    while (pending_.size() > running) {
+      pending_.pop_front();
+    }
+  }
+
   void run_first_steps() {
     for (int64_t i = 0; i < kFirstSteps; ++i) {
       step(i);
     }
     if (IslandSync* islands = training_.islands()) {
+      finish_steps(1);
       islands->settle(0);
       static_cast<void>(islands->take_drift());
       exchange(0);
@@ -160,10 +167,12 @@ class DryRun {
     const int64_t every = islands.options().every, delay = islands.options().delay;
     const double begin_s = stream_.clock().now_s;
     const int64_t at = every * ++exchanges_;
+    finish_steps(1);
     islands.end_step(at);
     if (delay > 0) {
       step(kFirstSteps);
       stream_.clock().advance(static_cast<double>(delay - 1) * step_s);
+      finish_steps(1);
       islands.end_step(at + delay);
     }
     static_cast<void>(training_.timeline().take(stream_));
@@ -173,9 +182,7 @@ class DryRun {
 
   // Like a step of Trainer, which reads a step's record one step late.
   void step(int64_t number) {
-    while (pending_.size() > 1) {
-      pending_.pop_front();
-    }
+    finish_steps(1);
     upload_.send(batches_);
     training_.run({.step = number, .lr = 0, .targets = 1, .batch = [this](int64_t i) {
                      return upload_.fetch(i, training_.input_slot(i));

@@ -220,14 +220,15 @@ void Trainer::step(std::vector<MicroBatch> batch, double targets) {
                .targets = targets,
                .batch = std::move(batch)};
   training_->run(send_input(next));
-  next.record = training_->record().copy_to_host();
   state_.val_loss.reset();
   ++state_.step;
   next.drift = islands_->end_step(state_.step, settles(), [&] {
     finish_steps();
+    next.record = training_->record().copy_to_host();
     look(next);
   });
   next.timeline = training_->timeline().take(machine_.stream);
+  next.record = training_->record().copy_to_host();
   next.end = window_->mark();
   pending_.push_back(std::move(next));
 }

@@ -52,16 +52,16 @@ class TensorTraining : public ::testing::Test {
     TestContext test(device);
     Memory memory(test.stream);
     Memory staging = device == Device::kCuda ? Memory::pinned() : Memory(Device::kCpu);
-    TrainingStep training(model, mesh.model(), test.stream, memory, staging,
-                          {.batch = {kGlobal, plan.micro_batch, mesh.size(Axis::kData)},
-                           .recompute = plan.recompute,
-                           .exact = plan.exact,
-                           .clip_norm = 0.5,
-                           .store = plan.store,
-                           .optimizer = [](std::span<const Shard> shards, Memory& state) {
-                             return make_optimizer(AdamWOptions{.weight_decay = 0.1}, shards,
-                                                   state);
-                           }});
+    TrainingStep training(
+        model, {mesh.stage(), mesh.data(), mesh.tensor()}, test.stream, memory, staging,
+        {.batch = {kGlobal, plan.micro_batch, mesh.size(Axis::kData)},
+         .recompute = plan.recompute,
+         .exact = plan.exact,
+         .clip_norm = 0.5,
+         .store = plan.store,
+         .optimizer = [](std::span<const Shard> shards, Memory& state) {
+           return make_optimizer(AdamWOptions{.weight_decay = 0.1}, shards, state);
+         }});
     training.store().values.initialize(1);
     const int64_t tokens = plan.micro_batch * kLength;
     const std::vector<int32_t> all = some_tokens(kGlobal * kLength + 1);

@@ -20,7 +20,7 @@ struct CutJob {
       : mesh(test_world().control(), test_world().collectives(), test_memory(), {0, 0, 0, 0},
              Sharing::kWorld, shape),
         model(mesh.index(Axis::kTensor), mesh.size(Axis::kTensor)),
-        training(model, mesh.model(), test_stream(), memory, memory,
+        training(model, {mesh.stage(), mesh.data(), mesh.tensor()}, test_stream(), memory, memory,
                  {.batch = {CutMlp::kBatch, 2, mesh.size(Axis::kData)},
                   .store = {.zero = zero},
                   .optimizer = [](std::span<const Shard> shards, Memory& state) {
