@@ -60,8 +60,8 @@ class Mesh {
   int stages() const { return job_.size() / (size(Axis::kData) * size(Axis::kTensor)); }
   int stage_number() const { return color_of(job_.rank(), {Axis::kData, Axis::kTensor}); }
 
-  // Of all groups, control messages too; without tensors that islands exchange, because that may go
-  // on beside a step.
+  // What all groups have sent, control messages too. Tensors that islands exchange do not count,
+  // because that may go on beside a step.
   WireCount wire() const;
 
  private:

@@ -131,7 +131,7 @@ void Group::gather(Collectives& group, const Tensor& in, const Tensor& out,
 }
 
 // Does what Collectives::reduce_scatter does, also of bf16 into bf16 or f32, and in eight bits.
-// Both are added in the order of ranks; f32 is if `in_order`.
+// These are always added in the order of ranks, f32 only if `in_order`.
 void Group::scatter_sum(Collectives& group, const Tensor& in, const Tensor& out,
                         const EightBits& eight_bits, bool in_order) const {
   if (eight_bits) {

@@ -64,8 +64,8 @@ class Group {
   // ranks, and all_reduce rounds its sum once more, in the next turn. all_gather, also of bf16 and
   // fp16, gives all ranks the rounded elements, those of their own shard too.
   void all_reduce(const Tensor& inout, const EightBits& eight_bits = {}) const;
-  // The same for f32 and bf16, but added in the order of ranks, on one level: the bits of the sum
-  // depend neither on nodes nor on where an element stands in the array.
+  // Adds f32 or bf16 in the order of ranks, on one level. So the bits of the sum depend neither on
+  // nodes nor on where an element stands in the array.
   void all_reduce_in_order(const Tensor& inout, const EightBits& eight_bits = {}) const;
   void reduce_scatter(const Tensor& in, const Tensor& out, const EightBits& eight_bits = {}) const;
   void all_gather(const Tensor& in, const Tensor& out, const EightBits& eight_bits = {}) const;

@@ -55,7 +55,7 @@ struct Estimate {
   double step_s = 0;        // of the slowest rank, without exchanges of islands
   double exposed_s = 0;     // its time of waiting for communication
   double mfu = 0;
-  // With islands, what an exchange adds to a step, or to several if it takes effect later.
+  // What an exchange of islands adds to a step, or to several if it takes effect later; 0 without.
   WireCount::Bytes sync_wire{};
   double sync_s = 0;
 };

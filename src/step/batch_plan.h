@@ -21,7 +21,7 @@ struct BatchPlan {
   int64_t micro_batch() const { return given_micro_batch > 0 ? given_micro_batch : share(); }
   int64_t accumulation() const { return share() / micro_batch(); }  // micro-batches of a rank
   int64_t micro_batches() const { return accumulation() * ranks; }  // of an island
-  // Of a rank's share in the global batch, by the numbers of the island and of the rank in it.
+  // Where the share of a rank begins in the global batch. `rank`: its number in the island.
   int64_t first_sample(int island, int rank) const { return (island * ranks + rank) * share(); }
 
   // A message if the settings do not divide evenly; empty if they do.

@@ -64,7 +64,7 @@ class IslandSync {
     Tensor sums;  // f64 [2], in host memory: of squares
     double value() const;
   };
-  // Of the exchange that has taken effect since the last call, if any.
+  // The drift of the exchange that has taken effect since the last call, if any.
   std::optional<Drift> take_drift() { return std::exchange(drift_, std::nullopt); }
 
  private:

@@ -13,7 +13,7 @@ namespace tandem {
 
 class Islands {
  public:
-  // Both must outlive this.
+  // The references must outlive this.
   Islands(TrainingStep& training, Machine& machine)
       : training_(training), sync_(training.islands()), machine_(machine) {}
 
@@ -30,8 +30,8 @@ class Islands {
   // from a checkpoint that island 0 had written: all get its loss scale, skipped steps and
   // exponents of exact sums, too.
   void settle(RunState& state);
-  // The mean over targets of a step's losses: of all islands, if all meet after it; otherwise of
-  // this one. Collective then.
+  // The mean over targets of a step's losses. It is that of all islands, and the call is
+  // collective, if all meet after the step; otherwise it is that of this island.
   double mean_loss(int64_t step, double sum, double targets) const;
   // Bytes that they have exchanged; null if there is only one.
   const WireCount* exchanged() const { return sync_ ? &sync_->exchanged() : nullptr; }

@@ -300,7 +300,10 @@ void Trainer::end_lost() {
 void Trainer::check(const Pending& done) {
   look(done);
   if (lost_.found()) {
-    return islands_->number() < 0 ? end_lost() : void();
+    if (islands_->number() < 0) {
+      end_lost();
+    }
+    return;  // the run ends where the islands meet
   }
   const StepState state = done.record.step_state();
   last_scale_ = state_.step_state(training_->options()).loss_scale;
