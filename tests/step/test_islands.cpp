@@ -2,6 +2,8 @@
 // to 4 ranks (tests/support/mpi_main.cpp).
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "tests/step/device_job.h"
 #include "tests/support/harness.h"
 #include "tests/support/mpi_world.h"
@@ -55,6 +57,14 @@ void run(Job& job, int first, int last, double lr = 0.01) {
     job.step(step - 1, false, lr);
     job.training().islands()->end_step(step);
   }
+}
+
+// A job after the step after which the first exchange begins.
+std::unique_ptr<Job> after_an_exchange(Plan plan, int64_t delay) {
+  plan.exchange->delay = delay;
+  auto job = std::make_unique<Job>(plan);
+  run(*job, 1, 3);
+  return job;
 }
 
 TEST_F(IslandsTest, AreAlikeWhereTheyMeetAndNowhereElse) {
@@ -139,13 +149,10 @@ TEST_F(IslandsTest, WithoutMomentumTheyGoOnFromTheirMean) {
 // While nothing moves, a delay changes when, not what.
 TEST_F(IslandsTest, ADelayedExchangeTakesEffectLater) {
   for_each_device([&](Device device) {
-    for (Plan plan : plans(device)) {
+    for (const Plan& plan : plans(device)) {
       SCOPED_TRACE(str(plan.islands, " islands, stage ", plan.zero));
-      Job prompt(plan);
-      run(prompt, 1, 3);
-      plan.exchange->delay = 2;
-      Job late(plan);
-      run(late, 1, 3);
+      const auto prompt_job = after_an_exchange(plan, 0), late_job = after_an_exchange(plan, 2);
+      Job &prompt = *prompt_job, &late = *late_job;
       const std::vector<double> before = late.weights();
       EXPECT_FALSE(are_alike(before));
       run(late, 4, 4, 0);
@@ -160,12 +167,9 @@ TEST_F(IslandsTest, ADelayedExchangeTakesEffectLater) {
 
 // What moved meanwhile stays: the values are the new anchor and that.
 TEST_F(IslandsTest, WhatMovesDuringADelayIsAdded) {
-  Plan plan = plans(Device::kCpu)[0];
-  Job prompt(plan);
-  run(prompt, 1, 3);
-  plan.exchange->delay = 1;
-  Job late(plan);
-  run(late, 1, 3);
+  const Plan plan = plans(Device::kCpu)[0];
+  const auto prompt_job = after_an_exchange(plan, 0), late_job = after_an_exchange(plan, 1);
+  Job &prompt = *prompt_job, &late = *late_job;
   const std::vector<double> begun = late.weights();
   late.step(3);
   const std::vector<double> moved = late.weights();

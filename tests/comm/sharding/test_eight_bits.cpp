@@ -99,6 +99,7 @@ TEST(EightBits, ErrorsAreBelowTheirBounds) {
         // f32's division, and the scale's own rounding to 16 bits.
         const double wanted = std::fabs(numbers[block * kBlockElements + 77]) / 127.0;
         EXPECT_LE(scale, std::max(wanted * (1 + 0x1p-24) * (1 + 0x1p-15), 0x1p-126));
+        EXPECT_GE(scale, std::max(wanted * (1 - 0x1p-24), 0x1p-126));
         EXPECT_EQ(std::bit_cast<uint32_t>(scale) & 0xffu, 0u);
       }
     }
