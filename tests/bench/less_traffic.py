@@ -52,7 +52,7 @@ def quality(tandem, folder, options):
             lines = gpt_run.logged(folder)
             losses.append(next(line["val_loss"] for line in reversed(lines) if "val_loss" in line))
         base = base or statistics.mean(losses)
-        sent = next(line["wire_bytes"] for line in lines if line.get("step") == 5) / 2**20
+        sent = of_steps([[line for line in lines if "step_ms" in line]], settings)[2] / 2**20
         print(f"| {case} | {statistics.mean(losses):.4f} | {statistics.mean(losses) / base:.4f} | "
               + " | ".join(f"{loss:.4f}" for loss in losses) + f" | {sent:.3f} |", flush=True)
 
