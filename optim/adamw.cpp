@@ -5,7 +5,8 @@
 namespace tandem {
 
 std::unique_ptr<Optimizer> make_optimizer(const AdamWOptions& options,
-                                          std::span<const Shard> shards, Memory& memory) {
+                                          std::span<const Shard> shards,
+                                          const OptimizerMemory& memory) {
   require_in_range("optim.beta1", options.beta1, 1);
   require_in_range("optim.beta2", options.beta2, 1);
   require_in_range("optim.eps", options.eps, INFINITY);

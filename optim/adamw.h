@@ -29,7 +29,8 @@ struct AdamWOptions {
 // element's new value depends only on that element: cutting parameters into other shards changes no
 // bit.
 std::unique_ptr<Optimizer> make_optimizer(const AdamWOptions& options,
-                                          std::span<const Shard> shards, Memory& memory);
+                                          std::span<const Shard> shards,
+                                          const OptimizerMemory& memory);
 
 // What one update needs, computed in f64 and rounded once.
 struct alignas(16) AdamWScalars {

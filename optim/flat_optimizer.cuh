@@ -1,6 +1,7 @@
-// The CUDA function of flat_optimizer.h.
+// The CUDA functions of flat_optimizer.h.
 #pragma once
 
+#include <span>
 #include <utility>
 
 #include "optim/optimizer.h"
@@ -40,17 +41,10 @@ __device__ void update_at(int64_t i, const Rule& rule, Global<const float> grad,
 
 // A block updates one chunk; each thread as many neighbouring elements as 16 bytes of f32 hold.
 template <class Rule, class T>
-__global__ void __launch_bounds__(kUpdateThreads)
-    update_shards_kernel(Global<const typename Rule::Scalars> scalars,
-                         ArrayList<ShardArrays> list) {
-  const typename Rule::Scalars shared_by_all = scalars.load(0);
-  if (shared_by_all.apply == 0) {
-    return;
-  }
-  const ArrayChunk chunk = Global<const ArrayChunk>(list.chunks).load(blockIdx.x);
-  const ShardArrays shard = Global<const ShardArrays>(list.arrays).load(chunk.array);
-  const Rule rule(shared_by_all, shard.decay != 0);
-  const int64_t first = int64_t{chunk.number} * kChunkElements;
+__device__ void update_chunk(const typename Rule::Scalars& scalars, const ShardArrays& shard,
+                             int64_t number) {
+  const Rule rule(scalars, shard.decay != 0);
+  const int64_t first = number * kChunkElements;
   const int64_t end = first + kChunkElements;
   const int64_t last = end < shard.elements ? end : shard.elements;
   const int64_t packs_end = shard.aligned != 0 ? last - (last - first) % kPack<float> : first;
@@ -70,18 +64,55 @@ __global__ void __launch_bounds__(kUpdateThreads)
   (std::make_index_sequence<Rule::kSlots.size()>());
 }
 
+template <class Rule, class T>
+__global__ void __launch_bounds__(kUpdateThreads)
+    update_shards_kernel(Global<const typename Rule::Scalars> scalars,
+                         ArrayList<ShardArrays> list) {
+  const typename Rule::Scalars shared_by_all = scalars.load(0);
+  if (shared_by_all.apply != 0) {
+    const ArrayChunk chunk = Global<const ArrayChunk>(list.chunks).load(blockIdx.x);
+    const ShardArrays shard = Global<const ShardArrays>(list.arrays).load(chunk.array);
+    update_chunk<Rule, T>(shared_by_all, shard, chunk.number);
+  }
+}
+
+template <class Rule, class T>
+__global__ void __launch_bounds__(kUpdateThreads)
+    update_shard_kernel(Global<const typename Rule::Scalars> scalars, ShardArrays shard) {
+  const typename Rule::Scalars shared_by_all = scalars.load(0);
+  if (shared_by_all.apply != 0) {
+    update_chunk<Rule, T>(shared_by_all, shard, blockIdx.x);
+  }
+}
+
 template <class Rule>
-void update_shards(Cuda device, const typename Rule::Options& options, const StepInputs& inputs,
-                   typename Rule::Scalars* scalars, DType working,
-                   const ArrayList<ShardArrays>& shards) {
+void prepare_update(Cuda device, const typename Rule::Options& options, const StepInputs& inputs,
+                    typename Rule::Scalars* scalars) {
   launch<prepare_update_kernel<Rule>>(device, 1, 1, 0, options, inputs.numbers, inputs.state,
                                       scalars);
+}
+
+template <class Rule>
+void update_shards(Cuda device, const typename Rule::Scalars* scalars, DType working,
+                   const ArrayList<ShardArrays>& shards) {
   if (shards.chunk_count > 0) {
     on_working_type(working, [&]<class T>() {
       launch<update_shards_kernel<Rule, T>>(device, blocks_for(shards.chunk_count, 1),
                                             kUpdateThreads, 0, scalars, shards);
     });
   }
+}
+
+template <class Rule>
+void update_shards(Cuda device, const typename Rule::Scalars* scalars, DType working,
+                   std::span<const ShardArrays, 1> shard) {
+  if (shard[0].elements == 0) {
+    return;
+  }
+  on_working_type(working, [&]<class T>() {
+    launch<update_shard_kernel<Rule, T>>(device, blocks_for(shard[0].elements, kChunkElements),
+                                         kUpdateThreads, 0, scalars, shard[0]);
+  });
 }
 
 }  // namespace tandem::kernels

@@ -11,7 +11,7 @@
 //   };
 //
 // On a GPU a step launches one thread that prepares the scalars, and then one kernel for all
-// shards. The CUDA function is in flat_optimizer.cuh; each rule's .cu file instantiates it.
+// shards. The CUDA functions are in flat_optimizer.cuh; each rule's .cu file instantiates them.
 #pragma once
 
 #include <array>
@@ -31,8 +31,8 @@ namespace kernels {
 // value, state: in and out; grad: in; all [n]. working [n]: the new values rounded to T, which is
 // Bf16 or Fp16; null for T = float.
 template <class Rule, class T, class... State>
-void update_shard(const Rule& rule, int64_t n, const float* grad, float* value, T* working,
-                  State*... state) {
+void update_elements(const Rule& rule, int64_t n, const float* grad, float* value, T* working,
+                     State*... state) {
   map(Cpu{}, n, [=](int64_t i) {
     rule(grad[i], value[i], state[i]...);
     if constexpr (kIs16Bit<T>) {
@@ -41,22 +41,29 @@ void update_shard(const Rule& rule, int64_t n, const float* grad, float* value, 
   });
 }
 
-// scalars[0] = Rule::prepare(options, numbers[0].lr, state[0]); scalars is in device memory. Then
-// updates the shards, whose working copies are of type `working`. If `apply` of the scalars is 0,
-// the shards keep every bit.
+// scalars[0] = Rule::prepare(options, numbers[0].lr, state[0]); scalars is in device memory.
 template <class Rule>
-void update_shards(Cpu, const typename Rule::Options& options, const StepInputs& inputs,
-                   typename Rule::Scalars* scalars, DType working,
-                   std::span<const ShardArrays> shards) {
+void prepare_update(Cpu, const typename Rule::Options& options, const StepInputs& inputs,
+                    typename Rule::Scalars* scalars) {
   *scalars = Rule::prepare(options, inputs.numbers->lr, *inputs.state);
+}
+template <class Rule>
+void prepare_update(Cuda, const typename Rule::Options& options, const StepInputs& inputs,
+                    typename Rule::Scalars* scalars);
+
+// Updates the shards, whose working copies are of type `working`. If `apply` of the scalars is 0,
+// they keep every bit.
+template <class Rule>
+void update_shards(Cpu, const typename Rule::Scalars* scalars, DType working,
+                   std::span<const ShardArrays> shards) {
   if (scalars->apply == 0) {
     return;
   }
   on_working_type(working, [&]<class T>() {
     for (const ShardArrays& shard : shards) {
       [&]<size_t... kSlot>(std::index_sequence<kSlot...>) {
-        update_shard(Rule(*scalars, shard.decay != 0), shard.elements, shard.grad, shard.value,
-                     static_cast<T*>(shard.working), shard.state[kSlot]...);
+        update_elements(Rule(*scalars, shard.decay != 0), shard.elements, shard.grad, shard.value,
+                        static_cast<T*>(shard.working), shard.state[kSlot]...);
       }
       (std::make_index_sequence<Rule::kSlots.size()>());
     }
@@ -64,9 +71,12 @@ void update_shards(Cpu, const typename Rule::Options& options, const StepInputs&
 }
 // All shards in one launch.
 template <class Rule>
-void update_shards(Cuda, const typename Rule::Options& options, const StepInputs& inputs,
-                   typename Rule::Scalars* scalars, DType working,
+void update_shards(Cuda, const typename Rule::Scalars* scalars, DType working,
                    const ArrayList<ShardArrays>& shards);
+// One shard needs no list in device memory.
+template <class Rule>
+void update_shards(Cuda, const typename Rule::Scalars* scalars, DType working,
+                   std::span<const ShardArrays, 1> shard);
 
 }  // namespace kernels
 
@@ -74,37 +84,56 @@ template <class Rule>
 class FlatOptimizer final : public Optimizer {
  public:
   FlatOptimizer(const typename Rule::Options& options, std::span<const Shard> shards,
-                Memory& memory)
+                const OptimizerMemory& memory)
       : options_(options),
-        scalars_(Tensor::empty(memory, Shape{static_cast<int64_t>(sizeof(Scalars))}, DType::kU8,
-                               MemoryClass::kOptimizer)),
-        list_(memory) {
+        scalars_(Tensor::empty(memory.device, Shape{static_cast<int64_t>(sizeof(Scalars))},
+                               DType::kU8, MemoryClass::kOptimizer)),
+        list_(memory.device) {
     for (const Shard& shard : shards) {
       elements_.push_back(shard.value.elements());
       for (Tensor& state : state_.emplace_back()) {
-        state =
-            Tensor::zeros(memory, Shape{elements_.back()}, DType::kF32, MemoryClass::kOptimizer);
+        state = Tensor::zeros(memory.state, Shape{elements_.back()}, DType::kF32,
+                              MemoryClass::kOptimizer);
       }
     }
   }
 
   void step(Stream& stream, std::span<const Shard> shards, const StepInputs& inputs) override {
     require_own(shards);
-    require(inputs.numbers && inputs.state,
-            [] { return str(Rule::kName, ": no step numbers or no step state"); });
-    auto* prepared = reinterpret_cast<Scalars*>(scalars_.raw());
+    require_inputs(inputs);
     const DType dtype = working_type(shards);
-    const std::vector<kernels::ShardArrays> arrays = arrays_of(shards);
+    std::vector<kernels::ShardArrays> arrays;
+    for (size_t i = 0; i < shards.size(); ++i) {
+      arrays.push_back(arrays_of(shards[i], state_[i]));
+    }
     ArrayList<kernels::ShardArrays> list{};
     if (stream.device() == Device::kCuda) {  // a dry stream's memory is counted, too
       list = list_.list(stream, arrays);
     }
     on_device(stream, work_of(shards), [&]<class D>(D device) {
+      kernels::prepare_update<Rule>(device, options_, inputs, prepared());
       if constexpr (std::is_same_v<D, Cuda>) {
-        kernels::update_shards<Rule>(device, options_, inputs, prepared, dtype, list);
+        kernels::update_shards<Rule>(device, prepared(), dtype, list);
       } else {
-        kernels::update_shards<Rule>(device, options_, inputs, prepared, dtype, arrays);
+        kernels::update_shards<Rule>(device, prepared(), dtype, std::span(std::as_const(arrays)));
       }
+    });
+  }
+
+  void prepare(Stream& stream, const StepInputs& inputs) override {
+    require_inputs(inputs);
+    on_device(stream, touching(scalars_), [&](auto device) {
+      kernels::prepare_update<Rule>(device, options_, inputs, prepared());
+    });
+  }
+
+  void update(Stream& stream, const Shard& shard, std::span<const Tensor> state) override {
+    require(state.size() == kSlots,
+            [&] { return str(Rule::kName, ": ", state.size(), " arrays of state"); });
+    const kernels::ShardArrays arrays = arrays_of(shard, state);
+    on_device(stream, work_of({&shard, 1}), [&](auto device) {
+      kernels::update_shards<Rule>(device, prepared(), working_type({&shard, 1}),
+                                   std::span<const kernels::ShardArrays, 1>(&arrays, 1));
     });
   }
 
@@ -121,6 +150,13 @@ class FlatOptimizer final : public Optimizer {
   static constexpr size_t kSlots = Rule::kSlots.size();
   static_assert(kSlots <= kernels::kMostSlots);
   using State = std::array<Tensor, kSlots>;
+
+  Scalars* prepared() const { return reinterpret_cast<Scalars*>(scalars_.raw()); }
+
+  static void require_inputs(const StepInputs& inputs) {
+    require(inputs.numbers && inputs.state,
+            [] { return str(Rule::kName, ": no step numbers or no step state"); });
+  }
 
   void require_own(std::span<const Shard> shards) const {
     require(shards.size() == elements_.size(), [&] {
@@ -165,25 +201,20 @@ class FlatOptimizer final : public Optimizer {
     return first;
   }
 
-  std::vector<kernels::ShardArrays> arrays_of(std::span<const Shard> shards) const {
-    std::vector<kernels::ShardArrays> result;
-    for (size_t i = 0; i < shards.size(); ++i) {
-      const Shard& shard = shards[i];
-      kernels::ShardArrays arrays{.grad = shard.grad.data<float>(),
-                                  .value = shard.value.data<float>(),
-                                  .working = shard.working ? shard.working.raw() : nullptr,
-                                  .state = {},
-                                  .elements = elements_[i],
-                                  .decay = shard.decay,
-                                  .aligned = 0};
-      for (size_t slot = 0; slot < kSlots; ++slot) {
-        arrays.state[slot] = state_[i][slot].template data<float>();
-      }
-      arrays.aligned =
-          aligned16(arrays.grad, arrays.value, arrays.working, arrays.state[0], arrays.state[1]);
-      result.push_back(arrays);
+  static kernels::ShardArrays arrays_of(const Shard& shard, std::span<const Tensor> state) {
+    kernels::ShardArrays arrays{.grad = shard.grad.data<float>(),
+                                .value = shard.value.data<float>(),
+                                .working = shard.working ? shard.working.raw() : nullptr,
+                                .state = {},
+                                .elements = shard.value.elements(),
+                                .decay = shard.decay,
+                                .aligned = 0};
+    for (size_t slot = 0; slot < kSlots; ++slot) {
+      arrays.state[slot] = state[slot].template data<float>();
     }
-    return result;
+    arrays.aligned =
+        aligned16(arrays.grad, arrays.value, arrays.working, arrays.state[0], arrays.state[1]);
+    return arrays;
   }
 
   typename Rule::Options options_;

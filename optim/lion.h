@@ -26,7 +26,7 @@ struct LionOptions {
 // the key that is out of range, Error(kOutOfMemory) from `memory`. An element's new value depends
 // only on that element.
 std::unique_ptr<Optimizer> make_optimizer(const LionOptions& options, std::span<const Shard> shards,
-                                          Memory& memory);
+                                          const OptimizerMemory& memory);
 
 // What one update needs, computed in f64 and rounded once.
 struct alignas(16) LionScalars {

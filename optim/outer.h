@@ -35,6 +35,12 @@ class OuterOptimizer final : public Optimizer {
   void step(Stream& stream, std::span<const Shard> shards, const StepInputs& inputs) override {
     inner_->step(stream, shards, inputs);
   }
+  void prepare(Stream& stream, const StepInputs& inputs) override {
+    inner_->prepare(stream, inputs);
+  }
+  void update(Stream& stream, const Shard& shard, std::span<const Tensor> state) override {
+    inner_->update(stream, shard, state);
+  }
   void visit(const StateVisitor& visitor) const override;
   const Optimizer& inner() const { return *inner_; }
 

@@ -12,7 +12,7 @@ std::vector<std::string> SgdOptions::problems() const {
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const SgdOptions& options, std::span<const Shard> shards,
-                                          Memory& memory) {
+                                          const OptimizerMemory& memory) {
   require_in_range("optim.momentum", options.momentum, 1);
   require_in_range("optim.weight_decay", options.weight_decay, INFINITY);
   fail_if_any(options.problems());

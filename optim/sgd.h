@@ -30,7 +30,7 @@ struct SgdOptions {
 // problems(), Error(kOutOfMemory) from `memory`. An element's new value depends only on that
 // element.
 std::unique_ptr<Optimizer> make_optimizer(const SgdOptions& options, std::span<const Shard> shards,
-                                          Memory& memory);
+                                          const OptimizerMemory& memory);
 
 struct alignas(16) SgdScalars {
   float lr;

@@ -206,8 +206,10 @@ TrainingStepOptions Config::training_step(Device device, int ranks) const {
                     .unused_is_error = dist.unused == Unused::kIsError,
                     .dtype = train.precision,
                     .wire_dtype = dist.wire_dtype,
-                    .gather_int8 = dist.gather_int8},
-          .optimizer = [kind = optim.kind](std::span<const Shard> shards, Memory& memory) {
+                    .gather_int8 = dist.gather_int8,
+                    .offload_run = on_gpu && train.offloads_optimizer() ? kOffloadRun : 0},
+          .optimizer = [kind = optim.kind](std::span<const Shard> shards,
+                                           const OptimizerMemory& memory) {
             return kind.chosen().make(shards, memory);
           }};
 }

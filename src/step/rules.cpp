@@ -23,7 +23,8 @@ struct Row final : UpdateRule {
     }
     return {};
   }
-  std::unique_ptr<Optimizer> make(std::span<const Shard> shards, Memory& memory) const override {
+  std::unique_ptr<Optimizer> make(std::span<const Shard> shards,
+                                  const OptimizerMemory& memory) const override {
     return make_optimizer(rule, shards, memory);
   }
 };

@@ -17,9 +17,10 @@ class UpdateRule {
   virtual void bind(Options& options) = 0;
   // One line for each setting that excludes another one, with their names.
   virtual std::vector<std::string> problems() const = 0;
-  // Makes an optimizer of the shards, with its state in `memory`. Throws what make_optimizer() of
-  // the rule's header in optim/ throws.
-  virtual std::unique_ptr<Optimizer> make(std::span<const Shard> shards, Memory& memory) const = 0;
+  // Makes an optimizer of the shards. Throws what make_optimizer() of the rule's header in optim/
+  // throws.
+  virtual std::unique_ptr<Optimizer> make(std::span<const Shard> shards,
+                                          const OptimizerMemory& memory) const = 0;
 };
 
 // All rules, with the defaults of their settings.

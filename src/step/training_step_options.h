@@ -26,8 +26,9 @@ struct TrainingStepOptions {
   double clip_norm = 0;  // 0: no clipping
   IslandOptions islands{};
   StoreOptions store{};  // except exact_micro_batches, which `exact` and `batch` set
-  // Makes the optimizer of these shards, with its state in `memory`.
-  std::function<std::unique_ptr<Optimizer>(std::span<const Shard> shards, Memory& memory)>
+  // Makes the optimizer of these shards.
+  std::function<std::unique_ptr<Optimizer>(std::span<const Shard> shards,
+                                           const OptimizerMemory& memory)>
       optimizer{};
 };
 

@@ -196,13 +196,14 @@ DryClock charged(const TransformerConfig& config, int64_t batch, const Speed& sp
   SelfCollectives collectives;
   Group data(control, collectives, memory, {0});
   Transformer model(config);
-  TrainingStep training(model, data, stream, memory, staging,
-                        {.batch = {.global_batch = batch, .given_micro_batch = 0, .ranks = 1},
-                         .clip_norm = 1,
-                         .store = {.dtype = DType::kBf16},
-                         .optimizer = [](std::span<const Shard> shards, Memory& device) {
-                           return make_optimizer(AdamWOptions{}, shards, device);
-                         }});
+  TrainingStep training(
+      model, data, stream, memory, staging,
+      {.batch = {.global_batch = batch, .given_micro_batch = 0, .ranks = 1},
+       .clip_norm = 1,
+       .store = {.dtype = DType::kBf16},
+       .optimizer = [](std::span<const Shard> shards, const OptimizerMemory& device) {
+         return make_optimizer(AdamWOptions{}, shards, device);
+       }});
   training.run(
       {.step = 0, .lr = 0, .targets = 1, .batch = [&](int64_t) {
          const int64_t tokens = batch * config.context;

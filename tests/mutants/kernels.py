@@ -267,7 +267,7 @@ MUTANTS = [
            "  fill(device, n, sum, 0.0f);\n", "",
            ["layers.running_statistics"]),
     Mutant("optimizers: steps that are to be skipped are applied", "optim/flat_optimizer.cuh",
-           "if (shared_by_all.apply == 0) {", "if (false) {",
+           "if (shared_by_all.apply != 0) {\n    const ArrayChunk", "if (true) {\n    const ArrayChunk",
            ["optim.adamw AdamW.ASkippedStepLeavesAllBits"]),
     Mutant("optimizers: weights of 16 bits are not rounded again after the update", "optim/flat_optimizer.cuh",
            "      store_pack(Global<T>(working), i, values.of);\n", "",

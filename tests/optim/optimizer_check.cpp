@@ -49,9 +49,10 @@ void expect_same(const Trained& actual, const Trained& expected) {
 class Subject {
  public:
   // cuts: the ends of the shards. working: the type of the working copies; kF32: there are none.
+  // in_parts: updates each shard by itself, in other memory.
   Subject(const MakeOptimizer& make, Device device, const std::vector<int64_t>& cuts,
-          DType working = DType::kF32)
-      : device_(device), state_(device, {.loss_scale = 4}), cuts_(cuts) {
+          DType working = DType::kF32, bool in_parts = false)
+      : device_(device), state_(device, {.loss_scale = 4}), cuts_(cuts), in_parts_(in_parts) {
     const Shape all{cuts.back()};
     const Tensor value = to_device(random_tensor(all, DType::kF32, 1), device);
     working_ = Tensor::zeros(test_memory(device), all, working, MemoryClass::kParameters);
@@ -91,13 +92,41 @@ class Subject {
     }
     state_.decide(squared_norm);
     const DeviceNumbers numbers(device_, {.lr = 1e-2});
-    optimizer_->step(test_stream(device_), shards_,
-                     {.numbers = numbers.get(), .state = state_.get()});
+    const StepInputs inputs{.numbers = numbers.get(), .state = state_.get()};
+    in_parts_ ? update_parts(inputs) : optimizer_->step(test_stream(device_), shards_, inputs);
+  }
+
+  void update_parts(const StepInputs& inputs) {
+    Stream& stream = test_stream(device_);
+    optimizer_->prepare(stream, inputs);
+    const StepState verdict = state_.read();
+    state_.write({});  // the inputs may change
+    std::vector<std::vector<Tensor>> arrays;
+    for (const Shard& shard : shards_) {
+      arrays.push_back({shard.value});
+    }
+    optimizer_->visit([&](std::string_view, size_t shard, const Tensor& state) {
+      arrays[shard].push_back(state);
+    });
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      std::vector<Tensor> elsewhere;
+      for (const Tensor& array : arrays[i]) {
+        elsewhere.push_back(copied(stream, array, test_memory(device_)));
+      }
+      Shard shard = shards_[i];
+      shard.value = elsewhere[0];
+      optimizer_->update(stream, shard, std::span(elsewhere).subspan(1));
+      for (size_t j = 0; j < arrays[i].size(); ++j) {
+        copy(stream, elsewhere[j], arrays[i][j]);
+      }
+    }
+    state_.write(verdict);
   }
 
   Device device_;
   DeviceState state_;
   std::vector<int64_t> cuts_;
+  bool in_parts_;
   Tensor working_;
   std::vector<Shard> shards_;
   std::unique_ptr<Optimizer> optimizer_;
@@ -204,6 +233,21 @@ void check_working_copy(const MakeOptimizer& make) {
         EXPECT_EQ(trained.working, values_of(rounded_to(f32_tensor(trained.value), working)))
             << name_of(working);
       }
+    }
+  });
+}
+
+void check_updates_of_one_shard(const MakeOptimizer& make) {
+  for_each_device([&](Device device) {
+    for (const DType working : {DType::kF32, DType::kBf16, DType::kFp16}) {
+      SCOPED_TRACE(name_of(working));
+      Subject at_once(make, device, kCuts, working), in_parts(make, device, kCuts, working, true);
+      for (Subject* subject : {&at_once, &in_parts}) {
+        subject->step(11);
+        subject->overflow();
+        subject->step(12);
+      }
+      expect_same(in_parts.outcome(), at_once.outcome());
     }
   });
 }

@@ -49,6 +49,9 @@ void check_working_copy(const MakeOptimizer& make);
 // A step whose gradients are not finite changes no bit of values, state and working copy, and does
 // not count as a step.
 void check_skipped_step_leaves_all_bits(const MakeOptimizer& make);
+// prepare() and update() give the bits of step(), also where the arrays of a shard are elsewhere
+// meanwhile.
+void check_updates_of_one_shard(const MakeOptimizer& make);
 // All devices give the results of the CPU.
 void check_devices_agree(const MakeOptimizer& make);
 // An optimizer refuses shards that it was not made for.

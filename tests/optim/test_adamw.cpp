@@ -40,6 +40,7 @@ TEST(AdamW, FourStepsOfPyTorch) {
 TEST(AdamW, CutsAndThreadsChangeNoBit) { check_cuts_and_threads_change_no_bit(adamw_with({})); }
 TEST(AdamW, WorkingCopyIsTheRoundedValue) { check_working_copy(adamw_with({})); }
 TEST(AdamW, ASkippedStepLeavesAllBits) { check_skipped_step_leaves_all_bits(adamw_with({})); }
+TEST(AdamW, UpdatesOneShard) { check_updates_of_one_shard(adamw_with({})); }
 TEST(AdamW, DevicesAgree) { check_devices_agree(adamw_with({})); }
 TEST(AdamW, RefusesOtherShards) { check_refuses_other_shards(adamw_with({})); }
 

@@ -52,6 +52,7 @@ TEST(Lion, EveryStepIsOneLearningRate) {
 TEST(Lion, CutsAndThreadsChangeNoBit) { check_cuts_and_threads_change_no_bit(lion_with({})); }
 TEST(Lion, WorkingCopyIsTheRoundedValue) { check_working_copy(lion_with({})); }
 TEST(Lion, ASkippedStepLeavesAllBits) { check_skipped_step_leaves_all_bits(lion_with({})); }
+TEST(Lion, UpdatesOneShard) { check_updates_of_one_shard(lion_with({})); }
 TEST(Lion, DevicesAgree) { check_devices_agree(lion_with({})); }
 TEST(Lion, RefusesOtherShards) { check_refuses_other_shards(lion_with({})); }
 

@@ -66,6 +66,7 @@ TEST_P(EverySgd, WorkingCopyIsTheRoundedValue) { check_working_copy(sgd_with(Get
 TEST_P(EverySgd, ASkippedStepLeavesAllBits) {
   check_skipped_step_leaves_all_bits(sgd_with(GetParam()));
 }
+TEST_P(EverySgd, UpdatesOneShard) { check_updates_of_one_shard(sgd_with(GetParam())); }
 TEST_P(EverySgd, DevicesAgree) { check_devices_agree(sgd_with(GetParam())); }
 TEST_P(EverySgd, RefusesOtherShards) { check_refuses_other_shards(sgd_with(GetParam())); }
 

@@ -57,7 +57,7 @@ bool train() {
   TrainingStep training(
       model, data, stream, memory, memory,
       {.batch = {.global_batch = kSamples, .given_micro_batch = 0, .ranks = data.size()},
-       .optimizer = [](std::span<const Shard> shards, Memory& optimizer_memory) {
+       .optimizer = [](std::span<const Shard> shards, const OptimizerMemory& optimizer_memory) {
          return make_optimizer(AdamWOptions{}, shards, optimizer_memory);
        }});
   training.store().values.initialize(/*seed=*/1);

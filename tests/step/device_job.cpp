@@ -1,5 +1,3 @@
-#include "tests/step/device_job.h"
-
 #include <algorithm>
 #include <limits>
 #include <ostream>
@@ -13,6 +11,7 @@
 #include "src/core/ignore_target.h"
 #include "src/device/copy.h"
 #include "src/device/cuda.h"
+#include "tests/step/device_job.h"
 #include "tests/support/harness.h"
 #include "tests/support/mpi_world.h"
 
@@ -103,7 +102,7 @@ TrainingStep::Options options_of(const Plan& plan, int ranks) {
                     .dtype = plan.dtype,
                     .wire_dtype = plan.wire,
                     .gather_int8 = plan.gather_int8},
-          .optimizer = [](std::span<const Shard> shards, Memory& memory) {
+          .optimizer = [](std::span<const Shard> shards, const OptimizerMemory& memory) {
             return make_optimizer(AdamWOptions{.weight_decay = 0.1}, shards, memory);
           }};
 }

@@ -63,13 +63,14 @@ std::vector<double> trained(int64_t accumulation, bool exact, bool recompute, in
   Memory memory(test_stream());
   Group data(world.control(), world.collectives(), memory, nodes_of(world.control(), "host", 0));
   OneNorm model;
-  TrainingStep training(model, data, test_stream(), memory, memory,
-                        {.batch = batch,
-                         .recompute = recompute,
-                         .exact = exact,
-                         .optimizer = [](std::span<const Shard> shards, Memory& memory_of_state) {
-                           return make_optimizer(AdamWOptions{}, shards, memory_of_state);
-                         }});
+  TrainingStep training(
+      model, data, test_stream(), memory, memory,
+      {.batch = batch,
+       .recompute = recompute,
+       .exact = exact,
+       .optimizer = [](std::span<const Shard> shards, const OptimizerMemory& memory_of_state) {
+         return make_optimizer(AdamWOptions{}, shards, memory_of_state);
+       }});
   training.store().values.initialize(1);
   for (int64_t step = 0; step < steps; ++step) {
     const int64_t first = (step * world.size() + world.rank()) * accumulation;

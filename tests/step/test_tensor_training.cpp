@@ -59,7 +59,7 @@ class TensorTraining : public ::testing::Test {
          .exact = plan.exact,
          .clip_norm = 0.5,
          .store = plan.store,
-         .optimizer = [](std::span<const Shard> shards, Memory& state) {
+         .optimizer = [](std::span<const Shard> shards, const OptimizerMemory& state) {
            return make_optimizer(AdamWOptions{.weight_decay = 0.1}, shards, state);
          }});
     training.store().values.initialize(1);

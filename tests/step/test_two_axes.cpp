@@ -61,7 +61,7 @@ class TwoAxes : public ::testing::Test {
          .exact = exact,
          .clip_norm = 0.5,
          .store = store,
-         .optimizer = [](std::span<const Shard> shards, Memory& state) {
+         .optimizer = [](std::span<const Shard> shards, const OptimizerMemory& state) {
            return make_optimizer(AdamWOptions{.weight_decay = 0.1}, shards, state);
          }});
     training.store().values.initialize(1);

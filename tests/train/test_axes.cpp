@@ -23,7 +23,7 @@ struct CutJob {
         training(model, {mesh.stage(), mesh.data(), mesh.tensor()}, test_stream(), memory, memory,
                  {.batch = {CutMlp::kBatch, 2, mesh.size(Axis::kData)},
                   .store = {.zero = zero},
-                  .optimizer = [](std::span<const Shard> shards, Memory& state) {
+                  .optimizer = [](std::span<const Shard> shards, const OptimizerMemory& state) {
                     return make_optimizer(AdamWOptions{.weight_decay = 0.1}, shards, state);
                   }}) {
     training.store().values.initialize(1);

@@ -49,7 +49,7 @@ class Steps {
         .attention = bench.options.attention,
         .clip_norm = model.transformer ? 1.0 : 0.0,
         .store = {.dtype = bench.options.precision}};
-    options.optimizer = [&](std::span<const Shard> shards, Memory& memory) {
+    options.optimizer = [&](std::span<const Shard> shards, const OptimizerMemory& memory) {
       return model.transformer
                  ? make_optimizer(AdamWOptions{.weight_decay = 0.1}, shards, memory)
                  : make_optimizer(SgdOptions{.momentum = 0.9, .weight_decay = 0.1}, shards, memory);

@@ -98,7 +98,7 @@ void add_calls_of_step(Calls& calls, Model& model, const Input& input, DType dty
        .exact = exact,
        .clip_norm = 1,
        .store = {.bucket_bytes = 1 << 20, .dtype = dtype},
-       .optimizer = [](std::span<const Shard> shards, Memory& of_state) {
+       .optimizer = [](std::span<const Shard> shards, const OptimizerMemory& of_state) {
          return make_optimizer(AdamWOptions{}, shards, of_state);
        }});
   training.store().values.initialize(1);
