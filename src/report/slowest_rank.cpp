@@ -17,7 +17,7 @@ constexpr size_t kNumbers = kPhases + 1;
 }  // namespace
 
 double RankTime::own() const {
-  return of(Phase::kCompute) + of(Phase::kData) + of(Phase::kOptimizer);
+  return of(Phase::kCompute) + of(Phase::kData) + of(Phase::kOptimizer) + of(Phase::kCopy);
 }
 
 std::vector<RankTime> gather_times(Control& job, const RankTime& own) {

@@ -21,7 +21,7 @@ struct RankTime {
   PhaseSeconds parts{};  // the same, kSaving and kElsewhere on top
 
   double of(Phase phase) const { return parts[static_cast<size_t>(phase)]; }
-  // What is the rank's own: computing, waiting for data, the optimizer.
+  // What is the rank's own: computing, waiting for data and for copies, the optimizer.
   double own() const;
 };
 

@@ -10,7 +10,7 @@ namespace tandem {
 
 std::string_view name_of(Phase phase) {
   constexpr std::array<std::string_view, kPhases> kNames = {
-      "compute", "communication", "data", "optimizer", "saving", "elsewhere"};
+      "compute", "communication", "data", "optimizer", "saving", "elsewhere", "copy"};
   return kNames[static_cast<size_t>(phase)];
 }
 
@@ -41,13 +41,13 @@ Phase Timeline::mark(Stream& compute, Phase phase) {
   return std::exchange(phase_, phase);
 }
 
-void Timeline::wait(Stream& compute, const Event& communication) {
-  during(compute, Phase::kCommunication, [&] { compute.wait(communication); });
+void Timeline::wait(Stream& compute, const Event& event, Phase phase) {
+  during(compute, phase, [&] { compute.wait(event); });
 }
 
-void Timeline::wait(Stream& compute, std::optional<Event>& communication) {
-  if (communication) {
-    wait(compute, *std::exchange(communication, std::nullopt));
+void Timeline::wait(Stream& compute, std::optional<Event>& event, Phase phase) {
+  if (event) {
+    wait(compute, *std::exchange(event, std::nullopt), phase);
   }
 }
 

@@ -27,11 +27,13 @@ enum class Phase : uint8_t {
   kOptimizer,      // the verdict on the gradient, and the update
   kSaving,         // a checkpoint holds up training
   kElsewhere,      // validation, and what else belongs to no step
+  kCopy,           // waiting for an offloaded update, or for copies between host and device
 };
-inline constexpr size_t kPhases = 6;
-// All but kElsewhere. Those before kSaving make up a step.
-inline constexpr std::array kStepPhases = {Phase::kCompute, Phase::kCommunication, Phase::kData,
-                                           Phase::kOptimizer, Phase::kSaving};
+inline constexpr size_t kPhases = 7;
+// All but kElsewhere. All but kSaving make up a step.
+inline constexpr std::array kStepPhases = {Phase::kCompute, Phase::kCommunication,
+                                           Phase::kData,    Phase::kOptimizer,
+                                           Phase::kCopy,    Phase::kSaving};
 using PhaseSeconds = std::array<double, kPhases>;
 std::string_view name_of(Phase phase);  // "compute", "communication", ...
 
@@ -61,10 +63,10 @@ class Timeline {
   Phase enter(Stream& compute, Phase phase);
   // From now on, time belongs to this range of the same phase.
   void enter_range(Stream& compute, const std::string& range);
-  // compute.wait(communication), as kCommunication. On the CPU it blocks the host.
-  void wait(Stream& compute, const Event& communication);
+  // compute.wait(event), as `phase`. On the CPU it blocks the host.
+  void wait(Stream& compute, const Event& event, Phase phase = Phase::kCommunication);
   // The same, once for each event: if there is one, waits and takes it away.
-  void wait(Stream& compute, std::optional<Event>& communication);
+  void wait(Stream& compute, std::optional<Event>& event, Phase phase = Phase::kCommunication);
   // Runs work() and returns its result; its time belongs to `phase`. Phases inside kSaving and
   // kElsewhere belong to these.
   template <class F>

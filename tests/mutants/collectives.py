@@ -107,7 +107,7 @@ MUTANTS = [
            "if (failed != outcomes.end()) {", "if (failed == outcomes.begin()) {",
            ["comm.mpi_collectives_np2"]),
     Mutant("timeline: waiting for others is computing", "src/trace/timeline.cpp",
-           "during(compute, Phase::kCommunication, [&] { compute.wait(communication); });", "compute.wait(communication);",
+           "during(compute, phase, [&] { compute.wait(event); });", "compute.wait(event), static_cast<void>(phase);",
            ["comm.timeline"]),
     Mutant("timeline: what a save waits for counts as part of the step", "src/trace/timeline.h",
            "if (phase_ == Phase::kSaving || phase_ == Phase::kElsewhere) {", "if (false) {", ["comm.timeline"]),

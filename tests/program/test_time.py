@@ -15,7 +15,7 @@ import tandem_program
 from tandem_program import MPI_ENV, OK, Workspace, metrics
 
 DEVICE = os.environ.get("TANDEM_TIME_DEVICE", "cpu")
-PARTS = ["compute_ms", "communication_ms", "data_ms", "optimizer_ms"]
+PARTS = ["compute_ms", "communication_ms", "data_ms", "optimizer_ms", "copy_ms"]
 MODEL = ["--model.layers", "2", "--model.heads", "2", "--model.width", "32", "--model.context", "16", "--run.device", DEVICE,
          "--dist.backend", "mpi", "--train.log_every", "1"]
 

@@ -27,7 +27,8 @@ constexpr int kSteps = 0, kCompute = 1, kControl = 2, kFirstOther = 3;
 bool is_computing(Phase phase) { return phase == Phase::kCompute || phase == Phase::kOptimizer; }
 
 std::string name_of(const Trace::Piece& piece) {
-  const bool waits = piece.phase == Phase::kCommunication || piece.phase == Phase::kData;
+  const bool waits = piece.phase == Phase::kCommunication || piece.phase == Phase::kData ||
+                     piece.phase == Phase::kCopy;
   return waits || piece.range.empty() ? std::string(name_of(piece.phase)) : piece.range;
 }
 
@@ -193,7 +194,8 @@ void take(const Json& event, int64_t base, Trace& trace) {
   if (args.contains("step")) {
     Trace::Step& step = trace.steps.emplace_back(args.at("step").get<int64_t>(), span);
     for (size_t i = 0; i < kPhases; ++i) {
-      step.parts[i] = args.at("seconds").at(name_of(static_cast<Phase>(i))).get<double>();
+      // Older traces do not have all parts.
+      step.parts[i] = args.at("seconds").value(name_of(static_cast<Phase>(i)), 0.0);
     }
   } else if (args.contains("phase")) {
     trace.pieces.push_back({span, phase_of(args.at("phase").get<int64_t>()), args.at("range")});
