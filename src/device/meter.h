@@ -39,6 +39,7 @@ struct Speed {
   double flops_per_s = 1, bytes_per_s = 1;
   double launch_s = 0;               // overhead of a call of kernels
   double attention_flops_per_s = 1;  // forward and backward together
+  double host_bytes_per_s = 1;       // between host and device, each way
 };
 
 // The meter of a dry stream. It runs no kernels: a clock advances by the time that they would take.

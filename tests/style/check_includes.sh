@@ -10,7 +10,9 @@ allowed='
 src/device:                 src/core
 src/device/ranks:           src/core src/device
 src/kernels:                src/core src/device
-src/product src/autograd:   src/core src/device src/kernels
+src/device/host:            src/core src/device
+src/product:                src/core src/device src/kernels
+src/autograd:               src/core src/device src/device/host src/kernels
 src/trace:                  src/core src/device src/device/ranks src/kernels
 layers/activation layers/add layers/batchnorm2d layers/embedding layers/pool2d layers/shortcut:
                             src/autograd src/device src/kernels
@@ -40,7 +42,7 @@ src/data:                   src/core src/device src/io src/io/hdf5
 src/data/bpe:               src/core src/io src/data
 src/prepare:                src/core src/io src/io/hdf5 src/data src/data/bpe
 src/options:                src/core src/data
-src/step:                   src/core src/device src/device/ranks src/trace src/kernels src/autograd src/data src/options layers/batchnorm2d
+src/step:                   src/core src/device src/device/host src/device/ranks src/trace src/kernels src/autograd src/data src/options layers/batchnorm2d
                             layers/image_input layers/models comm/sharding comm/sharding/exact optim
 src/settings:               src/core src/device src/data src/stop src/options src/step layers/attention layers/models optim
 src/machine:                src/core src/device src/device/ranks src/product src/autograd src/io layers/attention comm comm/transport
