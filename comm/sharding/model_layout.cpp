@@ -90,7 +90,7 @@ void ModelLayout::bind(int64_t bucket, const Tensor& flat, Tensor Parameter::*vi
   }
 }
 
-std::vector<ModelLayout::Run> ModelLayout::runs() const {
+std::vector<ModelLayout::Run> ModelLayout::runs(int64_t most) const {
   std::vector<Run> runs;
   for (int64_t i = 0; i < buckets(); ++i) {
     const Bucket& all = bucket(i);
@@ -98,8 +98,10 @@ std::vector<ModelLayout::Run> ModelLayout::runs() const {
       const Range group =
           decay ? Range{all.range.begin, all.first_plain} : Range{all.first_plain, all.range.end};
       const Range range = intersection(group, places_[i].state());
-      if (range.count() > 0 && !all.frozen) {
-        runs.push_back({.bucket = i, .range = range, .decay = decay});
+      for (int64_t at = range.begin; at < range.end && !all.frozen;) {
+        const int64_t end = range.end - at > most ? at + most : range.end;
+        runs.push_back({.bucket = i, .range = {at, end}, .decay = decay});
+        at = end;
       }
     }
   }

@@ -14,11 +14,12 @@ class OptimizerShards {
  public:
   // The shards are views of the memory of `values` and `gradients`, which must outlive this.
   OptimizerShards(const ModelLayout& layout, const ParamValues& values,
-                  const GradientSync& gradients);
+                  const GradientSync& gradients, const StoreOptions& options);
 
-  // At most two per bucket: parameters with weight decay, and those without. Frozen ones are in
-  // none.
+  // In the order of buckets: parameters with weight decay, then those without. What is offloaded is
+  // cut to fit into a HostWindow. Frozen parameters are in none.
   std::span<const Shard> all() const { return shards_; }
+  int64_t bucket(size_t shard) const { return runs_[shard].bucket; }
   // The runs of parameters in all()[shard], without padding. in_flat counts from the shard's start.
   std::vector<Extent> extents(size_t shard) const { return extents_of(shard, false); }
   // Those that this rank writes to a checkpoint: over all ranks, every element exactly once.

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/device/copy.h"
 #include "src/device/profiler_range.h"
 #include "src/kernels/convert.h"
 
 namespace tandem {
 
 ParamValues::ParamValues(const ModelLayout& layout, Stream& stream, Memory& memory,
-                         const StoreOptions& options)
+                         const StoreOptions& options, Memory* host)
     : layout_(layout), stream_(stream), scratch_(memory.scratch()), options_(options) {
   const auto has_copy = [&](int64_t bucket) {
     const BucketPlace& place = layout_.place(bucket);
@@ -23,7 +24,10 @@ ParamValues::ParamValues(const ModelLayout& layout, Stream& stream, Memory& memo
     masters += has_copy(i) ? layout_.place(i).state().count() : 0;
   }
   Carver all_values(memory, values, dtype(), MemoryClass::kParameters);
-  Carver all_masters(memory, masters, DType::kF32, MemoryClass::kMasters);
+  // Masters of f32 values are gathered in eight bits, which the device does.
+  const bool are_on_host = options_.offload_run > 0 && dtype() != DType::kF32;
+  require(host || !are_on_host, "ParamValues: no host memory to offload to");
+  Carver all_masters(are_on_host ? *host : memory, masters, DType::kF32, MemoryClass::kMasters);
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     const BucketPlace& place = layout_.place(i);
     BucketMemory& bucket = buckets_.emplace_back();
@@ -56,8 +60,10 @@ void ParamValues::initialize(uint64_t seed) {
     const Range state = layout_.place(segment.bucket).state();
     const Range here = intersection({segment.offset, segment.offset + segment.count}, state);
     if (here.count() > 0) {
-      copy_rounded(stream_, slice_of(start.value, segment.offset, here),
-                   slice_of(buckets_[segment.bucket].masters, state.begin, here));
+      const Tensor masters = slice_of(buckets_[segment.bucket].masters, state.begin, here);
+      Stream host_stream = Stream::compute(Device::kCpu);
+      copy_rounded(masters.device() == Device::kCpu ? host_stream : stream_,
+                   slice_of(start.value, segment.offset, here), masters);
     }
   }
   publish();
@@ -66,37 +72,63 @@ void ParamValues::initialize(uint64_t seed) {
 void ParamValues::publish() {
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     if (const Tensor rounded = working(i)) {
-      convert(stream_, buckets_[i].masters, rounded);
+      round(buckets_[i].masters, rounded);
     }
   }
   outdate();
+}
+
+// Masters that rest on the host come to the device in parts.
+void ParamValues::round(const Tensor& masters, const Tensor& rounded) {
+  if (masters.device() == rounded.device()) {
+    return convert(stream_, masters, rounded);
+  }
+  for (int64_t at = 0; at < masters.elements(); at += options_.offload_run) {
+    const int64_t count = std::min(options_.offload_run, masters.elements() - at);
+    const Tensor here = Tensor::empty(scratch_, {count}, DType::kF32, MemoryClass::kStaging);
+    copy(stream_, masters.slice(at, count), here);
+    convert(stream_, here, rounded.slice(at, count));
+  }
+}
+
+void ParamValues::outdate(Update update) {
+  are_outdated_ = true;
+  update_ = std::move(update);
 }
 
 void ParamValues::gather() {
   if (!std::exchange(are_outdated_, false)) {
     return;
   }
-  const Event written = stream_.record();
+  const Update update = std::exchange(update_, {});
+  const Event now = stream_.record();
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     BucketMemory& memory = buckets_[i];
+    memory.late = update && !layout_.bucket(i).frozen ? std::optional(update(i)) : std::nullopt;
+    memory.updated = memory.late;
     if (layout_.place(i).shards_values()) {
       memory.gathered = Tensor();  // from before the update
     } else if (layout_.place(i).shards_state()) {
-      start_gather(i, memory.values, written);
+      start_gather(i, memory.values, memory.updated.value_or(now));
       if (!options_.overlap) {
-        timeline_.wait(stream_, memory.arrive);
+        await(memory);
       }
     }
   }
 }
 
-void ParamValues::start_gather(int64_t bucket, const Tensor& whole, const Event& written) {
+void ParamValues::await(BucketMemory& bucket) {
+  timeline_.wait(stream_, bucket.updated, Phase::kCopy);
+  timeline_.wait(stream_, bucket.arrive);
+}
+
+void ParamValues::start_gather(int64_t bucket, const Tensor& whole, const Event& ready) {
   const ProfilerRange range(str("values of bucket ", bucket));
   BucketMemory& memory = buckets_[bucket];
   const Tensor narrow = working(bucket);
   const Tensor part = narrow ? narrow : memory.masters;
   const Group& group = layout_.group(bucket);
-  group.stream().wait(written);
+  group.stream().wait(ready);
   redistribute(group, {Placement::kSharded, part}, {Placement::kReplicated, whole},
                options_.gather_int8 ? EightBits(BlockRounding{}) : EightBits());
   memory.arrive = group.stream().record();
@@ -104,7 +136,7 @@ void ParamValues::start_gather(int64_t bucket, const Tensor& whole, const Event&
 
 void ParamValues::await_all() {
   for (BucketMemory& memory : buckets_) {
-    timeline_.wait(stream_, memory.arrive);
+    await(memory);
   }
 }
 
@@ -114,6 +146,9 @@ void ParamValues::fetch(int64_t block) {
     if (layout_.place(bucket).shards_values() && !memory.gathered) {
       memory.gathered = Tensor::empty(scratch_, {layout_.bucket(bucket).range.count()}, dtype(),
                                       MemoryClass::kStaging);
+      if (memory.late) {
+        layout_.group(bucket).stream().wait(*memory.late);
+      }
       start_gather(bucket, memory.gathered, stream_.record());
     }
   }
@@ -142,7 +177,7 @@ void ParamValues::drop_all_but(int64_t block, int64_t next) {
   for (int64_t i = 0; i < layout_.buckets(); ++i) {
     const int64_t owner = layout_.bucket(i).first_block;
     if (buckets_[i].gathered && owner != block && owner != next) {
-      timeline_.wait(stream_, buckets_[i].arrive);
+      await(buckets_[i]);
       buckets_[i].gathered = Tensor();
     }
   }
@@ -157,7 +192,7 @@ void ParamValues::acquire(Context&, BlockId block, Pass pass) {
     fetch(block);
   }
   for (const int64_t bucket : layout_.flat().buckets_of(block)) {
-    timeline_.wait(stream_, buckets_[bucket].arrive);
+    await(buckets_[bucket]);
     if (layout_.place(bucket).shards_values()) {
       layout_.bind(bucket, buckets_[bucket].gathered, &Parameter::value);
     }

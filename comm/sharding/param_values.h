@@ -10,6 +10,7 @@
 // and stays zero, and so do the padding rows of classes, because their gradient is zero.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -22,17 +23,21 @@ namespace tandem {
 
 class ParamValues final : public Gate {
  public:
-  // `stream`: the compute stream. All references must outlive this.
+  // `stream`: the compute stream. `host`: page-locked memory, for options.offload_run. All
+  // references must outlive this.
   ParamValues(const ModelLayout& layout, Stream& stream, Memory& memory,
-              const StoreOptions& options);
+              const StoreOptions& options, Memory* host = nullptr);
 
   // Each rank fills what it keeps: a pure function of the seed and the parameters' names.
   void initialize(uint64_t seed);
   // Call after masters were written from outside: rounds them into the values.
   void publish();
-  // Call after the optimizer. The values are then not whole, as after initialize() and publish(),
-  // and gather() must come before the next block begins.
-  void outdate() { are_outdated_ = true; }
+  // Updates masters and values of a bucket, and returns when they are written.
+  using Update = std::function<Event(int64_t bucket)>;
+  // Call after the optimizer, or leave the update to gather(), which calls it for each trained
+  // bucket, in their order. The values are then not whole, as after initialize() and publish(), and
+  // gather() must come before the next block begins.
+  void outdate(Update update = {});
   // Collective. Starts to gather the values on all ranks, in the order in which a forward pass
   // needs them; does nothing if they are whole. A block waits for its values when it begins.
   void gather();
@@ -44,7 +49,8 @@ class ParamValues final : public Gate {
   // Blocks communicate when they begin.
   bool is_collective() const override { return next_sharded(-1, Pass::kForward) >= 0; }
 
-  // The range place(bucket).state(): f32 masters; of a frozen bucket its values, in their dtype.
+  // The range place(bucket).state(): f32 masters, on the host if those of 16-bit values are
+  // offloaded; of a frozen bucket its values, in their dtype.
   const Tensor& masters(int64_t bucket) const { return buckets_[bucket].masters; }
   // The values of the same range in bf16 or fp16, which an optimizer writes; empty if they are f32.
   Tensor working(int64_t bucket) const;
@@ -67,15 +73,19 @@ class ParamValues final : public Gate {
 
  private:
   struct BucketMemory {
-    Tensor values;                // place.values(); the compute dtype
-    Tensor masters;               // place.state(); a view of `values`, unless these are a copy
-    Tensor gathered;              // the whole bucket of sharded values: from fetch to release
-    std::optional<Event> arrive;  // the communication that brings the values
+    Tensor values;                 // place.values(); the compute dtype
+    Tensor masters;                // place.state(); a view of `values`, unless these are a copy
+    Tensor gathered;               // the whole bucket of sharded values: from fetch to release
+    std::optional<Event> late;     // the last update of the values, if gather() has made it
+    std::optional<Event> updated;  // that update, until the compute stream waits for it
+    std::optional<Event> arrive;   // the communication that brings the values
   };
 
   Tensor state_in(int64_t bucket, const Tensor& values) const;
+  void round(const Tensor& masters, const Tensor& rounded);
   std::vector<Weights> weights_here(bool only_saved) const;
-  void start_gather(int64_t bucket, const Tensor& whole, const Event& written);
+  void start_gather(int64_t bucket, const Tensor& whole, const Event& ready);
+  void await(BucketMemory& bucket);
   void fetch(int64_t block);
   void drop_all_but(int64_t block, int64_t next);
   bool has_sharded(int64_t block) const;
@@ -87,6 +97,7 @@ class ParamValues final : public Gate {
   StoreOptions options_;
   std::vector<BucketMemory> buckets_;
   bool are_outdated_ = false;  // since the last gather()
+  Update update_;              // which gather() must still call
   Timeline timeline_;
 };
 

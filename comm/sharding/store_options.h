@@ -21,6 +21,9 @@ struct StoreOptions {
   DType dtype = DType::kF32;       // of parameter values: f32, bf16, fp16
   DType wire_dtype = DType::kF32;  // of gradients between ranks: f32, bf16, int8
   bool gather_int8 = false;        // values are gathered in blocks of eight bits
+  // 0: all is on the device. Otherwise masters of 16-bit values and the optimizer's state rest on
+  // the host, and an update brings this many elements to the device at a time.
+  int64_t offload_run = 0;
   // 0: floating-point sums. Otherwise exact sums (exact/exact_sums.h), and the number of
   // micro-batches of all ranks in a step.
   int64_t exact_micro_batches = 0;
