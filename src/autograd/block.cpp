@@ -5,6 +5,7 @@
 
 #include "src/autograd/say_where.h"
 #include "src/autograd/tape.h"
+#include "src/device/host/stack.h"
 #include "src/device/profiler_range.h"
 
 namespace tandem {
@@ -44,12 +45,15 @@ struct SegmentOp final : Op {
   explicit SegmentOp(BlockId block_id) : id(block_id) {}
   BlockId id;
   BlockBody body;
-  std::vector<Tensor> x;                            // all that is kept of the forward pass
+  std::vector<Tensor> x;  // all that is kept of the forward pass, unless context.parked has it
   std::vector<std::shared_ptr<GradSlot>> gradient;  // one for each result; null: not wanted
   std::vector<Parameter*> held;  // holds one use of each until the segment is differentiated
 
   std::string_view name() const override { return "segment"; }
   void backward(Context& context, Tensor&) override {
+    if (context.parked) {
+      x = context.parked->pop();
+    }
     std::vector<Tensor> dy, row_sums;
     for (const std::shared_ptr<GradSlot>& slot : gradient) {
       dy.push_back(slot ? std::exchange(slot->grad, Tensor()) : Tensor());
@@ -96,6 +100,9 @@ Flow run_segment(Context& context, BlockId id, const BlockBody& body, const Flow
     op->body = body;
     for (const Variable& input : x) {
       op->x.push_back(input.value());
+    }
+    if (context.parked) {
+      context.parked->push(std::exchange(op->x, {}));
     }
     context.tape->record_segment(std::move(op), x, y, id);
   }

@@ -24,7 +24,7 @@ struct Block : BlockParameters {
 // after. With context.recompute the tape keeps only x, and backward runs the body again (Chen et
 // al. 2016, "Training deep nets with sublinear memory cost"). The bits are the same, because every
 // op is deterministic and random numbers depend on the sample, not on the call. Blocks do not nest.
-// Call backward with a context that has the same gate.
+// Call backward with a context that has the same gate and the same `parked`.
 Flow run_block(Context& context, BlockId id, const BlockBody& body, Flow x);
 
 // Runs a model's blocks one after the other; a block's id is its position. The last block, the

@@ -14,6 +14,7 @@ namespace tandem {
 
 class Collectives;
 class Gate;
+class HostStack;
 class Tape;
 
 // Which rows of a batch of sequences [batch, length] the activations between blocks have. Ranks
@@ -41,6 +42,8 @@ struct Context {
   bool recomputing = false;  // forward runs again inside backward: do not count statistics twice
   Gate* gate = nullptr;      // called around each block; null: parameters are always in memory
   bool recompute = false;    // keep only a block's inputs, and recompute the rest in backward
+  // Where such inputs wait for backward; null: in the memory of the device.
+  HostStack* parked = nullptr;
   AttentionKernels attention = AttentionKernels::kAuto;
   Collectives* tensor = nullptr;  // the ranks that hold other slices of layers; null: none
   BatchRows rows{};               // of a model that reads sequences
