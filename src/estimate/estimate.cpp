@@ -84,7 +84,7 @@ class DryRun {
   DryRun(const Config& config, const DatasetInfo& data, const Job& job, int rank, int64_t most = 0)
       : job_(job),
         rank_(rank),
-        has_copy_(config.checkpoint.async || job.hardware.device != Device::kCpu),
+        copies_apart_(config.checkpoint.async),
         stream_(Stream::dry(job.hardware.device, job.hardware.speed)),
         memory_(stream_),
         host_(Stream::dry(Device::kCpu, {})),
@@ -131,9 +131,11 @@ class DryRun {
     run_first_steps();
     return memory_.total().peak_bytes;
   }
-  // On a CPU, a save that training waits for needs no copy.
   int64_t checkpoint_bytes() {
-    return has_copy_ ? snapshot_bytes(training_.store(), training_.optimizer(), *model_, rank_) : 0;
+    return snapshot_bytes(training_.store(), training_.optimizer(), *model_, rank_, copies_apart_);
+  }
+  int64_t host_bytes() const {
+    return stream_.device() == Device::kCpu ? 0 : offloaded_bytes(staging_);
   }
   double flops_per_sample() const { return model_->flops_per_sample(); }
 
@@ -193,7 +195,7 @@ class DryRun {
 
   const Job& job_;
   int rank_;
-  bool has_copy_;
+  bool copies_apart_;
   Stream stream_;
   Memory memory_;
   Stream host_;

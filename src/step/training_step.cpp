@@ -47,7 +47,7 @@ TrainingStep::TrainingStep(Model& model, const ModelGroups& groups, Stream& stre
   const BatchPlan& batch = options_.batch;
   options_.store.exact_micro_batches = options.exact ? batch.micro_batches() : 0;
   store_ = std::make_unique<ParamStore>(parameters_by_block(model), groups, stream, memory,
-                                        options_.store);
+                                        options_.store, &staging);
   statistics_ =
       std::make_unique<BatchStatistics>(model, stream, memory, options_.store.exact_micro_batches);
   record_ = std::make_unique<StepRecord>(
@@ -58,7 +58,18 @@ TrainingStep::TrainingStep(Model& model, const ModelGroups& groups, Stream& stre
           .samples = batch.micro_batch(),
           .first_sample = batch.first_sample(groups.island(), groups.data.rank())},
       verdict_);
-  optimizer_ = options.optimizer(store_->shards.all(), memory);
+  optimizer_ = options.optimizer(store_->shards.all(),
+                                 {memory, options_.store.offload_run > 0 ? staging : memory});
+  if (options_.store.offload_run > 0 && OffloadedUpdate::is_needed(*store_, *optimizer_)) {
+    require(!options_.graph && !groups.islands,
+            "TrainingStep: an offloaded update is neither in a graph nor on islands");
+    offloaded_.emplace(*store_, *optimizer_, stream, memory);
+  }
+  if (options.parks_inputs && options.recompute) {
+    require(!options_.graph, "TrainingStep: inputs that wait on the host are not in a graph");
+    parked_.emplace(stream, scratch_, staging,
+                    [this](const Event& event) { timeline().wait(stream_, event, Phase::kCopy); });
+  }
   if (groups.islands) {
     make_islands();
   }
@@ -114,10 +125,26 @@ void TrainingStep::enqueue(const Input& input) {
     const ProfilerRange range("optimizer");
     record_->decide(stream_);
     statistics_->update(record_->state(), options_.batch.micro_batches());
-    optimizer_->step(stream_, store_->shards.all(),
-                     {.numbers = record_->numbers(), .state = record_->state()});
+    update();
   });
-  store_->values.outdate();
+}
+
+void TrainingStep::update() {
+  const StepInputs inputs{.numbers = record_->numbers(), .state = record_->state()};
+  if (offloaded_) {
+    optimizer_->prepare(stream_, inputs);
+    store_->values.outdate([this](int64_t bucket) { return offloaded_->update(bucket); });
+  } else {
+    optimizer_->step(stream_, store_->shards.all(), inputs);
+    store_->values.outdate();
+  }
+}
+
+void TrainingStep::settle() {
+  store_->values.gather();
+  if (offloaded_) {
+    timeline().wait(stream_, offloaded_->rest(), Phase::kCopy);
+  }
 }
 
 void TrainingStep::launch(const Input& input) {
@@ -198,6 +225,7 @@ bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
                   .training = true,
                   .gate = check_ ? static_cast<Gate*>(&*check_) : &store_->gradients,
                   .recompute = options_.recompute,
+                  .parked = parked_ ? &*parked_ : nullptr,
                   .attention = options_.attention,
                   .tensor = groups_.exchange()};
   if (check_) {
@@ -206,6 +234,12 @@ bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
   const DeviceBatch batch = input.batch(micro_step);
   store_->gradients.begin_backward(micro_step + 1 == micro_steps(), context.numbers);
   const Variable losses = model_.loss(context, batch.input, batch.targets).losses;
+  if (offloaded_) {
+    store_->values.await_all();  // then all updates have read the gradients of the step before
+    if (micro_step + 1 == micro_steps()) {
+      offloaded_->prefetch();
+    }
+  }
   if (check_) {
     check_->see_loss(losses.value());
   }

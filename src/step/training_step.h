@@ -14,10 +14,12 @@
 #include "layers/models/model.h"
 #include "src/autograd/tape.h"
 #include "src/device/graph.h"
+#include "src/device/host/stack.h"
 #include "src/step/batch_statistics.h"
 #include "src/step/device_batch.h"
 #include "src/step/island_sync.h"
 #include "src/step/lost_step.h"
+#include "src/step/offloaded_update.h"
 #include "src/step/step_record.h"
 #include "src/step/training_step_options.h"
 
@@ -43,13 +45,20 @@ class TrainingStep {
 
   // Collective. Enqueues a whole step; with exact sums it waits for the verdict on them. It begins
   // with the gathering of the values that were written before it, and leaves those that it updates
-  // to the next one: whoever else wants to read them calls ParamValues::gather() first.
+  // to the next one: whoever else wants to read them calls settle() first.
   //
   // With options.graph the first step is enqueued like that, the second is captured, and it and
   // later ones are launches of this graph. Then all of the scratch memory must be free, and
   // input.batch() must return the same tensors in each step, others for each micro-step. Steps that
   // are traced, metered or run again stay outside the graph.
   void run(const Input& input);
+  // Collective. Ends what steps have left to the next one, but for what IslandSync does: later work
+  // of the compute stream sees masters and state, and forward passes find the values.
+  void settle();
+  // Copied to the device so far, for options.store.offload_run and options.parks_inputs.
+  int64_t offloaded_bytes() const {
+    return (offloaded_ ? offloaded_->bytes() : 0) + (parked_ ? parked_->bytes() : 0);
+  }
   // What the islands exchange; null if there is one. The caller tells it when a step has ended.
   IslandSync* islands() { return islands_ ? &*islands_ : nullptr; }
   // Collective. Runs a step that halted training once more, with the same input, and says where it
@@ -89,6 +98,7 @@ class TrainingStep {
   };
 
   void make_islands();
+  void update();
   void send(const Input& input);
   void enqueue(const Input& input);
   void launch(const Input& input);
@@ -109,6 +119,8 @@ class TrainingStep {
   std::unique_ptr<BatchStatistics> statistics_;
   std::unique_ptr<StepRecord> record_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::optional<OffloadedUpdate> offloaded_{};
+  std::optional<HostStack> parked_{};
   std::optional<IslandSync> islands_{};
   std::optional<FiniteCheck> check_{};  // while a lost step is run again
   bool has_run_ = false;

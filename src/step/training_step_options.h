@@ -19,6 +19,7 @@ struct TrainingStepOptions {
   BatchPlan batch{};             // over the ranks of the data group
   int64_t most_micro_steps = 0;  // an estimate runs no more of those in `batch`; 0: all
   bool recompute = false;        // blocks run again in the backward pass
+  bool parks_inputs = false;     // on a GPU, with recompute: blocks' inputs wait on the host
   bool graph = false;            // on a GPU, a step is one CUDA graph
   AttentionKernels attention = AttentionKernels::kAuto;
   bool halts = false;    // as in StepOptions

@@ -348,7 +348,7 @@ void Trainer::rest() {
     end_lost();
   }
   islands_->settle(state_);
-  training_->store().values.gather();
+  training_->settle();
 }
 
 void Trainer::validate() {

@@ -76,14 +76,19 @@ std::vector<Slab> owned_slabs(const ParamStore& store, const Optimizer& optimize
   return slabs;
 }
 
+bool needs_copy(const Tensor& data, bool apart) {
+  return apart || data.dtype() != DType::kF32 || data.device() != Device::kCpu;
+}
+
 }  // namespace
 
-int64_t snapshot_bytes(const ParamStore& store, const Optimizer& optimizer, Model& model,
-                       int rank) {
+int64_t snapshot_bytes(const ParamStore& store, const Optimizer& optimizer, Model& model, int rank,
+                       bool apart) {
   constexpr int64_t kAlignment = 64;  // of blocks of kCopies
   int64_t bytes = 0;
   for (const Slab& slab : owned_slabs(store, optimizer, model, rank)) {
-    const int64_t needed = slab.data.elements() * size_of(DType::kF32);
+    const bool is_copied = needs_copy(slab.data, apart);
+    const int64_t needed = is_copied ? slab.data.elements() * size_of(DType::kF32) : 0;
     bytes += (needed + kAlignment - 1) / kAlignment * kAlignment;
   }
   return bytes;
@@ -99,6 +104,7 @@ std::span<const Slab> Snapshot::take(const ParamStore& store, const Optimizer& o
   std::vector<Slab> slabs = owned_slabs(store, optimizer, model, rank);
   std::erase_if(slabs, [&](const Slab& slab) { return left_out_.contains(slab.name); });
   slabs_.resize(slabs.size());
+  stream_.synchronize();  // the host itself copies what rests in its memory
   for (size_t i = 0; i < slabs.size(); ++i) {
     slabs[i].data = host_copy(slabs[i].data, slabs_[i].data);
   }
@@ -110,17 +116,17 @@ std::span<const Slab> Snapshot::take(const ParamStore& store, const Optimizer& o
 // f32, on the host. `former`: the tensor that the same slab used in the snapshot before. The copy
 // is complete once the stream has been synchronized.
 Tensor Snapshot::host_copy(const Tensor& data, const Tensor& former) {
-  const bool is_f32 = data.dtype() == DType::kF32;
-  if (!apart_ && is_f32 && data.device() == Device::kCpu) {
+  if (!needs_copy(data, apart_)) {
     return data;
   }
   Tensor here = former && former.shape() == data.shape()
                     ? former
                     : Tensor::empty(host_, data.shape(), DType::kF32, kCopies);
-  if (is_f32) {
-    copy(stream_, data, here);
+  Stream host_stream = Stream::compute(Device::kCpu);
+  if (data.dtype() != DType::kF32) {
+    convert(host_stream, copied(stream_, data, host_), here);
   } else {
-    convert(Stream::compute(Device::kCpu), copied(stream_, data, host_), here);
+    copy(data.device() == Device::kCpu ? host_stream : stream_, data, here);
   }
   return here;
 }

@@ -20,7 +20,7 @@ namespace tandem {
 class Snapshot {
  public:
   // `stream`: the compute stream, which must outlive this. `apart`: always a copy, so that training
-  // may go on while it is written. Otherwise tensors of the CPU are not copied.
+  // may go on while it is written. Otherwise tensors in the host's memory are not copied.
   Snapshot(Stream& stream, bool apart);
 
   // Blocks the host until the copy is whole. The slabs are valid until the next call, which uses
@@ -43,7 +43,8 @@ class Snapshot {
 };
 
 // The host memory that a Snapshot of f32 tensors takes.
-int64_t snapshot_bytes(const ParamStore& store, const Optimizer& optimizer, Model& model, int rank);
+int64_t snapshot_bytes(const ParamStore& store, const Optimizer& optimizer, Model& model, int rank,
+                       bool apart);
 
 // What this rank loads, as views of the memory in use. weights_here(): its shards of the
 // parameters, which the caller publishes after load(), and all running statistics. state_here():

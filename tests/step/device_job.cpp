@@ -1,3 +1,5 @@
+#include "tests/step/device_job.h"
+
 #include <algorithm>
 #include <limits>
 #include <ostream>
@@ -8,10 +10,10 @@
 #include "layers/models/resnet.h"
 #include "layers/models/transformer.h"
 #include "optim/adamw.h"
+#include "optim/sgd.h"
 #include "src/core/ignore_target.h"
 #include "src/device/copy.h"
 #include "src/device/cuda.h"
-#include "tests/step/device_job.h"
 #include "tests/support/harness.h"
 #include "tests/support/mpi_world.h"
 
@@ -91,6 +93,7 @@ TrainingStep::Options options_of(const Plan& plan, int ranks) {
                     .given_micro_batch = plan.micro_batch,
                     .ranks = ranks},  // each island has a global batch of its own
           .recompute = plan.recompute,
+          .parks_inputs = plan.parks_inputs,
           .graph = plan.graph,
           .halts = plan.halts,
           .exact = plan.exact,
@@ -101,8 +104,14 @@ TrainingStep::Options options_of(const Plan& plan, int ranks) {
                     .zero = plan.zero,
                     .dtype = plan.dtype,
                     .wire_dtype = plan.wire,
-                    .gather_int8 = plan.gather_int8},
-          .optimizer = [](std::span<const Shard> shards, const OptimizerMemory& memory) {
+                    .gather_int8 = plan.gather_int8,
+                    .offload_run = plan.offload_run},
+          .optimizer = [name = plan.optimizer](std::span<const Shard> shards,
+                                               const OptimizerMemory& memory) {
+            if (name != "adamw") {
+              return make_optimizer(SgdOptions{.momentum = name == "momentum" ? 0.9 : 0}, shards,
+                                    memory);
+            }
             return make_optimizer(AdamWOptions{.weight_decay = 0.1}, shards, memory);
           }};
 }
@@ -197,6 +206,8 @@ double Job::loss_of(const StepRecord::Copy& copy) {
 }
 
 std::vector<double> Job::weights() {
+  training_.settle();
+  stream_.synchronize();
   const ParamStore& store = training_.store();
   std::vector<size_t> places;  // of the parameters, by id
   size_t elements = 0;
