@@ -242,7 +242,7 @@ uint64_t FlightLog::enqueue(uint64_t group, std::string_view ranks, int64_t numb
   set(place.purpose, ProfilerRange::innermost());
   set(place.ranks, ranks);
   place.number_after = count;
-  if (moves_tensors(kind)) {
+  if (moves_tensors(kind) && std::string_view(record_->part) != kPartElsewhere) {
     calls_.add(kind);
     calls_.add(bytes);
   }

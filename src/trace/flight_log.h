@@ -43,6 +43,8 @@ int64_t flight_now();  // by the host's clock
 // Whether collectives of this kind pass tensors on; those of the others are control messages, whose
 // sizes may differ between ranks.
 bool moves_tensors(std::string_view kind);
+// The part of a run that belongs to no step.
+inline constexpr std::string_view kPartElsewhere = "elsewhere";
 
 inline constexpr int64_t kFlightRuns = -1;
 
@@ -103,7 +105,8 @@ class FlightLog {
     return record_->last[collective % FlightRecord::kCollectives];
   }
   // What this rank did with tensors since the last call, in kCallsBits bits: a hash of the kinds
-  // and the bytes of the collectives, in order. All of these come from the calling thread.
+  // and the bytes of the collectives, in order. All of these come from the calling thread. What is
+  // elsewhere does not count: in a validation the batches of two groups may differ in size.
   uint32_t take_calls();
   static constexpr int kCallsBits = 20;
 

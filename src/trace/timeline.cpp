@@ -10,7 +10,7 @@ namespace tandem {
 
 std::string_view name_of(Phase phase) {
   constexpr std::array<std::string_view, kPhases> kNames = {
-      "compute", "communication", "data", "optimizer", "saving", "elsewhere", "copy"};
+      "compute", "communication", "data", "optimizer", "saving", kPartElsewhere, "copy"};
   return kNames[static_cast<size_t>(phase)];
 }
 

@@ -56,6 +56,12 @@ class Tensor(Workspace):
         shutil.copytree(self.run_folder(source), self.run_folder(name))
         self.train(name, *SIZES, *cut(size, *settings), "--train.steps", step, "--train.skip_batches", step, ranks=ranks)
 
+    def test_the_last_batch_of_a_validation_may_be_smaller(self):
+        """Then two data groups exchange different numbers of rows, which is no disagreement."""
+        for batch in 5, 6, 7:
+            self.train(f"last-{batch}", *SIZES, *cut(2), "--train.steps", 3, "--train.eval_every", 1, "--train.global_batch", 2 * batch,
+                       "--train.micro_batch", batch, ranks=4)
+
     def test_the_first_lines_say_it(self):
         shown = self.train("lines", *SIZES, *cut(2), "--train.steps", 1, "--log.progress", "plain", ranks=4).stdout
         self.assertRegex(shown, r"batch +12 = 6 micro-batch x 1 accumulation x 2 groups of 2 ranks;")
