@@ -103,6 +103,12 @@ std::string exchange_text(const EstimateRow& given) {
                    dist.sync_delay > 0 ? str(" ", dist.sync_delay, " later").c_str() : "");
 }
 
+std::string offload_text(const Estimate& e) {
+  return formatted("%s of host memory a rank; a step copies %s each way and waits %.4g ms for it",
+                   format_bytes(e.host_bytes).c_str(), format_bytes(e.copied_bytes).c_str(),
+                   e.exposed_copy_s * 1e3);
+}
+
 constexpr std::array kColumns = {MemoryClass::kParameters, MemoryClass::kGradients,
                                  MemoryClass::kMasters,    MemoryClass::kOptimizer,
                                  MemoryClass::kStaging,    MemoryClass::kActivations,
@@ -234,6 +240,9 @@ nlohmann::json json_of(const EstimateRow& row, const Job& job) {
           {"model_flops", e.model_flops},
           {"step_ms", e.step_s * 1e3},
           {"exposed_comm_ms", e.exposed_s * 1e3},
+          {"host_bytes", e.host_bytes},
+          {"copied_bytes", e.copied_bytes},
+          {"exposed_copy_ms", e.exposed_copy_s * 1e3},
           {"mfu", e.mfu},
           {"sync_wire_bytes", e.sync_wire.total()},
           {"sync_ms", e.sync_s * 1e3}};
@@ -255,6 +264,7 @@ std::string estimate_text(const std::vector<EstimateRow>& rows, const DatasetInf
                         given.estimate.model_flops / 1e12, given.estimate.flops / 1e12)) +
          line("saving   ", format_bytes(given.estimate.checkpoint_bytes),
               " of host memory a rank, for the copy that a checkpoint is written from") +
+         (given.estimate.copied_bytes > 0 ? line("offload  ", offload_text(given.estimate)) : "") +
          (given.config.dist.islands > 1 ? line("islands  ", exchange_text(given)) : "") +
          line("assumed  ", rates(job.hardware)) + "\n" + step_table(lines, job, "zero") + "\n" +
          (sizes.empty() ? "" : step_table(sizes, job, "tp") + "\n") + memory_table(lines) + "\n" +

@@ -46,6 +46,10 @@ class Source {
  public:
   virtual ~Source() = default;
   virtual Device device() const { return Device::kCpu; }
+  virtual std::string_view name() const { return name_of(device()); }
+  virtual std::string_view advice() const {
+    return "lower train.micro_batch, set train.recompute=block, or use a smaller model";
+  }
   virtual int64_t bytes() const { return physical_bytes(); }  // capacity
   virtual bool keeps() const { return true; }                 // the pool keeps freed blocks
   virtual bool is_dry() const { return false; }
@@ -62,6 +66,10 @@ class Source {
 // Only builds with CUDA make this and Gpu.
 class PinnedHost final : public Source {
  public:
+  std::string_view name() const override { return "page-locked host"; }
+  std::string_view advice() const override {
+    return "the system refuses to lock more; use fewer ranks on this host, or train.offload = none";
+  }
   void* allocate(int64_t bytes) override { return cuda::allocate_pinned(bytes); }
   void release(void* data) override { cuda::release_pinned(data); }
 };
@@ -132,6 +140,11 @@ std::string_view name_of(MemoryClass memory_class) {
       "parameters", "gradients",   "optimizer", "masters",
       "staging",    "activations", "workspace", "data"};
   return kNames[static_cast<size_t>(memory_class)];
+}
+
+int64_t offloaded_bytes(const Memory& host) {
+  return host.use(MemoryClass::kMasters).peak_bytes + host.use(MemoryClass::kOptimizer).peak_bytes +
+         host.use(MemoryClass::kActivations).peak_bytes;
 }
 
 std::string format_bytes(int64_t bytes) {
@@ -297,10 +310,9 @@ class MemoryPool {
 void MemoryPool::fail_out_of_memory(int64_t bytes, MemoryClass memory_class) const {
   const std::string in_use = held_by_class(false);
   fail(ExitCode::kOutOfMemory,
-       str("out of ", name_of(device()), " memory: wanted ", format_bytes(bytes), " for ",
+       str("out of ", source_->name(), " memory: wanted ", format_bytes(bytes), " for ",
            name_of(memory_class), "; held: ", in_use.empty() ? "nothing" : in_use, "; limit ",
-           format_bytes(limit_bytes_),
-           "; lower train.micro_batch, set train.recompute=block, or use a smaller model"));
+           format_bytes(limit_bytes_), "; ", source_->advice()));
 }
 
 Storage::Storage(std::shared_ptr<MemoryPool> owner, void* data, int64_t bytes,

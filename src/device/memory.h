@@ -107,6 +107,10 @@ class Memory {
   bool is_scratch_ = false;
 };
 
+// What rests in the host's memory, so that the device has room for more: masters, optimizer state
+// and activations, each at its peak. `host`: memory that has nothing else of these classes.
+int64_t offloaded_bytes(const Memory& host);
+
 std::string format_bytes(int64_t bytes);  // "12.3 MiB"
 
 }  // namespace tandem

@@ -98,25 +98,31 @@ class DryRun {
         training_(*model_, mesh_.model(), stream_, memory_, staging_, planned(config, job, most)),
         upload_(stream_, memory_, staging_, data, training_.store().values.dtype()),
         batches_(blank_batches(config, training_.batch())) {
-    training_.store().values.outdate();  // as when a run has loaded them
+    training_.store().values.publish();  // as when a run has loaded them
   }
 
   Estimate run() {
     run_first_steps();
     const DryClock before = stream_.clock();
     const WireCount sent = mesh_.wire();
-    step(kFirstSteps);
+    const int64_t copied = training_.offloaded_bytes();
+    const Timeline timeline = step(kFirstSteps);
     const DryClock after = stream_.clock();
+    const double exposed_copy_s =
+        stream_.device() == Device::kCpu ? 0 : timeline.seconds()[size_t(Phase::kCopy)];
     Estimate result{.peak_bytes = memory_.total().peak_bytes,
                     .reserved_bytes = memory_.reserved_bytes(),
                     .blocks = memory_.system_allocations(),
                     .checkpoint_bytes = checkpoint_bytes(),
+                    .host_bytes = host_bytes(),
                     .wire = (mesh_.wire() - sent).payload(),
                     .flops = (after.work.flops - before.work.flops + after.work.attention -
                               before.work.attention) *
                              job_.ranks,
                     .step_s = after.now_s - before.now_s,
-                    .exposed_s = after.waited_s - before.waited_s};
+                    .exposed_s = after.waited_s - before.waited_s - exposed_copy_s,
+                    .copied_bytes = training_.offloaded_bytes() - copied,
+                    .exposed_copy_s = exposed_copy_s};
     for (int i = 0; i < kMemoryClasses; ++i) {
       result.class_bytes[i] = memory_.use(static_cast<MemoryClass>(i)).peak_bytes;
     }
@@ -152,14 +158,14 @@ class DryRun {
 
   void run_first_steps() {
     for (int64_t i = 0; i < kFirstSteps; ++i) {
-      step(i);
+      static_cast<void>(step(i));
     }
     if (IslandSync* islands = training_.islands()) {
       finish_steps(1);
       islands->settle(0);
       static_cast<void>(islands->take_drift());
       exchange(0);
-      step(kFirstSteps - 1);  // beside what exchanges keep
+      static_cast<void>(step(kFirstSteps - 1));  // beside what exchanges keep
     }
   }
 
@@ -172,7 +178,7 @@ class DryRun {
     finish_steps(1);
     islands.end_step(at);
     if (delay > 0) {
-      step(kFirstSteps);
+      static_cast<void>(step(kFirstSteps));
       stream_.clock().advance(static_cast<double>(delay - 1) * step_s);
       finish_steps(1);
       islands.end_step(at + delay);
@@ -183,14 +189,15 @@ class DryRun {
   }
 
   // Like a step of Trainer, which reads a step's record one step late.
-  void step(int64_t number) {
+  Timeline step(int64_t number) {
     finish_steps(1);
     upload_.send(batches_);
     training_.run({.step = number, .lr = 0, .targets = 1, .batch = [this](int64_t i) {
                      return upload_.fetch(i, training_.input_slot(i));
                    }});
-    static_cast<void>(training_.timeline().take(stream_));
+    Timeline timeline = training_.timeline().take(stream_);
     pending_.push_back({.record = training_.record().copy_to_host()});
+    return timeline;
   }
 
   const Job& job_;
@@ -224,7 +231,8 @@ Hardware hardware_of(const GpuModel* gpu, const Config& config, int ranks_here) 
   const DType dtype = config.train.precision;
   const std::optional<TransformerConfig> model = config.model->transformer();
   const int64_t head_width = model ? model->width / model->heads : 128;  // others have no heads
-  const Speed speed = gpu->reached(dtype, config.kernels.attention, head_width);
+  Speed speed = gpu->reached(dtype, config.kernels.attention, head_width);
+  speed.host_bytes_per_s = gpu->host_bytes_per_s[ranks_here > 1];
   const double sustained = gpu->sustained_flops(dtype);
   return {.name = std::string(gpu->name),
           .device = Device::kCuda,
@@ -263,12 +271,15 @@ Estimate estimate(const Config& config, const DatasetInfo& data, const Job& job)
       all.blocks = one.blocks;
     }
     all.checkpoint_bytes = std::max(all.checkpoint_bytes, one.checkpoint_bytes);
+    all.host_bytes = std::max(all.host_bytes, one.host_bytes);
+    all.copied_bytes = std::max(all.copied_bytes, one.copied_bytes);
     if (one.wire.total() > all.wire.total()) {
       all.wire = one.wire;
     }
     if (one.step_s > all.step_s) {
       all.step_s = one.step_s;
       all.exposed_s = one.exposed_s;
+      all.exposed_copy_s = one.exposed_copy_s;
     }
     if (one.sync_wire.total() > all.sync_wire.total()) {
       all.sync_wire = one.sync_wire;
@@ -283,7 +294,9 @@ Estimate estimate(const Config& config, const DatasetInfo& data, const Job& job)
 
 Estimate memory_of_rank(const Config& config, const DatasetInfo& data, const Job& job, int rank) {
   DryRun run(config, data, job, rank, kMostMicroBatches);
-  return {.peak_bytes = run.peak_bytes(), .checkpoint_bytes = run.checkpoint_bytes()};
+  return {.peak_bytes = run.peak_bytes(),
+          .checkpoint_bytes = run.checkpoint_bytes(),
+          .host_bytes = run.host_bytes()};
 }
 
 int64_t largest_micro_batch(const Config& config, const DatasetInfo& data, const Job& job) {

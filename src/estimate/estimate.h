@@ -48,12 +48,15 @@ struct Estimate {
   std::array<int64_t, kMemoryClasses> class_bytes = {};  // each class at its own peak
   int64_t blocks = 0;                                    // that its pool took from the system
   int64_t checkpoint_bytes = 0;  // host memory for the copy that a checkpoint is written from
+  int64_t host_bytes = 0;        // host memory for what train.offload brings there
   // Of one step:
-  WireCount::Bytes wire{};  // payload that the busiest rank sends
-  double flops = 0;         // executed by all ranks, recomputation included
-  double model_flops = 0;   // needed by the model, on all ranks
-  double step_s = 0;        // of the slowest rank, without exchanges of islands
-  double exposed_s = 0;     // its time of waiting for communication
+  WireCount::Bytes wire{};    // payload that the busiest rank sends
+  double flops = 0;           // executed by all ranks, recomputation included
+  double model_flops = 0;     // needed by the model, on all ranks
+  double step_s = 0;          // of the slowest rank, without exchanges of islands
+  double exposed_s = 0;       // its time of waiting for communication
+  int64_t copied_bytes = 0;   // between its device and the host, each way, because of train.offload
+  double exposed_copy_s = 0;  // its time of waiting for these copies and what follows them
   double mfu = 0;
   // What an exchange of islands adds to a step, or to several if it takes effect later; 0 without.
   WireCount::Bytes sync_wire{};

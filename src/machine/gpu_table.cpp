@@ -17,12 +17,15 @@ constexpr int64_t kMiB = 1 << 20;
 constexpr Network kP4d = {{3.4e-6, 231e9}, {20e-6, 41e9}};
 constexpr Network kP5 = {{3.4e-6, 360e9}, {20e-6, 320e9}};
 
-// name, cuda_name, memory_bytes, f32_flops, half_flops, bytes_per_s, network
+// Assumed for PCIe 4 and 5 with 16 lanes. On a P4d node two GPUs share a switch.
+constexpr double kPcie4[] = {25e9, 12e9}, kPcie5[] = {50e9, 50e9};
+
+// name, cuda_name, memory_bytes, f32_flops, half_flops, bytes_per_s, host_bytes_per_s, network
 constexpr std::array<GpuModel, 4> kModels = {{
-    {"a100-40", "A100", 40960 * kMiB, 19.5e12, 312e12, 1.555e12, kP4d},
-    {"a100-80", "A100", 81920 * kMiB, 19.5e12, 312e12, 2.039e12, kP4d},
-    {"h100", "H100", 81920 * kMiB, 67e12, 989e12, 3.35e12, kP5},
-    {"h200", "H200", 144384 * kMiB, 67e12, 989e12, 4.8e12, kP5},
+    {"a100-40", "A100", 40960 * kMiB, 19.5e12, 312e12, 1.555e12, {kPcie4[0], kPcie4[1]}, kP4d},
+    {"a100-80", "A100", 81920 * kMiB, 19.5e12, 312e12, 2.039e12, {kPcie4[0], kPcie4[1]}, kP4d},
+    {"h100", "H100", 81920 * kMiB, 67e12, 989e12, 3.35e12, {kPcie5[0], kPcie5[1]}, kP5},
+    {"h200", "H200", 144384 * kMiB, 67e12, 989e12, 4.8e12, {kPcie5[0], kPcie5[1]}, kP5},
 }};
 
 // What GPUs of a generation reach.

@@ -18,6 +18,7 @@ struct GpuModel {
   int64_t memory_bytes = 0;
   double f32_flops = 0, half_flops = 0;  // dense peaks, FLOP/s; f32 without TF32
   double bytes_per_s = 0;                // of its memory
+  double host_bytes_per_s[2] = {};       // each way: alone, and while the node's other GPUs copy
   Network network;                       // as NCCL uses it on EC2 nodes of 8 GPUs
 
   double peak_flops(DType dtype) const { return dtype == DType::kF32 ? f32_flops : half_flops; }

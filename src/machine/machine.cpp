@@ -131,15 +131,22 @@ std::string Machine::sharing(const DistConfig& dist) const {
   return bus_gb_s_ > 0 ? str(text, "; bus bandwidth ", bus_gb_s_, " GB/s") : text;
 }
 
-std::string Machine::memory_at_rest() const {
-  std::vector<std::string> used;
-  for (MemoryClass memory_class : {MemoryClass::kParameters, MemoryClass::kGradients,
-                                   MemoryClass::kMasters, MemoryClass::kOptimizer}) {
-    if (const int64_t bytes = memory.use(memory_class).bytes; bytes > 0) {
-      used.push_back(str(name_of(memory_class), " ", format_bytes(bytes)));
+std::string Machine::memory_at_rest(Offload offload) const {
+  const auto used = [](const Memory& of) {
+    std::vector<std::string> texts;
+    for (MemoryClass memory_class : {MemoryClass::kParameters, MemoryClass::kGradients,
+                                     MemoryClass::kMasters, MemoryClass::kOptimizer}) {
+      if (const int64_t bytes = of.use(memory_class).bytes; bytes > 0) {
+        texts.push_back(str(name_of(memory_class), " ", format_bytes(bytes)));
+      }
     }
+    return joined(texts);
+  };
+  if (offload == Offload::kNone) {
+    return used(memory);
   }
-  return joined(used);
+  return used(memory) + (device() == Device::kCpu ? "; train.offload changes nothing on a CPU"
+                                                  : "; in the host's memory " + used(staging));
 }
 
 }  // namespace tandem

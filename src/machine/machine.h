@@ -53,7 +53,8 @@ class Machine {
   // "4 ranks, 2 on each node; 2 cut each layer; ZeRO stage 2 over all ranks; ring sums; bus
   // bandwidth 47.6 GB/s", "2 islands of 4 ranks, which meet every 20 steps, ..."
   std::string sharing(const DistConfig& dist) const;
-  std::string memory_at_rest() const;  // "parameters 4.0 MiB, gradients 4.0 MiB": between steps
+  // Between steps: "parameters 4.0 MiB, gradients 4.0 MiB; in the host's memory masters 8.0 MiB".
+  std::string memory_at_rest(Offload offload) const;
 
  private:
   std::vector<int> node_of_rank_;

@@ -3,9 +3,24 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <map>
+#include <ranges>
 #include <utility>
 
 namespace tandem {
+
+namespace {
+
+// Adds up the ranks of each node; returns the largest sum.
+int64_t largest_host_bytes(std::span<const RankUse> ranks, const std::vector<int>& node_of_rank) {
+  std::map<int, int64_t> nodes;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    nodes[node_of_rank[i]] += ranks[i].host_bytes;
+  }
+  return std::ranges::max(nodes | std::views::values);
+}
+
+}  // namespace
 
 MetricsWindow::MetricsWindow(Machine& machine, const Model& model, DType dtype,
                              int64_t global_batch, const WireCount* exchanged)
@@ -64,12 +79,16 @@ void MetricsWindow::close(const Mark& end, bool by_all, StepMetrics& metrics) {
   const std::vector<RankTime> times = gather_times(among, own);
   for (const RankTime& rank : times) {
     metrics.exposed_comm_s = std::max(metrics.exposed_comm_s, rank.of(Phase::kCommunication));
+    metrics.exposed_copy_s = std::max(metrics.exposed_copy_s, rank.of(Phase::kCopy));
     metrics.own_s.push_back(rank.own());
   }
   metrics.slowest = slowest_rank(times);
   const std::vector<RankUse> use = gather_use(among, sent_);
   metrics.use = use[largest_rank(use)];
   metrics.use.wire = use[busiest_rank(use)].wire;
+  if (by_all) {
+    metrics.host_bytes = largest_host_bytes(use, machine_.node_of_rank());
+  }
   metrics.seconds = own.seconds;
   metrics.steps = std::exchange(steps_, 0);
   metrics.samples = metrics.steps * global_batch_;
@@ -86,6 +105,9 @@ std::vector<RankUse> MetricsWindow::gather_use(Control& among, const WireCount& 
               .peak_bytes = memory.total().peak_bytes,
               .reserved_bytes = memory.reserved_bytes(),
               .saved_copy_bytes = saved_copy_bytes};
+  if (machine_.device() != Device::kCpu) {
+    own.host_bytes = offloaded_bytes(machine_.staging);
+  }
   for (size_t i = 0; i < own.memory_peak.size(); ++i) {
     own.memory_peak[i] = memory.use(static_cast<MemoryClass>(i)).peak_bytes;
   }

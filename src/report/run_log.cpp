@@ -249,6 +249,10 @@ void RunLog::training(const StepMetrics& m) {
     metrics.push_back({"loss_scale", m.loss_scale});
     metrics.push_back({"skipped", m.skipped});
   }
+  if (config_.train.offload != Offload::kNone) {
+    metrics.push_back({"host_bytes", m.host_bytes});
+    metrics.push_back({"exposed_copy_ms", 1000 * m.exposed_copy_s / static_cast<double>(m.steps)});
+  }
   if (m.drift) {
     metrics.push_back({"drift", *m.drift});
   }

@@ -37,6 +37,8 @@ struct StepMetrics {
   int64_t skipped = 0;            // updates skipped so far because a gradient was not finite
   std::optional<double> drift{};  // of islands (src/step/island_sync.h), if they have met
   double exposed_comm_s = 0;      // communication not hidden by computation, largest of all ranks
+  double exposed_copy_s = 0;      // waiting for copies between host and device, likewise
+  int64_t host_bytes = 0;         // RankUse::host_bytes of all ranks of the node that has most
   SlowestRank slowest{};
   std::vector<double> own_s{};  // by rank: RankTime::own
   // Bytes sent in the last step, of the rank that sent the most payload; peaks of memory, of the

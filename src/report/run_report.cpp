@@ -34,6 +34,7 @@ void for_each_number(Use& use, F&& visit) {
   visit(use.peak_bytes);
   visit(use.reserved_bytes);
   visit(use.saved_copy_bytes);
+  visit(use.host_bytes);
 }
 
 // Which of `count` enumerators is called `name`.
@@ -53,6 +54,7 @@ RankUse use_of(const Json& json) {
   json.at("peak_bytes").get_to(use.peak_bytes);
   use.reserved_bytes = json.value("reserved_bytes", int64_t{0});
   use.saved_copy_bytes = json.value("saved_copy_bytes", int64_t{0});
+  use.host_bytes = json.value("host_bytes", int64_t{0});
   for (const auto& [name, bytes] : json.at("memory").items()) {
     use.memory_peak[index_named<MemoryClass>(name, kMemoryClasses)] = bytes.get<int64_t>();
   }
@@ -123,6 +125,7 @@ std::string memory_table(const std::string& title, std::span<const Column> colum
   }
   table.add_bytes("all together", [](const RankUse& use) { return use.peak_bytes; });
   table.add_bytes("copy to save (host)", [](const RankUse& use) { return use.saved_copy_bytes; });
+  table.add_bytes("offloaded (host)", [](const RankUse& use) { return use.host_bytes; });
   return table.text();
 }
 
@@ -263,6 +266,7 @@ std::string RunReport::json() const {
     json["ranks"].push_back(Json::parse(to_json_line({{"peak_bytes", use.peak_bytes},
                                                       {"reserved_bytes", use.reserved_bytes},
                                                       {"saved_copy_bytes", use.saved_copy_bytes},
+                                                      {"host_bytes", use.host_bytes},
                                                       {"memory", memory_metrics(use.memory_peak)},
                                                       {"collectives", use.wire.collectives},
                                                       {"wire", wire_metrics(use.wire)}})));

@@ -31,6 +31,7 @@ struct RankUse {
   int64_t reserved_bytes = 0;                         // with free blocks that the pool kept
   // Host memory of the copy that checkpoints are written from; not in peak_bytes.
   int64_t saved_copy_bytes = 0;
+  int64_t host_bytes = 0;  // host memory for what train.offload brings there
 
   // The text of a control message; from_text() reads it back.
   std::string text() const;
@@ -58,8 +59,8 @@ struct RunReport {
   std::vector<RunStart> starts{};  // the last one is this
 
   // {"first_step": 0, "step": 20, "read_ahead": 2, "unused_parameters": 0, "ranks":
-  //  [{"peak_bytes": ..., "saved_copy_bytes": ..., "memory": {...}, "collectives": ...,
-  //    "wire": {...}}, ...], "starts": [...]}, with two spaces a level.
+  //  [{"peak_bytes": ..., "saved_copy_bytes": ..., "host_bytes": ..., "memory": {...},
+  //    "collectives": ..., "wire": {...}}, ...], "starts": [...]}, with two spaces a level.
   std::string json() const;
   // Error kData naming `path` when the text is no report.
   static RunReport from_json(const std::string& text, const std::string& path);

@@ -1,5 +1,7 @@
 #include "src/settings/config.h"
 
+#include <array>
+
 #include "src/device/memory.h"
 
 namespace tandem {
@@ -22,6 +24,13 @@ void bind_train(Options& o, TrainConfig& train) {
   o.add_choice("train.graphs", train.graphs,
                {{"auto", Graphs::kAuto}, {"on", Graphs::kOn}, {"off", Graphs::kOff}},
                "on a GPU, start each step by one call, as a CUDA graph");
+  o.add_choice(
+      "train.offload", train.offload,
+      {{"none", Offload::kNone},
+       {"optimizer", Offload::kOptimizer},
+       {"activations", Offload::kActivations},
+       {"both", Offload::kBoth}},
+      "on a GPU, what rests in the host's memory: masters and optimizer state; block inputs");
   o.add("train.eval_every", train.eval_every, "steps between validations; 0: at the end only");
   o.add("train.eval_batches", train.eval_batches,
         "micro-batches a validation; 0: the whole validation set");
@@ -80,6 +89,11 @@ void bind_dist(Options& o, DistConfig& dist) {
 }
 
 }  // namespace
+
+std::string_view name_of(Offload offload) {
+  constexpr std::array<std::string_view, 4> kNames = {"none", "optimizer", "activations", "both"};
+  return kNames[static_cast<size_t>(offload)];
+}
 
 void RunConfig::bind_device(Options& o, const std::string& key) {
   device_key = key;
@@ -173,6 +187,9 @@ std::string Config::why_no_graph(Device device, int ranks) const {
   if (dist.islands > 1) {
     return str("dist.islands = ", dist.islands);
   }
+  if (train.offload != Offload::kNone) {
+    return str("train.offload = ", name_of(train.offload));
+  }
   if (!Memory::keeps_gpu_blocks()) {
     return "TANDEM_MEMORY_CACHE = 0";
   }
@@ -191,9 +208,12 @@ std::string Config::graph_text(Device device, int ranks) const {
 }
 
 TrainingStepOptions Config::training_step(Device device, int ranks) const {
+  constexpr int64_t kOffloadRun = int64_t{4} << 20;
+  const bool on_gpu = device == Device::kCuda;
   return {.seed = static_cast<uint64_t>(run.seed),
           .batch = batch_plan(ranks),
           .recompute = train.recompute,
+          .parks_inputs = on_gpu && train.offloads_activations(),
           .graph = why_no_graph(device, ranks).empty(),
           .attention = kernels.attention,
           .halts = train.on_nonfinite == OnNonfinite::kStop,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "optim/outer.h"
@@ -60,6 +61,8 @@ struct ModelConfig {
 };
 
 enum class Graphs : uint8_t { kAuto, kOn, kOff };
+enum class Offload : uint8_t { kNone, kOptimizer, kActivations, kBoth };
+std::string_view name_of(Offload offload);  // as users type it
 
 struct TrainConfig {
   int64_t steps = 1000;
@@ -68,6 +71,13 @@ struct TrainConfig {
   DType precision = DType::kF32;
   bool recompute = false;  // run each block's forward again in backward
   Graphs graphs = Graphs::kAuto;
+  Offload offload = Offload::kNone;
+  bool offloads_optimizer() const {
+    return offload == Offload::kOptimizer || offload == Offload::kBoth;
+  }
+  bool offloads_activations() const {
+    return offload == Offload::kActivations || offload == Offload::kBoth;
+  }
   int64_t eval_every = 0;
   int64_t eval_batches = 0;
   int64_t log_every = 10;

@@ -146,6 +146,11 @@ bool find_island_problems(const Config& c, int ranks, std::vector<std::string>& 
                            " is not possible with dist.shard = node, where several ranks of "
                            "an island have the same shard; use dist.shard = world"));
   }
+  if (c.train.offloads_optimizer()) {
+    problems.push_back(str(given,
+                           " is not possible with train.offload = ", name_of(c.train.offload),
+                           ", because what islands exchange is on the GPU; use none"));
+  }
   if (c.dist.sync_delay >= every) {
     problems.push_back(str("dist.sync_delay = ", c.dist.sync_delay,
                            " must be below "
@@ -170,6 +175,15 @@ void find_graph_problems(const Config& c, int ranks, std::vector<std::string>& p
     if (!why.empty()) {
       problems.push_back(str("train.graphs = on is not possible with ", why, "; use auto or off"));
     }
+  }
+}
+
+void find_offload_problems(const TrainConfig& train, std::vector<std::string>& problems) {
+  if (train.offloads_activations() && !train.recompute) {
+    problems.push_back(str("train.offload = ", name_of(train.offload),
+                           " moves the one input that a recomputed block keeps; set "
+                           "train.recompute = block, or use train.offload = ",
+                           train.offloads_optimizer() ? "optimizer" : "none"));
   }
 }
 
@@ -253,6 +267,7 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
   }
   find_dist_problems(config.dist, ranks, problems);
   find_graph_problems(config, ranks, problems);
+  find_offload_problems(config.train, problems);
   find_unread_settings(config, problems);
   find_missing_features(config, problems);
   return problems;

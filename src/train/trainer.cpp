@@ -8,7 +8,6 @@
 #include "src/core/visible_text.h"
 #include "src/device/profiler_range.h"
 #include "src/device/ranks/agreement.h"
-#include "src/estimate/memory_check.h"
 #include "src/io/checkpoint/checkpoint.h"
 #include "src/io/file.h"
 #include "src/trace/flight_log.h"
@@ -46,7 +45,7 @@ Trainer::Trainer(const Config& config, World& world)
 void Trainer::check_fit() {
   agree(job(), [&] {
     check_memory(config_, dataset_->info(), job().rank(), machine_.node_of_rank(),
-                 machine_.device(), available_bytes_);
+                 machine_.device(), available_);
   });
 }
 
@@ -69,7 +68,7 @@ void Trainer::open_data(bool verifies) {
 
 void Trainer::build(int ranks_here) {
   const ChoiceRecorder recorder;
-  available_bytes_ = available_memory(machine_.device(), ranks_here);
+  available_ = available_memory(machine_.device(), ranks_here);
   check_fit();
   open_choices_ = recorder.noted();
   training_ = std::make_unique<TrainingStep>(
@@ -125,7 +124,7 @@ RunSummary Trainer::summary() const {
           .samples_per_epoch = dataset_->windows(Split::kTrain, config_.model->context()),
           .skipped_batches = state_.skipped_batches,
           .graph = config_.graph_text(machine_.device(), job().size()),
-          .memory = machine_.memory_at_rest(),
+          .memory = machine_.memory_at_rest(config_.train.offload),
           .measured_choices = chosen_.measured,
           .measuring_s = chosen_.seconds};
 }

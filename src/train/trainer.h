@@ -8,6 +8,7 @@
 
 #include "comm/world.h"
 #include "src/data/loader.h"
+#include "src/estimate/memory_check.h"
 #include "src/inference/evaluation.h"
 #include "src/machine/choices.h"
 #include "src/machine/machine.h"
@@ -102,8 +103,8 @@ class Trainer {
   RunDirectory directory_;
   StopRequests stop_;
 
-  int64_t available_bytes_ = 0;  // of memory, before anything is allocated
-  OpenChoices open_choices_;     // of a step of this rank
+  AvailableMemory available_;  // before anything is allocated
+  OpenChoices open_choices_;   // of a step of this rank
   Chosen chosen_;
 
   std::unique_ptr<Dataset> dataset_;

@@ -1,3 +1,4 @@
+#include "src/device/dispatch.h"
 #include "src/estimate/estimate.h"
 #include "src/estimate/host_memory.h"
 #include "src/estimate/memory_check.h"
@@ -75,7 +76,8 @@ struct Case {
   Job job() const { return {.ranks = ranks, .node_size = ranks}; }
 
   void check(int64_t available) const {
-    check_memory(config, data, 0, std::vector<int>(ranks, 0), Device::kCpu, available);
+    check_memory(config, data, 0, std::vector<int>(ranks, 0), Device::kCpu,
+                 {.device = available, .host = available});
   }
 };
 
@@ -137,6 +139,38 @@ TEST(MemoryCheck, AdvisesTheLargestMicroBatchThatFits) {
                [&] { small.check(std::max(peak_of(4), peak_of(3))); });
   expect_error(ExitCode::kOutOfMemory, {"no micro-batch fits: use more ranks"},
                [&] { small.check(peak_of(1) / 2); });
+}
+
+// A GPU's rank needs the state, and the copy of a checkpoint. The advice is true.
+TEST(MemoryCheck, OffloadNeedsMemoryOfTheHost) {
+  if (!kHasCuda) {
+    GTEST_SKIP() << "offload is for GPUs";
+  }
+  Case large(4);
+  large.config.train.offload = Offload::kOptimizer;
+  large.config.dist.zero = 0;
+  const auto host_bytes = [&](int64_t zero) {
+    Case tried = large;
+    tried.config.dist.zero = zero;
+    Job job = tried.job();
+    job.hardware.device = Device::kCuda;
+    const Estimate need = memory_of_rank(tried.config, tried.data, job, 0);
+    EXPECT_GT(need.host_bytes, 0);
+    return need.host_bytes + need.checkpoint_bytes;
+  };
+  const auto check = [&](int64_t host) {
+    check_memory(large.config, large.data, 0, std::vector<int>(4, 0), Device::kCuda,
+                 {.device = INT64_MAX / 2, .host = host});
+  };
+  check(host_bytes(0));
+  expect_error(
+      ExitCode::kConfig,
+      {"train.offload = optimizer needs " + format_bytes(host_bytes(0)) + " of the host's memory",
+       "there are " + format_bytes(host_bytes(0) - 1), "dist.zero = 1 fits"},
+      [&] { check(host_bytes(0) - 1); });
+  expect_error(ExitCode::kConfig, {"no stage fits: use train.offload = none, or more nodes"}, [&] {
+    check(std::min({host_bytes(1), host_bytes(2), host_bytes(3)}) - 1);
+  });
 }
 
 // Weights and two moments; with a stage each rank copies its share.

@@ -58,6 +58,7 @@ def draw(pick):
         "dist.node_size": pick.choice([n for n in [1, 2, 3, 4] if ranks % n == 0]),
         "dist.shard": pick.choice(["world", "node"]),
     }
+    settings["train.offload"] = pick.choice(["none", "optimizer", "both" if settings["train.recompute"] == "block" else "none"])
     settings["dist.wire_dtype"] = pick.choice(["f32", "bf16"]) if settings["dist.reduce"] == "ring" else "f32"
     return ranks, {key: value for key, value in settings.items() if key not in IGNORED[kind]}
 

@@ -98,6 +98,7 @@ TEST(RunReport, JsonNamesWhatOccurs) {
       "peak_bytes": 4194304,
       "reserved_bytes": 6291456,
       "saved_copy_bytes": 0,
+      "host_bytes": 0,
       "memory": {
         "parameters": 3145728,
         "masters": 1048576

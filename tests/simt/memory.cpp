@@ -221,6 +221,13 @@ size_t allocated_bytes() { return memory().allocated; }
 size_t device_bytes() { return settings().memory; }
 
 void* allocate_pinned(size_t bytes) {
+  size_t taken = bytes;
+  for (const auto& [address, size] : memory().pinned) {
+    taken += size;
+  }
+  if (settings().pinned > 0 && taken > settings().pinned) {
+    return nullptr;
+  }
   void* pointer = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   if (pointer != nullptr) {
     std::memset(pointer, settings().poison, bytes);

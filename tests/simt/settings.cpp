@@ -84,6 +84,7 @@ Settings::Settings() {
   capability = std::atoi(variable("TANDEM_SIMT_CAPABILITY", "80"));
   shared = std::strtoull(variable("TANDEM_SIMT_SHARED", "166912"), nullptr, 0);
   memory = std::strtoull(variable("TANDEM_SIMT_MEMORY", "42949672960"), nullptr, 0);
+  pinned = std::strtoull(variable("TANDEM_SIMT_PINNED", "0"), nullptr, 0);
   coverage = variable("TANDEM_SIMT_COVERAGE", "");
   launches = variable("TANDEM_SIMT_LAUNCHES", "");
   lazy_loading = std::string_view(variable("CUDA_MODULE_LOADING", "LAZY")) != "EAGER";

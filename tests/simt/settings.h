@@ -24,6 +24,7 @@ struct Settings {
   int capability = 80;
   size_t shared = 163 * 1024;  // of a block that asks for it
   size_t memory = size_t{40} << 30;
+  size_t pinned = 0;  // page-locked memory of the host; 0: no limit
   std::string coverage, launches;
   bool late_copies = true;     // of copy_async: at the wait, not at once
   bool truncate_sums = false;  // in mma: as hardware does, not rounded to nearest

@@ -16,6 +16,7 @@
 //   CUDA_VISIBLE_DEVICES  a number: the process sees this device alone; empty: none
 //   TANDEM_SIMT_CAPABILITY  the generation of the device (80)
 //   TANDEM_SIMT_MEMORY    bytes of memory that the device has (40 GiB)
+//   TANDEM_SIMT_PINNED    bytes of page-locked memory that the host has (no limit)
 //   TANDEM_SIMT_SHARED    the most bytes of shared memory that a block may have (166912)
 //   TANDEM_SIMT_COVERAGE  file that the names of executed kernels are appended to at exit
 //   TANDEM_SIMT_LAUNCHES  the same for names with template arguments, threads a block, and dynamic

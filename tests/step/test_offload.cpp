@@ -38,8 +38,8 @@ void expect_equal_bits(Plan plan, const std::vector<bool>& many_runs = {true, fa
 }
 
 TEST_F(Offload, ChangesNoBit) {
-  expect_equal_bits({.dtype = DType::kBf16, .zero = 0, .micro_batch = small_micro_batch()});
-  expect_equal_bits({.model = "llama", .zero = 1}, {true});
+  expect_equal_bits({.dtype = DType::kBf16, .zero = 0, .micro_batch = small_micro_batch()}, {true});
+  expect_equal_bits({.model = "llama", .zero = 1});
   expect_equal_bits({.dtype = DType::kFp16, .zero = 2, .exact = true, .recompute = true}, {true});
   expect_equal_bits({.dtype = DType::kBf16, .zero = 3, .micro_batch = small_micro_batch()}, {true});
 }
@@ -60,12 +60,12 @@ TEST_F(Offload, ChangesNoBitWithOtherMessages) {
 TEST_F(Offload, OfBlockInputsChangesNoBit) {
   Plan plan{.device = Device::kCuda,
             .dtype = DType::kBf16,
-            .zero = 3,
             .recompute = true,
             .micro_batch = small_micro_batch()};
   for (const int64_t layers : {1, 5}) {
     plan.model = layers == 1 ? "gpt" : "llama";
     plan.layers = layers;
+    plan.zero = layers == 1 ? 3 : 0;  // with 0 a block waits for nothing else
     plan.parks_inputs = false;
     plan.offload_run = 0;
     const Outcome without = train(plan, kSteps);
