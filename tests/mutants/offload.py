@@ -20,6 +20,8 @@ MUTANTS = [
            "  group.stream().wait(ready);\n", "", [*SCHEDULES, "step.zero_training_np2"]),
     Mutant("masters are saved while they leave", STEP,
            "    timeline().wait(stream_, offloaded_->rest(), Phase::kCopy);\n", "", SCHEDULES),
+    Mutant("a forward pass waits for the whole update", STEP, "  store_->values.gather();\n  for (int attempt",
+           "  store_->values.gather();\n  store_->values.await_all();\n  for (int attempt", ["step.offload_time"]),
     Mutant("an update is left out", STEP, "store_->values.outdate([this](int64_t bucket) { return offloaded_->update(bucket); });",
            "store_->values.outdate();", ["step.offload_np1"]),
     Mutant("a block's inputs leave before they are written", STACK, "  out_.wait(compute_.record());\n", "", SCHEDULES),
