@@ -99,7 +99,7 @@ std::vector<ModelLayout::Run> ModelLayout::runs(int64_t most) const {
           decay ? Range{all.range.begin, all.first_plain} : Range{all.first_plain, all.range.end};
       const Range range = intersection(group, places_[i].state());
       for (int64_t at = range.begin; at < range.end && !all.frozen;) {
-        const int64_t end = range.end - at > most ? at + most : range.end;
+        const int64_t end = most > 0 ? std::min(at + most, range.end) : range.end;
         runs.push_back({.bucket = i, .range = {at, end}, .decay = decay});
         at = end;
       }

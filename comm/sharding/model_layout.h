@@ -72,13 +72,14 @@ class ModelLayout {
   void bind(int64_t bucket, const Tensor& flat, Tensor Parameter::*view) const;
 
   // A range that an optimizer updates at once. On this rank a bucket has at most two: its
-  // parameters with weight decay, then those without. Longer ones than `most` elements are cut.
+  // parameters with weight decay, then those without. Longer ones than `most` elements are cut; 0:
+  // none.
   struct Run {
     int64_t bucket = 0;
     Range range{};
     bool decay = false;
   };
-  std::vector<Run> runs(int64_t most = std::numeric_limits<int64_t>::max()) const;
+  std::vector<Run> runs(int64_t most = 0) const;
 
  private:
   Group& group_of(const Bucket& bucket) const { return bucket.cut ? groups_.data : groups_.stage; }

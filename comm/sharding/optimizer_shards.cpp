@@ -6,8 +6,7 @@ namespace tandem {
 
 OptimizerShards::OptimizerShards(const ModelLayout& layout, const ParamValues& values,
                                  const GradientSync& gradients, const StoreOptions& options)
-    : layout_(layout),
-      runs_(options.offload_run > 0 ? layout.runs(options.offload_run) : layout.runs()) {
+    : layout_(layout), runs_(layout.runs(options.offload_run)) {
   for (const ModelLayout::Run& run : runs_) {
     const BucketPlace& place = layout.place(run.bucket);
     const int64_t state = place.state().begin;

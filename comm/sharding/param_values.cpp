@@ -53,6 +53,7 @@ Tensor ParamValues::working(int64_t bucket) const {
 
 void ParamValues::initialize(uint64_t seed) {
   Memory host(Device::kCpu);
+  Stream host_stream = Stream::compute(Device::kCpu);
   for (const Segment& segment : layout_.flat().segments()) {
     Parameter start = *layout_.parameters()[segment.parameter];
     start.value = Tensor::empty(host, {segment.count}, DType::kF32, MemoryClass::kData);
@@ -61,7 +62,6 @@ void ParamValues::initialize(uint64_t seed) {
     const Range here = intersection({segment.offset, segment.offset + segment.count}, state);
     if (here.count() > 0) {
       const Tensor masters = slice_of(buckets_[segment.bucket].masters, state.begin, here);
-      Stream host_stream = Stream::compute(Device::kCpu);
       copy_rounded(masters.device() == Device::kCpu ? host_stream : stream_,
                    slice_of(start.value, segment.offset, here), masters);
     }

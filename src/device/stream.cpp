@@ -241,6 +241,20 @@ Stream Stream::dry(Device device, const Speed& speed) {
   return stream;
 }
 
+Stream Stream::beside(const Stream& compute) {
+  return compute.is_dry() ? dry(compute.device(), compute.clock().speed())
+                          : background(compute.device());
+}
+
+Stream Stream::copying(const Stream& compute) {
+  if (!compute.is_dry()) {
+    return background(compute.device());
+  }
+  Speed speed = compute.clock().speed();
+  speed.bytes_per_s = 2 * speed.host_bytes_per_s;
+  return dry(compute.device(), speed);
+}
+
 DryClock& Stream::clock() const {
   require(is_dry(), "Stream::clock: this stream is not dry");
   return *clock_;

@@ -41,6 +41,12 @@ class Stream {
   // Simulates a stream of `device`, which need not exist. Nothing runs; only its clock advances: by
   // the work of calls, and by wait(), up to the time of the event. All its events count as reached.
   static Stream dry(Device device, const Speed& speed);
+  // A stream for work beside `compute`, on its device: a background stream, or beside a dry stream
+  // one of the same speed.
+  static Stream beside(const Stream& compute);
+  // One for copies in one direction between the host and the device. On a dry one a copy, which
+  // reads as many bytes as it writes, takes the time that they need to pass the link once.
+  static Stream copying(const Stream& compute);
   Stream(Stream&&) noexcept;
   ~Stream();  // waits for submitted work; exceptions nobody waited for are dropped
 

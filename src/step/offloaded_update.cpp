@@ -8,11 +8,6 @@ namespace tandem {
 
 namespace {
 
-Stream stream_beside(const Stream& compute) {
-  return compute.is_dry() ? Stream::dry(compute.device(), compute.clock().speed())
-                          : Stream::background(compute.device());
-}
-
 int64_t longest(std::span<const Shard> shards) {
   int64_t most = 0;
   for (const Shard& shard : shards) {
@@ -36,16 +31,9 @@ std::vector<OffloadedUpdate::Run> OffloadedUpdate::runs_of(const ParamStore& sto
     }
   }
   optimizer.visit([&](std::string_view, size_t shard, const Tensor& state) {
-    if (is_on_host(state)) {
-      runs[shard].resting.push_back(state);
-    }
+    runs[shard].resting.push_back(state);
   });
   return runs;
-}
-
-bool OffloadedUpdate::is_needed(const ParamStore& store, const Optimizer& optimizer) {
-  return std::ranges::any_of(runs_of(store, optimizer),
-                             [](const Run& run) { return !run.resting.empty(); });
 }
 
 OffloadedUpdate::OffloadedUpdate(const ParamStore& store, Optimizer& optimizer, Stream& compute,
@@ -53,12 +41,14 @@ OffloadedUpdate::OffloadedUpdate(const ParamStore& store, Optimizer& optimizer, 
     : optimizer_(optimizer),
       compute_(compute),
       runs_(runs_of(store, optimizer)),
-      work_(stream_beside(compute)),
-      window_(work_, memory, runs_.front().resting.size(), longest(store.shards.all())) {}
+      work_(Stream::beside(compute)),
+      window_(work_, memory, runs_.empty() ? 0 : runs_[0].resting.size(),
+              longest(store.shards.all())) {}
 
 void OffloadedUpdate::bring_until(size_t end) {
-  for (; brought_ < std::min(end, runs_.size()); ++brought_) {
-    window_.bring(runs_[brought_].resting);
+  const auto brought = [this] { return next_ + static_cast<size_t>(window_.inside()); };
+  while (brought() < std::min(end, runs_.size())) {
+    window_.bring(runs_[brought()].resting);
   }
 }
 
@@ -74,7 +64,7 @@ Event OffloadedUpdate::update(int64_t bucket) {
     update_run(runs_[next_]);
   }
   if (next_ == runs_.size()) {
-    next_ = brought_ = 0;
+    next_ = 0;
   }
   return work_.record();
 }

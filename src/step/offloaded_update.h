@@ -20,8 +20,6 @@ class OffloadedUpdate {
  public:
   // `compute`: the stream that computes gradients. All references must outlive this.
   OffloadedUpdate(const ParamStore& store, Optimizer& optimizer, Stream& compute, Memory& memory);
-  // Whether anything of these shards rests in the host's memory.
-  static bool is_needed(const ParamStore& store, const Optimizer& optimizer);
 
   // Begins to bring the first runs, if they are not there.
   void prefetch();
@@ -49,8 +47,7 @@ class OffloadedUpdate {
   std::vector<Run> runs_;  // by shard
   Stream work_;
   HostWindow window_;
-  size_t next_ = 0,
-         brought_ = 0;  // runs of this step: the one to update, and those that were brought
+  size_t next_ = 0;  // the run to update
 };
 
 }  // namespace tandem

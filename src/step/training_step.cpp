@@ -60,7 +60,7 @@ TrainingStep::TrainingStep(Model& model, const ModelGroups& groups, Stream& stre
       verdict_);
   optimizer_ = options.optimizer(store_->shards.all(),
                                  {memory, options_.store.offload_run > 0 ? staging : memory});
-  if (options_.store.offload_run > 0 && OffloadedUpdate::is_needed(*store_, *optimizer_)) {
+  if (options_.store.offload_run > 0) {
     require(!options_.graph && !groups.islands,
             "TrainingStep: an offloaded update is neither in a graph nor on islands");
     offloaded_.emplace(*store_, *optimizer_, stream, memory);

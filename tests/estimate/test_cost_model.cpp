@@ -4,13 +4,10 @@
 
 #include <map>
 
-#include "comm/transport/local_control.h"
-#include "comm/transport/self_collectives.h"
 #include "layers/models/transformer.h"
-#include "optim/adamw.h"
 #include "src/estimate/cost_model.h"
 #include "src/machine/gpu_table.h"
-#include "src/step/training_step.h"
+#include "tests/step/dry_step.h"
 
 namespace tandem::testing {
 namespace {
@@ -186,32 +183,11 @@ TEST(CostModel, NamesThePassesOfOurScheduleBeyondTheFloor) {
   }
 }
 
-// A dry run of the real step on a GPU that need not exist.
 DryClock charged(const TransformerConfig& config, int64_t batch, const Speed& speed = {}) {
-  Stream stream = Stream::dry(Device::kCuda, speed);
-  Memory memory(stream);
-  Stream host = Stream::dry(Device::kCpu, {});
-  Memory staging(host);
-  LocalControl control;
-  SelfCollectives collectives;
-  Group data(control, collectives, memory, {0});
   Transformer model(config);
-  TrainingStep training(
-      model, data, stream, memory, staging,
-      {.batch = {.global_batch = batch, .given_micro_batch = 0, .ranks = 1},
-       .clip_norm = 1,
-       .store = {.dtype = DType::kBf16},
-       .optimizer = [](std::span<const Shard> shards, const OptimizerMemory& device) {
-         return make_optimizer(AdamWOptions{}, shards, device);
-       }});
-  training.run(
-      {.step = 0, .lr = 0, .targets = 1, .batch = [&](int64_t) {
-         const int64_t tokens = batch * config.context;
-         return DeviceBatch{
-             Tensor::empty(memory, {batch, config.context}, DType::kI32, MemoryClass::kData),
-             Tensor::empty(memory, {tokens}, DType::kI32, MemoryClass::kData)};
-       }});
-  return stream.clock();
+  DryStep step(model, batch, config.context, speed, {.dtype = DType::kBf16});
+  step.run();
+  return step.stream.clock();
 }
 
 // The layers charge the same operations to the clock of `tandem estimate`: to the last one.

@@ -6,7 +6,7 @@ WINDOW, STACK = "src/device/host/window.cpp", "src/device/host/stack.cpp"
 UPDATE, STEP, VALUES = "src/step/offloaded_update.cpp", "src/step/training_step.cpp", "comm/sharding/param_values.cpp"
 SCHEDULES = ["step.offload_np2", "step.offload_np3"]
 MUTANTS = [
-    Mutant("a run is brought before its last change has left", WINDOW, "    in_.wait(last_left_);", "    ;", SCHEDULES),
+    Mutant("a run is brought before its last change has left", WINDOW, "    in_.wait(place(taken_ + kPlaces - 1).left);", "    ;", SCHEDULES),
     Mutant("a run is brought to a place that another has not left", WINDOW, "  in_.wait(next.left);\n", "", SCHEDULES),
     Mutant("a run is changed before it has arrived", WINDOW, "  work_.wait(place(taken_).arrived);\n", "", SCHEDULES),
     Mutant("a run leaves before it is changed", WINDOW, "  out_.wait(work_.record());\n", "", SCHEDULES),

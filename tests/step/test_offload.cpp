@@ -76,7 +76,7 @@ TEST_F(Offload, OfBlockInputsChangesNoBit) {
   }
 }
 
-// As nightly runs it, on each number of ranks.
+// The nightly checks run this grid on two ranks.
 TEST_F(Offload, ChangesNoBitInAnyCase) {
   if (std::getenv("TANDEM_OFFLOAD_ALL") == nullptr) {
     GTEST_SKIP() << "takes minutes; set TANDEM_OFFLOAD_ALL";

@@ -2,11 +2,10 @@
 // that need not exist.
 #include <gtest/gtest.h>
 
-#include "comm/transport/local_control.h"
-#include "comm/transport/self_collectives.h"
+#include <algorithm>
+
 #include "layers/models/transformer.h"
-#include "optim/adamw.h"
-#include "src/step/training_step.h"
+#include "tests/step/dry_step.h"
 
 namespace tandem::testing {
 namespace {
@@ -40,36 +39,24 @@ struct Times {
 
 // Products take the time of computing; other kernels take none, nor do updates.
 Times third_step(double host_bytes_per_s, bool offloads) {
-  Stream stream = Stream::dry(Device::kCuda, {.flops_per_s = 1e12,
-                                              .bytes_per_s = 1e18,
-                                              .attention_flops_per_s = 1e12,
-                                              .host_bytes_per_s = host_bytes_per_s});
-  Memory memory(stream);
-  Stream host = Stream::dry(Device::kCpu, {});
-  Memory staging(host);
-  LocalControl control;
-  SelfCollectives collectives;
-  Group data(control, collectives, memory, {0});
-  Watched model(resolved({.vocab = 96, .context = 16, .layers = 6, .heads = 4, .width = 64}));
-  TrainingStep training(
-      model, data, stream, memory, staging,
-      {.batch = {.global_batch = kBatch, .given_micro_batch = 0, .ranks = 1},
-       .store = {.bucket_bytes = int64_t{200} << 10,
-                 .dtype = DType::kBf16,
-                 .offload_run = offloads ? kRun : 0},
-       .optimizer = [](std::span<const Shard> shards, const OptimizerMemory& optimizer_memory) {
-         return make_optimizer(AdamWOptions{}, shards, optimizer_memory);
-       }});
-  const DeviceBatch batch{Tensor::empty(memory, {kBatch, 16}, DType::kI32, MemoryClass::kData),
-                          Tensor::empty(memory, {kBatch * 16}, DType::kI32, MemoryClass::kData)};
+  constexpr int64_t kContext = 16;
+  Watched model(resolved({.vocab = 96, .context = kContext, .layers = 6, .heads = 4, .width = 64}));
+  DryStep dry(model, kBatch, kContext,
+              {.flops_per_s = 1e12,
+               .bytes_per_s = 1e18,
+               .attention_flops_per_s = 1e12,
+               .host_bytes_per_s = host_bytes_per_s},
+              {.bucket_bytes = int64_t{200} << 10,
+               .dtype = DType::kBf16,
+               .offload_run = offloads ? kRun : 0});
   double begin_s = 0;
   for (int64_t step = 0; step < 3; ++step) {
-    begin_s = stream.clock().now_s;
-    training.run({.step = step, .lr = 0, .targets = 1, .batch = [&](int64_t) { return batch; }});
+    begin_s = dry.stream.clock().now_s;
+    dry.run(step);
   }
   Times times{.forward_s = model.end_s - begin_s};
-  const std::vector<int64_t>& first = training.store().layout.flat().buckets_of(0);
-  const OptimizerShards& shards = training.store().shards;
+  const std::vector<int64_t>& first = dry.training.store().layout.flat().buckets_of(0);
+  const OptimizerShards& shards = dry.training.store().shards;
   for (size_t i = 0; i < shards.all().size(); ++i) {
     const double copied_s =  // a master and two moments
         3.0 * static_cast<double>(shards.all()[i].value.bytes()) / host_bytes_per_s;

@@ -4,7 +4,6 @@
 
 #include "src/core/error.h"
 #include "src/device/copy.h"
-#include "src/device/host/copy_stream.h"
 
 namespace tandem {
 
@@ -14,8 +13,8 @@ HostStack::HostStack(Stream& compute, Memory& memory, Memory& host,
       memory_(memory),
       host_(host.scratch()),
       wait_(std::move(wait)),
-      in_(copy_stream(compute)),
-      out_(copy_stream(compute)) {}
+      in_(Stream::copying(compute)),
+      out_(Stream::copying(compute)) {}
 
 // A copy has the time of a block to leave. So it begins when the next block has ended, whether or
 // not it will stay.

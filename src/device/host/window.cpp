@@ -2,12 +2,11 @@
 
 #include "src/core/error.h"
 #include "src/device/copy.h"
-#include "src/device/host/copy_stream.h"
 
 namespace tandem {
 
 HostWindow::HostWindow(Stream& work, Memory& memory, size_t arrays, int64_t elements)
-    : work_(work), in_(copy_stream(work)), out_(copy_stream(work)) {
+    : work_(work), in_(Stream::copying(work)), out_(Stream::copying(work)) {
   for (Place& place : places_) {
     place.arrays = Tensor::empty(memory, {static_cast<int64_t>(arrays), elements}, DType::kF32,
                                  MemoryClass::kStaging);
@@ -27,7 +26,7 @@ std::vector<Tensor> HostWindow::inside(const Place& place) const {
 void HostWindow::bring(std::span<const Tensor> resting) {
   require(inside() < kPlaces, "HostWindow::bring: all places are taken");
   if (inside() == 0) {
-    in_.wait(last_left_);  // the same run may have been inside before
+    in_.wait(place(taken_ + kPlaces - 1).left);  // the last one may be the next one, too
   }
   Place& next = place(brought_++);
   next.resting.assign(resting.begin(), resting.end());
@@ -53,7 +52,7 @@ void HostWindow::close() {
   for (size_t i = 0; i < arrays.size(); ++i) {
     copy(out_, arrays[i], done.resting[i]);
   }
-  last_left_ = done.left = out_.record();
+  done.left = out_.record();
 }
 
 }  // namespace tandem

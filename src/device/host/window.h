@@ -50,7 +50,6 @@ class HostWindow {
   Stream& work_;
   std::array<Place, kPlaces> places_;
   int64_t brought_ = 0, taken_ = 0, bytes_ = 0;
-  Event last_left_;
   Stream in_, out_;
 };
 

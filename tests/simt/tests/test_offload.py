@@ -38,7 +38,7 @@ class Offload(Workspace):
                 self.train(away, *settings, "--train.offload", offload, ranks=ranks)
                 self.assertEqual(self.figures(kept), self.figures(away))
                 self.assert_same_bits(kept, away)
-                self.assertGreaterEqual(self.last(away)["exposed_copy_ms"], 0)
+                self.assertIn("exposed_copy_ms", self.last(away))
 
     def test_a_run_goes_on_with_it_and_without(self):
         settings = [*GPT, *CUDA, "--train.precision", "fp16", "--dist.zero", "2", "--train.eval_every", "3"]
