@@ -68,7 +68,9 @@ ncclComm_t NcclStream::split(ncclComm_t whole, int color, int rank) {
   require_alive();
   const std::string name = "split of NCCL";
   ncclComm_t part = nullptr;
-  wait_for_host(whole, ncclCommSplit(whole, color, rank, &part, nullptr), name);
+  const ncclResult_t begun = ncclCommSplit(whole, color, rank, &part, nullptr);
+  // NCCL 2.28 calls it a success while the split goes on.
+  wait_for_host(whole, is_failure(begun) ? begun : ncclInProgress, name);
   comms_.push_back(part);  // which is there since the whole is ready again
   wait_for_host(part, ncclInProgress, name);
   return part;

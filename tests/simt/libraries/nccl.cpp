@@ -130,7 +130,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   return ncclInProgress;
 }
 
-// The ranks exchange messages of their own while no collective does.
+// The ranks exchange messages of their own while no collective does. NCCL 2.28 returns success,
+// though the split is not done and its communicator not there.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part,
                            ncclConfig_t* config) {
   const std::lock_guard lock(comm->mutex);
@@ -147,7 +148,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
   *part = nullptr;
   comm->split.reset(new ncclComm::Split{part, {bytes, bytes + sizeof member}});
   simt::gather(*comm->wire, comm->ranks, comm->rank, comm->split->own, comm->split->members);
-  return ncclInProgress;
+  return ncclSuccess;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
