@@ -4,6 +4,7 @@
 
 #include "src/core/hash.h"
 #include "src/device/dispatch.h"
+#include "src/kernels/map.h"
 
 namespace tandem {
 
@@ -46,9 +47,10 @@ void initialize(Parameter& parameter, uint64_t seed) {
       for (int64_t i = 0; i < piece.slice.elements();) {
         const Range run = piece.slice.run_at(i);
         i += run.count();
-        for (int64_t logical = run.begin; logical < run.end; ++logical) {
-          *value++ = T(static_cast<float>(element(key, logical)));
-        }
+        map(Cpu{}, run.count(), [&, run](int64_t at) {
+          value[at] = T(static_cast<float>(element(key, run.begin + at)));
+        });
+        value += run.count();
       }
     }
   });
