@@ -24,7 +24,8 @@ enum class Epilogue : uint8_t {
 // are those of a separate pass after the product.
 //
 // On a GPU the choice for a product (product_choice.h) may be another formulation, where it was
-// faster. Then, with u the unit roundoff of D's type, an element of D differs by at most
+// faster, or cuBLASLt's algorithm is one. Then, with u the unit roundoff of D's type, an element of
+// D differs by at most
 //   u |x|                    where a bias is added after the product x has been rounded;
 //   1.13 u |x|               where GELU starts from the unrounded x (|gelu'| < 1.13);
 //   u |x gelu'(gelu_input)|  where the slope multiplies the unrounded x,

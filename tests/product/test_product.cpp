@@ -4,7 +4,6 @@
 #include <thread>
 
 #include "layers/activation/activation.h"
-#include "src/core/math.h"
 #include "src/product/product.h"
 #include "tests/support/harness.h"
 
@@ -69,10 +68,13 @@ Tensor multiplied(Device device, const Call& call, const Matrix& a, const Matrix
 }
 
 // Compares the kernel with the definition in f64. A sum of k products of normal numbers is off by
-// at most k roundings of sums around sqrt(k), and the result by one rounding to C's type.
+// at most k roundings of sums around sqrt(k), and the result by one rounding to C's type. cuBLASLt
+// may round before it adds a bias, too (H100: where rows are not aligned).
 template <class T, class C>
 void check(Device device, const Call& call) {
   const auto& [m, n, k] = call.sizes;
+  SCOPED_TRACE(str(name_of(dtype_of<T>), " into ", name_of(dtype_of<C>), ", alpha ", call.alpha,
+                   ", beta ", call.beta, call.with_bias ? ", with bias" : ""));
   const bool a_flipped = call.a_flipped, b_flipped = call.b_flipped;
   const Matrix a(a_flipped ? k : m, a_flipped ? m : k, dtype_of<T>, 1, call.shift);
   const Matrix b(b_flipped ? n : k, b_flipped ? k : n, dtype_of<T>, 2, call.shift);
@@ -95,11 +97,14 @@ void check(Device device, const Call& call) {
       continue;
     }
     double expected = call.beta == 0 ? 0 : call.beta * c(i, j);
-    expected += call.with_bias ? bias(0, j) : 0;
     for (int64_t p = 0; p < k; ++p) {
       expected += call.alpha * (a_flipped ? a(p, i) : a(i, p)) * (b_flipped ? b(j, p) : b(p, j));
     }
-    ASSERT_NEAR(result[at], expected, tolerance + rounding * std::abs(expected)) << i << ", " << j;
+    double rounded = call.with_bias && device == Device::kCuda ? std::abs(expected) : 0;
+    expected += call.with_bias ? bias(0, j) : 0;
+    rounded += std::abs(expected);
+    ASSERT_NEAR(result[at], expected, tolerance + rounding * (1 + rounding) * rounded)
+        << i << ", " << j;
   }
 }
 
@@ -115,14 +120,17 @@ void for_each_call(const std::function<void(const Call&)>& body) {
   }
 }
 
-// All sizes for a type T: plain products, and with everything that can be added.
+// For a type T: plain products, and with what can be added.
 template <class T>
 void check_all(Device device, Call call) {
-  check<T, T>(device, call);
-  call.alpha = 0.5;
-  call.beta = 1;
-  call.with_bias = true;
-  check<T, T>(device, call);
+  for (const double beta : {0.0, 1.0}) {
+    for (const bool with_bias : {false, true}) {
+      call.alpha = 1 - beta / 2;
+      call.beta = beta;
+      call.with_bias = with_bias;
+      check<T, T>(device, call);
+    }
+  }
 }
 
 TEST(Product, MatchesTheDefinition) {
@@ -378,22 +386,6 @@ TEST(Product, BitsDependOnlyOnTheRowAndTheColumn) {
       }
     }
   }
-}
-
-// Relative error of math::exp as documented, over its whole range; at the ends it saturates.
-TEST(Math, ExpOfFloat) {
-  for (int i = -87299; i <= 88699; ++i) {
-    const float x = static_cast<float>(i) * 1e-3f;
-    const double exact = std::exp(static_cast<double>(x));
-    ASSERT_NEAR(math::exp(x), exact, 2e-7 * exact) << x;
-  }
-  EXPECT_EQ(math::exp(0.0f), 1.0f);
-  EXPECT_EQ(math::exp(-88.0f), 0.0f);
-  EXPECT_EQ(math::exp(-1e30f), 0.0f);
-  EXPECT_EQ(math::exp(-INFINITY), 0.0f);
-  EXPECT_EQ(math::exp(89.0f), INFINITY);
-  EXPECT_EQ(math::exp(INFINITY), INFINITY);
-  EXPECT_TRUE(std::isnan(math::exp(NAN)));
 }
 
 }  // namespace
