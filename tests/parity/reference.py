@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 HAS_SDPA = hasattr(F, "scaled_dot_product_attention")
+HAS_GROUPS = HAS_SDPA and "enable_gqa" in (F.scaled_dot_product_attention.__doc__ or "")
 
 
 def normal(shape, std):
@@ -56,7 +57,11 @@ class RmsNorm(nn.Module):
 
 
 def causal_attention(q, k, v):
-    """q, k, v: [B, H, T, D] -> [B, H, T, D]."""
+    """q [B, H, T, D], k and v [B, KV, T, D] -> [B, H, T, D]."""
+    if k.shape[1] != q.shape[1]:
+        if HAS_GROUPS:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        k, v = (p.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for p in (k, v))
     if HAS_SDPA:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
     length = q.shape[-2]
@@ -65,32 +70,34 @@ def causal_attention(q, k, v):
     return torch.softmax(scores.masked_fill(mask, float("-inf")), dim=-1) @ v
 
 
-def rotate(x, base=10000.0):
-    """RoPE on x [B, H, T, D]; element i is paired with element i + D/2 (the NeoX convention). Su et al. 2021."""
-    half = x.shape[-1] // 2
+def rotations(length, half, base=10000.0):
+    """Cosines and sines of RoPE, f64 [T, D/2]. Su et al. 2021."""
     frequency = base ** (-torch.arange(half, dtype=torch.float64) / half)
-    angle = torch.outer(torch.arange(x.shape[-2], dtype=torch.float64), frequency)
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)  # [T, D/2]
-    first, second = x[..., :half], x[..., half:]
+    angle = torch.outer(torch.arange(length, dtype=torch.float64), frequency)
+    return angle.cos(), angle.sin()
+
+
+def rotate(x, rope):
+    """RoPE on x [B, H, T, D]; element i is paired with element i + D/2 (the NeoX convention)."""
+    cos, sin = (part.to(x.dtype) for part in rope)
+    first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
 class Attention(nn.Module):
-    def __init__(self, width, heads, kv_heads, layers, bias, rope):
+    def __init__(self, width, heads, kv_heads, layers, bias):
         super().__init__()
-        self.heads, self.kv_heads, self.rope = heads, kv_heads, rope
+        self.heads, self.kv_heads = heads, kv_heads
         self.qkv = Linear(width, (heads + 2 * kv_heads) * (width // heads), 0.02, bias)
         self.proj = Linear(width, width, 0.02 / math.sqrt(2 * layers), bias)
 
-    def forward(self, x):
+    def forward(self, x, rope=None):
         batch, length, width = x.shape
         dim = width // self.heads
         parts = self.qkv(x).split([width, self.kv_heads * dim, self.kv_heads * dim], dim=-1)
         q, k, v = (p.view(batch, length, -1, dim).transpose(1, 2) for p in parts)
-        if self.rope:
-            q, k = rotate(q), rotate(k)
-        if self.kv_heads != self.heads:
-            k, v = (p.repeat_interleave(self.heads // self.kv_heads, dim=1) for p in (k, v))
+        if rope:
+            q, k = rotate(q, rope), rotate(k, rope)
         y = causal_attention(q, k, v)
         return self.proj(y.transpose(1, 2).reshape(batch, length, width))
 
@@ -110,7 +117,7 @@ class GptBlock(nn.Module):
         super().__init__()
         width, layers = config["width"], config["layers"]
         self.ln_1 = LayerNorm(width)
-        self.attn = Attention(width, config["heads"], config["heads"], layers, bias=True, rope=False)
+        self.attn = Attention(width, config["heads"], config["heads"], layers, bias=True)
         self.ln_2 = LayerNorm(width)
         self.mlp = GptMlp(width, config.get("ffn_width") or 4 * width, layers)
 
@@ -157,12 +164,12 @@ class LlamaBlock(nn.Module):
         width, heads, layers = config["width"], config["heads"], config["layers"]
         kv_heads = config.get("kv_heads") or heads
         self.norm_1 = RmsNorm(width)
-        self.attn = Attention(width, heads, kv_heads, layers, bias=False, rope=True)
+        self.attn = Attention(width, heads, kv_heads, layers, bias=False)
         self.norm_2 = RmsNorm(width)
         self.mlp = LlamaMlp(width, config["ffn_width"], layers)
 
-    def forward(self, x):
-        x = x + self.attn(self.norm_1(x))
+    def forward(self, x, rope):
+        x = x + self.attn(self.norm_1(x), rope)
         return x + self.mlp(self.norm_2(x))
 
 
@@ -176,11 +183,14 @@ class Llama(nn.Module):
         self.norm_f = RmsNorm(config["width"])
         if not config.get("tie_embeddings", False):
             self.head = Linear(config["width"], config["vocab"], 0.02, bias=False)
+        for name, part in zip(("cos", "sin"), rotations(config["context"], config["width"] // config["heads"] // 2)):
+            self.register_buffer(name, part, persistent=False)
 
     def forward(self, tokens):  # [B, T] -> [B, T, vocab]
         x = F.embedding(tokens, self.wte)
+        rope = [part[: tokens.shape[1]] for part in (self.cos, self.sin)]
         for block in self.blocks:
-            x = block(x)
+            x = block(x, rope)
         return F.linear(self.norm_f(x), self.head.weight if hasattr(self, "head") else self.wte)
 
 

@@ -1,66 +1,45 @@
 #!/usr/bin/env python3
 """Compiled PyTorch beside `tandem_gpu_bench step` and `attention`: the same sizes on the same GPU. Needs PyTorch 2 only.
 
-    torch_gpu.py step [--case gpt2_124m] [--batch N] [--vocab N]
+    torch_gpu.py step [--case gpt2_124m] [--batch N] [--vocab N] [--compile MODE]
     torch_gpu.py attention [--shape B,T,HEADS,KV_HEADS,WIDTH]
 
-A step is GPT-2 (Radford et al. 2019) with scaled_dot_product_attention under torch.compile and bf16 autocast, clipping, and
-fused AdamW. Attention is scaled_dot_product_attention with each back end that takes the shape. 10 warm-up runs, 30 timed
+A step is the same model under torch.compile and bf16 autocast (`parity/reference.py`), with scaled_dot_product_attention, clipping
+and fused AdamW; of a ResNet, images in channels_last, and fused SGD. --compile: torch.compile's mode, as reduce-overhead. Attention is scaled_dot_product_attention with each back end that takes the shape. 10 warm-up runs, 30 timed
 ones, medians by events.
 """
 import argparse
 import contextlib
-import math
+import os
 import statistics
 import sys
 import time
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "parity")]
+
 import torch
 import torch.nn.functional as F
-from torch import nn
 
-# case: (sequences, layers, heads, width), of 1024 tokens, as in cases.cpp
-CASES = {"gpt2_124m": (64, 12, 12, 768), "gpt2_350m": (32, 24, 16, 1024), "gpt2_774m": (16, 36, 20, 1280),
-         "gpt2_1.5b": (16, 48, 25, 1600), "tiny_gpt": (2, 2, 2, 16)}
+import reference
+
+GPT2 = {"kind": "gpt", "context": 1024}
+# case: (samples, model), as in cases.cpp
+CASES = {
+    "gpt2_124m": (64, {**GPT2, "layers": 12, "heads": 12, "width": 768}),
+    "gpt2_350m": (32, {**GPT2, "layers": 24, "heads": 16, "width": 1024}),
+    "gpt2_774m": (16, {**GPT2, "layers": 36, "heads": 20, "width": 1280}),
+    "gpt2_1.5b": (16, {**GPT2, "layers": 48, "heads": 25, "width": 1600}),
+    "llama_1b": (8, {"kind": "llama", "context": 2048, "layers": 16, "heads": 32, "kv_heads": 8, "width": 2048, "ffn_width": 8192,
+                     "vocab": 128256}),
+    "gpt_384": (8, {"kind": "gpt", "context": 256, "layers": 6, "heads": 6, "width": 384, "vocab": 65}),
+    "resnet20": (128, {"kind": "resnet", "depth": 20, "classes": 10, "image": [3, 32, 32]}),
+    "tiny_gpt": (2, {"kind": "gpt", "context": 8, "layers": 2, "heads": 2, "width": 16, "vocab": 40}),
+    "tiny_llama": (2, {"kind": "llama", "context": 8, "layers": 2, "heads": 2, "kv_heads": 1, "width": 16, "ffn_width": 64, "vocab": 40}),
+    "tiny_resnet": (2, {"kind": "resnet", "depth": 8, "classes": 10, "image": [3, 6, 6]}),
+}
 SHAPES = ["64,1024,12,12,64", "32,1024,16,16,64", "16,1024,20,20,64", "16,1024,25,25,64", "8,2048,32,8,64", "8,2048,16,16,128",
           "4,4096,16,4,128"]
-
-
-class Block(nn.Module):
-    def __init__(self, layers, heads, width):
-        super().__init__()
-        self.heads = heads
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.fc, self.mlp_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        for linear in (self.qkv, self.fc):
-            nn.init.normal_(linear.weight, std=0.02)
-        for linear in (self.proj, self.mlp_proj):
-            nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * layers))
-
-    def forward(self, x):
-        batch, length, width = x.shape
-        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in self.qkv(self.ln_1(x)).split(width, dim=2))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.proj(y.transpose(1, 2).reshape(batch, length, width))
-        return x + self.mlp_proj(F.gelu(self.fc(self.ln_2(x)), approximate="tanh"))
-
-
-class Gpt(nn.Module):
-    def __init__(self, vocab, context, layers, heads, width):
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(Block(layers, heads, width) for _ in range(layers))
-        self.ln_f = nn.LayerNorm(width)
-        nn.init.normal_(self.wte.weight, std=0.02)
-        nn.init.normal_(self.wpe.weight, std=0.02)
-
-    def forward(self, tokens, targets):
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
-        for block in self.blocks:
-            x = block(x)
-        logits = F.linear(self.ln_f(x), self.wte.weight)  # tied
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
 
 
 def milliseconds(work, args):
@@ -83,25 +62,39 @@ def milliseconds(work, args):
     return statistics.median(first.elapsed_time(second) for first, second in zip(events, events[1:]))
 
 
+def samples_of(config, batch, args):
+    """Random inputs and targets."""
+    if config["kind"] == "resnet":
+        images = torch.randn(batch, *config["image"], device=args.device).contiguous(memory_format=torch.channels_last)
+        return images, torch.randint(0, config["classes"], (batch,), device=args.device)
+    return tuple(torch.randint(0, config["vocab"], (batch, config["context"]), device=args.device) for _ in range(2))
+
+
 def step(args):
-    case_batch, layers, heads, width = CASES[args.case]
-    batch, context = args.batch or case_batch, args.context
+    case_batch, config = CASES[args.case]
+    config = {"vocab": args.vocab, **config}
+    batch = args.batch or case_batch
     torch.manual_seed(1)
-    model = Gpt(args.vocab, context, layers, heads, width).to(args.device)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    decay = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() <= 1]
-    optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], lr=1e-4,
-                                  betas=(0.9, 0.95), **({"fused": True} if args.device == "cuda" else {}))
-    compiled = torch.compile(model)
-    tokens = torch.randint(0, args.vocab, (batch, context), device=args.device)
-    targets = torch.randint(0, args.vocab, (batch, context), device=args.device)
+    model = reference.build(config).to(args.device)
+    fused = {"fused": True} if args.device == "cuda" else {}
+    if config["kind"] == "resnet":
+        model = model.to(memory_format=torch.channels_last)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=0.1, **fused)
+    else:
+        decay = [p for p in model.parameters() if p.dim() > 1]
+        others = [p for p in model.parameters() if p.dim() <= 1]
+        optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], lr=1e-4,
+                                      betas=(0.9, 0.95), **fused)
+    # The loss, too: otherwise all logits are written and read again in f32.
+    loss_of = torch.compile(reference.loss_of, **({"mode": args.mode_of_compiler} if args.mode_of_compiler else {}))
+    inputs, targets = samples_of(config, batch, args)
 
     def work():
         with torch.autocast(args.device, dtype=torch.bfloat16):
-            loss = compiled(tokens, targets)
+            loss = loss_of(model, inputs, targets)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if config["kind"] != "resnet":
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
@@ -109,9 +102,8 @@ def step(args):
     work()
     first_s = time.perf_counter() - begin
     ms = milliseconds(work, args)
-    flops = batch * context * (6 * (parameters - context * width) + 6 * layers * width * context)  # half of the scores' square
-    print(f"{args.case}, bf16, batch {batch} x {context}, vocabulary {args.vocab}\nmedian ms    {ms:.2f}\n"
-          f"tokens/s     {1e3 * batch * context / ms:.0f}\nmodel TFLOP/s {flops / ms / 1e9:.4g}\n"
+    print(f"{args.case}, bf16, batch {batch}" + (f", compiled with {args.mode_of_compiler}" if args.mode_of_compiler else "") +
+          f"\nmedian ms    {ms:.2f}\n{'images' if config['kind'] == 'resnet' else 'tokens'}/s     {1e3 * targets.numel() / ms:.0f}\n"
           f"first step, compiling, s {first_s:.0f}", flush=True)
     if args.device == "cuda":
         print(f"peak, GiB    {torch.cuda.max_memory_allocated() / 2**30:.2f}", flush=True)
@@ -161,7 +153,7 @@ def main():
     parser.add_argument("--case", default="gpt2_124m", choices=CASES)
     parser.add_argument("--batch", type=int, default=0, help="sequences of a step; 0: as the case has")
     parser.add_argument("--vocab", type=int, default=50304)
-    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--compile", dest="mode_of_compiler", help="torch.compile's mode (its default)")
     parser.add_argument("--shape", help="B,T,HEADS,KV_HEADS,WIDTH")
     parser.add_argument("--warm-up", type=int, default=10)
     parser.add_argument("--runs", type=int, default=30)
