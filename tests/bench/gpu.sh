@@ -12,67 +12,12 @@
 # Without a GPU it does what a CPU can do. Exit codes: 0 all went well, 1 something failed or there is no GPU, 2 it could not start.
 set -uo pipefail
 
-largest_mib=48
-programs=(tandem tandem_gpu_bench tandem_gpu_check)
-# Libraries that are not packed: a machine with CUDA has them, or its driver brings them.
-elsewhere='^(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|resolv|util|cublas|cublasLt|cudart|cuda|nccl)\.)'
-
 fail() { echo "gpu.sh: $*" >&2; exit 2; }
 
 # Prints the libraries that a program needs, "NAME PATH" on each line. PATH is "not" where a library is not found.
 libraries() {
   LD_TRACE_LOADED_OBJECTS=1 "$1" | while read -r name arrow place _; do [ "$arrow" != "=>" ] || echo "$name $place"; done
 }
-
-# --- On the machine that packs ---
-
-pack() {  # FILE BUILD
-  local file=$1 build=$2 folder library path size tokenizer=(bpe --vocab-size 24576)
-  file=$(realpath "$file") || fail "no folder for $1"
-  cd "$(dirname "$0")/../.." || fail "no sources"
-  if [ -z "$build" ]; then
-    build=${BUILD:-build}-portable
-    mkdir -p "$build"
-    rm -f "$build/CMakeCache.txt"
-    cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTANDEM_PORTABLE=ON -DTANDEM_TESTS=ON \
-      -DTANDEM_CUDA=REQUIRED >"$build/configure.log" 2>&1 || {
-      tail -20 "$build/configure.log" >&2
-      fail "configuring failed ($build/configure.log)"
-    }
-    cmake --build "$build" --target "${programs[@]}" || fail "building failed"
-  fi
-  temporary=$(mktemp -d) || fail "no temporary folder"
-  trap 'rm -rf "$temporary"' EXIT
-  folder=$temporary/tandem-gpu
-  mkdir -p "$folder/bin" "$folder/lib"
-  for program in "${programs[@]}"; do
-    strip -o "$folder/bin/$program" "$build/$program" || fail "no $build/$program"
-    while read -r library path; do
-      [[ $library =~ $elsewhere ]] || cp -L "$path" "$folder/lib/" || fail "$program needs $library, which is not here"
-    done < <(libraries "$build/$program")
-  done
-  cp configs/gpt2_124m.cfg "$folder/model.cfg"
-  if [[ $("$build/tandem_gpu_check" --device 2>&1) == emulated* ]]; then
-    tokenizer=(char)
-    sed -i -E 's/^(layers|heads) = .*/\1 = 2/; s/^width = .*/width = 16/; s/^context = .*/context = 8/' "$folder/model.cfg"
-  fi
-  # The text is Tandem's own sources.
-  find comm layers optim src tests -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.py' -o -name '*.md' | LC_ALL=C sort |
-    xargs cat >"$temporary/text.txt" || fail "the sources cannot be read"
-  "$build/tandem" prepare text --input "$temporary/text.txt" --output "$folder/text.h5" --tokenizer "${tokenizer[@]}" ||
-    fail "the text was not prepared"
-  cp tests/bench/gpu.sh tests/bench/gpu/torch_gpu.py tests/bench/gpu/torch_losses.py \
-    tests/parity/{packages,reference,run_files,sample_order}.py "$folder/"
-  { git log -1 --format='commit %H'; git status --short; grep -E '^-- Tandem' "$build/configure.log"
-    ldd --version | head -1; } >"$folder/built.txt"
-  # The programs hold the same kernels, which a window of 64 MiB finds again.
-  XZ_OPT=${XZ_OPT:--9} tar -cJf "$file" -C "$temporary" --sort=name tandem-gpu || fail "cannot write $file"
-  size=$(stat -c %s "$file")
-  echo "gpu.sh: $file has $((size / 1048576 + 1)) MiB; unpacked: $(du -sm "$folder" | cut -f1)"
-  [ "$size" -le $((largest_mib * 1048576)) ] || fail "$file is larger than $largest_mib MiB"
-}
-
-# --- On the machine with the GPU ---
 
 # Prints the folders where pip's packages and toolkits have libraries; last, the folder of those that were packed.
 library_folders() {
@@ -104,7 +49,11 @@ library_path() {
   done
   [ -z "$missing" ] || fail "missing here:$missing (pip's packages nvidia-cublas and nvidia-nccl-cu13 have cuBLASLt and NCCL;" \
     "other folders: LD_LIBRARY_PATH)"
-  echo "$found"
+  # cuDNN is loaded when it is used.
+  place=$(library_folders | while read -r place; do
+    ! compgen -G "$place/libcudnn.so.*" >/dev/null || { echo "$place"; break; }
+  done)
+  echo "$found${place:+${found:+:}$place}"
 }
 
 # tandem PROGRAM ARGUMENT...: runs the program with the search path, which other programs do not get.
@@ -231,66 +180,71 @@ resumed() {
   tandem tandem inspect "$runs/resumed/checkpoints/step-00000020" --verify && same_losses resumed
 }
 
-# The tests of one layer under a tool of compute-sanitizer. Their shapes are small; memory is not reused, so that it sees each
-# use before the allocation and after the free.
-sanitized() {  # TOOL SUITE
-  "$sanitizer" --tool "$1" --target-processes all --error-exitcode 9 env TANDEM_MEMORY_CACHE=0 LD_LIBRARY_PATH="$path" \
-    "$folder/bin/tandem_gpu_check" --only "$2" --limit 100
-}
-# On some virtual machines it cannot reach the GPU, which the smallest suite shows.
-sanitizer_trial() {
-  local output
-  output=$(sanitized memcheck Shortcut 2>&1)
-  local code=$?
+# Runs a command, and prints what it does. If that says that a tool cannot be used here, returns 77.
+where_possible() {  # PATTERN WHY COMMAND...
+  local output code
+  output=$("${@:3}" 2>&1)
+  code=$?
   echo "$output"
-  ! grep -qi 'device not supported' <<<"$output" || { echo "compute-sanitizer cannot reach the GPU here"; return 77; }
-  return $code
-}
-
-sanitizers() {
-  local suite tool
-  [ -n "$sanitizer" ] || { left_out sanitizers "no compute-sanitizer here"; return; }
-  item sanitizer_trial 60 sanitizer_trial || { left_out "memcheck, racecheck" "see sanitizer_trial"; return; }
-  for suite in "${suites[@]}"; do
-    for tool in memcheck racecheck; do
-      item "${tool}_$suite" 60 sanitized $tool "$suite"
-    done
-  done
-}
-
-# Counters of the first launch of a kernel. The clocks stay as they are, because the machine may not be ours.
-captured() {  # KERNEL MODE ARGUMENT...
-  local output
-  output=$("$ncu" --target-processes all --clock-control none --kernel-name "$1" --launch-count 1 --section SpeedOfLight \
-    --section Occupancy --section MemoryWorkloadAnalysis --section WarpStateStats --section LaunchStats \
-    env LD_LIBRARY_PATH="$path" "$folder/bin/tandem_gpu_bench" "${@:2}" --warm-up 0 --runs 1 2>&1)
-  local code=$?
-  echo "$output"
-  if grep -qE 'ERR_NVGPUCTRPERM|Failed to initialize the profiler' <<<"$output"; then
-    echo "ncu cannot read the counters of the GPU here"
+  if grep -qiE "$1" <<<"$output"; then
+    echo "$2"
     return 77
   fi
   ! grep -q 'No kernels were profiled' <<<"$output" && return $code
 }
 
+# A mode of the benchmarks under a tool of compute-sanitizer. Memory is not reused, so that it sees each use before the allocation
+# and after the free.
+sanitized() {  # TOOL MODE ARGUMENT...
+  where_possible 'device not supported' "compute-sanitizer cannot reach the GPU here" \
+    "$sanitizer" --tool "$1" --target-processes all --error-exitcode 9 env TANDEM_MEMORY_CACHE=0 LD_LIBRARY_PATH="$path" \
+    "$folder/bin/tandem_gpu_bench" "${@:2}" --warm-up 0 --runs 2
+}
+
+# Whole steps of small models, and attention on tensor cores with rows that fill no tile.
+sanitizers() {
+  local tool case shape
+  [ -n "$sanitizer" ] || { left_out sanitizers "no compute-sanitizer here"; return; }
+  for tool in memcheck racecheck; do
+    for case in "${checked_models[@]}"; do
+      item "${tool}_$case" 60 sanitized $tool step --case "$case"
+    done
+    for shape in "${checked_shapes[@]}"; do
+      item "${tool}_attention_${shape##*,}" 60 sanitized $tool attention --shape "$shape"
+    done
+    item "${tool}_offload" 60 sanitized $tool step --case "${checked_models[0]}" --recompute --offload both
+  done
+}
+
+# Counters of the first launch of a kernel. The clocks stay as they are, because the machine may not be ours.
+captured() {  # KERNEL MODE ARGUMENT...
+  where_possible 'ERR_NVGPUCTRPERM|Failed to initialize the profiler' "ncu cannot read the counters of the GPU here" \
+    "$ncu" --target-processes all --clock-control none --kernel-name "$1" --launch-count 1 --section SpeedOfLight \
+    --section Occupancy --section MemoryWorkloadAnalysis --section WarpStateStats --section LaunchStats \
+    env LD_LIBRARY_PATH="$path" "$folder/bin/tandem_gpu_bench" "${@:2}" --warm-up 0 --runs 1
+}
+
 captures() {
+  local kernel
   [ -n "$ncu" ] || { left_out ncu "no ncu here"; return; }
-  item ncu_flash_forward 60 captured flash_forward_kernel attention "${shape[@]}" ||
-    { left_out "ncu of four other kernels" "see ncu_flash_forward"; return; }
-  item ncu_flash_dq 60 captured flash_dq_kernel attention "${shape[@]}"
-  item ncu_flash_dkv 60 captured flash_dkv_kernel attention "${shape[@]}"
-  item ncu_cross_entropy 60 captured cross_entropy_gradient_kernel kernels "${gpt2[@]}"
-  item ncu_norm_backward 60 captured norm_backward_kernel kernels "${gpt2[@]}"
+  for kernel in flash_forward flash_dq flash_dkv; do
+    item "ncu_$kernel" 60 captured "${kernel}_kernel" attention "${shape[@]}"
+  done
+  for kernel in cross_entropy_gradient norm_backward; do
+    item "ncu_$kernel" 60 captured "${kernel}_kernel" kernels "${gpt2[@]}"
+  done
 }
 
 # All items, in order of value.
 on_gpu() {
-  local once=() gpt2=(--case gpt2_124m) small=() shape=(--shape "64,1024,12,12,64") shapes=() case
-  local first=Product,Attention all='' suites=(Attention Norm CrossEntropy Embedding Conv2d)
+  local once=() gpt2=(--case gpt2_124m) small=() shape=(--shape "64,1024,12,12,64") shapes=() case padded
+  local first=Product,Attention all=''
+  local checked_models=(tiny_gpt tiny_llama tiny_resnet) checked_shapes=("2,130,4,2,64" "1,130,2,1,128")
   local models=(gpt2_350m gpt2_774m gpt2_1.5b llama_1b) small_models=(gpt_384 resnet20)
   if [ -n "$emulated" ]; then
     once=(--warm-up 0 --runs 1) shape=(--shape "1,8,2,2,8") small=("${once[@]}" --mib 1) shapes=("${once[@]}" "${shape[@]}")
-    gpt2=("${once[@]}" --case tiny_gpt) first=ChoiceRecorder,Rope all=Shortcut suites=(Rope) models=(tiny_llama) small_models=(tiny_resnet)
+    gpt2=("${once[@]}" --case tiny_gpt) first=ChoiceRecorder,Rope all=Shortcut \
+      checked_models=(tiny_gpt) checked_shapes=("1,8,2,2,8") models=(tiny_llama) small_models=(tiny_resnet)
   fi
   item check_1 150 check check_1 $first
   item check_2 150 check check_2 $first
@@ -323,13 +277,21 @@ on_gpu() {
   item torch_attention 90 torch attention
   sanitizers
   for case in "${models[@]}"; do
-    item "step_$case" 90 bench step --case "$case" "${once[@]}" --profile
+    padded=()
+    [[ $case != gpt2* ]] || padded=(--vocab 50304)
+    item "step_$case" 90 bench step --case "$case" "${padded[@]}" "${once[@]}" --choose --profile
+    item "torch_$case" 150 torch step --case "$case"
   done
   for case in "${small_models[@]}"; do
-    item "step_$case" 60 bench step --case "$case" "${once[@]}"
-    item "step_${case}_graph" 60 bench step --case "$case" "${once[@]}" --graph
+    item "step_$case" 60 bench step --case "$case" "${once[@]}" --choose
+    item "step_${case}_graph" 60 bench step --case "$case" "${once[@]}" --choose --graph
+    item "torch_$case" 60 torch step --case "$case"
+    item "torch_${case}_graph" 90 torch step --case "$case" --compile reduce-overhead
   done
-  item gemm_50257 120 bench gemm "${gpt2[@]}" --choose
+  item step_recompute 60 bench step "${gpt2[@]}" --vocab 50304 --choose --recompute
+  for case in optimizer activations both; do
+    item "offload_$case" 60 bench step "${gpt2[@]}" --vocab 50304 --choose --recompute --offload $case
+  done
 }
 
 on_cpu() {
@@ -356,8 +318,8 @@ run() {  # MINUTES ONLY OUT
   sanitizer=$(PATH=$PATH:$(printf '%s:' /usr/local/cuda*/bin) command -v compute-sanitizer)
   ncu=$(PATH=$PATH:$(printf '%s:' /usr/local/cuda*/bin /opt/nvidia/nsight-compute/*) command -v ncu)
   export folder results runs path steps batch emulated sanitizer ncu
-  export -f tandem machine check same_bits bench torch choices train train_on losses torch_losses same_losses nccl resumed eager sanitized \
-    sanitizer_trial captured
+  export -f tandem machine check same_bits bench torch choices train train_on losses torch_losses same_losses nccl resumed eager \
+    sanitized captured where_possible
   say "$(printf 'gpu.sh: %(%F %T)T, %s' -1 "$device")"
   item machine 60 machine
   if [ -n "$gpu" ]; then on_gpu; else on_cpu; fi
@@ -385,7 +347,12 @@ while [ $# -gt 1 ]; do
 done
 [[ $#$minutes =~ ^0[0-9]+$ ]] || usage
 case $what in
-  --pack) [ -n "$file" ] || usage; pack "$file" "$from" ;;
+  --pack)
+    [ -n "$file" ] || usage
+    # shellcheck source=tests/bench/gpu/pack.sh
+    . "$(dirname "$0")/gpu/pack.sh"
+    pack "$file" "$from"
+    ;;
   --run) run "$minutes" "$only" "$out" ;;
   *) usage ;;
 esac

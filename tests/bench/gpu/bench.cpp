@@ -152,6 +152,35 @@ double Bench::seconds(const std::function<void()>& work) {
       timings(work, options.runs, std::clamp(static_cast<int64_t>(calls), int64_t{1}, kMostCalls)));
 }
 
+HostLink measure_host_link(Bench& bench, int64_t bytes) {
+  Memory pinned = Memory::pinned();
+  const auto array = [&](Memory& memory) {
+    return Tensor::empty(memory, {bytes}, DType::kU8, MemoryClass::kStaging);
+  };
+  const Tensor on_host[] = {array(pinned), array(pinned)};
+  const Tensor on_device[] = {array(bench.memory), array(bench.memory)};
+  Stream in = Stream::copying(bench.stream), out = Stream::copying(bench.stream);
+  const auto begin = [&](Stream& stream, const Tensor& from, const Tensor& to) {
+    stream.wait(bench.stream.record());
+    copy(stream, from, to);
+  };
+  const auto rate_of = [&](bool is_in, bool is_out) {
+    return static_cast<double>(bytes) / bench.seconds([&] {
+      if (is_in) {
+        begin(in, on_host[0], on_device[0]);
+      }
+      if (is_out) {
+        begin(out, on_device[1], on_host[1]);
+      }
+      bench.stream.wait(in.record());
+      bench.stream.wait(out.record());
+    });
+  };
+  return {.to_device = rate_of(true, false),
+          .to_host = rate_of(false, true),
+          .both = rate_of(true, true)};
+}
+
 double median(std::vector<double> values) {
   require(!values.empty(), "median of nothing");
   std::ranges::sort(values);

@@ -30,6 +30,7 @@ struct Options {
   std::vector<int64_t> shape{};  // of `attention`; empty: those of the models
   AttentionKernels attention = AttentionKernels::kAuto;
   bool recompute = false;
+  bool offload_optimizer = false, offload_activations = false;
   bool graph = false;
   bool profile = false;
   bool turns = false;
@@ -65,6 +66,13 @@ class Bench {
   std::vector<double> timings(const std::function<void()>& work, int64_t count, int64_t calls);
   const GpuModel* gpu_ = nullptr;
 };
+
+// What the link between host and GPU moves, in bytes a second each way: alone, and while the other
+// direction is busy, too. Arrays of `bytes`, in page-locked memory.
+struct HostLink {
+  double to_device = 0, to_host = 0, both = 0;
+};
+HostLink measure_host_link(Bench& bench, int64_t bytes);
 
 double median(std::vector<double> values);
 

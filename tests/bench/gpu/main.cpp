@@ -26,6 +26,7 @@ constexpr const char* kHelp =
              --turns: reads lines "run K", runs K steps, prints their seconds
              --recompute: blocks run again in backward
              --graph: on a GPU, each is one CUDA graph
+             --offload optimizer|activations|both: on a GPU, these rest on the host; then the bytes that steps copy
   forecast   what the cost model expects on GPUs of the table, in Markdown; needs no GPU
 
   --device cpu|cuda          (cuda where there is one)
@@ -108,6 +109,13 @@ Options options_of(const std::vector<std::string>& words) {
        [&](auto& text) {
          options.attention = choice<AttentionKernels>(
              name, text, {"own", "cudnn"}, {AttentionKernels::kOwn, AttentionKernels::kCudnn});
+       }},
+      {"--offload",
+       [&](auto& text) {
+         const int chosen =
+             choice<int>(name, text, {"optimizer", "activations", "both"}, {1, 2, 3});
+         options.offload_optimizer = (chosen & 1) != 0;
+         options.offload_activations = (chosen & 2) != 0;
        }},
       {"--precision", [&](auto& text) {
          options.precision = choice<DType>(name, text, {"f32", "bf16", "fp16"},

@@ -76,6 +76,14 @@ void copy_bench(const Options& options) {
     on_device(bench.stream, {},
               [&](auto device) { kernels::fill(device, elements, to.data<float>(), 1.5F); });
   });
+  if (options.device == Device::kCuda) {
+    const HostLink link = measure_host_link(bench, from.bytes());
+    for (const auto& [name, rate_here] : {std::pair{"from the host", link.to_device},
+                                          {"to the host", link.to_host},
+                                          {"each way, both at once", link.both}}) {
+      table.row(name, {number(bytes / rate_here * 1e6), rate(rate_here, 1), "-"});
+    }
+  }
   const int64_t side = square_side(options.mib);
   const ProductShape square{.m = side, .n = side, .k = side};
   const double s = product_seconds(bench, square);

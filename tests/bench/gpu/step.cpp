@@ -20,6 +20,7 @@ namespace tandem::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr int64_t kOffloadRun = int64_t{4} << 20;  // as in training
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -45,10 +46,12 @@ class Steps {
     TrainingStep::Options options{
         .batch = {.global_batch = model.batch, .given_micro_batch = 0, .ranks = 1},
         .recompute = bench.options.recompute,
+        .parks_inputs = bench.options.offload_activations,
         .graph = bench.options.graph,
         .attention = bench.options.attention,
         .clip_norm = model.transformer ? 1.0 : 0.0,
-        .store = {.dtype = bench.options.precision}};
+        .store = {.dtype = bench.options.precision,
+                  .offload_run = bench.options.offload_optimizer ? kOffloadRun : 0}};
     options.optimizer = [&](std::span<const Shard> shards, const OptimizerMemory& memory) {
       return model.transformer
                  ? make_optimizer(AdamWOptions{.weight_decay = 0.1}, shards, memory)
@@ -69,8 +72,19 @@ class Steps {
     training_->run({.step = number_++, .lr = lr_, .targets = tokens(), .batch = [this](int64_t) {
                       return samples_;
                     }});
-    static_cast<void>(training_->timeline().take(bench_.stream));  // as a run does after each step
+    // As a run does after each step.
+    timelines_.push_back(training_->timeline().take(bench_.stream));
   }
+
+  // The median of what the last `count` steps waited for copies, once the stream has done them.
+  double copy_wait_s(int64_t count) const {
+    std::vector<double> seconds;
+    for (auto it = timelines_.end() - count; it != timelines_.end(); ++it) {
+      seconds.push_back(it->seconds()[static_cast<size_t>(Phase::kCopy)]);
+    }
+    return median(seconds);
+  }
+  int64_t copied_bytes() const { return training_->offloaded_bytes(); }  // to the device, so far
 
  private:
   Bench& bench_;
@@ -81,6 +95,7 @@ class Steps {
   Group data_;
   DeviceBatch samples_;
   std::unique_ptr<TrainingStep> training_;
+  std::vector<Timeline> timelines_;
   double lr_ = 0;
   int64_t number_ = 0;
 };
@@ -100,6 +115,33 @@ void take_turns(Bench& bench, Steps& steps) {
     std::printf("%.9f\n", seconds_since(start));
     std::fflush(stdout);
   }
+}
+
+// Median seconds that the host takes for a step, while the GPU's queue is empty before it.
+double host_seconds(Bench& bench, Steps& steps) {
+  std::vector<double> seconds;
+  for (int64_t i = 0; i < bench.options.runs; ++i) {
+    bench.stream.synchronize();
+    const auto start = Clock::now();
+    steps.run();
+    seconds.push_back(seconds_since(start));
+  }
+  return median(seconds);
+}
+
+// How much of what offloaded steps copy is hidden: each way as much, at the speed of both at once.
+void print_copies(Bench& bench, Steps& steps, const Table& table) {
+  const int64_t before = steps.copied_bytes();
+  steps.run();
+  const auto bytes = static_cast<double>(steps.copied_bytes() - before);
+  bench.stream.synchronize();
+  constexpr int64_t kArray = int64_t{64} << 20;
+  const double rate_s = measure_host_link(bench, kArray).both;
+  const double waited_s = steps.copy_wait_s(bench.options.runs);
+  table.row("copied each way, GB", {number(bytes / 1e9)});
+  table.row("link, both ways at once, GB/s", {number(rate_s / 1e9)});
+  table.row("waiting for copies, ms", {number(waited_s * 1e3)});
+  table.row("copies hidden", {percent(1 - waited_s / (bytes / rate_s))});
 }
 
 struct Total {
@@ -162,6 +204,13 @@ void step_bench(const Options& options) {
   if (options.graph && options.device == Device::kCpu) {
     fail(ExitCode::kConfig, "--graph: steps on the CPU are no CUDA graphs");
   }
+  const bool offloads = options.offload_optimizer || options.offload_activations;
+  if (offloads && (options.device == Device::kCpu || options.graph)) {
+    fail(ExitCode::kConfig, "--offload: it needs a GPU, and steps that are no CUDA graphs");
+  }
+  if (options.offload_activations && !options.recompute) {
+    fail(ExitCode::kConfig, "--offload: activations need --recompute");
+  }
   Bench bench(options);
   if (options.choose) {
     const ChoiceRecorder recorder;
@@ -172,13 +221,7 @@ void step_bench(const Options& options) {
   if (options.turns) {
     return take_turns(bench, steps);
   }
-  std::vector<double> host_s;
-  const double step_s = bench.seconds([&] {
-    const auto start = Clock::now();
-    steps.run();
-    host_s.push_back(seconds_since(start));
-  });
-  host_s.erase(host_s.begin(), host_s.end() - static_cast<std::ptrdiff_t>(options.runs));
+  const double step_s = bench.seconds([&] { steps.run(); });
   std::printf("%s, %s, %s, batch %ld%s%s%s\n", bench.device_name().c_str(), model.name.c_str(),
               std::string(name_of(options.precision)).c_str(), model.batch,
               options.recompute ? ", recomputing" : "", options.graph ? ", one graph" : "",
@@ -199,7 +242,10 @@ void step_bench(const Options& options) {
       table.row("floor, ms", {number(floor_s * 1e3)});
     }
   }
-  table.row("host enqueues a step in, ms", {number(median(host_s) * 1e3)});
+  if (offloads) {
+    print_copies(bench, steps, table);
+  }
+  table.row("host enqueues a step in, ms", {number(host_seconds(bench, steps) * 1e3)});
   table.row("peak of tensors, GiB",
             {number(static_cast<double>(bench.memory.total().peak_bytes) / (1 << 30))});
   if constexpr (kHasCuda) {

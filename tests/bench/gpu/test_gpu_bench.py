@@ -41,6 +41,9 @@ class GpuBench(unittest.TestCase):
 
     def test_copy(self):
         rows = rows_of(self.run_mode("copy", "--mib", 1))
+        if DEVICE == "cuda":
+            for name in ["from the host", "to the host", "each way, both at once"]:
+                self.positive(rows[name][0])
         for name in ["copy, by the device", "copy, by a kernel", "read", "write", "product of 256 cubed, TFLOP/s"]:
             self.positive(rows[name][0])
 
@@ -102,6 +105,15 @@ class GpuBench(unittest.TestCase):
         self.assertIn(", one graph", text.splitlines()[0])
         self.positive(rows_of(text)["median ms"][0])
 
+    @unittest.skipUnless(DEVICE == "cuda", "offload is for GPUs")
+    def test_steps_that_offload(self):
+        for words in [["optimizer"], ["activations", "--recompute"], ["both", "--recompute"]]:
+            rows = rows_of(self.run_mode("step", "--case", "tiny_gpt", "--offload", *words))
+            for name in ["median ms", "copied each way, GB", "link, both ways at once, GB/s"]:
+                self.positive(rows[name][0])
+            self.assertGreaterEqual(float(rows["waiting for copies, ms"][0]), 0)
+            self.assertIn("copies hidden", rows)
+
     def test_turns(self):
         lines = self.run_mode("step", "--case", "tiny_gpt", "--turns", stdin="run 1\nrun 2\n").splitlines()
         self.assertEqual(len(lines), 2)
@@ -126,6 +138,8 @@ class GpuBench(unittest.TestCase):
                 (["step", "--precision", "f8"], "--precision f8: must be one of f32, bf16, fp16"),
                 (["gemm", "--device", "cpu", "--choose"], "--choose: products on the CPU have no algorithms"),
                 (["step", "--device", "cpu", "--graph"], "--graph: steps on the CPU are no CUDA graphs"),
+                (["step", "--device", "cpu", "--offload", "both"], "--offload: it needs a GPU, and steps that are no CUDA graphs"),
+                (["step", "--offload", "none"], "--offload none: must be one of optimizer, activations, both"),
                 (["step", "--device", "tpu"], "--device tpu: must be one of cpu, cuda"),
                 (["attention", "--shape", "1,2,3"], "--shape 1,2,3: must be B,T,HEADS,KV_HEADS,WIDTH"),
                 (["attention", "--shape", "1,2,3,2,8"], ".*where KV_HEADS divides HEADS")]:
