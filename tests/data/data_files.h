@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "src/core/error.h"
-#include "src/prepare/image.h"
+#include "src/prepare/images/image.h"
 
 namespace tandem::testing {
 

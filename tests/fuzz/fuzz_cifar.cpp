@@ -1,5 +1,5 @@
-// CIFAR-10 batches: src/prepare/image_batch_files.cpp src/prepare/image_collector.cpp
-#include "src/prepare/image_collector.h"
+// CIFAR-10 batches: src/prepare/images/image_batch_files.cpp src/prepare/images/image_collector.cpp
+#include "src/prepare/images/image_collector.h"
 #include "tests/fuzz/support/fuzz.h"
 
 using namespace tandem;

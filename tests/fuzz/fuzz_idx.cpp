@@ -1,6 +1,6 @@
-// IDX files: src/prepare/image_batch_files.cpp src/prepare/image_collector.cpp
-// src/prepare/image_store.cpp
-#include "src/prepare/image_collector.h"
+// IDX files: src/prepare/images/image_batch_files.cpp src/prepare/images/image_collector.cpp
+// src/prepare/images/image_store.cpp
+#include "src/prepare/images/image_collector.h"
 #include "tests/fuzz/support/fuzz.h"
 
 using namespace tandem;

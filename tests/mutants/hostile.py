@@ -3,13 +3,13 @@ from table import Mutant
 
 BUILD = "release"
 MUTANTS = [
-    Mutant("a JPEG's size is not compared before it is decoded", "src/prepare/image.cpp",
+    Mutant("a JPEG's size is not compared before it is decoded", "src/prepare/images/image.cpp",
            "  if (image->height * image->width > kLargestArea) {\n    std::snprintf", "  if (false) {\n    std::snprintf",
            ["prepare.image"]),
-    Mutant("a JPEG may have any number of scans", "src/prepare/image.cpp",
+    Mutant("a JPEG may have any number of scans", "src/prepare/images/image.cpp",
            "input_scan_number > kMostScans", "input_scan_number > 100 * kMostScans",
            ["prepare.image"]),
-    Mutant("a PNG may have any size", "src/prepare/image.cpp",
+    Mutant("a PNG may have any size", "src/prepare/images/image.cpp",
            "    png_error(state, kTooLarge);\n", "",
            ["prepare.image"]),
     Mutant("records may have any size", "src/io/record_limit.h",
@@ -27,7 +27,7 @@ MUTANTS = [
     Mutant("a list under the field's name counts, although a text follows", "src/prepare/text_reader.cpp",
            "is_nested = is_nested && !in_field;", "",
            ["prepare.prepare"]),
-    Mutant("IDX images may have no pixels", "src/prepare/image_batch_files.cpp",
+    Mutant("IDX images may have no pixels", "src/prepare/images/image_batch_files.cpp",
            "if (dims[1] == 0 || dims[2] == 0) {", "if (false) {",
            ["prepare.image_batches"]),
     Mutant("names of files may have control characters", "src/prepare/file_source.cpp",

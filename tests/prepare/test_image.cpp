@@ -1,6 +1,6 @@
 #include <fstream>
 
-#include "src/prepare/image.h"
+#include "src/prepare/images/image.h"
 #include "tests/data/data_files.h"
 
 namespace tandem::testing {

@@ -41,6 +41,7 @@ src/io/checkpoint:          src/core src/device src/io src/io/hdf5
 src/data:                   src/core src/device src/io src/io/hdf5
 src/data/bpe:               src/core src/io src/data
 src/prepare:                src/core src/io src/io/hdf5 src/data src/data/bpe
+src/prepare/images:         src/core src/io src/io/hdf5 src/data src/prepare
 src/options:                src/core src/data
 src/step:                   src/core src/device src/device/host src/device/ranks src/trace src/kernels src/autograd src/data src/options layers/batchnorm2d
                             layers/image_input layers/models comm/sharding comm/sharding/exact optim

@@ -1,7 +1,7 @@
 // The body of fuzz_jpeg and fuzz_png, which begin with different inputs.
 #pragma once
 
-#include "src/prepare/image.h"
+#include "src/prepare/images/image.h"
 #include "tests/fuzz/support/fuzz.h"
 
 inline int decode_one_input(const uint8_t* data, size_t size) {

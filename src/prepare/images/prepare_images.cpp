@@ -18,8 +18,8 @@
 #include "src/io/hdf5/hdf5.h"
 #include "src/prepare/bad_records.h"
 #include "src/prepare/file_source.h"
-#include "src/prepare/image_collector.h"
-#include "src/prepare/image_store.h"
+#include "src/prepare/images/image_collector.h"
+#include "src/prepare/images/image_store.h"
 #include "src/prepare/prepare.h"
 
 namespace tandem {

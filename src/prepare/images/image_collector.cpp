@@ -1,4 +1,4 @@
-#include "src/prepare/image_collector.h"
+#include "src/prepare/images/image_collector.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -11,7 +11,7 @@
 #include "src/core/visible_text.h"
 #include "src/data/utf8.h"
 #include "src/io/byte_stream.h"
-#include "src/prepare/image_batch_files.h"
+#include "src/prepare/images/image_batch_files.h"
 
 namespace tandem {
 namespace {

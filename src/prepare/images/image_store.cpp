@@ -1,4 +1,4 @@
-#include "src/prepare/image_store.h"
+#include "src/prepare/images/image_store.h"
 
 #include <utility>
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "src/io/content_hash.h"
-#include "src/prepare/image.h"
+#include "src/prepare/images/image.h"
 #include "src/prepare/temporary_file.h"
 
 namespace tandem {

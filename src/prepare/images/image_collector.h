@@ -13,7 +13,7 @@
 
 #include "src/prepare/bad_records.h"
 #include "src/prepare/file_source.h"
-#include "src/prepare/image_store.h"
+#include "src/prepare/images/image_store.h"
 
 namespace tandem {
 

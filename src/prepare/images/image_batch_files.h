@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "src/prepare/image.h"
+#include "src/prepare/images/image.h"
 
 namespace tandem {
 

@@ -1,4 +1,4 @@
-#include "src/prepare/image.h"
+#include "src/prepare/images/image.h"
 
 #include <jpeglib.h>
 #include <png.h>

@@ -1,4 +1,4 @@
-#include "src/prepare/image_batch_files.h"
+#include "src/prepare/images/image_batch_files.h"
 
 #include "src/core/error.h"
 
