@@ -11,6 +11,7 @@
 #include "src/core/formatted.h"
 #include "src/core/visible_text.h"
 #include "src/data/dataset.h"
+#include "src/data/token_dataset.h"
 #include "src/device/memory.h"
 #include "src/io/checkpoint/checkpoint.h"
 #include "src/io/content_hash.h"
@@ -41,6 +42,24 @@ struct Request {
        help = false;
 };
 
+// How many documents a text has, and how long they are.
+std::string documents_text(const DatasetInfo& info) {
+  if (!info.has_documents) {
+    return "where they begin is not known; `tandem prepare text` writes it now";
+  }
+  const TokenDataset dataset(info);
+  std::vector<int64_t> lengths;
+  for (const Split split : {Split::kTrain, Split::kVal}) {
+    const std::vector<int64_t> starts = dataset.document_starts(split);
+    for (size_t i = 1; i < starts.size(); ++i) {
+      lengths.push_back(starts[i] - starts[i - 1]);
+    }
+  }
+  std::ranges::sort(lengths);
+  return str(info.train_documents, " to train, ", info.val_documents, " to validate; median ",
+             lengths[(lengths.size() - 1) / 2], " tokens, longest ", lengths.back());
+}
+
 void inspect_data(const std::string& path, bool verify) {
   const DatasetInfo info = inspect_dataset(path);
   show("dataset     %s (%s)\n", path.c_str(), format_bytes(info.file_bytes).c_str());
@@ -50,6 +69,7 @@ void inspect_data(const std::string& path, bool verify) {
   if (info.kind == DatasetKind::kText) {
     show("tokenizer   %s, %ld tokens in the vocabulary\n", visible(info.tokenizer).c_str(),
          info.vocab_size);
+    show("documents   %s\n", documents_text(info).c_str());
   } else {
     show("image       %ld x %ld x %ld (channels, height, width)\n", info.channels, info.height,
          info.width);

@@ -12,12 +12,23 @@
 namespace tandem {
 namespace {
 
+constexpr int64_t kFormatWithoutStarts = 3;
+
 std::string object(Split split, const char* name) { return str("/", name_of(split), "/", name); }
 
 // The root attribute with this name; 0 if it has no values.
 int64_t integer_of(const H5Reader& file, const std::string& attribute) {
   const auto values = file.int_attribute("/", attribute);
   return values.empty() ? 0 : values[0];
+}
+
+int64_t documents_of(const H5Reader& file, Split split) {
+  const H5Dataset starts = file.dataset(object(split, "starts"));
+  if (starts.type != H5Type::kU64 || starts.count == 0) {
+    fail_data(file.path(), ": ", starts.name, " must hold u64, one for each document and the end; ",
+              "prepare the data again");
+  }
+  return starts.count - 1;
 }
 
 void inspect_text(const H5Reader& file, DatasetInfo* info) {
@@ -32,6 +43,11 @@ void inspect_text(const H5Reader& file, DatasetInfo* info) {
   }
   if (info->train_count == 0) {
     fail_data(info->path, ": the training set is empty; prepare the data again");
+  }
+  if (info->format > kFormatWithoutStarts) {
+    info->has_documents = true;
+    info->train_documents = documents_of(file, Split::kTrain);
+    info->val_documents = documents_of(file, Split::kVal);
   }
 }
 
@@ -80,10 +96,10 @@ DatasetInfo inspect(const H5Reader& file) {
   if (kind != "text" && kind != "images") {
     fail_data(file.path(), ": an HDF5 file, but not a dataset of `tandem prepare`");
   }
-  const int64_t format = file.has_attribute("/", "format") ? integer_of(file, "format") : 1;
-  if (format != kDatasetFormat) {
-    fail_data(info.path, ": dataset format ", format, ", where ", kDatasetFormat,
-              " is read; prepare the data again");
+  info.format = file.has_attribute("/", "format") ? integer_of(file, "format") : 1;
+  if (info.format != kDatasetFormat && info.format != kFormatWithoutStarts) {
+    fail_data(info.path, ": dataset format ", info.format, ", where ", kFormatWithoutStarts,
+              " and ", kDatasetFormat, " are read; prepare the data again");
   }
   info.content_hash = file.string_attribute("/", "content_hash");
   if (!is_hash(info.content_hash)) {
@@ -226,6 +242,9 @@ std::string compute_content_hash(const std::string& path) {
     } else {
       add_values<uint32_t>(file, tokens, &hash);
     }
+    if (info.has_documents) {
+      add_values<uint64_t>(file, file.dataset(object(split, "starts")), &hash);
+    }
   }
   add_to_hash(info, &hash);
   return hash.digest().hex();
@@ -299,7 +318,7 @@ void add_to_hash(const DatasetInfo& description, ContentHash* hash) {
   const auto add_all = [&](const auto& values) {
     hash->add(values.data(), static_cast<int64_t>(values.size() * sizeof(values[0])));
   };
-  add_all(std::array{kDatasetFormat, d.train_count, d.val_count, d.vocab_size, d.channels, d.height,
+  add_all(std::array{d.format, d.train_count, d.val_count, d.vocab_size, d.channels, d.height,
                      d.width});
   add_all(d.mean);
   add_all(d.std);

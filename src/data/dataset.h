@@ -1,12 +1,14 @@
 // Datasets as training sees them: HDF5 files that `tandem prepare` wrote.
 //
-// Text:   /train/tokens, /val/tokens [tokens] u16 or u32, and the tokenizer under /tokenizer.
+// Text:   /train/tokens, /val/tokens [tokens] u16 or u32, and the tokenizer under /tokenizer;
+//         /train/starts, /val/starts [documents + 1] u64: the first token of each document, and
+//         the number of tokens. They rise strictly, from 0.
 // Images: /train/images [N, C, H, W] u8, /train/labels [N] i32, and the same under /val;
 //         /class_names u8, one a line; and as attributes of the root mean and std (per channel of
 //         the training images, pixels scaled to [0, 1]).
-// Both have the root attributes kind ("text" or "images"), format (3; earlier ones are not read)
-// and content_hash (XXH3-128, 32 hex digits). Every error is kData and begins with the path.
-// Reading is safe from several threads at once.
+// Both have the root attributes kind ("text" or "images"), format (4; 3, whose texts have no
+// starts, is read, too) and content_hash (XXH3-128, 32 hex digits). Every error is kData and begins
+// with the path. Reading is safe from several threads at once.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +31,12 @@ enum class Split : uint8_t { kTrain, kVal };
 std::string_view name_of(DatasetKind kind);  // "text", "images"
 std::string_view name_of(Split split);       // "train", "val"
 
+inline constexpr int64_t kDatasetFormat = 4;
+
 struct DatasetInfo {
   std::string path{};
   DatasetKind kind = DatasetKind::kText;
+  int64_t format = kDatasetFormat;
   int64_t file_bytes = 0;
   std::string content_hash{};
   int64_t train_count = 0;  // tokens or images
@@ -40,6 +45,8 @@ struct DatasetInfo {
   // Text.
   std::string tokenizer{};  // char, bytes, gpt2, bpe
   int64_t vocab_size = 0;
+  bool has_documents = false;  // it says where they begin
+  int64_t train_documents = 0, val_documents = 0;
 
   // Images.
   int64_t channels = 0, height = 0, width = 0;
@@ -112,10 +119,9 @@ class Dataset {
 // Opens a dataset of either kind.
 std::unique_ptr<Dataset> open_dataset(const std::string& path);
 
-// What the content hash covers, in this order. Text: the tokenizer, then the token bytes of train
-// and val as stored. Images: class names, then images and labels of train and of val. Then the
-// description: kind, format, counts, vocab_size, image shape, mean and std.
-inline constexpr int64_t kDatasetFormat = 3;
+// What the content hash covers, in this order. Text: the tokenizer, then the bytes of tokens and
+// starts of train and of val as stored. Images: class names, then images and labels of train and of
+// val. Then the description: kind, format, counts, vocab_size, image shape, mean and std.
 void add_to_hash(const Tokenizer& tokenizer, ContentHash* hash);
 void add_to_hash(const std::vector<std::string>& classes, ContentHash* hash);
 void add_to_hash(const DatasetInfo& description, ContentHash* hash);

@@ -58,6 +58,23 @@ void TokenDataset::read(Split split, int64_t start, std::span<int32_t> out) cons
   }
 }
 
+std::vector<int64_t> TokenDataset::document_starts(Split split) const {
+  require(info_.has_documents, "TokenDataset: no documents");
+  const std::string name = str("/", name_of(split), "/starts");
+  const auto stored = file_.read_all<uint64_t>(name);
+  const auto end = static_cast<uint64_t>(tokens(split).count);
+  for (size_t i = 0; i < stored.size(); ++i) {
+    const bool is_last = i + 1 == stored.size();
+    const bool follows = i == 0 ? stored[i] == 0 : stored[i] > stored[i - 1];
+    if (!follows || (is_last ? stored[i] != end : stored[i] >= end)) {
+      fail_data(info_.path, ": ", name, " has ", stored[i], " at place ", i,
+                "; they must rise from 0 to the number of tokens, ", end,
+                "; prepare the data again");
+    }
+  }
+  return {stored.begin(), stored.end()};
+}
+
 void TokenDataset::read_window(Split split, int64_t start, int64_t context, int64_t row,
                                MicroBatch* batch) const {
   const int64_t length = std::min(context + 1, tokens(split).count - start);

@@ -21,6 +21,11 @@ class TokenDataset : public Dataset {
   // vocabulary.
   void read(Split split, int64_t start, std::span<int32_t> out) const;
 
+  // The first token of each document, and the number of tokens; of a dataset with documents. Throws
+  // kData, naming the first that is wrong, unless they rise strictly from 0 to the number of
+  // tokens.
+  std::vector<int64_t> document_starts(Split split) const;
+
  private:
   const H5Dataset& tokens(Split split) const { return split == Split::kTrain ? train_ : val_; }
 

@@ -66,8 +66,10 @@ struct PrepareReport {
 // validation split is the end of the stream: it begins at character floor((1 - f) n) of n, with f =
 // val_fraction. Records are kept whole: the first record that reaches past that character, and all
 // later ones, are validation. The first record is always training. Writes /train/tokens and
-// /val/tokens, uint16 when the vocabulary fits and uint32 otherwise. Memory does not grow with the
-// input, only with its longest record or stretch without white space; tokens and long texts wait in
+// /val/tokens, uint16 when the vocabulary fits and uint32 otherwise, and /train/starts and
+// /val/starts: the first token of each document, and the end. The line end after a document belongs
+// to it, and what the split cuts off is a document of its own. Memory does not grow with the input,
+// only with its longest record or stretch without white space; tokens and long texts wait in
 // temporary files.
 PrepareReport prepare_text(const PrepareTextOptions& options);
 

@@ -23,6 +23,7 @@
 #include "src/prepare/prepare.h"
 #include "src/prepare/temporary_file.h"
 #include "src/prepare/text_reader.h"
+#include "src/prepare/token_part.h"
 
 namespace tandem {
 namespace {
@@ -180,7 +181,7 @@ std::unique_ptr<Tokenizer> ready_tokenizer(const PrepareTextOptions& options) {
   }
 }
 
-// Collects the tokens of both splits, in the narrowest type that holds the vocabulary.
+// Collects both splits.
 template <class Token>
 class Parts {
  public:
@@ -193,7 +194,7 @@ class Parts {
 
   void add(const TextDocument& document) {
     splitter_.add(document, [&](const Piece& piece) {
-      TemporaryFile* part = &this->part(piece.is_val);
+      TokenPart<Token>* part = piece.is_val ? &val_ : &train_;
       if (piece.is_joint) {
         append(piece.text, document, part);
         return;
@@ -207,23 +208,29 @@ class Parts {
 
   int64_t characters() const { return splitter_.characters(); }
   int64_t leaked() { return leaks_.count(); }
-  TemporaryFile& part(bool is_val) { return is_val ? val_ : train_; }
+  // Ends a split, and returns it.
+  const TokenPart<Token>& finish(bool is_val) {
+    TokenPart<Token>& part = is_val ? val_ : train_;
+    part.mark();
+    return part;
+  }
 
  private:
   // The end of text stands after each document, once where its template ends with it.
-  void append_document(const Piece& piece, const TextDocument& document, TemporaryFile* part) {
-    append(tokenizer_.before_text(), part);
+  void append_document(const Piece& piece, const TextDocument& document, TokenPart<Token>* part) {
+    part->mark();
+    part->append(tokenizer_.before_text());
     append(piece.text, document, part);
-    append(tokenizer_.after_text(), part);
+    part->append(tokenizer_.after_text());
     const auto end_of_text = tokenizer_.end_of_text();
-    if (piece.is_end && end_of_text && last_ != *end_of_text) {
-      append(std::array{*end_of_text}, part);
+    if (piece.is_end && end_of_text && part->last() != *end_of_text) {
+      part->append(std::array{*end_of_text});
     }
   }
 
-  void append(std::string_view text, const TextDocument& document, TemporaryFile* part) {
+  void append(std::string_view text, const TextDocument& document, TokenPart<Token>* part) {
     const auto drain = [&] {
-      append(tokens_, part);
+      part->append(tokens_);
       tokens_.clear();
       document.forget();
     };
@@ -231,18 +238,11 @@ class Parts {
     drain();
   }
 
-  void append(std::span<const int32_t> tokens, TemporaryFile* part) {
-    const std::vector<Token> narrow(tokens.begin(), tokens.end());
-    part->append(narrow.data(), std::ssize(narrow) * static_cast<int64_t>(sizeof(Token)));
-    last_ = tokens.empty() ? last_ : tokens.back();
-  }
-
   Tokenizer& tokenizer_;
   Splitter splitter_;
   LeakedRecords leaks_;
-  TemporaryFile train_, val_;
+  TokenPart<Token> train_, val_;
   std::vector<int32_t> tokens_;
-  int32_t last_ = -1;
 };
 
 void check_options(const PrepareTextOptions& options) {
@@ -275,21 +275,27 @@ void encode_and_write(const PrepareTextOptions& options, const Survey& survey, T
   }
   ContentHash hash;
   add_to_hash(*tokenizer, &hash);
-  const auto write = [&](const std::string& name, const TemporaryFile& part) {
-    const int64_t count = part.bytes() / static_cast<int64_t>(sizeof(Token));
-    file->create_dataset(name, h5_type_of<Token>, {count});
-    part.for_each_block<Token>([&](int64_t at, std::span<const Token> tokens) {
-      file->write<Token>(name, at, tokens);
-      hash.add(tokens.data(), static_cast<int64_t>(tokens.size_bytes()));
+  const auto write = [&]<class T>(T, const std::string& name, const TemporaryFile& values) {
+    const int64_t count = values.bytes() / static_cast<int64_t>(sizeof(T));
+    file->create_dataset(name, h5_type_of<T>, {count});
+    values.for_each_block<T>([&](int64_t at, std::span<const T> block) {
+      file->write<T>(name, at, block);
+      hash.add(block.data(), static_cast<int64_t>(block.size_bytes()));
       if (report->first_tokens.empty()) {
-        const auto shown = tokens.first(std::min<size_t>(tokens.size(), 10));
+        const auto shown = block.first(std::min<size_t>(block.size(), 10));
         report->first_tokens.assign(shown.begin(), shown.end());
       }
     });
     return count;
   };
-  report->train_count = write("/train/tokens", parts.part(false));
-  report->val_count = write("/val/tokens", parts.part(true));
+  const auto write_part = [&](const std::string& group, bool is_val) {
+    const TokenPart<Token>& part = parts.finish(is_val);
+    const int64_t count = write(Token(), group + "/tokens", part.tokens());
+    write(uint64_t(), group + "/starts", part.starts());
+    return count;
+  };
+  report->train_count = write_part("/train", false);
+  report->val_count = write_part("/val", true);
   report->leaked = parts.leaked();
   add_to_hash({.kind = DatasetKind::kText,
                .train_count = report->train_count,

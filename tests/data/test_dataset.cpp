@@ -8,36 +8,10 @@
 #include "src/data/sampler.h"
 #include "src/data/token_dataset.h"
 #include "tests/data/data_files.h"
+#include "tests/data/text_dataset.h"
 
 namespace tandem::testing {
 namespace {
-
-const std::string kHash = "0123456789abcdef0123456789abcdef";  // of no content
-
-// A text dataset with the given tokens.
-template <class Token>
-std::string write_text(const std::string& path, const std::vector<Token>& train,
-                       const std::vector<Token>& val, int64_t vocab_size) {
-  H5Writer file(path);
-  std::vector<int32_t> code_points(static_cast<size_t>(vocab_size));
-  std::iota(code_points.begin(), code_points.end(), 32);
-  make_char_tokenizer(code_points)->save(&file);
-  file.write_all<Token>("/train/tokens", train);
-  file.write_all<Token>("/val/tokens", val);
-  file.set_attribute("/", "kind", std::string("text"));
-  file.set_attribute("/", "vocab_size", std::vector<int64_t>{vocab_size});
-  file.set_attribute("/", "format", std::vector<int64_t>{kDatasetFormat});
-  file.set_attribute("/", "content_hash", kHash);
-  file.commit();
-  return path;
-}
-
-template <class Token>
-std::vector<Token> counting(int64_t count) {
-  std::vector<Token> tokens(static_cast<size_t>(count));
-  std::iota(tokens.begin(), tokens.end(), Token{0});
-  return tokens;
-}
 
 // Images of 2 x 3 pixels and two channels; pixel values count up over all images of a split.
 std::string write_images(const std::string& path, const std::vector<int32_t>& train_labels,
@@ -73,6 +47,8 @@ TEST(Dataset, TextIsDescribed) {
   EXPECT_EQ(info.vocab_size, 256);
   EXPECT_EQ(info.tokenizer, "char");
   EXPECT_EQ(info.fingerprint(), str(kHash, ":", std::filesystem::file_size(path)));
+  EXPECT_TRUE(info.has_documents);
+  EXPECT_EQ(info.train_documents, 1);
 }
 
 TEST(Dataset, ImagesAreDescribed) {
@@ -291,8 +267,8 @@ TEST(Dataset, AttributesWithoutSenseAreNamed) {
     expect_error(ExitCode::kData, {"a.h5: the attribute content_hash is damaged"},
                  [&] { inspect_dataset(ImageAttributes{.hash = hash}.write(path)); });
   }
-  for (const std::vector<int64_t>& format : {std::vector<int64_t>{2}, {4}, {}}) {
-    expect_error(ExitCode::kData, {"a.h5: dataset format ", "where 3 is read"},
+  for (const std::vector<int64_t>& format : {std::vector<int64_t>{2}, {5}, {}}) {
+    expect_error(ExitCode::kData, {"a.h5: dataset format ", "where 3 and 4 are read"},
                  [&] { inspect_dataset(ImageAttributes{.format = format}.write(path)); });
   }
   const auto write_vocabulary = [&](int64_t attribute) {
@@ -301,7 +277,7 @@ TEST(Dataset, AttributesWithoutSenseAreNamed) {
     file.write_all<uint16_t>("/train/tokens", counting<uint16_t>(10));
     file.write_all<uint16_t>("/val/tokens", {});
     file.set_attribute("/", "kind", std::string("text"));
-    file.set_attribute("/", "format", std::vector<int64_t>{kDatasetFormat});
+    file.set_attribute("/", "format", std::vector<int64_t>{3});
     file.set_attribute("/", "vocab_size", std::vector<int64_t>{attribute});
     file.set_attribute("/", "content_hash", kHash);
     file.commit();
@@ -325,6 +301,8 @@ TEST(Dataset, TheHashKnowsEveryChunk) {
   ContentHash expected;
   add_to_hash(*load_tokenizer(H5Reader(path)), &expected);
   expected.add(tokens.data(), std::ssize(tokens) * 2);
+  const uint64_t starts[] = {0, tokens.size(), 0};  // of train, then of val
+  expected.add(starts, sizeof starts);
   add_to_hash(inspect_dataset(path), &expected);
   EXPECT_EQ(compute_content_hash(path), expected.digest().hex());
 }

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "src/data/dataset.h"
+#include "src/data/token_dataset.h"
 #include "src/io/file.h"
 #include "tests/fuzz/support/fuzz.h"
 #include "tests/fuzz/support/hdf5_file.h"
@@ -24,6 +25,8 @@ std::string text_file(const Tokenizer& tokenizer) {
   tokenizer.save(&writer);
   writer.write_all<uint16_t>("/train/tokens", std::vector<uint16_t>{0, 1, 2, 1, 0, 2, 1});
   writer.write_all<uint32_t>("/val/tokens", std::vector<uint32_t>{1, 2, 1, 0});
+  writer.write_all<uint64_t>("/train/starts", std::vector<uint64_t>{0, 3, 5, 7});
+  writer.write_all<uint64_t>("/val/starts", std::vector<uint64_t>{0, 4});
   writer.commit();
   return read_file(path);
 }
@@ -91,6 +94,14 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   is_damage != 0 ? fuzz::damage_file(path, &bytes) : fuzz::change_file(path, &bytes);
   fuzz::accepts(ExitCode::kData, [&] { vocabulary_hash(path); });
   fuzz::accepts(ExitCode::kData, [&] { verify_content(inspect_dataset(path), true); });
+  fuzz::accepts(ExitCode::kData, [&] {
+    const DatasetInfo info = inspect_dataset(path);
+    if (info.has_documents) {
+      const auto starts = TokenDataset(info).document_starts(Split::kTrain);
+      fuzz::check(starts.front() == 0 && starts.back() == info.train_count,
+                  "all tokens are in documents");
+    }
+  });
   fuzz::accepts(ExitCode::kData, [&] {
     const auto dataset = open_dataset(path);
     constexpr int64_t kContext = 2;

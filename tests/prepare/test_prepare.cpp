@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "src/data/dataset.h"
+#include "src/data/token_dataset.h"
 #include "src/data/tokenizer.h"
 #include "src/prepare/prepare.h"
 #include "tests/data/data_files.h"
@@ -10,6 +11,7 @@ namespace tandem::testing {
 namespace {
 
 using Strings = std::vector<std::string>;
+using Starts = std::vector<int64_t>;
 
 PrepareTextOptions text_options(const TemporaryFolder& folder, const Strings& input,
                                 TokenizerKind tokenizer = TokenizerKind::kChar,
@@ -26,6 +28,7 @@ PrepareTextOptions text_options(const TemporaryFolder& folder, const Strings& in
 struct Prepared {
   std::string train, val;
   std::string stored_hash, computed_hash;
+  std::vector<int64_t> train_starts, val_starts;
 };
 
 template <class Token>
@@ -37,9 +40,13 @@ std::string decode_split(const H5Reader& file, const std::string& name) {
 Prepared read_prepared(const TemporaryFolder& folder) {
   const std::string path = folder / "out.h5";
   const H5Reader file(path);
+  const TokenDataset dataset(inspect_dataset(path));
   return {decode_split<uint16_t>(file, "/train/tokens"),
-          decode_split<uint16_t>(file, "/val/tokens"), inspect_dataset(path).content_hash,
-          compute_content_hash(path)};
+          decode_split<uint16_t>(file, "/val/tokens"),
+          dataset.info().content_hash,
+          compute_content_hash(path),
+          dataset.document_starts(Split::kTrain),
+          dataset.document_starts(Split::kVal)};
 }
 
 TEST(PrepareText, SplitsTheCharactersAtTheLastTenth) {
@@ -56,6 +63,8 @@ TEST(PrepareText, SplitsTheCharactersAtTheLastTenth) {
     const Prepared prepared = read_prepared(folder);
     EXPECT_EQ(prepared.train, text.substr(0, 23));
     EXPECT_EQ(prepared.val, "wxy");
+    EXPECT_EQ(prepared.train_starts, (Starts{0, report.train_count}));
+    EXPECT_EQ(prepared.val_starts, (Starts{0, 3}));
     EXPECT_EQ(prepared.stored_hash, prepared.computed_hash);
     EXPECT_EQ(prepared.stored_hash, report.content_hash);
   }
@@ -80,10 +89,18 @@ TEST(PrepareText, FilesAreJoinedByLineEnds) {
   EXPECT_EQ(report.documents, 3);
   EXPECT_EQ(report.val_count, 0);
   EXPECT_EQ(read_prepared(folder).train, "one\ntwo\nthree");
+  EXPECT_EQ(read_prepared(folder).train_starts, (Starts{0, 4, 8, 13}));
+  EXPECT_EQ(read_prepared(folder).val_starts, Starts{0});
   // The split may fall on the line end between two files: 13 characters, 4 of them for training.
   prepare_text(text_options(folder, files, TokenizerKind::kBytes, 0.65));
   EXPECT_EQ(read_prepared(folder).train, "one\n");
   EXPECT_EQ(read_prepared(folder).val, "two\nthree");
+  EXPECT_EQ(read_prepared(folder).train_starts, (Starts{0, 4}));
+  EXPECT_EQ(read_prepared(folder).val_starts, (Starts{0, 4, 9}));
+  // A line end that begins the validation part belongs to the document after it.
+  prepare_text(text_options(folder, files, TokenizerKind::kBytes, 0.75));
+  EXPECT_EQ(read_prepared(folder).val, "\ntwo\nthree");
+  EXPECT_EQ(read_prepared(folder).val_starts, (Starts{0, 5, 10}));
 }
 
 TEST(PrepareText, BrokenUtf8IsReadAndCounted) {
@@ -141,6 +158,7 @@ TEST(PrepareText, JsonLinesAreRecords) {
   // Records are kept whole: the last one reaches past character 18 of 23.
   EXPECT_EQ(read_prepared(folder).train, "first\nline\ncaf\303\251 \360\237\230\200");
   EXPECT_EQ(read_prepared(folder).val, "last");
+  EXPECT_EQ(read_prepared(folder).train_starts, (Starts{0, 11, 17}));
 }
 
 TEST(PrepareText, CsvRowsAreRecords) {
@@ -184,6 +202,7 @@ TEST(PrepareText, EndOfTextEndsEachDocument) {
   EXPECT_EQ(file.read_all<uint16_t>("/train/tokens"),
             (std::vector<uint16_t>{256, 257, 'c', 256, 257}));
   EXPECT_EQ(file.read_all<uint16_t>("/val/tokens"), (std::vector<uint16_t>{'d', 257}));
+  EXPECT_EQ(read_prepared(folder).train_starts, (Starts{0, 2, 5}));
   // A document that the split cuts ends once.
   options.input = {folder.write("a.txt", "abcd")};
   options.val_fraction = 0.5;

@@ -3,6 +3,7 @@
 #include "src/data/bpe/bpe_tokenizer.h"
 #include "src/data/bpe/trainer.h"
 #include "src/data/dataset.h"
+#include "src/data/token_dataset.h"
 #include "src/prepare/prepare.h"
 #include "tests/data/data_files.h"
 
@@ -110,6 +111,29 @@ TEST(PrepareText, TheTemplateStandsAroundEachDocument) {
   expect_error(ExitCode::kData,
                {"tokenizer.json: a TemplateProcessing that does not name the text"},
                [&] { prepare_text(folder_options(folder, input)); });
+}
+
+// Without tokens there is no document: this tokenizer removes spaces, and the end of text is there.
+TEST(PrepareText, DocumentsWithoutTokensAreNone) {
+  const TemporaryFolder folder;
+  BpeModel model = small_model();
+  model.pre_tokenizer =
+      R"({"type": "Sequence", "pretokenizers": [
+          {"type": "Split", "pattern": {"String": " "}, "behavior": "Removed", "invert": false},
+          {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]})";
+  folder.write("tokenizer_config.json", R"({"eos_token": "</s>"})");
+  folder.write("tokenizer.json", tokenizer_json(model));
+  PrepareTextOptions options = folder_options(
+      folder,
+      folder.write("a.jsonl",
+                   "{\"text\":\"a b\"}\n{\"text\":\" \"}\n{\"text\":\"c\"}\n{\"text\":\" \"}\n"));
+  options.val_fraction = 0;
+  prepare_text(options);
+  const TokenDataset dataset(inspect_dataset(folder / "out.h5"));
+  EXPECT_EQ(H5Reader(folder / "out.h5").read_all<uint16_t>("/train/tokens"),
+            (Tokens{'a', 'b', 257, 'c', 257}));
+  EXPECT_EQ(dataset.document_starts(Split::kTrain), (std::vector<int64_t>{0, 3, 5}));
+  EXPECT_EQ(dataset.document_starts(Split::kVal), std::vector<int64_t>{0});
 }
 
 TEST(PrepareText, BpeIsTrainedOnTheTrainingPartAlone) {

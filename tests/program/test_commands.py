@@ -237,7 +237,9 @@ class UsingAModel(Workspace):
         self.assert_one_line(result, "vocabulary")
 
     def test_inspect_shows_datasets_and_checkpoints(self):
-        self.assertIn("tokenizer   char", self.check(run("inspect", self.text, "--verify")).stdout)
+        shown = self.check(run("inspect", self.text, "--verify")).stdout
+        self.assertIn("tokenizer   char", shown)
+        self.assertRegex(shown, r"documents   1 to train, 1 to validate; median \d+ tokens, longest \d+\n")
         self.assertIn("10: ", self.check(run("inspect", self.images)).stdout)
         shown = self.check(run("inspect", self.model, "--verify")).stdout
         self.assertIn("param/blocks.0.attn.q.weight", shown)

@@ -86,6 +86,8 @@ void write_foreign_text(const std::string& path, Hdf5Form form) {
   file.add_dataset<int32_t>("/tokenizer/code_points", H5T_STD_I32LE, {3}, {'a', 'b', 0x20AC});
   file.add_dataset<uint16_t>("/train/tokens", H5T_STD_U16LE, {9}, {0, 1, 2, 1, 0, 2, 1, 1, 0});
   file.add_dataset<uint16_t>("/val/tokens", H5T_STD_U16LE, {4}, {1, 2, 1, 0});
+  file.add_dataset<uint64_t>("/train/starts", H5T_STD_U64LE, {3}, {0, 4, 9});
+  file.add_dataset<uint64_t>("/val/starts", H5T_STD_U64LE, {2}, {0, 4});
   file.add_attribute<int64_t>("format", H5T_STD_I64LE, {kDatasetFormat});
   file.add_attribute<int32_t>("vocab_size", H5T_STD_I32LE, {3});
   file.add_text("/", "kind", "text");

@@ -32,14 +32,14 @@ struct Object;
 
 // Element types stored in files, all little-endian. size_of, name_of, h5_type_of and
 // H5Writer list them in this order.
-enum class H5Type : uint8_t { kU8, kU16, kU32, kI32, kI64, kF32, kF64 };
+enum class H5Type : uint8_t { kU8, kU16, kU32, kU64, kI32, kI64, kF32, kF64 };
 
 int64_t size_of(H5Type type);           // bytes of one element
 std::string_view name_of(H5Type type);  // "u8", "u16", ...
 
 template <class T>
 inline constexpr auto h5_type_of = static_cast<H5Type>(
-    position_in_list<T, uint8_t, uint16_t, uint32_t, int32_t, int64_t, float, double>());
+    position_in_list<T, uint8_t, uint16_t, uint32_t, uint64_t, int32_t, int64_t, float, double>());
 
 // What a dataset is and where its bytes lie.
 struct H5Dataset {

@@ -62,8 +62,8 @@ StoredType read_type(Bytes bytes) {
   StoredType type{.is_text = description[0] == 3,
                   .is_variable_text = description[0] == 9 && (description[1] & 15) == 1};
   std::memcpy(&type.bytes, description.data() + 4, 4);
-  for (const H5Type candidate : {H5Type::kU8, H5Type::kU16, H5Type::kU32, H5Type::kI32,
-                                 H5Type::kI64, H5Type::kF32, H5Type::kF64}) {
+  for (const H5Type candidate : {H5Type::kU8, H5Type::kU16, H5Type::kU32, H5Type::kU64,
+                                 H5Type::kI32, H5Type::kI64, H5Type::kF32, H5Type::kF64}) {
     if (description.starts_with(description_of(candidate))) {
       type.number = candidate;
     }

@@ -10,12 +10,12 @@ using hdf5::kNowhere;
 using hdf5::Object;
 
 int64_t size_of(H5Type type) {
-  constexpr int64_t kBytes[] = {1, 2, 4, 4, 8, 4, 8};  // in the order of H5Type
+  constexpr int64_t kBytes[] = {1, 2, 4, 8, 4, 8, 4, 8};  // in the order of H5Type
   return kBytes[static_cast<size_t>(type)];
 }
 
 std::string_view name_of(H5Type type) {
-  constexpr std::string_view kNames[] = {"u8", "u16", "u32", "i32", "i64", "f32", "f64"};
+  constexpr std::string_view kNames[] = {"u8", "u16", "u32", "u64", "i32", "i64", "f32", "f64"};
   return kNames[static_cast<size_t>(type)];
 }
 

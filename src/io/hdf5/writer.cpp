@@ -81,8 +81,8 @@ std::string library_message() {
 }
 
 hid_t file_type(H5Type type) {
-  const hid_t types[] = {H5T_STD_U8LE,  H5T_STD_U16LE,  H5T_STD_U32LE, H5T_STD_I32LE,
-                         H5T_STD_I64LE, H5T_IEEE_F32LE, H5T_IEEE_F64LE};
+  const hid_t types[] = {H5T_STD_U8LE,  H5T_STD_U16LE, H5T_STD_U32LE,  H5T_STD_U64LE,
+                         H5T_STD_I32LE, H5T_STD_I64LE, H5T_IEEE_F32LE, H5T_IEEE_F64LE};
   return types[static_cast<size_t>(type)];
 }
 
