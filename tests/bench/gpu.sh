@@ -275,6 +275,7 @@ on_gpu() {
     left_out cudnn "the emulated GPU does not execute it"
   fi
   item torch_attention 90 torch attention
+  item torch_step_tuned 300 torch step --compile max-autotune-no-cudagraphs
   sanitizers
   for case in "${models[@]}"; do
     padded=()

@@ -96,7 +96,7 @@ class GpuPack(unittest.TestCase):
         expected = ["machine", "check_1", "check_2", "same_bits", "choices", "step", "torch_step", "losses", "torch_losses", "nccl",
                     "resumed", "eager", "step_graph", "check_all_1", "check_all_2", "same_bits_all", "gemm_50304", "kernels", "attention"]
         self.assertEqual(list(lines)[:len(expected)], expected)
-        here = {"torch_step", "torch_attention", "cudnn"} | (set() if HAS_TORCH else {"torch_losses"})
+        here = {"torch_step", "torch_step_tuned", "torch_attention", "cudnn"} | (set() if HAS_TORCH else {"torch_losses"})
         for name, said in lines.items():
             left_out = name in here or name.startswith("torch_tiny")
             self.assertRegex(said, "^left out, " if left_out else r"^good \(\d+ s\)$", name)
