@@ -12,6 +12,8 @@ enum class Sharing : uint8_t {
   kNode,   // one for each rank of a node; all nodes hold the same (hybrid sharding)
 };
 
+inline constexpr int64_t kOffloadRun = int64_t{4} << 20;  // elements, where updates are offloaded
+
 // Each class of a ParamStore takes what concerns it.
 struct StoreOptions {
   int64_t bucket_bytes = int64_t{4} << 20;

@@ -44,19 +44,21 @@ struct Request {
 
 // How many documents a text has, and how long they are.
 std::string documents_text(const DatasetInfo& info) {
-  if (!info.has_documents) {
+  if (!info.has_documents()) {
     return "where they begin is not known; `tandem prepare text` writes it now";
   }
   const TokenDataset dataset(info);
   std::vector<int64_t> lengths;
+  int64_t train = 0;
   for (const Split split : {Split::kTrain, Split::kVal}) {
+    train = std::ssize(lengths);
     const std::vector<int64_t> starts = dataset.document_starts(split);
     for (size_t i = 1; i < starts.size(); ++i) {
       lengths.push_back(starts[i] - starts[i - 1]);
     }
   }
   std::ranges::sort(lengths);
-  return str(info.train_documents, " to train, ", info.val_documents, " to validate; median ",
+  return str(train, " to train, ", std::ssize(lengths) - train, " to validate; median ",
              lengths[(lengths.size() - 1) / 2], " tokens, longest ", lengths.back());
 }
 

@@ -22,15 +22,6 @@ int64_t integer_of(const H5Reader& file, const std::string& attribute) {
   return values.empty() ? 0 : values[0];
 }
 
-int64_t documents_of(const H5Reader& file, Split split) {
-  const H5Dataset starts = file.dataset(object(split, "starts"));
-  if (starts.type != H5Type::kU64 || starts.count == 0) {
-    fail_data(file.path(), ": ", starts.name, " must hold u64, one for each document and the end; ",
-              "prepare the data again");
-  }
-  return starts.count - 1;
-}
-
 void inspect_text(const H5Reader& file, DatasetInfo* info) {
   info->train_count = file.dataset("/train/tokens").count;
   info->val_count = file.dataset("/val/tokens").count;
@@ -43,11 +34,6 @@ void inspect_text(const H5Reader& file, DatasetInfo* info) {
   }
   if (info->train_count == 0) {
     fail_data(info->path, ": the training set is empty; prepare the data again");
-  }
-  if (info->format > kFormatWithoutStarts) {
-    info->has_documents = true;
-    info->train_documents = documents_of(file, Split::kTrain);
-    info->val_documents = documents_of(file, Split::kVal);
   }
 }
 
@@ -242,7 +228,7 @@ std::string compute_content_hash(const std::string& path) {
     } else {
       add_values<uint32_t>(file, tokens, &hash);
     }
-    if (info.has_documents) {
+    if (info.has_documents()) {
       add_values<uint64_t>(file, file.dataset(object(split, "starts")), &hash);
     }
   }

@@ -45,13 +45,14 @@ struct DatasetInfo {
   // Text.
   std::string tokenizer{};  // char, bytes, gpt2, bpe
   int64_t vocab_size = 0;
-  bool has_documents = false;  // it says where they begin
-  int64_t train_documents = 0, val_documents = 0;
 
   // Images.
   int64_t channels = 0, height = 0, width = 0;
   std::vector<std::string> classes{};
   std::vector<double> mean{}, std{};  // [channels]
+
+  // Whether it says where documents begin: a text of format 4.
+  bool has_documents() const { return kind == DatasetKind::kText && format == kDatasetFormat; }
 
   // Equal for equal files. Cheap, so that ranks can check that they opened the same file.
   std::string fingerprint() const;

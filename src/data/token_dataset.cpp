@@ -59,10 +59,13 @@ void TokenDataset::read(Split split, int64_t start, std::span<int32_t> out) cons
 }
 
 std::vector<int64_t> TokenDataset::document_starts(Split split) const {
-  require(info_.has_documents, "TokenDataset: no documents");
+  require(info_.has_documents(), "TokenDataset: no documents");
   const std::string name = str("/", name_of(split), "/starts");
   const auto stored = file_.read_all<uint64_t>(name);
   const auto end = static_cast<uint64_t>(tokens(split).count);
+  if (stored.empty()) {
+    fail_data(info_.path, ": ", name, " is empty; prepare the data again");
+  }
   for (size_t i = 0; i < stored.size(); ++i) {
     const bool is_last = i + 1 == stored.size();
     const bool follows = i == 0 ? stored[i] == 0 : stored[i] > stored[i - 1];

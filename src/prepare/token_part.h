@@ -31,12 +31,12 @@ class TokenPart {
     }
   }
 
-  uint64_t count() const { return static_cast<uint64_t>(tokens_.bytes()) / sizeof(Token); }
   int32_t last() const { return last_; }  // -1: there is none
   const TemporaryFile& tokens() const { return tokens_; }
   const TemporaryFile& starts() const { return starts_; }
 
  private:
+  uint64_t count() const { return static_cast<uint64_t>(tokens_.bytes()) / sizeof(Token); }
   void add_start(uint64_t start) {
     starts_.append(&start, sizeof start);
     last_start_ = start;

@@ -208,7 +208,6 @@ std::string Config::graph_text(Device device, int ranks) const {
 }
 
 TrainingStepOptions Config::training_step(Device device, int ranks) const {
-  constexpr int64_t kOffloadRun = int64_t{4} << 20;
   const bool on_gpu = device == Device::kCuda;
   return {.seed = static_cast<uint64_t>(run.seed),
           .batch = batch_plan(ranks),

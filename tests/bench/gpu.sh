@@ -180,7 +180,7 @@ resumed() {
   tandem tandem inspect "$runs/resumed/checkpoints/step-00000020" --verify && same_losses resumed
 }
 
-# Runs a command, and prints what it does. If that says that a tool cannot be used here, returns 77.
+# Runs a command, and prints what it says: 77 if that is that a tool cannot be used here, a failure if ncu found no kernel.
 where_possible() {  # PATTERN WHY COMMAND...
   local output code
   output=$("${@:3}" 2>&1)

@@ -95,12 +95,14 @@ TEST(Slice, OutsideOfItsTensorIsAnError) {
   EXPECT_THROW(Slice({3, 4}, {4, 0}, {0, 4}), Error);
 }
 
-// However a tensor is divided, each element gets the initial value that it has in the whole tensor.
+// However a tensor is divided, each element gets the initial value that it has in the whole tensor,
+// which is long enough for several threads.
 TEST(Slice, ParametersStartByLogicalElements) {
-  Parameter all{.name = "w", .shape = {6, 8}, .init = Initializer::normal(1)};
+  Parameter all{.name = "w", .shape = {160, 128}, .init = Initializer::normal(1)};
   all.value = Tensor::empty(test_memory(), all.shape, DType::kF32, MemoryClass::kParameters);
   initialize(all, 7);
-  for (const Slice& slice : {Slice(all.shape, {3, 0}, {3, 8}), Slice(all.shape, {0, 2}, {6, 5})}) {
+  for (const Slice& slice :
+       {Slice(all.shape, {3, 0}, {150, 128}), Slice(all.shape, {0, 2}, {160, 5})}) {
     Parameter part = all;
     part.shape = slice.extent();
     part.pieces = {{"w", slice}};

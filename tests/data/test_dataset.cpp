@@ -47,8 +47,7 @@ TEST(Dataset, TextIsDescribed) {
   EXPECT_EQ(info.vocab_size, 256);
   EXPECT_EQ(info.tokenizer, "char");
   EXPECT_EQ(info.fingerprint(), str(kHash, ":", std::filesystem::file_size(path)));
-  EXPECT_TRUE(info.has_documents);
-  EXPECT_EQ(info.train_documents, 1);
+  EXPECT_TRUE(info.has_documents());
 }
 
 TEST(Dataset, ImagesAreDescribed) {

@@ -6,12 +6,12 @@
 namespace tandem::testing {
 namespace {
 
-// The format before says nothing of documents. Everything else is as in this one.
+// The format before says nothing of documents; its hash has its own number.
 TEST(Dataset, TheFormatBeforeIsRead) {
   const TemporaryFolder folder;
   const auto tokens = counting<uint16_t>(20);
   const std::string path = write_text<uint16_t>(folder / "a.h5", tokens, {}, 100, {}, 3);
-  EXPECT_FALSE(inspect_dataset(path).has_documents);
+  EXPECT_FALSE(inspect_dataset(path).has_documents());
   EXPECT_EQ(open_dataset(path)->windows(Split::kTrain, 4), 4);
   ContentHash expected;
   add_to_hash(*load_tokenizer(H5Reader(path)), &expected);
@@ -44,9 +44,10 @@ TEST(Dataset, StartsOfDocumentsMustRise) {
     expect_error(ExitCode::kData, {"a.h5: /train/starts has " + wrong.named, "20; prepare"},
                  [&] { starts_of(wrong.starts); });
   }
-  write_text<uint16_t, int64_t>(path, counting<uint16_t>(20), {}, 100, {0, 20});
-  expect_error(ExitCode::kData, {"a.h5: /train/starts must hold u64"},
-               [&] { inspect_dataset(path); });
+  expect_error(ExitCode::kData, {"a.h5: /train/starts is empty"}, [&] { starts_of({}); });
+  write_text<uint16_t, int64_t>(path, counting<uint16_t>(20), {}, 100, std::vector<int64_t>{0, 20});
+  expect_error(ExitCode::kData, {"a.h5: /train/starts holds i64 elements where u64"},
+               [&] { TokenDataset(inspect_dataset(path)).document_starts(Split::kTrain); });
 }
 
 }  // namespace

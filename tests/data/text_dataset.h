@@ -2,7 +2,9 @@
 #pragma once
 
 #include <numeric>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "src/data/dataset.h"
@@ -13,10 +15,11 @@ inline const std::string kHash = "0123456789abcdef0123456789abcdef";  // of no c
 
 // A text dataset with the given tokens; each part is one document, unless starts are given.
 template <class Token, class Start = uint64_t>
-std::string write_text(const std::string& path, const std::vector<Token>& train,
-                       const std::vector<Token>& val, int64_t vocab_size,
-                       const std::vector<Start>& train_starts = {},
-                       int64_t format = kDatasetFormat) {
+std::string write_text(
+    const std::string& path, const std::vector<Token>& train, const std::vector<Token>& val,
+    int64_t vocab_size,
+    const std::type_identity_t<std::optional<std::vector<Start>>>& train_starts = {},
+    int64_t format = kDatasetFormat) {
   H5Writer file(path);
   std::vector<int32_t> code_points(static_cast<size_t>(vocab_size));
   std::iota(code_points.begin(), code_points.end(), 32);
@@ -28,7 +31,7 @@ std::string write_text(const std::string& path, const std::vector<Token>& train,
       return static_cast<Start>(tokens.size());
     };
     const std::vector<Start> none = {0}, of_train = {0, end(train)}, of_val = {0, end(val)};
-    file.write_all<Start>("/train/starts", train_starts.empty() ? of_train : train_starts);
+    file.write_all<Start>("/train/starts", train_starts.value_or(of_train));
     file.write_all<Start>("/val/starts", val.empty() ? none : of_val);
   }
   file.set_attribute("/", "kind", std::string("text"));

@@ -96,7 +96,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::accepts(ExitCode::kData, [&] { verify_content(inspect_dataset(path), true); });
   fuzz::accepts(ExitCode::kData, [&] {
     const DatasetInfo info = inspect_dataset(path);
-    if (info.has_documents) {
+    if (info.has_documents()) {
       const auto starts = TokenDataset(info).document_starts(Split::kTrain);
       fuzz::check(starts.front() == 0 && starts.back() == info.train_count,
                   "all tokens are in documents");

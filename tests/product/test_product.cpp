@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "layers/activation/activation.h"
+#include "src/device/cuda.h"
 #include "src/product/product.h"
 #include "tests/support/harness.h"
 
@@ -67,9 +68,16 @@ Tensor multiplied(Device device, const Call& call, const Matrix& a, const Matrix
   return to_host(c_there);
 }
 
+// cuBLASLt may round to 16 bits before it adds a bias (an H100 does where rows are not aligned).
+bool rounds_before_bias([[maybe_unused]] Device device) {
+  if constexpr (kHasCuda) {
+    return device == Device::kCuda && cuda::device_name() != "emulated GPU";
+  }
+  return false;
+}
+
 // Compares the kernel with the definition in f64. A sum of k products of normal numbers is off by
-// at most k roundings of sums around sqrt(k), and the result by one rounding to C's type. cuBLASLt
-// may round before it adds a bias, too (H100: where rows are not aligned).
+// at most k roundings of sums around sqrt(k), and the result by one rounding to C's type.
 template <class T, class C>
 void check(Device device, const Call& call) {
   const auto& [m, n, k] = call.sizes;
@@ -100,7 +108,7 @@ void check(Device device, const Call& call) {
     for (int64_t p = 0; p < k; ++p) {
       expected += call.alpha * (a_flipped ? a(p, i) : a(i, p)) * (b_flipped ? b(j, p) : b(p, j));
     }
-    double rounded = call.with_bias && device == Device::kCuda ? std::abs(expected) : 0;
+    double rounded = call.with_bias && rounds_before_bias(device) ? std::abs(expected) : 0;
     expected += call.with_bias ? bias(0, j) : 0;
     rounded += std::abs(expected);
     ASSERT_NEAR(result[at], expected, tolerance + rounding * (1 + rounding) * rounded)

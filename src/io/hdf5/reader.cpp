@@ -83,9 +83,10 @@ H5Dataset H5Reader::dataset(const std::string& name) const {
     fail_data(path(), ": there is no dataset ", name);
   }
   if (!object->type) {
-    fail_data(path(), ": ", name,
-              " has an element type that is not read here (u8, u16, u32, i32, i64, f32 and f64, "
-              "little-endian, are)");
+    fail_data(
+        path(), ": ", name,
+        " has an element type that is not read here (u8, u16, u32, u64, i32, i64, f32 and f64, "
+        "little-endian, are)");
   }
   require_readable(*object, name);
   H5Dataset found{

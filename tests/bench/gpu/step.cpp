@@ -20,7 +20,6 @@ namespace tandem::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int64_t kOffloadRun = int64_t{4} << 20;  // as in training
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -68,21 +67,12 @@ class Steps {
   }
   double tokens() const { return static_cast<double>(samples_.targets.elements()); }
 
-  void run() {
+  // Takes the timeline of the step, as training does after each step.
+  Timeline run() {
     training_->run({.step = number_++, .lr = lr_, .targets = tokens(), .batch = [this](int64_t) {
                       return samples_;
                     }});
-    // As a run does after each step.
-    timelines_.push_back(training_->timeline().take(bench_.stream));
-  }
-
-  // The median of what the last `count` steps waited for copies, once the stream has done them.
-  double copy_wait_s(int64_t count) const {
-    std::vector<double> seconds;
-    for (auto it = timelines_.end() - count; it != timelines_.end(); ++it) {
-      seconds.push_back(it->seconds()[static_cast<size_t>(Phase::kCopy)]);
-    }
-    return median(seconds);
+    return training_->timeline().take(bench_.stream);
   }
   int64_t copied_bytes() const { return training_->offloaded_bytes(); }  // to the device, so far
 
@@ -95,7 +85,6 @@ class Steps {
   Group data_;
   DeviceBatch samples_;
   std::unique_ptr<TrainingStep> training_;
-  std::vector<Timeline> timelines_;
   double lr_ = 0;
   int64_t number_ = 0;
 };
@@ -132,16 +121,24 @@ double host_seconds(Bench& bench, Steps& steps) {
 // How much of what offloaded steps copy is hidden: each way as much, at the speed of both at once.
 void print_copies(Bench& bench, Steps& steps, const Table& table) {
   const int64_t before = steps.copied_bytes();
-  steps.run();
-  const auto bytes = static_cast<double>(steps.copied_bytes() - before);
+  std::vector<Timeline> timelines;
+  for (int64_t i = 0; i < bench.options.runs; ++i) {
+    timelines.push_back(steps.run());
+  }
   bench.stream.synchronize();
+  std::vector<double> waits;
+  for (const Timeline& timeline : timelines) {
+    waits.push_back(timeline.seconds()[static_cast<size_t>(Phase::kCopy)]);
+  }
+  const double waited_s = median(waits);
+  const double bytes =
+      static_cast<double>(steps.copied_bytes() - before) / static_cast<double>(bench.options.runs);
   constexpr int64_t kArray = int64_t{64} << 20;
-  const double rate_s = measure_host_link(bench, kArray).both;
-  const double waited_s = steps.copy_wait_s(bench.options.runs);
+  const double link = measure_host_link(bench, kArray).both;
   table.row("copied each way, GB", {number(bytes / 1e9)});
-  table.row("link, both ways at once, GB/s", {number(rate_s / 1e9)});
+  table.row("link, both ways at once, GB/s", {number(link / 1e9)});
   table.row("waiting for copies, ms", {number(waited_s * 1e3)});
-  table.row("copies hidden", {percent(1 - waited_s / (bytes / rate_s))});
+  table.row("copies hidden", {percent(1 - waited_s / (bytes / link))});
 }
 
 struct Total {
