@@ -1,5 +1,7 @@
 #include "layers/attention/attention.h"
 
+#include <algorithm>
+
 #include "layers/attention/attention_choice.h"
 
 namespace tandem {
@@ -11,8 +13,14 @@ Tensor attention_workspace(const Context& context, DType dtype, const AttentionS
                            wide_of(dtype));
 }
 
-bool by_cudnn(const Context& context, const cudnn_attention::Problem& problem) {
+bool by_cudnn(const Context& context, const cudnn_attention::Problem& problem,
+              const Tensor& positions) {
   require_attention(context.attention, context.stream, problem.dtype);
+  if (positions) {
+    require(context.attention != AttentionKernels::kCudnn,
+            "attention: cuDNN's kernels know no documents");
+    return false;
+  }
   if constexpr (kHasCuda) {
     if (context.attention == AttentionKernels::kAuto) {
       return is_by_cudnn(context.stream, problem);
@@ -39,11 +47,12 @@ void on_cuda(const Stream& stream, const Work& work, F&& f) {
 }
 
 // The work of `count` products of [T, T] and [T, width] matrices, of which the mask leaves half of
-// [T, T].
-Work work_of(const AttentionSizes& sizes, double count, double bytes) {
-  const double length = static_cast<double>(sizes.length);
-  const double width = static_cast<double>(sizes.batch * sizes.heads * sizes.width);
-  return {.attention = count * length * length * width, .bytes = bytes};
+// [T, T], or of the squares of documents.
+Work work_of(const Context& context, const AttentionSizes& sizes, double count, double bytes) {
+  const int64_t document = context.document_length > 0 ? context.document_length : sizes.length;
+  const auto pairs = static_cast<double>(sizes.length * std::min(document, sizes.length));
+  const auto width = static_cast<double>(sizes.batch * sizes.heads * sizes.width);
+  return {.attention = count * pairs * width, .bytes = bytes};
 }
 
 struct AttentionOp final : Op {
@@ -51,17 +60,19 @@ struct AttentionOp final : Op {
   Tensor qkv;      // [B, T, row]
   Tensor y;        // [B, T, heads * width]
   Tensor log_sum;  // [B, heads, T], f32 or, for f64 qkv, f64
+  Tensor positions;
   bool is_by_cudnn = false;
 
   std::string_view name() const override { return "attention"; }
 
+  const int32_t* positions_data() const { return positions ? positions.data<int32_t>() : nullptr; }
   cudnn_attention::Problem problem() const {
     return {.dtype = qkv.dtype(), .batch = sizes.batch, .length = sizes.length, .layout = sizes};
   }
 
   void forward(Context& context) {
-    const Work work = work_of(sizes, 2, touching(qkv, y, log_sum).bytes);
-    is_by_cudnn = by_cudnn(context, problem());
+    const Work work = work_of(context, sizes, 2, touching(qkv, y, log_sum).bytes);
+    is_by_cudnn = by_cudnn(context, problem(), positions);
     if (is_by_cudnn) {
       const Tensor workspace = cudnn_workspace(context, problem(), Pass::kForward);
       return on_cuda(context.stream, work, [&](Cuda device) {
@@ -71,15 +82,15 @@ struct AttentionOp final : Op {
     }
     const Tensor workspace = attention_workspace(context, qkv.dtype(), sizes);
     on_device(context.stream, work, qkv.dtype(), [&]<class T>(auto device) {
-      kernels::attention_forward(device, qkv.data<T>(), y.data<T>(), log_sum.data<Wide<T>>(), sizes,
-                                 workspace.data<Wide<T>>());
+      kernels::attention_forward(device, qkv.data<T>(), positions_data(), y.data<T>(),
+                                 log_sum.data<Wide<T>>(), sizes, workspace.data<Wide<T>>());
     });
   }
 
   void backward(Context& context, Tensor& dy) override {
     const GradTarget dqkv = input(0).target(context);
     // 5, not 4: the scores are computed again.
-    const Work work = work_of(sizes, 5, touching(qkv, y, dy, dqkv, log_sum).bytes);
+    const Work work = work_of(context, sizes, 5, touching(qkv, y, dy, dqkv, log_sum).bytes);
     if (is_by_cudnn && dqkv.beta == 0) {
       const Tensor workspace = cudnn_workspace(context, problem(), Pass::kBackward);
       return on_cuda(context.stream, work, [&](Cuda device) {
@@ -95,9 +106,9 @@ struct AttentionOp final : Op {
       row_sums = context.workspace({chunks, sizes.row()}, wide_of(qkv.dtype()));
     }
     on_device(context.stream, work, dy.dtype(), [&]<class T>(auto device) {
-      kernels::attention_backward(device, dy.data<T>(), qkv.data<T>(), y.data<T>(),
-                                  log_sum.data<Wide<T>>(), dqkv.into.data<T>(), Wide<T>(dqkv.beta),
-                                  sizes, workspace.data<Wide<T>>(),
+      kernels::attention_backward(device, dy.data<T>(), qkv.data<T>(), positions_data(),
+                                  y.data<T>(), log_sum.data<Wide<T>>(), dqkv.into.data<T>(),
+                                  Wide<T>(dqkv.beta), sizes, workspace.data<Wide<T>>(),
                                   row_sums ? row_sums.data<Wide<T>>() : nullptr);
     });
     if (row_sums) {
@@ -142,6 +153,7 @@ Variable attention(Context& context, const Variable& qkv, const HeadLayout& layo
   auto op = std::make_unique<AttentionOp>();
   op->sizes = {layout, batch, length};
   op->qkv = qkv.value();
+  op->positions = context.positions;
   op->y = context.activation({batch, length, layout.heads * layout.width}, qkv.dtype());
   op->log_sum = context.activation({batch, layout.heads, length}, wide_of(qkv.dtype()));
   op->forward(context);

@@ -111,8 +111,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }  // namespace
 
 template <class T>
-void attention_forward(Cuda device, const T* qkv, T* y, Wide<T>* log_sum,
+void attention_forward(Cuda device, const T* qkv, const int32_t* positions, T* y, Wide<T>* log_sum,
                        const AttentionSizes& sizes, Wide<T>*) {
+  require(!positions, "attention_forward: no documents yet");
   const int64_t width = sizes.width;
   const int64_t blocks = sizes.batch * sizes.heads * ((sizes.length + kQueries - 1) / kQueries);
   if (blocks == 0) {
@@ -130,11 +131,11 @@ void attention_forward(Cuda device, const T* qkv, T* y, Wide<T>* log_sum,
   });
 }
 
-template void attention_forward<float>(Cuda, const float*, float*, float*, const AttentionSizes&,
-                                       float*);
-template void attention_forward<Bf16>(Cuda, const Bf16*, Bf16*, float*, const AttentionSizes&,
-                                      float*);
-template void attention_forward<Fp16>(Cuda, const Fp16*, Fp16*, float*, const AttentionSizes&,
-                                      float*);
+template void attention_forward<float>(Cuda, const float*, const int32_t*, float*, float*,
+                                       const AttentionSizes&, float*);
+template void attention_forward<Bf16>(Cuda, const Bf16*, const int32_t*, Bf16*, float*,
+                                      const AttentionSizes&, float*);
+template void attention_forward<Fp16>(Cuda, const Fp16*, const int32_t*, Fp16*, float*,
+                                      const AttentionSizes&, float*);
 
 }  // namespace tandem::kernels

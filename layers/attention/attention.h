@@ -1,5 +1,6 @@
 // Causal self-attention with grouped key-value heads (Vaswani et al. 2017, arXiv:1706.03762;
 // Ainslie et al. 2023, arXiv:2305.13245): y = softmax(Q K^T / sqrt(D), keys up to the query) V.
+// Where Context::positions says where documents begin, a query sees the keys of its own only.
 //
 // Queries are processed in tiles of rows: the scores of one tile exist at a time, never those of a
 // whole head. Forward saves each row's log-sum-exp, and backward computes the scores again (Dao et
@@ -66,24 +67,27 @@ int64_t attention_workspace(Device device, DType dtype, const AttentionSizes& si
 
 // log_sum [batch, heads, length]: each row's log-sum-exp, as a natural logarithm. The GPU kernels
 // support head widths up to 128 and throw Error(kConfig) for wider heads.
+//
+// positions [batch, length], or null: query t sees keys t - positions[t] to t, instead of 0 to t.
+// t - positions[t] never falls along a row.
 template <class T>
-void attention_forward(Cpu, const T* qkv, T* y, Wide<T>* log_sum, const AttentionSizes& sizes,
-                       Wide<T>* workspace);
+void attention_forward(Cpu, const T* qkv, const int32_t* positions, T* y, Wide<T>* log_sum,
+                       const AttentionSizes& sizes, Wide<T>* workspace);
 template <class T>
-void attention_forward(Cuda, const T* qkv, T* y, Wide<T>* log_sum, const AttentionSizes& sizes,
-                       Wide<T>* workspace);
+void attention_forward(Cuda, const T* qkv, const int32_t* positions, T* y, Wide<T>* log_sum,
+                       const AttentionSizes& sizes, Wide<T>* workspace);
 
 // dqkv = beta * dqkv + gradient with respect to qkv. The same call gives the same bits every time.
 // `row_sums`: null, or [attention_row_chunks, row], which becomes the sums of dqkv over chunks of
 // its rows (src/kernels/column_sums.h), for the gradient of a bias before attention.
 template <class T>
-void attention_backward(Cpu, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum, T* dqkv,
-                        Wide<T> beta, const AttentionSizes& sizes, Wide<T>* workspace,
-                        Wide<T>* row_sums);
+void attention_backward(Cpu, const T* dy, const T* qkv, const int32_t* positions, const T* y,
+                        const Wide<T>* log_sum, T* dqkv, Wide<T> beta, const AttentionSizes& sizes,
+                        Wide<T>* workspace, Wide<T>* row_sums);
 template <class T>
-void attention_backward(Cuda, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum,
-                        T* dqkv, Wide<T> beta, const AttentionSizes& sizes, Wide<T>* workspace,
-                        Wide<T>* row_sums);
+void attention_backward(Cuda, const T* dy, const T* qkv, const int32_t* positions, const T* y,
+                        const Wide<T>* log_sum, T* dqkv, Wide<T> beta, const AttentionSizes& sizes,
+                        Wide<T>* workspace, Wide<T>* row_sums);
 
 // Whether a GPU computes this on tensor cores, if the arrays are aligned to 16 bytes.
 constexpr bool attention_on_tensor_cores(DType dtype, int64_t width) {

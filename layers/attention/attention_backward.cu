@@ -200,12 +200,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }  // namespace
 
 template <class T>
-void attention_backward(Cuda device, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum,
-                        T* dqkv, Wide<T> beta, const AttentionSizes& sizes, Wide<T>* workspace,
-                        Wide<T>* row_sums) {
+void attention_backward(Cuda device, const T* dy, const T* qkv, const int32_t* positions,
+                        const T* y, const Wide<T>* log_sum, T* dqkv, Wide<T> beta,
+                        const AttentionSizes& sizes, Wide<T>* workspace, Wide<T>* row_sums) {
   if (sizes.batch * sizes.length * sizes.heads == 0) {
     return;
   }
+  require(!positions, "attention_backward: no documents yet");
   const bool vector = packs_fit(sizes.width, dy, qkv, y, dqkv);
   const float scale = scale_of(sizes.width);
   if constexpr (kIs16Bit<T>) {
@@ -226,12 +227,14 @@ void attention_backward(Cuda device, const T* dy, const T* qkv, const T* y, cons
   });
 }
 
-template void attention_backward<float>(Cuda, const float*, const float*, const float*,
-                                        const float*, float*, float, const AttentionSizes&, float*,
-                                        float*);
-template void attention_backward<Bf16>(Cuda, const Bf16*, const Bf16*, const Bf16*, const float*,
-                                       Bf16*, float, const AttentionSizes&, float*, float*);
-template void attention_backward<Fp16>(Cuda, const Fp16*, const Fp16*, const Fp16*, const float*,
-                                       Fp16*, float, const AttentionSizes&, float*, float*);
+template void attention_backward<float>(Cuda, const float*, const float*, const int32_t*,
+                                        const float*, const float*, float*, float,
+                                        const AttentionSizes&, float*, float*);
+template void attention_backward<Bf16>(Cuda, const Bf16*, const Bf16*, const int32_t*, const Bf16*,
+                                       const float*, Bf16*, float, const AttentionSizes&, float*,
+                                       float*);
+template void attention_backward<Fp16>(Cuda, const Fp16*, const Fp16*, const int32_t*, const Fp16*,
+                                       const float*, Fp16*, float, const AttentionSizes&, float*,
+                                       float*);
 
 }  // namespace tandem::kernels

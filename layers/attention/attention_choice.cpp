@@ -57,10 +57,10 @@ class Trial {
   // Both passes by Tandem's kernels, with the sums of rows that they give on their way.
   void run_own() {
     on_device(stream_, {}, p_.dtype, [&]<class T>(auto device) {
-      kernels::attention_forward(device, qkv_.data<T>(), own_.y.data<T>(),
+      kernels::attention_forward(device, qkv_.data<T>(), nullptr, own_.y.data<T>(),
                                  own_.log_sum.data<Wide<T>>(), sizes_,
                                  own_workspace_.data<Wide<T>>());
-      kernels::attention_backward(device, dy_.data<T>(), qkv_.data<T>(), own_.y.data<T>(),
+      kernels::attention_backward(device, dy_.data<T>(), qkv_.data<T>(), nullptr, own_.y.data<T>(),
                                   own_.log_sum.data<Wide<T>>(), own_.dqkv.data<T>(), Wide<T>(0),
                                   sizes_, own_workspace_.data<Wide<T>>(),
                                   row_sums_.data<Wide<T>>());

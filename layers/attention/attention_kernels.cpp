@@ -53,12 +53,35 @@ struct Workspace {
   }
 };
 
-// Sets scores of keys that come after their query to minus infinity. The queries and the last
-// `count` keys start at the same position; `scores` points to the first of these keys.
+// A panel of queries, and the keys that they see: from the first one of the first query's document
+// to their own.
+struct Panel {
+  const int32_t* positions;  // of the sequence; null: it is one document
+  int64_t first, count;      // queries
+  template <class T>
+  static Panel of(const AttentionSizes& sizes, const int32_t* positions, int64_t b, int64_t first) {
+    return {positions ? positions + b * sizes.length : nullptr, first,
+            std::min(kPanel<T>, sizes.length - first)};
+  }
+  int64_t start(int64_t query) const { return positions ? query - positions[query] : 0; }
+  // The keys, from where packed ones can begin.
+  Range keys() const { return {start(first) / kTileRows * kTileRows, first + count}; }
+};
+
+// Sets scores [keys, kPanel] of keys that a query does not see to minus infinity: those that come
+// after it, and those of documents before its own.
 template <class T>
-void mask_future(T* scores, int64_t count) {
-  for (int64_t key = 1; key < count; ++key) {
-    std::fill_n(scores + key * kPanel<T>, key, -std::numeric_limits<T>::infinity());
+void mask(T* scores, const Panel& panel) {
+  constexpr T kUnseen = -std::numeric_limits<T>::infinity();
+  const Range keys = panel.keys();
+  const auto row = [&](int64_t key) { return scores + (key - keys.begin) * kPanel<T>; };
+  for (int64_t q = 1; q < panel.count; ++q) {
+    std::fill_n(row(panel.first + q), q, kUnseen);
+  }
+  for (int64_t q = 0; panel.positions && q < panel.count; ++q) {
+    for (int64_t key = keys.begin; key < panel.start(panel.first + q); ++key) {
+      row(key)[q] = kUnseen;
+    }
   }
 }
 
@@ -135,15 +158,16 @@ struct PackedKeys {
 // Forward for one panel of queries: y [count, width] and log_sum [count].
 template <class T>
 void attend_panel(const PackedKeys<T>& packed, Rows<const T> q, Rows<T> y, T* log_sum,
-                  int64_t first, int64_t count, int64_t width, Workspace<T> memory) {
-  const int64_t keys = first + count;
+                  const Panel& panel, int64_t width, Workspace<T> memory) {
+  const int64_t first = panel.first, count = panel.count;
+  const int64_t from = panel.keys().begin, keys = panel.keys().count();
   const Panels<T> queries =
       pack<T, kPanel<T>>(by_width(q, first), count, width, memory.take(width * kPanel<T>));
   T* scores = memory.take(keys * kPanel<T>);
   T* out = memory.take(width * kPanel<T>);
-  multiply_packed<T>(packed.k, queries, keys, kPanel<T>, width,
+  multiply_packed<T>(packed.k.from_row(from), queries, keys, kPanel<T>, width,
                      {scores, kPanel<T>, scale_of<T>(width), T(0)});
-  mask_future(scores + first * kPanel<T>, count);
+  mask(scores, panel);
   T largest[kPanel<T>], factor[kPanel<T>];
   exponentiate(scores, keys, largest, factor);
   for (int64_t i = 0; i < count; ++i) {
@@ -152,7 +176,8 @@ void attend_panel(const PackedKeys<T>& packed, Rows<const T> q, Rows<T> y, T* lo
   for (T& value : factor) {
     value = T(1) / value;
   }
-  multiply_packed<T>(packed.v, {scores, 0}, width, kPanel<T>, keys, {out, kPanel<T>, T(1), T(0)});
+  multiply_packed<T>(packed.v.from_depth(from), {scores, 0}, width, kPanel<T>, keys,
+                     {out, kPanel<T>, T(1), T(0)});
   write_transposed(out, factor, {y.row(first), y.step}, T(0), count, width);
 }
 
@@ -190,12 +215,15 @@ struct HeadGradient {
   Rows<T> dq, dk, dv;
 };
 
+// Keys from `written` on have a part of their gradients already.
 template <class T>
-void differentiate_panel(const PackedKeys<T>& packed, const HeadGradient<T>& head, int64_t first,
-                         int64_t count, int64_t width, T q_beta, T kv_beta, Workspace<T> memory) {
-  const int64_t keys = first + count, panel = width * kPanel<T>;
+void differentiate_panel(const PackedKeys<T>& packed, const HeadGradient<T>& head,
+                         const Panel& panel, int64_t written, int64_t width, T beta,
+                         Workspace<T> memory) {
+  const int64_t first = panel.first, count = panel.count, size = width * kPanel<T>;
+  const int64_t from = panel.keys().begin, keys = panel.keys().count();
   const auto packed_by_width = [&](Rows<const T> rows) {
-    return pack<T, kPanel<T>>(by_width(rows, first), count, width, memory.take(panel));
+    return pack<T, kPanel<T>>(by_width(rows, first), count, width, memory.take(size));
   };
   const auto packed_by_rows = [&](Rows<const T> rows) {
     return pack<T, kPanel<T>>(by_rows(rows, first), width, count,
@@ -203,13 +231,13 @@ void differentiate_panel(const PackedKeys<T>& packed, const HeadGradient<T>& hea
   };
   T* p = memory.take(keys * kPanel<T>);
   T* ds = memory.take(keys * kPanel<T>);
-  T* dq = memory.take(panel);
+  T* dq = memory.take(size);
   const T scale = scale_of<T>(width);
-  multiply_packed<T>(packed.k, packed_by_width(head.q), keys, kPanel<T>, width,
+  multiply_packed<T>(packed.k.from_row(from), packed_by_width(head.q), keys, kPanel<T>, width,
                      {p, kPanel<T>, scale, T(0)});
-  multiply_packed<T>(packed.v, packed_by_width(head.dy), keys, kPanel<T>, width,
+  multiply_packed<T>(packed.v.from_row(from), packed_by_width(head.dy), keys, kPanel<T>, width,
                      {ds, kPanel<T>, T(1), T(0)});
-  mask_future(p + first * kPanel<T>, count);
+  mask(p, panel);
   T log_sum[kPanel<T>] = {}, delta[kPanel<T>] = {}, ones[kPanel<T>];
   for (int64_t i = 0; i < count; ++i) {
     log_sum[i] = head.log_sum[first + i];
@@ -218,12 +246,17 @@ void differentiate_panel(const PackedKeys<T>& packed, const HeadGradient<T>& hea
   }
   std::fill_n(ones, kPanel<T>, T(1));
   differentiate_softmax(p, ds, keys, log_sum, delta, scale);
-  multiply_rows<T>(p, packed_by_rows(head.dy), keys, width, count,
-                   {head.dv.data, head.dv.step, T(1), kv_beta});
-  multiply_rows<T>(ds, packed_by_rows(head.q), keys, width, count,
-                   {head.dk.data, head.dk.step, T(1), kv_beta});
-  multiply_packed<T>(packed.k_across, {ds, 0}, width, kPanel<T>, keys, {dq, kPanel<T>, T(1), T(0)});
-  write_transposed(dq, ones, {head.dq.row(first), head.dq.step}, q_beta, count, width);
+  const auto add = [&](const T* weights, Panels<T> rows, Rows<T> to) {
+    const int64_t fresh = std::clamp<int64_t>(written - from, 0, keys);
+    multiply_rows<T>(weights, rows, fresh, width, count, {to.row(from), to.step, T(1), beta});
+    multiply_rows<T>(weights + fresh * kPanel<T>, rows, keys - fresh, width, count,
+                     {to.row(from + fresh), to.step, T(1), T(1)});
+  };
+  add(p, packed_by_rows(head.dy), head.dv);
+  add(ds, packed_by_rows(head.q), head.dk);
+  multiply_packed<T>(packed.k_across.from_depth(from), {ds, 0}, width, kPanel<T>, keys,
+                     {dq, kPanel<T>, T(1), T(0)});
+  write_transposed(dq, ones, {head.dq.row(first), head.dq.step}, beta, count, width);
 }
 
 // Workspace for one thread, enough for either pass.
@@ -251,7 +284,8 @@ void for_each_group(const AttentionSizes& sizes, T* workspace, const F& f) {
 }
 
 template <class T>
-void attend(const AttentionSizes& sizes, const T* qkv, T* y, T* log_sum, T* workspace) {
+void attend(const AttentionSizes& sizes, const T* qkv, const int32_t* positions, T* y, T* log_sum,
+            T* workspace) {
   const int64_t length = sizes.length, width = sizes.width;
   for_each_group(sizes, workspace, [&](int64_t b, int64_t g, Workspace<T> memory) {
     const int64_t k_head = sizes.heads + g;
@@ -264,18 +298,18 @@ void attend(const AttentionSizes& sizes, const T* qkv, T* y, T* log_sum, T* work
                                   memory.take(panel_elements<T, kTileRows>(width, length)));
     for (int64_t h = g * sizes.group(); h < (g + 1) * sizes.group(); ++h) {
       for (int64_t first = 0; first < length; first += kPanel<T>) {
+        const Panel panel = Panel::of<T>(sizes, positions, b, first);
         attend_panel<T>(packed, {qkv + sizes.qkv_at(b, h), sizes.row()},
                         {y + sizes.y_at(b, h), sizes.heads * width},
-                        log_sum + sizes.log_sum_at(b, h), first,
-                        std::min(kPanel<T>, length - first), width, memory);
+                        log_sum + sizes.log_sum_at(b, h), panel, width, memory);
       }
     }
   });
 }
 
 template <class T>
-void differentiate(const AttentionSizes& sizes, const T* dy, const T* qkv, const T* y,
-                   const T* log_sum, T* dqkv, T beta, T* workspace) {
+void differentiate(const AttentionSizes& sizes, const T* dy, const T* qkv, const int32_t* positions,
+                   const T* y, const T* log_sum, T* dqkv, T beta, T* workspace) {
   const int64_t length = sizes.length, width = sizes.width;
   const int64_t last_panel = (length - 1) / kPanel<T> * kPanel<T>;
   for_each_group(sizes, workspace, [&](int64_t b, int64_t g, Workspace<T> memory) {
@@ -296,11 +330,12 @@ void differentiate(const AttentionSizes& sizes, const T* dy, const T* qkv, const
                                  {dy + out, y_row},  log_sum + sizes.log_sum_at(b, h),
                                  {dqkv + q_at, row}, {dqkv + k_at, row},
                                  {dqkv + v_at, row}};
-      // The last panel sees every key, so it comes first and writes every row; later panels add.
+      // The last panel sees the last keys, so it comes first; of one document it sees all.
+      int64_t written = h == g * sizes.group() ? length : 0;
       for (int64_t first = last_panel; first >= 0; first -= kPanel<T>) {
-        const bool adds = first != last_panel || h != g * sizes.group();
-        differentiate_panel<T>(packed, head, first, std::min(kPanel<T>, length - first), width,
-                               beta, adds ? T(1) : beta, memory);
+        const Panel panel = Panel::of<T>(sizes, positions, b, first);
+        differentiate_panel<T>(packed, head, panel, written, width, beta, memory);
+        written = std::min(written, panel.keys().begin);
       }
     }
   });
@@ -318,49 +353,45 @@ int64_t attention_workspace(Device device, DType dtype, const AttentionSizes& si
 }
 
 template <class T>
-void attention_forward(Cpu, const T* qkv, T* y, Wide<T>* log_sum, const AttentionSizes& sizes,
-                       Wide<T>* workspace) {
+void attention_forward(Cpu, const T* qkv, const int32_t* positions, T* y, Wide<T>* log_sum,
+                       const AttentionSizes& sizes, Wide<T>* workspace) {
   if constexpr (kIs16Bit<T>) {
     const int64_t rows = sizes.batch * sizes.length;
-    in_f32([&](const float* qkv32, float* y32) { attend(sizes, qkv32, y32, log_sum, workspace); },
+    in_f32([&](const float* qkv32,
+               float* y32) { attend(sizes, qkv32, positions, y32, log_sum, workspace); },
            in(qkv, rows * sizes.row()), out(y, rows * sizes.heads * sizes.width));
   } else {
-    attend(sizes, qkv, y, log_sum, workspace);
+    attend(sizes, qkv, positions, y, log_sum, workspace);
   }
 }
 
 template <class T>
-void attention_backward(Cpu, const T* dy, const T* qkv, const T* y, const Wide<T>* log_sum, T* dqkv,
-                        Wide<T> beta, const AttentionSizes& sizes, Wide<T>* workspace, Wide<T>*) {
+void attention_backward(Cpu, const T* dy, const T* qkv, const int32_t* positions, const T* y,
+                        const Wide<T>* log_sum, T* dqkv, Wide<T> beta, const AttentionSizes& sizes,
+                        Wide<T>* workspace, Wide<T>*) {
   if constexpr (kIs16Bit<T>) {
     const int64_t rows = sizes.batch * sizes.length;
     const int64_t n = rows * sizes.row(), y_n = rows * sizes.heads * sizes.width;
     in_f32(
         [&](const float* dy32, const float* qkv32, const float* y32, float* dqkv32) {
-          differentiate(sizes, dy32, qkv32, y32, log_sum, dqkv32, beta, workspace);
+          differentiate(sizes, dy32, qkv32, positions, y32, log_sum, dqkv32, beta, workspace);
         },
         in(dy, y_n), in(qkv, n), in(y, y_n), inout(dqkv, n));
   } else {
-    differentiate(sizes, dy, qkv, y, log_sum, dqkv, beta, workspace);
+    differentiate(sizes, dy, qkv, positions, y, log_sum, dqkv, beta, workspace);
   }
 }
 
-template void attention_forward<float>(Cpu, const float*, float*, float*, const AttentionSizes&,
-                                       float*);
-template void attention_backward<float>(Cpu, const float*, const float*, const float*, const float*,
-                                        float*, float, const AttentionSizes&, float*, float*);
-template void attention_forward<double>(Cpu, const double*, double*, double*, const AttentionSizes&,
-                                        double*);
-template void attention_backward<double>(Cpu, const double*, const double*, const double*,
-                                         const double*, double*, double, const AttentionSizes&,
-                                         double*, double*);
-template void attention_forward<Bf16>(Cpu, const Bf16*, Bf16*, float*, const AttentionSizes&,
-                                      float*);
-template void attention_backward<Bf16>(Cpu, const Bf16*, const Bf16*, const Bf16*, const float*,
-                                       Bf16*, float, const AttentionSizes&, float*, float*);
-template void attention_forward<Fp16>(Cpu, const Fp16*, Fp16*, float*, const AttentionSizes&,
-                                      float*);
-template void attention_backward<Fp16>(Cpu, const Fp16*, const Fp16*, const Fp16*, const float*,
-                                       Fp16*, float, const AttentionSizes&, float*, float*);
+#define TANDEM_ATTENTION(T)                                                               \
+  template void attention_forward<T>(Cpu, const T*, const int32_t*, T*, Wide<T>*,         \
+                                     const AttentionSizes&, Wide<T>*);                    \
+  template void attention_backward<T>(Cpu, const T*, const T*, const int32_t*, const T*,  \
+                                      const Wide<T>*, T*, Wide<T>, const AttentionSizes&, \
+                                      Wide<T>*, Wide<T>*);
+TANDEM_ATTENTION(float)
+TANDEM_ATTENTION(double)
+TANDEM_ATTENTION(Bf16)
+TANDEM_ATTENTION(Fp16)
+#undef TANDEM_ATTENTION
 
 }  // namespace tandem::kernels

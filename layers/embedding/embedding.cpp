@@ -24,8 +24,8 @@ void scale(Cpu device, int64_t n, W* to, W beta) {
 }  // namespace
 
 template <class T>
-void embedding_forward(Cpu, const int32_t* tokens, const T* weight, const T* positions, T* y,
-                       const EmbeddingSizes& sizes) {
+void embedding_forward(Cpu, const int32_t* tokens, const T* weight, const int32_t* positions,
+                       const T* of_positions, T* y, const EmbeddingSizes& sizes) {
   const int64_t length = sizes.length, width = sizes.width;
   for (int64_t n = 0; n < sizes.count(); ++n) {
     if (tokens[n] < 0 || tokens[n] >= sizes.vocab) {
@@ -35,9 +35,10 @@ void embedding_forward(Cpu, const int32_t* tokens, const T* weight, const T* pos
   }
 #pragma omp parallel for schedule(static) if (sizes.count() * width >= kParallelElements)
   for (int64_t n = 0; n < sizes.count(); ++n) {
-    const bool is_here = sizes.tokens.has(tokens[n]), is_placed = positions && sizes.placed.has(n);
+    const bool is_here = sizes.tokens.has(tokens[n]),
+               is_placed = of_positions && sizes.placed.has(n);
     const T* token = weight + (tokens[n] - sizes.tokens.begin) * width;
-    const T* position = positions + n % length * width;
+    const T* position = of_positions + (positions ? positions[n] : n % length) * width;
     T* to = y + n * width;
     if (!is_here || !is_placed) {
       is_here     ? std::copy_n(token, width, to)
@@ -105,15 +106,16 @@ void embedding_backward_positions(Cpu device, const T* dy, Wide<T>* dweight, Wid
 namespace {
 
 struct EmbeddingOp final : Op {
-  Tensor tokens;  // i32 [B, T]
+  Tensor tokens, positions;  // i32 [B, T]
   int64_t first_position = 0;
   kernels::EmbeddingSizes sizes;
 
   std::string_view name() const override { return "embedding"; }
   void backward(Context& context, Tensor& dy) override {
-    const int64_t vocab = sizes.vocab, count = sizes.count();
+    const int64_t count = sizes.count();
+    const int64_t entries = std::max(sizes.vocab, positions ? parameter(1).shape[0] : 0);
     const Tensor workspace = context.workspace(
-        {kernels::embedding_workspace(context.stream.device(), count, vocab)}, DType::kI32);
+        {kernels::embedding_workspace(context.stream.device(), count, entries)}, DType::kI32);
     const GradTarget dpositions = parameter_target(1), dweight = parameter_target(0);
     Work work = touching(tokens, dpositions.into ? dy : Tensor(), dpositions, dy);
     // All rows are written, or those of tokens are added to.
@@ -122,9 +124,8 @@ struct EmbeddingOp final : Op {
     on_device(context.stream, work, dy.dtype(), [&]<class T>(auto device) {
       using W = Wide<T>;
       if (dpositions.into) {
-        kernels::embedding_backward_positions(device, dy.data<T>(), dpositions.into.data<W>(),
-                                              W(dpositions.beta), first_position,
-                                              parameter(1).shape[0], sizes);
+        differentiate_positions(device, dy.data<T>(), dpositions.into.data<W>(), W(dpositions.beta),
+                                workspace.data<int32_t>());
       }
       if (dweight.into) {
         kernels::embedding_backward_tokens(device, tokens.data<int32_t>(), dy.data<T>(),
@@ -132,6 +133,20 @@ struct EmbeddingOp final : Op {
                                            workspace.data<int32_t>());
       }
     });
+  }
+
+  template <class D, class T>
+  void differentiate_positions(D device, const T* dy, Wide<T>* into, Wide<T> beta,
+                               int32_t* workspace) {
+    const int64_t context = parameter(1).shape[0];
+    if (!positions) {
+      return kernels::embedding_backward_positions(device, dy, into, beta, first_position, context,
+                                                   sizes);
+    }
+    const Range placed = intersection(sizes.placed, {0, sizes.count()});
+    kernels::embedding_backward_tokens(device, positions.data<int32_t>() + placed.begin,
+                                       dy + placed.begin * sizes.width, into, beta,
+                                       {1, placed.count(), sizes.width, context}, workspace);
   }
 };
 
@@ -157,13 +172,15 @@ Variable embedding(Context& context, const Tensor& tokens, Parameter& tokens_wei
   // Rows of the tables are read again for each token.
   const Work work = touching(tokens, y, y, positions_weight ? y : Tensor());
   on_device(context.stream, work, y.dtype(), [&]<class T>(auto device) {
-    const T* positions =
+    const T* of_positions =
         positions_weight ? positions_weight->value.data<T>() + first_position * width : nullptr;
+    const int32_t* positions = context.positions ? context.positions.data<int32_t>() : nullptr;
     kernels::embedding_forward(device, tokens.data<int32_t>(), tokens_weight.value.data<T>(),
-                               positions, y.data<T>(), sizes);
+                               positions, of_positions, y.data<T>(), sizes);
   });
   auto op = std::make_unique<EmbeddingOp>();
   op->tokens = tokens;
+  op->positions = positions_weight ? context.positions : Tensor();
   op->first_position = first_position;
   op->sizes = sizes;
   return context.record(std::move(y), std::move(op), {}, {&tokens_weight, positions_weight});

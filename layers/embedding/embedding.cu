@@ -26,12 +26,13 @@ struct Placed {
 template <int kWidth, class T>
 __global__ void __launch_bounds__(kMatrixThreads)
     embedding_forward_kernel(Global<const int32_t> tokens, Global<const T> weight,
-                             Global<const T> positions, Global<T> y, EmbeddingSizes sizes) {
+                             Global<const int32_t> positions, Global<const T> of_positions,
+                             Global<T> y, EmbeddingSizes sizes) {
   const int64_t length = sizes.length, width = sizes.width;
   for_matrix<kWidth>(length, width, [&](int64_t t, int64_t j) {
     float position[kWidth] = {};
-    if (positions) {
-      load_pack(positions, t * width + j, position);
+    if (of_positions && !positions) {
+      load_pack(of_positions, t * width + j, position);
     }
     for (int64_t b = blockIdx.z; b < sizes.batch; b += gridDim.z) {
       const int64_t n = b * length + t;
@@ -39,6 +40,9 @@ __global__ void __launch_bounds__(kMatrixThreads)
       float token[kWidth] = {};
       if (sizes.tokens.has(id)) {
         load_pack(weight, (id - sizes.tokens.begin) * width + j, token);
+      }
+      if (of_positions && positions) {
+        load_pack(of_positions, positions.load(n) * width + j, position);
       }
       if (sizes.placed.has(n)) {
 #pragma unroll
@@ -181,16 +185,17 @@ __global__ void __launch_bounds__(kMatrixThreads, kBlocksPerSm)
 }  // namespace
 
 template <class T>
-void embedding_forward(Cuda device, const int32_t* tokens, const T* weight, const T* positions,
-                       T* y, const EmbeddingSizes& sizes) {
+void embedding_forward(Cuda device, const int32_t* tokens, const T* weight,
+                       const int32_t* positions, const T* of_positions, T* y,
+                       const EmbeddingSizes& sizes) {
   const int64_t width = sizes.width;
   if (sizes.count() * width == 0) {
     return;
   }
-  with_pack<T>(packs_fit(width, weight, positions, y), [&]<int kWidth>() {
+  with_pack<T>(packs_fit(width, weight, of_positions, y), [&]<int kWidth>() {
     launch<embedding_forward_kernel<kWidth, T>>(
         device, matrix_grid(sizes.length, width, kWidth, sizes.batch), matrix_block(), 0, tokens,
-        weight, positions, y, sizes);
+        weight, positions, of_positions, y, sizes);
   });
 }
 
@@ -228,12 +233,12 @@ void embedding_backward_positions(Cuda device, const T* dy, Wide<T>* dweight, Wi
   });
 }
 
-template void embedding_forward<float>(Cuda, const int32_t*, const float*, const float*, float*,
-                                       const EmbeddingSizes&);
-template void embedding_forward<Bf16>(Cuda, const int32_t*, const Bf16*, const Bf16*, Bf16*,
-                                      const EmbeddingSizes&);
-template void embedding_forward<Fp16>(Cuda, const int32_t*, const Fp16*, const Fp16*, Fp16*,
-                                      const EmbeddingSizes&);
+template void embedding_forward<float>(Cuda, const int32_t*, const float*, const int32_t*,
+                                       const float*, float*, const EmbeddingSizes&);
+template void embedding_forward<Bf16>(Cuda, const int32_t*, const Bf16*, const int32_t*,
+                                      const Bf16*, Bf16*, const EmbeddingSizes&);
+template void embedding_forward<Fp16>(Cuda, const int32_t*, const Fp16*, const int32_t*,
+                                      const Fp16*, Fp16*, const EmbeddingSizes&);
 template void embedding_backward_tokens<float>(Cuda, const int32_t*, const float*, float*, float,
                                                const EmbeddingSizes&, int32_t*);
 template void embedding_backward_tokens<Bf16>(Cuda, const int32_t*, const Bf16*, float*, float,

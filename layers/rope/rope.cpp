@@ -69,29 +69,57 @@ void rotate_row(const T* x, T* y, const Wide<T>* cosine, const Wide<T>* sine, in
   }
 }
 
+// Calls f(position, angles) for positions [first, end), in parallel if `is_much` work.
+template <class F>
+void for_angles(int64_t first, int64_t end, int64_t half, const RopeFrequencies& frequencies,
+                bool is_much, const F& f) {
+#pragma omp parallel for schedule(static) if (is_much)
+  for (int64_t stretch = first / kStretch; stretch <= (end - 1) / kStretch; ++stretch) {
+    Angles angles(stretch * kStretch, half, frequencies);
+    for (int64_t position = stretch * kStretch; position < std::min(end, (stretch + 1) * kStretch);
+         ++position, angles.advance()) {
+      if (position >= first) {
+        f(position, angles);
+      }
+    }
+  }
+}
+
+// Positions as given: the angles of all that may occur come first.
+template <class T>
+void rotate_documents(const Rotation& of, const T* x, T* y, Wide<T> direction) {
+  const int64_t half = of.width / 2, row = of.row(), rows = of.batch * of.length;
+  const bool is_much = rows * row >= kParallelElements;
+  std::vector<Wide<T>> cosine(of.length * half), sine(of.length * half);
+  for_angles(0, of.length, half, of.frequencies, is_much, [&](int64_t p, const Angles& angles) {
+    angles.write(direction, &cosine[p * half], &sine[p * half]);
+  });
+#pragma omp parallel for schedule(static) if (is_much)
+  for (int64_t n = 0; n < rows; ++n) {
+    const int64_t at = of.positions[n] * half;
+    rotate_row(x + n * row, y + n * row, &cosine[at], &sine[at], row, of.turned_heads(), of.width);
+  }
+}
+
 }  // namespace
 
 template <class T>
 void rope_rotate(Cpu, const Rotation& of, const T* x, T* y, Wide<T> direction) {
-  const int64_t half = of.width / 2, row = of.row();
-  const int64_t first_position = of.first_position, end = first_position + of.length;
-  const int64_t first_stretch = first_position / kStretch, last_stretch = (end - 1) / kStretch;
-#pragma omp parallel for schedule(static) if (of.batch * of.length * row >= kParallelElements)
-  for (int64_t stretch = first_stretch; stretch <= last_stretch; ++stretch) {
-    Angles angles(stretch * kStretch, half, of.frequencies);
-    std::vector<Wide<T>> cosine(half), sine(half);
-    const int64_t last = std::min(end, (stretch + 1) * kStretch);
-    for (int64_t position = stretch * kStretch; position < last; ++position) {
-      if (position >= first_position) {
-        angles.write(direction, cosine.data(), sine.data());
-        for (int64_t b = 0; b < of.batch; ++b) {
-          const int64_t at = (b * of.length + position - first_position) * row;
-          rotate_row(x + at, y + at, cosine.data(), sine.data(), row, of.turned_heads(), of.width);
-        }
-      }
-      angles.advance();
-    }
+  if (of.positions) {
+    return rotate_documents(of, x, y, direction);
   }
+  const int64_t half = of.width / 2, row = of.row(), first = of.first_position;
+  const bool is_much = of.batch * of.length * row >= kParallelElements;
+  for_angles(first, first + of.length, half, of.frequencies, is_much,
+             [&](int64_t position, const Angles& angles) {
+               std::vector<Wide<T>> cosine(half), sine(half);
+               angles.write(direction, cosine.data(), sine.data());
+               for (int64_t b = 0; b < of.batch; ++b) {
+                 const int64_t at = (b * of.length + position - first) * row;
+                 rotate_row(x + at, y + at, cosine.data(), sine.data(), row, of.turned_heads(),
+                            of.width);
+               }
+             });
 }
 
 }  // namespace kernels
@@ -100,6 +128,7 @@ namespace {
 
 struct RopeOp final : Op {
   kernels::Rotation rotation;
+  Tensor positions;  // those of the rotation
 
   std::string_view name() const override { return "rope"; }
   void backward(Context& context, Tensor& dy) override {
@@ -126,7 +155,11 @@ Variable rope(Context& context, Variable qkv, const HeadLayout& layout, int64_t 
   require(qkv.shape().rank() == 3 && qkv.shape()[2] == layout.row() && layout.width % 2 == 0,
           [&] { return str("rope: qkv ", qkv.shape(), " with heads of width ", layout.width); });
   auto op = std::make_unique<RopeOp>();
-  op->rotation = {{layout, qkv.shape()[0], qkv.shape()[1]}, first_position, frequencies};
+  op->positions = context.positions;
+  op->rotation = {{layout, qkv.shape()[0], qkv.shape()[1]},
+                  first_position,
+                  frequencies,
+                  op->positions ? op->positions.data<int32_t>() : nullptr};
   Tensor y = op->rotated(context, qkv.value(), 1);
   return context.record(std::move(y), std::move(op), {qkv});
 }

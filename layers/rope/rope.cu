@@ -46,14 +46,14 @@ __device__ const Angle* angles_of(int64_t position, float direction, int half, d
 }
 
 // A block rotates one position of every gridDim.y-th sample. Threads along x share half a head;
-// threads along y take different heads.
+// threads along y take different heads. With `positions`, all rows are of one sample.
 template <int kWidth, class T>
 __global__ void __launch_bounds__(kThreads)
     rope_kernel(Global<const T> x, Global<T> y, float direction, int64_t first_position,
-                int64_t batch, int64_t row, int heads, int half, double log2_theta,
-                RopeFrequencies frequencies) {
-  const Angle* angles =
-      angles_of(first_position + blockIdx.x, direction, half, log2_theta, frequencies);
+                Global<const int32_t> positions, int64_t batch, int64_t row, int heads, int half,
+                double log2_theta, RopeFrequencies frequencies) {
+  const int64_t position = positions ? positions.load(blockIdx.x) : first_position + blockIdx.x;
+  const Angle* angles = angles_of(position, direction, half, log2_theta, frequencies);
   const int step = static_cast<int>(blockDim.x) * kWidth;
   for (int i = static_cast<int>(threadIdx.x) * kWidth; i < half; i += step) {
     float cosine[kWidth], sine[kWidth];
@@ -95,13 +95,14 @@ __global__ void __launch_bounds__(kMatrixThreads)
 template <int kWidth, class T>
 void start_rope(Cuda device, const Rotation& of, const T* x, T* y, float direction) {
   const int64_t half = of.width / 2, row = of.row();
-  const int64_t blocks = std::clamp<int64_t>(of.batch / kSamplesPerBlock, 1, 65535);
+  const int64_t batch = of.positions ? 1 : of.batch, length = of.batch * of.length / batch;
+  const int64_t blocks = std::clamp<int64_t>(batch / kSamplesPerBlock, 1, 65535);
   const unsigned across = static_cast<unsigned>(std::min<int64_t>(half / kWidth, kThreads));
   launch<rope_kernel<kWidth, T>>(
-      device, dim3(static_cast<unsigned>(of.length), static_cast<unsigned>(blocks)),
+      device, dim3(static_cast<unsigned>(length), static_cast<unsigned>(blocks)),
       dim3(across, kThreads / across), static_cast<size_t>(half) * sizeof(Angle), x, y, direction,
-      of.first_position, of.batch, row, static_cast<int>(of.turned_heads()), static_cast<int>(half),
-      std::log2(of.frequencies.theta), of.frequencies);
+      of.first_position, of.positions, batch, row, static_cast<int>(of.turned_heads()),
+      static_cast<int>(half), std::log2(of.frequencies.theta), of.frequencies);
   const int64_t turned = of.turned_heads() * of.width;
   if (x != y && turned < row) {
     launch<copy_columns_kernel<kWidth, T>>(

@@ -7,9 +7,9 @@
 
 namespace tandem {
 
-// Rotates the queries and keys of qkv [B, T, layout.row()] by the angles of positions
-// first_position, first_position + 1, ...; values are not changed. The head width must be even. If
-// no one else holds qkv's memory, the result reuses it.
+// Rotates the queries and keys of qkv [B, T, layout.row()] by the angles of context.positions, or
+// of first_position, first_position + 1, ...; values are not changed. The head width must be even.
+// If no one else holds qkv's memory, the result reuses it.
 Variable rope(Context& context, Variable qkv, const HeadLayout& layout, int64_t first_position = 0,
               const RopeFrequencies& frequencies = {});
 
@@ -19,6 +19,7 @@ namespace kernels {
 struct Rotation : AttentionSizes {
   int64_t first_position;
   RopeFrequencies frequencies;
+  const int32_t* positions = nullptr;  // [batch, length], below length; null: from the first one on
   int64_t turned_heads() const { return heads + kv_heads; }  // the first ones of a row
 };
 

@@ -56,6 +56,7 @@ Evaluation evaluate(Model& model, Context context, const Dataset& dataset, int64
         context_length, std::min(b, batches - 1) * micro_batch, micro_batch);
     uploader.send({&micro, 1});
     const DeviceBatch batch = uploader.fetch(0);
+    context.positions = batch.positions;
     const Loss loss = model.loss(context, batch.input, batch.targets);
     if (b >= batches) {
       break;  // this rank has no batch in this round

@@ -146,6 +146,10 @@ struct Panels {
   const T* data;
   int64_t step;
   const T* operator[](int64_t index) const { return data + index * step; }
+  // If they have kTileRows rows: without the rows before this one, a multiple of kTileRows, or
+  // without the elements before this depth.
+  Panels from_row(int64_t row) const { return {(*this)[row / kTileRows], step}; }
+  Panels from_depth(int64_t depth) const { return {data + depth * kTileRows, step}; }
 };
 
 template <class T, int64_t kRowStep, int64_t kDepthStep>

@@ -232,6 +232,8 @@ bool TrainingStep::run_micro_step(const Input& input, int64_t micro_step) {
     check_->begin_micro_step(micro_step);
   }
   const DeviceBatch batch = input.batch(micro_step);
+  context.positions = batch.positions;
+  context.document_length = options_.document_length;
   store_->gradients.begin_backward(micro_step + 1 == micro_steps(), context.numbers);
   const Variable losses = model_.loss(context, batch.input, batch.targets).losses;
   if (offloaded_) {

@@ -22,9 +22,10 @@ struct TrainingStepOptions {
   bool parks_inputs = false;     // on a GPU, with recompute: blocks' inputs wait on the host
   bool graph = false;            // on a GPU, a step is one CUDA graph
   AttentionKernels attention = AttentionKernels::kAuto;
-  bool halts = false;    // as in StepOptions
-  bool exact = false;    // sums that do not depend on ranks and micro-batches
-  double clip_norm = 0;  // 0: no clipping
+  int64_t document_length = 0;  // Context::document_length
+  bool halts = false;           // as in StepOptions
+  bool exact = false;           // sums that do not depend on ranks and micro-batches
+  double clip_norm = 0;         // 0: no clipping
   IslandOptions islands{};
   StoreOptions store{};  // except exact_micro_batches, which `exact` and `batch` set
   // Makes the optimizer of these shards.

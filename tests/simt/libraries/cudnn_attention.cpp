@@ -83,8 +83,8 @@ void forward(CUstream_st* stream, const Problem& p, const void* qkv, void* y, fl
   const Fault in_y = fault(Errs::kY, y, rows * p.layout.width);
   run(stream, p, workspace, in_y.is_planted ? in_y : fault(Errs::kLogSum, log_sum, 2 * rows),
       [=]<class T>(float* own) {
-        kernels::attention_forward(Cpu{}, static_cast<const T*>(qkv), static_cast<T*>(y), log_sum,
-                                   sizes_of(p), own);
+        kernels::attention_forward(Cpu{}, static_cast<const T*>(qkv), nullptr, static_cast<T*>(y),
+                                   log_sum, sizes_of(p), own);
       });
 }
 
@@ -96,8 +96,8 @@ void backward(CUstream_st* stream, const Problem& p, const void* dy, const void*
   run(stream, p, workspace, fault(Errs::kGradient, dqkv, p.batch * p.length * p.layout.row()),
       [=, errs = simt::cudnn().errs]<class T>(float* own) {
         kernels::attention_backward(Cpu{}, static_cast<const T*>(dy), static_cast<const T*>(qkv),
-                                    static_cast<const T*>(y), log_sum, static_cast<T*>(dqkv), 0.0f,
-                                    sizes_of(p), own, nullptr);
+                                    nullptr, static_cast<const T*>(y), log_sum,
+                                    static_cast<T*>(dqkv), 0.0f, sizes_of(p), own, nullptr);
         const auto& [heads, kv_heads, width] = p.layout;
         T* const queries = static_cast<T*>(dqkv) + (p.batch * p.length - 1) * p.layout.row();
         if (errs == Errs::kQueries) {

@@ -145,7 +145,7 @@ TEST(Bytes, Embedding) {
   const kernels::EmbeddingSizes sizes{kBatch, kLength, kWidth, kRows};
   // Positions are read again for each sequence.
   check("embedding", 3 * 2 * kElements + 4 * kRows, [&](Cuda device) {
-    kernels::embedding_forward(device, tokens.data<int32_t>(), weight.data<Bf16>(),
+    kernels::embedding_forward(device, tokens.data<int32_t>(), weight.data<Bf16>(), nullptr,
                                positions.data<Bf16>(), y.data<Bf16>(), sizes);
   });
   // A warp has 128 columns of a row, and finds the row's tokens in three sectors of its own.

@@ -40,13 +40,13 @@ struct Attention {
   AttentionSizes sizes{{kHeads, kKvHeads, width}, 1, length};
 
   std::vector<Bf16> forward() const {
-    kernels::attention_forward(Cuda{nullptr}, qkv.data(), y.data(), log_sum.data(), sizes,
+    kernels::attention_forward(Cuda{nullptr}, qkv.data(), nullptr, y.data(), log_sum.data(), sizes,
                                static_cast<float*>(nullptr));
     return y.values();
   }
   std::vector<Bf16> backward(float* sums = nullptr) const {
-    kernels::attention_backward(Cuda{nullptr}, dy.data(), qkv.data(), y.data(), log_sum.data(),
-                                dqkv.data(), 0.0f, sizes, delta.data(), sums);
+    kernels::attention_backward(Cuda{nullptr}, dy.data(), qkv.data(), nullptr, y.data(),
+                                log_sum.data(), dqkv.data(), 0.0f, sizes, delta.data(), sums);
     return dqkv.values();
   }
 };
