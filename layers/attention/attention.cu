@@ -30,16 +30,19 @@ struct Softmax {
 };
 
 // Replaces scores by exponentials relative to the largest score so far. The scores are those of
-// queries starting at `query` with keys starting at `key`. factor[i] rescales earlier sums to the
-// new largest score.
+// queries starting at `query` with keys starting at `key`; a row's document starts at key start[i].
+// factor[i] rescales earlier sums to the new largest score.
+template <bool kDocuments>
 __device__ void exponentiate(float (&scores)[kEach][kScores], int64_t query, int64_t key,
-                             float exponent_scale, Softmax& softmax, float (&factor)[kEach]) {
+                             const int (&start)[kEach], float exponent_scale, Softmax& softmax,
+                             float (&factor)[kEach]) {
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     float largest = softmax.largest[i];
 #pragma unroll
     for (int j = 0; j < kScores; ++j) {
-      const bool seen = key + streamed_row(j) <= query + owned_row(i);
+      const bool seen = key + streamed_row(j) <= query + owned_row(i) &&
+                        (!kDocuments || key + streamed_row(j) >= start[i]);
       scores[i][j] = seen ? scores[i][j] * exponent_scale : -INFINITY;
       largest = fmaxf(largest, scores[i][j]);  // ignores NaN; a NaN stays in its score
     }
@@ -55,10 +58,10 @@ __device__ void exponentiate(float (&scores)[kEach][kScores], int64_t query, int
   }
 }
 
-template <class T, int kWidth>
+template <class T, int kWidth, bool kDocuments>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     attention_kernel(AttentionSizes sizes, bool vector, float exponent_scale, Global<const T> qkv,
-                     Global<T> y, Global<float> log_sum) {
+                     Global<const int32_t> positions, Global<T> y, Global<float> log_sum) {
   auto& tiles = *dynamic_shared<ForwardTiles<kWidth>>();
   const int64_t count = (sizes.length + kQueries - 1) / kQueries;
   const auto [tile, h, b] = work_of_block(count, sizes.heads);
@@ -69,22 +72,26 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
                          static_cast<int>(sizes.width), vector};
   };
   load_tile(rows_of(h), first, tiles.queries);
+  const Documents<kDocuments> documents(positions, sizes, b);
   float sums[kEach][kSums<kWidth>] = {}, factor[kEach];
   Softmax softmax;
+  int start[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    softmax.largest[i] = -INFINITY;
+    start[i] = documents.start(first + owned_row(i));
+    softmax.largest[i] = kLowest;
     softmax.total[i] = 0;
   }
   const int64_t end = first + kQueries < sizes.length ? first + kQueries : sizes.length;
-  for (int64_t key = 0; key < end; key += kStreamed) {
+  const int64_t begin = documents.start(first) / kStreamed * kStreamed;
+  for (int64_t key = begin; key < end; key += kStreamed) {
     __syncthreads();  // all threads have read the previous keys and values
     load_tile(rows_of(k_head), key, tiles.keys);
     load_tile(rows_of(k_head + sizes.kv_heads), key, tiles.values);
     __syncthreads();
     float scores[kEach][kScores];
     multiply(tiles.queries, tiles.keys, scores);
-    exponentiate(scores, first, key, exponent_scale, softmax, factor);
+    exponentiate<kDocuments>(scores, first, key, start, exponent_scale, softmax, factor);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
 #pragma unroll
@@ -113,7 +120,6 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 template <class T>
 void attention_forward(Cuda device, const T* qkv, const int32_t* positions, T* y, Wide<T>* log_sum,
                        const AttentionSizes& sizes, Wide<T>*) {
-  require(!positions, "attention_forward: no documents yet");
   const int64_t width = sizes.width;
   const int64_t blocks = sizes.batch * sizes.heads * ((sizes.length + kQueries - 1) / kQueries);
   if (blocks == 0) {
@@ -121,13 +127,15 @@ void attention_forward(Cuda device, const T* qkv, const int32_t* positions, T* y
   }
   if constexpr (kIs16Bit<T>) {
     if (attention_on_tensor_cores(dtype_of<T>, width) && aligned16(qkv, y)) {
-      return flash::forward(device, sizes, qkv, y, log_sum);
+      return flash::forward(device, sizes, qkv, positions, y, log_sum);
     }
   }
   with_width(width, [&]<int kWidth>() {
-    launch<attention_kernel<T, kWidth>>(
-        device, static_cast<unsigned>(blocks), kThreads, bytes_of<ForwardTiles<kWidth>>(), sizes,
-        packs_fit(width, qkv, y), scale_of(width) * kLog2E, qkv, y, log_sum);
+    with_documents(positions, [&]<bool kDocuments>() {
+      launch<attention_kernel<T, kWidth, kDocuments>>(
+          device, static_cast<unsigned>(blocks), kThreads, bytes_of<ForwardTiles<kWidth>>(), sizes,
+          packs_fit(width, qkv, y), scale_of(width) * kLog2E, qkv, positions, y, log_sum);
+    });
   });
 }
 

@@ -78,11 +78,12 @@ __device__ void differentiate(float& score, float& gradient, bool seen, float sc
 
 // The kernel also writes delta [batch, heads, length] = <dy, y>, which is the sum over keys of
 // probability * dprobability.
-template <class T, int kWidth>
+template <class T, int kWidth, bool kDocuments>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     attention_dq_kernel(AttentionSizes sizes, bool vector, float scale, float beta,
-                        Global<const T> dy, Global<const T> qkv, Global<const T> y,
-                        Global<const float> log_sum, Global<float> delta, Global<T> dqkv) {
+                        Global<const T> dy, Global<const T> qkv, Global<const int32_t> positions,
+                        Global<const T> y, Global<const float> log_sum, Global<float> delta,
+                        Global<T> dqkv) {
   const Arguments<T> of{sizes, vector, scale, beta, dy, qkv, log_sum, delta, dqkv};
   auto& tiles = *dynamic_shared<BackwardTiles<kWidth>>();
   constexpr int kQueries = kOwned<kWidth>;
@@ -90,10 +91,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const auto [tile, h, b] = work_of_block(count, of.sizes.heads);
   const int64_t first = (count - 1 - tile) * kQueries;  // the longest work comes first
   const int64_t k_head = of.sizes.heads + h / of.sizes.group();
+  const Documents<kDocuments> documents(positions, sizes, b);
   load_tile(of.output_rows(y, b, h), first, tiles.owned[0]);
   load_tile(of.output_rows(dy, b, h), first, tiles.owned[1]);
   __syncthreads();
   QueryRow row[kEach<kWidth>];
+  int start[kEach<kWidth>];
   float dq[kEach<kWidth>][kSums<kWidth>] = {}, ones[kEach<kWidth>];
 #pragma unroll
   for (int i = 0; i < kEach<kWidth>; ++i) {
@@ -110,6 +113,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     row[i] = {0, row_sum(sum)};
     ones[i] = 1;
     const int64_t query = first + owned_row(i), at = of.sizes.log_sum_at(b, h) + query;
+    start[i] = documents.start(query);
     if (query < length) {
       row[i].log_sum = of.log_sum.load(at) * kLog2E;
       if (across() == 0) {
@@ -120,7 +124,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   __syncthreads();  // all threads have read y
   load_tile(of.qkv_rows(b, h), first, tiles.owned[0]);
   const int64_t end = first + kQueries < length ? first + kQueries : length;
-  for (int64_t key = 0; key < end; key += kStreamed) {
+  const int64_t begin = documents.start(first) / kStreamed * kStreamed;
+  for (int64_t key = begin; key < end; key += kStreamed) {
     __syncthreads();  // all threads have read the previous keys and values
     load_tile(of.qkv_rows(b, k_head), key, tiles.streamed[0]);
     load_tile(of.qkv_rows(b, k_head + of.sizes.kv_heads), key, tiles.streamed[1]);
@@ -133,7 +138,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 #pragma unroll
       for (int j = 0; j < kScores; ++j) {
         const int64_t query = first + owned_row(i);
-        const bool seen = key + streamed_row(j) <= query && query < length;
+        const bool seen = key + streamed_row(j) <= query && query < length &&
+                          (!kDocuments || key + streamed_row(j) >= start[i]);
         differentiate(scores[i][j], gradients[i][j], seen, of.scale, row[i]);
       }
     }
@@ -143,12 +149,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }
 
 // Adds what the queries of one head contribute to the gradients of the block's keys and values,
-// which start at `first`.
-template <class T, int kWidth>
-__device__ void add_head(const Arguments<T>& of, int64_t b, int64_t h, int64_t first,
-                         BackwardTiles<kWidth>& tiles, float (&dk)[kEach<kWidth>][kSums<kWidth>],
+// which start at `first`. Queries from `end` on see none of these.
+template <class T, int kWidth, bool kDocuments>
+__device__ void add_head(const Arguments<T>& of, const Documents<kDocuments>& documents, int64_t b,
+                         int64_t h, int64_t first, int64_t end, BackwardTiles<kWidth>& tiles,
+                         float (&dk)[kEach<kWidth>][kSums<kWidth>],
                          float (&dv)[kEach<kWidth>][kSums<kWidth>]) {
-  for (int64_t begin = first; begin < of.sizes.length; begin += kStreamed) {
+  for (int64_t begin = first; begin < end; begin += kStreamed) {
     __syncthreads();  // all threads have read the previous queries
     load_tile(of.qkv_rows(b, h), begin, tiles.streamed[0]);
     load_tile(of.output_rows(of.dy, b, h), begin, tiles.streamed[1]);
@@ -160,9 +167,11 @@ __device__ void add_head(const Arguments<T>& of, int64_t b, int64_t h, int64_t f
     for (int j = 0; j < kScores; ++j) {
       const int64_t query = begin + streamed_row(j);
       const QueryRow row = load_query_row(of, b, h, query);
+      const int start = documents.start(query);
 #pragma unroll
       for (int i = 0; i < kEach<kWidth>; ++i) {
-        const bool seen = first + owned_row(i) <= query && query < of.sizes.length;
+        const bool seen = first + owned_row(i) <= query && query < of.sizes.length &&
+                          (!kDocuments || first + owned_row(i) >= start);
         differentiate(scores[i][j], gradients[i][j], seen, of.scale, row);
       }
     }
@@ -171,11 +180,11 @@ __device__ void add_head(const Arguments<T>& of, int64_t b, int64_t h, int64_t f
   }
 }
 
-template <class T, int kWidth>
+template <class T, int kWidth, bool kDocuments>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     attention_dkv_kernel(AttentionSizes sizes, bool vector, float scale, float beta,
-                         Global<const T> dy, Global<const T> qkv, Global<const float> log_sum,
-                         Global<float> delta, Global<T> dqkv) {
+                         Global<const T> dy, Global<const T> qkv, Global<const int32_t> positions,
+                         Global<const float> log_sum, Global<float> delta, Global<T> dqkv) {
   const Arguments<T> of{sizes, vector, scale, beta, dy, qkv, log_sum, delta, dqkv};
   auto& tiles = *dynamic_shared<BackwardTiles<kWidth>>();
   constexpr int kKeys = kOwned<kWidth>;
@@ -190,8 +199,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   for (int i = 0; i < kEach<kWidth>; ++i) {
     ones[i] = 1;
   }
+  const Documents<kDocuments> documents(positions, sizes, b);
+  const int64_t end = documents.end(static_cast<int>(first) + kKeys - 1);
   for (int64_t h = g * group; h < (g + 1) * group; ++h) {
-    add_head(of, b, h, first, tiles, dk, dv);
+    add_head(of, documents, b, h, first, end, tiles, dk, dv);
   }
   store_sums(dk, ones, tiles.owned[0], of.dqkv_rows(b, k_head), first, of.beta);
   store_sums(dv, ones, tiles.owned[1], of.dqkv_rows(b, v_head), first, of.beta);
@@ -206,24 +217,26 @@ void attention_backward(Cuda device, const T* dy, const T* qkv, const int32_t* p
   if (sizes.batch * sizes.length * sizes.heads == 0) {
     return;
   }
-  require(!positions, "attention_backward: no documents yet");
   const bool vector = packs_fit(sizes.width, dy, qkv, y, dqkv);
   const float scale = scale_of(sizes.width);
   if constexpr (kIs16Bit<T>) {
     if (attention_on_tensor_cores(dtype_of<T>, sizes.width) && aligned16(qkv, y, dy, dqkv)) {
-      return flash::backward(device, sizes, dy, qkv, y, log_sum, workspace, dqkv, beta, row_sums);
+      return flash::backward(device, sizes, dy, qkv, positions, y, log_sum, workspace, dqkv, beta,
+                             row_sums);
     }
   }
   require(!row_sums, "attention_backward: arrays must be aligned to 16 bytes for row_sums");
   with_width(sizes.width, [&]<int kWidth>() {
     const int64_t tiles = sizes.batch * ((sizes.length + kOwned<kWidth> - 1) / kOwned<kWidth>);
     constexpr size_t kBytes = bytes_of<BackwardTiles<kWidth>>();
-    launch<attention_dq_kernel<T, kWidth>>(device, static_cast<unsigned>(tiles * sizes.heads),
-                                           kThreads, kBytes, sizes, vector, scale, beta, dy, qkv, y,
-                                           log_sum, workspace, dqkv);
-    launch<attention_dkv_kernel<T, kWidth>>(device, static_cast<unsigned>(tiles * sizes.kv_heads),
-                                            kThreads, kBytes, sizes, vector, scale, beta, dy, qkv,
-                                            log_sum, workspace, dqkv);
+    with_documents(positions, [&]<bool kDocuments>() {
+      launch<attention_dq_kernel<T, kWidth, kDocuments>>(
+          device, static_cast<unsigned>(tiles * sizes.heads), kThreads, kBytes, sizes, vector,
+          scale, beta, dy, qkv, positions, y, log_sum, workspace, dqkv);
+      launch<attention_dkv_kernel<T, kWidth, kDocuments>>(
+          device, static_cast<unsigned>(tiles * sizes.kv_heads), kThreads, kBytes, sizes, vector,
+          scale, beta, dy, qkv, positions, log_sum, workspace, dqkv);
+    });
   });
 }
 

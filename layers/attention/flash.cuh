@@ -18,6 +18,10 @@
 // gradients of scores dS are rounded to the storage type. dq runs first and also takes
 // delta = <dy, y> of its rows, which dkv reads.
 //
+// Of a sequence of documents (kDocuments), a block streams only from the start of the document of
+// its first query, or to the end of that of its last key. Warps leave out tiles that they do not
+// see, and compare keys with borders of documents only in tiles that have one.
+//
 // dQ has a pass of its own. It computes S and dP a second time: 7 products of T^2 / 2 x D instead
 // of 5. tests/bench/results/2026-11-26_attention_backward.md weighs this against one pass that
 // stores dS or sums of dQ, which needs memory and is slower where memory is slow.
@@ -33,12 +37,14 @@ using namespace attention_sizes;
 
 inline constexpr int kWarps = 4, kThreads = kWarps * kWarp;
 
-// Calls f.template operator()<kWidth>().
+// Calls f.template operator()<kWidth, kDocuments>().
 template <class F>
-void with_width(int64_t width, F f) {
-  width == 64   ? f.template operator()<64>()
-  : width == 96 ? f.template operator()<96>()
-                : f.template operator()<128>();
+void with_kernel(int64_t width, const int32_t* positions, F f) {
+  with_documents(positions, [&]<bool kDocuments>() {
+    width == 64   ? f.template operator()<64, kDocuments>()
+    : width == 96 ? f.template operator()<96, kDocuments>()
+                  : f.template operator()<128, kDocuments>();
+  });
 }
 
 // Whether forward and dq have registers for the fragments of a warp's 16 kM owned rows. Else these
@@ -96,12 +102,31 @@ __device__ void mask(mma::Sums<kM, kN>& scores, int row, int column) {
   }
 }
 
+// Scores of keys before their query's document become -inf. The first score is of key `key`;
+// start(m, n, i) is the first key of the document of the query of score i.
+template <bool kRowsAreKeys, int kM, int kN, class F>
+__device__ void mask_documents(mma::Sums<kM, kN>& scores, int key, F start) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int at = key + (kRowsAreKeys ? m * 16 + mma::row_of(i) : n * 8 + mma::column_of(i));
+        scores[m][n][i] = at >= start(m, n, i) ? scores[m][n][i] : -INFINITY;
+      }
+    }
+  }
+}
+
 // As attention_forward and attention_backward; `delta` is the workspace of the latter. Arrays begin
 // at multiples of 16 bytes.
 template <class T>
-void forward(Cuda device, const AttentionSizes& sizes, const T* qkv, T* y, float* log_sum);
+void forward(Cuda device, const AttentionSizes& sizes, const T* qkv, const int32_t* positions, T* y,
+             float* log_sum);
 template <class T>
-void backward(Cuda device, const AttentionSizes& sizes, const T* dy, const T* qkv, const T* y,
-              const float* log_sum, float* delta, T* dqkv, float beta, float* row_sums);
+void backward(Cuda device, const AttentionSizes& sizes, const T* dy, const T* qkv,
+              const int32_t* positions, const T* y, const float* log_sum, float* delta, T* dqkv,
+              float beta, float* row_sums);
 
 }  // namespace tandem::flash

@@ -23,6 +23,7 @@ struct BackwardTiles {
     mma::Tile<T, kStreamed, kWidth> rows[2];
     float log_sum[kStreamed], delta[kStreamed];  // if the rows are queries
   } stages[kStages];
+  int32_t positions[kStages][kStreamed];  // of queries that have documents
 };
 
 // products[m][half] = <row of a, row of b> of this lane's rows of the 16 kM that begin at `row`.
@@ -90,11 +91,12 @@ __device__ void store_row_sums(mma::Tile<T, kRows, kWidth>& tile, Global<float> 
   row_sums.store8(place * sizes.row() + head * kWidth + column, sums);
 }
 
-template <class T, int kM, int kWidth>
+template <class T, int kM, int kWidth, bool kDocuments>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     flash_dq_kernel(AttentionSizes sizes, float scale, float beta, Global<const T> dy,
-                    Global<const T> qkv, Global<const T> y, Global<const float> log_sum,
-                    Global<float> delta, Global<T> dqkv, Global<float> row_sums) {
+                    Global<const T> qkv, Global<const int32_t> positions, Global<const T> y,
+                    Global<const float> log_sum, Global<float> delta, Global<T> dqkv,
+                    Global<float> row_sums) {
   constexpr int kStreamed = kKeys<kM, kWidth>;
   using Tiles = BackwardTiles<T, kM, kWidth, kStreamed>;
   constexpr int kAhead = Tiles::kStages - 1;
@@ -119,13 +121,18 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   ptx::copies_wait<0>();
   __syncthreads();
   const int row = warp_row<kM>();
+  const Documents<kDocuments> documents(positions, sizes, b);
+  const int begin = documents.start(first) / kStreamed * kStreamed;
+  // The first tile that the warp sees; its last query sees no key before last_start.
+  const int warp_begin = documents.start(first + row) / kStreamed * kStreamed;
+  const int last_start = documents.start(first + row + 16 * kM - 1);
   float row_log_sum[kM][2], row_delta[kM][2];
   multiply_rows(tiles.owned[0], tiles.owned[1], row, row_delta);
   __syncthreads();  // all warps have read y
   mma::load_async<kThreads>(head_rows(qkv, sizes, b, h), first, tiles.owned[0]);
 #pragma unroll
   for (int ahead = 0; ahead < kAhead; ++ahead) {
-    load_keys(ahead * kStreamed);
+    load_keys(begin + ahead * kStreamed);
   }
 
   const float exponent_scale = scale * kLog2E;
@@ -141,15 +148,15 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   float dq[kM][kWidth / 8][4] = {};
   auto queries = mma::rows_of_a<kHeld<kM, kWidth>, kM>(tiles.owned[0], row);
   auto dy_rows = mma::rows_of_a<kHeld<kM, kWidth>, kM>(tiles.owned[1], row);
-  for (int key = 0; key < end; key += kStreamed) {
+  for (int key = begin; key < end; key += kStreamed) {
     ptx::copies_wait<kAhead - 1>();
     __syncthreads();  // this stage is there, and all warps have read the one before it
     load_keys(key + kAhead * kStreamed);
-    if (key >= first + row + 16 * kM) {
-      continue;  // not seen by the warp's last query
+    if (key < warp_begin || key >= first + row + 16 * kM) {
+      continue;  // not seen by the warp's first query or its last
     }
     auto& rows = tiles.stages[key / kStreamed % Tiles::kStages].rows;
-    if (key == 0) {
+    if (key == warp_begin) {
       queries.hold();
       dy_rows.hold();
     }
@@ -158,6 +165,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     mma::multiply_transposed(dy_rows, rows[1], gradients);
     if (key + kStreamed > first + row + 1) {
       mask<false>(scores, first + row, key);
+    }
+    if (kDocuments && key < last_start) {
+      mask_documents<false>(scores, key, [&](int m, int, int i) {
+        return documents.start(first + row + m * 16 + mma::row_of(i));
+      });
     }
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
@@ -193,18 +205,20 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
 }
 
-template <class T, int kM, int kWidth>
+template <class T, int kM, int kWidth, bool kDocuments>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     flash_dkv_kernel(AttentionSizes sizes, float scale, float beta, Global<const T> dy,
-                     Global<const T> qkv, Global<const float> log_sum, Global<const float> delta,
-                     Global<T> dqkv, Global<float> row_sums) {
+                     Global<const T> qkv, Global<const int32_t> positions,
+                     Global<const float> log_sum, Global<const float> delta, Global<T> dqkv,
+                     Global<float> row_sums) {
   constexpr int kStreamed = kQueries;
   auto& tiles = *dynamic_shared<BackwardTiles<T, kM, kWidth, kStreamed>>();
   const int length = static_cast<int>(sizes.length);
   const auto [tile, g, b] = work_of_block((length + kOwned<kM> - 1) / kOwned<kM>, sizes.kv_heads);
   const int first = static_cast<int>(tile) * kOwned<kM>;
   const int64_t k_head = sizes.heads + g, v_head = k_head + sizes.kv_heads;
-  const auto load_queries = [&](int h, int query, auto& stage) {
+  const auto load_queries = [&](int h, int query, int to) {
+    auto& stage = tiles.stages[to];
     mma::load_async<kThreads>(head_rows(qkv, sizes, b, h), query, stage.rows[0]);
     mma::load_async<kThreads>(output_rows(dy, sizes, b, h), query, stage.rows[1]);
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -213,6 +227,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       ptx::copy_async<4>(Shared(stage.log_sum + lane), log_sum, at, query + lane < length);
     } else if (threadIdx.x < 2 * kWarp) {
       ptx::copy_async<4>(Shared(stage.delta + lane), delta, at, query + lane < length);
+    } else if (kDocuments && threadIdx.x < 3 * kWarp) {
+      ptx::copy_async<4>(Shared(tiles.positions[to] + lane), positions, b * length + query + lane,
+                         query + lane < length);
     }
     ptx::copies_commit();
   };
@@ -220,28 +237,33 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   mma::load_async<kThreads>(head_rows(qkv, sizes, b, v_head), first, tiles.owned[1]);
   int h = static_cast<int>(g * sizes.group());
   const int end = h + static_cast<int>(sizes.group());
-  load_queries(h, first, tiles.stages[0]);
+  load_queries(h, first, 0);
+  const int queries_end = Documents<kDocuments>(positions, sizes, b).end(first + kOwned<kM> - 1);
 
   const int row = warp_row<kM>();
   const float exponent_scale = scale * kLog2E;
   float dk[kM][kWidth / 8][4] = {}, dv[kM][kWidth / 8][4] = {};
   auto keys = mma::rows_of_a<false, kM>(tiles.owned[0], row);
   auto values = mma::rows_of_a<false, kM>(tiles.owned[1], row);
-  // All tiles with a query that sees the first key, of one head after the other.
+  // All tiles with a query that sees one of the keys, of one head after the other.
   for (int query = first, current = 0; h < end; current = 1 - current) {
     ptx::copies_wait<0>();
     __syncthreads();  // this stage is there, and all warps have read the other one
     const int this_query = query;
     query += kStreamed;
-    if (query >= length) {
+    if (query >= queries_end) {
       query = first;
       ++h;
     }
     if (h < end) {
-      load_queries(h, query, tiles.stages[1 - current]);
+      load_queries(h, query, 1 - current);
     }
-    if (this_query + kStreamed <= first + row) {
-      continue;  // no query of the tile sees the warp's first key
+    const auto start = [&](int column) {  // of a query past the end: itself
+      return this_query + column - Shared(tiles.positions[current]).load(column);
+    };
+    if (this_query + kStreamed <= first + row ||
+        (kDocuments && start(0) >= first + row + 16 * kM)) {
+      continue;  // ends before the warp's first key, or begins after the document of its last
     }
     auto& stage = tiles.stages[current];
     float scores[kM][kStreamed / 8][4], gradients[kM][kStreamed / 8][4];
@@ -249,6 +271,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     mma::multiply_transposed(values, stage.rows[1], gradients);
     if (this_query < first + row + 16 * kM - 1) {
       mask<true>(scores, first + row, this_query);
+    }
+    if (kDocuments && start(kStreamed - 1) > first + row) {
+      mask_documents<true>(scores, first + row,
+                           [&](int, int n, int i) { return start(n * 8 + mma::column_of(i)); });
     }
 #pragma unroll
     for (int n = 0; n < kStreamed / 8; ++n) {
@@ -287,31 +313,32 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }  // namespace
 
 template <class T>
-void backward(Cuda device, const AttentionSizes& sizes, const T* dy, const T* qkv, const T* y,
-              const float* log_sum, float* delta, T* dqkv, float beta, float* row_sums) {
+void backward(Cuda device, const AttentionSizes& sizes, const T* dy, const T* qkv,
+              const int32_t* positions, const T* y, const float* log_sum, float* delta, T* dqkv,
+              float beta, float* row_sums) {
   const auto blocks = [&](int owned, int64_t heads) {
     return static_cast<unsigned>((sizes.length + owned - 1) / owned * heads * sizes.batch);
   };
   // As many rows a warp as registers allow.
-  with_width(sizes.width, [&]<int kWidth>() {
+  with_kernel(sizes.width, positions, [&]<int kWidth, bool kDocuments>() {
     constexpr int kM = kWidth == 128 ? 1 : 2;
-    launch<flash_dq_kernel<T, kM, kWidth>>(
+    launch<flash_dq_kernel<T, kM, kWidth, kDocuments>>(
         device, blocks(kOwned<kM>, sizes.heads), kThreads,
         bytes_of<BackwardTiles<T, kM, kWidth, kKeys<kM, kWidth>>>(), sizes, scale_of(kWidth), beta,
-        dy, qkv, y, log_sum, delta, dqkv, row_sums);
+        dy, qkv, positions, y, log_sum, delta, dqkv, row_sums);
   });
-  with_width(sizes.width, [&]<int kWidth>() {
+  with_kernel(sizes.width, positions, [&]<int kWidth, bool kDocuments>() {
     constexpr int kM = kWidth == 64 ? 2 : 1;
-    launch<flash_dkv_kernel<T, kM, kWidth>>(device, blocks(kOwned<kM>, sizes.kv_heads), kThreads,
-                                            bytes_of<BackwardTiles<T, kM, kWidth, kQueries>>(),
-                                            sizes, scale_of(kWidth), beta, dy, qkv, log_sum, delta,
-                                            dqkv, row_sums);
+    launch<flash_dkv_kernel<T, kM, kWidth, kDocuments>>(
+        device, blocks(kOwned<kM>, sizes.kv_heads), kThreads,
+        bytes_of<BackwardTiles<T, kM, kWidth, kQueries>>(), sizes, scale_of(kWidth), beta, dy, qkv,
+        positions, log_sum, delta, dqkv, row_sums);
   });
 }
 
-template void backward<Bf16>(Cuda, const AttentionSizes&, const Bf16*, const Bf16*, const Bf16*,
-                             const float*, float*, Bf16*, float, float*);
-template void backward<Fp16>(Cuda, const AttentionSizes&, const Fp16*, const Fp16*, const Fp16*,
-                             const float*, float*, Fp16*, float, float*);
+template void backward<Bf16>(Cuda, const AttentionSizes&, const Bf16*, const Bf16*, const int32_t*,
+                             const Bf16*, const float*, float*, Bf16*, float, float*);
+template void backward<Fp16>(Cuda, const AttentionSizes&, const Fp16*, const Fp16*, const int32_t*,
+                             const Fp16*, const float*, float*, Fp16*, float, float*);
 
 }  // namespace tandem::flash

@@ -58,10 +58,10 @@ __device__ void exponentiate(mma::Sums<kM, kN>& scores, float exponent_scale, So
 
 // While the warps multiply queries by keys, the values of these keys arrive; while they multiply
 // probabilities by values, the next keys do.
-template <class T, int kWidth>
+template <class T, int kWidth, bool kDocuments>
 __global__ void __launch_bounds__(kThreads, kBlocks)
-    flash_forward_kernel(AttentionSizes sizes, float scale, Global<const T> qkv, Global<T> y,
-                         Global<float> log_sum) {
+    flash_forward_kernel(AttentionSizes sizes, float scale, Global<const T> qkv,
+                         Global<const int32_t> positions, Global<T> y, Global<float> log_sum) {
   auto& tiles = *dynamic_shared<ForwardTiles<T, kWidth>>();
   const int length = static_cast<int>(sizes.length);
   const int64_t count = (length + kQueries - 1) / kQueries;
@@ -72,22 +72,28 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const auto keys = head_rows(qkv, sizes, b, k_head);
   const auto values = head_rows(qkv, sizes, b, k_head + sizes.kv_heads);
   mma::load_async<kThreads>(head_rows(qkv, sizes, b, h), first, tiles.queries);
-  mma::load_async<kThreads>(keys, 0, tiles.keys);
+  const Documents<kDocuments> documents(positions, sizes, b);
+  const int begin = documents.start(first) / kKeys * kKeys;
+  mma::load_async<kThreads>(keys, begin, tiles.keys);
   ptx::copies_commit();
 
   const int row = warp_row<kM>();
+  // The first tile that the warp sees; its last query sees no key before last_start.
+  const int warp_begin = documents.start(first + row) / kKeys * kKeys;
+  const int last_start = documents.start(first + row + 16 * kM - 1);
   const float exponent_scale = scale * kLog2E;
   float sums[kM][kWidth / 8][4] = {};
   Softmax softmax;
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
-    softmax.largest[m][0] = softmax.largest[m][1] = -INFINITY;
+    softmax.largest[m][0] = softmax.largest[m][1] = kLowest;
     softmax.total[m][0] = softmax.total[m][1] = 0;
   }
   auto queries = mma::rows_of_a<kHeld<kM, kWidth>, kM>(tiles.queries, row);
   const int end = min(first + kQueries, length);
-  for (int key = 0; key < end; key += kKeys) {
-    const bool seen = key < first + row + 16 * kM;  // by the warp's last query
+  for (int key = begin; key < end; key += kKeys) {
+    // By the warp's first query, or by its last.
+    const bool seen = key >= warp_begin && key < first + row + 16 * kM;
     ptx::copies_wait<0>();
     __syncthreads();  // the keys are there, and all warps have read the previous values
     mma::load_async<kThreads>(values, key, tiles.values);
@@ -95,12 +101,17 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     uint32_t weights[kM][kKeys / 8][2];
     if (seen) {
       float scores[kM][kKeys / 8][4];
-      if (key == 0) {
+      if (key == warp_begin) {
         queries.hold();
       }
       mma::multiply_transposed(queries, tiles.keys, scores);
       if (key + kKeys > first + row + 1) {
         mask<false>(scores, first + row, key);
+      }
+      if (kDocuments && key < last_start) {
+        mask_documents<false>(scores, key, [&](int m, int, int i) {
+          return documents.start(first + row + m * 16 + mma::row_of(i));
+        });
       }
       exponentiate(scores, exponent_scale, softmax, sums);
       mma::round<T>(scores, weights);
@@ -136,16 +147,19 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }  // namespace
 
 template <class T>
-void forward(Cuda device, const AttentionSizes& sizes, const T* qkv, T* y, float* log_sum) {
-  with_width(sizes.width, [&]<int kWidth>() {
+void forward(Cuda device, const AttentionSizes& sizes, const T* qkv, const int32_t* positions, T* y,
+             float* log_sum) {
+  with_kernel(sizes.width, positions, [&]<int kWidth, bool kDocuments>() {
     const int64_t tiles = (sizes.length + kQueries - 1) / kQueries;
-    launch<flash_forward_kernel<T, kWidth>>(
+    launch<flash_forward_kernel<T, kWidth, kDocuments>>(
         device, static_cast<unsigned>(tiles * sizes.heads * sizes.batch), kThreads,
-        bytes_of<ForwardTiles<T, kWidth>>(), sizes, scale_of(kWidth), qkv, y, log_sum);
+        bytes_of<ForwardTiles<T, kWidth>>(), sizes, scale_of(kWidth), qkv, positions, y, log_sum);
   });
 }
 
-template void forward<Bf16>(Cuda, const AttentionSizes&, const Bf16*, Bf16*, float*);
-template void forward<Fp16>(Cuda, const AttentionSizes&, const Fp16*, Fp16*, float*);
+template void forward<Bf16>(Cuda, const AttentionSizes&, const Bf16*, const int32_t*, Bf16*,
+                            float*);
+template void forward<Fp16>(Cuda, const AttentionSizes&, const Fp16*, const int32_t*, Fp16*,
+                            float*);
 
 }  // namespace tandem::flash
