@@ -9,10 +9,6 @@
 namespace tandem {
 namespace {
 
-// Streams of random numbers within RandomUse::kSampleOrder.
-constexpr uint32_t kPermutationStream = 0;
-constexpr uint32_t kOffsetStream = 1;
-
 // Rounds of the network. Four make a pseudo-random permutation of large sets (Luby and Rackoff
 // 1988); the halves here may have only a few bits, where more rounds are needed to mix well.
 constexpr int kRounds = 8;

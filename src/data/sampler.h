@@ -12,6 +12,11 @@
 
 namespace tandem {
 
+// Streams of random numbers within RandomUse::kSampleOrder.
+inline constexpr uint32_t kPermutationStream = 0;
+inline constexpr uint32_t kOffsetStream = 1;
+inline constexpr uint32_t kPoolStream = 2;
+
 // Where a pseudo-random permutation of [0, size) puts `index`. It is computed, not stored: a
 // Feistel network on the next power of two, applied again until the result is below `size` (Black
 // and Rogaway 2002, "Ciphers with arbitrary finite domains").
