@@ -34,6 +34,7 @@ struct Request {
   std::string checkpoint, base, data;
   int64_t batch = 0, context = 0, tensor = 1;
   std::optional<DType> precision;
+  std::optional<WindowKind> windows{};
   RunConfig run{};
   bool verify = false, json = false, help = false;
   Options options{kUsage};
@@ -45,6 +46,11 @@ struct Request {
     options.add("data", data, "dataset; the one of the training run when not given");
     options.add("batch", batch, "samples at a time; 0: as in training", 0, 1 << 22);
     options.add("context", context, "tokens a sequence; 0: the model's", 0, 1 << 24);
+    options.add_choice("windows", windows,
+                       {{"run", std::nullopt},
+                        {"stream", WindowKind::kStream},
+                        {"documents", WindowKind::kDocuments}},
+                       "what a sample of text is, as in data.windows; run: as in training");
     options.add_choice("precision", precision,
                        {{"model", std::nullopt},
                         {"f32", DType::kF32},
@@ -115,13 +121,16 @@ ExitCode eval_command(const Words& words, World& world) {
   const std::string checkpoint =
       on_root(control, [&] { return resolve_checkpoint(request.checkpoint); });
   std::unique_ptr<Dataset> dataset;
+  int64_t context = 0;
   agree(control, [&] {
     const Config config = config_of(checkpoint);
     if (request.data.empty() && config.data.path.empty()) {
       fail(ExitCode::kConfig, str(checkpoint, " knows no dataset; name one with --data FILE.h5"));
     }
+    context = context_of(config.model, request);
     dataset = open_dataset(
-        request.data.empty() ? RunDirectory::of(checkpoint).find(config.data.path) : request.data);
+        request.data.empty() ? RunDirectory::of(checkpoint).find(config.data.path) : request.data,
+        {.kind = request.windows.value_or(config.data.windows), .context = context});
     if (world.local_rank() == 0) {
       verify_content(dataset->info(), request.verify);
     }
@@ -136,8 +145,6 @@ ExitCode eval_command(const Words& words, World& world) {
                   trained.values->dtype());
   const TrainConfig& train = trained.config.train;
   const int64_t batch = request.batch > 0 ? request.batch : train.eval_batch();
-  int64_t context = 0;
-  agree(control, [&] { context = context_of(trained.config.model, request); });
   Evaluation result = evaluate(*trained.model, trained.context(machine), *dataset, context, batch,
                                0, upload, machine.mesh()->model());
   if (!std::isfinite(result.loss)) {

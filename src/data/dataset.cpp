@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <sstream>
 
+#include "src/core/counted.h"
 #include "src/core/error.h"
+#include "src/data/document_dataset.h"
 #include "src/data/image_dataset.h"
 #include "src/data/token_dataset.h"
 
@@ -34,6 +37,14 @@ void inspect_text(const H5Reader& file, DatasetInfo* info) {
   }
   if (info->train_count == 0) {
     fail_data(info->path, ": the training set is empty; prepare the data again");
+  }
+  info->is_masked = file.exists("/train/loss") || file.exists("/val/loss");
+  for (const Split split : {Split::kTrain, Split::kVal}) {
+    const int64_t tokens = split == Split::kTrain ? info->train_count : info->val_count;
+    if (info->is_masked && file.dataset(object(split, "loss")).count != tokens) {
+      fail_data(info->path, ": ", object(split, "loss"), " must have a number for each of the ",
+                tokens, " tokens; prepare the data again");
+    }
   }
 }
 
@@ -196,6 +207,11 @@ std::string_view name_of(Split split) { return split == Split::kTrain ? "train" 
 
 std::string DatasetInfo::fingerprint() const { return str(content_hash, ":", file_bytes); }
 
+std::string PackingCosts::text() const {
+  return str(std::round(1000 * padding) / 10, " % padding, ", counted(documents_cut, "cut"),
+             " in documents");
+}
+
 std::string vocabulary_hash(const std::string& path) {
   const H5Reader file(path);
   ContentHash hash;
@@ -230,6 +246,9 @@ std::string compute_content_hash(const std::string& path) {
     }
     if (info.has_documents()) {
       add_values<uint64_t>(file, file.dataset(object(split, "starts")), &hash);
+    }
+    if (info.is_masked) {
+      add_values<uint8_t>(file, file.dataset(object(split, "loss")), &hash);
     }
   }
   add_to_hash(info, &hash);
@@ -273,12 +292,25 @@ void Dataset::require_windows(Split split, int64_t context) const {
   fail_data(info_.path, ": the training set is empty");
 }
 
-std::unique_ptr<Dataset> open_dataset(const std::string& path) {
+std::unique_ptr<Dataset> open_dataset(const std::string& path, const Windows& windows) {
   DatasetInfo info = inspect_dataset(path);
-  if (info.kind == DatasetKind::kText) {
+  if (info.kind == DatasetKind::kImages) {
+    return std::make_unique<ImageDataset>(std::move(info));
+  }
+  if (windows.kind == WindowKind::kStream) {
+    if (info.is_masked) {
+      fail(ExitCode::kConfig, str("data.windows = stream: ", path,
+                                  " has tokens that are only read, which a stream would predict; "
+                                  "use documents"));
+    }
     return std::make_unique<TokenDataset>(std::move(info));
   }
-  return std::make_unique<ImageDataset>(std::move(info));
+  if (!info.has_documents()) {
+    fail(ExitCode::kConfig, str("data.windows = documents: ", path,
+                                " does not say where its documents begin; prepare it again with "
+                                "`tandem prepare text`, or use stream"));
+  }
+  return std::make_unique<DocumentDataset>(std::move(info), windows);
 }
 
 void add_to_hash(const Tokenizer& tokenizer, ContentHash* hash) {

@@ -2,7 +2,8 @@
 //
 // Text:   /train/tokens, /val/tokens [tokens] u16 or u32, and the tokenizer under /tokenizer;
 //         /train/starts, /val/starts [documents + 1] u64: the first token of each document, and
-//         the number of tokens. They rise strictly, from 0.
+//         the number of tokens. They rise strictly, from 0. Either both or neither of /train/loss,
+//         /val/loss [tokens] u8: 1 for tokens that are predicted, 0 for those that are only read.
 // Images: /train/images [N, C, H, W] u8, /train/labels [N] i32, and the same under /val;
 //         /class_names u8, one a line; and as attributes of the root mean and std (per channel of
 //         the training images, pixels scaled to [0, 1]).
@@ -13,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,6 +47,7 @@ struct DatasetInfo {
   // Text.
   std::string tokenizer{};  // char, bytes, gpt2, bpe
   int64_t vocab_size = 0;
+  bool is_masked = false;  // it says which tokens are predicted
 
   // Images.
   int64_t channels = 0, height = 0, width = 0;
@@ -80,11 +83,28 @@ std::string vocabulary_hash(const std::string& path);
 // text dataset; X holds images; ...".
 void require_kind(const DatasetInfo& info, DatasetKind kind, std::string_view model);
 
+// How text becomes windows.
+enum class WindowKind : uint8_t { kStream, kDocuments };
+struct Windows {
+  WindowKind kind = WindowKind::kStream;
+  // Of documents: what TrainingOptions will say, and the context of validation, too.
+  int64_t context = 0;
+  uint64_t seed = 0;
+};
+
 // How training samples are made.
 struct TrainingOptions {
   uint64_t seed = 0;
   int64_t context = 0;   // text: tokens in a window
   bool augment = false;  // images: random crop and flip
+};
+
+// What it costs that windows hold whole documents, in an epoch.
+struct PackingCosts {
+  double padding = 0;         // the share of windows that no document fills
+  int64_t documents_cut = 0;  // how often a document is cut
+  std::string text() const;   // "1.2 % padding, 7 cuts in documents"
+  bool operator==(const PackingCosts&) const = default;
 };
 
 // An open dataset. It makes micro-batches of either split. Safe to use from several threads at
@@ -98,6 +118,9 @@ class Dataset {
   // Samples in one epoch of kTrain, or in the whole of kVal. Text: windows of `context` tokens
   // (src/data/sampler.h). Images: the images; `context` is ignored.
   virtual int64_t windows(Split split, int64_t context) const = 0;
+
+  // Empty unless training windows hold documents.
+  virtual std::optional<PackingCosts> packing_costs() const { return std::nullopt; }
 
   // Throws when the split has no window: the data are shorter than the context, or empty.
   void require_windows(Split split, int64_t context) const;
@@ -117,12 +140,14 @@ class Dataset {
   DatasetInfo info_;
 };
 
-// Opens a dataset of either kind.
-std::unique_ptr<Dataset> open_dataset(const std::string& path);
+// Opens a dataset of either kind. Throws kConfig if it cannot be read in these windows: documents
+// need starts, and a stream knows no tokens that are only read.
+std::unique_ptr<Dataset> open_dataset(const std::string& path, const Windows& windows = {});
 
-// What the content hash covers, in this order. Text: the tokenizer, then the bytes of tokens and
-// starts of train and of val as stored. Images: class names, then images and labels of train and of
-// val. Then the description: kind, format, counts, vocab_size, image shape, mean and std.
+// What the content hash covers, in this order. Text: the tokenizer, then the bytes of tokens,
+// starts and loss of train and of val as stored. Images: class names, then images and labels of
+// train and of val. Then the description: kind, format, counts, vocab_size, image shape, mean and
+// std.
 void add_to_hash(const Tokenizer& tokenizer, ContentHash* hash);
 void add_to_hash(const std::vector<std::string>& classes, ContentHash* hash);
 void add_to_hash(const DatasetInfo& description, ContentHash* hash);

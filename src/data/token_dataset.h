@@ -26,6 +26,9 @@ class TokenDataset : public Dataset {
   // tokens.
   std::vector<int64_t> document_starts(Split split) const;
 
+ protected:
+  const H5Reader& file() const { return file_; }
+
  private:
   const H5Dataset& tokens(Split split) const { return split == Split::kTrain ? train_ : val_; }
 

@@ -104,6 +104,7 @@ RunLog::RunLog(const Config& config, const RunDirectory& directory, int64_t step
 void RunLog::start(const RunSummary& s, const std::string& resumed_from,
                    const std::vector<std::string>& changes, const std::string& weights_from) {
   samples_per_epoch_ = s.samples_per_epoch;
+  run_.packing = s.packing;
   skipped_batches_ = s.skipped_batches;
   now().device = s.machine;
   write_report();
@@ -116,7 +117,8 @@ void RunLog::start(const RunSummary& s, const std::string& resumed_from,
                      " parameters", trained));
   console_.print(str("data        ", data_.path, ": ", data_.train_count, " ", unit(),
                      " to train, ", data_.val_count, " to validate; an epoch is ",
-                     s.samples_per_epoch / config_.train.global_batch, " steps"));
+                     s.samples_per_epoch / config_.train.global_batch, " steps",
+                     s.packing ? ", " + s.packing->text() : ""));
   const std::string takers =
       s.batch.tensor > 1 ? str(counted(s.batch.ranks, "group"), " of ", s.batch.tensor, " ranks")
                          : counted(s.batch.ranks, "rank");
@@ -253,6 +255,10 @@ void RunLog::training(const StepMetrics& m) {
     metrics.push_back({"host_bytes", m.host_bytes});
     metrics.push_back({"exposed_copy_ms", 1000 * m.exposed_copy_s / static_cast<double>(m.steps)});
   }
+  if (const auto& packing = run_.packing) {
+    metrics.insert(metrics.end(),
+                   {{"padding", packing->padding}, {"documents_cut", packing->documents_cut}});
+  }
   if (m.drift) {
     metrics.push_back({"drift", *m.drift});
   }
@@ -366,6 +372,7 @@ void RunLog::finish(bool stopped, const std::string& checkpoint, RunReport repor
   now().step = report.step;
   if (report.step > report.first_step) {
     console_.print(report.tables(1));
+    report.packing = run_.packing;
     report.starts = std::move(run_.starts);
     run_ = report;
   }

@@ -63,6 +63,7 @@ struct RunSummary {
   std::string sharing;  // nodes, ZeRO stage, kind of sums
   int64_t buckets = 0, gradient_bytes = 0;
   int64_t samples_per_epoch = 0;
+  std::optional<PackingCosts> packing{};
   int64_t skipped_batches = 0;  // steps without a batch, before this start
   std::string graph;            // whether a step is one, and why not; empty for a CPU
   std::string memory;           // by class, of one rank

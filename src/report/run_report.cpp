@@ -261,6 +261,10 @@ std::string RunReport::json() const {
   if (unused_parameters) {
     json["unused_parameters"] = *unused_parameters;
   }
+  if (packing) {
+    json["padding"] = packing->padding;
+    json["documents_cut"] = packing->documents_cut;
+  }
   json["ranks"] = Json::array();
   for (const RankUse& use : ranks) {
     json["ranks"].push_back(Json::parse(to_json_line({{"peak_bytes", use.peak_bytes},
@@ -287,6 +291,9 @@ RunReport RunReport::from_json(const std::string& text, const std::string& path)
     report.read_ahead = json.value("read_ahead", int64_t{0});
     if (json.contains("unused_parameters")) {
       report.unused_parameters = json["unused_parameters"].get<int64_t>();
+    }
+    if (json.contains("padding")) {
+      report.packing = {json["padding"].get<double>(), json.at("documents_cut").get<int64_t>()};
     }
     for (const Json& rank : json.at("ranks")) {
       report.ranks.push_back(use_of(rank));

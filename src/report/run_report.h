@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/data/dataset.h"
 #include "src/device/memory.h"
 #include "src/device/ranks/wire_count.h"
 #include "src/report/run_start.h"
@@ -55,11 +56,13 @@ struct RunReport {
   int64_t read_ahead = 0;  // the most micro-batches that were ready at once on rank 0
   // In the last step on rank 0; empty where an unused parameter is an error.
   std::optional<int64_t> unused_parameters{};
-  std::vector<RankUse> ranks{};    // empty: no start has ended yet
-  std::vector<RunStart> starts{};  // the last one is this
+  std::optional<PackingCosts> packing{};  // with data.windows = documents
+  std::vector<RankUse> ranks{};           // empty: no start has ended yet
+  std::vector<RunStart> starts{};         // the last one is this
 
-  // {"first_step": 0, "step": 20, "read_ahead": 2, "unused_parameters": 0, "ranks":
-  //  [{"peak_bytes": ..., "saved_copy_bytes": ..., "host_bytes": ..., "memory": {...},
+  // {"first_step": 0, "step": 20, "read_ahead": 2, "unused_parameters": 0, "padding": 0.01,
+  //  "documents_cut": 7, "ranks": [{"peak_bytes": ..., "saved_copy_bytes": ..., "host_bytes": ...,
+  //  "memory": {...},
   //    "collectives": ..., "wire": {...}}, ...], "starts": [...]}, with two spaces a level.
   std::string json() const;
   // Error kData naming `path` when the text is no report.

@@ -116,6 +116,14 @@ void Config::bind(Options& o) {
                {{"auto", WatchSpot::kAuto}, {"on", WatchSpot::kOn}, {"off", WatchSpot::kOff}},
                "save and stop when EC2 takes a spot machine back; auto: on machines of EC2");
   o.add("data.path", data.path, "dataset made by `tandem prepare`");
+  o.only_if(
+      "model.kind", [this] { return model->reads_text(); },
+      [&] {
+        o.add_choice("data.windows", data.windows,
+                     {{"stream", WindowKind::kStream}, {"documents", WindowKind::kDocuments}},
+                     "what a sample of text is: a piece of one stream, or whole documents side by "
+                     "side, which do not see each other");
+      });
   o.add("data.prefetch", data.prefetch, "micro-batches read ahead", 1, 1024);
   o.only_if(
       "model.kind", [this] { return !model->reads_text(); },

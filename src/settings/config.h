@@ -10,6 +10,7 @@
 
 #include "optim/outer.h"
 #include "optim/schedule.h"
+#include "src/data/dataset.h"
 #include "src/settings/model_kind.h"
 #include "src/step/rules.h"
 #include "src/step/training_step_options.h"
@@ -46,6 +47,7 @@ struct RunConfig {
 
 struct DataConfig {
   std::string path;
+  WindowKind windows = WindowKind::kStream;
   int64_t prefetch = 2;
   bool augment = false;
   bool verify = false;
@@ -171,6 +173,9 @@ struct Config {
     const int tensor = static_cast<int>(dist.tensor), islands = static_cast<int>(dist.islands);
     return {train.global_batch, train.micro_batch, std::max(1, ranks / (tensor * islands)), tensor,
             islands};
+  }
+  Windows windows() const {
+    return {data.windows, model->context(), static_cast<uint64_t>(run.seed)};
   }
   TrainingStepOptions training_step(Device device, int ranks) const;
   // Why a step is not one CUDA graph on such a device; empty if it is.

@@ -37,6 +37,15 @@ void find_missing_features(const Config& c, std::vector<std::string>& problems) 
          "own or auto");
 }
 
+// What computes attention must know documents.
+void find_document_problems(const Config& c, std::vector<std::string>& problems) {
+  if (c.data.windows == WindowKind::kDocuments && c.kernels.attention == AttentionKernels::kCudnn) {
+    problems.emplace_back(
+        "kernels.attention = cudnn is not possible with data.windows = documents, which cuDNN's "
+        "kernels do not know; use own, or data.windows = stream");
+  }
+}
+
 void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::string>& problems) {
   const auto size = parse_number<int64_t>(dist.node_size);
   if (dist.node_size != "auto" && (!size || *size < 1 || ranks % *size != 0)) {
@@ -270,6 +279,7 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
   find_offload_problems(config.train, problems);
   find_unread_settings(config, problems);
   find_missing_features(config, problems);
+  find_document_problems(config, problems);
   return problems;
 }
 

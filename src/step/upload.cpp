@@ -67,14 +67,16 @@ Uploader::Parcel Uploader::parcel(Memory& memory, MemoryClass memory_class,
   const DType dtype = is_text() ? DType::kI32 : DType::kU8;
   const Shape input = is_text() ? Shape{samples, targets / std::max<int64_t>(samples, 1)}
                                 : Shape{samples, info_.channels, info_.height, info_.width};
+  const Shape positions = batch.positions.empty() ? Shape{0} : input;
   const Shape placements{is_text() ? 0 : samples, 3};
   // Pixels come last, because they may end at any byte.
   const int64_t second = targets * size_of(DType::kI32);
-  const int64_t third = second + placements.elements() * size_of(DType::kI32);
+  const int64_t third = second + positions.elements() * size_of(DType::kI32);
+  const int64_t fourth = third + placements.elements() * size_of(DType::kI32);
   const Tensor bytes =
-      Tensor::empty(memory, {third + input.elements() * size_of(dtype)}, DType::kU8, memory_class);
-  return {bytes, bytes.view(0, {targets}, DType::kI32), bytes.view(second, placements, DType::kI32),
-          bytes.view(third, input, dtype)};
+      Tensor::empty(memory, {fourth + input.elements() * size_of(dtype)}, DType::kU8, memory_class);
+  return {bytes, bytes.view(0, {targets}, DType::kI32), bytes.view(second, positions, DType::kI32),
+          bytes.view(third, placements, DType::kI32), bytes.view(fourth, input, dtype)};
 }
 
 // Packs a micro-batch into host memory.
@@ -85,6 +87,7 @@ Uploader::Parcel Uploader::packed(const MicroBatch& batch) {
       require_ranges(batch);
     }
     is_text() ? fill(result.input, batch.tokens) : fill(result.input, batch.pixels);
+    fill(result.positions, batch.positions);
     fill(result.placements, batch.placements);
     fill(result.targets, batch.targets);
   }
@@ -121,8 +124,12 @@ DeviceBatch Uploader::fetch(int64_t i, int64_t slot) {
   const Shape shape = is_text() ? sent : Shape{sent[0], sent[2], sent[3], sent[1]};
   DeviceBatch& to = slots_[{slot, sent[0]}];
   if (!to.input || to.input.shape() != shape) {
-    to.input = Tensor::empty(memory_, shape, is_text() ? DType::kI32 : dtype_, MemoryClass::kData);
-    to.targets = Tensor::empty(memory_, from.targets.shape(), DType::kI32, MemoryClass::kData);
+    const auto place = [&](const Shape& of, DType dtype) {
+      return Tensor::empty(memory_, of, dtype, MemoryClass::kData);
+    };
+    to.input = place(shape, is_text() ? DType::kI32 : dtype_);
+    to.targets = place(from.targets.shape(), DType::kI32);
+    to.positions = from.positions.elements() > 0 ? place(shape, DType::kI32) : Tensor();
   }
   if (is_text()) {
     copy(stream_, from.input, to.input);
@@ -130,6 +137,9 @@ DeviceBatch Uploader::fetch(int64_t i, int64_t slot) {
     image_input(stream_, from.input, from.placements, values_, to.input);
   }
   copy(stream_, from.targets, to.targets);
+  if (to.positions) {
+    copy(stream_, from.positions, to.positions);
+  }
   fetched_ = stream_.record();
   return to;
 }

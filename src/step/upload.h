@@ -32,7 +32,7 @@ class Uploader {
  private:
   // A micro-batch as it travels: a block of bytes, and its parts.
   struct Parcel {
-    Tensor bytes, targets, placements, input;
+    Tensor bytes, targets, positions, placements, input;
   };
   bool is_text() const { return info_.kind == DatasetKind::kText; }
   void require_ranges(const MicroBatch& batch) const;

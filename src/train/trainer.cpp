@@ -52,7 +52,7 @@ void Trainer::check_fit() {
 // One rank of each host verifies the content: each may have a copy of its own.
 void Trainer::open_data(bool verifies) {
   agree(job(), [&] {
-    dataset_ = open_dataset(directory_.find(config_.data.path));
+    dataset_ = open_dataset(directory_.find(config_.data.path), config_.windows());
     if (verifies) {
       verify_content(dataset_->info(), config_.data.verify);
     }
@@ -122,6 +122,7 @@ RunSummary Trainer::summary() const {
           .buckets = training_->store().layout.buckets(),
           .gradient_bytes = training_->store().gradients.bytes(),
           .samples_per_epoch = dataset_->windows(Split::kTrain, config_.model->context()),
+          .packing = dataset_->packing_costs(),
           .skipped_batches = state_.skipped_batches,
           .graph = config_.graph_text(machine_.device(), job().size()),
           .memory = machine_.memory_at_rest(config_.train.offload),

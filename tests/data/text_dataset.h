@@ -19,7 +19,7 @@ std::string write_text(
     const std::string& path, const std::vector<Token>& train, const std::vector<Token>& val,
     int64_t vocab_size,
     const std::type_identity_t<std::optional<std::vector<Start>>>& train_starts = {},
-    int64_t format = kDatasetFormat) {
+    int64_t format = kDatasetFormat, const std::vector<uint8_t>& train_loss = {}) {
   H5Writer file(path);
   std::vector<int32_t> code_points(static_cast<size_t>(vocab_size));
   std::iota(code_points.begin(), code_points.end(), 32);
@@ -33,6 +33,10 @@ std::string write_text(
     const std::vector<Start> none = {0}, of_train = {0, end(train)}, of_val = {0, end(val)};
     file.write_all<Start>("/train/starts", train_starts.value_or(of_train));
     file.write_all<Start>("/val/starts", val.empty() ? none : of_val);
+  }
+  if (!train_loss.empty()) {
+    file.write_all<uint8_t>("/train/loss", train_loss);
+    file.write_all<uint8_t>("/val/loss", std::vector<uint8_t>(val.size(), 1));
   }
   file.set_attribute("/", "kind", std::string("text"));
   file.set_attribute("/", "vocab_size", std::vector<int64_t>{vocab_size});

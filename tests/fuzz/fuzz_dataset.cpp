@@ -102,14 +102,21 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                   "all tokens are in documents");
     }
   });
-  fuzz::accepts(ExitCode::kData, [&] {
-    const auto dataset = open_dataset(path);
-    constexpr int64_t kContext = 2;
-    if (dataset->windows(Split::kTrain, kContext) > 0) {
-      const TrainingOptions options{.seed = 1, .context = kContext, .augment = true};
-      check_batch(dataset->info(), dataset->training_batch(options, 0, 4));
-    }
-    check_batch(dataset->info(), dataset->validation_batch(kContext, 0, 2));
-  });
+  for (const WindowKind kind : {WindowKind::kStream, WindowKind::kDocuments}) {
+    fuzz::accepts(ExitCode::kData, [&] {
+      constexpr int64_t kContext = 2;
+      const DatasetInfo info = inspect_dataset(path);
+      const bool is_known = kind == WindowKind::kDocuments ? info.has_documents() : !info.is_masked;
+      if (info.kind == DatasetKind::kText && !is_known) {
+        return;  // refused as a setting, not as data
+      }
+      const auto dataset = open_dataset(path, {kind, kContext, 1});
+      if (dataset->windows(Split::kTrain, kContext) > 0) {
+        const TrainingOptions options{.seed = 1, .context = kContext, .augment = true};
+        check_batch(dataset->info(), dataset->training_batch(options, 0, 4));
+      }
+      check_batch(dataset->info(), dataset->validation_batch(kContext, 0, 2));
+    });
+  }
   return 0;
 }

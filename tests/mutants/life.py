@@ -188,7 +188,7 @@ MUTANTS = [
            "    require_same_settings(checkpoint, then, config_);\n    require_tensors(*source, slabs);\n",
            "    require_tensors(*source, slabs);\n    require_same_settings(checkpoint, then, config_);\n",
            ["program.resume Resuming.test_another_optimizer_or_batch_is_refused"]),
-    Mutant("the kind of optimizer may change", "src/settings/changes.cpp", ' || key == "optim.kind"', "",
+    Mutant("the kind of optimizer may change", "src/settings/changes.cpp", 'key == "optim.kind"', "false",
            ["settings.config", "program.resume Resuming.test_another_optimizer_or_batch_is_refused"]),
     Mutant("a resumed run begins with a new optimizer", "src/train/checkpointer.cpp",
            "state_here(training_.store().shards, training_.optimizer()),", "std::vector<Slab>(),",

@@ -131,6 +131,16 @@ class Workspace(unittest.TestCase):
         cls.digits = cls.prepare_images("digits", splits)
 
     @classmethod
+    def make_stories(cls, count):
+        """A text of `count` documents, of a word to many windows of them."""
+        pick = random.Random(7)
+        with open(cls.path("stories.jsonl"), "w") as out:
+            out.writelines(json.dumps({"text": words(pick.choice([1, 1, 2, 3, 9]), seed)}) + "\n" for seed in range(count))
+        cls.stories = cls.path("stories.h5")
+        cls.check(run("prepare", "text", "--input", cls.path("stories.jsonl"), "--field", "text", "--output", cls.stories,
+                      "--tokenizer", "char", "--val-fraction", "0.1"))
+
+    @classmethod
     def tearDownClass(cls):
         shutil.rmtree(cls.folder)
 

@@ -128,13 +128,13 @@ ROWS = {
     "run.device": [Row("cpu", "cuda", ends=(CONFIG, "run.device = cuda"))],
     "run.threads": [Row(1, 3, gives(printed(r"^machine .*?(\d+) threads? a rank"), ["1"], ["3"]))],
     "run.choices": [Row(None, "words.txt", ends=(CONFIG, "run.choices is for a GPU"))],
-    # words.txt is there.
-    "run.stop_file": [Row(None, "words.txt", gives(checkpoints, [2], [0]), gives(steps, [1, 2], []),
+    "run.stop_file": [Row(None, "words.txt", gives(checkpoints, [2], [0]), gives(steps, [1, 2], []),  # words.txt is there
                           ends=(STOPPED, "run.stop_file = words.txt is there: saving after step 0, then stopping; remove the file")),
                       Row(None, "words.txt", gives(checkpoints, [], [0]), given="checkpoint.at_end=false",
                           ends=(STOPPED, "saving after step 0"))],
     "run.watch_spot": [Live(spot_notices)],
     "data.path": [Row("words.h5", "other.h5", gives(printed(r"^data +(\S+):"), ["words.h5"], ["other.h5"]), differs(losses))],
+    "data.windows": [Row("stream", "documents", gives(lambda run: "padding" in run.report, False, True), differs(losses))],
     "data.prefetch": [Row(1, 5, gives(lambda run: run.report["read_ahead"], 1, 5), same(losses), given="train.steps=8")],
     "data.augment": [Row("false", "true", differs(losses), same(weights), given=f"{MLP} {STILL} train.steps=1")],
     "data.verify": [Row("false", "true", ends=(DATA, "changed.h5: the content does not have the hash"), given="data.path=changed.h5")],

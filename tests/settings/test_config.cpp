@@ -83,6 +83,9 @@ TEST(Config, EveryChoiceMeansWhatItSays) {
   expect_choices<bool>(
       "train.recompute", {{"none", false}, {"block", true}},
       [](Config & c) -> auto& { return c.train.recompute; });
+  expect_choices<WindowKind>(
+      "data.windows", {{"stream", WindowKind::kStream}, {"documents", WindowKind::kDocuments}},
+      [](Config & c) -> auto& { return c.data.windows; });
   using Attention = AttentionKernels;
   expect_choices<Attention>(
       "kernels.attention",

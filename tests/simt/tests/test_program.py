@@ -30,6 +30,7 @@ class Emulated(Workspace):
     def setUpClass(cls):
         super().setUpClass()
         cls.make_digits()
+        cls.make_stories(80)
 
     def curve(self, name, model, *settings, ranks=None):
         self.train(name, *QUICK, *MODELS[model], *settings, ranks=ranks,
@@ -51,6 +52,17 @@ class Emulated(Workspace):
                     name = f"{model}-{precision}-{device[1]}"
                     curve = self.curve(name, model, *device, "--train.precision", precision, ranks=2)
                     self.assert_curves_agree(cpu, curve, BANDS[precision])
+
+    def test_whole_documents(self):
+        for model in ["gpt", "llama"]:
+            def trained(name, *settings, ranks=None, model=model):
+                return self.curve(f"{model}-documents-{name}", model, "--data.windows", "documents", "--data.path", self.stories,
+                                  *settings, ranks=ranks)
+            cpu, gpu = trained("cpu", "--run.device", "cpu"), trained("gpu", *CUDA, "--train.graphs", "on")
+            self.assert_curves_agree(cpu, gpu, BANDS["f32"])
+            self.assertEqual(trained("no-graph", *CUDA, "--train.graphs", "off"), gpu)
+            self.assertEqual(trained("recomputed", *CUDA, "--train.recompute", "block"), gpu)
+            self.assert_curves_agree(trained("cut", *CUDA, "--dist.tensor", "2", ranks=2), gpu, BANDS["f32"])
 
     def test_recomputation_and_staging(self):
         for settings in [["--train.recompute", "block"], ["--dist.bucket_mb", "0.002", "--dist.overlap", "false"]]:
