@@ -56,8 +56,18 @@ class RmsNorm(nn.Module):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.gain
 
 
-def causal_attention(q, k, v):
-    """q [B, H, T, D], k and v [B, KV, T, D] -> [B, H, T, D]."""
+def same_document(positions):
+    """bool [B, 1, T, T]: whether a query sees a key. positions [B, T]: of tokens in their documents."""
+    key = torch.arange(positions.shape[1], device=positions.device)
+    query = key[:, None]
+    return ((key <= query) & (key >= query - positions[:, :, None]))[:, None]
+
+
+def causal_attention(q, k, v, seen=None):
+    """q [B, H, T, D], k and v [B, KV, T, D] -> [B, H, T, D]. `seen`: of same_document; None: all keys up to the query."""
+    if seen is not None and HAS_SDPA:
+        k, v = (p.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for p in (k, v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
     if k.shape[1] != q.shape[1]:
         if HAS_GROUPS:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
@@ -65,9 +75,10 @@ def causal_attention(q, k, v):
     if HAS_SDPA:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
     length = q.shape[-2]
-    mask = torch.ones(length, length, dtype=torch.bool, device=q.device).tril().logical_not()
+    if seen is None:
+        seen = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
     scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(q.shape[-1]))
-    return torch.softmax(scores.masked_fill(mask, float("-inf")), dim=-1) @ v
+    return torch.softmax(scores.masked_fill(seen.logical_not(), float("-inf")), dim=-1) @ v
 
 
 def rotations(length, half, base=10000.0):
@@ -78,7 +89,7 @@ def rotations(length, half, base=10000.0):
 
 
 def rotate(x, rope):
-    """RoPE on x [B, H, T, D]; element i is paired with element i + D/2 (the NeoX convention)."""
+    """RoPE on x [B, H, T, D] by angles [T, D/2] or [B, 1, T, D/2]; element i is paired with element i + D/2 (the NeoX convention)."""
     cos, sin = (part.to(x.dtype) for part in rope)
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
@@ -91,14 +102,14 @@ class Attention(nn.Module):
         self.qkv = Linear(width, (heads + 2 * kv_heads) * (width // heads), 0.02, bias)
         self.proj = Linear(width, width, 0.02 / math.sqrt(2 * layers), bias)
 
-    def forward(self, x, rope=None):
+    def forward(self, x, rope=None, seen=None):
         batch, length, width = x.shape
         dim = width // self.heads
         parts = self.qkv(x).split([width, self.kv_heads * dim, self.kv_heads * dim], dim=-1)
         q, k, v = (p.view(batch, length, -1, dim).transpose(1, 2) for p in parts)
         if rope:
             q, k = rotate(q, rope), rotate(k, rope)
-        y = causal_attention(q, k, v)
+        y = causal_attention(q, k, v, seen)
         return self.proj(y.transpose(1, 2).reshape(batch, length, width))
 
 
@@ -121,8 +132,8 @@ class GptBlock(nn.Module):
         self.ln_2 = LayerNorm(width)
         self.mlp = GptMlp(width, config.get("ffn_width") or 4 * width, layers)
 
-    def forward(self, x):
-        x = x + self.attn(self.ln_1(x))
+    def forward(self, x, seen):
+        x = x + self.attn(self.ln_1(x), seen=seen)
         return x + self.mlp(self.ln_2(x))
 
 
@@ -138,10 +149,11 @@ class Gpt(nn.Module):
         if not config.get("tie_embeddings", True):
             self.head = Linear(config["width"], config["vocab"], 0.02, bias=False)
 
-    def forward(self, tokens):  # [B, T] -> [B, T, vocab]
-        x = F.embedding(tokens, self.wte) + self.wpe[: tokens.shape[1]]
+    def forward(self, tokens, positions=None):  # [B, T] -> [B, T, vocab]
+        x = F.embedding(tokens, self.wte) + self.wpe[slice(tokens.shape[1]) if positions is None else positions]
+        seen = None if positions is None else same_document(positions)
         for block in self.blocks:
-            x = block(x)
+            x = block(x, seen)
         return F.linear(self.ln_f(x), self.head.weight if hasattr(self, "head") else self.wte)
 
 
@@ -168,8 +180,8 @@ class LlamaBlock(nn.Module):
         self.norm_2 = RmsNorm(width)
         self.mlp = LlamaMlp(width, config["ffn_width"], layers)
 
-    def forward(self, x, rope):
-        x = x + self.attn(self.norm_1(x), rope)
+    def forward(self, x, rope, seen):
+        x = x + self.attn(self.norm_1(x), rope, seen)
         return x + self.mlp(self.norm_2(x))
 
 
@@ -186,11 +198,13 @@ class Llama(nn.Module):
         for name, part in zip(("cos", "sin"), rotations(config["context"], config["width"] // config["heads"] // 2)):
             self.register_buffer(name, part, persistent=False)
 
-    def forward(self, tokens):  # [B, T] -> [B, T, vocab]
+    def forward(self, tokens, positions=None):  # [B, T] -> [B, T, vocab]
         x = F.embedding(tokens, self.wte)
-        rope = [part[: tokens.shape[1]] for part in (self.cos, self.sin)]
+        places = slice(tokens.shape[1]) if positions is None else positions[:, None]
+        rope = [part[places] for part in (self.cos, self.sin)]
+        seen = None if positions is None else same_document(positions)
         for block in self.blocks:
-            x = block(x, rope)
+            x = block(x, rope, seen)
         return F.linear(self.norm_f(x), self.head.weight if hasattr(self, "head") else self.wte)
 
 
@@ -290,10 +304,10 @@ def build(config):
     return MODELS[config["kind"]](config)
 
 
-def loss_of(model, inputs, targets):
-    """Mean cross entropy over all positions or images."""
-    logits = model(inputs)
-    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
+def loss_of(model, inputs, targets, *positions):
+    """Mean cross entropy over all targets that are not -1. `positions`: as in the forward pass of a Gpt or a Llama."""
+    logits = model(inputs, *positions)
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1), ignore_index=-1)
 
 
 def to_tandem(array):

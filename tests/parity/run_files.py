@@ -1,11 +1,16 @@
 """What a run of `tandem train` used, for programs that repeat it in PyTorch: the weights in a checkpoint, and each step's tokens.
 """
 import os
+import sys
 
 import h5py
 import numpy as np
 
-from sample_order import sample, window_start, windows
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data"))
+from packing_reference import planned_pool
+from sample_order import pools, sample, window_start, windows
+
+IGNORE = -1  # no target
 
 
 def weights_in(folder, step):
@@ -36,3 +41,28 @@ class TokenBatches:
         size = windows(self.context, len(self.tokens))
         rows = np.stack([self.window(*sample(self.seed, step * self.batch + i, size)) for i in range(self.batch)])
         return rows[:, :-1], rows[:, 1:]
+
+
+class DocumentBatches(TokenBatches):
+    """With data.windows = documents."""
+
+    def __init__(self, dataset, seed, batch, context):
+        super().__init__(dataset, seed, batch, context)
+        with h5py.File(dataset) as file:
+            starts = [int(start) for start in file["train/starts"][()]]
+        self.plan = []
+        for pool in pools(seed, len(starts) - 1):
+            self.plan += planned_pool([(starts[n + 1] - starts[n], starts[n]) for n in pool], context + 1, True)
+
+    def at(self, step):
+        """(inputs, targets, positions)"""
+        shape = self.batch, self.context + 1
+        tokens, targets, positions = np.zeros(shape, np.int64), np.full(shape, IGNORE), np.zeros(shape, np.int64)
+        for row in range(self.batch):
+            place = 0
+            for length, start in self.plan[sample(self.seed, step * self.batch + row, len(self.plan))[1]]:
+                piece = self.tokens[start:start + length]
+                tokens[row, place:place + length], positions[row, place:place + length] = piece, np.arange(length)
+                targets[row, place:place + length - 1] = piece[1:]
+                place += length
+        return tokens[:, :-1], targets[:, :-1], positions[:, :-1]

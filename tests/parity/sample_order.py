@@ -39,6 +39,15 @@ def windows(context, tokens):
     return (tokens - context) // context
 
 
+def pools(seed, documents):
+    """The documents of each pool (src/data/packing.h), by number."""
+    groups = (documents + 15) // 16
+    key = philox([seed, 0], [3, 2, 0, 0])[:2]
+    order = [permuted(groups, key, group) for group in range(groups)]
+    return [[document for group in order[first:first + 64] for document in range(16 * group, min(16 * group + 16, documents))]
+            for first in range(0, groups, 64)]
+
+
 def window_start(seed, epoch, index, context, tokens):
     """The first token of a sample."""
     offsets = min(context, tokens - windows(context, tokens) * context)

@@ -27,7 +27,7 @@ import torch
 
 import reference
 import tandem_program
-from run_files import TokenBatches, weights_in
+from run_files import DocumentBatches, TokenBatches, weights_in
 from sample_order import sample
 from tandem_program import Workspace, metrics, run, words
 
@@ -45,6 +45,11 @@ CASES = {
     "gpt": {"model.kind": "gpt", "model.layers": 1, "model.heads": 2, "model.width": 24, "model.ffn_width": 56,
             "model.context": 10, "model.tie_embeddings": False, "model.freeze": "wpe,*.ln_1.gain,*attn.qkv*,blocks.0.mlp.fc.bias",
             "train.global_batch": 7, **ADAMW, "optim.schedule": "constant"},
+    "gpt-documents": {"model.kind": "gpt", "model.layers": 2, "model.heads": 2, "model.width": 24, "model.context": 20,
+                      "model.tie_embeddings": False, "data.windows": "documents", "train.global_batch": 6, "train.steps": 10, **ADAMW},
+    "llama-documents": {"model.kind": "llama", "model.layers": 2, "model.heads": 4, "model.kv_heads": 2, "model.width": 32,
+                        "model.context": 20, "model.ffn_width": 40, "model.tie_embeddings": False, "data.windows": "documents", "train.global_batch": 6,
+                        "train.steps": 10, **ADAMW},
     "mlp": {"model.kind": "mlp", "model.layers": 2, "model.width": 24,
             "train.global_batch": 20, "train.micro_batch": 10, **SGD},
     "resnet": {"model.kind": "resnet", "model.depth": 8, "train.global_batch": 20,
@@ -64,7 +69,8 @@ class Batches:
     def __init__(self, dataset, settings):
         self.batch, self.context = settings["train.global_batch"], settings.get("model.context")
         if self.context:
-            self.texts = TokenBatches(dataset, SEED, self.batch, self.context)
+            by_documents = settings.get("data.windows") == "documents"
+            self.texts = (DocumentBatches if by_documents else TokenBatches)(dataset, SEED, self.batch, self.context)
             return
         with h5py.File(dataset) as file:
             train = file["train"]
@@ -85,11 +91,15 @@ class Batches:
         return reference.build({**config, **sizes}).double()
 
 
+def steps_of(settings):
+    return settings.get("train.steps", STEPS)
+
+
 def lr_at(settings, step):
     lr, least, warmup = (settings["optim." + key] for key in ["lr", "min_lr", "warmup_steps"])
     if step < warmup:
         return lr * (step + 1) / (warmup + 1)
-    left = 1 - (step - warmup) / (STEPS - warmup)
+    left = 1 - (step - warmup) / (steps_of(settings) - warmup)
     height = {"constant": 1, "linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2}[settings["optim.schedule"]]
     return least + (lr - least) * height
 
@@ -103,7 +113,7 @@ def train_with_torch(settings, batches, start):
         parameter.requires_grad_(not frozen)
     optimizer = reference.build_optimizer(model, {key.removeprefix("optim."): value for key, value in settings.items()})
     figures = []
-    for step in range(STEPS):
+    for step in range(steps_of(settings)):
         for group in optimizer.param_groups:
             group["lr"] = lr_at(settings, step)
         optimizer.zero_grad()
@@ -123,6 +133,7 @@ class Program(Workspace):
         # 270 characters to train on: five steps read more than one epoch.
         with open(cls.path("few.txt"), "w") as out:
             out.write(words(100)[:300])
+        cls.make_stories(60)
         cls.few = cls.path("few.h5")
         cls.check(run("prepare", "text", "--input", cls.path("few.txt"), "--output", cls.few, "--tokenizer", "char"))
 
@@ -135,19 +146,22 @@ class Program(Workspace):
     def compare(self, kind, tensor=None):
         settings, kind = CASES[kind], kind + (f"-{tensor}" if tensor else "")
         data = self.few if "model.context" in settings else self.digits
+        if "data.windows" in settings:
+            data = self.stories
+        steps = steps_of(settings)
         # The initial weights are not this seed's: they come from a run with another seed and a learning rate of 0.
         still = {"run.seed": 5, "train.steps": 1, "optim.lr": 0, "optim.min_lr": 0}
         start = self.program(kind + "-start", {**settings, **still}, data)
         settings_of_run = {**settings, "checkpoint.init_from": start}
         folder = self.program(kind, {**settings_of_run, **({"dist.tensor": tensor} if tensor else {})}, data, ranks=tensor)
         if tensor:  # one rank saves what the others held, after a step that computes nothing
-            self.program(kind, {**settings_of_run, "train.steps": STEPS + 1, "train.skip_batches": STEPS + 1}, data)
-        before, after = weights_in(start, 1), weights_in(folder, STEPS + bool(tensor))
+            self.program(kind, {**settings_of_run, "train.steps": steps + 1, "train.skip_batches": steps + 1}, data)
+        before, after = weights_in(start, 1), weights_in(folder, steps + bool(tensor))
         figures, expected = train_with_torch(settings, Batches(data, settings), before)
         clipped = [step["grad_norm"] > settings["optim.clip_norm"] for step in figures]
         self.assertIn(True, clipped, "clipping must bite")
         lines = [line for line in metrics(folder) if "loss" in line]
-        self.assertEqual(len(lines), STEPS)
+        self.assertEqual(len(lines), steps)
         for line, want in zip(lines, figures):
             for key, limit in [("lr", EXACT), ("loss", LOSS), ("grad_norm", GRADIENT)]:
                 self.assertLessEqual(abs(line[key] - want[key]), limit * want[key], f"{kind}: {key} of step {line['step']}")
@@ -157,7 +171,7 @@ class Program(Workspace):
             if moved == 0:  # frozen
                 self.assertTrue((after[name] == before[name]).all(), name)
                 continue
-            limit = GRADIENT * moved + STEPS * ROUNDING * np.linalg.norm(want)
+            limit = GRADIENT * moved + steps * ROUNDING * np.linalg.norm(want)
             self.assertLessEqual(error, limit, f"{kind}: {name} is off by {error / moved:.1e} of how far it came")
 
     def test_llama(self):
@@ -171,6 +185,11 @@ class Program(Workspace):
 
     def test_gpt_that_ranks_cut(self):
         self.compare("gpt", tensor=2)
+
+    def test_documents(self):
+        for kind in ["gpt-documents", "llama-documents"]:
+            for tensor in [None, 2]:
+                self.compare(kind, tensor)
 
     def test_mlp(self):
         self.compare("mlp")
