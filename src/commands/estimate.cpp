@@ -34,7 +34,7 @@ Choices<const GpuModel*> gpu_choices() {
 
 struct Request : RunRequest {
   const GpuModel* gpu = nullptr;  // null: this machine's CPU
-  int64_t ranks = 1, node_size = 0;
+  int64_t ranks = 1, node_size = 0, documents = 0;
   int64_t vocab = 50257, classes = 10, image = 32, channels = 3;  // as GPT-2's and CIFAR-10's
   double memory_gib = 0, product_tflops = 0, memory_gb_s = 0, inside_gb_s = 0, between_gb_s = 0;
   std::string machine;
@@ -45,6 +45,10 @@ struct Request : RunRequest {
     options.add("ranks", ranks, "processes of the job", 1, 1 << 16);
     options.add("node-size", node_size, "ranks a node; 0: dist.node_size, or up to 8 GPUs", 0);
     options.add_choice("gpu", gpu, gpu_choices(), "of each rank; none: this machine's CPU");
+    options.add("documents", documents,
+                "tokens of a document, on average, with data.windows = documents; 0: one fills a "
+                "window. mfu counts whole windows all the same",
+                0, 1 << 30);
     options.add("vocab", vocab, "tokens in the vocabulary, where there is no dataset", 1, 1 << 30);
     options.add("image", image, "height and width, where there is no dataset", 1, 1 << 16);
     options.add("channels", channels, "of images, where there is no dataset", 1, 1 << 16);
@@ -96,6 +100,10 @@ void resolve(Request& request, const Words& words) {
   if (!request.help) {
     const int ranks = static_cast<int>(request.ranks);
     append(problems, problems_there(request.config, ranks));
+    if (request.documents > 0 && request.config.data.windows == WindowKind::kStream) {
+      problems.push_back(str("--documents ", request.documents,
+                             " needs data.windows = documents; a stream does not know them"));
+    }
     append(problems, problems.empty() ? too_long(request.config, ranks) : Words());
   }
   fail_if_any(problems);
@@ -135,6 +143,7 @@ Job job_of(const Request& request) {
     fail(ExitCode::kConfig, str("--node-size ", job.node_size, " does not divide --ranks ",
                                 job.ranks, "; choose a divisor"));
   }
+  job.document_length = request.documents;
   job.hardware = hardware_of(request.gpu, request.config, job.node_size);
   if (!request.machine.empty()) {
     use_links(job, request.machine);
@@ -201,8 +210,10 @@ std::string ops_of(const Request& request, const DatasetInfo& data, const Job& j
                                 " tokens and the update, ", name_of(config.train.precision),
                                 ", vocabulary ", data.vocab_size, ", on ", job.hardware.name);
   sizes->vocab = data.vocab_size;
-  return ops_text(title, transformer_costs(resolved(*sizes), micro_batch, config.train.precision),
-                  request.gpu ? request.gpu->ceilings() : job.hardware.speed);
+  return ops_text(
+      title,
+      transformer_costs(resolved(*sizes), micro_batch, config.train.precision, job.document_length),
+      request.gpu ? request.gpu->ceilings() : job.hardware.speed);
 }
 
 }  // namespace

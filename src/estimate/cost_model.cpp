@@ -16,8 +16,9 @@ double as_double(int64_t value) { return static_cast<double>(value); }
 
 class StepCosts {
  public:
-  StepCosts(const TransformerConfig& config, int64_t batch, DType dtype)
+  StepCosts(const TransformerConfig& config, int64_t batch, DType dtype, int64_t document_length)
       : config_(config),
+        document_(document_length > 0 ? std::min(document_length, config.context) : config.context),
         heads_(config.head_layout()),
         batch_(batch),
         rows_(batch * config.context),
@@ -118,12 +119,12 @@ class StepCosts {
     add("norm backward, the last", "norm", 1, 1, 3 * stream_, 3 * stream_, row);
   }
 
-  // Half of the square of scores is masked. Backward computes the scores again: 5 products, not 4.
-  // Its first launch writes <dy, y> of each row for its second one.
-  // RoPE could be done where queries and keys are read, so its floor is 0.
+  // Half of the square of scores, or of each document's, is masked. Backward computes the scores
+  // again: 5 products, not 4. Its first launch writes <dy, y> of each row for its second one. RoPE
+  // could be done where queries and keys are read, so its floor is 0.
   void attention() {
-    const double length = as_double(config_.context);
-    const double product = length * length * as_double(batch_ * heads_.heads * heads_.width);
+    const double pairs = as_double(config_.context * document_);
+    const double product = pairs * as_double(batch_ * heads_.heads * heads_.width);
     const double qkv = activation(heads_.row()), y = activation(heads_.heads * heads_.width);
     const double log_sum = as_double(rows_ * heads_.heads) * kWide;
     if (config_.style.is_rotary) {
@@ -196,6 +197,7 @@ class StepCosts {
   static constexpr double kWide = sizeof(float);
 
   TransformerConfig config_;
+  int64_t document_;  // tokens
   HeadLayout heads_;
   int64_t batch_, rows_;
   DType dtype_;
@@ -206,8 +208,9 @@ class StepCosts {
 
 }  // namespace
 
-std::vector<OpCost> transformer_costs(const TransformerConfig& config, int64_t batch, DType dtype) {
-  return StepCosts(config, batch, dtype).all();
+std::vector<OpCost> transformer_costs(const TransformerConfig& config, int64_t batch, DType dtype,
+                                      int64_t document_length) {
+  return StepCosts(config, batch, dtype, document_length).all();
 }
 
 double transformer_parameters(const TransformerConfig& config) {

@@ -46,7 +46,9 @@ struct OpCost {
 // A micro-batch of `batch` sequences of config.context tokens and the update after it. `config` is
 // resolved(). Activations and weights have `dtype`; gradients, masters and AdamW's state are f32.
 // The loss reads logits of config.vocab columns. Without dropout and recomputation.
-std::vector<OpCost> transformer_costs(const TransformerConfig& config, int64_t batch, DType dtype);
+// `document_length`: as in Context.
+std::vector<OpCost> transformer_costs(const TransformerConfig& config, int64_t batch, DType dtype,
+                                      int64_t document_length = 0);
 
 // All parameters of the model.
 double transformer_parameters(const TransformerConfig& config);

@@ -65,6 +65,7 @@ TrainingStep::Options planned(Config config, const Job& job, int64_t most) {
   config.dist.resolve_bucket_mb(job.hardware.device);
   TrainingStep::Options options = config.training_step(job.hardware.device, job.ranks);
   options.most_micro_steps = most;
+  options.document_length = job.document_length;
   return options;
 }
 
@@ -72,8 +73,11 @@ TrainingStep::Options planned(Config config, const Job& job, int64_t most) {
 std::vector<MicroBatch> blank_batches(const Config& config, const BatchPlan& plan) {
   const int64_t targets =
       plan.micro_batch() * (config.model->reads_text() ? config.model->context() : 1);
+  const std::vector<int32_t> blank(static_cast<size_t>(targets));
+  const bool has_positions = config.data.windows == WindowKind::kDocuments;
   const MicroBatch batch{.samples = plan.micro_batch(),
-                         .targets = std::vector<int32_t>(static_cast<size_t>(targets))};
+                         .targets = blank,
+                         .positions = has_positions ? blank : std::vector<int32_t>()};
   return std::vector<MicroBatch>(static_cast<size_t>(plan.accumulation()), batch);
 }
 

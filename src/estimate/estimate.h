@@ -39,6 +39,7 @@ struct Job {
   int ranks = 1;
   int node_size = 1;  // ranks a node; divides `ranks`
   Hardware hardware{};
+  int64_t document_length = 0;  // the mean, with data.windows = documents; 0: one fills a window
 };
 
 struct Estimate {

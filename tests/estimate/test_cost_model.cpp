@@ -183,9 +183,10 @@ TEST(CostModel, NamesThePassesOfOurScheduleBeyondTheFloor) {
   }
 }
 
-DryClock charged(const TransformerConfig& config, int64_t batch, const Speed& speed = {}) {
+DryClock charged(const TransformerConfig& config, int64_t batch, const Speed& speed = {},
+                 int64_t document_length = 0) {
   Transformer model(config);
-  DryStep step(model, batch, config.context, speed, {.dtype = DType::kBf16});
+  DryStep step(model, batch, config.context, speed, {.dtype = DType::kBf16}, document_length);
   step.run();
   return step.stream.clock();
 }
@@ -217,6 +218,21 @@ TEST(CostModel, CountsTheOperationsThatTheLayersCharge) {
       EXPECT_EQ(transformer_parameters(config), parameters);
     }
   }
+}
+
+// In documents of 256 tokens on average, queries of a row of 1024 see a fourth of the keys.
+TEST(CostModel, CountsTheKeysThatDocumentsSee) {
+  const TransformerConfig config = gpt2(2, 4, 256);
+  const auto attention = [&](int64_t document_length) {
+    double flops = 0;
+    for (const OpCost& op : transformer_costs(config, 5, DType::kBf16, document_length)) {
+      flops += op.group == "attention" ? op.calls * op.flops : 0;
+    }
+    EXPECT_EQ(flops, charged(config, 5, {}, document_length).work.attention);
+    return flops;
+  };
+  EXPECT_EQ(attention(256), attention(0) / 4);
+  EXPECT_EQ(attention(2 * config.context), attention(0));
 }
 
 // All bytes together are within a twentieth of what our kernels read and write, and so are a long

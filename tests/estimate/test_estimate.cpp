@@ -61,6 +61,8 @@ MicroBatch zeros(const Config& config, const DatasetInfo& data) {
   MicroBatch batch{.samples = samples, .target_count = targets};
   batch.targets.resize(static_cast<size_t>(targets));
   batch.tokens.resize(static_cast<size_t>(text ? targets : 0));
+  const bool by_documents = config.data.windows == WindowKind::kDocuments;
+  batch.positions.resize(static_cast<size_t>(by_documents ? targets : 0));
   batch.pixels.resize(
       static_cast<size_t>(text ? 0 : samples * data.height * data.width * data.channels));
   batch.placements.resize(static_cast<size_t>(text ? 0 : samples));
@@ -182,6 +184,31 @@ TEST(Estimate, IsWhatEveryModelUses) {
       }
     }
   });
+}
+
+TEST(Estimate, IsWhatDocumentsUse) {
+  for_each_device([](Device device) {
+    for (const char* kind : {"gpt", "llama"}) {
+      SCOPED_TRACE(kind);
+      Config config = config_of(kind);
+      config.data.windows = WindowKind::kDocuments;
+      expect_estimated(config, device, ranks());
+    }
+  });
+}
+
+// Scores of 12 tokens a row, then of documents of 3 on average.
+TEST(Estimate, DocumentsNeedLessAttention) {
+  Config config = config_of("gpt");
+  config.data.windows = WindowKind::kDocuments;
+  Job job = some_gpus(config, ranks());
+  const Estimate whole = estimate(config, data_for(config), job);
+  job.document_length = 3;
+  const Estimate short_ones = estimate(config, data_for(config), job);
+  // 7 products of 12 x 12 scores, half of which are seen; a multiply-add counts two.
+  const double all = 7.0 * 12 * 12 * 32 * 3 * static_cast<double>(config.train.global_batch);
+  EXPECT_EQ(whole.flops - short_ones.flops, all * (1 - 3.0 / 12));
+  EXPECT_EQ(whole.model_flops, short_ones.model_flops);
 }
 
 TEST(Estimate, IsWhatEveryStageUses) {

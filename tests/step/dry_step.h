@@ -12,13 +12,14 @@ namespace tandem::testing {
 struct DryStep {
   // `model` must outlive this; it reads tokens [batch, context].
   DryStep(Model& model, int64_t batch, int64_t context, const Speed& speed,
-          const StoreOptions& store)
+          const StoreOptions& store, int64_t document_length = 0)
       : stream(Stream::dry(Device::kCuda, speed)),
         memory(stream),
         tokens{Tensor::empty(memory, {batch, context}, DType::kI32, MemoryClass::kData),
                Tensor::empty(memory, {batch * context}, DType::kI32, MemoryClass::kData)},
         training(model, data, stream, memory, staging,
                  {.batch = {.global_batch = batch, .given_micro_batch = 0, .ranks = 1},
+                  .document_length = document_length,
                   .clip_norm = 1,
                   .store = store,
                   .optimizer = [](std::span<const Shard> shards, const OptimizerMemory& all) {
