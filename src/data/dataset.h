@@ -69,9 +69,9 @@ DatasetInfo inspect_dataset(const std::string& path);
 // was damaged or changed.
 std::string compute_content_hash(const std::string& path);
 
-// Throws when the content does not have the stored hash. That takes under two seconds if the file
-// has at most kQuicklyVerified bytes and comes from a disk of 256 MiB/s; larger files are verified
-// only if `also_large`.
+// Throws when the content does not have the stored hash, or when documents begin where they cannot.
+// That takes under two seconds if the file has at most kQuicklyVerified bytes and comes from a disk
+// of 256 MiB/s; larger files are verified only if `also_large`.
 inline constexpr int64_t kQuicklyVerified = int64_t{512} << 20;
 void verify_content(const DatasetInfo& info, bool also_large);
 

@@ -45,6 +45,9 @@ TEST(Dataset, StartsOfDocumentsMustRise) {
                  [&] { starts_of(wrong.starts); });
   }
   expect_error(ExitCode::kData, {"a.h5: /train/starts is empty"}, [&] { starts_of({}); });
+  write_text<uint16_t>(path, counting<uint16_t>(20), {}, 100, {{0, 7, 7, 20}});
+  expect_error(ExitCode::kData, {"a.h5: /train/starts has 7 at place 2"},
+               [&] { verify_content(inspect_dataset(path), false); });
   write_text<uint16_t, int64_t>(path, counting<uint16_t>(20), {}, 100, std::vector<int64_t>{0, 20});
   expect_error(ExitCode::kData, {"a.h5: /train/starts holds i64 elements where u64"},
                [&] { TokenDataset(inspect_dataset(path)).document_starts(Split::kTrain); });

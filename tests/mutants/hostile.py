@@ -46,7 +46,7 @@ MUTANTS = [
            "    if (verifies) {\n", "    if (verifies && false) {\n",
            ["program.bad_input BadInput.test_token_outside_the_vocabulary"]),
     Mutant("data.verify does nothing", "src/data/dataset.cpp",
-           "(also_large || info.file_bytes", "((also_large && info.file_bytes < 0) || info.file_bytes",
+           "(!also_large && info.file_bytes", "(info.file_bytes",
            ["program.settings Settings.test_data_verify"]),
     Mutant("a run need not leave room for the copy of a checkpoint", "src/estimate/memory_check.cpp",
            "need.peak_bytes + copy <= available", "need.peak_bytes <= available",
