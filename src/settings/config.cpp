@@ -50,8 +50,15 @@ void bind_optim(Options& o, OptimConfig& optim) {
   o.add_choice("optim.schedule", optim.schedule,
                {{"cosine", ScheduleKind::kCosine},
                 {"linear", ScheduleKind::kLinear},
-                {"constant", ScheduleKind::kConstant}},
-               "after warm-up");
+                {"constant", ScheduleKind::kConstant},
+                {"wsd", ScheduleKind::kWsd}},
+               "after warm-up; wsd: constant, and linear over the last steps");
+  o.only_if(
+      "optim.schedule", [&optim] { return optim.schedule == ScheduleKind::kWsd; },
+      [&] {
+        o.add("optim.decay_steps", optim.decay_steps,
+              "the last steps, in which the learning rate falls; 0: a fifth of train.steps");
+      });
   o.add("optim.clip_norm", optim.clip_norm, "largest global gradient norm; 0: no clipping");
   o.add("optim.outer_lr", optim.outer.lr, "of the step by which islands come together", 0, 1e3);
   o.add("optim.outer_momentum", optim.outer.momentum, "Nesterov's, of that step", 0, 0.999999);

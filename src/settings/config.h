@@ -100,6 +100,7 @@ struct OptimConfig {
   double min_lr = 1e-4;
   int64_t warmup_steps = 100;
   ScheduleKind schedule = ScheduleKind::kCosine;
+  int64_t decay_steps = 0;
   double clip_norm = 1.0;
   OuterOptions outer;  // where dist.islands is above 1
 };
@@ -186,7 +187,8 @@ struct Config {
             .lr = optim.lr,
             .min_lr = optim.min_lr,
             .warmup_steps = optim.warmup_steps,
-            .steps = train.steps};
+            .steps = train.steps,
+            .decay_steps = optim.decay_steps};
   }
   std::string ini_text() const;  // all settings that are read; reads back as an equal Config
 };

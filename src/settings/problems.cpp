@@ -250,6 +250,11 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
     problems.push_back(
         str("optim.min_lr = ", config.optim.min_lr, " is above optim.lr = ", config.optim.lr));
   }
+  if (config.optim.decay_steps > config.train.steps &&
+      config.optim.schedule == ScheduleKind::kWsd) {
+    problems.push_back(str("optim.decay_steps = ", config.optim.decay_steps,
+                           " is above train.steps = ", config.train.steps));
+  }
   append(problems, config.optim.kind.chosen().problems());
   if (config.dist.backend == Backend::kNccl && config.run.device == Device::kCpu) {
     problems.push_back("dist.backend = nccl moves GPU memory; with run.device = cpu use mpi");

@@ -14,8 +14,8 @@ ScheduleOptions options_of(ScheduleKind kind) {
 }
 
 TEST(Schedule, WarmsUpLikeNanoGpt) {
-  for (const ScheduleKind kind :
-       {ScheduleKind::kConstant, ScheduleKind::kCosine, ScheduleKind::kLinear}) {
+  for (const ScheduleKind kind : {ScheduleKind::kConstant, ScheduleKind::kCosine,
+                                  ScheduleKind::kLinear, ScheduleKind::kWsd}) {
     const ScheduleOptions options = options_of(kind);
     EXPECT_EQ(lr_at(options, 0), 1e-3 * 1 / 101);
     EXPECT_EQ(lr_at(options, 49), 1e-3 * 50 / 101);
@@ -47,6 +47,36 @@ TEST(Schedule, LinearFallsEvenly) {
   EXPECT_EQ(lr_at(options, 2000), 1e-4);
 }
 
+// The last 400 of 2,000 steps.
+TEST(Schedule, WsdFallsOverTheLastFifth) {
+  ScheduleOptions options = options_of(ScheduleKind::kWsd);
+  EXPECT_EQ(lr_at(options, 1600), 1e-3);
+  EXPECT_NEAR(lr_at(options, 1700), 7.75e-4, 1e-17);
+  EXPECT_EQ(lr_at(options, 2000), 1e-4);
+  options.decay_steps = 1000;
+  EXPECT_EQ(lr_at(options, 1000), 1e-3);
+  EXPECT_NEAR(lr_at(options, 1500), 5.5e-4, 1e-17);
+}
+
+// The first 1,600 steps of a run of 2,000 are those of one of 3,000, too.
+TEST(Schedule, WsdNeedNotKnowItsEnd) {
+  ScheduleOptions options = options_of(ScheduleKind::kWsd), longer = options;
+  longer.steps = 3000;
+  for (int64_t step = 0; step <= 1600; ++step) {
+    ASSERT_EQ(lr_at(options, step), lr_at(longer, step)) << step;
+  }
+}
+
+// A decay as long as the run, or longer, begins where the warm-up ends.
+TEST(Schedule, WsdFallsAfterWarmUpOnly) {
+  ScheduleOptions options = options_of(ScheduleKind::kWsd);
+  options.decay_steps = 3000;
+  const ScheduleOptions linear = options_of(ScheduleKind::kLinear);
+  for (int64_t step = 0; step < 2100; ++step) {
+    ASSERT_EQ(lr_at(options, step), lr_at(linear, step)) << step;
+  }
+}
+
 TEST(Schedule, WithoutWarmUpStartsAtThePeak) {
   ScheduleOptions options = options_of(ScheduleKind::kCosine);
   options.warmup_steps = 0;
@@ -62,7 +92,8 @@ TEST(Schedule, WarmUpAsLongAsTheRun) {
 }
 
 TEST(Schedule, NeverRisesAfterWarmUp) {
-  for (const ScheduleKind kind : {ScheduleKind::kCosine, ScheduleKind::kLinear}) {
+  for (const ScheduleKind kind :
+       {ScheduleKind::kCosine, ScheduleKind::kLinear, ScheduleKind::kWsd}) {
     const ScheduleOptions options = options_of(kind);
     for (int64_t step = 101; step < 2100; ++step) {
       ASSERT_LE(lr_at(options, step), lr_at(options, step - 1)) << step;

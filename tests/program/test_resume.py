@@ -43,6 +43,14 @@ class Resuming(Life):
             self.assertIn(f"bucket_mb = {stays}\n", Path(self.run_folder(name), "config.cfg").read_text())
             self.assertEqual("dist.bucket_mb" in shown, name == "given")
 
+    def test_a_run_with_wsd_need_not_know_its_end(self):
+        wsd = ["--optim.schedule", "wsd", "--optim.warmup_steps", "4", "--optim.min_lr", "0"]
+        self.small("planned", *wsd, "--train.steps", "40")
+        self.small("shorter", *wsd, "--train.steps", "30", "--checkpoint.every_steps", "20", "--checkpoint.keep", "2")
+        self.small("extended", *wsd, "--train.steps", "40", "--checkpoint.resume", self.checkpoint("shorter", 20))
+        self.assertEqual(self.tensors("extended"), self.tensors("planned"))
+        self.assertNotEqual(self.tensors("extended"), self.tensors("shorter"))
+
     def test_another_optimizer_or_batch_is_refused(self):
         self.small("fixed", "--train.steps", "5")
         for settings, said in [(["--optim.kind", "sgd"], "was optim.kind = adamw, now sgd"),

@@ -23,8 +23,7 @@ from ended_run import (Run, buckets, changes_only, checkpoints, differs, exists,
 from fake_imds import NOTICE, FakeImds
 from tandem_program import CONFIG, DATA, MPI_ENV, NUMERICAL, OK, STOPPED, Workspace, run, words
 
-LOST_PEER = 75
-CHARACTERS, CONTEXT, BATCH = 2000, 8, 4
+LOST_PEER, CHARACTERS, CONTEXT, BATCH = 75, 2000, 8, 4
 VALIDATED = CHARACTERS - int(0.9 * CHARACTERS) - 1  # the number of validation targets
 LR = 2 ** -7
 # The settings of each run, unless its row says otherwise. No GPU and no cloud, so that results are the same everywhere.
@@ -202,11 +201,12 @@ ROWS = {
                    Row("adamw", "lion", gives(moments, {"m", "v"}, {"m"}))],
     "optim.lr": [Row(LR, LR / 4, gives(rates(LR), [1, 1], [0.25, 0.25]), differs(losses), given="optim.schedule=constant")],
     "optim.min_lr": [Row(0, LR / 4, gives(rates(LR), [1, 0.5], [1, 0.625]), differs(weights))],
-    "optim.warmup_steps": [Row(0, 3, gives(rates(LR), [1] * 4, [0.25, 0.5, 0.75, 1]), differs(losses),
-                               given="optim.schedule=constant train.steps=4")],
-    "optim.schedule": [Row("linear", "cosine", gives(rates(LR), [1, 0.75, 0.5, 0.25], [1, 0.853553, 0.5, 0.146447]),
-                           given="train.steps=4"),
-                       Row("linear", "constant", gives(rates(LR), [1, 0.5], [1, 1]))],
+    "optim.warmup_steps": [Row(0, 3, gives(rates(LR), [1] * 4, [0.25, 0.5, 0.75, 1]), given="optim.schedule=constant train.steps=4")],
+    "optim.schedule": [Row("linear", "cosine", gives(rates(LR), [1, 0.75, 0.5, 0.25], [1, 0.853553, 0.5, 0.146447]), given="train.steps=4"),
+                       Row("linear", "constant", gives(rates(LR), [1, 0.5], [1, 1])),
+                       Row("linear", "wsd", gives(rates(LR), [1, 0.8, 0.6, 0.4, 0.2], [1] * 5), given="train.steps=5")],
+    "optim.decay_steps": [Row(2, 4, gives(rates(LR), [1, 1, 1, 0.5], [1, 0.75, 0.5, 0.25]), given="optim.schedule=wsd train.steps=4"),
+                          Row(2, 5, ends=(CONFIG, "optim.decay_steps = 5 is above train.steps = 4"), given="optim.schedule=wsd train.steps=4")],
     "optim.beta1": [Row(0.9, 0.8, changes_only("optim/m/"), given=STILL),
                     Row(0.9, 0.8, differs(losses), given="train.steps=3")],
     "optim.beta2": [Row(0.99, 0.9, changes_only("optim/v/"), given=STILL),

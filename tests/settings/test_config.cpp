@@ -98,7 +98,8 @@ TEST(Config, EveryChoiceMeansWhatItSays) {
       "optim.schedule",
       {{"cosine", ScheduleKind::kCosine},
        {"linear", ScheduleKind::kLinear},
-       {"constant", ScheduleKind::kConstant}},
+       {"constant", ScheduleKind::kConstant},
+       {"wsd", ScheduleKind::kWsd}},
       [](Config & c) -> auto& { return c.optim.schedule; });
   expect_choices<Backend>(
       "dist.backend", {{"auto", Backend::kAuto}, {"mpi", Backend::kMpi}, {"nccl", Backend::kNccl}},
