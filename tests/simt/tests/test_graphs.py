@@ -29,6 +29,7 @@ class Graphs(Workspace):
     def setUpClass(cls):
         super().setUpClass()
         cls.make_digits()
+        cls.make_stories(80)
 
     def figures(self, name):
         lines = [{key: value for key, value in line.items() if not OTHER.search(key)} for line in metrics(self.run_folder(name))]
@@ -54,6 +55,9 @@ class Graphs(Workspace):
                 self.both(f"gpt-{ranks}-{zero}-{micro}-{tensor}", *GPT, *often, "--train.steps", STEPS, "--dist.zero", zero,
                           "--train.micro_batch", micro, "--dist.tensor", tensor, ranks=ranks)
         self.both("resnet", *RESNET, *often, "--train.steps", 6, "--train.micro_batch", 2, ranks=2, data=self.digits)
+
+    def test_whole_documents(self):
+        self.both("documents", *GPT, "--data.windows", "documents", "--train.steps", 6, data=self.stories)
 
     def test_a_resumed_run_equals_one_that_went_on(self):
         # In the last start the validation after step 7 makes the values whole, and then step 8 is captured.

@@ -58,11 +58,11 @@ class Emulated(Workspace):
             def trained(name, *settings, ranks=None, model=model):
                 return self.curve(f"{model}-documents-{name}", model, "--data.windows", "documents", "--data.path", self.stories,
                                   *settings, ranks=ranks)
-            cpu, gpu = trained("cpu", "--run.device", "cpu"), trained("gpu", *CUDA, "--train.graphs", "on")
-            self.assert_curves_agree(cpu, gpu, BANDS["f32"])
-            self.assertEqual(trained("no-graph", *CUDA, "--train.graphs", "off"), gpu)
-            self.assertEqual(trained("recomputed", *CUDA, "--train.recompute", "block"), gpu)
-            self.assert_curves_agree(trained("cut", *CUDA, "--dist.tensor", "2", ranks=2), gpu, BANDS["f32"])
+            cpu = trained("cpu", "--run.device", "cpu")
+            for name, settings in [("gpu", []), ("recomputed", ["--train.recompute", "block"])]:
+                self.assert_curves_agree(cpu, trained(name, *CUDA, *settings), BANDS["f32"])
+            if model == "gpt":  # the other has one key-value head, which cannot be cut
+                self.assert_curves_agree(cpu, trained("cut", *CUDA, "--dist.tensor", "2", ranks=2), BANDS["f32"])
 
     def test_recomputation_and_staging(self):
         for settings in [["--train.recompute", "block"], ["--dist.bucket_mb", "0.002", "--dist.overlap", "false"]]:
