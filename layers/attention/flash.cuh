@@ -18,8 +18,8 @@
 // gradients of scores dS are rounded to the storage type. dq runs first and also takes
 // delta = <dy, y> of its rows, which dkv reads.
 //
-// Of a sequence of documents (kDocuments), a block streams only from the start of the document of
-// its first query, or to the end of that of its last key. Warps leave out tiles that they do not
+// Where a sequence has documents (kDocuments), a block streams only from the start of the document
+// of its first query, or to the end of that of its last key. Warps leave out tiles that they do not
 // see, and compare keys with borders of documents only in tiles that have one.
 //
 // dQ has a pass of its own. It computes S and dP a second time: 7 products of T^2 / 2 x D instead
@@ -84,39 +84,40 @@ __device__ inline float row_max(float value) {
   return fmaxf(value, __shfl_xor_sync(kAllLanes, value, 2));
 }
 
-// Scores of keys after their query become -inf. `row` and `column` are the positions of the first
-// score; rows are queries or keys.
-template <bool kRowsAreKeys, int kM, int kN>
-__device__ void mask(mma::Sums<kM, kN>& scores, int row, int column) {
-  const int distance = row - column;
+// Scores for which sees(m, n, i) is false become -inf.
+template <int kM, int kN, class F>
+__device__ void keep_seen(mma::Sums<kM, kN>& scores, F sees) {
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int below = distance + m * 16 + mma::row_of(i) - n * 8 - mma::column_of(i);
-        scores[m][n][i] = (kRowsAreKeys ? below <= 0 : below >= 0) ? scores[m][n][i] : -INFINITY;
+        scores[m][n][i] = sees(m, n, i) ? scores[m][n][i] : -INFINITY;
       }
     }
   }
 }
 
-// Scores of keys before their query's document become -inf. The first score is of key `key`;
-// start(m, n, i) is the first key of the document of the query of score i.
+// Leaves out keys after their query. `row` and `column` are the positions of the first score; rows
+// are queries or keys.
+template <bool kRowsAreKeys, int kM, int kN>
+__device__ void mask(mma::Sums<kM, kN>& scores, int row, int column) {
+  const int distance = row - column;
+  keep_seen(scores, [&](int m, int n, int i) {
+    const int below = distance + m * 16 + mma::row_of(i) - n * 8 - mma::column_of(i);
+    return kRowsAreKeys ? below <= 0 : below >= 0;
+  });
+}
+
+// Leaves out keys before their query's document. The first score is of key `key`; start(m, n, i) is
+// the first key of the document of the query of score i.
 template <bool kRowsAreKeys, int kM, int kN, class F>
 __device__ void mask_documents(mma::Sums<kM, kN>& scores, int key, F start) {
-#pragma unroll
-  for (int m = 0; m < kM; ++m) {
-#pragma unroll
-    for (int n = 0; n < kN; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int at = key + (kRowsAreKeys ? m * 16 + mma::row_of(i) : n * 8 + mma::column_of(i));
-        scores[m][n][i] = at >= start(m, n, i) ? scores[m][n][i] : -INFINITY;
-      }
-    }
-  }
+  keep_seen(scores, [&](int m, int n, int i) {
+    const int at = key + (kRowsAreKeys ? m * 16 + mma::row_of(i) : n * 8 + mma::column_of(i));
+    return at >= start(m, n, i);
+  });
 }
 
 // As attention_forward and attention_backward; `delta` is the workspace of the latter. Arrays begin

@@ -69,17 +69,20 @@ void rotate_row(const T* x, T* y, const Wide<T>* cosine, const Wide<T>* sine, in
   }
 }
 
-// Calls f(position, angles) for positions [first, end), in parallel if `is_much` work.
-template <class F>
+// Calls f(position, cosine, sine) for positions [first, end), in parallel if `is_much` work. The
+// arrays are [half].
+template <class W, class F>
 void for_angles(int64_t first, int64_t end, int64_t half, const RopeFrequencies& frequencies,
-                bool is_much, const F& f) {
+                W direction, bool is_much, const F& f) {
 #pragma omp parallel for schedule(static) if (is_much)
   for (int64_t stretch = first / kStretch; stretch <= (end - 1) / kStretch; ++stretch) {
     Angles angles(stretch * kStretch, half, frequencies);
-    for (int64_t position = stretch * kStretch; position < std::min(end, (stretch + 1) * kStretch);
-         ++position, angles.advance()) {
+    std::vector<W> cosine(half), sine(half);
+    const int64_t last = std::min(end, (stretch + 1) * kStretch);
+    for (int64_t position = stretch * kStretch; position < last; ++position, angles.advance()) {
       if (position >= first) {
-        f(position, angles);
+        angles.write(direction, cosine.data(), sine.data());
+        f(position, cosine.data(), sine.data());
       }
     }
   }
@@ -90,14 +93,17 @@ template <class T>
 void rotate_documents(const Rotation& of, const T* x, T* y, Wide<T> direction) {
   const int64_t half = of.width / 2, row = of.row(), rows = of.batch * of.length;
   const bool is_much = rows * row >= kParallelElements;
-  std::vector<Wide<T>> cosine(of.length * half), sine(of.length * half);
-  for_angles(0, of.length, half, of.frequencies, is_much, [&](int64_t p, const Angles& angles) {
-    angles.write(direction, &cosine[p * half], &sine[p * half]);
-  });
+  std::vector<Wide<T>> cosines(of.length * half), sines(of.length * half);
+  for_angles(0, of.length, half, of.frequencies, direction, is_much,
+             [&](int64_t position, const Wide<T>* cosine, const Wide<T>* sine) {
+               std::copy_n(cosine, half, &cosines[position * half]);
+               std::copy_n(sine, half, &sines[position * half]);
+             });
 #pragma omp parallel for schedule(static) if (is_much)
   for (int64_t n = 0; n < rows; ++n) {
     const int64_t at = of.positions[n] * half;
-    rotate_row(x + n * row, y + n * row, &cosine[at], &sine[at], row, of.turned_heads(), of.width);
+    rotate_row(x + n * row, y + n * row, &cosines[at], &sines[at], row, of.turned_heads(),
+               of.width);
   }
 }
 
@@ -108,16 +114,13 @@ void rope_rotate(Cpu, const Rotation& of, const T* x, T* y, Wide<T> direction) {
   if (of.positions) {
     return rotate_documents(of, x, y, direction);
   }
-  const int64_t half = of.width / 2, row = of.row(), first = of.first_position;
-  const bool is_much = of.batch * of.length * row >= kParallelElements;
-  for_angles(first, first + of.length, half, of.frequencies, is_much,
-             [&](int64_t position, const Angles& angles) {
-               std::vector<Wide<T>> cosine(half), sine(half);
-               angles.write(direction, cosine.data(), sine.data());
+  const int64_t row = of.row(), first = of.first_position;
+  for_angles(first, first + of.length, of.width / 2, of.frequencies, direction,
+             of.batch * of.length * row >= kParallelElements,
+             [&](int64_t position, const Wide<T>* cosine, const Wide<T>* sine) {
                for (int64_t b = 0; b < of.batch; ++b) {
                  const int64_t at = (b * of.length + position - first) * row;
-                 rotate_row(x + at, y + at, cosine.data(), sine.data(), row, of.turned_heads(),
-                            of.width);
+                 rotate_row(x + at, y + at, cosine, sine, row, of.turned_heads(), of.width);
                }
              });
 }

@@ -47,8 +47,8 @@ struct Context {
   AttentionKernels attention = AttentionKernels::kAuto;
   Collectives* tensor = nullptr;  // the ranks that hold other slices of layers; null: none
   BatchRows rows{};               // of a model that reads sequences
-  // Of a batch of sequences, i32 [B, T]: which token of its document each one is, counted from 0. A
-  // row holds whole documents one after another; they do not see each other. Null: a row is one
+  // i32 [B, T], for a batch of sequences: which token of its document each one is, counted from 0.
+  // A row holds whole documents one after another; they do not see each other. Null: a row is one
   // document.
   Tensor positions{};
   int64_t document_length = 0;  // the mean, for the work that a dry stream counts; 0: a row's

@@ -87,7 +87,8 @@ void require_kind(const DatasetInfo& info, DatasetKind kind, std::string_view mo
 enum class WindowKind : uint8_t { kStream, kDocuments };
 struct Windows {
   WindowKind kind = WindowKind::kStream;
-  // Of documents: what TrainingOptions will say, and the context of validation, too.
+  // Only documents need to know these when they are opened, because their windows are planned then.
+  // They are what TrainingOptions will say; validation has the same context.
   int64_t context = 0;
   uint64_t seed = 0;
 };

@@ -292,9 +292,6 @@ RunReport RunReport::from_json(const std::string& text, const std::string& path)
     if (json.contains("unused_parameters")) {
       report.unused_parameters = json["unused_parameters"].get<int64_t>();
     }
-    if (json.contains("padding")) {
-      report.packing = {json["padding"].get<double>(), json.at("documents_cut").get<int64_t>()};
-    }
     for (const Json& rank : json.at("ranks")) {
       report.ranks.push_back(use_of(rank));
     }

@@ -56,9 +56,10 @@ struct RunReport {
   int64_t read_ahead = 0;  // the most micro-batches that were ready at once on rank 0
   // In the last step on rank 0; empty where an unused parameter is an error.
   std::optional<int64_t> unused_parameters{};
-  std::optional<PackingCosts> packing{};  // with data.windows = documents
-  std::vector<RankUse> ranks{};           // empty: no start has ended yet
-  std::vector<RunStart> starts{};         // the last one is this
+  // With data.windows = documents; each start writes it anew, so from_json() leaves it out.
+  std::optional<PackingCosts> packing{};
+  std::vector<RankUse> ranks{};    // empty: no start has ended yet
+  std::vector<RunStart> starts{};  // the last one is this
 
   // {"first_step": 0, "step": 20, "read_ahead": 2, "unused_parameters": 0, "padding": 0.01,
   //  "documents_cut": 7, "ranks": [{"peak_bytes": ..., "saved_copy_bytes": ..., "host_bytes": ...,

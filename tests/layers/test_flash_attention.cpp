@@ -64,6 +64,18 @@ struct BothWays {
   std::vector<double> y, dqkv;
 };
 
+// The queries of qkv, as a gradient of the result that differs from token to token.
+Tensor gradient_of(const Tensor& qkv, const HeadLayout& layout) {
+  const Shape& shape = qkv.shape();
+  const int64_t width = layout.heads * layout.width, rows = shape[0] * shape[1];
+  const std::vector<double> values = values_of(qkv);
+  const Tensor dy = unwritten({shape[0], shape[1], width}, DType::kF64);
+  for (int64_t n = 0; n < rows; ++n) {
+    std::copy_n(values.begin() + n * layout.row(), width, dy.data<double>() + n * width);
+  }
+  return rounded_to(dy, qkv.dtype());
+}
+
 BothWays both_ways(Device device, const Tensor& qkv, const HeadLayout& layout,
                    const Tensor& positions = {}) {
   const Variable x = Variable::leaf(to_device(qkv, device));
@@ -72,7 +84,7 @@ BothWays both_ways(Device device, const Tensor& qkv, const HeadLayout& layout,
     test.context.positions = to_device(positions, device);
   }
   const Variable y = attention(test.context, x, layout);
-  test.tape.backward(test.context, y, 1.0);
+  test.tape.backward(test.context, y, to_device(gradient_of(qkv, layout), device));
   return {values_of(y.value()), values_of(x.slot()->grad)};
 }
 

@@ -1,5 +1,5 @@
 // What the attention kernels for tensor cores do on a GPU: instructions, bytes, bank conflicts, and
-// the same bits under every schedule. And how a warp finds the end of a document.
+// the same bits under every schedule; also how a warp finds the end of a document.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -21,7 +21,7 @@ constexpr int64_t kHeads = 2, kKvHeads = 1;
 // Where the document of each token of a sequence starts.
 using Starts = std::vector<int64_t>;
 
-// Of documents of these lengths, which are repeated to fill the sequence.
+// Documents of these lengths are repeated to fill the sequence.
 Starts starts_of(int64_t length, const std::vector<int64_t>& documents) {
   Starts starts;
   for (size_t i = 0; std::ssize(starts) < length; i = (i + 1) % documents.size()) {
