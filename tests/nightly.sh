@@ -8,7 +8,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 launch/setup.sh --tests || exit 1
 failed=()
-for job in "tests/run.sh --asan" "tests/run.sh --tsan" tests/style/check_tidy.sh \
+for job in "tests/run.sh -L nightly" "tests/run.sh --asan" "tests/run.sh --tsan" tests/style/check_tidy.sh \
     "tests/anywhere.sh user" "tests/anywhere.sh jobs" "tests/anywhere.sh busy" launch/build.sh \
     "tests/program/test_hostile_inputs.py build/tandem" \
     "env TANDEM_LARGE_TEXT_MIB=1024 tests/program/test_tokenizers.py build/tandem" "env TANDEM_DAMAGE=all build/tests/test_damaged_hdf5" "tests/launch/chaos.py build/tandem" \

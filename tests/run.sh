@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Sets up, builds and tests. Further arguments go to ctest; then only what the chosen tests need is built.
-#   tests/run.sh              all tests: of the program as users build it, then of the same sources on the emulated GPU
+#   tests/run.sh              all tests but nightly ones: of the program as users build it, then on the emulated GPU
 #   tests/run.sh -R attention
+#   tests/run.sh -L nightly   those that tests/nightly.sh runs
 #   JOBS=8 tests/run.sh       eight tests at a time; otherwise as many as there are cores
 #   tests/run.sh --asan       unit and MPI tests under AddressSanitizer and UndefinedBehaviorSanitizer, without a GPU
 #   tests/run.sh --tsan       the same under ThreadSanitizer
@@ -42,8 +43,11 @@ targets() {
 
 chosen=("${labels[@]}" "$@")
 some=${#chosen[@]}
-# A selection of tests does not run every kernel, so the test that requires this is left out.
-[ "$some" = 0 ] || chosen+=(--fixture-exclude-cleanup coverage)
+if [ "$some" = 0 ]; then
+  chosen=(-LE '^nightly$')
+else  # a selection does not run every kernel, so the test that requires this is left out
+  chosen+=(--fixture-exclude-cleanup coverage)
+fi
 total=0
 for i in "${!folders[@]}"; do
   folder=${folders[i]}
