@@ -61,14 +61,16 @@ void DryCollectives::all_gather(const Tensor& in, const Tensor& out) {
   pass_on(Traffic::kAllGather, 1, (size() - 1) * in.bytes());
 }
 
-void DryCollectives::all_to_all(const Tensor& in, const Tensor& out) {
-  require(
-      in.dtype() == out.dtype() && in.elements() == out.elements() && in.elements() % size() == 0,
-      [&] { return str("all_to_all: ", in.shape(), " into ", out.shape()); });
+void DryCollectives::all_to_all_v(const Tensor& in, std::span<const Range> sent, const Tensor& out,
+                                  std::span<const Range> received, int64_t) {
+  require_chunks(in, sent, out, received);
   ++wire_.collectives;
-  const int64_t part = in.bytes() / size();
-  const int64_t inside = (on_this_node_ - 1) * part;
-  const int64_t between = (size() - on_this_node_) * part;
+  int64_t inside = 0, between = 0;
+  for (int to = 0; to < size(); ++to) {
+    if (to != rank()) {
+      (group_.is_away(to) ? between : inside) += sent[to].count() * size_of(in.dtype());
+    }
+  }
   wire_.add(Traffic::kAllToAll, false, inside);
   wire_.add(Traffic::kAllToAll, true, between);
   const auto seconds = [](const Link& link, double passing) {

@@ -96,16 +96,21 @@ void MpiCollectives::all_gather(const Tensor& in, const Tensor& out) {
         });
 }
 
-void MpiCollectives::all_to_all(const Tensor& in, const Tensor& out) {
-  require(in.dtype() == out.dtype() && in.elements() == out.elements() &&
-              in.elements() % size() == 0 && (in.bytes() == 0 || in.raw() != out.raw()),
-          [&] {
-            return str("all_to_all: ", in.shape(), " into ", out.shape(), ", ", size(), " parts");
-          });
-  start(MpiKind::kAllToAll, Traffic::kAllToAll, in.bytes(),
-        [in, out](Ring& ring, Staging& staging) {
+void MpiCollectives::all_to_all_v(const Tensor& in, std::span<const Range> sent, const Tensor& out,
+                                  std::span<const Range> received, int64_t agreed_bytes) {
+  require_chunks(in, sent, out, received);
+  const auto in_bytes = [width = size_of(in.dtype())](std::span<const Range> chunks) {
+    std::vector<Range> result;
+    for (const Range chunk : chunks) {
+      result.push_back({chunk.begin * width, chunk.end * width});
+    }
+    return result;
+  };
+  start(MpiKind::kAllToAll, Traffic::kAllToAll, agreed_bytes,
+        [in, out, sent = in_bytes(sent), received = in_bytes(received)](Ring& ring,
+                                                                        Staging& staging) {
           const Tensor from = staging.host(in), to = staging.room(out);
-          ring.all_to_all(from.raw(), to.raw(), in.bytes());
+          ring.all_to_all(from.raw(), sent, to.raw(), received);
           staging.assign(to, out);
         });
 }

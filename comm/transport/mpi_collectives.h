@@ -25,7 +25,8 @@ class MpiCollectives final : public Collectives {
   void all_reduce(const Tensor& inout, Traffic traffic) override;
   void reduce_scatter(const Tensor& in, const Tensor& out) override;
   void all_gather(const Tensor& in, const Tensor& out) override;
-  void all_to_all(const Tensor& in, const Tensor& out) override;
+  void all_to_all_v(const Tensor& in, std::span<const Range> sent, const Tensor& out,
+                    std::span<const Range> received, int64_t agreed_bytes) override;
 
   std::unique_ptr<Collectives> split(std::span<const int> colors) override;
   std::unique_ptr<Collectives> split_apart(std::span<const int> colors) override;

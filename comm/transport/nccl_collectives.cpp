@@ -203,31 +203,30 @@ void NcclCollectives::all_gather(const Tensor& in, const Tensor& out) {
   });
 }
 
-void NcclCollectives::all_to_all(const Tensor& in, const Tensor& out) {
+void NcclCollectives::all_to_all_v(const Tensor& in, std::span<const Range> sent, const Tensor& out,
+                                   std::span<const Range> received, int64_t agreed_bytes) {
   require_on_gpu("all_to_all", in);
   require_on_gpu("all_to_all", out);
-  require(in.dtype() == out.dtype() && in.elements() == out.elements() &&
-              in.elements() % size() == 0 && (in.bytes() == 0 || in.raw() != out.raw()),
-          [&] {
-            return str("all_to_all: ", in.shape(), " into ", out.shape(), ", ", size(), " parts");
-          });
-  const int64_t n = in.elements() / size(), part = in.bytes() / size();
+  require_chunks(in, sent, out, received);
   const ncclDataType_t type = nccl_type(in.dtype());
-  copy(stream(), in.slice(rank() * n, n), out.slice(rank() * n, n));
-  start("all_to_all", Traffic::kAllToAll, 0, in.bytes(), [&](auto comm, auto stream) {
+  const int64_t width = size_of(in.dtype());
+  const Range own = sent[rank()];
+  copy(stream(), in.slice(own.begin, own.count()), out.slice(received[rank()].begin, own.count()));
+  start("all_to_all", Traffic::kAllToAll, 0, agreed_bytes, [&](auto comm, auto stream) {
     ncclResult_t result = ncclSuccess;
-    for (int distance = 1; distance < size() && !is_failure(result); ++distance) {
+    const auto messages = [&](int peer, std::byte* data, Range chunk, auto call) {
+      if (!is_failure(result)) {
+        result = in_pieces(chunk.count(), largest_count_, [&](int64_t first, int64_t count) {
+          return call(data + (chunk.begin + first) * width, static_cast<size_t>(count), type, peer,
+                      comm, stream);
+        });
+      }
+    };
+    for (int distance = 1; distance < size(); ++distance) {
       const int to = (rank() + distance) % size(), from = (rank() + size() - distance) % size();
-      counter().add(Traffic::kAllToAll, group_.is_away(to), part);
-      result = in_pieces(n, largest_count_, [&](int64_t first, int64_t elements) {
-        const int64_t offset = first * size_of(in.dtype());
-        const auto pieces = static_cast<size_t>(elements);
-        const ncclResult_t sent =
-            ncclSend(in.raw() + to * part + offset, pieces, type, to, comm, stream);
-        return is_failure(sent)
-                   ? sent
-                   : ncclRecv(out.raw() + from * part + offset, pieces, type, from, comm, stream);
-      });
+      counter().add(Traffic::kAllToAll, group_.is_away(to), sent[to].count() * width);
+      messages(to, in.raw(), sent[to], ncclSend);
+      messages(from, out.raw(), received[from], ncclRecv);
     }
     return result;
   });

@@ -44,7 +44,8 @@ class NcclCollectives final : public Collectives {
   void all_reduce(const Tensor& inout, Traffic traffic) override;
   void reduce_scatter(const Tensor& in, const Tensor& out) override;
   void all_gather(const Tensor& in, const Tensor& out) override;
-  void all_to_all(const Tensor& in, const Tensor& out) override;
+  void all_to_all_v(const Tensor& in, std::span<const Range> sent, const Tensor& out,
+                    std::span<const Range> received, int64_t agreed_bytes) override;
 
   void before_graph(Stream& compute) override;
   void add_graph(const Event& done) override;

@@ -153,28 +153,29 @@ void Ring::all_reduce(std::byte* data, int64_t n, DType dtype) {
   all_gather(data, n, dtype);
 }
 
-void Ring::all_to_all(const std::byte* in, std::byte* out, int64_t bytes) {
-  const int64_t part = bytes / transport_.size();
+void Ring::all_to_all(const std::byte* in, std::span<const Range> sent, std::byte* out,
+                      std::span<const Range> received) {
   std::vector<Transport::Ticket> tickets;
-  const auto messages = [&](int peer, auto start) {
-    for (int64_t first = 0; first < part; first += largest_message_) {
-      const int64_t count = std::min(largest_message_, part - first);
-      tickets.push_back(start(peer, peer * part + first, count));
+  const auto messages = [&](Range chunk, auto start) {
+    for (int64_t first = chunk.begin; first < chunk.end; first += largest_message_) {
+      tickets.push_back(start(first, std::min(largest_message_, chunk.end - first)));
     }
   };
   for (int distance = 1; distance < transport_.size(); ++distance) {
-    messages(neighbour(-distance), [&](int from, int64_t first, int64_t count) {
+    const int from = neighbour(-distance);
+    messages(received[from], [&](int64_t first, int64_t count) {
       return transport_.receive(from, out + first, count);
     });
   }
   for (int distance = 1; distance < transport_.size(); ++distance) {
-    messages(neighbour(distance), [&](int to, int64_t first, int64_t count) {
-      return transport_.send(to, in + first, count);
-    });
+    const int to = neighbour(distance);
+    messages(sent[to],
+             [&](int64_t first, int64_t count) { return transport_.send(to, in + first, count); });
   }
-  if (part > 0) {
-    const int64_t own = transport_.rank() * part;
-    std::memcpy(out + own, in + own, static_cast<size_t>(part));
+  const Range own = sent[transport_.rank()];
+  if (own.count() > 0) {
+    std::memcpy(out + received[transport_.rank()].begin, in + own.begin,
+                static_cast<size_t>(own.count()));
   }
   wait_for(tickets);
 }

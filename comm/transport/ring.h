@@ -9,10 +9,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "src/core/dtype.h"
+#include "src/core/range.h"
 #include "src/device/ranks/control.h"
 
 namespace tandem {
@@ -56,9 +58,10 @@ class Ring {
   void reduce_scatter(std::byte* data, int64_t n, DType dtype);
   // Every rank sends shard rank() of data and receives the others; any dtype.
   void all_gather(std::byte* data, int64_t n, DType dtype);
-  // in, out: `bytes` each, in size() equal chunks, without overlap: chunk r of `out` becomes chunk
-  // rank() of rank r's `in`. Direct messages: a rank sends all chunks but its own.
-  void all_to_all(const std::byte* in, std::byte* out, int64_t bytes);
+  // Bytes received[r] of `out` become bytes sent[rank()] of rank r's `in`. Direct messages: a rank
+  // sends all chunks but its own.
+  void all_to_all(const std::byte* in, std::span<const Range> sent, std::byte* out,
+                  std::span<const Range> received);
 
   // Small messages from every rank to every other. `bytes`: the length of each rank's text.
   std::vector<std::string> exchange(const std::string& text, const std::vector<int64_t>& bytes);

@@ -126,6 +126,38 @@ class Check {
     expect_count(wire, Traffic::kAllToAll, (size_ - 1) * n * size_of(dtype));
   }
 
+  // Chunks of several sizes, some of them empty, stand in `in` from the last rank to the first.
+  void all_to_all_v(DType dtype, int64_t n) {
+    const auto count = [n](int from, int to) { return n * ((from + 2 * to) % 3); };
+    const auto chunks_of = [&](int from) {
+      std::vector<Range> chunks(static_cast<size_t>(size_));
+      int64_t at = 1;
+      for (int to = size_ - 1; to >= 0; --to) {
+        chunks[to] = {at, at + count(from, to)};
+        at = chunks[to].end;
+      }
+      return chunks;
+    };
+    const std::vector<Range> own = chunks_of(rank_);
+    std::vector<Range> received;
+    int64_t sent_away = 0, at = 0;
+    for (int other = 0; other < size_; ++other) {
+      received.push_back({at, at + count(other, rank_)});
+      at = received.back().end + 1;
+      sent_away += other == rank_ ? 0 : own[other].count();
+    }
+    const Tensor in = numbers(dtype, self_, 0, own[0].end, device_);
+    const Tensor out = unset(dtype, at, device_);
+    const WireCount wire = run([&] { collectives_.all_to_all_v(in, own, out, received, n); });
+    for (int from = 0; from < size_; ++from) {
+      const Range chunk = chunks_of(from)[rank_];
+      expect_same(out.slice(received[from].begin, chunk.count()),
+                  numbers(dtype, {members_[from]}, chunk.begin, chunk.count(), device_),
+                  str("all_to_all_v, part ", from));
+    }
+    expect_count(wire, Traffic::kAllToAll, sent_away * size_of(dtype));
+  }
+
   void control() {
     const double rank = self_[0];
     double sum = 0;
@@ -188,6 +220,7 @@ void check_collectives(const Ranks& ranks, const std::vector<int>& members, Devi
     for (const DType dtype : {DType::kF32, DType::kI64, DType::kU8}) {
       check.all_gather(dtype, n);
       check.all_to_all(dtype, n);
+      check.all_to_all_v(dtype, n);
     }
   }
 }

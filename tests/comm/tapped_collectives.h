@@ -29,9 +29,10 @@ class TappedCollectives final : public Collectives {
     tap_(Traffic::kAllGather, out);
     inner_.all_gather(in, out);
   }
-  void all_to_all(const Tensor& in, const Tensor& out) override {
+  void all_to_all_v(const Tensor& in, std::span<const Range> sent, const Tensor& out,
+                    std::span<const Range> received, int64_t agreed_bytes) override {
     tap_(Traffic::kAllToAll, in);
-    inner_.all_to_all(in, out);
+    inner_.all_to_all_v(in, sent, out, received, agreed_bytes);
   }
   std::unique_ptr<Collectives> split(std::span<const int> colors) override {
     return inner_.split(colors);

@@ -245,6 +245,9 @@ TEST_F(DryRanks, KnowWhatLeavesTheNode) {
   EXPECT_EQ(first->wire().of(Traffic::kAllGather), (WireCount::Bytes{120, 0}));
   EXPECT_EQ(second->wire().of(Traffic::kAllGather), (WireCount::Bytes{0, 120}));
   EXPECT_EQ(first->wire().of(Traffic::kAllToAll), (WireCount::Bytes{40, 80}));
+  const std::array<Range, 4> sent{{{0, 1}, {1, 3}, {3, 6}, {6, 10}}}, received{{{0, 1}}};
+  first->all_to_all_v(of(10), sent, of(1), received, 40);
+  EXPECT_EQ(first->wire().of(Traffic::kAllToAll), (WireCount::Bytes{40 + 2 * 4, 80 + 7 * 4}));
 
   const auto inside = second->split(std::array{0, 0, 1, 1});
   EXPECT_EQ(inside->rank(), 1);

@@ -92,7 +92,10 @@ class SleepingLink final : public Collectives {
   }
   void reduce_scatter(const Tensor&, const Tensor&) override { refuse(); }
   void all_gather(const Tensor&, const Tensor&) override { refuse(); }
-  void all_to_all(const Tensor&, const Tensor&) override { refuse(); }
+  void all_to_all_v(const Tensor&, std::span<const Range>, const Tensor&, std::span<const Range>,
+                    int64_t) override {
+    refuse();
+  }
   std::unique_ptr<Collectives> split(std::span<const int>) override { refuse(); }
   void set_nodes(std::span<const int>) override {}
   WireCount wire() const override { return {}; }

@@ -247,7 +247,11 @@ TEST(Ring, AllToAllTransposes) {
         Ring ring(transport, kSmallPiece, kLargestPiece);
         const int rank = transport.rank();
         std::vector<int> in = filled<int>(rank, n * ranks), out(in.size(), -1);
-        ring.all_to_all(bytes_of(in), bytes_of(out), n * ranks * 4);
+        std::vector<Range> chunks;
+        for (int64_t r = 0; r < ranks; ++r) {
+          chunks.push_back({r * n * 4, (r + 1) * n * 4});
+        }
+        ring.all_to_all(bytes_of(in), chunks, bytes_of(out), chunks);
         for (int64_t i = 0; i < n * ranks; ++i) {
           const int from = static_cast<int>(i / n);
           ASSERT_EQ(out[i], element<int>(from, rank * n + i % n)) << i;

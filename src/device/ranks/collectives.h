@@ -5,10 +5,13 @@
 // collectives in the same order.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "src/core/error.h"
+#include "src/core/range.h"
 #include "src/device/ranks/wire_count.h"
 #include "src/device/stream.h"
 #include "src/device/tensor.h"
@@ -41,7 +44,23 @@ class Collectives {
   virtual void all_gather(const Tensor& in, const Tensor& out) = 0;
   // in, out [size * n], without overlap: chunk r of `out` becomes chunk rank() of rank r's `in`.
   // Any dtype.
-  virtual void all_to_all(const Tensor& in, const Tensor& out) = 0;
+  void all_to_all(const Tensor& in, const Tensor& out) {
+    const int64_t n = in.elements() / size();
+    require(out.elements() == in.elements() && n * size() == in.elements(), [&] {
+      return str("all_to_all: ", in.shape(), " into ", out.shape(), ", ", size(), " parts");
+    });
+    std::vector<Range> chunks;
+    for (int64_t r = 0; r < size(); ++r) {
+      chunks.push_back({r * n, (r + 1) * n});
+    }
+    all_to_all_v(in, chunks, out, chunks, in.bytes());
+  }
+  // The same with unequal chunks, one for each rank: elements received[r] of `out` become elements
+  // sent[rank()] of rank r's `in`, which must be as many. `in` and `out` are flat and do not
+  // overlap. What `out` holds outside of these chunks is undefined afterwards. `agreed_bytes`: a
+  // size on which all ranks agree, by which flight records compare their collectives.
+  virtual void all_to_all_v(const Tensor& in, std::span<const Range> sent, const Tensor& out,
+                            std::span<const Range> received, int64_t agreed_bytes) = 0;
 
   // Call these before and after `compute` launches the graph that holds collectives of all groups
   // of this job. The graph begins after what they have started by themselves, and ends at `done`,
@@ -70,6 +89,20 @@ class Collectives {
   static void require_sum(const char* collective, DType dtype) {
     require(dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kI64,
             [&] { return str(collective, ": cannot add ", name_of(dtype)); });
+  }
+  // Throws unless these can be the arguments of all_to_all_v.
+  void require_chunks(const Tensor& in, std::span<const Range> sent, const Tensor& out,
+                      std::span<const Range> received) const {
+    const auto ranks = static_cast<size_t>(size()), self = static_cast<size_t>(rank());
+    const auto inside = [](std::span<const Range> chunks, const Tensor& tensor) {
+      return std::ranges::all_of(chunks, [&](Range chunk) {
+        return 0 <= chunk.begin && chunk.begin <= chunk.end && chunk.end <= tensor.elements();
+      });
+    };
+    require(in.dtype() == out.dtype() && (in.bytes() == 0 || in.raw() != out.raw()) &&
+                sent.size() == ranks && received.size() == ranks && inside(sent, in) &&
+                inside(received, out) && sent[self].count() == received[self].count(),
+            [&] { return str("all_to_all: ", in.shape(), " into ", out.shape()); });
   }
 };
 

@@ -58,7 +58,10 @@ class ThreadCollectives final : public Collectives {
   }
   void reduce_scatter(const Tensor&, const Tensor&) override { unused(); }
   void all_gather(const Tensor&, const Tensor&) override { unused(); }
-  void all_to_all(const Tensor&, const Tensor&) override { unused(); }
+  void all_to_all_v(const Tensor&, std::span<const Range>, const Tensor&, std::span<const Range>,
+                    int64_t) override {
+    unused();
+  }
   std::unique_ptr<Collectives> split(std::span<const int>) override { unused(); }
   void set_nodes(std::span<const int>) override { unused(); }
   WireCount wire() const override { unused(); }
