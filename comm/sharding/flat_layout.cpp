@@ -19,7 +19,7 @@ bool is_cut(const Piece& piece) { return piece.slice.extent() != piece.slice.who
 
 // Numbers the parameters and checks them.
 std::vector<std::vector<Segment>> segments_by_block(std::span<const BlockParameters> blocks,
-                                                    Device device) {
+                                                    const FlatLayout::Options& options) {
   std::unordered_map<uint32_t, std::string> names;  // by the stream of their initial random numbers
   std::vector<std::vector<Segment>> result;
   ParamId next = 0;
@@ -49,8 +49,9 @@ std::vector<std::vector<Segment>> segments_by_block(std::span<const BlockParamet
                           .parameter = next++,
                           .block = static_cast<int64_t>(result.size()) - 1,
                           .count = count,
-                          .stored = stored_shape(*parameter, device).elements(),
+                          .stored = stored_shape(*parameter, options.device).elements(),
                           .decay = parameter->decay,
+                          .matrix = options.matrices && parameter->matrix,
                           .frozen = parameter->frozen,
                           .shared = parameter->shared(),
                           .cut = std::ranges::any_of(pieces_of(*parameter), is_cut)});
@@ -90,7 +91,7 @@ FlatLayout::FlatLayout(std::span<const BlockParameters> blocks, const Options& o
     }
     group.insert(group.end(), more.begin(), more.end());
   };
-  for (const std::vector<Segment>& block : segments_by_block(blocks, options.device)) {
+  for (const std::vector<Segment>& block : segments_by_block(blocks, options)) {
     for (int number = 0; number < 8; ++number) {  // shared ones first; of these trained ones first
       std::vector<Segment> kind;
       std::ranges::copy_if(block, std::back_inserter(kind), [&](const Segment& segment) {
@@ -120,7 +121,7 @@ FlatLayout::FlatLayout(std::span<const BlockParameters> blocks, const Options& o
 
 void FlatLayout::add_bucket(std::vector<Segment> group) {
   std::ranges::stable_sort(group, {}, [](const Segment& segment) {
-    return 2 * !segment.decay + (segment.stored % kSegmentAlignment != 0);
+    return 4 * !segment.matrix + 2 * !segment.decay + (segment.stored % kSegmentAlignment != 0);
   });
   Bucket bucket;
   bucket.shared = group.front().shared;
@@ -130,12 +131,13 @@ void FlatLayout::add_bucket(std::vector<Segment> group) {
   bucket.last_segment = bucket.first_segment + static_cast<int64_t>(group.size());
   bucket.first_block = std::ranges::min(group, {}, &Segment::block).block;
   int64_t offset = bucket.range.begin = elements();
-  int64_t last_decayed = offset;  // where the parameters with weight decay end
+  int64_t last_matrix = offset, last_decayed = offset;  // where these parameters end
   for (Segment& segment : group) {
     segment.bucket = static_cast<int64_t>(buckets_.size());
     segment.offset = offset;
     offset += round_up(segment.stored, kSegmentAlignment);
-    last_decayed = segment.decay ? offset : last_decayed;
+    last_matrix = segment.matrix ? offset : last_matrix;
+    last_decayed = segment.matrix || segment.decay ? offset : last_decayed;
     std::vector<int64_t>& buckets = buckets_of_[segment.block];
     if (buckets.empty() || buckets.back() != segment.bucket) {
       buckets.push_back(segment.bucket);
@@ -146,6 +148,7 @@ void FlatLayout::add_bucket(std::vector<Segment> group) {
                                                     spread_of(bucket.cut).ranks * kPartAlignment);
   // The padding belongs to the last run.
   bucket.range.end = end;
+  bucket.first_other = last_matrix == offset ? end : last_matrix;
   bucket.first_plain = last_decayed == offset ? end : last_decayed;
   buckets_.push_back(bucket);
 }
@@ -199,15 +202,17 @@ uint64_t FlatLayout::hash() const {
   for (const Segment& segment : segments_) {
     hash.add(static_cast<int64_t>(segment.name.size()));
     hash.add(segment.name);
-    for (int64_t number : {int64_t{segment.parameter}, segment.bucket, segment.offset,
-                           segment.cut ? 0 : segment.count,  // slices need not be equal
-                           segment.stored, int64_t{segment.decay}, int64_t{segment.frozen},
-                           int64_t{segment.shared}, int64_t{segment.cut}}) {
+    for (int64_t number :
+         {int64_t{segment.parameter}, segment.bucket, segment.offset,
+          segment.cut ? 0 : segment.count,  // slices need not be equal
+          segment.stored, int64_t{segment.decay}, int64_t{segment.matrix}, int64_t{segment.frozen},
+          int64_t{segment.shared}, int64_t{segment.cut}}) {
       hash.add(number);
     }
   }
   for (const Bucket& bucket : buckets_) {
     hash.add(bucket.range.end);
+    hash.add(bucket.first_other);
     hash.add(bucket.first_plain);
   }
   return hash.value();

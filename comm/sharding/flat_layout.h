@@ -4,12 +4,12 @@
 // A bucket is communicated at once: the parameters of a block, of several small neighbouring
 // blocks, or some of a large block. Parameters that several blocks share have buckets of their own,
 // and so have frozen parameters, and those that are cut: they live on fewer ranks than the others.
-// In a bucket the parameters with weight decay come first, so that
-// the optimizer updates at most two runs: with decay and without. Parameters start at multiples of
-// 8 elements (16 bytes of a 16-bit type). In each run those whose size is not a multiple of 8 come
-// last, which avoids most gaps. A bucket's end is padded to a multiple of ranks * 128 elements, so
-// that all shards have the same size and alignment. On a GPU a parameter whose rows are classes has
-// room after it for padding rows (stored_shape).
+// In a bucket the parameters with weight decay come first, so that the optimizer updates at most
+// two runs: with decay and without. If it needs whole matrices, these come before both, as a third
+// run. Parameters start at multiples of 8 elements (16 bytes of a 16-bit type). In each run those
+// whose size is not a multiple of 8 come last, which avoids most gaps. A bucket's end is padded to
+// a multiple of ranks * 128 elements, so that all shards have the same size and alignment. On a GPU
+// a parameter whose rows are classes has room after it for padding rows (stored_shape).
 #pragma once
 
 #include <cstdint>
@@ -32,6 +32,7 @@ struct Segment {
   int64_t count = 0;   // elements of the parameter
   int64_t stored = 0;  // and of the padding rows that follow it (stored_shape)
   bool decay = false;
+  bool matrix = false;  // Parameter::matrix, with Options::matrices
   bool frozen = false;
   bool shared = false;
   bool cut = false;  // a piece of it is less than its logical tensor
@@ -39,7 +40,8 @@ struct Segment {
 
 struct Bucket {
   Range range;              // padding included
-  int64_t first_plain = 0;  // [range.begin, first_plain): with weight decay; the rest: without
+  int64_t first_other = 0;  // [range.begin, first_other): matrices
+  int64_t first_plain = 0;  // [first_other, first_plain): with weight decay; the rest: without
   int64_t first_segment = 0, last_segment = 0;  // [first, last) of segments()
   int64_t first_block = 0;                      // the first one with parameters in this bucket
   bool shared = false;                          // its parameters are used by several blocks
@@ -60,6 +62,7 @@ class FlatLayout {
     int64_t bucket_bytes = 0;      // limit, in f32; one parameter or uncut block may exceed it
     bool split_blocks = true;      // large blocks may be cut between parameters
     bool merge_blocks = true;      // small neighbouring blocks may share a bucket
+    bool matrices = false;         // matrices have runs of their own
   };
 
   // Parameters are numbered in forward order: blocks, then parameters of a block. Throws

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <string>
 
 #include "src/core/error.h"
@@ -52,8 +53,14 @@ Group::Group(Control& control, Collectives& collectives, Memory& memory,
   }
   parts_ = sharing == Sharing::kNode ? ranks : size();
   if (sharing == Sharing::kWorld) {
-    part_ = inside_ ? inside_->rank() * nodes + between_->rank() : rank();
+    for (int other = 0; other < size(); ++other) {
+      const auto before = std::count(local.begin(), local.begin() + other, local[other]);
+      part_of_rank_.push_back(inside_ ? local[other] * nodes + static_cast<int>(before) : other);
+    }
+    part_ = part_of_rank_[rank()];
   } else {
+    part_of_rank_.resize(static_cast<size_t>(ranks));
+    std::iota(part_of_rank_.begin(), part_of_rank_.end(), 0);
     part_ = local[rank()];
     replica_ = inside_ ? between_->rank() : nodes > 1 ? rank() : 0;
   }
@@ -245,6 +252,17 @@ void Group::all_gather(const Tensor& in, const Tensor& out, const EightBits& eig
   } else {
     inside_->all_gather(in, out);
   }
+}
+
+void Group::exchange_parts(const Tensor& in, std::span<const Range> sent, const Tensor& out,
+                           std::span<const Range> received, int64_t agreed_bytes) const {
+  std::vector<Range> sent_to, received_from;
+  for (const int part : part_of_rank_) {
+    sent_to.push_back(sent[part]);
+    received_from.push_back(received[part]);
+  }
+  Collectives& holders = sharing_ == Sharing::kNode && inside_ ? *inside_ : collectives_;
+  holders.all_to_all_v(in, sent_to, out, received_from, agreed_bytes);
 }
 
 WireCount Group::wire() const {

@@ -70,6 +70,12 @@ class Group {
   void reduce_scatter(const Tensor& in, const Tensor& out, const EightBits& eight_bits = {}) const;
   void all_gather(const Tensor& in, const Tensor& out, const EightBits& eight_bits = {}) const;
 
+  // Brings messages of unequal sizes from each shard's rank to those of the others: as
+  // Collectives::all_to_all_v, but the ranges are by part(), and ranks are those that hold one
+  // array together.
+  void exchange_parts(const Tensor& in, std::span<const Range> sent, const Tensor& out,
+                      std::span<const Range> received, int64_t agreed_bytes) const;
+
   // Like Collectives::wait, for all levels.
   void wait(const Event& event) const { collectives_.wait(event); }
   WireCount wire() const;  // of all levels, and control messages
@@ -96,7 +102,8 @@ class Group {
   std::unique_ptr<Collectives> inside_, between_;  // null: flat
   Sharing sharing_;
   int node_size_ = 1, parts_ = 1, part_ = 0, replica_ = 0;
-  mutable Tensor scratch_;  // u8; grows
+  std::vector<int> part_of_rank_;  // among the ranks that hold one array together
+  mutable Tensor scratch_;         // u8; grows
 };
 
 // The number of each rank's node. With `node_size` 0 ranks with the same host name are a node,

@@ -32,7 +32,8 @@ ModelLayout::ModelLayout(std::vector<BlockParameters> blocks, const ModelGroups&
                      .device = device,
                      .bucket_bytes = options.bucket_bytes,
                      .split_blocks = kZero[zero_].gradients != Placement::kSharded,
-                     .merge_blocks = kZero[zero_].parameters != Placement::kSharded}) {
+                     .merge_blocks = kZero[zero_].parameters != Placement::kSharded,
+                     .matrices = options.matrices}) {
   for (const BlockParameters& block : blocks) {
     parameters_.insert(parameters_.end(), block.parameters.begin(), block.parameters.end());
   }
@@ -94,13 +95,17 @@ std::vector<ModelLayout::Run> ModelLayout::runs(int64_t most) const {
   std::vector<Run> runs;
   for (int64_t i = 0; i < buckets(); ++i) {
     const Bucket& all = bucket(i);
-    for (const bool decay : {true, false}) {
-      const Range group =
-          decay ? Range{all.range.begin, all.first_plain} : Range{all.first_plain, all.range.end};
-      const Range range = intersection(group, places_[i].state());
+    const Run kinds[] = {
+        {.range = {all.range.begin, all.first_other}, .decay = true, .matrix = true},
+        {.range = {all.first_other, all.first_plain}, .decay = true},
+        {.range = {all.first_plain, all.range.end}}};
+    for (Run run : kinds) {
+      run.bucket = i;
+      const Range range = intersection(run.range, places_[i].state());
       for (int64_t at = range.begin; at < range.end && !all.frozen;) {
         const int64_t end = most > 0 ? std::min(at + most, range.end) : range.end;
-        runs.push_back({.bucket = i, .range = {at, end}, .decay = decay});
+        run.range = {at, end};
+        runs.push_back(run);
         at = end;
       }
     }

@@ -71,13 +71,13 @@ class ModelLayout {
   // shape is stored_shape(). If `flat` is empty, so are the views.
   void bind(int64_t bucket, const Tensor& flat, Tensor Parameter::*view) const;
 
-  // A range that an optimizer updates at once. On this rank a bucket has at most two: its
-  // parameters with weight decay, then those without. Longer ones than `most` elements are cut; 0:
-  // none.
+  // A range that an optimizer updates at once. On this rank a bucket has at most three: its
+  // matrices, if options.matrices, its other parameters with weight decay, then those without.
+  // Longer ones than `most` elements are cut; 0: none.
   struct Run {
     int64_t bucket = 0;
     Range range{};
-    bool decay = false;
+    bool decay = false, matrix = false;
   };
   std::vector<Run> runs(int64_t most = 0) const;
 

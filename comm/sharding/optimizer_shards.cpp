@@ -14,6 +14,7 @@ OptimizerShards::OptimizerShards(const ModelLayout& layout, const ParamValues& v
     shard.value = slice_of(values.masters(run.bucket), state, run.range);
     shard.grad = slice_of(gradients.gradients(run.bucket), place.gradients().begin, run.range);
     shard.decay = run.decay;
+    shard.matrix = run.matrix;
     if (const Tensor working = values.working(run.bucket)) {
       shard.working = slice_of(working, state, run.range);
     }

@@ -16,8 +16,8 @@ class OptimizerShards {
   OptimizerShards(const ModelLayout& layout, const ParamValues& values,
                   const GradientSync& gradients, const StoreOptions& options);
 
-  // In the order of buckets: parameters with weight decay, then those without. What is offloaded is
-  // cut to fit into a HostWindow. Frozen parameters are in none.
+  // In the order of buckets, and of ModelLayout::runs() in each. What is offloaded is cut to fit
+  // into a HostWindow. Frozen parameters are in none.
   std::span<const Shard> all() const { return shards_; }
   int64_t bucket(size_t shard) const { return runs_[shard].bucket; }
   // The runs of parameters in all()[shard], without padding. in_flat counts from the shard's start.

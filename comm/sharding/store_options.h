@@ -19,6 +19,7 @@ struct StoreOptions {
   int64_t bucket_bytes = int64_t{4} << 20;
   bool overlap = true;             // communicate during computation
   int zero = 0;                    // ZeRO stage
+  bool matrices = false;           // the optimizer needs whole matrices (whole_matrices.h)
   bool unused_is_error = true;     // a parameter without gradient; false: its gradient is zero
   DType dtype = DType::kF32;       // of parameter values: f32, bf16, fp16
   DType wire_dtype = DType::kF32;  // of gradients between ranks: f32, bf16, int8

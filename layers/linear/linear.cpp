@@ -169,7 +169,11 @@ GeluVariable linear_gelu(Context& context, const Variable& x, Parameter& weight,
 }
 
 Linear::Linear(const std::string& name, int64_t in, int64_t out, Initializer init, bool with_bias)
-    : weight_{.name = name + ".weight", .shape = {out, in}, .init = init, .decay = true},
+    : weight_{.name = name + ".weight",
+              .shape = {out, in},
+              .init = init,
+              .decay = true,
+              .matrix = true},
       bias_{.name = name + ".bias", .shape = {out}, .init = Initializer::constant(0)},
       with_bias_(with_bias) {}
 
@@ -213,6 +217,7 @@ Linear Linear::cut_by_inputs(const std::string& name, int64_t in, int64_t out, I
 Linear Linear::classifier(const std::string& name, int64_t in, int64_t classes, Initializer init) {
   Linear layer(name, in, classes, init);
   layer.weight_.classes = layer.bias_.classes = true;
+  layer.weight_.matrix = false;
   return layer;
 }
 

@@ -44,6 +44,7 @@ struct Parameter {
   int blocks = 1;      // how many blocks use it
   bool frozen = false;          // not trained: no gradient is computed
   bool classes = false;         // its rows are classes, and a product gives their logits
+  bool matrix = false;          // its pieces are matrices between features, as Muon takes them
   int64_t stored_rows = 0;      // at least, in memory: as many on all ranks that cut the rows
   std::vector<Piece> pieces{};  // empty: one, the whole tensor of its name (pieces_of)
 

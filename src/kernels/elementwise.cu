@@ -20,6 +20,11 @@ void convert(Cuda device, int64_t n, const From* from, To* to) {
   transform(device, n, to, Same{}, from);
 }
 
+template <class From>
+void scale(Cuda device, int64_t n, float factor, const From* from, float* to) {
+  transform(device, n, to, Times{factor}, from);
+}
+
 template <class Function, class T>
 void activation_forward(Cuda device, int64_t n, const T* x, T* y) {
   transform(device, n, y, Value<Function, GpuSigmoid>{}, x);
@@ -47,6 +52,8 @@ template void convert<float, Bf16>(Cuda, int64_t, const float*, Bf16*);
 template void convert<float, Fp16>(Cuda, int64_t, const float*, Fp16*);
 template void convert<Bf16, float>(Cuda, int64_t, const Bf16*, float*);
 template void convert<Fp16, float>(Cuda, int64_t, const Fp16*, float*);
+template void scale<float>(Cuda, int64_t, float, const float*, float*);
+template void scale<Bf16>(Cuda, int64_t, float, const Bf16*, float*);
 template void activation_forward<Relu>(Cuda, int64_t, const float*, float*);
 template void activation_forward<Relu>(Cuda, int64_t, const Bf16*, Bf16*);
 template void activation_forward<Relu>(Cuda, int64_t, const Fp16*, Fp16*);

@@ -20,6 +20,11 @@ struct Same {
   }
 };
 
+struct Times {
+  float factor;
+  TANDEM_HOST_DEVICE float operator()(float x) const { return factor * x; }
+};
+
 struct Plus {
   template <class W>
   TANDEM_HOST_DEVICE W operator()(W x, W y) const {
@@ -44,6 +49,12 @@ template <class From, class To>
 void convert(Cpu, int64_t n, const From* from, To* to);
 template <class From, class To>
 void convert(Cuda, int64_t n, const From* from, To* to);
+
+// to[i] = factor * from[i], rounded once. From: f32 or bf16.
+template <class From>
+void scale(Cpu, int64_t n, float factor, const From* from, float* to);
+template <class From>
+void scale(Cuda, int64_t n, float factor, const From* from, float* to);
 
 // y = Function::value(x). Function is Relu, Gelu or Silu from activation_functions.h.
 template <class Function, class T>

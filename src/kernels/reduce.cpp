@@ -47,6 +47,7 @@ void squared_norm(Cpu, const T* x, int64_t n, double* result, double*, bool add)
 template void sum<float>(Cpu, const float*, int64_t, double*, double*, bool);
 template void sum<double>(Cpu, const double*, int64_t, double*, double*, bool);
 template void squared_norm<float>(Cpu, const float*, int64_t, double*, double*, bool);
+template void squared_norm<Bf16>(Cpu, const Bf16*, int64_t, double*, double*, bool);
 template void squared_norm<double>(Cpu, const double*, int64_t, double*, double*, bool);
 
 namespace kernels {

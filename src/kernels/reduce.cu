@@ -128,6 +128,7 @@ void squared_norm(Cuda device, const ArrayList<FlatArray>& arrays, double* resul
 
 template void sum<float>(Cuda, const float*, int64_t, double*, double*, bool);
 template void squared_norm<float>(Cuda, const float*, int64_t, double*, double*, bool);
+template void squared_norm<Bf16>(Cuda, const Bf16*, int64_t, double*, double*, bool);
 
 namespace kernels {
 

@@ -17,7 +17,7 @@ void sum(Cpu, const T* x, int64_t n, double* result, double* scratch, bool add);
 template <class T>
 void sum(Cuda, const T* x, int64_t n, double* result, double* scratch, bool add);
 
-// The same for x[i]^2.
+// The same for x[i]^2. T may also be bf16.
 template <class T>
 void squared_norm(Cpu, const T* x, int64_t n, double* result, double* scratch, bool add);
 template <class T>

@@ -31,10 +31,12 @@ layers/models:              src/core src/autograd src/device layers/activation l
 comm/transport:             src/core src/device src/device/ranks src/trace
 comm/sharding/exact:        src/core src/device src/device/ranks src/kernels src/autograd src/trace
 comm/sharding/eight_bits:   src/core src/device src/kernels
+comm/sharding/matrices:     src/device src/kernels comm/sharding
 comm/sharding:              src/core src/device src/device/ranks src/kernels src/autograd src/trace comm/transport
                             comm/sharding/exact comm/sharding/eight_bits
 comm:                       src/core src/device/ranks src/trace comm/transport comm/sharding
 optim:                      src/core src/device src/kernels
+optim/muon:                 src/device src/kernels src/product optim
 src/io src/stop:            src/core
 src/io/hdf5 src/io/safetensors: src/core src/io
 src/io/checkpoint:          src/core src/device src/io src/io/hdf5
@@ -44,7 +46,8 @@ src/prepare:                src/core src/io src/io/hdf5 src/data src/data/bpe
 src/prepare/images:         src/core src/io src/io/hdf5 src/data src/prepare
 src/options:                src/core src/data
 src/step:                   src/core src/device src/device/host src/device/ranks src/trace src/kernels src/autograd src/data src/options layers/batchnorm2d
-                            layers/image_input layers/models comm/sharding comm/sharding/exact optim
+                            layers/image_input layers/models comm/sharding comm/sharding/exact comm/sharding/matrices optim
+                            optim/muon
 src/settings:               src/core src/device src/data src/stop src/options src/step layers/attention layers/models optim
 src/machine:                src/core src/device src/device/ranks src/product src/autograd src/io layers/attention comm comm/transport
                             src/settings
