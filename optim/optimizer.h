@@ -23,9 +23,11 @@ struct StepInputs {
 // An optimizer keeps its arrays here. All references must outlive it.
 struct OptimizerMemory {
   OptimizerMemory(Memory& all) : device(all), state(all) {}
-  OptimizerMemory(Memory& of_device, Memory& of_state) : device(of_device), state(of_state) {}
+  OptimizerMemory(Memory& of_device, Memory& of_state, Matrices* of_shards = nullptr)
+      : device(of_device), state(of_state), matrices(of_shards) {}
   Memory& device;  // of the stream that updates
   Memory& state;   // for the state of shards; in the host's memory only update() can be called
+  Matrices* matrices = nullptr;  // of the shards; null: none has `matrix`
 };
 
 class Optimizer {

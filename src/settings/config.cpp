@@ -237,6 +237,7 @@ TrainingStepOptions Config::training_step(Device device, int ranks) const {
           .store = {.bucket_bytes = static_cast<int64_t>(dist.bucket_mb * (1 << 20)),
                     .overlap = dist.overlap,
                     .zero = static_cast<int>(dist.zero),
+                    .matrices = optim.kind.chosen().needs_matrices(),
                     .unused_is_error = dist.unused == Unused::kIsError,
                     .dtype = train.precision,
                     .wire_dtype = dist.wire_dtype,

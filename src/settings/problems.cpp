@@ -178,6 +178,24 @@ bool find_island_problems(const Config& c, int ranks, std::vector<std::string>& 
   return divides;
 }
 
+// What an optimizer that needs whole matrices excludes.
+void find_matrix_problems(const Config& c, std::vector<std::string>& problems) {
+  if (!c.optim.kind.chosen().needs_matrices()) {
+    return;
+  }
+  const auto excludes = [&](bool given, const std::string& setting, std::string_view instead) {
+    if (given) {
+      problems.push_back(str("optim.kind = ", c.optim.kind.name(), " is not possible with ",
+                             setting, "; use ", instead, ", or optim.kind = adamw"));
+    }
+  };
+  excludes(!c.model->transformer(), "model.kind = " + c.model.kind.name(), "gpt or llama");
+  excludes(c.dist.tensor > 1, str("dist.tensor = ", c.dist.tensor), "dist.tensor = 1");
+  excludes(c.dist.islands > 1, str("dist.islands = ", c.dist.islands), "dist.islands = 1");
+  excludes(c.train.offload != Offload::kNone, str("train.offload = ", name_of(c.train.offload)),
+           "train.offload = none");
+}
+
 void find_graph_problems(const Config& c, int ranks, std::vector<std::string>& problems) {
   if (c.train.graphs == Graphs::kOn) {
     const std::string why = c.why_no_graph(c.run.device.value_or(Device::kCuda), ranks);
@@ -280,6 +298,7 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
     append(problems, config.batch_plan(ranks).problems());
   }
   find_dist_problems(config.dist, ranks, problems);
+  find_matrix_problems(config, problems);
   find_graph_problems(config, ranks, problems);
   find_offload_problems(config.train, problems);
   find_unread_settings(config, problems);

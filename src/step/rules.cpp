@@ -2,6 +2,7 @@
 
 #include "optim/adamw.h"
 #include "optim/lion.h"
+#include "optim/muon/muon.h"
 #include "optim/sgd.h"
 
 namespace tandem {
@@ -23,6 +24,7 @@ struct Row final : UpdateRule {
     }
     return {};
   }
+  bool needs_matrices() const override { return std::is_same_v<Rule, MuonOptions>; }
   std::unique_ptr<Optimizer> make(std::span<const Shard> shards,
                                   const OptimizerMemory& memory) const override {
     return make_optimizer(rule, shards, memory);
@@ -34,6 +36,11 @@ void bind_adamw(Options& o, AdamWOptions& adamw) {
   o.add("optim.beta2", adamw.beta2, "decay of AdamW's second moment", 0, 0.9999999);
   o.add("optim.eps", adamw.eps, "added to AdamW's denominator");
   o.add("optim.weight_decay", adamw.weight_decay, "on matrices only; decoupled with adamw");
+}
+
+void bind_muon(Options& o, MuonOptions& muon) {
+  o.add("optim.momentum", muon.momentum, "of Muon's matrices", 0, 0.999999);
+  bind_adamw(o, muon.adamw);
 }
 
 void bind_sgd(Options& o, SgdOptions& sgd) {
@@ -55,6 +62,7 @@ Kinds<UpdateRule> update_rules() {
   rules.add("adamw", Row(AdamWOptions{.beta2 = 0.99}, bind_adamw));
   rules.add("sgd", Row(SgdOptions{.weight_decay = 0.1}, bind_sgd));
   rules.add("lion", Row(LionOptions{}, bind_lion));
+  rules.add("muon", Row(MuonOptions{.adamw = {.beta2 = 0.99}}, bind_muon));
   return rules;
 }
 

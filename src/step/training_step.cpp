@@ -58,8 +58,12 @@ TrainingStep::TrainingStep(Model& model, const ModelGroups& groups, Stream& stre
           .samples = batch.micro_batch(),
           .first_sample = batch.first_sample(groups.island(), groups.data.rank())},
       verdict_);
+  if (options_.store.matrices) {
+    matrices_.emplace(store_->layout, store_->gradients, timeline(), memory);
+  }
   optimizer_ = options.optimizer(store_->shards.all(),
-                                 {memory, options_.store.offload_run > 0 ? staging : memory});
+                                 {memory, options_.store.offload_run > 0 ? staging : memory,
+                                  matrices_ ? &*matrices_ : nullptr});
   if (options_.store.offload_run > 0) {
     require(!options_.graph && !groups.islands,
             "TrainingStep: an offloaded update is neither in a graph nor on islands");

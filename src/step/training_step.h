@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/sharding/matrices/whole_matrices.h"
 #include "comm/sharding/param_store.h"
 #include "layers/models/model.h"
 #include "src/autograd/tape.h"
@@ -118,6 +119,7 @@ class TrainingStep {
   std::unique_ptr<ParamStore> store_;
   std::unique_ptr<BatchStatistics> statistics_;
   std::unique_ptr<StepRecord> record_;
+  std::optional<WholeMatrices> matrices_{};
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<OffloadedUpdate> offloaded_{};
   std::optional<HostStack> parked_{};

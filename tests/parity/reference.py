@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from muon import Muon
+
 HAS_SDPA = hasattr(F, "scaled_dot_product_attention")
 HAS_GROUPS = HAS_SDPA and "enable_gqa" in (F.scaled_dot_product_attention.__doc__ or "")
 
@@ -345,13 +347,18 @@ def load_parameters(model, arrays):
 
 def build_optimizer(model, settings, **torch_options):
     """AdamW's weight decay is decoupled, SGD's is added to the gradient; both only for two or more dimensions."""
-    parameters = list(model.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": settings.get("weight_decay", 0.0)},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    if settings["kind"] == "adamw":
-        return torch.optim.AdamW(groups, lr=settings["lr"], betas=(settings["beta1"], settings["beta2"]),
+    def groups(parameters):
+        return [
+            {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": settings.get("weight_decay", 0.0)},
+            {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+        ]
+
+    def adamw(parameters):
+        return torch.optim.AdamW(groups(parameters), lr=settings["lr"], betas=(settings["beta1"], settings["beta2"]),
                                  eps=settings["eps"], **torch_options)
-    return torch.optim.SGD(groups, lr=settings["lr"], momentum=settings["momentum"],
+    if settings["kind"] == "adamw":
+        return adamw(list(model.parameters()))
+    if settings["kind"] == "muon":
+        return Muon(model, settings, adamw)
+    return torch.optim.SGD(groups(list(model.parameters())), lr=settings["lr"], momentum=settings["momentum"],
                            nesterov=settings["nesterov"], **torch_options)

@@ -38,6 +38,7 @@ ADAMW = {"optim.kind": "adamw", "optim.schedule": "linear", "optim.lr": 0.02, "o
          "optim.beta1": 0.7, "optim.beta2": 0.8, "optim.eps": 1e-3, "optim.weight_decay": 1.5, "optim.clip_norm": 0.3}
 SGD = {"optim.kind": "sgd", "optim.lr": 0.1, "optim.min_lr": 0.03, "optim.warmup_steps": 1, "optim.schedule": "cosine",
        "optim.momentum": 0.6, "optim.nesterov": True, "optim.weight_decay": 0.3, "optim.clip_norm": 2}
+WITH_MUON = {**ADAMW, "optim.kind": "muon", "optim.momentum": 0.9}
 CASES = {
     "llama": {"model.kind": "llama", "model.layers": 2, "model.heads": 4, "model.kv_heads": 2, "model.width": 32,
               "model.ffn_width": 40, "model.context": 12, "model.tie_embeddings": False,
@@ -50,6 +51,11 @@ CASES = {
     "llama-documents": {"model.kind": "llama", "model.layers": 2, "model.heads": 4, "model.kv_heads": 2, "model.width": 32,
                         "model.context": 20, "model.ffn_width": 40, "model.tie_embeddings": False, "data.windows": "documents", "train.global_batch": 6,
                         "train.steps": 10, **ADAMW},
+    "gpt-muon": {"model.kind": "gpt", "model.layers": 2, "model.heads": 2, "model.width": 24, "model.context": 20,
+                 "model.tie_embeddings": False, "train.global_batch": 6, "train.steps": 10, **WITH_MUON},
+    "llama-muon": {"model.kind": "llama", "model.layers": 2, "model.heads": 4, "model.kv_heads": 2, "model.width": 32,
+                   "model.context": 20, "model.ffn_width": 40, "model.tie_embeddings": False, "train.global_batch": 6,
+                   "train.steps": 10, **WITH_MUON},
     "mlp": {"model.kind": "mlp", "model.layers": 2, "model.width": 24,
             "train.global_batch": 20, "train.micro_batch": 10, **SGD},
     "resnet": {"model.kind": "resnet", "model.depth": 8, "train.global_batch": 20,
@@ -60,6 +66,8 @@ CASES = {
 # is about as large as a gradient's elements, so that AdamW does not amplify noise, and updates are as exact as gradients. The
 # error of a weight is divided by how far the weight moved, not by its size: a setting that is ignored gives percents of that.
 LOSS, GRADIENT, ROUNDING = 1e-6, 1e-5, 2 ** -24
+# Muon lets small singular values of a matrix grow by up to 3.4445^5 = 485, and their errors with them. Few are so small.
+MUON = 4 * GRADIENT
 EXACT = 1e-12  # f64 on both sides
 
 
@@ -171,7 +179,8 @@ class Program(Workspace):
             if moved == 0:  # frozen
                 self.assertTrue((after[name] == before[name]).all(), name)
                 continue
-            limit = GRADIENT * moved + steps * ROUNDING * np.linalg.norm(want)
+            share = MUON if settings["optim.kind"] == "muon" else GRADIENT
+            limit = share * moved + steps * ROUNDING * np.linalg.norm(want)
             self.assertLessEqual(error, limit, f"{kind}: {name} is off by {error / moved:.1e} of how far it came")
 
     def test_llama(self):
@@ -190,6 +199,10 @@ class Program(Workspace):
         for kind in ["gpt-documents", "llama-documents"]:
             for tensor in [None, 2]:
                 self.compare(kind, tensor)
+
+    def test_muon(self):
+        for kind in ["gpt-muon", "llama-muon"]:
+            self.compare(kind)
 
     def test_mlp(self):
         self.compare("mlp")

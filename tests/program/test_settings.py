@@ -198,7 +198,7 @@ ROWS = {
     "kernels.attention": [Row("auto", "own", same(losses, weights)),
                           Row("auto", "cudnn", ends=(CONFIG, "kernels.attention = cudnn"))],
     "optim.kind": [Row("adamw", "sgd", gives(moments, {"m", "v"}, {"momentum"})),
-                   Row("adamw", "lion", gives(moments, {"m", "v"}, {"m"}))],
+                   Row("adamw", "lion", gives(moments, {"m", "v"}, {"m"})), Row("adamw", "muon", gives(moments, {"m", "v"}, {"m", "momentum", "v"}))],
     "optim.lr": [Row(LR, LR / 4, gives(rates(LR), [1, 1], [0.25, 0.25]), differs(losses), given="optim.schedule=constant")],
     "optim.min_lr": [Row(0, LR / 4, gives(rates(LR), [1, 0.5], [1, 0.625]), differs(weights))],
     "optim.warmup_steps": [Row(0, 3, gives(rates(LR), [1] * 4, [0.25, 0.5, 0.75, 1]), given="optim.schedule=constant train.steps=4")],

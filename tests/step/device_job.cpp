@@ -10,6 +10,7 @@
 #include "layers/models/resnet.h"
 #include "layers/models/transformer.h"
 #include "optim/adamw.h"
+#include "optim/muon/muon.h"
 #include "optim/sgd.h"
 #include "src/core/ignore_target.h"
 #include "src/device/copy.h"
@@ -102,12 +103,16 @@ TrainingStep::Options options_of(const Plan& plan, int ranks) {
           .store = {.bucket_bytes = plan.bucket_bytes,
                     .overlap = plan.overlap,
                     .zero = plan.zero,
+                    .matrices = plan.optimizer == "muon",
                     .dtype = plan.dtype,
                     .wire_dtype = plan.wire,
                     .gather_int8 = plan.gather_int8,
                     .offload_run = plan.offload_run},
           .optimizer = [name = plan.optimizer](std::span<const Shard> shards,
                                                const OptimizerMemory& memory) {
+            if (name == "muon") {
+              return make_optimizer(MuonOptions{.adamw = {.weight_decay = 0.1}}, shards, memory);
+            }
             if (name != "adamw") {
               return make_optimizer(SgdOptions{.momentum = name == "momentum" ? 0.9 : 0}, shards,
                                     memory);

@@ -36,7 +36,7 @@ struct Plan {
   int64_t micro_batch = 0;          // samples; 0: a rank's whole share
   int64_t layers = 2;               // of gpt and llama
   double dropout = 0.1;             // of gpt and llama
-  std::string optimizer = "adamw";  // adamw, sgd, momentum
+  std::string optimizer = "adamw";  // adamw, sgd, momentum, muon
   double lr = 0.01;                 // of train()
   int node_size = 0;                // ranks a node; 0: all on one
   Sharing sharing = Sharing::kWorld;

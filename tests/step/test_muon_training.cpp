@@ -1,0 +1,111 @@
+// Whole training steps with Muon, on every device, over 1 to 4 ranks: neither ranks nor stages
+// change a bit of exact sums, and messages are as long as their formula says.
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "comm/sharding/matrices/whole_matrices.h"
+#include "tests/step/device_job.h"
+#include "tests/support/harness.h"
+#include "tests/support/mpi_world.h"
+
+namespace tandem::testing {
+namespace {
+
+constexpr int kSteps = 3;
+
+int stages() { return test_world().size() == 1 ? 1 : 4; }  // 1 rank shards nothing
+
+// The matrices are [16, 16], [24, 16] and [16, 24]; buckets and shards end inside them. "mlp" has
+// fewer matrices than ranks.
+TEST(MuonTraining, RanksStagesAndBucketsChangeNoBit) {
+  for_each_device([](Device device) {
+    for (const auto& [model, dtype] :
+         {std::pair("gpt", DType::kF32), std::pair("llama", DType::kBf16),
+          std::pair("mlp", DType::kF32), std::pair("gpt", DType::kFp16)}) {
+      SCOPED_TRACE(str(model, " ", name_of(dtype)));
+      Plan plan{.model = model,
+                .device = device,
+                .dtype = dtype,
+                .exact = true,
+                .micro_batch = 1,
+                .optimizer = "muon",
+                .alone = true};
+      const Outcome expected = train(plan, kSteps);
+      plan.alone = false;
+      for (const auto& [zero, bucket_bytes] :
+           {std::pair(0, 2000), std::pair(1, 2000), std::pair(2, 1 << 20), std::pair(3, 200)}) {
+        if (zero < stages() && (zero == 1 || plan.dtype == DType::kF32)) {
+          plan.zero = zero;
+          plan.bucket_bytes = bucket_bytes;
+          EXPECT_EQ(train(plan, kSteps), expected) << "stage " << zero;
+        }
+      }
+    }
+  });
+}
+
+TEST(MuonTraining, NodesChangeNoBit) {
+  if (test_world().size() != 4) {
+    GTEST_SKIP() << "four ranks make two nodes of two";
+  }
+  for_each_device([](Device device) {
+    Plan plan{
+        .device = device, .exact = true, .micro_batch = 1, .optimizer = "muon", .alone = true};
+    const Outcome expected = train(plan, kSteps);
+    plan.alone = false;
+    plan.zero = 1;
+    plan.node_size = 2;
+    for (const Sharing sharing : {Sharing::kWorld, Sharing::kNode}) {
+      plan.sharing = sharing;
+      EXPECT_EQ(train(plan, kSteps), expected);
+    }
+  });
+}
+
+// A rank sends what its shard has of others' matrices, and later what others' shards have of its
+// own; elements of 4 bytes, or of 2 in bf16.
+TEST(MuonTraining, SendsWhatItsFormulaSays) {
+  const int ranks = test_world().size();
+  for_each_device([&](Device device) {
+    for (const DType dtype : {DType::kF32, DType::kBf16}) {
+      Job job({.device = device, .dtype = dtype, .zero = 1, .optimizer = "muon"});
+      ParamStore& store = job.training().store();
+      const WholeMatrices matrices(store.layout, store.gradients, job.training().timeline(),
+                                   job.memory());
+      int64_t elements = 0;
+      for (const WholeMatrices::Matrix& matrix : matrices.matrices()) {
+        const Bucket& bucket = store.layout.bucket(matrix.bucket);
+        for (int part = 0; part < ranks && ranks > 1; ++part) {
+          const int64_t here =
+              intersection(matrix.range, store.layout.flat().part(bucket, part)).count();
+          const bool mine = matrix.owner == test_world().rank();
+          elements += mine != (part == test_world().rank()) ? here : 0;
+        }
+      }
+      Group& group = store.layout.stage();
+      const auto sent = [&] { return group.wire().of(Traffic::kAllToAll).total(); };
+      const int64_t before = sent();
+      job.step(0);
+      group.stream().synchronize();
+      EXPECT_EQ(sent() - before, elements * size_of(dtype)) << name_of(dtype);
+    }
+  });
+}
+
+TEST(MuonTraining, WorkIsDividedAmongTheRanks) {
+  Job job({.zero = 1, .layers = 8, .optimizer = "muon"});
+  ParamStore& store = job.training().store();
+  const WholeMatrices matrices(store.layout, store.gradients, job.training().timeline(),
+                               job.memory());
+  EXPECT_EQ(matrices.matrices().size(), 6U * 8);  // q, k, v, the output, and two of the MLP
+  std::vector<int64_t> elements(static_cast<size_t>(test_world().size()));
+  for (const WholeMatrices::Matrix& matrix : matrices.matrices()) {
+    elements[matrix.owner] += matrix.rows * matrix.columns;
+  }
+  const auto [least, most] = std::ranges::minmax(elements);
+  EXPECT_LE(most - least, 16 * 24);  // the largest matrix
+}
+
+}  // namespace
+}  // namespace tandem::testing
