@@ -205,6 +205,10 @@ std::string ops_of(const Request& request, const DatasetInfo& data, const Job& j
     fail(ExitCode::kConfig, str("--ops: a ", config.model.kind.name(),
                                 " has no list of ops; only gpt and llama have one"));
   }
+  if (const std::string& kind = config.optim.kind.name(); kind != "adamw") {
+    fail(ExitCode::kConfig, str("--ops: optim.kind = ", kind,
+                                " has no floor; the list knows the update of adamw alone"));
+  }
   const int64_t micro_batch = config.batch_plan(job.ranks).micro_batch();
   const std::string title = str("one rank: ", micro_batch, " x ", config.model->context(),
                                 " tokens and the update, ", name_of(config.train.precision),

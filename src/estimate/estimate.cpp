@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <numeric>
 
 #include "comm/mesh.h"
 #include "comm/transport/local_control.h"
@@ -303,12 +304,18 @@ Estimate memory_of_rank(const Config& config, const DatasetInfo& data, const Job
           .host_bytes = run.host_bytes()};
 }
 
+// So many samples have rows that dist.tensor ranks can divide; every such number is a multiple.
+int64_t fewest_samples(const Config& config) {
+  return config.dist.tensor / std::gcd(config.dist.tensor, config.model->context());
+}
+
 int64_t largest_micro_batch(const Config& config, const DatasetInfo& data, const Job& job) {
-  const auto fits = [&](int64_t micro_batch) {
+  const int64_t unit = fewest_samples(config);
+  const auto fits = [&](int64_t units) {
     Config tried = config;
-    tried.train.micro_batch = micro_batch;
+    tried.train.micro_batch = units * unit;
     const BatchPlan plan = config.batch_plan(job.ranks);
-    tried.train.global_batch = micro_batch * plan.ranks * plan.islands;
+    tried.train.global_batch = units * unit * plan.ranks * plan.islands;
     return DryRun(tried, data, job, 0).peak_bytes() <= job.hardware.memory_bytes;
   };
   int64_t fit = 0, too_large = 1;
@@ -317,19 +324,21 @@ int64_t largest_micro_batch(const Config& config, const DatasetInfo& data, const
     too_large *= 2;
   }
   if (fit >= kMostSamples) {
-    return fit;
+    return fit * unit;
   }
   while (too_large - fit > 1) {
     const int64_t middle = fit + (too_large - fit) / 2;
     (fits(middle) ? fit : too_large) = middle;
   }
-  return fit;
+  return fit * unit;
 }
 
 int64_t usable_micro_batch(const Config& config, const Job& job, int64_t most) {
   BatchPlan plan = config.batch_plan(job.ranks);
   plan.given_micro_batch = std::min(most, plan.share());
-  while (plan.given_micro_batch > 0 && !plan.problems().empty()) {
+  const int64_t unit = fewest_samples(config);
+  while (plan.given_micro_batch > 0 &&
+         (plan.given_micro_batch % unit != 0 || !plan.problems().empty())) {
     --plan.given_micro_batch;
   }
   return plan.given_micro_batch;

@@ -50,7 +50,7 @@ def draw(pick):
         "train.micro_batch": micro_batch,
         "train.recompute": pick.choice(["none", "block"]),
         "train.precision": pick.choice(["f32", "bf16", "fp16"]),
-        "optim.kind": pick.choice(["adamw", "lion", "sgd"]),
+        "optim.kind": pick.choice(["adamw", "lion", "muon", "sgd"] if kind in ("gpt", "llama") else ["adamw", "lion", "sgd"]),
         "dist.zero": pick.randint(0, 3),
         "dist.reduce": pick.choice(["ring", "ring", "exact"]),
         "dist.bucket_mb": pick.choice([0.01, 0.05, 4]),
@@ -59,6 +59,8 @@ def draw(pick):
         "dist.shard": pick.choice(["world", "node"]),
     }
     settings["train.offload"] = pick.choice(["none", "optimizer", "both" if settings["train.recompute"] == "block" else "none"])
+    if settings["optim.kind"] == "muon":
+        settings["train.offload"] = "none"
     settings["dist.wire_dtype"] = pick.choice(["f32", "bf16"]) if settings["dist.reduce"] == "ring" else "f32"
     return ranks, {key: value for key, value in settings.items() if key not in IGNORED[kind]}
 
@@ -116,6 +118,13 @@ class Estimates(Workspace):
         self.assertEqual(rows[9]["fits"], True)
         tiny = " ".join(self.estimate(*large, "--memory-gib", "0.1").stdout.split())
         self.assertIn("no stage fits, not even with one sample: take more ranks or a smaller model", tiny)
+
+    # Two ranks that cut a model divide the rows of an even number of such samples only.
+    def test_an_odd_context(self):
+        rows = json.loads(self.estimate("--json", "--model.context", "11", "--ranks", "2", "--train.global_batch", "12",
+                                        "--memory-gib", "0.1").stdout)["rows"]
+        most = {row["largest_micro_batch"] for row in rows if row["tensor"] == 2}
+        self.assertTrue(most and min(most) > 0 and all(number % 2 == 0 for number in most), most)
 
     # What the files in configs/ say of themselves: 8 A100 of 40 GB, and nothing is recomputed.
     def test_the_settings_for_gpus_fit(self):
@@ -180,6 +189,7 @@ class Estimates(Workspace):
         self.assertRegex(text, r"\nGELU forward +12 +0.000 +0.000 +9.664 +0\n(.*\n)*all +75.7\d\n$")
         self.assertLessEqual(max(map(len, text.splitlines())), 100)
         self.assert_one_line(self.estimate("--model.kind", "resnet", "--ops", code=CONFIG), "--ops: a resnet has no list of ops")
+        self.assert_one_line(self.estimate("--optim.kind", "muon", "--ops", code=CONFIG), "--ops: optim.kind = muon has no floor")
 
     def test_says_what_it_assumes_where_there_is_no_dataset(self):
         self.assertIn("no dataset: assuming 50257 tokens in the vocabulary (--vocab)", self.estimate().stdout)
