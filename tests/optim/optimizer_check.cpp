@@ -296,6 +296,16 @@ void check_devices_agree(const MakeOptimizer& make) {
   });
 }
 
+void check_refuses(const std::function<void()>& make, const std::string& setting) {
+  try {
+    make();
+    ADD_FAILURE() << setting;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kConfig);
+    EXPECT_NE(std::string(error.what()).find(setting), std::string::npos) << error.what();
+  }
+}
+
 void check_refuses_other_shards(const MakeOptimizer& make) {
   const auto f32 = [](std::vector<double> values) { return f32_tensor(values); };
   const std::vector<Shard> shards = {{f32({1, 2}), f32({1, 2}), true}};

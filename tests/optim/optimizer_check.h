@@ -54,6 +54,8 @@ void check_skipped_step_leaves_all_bits(const MakeOptimizer& make);
 void check_updates_of_one_shard(const MakeOptimizer& make);
 // All devices give the results of the CPU.
 void check_devices_agree(const MakeOptimizer& make);
+// make() throws an Error(kConfig) that says `setting`, such as "optim.beta1 = 1".
+void check_refuses(const std::function<void()>& make, const std::string& setting);
 // An optimizer refuses shards that it was not made for.
 void check_refuses_other_shards(const MakeOptimizer& make);
 

@@ -57,16 +57,10 @@ TEST(Lion, DevicesAgree) { check_devices_agree(lion_with({})); }
 TEST(Lion, RefusesOtherShards) { check_refuses_other_shards(lion_with({})); }
 
 TEST(Lion, RefusesOptionsOutOfRange) {
-  for (const auto& [options, key] : {std::pair{LionOptions{.beta1 = 1}, "optim.beta1 = 1"},
-                                     {LionOptions{.beta2 = -0.1}, "optim.beta2"},
-                                     {LionOptions{.weight_decay = -1}, "optim.weight_decay"}}) {
-    try {
-      make_optimizer(options, {}, test_memory());
-      ADD_FAILURE() << key;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kConfig);
-      EXPECT_NE(std::string(error.what()).find(key), std::string::npos) << error.what();
-    }
+  for (const auto& [options, setting] : {std::pair{LionOptions{.beta1 = 1}, "optim.beta1 = 1"},
+                                         {LionOptions{.beta2 = -0.1}, "optim.beta2"},
+                                         {LionOptions{.weight_decay = -1}, "optim.weight_decay"}}) {
+    check_refuses([&] { make_optimizer(options, {}, test_memory()); }, setting);
   }
 }
 
