@@ -13,9 +13,8 @@ namespace tandem {
 namespace {
 
 constexpr int kIterations = 5;
-constexpr float kLeastNorm = 1e-7F;
 
-// The same shards, whose gradients are read and become the values: u.
+// Shards whose gradients are both what is read and what is updated: they become u.
 std::vector<Shard> gradients_of(std::span<const Shard> shards) {
   std::vector<Shard> result;
   for (const Shard& shard : shards) {
@@ -172,7 +171,7 @@ namespace kernels {
 
 template <class T>
 void divide_by_norm(Cpu device, int64_t n, const T* from, const double* square, T* to) {
-  const float norm = std::max(std::sqrt(static_cast<float>(*square)), kLeastNorm);
+  const float norm = norm_of(*square);
   map(device, n, [=](int64_t i) { to[i] = T(static_cast<float>(from[i]) / norm); });
 }
 

@@ -18,6 +18,7 @@
 namespace tandem {
 
 struct MuonOptions {
+  static constexpr bool kNeedsMatrices = true;
   double momentum = 0.95;  // in [0, 1)
   AdamWOptions adamw{};    // its weight decay is that of matrices, too
 };
@@ -90,7 +91,12 @@ struct MuonMove {
 
 namespace kernels {
 
-// to[i] = from[i] / max(sqrt(square[0]), 1e-7), rounded once. T is float or Bf16.
+TANDEM_HOST_DEVICE inline float norm_of(double square) {
+  const float root = std::sqrt(static_cast<float>(square));
+  return root > 1e-7F ? root : 1e-7F;
+}
+
+// to[i] = from[i] / norm_of(square[0]), rounded once. T is float or Bf16.
 template <class T>
 void divide_by_norm(Cpu, int64_t n, const T* from, const double* square, T* to);
 template <class T>

@@ -24,7 +24,9 @@ struct Row final : UpdateRule {
     }
     return {};
   }
-  bool needs_matrices() const override { return std::is_same_v<Rule, MuonOptions>; }
+  bool needs_matrices() const override {
+    return requires { Rule::kNeedsMatrices; };
+  }
   std::unique_ptr<Optimizer> make(std::span<const Shard> shards,
                                   const OptimizerMemory& memory) const override {
     return make_optimizer(rule, shards, memory);

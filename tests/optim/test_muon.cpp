@@ -63,6 +63,65 @@ Numbers singular_values(const Numbers& matrix, Sizes sizes) {
   return values;
 }
 
+// to[i, j] = sum over k of a[i, k] b[k, j], in f64.
+Numbers product(const Numbers& a, const Numbers& b, Sizes sizes_of_a, int64_t columns) {
+  Numbers to(static_cast<size_t>(sizes_of_a.rows * columns));
+  for (int64_t i = 0; i < sizes_of_a.rows; ++i) {
+    for (int64_t k = 0; k < sizes_of_a.columns; ++k) {
+      for (int64_t j = 0; j < columns; ++j) {
+        to[i * columns + j] += a[i * sizes_of_a.columns + k] * b[k * columns + j];
+      }
+    }
+  }
+  return to;
+}
+
+Numbers transposed(const Numbers& matrix, Sizes sizes) {
+  Numbers to(matrix.size());
+  for (int64_t i = 0; i < sizes.rows; ++i) {
+    for (int64_t j = 0; j < sizes.columns; ++j) {
+      to[j * sizes.rows + i] = matrix[i * sizes.columns + j];
+    }
+  }
+  return to;
+}
+
+// The formula of orthogonalise(), in f64.
+Numbers by_formula(const Numbers& matrix, Sizes sizes) {
+  if (sizes.rows > sizes.columns) {
+    const Sizes other{sizes.columns, sizes.rows};
+    return transposed(by_formula(transposed(matrix, sizes), other), other);
+  }
+  const double square = std::inner_product(matrix.begin(), matrix.end(), matrix.begin(), 0.0);
+  Numbers x = matrix;
+  for (double& value : x) {
+    value /= std::max(std::sqrt(square), 1e-7);
+  }
+  const Sizes gram{sizes.rows, sizes.rows};
+  for (int step = 0; step < 5; ++step) {
+    const Numbers a = product(x, transposed(x, sizes), sizes, sizes.rows);
+    Numbers change = product(a, a, gram, sizes.rows);
+    for (size_t i = 0; i < change.size(); ++i) {
+      change[i] = -4.7750 * a[i] + 2.0315 * change[i];
+    }
+    const Numbers moved = product(change, x, gram, sizes.columns);
+    for (size_t i = 0; i < x.size(); ++i) {
+      x[i] = 3.4445 * x[i] + moved[i];
+    }
+  }
+  return x;
+}
+
+// The norm of a - b over that of b.
+double distance(const Numbers& a, const Numbers& b) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    difference += std::pow(a[i] - b[i], 2);
+    norm += std::pow(b[i], 2);
+  }
+  return std::sqrt(difference / norm);
+}
+
 Numbers orthogonal(const Numbers& matrix, Sizes sizes, Device device, DType dtype = DType::kF32) {
   const Tensor f32 = f32_tensor(matrix, device);
   const Tensor tensor = Tensor::empty(test_memory(device), {sizes.rows, sizes.columns}, dtype,
@@ -122,21 +181,21 @@ TEST(Orthogonalise, AlmostZero) {
   });
 }
 
-TEST(Orthogonalise, OfBf16IsNearThatOfF32) {
+// Each of 5 steps rounds X three times, by u = 2^-24 of sums of at most 40 products each or, in
+// bf16, by 2^-9 of the results. The first iterations let errors grow by up to 3.4445 each; most
+// directions are near 1 by then, where slopes are below 1. Bf16 is held to the 0.02 that users see
+// between it and torch.optim.Muon.
+TEST(Orthogonalise, FollowsItsFormula) {
   for_each_device([&](Device device) {
-    constexpr Sizes kSizes{16, 24};
-    const Numbers matrix = random_numbers(16 * 24);
-    const Numbers f32 = orthogonal(matrix, kSizes, device);
-    const Numbers bf16 = orthogonal(matrix, kSizes, device, DType::kBf16);
-    double difference = 0, norm = 0;
-    for (size_t i = 0; i < f32.size(); ++i) {
-      difference += std::pow(f32[i] - bf16[i], 2);
-      norm += std::pow(f32[i], 2);
+    for (const Sizes sizes : {Sizes{8, 8}, {12, 40}, {40, 12}, {1, 7}, {7, 1}, {17, 31}}) {
+      SCOPED_TRACE(str(sizes.rows, " x ", sizes.columns));
+      const Numbers matrix = random_numbers(sizes.rows * sizes.columns);
+      const Numbers expected = by_formula(matrix, sizes);
+      EXPECT_LT(distance(orthogonal(matrix, sizes, device), expected), 1e-5);
+      const double rounded = distance(orthogonal(matrix, sizes, device, DType::kBf16), expected);
+      EXPECT_LT(rounded, 0.02);
+      EXPECT_GT(rounded, 1e-5);
     }
-    // A step rounds X, A and the change to 2^-9 each; an error grows by less than 4 a step, but
-    // most singular values are near 1, where slopes are below 1.
-    EXPECT_LT(std::sqrt(difference / norm), 0.05);
-    EXPECT_GT(difference, 0);
   });
 }
 
@@ -194,7 +253,7 @@ TEST(Muon, FollowsItsFormula) {
         m[i] += 0.05 * (u[i] - m[i]);
         u[i] += 0.95 * (m[i] - u[i]);
       }
-      const Numbers x = orthogonal(u, {2, 3}, device);
+      const Numbers x = by_formula(u, {2, 3});
       for (size_t i = 0; i < x.size(); ++i) {
         value[i] = (1 - 0.1 * 0.1) * value[i] - 0.1 * 0.2 * std::sqrt(3.0) * x[i];
       }
@@ -256,15 +315,10 @@ TEST(Muon, NeedsWholeMatrices) {
 }
 
 TEST(Muon, RefusesOptionsOutOfRange) {
-  for (const auto& [options, key] : {std::pair{MuonOptions{.momentum = 1}, "optim.momentum = 1"},
-                                     {MuonOptions{.adamw = {.beta1 = 1}}, "optim.beta1 = 1"}}) {
-    try {
-      make_optimizer(options, {}, test_memory());
-      ADD_FAILURE() << key;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kConfig);
-      EXPECT_NE(std::string(error.what()).find(key), std::string::npos) << error.what();
-    }
+  for (const auto& [options, setting] :
+       {std::pair{MuonOptions{.momentum = 1}, "optim.momentum = 1"},
+        {MuonOptions{.adamw = {.beta1 = 1}}, "optim.beta1 = 1"}}) {
+    check_refuses([&] { make_optimizer(options, {}, test_memory()); }, setting);
   }
 }
 

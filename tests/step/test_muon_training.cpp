@@ -2,6 +2,7 @@
 // change a bit of exact sums, and messages are as long as their formula says.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <tuple>
 
 #include "comm/sharding/matrices/whole_matrices.h"
@@ -91,6 +92,26 @@ TEST(MuonTraining, SendsWhatItsFormulaSays) {
       EXPECT_EQ(sent() - before, elements * size_of(dtype)) << name_of(dtype);
     }
   });
+}
+
+// In each bucket matrices come first, then other parameters with weight decay, then the rest.
+TEST(MuonTraining, ParametersLieInThreeRuns) {
+  for (const bool muon : {false, true}) {
+    Job job({.bucket_bytes = 1 << 20, .optimizer = muon ? "muon" : "adamw"});
+    const ModelLayout& layout = job.training().store().layout;
+    std::array<int, 3> found{};
+    for (const Segment& segment : layout.flat().segments()) {
+      const Bucket& bucket = layout.bucket(segment.bucket);
+      const int run =
+          (segment.offset >= bucket.first_other) + (segment.offset >= bucket.first_plain);
+      const Parameter& parameter = *layout.parameters()[segment.parameter];
+      EXPECT_EQ(run, muon && parameter.matrix ? 0 : parameter.decay ? 1 : 2) << segment.name;
+      ++found[run];
+    }
+    EXPECT_EQ(found[0], muon ? 4 * 2 : 0);  // queries, keys and values are one parameter
+    EXPECT_GT(found[1], 0);
+    EXPECT_GT(found[2], 0);
+  }
 }
 
 TEST(MuonTraining, WorkIsDividedAmongTheRanks) {

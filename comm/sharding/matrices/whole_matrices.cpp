@@ -52,6 +52,12 @@ WholeMatrices::WholeMatrices(const ModelLayout& layout, const GradientSync& grad
     choose_owners();
     theirs_ = message(true);
     own_ = message(false);
+    for (size_t i = 0; i < matrices_.size(); ++i) {
+      if (matrices_[i].owner == group_->part()) {
+        std::ranges::copy_if(own_.runs, std::back_inserter(runs_of_own_.emplace_back()),
+                             [&](const Run& run) { return run.matrix == i; });
+      }
+    }
   }
 }
 
@@ -107,13 +113,10 @@ void WholeMatrices::exchange(Stream& stream, const Tensor& in, const Message& se
 }
 
 // Computes a matrix of this rank where it stands in the message, or in a copy if it is in pieces.
-void WholeMatrices::apply(Stream& stream, size_t matrix, const Function& function,
+void WholeMatrices::apply(Stream& stream, std::span<const Run> runs, const Function& function,
                           const Tensor& message) {
-  const Matrix& whole = matrices_[matrix];
+  const Matrix& whole = matrices_[runs[0].matrix];
   const Shape shape{whole.rows, whole.columns};
-  std::vector<Run> runs;
-  std::ranges::copy_if(own_.runs, std::back_inserter(runs),
-                       [&](const Run& run) { return run.matrix == matrix; });
   if (runs.size() == 1) {
     return function.apply(stream, part_of(message, runs[0].in_message).reshape(shape));
   }
@@ -153,10 +156,8 @@ void WholeMatrices::transform(Stream& stream, const Function& function) {
     convert(stream, gradients(run), part_of(outgoing, run.in_message));
   }
   exchange(stream, outgoing, theirs_, incoming, own_);
-  for (size_t i = 0; i < matrices_.size(); ++i) {
-    if (matrices_[i].owner == group_->part()) {
-      apply(stream, i, function, incoming);
-    }
+  for (const std::vector<Run>& runs : runs_of_own_) {
+    apply(stream, runs, function, incoming);
   }
   exchange(stream, incoming, own_, outgoing, theirs_);
   for (const Run& run : theirs_.runs) {

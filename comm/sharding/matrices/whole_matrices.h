@@ -51,7 +51,8 @@ class WholeMatrices final : public Matrices {
   void choose_owners();
   Message message(bool is_sent) const;
   Tensor gradients(const Run& run) const;
-  void apply(Stream& stream, size_t matrix, const Function& function, const Tensor& message);
+  void apply(Stream& stream, std::span<const Run> runs, const Function& function,
+             const Tensor& message);
   void exchange(Stream& stream, const Tensor& in, const Message& sent, const Tensor& out,
                 const Message& received) const;
 
@@ -63,6 +64,7 @@ class WholeMatrices final : public Matrices {
   int64_t elements_ = 0;    // of all matrices
   Group* group_ = nullptr;  // that shards the state; null: every rank computes all
   Message theirs_, own_;    // sent to owners, received as an owner
+  std::vector<std::vector<Run>> runs_of_own_;  // those of own_, by matrix
 };
 
 }  // namespace tandem

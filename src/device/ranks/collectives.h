@@ -55,10 +55,10 @@ class Collectives {
     }
     all_to_all_v(in, chunks, out, chunks, in.bytes());
   }
-  // The same with unequal chunks, one for each rank: elements received[r] of `out` become elements
-  // sent[rank()] of rank r's `in`, which must be as many. `in` and `out` are flat and do not
-  // overlap. What `out` holds outside of these chunks is undefined afterwards. `agreed_bytes`: a
-  // size on which all ranks agree, by which flight records compare their collectives.
+  // all_to_all with unequal chunks, one for each rank: elements received[r] of `out` become
+  // elements sent[rank()] of rank r's `in`, which must be as many. `in` and `out` are flat and do
+  // not overlap. What `out` holds outside of these chunks is undefined afterwards. `agreed_bytes`:
+  // a size on which all ranks agree, by which flight records compare their collectives.
   virtual void all_to_all_v(const Tensor& in, std::span<const Range> sent, const Tensor& out,
                             std::span<const Range> received, int64_t agreed_bytes) = 0;
 

@@ -70,6 +70,11 @@ TEST(Step, NeverWaitsAndAllocatesNothingWhereStateIsSharded) {
   for (plan.zero = 1; plan.zero < 4; ++plan.zero) {
     check_steps(plan);
   }
+  for (plan.zero = 0; plan.zero < 2; ++plan.zero) {
+    plan.optimizer = "muon";
+    check_steps(plan);
+  }
+  plan.optimizer = "adamw";
   plan.zero = 3;
   plan.model = "resnet";
   check_steps(plan);
