@@ -42,7 +42,7 @@ pack() {  # FILE BUILD
   "$build/tandem" prepare text --input "$temporary/text.txt" --output "$folder/text.h5" --tokenizer "${tokenizer[@]}" ||
     fail "the text was not prepared"
   cp tests/bench/gpu.sh tests/bench/gpu/torch_gpu.py tests/bench/gpu/torch_losses.py \
-    tests/parity/{packages,reference,run_files,sample_order}.py "$folder/"
+    tests/parity/{muon,packages,reference,run_files,sample_order}.py tests/data/packing_reference.py "$folder/"
   { git log -1 --format='commit %H'; git status --short; grep -E '^-- Tandem' "$build/configure.log"
     ldd --version | head -1; } >"$folder/built.txt"
   # The programs hold the same kernels, which a window of 64 MiB finds again.
