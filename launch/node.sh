@@ -14,7 +14,10 @@ fact cores "$(nproc)"
 if [ -x "$program" ] && [ -r "$rank_script" ]; then
   fact program "$(cat "$program" "$rank_script" | sha256sum | cut -c1-16)"
   fact missing_library "$(ldd "$program" | awk '/not found/ {print $1; exit}')"
-  fact cuda "$(ldd "$program" | sed -n 's/.*libcublasLt\.so\.\([0-9]*\).*/\1/p' | head -1)"
+  # cuBLASLt is loaded when it is used.
+  cublas=$(grep -aom1 'libcublasLt\.so\.[0-9]*' "$program")
+  fact cuda "${cublas##*.}"
+  if [ -n "$cublas" ] && ! LD_PRELOAD=$cublas ldd "$program" 2>/dev/null | grep -qF "$cublas => /"; then fact missing_library "$cublas"; fi
   if ! said=$(timeout 8 "$program" --help 2>&1 >/dev/null); then fact cannot_start "$(tail -n 1 <<<"${said:-it ended without a word}")"; fi
 fi
 fact open_mpi "$(mpirun --version 2>/dev/null | sed -n 's/^mpirun (Open MPI) //p')"
