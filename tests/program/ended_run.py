@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 
 import tandem_program
@@ -197,3 +198,25 @@ def changes_only(*kinds, least_dimensions=1, among=""):
         test.assertEqual(changed, expected)
         test.assertEqual(bool(changed), bool(kinds))
     return check
+
+
+def settings_of(text):
+    return dict(word.split("=", 1) for word in shlex.split(text))
+
+
+class Row:
+    """Two runs on `ranks` ranks that differ in one setting (None: not given), and what must be true of them. `ends`: the
+    exit code and the error line of the second run, if it must fail."""
+
+    def __init__(self, one, other, *checks, given="", ranks=None, ends=(tandem_program.OK, None)):
+        self.values, self.checks, self.given, self.ranks, self.ends = (one, other), checks, settings_of(given), ranks, ends
+
+    def test(self, test, key):
+        settings = [{} if value is None else {key: str(value)} for value in self.values]
+        pair = [test.run_of({**self.given, **setting}, self.ranks) for setting in settings]
+        for done, (code, line) in zip(pair, [(tandem_program.OK, None), self.ends]):
+            test.assertEqual(done.code, code, done.stderr)
+            if line:
+                test.assert_one_line(done, line)
+        for check in self.checks:
+            check(test, *pair)

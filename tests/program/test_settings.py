@@ -10,16 +10,15 @@ import configparser
 import glob
 import os
 import re
-import shlex
 import signal
 import subprocess
 import tempfile
 import time
 
 import tandem_program
-from ended_run import (Run, buckets, changes_only, checkpoints, differs, exists, figure, gives, has_events, losses,
+from ended_run import (Row, Run, buckets, changes_only, checkpoints, differs, exists, figure, gives, has_events, losses,
                        lowers, memory, moments, names, numbered, of_rank_0, places_sent_to, printed, rates, roots, same,
-                       saves_beside_steps, scales, sent, shape, shapes, steps, texts_shown, val_losses, validations, weights)
+                       saves_beside_steps, scales, sent, settings_of, shape, shapes, steps, texts_shown, val_losses, validations, weights)
 from fake_imds import NOTICE, FakeImds
 from tandem_program import CONFIG, DATA, MPI_ENV, NUMERICAL, OK, STOPPED, Workspace, run, words
 
@@ -41,28 +40,6 @@ LLAMA3 = LLAMA + " model.rope_scaling=llama3 model.rope_original_context=16"
 MLP, RESNET = "model.kind=mlp data.path=digits.h5", "model.kind=resnet data.path=digits.h5"
 ISLANDS = "dist.islands=2 train.steps=4"
 BORROWS = "checkpoint.init_from=runs/teacher checkpoint.self_contained=false model.freeze=wpe"
-
-
-def settings_of(text):
-    return dict(word.split("=", 1) for word in shlex.split(text))
-
-
-class Row:
-    """Two runs on `ranks` ranks that differ in one setting (None: not given), and what must be true of them. `ends`: the
-    exit code and the error line of the second run, if it must fail."""
-
-    def __init__(self, one, other, *checks, given="", ranks=None, ends=(OK, None)):
-        self.values, self.checks, self.given, self.ranks, self.ends = (one, other), checks, settings_of(given), ranks, ends
-
-    def test(self, test, key):
-        settings = [{} if value is None else {key: str(value)} for value in self.values]
-        pair = [test.run_of({**self.given, **setting}, self.ranks) for setting in settings]
-        for done, (code, line) in zip(pair, [(OK, None), self.ends]):
-            test.assertEqual(done.code, code, done.stderr)
-            if line:
-                test.assert_one_line(done, line)
-        for check in self.checks:
-            check(test, *pair)
 
 
 class Live:
