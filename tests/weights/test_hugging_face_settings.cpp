@@ -1,0 +1,197 @@
+// What the JSON files of a Hugging Face model say.
+#include <random>
+
+#include "tests/weights/hugging_face_folder.h"
+
+namespace tandem::testing {
+namespace {
+
+using HuggingFaceSettings = HuggingFaceFolder;
+
+TEST_F(HuggingFaceSettings, SettingsOfGpt2) {
+  write_config(kGpt2);
+  EXPECT_TRUE(is_hugging_face(path_));
+  const Settings plain{{"kind", "gpt"},    {"layers", "2"},     {"heads", "2"},
+                       {"width", "6"},     {"ffn_width", "24"}, {"context", "9"},
+                       {"positions", "9"}, {"vocab", "11"},     {"norm_eps", "1e-05"},
+                       {"dropout", "0"},   {"freeze", ""},      {"tie_embeddings", "true"}};
+  EXPECT_EQ(settings(plain), plain);
+  write_config(kGpt2, "\"n_inner\": null", R"("n_inner": 10, "layer_norm_epsilon": 0.5,
+      "tie_word_embeddings": false, "activation_function": "gelu_pytorch_tanh")");
+  const Settings other{{"ffn_width", "10"}, {"norm_eps", "0.5"}, {"tie_embeddings", "false"}};
+  EXPECT_EQ(settings(other), other);
+  write("manifest.json", "{}");
+  EXPECT_FALSE(is_hugging_face(path_));  // a checkpoint
+}
+
+TEST_F(HuggingFaceSettings, SettingsOfLlama) {
+  write_config(kLlama);
+  const Settings want{{"kind", "llama"},
+                      {"layers", "1"},
+                      {"heads", "4"},
+                      {"kv_heads", "2"},
+                      {"width", "8"},
+                      {"ffn_width", "5"},
+                      {"context", "64"},
+                      {"positions", "0"},
+                      {"vocab", "7"},
+                      {"norm_eps", "1e-06"},
+                      {"tie_embeddings", "false"},
+                      {"rope_theta", "5e+05"},
+                      {"rope_scaling", "llama3"},
+                      {"rope_factor", "32"},
+                      {"rope_low_freq_factor", "1"},
+                      {"rope_high_freq_factor", "4"},
+                      {"rope_original_context", "16"}};
+  EXPECT_EQ(settings(want), want);
+}
+
+// The published models have as many parameters as their publishers say.
+TEST_F(HuggingFaceSettings, PublishedModels) {
+  const auto parameters = [&] {
+    const TransformerConfig model = *hugging_face_config(path_).model->transformer();
+    Transformer transformer(model);
+    return parameter_count(transformer).all;
+  };
+  write("config.json", R"({"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
+    "attn_pdrop": 0.1, "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256,
+    "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024,
+    "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1,
+    "summary_activation": null, "summary_first_dropout": 0.1, "summary_proj_to_labels": true,
+    "summary_type": "cls_index", "summary_use_proj": true, "task_specific_params":
+    {"text-generation": {"do_sample": true, "max_length": 50}}, "vocab_size": 50257})");
+  EXPECT_EQ(parameters(), 124'439'808);
+  write("config.json", R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "bos_token_id": 128000, "eos_token_id": 128001, "head_dim": 64,
+    "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+    "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false,
+    "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16,
+    "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling":
+    {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+     "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "rope_theta": 500000.0,
+    "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true,
+    "vocab_size": 128256})");
+  EXPECT_EQ(parameters(), 1'235'814'400);
+}
+
+// Whatever stands in config.json is read or refused in one line; nothing else is thrown.
+TEST_F(HuggingFaceSettings, AnyConfigIsReadOrRefused) {
+  constexpr const char* kPieces[] = {"null",
+                                     "true",
+                                     "-1",
+                                     "1e999",
+                                     "0.5",
+                                     "18446744073709551615",
+                                     "\"x\"",
+                                     "[]",
+                                     "{}",
+                                     "[\"GPT2LMHeadModel\"]",
+                                     "{",
+                                     "}",
+                                     ",",
+                                     "\"",
+                                     "\\",
+                                     "\xff",
+                                     "4294967297",
+                                     "\"llama3\"",
+                                     ""};
+  std::mt19937 random(7);
+  int refused = 0, read = 0;
+  for (int i = 0; i < 1000; ++i) {
+    std::string text = i % 2 ? kGpt2 : kLlama;
+    for (size_t changes = 1 + random() % 2; changes > 0; --changes) {
+      // From a byte, or from after a colon, to the next comma or a little further on.
+      size_t begin = random() % text.size();
+      const size_t colon = text.find(": ", begin);
+      begin = random() % 2 && colon != std::string::npos ? colon + 2 : begin;
+      const size_t comma = text.find(',', begin);
+      const size_t end = random() % 2 && comma != std::string::npos ? comma : begin + random() % 3;
+      text.replace(begin, std::min(end, text.size()) - begin,
+                   kPieces[random() % std::size(kPieces)]);
+    }
+    write("config.json", text);
+    try {
+      hugging_face_config(path_);
+      hugging_face_end_tokens(path_);
+      ++read;
+    } catch (const Error& error) {
+      ++refused;
+      ASSERT_TRUE(error.code() == ExitCode::kConfig || error.code() == ExitCode::kData)
+          << error.what() << "\n"
+          << text;
+    }
+  }
+  EXPECT_GT(refused, 500);
+  EXPECT_GT(read, 10);
+}
+
+// As transformers 4 writes them, and older versions of it.
+TEST_F(HuggingFaceSettings, RotaryFrequenciesOfOlderFiles) {
+  const std::string all(kLlama);
+  const std::string head = all.substr(0, all.find("\"rope_parameters\""));
+  write("config.json", head + R"("rope_theta": 300.5, "rope_scaling": null})");
+  const auto frequencies = [&] { return hugging_face_config(path_).model->transformer()->rope; };
+  EXPECT_EQ(frequencies().theta, 300.5);
+  EXPECT_EQ(frequencies().factor, 1);
+  write("config.json", head + R"("rope_scaling": {"type": "linear", "factor": 2.0}})");
+  EXPECT_EQ(frequencies().theta, 10000);
+  EXPECT_EQ(frequencies().factor, 2);
+  EXPECT_EQ(frequencies().original_context, 0);  // linear
+  write("config.json", head + R"("rope_scaling": {"rope_type": "default"}})");
+  EXPECT_EQ(frequencies().factor, 1);
+}
+
+TEST_F(HuggingFaceSettings, WhatOurModelsLackIsAnError) {
+  struct Case {
+    const char *config, *from, *to, *part;
+  };
+  for (const Case& c :
+       {Case{kGpt2, "GPT2LMHeadModel", "BertModel", "architectures = [\"BertModel\"]"},
+        Case{kGpt2, "\"n_inner\": null", R"("activation_function": "relu")",
+             "activation_function = \"relu\" is not in this program, which has gelu_new"},
+        Case{kGpt2, "\"n_inner\": null", R"("scale_attn_by_inverse_layer_idx": true)",
+             "scale_attn_by_inverse_layer_idx = true"},
+        Case{kGpt2, "\"n_inner\": null", R"("quantization_config": {"bits": 4})",
+             "quantization_config = {\"bits\":4}"},
+        Case{kGpt2, "\"n_layer\": 2,", "", "has no n_layer"},
+        Case{kGpt2, "\"n_embd\": 6", "\"n_embd\": \"x\"", "n_embd is not a whole number"},
+        Case{kGpt2, "\"n_head\": 2", "\"n_head\": 4",
+             "model.width = 6 is not divisible by model.heads = 4"},
+        Case{kLlama, "{\"arch", R"({"attention_bias": true, "arch)", "attention_bias = true"},
+        Case{kLlama, "{\"arch", R"({"mlp_bias": true, "arch)", "mlp_bias = true"},
+        Case{kLlama, "{\"arch", R"({"hidden_act": "gelu", "arch)", "hidden_act = \"gelu\""},
+        Case{kLlama, "{\"arch", R"({"head_dim": 4, "arch)", "head_dim = 4"},
+        Case{kLlama, "{\"arch", R"({"sliding_window": 9, "arch)", "sliding_window = 9"},
+        Case{kLlama, "\"rope_type\": \"llama3\"", "\"rope_type\": \"yarn\"",
+             "rope_type = \"yarn\""},
+        Case{kLlama, "\"factor\": 32.0,", "", "has no factor"},
+        Case{kLlama, "\"factor\"", "\"partial_rotary_factor\": 0.5, \"factor\"",
+             "partial_rotary_factor = 0.5"}}) {
+    write_config(c.config, c.from, c.to);
+    expect_error(ExitCode::kConfig, c.part, [&] { hugging_face_config(path_); });
+  }
+  write("config.json", "{");
+  expect_error(ExitCode::kData, "config.json: cannot be read", [&] { hugging_face_config(path_); });
+  write("config.json", "[]");
+  expect_error(ExitCode::kData, "holds no JSON object", [&] { hugging_face_config(path_); });
+  write("config.json", std::string(100000, '['));
+  expect_error(ExitCode::kData, "nested too deeply", [&] { hugging_face_config(path_); });
+  write("config.json", std::string((16 << 20) + 1, ' '));
+  expect_error(ExitCode::kData, "has over 16777216 bytes", [&] { hugging_face_config(path_); });
+}
+
+TEST_F(HuggingFaceSettings, EndTokens) {
+  write("config.json", R"({"eos_token_id": 7})");
+  EXPECT_EQ(hugging_face_end_tokens(path_), std::vector<int32_t>{7});
+  write("generation_config.json", R"({"eos_token_id": [3, 128009]})");
+  EXPECT_EQ(hugging_face_end_tokens(path_), (std::vector<int32_t>{3, 128009}));
+  write("generation_config.json", "{}");
+  EXPECT_TRUE(hugging_face_end_tokens(path_).empty());
+  for (const char* wrong : {"\"x\"", "-1", "[1.5]", "4294967296"}) {
+    write("generation_config.json", str("{\"eos_token_id\": ", wrong, "}"));
+    expect_error(ExitCode::kData, "eos_token_id", [&] { hugging_face_end_tokens(path_); });
+  }
+}
+
+}  // namespace
+}  // namespace tandem::testing
