@@ -18,7 +18,7 @@ bool by_cudnn(const Context& context, const cudnn_attention::Problem& problem,
   require_attention(context.attention, context.stream, problem.dtype);
   if (positions) {
     require(context.attention != AttentionKernels::kCudnn,
-            "attention: cuDNN's kernels know no documents");
+            "attention: cuDNN's kernels know neither documents nor windows");
     return false;
   }
   if constexpr (kHasCuda) {
@@ -46,21 +46,28 @@ void on_cuda(const Stream& stream, const Work& work, F&& f) {
   });
 }
 
-// The work of `count` products of [T, T] and [T, width] matrices, of which the mask leaves half of
-// [T, T], or of the squares of documents.
-Work work_of(const Context& context, const AttentionSizes& sizes, double count, double bytes) {
-  const int64_t document = context.document_length > 0 ? context.document_length : sizes.length;
-  const auto pairs = static_cast<double>(sizes.length * std::min(document, sizes.length));
-  const auto width = static_cast<double>(sizes.batch * sizes.heads * sizes.width);
-  return {.attention = count * pairs * width, .bytes = bytes};
+// The tokens before its own that each query sees, i32 [B, T]; empty: all of its row.
+Tensor seen_before(const Context& context, const AttentionSizes& sizes, int64_t window) {
+  if (window == 0 || window >= sizes.length) {
+    return context.positions;
+  }
+  const Tensor& positions = context.positions;
+  const Tensor seen = context.activation({sizes.batch, sizes.length}, DType::kI32);
+  on_device(context.stream, positions ? touching(positions, seen) : touching(seen),
+            [&](auto device) {
+              kernels::limit_to_window(device, positions ? positions.data<int32_t>() : nullptr,
+                                       seen.data<int32_t>(), sizes, window);
+            });
+  return seen;
 }
 
 struct AttentionOp final : Op {
   AttentionSizes sizes;
-  Tensor qkv;      // [B, T, row]
-  Tensor y;        // [B, T, heads * width]
-  Tensor log_sum;  // [B, heads, T], f32 or, for f64 qkv, f64
-  Tensor positions;
+  Tensor qkv;        // [B, T, row]
+  Tensor y;          // [B, T, heads * width]
+  Tensor log_sum;    // [B, heads, T], f32 or, for f64 qkv, f64
+  Tensor positions;  // seen_before
+  int64_t window = 0;
   bool is_by_cudnn = false;
 
   std::string_view name() const override { return "attention"; }
@@ -70,8 +77,15 @@ struct AttentionOp final : Op {
     return {.dtype = qkv.dtype(), .batch = sizes.batch, .length = sizes.length, .layout = sizes};
   }
 
+  // The work of `count` products of [T, T] and [T, width] matrices, of which only seen pairs count.
+  Work work_of(const Context& context, double count, double bytes) const {
+    const double pairs = seen_pairs(sizes.length, context.document_length, window);
+    const auto width = static_cast<double>(sizes.batch * sizes.heads * sizes.width);
+    return {.attention = 2 * count * pairs * width, .bytes = bytes};
+  }
+
   void forward(Context& context) {
-    const Work work = work_of(context, sizes, 2, touching(qkv, y, log_sum).bytes);
+    const Work work = work_of(context, 2, touching(qkv, y, log_sum).bytes);
     is_by_cudnn = by_cudnn(context, problem(), positions);
     if (is_by_cudnn) {
       const Tensor workspace = cudnn_workspace(context, problem(), Pass::kForward);
@@ -90,7 +104,7 @@ struct AttentionOp final : Op {
   void backward(Context& context, Tensor& dy) override {
     const GradTarget dqkv = input(0).target(context);
     // 5, not 4: the scores are computed again.
-    const Work work = work_of(context, sizes, 5, touching(qkv, y, dy, dqkv, log_sum).bytes);
+    const Work work = work_of(context, 5, touching(qkv, y, dy, dqkv, log_sum).bytes);
     if (is_by_cudnn && dqkv.beta == 0) {
       const Tensor workspace = cudnn_workspace(context, problem(), Pass::kBackward);
       return on_cuda(context.stream, work, [&](Cuda device) {
@@ -147,13 +161,21 @@ void require_attention(AttentionKernels kernels, const Stream& stream, DType dty
   }
 }
 
-Variable attention(Context& context, const Variable& qkv, const HeadLayout& layout) {
+double seen_pairs(int64_t length, int64_t document, int64_t window) {
+  const int64_t row = document > 0 ? std::min(document, length) : length;
+  const auto keys = static_cast<double>(window > 0 ? std::min(window, row) : row);
+  return static_cast<double>(length) * (keys - keys * keys / (2 * static_cast<double>(row)));
+}
+
+Variable attention(Context& context, const Variable& qkv, const HeadLayout& layout,
+                   int64_t window) {
   require_layout(qkv, layout);
   const int64_t batch = qkv.shape()[0], length = qkv.shape()[1];
   auto op = std::make_unique<AttentionOp>();
   op->sizes = {layout, batch, length};
   op->qkv = qkv.value();
-  op->positions = context.positions;
+  op->positions = seen_before(context, op->sizes, window);
+  op->window = window;
   op->y = context.activation({batch, length, layout.heads * layout.width}, qkv.dtype());
   op->log_sum = context.activation({batch, layout.heads, length}, wide_of(qkv.dtype()));
   op->forward(context);

@@ -1,6 +1,7 @@
 // Causal self-attention with grouped key-value heads (Vaswani et al. 2017, arXiv:1706.03762;
 // Ainslie et al. 2023, arXiv:2305.13245): y = softmax(Q K^T / sqrt(D), keys up to the query) V.
-// Where Context::positions says where documents begin, a query sees the keys of its own only.
+// Where Context::positions says where documents begin, a query sees the keys of its own only. With
+// a sliding window (Beltagy et al. 2020, arXiv:2004.05150; Mistral) it sees its last keys only.
 //
 // Queries are processed in tiles of rows: the scores of one tile exist at a time, never those of a
 // whole head. Forward saves each row's log-sum-exp, and backward computes the scores again (Dao et
@@ -44,8 +45,15 @@ void require_attention(AttentionKernels kernels, const Stream& stream, DType dty
 // Throws Error(kInternal) unless qkv is [B, T, layout.row()].
 void require_layout(const Variable& qkv, const HeadLayout& layout);
 
-// qkv [B, T, layout.row()]; returns [B, T, heads * width].
-Variable attention(Context& context, const Variable& qkv, const HeadLayout& layout);
+// qkv [B, T, layout.row()]; returns [B, T, heads * width]. A query sees its own key and `window` -
+// 1 earlier ones; 0: all.
+Variable attention(Context& context, const Variable& qkv, const HeadLayout& layout,
+                   int64_t window = 0);
+
+// The pairs of a query and a key that it sees in `length` tokens, halves of those of equal
+// position: length^2 / 2 for one document, and less for documents of `document` tokens (0: one) or
+// a window.
+double seen_pairs(int64_t length, int64_t document, int64_t window);
 
 // The keys and values of the positions so far, of B sequences of one length.
 struct KeyValueCache {
@@ -54,10 +62,10 @@ struct KeyValueCache {
 };
 
 // Appends the keys and values of qkv [B, T, layout.row()] to the cache. Then each of its queries
-// attends to the cached positions of its sequence up to its own. Returns [B, T, heads * width].
-// Saves nothing for backward.
+// attends to the cached positions of its sequence up to its own, in its window. Returns [B, T,
+// heads * width]. Saves nothing for backward.
 Variable attention_cached(Context& context, const Variable& qkv, const HeadLayout& layout,
-                          KeyValueCache& cache);
+                          KeyValueCache& cache, int64_t window = 0);
 
 namespace kernels {
 
@@ -104,10 +112,22 @@ constexpr int64_t attention_row_chunks(Device device, DType dtype, int64_t batch
   return sums ? batch * ((length + kAttentionSumRows - 1) / kAttentionSumRows) : 0;
 }
 
+// seen [batch, length]: how many tokens before its own each query sees, at most window - 1: those
+// that `positions` of attention_forward says, or if it is null those of the sequence.
+void limit_to_window(Cpu, const int32_t* positions, int32_t* seen, const AttentionSizes& sizes,
+                     int64_t window);
+void limit_to_window(Cuda, const int32_t* positions, int32_t* seen, const AttentionSizes& sizes,
+                     int64_t window);
+
 // What is cached: `batch` sequences, `first` positions of each before those that are added.
 struct CacheSizes : AttentionSizes {
-  int64_t first, capacity;
+  int64_t first, capacity, window;
   int64_t end() const { return first + length; }
+  // The keys that query t of those that are added sees.
+  TANDEM_HOST_DEVICE Range keys(int64_t t) const {
+    const int64_t count = first + t + 1;
+    return {window > 0 && window < count ? count - window : 0, count};
+  }
 };
 
 // Copies the keys and values of qkv [batch, length, row] to positions [first, end) of keys and

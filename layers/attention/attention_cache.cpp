@@ -61,14 +61,14 @@ void attention_from_cache(Cpu, const T* qkv, const T* keys, const T* values, T* 
       const int64_t row = b * sizes.length + t;
       const T* q = qkv + row * sizes.row() + h * width;
       T* out = y + (row * heads + h) * width;
-      const int64_t count = sizes.first + t + 1;
-      for (int64_t j = 0; j < count; ++j) {
+      const auto [begin, end_of_keys] = sizes.keys(t);
+      for (int64_t j = begin; j < end_of_keys; ++j) {
         scores[j] = dot(q, k + j * width, width) * scale;
       }
-      const W largest = *std::max_element(scores, scores + count);
+      const W largest = *std::max_element(scores + begin, scores + end_of_keys);
       W total = 0;
       std::fill_n(sums, width, W(0));
-      for (int64_t j = 0; j < count; ++j) {
+      for (int64_t j = begin; j < end_of_keys; ++j) {
         const W weight = math::exp(scores[j] - largest);
         total += weight;
 #pragma omp simd
@@ -86,10 +86,11 @@ void attention_from_cache(Cpu, const T* qkv, const T* keys, const T* values, T* 
 }  // namespace kernels
 
 Variable attention_cached(Context& context, const Variable& qkv, const HeadLayout& layout,
-                          KeyValueCache& cache) {
+                          KeyValueCache& cache, int64_t window) {
   require_layout(qkv, layout);
   const int64_t batch = qkv.shape()[0], length = qkv.shape()[1];
-  const kernels::CacheSizes sizes{{layout, batch, length}, cache.length, cache.keys.shape()[2]};
+  const kernels::CacheSizes sizes{
+      {layout, batch, length}, cache.length, cache.keys.shape()[2], window};
   require(!context.tape && batch == cache.keys.shape()[0] && sizes.end() <= sizes.capacity, [&] {
     return str("attention_cached: qkv ", qkv.shape(), " after ", cache.length,
                " positions of keys ", cache.keys.shape());
@@ -102,7 +103,7 @@ Variable attention_cached(Context& context, const Variable& qkv, const HeadLayou
                           sizes);
   });
   if (sizes.first == 0) {
-    return attention(context, qkv, layout);
+    return attention(context, qkv, layout, window);
   }
   Tensor y = context.activation({batch, length, layout.heads * layout.width}, qkv.dtype());
   const Tensor workspace =

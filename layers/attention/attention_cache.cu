@@ -95,9 +95,11 @@ __global__ void __launch_bounds__(kThreads)
                             Global<T> y) {
   auto& partial = shared<Partial<kWidth>>();
   const int64_t row = blockIdx.x / sizes.heads, h = blockIdx.x % sizes.heads;
-  const int64_t b = row / sizes.length, count = sizes.first + row % sizes.length + 1;
+  const int64_t b = row / sizes.length;
+  const Range seen = sizes.keys(row % sizes.length);
   const int width = static_cast<int>(sizes.width);
-  const int64_t at = (b * sizes.kv_heads + h / sizes.group()) * sizes.capacity * width;
+  const int64_t head = b * sizes.kv_heads + h / sizes.group();
+  const int64_t at = (head * sizes.capacity + seen.begin) * width, count = seen.count();
   attend<T, kWidth>({qkv + row * sizes.row() + h * width, sizes.row(), 1, width, vector},
                     {keys + at, width, count, width, vector},
                     {values + at, width, count, width, vector}, exponent_scale, partial);

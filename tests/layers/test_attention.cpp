@@ -242,11 +242,12 @@ Tensor positions_of(TestContext& test, const Tensor& x, int64_t first, int64_t c
 }
 
 // Compares two sequences in pieces of 1, 5, 70 and 4 positions with the whole sequences.
-void expect_cached_equals_whole(Device device, DType dtype, int64_t width, double tolerance) {
+void expect_cached_equals_whole(Device device, DType dtype, int64_t width, double tolerance,
+                                int64_t window = 0) {
   const Sizes sizes{2, 80, {4, 2, width}};
   const Tensor qkv = to_device(rounded_to(random_qkv(sizes, DType::kF64), dtype), device);
   TestContext test(device);
-  const Tensor whole = attention(test.context, Variable(qkv), sizes.layout).value();
+  const Tensor whole = attention(test.context, Variable(qkv), sizes.layout, window).value();
   const Shape shape{2, sizes.layout.kv_heads, 90, width};
   test.context.tape = nullptr;
   KeyValueCache cache{test.context.activation(shape, dtype), test.context.activation(shape, dtype),
@@ -255,7 +256,7 @@ void expect_cached_equals_whole(Device device, DType dtype, int64_t width, doubl
     const int64_t first = cache.length;
     const Variable piece(positions_of(test, qkv, first, count));
     const std::vector<double> y =
-        values_of(attention_cached(test.context, piece, sizes.layout, cache).value());
+        values_of(attention_cached(test.context, piece, sizes.layout, cache, window).value());
     const std::vector<double> expected = values_of(positions_of(test, whole, first, count));
     ASSERT_EQ(cache.length, first + count);
     ASSERT_EQ(y.size(), expected.size());
@@ -278,8 +279,10 @@ TEST(Attention, CachedEqualsWhole) {
     for (const auto& [dtype, tolerance] :
          {std::pair{DType::kF32, 5e-4}, {DType::kBf16, 4 * 0x1p-7}, {DType::kFp16, 4 * 0x1p-10}}) {
       for (int64_t width : {6, 32, 96, 128}) {
-        SCOPED_TRACE(str(name_of(dtype), ", width ", width));
-        expect_cached_equals_whole(device, dtype, width, tolerance);
+        for (int64_t window : {0, 1, 3, 40}) {
+          SCOPED_TRACE(str(name_of(dtype), ", width ", width, ", window ", window));
+          expect_cached_equals_whole(device, dtype, width, tolerance, window);
+        }
       }
     }
   });
