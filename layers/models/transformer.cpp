@@ -144,12 +144,12 @@ Variable Transformer::last_logits(Context& context, const Variable& x) {
 
 double Transformer::flops_per_sample() const {
   const HeadLayout heads = config_.head_layout();
-  const int64_t attention = config_.width * heads.row() + config_.width * config_.width;
+  const int64_t attention = config_.width * (heads.row() + config_.heads_width());
   const int64_t ffn = (config_.style.is_gated ? 3 : 2) * config_.width * config_.ffn_width;
   const int64_t products = config_.layers * (attention + ffn) + config_.vocab * config_.width;
-  const double length = static_cast<double>(config_.context);
-  return 6.0 * static_cast<double>(products) * length +
-         12.0 * static_cast<double>(config_.layers * config_.width) * length * length / 2;
+  return 6.0 * static_cast<double>(products) * static_cast<double>(config_.context) +
+         12.0 * static_cast<double>(config_.layers * config_.heads_width()) *
+             seen_pairs(config_.context, 0, config_.sliding_window);
 }
 
 }  // namespace tandem

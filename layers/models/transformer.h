@@ -30,8 +30,9 @@ class Transformer final : public Classifier {
   Variable logits(Context& context, const Tensor& tokens) override;
 
   // 6 T operations for each parameter of a matrix product. A tied embedding counts once, as the
-  // head; looking up tokens is no product. Attention adds 12 * layers * width * T^2 / 2. Chowdhery
-  // et al. 2022, appendix B, count the full square of scores; the causal mask leaves half of it.
+  // head; looking up tokens is no product. Attention adds 12 * layers * heads * D *
+  // seen_pairs. Chowdhery et al. 2022, appendix B, count the full square of scores; the causal mask
+  // leaves half of it, and a window less.
   double flops_per_sample() const override;
 
   std::unique_ptr<Decoder> decoder(const Context& context, int64_t sequences) override;

@@ -52,10 +52,10 @@ TransformerBlock::TransformerBlock(const TransformerConfig& config, int64_t inde
       index_(index),
       norm_1_(norm(config.style.norm_1)),
       qkv_(qkv(config.head_layout())),
-      proj_(writer("attn.proj", config.width)),
+      proj_(writer("attn.proj", config.heads_width(), config.has_projection_bias())),
       norm_2_(norm(config.style.norm_2)),
       up_(up()),
-      down_(writer(config.style.down, config.ffn_width)) {}
+      down_(writer(config.style.down, config.ffn_width, config.style.is_biased)) {}
 
 Norm TransformerBlock::norm(const char* name) const {
   return {str("blocks.", index_, ".", name), config_.width, config_.norm_epsilon,
@@ -63,35 +63,36 @@ Norm TransformerBlock::norm(const char* name) const {
 }
 
 // Layers that read the residual stream together. Ranks cut them by outputs.
-Linear TransformerBlock::reader(const char* name, std::vector<Linear::Outputs> layers) const {
+Linear TransformerBlock::reader(const char* name, std::vector<Linear::Outputs> layers,
+                                bool with_bias) const {
   const std::string block = str("blocks.", index_, ".");
   for (Linear::Outputs& layer : layers) {
     layer.name = block + layer.name;
   }
   return Linear::cut_by_outputs(block + name, config_.width, layers, Initializer::normal(0.02),
-                                config_.style.is_biased, config_.cut);
+                                with_bias, config_.cut);
 }
 
 // A layer that writes to the residual stream. Ranks cut it by inputs.
-Linear TransformerBlock::writer(const char* name, int64_t in) const {
+Linear TransformerBlock::writer(const char* name, int64_t in, bool with_bias) const {
   const double deviation = 0.02 / std::sqrt(2.0 * static_cast<double>(config_.layers));
   return Linear::cut_by_inputs(str("blocks.", index_, ".", name), in, config_.width,
-                               Initializer::normal(deviation), config_.style.is_biased,
-                               config_.cut);
+                               Initializer::normal(deviation), with_bias, config_.cut);
 }
 
 Linear TransformerBlock::qkv(const HeadLayout& heads) const {
   const int64_t kv_width = heads.kv_heads * heads.width;
-  return reader(
-      "attn.qkv",
-      {{"attn.q", heads.heads * heads.width}, {"attn.k", kv_width}, {"attn.v", kv_width}});
+  return reader("attn.qkv",
+                {{"attn.q", heads.heads * heads.width}, {"attn.k", kv_width}, {"attn.v", kv_width}},
+                config_.has_qkv_bias());
 }
 
 Linear TransformerBlock::up() const {
   const char* name = config_.style.up;
   const int64_t width = config_.ffn_width;
-  return config_.style.is_gated ? reader(name, {{"mlp.gate", width}, {"mlp.up", width}})
-                                : reader(name, {{name, width}});
+  const bool biased = config_.style.is_biased;
+  return config_.style.is_gated ? reader(name, {{"mlp.gate", width}, {"mlp.up", width}}, biased)
+                                : reader(name, {{name, width}}, biased);
 }
 
 Variable TransformerBlock::attend(Context& context, Variable qkv, KeyValueCache* cache) const {
@@ -102,8 +103,8 @@ Variable TransformerBlock::attend(Context& context, Variable qkv, KeyValueCache*
   if (config_.style.is_rotary) {
     qkv = rope(context, std::move(qkv), heads, cache ? cache->length : 0, config_.rope);
   }
-  Variable y =
-      cache ? attention_cached(context, qkv, heads, *cache) : attention(context, qkv, heads);
+  Variable y = cache ? attention_cached(context, qkv, heads, *cache, config_.sliding_window)
+                     : attention(context, qkv, heads, config_.sliding_window);
   return with_rows(context, std::move(y).reshape({batch * length, heads.heads * heads.width}),
                    rows);
 }

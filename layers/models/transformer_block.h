@@ -29,8 +29,8 @@ class TransformerBlock {
 
  private:
   Norm norm(const char* name) const;
-  Linear reader(const char* name, std::vector<Linear::Outputs> layers) const;
-  Linear writer(const char* name, int64_t in) const;
+  Linear reader(const char* name, std::vector<Linear::Outputs> layers, bool with_bias) const;
+  Linear writer(const char* name, int64_t in, bool with_bias) const;
   Linear qkv(const HeadLayout& heads) const;
   Linear up() const;
   Variable attend(Context& context, Variable qkv, KeyValueCache* cache) const;

@@ -20,11 +20,12 @@ int64_t default_ffn_width(const TransformerConfig& config) {
 
 std::vector<std::string> TransformerConfig::problems() const {
   std::vector<std::string> problems;
-  if (width % heads != 0) {
+  const int64_t of_head = head_layout().width;
+  if (head_width == 0 && width % heads != 0) {
     problems.push_back(str("model.width = ", width, " is not divisible by model.heads = ", heads));
-  } else if (style.is_rotary && width / heads % 2 != 0) {
-    problems.push_back(str("model.width / model.heads = ", width / heads,
-                           " must be even: rotary positions turn pairs"));
+  } else if (style.is_rotary && of_head % 2 != 0) {
+    problems.push_back(str(head_width ? "model.head_width = " : "model.width / model.heads = ",
+                           of_head, " must be even: rotary positions turn pairs"));
   }
   if (kv_heads > 0 && heads % kv_heads != 0) {
     problems.push_back(
@@ -64,6 +65,7 @@ TransformerConfig resolved(TransformerConfig config) {
                  str("model.dropout ", config.dropout, " is not in [0, 1)"));
   require_config(config.kv_heads >= 0 && config.ffn_width >= 0,
                  "model: kv_heads and ffn_width must not be negative");
+  config.head_width = config.head_layout().width;
   if (config.ffn_width == 0) {
     config.ffn_width = default_ffn_width(config);
   }

@@ -31,19 +31,37 @@ class StepCosts {
     embedding();
     norms();
     const int64_t width = config_.width, ffn = config_.ffn_width;
-    linear({.name = "QKV", .in = width, .out = heads_.row(), .calls = layers_});
+    linear({.name = "QKV",
+            .in = width,
+            .out = heads_.row(),
+            .calls = layers_,
+            .biased = config_.has_qkv_bias()});
     attention();
-    linear({.name = "attention projection", .in = width, .out = width, .calls = layers_});
+    linear({.name = "attention projection",
+            .in = config_.heads_width(),
+            .out = width,
+            .calls = layers_,
+            .biased = config_.has_projection_bias()});
     if (config_.style.is_gated) {
       linear({.name = "gate and up", .in = width, .out = 2 * ffn, .calls = layers_});
       swiglu();
       linear({.name = "down", .in = ffn, .out = width, .calls = layers_});
     } else {
-      linear({.name = "FC1", .in = width, .out = ffn, .calls = layers_, .gelu_after = true});
+      linear({.name = "FC1",
+              .in = width,
+              .out = ffn,
+              .calls = layers_,
+              .biased = true,
+              .gelu_after = true});
       gelu();
-      linear({.name = "FC2", .in = ffn, .out = width, .calls = layers_, .gelu_before = true});
+      linear({.name = "FC2",
+              .in = ffn,
+              .out = width,
+              .calls = layers_,
+              .biased = true,
+              .gelu_before = true});
     }
-    linear({.name = "head", .in = width, .out = config_.vocab, .calls = 1, .biased = false});
+    linear({.name = "head", .in = width, .out = config_.vocab, .calls = 1});
     cross_entropy();
     bias_gradients();
     optimizer();
@@ -55,8 +73,7 @@ class StepCosts {
     std::string name;
     int64_t in, out;
     double calls;
-    bool biased = true;  // in a GPT-2
-    bool gelu_after = false, gelu_before = false;
+    bool biased = false, gelu_after = false, gelu_before = false;
   };
 
   // Bytes of [rows, columns].
@@ -67,7 +84,6 @@ class StepCosts {
   // Products of one linear layer. The floor of GELU is in the product beside it: forward stores its
   // input too, and backward reads that. Our schedule has a pass of its own for it.
   void linear(const Linear& layer) {
-    const bool bias = layer.biased && config_.style.is_biased;
     const double x = activation(layer.in), y = activation(layer.out);
     const double weight = as_double(layer.in) * as_double(layer.out);
     const auto add_product = [&](const char* pass, const ProductShape& shape, double floor,
@@ -81,10 +97,10 @@ class StepCosts {
                  .n = layer.out,
                  .k = layer.in,
                  .b_transposed = true,
-                 .bias = bias,
+                 .bias = layer.biased,
                  .epilogue = layer.gelu_after ? Epilogue::kGelu : Epilogue::kNone},
                 x + (layer.gelu_after ? 2 : 1) * y, x + y,
-                (weight + (bias ? as_double(layer.out) : 0)) * element_);
+                (weight + (layer.biased ? as_double(layer.out) : 0)) * element_);
     add_product(" weight gradient",
                 {.m = layer.out, .n = layer.in, .k = rows_, .a_transposed = true, .wide = true},
                 x + y, x + y, weight * kWide);
@@ -123,7 +139,7 @@ class StepCosts {
   // again: 5 products, not 4. Its first launch writes <dy, y> of each row for its second one. RoPE
   // could be done where queries and keys are read, so its floor is 0.
   void attention() {
-    const double pairs = as_double(config_.context * document_);
+    const double pairs = 2 * seen_pairs(config_.context, document_, config_.sliding_window);
     const double product = pairs * as_double(batch_ * heads_.heads * heads_.width);
     const double qkv = activation(heads_.row()), y = activation(heads_.heads * heads_.width);
     const double log_sum = as_double(rows_ * heads_.heads) * kWide;
@@ -131,6 +147,9 @@ class StepCosts {
       const double turned = activation((heads_.heads + heads_.kv_heads) * heads_.width);
       add("RoPE forward", "rope", layers_, 1, 0, 2 * turned, 0);
       add("RoPE backward", "rope", layers_, 1, 0, 2 * turned, 0);
+    }
+    if (config_.sliding_window > 0 && config_.sliding_window < config_.context) {
+      add("sliding window", "attention", layers_, 1, 0, 0, as_double(rows_) * sizeof(int32_t));
     }
     add("attention forward", "attention", layers_, 1, qkv + y, qkv + y, log_sum);
     ops_.back().flops = 2 * product;
@@ -163,7 +182,7 @@ class StepCosts {
   // their way; other attention leaves QKV to a pass of its own. A launch finishes all sums of a
   // block. Chunks are long, but for attention's: it writes and reads them.
   void bias_gradients() {
-    if (!config_.style.is_biased) {
+    if (!config_.has_qkv_bias()) {
       return;
     }
     const int64_t chunks =
@@ -217,8 +236,10 @@ double transformer_parameters(const TransformerConfig& config) {
   const int64_t width = config.width, ffn = config.ffn_width, qkv = config.head_layout().row();
   const int64_t norm = config.style.is_biased ? 2 * width : width;
   const int64_t matrices =
-      width * qkv + width * width + (config.style.is_gated ? 3 : 2) * width * ffn;
-  const int64_t biases = config.style.is_biased ? qkv + width + ffn + width : 0;
+      width * (qkv + config.heads_width() + (config.style.is_gated ? 3 : 2) * ffn);
+  const int64_t biases = (config.has_qkv_bias() ? qkv : 0) +
+                         (config.has_projection_bias() ? width : 0) +
+                         (config.style.is_biased ? ffn + width : 0);
   const int64_t tables = config.vocab * (config.tie_embeddings ? 1 : 2) +
                          (config.style.is_rotary ? 0 : config.positions);
   return as_double(config.layers * (matrices + biases + 2 * norm) + norm + tables * width);

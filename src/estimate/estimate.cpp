@@ -235,7 +235,7 @@ Hardware hardware_of(const GpuModel* gpu, const Config& config, int ranks_here) 
   }
   const DType dtype = config.train.precision;
   const std::optional<TransformerConfig> model = config.model->transformer();
-  const int64_t head_width = model ? model->width / model->heads : 128;  // others have no heads
+  const int64_t head_width = model ? model->head_layout().width : 128;  // others have no heads
   Speed speed = gpu->reached(dtype, config.kernels.attention, head_width);
   speed.host_bytes_per_s = gpu->host_bytes_per_s[ranks_here > 1];
   const double sustained = gpu->sustained_flops(dtype);

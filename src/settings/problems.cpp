@@ -37,13 +37,19 @@ void find_missing_features(const Config& c, std::vector<std::string>& problems) 
          "own or auto");
 }
 
-// What computes attention must know documents.
-void find_document_problems(const Config& c, std::vector<std::string>& problems) {
-  if (c.data.windows == WindowKind::kDocuments && c.kernels.attention == AttentionKernels::kCudnn) {
-    problems.emplace_back(
-        "kernels.attention = cudnn is not possible with data.windows = documents, which cuDNN's "
-        "kernels do not know; use own, or data.windows = stream");
-  }
+// What computes attention must know documents and windows.
+void find_attention_problems(const Config& c, std::vector<std::string>& problems) {
+  const auto refuse = [&](bool is_unknown, const std::string& setting, const std::string& use) {
+    if (is_unknown && c.kernels.attention == AttentionKernels::kCudnn) {
+      problems.push_back(str("kernels.attention = cudnn is not possible with ", setting,
+                             ", which cuDNN's kernels do not know; use own, or ", use));
+    }
+  };
+  refuse(c.data.windows == WindowKind::kDocuments, "data.windows = documents",
+         "data.windows = stream");
+  const TransformerConfig model = c.model->transformer().value_or(TransformerConfig{});
+  refuse(model.sliding_window > 0 && model.sliding_window < model.context,
+         str("model.sliding_window = ", model.sliding_window), "model.sliding_window = 0");
 }
 
 void find_dist_problems(const DistConfig& dist, int ranks, std::vector<std::string>& problems) {
@@ -303,7 +309,7 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
   find_offload_problems(config.train, problems);
   find_unread_settings(config, problems);
   find_missing_features(config, problems);
-  find_document_problems(config, problems);
+  find_attention_problems(config, problems);
   return problems;
 }
 

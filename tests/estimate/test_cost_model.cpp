@@ -193,16 +193,27 @@ DryClock charged(const TransformerConfig& config, int64_t batch, const Speed& sp
 
 // The layers charge the same operations to the clock of `tandem estimate`: to the last one.
 TEST(CostModel, CountsTheOperationsThatTheLayersCharge) {
-  for (const bool llama : {false, true}) {
+  struct Case {
+    TransformerStyle style;
+    int64_t head_width = 0;
+    bool qkv_bias = false, attention_bias = false;
+    int64_t sliding_window = 0;
+  };
+  for (const Case& of : {Case{kGpt2}, {kLlama}, {kLlama, 10, true}, {kLlama, 6, false, true, 5}}) {
+    const bool llama = of.style.is_rotary;
     for (const bool tied : {false, true}) {
-      const TransformerConfig config = resolved({.style = llama ? kLlama : kGpt2,
+      const TransformerConfig config = resolved({.style = of.style,
                                                  .vocab = 96,
                                                  .context = 12,
                                                  .layers = 3,
                                                  .heads = 4,
                                                  .kv_heads = llama ? 2 : 0,
+                                                 .head_width = of.head_width,
                                                  .width = 32,
-                                                 .tie_embeddings = tied});
+                                                 .tie_embeddings = tied,
+                                                 .qkv_bias = of.qkv_bias,
+                                                 .attention_bias = of.attention_bias,
+                                                 .sliding_window = of.sliding_window});
       double products = 0, attention = 0;
       for (const OpCost& op : transformer_costs(config, 5, DType::kBf16)) {
         (op.group == "attention" ? attention : products) += op.calls * op.flops;

@@ -34,6 +34,9 @@ CASES = {
     "llama": (3, ["--model.kind", "llama", "--model.kv_heads", "1", "--dist.zero", "3", "--model.ffn_width", "56"]),
     "llama-llama3": (2, ["--model.kind", "llama", "--model.tie_embeddings", "false", *LLAMA3, "--dist.zero", "2"]),
     "llama-linear": (None, ["--model.kind", "llama", "--model.rope_scaling", "linear", "--model.rope_factor", "4"]),
+    "llama-head-attention-bias": (2, ["--model.kind", "llama", "--model.head_width", "24", "--model.attention_bias", "true"]),
+    "qwen2": (None, ["--model.kind", "llama", "--model.qkv_bias", "true"]),
+    "mistral": (None, ["--model.kind", "llama", "--model.sliding_window", "5", "--model.head_width", "24"]),
 }
 
 
@@ -106,10 +109,12 @@ class Exported(Workspace):
     def test_losses(self):
         for name, (ranks, settings) in CASES.items():
             with self.subTest(name):
-                self.train(name, *settings, "--optim.lr", "0.03", "--train.steps", "60", ranks=ranks,
+                self.train(name, *settings, "--optim.lr", "0.03", "--train.steps", "100", ranks=ranks,
                            data=self.bytes if name == "gpt" else self.text)
                 folder = self.exported(name)
-                tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+                # AutoTokenizer reads every tokenizer of a Qwen2 as Qwen's own.
+                reader = transformers.PreTrainedTokenizerFast if name == "qwen2" else transformers.AutoTokenizer
+                tokenizer = reader.from_pretrained(folder)
                 tokens = tokenizer(self.validation, return_tensors="pt")["input_ids"][0]
                 self.assertEqual(tokenizer.decode(tokens), self.validation)
                 ours, targets = self.eval(name)

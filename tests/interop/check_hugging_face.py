@@ -35,6 +35,7 @@ CONTEXT, VOCAB, STEPS, SEED, BATCH = 48, 260, 10, 11, 6  # bytes have 256 tokens
 SIZES = {"gpt": dict(vocab_size=VOCAB, n_positions=CONTEXT, n_embd=48, n_layer=3, n_head=4),
          "llama": dict(vocab_size=VOCAB, max_position_embeddings=CONTEXT, hidden_size=64, intermediate_size=88,
                        num_hidden_layers=3, num_attention_heads=8, num_key_value_heads=2)}
+SIZES["qwen2"] = SIZES["mistral"] = SIZES["llama"]
 # Of the pairs of a head, one keeps its frequency, one is in between, and two are divided.
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 320}
@@ -48,8 +49,9 @@ ADAMW = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-4, "weight_decay": 0.1}
 
 def make(kind, folder, dtype=torch.float32, rename=None, config=(), shard="5GB", **settings):
     """Saves a random model with numbers large enough to matter. `rename`: a change of each tensor's name."""
-    configuration, model = {"gpt": (transformers.GPT2Config, transformers.GPT2LMHeadModel),
-                            "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM)}[kind]
+    family = {"gpt": "GPT2", "llama": "Llama", "qwen2": "Qwen2", "mistral": "Mistral"}[kind]
+    configuration = getattr(transformers, family + "Config")
+    model = getattr(transformers, family + ("LMHeadModel" if kind == "gpt" else "ForCausalLM"))
     torch.manual_seed(3)
     made = model(configuration(**{**SIZES[kind], "bos_token_id": 0, "eos_token_id": 0, **settings}))
     with torch.no_grad():
@@ -90,7 +92,21 @@ CASES = {
                       config={"rope_parameters": None, "rope_theta": 5e5,
                               "rope_scaling": {key: value for key, value in LLAMA3.items() if key != "rope_theta"}}),
 }
-TRAINED = ["gpt", "llama-llama3-bf16-shards", "llama-tied-theta"]
+# Heads of their own size, with biases and windows; the model is 96 wide.
+WIDE = dict(hidden_size=96, num_attention_heads=4)
+CASES.update({
+    "llama-head-24-bias": dict(kind="llama", **WIDE, head_dim=24, num_key_value_heads=1, attention_bias=True),
+    "llama-head-80": dict(kind="llama", **WIDE, head_dim=80, num_key_value_heads=4),
+    "llama-head-128": dict(kind="llama", **WIDE, head_dim=128, num_key_value_heads=2),
+    "qwen2": dict(kind="qwen2", num_key_value_heads=8),
+    "qwen2-tied-head-128-window": dict(kind="qwen2", **WIDE, head_dim=128, tie_word_embeddings=True, use_sliding_window=True,
+                                       sliding_window=7, max_window_layers=0),
+    "qwen2-unused-window": dict(kind="qwen2", use_sliding_window=True, sliding_window=7, max_window_layers=3),
+    "mistral-window": dict(kind="mistral", sliding_window=9),
+    "mistral-head-24-window-of-one": dict(kind="mistral", **WIDE, head_dim=24, num_key_value_heads=1, sliding_window=1),
+    "mistral-long-window-bf16": dict(kind="mistral", dtype=torch.bfloat16, sliding_window=100),
+    "mistral-no-window": dict(kind="mistral", sliding_window=None, num_key_value_heads=1)})
+TRAINED = ["gpt", "llama-llama3-bf16-shards", "llama-tied-theta", "llama-head-24-bias", "qwen2-tied-head-128-window", "mistral-window"]
 
 
 class HuggingFace(Workspace):

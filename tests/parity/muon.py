@@ -13,7 +13,7 @@ def orthogonal(u):
 
 
 def rows_of_pieces(name, weight):
-    """Queries, keys and values are matrices of their own, and so are gate and up."""
+    """Queries, keys and values are matrices of their own, and so are gate and up. Heads have width / heads elements."""
     rows, columns = weight.shape
     if name.endswith(".qkv.weight"):
         return [columns, (rows - columns) // 2, (rows - columns) // 2]

@@ -4,7 +4,8 @@ Responsible for: the same mathematics and the same parameter names as Tandem's m
 parameters as named NumPy arrays. Works with PyTorch 1.13 and later, in float32 and float64.
 
 Conventions shared with Tandem:
-  * Fused projections stack their rows: qkv is [(H + 2 KV) * D, C] (q, then k, then v), gate_up is [2F, C].
+  * Fused projections stack their rows: qkv is [(H + 2 KV) * D, C] (q, then k, then v), gate_up is [2F, C]. D is C / H, or
+    `head_width`.
   * Query head h reads key/value head h // (H / KV).
   * Convolution weights in files are [C_out, KH, KW, C_in]; PyTorch's are [C_out, C_in, KH, KW].
   * Images are flattened in the order H, W, C, because that is how Tandem lays activations out.
@@ -58,15 +59,18 @@ class RmsNorm(nn.Module):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.gain
 
 
-def same_document(positions):
-    """bool [B, 1, T, T]: whether a query sees a key. positions [B, T]: of tokens in their documents."""
-    key = torch.arange(positions.shape[1], device=positions.device)
-    query = key[:, None]
-    return ((key <= query) & (key >= query - positions[:, :, None]))[:, None]
+def seen_keys(length, positions, window, device):
+    """bool [B or 1, 1, T, T]: whether a query sees a key; None where it sees all up to itself. positions [B, T] or None: of tokens
+    in their documents. window: the keys that a query sees at most; 0: all."""
+    if positions is None and not window:
+        return None
+    key = torch.arange(length, device=device)
+    before = (key[None] if positions is None else positions).clamp(max=(window or length) - 1)
+    return ((key <= key[:, None]) & (key >= key[:, None] - before[:, :, None]))[:, None]
 
 
 def causal_attention(q, k, v, seen=None):
-    """q [B, H, T, D], k and v [B, KV, T, D] -> [B, H, T, D]. `seen`: of same_document; None: all keys up to the query."""
+    """q [B, H, T, D], k and v [B, KV, T, D] -> [B, H, T, D]. `seen`: of seen_keys."""
     if seen is not None and HAS_SDPA:
         k, v = (p.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for p in (k, v))
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
@@ -97,22 +101,27 @@ def rotate(x, rope):
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
+def head_width(config):
+    return config.get("head_width") or config["width"] // config["heads"]
+
+
 class Attention(nn.Module):
-    def __init__(self, width, heads, kv_heads, layers, bias):
+    def __init__(self, config, kv_heads, is_biased):
         super().__init__()
-        self.heads, self.kv_heads = heads, kv_heads
-        self.qkv = Linear(width, (heads + 2 * kv_heads) * (width // heads), 0.02, bias)
-        self.proj = Linear(width, width, 0.02 / math.sqrt(2 * layers), bias)
+        width, self.dim = config["width"], head_width(config)
+        self.sizes = [config["heads"] * self.dim, kv_heads * self.dim, kv_heads * self.dim]
+        is_biased = is_biased or config.get("attention_bias", False)
+        self.qkv = Linear(width, sum(self.sizes), 0.02, is_biased or config.get("qkv_bias", False))
+        self.proj = Linear(self.sizes[0], width, 0.02 / math.sqrt(2 * config["layers"]), is_biased)
 
     def forward(self, x, rope=None, seen=None):
-        batch, length, width = x.shape
-        dim = width // self.heads
-        parts = self.qkv(x).split([width, self.kv_heads * dim, self.kv_heads * dim], dim=-1)
-        q, k, v = (p.view(batch, length, -1, dim).transpose(1, 2) for p in parts)
+        batch, length, _ = x.shape
+        parts = self.qkv(x).split(self.sizes, dim=-1)
+        q, k, v = (p.view(batch, length, -1, self.dim).transpose(1, 2) for p in parts)
         if rope:
             q, k = rotate(q, rope), rotate(k, rope)
         y = causal_attention(q, k, v, seen)
-        return self.proj(y.transpose(1, 2).reshape(batch, length, width))
+        return self.proj(y.transpose(1, 2).reshape(batch, length, -1))
 
 
 class GptMlp(nn.Module):
@@ -130,7 +139,7 @@ class GptBlock(nn.Module):
         super().__init__()
         width, layers = config["width"], config["layers"]
         self.ln_1 = LayerNorm(width)
-        self.attn = Attention(width, config["heads"], config["heads"], layers, bias=True)
+        self.attn = Attention(config, config["heads"], is_biased=True)
         self.ln_2 = LayerNorm(width)
         self.mlp = GptMlp(width, config.get("ffn_width") or 4 * width, layers)
 
@@ -153,7 +162,7 @@ class Gpt(nn.Module):
 
     def forward(self, tokens, positions=None):  # [B, T] -> [B, T, vocab]
         x = F.embedding(tokens, self.wte) + self.wpe[slice(tokens.shape[1]) if positions is None else positions]
-        seen = None if positions is None else same_document(positions)
+        seen = seen_keys(tokens.shape[1], positions, 0, tokens.device)
         for block in self.blocks:
             x = block(x, seen)
         return F.linear(self.ln_f(x), self.head.weight if hasattr(self, "head") else self.wte)
@@ -175,12 +184,11 @@ class LlamaMlp(nn.Module):
 class LlamaBlock(nn.Module):
     def __init__(self, config):
         super().__init__()
-        width, heads, layers = config["width"], config["heads"], config["layers"]
-        kv_heads = config.get("kv_heads") or heads
+        width = config["width"]
         self.norm_1 = RmsNorm(width)
-        self.attn = Attention(width, heads, kv_heads, layers, bias=False)
+        self.attn = Attention(config, config.get("kv_heads") or config["heads"], is_biased=False)
         self.norm_2 = RmsNorm(width)
-        self.mlp = LlamaMlp(width, config["ffn_width"], layers)
+        self.mlp = LlamaMlp(width, config["ffn_width"], config["layers"])
 
     def forward(self, x, rope, seen):
         x = x + self.attn(self.norm_1(x), rope, seen)
@@ -192,19 +200,20 @@ class Llama(nn.Module):
 
     def __init__(self, config):
         super().__init__()
+        self.window = config.get("sliding_window", 0)
         self.wte = normal((config["vocab"], config["width"]), 0.02)
         self.blocks = nn.ModuleList(LlamaBlock(config) for _ in range(config["layers"]))
         self.norm_f = RmsNorm(config["width"])
         if not config.get("tie_embeddings", False):
             self.head = Linear(config["width"], config["vocab"], 0.02, bias=False)
-        for name, part in zip(("cos", "sin"), rotations(config["context"], config["width"] // config["heads"] // 2)):
+        for name, part in zip(("cos", "sin"), rotations(config["context"], head_width(config) // 2)):
             self.register_buffer(name, part, persistent=False)
 
     def forward(self, tokens, positions=None):  # [B, T] -> [B, T, vocab]
         x = F.embedding(tokens, self.wte)
         places = slice(tokens.shape[1]) if positions is None else positions[:, None]
         rope = [part[places] for part in (self.cos, self.sin)]
-        seen = None if positions is None else same_document(positions)
+        seen = seen_keys(tokens.shape[1], positions, self.window, tokens.device)
         for block in self.blocks:
             x = block(x, rope, seen)
         return F.linear(self.norm_f(x), self.head.weight if hasattr(self, "head") else self.wte)

@@ -112,6 +112,11 @@ def shape(name):
     return lambda run: run.tensors["param/" + name][0]
 
 
+def biases(run):
+    """The linear layers of the first block's attention that have one."""
+    return {name.split(".")[-2] for name in names(run) if name.startswith("blocks.0.attn.") and name.endswith(".bias")}
+
+
 def shapes(run):
     return {name: shape for name, (shape, _) in run.tensors.items()}
 

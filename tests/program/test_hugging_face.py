@@ -22,6 +22,8 @@ LLAMA = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "num_att
          "hidden_size": WIDTH, "intermediate_size": FFN, "max_position_embeddings": POSITIONS, "vocab_size": VOCAB,
          "rope_parameters": {"rope_theta": 5e5, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
                              "high_freq_factor": 4.0, "original_max_position_embeddings": 16}}
+QWEN2 = {**{key: value for key, value in LLAMA.items() if key != "rope_parameters"}, "architectures": ["Qwen2ForCausalLM"], "head_dim": 6,
+         "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0}
 TRAIN = ["--train.global_batch", "6", "--train.steps", "1", "--run.device", "cpu", "--run.threads", "1",
          "--log.progress", "none", "--run.watch_spot", "off"]
 
@@ -36,12 +38,15 @@ def shapes_of(config):
                 shapes[f"h.{i}.{name}.weight"], shapes[f"h.{i}.{name}.bias"] = sizes, sizes[-1:]
         return {"transformer." + name: sizes for name, sizes in shapes.items()}
     shapes = {"model.embed_tokens.weight": [vocab, WIDTH], "model.norm.weight": [WIDTH], "lm_head.weight": [vocab, WIDTH]}
+    heads, kv_heads = (config.get("head_dim", WIDTH // 4) * config[f"num_{which}_heads"] for which in ["attention", "key_value"])
     for i in range(config["num_hidden_layers"]):
-        for name, sizes in {"input_layernorm": [WIDTH], "post_attention_layernorm": [WIDTH], "self_attn.q_proj": [WIDTH, WIDTH],
-                            "self_attn.k_proj": [WIDTH // 2, WIDTH], "self_attn.v_proj": [WIDTH // 2, WIDTH],
-                            "self_attn.o_proj": [WIDTH, WIDTH], "mlp.gate_proj": [FFN, WIDTH], "mlp.up_proj": [FFN, WIDTH],
+        for name, sizes in {"input_layernorm": [WIDTH], "post_attention_layernorm": [WIDTH], "self_attn.q_proj": [heads, WIDTH],
+                            "self_attn.k_proj": [kv_heads, WIDTH], "self_attn.v_proj": [kv_heads, WIDTH],
+                            "self_attn.o_proj": [WIDTH, heads], "mlp.gate_proj": [FFN, WIDTH], "mlp.up_proj": [FFN, WIDTH],
                             "mlp.down_proj": [WIDTH, FFN]}.items():
             shapes[f"model.layers.{i}.{name}.weight"] = sizes
+            if config is QWEN2 and name[-6:] in ["q_proj", "k_proj", "v_proj"]:
+                shapes[f"model.layers.{i}.{name}.bias"] = sizes[:1]
     return shapes
 
 
@@ -68,7 +73,7 @@ class HuggingFace(Workspace):
         super().setUpClass()
         cls.bytes = cls.path("bytes.h5")
         cls.check(run("prepare", "text", "--input", cls.text_file, "--output", cls.bytes, "--tokenizer", "bytes"))
-        for name, config in [("gpt2", GPT2), ("llama", LLAMA)]:
+        for name, config in [("gpt2", GPT2), ("llama", LLAMA), ("qwen2", QWEN2)]:
             cls.make(name, config)
 
     @classmethod
@@ -88,7 +93,7 @@ class HuggingFace(Workspace):
 
     def test_each_rank_takes_its_part(self):
         """A step without learning leaves the weights as they came, on any number of ranks, in every stage."""
-        for model in ["gpt2", "llama"]:
+        for model in ["gpt2", "llama", "qwen2"]:
             want = tensors_in(self.path(model))
             self.assertGreater(len(want), 10)
             for ranks, zero in [(1, 0), (3, 1), (3, 3)]:
@@ -103,6 +108,10 @@ class HuggingFace(Workspace):
         for line in ["kind = llama", "layers = 2", "heads = 4", "kv_heads = 2", "width = 16", "ffn_width = 24", "context = 32",
                      "vocab = 260", "tie_embeddings = false", "norm_eps = 1e-06", r"rope_theta = 5e\+05",
                      "rope_scaling = llama3", "rope_factor = 8", "rope_original_context = 16"]:
+            self.assertRegex(shown, rf"(?m)^{line}$")
+        self.start("qwen2", "qwen")
+        shown = self.check(run("inspect", self.run_folder("qwen"), "--tensors")).stdout
+        for line in ["head_width = 6", "qkv_bias = true", "attention_bias = false", "sliding_window = 5"]:
             self.assertRegex(shown, rf"(?m)^{line}$")
         # Settings that agree may be given, and the context may be shorter.
         self.start("llama", "agrees", "--model.layers", "2", "--model.context", "8", "--model.norm_eps", "0.000001")

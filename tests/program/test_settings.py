@@ -16,7 +16,7 @@ import tempfile
 import time
 
 import tandem_program
-from ended_run import (Row, Run, buckets, changes_only, checkpoints, differs, exists, figure, gives, has_events, losses,
+from ended_run import (Row, Run, biases, buckets, changes_only, checkpoints, differs, exists, figure, gives, has_events, losses,
                        lowers, memory, moments, names, numbered, of_rank_0, places_sent_to, printed, rates, roots, same,
                        saves_beside_steps, scales, sent, settings_of, shape, shapes, steps, texts_shown, val_losses, validations, weights)
 from fake_imds import NOTICE, FakeImds
@@ -136,6 +136,12 @@ ROWS = {
                     Row(0, 255, ends=(DATA, "words.h5: the tokenizer has 256 tokens, but the model's vocabulary is model.vocab = 255"))],
     "model.norm_eps": [Row(1e-5, 1e-3, differs(losses), same(weights), given=STILL),
                        Row(1e-5, 1e-3, differs(losses), same(weights), given=STILL + " model.kind=llama")],
+    "model.head_width": [Row(0, 6, gives(shape("blocks.0.attn.q.weight"), [16, 16], [12, 16]),
+                             gives(shape("blocks.0.attn.proj.weight"), [16, 16], [16, 12]), given=LLAMA),
+                         Row(0, 7, ends=(CONFIG, "model.head_width = 7 must be even: rotary positions turn pairs"), given=LLAMA)],
+    "model.qkv_bias": [Row("false", "true", gives(biases, set(), {"q", "k", "v"}), given=LLAMA)],
+    "model.attention_bias": [Row("false", "true", gives(biases, set(), {"q", "k", "v", "proj"}), given=LLAMA)],
+    "model.sliding_window": [Row(0, 3, differs(losses), same(weights), given=LLAMA), Row(0, CONTEXT, same(losses, weights), given=LLAMA)],
     "model.rope_theta": [Row(10000, 100, differs(losses), same(weights), given=LLAMA)],
     "model.rope_scaling": [Row(*pair, differs(losses), same(weights), given=LLAMA) for pair in [("none", "linear"), ("linear", "llama3")]],
     "model.rope_factor": [Row(8, 2, differs(losses), same(weights), given=LLAMA + " model.rope_scaling=linear"),

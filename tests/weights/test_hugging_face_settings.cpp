@@ -46,6 +46,47 @@ TEST_F(HuggingFaceSettings, SettingsOfLlama) {
   EXPECT_EQ(settings(want), want);
 }
 
+// kLlama as another architecture, with these keys before its own.
+std::string family(const std::string& architecture, const std::string& keys = "") {
+  const std::string all(kLlama);
+  return "{\"architectures\": [\"" + architecture + "\"]" + keys + all.substr(all.find(']') + 1);
+}
+
+TEST_F(HuggingFaceSettings, HeadsAndBiasesOfTheFamily) {
+  const auto expect = [&](const char* head_width, const char* qkv_bias, const char* all_biases) {
+    const Settings want{
+        {"head_width", head_width}, {"qkv_bias", qkv_bias}, {"attention_bias", all_biases}};
+    EXPECT_EQ(settings(want), want);
+  };
+  write_config(kLlama);
+  expect("0", "false", "false");
+  write_config(family("LlamaForCausalLM", R"(, "head_dim": 6, "attention_bias": true)"));
+  expect("6", "false", "true");
+  write_config(family("Qwen2ForCausalLM", R"(, "head_dim": null, "attention_bias": true)"));
+  expect("0", "true", "false");
+  write_config(family("MistralForCausalLM", R"(, "head_dim": 4)"));
+  expect("4", "false", "false");
+}
+
+TEST_F(HuggingFaceSettings, WindowsOfTheFamily) {
+  const auto expect = [&](const std::string& architecture, const std::string& keys,
+                          const std::string& window) {
+    write_config(family(architecture, keys));
+    const Settings want{{"sliding_window", window}};
+    EXPECT_EQ(settings(want), want) << architecture << keys;
+  };
+  expect("MistralForCausalLM", "", "4096");
+  expect("MistralForCausalLM", R"(, "sliding_window": null)", "0");
+  expect("MistralForCausalLM", R"(, "sliding_window": 9)", "9");
+  const std::string used = R"(, "sliding_window": 9, "use_sliding_window": true)";
+  expect("Qwen2ForCausalLM", R"(, "sliding_window": 9)", "0");
+  expect("Qwen2ForCausalLM", R"(, "sliding_window": 9, "use_sliding_window": false)", "0");
+  expect("Qwen2ForCausalLM", used + R"(, "max_window_layers": 0)", "9");
+  expect("Qwen2ForCausalLM", used + R"(, "max_window_layers": 1)", "0");  // of one layer
+  expect("Qwen2ForCausalLM", used + R"(, "layer_types": ["sliding_attention"])", "9");
+  expect("Qwen2ForCausalLM", used + R"(, "layer_types": ["full_attention"])", "0");
+}
+
 // The published models have as many parameters as their publishers say.
 TEST_F(HuggingFaceSettings, PublishedModels) {
   const auto parameters = [&] {
@@ -72,6 +113,31 @@ TEST_F(HuggingFaceSettings, PublishedModels) {
     "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true,
     "vocab_size": 128256})");
   EXPECT_EQ(parameters(), 1'235'814'400);
+  write("config.json", R"({"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0,
+    "bos_token_id": 151643, "eos_token_id": 151643, "hidden_act": "silu", "hidden_size": 896,
+    "initializer_range": 0.02, "intermediate_size": 4864, "max_position_embeddings": 32768,
+    "max_window_layers": 24, "model_type": "qwen2", "num_attention_heads": 14,
+    "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": true,
+    "torch_dtype": "bfloat16", "use_cache": true, "use_mrope": false, "use_sliding_window": false,
+    "vocab_size": 151936})");
+  EXPECT_EQ(parameters(), 494'032'768);
+  write("config.json", R"({"architectures": ["MistralForCausalLM"], "bos_token_id": 1,
+    "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+    "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "mistral",
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 4096,
+    "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_cache": true,
+    "vocab_size": 32000})");
+  EXPECT_EQ(parameters(), 7'241'732'096);
+  write("config.json", R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
+    "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 2048,
+    "initializer_range": 0.02, "intermediate_size": 5632, "max_position_embeddings": 2048,
+    "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 22,
+    "num_key_value_heads": 4, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null,
+    "rope_theta": 10000.0, "tie_word_embeddings": false, "torch_dtype": "float32",
+    "use_cache": true, "vocab_size": 32000})");
+  EXPECT_EQ(parameters(), 1'100'048'384);
 }
 
 // Whatever stands in config.json is read or refused in one line; nothing else is thrown.
@@ -143,8 +209,10 @@ TEST_F(HuggingFaceSettings, RotaryFrequenciesOfOlderFiles) {
 
 TEST_F(HuggingFaceSettings, WhatOurModelsLackIsAnError) {
   struct Case {
-    const char *config, *from, *to, *part;
+    std::string config;
+    const char *from, *to, *part;
   };
+  const std::string kQwen2 = family("Qwen2ForCausalLM", ", \"use_sliding_window\": true");
   for (const Case& c :
        {Case{kGpt2, "GPT2LMHeadModel", "BertModel", "architectures = [\"BertModel\"]"},
         Case{kGpt2, "\"n_inner\": null", R"("activation_function": "relu")",
@@ -154,14 +222,17 @@ TEST_F(HuggingFaceSettings, WhatOurModelsLackIsAnError) {
         Case{kGpt2, "\"n_inner\": null", R"("quantization_config": {"bits": 4})",
              "quantization_config = {\"bits\":4}"},
         Case{kGpt2, "\"n_layer\": 2,", "", "has no n_layer"},
-        Case{kGpt2, "\"n_embd\": 6", "\"n_embd\": \"x\"", "n_embd is not a whole number"},
         Case{kGpt2, "\"n_head\": 2", "\"n_head\": 4",
              "model.width = 6 is not divisible by model.heads = 4"},
-        Case{kLlama, "{\"arch", R"({"attention_bias": true, "arch)", "attention_bias = true"},
         Case{kLlama, "{\"arch", R"({"mlp_bias": true, "arch)", "mlp_bias = true"},
         Case{kLlama, "{\"arch", R"({"hidden_act": "gelu", "arch)", "hidden_act = \"gelu\""},
-        Case{kLlama, "{\"arch", R"({"head_dim": 4, "arch)", "head_dim = 4"},
         Case{kLlama, "{\"arch", R"({"sliding_window": 9, "arch)", "sliding_window = 9"},
+        Case{kQwen2, "true", R"(true, "layer_types": ["full_attention", "sliding_attention"])",
+             "layer_types = [\"full_attention\",\"sliding_attention\"]"},
+        Case{kQwen2, "true", R"(true, "layer_types": ["chunked_attention"])", "layer_types"},
+        Case{kQwen2, "true", R"(true, "layer_types": "x")", "layer_types = \"x\""},
+        Case{kQwen2, "1,", R"(2, "max_window_layers": 1,)", "max_window_layers = 1"},
+        Case{kQwen2, "true", "true", "use_sliding_window needs max_window_layers"},
         Case{kLlama, "\"rope_type\": \"llama3\"", "\"rope_type\": \"yarn\"",
              "rope_type = \"yarn\""},
         Case{kLlama, "\"factor\": 32.0,", "", "has no factor"},
@@ -169,6 +240,18 @@ TEST_F(HuggingFaceSettings, WhatOurModelsLackIsAnError) {
              "partial_rotary_factor = 0.5"}}) {
     write_config(c.config, c.from, c.to);
     expect_error(ExitCode::kConfig, c.part, [&] { hugging_face_config(path_); });
+  }
+  for (const Case& c :
+       {Case{kGpt2, "\"n_embd\": 6", "\"n_embd\": \"x\"",
+             "n_embd = \"x\" is not a positive whole number"},
+        Case{kLlama, "{\"arch", R"({"head_dim": 0, "arch)",
+             "head_dim = 0 is not a positive whole number"},
+        Case{family("MistralForCausalLM"), "]", R"(], "sliding_window": -1)",
+             "sliding_window = -1 is not a positive whole number"},
+        Case{kLlama, "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3",
+             "num_attention_heads = 4 is no multiple of num_key_value_heads = 3"}}) {
+    write_config(c.config, c.from, c.to);
+    expect_error(ExitCode::kData, c.part, [&] { hugging_face_config(path_); });
   }
   write("config.json", "{");
   expect_error(ExitCode::kData, "config.json: cannot be read", [&] { hugging_face_config(path_); });

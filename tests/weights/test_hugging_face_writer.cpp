@@ -3,6 +3,7 @@
 
 #include "layers/models/resnet.h"
 #include "src/io/safetensors/safetensors.h"
+#include "src/weights/hugging_face/settings.h"
 #include "src/weights/hugging_face/writer.h"
 #include "tests/io/checkpoint_folder.h"
 #include "tests/support/set_config.h"
@@ -214,6 +215,63 @@ TEST_F(HuggingFaceWriter, Llama) {
                      "high_freq_factor": 4.0, "original_max_position_embeddings": 32},
     "tie_word_embeddings": false, "bos_token_id": null, "eos_token_id": null,
     "torch_dtype": "float32"})"));
+}
+
+// What is written is what is read again, and the architecture has it.
+TEST_F(HuggingFaceWriter, FamiliesOfLlama) {
+  struct Case {
+    const char* architecture;
+    int64_t head_width;
+    bool qkv_bias, attention_bias;
+    int64_t sliding_window;
+  };
+  const auto write = [&](const Case& of) {
+    Transformer model(resolved({.style = kLlama,
+                                .vocab = 11,
+                                .context = 9,
+                                .layers = 2,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .head_width = of.head_width,
+                                .width = 8,
+                                .qkv_bias = of.qkv_bias,
+                                .attention_bias = of.attention_bias,
+                                .sliding_window = of.sliding_window}));
+    write_hugging_face(CheckpointReader(save_of(model)), model, names_of("llama"), {}, folder_);
+  };
+  for (const Case& of : {Case{"LlamaForCausalLM", 6, false, false, 0},
+                         {"LlamaForCausalLM", 2, false, true, 0},
+                         {"LlamaForCausalLM", 2, true, true, 0},
+                         {"Qwen2ForCausalLM", 4, true, false, 0},
+                         {"Qwen2ForCausalLM", 2, true, false, 5},
+                         {"MistralForCausalLM", 6, false, false, 5}}) {
+    SCOPED_TRACE(of.architecture);
+    write(of);
+    EXPECT_EQ(json("config.json").at("architectures"), Json::array({of.architecture}));
+    const TransformerConfig read = *hugging_face_config(folder_).model->transformer();
+    EXPECT_EQ(read.head_width, of.head_width);
+    EXPECT_EQ(read.sliding_window, of.sliding_window);
+    EXPECT_EQ(read.has_qkv_bias(), of.qkv_bias || of.attention_bias);
+    EXPECT_EQ(read.attention_bias, of.attention_bias);
+    const std::string attention = "model.layers.1.self_attn.";
+    EXPECT_EQ(theirs(attention + "q_proj.weight", {4 * of.head_width, 8}),
+              all("param/blocks.1.attn.q.weight"));
+    EXPECT_EQ(theirs(attention + "o_proj.weight", {8, 4 * of.head_width}),
+              all("param/blocks.1.attn.proj.weight"));
+    EXPECT_EQ(names().count(attention + "q_proj.bias"), read.has_qkv_bias());
+    EXPECT_EQ(names().count(attention + "o_proj.bias"), of.attention_bias);
+    if (read.has_qkv_bias()) {
+      EXPECT_EQ(theirs(attention + "v_proj.bias", {2 * of.head_width}),
+                all("param/blocks.1.attn.v.bias"));
+    }
+  }
+  try {
+    write({"none", 2, false, true, 5});
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kConfig);
+    expect_mentions(error.what(), {"model.attention_bias and model.sliding_window"});
+  }
 }
 
 TEST_F(HuggingFaceWriter, RoundsToTheTypeThatIsAskedFor) {

@@ -58,6 +58,10 @@ class Keys {
     const auto found = json_.find(key);
     return found == json_.end() || found->is_null() ? nullptr : &*found;
   }
+  bool is_null(const std::string& key) const {
+    const auto found = json_.find(key);
+    return found != json_.end() && found->is_null();
+  }
   // The value as text of a setting; `otherwise` where it is left out.
   std::string text(const std::string& key, const std::string& otherwise = "") const {
     const Json* value = find(key);
@@ -118,6 +122,18 @@ constexpr Key kLlamaKeys[] = {{"num_hidden_layers", "model.layers"},
                               {"rms_norm_eps", "model.norm_eps", "1e-6"},
                               {"tie_word_embeddings", "model.tie_embeddings", "false"}};
 
+// Whether a family of models has sliding windows: where use_sliding_window says so, or where
+// sliding_window is not null.
+enum class Windows : uint8_t { kNever, kIfUsed, kUnlessNull };
+
+// What differs between the architectures of kind llama.
+struct LlamaFamily {
+  bool has_qkv_bias = false;
+  bool reads_attention_bias = false;  // whether the key decides
+  std::optional<int64_t> kv_heads{};  // where the key is left out; none: as many as heads
+  Windows windows = Windows::kNever;
+};
+
 class Translation {
  public:
   explicit Translation(const Keys& keys) : keys_(keys) {}
@@ -131,15 +147,17 @@ class Translation {
     }
   }
   void set_gpt2();
-  void set_llama();
+  void set_llama(const LlamaFamily& family);
   std::vector<Assignment> take() { return std::move(settings_); }
 
  private:
   void set_rope();
-  int64_t whole(const std::string& key) const {
+  int64_t window(Windows windows) const;
+  int64_t positive(const std::string& key) const {
     const Json* value = keys_.find(key);
-    if (!value || !value->is_number_unsigned() || *value > kLargest) {
-      fail(ExitCode::kConfig, str(keys_.path(), ": ", key, " is not a whole number"));
+    if (!value || !value->is_number_unsigned() || *value > kLargest || *value == 0) {
+      fail(ExitCode::kData, str(keys_.path(), ": ", key, value ? " = " + shown(*value) : "",
+                                " is not a positive whole number"));
     }
     return value->get<int64_t>();
   }
@@ -155,23 +173,68 @@ void Translation::set_gpt2() {
   keys_.require("add_cross_attention", {false}, "false");
   set("model.kind", "gpt");
   set_all(kGpt2Keys);
-  set("model.ffn_width", keys_.find("n_inner") ? keys_.text("n_inner") : str(4 * whole("n_embd")));
+  set("model.ffn_width",
+      keys_.find("n_inner") ? keys_.text("n_inner") : str(4 * positive("n_embd")));
 }
 
-void Translation::set_llama() {
+void Translation::set_llama(const LlamaFamily& family) {
   keys_.require("hidden_act", {"silu", "swish"}, "silu");
-  keys_.require("attention_bias", {false}, "false");
   keys_.require("mlp_bias", {false}, "false");
-  keys_.require("sliding_window", {}, "no window");
   keys_.require("partial_rotary_factor", {1.0}, "1");
-  const int64_t width = whole("hidden_size"), heads = whole("num_attention_heads");
-  if (keys_.find("head_dim") && (heads < 1 || whole("head_dim") * heads != width)) {
-    keys_.refuse("head_dim", str("hidden_size / num_attention_heads = ", width, " / ", heads));
-  }
   set("model.kind", "llama");
   set_all(kLlamaKeys);
-  set("model.kv_heads", keys_.text("num_key_value_heads", str(heads)));
+  const int64_t heads = positive("num_attention_heads");
+  const int64_t kv_heads = keys_.find("num_key_value_heads")      ? positive("num_key_value_heads")
+                           : keys_.is_null("num_key_value_heads") ? heads
+                                                                  : family.kv_heads.value_or(heads);
+  if (heads % kv_heads != 0) {
+    fail(ExitCode::kData, str(keys_.path(), ": num_attention_heads = ", heads,
+                              " is no multiple of num_key_value_heads = ", kv_heads));
+  }
+  set("model.kv_heads", str(kv_heads));
+  if (keys_.find("head_dim")) {
+    set("model.head_width", str(positive("head_dim")));
+  }
+  set("model.qkv_bias", family.has_qkv_bias ? "true" : "false");
+  set("model.sliding_window", str(window(family.windows)));
+  set("model.attention_bias",
+      family.reads_attention_bias ? keys_.text("attention_bias", "false") : "false");
   set_rope();
+}
+
+// The sliding window of all layers; 0: none. In transformers it is 4096 where the key is left out,
+// and layers from max_window_layers on have one, unless layer_types names each.
+int64_t Translation::window(Windows windows) const {
+  if (windows == Windows::kNever) {
+    keys_.require("sliding_window", {}, "no window");
+    return 0;
+  }
+  const Json* types = keys_.find("layer_types");
+  if (types && (!types->is_array() || types->empty() ||
+                std::ranges::count(*types, types->front()) != std::ssize(*types))) {
+    keys_.refuse("layer_types", "one kind of layer in a model");
+  }
+  const Json* used = keys_.find("use_sliding_window");
+  const bool is_used =
+      windows == Windows::kIfUsed ? used && *used == true : !keys_.is_null("sliding_window");
+  if (!is_used || (types && types->front() == "full_attention")) {
+    return 0;
+  }
+  if (types && types->front() != "sliding_attention") {
+    keys_.refuse("layer_types", "full_attention and sliding_attention");
+  }
+  if (windows == Windows::kIfUsed && !types) {
+    const Json* first = keys_.find("max_window_layers");
+    if (!first || !first->is_number_unsigned()) {
+      fail(ExitCode::kConfig,
+           str(keys_.path(), ": use_sliding_window needs max_window_layers, a number"));
+    }
+    if (*first >= positive("num_hidden_layers")) {
+      return 0;
+    }
+    keys_.require("max_window_layers", {0}, "one kind of layer in a model");
+  }
+  return keys_.find("sliding_window") ? positive("sliding_window") : 4096;
 }
 
 // transformers 5 writes rope_parameters; 4 writes rope_theta, and rope_scaling where there is one.
@@ -198,18 +261,33 @@ void Translation::set_rope() {
   }
 }
 
+struct Architecture {
+  const char *name, *model_type;
+  std::optional<LlamaFamily> llama;  // none: GPT-2
+};
+const Architecture kArchitectures[] = {
+    {"GPT2LMHeadModel", "gpt2", {}},
+    {"LlamaForCausalLM", "llama", {{.reads_attention_bias = true}}},
+    {"MistralForCausalLM", "mistral", {{.kv_heads = 8, .windows = Windows::kUnlessNull}}},
+    {"Qwen2ForCausalLM",
+     "qwen2",
+     {{.has_qkv_bias = true, .kv_heads = 32, .windows = Windows::kIfUsed}}}};
+
 // By `architectures`, or by `model_type` in a config.json without one.
-bool is_llama(const Keys& keys) {
+const Architecture& architecture_of(const Keys& keys) {
   const bool is_listed = keys.find("architectures") != nullptr;
   const std::string key = is_listed ? "architectures" : "model_type";
   if (!keys.find(key)) {
     fail(ExitCode::kConfig, keys.path() + ": has neither architectures nor model_type");
   }
-  const Json gpt2 = is_listed ? Json::array({"GPT2LMHeadModel"}) : Json("gpt2");
-  const Json llama = is_listed ? Json::array({"LlamaForCausalLM"}) : Json("llama");
-  keys.require(key, {gpt2, llama},
-               "GPT2LMHeadModel and LlamaForCausalLM; save a GPT2Model or a LlamaModel as one");
-  return *keys.find(key) == llama;
+  std::vector<std::string> known;
+  for (const Architecture& one : kArchitectures) {
+    if (*keys.find(key) == (is_listed ? Json::array({one.name}) : Json(one.model_type))) {
+      return one;
+    }
+    known.emplace_back(one.name);
+  }
+  keys.refuse(key, joined(known) + "; save a LlamaModel as a LlamaForCausalLM");
 }
 
 }  // namespace
@@ -224,9 +302,9 @@ bool is_hugging_face(const std::string& path) {
 std::vector<Assignment> hugging_face_settings(const std::string& folder) {
   const Keys keys = Keys::of(folder + "/config.json");
   Translation translation(keys);
-  const bool llama = is_llama(keys);
+  const Architecture& architecture = architecture_of(keys);
   keys.require("quantization_config", {}, "weights of F32, F16 and BF16");
-  llama ? translation.set_llama() : translation.set_gpt2();
+  architecture.llama ? translation.set_llama(*architecture.llama) : translation.set_gpt2();
   return translation.take();
 }
 

@@ -12,13 +12,13 @@ namespace tandem {
 // True for a folder with a config.json that is no checkpoint of ours.
 bool is_hugging_face(const std::string& path);
 
-// The settings model.* that the folder's config.json decides, for GPT2LMHeadModel and
-// LlamaForCausalLM, as transformers 4 and 5 write them. Each has config.json as its origin. A key
-// that config.json leaves out has the default of transformers.
+// The settings model.* that the folder's config.json decides, for GPT2LMHeadModel,
+// LlamaForCausalLM and Qwen2ForCausalLM, as transformers 4 and 5 write them. Each has config.json
+// as its origin. A key that config.json leaves out has the default of transformers.
 //
 // Error kConfig with key and value for what our models lack: another architecture or activation,
-// biases in Llama, heads of another size than width / heads, a sliding window, quantised weights,
-// other scalings of rotary frequencies. Error kData if the file cannot be read.
+// biases in Llama's feed-forward network, a sliding window, quantised weights, other scalings of
+// rotary frequencies. Error kData if the file cannot be read.
 std::vector<Assignment> hugging_face_settings(const std::string& folder);
 
 // The default settings with those of hugging_face_settings(), and as train.precision the type of

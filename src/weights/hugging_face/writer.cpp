@@ -115,49 +115,78 @@ Json gpt2_config(const TransformerConfig& config) {
           {"layer_norm_epsilon", config.norm_epsilon}};
 }
 
+struct Family {
+  const char *architecture, *model_type;
+};
+
+// The architecture of transformers that has what this model has. Throws Error(kConfig) if none has.
+Family family_of(const TransformerConfig& config) {
+  const bool window = config.sliding_window > 0;
+  if (config.attention_bias) {
+    if (!window) {
+      return {"LlamaForCausalLM", "llama"};
+    }
+    fail(ExitCode::kConfig,
+         "no architecture of transformers has model.attention_bias and model.sliding_window");
+  }
+  if (config.qkv_bias) {
+    return {"Qwen2ForCausalLM", "qwen2"};
+  }
+  return window ? Family{"MistralForCausalLM", "mistral"} : Family{"LlamaForCausalLM", "llama"};
+}
+
 Json llama_config(const TransformerConfig& config) {
-  return {{"architectures", {"LlamaForCausalLM"}},
-          {"model_type", "llama"},
-          {"vocab_size", config.vocab},
-          {"max_position_embeddings", config.context},
-          {"hidden_size", config.width},
-          {"intermediate_size", config.ffn_width},
-          {"num_hidden_layers", config.layers},
-          {"num_attention_heads", config.heads},
-          {"num_key_value_heads", config.kv_heads},
-          {"head_dim", config.width / config.heads},
-          {"hidden_act", "silu"},
-          {"attention_bias", false},
-          {"mlp_bias", false},
-          {"rms_norm_eps", config.norm_epsilon},
-          {"rope_theta", config.rope.theta},
-          {"rope_scaling", rope_scaling(config.rope)}};
+  const Family family = family_of(config);
+  Json json = {{"architectures", {family.architecture}},
+               {"model_type", family.model_type},
+               {"vocab_size", config.vocab},
+               {"max_position_embeddings", config.context},
+               {"hidden_size", config.width},
+               {"intermediate_size", config.ffn_width},
+               {"num_hidden_layers", config.layers},
+               {"num_attention_heads", config.heads},
+               {"num_key_value_heads", config.kv_heads},
+               {"head_dim", config.head_width},
+               {"hidden_act", "silu"},
+               {"attention_bias", config.attention_bias},
+               {"mlp_bias", false},
+               {"rms_norm_eps", config.norm_epsilon},
+               {"rope_theta", config.rope.theta},
+               {"rope_scaling", rope_scaling(config.rope)}};
+  if (config.sliding_window > 0) {
+    json["sliding_window"] = config.sliding_window;
+    json["use_sliding_window"] = true;  // of Qwen
+    json["max_window_layers"] = 0;      // all layers have one
+  }
+  return json;
 }
 
 std::string torch_name_of(DType dtype) {
   return dtype == DType::kF32 ? "float32" : (dtype == DType::kBf16 ? "bfloat16" : "float16");
 }
 
-void write_settings(const TransformerConfig& config, const ExportOptions& options,
-                    const std::string& folder) {
+// What generation_config.json says, and config.json, too.
+Json tokens_around(const ExportOptions& options) {
   const auto token = [](const std::optional<int32_t>& id) {
     return id ? Json(*id) : Json(nullptr);
   };
-  const Json before = token(options.around_text.before), end = token(options.around_text.end);
+  return {{"bos_token_id", token(options.around_text.before)},
+          {"eos_token_id", token(options.around_text.end)}};
+}
+
+Json settings_of(const TransformerConfig& config, const ExportOptions& options) {
   Json json = config.style.is_rotary ? llama_config(config) : gpt2_config(config);
   json["tie_word_embeddings"] = config.tie_embeddings;
-  json["bos_token_id"] = before;
-  json["eos_token_id"] = end;
+  json.update(tokens_around(options));
   json["torch_dtype"] = torch_name_of(options.dtype);
-  replace_file(folder + "/config.json", text_of(json));
-  replace_file(folder + "/generation_config.json",
-               text_of({{"bos_token_id", before}, {"eos_token_id", end}}));
+  return json;
 }
 
 }  // namespace
 
 void write_hugging_face(const TensorSource& weights, Transformer& model, const ForeignNames& names,
                         const ExportOptions& options, const std::string& folder) {
+  const Json settings = settings_of(model.config(), options);
   std::vector<Exported> tensors;
   for (const ForeignTensor& theirs : foreign_tensors(model, names)) {
     Exported tensor{.entry = entry_of(theirs.name, theirs.shape, options.dtype)};
@@ -173,7 +202,8 @@ void write_hugging_face(const TensorSource& weights, Transformer& model, const F
     tensors.push_back(std::move(tensor));
   }
   write_all(weights, tensors, options, folder);
-  write_settings(model.config(), options, folder);
+  replace_file(folder + "/config.json", text_of(settings));
+  replace_file(folder + "/generation_config.json", text_of(tokens_around(options)));
 }
 
 void write_torchvision(const CheckpointReader& checkpoint, const ForeignNames& names,

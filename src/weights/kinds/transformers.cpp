@@ -99,6 +99,13 @@ class Llama final : public TransformerKind {
     bind_sizes(o);
     o.add("model.kv_heads", sizes_.kv_heads, "key and value heads of llama; 0: as many as heads", 0,
           10000);
+    o.add("model.head_width", sizes_.head_width, "size of one head of llama; 0: width / heads", 0,
+          1 << 20);
+    o.add("model.qkv_bias", sizes_.qkv_bias, "biases of llama's queries, keys and values");
+    o.add("model.attention_bias", sizes_.attention_bias,
+          "biases of llama's queries, keys, values and attention projection");
+    o.add("model.sliding_window", sizes_.sliding_window,
+          "keys that a query of llama sees at most, its own included; 0: all", 0, 1 << 24);
     o.add("model.rope_theta", rope_.theta, "base of llama's rotary frequencies", 1, 1e12);
     o.add_choice(
         "model.rope_scaling", scaling_,

@@ -31,9 +31,12 @@ void expect_close(const std::vector<double>& actual, const std::vector<double>& 
 }
 
 TEST(Decoder, StepsEqualTheWholeForwardPass) {
-  for (bool llama : {false, true}) {
+  for (const auto& [llama, window] : {std::pair{false, 0}, {true, 0}, {true, 7}}) {
     for (int64_t prompt : {1, 3}) {
       TransformerConfig config = small(llama);
+      config.sliding_window = window;
+      config.head_width = window > 0 ? 10 : 0;
+      config.attention_bias = window > 0;
       config.context = 100;
       config.positions = 120;
       config.norm_epsilon = 0.1;
