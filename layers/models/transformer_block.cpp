@@ -55,7 +55,11 @@ TransformerBlock::TransformerBlock(const TransformerConfig& config, int64_t inde
       proj_(writer("attn.proj", config.heads_width(), config.has_projection_bias())),
       norm_2_(norm(config.style.norm_2)),
       up_(up()),
-      down_(writer(config.style.down, config.ffn_width, config.style.is_biased)) {}
+      down_(writer(config.style.down, config.ffn_width, config.style.is_biased)) {
+  if (config.qk_norm) {
+    qk_gains_ = qk_gains(config.head_layout());
+  }
+}
 
 Norm TransformerBlock::norm(const char* name) const {
   return {str("blocks.", index_, ".", name), config_.width, config_.norm_epsilon,
@@ -87,6 +91,16 @@ Linear TransformerBlock::qkv(const HeadLayout& heads) const {
                 config_.has_qkv_bias());
 }
 
+// The gains of queries' and of keys' heads, as one parameter.
+Parameter TransformerBlock::qk_gains(const HeadLayout& heads) const {
+  const std::string attention = str("blocks.", index_, ".attn.");
+  return {.name = attention + "qk_norm.gain",
+          .shape = {2 * heads.width},
+          .init = Initializer::constant(1),
+          .pieces = {{attention + "q_norm.gain", Shape{heads.width}},
+                     {attention + "k_norm.gain", Shape{heads.width}}}};
+}
+
 Linear TransformerBlock::up() const {
   const char* name = config_.style.up;
   const int64_t width = config_.ffn_width;
@@ -95,13 +109,20 @@ Linear TransformerBlock::up() const {
                                 : reader(name, {{name, width}}, biased);
 }
 
-Variable TransformerBlock::attend(Context& context, Variable qkv, KeyValueCache* cache) const {
+Variable TransformerBlock::rotated(Context& context, Variable qkv, const HeadLayout& heads,
+                                   int64_t first_position) {
+  return qk_gains_ ? norm_rope(context, qkv, *qk_gains_, config_.norm_epsilon, heads,
+                               first_position, config_.rope)
+                   : rope(context, std::move(qkv), heads, first_position, config_.rope);
+}
+
+Variable TransformerBlock::attend(Context& context, Variable qkv, KeyValueCache* cache) {
   const HeadLayout heads = config_.heads_here();
   const int64_t batch = context.rows.batch, length = context.rows.length;
   const int64_t rows = qkv.shape()[0];
   qkv = with_rows(context, std::move(qkv), batch * length).reshape({batch, length, heads.row()});
   if (config_.style.is_rotary) {
-    qkv = rope(context, std::move(qkv), heads, cache ? cache->length : 0, config_.rope);
+    qkv = rotated(context, std::move(qkv), heads, cache ? cache->length : 0);
   }
   Variable y = cache ? attention_cached(context, qkv, heads, *cache, config_.sliding_window)
                      : attention(context, qkv, heads, config_.sliding_window);
@@ -128,7 +149,13 @@ Flow TransformerBlock::operator()(Context& context, Flow x, KeyValueCache* cache
 }
 
 std::vector<Parameter*> TransformerBlock::parameters() {
-  return parameters_in(norm_1_, qkv_, proj_, norm_2_, up_, down_);
+  std::vector<Parameter*> all = parameters_in(norm_1_, qkv_);
+  if (qk_gains_) {
+    all.push_back(&*qk_gains_);
+  }
+  const std::vector<Parameter*> rest = parameters_in(proj_, norm_2_, up_, down_);
+  all.insert(all.end(), rest.begin(), rest.end());
+  return all;
 }
 
 }  // namespace tandem

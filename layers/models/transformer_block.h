@@ -6,11 +6,13 @@
 // block adds them.
 #pragma once
 
+#include <optional>
+
 #include "layers/attention/attention.h"
 #include "layers/linear/linear.h"
 #include "layers/models/transformer_config.h"
 #include "layers/norm/norm.h"
-#include "layers/rope/rope.h"
+#include "layers/rope/norm_rope.h"
 #include "src/autograd/block.h"
 
 namespace tandem {
@@ -33,13 +35,16 @@ class TransformerBlock {
   Linear writer(const char* name, int64_t in, bool with_bias) const;
   Linear qkv(const HeadLayout& heads) const;
   Linear up() const;
-  Variable attend(Context& context, Variable qkv, KeyValueCache* cache) const;
+  Parameter qk_gains(const HeadLayout& heads) const;
+  Variable rotated(Context& context, Variable qkv, const HeadLayout& heads, int64_t first_position);
+  Variable attend(Context& context, Variable qkv, KeyValueCache* cache);
   Variable feed_forward(Context& context, const Variable& x);
 
   TransformerConfig config_;
   int64_t index_;
   Norm norm_1_;
   Linear qkv_, proj_;
+  std::optional<Parameter> qk_gains_;
   Norm norm_2_;
   Linear up_, down_;  // a gated up_ gives the gate, too
 };

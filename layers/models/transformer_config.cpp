@@ -27,6 +27,9 @@ std::vector<std::string> TransformerConfig::problems() const {
     problems.push_back(str(head_width ? "model.head_width = " : "model.width / model.heads = ",
                            of_head, " must be even: rotary positions turn pairs"));
   }
+  if (qk_norm && !style.is_rotary) {
+    problems.emplace_back("model.qk_norm needs rotary positions");
+  }
   if (kv_heads > 0 && heads % kv_heads != 0) {
     problems.push_back(
         str("model.heads = ", heads, " is not divisible by model.kv_heads = ", kv_heads));

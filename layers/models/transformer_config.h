@@ -41,6 +41,7 @@ struct TransformerConfig {
   // Biases in a style without them: of queries, keys and values; of these and the projection.
   bool qkv_bias = false;
   bool attention_bias = false;
+  bool qk_norm = false;        // heads of queries and keys are normalised before they are rotated
   int64_t sliding_window = 0;  // keys that a query sees at most, its own included; 0: all
   // What this rank has of the heads, of the feed-forward network and of the vocabulary, among the
   // ranks of context.tensor.

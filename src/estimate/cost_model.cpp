@@ -145,8 +145,13 @@ class StepCosts {
     const double log_sum = as_double(rows_ * heads_.heads) * kWide;
     if (config_.style.is_rotary) {
       const double turned = activation((heads_.heads + heads_.kv_heads) * heads_.width);
-      add("RoPE forward", "rope", layers_, 1, 0, 2 * turned, 0);
-      add("RoPE backward", "rope", layers_, 1, 0, 2 * turned, 0);
+      // A norm of heads is part of the pass; backward reads the heads again, and sums for its
+      // gains.
+      const double whole = config_.qk_norm ? activation(heads_.row()) : turned;
+      add(config_.qk_norm ? "norm + RoPE forward" : "RoPE forward", "rope", layers_, 1, 0,
+          2 * whole, 0);
+      add(config_.qk_norm ? "norm + RoPE backward" : "RoPE backward", "rope", layers_,
+          config_.qk_norm ? 3 : 1, 0, (config_.qk_norm ? 3 : 2) * whole, 0);
     }
     if (config_.sliding_window > 0 && config_.sliding_window < config_.context) {
       add("sliding window", "attention", layers_, 1, 0, 0, as_double(rows_) * sizeof(int32_t));
@@ -242,7 +247,8 @@ double transformer_parameters(const TransformerConfig& config) {
                          (config.style.is_biased ? ffn + width : 0);
   const int64_t tables = config.vocab * (config.tie_embeddings ? 1 : 2) +
                          (config.style.is_rotary ? 0 : config.positions);
-  return as_double(config.layers * (matrices + biases + 2 * norm) + norm + tables * width);
+  const int64_t gains = config.qk_norm ? 2 * config.head_layout().width : 0;
+  return as_double(config.layers * (matrices + biases + 2 * norm + gains) + norm + tables * width);
 }
 
 double floor_seconds(const OpCost& op, const Speed& ceilings) {

@@ -198,8 +198,10 @@ TEST(CostModel, CountsTheOperationsThatTheLayersCharge) {
     int64_t head_width = 0;
     bool qkv_bias = false, attention_bias = false;
     int64_t sliding_window = 0;
+    bool qk_norm = false;
   };
-  for (const Case& of : {Case{kGpt2}, {kLlama}, {kLlama, 10, true}, {kLlama, 6, false, true, 5}}) {
+  for (const Case& of :
+       {Case{kGpt2}, {kLlama}, {kLlama, 10, true}, {kLlama, 6, false, true, 5, true}}) {
     const bool llama = of.style.is_rotary;
     for (const bool tied : {false, true}) {
       const TransformerConfig config = resolved({.style = of.style,
@@ -213,6 +215,7 @@ TEST(CostModel, CountsTheOperationsThatTheLayersCharge) {
                                                  .tie_embeddings = tied,
                                                  .qkv_bias = of.qkv_bias,
                                                  .attention_bias = of.attention_bias,
+                                                 .qk_norm = of.qk_norm,
                                                  .sliding_window = of.sliding_window});
       double products = 0, attention = 0;
       for (const OpCost& op : transformer_costs(config, 5, DType::kBf16)) {

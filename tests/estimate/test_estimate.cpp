@@ -28,7 +28,7 @@ Config config_of(const std::string& kind) {
            {"heads", "4"},
            {"kv_heads", llama ? "2" : "0"},
            {"head_width", llama ? "10" : "0"},
-           {"qkv_bias", llama ? "true" : "false"},
+           {"qk_norm", llama ? "true" : "false"},
            {"sliding_window", llama ? "5" : "0"},
            {"width", "32"},
            {"ffn_width", llama ? "48" : "0"},

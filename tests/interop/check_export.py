@@ -36,6 +36,7 @@ CASES = {
     "llama-linear": (None, ["--model.kind", "llama", "--model.rope_scaling", "linear", "--model.rope_factor", "4"]),
     "llama-head-attention-bias": (2, ["--model.kind", "llama", "--model.head_width", "24", "--model.attention_bias", "true"]),
     "qwen2": (None, ["--model.kind", "llama", "--model.qkv_bias", "true"]),
+    "qwen3": (2, ["--model.kind", "llama", "--model.qk_norm", "true", "--model.head_width", "24"]),
     "mistral": (None, ["--model.kind", "llama", "--model.sliding_window", "5", "--model.head_width", "24"]),
 }
 

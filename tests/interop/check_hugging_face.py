@@ -35,7 +35,7 @@ CONTEXT, VOCAB, STEPS, SEED, BATCH = 48, 260, 10, 11, 6  # bytes have 256 tokens
 SIZES = {"gpt": dict(vocab_size=VOCAB, n_positions=CONTEXT, n_embd=48, n_layer=3, n_head=4),
          "llama": dict(vocab_size=VOCAB, max_position_embeddings=CONTEXT, hidden_size=64, intermediate_size=88,
                        num_hidden_layers=3, num_attention_heads=8, num_key_value_heads=2)}
-SIZES["qwen2"] = SIZES["mistral"] = SIZES["llama"]
+SIZES["qwen2"] = SIZES["qwen3"] = SIZES["mistral"] = SIZES["llama"]
 # Of the pairs of a head, one keeps its frequency, one is in between, and two are divided.
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 320}
@@ -49,7 +49,7 @@ ADAMW = {"lr": 0.01, "betas": (0.9, 0.95), "eps": 1e-4, "weight_decay": 0.1}
 
 def make(kind, folder, dtype=torch.float32, rename=None, config=(), shard="5GB", **settings):
     """Saves a random model with numbers large enough to matter. `rename`: a change of each tensor's name."""
-    family = {"gpt": "GPT2", "llama": "Llama", "qwen2": "Qwen2", "mistral": "Mistral"}[kind]
+    family = {"gpt": "GPT2", "llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral"}[kind]
     configuration = getattr(transformers, family + "Config")
     model = getattr(transformers, family + ("LMHeadModel" if kind == "gpt" else "ForCausalLM"))
     torch.manual_seed(3)
@@ -102,11 +102,16 @@ CASES.update({
     "qwen2-tied-head-128-window": dict(kind="qwen2", **WIDE, head_dim=128, tie_word_embeddings=True, use_sliding_window=True,
                                        sliding_window=7, max_window_layers=0),
     "qwen2-unused-window": dict(kind="qwen2", use_sliding_window=True, sliding_window=7, max_window_layers=3),
+    "qwen3": dict(kind="qwen3", head_dim=24),
+    "qwen3-tied-head-80-bias": dict(kind="qwen3", **WIDE, head_dim=80, num_key_value_heads=1, attention_bias=True, tie_word_embeddings=True),
+    "qwen3-default-head-window-bf16": dict(kind="qwen3", **WIDE, num_key_value_heads=4, dtype=torch.bfloat16, use_sliding_window=True,
+                                           sliding_window=5, max_window_layers=0, config={"head_dim": None}),
     "mistral-window": dict(kind="mistral", sliding_window=9),
     "mistral-head-24-window-of-one": dict(kind="mistral", **WIDE, head_dim=24, num_key_value_heads=1, sliding_window=1),
     "mistral-long-window-bf16": dict(kind="mistral", dtype=torch.bfloat16, sliding_window=100),
     "mistral-no-window": dict(kind="mistral", sliding_window=None, num_key_value_heads=1)})
-TRAINED = ["gpt", "llama-llama3-bf16-shards", "llama-tied-theta", "llama-head-24-bias", "qwen2-tied-head-128-window", "mistral-window"]
+TRAINED = ["gpt", "llama-llama3-bf16-shards", "llama-tied-theta", "llama-head-24-bias", "qwen2-tied-head-128-window",
+           "qwen3", "qwen3-tied-head-80-bias", "mistral-window"]
 
 
 class HuggingFace(Workspace):

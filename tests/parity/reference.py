@@ -101,6 +101,18 @@ def rotate(x, rope):
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
+class HeadNorms(nn.Module):
+    """RMSNorm of each head of queries and keys. The gains of queries, then those of keys."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(2 * dim))
+
+    def forward(self, *queries_and_keys):
+        return [x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * gain
+                for x, gain in zip(queries_and_keys, self.gain.chunk(2))]
+
+
 def head_width(config):
     return config.get("head_width") or config["width"] // config["heads"]
 
@@ -112,12 +124,15 @@ class Attention(nn.Module):
         self.sizes = [config["heads"] * self.dim, kv_heads * self.dim, kv_heads * self.dim]
         is_biased = is_biased or config.get("attention_bias", False)
         self.qkv = Linear(width, sum(self.sizes), 0.02, is_biased or config.get("qkv_bias", False))
+        self.qk_norm = HeadNorms(self.dim) if config.get("qk_norm") else None
         self.proj = Linear(self.sizes[0], width, 0.02 / math.sqrt(2 * config["layers"]), is_biased)
 
     def forward(self, x, rope=None, seen=None):
         batch, length, _ = x.shape
         parts = self.qkv(x).split(self.sizes, dim=-1)
         q, k, v = (p.view(batch, length, -1, self.dim).transpose(1, 2) for p in parts)
+        if self.qk_norm:
+            q, k = self.qk_norm(q, k)
         if rope:
             q, k = rotate(q, rope), rotate(k, rope)
         y = causal_attention(q, k, v, seen)

@@ -35,6 +35,7 @@ std::unique_ptr<Model> make_model(const Json& model, const Cut& cut) {
     config.kv_heads = model.value("kv_heads", 0);
     config.head_width = model.value("head_width", 0);
     config.sliding_window = model.value("sliding_window", 0);
+    config.qk_norm = model.value("qk_norm", false);
     config.qkv_bias = model.value("qkv_bias", false);
     config.attention_bias = model.value("attention_bias", false);
     config.width = model["width"];

@@ -85,6 +85,8 @@ CASES = {
     "llama_wide_heads_qkv_bias_adamw": ({**LLAMA, "head_width": 24, "qkv_bias": True}, 3, 21, adamw()),
     "llama_narrow_heads_attention_bias_adamw_2_ranks": ({**LLAMA, "head_width": 6, "attention_bias": True}, 4, 21, adamw(), 2),
     "llama_window_adamw": ({**LLAMA, "sliding_window": 5}, 3, 21, adamw()),
+    "llama_qk_norm_adamw": ({**LLAMA, "qk_norm": True, "head_width": 24}, 3, 21, adamw()),
+    "llama_qk_norm_adamw_2_ranks": ({**LLAMA, "qk_norm": True}, 4, 21, adamw(), 2),
     # Ranks cut the model, whose 65 tokens they cannot divide.
     "gpt_adamw_clip_2_ranks": (GPT, 4, 21, adamw(clip_norm=0.5), 2),
     "llama_adamw_2_ranks": (LLAMA, 4, 21, adamw(), 2),

@@ -141,6 +141,7 @@ ROWS = {
                          Row(0, 7, ends=(CONFIG, "model.head_width = 7 must be even: rotary positions turn pairs"), given=LLAMA)],
     "model.qkv_bias": [Row("false", "true", gives(biases, set(), {"q", "k", "v"}), given=LLAMA)],
     "model.attention_bias": [Row("false", "true", gives(biases, set(), {"q", "k", "v", "proj"}), given=LLAMA)],
+    "model.qk_norm": [Row("false", "true", gives(lambda run: "blocks.0.attn.q_norm.gain" in names(run), False, True), differs(losses), given=LLAMA)],
     "model.sliding_window": [Row(0, 3, differs(losses), same(weights), given=LLAMA), Row(0, CONTEXT, same(losses, weights), given=LLAMA)],
     "model.rope_theta": [Row(10000, 100, differs(losses), same(weights), given=LLAMA)],
     "model.rope_scaling": [Row(*pair, differs(losses), same(weights), given=LLAMA) for pair in [("none", "linear"), ("linear", "llama3")]],

@@ -66,6 +66,10 @@ TEST_F(HuggingFaceSettings, HeadsAndBiasesOfTheFamily) {
   expect("0", "true", "false");
   write_config(family("MistralForCausalLM", R"(, "head_dim": 4)"));
   expect("4", "false", "false");
+  write_config(family("Qwen3ForCausalLM", R"(, "attention_bias": true)"));
+  expect("128", "false", "true");
+  const Settings normed{{"qk_norm", "true"}};
+  EXPECT_EQ(settings(normed), normed);
 }
 
 TEST_F(HuggingFaceSettings, WindowsOfTheFamily) {
@@ -122,6 +126,15 @@ TEST_F(HuggingFaceSettings, PublishedModels) {
     "torch_dtype": "bfloat16", "use_cache": true, "use_mrope": false, "use_sliding_window": false,
     "vocab_size": 151936})");
   EXPECT_EQ(parameters(), 494'032'768);
+  write("config.json", R"({"architectures": ["Qwen3ForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 1024, "initializer_range": 0.02,
+    "intermediate_size": 3072, "max_position_embeddings": 40960, "max_window_layers": 28,
+    "model_type": "qwen3", "num_attention_heads": 16, "num_hidden_layers": 28,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000,
+    "sliding_window": null, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+    "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})");
+  EXPECT_EQ(parameters(), 596'049'920);
   write("config.json", R"({"architectures": ["MistralForCausalLM"], "bos_token_id": 1,
     "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
     "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "mistral",

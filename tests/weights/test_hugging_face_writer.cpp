@@ -224,6 +224,7 @@ TEST_F(HuggingFaceWriter, FamiliesOfLlama) {
     int64_t head_width;
     bool qkv_bias, attention_bias;
     int64_t sliding_window;
+    bool qk_norm = false;
   };
   const auto write = [&](const Case& of) {
     Transformer model(resolved({.style = kLlama,
@@ -236,6 +237,7 @@ TEST_F(HuggingFaceWriter, FamiliesOfLlama) {
                                 .width = 8,
                                 .qkv_bias = of.qkv_bias,
                                 .attention_bias = of.attention_bias,
+                                .qk_norm = of.qk_norm,
                                 .sliding_window = of.sliding_window}));
     write_hugging_face(CheckpointReader(save_of(model)), model, names_of("llama"), {}, folder_);
   };
@@ -244,7 +246,9 @@ TEST_F(HuggingFaceWriter, FamiliesOfLlama) {
                          {"LlamaForCausalLM", 2, true, true, 0},
                          {"Qwen2ForCausalLM", 4, true, false, 0},
                          {"Qwen2ForCausalLM", 2, true, false, 5},
-                         {"MistralForCausalLM", 6, false, false, 5}}) {
+                         {"MistralForCausalLM", 6, false, false, 5},
+                         {"Qwen3ForCausalLM", 6, false, false, 0, true},
+                         {"Qwen3ForCausalLM", 2, false, true, 5, true}}) {
     SCOPED_TRACE(of.architecture);
     write(of);
     EXPECT_EQ(json("config.json").at("architectures"), Json::array({of.architecture}));
@@ -253,6 +257,7 @@ TEST_F(HuggingFaceWriter, FamiliesOfLlama) {
     EXPECT_EQ(read.sliding_window, of.sliding_window);
     EXPECT_EQ(read.has_qkv_bias(), of.qkv_bias || of.attention_bias);
     EXPECT_EQ(read.attention_bias, of.attention_bias);
+    EXPECT_EQ(read.qk_norm, of.qk_norm);
     const std::string attention = "model.layers.1.self_attn.";
     EXPECT_EQ(theirs(attention + "q_proj.weight", {4 * of.head_width, 8}),
               all("param/blocks.1.attn.q.weight"));
@@ -260,17 +265,28 @@ TEST_F(HuggingFaceWriter, FamiliesOfLlama) {
               all("param/blocks.1.attn.proj.weight"));
     EXPECT_EQ(names().count(attention + "q_proj.bias"), read.has_qkv_bias());
     EXPECT_EQ(names().count(attention + "o_proj.bias"), of.attention_bias);
+    EXPECT_EQ(names().count(attention + "k_norm.weight"), of.qk_norm);
+    if (of.qk_norm) {
+      EXPECT_EQ(theirs(attention + "q_norm.weight", {of.head_width}),
+                all("param/blocks.1.attn.q_norm.gain"));
+      EXPECT_EQ(theirs(attention + "k_norm.weight", {of.head_width}),
+                all("param/blocks.1.attn.k_norm.gain"));
+    }
     if (read.has_qkv_bias()) {
       EXPECT_EQ(theirs(attention + "v_proj.bias", {2 * of.head_width}),
                 all("param/blocks.1.attn.v.bias"));
     }
   }
-  try {
-    write({"none", 2, false, true, 5});
-    ADD_FAILURE() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kConfig);
-    expect_mentions(error.what(), {"model.attention_bias and model.sliding_window"});
+  for (const auto& [of, words] :
+       {std::pair{Case{"", 2, false, true, 5}, "model.attention_bias and model.sliding_window"},
+        {Case{"", 2, true, false, 0, true}, "model.qk_norm and model.qkv_bias"}}) {
+    try {
+      write(of);
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kConfig);
+      expect_mentions(error.what(), {words});
+    }
   }
 }
 

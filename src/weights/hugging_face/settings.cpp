@@ -130,7 +130,9 @@ enum class Windows : uint8_t { kNever, kIfUsed, kUnlessNull };
 struct LlamaFamily {
   bool has_qkv_bias = false;
   bool reads_attention_bias = false;  // whether the key decides
-  std::optional<int64_t> kv_heads{};  // where the key is left out; none: as many as heads
+  bool has_qk_norm = false;
+  std::optional<int64_t> kv_heads{};    // where the key is left out; none: as many as heads
+  std::optional<int64_t> head_width{};  // where head_dim is left out; none: width / heads
   Windows windows = Windows::kNever;
 };
 
@@ -194,8 +196,11 @@ void Translation::set_llama(const LlamaFamily& family) {
   set("model.kv_heads", str(kv_heads));
   if (keys_.find("head_dim")) {
     set("model.head_width", str(positive("head_dim")));
+  } else if (family.head_width && !keys_.is_null("head_dim")) {
+    set("model.head_width", str(*family.head_width));
   }
   set("model.qkv_bias", family.has_qkv_bias ? "true" : "false");
+  set("model.qk_norm", family.has_qk_norm ? "true" : "false");
   set("model.sliding_window", str(window(family.windows)));
   set("model.attention_bias",
       family.reads_attention_bias ? keys_.text("attention_bias", "false") : "false");
@@ -271,7 +276,14 @@ const Architecture kArchitectures[] = {
     {"MistralForCausalLM", "mistral", {{.kv_heads = 8, .windows = Windows::kUnlessNull}}},
     {"Qwen2ForCausalLM",
      "qwen2",
-     {{.has_qkv_bias = true, .kv_heads = 32, .windows = Windows::kIfUsed}}}};
+     {{.has_qkv_bias = true, .kv_heads = 32, .windows = Windows::kIfUsed}}},
+    {"Qwen3ForCausalLM",
+     "qwen3",
+     {{.reads_attention_bias = true,
+       .has_qk_norm = true,
+       .kv_heads = 32,
+       .head_width = 128,
+       .windows = Windows::kIfUsed}}}};
 
 // By `architectures`, or by `model_type` in a config.json without one.
 const Architecture& architecture_of(const Keys& keys) {

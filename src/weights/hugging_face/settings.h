@@ -13,8 +13,9 @@ namespace tandem {
 bool is_hugging_face(const std::string& path);
 
 // The settings model.* that the folder's config.json decides, for GPT2LMHeadModel,
-// LlamaForCausalLM and Qwen2ForCausalLM, as transformers 4 and 5 write them. Each has config.json
-// as its origin. A key that config.json leaves out has the default of transformers.
+// LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM, as transformers 4
+// and 5 write them. Each has config.json as its origin. A key that config.json leaves out has the
+// default of transformers.
 //
 // Error kConfig with key and value for what our models lack: another architecture or activation,
 // biases in Llama's feed-forward network, a sliding window, quantised weights, other scalings of

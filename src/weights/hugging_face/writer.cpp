@@ -121,18 +121,23 @@ struct Family {
 
 // The architecture of transformers that has what this model has. Throws Error(kConfig) if none has.
 Family family_of(const TransformerConfig& config) {
-  const bool window = config.sliding_window > 0;
-  if (config.attention_bias) {
-    if (!window) {
-      return {"LlamaForCausalLM", "llama"};
-    }
-    fail(ExitCode::kConfig,
-         "no architecture of transformers has model.attention_bias and model.sliding_window");
+  const bool three_biases = config.qkv_bias && !config.attention_bias;
+  if (config.qk_norm && !three_biases) {
+    return {"Qwen3ForCausalLM", "qwen3"};
   }
-  if (config.qkv_bias) {
+  if (!config.qk_norm && three_biases) {
     return {"Qwen2ForCausalLM", "qwen2"};
   }
-  return window ? Family{"MistralForCausalLM", "mistral"} : Family{"LlamaForCausalLM", "llama"};
+  if (!config.qk_norm && config.sliding_window == 0) {
+    return {"LlamaForCausalLM", "llama"};
+  }
+  if (!config.qk_norm && !config.attention_bias) {
+    return {"MistralForCausalLM", "mistral"};
+  }
+  fail(ExitCode::kConfig,
+       str("no architecture of transformers has ",
+           config.qk_norm ? "model.qk_norm and model.qkv_bias without model.attention_bias"
+                          : "model.attention_bias and model.sliding_window without model.qk_norm"));
 }
 
 Json llama_config(const TransformerConfig& config) {

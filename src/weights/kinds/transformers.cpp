@@ -74,6 +74,8 @@ const ForeignNames kLlamaForCausalLm{.words = {{"wte", "model.embed_tokens.weigh
                                                {"attn.q.", "self_attn.q_proj."},
                                                {"attn.k.", "self_attn.k_proj."},
                                                {"attn.v.", "self_attn.v_proj."},
+                                               {"attn.q_norm.", "self_attn.q_norm."},
+                                               {"attn.k_norm.", "self_attn.k_norm."},
                                                {"attn.proj.", "self_attn.o_proj."},
                                                {"mlp.gate.", "mlp.gate_proj."},
                                                {"mlp.up.", "mlp.up_proj."},
@@ -104,6 +106,8 @@ class Llama final : public TransformerKind {
     o.add("model.qkv_bias", sizes_.qkv_bias, "biases of llama's queries, keys and values");
     o.add("model.attention_bias", sizes_.attention_bias,
           "biases of llama's queries, keys, values and attention projection");
+    o.add("model.qk_norm", sizes_.qk_norm,
+          "norms of llama's heads of queries and keys before they are rotated");
     o.add("model.sliding_window", sizes_.sliding_window,
           "keys that a query of llama sees at most, its own included; 0: all", 0, 1 << 24);
     o.add("model.rope_theta", rope_.theta, "base of llama's rotary frequencies", 1, 1e12);

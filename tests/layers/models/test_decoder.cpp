@@ -36,7 +36,7 @@ TEST(Decoder, StepsEqualTheWholeForwardPass) {
       TransformerConfig config = small(llama);
       config.sliding_window = window;
       config.head_width = window > 0 ? 10 : 0;
-      config.attention_bias = window > 0;
+      config.attention_bias = config.qk_norm = window > 0;
       config.context = 100;
       config.positions = 120;
       config.norm_epsilon = 0.1;
