@@ -9,7 +9,7 @@ set -euo pipefail
 
 packages=(build-essential cmake ninja-build ccache
   openmpi-bin libopenmpi-dev libhdf5-dev libboost-program-options-dev
-  nlohmann-json3-dev libxxhash-dev zlib1g-dev libarchive-dev libjpeg-dev libpng-dev libpcre2-dev
+  nlohmann-json3-dev libxxhash-dev zlib1g-dev libarchive-dev libjpeg-dev libpng-dev libpcre2-dev libicu-dev
   libgmock-dev libgtest-dev)
 wanted=()
 case $* in

@@ -96,12 +96,12 @@ std::unique_ptr<Tokenizer> make_bytes_tokenizer();
 std::unique_ptr<Tokenizer> load_gpt2_tokenizer(const std::string& folder);
 
 // Reads `tokenizer.json` as Hugging Face's library `tokenizers` writes it, and gives its ids. It
-// must be the single characters that `tandem export` writes, or byte-level BPE: the pre-tokenizers
-// ByteLevel, Split, Digits and sequences of them, and the post-processors ByteLevel and
-// TemplateProcessing. Special tokens are never found in text; other added tokens are, before it is
-// cut into words. The end of text is `eos_token` of `tokenizer_config.json`, else the first
-// `eos_token_id` of `generation_config.json`, else there is none. Throws kData naming the file and
-// what is wrong or not supported.
+// must be the single characters that `tandem export` writes, or byte-level BPE: the normalizer NFC
+// or none, the pre-tokenizers ByteLevel, Split, Digits and sequences of them, and the
+// post-processors ByteLevel and TemplateProcessing. Special tokens are never found in text; other
+// added tokens are, before it is cut into words. The end of text is `eos_token` of
+// `tokenizer_config.json`, else the first `eos_token_id` of `generation_config.json`, else there is
+// none. Throws kData naming the file and what is wrong or not supported.
 std::unique_ptr<Tokenizer> load_hugging_face_tokenizer(const std::string& folder);
 
 // Reads a tokenizer that save() wrote.

@@ -7,7 +7,7 @@ import json
 import random
 import sys
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors, trainers
 from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
@@ -15,6 +15,7 @@ LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
 GPT4O = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
          r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
          r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 SPECIAL = ["<|endoftext|>", "<|begin_of_text|>"]
 # First and last letters of alphabets whose characters Unicode has had for long.
 ALPHABETS = [(0x61, 0x7A), (0x41, 0x5A), (0xC0, 0x17F), (0x391, 0x3C9), (0x410, 0x44F), (0x5D0, 0x5EA), (0x620, 0x64A),
@@ -76,6 +77,18 @@ def llama3_like(texts, size, pattern=LLAMA3):
     return tokenizer
 
 
+def qwen_like(texts, size):
+    """Text is normalised first, but not where an added token stands that is looked for before."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = split(QWEN)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
+        vocab_size=size, special_tokens=SPECIAL[:1], initial_alphabet=sorted(ByteLevel.alphabet()), show_progress=False))
+    tokenizer.add_tokens([AddedToken("e\u0301t", normalized=False), AddedToken("n\u0303", normalized=True)])
+    return tokenizer
+
+
 def with_added_tokens(texts, size):
     """Added tokens that text may become, an EOS, digits one by one, and a space before every text."""
     tokenizer = trained(Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=True)]), texts, size)
@@ -107,6 +120,7 @@ def all_tokenizers(texts, size):
     yield "GPT-2", gpt2_like(texts, size)
     yield "Llama 3", llama3_like(texts, size)
     yield "GPT-4o", llama3_like(texts, size, GPT4O)
+    yield "Qwen", qwen_like(texts, size)
     yield "added tokens", with_added_tokens(texts, size)
     yield from behaviours(texts, size)
 

@@ -24,6 +24,7 @@ LLAMA = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "num_att
                              "high_freq_factor": 4.0, "original_max_position_embeddings": 16}}
 QWEN2 = {**{key: value for key, value in LLAMA.items() if key != "rope_parameters"}, "architectures": ["Qwen2ForCausalLM"], "head_dim": 6,
          "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0}
+QWEN3 = {**QWEN2, "architectures": ["Qwen3ForCausalLM"], "use_sliding_window": False}
 TRAIN = ["--train.global_batch", "6", "--train.steps", "1", "--run.device", "cpu", "--run.threads", "1",
          "--log.progress", "none", "--run.watch_spot", "off"]
 
@@ -45,8 +46,10 @@ def shapes_of(config):
                             "self_attn.o_proj": [WIDTH, heads], "mlp.gate_proj": [FFN, WIDTH], "mlp.up_proj": [FFN, WIDTH],
                             "mlp.down_proj": [WIDTH, FFN]}.items():
             shapes[f"model.layers.{i}.{name}.weight"] = sizes
-            if config is QWEN2 and name[-6:] in ["q_proj", "k_proj", "v_proj"]:
+            if config["architectures"] == ["Qwen2ForCausalLM"] and name[-6:] in ["q_proj", "k_proj", "v_proj"]:
                 shapes[f"model.layers.{i}.{name}.bias"] = sizes[:1]
+        if config["architectures"] == ["Qwen3ForCausalLM"]:
+            shapes.update({f"model.layers.{i}.self_attn.{which}_norm.weight": [config["head_dim"]] for which in "qk"})
     return shapes
 
 
@@ -73,7 +76,7 @@ class HuggingFace(Workspace):
         super().setUpClass()
         cls.bytes = cls.path("bytes.h5")
         cls.check(run("prepare", "text", "--input", cls.text_file, "--output", cls.bytes, "--tokenizer", "bytes"))
-        for name, config in [("gpt2", GPT2), ("llama", LLAMA), ("qwen2", QWEN2)]:
+        for name, config in [("gpt2", GPT2), ("llama", LLAMA), ("qwen2", QWEN2), ("qwen3", QWEN3)]:
             cls.make(name, config)
 
     @classmethod
@@ -93,7 +96,7 @@ class HuggingFace(Workspace):
 
     def test_each_rank_takes_its_part(self):
         """A step without learning leaves the weights as they came, on any number of ranks, in every stage."""
-        for model in ["gpt2", "llama", "qwen2"]:
+        for model in ["gpt2", "llama", "qwen2", "qwen3"]:
             want = tensors_in(self.path(model))
             self.assertGreater(len(want), 10)
             for ranks, zero in [(1, 0), (3, 1), (3, 3)]:

@@ -17,7 +17,7 @@ import tarfile
 
 import tandem_program
 from tandem_program import MPI_ENV, Workspace, letters_of_bytes, words
-from test_hugging_face import LLAMA, shapes_of, write_safetensors
+from test_hugging_face import LLAMA, QWEN3, shapes_of, write_safetensors
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 RECIPES = os.path.join(ROOT, "configs", "recipes.md")
@@ -114,11 +114,12 @@ class Recipes(Workspace):
         for name, content in files.items():
             write(cls.path("internet/" + name), content)
         with open(GOLDEN, encoding="ascii") as file:
-            tokenizer = next(case["tokenizer"] for case in json.load(file)["cases"] if case["name"] == "Llama 3")
-        llama = dict(LLAMA, vocab_size=len(tokenizer["model"]["vocab"]) + len(tokenizer["added_tokens"]))
-        for name, content in [("config.json", llama), ("tokenizer.json", tokenizer), ("generation_config.json", {})]:
-            write(cls.path("internet/Llama-3.2-1B/" + name), json.dumps(content))
-        write_safetensors(cls.path("internet/Llama-3.2-1B/model.safetensors"), shapes_of(llama), None)
+            tokenizers = {case["name"]: case["tokenizer"] for case in json.load(file)["cases"]}
+        for model, config, tokenizer in [("Llama-3.2-1B", LLAMA, tokenizers["Llama 3"]), ("Qwen3-0.6B-Base", QWEN3, tokenizers["Qwen"])]:
+            config = dict(config, vocab_size=len(tokenizer["model"]["vocab"]) + len(tokenizer["added_tokens"]))
+            for name, content in [("config.json", config), ("tokenizer.json", tokenizer), ("generation_config.json", {})]:
+                write(cls.path(f"internet/{model}/{name}"), json.dumps(content))
+            write_safetensors(cls.path(f"internet/{model}/model.safetensors"), shapes_of(config), None)
         write(cls.path("data/book.txt"), words(2000))
 
     def follow(self, title):
@@ -139,6 +140,13 @@ class Recipes(Workspace):
     def test_llama(self):
         self.follow("A Llama, tuned on your own text")
         self.assertTrue(os.path.exists(self.path("llama-book/model.safetensors")))
+
+    def test_qwen3(self):
+        self.follow("A Qwen3, tuned on your own text")
+        with open(self.path("qwen-book/config.json")) as file:
+            self.assertEqual(json.load(file)["architectures"], ["Qwen3ForCausalLM"])
+        with open(self.path("qwen-book/tokenizer.json")) as file:
+            self.assertEqual(json.load(file)["normalizer"], {"type": "NFC"})
 
     def test_cifar(self):
         self.assertIn("accuracy", self.follow("CIFAR-10"))

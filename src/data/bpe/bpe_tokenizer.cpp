@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/core/error.h"
+#include "src/data/bpe/normalizer.h"
 #include "src/data/utf8.h"
 
 namespace tandem {
@@ -20,7 +21,10 @@ AddedTokenFinder::AddedTokenFinder(const BpeModel& model, bool normalized) {
   bool any = false;
   for (const AddedToken& token : model.added) {
     if (token.normalized == normalized) {
-      const std::string& content = model.pieces[static_cast<size_t>(token.id)];
+      std::string content = model.pieces[static_cast<size_t>(token.id)], storage;
+      if (normalized && model.normalizes) {
+        content = std::string(in_normal_form_c(content, &storage));
+      }
       tokens_.emplace(content, Found{token.id, token.special});
       contents.push_back(content);
       any = any || !token.special;
@@ -99,11 +103,13 @@ void BpeTokenizer::append_tokens(std::string_view text, std::vector<int32_t>* to
     drain_if_full(*tokens, drain);
   };
   const auto use_token = [&](int32_t id) { tokens->push_back(id); };
+  std::string storage;
   added_[0].for_each_part(
       text,
       [&](std::string_view part) {
         added_[1].for_each_part(
-            part, [&](std::string_view rest) { pre_tokenizer_.for_each_word(rest, use_word); },
+            model_.normalizes ? in_normal_form_c(part, &storage) : part,
+            [&](std::string_view rest) { pre_tokenizer_.for_each_word(rest, use_word); },
             use_token);
       },
       use_token);

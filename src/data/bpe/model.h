@@ -32,6 +32,7 @@ struct BpeModel {
   std::vector<BpeMerge> merges;     // by rank
   std::vector<AddedToken> added;    // in the order of the file
   bool ignore_merges = false;       // a word that is a token becomes it, whatever its merges
+  bool normalizes = false;          // text has Unicode's normal form C before it is cut into words
   std::string pre_tokenizer{kGpt2PreTokenizer};  // JSON
   std::string post_processor = "null";           // JSON
   std::vector<int32_t> before, after;  // what `post_processor` puts around a text (BOS, EOS)

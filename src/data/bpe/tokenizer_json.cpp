@@ -11,6 +11,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;  // fields are written in their usual order
 
+const nlohmann::json kNfc = {{"type", "NFC"}};  // the normalizer that is known
+
 // One reading of a file.
 class Reader {
  public:
@@ -22,6 +24,7 @@ class Reader {
     read_vocabulary();
     const auto ids = ordinary_tokens(model_, place_);
     read_merges(ids);
+    model_.normalizes = !field_or_null(file_, "normalizer").is_null();
     model_.ignore_merges = bool_field(json_, "ignore_merges", false, place_);
     model_.pre_tokenizer = field_or_null(file_, "pre_tokenizer").dump();
     model_.post_processor = field_or_null(file_, "post_processor").dump();
@@ -38,7 +41,7 @@ class Reader {
   void check_components() const {
     for (const char* name : {"truncation", "padding", "normalizer"}) {
       const nlohmann::json& component = field_or_null(file_, name);
-      if (!component.is_null()) {
+      if (!component.is_null() && !(name == std::string_view("normalizer") && component == kNfc)) {
         const nlohmann::json& type = field_or_null(component, "type");
         refuse(str(name, type.is_string() ? " " + type.get<std::string>() : ""));
       }
@@ -250,7 +253,7 @@ std::string tokenizer_json(const BpeModel& model) {
               {"truncation", nullptr},
               {"padding", nullptr},
               {"added_tokens", std::move(added)},
-              {"normalizer", nullptr},
+              {"normalizer", model.normalizes ? Json(kNfc) : Json(nullptr)},
               {"pre_tokenizer", component(model.pre_tokenizer)},
               {"post_processor", component(model.post_processor)},
               {"decoder", component(kGpt2PreTokenizer)},

@@ -1,0 +1,45 @@
+#include <gtest/gtest.h>
+
+#include "src/data/bpe/normalizer.h"
+
+namespace tandem::testing {
+namespace {
+
+std::string normal(std::string_view text) {
+  std::string storage;
+  return std::string(in_normal_form_c(text, &storage));
+}
+
+TEST(Normalizer, ComposesWhatComposes) {
+  EXPECT_EQ(normal("e\u0301t\u00e9 n\u0303\u0323"), "\u00e9t\u00e9 \u1e47\u0303");
+  EXPECT_EQ(normal("\u1100\u1161\u11a8"), "\uac01");
+  EXPECT_EQ(normal("\u212b"), "\u00c5");
+  EXPECT_EQ(normal("\ufb01"), "\ufb01");  // a ligature is kept
+  EXPECT_EQ(normal(""), "");
+}
+
+TEST(Normalizer, WhatIsNormalIsNotCopied) {
+  const std::string_view text = "caf\u00e9, \u4e2d\u6587";
+  std::string storage;
+  EXPECT_EQ(in_normal_form_c(text, &storage).data(), text.data());
+  EXPECT_TRUE(storage.empty());
+}
+
+// Long texts are normalised in blocks; an accent that follows its letter there belongs to it.
+TEST(Normalizer, LongTexts) {
+  constexpr size_t kBlock = 1 << 20;
+  for (const size_t before : {kBlock - 2, kBlock - 1, kBlock, kBlock + 1}) {
+    const std::string letters(before, 'x');
+    EXPECT_TRUE(normal(letters + "e\u0301 o\u0308" + letters + "o\u0308") ==
+                letters + "\u00e9 \u00f6" + letters + "\u00f6")
+        << before;
+  }
+  std::string accents = "a";  // and then no ASCII: one block
+  for (size_t i = 0; i < kBlock; ++i) {
+    accents += "\u00e9";
+  }
+  EXPECT_TRUE(normal(accents + "e\u0301") == accents + "\u00e9");
+}
+
+}  // namespace
+}  // namespace tandem::testing
