@@ -66,6 +66,8 @@ TEST_F(HuggingFaceSettings, HeadsAndBiasesOfTheFamily) {
   expect("0", "true", "false");
   write_config(family("MistralForCausalLM", R"(, "head_dim": 4)"));
   expect("4", "false", "false");
+  write_config(family("MistralForCausalLM", R"(, "head_dim": 2)"));
+  expect("0", "false", "false");  // the default, of runs that began before there was the setting
   write_config(family("Qwen3ForCausalLM", R"(, "attention_bias": true)"));
   expect("128", "false", "true");
   const Settings normed{{"qk_norm", "true"}};

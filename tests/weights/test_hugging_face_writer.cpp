@@ -253,7 +253,7 @@ TEST_F(HuggingFaceWriter, FamiliesOfLlama) {
     write(of);
     EXPECT_EQ(json("config.json").at("architectures"), Json::array({of.architecture}));
     const TransformerConfig read = *hugging_face_config(folder_).model->transformer();
-    EXPECT_EQ(read.head_width, of.head_width);
+    EXPECT_EQ(read.head_layout().width, of.head_width);
     EXPECT_EQ(read.sliding_window, of.sliding_window);
     EXPECT_EQ(read.has_qkv_bias(), of.qkv_bias || of.attention_bias);
     EXPECT_EQ(read.attention_bias, of.attention_bias);

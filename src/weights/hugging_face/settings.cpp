@@ -194,11 +194,9 @@ void Translation::set_llama(const LlamaFamily& family) {
                               " is no multiple of num_key_value_heads = ", kv_heads));
   }
   set("model.kv_heads", str(kv_heads));
-  if (keys_.find("head_dim")) {
-    set("model.head_width", str(positive("head_dim")));
-  } else if (family.head_width && !keys_.is_null("head_dim")) {
-    set("model.head_width", str(*family.head_width));
-  }
+  int64_t head_width = keys_.is_null("head_dim") ? 0 : family.head_width.value_or(0);
+  head_width = keys_.find("head_dim") ? positive("head_dim") : head_width;
+  set("model.head_width", str(head_width * heads == positive("hidden_size") ? 0 : head_width));
   set("model.qkv_bias", family.has_qkv_bias ? "true" : "false");
   set("model.qk_norm", family.has_qk_norm ? "true" : "false");
   set("model.sliding_window", str(window(family.windows)));

@@ -18,8 +18,9 @@ bool is_hugging_face(const std::string& path);
 // default of transformers.
 //
 // Error kConfig with key and value for what our models lack: another architecture or activation,
-// biases in Llama's feed-forward network, a sliding window, quantised weights, other scalings of
-// rotary frequencies. Error kData if the file cannot be read.
+// biases in a gated feed-forward network, layers of different kinds, quantised weights, other
+// scalings of rotary frequencies. Error kData if the file cannot be read, and for sizes that are
+// not positive or do not fit together.
 std::vector<Assignment> hugging_face_settings(const std::string& folder);
 
 // The default settings with those of hugging_face_settings(), and as train.precision the type of
