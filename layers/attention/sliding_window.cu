@@ -1,5 +1,6 @@
 // Sliding windows on a GPU.
 #include "layers/attention/attention.h"
+#include "src/device/global.h"
 #include "src/kernels/launch.cuh"
 
 namespace tandem::kernels {

@@ -3,6 +3,7 @@
 
 #include "layers/rope/norm_rope.h"
 #include "layers/rope/rope_angles.cuh"
+#include "src/device/global.h"
 #include "src/kernels/block.cuh"
 
 namespace tandem::kernels {
