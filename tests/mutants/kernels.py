@@ -122,7 +122,7 @@ MUTANTS = [
            "const int64_t head = b * sizes.kv_heads + column / width;", "const int64_t head = column / width;",
            ["layers.attention Attention.CachedEqualsWhole"]),
     Mutant("attention from a cache: all sequences read the keys of the first", "layers/attention/attention_cache.cu",
-           "(b * sizes.kv_heads + h / sizes.group())", "(h / sizes.group())",
+           "b * sizes.kv_heads + h / sizes.group();", "h / sizes.group();",
            ["layers.attention Attention.CachedEqualsWhole"]),
     Mutant("attention from a cache: totals of threads are added in different bases", "layers/attention/attention_cache.cu",
            "total += factor * partial.total[d];", "total += partial.total[d];",
