@@ -3,8 +3,8 @@
 
 #include "layers/rope/norm_rope.h"
 #include "layers/rope/rope_angles.cuh"
-#include "src/device/global.h"
 #include "src/kernels/block.cuh"
+#include "src/kernels/pack.cuh"
 
 namespace tandem::kernels {
 
