@@ -25,7 +25,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kContext = 5, kVocab = 11, kClasses = 5, kImage = 6 * 6 * 3;
 
-bool reads_text(const Plan& plan) { return plan.model == "gpt" || plan.model == "llama"; }
+bool reads_text(const Plan& plan) { return plan.model != "resnet" && plan.model != "mlp"; }
 
 int64_t classes_of(const Plan& plan) {
   return plan.classes > 0 ? plan.classes : reads_text(plan) ? kVocab : kClasses;
@@ -44,17 +44,21 @@ std::unique_ptr<Model> new_model(const Plan& plan) {
                                            .width = 12,
                                            .classes = classes});
   }
-  const bool llama = plan.model == "llama";
+  const bool qwen = plan.model == "qwen", llama = qwen || plan.model == "llama";
   return std::make_unique<Transformer>(TransformerConfig{.style = llama ? kLlama : kGpt2,
                                                          .vocab = classes,
                                                          .context = kContext,
                                                          .layers = plan.layers,
                                                          .heads = 2,
                                                          .kv_heads = llama ? 1 : 0,
-                                                         .width = 2 * plan.head_width,
+                                                         .head_width = plan.head_width,
+                                                         .width = (qwen ? 1 : 2) * plan.head_width,
                                                          .ffn_width = 24,
                                                          .dropout = plan.dropout,
-                                                         .tie_embeddings = !llama});
+                                                         .tie_embeddings = !llama,
+                                                         .qkv_bias = qwen,
+                                                         .qk_norm = qwen,
+                                                         .sliding_window = qwen ? 3 : 0});
 }
 
 std::unique_ptr<Model> make_model(const Plan& plan) {

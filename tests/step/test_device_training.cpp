@@ -76,13 +76,13 @@ TEST_P(DeviceTraining, AccumulationKeepsTheCurve) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DeviceTraining,
-                         ::testing::Values("gpt", "llama", "resnet", "mlp"));
+                         ::testing::Values("gpt", "llama", "qwen", "resnet", "mlp"));
 
 // Heads that a GPU computes on tensor cores. The model is eight times as wide as the one that the
 // band was derived for, and a step with the same learning rate changes its logits by as much more.
 // So two steps, with one update between them, stay within the band.
 TEST(DeviceTraining, TensorCores) {
-  for (const char* model : {"gpt", "llama"}) {
+  for (const char* model : {"gpt", "llama", "qwen"}) {
     const Outcome expected = train({.model = model, .head_width = 64}, 2);
     for_each_device([&](Device device) {
       for (DType dtype : {DType::kBf16, DType::kFp16}) {

@@ -60,7 +60,8 @@ TEST_P(ExactTraining, RanksStagesBucketsAndOverlapChangeNoBit) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ExactTraining, ::testing::Values("gpt", "llama", "resnet", "mlp"));
+INSTANTIATE_TEST_SUITE_P(Models, ExactTraining,
+                         ::testing::Values("gpt", "llama", "qwen", "resnet", "mlp"));
 
 TEST(ZeroTraining, ExactMixedPrecisionIsTheSameOnAllRanks) {
   for_each_device([](Device device) {
