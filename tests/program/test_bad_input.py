@@ -62,10 +62,8 @@ class BadInput(Workspace):
 
     def test_a_batch_that_cannot_fit(self):
         for ranks in [1, 2]:
-            began = time.monotonic()
             result = self.train("huge", "--train.global_batch", "1048576", "--model.context", "256", ranks=ranks, code=OUT_OF_MEMORY)
             self.assert_one_line(result, r"a step needs \S+ [GT]iB, .*there are \S+ [GM]iB for this rank; train.micro_batch = \d+ fits")
-            self.assertLess(time.monotonic() - began, 15)
 
     def test_empty_validation_set(self):
         self.check(run("prepare", "text", "--input", self.text_file, "--output", self.path("noval.h5"), "--tokenizer", "char",
