@@ -103,7 +103,7 @@ TEST(SlidingWindow, GradientsMatchFiniteDifferences) {
 
 // As in test_attention.cpp and, for kernels on tensor cores, test_flash_attention.cpp.
 TEST(SlidingWindow, Devices) {
-  for (const int64_t window : kWindows) {
+  for (const int64_t window : {1, 17, 64, 65, 129, 149}) {
     for (const HeadLayout& layout : {HeadLayout{2, 1, 17}, {1, 1, 64}, {2, 2, 96}, {2, 1, 128}}) {
       SCOPED_TRACE(str("window ", window, ", width ", layout.width));
       check_devices({Shape{1, kLength, layout.row()}}, {}, windowed(layout, window),
