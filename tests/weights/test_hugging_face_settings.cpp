@@ -206,7 +206,7 @@ TEST_F(HuggingFaceSettings, AnyConfigIsReadOrRefused) {
   EXPECT_GT(read, 10);
 }
 
-// As transformers 4 writes them, and older versions of it.
+// Both forms of transformers 4 are read: the newer one, and the one before it.
 TEST_F(HuggingFaceSettings, RotaryFrequenciesOfOlderFiles) {
   const std::string all(kLlama);
   const std::string head = all.substr(0, all.find("\"rope_parameters\""));
