@@ -39,7 +39,7 @@ inline constexpr int kWarps = 4, kThreads = kWarps * kWarp;
 
 // Calls f.template operator()<kWidth, kDocuments>().
 template <class F>
-void with_kernel(int64_t width, const int32_t* positions, F f) {
+void with_variant(int64_t width, const int32_t* positions, F f) {
   with_documents(positions, [&]<bool kDocuments>() {
     width == 64   ? f.template operator()<64, kDocuments>()
     : width == 96 ? f.template operator()<96, kDocuments>()

@@ -320,14 +320,14 @@ void backward(Cuda device, const AttentionSizes& sizes, const T* dy, const T* qk
     return static_cast<unsigned>((sizes.length + owned - 1) / owned * heads * sizes.batch);
   };
   // As many rows a warp as registers allow.
-  with_kernel(sizes.width, positions, [&]<int kWidth, bool kDocuments>() {
+  with_variant(sizes.width, positions, [&]<int kWidth, bool kDocuments>() {
     constexpr int kM = kWidth == 128 ? 1 : 2;
     launch<flash_dq_kernel<T, kM, kWidth, kDocuments>>(
         device, blocks(kOwned<kM>, sizes.heads), kThreads,
         bytes_of<BackwardTiles<T, kM, kWidth, kKeys<kM, kWidth>>>(), sizes, scale_of(kWidth), beta,
         dy, qkv, positions, y, log_sum, delta, dqkv, row_sums);
   });
-  with_kernel(sizes.width, positions, [&]<int kWidth, bool kDocuments>() {
+  with_variant(sizes.width, positions, [&]<int kWidth, bool kDocuments>() {
     constexpr int kM = kWidth == 64 ? 2 : 1;
     launch<flash_dkv_kernel<T, kM, kWidth, kDocuments>>(
         device, blocks(kOwned<kM>, sizes.kv_heads), kThreads,

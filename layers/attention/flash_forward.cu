@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 template <class T>
 void forward(Cuda device, const AttentionSizes& sizes, const T* qkv, const int32_t* positions, T* y,
              float* log_sum) {
-  with_kernel(sizes.width, positions, [&]<int kWidth, bool kDocuments>() {
+  with_variant(sizes.width, positions, [&]<int kWidth, bool kDocuments>() {
     const int64_t tiles = (sizes.length + kQueries - 1) / kQueries;
     launch<flash_forward_kernel<T, kWidth, kDocuments>>(
         device, static_cast<unsigned>(tiles * sizes.heads * sizes.batch), kThreads,
