@@ -21,7 +21,7 @@ MODELS = {"shakespeare_char": {"model.kind": "gpt", "model.layers": 4, "model.he
                                "model.dropout": 0, "train.global_batch": 12},
           "llama": {"model.kind": "llama", "model.layers": 6, "model.heads": 4, "model.width": 256, "model.context": 128,
                     "train.global_batch": 16}}
-RATES = [5e-4, 1e-3, 2e-3, 4e-3]
+RATES = [1e-3, 2e-3, 4e-3, 8e-3]
 SHARES = [0.5, 0.625, 0.75, 0.875, 1]
 
 
