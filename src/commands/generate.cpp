@@ -158,7 +158,7 @@ class Sample {
       : request_(request),
         ends_(ends),
         sampler_(request.sampling, static_cast<uint64_t>(number)),
-        text_(tokenizer),
+        text_(tokenizer, request.prompt.empty()),
         printer_(request.stops, !request.json && on_terminal() ? request.prompt : "") {}
 
   // Chooses the next token from its logits [vocab]. After the end, always the last token.

@@ -114,7 +114,7 @@ std::string Tokenizer::decode(std::span<const int32_t> tokens) const {
     text += checked_piece(*this, token);
   }
   repair_utf8(&text);
-  return text;
+  return strips_space() && text.starts_with(' ') ? text.substr(1) : text;
 }
 
 void Tokenizer::save(H5Writer* file) const {
@@ -124,7 +124,11 @@ void Tokenizer::save(H5Writer* file) const {
 }
 
 std::string StreamDecoder::push(int32_t token) {
-  return stream_.push(checked_piece(tokenizer_, token));
+  std::string_view piece = checked_piece(tokenizer_, token);
+  if (std::exchange(strips_space_, false) && piece.starts_with(' ')) {
+    piece.remove_prefix(1);
+  }
+  return stream_.push(piece);
 }
 
 std::unique_ptr<Tokenizer> make_char_tokenizer(std::vector<int32_t> code_points) {

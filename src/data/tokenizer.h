@@ -5,7 +5,7 @@
 //   char    one token per Unicode code point; the vocabulary: all code points of a text, sorted
 //   bytes   one token per byte (256)
 //   gpt2    GPT-2's byte-level BPE (Radford et al. 2019), from OpenAI's two files
-//   bpe     byte-level BPE of Hugging Face's tokenizer.json, or trained here; the same ids
+//   bpe     BPE of Hugging Face's tokenizer.json, or byte-level BPE trained here; the same ids
 // Text that is not valid UTF-8 is read as src/data/utf8.h describes, except by `bytes`, which takes
 // bytes as they are. One thread at a time may use a tokenizer.
 #pragma once
@@ -50,6 +50,9 @@ class Tokenizer {
   // The bytes of one token, which may be a part of a character; 0 <= token < vocab_size().
   virtual std::string_view piece(int32_t token) const = 0;
 
+  // Whether encoding puts a space before a text, which decode() leaves out again.
+  virtual bool strips_space() const { return false; }
+
   // What makes this tokenizer another one than one with the same kind and pieces; "" for nothing.
   virtual std::string definition() const { return ""; }
 
@@ -58,8 +61,8 @@ class Tokenizer {
 
   std::vector<int32_t> encode(std::string_view text);
 
-  // The text of the tokens, broken UTF-8 replaced by U+FFFD. Throws kData on an id outside the
-  // vocabulary.
+  // The text of the tokens from its beginning, broken UTF-8 replaced by U+FFFD. Throws kData on an
+  // id outside the vocabulary.
   std::string decode(std::span<const int32_t> tokens) const;
 
  protected:
@@ -74,16 +77,18 @@ class Tokenizer {
   virtual void save_vocabulary(H5Writer*) const {}
 };
 
-// Decodes tokens as they come. A piece that ends inside a character is held back until the
-// character is complete. The tokenizer must outlive it.
+// Decodes tokens as they come; `begins`: from the beginning of a text. A piece that ends inside a
+// character is held back until the character is complete. The tokenizer must outlive it.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  StreamDecoder(const Tokenizer& tokenizer, bool begins)
+      : tokenizer_(tokenizer), strips_space_(begins && tokenizer.strips_space()) {}
   std::string push(int32_t token);
   std::string finish() { return stream_.finish(); }
 
  private:
   const Tokenizer& tokenizer_;
+  bool strips_space_;
   Utf8Stream stream_;
 };
 
@@ -96,8 +101,9 @@ std::unique_ptr<Tokenizer> make_bytes_tokenizer();
 std::unique_ptr<Tokenizer> load_gpt2_tokenizer(const std::string& folder);
 
 // Reads `tokenizer.json` as Hugging Face's library `tokenizers` writes it, and gives its ids. It
-// must be the single characters that `tandem export` writes, or byte-level BPE: the normalizer NFC
-// or none, the pre-tokenizers ByteLevel, Split, Digits and sequences of them, and the
+// must be the single characters that `tandem export` writes, or BPE, either byte-level or with
+// model.byte_fallback, as SentencePiece's becomes: the normalizers NFC, Prepend, Replace of a text,
+// the pre-tokenizers ByteLevel, Split, Digits, Metaspace, sequences of them or none, and the
 // post-processors ByteLevel and TemplateProcessing. Special tokens are never found in text; other
 // added tokens are, before it is cut into words. The end of text is `eos_token` of
 // `tokenizer_config.json`, else the first `eos_token_id` of `generation_config.json`, else there is

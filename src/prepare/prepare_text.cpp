@@ -309,7 +309,9 @@ void print_report(const PrepareTextOptions& options, const Tokenizer& tokenizer,
                   const PrepareReport& report) {
   std::string tokens;
   for (const int32_t token : report.first_tokens) {
-    tokens += str("  ", token, " \"", visible(tokenizer.decode(std::array{token})), "\"");
+    std::string piece(tokenizer.piece(token));
+    repair_utf8(&piece);
+    tokens += str("  ", token, " \"", visible(piece), "\"");
   }
   std::string text = str(options.output, ": ", counted(report.documents, "document"), ", ",
                          counted(report.characters, "character"), "\n  train ",

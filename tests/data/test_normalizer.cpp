@@ -25,6 +25,18 @@ TEST(Normalizer, WhatIsNormalIsNotCopied) {
   EXPECT_TRUE(storage.empty());
 }
 
+TEST(Normalizer, StepsInOrder) {
+  const Normalizer steps(R"({"type":"Sequence","normalizers":[{"type":"NFC"},)"
+                         R"({"type":"Prepend","prepend":"_"},{"type":"Sequence","normalizers":[)"
+                         R"({"type":"Replace","pattern":{"String":"__"},"content":"-"}]}]})",
+                         "test");
+  std::string storage;
+  EXPECT_EQ(steps.normalize("_e\u0301___", &storage), "-\u00e9-_");
+  EXPECT_EQ(steps.normalize("", &storage), "");
+  const std::string_view text = "e\u0301";
+  EXPECT_EQ(Normalizer("null", "test").normalize(text, &storage).data(), text.data());
+}
+
 // Long texts are normalised in blocks; an accent that follows its letter there belongs to it.
 TEST(Normalizer, LongTexts) {
   constexpr size_t kBlock = 1 << 20;

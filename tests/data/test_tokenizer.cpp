@@ -246,7 +246,7 @@ TEST(Gpt2Tokenizer, StreamsWholeCharacters) {
   write_small_vocabulary(folder);
   const auto tokenizer = load_gpt2_tokenizer(folder.path());
   const std::string text = "xz \360\237\230\200!";
-  StreamDecoder decoder(*tokenizer);
+  StreamDecoder decoder(*tokenizer, true);
   std::vector<std::string> parts;
   for (const int32_t token : tokenizer->encode(text)) {
     parts.push_back(decoder.push(token));

@@ -15,7 +15,7 @@ namespace {
 void check_round_trip(Tokenizer& tokenizer, std::string_view text, std::string_view repaired) {
   const std::vector<int32_t> tokens = tokenizer.encode(text);
   check(tokenizer.decode(tokens) == repaired, "decoding gives the text that was encoded");
-  StreamDecoder stream(tokenizer);
+  StreamDecoder stream(tokenizer, true);
   std::string streamed;
   for (const int32_t token : tokens) {
     streamed += stream.push(token);

@@ -50,12 +50,15 @@ class CheckTokenizers(TokenizerTest):
         different = [text for text, one, other in zip(texts, mine, theirs, strict=True) if one != other]
         self.assertEqual(different, [])
 
-    def test_ids(self):
+    def test_ids_and_decodings(self):
         texts = make_tokenizers.mixed_texts(TEXTS, 11)
         count = 0
         for name, tokenizer in make_tokenizers.all_tokenizers(make_tokenizers.mixed_texts(3000, 12), 3000):
             with self.subTest(name):
                 self.compare_ids(tokenizer, texts)
+                theirs = make_tokenizers.decoded(tokenizer, texts)
+                mine = self.result(self.repeat(json.loads(tokenizer.to_str()), texts[:len(theirs)]))
+                self.assertTrue(mine == theirs)
                 count += 1
         print(f"{count} tokenizers, {len(texts)} texts, {sum(map(len, texts))} characters")
 

@@ -8,7 +8,7 @@ import random
 import sys
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors, trainers
-from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
+from tokenizers.pre_tokenizers import ByteLevel, Digits, Metaspace, Sequence, Split
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
           r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -17,6 +17,7 @@ GPT4O = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}
          r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 SPECIAL = ["<|endoftext|>", "<|begin_of_text|>"]
+SPACE = "\u2581"  # as SentencePiece names it
 # First and last letters of alphabets whose characters Unicode has had for long.
 ALPHABETS = [(0x61, 0x7A), (0x41, 0x5A), (0xC0, 0x17F), (0x391, 0x3C9), (0x410, 0x44F), (0x5D0, 0x5EA), (0x620, 0x64A),
              (0x904, 0x939), (0xE01, 0xE2E), (0x4E00, 0x9FA5), (0xAC00, 0xD7A3), (0x3041, 0x3094), (0x10D0, 0x10F0)]
@@ -25,7 +26,8 @@ OTHERS = ["'s", "'T", "'re", "'VE", "'\u017f", "'ll", "n't", "e\u0301", "n\u0303
           "\u3000", "\u180e", "\u2028", "\x85", "\x1c", "\x0b", "\u200b", "\u1680", "0", "12", "2024", "1234567", "3.14",
           "\u00bd", "\u2167", "\u0663\u0664", "\u00b2", "!", "...", "--", "</s>", "://", "\u2014", "\u201c",
           "\u3002", "$", "\u20ac", "_",
-          "\x00", "\ufeff", "\ufffd", "\u01c5", "\u02b0", *SPECIAL, "<|endoftext|", "added", "addedlong", "\u00e9t\u00e9"]
+          "\x00", "\ufeff", "\ufffd", "\u01c5", "\u02b0", *SPECIAL, "<|endoftext|", "added", "addedlong", "\u00e9t\u00e9",
+          SPACE, SPACE + "the", "<0x0A>", "<s>"]
 WORDS = ("the of and to in is that it was for on are as with his they at be this from have or by one had not but what "
          "all").split()
 
@@ -99,6 +101,43 @@ def with_added_tokens(texts, size):
     return tokenizer
 
 
+def sentence_piece_like(texts, size, normalizer=None, pre_tokenizer=None, strip=True, splits=True):
+    """What a SentencePiece model of BPE becomes: characters first, and bytes for those that are no tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = Metaspace(split=splits)
+    texts = [text for text in texts if "s>" not in text]  # merges make no special token
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=size, limit_alphabet=size // 4, show_progress=False))
+    made = json.loads(tokenizer.to_str())
+    names = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    names += [name for name in sorted(made["model"]["vocab"], key=made["model"]["vocab"].get) if name not in names]
+    made["model"].update(vocab={name: at for at, name in enumerate(names)}, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    tokenizer = Tokenizer.from_str(json.dumps({**made, "pre_tokenizer": None}))
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    if pre_tokenizer:
+        tokenizer.pre_tokenizer = pre_tokenizer
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if strip else steps)
+    tokenizer.add_special_tokens(names[:3])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return tokenizer
+
+
+def sentence_pieces(texts, size):
+    spaces = normalizers.Replace(" ", SPACE)
+    yield "Llama 2", sentence_piece_like(texts, size, normalizers.Sequence([normalizers.Prepend(SPACE), spaces]))
+    gemma = sentence_piece_like(texts, size, spaces, Split(" ", "merged_with_previous"), strip=False)
+    gemma.add_tokens([AddedToken("\n\n", normalized=False), AddedToken("added", normalized=True),
+                      AddedToken(SPACE * 2, normalized=False), AddedToken("all the", normalized=True)])
+    yield "Gemma", gemma
+    # Without a split, tokens go across words.
+    for scheme, splits in [("first", True), ("first", False), ("always", False), ("never", True)]:
+        cut = Sequence([Digits(individual_digits=True), Metaspace(prepend_scheme=scheme, split=splits)])
+        tokenizer = sentence_piece_like(texts, size, None, cut, True, splits)
+        tokenizer.add_tokens([AddedToken("added", normalized=splits), AddedToken("\u00e9t", normalized=False)])
+        yield f"Metaspace {scheme}{' split' * splits}", tokenizer
+
+
 def behaviours(texts, size):
     """A tokenizer for each way of splitting. It was trained on words of GPT-2, so that merges would go across these splits."""
     for name in ["isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous"]:
@@ -116,18 +155,28 @@ def ids_of(tokenizer, texts):
     return [encoding.ids for encoding in tokenizer.encode_batch(texts)]
 
 
+def decoded(tokenizer, texts):
+    """At most 5,000 texts of tokens; none of ByteLevel, which reads letters of added tokens as bytes."""
+    texts = [] if isinstance(tokenizer.decoder, decoders.ByteLevel) else texts[:5000]
+    tokenizer.encode_special_tokens = True
+    return [tokenizer.decode(encoding.ids, skip_special_tokens=False)
+            for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
 def all_tokenizers(texts, size):
     yield "GPT-2", gpt2_like(texts, size)
     yield "Llama 3", llama3_like(texts, size)
     yield "GPT-4o", llama3_like(texts, size, GPT4O)
     yield "Qwen", qwen_like(texts, size)
     yield "added tokens", with_added_tokens(texts, size)
+    yield from sentence_pieces(texts, size)
     yield from behaviours(texts, size)
 
 
 def main():
     corpus, texts = mixed_texts(60, 1), mixed_texts(30, 2)
-    cases = [{"name": name, "tokenizer": json.loads(tokenizer.to_str()), "ids": ids_of(tokenizer, texts)}
+    cases = [{"name": name, "tokenizer": json.loads(tokenizer.to_str()), "ids": ids_of(tokenizer, texts),
+              "decoded": decoded(tokenizer, texts[:5])}
              for name, tokenizer in all_tokenizers(corpus, 300) if "inverted" not in name]
     trained_on = [*mixed_texts(40, 3), "aaaaaaaaaaaaaaaa aaaa aaaaaaa baaab baab" * 3]
     with open(sys.argv[1], "w", encoding="ascii") as file:

@@ -5,6 +5,7 @@ by tests/interop/make_tokenizers.py).
     test_tokenizers.py build/tandem_tokenizer [unittest arguments]
 """
 import copy
+import functools
 import json
 import os
 import unittest
@@ -28,12 +29,14 @@ class Tokenizers(TokenizerTest):
         cls.plain = cls.golden["cases"][0]["tokenizer"]
 
     def test_ids_are_those_of_tokenizers(self):
-        self.assertEqual(len(self.golden["cases"]), 10)
+        self.assertEqual(len(self.golden["cases"]), 16)
         for case in self.golden["cases"]:
             with self.subTest(case["name"]):
                 ids = self.result(self.encode(case["tokenizer"], self.golden["texts"]))
                 for text, mine, theirs in zip(self.golden["texts"], ids, case["ids"], strict=True):
                     self.assertEqual(mine, theirs, repr(text))
+                texts = self.golden["texts"][:len(case["decoded"])]
+                self.assertEqual(self.result(self.repeat(case["tokenizer"], texts)), case["decoded"])
 
     def test_merges_as_pairs_and_as_text_are_the_same(self):
         legacy = copy.deepcopy(self.plain)
@@ -58,21 +61,25 @@ class Tokenizers(TokenizerTest):
         return {"pre_tokenizer": value}
 
     def test_what_is_not_supported_is_named(self):
-        def changed(*path_and_value):
-            tokenizer = copy.deepcopy(self.plain)
+        def changed(*path_and_value, of=self.plain):
+            tokenizer = copy.deepcopy(of)
             *path, last, value = path_and_value
             place = tokenizer
             for name in path:
                 place = place[name]
             place[last] = value
             return tokenizer
+        llama2 = next(case["tokenizer"] for case in self.golden["cases"] if case["name"] == "Llama 2")
+        pieces = functools.partial(changed, of=llama2)
+        metaspace = {"type": "Metaspace", "replacement": "_", "prepend_scheme": "last"}
         added = {"id": 300, "content": "x y", "special": False, "single_word": True}
         cut = split("a", "Sometimes")
         for tokenizer, said in [
-                (changed("normalizer", {"type": "NFKC"}), "normalizer NFKC is not supported"),
+                (changed("normalizer", {"type": "NFKC"}), "normalizer: NFKC is not supported"),
                 (changed("truncation", {"max_length": 5}), "truncation is not supported"),
                 (changed("pre_tokenizer", None), 'pre_tokenizer: "type" is missing'),
-                (changed("pre_tokenizer", {"type": "Metaspace"}), "Metaspace is not supported"),
+                (changed("pre_tokenizer", {"type": "Whitespace"}), "Whitespace is not supported"),
+                (changed("pre_tokenizer", {"type": "Metaspace", "replacement": "_"}), "there is no ByteLevel"),
                 (changed("pre_tokenizer", {"type": "Digits"}), "there is no ByteLevel"),
                 (changed("pre_tokenizer", {"type": "Sequence", "pretokenizers": [BYTE_LEVEL, {"type": "Digits"}]}),
                  "Digits after ByteLevel"),
@@ -87,7 +94,14 @@ class Tokenizers(TokenizerTest):
                 (changed("post_processor", {"type": "RobertaProcessing"}), "post_processor RobertaProcessing is not supported"),
                 (changed("decoder", {"type": "WordPiece"}), "decoder WordPiece is not supported"),
                 (changed("model", {"type": "Unigram", "vocab": []}), "model Unigram is not supported"),
-                (changed("model", "byte_fallback", True), "model.byte_fallback is not supported"),
+                (changed("model", "byte_fallback", True), "model.byte_fallback with a decoder other than Replace"),
+                (pieces("decoder", "decoders", 0, "content", "_"), "model.byte_fallback with a decoder other than Replace"),
+                (pieces("pre_tokenizer", BYTE_LEVEL), "ByteLevel does not go with model.byte_fallback"),
+                (pieces("pre_tokenizer", {"type": "Metaspace"}), '"replacement" is missing'),
+                (pieces("pre_tokenizer", metaspace), "Metaspace with prepend_scheme 'last' is not supported"),
+                (pieces("normalizer", {"type": "Replace", "pattern": {"Regex": " +"}, "content": ""}), '"String" is missing'),
+                (pieces("model", "vocab", "<0x0A>", 300), "two tokens have the id 300"),
+                (pieces("model", "vocab", {"a": 3}), "no token for byte 0"),
                 (changed("model", "dropout", 0.1), "model.dropout is not supported"),
                 (changed("model", "end_of_word_suffix", "</w>"), "model.end_of_word_suffix is not supported"),
                 (changed("added_tokens", [added]), "added token 'x y' with single_word, lstrip or rstrip is not supported"),
@@ -115,7 +129,7 @@ class Tokenizers(TokenizerTest):
         self.assertRegex(done.stderr, "gives up at byte 0 of a text of 60 bytes: match limit exceeded")
 
     def test_a_long_word_takes_no_long_time(self):  # quadratic, it would take longer than the test may
-        for case in self.golden["cases"][:3]:
+        for case in self.golden["cases"][:7]:
             ids = self.result(self.encode(case["tokenizer"], ["na" * 500000, "x" * 1000000 + " " * 1000000]))
             self.assertGreater(len(ids[0]), 100000)
 

@@ -1,5 +1,6 @@
 // Tokenizers for tests/interop/check_tokenizers.py and tests/bench/tokenizers_bench.py:
 //   tandem_tokenizer encode FOLDER TEXTS        the ids of each text, with BOS and EOS, as JSON
+//   tandem_tokenizer repeat FOLDER TEXTS        each text encoded and decoded
 //   tandem_tokenizer train SIZE THREADS TEXTS   the trained tokenizer.json
 // TEXTS is a file with a JSON list of texts. The last line says how many seconds the work took,
 // without reading and writing.
@@ -43,6 +44,15 @@ void encode(const std::string& folder, const Texts& texts) {
   print(nlohmann::json(ids).dump(), begin, end);
 }
 
+void repeat(const std::string& folder, Texts texts) {
+  const auto tokenizer = load_hugging_face_tokenizer(folder);
+  const auto begin = Clock::now();
+  for (std::string& text : texts) {
+    text = tokenizer->decode(tokenizer->encode(text));
+  }
+  print(nlohmann::json(texts).dump(-1, ' ', true), begin, Clock::now());
+}
+
 void train(int64_t size, int threads, const Texts& texts) {
   const auto begin = Clock::now();
   WordCounter counter(threads);
@@ -62,10 +72,13 @@ int main(int count, char** words) {
   try {
     if (all.size() == 3 && all[0] == "encode") {
       tandem::encode(all[1], tandem::read_texts(all[2]));
+    } else if (all.size() == 3 && all[0] == "repeat") {
+      tandem::repeat(all[1], tandem::read_texts(all[2]));
     } else if (all.size() == 4 && all[0] == "train") {
       tandem::train(std::stoll(all[1]), std::stoi(all[2]), tandem::read_texts(all[3]));
     } else {
-      std::fprintf(stderr, "tandem_tokenizer encode FOLDER TEXTS | train SIZE THREADS TEXTS\n");
+      std::fprintf(stderr,
+                   "tandem_tokenizer encode|repeat FOLDER TEXTS | train SIZE THREADS TEXTS\n");
       return 2;
     }
   } catch (const tandem::Error& error) {

@@ -26,9 +26,12 @@ class TokenizerTest(unittest.TestCase):
     def run_program(*words):
         return subprocess.run([PROGRAM, *words], capture_output=True, text=True)
 
-    def encode(self, tokenizer, texts):
+    def encode(self, tokenizer, texts, word="encode"):
         self.write("tokenizer.json", tokenizer)
-        return self.run_program("encode", self.folder, self.write("texts", texts))
+        return self.run_program(word, self.folder, self.write("texts", texts))
+
+    def repeat(self, tokenizer, texts):
+        return self.encode(tokenizer, texts, "repeat")
 
     def result(self, done):
         self.assertEqual(done.returncode, 0, done.stderr)

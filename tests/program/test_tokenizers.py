@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Byte-level BPE as users of `tandem` meet it: prepare, train, generate.
+"""BPE as users of `tandem` meet it: prepare, train, generate.
 
     test_tokenizers.py PATH_TO_TANDEM [unittest arguments]
 """
 import json
 import os
+import re
 import subprocess
 
 import tandem_program
@@ -37,9 +38,26 @@ class Tokenizers(Workspace):
         self.assertNotEqual(self.generate(model), "\n")
         self.assertIn("tokenizer   bpe, 280 tokens", self.check(run("inspect", self.path("moved.h5"))).stdout)
 
-    def test_one_of_hugging_face(self):
+    @staticmethod
+    def golden(name):
         with open(GOLDEN, encoding="ascii") as file:
-            tokenizer = next(case["tokenizer"] for case in json.load(file)["cases"] if case["name"] == "Llama 3")
+            return next(case["tokenizer"] for case in json.load(file)["cases"] if case["name"] == name)
+
+    def test_sentence_pieces(self):
+        """Exported and read back, the tokenizer gives the same dataset, and the folder the text of the run."""
+        self.write("llama2/tokenizer.json", self.golden("Llama 2"))
+        self.write("llama2/tokenizer_config.json", {"eos_token": "</s>"})
+        self.prepare("llama2.h5", "--tokenizer", self.path("llama2"))
+        self.train("llama2", data=self.path("llama2.h5"))
+        folder = self.path("llama2-exported")
+        self.check(run("export", "--checkpoint", self.run_folder("llama2"), "--output", folder))
+        self.prepare("again.h5", "--tokenizer", folder)
+        hashes = [re.search(r"hash +(\S+)", self.check(run("inspect", self.path(name))).stdout)[1] for name in ["llama2.h5", "again.h5"]]
+        self.assertEqual(*hashes)
+        self.assertEqual(self.generate(self.run_folder("llama2"), "--prompt", "the"), self.generate(folder, "--prompt", "the"))
+
+    def test_one_of_hugging_face(self):
+        tokenizer = self.golden("Llama 3")
         self.write("hf/tokenizer.json", tokenizer)
         self.assertIn("no eos_token in", self.prepare("hf.h5", "--tokenizer", self.path("hf")).stdout)
         self.write("hf/tokenizer_config.json", {"eos_token": "<|endoftext|>"})
@@ -57,7 +75,7 @@ class Tokenizers(Workspace):
         tokenizer["normalizer"] = {"type": "Lowercase"}
         self.write("hf/tokenizer.json", tokenizer)
         refused = self.prepare("no.h5", "--tokenizer", self.path("hf"), code=DATA)
-        self.assert_one_line(refused, "normalizer Lowercase is not supported")
+        self.assert_one_line(refused, "normalizer: Lowercase is not supported")
         self.assertFalse(os.path.exists(self.path("no.h5")))
 
     def test_memory_does_not_grow_with_a_text(self):

@@ -1,4 +1,4 @@
-// Byte-level BPE: text is cut into words, and the bytes of each word are merged by rank.
+// BPE: text is cut into words, and the bytes or characters of each word are merged by rank.
 #pragma once
 
 #include <array>
@@ -12,6 +12,7 @@
 
 #include "src/data/bpe/merger.h"
 #include "src/data/bpe/model.h"
+#include "src/data/bpe/normalizer.h"
 #include "src/data/bpe/pre_tokenizer.h"
 #include "src/data/bpe/regex.h"
 #include "src/data/tokenizer.h"
@@ -23,7 +24,7 @@ namespace tandem {
 class AddedTokenFinder {
  public:
   // Of the model's added tokens those with this `normalized`.
-  AddedTokenFinder(const BpeModel& model, bool normalized);
+  AddedTokenFinder(const BpeModel& model, const Normalizer& normalizer, bool normalized);
 
   // Calls use_text and use_token for the parts of the text, in order.
   template <class UseText, class UseToken>
@@ -53,8 +54,9 @@ class BpeTokenizer : public Tokenizer {
   std::span<const int32_t> before_text() const override { return model_.before; }
   std::span<const int32_t> after_text() const override { return model_.after; }
   std::string_view piece(int32_t token) const override {
-    return model_.pieces[static_cast<size_t>(token)];
+    return (model_.byte_fallback ? texts_ : model_.pieces)[static_cast<size_t>(token)];
   }
+  bool strips_space() const override { return model_.strips_space; }
   std::string definition() const override;
 
   void append_tokens(std::string_view text, std::vector<int32_t>* tokens,
@@ -68,15 +70,20 @@ class BpeTokenizer : public Tokenizer {
   };
 
   void save_vocabulary(H5Writer* file) const override;
+  void read_texts();
   void encode_word(std::string_view word, std::vector<int32_t>* tokens);
+  std::vector<int32_t> symbols_of(std::string_view word) const;
 
   std::string kind_;
   BpeModel model_;
+  std::vector<std::string> texts_;  // the bytes of each token with byte_fallback
   BytePairMerger merger_;
+  Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   std::array<AddedTokenFinder, 2> added_;  // in the order in which they are looked for
   std::array<int32_t, 256> byte_ids_{};
-  TokenIds whole_words_;  // with ignore_merges
+  TokenIds ids_;
+  bool cuts_spaces_ = false;  // no merge goes across the beginning of spaces
   std::unordered_map<std::string, std::vector<int32_t>, WordHash, std::equal_to<>> cache_;
 };
 

@@ -35,7 +35,7 @@ void read_encoder(const std::string& path, BpeModel* model) {
   }
 }
 
-void read_merges(const std::string& path, const TokenIds& ids, std::vector<BpeMerge>* merges) {
+void read_merges(const std::string& path, const TokenIds& ids, BpeModel* model) {
   std::istringstream lines(read_whole_file(path));
   int64_t number = 0;
   for (std::string line; std::getline(lines, line);) {
@@ -49,7 +49,7 @@ void read_merges(const std::string& path, const TokenIds& ids, std::vector<BpeMe
       fail_data(place, ": expected two symbols and a space between them");
     }
     add_merge(checked_bytes(line.substr(0, space), place),
-              checked_bytes(line.substr(space + 1), place), ids, place, merges);
+              checked_bytes(line.substr(space + 1), place), ids, place, model);
   }
 }
 
@@ -63,7 +63,7 @@ BpeModel read_gpt2_files(const std::string& folder) {
   if (!model.end_of_text) {
     fail_data(path, ": no token ", kEndOfText);
   }
-  read_merges(folder + "/vocab.bpe", ids, &model.merges);
+  read_merges(folder + "/vocab.bpe", ids, &model);
   return model;
 }
 

@@ -24,22 +24,37 @@ TokenIds ordinary_tokens(const BpeModel& model, const std::string& place) {
     }
   }
   for (int byte = 0; byte < 256; ++byte) {
-    const auto letter = static_cast<char>(byte);
-    if (!ids.contains(std::string_view(&letter, 1))) {
+    if (!ids.contains(byte_piece(model, byte))) {
       fail_data(place, ": no token for byte ", byte);
     }
   }
   return ids;
 }
 
+std::string byte_piece(const BpeModel& model, int byte) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
+  const auto value = static_cast<size_t>(byte);
+  return model.byte_fallback ? str("<0x", kDigits[value / 16], kDigits[value % 16], ">")
+                             : std::string(1, static_cast<char>(byte));
+}
+
+std::string printed_piece(const BpeModel& model, std::string_view piece) {
+  return model.byte_fallback ? std::string(piece) : printed_form(piece);
+}
+
+std::optional<std::string> piece_of_printed(const BpeModel& model, std::string_view printed) {
+  return model.byte_fallback ? std::string(printed) : bytes_of_printed(printed);
+}
+
 void add_merge(std::string_view left, std::string_view right, const TokenIds& ids,
-               const std::string& place, std::vector<BpeMerge>* merges) {
+               const std::string& place, BpeModel* model) {
   const std::string result = std::string(left) + std::string(right);
   if (!ids.contains(left) || !ids.contains(right) || !ids.contains(result)) {
-    fail_data(place, ": the merge of '", printed_form(left), "' and '", printed_form(right),
-              "' has no token in the vocabulary; ", "do the two belong together?");
+    fail_data(place, ": the merge of '", printed_piece(*model, left), "' and '",
+              printed_piece(*model, right),
+              "' has no token in the vocabulary; do the two belong together?");
   }
-  merges->push_back({ids.at(left), ids.at(right), ids.at(result)});
+  model->merges.push_back({ids.at(left), ids.at(right), ids.at(result)});
 }
 
 }  // namespace tandem

@@ -1,4 +1,4 @@
-// All that a byte-level BPE tokenizer is, as data, and the files it is read from.
+// All that a BPE tokenizer is, as data, and the files it is read from.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +28,16 @@ struct AddedToken {
 inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 
 struct BpeModel {
-  std::vector<std::string> pieces;  // the bytes of each token, by id
+  std::vector<std::string> pieces;  // the bytes of each token, by id; with `byte_fallback` its name
   std::vector<BpeMerge> merges;     // by rank
   std::vector<AddedToken> added;    // in the order of the file
   bool ignore_merges = false;       // a word that is a token becomes it, whatever its merges
-  bool normalizes = false;          // text has Unicode's normal form C before it is cut into words
+  // As SentencePiece does it (Kudo and Richardson 2018): merges begin with characters. Of one that
+  // is no token each byte becomes a token, whose name is <0x00> to <0xFF>, and a space is named
+  // "▁".
+  bool byte_fallback = false;
+  bool strips_space = false;        // decoding leaves out a space that a text begins with
+  std::string normalizer = "null";  // JSON
   std::string pre_tokenizer{kGpt2PreTokenizer};  // JSON
   std::string post_processor = "null";           // JSON
   std::vector<int32_t> before, after;  // what `post_processor` puts around a text (BOS, EOS)
@@ -47,10 +52,17 @@ using TokenIds = std::unordered_map<std::string_view, int32_t>;
 // no token.
 TokenIds ordinary_tokens(const BpeModel& model, const std::string& place);
 
-// Adds a merge, given by the bytes of its two symbols. Throws kData, beginning with `place`, when
+// The piece of the token for one byte, 0 <= byte < 256.
+std::string byte_piece(const BpeModel& model, int byte);
+
+// How a tokenizer.json spells a piece, and the piece that it spells; nothing when it spells none.
+std::string printed_piece(const BpeModel& model, std::string_view piece);
+std::optional<std::string> piece_of_printed(const BpeModel& model, std::string_view printed);
+
+// Adds a merge, given by the pieces of its two symbols. Throws kData, beginning with `place`, when
 // one of the symbols or the result is no token.
 void add_merge(std::string_view left, std::string_view right, const TokenIds& ids,
-               const std::string& place, std::vector<BpeMerge>* merges);
+               const std::string& place, BpeModel* model);
 
 // OpenAI's `encoder.json` and `vocab.bpe` (tokenizer.h).
 BpeModel read_gpt2_files(const std::string& folder);

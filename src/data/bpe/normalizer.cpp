@@ -4,14 +4,18 @@
 #include <unicode/normalizer2.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "src/core/error.h"
+#include "src/data/bpe/json_fields.h"
 
 namespace tandem {
 
 namespace {
 
 constexpr size_t kBlock = 1 << 20;  // bytes; ICU counts in 32 bits
+constexpr int kMostNested = 8;
 
 }  // namespace
 
@@ -37,6 +41,59 @@ std::string_view in_normal_form_c(std::string_view text, std::string* storage) {
   }
   require(U_SUCCESS(error), [&] { return str("ICU: ", u_errorName(error)); });
   return changed ? *storage : text;
+}
+
+std::string with_replaced(std::string_view text, std::string_view replaced,
+                          std::string_view content) {
+  std::string result;
+  for (size_t found; (found = text.find(replaced)) != text.npos;) {
+    result.append(text.substr(0, found)).append(content);
+    text.remove_prefix(found + replaced.size());
+  }
+  return result.append(text);
+}
+
+Normalizer::Normalizer(std::string_view json, const std::string& place) {
+  if (json != "null") {
+    read(nlohmann::json::parse(json, nullptr, false), 0, place);
+  }
+}
+
+void Normalizer::read(const nlohmann::json& json, int depth, const std::string& place) {
+  const std::string type = string_field(json, "type", place);
+  const nlohmann::json& pattern = field_or_null(json, "pattern");
+  if (type == "Sequence" && depth < kMostNested) {
+    for (const nlohmann::json& part : array_field(json, "normalizers", place)) {
+      read(part, depth + 1, place);
+    }
+  } else if (type == "NFC") {
+    steps_.push_back({Step::kNfc, "", ""});
+  } else if (type == "Prepend") {
+    steps_.push_back({Step::kPrepend, "", string_field(json, "prepend", place)});
+  } else if (type == "Replace" && field_or_null(pattern, "String") != "") {
+    steps_.push_back({Step::kReplace, string_field(pattern, "String", place),
+                      string_field(json, "content", place)});
+  } else {
+    fail_data(place, ": ", type,
+              " is not supported; NFC, Prepend, Replace of a text and Sequence are");
+  }
+}
+
+std::string_view Normalizer::normalize(std::string_view text, std::string* storage) const {
+  for (const Step& step : steps_) {
+    std::string changed;
+    if (step.kind == Step::kNfc && in_normal_form_c(text, &changed).data() == text.data()) {
+      continue;
+    }
+    if (step.kind == Step::kReplace) {
+      changed = with_replaced(text, step.replaced, step.content);
+    } else if (step.kind == Step::kPrepend && !text.empty()) {
+      changed = step.content + std::string(text);
+    }
+    *storage = std::move(changed);
+    text = *storage;
+  }
+  return text;
 }
 
 }  // namespace tandem

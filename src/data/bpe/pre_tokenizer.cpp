@@ -6,6 +6,7 @@
 
 #include "src/core/error.h"
 #include "src/data/bpe/json_fields.h"
+#include "src/data/bpe/normalizer.h"
 
 namespace tandem {
 namespace {
@@ -23,6 +24,12 @@ constexpr std::array<std::pair<std::string_view, Behaviour>, 5> kBehaviours = {{
     {"MergedWithPrevious", Behaviour::kMergedWithPrevious},
     {"MergedWithNext", Behaviour::kMergedWithNext},
     {"Contiguous", Behaviour::kContiguous},
+}};
+
+constexpr std::array<std::pair<std::string_view, PreTokenizer::Spaced>, 3> kSpaced = {{
+    {"always", PreTokenizer::Spaced::kAlways},
+    {"first", PreTokenizer::Spaced::kAtBeginning},
+    {"never", PreTokenizer::Spaced::kNever},
 }};
 
 // Whether a part of the text, which matches or does not, and the next one become one word.
@@ -59,24 +66,48 @@ struct PreTokenizer::Reader {
     } else if (type == "ByteLevel") {
       read_byte_level(json);
     } else if (type == "Digits") {
-      add("\\p{N}", bool_field(json, "individual_digits", false, place) ? Behaviour::kIsolated
-                                                                        : Behaviour::kContiguous);
+      add(make_regex("\\p{N}"), bool_field(json, "individual_digits", false, place)
+                                    ? Behaviour::kIsolated
+                                    : Behaviour::kContiguous);
     } else if (type == "Split") {
       read_split(json);
+    } else if (type == "Metaspace") {
+      read_metaspace(json);
     } else {
       fail_data(place, ": ", type, depth < kMostNested ? "" : " in Sequences",
-                " is not supported; ByteLevel, Split, Digits and Sequence are");
+                " is not supported; ByteLevel, Split, Digits, Metaspace and Sequence are");
     }
   }
 
   void read_byte_level(const Json& json) {
     ended = true;
     if (bool_field(json, "add_prefix_space", true, place)) {
-      steps.emplace_back();
+      add_space(" ", Spaced::kAlways);
     }
     if (bool_field(json, "use_regex", true, place)) {
-      add(kGpt2Pattern, Behaviour::kIsolated);
+      add(make_regex(kGpt2Pattern), Behaviour::kIsolated);
     }
+  }
+
+  void read_metaspace(const Json& json) {
+    const std::string space = string_field(json, "replacement", place);
+    const Json& named = field_or_null(json, "prepend_scheme");
+    const std::string name =
+        named.is_null() ? "always" : string_field(json, "prepend_scheme", place);
+    const auto spaced =
+        std::ranges::find(kSpaced, name, &std::pair<std::string_view, Spaced>::first);
+    if (spaced == kSpaced.end() || space.empty()) {
+      fail_data(place, ": Metaspace with prepend_scheme '", name, "' is not supported");
+    }
+    const bool prepends = bool_field(json, "add_prefix_space", true, place);
+    add_space(space, prepends ? spaced->second : Spaced::kNever);
+    if (bool_field(json, "split", true, place)) {
+      add(Regex(regex_of_text(space), place), Behaviour::kMergedWithNext);
+    }
+  }
+
+  void add_space(std::string_view space, Spaced spaced) {
+    steps.push_back({{}, Behaviour::kIsolated, false, std::string(space), spaced});
   }
 
   void read_split(const Json& json) {
@@ -89,12 +120,12 @@ struct PreTokenizer::Reader {
     const Json& pattern = json.contains("pattern") ? json["pattern"] : Json();
     const bool is_regex = pattern.is_object() && pattern.contains("Regex");
     const std::string text = string_field(pattern, is_regex ? "Regex" : "String", place);
-    steps.push_back({is_regex ? make_regex(text) : Regex(regex_of_text(text), place),
-                     behaviour->second, bool_field(json, "invert", false, place)});
+    add(is_regex ? make_regex(text) : Regex(regex_of_text(text), place), behaviour->second,
+        bool_field(json, "invert", false, place));
   }
 
-  void add(std::string_view expression, Behaviour behaviour) {
-    steps.push_back({make_regex(expression), behaviour, false});
+  void add(Regex regex, Behaviour behaviour, bool invert = false) {
+    steps.push_back({std::move(regex), behaviour, invert, "", Spaced::kNever});
   }
 
   Regex make_regex(std::string_view expression) const {
@@ -102,15 +133,19 @@ struct PreTokenizer::Reader {
   }
 };
 
-PreTokenizer::PreTokenizer(std::string_view json, const std::string& place) {
+PreTokenizer::PreTokenizer(std::string_view json, const std::string& place, bool of_bytes) {
   Reader reader{place, steps_};
-  reader.read(Json::parse(json, nullptr, false), 0);
-  if (!reader.ended) {
-    fail_data(place, ": there is no ByteLevel; Tandem reads byte-level BPE only");
+  if (of_bytes || json != "null") {
+    reader.read(Json::parse(json, nullptr, false), 0);
+  }
+  if (of_bytes != reader.ended) {
+    fail_data(place, reader.ended ? ": ByteLevel does not go with model.byte_fallback"
+                                  : ": there is no ByteLevel and no model.byte_fallback; Tandem "
+                                    "reads BPE with one of them");
   }
 }
 
-void PreTokenizer::run(size_t index, std::string_view text, const Use& use) const {
+void PreTokenizer::run(size_t index, std::string_view text, bool begins, const Use& use) const {
   if (text.empty()) {
     return;
   }
@@ -120,15 +155,19 @@ void PreTokenizer::run(size_t index, std::string_view text, const Use& use) cons
   }
   const Step& step = steps_[index];
   if (!step.regex) {
-    const std::string with_space = text.front() == ' ' ? "" : " " + std::string(text);
-    run(index + 1, with_space.empty() ? text : with_space, use);
+    std::string spaced = with_replaced(text, " ", step.space);
+    if (!spaced.starts_with(step.space) &&
+        (step.spaced == Spaced::kAlways || (step.spaced == Spaced::kAtBeginning && begins))) {
+      spaced.insert(0, step.space);
+    }
+    run(index + 1, spaced, begins, use);
     return;
   }
   size_t begin = 0, end = 0;  // a part that the next one may join
   bool is_match = false;
   const auto pass_on = [&] {
     if (!is_match || step.behaviour != Behaviour::kRemoved) {
-      run(index + 1, text.substr(begin, end - begin), use);
+      run(index + 1, text.substr(begin, end - begin), begins && begin == 0, use);
     }
   };
   const auto add = [&](size_t next_end, bool next_is_match) {

@@ -1,4 +1,4 @@
-// The first step of BPE: cuts text into words, by the component "pre_tokenizer" of a
+// The second step of BPE: cuts text into words, by the component "pre_tokenizer" of a
 // tokenizer.json.
 #pragma once
 
@@ -21,13 +21,16 @@ inline constexpr std::string_view kGpt2PreTokenizer =
 // One thread at a time may use a PreTokenizer.
 class PreTokenizer {
  public:
-  // `json`: a ByteLevel, or a Sequence of Split, Digits and at its end ByteLevel. Throws kData,
-  // beginning with `place`, and naming what is not supported.
-  PreTokenizer(std::string_view json, const std::string& place);
+  // `json`: Split, Digits, Metaspace or a Sequence of them, with ByteLevel at its end where tokens
+  // are bytes; null where they are not, for a text that is one word. Throws kData, beginning with
+  // `place`, and naming what is not supported.
+  PreTokenizer(std::string_view json, const std::string& place, bool of_bytes = true);
 
-  // Calls `use` for each word of valid UTF-8, in order.
+  // Calls `use` for each word of valid UTF-8, in order. `begins`: the text is not the rest of one.
   using Use = std::function<void(std::string_view)>;
-  void for_each_word(std::string_view text, const Use& use) const { run(0, text, use); }
+  void for_each_word(std::string_view text, const Use& use, bool begins = true) const {
+    run(0, text, begins, use);
+  }
 
   // What becomes of a match of the expression: a word of its own, nothing, or a part of a longer
   // word.
@@ -39,15 +42,20 @@ class PreTokenizer {
     kContiguous,
   };
 
+  // Where a space is put before what does not begin with one.
+  enum class Spaced : uint8_t { kAlways, kAtBeginning, kNever };
+
  private:
   struct Step {
-    std::optional<Regex> regex;  // nothing: puts a space before what does not begin with one
-    Behaviour behaviour = Behaviour::kIsolated;
-    bool invert = false;  // what does not match counts as a match, and the other way round
+    std::optional<Regex> regex;  // nothing: writes spaces in another way
+    Behaviour behaviour;
+    bool invert;        // what does not match counts as a match, and the other way round
+    std::string space;  // written for each " "
+    Spaced spaced;
   };
   struct Reader;
 
-  void run(size_t index, std::string_view text, const Use& use) const;
+  void run(size_t index, std::string_view text, bool begins, const Use& use) const;
 
   std::vector<Step> steps_;
 };

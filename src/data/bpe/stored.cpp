@@ -5,7 +5,6 @@
 #include <functional>
 
 #include "src/data/bpe/bpe_tokenizer.h"
-#include "src/data/bpe/byte_alphabet.h"
 #include "src/data/bpe/json_fields.h"
 #include "src/io/byte_stream.h"
 
@@ -36,7 +35,7 @@ int32_t id_of_name(const BpeModel& model, const std::string& name, const std::st
     return added->id;
   }
   const auto ids = ordinary_tokens(model, path);
-  const auto found = ids.find(bytes_of_printed(name).value_or(""));
+  const auto found = ids.find(piece_of_printed(model, name).value_or(""));
   if (found == ids.end()) {
     fail_data(path, ": eos_token '", name, "' is not in tokenizer.json");
   }

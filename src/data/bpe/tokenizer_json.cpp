@@ -11,7 +11,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;  // fields are written in their usual order
 
-const nlohmann::json kNfc = {{"type", "NFC"}};  // the normalizer that is known
+// How tokens of SentencePiece become text.
+Json byte_fallback_decoder(bool strips_space) {
+  Json steps = {{{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}},
+                {{"type", "ByteFallback"}},
+                {{"type", "Fuse"}}};
+  if (strips_space) {
+    steps.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  }
+  return {{"type", "Sequence"}, {"decoders", std::move(steps)}};
+}
 
 // One reading of a file.
 class Reader {
@@ -21,10 +30,12 @@ class Reader {
 
   BpeModel run() {
     check_components();
+    model_.byte_fallback = bool_field(json_, "byte_fallback", false, place_);
+    read_decoder(field_or_null(file_, "decoder"));
     read_vocabulary();
     const auto ids = ordinary_tokens(model_, place_);
     read_merges(ids);
-    model_.normalizes = !field_or_null(file_, "normalizer").is_null();
+    model_.normalizer = field_or_null(file_, "normalizer").dump();
     model_.ignore_merges = bool_field(json_, "ignore_merges", false, place_);
     model_.pre_tokenizer = field_or_null(file_, "pre_tokenizer").dump();
     model_.post_processor = field_or_null(file_, "post_processor").dump();
@@ -39,19 +50,14 @@ class Reader {
 
   // What would change ids, and is not done here.
   void check_components() const {
-    for (const char* name : {"truncation", "padding", "normalizer"}) {
-      const nlohmann::json& component = field_or_null(file_, name);
-      if (!component.is_null() && !(name == std::string_view("normalizer") && component == kNfc)) {
-        const nlohmann::json& type = field_or_null(component, "type");
-        refuse(str(name, type.is_string() ? " " + type.get<std::string>() : ""));
+    for (const char* name : {"truncation", "padding"}) {
+      if (!field_or_null(file_, name).is_null()) {
+        refuse(name);
       }
     }
     const nlohmann::json& type = field_or_null(json_, "type");
     if (type != "BPE" && !(type.is_null() && json_.contains("merges"))) {
       refuse(str("model ", type.is_string() ? type.get<std::string>() : "without merges"));
-    }
-    if (bool_field(json_, "byte_fallback", false, place_)) {
-      refuse("model.byte_fallback");
     }
     const nlohmann::json& dropout = field_or_null(json_, "dropout");
     if (!dropout.is_null() && dropout != 0) {
@@ -63,9 +69,21 @@ class Reader {
         refuse(str("model.", name));
       }
     }
-    const nlohmann::json& decoder = field_or_null(file_, "decoder");
-    if (!decoder.is_null() && string_field(decoder, "type", place_) != "ByteLevel") {
-      refuse(str("decoder ", string_field(decoder, "type", place_)));
+  }
+
+  // Without one, bytes are joined.
+  void read_decoder(const nlohmann::json& decoder) {
+    if (!model_.byte_fallback) {
+      if (!decoder.is_null() && string_field(decoder, "type", place_) != "ByteLevel") {
+        refuse(str("decoder ", string_field(decoder, "type", place_)));
+      }
+      return;
+    }
+    model_.strips_space = decoder == nlohmann::json(byte_fallback_decoder(true));
+    if (!model_.strips_space && decoder != nlohmann::json(byte_fallback_decoder(false))) {
+      refuse(
+          "model.byte_fallback with a decoder other than Replace of '▁', ByteFallback, Fuse and "
+          "Strip of one space");
     }
   }
 
@@ -93,7 +111,7 @@ class Reader {
       if (contents.contains(printed)) {
         continue;
       }
-      const std::optional<std::string> bytes = bytes_of_printed(printed);
+      const std::optional<std::string> bytes = piece_of_printed(model_, printed);
       if (!bytes) {
         fail_data(place_, ": token '", printed, "' is not of byte-level BPE");
       }
@@ -146,11 +164,12 @@ class Reader {
         right = merge[1].get<std::string>();
       }
       const std::string place = str(place_, ": merge ", model_.merges.size() + 1);
-      const auto left_bytes = bytes_of_printed(left), right_bytes = bytes_of_printed(right);
+      const auto left_bytes = piece_of_printed(model_, left);
+      const auto right_bytes = piece_of_printed(model_, right);
       if (left.empty() || right.empty() || !left_bytes || !right_bytes) {
         fail_data(place, ": expected two symbols of byte-level BPE");
       }
-      add_merge(*left_bytes, *right_bytes, ids, place, &model_.merges);
+      add_merge(*left_bytes, *right_bytes, ids, place, &model_);
     }
   }
 
@@ -220,7 +239,8 @@ BpeModel model_of_tokenizer_json(const nlohmann::json& object, const std::string
 
 std::string tokenizer_json(const BpeModel& model) {
   std::vector<std::string> printed(model.pieces.size());
-  std::ranges::transform(model.pieces, printed.begin(), printed_form);
+  std::ranges::transform(model.pieces, printed.begin(),
+                         [&](const std::string& piece) { return printed_piece(model, piece); });
   Json added = Json::array();
   std::set<int32_t> beside;  // added tokens that are not in the vocabulary
   for (const AddedToken& token : model.added) {
@@ -253,10 +273,11 @@ std::string tokenizer_json(const BpeModel& model) {
               {"truncation", nullptr},
               {"padding", nullptr},
               {"added_tokens", std::move(added)},
-              {"normalizer", model.normalizes ? Json(kNfc) : Json(nullptr)},
+              {"normalizer", component(model.normalizer)},
               {"pre_tokenizer", component(model.pre_tokenizer)},
               {"post_processor", component(model.post_processor)},
-              {"decoder", component(kGpt2PreTokenizer)},
+              {"decoder", model.byte_fallback ? byte_fallback_decoder(model.strips_space)
+                                              : component(kGpt2PreTokenizer)},
               {"model",
                {{"type", "BPE"},
                 {"dropout", nullptr},
@@ -264,7 +285,7 @@ std::string tokenizer_json(const BpeModel& model) {
                 {"continuing_subword_prefix", nullptr},
                 {"end_of_word_suffix", nullptr},
                 {"fuse_unk", false},
-                {"byte_fallback", false},
+                {"byte_fallback", model.byte_fallback},
                 {"ignore_merges", model.ignore_merges},
                 {"vocab", std::move(vocabulary)},
                 {"merges", std::move(merges)}}}}
