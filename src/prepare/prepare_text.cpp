@@ -13,17 +13,15 @@
 #include "src/core/visible_text.h"
 #include "src/data/bpe/bpe_tokenizer.h"
 #include "src/data/bpe/trainer.h"
-#include "src/data/dataset.h"
 #include "src/data/tokenizer.h"
 #include "src/data/utf8.h"
-#include "src/io/content_hash.h"
 #include "src/io/file.h"
 #include "src/io/hdf5/hdf5.h"
 #include "src/prepare/bad_records.h"
 #include "src/prepare/prepare.h"
 #include "src/prepare/temporary_file.h"
+#include "src/prepare/text_file.h"
 #include "src/prepare/text_reader.h"
-#include "src/prepare/token_part.h"
 
 namespace tandem {
 namespace {
@@ -273,36 +271,8 @@ void encode_and_write(const PrepareTextOptions& options, const Survey& survey, T
     fail_data(options.input[0], options.input.size() > 1 ? " or another input" : "",
               ": changed while it was read; prepare again");
   }
-  ContentHash hash;
-  add_to_hash(*tokenizer, &hash);
-  const auto write = [&]<class T>(T, const std::string& name, const TemporaryFile& values) {
-    const int64_t count = values.bytes() / static_cast<int64_t>(sizeof(T));
-    file->create_dataset(name, h5_type_of<T>, {count});
-    values.for_each_block<T>([&](int64_t at, std::span<const T> block) {
-      file->write<T>(name, at, block);
-      hash.add(block.data(), static_cast<int64_t>(block.size_bytes()));
-      if (report->first_tokens.empty()) {
-        const auto shown = block.first(std::min<size_t>(block.size(), 10));
-        report->first_tokens.assign(shown.begin(), shown.end());
-      }
-    });
-    return count;
-  };
-  const auto write_part = [&](const std::string& group, bool is_val) {
-    const TokenPart<Token>& part = parts.finish(is_val);
-    const int64_t count = write(Token(), group + "/tokens", part.tokens());
-    write(uint64_t(), group + "/starts", part.starts());
-    return count;
-  };
-  report->train_count = write_part("/train", false);
-  report->val_count = write_part("/val", true);
+  write_text_file(*tokenizer, parts.finish(false), parts.finish(true), file, report);
   report->leaked = parts.leaked();
-  add_to_hash({.kind = DatasetKind::kText,
-               .train_count = report->train_count,
-               .val_count = report->val_count,
-               .vocab_size = report->vocab_size},
-              &hash);
-  report->content_hash = hash.digest().hex();
 }
 
 void print_report(const PrepareTextOptions& options, const Tokenizer& tokenizer,
@@ -357,23 +327,16 @@ PrepareReport prepare_text(const PrepareTextOptions& options) {
     tokenizer = make_char_tokenizer(std::move(survey.code_points));
   }
   PrepareReport report;
-  report.vocab_size = tokenizer->vocab_size();
   report.documents = survey.counts.documents;
   report.characters = survey.characters;
   report.broken_utf8 = survey.counts.broken_utf8;
   report.empty = survey.counts.empty;
   report.bad = bad.count();
-  tokenizer->save(&file);
-  if (report.vocab_size <= 65536) {
+  if (tokenizer->vocab_size() <= 65536) {
     encode_and_write<uint16_t>(options, survey, tokenizer.get(), &file, &report);
   } else {
     encode_and_write<uint32_t>(options, survey, tokenizer.get(), &file, &report);
   }
-  file.set_attribute("/", "kind", std::string("text"));
-  file.set_attribute("/", "format", std::vector<int64_t>{kDatasetFormat});
-  file.set_attribute("/", "vocab_size", std::vector<int64_t>{report.vocab_size});
-  file.set_attribute("/", "content_hash", report.content_hash);
-  file.commit();
   print_report(options, *tokenizer, report);
   return report;
 }

@@ -1,9 +1,9 @@
 #include "src/prepare/text_reader.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "src/core/error.h"
@@ -11,32 +11,16 @@
 #include "src/data/sampler.h"
 #include "src/data/utf8.h"
 #include "src/io/byte_stream.h"
-#include "src/io/line_reader.h"
-#include "src/prepare/csv_reader.h"
+#include "src/prepare/record_reader.h"
 
 namespace tandem {
 namespace {
 
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr size_t kBlock = size_t{1} << 20;         // bytes that are read at once
 constexpr size_t kMostInMemory = size_t{4} << 20;  // bytes of one plain text
 
-enum class Format { kPlain, kJsonLines, kCsv };
-
-Format format_of(const std::string& file) {
-  std::filesystem::path name(file);
-  if (name.extension() == ".gz") {
-    name = name.stem();
-  }
-  const std::string extension = lower_case(name.extension().string());
-  if (extension == ".jsonl" || extension == ".ndjson") {
-    return Format::kJsonLines;
-  }
-  return extension == ".csv" ? Format::kCsv : Format::kPlain;
-}
-
-bool any_is(const PrepareTextOptions& options, Format format) {
-  return std::ranges::count(options.input, format, format_of) > 0;
+bool any_is(const PrepareTextOptions& options, TextFormat format) {
+  return std::ranges::count(options.input, format, text_format_of) > 0;
 }
 
 // The text in `field` of a JSON object. If there is none, returns false with the problem. Other
@@ -90,14 +74,14 @@ class Pass {
     for (const std::string& file : options_.input) {
       const TextReadCounts before = counts_;
       const int64_t bad_before = bad_->count();
-      switch (format_of(file)) {
-        case Format::kPlain:
+      switch (text_format_of(file)) {
+        case TextFormat::kPlain:
           read_plain(file);
           break;
-        case Format::kJsonLines:
+        case TextFormat::kJsonLines:
           read_json_lines(file);
           break;
-        case Format::kCsv:
+        case TextFormat::kCsv:
           read_csv(file);
           break;
       }
@@ -159,54 +143,31 @@ class Pass {
 
   void read_json_lines(const std::string& file) {
     const std::string field = options_.field.value_or("text");
-    LineReader lines(file, options_.limit);
-    for (std::string line; lines.next(&line);) {
-      const std::string place = str(file, ":", lines.number());
-      counts_.broken_utf8 += repair_utf8(&line);
-      std::string_view text = line;
-      if (lines.number() == 1 && text.starts_with(kByteOrderMark)) {
-        text.remove_prefix(kByteOrderMark.size());
-      }
-      if (text.find_first_not_of(" \t\r") == std::string_view::npos) {
-        continue;
-      }
+    for_each_json_line(file, options_.limit, [&](std::string* line, const std::string& place) {
       std::string value, problem;
-      if (find_text(text, field, &value, &problem)) {
+      counts_.broken_utf8 += repair_utf8(line);
+      if (find_text(*line, field, &value, &problem)) {
         emit({value, place, true});
       } else {
         bad_->add(place, problem);
       }
-    }
+    });
   }
 
   void read_csv(const std::string& file) {
-    CsvReader rows(file, options_.limit);
-    std::vector<std::string> fields;
-    if (!rows.next(&fields)) {
-      return;
-    }
-    if (!rows.problem().empty()) {
-      fail_data(file, ":", rows.line(), ": ", rows.problem(), " in the header");
-    }
-    const size_t width = fields.size();
-    const size_t column = find_column(file, std::move(fields));
-    while (rows.next(&fields)) {
-      const std::string place = str(file, ":", rows.line());
-      if (!rows.problem().empty()) {
-        bad_->add(place, rows.problem());
-      } else if (fields.size() != width) {
-        bad_->add(place, str(fields.size(), " fields where the header has ", width));
-      } else {
-        counts_.broken_utf8 += repair_utf8(&fields[column]);
-        emit({fields[column], place, true});
+    std::optional<size_t> column;
+    const auto use = [&](std::vector<std::string> fields, const std::string& place) {
+      if (!column) {
+        column = find_column(file, fields);
+        return;
       }
-    }
+      counts_.broken_utf8 += repair_utf8(&fields[*column]);
+      emit({fields[*column], place, true});
+    };
+    for_each_csv_row(file, options_.limit, bad_, use);
   }
 
-  size_t find_column(const std::string& file, std::vector<std::string> header) const {
-    if (header[0].starts_with(kByteOrderMark)) {
-      header[0].erase(0, kByteOrderMark.size());
-    }
+  size_t find_column(const std::string& file, const std::vector<std::string>& header) const {
     const auto found = std::find(header.begin(), header.end(), *options_.column);
     if (found != header.end()) {
       return static_cast<size_t>(found - header.begin());
@@ -275,13 +236,13 @@ void for_each_block(const TextDocument& document,
 }
 
 void check_text_input(const PrepareTextOptions& options) {
-  if (options.field && !any_is(options, Format::kJsonLines)) {
+  if (options.field && !any_is(options, TextFormat::kJsonLines)) {
     fail(ExitCode::kConfig, "--field: there is no .jsonl file in --input");
   }
-  if (options.column && !any_is(options, Format::kCsv)) {
+  if (options.column && !any_is(options, TextFormat::kCsv)) {
     fail(ExitCode::kConfig, "--column: there is no .csv file in --input");
   }
-  if (!options.column && any_is(options, Format::kCsv)) {
+  if (!options.column && any_is(options, TextFormat::kCsv)) {
     fail(ExitCode::kConfig, "--column: name the column of the .csv files that holds the text");
   }
 }

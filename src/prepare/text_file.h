@@ -1,0 +1,61 @@
+// The file of a text dataset (src/data/dataset.h).
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "src/data/dataset.h"
+#include "src/data/tokenizer.h"
+#include "src/io/content_hash.h"
+#include "src/io/hdf5/hdf5.h"
+#include "src/prepare/prepare.h"
+#include "src/prepare/token_part.h"
+
+namespace tandem {
+
+// Writes all of it, and into the report the numbers of tokens, the first tokens and the hash.
+template <class Token>
+void write_text_file(const Tokenizer& tokenizer, const TokenPart<Token>& train,
+                     const TokenPart<Token>& val, H5Writer* file, PrepareReport* report) {
+  tokenizer.save(file);
+  ContentHash hash;
+  add_to_hash(tokenizer, &hash);
+  const auto write = [&]<class T>(T, const std::string& name, const TemporaryFile& values) {
+    const int64_t count = values.bytes() / static_cast<int64_t>(sizeof(T));
+    file->create_dataset(name, h5_type_of<T>, {count});
+    values.for_each_block<T>([&](int64_t at, std::span<const T> block) {
+      file->write<T>(name, at, block);
+      hash.add(block.data(), static_cast<int64_t>(block.size_bytes()));
+      if (report->first_tokens.empty()) {
+        const auto shown = block.first(std::min<size_t>(block.size(), 10));
+        report->first_tokens.assign(shown.begin(), shown.end());
+      }
+    });
+    return count;
+  };
+  const bool is_masked = train.loss().bytes() > 0;
+  const auto write_part = [&](const std::string& group, const TokenPart<Token>& part) {
+    const int64_t count = write(Token(), group + "/tokens", part.tokens());
+    write(uint64_t(), group + "/starts", part.starts());
+    if (is_masked) {
+      write(uint8_t(), group + "/loss", part.loss());
+    }
+    return count;
+  };
+  report->vocab_size = tokenizer.vocab_size();
+  report->train_count = write_part("/train", train);
+  report->val_count = write_part("/val", val);
+  add_to_hash({.kind = DatasetKind::kText,
+               .train_count = report->train_count,
+               .val_count = report->val_count,
+               .vocab_size = report->vocab_size},
+              &hash);
+  report->content_hash = hash.digest().hex();
+  file->set_attribute("/", "kind", std::string("text"));
+  file->set_attribute("/", "format", std::vector<int64_t>{kDatasetFormat});
+  file->set_attribute("/", "vocab_size", std::vector<int64_t>{report->vocab_size});
+  file->set_attribute("/", "content_hash", report->content_hash);
+  file->commit();
+}
+
+}  // namespace tandem
