@@ -25,7 +25,7 @@ namespace {
 constexpr const char* kUsage =
     R"(tandem: distributed training of transformers and convolutional networks
 
-  tandem prepare text|images ...   make a dataset from files
+  tandem prepare KIND ...          make a dataset from files; KIND: text, sft (instruction data), images
   tandem train FILE.cfg ...        train a model; under mpirun -np N on N ranks
   tandem eval DIR                  loss, perplexity or accuracy on the whole validation set
   tandem generate DIR              text from a trained language model

@@ -1,4 +1,4 @@
-// tandem prepare: reads the options of the two kinds of datasets.
+// tandem prepare: reads the options of the kinds of datasets.
 #include "src/prepare/prepare.h"
 
 #include <unistd.h>
@@ -28,6 +28,14 @@ constexpr const char* kTextUsage = R"(tandem prepare text: makes a dataset of to
 
 Reads plain text, .jsonl (a record a line) and .csv, each also as .gz. The last part of the text becomes the validation
 set; of a list, such as one name a line, --shuffle-records makes it a random part.)";
+
+constexpr const char* kSftUsage = R"(tandem prepare sft: makes a dataset from instruction data
+
+  tandem prepare sft --input FILE.jsonl [FILE ...] --output FILE.h5 --tokenizer FOLDER --template chatml
+
+A record has prompt and completion; instruction, output and perhaps input; or messages, a list of role (system, user,
+assistant) and content. Only completions are learned. The last records become the validation set; --shuffle-records makes
+them random ones.)";
 
 constexpr const char* kImagesUsage = R"(tandem prepare images: makes a dataset from labelled images
 
@@ -109,6 +117,32 @@ void check_output(const std::string& output, const std::vector<std::string>& inp
   }
 }
 
+// The options of both kinds of records.
+template <class Request>
+void add_record_options(Options& options, Request& request, bool& shuffle, int64_t& seed,
+                        bool& force, bool& help) {
+  options.add("shuffle-records", shuffle,
+              "put all records into a random order first; a line of plain text is a record");
+  options.add("seed", seed, "of --shuffle-records");
+  options.add("force", force, "replace the dataset if it exists");
+  options.add("max-bad", request.max_bad, "broken records that may be left out");
+  options.add("max-record-mb", request.limit.mib, "largest record or file inside an archive, MiB",
+              1, 1 << 20);
+  options.add("help", help, "print this");
+}
+
+template <class Request>
+void finish_record_options(const CommandLine& line, bool shuffle, int64_t seed, Request& request,
+                           std::vector<std::string>& problems) {
+  if (!shuffle && std::ranges::count(line.assignments, std::string("seed"), &Assignment::key)) {
+    problems.push_back("--seed has no meaning without --shuffle-records");
+  }
+  fail_if_any(problems);
+  if (shuffle) {
+    request.shuffle_seed = static_cast<uint64_t>(seed);
+  }
+}
+
 ExitCode text(const Words& words) {
   PrepareTextOptions request;
   bool shuffle = false, force = false, help = false;
@@ -128,14 +162,7 @@ ExitCode text(const Words& words) {
   options.add("field", request.field,
               "field of a .jsonl record that holds the text; \"text\" when not given");
   options.add("column", request.column, "column of a .csv that holds the text");
-  options.add("shuffle-records", shuffle,
-              "put all records into a random order first; a line of plain text is a record");
-  options.add("seed", seed, "of --shuffle-records");
-  options.add("force", force, "replace the dataset if it exists");
-  options.add("max-bad", request.max_bad, "broken records that may be left out");
-  options.add("max-record-mb", request.limit.mib, "largest record or file inside an archive, MiB",
-              1, 1 << 20);
-  options.add("help", help, "print this");
+  add_record_options(options, request, shuffle, seed, force, help);
   std::vector<std::string> problems;
   const CommandLine line = options.parse(words);
   if (!read_options(options, help, line, problems)) {
@@ -145,16 +172,41 @@ ExitCode text(const Words& words) {
   require_given("input", !request.input.empty(), problems);
   require_given("output", !request.output.empty(), problems);
   choose_tokenizer(tokenizer, request, problems);
-  if (!shuffle && std::ranges::count(line.assignments, std::string("seed"), &Assignment::key)) {
-    problems.push_back("--seed has no meaning without --shuffle-records");
-  }
-  fail_if_any(problems);
-  if (shuffle) {
-    request.shuffle_seed = static_cast<uint64_t>(seed);
-  }
+  finish_record_options(line, shuffle, seed, request, problems);
   check_output(request.output, request.input, force);
   clean_up_on_signals(request.output);
   prepare_text(request);
+  return ExitCode::kOk;
+}
+
+ExitCode sft(const Words& words) {
+  PrepareSftOptions request;
+  bool shuffle = false, force = false, help = false;
+  int64_t seed = 1;
+  Options options(kSftUsage);
+  options.add("input", request.input,
+              "files to read, in this order: .jsonl or .csv, each also as .gz");
+  options.add("output", request.output, "dataset to write");
+  options.add("tokenizer", request.tokenizer, "folder with tokenizer.json");
+  options.add_choice("template", request.form,
+                     {{"plain", "plain"}, {"chatml", "chatml"}, {"llama3", "llama3"}},
+                     "how a record becomes text");
+  options.add("val-fraction", request.val_fraction,
+              "part of the records at the end that becomes the validation set", 0, 0.999);
+  add_record_options(options, request, shuffle, seed, force, help);
+  std::vector<std::string> problems;
+  const CommandLine line = options.parse(words);
+  if (!read_options(options, help, line, problems)) {
+    return ExitCode::kOk;
+  }
+  request.input.insert(request.input.end(), line.positional.begin(), line.positional.end());
+  require_given("input", !request.input.empty(), problems);
+  require_given("output", !request.output.empty(), problems);
+  require_given("tokenizer", !request.tokenizer.empty(), problems);
+  finish_record_options(line, shuffle, seed, request, problems);
+  check_output(request.output, request.input, force);
+  clean_up_on_signals(request.output);
+  prepare_sft(request);
   return ExitCode::kOk;
 }
 
@@ -203,6 +255,9 @@ ExitCode prepare_command(const Words& words, World& world) {
     if (kind == "text") {
       return text(rest);
     }
+    if (kind == "sft") {
+      return sft(rest);
+    }
     if (kind == "images") {
       return images(rest);
     }
@@ -211,12 +266,14 @@ ExitCode prepare_command(const Words& words, World& world) {
          "out of memory; free memory on this machine, or prepare several smaller datasets");
   }
   if (kind == "--help") {
-    std::printf("%s\n\n%s\n\nMore: tandem prepare text --help, tandem prepare images --help\n",
-                kTextUsage, kImagesUsage);
+    std::printf(
+        "%s\n\n%s\n\n%s\n\nMore: tandem prepare text --help, prepare sft --help, prepare images "
+        "--help\n",
+        kTextUsage, kSftUsage, kImagesUsage);
     return ExitCode::kOk;
   }
   fail(ExitCode::kConfig,
-       str("tandem prepare: say text or images, not \"", kind, "\"; --help shows examples"));
+       str("tandem prepare: say text, sft or images, not \"", kind, "\"; --help shows examples"));
 }
 
 }  // namespace tandem

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/core/error.h"
+#include "src/data/chat_template.h"
 
 namespace tandem {
 namespace {
@@ -120,6 +121,9 @@ std::string Tokenizer::decode(std::span<const int32_t> tokens) const {
 void Tokenizer::save(H5Writer* file) const {
   file->create_group("/tokenizer");
   file->set_attribute("/tokenizer", "kind", std::string(kind()));
+  if (!chat_template.empty()) {
+    file->set_attribute("/tokenizer", "chat_template", chat_template);
+  }
   save_vocabulary(file);
 }
 
@@ -137,10 +141,9 @@ std::unique_ptr<Tokenizer> make_char_tokenizer(std::vector<int32_t> code_points)
 
 std::unique_ptr<Tokenizer> make_bytes_tokenizer() { return std::make_unique<BytesTokenizer>(); }
 
-std::unique_ptr<Tokenizer> load_tokenizer(const H5Reader& file) {
-  if (!file.exists("/tokenizer")) {
-    fail_data(file.path(), ": holds no tokenizer (/tokenizer)");
-  }
+namespace {
+
+std::unique_ptr<Tokenizer> read_tokenizer(const H5Reader& file) {
   const std::string kind = file.string_attribute("/tokenizer", "kind");
   if (kind == "bytes") {
     return make_bytes_tokenizer();
@@ -161,6 +164,22 @@ std::unique_ptr<Tokenizer> load_tokenizer(const H5Reader& file) {
     fail_data(file.path(), ": /tokenizer/code_points is damaged");
   }
   return make_char_tokenizer(std::move(code_points));
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_tokenizer(const H5Reader& file) {
+  if (!file.exists("/tokenizer")) {
+    fail_data(file.path(), ": holds no tokenizer (/tokenizer)");
+  }
+  auto tokenizer = read_tokenizer(file);
+  if (file.has_attribute("/tokenizer", "chat_template")) {
+    tokenizer->chat_template = file.string_attribute("/tokenizer", "chat_template");
+    if (!is_chat_template(tokenizer->chat_template)) {
+      fail_data(file.path(), ": unknown chat template '", tokenizer->chat_template, "'");
+    }
+  }
+  return tokenizer;
 }
 
 }  // namespace tandem

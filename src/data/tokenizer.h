@@ -38,6 +38,14 @@ class Tokenizer {
   virtual std::span<const int32_t> before_text() const { return {}; }
   virtual std::span<const int32_t> after_text() const { return {}; }
 
+  // The token with this name that text never becomes.
+  virtual std::optional<int32_t> special_token(std::string_view /*name*/) const {
+    return std::nullopt;
+  }
+
+  // The template (src/data/chat_template.h) by which conversations became its tokens; "": none.
+  std::string chat_template;
+
   // Appends the tokens of `text`. A special token spelled out in the text is encoded as ordinary
   // text. Throws kData when the vocabulary cannot express a character (char), or when the regular
   // expression that cuts words takes too many steps (bpe). `drain` is for long texts, which must be

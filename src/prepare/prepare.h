@@ -35,6 +35,17 @@ struct PrepareTextOptions {
   std::optional<uint64_t> shuffle_seed{};
 };
 
+struct PrepareSftOptions {
+  std::vector<std::string> input;          // --input: .jsonl, .ndjson, .csv; each may be .gz
+  std::string output;                      // --output
+  std::string tokenizer;                   // --tokenizer: folder with tokenizer.json
+  std::string form = "plain";              // --template: plain, chatml, llama3
+  double val_fraction = 0.1;               // --val-fraction, in [0, 1)
+  int64_t max_bad = 0;                     // --max-bad: records that may be left out
+  RecordLimit limit{};                     // --max-record-mb
+  std::optional<uint64_t> shuffle_seed{};  // --shuffle-records, with --seed
+};
+
 struct PrepareImagesOptions {
   std::string input;          // --input: a folder, or a .tar or .tar.gz of one
   std::string output;         // --output
@@ -50,6 +61,8 @@ struct PrepareReport {
   int64_t class_count = 0;     // images
   int64_t unused_classes = 0;  // images: classes without a training image
   int64_t documents = 0;       // text: files, lines or rows
+  int64_t learned = 0;         // instruction data: tokens that are predicted
+  int64_t longest = 0;         // instruction data: tokens of the longest record
   int64_t characters = 0;      // text
   int64_t broken_utf8 = 0;     // text: sequences replaced by U+FFFD
   int64_t empty = 0;           // text: records without text, left out
@@ -72,6 +85,13 @@ struct PrepareReport {
 // only with its longest record or stretch without white space; tokens and long texts wait in
 // temporary files.
 PrepareReport prepare_text(const PrepareTextOptions& options);
+
+// Instruction data: each record (src/prepare/sft_record.h) is a document, and /train/loss and
+// /val/loss say which of its tokens are learned: the completion or what the assistant says, with
+// the token that ends it. "plain" puts the tokenizer's tokens before a text (BOS) and its end of
+// text around a record; a chat template has all of its marks. The last records, val_fraction of
+// them, are validation. Holds the tokens of all records in memory.
+PrepareReport prepare_sft(const PrepareSftOptions& options);
 
 // Reads JPEG and PNG files in class folders, MNIST-style IDX files, or CIFAR-10 binary batches. The
 // class folder is the one below train/, test/ or val/, or, without these, the folder of the image.

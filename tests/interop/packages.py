@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-PACKAGES = ["transformers>=5", "torch", "safetensors", "tokenizers", "numpy"]
+PACKAGES = ["transformers>=5", "torch", "safetensors", "tokenizers", "numpy", "h5py", "jinja2"]
 
 
 def require(checks, *packages):

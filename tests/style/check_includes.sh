@@ -52,8 +52,8 @@ src/settings:               src/core src/device src/data src/stop src/options sr
 src/machine:                src/core src/device src/device/ranks src/product src/autograd src/io layers/attention comm comm/transport
                             src/settings
 src/weights/kinds:          layers/models src/settings
-src/weights/hugging_face:   src/core src/device src/io src/io/checkpoint src/io/hdf5 src/io/safetensors src/data/bpe layers/models
-                            src/settings
+src/weights/hugging_face:   src/core src/device src/io src/io/checkpoint src/io/hdf5 src/io/safetensors src/data src/data/bpe
+                            layers/models src/settings
 src/weights:                src/core src/device src/device/ranks src/kernels src/io src/io/checkpoint src/data layers/models
                             comm/sharding optim src/step src/settings src/weights/hugging_face
 src/inference:              src/core src/device src/device/ranks src/kernels src/io/checkpoint src/data layers/models comm/sharding

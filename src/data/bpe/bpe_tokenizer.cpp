@@ -108,6 +108,13 @@ void BpeTokenizer::read_texts() {
   }
 }
 
+std::optional<int32_t> BpeTokenizer::special_token(std::string_view name) const {
+  const auto found = std::ranges::find_if(model_.added, [&](const AddedToken& token) {
+    return token.special && model_.pieces[static_cast<size_t>(token.id)] == name;
+  });
+  return found == model_.added.end() ? std::nullopt : std::optional(found->id);
+}
+
 std::string BpeTokenizer::definition() const {
   return kind_ == "gpt2" ? "" : tokenizer_json(model_);
 }

@@ -56,6 +56,7 @@ class BpeTokenizer : public Tokenizer {
   std::string_view piece(int32_t token) const override {
     return (model_.byte_fallback ? texts_ : model_.pieces)[static_cast<size_t>(token)];
   }
+  std::optional<int32_t> special_token(std::string_view name) const override;
   bool strips_space() const override { return model_.strips_space; }
   std::string definition() const override;
 

@@ -8,6 +8,7 @@
 #include "src/core/visible_text.h"
 #include "src/data/bpe/bpe_tokenizer.h"
 #include "src/data/bpe/json_fields.h"
+#include "src/data/chat_template.h"
 #include "src/io/file.h"
 
 namespace tandem {
@@ -92,6 +93,9 @@ TextTokens write_tokenizer_files(const H5Reader& file, int64_t context, const st
     settings["bos_token"] = tokenizer->piece(*tokens.before);
   }
   write_json(folder + "/tokenizer_config.json", settings);
+  if (!tokenizer->chat_template.empty()) {
+    replace_file(folder + "/chat_template.jinja", chat_jinja(tokenizer->chat_template));
+  }
   return tokens;
 }
 

@@ -1,0 +1,236 @@
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "src/core/counted.h"
+#include "src/core/error.h"
+#include "src/core/visible_text.h"
+#include "src/data/sampler.h"
+#include "src/data/tokenizer.h"
+#include "src/data/utf8.h"
+#include "src/io/file.h"
+#include "src/io/hdf5/hdf5.h"
+#include "src/prepare/bad_records.h"
+#include "src/prepare/prepare.h"
+#include "src/prepare/record_reader.h"
+#include "src/prepare/sft_record.h"
+#include "src/prepare/text_file.h"
+#include "src/prepare/token_part.h"
+
+namespace tandem {
+namespace {
+
+// The tokens of a record, and for each whether it is learned.
+struct Example {
+  std::vector<int32_t> tokens;
+  std::vector<uint8_t> loss;
+  std::string text;  // of all parts
+
+  void add(std::span<const int32_t> more, bool is_learned) {
+    tokens.insert(tokens.end(), more.begin(), more.end());
+    loss.resize(tokens.size(), is_learned ? 1 : 0);
+  }
+};
+
+// Text between special tokens is encoded as one. What is learned in it begins with the first token
+// that the text before it alone would not give.
+void add_text(std::string_view before, std::string_view learned, Tokenizer& tokenizer,
+              Example* example) {
+  const std::vector<int32_t> whole = tokenizer.encode(str(before, learned));
+  size_t begin = whole.size();
+  if (!learned.empty()) {
+    const std::vector<int32_t> alone = tokenizer.encode(before);
+    begin = static_cast<size_t>(std::ranges::mismatch(whole, alone).in1 - whole.begin());
+  }
+  example->add(std::span(whole).first(begin), false);
+  example->add(std::span(whole).subspan(begin), true);
+}
+
+class Encoder {
+ public:
+  Encoder(const PrepareSftOptions& options, Tokenizer& tokenizer)
+      : options_(options), tokenizer_(tokenizer) {}
+
+  Example encode(const std::vector<ChatPart>& parts) {
+    Example example;
+    const bool is_plain = options_.form == "plain";
+    if (is_plain) {
+      example.add(tokenizer_.before_text(), false);
+    }
+    std::string before, learned;
+    for (const ChatPart& part : parts) {
+      example.text += part.text;
+      if (!part.is_token) {
+        (part.is_learned ? learned : before) += part.text;
+        continue;
+      }
+      add_text(before, learned, tokenizer_, &example);
+      before.clear();
+      learned.clear();
+      example.add(std::array{special(part.text)}, part.is_learned);
+    }
+    add_text(before, learned, tokenizer_, &example);
+    if (is_plain) {
+      end(&example);
+    }
+    return example;
+  }
+
+ private:
+  int32_t special(const std::string& name) const {
+    const auto id = tokenizer_.special_token(name);
+    if (!id) {
+      fail(ExitCode::kConfig,
+           str("--template ", options_.form, ": ", options_.tokenizer, " has no special token ",
+               name, "; take a tokenizer of that family, or another template"));
+    }
+    return *id;
+  }
+
+  void end(Example* example) const {
+    example->add(tokenizer_.after_text(), true);
+    const auto end_of_text = tokenizer_.end_of_text();
+    if (end_of_text && example->tokens.back() != *end_of_text) {
+      example->add(std::array{*end_of_text}, true);
+    }
+  }
+
+  const PrepareSftOptions& options_;
+  Tokenizer& tokenizer_;
+};
+
+// The record of a line. What no record needs is checked but not stored: lists of numbers take eight
+// times the memory of their text.
+nlohmann::json parsed(const std::string& line, std::string* problem) {
+  using Json = nlohmann::json;
+  if (valid_utf8_prefix(line) != line.size()) {
+    *problem = "not valid UTF-8";
+    return nullptr;
+  }
+  const auto keep = [](int depth, Json::parse_event_t event, const Json& value) {
+    constexpr int kDepthOfContent = 3;
+    return event == Json::parse_event_t::key && depth == 1
+               ? is_sft_field(value.get_ref<const std::string&>())
+               : depth <= kDepthOfContent;
+  };
+  auto record = Json::parse(line, keep, false);
+  *problem = record.is_discarded() ? "not valid JSON" : "";
+  return record;
+}
+
+std::vector<Example> read_examples(const PrepareSftOptions& options, Tokenizer& tokenizer,
+                                   BadRecords* bad) {
+  std::vector<Example> examples;
+  Encoder encoder(options, tokenizer);
+  const auto add = [&](const nlohmann::json& record, std::string problem,
+                       const std::string& place) {
+    const auto parts =
+        problem.empty() ? sft_parts(record, options.form, &problem) : std::vector<ChatPart>();
+    if (parts.empty()) {
+      bad->add(place, problem);
+    } else {
+      examples.push_back(encoder.encode(parts));
+    }
+  };
+  for (const std::string& file : options.input) {
+    std::vector<std::string> header;
+    if (text_format_of(file) == TextFormat::kJsonLines) {
+      for_each_json_line(file, options.limit, [&](std::string* line, const std::string& place) {
+        std::string problem;
+        const nlohmann::json record = parsed(*line, &problem);
+        add(record, problem, place);
+      });
+    } else if (text_format_of(file) == TextFormat::kCsv) {
+      const auto use = [&](std::vector<std::string> fields, const std::string& place) {
+        if (header.empty()) {
+          header = std::move(fields);
+          return;
+        }
+        nlohmann::json record = nlohmann::json::object();
+        bool is_valid = true;
+        for (size_t i = 0; i < header.size(); ++i) {
+          is_valid = is_valid && valid_utf8_prefix(fields[i]) == fields[i].size();
+          record[header[i]] = fields[i];
+        }
+        add(record, is_valid ? "" : "not valid UTF-8", place);
+      };
+      for_each_csv_row(file, options.limit, bad, use);
+    } else {
+      fail(ExitCode::kConfig, str("--input ", file, ": expected .jsonl, .ndjson or .csv"));
+    }
+  }
+  bad->finish();
+  if (examples.empty()) {
+    fail_data(options.input[0], ": holds no record");
+  }
+  return examples;
+}
+
+template <class Token>
+void write_examples(const PrepareSftOptions& options, const std::vector<Example>& examples,
+                    const Tokenizer& tokenizer, H5Writer* file, PrepareReport* report) {
+  const std::string folder = parent_of(options.output);
+  TokenPart<Token> train(folder), val(folder);
+  LeakedRecords leaks(folder);
+  const int64_t count = std::ssize(examples);
+  const int64_t for_training = std::max<int64_t>(
+      1, static_cast<int64_t>(static_cast<double>(count) * (1.0 - options.val_fraction)));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = options.shuffle_seed ? sample_at(*options.shuffle_seed, count, i).index : i;
+    const Example& example = examples[static_cast<size_t>(at)];
+    TokenPart<Token>& part = i < for_training ? train : val;
+    part.mark();
+    part.append(example.tokens, example.loss);
+    leaks.add(example.text, i >= for_training);
+    report->learned += std::ranges::count(example.loss, 1);
+    report->longest = std::max(report->longest, std::ssize(example.tokens));
+  }
+  train.mark();
+  val.mark();
+  write_text_file(tokenizer, train, val, file, report);
+  report->leaked = leaks.count();
+}
+
+void print_report(const PrepareSftOptions& options, const PrepareReport& report) {
+  std::string text =
+      str(options.output, ": ", counted(report.documents, "record"), "\n  train ",
+          counted(report.train_count, "token"), ", val ", counted(report.val_count, "token"), ", ",
+          report.learned, " of them learned; the longest record has ", report.longest,
+          "\n  train with data.windows = documents\n");
+  const auto add_if = [&](int64_t count, const std::string& line) {
+    text += count > 0 ? "  " + line + "\n" : "";
+  };
+  add_if(report.bad, "left out: " + counted(report.bad, "bad record"));
+  add_if(report.leaked, str("leakage: ", counted(report.leaked, "validation record"),
+                            " also in the training part"));
+  add_if(report.val_count == 0,
+         "there is no validation part: `tandem eval` will refuse this dataset");
+  show("%s", text.c_str());
+}
+
+}  // namespace
+
+PrepareReport prepare_sft(const PrepareSftOptions& options) {
+  make_directories(parent_of(options.output));
+  // Created first, so that an output that cannot be written fails before the work begins.
+  H5Writer file(options.output);
+  const auto tokenizer = load_hugging_face_tokenizer(options.tokenizer);
+  if (options.form != "plain") {
+    tokenizer->chat_template = options.form;
+  }
+  BadRecords bad(options.max_bad);
+  const std::vector<Example> examples = read_examples(options, *tokenizer, &bad);
+  PrepareReport report;
+  report.documents = std::ssize(examples);
+  report.bad = bad.count();
+  if (tokenizer->vocab_size() <= 65536) {
+    write_examples<uint16_t>(options, examples, *tokenizer, &file, &report);
+  } else {
+    write_examples<uint32_t>(options, examples, *tokenizer, &file, &report);
+  }
+  print_report(options, report);
+  return report;
+}
+
+}  // namespace tandem

@@ -1,0 +1,122 @@
+#include "src/prepare/sft_record.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "src/core/error.h"
+
+namespace tandem {
+namespace {
+
+using Json = nlohmann::json;
+
+// Why a record cannot be read.
+struct Bad : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+const std::string& text_field(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  if (found == object.end()) {
+    throw Bad(str("no field '", name, "'"));
+  }
+  if (!found->is_string()) {
+    throw Bad(str("field '", name, "' is not a string"));
+  }
+  return found->get_ref<const std::string&>();
+}
+
+std::string optional_text(const Json& object, const char* name) {
+  return object.contains(name) ? text_field(object, name) : "";
+}
+
+std::vector<ChatMessage> messages_of(const Json& record) {
+  const Json& list = record["messages"];
+  if (!list.is_array() || list.empty()) {
+    throw Bad("field 'messages' is not a list of messages");
+  }
+  std::vector<ChatMessage> messages;
+  for (const Json& message : list) {
+    if (!message.is_object()) {
+      throw Bad("a message is not an object");
+    }
+    const std::string& role = text_field(message, "role");
+    const bool after_user = !messages.empty() && messages.back().role == "user";
+    const bool fits =
+        role == "system" ? messages.empty() : role == (after_user ? "assistant" : "user");
+    if (!fits) {
+      throw Bad(str("message ", messages.size() + 1, " is of role '", role,
+                    "'; after system, which may be missing, user and assistant take turns"));
+    }
+    messages.push_back({role, text_field(message, "content")});
+  }
+  return messages;
+}
+
+// The words of Alpaca.
+std::string alpaca(const std::string& instruction, const std::string& input) {
+  return str("Below is an instruction that describes a task",
+             input.empty() ? "" : ", paired with an input that provides further context",
+             ". Write a response that appropriately completes the request.\n\n### Instruction:\n",
+             instruction, input.empty() ? "" : "\n\n### Input:\n" + input, "\n\n### Response:\n");
+}
+
+std::vector<ChatPart> parts_of(const Json& record, std::string_view form) {
+  const bool is_plain = form == "plain";
+  if (record.contains("messages")) {
+    if (is_plain) {
+      throw Bad("field 'messages' needs --template chatml or llama3");
+    }
+    return chat_parts(form, messages_of(record));
+  }
+  std::string prompt, completion;
+  if (record.contains("instruction")) {
+    const std::string& instruction = text_field(record, "instruction");
+    const std::string input = optional_text(record, "input");
+    completion = text_field(record, "output");
+    prompt = is_plain        ? alpaca(instruction, input)
+             : input.empty() ? instruction
+                             : instruction + "\n\n" + input;
+  } else if (record.contains("prompt")) {
+    prompt = text_field(record, "prompt");
+    completion = text_field(record, "completion");
+  } else {
+    throw Bad("neither messages, nor prompt and completion, nor instruction and output");
+  }
+  if (!is_plain) {
+    return chat_parts(form, {{"user", prompt}, {"assistant", completion}});
+  }
+  return {{prompt, false, false}, {completion, false, true}};
+}
+
+}  // namespace
+
+bool is_sft_field(std::string_view name) {
+  constexpr std::array<std::string_view, 6> kFields = {"messages",    "prompt", "completion",
+                                                       "instruction", "input",  "output"};
+  return std::ranges::count(kFields, name) > 0;
+}
+
+std::vector<ChatPart> sft_parts(const nlohmann::json& record, std::string_view form,
+                                std::string* problem) {
+  try {
+    if (!record.is_object()) {
+      throw Bad("not a JSON object");
+    }
+    std::vector<ChatPart> parts = parts_of(record, form);
+    const auto learns = [](const ChatPart& part) {
+      return part.is_learned && !part.is_token && !part.text.empty();
+    };
+    if (std::ranges::none_of(parts, learns)) {
+      throw Bad("nothing in it is to be learned: its completion is empty");
+    }
+    return parts;
+  } catch (const Bad& bad) {
+    *problem = bad.what();
+    return {};
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,46 @@
+"""Datasets of instruction data, for tests: made from records, read back, and exported with a model."""
+import collections
+import json
+import os
+
+import h5py
+from tandem_program import run
+
+Prepared = collections.namedtuple("Prepared", ["path", "examples", "printed"])
+
+
+def write_tokenizer(folder, tokenizer, end="</s>"):
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8") as file:
+        json.dump(tokenizer, file)
+    names = [token["content"] for token in tokenizer["added_tokens"]]
+    with open(os.path.join(folder, "tokenizer_config.json"), "w", encoding="utf-8") as file:
+        json.dump({"eos_token": end} if end in names else {}, file)
+    return folder
+
+
+def prepared(test, records, tokenizer, template, *words):
+    """The dataset, and for each record in it its tokens and which are learned."""
+    source, path = test.path("records.jsonl"), test.path(f"{os.path.basename(tokenizer)}-{template}.h5".replace(" ", ""))
+    with open(source, "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    printed = test.check(run("prepare", "sft", "--input", source, "--output", path, "--tokenizer", tokenizer, "--template", template,
+                             "--force", *words)).stdout
+    return Prepared(path, examples_in(path), printed)
+
+
+def examples_in(path):
+    examples = []
+    with h5py.File(path) as file:
+        for split in ["train", "val"]:
+            tokens, loss, starts = (file[f"{split}/{name}"][:].tolist() for name in ["tokens", "loss", "starts"])
+            examples += [{"tokens": tokens[begin:end], "loss": loss[begin:end]} for begin, end in zip(starts, starts[1:])]
+    return examples
+
+
+def exported(test, dataset, name):
+    """The folder of a small model that was trained on the dataset for one step."""
+    test.train(name, "--data.windows", "documents", "--train.steps", "1", "--model.kind", "llama", data=dataset)
+    folder = test.path(name + "-exported")
+    test.check(run("export", "--checkpoint", test.run_folder(name), "--output", folder))
+    return folder
