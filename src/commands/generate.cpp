@@ -11,6 +11,7 @@
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
 #include "src/core/visible_text.h"
+#include "src/data/chat_template.h"
 #include "src/device/ranks/agreement.h"
 #include "src/inference/token_sampler.h"
 #include "src/inference/trained_model.h"
@@ -33,7 +34,7 @@ as --checkpoint runs/NAME. A GPU computes in the type that the model was trained
 `mpirun -np N tandem generate` cut each layer, for a model that is too large for one.)";
 
 struct Request {
-  std::string checkpoint, base, prompt, tokenizer;
+  std::string checkpoint, base, prompt, form = "plain", tokenizer;
   std::vector<std::string> stops;
   int64_t tokens = 200, samples = 1, batch = 8;
   SamplingOptions sampling;
@@ -48,6 +49,9 @@ struct Request {
     options.add(
         "prompt", prompt,
         "text to continue; empty: the tokenizer's begin-of-text or end-of-text, or a line end");
+    options.add_choice("template", form,
+                       {{"plain", "plain"}, {"chatml", "chatml"}, {"llama3", "llama3"}},
+                       "chat template: the prompt is what the user says, and the model answers");
     options.add("tokens", tokens, "largest number of tokens to print", 1);
     options.add("samples", samples, "texts to print, a line of dashes between them", 1, 1 << 20);
     options.add("batch", batch, "texts to write side by side, which is faster and takes memory", 1,
@@ -191,6 +195,11 @@ class Sample {
 };
 
 std::vector<int32_t> prompt_of(const Request& request, Tokenizer& tokenizer) {
+  if (request.form != "plain") {
+    ChatTokens chat;
+    append_parts(chat_prompt(request.form, {{"user", request.prompt}}), tokenizer, &chat);
+    return chat.tokens;
+  }
   std::vector<int32_t> prompt(tokenizer.before_text().begin(), tokenizer.before_text().end());
   if (!request.prompt.empty()) {
     tokenizer.append_tokens(request.prompt, &prompt);
@@ -201,11 +210,18 @@ std::vector<int32_t> prompt_of(const Request& request, Tokenizer& tokenizer) {
   return prompt;
 }
 
-std::vector<int32_t> ends_of(const std::string& checkpoint, const Tokenizer& tokenizer) {
+std::vector<int32_t> ends_of(const Request& request, const std::string& checkpoint,
+                             const Tokenizer& tokenizer) {
+  std::vector<int32_t> ends;
   if (is_hugging_face(checkpoint)) {
-    return hugging_face_end_tokens(checkpoint);
+    ends = hugging_face_end_tokens(checkpoint);
+  } else if (tokenizer.end_of_text()) {
+    ends = {*tokenizer.end_of_text()};
   }
-  return tokenizer.end_of_text() ? std::vector{*tokenizer.end_of_text()} : std::vector<int32_t>{};
+  if (request.form != "plain") {
+    ends.push_back(tokenizer.special_token(chat_end(request.form)).value());
+  }
+  return ends;
 }
 
 // Throws Error(kConfig) unless so many ranks can cut the model.
@@ -269,7 +285,7 @@ void generate(const Request& request, World& world) {
     tokenizer = tokenizer_at(sizes.path);
     sizes.vocab_size = tokenizer->vocab_size();
     prompt = prompt_of(request, *tokenizer);
-    ends = ends_of(checkpoint, *tokenizer);
+    ends = ends_of(request, checkpoint, *tokenizer);
   });
 
   const bool is_first = world.rank() == 0;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "src/core/error.h"
+#include "src/data/tokenizer.h"
 #include "src/data/utf8.h"
 
 namespace tandem {
@@ -48,6 +50,34 @@ std::string printed(std::string_view text) {
   return text.empty() ? "" : "{{ " + quoted(text) + " }}";
 }
 
+struct Parts {
+  std::vector<ChatPart> all;
+
+  void add(std::string_view text, bool is_token, bool is_learned) {
+    if (!text.empty()) {
+      all.push_back({std::string(text), is_token, is_learned});
+    }
+  }
+  void add_header(const Marks& marks, std::string_view role) {
+    add(marks.before_role, true, false);
+    add(role, false, false);
+    add(marks.after_role, true, false);
+    add(marks.after_header, false, false);
+  }
+};
+
+void append_text(std::string_view before, std::string_view learned, Tokenizer& tokenizer,
+                 ChatTokens* out) {
+  const std::vector<int32_t> whole = tokenizer.encode(str(before, learned));
+  size_t begin = whole.size();
+  if (!learned.empty()) {
+    const std::vector<int32_t> alone = tokenizer.encode(before);
+    begin = static_cast<size_t>(std::ranges::mismatch(whole, alone).in1 - whole.begin());
+  }
+  out->add(std::span(whole).first(begin), false);
+  out->add(std::span(whole).subspan(begin), true);
+}
+
 }  // namespace
 
 bool is_chat_template(std::string_view name) {
@@ -56,25 +86,25 @@ bool is_chat_template(std::string_view name) {
 
 std::vector<ChatPart> chat_parts(std::string_view name, const std::vector<ChatMessage>& messages) {
   const Marks& marks = marks_of(name);
-  std::vector<ChatPart> parts;
-  const auto add = [&](std::string_view text, bool is_token, bool is_learned) {
-    if (!text.empty()) {
-      parts.push_back({std::string(text), is_token, is_learned});
-    }
-  };
-  add(marks.begin, true, false);
+  Parts parts;
+  parts.add(marks.begin, true, false);
   for (const ChatMessage& message : messages) {
     const bool is_learned = message.role == "assistant";
-    add(marks.before_role, true, false);
-    add(message.role, false, false);
-    add(marks.after_role, true, false);
-    add(marks.after_header, false, false);
-    add(marks.strips ? stripped(message.content) : message.content, false, is_learned);
-    add(marks.end, true, is_learned);
-    add(marks.after_end, false, false);
+    parts.add_header(marks, message.role);
+    parts.add(marks.strips ? stripped(message.content) : message.content, false, is_learned);
+    parts.add(marks.end, true, is_learned);
+    parts.add(marks.after_end, false, false);
   }
-  return parts;
+  return std::move(parts.all);
 }
+
+std::vector<ChatPart> chat_prompt(std::string_view name, const std::vector<ChatMessage>& messages) {
+  Parts parts{chat_parts(name, messages)};
+  parts.add_header(marks_of(name), "assistant");
+  return std::move(parts.all);
+}
+
+std::string_view chat_end(std::string_view name) { return marks_of(name).end; }
 
 std::string chat_jinja(std::string_view name) {
   const Marks& marks = marks_of(name);
@@ -88,6 +118,29 @@ std::string chat_jinja(std::string_view name) {
              "{% if message['role'] == 'assistant' %}{% generation %}", said,
              "{% endgeneration %}{% else %}", said, "{% endif %}", printed(marks.after_end),
              "{% endfor %}{% if add_generation_prompt %}", header("'assistant'"), "{% endif %}");
+}
+
+void ChatTokens::add(std::span<const int32_t> more, bool is_learned) {
+  tokens.insert(tokens.end(), more.begin(), more.end());
+  loss.resize(tokens.size(), is_learned ? 1 : 0);
+}
+
+void append_parts(std::span<const ChatPart> parts, Tokenizer& tokenizer, ChatTokens* out) {
+  std::string before, learned;
+  for (const ChatPart& part : parts) {
+    if (!part.is_token) {
+      (part.is_learned ? learned : before) += part.text;
+      continue;
+    }
+    append_text(std::exchange(before, ""), std::exchange(learned, ""), tokenizer, out);
+    const auto id = tokenizer.special_token(part.text);
+    if (!id) {
+      fail(ExitCode::kConfig, str("the tokenizer has no special token ", part.text,
+                                  ", which the template needs; take another template"));
+    }
+    out->add(std::array{*id}, part.is_learned);
+  }
+  append_text(before, learned, tokenizer, out);
 }
 
 std::string_view stripped(std::string_view text) {

@@ -21,84 +21,28 @@
 namespace tandem {
 namespace {
 
-// The tokens of a record, and for each whether it is learned.
-struct Example {
-  std::vector<int32_t> tokens;
-  std::vector<uint8_t> loss;
+struct Example : ChatTokens {
   std::string text;  // of all parts
-
-  void add(std::span<const int32_t> more, bool is_learned) {
-    tokens.insert(tokens.end(), more.begin(), more.end());
-    loss.resize(tokens.size(), is_learned ? 1 : 0);
-  }
 };
 
-// Text between special tokens is encoded as one. What is learned in it begins with the first token
-// that the text before it alone would not give.
-void add_text(std::string_view before, std::string_view learned, Tokenizer& tokenizer,
-              Example* example) {
-  const std::vector<int32_t> whole = tokenizer.encode(str(before, learned));
-  size_t begin = whole.size();
-  if (!learned.empty()) {
-    const std::vector<int32_t> alone = tokenizer.encode(before);
-    begin = static_cast<size_t>(std::ranges::mismatch(whole, alone).in1 - whole.begin());
+Example encode(const std::vector<ChatPart>& parts, bool is_plain, Tokenizer& tokenizer) {
+  Example example;
+  for (const ChatPart& part : parts) {
+    example.text += part.text;
   }
-  example->add(std::span(whole).first(begin), false);
-  example->add(std::span(whole).subspan(begin), true);
-}
-
-class Encoder {
- public:
-  Encoder(const PrepareSftOptions& options, Tokenizer& tokenizer)
-      : options_(options), tokenizer_(tokenizer) {}
-
-  Example encode(const std::vector<ChatPart>& parts) {
-    Example example;
-    const bool is_plain = options_.form == "plain";
-    if (is_plain) {
-      example.add(tokenizer_.before_text(), false);
-    }
-    std::string before, learned;
-    for (const ChatPart& part : parts) {
-      example.text += part.text;
-      if (!part.is_token) {
-        (part.is_learned ? learned : before) += part.text;
-        continue;
-      }
-      add_text(before, learned, tokenizer_, &example);
-      before.clear();
-      learned.clear();
-      example.add(std::array{special(part.text)}, part.is_learned);
-    }
-    add_text(before, learned, tokenizer_, &example);
-    if (is_plain) {
-      end(&example);
-    }
+  if (!is_plain) {
+    append_parts(parts, tokenizer, &example);
     return example;
   }
-
- private:
-  int32_t special(const std::string& name) const {
-    const auto id = tokenizer_.special_token(name);
-    if (!id) {
-      fail(ExitCode::kConfig,
-           str("--template ", options_.form, ": ", options_.tokenizer, " has no special token ",
-               name, "; take a tokenizer of that family, or another template"));
-    }
-    return *id;
+  example.add(tokenizer.before_text(), false);
+  append_parts(parts, tokenizer, &example);
+  example.add(tokenizer.after_text(), true);
+  const auto end_of_text = tokenizer.end_of_text();
+  if (end_of_text && example.tokens.back() != *end_of_text) {
+    example.add(std::array{*end_of_text}, true);
   }
-
-  void end(Example* example) const {
-    example->add(tokenizer_.after_text(), true);
-    const auto end_of_text = tokenizer_.end_of_text();
-    if (end_of_text && example->tokens.back() != *end_of_text) {
-      example->add(std::array{*end_of_text}, true);
-    }
-  }
-
-  const PrepareSftOptions& options_;
-  Tokenizer& tokenizer_;
-};
+  return example;
+}
 
 // The record of a line. What no record needs is checked but not stored: lists of numbers take eight
 // times the memory of their text.
@@ -122,7 +66,6 @@ nlohmann::json parsed(const std::string& line, std::string* problem) {
 std::vector<Example> read_examples(const PrepareSftOptions& options, Tokenizer& tokenizer,
                                    BadRecords* bad) {
   std::vector<Example> examples;
-  Encoder encoder(options, tokenizer);
   const auto add = [&](const nlohmann::json& record, std::string problem,
                        const std::string& place) {
     const auto parts =
@@ -130,7 +73,7 @@ std::vector<Example> read_examples(const PrepareSftOptions& options, Tokenizer& 
     if (parts.empty()) {
       bad->add(place, problem);
     } else {
-      examples.push_back(encoder.encode(parts));
+      examples.push_back(encode(parts, options.form == "plain", tokenizer));
     }
   };
   for (const std::string& file : options.input) {

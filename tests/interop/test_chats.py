@@ -6,6 +6,7 @@ tests/interop/make_chats.py), and what else records may be.
 """
 import json
 import os
+import random
 import re
 import sys
 
@@ -93,6 +94,28 @@ class Chats(Workspace):
         left, right = next(pair for pair in merges if pair[0].isascii() and "".join(pair).isalpha())
         example, = sft_files.prepared(self, [{"prompt": "1" + left, "completion": right}], self.qwen, "plain").examples
         self.assertEqual((self.text_of(example, 0), self.text_of(example, 1)), ("1", left + right))
+
+    def test_a_model_learns_to_answer(self):
+        """Codes of words, and the second of three words; prompts of the latter that it has not seen."""
+        dice = random.Random(1)
+        words = "red oak sun map ice fox cup pen hat key jar owl".split()
+
+        def record():
+            three = dice.sample(words, 3)
+            if dice.random() < 0.5:
+                return {"prompt": "second of " + " ".join(three), "completion": three[1]}
+            return {"prompt": "code of " + three[0], "completion": str(37 + words.index(three[0]))}
+        records = [record() for _ in range(500)]
+        made = sft_files.prepared(self, records, self.qwen, "chatml")
+        self.train("answers", "--data.windows", "documents", "--train.steps", "500", "--model.kind", "llama", "--model.layers", "2",
+                   "--model.width", "64", "--model.heads", "4", "--model.context", "64", "--train.global_batch", "8",
+                   "--optim.lr", "3e-3", "--optim.min_lr", "3e-4", "--optim.warmup_steps", "20", "--train.eval_every", "0",
+                   data=made.path)
+        seen = {one["prompt"] for one in records}
+        asked = [one for one in (record() for _ in range(400)) if one["prompt"] not in seen or one["prompt"].startswith("code")][:40]
+        right = [self.check(run("generate", self.run_folder("answers"), "--template", "chatml", "--prompt", one["prompt"],
+                                "--temperature", "0", "--tokens", "12")).stdout == one["completion"] + "\n" for one in asked]
+        self.assertGreaterEqual(sum(right), 38)
 
     def test_text_that_spells_a_special_token_stays_text(self):
         spelled = [{"prompt": "<|im_end|>", "completion": "<|im_start|>"}]

@@ -93,7 +93,7 @@ MUTANTS = [
            "part.data() == text.data() && rest.data() == normal.data()", "true", ["interop.tokenizers"]),
     Mutant("pre-tokenizer: each word gets a space at its beginning", "src/data/bpe/pre_tokenizer.cpp",
            "begins && begin == 0, use", "begins, use", ["interop.tokenizers"]),
-    Mutant("sft: learned is what comes after the tokens of the text before it", "src/prepare/prepare_sft.cpp",
+    Mutant("sft: learned is what comes after the tokens of the text before it", "src/data/chat_template.cpp",
            "static_cast<size_t>(std::ranges::mismatch(whole, alone).in1 - whole.begin())", "std::min(alone.size(), whole.size())",
            ["interop.chats"]),
     Mutant("sft: the token that ends an answer is not learned", "src/data/chat_template.cpp",

@@ -22,6 +22,7 @@ from test_hugging_face import LLAMA, QWEN3, shapes_of, write_safetensors
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 RECIPES = os.path.join(ROOT, "configs", "recipes.md")
 GOLDEN = os.path.join(ROOT, "tests", "interop", "tokenizers.json")
+CHATS = os.path.join(ROOT, "tests", "interop", "chats.json")
 # Settings after those of a recipe, by its configuration file.
 QUICK = "--train.steps 3 --train.global_batch 8 --train.eval_every 0 --train.eval_batches 2 --checkpoint.every_steps 0 " \
         "--run.device cpu --run.threads 1 --log.progress none --run.watch_spot off"
@@ -115,6 +116,10 @@ class Recipes(Workspace):
             write(cls.path("internet/" + name), content)
         with open(GOLDEN, encoding="ascii") as file:
             tokenizers = {case["name"]: case["tokenizer"] for case in json.load(file)["cases"]}
+        with open(CHATS, encoding="ascii") as file:
+            chats = json.load(file)
+        tokenizers["Qwen"] = next(case["tokenizer"] for case in chats["cases"] if case["name"] == "Qwen")  # it has the marks, too
+        write(cls.path("data/chats.jsonl"), "".join(json.dumps(record) + "\n" for record in chats["records"]))
         for model, config, tokenizer in [("Llama-3.2-1B", LLAMA, tokenizers["Llama 3"]), ("Qwen3-0.6B-Base", QWEN3, tokenizers["Qwen"])]:
             config = dict(config, vocab_size=len(tokenizer["model"]["vocab"]) + len(tokenizer["added_tokens"]))
             for name, content in [("config.json", config), ("tokenizer.json", tokenizer), ("generation_config.json", {})]:
@@ -147,6 +152,10 @@ class Recipes(Workspace):
             self.assertEqual(json.load(file)["architectures"], ["Qwen3ForCausalLM"])
         with open(self.path("qwen-book/tokenizer.json")) as file:
             self.assertEqual(json.load(file)["normalizer"], {"type": "NFC"})
+
+    def test_qwen3_on_conversations(self):
+        self.assertIn("20 records", self.follow("A Qwen3, tuned on conversations"))
+        self.assertTrue(os.path.exists(self.path("qwen-chats/chat_template.jinja")))
 
     def test_cifar(self):
         self.assertIn("accuracy", self.follow("CIFAR-10"))
