@@ -31,8 +31,9 @@ KINDS = {"gpt": ["--model.dropout", "0.1", "--model.heads", "2", "--model.contex
          "mlp": ["--model.width", "32"]}
 STACKS = {".attn.qkv.": [".attn.q.", ".attn.k.", ".attn.v."], ".mlp.gate_up.": [".mlp.gate.", ".mlp.up."]}
 TIMED = {"gpt": ["--model.layers", "4", "--model.width", "256", "--model.context", "128"],
+         "llama": ["--model.layers", "4", "--model.width", "256", "--model.context", "128"],
          "resnet": ["--model.depth", "20"]}
-TIMED_STEPS, ROUNDS = 12, 5
+TIMED_STEPS, ROUNDS = 12, 12
 
 
 def build(folder):
@@ -99,9 +100,10 @@ def compare_weights(programs, folder, data, options):
         sys.exit("none was compared")
 
 
-def compare_times(programs, folder, data):
+def compare_times(programs, folder, data, options):
     for kind, ranks, zero in itertools.product(TIMED, [1, 2], [0, 3]):
-        if ranks == 1 and zero > 0:
+        name = f"{kind} {ranks} ranks zero {zero}"
+        if (ranks == 1 and zero > 0) or not re.search(options.only, name):
             continue
         times = {which: [] for which in programs}
         for turn in range(ROUNDS):
@@ -112,7 +114,7 @@ def compare_times(programs, folder, data):
                        "--train.log_every", "1", "--dist.zero", str(zero)])
                 times[which] += [line["step_ms"] for line in metrics(at) if "step_ms" in line][2:]
         before, after = (statistics.median(times[which]) for which in ["before", "after"])
-        print(f"{kind:7} {ranks} ranks zero {zero}: {before:8.2f} ms before, {after:8.2f} ms after, {after / before:.3f}", flush=True)
+        print(f"{name:24}: {before:8.2f} ms before, {after:8.2f} ms after, {after / before:.3f}", flush=True)
 
 
 def main():
@@ -138,7 +140,7 @@ def main():
             data = {kind: Data.text if kind in ["gpt", "llama"] else Data.digits for kind in KINDS}
             if options.times:
                 data["resnet"] = Data.images
-                compare_times(programs, folder, data)
+                compare_times(programs, folder, data, options)
             else:
                 compare_weights(programs, folder, data, options)
             Data.tearDownClass()
