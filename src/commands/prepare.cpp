@@ -122,7 +122,7 @@ template <class Request>
 void add_record_options(Options& options, Request& request, bool& shuffle, int64_t& seed,
                         bool& force, bool& help) {
   options.add("shuffle-records", shuffle,
-              "put all records into a random order first; a line of plain text is a record");
+              "put all records, of plain text its lines, into a random order first");
   options.add("seed", seed, "of --shuffle-records");
   options.add("force", force, "replace the dataset if it exists");
   options.add("max-bad", request.max_bad, "broken records that may be left out");
@@ -134,6 +134,9 @@ void add_record_options(Options& options, Request& request, bool& shuffle, int64
 template <class Request>
 void finish_record_options(const CommandLine& line, bool shuffle, int64_t seed, Request& request,
                            std::vector<std::string>& problems) {
+  request.input.insert(request.input.end(), line.positional.begin(), line.positional.end());
+  require_given("input", !request.input.empty(), problems);
+  require_given("output", !request.output.empty(), problems);
   if (!shuffle && std::ranges::count(line.assignments, std::string("seed"), &Assignment::key)) {
     problems.push_back("--seed has no meaning without --shuffle-records");
   }
@@ -168,9 +171,6 @@ ExitCode text(const Words& words) {
   if (!read_options(options, help, line, problems)) {
     return ExitCode::kOk;
   }
-  request.input.insert(request.input.end(), line.positional.begin(), line.positional.end());
-  require_given("input", !request.input.empty(), problems);
-  require_given("output", !request.output.empty(), problems);
   choose_tokenizer(tokenizer, request, problems);
   finish_record_options(line, shuffle, seed, request, problems);
   check_output(request.output, request.input, force);
@@ -199,9 +199,6 @@ ExitCode sft(const Words& words) {
   if (!read_options(options, help, line, problems)) {
     return ExitCode::kOk;
   }
-  request.input.insert(request.input.end(), line.positional.begin(), line.positional.end());
-  require_given("input", !request.input.empty(), problems);
-  require_given("output", !request.output.empty(), problems);
   require_given("tokenizer", !request.tokenizer.empty(), problems);
   finish_record_options(line, shuffle, seed, request, problems);
   check_output(request.output, request.input, force);

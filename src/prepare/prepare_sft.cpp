@@ -167,11 +167,9 @@ PrepareReport prepare_sft(const PrepareSftOptions& options) {
   PrepareReport report;
   report.documents = std::ssize(examples);
   report.bad = bad.count();
-  if (tokenizer->vocab_size() <= 65536) {
-    write_examples<uint16_t>(options, examples, *tokenizer, &file, &report);
-  } else {
-    write_examples<uint32_t>(options, examples, *tokenizer, &file, &report);
-  }
+  with_token_type(tokenizer->vocab_size(), [&]<class Token>() {
+    write_examples<Token>(options, examples, *tokenizer, &file, &report);
+  });
   print_report(options, report);
   return report;
 }

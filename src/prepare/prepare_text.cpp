@@ -332,11 +332,9 @@ PrepareReport prepare_text(const PrepareTextOptions& options) {
   report.broken_utf8 = survey.counts.broken_utf8;
   report.empty = survey.counts.empty;
   report.bad = bad.count();
-  if (tokenizer->vocab_size() <= 65536) {
-    encode_and_write<uint16_t>(options, survey, tokenizer.get(), &file, &report);
-  } else {
-    encode_and_write<uint32_t>(options, survey, tokenizer.get(), &file, &report);
-  }
+  with_token_type(tokenizer->vocab_size(), [&]<class Token>() {
+    encode_and_write<Token>(options, survey, tokenizer.get(), &file, &report);
+  });
   print_report(options, *tokenizer, report);
   return report;
 }

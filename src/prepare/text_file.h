@@ -13,6 +13,12 @@
 
 namespace tandem {
 
+// Calls f.template operator()<Token>() with the narrowest type that holds the vocabulary.
+template <class F>
+void with_token_type(int64_t vocab_size, F f) {
+  vocab_size <= 65536 ? f.template operator()<uint16_t>() : f.template operator()<uint32_t>();
+}
+
 // Writes all of it, and into the report the numbers of tokens, the first tokens and the hash.
 template <class Token>
 void write_text_file(const Tokenizer& tokenizer, const TokenPart<Token>& train,
