@@ -49,9 +49,8 @@ struct Request {
     options.add(
         "prompt", prompt,
         "text to continue; empty: the tokenizer's begin-of-text or end-of-text, or a line end");
-    options.add_choice("template", form,
-                       {{"plain", "plain"}, {"chatml", "chatml"}, {"llama3", "llama3"}},
-                       "chat template: the prompt is what the user says, and the model answers");
+    add_template(options, form,
+                 "chat template: the prompt is what the user says, and the model answers");
     options.add("tokens", tokens, "largest number of tokens to print", 1);
     options.add("samples", samples, "texts to print, a line of dashes between them", 1, 1 << 20);
     options.add("batch", batch, "texts to write side by side, which is faster and takes memory", 1,
@@ -162,7 +161,7 @@ class Sample {
       : request_(request),
         ends_(ends),
         sampler_(request.sampling, static_cast<uint64_t>(number)),
-        text_(tokenizer, request.prompt.empty()),
+        text_(tokenizer, request.prompt.empty() && request.form == "plain"),
         printer_(request.stops, !request.json && on_terminal() ? request.prompt : "") {}
 
   // Chooses the next token from its logits [vocab]. After the end, always the last token.

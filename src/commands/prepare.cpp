@@ -188,9 +188,7 @@ ExitCode sft(const Words& words) {
               "files to read, in this order: .jsonl or .csv, each also as .gz");
   options.add("output", request.output, "dataset to write");
   options.add("tokenizer", request.tokenizer, "folder with tokenizer.json");
-  options.add_choice("template", request.form,
-                     {{"plain", "plain"}, {"chatml", "chatml"}, {"llama3", "llama3"}},
-                     "how a record becomes text");
+  add_template(options, request.form, "how a record becomes text");
   options.add("val-fraction", request.val_fraction,
               "part of the records at the end that becomes the validation set", 0, 0.999);
   add_record_options(options, request, shuffle, seed, force, help);

@@ -23,6 +23,11 @@ ExitCode print_help(const Options& options, const World& world,
   return ExitCode::kOk;
 }
 
+void add_template(Options& options, std::string& form, const std::string& help) {
+  options.add_choice("template", form,
+                     {{"plain", "plain"}, {"chatml", "chatml"}, {"llama3", "llama3"}}, help);
+}
+
 RunRequest::RunRequest(const std::string& usage) : options(usage) {
   options.add("config", files, "settings to read; may repeat");
 }

@@ -19,6 +19,9 @@ void require_one_process(const World& world, const std::string& command,
 ExitCode print_help(const Options& options, const World& world,
                     const std::vector<std::string>& shown = {});
 
+// Adds the option --template: "plain" or a chat template.
+void add_template(Options& options, std::string& form, const std::string& help);
+
 // The options of a command that takes the settings of a run. A derived struct adds its own options
 // and then calls add_settings().
 struct RunRequest {

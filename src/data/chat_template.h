@@ -47,8 +47,8 @@ struct ChatTokens {
 };
 
 // Appends the tokens of the parts. Text between special tokens is encoded as one; what is learned
-// in it begins with the first token that the text before it alone would not give. Throws kConfig
-// when the tokenizer lacks a special token.
+// in it comes last, and begins with the first token that the text before it alone would not give.
+// Throws kConfig when the tokenizer lacks a special token.
 void append_parts(std::span<const ChatPart> parts, Tokenizer& tokenizer, ChatTokens* out);
 
 // The text without Unicode's white space around it, as Python's str.strip() gives it. Valid UTF-8.

@@ -21,15 +21,8 @@
 namespace tandem {
 namespace {
 
-struct Example : ChatTokens {
-  std::string text;  // of all parts
-};
-
-Example encode(const std::vector<ChatPart>& parts, bool is_plain, Tokenizer& tokenizer) {
-  Example example;
-  for (const ChatPart& part : parts) {
-    example.text += part.text;
-  }
+ChatTokens encode(const std::vector<ChatPart>& parts, bool is_plain, Tokenizer& tokenizer) {
+  ChatTokens example;
   if (!is_plain) {
     append_parts(parts, tokenizer, &example);
     return example;
@@ -63,9 +56,9 @@ nlohmann::json parsed(const std::string& line, std::string* problem) {
   return record;
 }
 
-std::vector<Example> read_examples(const PrepareSftOptions& options, Tokenizer& tokenizer,
-                                   BadRecords* bad) {
-  std::vector<Example> examples;
+std::vector<ChatTokens> read_examples(const PrepareSftOptions& options, Tokenizer& tokenizer,
+                                      BadRecords* bad) {
+  std::vector<ChatTokens> examples;
   const auto add = [&](const nlohmann::json& record, std::string problem,
                        const std::string& place) {
     const auto parts =
@@ -111,7 +104,7 @@ std::vector<Example> read_examples(const PrepareSftOptions& options, Tokenizer& 
 }
 
 template <class Token>
-void write_examples(const PrepareSftOptions& options, const std::vector<Example>& examples,
+void write_examples(const PrepareSftOptions& options, const std::vector<ChatTokens>& examples,
                     const Tokenizer& tokenizer, H5Writer* file, PrepareReport* report) {
   const std::string folder = parent_of(options.output);
   TokenPart<Token> train(folder), val(folder);
@@ -121,11 +114,13 @@ void write_examples(const PrepareSftOptions& options, const std::vector<Example>
       1, static_cast<int64_t>(static_cast<double>(count) * (1.0 - options.val_fraction)));
   for (int64_t i = 0; i < count; ++i) {
     const int64_t at = options.shuffle_seed ? sample_at(*options.shuffle_seed, count, i).index : i;
-    const Example& example = examples[static_cast<size_t>(at)];
+    const ChatTokens& example = examples[static_cast<size_t>(at)];
     TokenPart<Token>& part = i < for_training ? train : val;
     part.mark();
     part.append(example.tokens, example.loss);
-    leaks.add(example.text, i >= for_training);
+    leaks.add({reinterpret_cast<const char*>(example.tokens.data()),
+               example.tokens.size() * sizeof(int32_t)},
+              i >= for_training);
     report->learned += std::ranges::count(example.loss, 1);
     report->longest = std::max(report->longest, std::ssize(example.tokens));
   }
@@ -135,21 +130,16 @@ void write_examples(const PrepareSftOptions& options, const std::vector<Example>
   report->leaked = leaks.count();
 }
 
-void print_report(const PrepareSftOptions& options, const PrepareReport& report) {
-  std::string text =
-      str(options.output, ": ", counted(report.documents, "record"), "\n  train ",
-          counted(report.train_count, "token"), ", val ", counted(report.val_count, "token"), ", ",
-          report.learned, " of them learned; the longest record has ", report.longest,
-          "\n  train with data.windows = documents\n");
-  const auto add_if = [&](int64_t count, const std::string& line) {
-    text += count > 0 ? "  " + line + "\n" : "";
-  };
-  add_if(report.bad, "left out: " + counted(report.bad, "bad record"));
-  add_if(report.leaked, str("leakage: ", counted(report.leaked, "validation record"),
-                            " also in the training part"));
-  add_if(report.val_count == 0,
-         "there is no validation part: `tandem eval` will refuse this dataset");
-  show("%s", text.c_str());
+void print_report(const PrepareSftOptions& options, const Tokenizer& tokenizer,
+                  const PrepareReport& report) {
+  const bool ends =
+      options.form != "plain" || tokenizer.end_of_text() || !tokenizer.after_text().empty();
+  show("%s", str(options.output, ": ", counted(report.documents, "record"), "\n  train ",
+                 counted(report.train_count, "token"), ", val ", counted(report.val_count, "token"),
+                 ", ", report.learned, " of them learned; the longest record has ", report.longest,
+                 "\n  train with data.windows = documents\n",
+                 notes_of(report, ends ? "" : options.tokenizer, "nothing ends a completion"))
+                 .c_str());
 }
 
 }  // namespace
@@ -163,14 +153,14 @@ PrepareReport prepare_sft(const PrepareSftOptions& options) {
     tokenizer->chat_template = options.form;
   }
   BadRecords bad(options.max_bad);
-  const std::vector<Example> examples = read_examples(options, *tokenizer, &bad);
+  const std::vector<ChatTokens> examples = read_examples(options, *tokenizer, &bad);
   PrepareReport report;
   report.documents = std::ssize(examples);
   report.bad = bad.count();
   with_token_type(tokenizer->vocab_size(), [&]<class Token>() {
     write_examples<Token>(options, examples, *tokenizer, &file, &report);
   });
-  print_report(options, report);
+  print_report(options, *tokenizer, report);
   return report;
 }
 

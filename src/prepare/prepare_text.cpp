@@ -288,20 +288,9 @@ void print_report(const PrepareTextOptions& options, const Tokenizer& tokenizer,
                          counted(report.train_count, "token"), ", val ",
                          counted(report.val_count, "token"), ", vocabulary ", report.vocab_size,
                          " (", tokenizer.kind(), ")\n  begins with", tokens, "\n");
-  const auto add_if = [&](int64_t count, const std::string& line) {
-    text += count > 0 ? "  " + line + "\n" : "";
-  };
-  add_if(report.broken_utf8,
-         counted(report.broken_utf8, "broken UTF-8 sequence") + " read as U+FFFD");
-  add_if(report.bad, "left out: " + counted(report.bad, "bad record"));
-  add_if(report.empty, "left out: " + counted(report.empty, "record") + " without text");
-  add_if(report.leaked, str("leakage: ", counted(report.leaked, "validation record"),
-                            " also in the training part"));
-  add_if(
-      options.tokenizer == TokenizerKind::kHuggingFace && !tokenizer.end_of_text(),
-      str("no eos_token in ", options.vocab, "/tokenizer_config.json: line ends join documents"));
-  add_if(report.val_count == 0,
-         "there is no validation part: `tandem eval` will refuse this dataset");
+  const bool ends =
+      options.tokenizer != TokenizerKind::kHuggingFace || tokenizer.end_of_text().has_value();
+  text += notes_of(report, ends ? "" : options.vocab, "line ends join documents");
   show("%s", text.c_str());
 }
 

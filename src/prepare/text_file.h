@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <string>
 
+#include "src/core/counted.h"
+#include "src/core/error.h"
 #include "src/data/dataset.h"
 #include "src/data/tokenizer.h"
 #include "src/io/content_hash.h"
@@ -12,6 +14,27 @@
 #include "src/prepare/token_part.h"
 
 namespace tandem {
+
+// Lines about what was left out or repaired. `unended`: the folder of a tokenizer without an end of
+// text, or "".
+inline std::string notes_of(const PrepareReport& report, const std::string& unended,
+                            const std::string& consequence) {
+  std::string text;
+  const auto add_if = [&](int64_t count, const std::string& line) {
+    text += count > 0 ? "  " + line + "\n" : "";
+  };
+  add_if(report.broken_utf8,
+         counted(report.broken_utf8, "broken UTF-8 sequence") + " read as U+FFFD");
+  add_if(report.bad, "left out: " + counted(report.bad, "bad record"));
+  add_if(report.empty, "left out: " + counted(report.empty, "record") + " without text");
+  add_if(report.leaked, str("leakage: ", counted(report.leaked, "validation record"),
+                            " also in the training part"));
+  add_if(!unended.empty(),
+         str("no eos_token in ", unended, "/tokenizer_config.json: ", consequence));
+  add_if(report.val_count == 0,
+         "there is no validation part: `tandem eval` will refuse this dataset");
+  return text;
+}
 
 // Calls f.template operator()<Token>() with the narrowest type that holds the vocabulary.
 template <class F>

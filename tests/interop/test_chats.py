@@ -129,6 +129,7 @@ class Chats(Workspace):
         lines = self.write("lines.jsonl", '\ufeff{"prompt": "one", "completion": "two, three"}\n\n')
         printed = self.sft(rows, "--input", lines, "--val-fraction", "0.3").stdout
         self.assertIn("3 records", printed)
+        self.assertIn(f"no eos_token in {self.qwen}/tokenizer_config.json: nothing ends a completion", printed)
         self.assertIn("leakage: 1 validation record also in the training part", printed)
         first, second, third = sft_files.examples_in(self.path("made.h5"))
         self.assertEqual(first, third)
