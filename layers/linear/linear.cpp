@@ -1,6 +1,6 @@
 #include "layers/linear/linear.h"
 
-#include <optional>
+#include <algorithm>
 
 #include "src/kernels/column_sums.h"
 #include "src/product/product.h"
@@ -10,7 +10,9 @@ namespace tandem {
 namespace {
 
 struct LinearOp final : Op {
-  Tensor x;           // [rows, in]: all that were read, or, if `gathers`, those of this rank
+  // [rows, in]: all that were read, or, if `gathers`, those of this rank. Empty if the weight is
+  // frozen.
+  Tensor x;
   Tensor gelu_input;  // if set, x is its GELU, and input(0) gets the gradient with respect to it
   bool gathers = false;
 
@@ -36,7 +38,8 @@ struct LinearOp final : Op {
       all_x = RowsInFlight::gather(context, x);
     }
     if (input(0).wanted()) {
-      const Tensor all_dx = context.workspace(dy.shape().with(-1, x.shape()[-1]), dy.dtype());
+      const Tensor all_dx =
+          context.workspace(dy.shape().with(-1, parameter(0).shape[1]), dy.dtype());
       differentiate_input(context, dy, {.into = all_dx});
       dx = RowsInFlight::scatter(context, all_dx);
     }
@@ -125,7 +128,7 @@ Tensor forward(Context& context, const Tensor& x, const Parameter& weight, const
 Variable record(Context& context, Tensor y, const Tensor& read, const Variable& x,
                 Parameter& weight, Parameter* bias, bool gathers, const Tensor& gelu_input = {}) {
   auto op = std::make_unique<LinearOp>();
-  op->x = read;
+  op->x = weight.wanted() ? read : Tensor();
   op->gelu_input = gelu_input;
   op->gathers = gathers;
   Variable result = context.record(std::move(y), std::move(op), {x}, {&weight, bias});
@@ -229,8 +232,35 @@ Variable Linear::apply(Context& context, const X& x, How... how) {
   return linear(context, x, weight_, bias(), how...);
 }
 
+// "blocks.0.attn.q.weight" is of the target "attn.q".
+void Linear::adapt(const LoraOptions& lora) {
+  constexpr std::string_view kWeight = ".weight";
+  std::vector<Adapters::Target> targets;
+  const auto add_if_target = [&](const std::string& weight, Range outputs) {
+    const bool found = std::ranges::any_of(lora.targets, [&](const std::string& target) {
+      return weight.ends_with(str(".", target, kWeight));
+    });
+    if (found) {
+      targets.push_back({weight.substr(0, weight.size() - kWeight.size()), outputs});
+    }
+  };
+  add_if_target(weight_.name, {0, weight_.shape[0]});
+  for (int64_t first = 0; const Piece& piece : weight_.pieces) {
+    const int64_t count = piece.slice.extent()[0];
+    if (piece.name != weight_.name) {
+      add_if_target(piece.name, {first, first + count});
+    }
+    first += count;
+  }
+  if (!targets.empty()) {
+    const std::string name = weight_.name.substr(0, weight_.name.size() - kWeight.size());
+    adapters_.emplace(name, targets, weight_.shape[1], lora);
+  }
+}
+
 Variable Linear::operator()(Context& context, const Variable& x) {
-  return apply(context, x, reads_);
+  Variable y = apply(context, x, reads_);
+  return adapters_ ? (*adapters_)(context, x, std::move(y)) : y;
 }
 
 Variable Linear::operator()(Context& context, const GeluVariable& x) { return apply(context, x); }
@@ -240,7 +270,16 @@ GeluVariable Linear::gelu(Context& context, const Variable& x) {
 }
 
 std::vector<Parameter*> Linear::parameters() {
-  return with_bias_ ? std::vector{&weight_, &bias_} : std::vector{&weight_};
+  std::vector<Parameter*> all = {&weight_};
+  if (with_bias_) {
+    all.push_back(&bias_);
+  }
+  if (adapters_) {
+    for (Parameter* parameter : adapters_->parameters()) {
+      all.push_back(parameter);
+    }
+  }
+  return all;
 }
 
 }  // namespace tandem

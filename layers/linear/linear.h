@@ -2,7 +2,10 @@
 // context.tensor a layer is cut by outputs or by inputs (Shoeybi et al. 2019, "Megatron-LM").
 #pragma once
 
+#include <optional>
+
 #include "layers/exchange/exchange.h"
+#include "layers/lora/lora.h"
 
 namespace tandem {
 
@@ -49,7 +52,12 @@ class Linear {
                               bool with_bias, Cut cut);
   // The outputs are the logits of classes.
   static Linear classifier(const std::string& name, int64_t in, int64_t classes, Initializer init);
+  // Puts adapters at this layer if it is one of the targets, or else at those of its layers that
+  // are. Not for a layer that ranks cut.
+  void adapt(const LoraOptions& lora);
+  bool is_adapted() const { return adapters_.has_value(); }
   Variable operator()(Context& context, const Variable& x);
+  // These two are for layers without adapters.
   Variable operator()(Context& context, const GeluVariable& x);
   GeluVariable gelu(Context& context, const Variable& x);
   std::vector<Parameter*> parameters();
@@ -61,6 +69,7 @@ class Linear {
 
   Parameter weight_;
   Parameter bias_;
+  std::optional<Adapters> adapters_;
   bool with_bias_;
   Reads reads_ = Reads::kOwnRows;
   bool adds_rows_ = false;  // its result is a part of a sum over ranks

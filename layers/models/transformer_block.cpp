@@ -59,6 +59,9 @@ TransformerBlock::TransformerBlock(const TransformerConfig& config, int64_t inde
   if (config.qk_norm) {
     qk_gains_ = qk_gains(config.head_layout());
   }
+  for (Linear* layer : {&qkv_, &proj_, &up_, &down_}) {
+    layer->adapt(config.lora);  // with a rank of 0 there are no targets
+  }
 }
 
 Norm TransformerBlock::norm(const char* name) const {
@@ -134,6 +137,9 @@ Variable TransformerBlock::feed_forward(Context& context, const Variable& x) {
   if (config_.style.is_gated) {
     const Variable hidden = swiglu(context, up_(context, x));
     return down_(context, hidden);
+  }
+  if (up_.is_adapted() || down_.is_adapted()) {
+    return down_(context, gelu(context, up_(context, x)));
   }
   return down_(context, up_.gelu(context, x));
 }

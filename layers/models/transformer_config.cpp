@@ -57,6 +57,12 @@ std::string TransformerConfig::why_not_cut(int64_t ranks) const {
   return "";
 }
 
+std::vector<std::string> TransformerConfig::adaptable() const {
+  return style.is_gated ? std::vector<std::string>{"attn.q",   "attn.k", "attn.v",  "attn.proj",
+                                                   "mlp.gate", "mlp.up", "mlp.down"}
+                        : std::vector<std::string>{"attn.qkv", "attn.proj", "mlp.fc", "mlp.proj"};
+}
+
 TransformerConfig resolved(TransformerConfig config) {
   require_config(config.vocab > 0 && config.context > 0 && config.layers > 0 && config.heads > 0 &&
                      config.width > 0,
@@ -75,6 +81,8 @@ TransformerConfig resolved(TransformerConfig config) {
   require_config(config.vocab >= config.cut.count,
                  str("a vocabulary of ", config.vocab, " cannot be cut by ", config.cut.count,
                      " ranks; take fewer"));
+  require_config(config.lora.rank == 0 || config.cut.count == 1,
+                 "lora.rank: ranks cannot cut layers with adapters");
   const std::string problem = config.why_not_cut(config.cut.count);
   require_config(problem.empty(), str(config.cut.count, " ranks cannot divide ", problem));
   return config;

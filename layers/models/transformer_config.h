@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "layers/attention/head_layout.h"
+#include "layers/lora/lora.h"
 #include "layers/rope/rope_frequencies.h"
 #include "src/core/slice.h"
 
@@ -46,11 +47,14 @@ struct TransformerConfig {
   // What this rank has of the heads, of the feed-forward network and of the vocabulary, among the
   // ranks of context.tensor.
   Cut cut{};
+  LoraOptions lora{};  // targets are of adaptable(); not with a cut
 
   // Messages about sizes that do not fit together, with the settings' names; otherwise empty.
   std::vector<std::string> problems() const;
   // Names a setting that so many ranks cannot divide evenly; empty: they can cut the model.
   std::string why_not_cut(int64_t ranks) const;
+  // The layers of a block that can have adapters, in forward order.
+  std::vector<std::string> adaptable() const;
   HeadLayout head_layout() const {
     return {heads, kv_heads, head_width ? head_width : width / heads};
   }

@@ -37,6 +37,9 @@ void initialize(Parameter& parameter, uint64_t seed) {
       return parameter.init.scale;
     }
     const PhiloxCounter words = random_words(key, static_cast<uint64_t>(i) / 4);
+    if (parameter.init.kind == Initializer::Kind::kUniform) {
+      return parameter.init.scale * (2.0 * uniform_from(words[i % 4]) - 1.0);
+    }
     const int pair = static_cast<int>(i % 4) / 2;
     return parameter.init.scale * normal_from(words[2 * pair], words[2 * pair + 1])[i % 2];
   };

@@ -15,12 +15,13 @@ using ParamId = int32_t;
 // How a parameter is initialized. The numbers are a pure function of (seed, name of the piece,
 // element of the logical tensor).
 struct Initializer {
-  enum class Kind : uint8_t { kConstant, kNormal };
+  enum class Kind : uint8_t { kConstant, kNormal, kUniform };
   Kind kind = Kind::kConstant;
-  double scale = 0;  // the constant, or the standard deviation
+  double scale = 0;  // the constant, the standard deviation, or the largest magnitude
 
   static Initializer constant(double value) { return {Kind::kConstant, value}; }
   static Initializer normal(double deviation) { return {Kind::kNormal, deviation}; }
+  static Initializer uniform(double bound) { return {Kind::kUniform, bound}; }
 };
 
 // A named slice of a logical tensor. Checkpoints and files of other programs hold logical tensors.

@@ -71,6 +71,15 @@ TEST(Frozen, Linear) {
   });
 }
 
+TEST(Frozen, Adapters) {
+  Parameter weight{.name = "weight", .shape = {5, 12}};
+  Adapters adapters("layer", {{"layer", {2, 5}}}, 12, {.rank = 4});
+  const std::vector<Parameter*> both = adapters.parameters();
+  expect_same_bits({7, 12}, {&weight, both[0], both[1]}, [&](Context& context, const Variable& x) {
+    return adapters(context, x, linear(context, x, weight, nullptr));
+  });
+}
+
 TEST(Frozen, Norms) {
   Parameter gain{.name = "gain", .shape = {24}}, bias{.name = "bias", .shape = {24}};
   expect_same_bits({40, 24}, {&gain, &bias}, [&](Context& context, const Variable& x) {

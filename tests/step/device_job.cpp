@@ -44,7 +44,9 @@ std::unique_ptr<Model> new_model(const Plan& plan) {
                                            .width = 12,
                                            .classes = classes});
   }
-  const bool qwen = plan.model == "qwen", llama = qwen || plan.model == "llama";
+  const bool qwen = plan.model == "qwen", lora = plan.model == "lora";
+  const bool llama = qwen || lora || plan.model == "llama";
+  const LoraOptions adapters{.rank = 3, .targets = {"attn.q", "attn.v", "mlp.down"}};
   return std::make_unique<Transformer>(TransformerConfig{.style = llama ? kLlama : kGpt2,
                                                          .vocab = classes,
                                                          .context = kContext,
@@ -58,14 +60,16 @@ std::unique_ptr<Model> new_model(const Plan& plan) {
                                                          .tie_embeddings = !llama,
                                                          .qkv_bias = qwen,
                                                          .qk_norm = qwen,
-                                                         .sliding_window = qwen ? 3 : 0});
+                                                         .sliding_window = qwen ? 3 : 0,
+                                                         .lora = lora ? adapters : LoraOptions()});
 }
 
 std::unique_ptr<Model> make_model(const Plan& plan) {
   std::unique_ptr<Model> model = new_model(plan);
   for (const Block& block : model->blocks()) {
     for (Parameter* parameter : block.parameters) {
-      parameter->frozen = block.name == plan.frozen;
+      const bool is_frozen = plan.model == "lora" && !is_adapter(parameter->name);
+      parameter->frozen = is_frozen || block.name == plan.frozen;
       parameter->classes = parameter->classes && plan.padded;
     }
   }

@@ -78,6 +78,21 @@ TEST_P(DeviceTraining, AccumulationKeepsTheCurve) {
 INSTANTIATE_TEST_SUITE_P(Models, DeviceTraining,
                          ::testing::Values("gpt", "llama", "qwen", "resnet", "mlp"));
 
+// Only adapters are trained: they follow the curve, and recomputation changes no bit.
+TEST(DeviceTraining, Adapters) {
+  const Outcome expected = train({.model = "lora"});
+  EXPECT_LT(expected.losses[kSteps - 1], expected.losses[0]);
+  for_each_device([&](Device device) {
+    Plan plan{.model = "lora", .device = device, .dtype = DType::kBf16};
+    const Outcome actual = train(plan);
+    for (int step = 0; step < kSteps; ++step) {
+      EXPECT_NEAR(actual.losses[step], expected.losses[step], band(plan.dtype)) << "step " << step;
+    }
+    plan.recompute = true;
+    EXPECT_EQ(train(plan), actual);
+  });
+}
+
 // Heads that a GPU computes on tensor cores. The model is eight times as wide as the one that the
 // band was derived for, and a step with the same learning rate changes its logits by as much more.
 // So two steps, with one update between them, stay within the band.

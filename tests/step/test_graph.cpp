@@ -38,6 +38,7 @@ TEST_F(StepGraph, ChangesNoBit) {
   }
   expect_equal_bits({});
   expect_equal_bits({.optimizer = "muon"});
+  expect_equal_bits({.model = "lora", .dtype = DType::kBf16, .micro_batch = small_micro_batch()});
   expect_equal_bits({.dtype = DType::kFp16, .recompute = true, .micro_batch = 1});
 }
 
@@ -55,6 +56,7 @@ TEST_F(StepGraph, ChangesNoBitWhereStateIsSharded) {
                        .zero = zero,
                        .micro_batch = small_micro_batch()});
     expect_equal_bits({.model = "llama", .dtype = DType::kBf16, .zero = zero, .optimizer = "muon"});
+    expect_equal_bits({.model = "lora", .zero = zero});
   }
   if (test_world().size() == 4) {
     expect_equal_bits({.zero = 2, .node_size = 2, .sharing = Sharing::kNode});

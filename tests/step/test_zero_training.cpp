@@ -61,7 +61,7 @@ TEST_P(ExactTraining, RanksStagesBucketsAndOverlapChangeNoBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ExactTraining,
-                         ::testing::Values("gpt", "llama", "qwen", "resnet", "mlp"));
+                         ::testing::Values("gpt", "llama", "qwen", "lora", "resnet", "mlp"));
 
 TEST(ZeroTraining, ExactMixedPrecisionIsTheSameOnAllRanks) {
   for_each_device([](Device device) {
