@@ -7,9 +7,9 @@ namespace {
 // With another value of one of these, a checkpoint would not fit, or a step number would stand for
 // other samples. No weight depends on model.dropout.
 bool is_fixed(const std::string& key) {
-  return (key.starts_with("model.") && key != "model.dropout") || key == "run.seed" ||
-         key == "data.path" || key == "data.windows" || key == "train.global_batch" ||
-         key == "optim.kind";
+  return (key.starts_with("model.") && key != "model.dropout") || key.starts_with("lora.") ||
+         key == "run.seed" || key == "data.path" || key == "data.windows" ||
+         key == "train.global_batch" || key == "optim.kind";
 }
 
 std::vector<Assignment> all_of(const Config& config) {

@@ -139,6 +139,15 @@ void Config::bind(Options& o) {
   model.kind.bind(o, "model.kind", "architecture");
   o.add("model.freeze", model.freeze,
         "parameters that keep their values: names, * for any characters, separated by commas");
+  o.add("lora.rank", model.lora.rank,
+        "of the adapters by which a gpt or llama is tuned; 0: it is trained itself", 0, 1 << 16);
+  o.only_if(
+      "lora.rank", [this] { return model.lora.rank > 0; },
+      [&] {
+        o.add("lora.alpha", model.lora.alpha, "adapters are multiplied by alpha / rank", 0, 1e6);
+        o.add("lora.targets", model.lora.targets,
+              "layers with adapters: all, or peft's names, such as q_proj,v_proj or c_attn");
+      });
   bind_train(o, train);
   o.only_if(
       "model.kind", [this] { return model->reads_text(); },
@@ -164,8 +173,10 @@ void Config::bind(Options& o) {
         "auto: from the run's newest; none: start anew; or a checkpoint's folder");
   o.add("checkpoint.init_from", checkpoint.init_from,
         "start with the weights of this checkpoint, run or Hugging Face model");
-  o.add("checkpoint.self_contained", checkpoint.self_contained,
-        "false: frozen weights from checkpoint.init_from stay there; checkpoints refer to them");
+  o.add_choice("checkpoint.self_contained", checkpoint.self_contained,
+               {{"auto", std::nullopt}, {"true", true}, {"false", false}},
+               "false: frozen weights from checkpoint.init_from stay there; checkpoints refer to "
+               "them; auto: true, false with adapters");
   o.add("checkpoint.base", checkpoint.base,
         "where the weights are now that a checkpoint refers to, if they were moved");
   o.add("checkpoint.async", checkpoint.async,

@@ -53,9 +53,16 @@ struct DataConfig {
   bool verify = false;
 };
 
+struct LoraConfig {
+  int64_t rank = 0;  // 0: no adapters
+  double alpha = 16;
+  std::string targets = "all";
+};
+
 struct ModelConfig {
   Kinds<ModelKind> kind = model_kinds();
   std::string freeze{};
+  LoraConfig lora{};
 
   const ModelKind* operator->() const { return &kind.chosen(); }
   // "gpt: 4 layers, 4 heads, width 128, context 64"
@@ -142,7 +149,7 @@ struct CheckpointConfig {
   int64_t keep_every = 0;
   std::string resume = "auto";
   std::string init_from;
-  bool self_contained = true;
+  std::optional<bool> self_contained;  // empty: unless there are adapters
   std::string base;
   bool async = true;
 };
@@ -166,6 +173,10 @@ struct Config {
   CheckpointConfig checkpoint;
   LogConfig log;
 
+  // False: checkpoints are without frozen weights.
+  bool is_self_contained() const {
+    return checkpoint.self_contained.value_or(model.lora.rank == 0);
+  }
   // Binds all settings, with the help text that documents them. `options` must not outlive this
   // object.
   void bind(Options& options);

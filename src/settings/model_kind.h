@@ -43,9 +43,10 @@ class ModelKind {
   // the size of images. Throws Error(kConfig) for sizes that do not fit together, Error(kData) for
   // data that does not fit the model.
   virtual std::unique_ptr<Model> make(const DatasetInfo& data) const = 0;
-  // Makes what one rank has of a model that ranks cut. Called only for kinds with transformer().
-  virtual std::unique_ptr<Model> make_cut(const DatasetInfo&, const Cut&) const {
-    fail(ExitCode::kInternal, "this kind of model cannot be cut");
+  // Makes a model of these sizes, which are transformer() with a cut or adapters. Called only for
+  // kinds with transformer().
+  virtual std::unique_ptr<Model> make_of(TransformerConfig, const DatasetInfo&) const {
+    fail(ExitCode::kInternal, "this kind of model is no transformer");
   }
 };
 

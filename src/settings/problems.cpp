@@ -202,6 +202,30 @@ void find_matrix_problems(const Config& c, std::vector<std::string>& problems) {
            "train.offload = none");
 }
 
+// What adapters exclude.
+void find_adapter_problems(const Config& c, std::vector<std::string>& problems) {
+  const LoraConfig& lora = c.model.lora;
+  const auto excludes = [&](bool given, const std::string& setting, std::string_view instead) {
+    if (given && lora.rank > 0) {
+      problems.push_back(str("lora.rank = ", lora.rank, " is not possible with ", setting, "; use ",
+                             instead, ", or lora.rank = 0"));
+    }
+  };
+  excludes(!c.model->transformer(), "model.kind = " + c.model.kind.name(), "gpt or llama");
+  excludes(!c.model.freeze.empty(), str("model.freeze = ", c.model.freeze),
+           "lora.targets, since all but adapters is frozen");
+  excludes(c.dist.tensor > 1, str("dist.tensor = ", c.dist.tensor), "dist.tensor = 1");
+  excludes(c.dist.islands > 1, str("dist.islands = ", c.dist.islands), "dist.islands = 1");
+  excludes(c.train.offload != Offload::kNone, str("train.offload = ", name_of(c.train.offload)),
+           "train.offload = none");
+  excludes(c.optim.kind.chosen().needs_matrices(), "optim.kind = " + c.optim.kind.name(), "adamw");
+  if (lora.rank > 0 && !c.is_self_contained() && c.checkpoint.init_from.empty()) {
+    problems.push_back(str("lora.rank = ", lora.rank,
+                           " needs checkpoint.init_from, the model that adapters are for; name "
+                           "it, or set checkpoint.self_contained = true to begin with none"));
+  }
+}
+
 void find_graph_problems(const Config& c, int ranks, std::vector<std::string>& problems) {
   if (c.train.graphs == Graphs::kOn) {
     const std::string why = c.why_no_graph(c.run.device.value_or(Device::kCuda), ranks);
@@ -221,7 +245,7 @@ void find_offload_problems(const TrainConfig& train, std::vector<std::string>& p
 }
 
 void find_checkpoint_problems(const CheckpointConfig& c, std::vector<std::string>& problems) {
-  if (!c.self_contained && c.init_from.empty()) {
+  if (c.self_contained == false && c.init_from.empty()) {
     problems.push_back(
         "checkpoint.self_contained = false needs checkpoint.init_from, where the frozen weights "
         "stay; name it, or leave checkpoint.self_contained = true");
@@ -238,6 +262,7 @@ void find_text_problems(const Config& c, std::vector<std::string>& problems) {
       {"run.stop_file", c.run.stop_file},
       {"data.path", c.data.path},
       {"model.freeze", c.model.freeze},
+      {"lora.targets", c.model.lora.targets},
       {"checkpoint.resume", c.checkpoint.resume},
       {"checkpoint.init_from", c.checkpoint.init_from},
       {"checkpoint.base", c.checkpoint.base}};
@@ -305,6 +330,7 @@ std::vector<std::string> problems_of(const Config& config, int ranks) {
   }
   find_dist_problems(config.dist, ranks, problems);
   find_matrix_problems(config, problems);
+  find_adapter_problems(config, problems);
   find_graph_problems(config, ranks, problems);
   find_offload_problems(config.train, problems);
   find_unread_settings(config, problems);

@@ -205,7 +205,7 @@ bool Checkpointer::load(const std::string& checkpoint, Start& start) {
   if (!is_whole([&] { agree(job_, load_all); })) {
     return false;
   }
-  if (!config_.checkpoint.self_contained) {
+  if (!config_.is_self_contained()) {
     refer_to(source->bases());
   }
   training_.store().values.publish();
@@ -219,18 +219,22 @@ void Checkpointer::load_weights_of(const std::string& checkpoint) {
   const std::unique_ptr<TensorSource> weights =
       open_weights(job_, checkpoint, model_, config_.checkpoint.base);
   agree(job_, [&] {
-    const std::vector<Slab> slabs = weights_here(training_.store().values, model_);
-    require_tensors(*weights, slabs);
-    require_same_vocabulary(checkpoint, dataset_.info().path);
+    std::vector<Slab> slabs = weights_here(training_.store().values, model_);
     Config then = config_;
     then.model = config_of(checkpoint).model;
     then.model.freeze = config_.model.freeze;
+    if (then.model.lora.rank == 0) {
+      std::erase_if(slabs, [](const Slab& slab) { return is_adapter(slab.name); });
+      then.model.lora = config_.model.lora;
+    }
+    require_tensors(*weights, slabs);
+    require_same_vocabulary(checkpoint, dataset_.info().path);
     // Where these three matter, shapes differ as well.
     require_same_settings(checkpoint, then, config_,
                           {"model.context", "model.positions", "model.vocab"});
     tandem::load(stream_, *weights, slabs);
   });
-  if (!config_.checkpoint.self_contained) {
+  if (!config_.is_self_contained()) {
     refer_to(bases_in(*weights));
   }
   training_.store().values.publish();

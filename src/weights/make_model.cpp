@@ -5,19 +5,48 @@
 #include <algorithm>
 #include <sstream>
 
+#include "src/weights/hugging_face/adapter_files.h"
+
 namespace tandem {
 
 std::unique_ptr<Model> make_model(const ModelConfig& config, const DatasetInfo& data,
                                   const Cut& cut) {
   require_kind(data, config->reads_text() ? DatasetKind::kText : DatasetKind::kImages,
                config.kind.name());
-  if (cut.count > 1 && !config->transformer()) {
-    fail(ExitCode::kConfig,
-         str("ranks cannot cut model.kind = ", config.kind.name(), ", only gpt and llama"));
+  const LoraOptions lora = lora_options(config);
+  std::unique_ptr<Model> model;
+  if (cut.count > 1 || lora.rank > 0) {
+    std::optional<TransformerConfig> sizes = config->transformer();
+    if (!sizes) {
+      fail(ExitCode::kConfig,
+           str("ranks cannot cut model.kind = ", config.kind.name(), ", only gpt and llama"));
+    }
+    sizes->cut = cut;
+    sizes->lora = lora;
+    model = config->make_of(*sizes, data);
+  } else {
+    model = config->make(data);
   }
-  std::unique_ptr<Model> model = cut.count > 1 ? config->make_cut(data, cut) : config->make(data);
+  if (lora.rank > 0) {
+    for (Parameter* parameter : parameters_of(*model)) {
+      parameter->frozen = !is_adapter(parameter->name);
+    }
+  }
   freeze(*model, config.freeze);
   return model;
+}
+
+LoraOptions lora_options(const ModelConfig& config) {
+  if (config.lora.rank == 0) {
+    return {};
+  }
+  const std::optional<TransformerConfig> sizes = config->transformer();
+  if (!sizes || !config->foreign_names()) {
+    fail(ExitCode::kConfig, str("lora.rank = ", config.lora.rank, " tunes gpt and llama, and ",
+                                "model.kind = ", config.kind.name(), "; use lora.rank = 0"));
+  }
+  return {config.lora.rank, config.lora.alpha,
+          adapter_targets(config.lora.targets, *sizes, *config->foreign_names())};
 }
 
 void freeze(Model& model, const std::string& patterns) {

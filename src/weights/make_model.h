@@ -9,11 +9,16 @@
 
 namespace tandem {
 
-// The model of the settings, with the parameters of model.freeze frozen. Vocabulary, classes and
+// The model of the settings, with the parameters of model.freeze frozen, or, where it has adapters,
+// all but these. Vocabulary, classes and
 // image size come from the dataset. `cut`: what this rank has of it. Error kConfig if it cannot be
 // cut like that; kData if the dataset is of the wrong kind for the model.
 std::unique_ptr<Model> make_model(const ModelConfig& model, const DatasetInfo& data,
                                   const Cut& cut = {});
+
+// The settings lora.*, with the names that the model's kind gives to layers. Error kConfig for a
+// model that cannot have adapters, and for a target that is no layer of it.
+LoraOptions lora_options(const ModelConfig& model);
 
 // Freezes parameters by their names or by those of all their pieces. `patterns` are names separated
 // by commas, in which * stands for any characters. Error kConfig if one fits no parameter or only

@@ -39,6 +39,7 @@ LLAMA = STILL + " model.kind=llama"
 LLAMA3 = LLAMA + " model.rope_scaling=llama3 model.rope_original_context=16"
 MLP, RESNET = "model.kind=mlp data.path=digits.h5", "model.kind=resnet data.path=digits.h5"
 ISLANDS = "dist.islands=2 train.steps=4"
+TUNED = "checkpoint.init_from=runs/teacher lora.rank=4"
 BORROWS = "checkpoint.init_from=runs/teacher checkpoint.self_contained=false model.freeze=wpe"
 
 
@@ -157,6 +158,14 @@ ROWS = {
         Row(None, "wpe,*attn*", gives(lambda run: printed(r"(\d+) trained")(run) != [], False, True),
             lowers(memory("gradients")), lowers(memory("optimizer")), same(names)),
         Row(None, "wpo", ends=(CONFIG, "model.freeze: wpo names no parameter"))],
+    "lora.rank": [
+        Row(0, 4, lowers(memory("gradients")), lowers(memory("optimizer")), given="checkpoint.init_from=runs/teacher"),
+        Row(2, 4, gives(shape("blocks.0.attn.qkv.lora_A.weight"), [2, 16], [4, 16]), given="checkpoint.init_from=runs/teacher"),
+        Row(0, 4, ends=(CONFIG, "lora.rank = 4 needs checkpoint.init_from"))],
+    "lora.alpha": [Row(16, 4, differs(losses), given=TUNED)],
+    "lora.targets": [
+        Row("all", "c_attn", gives(lambda run: len(names(run)), 8, 2), given=TUNED),
+        Row("all", "q_proj", ends=(CONFIG, "lora.targets: q_proj is no layer of the model; there are c_attn, c_fc, c_proj"), given=TUNED)],
     "train.steps": [Row(2, 3, gives(steps, [1, 2], [1, 2, 3]), gives(checkpoints, [2], [3]))],
     "train.global_batch": [Row(4, 6, gives(lambda run: run.manifest["sampler"]["position"], 2 * 4, 2 * 6), differs(losses))],
     # BatchNorm takes its statistics from one micro-batch, so the loss depends on the micro-batch's size.
@@ -248,6 +257,8 @@ ROWS = {
             gives(steps, [1, 2], [1, 2]), given=STILL)],
     "checkpoint.self_contained": [
         Row("true", "false", gives(lambda run: "wpe" in names(run), True, False), given=BORROWS),
+        Row("auto", "true", gives(lambda run: "wpe" in names(run), False, True), given=TUNED),
+        Row("auto", "true", same(names), given="model.freeze=wpe"),
         Row("true", "false", ends=(CONFIG, "checkpoint.self_contained = false needs checkpoint.init_from"))],
     "checkpoint.base": [Row(None, "runs/images", ends=(DATA, "runs/borrower/.* refers to weights in runs/images/"),
                             given=BORROWS + " run.name=borrower train.steps=3")],

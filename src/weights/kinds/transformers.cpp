@@ -18,10 +18,10 @@ class TransformerKind : public ModelKind {
   int64_t blocks() const override { return sizes_.layers; }
   std::optional<TransformerConfig> transformer() const override { return sizes_; }
 
-  std::unique_ptr<Model> make(const DatasetInfo& data) const override { return make_cut(data, {}); }
-  std::unique_ptr<Model> make_cut(const DatasetInfo& data, const Cut& cut) const override {
-    TransformerConfig config = *transformer();
-    config.cut = cut;
+  std::unique_ptr<Model> make(const DatasetInfo& data) const override {
+    return make_of(*transformer(), data);
+  }
+  std::unique_ptr<Model> make_of(TransformerConfig config, const DatasetInfo& data) const override {
     if (config.vocab > 0 && config.vocab < data.vocab_size) {
       fail(ExitCode::kData, str(data.path, ": the tokenizer has ", data.vocab_size,
                                 " tokens, but the model's vocabulary is model.vocab = ",
