@@ -11,6 +11,8 @@
 #include "src/weights/hugging_face/settings.h"
 #include "src/weights/hugging_face/tokenizer_files.h"
 #include "src/weights/hugging_face/writer.h"
+#include "src/weights/make_model.h"
+#include "src/weights/merged_adapters.h"
 #include "src/weights/piece_source.h"
 #include "src/weights/stored_weights.h"
 
@@ -25,15 +27,18 @@ constexpr std::string_view kEmbedding = "param/wte";
 constexpr const char* kUsage = R"(tandem export: writes a model for Hugging Face's transformers
 
   tandem export runs/NAME --output DIR --dtype bf16
+  tandem export runs/TUNED --output DIR [--merge]
 
 In Python: transformers.AutoModelForCausalLM.from_pretrained("DIR"). The model may be larger than
-memory: one tensor at a time is read. Of a resnet, model.safetensors has the names of torchvision.)";
+memory: one tensor at a time is read. Of a resnet, model.safetensors has the names of torchvision.
+A run with adapters becomes a folder for peft.PeftModel.from_pretrained(model, "DIR"), or, with
+--merge, a whole model with the adapters in its weights.)";
 
 struct Request {
   std::string checkpoint, base, output, tokenizer;
   DType dtype = DType::kF32;
   double shard_gb = 5;
-  bool help = false;
+  bool merge = false, help = false;
   Options options{kUsage};
 
   Request() {
@@ -46,6 +51,8 @@ struct Request {
                        "type of the weights; rounds to nearest even");
     options.add("shard-gb", shard_gb, "largest size of a file, in units of 10^9 bytes", 1e-6, 1e6);
     options.add("tokenizer", tokenizer, "file with the tokenizer; the run's own when not given");
+    options.add("merge", merge,
+                "of a run with adapters: the whole model, with these in its weights");
     options.add("help", help, "print this");
   }
 };
@@ -116,6 +123,9 @@ void write_model(const Request& request, Control& control, const std::string& ch
          str(checkpoint, ": model.kind = ", model.kind.name(),
              " is in neither transformers nor torchvision; export a gpt, a llama or a resnet"));
   }
+  if (request.merge && model.lora.rank == 0) {
+    fail(ExitCode::kConfig, checkpoint + ": has no adapters to merge; leave --merge out");
+  }
   if (!model->transformer()) {
     return write_resnet(checkpoint, *names, options, folder);
   }
@@ -129,9 +139,18 @@ void write_model(const Request& request, Control& control, const std::string& ch
   }
   TransformerConfig sizes = *model->transformer();
   sizes.vocab = vocabulary_of(checkpoint, request.base);
-  Transformer transformer(sizes);
-  const auto weights = open_weights(control, checkpoint, transformer, request.base);
-  write_hugging_face(*weights, transformer, *names, options, folder);
+  Transformer plain(sizes);
+  sizes.lora = lora_options(model);
+  Transformer whole(sizes);
+  const auto weights = open_weights(control, checkpoint, whole, request.base);
+  if (sizes.lora.rank == 0) {
+    write_hugging_face(*weights, plain, *names, options, folder);
+  } else if (request.merge) {
+    write_hugging_face(MergedAdapters(*weights, whole), plain, *names, options, folder);
+  } else {
+    write_adapters(*weights, whole, *names, options, weights->home_of(std::string(kEmbedding)),
+                   folder);
+  }
 }
 
 void export_model(const Request& request, Control& control) {
@@ -146,7 +165,8 @@ void export_model(const Request& request, Control& control) {
   make_directories(partial);
   try {
     write_model(request, control, checkpoint, partial);
-    replace_directory(partial, output, "config.json");
+    const char* last = fs::exists(partial + "/config.json") ? "config.json" : "adapter_config.json";
+    replace_directory(partial, output, last);
   } catch (...) {
     remove_tree(partial);
     throw;

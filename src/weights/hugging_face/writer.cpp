@@ -1,6 +1,7 @@
 #include "src/weights/hugging_face/writer.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "src/device/memory.h"
 #include "src/io/file.h"
 #include "src/io/safetensors/safetensors.h"
+#include "src/weights/hugging_face/adapter_files.h"
 
 namespace tandem {
 
@@ -32,6 +34,13 @@ struct Exported {
 SafetensorsEntry entry_of(const std::string& name, const Shape& shape, DType dtype) {
   return {name, std::string(safetensors_name_of(dtype)),
           std::vector<int64_t>(shape.sizes().begin(), shape.sizes().end())};
+}
+
+// A whole piece, which `weights` must have.
+Exported::Source source_of(const Piece& piece, const TensorSource& weights) {
+  const Shape& shape = piece.slice.whole();
+  weights.require_tensor("param/" + piece.name, shape);
+  return {"param/" + piece.name, shape, {0, shape.elements()}};
 }
 
 // The transpose of matrices [rows, columns], some of its rows at a time.
@@ -196,9 +205,7 @@ void write_hugging_face(const TensorSource& weights, Transformer& model, const F
   for (const ForeignTensor& theirs : foreign_tensors(model, names)) {
     Exported tensor{.entry = entry_of(theirs.name, theirs.shape, options.dtype)};
     for (const Piece& piece : theirs.pieces) {
-      const Shape& shape = piece.slice.whole();
-      weights.require_tensor("param/" + piece.name, shape);
-      tensor.sources.push_back({"param/" + piece.name, shape, {0, shape.elements()}});
+      tensor.sources.push_back(source_of(piece, weights));
     }
     if (theirs.transposed) {
       tensor.rows = theirs.shape[1];
@@ -209,6 +216,35 @@ void write_hugging_face(const TensorSource& weights, Transformer& model, const F
   write_all(weights, tensors, options, folder);
   replace_file(folder + "/config.json", text_of(settings));
   replace_file(folder + "/generation_config.json", text_of(tokens_around(options)));
+}
+
+void write_adapters(const TensorSource& weights, Transformer& model, const ForeignNames& names,
+                    const ExportOptions& options, const std::string& base,
+                    const std::string& folder) {
+  std::vector<Exported> tensors;
+  for (const Parameter* parameter : parameters_of(model)) {
+    for (const Piece& piece : pieces_of(*parameter)) {
+      if (is_adapter(piece.name)) {
+        tensors.push_back(
+            {.entry = entry_of(adapter_name(piece.name, names), piece.slice.whole(), options.dtype),
+             .sources = {source_of(piece, weights)}});
+      }
+    }
+  }
+  write_all(weights, tensors, options, folder);
+  std::filesystem::rename(folder + "/model.safetensors", folder + "/adapter_model.safetensors");
+  const LoraOptions& lora = model.config().lora;
+  const Json config = {{"peft_type", "LORA"},
+                       {"task_type", "CAUSAL_LM"},
+                       {"base_model_name_or_path", base},
+                       {"r", lora.rank},
+                       {"lora_alpha", lora.alpha},
+                       {"lora_dropout", 0.0},
+                       {"target_modules", modules_of(lora.targets, names)},
+                       {"bias", "none"},
+                       {"fan_in_fan_out", names.is_conv1d},
+                       {"inference_mode", true}};
+  replace_file(folder + "/adapter_config.json", text_of(config));
 }
 
 void write_torchvision(const CheckpointReader& checkpoint, const ForeignNames& names,

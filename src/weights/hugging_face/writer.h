@@ -24,6 +24,13 @@ struct ExportOptions {
 void write_hugging_face(const TensorSource& weights, Transformer& model, const ForeignNames& names,
                         const ExportOptions& options, const std::string& folder);
 
+// Writes the adapters of the model, and nothing else of it, as peft reads them:
+// adapter_config.json and adapter_model.safetensors. `base`: the path of the model that they are
+// for, which its reader may replace.
+void write_adapters(const TensorSource& weights, Transformer& model, const ForeignNames& names,
+                    const ExportOptions& options, const std::string& base,
+                    const std::string& folder);
+
 // Writes the weights and the running statistics of a ResNet: conv1, bn1, layer1.0.conv1, fc.
 // Convolutions become [out, in, 3, 3]. Shortcuts have no parameters (option A of He et al.), so a
 // model of torchvision's BasicBlock takes every second pixel there, and appends channels of zeros.
