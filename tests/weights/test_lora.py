@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Runs that train adapters of a model: lora.rank above 0.
+
+    test_lora.py PATH_TO_TANDEM [unittest arguments]
+"""
+import glob
+import json
+import os
+import re
+import shutil
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "program"))
+import tandem_program  # noqa: E402
+from tandem_program import CONFIG, OK, Workspace, losses, run, tensors_in  # noqa: E402
+
+SIZES = ["--model.kind", "llama", "--model.layers", "2", "--model.heads", "4", "--model.kv_heads", "2", "--model.width", "32",
+         "--model.ffn_width", "48", "--model.context", "8"]
+RUN = ["--train.global_batch", "12", "--train.log_every", "1", "--optim.warmup_steps", "1", "--log.tensorboard", "false",
+       "--log.progress", "none", "--run.threads", "1", "--run.device", "cpu"]
+RANK = 4
+# Inputs and outputs of the layers of a block, with keys and values half as wide as queries.
+LAYERS = {"attn.q": (32, 32), "attn.k": (32, 16), "attn.v": (32, 16), "attn.proj": (32, 32), "mlp.gate": (32, 48), "mlp.up": (32, 48),
+          "mlp.down": (48, 32)}
+SHARD = 128  # elements of which a rank's shard of a bucket is a multiple
+
+
+def adapters(layers=LAYERS):
+    """Their shapes by name."""
+    return {f"blocks.{block}.{layer}.lora_{matrix}.weight": [RANK, LAYERS[layer][0]] if matrix == "A" else [LAYERS[layer][1], RANK]
+            for block in range(2) for layer in layers for matrix in "AB"}
+
+
+class Lora(Workspace):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.train("base", "--train.steps", "3", lora=[])
+
+    @classmethod
+    def train(cls, name, *settings, lora=("--lora.rank", str(RANK)), source="base", model=SIZES, ranks=None, code=OK):
+        start = ["--checkpoint.init_from", cls.path("runs/" + source)] if lora and source else []
+        done = run("train", "--data.path", cls.text, "--run.dir", cls.path("runs"), "--run.name", name, *model, *RUN, *lora, *start,
+                   *settings, ranks=ranks)
+        return cls.check(done, code)
+
+    def evaluated(self, *what):
+        return float(re.search(r"val_loss +(\S+)", self.check(run("eval", *what, "--data", self.text, "--context", "8",
+                                                                  "--device", "cpu")).stdout)[1])
+
+    def test_checkpoints_hold_adapters_only(self):
+        before = tensors_in(self.run_folder("base"))
+        for name, targets, layers in [("all", "all", LAYERS), ("two", "q_proj,v_proj", ["attn.q", "attn.v"])]:
+            self.train(name, "--lora.targets", targets, "--train.steps", "3")
+            want = {f"{kind}/{tensor}" for tensor in adapters(layers) for kind in ["param", "optim/m", "optim/v"]}
+            got = tensors_in(self.run_folder(name))
+            self.assertEqual(got.keys(), want)
+            self.assertEqual({tensor: got["param/" + tensor][0] for tensor in adapters(layers)}, adapters(layers))
+        self.assertEqual(tensors_in(self.run_folder("base")), before)
+        # One that is self-contained has the base's bytes.
+        self.train("apart", "--train.steps", "3", "--checkpoint.self_contained", "true")
+        apart = tensors_in(self.run_folder("apart"))
+        self.assertEqual({name: value for name, value in before.items() if name.startswith("param/")},
+                         {name: value for name, value in apart.items() if name.startswith("param/") and ".lora_" not in name})
+        self.assertEqual({name: value for name, value in apart.items() if ".lora_" in name}, tensors_in(self.run_folder("all")))
+
+    def test_only_adapters_are_summed_sent_and_kept(self):
+        """Over three ranks, in two steps. Stage 3 also gathers the model."""
+        elements = sum(rows * columns for rows, columns in adapters().values())
+        for zero in range(4):
+            name = f"sent{zero}"
+            self.train(name, "--train.steps", "2", "--dist.zero", zero, ranks=3)
+            with open(os.path.join(self.run_folder(name), "report.json")) as file:
+                ranks = json.load(file)["ranks"]
+            for rank in ranks:
+                memory, sent = rank["memory"], {kind: sum(bytes_.values()) for kind, bytes_ in rank["wire"].items()}
+                padded = memory["gradients"] * (3 if zero > 1 else 1)
+                self.assertLess(padded - 4 * elements, 4 * 3 * SHARD)  # all is one bucket
+                self.assertGreaterEqual(padded, 4 * elements)
+                self.assertLess(memory["optimizer"] - 2 * padded / (3 if zero else 1), 1024)
+                self.assertEqual(sent["reduce_scatter" if zero else "all_reduce"], 2 * padded * 2 // 3 * (1 if zero else 2))
+                if 0 < zero < 3:  # once more than there are steps, after loading
+                    self.assertEqual(sent["all_gather"], 3 * padded * 2 // 3)
+
+    def test_restarts_ranks_and_stages_change_no_bit(self):
+        exact = ["--dist.reduce", "exact", "--train.micro_batch", "2", "--data.windows", "documents"]
+        self.train("once", *exact, "--train.steps", "4")
+        want = tensors_in(self.run_folder("once"))
+        self.assertNotEqual(want["param/blocks.1.mlp.down.lora_B.weight"][1], bytes(len(want["param/blocks.1.mlp.down.lora_B.weight"][1])))
+        for ranks, zero, recompute in [(1, "0", "block"), (3, "0", "none"), (3, "3", "block"), (2, "2", "none")]:
+            name = f"bits{ranks}{zero}{recompute}"
+            parts = ["--dist.zero", zero, "--train.recompute", recompute, "--checkpoint.every_steps", "2"]
+            self.train(name, *exact, *parts, "--train.steps", "4", ranks=ranks)
+            self.assertEqual(tensors_in(self.run_folder(name)), want, name)
+        # From its second step, on other ranks.
+        shutil.rmtree(os.path.join(self.run_folder(name), "checkpoints/step-00000004"))
+        self.train(name, *exact, "--train.steps", "4", "--dist.zero", "3", ranks=3)
+        self.assertEqual(tensors_in(self.run_folder(name)), want)
+
+    def test_a_run_goes_on_from_adapters(self):
+        self.train("first", "--train.steps", "3", "--optim.lr", "0.01")
+        loss = self.evaluated(self.run_folder("first"))
+        self.assertLess(loss, self.evaluated(self.run_folder("base")))
+        self.train("second", "--train.steps", "1", "--optim.lr", "0", "--optim.min_lr", "0", source="first")
+        self.assertEqual(self.evaluated(self.run_folder("second")), loss)
+        self.assert_one_line(self.train("third", "--lora.alpha", "8", "--train.steps", "1", source="first", code=CONFIG),
+                             "was written with other settings")
+
+    def test_exports(self):
+        self.train("tuned", "--train.steps", "3", "--optim.lr", "0.01")
+        for folder, options in [("adapters", []), ("merged", ["--merge"])]:
+            self.check(run("export", self.run_folder("tuned"), "--output", self.path(folder), *options))
+        # Rounded sums of f32 on the way to a loss; the losses are printed with six decimals.
+        self.assertAlmostEqual(self.evaluated(self.path("merged")), self.evaluated(self.run_folder("tuned")), delta=2e-6)
+        with open(self.path("adapters/adapter_config.json")) as file:
+            config = json.load(file)
+        self.assertEqual((config["r"], config["lora_alpha"], config["fan_in_fan_out"]), (RANK, 16, False))
+        self.assertEqual(config["target_modules"], ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+                                                    "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"])
+        self.assertEqual(config["base_model_name_or_path"], os.path.join(self.run_folder("base"), "checkpoints/step-00000003"))
+        self.assertEqual(sorted(os.listdir(self.path("adapters"))),
+                         ["adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "tokenizer_config.json"])
+        with open(self.path("adapters/adapter_model.safetensors"), "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        self.assertEqual(header["base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight"]["shape"], [16, RANK])
+        self.assertEqual(len(header), 1 + len(adapters()))  # one more: metadata
+        self.assert_one_line(self.check(run("export", self.run_folder("base"), "--output", self.path("no"), "--merge"), CONFIG),
+                             "has no adapters to merge; leave --merge out")
+
+    def test_what_it_does_not_go_with(self):
+        for setting, value, ranks in [("optim.kind", "muon", 1), ("dist.tensor", "2", 2), ("dist.islands", "2", 2),
+                                      ("train.offload", "optimizer", 1), ("model.freeze", "wte", 1)]:
+            refused = self.train("refused", "--" + setting, value, ranks=ranks, code=CONFIG)
+            self.assert_one_line(refused, f"lora.rank = {RANK} is not possible with {setting} = {value}; use")
+        self.assert_one_line(self.train("refused", "--lora.targets", "q_proj,wte", code=CONFIG), "lora.targets: wte is no layer of the model")
+        self.assert_one_line(self.train("refused", model=["--model.kind", "mlp"], code=CONFIG), "not possible with model.kind = mlp")
+        self.assertEqual(glob.glob(self.path("runs/refused")), [])
+
+
+if __name__ == "__main__":
+    tandem_program.main()
