@@ -46,54 +46,70 @@ struct LoraOp final : Op {
 
   std::string_view name() const override { return "lora"; }
   void backward(Context& context, Tensor& dy) override {
-    const Tensor &a = parameter(0).value, &b = parameter(1).value;
-    const int64_t all_ranks = parameter(0).shape[0], in = parameter(0).shape[1];
-    const int64_t rank = parameter(1).shape[1], count = dy.elements() / dy.shape()[-1];
     if (const GradTarget db = parameter_target(1); db.into) {
-      for_each_target(outputs, rank, [&](Range columns_of_y, Range rows_of_b, int64_t first) {
-        multiply(context.stream, {.m = rows_of_b.count(),
-                                  .n = rank,
-                                  .k = count,
-                                  .a = columns(dy, columns_of_y.begin, true),
-                                  .b = columns(hidden, first),
-                                  .d = rows(db.into, rows_of_b),
-                                  .alpha = scale,
-                                  .beta = static_cast<double>(db.beta)});
-      });
+      differentiate_b(context, dy, db);
     }
     if (parameter_wanted(0) || input(0).wanted()) {
-      const Tensor dhidden = context.workspace({count, all_ranks}, dy.dtype());
-      for_each_target(outputs, rank, [&](Range columns_of_y, Range rows_of_b, int64_t first) {
-        multiply(context.stream, {.m = count,
-                                  .n = rank,
-                                  .k = rows_of_b.count(),
-                                  .a = columns(dy, columns_of_y.begin),
-                                  .b = rows(b, rows_of_b),
-                                  .d = columns(dhidden, first),
-                                  .alpha = scale});
-      });
-      if (const GradTarget da = parameter_target(0); da.into) {
-        multiply(context.stream, {.m = all_ranks,
-                                  .n = in,
-                                  .k = count,
-                                  .a = {.data = dhidden, .transposed = true},
-                                  .b = {.data = x},
-                                  .d = {.data = da.into},
-                                  .beta = static_cast<double>(da.beta)});
-      }
-      if (input(0).wanted()) {
-        const GradTarget dx = input(0).target(context);
-        multiply(context.stream, {.m = count,
-                                  .n = in,
-                                  .k = all_ranks,
-                                  .a = {.data = dhidden},
-                                  .b = {.data = a},
-                                  .d = {.data = dx.into},
-                                  .beta = static_cast<double>(dx.beta)});
-      }
+      differentiate_hidden(context, hidden_gradient(context, dy));
     }
     if (input(1).wanted()) {
       input(1).add(context, dy, dy_row_sums());
+    }
+  }
+
+ private:
+  int64_t rank() { return parameter(1).shape[1]; }
+
+  void differentiate_b(Context& context, const Tensor& dy, const GradTarget& db) {
+    for_each_target(outputs, rank(), [&](Range columns_of_y, Range rows_of_b, int64_t first) {
+      multiply(context.stream, {.m = rows_of_b.count(),
+                                .n = rank(),
+                                .k = dy.elements() / dy.shape()[-1],
+                                .a = columns(dy, columns_of_y.begin, true),
+                                .b = columns(hidden, first),
+                                .d = rows(db.into, rows_of_b),
+                                .alpha = scale,
+                                .beta = static_cast<double>(db.beta)});
+    });
+  }
+
+  // [rows, n r]
+  Tensor hidden_gradient(Context& context, const Tensor& dy) {
+    const int64_t count = dy.elements() / dy.shape()[-1];
+    Tensor gradient = context.workspace({count, parameter(0).shape[0]}, dy.dtype());
+    for_each_target(outputs, rank(), [&](Range columns_of_y, Range rows_of_b, int64_t first) {
+      multiply(context.stream, {.m = count,
+                                .n = rank(),
+                                .k = rows_of_b.count(),
+                                .a = columns(dy, columns_of_y.begin),
+                                .b = rows(parameter(1).value, rows_of_b),
+                                .d = columns(gradient, first),
+                                .alpha = scale});
+    });
+    return gradient;
+  }
+
+  void differentiate_hidden(Context& context, const Tensor& gradient) {
+    const int64_t count = gradient.shape()[0], ranks = parameter(0).shape[0],
+                  in = parameter(0).shape[1];
+    if (const GradTarget da = parameter_target(0); da.into) {
+      multiply(context.stream, {.m = ranks,
+                                .n = in,
+                                .k = count,
+                                .a = {.data = gradient, .transposed = true},
+                                .b = {.data = x},
+                                .d = {.data = da.into},
+                                .beta = static_cast<double>(da.beta)});
+    }
+    if (input(0).wanted()) {
+      const GradTarget dx = input(0).target(context);
+      multiply(context.stream, {.m = count,
+                                .n = in,
+                                .k = ranks,
+                                .a = {.data = gradient},
+                                .b = {.data = parameter(0).value},
+                                .d = {.data = dx.into},
+                                .beta = static_cast<double>(dx.beta)});
     }
   }
 };

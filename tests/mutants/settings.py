@@ -2,6 +2,7 @@
 from table import Mutant
 
 BUILD = "release"
+MADE = "config.vocab = config.vocab > 0 ? config.vocab : data.vocab_size;"  # the sizes are complete
 MUTANTS = [
     Mutant("optim.beta2 is ignored", "src/step/rules.cpp", "return make_optimizer(rule, shards, memory);",
            "Rule other = rule; if constexpr (requires { other.beta2; }) { other.beta2 = 0.99; } "
@@ -47,23 +48,23 @@ MUTANTS = [
            ["program.settings Settings.test_run_seed"]),
     Mutant("data.augment is ignored", "src/train/trainer.cpp", ".augment = config_.data.augment", ".augment = false",
            ["program.settings Settings.test_data_augment"]),
-    Mutant("model.kv_heads is ignored", "src/weights/kinds/transformers.cpp", "TransformerConfig config = *transformer();",
-           "TransformerConfig config = *transformer(); config.kv_heads = 0;",
+    Mutant("model.kv_heads is ignored", "src/weights/kinds/transformers.cpp", MADE,
+           MADE + " config.kv_heads = 0;",
            ["program.settings Settings.test_model_kv_heads"]),
-    Mutant("model.dropout is ignored", "src/weights/kinds/transformers.cpp", "TransformerConfig config = *transformer();",
-           "TransformerConfig config = *transformer(); config.dropout = 0;",
+    Mutant("model.dropout is ignored", "src/weights/kinds/transformers.cpp", MADE,
+           MADE + " config.dropout = 0;",
            ["program.settings Settings.test_model_dropout"]),
-    Mutant("model.tie_embeddings is ignored", "src/weights/kinds/transformers.cpp", "TransformerConfig config = *transformer();",
-           "TransformerConfig config = *transformer(); config.tie_embeddings = true;",
+    Mutant("model.tie_embeddings is ignored", "src/weights/kinds/transformers.cpp", MADE,
+           MADE + " config.tie_embeddings = true;",
            ["program.settings Settings.test_model_tie_embeddings"]),
-    Mutant("model.norm_eps is ignored", "src/weights/kinds/transformers.cpp", "TransformerConfig config = *transformer();",
-           "TransformerConfig config = *transformer(); config.norm_epsilon = 1e-5;",
+    Mutant("model.norm_eps is ignored", "src/weights/kinds/transformers.cpp", MADE,
+           MADE + " config.norm_epsilon = 1e-5;",
            ["program.settings Settings.test_model_norm_eps"]),
-    Mutant("model.positions is ignored", "src/weights/kinds/transformers.cpp", "TransformerConfig config = *transformer();",
-           "TransformerConfig config = *transformer(); config.positions = 0;",
+    Mutant("model.positions is ignored", "src/weights/kinds/transformers.cpp", MADE,
+           MADE + " config.positions = 0;",
            ["program.settings Settings.test_model_positions"]),
-    Mutant("model.rope_theta is ignored", "src/weights/kinds/transformers.cpp", "TransformerConfig config = *transformer();",
-           "TransformerConfig config = *transformer(); config.rope.theta = 10000;",
+    Mutant("model.rope_theta is ignored", "src/weights/kinds/transformers.cpp", MADE,
+           MADE + " config.rope.theta = 10000;",
            ["program.settings Settings.test_model_rope_theta"]),
     Mutant("a dataset with more tokens than the model is taken", "src/weights/kinds/transformers.cpp",
            "config.vocab > 0 && config.vocab < data.vocab_size", "false",

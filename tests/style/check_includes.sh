@@ -17,7 +17,8 @@ src/trace:                  src/core src/device src/device/ranks src/kernels
 layers/activation layers/add layers/batchnorm2d layers/embedding layers/pool2d layers/shortcut:
                             src/autograd src/device src/kernels
 layers/conv2d:              src/autograd src/device src/kernels src/product
-layers/linear:              src/kernels src/product layers/exchange
+layers/lora:                src/autograd src/core src/product
+layers/linear:              src/kernels src/product layers/exchange layers/lora
 layers/attention:           src/autograd src/core src/device src/kernels src/product
 layers/cross_entropy:       src/autograd src/core src/device src/device/ranks src/kernels layers/exchange
 layers/image_input:         src/core src/device src/kernels
@@ -26,7 +27,7 @@ layers/norm:                src/autograd src/device src/kernels layers/add
 layers/dropout:             src/core src/autograd src/device src/kernels
 layers/rope:                src/core src/kernels layers/attention
 layers/models:              src/core src/autograd src/device layers/activation layers/add layers/attention layers/batchnorm2d layers/conv2d
-                            layers/cross_entropy layers/dropout layers/embedding layers/linear layers/norm layers/pool2d
+                            layers/cross_entropy layers/dropout layers/embedding layers/linear layers/lora layers/norm layers/pool2d
                             layers/rope layers/shortcut
 comm/transport:             src/core src/device src/device/ranks src/trace
 comm/sharding/exact:        src/core src/device src/device/ranks src/kernels src/autograd src/trace
@@ -54,7 +55,7 @@ src/machine:                src/core src/device src/device/ranks src/product src
 src/weights/kinds:          layers/models src/settings
 src/weights/hugging_face:   src/core src/device src/io src/io/checkpoint src/io/hdf5 src/io/safetensors src/data src/data/bpe
                             layers/models src/settings
-src/weights:                src/core src/device src/device/ranks src/kernels src/io src/io/checkpoint src/data layers/models
+src/weights:                src/core src/device src/device/ranks src/kernels src/product src/io src/io/checkpoint src/data layers/models
                             comm/sharding optim src/step src/settings src/weights/hugging_face
 src/inference:              src/core src/device src/device/ranks src/kernels src/io/checkpoint src/data layers/models comm/sharding
                             src/step src/settings src/machine src/weights src/weights/hugging_face
