@@ -2,103 +2,16 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <initializer_list>
-#include <nlohmann/json.hpp>
 #include <span>
-#include <stdexcept>
 #include <utility>
 
-#include "src/core/visible_text.h"
-#include "src/io/file.h"
+#include "src/weights/hugging_face/json_keys.h"
 
 namespace tandem {
 
 namespace {
 
-using Json = nlohmann::json;
-
-constexpr int kDeepest = 16;                    // nesting that is read; dump() is recursive
-constexpr int64_t kMostBytes = 16 << 20;        // of a file
 constexpr int64_t kLargest = int64_t{1} << 30;  // no product of two overflows
-
-// As in the file, fit for a message.
-std::string shown(const Json& value) {
-  return visible(value.dump(-1, ' ', false, Json::error_handler_t::replace)).substr(0, 100);
-}
-
-// A JSON object of a file. A key with the value null counts as left out.
-class Keys {
- public:
-  Keys(std::string path, Json json) : path_(std::move(path)), json_(std::move(json)) {}
-
-  static Keys of(const std::string& path) {
-    if (FileReader(path).bytes() > kMostBytes) {
-      fail(ExitCode::kData, str(path, ": has over ", kMostBytes, " bytes, too many for settings"));
-    }
-    const std::string text = read_file(path);
-    try {
-      Json json = Json::parse(text, [](int depth, Json::parse_event_t, const Json&) {
-        if (depth > kDeepest) {
-          throw std::out_of_range("nested too deeply");
-        }
-        return true;
-      });
-      if (json.is_object()) {
-        return {path, std::move(json)};
-      }
-    } catch (const std::exception& error) {
-      fail(ExitCode::kData, str(path, ": cannot be read: ", visible(error.what())));
-    }
-    fail(ExitCode::kData, path + ": holds no JSON object");
-  }
-
-  const std::string& path() const { return path_; }
-  // nullptr where the key is left out.
-  const Json* find(const std::string& key) const {
-    const auto found = json_.find(key);
-    return found == json_.end() || found->is_null() ? nullptr : &*found;
-  }
-  bool is_null(const std::string& key) const {
-    const auto found = json_.find(key);
-    return found != json_.end() && found->is_null();
-  }
-  // The value as text of a setting; `otherwise` where it is left out.
-  std::string text(const std::string& key, const std::string& otherwise = "") const {
-    const Json* value = find(key);
-    if (!value && otherwise.empty()) {
-      fail(ExitCode::kConfig, str(path_, ": has no ", key));
-    }
-    return !value ? otherwise : value->is_string() ? value->get<std::string>() : shown(*value);
-  }
-  // The object of a key; an empty one where it is left out.
-  Keys object(const std::string& key) const {
-    const Json* value = find(key);
-    if (value && !value->is_object()) {
-      refuse(key, "an object");
-    }
-    return {path_, value ? *value : Json::object()};
-  }
-  bool has_objects() const {
-    return std::ranges::any_of(json_, [](const Json& value) { return value.is_object(); });
-  }
-
-  [[noreturn]] void refuse(const std::string& key, const std::string& known) const {
-    fail(ExitCode::kConfig, str(path_, ": ", key, " = ", shown(json_.at(key)),
-                                " is not in this program, which has ", known));
-  }
-  // Refuses a value that is neither left out nor one of these.
-  void require(const std::string& key, std::initializer_list<Json> values,
-               const std::string& known) const {
-    const Json* value = find(key);
-    if (value && std::ranges::find(values, *value) == values.end()) {
-      refuse(key, known);
-    }
-  }
-
- private:
-  std::string path_;
-  Json json_;
-};
 
 // A key of config.json, our setting, and what transformers takes where the key is left out; without
 // that, the key must be there.
@@ -138,7 +51,7 @@ struct LlamaFamily {
 
 class Translation {
  public:
-  explicit Translation(const Keys& keys) : keys_(keys) {}
+  explicit Translation(const JsonKeys& keys) : keys_(keys) {}
 
   void set(const std::string& setting, const std::string& value) {
     settings_.push_back({setting, value, keys_.path()});
@@ -164,7 +77,7 @@ class Translation {
     return value->get<int64_t>();
   }
 
-  const Keys& keys_;
+  const JsonKeys& keys_;
   std::vector<Assignment> settings_;
 };
 
@@ -244,7 +157,7 @@ int64_t Translation::window(Windows windows) const {
 void Translation::set_rope() {
   const bool is_new = keys_.find("rope_parameters") != nullptr;
   const std::string name = is_new ? "rope_parameters" : "rope_scaling";
-  const Keys rope = keys_.object(name);
+  const JsonKeys rope = keys_.object(name);
   if (rope.has_objects()) {
     keys_.refuse(name, "the same for all layers");
   }
@@ -284,7 +197,7 @@ const Architecture kArchitectures[] = {
        .windows = Windows::kIfUsed}}}};
 
 // By `architectures`, or by `model_type` in a config.json without one.
-const Architecture& architecture_of(const Keys& keys) {
+const Architecture& architecture_of(const JsonKeys& keys) {
   const bool is_listed = keys.find("architectures") != nullptr;
   const std::string key = is_listed ? "architectures" : "model_type";
   if (!keys.find(key)) {
@@ -310,7 +223,7 @@ bool is_hugging_face(const std::string& path) {
 }
 
 std::vector<Assignment> hugging_face_settings(const std::string& folder) {
-  const Keys keys = Keys::of(folder + "/config.json");
+  const JsonKeys keys = JsonKeys::of(folder + "/config.json");
   Translation translation(keys);
   const Architecture& architecture = architecture_of(keys);
   keys.require("quantization_config", {}, "weights of F32, F16 and BF16");
@@ -320,7 +233,7 @@ std::vector<Assignment> hugging_face_settings(const std::string& folder) {
 
 Config hugging_face_config(const std::string& folder) {
   Config config;
-  const Keys keys = Keys::of(folder + "/config.json");
+  const JsonKeys keys = JsonKeys::of(folder + "/config.json");
   if (const Json* name = keys.find(keys.find("dtype") ? "dtype" : "torch_dtype")) {
     config.train.precision = *name == "bfloat16"  ? DType::kBf16
                              : *name == "float16" ? DType::kFp16
@@ -338,7 +251,7 @@ std::vector<int32_t> hugging_face_end_tokens(const std::string& folder) {
   if (!std::filesystem::exists(path)) {
     path = folder + "/config.json";
   }
-  const Keys keys = Keys::of(path);
+  const JsonKeys keys = JsonKeys::of(path);
   const Json* value = keys.find("eos_token_id");
   if (!value) {
     return {};

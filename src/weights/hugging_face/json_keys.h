@@ -1,0 +1,75 @@
+// Settings in the JSON files of Hugging Face's programs.
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "src/core/error.h"
+
+namespace tandem {
+
+using Json = nlohmann::json;
+
+// As in the file, fit for a message.
+std::string shown(const Json& value);
+
+// A JSON object of a file. A key with the value null counts as left out.
+class JsonKeys {
+ public:
+  JsonKeys(std::string path, Json json) : path_(std::move(path)), json_(std::move(json)) {}
+
+  // Error kData if the file cannot be read, is too large, or holds no object.
+  static JsonKeys of(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  // nullptr where the key is left out.
+  const Json* find(const std::string& key) const {
+    const auto found = json_.find(key);
+    return found == json_.end() || found->is_null() ? nullptr : &*found;
+  }
+  bool is_null(const std::string& key) const {
+    const auto found = json_.find(key);
+    return found != json_.end() && found->is_null();
+  }
+  // The value as text of a setting; `otherwise` where it is left out.
+  std::string text(const std::string& key, const std::string& otherwise = "") const {
+    const Json* value = find(key);
+    if (!value && otherwise.empty()) {
+      fail(ExitCode::kConfig, str(path_, ": has no ", key));
+    }
+    return !value ? otherwise : value->is_string() ? value->get<std::string>() : shown(*value);
+  }
+  // The object of a key; an empty one where it is left out.
+  JsonKeys object(const std::string& key) const {
+    const Json* value = find(key);
+    if (value && !value->is_object()) {
+      refuse(key, "an object");
+    }
+    return {path_, value ? *value : Json::object()};
+  }
+  bool has_objects() const {
+    return std::ranges::any_of(json_, [](const Json& value) { return value.is_object(); });
+  }
+
+  [[noreturn]] void refuse(const std::string& key, const std::string& known) const {
+    fail(ExitCode::kConfig, str(path_, ": ", key, " = ", shown(json_.at(key)),
+                                " is not in this program, which has ", known));
+  }
+  // Refuses a value that is neither left out nor one of these.
+  void require(const std::string& key, std::initializer_list<Json> values,
+               const std::string& known) const {
+    const Json* value = find(key);
+    if (value && std::ranges::find(values, *value) == values.end()) {
+      refuse(key, known);
+    }
+  }
+
+ private:
+  std::string path_;
+  Json json_;
+};
+
+}  // namespace tandem
