@@ -31,7 +31,7 @@ the working directory, then in the run's folder and each folder above that. Ever
 same bits for every number of ranks.)";
 
 struct Request {
-  std::string checkpoint, base, data;
+  std::string checkpoint, base, adapter, data;
   int64_t batch = 0, context = 0, tensor = 1;
   std::optional<DType> precision;
   std::optional<WindowKind> windows{};
@@ -43,6 +43,7 @@ struct Request {
     options.add("checkpoint", checkpoint,
                 "a run's folder, a checkpoint's or a Hugging Face model's");
     options.add("base", base, "where the weights are now that the checkpoint refers to");
+    options.add("adapter", adapter, "adapters for the model: a folder of peft, or a run of ours");
     options.add("data", data, "dataset; the one of the training run when not given");
     options.add("batch", batch, "samples at a time; 0: as in training", 0, 1 << 22);
     options.add("context", context, "tokens a sequence; 0: the model's", 0, 1 << 24);
@@ -118,8 +119,9 @@ ExitCode eval_command(const Words& words, World& world) {
     return print_help(request.options, world);
   }
   Machine machine(request.run, {.tensor = request.tensor, .backend = Backend::kMpi}, world);
-  const std::string checkpoint =
-      on_root(control, [&] { return resolve_checkpoint(request.checkpoint); });
+  const StoredModel stored =
+      resolve_model(control, request.checkpoint, request.base, request.adapter);
+  const std::string& checkpoint = stored.checkpoint;
   std::unique_ptr<Dataset> dataset;
   int64_t context = 0;
   agree(control, [&] {
@@ -139,8 +141,7 @@ ExitCode eval_command(const Words& words, World& world) {
               ExitCode::kData);
   agree(control, [&] { require_same_vocabulary(checkpoint, dataset->info().path); });
   const DType dtype = request.precision.value_or(config_of(checkpoint).train.precision);
-  TrainedModel trained =
-      load_trained_model(checkpoint, request.base, dataset->info(), dtype, machine, control);
+  TrainedModel trained = load_trained_model(stored, dataset->info(), dtype, machine, control);
   Uploader upload(machine.stream, machine.memory, machine.staging, dataset->info(),
                   trained.values->dtype());
   const TrainConfig& train = trained.config.train;

@@ -35,7 +35,7 @@ A run with adapters becomes a folder for peft.PeftModel.from_pretrained(model, "
 --merge, a whole model with the adapters in its weights.)";
 
 struct Request {
-  std::string checkpoint, base, output, tokenizer;
+  std::string checkpoint, base, adapter, output, tokenizer;
   DType dtype = DType::kF32;
   double shard_gb = 5;
   bool merge = false, help = false;
@@ -45,6 +45,7 @@ struct Request {
     options.add("checkpoint", checkpoint,
                 "a run's folder, a checkpoint's, or a Hugging Face model's");
     options.add("base", base, "where the weights are now that the checkpoint refers to");
+    options.add("adapter", adapter, "adapters for the model: a folder of peft, or a run of ours");
     options.add("output", output, "folder to make; there is none of this name, or it is empty");
     options.add_choice("dtype", dtype,
                        {{"f32", DType::kF32}, {"bf16", DType::kBf16}, {"fp16", DType::kFp16}},
@@ -112,9 +113,10 @@ void write_resnet(const std::string& checkpoint, const ForeignNames& names,
   write_torchvision(reader, names, options, folder);
 }
 
-void write_model(const Request& request, Control& control, const std::string& checkpoint,
+void write_model(const Request& request, Control& control, const StoredModel& stored,
                  const std::string& folder) {
-  const ModelConfig model = config_of(checkpoint).model;
+  const std::string& checkpoint = stored.checkpoint;
+  const ModelConfig model = config_of(stored).model;
   ExportOptions options{.dtype = request.dtype,
                         .shard_bytes = static_cast<int64_t>(request.shard_gb * 1e9)};
   const ForeignNames* names = model->foreign_names();
@@ -138,11 +140,11 @@ void write_model(const Request& request, Control& control, const std::string& ch
     }
   }
   TransformerConfig sizes = *model->transformer();
-  sizes.vocab = vocabulary_of(checkpoint, request.base);
+  sizes.vocab = vocabulary_of(checkpoint, stored.base);
   Transformer plain(sizes);
   sizes.lora = lora_options(model);
   Transformer whole(sizes);
-  const auto weights = open_weights(control, checkpoint, whole, request.base);
+  const auto weights = open_weights(control, stored, whole);
   if (sizes.lora.rank == 0) {
     write_hugging_face(*weights, plain, *names, options, folder);
   } else if (request.merge) {
@@ -159,19 +161,20 @@ void export_model(const Request& request, Control& control) {
   if (fs::exists(output) && !(fs::is_directory(output) && fs::is_empty(output))) {
     fail(ExitCode::kConfig, str("--output ", output, ": exists; name another folder"));
   }
-  const std::string checkpoint = resolve_checkpoint(request.checkpoint);
+  const StoredModel stored =
+      resolve_model(control, request.checkpoint, request.base, request.adapter);
   const std::string partial = output + ".partial";
   remove_tree(partial);
   make_directories(partial);
   try {
-    write_model(request, control, checkpoint, partial);
+    write_model(request, control, stored, partial);
     const char* last = fs::exists(partial + "/config.json") ? "config.json" : "adapter_config.json";
     replace_directory(partial, output, last);
   } catch (...) {
     remove_tree(partial);
     throw;
   }
-  show("exported    %s\nto          %s\n", checkpoint.c_str(), output.c_str());
+  show("exported    %s\nto          %s\n", stored.checkpoint.c_str(), output.c_str());
 }
 
 }  // namespace

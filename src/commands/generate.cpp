@@ -34,7 +34,7 @@ as --checkpoint runs/NAME. A GPU computes in the type that the model was trained
 `mpirun -np N tandem generate` cut each layer, for a model that is too large for one.)";
 
 struct Request {
-  std::string checkpoint, base, prompt, form = "plain", tokenizer;
+  std::string checkpoint, base, adapter, prompt, form = "plain", tokenizer;
   std::vector<std::string> stops;
   int64_t tokens = 200, samples = 1, batch = 8;
   SamplingOptions sampling;
@@ -46,6 +46,7 @@ struct Request {
     options.add("checkpoint", checkpoint,
                 "a run's folder, a checkpoint's or a Hugging Face model's");
     options.add("base", base, "where the weights are now that the checkpoint refers to");
+    options.add("adapter", adapter, "adapters for the model: a folder of peft, or a run of ours");
     options.add(
         "prompt", prompt,
         "text to continue; empty: the tokenizer's begin-of-text or end-of-text, or a line end");
@@ -267,14 +268,15 @@ void write_texts(const std::vector<int32_t>& prompt, int64_t vocab, Decoder& dec
 }
 
 void generate(const Request& request, World& world) {
-  std::string checkpoint;
+  const StoredModel stored =
+      resolve_model(world.control(), request.checkpoint, request.base, request.adapter);
+  const std::string& checkpoint = stored.checkpoint;
   Config config;
   DatasetInfo sizes{.kind = DatasetKind::kText};
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<int32_t> prompt, ends;
   agree(world.control(), [&] {
-    checkpoint = resolve_checkpoint(request.checkpoint);
-    config = config_of(checkpoint);
+    config = config_of(stored);
     if (!config.model->reads_text()) {
       fail(ExitCode::kConfig, str(checkpoint, ": model.kind = ", config.model.kind.name(),
                                   " writes no text; use a gpt or llama"));
@@ -290,8 +292,7 @@ void generate(const Request& request, World& world) {
   const bool is_first = world.rank() == 0;
   Machine machine(request.run, {.tensor = world.size(), .backend = Backend::kMpi}, world);
   const DType dtype = machine.device() == Device::kCpu ? DType::kF32 : config.train.precision;
-  const TrainedModel trained =
-      load_trained_model(checkpoint, request.base, sizes, dtype, machine, world.control());
+  const TrainedModel trained = load_trained_model(stored, sizes, dtype, machine, world.control());
   nlohmann::ordered_json json = {{"checkpoint", checkpoint}, {"samples", nlohmann::json::array()}};
   const auto began = std::chrono::steady_clock::now();
   int64_t tokens = 0;

@@ -7,20 +7,18 @@
 #include "src/weights/make_model.h"
 #include "src/weights/run_directory.h"
 #include "src/weights/snapshot.h"
-#include "src/weights/stored_weights.h"
 
 namespace tandem {
 
-TrainedModel load_trained_model(const std::string& checkpoint, const std::string& base,
-                                const DatasetInfo& data, DType dtype, Machine& machine,
-                                Control& control) {
+TrainedModel load_trained_model(const StoredModel& stored, const DatasetInfo& data, DType dtype,
+                                Machine& machine, Control& control) {
+  const std::string& checkpoint = stored.checkpoint;
   agree(control, [&] { use_kept_choices(machine, RunDirectory::of(checkpoint).choices()); });
-  TrainedModel trained{.config = config_of(checkpoint), .checkpoint = checkpoint};
+  TrainedModel trained{.config = config_of(stored), .checkpoint = checkpoint};
   trained.step = is_hugging_face(checkpoint) ? 0 : read_manifest(checkpoint).step;
   agree(control,
         [&] { trained.model = make_model(trained.config.model, data, machine.mesh()->cut()); });
-  const std::unique_ptr<TensorSource> weights =
-      open_weights(control, checkpoint, *trained.model, base);
+  const std::unique_ptr<TensorSource> weights = open_weights(control, stored, *trained.model);
   for (Parameter* parameter : parameters_of(*trained.model)) {
     parameter->frozen = true;  // no gradient; only values, in the type that layers compute with
   }

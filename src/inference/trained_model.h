@@ -10,6 +10,7 @@
 #include "src/machine/machine.h"
 #include "src/settings/config.h"
 #include "src/step/batch_statistics.h"
+#include "src/weights/stored_weights.h"
 
 namespace tandem {
 
@@ -32,11 +33,9 @@ struct TrainedModel {
 };
 
 // Collective. Loads the model to the machine's device, with weights rounded to `dtype`. `data`
-// gives the sizes that no setting gives, such as the vocabulary's. `base`: where the weights are
-// now that the checkpoint refers to; empty: where it says. Error kData when the checkpoint is of
-// another model.
-TrainedModel load_trained_model(const std::string& checkpoint, const std::string& base,
-                                const DatasetInfo& data, DType dtype, Machine& machine,
-                                Control& control);
+// gives the sizes that no setting gives, such as the vocabulary's. Error kData when the checkpoint
+// is of another model.
+TrainedModel load_trained_model(const StoredModel& stored, const DatasetInfo& data, DType dtype,
+                                Machine& machine, Control& control);
 
 }  // namespace tandem

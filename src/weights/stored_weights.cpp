@@ -6,6 +6,7 @@
 #include "src/data/dataset.h"
 #include "src/device/ranks/agreement.h"
 #include "src/io/checkpoint/checkpoint.h"
+#include "src/weights/hugging_face/adapter_files.h"
 #include "src/weights/hugging_face/reader.h"
 #include "src/weights/hugging_face/settings.h"
 #include "src/weights/hugging_face/tokenizer_files.h"
@@ -86,6 +87,47 @@ std::unique_ptr<TensorSource> open_weights(Control& control, const std::string& 
   auto source = std::make_unique<PieceSource>(open_checkpoint(control, checkpoint, model));
   open_bases(control, *source, model, moved_to);
   return source;
+}
+
+StoredModel resolve_model(Control& control, const std::string& checkpoint, const std::string& base,
+                          const std::string& adapter) {
+  const std::string model = on_root(control, [&] { return resolve_checkpoint(checkpoint); });
+  const std::string tuned = on_root(control, [&]() -> std::string {
+    if (adapter.empty() || is_adapter_folder(adapter)) {
+      return "";
+    }
+    if (!base.empty()) {
+      fail(ExitCode::kConfig, "with --adapter RUN the model itself is the base; leave --base out");
+    }
+    const std::string found = resolve_checkpoint(adapter);
+    if (config_of(found).model.lora.rank == 0) {
+      fail(ExitCode::kConfig, str("--adapter ", adapter, ": was trained without adapters"));
+    }
+    return found;
+  });
+  return tuned.empty() ? StoredModel{model, base, adapter} : StoredModel{tuned, model, ""};
+}
+
+Config config_of(const StoredModel& stored) {
+  Config config = config_of(stored.checkpoint);
+  if (!stored.adapter.empty()) {
+    config.model.lora = adapter_settings(stored.adapter, config.model.kind.chosen());
+  }
+  return config;
+}
+
+std::unique_ptr<TensorSource> open_weights(Control& control, const StoredModel& stored,
+                                           Model& model) {
+  std::unique_ptr<TensorSource> weights =
+      open_weights(control, stored.checkpoint, model, stored.base);
+  if (!stored.adapter.empty()) {
+    agree(control, [&] {
+      const Config config = config_of(stored.checkpoint);
+      weights = std::make_unique<AdapterReader>(std::move(weights), stored.adapter, model,
+                                                *config.model->foreign_names());
+    });
+  }
+  return weights;
 }
 
 }  // namespace tandem

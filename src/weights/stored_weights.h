@@ -28,6 +28,23 @@ std::unique_ptr<TensorSource> open_hugging_face(Control& control, const std::str
 std::unique_ptr<TensorSource> open_weights(Control& control, const std::string& checkpoint,
                                            Model& model, const std::string& moved_to = "");
 
+// A trained model and where its parts are.
+struct StoredModel {
+  std::string checkpoint{};  // as resolve_checkpoint() gives it
+  std::string base{};        // where the weights are that it refers to; empty: where it says
+  std::string adapter{};     // peft's folder with adapters for it; empty: none
+};
+
+// Collective. `adapter`: peft's folder, or a run or checkpoint with adapters, which is then the
+// model, and `checkpoint` its base; empty: none. AgreedError as resolve_checkpoint(), and kConfig
+// for a run without adapters, or if `base` is given, too.
+StoredModel resolve_model(Control& control, const std::string& checkpoint, const std::string& base,
+                          const std::string& adapter);
+Config config_of(const StoredModel& stored);
+// Collective, as open_weights(), and AgreedError as AdapterReader.
+std::unique_ptr<TensorSource> open_weights(Control& control, const StoredModel& stored,
+                                           Model& model);
+
 // The settings stored in a checkpoint, or hugging_face_config().
 Config config_of(const std::string& checkpoint);
 Config config_of(const CheckpointReader& reader);

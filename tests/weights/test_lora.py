@@ -12,7 +12,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "program"))
 import tandem_program  # noqa: E402
-from tandem_program import CONFIG, OK, Workspace, losses, run, tensors_in  # noqa: E402
+from tandem_program import CONFIG, DATA, OK, Workspace, losses, run, tensors_in  # noqa: E402
 
 SIZES = ["--model.kind", "llama", "--model.layers", "2", "--model.heads", "4", "--model.kv_heads", "2", "--model.width", "32",
          "--model.ffn_width", "48", "--model.context", "8"]
@@ -126,6 +126,66 @@ class Lora(Workspace):
         self.assertEqual(len(header), 1 + len(adapters()))  # one more: metadata
         self.assert_one_line(self.check(run("export", self.run_folder("base"), "--output", self.path("no"), "--merge"), CONFIG),
                              "has no adapters to merge; leave --merge out")
+
+    def test_queries_keys_and_values_of_a_gpt_are_one_layer(self):
+        gpt = ["--model.kind", "gpt", *SIZES[2:6], *SIZES[8:]]
+        self.train("gpt_base", "--train.steps", "3", lora=[], model=gpt)
+        self.train("gpt_tuned", "--train.steps", "3", "--optim.lr", "0.01", source="gpt_base", model=gpt)
+        self.assertEqual(tensors_in(self.run_folder("gpt_tuned"))["param/blocks.0.attn.qkv.lora_B.weight"][0], [96, RANK])
+        self.check(run("export", self.run_folder("gpt_tuned"), "--output", self.path("gpt_merged"), "--merge"))
+        losses_of = [self.evaluated(path) for path in [self.path("gpt_merged"), self.run_folder("gpt_tuned"), self.run_folder("gpt_base")]]
+        self.assertAlmostEqual(losses_of[0], losses_of[1], delta=2e-6)
+        self.assertGreater(losses_of[2] - losses_of[1], 1e-3)
+
+    def test_adapters_of_a_folder(self):
+        """A folder of peft, or a run, for a model in Hugging Face's files or ours."""
+        self.train("lent", "--lora.targets", "q_proj,down_proj", "--lora.alpha", "6", "--train.steps", "3", "--optim.lr", "0.01")
+        lent, base, model, folder = self.run_folder("lent"), self.run_folder("base"), self.path("model"), self.path("folder")
+        self.check(run("export", lent, "--output", folder))
+        self.check(run("export", base, "--output", model))
+        loss = self.evaluated(lent)
+        self.assertNotEqual(loss, self.evaluated(base))
+        for source in [base, model]:
+            self.assertEqual(self.evaluated(source, "--adapter", folder), loss)
+            texts = {self.check(run("generate", source, *adapter, "--tokenizer", self.text, "--prompt", "the", "--seed", "3")).stdout
+                     for adapter in [["--adapter", folder], ["--adapter", lent], []]}
+            self.assertEqual(len(texts), 2)  # with adapters and without
+        self.assertEqual(self.evaluated(base, "--adapter", lent), loss)
+        merged = set()
+        for source in [[lent], [base, "--adapter", folder], [model, "--adapter", folder]]:
+            shutil.rmtree(self.path("whole"), ignore_errors=True)
+            self.check(run("export", *source, "--output", self.path("whole"), "--merge"))
+            with open(self.path("whole/model.safetensors"), "rb") as file:
+                merged.add(file.read())
+        self.assertEqual(len(merged), 1)
+        self.check(run("export", model, "--adapter", folder, "--output", self.path("again")))
+        with open(self.path("again/adapter_model.safetensors"), "rb") as one, open(self.path("folder/adapter_model.safetensors"), "rb") as two:
+            self.assertEqual(one.read(), two.read())
+        refused = self.check(run("eval", base, "--adapter", base, "--data", self.text), CONFIG)
+        self.assert_one_line(refused, "was trained without adapters")
+        itself = self.check(run("eval", lent, "--adapter", lent, "--data", self.text), DATA)
+        self.assert_one_line(itself, "refers to weights in .*lent")
+        for change, message in [({"r": 0}, "r = 0 is no rank of 1 to 65536"), ({"r": 2**31}, "r = 2147483648 is no rank"), ({"r": 3}, "has no .*lora_A"),
+                                ({"use_dora": True}, "use_dora = true"), ({"use_rslora": True}, "use_rslora = true"),
+                                ({"rank_pattern": {"q_proj": 2}}, "rank_pattern = "), ({"modules_to_save": ["lm_head"]}, "modules_to_save = "),
+                                ({"bias": "all"}, 'bias = "all"'), ({"peft_type": "IA3"}, 'peft_type = "IA3"'), ({"lora_alpha": "x"}, 'lora_alpha = "x"'),
+                                (None, "cannot be read")]:
+            with open(os.path.join(folder, "adapter_config.json"), "r+") as file:
+                text = file.read()
+                file.seek(0)
+                file.write(json.dumps(json.loads(text) | change) if change else "[" * 1000)
+                file.truncate()
+            self.assert_one_line(self.check(run("eval", base, "--adapter", folder, "--data", self.text), DATA), message)
+            with open(os.path.join(folder, "adapter_config.json"), "w") as file:
+                file.write(text)
+        with open(os.path.join(folder, "adapter_model.safetensors"), "r+b") as file:
+            whole = file.read()
+            file.seek(0)
+            file.write(whole.replace(b"layers.0.self_attn.q_proj.lora_A", b"layers.9.self_attn.q_proj.lora_A"))
+        refused = self.check(run("eval", base, "--adapter", folder, "--data", self.text), DATA)
+        self.assert_one_line(refused, "tensor .*q_proj.* belongs to no adapter of this model")
+        os.truncate(os.path.join(folder, "adapter_model.safetensors"), 1000)
+        self.assert_one_line(self.check(run("eval", base, "--adapter", folder, "--data", self.text), DATA), "adapter_model.safetensors")
 
     def test_what_it_does_not_go_with(self):
         for setting, value, ranks in [("optim.kind", "muon", 1), ("dist.tensor", "2", 2), ("dist.islands", "2", 2),

@@ -1,21 +1,41 @@
 #include "src/weights/hugging_face/adapter_files.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <sstream>
 
 #include "src/core/visible_text.h"
+#include "src/weights/hugging_face/json_keys.h"
 #include "src/weights/hugging_face/names.h"
 
 namespace tandem {
 
 namespace {
 
+constexpr int64_t kLargestRank = 1 << 16;
+
 // "attn.q" -> "self_attn.q_proj"
 std::string module_of(const std::string& layer, const ForeignNames& names) {
   const std::string block = foreign_name("blocks.0.", names);
   const std::string module = foreign_name("blocks.0." + layer + ".", names);
   return module.substr(block.size(), module.size() - block.size() - 1);
+}
+
+std::string weights_in(const std::string& folder) { return folder + "/adapter_model.safetensors"; }
+
+// What peft can do and adapters here cannot.
+void require_plain(const JsonKeys& keys) {
+  keys.require("peft_type", {"LORA"}, "LORA");
+  keys.require("bias", {"none"}, "none");
+  for (const char* key : {"use_dora", "use_rslora", "use_qalora", "lora_bias"}) {
+    keys.require(key, {false}, "false");
+  }
+  for (const char* key :
+       {"rank_pattern", "alpha_pattern", "modules_to_save", "alora_invocation_tokens",
+        "trainable_token_indices", "layer_replication"}) {
+    keys.require(key, {Json::object(), Json::array()}, "none");
+  }
 }
 
 }  // namespace
@@ -60,6 +80,96 @@ std::vector<std::string> modules_of(const std::vector<std::string>& layers,
 
 std::string adapter_name(const std::string& ours, const ForeignNames& names) {
   return "base_model.model." + foreign_name(ours, names);
+}
+
+bool is_adapter_folder(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path + "/adapter_config.json", ignored);
+}
+
+LoraConfig adapter_settings(const std::string& folder, const ModelKind& kind) {
+  const JsonKeys keys = JsonKeys::of(folder + "/adapter_config.json");
+  try {
+    require_plain(keys);
+  } catch (const Error& error) {
+    fail(ExitCode::kData, error.what());
+  }
+  const std::optional<TransformerConfig> sizes = kind.transformer();
+  if (!sizes || !kind.foreign_names()) {
+    fail_data(folder, ": adapters are for a gpt or llama");
+  }
+  const Json *rank = keys.find("r"), *alpha = keys.find("lora_alpha");
+  if (!rank || !rank->is_number_unsigned() || *rank < 1 || *rank > kLargestRank) {
+    fail_data(keys.path(), ": r = ", rank ? shown(*rank) : "null", " is no rank of 1 to ",
+              kLargestRank);
+  }
+  if (!alpha || !alpha->is_number() || *alpha < 0 || *alpha > 1e6) {
+    fail_data(keys.path(), ": lora_alpha = ", alpha ? shown(*alpha) : "null",
+              " is no number of 0 to 1e6");
+  }
+  LoraConfig settings{rank->get<int64_t>(), alpha->get<double>(), ""};
+  const SafetensorsReader file(weights_in(folder));
+  const ForeignNames& names = *kind.foreign_names();
+  for (const std::string& layer : sizes->adaptable()) {
+    if (file.find(adapter_name("blocks.0." + layer + ".lora_A.weight", names))) {
+      settings.targets += (settings.targets.empty() ? "" : ",") + module_of(layer, names);
+    }
+  }
+  if (settings.targets.empty()) {
+    fail_data(file.path(), ": has no adapters for the first block of this model");
+  }
+  return settings;
+}
+
+AdapterReader::AdapterReader(std::unique_ptr<TensorSource> base, const std::string& folder,
+                             Model& model, const ForeignNames& names)
+    : base_(std::move(base)), file_(weights_in(folder)) {
+  std::set<std::string> used;
+  for (const Parameter* parameter : parameters_of(model)) {
+    for (const Piece& piece : pieces_of(*parameter)) {
+      if (!is_adapter(piece.name)) {
+        continue;
+      }
+      const Entry entry{adapter_name(piece.name, names), piece.slice.whole()};
+      const SafetensorsEntry* there = file_.find(entry.theirs);
+      if (!there || !std::ranges::equal(there->shape, entry.shape.sizes())) {
+        fail_data(file_.path(), ": has no ", entry.theirs, " ", entry.shape,
+                  "; it is for another model, or not for each of its blocks");
+      }
+      used.insert(entry.theirs);
+      entries_["param/" + piece.name] = entry;
+    }
+  }
+  for (const SafetensorsEntry& entry : file_.tensors()) {
+    if (!used.contains(entry.name)) {
+      fail_data(file_.path(), ": tensor ", visible(entry.name),
+                " belongs to no adapter of this model");
+    }
+  }
+}
+
+void AdapterReader::require_tensor(const std::string& name, const Shape& shape) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    return base_->require_tensor(name, shape);
+  }
+  if (found->second.shape != shape) {
+    fail_data(file_.path(), ": ", found->second.theirs, " is ", found->second.shape, ", not ",
+              shape);
+  }
+}
+
+void AdapterReader::read(const Slab& slab) const {
+  const auto found = entries_.find(slab.name);
+  if (found == entries_.end()) {
+    return base_->read(slab);
+  }
+  require(slab.slice == Slice(slab.slice.whole()), "ranks cut no adapters");
+  file_.read(found->second.theirs, slab.offset, slab.data.as<float>());
+}
+
+std::string AdapterReader::home_of(const std::string& name) const {
+  return entries_.contains(name) ? file_.path() : base_->home_of(name);
 }
 
 }  // namespace tandem
