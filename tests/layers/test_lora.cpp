@@ -1,6 +1,7 @@
 // Adapters of a linear layer, which is a stack of three.
 #include <cmath>
 
+#include "layers/add/add.h"
 #include "layers/linear/linear.h"
 #include "layers/lora/lora.h"
 #include "tests/support/device_check.h"
@@ -66,6 +67,15 @@ TEST(Lora, GradientsMatchFiniteDifferences) {
         {Shape{2, 3, kIn}}, layer.parameters(),
         [&](Context& context, const std::vector<Variable>& in) { return layer(context, in[0]); });
   }
+}
+
+// Two uses of one layer and of one input add their gradients.
+TEST(Lora, SharedLayerAccumulates) {
+  Linear layer = qkv({"attn.q", "attn.v"});
+  check_gradients({Shape{3, kIn}}, layer.parameters(),
+                  [&](Context& context, const std::vector<Variable>& in) {
+                    return add(context, layer(context, in[0]), layer(context, in[0]));
+                  });
 }
 
 TEST(Lora, DevicesAgree) {

@@ -5,9 +5,10 @@ BUILD = "release"
 LORA, FILES, RUNS = "layers/lora/lora.cpp", "src/weights/hugging_face/adapter_files.cpp", "weights.lora Lora."
 MUTANTS = [
     Mutant("lora: the rank does not divide", LORA, "scale_(options.alpha / static_cast<double>(options.rank))", "scale_(options.alpha)", ["layers.lora"]),
-    Mutant("lora: all targets read the first matrix A", LORA, "    first_column += rank;\n", "", ["layers.lora"]),
+    Mutant("lora: all targets read the first matrix A", LORA, "first_column += rank;", "first_column += 0 * rank;", ["layers.lora"]),
     Mutant("lora: A's gradient is written where it should be added", LORA, ".beta = static_cast<double>(da.beta)", ".beta = 0", ["layers.lora"]),
-    Mutant("lora: x's gradient is written where it should be added", LORA, ".beta = static_cast<double>(dx.beta)", ".beta = 0", ["layers.lora", "layers.frozen"]),
+    Mutant("lora: x's gradient is written where it should be added", LORA, ".beta = static_cast<double>(dx.beta)", ".beta = 0", ["layers.lora"]),
+    Mutant("lora: B's gradient is written where it should be added", LORA, ".beta = static_cast<double>(db.beta)", ".beta = 0", ["layers.lora"]),
     Mutant("lora: the layer below gets no gradient", LORA, "input(1).add(context, dy, dy_row_sums());", "", ["layers.lora"]),
     Mutant("lora: A starts only positive", "src/autograd/parameter.cpp", "(2.0 * uniform_from(words[i % 4]) - 1.0)", "uniform_from(words[i % 4])",
            ["layers.lora"]),
