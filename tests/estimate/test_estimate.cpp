@@ -1,5 +1,4 @@
-// Compares the estimate of a step with the step itself: memory by class and bytes between ranks
-// must be equal.
+// The estimate of a step has the memory by class and the bytes between ranks of the step itself.
 #include <algorithm>
 
 #include "comm/mesh.h"
@@ -262,6 +261,8 @@ TEST(Estimate, IsWhatAFrozenModelUses) {
       config.train.precision = DType::kBf16;
       config.model.freeze = "wte,blocks.0.*,blocks.1.attn.*,*.ln_2.gain";
       expect_estimated(config, device, ranks());
+      config.model.lora = {.rank = 5, .targets = zero % 2 == 0 ? "all" : "c_attn,mlp.c_proj"};
+      expect_estimated(config, device, ranks());
     }
   });
 }
@@ -300,8 +301,7 @@ TEST(Estimate, OfOneMatrixCountsThatMatrixAlone) {
       EXPECT_EQ(one.wire.total(), 4 * kElements);
     }
     if (zero == 3) {
-      // In each of two micro-steps a rank sends its own half of all values, and the other rank's
-      // half of the gradients.
+      // In each of two micro-steps: its half of all values, and the other rank's of the gradients.
       const auto model = make_model(config.model, data);
       const FlatLayout layout(parameters_by_block(*model), {.whole = {kRanks},
                                                             .device = Device::kCuda,
