@@ -9,8 +9,6 @@ namespace tandem {
 
 namespace {
 
-constexpr const char *kA = ".lora_A.weight", *kB = ".lora_B.weight";  // peft's names
-
 // Columns [first, first + count) of a matrix, as an operand.
 Product::Operand columns(const Tensor& matrix, int64_t first, bool transposed = false) {
   return {.data = matrix.slice(first, matrix.elements() - first),
@@ -116,16 +114,14 @@ struct LoraOp final : Op {
 
 }  // namespace
 
-bool is_adapter(std::string_view name) { return name.ends_with(kA) || name.ends_with(kB); }
-
 Adapters::Adapters(const std::string& layer, const std::vector<Target>& targets, int64_t in,
                    const LoraOptions& options)
     : scale_(options.alpha / static_cast<double>(options.rank)),
-      a_{.name = layer + kA,
+      a_{.name = str(layer, kLoraA),
          .shape = {std::ssize(targets) * options.rank, in},
          .init = Initializer::uniform(1 / std::sqrt(static_cast<double>(in))),
          .decay = true},
-      b_{.name = layer + kB,
+      b_{.name = str(layer, kLoraB),
          .shape = {0, options.rank},
          .init = Initializer::constant(0),
          .decay = true} {
@@ -134,8 +130,8 @@ Adapters::Adapters(const std::string& layer, const std::vector<Target>& targets,
   for (const Target& target : targets) {
     outputs_.push_back(target.outputs);
     outputs += target.outputs.count();
-    a_.pieces.push_back({target.name + kA, Shape{rank, in}});
-    b_.pieces.push_back({target.name + kB, Shape{target.outputs.count(), rank}});
+    a_.pieces.push_back({str(target.name, kLoraA), Shape{rank, in}});
+    b_.pieces.push_back({str(target.name, kLoraB), Shape{target.outputs.count(), rank}});
   }
   b_.shape = {outputs, rank};
 }

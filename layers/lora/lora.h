@@ -9,8 +9,13 @@
 
 namespace tandem {
 
+// The ends of their names, as in peft.
+inline constexpr std::string_view kLoraA = ".lora_A.weight", kLoraB = ".lora_B.weight";
+
 // Whether a parameter or a piece of this name belongs to adapters.
-bool is_adapter(std::string_view name);
+inline bool is_adapter(std::string_view name) {
+  return name.ends_with(kLoraA) || name.ends_with(kLoraB);
+}
 
 struct LoraOptions {
   int64_t rank = 0;  // r; 0: no adapters

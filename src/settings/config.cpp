@@ -140,11 +140,13 @@ void Config::bind(Options& o) {
   o.add("model.freeze", model.freeze,
         "parameters that keep their values: names, * for any characters, separated by commas");
   o.add("lora.rank", model.lora.rank,
-        "of the adapters by which a gpt or llama is tuned; 0: it is trained itself", 0, 1 << 16);
+        "of the adapters by which a gpt or llama is tuned; 0: it is trained itself", 0,
+        LoraConfig::kLargestRank);
   o.only_if(
       "lora.rank", [this] { return model.lora.rank > 0; },
       [&] {
-        o.add("lora.alpha", model.lora.alpha, "adapters are multiplied by alpha / rank", 0, 1e6);
+        o.add("lora.alpha", model.lora.alpha, "adapters are multiplied by alpha / rank", 0,
+              LoraConfig::kLargestAlpha);
         o.add("lora.targets", model.lora.targets,
               "layers with adapters: all, or peft's names, such as q_proj,v_proj or c_attn");
       });

@@ -54,6 +54,8 @@ struct DataConfig {
 };
 
 struct LoraConfig {
+  static constexpr int64_t kLargestRank = 1 << 16;
+  static constexpr double kLargestAlpha = 1e6;
   int64_t rank = 0;  // 0: no adapters
   double alpha = 16;
   std::string targets = "all";

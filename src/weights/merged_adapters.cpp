@@ -29,8 +29,7 @@ MergedAdapters::MergedAdapters(const TensorSource& weights, Transformer& model)
       const std::string own = without_end(piece.name, ".weight");
       const std::string stack = without_end(parameter->name, ".weight");
       for (const auto& [layer, row] : {std::pair(own, int64_t{0}), {stack, first}}) {
-        const auto a = pieces.find(layer + ".lora_A.weight"),
-                   b = pieces.find(layer + ".lora_B.weight");
+        const auto a = pieces.find(str(layer, kLoraA)), b = pieces.find(str(layer, kLoraB));
         if (a != pieces.end()) {
           adapters_["param/" + piece.name] = {a->second, b->second, row};
           break;

@@ -161,6 +161,8 @@ class Lora(Workspace):
         self.check(run("export", model, "--adapter", folder, "--output", self.path("again")))
         with open(self.path("again/adapter_model.safetensors"), "rb") as one, open(self.path("folder/adapter_model.safetensors"), "rb") as two:
             self.assertEqual(one.read(), two.read())
+        with open(os.path.join(model, "tokenizer.json")) as one, open(self.path("again/tokenizer.json")) as two:
+            self.assertEqual(one.read(), two.read())
         refused = self.check(run("eval", base, "--adapter", base, "--data", self.text), CONFIG)
         self.assert_one_line(refused, "was trained without adapters")
         itself = self.check(run("eval", lent, "--adapter", lent, "--data", self.text), DATA)
@@ -193,6 +195,7 @@ class Lora(Workspace):
             refused = self.train("refused", "--" + setting, value, ranks=ranks, code=CONFIG)
             self.assert_one_line(refused, f"lora.rank = {RANK} is not possible with {setting} = {value}; use")
         self.assert_one_line(self.train("refused", "--lora.targets", "q_proj,wte", code=CONFIG), "lora.targets: wte is no layer of the model")
+        self.assert_one_line(self.train("refused", "--lora.targets", "", code=CONFIG), "lora.targets is empty")
         self.assert_one_line(self.train("refused", model=["--model.kind", "mlp"], code=CONFIG), "not possible with model.kind = mlp")
         self.assertEqual(glob.glob(self.path("runs/refused")), [])
 

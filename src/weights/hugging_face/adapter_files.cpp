@@ -13,8 +13,6 @@ namespace tandem {
 
 namespace {
 
-constexpr int64_t kLargestRank = 1 << 16;
-
 // "attn.q" -> "self_attn.q_proj"
 std::string module_of(const std::string& layer, const ForeignNames& names) {
   const std::string block = foreign_name("blocks.0.", names);
@@ -64,6 +62,9 @@ std::vector<std::string> adapter_targets(const std::string& targets, const Trans
     }
     chosen.merge(meant);
   }
+  if (chosen.empty()) {
+    fail(ExitCode::kConfig, "lora.targets is empty; name layers, or all of them: all");
+  }
   std::vector<std::string> in_order;
   std::ranges::copy_if(layers, std::back_inserter(in_order),
                        [&](const std::string& layer) { return chosen.contains(layer); });
@@ -99,19 +100,19 @@ LoraConfig adapter_settings(const std::string& folder, const ModelKind& kind) {
     fail_data(folder, ": adapters are for a gpt or llama");
   }
   const Json *rank = keys.find("r"), *alpha = keys.find("lora_alpha");
-  if (!rank || !rank->is_number_unsigned() || *rank < 1 || *rank > kLargestRank) {
+  if (!rank || !rank->is_number_unsigned() || *rank < 1 || *rank > LoraConfig::kLargestRank) {
     fail_data(keys.path(), ": r = ", rank ? shown(*rank) : "null", " is no rank of 1 to ",
-              kLargestRank);
+              LoraConfig::kLargestRank);
   }
-  if (!alpha || !alpha->is_number() || *alpha < 0 || *alpha > 1e6) {
+  if (!alpha || !alpha->is_number() || *alpha < 0 || *alpha > LoraConfig::kLargestAlpha) {
     fail_data(keys.path(), ": lora_alpha = ", alpha ? shown(*alpha) : "null",
-              " is no number of 0 to 1e6");
+              " is no number of 0 to ", LoraConfig::kLargestAlpha);
   }
   LoraConfig settings{rank->get<int64_t>(), alpha->get<double>(), ""};
   const SafetensorsReader file(weights_in(folder));
   const ForeignNames& names = *kind.foreign_names();
   for (const std::string& layer : sizes->adaptable()) {
-    if (file.find(adapter_name("blocks.0." + layer + ".lora_A.weight", names))) {
+    if (file.find(adapter_name(str("blocks.0.", layer, kLoraA), names))) {
       settings.targets += (settings.targets.empty() ? "" : ",") + module_of(layer, names);
     }
   }
