@@ -58,10 +58,23 @@ struct Request {
   }
 };
 
-// Writes the run's tokenizer, and returns the tokens around a text.
+// Copies the tokenizer of a Hugging Face model.
+void copy_tokenizer(const std::string& from, const std::string& folder) {
+  for (const char* name : {"/tokenizer.json", "/tokenizer_config.json", "/chat_template.jinja"}) {
+    if (fs::exists(from + name)) {
+      fs::copy_file(from + name, folder + name);
+    }
+  }
+}
+
+// Writes the tokenizer of the request or of the model. Returns the tokens around a text.
 TextTokens write_tokenizer(const Request& request, const std::string& checkpoint, int64_t context,
                            const std::string& folder) {
   std::string path = request.tokenizer;
+  if (path.empty() && is_hugging_face(checkpoint)) {
+    copy_tokenizer(checkpoint, folder);
+    return {};
+  }
   if (path.empty()) {
     path = (fs::canonical(checkpoint).parent_path().parent_path() / "tokenizer.h5").string();
     if (!fs::exists(path)) {
