@@ -13,6 +13,7 @@
 #include "src/io/hdf5/hdf5.h"
 #include "src/prepare/bad_records.h"
 #include "src/prepare/prepare.h"
+#include "src/prepare/record_fields.h"
 #include "src/prepare/record_reader.h"
 #include "src/prepare/sft_record.h"
 #include "src/prepare/text_file.h"
@@ -37,25 +38,6 @@ ChatTokens encode(const std::vector<ChatPart>& parts, bool is_plain, Tokenizer& 
   return example;
 }
 
-// The record of a line. What no record needs is checked but not stored: lists of numbers take eight
-// times the memory of their text.
-nlohmann::json parsed(const std::string& line, std::string* problem) {
-  using Json = nlohmann::json;
-  if (valid_utf8_prefix(line) != line.size()) {
-    *problem = "not valid UTF-8";
-    return nullptr;
-  }
-  const auto keep = [](int depth, Json::parse_event_t event, const Json& value) {
-    constexpr int kDepthOfContent = 3;
-    return event == Json::parse_event_t::key && depth == 1
-               ? is_sft_field(value.get_ref<const std::string&>())
-               : depth <= kDepthOfContent;
-  };
-  auto record = Json::parse(line, keep, false);
-  *problem = record.is_discarded() ? "not valid JSON" : "";
-  return record;
-}
-
 std::vector<ChatTokens> read_examples(const PrepareSftOptions& options, Tokenizer& tokenizer,
                                       BadRecords* bad) {
   std::vector<ChatTokens> examples;
@@ -74,7 +56,7 @@ std::vector<ChatTokens> read_examples(const PrepareSftOptions& options, Tokenize
     if (text_format_of(file) == TextFormat::kJsonLines) {
       for_each_json_line(file, options.limit, [&](std::string* line, const std::string& place) {
         std::string problem;
-        const nlohmann::json record = parsed(*line, &problem);
+        const nlohmann::json record = parsed_record(*line, is_sft_field, &problem);
         add(record, problem, place);
       });
     } else if (text_format_of(file) == TextFormat::kCsv) {

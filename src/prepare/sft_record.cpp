@@ -3,30 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 
 #include "src/core/error.h"
+#include "src/prepare/record_fields.h"
 
 namespace tandem {
 namespace {
 
 using Json = nlohmann::json;
-
-// Why a record cannot be read.
-struct Bad : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-const std::string& text_field(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  if (found == object.end()) {
-    throw Bad(str("no field '", name, "'"));
-  }
-  if (!found->is_string()) {
-    throw Bad(str("field '", name, "' is not a string"));
-  }
-  return found->get_ref<const std::string&>();
-}
 
 std::string optional_text(const Json& object, const char* name) {
   return object.contains(name) ? text_field(object, name) : "";
@@ -35,20 +19,20 @@ std::string optional_text(const Json& object, const char* name) {
 std::vector<ChatMessage> messages_of(const Json& record) {
   const Json& list = record["messages"];
   if (!list.is_array() || list.empty()) {
-    throw Bad("field 'messages' is not a list of messages");
+    throw BadRecord("field 'messages' is not a list of messages");
   }
   std::vector<ChatMessage> messages;
   for (const Json& message : list) {
     if (!message.is_object()) {
-      throw Bad("a message is not an object");
+      throw BadRecord("a message is not an object");
     }
     const std::string& role = text_field(message, "role");
     const bool after_user = !messages.empty() && messages.back().role == "user";
     const bool fits =
         role == "system" ? messages.empty() : role == (after_user ? "assistant" : "user");
     if (!fits) {
-      throw Bad(str("message ", messages.size() + 1, " is of role '", role,
-                    "'; after system, which may be missing, user and assistant take turns"));
+      throw BadRecord(str("message ", messages.size() + 1, " is of role '", role,
+                          "'; after system, which may be missing, user and assistant take turns"));
     }
     messages.push_back({role, text_field(message, "content")});
   }
@@ -67,7 +51,7 @@ std::vector<ChatPart> parts_of(const Json& record, std::string_view form) {
   const bool is_plain = form == "plain";
   if (record.contains("messages")) {
     if (is_plain) {
-      throw Bad("field 'messages' needs --template chatml or llama3");
+      throw BadRecord("field 'messages' needs --template chatml or llama3");
     }
     return chat_parts(form, messages_of(record));
   }
@@ -83,7 +67,7 @@ std::vector<ChatPart> parts_of(const Json& record, std::string_view form) {
     prompt = text_field(record, "prompt");
     completion = text_field(record, "completion");
   } else {
-    throw Bad("neither messages, nor prompt and completion, nor instruction and output");
+    throw BadRecord("neither messages, nor prompt and completion, nor instruction and output");
   }
   if (!is_plain) {
     return chat_parts(form, {{"user", prompt}, {"assistant", completion}});
@@ -103,17 +87,17 @@ std::vector<ChatPart> sft_parts(const nlohmann::json& record, std::string_view f
                                 std::string* problem) {
   try {
     if (!record.is_object()) {
-      throw Bad("not a JSON object");
+      throw BadRecord("not a JSON object");
     }
     std::vector<ChatPart> parts = parts_of(record, form);
     const auto learns = [](const ChatPart& part) {
       return part.is_learned && !part.is_token && !part.text.empty();
     };
     if (std::ranges::none_of(parts, learns)) {
-      throw Bad("nothing in it is to be learned: its completion is empty");
+      throw BadRecord("nothing in it is to be learned: its completion is empty");
     }
     return parts;
-  } catch (const Bad& bad) {
+  } catch (const BadRecord& bad) {
     *problem = bad.what();
     return {};
   }
