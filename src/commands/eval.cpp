@@ -1,7 +1,8 @@
-// tandem eval: the loss of a checkpoint on a whole validation set.
+// tandem eval: the loss of a checkpoint on a whole validation set, or what it knows of questions.
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 
 #include "src/commands/commands.h"
@@ -9,9 +10,11 @@
 #include "src/core/counted.h"
 #include "src/core/visible_text.h"
 #include "src/device/ranks/agreement.h"
+#include "src/inference/choice_evaluation.h"
 #include "src/inference/evaluation.h"
+#include "src/inference/model_tokenizer.h"
 #include "src/inference/trained_model.h"
-#include "src/io/checkpoint/checkpoint.h"
+#include "src/io/file.h"
 #include "src/weights/hugging_face/settings.h"
 #include "src/weights/run_directory.h"
 #include "src/weights/stored_weights.h"
@@ -25,14 +28,16 @@ constexpr const char* kUsage =
 
   tandem eval runs/NAME
   mpirun -np 4 tandem eval runs/NAME/checkpoints/best --data other.h5
+  tandem eval Llama-3.2-1B --choices hellaswag_val.jsonl
 
 runs/NAME is the same as --checkpoint runs/NAME. The dataset of the run, where its path is relative, is looked for in
-the working directory, then in the run's folder and each folder above that. Every target counts once; the result has the
-same bits for every number of ranks.)";
+the working directory, then in the run's folder and each folder above that. Every target counts once. --choices prints
+instead which share of multiple-choice questions the model answers rightly. Results have the same bits for every number
+of ranks.)";
 
 struct Request {
-  std::string checkpoint, base, adapter, data;
-  int64_t batch = 0, context = 0, tensor = 1;
+  std::string checkpoint, base, adapter, data, choices, output, tokenizer;
+  int64_t batch = 0, context = 0, tensor = 1, shots = 0;
   std::optional<DType> precision;
   std::optional<WindowKind> windows{};
   RunConfig run{};
@@ -59,6 +64,13 @@ struct Request {
                         {"fp16", DType::kFp16}},
                        "type of weights and activations; model: as in training, or in its files");
     options.add("tensor", tensor, "ranks that cut each layer of a gpt or llama", 1, 1024);
+    options.add("choices", choices,
+                "questions, a JSON object a line: prompt, choices, label; or HellaSwag's fields");
+    options.add("shots", shots,
+                "of these, so many stand before each of the others, with their answers", 0, 1000);
+    options.add("output", output, "file for the sums of all choices, a line a question");
+    options.add("tokenizer", tokenizer,
+                "for --choices: file or folder with the tokenizer; the model's own when not given");
     options.add("verify", verify, "hash the whole dataset first, also above 512 MiB");
     run.bind_device(options, "device");
     options.add("threads", run.threads, "CPU threads a rank; 0: its share of the cores", 0, 4096);
@@ -76,6 +88,22 @@ int64_t context_of(const ModelConfig& model, const Request& request) {
                                 model->context(), ", of a model that reads text"));
   }
   return request.context;
+}
+
+std::vector<std::string> problems_of_choices(const Request& request) {
+  if (request.choices.empty()) {
+    const bool has_others =
+        request.shots > 0 || !request.output.empty() || !request.tokenizer.empty();
+    return has_others ? std::vector<std::string>{"--shots, --output and --tokenizer are for "
+                                                 "--choices FILE.jsonl"}
+                      : std::vector<std::string>();
+  }
+  if (!request.data.empty() || request.windows || request.verify || request.tensor > 1) {
+    return {
+        "--choices reads questions, on ranks with the whole model; leave out --data, "
+        "--windows, --verify and --tensor"};
+  }
+  return {};
 }
 
 void print(const TrainedModel& trained, const Evaluation& result, bool as_json) {
@@ -99,6 +127,77 @@ void print(const TrainedModel& trained, const Evaluation& result, bool as_json) 
   show("%-12s%.4f\n", measure, value);
 }
 
+void print(const Request& request, const TrainedModel& trained, const ChoiceEvaluation& result) {
+  const Share &acc = result.acc, &norm = result.acc_norm;
+  const std::string precision(name_of(trained.values->dtype()));
+  if (request.json) {
+    const nlohmann::ordered_json json = {{"checkpoint", trained.checkpoint},
+                                         {"step", trained.step},
+                                         {"precision", precision},
+                                         {"choices", request.choices},
+                                         {"shots", request.shots},
+                                         {"questions", acc.all},
+                                         {"acc", acc.value()},
+                                         {"acc_stderr", acc.error()},
+                                         {"acc_norm", norm.value()},
+                                         {"acc_norm_stderr", norm.error()}};
+    show("%s\n", json.dump().c_str());
+    return;
+  }
+  show("checkpoint  %s (step %ld)\n", trained.checkpoint.c_str(), trained.step);
+  show("precision   %s\n", precision.c_str());
+  show("questions   %ld\n", acc.all);
+  show("acc         %.4f +- %.4f\n", acc.value(), acc.error());
+  show("acc_norm    %.4f +- %.4f\n", norm.value(), norm.error());
+}
+
+// `value`: the same on all ranks.
+void require_finite(double value, const TrainedModel& trained) {
+  if (!std::isfinite(value)) {
+    throw AgreedError(ExitCode::kNumerical,
+                      str(trained.checkpoint, ": the loss is not finite",
+                          trained.values->dtype() != DType::kF32 ? "; try --precision f32"
+                          : is_hugging_face(trained.checkpoint)  ? "; its weights may be damaged"
+                                                                 : "; use an earlier checkpoint"));
+  }
+}
+
+// Collective. As evaluate() of a dataset, for the file --choices.
+void eval_choices(const Request& request, const StoredModel& stored, int64_t context,
+                  Machine& machine, Control& control) {
+  DatasetInfo sizes{.kind = DatasetKind::kText};
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::optional<FileWriter> output;
+  const Config config = config_of(stored);
+  agree(control, [&] {
+    sizes.path = tokenizer_path(request.tokenizer, stored.checkpoint, config);
+    tokenizer = tokenizer_at(sizes.path);
+    sizes.vocab_size = tokenizer->vocab_size();
+    FileReader{request.choices};  // is there
+    if (control.rank() == 0 && !request.output.empty()) {
+      output.emplace(request.output, FileWriter::Start::kEmpty);
+    }
+  });
+  const TrainedModel trained = load_trained_model(
+      stored, sizes, request.precision.value_or(config.train.precision), machine, control);
+  Uploader upload(machine.stream, machine.memory, machine.staging, sizes, trained.values->dtype());
+  ChoiceEvaluation result;
+  const auto use = [&](const ChoiceRecord& record, std::span<const double> sums) {
+    require_finite(std::accumulate(sums.begin(), sums.end(), 0.0), trained);
+    result.count(record, sums);
+    if (output) {
+      output->write(line_of(record, sums));
+    }
+  };
+  ChoiceScorer scorer(*trained.model, trained.context(machine), *tokenizer, upload,
+                      machine.mesh()->model(), context,
+                      request.batch > 0 ? request.batch : config.train.eval_batch(), use);
+  add_questions(request.choices, request.shots, scorer);
+  if (control.rank() == 0) {
+    print(request, trained, result);
+  }
+}
+
 }  // namespace
 
 ExitCode eval_command(const Words& words, World& world) {
@@ -109,6 +208,7 @@ ExitCode eval_command(const Words& words, World& world) {
     if (!request.help && request.checkpoint.empty()) {
       problems.push_back("--checkpoint is missing, such as `tandem eval runs/NAME`");
     }
+    append(problems, problems_of_choices(request));
     if (world.size() % request.tensor != 0) {
       problems.push_back(
           str("--tensor ", request.tensor, " does not divide the ", counted(world.size(), "rank")));
@@ -122,14 +222,18 @@ ExitCode eval_command(const Words& words, World& world) {
   const StoredModel stored =
       resolve_model(control, request.checkpoint, request.base, request.adapter);
   const std::string& checkpoint = stored.checkpoint;
-  std::unique_ptr<Dataset> dataset;
   int64_t context = 0;
+  agree(control, [&] { context = context_of(config_of(stored).model, request); });
+  if (!request.choices.empty()) {
+    eval_choices(request, stored, context, machine, control);
+    return ExitCode::kOk;
+  }
+  std::unique_ptr<Dataset> dataset;
   agree(control, [&] {
     const Config config = config_of(checkpoint);
     if (request.data.empty() && config.data.path.empty()) {
       fail(ExitCode::kConfig, str(checkpoint, " knows no dataset; name one with --data FILE.h5"));
     }
-    context = context_of(config.model, request);
     dataset = open_dataset(
         request.data.empty() ? RunDirectory::of(checkpoint).find(config.data.path) : request.data,
         {.kind = request.windows.value_or(config.data.windows), .context = context});
@@ -148,13 +252,7 @@ ExitCode eval_command(const Words& words, World& world) {
   const int64_t batch = request.batch > 0 ? request.batch : train.eval_batch();
   Evaluation result = evaluate(*trained.model, trained.context(machine), *dataset, context, batch,
                                0, upload, machine.mesh()->model());
-  if (!std::isfinite(result.loss)) {
-    throw AgreedError(ExitCode::kNumerical,
-                      str(checkpoint, ": the loss is not finite",
-                          dtype != DType::kF32          ? "; try --precision f32"
-                          : is_hugging_face(checkpoint) ? "; its weights may be damaged"
-                                                        : "; use an earlier checkpoint"));
-  }
+  require_finite(result.loss, trained);
   if (world.rank() == 0) {
     print(trained, result, request.json);
   }

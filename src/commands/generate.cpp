@@ -13,6 +13,7 @@
 #include "src/core/visible_text.h"
 #include "src/data/chat_template.h"
 #include "src/device/ranks/agreement.h"
+#include "src/inference/model_tokenizer.h"
 #include "src/inference/token_sampler.h"
 #include "src/inference/trained_model.h"
 #include "src/io/file.h"
@@ -72,29 +73,6 @@ struct Request {
     options.add("help", help, "print this");
   }
 };
-
-// That of the request; else a Hugging Face model's own, or RUN/tokenizer.h5 beside
-// RUN/checkpoints/step-..., or the one of the dataset that the model was trained on.
-std::string tokenizer_path(const Request& request, const std::string& checkpoint,
-                           const Config& config) {
-  if (!request.tokenizer.empty()) {
-    return request.tokenizer;
-  }
-  if (is_hugging_face(checkpoint)) {
-    if (!std::filesystem::exists(checkpoint + "/tokenizer.json")) {
-      fail(ExitCode::kConfig, str(checkpoint, " has no tokenizer.json: name a folder that has, or ",
-                                  "a dataset with its tokenizer: --tokenizer FILE.h5"));
-    }
-    return checkpoint;
-  }
-  const RunDirectory run = RunDirectory::of(checkpoint);
-  return std::filesystem::exists(run.tokenizer()) ? run.tokenizer() : run.find(config.data.path);
-}
-
-std::unique_ptr<Tokenizer> tokenizer_at(const std::string& path) {
-  return std::filesystem::is_directory(path) ? load_hugging_face_tokenizer(path)
-                                             : load_tokenizer(H5Reader(path));
-}
 
 bool on_terminal() { return ::isatty(STDOUT_FILENO) != 0; }
 
@@ -282,7 +260,7 @@ void generate(const Request& request, World& world) {
                                   " writes no text; use a gpt or llama"));
     }
     require_cut(config, world.size());
-    sizes.path = tokenizer_path(request, checkpoint, config);
+    sizes.path = tokenizer_path(request.tokenizer, checkpoint, config);
     tokenizer = tokenizer_at(sizes.path);
     sizes.vocab_size = tokenizer->vocab_size();
     prompt = prompt_of(request, *tokenizer);

@@ -1,0 +1,79 @@
+// The log-probabilities that a model gives to the choices of questions.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/sharding/model_layout.h"
+#include "layers/models/model.h"
+#include "src/data/tokenizer.h"
+#include "src/inference/choice_record.h"
+#include "src/step/upload.h"
+
+namespace tandem {
+
+// A choice and its prompt are tokenized together, and what is scored are the tokens after as many
+// as the prompt alone has; white space at the prompt's end belongs to the choice
+// (lm-evaluation-harness). Prompt and choice of each are a document, and a window of the model
+// holds several. Ranks take turns. Sums are added in the order of tokens, so that they have the
+// same bits for every number of ranks. Memory holds the questions of one round.
+class ChoiceScorer {
+ public:
+  // `record`, and for each of its choices the sum of the tokens' log-probabilities, in nats.
+  using Use = std::function<void(const ChoiceRecord& record, std::span<const double> sums)>;
+
+  // `context` has no tape. A batch has so many windows of `length` tokens. The ranks of
+  // groups.data hold the whole model. `use` is called in the order of add(), on all ranks.
+  ChoiceScorer(Model& model, const Context& context, Tokenizer& tokenizer, Uploader& uploader,
+               const ModelGroups& groups, int64_t length, int64_t batch, Use use);
+
+  // Collective: all ranks add the same questions. A prompt that is too long loses its beginning.
+  // Error kData, which begins with `place`, for a choice that alone is longer than a window or that
+  // adds no token.
+  void add(ChoiceRecord record, const std::string& place);
+  void finish();  // collective
+
+ private:
+  struct Row {
+    int64_t question = 0;
+    size_t choice = 0;
+    int64_t begin = 0, count = 0;  // of its targets in the batch
+  };
+  struct Batch {
+    MicroBatch micro{};
+    std::vector<Row> rows{};
+  };
+  struct Question {
+    ChoiceRecord record;
+    std::vector<double> sums;
+    size_t missing;  // sums
+  };
+  struct Tokens {
+    std::vector<int32_t> all;
+    int64_t scored = 0;  // the last ones
+  };
+  Tokens tokens_of(const std::string& prompt, const std::string& choice,
+                   const std::string& place) const;
+  void put(const Tokens& tokens, int64_t question, size_t choice);
+  void close_batch();
+  void run_round();
+  std::vector<double> sums_of(const Batch& batch);
+
+  Model& model_;
+  Context context_;
+  Tokenizer& tokenizer_;
+  Uploader& uploader_;
+  const ModelGroups& groups_;
+  int64_t length_, windows_;
+  Use use_;
+  Batch batch_;
+  int64_t place_ = 0;         // in the batch, where the next row may begin
+  std::vector<Batch> round_;  // one for each rank
+  std::deque<Question> questions_;
+  int64_t first_question_ = 0;  // the number of the first of them
+};
+
+}  // namespace tandem
