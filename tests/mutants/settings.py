@@ -127,6 +127,6 @@ MUTANTS = [
     Mutant("eval: a context as long as the model's is refused", "src/commands/eval.cpp",
            "request.context > model->context()", "request.context >= model->context()",
            ["program.hugging_face HuggingFace.test_eval_and_inspect"]),
-    Mutant("eval: a loss that is not finite is a success", "src/commands/eval.cpp", "if (!std::isfinite(result.loss)) {", "if (false) {",
+    Mutant("eval: a loss that is not finite is a success", "src/commands/eval.cpp", "if (!std::isfinite(value)) {", "if (false) {",
            ["program.hugging_face HuggingFace.test_a_loss_that_is_not_finite"]),
 ]
