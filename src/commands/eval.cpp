@@ -50,7 +50,8 @@ struct Request {
     options.add("base", base, "where the weights are now that the checkpoint refers to");
     options.add("adapter", adapter, "adapters for the model: a folder of peft, or a run of ours");
     options.add("data", data, "dataset; the one of the training run when not given");
-    options.add("batch", batch, "samples at a time; 0: as in training", 0, 1 << 22);
+    options.add("batch", batch, "samples, or windows of --choices, at a time; 0: as in training", 0,
+                1 << 22);
     options.add("context", context, "tokens a sequence; 0: the model's", 0, 1 << 24);
     options.add_choice("windows", windows,
                        {{"run", std::nullopt},
@@ -64,8 +65,10 @@ struct Request {
                         {"fp16", DType::kFp16}},
                        "type of weights and activations; model: as in training, or in its files");
     options.add("tensor", tensor, "ranks that cut each layer of a gpt or llama", 1, 1024);
-    options.add("choices", choices,
-                "questions, a JSON object a line: prompt, choices, label; or HellaSwag's fields");
+    options.add(
+        "choices", choices,
+        "questions, a JSON object a line: prompt, choices, label; or HellaSwag's fields. A space "
+        "joins prompt and choice; acc_norm is by the byte of a choice");
     options.add("shots", shots,
                 "of these, so many stand before each of the others, with their answers", 0, 1000);
     options.add("output", output, "file for the sums of all choices, a line a question");

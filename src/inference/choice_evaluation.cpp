@@ -22,8 +22,7 @@ void read_questions(const std::string& file, int64_t shots, ChoiceScorer& scorer
       fail_data(place, ": ", problem);
     }
     if (++number <= shots) {
-      const std::string& right = record.choices[static_cast<size_t>(record.label)];
-      examples += record.prompt + after_prompt(record.prompt, right) + "\n\n";
+      examples += record.prompt + " " + record.choices[static_cast<size_t>(record.label)] + "\n\n";
       return;
     }
     record.prompt.insert(0, examples);

@@ -115,8 +115,6 @@ ChoiceRecord record_of(const Json& record) {
   return result;
 }
 
-bool is_space(char letter) { return letter == ' ' || (letter >= '\t' && letter <= '\r'); }
-
 }  // namespace
 
 ChoiceRecord choice_record(const std::string& line, std::string* problem) {
@@ -130,11 +128,6 @@ ChoiceRecord choice_record(const std::string& line, std::string* problem) {
     *problem = bad.what();
     return {};
   }
-}
-
-std::string after_prompt(const std::string& prompt, const std::string& choice) {
-  const bool is_apart = prompt.empty() || is_space(prompt.back()) || is_space(choice.front());
-  return is_apart ? choice : " " + choice;
 }
 
 }  // namespace tandem

@@ -21,7 +21,4 @@ struct ChoiceRecord {
 // Without a problem, *problem is empty.
 ChoiceRecord choice_record(const std::string& line, std::string* problem);
 
-// The choice as it stands after the prompt: a space is between them, unless one is there already.
-std::string after_prompt(const std::string& prompt, const std::string& choice);
-
 }  // namespace tandem

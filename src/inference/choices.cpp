@@ -27,22 +27,24 @@ ChoiceScorer::Tokens ChoiceScorer::tokens_of(const std::string& prompt, const st
   const std::string_view text = stripped(prompt);
   const std::string head =
       prompt.substr(0, text.empty() ? 0 : text.data() + text.size() - prompt.data());
-  Tokens tokens{tokenizer_.encode(prompt + after_prompt(prompt, choice))};
-  size_t before = tokenizer_.encode(head).size();
-  if (before == 0) {  // as lm-evaluation-harness
-    const std::span<const int32_t> begin = tokenizer_.before_text();
+  const std::vector<int32_t> before = tokenizer_.encode(head);
+  const std::vector<int32_t> both = tokenizer_.encode(prompt + " " + choice);
+  const std::span<const int32_t> begin = tokenizer_.before_text();
+  Tokens tokens{{begin.begin(), begin.end()}};
+  if (begin.empty() && before.empty()) {
     const std::optional<int32_t> end = tokenizer_.end_of_text();
-    if (begin.empty() && !end) {
+    if (!end) {
       fail_data(place, ": the prompt is empty, and no token of the tokenizer begins or ends texts");
     }
-    tokens.all.insert(tokens.all.begin(), begin.empty() ? *end : begin.back());
-    before = 1;
+    tokens.all.push_back(*end);
   }
-  tokens.scored = std::ssize(tokens.all) - static_cast<int64_t>(before);
+  tokens.all.insert(tokens.all.end(), before.begin(), before.end());
+  tokens.scored = std::ssize(both) - std::ssize(before);
   if (tokens.scored <= 0 || tokens.scored > length_) {
     fail_data(place, ": a choice has ", std::max<int64_t>(tokens.scored, 0),
               " tokens; possible are 1 to ", length_);
   }
+  tokens.all.insert(tokens.all.end(), both.end() - tokens.scored, both.end());
   const int64_t extra = std::ssize(tokens.all) - (length_ + 1);
   if (extra > 0) {
     tokens.all.erase(tokens.all.begin(), tokens.all.begin() + extra);

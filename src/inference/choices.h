@@ -15,11 +15,14 @@
 
 namespace tandem {
 
-// A choice and its prompt are tokenized together, and what is scored are the tokens after as many
-// as the prompt alone has; white space at the prompt's end belongs to the choice
-// (lm-evaluation-harness). Prompt and choice of each are a document, and a window of the model
-// holds several. Ranks take turns. Sums are added in the order of tokens, so that they have the
-// same bits for every number of ranks. Memory holds the questions of one round.
+// Tokens are those of lm-evaluation-harness. A space stands between a prompt and a choice; it, and
+// white space at the prompt's end, belong to the choice. The tokens of a choice are those of both
+// together after as many as the prompt alone has. Before them come the prompt's own tokens, and the
+// one that begins texts; if there is none of either, the one that ends them.
+//
+// Prompt and choice are a document, and a window of the model holds several. Ranks take turns. Sums
+// are added in the order of tokens, so that they have the same bits for every number of ranks.
+// Memory holds the questions of one round.
 class ChoiceScorer {
  public:
   // `record`, and for each of its choices the sum of the tokens' log-probabilities, in nats.

