@@ -184,45 +184,48 @@ bool find_island_problems(const Config& c, int ranks, std::vector<std::string>& 
   return divides;
 }
 
-// What an optimizer that needs whole matrices excludes.
-void find_matrix_problems(const Config& c, std::vector<std::string>& problems) {
-  if (!c.optim.kind.chosen().needs_matrices()) {
-    return;
-  }
-  const auto excludes = [&](bool given, const std::string& setting, std::string_view instead) {
+// Returns a function that reports a setting which does not go with `chosen`.
+auto exclusions_of(const std::string& chosen, const std::string& otherwise,
+                   std::vector<std::string>& problems) {
+  return [=, &problems](bool given, const std::string& setting, std::string_view instead) {
     if (given) {
-      problems.push_back(str("optim.kind = ", c.optim.kind.name(), " is not possible with ",
-                             setting, "; use ", instead, ", or optim.kind = adamw"));
+      problems.push_back(
+          str(chosen, " is not possible with ", setting, "; use ", instead, ", or ", otherwise));
     }
   };
-  excludes(!c.model->transformer(), "model.kind = " + c.model.kind.name(), "gpt or llama");
-  excludes(c.dist.tensor > 1, str("dist.tensor = ", c.dist.tensor), "dist.tensor = 1");
-  excludes(c.dist.islands > 1, str("dist.islands = ", c.dist.islands), "dist.islands = 1");
-  excludes(c.train.offload != Offload::kNone, str("train.offload = ", name_of(c.train.offload)),
-           "train.offload = none");
 }
 
-// What adapters exclude.
+// Reports what neither adapters nor an optimizer that needs whole matrices go with.
+template <class Exclude>
+void exclude_axes(const Config& c, Exclude exclude) {
+  exclude(!c.model->transformer(), "model.kind = " + c.model.kind.name(), "gpt or llama");
+  exclude(c.dist.tensor > 1, str("dist.tensor = ", c.dist.tensor), "dist.tensor = 1");
+  exclude(c.dist.islands > 1, str("dist.islands = ", c.dist.islands), "dist.islands = 1");
+  exclude(c.train.offload != Offload::kNone, str("train.offload = ", name_of(c.train.offload)),
+          "train.offload = none");
+}
+
+void find_matrix_problems(const Config& c, std::vector<std::string>& problems) {
+  if (c.optim.kind.chosen().needs_matrices()) {
+    exclude_axes(
+        c, exclusions_of("optim.kind = " + c.optim.kind.name(), "optim.kind = adamw", problems));
+  }
+}
+
 void find_adapter_problems(const Config& c, std::vector<std::string>& problems) {
-  const LoraConfig& lora = c.model.lora;
-  const auto excludes = [&](bool given, const std::string& setting, std::string_view instead) {
-    if (given && lora.rank > 0) {
-      problems.push_back(str("lora.rank = ", lora.rank, " is not possible with ", setting, "; use ",
-                             instead, ", or lora.rank = 0"));
-    }
-  };
-  excludes(!c.model->transformer(), "model.kind = " + c.model.kind.name(), "gpt or llama");
-  excludes(!c.model.freeze.empty(), str("model.freeze = ", c.model.freeze),
-           "lora.targets, since all but adapters is frozen");
-  excludes(c.dist.tensor > 1, str("dist.tensor = ", c.dist.tensor), "dist.tensor = 1");
-  excludes(c.dist.islands > 1, str("dist.islands = ", c.dist.islands), "dist.islands = 1");
-  excludes(c.train.offload != Offload::kNone, str("train.offload = ", name_of(c.train.offload)),
-           "train.offload = none");
-  excludes(c.optim.kind.chosen().needs_matrices(), "optim.kind = " + c.optim.kind.name(), "adamw");
-  if (lora.rank > 0 && !c.is_self_contained() && c.checkpoint.init_from.empty()) {
-    problems.push_back(str("lora.rank = ", lora.rank,
-                           " needs checkpoint.init_from, the model that adapters are for; name "
-                           "it, or set checkpoint.self_contained = true to begin with none"));
+  if (c.model.lora.rank == 0) {
+    return;
+  }
+  const std::string chosen = str("lora.rank = ", c.model.lora.rank);
+  const auto exclude = exclusions_of(chosen, "lora.rank = 0", problems);
+  exclude_axes(c, exclude);
+  exclude(!c.model.freeze.empty(), str("model.freeze = ", c.model.freeze),
+          "lora.targets, since all but adapters is frozen");
+  exclude(c.optim.kind.chosen().needs_matrices(), "optim.kind = " + c.optim.kind.name(), "adamw");
+  if (!c.is_self_contained() && c.checkpoint.init_from.empty()) {
+    problems.push_back(chosen +
+                       " needs checkpoint.init_from, the model that adapters are for; name it, or "
+                       "set checkpoint.self_contained = true to begin with none");
   }
 }
 
