@@ -165,12 +165,13 @@ void require_finite(double value, const TrainedModel& trained) {
   }
 }
 
-// Collective. As evaluate() of a dataset, for the file --choices.
+// Collective. Scores the questions of --choices, and prints which share of them is right.
 void eval_choices(const Request& request, const StoredModel& stored, int64_t context,
                   Machine& machine, Control& control) {
   DatasetInfo sizes{.kind = DatasetKind::kText};
   std::unique_ptr<Tokenizer> tokenizer;
   std::optional<FileWriter> output;
+  constexpr const char* kPartial = ".partial";  // until all questions are answered
   const Config config = config_of(stored);
   agree(control, [&] {
     sizes.path = tokenizer_path(request.tokenizer, stored.checkpoint, config);
@@ -178,7 +179,7 @@ void eval_choices(const Request& request, const StoredModel& stored, int64_t con
     sizes.vocab_size = tokenizer->vocab_size();
     FileReader{request.choices};  // is there
     if (control.rank() == 0 && !request.output.empty()) {
-      output.emplace(request.output, FileWriter::Start::kEmpty);
+      output.emplace(request.output + kPartial, FileWriter::Start::kEmpty);
     }
   });
   const TrainedModel trained = load_trained_model(
@@ -196,6 +197,9 @@ void eval_choices(const Request& request, const StoredModel& stored, int64_t con
                       machine.mesh()->model(), context,
                       request.batch > 0 ? request.batch : config.train.eval_batch(), use);
   add_questions(request.choices, request.shots, scorer);
+  if (output) {
+    rename_path(request.output + kPartial, request.output);
+  }
   if (control.rank() == 0) {
     print(request, trained, result);
   }

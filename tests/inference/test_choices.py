@@ -142,6 +142,10 @@ class Choices(Workspace):
                              ({**good, "choices": ["a", "b" * CONTEXT]}, f"a choice has {CONTEXT + 1} tokens; possible are 1 to {CONTEXT}")]:
             for ranks in [None, 2]:
                 self.assert_one_line(self.evaluated([good, record], code=DATA, ranks=ranks), f"questions.jsonl:2: .*{said}")
+        self.assertTrue(self.scores([good]))
+        self.evaluated([good, "{"], code=DATA)
+        with open(self.path("scores.jsonl")) as kept:  # of the run before
+            self.assertEqual(len(kept.readlines()), 1)
         self.assert_one_line(self.evaluated([good], "--shots", "1", code=DATA), "has no questions after the 1 of --shots")
         self.assert_one_line(self.evaluated([], code=DATA), "has no questions")
 
