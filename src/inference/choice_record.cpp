@@ -23,7 +23,7 @@ bool is_choice_field(std::string_view name) {
   return std::ranges::count(kFields, name) > 0;
 }
 
-// As Python's str.capitalize(): the first letter in title case, all others small.
+// Does what Python's str.capitalize() does: the first letter becomes title case, all others small.
 std::string capitalized(const std::string& text) {
   const icu::UnicodeString all = icu::UnicodeString::fromUTF8(text);
   const int32_t first = all.moveIndex32(0, 1);

@@ -9,14 +9,14 @@
 
 namespace tandem {
 
-// Where it is: `given` unless that is empty; else a Hugging Face model's own folder, or
+// Says where the tokenizer is: `given` unless that is empty; else a Hugging Face model's folder, or
 // RUN/tokenizer.h5 beside RUN/checkpoints/step-..., or the dataset that the model was trained on.
 // Error kConfig for a Hugging Face model without one.
 std::string tokenizer_path(const std::string& given, const std::string& checkpoint,
                            const Config& config);
 
-// Of a file with a tokenizer, or a folder with tokenizer.json. Error kData as load_tokenizer() and
-// load_hugging_face_tokenizer().
+// Reads a file with a tokenizer, or a folder with tokenizer.json. Error kData as load_tokenizer()
+// and load_hugging_face_tokenizer().
 std::unique_ptr<Tokenizer> tokenizer_at(const std::string& path);
 
 }  // namespace tandem

@@ -9,10 +9,10 @@
 
 namespace tandem {
 
-// The model of the settings, with the parameters of model.freeze frozen, or, where it has adapters,
-// all but these. Vocabulary, classes and
-// image size come from the dataset. `cut`: what this rank has of it. Error kConfig if it cannot be
-// cut like that; kData if the dataset is of the wrong kind for the model.
+// Makes the model of the settings. Frozen are the parameters of model.freeze, or, if there are
+// adapters, all but these. Vocabulary, classes and image size come from the dataset. `cut`: what
+// this rank has of the model. Error kConfig if the model cannot be cut like that; kData if the
+// dataset is of the wrong kind for it.
 std::unique_ptr<Model> make_model(const ModelConfig& model, const DatasetInfo& data,
                                   const Cut& cut = {});
 

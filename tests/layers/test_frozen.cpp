@@ -71,6 +71,19 @@ TEST(Frozen, Linear) {
   });
 }
 
+// Backward needs a layer's input for the gradient of its weight alone.
+TEST(Frozen, LinearKeepsNoInput) {
+  for (const bool frozen : {false, true}) {
+    Parameter weight{.name = "weight", .shape = {5, 12}, .frozen = frozen};
+    bind_parameters(std::vector{&weight}, DType::kF32);
+    TestContext test;
+    const Variable x = Variable::leaf(random_tensor({7, 12}, DType::kF32, 1));
+    const Variable y = linear(test.context, x, weight, nullptr);
+    EXPECT_TRUE(y.wanted());
+    EXPECT_EQ(x.value().unique(), frozen);
+  }
+}
+
 TEST(Frozen, Adapters) {
   Parameter weight{.name = "weight", .shape = {5, 12}};
   Adapters adapters("layer", {{"layer", {2, 5}}}, 12, {.rank = 4});

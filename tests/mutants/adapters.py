@@ -25,4 +25,6 @@ MUTANTS = [
     Mutant("lora: peft's scale of adapters by their root is taken", FILES, '"use_rslora", ', "", [RUNS + "test_adapters_of_a_folder"]),
     Mutant("lora: tensors of a folder that no layer has are overlooked", FILES, "if (!used.contains(entry.name)) {", "if (false) {",
            [RUNS + "test_adapters_of_a_folder"]),
+    Mutant("linear: a frozen weight's input is kept for backward", "layers/linear/linear.cpp", "op->x = weight.wanted() ? read : Tensor();", "op->x = read;",
+           ["layers.frozen"]),
 ]

@@ -12,7 +12,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "program"))
 import tandem_program  # noqa: E402
-from tandem_program import CONFIG, DATA, OK, Workspace, losses, run, tensors_in  # noqa: E402
+from tandem_program import CONFIG, DATA, OK, Workspace, run, tensors_in  # noqa: E402
 
 SIZES = ["--model.kind", "llama", "--model.layers", "2", "--model.heads", "4", "--model.kv_heads", "2", "--model.width", "32",
          "--model.ffn_width", "48", "--model.context", "8"]

@@ -13,7 +13,7 @@ namespace tandem {
 
 using Json = nlohmann::json;
 
-// As in the file, fit for a message.
+// Prints a value as the file has it, fit for a message.
 std::string shown(const Json& value);
 
 // A JSON object of a file. A key with the value null counts as left out.

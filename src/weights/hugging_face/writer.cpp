@@ -36,7 +36,7 @@ SafetensorsEntry entry_of(const std::string& name, const Shape& shape, DType dty
           std::vector<int64_t>(shape.sizes().begin(), shape.sizes().end())};
 }
 
-// A whole piece, which `weights` must have.
+// Takes a whole piece, which `weights` must have.
 Exported::Source source_of(const Piece& piece, const TensorSource& weights) {
   const Shape& shape = piece.slice.whole();
   weights.require_tensor("param/" + piece.name, shape);
