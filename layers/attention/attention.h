@@ -22,7 +22,6 @@ namespace tandem {
 // The sizes of one call.
 struct AttentionSizes : HeadLayout {
   int64_t batch, length;
-  TANDEM_HOST_DEVICE int64_t group() const { return heads / kv_heads; }
   // The offset of a head's first element in an array [batch, length, row]; `head` counts query, key
   // and value heads.
   TANDEM_HOST_DEVICE int64_t qkv_at(int64_t b, int64_t head) const {
@@ -55,17 +54,18 @@ Variable attention(Context& context, const Variable& qkv, const HeadLayout& layo
 // a window.
 double seen_pairs(int64_t length, int64_t document, int64_t window);
 
-// The keys and values of the positions so far, of B sequences of one length.
+// The keys and values of the sequences in so many slots.
 struct KeyValueCache {
-  Tensor keys, values;  // [B, kv_heads, capacity, width]
-  int64_t length = 0;   // cached positions of each sequence
+  Tensor keys, values;  // [slots, kv_heads, capacity, width]
 };
 
-// Appends the keys and values of qkv [B, T, layout.row()] to the cache. Then each of its queries
-// attends to the cached positions of its sequence up to its own, in its window. Returns [B, T,
-// heads * width]. Saves nothing for backward.
+// Row r of qkv [R, layout.row()] is of the sequence in slot slots[r], at its position
+// context.positions[r]; both are i32 [R] on the device, and no two rows have both alike. Writes the
+// keys and values of all rows to the cache. Then each query attends to the cached positions of its
+// sequence up to its own, in its window. Returns [R, heads * width]. Saves nothing for backward.
+// On the CPU a row of the result does not depend on the other rows of other sequences.
 Variable attention_cached(Context& context, const Variable& qkv, const HeadLayout& layout,
-                          KeyValueCache& cache, int64_t window = 0);
+                          KeyValueCache& cache, const Tensor& slots, int64_t window = 0);
 
 namespace kernels {
 
@@ -119,30 +119,39 @@ void limit_to_window(Cpu, const int32_t* positions, int32_t* seen, const Attenti
 void limit_to_window(Cuda, const int32_t* positions, int32_t* seen, const AttentionSizes& sizes,
                      int64_t window);
 
-// What is cached: `batch` sequences, `first` positions of each before those that are added.
-struct CacheSizes : AttentionSizes {
-  int64_t first, capacity, window;
-  int64_t end() const { return first + length; }
-  // The keys that query t of those that are added sees.
-  TANDEM_HOST_DEVICE Range keys(int64_t t) const {
-    const int64_t count = first + t + 1;
+// `rows` queries of sequences in a cache.
+struct CacheSizes : HeadLayout {
+  int64_t rows, capacity, window;
+  // The keys that the query at a position sees.
+  TANDEM_HOST_DEVICE Range keys(int64_t position) const {
+    const int64_t count = position + 1;
     return {window > 0 && window < count ? count - window : 0, count};
+  }
+  // The element of keys and values [slots, kv_heads, capacity, width] where a head's vectors begin.
+  TANDEM_HOST_DEVICE int64_t at(int64_t slot, int64_t kv_head) const {
+    return (slot * kv_heads + kv_head) * capacity * width;
   }
 };
 
-// Copies the keys and values of qkv [batch, length, row] to positions [first, end) of keys and
-// values [batch, kv_heads, capacity, width].
-template <class T>
-void cache_append(Cuda, const T* qkv, T* keys, T* values, const CacheSizes& sizes);
+// The slots and positions [rows] of rows.
+struct CachePlaces {
+  const int32_t *slots, *positions;
+};
 
-// Workspace for attention_from_cache, in elements.
+// Copies the keys and values of qkv [rows, row] to their places in the cache.
+template <class T>
+void cache_append(Cuda, const T* qkv, const CachePlaces& places, T* keys, T* values,
+                  const CacheSizes& sizes);
+
+// Workspace for attention_from_cache, in elements. On the CPU it depends on the current number of
+// threads.
 int64_t attention_from_cache_workspace(Device device, const CacheSizes& sizes);
 
-// Attention of the queries of qkv [batch, length, row], at positions [first, end), to a cache that
-// already contains these positions. y [batch, length, heads * width].
+// Attention of the queries of qkv [rows, row] to a cache that already contains their own keys. y
+// [rows, heads * width].
 template <class T>
-void attention_from_cache(Cuda, const T* qkv, const T* keys, const T* values, T* y,
-                          const CacheSizes& sizes, Wide<T>* workspace);
+void attention_from_cache(Cuda, const T* qkv, const CachePlaces& places, const T* keys,
+                          const T* values, T* y, const CacheSizes& sizes, Wide<T>* workspace);
 
 }  // namespace kernels
 }  // namespace tandem

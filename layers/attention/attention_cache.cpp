@@ -1,4 +1,6 @@
 // Attention to a cache of keys and values: the layer, and its kernels on the CPU.
+#include <omp.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -25,60 +27,61 @@ Wide<T> dot(const T* a, const T* b, int64_t n) {
 }  // namespace
 
 template <class T>
-void cache_append(Cpu, const T* qkv, T* keys, T* values, const CacheSizes& sizes) {
+void cache_append(Cpu, const T* qkv, const CachePlaces& places, T* keys, T* values,
+                  const CacheSizes& sizes) {
   const int64_t width = sizes.width;
-  for (int64_t b = 0; b < sizes.batch; ++b) {
-    for (int64_t g = 0; g < sizes.kv_heads; ++g) {
-      for (int64_t t = 0; t < sizes.length; ++t) {
-        const T* key = qkv + sizes.qkv_at(b, sizes.heads + g) + t * sizes.row();
-        const int64_t to = ((b * sizes.kv_heads + g) * sizes.capacity + sizes.first + t) * width;
-        std::copy_n(key, width, keys + to);
-        std::copy_n(key + sizes.kv_heads * width, width, values + to);
-      }
+  for (int64_t row = 0; row < sizes.rows; ++row) {
+    const T* key = qkv + row * sizes.row() + sizes.heads * width;
+    for (int64_t g = 0; g < sizes.kv_heads; ++g, key += width) {
+      const int64_t to = sizes.at(places.slots[row], g) + places.positions[row] * width;
+      std::copy_n(key, width, keys + to);
+      std::copy_n(key + sizes.kv_heads * width, width, values + to);
     }
   }
 }
 
 int64_t attention_from_cache_workspace(Device device, const CacheSizes& sizes) {
-  return device == Device::kCpu ? sizes.batch * sizes.heads * (sizes.end() + sizes.width) : 0;
+  return device == Device::kCpu ? omp_get_max_threads() * (sizes.capacity + sizes.width) : 0;
 }
 
 template <class T>
-void attention_from_cache(Cpu, const T* qkv, const T* keys, const T* values, T* y,
-                          const CacheSizes& sizes, Wide<T>* workspace) {
+void attention_from_cache(Cpu, const T* qkv, const CachePlaces& places, const T* keys,
+                          const T* values, T* y, const CacheSizes& sizes, Wide<T>* workspace) {
   using W = Wide<T>;
-  const int64_t width = sizes.width, heads = sizes.heads, end = sizes.end();
+  const int64_t width = sizes.width, heads = sizes.heads;
   const W scale = W(1) / std::sqrt(static_cast<W>(width));
-#pragma omp parallel for schedule(static) if (sizes.batch * heads * sizes.length * end * width >= \
-                                              8 * kParallelElements)
-  for (int64_t i = 0; i < sizes.batch * heads; ++i) {
-    const int64_t b = i / heads, h = i % heads;
-    const int64_t at = (b * sizes.kv_heads + h / sizes.group()) * sizes.capacity * width;
+  int64_t pairs = 0;
+  for (int64_t row = 0; row < sizes.rows; ++row) {
+    pairs += sizes.keys(places.positions[row]).count();
+  }
+  // A thread takes heads one after another, so that the rows of one sequence find the keys of a
+  // head in the processor's cache.
+#pragma omp parallel for schedule(static) if (pairs * heads * width >= 8 * kParallelElements)
+  for (int64_t i = 0; i < heads * sizes.rows; ++i) {
+    const int64_t h = i / sizes.rows, row = i % sizes.rows;
+    const int64_t at = sizes.at(places.slots[row], h / sizes.group());
     const T *k = keys + at, *v = values + at;
-    W* scores = workspace + i * (end + width);
-    W* sums = scores + end;
-    for (int64_t t = 0; t < sizes.length; ++t) {
-      const int64_t row = b * sizes.length + t;
-      const T* q = qkv + row * sizes.row() + h * width;
-      T* out = y + (row * heads + h) * width;
-      const auto [begin, end_of_keys] = sizes.keys(t);
-      for (int64_t j = begin; j < end_of_keys; ++j) {
-        scores[j] = dot(q, k + j * width, width) * scale;
-      }
-      const W largest = *std::max_element(scores + begin, scores + end_of_keys);
-      W total = 0;
-      std::fill_n(sums, width, W(0));
-      for (int64_t j = begin; j < end_of_keys; ++j) {
-        const W weight = math::exp(scores[j] - largest);
-        total += weight;
+    W* sums = workspace + omp_get_thread_num() * (sizes.capacity + width);
+    W* scores = sums + width;
+    const T* q = qkv + row * sizes.row() + h * width;
+    T* out = y + (row * heads + h) * width;
+    const auto [begin, end] = sizes.keys(places.positions[row]);
+    for (int64_t j = begin; j < end; ++j) {
+      scores[j] = dot(q, k + j * width, width) * scale;
+    }
+    const W largest = *std::max_element(scores + begin, scores + end);
+    W total = 0;
+    std::fill_n(sums, width, W(0));
+    for (int64_t j = begin; j < end; ++j) {
+      const W weight = math::exp(scores[j] - largest);
+      total += weight;
 #pragma omp simd
-        for (int64_t d = 0; d < width; ++d) {
-          sums[d] += weight * W(v[j * width + d]);
-        }
-      }
       for (int64_t d = 0; d < width; ++d) {
-        out[d] = T(sums[d] / total);
+        sums[d] += weight * W(v[j * width + d]);
       }
+    }
+    for (int64_t d = 0; d < width; ++d) {
+      out[d] = T(sums[d] / total);
     }
   }
 }
@@ -86,34 +89,23 @@ void attention_from_cache(Cpu, const T* qkv, const T* keys, const T* values, T* 
 }  // namespace kernels
 
 Variable attention_cached(Context& context, const Variable& qkv, const HeadLayout& layout,
-                          KeyValueCache& cache, int64_t window) {
-  require_layout(qkv, layout);
-  const int64_t batch = qkv.shape()[0], length = qkv.shape()[1];
-  const kernels::CacheSizes sizes{
-      {layout, batch, length}, cache.length, cache.keys.shape()[2], window};
-  require(!context.tape && batch == cache.keys.shape()[0] && sizes.end() <= sizes.capacity, [&] {
-    return str("attention_cached: qkv ", qkv.shape(), " after ", cache.length,
-               " positions of keys ", cache.keys.shape());
-  });
-  cache.length = sizes.end();
-  const int64_t rows = batch * length * 2 * layout.kv_heads;
-  const Tensor added = qkv.value().slice(0, rows * layout.width);
-  on_device(context.stream, touching(added, added), qkv.dtype(), [&]<class T>(auto device) {
-    kernels::cache_append(device, qkv.data<T>(), cache.keys.data<T>(), cache.values.data<T>(),
-                          sizes);
-  });
-  if (sizes.first == 0) {
-    return attention(context, qkv, layout, window);
-  }
-  Tensor y = context.activation({batch, length, layout.heads * layout.width}, qkv.dtype());
+                          KeyValueCache& cache, const Tensor& slots, int64_t window) {
+  const Shape shape = qkv.shape();
+  const int64_t rows = shape[0];
+  require(!context.tape && shape.rank() == 2 && shape[1] == layout.row() &&
+              slots.elements() == rows && context.positions.elements() == rows,
+          [&] { return str("attention_cached: qkv ", shape, " in ", slots.shape(), " slots"); });
+  const kernels::CacheSizes sizes{layout, rows, cache.keys.shape()[2], window};
+  const kernels::CachePlaces places{slots.data<int32_t>(), context.positions.data<int32_t>()};
+  Tensor y = context.activation({rows, layout.heads * layout.width}, qkv.dtype());
   const Tensor workspace =
       context.workspace({kernels::attention_from_cache_workspace(context.stream.device(), sizes)},
                         wide_of(qkv.dtype()));
-  const Tensor read = cache.keys.slice(0, cache.keys.elements() / sizes.capacity * sizes.end());
-  const Work work = touching(qkv.value(), read, read, y);
+  const Work work = touching(qkv.value(), cache.keys, cache.values, y);
   on_device(context.stream, work, qkv.dtype(), [&]<class T>(auto device) {
-    kernels::attention_from_cache(device, qkv.data<T>(), cache.keys.data<T>(),
-                                  cache.values.data<T>(), y.data<T>(), sizes,
+    T *keys = cache.keys.data<T>(), *values = cache.values.data<T>();
+    kernels::cache_append(device, qkv.data<T>(), places, keys, values, sizes);
+    kernels::attention_from_cache(device, qkv.data<T>(), places, keys, values, y.data<T>(), sizes,
                                   workspace.data<Wide<T>>());
   });
   return Variable(std::move(y));

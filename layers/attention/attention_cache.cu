@@ -13,17 +13,17 @@ using namespace attention_tile;
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    cache_append_kernel(int64_t n, CacheSizes sizes, Global<const T> qkv, Global<T> keys,
-                        Global<T> values) {
+    cache_append_kernel(int64_t n, CacheSizes sizes, Global<const T> qkv,
+                        Global<const int32_t> slots, Global<const int32_t> positions,
+                        Global<T> keys, Global<T> values) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) {
     return;
   }
   const int64_t width = sizes.width, kv_width = sizes.kv_heads * width;
   const int64_t row = i / kv_width, column = i % kv_width;
-  const int64_t b = row / sizes.length, t = row % sizes.length;
-  const int64_t head = b * sizes.kv_heads + column / width;
-  const int64_t to = (head * sizes.capacity + sizes.first + t) * width + column % width;
+  const int64_t to =
+      sizes.at(slots.load(row), column / width) + positions.load(row) * width + column % width;
   const int64_t key = row * sizes.row() + sizes.heads * width + column;
   keys.store(to, qkv.load(key));
   values.store(to, qkv.load(key + kv_width));
@@ -91,15 +91,15 @@ __device__ void attend(const Rows<const T>& q, const Rows<const T>& k, const Row
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     cached_attention_kernel(CacheSizes sizes, bool vector, float exponent_scale,
-                            Global<const T> qkv, Global<const T> keys, Global<const T> values,
-                            Global<T> y) {
+                            Global<const T> qkv, Global<const int32_t> slots,
+                            Global<const int32_t> positions, Global<const T> keys,
+                            Global<const T> values, Global<T> y) {
   auto& partial = shared<Partial<kWidth>>();
   const int64_t row = blockIdx.x / sizes.heads, h = blockIdx.x % sizes.heads;
-  const int64_t b = row / sizes.length;
-  const Range seen = sizes.keys(row % sizes.length);
+  const Range seen = sizes.keys(positions.load(row));
   const int width = static_cast<int>(sizes.width);
-  const int64_t head = b * sizes.kv_heads + h / sizes.group();
-  const int64_t at = (head * sizes.capacity + seen.begin) * width, count = seen.count();
+  const int64_t at = sizes.at(slots.load(row), h / sizes.group()) + seen.begin * width;
+  const int64_t count = seen.count();
   attend<T, kWidth>({qkv + row * sizes.row() + h * width, sizes.row(), 1, width, vector},
                     {keys + at, width, count, width, vector},
                     {values + at, width, count, width, vector}, exponent_scale, partial);
@@ -124,37 +124,41 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 template <class T>
-void cache_append(Cuda device, const T* qkv, T* keys, T* values, const CacheSizes& sizes) {
-  const int64_t n = sizes.batch * sizes.length * sizes.kv_heads * sizes.width;
+void cache_append(Cuda device, const T* qkv, const CachePlaces& places, T* keys, T* values,
+                  const CacheSizes& sizes) {
+  const int64_t n = sizes.rows * sizes.kv_heads * sizes.width;
   if (n > 0) {
     launch<cache_append_kernel<T>>(device, blocks_for(n, kThreads), kThreads, 0, n, sizes, qkv,
-                                   keys, values);
+                                   places.slots, places.positions, keys, values);
   }
 }
 
 template <class T>
-void attention_from_cache(Cuda device, const T* qkv, const T* keys, const T* values, T* y,
-                          const CacheSizes& sizes, Wide<T>*) {
-  const int64_t queries = sizes.batch * sizes.length * sizes.heads;
+void attention_from_cache(Cuda device, const T* qkv, const CachePlaces& places, const T* keys,
+                          const T* values, T* y, const CacheSizes& sizes, Wide<T>*) {
+  const int64_t queries = sizes.rows * sizes.heads;
   if (queries == 0) {
     return;
   }
   with_width(sizes.width, [&]<int kWidth>() {
     launch<cached_attention_kernel<T, kWidth>>(device, static_cast<unsigned>(queries), kThreads, 0,
                                                sizes, packs_fit(sizes.width, qkv, keys, values),
-                                               scale_of(sizes.width) * kLog2E, qkv, keys, values,
-                                               y);
+                                               scale_of(sizes.width) * kLog2E, qkv, places.slots,
+                                               places.positions, keys, values, y);
   });
 }
 
-template void cache_append<float>(Cuda, const float*, float*, float*, const CacheSizes&);
-template void attention_from_cache<float>(Cuda, const float*, const float*, const float*, float*,
-                                          const CacheSizes&, float*);
-template void cache_append<Bf16>(Cuda, const Bf16*, Bf16*, Bf16*, const CacheSizes&);
-template void attention_from_cache<Bf16>(Cuda, const Bf16*, const Bf16*, const Bf16*, Bf16*,
-                                         const CacheSizes&, float*);
-template void cache_append<Fp16>(Cuda, const Fp16*, Fp16*, Fp16*, const CacheSizes&);
-template void attention_from_cache<Fp16>(Cuda, const Fp16*, const Fp16*, const Fp16*, Fp16*,
-                                         const CacheSizes&, float*);
+template void cache_append<float>(Cuda, const float*, const CachePlaces&, float*, float*,
+                                  const CacheSizes&);
+template void attention_from_cache<float>(Cuda, const float*, const CachePlaces&, const float*,
+                                          const float*, float*, const CacheSizes&, float*);
+template void cache_append<Bf16>(Cuda, const Bf16*, const CachePlaces&, Bf16*, Bf16*,
+                                 const CacheSizes&);
+template void attention_from_cache<Bf16>(Cuda, const Bf16*, const CachePlaces&, const Bf16*,
+                                         const Bf16*, Bf16*, const CacheSizes&, float*);
+template void cache_append<Fp16>(Cuda, const Fp16*, const CachePlaces&, Fp16*, Fp16*,
+                                 const CacheSizes&);
+template void attention_from_cache<Fp16>(Cuda, const Fp16*, const CachePlaces&, const Fp16*,
+                                         const Fp16*, Fp16*, const CacheSizes&, float*);
 
 }  // namespace tandem::kernels

@@ -15,6 +15,7 @@ struct HeadLayout {
   int64_t kv_heads = 1;
   int64_t width = 1;  // of one head, D
   TANDEM_HOST_DEVICE int64_t row() const { return (heads + 2 * kv_heads) * width; }
+  TANDEM_HOST_DEVICE int64_t group() const { return heads / kv_heads; }
   auto operator<=>(const HeadLayout&) const = default;
 };
 

@@ -82,12 +82,12 @@ void embedding_backward_tokens(Cpu device, const int32_t* tokens, const T* dy, W
 
 template <class T>
 void embedding_backward_positions(Cpu device, const T* dy, Wide<T>* dweight, Wide<T> beta,
-                                  int64_t first, int64_t context, const EmbeddingSizes& sizes) {
+                                  int64_t context, const EmbeddingSizes& sizes) {
   const int64_t length = sizes.length, width = sizes.width;
   scale(device, context * width, dweight, beta);
 #pragma omp parallel for schedule(static) if (sizes.count() * width >= kParallelElements)
   for (int64_t t = 0; t < length; ++t) {
-    Wide<T>* to = dweight + (first + t) * width;
+    Wide<T>* to = dweight + t * width;
     for (int64_t n = t; n < sizes.count(); n += length) {
       if (!sizes.placed.has(n)) {
         continue;
@@ -107,7 +107,6 @@ namespace {
 
 struct EmbeddingOp final : Op {
   Tensor tokens, positions;  // i32 [B, T]
-  int64_t first_position = 0;
   kernels::EmbeddingSizes sizes;
 
   std::string_view name() const override { return "embedding"; }
@@ -140,8 +139,7 @@ struct EmbeddingOp final : Op {
                                int32_t* workspace) {
     const int64_t context = parameter(1).shape[0];
     if (!positions) {
-      return kernels::embedding_backward_positions(device, dy, into, beta, first_position, context,
-                                                   sizes);
+      return kernels::embedding_backward_positions(device, dy, into, beta, context, sizes);
     }
     const Range placed = intersection(sizes.placed, {0, sizes.count()});
     kernels::embedding_backward_tokens(device, positions.data<int32_t>() + placed.begin,
@@ -153,7 +151,7 @@ struct EmbeddingOp final : Op {
 }  // namespace
 
 Variable embedding(Context& context, const Tensor& tokens, Parameter& tokens_weight,
-                   Parameter* positions_weight, int64_t first_position) {
+                   Parameter* positions_weight) {
   require(tokens.shape().rank() == 2,
           [&] { return str("embedding: tokens ", tokens.shape(), ", want [batch, length]"); });
   const int64_t batch = tokens.shape()[0], length = tokens.shape()[1];
@@ -164,16 +162,15 @@ Variable embedding(Context& context, const Tensor& tokens, Parameter& tokens_wei
   if (context.rows.length > 0) {
     sizes.placed = context.rows.here;
   }
-  require(!positions_weight || first_position + length <= positions_weight->shape[0], [&] {
-    return str("embedding: positions up to ", first_position + length, " of a context of ",
+  require(!positions_weight || length <= positions_weight->shape[0], [&] {
+    return str("embedding: positions up to ", length, " of a context of ",
                positions_weight->shape[0]);
   });
   Tensor y = context.activation({batch, length, width}, tokens_weight.value.dtype());
   // Rows of the tables are read again for each token.
   const Work work = touching(tokens, y, y, positions_weight ? y : Tensor());
   on_device(context.stream, work, y.dtype(), [&]<class T>(auto device) {
-    const T* of_positions =
-        positions_weight ? positions_weight->value.data<T>() + first_position * width : nullptr;
+    const T* of_positions = positions_weight ? positions_weight->value.data<T>() : nullptr;
     const int32_t* positions = context.positions ? context.positions.data<int32_t>() : nullptr;
     kernels::embedding_forward(device, tokens.data<int32_t>(), tokens_weight.value.data<T>(),
                                positions, of_positions, y.data<T>(), sizes);
@@ -181,7 +178,6 @@ Variable embedding(Context& context, const Tensor& tokens, Parameter& tokens_wei
   auto op = std::make_unique<EmbeddingOp>();
   op->tokens = tokens;
   op->positions = positions_weight ? context.positions : Tensor();
-  op->first_position = first_position;
   op->sizes = sizes;
   return context.record(std::move(y), std::move(op), {}, {&tokens_weight, positions_weight});
 }

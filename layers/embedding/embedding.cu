@@ -166,18 +166,17 @@ __global__ void __launch_bounds__(kMatrixThreads, kBlocksPerSm)
 
 template <int kWidth, class T>
 __global__ void __launch_bounds__(kMatrixThreads, kBlocksPerSm)
-    embedding_positions_kernel(Global<const T> dy, Global<float> dweight, float beta, int64_t first,
+    embedding_positions_kernel(Global<const T> dy, Global<float> dweight, float beta,
                                int64_t context, int64_t length, int64_t width, Placed placed) {
-  for_matrix<kWidth>(context, width, [&](int64_t row, int64_t j) {
-    const int64_t t = row - first;
-    const bool seen = t >= 0 && t < length;
+  for_matrix<kWidth>(context, width, [&](int64_t t, int64_t j) {
+    const bool seen = t < length;
     if (seen || beta != 1) {
       const int64_t from = placed.first.sample_of(t), to = placed.end.sample_of(t);
       float total[kWidth] = {};
       add_rows<kWidth>(
           dy, width, j, seen ? to - from : 0, [&](int64_t b) { return (from + b) * length + t; },
           total);
-      store_gradient<kWidth>(dweight, row * width + j, beta, total);
+      store_gradient<kWidth>(dweight, t * width + j, beta, total);
     }
   });
 }
@@ -217,7 +216,7 @@ void embedding_backward_tokens(Cuda device, const int32_t* tokens, const T* dy, 
 
 template <class T>
 void embedding_backward_positions(Cuda device, const T* dy, Wide<T>* dweight, Wide<T> beta,
-                                  int64_t first, int64_t context, const EmbeddingSizes& sizes) {
+                                  int64_t context, const EmbeddingSizes& sizes) {
   const int64_t length = sizes.length, width = sizes.width;
   if (context * width == 0) {
     return;
@@ -228,8 +227,8 @@ void embedding_backward_positions(Cuda device, const T* dy, Wide<T>* dweight, Wi
   const Placed placed{place(sizes.placed.begin), place(sizes.placed.end)};
   with_pack<T, Wide<T>>(packs_fit(width, dy, dweight), [&]<int kWidth>() {
     launch<embedding_positions_kernel<kWidth, T>>(device, matrix_grid(context, width, kWidth),
-                                                  matrix_block(), 0, dy, dweight, beta, first,
-                                                  context, length, width, placed);
+                                                  matrix_block(), 0, dy, dweight, beta, context,
+                                                  length, width, placed);
   });
 }
 
@@ -246,10 +245,10 @@ template void embedding_backward_tokens<Bf16>(Cuda, const int32_t*, const Bf16*,
 template void embedding_backward_tokens<Fp16>(Cuda, const int32_t*, const Fp16*, float*, float,
                                               const EmbeddingSizes&, int32_t*);
 template void embedding_backward_positions<float>(Cuda, const float*, float*, float, int64_t,
-                                                  int64_t, const EmbeddingSizes&);
-template void embedding_backward_positions<Bf16>(Cuda, const Bf16*, float*, float, int64_t, int64_t,
+                                                  const EmbeddingSizes&);
+template void embedding_backward_positions<Bf16>(Cuda, const Bf16*, float*, float, int64_t,
                                                  const EmbeddingSizes&);
-template void embedding_backward_positions<Fp16>(Cuda, const Fp16*, float*, float, int64_t, int64_t,
+template void embedding_backward_positions<Fp16>(Cuda, const Fp16*, float*, float, int64_t,
                                                  const EmbeddingSizes&);
 
 }  // namespace tandem::kernels

@@ -10,15 +10,15 @@
 
 namespace tandem {
 
-// y[b, t, :] = tokens_weight[tokens[b, t], :] + positions_weight[p, :], where p is first_position +
-// t or, if there are any, context.positions[b, t]. tokens is i32 [B, T], tokens_weight [V, C],
+// y[b, t, :] = tokens_weight[tokens[b, t], :] + positions_weight[p, :], where p is t or, if
+// there are any, context.positions[b, t]. tokens is i32 [B, T], tokens_weight [V, C],
 // positions_weight [context, C] or null. Returns [B, T, C] of the weights' dtype. Throws
 // Error(kData) for a token outside [0, V) on the CPU; for a GPU the host must check.
 //
 // If ranks cut the rows of tokens_weight, y is a rank's part of the sum over them: 0 instead of the
 // rows of tokens that it has not, and instead of positions outside of context.rows.
 Variable embedding(Context& context, const Tensor& tokens, Parameter& tokens_weight,
-                   Parameter* positions_weight, int64_t first_position = 0);
+                   Parameter* positions_weight);
 
 namespace kernels {
 
@@ -30,8 +30,8 @@ struct EmbeddingSizes {
   int64_t rows() const { return tokens.count(); }  // of the weight
 };
 
-// tokens [batch * length], weight [tokens.count(), width]. `of_positions` points to the row of the
-// first position, or is null. positions [batch * length], or null: those in a row of the batch.
+// tokens [batch * length], weight [tokens.count(), width]. `of_positions` [context, width] may be
+// null. positions [batch * length], or null: those in a row of the batch.
 // y [batch * length, width]. On the CPU throws Error(kData) for a token outside [0, vocab); on a
 // GPU the host must have checked them.
 template <class T>
@@ -47,10 +47,10 @@ template <class T>
 void embedding_backward_tokens(Cuda, const int32_t* tokens, const T* dy, Wide<T>* dweight,
                                Wide<T> beta, const EmbeddingSizes& sizes, int32_t* workspace);
 
-// dweight [context, width] = beta * dweight, then dweight[first + t] += sum over b of dy[b, t]. If
+// dweight [context, width] = beta * dweight, then dweight[t] += sum over b of dy[b, t]. If
 // positions are given, their gradient is that of tokens.
 template <class T>
-void embedding_backward_positions(Cuda, const T* dy, Wide<T>* dweight, Wide<T> beta, int64_t first,
+void embedding_backward_positions(Cuda, const T* dy, Wide<T>* dweight, Wide<T> beta,
                                   int64_t context, const EmbeddingSizes& sizes);
 
 }  // namespace kernels

@@ -1,91 +1,117 @@
 #include "layers/models/decoder.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "layers/models/transformer.h"
 #include "src/device/copy.h"
 
 namespace tandem {
 
+Tensor Decoder::prefill(int32_t slot, std::span<const int32_t> tokens) {
+  require(!tokens.empty(), "Decoder::prefill: no tokens");
+  clear(slot);
+  tokens = tokens.last(std::min(tokens.size(), static_cast<size_t>(context())));
+  Tensor logits;
+  while (!tokens.empty()) {
+    const size_t count = std::min(tokens.size(), static_cast<size_t>(kChunk));
+    std::vector<DecoderRow> rows;
+    for (const int32_t token : tokens.first(count)) {
+      rows.push_back({slot, token, false});
+    }
+    tokens = tokens.subspan(count);
+    rows.back().is_asked = tokens.empty();
+    logits = step(rows);
+  }
+  return logits;
+}
+
 namespace {
 
-// Caches the keys and values of earlier positions, so that a step computes only one position.
+// Caches the keys and values of earlier positions, so that a step computes only its rows.
 class CachingDecoder final : public Decoder {
  public:
-  CachingDecoder(Transformer& model, const Context& context, int64_t sequences)
-      : context_(context),
-        cut_(model.config().cut),
-        length_limit_(model.config().context),
-        windows_(sequences) {
-    const HeadLayout heads = model.config().heads_here();
-    const Shape shape{sequences, heads.kv_heads, length_limit_, heads.width};
-    for (int64_t i = 0; i < model.config().layers; ++i) {
-      caches_.push_back({context_.activation(shape, model.dtype()),
-                         context_.activation(shape, model.dtype()), 0});
+  CachingDecoder(Transformer& model, const Context& context, int64_t slots)
+      : context_(context), config_(model.config()), windows_(slots) {
+    const HeadLayout heads = config_.heads_here();
+    const Shape shape{slots, heads.kv_heads, config_.context, heads.width};
+    for (int64_t i = 0; i < config_.layers; ++i) {
+      cached_.caches.push_back(
+          {context_.activation(shape, model.dtype()), context_.activation(shape, model.dtype())});
     }
-    blocks_ = model.blocks_over(caches_);
+    blocks_ = model.blocks_over(&cached_);
   }
 
-  Tensor prefill(std::span<const int32_t> tokens) override {
-    require(!tokens.empty(), "Decoder::prefill: no tokens");
-    const size_t kept = std::min(tokens.size(), static_cast<size_t>(length_limit_));
-    for (std::vector<int32_t>& window : windows_) {
-      window.assign(tokens.end() - static_cast<int64_t>(kept), tokens.end());
-    }
-    return read_windows();
-  }
+  int64_t slots() const override { return std::ssize(windows_); }
+  int64_t context() const override { return config_.context; }
 
-  Tensor step(std::span<const int32_t> tokens) override {
-    require(tokens.size() == windows_.size(), "Decoder::step: one token for each sequence");
-    const bool is_full = length() == length_limit_;
-    for (size_t s = 0; s < windows_.size(); ++s) {
-      if (is_full) {
-        const int64_t kept = std::max<int64_t>(length_limit_ / 2, 1);
-        windows_[s].erase(windows_[s].begin(), windows_[s].end() - kept + 1);
+  Tensor step(std::span<const DecoderRow> rows) override {
+    require(!rows.empty(), "Decoder::step: no rows");
+    for (const DecoderRow& row : rows) {
+      if (length(row.slot) == context()) {
+        slide(row.slot);
       }
-      windows_[s].push_back(tokens[s]);
     }
-    return is_full ? read_windows() : run(1);
+    return append(rows);
   }
 
-  int64_t length() const override { return std::ssize(windows_[0]); }
+  void clear(int32_t slot) override { windows_.at(slot).clear(); }
+  int64_t length(int32_t slot) const override { return std::ssize(windows_.at(slot)); }
 
  private:
-  Tensor read_windows() {
-    for (KeyValueCache& cache : caches_) {
-      cache.length = 0;
+  void slide(int32_t slot) {
+    const std::vector<int32_t> window = std::move(windows_.at(slot));
+    windows_[slot].clear();
+    const int64_t kept = std::max<int64_t>(context() / 2, 1) - 1;
+    if (kept > 0) {
+      prefill(slot, std::span(window).last(static_cast<size_t>(kept)));
     }
-    return run(length());
   }
 
-  // Continues the cached sequences with the last `count` tokens of each window.
-  Tensor run(int64_t count) {
-    const int64_t sequences = std::ssize(windows_);
+  Tensor append(std::span<const DecoderRow> rows) {
+    const int64_t count = std::ssize(rows);
     Memory host(Device::kCpu);
-    const Tensor ids = Tensor::empty(host, {sequences, count}, DType::kI32, MemoryClass::kStaging);
-    for (int64_t s = 0; s < sequences; ++s) {
-      std::copy_n(windows_[s].end() - count, count, ids.data<int32_t>() + s * count);
+    const Tensor numbers = Tensor::empty(host, {3, count}, DType::kI32, MemoryClass::kStaging);
+    const std::span<int32_t> tokens(numbers.data<int32_t>(), rows.size());
+    int32_t *positions = tokens.data() + count, *slots = positions + count;
+    cached_.asked.clear();
+    for (int64_t r = 0; r < count; ++r) {
+      const DecoderRow& row = rows[r];
+      if (row.token < 0 || row.token >= config_.vocab) {
+        fail(ExitCode::kData,
+             str("token ", row.token, " is outside the vocabulary of ", config_.vocab));
+      }
+      require(length(row.slot) < context(), "Decoder::step: more rows than the window has places");
+      tokens[r] = row.token;
+      positions[r] = static_cast<int32_t>(length(row.slot));
+      slots[r] = row.slot;
+      windows_[row.slot].push_back(row.token);
+      if (row.is_asked) {
+        cached_.asked.push_back(r);
+      }
     }
-    const Tensor input = context_.activation(ids.shape(), DType::kI32);
-    copy(context_.stream, ids, input);
-    context_.rows = BatchRows::of(ids.shape(), cut_);
+    const Tensor here = context_.activation(numbers.shape(), DType::kI32);
+    copy(context_.stream, numbers, here);
+    context_.positions = here.slice(count, count).reshape({count, 1});
+    cached_.slots = here.slice(2 * count, count);
+    const Tensor input = here.slice(0, count).reshape({count, 1});
+    context_.rows = BatchRows::of(input.shape(), config_.cut);
     return run_blocks(context_, blocks_, {Variable(input)})[0].value();
   }
 
   Context context_;
-  Cut cut_;
-  int64_t length_limit_;
-  std::vector<KeyValueCache> caches_;          // one for each layer
-  std::vector<Block> blocks_;                  // the model's blocks, which use the caches
-  std::vector<std::vector<int32_t>> windows_;  // by sequence: tokens whose keys are cached
+  const TransformerConfig& config_;
+  CachedRows cached_;
+  std::vector<Block> blocks_;                  // the model's blocks, which use cached_
+  std::vector<std::vector<int32_t>> windows_;  // by slot: tokens whose keys are cached
 };
 
 }  // namespace
 
-std::unique_ptr<Decoder> Transformer::decoder(const Context& context, int64_t sequences) {
+std::unique_ptr<Decoder> Transformer::decoder(const Context& context, int64_t slots) {
   require(!context.tape && !context.training, "Transformer::decoder: a context of training");
-  require(sequences > 0, "Transformer::decoder: no sequences");
-  return std::make_unique<CachingDecoder>(*this, context, sequences);
+  require(slots > 0, "Transformer::decoder: no slots");
+  return std::make_unique<CachingDecoder>(*this, context, slots);
 }
 
 }  // namespace tandem

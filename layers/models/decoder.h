@@ -1,4 +1,4 @@
-// Generates with a language model, one token of each sequence at a time.
+// Generates with a language model: sequences in slots, which begin and end independently.
 #pragma once
 
 #include <cstdint>
@@ -8,29 +8,41 @@
 
 namespace tandem {
 
-// Uses the parameters of its model, which must outlive it and hold their values. Generates S
-// sequences of one length side by side. Not for training: nothing is recorded for backward, and
-// dropout is off.
+// A token that continues the sequence in a slot.
+struct DecoderRow {
+  int32_t slot = 0, token = 0;
+  bool is_asked = true;  // for the logits of the token after it
+};
+
+// Uses the parameters of its model, which must outlive it and hold their values. Not for training:
+// nothing is recorded for backward, and dropout is off.
 //
-// A sequence has at most `context` positions. When it is full, the window slides: the last context
-// / 2 tokens (at least one) are kept and read again as a sequence that starts at position 0.
-// Generation continues from there.
+// A sequence has at most context() positions. When it is full, its window slides before the next
+// token: the last context() / 2 - 1 tokens are kept and read again, as a sequence that starts at
+// position 0.
 //
-// Ranks that cut the model call it alike, and get the same logits.
-//
-// Logits are [S, columns], of the type of the parameters, on the model's device; the first `vocab`
-// of the columns are the vocabulary.
+// On the CPU the logits of a row depend, to the bit, on the tokens of its own sequence alone, not
+// on how they were divided into steps, nor on other slots. Ranks that cut the model call it alike,
+// and get the same logits.
 class Decoder {
  public:
+  static constexpr int64_t kChunk = 256;  // tokens of a prompt that are read together
+
   virtual ~Decoder() = default;
-  // Starts new sequences, all with these tokens (at least one). If there are more than `context`,
-  // only the last `context` are used. Returns the logits of the tokens after the last one. Throws
+  virtual int64_t slots() const = 0;
+  virtual int64_t context() const = 0;
+  // Appends the rows' tokens to their sequences; those of one slot are in their order and fit its
+  // window. Returns the logits [asked rows, columns] in the order of rows, of the type of the
+  // parameters, on the model's device; the first `vocab` of the columns are the vocabulary. Throws
   // Error(kData) for a token outside the vocabulary.
-  virtual Tensor prefill(std::span<const int32_t> tokens) = 0;
-  // Appends tokens [S], one to each sequence. Returns the logits of the tokens after them.
-  virtual Tensor step(std::span<const int32_t> tokens) = 0;
-  // The number of positions in the window.
-  virtual int64_t length() const = 0;
+  virtual Tensor step(std::span<const DecoderRow> rows) = 0;
+  // The slot's next token begins a sequence.
+  virtual void clear(int32_t slot) = 0;
+  virtual int64_t length(int32_t slot) const = 0;  // positions in its window
+
+  // Begins a sequence with the last context() of these tokens (at least one), a chunk a step.
+  // Returns the logits [1, columns] of the token after them.
+  Tensor prefill(int32_t slot, std::span<const int32_t> tokens);
 };
 
 }  // namespace tandem

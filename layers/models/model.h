@@ -36,11 +36,9 @@ class Model {
   // Floating-point operations of forward and backward for one sample, where a multiply-add counts
   // as two. Recomputation does not count (model FLOPs: Chowdhery et al. 2022, appendix B).
   virtual double flops_per_sample() const = 0;
-  // Generates `sequences` texts side by side with this model, in a context without a tape; null if
-  // the model cannot generate.
-  virtual std::unique_ptr<Decoder> decoder(const Context&, int64_t /*sequences*/) {
-    return nullptr;
-  }
+  // Generates so many texts side by side with this model, in a context without a tape; null if the
+  // model cannot generate.
+  virtual std::unique_ptr<Decoder> decoder(const Context&, int64_t /*slots*/) { return nullptr; }
 
  protected:
   // For constructors: appends the next block in forward order.

@@ -26,20 +26,20 @@ Parameter vocabulary(const char* name, const TransformerConfig& config) {
   return parameter;
 }
 
-// x [B * T, C], or more rows, -> [B, C]: the last position of each sequence, without a gradient.
-Variable last_positions(Context& context, const Variable& x) {
-  const int64_t batch = context.rows.batch, length = context.rows.length, width = x.shape()[1];
-  const auto row = [&](int64_t n, int64_t count) {
-    return x.value().slice(n * width, count * width);
-  };
-  if (length == 1 || batch == 1) {
-    return Variable(row(batch * length - batch, batch).reshape({batch, width}));
+// The rows `numbers`, ascending, of x [n, C], without a gradient.
+Variable rows_of(Context& context, const Variable& x, std::span<const int64_t> numbers) {
+  const int64_t count = std::ssize(numbers), width = x.shape()[1];
+  const Tensor rows = context.activation({count, width}, x.dtype());
+  for (int64_t begin = 0, end; begin < count; begin = end) {
+    end = begin + 1;
+    while (end < count && numbers[end] == numbers[begin] + end - begin) {
+      ++end;
+    }
+    const int64_t elements = (end - begin) * width;
+    copy(context.stream, x.value().slice(numbers[begin] * width, elements),
+         rows.slice(begin * width, elements));
   }
-  const Tensor last = context.activation({batch, width}, x.value().dtype());
-  for (int64_t b = 0; b < batch; ++b) {
-    copy(context.stream, row((b + 1) * length - 1, 1), last.slice(b * width, width));
-  }
-  return Variable(last);
+  return Variable(rows);
 }
 
 // logits [B, columns] of this rank's part of the vocabulary -> [B, vocab], on all ranks.
@@ -78,7 +78,7 @@ Transformer::Transformer(const TransformerConfig& config)
     head_weight_ = vocabulary("head.weight", config_);
     head_weight_->classes = true;
   }
-  for (Block& block : blocks_over({})) {
+  for (Block& block : blocks_over(nullptr)) {
     add(std::move(block));
   }
 }
@@ -94,29 +94,25 @@ Variable Transformer::logits(Context& context, const Tensor& tokens) {
   return with_rows(context, Classifier::logits(context, tokens), rows);
 }
 
-// Empty caches: whole sequences.
-std::vector<Block> Transformer::blocks_over(std::span<KeyValueCache> caches) {
+std::vector<Block> Transformer::blocks_over(CachedRows* cached) {
   std::vector<Block> blocks;
-  blocks.push_back(
-      {{"embedding", {&wte_}}, [this, caches](Context& context, const Flow& x) -> Flow {
-         return {embed(context, x[0].value(), caches.empty() ? 0 : caches[0].length)};
-       }});
+  blocks.push_back({{"embedding", {&wte_}}, [this](Context& context, const Flow& x) -> Flow {
+                      return {embed(context, x[0].value())};
+                    }});
   blocks.back().recomputes = config_.cut.count == 1;  // what ranks exchange for it is more
   if (wpe_) {
     blocks.back().parameters.push_back(&*wpe_);
   }
   for (size_t i = 0; i < layers_.size(); ++i) {
-    KeyValueCache* cache = caches.empty() ? nullptr : &caches[i];
     blocks.push_back({{str("blocks.", i), layers_[i].parameters()},
-                      [&layer = layers_[i], cache](Context& context, Flow x) {
-                        return layer(context, std::move(x), cache);
+                      [&layer = layers_[i], cached](Context& context, Flow x) {
+                        return layer(context, std::move(x), cached);
                       }});
   }
-  const bool is_last_alone = !caches.empty();
   blocks.push_back(
-      {{"head", parameters_in(norm_f_)}, [this, is_last_alone](Context& context, Flow x) -> Flow {
+      {{"head", parameters_in(norm_f_)}, [this, cached](Context& context, Flow x) -> Flow {
          const Variable normal = normalized(context, x, norm_f_);
-         return {is_last_alone ? last_logits(context, normal) : head(context, normal)};
+         return {cached ? asked_logits(context, normal, cached->asked) : head(context, normal)};
        }});
   if (head_weight_) {
     blocks.back().parameters.push_back(&*head_weight_);
@@ -124,8 +120,8 @@ std::vector<Block> Transformer::blocks_over(std::span<KeyValueCache> caches) {
   return blocks;
 }
 
-Variable Transformer::embed(Context& context, const Tensor& tokens, int64_t first_position) {
-  Variable all = embedding(context, tokens, wte_, wpe_ ? &*wpe_ : nullptr, first_position);
+Variable Transformer::embed(Context& context, const Tensor& tokens) {
+  Variable all = embedding(context, tokens, wte_, wpe_ ? &*wpe_ : nullptr);
   Variable rows = std::move(all).reshape({tokens.elements(), config_.width});
   rows = with_rows(context, std::move(rows), context.rows.here.count() * config_.cut.count);
   return dropout(context, scatter_add_rows(context, std::move(rows)), config_.dropout,
@@ -136,9 +132,10 @@ Variable Transformer::head(Context& context, const Variable& x) {
   return linear(context, x, head_weight_ ? *head_weight_ : wte_, nullptr, Reads::kAllRows);
 }
 
-Variable Transformer::last_logits(Context& context, const Variable& x) {
-  const Variable last = last_positions(context, gather_rows(context, x));
-  const Variable logits = linear(context, last, head_weight_ ? *head_weight_ : wte_, nullptr);
+Variable Transformer::asked_logits(Context& context, const Variable& x,
+                                   std::span<const int64_t> asked) {
+  const Variable rows = rows_of(context, gather_rows(context, x), asked);
+  const Variable logits = linear(context, rows, head_weight_ ? *head_weight_ : wte_, nullptr);
   return context.tensor ? of_whole_vocabulary(context, logits, config_.vocab) : logits;
 }
 

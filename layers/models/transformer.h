@@ -35,20 +35,20 @@ class Transformer final : public Classifier {
   // leaves half of it, and a window less.
   double flops_per_sample() const override;
 
-  std::unique_ptr<Decoder> decoder(const Context& context, int64_t sequences) override;
-  // The blocks for generating B sequences. Tokens [B, T] continue the sequences in `caches` (one
-  // cache for each layer) and give the logits [B, columns] of the tokens after the last ones. The
-  // blocks refer to the model and to the caches.
-  std::vector<Block> blocks_over(std::span<KeyValueCache> caches);
+  std::unique_ptr<Decoder> decoder(const Context& context, int64_t slots) override;
+  // The blocks for generating. Tokens [rows, 1] continue the sequences in the caches, and give the
+  // logits [asked rows, columns]. The blocks refer to the model and to `cached`. Null: the blocks
+  // for whole sequences.
+  std::vector<Block> blocks_over(CachedRows* cached);
 
   const TransformerConfig& config() const { return config_; }  // with defaults resolved
   DType dtype() const { return wte_.value.dtype(); }           // of parameters and activations
 
  private:
-  Variable embed(Context& context, const Tensor& tokens, int64_t first_position);
-  // x: rows of this rank, normalised. Logits of all rows, and of the last ones of sequences.
+  Variable embed(Context& context, const Tensor& tokens);
+  // x: rows of this rank, normalised. Logits of all rows, and of those that are asked for.
   Variable head(Context& context, const Variable& x);
-  Variable last_logits(Context& context, const Variable& x);
+  Variable asked_logits(Context& context, const Variable& x, std::span<const int64_t> asked);
 
   TransformerConfig config_;
   Parameter wte_;

@@ -112,23 +112,23 @@ Linear TransformerBlock::up() const {
                                 : reader(name, {{name, width}}, biased);
 }
 
-Variable TransformerBlock::rotated(Context& context, Variable qkv, const HeadLayout& heads,
-                                   int64_t first_position) {
-  return qk_gains_ ? norm_rope(context, qkv, *qk_gains_, config_.norm_epsilon, heads,
-                               first_position, config_.rope)
-                   : rope(context, std::move(qkv), heads, first_position, config_.rope);
+Variable TransformerBlock::rotated(Context& context, Variable qkv, const HeadLayout& heads) {
+  return qk_gains_ ? norm_rope(context, qkv, *qk_gains_, config_.norm_epsilon, heads, config_.rope)
+                   : rope(context, std::move(qkv), heads, config_.rope);
 }
 
-Variable TransformerBlock::attend(Context& context, Variable qkv, KeyValueCache* cache) {
+Variable TransformerBlock::attend(Context& context, Variable qkv, CachedRows* cached) {
   const HeadLayout heads = config_.heads_here();
   const int64_t batch = context.rows.batch, length = context.rows.length;
   const int64_t rows = qkv.shape()[0];
   qkv = with_rows(context, std::move(qkv), batch * length).reshape({batch, length, heads.row()});
   if (config_.style.is_rotary) {
-    qkv = rotated(context, std::move(qkv), heads, cache ? cache->length : 0);
+    qkv = rotated(context, std::move(qkv), heads);
   }
-  Variable y = cache ? attention_cached(context, qkv, heads, *cache, config_.sliding_window)
-                     : attention(context, qkv, heads, config_.sliding_window);
+  const int64_t window = config_.sliding_window;
+  Variable y = cached ? attention_cached(context, std::move(qkv).reshape({batch, heads.row()}),
+                                         heads, cached->caches[index_], cached->slots, window)
+                      : attention(context, qkv, heads, window);
   return with_rows(context, std::move(y).reshape({batch * length, heads.heads * heads.width}),
                    rows);
 }
@@ -144,10 +144,10 @@ Variable TransformerBlock::feed_forward(Context& context, const Variable& x) {
   return down_(context, up_.gelu(context, x));
 }
 
-Flow TransformerBlock::operator()(Context& context, Flow x, KeyValueCache* cache) {
+Flow TransformerBlock::operator()(Context& context, Flow x, CachedRows* cached) {
   const auto site = static_cast<uint32_t>(1 + 2 * index_);  // of dropout: 0 is the embedding
   Variable qkv = qkv_(context, normalized(context, x, norm_1_));
-  const Variable y = attend(context, std::move(qkv), cache);
+  const Variable y = attend(context, std::move(qkv), cached);
   const Normalized middle =
       norm_2_.add(context, x[0], dropout(context, proj_(context, y), config_.dropout, site));
   return end_of_block(context, middle.sum,

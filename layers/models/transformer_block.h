@@ -17,16 +17,23 @@
 
 namespace tandem {
 
+// What the rows of a decoder's step need beside their values. Context::positions has their
+// positions.
+struct CachedRows {
+  std::vector<KeyValueCache> caches{};  // one for each layer
+  Tensor slots{};                       // i32 [rows]
+  std::vector<int64_t> asked{};         // rows whose logits are asked for, ascending
+};
+
 class TransformerBlock {
  public:
   // Block `index` of a configuration with resolved defaults. Parameters are named blocks.`index`.*.
   // Weights are initialized from a normal distribution with deviation 0.02, or 0.02 / sqrt(2
   // layers) if they write to the residual stream (Radford et al. 2019).
   TransformerBlock(const TransformerConfig& config, int64_t index);
-  // Tensors are [rows, C]: context.rows of [B, T]. With a cache, x holds the next positions of its
-  // B sequences. They attend to themselves and to all earlier positions, and are appended to the
-  // cache.
-  Flow operator()(Context& context, Flow x, KeyValueCache* cache);
+  // Tensors are [rows, C]: context.rows of [B, T]. With `cached`, rows [B, 1] of any sequences are
+  // appended to the cache, and attend to themselves and to all earlier positions of their own.
+  Flow operator()(Context& context, Flow x, CachedRows* cached);
   std::vector<Parameter*> parameters();
 
  private:
@@ -36,8 +43,8 @@ class TransformerBlock {
   Linear qkv(const HeadLayout& heads) const;
   Linear up() const;
   Parameter qk_gains(const HeadLayout& heads) const;
-  Variable rotated(Context& context, Variable qkv, const HeadLayout& heads, int64_t first_position);
-  Variable attend(Context& context, Variable qkv, KeyValueCache* cache);
+  Variable rotated(Context& context, Variable qkv, const HeadLayout& heads);
+  Variable attend(Context& context, Variable qkv, CachedRows* cached);
   Variable feed_forward(Context& context, const Variable& x);
 
   TransformerConfig config_;

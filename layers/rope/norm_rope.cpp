@@ -145,8 +145,7 @@ struct NormRopeOp final : Op {
 }  // namespace
 
 Variable norm_rope(Context& context, const Variable& qkv, Parameter& gains, double epsilon,
-                   const HeadLayout& layout, int64_t first_position,
-                   const RopeFrequencies& frequencies) {
+                   const HeadLayout& layout, const RopeFrequencies& frequencies) {
   require(qkv.shape().rank() == 3 && qkv.shape()[2] == layout.row() && layout.width % 2 == 0 &&
               gains.shape == Shape{2 * layout.width},
           [&] {
@@ -157,7 +156,6 @@ Variable norm_rope(Context& context, const Variable& qkv, Parameter& gains, doub
   auto op = std::make_unique<NormRopeOp>();
   op->positions = context.positions;
   op->rotation = {{layout, batch, length},
-                  first_position,
                   frequencies,
                   op->positions ? op->positions.data<int32_t>() : nullptr};
   op->qkv = qkv.value();

@@ -18,7 +18,7 @@ constexpr int kThreads = kWarps * kWarp;
 // What a block of either kernel computes: one position of every gridDim.y-th sample. With
 // positions, all rows are of one sample.
 struct Heads {
-  int64_t batch, row, first_position;
+  int64_t batch, row;
   int queries, turned, all, half;
   double log2_theta;
   RopeFrequencies frequencies;
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
     norm_rope_forward_kernel(Heads of, Global<const int32_t> positions, Global<const T> x,
                              Global<const T> gains, Global<T> y, Global<float> rstds,
                              float epsilon) {
-  const int64_t position = positions ? positions.load(blockIdx.x) : of.first_position + blockIdx.x;
+  const int64_t position = positions ? positions.load(blockIdx.x) : blockIdx.x;
   const Angle* angles = angles_of(position, 1, of.half, of.log2_theta, of.frequencies);
   const int lane = static_cast<int>(threadIdx.x), width = 2 * of.half;
   for (int64_t b = blockIdx.y; b < of.batch; b += gridDim.y) {
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
     norm_rope_backward_kernel(Heads of, Global<const int32_t> positions, Global<const T> dy,
                               Global<const T> x, Global<const T> gains, Global<const float> rstds,
                               Global<T> dx, float beta, Global<float> dgains) {
-  const int64_t position = positions ? positions.load(blockIdx.x) : of.first_position + blockIdx.x;
+  const int64_t position = positions ? positions.load(blockIdx.x) : blockIdx.x;
   const Angle* angles = angles_of(position, -1, of.half, of.log2_theta, of.frequencies);
   const int lane = static_cast<int>(threadIdx.x), width = 2 * of.half, both = 2 * width;
   float* sums = reinterpret_cast<float*>(dynamic_shared<Angle>() + of.half);
@@ -141,7 +141,6 @@ __global__ void __launch_bounds__(kThreads)
 Heads heads_of(const Rotation& of) {
   return {of.positions ? 1 : of.batch,
           of.row(),
-          of.first_position,
           static_cast<int>(of.heads),
           static_cast<int>(of.turned_heads()),
           static_cast<int>(of.turned_heads() + of.kv_heads),

@@ -10,8 +10,7 @@ namespace tandem {
 // rotated as by rope; values are not changed. gains [2 D]: those of queries, then those of keys.
 // The even head width D is layout.width. Backward keeps qkv and one number for each head.
 Variable norm_rope(Context& context, const Variable& qkv, Parameter& gains, double epsilon,
-                   const HeadLayout& layout, int64_t first_position = 0,
-                   const RopeFrequencies& frequencies = {});
+                   const HeadLayout& layout, const RopeFrequencies& frequencies = {});
 
 namespace kernels {
 

@@ -67,14 +67,13 @@ struct RopeOp final : Op {
 
 }  // namespace
 
-Variable rope(Context& context, Variable qkv, const HeadLayout& layout, int64_t first_position,
+Variable rope(Context& context, Variable qkv, const HeadLayout& layout,
               const RopeFrequencies& frequencies) {
   require(qkv.shape().rank() == 3 && qkv.shape()[2] == layout.row() && layout.width % 2 == 0,
           [&] { return str("rope: qkv ", qkv.shape(), " with heads of width ", layout.width); });
   auto op = std::make_unique<RopeOp>();
   op->positions = context.positions;
   op->rotation = {{layout, qkv.shape()[0], qkv.shape()[1]},
-                  first_position,
                   frequencies,
                   op->positions ? op->positions.data<int32_t>() : nullptr};
   Tensor y = op->rotated(context, qkv.value(), 1);

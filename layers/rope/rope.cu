@@ -17,10 +17,10 @@ constexpr int kThreads = 256;
 // threads along y take different heads. With `positions`, all rows are of one sample.
 template <int kWidth, class T>
 __global__ void __launch_bounds__(kThreads)
-    rope_kernel(Global<const T> x, Global<T> y, float direction, int64_t first_position,
-                Global<const int32_t> positions, int64_t batch, int64_t row, int heads, int half,
-                double log2_theta, RopeFrequencies frequencies) {
-  const int64_t position = positions ? positions.load(blockIdx.x) : first_position + blockIdx.x;
+    rope_kernel(Global<const T> x, Global<T> y, float direction, Global<const int32_t> positions,
+                int64_t batch, int64_t row, int heads, int half, double log2_theta,
+                RopeFrequencies frequencies) {
+  const int64_t position = positions ? positions.load(blockIdx.x) : blockIdx.x;
   const Angle* angles = angles_of(position, direction, half, log2_theta, frequencies);
   const int step = static_cast<int>(blockDim.x) * kWidth;
   for (int i = static_cast<int>(threadIdx.x) * kWidth; i < half; i += step) {
@@ -69,8 +69,8 @@ void start_rope(Cuda device, const Rotation& of, const T* x, T* y, float directi
   launch<rope_kernel<kWidth, T>>(
       device, dim3(static_cast<unsigned>(length), static_cast<unsigned>(blocks)),
       dim3(across, kThreads / across), static_cast<size_t>(half) * sizeof(Angle), x, y, direction,
-      of.first_position, of.positions, batch, row, static_cast<int>(of.turned_heads()),
-      static_cast<int>(half), std::log2(of.frequencies.theta), of.frequencies);
+      of.positions, batch, row, static_cast<int>(of.turned_heads()), static_cast<int>(half),
+      std::log2(of.frequencies.theta), of.frequencies);
   const int64_t turned = of.turned_heads() * of.width;
   if (x != y && turned < row) {
     launch<copy_columns_kernel<kWidth, T>>(

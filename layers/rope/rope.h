@@ -8,18 +8,17 @@
 namespace tandem {
 
 // Rotates the queries and keys of qkv [B, T, layout.row()] by the angles of context.positions, or
-// of first_position, first_position + 1, ...; values are not changed. The head width must be even.
+// of 0, 1, ...; values are not changed. The head width must be even.
 // If no one else holds qkv's memory, the result reuses it.
-Variable rope(Context& context, Variable qkv, const HeadLayout& layout, int64_t first_position = 0,
+Variable rope(Context& context, Variable qkv, const HeadLayout& layout,
               const RopeFrequencies& frequencies = {});
 
 namespace kernels {
 
 // What is rotated, and by how much.
 struct Rotation : AttentionSizes {
-  int64_t first_position;
   RopeFrequencies frequencies;
-  const int32_t* positions = nullptr;  // [batch, length], below length; null: from the first one on
+  const int32_t* positions = nullptr;  // [batch, length]; null: 0, 1, ... in each sample
   int64_t turned_heads() const { return heads + kv_heads; }  // the first ones of a row
 };
 

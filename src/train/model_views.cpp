@@ -1,6 +1,7 @@
 #include "src/train/model_views.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "layers/models/classifier.h"
@@ -89,7 +90,7 @@ std::string ModelViews::text() {
   std::vector<int32_t> tokens = beginning(*tokenizer_);
   const auto prompt = static_cast<std::ptrdiff_t>(tokens.size());
   bool is_finite = true;
-  Tensor logits = decoder->prefill(tokens);
+  Tensor logits = decoder->prefill(0, tokens);
   for (int64_t i = 0; i < kTokens; ++i) {
     // Not the model's padding after the tokenizer's vocabulary.
     const Tensor seen = on_host(logits).slice(0, tokenizer_->vocab_size());
@@ -97,7 +98,7 @@ std::string ModelViews::text() {
                                                  [](float logit) { return std::isfinite(logit); });
     tokens.push_back(is_finite ? sampler.pick(seen.as<float>()) : 0);
     if (i + 1 < kTokens) {
-      logits = decoder->step({&tokens.back(), 1});
+      logits = decoder->step(std::array{DecoderRow{0, tokens.back()}});
     }
   }
   return is_finite ? tokenizer_->decode(std::span(tokens).subspan(static_cast<size_t>(prompt)))

@@ -1,5 +1,6 @@
 #include <omp.h>
 
+#include <array>
 #include <cmath>
 
 #include "layers/add/add.h"
@@ -230,45 +231,49 @@ TEST(Attention, BitsDoNotDependOnThreads) {
   EXPECT_EQ(results[0], results[1]);
 }
 
-// Positions [first, first + count) of each of the sequences x [B, T, row].
-Tensor positions_of(TestContext& test, const Tensor& x, int64_t first, int64_t count) {
-  const int64_t batch = x.shape()[0], length = x.shape()[1], row = x.shape()[2];
-  const Tensor piece = test.context.activation({batch, count, row}, x.dtype());
-  for (int64_t b = 0; b < batch; ++b) {
-    copy(test.context.stream, x.slice((b * length + first) * row, count * row),
-         piece.slice(b * count * row, count * row));
-  }
-  return piece;
-}
-
-// Compares two sequences in pieces of 1, 5, 70 and 4 positions with the whole sequences.
+// Two sequences, in the outer slots of three, in steps of their own lengths; each step's rows come
+// in the other order. All rows together equal the whole sequences.
 void expect_cached_equals_whole(Device device, DType dtype, int64_t width, double tolerance,
                                 int64_t window = 0) {
   const Sizes sizes{2, 80, {4, 2, width}};
-  const Tensor qkv = to_device(rounded_to(random_qkv(sizes, DType::kF64), dtype), device);
+  const int64_t row = sizes.layout.row();
+  const Tensor qkv = rounded_to(random_qkv(sizes, DType::kF64), dtype);
   TestContext test(device);
-  const Tensor whole = attention(test.context, Variable(qkv), sizes.layout, window).value();
-  const Shape shape{2, sizes.layout.kv_heads, 90, width};
+  const std::vector<double> whole = values_of(
+      attention(test.context, Variable(to_device(qkv, device)), sizes.layout, window).value());
+  const Shape shape{3, sizes.layout.kv_heads, 80, width};
   test.context.tape = nullptr;
-  KeyValueCache cache{test.context.activation(shape, dtype), test.context.activation(shape, dtype),
-                      0};
-  for (int64_t count : {1, 5, 70, 4}) {
-    const int64_t first = cache.length;
-    const Variable piece(positions_of(test, qkv, first, count));
+  KeyValueCache cache{unwritten(shape, dtype, device), unwritten(shape, dtype, device)};
+  int64_t lengths[2] = {};
+  for (const auto& counts : {std::array{5, 0}, {1, 70}, {74, 1}, {0, 9}}) {
+    std::vector<int32_t> slots, positions, numbers;
+    for (const int s : {1, 0}) {
+      for (int i = 0; i < counts[s]; ++i, ++lengths[s]) {
+        slots.push_back(2 * s);
+        positions.push_back(static_cast<int32_t>(lengths[s]));
+        numbers.push_back(static_cast<int32_t>(s * sizes.length + lengths[s]));
+      }
+    }
+    const int64_t rows = std::ssize(numbers);
+    const Tensor here = rounded_to(unwritten({rows, row}, DType::kF64), dtype);
+    for (int64_t r = 0; r < rows; ++r) {
+      copy(test_stream(), qkv.slice(numbers[r] * row, row), here.slice(r * row, row));
+    }
+    test.context.positions = to_device(int_tensor({rows, 1}, positions), device);
     const std::vector<double> y =
-        values_of(attention_cached(test.context, piece, sizes.layout, cache, window).value());
-    const std::vector<double> expected = values_of(positions_of(test, whole, first, count));
-    ASSERT_EQ(cache.length, first + count);
-    ASSERT_EQ(y.size(), expected.size());
-    for (size_t i = 0; i < y.size(); ++i) {
-      ASSERT_NEAR(y[i], expected[i], tolerance) << "element " << i << " of " << count;
+        values_of(attention_cached(test.context, Variable(to_device(here, device)), sizes.layout,
+                                   cache, to_device(int_tensor({rows}, slots), device), window)
+                      .value());
+    const int64_t columns = sizes.layout.heads * width;
+    ASSERT_EQ(std::ssize(y), rows * columns);
+    for (int64_t i = 0; i < std::ssize(y); ++i) {
+      ASSERT_NEAR(y[i], whole[numbers[i / columns] * columns + i % columns], tolerance)
+          << "element " << i << " of " << rows << " rows";
     }
   }
-  const int64_t row = sizes.layout.row();
-  const Variable more(to_device(random_tensor({2, 11, row}, dtype, 1), device));
-  EXPECT_THROW(attention_cached(test.context, more, sizes.layout, cache), Error);
-  const Variable fewer(to_device(random_tensor({1, 1, row}, dtype, 1), device));
-  EXPECT_THROW(attention_cached(test.context, fewer, sizes.layout, cache), Error);
+  const Variable more(to_device(random_tensor({3, row}, dtype, 1), device));
+  const Tensor slots = to_device(int_tensor({2}, std::vector<int32_t>{0, 1}), device);
+  EXPECT_THROW(attention_cached(test.context, more, sizes.layout, cache, slots), Error);
 }
 
 // Tolerances for f64 and f32: as above. In 16 bits both results, of up to 4, are rounded once, by

@@ -14,12 +14,10 @@ Parameter make(const char* name, Shape shape) { return Parameter{.name = name, .
 TEST(Embedding, GradientsMatchFiniteDifferences) {
   Parameter tokens_weight = make("wte", {7, 5}), positions_weight = make("wpe", {9, 5});
   const Tensor tokens = int_tensor({2, 4}, std::vector<int32_t>{3, 1, 3, 6, 0, 3, 1, 1});
-  for (int64_t first : {0, 5}) {
-    check_gradients({}, {&tokens_weight, &positions_weight},
-                    [&](Context& context, const std::vector<Variable>&) {
-                      return embedding(context, tokens, tokens_weight, &positions_weight, first);
-                    });
-  }
+  check_gradients({}, {&tokens_weight, &positions_weight},
+                  [&](Context& context, const std::vector<Variable>&) {
+                    return embedding(context, tokens, tokens_weight, &positions_weight);
+                  });
   check_gradients({}, {&tokens_weight}, [&](Context& context, const std::vector<Variable>&) {
     return embedding(context, tokens, tokens_weight, nullptr);
   });
@@ -48,7 +46,7 @@ TEST(Embedding, DevicesAgree) {
     const Tensor tokens = skewed_tokens({c.batch, c.length}, c.vocab);
     const auto op = [&](Context& context, const std::vector<Variable>&) {
       const Tensor there = to_device(tokens, context.stream.device());
-      return embedding(context, there, tokens_weight, &positions_weight, 4);
+      return embedding(context, there, tokens_weight, &positions_weight);
     };
     check_devices({}, {&tokens_weight, &positions_weight}, op, {.terms = c.batch * c.length});
   }
@@ -75,8 +73,9 @@ TEST(Embedding, ValuesAreRowSums) {
   Parameter tokens_weight = make("wte", {4, 3}), positions_weight = make("wpe", {6, 3});
   bind_parameters(std::vector<Parameter*>{&tokens_weight, &positions_weight}, DType::kF32);
   TestContext test;
-  const Variable y = embedding(test.context, int_tensor({1, 2}, std::vector<int32_t>{2, 3}),
-                               tokens_weight, &positions_weight, 4);
+  const Variable y =
+      embedding(from_position(test.context, 1, 2, 4),
+                int_tensor({1, 2}, std::vector<int32_t>{2, 3}), tokens_weight, &positions_weight);
   ASSERT_EQ(y.shape(), (Shape{1, 2, 3}));
   for (int64_t i = 0; i < 6; ++i) {
     EXPECT_EQ(y.data<float>()[i], tokens_weight.value.data<float>()[6 + i] +
@@ -185,9 +184,9 @@ TEST(Embedding, PositionsBeyondTheContext) {
   Parameter weight = make("wte", {5, 3}), positions = make("wpe", {4, 3});
   bind_parameters(std::vector<Parameter*>{&weight, &positions}, DType::kF32);
   TestContext test;
-  const Tensor tokens = int_tensor({1, 3}, std::vector<int32_t>{0, 1, 2});
-  EXPECT_NO_THROW(embedding(test.context, tokens, weight, &positions, 1));
-  EXPECT_THROW(embedding(test.context, tokens, weight, &positions, 2), Error);
+  const Tensor tokens = int_tensor({1, 5}, std::vector<int32_t>{0, 1, 2, 3, 4});
+  EXPECT_NO_THROW(embedding(test.context, tokens.slice(0, 4).reshape({1, 4}), weight, &positions));
+  EXPECT_THROW(embedding(test.context, tokens, weight, &positions), Error);
 }
 
 // Ranks that cut the vocabulary: their results and gradients add up to those of one.
@@ -228,9 +227,8 @@ TEST(Embedding, SlicesAddUpToTheWhole) {
       positions.grad = unwritten(positions.shape, DType::kF32, device);
       TestContext test(device);
       test.context.rows = {kBatch, kLength, cut.of(kRows)};
-      const Variable y =
-          embedding(test.context, to_device(int_tensor({kBatch, kLength}, ids), device), weight,
-                    &positions, 1);
+      const Variable y = embedding(
+          test.context, to_device(int_tensor({kBatch, kLength}, ids), device), weight, &positions);
       test.tape.backward(test.context, y, to_device(dy, device));
       add(sums.y, y.value());
       add(sums.dtokens, weight.grad, tokens.begin * kWidth);

@@ -34,7 +34,8 @@ std::vector<double> in_two_passes(const Tensor& qkv, const std::vector<double>& 
       std::ranges::copy(normal, part.data<double>());
     }
   }
-  return values_of(rope(test.context, Variable(all), layout, first).value());
+  Context& there = from_position(test.context, qkv.shape()[0], qkv.shape()[1], first);
+  return values_of(rope(there, Variable(all), layout).value());
 }
 
 // A handful of roundings of numbers of order one in f64.
@@ -45,17 +46,18 @@ TEST(NormRope, IsANormAndThenARotation) {
   const std::vector<double> expected = in_two_passes(qkv, values_of(gains.value), kLayout, 5);
   TestContext test;
   test.context.tape = nullptr;
-  const std::vector<double> y =
-      values_of(norm_rope(test.context, Variable(qkv), gains, kEpsilon, kLayout, 5).value());
+  const std::vector<double> y = values_of(
+      norm_rope(from_position(test.context, 2, 19, 5), Variable(qkv), gains, kEpsilon, kLayout)
+          .value());
   ASSERT_EQ(y.size(), expected.size());
   for (size_t i = 0; i < y.size(); ++i) {
     ASSERT_NEAR(y[i], expected[i], 1e-14) << i;
   }
 }
 
-OpUnderTest normed(Parameter& gains, const HeadLayout& layout, int64_t first = 3) {
-  return [&gains, layout, first](Context& context, const std::vector<Variable>& in) {
-    return norm_rope(context, in[0], gains, kEpsilon, layout, first);
+OpUnderTest normed(Parameter& gains, const HeadLayout& layout) {
+  return [&gains, layout](Context& context, const std::vector<Variable>& in) {
+    return norm_rope(context, in[0], gains, kEpsilon, layout);
   };
 }
 
@@ -89,18 +91,17 @@ TEST(NormRope, PositionsOfDocuments) {
     gains.value = to_device(gains.value, device);
     TestContext test(device);
     test.context.tape = nullptr;
-    const auto turned = [&](const Tensor& x, int64_t first) {
+    const auto turned = [&](const Tensor& x) {
       return values_of(
-          norm_rope(test.context, Variable(to_device(x, device)), gains, kEpsilon, kLayout, first)
+          norm_rope(test.context, Variable(to_device(x, device)), gains, kEpsilon, kLayout)
               .value());
     };
     test.context.positions = to_device(int_tensor({2, 6}, positions), device);
-    const std::vector<double> all = turned(qkv, 0);
-    test.context.positions = {};
+    const std::vector<double> all = turned(qkv);
     for (int64_t n = 0; n < 12; ++n) {
       const int64_t row = kLayout.row();
-      const std::vector<double> alone =
-          turned(qkv.slice(n * row, row).reshape({1, 1, row}), positions[n]);
+      from_position(test.context, 1, 1, positions[n]);
+      const std::vector<double> alone = turned(qkv.slice(n * row, row).reshape({1, 1, row}));
       EXPECT_EQ(std::vector(all.begin() + n * row, all.begin() + (n + 1) * row), alone);
     }
   });

@@ -14,30 +14,30 @@ constexpr HeadLayout kLayout{.heads = 3, .kv_heads = 1, .width = 6};
 constexpr RopeFrequencies kLlama3{.theta = 500, .factor = 8, .original_context = 100};
 
 TEST(Rope, GradientsMatchFiniteDifferences) {
+  check_gradients(
+      {Shape{2, 20, kLayout.row()}}, {}, [](Context& context, const std::vector<Variable>& in) {
+        return add(context, in[0], rope(from_position(context, 2, 20, 3), in[0], kLayout));
+      });
   check_gradients({Shape{2, 20, kLayout.row()}}, {},
                   [](Context& context, const std::vector<Variable>& in) {
-                    return add(context, in[0], rope(context, in[0], kLayout, 3));
-                  });
-  check_gradients({Shape{2, 20, kLayout.row()}}, {},
-                  [](Context& context, const std::vector<Variable>& in) {
-                    return rope(context, in[0], kLayout, 3, kLlama3);
+                    return rope(from_position(context, 2, 20, 3), in[0], kLayout, kLlama3);
                   });
 }
 
 // Head halves of 3 elements, and of whole 16-byte packs; more samples than share a block.
 TEST(Rope, DevicesAgree) {
-  check_devices({Shape{2, 20, kLayout.row()}}, {},
-                [](Context& context, const std::vector<Variable>& in) {
-                  return add(context, in[0], rope(context, in[0], kLayout, 3));
-                });
+  check_devices(
+      {Shape{2, 20, kLayout.row()}}, {}, [](Context& context, const std::vector<Variable>& in) {
+        return add(context, in[0], rope(from_position(context, 2, 20, 3), in[0], kLayout));
+      });
   const HeadLayout packed{.heads = 2, .kv_heads = 1, .width = 16};
   check_devices({Shape{17, 3, packed.row()}}, {},
                 [&](Context& context, const std::vector<Variable>& in) {
-                  return rope(context, in[0], packed, 70);
+                  return rope(context, in[0], packed);
                 });
   check_devices({Shape{2, 20, kLayout.row()}}, {},
                 [](Context& context, const std::vector<Variable>& in) {
-                  return rope(context, in[0], kLayout, 3, kLlama3);
+                  return rope(from_position(context, 2, 20, 3), in[0], kLayout, kLlama3);
                 });
 }
 
@@ -64,8 +64,9 @@ TEST(Rope, TurnsByItsFrequencies) {
   const Tensor x = random_tensor({1, length, row}, DType::kF32, 4);
   for_each_device([&](Device device) {
     TestContext test(device);
-    const std::vector<double> y = values_of(
-        rope(test.context, Variable(to_device(x, device)), kLayout, first, kLlama3).value());
+    const std::vector<double> y = values_of(rope(from_position(test.context, 1, length, first),
+                                                 Variable(to_device(x, device)), kLayout, kLlama3)
+                                                .value());
     for (int64_t t = 0; t < length; ++t) {
       for (int64_t i = 0; i < half; ++i) {
         const double plain = std::pow(500.0, -static_cast<double>(i) / static_cast<double>(half));
@@ -85,8 +86,9 @@ TEST(Rope, LargePositions) {
   const Tensor x = random_tensor({1, length, row}, DType::kF32, 4);
   for_each_device([&](Device device) {
     TestContext test(device);
-    const std::vector<double> y =
-        values_of(rope(test.context, Variable(to_device(x, device)), kLayout, first).value());
+    const std::vector<double> y = values_of(
+        rope(from_position(test.context, 1, length, first), Variable(to_device(x, device)), kLayout)
+            .value());
     for (int64_t t = 0; t < length; ++t) {
       for (int64_t i = 0; i < half; ++i) {
         const double angle = static_cast<double>(first + t) *
@@ -105,7 +107,7 @@ TEST(Rope, ValuesAreRotationsByPosition) {
   const int64_t length = 40, first = 1000, row = kLayout.row(), half = kLayout.width / 2;
   const Tensor x = random_tensor({2, length, row}, DType::kF64, 4);
   TestContext test;
-  const Variable y = rope(test.context, Variable(x), kLayout, first);
+  const Variable y = rope(from_position(test.context, 2, length, first), Variable(x), kLayout);
   for (int64_t n = 0; n < 2 * length; ++n) {
     const double* from = x.data<double>() + n * row;
     const double* to = y.data<double>() + n * row;
@@ -135,7 +137,8 @@ TEST(Rope, OffsetEqualsTheWholeSequence) {
     for (int64_t first : {1, 16, 33, 49}) {
       const Tensor tail =
           x.slice(first * row, (length - first) * row).reshape({1, length - first, row});
-      const Variable y = rope(test.context, Variable(to_device(tail, device)), kLayout, first);
+      const Variable y = rope(from_position(test.context, 1, length - first, first),
+                              Variable(to_device(tail, device)), kLayout);
       EXPECT_EQ(values_of(y.value()),
                 std::vector<double>(whole.begin() + first * row, whole.end()));
     }

@@ -39,7 +39,7 @@ MUTANTS = [
            "? count - window : 0", "? count - window - 1 : 0", ["layers.attention"]),
     Mutant("a window forgets documents", "layers/attention/sliding_window.cpp", "positions ? positions[i] : i % sizes.length",
            "i % sizes.length", ["layers.sliding_window"]),
-    Mutant("generating forgets the window", "layers/models/transformer_block.cpp", "*cache, config_.sliding_window", "*cache, 0",
+    Mutant("generating forgets the window", "layers/models/transformer_block.cpp", "cached->slots, window)", "cached->slots, 0)",
            ["layers.decoder"]),
     Mutant("rotary frequencies of transformers 4 are overlooked", "src/weights/hugging_face/settings.cpp",
            'is_new ? "rope_parameters" : "rope_scaling"', '"rope_parameters"',

@@ -80,6 +80,15 @@ void record_bits(const Tensor& tensor) {
 
 }  // namespace
 
+Context& from_position(Context& context, int64_t batch, int64_t length, int64_t first) {
+  std::vector<int32_t> positions;
+  for (int64_t n = 0; n < batch * length; ++n) {
+    positions.push_back(static_cast<int32_t>(first + n % length));
+  }
+  context.positions = to_device(int_tensor({batch, length}, positions), context.stream.device());
+  return context;
+}
+
 Tensor to_device(const Tensor& tensor, Device device) {
   const bool from_gpu = tensor.device() == Device::kCuda;
   const Tensor result =

@@ -51,6 +51,9 @@ Tensor random_tensor(Shape shape, DType dtype, uint64_t seed, double scale = 1.0
 Tensor rounded_to(const Tensor& tensor, DType dtype);
 Tensor int_tensor(Shape shape, std::span<const int32_t> values);
 
+// Sets the positions of a batch [batch, length]: first, first + 1, ... in each sample.
+Context& from_position(Context& context, int64_t batch, int64_t length, int64_t first);
+
 // Copies to the memory of a device or of the host. If TANDEM_TEST_BITS names a file, the hash of
 // each tensor that comes from a GPU is written to it. tests/simt/agree.sh compares the files of
 // runs that must have the same bits.

@@ -1,3 +1,8 @@
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+
 #include "layers/models/decoder.h"
 #include "tests/support/harness.h"
 #include "tests/support/small_transformer.h"
@@ -21,6 +26,15 @@ struct Generation {
   TestContext test;
 };
 
+// Tokens of one sequence; only the last one's logits are asked for.
+std::vector<DecoderRow> rows_of(int32_t slot, std::span<const int32_t> tokens) {
+  std::vector<DecoderRow> rows;
+  for (const int32_t token : tokens) {
+    rows.push_back({slot, token, rows.size() + 1 == tokens.size()});
+  }
+  return rows;
+}
+
 // In f64, sums of at most a few hundred terms of order one in about ten successive operations err
 // by 1e-16 * 300 * 10 = 3e-13, far below the tolerance of 1e-10.
 void expect_close(const std::vector<double>& actual, const std::vector<double>& expected) {
@@ -42,18 +56,19 @@ TEST(Decoder, StepsEqualTheWholeForwardPass) {
       config.norm_epsilon = 0.1;
       config.rope = {.theta = 500, .factor = 8, .original_context = 6};
       Generation run(config);
-      const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 1);
+      const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 2);
       const std::vector<int32_t> tokens = some_tokens(100);
       const std::span<const int32_t> all(tokens);
-      expect_close(values_of(decoder->prefill(all.first(prompt))),
+      expect_close(values_of(decoder->prefill(1, all.first(prompt))),
                    run.last_logits(all.first(prompt)));
       for (int64_t n = prompt; n < 100; ++n) {
-        const std::vector<double> logits = values_of(decoder->step(all.subspan(n, 1)));
+        const std::vector<double> logits = values_of(decoder->step(rows_of(1, all.subspan(n, 1))));
         if (n % 9 == 0 || n == 99) {
           expect_close(logits, run.last_logits(all.first(n + 1)));
         }
       }
-      EXPECT_EQ(decoder->length(), 100);
+      EXPECT_EQ(decoder->length(1), 100);
+      EXPECT_EQ(decoder->length(0), 0);
     }
   }
 }
@@ -64,43 +79,84 @@ TEST(Decoder, WindowSlidesWhenTheContextIsFull) {
   const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 1);
   const std::vector<int32_t> tokens = some_tokens(20);
   const std::span<const int32_t> all(tokens);
-  decoder->prefill(all.first(1));
+  decoder->prefill(0, all.first(1));
   int64_t held = 1;
   for (int64_t n = 1; n < 20; ++n) {
     held = held == 6 ? 3 : held + 1;
-    const std::vector<double> logits = values_of(decoder->step(all.subspan(n, 1)));
-    EXPECT_EQ(decoder->length(), held);
+    const std::vector<double> logits = values_of(decoder->step(rows_of(0, all.subspan(n, 1))));
+    EXPECT_EQ(decoder->length(0), held);
     expect_close(logits, run.last_logits(all.subspan(n + 1 - held, held)));
   }
 }
 
-// Three sequences with one beginning, over two slides of the window of 6: the same bits.
-TEST(Decoder, SequencesSideBySideEqualEachAlone) {
+// Sequences that begin at different steps, with prompts that are read in pieces or whole, some over
+// two slides of the window: each has the same bits as alone, token by token, on one thread.
+TEST(Decoder, LogitsDependOnTheOwnSequenceAlone) {
+  constexpr int64_t kTokens = 40;
+  struct Sequence {
+    int64_t begins, prompt, piece;
+  };
+  const Sequence sequences[] = {{0, 9, 4}, {2, 1, 1}, {3, 12, 12}, {3, 5, 2}};
   for (bool llama : {false, true}) {
-    Generation run(small(llama));
-    const std::vector<int32_t> tokens = some_tokens(3 * 12 + 2);
-    const std::span<const int32_t> prompt = std::span(tokens).last(2), all(tokens);
-    const std::unique_ptr<Decoder> together = run.model.decoder(run.test.context, 3);
-    std::vector<std::unique_ptr<Decoder>> alone;
-    std::vector<double> expected;
-    const auto expect = [&](const Tensor& logits) {
-      const std::vector<double> row = values_of(logits);
-      expected.insert(expected.end(), row.begin(), row.end());
-    };
-    for (int s = 0; s < 3; ++s) {
-      alone.push_back(run.model.decoder(run.test.context, 1));
-      expect(alone.back()->prefill(prompt));
-    }
-    EXPECT_EQ(values_of(together->prefill(prompt)), expected);
-    for (int64_t n = 0; n < 12; ++n) {
-      expected.clear();
-      for (int64_t s = 0; s < 3; ++s) {
-        expect(alone[static_cast<size_t>(s)]->step(all.subspan(3 * n + s, 1)));
+    TransformerConfig config = small(llama);
+    config.context = config.positions = 16;
+    Transformer model(config);
+    bind_parameters(parameters_of(model), DType::kF32, 1, 0.5);
+    TestContext test;
+    test.context.tape = nullptr;
+    test.context.training = false;
+    const std::vector<int32_t> tokens = some_tokens(4 * kTokens);
+    const auto token = [&](int32_t s, int64_t n) { return tokens[s * kTokens + n]; };
+    std::vector<std::vector<double>> expected[4];
+    omp_set_num_threads(1);
+    for (int32_t s = 0; s < 4; ++s) {
+      const std::unique_ptr<Decoder> alone = model.decoder(test.context, 1);
+      for (int64_t n = 0; n < kTokens; ++n) {
+        expected[s].push_back(values_of(alone->step(std::array{DecoderRow{0, token(s, n)}})));
       }
-      EXPECT_EQ(values_of(together->step(all.subspan(3 * n, 3))), expected);
     }
-    EXPECT_THROW(together->step(all.first(2)), Error);
+    omp_set_num_threads(2);
+    const std::unique_ptr<Decoder> together = model.decoder(test.context, 4);
+    int64_t read[4] = {};
+    for (int64_t step = 0; step < kTokens; ++step) {
+      std::vector<DecoderRow> rows;
+      std::vector<double> all;
+      for (const int32_t s : {3, 0, 2, 1}) {
+        const Sequence& sequence = sequences[s];
+        if (step < sequence.begins || read[s] == kTokens) {
+          continue;
+        }
+        const int64_t piece = std::clamp<int64_t>(sequence.prompt - read[s], 1, sequence.piece);
+        for (int64_t i = 0; i < piece; ++i) {
+          rows.push_back({s, token(s, read[s]++), i == piece - 1});
+        }
+        const std::vector<double>& logits = expected[s][read[s] - 1];
+        all.insert(all.end(), logits.begin(), logits.end());
+      }
+      ASSERT_EQ(values_of(together->step(rows)), all) << "step " << step;
+    }
+    omp_set_num_threads(omp_get_num_procs());
   }
+}
+
+TEST(Decoder, RowsThatCannotBe) {
+  Generation run(small(true));
+  const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 2);
+  EXPECT_THROW(decoder->step({}), Error);
+  EXPECT_THROW(decoder->step(rows_of(2, std::array{1})), std::out_of_range);
+  EXPECT_THROW(decoder->step(rows_of(0, std::array{-1})), Error);
+  EXPECT_THROW(
+      decoder->step(rows_of(0, std::array{static_cast<int32_t>(run.model.config().vocab)})), Error);
+  EXPECT_THROW(decoder->step(rows_of(1, some_tokens(7))), Error);  // the window has 6 places
+}
+
+// Rows of a prompt's piece that ask for nothing.
+TEST(Decoder, NoLogits) {
+  Generation run(small(true));
+  const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 1);
+  EXPECT_EQ(decoder->step(std::array{DecoderRow{0, 3, false}}).elements(), 0);
+  const std::vector<int32_t> tokens = {3, 5};
+  expect_close(values_of(decoder->step(std::array{DecoderRow{0, 5}})), run.last_logits(tokens));
 }
 
 TEST(Decoder, PrefillStartsAnewAndKeepsTheLastTokens) {
@@ -108,11 +164,11 @@ TEST(Decoder, PrefillStartsAnewAndKeepsTheLastTokens) {
   const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 1);
   const std::vector<int32_t> tokens = some_tokens(20);
   const std::span<const int32_t> all(tokens);
-  decoder->prefill(all.first(4));
-  const Tensor logits = decoder->prefill(all);
-  EXPECT_EQ(decoder->length(), 6);
+  decoder->prefill(0, all.first(4));
+  const Tensor logits = decoder->prefill(0, all);
+  EXPECT_EQ(decoder->length(0), 6);
   expect_close(values_of(logits), run.last_logits(all.last(6)));
-  EXPECT_THROW(decoder->prefill({}), Error);
+  EXPECT_THROW(decoder->prefill(0, {}), Error);
 }
 
 TEST(Decoder, ContextOfOne) {
@@ -121,8 +177,8 @@ TEST(Decoder, ContextOfOne) {
   Generation run(config);
   const std::unique_ptr<Decoder> decoder = run.model.decoder(run.test.context, 1);
   const std::vector<int32_t> tokens = {3, 5};
-  decoder->prefill(std::span(tokens).first(1));
-  expect_close(values_of(decoder->step(std::span(tokens).last(1))),
+  decoder->prefill(0, std::span(tokens).first(1));
+  expect_close(values_of(decoder->step(rows_of(0, std::span(tokens).last(1)))),
                run.last_logits(std::span(tokens).last(1)));
 }
 
