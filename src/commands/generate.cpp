@@ -5,21 +5,22 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
+#include <deque>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "src/commands/commands.h"
 #include "src/commands/request.h"
 #include "src/core/visible_text.h"
-#include "src/data/chat_template.h"
 #include "src/device/ranks/agreement.h"
 #include "src/inference/model_tokenizer.h"
-#include "src/inference/token_sampler.h"
+#include "src/inference/prompt.h"
+#include "src/inference/text_batch.h"
 #include "src/inference/trained_model.h"
 #include "src/io/file.h"
-#include "src/kernels/convert.h"
-#include "src/weights/hugging_face/settings.h"
-#include "src/weights/run_directory.h"
+#include "src/prepare/record_fields.h"
+#include "src/prepare/record_reader.h"
 #include "src/weights/stored_weights.h"
 
 namespace tandem {
@@ -29,13 +30,14 @@ namespace {
 constexpr const char* kUsage = R"(tandem generate: continues a text with a trained language model
 
   tandem generate runs/NAME --prompt "Once upon" --tokens 200 --temperature 0.8 --top-k 40
+  tandem generate runs/NAME --input prompts.jsonl --output texts.jsonl --batch 16
 
 Prints the tokens as they come, on a terminal after the prompt. The same seed gives the same text. runs/NAME is the same
 as --checkpoint runs/NAME. A GPU computes in the type that the model was trained in, the CPU in f32. The ranks of
 `mpirun -np N tandem generate` cut each layer, for a model that is too large for one.)";
 
 struct Request {
-  std::string checkpoint, base, adapter, prompt, form = "plain", tokenizer;
+  std::string checkpoint, base, adapter, prompt, input, output, form = "plain", tokenizer;
   std::vector<std::string> stops;
   int64_t tokens = 200, samples = 1, batch = 8;
   SamplingOptions sampling;
@@ -51,6 +53,8 @@ struct Request {
     options.add(
         "prompt", prompt,
         "text to continue; empty: the tokenizer's begin-of-text or end-of-text, or a line end");
+    options.add("input", input, "JSON objects, one a line, whose \"prompt\" to continue");
+    options.add("output", output, "file for the texts of --input, a JSON object a line");
     add_template(options, form,
                  "chat template: the prompt is what the user says, and the model answers");
     options.add("tokens", tokens, "largest number of tokens to print", 1);
@@ -74,134 +78,6 @@ struct Request {
   }
 };
 
-bool on_terminal() { return ::isatty(STDOUT_FILENO) != 0; }
-
-// Keeps text or, after print(), prints it as it comes. Holds back what may be the beginning of a
-// stop text.
-class StoppingPrinter {
- public:
-  // `begin` comes before all other text and ends nothing.
-  StoppingPrinter(const std::vector<std::string>& stops, const std::string& begin)
-      : stops_(stops), kept_(begin) {}
-
-  // False when a stop text was reached.
-  bool push(const std::string& text) {
-    held_ += text;
-    for (const std::string& stop : stops_) {
-      const size_t at = stop.empty() ? std::string::npos : held_.find(stop);
-      if (at != std::string::npos) {
-        put(at);
-        held_.clear();
-        return false;
-      }
-    }
-    size_t keep = 0;
-    for (const std::string& stop : stops_) {
-      for (size_t length = std::min(stop.size(), held_.size()); length > keep; --length) {
-        if (held_.ends_with(stop.substr(0, length))) {
-          keep = length;
-        }
-      }
-    }
-    put(held_.size() - keep);
-    return true;
-  }
-  void finish() { put(held_.size()); }
-  // Prints what was kept, and from now on what comes.
-  void print() {
-    prints_ = true;
-    put(0);
-  }
-  const std::string& kept() const { return kept_; }
-
- private:
-  void put(size_t count) {
-    kept_.append(held_, 0, count);
-    held_.erase(0, count);
-    if (prints_) {
-      const std::string shown = on_terminal() ? visible(kept_, "\n\t") : kept_;
-      if (std::fwrite(shown.data(), 1, shown.size(), stdout) != shown.size() ||
-          std::fflush(stdout) != 0) {
-        fail_file("standard output", "write", errno);
-      }
-      kept_.clear();
-    }
-  }
-  std::vector<std::string> stops_;
-  bool prints_ = false;
-  std::string held_, kept_;
-};
-
-// One of the texts that continue the prompt side by side. The tokens `ends` end it.
-class Sample {
- public:
-  Sample(const Request& request, const std::vector<int32_t>& ends, const Tokenizer& tokenizer,
-         int64_t number)
-      : request_(request),
-        ends_(ends),
-        sampler_(request.sampling, static_cast<uint64_t>(number)),
-        text_(tokenizer, request.prompt.empty() && request.form == "plain"),
-        printer_(request.stops, !request.json && on_terminal() ? request.prompt : "") {}
-
-  // Chooses the next token from its logits [vocab]. After the end, always the last token.
-  int32_t next(std::span<const float> logits) {
-    if (!ended_) {
-      last_ = sampler_.pick(logits);
-      ++tokens_;
-      ended_ = std::ranges::count(ends_, last_) > 0 || !printer_.push(text_.push(last_)) ||
-               tokens_ == request_.tokens;
-      if (ended_) {
-        printer_.push(text_.finish());
-        printer_.finish();
-      }
-    }
-    return last_;
-  }
-  bool ended() const { return ended_; }
-  int64_t tokens() const { return tokens_; }  // chosen, with an end-of-text token that ended it
-  StoppingPrinter& printer() { return printer_; }
-
- private:
-  const Request& request_;
-  const std::vector<int32_t>& ends_;
-  TokenSampler sampler_;
-  StreamDecoder text_;
-  StoppingPrinter printer_;
-  int32_t last_ = 0;
-  int64_t tokens_ = 0;
-  bool ended_ = false;
-};
-
-std::vector<int32_t> prompt_of(const Request& request, Tokenizer& tokenizer) {
-  if (request.form != "plain") {
-    ChatTokens chat;
-    append_parts(chat_prompt(request.form, {{"user", request.prompt}}), tokenizer, &chat);
-    return chat.tokens;
-  }
-  std::vector<int32_t> prompt(tokenizer.before_text().begin(), tokenizer.before_text().end());
-  if (!request.prompt.empty()) {
-    tokenizer.append_tokens(request.prompt, &prompt);
-  } else if (prompt.empty()) {
-    prompt =
-        tokenizer.end_of_text() ? std::vector{*tokenizer.end_of_text()} : tokenizer.encode("\n");
-  }
-  return prompt;
-}
-
-std::vector<int32_t> ends_of(const Request& request, const std::string& checkpoint,
-                             const Tokenizer& tokenizer) {
-  std::vector<int32_t> ends;
-  if (is_hugging_face(checkpoint)) {
-    ends = hugging_face_end_tokens(checkpoint);
-  } else if (tokenizer.end_of_text()) {
-    ends = {*tokenizer.end_of_text()};
-  }
-  if (request.form != "plain") {
-    ends.push_back(tokenizer.special_token(chat_end(request.form)).value());
-  }
-  return ends;
-}
-
 // Throws Error(kConfig) unless so many ranks can cut the model.
 void require_cut(const Config& config, int ranks) {
   const std::optional<TransformerConfig> model = config.model->transformer();
@@ -215,45 +91,122 @@ void require_cut(const Config& config, int ranks) {
   }
 }
 
-// Continues the prompt with all samples side by side. If it prints, the first one that has not
-// ended is printed as it comes.
-void write_texts(const std::vector<int32_t>& prompt, int64_t vocab, Decoder& decoder,
-                 Stream& stream, std::span<Sample> samples, bool more_follow, bool prints) {
-  Memory host(Device::kCpu);
-  std::vector<int32_t> tokens(samples.size());
-  Tensor logits = decoder.prefill(prompt);
-  for (auto printed = samples.begin();;) {
-    const Tensor seen = copied_as_f32(stream, logits, host);
-    const int64_t columns = seen.elements() / std::ssize(samples);
-    for (size_t s = 0; s < samples.size(); ++s) {
-      // Not the model's padding after the tokenizer's vocabulary.
-      tokens[s] = samples[s].next(
-          seen.as<float>().subspan(s * static_cast<size_t>(columns), static_cast<size_t>(vocab)));
+// Writes texts side by side, and gives them on in their order: prints them as they come, or
+// collects them for a JSON object, or writes them to a file, a line each.
+class Texts {
+ public:
+  Texts(const Request& request, TextBatch& batch, const Tokenizer& tokenizer, bool prints,
+        FileWriter* file)
+      : request_(request), batch_(batch), tokenizer_(tokenizer), prints_(prints), file_(file) {}
+
+  void add(const std::string& prompt, TextRequest request) {
+    while (!batch_.has_room()) {
+      step();
     }
-    while (prints && printed != samples.end()) {
-      printed->printer().print();
-      if (!printed->ended()) {
-        break;
-      }
-      ++printed;
-      std::printf(more_follow || printed != samples.end() ? "\n---------------\n" : "\n");
-    }
-    if (std::ranges::all_of(samples, &Sample::ended)) {
-      return;
-    }
-    logits = decoder.step(tokens);
+    texts_.push_back({prompt, std::make_unique<TextWriter>(std::move(request), tokenizer_)});
+    batch_.add(*texts_.back().writer);
   }
+  void finish() {
+    while (!batch_.is_empty()) {
+      step();
+    }
+  }
+  int64_t tokens() const { return tokens_; }
+  const nlohmann::ordered_json& samples() const { return samples_; }
+
+ private:
+  struct Text {
+    std::string prompt;
+    std::unique_ptr<TextWriter> writer;
+  };
+  void step() {
+    batch_.step();
+    while (!texts_.empty()) {
+      const bool has_ended = texts_.front().writer->has_ended();
+      if (prints_) {
+        print(texts_.front());
+      }
+      if (!has_ended) {
+        return;
+      }
+      end(texts_.front());
+      texts_.pop_front();
+    }
+  }
+  void print(Text& text) {
+    const bool on_terminal = ::isatty(STDOUT_FILENO) != 0;
+    std::string shown = text.writer->take();
+    if (!std::exchange(has_begun_, true)) {
+      shown.insert(0, str(tokens_ > 0 ? "---------------\n" : "", on_terminal ? text.prompt : ""));
+    }
+    shown = on_terminal ? visible(shown, "\n\t") : shown;
+    shown += text.writer->has_ended() ? "\n" : "";
+    if (std::fwrite(shown.data(), 1, shown.size(), stdout) != shown.size() ||
+        std::fflush(stdout) != 0) {
+      fail_file("standard output", "write", errno);
+    }
+  }
+  void end(const Text& text) {
+    has_begun_ = false;
+    const int64_t tokens = text.writer->tokens();
+    tokens_ += tokens;
+    if (file_) {
+      const nlohmann::ordered_json line = {
+          {"prompt", text.prompt}, {"text", text.writer->take()}, {"tokens", tokens}};
+      file_->write(line.dump() + "\n");
+    } else if (request_.json) {
+      samples_.push_back({{"text", text.writer->take()}, {"tokens", tokens}});
+    }
+  }
+
+  const Request& request_;
+  TextBatch& batch_;
+  const Tokenizer& tokenizer_;
+  bool prints_;
+  FileWriter* file_;
+  std::deque<Text> texts_;  // that were not given on as a whole
+  bool has_begun_ = false;  // to print the first of them
+  int64_t tokens_ = 0;
+  nlohmann::ordered_json samples_ = nlohmann::json::array();
+};
+
+// Calls use(prompt, tokens) for the prompts of --input, or for that of --prompt.
+void for_each_prompt(
+    const Request& request, Tokenizer& tokenizer,
+    const std::function<void(const std::string&, const std::vector<int32_t>&)>& use) {
+  if (request.input.empty()) {
+    return use(request.prompt, prompt_tokens(request.form, request.prompt, tokenizer));
+  }
+  for_each_json_line(
+      request.input, RecordLimit{}, [&](std::string* line, const std::string& place) {
+        std::string problem;
+        const nlohmann::json record = parsed_record(
+            *line, [](std::string_view name) { return name == "prompt"; }, &problem);
+        std::string prompt;
+        std::vector<int32_t> tokens;
+        try {
+          prompt = problem.empty() ? text_field(record, "prompt") : throw BadRecord(problem);
+          tokens = prompt_tokens(request.form, prompt, tokenizer);
+        } catch (const std::runtime_error& error) {
+          fail_data(place, ": ", error.what());
+        }
+        use(prompt, tokens);
+      });
 }
 
 void generate(const Request& request, World& world) {
+  Control& control = world.control();
   const StoredModel stored =
-      resolve_model(world.control(), request.checkpoint, request.base, request.adapter);
+      resolve_model(control, request.checkpoint, request.base, request.adapter);
   const std::string& checkpoint = stored.checkpoint;
   Config config;
   DatasetInfo sizes{.kind = DatasetKind::kText};
   std::unique_ptr<Tokenizer> tokenizer;
-  std::vector<int32_t> prompt, ends;
-  agree(world.control(), [&] {
+  TextRequest text{.stops = request.stops, .tokens = request.tokens, .sampling = request.sampling};
+  std::optional<FileWriter> output;
+  const std::string partial = request.output + ".partial";
+  const bool is_first = world.rank() == 0;
+  agree(control, [&] {
     config = config_of(stored);
     if (!config.model->reads_text()) {
       fail(ExitCode::kConfig, str(checkpoint, ": model.kind = ", config.model.kind.name(),
@@ -263,40 +216,47 @@ void generate(const Request& request, World& world) {
     sizes.path = tokenizer_path(request.tokenizer, checkpoint, config);
     tokenizer = tokenizer_at(sizes.path);
     sizes.vocab_size = tokenizer->vocab_size();
-    prompt = prompt_of(request, *tokenizer);
-    ends = ends_of(request, checkpoint, *tokenizer);
+    text.ends = end_tokens(request.form, checkpoint, *tokenizer);
+    for_each_prompt(request, *tokenizer, [](const auto&...) {});  // says what is wrong with them
+    if (is_first && !request.output.empty()) {
+      output.emplace(partial, FileWriter::Start::kEmpty);
+    }
   });
 
-  const bool is_first = world.rank() == 0;
   Machine machine(request.run, {.tensor = world.size(), .backend = Backend::kMpi}, world);
   const DType dtype = machine.device() == Device::kCpu ? DType::kF32 : config.train.precision;
-  const TrainedModel trained = load_trained_model(stored, sizes, dtype, machine, world.control());
-  nlohmann::ordered_json json = {{"checkpoint", checkpoint}, {"samples", nlohmann::json::array()}};
+  const TrainedModel trained = load_trained_model(stored, sizes, dtype, machine, control);
   const auto began = std::chrono::steady_clock::now();
-  int64_t tokens = 0;
-  for (int64_t first = 0; first < request.samples; first += request.batch) {
-    const int64_t count = std::min(request.batch, request.samples - first);
-    const std::unique_ptr<Decoder> decoder =
-        trained.model->decoder(trained.context(machine), count);
-    if (!decoder) {
-      fail(ExitCode::kConfig, str(checkpoint, ": a ", config.model.kind.name(), " has no decoder"));
+  const int64_t side_by_side =
+      request.input.empty() ? std::min(request.batch, request.samples) : request.batch;
+  const std::unique_ptr<Decoder> decoder =
+      trained.model->decoder(trained.context(machine), side_by_side);
+  if (!decoder) {
+    fail(ExitCode::kConfig, str(checkpoint, ": a ", config.model.kind.name(), " has no decoder"));
+  }
+  TextBatch batch(*decoder, machine.stream, tokenizer->vocab_size());
+  Texts texts(request, batch, *tokenizer, is_first && !request.json && request.output.empty(),
+              output ? &*output : nullptr);
+  for_each_prompt(request, *tokenizer, [&](const std::string& prompt, const auto& tokens) {
+    text.prompt = tokens;
+    text.is_beginning = prompt.empty() && request.form == "plain";
+    for (text.number = 0; text.number < static_cast<uint64_t>(request.samples); ++text.number) {
+      texts.add(prompt, text);
     }
-    std::vector<Sample> samples;
-    for (int64_t s = first; s < first + count; ++s) {
-      samples.emplace_back(request, ends, *tokenizer, s);
-    }
-    write_texts(prompt, tokenizer->vocab_size(), *decoder, machine.stream, samples,
-                first + count < request.samples, is_first && !request.json);
-    for (Sample& sample : samples) {
-      tokens += sample.tokens();
-      json["samples"].push_back({{"text", sample.printer().kept()}, {"tokens", sample.tokens()}});
-    }
+  });
+  texts.finish();
+  if (output) {
+    rename_path(partial, request.output);
   }
   if (request.json && is_first) {
+    nlohmann::ordered_json json = {{"checkpoint", checkpoint}};
+    if (request.output.empty()) {
+      json["samples"] = texts.samples();
+    }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
-    json["tokens"] = tokens;
+    json["tokens"] = texts.tokens();
     json["seconds"] = seconds.count();
-    json["tokens_per_s"] = static_cast<double>(tokens) / seconds.count();
+    json["tokens_per_s"] = static_cast<double>(texts.tokens()) / seconds.count();
     std::printf("%s\n", json.dump().c_str());
   }
 }
@@ -309,6 +269,10 @@ ExitCode generate_command(const Words& words, World& world) {
     std::vector<std::string> problems = request.options.apply_words(words, "checkpoint");
     if (!request.help && request.checkpoint.empty()) {
       problems.push_back("--checkpoint is missing, such as `tandem generate runs/NAME`");
+    }
+    if (request.input.empty() != request.output.empty() ||
+        (!request.input.empty() && !request.prompt.empty())) {
+      problems.push_back("--input and --output go together, without --prompt");
     }
     fail_if_any(problems);
   });

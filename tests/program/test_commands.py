@@ -12,7 +12,7 @@ import shutil
 import subprocess
 
 import tandem_program
-from tandem_program import ACROSS_RANKS, DATA, Workspace, losses, metrics, run
+from tandem_program import ACROSS_RANKS, CONFIG, DATA, Workspace, losses, metrics, run
 
 
 class Training(Workspace):
@@ -206,6 +206,31 @@ class UsingAModel(Workspace):
         greedy = generate("--tokens", "30", "--temperature", "0")
         self.assertEqual(greedy, generate("--tokens", "30", "--top-k", "1", "--seed", "9"))
         self.assertEqual(greedy, generate("--tokens", "30", "--top-p", "0.000001", "--seed", "9"))
+
+    def test_generate_continues_prompts_of_a_file(self):
+        """A text depends on its prompt alone, not on those beside it."""
+        prompts = ["the old ", "red", "a", "blue and green and red", "gr"]
+        with open(self.path("prompts.jsonl"), "w") as file:
+            file.writelines(json.dumps({"id": i, "prompt": prompt}) + "\n" for i, prompt in enumerate(prompts))
+
+        def texts(*options):
+            self.check(run("generate", self.model, "--input", self.path("prompts.jsonl"), "--output", self.path("texts.jsonl"), "--tokens",
+                           "40", "--samples", "2", *options))
+            with open(self.path("texts.jsonl")) as file:
+                return [json.loads(line) for line in file]
+        together = texts("--batch", "3", "--threads", "2")
+        self.assertEqual([line["prompt"] for line in together], [prompt for prompt in prompts for _ in range(2)])
+        self.assertEqual(together, texts("--batch", "1", "--threads", "1"))
+        for i, prompt in enumerate(prompts):
+            alone = self.check(run("generate", self.model, "--prompt", prompt, "--tokens", "40", "--samples", "2")).stdout
+            self.assertEqual(alone, "\n---------------\n".join(line["text"] for line in together[2 * i:2 * i + 2]) + "\n")
+        with open(self.path("prompts.jsonl"), "a") as file:
+            file.write('{"prompt": "Ω"}\n')
+        before = os.listdir(self.folder)
+        refused = self.check(run("generate", self.model, "--input", self.path("prompts.jsonl"), "--output", self.path("other.jsonl")), DATA)
+        self.assert_one_line(refused, "prompts.jsonl:6: ")
+        self.assertEqual(os.listdir(self.folder), before)
+        self.assert_one_line(self.check(run("generate", self.model, "--input", "x"), CONFIG), "--input and --output go together")
 
     def test_generate_needs_no_dataset(self):
         moved = self.path("moved.h5")

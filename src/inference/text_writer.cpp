@@ -1,0 +1,50 @@
+#include "src/inference/text_writer.h"
+
+#include <algorithm>
+
+namespace tandem {
+
+TextWriter::TextWriter(TextRequest request, const Tokenizer& tokenizer)
+    : request_(std::move(request)),
+      sampler_(request_.sampling, request_.number),
+      decoder_(tokenizer, request_.is_beginning) {}
+
+void TextWriter::next(std::span<const float> logits) {
+  last_ = sampler_.pick(logits);
+  ++tokens_;
+  const bool is_end = std::ranges::count(request_.ends, last_) > 0 || !push(decoder_.push(last_));
+  is_cut_ = !is_end && tokens_ == request_.tokens;
+  has_ended_ = is_end || is_cut_;
+  if (has_ended_) {
+    push(decoder_.finish());
+    release(held_.size());
+  }
+}
+
+// False when a stop text was reached.
+bool TextWriter::push(const std::string& text) {
+  held_ += text;
+  size_t keep = 0;
+  for (const std::string& stop : request_.stops) {
+    const size_t at = stop.empty() ? std::string::npos : held_.find(stop);
+    if (at != std::string::npos) {
+      release(at);
+      held_.clear();
+      return false;
+    }
+    for (size_t length = std::min(stop.size(), held_.size()); length > keep; --length) {
+      if (held_.ends_with(stop.substr(0, length))) {
+        keep = length;
+      }
+    }
+  }
+  release(held_.size() - keep);
+  return true;
+}
+
+void TextWriter::release(size_t count) {
+  ready_.append(held_, 0, count);
+  held_.erase(0, count);
+}
+
+}  // namespace tandem

@@ -1,0 +1,50 @@
+// A text that a language model writes token by token.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "src/data/tokenizer.h"
+#include "src/inference/token_sampler.h"
+
+namespace tandem {
+
+struct TextRequest {
+  std::vector<int32_t> prompt{};     // at least one token
+  std::vector<int32_t> ends{};       // tokens that end the text
+  std::vector<std::string> stops{};  // texts that end it, and are no part of it
+  int64_t tokens = 200;              // the most to write
+  SamplingOptions sampling{};
+  uint64_t number = 0;       // of the texts with one seed
+  bool is_beginning = true;  // nothing stands before the text, as StreamDecoder says
+};
+
+class TextWriter {
+ public:
+  // The tokenizer must outlive it.
+  TextWriter(TextRequest request, const Tokenizer& tokenizer);
+  const TextRequest& request() const { return request_; }
+
+  // Chooses the next token from its logits [vocab].
+  void next(std::span<const float> logits);
+  int32_t last() const { return last_; }      // the token chosen last
+  int64_t tokens() const { return tokens_; }  // chosen, with a token of `ends`
+  bool has_ended() const { return has_ended_; }
+  bool is_cut() const { return is_cut_; }  // it ended because it has so many tokens
+  // The text since the last call. What may be the beginning of a stop text is held back.
+  std::string take() { return std::exchange(ready_, {}); }
+
+ private:
+  bool push(const std::string& text);
+  void release(size_t count);
+
+  TextRequest request_;
+  TokenSampler sampler_;
+  StreamDecoder decoder_;
+  std::string held_, ready_;
+  int32_t last_ = 0;
+  int64_t tokens_ = 0;
+  bool has_ended_ = false, is_cut_ = false;
+};
+
+}  // namespace tandem
