@@ -68,7 +68,7 @@ src/report:                 src/core src/device src/device/ranks src/trace src/i
 src/train:                  src/core src/device src/device/ranks src/trace src/kernels src/io src/io/checkpoint src/data src/stop layers/attention
                             layers/models comm src/step src/settings src/machine src/weights src/weights/hugging_face
                             src/inference src/estimate src/report src/report/trace
-src/commands:               src/core src/device src/device/ranks src/trace src/kernels src/io src/io/checkpoint src/data src/prepare
+src/commands:               src/core src/device src/device/ranks src/trace src/io src/io/checkpoint src/data src/prepare
                             src/options src/stop comm src/settings src/machine src/weights src/weights/hugging_face src/inference
                             src/estimate src/report src/report/trace src/report/writers src/train
 '
