@@ -14,6 +14,21 @@ namespace kernels {
 
 namespace {
 
+// to[i] = <q, row i of k> for four rows, whose sums do not wait for each other.
+template <class T>
+void four_dots(const T* q, const T* k, int64_t width, Wide<T>* to) {
+  using W = Wide<T>;
+  W a = 0, b = 0, c = 0, d = 0;
+#pragma omp simd reduction(+ : a, b, c, d)
+  for (int64_t i = 0; i < width; ++i) {
+    a += W(q[i]) * W(k[i]);
+    b += W(q[i]) * W(k[width + i]);
+    c += W(q[i]) * W(k[2 * width + i]);
+    d += W(q[i]) * W(k[3 * width + i]);
+  }
+  to[0] = a, to[1] = b, to[2] = c, to[3] = d;
+}
+
 template <class T>
 Wide<T> dot(const T* a, const T* b, int64_t n) {
   Wide<T> total = 0;
@@ -22,6 +37,46 @@ Wide<T> dot(const T* a, const T* b, int64_t n) {
     total += Wide<T>(a[i]) * Wide<T>(b[i]);
   }
   return total;
+}
+
+// out = softmax(<q, k>, keys) v for `count` keys. scores [count] and sums [width] are scratch.
+template <class T>
+void attend(const T* q, const T* k, const T* v, int64_t count, int64_t width, T* out,
+            Wide<T>* scores, Wide<T>* sums) {
+  using W = Wide<T>;
+  const W scale = W(1) / std::sqrt(static_cast<W>(width));
+  const int64_t fours = count / 4 * 4;
+  for (int64_t j = 0; j < fours; j += 4) {
+    four_dots(q, k + j * width, width, scores + j);
+  }
+  for (int64_t j = fours; j < count; ++j) {
+    scores[j] = dot(q, k + j * width, width);
+  }
+  const W largest = *std::max_element(scores, scores + count);
+  W total = 0;
+#pragma omp simd reduction(+ : total)
+  for (int64_t j = 0; j < count; ++j) {
+    scores[j] = math::exp((scores[j] - largest) * scale);
+    total += scores[j];
+  }
+  std::fill_n(sums, width, W(0));
+  for (int64_t j = 0; j < fours; j += 4) {
+    const T* row = v + j * width;
+#pragma omp simd
+    for (int64_t d = 0; d < width; ++d) {
+      sums[d] += scores[j] * W(row[d]) + scores[j + 1] * W(row[width + d]) +
+                 (scores[j + 2] * W(row[2 * width + d]) + scores[j + 3] * W(row[3 * width + d]));
+    }
+  }
+  for (int64_t j = fours; j < count; ++j) {
+#pragma omp simd
+    for (int64_t d = 0; d < width; ++d) {
+      sums[d] += scores[j] * W(v[j * width + d]);
+    }
+  }
+  for (int64_t d = 0; d < width; ++d) {
+    out[d] = T(sums[d] / total);
+  }
 }
 
 }  // namespace
@@ -49,7 +104,6 @@ void attention_from_cache(Cpu, const T* qkv, const CachePlaces& places, const T*
                           const T* values, T* y, const CacheSizes& sizes, Wide<T>* workspace) {
   using W = Wide<T>;
   const int64_t width = sizes.width, heads = sizes.heads;
-  const W scale = W(1) / std::sqrt(static_cast<W>(width));
   int64_t pairs = 0;
   for (int64_t row = 0; row < sizes.rows; ++row) {
     pairs += sizes.keys(places.positions[row]).count();
@@ -60,29 +114,12 @@ void attention_from_cache(Cpu, const T* qkv, const CachePlaces& places, const T*
   for (int64_t i = 0; i < heads * sizes.rows; ++i) {
     const int64_t h = i / sizes.rows, row = i % sizes.rows;
     const int64_t at = sizes.at(places.slots[row], h / sizes.group());
-    const T *k = keys + at, *v = values + at;
     W* sums = workspace + omp_get_thread_num() * (sizes.capacity + width);
     W* scores = sums + width;
     const T* q = qkv + row * sizes.row() + h * width;
-    T* out = y + (row * heads + h) * width;
-    const auto [begin, end] = sizes.keys(places.positions[row]);
-    for (int64_t j = begin; j < end; ++j) {
-      scores[j] = dot(q, k + j * width, width) * scale;
-    }
-    const W largest = *std::max_element(scores + begin, scores + end);
-    W total = 0;
-    std::fill_n(sums, width, W(0));
-    for (int64_t j = begin; j < end; ++j) {
-      const W weight = math::exp(scores[j] - largest);
-      total += weight;
-#pragma omp simd
-      for (int64_t d = 0; d < width; ++d) {
-        sums[d] += weight * W(v[j * width + d]);
-      }
-    }
-    for (int64_t d = 0; d < width; ++d) {
-      out[d] = T(sums[d] / total);
-    }
+    const Range seen = sizes.keys(places.positions[row]);
+    attend(q, keys + at + seen.begin * width, values + at + seen.begin * width, seen.count(), width,
+           y + (row * heads + h) * width, scores, sums);
   }
 }
 

@@ -42,9 +42,10 @@ void TextBatch::step() {
       rows.push_back({slot, slots_[slot]->last()});
     }
   }
-  if (!prompts_.empty()) {
+  for (int64_t room = Decoder::kChunk; room > 0 && !prompts_.empty();) {
     Prompt& prompt = prompts_.front();
-    const size_t count = std::min(prompt.unread.size(), static_cast<size_t>(Decoder::kChunk));
+    const size_t count = std::min(prompt.unread.size(), static_cast<size_t>(room));
+    room -= static_cast<int64_t>(count);
     for (const int32_t token : prompt.unread.first(count)) {
       rows.push_back({prompt.slot, token, false});
     }

@@ -22,8 +22,8 @@ class TextBatch {
   // tokens are read, as many as the window has positions.
   void add(TextWriter& text);
   void remove(const TextWriter& text);  // if it is in the batch
-  // One forward pass: the next token of each text whose prompt is read, and a chunk of the prompt
-  // that has waited longest. Texts that end leave the batch.
+  // One forward pass: the next token of each text whose prompt is read, and Decoder::kChunk tokens
+  // of the prompts that have waited longest. Texts that end leave the batch.
   void step();
 
  private:
