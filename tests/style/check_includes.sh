@@ -38,7 +38,7 @@ comm/sharding:              src/core src/device src/device/ranks src/kernels src
 comm:                       src/core src/device/ranks src/trace comm/transport comm/sharding
 optim:                      src/core src/device src/kernels
 optim/muon:                 src/device src/kernels src/product optim
-src/io src/stop:            src/core
+src/io src/serve/http src/stop: src/core
 src/io/hdf5 src/io/safetensors: src/core src/io
 src/io/checkpoint:          src/core src/device src/io src/io/hdf5
 src/data:                   src/core src/device src/io src/io/hdf5
@@ -97,7 +97,7 @@ only_line() {
 only 'mpi\.h' 'comm/(world\.cpp|transport/mpi_wire\..*)'
 only 'hdf5\.h' 'src/io/hdf5/writer\.cpp|tests/(io/test_hostile_hdf5|fuzz/support/hdf5_file|support/foreign_dataset)\.cpp'
 only 'archive' 'src/prepare/tar_reader\.(h|cpp)'
-only 'boost/' '(src/options/options|src/stop/instance_metadata)\.cpp'
+only 'boost/' '(src/options/options|src/stop/instance_metadata|src/serve/http/http_server)\.cpp|src/serve/http/http_connection\.(h|cpp)'
 only 'cuda_runtime' 'src/device/(cuda\.cpp|cuda_check\.h)|src/kernels/launch\.cuh'
 only 'cublas' 'src/product/cublas_lt\.h'
 only 'cudnn' 'layers/attention/cudnn_attention\.cpp'
