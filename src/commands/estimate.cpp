@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "src/commands/commands.h"
-#include "src/commands/estimate_table.h"
+#include "src/estimate/estimate_table.h"
 #include "src/commands/request.h"
 #include "src/commands/settings.h"
 #include "src/estimate/link_bench.h"

@@ -114,7 +114,7 @@ MUTANTS = [
            ["program.looking_back LookingBack.test_a_run_that_goes_on_is_running"]),
     Mutant("the best validation is the last one", "src/report/run_facts.cpp", "run->val_loss->value < run->best_val_loss->value",
            "true", ["program.looking_back"]),
-    Mutant("ZeRO stages with other figures share a line", "src/commands/estimate_table.cpp",
+    Mutant("ZeRO stages with other figures share a line", "src/estimate/estimate_table.cpp",
            "figures(*line.row) == figures(row)", "!figures(*line.row).empty()",
            ["program.estimate Estimates.test_the_tables_fit_a_terminal_and_equal_stages_share_a_line"]),
     Mutant("min_lr above lr is refused where it has no meaning", "src/settings/problems.cpp",

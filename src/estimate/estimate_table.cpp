@@ -1,4 +1,4 @@
-#include "src/commands/estimate_table.h"
+#include "src/estimate/estimate_table.h"
 
 #include <algorithm>
 #include <array>
