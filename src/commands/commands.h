@@ -16,6 +16,7 @@ ExitCode train_command(const Words& words, World& world);
 ExitCode eval_command(const Words& words, World& world);
 ExitCode export_command(const Words& words, World& world);
 ExitCode generate_command(const Words& words, World& world);
+ExitCode serve_command(const Words& words, World& world);
 ExitCode prepare_command(const Words& words, World& world);
 ExitCode inspect_command(const Words& words, World& world);
 ExitCode compare_command(const Words& words, World& world);

@@ -29,6 +29,7 @@ constexpr const char* kUsage =
   tandem train FILE.cfg ...        train a model; under mpirun -np N on N ranks
   tandem eval DIR                  loss, perplexity or accuracy on the whole validation set
   tandem generate DIR              text from a trained language model
+  tandem serve DIR                 answers requests for texts over HTTP
   tandem export DIR                a model for Hugging Face's transformers
   tandem inspect FILE|DIR          what is in a dataset, a checkpoint, a run or a folder of runs
   tandem compare DIR DIR ...       which settings and results of runs differ
@@ -44,7 +45,7 @@ using Command = ExitCode (*)(const Words&, World&);
 const std::map<std::string, Command> kCommands = {
     {"train", train_command},     {"eval", eval_command},       {"generate", generate_command},
     {"prepare", prepare_command}, {"inspect", inspect_command}, {"estimate", estimate_command},
-    {"bench", bench_command},     {"compare", compare_command}, {"export", export_command}};
+    {"bench", bench_command},     {"compare", compare_command}, {"export", export_command}, {"serve", serve_command}};
 
 // Runs the command. An error that all ranks agreed on ends the job cleanly. Any other error aborts
 // all ranks at once.

@@ -272,7 +272,7 @@ class UsingAModel(Workspace):
         self.assertIn("width = 32", shown)
 
     def test_every_command_has_help(self):
-        for command in ["", "train", "eval", "generate", "prepare", "prepare text", "prepare sft", "prepare images", "inspect", "inspect runs",
+        for command in ["", "train", "eval", "generate", "prepare", "prepare text", "prepare sft", "prepare images", "serve", "inspect", "inspect runs",
                         "compare", "export", "estimate", "bench", "bench links"]:
             shown = self.check(run(*command.split(), "--help")).stdout
             self.assertIn(f"tandem {command}", shown)

@@ -59,6 +59,7 @@ src/weights:                src/core src/device src/device/ranks src/kernels src
                             comm/sharding optim src/step src/settings src/weights/hugging_face
 src/inference:              src/core src/device src/device/ranks src/kernels src/io/checkpoint src/data src/prepare layers/models comm/sharding
                             src/step src/settings src/machine src/weights src/weights/hugging_face
+src/serve:                  src/core src/data src/inference src/serve/http
 src/estimate:               src/core src/device src/product src/data layers/attention layers/models comm
                             comm/transport src/step src/settings src/machine src/weights
 src/report/writers:         src/core src/io src/options
@@ -70,7 +71,7 @@ src/train:                  src/core src/device src/device/ranks src/trace src/k
                             src/inference src/estimate src/report src/report/trace
 src/commands:               src/core src/device src/device/ranks src/trace src/io src/io/checkpoint src/data src/prepare
                             src/options src/stop comm src/settings src/machine src/weights src/weights/hugging_face src/inference
-                            src/estimate src/report src/report/trace src/report/writers src/train
+                            src/estimate src/report src/report/trace src/report/writers src/serve src/serve/http src/train
 '
 listed=$(awk '/^[^ ]/ { n = split(substr($0, 1, index($0, ":") - 1), from); sub(/.*:/, "") }
   { for (i = 1; i <= n; ++i) for (j = 1; j <= NF; ++j) print from[i], $j }' <<<"$allowed" | sort -u)

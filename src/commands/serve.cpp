@@ -1,0 +1,152 @@
+// tandem serve: a trained language model behind HTTP.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+
+#include "src/commands/commands.h"
+#include "src/commands/request.h"
+#include "src/core/visible_text.h"
+#include "src/inference/model_tokenizer.h"
+#include "src/inference/prompt.h"
+#include "src/inference/trained_model.h"
+#include "src/serve/api.h"
+#include "src/serve/http/http_server.h"
+#include "src/weights/stored_weights.h"
+
+namespace tandem {
+
+namespace {
+
+constexpr const char* kUsage = R"(tandem serve: answers requests for texts over HTTP
+
+  tandem serve runs/NAME --port 8080
+  curl localhost:8080/v1/completions -d '{"prompt": "Once upon", "max_tokens": 50}'
+
+Paths: GET /ping and POST /invocations as SageMaker asks for them (the latter as text-generation-inference takes it),
+POST /v1/completions and /v1/chat/completions and GET /v1/models as OpenAI's clients do, GET /metrics for Prometheus.
+On the CPU a text depends on its request alone, to the bit, not on those beside it. There is no encryption and no key:
+leave the address local, or put a proxy before it. SIGTERM or SIGINT: running texts end; a second one ends at once.)";
+
+struct Request {
+  std::string checkpoint, base, adapter, form = "plain", tokenizer, host = "127.0.0.1", name;
+  int64_t port = 8080, batch = 16, context = 0, queue = 64, max_body_kb = 1024, timeout_s = 55,
+          grace_s = 25;
+  RunConfig run{};
+  bool help = false;
+  Options options{kUsage};
+
+  Request() {
+    options.add("checkpoint", checkpoint,
+                "a run's folder, a checkpoint's or a Hugging Face model's");
+    options.add("base", base, "where the weights are now that the checkpoint refers to");
+    options.add("adapter", adapter, "adapters for the model: a folder of peft, or a run of ours");
+    options.add("tokenizer", tokenizer,
+                "file or folder with the tokenizer; the model's own when not given");
+    add_template(options, form, "chat template of /v1/chat/completions");
+    options.add("name", name, "of the model in requests; its folder's when not given");
+    options.add("host", host, "address to listen on; 0.0.0.0: all");
+    options.add("port", port, "0: a free one", 0, 65535);
+    options.add("batch", batch, "texts that are written side by side", 1, 1024);
+    options.add("context", context,
+                "largest number of tokens of a prompt and its text; 0: the model's", 0, 1 << 24);
+    options.add("queue", queue, "requests that may wait; more are refused with 429", 1, 1 << 20);
+    options.add("max-body-kb", max_body_kb, "largest body of a request", 1, 1 << 20);
+    options.add("timeout-s", timeout_s, "longest time for an answer, then 504", 1, 86400);
+    options.add("grace-s", grace_s, "how long running texts have to end after SIGTERM", 0, 86400);
+    run.bind_device(options, "device");
+    options.add("threads", run.threads, "CPU threads of the model; 0: all cores", 0, 4096);
+    options.add("help", help, "print this");
+  }
+};
+
+std::string folder_name(const std::string& path) {
+  const std::filesystem::path whole = std::filesystem::absolute(path).lexically_normal();
+  return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
+}
+
+volatile std::sig_atomic_t stop_requested = 0;
+
+void on_signal(int number) {
+  if (stop_requested) {
+    ::_exit(128 + number);
+  }
+  stop_requested = 1;
+}
+
+void serve(const Request& request, World& world) {
+  const StoredModel stored =
+      resolve_model(world.control(), request.checkpoint, request.base, request.adapter);
+  Config config = config_of(stored);
+  if (!config.model->reads_text()) {
+    fail(ExitCode::kConfig, str(stored.checkpoint, ": model.kind = ", config.model.kind.name(),
+                                " writes no text; use a gpt or llama"));
+  }
+  DatasetInfo sizes{.kind = DatasetKind::kText};
+  sizes.path = tokenizer_path(request.tokenizer, stored.checkpoint, config);
+  // Encodes requests on the server's thread; the other one decodes on this thread.
+  const std::unique_ptr<Tokenizer> encoder = tokenizer_at(sizes.path),
+                                   decoder_tokens = tokenizer_at(sizes.path);
+  sizes.vocab_size = encoder->vocab_size();
+  const int64_t window = config.model->context();
+  if (request.context > window) {
+    fail(ExitCode::kConfig,
+         str("--context ", request.context, " must be at most model.context = ", window));
+  }
+  ServeMetrics metrics;
+  TextService service(request.queue, metrics);
+  Api api({.name = request.name.empty() ? folder_name(request.checkpoint) : request.name,
+           .form = request.form,
+           .context = request.context > 0 ? request.context : window,
+           .ends = end_tokens(request.form, stored.checkpoint, *encoder),
+           .tokenizer = encoder.get()},
+          service, metrics);
+  HttpServer server(
+      request.host, static_cast<int>(request.port),
+      {.body_bytes = request.max_body_kb << 10, .answer = std::chrono::seconds(request.timeout_s)},
+      [&](const HttpRequest& asked, const std::shared_ptr<HttpAnswer>& answer) {
+        api.handle(asked, answer);
+      },
+      Api::error, [&](int status) { metrics.count_answer(status); });
+  std::signal(SIGTERM, on_signal);
+  std::signal(SIGINT, on_signal);
+  server.start();
+  Machine machine(request.run, {.tensor = 1, .backend = Backend::kMpi}, world);
+  const DType dtype = machine.device() == Device::kCpu ? DType::kF32 : config.train.precision;
+  const TrainedModel trained = load_trained_model(stored, sizes, dtype, machine, world.control());
+  const std::unique_ptr<Decoder> decoder =
+      trained.model->decoder(trained.context(machine), request.batch);
+  if (!decoder) {
+    fail(ExitCode::kConfig,
+         str(stored.checkpoint, ": a ", config.model.kind.name(), " has no decoder"));
+  }
+  TextBatch batch(*decoder, machine.stream, sizes.vocab_size);
+  service.open();
+  show("serving %s at http://%s:%d\n", stored.checkpoint.c_str(), request.host.c_str(),
+       server.port());
+  std::fflush(stdout);
+  const std::chrono::seconds grace(request.grace_s);
+  service.run(
+      batch, *decoder_tokens, [] { return stop_requested != 0; }, grace);
+  server.finish(std::chrono::seconds(1));
+}
+
+}  // namespace
+
+ExitCode serve_command(const Words& words, World& world) {
+  Request request;
+  require_one_process(world, "serve");
+  std::vector<std::string> problems = request.options.apply_words(words, "checkpoint");
+  if (!request.help && request.checkpoint.empty()) {
+    problems.push_back("--checkpoint is missing, such as `tandem serve runs/NAME`");
+  }
+  fail_if_any(problems);
+  if (request.help) {
+    return print_help(request.options, world);
+  }
+  serve(request, world);
+  return ExitCode::kOk;
+}
+
+}  // namespace tandem

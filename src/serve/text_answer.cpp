@@ -1,0 +1,63 @@
+#include "src/serve/text_answer.h"
+
+namespace tandem {
+
+std::string dumped(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+std::string server_sent(const nlohmann::ordered_json& event) {
+  return "data: " + dumped(event) + "\n\n";
+}
+
+void TextAnswer::on_token(size_t index, TextWriter& writer) {
+  if (is_over_) {
+    return;
+  }
+  WrittenText& text = texts_[index];
+  std::string piece = writer.take();
+  text.text += piece;
+  if (text.tokens == 0) {
+    piece = text.text;
+  }
+  text.tokens = writer.tokens();
+  text.has_ended = writer.has_ended();
+  text.is_cut = writer.is_cut();
+  ended_ += text.has_ended ? 1 : 0;
+  if (streams_) {
+    if (!std::exchange(has_begun_, true)) {
+      answer_->begin(200, "text/event-stream");
+    }
+    if (const auto event = form_->event(index, text, piece, writer.last()); !event.is_null()) {
+      answer_->write(server_sent(event));
+    }
+  }
+  if (ended_ < texts_.size()) {
+    return;
+  }
+  is_over_ = true;
+  if (streams_) {
+    answer_->write(form_->end(texts_));
+    answer_->end();
+  } else {
+    answer_->send(200, "application/json", dumped(form_->whole(texts_)));
+  }
+}
+
+void TextAnswer::fail(int status, const std::string& why) {
+  if (std::exchange(is_over_, true)) {
+    return;
+  }
+  if (has_begun_) {
+    answer_->write("data: " + form_->error(status, why) + "\n\n");
+    answer_->end();
+    return;
+  }
+  HttpHeaders headers;
+  if (status == 429 || status == 503) {
+    headers.emplace_back("Retry-After", "1");
+  }
+  answer_->send(status, "application/json", form_->error(status, why), headers);
+}
+
+}  // namespace tandem

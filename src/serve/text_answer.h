@@ -1,0 +1,58 @@
+// The answer to a request for texts, whole or as server-sent events.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "src/serve/http/http_server.h"
+#include "src/serve/text_service.h"
+
+namespace tandem {
+
+// A text of an answer, as far as it is written.
+struct WrittenText {
+  std::string text{};  // begins with what is shown of the prompt
+  int64_t tokens = 0;
+  bool has_ended = false, is_cut = false;
+  const char* finish_reason() const { return is_cut ? "length" : "stop"; }
+};
+
+// How an API forms its answers.
+class AnswerForm {
+ public:
+  virtual ~AnswerForm() = default;
+  virtual std::string error(int status, const std::string& why) const = 0;
+  virtual nlohmann::ordered_json whole(const std::vector<WrittenText>& texts) const = 0;
+  // The event of `piece`, which is new at the end of the text with this index; null: none.
+  virtual nlohmann::ordered_json event(size_t index, const WrittenText& text,
+                                       const std::string& piece, int32_t token) const = 0;
+  // Events after the last text's.
+  virtual std::string end(const std::vector<WrittenText>&) const { return ""; }
+};
+
+// Text as JSON; bytes that are no UTF-8 are replaced.
+std::string dumped(const nlohmann::ordered_json& json);
+std::string server_sent(const nlohmann::ordered_json& event);
+
+class TextAnswer final : public TextClient {
+ public:
+  // `texts` has what is shown of their prompts.
+  TextAnswer(std::shared_ptr<HttpAnswer> answer, std::unique_ptr<AnswerForm> form,
+             std::vector<WrittenText> texts, bool streams)
+      : answer_(std::move(answer)),
+        form_(std::move(form)),
+        texts_(std::move(texts)),
+        streams_(streams) {}
+
+  bool is_gone() const override { return is_over_ || answer_->is_gone(); }
+  void on_token(size_t index, TextWriter& writer) override;
+  void fail(int status, const std::string& why) override;
+
+ private:
+  std::shared_ptr<HttpAnswer> answer_;
+  std::unique_ptr<AnswerForm> form_;
+  std::vector<WrittenText> texts_;
+  bool streams_, has_begun_ = false, is_over_ = false;
+  size_t ended_ = 0;
+};
+
+}  // namespace tandem

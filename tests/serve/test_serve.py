@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+"""`tandem serve` as its clients see it: replies are those of `tandem generate`, every limit, and how it ends. Argument: the program."""
+import concurrent.futures
+import http.client
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../program"))
+import tandem_program
+from tandem_program import CONFIG, MPI_ENV, Workspace, run
+
+CONTEXT = 64
+DEADLINE = 60  # seconds that nothing here takes, but on a machine that hangs
+
+
+class Server:
+    def __init__(self, model, *options):
+        command = [tandem_program.TANDEM, "serve", model, "--port", "0", "--threads", "1", *map(str, options)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=MPI_ENV)
+        line = self.process.stdout.readline()
+        if not line:
+            raise AssertionError(self.process.stderr.read())
+        self.port = int(line.rsplit(":", 1)[1])
+
+    def connect(self):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
+
+    def ask(self, method, path, body=None, headers={}):
+        """Status and body; a body that is no text is sent as JSON."""
+        connection = self.connect()
+        connection.request(method, path, body if body is None or isinstance(body, (str, bytes)) else json.dumps(body), headers)
+        response = connection.getresponse()
+        text = response.read().decode()
+        connection.close()
+        return response.status, text
+
+    def complete(self, **request):
+        status, text = self.ask("POST", "/v1/completions", request)
+        if status != 200:
+            raise AssertionError(text)
+        return json.loads(text)
+
+    def metric(self, name):
+        return float([line.split()[1] for line in self.ask("GET", "/metrics")[1].splitlines() if line.startswith(name + " ")][0])
+
+    def wait_for(self, name, value):
+        end = time.monotonic() + DEADLINE
+        while self.metric(name) != value:
+            if time.monotonic() > end:
+                raise AssertionError(f"{name} is {self.metric(name)}, not {value}")
+            time.sleep(0.01)
+
+    def end(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        output, errors = self.process.communicate(timeout=DEADLINE)
+        return self.process.returncode, errors
+
+
+def events(text):
+    return [line[len("data: "):] for line in text.split("\n\n") if line]
+
+
+class Serving(Workspace):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.train(cls, "model", "--train.steps", "60", "--model.context", CONTEXT, "--train.precision", "bf16")
+        cls.model = os.path.join(cls.path("runs"), "model")
+        cls.server = Server(cls.model, "--batch", "5")
+
+    @classmethod
+    def tearDownClass(cls):
+        code, errors = cls.server.end()
+        super().tearDownClass()
+        if (code, errors) != (0, ""):
+            raise AssertionError(f"exit code {code}\n{errors}")
+
+    def generate(self, prompt, *options):
+        return self.check(run("generate", self.model, "--prompt", prompt, *map(str, options))).stdout[:-1]
+
+    def refused(self, status, pattern, path="/v1/completions", **request):
+        got, text = self.server.ask("POST", path, request)
+        self.assertEqual(got, status, text)
+        self.assertRegex(json.loads(text)["error"]["message"], pattern)
+
+    def test_a_reply_depends_on_its_request_alone(self):
+        pick = random.Random(1)
+        requests = []
+        for seed in range(32):
+            prompt = " ".join(pick.choice(["red", "the", "old", "stone", "sings"]) for _ in range(pick.randrange(1, 7)))
+            requests.append({"prompt": prompt, "max_tokens": pick.randrange(1, CONTEXT - len(prompt) + 1), "seed": seed,
+                             "temperature": pick.choice([0, 0.7, 1.3]), "top_p": pick.choice([1, 0.8]),
+                             "stop": pick.choice([[], ["sto"], ["e", "gr"]]), "top_k": pick.choice([0, 5])})
+
+        def reply(request):
+            choice, = self.server.complete(**request)["choices"]
+            return choice["text"]
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            replies = list(pool.map(reply, requests))
+        for request, text in zip(requests, replies):
+            options = [f"--{name.replace('max_', '').replace('_', '-')}={request[name]}"
+                       for name in ["max_tokens", "seed", "temperature", "top_p", "top_k"]]
+            options += [f"--stop={stop}" for stop in request["stop"]]
+            self.assertEqual(text, self.generate(request["prompt"], *options, "--threads", "2"))
+
+    def test_completions(self):
+        whole = self.server.complete(prompt="the old ", max_tokens=20, seed=3, n=2, temperature=0.8, model="model", user="me")
+        texts = self.generate("the old ", "--tokens", "20", "--seed", "3", "--samples", "2").split("\n---------------\n")
+        self.assertEqual([choice["text"] for choice in whole["choices"]], texts)
+        self.assertEqual(whole["usage"], {"prompt_tokens": 8, "completion_tokens": 40, "total_tokens": 48})
+        self.assertEqual([choice["finish_reason"] for choice in whole["choices"]], ["length"] * 2)
+        stopped = self.server.complete(prompt="the old ", max_tokens=20, seed=3, temperature=0.8, stop=texts[0][5:7], echo=True)
+        self.assertEqual(stopped["choices"][0]["text"], "the old " + texts[0][:texts[0].find(texts[0][5:7])])
+        self.assertEqual(stopped["choices"][0]["finish_reason"], "stop")
+        several = self.server.complete(prompt=["a", "red"], max_tokens=4, temperature=0, n=2)
+        self.assertEqual([choice["text"] for choice in several["choices"]],
+                         [self.generate(prompt, "--tokens", "4", "--temperature", "0") for prompt in ["a", "a", "red", "red"]])
+        tokens = self.server.complete(prompt=[1, 2, 3], max_tokens=4, temperature=0, echo=True)["choices"][0]["text"]
+        self.assertEqual(tokens[3:], self.generate(tokens[:3], "--tokens", "4", "--temperature", "0"))
+
+    def test_streams(self):
+        request = {"prompt": "red ", "max_tokens": 30, "seed": 5, "temperature": 0.8, "stream": True, "stream_options": {"include_usage": True},
+                   "n": 2, "echo": True}
+        status, text = self.server.ask("POST", "/v1/completions", request)
+        self.assertEqual(status, 200)
+        *chunks, usage, done = events(text)
+        self.assertEqual(done, "[DONE]")
+        self.assertEqual(json.loads(usage)["usage"]["total_tokens"], 64)
+        whole = self.server.complete(**{**request, "stream": False, "stream_options": None})
+        for choice in whole["choices"]:
+            own = [chunk["choices"][0] for chunk in map(json.loads, chunks) if chunk["choices"][0]["index"] == choice["index"]]
+            self.assertEqual("".join(each["text"] for each in own), choice["text"])
+            self.assertEqual([each["finish_reason"] for each in own], [None] * (len(own) - 1) + ["length"])
+
+    def test_sagemaker(self):
+        self.assertEqual(self.server.ask("GET", "/ping"), (200, ""))
+        body = {"inputs": "red ", "parameters": {"max_new_tokens": 12, "do_sample": True, "temperature": 0.7, "top_k": 9, "seed": 4}}
+        expected = self.generate("red ", "--tokens", "12", "--temperature", "0.7", "--top-k", "9", "--seed", "4")
+        self.assertEqual(json.loads(self.server.ask("POST", "/invocations", body)[1]), [{"generated_text": expected}])
+        body["parameters"]["return_full_text"] = True
+        self.assertEqual(json.loads(self.server.ask("POST", "/invocations", body)[1]), [{"generated_text": "red " + expected}])
+        pieces = [json.loads(event) for event in events(self.server.ask("POST", "/invocations", {**body, "stream": True})[1])]
+        self.assertEqual("".join(piece["token"]["text"] for piece in pieces), "red " + expected)
+        self.assertEqual([piece["generated_text"] for piece in pieces], [None] * 11 + ["red " + expected])
+        greedy = self.server.ask("POST", "/invocations", {"inputs": "red ", "parameters": {"max_new_tokens": 5}})[1]
+        self.assertEqual(json.loads(greedy)[0]["generated_text"], self.generate("red ", "--tokens", "5", "--temperature", "0"))
+
+    def test_what_is_refused(self):
+        self.refused(400, "'inputs' is missing", "/invocations")
+        self.refused(400, "'max_new_tokens' must be a whole number", "/invocations", inputs="a", parameters={"max_new_tokens": 2**63})
+        self.refused(400, "'repetition_penalty' is not supported", "/invocations", inputs="a", parameters={"repetition_penalty": 1.1})
+        self.refused(400, "parameter 'typical_p' is not known", "/invocations", inputs="a", parameters={"typical_p": 0.5})
+        self.refused(400, "'prompt' must be")
+        self.refused(400, "'prompt' has a token that is none of", prompt=[1, -1])
+        self.refused(400, "'prompt' has a token that is none of", prompt=[2**63])
+        self.refused(400, "vocabulary", prompt="Ω")
+        self.refused(400, "'frequency_penalty' is not supported", prompt="a", frequency_penalty=0.5)
+        self.refused(400, "parameter 'mirostat' is not known", prompt="a", mirostat=1)
+        self.refused(400, "'n' times the prompts", prompt=["a"] * 129)
+        self.refused(400, "'temperature' must be a number", prompt="a", temperature="hot")
+        self.refused(400, "'stop' must be", prompt="a", stop=[""])
+        self.refused(400, "'stream' must be true or false", prompt="a", stream=1)
+        self.refused(404, "the model 'other' does not exist", prompt="a", model="other")
+        self.refused(404, "no chat template", "/v1/chat/completions", messages=[])
+        for body in ["", "{", "[1]", "nul", b'{"prompt": "\xff"}', '{"prompt": ' + "[" * 16 + "]" * 16 + "}", "[" * 100000]:
+            status, text = self.server.ask("POST", "/v1/completions", body)
+            self.assertEqual(status, 400, body[:20])
+            self.assertRegex(json.loads(text)["error"]["message"], "the body is|'prompt' has")
+        self.assertEqual(self.server.ask("POST", "/v1/completions", "{}", {"Content-Type": "text/html"})[0], 415)
+        self.assertEqual(self.server.ask("GET", "/v1/completions")[0], 405)
+        self.assertEqual(self.server.ask("POST", "/ping")[0], 405)
+        self.assertEqual(self.server.ask("GET", "/nothing")[0], 404)
+        self.assertEqual(json.loads(self.server.ask("GET", "/v1/models")[1])["data"][0]["id"], "model")
+
+    def test_the_window_is_crossed_by_one(self):
+        prompt = "a" * 40
+        self.server.complete(prompt=prompt, max_tokens=CONTEXT - 40)
+        self.refused(400, "do not fit the window of 64", prompt=prompt, max_tokens=CONTEXT - 40 + 1)
+        self.assertEqual(self.server.complete(prompt="a" * 63)["usage"]["completion_tokens"], 1)
+        self.refused(400, "do not fit", prompt="a" * CONTEXT)
+
+    def test_who_hangs_up_loses_the_slot(self):
+        connection = self.server.connect()
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": "a", "n": 128, "max_tokens": 60}))
+        self.server.wait_for("tandem_slots_in_use", 5)
+        connection.close()
+        self.server.wait_for("tandem_slots_in_use", 0)
+        self.assertEqual(self.server.metric("tandem_queued_requests"), 0)
+
+
+class Limits(Workspace):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        # Wide and deep enough that texts take a while.
+        cls.train(cls, "slow", "--train.steps", "1", "--model.context", "1024", "--model.width", "256", "--model.layers", "8")
+        cls.model = os.path.join(cls.path("runs"), "slow")
+
+    def begin(self, server, tokens=1000):
+        """Asks for a text and returns the connection, whose answer has not come."""
+        connection = server.connect()
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": tokens, "stream": True}))
+        return connection
+
+    def test_the_queue_is_full(self):
+        server = Server(self.model, "--batch", "1", "--queue", "2")
+        running = self.begin(server)
+        server.wait_for("tandem_slots_in_use", 1)
+        waiting = [self.begin(server)]
+        server.wait_for("tandem_queued_requests", 1)
+        waiting.append(self.begin(server))
+        server.wait_for("tandem_queued_requests", 2)
+        connection = self.begin(server)
+        response = connection.getresponse()
+        self.assertEqual((response.status, response.headers["Retry-After"]), (429, "1"))
+        self.assertEqual(server.ask("GET", "/ping")[0], 200)
+        for each in [*waiting, running]:
+            each.close()
+        server.wait_for("tandem_slots_in_use", 0)
+        self.assertEqual(server.end(), (0, ""))
+
+    def test_the_body_and_the_time(self):
+        server = Server(self.model, "--max-body-kb", "1", "--timeout-s", "1")
+        fits = json.dumps({"prompt": "a", "max_tokens": 1, "user": ""})
+        fits = fits.replace('""', '"' + "u" * (1024 - len(fits)) + '"')
+        self.assertEqual(server.ask("POST", "/v1/completions", fits)[0], 200)
+        self.assertEqual(server.ask("POST", "/v1/completions", fits + " ")[0], 413)
+        status, text = server.ask("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1000, "n": 16})
+        self.assertEqual(status, 504, text)
+        server.wait_for("tandem_slots_in_use", 0)
+        self.assertEqual(server.end(), (0, ""))
+
+    def test_ends_when_asked_to(self):
+        server = Server(self.model, "--batch", "1")
+        running = self.begin(server, 400)
+        server.wait_for("tandem_slots_in_use", 1)
+        waiting = server.connect()
+        waiting.request("POST", "/v1/completions", json.dumps({"prompt": "a"}))
+        server.wait_for("tandem_queued_requests", 1)
+        keeps = server.connect()
+        keeps.connect()
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(waiting.getresponse().status, 503)
+        keeps.request("GET", "/ping")
+        self.assertEqual(keeps.getresponse().status, 503)
+        self.assertEqual(events(running.getresponse().read().decode())[-1], "[DONE]")
+        output, errors = server.process.communicate(timeout=DEADLINE)
+        self.assertEqual((server.process.returncode, errors), (0, ""))
+
+    def test_does_not_wait_longer_than_its_grace(self):
+        server = Server(self.model, "--grace-s", "0")
+        running = self.begin(server)
+        server.wait_for("tandem_slots_in_use", 1)
+        self.assertEqual(server.end(), (0, ""))
+        last = events(running.getresponse().read().decode())[-1]
+        self.assertEqual(json.loads(last)["error"]["message"], "the server ends")
+
+    def test_a_second_signal_ends_at_once(self):
+        server = Server(self.model)
+        running = self.begin(server)
+        server.wait_for("tandem_slots_in_use", 1)
+        server.process.send_signal(signal.SIGTERM)
+        while server.ask("GET", "/ping")[0] != 503:
+            pass
+        self.assertEqual(server.end(signal.SIGINT)[0], 128 + signal.SIGINT)
+        running.close()
+
+    def test_what_keeps_it_from_starting(self):
+        server = Server(self.model)
+        self.assert_one_line(self.check(run("serve", self.model, "--port", server.port), CONFIG), rf"127\.0\.0\.1.*{server.port}.*in use")
+        self.assertEqual(server.end(), (0, ""))
+        self.assert_one_line(self.check(run("serve", self.model, "--context", "1025"), CONFIG), "--context 1025 must be at most")
+        self.assert_one_line(self.check(run("serve", self.model, "--host", "no.such.place"), CONFIG), "no.such.place")
+
+
+if __name__ == "__main__":
+    tandem_program.main()
