@@ -148,14 +148,23 @@ def main(arguments):
     print(json.dumps(body, indent=2) if chosen.dry_run else send(body))
 
 
-def send(body):
-    """The job's ARN."""
+def client():
+    """boto3's, which nothing else needs."""
     try:
-        import boto3  # nothing else needs it
+        import boto3
     except ImportError:
         raise Failure(CONFIG, "boto3 is not installed: pip install boto3, or send what --dry-run prints")
     try:
-        return boto3.client("sagemaker").create_training_job(**body)["TrainingJobArn"]
+        return boto3.client("sagemaker")
+    except Exception as error:  # no region
+        raise Failure(CONFIG, f"not sent: {error}")
+
+
+def send(body):
+    """The job's ARN."""
+    service = client()
+    try:
+        return service.create_training_job(**body)["TrainingJobArn"]
     except Exception as error:  # boto3's kinds have no common base: no region, no credentials, refused
         raise Failure(CONFIG, f"not sent: {error}")
 

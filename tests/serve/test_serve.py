@@ -23,9 +23,11 @@ class Server:
     def __init__(self, model, *options):
         command = [tandem_program.TANDEM, "serve", model, "--port", "0", "--threads", "1", *map(str, options)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=MPI_ENV)
-        line = self.process.stdout.readline()
+        self.started(self.process.stdout.readline())
+
+    def started(self, line):
         if not line:
-            raise AssertionError(self.process.stderr.read())
+            raise AssertionError(self.process.communicate()[1])
         self.port = int(line.rsplit(":", 1)[1])
 
     def connect(self):
