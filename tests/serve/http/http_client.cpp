@@ -70,6 +70,11 @@ bool Client::try_send(std::string_view bytes) {
   return true;
 }
 
+bool Client::has_input(int milliseconds) {
+  pollfd waited{socket_, POLLIN, 0};
+  return !input_.empty() || ::poll(&waited, 1, milliseconds) == 1;
+}
+
 bool Client::fill() {
   char bytes[64 << 10];
   wait_for(socket_, POLLIN);

@@ -46,8 +46,9 @@ class Client {
   std::string read_some();                // what comes next; empty at the end
   std::string read_to_end();
   void close();
-  void reset();       // RST
-  void half_close();  // FIN, but the client still reads
+  void reset();                          // RST
+  bool has_input(int milliseconds = 0);  // or the end, within this time
+  void half_close();                     // FIN, but the client still reads
 
  private:
   bool fill();  // more input; false at the end
